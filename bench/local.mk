@@ -1,0 +1,2 @@
+# Measurements; built by `make bench`, never by `make`.
+EXTRA_DIST +=

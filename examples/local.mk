@@ -1,0 +1,3 @@
+# Example programs; each builds outside this tree with pkg-config alone. They are part of the archive, and
+# tests/installed.sh builds them against the installed tree.
+EXTRA_DIST +=

@@ -1,0 +1,16 @@
+# Installed headers: <prefix>/include/ctrt/. tests/headers.sh tries each of them.
+pkginclude_HEADERS += \
+    include/ctrt/autograd.h \
+    include/ctrt/base.h \
+    include/ctrt/checkpoint.h \
+    include/ctrt/ctrt.h \
+    include/ctrt/device.h \
+    include/ctrt/dtype.def \
+    include/ctrt/memory.h \
+    include/ctrt/nn.h \
+    include/ctrt/ops.h \
+    include/ctrt/optim.h \
+    include/ctrt/plugin.h \
+    include/ctrt/status.def \
+    include/ctrt/tensor.h \
+    include/ctrt/types.h

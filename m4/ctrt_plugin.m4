@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+
+# CTRT_PLUGIN(NAME, HELP, [CHECK])
+#
+# Declares --enable-plugin-NAME=yes|no|auto (default auto) and decides whether the plugin is built.
+# CHECK is shell code that looks for what the plugin needs; it sets ctrt_missing to a few words when something is
+# not there. "auto" then leaves the plugin out, "yes" stops configure. Without CHECK nothing can be missing.
+#
+# Afterwards: automake conditional PLUGIN_<NAME> (capitals, - becomes _), shell variable ctrt_plugin_<name>=yes|no,
+# one line more in ctrt_plugin_summary.
+AC_DEFUN([CTRT_PLUGIN], [
+    AC_ARG_ENABLE([plugin-$1],
+        [AS_HELP_STRING([--enable-plugin-$1=yes|no|auto], [$2 @<:@auto@:>@])],
+        [], [AS_VAR_SET([enable_plugin_[]m4_translit([$1], [-], [_])], [auto])])
+    AS_VAR_COPY([ctrt_wanted], [enable_plugin_[]m4_translit([$1], [-], [_])])
+    ctrt_missing=
+    AS_CASE([$ctrt_wanted],
+        [no], [],
+        [yes|auto], [m4_default([$3], [:])],
+        [AC_MSG_ERROR([--enable-plugin-$1 takes yes, no or auto, not "$ctrt_wanted"])])
+    AS_IF([test "x$ctrt_wanted" = xno],
+            [ctrt_built=no; ctrt_why="switched off by --enable-plugin-$1=no"],
+          [test -z "$ctrt_missing"],
+            [ctrt_built=yes; ctrt_why="$2"],
+          [test "x$ctrt_wanted" = xyes],
+            [AC_MSG_ERROR([plugin $1 was asked for, but $ctrt_missing])],
+            [ctrt_built=no; ctrt_why="$ctrt_missing"])
+    AS_VAR_SET([ctrt_plugin_[]m4_translit([$1], [-], [_])], [$ctrt_built])
+    AS_VAR_APPEND([ctrt_plugin_summary], ["
+$(printf '    %-16s %-4s %s' '$1' "$ctrt_built" "$ctrt_why")"])
+    AM_CONDITIONAL([PLUGIN_]m4_translit([$1], [a-z-], [A-Z_]), [test "x$ctrt_built" = xyes])
+])

@@ -1,0 +1,60 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What the built libraries show to the world and ask of it.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
+builddir=${builddir:-.}
+. "$srcdir/tests/lib.sh"
+
+NM=${NM:-nm}
+READELF=${READELF:-readelf}
+library=$builddir/.libs/libctrt.so
+plugins=$(ls "$builddir"/plugins-built/*.so 2>/dev/null)
+sanitized="built with $SANITIZE, which adds symbols and libraries of its own"
+
+names() { $NM -D "$@" | awk '{ print $NF }' | sed 's/@.*//' | sort -u; }
+
+exported=$(names --defined-only "$library") || exit 1
+count=$(printf '%s\n' "$exported" | grep -c '^ctrt_')
+if [ "$count" -gt 0 ]; then
+    ok "libctrt exports $count symbols named ctrt_*"
+else
+    not_ok "libctrt exports symbols named ctrt_*" "none found in $library"
+fi
+if [ -n "$SANITIZE" ]; then
+    skip "libctrt exports nothing else" "$sanitized"
+    skip "libctrt needs libc and libm only" "$sanitized"
+    skip "libctrt is under 2 MiB stripped" "$sanitized"
+else
+    check "libctrt exports nothing else" "$(printf '%s\n' "$exported" | grep -v -e '^ctrt_' -e '^CTRT_0$')"
+    check "libctrt needs libc and libm only" \
+        "$($READELF -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\].*/\1/p' |
+           grep -v -e '^libc\.so' -e '^libm\.so' -e '^libdl\.so' -e '^libpthread\.so' -e '^ld-linux')"
+    stripped=$(mktemp) || exit 1
+    trap 'rm -f "$stripped"' EXIT
+    strip -o "$stripped" "$library"
+    size=$(wc -c <"$stripped")
+    if [ "$size" -lt 2097152 ]; then
+        ok "libctrt is under 2 MiB stripped ($size bytes)"
+    else
+        not_ok "libctrt is under 2 MiB stripped" "it has $size bytes"
+    fi
+fi
+check "libctrt carries no text relocations or executable stack" \
+    "$($READELF -dW "$library" | grep TEXTREL; $READELF -lW "$library" | grep 'GNU_STACK.*E ')"
+
+[ -n "$plugins" ] || skip "plugins" "none was built"
+for plugin in $plugins; do
+    name=$(basename "$plugin")
+    check "$name takes no symbol from libctrt" \
+        "$(names --undefined-only "$plugin" | grep '^ctrt_'; $READELF -d "$plugin" | grep 'NEEDED.*libctrt')"
+    if [ -n "$SANITIZE" ]; then
+        skip "$name exports ctrt_plugin_v1 alone" "$sanitized"
+    elif [ "$(names --defined-only "$plugin")" = ctrt_plugin_v1 ]; then
+        ok "$name exports ctrt_plugin_v1 alone"
+    else
+        not_ok "$name exports ctrt_plugin_v1 alone" "$(names --defined-only "$plugin")"
+    fi
+    check "$name links no vendor library" \
+        "$($READELF -d "$plugin" | grep NEEDED | grep -E 'libdnnl|blas|libcuda|libcublas|libnccl')"
+done
+finish

@@ -1,0 +1,61 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Every installed header compiles alone, and all of them together in every rotation of their order, as C99, C11,
+# gnu2x and C++17, without a warning; and none lets anything of config.h through.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
+. "$srcdir/tests/lib.sh"
+
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+headers=$(cd "$srcdir/include" && echo ctrt/*.h)
+warn='-Wall -Wextra -Wshadow -Werror -pedantic'
+
+# The files to try: one per header (which includes it twice: a header guards itself), one per rotation.
+for h in $headers; do
+    name=alone_$(basename "$h" .h)
+    printf '#include <%s>\n#include <%s>\n' "$h" "$h" >"$work/$name.c"
+    set -- $headers
+    while [ "$1" != "$h" ]; do set -- "$@" "$1"; shift; done
+    for i; do echo "#include <$i>"; done >"$work/from_$(basename "$h" .h).c"
+done
+for f in "$work"/*.c; do
+    # A translation unit without a declaration is not standard C.
+    echo 'typedef int not_empty;' >>"$f"
+done
+
+# try NAME COMPILER FLAGS...: all files at once; when that fails, one by one to name the culprits.
+try() {
+    name=$1
+    shift
+    if output=$("$@" $warn -I"$srcdir/include" -fsyntax-only "$work"/*.c 2>&1); then
+        ok "$name: each of $(set -- $headers; echo $#) headers alone, and in every rotation"
+    else
+        culprits=$(for f in "$work"/*.c; do
+            "$@" $warn -I"$srcdir/include" -fsyntax-only "$f" >/dev/null 2>&1 || basename "$f" .c
+        done)
+        not_ok "$name: $(echo $culprits)" "$(printf '%s\n' "$output" | head -n 30)"
+    fi
+}
+
+for std in c99 c11 gnu2x; do
+    try "$std" ${CC:-cc} -std=$std
+done
+if [ -n "${CXX:-}" ] && command -v ${CXX%% *} >/dev/null; then
+    try c++17 $CXX -std=c++17 -x c++
+else
+    skip c++17 "no C++ compiler"
+fi
+
+check "no header reads config.h or asks for HAVE_..." \
+    "$(cd "$srcdir/include" && grep -nE 'config\.h|\bHAVE_[A-Z]' ctrt/* /dev/null)"
+
+# Every header that is there is installed.
+listed=$(sed -n 's|^ *include/\(ctrt/[a-z_0-9]*\.[a-z]*\).*|\1|p' "$srcdir/include/local.mk" | sort)
+there=$(cd "$srcdir/include" && ls ctrt/*.h ctrt/*.def | sort)
+if [ "$listed" = "$there" ]; then
+    ok "include/local.mk lists every public header"
+else
+    not_ok "include/local.mk lists every public header" "listed: $(echo $listed)
+there:  $(echo $there)"
+fi
+finish

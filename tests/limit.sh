@@ -1,0 +1,10 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# limit.sh PROGRAM [ARGUMENT...]: runs a test, but ends it after $CTRT_TEST_TIMEOUT seconds, so that a hang is a
+# failure that names the test.
+limit=${CTRT_TEST_TIMEOUT:-900}
+command -v timeout >/dev/null || exec "$@"
+timeout -k 10 "$limit" "$@"
+status=$?
+[ "$status" -ne 124 ] && [ "$status" -ne 137 ] || echo "Bail out! $* was ended after $limit seconds"
+exit "$status"

@@ -1,0 +1,78 @@
+# Tests. `make check` runs everything in TESTS; each test prints TAP. A test in C is a block of this form:
+#
+#   check_PROGRAMS      += test-NAME
+#   TESTS               += test-NAME
+#   test_NAME_SOURCES    = tests/unit/NAME.c
+#   test_NAME_LDADD      = $(PUBLIC_LIBS)              what a program links: libctrt.so; for tests of the public API
+#
+# or, for a test of something inside core/ or nn/ (it may include "core/...h"):
+#
+#   test_NAME_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+#   test_NAME_LDADD      = $(INTERNAL_LIBS)
+#
+# A test that uses cmocka stands inside `if HAVE_CMOCKA`, says $(CMOCKA_CFLAGS) in its _CPPFLAGS and has exactly one
+# cmocka group (TAP allows one plan). One that exercises threads is named in TSAN_TESTS too, which
+# `make check-tsan` runs. While tests run, CTRT_PLUGIN_PATH is the build tree's plugins and other CTRT_ variables are
+# unset; $srcdir, $builddir (both absolute) say where the files are.
+
+PUBLIC_LIBS       = libctrt.la $(CMOCKA_LIBS)
+INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir) $(CMOCKA_CFLAGS)
+INTERNAL_LIBS     = libctrt-core.la $(CMOCKA_LIBS)
+
+TSAN_TESTS =
+
+# --- the tree itself -------------------------------------------------------------------------------------------------
+
+TESTS += tests/headers.sh tests/floors.sh tests/exports.sh
+EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.sh tests/lib.sh \
+              tests/lsan.supp tests/tsan.supp
+
+# --- unit ------------------------------------------------------------------------------------------------------------
+
+if HAVE_CMOCKA
+endif
+
+# --- conformance -----------------------------------------------------------------------------------------------------
+
+# --- abi -------------------------------------------------------------------------------------------------------------
+
+# --- integration -----------------------------------------------------------------------------------------------------
+
+# --- how tests are run -----------------------------------------------------------------------------------------------
+
+TEST_EXTENSIONS = .sh
+TAP_DRIVER      = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+LOG_DRIVER      = $(TAP_DRIVER)
+SH_LOG_DRIVER   = $(TAP_DRIVER)
+LOG_COMPILER    = $(SHELL) $(top_srcdir)/tests/limit.sh
+SH_LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/limit.sh $(SHELL)
+EXTRA_DIST     += tests/limit.sh
+
+AM_TESTS_ENVIRONMENT = \
+    for v in `env | sed -n 's/^\(CTRT_[A-Za-z_]*\)=.*/\1/p'`; do unset $$v; done; \
+    CTRT_PLUGIN_PATH='$(plugins_built)'; export CTRT_PLUGIN_PATH; \
+    srcdir='$(abs_top_srcdir)'; builddir='$(abs_top_builddir)'; export srcdir builddir; \
+    CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; \
+    CC='$(CC)'; CXX='$(CXX_FOR_TESTS)'; NM='$(NM_PROGRAM)'; READELF='$(READELF)'; AWK='$(AWK)'; \
+    PKG_CONFIG='$(PKG_CONFIG)'; SANITIZE='$(SANITIZE_FLAGS)'; CTRT_TEST_TIMEOUT='$(TEST_TIMEOUT)'; \
+    export CC CXX NM READELF AWK PKG_CONFIG SANITIZE CTRT_TEST_TIMEOUT; \
+    ASAN_OPTIONS="detect_stack_use_after_return=1:$$ASAN_OPTIONS"; \
+    UBSAN_OPTIONS="print_stacktrace=1:$$UBSAN_OPTIONS"; \
+    LSAN_OPTIONS="suppressions=$(abs_top_srcdir)/tests/lsan.supp:print_suppressions=0:$$LSAN_OPTIONS"; \
+    TSAN_OPTIONS="suppressions=$(abs_top_srcdir)/tests/tsan.supp:$$TSAN_OPTIONS"; \
+    export ASAN_OPTIONS UBSAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS; \
+    unset LD_PRELOAD LD_LIBRARY_PATH;
+
+# Seconds that one test may take.
+TEST_TIMEOUT = 900
+
+check-local: plugins-built/stamp
+
+# Tests of what is threaded; meant for a tree configured with --enable-sanitize=thread. GCC 12's thread sanitizer wants
+# addresses that a kernel with much randomisation does not give, hence setarch where it is allowed.
+check-tsan: all
+	@fixed=; if setarch -R true 2>/dev/null; then fixed='setarch -R'; fi; \
+	if test -z '$(strip $(TSAN_TESTS))'; then echo 'TSAN_TESTS is empty'; exit 1; fi; \
+	$$fixed $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(TSAN_TESTS)'
+
+.PHONY: check-tsan
