@@ -18,7 +18,7 @@ from ref_format import RefFile, here, read, setup, versions
 
 STEPS = 10
 BATCHES = 2             # step t uses batch t mod 2
-LIMIT = 1e-5            # the files are refused when float32 and float64 are further apart than this
+LIMIT = 1e-6            # refused when float32 and float64 are further apart: tests allow 1e-5, ten times as much
 
 
 class Block(nn.Module):
@@ -170,7 +170,7 @@ def distance(a, b):
 
 def run(model, kind, hyper, start=None):
     """Trains one network twice; returns all that its file holds, by name. `start`: a file's records to begin with."""
-    torch.manual_seed(1)
+    torch.manual_seed(4)
     build, batches, _ = MODELS[model]
     net = build()
     if start:
