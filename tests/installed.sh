@@ -1,2 +1,88 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
+# installed.sh PREFIX PKGCONFIGDIR: tries an installed tree as its users will, with pkg-config alone; nothing of the
+# build tree is seen. Run by `make installcheck`, and by `make distcheck` through it.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
+. "$srcdir/tests/lib.sh"
+prefix=$1
+pkgconfigdir=$2
+CC=${CC:-cc}
+MAKE=${MAKE:-make}
+PKG_CONFIG=${PKG_CONFIG:-pkg-config}
+unset MAKEFLAGS MFLAGS MAKELEVEL DESTDIR LD_PRELOAD
+for v in $(env | sed -n 's/^\(CTRT_[A-Za-z_]*\)=.*/\1/p'); do unset "$v"; done
+
+if ! command -v "$PKG_CONFIG" >/dev/null; then
+    skip "the installed tree" "no pkg-config"
+    finish
+fi
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+# Under DESTDIR the tree stands elsewhere than it will: its .pc file is read with the prefix moved.
+mkdir "$work/pc"
+configured=$(sed -n 's/^prefix=//p' "$pkgconfigdir/ctrt.pc")
+sed "s|$configured|$prefix|g" "$pkgconfigdir/ctrt.pc" >"$work/pc/ctrt.pc"
+PKG_CONFIG_PATH=$work/pc
+export PKG_CONFIG_PATH
+
+libdir=$($PKG_CONFIG --variable=libdir ctrt)
+plugindir=$($PKG_CONFIG --variable=plugindir ctrt)
+abi=$($PKG_CONFIG --variable=plugin_abi ctrt)
+moved=
+[ "$configured" = "$prefix" ] || moved=1
+[ -z "$moved" ] || { CTRT_PLUGIN_PATH=$plugindir; export CTRT_PLUGIN_PATH; }
+LD_LIBRARY_PATH=$libdir
+export LD_LIBRARY_PATH
+
+# run NAME COMMAND...: passes when the command does; its output is shown when it does not.
+run() {
+    name=$1
+    shift
+    if output=$("$@" 2>&1 </dev/null); then ok "$name"; else not_ok "$name" "$(printf '%s\n' "$output" | tail -n 40)"; fi
+}
+
+# --- what is there ---------------------------------------------------------------------------------------------------
+
+check "plugindir ends in the ABI generation that plugin.h has" "$(
+    header=$(sed -n 's/^#define CTRT_PLUGIN_ABI_MAJOR *\([0-9]*\).*/\1/p' "$prefix"/include/ctrt/plugin.h)
+    [ "$plugindir" = "$libdir/ctrt/$abi" ] && [ "$abi" = "$header" ] ||
+        echo "plugindir $plugindir, plugin_abi $abi, plugin.h $header")"
+check "plugindir holds plugins and nothing else" "$(
+    ls "$plugindir"/*.so >/dev/null 2>&1 || echo "no plugin in $plugindir"
+    ls "$plugindir" | grep -v '\.so$')"
+check "no libtool archive is installed" "$(find "$prefix" -name '*.la')"
+check "config.h stays at home" "$(find "$prefix" -name config.h; grep -l 'config\.h' "$prefix"/include/ctrt/*)"
+
+# --- a program of a few lines ----------------------------------------------------------------------------------------
+
+run "a C program builds with pkg-config alone" $CC ${SANITIZE_FLAGS:-} "$srcdir/tests/installed.c" -o "$work/program" \
+    $($PKG_CONFIG --cflags --libs ctrt)
+run "it computes, derives, and finds its plugins in $plugindir" "$work/program" "$plugindir"
+[ ! -x "$prefix/bin/ctrt" ] || run "ctrt info runs" "$prefix/bin/ctrt" info
+
+# --- the examples, each from its own Makefile ------------------------------------------------------------------------
+
+if [ -f "$srcdir/examples/Makefile" ]; then
+    cp -R "$srcdir/examples" "$work/examples"
+    chmod -R u+w "$work/examples"
+    run "examples build with their own Makefile" $MAKE -C "$work/examples" CC="$CC" \
+        CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
+else
+    skip "examples build with their own Makefile" "there is no examples/Makefile"
+fi
+
+# --- a plugin that is not ours ---------------------------------------------------------------------------------------
+
+if [ -f "$srcdir/examples/plugin-template/Makefile" ]; then
+    [ -d "$work/examples" ] || { mkdir "$work/examples" && cp -R "$srcdir/examples/plugin-template" "$work/examples/"; }
+    chmod -R u+w "$work/examples"
+    template=$work/examples/plugin-template
+    run "plugin-template builds against the installed tree" $MAKE -C "$template" CC="$CC" \
+        CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
+    run "plugin-template is loaded through CTRT_PLUGIN_PATH and trains a step" $MAKE -C "$template" check CC="$CC" \
+        CFLAGS="-O2 -Wall -Wextra -Werror ${SANITIZE_FLAGS:-}"
+else
+    skip "plugin-template" "there is no examples/plugin-template/Makefile"
+fi
+finish

@@ -24,7 +24,7 @@ TSAN_TESTS =
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
 TESTS += tests/headers.sh tests/floors.sh tests/exports.sh
-EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.sh tests/lib.sh \
+EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
               tests/lsan.supp tests/tsan.supp
 
 # --- unit ------------------------------------------------------------------------------------------------------------

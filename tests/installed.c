@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A program as a user writes it, built by tests/installed.sh against the installed tree with pkg-config alone.
+ * Argument: the folder from which every plugin has to come. */
+#include <stdio.h>
+#include <string.h>
+
+#include <ctrt/ctrt.h>
+
+static ctrt_status square_and_derive(double *value, double *slope)
+{
+    const float three = 3.0f;
+    ctrt_device *cpu = NULL;
+    ctrt_tensor *x = NULL, *y = NULL;
+    ctrt_status status = ctrt_device_get(&cpu, "cpu");
+    if (status) goto done;
+    status = ctrt_from_data(&x, &three, 1, CTRT_SHAPE(1), CTRT_F32, cpu);
+    if (status) goto done;
+    status = ctrt_tensor_require_grad(x, true);
+    if (status) goto done;
+    status = ctrt_mul(&y, x, x);
+    if (status) goto done;
+    status = ctrt_sum(&y, y, CTRT_ALL_DIMS);
+    if (status) goto done;
+    status = ctrt_backward(y);
+    if (status) goto done;
+    status = ctrt_item(value, y);
+    if (status) goto done;
+    status = ctrt_item(slope, ctrt_tensor_grad(x));
+done:
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    double value = 0, slope = 0;
+    if (argc != 2) {
+        fprintf(stderr, "usage: installed PLUGIN-FOLDER\n");
+        return 2;
+    }
+    if (square_and_derive(&value, &slope)) {
+        fprintf(stderr, "%s\n", ctrt_error_message());
+        return 1;
+    }
+    if (value != 9.0 || slope != 6.0) {
+        fprintf(stderr, "3 squared is %g (want 9) with slope %g (want 6)\n", value, slope);
+        return 1;
+    }
+
+    int ready = 0;
+    ctrt_plugin_info info;
+    for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++) {
+        if (strncmp(info.file, argv[1], strlen(argv[1])) != 0) {
+            fprintf(stderr, "plugin %s is not from %s\n", info.file, argv[1]);
+            return 1;
+        }
+        ready++;
+    }
+    printf("ctrt %s, %d components from %s\n", ctrt_version(), ready, argv[1]);
+    return ready == 0;
+}
