@@ -47,6 +47,7 @@ judge() {
         if (normal(folder name) in known) return normal(folder name)
         if (normal(name) in known) return normal(name)
         if (("include/" name) in known) return "include/" name
+        if (("core/" name) in known) return "core/" name
         return ""
     }
     # What plugin.h brings with it.
@@ -123,6 +124,7 @@ broken include/ctrt/types.h           '#include <stdint.h>'
 broken include/ctrt/ctrt.h            '#include <stdio.h>'
 broken core/base/low.c                '#include "core/ops/high.h"'
 broken core/ops/high.h                '#include "../base/fine.h"'
+broken core/device/short.c            '#include "ops/high.h"'
 broken core/base/fine.h               '#include "ctrt/ctrt.h"'
 broken core/tensor/up.c               '#include "nn/module.h"'
 broken nn/module.h                    '#include "core/ops/high.h"'
@@ -135,14 +137,15 @@ want='backends/cpu/peeks.c
 backends/cpu/program.c
 core/base/low.c
 core/device/knows.c
+core/device/short.c
 core/tensor/up.c
 include/ctrt/ctrt.h
 tools/peeks.c'
 got=$(judge include core nn backends tools | sed 's/:.*//' | sort)
 if [ "$got" = "$want" ]; then
-    ok "a house with seven broken rules is found out"
+    ok "a house with eight broken rules is found out"
 else
-    not_ok "a house with seven broken rules is found out" "found:
+    not_ok "a house with eight broken rules is found out" "found:
 $got"
 fi
 finish

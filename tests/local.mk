@@ -16,7 +16,7 @@
 # unset; $srcdir, $builddir (both absolute) say where the files are.
 
 PUBLIC_LIBS       = libctrt.la $(CMOCKA_LIBS)
-INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir) $(CMOCKA_CFLAGS)
+INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/core -I$(top_srcdir) $(CMOCKA_CFLAGS)
 INTERNAL_LIBS     = libctrt-core.la $(CMOCKA_LIBS)
 
 TSAN_TESTS =
