@@ -1,22 +1,27 @@
 # Sources and private headers of core/, floor by floor. Append in alphabetical order.
 
 # base: status and messages, log, parameters, containers
-libctrt_core_la_SOURCES +=
+libctrt_core_la_SOURCES += \
+    core/base/base.h core/base/memory.h core/base/param.h core/base/thread.h
 
 # registry: plugins, components, selection
 libctrt_core_la_SOURCES +=
 
 # device: device, stream, event
-libctrt_core_la_SOURCES +=
+libctrt_core_la_SOURCES += \
+    core/device/device.h
 
 # memory: storage, allocator interface, accounting
-libctrt_core_la_SOURCES +=
+libctrt_core_la_SOURCES += \
+    core/memory/pool.h core/memory/storage.c core/memory/storage.h
 
 # tensor: dtype, shape, view, creation, printing, DLPack
-libctrt_core_la_SOURCES +=
+libctrt_core_la_SOURCES += \
+    core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: ops.def, dispatch, the front of each family
-libctrt_core_la_SOURCES +=
+libctrt_core_la_SOURCES += \
+    core/ops/attributes.h core/ops/dispatch.h core/ops/front.h core/ops/op.h core/ops/ops.def
 
 # autograd: tape, engine, the derivatives of each family
 libctrt_core_la_SOURCES +=

@@ -27,6 +27,18 @@ TESTS += tests/headers.sh tests/floors.sh tests/exports.sh
 EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
               tests/lsan.supp tests/tsan.supp
 
+# What tests compare with, and the scripts that made it.
+EXTRA_DIST += \
+    tests/reference/can_cast.txt tests/reference/cases.py tests/reference/make_nn.py \
+    tests/reference/make_ops.py tests/reference/make_promotion.py tests/reference/make_training.py \
+    tests/reference/op_dtypes.txt tests/reference/ops_activation.txt tests/reference/ops_attention.txt \
+    tests/reference/ops_cast.txt tests/reference/ops_conv.txt tests/reference/ops_elementwise.txt \
+    tests/reference/ops_loss.txt tests/reference/ops_matmul.txt tests/reference/ops_norm.txt \
+    tests/reference/ops_optimizer.txt tests/reference/ops_reduce.txt tests/reference/promotion.txt \
+    tests/reference/ref_format.py tests/reference/train_cnn_adamw.txt tests/reference/train_cnn_sgd.txt \
+    tests/reference/train_mlp_adamw.txt tests/reference/train_mlp_sgd.txt \
+    tests/reference/train_transformer_adamw.txt tests/reference/train_transformer_sgd.txt
+
 # --- unit ------------------------------------------------------------------------------------------------------------
 
 if HAVE_CMOCKA
