@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/device.c: the one device of this backend and the facts about it. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "internal.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+/* Copies the value of "key<spaces>: value" in /proc/cpuinfo; false when there is no such line. */
+static bool cpuinfo_value(char *out, size_t bytes, const char *key)
+{
+    char text[8192];                            /* the first processor's entry is all we need */
+    if (!cpu_read_file("/proc/cpuinfo", text, sizeof text))
+        return false;
+    size_t length = strlen(key);
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
+        if (strncmp(line, key, length) != 0 || !strchr(" \t:", line[length]))
+            continue;
+        const char *value = strchr(line, ':');
+        if (!value)
+            continue;
+        value += strspn(value, ": \t");
+        snprintf(out, bytes, "%s", value);
+        return *out != '\0';
+    }
+    return false;
+}
+
+static void processor_name(char *name, size_t bytes)
+{
+    struct utsname system;
+    if (cpuinfo_value(name, bytes, "model name") || cpuinfo_value(name, bytes, "Model"))
+        return;
+    snprintf(name, bytes, "%s", uname(&system) == 0 ? system.machine : "cpu");
+}
+
+static int32_t clock_khz(void)
+{
+    char text[64];
+    if (cpu_read_file("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", text, sizeof text))
+        return (int32_t)strtol(text, NULL, 10);
+    if (cpuinfo_value(text, sizeof text, "cpu MHz"))
+        return (int32_t)(strtod(text, NULL) * 1000);
+    return 0;
+}
+
+/* Is every processor of the affinity mask in the list "0-3,8"? */
+static bool mask_within(const cpu_set_t *mask, const char *list)
+{
+    cpu_set_t listed;
+    CPU_ZERO(&listed);
+    for (const char *at = list; *at >= '0' && *at <= '9';) {
+        char *end = NULL;
+        long first = strtol(at, &end, 10), last = first;
+        if (*end == '-')
+            last = strtol(end + 1, &end, 10);
+        for (long i = first; i <= last && i < CPU_SETSIZE; i++)
+            CPU_SET((size_t)i, &listed);
+        at = *end == ',' ? end + 1 : end;
+    }
+    cpu_set_t both;
+    CPU_AND(&both, mask, &listed);
+    return CPU_EQUAL(&both, mask);
+}
+
+/* The NUMA node in which all processors lie that this process may use, or -1. */
+static int32_t numa_node(void)
+{
+    cpu_set_t mask;
+    if (sched_getaffinity(0, sizeof mask, &mask) != 0)
+        return -1;
+    for (int32_t node = 0; node < 256; node++) {
+        char path[80], list[1024];
+        snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", (int)node);
+        if (cpu_read_file(path, list, sizeof list) && mask_within(&mask, list))
+            return node;
+    }
+    return -1;
+}
+
+static uint64_t meminfo_bytes(const char *key)
+{
+    char text[4096];
+    if (!cpu_read_file("/proc/meminfo", text, sizeof text))
+        return 0;
+    const char *line = strstr(text, key);
+    return line ? strtoull(line + strlen(key), NULL, 10) * 1024 : 0;
+}
+
+uint64_t cpu_memory_total(void)
+{
+    uint64_t used, limit = cpu_cgroup_memory(&used), total = meminfo_bytes("MemTotal:");
+    return total && total < limit ? total : limit == UINT64_MAX ? 0 : limit;
+}
+
+uint64_t cpu_memory_free(void)
+{
+    uint64_t used, limit = cpu_cgroup_memory(&used), available = meminfo_bytes("MemAvailable:");
+    uint64_t left = limit > used ? limit - used : 0;
+    return available < left ? available : left;
+}
+
+static ctrt_status count(int32_t *devices)
+{
+    *devices = 1;
+    return CTRT_OK;
+}
+
+static ctrt_status describe(int32_t index, ctrt_device_info *info)
+{
+    if (index != 0)
+        return cpu_host->fail(CTRT_ERR_NO_DEVICE, "cpu:%d: there is one cpu device, cpu:0", (int)index);
+    ctrt_device_info facts = {
+        .size = info->size,
+        .total_memory = cpu_memory_total(),
+        .processors = cpu_allowed_processors(),
+        .clock_khz = clock_khz(),
+        .numa_node = numa_node(),
+        .flags = CTRT_DEVICE_HOST_MEMORY,
+        .ecc = -1,
+    };
+    processor_name(facts.name, sizeof facts.name);
+    memcpy(info, &facts, info->size < sizeof facts ? info->size : sizeof facts);
+    return CTRT_OK;
+}
+
+static int the_device;          /* its address is the handle; there is no state to keep */
+
+static ctrt_status open_device(void **device, int32_t index)
+{
+    if (index != 0)
+        return cpu_host->fail(CTRT_ERR_NO_DEVICE, "cpu:%d: there is one cpu device, cpu:0", (int)index);
+    *device = &the_device;
+    return CTRT_OK;
+}
+
+static void close_device(void *device)
+{
+    (void)device;
+}
+
+static ctrt_status memory_info(void *device, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    (void)device;
+    *free_bytes = cpu_memory_free();
+    *total_bytes = cpu_memory_total();
+    return CTRT_OK;
+}
+
+const ctrt_device_table cpu_device_table = {
+    .size = sizeof(ctrt_device_table),
+    .count = count,
+    .describe = describe,
+    .open = open_device,
+    .close = close_device,
+    .memory_info = memory_info,
+};

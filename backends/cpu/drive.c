@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/drive.c: runs an elementwise loop over views of any layout (see drive.h). */
+#include "drive.h"
+#include "convert.h"
+
+/* Elements of a block: four blocks of 8-byte elements are 32 KiB, the first cache. */
+#define BLOCK 1024
+
+enum way {
+    DIRECT,         /* contiguous, as the loop wants it: the loop works on the tensor itself */
+    CONVERTED,      /* contiguous half precision */
+    CONSTANT,       /* one element for all: a block is filled once */
+    GATHERED        /* anything else */
+};
+
+struct operand {
+    const ctrt_view *view;
+    enum way way;
+    int lie;
+    size_t bytes;           /* of an element in memory */
+};
+
+struct work {
+    const struct cpu_plan *how;
+    struct operand in[3], out;
+    const void *extra;
+    bool plain;             /* all direct: no blocks */
+    bool stream;            /* the output passes by the caches */
+    int64_t row;            /* length of the innermost dimension */
+};
+
+static size_t element_bytes(int lie)
+{
+    return lie >= CPU_HALF ? 2 : (size_t)lie;
+}
+
+static bool is_constant(const ctrt_view *v)
+{
+    if (v->numel == 1 || v->flags & CTRT_VIEW_HOST_SCALAR)
+        return true;
+    for (int d = 0; d < v->ndim; d++)
+        if (v->strides[d] != 0 && v->shape[d] != 1)
+            return false;
+    return true;
+}
+
+static struct operand operand_of(const ctrt_view *v, int lie, bool output)
+{
+    struct operand o = { .view = v, .lie = lie, .bytes = element_bytes(lie) };
+    if (v->flags & CTRT_VIEW_CONTIGUOUS && !(v->flags & CTRT_VIEW_HOST_SCALAR) && (output || v->numel != 1))
+        o.way = lie >= CPU_HALF ? CONVERTED : DIRECT;
+    else
+        o.way = !output && is_constant(v) ? CONSTANT : GATHERED;
+    return o;
+}
+
+/* ---- strided walks ---- */
+
+/* Where element `index`, counted row major, of a view lies; the coordinates are left in `at`. */
+static int64_t locate(const ctrt_view *v, int64_t index, int64_t *at)
+{
+    int64_t offset = 0;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        at[d] = index % v->shape[d];
+        index /= v->shape[d];
+        offset += at[d] * v->strides[d];
+    }
+    return offset;
+}
+
+/* Goes to the beginning of the next row; `offset` is where the present row began. */
+static int64_t next_row(const ctrt_view *v, int64_t offset, int64_t *at)
+{
+    for (int d = v->ndim - 2; d >= 0; d--) {
+        offset += v->strides[d];
+        if (++at[d] < v->shape[d])
+            return offset;
+        offset -= v->shape[d] * v->strides[d];
+        at[d] = 0;
+    }
+    return offset;
+}
+
+/* gather: to[0..count) = elements begin..begin+count of v, row major. scatter: the reverse. */
+#define WALKS(T, suffix)                                                                                          \
+    static void gather_##suffix(void *out, const ctrt_view *v, int64_t begin, int64_t count)                      \
+    {                                                                                                             \
+        T *to = out;                                                                                              \
+        int64_t at[CTRT_MAX_DIMS], last = v->ndim - 1, stride = v->strides[last];                                 \
+        int64_t offset = locate(v, begin, at), run = v->shape[last] - at[last];                                   \
+        offset -= at[last] * stride;                                                                              \
+        const T *from = (const T *)v->data + offset + at[last] * stride;                                          \
+        for (;;) {                                                                                                \
+            if (run > count)                                                                                      \
+                run = count;                                                                                      \
+            if (stride == 1) {                                                                                    \
+                memcpy(to, from, (size_t)run * sizeof(T));                                                        \
+            } else if (stride == 0) {                                                                             \
+                T value = *from;                                                                                  \
+                for (int64_t i = 0; i < run; i++)                                                                 \
+                    to[i] = value;                                                                                \
+            } else {                                                                                              \
+                for (int64_t i = 0; i < run; i++)                                                                 \
+                    to[i] = from[i * stride];                                                                     \
+            }                                                                                                     \
+            if ((count -= run) == 0)                                                                              \
+                return;                                                                                           \
+            to += run;                                                                                            \
+            offset = next_row(v, offset, at);                                                                     \
+            from = (const T *)v->data + offset;                                                                   \
+            run = v->shape[last];                                                                                 \
+        }                                                                                                         \
+    }                                                                                                             \
+    static void scatter_##suffix(const ctrt_view *v, const void *in, int64_t begin, int64_t count)                \
+    {                                                                                                             \
+        const T *from = in;                                                                                       \
+        int64_t at[CTRT_MAX_DIMS], last = v->ndim - 1, stride = v->strides[last];                                 \
+        int64_t offset = locate(v, begin, at), run = v->shape[last] - at[last];                                   \
+        offset -= at[last] * stride;                                                                              \
+        T *to = (T *)v->data + offset + at[last] * stride;                                                        \
+        for (;;) {                                                                                                \
+            if (run > count)                                                                                      \
+                run = count;                                                                                      \
+            if (stride == 1)                                                                                      \
+                memcpy(to, from, (size_t)run * sizeof(T));                                                        \
+            else                                                                                                  \
+                for (int64_t i = 0; i < run; i++)                                                                 \
+                    to[i * stride] = from[i];                                                                     \
+            if ((count -= run) == 0)                                                                              \
+                return;                                                                                           \
+            from += run;                                                                                          \
+            offset = next_row(v, offset, at);                                                                     \
+            to = (T *)v->data + offset;                                                                           \
+            run = v->shape[last];                                                                                 \
+        }                                                                                                         \
+    }
+WALKS(uint8_t, 1)
+WALKS(uint16_t, 2)
+WALKS(uint32_t, 4)
+WALKS(uint64_t, 8)
+
+static void gather(void *to, const ctrt_view *v, size_t bytes, int64_t begin, int64_t count)
+{
+    if (bytes == 4)
+        gather_4(to, v, begin, count);
+    else if (bytes == 8)
+        gather_8(to, v, begin, count);
+    else if (bytes == 2)
+        gather_2(to, v, begin, count);
+    else
+        gather_1(to, v, begin, count);
+}
+
+static void scatter(const ctrt_view *v, const void *from, size_t bytes, int64_t begin, int64_t count)
+{
+    if (bytes == 4)
+        scatter_4(v, from, begin, count);
+    else if (bytes == 8)
+        scatter_8(v, from, begin, count);
+    else if (bytes == 2)
+        scatter_2(v, from, begin, count);
+    else
+        scatter_1(v, from, begin, count);
+}
+
+/* ---- blocks ---- */
+
+static void widen(float *to, const void *from, int lie, int64_t count)
+{
+    if (lie == CPU_HALF)
+        cpu_f32_from_f16_row(to, from, count);
+    else
+        cpu_f32_from_bf16_row(to, from, count);
+}
+
+static void narrow(void *to, const float *from, int lie, int64_t count)
+{
+    if (lie == CPU_HALF)
+        cpu_f16_from_f32_row(to, from, count);
+    else
+        cpu_bf16_from_f32_row(to, from, count);
+}
+
+static void fill_constant(void *block, const struct operand *o, int64_t count)
+{
+    uint8_t *to = block;
+    size_t bytes = o->bytes;
+    memcpy(to, o->view->data, bytes);
+    if (o->lie >= CPU_HALF) {
+        uint16_t half;
+        memcpy(&half, to, sizeof half);
+        float value = o->lie == CPU_HALF ? cpu_f32_from_f16(half) : cpu_f32_from_bf16(half);
+        memcpy(to, &value, sizeof value);
+        bytes = sizeof value;
+    }
+    size_t all = (size_t)count * bytes;
+    for (size_t done = bytes; done < all; done *= 2)        /* doubles what is there */
+        memcpy(to + done, to, done < all - done ? done : all - done);
+}
+
+/* Copies past the caches: a store that need not read the line first. `to` is aligned to its elements. */
+static void stream(char *to, const char *from, size_t bytes)
+{
+#if VEC_AVX512 || VEC_AVX2
+    size_t head = -(uintptr_t)to & 63;
+    if (head >= bytes) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    memcpy(to, from, head);
+    size_t i = head;
+    for (; i + 64 <= bytes; i += 64) {
+#if VEC_AVX512
+        _mm512_stream_si512((void *)(to + i), _mm512_loadu_si512((const void *)(from + i)));
+#else
+        _mm256_stream_si256((void *)(to + i), _mm256_loadu_si256((const void *)(from + i)));
+        _mm256_stream_si256((void *)(to + i + 32), _mm256_loadu_si256((const void *)(from + i + 32)));
+#endif
+    }
+    memcpy(to + i, from + i, bytes - i);
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+
+/* The next `count` elements of an input as the loop wants them: the tensor itself or its block. */
+static const void *fetch(const struct operand *o, void *block, int64_t begin, int64_t count)
+{
+    const char *data = o->view->data;
+    switch (o->way) {
+    case DIRECT:
+        return data + (size_t)begin * o->bytes;
+    case CONSTANT:
+        return block;
+    case CONVERTED:
+        widen(block, data + (size_t)begin * o->bytes, o->lie, count);
+        return block;
+    case GATHERED:
+        break;
+    }
+    const ctrt_view *v = o->view;
+    int64_t row = v->shape[v->ndim - 1];
+    if (v->strides[v->ndim - 1] == 1 && begin % row + count <= row) {       /* inside one unbroken row */
+        int64_t at[CTRT_MAX_DIMS];
+        const char *piece = data + locate(v, begin, at) * (int64_t)o->bytes;
+        if (o->lie < CPU_HALF)
+            return piece;
+        widen(block, piece, o->lie, count);
+        return block;
+    }
+    if (o->lie < CPU_HALF) {
+        gather(block, v, o->bytes, begin, count);
+    } else {
+        uint16_t halves[BLOCK];
+        gather(halves, v, 2, begin, count);
+        widen(block, halves, o->lie, count);
+    }
+    return block;
+}
+
+static void deliver(const struct work *w, void *block, int64_t begin, int64_t count)
+{
+    const struct operand *o = &w->out;
+    uint16_t halves[BLOCK];
+    if (o->lie >= CPU_HALF) {
+        void *to = o->way == CONVERTED && !w->stream ? (char *)o->view->data + begin * 2 : (void *)halves;
+        narrow(to, block, o->lie, count);
+        if (to != (void *)halves)
+            return;
+        block = halves;
+    }
+    if (o->way == GATHERED)
+        scatter(o->view, block, o->bytes, begin, count);
+    else
+        stream((char *)o->view->data + (size_t)begin * o->bytes, block, (size_t)count * o->bytes);
+}
+
+static void drive_part(void *argument, int64_t begin, int64_t end)
+{
+    const struct work *w = argument;
+    const struct cpu_plan *how = w->how;
+    char blocks[4][BLOCK * 8] __attribute__((aligned(64)));
+    const void *p[4] = { NULL, NULL, NULL, NULL };
+
+    p[how->inputs] = w->extra;
+    for (int i = 0; i < how->inputs; i++)
+        if (w->in[i].way == CONSTANT)
+            fill_constant(blocks[i], &w->in[i], end - begin < BLOCK ? end - begin : BLOCK);
+
+    int64_t step = w->plain ? end - begin : BLOCK, count;
+    for (int64_t i = begin; i < end; i += count) {
+        count = end - i < step ? end - i : step;
+        if (w->row && w->row - i % w->row < count)
+            count = w->row - i % w->row;
+        for (int k = 0; k < how->inputs; k++)
+            p[k] = fetch(&w->in[k], blocks[k], i, count);
+        if (w->out.way == DIRECT && !w->stream) {
+            how->loop((char *)w->out.view->data + (size_t)i * w->out.bytes, p[0], p[1], p[2], count);
+        } else {
+            how->loop(blocks[3], p[0], p[1], p[2], count);
+            deliver(w, blocks[3], i, count);
+        }
+    }
+#if VEC_AVX512 || VEC_AVX2
+    if (w->stream)
+        _mm_sfence();
+#endif
+}
+
+ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const void *extra)
+{
+    const ctrt_view *out = call->outputs[0];
+    struct work w = { .how = how, .extra = extra, .plain = true };
+    bool gathered = false;
+    if (out->numel == 0)
+        return CTRT_OK;
+    w.out = operand_of(out, how->out, true);
+    if (out->numel == 1 && w.out.way == GATHERED)       /* strides of a single element mean nothing */
+        w.out.way = how->out >= CPU_HALF ? CONVERTED : DIRECT;
+    w.plain = w.out.way == DIRECT;
+    gathered = w.out.way == GATHERED;
+    w.stream = !gathered && (size_t)out->numel * w.out.bytes >= cpu_stream_bytes();
+    for (int i = 0; i < how->inputs; i++) {
+        w.in[i] = operand_of(call->inputs[i], how->in[i], false);
+        w.plain &= w.in[i].way == DIRECT;
+        gathered |= w.in[i].way == GATHERED;
+        w.stream &= call->inputs[i]->data != out->data;
+    }
+    w.plain &= !w.stream;
+    /* With long rows, blocks end where rows end, so that unbroken rows need no gathering. */
+    if (gathered && out->ndim > 0 && out->shape[out->ndim - 1] >= 256)
+        w.row = out->shape[out->ndim - 1];
+    cpu_parallel_for(out->numel, CPU_GRAIN / how->cost, drive_part, &w);
+    return CTRT_OK;
+}

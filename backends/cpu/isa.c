@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/isa.c: which instruction sets the kernels may use. */
+#include "internal.h"
+
+#include <unistd.h>
+
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+static enum cpu_isa chosen;
+static size_t last_cache = (size_t)32 << 20;
+
+enum cpu_isa cpu_isa(void)
+{
+    return chosen;
+}
+
+size_t cpu_stream_bytes(void)
+{
+    return last_cache;
+}
+
+/* What processor and operating system can do, as far as this build has kernels for it. */
+static enum cpu_isa best(void)
+{
+    enum cpu_isa isa = CPU_ISA_BASELINE;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+#ifdef CTRT_CPU_AVX2
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")
+                && __builtin_cpu_supports("bmi2");
+    if (avx2)
+        isa = CPU_ISA_AVX2;
+#ifdef CTRT_CPU_AVX512
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+        && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        isa = CPU_ISA_AVX512;
+#endif
+#endif
+#endif
+    return isa;
+}
+
+ctrt_status cpu_isa_init(void)
+{
+    static const ctrt_param param = {
+        .size = sizeof(ctrt_param), .name = "CTRT_CPU_ISA", .type = CTRT_PARAM_ENUM, .fallback = "auto",
+        .words = "auto|baseline|avx2|avx512",
+        .help = "most capable instruction set that the cpu's own kernels use",
+    };
+    ctrt_param_value value;
+    ctrt_status status = cpu_host->param(&value, &param);
+    if (status)
+        return status;
+    enum cpu_isa can = best(), wanted = value.integer > 0 ? (enum cpu_isa)(value.integer - 1) : can;
+    if (wanted > can)
+        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "CTRT_CPU_ISA=%s is more than this processor or build has; "
+                      "it lowers, never raises", value.text);
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (bytes > 0)
+        last_cache = (size_t)bytes;
+#endif
+    chosen = wanted < can ? wanted : can;
+    return CTRT_OK;
+}

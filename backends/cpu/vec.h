@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/vec.h: vectors of floats for the files that are compiled once per instruction set.
+ *
+ * For files that are compiled once per instruction set (variant.h). Types are the compiler's vector types, so that + - * /
+ * and comparisons are written plainly; what C has no operator for is below. */
+#ifndef CTRT_CPU_VEC_H
+#define CTRT_CPU_VEC_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#include <immintrin.h>
+#define VEC_AVX512 1
+#define VEC_BYTES 64
+#elif defined(__AVX2__) && defined(__FMA__)
+#include <immintrin.h>
+#define VEC_AVX2 1
+#define VEC_BYTES 32
+#else
+#define VEC_BYTES 16
+#endif
+
+#define VF (VEC_BYTES / 4)      /* floats in a vector */
+#define VD (VEC_BYTES / 8)      /* doubles in a vector */
+
+typedef float vf __attribute__((vector_size(VEC_BYTES)));
+typedef double vd __attribute__((vector_size(VEC_BYTES)));
+typedef int32_t vi __attribute__((vector_size(VEC_BYTES)));
+typedef int64_t vl __attribute__((vector_size(VEC_BYTES)));
+
+#define VEC_INLINE static inline __attribute__((always_inline, unused))
+
+VEC_INLINE vf vf_load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v; }
+VEC_INLINE void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
+VEC_INLINE vd vd_load(const double *p) { vd v; memcpy(&v, p, sizeof v); return v; }
+VEC_INLINE void vd_store(double *p, vd v) { memcpy(p, &v, sizeof v); }
+/* x - 0 and not x + 0, which would turn -0 into 0. */
+VEC_INLINE vf vf_set(float x) { vf v = {0}; return x - v; }
+VEC_INLINE vd vd_set(double x) { vd v = {0}; return x - v; }
+
+/* The first n lanes (0 <= n <= VF, VD); the others load as 0 and are not stored. */
+#if VEC_AVX512
+typedef __mmask16 vf_mask;
+typedef __mmask8 vd_mask;
+VEC_INLINE vf_mask vf_first(int n) { return (vf_mask)((1u << n) - 1); }
+VEC_INLINE vd_mask vd_first(int n) { return (vd_mask)((1u << n) - 1); }
+VEC_INLINE vf vf_load_m(const float *p, vf_mask m) { return _mm512_maskz_loadu_ps(m, p); }
+VEC_INLINE void vf_store_m(float *p, vf v, vf_mask m) { _mm512_mask_storeu_ps(p, m, v); }
+VEC_INLINE vd vd_load_m(const double *p, vd_mask m) { return _mm512_maskz_loadu_pd(m, p); }
+VEC_INLINE void vd_store_m(double *p, vd v, vd_mask m) { _mm512_mask_storeu_pd(p, m, v); }
+#elif VEC_AVX2
+typedef __m256i vf_mask;
+typedef __m256i vd_mask;
+VEC_INLINE vf_mask vf_first(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }
+VEC_INLINE vd_mask vd_first(int n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }
+VEC_INLINE vf vf_load_m(const float *p, vf_mask m) { return _mm256_maskload_ps(p, m); }
+VEC_INLINE void vf_store_m(float *p, vf v, vf_mask m) { _mm256_maskstore_ps(p, m, v); }
+VEC_INLINE vd vd_load_m(const double *p, vd_mask m) { return _mm256_maskload_pd(p, m); }
+VEC_INLINE void vd_store_m(double *p, vd v, vd_mask m) { _mm256_maskstore_pd(p, m, v); }
+#else
+typedef int vf_mask;
+typedef int vd_mask;
+VEC_INLINE vf_mask vf_first(int n) { return n; }
+VEC_INLINE vd_mask vd_first(int n) { return n; }
+VEC_INLINE vf vf_load_m(const float *p, vf_mask n)
+{
+    float lanes[VF] = {0};
+    for (int i = 0; i < VF; i++)
+        if (i < n)
+            lanes[i] = p[i];
+    return vf_load(lanes);
+}
+VEC_INLINE void vf_store_m(float *p, vf v, vf_mask n)
+{
+    for (int i = 0; i < VF; i++)
+        if (i < n)
+            p[i] = v[i];
+}
+VEC_INLINE vd vd_load_m(const double *p, vd_mask n)
+{
+    double lanes[VD] = {0};
+    for (int i = 0; i < VD; i++)
+        if (i < n)
+            lanes[i] = p[i];
+    return vd_load(lanes);
+}
+VEC_INLINE void vd_store_m(double *p, vd v, vd_mask n)
+{
+    for (int i = 0; i < VD; i++)
+        if (i < n)
+            p[i] = v[i];
+}
+#endif
+VEC_INLINE vf vf_load_n(const float *p, int n) { return vf_load_m(p, vf_first(n)); }
+VEC_INLINE void vf_store_n(float *p, vf v, int n) { vf_store_m(p, v, vf_first(n)); }
+VEC_INLINE vd vd_load_n(const double *p, int n) { return vd_load_m(p, vd_first(n)); }
+VEC_INLINE void vd_store_n(double *p, vd v, int n) { vd_store_m(p, v, vd_first(n)); }
+
+/* a*b + c; fused where the instruction set has it. */
+#if VEC_AVX512
+VEC_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
+#elif VEC_AVX2
+VEC_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return _mm256_fmadd_pd(a, b, c); }
+#else
+VEC_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
+VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return a * b + c; }
+#endif
+
+/* Where mask is all ones a, where it is 0 b. Masks come from comparisons. */
+VEC_INLINE vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+VEC_INLINE vd vd_select(vl mask, vd a, vd b) { return (vd)((mask & (vl)a) | (~mask & (vl)b)); }
+
+/* The larger; when either is NaN, b. */
+#if VEC_AVX512
+VEC_INLINE vd vd_max(vd a, vd b) { return _mm512_max_pd(a, b); }
+VEC_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+VEC_INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+VEC_INLINE vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+VEC_INLINE vd vd_sqrt(vd a) { return _mm512_sqrt_pd(a); }
+#elif VEC_AVX2
+VEC_INLINE vd vd_max(vd a, vd b) { return _mm256_max_pd(a, b); }
+VEC_INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+VEC_INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+VEC_INLINE vf vf_sqrt(vf a) { return _mm256_sqrt_ps(a); }
+VEC_INLINE vd vd_sqrt(vd a) { return _mm256_sqrt_pd(a); }
+#else
+VEC_INLINE vd vd_max(vd a, vd b) { return vd_select(a > b, a, b); }
+VEC_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
+VEC_INLINE vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
+VEC_INLINE vf vf_sqrt(vf a)
+{
+    for (int i = 0; i < VF; i++)
+        a[i] = __builtin_sqrtf(a[i]);
+    return a;
+}
+VEC_INLINE vd vd_sqrt(vd a)
+{
+    for (int i = 0; i < VD; i++)
+        a[i] = __builtin_sqrt(a[i]);
+    return a;
+}
+#endif
+
+/* Over the lanes, in a tree. */
+VEC_INLINE float vf_sum(vf v)
+{
+    float lanes[VF];
+    vf_store(lanes, v);
+    for (int half = VF / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+VEC_INLINE double vd_sum(vd v)
+{
+    double lanes[VD];
+    vd_store(lanes, v);
+    for (int half = VD / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+/* The largest lane; of NaN nothing is promised. */
+VEC_INLINE float vf_largest(vf v)
+{
+    float largest = v[0];
+    for (int i = 1; i < VF; i++)
+        largest = v[i] > largest ? v[i] : largest;
+    return largest;
+}
+VEC_INLINE double vd_largest(vd v)
+{
+    double largest = v[0];
+    for (int i = 1; i < VD; i++)
+        largest = v[i] > largest ? v[i] : largest;
+    return largest;
+}
+
+/* The lower, the upper half of the lanes as doubles. */
+typedef float vf_half __attribute__((vector_size(VEC_BYTES / 2)));
+VEC_INLINE vd vf_lower(vf v)
+{
+    vf_half h;
+    memcpy(&h, &v, sizeof h);
+    return __builtin_convertvector(h, vd);
+}
+VEC_INLINE vd vf_upper(vf v)
+{
+    vf_half h;
+    memcpy(&h, (const char *)&v + sizeof h, sizeof h);
+    return __builtin_convertvector(h, vd);
+}
+
+#endif

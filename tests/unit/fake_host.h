@@ -1,0 +1,385 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/unit/fake_host.h: runs the kernels of backend-cpu.so without the library.
+ *
+ * The plugin is opened as the library would open it and gets a host table that lives here. Parameters are the environment's. Tensors
+ * of any layout are made by fake_tensor; fake_run picks the row by op and dtype as the core does (score, accepts, workspace).
+ * Include after cmocka.h and what it wants. */
+#ifndef CTRT_TESTS_FAKE_HOST_H
+#define CTRT_TESTS_FAKE_HOST_H
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctrt/plugin.h"
+
+#define FAKE __attribute__((unused)) static
+
+/* ---- the host table ---- */
+
+static char fake_error[512];            /* message of the last fail() */
+static char fake_log_text[512];         /* text of the last log line */
+
+FAKE CTRT_PRINTF(2, 3) ctrt_status fake_fail(ctrt_status status, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(fake_error, sizeof fake_error, format, list);
+    va_end(list);
+    return status;
+}
+
+FAKE CTRT_PRINTF(3, 4) void fake_log(ctrt_log_level level, const char *component, const char *format, ...)
+{
+    va_list list;
+    (void)level, (void)component;
+    va_start(list, format);
+    vsnprintf(fake_log_text, sizeof fake_log_text, format, list);
+    va_end(list);
+}
+
+/* Fails when *counter was positive and reaches 0 by this call; tests set fake_allocs_left. */
+static long fake_allocs_left;
+
+FAKE void *fake_alloc(size_t bytes)
+{
+    if (fake_allocs_left > 0 && --fake_allocs_left == 0)
+        return NULL;
+    return malloc(bytes ? bytes : 1);
+}
+
+FAKE ctrt_status fake_param(ctrt_param_value *out, const ctrt_param *param)
+{
+    const char *set = getenv(param->name), *text = set ? set : param->fallback;
+    memset(out, 0, sizeof *out);
+    out->text = text;
+    out->is_set = set != NULL;
+    if (!text)
+        return CTRT_OK;
+    if (param->type == CTRT_PARAM_ENUM) {
+        size_t length = strlen(text);
+        for (const char *word = param->words; word; word = strchr(word, '|') ? strchr(word, '|') + 1 : NULL, out->integer++)
+            if (strncmp(word, text, length) == 0 && (word[length] == '|' || !word[length]))
+                return CTRT_OK;
+        return fake_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: \"%s\" is none of %s", param->name, text, param->words);
+    }
+    if (param->type != CTRT_PARAM_STRING) {
+        char *end = NULL;
+        out->integer = strtoll(text, &end, 10);
+        if (end == text || *end)
+            return fake_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: \"%s\" is no number", param->name, text);
+    }
+    return CTRT_OK;
+}
+
+FAKE const struct ctrt_backend *fake_no_backend(const char *name)
+{
+    (void)name;
+    return NULL;
+}
+
+static const ctrt_host fake_host = {
+    .size = sizeof(ctrt_host),
+    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
+    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
+    .fail = fake_fail,
+    .log = fake_log,
+    .alloc = fake_alloc,
+    .free = free,
+    .param = fake_param,
+    .backend = fake_no_backend,
+};
+
+/* ---- the plugin ---- */
+
+static const ctrt_backend *fake_backend;
+
+/* Opens the plugin (once) and initialises it with CTRT_CPU_ISA=`isa`; NULL leaves the environment alone. Ends the
+ * program when that is not possible: there is nothing to test then. */
+FAKE void fake_load(const char *isa)
+{
+    static const ctrt_plugin *plugin;
+    if (!plugin) {
+        const char *folder = getenv("CTRT_PLUGIN_PATH");
+        char path[4096];
+        snprintf(path, sizeof path, "%s/backend-cpu.so", folder ? folder : ".");
+        void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+        ctrt_plugin_entry entry = NULL;
+        if (object)
+            *(void **)&entry = dlsym(object, "ctrt_plugin_v1");
+        if (!entry) {
+            printf("Bail out! %s\n", dlerror());
+            exit(99);
+        }
+        plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
+    }
+    if (isa)
+        setenv("CTRT_CPU_ISA", isa, 1);
+    ctrt_status status = plugin->init(&fake_host);
+    fake_backend = plugin->components[0].table;
+    if (!status && CTRT_SLOT(fake_backend->kernels, prepare))
+        status = fake_backend->kernels->prepare(NULL);
+    if (status) {
+        printf("Bail out! init: %s\n", fake_error);
+        exit(99);
+    }
+}
+
+FAKE const ctrt_kernel *fake_row(const char *op, ctrt_dtype key, const ctrt_call *call)
+{
+    const ctrt_kernel *best = NULL;
+    for (size_t i = 0; i < fake_backend->kernels->count; i++) {
+        const ctrt_kernel *row = &fake_backend->kernels->rows[i];
+        if (strcmp(row->op, op) == 0 && row->dtypes & CTRT_DTYPE_BIT(key) && (!best || row->score > best->score)
+            && (!call || !row->accepts || row->accepts(call)))
+            best = row;
+    }
+    return best;
+}
+
+/* ---- tensors ---- */
+
+static const size_t fake_sizes[CTRT_DTYPE_COUNT] = {
+#define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) [CTRT_##name] = bytes,
+#include "ctrt/dtype.def"
+#undef DTYPE
+};
+static const char *const fake_names[CTRT_DTYPE_COUNT] = {
+#define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) [CTRT_##name] = text,
+#include "ctrt/dtype.def"
+#undef DTYPE
+};
+
+enum fake_layout {
+    FAKE_CONTIGUOUS,
+    FAKE_TRANSPOSED,        /* the last two dimensions swapped in memory */
+    FAKE_SLICED,            /* every second element of the last dimension, with a margin */
+    FAKE_REVERSED,          /* negative strides */
+    FAKE_BROADCAST,         /* stride 0 in the first dimension; for inputs only */
+    FAKE_SCALAR,            /* one element, stride 0 everywhere, host scalar; for inputs only */
+    FAKE_LAYOUTS
+};
+static const char *const fake_layout_names[] = { "contiguous", "transposed", "sliced", "reversed", "broadcast", "scalar" };
+
+/* A view and what it lies in. Memory around the elements is filled with 0xa5, for fake_margins_kept. */
+typedef struct fake_tensor {
+    ctrt_view view;
+    unsigned char *memory;
+    size_t bytes;
+} fake_tensor;
+
+FAKE fake_tensor fake_new(ctrt_dtype dtype, enum fake_layout layout, int ndim, const int64_t *shape)
+{
+    fake_tensor t;
+    int64_t strides[CTRT_MAX_DIMS], next = 1, origin = 0, elements = 1;
+    memset(&t, 0, sizeof t);
+    t.view.dtype = (uint8_t)dtype;
+    t.view.ndim = (uint8_t)ndim;
+    t.view.numel = 1;
+    int order[CTRT_MAX_DIMS];
+    for (int d = 0; d < ndim; d++) {
+        order[d] = d;
+        t.view.shape[d] = shape[d];
+        t.view.numel *= shape[d];
+    }
+    if (layout == FAKE_TRANSPOSED && ndim > 1)
+        order[ndim - 1] = ndim - 2, order[ndim - 2] = ndim - 1;
+    for (int k = ndim - 1; k >= 0; k--) {
+        int d = order[k];
+        strides[d] = layout == FAKE_SLICED && k == ndim - 1 ? 2 : next;
+        next = (layout == FAKE_SLICED && k == ndim - 1 ? 2 * shape[d] + 3 : next * shape[d]);
+    }
+    elements = next > 0 ? next : 1;
+    for (int d = 0; d < ndim; d++) {
+        if (layout == FAKE_REVERSED && shape[d] > 0) {
+            origin += (shape[d] - 1) * strides[d];
+            strides[d] = -strides[d];
+        }
+        if (layout == FAKE_SCALAR || (layout == FAKE_BROADCAST && d == 0))
+            strides[d] = 0;
+        t.view.strides[d] = strides[d];
+    }
+    bool contiguous = true;
+    int64_t want = 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+        contiguous &= shape[d] == 1 || t.view.strides[d] == want;
+        want *= shape[d];
+    }
+    if (contiguous || t.view.numel == 0)
+        t.view.flags |= CTRT_VIEW_CONTIGUOUS;
+    if (layout == FAKE_SCALAR)
+        t.view.flags = CTRT_VIEW_HOST_SCALAR | (t.view.numel == 1 ? CTRT_VIEW_CONTIGUOUS : 0);
+    size_t margin = 64;
+    t.bytes = (size_t)elements * fake_sizes[dtype] + 2 * margin;
+    t.memory = NULL;
+    if (posix_memalign((void **)&t.memory, 64, t.bytes) != 0)
+        abort();
+    memset(t.memory, 0xa5, t.bytes);
+    t.view.data = t.memory + margin + (size_t)origin * fake_sizes[dtype];
+    return t;
+}
+
+FAKE void fake_free(fake_tensor *t)
+{
+    free(t->memory);
+    t->memory = NULL;
+}
+
+/* Where element `index`, counted row major, lies. */
+FAKE void *fake_at(const ctrt_view *v, int64_t index)
+{
+    int64_t offset = 0;
+    for (int d = v->ndim - 1; d >= 0; d--) {
+        offset += index % v->shape[d] * v->strides[d];
+        index /= v->shape[d];
+    }
+    return (char *)v->data + offset * (int64_t)fake_sizes[v->dtype];
+}
+
+/* Half precision by arithmetic alone, not as the backend does it. `fraction` bits of fraction, exponents from `least`. */
+FAKE double fake_round_half(double x, int fraction, int least, double largest)
+{
+    if (isnan(x) || isinf(x) || x == 0)
+        return x;
+    int exponent;
+    frexp(x, &exponent);
+    exponent -= 1;
+    if (exponent < least)
+        exponent = least;
+    double unit = ldexp(1, exponent - fraction), y = nearbyint(x / unit) * unit;
+    return fabs(y) > largest ? copysign(INFINITY, x) : y;
+}
+
+FAKE double fake_f16_value(uint16_t h)
+{
+    int exponent = h >> 10 & 31, fraction = h & 1023;
+    double v = exponent == 31 ? (fraction ? NAN : INFINITY)
+               : exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    return h & 0x8000 ? -v : v;
+}
+
+FAKE uint16_t fake_f16_bits(double x)
+{
+    x = fake_round_half((float)x, 10, -14, 65504);
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    double a = fabs(x);
+    if (isnan(x))
+        return 0x7e00;
+    if (isinf(x))
+        return sign | 0x7c00;
+    int exponent;
+    frexp(a, &exponent);
+    exponent -= 1;
+    if (a < ldexp(1, -14))
+        return sign | (uint16_t)ldexp(a, 24);
+    return sign | (uint16_t)((exponent + 15) << 10) | (uint16_t)(ldexp(a, 10 - exponent) - 1024);
+}
+
+FAKE double fake_bf16_value(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+FAKE uint16_t fake_bf16_bits(double x)
+{
+    float f = (float)fake_round_half((float)x, 7, -126, 3.3895313892515355e38);
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return isnan(x) ? 0x7fc0 : (uint16_t)(u >> 16);
+}
+
+FAKE double fake_get(const ctrt_view *v, int64_t index)
+{
+    const void *p = fake_at(v, index);
+    switch (v->dtype) {
+    case CTRT_F32: return *(const float *)p;
+    case CTRT_F64: return *(const double *)p;
+    case CTRT_F16: return fake_f16_value(*(const uint16_t *)p);
+    case CTRT_BF16: return fake_bf16_value(*(const uint16_t *)p);
+    case CTRT_I8: return *(const int8_t *)p;
+    case CTRT_U8: case CTRT_BOOL: return *(const uint8_t *)p;
+    case CTRT_I16: return *(const int16_t *)p;
+    case CTRT_I32: return *(const int32_t *)p;
+    default: return (double)*(const int64_t *)p;
+    }
+}
+
+FAKE void fake_put(const ctrt_view *v, int64_t index, double x)
+{
+    void *p = fake_at(v, index);
+    switch (v->dtype) {
+    case CTRT_F32: *(float *)p = (float)x; break;
+    case CTRT_F64: *(double *)p = x; break;
+    case CTRT_F16: *(uint16_t *)p = fake_f16_bits(x); break;
+    case CTRT_BF16: *(uint16_t *)p = fake_bf16_bits(x); break;
+    case CTRT_I8: *(int8_t *)p = (int8_t)x; break;
+    case CTRT_U8: *(uint8_t *)p = (uint8_t)x; break;
+    case CTRT_BOOL: *(uint8_t *)p = x != 0; break;
+    case CTRT_I16: *(int16_t *)p = (int16_t)x; break;
+    case CTRT_I32: *(int32_t *)p = (int32_t)x; break;
+    default: *(int64_t *)p = (int64_t)x; break;
+    }
+}
+
+/* Did all bytes of `after` that are no element of the view stay as in `before` (a copy of the memory)? */
+FAKE bool fake_margins_kept(const fake_tensor *t, const unsigned char *before)
+{
+    unsigned char *mine = calloc(t->bytes, 1);
+    bool kept = true;
+    for (int64_t i = 0; i < t->view.numel; i++)
+        memset(mine + ((unsigned char *)fake_at(&t->view, i) - t->memory), 1, fake_sizes[t->view.dtype]);
+    for (size_t i = 0; i < t->bytes; i++)
+        kept &= mine[i] || t->memory[i] == before[i];
+    free(mine);
+    return kept;
+}
+
+/* A small generator for test data: the same numbers on every run (Marsaglia 2003, xorshift64). */
+static uint64_t fake_random_state = 88172645463325252u;
+FAKE uint64_t fake_random(void)
+{
+    fake_random_state ^= fake_random_state << 13;
+    fake_random_state ^= fake_random_state >> 7;
+    fake_random_state ^= fake_random_state << 17;
+    return fake_random_state;
+}
+/* In [lo, hi). */
+FAKE double fake_uniform(double lo, double hi)
+{
+    return lo + (hi - lo) * (double)(fake_random() >> 11) * 0x1p-53;
+}
+
+/* ---- running ---- */
+
+#define FAKE_NO_KERNEL ((ctrt_status)-1000)
+
+FAKE ctrt_status fake_run(const char *op, ctrt_dtype key, const ctrt_view *const *outputs, int n_outputs,
+                          const ctrt_view *const *inputs, int n_inputs, const void *attributes)
+{
+    ctrt_call call = { .size = sizeof call, .inputs = inputs, .outputs = outputs, .n_inputs = (uint32_t)n_inputs,
+                       .n_outputs = (uint32_t)n_outputs, .attributes = attributes };
+    const ctrt_kernel *row = fake_row(op, key, &call);
+    if (!row) {
+        fake_fail(FAKE_NO_KERNEL, "no kernel for %s of %s", op, fake_names[key]);
+        return FAKE_NO_KERNEL;
+    }
+    ctrt_status status = row->workspace ? row->workspace(&call, &call.workspace_bytes) : CTRT_OK;
+    if (!status && call.workspace_bytes && posix_memalign(&call.workspace, 64, call.workspace_bytes) != 0)
+        abort();
+    if (!status)
+        status = row->run(&call);
+    free(call.workspace);
+    return status;
+}
+
+#define FAKE_VIEWS(...) ((const ctrt_view *const[]){ __VA_ARGS__ })
+
+#endif
