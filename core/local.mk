@@ -17,7 +17,8 @@ libctrt_core_la_SOURCES += \
 
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += \
-    core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
+    core/tensor/dtype.c core/tensor/facts.c core/tensor/promote.c core/tensor/shape.c core/tensor/shape.h core/tensor/tensor.c \
+    core/tensor/tensor.h
 
 # ops: ops.def, dispatch, the front of each family
 libctrt_core_la_SOURCES += \
