@@ -2,7 +2,9 @@
 
 # base: status and messages, log, parameters, containers
 libctrt_core_la_SOURCES += \
-    core/base/base.h core/base/memory.h core/base/param.h core/base/thread.h
+    core/base/base.h core/base/keep.c core/base/keep.h core/base/lock.c core/base/lock.h core/base/log.c \
+    core/base/memory.c core/base/memory.h core/base/nearest.c core/base/param.c core/base/param.h core/base/param_parse.c \
+    core/base/status.c core/base/thread.c core/base/thread.h core/base/version.c
 
 # registry: plugins, components, selection
 libctrt_core_la_SOURCES +=

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* base/param.c: the table of parameters, their values and where these came from. */
+#define _GNU_SOURCE
+#include "base/param.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/keep.h"
+#include "base/lock.h"
+#include "base/memory.h"
+
+enum origin { ORIGIN_DEFAULT, ORIGIN_ENVIRONMENT, ORIGIN_PROGRAM };
+
+/* A name that was declared, set, or found in the environment. Nodes are never freed; strings are kept. */
+struct node {
+    struct node *next;
+    const char *name, *owner;
+    const ctrt_param *param;    /* NULL: nobody has declared it (yet) */
+    const char *program;        /* set by ctrt_param_set */
+    const char *rejected;       /* why the program's value was malformed, found out when the parameter was declared */
+    bool read;                  /* the three below are final */
+    const char *text;
+    int64_t integer;
+    enum origin origin;
+    bool complained;            /* a misspelt or too late environment variable was reported */
+};
+
+void (*param_declare_all)(void);
+
+LOCK_DEFINE(param_lock, LOCK_PARAM);
+static struct node *first;
+
+static struct node *find(const char *name)
+{
+    struct node *node = first;
+    while (node != NULL && strcmp(node->name, name) != 0)
+        node = node->next;
+    return node;
+}
+
+static struct node *find_or_add(const char *name)
+{
+    struct node *node = find(name);
+    if (node != NULL)
+        return node;
+    const char *kept = keep_text(name);
+    node = kept != NULL ? memory_zeroed(sizeof *node) : NULL;
+    if (node == NULL)
+        return NULL;
+    node->name = kept;
+    struct node **end = &first;
+    while (*end != NULL)
+        end = &(*end)->next;
+    *end = node;
+    return node;
+}
+
+/* With the lock held. */
+static struct node *declare(const ctrt_param *param, const char *owner)
+{
+    struct node *node = find_or_add(param->name);
+    if (node == NULL || node->param != NULL)
+        return node;
+    node->param = param;
+    node->owner = owner;
+    int64_t ignored;
+    if (node->program != NULL && param_parse(&ignored, param, node->program) != CTRT_OK) {
+        node->rejected = keep_text(ctrt_error_message());
+        node->program = NULL;
+    }
+    return node;
+}
+
+/* A table that a plugin hands in is judged before it is used. */
+static bool plausible(const ctrt_param *param)
+{
+    return param != NULL && param->size >= sizeof *param && param->name != NULL && param->name[0] != '\0';
+}
+
+void param_declare(const ctrt_param *param, const char *owner)
+{
+    if (!plausible(param))
+        return;
+    lock_enter(&param_lock);
+    declare(param, owner);
+    lock_leave(&param_lock);
+}
+
+/* Finds the value for the first time: the program's, else the environment's, else the default. An empty variable counts as unset except
+ * for strings, where it may mean something ("no device is visible"). */
+static ctrt_status node_read(struct node *node)
+{
+    const char *text = node->program;
+    enum origin origin = ORIGIN_PROGRAM;
+    if (text == NULL) {
+        text = secure_getenv(node->name);
+        origin = ORIGIN_ENVIRONMENT;
+        if (text != NULL && text[0] == '\0' && node->param->type != CTRT_PARAM_STRING)
+            text = NULL;
+    }
+    if (text == NULL) {
+        text = node->param->fallback;
+        origin = ORIGIN_DEFAULT;
+    }
+    int64_t integer = 0;
+    if (text != NULL) {
+        CTRT_TRY(param_parse(&integer, node->param, text));
+        size_t bytes = strlen(text) + 1;
+        text = keep_text(text);
+        if (text == NULL)
+            return out_of_memory(bytes, node->name);
+    }
+    node->text = text;
+    node->integer = integer;
+    node->origin = origin;
+    node->read = true;
+    return CTRT_OK;
+}
+
+/* The environment says something else than when it was read: true once. */
+static bool changed_late(struct node *node)
+{
+    if (!node->read || node->origin == ORIGIN_PROGRAM || node->complained)
+        return false;
+    const char *now = secure_getenv(node->name), *then = node->origin == ORIGIN_ENVIRONMENT ? node->text : NULL;
+    if (now != NULL && now[0] == '\0' && node->param->type != CTRT_PARAM_STRING)
+        now = NULL;
+    if (now == NULL || (then != NULL && strcmp(now, then) == 0))
+        return false;
+    node->complained = true;
+    return true;
+}
+
+ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const char *owner)
+{
+    if (out == NULL || !plausible(param))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "a parameter of %s is declared without size or name", owner ? owner : "?");
+    lock_enter(&param_lock);
+    struct node *node = declare(param, owner);
+    ctrt_status status = node == NULL ? out_of_memory(sizeof *node, param->name) : CTRT_OK;
+    if (status == CTRT_OK && !node->read)
+        status = node_read(node);
+    bool late = false;
+    if (status == CTRT_OK) {
+        out->text = node->text;
+        out->integer = node->integer;
+        out->is_set = node->origin != ORIGIN_DEFAULT;
+        late = changed_late(node);
+    }
+    lock_leave(&param_lock);
+    if (late)
+        log_message(CTRT_LOG_WARNING, "core", "the environment variable %s was changed after it had been read as \"%s\"; the change has "
+                    "no effect. Set it before the program starts, or call ctrt_param_set first",
+                    param->name, out->text != NULL ? out->text : "(unset)");
+    return status;
+}
+
+/* ---- public ---- */
+
+/* CTRT_ERR_NOT_FOUND with the nearest of the declared names. */
+static ctrt_status fail_unknown(const char *name)
+{
+    const char *names[256];
+    size_t count = 0;
+    lock_enter(&param_lock);
+    for (struct node *node = first; node != NULL && count < COUNT_OF(names); node = node->next)
+        if (node->param != NULL)
+            names[count++] = node->name;
+    lock_leave(&param_lock);
+    const char *near = nearest_word(name, names, count);
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "no parameter is called %s%s%s%s (`ctrt info --params` lists them)", name,
+                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
+/* Sets a declared parameter; with the lock held. */
+static ctrt_status node_set(struct node *node, const char *value)
+{
+    int64_t ignored;
+    if (value != NULL)
+        CTRT_TRY(param_parse(&ignored, node->param, value));
+    if (node->read) {
+        bool same = value != NULL && node->text != NULL && strcmp(value, node->text) == 0;
+        if (same)
+            return CTRT_OK;
+        return ctrt_fail(CTRT_ERR_STATE, "%s has been used already as \"%s\"; set it before the first call that needs it", node->name,
+                         node->text != NULL ? node->text : "(unset)");
+    }
+    const char *kept = keep_text(value);
+    if (value != NULL && kept == NULL)
+        return out_of_memory(strlen(value) + 1, node->name);
+    node->program = kept;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_param_set(const char *name, const char *value)
+{
+    if (name == NULL)
+        return fail_null("ctrt_param_set", "name");
+    lock_enter(&param_lock);
+    struct node *node = find(name);
+    bool known = node != NULL && node->param != NULL;
+    ctrt_status status = CTRT_OK;
+    if (known) {
+        status = node_set(node, value);
+    } else {
+        /* Perhaps a plugin's that is not loaded yet. The value waits, because the plugin may read it while it is initialised. */
+        node = find_or_add(name);
+        const char *kept = keep_text(value);
+        if (node == NULL || (value != NULL && kept == NULL))
+            status = out_of_memory(strlen(name), "a parameter");
+        else
+            node->program = kept, node->rejected = NULL;
+    }
+    lock_leave(&param_lock);
+    if (known || status != CTRT_OK)
+        return status;
+
+    if (param_declare_all != NULL)
+        param_declare_all();
+    lock_enter(&param_lock);
+    const char *rejected = node->rejected;
+    known = node->param != NULL;
+    node->rejected = NULL;
+    if (!known)
+        node->program = NULL;
+    lock_leave(&param_lock);
+    if (!known)
+        return fail_unknown(name);
+    return rejected != NULL ? ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s", rejected) : CTRT_OK;
+}
+
+ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
+{
+    static const char *const origins[] = { "default", "environment", "program" };
+    static const char *const types[] = { "string", "int", "bool", "bytes", "enum" };
+    if (info == NULL)
+        return fail_null("ctrt_param_get_info", "info");
+    if (index == 0 && param_declare_all != NULL)
+        param_declare_all();
+    lock_enter(&param_lock);
+    struct node *node = first;
+    while (node != NULL && (node->param == NULL || index-- > 0))
+        node = node->next;
+    ctrt_status status = CTRT_OK;
+    if (node == NULL) {
+        status = ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no parameter of that index");
+    } else {
+        /* Listing does not make a value final. */
+        const char *environment = node->read ? NULL : keep_text(secure_getenv(node->name));
+        info->name = node->name;
+        info->value = node->read ? node->text : node->program ? node->program : environment ? environment : node->param->fallback;
+        info->origin = origins[node->read ? node->origin : node->program ? ORIGIN_PROGRAM
+                               : environment ? ORIGIN_ENVIRONMENT : ORIGIN_DEFAULT];
+        info->owner = node->owner != NULL ? node->owner : "";
+        info->help = node->param->help != NULL ? node->param->help : "";
+        info->type = (size_t)node->param->type < COUNT_OF(types) ? types[node->param->type] : "?";
+    }
+    lock_leave(&param_lock);
+    return status;
+}
+
+/* ---- misspelt variables ---- */
+
+/* What is compared: "CTRT_LGO" by "LGO", since the prefix is right. NULL when the variable is none of our business. */
+static const char *own_part(const char *name)
+{
+    return strncmp(name, "CTRT_", 5) == 0 && name[5] != '\0' ? name + 5 : NULL;
+}
+
+/* The known name that the environment's `name` seems to mean, or NULL. With the lock held. */
+static const char *meant(const char *name)
+{
+    static const char *const foreign[] = { "CUDA_VISIBLE_DEVICES" };
+    if (strncmp(name, "CUDA_V", 6) == 0 && strcmp(name, foreign[0]) != 0)
+        return nearest_word(name, foreign, COUNT_OF(foreign));
+    const char *part = own_part(name), *parts[256];
+    size_t count = 0;
+    if (part == NULL)
+        return NULL;
+    for (struct node *node = first; node != NULL && count < COUNT_OF(parts); node = node->next) {
+        if (node->param == NULL)
+            continue;
+        if (strcmp(node->name, name) == 0)
+            return NULL;
+        if (own_part(node->name) != NULL)
+            parts[count++] = own_part(node->name);
+    }
+    const char *near = nearest_word(part, parts, count);
+    return near != NULL ? near - 5 : NULL;
+}
+
+void param_check_environment(void)
+{
+    struct { const char *name, *meant; } found[8];
+    size_t count = 0;
+    lock_enter(&param_lock);
+    for (char **entry = environ; entry != NULL && *entry != NULL && count < COUNT_OF(found); entry++) {
+        char name[64];
+        size_t length = strcspn(*entry, "=");
+        if (length >= sizeof name || (strncmp(*entry, "CTRT_", 5) != 0 && strncmp(*entry, "CUDA_V", 6) != 0))
+            continue;
+        memcpy(name, *entry, length);
+        name[length] = '\0';
+        const char *near = meant(name);
+        struct node *node = near != NULL ? find_or_add(name) : NULL;
+        if (node == NULL || node->complained)
+            continue;
+        node->complained = true;
+        found[count].name = node->name;
+        found[count++].meant = near;
+    }
+    lock_leave(&param_lock);
+    for (size_t i = 0; i < count; i++)
+        log_message(CTRT_LOG_WARNING, "core", "the environment variable %s is not known; did you mean %s?", found[i].name,
+                    found[i].meant);
+}
+
+void param_forget_values(void)
+{
+    lock_enter(&param_lock);
+    for (struct node *node = first; node != NULL; node = node->next) {
+        node->read = node->complained = false;
+        node->program = node->text = node->rejected = NULL;
+    }
+    lock_leave(&param_lock);
+}

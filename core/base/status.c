@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* base/status.c: status codes and the thread's error message. */
+#include "base/base.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include "base/thread.h"
+
+#define ERROR_BYTES 4096
+
+struct error_text {
+    char text[ERROR_BYTES];
+};
+
+static const struct { ctrt_status status; const char *text; } texts[] = {
+#define STATUS(name, value, text) { CTRT_##name, text },
+#include "ctrt/status.def"
+#undef STATUS
+};
+
+/* Stands in when there is no memory for a message; never written to. */
+static struct error_text no_memory = { "out of memory (even for the details of this error)" };
+
+const char *ctrt_status_string(ctrt_status status)
+{
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        if (texts[i].status == status)
+            return texts[i].text;
+    return "unknown status";
+}
+
+const char *ctrt_error_message(void)
+{
+    return thread_state.error != NULL ? thread_state.error->text : "";
+}
+
+static void error_drop(struct thread_state *state)
+{
+    if (state->error != &no_memory)
+        free(state->error);
+    state->error = NULL;
+}
+
+/* The thread's message, to be overwritten; NULL when there is no memory for it. malloc itself: a message is not what tests of failing
+ * allocations want to see fail. */
+static struct error_text *error_writable(void)
+{
+    if (thread_state.error == NULL || thread_state.error == &no_memory) {
+        thread_register();
+        struct error_text *fresh = malloc(sizeof *fresh);
+        if (fresh != NULL)
+            fresh->text[0] = '\0';
+        thread_state.error = fresh != NULL ? fresh : &no_memory;
+        return fresh;
+    }
+    return thread_state.error;
+}
+
+/* Marks a text that did not fit. */
+static void mark_cut(char *text, int length)
+{
+    if (length >= ERROR_BYTES)
+        memcpy(text + ERROR_BYTES - 4, "...", 4);
+}
+
+ctrt_status ctrt_fail(ctrt_status status, const char *format, ...)
+{
+    /* Formatted aside first: the arguments may point into the current message. */
+    char text[ERROR_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = format != NULL ? vsnprintf(text, sizeof text, format, arguments) : -1;
+    va_end(arguments);
+    struct error_text *error = error_writable();
+    if (error == NULL)
+        return status;
+    if (length < 0)
+        length = snprintf(text, sizeof text, "%s", ctrt_status_string(status));
+    mark_cut(text, length);
+    memcpy(error->text, text, strlen(text) + 1);
+    return status;
+}
+
+ctrt_status ctrt_context(ctrt_status status, const char *format, ...)
+{
+    if (status == CTRT_OK || format == NULL)
+        return status;
+    struct error_text *error = error_writable();
+    if (error == NULL)
+        return status;
+    char text[ERROR_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (length < 0)
+        return status;
+    length = MIN(length, ERROR_BYTES - 1);
+    int more = snprintf(text + length, sizeof text - (size_t)length, ": %s", error->text);
+    mark_cut(text, length + more);
+    memcpy(error->text, text, strlen(text) + 1);
+    return status;
+}
+
+ctrt_status fail_null(const char *function, const char *argument)
+{
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is NULL", function, argument);
+}
+
+__attribute__((constructor)) static void error_start(void)
+{
+    thread_on_exit(error_drop);
+}

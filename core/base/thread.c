@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* base/thread.c: what each thread has of its own, and its end. */
+#include "base/thread.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#define MAX_CLEANERS 16
+
+__thread struct thread_state thread_state __attribute__((tls_model("initial-exec")));
+
+static pthread_once_t key_once = PTHREAD_ONCE_INIT;
+static pthread_key_t key;
+static bool key_made;
+static _Atomic(void (*)(struct thread_state *)) cleaners[MAX_CLEANERS];
+
+/* Runs the cleaners, last registered first, since floors above register later. What a cleaner releases may register the thread
+ * anew; POSIX then calls this once more. */
+static void thread_end(void *state)
+{
+    struct thread_state *self = state;
+    self->registered = false;
+    for (int i = MAX_CLEANERS - 1; i >= 0; i--) {
+        void (*cleaner)(struct thread_state *) = atomic_load(&cleaners[i]);
+        if (cleaner != NULL)
+            cleaner(self);
+    }
+}
+
+static void make_key(void)
+{
+    key_made = pthread_key_create(&key, thread_end) == 0;
+}
+
+void thread_register(void)
+{
+    if (thread_state.registered)
+        return;
+    pthread_once(&key_once, make_key);
+    /* Without a key the thread stays unregistered: free lists are not used, nothing leaks. */
+    if (key_made && pthread_setspecific(key, &thread_state) == 0)
+        thread_state.registered = true;
+}
+
+void thread_on_exit(void (*cleaner)(struct thread_state *state))
+{
+    for (int i = 0; i < MAX_CLEANERS; i++) {
+        void (*expected)(struct thread_state *) = NULL;
+        if (atomic_compare_exchange_strong(&cleaners[i], &expected, cleaner) || expected == cleaner)
+            return;
+    }
+}

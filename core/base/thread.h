@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* base/thread.h: what each thread has of its own.
+ *
+ * One small struct in static TLS (initial-exec: a register plus an offset, no call), so that the hot path can afford it. It
+ * must stay small: a host that dlopens libctrt has few bytes of static TLS left. */
+#ifndef CORE_BASE_THREAD_H
+#define CORE_BASE_THREAD_H
+
+#include "ctrt/types.h"
+
+/* Objects that come and go with every op are kept per thread for the next one (memory.h). */
+enum free_list_id { FREE_TENSOR, FREE_NODE, FREE_LISTS };
+
+struct free_list {
+    void *head;                     /* linked through the first word of each free object */
+    uint32_t count;
+};
+
+struct error_text;                  /* status.c */
+struct device_thread;               /* device/current.c */
+
+struct thread_state {
+    bool grad_disabled;             /* autograd: zero-initialised means enabled */
+    bool registered;                /* thread exit will clean up */
+    struct free_list free[FREE_LISTS];
+    struct error_text *error;
+    struct device_thread *devices;  /* current devices and the guard stack */
+    void *autograd;                 /* scratch of the engine */
+    void *memory;                   /* accounting */
+};
+
+extern __thread struct thread_state thread_state __attribute__((tls_model("initial-exec")));
+
+/* Makes sure that this thread's state is cleaned up at its end; cheap after the first call. Cleaners that floors above want to
+ * run at a thread's end are registered once per process with thread_on_exit. */
+void thread_register(void);
+void thread_on_exit(void (*cleaner)(struct thread_state *state));
+
+#endif
