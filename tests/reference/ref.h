@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ref.h: reads the reference files of this folder (README.md has their format).
+ *
+ *     struct ref_file *ref = ref_load("train_mlp_sgd.txt");
+ *     const struct ref_record *lr = ref_find(ref, "hyper/lr");
+ *     const struct ref_record *w = ref_find(ref, "init/%s", name);
+ *     ref_free(ref);
+ *
+ * The folder is $CTRT_TEST_REFERENCE if that is set, else CTRT_TEST_REFERENCE_DIR as given to the compiler, else
+ * $srcdir/tests/reference as automake sets it, else tests/reference. For tests: a broken file is told on stderr. */
+#ifndef CTRT_TESTS_REF_H
+#define CTRT_TESTS_REF_H
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { REF_MAX_DIMS = 8 };
+
+struct ref_record {
+    char *name;                  /* "init/0.weight" */
+    char dtype[8];               /* "f32" ...; "text" for words and printed lines */
+    int ndim;
+    int64_t dims[REF_MAX_DIMS];
+    int64_t numel;
+    double *f;                   /* every value as double (exact for all floating types) */
+    int64_t *i;                  /* integers and booleans once more, exact; NULL for floating types */
+    char *text;                  /* words, or printed lines joined by '\n', without a final one */
+};
+
+struct ref_file {
+    struct ref_record *records;
+    size_t count, room;
+    char *bytes;
+};
+
+static inline void ref_free(struct ref_file *file)
+{
+    if (!file)
+        return;
+    for (size_t r = 0; r < file->count; r++) {
+        free(file->records[r].f);
+        free(file->records[r].i);
+        free(file->records[r].text);
+    }
+    free(file->records);
+    free(file->bytes);
+    free(file);
+}
+
+static inline char *ref_read_bytes(const char *name)
+{
+    const char *folder = getenv("CTRT_TEST_REFERENCE"), *below = "";
+#ifdef CTRT_TEST_REFERENCE_DIR
+    if (!folder)
+        folder = CTRT_TEST_REFERENCE_DIR;
+#endif
+    if (!folder) {
+        folder = getenv("srcdir") ? getenv("srcdir") : ".";
+        below = "/tests/reference";
+    }
+    char path[4096];
+    snprintf(path, sizeof path, "%s%s/%s", folder, below, name);
+    FILE *in = fopen(path, "rb");
+    if (!in) {
+        fprintf(stderr, "ref: cannot open %s\n", path);
+        return NULL;
+    }
+    char *bytes = NULL;
+    long size = fseek(in, 0, SEEK_END) ? -1 : ftell(in);
+    if (size >= 0 && (bytes = (char *)malloc((size_t)size + 1))) {
+        rewind(in);
+        bytes[fread(bytes, 1, (size_t)size, in)] = '\0';
+    }
+    fclose(in);
+    return bytes;
+}
+
+static inline struct ref_record *ref_new_record(struct ref_file *file)
+{
+    if (file->count == file->room) {
+        size_t room = file->room ? 2 * file->room : 64;
+        struct ref_record *more = realloc(file->records, room * sizeof *more);
+        if (!more)
+            return NULL;
+        file->records = more;
+        file->room = room;
+    }
+    struct ref_record *record = &file->records[file->count++];
+    memset(record, 0, sizeof *record);
+    return record;
+}
+
+/* Reads "DTYPE NDIM d0 d1 ..." (the rest of the header line) and the values after it; returns what follows, or NULL. */
+static inline char *ref_parse_tensor(struct ref_record *record, char *at)
+{
+    int used = 0;
+    if (sscanf(at, "%7s %d%n", record->dtype, &record->ndim, &used) != 2 || record->ndim < 0
+        || record->ndim > REF_MAX_DIMS)
+        return NULL;
+    at += used;
+    record->numel = 1;
+    for (int d = 0; d < record->ndim; d++) {
+        record->dims[d] = strtoll(at, &at, 10);
+        record->numel *= record->dims[d];
+    }
+    bool floating = strchr(record->dtype, 'f') != NULL;      /* f32 f64 f16 bf16 against i8 ... u8 bool */
+    size_t n = record->numel > 0 ? (size_t)record->numel : 0;
+    record->f = calloc(n + 1, sizeof *record->f);
+    record->i = floating ? NULL : calloc(n + 1, sizeof *record->i);
+    if (!record->f || (!floating && !record->i))
+        return NULL;
+    for (size_t k = 0; k < n; k++) {
+        char *end;
+        if (floating) {
+            record->f[k] = strtod(at, &end);
+        } else {
+            record->i[k] = strtoll(at, &end, 10);
+            record->f[k] = (double)record->i[k];
+        }
+        if (end == at)
+            return NULL;
+        at = end;
+    }
+    return at;
+}
+
+/* Reads N and then N lines that begin with '|'; returns what follows, or NULL. */
+static inline char *ref_parse_lines(struct ref_record *record, char *at)
+{
+    long n = strtol(at, &at, 10);
+    char *to = record->text = malloc(strlen(at) + 1);
+    if (!to)
+        return NULL;
+    for (long k = 0; k < n; k++) {
+        at = strchr(at, '\n');
+        if (!at || at[1] != '|')
+            return NULL;
+        at += 2;
+        size_t length = strcspn(at, "\n");
+        if (k)
+            *to++ = '\n';
+        memcpy(to, at, length);
+        to += length;
+        at += length;
+    }
+    *to = '\0';
+    return at;
+}
+
+/* The file's records, or NULL with a line on stderr. */
+static inline struct ref_file *ref_load(const char *name)
+{
+    struct ref_file *file = calloc(1, sizeof *file);
+    if (!file || !(file->bytes = ref_read_bytes(name))) {
+        ref_free(file);
+        return NULL;
+    }
+    for (char *at = file->bytes; at && *at; ) {
+        char *line = at, kind[8];
+        int used = 0;
+        if (*at == '\n' || *at == '#') {
+            at = strchr(at, '\n');
+            at += at != NULL;
+            continue;
+        }
+        struct ref_record *record = NULL;
+        if (sscanf(at, "%7s %n", kind, &used) == 1 && (record = ref_new_record(file))) {
+            record->name = at + used;
+            at = record->name + strcspn(record->name, " \n");
+            if (*at)
+                *at++ = '\0';
+            if (!strcmp(kind, "tensor")) {
+                at = ref_parse_tensor(record, at);
+            } else if (!strcmp(kind, "lines")) {
+                strcpy(record->dtype, "text");
+                at = ref_parse_lines(record, at);
+            } else if (!strcmp(kind, "text")) {
+                strcpy(record->dtype, "text");
+                size_t length = strcspn(at, "\n");
+                record->text = strndup(at, length);
+                at = record->text ? at + length : NULL;
+            } else {
+                record = NULL;
+            }
+        }
+        if (!record || !at) {
+            fprintf(stderr, "ref: %s: cannot understand '%.60s'\n", name, line);
+            ref_free(file);
+            return NULL;
+        }
+        at += *at == '\n';
+    }
+    return file;
+}
+
+/* The record of that name (printf-like), or NULL. */
+__attribute__((format(printf, 2, 3)))
+static inline const struct ref_record *ref_find(const struct ref_file *file, const char *format, ...)
+{
+    char name[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    for (size_t r = 0; r < file->count; r++)
+        if (!strcmp(file->records[r].name, name))
+            return &file->records[r];
+    return NULL;
+}
+
+#endif
