@@ -3,8 +3,8 @@
 # base: status and messages, log, parameters, containers
 libctrt_core_la_SOURCES += \
     core/base/base.h core/base/keep.c core/base/keep.h core/base/lock.c core/base/lock.h core/base/log.c \
-    core/base/memory.c core/base/memory.h core/base/nearest.c core/base/param.c core/base/param.h core/base/param_parse.c \
-    core/base/status.c core/base/thread.c core/base/thread.h core/base/version.c
+    core/base/memory.c core/base/memory.h core/base/nearest.c core/base/param.c core/base/param.h \
+    core/base/param_parse.c core/base/status.c core/base/thread.c core/base/thread.h core/base/version.c
 
 # registry: plugins, components, selection
 libctrt_core_la_SOURCES +=
@@ -19,12 +19,14 @@ libctrt_core_la_SOURCES += \
 
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += \
-    core/tensor/dtype.c core/tensor/facts.c core/tensor/promote.c core/tensor/shape.c core/tensor/shape.h core/tensor/tensor.c \
-    core/tensor/tensor.h
+    core/tensor/dtype.c core/tensor/facts.c core/tensor/promote.c core/tensor/shape.c core/tensor/shape.h \
+    core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: ops.def, dispatch, the front of each family
 libctrt_core_la_SOURCES += \
-    core/ops/attributes.h core/ops/dispatch.h core/ops/front.h core/ops/op.h core/ops/ops.def
+    core/ops/attributes.h core/ops/backward.h core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c \
+    core/ops/elementwise.h core/ops/fallback.c core/ops/front.c core/ops/front.h core/ops/inplace.c \
+    core/ops/inplace.h core/ops/matmul.c core/ops/op.h core/ops/ops.def core/ops/reduce.c
 
 # autograd: tape, engine, the derivatives of each family
 libctrt_core_la_SOURCES +=

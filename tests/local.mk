@@ -29,12 +29,13 @@ EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.
 
 # What tests compare with, and the scripts that made it.
 EXTRA_DIST += \
-    tests/reference/can_cast.txt tests/reference/cases.py tests/reference/make_nn.py \
-    tests/reference/make_ops.py tests/reference/make_promotion.py tests/reference/make_training.py \
-    tests/reference/op_dtypes.txt tests/reference/ops_activation.txt tests/reference/ops_attention.txt \
-    tests/reference/ops_cast.txt tests/reference/ops_conv.txt tests/reference/ops_elementwise.txt \
-    tests/reference/ops_loss.txt tests/reference/ops_matmul.txt tests/reference/ops_norm.txt \
-    tests/reference/ops_optimizer.txt tests/reference/ops_reduce.txt tests/reference/promotion.txt \
+    tests/reference/README.md tests/reference/can_cast.txt tests/reference/cases.py \
+    tests/reference/make_nn.py tests/reference/make_ops.py tests/reference/make_printing.py \
+    tests/reference/make_promotion.py tests/reference/make_training.py tests/reference/op_dtypes.txt \
+    tests/reference/ops_activation.txt tests/reference/ops_attention.txt tests/reference/ops_cast.txt \
+    tests/reference/ops_conv.txt tests/reference/ops_elementwise.txt tests/reference/ops_loss.txt \
+    tests/reference/ops_matmul.txt tests/reference/ops_norm.txt tests/reference/ops_optimizer.txt \
+    tests/reference/ops_reduce.txt tests/reference/printing.txt tests/reference/promotion.txt \
     tests/reference/ref_format.py tests/reference/train_cnn_adamw.txt tests/reference/train_cnn_sgd.txt \
     tests/reference/train_mlp_adamw.txt tests/reference/train_mlp_sgd.txt \
     tests/reference/train_transformer_adamw.txt tests/reference/train_transformer_sgd.txt
