@@ -7,8 +7,8 @@ backend_cpu_sources += \
 # Files that are compiled once per instruction set (variant.h).
 backend_cpu_variant_sources =
 backend_cpu_variant_sources += \
-    backends/cpu/convert.h backends/cpu/copy.c backends/cpu/drive.c backends/cpu/drive.h backends/cpu/elementwise.c \
-    backends/cpu/variant.h
+    backends/cpu/compare.c backends/cpu/convert.h backends/cpu/copy.c backends/cpu/divide.c backends/cpu/drive.c \
+    backends/cpu/drive.h backends/cpu/elementwise.c backends/cpu/unary.c backends/cpu/variant.h
 
 # Correct as C says, but with errno and traps left alone, so that loops become vectors.
 CPU_KERNEL_CFLAGS = -O3 -fno-math-errno -fno-trapping-math
