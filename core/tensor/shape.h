@@ -66,7 +66,7 @@ float float_of_bf16(uint16_t value);
 static inline int64_t tensor_offset(const ctrt_tensor *tensor)
 {
     return ((const char *)tensor->view.data - (const char *)tensor->storage->block.address)
-           / (int64_t)dtype_bytes(tensor_dtype(tensor));
+           >> __builtin_ctz((unsigned)dtype_bytes(tensor_dtype(tensor)));        /* sizes are powers of two */
 }
 
 #endif

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/copy.c: the same values in another layout, dtype or device, and to and from the host.
+ *
+ * The elements travel in transfer.c; here are the fronts. */
+#include "ops/front.h"
+
+#include "base/memory.h"
+#include "ops/inplace.h"
+
+/* ---- a copy as a new tensor ---- */
+
+/* An empty tensor for a copy of `x`. PRESERVE: dense in x's order of dimensions. */
+static ctrt_status new_for_copy(ctrt_tensor **out, const ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format)
+{
+    const ctrt_view *view = &x->view;
+    if (format == CTRT_PRESERVE_FORMAT && device == x->device)
+        return tensor_new_like(out, x, dtype);
+    if (format == CTRT_PRESERVE_FORMAT && !(view->flags & CTRT_VIEW_CONTIGUOUS) && (view->flags & CTRT_VIEW_CHANNELS_LAST))
+        format = CTRT_CHANNELS_LAST;
+    return tensor_new_format(out, view->shape, view->ndim, dtype, device, format);
+}
+
+/* A copy, recorded as `op`. */
+static ctrt_status copied(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format)
+{
+    ctrt_tensor *result = NULL;
+    CTRT_TRY(new_for_copy(&result, x, dtype, device, format));
+    ctrt_status status = kernel_copy(&result->view, device, &x->view, x->device);
+    return front_finish(status, out, op, &result, 1, &x, 1, NULL);
+}
+
+static ctrt_status format_check(const char *who, ctrt_memory_format format, const ctrt_tensor *x)
+{
+    if (unlikely((unsigned)format > CTRT_CHANNELS_LAST))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %d is not a memory format", who, (int)format);
+    if (unlikely(format == CTRT_CHANNELS_LAST && x->view.ndim != 4)) {
+        char text[SHAPE_TEXT_BYTES];
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: the channels-last format needs 4 dimensions, not shape %s", who,
+                         shape_text(text, x->view.shape, x->view.ndim));
+    }
+    return CTRT_OK;
+}
+
+static inline bool has_format(const ctrt_tensor *x, ctrt_memory_format format)
+{
+    return format == CTRT_PRESERVE_FORMAT
+           || (x->view.flags & (format == CTRT_CHANNELS_LAST ? CTRT_VIEW_CHANNELS_LAST : CTRT_VIEW_CONTIGUOUS));
+}
+
+ctrt_status ctrt_contiguous(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_memory_format format)
+{
+    FRONT_CHECK("contiguous", out);
+    FRONT_CHECK("contiguous", tensor);
+    CTRT_TRY(format_check("contiguous", format, tensor));
+    if (unlikely(format == CTRT_PRESERVE_FORMAT))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "contiguous: name a format, CTRT_CONTIGUOUS_FORMAT or CTRT_CHANNELS_LAST");
+    if (has_format(tensor, format)) {
+        ctrt_tensor_assign(out, tensor);
+        return CTRT_OK;
+    }
+    return copied(out, OP_copy, tensor, tensor_dtype(tensor), tensor->device, format);
+}
+
+ctrt_status ctrt_clone(ctrt_tensor **out, ctrt_tensor *tensor)
+{
+    FRONT_CHECK("clone", out);
+    FRONT_CHECK("clone", tensor);
+    return copied(out, OP_copy, tensor, tensor_dtype(tensor), tensor->device, CTRT_PRESERVE_FORMAT);
+}
+
+ctrt_status ctrt_to(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device, ctrt_dtype dtype, bool copy, ctrt_memory_format format)
+{
+    FRONT_CHECK("to", out);
+    FRONT_CHECK("to", tensor);
+    CTRT_TRY(format_check("to", format, tensor));
+    if (dtype == CTRT_DTYPE_DEFAULT)
+        dtype = tensor_dtype(tensor);
+    else
+        CTRT_TRY(dtype_resolve(&dtype, "to", dtype));
+    if (device == NULL)
+        device = tensor->device;
+    if (!copy && device == tensor->device && dtype == tensor_dtype(tensor) && has_format(tensor, format)) {
+        ctrt_tensor_assign(out, tensor);
+        return CTRT_OK;
+    }
+    return copied(out, OP_to, tensor, dtype, device, format);
+}
+
+ctrt_status ctrt_to_device(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device)
+{
+    FRONT_CHECK("to_device", device);
+    return ctrt_to(out, tensor, device, CTRT_DTYPE_DEFAULT, false, CTRT_PRESERVE_FORMAT);
+}
+
+ctrt_status ctrt_to_dtype(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_dtype dtype)
+{
+    CTRT_TRY(dtype_resolve(&dtype, "to_dtype", dtype));
+    return ctrt_to(out, tensor, NULL, dtype, false, CTRT_PRESERVE_FORMAT);
+}
+
+ctrt_status ctrt_cpu(ctrt_tensor **out, ctrt_tensor *tensor)
+{
+    ctrt_device *cpu;
+    FRONT_CHECK("cpu", tensor);
+    CTRT_TRY(device_cpu(&cpu));
+    return ctrt_to(out, tensor, cpu, CTRT_DTYPE_DEFAULT, false, CTRT_PRESERVE_FORMAT);
+}
+
+/* ---- into a tensor that is there ---- */
+
+static bool same_elements(const ctrt_view *a, const ctrt_view *b)
+{
+    if (a->data != b->data || a->dtype != b->dtype)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] > 1 && a->strides[d] != b->strides[d])
+            return false;
+    return true;
+}
+
+/* Writes `from` (of self's shape) into self. A source that overlaps self otherwise than by being it is read first. */
+static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt_tensor *source)
+{
+    if (source->storage == self->storage) {
+        if (same_elements(&self->view, from))
+            return CTRT_OK;
+        if (views_overlap(&self->view, from)) {
+            ctrt_tensor *aside = NULL;
+            CTRT_TRY(tensor_new(&aside, source->view.shape, source->view.ndim, tensor_dtype(source), source->device));
+            ctrt_status status = kernel_copy(&aside->view, aside->device, &source->view, source->device);
+            if (status == CTRT_OK) {
+                ctrt_view expanded;
+                view_expand(&expanded, &aside->view, self->view.shape, self->view.ndim);
+                status = kernel_copy(&self->view, self->device, &expanded, aside->device);
+            }
+            tensor_release(aside);
+            return status;
+        }
+    }
+    return kernel_copy(&self->view, self->device, from, source->device);
+}
+
+ctrt_status ctrt_copy_(ctrt_tensor *self, ctrt_tensor *source)
+{
+    FRONT_CHECK("copy_", self);
+    FRONT_CHECK("copy_", source);
+    CTRT_TRY(inplace_check("copy_", self));
+    int64_t shape[CTRT_MAX_DIMS];
+    int ndim;
+    CTRT_TRY(shape_broadcast(shape, &ndim, "copy_", self->view.shape, self->view.ndim, source->view.shape, source->view.ndim));
+    if (unlikely(!shape_equal(shape, ndim, self->view.shape, self->view.ndim))) {
+        char to[SHAPE_TEXT_BYTES], from[SHAPE_TEXT_BYTES];
+        return ctrt_fail(CTRT_ERR_SHAPE, "copy_: a source of shape %s does not broadcast to self's shape %s",
+                         shape_text(from, source->view.shape, source->view.ndim), shape_text(to, self->view.shape, self->view.ndim));
+    }
+    ctrt_view from;
+    view_expand(&from, &source->view, self->view.shape, self->view.ndim);
+
+    ctrt_tensor *const inputs[2] = { self, source };
+    struct inplace_token token = { NULL };
+    const bool grad = dtype_floating(tensor_dtype(self)) && front_needs_grad(inputs, 2);
+    if (grad)
+        CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_copy, self, inputs, 2, NULL), "copy_"));
+    ctrt_status status = write_elements(self, &from, source);
+    if (grad)
+        status = autograd_inplace_end(&token, self, status);
+    else
+        tensor_bump_version(self);
+    return ctrt_context(status, "copy_");
+}
+
+static ctrt_status filled(const char *who, ctrt_tensor *self, ctrt_scalar value)
+{
+    CTRT_TRY(inplace_check(who, self));
+    CTRT_TRY(dtype_check_scalar(who, tensor_dtype(self), value));
+    struct inplace_token token = { NULL };
+    const bool grad = front_needs_grad(&self, 1);
+    if (grad)
+        CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL), "%s", who));
+    ctrt_status status = kernel_fill(&self->view, self->device, value);
+    if (grad)
+        status = autograd_inplace_end(&token, self, status);
+    else
+        tensor_bump_version(self);
+    return ctrt_context(status, "%s", who);
+}
+
+ctrt_status ctrt_fill_(ctrt_tensor *self, ctrt_scalar value)
+{
+    FRONT_CHECK("fill_", self);
+    return filled("fill_", self, value);
+}
+
+ctrt_status ctrt_zero_(ctrt_tensor *self)
+{
+    FRONT_CHECK("zero_", self);
+    return filled("zero_", self, ctrt_int(0));
+}
+
+/* ---- the host ---- */
+
+/* The only element. */
+static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *tensor)
+{
+    FRONT_CHECK(who, tensor);
+    if (unlikely(tensor->view.numel != 1)) {
+        char text[SHAPE_TEXT_BYTES];
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: a tensor of one element is expected, not %lld of shape %s", who,
+                         (long long)tensor->view.numel, shape_text(text, tensor->view.shape, tensor->view.ndim));
+    }
+    ctrt_device *device = tensor->device;
+    const ctrt_dtype dtype = tensor_dtype(tensor);
+    unsigned char element[8];
+    const void *at = tensor->view.data;
+    if (unlikely(device->flags & CTRT_DEVICE_ASYNCHRONOUS))
+        CTRT_TRY(ctrt_context(ctrt_device_synchronize(device), "%s", who));
+    if (unlikely(!device_host_memory(device))) {
+        CTRT_TRY(ctrt_context(device->backend->memory->copy(device->handle, device->queue, element, at, dtype_bytes(dtype),
+                                                            CTRT_COPY_TO_HOST), "%s", who));
+        if (device->flags & CTRT_DEVICE_ASYNCHRONOUS)
+            CTRT_TRY(ctrt_context(ctrt_device_synchronize(device), "%s", who));
+        at = element;
+    }
+    *out = dtype_load(at, dtype);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_item(double *out, ctrt_tensor *tensor)
+{
+    ctrt_scalar value;
+    FRONT_CHECK("item", out);
+    CTRT_TRY(element_read(&value, "item", tensor));
+    *out = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_item_int(int64_t *out, ctrt_tensor *tensor)
+{
+    ctrt_scalar value;
+    FRONT_CHECK("item_int", out);
+    CTRT_TRY(element_read(&value, "item_int", tensor));
+    if (value.kind != CTRT_SCALAR_FLOAT) {
+        *out = value.i;
+        return CTRT_OK;
+    }
+    if (unlikely(!(value.f >= -0x1p63 && value.f < 0x1p63)))
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "item_int: %g is not an integer of 64 bits", value.f);
+    *out = (int64_t)value.f;
+    return CTRT_OK;
+}
+
+/* A host buffer seen as a row-major view. */
+static void buffer_view(ctrt_view *out, void *buffer, const ctrt_view *like, ctrt_dtype dtype)
+{
+    *out = *like;
+    shape_strides(out->strides, like->shape, like->ndim);
+    out->dtype = (uint8_t)dtype;
+    view_refresh(out);
+    out->data = buffer;
+}
+
+/* Kernels may assume that elements are aligned; a program's buffer need not be. */
+static bool misaligned(const void *buffer, ctrt_dtype dtype)
+{
+    return (uintptr_t)buffer % dtype_bytes(dtype) != 0;
+}
+
+ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_dtype dtype)
+{
+    FRONT_CHECK("to_host", tensor);
+    CTRT_TRY(dtype_resolve(&dtype, "to_host", dtype));
+    size_t wanted;
+    if (unlikely(__builtin_mul_overflow((size_t)tensor->view.numel, dtype_bytes(dtype), &wanted) || bytes < wanted)) {
+        char text[SHAPE_TEXT_BYTES];
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "to_host: the buffer has %zu bytes; shape %s as %s needs %lld elements of %zu bytes",
+                         bytes, shape_text(text, tensor->view.shape, tensor->view.ndim), ctrt_dtype_name(dtype),
+                         (long long)tensor->view.numel, dtype_bytes(dtype));
+    }
+    if (wanted == 0)
+        return CTRT_OK;
+    FRONT_CHECK("to_host", buffer);
+    ctrt_device *cpu;
+    CTRT_TRY(device_cpu(&cpu));
+    void *aligned = buffer;
+    if (misaligned(buffer, dtype) && (aligned = memory_alloc(wanted)) == NULL)
+        return out_of_memory(wanted, "to_host");
+    ctrt_view host;
+    buffer_view(&host, aligned, &tensor->view, dtype);
+    ctrt_status status = kernel_copy(&host, cpu, &tensor->view, tensor->device);
+    if (aligned != buffer) {
+        if (status == CTRT_OK)
+            memcpy(buffer, aligned, wanted);
+        memory_free(aligned);
+    }
+    return ctrt_context(status, "to_host");
+}
+
+ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t numel, ctrt_dtype dtype)
+{
+    FRONT_CHECK("from_host_", tensor);
+    CTRT_TRY(dtype_resolve(&dtype, "from_host_", dtype));
+    CTRT_TRY(inplace_check("from_host_", tensor));
+    if (unlikely(numel != tensor->view.numel)) {
+        char text[SHAPE_TEXT_BYTES];
+        return ctrt_fail(CTRT_ERR_SHAPE, "from_host_: %lld values for a tensor of %lld elements, shape %s", (long long)numel,
+                         (long long)tensor->view.numel, shape_text(text, tensor->view.shape, tensor->view.ndim));
+    }
+    if (numel == 0)
+        return CTRT_OK;
+    FRONT_CHECK("from_host_", buffer);
+    ctrt_device *cpu;
+    CTRT_TRY(device_cpu(&cpu));
+    void *aligned = NULL;
+    if (misaligned(buffer, dtype)) {
+        const size_t bytes = (size_t)numel * dtype_bytes(dtype);
+        aligned = memory_alloc(bytes);
+        if (aligned == NULL)
+            return out_of_memory(bytes, "from_host_");
+        memcpy(aligned, buffer, bytes);
+    }
+    ctrt_view host;
+    buffer_view(&host, aligned ? aligned : (void *)(uintptr_t)buffer, &tensor->view, dtype);
+
+    /* To the graph the new values are a constant, as those of fill. */
+    struct inplace_token token = { NULL };
+    const bool grad = front_needs_grad(&tensor, 1);
+    ctrt_status status = CTRT_OK;
+    if (grad)
+        status = autograd_inplace_begin(&token, OP_fill, tensor, &tensor, 1, NULL);
+    if (status == CTRT_OK) {
+        status = kernel_copy(&tensor->view, tensor->device, &host, cpu);
+        if (grad)
+            status = autograd_inplace_end(&token, tensor, status);
+        else
+            tensor_bump_version(tensor);
+    }
+    memory_free(aligned);
+    return ctrt_context(status, "from_host_");
+}

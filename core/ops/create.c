@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/create.c: factories that fill their memory. */
+#include "tensor/create.h"
+
+#include <math.h>
+
+#include "ops/front.h"
+
+/* Moves `fresh` into *out, or releases it. */
+static ctrt_status finish(ctrt_status status, const char *who, ctrt_tensor **out, ctrt_tensor *fresh)
+{
+    if (unlikely(status != CTRT_OK)) {
+        tensor_release(fresh);
+        return ctrt_context(status, "%s", who);
+    }
+    tensor_move(out, fresh);
+    return CTRT_OK;
+}
+
+static ctrt_status filled(ctrt_tensor **out, const char *who, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_tensor *fresh = NULL;
+    FRONT_CHECK(who, out);
+    CTRT_TRY(dtype_resolve(&dtype, who, dtype));
+    CTRT_TRY(dtype_check_scalar(who, dtype, value));
+    CTRT_TRY(create_empty(&fresh, who, shape, dtype, device));
+    return finish(kernel_fill(&fresh->view, fresh->device, value), who, out, fresh);
+}
+
+ctrt_status ctrt_zeros(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    return filled(out, "zeros", shape, ctrt_int(0), dtype, device);
+}
+
+ctrt_status ctrt_ones(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    return filled(out, "ones", shape, ctrt_int(1), dtype, device);
+}
+
+ctrt_status ctrt_full(ctrt_tensor **out, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
+{
+    return filled(out, "full", shape, value, dtype == CTRT_DTYPE_DEFAULT ? dtype_of_scalar(value) : dtype, device);
+}
+
+ctrt_status ctrt_scalar_tensor(ctrt_tensor **out, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
+{
+    return filled(out, "scalar_tensor", CTRT_SCALAR_SHAPE, value, dtype == CTRT_DTYPE_DEFAULT ? dtype_of_scalar(value) : dtype, device);
+}
+
+/* ---- sequences and matrices ---- */
+
+static double as_double(ctrt_scalar value)
+{
+    return value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
+}
+
+/* How many elements lie in start, start+step, ... before end. For i64 in integers, as doubles have no room for them all. */
+static ctrt_status arange_count(int64_t *count, ctrt_scalar start, ctrt_scalar end, ctrt_scalar step, bool integers)
+{
+    const double first = as_double(start), last = as_double(end), by = as_double(step);
+    if (unlikely(!isfinite(first) || !isfinite(last) || !isfinite(by)))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: start %g, end %g, step %g; all have to be finite", first, last, by);
+    if (unlikely(by == 0))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: the step is 0");
+    if (unlikely(by > 0 ? first > last : first < last))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: a step of %g does not lead from %g to %g", by, first, last);
+    if (integers) {
+        /* Of unsigned distances, which cannot overflow. */
+        uint64_t distance = step.i > 0 ? (uint64_t)end.i - (uint64_t)start.i : (uint64_t)start.i - (uint64_t)end.i;
+        uint64_t stride = step.i > 0 ? (uint64_t)step.i : -(uint64_t)step.i;
+        uint64_t n = distance / stride + (distance % stride != 0);
+        *count = n > (uint64_t)INT64_MAX ? INT64_MAX : (int64_t)n;
+        return CTRT_OK;
+    }
+    const double n = ceil((last - first) / by);
+    if (unlikely(!(n < 0x1p62)))
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "arange: %g elements from %g to %g by %g", n, first, last, by);
+    *count = (int64_t)n;
+    return CTRT_OK;
+}
+
+static ctrt_scalar as_integer(ctrt_scalar value)
+{
+    int64_t whole = 0;
+    dtype_store(&whole, CTRT_I64, value);
+    return ctrt_int(whole);
+}
+
+ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, ctrt_scalar step, ctrt_dtype dtype, ctrt_device *device)
+{
+    FRONT_CHECK("arange", out);
+    const bool floating = start.kind == CTRT_SCALAR_FLOAT || end.kind == CTRT_SCALAR_FLOAT || step.kind == CTRT_SCALAR_FLOAT;
+    if (dtype == CTRT_DTYPE_DEFAULT)
+        dtype = floating ? ctrt_default_dtype() : CTRT_I64;
+    CTRT_TRY(dtype_resolve(&dtype, "arange", dtype));
+    if (unlikely(dtype == CTRT_BOOL))
+        return ctrt_fail(CTRT_ERR_DTYPE, "arange: not defined for bool");
+    CTRT_TRY(dtype_check_scalar("arange", dtype, start));
+    CTRT_TRY(dtype_check_scalar("arange", dtype, step));
+
+    const bool integral = !dtype_floating(dtype), in_integers = dtype == CTRT_I64 || (integral && !floating);
+    if (in_integers) {
+        CTRT_TRY(dtype_check_scalar("arange", CTRT_I64, end));
+        start = as_integer(start), end = as_integer(end), step = as_integer(step);
+    }
+    int64_t count;
+    CTRT_TRY(arange_count(&count, start, end, step, in_integers));
+
+    ctrt_tensor *fresh = NULL;
+    CTRT_TRY(create_empty(&fresh, "arange", CTRT_SHAPE(count), dtype, device));
+    ctrt_range_attributes attributes = { .size = sizeof attributes, .has_lo = true, .has_hi = true };
+    attributes.lo = integral ? as_integer(start) : ctrt_float(as_double(start));
+    attributes.hi = integral ? as_integer(step) : ctrt_float(as_double(step));
+    const ctrt_view *view = &fresh->view;
+    ctrt_status status = CTRT_OK;
+    if (count > 0)
+        status = kernel_call(OP_arange, dtype, fresh->device, NULL, 0, &view, 1, &attributes);
+    return finish(status, "arange", out, fresh);
+}
+
+ctrt_status ctrt_eye(ctrt_tensor **out, int64_t n, int64_t m, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_tensor *fresh = NULL;
+    FRONT_CHECK("eye", out);
+    CTRT_TRY(create_empty(&fresh, "eye", CTRT_SHAPE(n, m), dtype, device));
+    ctrt_status status = kernel_fill(&fresh->view, fresh->device, ctrt_int(0));
+    ctrt_view diagonal = fresh->view;
+    diagonal.ndim = 1;
+    diagonal.shape[0] = MIN(n, m);
+    diagonal.strides[0] = m < INT64_MAX ? m + 1 : m;
+    view_refresh(&diagonal);
+    if (status == CTRT_OK)
+        status = kernel_fill(&diagonal, fresh->device, ctrt_int(1));
+    return finish(status, "eye", out, fresh);
+}
+
+/* ---- from data ---- */
+
+/* Row-major host values of `from_dtype` into a fresh tensor of perhaps another dtype. */
+static ctrt_status values_into(ctrt_tensor *fresh, const char *who, const void *data, int64_t numel, ctrt_dtype from_dtype)
+{
+    if (unlikely(numel != fresh->view.numel)) {
+        char text[SHAPE_TEXT_BYTES];
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: %lld values for a tensor of %lld elements, shape %s", who, (long long)numel,
+                         (long long)fresh->view.numel, shape_text(text, fresh->view.shape, fresh->view.ndim));
+    }
+    return numel == 0 ? CTRT_OK : ctrt_from_host_(fresh, data, numel, from_dtype);
+}
+
+static ctrt_status created_from(ctrt_tensor **out, const char *who, const void *data, int64_t numel, ctrt_dtype data_dtype, ctrt_ints shape,
+                                ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_tensor *fresh = NULL;
+    FRONT_CHECK(who, out);
+    if (unlikely(numel < 0))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %lld values", who, (long long)numel);
+    if (numel > 0)
+        FRONT_CHECK(who, data);
+    CTRT_TRY(create_empty(&fresh, who, shape, dtype, device));
+    ctrt_status status = values_into(fresh, who, data, numel, data_dtype);
+    if (unlikely(status != CTRT_OK)) {
+        tensor_release(fresh);
+        return status;
+    }
+    tensor_move(out, fresh);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_from_data(ctrt_tensor **out, const void *data, int64_t numel, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    CTRT_TRY(dtype_resolve(&dtype, "from_data", dtype));
+    return created_from(out, "from_data", data, numel, dtype, shape, dtype, device);
+}
+
+/* ---- like another tensor ---- */
+
+ctrt_status ctrt_empty_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_tensor *fresh = NULL;
+    FRONT_CHECK("empty_like", out);
+    FRONT_CHECK("empty_like", like);
+    CTRT_TRY(dtype_resolve(&dtype, "empty_like", dtype == CTRT_DTYPE_DEFAULT ? tensor_dtype(like) : dtype));
+    ctrt_status status;
+    if (device == NULL || device == like->device)
+        status = tensor_new_like(&fresh, like, dtype);
+    else
+        status = tensor_new_format(&fresh, like->view.shape, like->view.ndim, dtype, device,
+                                   (like->view.flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST)) == CTRT_VIEW_CHANNELS_LAST
+                                       ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT);
+    return finish(status, "empty_like", out, fresh);
+}
+
+static ctrt_status filled_like(ctrt_tensor **out, const char *who, ctrt_tensor *like, ctrt_scalar value, ctrt_dtype dtype,
+                               ctrt_device *device)
+{
+    ctrt_tensor *fresh = NULL;
+    FRONT_CHECK(who, out);
+    FRONT_CHECK(who, like);
+    CTRT_TRY(dtype_resolve(&dtype, who, dtype == CTRT_DTYPE_DEFAULT ? tensor_dtype(like) : dtype));
+    CTRT_TRY(dtype_check_scalar(who, dtype, value));
+    CTRT_TRY(ctrt_empty_like(&fresh, like, dtype, device));
+    return finish(kernel_fill(&fresh->view, fresh->device, value), who, out, fresh);
+}
+
+ctrt_status ctrt_zeros_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dtype, ctrt_device *device)
+{
+    return filled_like(out, "zeros_like", like, ctrt_int(0), dtype, device);
+}
+
+ctrt_status ctrt_ones_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dtype, ctrt_device *device)
+{
+    return filled_like(out, "ones_like", like, ctrt_int(1), dtype, device);
+}
+
+ctrt_status ctrt_full_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
+{
+    return filled_like(out, "full_like", like, value, dtype, device);
+}
+
+/* dtype and device of `like` where not told otherwise. */
+static ctrt_status inherit(const char *who, ctrt_tensor *like, ctrt_dtype *dtype, ctrt_device **device)
+{
+    FRONT_CHECK(who, like);
+    if (*dtype == CTRT_DTYPE_DEFAULT)
+        *dtype = tensor_dtype(like);
+    if (*device == NULL)
+        *device = like->device;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_new_empty(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_tensor *fresh = NULL;
+    FRONT_CHECK("new_empty", out);
+    CTRT_TRY(inherit("new_empty", like, &dtype, &device));
+    CTRT_TRY(create_empty(&fresh, "new_empty", shape, dtype, device));
+    tensor_move(out, fresh);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_new_zeros(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    CTRT_TRY(inherit("new_zeros", like, &dtype, &device));
+    return filled(out, "new_zeros", shape, ctrt_int(0), dtype, device);
+}
+
+ctrt_status ctrt_new_ones(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    CTRT_TRY(inherit("new_ones", like, &dtype, &device));
+    return filled(out, "new_ones", shape, ctrt_int(1), dtype, device);
+}
+
+ctrt_status ctrt_new_full(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
+{
+    CTRT_TRY(inherit("new_full", like, &dtype, &device));
+    return filled(out, "new_full", shape, value, dtype, device);
+}
+
+ctrt_status ctrt_new_tensor(ctrt_tensor **out, ctrt_tensor *like, const void *data, int64_t numel, ctrt_ints shape, ctrt_dtype data_dtype,
+                            ctrt_device *device)
+{
+    ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
+    CTRT_TRY(inherit("new_tensor", like, &dtype, &device));
+    CTRT_TRY(dtype_resolve(&data_dtype, "new_tensor", data_dtype));
+    return created_from(out, "new_tensor", data, numel, data_dtype, shape, dtype, device);
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/transfer.c: elements from one view to another, wherever they are: the ways that copies take.
+ *
+ *   same device            bytes where the layouts agree, else the device's `copy` kernel
+ *   both in host memory    the CPU's `copy` kernel on both
+ *   host and device        contiguous bytes over the bus; a strided side is packed by its device's `copy` kernel, or, where that is
+ *                          missing, the span of memory that it covers travels whole
+ *   device and device      peer copy where the backend has it, else through the host */
+#include "ops/dispatch.h"
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "memory/pool.h"
+
+/* Above this a host copy is worth the kernel's threads. */
+#define BYTES_FOR_KERNEL ((size_t)1 << 20)
+
+static size_t view_bytes(const ctrt_view *view)
+{
+    return (size_t)view->numel * dtype_bytes(view->dtype);
+}
+
+/* Would copying the bytes in one run copy the elements? */
+static bool same_layout(const ctrt_view *a, const ctrt_view *b)
+{
+    if (a->dtype != b->dtype)
+        return false;
+    uint16_t both = a->flags & b->flags;
+    return both & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST);
+}
+
+static void view_contiguous(ctrt_view *out, const ctrt_view *like, void *data)
+{
+    *out = *like;
+    shape_strides(out->strides, like->shape, like->ndim);
+    out->flags &= (uint16_t)~CTRT_VIEW_HOST_SCALAR;
+    view_refresh(out);
+    out->data = data;
+}
+
+/* Waits until the host may touch what the device has written. */
+static ctrt_status host_ready(ctrt_device *device)
+{
+    return unlikely(device->flags & CTRT_DEVICE_ASYNCHRONOUS) ? ctrt_device_synchronize(device) : CTRT_OK;
+}
+
+static ctrt_status bytes_copy(ctrt_device *device, void *to, const void *from, size_t bytes, enum ctrt_copy_kind kind)
+{
+    ctrt_status status = device->backend->memory->copy(device->handle, device->queue, to, from, bytes, kind);
+    if (status == CTRT_OK && kind != CTRT_COPY_ON_DEVICE)
+        status = host_ready(device);            /* the host side is the caller's again when we return */
+    if (likely(status == CTRT_OK))
+        return CTRT_OK;
+    return ctrt_context(status, "copying %zu bytes %s %s", bytes, kind == CTRT_COPY_TO_HOST ? "from" : "to", device->name);
+}
+
+/* Can the device's own kernel copy between such views? One that is not CTRT_KERNEL_STRIDED packs nothing itself. */
+static bool kernel_copies(ctrt_device *device, const ctrt_view *to, const ctrt_view *from)
+{
+    struct op_cell *cells;
+    if (dispatch_cells(&cells, device) != CTRT_OK)
+        return false;
+    const struct op_cell *cell = &cells[(int)OP_copy * CTRT_DTYPE_COUNT + from->dtype];
+    return cell->count > 0 && ((cell->flags & CTRT_KERNEL_STRIDED) || (to->flags & from->flags & CTRT_VIEW_CONTIGUOUS));
+}
+
+static ctrt_status copy_on_device(ctrt_device *device, const ctrt_view *to, const ctrt_view *from)
+{
+    const size_t bytes = view_bytes(to);
+    if (same_layout(to, from) && (bytes < BYTES_FOR_KERNEL || !device_host_memory(device) || !kernel_copies(device, to, from)))
+        return bytes_copy(device, to->data, from->data, bytes, CTRT_COPY_ON_DEVICE);
+    if (likely(kernel_copies(device, to, from)))
+        return kernel_call_elementwise(OP_copy, from->dtype, device, &from, 1, to, NULL);
+    return fallback_call(OP_copy, from->dtype, device, &from, 1, &to, 1, NULL);
+}
+
+/* The CPU's kernel, on host addresses. */
+static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
+{
+    if (same_layout(to, from)) {
+        memcpy(to->data, from->data, view_bytes(to));
+        return CTRT_OK;
+    }
+    ctrt_device *cpu;
+    CTRT_TRY(device_cpu(&cpu));
+    return kernel_call_elementwise(OP_copy, from->dtype, cpu, &from, 1, to, NULL);
+}
+
+/* ---- host and device ---- */
+
+/* The bytes between the lowest and the highest element. *before: how far element 0 stands from the lowest. */
+static size_t view_span(const ctrt_view *view, size_t *before)
+{
+    int64_t low = 0, high = 1;
+    for (int d = 0; d < view->ndim; d++) {
+        int64_t reach = (view->shape[d] - 1) * view->strides[d];
+        low += MIN(reach, 0);
+        high += MAX(reach, 0);
+    }
+    *before = (size_t)-low * dtype_bytes(view->dtype);
+    return (size_t)(high - low) * dtype_bytes(view->dtype);
+}
+
+static ctrt_status staging_host(void **out, size_t bytes)
+{
+    *out = memory_alloc(bytes);
+    return *out ? CTRT_OK : out_of_memory(bytes, "a staging buffer");
+}
+
+/* Strided device memory without a kernel for it: its span, here in host memory, as the same view. */
+static ctrt_status span_to_host(void **buffer, ctrt_view *here, const ctrt_view *there, ctrt_device *device)
+{
+    size_t before, bytes = view_span(there, &before);
+    CTRT_TRY(staging_host(buffer, bytes));
+    *here = *there;
+    here->data = (char *)*buffer + before;
+    return bytes_copy(device, *buffer, (const char *)there->data - before, bytes, CTRT_COPY_TO_HOST);
+}
+
+/* A dense view on the device with the elements of a strided one, or for them. */
+static ctrt_status packed_on_device(ctrt_block *block, ctrt_view *packed, const ctrt_view *like, ctrt_device *device)
+{
+    CTRT_TRY(pool_alloc(device->memory, block, view_bytes(like), device->queue));
+    view_contiguous(packed, like, block->address);
+    return CTRT_OK;
+}
+
+static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt_device *device)
+{
+    if (same_layout(to, from))
+        return bytes_copy(device, to->data, from->data, view_bytes(from), CTRT_COPY_TO_HOST);
+
+    ctrt_block block = { 0 };
+    ctrt_view packed = *from, here;
+    void *buffer = NULL;
+    ctrt_status status = CTRT_OK;
+    if (!(from->flags & CTRT_VIEW_CONTIGUOUS) && kernel_copies(device, from, from)) {
+        status = packed_on_device(&block, &packed, from, device);
+        if (status == CTRT_OK)
+            status = copy_on_device(device, &packed, from);
+    }
+    if (status == CTRT_OK && (packed.flags & CTRT_VIEW_CONTIGUOUS) && same_layout(to, &packed)) {
+        status = bytes_copy(device, to->data, packed.data, view_bytes(&packed), CTRT_COPY_TO_HOST);
+    } else if (status == CTRT_OK) {
+        status = span_to_host(&buffer, &here, &packed, device);
+        if (status == CTRT_OK)
+            status = copy_on_host(to, &here);
+    }
+    memory_free(buffer);
+    if (block.address != NULL)
+        pool_free(device->memory, &block, device->queue);
+    return status;
+}
+
+/* Into a strided view without a kernel: its span comes here, is written and goes back. */
+static ctrt_status rewrite_span(const ctrt_view *to, ctrt_device *device, const ctrt_view *from)
+{
+    size_t before, bytes = view_span(to, &before);
+    void *buffer = NULL;
+    ctrt_view here;
+    ctrt_status status = span_to_host(&buffer, &here, to, device);
+    if (status == CTRT_OK)
+        status = copy_on_host(&here, from);
+    if (status == CTRT_OK)
+        status = bytes_copy(device, (char *)to->data - before, buffer, bytes, CTRT_COPY_TO_DEVICE);
+    memory_free(buffer);
+    return status;
+}
+
+static ctrt_status copy_to_device(const ctrt_view *to, ctrt_device *device, const ctrt_view *from)
+{
+    if (same_layout(to, from))
+        return bytes_copy(device, to->data, from->data, view_bytes(from), CTRT_COPY_TO_DEVICE);
+    const bool dense = to->flags & CTRT_VIEW_CONTIGUOUS;
+    if (!dense && !kernel_copies(device, to, to))
+        return rewrite_span(to, device, from);
+
+    ctrt_block block = { 0 };
+    ctrt_view here, packed = *to;
+    void *buffer = NULL;
+    ctrt_status status = staging_host(&buffer, view_bytes(to));
+    if (status == CTRT_OK) {
+        view_contiguous(&here, to, buffer);
+        status = copy_on_host(&here, from);
+    }
+    if (status == CTRT_OK && !dense)
+        status = packed_on_device(&block, &packed, to, device);
+    if (status == CTRT_OK)
+        status = bytes_copy(device, packed.data, buffer, view_bytes(to), CTRT_COPY_TO_DEVICE);
+    if (status == CTRT_OK && !dense)
+        status = copy_on_device(device, to, &packed);
+    memory_free(buffer);
+    if (block.address != NULL)
+        pool_free(device->memory, &block, device->queue);
+    return status;
+}
+
+static ctrt_status copy_between(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device)
+{
+    const ctrt_memory_table *memory = to_device->backend->memory;
+    if (to_device->backend == from_device->backend && same_layout(to, from) && CTRT_SLOT(memory, copy_peer)
+        && CTRT_SLOT(memory, can_access_peer) && memory->can_access_peer(to_device->handle, from_device->handle)) {
+        CTRT_TRY(host_ready(from_device));
+        CTRT_TRY(memory->copy_peer(to_device->handle, to->data, from_device->handle, from->data, view_bytes(from), to_device->queue));
+        return host_ready(to_device);
+    }
+    void *buffer;
+    ctrt_view here;
+    CTRT_TRY(staging_host(&buffer, view_bytes(from)));
+    view_contiguous(&here, from, buffer);
+    ctrt_status status = copy_to_host(&here, from, from_device);
+    if (status == CTRT_OK)
+        status = copy_to_device(to, to_device, &here);
+    memory_free(buffer);
+    return status;
+}
+
+/* ---- what the fronts call ---- */
+
+ctrt_status kernel_copy(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device)
+{
+    if (to->numel == 0)
+        return CTRT_OK;
+    if (likely(to_device == from_device))
+        return copy_on_device(to_device, to, from);
+    const bool to_host = device_host_memory(to_device), from_host = device_host_memory(from_device);
+    if (!to_host && !from_host)
+        return copy_between(to, to_device, from, from_device);
+    if (!to_host) {
+        CTRT_TRY(host_ready(from_device));
+        return copy_to_device(to, to_device, from);
+    }
+    if (!from_host) {
+        CTRT_TRY(host_ready(to_device));
+        return copy_to_host(to, from, from_device);
+    }
+    CTRT_TRY(host_ready(to_device));
+    CTRT_TRY(host_ready(from_device));
+    return copy_on_host(to, from);
+}
+
+ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar value)
+{
+    if (to->numel == 0)
+        return CTRT_OK;
+    unsigned char element[8];
+    dtype_store(element, to->dtype, value);
+    const ctrt_scalar stored = dtype_load(element, to->dtype);          /* of the dtype's own category, as kernels expect */
+    bool repeats = true;
+    for (size_t i = 1; i < dtype_bytes(to->dtype); i++)
+        repeats &= element[i] == element[0];
+    if (repeats && (to->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST)))
+        return device->backend->memory->fill(device->handle, device->queue, to->data, element[0], view_bytes(to));
+    const ctrt_range_attributes attributes = { .size = sizeof attributes, .lo = stored, .has_lo = true };
+    return kernel_call_elementwise(OP_fill, to->dtype, device, NULL, 0, to, &attributes);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/create.c: tensors with memory but no values: uninitialised, or somebody else's. Factories that compute are in ops/create.c. */
+#include "tensor/create.h"
+
+ctrt_status create_empty(ctrt_tensor **out, const char *who, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    CTRT_TRY(dtype_resolve(&dtype, who, dtype));
+    CTRT_TRY(shape_check(who, shape, dtype));
+    if (device == NULL)
+        CTRT_TRY(ctrt_context(device_or_default(&device, NULL), "%s", who));
+    return ctrt_context(tensor_new(out, shape.values, shape.count, dtype, device), "%s", who);
+}
+
+ctrt_status ctrt_empty(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    if (unlikely(out == NULL))
+        return fail_null("empty", "out");
+    ctrt_tensor *fresh = NULL;
+    CTRT_TRY(create_empty(&fresh, "empty", shape, dtype, device));
+    tensor_move(out, fresh);
+    return CTRT_OK;
+}
+
+/* ---- memory of the program's ---- */
+
+static void blob_release(struct storage *storage)
+{
+    void (*free_data)(void *, void *);
+    memcpy(&free_data, &storage->user[0], sizeof free_data);
+    if (free_data != NULL)
+        free_data(storage->user[1], storage->block.address);
+}
+
+ctrt_status shape_span(int64_t *elements, const char *who, const int64_t *shape, const int64_t *strides, int ndim, ctrt_dtype dtype)
+{
+    int64_t span = 1, bytes;
+    bool overflow = false;
+    for (int d = 0; d < ndim; d++) {
+        int64_t reach;
+        if (unlikely(strides[d] < 0))
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: negative stride %lld at dimension %d; strides are 0 or more", who,
+                             (long long)strides[d], d);
+        if (shape[d] > 1)
+            overflow |= __builtin_mul_overflow(shape[d] - 1, strides[d], &reach) || __builtin_add_overflow(span, reach, &span);
+    }
+    overflow = overflow || __builtin_mul_overflow(span, (int64_t)dtype_bytes(dtype), &bytes);
+    *elements = shape_numel(shape, ndim) == 0 ? 0 : span;
+    if (unlikely(overflow && *elements != 0)) {
+        char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shape %s with strides %s reaches over more than 2^63 bytes", who,
+                         shape_text(a, shape, ndim), shape_text(b, strides, ndim));
+    }
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_from_blob(ctrt_tensor **out, void *data, ctrt_ints shape, ctrt_ints strides, ctrt_dtype dtype,
+                           void (*free_data)(void *user, void *data), void *user)
+{
+    if (unlikely(out == NULL))
+        return fail_null("from_blob", "out");
+    CTRT_TRY(dtype_resolve(&dtype, "from_blob", dtype));
+    CTRT_TRY(shape_check("from_blob", shape, dtype));
+    int64_t row_major[CTRT_MAX_DIMS], elements;
+    const int64_t *steps = strides.values;
+    if (strides.values == NULL) {
+        shape_strides(row_major, shape.values, shape.count);
+        steps = row_major;
+    } else if (unlikely(strides.count != shape.count)) {
+        return ctrt_fail(CTRT_ERR_SHAPE, "from_blob: %d sizes and %d strides", shape.count, strides.count);
+    }
+    CTRT_TRY(shape_span(&elements, "from_blob", shape.values, steps, shape.count, dtype));
+    if (unlikely(data == NULL && elements > 0))
+        return fail_null("from_blob", "data");
+    if (unlikely((uintptr_t)data % dtype_bytes(dtype) != 0))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "from_blob: the address %p is not aligned to the %zu bytes of %s; copy it with "
+                         "ctrt_from_data", data, dtype_bytes(dtype), ctrt_dtype_name(dtype));
+    ctrt_device *cpu;
+    CTRT_TRY(ctrt_context(device_cpu(&cpu), "from_blob"));
+    void *function;
+    memcpy(&function, &free_data, sizeof function);         /* POSIX: pointers of both kinds have one size */
+    ctrt_tensor *fresh = NULL;
+    CTRT_TRY(tensor_new_foreign(&fresh, data, (size_t)elements * dtype_bytes(dtype), shape.values, steps, shape.count, dtype, cpu,
+                                blob_release, function, user));
+    tensor_move(out, fresh);
+    return CTRT_OK;
+}

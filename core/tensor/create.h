@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/create.h: what all factories do first. */
+#ifndef CORE_TENSOR_CREATE_H
+#define CORE_TENSOR_CREATE_H
+
+#include "tensor/shape.h"
+
+/* A new tensor from arguments of the user's: checks the shape, resolves CTRT_DTYPE_DEFAULT and a NULL device. `who` begins every message.
+ * *out is overwritten: for fresh local variables. */
+ctrt_status create_empty(ctrt_tensor **out, const char *who, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device);
+
+/* How many elements of storage a checked shape with these strides reaches over, 0 without elements. Refuses negative strides and overflow. */
+ctrt_status shape_span(int64_t *elements, const char *who, const int64_t *shape, const int64_t *strides, int ndim, ctrt_dtype dtype);
+
+#endif
