@@ -24,9 +24,11 @@ libctrt_core_la_SOURCES += \
 
 # ops: ops.def, dispatch, the front of each family
 libctrt_core_la_SOURCES += \
-    core/ops/attributes.h core/ops/backward.h core/ops/cat.c core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c \
-    core/ops/elementwise.h core/ops/fallback.c core/ops/front.c core/ops/front.h core/ops/inplace.c \
-    core/ops/inplace.h core/ops/matmul.c core/ops/op.h core/ops/ops.def core/ops/reduce.c core/ops/transfer.c core/ops/view.c
+    core/ops/attributes.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/conv.c core/ops/copy.c \
+    core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c core/ops/elementwise.h \
+    core/ops/fallback.c core/ops/front.c core/ops/front.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h \
+    core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/ops.def core/ops/pool.c core/ops/random.c \
+    core/ops/reduce.c core/ops/softmax.c core/ops/transfer.c core/ops/view.c
 
 # autograd: tape, engine, the derivatives of each family
 libctrt_core_la_SOURCES +=

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/device.h: an open device, as floors above see it. */
+#ifndef CORE_DEVICE_DEVICE_H
+#define CORE_DEVICE_DEVICE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "ctrt/device.h"
+#include "ctrt/plugin.h"
+
+struct device_memory;                       /* memory/pool.h */
+struct op_cell;                             /* ops/dispatch.h */
+
+struct ctrt_device {
+    char name[48];                          /* "cuda:1"; "cpu" */
+    char type[32];
+    int ordinal;                            /* index after masking; 0 for the cpu */
+    uint32_t flags;                         /* CTRT_DEVICE_* */
+    const ctrt_backend *backend;
+    void *handle;                           /* what backend->device->open gave */
+    void *queue;                            /* the default stream; NULL while streams are not built */
+    struct device_memory *memory;           /* policy and accounting */
+    _Atomic(struct op_cell *) cells;        /* kernel rows by op and dtype; built at first use by ops/dispatch.c */
+    const ctrt_kernel_table *overlays[4];   /* tables of kind `kernels` laid over this backend, best first; NULL-terminated */
+    pthread_mutex_t generator_lock;         /* random numbers: ops/random.c */
+    uint64_t seed, seed_offset;
+    bool seeded;
+    pid_t owner;                            /* process that opened it */
+};
+
+static inline bool device_host_memory(const ctrt_device *device)
+{
+    return device->flags & CTRT_DEVICE_HOST_MEMORY;
+}
+
+/* `device` or, for NULL, the default device. */
+ctrt_status device_or_default(ctrt_device **out, ctrt_device *device);
+/* The CPU: fallback, host copies, 0-dim operands. Opened at first use. */
+ctrt_status device_cpu(ctrt_device **out);
+/* Calls `visit` for every open device. */
+void device_for_each(void (*visit)(ctrt_device *device, void *argument), void *argument);
+
+#endif

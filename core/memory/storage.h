@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/storage.h: bytes on a device, shared by the tensors that view them.
+ *
+ * A storage is embedded in the tensor that made it (one allocation less); views refer to it. `refs` counts tensors; a
+ * tensor that is gone while its embedded storage is still viewed keeps its struct alive (tensor.c). */
+#ifndef CORE_MEMORY_STORAGE_H
+#define CORE_MEMORY_STORAGE_H
+
+#include <stdatomic.h>
+
+#include "memory/pool.h"
+
+struct storage {
+    atomic_int refs;
+    _Atomic uint32_t version;               /* in-place writes so far */
+    ctrt_device *device;
+    ctrt_block block;                       /* block.address is the data; cookie belongs to the policy */
+    size_t bytes;                           /* as asked for; block.bytes is what was granted */
+    void (*release)(struct storage *self);  /* NULL: the block goes back to the device's pool */
+    void *user[2];                          /* for release */
+    void (*home_release)(struct storage *self);     /* tensor.c: the struct that embeds this one may go */
+};
+
+/* Fills `self` with memory of `device`: refs 1, version 0. `bytes` may be 0. */
+ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes);
+
+static inline void storage_retain(struct storage *self)
+{
+    atomic_fetch_add_explicit(&self->refs, 1, memory_order_relaxed);
+}
+
+/* Gives the data back; the struct itself is its home's business. */
+void storage_destroy(struct storage *self);
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/conv.c: fronts of two-dimensional convolution and its two gradients.
+ *
+ * The layout of the data (contiguous or channels-last) is kept; the weight is brought into the same. */
+#include "ops/backward.h"
+#include "ops/front.h"
+
+static bool strictly_channels_last(const ctrt_tensor *x)
+{
+    return (x->view.flags & CTRT_VIEW_CHANNELS_LAST) && !(x->view.flags & CTRT_VIEW_CONTIGUOUS);
+}
+
+static ctrt_memory_format format_of(const ctrt_tensor *x)
+{
+    return strictly_channels_last(x) ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT;
+}
+
+/* `x` densely in `format`: itself, or a copy. Not recorded. */
+static ctrt_status in_format(ctrt_tensor **out, ctrt_tensor *x, ctrt_memory_format format)
+{
+    const uint16_t flag = format == CTRT_CHANNELS_LAST ? CTRT_VIEW_CHANNELS_LAST : CTRT_VIEW_CONTIGUOUS;
+    if (x->view.flags & flag) {
+        tensor_retain(x);
+        *out = x;
+        return CTRT_OK;
+    }
+    ctrt_tensor *copy = NULL;
+    CTRT_TRY(tensor_new_format(&copy, x->view.shape, x->view.ndim, tensor_dtype(x), x->device, format));
+    ctrt_status status = kernel_copy(&copy->view, x->device, &x->view, x->device);
+    if (status != CTRT_OK) {
+        tensor_release(copy);
+        return status;
+    }
+    *out = copy;
+    return CTRT_OK;
+}
+
+static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_options *options)
+{
+    *out = (ctrt_conv_attributes){ sizeof *out, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 };
+    if (options == NULL)
+        return CTRT_OK;
+    for (int i = 0; i < 2; i++) {
+        if (options->stride[i] < 0 || options->padding[i] < 0 || options->dilation[i] < 0 || options->groups < 0)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "conv2d: stride, padding, dilation and groups can't be negative");
+        if (options->stride[i])
+            out->stride[i] = options->stride[i];
+        if (options->dilation[i])
+            out->dilation[i] = options->dilation[i];
+        out->padding[i] = options->padding[i];
+    }
+    if (options->groups)
+        out->groups = options->groups;
+    return CTRT_OK;
+}
+
+/* Length of the output along one side; below 1 when the kernel does not fit. */
+static int64_t output_side(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation)
+{
+    int64_t room, reach;
+    if (__builtin_mul_overflow(dilation, kernel - 1, &reach) || __builtin_mul_overflow(padding, (int64_t)2, &room)
+        || __builtin_add_overflow(room, size, &room) || __builtin_sub_overflow(room, reach + 1, &room))
+        return -1;
+    return room < 0 ? 0 : room / stride + 1;
+}
+
+static ctrt_status conv_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_tensor *weight, const ctrt_tensor *bias,
+                              const ctrt_conv_attributes *a)
+{
+    char s[SHAPE_TEXT_BYTES], t[SHAPE_TEXT_BYTES];
+    const ctrt_view *in = &x->view, *w = &weight->view;
+    if (in->ndim != 4 || w->ndim != 4)
+        return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: x has shape %s and weight %s, expected [N, C, H, W] and [O, C/groups, kh, kw]",
+                         shape_text(s, in->shape, in->ndim), shape_text(t, w->shape, w->ndim));
+    if (in->shape[1] != w->shape[1] * a->groups || w->shape[0] % a->groups != 0)
+        return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: x of shape %s, weight of shape %s and %lld groups do not fit: %lld channels, %lld expected",
+                         shape_text(s, in->shape, 4), shape_text(t, w->shape, 4), (long long)a->groups, (long long)in->shape[1],
+                         (long long)(w->shape[1] * a->groups));
+    if (bias != NULL && (bias->view.ndim != 1 || bias->view.shape[0] != w->shape[0]))
+        return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: bias has shape %s, expected [%lld]", shape_text(s, bias->view.shape, bias->view.ndim),
+                         (long long)w->shape[0]);
+    shape[0] = in->shape[0];
+    shape[1] = w->shape[0];
+    for (int i = 0; i < 2; i++) {
+        if (w->shape[2 + i] < 1)
+            return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: weight of shape %s has an empty kernel", shape_text(t, w->shape, 4));
+        shape[2 + i] = output_side(in->shape[2 + i], w->shape[2 + i], a->stride[i], a->padding[i], a->dilation[i]);
+        if (shape[2 + i] < 1)
+            return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: the kernel of weight %s (stride, padding, dilation %lld, %lld, %lld) is larger than x %s",
+                             shape_text(t, w->shape, 4), (long long)a->stride[i], (long long)a->padding[i], (long long)a->dilation[i],
+                             shape_text(s, in->shape, 4));
+    }
+    return shape_check("conv2d", ctrt_ints_of(shape, 4), tensor_dtype(x));
+}
+
+/* One dtype and one device. */
+static ctrt_status check_operands(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
+{
+    ctrt_tensor *const tensors[3] = { x, weight, bias };
+    ctrt_device *device;
+    CTRT_TRY(front_floating("conv2d", "x", x));
+    for (int i = 1; i < 3; i++) {
+        if (tensors[i] == NULL)
+            continue;
+        if (tensor_dtype(tensors[i]) != tensor_dtype(x))
+            return ctrt_fail(CTRT_ERR_DTYPE, "conv2d: x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
+                             ctrt_dtype_name(tensor_dtype(x)), i == 1 ? "weight" : "bias", ctrt_dtype_name(tensor_dtype(tensors[i])));
+        if (tensors[i]->device != x->device)
+            return ctrt_fail(CTRT_ERR_DEVICE, "conv2d: x is on %s, %s on %s; move one with ctrt_to_device", x->device->name,
+                             i == 1 ? "weight" : "bias", tensors[i]->device->name);
+    }
+    return front_device(&device, "conv2d", tensors, 3);
+}
+
+/* The three kernels take two 4-d operands and give a third. */
+static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctrt_tensor *second, ctrt_tensor *bias,
+                       const ctrt_conv_attributes *attributes, const int64_t *shape, ctrt_memory_format format)
+{
+    ctrt_tensor *a = NULL, *b = NULL, *c = NULL;
+    ctrt_device *device = first->device;
+    const ctrt_dtype dtype = tensor_dtype(first);
+    ctrt_status status = in_format(&a, first, format);
+    if (status == CTRT_OK)
+        status = in_format(&b, second, format);
+    if (status == CTRT_OK && bias != NULL)
+        status = front_operand(&c, bias, dtype, device, true);
+    if (status == CTRT_OK)
+        status = tensor_new_format(result, shape, 4, dtype, device, format);
+    if (status == CTRT_OK && (*result)->view.numel > 0) {
+        if (a->view.numel == 0 || b->view.numel == 0) {
+            status = kernel_fill(&(*result)->view, device, ctrt_int(0));
+        } else {
+            const ctrt_view *in[3] = { &a->view, &b->view, c ? &c->view : NULL }, *outputs = &(*result)->view;
+            status = kernel_call(op, dtype, device, in, op == OP_conv2d ? 3 : 2, &outputs, 1, attributes);
+        }
+    }
+    tensor_release(a);
+    tensor_release(b);
+    tensor_release(c);
+    return status;
+}
+
+ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias, const ctrt_conv2d_options *options)
+{
+    FRONT_CHECK("conv2d", out);
+    FRONT_CHECK("conv2d", x);
+    FRONT_CHECK("conv2d", weight);
+    union op_attributes graph = { 0 };
+    int64_t shape[4];
+    CTRT_TRY(check_operands(x, weight, bias));
+    CTRT_TRY(read_options(&graph.conv, options));
+    CTRT_TRY(conv_shape(shape, x, weight, bias, &graph.conv));
+    ctrt_tensor *y = NULL;
+    const ctrt_memory_format format =
+        strictly_channels_last(x) || strictly_channels_last(weight) ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT;
+    ctrt_status status = run(&y, OP_conv2d, x, weight, bias, &graph.conv, shape, format);
+    ctrt_tensor *const inputs[3] = { x, weight, bias };
+    return front_finish(status, out, OP_conv2d, &y, 1, inputs, 3, &graph);
+}
+
+ctrt_status op_conv2d_input_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *weight, const ctrt_conv_attributes *attributes,
+                                 const int64_t *shape)
+{
+    union op_attributes graph = { .conv_grad = { .conv = *attributes } };
+    memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
+    ctrt_tensor *dx = NULL;
+    ctrt_status status = run(&dx, OP_conv2d_input_grad, dy, weight, NULL, attributes, shape, format_of(dy));
+    ctrt_tensor *const inputs[2] = { dy, weight };
+    return front_finish(status, out, OP_conv2d_input_grad, &dx, 1, inputs, 2, &graph);
+}
+
+ctrt_status op_conv2d_weight_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x, const ctrt_conv_attributes *attributes,
+                                  const int64_t *shape)
+{
+    union op_attributes graph = { .conv_grad = { .conv = *attributes } };
+    memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
+    ctrt_tensor *dw = NULL;
+    ctrt_status status = run(&dw, OP_conv2d_weight_grad, dy, x, NULL, attributes, shape, format_of(x));
+    ctrt_tensor *const inputs[2] = { dy, x };
+    return front_finish(status, out, OP_conv2d_weight_grad, &dw, 1, inputs, 2, &graph);
+}

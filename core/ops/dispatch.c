@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/dispatch.c: from an op and operands to the kernel that runs.
+ *
+ * A backend's rows are sorted once per device into cells, one per (op, dtype), best score first. Calls then look at
+ * one cell. */
+#include "ops/dispatch.h"
+
+#include <pthread.h>
+
+#include "base/memory.h"
+#include "memory/pool.h"
+
+const struct op_info op_table[OP_COUNT] = {
+#define OP(name, inputs, family, promotion, differentiable, text) \
+    { #name, text, inputs, FAMILY_##family, PROMOTION_##promotion, differentiable },
+#define yes true
+#define no  false
+#include "ops/ops.def"
+#undef yes
+#undef no
+#undef OP
+};
+
+/* ---- building the cells ---------------------------------------------------------------------------------- */
+
+static uint16_t op_order[OP_COUNT];                     /* ops by name, for the lookup */
+static pthread_once_t op_order_once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t cells_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int compare_ops(const void *a, const void *b)
+{
+    return strcmp(op_table[*(const uint16_t *)a].name, op_table[*(const uint16_t *)b].name);
+}
+
+static void op_order_init(void)
+{
+    for (int i = 0; i < OP_COUNT; i++)
+        op_order[i] = (uint16_t)i;
+    qsort(op_order, OP_COUNT, sizeof op_order[0], compare_ops);
+}
+
+static int compare_name(const void *name, const void *entry)
+{
+    return strcmp(name, op_table[*(const uint16_t *)entry].name);
+}
+
+/* The id of an op's name, or -1. */
+static int op_by_name(const char *name)
+{
+    pthread_once(&op_order_once, op_order_init);
+    const uint16_t *found = bsearch(name, op_order, OP_COUNT, sizeof op_order[0], compare_name);
+    return found ? *found : -1;
+}
+
+/* A row that the registry could not judge, because only ops.def knows the names. */
+static bool row_usable(const ctrt_device *device, const ctrt_kernel *row)
+{
+    if (!CTRT_SLOT(row, run) || row->op == NULL) {
+        log_message(CTRT_LOG_WARNING, "core", "%s: a kernel row without op or code is ignored", device->name);
+        return false;
+    }
+    if (op_by_name(row->op) < 0) {
+        log_message(CTRT_LOG_DEBUG, "core", "%s: kernel for unknown op \"%s\" is ignored", device->name, row->op);
+        return false;
+    }
+    return true;
+}
+
+static const ctrt_kernel *row_at(const ctrt_kernel_table *table, size_t index)
+{
+    return (const ctrt_kernel *)((const char *)table->rows + index * table->stride);
+}
+
+/* Calls `visit` for each usable row of the device, overlays first. */
+static void rows_for_each(ctrt_device *device, void (*visit)(const ctrt_kernel *row, void *argument), void *argument)
+{
+    const ctrt_kernel_table *tables[COUNT_OF(device->overlays) + 1];
+    int count = 0;
+    for (size_t i = 0; i < COUNT_OF(device->overlays) && device->overlays[i]; i++)
+        tables[count++] = device->overlays[i];
+    if (device->backend->kernels != NULL)
+        tables[count++] = device->backend->kernels;
+    for (int t = 0; t < count; t++)
+        for (size_t i = 0; i < tables[t]->count; i++)
+            if (row_usable(device, row_at(tables[t], i)))
+                visit(row_at(tables[t], i), argument);
+}
+
+static void count_row(const ctrt_kernel *row, void *argument)
+{
+    *(size_t *)argument += (size_t)__builtin_popcount(row->dtypes & ~(1u << CTRT_DTYPE_DEFAULT));
+}
+
+struct cell_build {
+    struct op_cell *cells;
+    const ctrt_kernel **next;           /* free place in the array of row pointers */
+    bool counting;
+};
+
+static void place_row(const ctrt_kernel *row, void *argument)
+{
+    struct cell_build *build = argument;
+    int op = op_by_name(row->op);
+    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+        if (!(row->dtypes & CTRT_DTYPE_BIT(dtype)))
+            continue;
+        struct op_cell *cell = &build->cells[op * CTRT_DTYPE_COUNT + dtype];
+        if (build->counting) {
+            cell->count++;
+            continue;
+        }
+        const ctrt_kernel **rows = (const ctrt_kernel **)cell->rows;
+        int i = cell->count++;
+        for (; i > 0 && rows[i - 1]->score < row->score; i--)
+            rows[i] = rows[i - 1];
+        rows[i] = row;
+    }
+}
+
+static ctrt_status cells_build(struct op_cell **out, ctrt_device *device)
+{
+    const size_t cell_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
+    size_t row_count = 0;
+    rows_for_each(device, count_row, &row_count);
+
+    const size_t bytes = cell_count * sizeof(struct op_cell) + row_count * sizeof(ctrt_kernel *);
+    struct op_cell *cells = memory_zeroed(bytes);
+    if (cells == NULL)
+        return out_of_memory(bytes, "the table of kernels");
+
+    struct cell_build build = { .cells = cells, .next = (const ctrt_kernel **)(cells + cell_count), .counting = true };
+    rows_for_each(device, place_row, &build);
+    for (size_t i = 0; i < cell_count; i++) {
+        cells[i].rows = build.next;
+        build.next += cells[i].count;
+        cells[i].count = 0;
+    }
+    build.counting = false;
+    rows_for_each(device, place_row, &build);
+
+    for (size_t i = 0; i < cell_count; i++) {
+        if (cells[i].count == 0)
+            continue;
+        const ctrt_kernel *best = cells[i].rows[0];
+        cells[i].flags = best->flags;
+        if (!CTRT_SLOT(best, accepts) && !CTRT_SLOT(best, workspace))
+            cells[i].run = best->run;
+    }
+    *out = cells;
+    return CTRT_OK;
+}
+
+ctrt_status dispatch_cells(struct op_cell **out, ctrt_device *device)
+{
+    struct op_cell *cells = atomic_load_explicit(&device->cells, memory_order_acquire);
+    if (likely(cells != NULL)) {
+        *out = cells;
+        return CTRT_OK;
+    }
+    pthread_mutex_lock(&cells_lock);
+    ctrt_status status = CTRT_OK;
+    cells = atomic_load_explicit(&device->cells, memory_order_acquire);
+    if (cells == NULL) {
+        if (CTRT_SLOT(device->backend, kernels) && CTRT_SLOT(device->backend->kernels, prepare))
+            status = device->backend->kernels->prepare(device->handle);
+        if (status == CTRT_OK)
+            status = cells_build(&cells, device);
+        if (status == CTRT_OK)
+            atomic_store_explicit(&device->cells, cells, memory_order_release);
+    }
+    pthread_mutex_unlock(&cells_lock);
+    if (status == CTRT_OK)
+        *out = cells;
+    return ctrt_context(status, "preparing the kernels of %s", device->name);
+}
+
+/* ---- one call ------------------------------------------------------------------------------------------------- */
+
+/* Operands of a call as one row wants them. Views that a row can't take are replaced by contiguous ones, which get
+ * memory only once the row has accepted. */
+struct prepared {
+    const ctrt_view **inputs, **outputs;
+    ctrt_view *replaced;                    /* contiguous stand-ins, one per operand */
+    ctrt_block *blocks;                     /* their memory; address NULL where there is none */
+    int n_inputs, n_outputs;
+};
+
+static bool layout_fits(const ctrt_view *view, uint32_t row_flags, bool all_channels_last)
+{
+    if (view == NULL || (view->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_HOST_SCALAR)) || (row_flags & CTRT_KERNEL_STRIDED))
+        return !(all_channels_last && view != NULL && view->ndim == 4 && !(view->flags & CTRT_VIEW_CHANNELS_LAST)
+                 && !(row_flags & CTRT_KERNEL_STRIDED));
+    return all_channels_last && (view->flags & CTRT_VIEW_CHANNELS_LAST);
+}
+
+/* True when every 4-d operand is channels-last, one of them strictly, and the row takes that. */
+static bool is_channels_last(uint32_t row_flags, const ctrt_view *const *views, int count, bool *strictly)
+{
+    if (!(row_flags & CTRT_KERNEL_CHANNELS_LAST))
+        return false;
+    for (int i = 0; i < count; i++) {
+        if (views[i] == NULL || views[i]->ndim != 4)
+            continue;
+        if (!(views[i]->flags & CTRT_VIEW_CHANNELS_LAST))
+            return false;
+        if (!(views[i]->flags & CTRT_VIEW_CONTIGUOUS))
+            *strictly = true;
+    }
+    return true;
+}
+
+static void contiguous_view(ctrt_view *out, const ctrt_view *like)
+{
+    *out = *like;
+    shape_strides(out->strides, like->shape, like->ndim);
+    view_refresh(out);
+    out->data = NULL;
+}
+
+static bool is_input(const ctrt_view *output, const ctrt_view *const *inputs, int n_inputs)
+{
+    for (int i = 0; i < n_inputs; i++)
+        if (inputs[i] == output)
+            return true;
+    return false;
+}
+
+/* Points `p` at operands that the row can take; returns how many had to be replaced. */
+static int prepare_layouts(struct prepared *p, const ctrt_kernel *row, const ctrt_view *const *inputs, const ctrt_view *const *outputs)
+{
+    bool strictly = false;
+    bool channels_last = is_channels_last(row->flags, inputs, p->n_inputs, &strictly)
+                         && is_channels_last(row->flags, outputs, p->n_outputs, &strictly) && strictly;
+    int replaced = 0;
+    for (int i = 0; i < p->n_inputs + p->n_outputs; i++) {
+        const ctrt_view *view = i < p->n_inputs ? inputs[i] : outputs[i - p->n_inputs];
+        const ctrt_view **place = i < p->n_inputs ? &p->inputs[i] : &p->outputs[i - p->n_inputs];
+        *place = view;
+        const bool in_place = i >= p->n_inputs && view != NULL && is_input(view, inputs, p->n_inputs);
+        if (layout_fits(view, row->flags, channels_last) && (!in_place || (row->flags & CTRT_KERNEL_INPLACE)))
+            continue;
+        contiguous_view(&p->replaced[i], view);
+        *place = &p->replaced[i];
+        replaced++;
+    }
+    /* An in-place operand stays one operand where the row can do that. */
+    for (int o = 0; replaced && (row->flags & CTRT_KERNEL_INPLACE) && o < p->n_outputs; o++)
+        for (int i = 0; i < p->n_inputs; i++)
+            if (outputs[o] != NULL && outputs[o] == inputs[i])
+                p->outputs[o] = p->inputs[i];
+    return replaced;
+}
+
+static ctrt_status prepare_memory(struct prepared *p, ctrt_device *device, const ctrt_view *const *inputs)
+{
+    for (int i = 0; i < p->n_inputs + p->n_outputs; i++) {
+        ctrt_view *view = &p->replaced[i];
+        bool used = i < p->n_inputs ? p->inputs[i] == view : p->outputs[i - p->n_inputs] == view;
+        if (!used || view->numel == 0)
+            continue;
+        CTRT_TRY(pool_alloc(device->memory, &p->blocks[i], (size_t)view->numel * dtype_bytes(view->dtype), device->queue));
+        view->data = p->blocks[i].address;
+        if (i < p->n_inputs)
+            CTRT_TRY(kernel_copy(view, device, inputs[i], device));
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status run_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
+{
+    ctrt_block workspace = { 0 };
+    if (CTRT_SLOT(row, workspace)) {
+        size_t bytes = 0;
+        CTRT_TRY(row->workspace(call, &bytes));
+        if (bytes > 0) {
+            CTRT_TRY(ctrt_context(pool_alloc(device->memory, &workspace, bytes, device->queue), "workspace"));
+            call->workspace = workspace.address;
+            call->workspace_bytes = bytes;
+        }
+    }
+    ctrt_status status = row->run(call);
+    if (workspace.address != NULL)
+        pool_free(device->memory, &workspace, device->queue);
+    return status;
+}
+
+/* Tries the rows of a cell in order. *ran tells whether one accepted. */
+static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepared *p, ctrt_device *device, const ctrt_view *const *inputs,
+                            const ctrt_view *const *outputs, const void *attributes)
+{
+    *ran = false;
+    for (int r = 0; r < cell->count; r++) {
+        const ctrt_kernel *row = cell->rows[r];
+        int replaced = prepare_layouts(p, row, inputs, outputs);
+        ctrt_call call = { .size = sizeof call, .device = device->handle, .queue = device->queue, .inputs = p->inputs,
+                           .outputs = p->outputs, .n_inputs = (uint32_t)p->n_inputs, .n_outputs = (uint32_t)p->n_outputs,
+                           .attributes = attributes };
+        if (CTRT_SLOT(row, accepts) && !row->accepts(&call))
+            continue;
+        *ran = true;
+
+        ctrt_status status = replaced ? prepare_memory(p, device, inputs) : CTRT_OK;
+        if (status == CTRT_OK)
+            status = run_row(row, &call, device);
+        for (int o = 0; replaced && o < p->n_outputs && status == CTRT_OK; o++)
+            if (outputs[o] != p->outputs[o])
+                status = kernel_copy(outputs[o], device, p->outputs[o], device);
+        for (int i = 0; replaced && i < p->n_inputs + p->n_outputs; i++)
+            if (p->blocks[i].address != NULL)
+                pool_free(device->memory, &p->blocks[i], device->queue);
+        return status;
+    }
+    return CTRT_OK;
+}
+
+/* The general case: several candidates, workspaces, layouts to mend, many operands. */
+static ctrt_status call_slowly(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
+                               const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+{
+    struct op_cell *cells;
+    CTRT_TRY(dispatch_cells(&cells, device));
+    const struct op_cell *cell = &cells[(int)op * CTRT_DTYPE_COUNT + (int)key];
+    bool ran = false;
+    if (cell->count > 0) {
+        const int count = n_inputs + n_outputs;
+        const size_t bytes = (size_t)count * (sizeof(ctrt_view) + sizeof(ctrt_block) + sizeof(ctrt_view *));
+        _Alignas(16) char few[KERNEL_MAX_OPERANDS * (sizeof(ctrt_view) + sizeof(ctrt_block) + sizeof(ctrt_view *))];
+        char *room = count <= KERNEL_MAX_OPERANDS ? few : memory_alloc(bytes);
+        if (room == NULL)
+            return out_of_memory(bytes, "operands");
+        struct prepared p = { .n_inputs = n_inputs, .n_outputs = n_outputs };
+        p.replaced = (ctrt_view *)room;
+        p.blocks = (ctrt_block *)(p.replaced + count);
+        p.inputs = (const ctrt_view **)(p.blocks + count);
+        p.outputs = p.inputs + n_inputs;
+        memset(p.blocks, 0, (size_t)count * sizeof *p.blocks);
+        ctrt_status status = run_cell(&ran, cell, &p, device, inputs, outputs, attributes);
+        if (room != few)
+            memory_free(room);
+        if (ran)
+            return status;
+    }
+    return fallback_call(op, key, device, inputs, n_inputs, outputs, n_outputs, attributes);
+}
+
+/* All operands as any row takes them. */
+static inline bool all_plain(const ctrt_view *const *views, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (views[i] != NULL && !(views[i]->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_HOST_SCALAR)))
+            return false;
+    return true;
+}
+
+ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
+                        const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+{
+    const struct op_cell *cell = dispatch_cell(device, op, key);
+    if (likely(cell != NULL && cell->run != NULL)
+        && (n_inputs == 0 || inputs[0] != outputs[0] || (cell->flags & CTRT_KERNEL_INPLACE))
+        && ((cell->flags & CTRT_KERNEL_STRIDED) || (all_plain(inputs, n_inputs) && all_plain(outputs, n_outputs)))) {
+        ctrt_call call = { .size = sizeof call, .device = device->handle, .queue = device->queue, .inputs = inputs, .outputs = outputs,
+                           .n_inputs = (uint32_t)n_inputs, .n_outputs = (uint32_t)n_outputs, .attributes = attributes };
+        return cell->run(&call);
+    }
+    return call_slowly(op, key, device, inputs, n_inputs, outputs, n_outputs, attributes);
+}
+
+/* ---- elementwise: fewer dimensions --------------------------------------------------------------------------------- */
+
+/* Sorts dimensions so that the output is walked in memory order, then merges neighbours that all views step through evenly. All views
+ * have the output's shape. */
+static void merge_dims(ctrt_view *views, int count)
+{
+    ctrt_view *out = &views[count - 1];
+    int order[CTRT_MAX_DIMS], n = 0;
+    for (int d = 0; d < out->ndim; d++)
+        if (out->shape[d] != 1)
+            order[n++] = d;
+    for (int i = 1; i < n; i++)
+        for (int j = i; j > 0; j--) {
+            int64_t before = out->strides[order[j - 1]], after = out->strides[order[j]];
+            if ((before < 0 ? -before : before) >= (after < 0 ? -after : after))
+                break;
+            int swap = order[j];
+            order[j] = order[j - 1];
+            order[j - 1] = swap;
+        }
+
+    int64_t shape[CTRT_MAX_DIMS];
+    int64_t strides[KERNEL_MAX_OPERANDS][CTRT_MAX_DIMS];
+    int dims = 0;
+    for (int i = 0; i < n; i++) {
+        int d = order[i];
+        bool merge = dims > 0;
+        for (int v = 0; v < count && merge; v++)
+            merge = strides[v][dims - 1] == views[v].strides[d] * out->shape[d];
+        if (merge) {
+            shape[dims - 1] *= out->shape[d];
+            for (int v = 0; v < count; v++)
+                strides[v][dims - 1] = views[v].strides[d];
+        } else {
+            shape[dims] = out->shape[d];
+            for (int v = 0; v < count; v++)
+                strides[v][dims] = views[v].strides[d];
+            dims++;
+        }
+    }
+    for (int v = 0; v < count; v++) {
+        uint16_t scalar = views[v].flags & CTRT_VIEW_HOST_SCALAR;
+        views[v].ndim = (uint8_t)dims;
+        for (int d = 0; d < dims; d++) {
+            views[v].shape[d] = shape[d];
+            views[v].strides[d] = strides[v][d];
+        }
+        if (scalar)
+            continue;
+        view_refresh(&views[v]);
+    }
+}
+
+ctrt_status kernel_call_elementwise(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
+                                    const ctrt_view *output, const void *attributes)
+{
+    if (output->numel == 0)
+        return CTRT_OK;
+    if (likely(all_plain(inputs, n_inputs) && (output->flags & CTRT_VIEW_CONTIGUOUS)))
+        return kernel_call(op, key, device, inputs, n_inputs, &output, 1, attributes);
+
+    ctrt_view merged[KERNEL_MAX_OPERANDS];
+    const ctrt_view *pointers[KERNEL_MAX_OPERANDS];
+    for (int i = 0; i < n_inputs; i++) {
+        merged[i] = *inputs[i];
+        pointers[i] = inputs[i] == output ? &merged[n_inputs] : &merged[i];
+        if (inputs[i]->flags & CTRT_VIEW_HOST_SCALAR)
+            for (int d = 0; d < output->ndim; d++)
+                merged[i].strides[d] = 0;
+    }
+    merged[n_inputs] = *output;
+    merge_dims(merged, n_inputs + 1);
+    const ctrt_view *out = &merged[n_inputs];
+    return kernel_call(op, key, device, pointers, n_inputs, &out, 1, attributes);
+}
+
+/* ---- questions --------------------------------------------------------------------------------------------------------- */
+
+ctrt_status ctrt_op_name(const char **out, size_t index)
+{
+    if (out == NULL)
+        return fail_null("ctrt_op_name", "out");
+    if (index >= OP_COUNT)
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "there are %d ops", OP_COUNT);
+    *out = op_table[index].name;
+    return CTRT_OK;
+}
+
+bool ctrt_op_supported(ctrt_device *device, const char *op, ctrt_dtype dtype)
+{
+    if (device == NULL || op == NULL || (int)dtype <= 0 || dtype >= CTRT_DTYPE_COUNT)
+        return false;
+    int id = op_by_name(op);
+    struct op_cell *cells;
+    if (id < 0 || dispatch_cells(&cells, device) != CTRT_OK)
+        return false;
+    return cells[id * CTRT_DTYPE_COUNT + (int)dtype].count > 0;
+}

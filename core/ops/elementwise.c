@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/elementwise.c: fronts of ops that work element by element and give a new tensor.
+ *
+ * Each function first tries the case that programs are made of: contiguous operands of one dtype, shape and device. Everything
+ * else (promotion, broadcasting, strides, numbers, 0-dim CPU operands) goes through operands_prepare. */
+#include "ops/elementwise.h"
+
+#include "ops/backward.h"
+
+/* Promotion of each op as a constant, so that the fast paths fold. */
+enum {
+#define OP(name, inputs, family, promotion, differentiable, text) RULE_##name = PROMOTION_##promotion,
+#include "ops/ops.def"
+#undef OP
+};
+
+static const bool refuses_bool[OP_COUNT] = {
+    [OP_neg] = true, [OP_abs] = true, [OP_sign] = true, [OP_square] = true, [OP_relu] = true, [OP_floor] = true, [OP_ceil] = true,
+    [OP_round] = true, [OP_trunc] = true, [OP_clamp] = true, [OP_sub] = true, [OP_floor_divide] = true, [OP_remainder] = true,
+    [OP_fmod] = true, [OP_pow] = true,
+};
+
+static ctrt_status check_bool(enum op op, ctrt_dtype dtype)
+{
+    if (dtype == CTRT_BOOL && refuses_bool[op])
+        return ctrt_fail(CTRT_ERR_DTYPE, "%s: not defined for bool; cast with ctrt_to_dtype", op_table[op].name);
+    return CTRT_OK;
+}
+
+/* The dtype in which the op computes, from the promoted dtype of its operands. */
+static inline ctrt_dtype compute_dtype(int promotion, ctrt_dtype promoted)
+{
+    return promotion == PROMOTION_TO_FLOAT && !dtype_floating(promoted) ? ctrt_default_dtype() : promoted;
+}
+
+static inline ctrt_dtype result_dtype(int promotion, ctrt_dtype compute)
+{
+    return promotion == PROMOTION_COMPARE || promotion == PROMOTION_TO_BOOL ? CTRT_BOOL : compute;
+}
+
+/* ---- operands in general ------------------------------------------------------------------------------------- */
+
+void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype)
+{
+    memset(&number->view, 0, sizeof number->view);
+    number->view.data = number->element;
+    number->view.numel = 1;
+    number->view.dtype = (uint8_t)dtype;
+    number->view.flags = CTRT_VIEW_HOST_SCALAR;
+    dtype_store(number->element, dtype, value);
+}
+
+void operands_release(struct operand *operands, int count)
+{
+    for (int i = 0; i < count; i++)
+        tensor_release(operands[i].cast);
+}
+
+ctrt_status operands_prepare(struct operand *operands, ctrt_tensor *const *tensors, const ctrt_dtype *dtypes, int count,
+                             ctrt_device *device, const int64_t *shape, int ndim)
+{
+    for (int i = 0; i < count; i++)
+        operands[i].cast = NULL;
+    for (int i = 0; i < count; i++) {
+        ctrt_tensor *tensor = tensors[i];
+        const bool fits = tensor_dtype(tensor) == dtypes[i] && tensor->device == device;
+        if (!fits && tensor->view.ndim == 0 && device_host_memory(tensor->device)) {
+            number_init(&operands[i].number, dtype_load(tensor->view.data, tensor_dtype(tensor)), dtypes[i]);
+            operands[i].view = &operands[i].number.view;
+            continue;
+        }
+        if (!fits) {
+            ctrt_status status = front_operand(&operands[i].cast, tensor, dtypes[i], device, false);
+            if (status != CTRT_OK) {
+                operands_release(operands, i);
+                return status;
+            }
+            tensor = operands[i].cast;
+        }
+        operands[i].view = &tensor->view;
+        if (!shape_equal(tensor->view.shape, tensor->view.ndim, shape, ndim)) {
+            view_expand(&operands[i].expanded, &tensor->view, shape, ndim);
+            operands[i].view = &operands[i].expanded;
+        }
+    }
+    return CTRT_OK;
+}
+
+ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, const int64_t *shape, int ndim, ctrt_dtype dtype,
+                               ctrt_device *device)
+{
+    for (int i = 0; i < count; i++)
+        if (tensors[i] != NULL && tensors[i]->device == device
+            && shape_equal(tensors[i]->view.shape, tensors[i]->view.ndim, shape, ndim))
+            return tensor_new_like(out, tensors[i], dtype);
+    return tensor_new(out, shape, ndim, dtype, device);
+}
+
+/* ---- one operand ------------------------------------------------------------------------------------------------- */
+
+static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tensor *x, const void *kernel_attributes,
+                         const union op_attributes *attributes)
+{
+    if (unlikely(out == NULL || x == NULL))
+        return fail_null(op_table[op].name, out == NULL ? "out" : "x");
+    const ctrt_dtype compute = compute_dtype(promotion, tensor_dtype(x));
+    CTRT_TRY(check_bool(op, compute));
+    ctrt_tensor *y = NULL, *cast = x;
+    ctrt_status status = CTRT_OK;
+    if (unlikely(compute != tensor_dtype(x)))
+        CTRT_TRY(front_operand(&cast, x, compute, x->device, false));
+    status = tensor_new_like(&y, x, result_dtype(promotion, compute));
+    if (likely(status == CTRT_OK)) {
+        const ctrt_view *in = &cast->view;
+        status = kernel_call_elementwise(op, compute, x->device, &in, 1, &y->view, kernel_attributes);
+    }
+    if (unlikely(cast != x))
+        tensor_release(cast);
+    return front_finish(status, out, op, &y, 1, &x, 1, attributes);
+}
+
+#define UNARY(name)                                                                 \
+    ctrt_status ctrt_##name(ctrt_tensor **out, ctrt_tensor *x)                      \
+    {                                                                               \
+        return unary(out, OP_##name, RULE_##name, x, NULL, NULL);                   \
+    }
+UNARY(neg)
+UNARY(abs)
+UNARY(sign)
+UNARY(square)
+UNARY(relu)
+UNARY(floor)
+UNARY(ceil)
+UNARY(round)
+UNARY(trunc)
+UNARY(sqrt)
+UNARY(rsqrt)
+UNARY(reciprocal)
+UNARY(exp)
+UNARY(expm1)
+UNARY(log)
+UNARY(log1p)
+UNARY(sin)
+UNARY(cos)
+UNARY(tan)
+UNARY(tanh)
+UNARY(sigmoid)
+UNARY(silu)
+UNARY(erf)
+UNARY(isnan)
+UNARY(isinf)
+UNARY(isfinite)
+UNARY(logical_not)
+
+ctrt_status ctrt_gelu(ctrt_tensor **out, ctrt_tensor *x, bool tanh_approximation)
+{
+    const ctrt_gelu_attributes kernel = { sizeof kernel, tanh_approximation };
+    const union op_attributes graph = { .gelu = { tanh_approximation } };
+    return unary(out, OP_gelu, RULE_gelu, x, &kernel, &graph);
+}
+
+ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, const ctrt_scalar *lo, const ctrt_scalar *hi)
+{
+    if (out == NULL || x == NULL)
+        return fail_null("clamp", out == NULL ? "out" : "x");
+    if (lo == NULL && hi == NULL)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "clamp: give a lower limit, an upper limit, or both");
+    ctrt_dtype dtype = tensor_dtype(x), with_hi;
+    if (lo != NULL)
+        CTRT_TRY(ctrt_result_type(&dtype, &x, 1, lo));
+    if (hi != NULL) {
+        CTRT_TRY(ctrt_result_type(&with_hi, &x, 1, hi));
+        dtype = ctrt_promote_types(dtype, with_hi);
+    }
+    ctrt_range_attributes kernel = { .size = sizeof kernel, .has_lo = lo != NULL, .has_hi = hi != NULL };
+    union op_attributes graph = { .clamp = { .has_lo = lo != NULL, .has_hi = hi != NULL } };
+    if (lo != NULL)
+        kernel.lo = graph.clamp.lo = *lo;
+    if (hi != NULL)
+        kernel.hi = graph.clamp.hi = *hi;
+    ctrt_tensor *cast = NULL;
+    CTRT_TRY(ctrt_to_dtype(&cast, x, dtype));
+    ctrt_status status = unary(out, OP_clamp, RULE_clamp, cast, &kernel, &graph);
+    tensor_release(cast);
+    return status;
+}
+
+/* ---- two operands --------------------------------------------------------------------------------------------------- */
+
+/* Promotion, broadcasting, strides, mixed devices. */
+static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, enum op op, ctrt_tensor *a, ctrt_tensor *b)
+{
+    const char *who = op_table[op].name;
+    const int promotion = op_table[op].promotion;
+    if (out == NULL || a == NULL || b == NULL)
+        return fail_null(who, out == NULL ? "out" : a == NULL ? "a" : "b");
+    ctrt_tensor *const tensors[2] = { a, b };
+    ctrt_device *device;
+    ctrt_dtype promoted;
+    int64_t shape[CTRT_MAX_DIMS];
+    int ndim;
+    CTRT_TRY(front_device(&device, who, tensors, 2));
+    CTRT_TRY(ctrt_result_type(&promoted, tensors, 2, NULL));
+    const ctrt_dtype compute = compute_dtype(promotion, promoted);
+    CTRT_TRY(check_bool(op, compute));
+    CTRT_TRY(shape_broadcast(shape, &ndim, who, a->view.shape, a->view.ndim, b->view.shape, b->view.ndim));
+
+    struct operand operands[2];
+    ctrt_tensor *y = NULL;
+    const ctrt_dtype dtypes[2] = { compute, compute };
+    CTRT_TRY(operands_prepare(operands, tensors, dtypes, 2, device, shape, ndim));
+    ctrt_status status = elementwise_result(&y, tensors, 2, shape, ndim, result_dtype(promotion, compute), device);
+    if (status == CTRT_OK) {
+        const ctrt_view *in[2] = { operands[0].view, operands[1].view };
+        status = kernel_call_elementwise(op, compute, device, in, 2, &y->view, NULL);
+    }
+    operands_release(operands, 2);
+    return front_finish(status, out, op, &y, 1, tensors, 2, NULL);
+}
+
+static inline bool plain_alike(const ctrt_view *a, const ctrt_view *b)
+{
+    if (!(a->flags & b->flags & CTRT_VIEW_CONTIGUOUS) || a->ndim != b->ndim || a->dtype != b->dtype)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] != b->shape[d])
+            return false;
+    return true;
+}
+
+static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **out, enum op op, int promotion, ctrt_tensor *a,
+                                                                ctrt_tensor *b)
+{
+    if (unlikely(out == NULL || a == NULL || b == NULL || a->device != b->device || !plain_alike(&a->view, &b->view)))
+        return binary_general(out, op, a, b);
+    const ctrt_dtype dtype = tensor_dtype(a);
+    const struct op_cell *cell = dispatch_cell(a->device, op, dtype);
+    if (unlikely(cell == NULL || cell->run == NULL || (promotion == PROMOTION_TO_FLOAT && !dtype_floating(dtype))
+                 || dtype == CTRT_BOOL || a->view.numel == 0))
+        return binary_general(out, op, a, b);
+
+    ctrt_tensor *y = NULL;
+    ctrt_status status = tensor_new_like(&y, a, result_dtype(promotion, dtype));
+    if (unlikely(status != CTRT_OK))
+        return ctrt_context(status, "%s", op_table[op].name);
+    const ctrt_view *in[2] = { &a->view, &b->view }, *result = &y->view;
+    const ctrt_call call = { .size = sizeof call, .device = a->device->handle, .queue = a->device->queue, .inputs = in,
+                             .outputs = &result, .n_inputs = 2, .n_outputs = 1 };
+    status = cell->run(&call);
+    if (likely(status == CTRT_OK && !((a->flags | b->flags) & TENSOR_REQUIRES_GRAD))) {
+        tensor_move(out, y);
+        return CTRT_OK;
+    }
+    ctrt_tensor *const tensors[2] = { a, b };
+    return front_finish(status, out, op, &y, 1, tensors, 2, NULL);
+}
+
+/* A number for one operand: on the right, or on the left. */
+static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_scalar value, bool left)
+{
+    const int promotion = op_table[op].promotion;
+    if (unlikely(out == NULL || x == NULL))
+        return fail_null(op_table[op].name, out == NULL ? "out" : "a");
+    ctrt_dtype promoted;
+    CTRT_TRY(ctrt_result_type(&promoted, &x, 1, &value));
+    const ctrt_dtype compute = compute_dtype(promotion, promoted);
+    CTRT_TRY(check_bool(op, compute));
+    struct number number;
+    number_init(&number, value, compute);
+    ctrt_tensor *y = NULL, *cast = NULL;
+    CTRT_TRY(front_operand(&cast, x, compute, x->device, false));
+    ctrt_status status = tensor_new_like(&y, x, result_dtype(promotion, compute));
+    if (status == CTRT_OK) {
+        const ctrt_view *in[2] = { left ? &number.view : &cast->view, left ? &cast->view : &number.view };
+        status = kernel_call_elementwise(op, compute, x->device, in, 2, &y->view, NULL);
+    }
+    tensor_release(cast);
+    const union op_attributes graph = { .scalar = { .value = value, .present = true, .left = left } };
+    return front_finish(status, out, op, &y, 1, &x, 1, &graph);
+}
+
+#define BINARY(name)                                                                            \
+    ctrt_status ctrt_##name(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)                  \
+    {                                                                                           \
+        return binary(out, OP_##name, RULE_##name, a, b);                                       \
+    }                                                                                           \
+    ctrt_status ctrt_##name##_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)          \
+    {                                                                                           \
+        return binary_scalar(out, OP_##name, a, b, false);                                      \
+    }
+BINARY(add)
+BINARY(sub)
+BINARY(mul)
+BINARY(div)
+BINARY(floor_divide)
+BINARY(remainder)
+BINARY(fmod)
+BINARY(pow)
+BINARY(maximum)
+BINARY(minimum)
+BINARY(eq)
+BINARY(ne)
+BINARY(lt)
+BINARY(le)
+BINARY(gt)
+BINARY(ge)
+BINARY(logical_and)
+BINARY(logical_or)
+BINARY(logical_xor)
+
+ctrt_status ctrt_rsub_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
+{
+    return binary_scalar(out, OP_sub, x, s, true);
+}
+
+ctrt_status ctrt_rdiv_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
+{
+    return binary_scalar(out, OP_div, x, s, true);
+}
+
+ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
+{
+    return binary_scalar(out, OP_pow, x, s, true);
+}
+
+/* ---- three operands ------------------------------------------------------------------------------------------------- */
+
+ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a, ctrt_tensor *b)
+{
+    FRONT_CHECK("where", out);
+    FRONT_CHECK("where", condition);
+    FRONT_CHECK("where", a);
+    FRONT_CHECK("where", b);
+    if (tensor_dtype(condition) != CTRT_BOOL)
+        return ctrt_fail(CTRT_ERR_DTYPE, "where: condition has dtype %s, expected bool", ctrt_dtype_name(tensor_dtype(condition)));
+    ctrt_tensor *const tensors[3] = { condition, a, b };
+    ctrt_device *device;
+    ctrt_dtype dtype;
+    int64_t shape[CTRT_MAX_DIMS];
+    int ndim;
+    CTRT_TRY(front_device(&device, "where", tensors, 3));
+    CTRT_TRY(ctrt_result_type(&dtype, tensors + 1, 2, NULL));
+    CTRT_TRY(shape_broadcast(shape, &ndim, "where", a->view.shape, a->view.ndim, b->view.shape, b->view.ndim));
+    CTRT_TRY(shape_broadcast(shape, &ndim, "where", shape, ndim, condition->view.shape, condition->view.ndim));
+
+    struct operand operands[3];
+    ctrt_tensor *y = NULL;
+    const ctrt_dtype dtypes[3] = { CTRT_BOOL, dtype, dtype };
+    CTRT_TRY(operands_prepare(operands, tensors, dtypes, 3, device, shape, ndim));
+    ctrt_status status = elementwise_result(&y, tensors + 1, 2, shape, ndim, dtype, device);
+    if (status == CTRT_OK) {
+        const ctrt_view *in[3] = { operands[0].view, operands[1].view, operands[2].view };
+        status = kernel_call_elementwise(OP_where, dtype, device, in, 3, &y->view, NULL);
+    }
+    operands_release(operands, 3);
+    return front_finish(status, out, OP_where, &y, 1, tensors, 3, NULL);
+}
+
+ctrt_status ctrt_masked_fill(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value)
+{
+    FRONT_CHECK("masked_fill", out);
+    FRONT_CHECK("masked_fill", x);
+    FRONT_CHECK("masked_fill", mask);
+    ctrt_tensor *number = NULL;
+    ctrt_device *cpu;
+    CTRT_TRY(device_cpu(&cpu));
+    CTRT_TRY(ctrt_scalar_tensor(&number, value, tensor_dtype(x), cpu));
+    ctrt_status status = ctrt_where(out, mask, number, x);
+    tensor_release(number);
+    return ctrt_context(status, "masked_fill");
+}
+
+/* ---- fused gradients ---------------------------------------------------------------------------------------------------- */
+
+/* dy and y of one dtype and shape, as in every backward of one operand. */
+static ctrt_status gradient(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *y, const void *kernel_attributes)
+{
+    ctrt_tensor *dx = NULL;
+    ctrt_status status = tensor_new_like(&dx, y, tensor_dtype(y));
+    if (status == CTRT_OK) {
+        const ctrt_view *in[2] = { &dy->view, &y->view };
+        status = kernel_call_elementwise(op, tensor_dtype(y), y->device, in, 2, &dx->view, kernel_attributes);
+    }
+    return front_finish(status, out, op, &dx, 1, NULL, 0, NULL);
+}
+
+ctrt_status op_relu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y)
+{
+    return gradient(out, OP_relu_backward, dy, y, NULL);
+}
+
+ctrt_status op_sigmoid_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y)
+{
+    return gradient(out, OP_sigmoid_backward, dy, y, NULL);
+}
+
+ctrt_status op_tanh_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y)
+{
+    return gradient(out, OP_tanh_backward, dy, y, NULL);
+}
+
+ctrt_status op_silu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x)
+{
+    return gradient(out, OP_silu_backward, dy, x, NULL);
+}
+
+ctrt_status op_gelu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x, bool tanh)
+{
+    const ctrt_gelu_attributes attributes = { sizeof attributes, tanh };
+    return gradient(out, OP_gelu_backward, dy, x, &attributes);
+}

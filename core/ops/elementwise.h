@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/elementwise.h: the general elementwise call, for the fronts of this family and for others that work element by element. */
+#ifndef CORE_OPS_ELEMENTWISE_H
+#define CORE_OPS_ELEMENTWISE_H
+
+#include "ops/front.h"
+
+/* A number as a kernel operand: one element of `dtype` in host memory. */
+struct number {
+    ctrt_view view;
+    _Alignas(8) char element[8];
+};
+void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype);
+
+/* What stands for tensor operand i of a call. */
+struct operand {
+    const ctrt_view *view;          /* as the kernel gets it */
+    ctrt_tensor *cast;              /* a copy in the compute dtype, released by operands_release */
+    struct number number;           /* when the operand is read as a number */
+    ctrt_view expanded;
+};
+
+/* Brings tensors[count] into dtypes[i] on `device`, expanded to `shape`. On failure nothing needs releasing. */
+ctrt_status operands_prepare(struct operand *operands, ctrt_tensor *const *tensors, const ctrt_dtype *dtypes, int count,
+                             ctrt_device *device, const int64_t *shape, int ndim);
+void operands_release(struct operand *operands, int count);
+
+/* A new tensor for the result of an elementwise op: dense like the first operand that has the result's shape, else row major. */
+ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, const int64_t *shape, int ndim, ctrt_dtype dtype,
+                               ctrt_device *device);
+
+#endif

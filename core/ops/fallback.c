@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/fallback.c: an op that a device's backend lacks, run on the CPU: only when CTRT_FALLBACK=cpu says so, counted, and told once per op
+ * in the log. Without it a missing kernel is an error: silent copies over a bus are how programs get slow. */
+#include "base/memory.h"
+#include "base/param.h"
+#include "memory/pool.h"
+#include "ops/dispatch.h"
+#include "ctrt/ops.h"
+
+static const ctrt_param fallback_param = {
+    sizeof fallback_param, "CTRT_FALLBACK", CTRT_PARAM_ENUM, "error", "error|cpu",
+    "what to do with an op that the device has no kernel for: error, or run it on the cpu"
+};
+
+static _Atomic uint64_t fallbacks[OP_COUNT];
+
+uint64_t ctrt_fallback_count(const char *op)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < OP_COUNT; i++)
+        if (op == NULL || strcmp(op, op_table[i].name) == 0)
+            sum += atomic_load_explicit(&fallbacks[i], memory_order_relaxed);
+    return sum;
+}
+
+static ctrt_status no_kernel(enum op op, ctrt_dtype key, const ctrt_device *device, const char *advice)
+{
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s has no kernel for %s with dtype %s%s", device->name, op_table[op].name,
+                     ctrt_dtype_name(key), advice);
+}
+
+/* CPU copies of operands. Host memory is used where it lies. */
+struct staged {
+    ctrt_view view;
+    ctrt_block block;
+    bool copied;
+};
+
+static ctrt_status stage(struct staged *staged, const ctrt_view *view, ctrt_device *device, ctrt_device *cpu, bool read)
+{
+    staged->view = *view;
+    if (device_host_memory(device) || (view->flags & CTRT_VIEW_HOST_SCALAR) || view->numel == 0)
+        return CTRT_OK;
+    shape_strides(staged->view.strides, view->shape, view->ndim);
+    view_refresh(&staged->view);
+    CTRT_TRY(pool_alloc(cpu->memory, &staged->block, (size_t)view->numel * dtype_bytes(view->dtype), cpu->queue));
+    staged->view.data = staged->block.address;
+    staged->copied = true;
+    return read ? kernel_copy(&staged->view, cpu, view, device) : CTRT_OK;
+}
+
+static ctrt_status run_staged(struct staged *operands, const ctrt_view **pointers, enum op op, ctrt_dtype key, ctrt_device *device,
+                              ctrt_device *cpu, const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs,
+                              int n_outputs, const void *attributes)
+{
+    for (int i = 0; i < n_inputs; i++) {
+        pointers[i] = inputs[i] ? &operands[i].view : NULL;
+        if (inputs[i] != NULL)
+            CTRT_TRY(stage(&operands[i], inputs[i], device, cpu, true));
+    }
+    for (int o = 0; o < n_outputs; o++) {
+        const ctrt_view **pointer = &pointers[n_inputs + o];
+        *pointer = NULL;
+        if (outputs[o] == NULL)
+            continue;
+        for (int i = 0; i < n_inputs && *pointer == NULL; i++)
+            if (inputs[i] == outputs[o])
+                *pointer = pointers[i];
+        if (*pointer != NULL)
+            continue;
+        CTRT_TRY(stage(&operands[n_inputs + o], outputs[o], device, cpu, false));
+        *pointer = &operands[n_inputs + o].view;
+    }
+    CTRT_TRY(kernel_call(op, key, cpu, pointers, n_inputs, pointers + n_inputs, n_outputs, attributes));
+    for (int o = 0; o < n_outputs; o++)
+        if (outputs[o] != NULL && pointers[n_inputs + o]->data != outputs[o]->data)
+            CTRT_TRY(kernel_copy(outputs[o], device, pointers[n_inputs + o], cpu));
+    return CTRT_OK;
+}
+
+ctrt_status fallback_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
+                          const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+{
+    ctrt_device *cpu;
+    ctrt_param_value choice;
+    CTRT_TRY(device_cpu(&cpu));
+    if (device == cpu)
+        return no_kernel(op, key, device, "");
+    CTRT_TRY(param_read(&choice, &fallback_param, "core"));
+    if (choice.integer == 0)
+        return no_kernel(op, key, device, "; CTRT_FALLBACK=cpu runs such ops on the cpu, with copies there and back");
+
+    const int count = n_inputs + n_outputs;
+    const size_t bytes = (size_t)count * (sizeof(struct staged) + sizeof(ctrt_view *));
+    struct staged *operands = memory_zeroed(bytes);
+    if (operands == NULL)
+        return out_of_memory(bytes, "operands of a fallback");
+    const ctrt_view **pointers = (const ctrt_view **)(operands + count);
+
+    if (atomic_fetch_add_explicit(&fallbacks[op], 1, memory_order_relaxed) == 0)
+        log_message(CTRT_LOG_INFO, "core", "%s has no kernel for %s (%s): running it on the cpu", device->name, op_table[op].name,
+                    ctrt_dtype_name(key));
+    ctrt_status status = run_staged(operands, pointers, op, key, device, cpu, inputs, n_inputs, outputs, n_outputs, attributes);
+    for (int i = 0; i < count; i++)
+        if (operands[i].copied)
+            pool_free(cpu->memory, &operands[i].block, cpu->queue);
+    memory_free(operands);
+    return ctrt_context(status, "%s on the cpu for %s", op_table[op].name, device->name);
+}

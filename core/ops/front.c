@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/front.c: what the fronts of all families share. */
+#include "ops/front.h"
+
+/* 0-dim CPU tensors mix with any device: they are read as numbers. */
+static bool is_number(const ctrt_tensor *tensor)
+{
+    return tensor->view.ndim == 0 && strcmp(tensor->device->type, "cpu") == 0;
+}
+
+ctrt_status front_device(ctrt_device **out, const char *who, ctrt_tensor *const *operands, int count)
+{
+    int first = -1;
+    for (int i = 0; i < count; i++) {
+        if (operands[i] == NULL)
+            continue;
+        if (first < 0 || (is_number(operands[first]) && !is_number(operands[i]))) {
+            first = i;
+            continue;
+        }
+        if (operands[i]->device != operands[first]->device && !is_number(operands[i]))
+            return ctrt_fail(CTRT_ERR_DEVICE, "%s: operands are on different devices: operand %d on %s, operand %d on %s; move one with "
+                             "ctrt_to_device", who, first + 1, operands[first]->device->name, i + 1, operands[i]->device->name);
+    }
+    if (first < 0)
+        return fail_null(who, "every operand");
+    *out = operands[first]->device;
+    return CTRT_OK;
+}
+
+ctrt_status front_floating(const char *who, const char *argument, const ctrt_tensor *tensor)
+{
+    if (likely(dtype_floating(tensor_dtype(tensor))))
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_DTYPE, "%s: %s has dtype %s, expected a floating type; cast it with ctrt_to_dtype", who, argument,
+                     ctrt_dtype_name(tensor_dtype(tensor)));
+}
+
+bool front_needs_grad(ctrt_tensor *const *tensors, int count)
+{
+    if (thread_state.grad_disabled)
+        return false;
+    for (int i = 0; i < count; i++)
+        if (tensors[i] != NULL && tensor_requires_grad(tensors[i]))
+            return true;
+    return false;
+}
+
+ctrt_status front_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, bool contiguous)
+{
+    if (tensor_dtype(x) == dtype && x->device == device && (!contiguous || (x->view.flags & CTRT_VIEW_CONTIGUOUS))) {
+        tensor_retain(x);
+        *out = x;
+        return CTRT_OK;
+    }
+    ctrt_tensor *copy = NULL;
+    CTRT_TRY(tensor_new(&copy, x->view.shape, x->view.ndim, dtype, device));
+    ctrt_status status = kernel_copy(&copy->view, device, &x->view, x->device);
+    if (status != CTRT_OK) {
+        tensor_release(copy);
+        return status;
+    }
+    *out = copy;
+    return CTRT_OK;
+}
+
+ctrt_status front_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,
+                         ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
+{
+    if (likely(status == CTRT_OK) && unlikely(front_needs_grad(inputs, n_inputs)) && op_table[op].differentiable
+        && dtype_floating(tensor_dtype(results[0])))
+        status = autograd_record(op, results, n_results, inputs, n_inputs, attributes);
+    if (unlikely(status != CTRT_OK)) {
+        for (int i = 0; i < n_results; i++) {
+            tensor_release(results[i]);
+            results[i] = NULL;
+        }
+        return ctrt_context(status, "%s", op_table[op].name);
+    }
+    tensor_move(out, results[0]);
+    return CTRT_OK;
+}

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/index.c: fronts of ops that take indices, and of triangles.
+ *
+ * Kernels see [outer, size, inner] around the indexed dimension. An index of any shape stands for its flattened form, whose
+ * shape takes the dimension's place in the result; so an embedding is an index_select. */
+#include "ops/backward.h"
+#include "ops/front.h"
+
+/* Sizes before, at and after `dim`. A 0-dim tensor counts as one element. */
+static void split_shape(int64_t split[3], const ctrt_view *x, int dim)
+{
+    split[0] = shape_numel(x->shape, dim);
+    split[1] = x->ndim ? x->shape[dim] : 1;
+    split[2] = x->ndim ? shape_numel(x->shape + dim + 1, x->ndim - dim - 1) : 1;
+}
+
+static ctrt_view as_split(const ctrt_view *x, int64_t outer, int64_t size, int64_t inner)
+{
+    ctrt_view view = *x;
+    view.ndim = 3;
+    view.shape[0] = outer;
+    view.shape[1] = size;
+    view.shape[2] = inner;
+    shape_strides(view.strides, view.shape, 3);
+    view_refresh(&view);
+    return view;
+}
+
+static ctrt_view as_vector(const ctrt_view *x)
+{
+    ctrt_view view = *x;
+    view.ndim = 1;
+    view.shape[0] = x->numel;
+    view.strides[0] = 1;
+    view_refresh(&view);
+    return view;
+}
+
+/* Integers on the device of x. */
+static ctrt_status check_index(const char *who, const ctrt_tensor *x, const ctrt_tensor *index)
+{
+    const ctrt_dtype dtype = tensor_dtype(index);
+    if (dtype_floating(dtype) || dtype == CTRT_BOOL)
+        return ctrt_fail(CTRT_ERR_DTYPE, "%s: the index has dtype %s, expected an integer type", who, ctrt_dtype_name(dtype));
+    if (index->device != x->device)
+        return ctrt_fail(CTRT_ERR_DEVICE, "%s: x is on %s, the index on %s; move one with ctrt_to_device", who, x->device->name,
+                         index->device->name);
+    return CTRT_OK;
+}
+
+/* ---- whole slices -------------------------------------------------------------------------------------------------- */
+
+/* x at `index` along `dim`; the index's shape takes the place of the dimension. Recorded as index_select. */
+static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index, int64_t padding_idx)
+{
+    char text[SHAPE_TEXT_BYTES];
+    int64_t shape[2 * CTRT_MAX_DIMS], split[3];
+    int ndim = 0;
+    for (int d = 0; d < dim; d++)
+        shape[ndim++] = x->view.shape[d];
+    for (int d = 0; d < index->view.ndim; d++)
+        shape[ndim++] = index->view.shape[d];
+    for (int d = dim + 1; d < x->view.ndim; d++)
+        shape[ndim++] = x->view.shape[d];
+    if (ndim > CTRT_MAX_DIMS)
+        return ctrt_fail(CTRT_ERR_SHAPE, "index_select: the result would have %d dimensions, at most %d are possible (index of shape %s)",
+                         ndim, CTRT_MAX_DIMS, shape_text(text, index->view.shape, index->view.ndim));
+    CTRT_TRY(shape_check("index_select", ctrt_ints_of(shape, ndim), tensor_dtype(x)));
+    split_shape(split, &x->view, dim);
+
+    ctrt_tensor *source = NULL, *places = NULL, *y = NULL;
+    ctrt_status status = front_operand(&source, x, tensor_dtype(x), x->device, true);
+    if (status == CTRT_OK)
+        status = front_operand(&places, index, CTRT_I64, x->device, true);
+    if (status == CTRT_OK)
+        status = tensor_new(&y, shape, ndim, tensor_dtype(x), x->device);
+    if (status == CTRT_OK && y->view.numel > 0) {
+        ctrt_view from = as_split(&source->view, split[0], split[1], split[2]), at = as_vector(&places->view);
+        ctrt_view to = as_split(&y->view, split[0], at.numel, split[2]);
+        const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
+        status = kernel_call(OP_index_select, tensor_dtype(x), x->device, in, 2, &outputs, 1, NULL);
+    }
+    const union op_attributes graph = { .index = { .size = split[1], .padding_idx = padding_idx, .dim = dim } };
+    ctrt_tensor *const inputs[2] = { x, places };
+    status = front_finish(status, out, OP_index_select, &y, 1, inputs, 2, &graph);
+    tensor_release(source);
+    tensor_release(places);
+    return status;
+}
+
+ctrt_status ctrt_index_select(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index)
+{
+    FRONT_CHECK("index_select", out);
+    FRONT_CHECK("index_select", x);
+    FRONT_CHECK("index_select", index);
+    CTRT_TRY(check_index("index_select", x, index));
+    CTRT_TRY(shape_dim(&dim, "index_select", dim, x->view.ndim));
+    if (index->view.ndim > 1)
+        return ctrt_fail(CTRT_ERR_SHAPE, "index_select: the index has %d dimensions, expected one", index->view.ndim);
+    if (index->view.ndim == 1 && x->view.ndim > 0)
+        return select_slices(out, x, dim, index, -1);
+    /* A 0-dim index picks one slice and keeps the dimension; a 0-dim x counts as one element. */
+    ctrt_tensor *list = NULL, *vector = NULL;
+    ctrt_status status = ctrt_reshape(&list, index, CTRT_SHAPE(index->view.numel));
+    if (status == CTRT_OK)
+        status = ctrt_reshape(&vector, x, x->view.ndim ? ctrt_ints_of(x->view.shape, x->view.ndim) : CTRT_SHAPE(1));
+    if (status == CTRT_OK)
+        status = select_slices(out, vector, dim, list, -1);
+    if (status == CTRT_OK && x->view.ndim == 0)
+        status = ctrt_reshape(out, *out, CTRT_SCALAR_SHAPE);
+    tensor_release(list);
+    tensor_release(vector);
+    return status;
+}
+
+ctrt_status ctrt_embedding(ctrt_tensor **out, ctrt_tensor *weight, ctrt_tensor *indices, int64_t padding_idx)
+{
+    FRONT_CHECK("embedding", out);
+    FRONT_CHECK("embedding", weight);
+    FRONT_CHECK("embedding", indices);
+    char text[SHAPE_TEXT_BYTES];
+    CTRT_TRY(check_index("embedding", weight, indices));
+    if (weight->view.ndim != 2)
+        return ctrt_fail(CTRT_ERR_SHAPE, "embedding: weight has shape %s, expected [count, dim]",
+                         shape_text(text, weight->view.shape, weight->view.ndim));
+    if (padding_idx < -1 || padding_idx >= weight->view.shape[0])
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "embedding: padding_idx %lld is not a row of weight %s (-1 is none)",
+                         (long long)padding_idx, shape_text(text, weight->view.shape, 2));
+    return ctrt_context(select_slices(out, weight, 0, indices, padding_idx), "embedding");
+}
+
+ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size, int64_t padding_idx)
+{
+    int64_t shape[CTRT_MAX_DIMS];
+    const int index_ndim = index->view.ndim, ndim = dy->view.ndim - index_ndim + 1;
+    const int64_t outer = shape_numel(dy->view.shape, dim);
+    const int64_t inner = shape_numel(dy->view.shape + dim + index_ndim, dy->view.ndim - dim - index_ndim);
+    for (int d = 0; d < dim; d++)
+        shape[d] = dy->view.shape[d];
+    shape[dim] = size;
+    for (int d = dim + 1; d < ndim; d++)
+        shape[d] = dy->view.shape[d + index_ndim - 1];
+
+    ctrt_tensor *source = NULL, *places = NULL, *dx = NULL;
+    ctrt_status status = front_operand(&source, dy, tensor_dtype(dy), dy->device, true);
+    if (status == CTRT_OK)
+        status = front_operand(&places, index, CTRT_I64, dy->device, true);
+    if (status == CTRT_OK)
+        status = tensor_new(&dx, shape, ndim, tensor_dtype(dy), dy->device);
+    if (status == CTRT_OK && dx->view.numel > 0 && dy->view.numel == 0) {
+        status = kernel_fill(&dx->view, dx->device, ctrt_int(0));
+    } else if (status == CTRT_OK && dx->view.numel > 0) {
+        ctrt_view at = as_vector(&places->view), from = as_split(&source->view, outer, at.numel, inner);
+        ctrt_view to = as_split(&dx->view, outer, size, inner);
+        const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
+        const ctrt_index_attributes attributes = { sizeof attributes, padding_idx };
+        status = kernel_call(OP_index_add, tensor_dtype(dy), dy->device, in, 2, &outputs, 1, &attributes);
+    }
+    const union op_attributes graph = { .index = { .size = size, .padding_idx = padding_idx, .dim = dim } };
+    ctrt_tensor *const inputs[2] = { dy, places };
+    status = front_finish(status, out, OP_index_add, &dx, 1, inputs, 2, &graph);
+    tensor_release(source);
+    tensor_release(places);
+    return status;
+}
+
+/* ---- single elements --------------------------------------------------------------------------------------------------- */
+
+/* The kernel wants all other sizes of x equal to the index's; PyTorch lets the index be smaller. */
+static ctrt_status narrow_to(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index, int dim)
+{
+    ctrt_tensor_assign(out, x);
+    for (int d = 0; d < x->view.ndim; d++)
+        if (d != dim && x->view.shape[d] != index->view.shape[d])
+            CTRT_TRY(ctrt_narrow(out, *out, d, 0, index->view.shape[d]));
+    return CTRT_OK;
+}
+
+static ctrt_status check_gather(const ctrt_tensor *x, const ctrt_tensor *index, int dim)
+{
+    char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
+    bool fits = x->view.ndim == index->view.ndim;
+    for (int d = 0; fits && d < x->view.ndim; d++)
+        fits = d == dim || index->view.shape[d] <= x->view.shape[d];
+    if (fits)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_SHAPE, "gather: an index of shape %s does not fit x of shape %s along dimension %d",
+                     shape_text(a, index->view.shape, index->view.ndim), shape_text(b, x->view.shape, x->view.ndim), dim);
+}
+
+ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index)
+{
+    FRONT_CHECK("gather", out);
+    FRONT_CHECK("gather", x);
+    FRONT_CHECK("gather", index);
+    CTRT_TRY(check_index("gather", x, index));
+    CTRT_TRY(shape_dim(&dim, "gather", dim, x->view.ndim));
+    CTRT_TRY(check_gather(x, index, dim));
+
+    ctrt_tensor *part = NULL, *source = NULL, *places = NULL, *y = NULL;
+    ctrt_status status = narrow_to(&part, x, index, dim);
+    if (status == CTRT_OK)
+        status = front_operand(&source, part, tensor_dtype(x), x->device, true);
+    if (status == CTRT_OK)
+        status = front_operand(&places, index, CTRT_I64, x->device, true);
+    if (status == CTRT_OK)
+        status = tensor_new(&y, index->view.shape, index->view.ndim, tensor_dtype(x), x->device);
+    if (status == CTRT_OK && y->view.numel > 0) {
+        int64_t from_split[3], at_split[3];
+        split_shape(from_split, &source->view, dim);
+        split_shape(at_split, &places->view, dim);
+        ctrt_view from = as_split(&source->view, from_split[0], from_split[1], from_split[2]);
+        ctrt_view at = as_split(&places->view, at_split[0], at_split[1], at_split[2]);
+        ctrt_view to = as_split(&y->view, at_split[0], at_split[1], at_split[2]);
+        const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
+        status = kernel_call(OP_gather, tensor_dtype(x), x->device, in, 2, &outputs, 1, NULL);
+    }
+    const union op_attributes graph = { .index = { .size = x->view.ndim ? x->view.shape[dim] : 1, .padding_idx = -1, .dim = dim } };
+    ctrt_tensor *const inputs[2] = { part, places };
+    status = front_finish(status, out, OP_gather, &y, 1, inputs, 2, &graph);
+    tensor_release(part);
+    tensor_release(source);
+    tensor_release(places);
+    return status;
+}
+
+ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size)
+{
+    int64_t shape[CTRT_MAX_DIMS];
+    memcpy(shape, dy->view.shape, (size_t)dy->view.ndim * sizeof *shape);
+    if (dy->view.ndim > 0)
+        shape[dim] = size;
+    ctrt_tensor *source = NULL, *places = NULL, *dx = NULL;
+    ctrt_status status = front_operand(&source, dy, tensor_dtype(dy), dy->device, true);
+    if (status == CTRT_OK)
+        status = front_operand(&places, index, CTRT_I64, dy->device, true);
+    if (status == CTRT_OK)
+        status = tensor_new(&dx, shape, dy->view.ndim, tensor_dtype(dy), dy->device);
+    if (status == CTRT_OK && dx->view.numel > 0 && dy->view.numel == 0) {
+        status = kernel_fill(&dx->view, dx->device, ctrt_int(0));
+    } else if (status == CTRT_OK && dx->view.numel > 0) {
+        int64_t split[3];
+        split_shape(split, &source->view, dim);
+        ctrt_view from = as_split(&source->view, split[0], split[1], split[2]);
+        ctrt_view at = as_split(&places->view, split[0], split[1], split[2]);
+        ctrt_view to = as_split(&dx->view, split[0], size, split[2]);
+        const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
+        status = kernel_call(OP_scatter_add, tensor_dtype(dy), dy->device, in, 2, &outputs, 1, NULL);
+    }
+    const union op_attributes graph = { .index = { .size = size, .padding_idx = -1, .dim = dim } };
+    ctrt_tensor *const inputs[2] = { dy, places };
+    status = front_finish(status, out, OP_scatter_add, &dx, 1, inputs, 2, &graph);
+    tensor_release(source);
+    tensor_release(places);
+    return status;
+}
+
+/* ---- triangles ------------------------------------------------------------------------------------------------------------ */
+
+static ctrt_status triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64_t diagonal)
+{
+    const char *who = op_table[op].name;
+    FRONT_CHECK(who, out);
+    FRONT_CHECK(who, x);
+    char text[SHAPE_TEXT_BYTES];
+    const int ndim = x->view.ndim;
+    if (ndim < 2)
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: x has shape %s, expected at least two dimensions", who, shape_text(text, x->view.shape, ndim));
+    ctrt_tensor *source = NULL, *y = NULL;
+    ctrt_status status = front_operand(&source, x, tensor_dtype(x), x->device, true);
+    if (status == CTRT_OK)
+        status = tensor_new(&y, x->view.shape, ndim, tensor_dtype(x), x->device);
+    if (status == CTRT_OK && y->view.numel > 0) {
+        const int64_t m = x->view.shape[ndim - 2], n = x->view.shape[ndim - 1], batch = shape_numel(x->view.shape, ndim - 2);
+        ctrt_view from = as_split(&source->view, batch, m, n), to = as_split(&y->view, batch, m, n);
+        const ctrt_view *in = &from, *outputs = &to;
+        const ctrt_index_attributes attributes = { sizeof attributes, diagonal };
+        status = kernel_call(op, tensor_dtype(x), x->device, &in, 1, &outputs, 1, &attributes);
+    }
+    tensor_release(source);
+    const union op_attributes graph = { .triangle = { diagonal } };
+    return front_finish(status, out, op, &y, 1, &x, 1, &graph);
+}
+
+ctrt_status ctrt_tril(ctrt_tensor **out, ctrt_tensor *x, int64_t diagonal)
+{
+    return triangle(out, OP_tril, x, diagonal);
+}
+
+ctrt_status ctrt_triu(ctrt_tensor **out, ctrt_tensor *x, int64_t diagonal)
+{
+    return triangle(out, OP_triu, x, diagonal);
+}

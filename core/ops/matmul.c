@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/matmul.c: fronts of matrix products.
+ *
+ * Kernels see a batch of matrices [B,M,K] x [B,K,N] with any strides as long as one of the last two is 1; so transposed operands
+ * are not copied, and a broadcast batch has stride 0. */
+#include "ops/front.h"
+
+/* One of the last two strides is 1 and the other spans a row: what a matrix library takes as it is. */
+static bool is_matrix(const ctrt_view *view)
+{
+    const int d = view->ndim;
+    const int64_t rows = view->shape[d - 2], columns = view->shape[d - 1], row = view->strides[d - 2], column = view->strides[d - 1];
+    return (column == 1 && (row >= MAX(columns, 1) || rows == 1)) || (row == 1 && (column >= MAX(rows, 1) || columns == 1));
+}
+
+/* Folds the leading dimensions of `view` into one; false when strides do not allow it. */
+static bool fold_batch(ctrt_view *view)
+{
+    const int leading = view->ndim - 2;
+    int64_t size = 1, stride = 0;
+    for (int d = leading - 1; d >= 0; d--) {
+        if (view->shape[d] == 1)
+            continue;
+        if (size == 1)
+            stride = view->strides[d];
+        else if (view->strides[d] != stride * size)
+            return false;
+        size *= view->shape[d];
+    }
+    view->shape[0] = size;
+    view->shape[1] = view->shape[leading];
+    view->shape[2] = view->shape[leading + 1];
+    int64_t row = view->strides[leading], column = view->strides[leading + 1];
+    view->strides[0] = stride;
+    view->strides[1] = row;
+    view->strides[2] = column;
+    /* A size of 1 has no stride to speak of; give it one that looks like a matrix. */
+    if (view->shape[1] == 1 && column == 1)
+        view->strides[1] = MAX(view->shape[2], 1);
+    if (view->shape[2] == 1 && row == 1)
+        view->strides[2] = MAX(view->shape[1], 1);
+    view->ndim = 3;
+    view_refresh(view);
+    return true;
+}
+
+/* An operand as the kernel wants it: cast, expanded over the batch, folded to three dimensions; copied only where it must be. */
+static ctrt_status matrix_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
+                                  const ctrt_view *as_matrix, const int64_t *batch, int batch_ndim)
+{
+    int64_t shape[CTRT_MAX_DIMS];
+    memcpy(shape, batch, (size_t)batch_ndim * sizeof *shape);
+    shape[batch_ndim] = as_matrix->shape[as_matrix->ndim - 2];
+    shape[batch_ndim + 1] = as_matrix->shape[as_matrix->ndim - 1];
+
+    *keep = NULL;
+    if (tensor_dtype(x) == dtype && is_matrix(as_matrix)) {
+        view_expand(out, as_matrix, shape, batch_ndim + 2);
+        if (fold_batch(out))
+            return CTRT_OK;
+    }
+    /* Contiguous; expanded too when the batch could not be folded otherwise. */
+    CTRT_TRY(tensor_new(keep, as_matrix->shape, as_matrix->ndim, dtype, device));
+    CTRT_TRY(kernel_copy(&(*keep)->view, device, as_matrix, x->device));
+    view_expand(out, &(*keep)->view, shape, batch_ndim + 2);
+    if (fold_batch(out))
+        return CTRT_OK;
+    ctrt_tensor *whole = NULL;
+    CTRT_TRY(tensor_new(&whole, shape, batch_ndim + 2, dtype, device));
+    ctrt_view expanded;
+    view_expand(&expanded, &(*keep)->view, shape, batch_ndim + 2);
+    ctrt_status status = kernel_copy(&whole->view, device, &expanded, device);
+    tensor_move(keep, whole);
+    *out = whole->view;
+    fold_batch(out);
+    return status;
+}
+
+/* The operand's view with a dimension of 1 put in where it is a vector: a row on the left, a column on the right. */
+static void promote_vector(ctrt_view *out, const ctrt_view *view, bool left)
+{
+    *out = *view;
+    if (view->ndim != 1)
+        return;
+    out->ndim = 2;
+    out->shape[left ? 1 : 0] = view->shape[0];
+    out->strides[left ? 1 : 0] = view->strides[0];
+    out->shape[left ? 0 : 1] = 1;
+    out->strides[left ? 0 : 1] = left ? MAX(view->shape[0], 1) * view->strides[0] : 1;
+    view_refresh(out);
+}
+
+static ctrt_status check_matmul(ctrt_tensor *a, ctrt_tensor *b)
+{
+    char x[SHAPE_TEXT_BYTES], y[SHAPE_TEXT_BYTES];
+    if (a->view.ndim == 0 || b->view.ndim == 0)
+        return ctrt_fail(CTRT_ERR_SHAPE, "matmul: operands need at least one dimension: shapes %s and %s",
+                         shape_text(x, a->view.shape, a->view.ndim), shape_text(y, b->view.shape, b->view.ndim));
+    if (tensor_dtype(a) != tensor_dtype(b))
+        return ctrt_fail(CTRT_ERR_DTYPE, "matmul: operands have dtypes %s and %s; cast one with ctrt_to_dtype",
+                         ctrt_dtype_name(tensor_dtype(a)), ctrt_dtype_name(tensor_dtype(b)));
+    if (tensor_dtype(a) == CTRT_BOOL)
+        return ctrt_fail(CTRT_ERR_DTYPE, "matmul: not defined for bool; cast with ctrt_to_dtype");
+    if (a->device != b->device)
+        return ctrt_fail(CTRT_ERR_DEVICE, "matmul: operand 1 is on %s, operand 2 on %s; move one with ctrt_to_device", a->device->name,
+                         b->device->name);
+    const int64_t inner_a = a->view.shape[a->view.ndim - 1];
+    const int64_t inner_b = b->view.shape[MAX(b->view.ndim - 2, 0)];
+    if (inner_a != inner_b)
+        return ctrt_fail(CTRT_ERR_SHAPE, "matmul: inner sizes differ: %s times %s (%lld and %lld)",
+                         shape_text(x, a->view.shape, a->view.ndim), shape_text(y, b->view.shape, b->view.ndim), (long long)inner_a,
+                         (long long)inner_b);
+    return CTRT_OK;
+}
+
+/* [.., M, K] x [K, N] is one product of (..M) rows when the left operand lies that way. */
+static bool rows_fold(const ctrt_view *a)
+{
+    for (int d = a->ndim - 2; d > 0; d--)
+        if (a->shape[d - 1] != 1 && a->strides[d - 1] != a->strides[d] * a->shape[d])
+            return false;
+    return a->strides[a->ndim - 1] == 1;
+}
+
+static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, const ctrt_view *left, const ctrt_view *right,
+                            const int64_t *batch, int batch_ndim)
+{
+    ctrt_tensor *keep_a = NULL, *keep_b = NULL;
+    ctrt_view va, vb, vy = y->view;
+    ctrt_device *device = y->device;
+    const ctrt_dtype dtype = tensor_dtype(y);
+    const int64_t m = left->shape[left->ndim - 2], k = left->shape[left->ndim - 1], n = right->shape[right->ndim - 1];
+    ctrt_status status;
+    if (k == 0)
+        return kernel_fill(&y->view, device, ctrt_int(0));
+
+    int64_t batches = shape_numel(batch, batch_ndim), rows = m;
+    if (right->ndim == 2 && left->ndim > 2 && rows_fold(left)) {
+        ctrt_view folded = *left;
+        folded.ndim = 2;
+        folded.shape[0] = rows = batches * m;
+        folded.strides[0] = left->strides[left->ndim - 2];
+        folded.shape[1] = k;
+        folded.strides[1] = 1;
+        batches = 1;
+        batch_ndim = 0;
+        status = matrix_operand(&va, &keep_a, a, dtype, device, &folded, batch, 0);
+    } else {
+        status = matrix_operand(&va, &keep_a, a, dtype, device, left, batch, batch_ndim);
+    }
+    if (status == CTRT_OK)
+        status = matrix_operand(&vb, &keep_b, b, dtype, device, right, batch, batch_ndim);
+    if (status == CTRT_OK) {
+        const int64_t shape[3] = { batches, rows, n };
+        vy.ndim = 3;
+        memcpy(vy.shape, shape, sizeof shape);
+        shape_strides(vy.strides, shape, 3);
+        view_refresh(&vy);
+        const ctrt_view *in[2] = { &va, &vb }, *result = &vy;
+        status = kernel_call(OP_matmul, dtype, device, in, 2, &result, 1, NULL);
+    }
+    tensor_release(keep_a);
+    tensor_release(keep_b);
+    return status;
+}
+
+ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
+{
+    FRONT_CHECK("matmul", out);
+    FRONT_CHECK("matmul", a);
+    FRONT_CHECK("matmul", b);
+    CTRT_TRY(check_matmul(a, b));
+    ctrt_view left, right;
+    promote_vector(&left, &a->view, true);
+    promote_vector(&right, &b->view, false);
+
+    int64_t batch[CTRT_MAX_DIMS], shape[CTRT_MAX_DIMS + 2];
+    int batch_ndim, ndim = 0;
+    CTRT_TRY(shape_broadcast(batch, &batch_ndim, "matmul (leading dimensions)", left.shape, left.ndim - 2, right.shape, right.ndim - 2));
+    for (; ndim < batch_ndim; ndim++)
+        shape[ndim] = batch[ndim];
+    if (a->view.ndim > 1)
+        shape[ndim++] = left.shape[left.ndim - 2];
+    if (b->view.ndim > 1)
+        shape[ndim++] = right.shape[right.ndim - 1];
+
+    ctrt_tensor *y = NULL;
+    ctrt_status status = tensor_new(&y, shape, ndim, tensor_dtype(a), a->device);
+    if (status == CTRT_OK && y->view.numel > 0)
+        status = multiply(y, a, b, &left, &right, batch, batch_ndim);
+    ctrt_tensor *const inputs[2] = { a, b };
+    return front_finish(status, out, OP_matmul, &y, 1, inputs, 2, NULL);
+}
+
+/* ---- linear --------------------------------------------------------------------------------------------------------- */
+
+static ctrt_status check_linear(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
+{
+    char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
+    ctrt_tensor *const tensors[3] = { x, weight, bias };
+    ctrt_device *device;
+    CTRT_TRY(front_floating("linear", "x", x));
+    for (int i = 1; i < 3; i++)
+        if (tensors[i] != NULL && tensor_dtype(tensors[i]) != tensor_dtype(x))
+            return ctrt_fail(CTRT_ERR_DTYPE, "linear: x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
+                             ctrt_dtype_name(tensor_dtype(x)), i == 1 ? "weight" : "bias", ctrt_dtype_name(tensor_dtype(tensors[i])));
+    CTRT_TRY(front_device(&device, "linear", tensors, 3));
+    if (x->view.ndim < 1 || weight->view.ndim != 2 || x->view.shape[x->view.ndim - 1] != weight->view.shape[1])
+        return ctrt_fail(CTRT_ERR_SHAPE, "linear: x of shape %s does not fit weight of shape %s, which must be [out, in]",
+                         shape_text(a, x->view.shape, x->view.ndim), shape_text(b, weight->view.shape, weight->view.ndim));
+    if (bias != NULL && (bias->view.ndim != 1 || bias->view.shape[0] != weight->view.shape[0]))
+        return ctrt_fail(CTRT_ERR_SHAPE, "linear: bias of shape %s does not fit weight of shape %s, which must be [out, in]",
+                         shape_text(a, bias->view.shape, bias->view.ndim), shape_text(b, weight->view.shape, weight->view.ndim));
+    return CTRT_OK;
+}
+
+/* x as rows [M, K]: a view where its strides allow, else a contiguous copy kept in *keep. */
+static ctrt_status rows_of(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor *x)
+{
+    *keep = NULL;
+    const ctrt_view *view = &x->view;
+    if (!(view->flags & CTRT_VIEW_CONTIGUOUS) && !(view->ndim == 2 && is_matrix(view))) {
+        CTRT_TRY(front_operand(keep, x, tensor_dtype(x), x->device, true));
+        view = &(*keep)->view;
+    }
+    *out = *view;
+    if (view->ndim == 2)
+        return CTRT_OK;
+    const int64_t k = view->shape[view->ndim - 1];
+    out->ndim = 2;
+    out->shape[0] = k ? view->numel / k : shape_numel(view->shape, view->ndim - 1);
+    out->shape[1] = k;
+    shape_strides(out->strides, out->shape, 2);
+    view_refresh(out);
+    return CTRT_OK;
+}
+
+static ctrt_status run_linear(ctrt_tensor *y, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
+{
+    ctrt_tensor *keep_x = NULL, *keep_w = NULL, *keep_b = NULL;
+    ctrt_view rows, result = y->view;
+    ctrt_device *device = y->device;
+    const ctrt_dtype dtype = tensor_dtype(x);
+    ctrt_status status = rows_of(&rows, &keep_x, x);
+    if (status == CTRT_OK)
+        status = front_operand(&keep_w, weight, dtype, device, !is_matrix(&weight->view));
+    if (status == CTRT_OK && bias != NULL)
+        status = front_operand(&keep_b, bias, dtype, device, true);
+    if (status == CTRT_OK) {
+        result.ndim = 2;
+        result.shape[0] = rows.shape[0];
+        result.shape[1] = weight->view.shape[0];
+        shape_strides(result.strides, result.shape, 2);
+        view_refresh(&result);
+        const ctrt_view *in[3] = { &rows, &keep_w->view, bias ? &keep_b->view : NULL }, *outputs = &result;
+        status = kernel_call(OP_linear, dtype, device, in, 3, &outputs, 1, NULL);
+    }
+    tensor_release(keep_x);
+    tensor_release(keep_w);
+    tensor_release(keep_b);
+    return status;
+}
+
+ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
+{
+    FRONT_CHECK("linear", out);
+    FRONT_CHECK("linear", x);
+    FRONT_CHECK("linear", weight);
+    CTRT_TRY(check_linear(x, weight, bias));
+    int64_t shape[CTRT_MAX_DIMS];
+    memcpy(shape, x->view.shape, (size_t)x->view.ndim * sizeof *shape);
+    shape[x->view.ndim - 1] = weight->view.shape[0];
+
+    ctrt_tensor *y = NULL;
+    ctrt_status status = tensor_new(&y, shape, x->view.ndim, tensor_dtype(x), x->device);
+    if (status == CTRT_OK && y->view.numel > 0)
+        status = run_linear(y, x, weight, bias);
+    ctrt_tensor *const inputs[3] = { x, weight, bias };
+    return front_finish(status, out, OP_linear, &y, 1, inputs, 3, NULL);
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/pool.c: front of max pooling. */
+#include "ops/backward.h"
+#include "ops/front.h"
+
+static ctrt_status read_options(ctrt_pool_attributes *out, const ctrt_pool2d_options *options)
+{
+    *out = (ctrt_pool_attributes){ .size = sizeof *out };
+    for (int i = 0; i < 2; i++) {
+        if (options->kernel[i] < 1 || options->stride[i] < 0 || options->padding[i] < 0 || options->dilation[i] < 0)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "max_pool2d: the kernel must be at least 1, stride, padding and dilation not negative");
+        out->kernel[i] = options->kernel[i];
+        out->stride[i] = options->stride[i] ? options->stride[i] : options->kernel[i];
+        out->padding[i] = options->padding[i];
+        out->dilation[i] = options->dilation[i] ? options->dilation[i] : 1;
+        if (out->padding[i] > out->kernel[i] / 2)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "max_pool2d: padding %lld is more than half of the kernel %lld",
+                             (long long)out->padding[i], (long long)out->kernel[i]);
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status pool_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_pool_attributes *a)
+{
+    char text[SHAPE_TEXT_BYTES];
+    if (x->view.ndim != 4)
+        return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x has shape %s, expected [N, C, H, W]",
+                         shape_text(text, x->view.shape, x->view.ndim));
+    shape[0] = x->view.shape[0];
+    shape[1] = x->view.shape[1];
+    for (int i = 0; i < 2; i++) {
+        int64_t reach, room;
+        bool overflow = __builtin_mul_overflow(a->dilation[i], a->kernel[i] - 1, &reach)
+                        || __builtin_add_overflow(x->view.shape[2 + i], 2 * a->padding[i], &room)
+                        || __builtin_sub_overflow(room, reach + 1, &room);
+        if (overflow || room < 0)
+            return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: the window is larger than x of shape %s", shape_text(text, x->view.shape, 4));
+        shape[2 + i] = room / a->stride[i] + 1;
+    }
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tensor *x, const ctrt_pool2d_options *options)
+{
+    FRONT_CHECK("max_pool2d", out);
+    FRONT_CHECK("max_pool2d", x);
+    FRONT_CHECK("max_pool2d", options);
+    if (tensor_dtype(x) == CTRT_BOOL)
+        return ctrt_fail(CTRT_ERR_DTYPE, "max_pool2d: not defined for bool");
+    union op_attributes graph = { 0 };
+    int64_t shape[4];
+    CTRT_TRY(read_options(&graph.pool, options));
+    CTRT_TRY(pool_shape(shape, x, &graph.pool));
+
+    const bool channels_last = (x->view.flags & CTRT_VIEW_CHANNELS_LAST) && !(x->view.flags & CTRT_VIEW_CONTIGUOUS);
+    const ctrt_memory_format format = channels_last ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT;
+    ctrt_tensor *results[2] = { NULL, NULL };
+    ctrt_status status = tensor_new_format(&results[0], shape, 4, tensor_dtype(x), x->device, format);
+    if (status == CTRT_OK)
+        status = tensor_new_format(&results[1], shape, 4, CTRT_I64, x->device, format);
+    if (status == CTRT_OK && results[0]->view.numel > 0) {
+        const ctrt_view *in = &x->view, *outputs[2] = { &results[0]->view, &results[1]->view };
+        status = kernel_call(OP_max_pool2d, tensor_dtype(x), x->device, &in, 1, outputs, 2, &graph.pool);
+    }
+    CTRT_TRY(front_finish(status, out, OP_max_pool2d, results, 2, &x, 1, &graph));
+    if (indices != NULL)
+        tensor_move(indices, results[1]);
+    else
+        tensor_release(results[1]);
+    return CTRT_OK;
+}
+
+ctrt_status op_max_pool2d_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *indices, const ctrt_pool_attributes *attributes,
+                                   const int64_t *shape)
+{
+    const bool channels_last = (indices->view.flags & CTRT_VIEW_CHANNELS_LAST) && !(indices->view.flags & CTRT_VIEW_CONTIGUOUS);
+    ctrt_tensor *dx = NULL;
+    ctrt_status status = tensor_new_format(&dx, shape, 4, tensor_dtype(dy), dy->device,
+                                           channels_last ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT);
+    if (status == CTRT_OK && dx->view.numel > 0) {
+        const ctrt_view *in[2] = { &dy->view, &indices->view }, *outputs = &dx->view;
+        status = dy->view.numel == 0 ? kernel_fill(&dx->view, dx->device, ctrt_int(0))
+                                     : kernel_call(OP_max_pool2d_backward, tensor_dtype(dy), dy->device, in, 2, &outputs, 1, attributes);
+    }
+    return front_finish(status, out, OP_max_pool2d_backward, &dx, 1, NULL, 0, NULL);
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/random.c: generators, and fronts of random ops.
+ *
+ * A generator is a seed and a count of Philox blocks used so far. Kernels get both, so the numbers depend on nothing else: not on
+ * threads, not on the backend. */
+#include <pthread.h>
+#include <sys/random.h>
+
+#include "ops/front.h"
+#include "ops/inplace.h"
+
+static pthread_mutex_t seed_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint64_t process_seed;           /* what devices that were never used start with */
+static bool process_seeded;
+
+/* Without ctrt_manual_seed each process draws its own seed, as PyTorch does. */
+static uint64_t initial_seed(void)
+{
+    pthread_mutex_lock(&seed_lock);
+    if (!process_seeded) {
+        if (getrandom(&process_seed, sizeof process_seed, 0) != (ssize_t)sizeof process_seed)
+            process_seed = 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)&process_seed;
+        process_seed >>= 11;            /* exact as a double, for logs and files */
+        process_seeded = true;
+    }
+    uint64_t seed = process_seed;
+    pthread_mutex_unlock(&seed_lock);
+    return seed;
+}
+
+static void generator_ready(ctrt_device *device)        /* with the generator's lock held */
+{
+    if (device->seeded)
+        return;
+    device->seed = initial_seed();
+    device->seed_offset = 0;
+    device->seeded = true;
+}
+
+static void reseed(ctrt_device *device, void *seed)
+{
+    pthread_mutex_lock(&device->generator_lock);
+    device->seed = *(const uint64_t *)seed;
+    device->seed_offset = 0;
+    device->seeded = true;
+    pthread_mutex_unlock(&device->generator_lock);
+}
+
+void ctrt_manual_seed(uint64_t seed)
+{
+    pthread_mutex_lock(&seed_lock);
+    process_seed = seed;
+    process_seeded = true;
+    pthread_mutex_unlock(&seed_lock);
+    device_for_each(reseed, &seed);
+}
+
+ctrt_status ctrt_generator_get(ctrt_device *device, uint64_t *seed, uint64_t *offset)
+{
+    CTRT_TRY(device_or_default(&device, device));
+    pthread_mutex_lock(&device->generator_lock);
+    generator_ready(device);
+    if (seed != NULL)
+        *seed = device->seed;
+    if (offset != NULL)
+        *offset = device->seed_offset;
+    pthread_mutex_unlock(&device->generator_lock);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_generator_set(ctrt_device *device, uint64_t seed, uint64_t offset)
+{
+    CTRT_TRY(device_or_default(&device, device));
+    pthread_mutex_lock(&device->generator_lock);
+    device->seed = seed;
+    device->seed_offset = offset;
+    device->seeded = true;
+    pthread_mutex_unlock(&device->generator_lock);
+    return CTRT_OK;
+}
+
+/* Takes `blocks` from the device's generator. */
+static void draw(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks)
+{
+    pthread_mutex_lock(&device->generator_lock);
+    generator_ready(device);
+    attributes->seed = device->seed;
+    attributes->offset = device->seed_offset;
+    device->seed_offset += blocks;
+    pthread_mutex_unlock(&device->generator_lock);
+}
+
+/* Blocks that a kernel uses: four f32 or two f64 or i64 numbers each (see plugin.h). */
+static uint64_t blocks_for(enum op op, int64_t numel, ctrt_dtype dtype)
+{
+    const uint64_t per_block = op == OP_randint || (dtype == CTRT_F64 && (op == OP_uniform || op == OP_normal)) ? 2 : 4;
+    return ((uint64_t)numel + per_block - 1) / per_block;
+}
+
+/* Fills a tensor that nobody else knows, or in place. */
+static ctrt_status fill_random(enum op op, ctrt_tensor *y, ctrt_random_attributes *attributes)
+{
+    if (y->view.numel == 0)
+        return CTRT_OK;
+    attributes->size = sizeof *attributes;
+    draw(attributes, y->device, blocks_for(op, y->view.numel, tensor_dtype(y)));
+    const ctrt_view *outputs = &y->view;
+    return kernel_call(op, tensor_dtype(y), y->device, NULL, 0, &outputs, 1, attributes);
+}
+
+static ctrt_status new_random(ctrt_tensor **out, const char *who, enum op op, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device,
+                              ctrt_random_attributes *attributes)
+{
+    FRONT_CHECK(who, out);
+    CTRT_TRY(device_or_default(&device, device));
+    CTRT_TRY(dtype_resolve(&dtype, who, dtype));
+    if ((op == OP_uniform || op == OP_normal) && !dtype_floating(dtype))
+        return ctrt_fail(CTRT_ERR_DTYPE, "%s: dtype %s, expected a floating type", who, ctrt_dtype_name(dtype));
+    CTRT_TRY(shape_check(who, shape, dtype));
+    ctrt_tensor *y = NULL;
+    CTRT_TRY(tensor_new(&y, shape.values, shape.count, dtype, device));
+    return front_finish(fill_random(op, y, attributes), out, op, &y, 1, NULL, 0, NULL);
+}
+
+ctrt_status ctrt_rand(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_random_attributes attributes = { .a = 0, .b = 1 };
+    return new_random(out, "rand", OP_uniform, shape, dtype, device, &attributes);
+}
+
+ctrt_status ctrt_randn(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_random_attributes attributes = { .a = 0, .b = 1 };
+    return new_random(out, "randn", OP_normal, shape, dtype, device, &attributes);
+}
+
+ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    if (low >= high)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randint: low %lld must be below high %lld", (long long)low, (long long)high);
+    if ((uint64_t)high - (uint64_t)low > INT64_MAX)
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "randint: the range %lld to %lld is too wide", (long long)low, (long long)high);
+    ctrt_random_attributes attributes = { .lo = low, .hi = high };
+    return new_random(out, "randint", OP_randint, shape, dtype == CTRT_DTYPE_DEFAULT ? CTRT_I64 : dtype, device, &attributes);
+}
+
+static ctrt_status check_probability(const char *who, double p)
+{
+    if (p >= 0 && p <= 1)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: p is %g, which is not a probability", who, p);
+}
+
+ctrt_status ctrt_bernoulli(ctrt_tensor **out, ctrt_ints shape, double p, ctrt_dtype dtype, ctrt_device *device)
+{
+    CTRT_TRY(check_probability("bernoulli", p));
+    ctrt_random_attributes attributes = { .a = p };
+    return new_random(out, "bernoulli", OP_bernoulli, shape, dtype, device, &attributes);
+}
+
+/* Fisher and Yates on the host, from one draw of random 64-bit numbers, so that every device gets the same order. */
+ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
+{
+    FRONT_CHECK("randperm", out);
+    if (n < 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randperm: n is %lld", (long long)n);
+    CTRT_TRY(device_or_default(&device, device));
+    ctrt_device *cpu;
+    CTRT_TRY(device_cpu(&cpu));
+    ctrt_tensor *keys = NULL, *order = NULL;
+    ctrt_random_attributes attributes = { .size = sizeof attributes, .lo = 0, .hi = INT64_MAX };
+    CTRT_TRY(shape_check("randperm", CTRT_SHAPE(n), CTRT_I64));
+    ctrt_status status = tensor_new(&keys, &n, 1, CTRT_I64, cpu);
+    if (status == CTRT_OK)
+        status = tensor_new(&order, &n, 1, CTRT_I64, cpu);
+    if (status == CTRT_OK && n > 0) {
+        draw(&attributes, device, blocks_for(OP_randint, n, CTRT_I64));
+        const ctrt_view *outputs = &keys->view;
+        status = kernel_call(OP_randint, CTRT_I64, cpu, NULL, 0, &outputs, 1, &attributes);
+    }
+    if (status == CTRT_OK) {
+        const int64_t *key = keys->view.data;
+        int64_t *value = order->view.data;
+        for (int64_t i = 0; i < n; i++)
+            value[i] = i;
+        for (int64_t i = n - 1; i > 0; i--) {
+            const int64_t j = key[i] % (i + 1), swap = value[i];
+            value[i] = value[j];
+            value[j] = swap;
+        }
+        status = ctrt_to_device(out, order, device);
+    }
+    tensor_release(keys);
+    tensor_release(order);
+    return ctrt_context(status, "randperm");
+}
+
+static ctrt_status random_inplace(const char *who, enum op op, ctrt_tensor *self, double a, double b)
+{
+    FRONT_CHECK(who, self);
+    CTRT_TRY(front_floating(who, "self", self));
+    CTRT_TRY(inplace_check(who, self));
+    ctrt_random_attributes attributes = { .a = a, .b = b };
+    struct inplace_token token = { NULL };
+    const bool grad = front_needs_grad(&self, 1);
+    if (grad)
+        CTRT_TRY(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL));
+    ctrt_status status = fill_random(op, self, &attributes);
+    if (grad)
+        status = autograd_inplace_end(&token, self, status);
+    else
+        tensor_bump_version(self);
+    return ctrt_context(status, "%s", who);
+}
+
+ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
+{
+    if (!(low <= high))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "uniform_: low %g is above high %g", low, high);
+    return random_inplace("uniform_", OP_uniform, self, low, high);
+}
+
+ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std)
+{
+    if (!(std >= 0))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "normal_: the standard deviation is %g", std);
+    return random_inplace("normal_", OP_normal, self, mean, std);
+}
+
+/* ---- dropout ----------------------------------------------------------------------------------------------------------- */
+
+ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool training)
+{
+    FRONT_CHECK("dropout", out);
+    FRONT_CHECK("dropout", x);
+    CTRT_TRY(front_floating("dropout", "x", x));
+    CTRT_TRY(check_probability("dropout", p));
+    if (!training || p == 0) {
+        ctrt_tensor_assign(out, x);
+        return CTRT_OK;
+    }
+    if (p == 1)
+        return ctrt_mul_scalar(out, x, ctrt_float(0));
+    ctrt_tensor *results[2] = { NULL, NULL }, *source = NULL;
+    ctrt_status status = front_operand(&source, x, tensor_dtype(x), x->device, true);
+    if (status == CTRT_OK)
+        status = tensor_new(&results[0], x->view.shape, x->view.ndim, tensor_dtype(x), x->device);
+    if (status == CTRT_OK)
+        status = tensor_new(&results[1], x->view.shape, x->view.ndim, CTRT_BOOL, x->device);
+    if (status == CTRT_OK && x->view.numel > 0) {
+        ctrt_random_attributes attributes = { .size = sizeof attributes, .a = p };
+        draw(&attributes, x->device, blocks_for(OP_dropout, x->view.numel, CTRT_F32));
+        const ctrt_view *in = &source->view, *outputs[2] = { &results[0]->view, &results[1]->view };
+        status = kernel_call(OP_dropout, tensor_dtype(x), x->device, &in, 1, outputs, 2, &attributes);
+    }
+    tensor_release(source);
+    const union op_attributes graph = { .dropout = { p } };
+    status = front_finish(status, out, OP_dropout, results, 2, &x, 1, &graph);
+    tensor_release(results[1]);
+    return status;
+}

@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/reduce.c: fronts of reductions over any set of dimensions.
+ *
+ * Kernels get the input as it lies and an output view of the same rank whose reduced dimensions have size 1. Neighbouring dimensions
+ * with the same fate are merged first, so that common cases arrive as two or three dimensions. */
+#include "ops/front.h"
+
+/* Merges neighbouring dimensions of `in` that are both kept or both reduced and follow on in memory. The output is contiguous, so
+ * its kept dimensions merge whenever the input's do. */
+static void merge_dims(ctrt_view *in, ctrt_view *out, uint32_t *dims)
+{
+    int n = 0;
+    uint32_t merged = 0;
+    bool last_reduced = false;
+    for (int d = 0; d < in->ndim; d++) {
+        const bool reduced = *dims >> d & 1;
+        if (in->shape[d] == 1)
+            continue;
+        if (n > 0 && last_reduced == reduced && in->strides[n - 1] == in->strides[d] * in->shape[d]) {
+            in->shape[n - 1] *= in->shape[d];
+            in->strides[n - 1] = in->strides[d];
+            continue;
+        }
+        in->shape[n] = in->shape[d];
+        in->strides[n] = in->strides[d];
+        merged |= (uint32_t)reduced << n;
+        last_reduced = reduced;
+        n++;
+    }
+    in->ndim = out->ndim = (uint8_t)n;
+    int64_t stride = 1;
+    for (int d = n - 1; d >= 0; d--) {
+        const bool reduced = merged >> d & 1;
+        out->shape[d] = reduced ? 1 : in->shape[d];
+        out->strides[d] = reduced ? 0 : stride;
+        if (!reduced)
+            stride *= in->shape[d];
+    }
+    *dims = merged;
+    view_refresh(in);
+    view_refresh(out);
+}
+
+/* The result's shape: reduced dimensions gone, or 1. */
+static int reduced_shape(int64_t *shape, const ctrt_view *in, uint32_t dims, bool keepdim)
+{
+    int n = 0;
+    for (int d = 0; d < in->ndim; d++) {
+        if (!(dims >> d & 1))
+            shape[n++] = in->shape[d];
+        else if (keepdim)
+            shape[n++] = 1;
+    }
+    return n;
+}
+
+static ctrt_dtype result_dtype(enum op_promotion promotion, ctrt_dtype dtype)
+{
+    switch (promotion) {
+    case PROMOTION_SUM:     return dtype_floating(dtype) ? dtype : CTRT_I64;
+    case PROMOTION_TO_BOOL: return CTRT_BOOL;
+    case PROMOTION_TO_I64:  return CTRT_I64;
+    default:                return dtype;
+    }
+}
+
+/* Ops without a neutral element have no value over nothing. */
+static const bool needs_elements[OP_COUNT] = { [OP_amax] = true, [OP_amin] = true, [OP_argmax] = true, [OP_argmin] = true };
+
+static ctrt_status check_elements(enum op op, const ctrt_view *in, uint32_t dims)
+{
+    char text[SHAPE_TEXT_BYTES];
+    int64_t reduced = 1;
+    for (int d = 0; d < in->ndim; d++)
+        if (dims >> d & 1)
+            reduced *= in->shape[d];
+    if (!needs_elements[op] || reduced > 0)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_SHAPE, "%s: no elements to choose from: shape %s", op_table[op].name,
+                     shape_text(text, in->shape, in->ndim));
+}
+
+/* Over no elements: sums are 0, products 1, means NaN. */
+static ctrt_status fill_empty(enum op op, ctrt_tensor *y)
+{
+    if (op == OP_mean)
+        return kernel_fill(&y->view, y->device, ctrt_float(__builtin_nan("")));
+    return kernel_fill(&y->view, y->device, ctrt_int(op == OP_prod || op == OP_all));
+}
+
+static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, uint32_t dims, bool keepdim)
+{
+    const ctrt_dtype dtype = tensor_dtype(x);
+    int64_t shape[CTRT_MAX_DIMS];
+    int ndim = reduced_shape(shape, &x->view, dims, keepdim);
+    CTRT_TRY(check_elements(op, &x->view, dims));
+    ctrt_tensor *y = NULL;
+    ctrt_status status = tensor_new(&y, shape, ndim, result_dtype(op_table[op].promotion, dtype), x->device);
+    if (status == CTRT_OK && y->view.numel > 0) {
+        if (x->view.numel == 0) {
+            status = fill_empty(op, y);
+        } else {
+            ctrt_view in = x->view, result = y->view;
+            ctrt_reduce_attributes attributes = { sizeof attributes, dims };
+            merge_dims(&in, &result, &attributes.dims);
+            const ctrt_view *inputs = &in, *outputs = &result;
+            status = kernel_call(op, dtype, x->device, &inputs, 1, &outputs, 1, &attributes);
+        }
+    }
+    const union op_attributes graph = { .reduce = { dims, keepdim } };
+    return front_finish(status, out, op, &y, 1, &x, 1, &graph);
+}
+
+static ctrt_status reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_ints list, bool keepdim)
+{
+    const char *who = op_table[op].name;
+    FRONT_CHECK(who, out);
+    FRONT_CHECK(who, x);
+    uint32_t dims;
+    CTRT_TRY(shape_dims(&dims, who, list, x->view.ndim));
+    return reduce_dims(out, op, x, dims, keepdim);
+}
+
+ctrt_status ctrt_sum_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
+{
+    return reduce(out, OP_sum, x, dims, keepdim);
+}
+
+ctrt_status ctrt_sum(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
+{
+    return reduce(out, OP_sum, x, dims, false);
+}
+
+ctrt_status ctrt_mean_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
+{
+    FRONT_CHECK("mean", x);
+    CTRT_TRY(front_floating("mean", "x", x));
+    return reduce(out, OP_mean, x, dims, keepdim);
+}
+
+ctrt_status ctrt_mean(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
+{
+    return ctrt_mean_dims(out, x, dims, false);
+}
+
+ctrt_status ctrt_prod_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
+{
+    return reduce(out, OP_prod, x, dims, keepdim);
+}
+
+ctrt_status ctrt_amax(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
+{
+    return reduce(out, OP_amax, x, dims, keepdim);
+}
+
+ctrt_status ctrt_amin(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
+{
+    return reduce(out, OP_amin, x, dims, keepdim);
+}
+
+ctrt_status ctrt_any(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
+{
+    return reduce(out, OP_any, x, dims, keepdim);
+}
+
+ctrt_status ctrt_all(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
+{
+    return reduce(out, OP_all, x, dims, keepdim);
+}
+
+/* One dimension, or all as if flattened: that index is what a kernel counts row major over the reduced dimensions. */
+static ctrt_status arg_reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_ints dim, bool keepdim)
+{
+    FRONT_CHECK(op_table[op].name, out);
+    FRONT_CHECK(op_table[op].name, x);
+    if (dim.count > 1)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: give one dimension or CTRT_ALL_DIMS, not %d", op_table[op].name, dim.count);
+    if (tensor_dtype(x) == CTRT_BOOL)
+        return ctrt_fail(CTRT_ERR_DTYPE, "%s: not defined for bool; cast with ctrt_to_dtype", op_table[op].name);
+    return reduce(out, op, x, dim, keepdim);
+}
+
+ctrt_status ctrt_argmax(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dim, bool keepdim)
+{
+    return arg_reduce(out, OP_argmax, x, dim, keepdim);
+}
+
+ctrt_status ctrt_argmin(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dim, bool keepdim)
+{
+    return arg_reduce(out, OP_argmin, x, dim, keepdim);
+}
+
+/* Values with their places: argmax, then gather, which carries the gradient. */
+static ctrt_status pick(ctrt_tensor **values, ctrt_tensor **indices, enum op op, ctrt_tensor *x, int dim, bool keepdim)
+{
+    const char *who = op == OP_argmax ? "max" : "min";
+    FRONT_CHECK(who, x);
+    if (values == NULL && indices == NULL)
+        return fail_null(who, "values and indices");
+    ctrt_tensor *places = NULL, *picked = NULL, *flat_places = NULL;
+    ctrt_status status;
+    if (x->view.ndim == 0) {
+        ctrt_device *device = x->device;
+        status = ctrt_zeros(&places, CTRT_SCALAR_SHAPE, CTRT_I64, device);
+        if (status == CTRT_OK)
+            status = ctrt_view_as(&picked, x, CTRT_SCALAR_SHAPE);
+    } else {
+        status = arg_reduce(&places, op, x, CTRT_DIMS(dim), true);
+        if (status == CTRT_OK)
+            status = ctrt_gather(&picked, x, dim, places);
+        if (status == CTRT_OK && !keepdim)
+            status = ctrt_squeeze(&picked, picked, CTRT_DIMS(dim));
+        if (status == CTRT_OK && !keepdim)
+            status = ctrt_squeeze(&flat_places, places, CTRT_DIMS(dim));
+    }
+    if (status == CTRT_OK && values != NULL)
+        ctrt_tensor_assign(values, picked);
+    if (status == CTRT_OK && indices != NULL)
+        ctrt_tensor_assign(indices, flat_places ? flat_places : places);
+    tensor_release(places);
+    tensor_release(flat_places);
+    tensor_release(picked);
+    return ctrt_context(status, "%s", who);
+}
+
+ctrt_status ctrt_max(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x, int dim, bool keepdim)
+{
+    return pick(values, indices, OP_argmax, x, dim, keepdim);
+}
+
+ctrt_status ctrt_min(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x, int dim, bool keepdim)
+{
+    return pick(values, indices, OP_argmin, x, dim, keepdim);
+}
+
+/* Two passes: squared distances from the mean, over n - correction. */
+ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int correction, bool keepdim)
+{
+    FRONT_CHECK("var", out);
+    FRONT_CHECK("var", x);
+    CTRT_TRY(front_floating("var", "x", x));
+    uint32_t set;
+    CTRT_TRY(shape_dims(&set, "var", dims, x->view.ndim));
+    int64_t n = 1;
+    for (int d = 0; d < x->view.ndim; d++)
+        if (set >> d & 1)
+            n *= x->view.shape[d];
+    ctrt_tensor *centred = NULL;
+    ctrt_status status = reduce_dims(&centred, OP_mean, x, set, true);
+    if (status == CTRT_OK)
+        status = ctrt_sub(&centred, x, centred);
+    if (status == CTRT_OK)
+        status = ctrt_square(&centred, centred);
+    if (status == CTRT_OK)
+        status = reduce_dims(&centred, OP_sum, centred, set, keepdim);
+    if (status == CTRT_OK)
+        status = ctrt_div_scalar(out, centred, ctrt_float((double)MAX(n - correction, 0)));
+    tensor_release(centred);
+    return ctrt_context(status, "var");
+}

@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/softmax.c: fronts of softmax, log_softmax and cross entropy. */
+#include "ops/backward.h"
+#include "ops/front.h"
+
+/* x as [outer, n, inner] around `dim`; x is contiguous. */
+static ctrt_view rows_view(const ctrt_view *x, int dim)
+{
+    ctrt_view rows = *x;
+    int64_t outer = 1, inner = 1;
+    for (int d = 0; d < dim; d++)
+        outer *= x->shape[d];
+    for (int d = dim + 1; d < x->ndim; d++)
+        inner *= x->shape[d];
+    rows.ndim = 3;
+    rows.shape[0] = outer;
+    rows.shape[1] = x->ndim ? x->shape[dim] : 1;
+    rows.shape[2] = inner;
+    shape_strides(rows.strides, rows.shape, 3);
+    view_refresh(&rows);
+    return rows;
+}
+
+/* The four kernels share one form: operands of one shape, one of them or two, a result like them. */
+static ctrt_status run_rows(ctrt_tensor **result, enum op op, ctrt_tensor *a, ctrt_tensor *b, int dim)
+{
+    ctrt_tensor *first = NULL, *second = NULL;
+    const ctrt_dtype dtype = tensor_dtype(a);
+    ctrt_status status = front_operand(&first, a, dtype, a->device, true);
+    if (status == CTRT_OK && b != NULL)
+        status = front_operand(&second, b, dtype, a->device, true);
+    if (status == CTRT_OK)
+        status = tensor_new(result, a->view.shape, a->view.ndim, dtype, a->device);
+    if (status == CTRT_OK && a->view.numel > 0) {
+        ctrt_view x = rows_view(&first->view, dim), y = rows_view(&(*result)->view, dim), z;
+        if (b != NULL)
+            z = rows_view(&second->view, dim);
+        const ctrt_view *in[2] = { &x, b ? &z : NULL }, *outputs = &y;
+        status = kernel_call(op, dtype, a->device, in, b ? 2 : 1, &outputs, 1, NULL);
+    }
+    tensor_release(first);
+    tensor_release(second);
+    return status;
+}
+
+static ctrt_status softmax(ctrt_tensor **out, enum op op, ctrt_tensor *x, int dim)
+{
+    FRONT_CHECK(op_table[op].name, out);
+    FRONT_CHECK(op_table[op].name, x);
+    CTRT_TRY(front_floating(op_table[op].name, "x", x));
+    CTRT_TRY(shape_dim(&dim, op_table[op].name, dim, x->view.ndim));
+    ctrt_tensor *y = NULL;
+    ctrt_status status = run_rows(&y, op, x, NULL, dim);
+    const union op_attributes graph = { .dim = { dim } };
+    return front_finish(status, out, op, &y, 1, &x, 1, &graph);
+}
+
+ctrt_status ctrt_softmax(ctrt_tensor **out, ctrt_tensor *x, int dim)
+{
+    return softmax(out, OP_softmax, x, dim);
+}
+
+ctrt_status ctrt_log_softmax(ctrt_tensor **out, ctrt_tensor *x, int dim)
+{
+    return softmax(out, OP_log_softmax, x, dim);
+}
+
+ctrt_status op_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y, int dim)
+{
+    ctrt_tensor *dx = NULL;
+    ctrt_status status = run_rows(&dx, OP_softmax_backward, dy, y, dim);
+    return front_finish(status, out, OP_softmax_backward, &dx, 1, NULL, 0, NULL);
+}
+
+ctrt_status op_log_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y, int dim)
+{
+    ctrt_tensor *dx = NULL;
+    ctrt_status status = run_rows(&dx, OP_log_softmax_backward, dy, y, dim);
+    return front_finish(status, out, OP_log_softmax_backward, &dx, 1, NULL, 0, NULL);
+}
+
+/* ---- cross entropy ---------------------------------------------------------------------------------------------- */
+
+static const ctrt_view *optional_view(ctrt_tensor *tensor)
+{
+    return tensor ? &tensor->view : NULL;
+}
+
+/* The op: one loss per row of logits [N, C], and the log of the row's sum for the gradient. */
+static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
+                                      const ctrt_cross_entropy_attributes *attributes)
+{
+    ctrt_device *device = logits->device;
+    const ctrt_dtype dtype = tensor_dtype(logits), loss_dtype = dtype == CTRT_F64 ? CTRT_F64 : CTRT_F32;
+    ctrt_tensor *x = NULL, *t = NULL, *w = NULL, *results[2] = { NULL, NULL };
+    ctrt_status status = front_operand(&x, logits, dtype, device, true);
+    if (status == CTRT_OK)
+        status = front_operand(&t, target, CTRT_I64, device, true);
+    if (status == CTRT_OK && weight != NULL)
+        status = front_operand(&w, weight, dtype, device, true);
+    for (int i = 0; i < 2 && status == CTRT_OK; i++)
+        status = tensor_new(&results[i], logits->view.shape, 1, loss_dtype, device);
+    if (status == CTRT_OK && logits->view.shape[0] > 0) {
+        const ctrt_view *in[3] = { &x->view, &t->view, optional_view(w) }, *outputs[2] = { &results[0]->view, &results[1]->view };
+        status = kernel_call(OP_cross_entropy, dtype, device, in, 3, outputs, 2, attributes);
+    }
+    const union op_attributes graph = { .cross_entropy = *attributes };
+    ctrt_tensor *const inputs[3] = { logits, t, w };
+    status = front_finish(status, out, OP_cross_entropy, results, 2, inputs, 3, &graph);
+    tensor_release(results[1]);
+    tensor_release(x);
+    tensor_release(t);
+    tensor_release(w);
+    return status;
+}
+
+ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
+                                      ctrt_tensor *logsumexp, ctrt_tensor *dloss, const ctrt_cross_entropy_attributes *attributes)
+{
+    ctrt_device *device = logits->device;
+    const ctrt_dtype dtype = tensor_dtype(logits);
+    ctrt_tensor *x = NULL, *g = NULL, *dx = NULL;
+    ctrt_status status = front_operand(&x, logits, dtype, device, true);
+    if (status == CTRT_OK)
+        status = front_operand(&g, dloss, tensor_dtype(logsumexp), device, true);
+    if (status == CTRT_OK)
+        status = tensor_new(&dx, logits->view.shape, 2, dtype, device);
+    if (status == CTRT_OK && logits->view.numel > 0) {
+        const ctrt_view *in[5] = { &x->view, &target->view, optional_view(weight), &logsumexp->view, &g->view }, *outputs = &dx->view;
+        status = kernel_call(OP_cross_entropy_backward, dtype, device, in, 5, &outputs, 1, attributes);
+    }
+    tensor_release(x);
+    tensor_release(g);
+    return front_finish(status, out, OP_cross_entropy_backward, &dx, 1, NULL, 0, NULL);
+}
+
+/* [N, C, d...] as rows [N*d, C]. */
+static ctrt_status class_rows(ctrt_tensor **out, ctrt_tensor *logits)
+{
+    const int ndim = logits->view.ndim;
+    if (ndim == 1)
+        return ctrt_unsqueeze(out, logits, 0);
+    if (ndim == 2) {
+        ctrt_tensor_assign(out, logits);
+        return CTRT_OK;
+    }
+    int64_t order[CTRT_MAX_DIMS];
+    order[0] = 0;
+    for (int d = 2; d < ndim; d++)
+        order[d - 1] = d;
+    order[ndim - 1] = 1;
+    ctrt_tensor *moved = NULL;
+    ctrt_status status = ctrt_permute(&moved, logits, ctrt_ints_of(order, ndim));
+    if (status == CTRT_OK && logits->view.numel == 0)
+        status = ctrt_reshape(out, moved, CTRT_SHAPE(logits->view.shape[1] ? 0 : shape_numel(moved->view.shape, ndim - 1),
+                                                     logits->view.shape[1]));
+    else if (status == CTRT_OK)
+        status = ctrt_reshape(out, moved, CTRT_SHAPE(-1, logits->view.shape[1]));
+    tensor_release(moved);
+    return status;
+}
+
+static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target, const ctrt_cross_entropy_options *options)
+{
+    char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
+    CTRT_TRY(front_floating("cross_entropy", "logits", logits));
+    if (dtype_floating(tensor_dtype(target)) || tensor_dtype(target) == CTRT_BOOL)
+        return ctrt_fail(CTRT_ERR_DTYPE, "cross_entropy: target has dtype %s, expected class indices (i64)",
+                         ctrt_dtype_name(tensor_dtype(target)));
+    if (target->device != logits->device)
+        return ctrt_fail(CTRT_ERR_DEVICE, "cross_entropy: logits are on %s, target on %s; move one with ctrt_to_device",
+                         logits->device->name, target->device->name);
+    const ctrt_view *x = &logits->view, *t = &target->view;
+    bool fits = x->ndim == 1 ? t->ndim == 0 : x->ndim >= 2 && t->ndim == x->ndim - 1 && t->shape[0] == x->shape[0];
+    for (int d = 2; fits && d < x->ndim; d++)
+        fits = t->shape[d - 1] == x->shape[d];
+    if (!fits)
+        return ctrt_fail(CTRT_ERR_SHAPE, "cross_entropy: logits of shape %s do not fit a target of shape %s; expected [N, C, ...] and [N, ...]",
+                         shape_text(a, x->shape, x->ndim), shape_text(b, t->shape, t->ndim));
+    if (!(options->label_smoothing >= 0 && options->label_smoothing <= 1))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: label_smoothing %g is not in [0, 1]", options->label_smoothing);
+    const int64_t classes = x->shape[x->ndim == 1 ? 0 : 1];
+    ctrt_tensor *weight = options->weight;
+    if (weight != NULL && (weight->view.ndim != 1 || weight->view.shape[0] != classes || !dtype_floating(tensor_dtype(weight))))
+        return ctrt_fail(CTRT_ERR_SHAPE, "cross_entropy: weight of shape %s and dtype %s; expected [%lld], floating",
+                         shape_text(a, weight->view.shape, weight->view.ndim), ctrt_dtype_name(tensor_dtype(weight)), (long long)classes);
+    return CTRT_OK;
+}
+
+/* What the mean divides by: the weights of the targets that count, or how many count. A 0-dim tensor like the losses. */
+static ctrt_status mean_divisor(ctrt_tensor **out, ctrt_tensor *target, ctrt_tensor *weight, int64_t ignore_index, ctrt_dtype dtype)
+{
+    ctrt_tensor *counts = NULL, *safe = NULL, *picked = NULL;
+    ctrt_status status = ctrt_ne_scalar(&counts, target, ctrt_int(ignore_index));
+    if (status == CTRT_OK && weight != NULL) {
+        status = ctrt_mul(&safe, target, counts);
+        if (status == CTRT_OK)
+            status = ctrt_index_select(&picked, weight, 0, safe);
+        if (status == CTRT_OK)
+            status = ctrt_mul(&counts, picked, counts);
+    }
+    if (status == CTRT_OK)
+        status = ctrt_to_dtype(&counts, counts, dtype);
+    if (status == CTRT_OK)
+        status = ctrt_sum(out, counts, CTRT_ALL_DIMS);
+    tensor_release(counts);
+    tensor_release(safe);
+    tensor_release(picked);
+    return status;
+}
+
+static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_tensor *logits, ctrt_tensor *target,
+                                 const ctrt_cross_entropy_options *options, int64_t ignore_index)
+{
+    ctrt_tensor *loss = ctrt_tensor_retain(losses), *divisor = NULL, *flat = NULL;
+    ctrt_status status = CTRT_OK;
+    if (options->reduction == CTRT_REDUCE_NONE) {
+        status = ctrt_reshape(&loss, loss, ctrt_ints_of(target->view.shape, target->view.ndim));
+    } else {
+        status = ctrt_sum(&loss, loss, CTRT_ALL_DIMS);
+        if (status == CTRT_OK && options->reduction == CTRT_REDUCE_MEAN) {
+            const bool was = front_pause_grad(true);
+            status = ctrt_reshape(&flat, target, CTRT_SHAPE(target->view.numel));
+            if (status == CTRT_OK)
+                status = mean_divisor(&divisor, flat, options->weight, ignore_index, tensor_dtype(loss));
+            front_pause_grad(was);
+            if (status == CTRT_OK)
+                status = ctrt_div(&loss, loss, divisor);
+        }
+    }
+    if (status == CTRT_OK)
+        status = ctrt_to_dtype(out, loss, tensor_dtype(logits));
+    tensor_release(flat);
+    tensor_release(divisor);
+    tensor_release(loss);
+    return status;
+}
+
+ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, const ctrt_cross_entropy_options *options)
+{
+    static const ctrt_cross_entropy_options defaults = { 0 };
+    if (options == NULL)
+        options = &defaults;
+    FRONT_CHECK("cross_entropy", out);
+    FRONT_CHECK("cross_entropy", logits);
+    FRONT_CHECK("cross_entropy", target);
+    CTRT_TRY(check_cross_entropy(logits, target, options));
+    const ctrt_cross_entropy_attributes attributes = { sizeof attributes, options->has_ignore_index ? options->ignore_index : -100,
+                                                       options->label_smoothing };
+    ctrt_tensor *rows = NULL, *flat = NULL, *losses = NULL;
+    ctrt_status status = class_rows(&rows, logits);
+    if (status == CTRT_OK)
+        status = ctrt_reshape(&flat, target, CTRT_SHAPE(target->view.numel));
+    if (status == CTRT_OK)
+        status = cross_entropy_rows(&losses, rows, flat, options->weight, &attributes);
+    if (status == CTRT_OK)
+        status = reduce_losses(out, losses, logits, target, options, attributes.ignore_index);
+    tensor_release(rows);
+    tensor_release(flat);
+    tensor_release(losses);
+    return status;
+}

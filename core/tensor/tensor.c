@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/tensor.c: the life of a tensor.
+ *
+ * A tensor's struct embeds the storage that it made. The struct lives until both the tensor and that storage are gone
+ * (`parts`), because views may keep the storage longer than the tensor. When they go together, as nearly always, no atomic
+ * read-modify-write is needed. */
+#include "tensor/tensor.h"
+
+#include "base/memory.h"
+#include "tensor/shape.h"
+
+static void struct_part_gone(ctrt_tensor *tensor)
+{
+    if (atomic_load_explicit(&tensor->parts, memory_order_acquire) == 1
+        || atomic_fetch_sub_explicit(&tensor->parts, 1, memory_order_acq_rel) == 1)
+        free_list_put(FREE_TENSOR, tensor);
+}
+
+static void home_of_storage_gone(struct storage *storage)
+{
+    struct_part_gone((ctrt_tensor *)((char *)storage - offsetof(ctrt_tensor, own)));
+}
+
+/* Drops one reference of a storage that is not, or no longer, the sole business of its tensor. */
+static void storage_release(struct storage *storage)
+{
+    if (atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    storage_destroy(storage);
+    storage->home_release(storage);
+}
+
+static ctrt_tensor *struct_new(void)
+{
+    ctrt_tensor *tensor = free_list_take(FREE_TENSOR, sizeof *tensor);
+    if (unlikely(tensor == NULL)) {
+        out_of_memory(sizeof *tensor, "a tensor");
+        return NULL;
+    }
+    if (unlikely(!thread_state.registered))
+        thread_register();
+    atomic_init(&tensor->refs, 1);
+    tensor->flags = 0;
+    tensor->grad = NULL;
+    return tensor;
+}
+
+/* Gives `tensor`, whose view is complete, a storage of its own for its numel elements. */
+static inline ctrt_status storage_embed(ctrt_tensor *tensor, ctrt_device *device, ctrt_dtype dtype)
+{
+    ctrt_status status = storage_init(&tensor->own, device, (size_t)tensor->view.numel * dtype_bytes(dtype));
+    if (unlikely(status != CTRT_OK)) {
+        free_list_put(FREE_TENSOR, tensor);
+        return status;
+    }
+    atomic_init(&tensor->parts, 2);
+    tensor->own.home_release = home_of_storage_gone;
+    tensor->storage = &tensor->own;
+    tensor->device = device;
+    tensor->view.dtype = (uint8_t)dtype;
+    tensor->view.data = tensor->own.block.address;
+    return CTRT_OK;
+}
+
+ctrt_status tensor_new(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_tensor *tensor = struct_new();
+    if (unlikely(tensor == NULL))
+        return CTRT_ERR_OUT_OF_MEMORY;
+    int64_t numel = 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+        tensor->view.shape[d] = shape[d];
+        tensor->view.strides[d] = numel;
+        numel *= shape[d] > 0 ? shape[d] : 1;
+    }
+    for (int d = 0; d < ndim; d++)
+        if (shape[d] == 0)
+            numel = 0;
+    tensor->view.numel = numel;
+    tensor->view.ndim = (uint8_t)ndim;
+    tensor->view.flags = CTRT_VIEW_CONTIGUOUS;
+    CTRT_TRY(storage_embed(tensor, device, dtype));
+    *out = tensor;
+    return CTRT_OK;
+}
+
+ctrt_status tensor_new_format(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device,
+                              ctrt_memory_format format)
+{
+    if (format != CTRT_CHANNELS_LAST)
+        return tensor_new(out, shape, ndim, dtype, device);
+    if (ndim != 4)
+        return ctrt_fail(CTRT_ERR_SHAPE, "channels_last needs 4 dimensions, not %d", ndim);
+    ctrt_tensor *tensor = NULL;
+    CTRT_TRY(tensor_new(&tensor, shape, ndim, dtype, device));
+    shape_strides_channels_last(tensor->view.strides, shape);
+    view_refresh(&tensor->view);
+    *out = tensor;
+    return CTRT_OK;
+}
+
+/* Is every element of the storage region visited once, so that another tensor can have the same strides? */
+static bool view_is_dense(const ctrt_view *view)
+{
+    int order[CTRT_MAX_DIMS], n = 0;
+    for (int d = 0; d < view->ndim; d++)
+        if (view->shape[d] != 1)
+            order[n++] = d;
+    for (int i = 1; i < n; i++)
+        for (int j = i; j > 0 && view->strides[order[j - 1]] < view->strides[order[j]]; j--) {
+            int swap = order[j];
+            order[j] = order[j - 1];
+            order[j - 1] = swap;
+        }
+    int64_t expected = 1;
+    for (int i = n - 1; i >= 0; i--) {
+        if (view->strides[order[i]] != expected)
+            return false;
+        expected *= view->shape[order[i]];
+    }
+    return true;
+}
+
+ctrt_status tensor_new_like(ctrt_tensor **out, const ctrt_tensor *like, ctrt_dtype dtype)
+{
+    const ctrt_view *view = &like->view;
+    if (!(view->flags & CTRT_VIEW_CONTIGUOUS) && (view->numel == 0 || !view_is_dense(view)))
+        return tensor_new(out, view->shape, view->ndim, dtype, like->device);
+
+    ctrt_tensor *tensor = struct_new();
+    if (unlikely(tensor == NULL))
+        return CTRT_ERR_OUT_OF_MEMORY;
+    tensor->view.numel = view->numel;
+    tensor->view.ndim = view->ndim;
+    tensor->view.flags = view->flags;
+    for (int d = 0; d < view->ndim; d++) {
+        tensor->view.shape[d] = view->shape[d];
+        tensor->view.strides[d] = view->strides[d];
+    }
+    CTRT_TRY(storage_embed(tensor, like->device, dtype));
+    *out = tensor;
+    return CTRT_OK;
+}
+
+ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t *shape, const int64_t *strides, int ndim, int64_t offset)
+{
+    ctrt_tensor *tensor = struct_new();
+    if (unlikely(tensor == NULL))
+        return CTRT_ERR_OUT_OF_MEMORY;
+    storage_retain(base->storage);
+    atomic_init(&tensor->parts, 1);
+    tensor->storage = base->storage;
+    tensor->device = base->device;
+    tensor->view.dtype = base->view.dtype;
+    tensor->view.ndim = (uint8_t)ndim;
+    for (int d = 0; d < ndim; d++) {
+        tensor->view.shape[d] = shape[d];
+        tensor->view.strides[d] = strides[d];
+    }
+    tensor->view.data = base->storage->block.address
+                            ? (char *)base->storage->block.address + offset * (int64_t)dtype_bytes(tensor_dtype(base))
+                            : NULL;
+    view_refresh(&tensor->view);
+    *out = tensor;
+    return CTRT_OK;
+}
+
+ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, const int64_t *shape, const int64_t *strides, int ndim,
+                               ctrt_dtype dtype, ctrt_device *device, void (*release)(struct storage *), void *user0, void *user1)
+{
+    ctrt_tensor *tensor = struct_new();
+    if (unlikely(tensor == NULL))
+        return CTRT_ERR_OUT_OF_MEMORY;
+    struct storage *storage = &tensor->own;
+    memset(storage, 0, sizeof *storage);
+    atomic_init(&storage->refs, 1);
+    atomic_init(&storage->version, 0);
+    storage->device = device;
+    storage->block.address = data;
+    storage->bytes = bytes;
+    storage->release = release;
+    storage->user[0] = user0;
+    storage->user[1] = user1;
+    storage->home_release = home_of_storage_gone;
+    atomic_init(&tensor->parts, 2);
+    tensor->storage = storage;
+    tensor->device = device;
+    tensor->view.dtype = (uint8_t)dtype;
+    tensor->view.ndim = (uint8_t)ndim;
+    tensor->view.data = data;
+    for (int d = 0; d < ndim; d++) {
+        tensor->view.shape[d] = shape[d];
+        tensor->view.strides[d] = strides[d];
+    }
+    view_refresh(&tensor->view);
+    *out = tensor;
+    return CTRT_OK;
+}
+
+void tensor_destroy(ctrt_tensor *tensor)
+{
+    if (unlikely(tensor->grad != NULL))
+        grad_meta_free(tensor);
+    struct storage *storage = tensor->storage;
+    if (likely(storage == &tensor->own)) {
+        /* Sole user of its own storage: both parts go at once. */
+        if (atomic_load_explicit(&storage->refs, memory_order_acquire) == 1) {
+            storage_destroy(storage);
+            free_list_put(FREE_TENSOR, tensor);
+            return;
+        }
+    }
+    storage_release(storage);       /* may end the storage's part of this very struct */
+    struct_part_gone(tensor);
+}
+
+void tensor_set_data(ctrt_tensor *tensor, ctrt_tensor *source)
+{
+    if (tensor == source)
+        return;
+    struct storage *old = tensor->storage;
+    storage_retain(source->storage);
+    tensor->storage = source->storage;
+    tensor->device = source->device;
+    tensor->view = source->view;
+    storage_release(old);
+}
+
+ctrt_tensor *ctrt_tensor_retain(ctrt_tensor *tensor)
+{
+    if (tensor != NULL)
+        tensor_retain(tensor);
+    return tensor;
+}
+
+void ctrt_tensor_release(ctrt_tensor **tensor)
+{
+    if (tensor == NULL)
+        return;
+    ctrt_tensor *old = *tensor;
+    *tensor = NULL;
+    tensor_release(old);
+}
+
+void ctrt_tensor_assign(ctrt_tensor **out, ctrt_tensor *tensor)
+{
+    if (out == NULL)
+        return;
+    if (tensor != NULL)
+        tensor_retain(tensor);
+    tensor_move(out, tensor);
+}

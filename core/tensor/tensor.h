@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/tensor.h: the tensor's struct, and making new ones inside the library. */
+#ifndef CORE_TENSOR_TENSOR_H
+#define CORE_TENSOR_TENSOR_H
+
+#include <stdatomic.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "base/thread.h"
+#include "ctrt/tensor.h"
+#include "memory/storage.h"
+
+struct grad_meta;                           /* autograd/meta.h: gradient, history, hooks; NULL for most tensors */
+
+enum {                                      /* ctrt_tensor.flags */
+    TENSOR_REQUIRES_GRAD = 1,               /* leaf that asks, or made by a recorded op */
+    TENSOR_IS_VIEW = 2                      /* made by a view op: base is set when it matters to autograd */
+};
+
+struct ctrt_tensor {
+    ctrt_view view;                         /* what kernels get, by pointer */
+    atomic_int refs;
+    uint32_t flags;
+    ctrt_device *device;
+    struct storage *storage;
+    struct grad_meta *grad;
+    atomic_int parts;                       /* 2: tensor and own storage alive; the struct goes when both are gone */
+    struct storage own;                     /* used when storage == &own */
+};
+
+/* A new tensor with uninitialised data, by the given shape, row major. *out is overwritten, not released: for fresh local variables.
+ * Shape must be valid (shape_check). */
+ctrt_status tensor_new(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device);
+/* The same with strides of `format`; CTRT_CHANNELS_LAST needs 4 dimensions. */
+ctrt_status tensor_new_format(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device,
+                              ctrt_memory_format format);
+/* Dense with the same order of strides as `like` (PyTorch's preserve_format): for elementwise results. */
+ctrt_status tensor_new_like(ctrt_tensor **out, const ctrt_tensor *like, ctrt_dtype dtype);
+/* A tensor over the storage of `base`: fresh struct, no history. offset in elements of the storage. */
+ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t *shape, const int64_t *strides, int ndim, int64_t offset);
+/* A tensor around memory that is not the pool's (blob, DLPack): release is called with the storage when it dies. */
+ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, const int64_t *shape, const int64_t *strides, int ndim,
+                               ctrt_dtype dtype, ctrt_device *device, void (*release)(struct storage *), void *user0, void *user1);
+/* The last reference is gone. */
+void tensor_destroy(ctrt_tensor *tensor);
+
+/* Replaces what `tensor` is made of (storage, dtype, shape, device) by `source`'s, keeping handle, grad and hooks: Module.to. */
+void tensor_set_data(ctrt_tensor *tensor, ctrt_tensor *source);
+
+static inline void tensor_retain(ctrt_tensor *tensor)
+{
+    atomic_fetch_add_explicit(&tensor->refs, 1, memory_order_relaxed);
+}
+
+static inline void tensor_release(ctrt_tensor *tensor)
+{
+    /* A sole owner needs no read-modify-write: nobody else can add a reference. */
+    if (tensor == NULL)
+        return;
+    if (atomic_load_explicit(&tensor->refs, memory_order_acquire) == 1
+        || atomic_fetch_sub_explicit(&tensor->refs, 1, memory_order_acq_rel) == 1)
+        tensor_destroy(tensor);
+}
+
+/* *out = fresh, releasing what *out held; takes over the reference. */
+static inline void tensor_move(ctrt_tensor **out, ctrt_tensor *fresh)
+{
+    ctrt_tensor *old = *out;
+    *out = fresh;
+    tensor_release(old);
+}
+
+static inline bool tensor_requires_grad(const ctrt_tensor *tensor)
+{
+    return tensor->flags & TENSOR_REQUIRES_GRAD;
+}
+
+static inline ctrt_dtype tensor_dtype(const ctrt_tensor *tensor)
+{
+    return (ctrt_dtype)tensor->view.dtype;
+}
+
+static inline void tensor_bump_version(ctrt_tensor *tensor)
+{
+    atomic_fetch_add_explicit(&tensor->storage->version, 1, memory_order_relaxed);
+}
+
+static inline uint32_t tensor_version(const ctrt_tensor *tensor)
+{
+    return atomic_load_explicit(&tensor->storage->version, memory_order_relaxed);
+}
+
+/* autograd/meta.c defines it: frees a dying tensor's gradient and history. Declared here because tensors die below that floor. */
+void grad_meta_free(ctrt_tensor *tensor);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctrt/autograd.h: derivatives by reverse mode.
+ *
+ * Ops on tensors that require grad record a graph as they run; ctrt_backward walks it and adds into the `grad` of the
+ * leaves. Grad mode is per thread. Semantics: PyTorch's. */
+#ifndef CTRT_AUTOGRAD_H
+#define CTRT_AUTOGRAD_H
+
+#include "ctrt/ops.h"
+
+CTRT_BEGIN_DECLS
+
+/* Makes a leaf ask for gradients, or not. CTRT_ERR_DTYPE for integers and bool, CTRT_ERR_AUTOGRAD when told false on a tensor
+ * that an op made. */
+CTRT_API ctrt_status ctrt_tensor_require_grad(ctrt_tensor *tensor, bool require);
+CTRT_API bool ctrt_tensor_requires_grad(const ctrt_tensor *tensor);
+CTRT_API bool ctrt_tensor_is_leaf(const ctrt_tensor *tensor);
+/* Keeps the gradient of a tensor that is not a leaf. */
+CTRT_API ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor);
+/* The accumulated gradient: borrowed, NULL when there is none. */
+CTRT_API ctrt_tensor *ctrt_tensor_grad(const ctrt_tensor *tensor);
+/* Replaces the gradient; NULL clears it. Shape, dtype and device must be the tensor's. */
+CTRT_API ctrt_status ctrt_tensor_set_grad(ctrt_tensor *tensor, ctrt_tensor *grad);
+/* The name of the op that made the tensor ("add"), NULL for leaves and without history. */
+CTRT_API const char *ctrt_tensor_grad_fn(const ctrt_tensor *tensor);
+
+/* Adds d(tensor)/d(leaf) to the grad of every leaf, then frees the graph. `tensor` has one element.
+ * Errors: CTRT_ERR_AUTOGRAD for a tensor without history, a graph that was freed, or a saved tensor that was changed in place since. */
+CTRT_API ctrt_status ctrt_backward(ctrt_tensor *tensor);
+/* The same with an upstream gradient (NULL: ones, for one element). retain_graph keeps the graph for another call; create_graph
+ * records the backward pass itself, so that gradients can be derived again. */
+CTRT_API ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool retain_graph, bool create_graph);
+/* The gradients of `output` with respect to inputs[count], into out[count]; leaves' grad fields stay untouched.
+ * An input that output does not depend on gives NULL when allow_unused, else CTRT_ERR_AUTOGRAD. */
+CTRT_API ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, ctrt_tensor *gradient,
+                               bool retain_graph, bool create_graph, bool allow_unused);
+
+/* Grad mode of this thread. Pairs nest: bool was = ctrt_set_grad_enabled(false); ... ctrt_set_grad_enabled(was); */
+CTRT_API bool ctrt_set_grad_enabled(bool enabled);
+CTRT_API bool ctrt_grad_enabled(void);
+/* The statement or block that follows runs without recording: ctrt_no_grad { ... }. Do not leave it by return, break or goto. */
+#ifndef __cplusplus
+#define ctrt_no_grad                                                                                       \
+    for (int ctrt_was_ = ctrt_set_grad_enabled(false), ctrt_once_ = 1; ctrt_once_;                         \
+         ctrt_set_grad_enabled(ctrt_was_ != 0), ctrt_once_ = 0)
+#endif
+
+/* ---- hooks ---- */
+
+/* Called with the gradient of a tensor before it flows on; may replace it by the assignment rule on *grad. */
+typedef ctrt_status (*ctrt_grad_hook)(void *user, ctrt_tensor **grad);
+/* *id (may be NULL) names the hook for removal. */
+CTRT_API ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void *user, uint64_t *id);
+/* Called after a leaf's grad was accumulated. */
+typedef ctrt_status (*ctrt_accumulate_hook)(void *user, ctrt_tensor *leaf);
+CTRT_API ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_hook hook, void *user, uint64_t *id);
+CTRT_API ctrt_status ctrt_tensor_remove_hook(ctrt_tensor *tensor, uint64_t id);
+
+/* ---- functions of your own ---- */
+
+typedef struct ctrt_function_context ctrt_function_context;
+
+/* An op defined by a program. forward computes outputs (out[i] NULL on entry) from inputs without recording; backward gets the
+ * gradients of the outputs (NULL: zero) and writes those of the inputs (NULL stays "none"). */
+typedef struct ctrt_function {
+    size_t size;                        /* sizeof(ctrt_function) */
+    const char *name;
+    ctrt_status (*forward)(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in);
+    ctrt_status (*backward)(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in, ctrt_tensor *const *grad_out, int n_out);
+    void (*destroy)(ctrt_function_context *context);        /* optional: frees the context's user data */
+} ctrt_function;
+
+/* Applies `function` (static lifetime) to in[n_in]; out[n_out] by the assignment rule. */
+CTRT_API ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_tensor **out, int n_out,
+                                         ctrt_tensor *const *in, int n_in);
+CTRT_API void *ctrt_function_user(ctrt_function_context *context);
+/* In forward: keeps a tensor for backward. In backward: borrowed, checked against changes in place (CTRT_ERR_AUTOGRAD). */
+CTRT_API ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tensor);
+CTRT_API ctrt_status ctrt_function_saved(ctrt_tensor **borrowed, ctrt_function_context *context, int index);
+
+/* Graph nodes and bytes of saved tensors alive in this process, for tests and leak hunts. */
+CTRT_API uint64_t ctrt_autograd_live_nodes(void);
+CTRT_API uint64_t ctrt_autograd_saved_bytes(void);
+
+CTRT_END_DECLS
+
+#endif

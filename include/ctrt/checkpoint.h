@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctrt/checkpoint.h: state of modules and optimizers as safetensors files.
+ *
+ * Files are written to a temporary file beside `path`, synced and renamed, so a crash leaves the old file or the new one.
+ * Reading maps the file; every field of the header is checked before use. */
+#ifndef CTRT_CHECKPOINT_H
+#define CTRT_CHECKPOINT_H
+
+#include "ctrt/optim.h"
+
+CTRT_BEGIN_DECLS
+
+/* Parameters and persistent buffers by dotted name. */
+CTRT_API ctrt_status ctrt_save(ctrt_module *module, const char *path);
+/* Into a module of the same names, shapes and dtypes; missing, surplus or ill-fitting tensors are an error that names them, and then nothing
+ * was changed. */
+CTRT_API ctrt_status ctrt_load(ctrt_module *module, const char *path);
+CTRT_API ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path);
+CTRT_API ctrt_status ctrt_optimizer_load(ctrt_optimizer *optimizer, const char *path);
+
+/* Named tensors, without modules. */
+CTRT_API ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_tensor *const *tensors, size_t count);
+
+typedef struct ctrt_tensor_file ctrt_tensor_file;
+CTRT_API ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path);
+CTRT_API void ctrt_tensor_file_close(ctrt_tensor_file **file);
+CTRT_API size_t ctrt_tensor_file_count(const ctrt_tensor_file *file);
+/* The name of the `index`-th tensor; lives as long as the file. NULL past the last. */
+CTRT_API const char *ctrt_tensor_file_name(const ctrt_tensor_file *file, size_t index);
+/* Reads one tensor by name onto `device`. */
+CTRT_API ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, const char *name, ctrt_device *device);
+
+CTRT_END_DECLS
+
+#endif

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctrt/ctrt.h: the whole of ctrt for programs. Link with `pkg-config --libs ctrt`. */
+#ifndef CTRT_CTRT_H
+#define CTRT_CTRT_H
+
+#include "ctrt/autograd.h"
+#include "ctrt/base.h"
+#include "ctrt/checkpoint.h"
+#include "ctrt/device.h"
+#include "ctrt/memory.h"
+#include "ctrt/nn.h"
+#include "ctrt/ops.h"
+#include "ctrt/optim.h"
+#include "ctrt/tensor.h"
+
+#endif
