@@ -19,14 +19,15 @@ libctrt_core_la_SOURCES += \
 
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += \
-    core/tensor/create.c core/tensor/create.h core/tensor/dtype.c core/tensor/facts.c core/tensor/promote.c \
+    core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h core/tensor/dtype.c \
+    core/tensor/facts.c core/tensor/format.c core/tensor/format.h core/tensor/promote.c \
     core/tensor/shape.c core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: ops.def, dispatch, the front of each family
 libctrt_core_la_SOURCES += \
     core/ops/attributes.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/conv.c core/ops/copy.c \
     core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c core/ops/elementwise.h \
-    core/ops/fallback.c core/ops/front.c core/ops/front.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h \
+    core/ops/fallback.c core/ops/format.c core/ops/front.c core/ops/front.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h \
     core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/ops.def core/ops/pool.c core/ops/random.c \
     core/ops/reduce.c core/ops/softmax.c core/ops/transfer.c core/ops/view.c
 

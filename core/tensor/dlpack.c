@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/dlpack.c: tensors to and from other libraries, without copying, through DLPack 1.x. */
+#include "tensor/dlpack.h"
+
+#include "base/memory.h"
+#include "device/device.h"
+#include "tensor/create.h"
+
+/* Device types that have a code; host memory that a GPU can reach directly is the CPU's to us. */
+static const struct { int32_t code; const char *type; } device_codes[] = {
+    { kDLCPU, "cpu" }, { kDLCUDA, "cuda" }, { kDLROCM, "rocm" }, { kDLCUDAHost, "cpu" }, { kDLROCMHost, "cpu" },
+};
+
+/* ---- out ---- */
+
+/* What an exported tensor stands on: one allocation, freed by the deleter. */
+struct exported {
+    DLManagedTensorVersioned managed;
+    ctrt_tensor *tensor;
+    int64_t shape[CTRT_MAX_DIMS], strides[CTRT_MAX_DIMS];
+};
+
+static void exported_delete(DLManagedTensorVersioned *managed)
+{
+    struct exported *exported = managed->manager_ctx;
+    tensor_release(exported->tensor);
+    memory_free(exported);
+}
+
+ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *tensor)
+{
+    if (unlikely(out == NULL))
+        return fail_null("to_dlpack", "out");
+    if (unlikely(tensor == NULL))
+        return fail_null("to_dlpack", "tensor");
+    if (tensor_requires_grad(tensor))
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "to_dlpack: the tensor requires grad, which another library would not see; export its "
+                         "ctrt_detach");
+    int32_t code = 0;
+    for (size_t i = 0; i < COUNT_OF(device_codes) && code == 0; i++)
+        if (strcmp(device_codes[i].type, tensor->device->type) == 0)
+            code = device_codes[i].code;
+    if (code == 0)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "to_dlpack: DLPack has no code for devices of type %s; copy the tensor with ctrt_cpu first",
+                         tensor->device->type);
+    CTRT_TRY(ctrt_context(ctrt_device_synchronize(tensor->device), "to_dlpack"));
+
+    struct exported *exported = memory_zeroed(sizeof *exported);
+    if (exported == NULL)
+        return out_of_memory(sizeof *exported, "to_dlpack");
+    const ctrt_view *view = &tensor->view;
+    const struct dtype_info *dtype = &dtype_table[view->dtype];
+    for (int d = 0; d < view->ndim; d++) {
+        exported->shape[d] = view->shape[d];
+        exported->strides[d] = view->strides[d];
+    }
+    tensor_retain(tensor);
+    exported->tensor = tensor;
+    exported->managed = (DLManagedTensorVersioned){
+        .version = { 1, 0 },
+        .manager_ctx = exported,
+        .deleter = exported_delete,
+        .dl_tensor = { .data = view->data, .device = { code, tensor->device->ordinal }, .ndim = view->ndim,
+                       .dtype = { dtype->dlpack_code, (uint8_t)(8 * dtype->bytes), 1 }, .shape = exported->shape,
+                       .strides = exported->strides },
+    };
+    *out = &exported->managed;
+    return CTRT_OK;
+}
+
+/* ---- in ---- */
+
+static ctrt_status imported_dtype(ctrt_dtype *out, DLDataType type)
+{
+    if (type.lanes != 1)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: elements of %d lanes; only single numbers are understood", type.lanes);
+    for (int d = 1; d < CTRT_DTYPE_COUNT; d++) {
+        if (dtype_table[d].dlpack_code == type.code && 8 * dtype_table[d].bytes == type.bits) {
+            *out = (ctrt_dtype)d;
+            return CTRT_OK;
+        }
+    }
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: no dtype with code %d and %d bits; known: int 8 to 64, uint 8, float 16 to 64, "
+                     "bfloat 16, bool 8", type.code, type.bits);
+}
+
+static ctrt_status imported_device(ctrt_device **out, DLDevice device)
+{
+    const char *type = NULL;
+    for (size_t i = 0; i < COUNT_OF(device_codes) && type == NULL; i++)
+        if (device_codes[i].code == device.device_type)
+            type = device_codes[i].type;
+    if (type == NULL || device.device_id < 0)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: device %d of DLPack's type %d is none of ours; export from the cpu",
+                         (int)device.device_id, (int)device.device_type);
+    char name[64];
+    if (strcmp(type, "cpu") == 0)
+        snprintf(name, sizeof name, "cpu");
+    else
+        snprintf(name, sizeof name, "%s:%d", type, (int)device.device_id);
+    return ctrt_context(ctrt_device_get(out, name), "from_dlpack");
+}
+
+static void imported_release(struct storage *storage)
+{
+    DLManagedTensorVersioned *managed = storage->user[0];
+    if (managed->deleter != NULL)
+        managed->deleter(managed);
+}
+
+ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned *managed)
+{
+    if (unlikely(out == NULL))
+        return fail_null("from_dlpack", "out");
+    if (unlikely(managed == NULL))
+        return fail_null("from_dlpack", "managed");
+    if (managed->version.major != 1)            /* the rest of the struct is unknown then */
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: DLPack version %u.%u; this library reads 1.x",
+                         (unsigned)managed->version.major, (unsigned)managed->version.minor);
+    if (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: the tensor is read-only, which ctrt's are not; have it exported as a copy");
+
+    const DLTensor *tensor = &managed->dl_tensor;
+    ctrt_dtype dtype;
+    CTRT_TRY(imported_dtype(&dtype, tensor->dtype));
+    if (tensor->ndim < 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "from_dlpack: a tensor of %d dimensions", (int)tensor->ndim);
+    const ctrt_ints shape = ctrt_ints_of(tensor->shape, tensor->ndim);
+    CTRT_TRY(shape_check("from_dlpack", shape, dtype));
+    int64_t row_major[CTRT_MAX_DIMS], elements;
+    const int64_t *strides = tensor->strides;
+    if (strides == NULL) {
+        shape_strides(row_major, shape.values, shape.count);
+        strides = row_major;
+    }
+    CTRT_TRY(shape_span(&elements, "from_dlpack", shape.values, strides, shape.count, dtype));
+    if (tensor->data == NULL && elements > 0)
+        return fail_null("from_dlpack", "data");
+    uintptr_t address;
+    if (__builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &address))
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "from_dlpack: byte_offset %llu reaches outside the address space",
+                         (unsigned long long)tensor->byte_offset);
+    if (address % dtype_bytes(dtype) != 0)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: the first element is not aligned to the %zu bytes of %s; have it exported "
+                         "as a copy", dtype_bytes(dtype), ctrt_dtype_name(dtype));
+    ctrt_device *device = NULL;
+    CTRT_TRY(imported_device(&device, tensor->device));
+
+    ctrt_tensor *fresh = NULL;
+    void *data = tensor->data == NULL ? NULL : (char *)tensor->data + tensor->byte_offset;
+    CTRT_TRY(tensor_new_foreign(&fresh, data, (size_t)elements * dtype_bytes(dtype), shape.values, strides, shape.count, dtype, device,
+                                imported_release, managed, NULL));
+    tensor_move(out, fresh);
+    return CTRT_OK;
+}

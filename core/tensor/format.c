@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/format.c: a tensor as text, as PyTorch prints it.
+ *
+ * All numbers get the width of the widest. Floating ones lose their digits when all are whole ("1., 2."), and are scientific when the
+ * largest is above 1e8 or 1000 times the smallest, or the smallest below 1e-4 (zeros and non-finite numbers aside). Tensors of more
+ * elements than the threshold show the first and last few of each dimension, and only these decide. */
+#include "tensor/format.h"
+
+#include <math.h>
+#include <stdarg.h>
+
+#include "base/memory.h"
+
+const struct format_options format_defaults = { .precision = 4, .threshold = 1000, .edgeitems = 3, .linewidth = 80, .scientific = -1 };
+
+/* ---- text that grows ---- */
+
+struct text {
+    char *at;
+    size_t used, room;
+    bool failed;
+};
+
+static void text_add(struct text *text, const char *part, size_t length)
+{
+    if (text->failed)
+        return;
+    if (text->used + length + 1 > text->room) {
+        size_t room = 2 * (text->used + length + 1) + 128;
+        char *more = memory_resize(text->at, room);
+        if (more == NULL) {
+            text->failed = true;
+            return;
+        }
+        text->at = more;
+        text->room = room;
+    }
+    memcpy(text->at + text->used, part, length);
+    text->used += length;
+    text->at[text->used] = '\0';
+}
+
+static void text_put(struct text *text, const char *part)
+{
+    text_add(text, part, strlen(part));
+}
+
+static void text_repeat(struct text *text, char c, int count)
+{
+    for (int i = 0; i < count; i++)
+        text_add(text, &c, 1);
+}
+
+/* ---- numbers ---- */
+
+#define NUMBER_BYTES   512
+#define MOST_PRECISION 100
+
+struct numbers {
+    bool floating, whole, scientific;
+    int width, precision;
+};
+
+/* snprintf keeps the sign of a NaN; Python drops it. */
+static int put_double(char *buffer, const char *format, int precision, double value)
+{
+    if (isnan(value))
+        return snprintf(buffer, NUMBER_BYTES, "nan");
+    return snprintf(buffer, NUMBER_BYTES, format, precision, value);
+}
+
+static int number_text(char *buffer, const struct numbers *numbers, ctrt_scalar value)
+{
+    if (value.kind == CTRT_SCALAR_BOOL)
+        return snprintf(buffer, NUMBER_BYTES, "%s", value.i ? "True" : "False");
+    if (value.kind == CTRT_SCALAR_INT)
+        return snprintf(buffer, NUMBER_BYTES, "%lld", (long long)value.i);
+    if (numbers->scientific)
+        return put_double(buffer, "%.*e", numbers->precision, value.f);
+    if (!numbers->whole)
+        return put_double(buffer, "%.*f", numbers->precision, value.f);
+    int length = put_double(buffer, "%.*f", 0, value.f);
+    if (isfinite(value.f)) {
+        buffer[length++] = '.';
+        buffer[length] = '\0';
+    }
+    return length;
+}
+
+/* ---- walking over what is shown ---- */
+
+struct print {
+    const ctrt_view *view;
+    const struct format_options *options;
+    bool partly;                    /* more elements than the threshold */
+    struct numbers numbers;
+    struct text text;
+    /* first pass */
+    double smallest, largest;       /* magnitudes of the finite numbers that are not 0 */
+    bool any;
+};
+
+static bool in_parts(const struct print *print, int dim)
+{
+    return print->partly && print->view->shape[dim] > 2 * print->options->edgeitems;
+}
+
+static ctrt_scalar element_at(const struct print *print, int64_t offset)
+{
+    const ctrt_dtype dtype = print->view->dtype;
+    return dtype_load((const char *)print->view->data + offset * (int64_t)dtype_bytes(dtype), dtype);
+}
+
+/* Calls `visit` for every element shown. */
+static void for_each_shown(struct print *print, int dim, int64_t offset, void (*visit)(struct print *print, ctrt_scalar value))
+{
+    if (dim == print->view->ndim) {
+        visit(print, element_at(print, offset));
+        return;
+    }
+    const int64_t size = print->view->shape[dim], edge = print->options->edgeitems;
+    for (int64_t i = 0; i < size; i++) {
+        if (i == edge && in_parts(print, dim))
+            i = size - edge;
+        if (i < size)
+            for_each_shown(print, dim + 1, offset + i * print->view->strides[dim], visit);
+    }
+}
+
+static bool counts(ctrt_scalar value)
+{
+    return isfinite(value.f) && value.f != 0;
+}
+
+static void visit_range(struct print *print, ctrt_scalar value)
+{
+    if (!counts(value))
+        return;
+    const double magnitude = fabs(value.f);
+    print->smallest = print->any ? fmin(print->smallest, magnitude) : magnitude;
+    print->largest = print->any ? fmax(print->largest, magnitude) : magnitude;
+    print->any = true;
+    print->numbers.whole &= value.f == ceil(value.f);
+}
+
+static void visit_width(struct print *print, ctrt_scalar value)
+{
+    char buffer[NUMBER_BYTES];
+    if (print->numbers.floating && !counts(value))
+        return;
+    const int length = number_text(buffer, &print->numbers, value);
+    print->numbers.width = MAX(print->numbers.width, length);
+}
+
+static void choose_numbers(struct print *print)
+{
+    struct numbers *numbers = &print->numbers;
+    *numbers = (struct numbers){ .floating = dtype_floating(print->view->dtype), .whole = true, .width = 1,
+                                 .precision = MIN(MAX(print->options->precision, 0), MOST_PRECISION) };
+    if (numbers->floating) {
+        for_each_shown(print, 0, 0, visit_range);
+        if (print->any)
+            numbers->scientific = print->largest / print->smallest > 1000 || print->largest > 1e8
+                                  || (!numbers->whole && print->smallest < 1e-4);
+    }
+    for_each_shown(print, 0, 0, visit_width);
+    if (print->options->scientific >= 0)            /* after the width was found, as in PyTorch */
+        numbers->scientific = print->options->scientific;
+}
+
+/* ---- brackets and lines ---- */
+
+static void put_number(struct print *print, int64_t offset)
+{
+    char buffer[NUMBER_BYTES];
+    const int length = number_text(buffer, &print->numbers, element_at(print, offset));
+    text_repeat(&print->text, ' ', print->numbers.width - length);
+    text_add(&print->text, buffer, (size_t)length);
+}
+
+static void put_vector(struct print *print, int dim, int64_t offset, int indent)
+{
+    const int64_t size = print->view->shape[dim], edge = print->options->edgeitems;
+    const bool parts = in_parts(print, dim);
+    const int64_t items = parts ? 2 * edge + 1 : size;      /* the dots are an item */
+    const int64_t per_line = MAX((print->options->linewidth - indent) / (print->numbers.width + 2), 1);
+    text_put(&print->text, "[");
+    for (int64_t i = 0; i < items; i++) {
+        if (i > 0 && i % per_line == 0) {
+            text_put(&print->text, ",\n");
+            text_repeat(&print->text, ' ', indent + 1);
+        } else if (i > 0) {
+            text_put(&print->text, ", ");
+        }
+        if (parts && i == edge)
+            text_put(&print->text, edge > 0 ? " ..." : "...");
+        else
+            put_number(print, offset + (parts && i > edge ? size - items + i : i) * print->view->strides[dim]);
+    }
+    text_put(&print->text, "]");
+}
+
+static void put_block(struct print *print, int dim, int64_t offset, int indent)
+{
+    const int below = print->view->ndim - dim;
+    if (below == 0) {
+        put_number(print, offset);
+        return;
+    }
+    if (below == 1) {
+        put_vector(print, dim, offset, indent);
+        return;
+    }
+    const int64_t size = print->view->shape[dim], edge = print->options->edgeitems;
+    const bool parts = in_parts(print, dim);
+    const int64_t items = parts ? 2 * edge + 1 : size;
+    text_put(&print->text, "[");
+    for (int64_t i = 0; i < items; i++) {
+        if (i > 0) {
+            text_put(&print->text, ",");
+            text_repeat(&print->text, '\n', below - 1);
+            text_repeat(&print->text, ' ', indent + 1);
+        }
+        if (parts && i == edge)
+            text_put(&print->text, "...");
+        else
+            put_block(print, dim + 1, offset + (parts && i > edge ? size - items + i : i) * print->view->strides[dim], indent + 1);
+    }
+    text_put(&print->text, "]");
+}
+
+/* ---- what follows the elements ---- */
+
+/* Appends ", name=value", on a new line when this one would grow too long. */
+struct suffixes {
+    struct print *print;
+    int indent;
+    size_t line;                    /* length of the last line so far */
+};
+
+static void put_suffix(struct suffixes *suffixes, const char *format, ...) CTRT_PRINTF(2, 3);
+static void put_suffix(struct suffixes *suffixes, const char *format, ...)
+{
+    char part[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(part, sizeof part, format, arguments);
+    va_end(arguments);
+    struct text *text = &suffixes->print->text;
+    const size_t length = strlen(part);
+    if (suffixes->line + length + 2 > (size_t)suffixes->print->options->linewidth) {
+        text_put(text, ",\n");
+        text_repeat(text, ' ', suffixes->indent);
+        suffixes->line = (size_t)suffixes->indent + length;
+    } else {
+        text_put(text, ", ");
+        suffixes->line += length + 2;
+    }
+    text_add(text, part, length);
+}
+
+static void put_suffixes(struct print *print, const struct format_suffix *suffix, int indent)
+{
+    const ctrt_view *view = print->view;
+    const ctrt_dtype dtype = view->dtype;
+    const char *last = print->text.at ? strrchr(print->text.at, '\n') : NULL;
+    struct suffixes suffixes = { print, indent, print->text.used - (last ? (size_t)(last - print->text.at) : (size_t)-1) + 1 };
+    if (suffix->device != NULL)
+        put_suffix(&suffixes, "device='%s'", suffix->device);
+    bool told = dtype != ctrt_default_dtype() && dtype != CTRT_I64 && dtype != CTRT_BOOL;
+    if (view->numel == 0) {
+        told = dtype != ctrt_default_dtype();
+        if (view->ndim != 1) {
+            char shape[SHAPE_TEXT_BYTES];
+            shape_text(shape, view->shape, view->ndim);
+            shape[strlen(shape) - 1] = '\0';
+            put_suffix(&suffixes, "size=(%s)", shape + 1);
+        }
+    }
+    if (told)
+        put_suffix(&suffixes, "dtype=torch.%s", dtype_table[dtype].torch_name);
+    if (suffix->grad_fn != NULL)
+        put_suffix(&suffixes, "grad_fn=<%s>", suffix->grad_fn);
+    else if (suffix->requires_grad)
+        put_suffix(&suffixes, "requires_grad=True");
+}
+
+ctrt_status tensor_format_view(char **out, const ctrt_view *view, const struct format_suffix *suffix,
+                               const struct format_options *options)
+{
+    static const char prefix[] = "tensor(";
+    const int indent = (int)sizeof prefix - 1;
+    struct print print = { .view = view, .options = options, .partly = view->numel > options->threshold };
+    text_put(&print.text, prefix);
+    if (view->numel == 0) {
+        text_put(&print.text, "[]");
+    } else {
+        choose_numbers(&print);
+        put_block(&print, 0, 0, indent);
+    }
+    put_suffixes(&print, suffix, indent);
+    text_put(&print.text, ")");
+    if (print.text.failed) {
+        memory_free(print.text.at);
+        return out_of_memory(2 * print.text.used, "the text of a tensor");
+    }
+    *out = print.text.at;
+    return CTRT_OK;
+}
