@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/math_f32.h: elementary functions of float, about 1 ulp off (tests/unit/test-cpu-math.c has the figures).
+ *
+ * Plain C on one number, without branches, so that the compiler turns loops over them into vectors of any width. Methods are
+ * the textbook's (Muller, "Elementary Functions", 2016): reduce the argument, take a polynomial, put back. The polynomials are
+ * minimax ones found with Remez's exchange for the stated intervals and errors. */
+#ifndef CTRT_CPU_MATH_F32_H
+#define CTRT_CPU_MATH_F32_H
+
+#include <math.h>
+#include <stdbool.h>
+
+#include "convert.h"
+
+#define MATH CPU_CONVERT
+
+/* x rounded to an integer, ties to even, for |x| < 2^22: what is left when 1.5 * 2^23 pushes the fraction out. The low bits of
+ * the sum are the integer itself. */
+#define MATH_MAGIC 12582912.0f
+
+/* 2^n * x for integral n in [-252, 254]: two factors, so that subnormal and infinite results come out right. */
+MATH float math_scale(float x, int32_t n)
+{
+    int32_t half = n >> 1;
+    return x * cpu_float((uint32_t)(half + 127) << 23) * cpu_float((uint32_t)(n - half + 127) << 23);
+}
+
+/* e^(x + rest) for x in [-115, 89] and a small rest: *r in [-ln 2 / 2, ln 2 / 2] and the result n give 2^n e^r. ln 2 is taken off
+ * in two parts, the first so short that its product with n is exact (Cody and Waite 1980). */
+MATH int32_t math_reduce(float *r, float x, float rest)
+{
+    float shifted = x * 1.44269504f + MATH_MAGIC, n = shifted - MATH_MAGIC;
+    *r = (x - n * 0.693359375f) + (n * 2.12194440e-4f + rest);
+    return (int32_t)(cpu_bits(shifted) - cpu_bits(MATH_MAGIC));
+}
+
+/* e^r - 1 on [-ln 2 / 2, ln 2 / 2]; relative error 2.4e-10 before rounding. */
+MATH float math_expm1_reduced(float r)
+{
+    float p = 1.984588598e-04f;
+    p = p * r + 1.394071965e-03f;
+    p = p * r + 8.333389647e-03f;
+    p = p * r + 4.166635871e-02f;
+    p = p * r + 1.666666567e-01f;
+    p = p * r + 0.5f;
+    return p * (r * r) + r;
+}
+
+/* e^(x + rest) as 2^n times the result. A factor that multiplies the result before the scaling costs no accuracy where the whole is
+ * subnormal. */
+MATH float math_exp_parts(int32_t *n, float x, float rest)
+{
+    float r;
+    x = x < -115.0f ? -115.0f : x;
+    x = x > 89.0f ? 89.0f : x;
+    *n = math_reduce(&r, x, rest);
+    return math_expm1_reduced(r) + 1.0f;
+}
+
+MATH float math_exp(float x)
+{
+    int32_t n;
+    float p = math_exp_parts(&n, x, 0);
+    return math_scale(p, n);
+}
+
+/* e^x - 1 = 2^n ((e^r - 1) + (1 - 2^-n)). */
+MATH float math_expm1(float x)
+{
+    float a = x < -18.0f ? -18.0f : x, r;
+    a = a > 89.0f ? 89.0f : a;
+    int32_t n = math_reduce(&r, a, 0);
+    float unit = cpu_float(n > 126 ? 0 : (uint32_t)(127 - n) << 23);
+    float y = math_scale(math_expm1_reduced(r) + (1.0f - unit), n);
+    return x == 0 ? x : y;
+}
+
+/* Splits x > 0 as 2^e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */
+MATH float math_split(float x, float *e)
+{
+    bool small = x < 0x1p-126f;
+    uint32_t u = cpu_bits(small ? x * 0x1p23f : x);
+    int32_t k = (int32_t)(u - 0x3f3504f3) >> 23;
+    *e = (float)(small ? k - 23 : k);
+    return cpu_float(u - ((uint32_t)k << 23)) - 1.0f;
+}
+
+/* e ln 2 + ln(1 + f) + rest; the polynomial is (ln(1+f) - f + f^2/2) / f^3, relative error 7.5e-10. */
+MATH float math_log_joined(float e, float f, float rest)
+{
+    float p = 6.746648997e-02f, s = f * f;
+    p = p * f - 1.167565510e-01f;
+    p = p * f + 1.188816056e-01f;
+    p = p * f - 1.240558848e-01f;
+    p = p * f + 1.421955228e-01f;
+    p = p * f - 1.666799635e-01f;
+    p = p * f + 2.000211924e-01f;
+    p = p * f - 2.500000894e-01f;
+    p = p * f + 3.333331347e-01f;
+    float y = p * (f * s) + (rest - e * 2.12194440e-4f);
+    y = y - 0.5f * s;
+    return e * 0.693359375f + (f + y);
+}
+
+MATH float math_log(float x)
+{
+    float e, f = math_split(x, &e), y = math_log_joined(e, f, 0);
+    y = x < INFINITY ? y : x;                   /* infinity, NaN */
+    y = x == 0 ? -INFINITY : y;
+    return x < 0 ? NAN : y;
+}
+
+/* ln(1 + x): with u = 1 + x rounded, ln u plus what the rounding lost. */
+MATH float math_log1p(float x)
+{
+    float u = 1.0f + x, lost = (x - (u - 1.0f)) / u;
+    float e, f = math_split(u, &e), y = math_log_joined(e, f, lost);
+    y = x < INFINITY ? y : x;
+    y = u == 0 ? -INFINITY : y;
+    y = u < 0 ? NAN : y;
+    return x == 0 ? x : y;
+}
+
+MATH float math_sigmoid(float x)
+{
+    float e = math_exp(-fabsf(x));
+    return (x < 0 ? e : 1.0f) / (1.0f + e);
+}
+
+/* With t = e^-2a - 1, a = |x|: -t/(t + 2), which is good near 0, or 1 - 2(t + 1)/(t + 2), which is good far from it. */
+MATH float math_tanh(float x)
+{
+    float a = fabsf(x);
+    a = a > 10.0f ? 10.0f : a;
+    float t = math_expm1(-2.0f * a);
+    bool far = a > 0.55f;
+    float y = (far ? 2.0f * t + 2.0f : -t) / (t + 2.0f);
+    return copysignf(far ? 1.0f - y : y, x);
+}
+
+MATH float math_silu(float x)
+{
+    int32_t n;
+    float p = math_exp_parts(&n, -fabsf(x), 0), e = math_scale(p, n);
+    float y = (x < 0 ? math_scale(x * p, n) : x) / (1.0f + e);
+    return x < -110.0f ? x * 0 : y;             /* of -infinity: NaN, as in PyTorch */
+}
+
+/* The normal distribution's tail P(X > z) for 0 <= z <= 14.6 is e^(-z^2/2) times a function that t = 1/(1 + 0.3 z) and a polynomial
+ * in 1 - t give to 3.5e-9. The square is kept in two parts: rounded to one it would cost 2^-24 z^2/2. */
+MATH float math_bell(int32_t *n, float z)
+{
+    float square = z * z, low;
+#if defined(__FMA__)
+    low = __builtin_fmaf(z, z, -square);
+#else
+    float high = cpu_float(cpu_bits(z) & 0xfffff000), rest = z - high;
+    low = ((high * high - square) + 2 * high * rest) + rest * rest;
+#endif
+    return math_exp_parts(n, -0.5f * square, -0.5f * low);
+}
+
+MATH float math_tail_over_bell(float z)
+{
+    float t = 1.0f / (1.0f + 0.3f * z), s = 0.3f * z * t, p = 2.062489279e-02f;
+    p = p * s - 7.318042219e-02f;
+    p = p * s + 7.118035853e-02f;
+    p = p * s + 1.010996290e-02f;
+    p = p * s + 2.336691506e-02f;
+    p = p * s - 1.397333741e-01f;
+    p = p * s - 8.101961762e-02f;
+    p = p * s + 6.181451678e-01f;
+    p = p * s - 8.298071623e-01f;
+    p = p * s + 5.000000000e-01f;
+    return p * t;
+}
+
+/* Beyond, the tail is 0 in float. */
+#define MATH_TAIL_END 14.6f
+
+MATH float math_erf(float x)
+{
+    float a = fabsf(x), u = x * x, p = 7.853860734e-05f;
+    p = p * u - 8.010193706e-04f;               /* erf(x)/x - 1 on [0, 1]; relative error 1.2e-9 */
+    p = p * u + 5.188327748e-03f;
+    p = p * u - 2.685381100e-02f;
+    p = p * u + 1.128358543e-01f;
+    p = p * u - 3.761262596e-01f;
+    p = p * u + 1.283791661e-01f;
+    float z = a * 1.41421356f;
+    z = z > MATH_TAIL_END ? MATH_TAIL_END : z;
+    int32_t n;
+    float bell = math_bell(&n, z), far = copysignf(1.0f - math_scale(bell * math_tail_over_bell(z), n + 1), x);
+    return a < 1.0f ? x + x * p : far;
+}
+
+/* x Phi(x), without cancellation for negative x. */
+MATH float math_gelu(float x)
+{
+    float z = fabsf(x);
+    z = z > MATH_TAIL_END ? MATH_TAIL_END : z;
+    int32_t n;
+    float bell = math_bell(&n, z), part = math_scale(x * (bell * math_tail_over_bell(z)), n);
+    float y = x < 0 ? part : x - part;
+    y = x > MATH_TAIL_END ? x : y;
+    return x < -MATH_TAIL_END ? x * 0 : y;      /* of -infinity: NaN, as in PyTorch */
+}
+
+/* Its derivative: Phi(x) + x phi(x). */
+MATH float math_gelu_slope(float x)
+{
+    float z = fabsf(x);
+    z = z > MATH_TAIL_END ? MATH_TAIL_END : z;
+    int32_t n;
+    float part = math_bell(&n, z), tail = math_scale(part * math_tail_over_bell(z), n), bell = math_scale(part, n);
+    return (x < 0 ? tail : 1.0f - tail) + copysignf(z, x) * (0.398942280f * bell);
+}
+
+/* 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016). */
+MATH float math_gelu_tanh(float x)
+{
+    return x * math_sigmoid(x * (1.59576912f + 0.0713548163f * (x * x)));
+}
+
+MATH float math_gelu_tanh_slope(float x)
+{
+    float c = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x, square = c * c;      /* beyond, the slope is 1 or 0 */
+    float s = math_sigmoid(c * (1.59576912f + 0.0713548163f * square));
+    return s + c * (s * (1.0f - s)) * (1.59576912f + 0.214064449f * square);
+}
+
+MATH float math_silu_slope(float x)
+{
+    float s = math_sigmoid(x);
+    return s + s * (x * (1.0f - s));
+}
+
+/* ---- sine and cosine, in double after the reduction: x - n pi/2 with pi/2 in two parts, the first of 33 bits, exact for |x| up to
+ * the limit below (the constants are those of fdlibm's e_rem_pio2.c, Sun Microsystems 1993); Taylor series after that ---- */
+
+#define MATH_TRIG_END 1.0e6f
+
+MATH double math_turn(float x, int32_t *quadrant)
+{
+    const double magic = 6755399441055744.0;            /* 1.5 * 2^52 */
+    double shifted = (double)x * 0.63661977236758134308 + magic, n = shifted - magic;
+    *quadrant = (int32_t)n;
+    return ((double)x - n * 1.57079632673412561417) - n * 6.07710050650619224932e-11;
+}
+
+MATH double math_sin_reduced(double r)
+{
+    double u = r * r;
+    return r * (1 + u * (-1.0 / 6 + u * (1.0 / 120 + u * (-1.0 / 5040 + u * (1.0 / 362880 - u / 39916800)))));
+}
+
+MATH double math_cos_reduced(double r)
+{
+    double u = r * r;
+    return 1 + u * (-1.0 / 2 + u * (1.0 / 24 + u * (-1.0 / 720 + u * (1.0 / 40320 - u / 3628800))));
+}
+
+/* sin(x + turns * pi/2) for |x| <= MATH_TRIG_END. */
+MATH float math_sin_turned(float x, int turns)
+{
+    int32_t quadrant;
+    double r = math_turn(x, &quadrant);
+    quadrant += turns;
+    double s = math_sin_reduced(r), c = math_cos_reduced(r), y = quadrant & 1 ? c : s;
+    return (float)(quadrant & 2 ? -y : y);
+}
+
+MATH float math_tan_reduced(float x)
+{
+    int32_t quadrant;
+    double r = math_turn(x, &quadrant), s = math_sin_reduced(r), c = math_cos_reduced(r);
+    return (float)(quadrant & 1 ? -c / s : s / c);
+}
+
+#endif
