@@ -3,12 +3,22 @@ backend_cpu_sources =
 backend_cpu_sources += \
     backends/cpu/cgroup.c backends/cpu/cpu.h backends/cpu/device.c backends/cpu/families.def backends/cpu/internal.h \
     backends/cpu/isa.c backends/cpu/kernels.c backends/cpu/memory.c backends/cpu/plugin.c backends/cpu/threads.c
+backend_cpu_sources += \
+    backends/cpu/conv.c backends/cpu/conv.h backends/cpu/conv_body.h backends/cpu/conv_builtin.c backends/cpu/gemm.h \
+    backends/cpu/gemm_builtin.c backends/cpu/gemm_drive.h backends/cpu/half_pick.c backends/cpu/index.c backends/cpu/matmul.c \
+    backends/cpu/pick.h backends/cpu/product.h backends/cpu/product_builtin.c backends/cpu/scratch.c backends/cpu/scratch.h
 
 # Files that are compiled once per instruction set (variant.h).
 backend_cpu_variant_sources =
 backend_cpu_variant_sources += \
     backends/cpu/compare.c backends/cpu/convert.h backends/cpu/copy.c backends/cpu/divide.c backends/cpu/drive.c \
-    backends/cpu/drive.h backends/cpu/elementwise.c backends/cpu/unary.c backends/cpu/variant.h
+    backends/cpu/drive.h backends/cpu/elementwise.c backends/cpu/gradient.c backends/cpu/math.c backends/cpu/math_f32.h \
+    backends/cpu/unary.c backends/cpu/variant.h
+backend_cpu_variant_sources += \
+    backends/cpu/batch_norm.c backends/cpu/batch_norm_body.h backends/cpu/gemm_body.h backends/cpu/gemm_loops.c \
+    backends/cpu/half.c backends/cpu/half.h backends/cpu/layer_norm_body.h backends/cpu/norm.c backends/cpu/norm_body.h \
+    backends/cpu/optim.c backends/cpu/optim_body.h backends/cpu/pool.c backends/cpu/pool_body.h backends/cpu/softmax.c \
+    backends/cpu/softmax_body.h backends/cpu/vec.h backends/cpu/vmath.h
 
 # Correct as C says, but with errno and traps left alone, so that loops become vectors.
 CPU_KERNEL_CFLAGS = -O3 -fno-math-errno -fno-trapping-math

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The inner loops of the built-in matrix product, compiled once per instruction set (see gemm.h, gemm_body.h). */
+#include "gemm.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "variant.h"
+#include "vec.h"
+
+/* Rows of C that a kernel holds in registers beside VECTORS vectors of columns: 24 accumulators of 32 registers, or 12
+ * of 16. */
+#if VEC_AVX512
+#define ROWS 8
+#else
+#define ROWS 4
+#endif
+#define VECTORS 3
+
+#define T float
+#define G struct gemm_f32
+#define V vf
+#define LANES VF
+#define NAME(name) name##_f32
+#define OP(name) vf_##name
+#define MASK vf_mask
+#include "gemm_body.h"
+
+#define T double
+#define G struct gemm_f64
+#define V vd
+#define LANES VD
+#define NAME(name) name##_f64
+#define OP(name) vd_##name
+#define MASK vd_mask
+#include "gemm_body.h"
+
+const struct gemm_loops CPU_NAME(gemm_loops) = {
+    .small_f32 = small_f32, .small_f64 = small_f64,
+    .large_f32 = large_f32, .large_f64 = large_f64,
+    .few_f32 = few_f32, .few_f64 = few_f64,
+    .transpose_f32 = transpose_f32, .transpose_f64 = transpose_f64,
+};

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products: matmul and linear. */
+#include "product.h"
+
+static ctrt_status compute(const struct cpu_product *p)
+{
+    if (p->batch == 0 || p->m == 0 || p->n == 0)
+        return CTRT_OK;
+    return cpu_product_builtin(p);
+}
+
+static ctrt_status matmul(const ctrt_call *call)
+{
+    const ctrt_view *a = call->inputs[0], *b = call->inputs[1], *c = call->outputs[0];
+    const struct cpu_product p = {
+        .op = "matmul", .dtype = a->dtype,
+        .batch = c->shape[0], .m = c->shape[1], .n = c->shape[2], .k = a->shape[2],
+        .a = a->data, .a_batch = a->strides[0], .a_row = a->strides[1], .a_col = a->strides[2],
+        .b = b->data, .b_batch = b->strides[0], .b_row = b->strides[1], .b_col = b->strides[2],
+        .c = c->data,
+    };
+    return compute(&p);
+}
+
+static ctrt_status linear(const ctrt_call *call)
+{
+    const ctrt_view *x = call->inputs[0], *w = call->inputs[1], *bias = call->n_inputs > 2 ? call->inputs[2] : NULL;
+    const ctrt_view *c = call->outputs[0];
+    const struct cpu_product p = {
+        .op = "linear", .dtype = x->dtype,
+        .batch = 1, .m = c->shape[0], .n = c->shape[1], .k = x->shape[1],
+        .a = x->data, .a_row = x->strides[0], .a_col = x->strides[1],
+        .b = w->data, .b_row = w->strides[1], .b_col = w->strides[0],
+        .c = c->data, .bias = bias ? bias->data : NULL,
+    };
+    return compute(&p);
+}
+
+static const ctrt_kernel rows[] = {
+    { .size = sizeof(ctrt_kernel), .op = "matmul", .dtypes = CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED, .run = matmul },
+    { .size = sizeof(ctrt_kernel), .op = "linear", .dtypes = CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED, .run = linear },
+};
+
+const struct cpu_rows cpu_matmul_rows = { rows, sizeof rows / sizeof rows[0] };

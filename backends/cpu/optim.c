@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizer steps over many tensors at once; compiled once per instruction set.
+ *
+ * sgd_step: p[n], g[n], buf[n] (absent without momentum); adam_step: p[n], g[n], m[n], v[n]. Inputs and outputs of a state are the
+ * same memory, or the new value is written beside the old. f16 and bf16 tensors are stepped in f32 and rounded. */
+#include <math.h>
+
+#include "half.h"
+#include "variant.h"
+#include "vec.h"
+
+/* Elements that are worth a thread, and in which half numbers are widened. */
+#define GRAIN 16384
+#define PIECE 1024
+
+struct sgd {
+    double lr, momentum, dampening, weight_decay, sign;
+    bool nesterov, first, has_buffer;
+};
+
+/* Every factor is a number of the step, computed once in f64. */
+struct adam {
+    double beta1, beta2, one_minus_beta1, one_minus_beta2;
+    double decay;               /* decoupled: factor on the parameter, 1 - lr * weight_decay; else 1 */
+    double coupled;             /* weight_decay that joins the gradient, else 0 */
+    double step_size;           /* lr / (1 - beta1^t) */
+    double root_correction;     /* 1 / sqrt(1 - beta2^t) */
+    double epsilon, sign;
+};
+
+#define T float
+#define V vf
+#define LANES VF
+#define NAME(name) name##_f32
+#define OP(name) vf_##name
+#include "optim_body.h"
+
+#define T double
+#define V vd
+#define LANES VD
+#define NAME(name) name##_f64
+#define OP(name) vd_##name
+#include "optim_body.h"
+
+struct job {
+    const ctrt_call *call;
+    int64_t tensors;
+    const struct half_loops *half;
+    struct sgd sgd;
+    struct adam adam;
+    const ctrt_view *const *in, *const *out;    /* of one tensor: at [k * tensors] the k-th state */
+};
+
+static void sgd_f32_range(void *argument, int64_t begin, int64_t end)
+{
+    const struct job *j = argument;
+    const int64_t n = j->tensors;
+    sgd_f32(&j->sgd, (float *)j->out[0]->data + begin, (const float *)j->in[0]->data + begin, (const float *)j->in[n]->data + begin,
+            j->sgd.has_buffer ? (float *)j->out[n]->data + begin : NULL, j->sgd.has_buffer ? (const float *)j->in[2 * n]->data + begin : NULL,
+            end - begin);
+}
+
+static void sgd_f64_range(void *argument, int64_t begin, int64_t end)
+{
+    const struct job *j = argument;
+    const int64_t n = j->tensors;
+    sgd_f64(&j->sgd, (double *)j->out[0]->data + begin, (const double *)j->in[0]->data + begin, (const double *)j->in[n]->data + begin,
+            j->sgd.has_buffer ? (double *)j->out[n]->data + begin : NULL,
+            j->sgd.has_buffer ? (const double *)j->in[2 * n]->data + begin : NULL, end - begin);
+}
+
+static void sgd_half_range(void *argument, int64_t begin, int64_t end)
+{
+    const struct job *j = argument;
+    const int64_t n = j->tensors;
+    float p[PIECE], g[PIECE], buffer[PIECE];
+    for (int64_t i = begin; i < end; i += PIECE) {
+        const int64_t count = end - i < PIECE ? end - i : PIECE;
+        j->half->widen(p, (const uint16_t *)j->in[0]->data + i, count);
+        j->half->widen(g, (const uint16_t *)j->in[n]->data + i, count);
+        if (j->sgd.has_buffer)
+            j->half->widen(buffer, (const uint16_t *)j->in[2 * n]->data + i, count);
+        sgd_f32(&j->sgd, p, p, g, j->sgd.has_buffer ? buffer : NULL, buffer, count);
+        j->half->narrow((uint16_t *)j->out[0]->data + i, p, count);
+        if (j->sgd.has_buffer)
+            j->half->narrow((uint16_t *)j->out[n]->data + i, buffer, count);
+    }
+}
+
+static void adam_f32_range(void *argument, int64_t begin, int64_t end)
+{
+    const struct job *j = argument;
+    const int64_t n = j->tensors;
+    adam_f32(&j->adam, (float *)j->out[0]->data + begin, (float *)j->out[n]->data + begin, (float *)j->out[2 * n]->data + begin,
+             (const float *)j->in[0]->data + begin, (const float *)j->in[n]->data + begin, (const float *)j->in[2 * n]->data + begin,
+             (const float *)j->in[3 * n]->data + begin, end - begin);
+}
+
+static void adam_f64_range(void *argument, int64_t begin, int64_t end)
+{
+    const struct job *j = argument;
+    const int64_t n = j->tensors;
+    adam_f64(&j->adam, (double *)j->out[0]->data + begin, (double *)j->out[n]->data + begin, (double *)j->out[2 * n]->data + begin,
+             (const double *)j->in[0]->data + begin, (const double *)j->in[n]->data + begin, (const double *)j->in[2 * n]->data + begin,
+             (const double *)j->in[3 * n]->data + begin, end - begin);
+}
+
+static void adam_half_range(void *argument, int64_t begin, int64_t end)
+{
+    const struct job *j = argument;
+    const int64_t n = j->tensors;
+    float p[PIECE], g[PIECE], m[PIECE], v[PIECE];
+    for (int64_t i = begin; i < end; i += PIECE) {
+        const int64_t count = end - i < PIECE ? end - i : PIECE;
+        j->half->widen(p, (const uint16_t *)j->in[0]->data + i, count);
+        j->half->widen(g, (const uint16_t *)j->in[n]->data + i, count);
+        j->half->widen(m, (const uint16_t *)j->in[2 * n]->data + i, count);
+        j->half->widen(v, (const uint16_t *)j->in[3 * n]->data + i, count);
+        adam_f32(&j->adam, p, m, v, p, g, m, v, count);
+        j->half->narrow((uint16_t *)j->out[0]->data + i, p, count);
+        j->half->narrow((uint16_t *)j->out[n]->data + i, m, count);
+        j->half->narrow((uint16_t *)j->out[2 * n]->data + i, v, count);
+    }
+}
+
+typedef void (*range_function)(void *argument, int64_t begin, int64_t end);
+
+/* `states`: sequences among the inputs. */
+static ctrt_status step(const ctrt_call *call, struct job *job, int states, range_function f32, range_function f64, range_function half)
+{
+    job->tensors = call->n_inputs / (uint32_t)states;
+    for (int64_t i = 0; i < job->tensors; i++) {
+        const ctrt_view *p = call->inputs[i];
+        job->in = call->inputs + i;
+        job->out = call->outputs + i;
+        job->half = p->dtype == CTRT_F16 || p->dtype == CTRT_BF16 ? cpu_half(p->dtype) : NULL;
+        cpu_parallel_for(p->numel, GRAIN, job->half ? half : p->dtype == CTRT_F64 ? f64 : f32, job);
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status sgd_step(const ctrt_call *call)
+{
+    const ctrt_sgd_attributes *a = call->attributes;
+    const bool buffered = a->momentum != 0;
+    struct job job = {
+        .call = call,
+        .sgd = { .lr = a->lr, .momentum = a->momentum, .dampening = a->dampening, .weight_decay = a->weight_decay,
+                 .sign = a->maximize ? -1 : 1, .nesterov = a->nesterov, .first = a->first, .has_buffer = buffered },
+    };
+    return step(call, &job, buffered ? 3 : 2, sgd_f32_range, sgd_f64_range, sgd_half_range);
+}
+
+static ctrt_status adam_step(const ctrt_call *call)
+{
+    const ctrt_adam_attributes *a = call->attributes;
+    const double t = (double)a->step;
+    struct job job = {
+        .call = call,
+        .adam = {
+            .beta1 = a->beta1, .beta2 = a->beta2, .one_minus_beta1 = 1 - a->beta1, .one_minus_beta2 = 1 - a->beta2,
+            .decay = a->decoupled ? 1 - a->lr * a->weight_decay : 1, .coupled = a->decoupled ? 0 : a->weight_decay,
+            .step_size = a->lr / (1 - pow(a->beta1, t)), .root_correction = 1 / sqrt(1 - pow(a->beta2, t)),
+            .epsilon = a->epsilon, .sign = a->maximize ? -1 : 1,
+        },
+    };
+    return step(call, &job, 4, adam_f32_range, adam_f64_range, adam_half_range);
+}
+
+#define ROW(name, types, how) { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = how, .run = name }
+static const ctrt_kernel rows[] = {
+    ROW(sgd_step, CPU_FLOATING, CTRT_KERNEL_INPLACE),
+    ROW(adam_step, CPU_FLOATING, CTRT_KERNEL_INPLACE),
+};
+
+CPU_ROWS(optim, rows);

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* max_pool2d and its gradient, in either layout; compiled once per instruction set. */
+#include <math.h>
+#include <string.h>
+
+#include "convert.h"
+#include "variant.h"
+
+/* Outputs that are worth a thread. */
+#define GRAIN 8192
+/* Channels that are worked on together in channels-last images. */
+#define CHANNELS 64
+
+struct job {
+    const ctrt_call *call;
+    const ctrt_pool_attributes *a;
+    int64_t channels, h, w, oh, ow;
+    bool channels_last;
+    int64_t across;                     /* channels-last: blocks of channels */
+};
+
+/* Windows that begin before the input are cut; [*first, *last) are the taps inside. */
+static void taps(int64_t out, int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation, int64_t *first, int64_t *last)
+{
+    const int64_t start = out * stride - padding;
+    *first = start >= 0 ? 0 : (-start + dilation - 1) / dilation;
+    *last = start >= size ? 0 : (size - start + dilation - 1) / dilation;
+    *last = *last > kernel ? kernel : *last;
+}
+
+#define LOAD(x) (x)
+#define STORE(x) (x)
+#define LARGER_FLOAT(v, best) ((v) > (best) || (v) != (v))
+#define LARGER_INTEGER(v, best) ((v) > (best))
+
+#define T float
+#define C float
+#define LOWEST (-INFINITY)
+#define LARGER LARGER_FLOAT
+#define NAME(name) name##_f32
+#include "pool_body.h"
+
+#define T double
+#define C double
+#define LOWEST (-INFINITY)
+#define LARGER LARGER_FLOAT
+#define NAME(name) name##_f64
+#include "pool_body.h"
+
+#define T int64_t
+#define C int64_t
+#define LOWEST INT64_MIN
+#define LARGER LARGER_INTEGER
+#define NAME(name) name##_i64
+#include "pool_body.h"
+
+#define T int32_t
+#define C int32_t
+#define LOWEST INT32_MIN
+#define LARGER LARGER_INTEGER
+#define NAME(name) name##_i32
+#include "pool_body.h"
+
+#define T int16_t
+#define C int16_t
+#define LOWEST INT16_MIN
+#define LARGER LARGER_INTEGER
+#define NAME(name) name##_i16
+#include "pool_body.h"
+
+#define T int8_t
+#define C int8_t
+#define LOWEST INT8_MIN
+#define LARGER LARGER_INTEGER
+#define NAME(name) name##_i8
+#include "pool_body.h"
+
+#define T uint8_t
+#define C uint8_t
+#define LOWEST 0
+#define LARGER LARGER_INTEGER
+#define NAME(name) name##_u8
+#include "pool_body.h"
+
+#undef LOAD
+#undef STORE
+#define LOAD(x) cpu_f32_from_f16(x)
+#define STORE(x) cpu_f16_from_f32(x)
+#define T uint16_t
+#define C float
+#define LOWEST (-INFINITY)
+#define LARGER LARGER_FLOAT
+#define NAME(name) name##_f16
+#include "pool_body.h"
+
+#undef LOAD
+#undef STORE
+#define LOAD(x) cpu_f32_from_bf16(x)
+#define STORE(x) cpu_bf16_from_f32(x)
+#define T uint16_t
+#define C float
+#define LOWEST (-INFINITY)
+#define LARGER LARGER_FLOAT
+#define NAME(name) name##_bf16
+#include "pool_body.h"
+
+typedef void (*task_function)(void *argument, int64_t begin, int64_t end);
+struct functions {
+    task_function forward, backward;
+};
+#define FUNCTIONS(dtype, name) [CTRT_##dtype] = { forward_##name, backward_##name }
+static const struct functions of[CTRT_DTYPE_COUNT] = {
+    FUNCTIONS(F32, f32), FUNCTIONS(F64, f64), FUNCTIONS(F16, f16), FUNCTIONS(BF16, bf16), FUNCTIONS(I8, i8), FUNCTIONS(U8, u8),
+    FUNCTIONS(I16, i16), FUNCTIONS(I32, i32), FUNCTIONS(I64, i64),
+};
+
+/* Tasks are planes; of channels-last images, blocks of channels. `large` and `small` are the two sides of the pooling. */
+static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small, const ctrt_view *indices, bool backward)
+{
+    if (small->numel == 0) {
+        if (backward && large->numel)
+            memset(large->data, 0, (size_t)large->numel * (large->dtype == CTRT_F64 ? 8 : large->dtype == CTRT_F32 ? 4 : 2));
+        return CTRT_OK;
+    }
+    struct job job = {
+        .call = call, .a = call->attributes, .channels = large->shape[1], .h = large->shape[2], .w = large->shape[3],
+        .oh = small->shape[2], .ow = small->shape[3],
+        .channels_last = !(large->flags & small->flags & indices->flags & CTRT_VIEW_CONTIGUOUS),
+        .across = (large->shape[1] + CHANNELS - 1) / CHANNELS,
+    };
+    const int64_t per_task = job.oh * job.ow * (job.channels_last ? CHANNELS : 1);
+    const struct functions *f = &of[large->dtype];
+    cpu_parallel_for(large->shape[0] * (job.channels_last ? job.across : job.channels), GRAIN / per_task + 1,
+                     backward ? f->backward : f->forward, &job);
+    return CTRT_OK;
+}
+
+static ctrt_status max_pool2d(const ctrt_call *call)
+{
+    return run(call, call->inputs[0], call->outputs[0], call->outputs[1], false);
+}
+
+static ctrt_status max_pool2d_backward(const ctrt_call *call)
+{
+    return run(call, call->outputs[0], call->inputs[0], call->inputs[1], true);
+}
+
+#define ROW(name, types, how) { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = how, .run = name }
+static const ctrt_kernel rows[] = {
+    ROW(max_pool2d, CPU_NUMBERS, CTRT_KERNEL_CHANNELS_LAST),
+    ROW(max_pool2d_backward, CPU_FLOATING, CTRT_KERNEL_CHANNELS_LAST),
+};
+
+CPU_ROWS(pool, rows);

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Working memory that a thread keeps between kernels: fresh pages cost a page fault each, over a microsecond on many machines,
+ * which is more than a small product takes. Blocks only grow; they go when the thread ends. */
+#include "scratch.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <sys/mman.h>
+
+#include "cpu.h"
+
+struct block {
+    void *memory;               /* as allocated */
+    void *aligned;
+    size_t bytes;
+};
+
+static __thread struct block blocks[SCRATCH_COUNT];
+static pthread_key_t at_exit;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool have_key;
+
+static void free_blocks(void *of_thread)
+{
+    struct block *b = of_thread;
+    for (int i = 0; i < SCRATCH_COUNT; i++) {
+        if (b[i].memory)
+            cpu_host->free(b[i].memory);
+        b[i] = (struct block){0};
+    }
+}
+
+static void make_key(void)
+{
+    have_key = pthread_key_create(&at_exit, free_blocks) == 0;
+}
+
+static void *grow(struct block *b, size_t bytes)
+{
+    /* Above a huge page's size alignment to it lets the kernel use one. */
+    const size_t huge = (size_t)2 << 20, align = bytes >= huge ? huge : 64;
+    if (bytes > SIZE_MAX - 2 * huge)
+        return NULL;
+    bytes = (bytes + align - 1) / align * align;
+    pthread_once(&once, make_key);
+    if (b->memory)
+        cpu_host->free(b->memory);
+    *b = (struct block){0};
+    void *memory = cpu_host->alloc(bytes + align);
+    if (!memory)
+        return NULL;
+    b->memory = memory;
+    b->aligned = (void *)(((uintptr_t)memory + align - 1) / align * align);
+    b->bytes = bytes;
+    if (align == huge)
+        madvise(b->aligned, bytes, MADV_HUGEPAGE);
+    if (have_key)
+        pthread_setspecific(at_exit, blocks);
+    return b->aligned;
+}
+
+void *cpu_scratch(enum cpu_scratch use, size_t bytes)
+{
+    struct block *b = &blocks[use];
+    if (bytes <= b->bytes && b->aligned)
+        return b->aligned;
+    return grow(b, bytes ? bytes : 1);
+}
+
+int cpu_no_scratch(const char *op, size_t bytes)
+{
+    return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of working memory on the host", op, bytes);
+}
