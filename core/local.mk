@@ -7,11 +7,16 @@ libctrt_core_la_SOURCES += \
     core/base/param_parse.c core/base/status.c core/base/thread.c core/base/thread.h core/base/version.c
 
 # registry: plugins, components, selection
-libctrt_core_la_SOURCES +=
+libctrt_core_la_SOURCES += \
+    core/registry/elf.c core/registry/host.c core/registry/internal.h core/registry/judge.c \
+    core/registry/load.c core/registry/registry.c core/registry/registry.h core/registry/search.c \
+    core/registry/select.c core/registry/trust.c
 
 # device: device, stream, event
 libctrt_core_la_SOURCES += \
-    core/device/device.h
+    core/device/auto.c core/device/current.c core/device/current.h core/device/device.h \
+    core/device/internal.h core/device/open.c core/device/parse.c core/device/properties.c \
+    core/device/types.c core/device/visible.c core/device/visible.h
 
 # memory: storage, allocator interface, accounting
 libctrt_core_la_SOURCES += \
@@ -20,16 +25,22 @@ libctrt_core_la_SOURCES += \
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += \
     core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h core/tensor/dtype.c \
-    core/tensor/facts.c core/tensor/format.c core/tensor/format.h core/tensor/promote.c \
-    core/tensor/shape.c core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
+    core/tensor/facts.c core/tensor/format.c core/tensor/format.h core/tensor/promote.c core/tensor/shape.c \
+    core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: ops.def, dispatch, the front of each family
 libctrt_core_la_SOURCES += \
-    core/ops/attributes.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/conv.c core/ops/copy.c \
-    core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c core/ops/elementwise.h \
-    core/ops/fallback.c core/ops/format.c core/ops/front.c core/ops/front.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h \
-    core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/ops.def core/ops/pool.c core/ops/random.c \
-    core/ops/reduce.c core/ops/softmax.c core/ops/transfer.c core/ops/view.c
+    core/ops/attributes.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/conv.c \
+    core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c \
+    core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/front.c core/ops/front.h \
+    core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/matmul.c core/ops/norm.c core/ops/op.h \
+    core/ops/ops.def core/ops/pool.c core/ops/random.c core/ops/reduce.c core/ops/softmax.c \
+    core/ops/transfer.c core/ops/view.c
 
 # autograd: tape, engine, the derivatives of each family
-libctrt_core_la_SOURCES +=
+libctrt_core_la_SOURCES += \
+    core/autograd/accumulate.c core/autograd/engine.c core/autograd/engine.h core/autograd/fit.c \
+    core/autograd/grad.c core/autograd/hooks.c core/autograd/hooks.h core/autograd/inplace.c \
+    core/autograd/inplace.h core/autograd/meta.c core/autograd/meta.h core/autograd/mode.c \
+    core/autograd/node.c core/autograd/node.h core/autograd/op_node.c core/autograd/rule.h \
+    core/autograd/slices.c core/autograd/thread.c core/autograd/thread.h
