@@ -11,31 +11,6 @@
 #   test_NAME_LDADD      = $(INTERNAL_LIBS)
 #
 # A test that uses cmocka stands inside `if HAVE_CMOCKA`, says $(CMOCKA_CFLAGS) in its _CPPFLAGS and has exactly one
-# The cpu's kernels, through a host table of the tests' own.
-if PLUGIN_CPU
-cpu_tests = test-cpu-conv test-cpu-index test-cpu-matmul test-cpu-norm test-cpu-optim test-cpu-softmax
-check_PROGRAMS += $(cpu_tests)
-TESTS          += $(cpu_tests)
-CPU_TEST_LIBS   = $(CMOCKA_LIBS)
-test_cpu_conv_SOURCES     = tests/unit/test-cpu-conv.c
-test_cpu_conv_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
-test_cpu_conv_LDADD       = $(CPU_TEST_LIBS)
-test_cpu_index_SOURCES    = tests/unit/test-cpu-index.c
-test_cpu_index_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-test_cpu_index_LDADD      = $(CPU_TEST_LIBS)
-test_cpu_matmul_SOURCES   = tests/unit/test-cpu-matmul.c
-test_cpu_matmul_CPPFLAGS  = $(INTERNAL_CPPFLAGS)
-test_cpu_matmul_LDADD     = $(CPU_TEST_LIBS)
-test_cpu_norm_SOURCES     = tests/unit/test-cpu-norm.c
-test_cpu_norm_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
-test_cpu_norm_LDADD       = $(CPU_TEST_LIBS)
-test_cpu_optim_SOURCES    = tests/unit/test-cpu-optim.c
-test_cpu_optim_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-test_cpu_optim_LDADD      = $(CPU_TEST_LIBS)
-test_cpu_softmax_SOURCES  = tests/unit/test-cpu-softmax.c
-test_cpu_softmax_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_cpu_softmax_LDADD    = $(CPU_TEST_LIBS)
-endif
 # cmocka group (TAP allows one plan). One that exercises threads is named in TSAN_TESTS too, which
 # `make check-tsan` runs. While tests run, CTRT_PLUGIN_PATH is the build tree's plugins and other CTRT_ variables are
 # unset; $srcdir, $builddir (both absolute) say where the files are.
@@ -68,6 +43,31 @@ EXTRA_DIST += \
 # --- unit ------------------------------------------------------------------------------------------------------------
 
 if HAVE_CMOCKA
+# The cpu's kernels, through a host table of the tests' own.
+if PLUGIN_CPU
+cpu_tests = test-cpu-conv test-cpu-index test-cpu-matmul test-cpu-norm test-cpu-optim test-cpu-softmax
+check_PROGRAMS += $(cpu_tests)
+TESTS          += $(cpu_tests)
+CPU_TEST_LIBS   = $(CMOCKA_LIBS)
+test_cpu_conv_SOURCES     = tests/unit/test-cpu-conv.c
+test_cpu_conv_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
+test_cpu_conv_LDADD       = $(CPU_TEST_LIBS)
+test_cpu_index_SOURCES    = tests/unit/test-cpu-index.c
+test_cpu_index_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+test_cpu_index_LDADD      = $(CPU_TEST_LIBS)
+test_cpu_matmul_SOURCES   = tests/unit/test-cpu-matmul.c
+test_cpu_matmul_CPPFLAGS  = $(INTERNAL_CPPFLAGS)
+test_cpu_matmul_LDADD     = $(CPU_TEST_LIBS)
+test_cpu_norm_SOURCES     = tests/unit/test-cpu-norm.c
+test_cpu_norm_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
+test_cpu_norm_LDADD       = $(CPU_TEST_LIBS)
+test_cpu_optim_SOURCES    = tests/unit/test-cpu-optim.c
+test_cpu_optim_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+test_cpu_optim_LDADD      = $(CPU_TEST_LIBS)
+test_cpu_softmax_SOURCES  = tests/unit/test-cpu-softmax.c
+test_cpu_softmax_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_softmax_LDADD    = $(CPU_TEST_LIBS)
+endif
 endif
 
 # --- conformance -----------------------------------------------------------------------------------------------------
