@@ -10,8 +10,8 @@
 #   test_NAME_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
 #   test_NAME_LDADD      = $(INTERNAL_LIBS)
 #
-# A test that uses cmocka stands inside `if HAVE_CMOCKA`, says $(CMOCKA_CFLAGS) in its _CPPFLAGS and has exactly one
-# cmocka group (TAP allows one plan). One that exercises threads is named in TSAN_TESTS too, which
+# A test that uses cmocka stands in the conditional of that name, says $(CMOCKA_CFLAGS) in its _CPPFLAGS and has exactly
+# one cmocka group (TAP allows one plan). One that exercises threads is named in TSAN_TESTS too, which
 # `make check-tsan` runs. While tests run, CTRT_PLUGIN_PATH is the build tree's plugins and other CTRT_ variables are
 # unset; $srcdir, $builddir (both absolute) say where the files are.
 
