@@ -20,6 +20,7 @@ libctrt_core_la_SOURCES += \
 
 # memory: storage, allocator interface, accounting
 libctrt_core_la_SOURCES += \
+    core/memory/account.c core/memory/account.h core/memory/policy.c core/memory/policy.h core/memory/pool.c \
     core/memory/pool.h core/memory/storage.c core/memory/storage.h
 
 # tensor: dtype, shape, view, creation, printing, DLPack
@@ -40,7 +41,7 @@ libctrt_core_la_SOURCES += \
 # autograd: tape, engine, the derivatives of each family
 libctrt_core_la_SOURCES += \
     core/autograd/accumulate.c core/autograd/engine.c core/autograd/engine.h core/autograd/fit.c \
-    core/autograd/grad.c core/autograd/hooks.c core/autograd/hooks.h core/autograd/inplace.c \
-    core/autograd/inplace.h core/autograd/meta.c core/autograd/meta.h core/autograd/mode.c \
-    core/autograd/node.c core/autograd/node.h core/autograd/op_node.c core/autograd/rule.h \
-    core/autograd/slices.c core/autograd/thread.c core/autograd/thread.h
+    core/autograd/function.c core/autograd/grad.c core/autograd/hooks.c core/autograd/hooks.h \
+    core/autograd/inplace.c core/autograd/inplace.h core/autograd/meta.c core/autograd/meta.h \
+    core/autograd/mode.c core/autograd/node.c core/autograd/node.h core/autograd/op_node.c \
+    core/autograd/rule.h core/autograd/slices.c core/autograd/thread.c core/autograd/thread.h

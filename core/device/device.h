@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/types.h>
 
 #include "ctrt/device.h"
 #include "ctrt/plugin.h"
@@ -27,12 +28,28 @@ struct ctrt_device {
     uint64_t seed, seed_offset;
     bool seeded;
     pid_t owner;                            /* process that opened it */
+    int physical;                           /* index by which the backend knows it */
 };
 
 static inline bool device_host_memory(const ctrt_device *device)
 {
     return device->flags & CTRT_DEVICE_HOST_MEMORY;
 }
+
+/* The process as this library knows it, kept up to date through fork. */
+extern pid_t device_process;
+
+/* False in the child of a fork for a device that was opened before it and cannot follow. */
+static inline bool device_usable(const ctrt_device *device)
+{
+    return device->owner == device_process || device_host_memory(device);
+}
+/* CTRT_ERR_FORKED with its message. */
+ctrt_status device_fail_forked(const ctrt_device *device);
+
+/* memory/pool.c defines them: gives the device its policy and accounting. Declared here because devices open below that floor. */
+ctrt_status device_memory_create(ctrt_device *device);
+void device_memory_destroy(ctrt_device *device);
 
 /* `device` or, for NULL, the default device. */
 ctrt_status device_or_default(ctrt_device **out, ctrt_device *device);

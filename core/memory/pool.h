@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/pool.h: a device's memory: its policy, and what is counted of it.
  *
- * The policy is a component of kind `memory` ("caching", "direct"), found like every plugin. Counting is the core's, the same for
- * all policies. */
+ * The policy is a component of kind `memory` ("caching", "direct"), found like every plugin; policies can stand on one another
+ * (policy.h). Counting is the core's, the same for all policies (account.h). */
 #ifndef CORE_MEMORY_POOL_H
 #define CORE_MEMORY_POOL_H
 
@@ -12,17 +12,24 @@
 #include "ctrt/memory.h"
 #include "ctrt/plugin.h"
 #include "device/device.h"
+#include "memory/account.h"
+
+#define MEMORY_MAX_LAYERS 4
+
+struct memory_layer;                        /* policy.h */
 
 struct device_memory {
-    const ctrt_memory_policy *policy;
-    void *state;                            /* the policy's instance */
+    /* What the hot path reads. */
+    ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue);      /* of the top policy */
+    void (*free)(void *policy, const ctrt_block *block, void *queue);
+    void *state;                            /* the top policy's instance */
+    struct account account;
+    /* The rest. */
+    struct memory_layer *layers[MEMORY_MAX_LAYERS];         /* top first */
+    int layer_count;
     char policy_name[64];
-    /* Counters of one thread at a time are plain; once a second thread allocates on the device they become shared (atomic). See
-     * account.h. */
-    _Atomic(void *) owner;                  /* address of the owning thread's thread_state; SHARED_OWNER when shared */
-    _Atomic uint64_t allocated, peak, allocations, frees;
     _Atomic uint64_t device_allocations, device_frees;      /* raw calls, counted in the source */
-    ctrt_memory_source source;
+    ctrt_memory_source source;              /* the backend's alloc and free */
     ctrt_device *device;
 };
 

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/current.c: the thread's current devices, and guards. */
+#include "base/base.h"
+#include "base/memory.h"
+#include "base/thread.h"
+#include "device/current.h"
+#include "device/internal.h"
+
+#define MAX_TYPES 16
+
+/* What a push found: the device that was current for that type (NULL: none was chosen). */
+struct guard {
+    const ctrt_device *pushed;      /* NULL: the push changed nothing */
+    ctrt_device *before;
+};
+
+struct device_thread {
+    ctrt_device *current[MAX_TYPES];        /* at most one of each type, NULL-terminated */
+    struct guard *guards;
+    size_t depth, room;
+    char why[1024];                         /* what ctrt_is_available handed out */
+};
+
+static void thread_drop(struct thread_state *state)
+{
+    if (state->devices != NULL)
+        memory_free(state->devices->guards);
+    memory_free(state->devices);
+    state->devices = NULL;
+}
+
+__attribute__((constructor)) static void current_start(void)
+{
+    thread_on_exit(thread_drop);
+}
+
+static struct device_thread *thread_devices(void)
+{
+    if (thread_state.devices == NULL) {
+        thread_register();
+        thread_state.devices = memory_zeroed(sizeof *thread_state.devices);
+    }
+    return thread_state.devices;
+}
+
+char *device_why_buffer(size_t *bytes)
+{
+    struct device_thread *own = thread_devices();
+    *bytes = own != NULL ? sizeof own->why : 0;
+    return own != NULL ? own->why : NULL;
+}
+
+/* The slot of `type`, or the free one that it would take; NULL when there are too many types. */
+static ctrt_device **slot_of(struct device_thread *own, const char *type)
+{
+    for (size_t i = 0; i < MAX_TYPES; i++)
+        if (own->current[i] == NULL || strcmp(own->current[i]->type, type) == 0)
+            return &own->current[i];
+    return NULL;
+}
+
+int device_current_index(const char *type)
+{
+    ctrt_device **slot = thread_state.devices != NULL ? slot_of(thread_state.devices, type) : NULL;
+    return slot != NULL && *slot != NULL ? (*slot)->ordinal : 0;
+}
+
+/* Forgets the choice in `slot`, closing the gap. */
+static void forget(struct device_thread *own, ctrt_device **slot)
+{
+    ctrt_device **last = slot;
+    while (last + 1 < own->current + MAX_TYPES && last[1] != NULL)
+        last++;
+    *slot = *last;
+    *last = NULL;
+}
+
+static ctrt_status check(const ctrt_device *device)
+{
+    return device_usable(device) ? CTRT_OK : device_fail_forked(device);
+}
+
+ctrt_status ctrt_device_set_current(ctrt_device *device)
+{
+    if (device == NULL)
+        return fail_null("ctrt_device_set_current", "device");
+    CTRT_TRY(check(device));
+    struct device_thread *own = thread_devices();
+    if (own == NULL)
+        return out_of_memory(sizeof *own, "the thread's current devices");
+    ctrt_device **slot = slot_of(own, device->type);
+    if (slot == NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "ctrt_device_set_current: a thread can have current devices of %d types", MAX_TYPES);
+    *slot = device;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_device_get_current(ctrt_device **out, const char *type)
+{
+    if (out == NULL)
+        return fail_null("ctrt_device_get_current", "out");
+    if (type != NULL && strchr(type, ':') != NULL)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_device_get_current: \"%.64s\" is no type of device but a device", type);
+    return ctrt_device_get(out, type);
+}
+
+ctrt_status ctrt_device_push(ctrt_device *device)
+{
+    if (device != NULL)
+        CTRT_TRY(check(device));
+    struct device_thread *own = thread_devices();
+    if (own == NULL)
+        return out_of_memory(sizeof *own, "the thread's current devices");
+    if (own->depth == own->room) {
+        size_t room = own->room > 0 ? 2 * own->room : 8;
+        struct guard *larger = memory_resize(own->guards, room * sizeof *larger);
+        if (larger == NULL)
+            return out_of_memory(room * sizeof *larger, "the stack of current devices");
+        own->guards = larger;
+        own->room = room;
+    }
+    struct guard guard = { device, NULL };
+    if (device != NULL) {
+        ctrt_device **slot = slot_of(own, device->type);
+        guard.before = slot != NULL ? *slot : NULL;
+        CTRT_TRY(ctrt_device_set_current(device));
+    }
+    own->guards[own->depth++] = guard;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_device_pop(void)
+{
+    struct device_thread *own = thread_state.devices;
+    if (own == NULL || own->depth == 0)
+        return ctrt_fail(CTRT_ERR_STATE, "ctrt_device_pop without a matching ctrt_device_push");
+    struct guard guard = own->guards[--own->depth];
+    if (guard.pushed == NULL)
+        return CTRT_OK;
+    ctrt_device **slot = slot_of(own, guard.pushed->type);
+    if (guard.before != NULL)
+        *slot = guard.before;
+    else if (*slot != NULL)
+        forget(own, slot);
+    return CTRT_OK;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/open.c: getting a device by name; opening it at first use. */
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "device/internal.h"
+
+pid_t device_process;
+
+static _Atomic(ctrt_device *) the_cpu;
+
+static void note_process(void)
+{
+    device_process = getpid();
+}
+
+__attribute__((constructor)) static void device_start(void)
+{
+    note_process();
+    pthread_atfork(NULL, NULL, note_process);
+}
+
+ctrt_status device_fail_forked(const ctrt_device *device)
+{
+    return ctrt_fail(CTRT_ERR_FORKED, "%s was opened by process %d before it forked this one (%d), and devices do not follow a fork. "
+                     "Fork before the first use of a device, or start the child with exec", device->name, (int)device->owner,
+                     (int)device_process);
+}
+
+static void device_free(ctrt_device *device)
+{
+    device_memory_destroy(device);
+    if (device->handle != NULL)
+        device->backend->device->close(device->handle);
+    pthread_mutex_destroy(&device->generator_lock);
+    memory_free(device);
+}
+
+/* With the lock held. */
+static ctrt_status device_new(ctrt_device **out, const struct device_type *type, int index)
+{
+    ctrt_device *device = memory_zeroed(sizeof *device);
+    if (device == NULL)
+        return out_of_memory(sizeof *device, "a device");
+    bool cpu = strcmp(type->name, "cpu") == 0;
+    snprintf(device->type, sizeof device->type, "%s", type->name);
+    if (cpu)
+        snprintf(device->name, sizeof device->name, "cpu");
+    else
+        snprintf(device->name, sizeof device->name, "%s:%d", type->name, index);
+    device->ordinal = index;
+    device->physical = type->physical[index];
+    device->backend = type->backend;
+    device->owner = device_process;
+    pthread_mutex_init(&device->generator_lock, NULL);
+
+    ctrt_device_info info = { .size = sizeof info };
+    ctrt_status status = type->backend->device->describe(device->physical, &info);
+    if (status == CTRT_OK) {
+        device->flags = info.flags;
+        status = type->backend->device->open(&device->handle, device->physical);
+    }
+    if (status == CTRT_OK) {
+        registry_overlays(device->overlays, COUNT_OF(device->overlays) - 1, type->name);
+        status = device_memory_create(device);
+    }
+    if (status != CTRT_OK) {
+        ctrt_context(status, "opening %s", device->name);
+        device_free(device);
+        return status;
+    }
+    *out = device;
+    return CTRT_OK;
+}
+
+ctrt_status device_open(ctrt_device **out, const ctrt_device_spec *spec)
+{
+    struct device_type *type;
+    CTRT_TRY(device_type_get(&type, spec->type));
+    int index = spec->index >= 0 ? spec->index : device_current_index(spec->type);
+    CTRT_TRY(device_type_check(type, index));
+    device_enter();
+    ctrt_device *device = type->open[index];
+    ctrt_status status = CTRT_OK;
+    if (device == NULL)
+        status = device_new(&device, type, index);
+    if (status == CTRT_OK)
+        type->open[index] = device;
+    device_leave();
+    CTRT_TRY(status);
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    *out = device;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_device_get(ctrt_device **out, const char *name)
+{
+    ctrt_device_spec spec;
+    if (out == NULL)
+        return fail_null("ctrt_device_get", "out");
+    if (name == NULL || strcmp(name, "auto") == 0)
+        return ctrt_device_auto(out);
+    CTRT_TRY(ctrt_device_parse(&spec, name));
+    return device_open(out, &spec);
+}
+
+ctrt_status device_cpu(ctrt_device **out)
+{
+    ctrt_device *cpu = atomic_load_explicit(&the_cpu, memory_order_acquire);
+    if (unlikely(cpu == NULL)) {
+        const ctrt_device_spec spec = { "cpu", 0 };
+        CTRT_TRY(device_open(&cpu, &spec));
+        atomic_store_explicit(&the_cpu, cpu, memory_order_release);
+    }
+    *out = cpu;
+    return CTRT_OK;
+}

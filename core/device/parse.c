@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/parse.c: names of devices: "cuda:1" and back. */
+#include "base/base.h"
+#include "device/internal.h"
+#include "registry/registry.h"
+
+#define MAX_INDEX 65535
+
+/* Words that people write for a device and that are no type. */
+static const char *const no_types[] = { "gpu", "device", "accelerator", "auto", "default", "none", "null" };
+
+static ctrt_status fail_name(const char *text, const char *why)
+{
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "\"%.64s\" is no name of a device: %s. A name is TYPE or TYPE:INDEX, as in cpu or cuda:1",
+                     text, why);
+}
+
+static ctrt_status fail_type(const char *text, const char *type)
+{
+    char known[512], why[640];
+    registry_known(known, sizeof known, CTRT_COMPONENT_BACKEND, type);
+    snprintf(why, sizeof why, "%.40s is no type of device; known types: %s", type, known);
+    return fail_name(text, why);
+}
+
+/* Digits without a leading zero. */
+static ctrt_status parse_index(int *out, const char *text, const char *digits)
+{
+    size_t length = strspn(digits, "0123456789");
+    if (length == 0 || digits[length] != '\0')
+        return fail_name(text, "the index is not a number from 0");
+    if (length > 1 && digits[0] == '0')
+        return fail_name(text, "the index has a leading zero");
+    int value = 0;
+    for (size_t i = 0; i < length && value <= MAX_INDEX; i++)
+        value = 10 * value + (digits[i] - '0');
+    if (value > MAX_INDEX)
+        return fail_name(text, "the index is too large");
+    *out = value;
+    return CTRT_OK;
+}
+
+static ctrt_status check_type(const char *text, const char *type)
+{
+    if (!registry_name_valid(type))
+        return fail_type(text, type);
+    for (size_t i = 0; i < COUNT_OF(no_types); i++)
+        if (strcmp(type, no_types[i]) == 0)
+            return fail_type(text, type);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_device_parse(ctrt_device_spec *out, const char *text)
+{
+    if (out == NULL || text == NULL)
+        return fail_null("ctrt_device_parse", out == NULL ? "out" : "text");
+    ctrt_device_spec spec = { "", -1 };
+    if (text[0] == '\0')
+        return fail_name(text, "it is empty");
+    if (strspn(text, "0123456789") == strlen(text)) {
+        CTRT_TRY(parse_index(&spec.index, text, text));
+        CTRT_TRY(device_best_accelerator(spec.type));
+        *out = spec;
+        return CTRT_OK;
+    }
+    size_t length = strcspn(text, ":");
+    if (length == 0)
+        return fail_name(text, "the type is missing");
+    if (length >= sizeof spec.type)
+        return fail_name(text, "the type is too long");
+    memcpy(spec.type, text, length);
+    CTRT_TRY(check_type(text, spec.type));
+    if (text[length] == ':') {
+        if (text[length + 1] == '\0')
+            return fail_name(text, "the index after ':' is missing");
+        CTRT_TRY(parse_index(&spec.index, text, text + length + 1));
+    }
+    if (strcmp(spec.type, "cpu") == 0 && spec.index > 0)
+        return fail_name(text, "there is one cpu, with index 0");
+    *out = spec;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_device_format(char *buffer, size_t bytes, const ctrt_device_spec *spec)
+{
+    if (buffer == NULL || spec == NULL)
+        return fail_null("ctrt_device_format", buffer == NULL ? "buffer" : "spec");
+    if (bytes > 0)
+        buffer[0] = '\0';
+    if (memchr(spec->type, '\0', sizeof spec->type) == NULL || spec->index < -1 || spec->index > MAX_INDEX)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_device_format: type without end, or index %d", spec->index);
+    CTRT_TRY(check_type(spec->type, spec->type));
+    int length = spec->index < 0 ? snprintf(buffer, bytes, "%s", spec->type) : snprintf(buffer, bytes, "%s:%d", spec->type, spec->index);
+    if (length < 0 || (size_t)length >= bytes)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_device_format: the buffer of %zu bytes is too small for %d and its end", bytes,
+                         length);
+    return CTRT_OK;
+}

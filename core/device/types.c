@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/types.c: backends as types of devices: how many there are and which of them are to be seen. */
+#include "base/base.h"
+#include "base/keep.h"
+#include "base/lock.h"
+#include "base/memory.h"
+#include "base/param.h"
+#include "device/internal.h"
+#include "device/visible.h"
+
+static const ctrt_param visible_param = {
+    sizeof visible_param, "CTRT_VISIBLE_DEVICES", CTRT_PARAM_STRING, NULL, NULL,
+    "devices that may be seen, renumbered from 0 in this order: 0,2 or cuda:0,cuda:2 or UUIDs; not for the cpu",
+};
+CORE_PARAM(visible_param);
+
+LOCK_DEFINE(device_lock, LOCK_DEVICE);
+static struct device_type *types;
+
+void device_enter(void)
+{
+    lock_enter(&device_lock);
+}
+
+void device_leave(void)
+{
+    lock_leave(&device_lock);
+}
+
+const char *device_visible_text(void)
+{
+    ctrt_param_value value;
+    return param_read(&value, &visible_param, "core") == CTRT_OK ? value.text : NULL;
+}
+
+/* UUIDs are asked for only when the list may mean them. */
+static ctrt_status read_uuids(const char **uuids, const ctrt_backend *backend, int count)
+{
+    for (int i = 0; i < count; i++) {
+        ctrt_device_info info = { .size = sizeof info };
+        CTRT_TRY(backend->device->describe(i, &info));
+        info.uuid[sizeof info.uuid - 1] = '\0';
+        uuids[i] = keep_text(info.uuid[0] != '\0' ? info.uuid : "?");
+        if (uuids[i] == NULL)
+            return out_of_memory(sizeof info.uuid, "a UUID");
+    }
+    return CTRT_OK;
+}
+
+static bool may_name_uuids(const char *text)
+{
+    return text != NULL && strchr(text, '-') != NULL && strpbrk(text, "GMUSgmus") != NULL;
+}
+
+/* Fills `ids` with what is visible of the `present` devices. */
+static ctrt_status choose_visible(int *ids, int *count, const struct component *component, int present)
+{
+    const char *uuids[MAX_DEVICES_OF_TYPE];
+    const char *text = strcmp(component->name, "cpu") != 0 ? device_visible_text() : NULL;
+    bool with_uuids = may_name_uuids(text);
+    if (with_uuids)
+        CTRT_TRY(read_uuids(uuids, component->table, present));
+    return visible_select(ids, MAX_DEVICES_OF_TYPE, count, text, component->name, present, with_uuids ? uuids : NULL);
+}
+
+static ctrt_status type_new(struct device_type **out, const struct component *component)
+{
+    const ctrt_backend *backend = component->table;
+    int ids[MAX_DEVICES_OF_TYPE], visible = 0;
+    int32_t present = 0;
+    CTRT_TRY(backend->device->count(&present));
+    present = MAX(present, 0);
+    present = MIN(present, strcmp(component->name, "cpu") == 0 ? 1 : MAX_DEVICES_OF_TYPE);
+    CTRT_TRY(choose_visible(ids, &visible, component, present));
+
+    size_t slots = (size_t)MAX(visible, 1);
+    struct device_type *type = memory_zeroed(sizeof *type);
+    int *physical = memory_zeroed(slots * sizeof *physical);
+    ctrt_device **open = memory_zeroed(slots * sizeof *open);
+    if (type == NULL || physical == NULL || open == NULL) {
+        memory_free(type), memory_free(physical), memory_free(open);
+        return out_of_memory(sizeof *type + slots * (sizeof *physical + sizeof *open), "a type of devices");
+    }
+    snprintf(type->name, sizeof type->name, "%s", component->name);
+    memcpy(physical, ids, (size_t)visible * sizeof *ids);
+    type->component = component;
+    type->backend = backend;
+    type->present = present;
+    type->count = visible;
+    type->physical = physical;
+    type->open = open;
+    *out = type;
+    return CTRT_OK;
+}
+
+ctrt_status device_type_get(struct device_type **out, const char *name)
+{
+    device_enter();
+    struct device_type *type = types;
+    while (type != NULL && strcmp(type->name, name) != 0)
+        type = type->next;
+    ctrt_status status = CTRT_OK;
+    if (type == NULL) {
+        const struct component *component = NULL;
+        status = registry_use(&component, CTRT_COMPONENT_BACKEND, name);
+        if (status == CTRT_ERR_NOT_FOUND || status == CTRT_ERR_PLUGIN)
+            status = CTRT_ERR_NO_DEVICE;
+        if (status == CTRT_OK)
+            status = ctrt_context(type_new(&type, component), "counting the devices of %s", name);
+        if (status == CTRT_OK)
+            type->next = types, types = type;
+    }
+    device_leave();
+    if (status == CTRT_OK)
+        *out = type;
+    return status;
+}
+
+ctrt_status device_type_check(const struct device_type *type, int index)
+{
+    if (index >= 0 && index < type->count)
+        return CTRT_OK;
+    const char *visible = strcmp(type->name, "cpu") != 0 ? device_visible_text() : NULL;
+    char hidden[256] = "", range[96] = "";
+    if (type->count < type->present && visible != NULL)
+        snprintf(hidden, sizeof hidden, "; %d of %d hidden by CTRT_VISIBLE_DEVICES=%s", type->present - type->count, type->present, visible);
+    if (type->count == 1)
+        snprintf(range, sizeof range, "one visible device of that type, %s%s", type->name, strcmp(type->name, "cpu") == 0 ? "" : ":0");
+    else if (type->count > 1)
+        snprintf(range, sizeof range, "%d visible devices of that type, %s:0 to %s:%d", type->count, type->name, type->name,
+                 type->count - 1);
+    else
+        snprintf(range, sizeof range, "no visible device of that type");
+    return ctrt_fail(CTRT_ERR_NO_DEVICE, "no device %s:%d: there %s %s%s", type->name, index, type->count > 1 ? "are" : "is", range, hidden);
+}
+
+void device_for_each(void (*visit)(ctrt_device *device, void *argument), void *argument)
+{
+    device_enter();
+    for (struct device_type *type = types; type != NULL; type = type->next)
+        for (int i = 0; i < type->count; i++)
+            if (type->open[i] != NULL)
+                visit(type->open[i], argument);
+    device_leave();
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/policy.c: the grammar of CTRT_MEMORY, and policies as layers. */
+#include "memory/policy.h"
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "registry/registry.h"
+
+/* ---- grammar ---- */
+
+static ctrt_status fail_spec(const char *text, const char *why)
+{
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY=%.200s: %s. Expected NAME, NAME:OPTION=VALUE,... or several joined by '+', as in "
+                     "caching:max_split=64m", text, why);
+}
+
+/* Options are KEY=VALUE joined by commas; what they mean is the policy's business. */
+static bool options_plausible(const char *options)
+{
+    const char *at = options;
+    for (;;) {
+        size_t length = strcspn(at, ",");
+        size_t key = strcspn(at, "=");
+        if (key == 0 || key + 1 >= length)
+            return false;
+        if (at[length] == '\0')
+            return true;
+        at += length + 1;
+    }
+}
+
+static ctrt_status parse_layer(struct policy_spec *spec, const char *from, size_t length, const char *text)
+{
+    const char *colon = memchr(from, ':', length);
+    size_t name = colon != NULL ? (size_t)(colon - from) : length;
+    size_t rest = colon != NULL ? length - name - 1 : 0;
+    if (name == 0)
+        return fail_spec(text, "the name of a policy is missing");
+    if (name >= sizeof spec->name || rest >= sizeof spec->options)
+        return fail_spec(text, "a name or its options are too long");
+    memset(spec, 0, sizeof *spec);
+    memcpy(spec->name, from, name);
+    if (!registry_name_valid(spec->name))
+        return fail_spec(text, "a name has lower-case letters, digits and '-'");
+    if (colon == NULL)
+        return CTRT_OK;
+    memcpy(spec->options, colon + 1, rest);
+    if (!options_plausible(spec->options))
+        return fail_spec(text, "what follows ':' is not OPTION=VALUE,OPTION=VALUE");
+    return CTRT_OK;
+}
+
+ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_LAYERS], int *count, const char *text)
+{
+    *count = 0;
+    for (const char *at = text;;) {
+        size_t length = strcspn(at, "+");
+        if (*count == MEMORY_MAX_LAYERS)
+            return fail_spec(text, "more than 4 policies stand on one another");
+        CTRT_TRY(parse_layer(&specs[*count], at, length, text));
+        ++*count;
+        if (at[length] == '\0')
+            return CTRT_OK;
+        at += length + 1;
+    }
+}
+
+/* ---- a policy as the source of another ---- */
+
+struct layer_block {
+    struct layer_block *next;
+    ctrt_block block;
+};
+
+static size_t bucket_of(const struct memory_layer *layer, const void *address)
+{
+    return (size_t)(((uintptr_t)address >> 6) * 0x9e3779b97f4a7c15u >> 20) & (layer->block_room - 1);
+}
+
+/* Doubles the table. */
+static ctrt_status make_room(struct memory_layer *layer)
+{
+    struct layer_block **old = layer->blocks;
+    size_t old_room = layer->block_room, room = old_room > 0 ? 2 * old_room : 64;
+    struct layer_block **larger = memory_zeroed(room * sizeof *larger);
+    if (larger == NULL)
+        return out_of_memory(room * sizeof *larger, "a table of blocks");
+    layer->blocks = larger;
+    layer->block_room = room;
+    for (size_t i = 0; i < old_room; i++)
+        for (struct layer_block *entry = old[i], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            struct layer_block **bucket = &larger[bucket_of(layer, entry->block.address)];
+            entry->next = *bucket;
+            *bucket = entry;
+        }
+    memory_free(old);
+    return CTRT_OK;
+}
+
+static ctrt_status layer_remember(struct memory_layer *layer, struct layer_block *entry)
+{
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&layer->lock);
+    if (layer->block_count >= layer->block_room)
+        status = make_room(layer);
+    if (status == CTRT_OK) {
+        struct layer_block **bucket = &layer->blocks[bucket_of(layer, entry->block.address)];
+        entry->next = *bucket;
+        *bucket = entry;
+        layer->block_count++;
+    }
+    pthread_mutex_unlock(&layer->lock);
+    return status;
+}
+
+static ctrt_status layer_source_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    struct memory_layer *layer = state;
+    struct layer_block *entry = memory_alloc(sizeof *entry);
+    if (entry == NULL)
+        return out_of_memory(sizeof *entry, "a block");
+    ctrt_status status = layer->policy->alloc(layer->state, &entry->block, bytes, queue);
+    if (status == CTRT_OK) {
+        status = layer_remember(layer, entry);
+        if (status != CTRT_OK)
+            layer->policy->free(layer->state, &entry->block, queue);
+    }
+    if (status != CTRT_OK) {
+        memory_free(entry);
+        return status;
+    }
+    *address = entry->block.address;
+    return CTRT_OK;
+}
+
+static void layer_source_free(void *state, void *address, size_t bytes, void *queue)
+{
+    struct memory_layer *layer = state;
+    struct layer_block *found = NULL;
+    (void)bytes;
+    pthread_mutex_lock(&layer->lock);
+    struct layer_block **at = layer->block_room > 0 ? &layer->blocks[bucket_of(layer, address)] : &found;
+    while (*at != NULL && (*at)->block.address != address)
+        at = &(*at)->next;
+    found = *at;
+    if (found != NULL) {
+        *at = found->next;
+        layer->block_count--;
+    }
+    pthread_mutex_unlock(&layer->lock);
+    if (found == NULL) {
+        log_message(CTRT_LOG_ERROR, "memory", "a policy frees %p, which it was never given", address);
+        return;
+    }
+    layer->policy->free(layer->state, &found->block, queue);
+    memory_free(found);
+}
+
+ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec, const ctrt_memory_source *source)
+{
+    const struct component *component;
+    CTRT_TRY(registry_use(&component, CTRT_COMPONENT_MEMORY, spec->name));
+    struct memory_layer *layer = memory_zeroed(sizeof *layer);
+    if (layer == NULL)
+        return out_of_memory(sizeof *layer, "a memory policy");
+    layer->policy = component->table;
+    layer->source = *source;
+    layer->source.state = layer;
+    layer->source.alloc = layer_source_alloc;
+    layer->source.free = layer_source_free;
+    ctrt_status status = layer->policy->create(&layer->state, source, spec->options);
+    if (status != CTRT_OK) {
+        memory_free(layer);
+        return ctrt_context(status, "memory policy %s", spec->name);
+    }
+    pthread_mutex_init(&layer->lock, NULL);
+    *out = layer;
+    return CTRT_OK;
+}
+
+void layer_destroy(struct memory_layer *layer)
+{
+    if (layer == NULL)
+        return;
+    layer->policy->destroy(layer->state);
+    for (size_t i = 0; i < layer->block_room; i++)
+        for (struct layer_block *entry = layer->blocks[i], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            memory_free(entry);
+        }
+    memory_free(layer->blocks);
+    pthread_mutex_destroy(&layer->lock);
+    memory_free(layer);
+}

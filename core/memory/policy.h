@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/policy.h: which memory policies a device gets, and how they stand on one another.
+ *
+ * CTRT_MEMORY is NAME[:OPTIONS], or several of these joined by '+', the upper first: "caching:max_split=64m", "spill+caching". */
+#ifndef CORE_MEMORY_POLICY_H
+#define CORE_MEMORY_POLICY_H
+
+#include <pthread.h>
+
+#include "memory/pool.h"
+
+struct policy_spec {
+    char name[32];
+    char options[192];                      /* "" when there are none */
+};
+
+/* Reads the grammar into `specs`, upper first; pure. CTRT_ERR_INVALID_ARGUMENT says what is wrong where. */
+ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_LAYERS], int *count, const char *text);
+
+/* A policy at work, and itself a source for the policy above. */
+struct memory_layer {
+    const ctrt_memory_policy *policy;
+    void *state;
+    ctrt_memory_source source;              /* for the layer above: source.state is this layer */
+    /* Blocks handed to the layer above, by address, because a source's free knows addresses alone. */
+    pthread_mutex_t lock;
+    struct layer_block **blocks;
+    size_t block_count, block_room;
+};
+
+/* Creates a policy over `source`. */
+ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec, const ctrt_memory_source *source);
+void layer_destroy(struct memory_layer *layer);
+
+#endif

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry/host.c: what the library lends to plugins. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+
+#include "base/base.h"
+#include "base/keep.h"
+#include "base/memory.h"
+#include "base/param.h"
+#include "registry/internal.h"
+
+/* A parameter's table lies in the plugin that declares it, so its address tells whose it is. */
+static const char *owner_of(const ctrt_param *param)
+{
+    Dl_info info;
+    char stem[128];
+    if (dladdr(param, &info) == 0 || info.dli_fname == NULL)
+        return "plugin";
+    const char *slash = strrchr(info.dli_fname, '/');
+    snprintf(stem, sizeof stem, "%s", slash != NULL ? slash + 1 : info.dli_fname);
+    stem[strcspn(stem, ".")] = '\0';
+    return keep_format("%s", stem);
+}
+
+static ctrt_status host_param(ctrt_param_value *out, const ctrt_param *param)
+{
+    return param_read(out, param, owner_of(param));
+}
+
+static const struct ctrt_backend *host_backend(const char *name)
+{
+    const struct component *found;
+    if (name == NULL || registry_use(&found, CTRT_COMPONENT_BACKEND, name) != CTRT_OK)
+        return NULL;
+    return found->table;
+}
+
+const ctrt_host registry_host = {
+    .size = sizeof(ctrt_host),
+    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
+    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
+    .fail = ctrt_fail,
+    .log = log_message,
+    .alloc = memory_alloc,
+    .free = memory_free,
+    .param = host_param,
+    .backend = host_backend,
+};

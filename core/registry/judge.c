@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry/judge.c: is what a plugin hands over what it must be? Sizes first, then versions, then required slots. */
+#include "base/base.h"
+#include "registry/internal.h"
+
+/* Bytes from a table's beginning to the end of `member`: what ABI 1.0 had. */
+#define SIZE_TO(type, member) (offsetof(type, member) + sizeof(((type *)0)->member))
+#define LARGEST 65536           /* a larger "size" is no size */
+
+#define REFUSE(...)                                                             \
+    do {                                                                        \
+        snprintf(reason, bytes, __VA_ARGS__);                                   \
+        return false;                                                           \
+    } while (0)
+
+#define REQUIRE(table, slot, name)                                              \
+    do {                                                                        \
+        if (!CTRT_SLOT(table, slot))                                            \
+            REFUSE("%s: required slot %s is missing or NULL", name, #slot);     \
+    } while (0)
+
+bool registry_name_valid(const char *name)
+{
+    size_t length = name != NULL ? strnlen(name, 32) : 0;
+    if (length == 0 || length > 31 || name[0] < 'a' || name[0] > 'z')
+        return false;
+    for (size_t i = 1; i < length; i++)
+        if (!((name[i] >= 'a' && name[i] <= 'z') || (name[i] >= '0' && name[i] <= '9') || name[i] == '-'))
+            return false;
+    return name[length - 1] != '-';
+}
+
+bool judge_plugin(const ctrt_plugin *plugin, char *reason, size_t bytes)
+{
+    if (plugin == NULL)
+        REFUSE("ctrt_plugin_v1 returned NULL for ABI %u.%u", CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
+    if (plugin->size < SIZE_TO(ctrt_plugin, abi_minor) || plugin->size > LARGEST)
+        REFUSE("wrong size: struct ctrt_plugin has %zu bytes, expected at least %zu", plugin->size, SIZE_TO(ctrt_plugin, init));
+    if (plugin->abi_major != CTRT_PLUGIN_ABI_MAJOR)
+        REFUSE("built for plugin ABI %u.%u, this library speaks %u.%u", plugin->abi_major, plugin->abi_minor, CTRT_PLUGIN_ABI_MAJOR,
+               CTRT_PLUGIN_ABI_MINOR);
+    if (plugin->size < SIZE_TO(ctrt_plugin, init))
+        REFUSE("wrong size: struct ctrt_plugin has %zu bytes, expected at least %zu", plugin->size, SIZE_TO(ctrt_plugin, init));
+    if (plugin->name == NULL || plugin->name[0] == '\0')
+        REFUSE("the plugin has no name");
+    if (plugin->components == NULL || plugin->component_count == 0)
+        REFUSE("the plugin has no components");
+    if (plugin->component_count > MAX_COMPONENTS)
+        REFUSE("%zu components are more than the %d that a plugin can have", plugin->component_count, MAX_COMPONENTS);
+    if (plugin->component_stride < SIZE_TO(ctrt_component, probe) || plugin->component_stride > LARGEST
+        || plugin->component_stride % _Alignof(ctrt_component) != 0)
+        REFUSE("wrong stride: components are %zu bytes apart, expected a multiple of %zu, at least %zu", plugin->component_stride,
+               _Alignof(ctrt_component), SIZE_TO(ctrt_component, probe));
+    return true;
+}
+
+bool judge_component(const ctrt_component *component, size_t stride, char *reason, size_t bytes)
+{
+    if (component->size < SIZE_TO(ctrt_component, probe) || component->size > stride)
+        REFUSE("wrong size: struct ctrt_component has %zu bytes, expected %zu to %zu", component->size, SIZE_TO(ctrt_component, probe),
+               stride);
+    if (kind_word(component->kind)[0] == '\0')
+        REFUSE("kind %d is not known to this version of the library", (int)component->kind);
+    if (!registry_name_valid(component->name))
+        REFUSE("its name is not a lower-case letter followed by lower-case letters, digits and '-', at most 31");
+    if (component->kind == CTRT_COMPONENT_BACKEND && strcmp(component->name, "auto") == 0)
+        REFUSE("a backend cannot be called auto");
+    if (component->table == NULL)
+        REFUSE("it has no table");
+    return true;
+}
+
+static bool judge_backend(const ctrt_backend *backend, char *reason, size_t bytes)
+{
+    REQUIRE(backend, device, "struct ctrt_backend");
+    REQUIRE(backend, memory, "struct ctrt_backend");
+    REQUIRE(backend->device, count, "struct ctrt_device_table");
+    REQUIRE(backend->device, describe, "struct ctrt_device_table");
+    REQUIRE(backend->device, open, "struct ctrt_device_table");
+    REQUIRE(backend->device, close, "struct ctrt_device_table");
+    REQUIRE(backend->memory, alloc, "struct ctrt_memory_table");
+    REQUIRE(backend->memory, free, "struct ctrt_memory_table");
+    REQUIRE(backend->memory, copy, "struct ctrt_memory_table");
+    REQUIRE(backend->memory, fill, "struct ctrt_memory_table");
+    return true;
+}
+
+static bool judge_memory(const ctrt_memory_policy *policy, char *reason, size_t bytes)
+{
+    REQUIRE(policy, create, "struct ctrt_memory_policy");
+    REQUIRE(policy, destroy, "struct ctrt_memory_policy");
+    REQUIRE(policy, alloc, "struct ctrt_memory_policy");
+    REQUIRE(policy, free, "struct ctrt_memory_policy");
+    return true;
+}
+
+bool judge_table(ctrt_component_kind kind, const void *table, char *reason, size_t bytes)
+{
+    size_t size = *(const size_t *)table;
+    if (size < sizeof(size_t) || size > LARGEST)
+        REFUSE("wrong size: its table says it has %zu bytes", size);
+    if (kind == CTRT_COMPONENT_BACKEND)
+        return judge_backend(table, reason, bytes);
+    if (kind == CTRT_COMPONENT_MEMORY)
+        return judge_memory(table, reason, bytes);
+    if (kind == CTRT_COMPONENT_KERNELS)
+        REQUIRE((const ctrt_kernels *)table, kernels, "struct ctrt_kernels");
+    return true;
+}
+
+bool judge_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes)
+{
+    if (table == NULL)
+        return true;
+    if (table->size < SIZE_TO(ctrt_kernel_table, stride) || table->size > LARGEST)
+        REFUSE("wrong size: struct ctrt_kernel_table has %zu bytes, expected at least %zu", table->size,
+               SIZE_TO(ctrt_kernel_table, stride));
+    if (table->count == 0)
+        return true;
+    if (table->rows == NULL)
+        REFUSE("struct ctrt_kernel_table: %zu rows are announced, but rows is NULL", table->count);
+    if (table->stride < SIZE_TO(ctrt_kernel, workspace) || table->stride > LARGEST || table->stride % _Alignof(ctrt_kernel) != 0)
+        REFUSE("wrong stride: kernels are %zu bytes apart, expected at least %zu", table->stride, SIZE_TO(ctrt_kernel, workspace));
+    for (size_t i = 0; i < table->count; i++) {
+        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)table->rows + i * table->stride);
+        if (row->size < SIZE_TO(ctrt_kernel, workspace) || row->size > table->stride)
+            REFUSE("wrong size: kernel %zu has %zu bytes, expected %zu to %zu", i, row->size, SIZE_TO(ctrt_kernel, workspace),
+                   table->stride);
+        if (row->op == NULL)
+            REFUSE("kernel %zu names no op", i);
+        if (row->run == NULL)
+            REFUSE("kernel %zu (%s): required slot run is NULL", i, row->op);
+    }
+    return true;
+}

@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry/registry.c: the table of components: looking them up, ranking them, listing them. */
+#include "registry/registry.h"
+
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "base/keep.h"
+#include "base/param.h"
+#include "ctrt/device.h"
+#include "registry/internal.h"
+
+#define MAX_ASKED 32
+
+/* Names that were asked for and stand in no file, for listings. */
+static struct { ctrt_component_kind kind; const char *name; const char *reason; } asked[MAX_ASKED];
+static size_t asked_count;
+
+static bool usable(const struct component *component)
+{
+    return component->state == PLUGIN_READY || component->state == PLUGIN_LOADED;
+}
+
+static bool has_own_file(const struct component *component)
+{
+    return component->file->kind == component->kind && strcmp(component->file->name, component->name) == 0;
+}
+
+/* Which of two usable components of one name is to be used? Files are asked in the order of the path, so `a` was found first. */
+static bool better(const struct component *b, const struct component *a)
+{
+    if ((a->state == PLUGIN_LOADED) != (b->state == PLUGIN_LOADED))
+        return b->state == PLUGIN_LOADED;
+    if (has_own_file(a) != has_own_file(b))
+        return has_own_file(b);
+    return b->score > a->score;
+}
+
+/* The best usable component of that name among the opened files; the others are disabled, and say for whom. */
+static struct component *settle(ctrt_component_kind kind, const char *name)
+{
+    struct component *best = NULL;
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t f = 0; f < registry_file_count; f++)
+            for (size_t i = 0; i < registry_files[f]->count; i++) {
+                struct component *here = &registry_files[f]->components[i];
+                if (here->kind != kind || strcmp(here->name, name) != 0 || !usable(here) || here == best)
+                    continue;
+                if (pass == 0) {
+                    if (best == NULL || better(here, best))
+                        best = here;
+                } else if (kind != CTRT_COMPONENT_KERNELS) {
+                    here->state = PLUGIN_DISABLED;
+                    here->reason = keep_format("duplicate name: %s %s of %s (score %d) is preferred to this one (score %d)",
+                                               kind_word(kind), name, best->file->path, (int)best->score, (int)here->score);
+                    log_message(CTRT_LOG_INFO, "registry", "%s: %s", here->file->path, here->reason);
+                }
+            }
+    return best;
+}
+
+size_t registry_names(const char **names, size_t max, ctrt_component_kind kind)
+{
+    size_t count = 0;
+    registry_enter();
+    if (search_files() == CTRT_OK) {
+        for (size_t f = 0; f < registry_file_count; f++) {
+            struct plugin_file *file = registry_files[f];
+            /* The file's own name, then what it brought besides. */
+            for (size_t i = 0; i <= file->count; i++) {
+                const char *name = i == 0 ? file->name : file->components[i - 1].name;
+                ctrt_component_kind its = i == 0 ? file->kind : file->components[i - 1].kind;
+                bool seen = its != kind || name[0] == '\0';
+                for (size_t k = 0; k < count && !seen; k++)
+                    seen = strcmp(names[k], name) == 0;
+                if (!seen && count < max)
+                    names[count++] = name;
+            }
+        }
+    }
+    registry_leave();
+    return count;
+}
+
+const char *registry_known(char *buffer, size_t bytes, ctrt_component_kind kind, const char *word)
+{
+    const char *names[64];
+    size_t count = registry_names(names, COUNT_OF(names), kind), used = 0;
+    snprintf(buffer, bytes, "none");
+    for (size_t i = 0; i < count && used < bytes; i++)
+        used += (size_t)snprintf(buffer + used, bytes - used, "%s%s", i > 0 ? ", " : "", names[i]);
+    const char *near = nearest_word(word, names, count);
+    if (near != NULL && strcmp(near, word) != 0 && used < bytes)
+        snprintf(buffer + used, bytes - used, "; did you mean %s?", near);
+    return buffer;
+}
+
+/* ---- looking up ---- */
+
+static void remember_asked(ctrt_component_kind kind, const char *name, const char *reason)
+{
+    for (size_t i = 0; i < asked_count; i++)
+        if (asked[i].kind == kind && strcmp(asked[i].name, name) == 0)
+            return;
+    const char *kept = keep_text(name);
+    if (asked_count == MAX_ASKED || kept == NULL)
+        return;
+    asked[asked_count].kind = kind;
+    asked[asked_count].name = kept;
+    asked[asked_count++].reason = keep_format("%s", reason);
+}
+
+/* Writes the error for a component that cannot be had: the reasons of all candidates, or where it was searched. */
+static ctrt_status fail_missing(ctrt_component_kind kind, const char *name)
+{
+    char reasons[2048] = "", known[512];
+    size_t used = 0;
+    for (size_t f = 0; f < registry_file_count; f++) {
+        struct plugin_file *file = registry_files[f];
+        bool own = file->kind == kind && strcmp(file->name, name) == 0;
+        bool told = false;
+        for (size_t i = 0; i < file->count && used < sizeof reasons; i++) {
+            const struct component *here = &file->components[i];
+            if (here->kind != kind || strcmp(here->name, name) != 0)
+                continue;
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used > 0 ? "; " : "", here->reason, file->path);
+            told = true;
+        }
+        if (own && !told && used < sizeof reasons) {
+            const char *reason = file->reason[0] != '\0' ? file->reason : "it has no component of that name";
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used > 0 ? "; " : "", reason, file->path);
+        }
+    }
+    if (used > 0)
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "%s %s cannot be used: %s", kind_word(kind), name, reasons);
+    snprintf(reasons, sizeof reasons, "no file %s-%s.so: %s", kind_word(kind), name, search_words());
+    remember_asked(kind, name, reasons);
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no %s called %s (%s); known: %s", kind_word(kind), name, reasons,
+                     registry_known(known, sizeof known, kind, name));
+}
+
+static ctrt_status find(struct component **out, ctrt_component_kind kind, const char *name)
+{
+    CTRT_TRY(search_files());
+    if (!registry_name_valid(name))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "\"%.64s\" is no name of a %s", name, kind_word(kind));
+    if (kind == CTRT_COMPONENT_BACKEND) {
+        ctrt_status allowed = select_backend(name);
+        if (allowed != CTRT_OK)
+            return ctrt_context(allowed, "backend %s", name);
+    }
+    for (size_t i = 0; i < registry_file_count; i++)
+        if (registry_files[i]->kind == kind && strcmp(registry_files[i]->name, name) == 0)
+            CTRT_TRY(file_open(registry_files[i]));
+    *out = settle(kind, name);
+    return *out != NULL ? CTRT_OK : fail_missing(kind, name);
+}
+
+ctrt_status registry_find(const struct component **out, ctrt_component_kind kind, const char *name)
+{
+    struct component *found = NULL;
+    registry_enter();
+    ctrt_status status = find(&found, kind, name);
+    registry_leave();
+    if (status == CTRT_OK)
+        *out = found;
+    return status;
+}
+
+/* Initialises; with the lock held. */
+static ctrt_status use(struct component *component)
+{
+    if (component->state == PLUGIN_LOADED)
+        return CTRT_OK;
+    CTRT_TRY(file_init(component->file));
+    if (component->state != PLUGIN_READY)
+        return ctrt_fail(CTRT_ERR_PLUGIN, "plugin %s: %s", component->file->stem, component->reason);
+    component->state = PLUGIN_LOADED;
+    return CTRT_OK;
+}
+
+ctrt_status registry_use(const struct component **out, ctrt_component_kind kind, const char *name)
+{
+    struct component *found = NULL;
+    registry_enter();
+    ctrt_status status = find(&found, kind, name);
+    if (status == CTRT_OK)
+        status = use(found);
+    registry_leave();
+    if (status == CTRT_OK)
+        *out = found;
+    return status;
+}
+
+/* ---- many at once ---- */
+
+/* Backends: accelerators, then the cpu, then what nobody wants unasked. */
+static int group(const struct component *component)
+{
+    if (component->kind != CTRT_COMPONENT_BACKEND)
+        return 0;
+    return component->score < 0 ? 2 : strcmp(component->name, "cpu") == 0 ? 1 : 0;
+}
+
+static int by_rank(const void *x, const void *y)
+{
+    const struct component *a = *(const struct component *const *)x, *b = *(const struct component *const *)y;
+    if (group(a) != group(b))
+        return group(a) - group(b);
+    if (a->fitness != b->fitness)
+        return a->fitness > b->fitness ? -1 : 1;
+    if (a->score != b->score)
+        return a->score > b->score ? -1 : 1;
+    return strcmp(a->name, b->name);
+}
+
+size_t registry_ranked(const struct component **list, size_t max, ctrt_component_kind kind)
+{
+    size_t count = 0;
+    registry_enter();
+    file_open_all(kind);
+    for (size_t f = 0; f < registry_file_count; f++)
+        for (size_t i = 0; i < registry_files[f]->count && count < max; i++) {
+            struct component *here = &registry_files[f]->components[i];
+            if (here->kind != kind || !usable(here) || settle(kind, here->name) != here)
+                continue;
+            if (kind == CTRT_COMPONENT_BACKEND && select_backend(here->name) != CTRT_OK)
+                continue;
+            list[count++] = here;
+        }
+    registry_leave();
+    qsort(list, count, sizeof *list, by_rank);
+    return count;
+}
+
+size_t registry_overlays(const ctrt_kernel_table **list, size_t max, const char *name)
+{
+    const struct component *found[16];
+    size_t count = 0, length = strlen(name);
+    registry_enter();
+    if (search_files() == CTRT_OK) {
+        for (size_t f = 0; f < registry_file_count; f++) {
+            struct plugin_file *file = registry_files[f];
+            /* kernels-cuda.so and kernels-cuda-anything.so */
+            bool named = strncmp(file->name, name, length) == 0 && (file->name[length] == '\0' || file->name[length] == '-');
+            if (file->kind == CTRT_COMPONENT_KERNELS && named)
+                file_open(file);
+            for (size_t i = 0; i < file->count && count < COUNT_OF(found); i++) {
+                struct component *here = &file->components[i];
+                if (here->kind == CTRT_COMPONENT_KERNELS && strcmp(here->name, name) == 0 && usable(here) && use(here) == CTRT_OK)
+                    found[count++] = here;
+            }
+        }
+    }
+    registry_leave();
+    qsort(found, count, sizeof *found, by_rank);
+    count = MIN(count, max);
+    for (size_t i = 0; i < count; i++)
+        list[i] = ((const ctrt_kernels *)found[i]->table)->kernels;
+    return count;
+}
+
+/* Lets every usable plugin declare its parameters. */
+static void init_all(void)
+{
+    registry_enter();
+    if (file_open_all((ctrt_component_kind)0) == CTRT_OK)
+        for (size_t f = 0; f < registry_file_count; f++) {
+            bool wanted = false;
+            for (size_t i = 0; i < registry_files[f]->count; i++)
+                wanted = wanted || usable(&registry_files[f]->components[i]);
+            if (wanted && !registry_files[f]->initialising)
+                file_init(registry_files[f]);
+        }
+    registry_leave();
+}
+
+__attribute__((constructor)) static void registry_start(void)
+{
+    param_declare_all = init_all;
+}
+
+/* ---- listing ---- */
+
+static const char *const state_words[] = { "found", "ready", "loaded", "refused", "disabled", "absent" };
+
+static const char *or_empty(const char *text)
+{
+    return text != NULL ? text : "";
+}
+
+static void describe(ctrt_plugin_info *out, const struct plugin_file *file, const struct component *component)
+{
+    bool known = file->plugin != NULL;
+    out->file = file->path;
+    out->plugin = known ? file->plugin->name : "";
+    out->version = known ? or_empty(file->plugin->version) : "";
+    out->kind = component != NULL ? kind_word(component->kind) : file->state == PLUGIN_DISABLED ? kind_word(file->kind) : "";
+    out->component = component != NULL ? component->name : file->state == PLUGIN_DISABLED ? file->name : "";
+    out->state = state_words[component != NULL ? component->state : file->state];
+    out->reason = component != NULL ? component->reason : file->reason;
+    out->score = component != NULL ? (int)component->score : 0;
+}
+
+ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
+{
+    if (out == NULL)
+        return fail_null("ctrt_plugin_list", "out");
+    registry_enter();
+    ctrt_status status = file_open_all((ctrt_component_kind)0);
+    bool found = false;
+    for (size_t f = 0; f < registry_file_count && status == CTRT_OK && !found; f++) {
+        struct plugin_file *file = registry_files[f];
+        size_t rows = MAX(file->count, 1);
+        for (size_t i = 0; i < file->count; i++)
+            if (usable(&file->components[i]))
+                settle(file->components[i].kind, file->components[i].name);
+        if (index < rows) {
+            describe(out, file, file->count > 0 ? &file->components[index] : NULL);
+            found = true;
+        } else {
+            index -= rows;
+        }
+    }
+    if (status == CTRT_OK && !found && index < asked_count) {
+        *out = (ctrt_plugin_info){ "", "", "", kind_word(asked[index].kind), asked[index].name, "absent", asked[index].reason, 0 };
+        found = true;
+    }
+    registry_leave();
+    if (status == CTRT_OK && !found)
+        status = ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no plugin of that index");
+    return status;
+}

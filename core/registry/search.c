@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry/search.c: the folders and files that may be plugins.
+ *
+ * CTRT_PLUGIN_PATH first (absolute folders, separated by ':'; ignored in setuid programs), then the folder that configure chose or,
+ * when that does not exist, ctrt/<ABI> beside the library itself, so that an installed tree can be moved. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include "base/base.h"
+#include "base/keep.h"
+#include "base/memory.h"
+#include "base/param.h"
+#include "registry/internal.h"
+
+#ifndef CTRT_PLUGINDIR
+#define CTRT_PLUGINDIR "/usr/local/lib/ctrt/1"
+#endif
+
+static const ctrt_param path_param = {
+    sizeof path_param, "CTRT_PLUGIN_PATH", CTRT_PARAM_STRING, NULL, NULL,
+    "folders searched for plugins before the installed one, absolute, separated by ':'",
+};
+CORE_PARAM(path_param);
+
+static const struct { ctrt_component_kind kind; const char *word; } kinds[] = {
+    { CTRT_COMPONENT_BACKEND, "backend" }, { CTRT_COMPONENT_KERNELS, "kernels" }, { CTRT_COMPONENT_MEMORY, "memory" },
+    { CTRT_COMPONENT_COMM, "comm" },       { CTRT_COMPONENT_STRATEGY, "strategy" }, { CTRT_COMPONENT_HOOK, "hook" },
+};
+
+struct plugin_file **registry_files;
+size_t registry_file_count;
+
+static size_t file_room;
+static bool searched;
+static const char *words = "";
+
+const char *search_words(void)
+{
+    return words;
+}
+
+const char *kind_word(ctrt_component_kind kind)
+{
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+        if (kinds[i].kind == kind)
+            return kinds[i].word;
+    return "";
+}
+
+ctrt_component_kind kind_of_word(const char *word, size_t length)
+{
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+        if (strlen(kinds[i].word) == length && memcmp(kinds[i].word, word, length) == 0)
+            return kinds[i].kind;
+    return (ctrt_component_kind)0;
+}
+
+/* Splits "backend-cpu.so" into kind and name; false for files that are no plugins by their name. */
+static bool take_apart(const char *file, ctrt_component_kind *kind, char *name, size_t bytes)
+{
+    size_t length = strlen(file);
+    const char *dash = strchr(file, '-');
+    if (dash == NULL || length < 4 || strcmp(file + length - 3, ".so") != 0)
+        return false;
+    *kind = kind_of_word(file, (size_t)(dash - file));
+    size_t rest = length - 3 - (size_t)(dash + 1 - file);
+    if ((int)*kind == 0 || rest == 0 || rest >= bytes)
+        return false;
+    memcpy(name, dash + 1, rest);
+    name[rest] = '\0';
+    return registry_name_valid(name);
+}
+
+static ctrt_status add_file(const char *folder, const char *base)
+{
+    ctrt_component_kind kind;
+    char name[64], path[4096], stem[80];
+    if (!take_apart(base, &kind, name, sizeof name)
+        || snprintf(path, sizeof path, "%s/%s", folder, base) >= (int)sizeof path)
+        return CTRT_OK;
+    for (size_t i = 0; i < registry_file_count; i++)
+        if (strcmp(registry_files[i]->path, path) == 0)
+            return CTRT_OK;                 /* the folder stands on the path twice */
+    if (registry_file_count == file_room) {
+        size_t room = file_room > 0 ? 2 * file_room : 16;
+        void *larger = memory_resize(registry_files, room * sizeof *registry_files);
+        if (larger == NULL)
+            return out_of_memory(room * sizeof *registry_files, "the list of plugins");
+        registry_files = larger;
+        file_room = room;
+    }
+    snprintf(stem, sizeof stem, "%s-%s", kind_word(kind), name);
+    struct plugin_file *file = memory_zeroed(sizeof *file);
+    if (file == NULL)
+        return out_of_memory(sizeof *file, "a plugin");
+    file->path = keep_text(path);
+    file->folder = keep_text(folder);
+    file->stem = keep_text(stem);
+    file->name = keep_text(name);
+    file->kind = kind;
+    file->reason = "";
+    if (file->path == NULL || file->folder == NULL || file->stem == NULL || file->name == NULL) {
+        memory_free(file);
+        return out_of_memory(strlen(path), "a plugin's name");
+    }
+    registry_files[registry_file_count++] = file;
+    return CTRT_OK;
+}
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+/* `note` gets what is to be said of the folder, or stays "". */
+static ctrt_status add_folder(const char *folder, const char **note)
+{
+    struct dirent **entries = NULL;
+    int count = scandir(folder, &entries, NULL, by_name);
+    ctrt_status status = CTRT_OK;
+    if (count < 0) {
+        struct stat facts;
+        *note = stat(folder, &facts) != 0 ? " (no such folder)" : " (cannot be read)";
+        return CTRT_OK;
+    }
+    for (int i = 0; i < count; i++) {
+        if (status == CTRT_OK)
+            status = add_file(folder, entries[i]->d_name);
+        free(entries[i]);
+    }
+    free(entries);
+    return status;
+}
+
+/* The installed folder; the one beside the library when that is gone; NULL when neither can be named. */
+static const char *installed_folder(char *buffer, size_t bytes)
+{
+    struct stat facts;
+    Dl_info self;
+    if (stat(CTRT_PLUGINDIR, &facts) == 0)
+        return CTRT_PLUGINDIR;
+    if (dladdr((void *)(uintptr_t)kind_word, &self) == 0 || self.dli_fname == NULL || self.dli_fname[0] != '/')
+        return CTRT_PLUGINDIR;
+    int length = (int)(strrchr(self.dli_fname, '/') - self.dli_fname);
+    if (snprintf(buffer, bytes, "%.*s/ctrt/%u", length, self.dli_fname, CTRT_PLUGIN_ABI_MAJOR) >= (int)bytes)
+        return CTRT_PLUGINDIR;
+    return stat(buffer, &facts) == 0 ? buffer : CTRT_PLUGINDIR;
+}
+
+ctrt_status search_files(void)
+{
+    if (searched)
+        return CTRT_OK;
+    ctrt_param_value value;
+    char beside[4096], list[4096] = "searched ", said[1024];
+    CTRT_TRY(param_read(&value, &path_param, "core"));
+
+    const char *folders[MAX_FOLDERS + 1];
+    size_t count = 0, used = strlen(list);
+    char *copy = value.text != NULL ? memory_strdup(value.text) : NULL;
+    if (value.text != NULL && copy == NULL)
+        return out_of_memory(strlen(value.text), "the search path");
+    for (char *rest = copy, *folder; rest != NULL && (folder = strsep(&rest, ":")) != NULL && count < MAX_FOLDERS;)
+        if (folder[0] != '\0')
+            folders[count++] = folder;
+    folders[count++] = installed_folder(beside, sizeof beside);
+
+    ctrt_status status = CTRT_OK;
+    for (size_t i = 0; i < count && status == CTRT_OK; i++) {
+        const char *note = "";
+        if (folders[i][0] != '/')
+            note = " (ignored: not an absolute path)";
+        else
+            status = add_folder(folders[i], &note);
+        if (note[0] != '\0' && i + 1 < count) {
+            snprintf(said, sizeof said, "CTRT_PLUGIN_PATH has %s%s", folders[i], note);
+            log_message(CTRT_LOG_WARNING, "registry", "%s", said);
+        }
+        if (used < sizeof list)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s", i > 0 ? ", " : "", folders[i], note);
+    }
+    memory_free(copy);
+    CTRT_TRY(status);
+    words = keep_format("%s", list);
+    searched = true;
+    param_check_environment();
+    return CTRT_OK;
+}
