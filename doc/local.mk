@@ -1,2 +1,10 @@
 # Manual pages go into dist_man7_MANS, other documents into dist_doc_DATA (installed) or EXTRA_DIST (not installed).
-dist_doc_DATA +=
+dist_doc_DATA  += README.md doc/design.md
+dist_man7_MANS += doc/ctrt.7
+
+# The reference of the API from the headers' comments; needs doxygen.
+doc: doc/Doxyfile
+	@command -v doxygen >/dev/null 2>&1 || { echo 'make doc needs doxygen (Debian: apt-get install doxygen)' >&2; exit 1; }
+	$(MKDIR_P) doc/api && doxygen doc/Doxyfile && echo 'see doc/api/html/index.html'
+.PHONY: doc
+

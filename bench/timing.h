@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench/timing.h: how the programs here measure: calibrated batches, the median of many samples, one line "NAME NANOSECONDS" each, which
+ * compare.sh reads. Used by ctrt's programs and the peers' alike (C11 and C++17). */
+#ifndef BENCH_TIMING_H
+#define BENCH_TIMING_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define TIMING_SAMPLES 31
+
+static inline double timing_now(void)           /* seconds */
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int timing_compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Runs `body` in batches of at least 5 ms and prints the median time of one run. */
+static void timing_report(const char *name, void (*body)(void *), void *argument)
+{
+    long batch = 1;
+    for (;;) {
+        const double begin = timing_now();
+        for (long i = 0; i < batch; i++)
+            body(argument);
+        if (timing_now() - begin > 5e-3 || batch > 1L << 30)
+            break;
+        batch *= 2;
+    }
+    double samples[TIMING_SAMPLES];
+    for (int s = 0; s < TIMING_SAMPLES; s++) {
+        const double begin = timing_now();
+        for (long i = 0; i < batch; i++)
+            body(argument);
+        samples[s] = (timing_now() - begin) / (double)batch * 1e9;
+    }
+    qsort(samples, TIMING_SAMPLES, sizeof samples[0], timing_compare);
+    printf("%s %.2f\n", name, samples[TIMING_SAMPLES / 2]);
+    fflush(stdout);
+}
+
+#endif

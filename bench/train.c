@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench/train.c: one training step: the digits MLP (64-256-256-10, batch 64, SGD) and a wider one (784-1024-1024-10, batch 256, AdamW).
+ * peers/train_torch.cpp does the same in libtorch. Threads: CTRT_NUM_THREADS. */
+#include <ctrt/ctrt.h>
+
+#include "timing.h"
+
+struct training {
+    ctrt_module *model;
+    ctrt_optimizer *optimizer;
+    ctrt_tensor *x, *y;
+};
+
+static void check(ctrt_status status)
+{
+    if (status == CTRT_OK)
+        return;
+    fprintf(stderr, "train: %s\n", ctrt_error_message());
+    exit(1);
+}
+
+static ctrt_module *linear(int64_t in, int64_t out)
+{
+    ctrt_module *module = NULL;
+    check(ctrt_linear_new(&module, in, out, true, NULL));
+    return module;
+}
+
+static ctrt_module *relu(void)
+{
+    ctrt_module *module = NULL;
+    check(ctrt_relu_new(&module));
+    return module;
+}
+
+static void step(void *argument)
+{
+    struct training *t = argument;
+    ctrt_tensor *h = NULL;
+    check(ctrt_module_forward(t->model, &h, t->x));
+    check(ctrt_cross_entropy(&h, h, t->y, NULL));
+    check(ctrt_optimizer_zero_grad(t->optimizer, true));
+    check(ctrt_backward(h));
+    check(ctrt_optimizer_step(t->optimizer));
+    ctrt_tensor_release(&h);
+}
+
+static void measure(const char *name, int64_t batch, int64_t in, int64_t hidden, bool adam)
+{
+    struct training t = { 0 };
+    ctrt_module *layers[] = { linear(in, hidden), relu(), linear(hidden, hidden), relu(), linear(hidden, 10) };
+    check(ctrt_sequential_new(&t.model, layers, 5));
+    if (adam)
+        check(ctrt_adamw_new(&t.optimizer, t.model, &(ctrt_adamw_options){ .lr = 1e-3, .weight_decay = 0.01 }));
+    else
+        check(ctrt_sgd_new(&t.optimizer, t.model, &(ctrt_sgd_options){ .lr = 0.01 }));
+    check(ctrt_randn(&t.x, CTRT_SHAPE(batch, in), CTRT_F32, NULL));
+    check(ctrt_randint(&t.y, 0, 10, CTRT_SHAPE(batch), CTRT_I64, NULL));
+    timing_report(name, step, &t);
+    ctrt_tensor_release(&t.x);
+    ctrt_tensor_release(&t.y);
+    ctrt_optimizer_release(&t.optimizer);
+    ctrt_module_release(&t.model);
+}
+
+int main(void)
+{
+    ctrt_manual_seed(1);
+    measure("mlp_64_256_256_10_sgd", 64, 64, 256, false);
+    measure("mlp_784_1024_1024_10_adamw", 256, 784, 1024, true);
+    return 0;
+}
