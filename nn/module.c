@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nn/module.c: modules as objects: life, registering tensors and children, running. */
+#include "nn/module.h"
+
+_Atomic uint64_t module_structure = 1;
+
+/* A constructor's failure on its way from CTRT_NEW to the function that gets the NULL. */
+static __thread ctrt_status made_status;
+
+/* ---- life ---- */
+
+ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of)
+{
+    if (out == NULL)
+        return fail_null("module_new", "out");
+    if (class_of == NULL)
+        return fail_null("module_new", "class_of");
+    if (!CTRT_SLOT(class_of, kind) || !CTRT_SLOT(class_of, forward))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "module_new: the class needs its size, a kind and a forward function");
+    if (class_of->state_bytes > PTRDIFF_MAX - sizeof(ctrt_module))
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "module_new: state_bytes %zu of %s is too large", class_of->state_bytes, class_of->kind);
+
+    size_t bytes = sizeof(ctrt_module) + class_of->state_bytes;
+    ctrt_module *module = memory_zeroed(bytes);
+    if (module == NULL)
+        return out_of_memory(bytes, "a module");
+    atomic_init(&module->refs, 1);
+    module->training = true;
+    module->class_of = class_of;
+    module_give(out, &module);
+    return CTRT_OK;
+}
+
+ctrt_module *ctrt_module_retain(ctrt_module *module)
+{
+    if (module != NULL)
+        atomic_fetch_add_explicit(&module->refs, 1, memory_order_relaxed);
+    return module;
+}
+
+static void tensors_free(struct module_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->count; i++) {
+        ctrt_tensor_release(&tensors->items[i].tensor);
+        memory_free(tensors->items[i].name);
+    }
+    memory_free(tensors->items);
+}
+
+static void module_destroy(ctrt_module *module)
+{
+    if (CTRT_SLOT(module->class_of, destroy))
+        module->class_of->destroy(module);
+    for (size_t i = 0; i < module->children.count; i++) {
+        ctrt_module_release(&module->children.items[i].module);
+        memory_free(module->children.items[i].name);
+    }
+    memory_free(module->children.items);
+    tensors_free(&module->parameters);
+    tensors_free(&module->buffers);
+    for (int kind = 0; kind < WALK_KINDS; kind++)
+        memory_free(module->walks[kind].entries);
+    while (module->names) {
+        struct module_name *next = module->names->next;
+        memory_free(module->names);
+        module->names = next;
+    }
+    memory_free(module);
+}
+
+void ctrt_module_release(ctrt_module **module)
+{
+    if (module == NULL || *module == NULL)
+        return;
+    ctrt_module *gone = *module;
+    *module = NULL;
+    if (atomic_fetch_sub_explicit(&gone->refs, 1, memory_order_acq_rel) == 1)
+        module_destroy(gone);
+}
+
+void module_give(ctrt_module **out, ctrt_module **fresh)
+{
+    ctrt_module *old = *out;
+    *out = *fresh;
+    *fresh = NULL;
+    ctrt_module_release(&old);
+}
+
+ctrt_module *ctrt_module_made(ctrt_status status, ctrt_module *module)
+{
+    if (status == CTRT_OK)
+        return module;
+    made_status = status;
+    ctrt_module_release(&module);
+    return NULL;
+}
+
+ctrt_status module_missing(const char *who, const char *argument)
+{
+    ctrt_status status = made_status;
+    made_status = CTRT_OK;
+    return status ? ctrt_context(status, "%s", who) : fail_null(who, argument);
+}
+
+/* ---- registering ---- */
+
+ctrt_status array_reserve(void **items, size_t *capacity, size_t count, size_t item_bytes)
+{
+    if (count < *capacity)
+        return CTRT_OK;
+    size_t wanted = *capacity ? *capacity * 2 : 4;
+    void *moved = wanted > PTRDIFF_MAX / item_bytes ? NULL : memory_resize(*items, wanted * item_bytes);
+    if (moved == NULL)
+        return out_of_memory(wanted * item_bytes, "a list of modules or tensors");
+    *items = moved;
+    *capacity = wanted;
+    return CTRT_OK;
+}
+
+static bool tensors_have(const struct module_tensors *tensors, const char *name)
+{
+    for (size_t i = 0; i < tensors->count; i++)
+        if (strcmp(tensors->items[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static bool children_have(const struct module_children *children, const char *name)
+{
+    for (size_t i = 0; i < children->count; i++)
+        if (strcmp(children->items[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* A name must be able to stand between dots and be new in its module. */
+static ctrt_status name_check(const ctrt_module *module, const char *who, const char *name)
+{
+    const char *kind = module->class_of->kind;
+    if (name == NULL)
+        return fail_null(who, "name");
+    if (*name == '\0' || strchr(name, '.'))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: the name \"%s\" in module %s: names are not empty and have no dots, which "
+                         "separate the names of nested modules", who, name, kind);
+    if (tensors_have(&module->parameters, name) || tensors_have(&module->buffers, name) || children_have(&module->children, name))
+        return ctrt_fail(CTRT_ERR_STATE, "%s: module %s already has something named \"%s\"", who, kind, name);
+    return CTRT_OK;
+}
+
+static ctrt_status tensors_add(struct module_tensors *tensors, const char *name, ctrt_tensor *tensor, bool persistent)
+{
+    CTRT_TRY(array_reserve((void **)&tensors->items, &tensors->capacity, tensors->count, sizeof *tensors->items));
+    char *copy = memory_strdup(name);
+    if (copy == NULL)
+        return out_of_memory(strlen(name) + 1, "a name");
+    tensors->items[tensors->count++] = (struct module_tensor){ copy, ctrt_tensor_retain(tensor), persistent };
+    atomic_fetch_add(&module_structure, 1);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_module_add_parameter(ctrt_module *module, const char *name, ctrt_tensor *tensor)
+{
+    if (module == NULL)
+        return fail_null("module_add_parameter", "module");
+    CTRT_TRY(name_check(module, "module_add_parameter", name));
+    if (tensor == NULL)
+        return fail_null("module_add_parameter", "tensor");
+    if (!ctrt_tensor_is_leaf(tensor))
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "module_add_parameter: \"%s\" is the result of %s; a parameter is a leaf: detach it, or make it "
+                         "inside ctrt_no_grad", name, ctrt_tensor_grad_fn(tensor) ? ctrt_tensor_grad_fn(tensor) : "an op");
+    if (ctrt_dtype_is_floating(ctrt_tensor_dtype(tensor)) && !ctrt_tensor_requires_grad(tensor))
+        CTRT_TRY(ctrt_tensor_require_grad(tensor, true));
+    return tensors_add(&module->parameters, name, tensor, true);
+}
+
+ctrt_status ctrt_module_add_buffer(ctrt_module *module, const char *name, ctrt_tensor *tensor, bool persistent)
+{
+    if (module == NULL)
+        return fail_null("module_add_buffer", "module");
+    CTRT_TRY(name_check(module, "module_add_buffer", name));
+    if (tensor == NULL)
+        return fail_null("module_add_buffer", "tensor");
+    return tensors_add(&module->buffers, name, tensor, persistent);
+}
+
+static ctrt_status children_add(ctrt_module *module, const char *name, ctrt_module *child)
+{
+    struct module_children *children = &module->children;
+    CTRT_TRY(name_check(module, "module_add_module", name));
+    if (module_contains(child, module))
+        return ctrt_fail(CTRT_ERR_STATE, "module_add_module: \"%s\" (%s) contains the module that it was to be added to", name,
+                         child->class_of->kind);
+    CTRT_TRY(array_reserve((void **)&children->items, &children->capacity, children->count, sizeof *children->items));
+    char *copy = memory_strdup(name);
+    if (copy == NULL)
+        return out_of_memory(strlen(name) + 1, "a name");
+    children->items[children->count++] = (struct module_child){ copy, child };
+    atomic_fetch_add(&module_structure, 1);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_module_add_module(ctrt_module *module, const char *name, ctrt_module *child)
+{
+    if (child == NULL)
+        return module_missing("module_add_module", "child");
+    ctrt_status status = module ? children_add(module, name, child) : fail_null("module_add_module", "module");
+    if (status)
+        ctrt_module_release(&child);
+    return status;
+}
+
+ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape, ctrt_device *device)
+{
+    CTRT_AUTO(tensor) tensor = NULL;
+    CTRT_TRY(ctrt_empty(&tensor, shape, CTRT_DTYPE_DEFAULT, device));
+    CTRT_TRY(ctrt_module_add_parameter(module, name, tensor));
+    *borrowed = tensor;
+    return CTRT_OK;
+}
+
+/* ---- running ---- */
+
+/* The result goes through a variable of its own: *y may be the owner of an input, which the module may still read, and
+ * stays as it was when the module fails. */
+static ctrt_status run(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count)
+{
+    CTRT_AUTO(tensor) result = NULL;
+    ctrt_status status = module->class_of->forward(&result, module, inputs, count);
+    if (status)
+        return ctrt_context(status, "%s", module->class_of->kind);
+    if (result == NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "%s: forward succeeded without a result", module->class_of->kind);
+    ctrt_tensor *old = *y;
+    *y = result;
+    result = old;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_forward(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *x)
+{
+    if (y == NULL)
+        return fail_null("forward", "y");
+    if (module == NULL)
+        return fail_null("forward", "module");
+    if (x == NULL)
+        return fail_null("forward", "x");
+    return run(y, module, &x, 1);
+}
+
+ctrt_status ctrt_forward_n(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count)
+{
+    if (y == NULL)
+        return fail_null("forward_n", "y");
+    if (module == NULL)
+        return fail_null("forward_n", "module");
+    if (inputs == NULL && count > 0)
+        return fail_null("forward_n", "inputs");
+    CTRT_TRY(module_at_least("forward_n", "count", count, 0));
+    return run(y, module, inputs, count);
+}
+
+ctrt_status module_one_input(const ctrt_module *module, ctrt_tensor *const *inputs, int count)
+{
+    if (count != 1)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s takes one input, got %d", module->class_of->kind, count);
+    return inputs[0] ? CTRT_OK : fail_null("forward", "x");
+}
+
+ctrt_status module_at_least(const char *who, const char *what, int64_t value, int64_t least)
+{
+    if (value >= least)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %lld, expected at least %lld", who, what, (long long)value, (long long)least);
+}
+
+/* ---- facts ---- */
+
+void *ctrt_module_state(ctrt_module *module)
+{
+    return module ? module->state : NULL;
+}
+
+const char *ctrt_module_kind(const ctrt_module *module)
+{
+    return module ? module->class_of->kind : "(null)";
+}
+
+bool ctrt_module_is_training(const ctrt_module *module)
+{
+    return module && module->training;
+}
+
+void ctrt_module_train(ctrt_module *module, bool training)
+{
+    if (module == NULL)
+        return;
+    module->training = training;
+    if (CTRT_SLOT(module->class_of, train))
+        module->class_of->train(module, training);
+    for (size_t i = 0; i < module->children.count; i++)
+        ctrt_module_train(module->children.items[i].module, training);
+}

@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nn/optim.c: optimizers: their parameters, and the step in as few kernel calls as there are groups.
+ *
+ * A kernel call updates many tensors. Those that go into one call have the same device and dtype and, because the formulas
+ * contain the number of steps a parameter has taken, the same count: a parameter whose first gradient comes late is in a
+ * group of its own from then on. */
+#include "nn/optim.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "tensor/tensor.h"
+
+/* ---- SGD ---- */
+
+static int sgd_states(const union optim_options *options)
+{
+    return options->sgd.momentum != 0;
+}
+
+/* Only the first step differs: it sets the momentum buffer. */
+static int64_t sgd_key(const struct optim_slot *slot)
+{
+    return slot->steps > 0;
+}
+
+static ctrt_status sgd_launch(const union optim_options *options, int64_t key, ctrt_device *device, ctrt_dtype dtype,
+                              const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs)
+{
+    const ctrt_sgd_options *o = &options->sgd;
+    const ctrt_sgd_attributes attributes = {
+        .size = sizeof attributes, .lr = o->lr, .momentum = o->momentum, .dampening = o->dampening, .weight_decay = o->weight_decay,
+        .nesterov = o->nesterov, .maximize = o->maximize, .first = key == 0,
+    };
+    return kernel_call(OP_sgd_step, dtype, device, inputs, n_inputs, outputs, n_outputs, &attributes);
+}
+
+static const struct optim_number sgd_numbers[] = {
+    { "momentum", offsetof(ctrt_sgd_options, momentum) },
+    { "dampening", offsetof(ctrt_sgd_options, dampening) },
+    { "weight_decay", offsetof(ctrt_sgd_options, weight_decay) },
+    { NULL, 0 },
+};
+static const struct optim_kind sgd_kind = {
+    .name = "SGD", .state_names = { "momentum_buffer" }, .numbers = sgd_numbers, .lr = offsetof(ctrt_sgd_options, lr),
+    .states = sgd_states, .key = sgd_key, .launch = sgd_launch,
+};
+
+/* ---- AdamW ---- */
+
+static int adamw_states(const union optim_options *options)
+{
+    (void)options;
+    return 2;
+}
+
+static int64_t adamw_key(const struct optim_slot *slot)
+{
+    return slot->steps + 1;
+}
+
+static ctrt_status adamw_launch(const union optim_options *options, int64_t key, ctrt_device *device, ctrt_dtype dtype,
+                                const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs)
+{
+    const ctrt_adamw_options *o = &options->adamw;
+    const ctrt_adam_attributes attributes = {
+        .size = sizeof attributes, .lr = o->lr, .beta1 = o->beta1, .beta2 = o->beta2, .epsilon = o->epsilon,
+        .weight_decay = o->weight_decay, .decoupled = true, .maximize = o->maximize, .step = key,
+    };
+    return kernel_call(OP_adam_step, dtype, device, inputs, n_inputs, outputs, n_outputs, &attributes);
+}
+
+static const struct optim_number adamw_numbers[] = {
+    { "beta1", offsetof(ctrt_adamw_options, beta1) },
+    { "beta2", offsetof(ctrt_adamw_options, beta2) },
+    { "epsilon", offsetof(ctrt_adamw_options, epsilon) },
+    { "weight_decay", offsetof(ctrt_adamw_options, weight_decay) },
+    { NULL, 0 },
+};
+static const struct optim_kind adamw_kind = {
+    .name = "AdamW", .state_names = { "exp_avg", "exp_avg_sq" }, .numbers = adamw_numbers, .lr = offsetof(ctrt_adamw_options, lr),
+    .states = adamw_states, .key = adamw_key, .launch = adamw_launch,
+};
+
+/* ---- life ---- */
+
+static ctrt_status slot_add(ctrt_optimizer *optimizer, ctrt_tensor *parameter, const char *name)
+{
+    char numbered[40];
+    if (parameter == NULL)
+        return fail_null("optimizer_add", "a parameter");
+    if (name == NULL) {
+        snprintf(numbered, sizeof numbered, "parameter.%zu", optimizer->count);
+        name = numbered;
+    }
+    if (!ctrt_tensor_is_leaf(parameter))
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "optimizer_add: %s is the result of an op; only leaves can be optimized", name);
+    if (!ctrt_dtype_is_floating(ctrt_tensor_dtype(parameter)))
+        return ctrt_fail(CTRT_ERR_DTYPE, "optimizer_add: %s has dtype %s, expected a floating type", name,
+                         ctrt_dtype_name(ctrt_tensor_dtype(parameter)));
+    for (size_t i = 0; i < optimizer->count; i++)
+        if (optimizer->slots[i].parameter == parameter)
+            return ctrt_fail(CTRT_ERR_STATE, "optimizer_add: %s is there already, as %s", name, optimizer->slots[i].name);
+    CTRT_TRY(array_reserve((void **)&optimizer->slots, &optimizer->capacity, optimizer->count, sizeof *optimizer->slots));
+    char *copy = memory_strdup(name);
+    if (copy == NULL)
+        return out_of_memory(strlen(name) + 1, "a name");
+    optimizer->slots[optimizer->count++] = (struct optim_slot){ .parameter = ctrt_tensor_retain(parameter), .name = copy };
+    return CTRT_OK;
+}
+
+static void slots_cut(ctrt_optimizer *optimizer, size_t count)
+{
+    while (optimizer->count > count) {
+        struct optim_slot *slot = &optimizer->slots[--optimizer->count];
+        ctrt_tensor_release(&slot->parameter);
+        for (int i = 0; i < OPTIM_STATES; i++)
+            ctrt_tensor_release(&slot->state[i]);
+        memory_free(slot->name);
+    }
+}
+
+/* The scratch lists are as long as the slots need, so that a step allocates nothing for itself. */
+static ctrt_status scratch_resize(ctrt_optimizer *optimizer)
+{
+    size_t count = optimizer->count ? optimizer->count : 1;
+    size_t group_bytes = count * sizeof *optimizer->group, view_bytes = count * 2 * (2 + OPTIM_STATES) * sizeof *optimizer->views;
+    struct optim_slot **group = memory_resize(optimizer->group, group_bytes);
+    if (group == NULL)
+        return out_of_memory(group_bytes, "an optimizer");
+    optimizer->group = group;
+    const ctrt_view **views = memory_resize(optimizer->views, view_bytes);
+    if (views == NULL)
+        return out_of_memory(view_bytes, "an optimizer");
+    optimizer->views = views;
+    return CTRT_OK;
+}
+
+void ctrt_optimizer_release(ctrt_optimizer **optimizer)
+{
+    if (optimizer == NULL || *optimizer == NULL)
+        return;
+    ctrt_optimizer *gone = *optimizer;
+    *optimizer = NULL;
+    slots_cut(gone, 0);
+    ctrt_module_release(&gone->module);
+    memory_free(gone->slots);
+    memory_free(gone->group);
+    memory_free(gone->views);
+    memory_free(gone);
+}
+
+static ctrt_status optimizer_new(ctrt_optimizer **out, const struct optim_kind *kind, const union optim_options *options,
+                                 ctrt_module *module)
+{
+    CTRT_AUTO(optimizer) fresh = memory_zeroed(sizeof *fresh);
+    const struct walk *walk;
+    if (fresh == NULL)
+        return out_of_memory(sizeof(ctrt_optimizer), "an optimizer");
+    fresh->kind = kind;
+    fresh->options = *options;
+    fresh->module = ctrt_module_retain(module);
+    if (module) {
+        CTRT_TRY(module_walk(&walk, module, WALK_PARAMETERS));
+        for (size_t i = 0; i < walk->count; i++)
+            if (ctrt_dtype_is_floating(ctrt_tensor_dtype(walk->entries[i].tensor)))
+                CTRT_TRY(slot_add(fresh, walk->entries[i].tensor, walk->entries[i].name));
+    }
+    CTRT_TRY(scratch_resize(fresh));
+    ctrt_optimizer *old = *out;
+    *out = fresh;
+    fresh = old;
+    return CTRT_OK;
+}
+
+/* CTRT_ERR_INVALID_ARGUMENT "sgd_new: momentum is -1, expected at least 0"; `below`: a limit not to be reached. */
+static ctrt_status option_check(const char *who, const char *what, double value, double below)
+{
+    if (value >= 0 && value < below)
+        return CTRT_OK;
+    if (below == INFINITY)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %g, expected at least 0", who, what, value);
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %g, expected at least 0 and less than %g", who, what, value, below);
+}
+
+ctrt_status ctrt_sgd_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_sgd_options *options)
+{
+    union optim_options full = { .sgd = options ? *options : (ctrt_sgd_options){ 0 } };
+    ctrt_sgd_options *o = &full.sgd;
+    if (out == NULL)
+        return fail_null("sgd_new", "out");
+    CTRT_TRY(option_check("sgd_new", "lr", o->lr, INFINITY));
+    CTRT_TRY(option_check("sgd_new", "momentum", o->momentum, INFINITY));
+    CTRT_TRY(option_check("sgd_new", "weight_decay", o->weight_decay, INFINITY));
+    if (o->nesterov && !(o->momentum > 0 && o->dampening == 0))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sgd_new: nesterov needs a momentum above 0 and dampening 0, got %g and %g",
+                         o->momentum, o->dampening);
+    o->lr = o->lr != 0 ? o->lr : 1e-3;
+    return optimizer_new(out, &sgd_kind, &full, module);
+}
+
+ctrt_status ctrt_adamw_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_adamw_options *options)
+{
+    union optim_options full = { .adamw = options ? *options : (ctrt_adamw_options){ 0 } };
+    ctrt_adamw_options *o = &full.adamw;
+    if (out == NULL)
+        return fail_null("adamw_new", "out");
+    CTRT_TRY(option_check("adamw_new", "lr", o->lr, INFINITY));
+    CTRT_TRY(option_check("adamw_new", "beta1", o->beta1, 1));
+    CTRT_TRY(option_check("adamw_new", "beta2", o->beta2, 1));
+    CTRT_TRY(option_check("adamw_new", "epsilon", o->epsilon, INFINITY));
+    CTRT_TRY(option_check("adamw_new", "weight_decay", o->weight_decay, INFINITY));
+    o->lr = o->lr != 0 ? o->lr : 1e-3;
+    o->beta1 = o->beta1 != 0 ? o->beta1 : 0.9;
+    o->beta2 = o->beta2 != 0 ? o->beta2 : 0.999;
+    o->epsilon = o->epsilon != 0 ? o->epsilon : 1e-8;
+    return optimizer_new(out, &adamw_kind, &full, module);
+}
+
+ctrt_status ctrt_optimizer_add(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count)
+{
+    ctrt_status status = CTRT_OK;
+    if (optimizer == NULL)
+        return fail_null("optimizer_add", "optimizer");
+    if (parameters == NULL && count > 0)
+        return fail_null("optimizer_add", "parameters");
+    CTRT_TRY(module_at_least("optimizer_add", "count", count, 0));
+    size_t before = optimizer->count;
+    for (int i = 0; i < count && status == CTRT_OK; i++) {
+        status = slot_add(optimizer, parameters[i], NULL);
+        if (status == CTRT_OK && !ctrt_tensor_requires_grad(parameters[i]))
+            status = ctrt_tensor_require_grad(parameters[i], true);
+    }
+    if (status == CTRT_OK)
+        status = scratch_resize(optimizer);
+    if (status)
+        slots_cut(optimizer, before);
+    return status;
+}
+
+/* ---- the step ---- */
+
+ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot)
+{
+    ctrt_tensor *parameter = slot->parameter;
+    int states = optimizer->kind->states(&optimizer->options);
+    for (int i = 0; i < states; i++) {
+        ctrt_tensor **state = &slot->state[i];
+        if (*state == NULL)
+            CTRT_TRY(ctrt_zeros(state, ctrt_ints_of(ctrt_tensor_shape(parameter), ctrt_tensor_ndim(parameter)),
+                                ctrt_tensor_dtype(parameter), ctrt_tensor_device(parameter)));
+        else if (unlikely(ctrt_tensor_device(*state) != ctrt_tensor_device(parameter)
+                          || ctrt_tensor_dtype(*state) != ctrt_tensor_dtype(parameter)))
+            CTRT_TRY(ctrt_to(state, *state, ctrt_tensor_device(parameter), ctrt_tensor_dtype(parameter), false,
+                             CTRT_CONTIGUOUS_FORMAT));
+    }
+    return CTRT_OK;
+}
+
+/* Contiguous forms of what the kernels take. Almost always the tensors themselves. */
+static ctrt_status slot_prepare(ctrt_optimizer *optimizer, struct optim_slot *slot)
+{
+    ctrt_tensor *grad = ctrt_tensor_grad(slot->parameter);
+    if (grad == NULL)
+        return CTRT_OK;
+    CTRT_TRY(optim_state_ready(optimizer, slot));
+    CTRT_TRY(ctrt_contiguous(&slot->target, slot->parameter, CTRT_CONTIGUOUS_FORMAT));
+    return ctrt_contiguous(&slot->grad, grad, CTRT_CONTIGUOUS_FORMAT);
+}
+
+/* After the kernel: a parameter that was not contiguous gets its values back. */
+static ctrt_status slot_finish(struct optim_slot *slot)
+{
+    ctrt_status status = CTRT_OK;
+    if (unlikely(slot->target != slot->parameter))
+        status = ctrt_copy_(slot->parameter, slot->target);         /* counts as a write by itself */
+    else
+        tensor_bump_version(slot->parameter);
+    slot->steps++;
+    ctrt_tensor_release(&slot->grad);
+    ctrt_tensor_release(&slot->target);
+    return status;
+}
+
+static bool slot_fits(const ctrt_optimizer *optimizer, const struct optim_slot *slot, const struct optim_slot *first)
+{
+    return slot->grad != NULL && slot->target->device == first->target->device && slot->target->view.dtype == first->target->view.dtype
+           && optimizer->kind->key(slot) == optimizer->kind->key(first);
+}
+
+/* Steps all slots from `begin` on that fit the one at `begin`. */
+static ctrt_status group_step(ctrt_optimizer *optimizer, size_t begin)
+{
+    struct optim_slot *first = &optimizer->slots[begin], **group = optimizer->group;
+    size_t n = 0;
+    for (size_t i = begin; i < optimizer->count; i++)
+        if (slot_fits(optimizer, &optimizer->slots[i], first))
+            group[n++] = &optimizer->slots[i];
+
+    /* Sequences of n: inputs p, g, states; outputs p, states. */
+    int states = optimizer->kind->states(&optimizer->options);
+    const ctrt_view **inputs = optimizer->views, **outputs = optimizer->views + n * (2 + OPTIM_STATES);
+    for (size_t i = 0; i < n; i++) {
+        inputs[i] = outputs[i] = &group[i]->target->view;
+        inputs[n + i] = &group[i]->grad->view;
+        for (int s = 0; s < states; s++)
+            inputs[(2 + s) * n + i] = outputs[(1 + s) * n + i] = &group[i]->state[s]->view;
+    }
+    ctrt_status status = optimizer->kind->launch(&optimizer->options, optimizer->kind->key(first), first->target->device,
+                                                 tensor_dtype(first->target), inputs, (int)n * (2 + states), outputs,
+                                                 (int)n * (1 + states));
+    for (size_t i = 0; i < n && status == CTRT_OK; i++)
+        status = slot_finish(group[i]);
+    return status;
+}
+
+static ctrt_status step(ctrt_optimizer *optimizer)
+{
+    for (size_t i = 0; i < optimizer->count; i++) {
+        ctrt_status status = slot_prepare(optimizer, &optimizer->slots[i]);
+        if (status)
+            return ctrt_context(status, "%s", optimizer->slots[i].name);
+    }
+    for (size_t i = 0; i < optimizer->count; i++)
+        if (optimizer->slots[i].grad != NULL)
+            CTRT_TRY(group_step(optimizer, i));
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer)
+{
+    ctrt_status status = CTRT_OK;
+    if (optimizer == NULL)
+        return fail_null("optimizer_step", "optimizer");
+    ctrt_no_grad status = step(optimizer);
+    if (status == CTRT_OK)
+        return CTRT_OK;
+    for (size_t i = 0; i < optimizer->count; i++) {
+        ctrt_tensor_release(&optimizer->slots[i].grad);
+        ctrt_tensor_release(&optimizer->slots[i].target);
+    }
+    return ctrt_context(status, "step of %s", optimizer->kind->name);
+}
+
+ctrt_status ctrt_optimizer_zero_grad(ctrt_optimizer *optimizer, bool set_to_none)
+{
+    if (optimizer == NULL)
+        return fail_null("optimizer_zero_grad", "optimizer");
+    for (size_t i = 0; i < optimizer->count; i++) {
+        ctrt_tensor *parameter = optimizer->slots[i].parameter, *grad = ctrt_tensor_grad(parameter);
+        ctrt_status status = CTRT_OK;
+        if (grad != NULL && set_to_none)
+            status = ctrt_tensor_set_grad(parameter, NULL);
+        else if (grad != NULL)
+            ctrt_no_grad status = ctrt_zero_(grad);
+        CTRT_TRY(status);
+    }
+    return CTRT_OK;
+}
+
+/* ---- facts ---- */
+
+double ctrt_optimizer_lr(const ctrt_optimizer *optimizer)
+{
+    return optimizer ? *optim_number(&((ctrt_optimizer *)optimizer)->options, optimizer->kind->lr) : 0;
+}
+
+ctrt_status ctrt_optimizer_set_lr(ctrt_optimizer *optimizer, double lr)
+{
+    if (optimizer == NULL)
+        return fail_null("optimizer_set_lr", "optimizer");
+    CTRT_TRY(option_check("optimizer_set_lr", "lr", lr, INFINITY));
+    *optim_number(&optimizer->options, optimizer->kind->lr) = lr;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimizer, size_t index, const char *name)
+{
+    if (borrowed == NULL)
+        return fail_null("optimizer_state", "borrowed");
+    if (optimizer == NULL)
+        return fail_null("optimizer_state", "optimizer");
+    if (name == NULL)
+        return fail_null("optimizer_state", "name");
+    if (index >= optimizer->count)
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: index %zu, but the optimizer has %zu parameters", index, optimizer->count);
+    for (int i = 0; i < OPTIM_STATES; i++) {
+        const char *state_name = optimizer->kind->state_names[i];
+        if (state_name && strcmp(name, state_name) == 0 && optimizer->slots[index].state[i]) {
+            *borrowed = optimizer->slots[index].state[i];
+            return CTRT_OK;
+        }
+    }
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: %s has no state \"%s\" for %s (yet)", optimizer->kind->name, name,
+                     optimizer->slots[index].name);
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nn/optim.h: the optimizer's struct: parameters in slots, and what a kind of optimizer does with them. */
+#ifndef NN_OPTIM_H
+#define NN_OPTIM_H
+
+#include "ctrt/optim.h"
+#include "nn/module.h"
+#include "ops/dispatch.h"
+
+#define OPTIM_STATES 2                  /* most state tensors per parameter */
+
+struct optim_slot {
+    ctrt_tensor *parameter;
+    char *name;                         /* dotted, or "parameter.7" for those added by hand */
+    ctrt_tensor *state[OPTIM_STATES];   /* NULL before the first step; contiguous, like the parameter otherwise */
+    int64_t steps;                      /* that this parameter has taken */
+    /* For the step in progress: contiguous forms of gradient and parameter; NULL: takes no part, or has been stepped. */
+    ctrt_tensor *grad, *target;
+};
+
+/* A number of the options under its name in checkpoints. */
+struct optim_number {
+    const char *name;
+    size_t offset;                      /* in union optim_options */
+};
+
+union optim_options {
+    ctrt_sgd_options sgd;
+    ctrt_adamw_options adamw;
+};
+
+struct optim_kind {
+    const char *name;
+    const char *state_names[OPTIM_STATES];
+    const struct optim_number *numbers; /* all options but lr that are doubles; ends with name NULL */
+    size_t lr;                          /* offset of the learning rate */
+    /* How many of the states are in use with these options. */
+    int (*states)(const union optim_options *options);
+    /* Slots of one device and dtype may go into one kernel call when their keys are equal. */
+    int64_t (*key)(const struct optim_slot *slot);
+    ctrt_status (*launch)(const union optim_options *options, int64_t key, ctrt_device *device, ctrt_dtype dtype,
+                          const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs);
+};
+
+struct ctrt_optimizer {
+    const struct optim_kind *kind;
+    union optim_options options;
+    ctrt_module *module;
+    struct optim_slot *slots;
+    size_t count, capacity;
+    struct optim_slot **group;          /* scratch: the slots of one launch */
+    const ctrt_view **views;            /* scratch: (2 + OPTIM_STATES) * count inputs, then as many outputs */
+};
+
+static inline double *optim_number(union optim_options *options, size_t offset)
+{
+    return (double *)((char *)options + offset);
+}
+
+/* Makes sure that the state tensors exist and lie where the parameter is. */
+ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot);
+
+#endif

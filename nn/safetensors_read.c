@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nn/safetensors_read.c: the header of a safetensors file, parsed and judged.
+ *
+ * The parser knows this one header and nothing else of JSON: a file from a stranger is the most hostile input that we read, the library may need
+ * nothing but libc, and the grammar that remains without nested values, fractions and booleans fits on a page. It never recurses, reads each byte
+ * once, and copies all it keeps, so a file that changes under the mapping cannot undo a check. */
+#include "nn/safetensors.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "nn/module.h"
+#include "tensor/shape.h"
+
+#define METADATA_KEY "__metadata__"
+
+struct parser {
+    const unsigned char *start, *at, *end;
+    char *text;                         /* where the next decoded string goes; there is room for all of the header */
+    struct safetensors_header *header;
+    size_t data_begin, data_size;       /* of the file */
+};
+
+static ctrt_status malformed(const struct parser *p, const char *what)
+{
+    return ctrt_fail(CTRT_ERR_FORMAT, "header, byte %zu: %s", (size_t)(p->at - p->start) + 8, what);
+}
+
+/* ---- tokens ---- */
+
+static void skip_space(struct parser *p)
+{
+    while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\n' || *p->at == '\r'))
+        p->at++;
+}
+
+static bool take(struct parser *p, char c)
+{
+    skip_space(p);
+    if (p->at == p->end || *p->at != (unsigned char)c)
+        return false;
+    p->at++;
+    return true;
+}
+
+static ctrt_status expect(struct parser *p, char c)
+{
+    char what[] = "expected ' '";
+    if (take(p, c))
+        return CTRT_OK;
+    what[10] = c;
+    return malformed(p, what);
+}
+
+/* After an item of a list: *more when a comma follows; otherwise the list must close. */
+static ctrt_status list_next(struct parser *p, char close, bool *more)
+{
+    *more = take(p, ',');
+    if (*more || take(p, close))
+        return CTRT_OK;
+    return malformed(p, close == '}' ? "expected ',' or '}'" : "expected ',' or ']'");
+}
+
+static ctrt_status number(struct parser *p, int64_t *out)
+{
+    int64_t value = 0;
+    skip_space(p);
+    if (p->at == p->end || *p->at < '0' || *p->at > '9')
+        return malformed(p, "expected a whole number that is not negative");
+    if (*p->at == '0' && p->at + 1 < p->end && p->at[1] >= '0' && p->at[1] <= '9')
+        return malformed(p, "a number with a leading zero");
+    for (; p->at < p->end && *p->at >= '0' && *p->at <= '9'; p->at++)
+        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, *p->at - '0', &value))
+            return malformed(p, "a number beyond 64 bits");
+    if (p->at < p->end && (*p->at == '.' || *p->at == 'e' || *p->at == 'E'))
+        return malformed(p, "expected a whole number");
+    *out = value;
+    return CTRT_OK;
+}
+
+size_t utf8_length(const unsigned char *text, size_t left)
+{
+    static const struct { unsigned char lead, mask; uint32_t least; } forms[] = {
+        { 0xc0, 0xe0, 0x80 }, { 0xe0, 0xf0, 0x800 }, { 0xf0, 0xf8, 0x10000 },
+    };
+    if (left == 0)
+        return 0;
+    if (text[0] < 0x80)
+        return 1;
+    for (size_t extra = 1; extra <= COUNT_OF(forms); extra++) {
+        if ((text[0] & forms[extra - 1].mask) != forms[extra - 1].lead)
+            continue;
+        uint32_t code = text[0] & (unsigned char)~forms[extra - 1].mask;
+        if (left <= extra)
+            return 0;
+        for (size_t i = 1; i <= extra; i++) {
+            if ((text[i] & 0xc0) != 0x80)
+                return 0;
+            code = code << 6 | (text[i] & 0x3f);
+        }
+        bool surrogate = code >= 0xd800 && code < 0xe000;
+        return code < forms[extra - 1].least || code > 0x10ffff || surrogate ? 0 : extra + 1;
+    }
+    return 0;
+}
+
+static char *utf8_put(char *to, uint32_t code)
+{
+    if (code < 0x80) {
+        *to++ = (char)code;
+    } else if (code < 0x800) {
+        *to++ = (char)(0xc0 | code >> 6);
+        *to++ = (char)(0x80 | (code & 0x3f));
+    } else if (code < 0x10000) {
+        *to++ = (char)(0xe0 | code >> 12);
+        *to++ = (char)(0x80 | (code >> 6 & 0x3f));
+        *to++ = (char)(0x80 | (code & 0x3f));
+    } else {
+        *to++ = (char)(0xf0 | code >> 18);
+        *to++ = (char)(0x80 | (code >> 12 & 0x3f));
+        *to++ = (char)(0x80 | (code >> 6 & 0x3f));
+        *to++ = (char)(0x80 | (code & 0x3f));
+    }
+    return to;
+}
+
+static ctrt_status hex4(struct parser *p, uint32_t *out)
+{
+    *out = 0;
+    for (int i = 0; i < 4; i++, p->at++) {
+        int c = p->at < p->end ? *p->at : 0;
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        if (digit < 0)
+            return malformed(p, "expected four hexadecimal digits after \\u");
+        *out = *out << 4 | (uint32_t)digit;
+    }
+    return CTRT_OK;
+}
+
+/* After "\u": one code point, perhaps out of two surrogates. */
+static ctrt_status escape_unicode(struct parser *p, char **to)
+{
+    uint32_t code, low;
+    CTRT_TRY(hex4(p, &code));
+    if (code >= 0xd800 && code < 0xdc00) {
+        if (p->end - p->at < 2 || p->at[0] != '\\' || p->at[1] != 'u')
+            return malformed(p, "half of a surrogate pair");
+        p->at += 2;
+        CTRT_TRY(hex4(p, &low));
+        if (low < 0xdc00 || low > 0xdfff)
+            return malformed(p, "half of a surrogate pair");
+        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+    } else if (code >= 0xdc00 && code < 0xe000) {
+        return malformed(p, "half of a surrogate pair");
+    }
+    if (code == 0)
+        return malformed(p, "a zero character in a string");
+    *to = utf8_put(*to, code);
+    return CTRT_OK;
+}
+
+static ctrt_status escape(struct parser *p, char **to)
+{
+    static const char letters[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
+    int c = p->at < p->end ? *p->at : 0;
+    const char *letter = c ? strchr(letters, c) : NULL;
+    if (letter == NULL && c != 'u')
+        return malformed(p, "an unknown escape in a string");
+    p->at++;
+    if (c == 'u')
+        return escape_unicode(p, to);
+    *(*to)++ = meanings[letter - letters];
+    return CTRT_OK;
+}
+
+/* *out: decoded, terminated, in the header's text. Decoding never lengthens. */
+static ctrt_status string(struct parser *p, const char **out)
+{
+    char *to = p->text;
+    CTRT_TRY(expect(p, '"'));
+    for (;;) {
+        size_t length = utf8_length(p->at, (size_t)(p->end - p->at));
+        if (p->at == p->end)
+            return malformed(p, "a string without end");
+        if (length == 0)
+            return malformed(p, "not UTF-8");
+        if (*p->at < 0x20)
+            return malformed(p, "a control character in a string");
+        if (*p->at == '"')
+            break;
+        if (*p->at == '\\') {
+            p->at++;
+            CTRT_TRY(escape(p, &to));
+            continue;
+        }
+        memcpy(to, p->at, length);
+        to += length;
+        p->at += length;
+    }
+    p->at++;
+    *to++ = '\0';
+    *out = p->text;
+    p->text = to;
+    return CTRT_OK;
+}
+
+/* ---- one tensor ---- */
+
+static ctrt_status parse_dtype(struct parser *p, struct safetensors_entry *entry)
+{
+    const char *name;
+    CTRT_TRY(string(p, &name));
+    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+        if (strcmp(dtype_table[dtype].safetensors_name, name) == 0) {
+            entry->dtype = (ctrt_dtype)dtype;
+            return CTRT_OK;
+        }
+    }
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor \"%.200s\" has dtype \"%.40s\", which ctrt does not have", entry->name, name);
+}
+
+static ctrt_status parse_shape(struct parser *p, struct safetensors_entry *entry)
+{
+    bool more = true;
+    CTRT_TRY(expect(p, '['));
+    if (take(p, ']'))
+        return CTRT_OK;
+    while (more) {
+        if (entry->ndim == CTRT_MAX_DIMS)
+            return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor \"%.200s\" has more than %d dimensions", entry->name, CTRT_MAX_DIMS);
+        CTRT_TRY(number(p, &entry->shape[entry->ndim++]));
+        CTRT_TRY(list_next(p, ']', &more));
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status parse_offsets(struct parser *p, struct safetensors_entry *entry)
+{
+    int64_t begin, end;
+    CTRT_TRY(expect(p, '['));
+    CTRT_TRY(number(p, &begin));
+    CTRT_TRY(expect(p, ','));
+    CTRT_TRY(number(p, &end));
+    CTRT_TRY(expect(p, ']'));
+    if (begin > end || (uint64_t)end > p->data_size)
+        return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": data_offsets [%lld, %lld] do not lie in the %zu bytes of data", entry->name,
+                         (long long)begin, (long long)end, p->data_size);
+    entry->begin = p->data_begin + (size_t)begin;
+    entry->end = p->data_begin + (size_t)end;
+    return CTRT_OK;
+}
+
+static ctrt_status check_bytes(struct safetensors_entry *entry)
+{
+    int64_t numel = 1, bytes;
+    bool overflow = false, empty = false;
+    for (int i = 0; i < entry->ndim; i++)
+        empty |= entry->shape[i] == 0;
+    for (int i = 0; i < entry->ndim && !empty; i++)
+        overflow |= __builtin_mul_overflow(numel, entry->shape[i], &numel);
+    entry->numel = empty ? 0 : numel;
+    overflow |= __builtin_mul_overflow(entry->numel, (int64_t)dtype_bytes(entry->dtype), &bytes);
+    if (overflow)
+        return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": its shape has more than 2^63 bytes", entry->name);
+    if ((uint64_t)bytes != entry->end - entry->begin)
+        return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": shape and dtype %s take %lld bytes, data_offsets span %zu", entry->name,
+                         dtype_table[entry->dtype].name, (long long)bytes, entry->end - entry->begin);
+    return CTRT_OK;
+}
+
+static ctrt_status parse_entry(struct parser *p, const char *name)
+{
+    static const struct {
+        const char *key;
+        ctrt_status (*parse)(struct parser *p, struct safetensors_entry *entry);
+    } fields[] = { { "dtype", parse_dtype }, { "shape", parse_shape }, { "data_offsets", parse_offsets } };
+    struct safetensors_header *header = p->header;
+    struct safetensors_entry entry = { .name = name };
+    unsigned seen = 0;
+    bool more = true;
+
+    CTRT_TRY(expect(p, '{'));
+    while (more) {
+        const char *key;
+        size_t field = 0;
+        CTRT_TRY(string(p, &key));
+        while (field < COUNT_OF(fields) && strcmp(fields[field].key, key) != 0)
+            field++;
+        if (field == COUNT_OF(fields) || seen & 1u << field)
+            return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": %s key \"%.40s\"", name, field == COUNT_OF(fields) ? "unknown" : "repeated",
+                             key);
+        seen |= 1u << field;
+        CTRT_TRY(expect(p, ':'));
+        CTRT_TRY(fields[field].parse(p, &entry));
+        CTRT_TRY(list_next(p, '}', &more));
+    }
+    if (seen != (1u << COUNT_OF(fields)) - 1)
+        return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": expected dtype, shape and data_offsets", name);
+    CTRT_TRY(check_bytes(&entry));
+    CTRT_TRY(array_reserve((void **)&header->entries, &header->capacity, header->count, sizeof entry));
+    header->entries[header->count++] = entry;
+    return CTRT_OK;
+}
+
+/* ---- the whole ---- */
+
+static ctrt_status parse_metadata(struct parser *p)
+{
+    struct safetensors_header *header = p->header;
+    bool more = true;
+    CTRT_TRY(expect(p, '{'));
+    if (take(p, '}'))
+        return CTRT_OK;
+    while (more) {
+        struct safetensors_pair pair;
+        CTRT_TRY(string(p, &pair.key));
+        CTRT_TRY(expect(p, ':'));
+        CTRT_TRY(string(p, &pair.value));
+        CTRT_TRY(array_reserve((void **)&header->metadata, &header->metadata_capacity, header->metadata_count, sizeof pair));
+        header->metadata[header->metadata_count++] = pair;
+        CTRT_TRY(list_next(p, '}', &more));
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status parse_header(struct parser *p)
+{
+    bool more = true, metadata_seen = false;
+    if (p->at == p->end || *p->at != '{')
+        return malformed(p, "expected '{'");
+    p->at++;
+    if (take(p, '}'))
+        more = false;
+    while (more) {
+        const char *name;
+        CTRT_TRY(string(p, &name));
+        CTRT_TRY(expect(p, ':'));
+        bool metadata = strcmp(name, METADATA_KEY) == 0;
+        if (metadata && metadata_seen)
+            return malformed(p, "a second " METADATA_KEY);
+        metadata_seen |= metadata;
+        CTRT_TRY(metadata ? parse_metadata(p) : parse_entry(p, name));
+        CTRT_TRY(list_next(p, '}', &more));
+    }
+    skip_space(p);
+    return p->at == p->end ? CTRT_OK : malformed(p, "something follows the header's last '}'");
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp((*(const struct safetensors_entry *const *)a)->name, (*(const struct safetensors_entry *const *)b)->name);
+}
+
+static int compare_keys(const void *a, const void *b)
+{
+    return strcmp(((const struct safetensors_pair *)a)->key, ((const struct safetensors_pair *)b)->key);
+}
+
+/* By place; of two at one place the empty one comes first. */
+static int compare_places(const void *a, const void *b)
+{
+    const struct safetensors_entry *x = *(const struct safetensors_entry *const *)a, *y = *(const struct safetensors_entry *const *)b;
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return (x->end > y->end) - (x->end < y->end);
+}
+
+static ctrt_status check_cover(const struct parser *p)
+{
+    const struct safetensors_header *header = p->header;
+    size_t at = p->data_begin;
+    if (header->count)
+        qsort(header->by_name, header->count, sizeof *header->by_name, compare_places);
+    for (size_t i = 0; i < header->count; i++) {
+        const struct safetensors_entry *entry = header->by_name[i];
+        if (entry->begin != at)
+            return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\" begins at byte %zu of the file, %s the one before ends, at %zu", entry->name,
+                             entry->begin, entry->begin < at ? "before" : "after", at);
+        at = entry->end;
+    }
+    if (at != p->data_begin + p->data_size)
+        return ctrt_fail(CTRT_ERR_FORMAT, "%zu bytes follow the last tensor", p->data_begin + p->data_size - at);
+    return CTRT_OK;
+}
+
+static ctrt_status check_names(const struct safetensors_header *header)
+{
+    if (header->count)
+        qsort(header->by_name, header->count, sizeof *header->by_name, compare_names);
+    for (size_t i = 1; i < header->count; i++)
+        if (strcmp(header->by_name[i - 1]->name, header->by_name[i]->name) == 0)
+            return ctrt_fail(CTRT_ERR_FORMAT, "two tensors are named \"%.200s\"", header->by_name[i]->name);
+    if (header->metadata_count)
+        qsort(header->metadata, header->metadata_count, sizeof *header->metadata, compare_keys);
+    for (size_t i = 1; i < header->metadata_count; i++)
+        if (strcmp(header->metadata[i - 1].key, header->metadata[i].key) == 0)
+            return ctrt_fail(CTRT_ERR_FORMAT, METADATA_KEY " has \"%.200s\" twice", header->metadata[i].key);
+    return CTRT_OK;
+}
+
+static ctrt_status judge(const struct parser *p)
+{
+    struct safetensors_header *header = p->header;
+    size_t bytes = (header->count + 1) * sizeof *header->by_name;
+    header->by_name = memory_alloc(bytes);
+    if (header->by_name == NULL)
+        return out_of_memory(bytes, "a list of tensors");
+    for (size_t i = 0; i < header->count; i++)
+        header->by_name[i] = &header->entries[i];
+    CTRT_TRY(check_cover(p));
+    return check_names(header);
+}
+
+static ctrt_status parse(struct safetensors_header *out, const unsigned char *bytes, size_t size)
+{
+    uint64_t length = 0;
+    if (size < 8)
+        return ctrt_fail(CTRT_ERR_FORMAT, "%zu bytes are no safetensors file: it begins with an 8-byte header length", size);
+    for (int i = 7; i >= 0; i--)
+        length = length << 8 | bytes[i];
+    if (length > size - 8)
+        return ctrt_fail(CTRT_ERR_FORMAT, "header length %llu exceeds the file's size of %zu bytes", (unsigned long long)length, size);
+    if (length > SAFETENSORS_MAX_HEADER)
+        return ctrt_fail(CTRT_ERR_FORMAT, "header length %llu exceeds %u bytes", (unsigned long long)length, SAFETENSORS_MAX_HEADER);
+
+    out->text = memory_alloc((size_t)length + 1);
+    if (out->text == NULL)
+        return out_of_memory((size_t)length + 1, "a file's header");
+    struct parser p = {
+        .start = bytes + 8, .at = bytes + 8, .end = bytes + 8 + length, .text = out->text, .header = out,
+        .data_begin = 8 + (size_t)length, .data_size = size - 8 - (size_t)length,
+    };
+    CTRT_TRY(parse_header(&p));
+    return judge(&p);
+}
+
+ctrt_status safetensors_parse(struct safetensors_header *out, const void *bytes, size_t size)
+{
+    *out = (struct safetensors_header){ 0 };
+    ctrt_status status = parse(out, bytes, size);
+    if (status)
+        safetensors_free(out);
+    return status;
+}
+
+void safetensors_free(struct safetensors_header *header)
+{
+    memory_free(header->entries);
+    memory_free(header->by_name);
+    memory_free(header->metadata);
+    memory_free(header->text);
+    *header = (struct safetensors_header){ 0 };
+}
+
+const struct safetensors_entry *safetensors_find(const struct safetensors_header *header, const char *name)
+{
+    const struct safetensors_entry key = { .name = name }, *wanted = &key;
+    const struct safetensors_entry **found = header->count == 0
+        ? NULL : bsearch(&wanted, header->by_name, header->count, sizeof *header->by_name, compare_names);
+    return found ? *found : NULL;
+}
+
+const char *safetensors_metadata(const struct safetensors_header *header, const char *key)
+{
+    const struct safetensors_pair wanted = { .key = key };
+    const struct safetensors_pair *found = header->metadata_count == 0
+        ? NULL : bsearch(&wanted, header->metadata, header->metadata_count, sizeof wanted, compare_keys);
+    return found ? found->value : NULL;
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* nn/safetensors_write.c: safetensors files, written beside their place and renamed when they are whole and on the disk. */
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "device/device.h"
+#include "nn/safetensors.h"
+#include "tensor/shape.h"
+
+/* ---- the header's text ---- */
+
+struct text {
+    char *bytes;
+    size_t length, capacity;
+    bool failed;                        /* out of memory; asked for once, at the end */
+};
+
+static void put(struct text *text, const char *bytes, size_t length)
+{
+    if (text->length + length > text->capacity && !text->failed) {
+        size_t capacity = (text->length + length) * 2;
+        char *moved = memory_resize(text->bytes, capacity);
+        text->failed = moved == NULL;
+        if (moved) {
+            text->bytes = moved;
+            text->capacity = capacity;
+        }
+    }
+    if (text->failed)
+        return;
+    memcpy(text->bytes + text->length, bytes, length);
+    text->length += length;
+}
+
+static void put_text(struct text *text, const char *words)
+{
+    put(text, words, strlen(words));
+}
+
+static void put_number(struct text *text, uint64_t number)
+{
+    char digits[24];
+    put(text, digits, (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)number));
+}
+
+static void put_string(struct text *text, const char *string)
+{
+    put_text(text, "\"");
+    for (; *string; string++) {
+        char escaped[8];
+        unsigned char c = (unsigned char)*string;
+        if (c == '"' || c == '\\')
+            snprintf(escaped, sizeof escaped, "\\%c", c);
+        else if (c < 0x20)
+            snprintf(escaped, sizeof escaped, "\\u%04x", c);
+        else
+            snprintf(escaped, sizeof escaped, "%c", c);
+        put_text(text, escaped);
+    }
+    put_text(text, "\"");
+}
+
+static size_t tensor_bytes(const ctrt_tensor *tensor)
+{
+    return (size_t)ctrt_tensor_numel(tensor) * dtype_bytes(ctrt_tensor_dtype(tensor));
+}
+
+static void put_entry(struct text *text, const struct safetensors_item *item, size_t begin)
+{
+    put_string(text, item->name);
+    put_text(text, ":{\"dtype\":\"");
+    put_text(text, dtype_table[ctrt_tensor_dtype(item->tensor)].safetensors_name);
+    put_text(text, "\",\"shape\":[");
+    for (int i = 0; i < ctrt_tensor_ndim(item->tensor); i++) {
+        put_text(text, i ? "," : "");
+        put_number(text, (uint64_t)ctrt_tensor_size(item->tensor, i));
+    }
+    put_text(text, "],\"data_offsets\":[");
+    put_number(text, begin);
+    put_text(text, ",");
+    put_number(text, begin + tensor_bytes(item->tensor));
+    put_text(text, "]}");
+}
+
+/* Length and JSON, padded with spaces so that the data begins at a multiple of 8. */
+static ctrt_status put_header(struct text *text, const struct safetensors_item *const *sorted, size_t count,
+                              const struct safetensors_pair *metadata, size_t metadata_count)
+{
+    size_t begin = 0;
+    put(text, "\0\0\0\0\0\0\0\0", 8);
+    put_text(text, "{");
+    if (metadata_count)
+        put_text(text, "\"__metadata__\":{");
+    for (size_t i = 0; i < metadata_count; i++) {
+        put_text(text, i ? "," : "");
+        put_string(text, metadata[i].key);
+        put_text(text, ":");
+        put_string(text, metadata[i].value);
+    }
+    if (metadata_count)
+        put_text(text, count ? "}," : "}");
+    for (size_t i = 0; i < count; i++) {
+        put_text(text, i ? "," : "");
+        put_entry(text, sorted[i], begin);
+        begin += tensor_bytes(sorted[i]->tensor);
+    }
+    put_text(text, "}");
+    while (text->length % 8 && !text->failed)
+        put_text(text, " ");
+    if (text->failed)
+        return out_of_memory(text->length, "a file's header");
+    uint64_t length = text->length - 8;
+    if (length > SAFETENSORS_MAX_HEADER)
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "the header would have %llu bytes, more than the %u that readers accept",
+                         (unsigned long long)length, SAFETENSORS_MAX_HEADER);
+    for (int i = 0; i < 8; i++)
+        text->bytes[i] = (char)(length >> 8 * i);
+    return CTRT_OK;
+}
+
+/* ---- the file ---- */
+
+static ctrt_status io_failed(const char *what, const char *path)
+{
+    return ctrt_fail(CTRT_ERR_IO, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+static ctrt_status write_all(int fd, const char *path, const void *bytes, size_t size)
+{
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t done = write(fd, at, size);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0)
+            return io_failed("write to", path);
+        at += done;
+        size -= (size_t)done;
+    }
+    return CTRT_OK;
+}
+
+/* Straight from its memory where the host can read it and it lies in order; else through a copy. */
+static ctrt_status write_tensor(int fd, const char *path, ctrt_tensor *tensor)
+{
+    size_t bytes = tensor_bytes(tensor);
+    if (bytes == 0)
+        return CTRT_OK;
+    if (device_host_memory(ctrt_tensor_device(tensor)) && ctrt_tensor_is_contiguous(tensor, CTRT_CONTIGUOUS_FORMAT)) {
+        CTRT_TRY(ctrt_device_synchronize(ctrt_tensor_device(tensor)));
+        return write_all(fd, path, ctrt_tensor_data(tensor), bytes);
+    }
+    void *copy = memory_alloc(bytes);
+    if (copy == NULL)
+        return out_of_memory(bytes, "a tensor's copy on the host");
+    ctrt_status status = ctrt_to_host(copy, bytes, tensor, ctrt_tensor_dtype(tensor));
+    if (status == CTRT_OK)
+        status = write_all(fd, path, copy, bytes);
+    memory_free(copy);
+    return status;
+}
+
+/* Opens "PATH.tmp-PID-N", which must be new; the mode follows the umask. */
+static ctrt_status temporary_open(int *fd, char *name, size_t name_bytes, const char *path)
+{
+    static atomic_uint counter;
+    for (int tries = 0; tries < 100; tries++) {
+        int length = snprintf(name, name_bytes, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
+        if (length < 0 || (size_t)length >= name_bytes)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the path has more than %d characters", PATH_MAX);
+        *fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
+        if (*fd >= 0)
+            return CTRT_OK;
+        if (errno != EEXIST)
+            break;
+    }
+    return io_failed("create", name);
+}
+
+/* The name itself survives a crash only when its folder is on the disk. Some file systems cannot sync folders: EINVAL is no failure. */
+static ctrt_status folder_sync(const char *path)
+{
+    char copy[PATH_MAX + 64];
+    snprintf(copy, sizeof copy, "%s", path);
+    const char *folder = dirname(copy);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == EACCES ? CTRT_OK : io_failed("open", folder);        /* writable but not readable: nothing more can be done */
+    ctrt_status status = fsync(fd) != 0 && errno != EINVAL && errno != EROFS ? io_failed("sync", folder) : CTRT_OK;
+    close(fd);
+    return status;
+}
+
+static ctrt_status write_contents(int fd, const char *path, const struct text *header, const struct safetensors_item *const *sorted,
+                                  size_t count)
+{
+    CTRT_TRY(write_all(fd, path, header->bytes, header->length));
+    for (size_t i = 0; i < count; i++) {
+        ctrt_status status = write_tensor(fd, path, sorted[i]->tensor);
+        if (status)
+            return ctrt_context(status, "tensor \"%s\"", sorted[i]->name);
+    }
+    return fsync(fd) != 0 ? io_failed("sync", path) : CTRT_OK;
+}
+
+static ctrt_status write_file(const char *path, const struct text *header, const struct safetensors_item *const *sorted, size_t count)
+{
+    char name[PATH_MAX + 64];
+    int fd = -1;
+    CTRT_TRY(temporary_open(&fd, name, sizeof name, path));
+    ctrt_status status = write_contents(fd, name, header, sorted, count);
+    if (close(fd) != 0 && status == CTRT_OK)
+        status = io_failed("close", name);
+    if (status == CTRT_OK && rename(name, path) != 0)
+        status = io_failed("rename the finished file to", path);
+    if (status == CTRT_OK)
+        return folder_sync(path);
+    unlink(name);
+    return status;
+}
+
+/* ---- what is written ---- */
+
+static ctrt_status name_check(const char *name)
+{
+    size_t length = strlen(name), at = 0;
+    if (strcmp(name, "__metadata__") == 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "a tensor cannot be named \"__metadata__\"");
+    while (at < length) {
+        size_t step = utf8_length((const unsigned char *)name + at, length - at);
+        if (step == 0)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "a tensor's name is not UTF-8 at byte %zu", at);
+        at += step;
+    }
+    return CTRT_OK;
+}
+
+static int compare_items(const void *a, const void *b)
+{
+    const struct safetensors_item *x = *(const struct safetensors_item *const *)a, *y = *(const struct safetensors_item *const *)b;
+    size_t x_bytes = dtype_bytes(ctrt_tensor_dtype(x->tensor)), y_bytes = dtype_bytes(ctrt_tensor_dtype(y->tensor));
+    if (x_bytes != y_bytes)
+        return x_bytes > y_bytes ? -1 : 1;
+    return strcmp(x->name, y->name);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp((*(const struct safetensors_item *const *)a)->name, (*(const struct safetensors_item *const *)b)->name);
+}
+
+static ctrt_status check_items(const struct safetensors_item **sorted, const struct safetensors_item *items, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (items[i].name == NULL || items[i].tensor == NULL)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the %s of item %zu is NULL", items[i].name ? "tensor" : "name", i);
+        CTRT_TRY(name_check(items[i].name));
+        sorted[i] = &items[i];
+    }
+    qsort(sorted, count, sizeof *sorted, compare_names);
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "two tensors are named \"%s\"", sorted[i]->name);
+    qsort(sorted, count, sizeof *sorted, compare_items);
+    return CTRT_OK;
+}
+
+ctrt_status safetensors_write(const char *path, const struct safetensors_item *items, size_t count, const struct safetensors_pair *metadata,
+                              size_t metadata_count)
+{
+    struct text header = { 0 };
+    const struct safetensors_item **sorted = memory_alloc(count * sizeof *sorted + 1);
+    if (sorted == NULL)
+        return out_of_memory(count * sizeof *sorted, "a list of tensors");
+    ctrt_status status = check_items(sorted, items, count);
+    if (status == CTRT_OK)
+        status = put_header(&header, sorted, count, metadata, metadata_count);
+    if (status == CTRT_OK)
+        status = write_file(path, &header, sorted, count);
+    memory_free(sorted);
+    memory_free(header.bytes);
+    return status;
+}
