@@ -70,6 +70,23 @@ test_cpu_softmax_LDADD    = $(CPU_TEST_LIBS)
 endif
 endif
 
+# The tensor floor.
+check_PROGRAMS += test-dtype test-promotion test-shape test-format
+TESTS          += test-dtype test-promotion test-shape test-format
+EXTRA_DIST     += tests/unit/tap.h
+test_dtype_SOURCES      = tests/unit/test-dtype.c
+test_dtype_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
+test_dtype_LDADD        = $(INTERNAL_LIBS)
+test_promotion_SOURCES  = tests/unit/test-promotion.c
+test_promotion_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_promotion_LDADD    = $(INTERNAL_LIBS)
+test_shape_SOURCES      = tests/unit/test-shape.c
+test_shape_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
+test_shape_LDADD        = $(INTERNAL_LIBS)
+test_format_SOURCES     = tests/unit/test-format.c
+test_format_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
+test_format_LDADD       = $(INTERNAL_LIBS)
+
 # --- conformance -----------------------------------------------------------------------------------------------------
 
 # --- abi -------------------------------------------------------------------------------------------------------------

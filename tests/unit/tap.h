@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tap.h: tests without a framework: groups of checks, one TAP line a group, every failed check told.
+ *
+ *     group("slice");
+ *     CHECK(n == 3, "slice %s gives %d elements, expected 3", text, n);
+ *     CHECK_OK(ctrt_slice(&y, x, 0, 1, 4, 1));
+ *     CHECK_FAILS(ctrt_slice(&y, x, 9, 1, 4, 1), CTRT_ERR_SHAPE, "dimension 9");
+ *     return done();
+ *
+ * A group ends where the next begins. skip_rest(reason) ends the program with a plan of no tests, or a skipped one. */
+#ifndef CTRT_TESTS_TAP_H
+#define CTRT_TESTS_TAP_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctrt/base.h"
+
+static struct {
+    char name[160];
+    bool open;
+    int groups, failed_groups;
+    long checks, failed;
+} tap_state;
+
+static inline void tap_close(void)
+{
+    if (!tap_state.open)
+        return;
+    /* A group that checked nothing has shown nothing. */
+    bool fine = tap_state.failed == 0 && tap_state.checks > 0;
+    printf("%s %d - %s (%ld checks%s)\n", fine ? "ok" : "not ok", ++tap_state.groups, tap_state.name, tap_state.checks,
+           tap_state.failed ? ", some failed" : "");
+    fflush(stdout);
+    tap_state.failed_groups += !fine;
+    tap_state.open = false;
+}
+
+__attribute__((format(printf, 1, 2)))
+static inline void group(const char *format, ...)
+{
+    tap_close();
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(tap_state.name, sizeof tap_state.name, format, arguments);
+    va_end(arguments);
+    tap_state.open = true;
+    tap_state.checks = tap_state.failed = 0;
+}
+
+__attribute__((format(printf, 4, 5)))
+static inline bool tap_check(bool fine, const char *file, int line, const char *format, ...)
+{
+    tap_state.checks++;
+    if (fine)
+        return true;
+    if (++tap_state.failed <= 20) {
+        char text[4096];
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(text, sizeof text, format, arguments);
+        va_end(arguments);
+        for (char *c = text; (c = strchr(c, '\n')); )
+            *c = '~';
+        printf("# %s:%d: %s\n", file, line, text);
+    }
+    return false;
+}
+
+#define CHECK(condition, ...) tap_check((condition), __FILE__, __LINE__, __VA_ARGS__)
+
+static inline bool tap_ok(ctrt_status status, const char *file, int line, const char *expression)
+{
+    return tap_check(status == CTRT_OK, file, line, "%s: %s: %s", expression, ctrt_status_string(status), ctrt_error_message());
+}
+
+#define CHECK_OK(expression) tap_ok((expression), __FILE__, __LINE__, #expression)
+
+/* The call fails with that status, and its message holds `words` (NULL: any). */
+static inline bool tap_fails(ctrt_status status, ctrt_status wanted, const char *words, const char *file, int line, const char *expression)
+{
+    if (!tap_check(status == wanted, file, line, "%s: gave \"%s\", expected \"%s\"; message: %s", expression, ctrt_status_string(status),
+                   ctrt_status_string(wanted), ctrt_error_message()))
+        return false;
+    return tap_check(words == NULL || strstr(ctrt_error_message(), words) != NULL, file, line, "%s: the message lacks \"%s\": %s",
+                     expression, words ? words : "", ctrt_error_message());
+}
+
+#define CHECK_FAILS(expression, status, words) tap_fails((expression), (status), (words), __FILE__, __LINE__, #expression)
+
+static inline int done(void)
+{
+    tap_close();
+    printf("1..%d\n", tap_state.groups);
+    return tap_state.failed_groups > 0 || tap_state.groups == 0;
+}
+
+__attribute__((unused))
+static int skip_rest(const char *reason)
+{
+    tap_close();
+    printf("ok %d - the rest # SKIP %s\n", ++tap_state.groups, reason);
+    return done();
+}
+
+#endif

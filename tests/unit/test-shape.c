@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arithmetic of shapes and strides. */
+#include "tensor/create.h"
+#include "tap.h"
+
+#define LIST(...) CTRT_SHAPE(__VA_ARGS__)
+
+static const char *text(const int64_t *shape, int ndim)
+{
+    static char buffers[4][SHAPE_TEXT_BYTES];
+    static int next;
+    return shape_text(buffers[next++ % 4], shape, ndim);
+}
+
+static void texts(void)
+{
+    char buffer[SHAPE_TEXT_BYTES];
+    group("text");
+    CHECK(strcmp(shape_text(buffer, NULL, 0), "[]") == 0, "no dimensions: %s", buffer);
+    CHECK(strcmp(shape_text(buffer, LIST(2, 3).values, 2), "[2, 3]") == 0, "two: %s", buffer);
+    int64_t many[100];
+    for (int i = 0; i < 100; i++)
+        many[i] = INT64_MIN;
+    shape_text(buffer, many, 100);
+    CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && strstr(buffer, ", ...]"), "a long list: %s", buffer);
+    shape_text(buffer, many, 8);
+    CHECK(strlen(buffer) < SHAPE_TEXT_BYTES && !strstr(buffer, "..."), "the longest of a tensor: %s", buffer);
+}
+
+static void checks(void)
+{
+    group("checking a shape from outside");
+    const int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    CHECK_OK(shape_check("test", CTRT_SCALAR_SHAPE, CTRT_F32));
+    CHECK_OK(shape_check("test", ctrt_ints_of(nine, 8), CTRT_F32));
+    CHECK_OK(shape_check("test", LIST(0, 5), CTRT_F64));
+    CHECK_OK(shape_check("test", LIST(INT64_MAX), CTRT_I8));
+    CHECK_FAILS(shape_check("test", ctrt_ints_of(nine, 9), CTRT_F32), CTRT_ERR_SHAPE, "9 dimensions");
+    CHECK_FAILS(shape_check("test", ctrt_ints_of(nine, -1), CTRT_F32), CTRT_ERR_INVALID_ARGUMENT, "-1 dimensions");
+    CHECK_FAILS(shape_check("test", ctrt_ints_of(NULL, 2), CTRT_F32), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    CHECK_FAILS(shape_check("test", LIST(2, -3), CTRT_F32), CTRT_ERR_SHAPE, "negative size -3 at dimension 1 of shape [2, -3]");
+    CHECK_FAILS(shape_check("test", LIST(INT64_MAX), CTRT_F32), CTRT_ERR_OVERFLOW, "f32");
+    CHECK_FAILS(shape_check("test", LIST(INT64_C(1) << 32, INT64_C(1) << 31), CTRT_I8), CTRT_ERR_OVERFLOW, NULL);
+    CHECK_FAILS(shape_check("test", LIST(0, INT64_C(1) << 40, INT64_C(1) << 40), CTRT_I8), CTRT_ERR_OVERFLOW, NULL);
+}
+
+static void strides(void)
+{
+    static const struct { int ndim; int64_t shape[4], row_major[4], channels_last[4]; } cases[] = {
+        { 4, { 2, 3, 4, 5 }, { 60, 20, 5, 1 }, { 60, 1, 15, 3 } },
+        { 4, { 2, 1, 1, 1 }, { 1, 1, 1, 1 }, { 1, 1, 1, 1 } },
+        { 3, { 2, 0, 3 }, { 3, 3, 1 }, { 0 } },              /* a size of 0 counts as 1, as in PyTorch */
+        { 0, { 0 }, { 0 }, { 0 } },
+    };
+    group("strides");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        int64_t got[4] = { 0 };
+        shape_strides(got, cases[i].shape, cases[i].ndim);
+        CHECK(shape_equal(got, cases[i].ndim, cases[i].row_major, cases[i].ndim), "row major of %s: %s",
+              text(cases[i].shape, cases[i].ndim), text(got, cases[i].ndim));
+        if (cases[i].ndim != 4)
+            continue;
+        shape_strides_channels_last(got, cases[i].shape);
+        CHECK(shape_equal(got, 4, cases[i].channels_last, 4), "channels-last of %s: %s", text(cases[i].shape, 4), text(got, 4));
+    }
+
+    static const struct { int ndim; int64_t shape[4], strides[4], numel; bool contiguous, channels_last; } views[] = {
+        { 2, { 2, 3 }, { 3, 1 }, 6, true, false },
+        { 2, { 3, 2 }, { 1, 3 }, 6, false, false },
+        { 2, { 1, 3 }, { 77, 1 }, 3, true, false },          /* a size of 1 has any stride */
+        { 2, { 2, 3 }, { 0, 1 }, 6, false, false },
+        { 2, { 0, 3 }, { 9, 9 }, 0, true, false },
+        { 4, { 2, 3, 4, 5 }, { 60, 1, 15, 3 }, 120, false, true },
+        { 4, { 2, 1, 4, 5 }, { 20, 20, 5, 1 }, 40, true, true },
+        { 4, { 2, 3, 1, 1 }, { 3, 1, 1, 1 }, 6, true, true },
+        { 4, { 2, 3, 4, 5 }, { 60, 20, 5, 1 }, 120, true, false },
+        { 0, { 0 }, { 0 }, 1, true, false },
+    };
+    for (size_t i = 0; i < COUNT_OF(views); i++) {
+        ctrt_view view = { .ndim = (uint8_t)views[i].ndim, .dtype = CTRT_F32, .flags = 0xffff };
+        memcpy(view.shape, views[i].shape, sizeof views[i].shape);
+        memcpy(view.strides, views[i].strides, sizeof views[i].strides);
+        view_refresh(&view);
+        CHECK(view.numel == views[i].numel, "view %zu: %lld elements", i, (long long)view.numel);
+        CHECK(!!(view.flags & CTRT_VIEW_CONTIGUOUS) == views[i].contiguous, "view %zu: contiguous", i);
+        CHECK(!!(view.flags & CTRT_VIEW_CHANNELS_LAST) == views[i].channels_last, "view %zu: channels-last", i);
+        CHECK(view.flags & CTRT_VIEW_HOST_SCALAR, "view %zu: other flags stay", i);
+    }
+}
+
+static void dims(void)
+{
+    static const struct { int64_t dim; int ndim, want; } good[] = {
+        { 0, 3, 0 }, { 2, 3, 2 }, { -1, 3, 2 }, { -3, 3, 0 }, { 0, 0, 0 }, { -1, 0, 0 },
+    };
+    static const struct { int64_t dim; int ndim; const char *words; } bad[] = {
+        { 3, 3, "dimension 3 is out of range [-3, 2]" }, { -4, 3, "-4" }, { 1, 0, "[-1, 0]" }, { INT64_MIN, 3, "[-3, 2]" }, { INT64_MAX, 8, "[-8, 7]" },
+    };
+    group("dimensions");
+    for (size_t i = 0; i < COUNT_OF(good); i++) {
+        int got = -9;
+        CHECK_OK(shape_dim(&got, "test", good[i].dim, good[i].ndim));
+        CHECK(got == good[i].want, "dim %lld of %d is %d", (long long)good[i].dim, good[i].ndim, got);
+    }
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        int got = -9;
+        CHECK_FAILS(shape_dim(&got, "test", bad[i].dim, bad[i].ndim), CTRT_ERR_SHAPE, bad[i].words);
+        CHECK(got == -9, "a failing call wrote %d", got);
+    }
+    uint32_t set = 0;
+    CHECK_OK(shape_dims(&set, "test", CTRT_ALL_DIMS, 3));
+    CHECK(set == 7, "all of 3: %x", set);
+    CHECK_OK(shape_dims(&set, "test", ctrt_ints_of(NULL, 0), 2));
+    CHECK(set == 3, "an empty list means all: %x", set);
+    CHECK_OK(shape_dims(&set, "test", LIST(0, -1), 4));
+    CHECK(set == 9, "0 and -1 of 4: %x", set);
+    CHECK_OK(shape_dims(&set, "test", LIST(-1), 0));
+    CHECK(set == 0, "-1 of a 0-dim tensor: %x", set);
+    CHECK_OK(shape_dims(&set, "test", CTRT_ALL_DIMS, 0));
+    CHECK(set == 0, "all of a 0-dim tensor: %x", set);
+    CHECK_FAILS(shape_dims(&set, "test", LIST(1, -2), 3), CTRT_ERR_SHAPE, "dimension 1 is named twice");
+    CHECK_FAILS(shape_dims(&set, "test", LIST(3), 3), CTRT_ERR_SHAPE, "out of range");
+    CHECK_FAILS(shape_dims(&set, "test", LIST(0, 0), 0), CTRT_ERR_SHAPE, "twice");
+    CHECK_FAILS(shape_dims(&set, "test", ctrt_ints_of(NULL, 2), 3), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    CHECK_FAILS(shape_dims(&set, "test", ctrt_ints_of(NULL, -2), 3), CTRT_ERR_INVALID_ARGUMENT, "-2");
+}
+
+static void broadcasting(void)
+{
+    static const struct { int a_ndim, b_ndim, ndim; int64_t a[4], b[4], want[4]; } cases[] = {
+        { 2, 2, 2, { 2, 3 }, { 2, 3 }, { 2, 3 } }, { 2, 1, 2, { 2, 3 }, { 3 }, { 2, 3 } }, { 1, 3, 3, { 3 }, { 5, 2, 1 }, { 5, 2, 3 } },
+        { 0, 2, 2, { 0 }, { 4, 0 }, { 4, 0 } }, { 2, 2, 2, { 1, 0 }, { 7, 1 }, { 7, 0 } }, { 0, 0, 0, { 0 }, { 0 }, { 0 } },
+        { 1, 1, 1, { 1 }, { 0 }, { 0 } },
+        { 2, 2, -1, { 2, 3 }, { 2, 4 }, { 0 } }, { 2, 1, -1, { 2, 3 }, { 2 }, { 0 } }, { 1, 1, -1, { 2 }, { 0 }, { 0 } },
+    };
+    group("broadcasting");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        int64_t got[CTRT_MAX_DIMS] = { -7 };
+        int ndim = -7;
+        ctrt_status status = shape_broadcast(got, &ndim, "test", cases[i].a, cases[i].a_ndim, cases[i].b, cases[i].b_ndim);
+        if (cases[i].ndim < 0) {
+            CHECK_FAILS(status, CTRT_ERR_SHAPE, text(cases[i].a, cases[i].a_ndim));
+            CHECK(ndim == -7 && got[0] == -7, "case %zu: a failing call wrote", i);
+            continue;
+        }
+        CHECK(status == CTRT_OK && shape_equal(got, ndim, cases[i].want, cases[i].ndim), "%s with %s: %s",
+              text(cases[i].a, cases[i].a_ndim), text(cases[i].b, cases[i].b_ndim), text(got, ndim));
+        int64_t onto[CTRT_MAX_DIMS];                         /* out may be one of the operands */
+        memcpy(onto, cases[i].a, sizeof cases[i].a);
+        ndim = cases[i].a_ndim;
+        CHECK_OK(shape_broadcast(onto, &ndim, "test", onto, ndim, cases[i].b, cases[i].b_ndim));
+        CHECK(shape_equal(onto, ndim, cases[i].want, cases[i].ndim), "onto the first operand, case %zu: %s", i, text(onto, ndim));
+    }
+    ctrt_view view = { .ndim = 2, .dtype = CTRT_F32, .shape = { 3, 1 }, .strides = { 4, 4 } }, wide;
+    const int64_t target[3] = { 2, 3, 5 }, wanted[3] = { 0, 4, 0 };
+    view_refresh(&view);
+    view_expand(&wide, &view, target, 3);
+    CHECK(wide.numel == 30 && shape_equal(wide.strides, 3, wanted, 3), "expanded strides %s", text(wide.strides, 3));
+    view_expand(&view, &view, target, 3);
+    CHECK(view.numel == 30 && shape_equal(view.strides, 3, wanted, 3) && !(view.flags & CTRT_VIEW_CONTIGUOUS),
+          "expanded onto itself: %s", text(view.strides, 3));
+}
+
+static void inferring(void)
+{
+    static const struct { int64_t numel; int ndim; int64_t wanted[4], want[4]; } good[] = {
+        { 6, 2, { 2, -1 }, { 2, 3 } }, { 6, 1, { -1 }, { 6 } }, { 6, 2, { 3, 2 }, { 3, 2 } }, { 1, 0, { 0 }, { 0 } },
+        { 0, 2, { 0, 3 }, { 0, 3 } }, { 0, 2, { -1, 3 }, { 0, 3 } }, { 0, 3, { 0, INT64_MAX, INT64_MAX }, { 0, INT64_MAX, INT64_MAX } },
+    };
+    static const struct { int64_t numel; int ndim; int64_t wanted[4]; ctrt_status status; const char *words; } bad[] = {
+        { 6, 2, { 4, -1 }, CTRT_ERR_SHAPE, "[4, -1] does not fit a tensor of 6 elements" },
+        { 6, 2, { -1, -1 }, CTRT_ERR_SHAPE, "only one size" }, { 6, 1, { -2 }, CTRT_ERR_SHAPE, "negative size -2" },
+        { 6, 1, { 7 }, CTRT_ERR_SHAPE, "does not fit" }, { 0, 2, { -1, 0 }, CTRT_ERR_SHAPE, "could be anything" },
+        { 6, 2, { -1, 0 }, CTRT_ERR_SHAPE, "does not fit" }, { 6, 0, { 0 }, CTRT_ERR_SHAPE, "[]" },
+        { 0, 2, { INT64_MAX, INT64_MAX }, CTRT_ERR_SHAPE, "does not fit" },
+        { 4, 2, { INT64_C(1) << 62, INT64_C(1) << 62 }, CTRT_ERR_SHAPE, "does not fit" },
+    };
+    group("inferring a size");
+    for (size_t i = 0; i < COUNT_OF(good); i++) {
+        int64_t got[CTRT_MAX_DIMS];
+        CHECK_OK(shape_infer(got, "test", ctrt_ints_of(good[i].wanted, good[i].ndim), good[i].numel));
+        CHECK(shape_equal(got, good[i].ndim, good[i].want, good[i].ndim), "case %zu: %s", i, text(got, good[i].ndim));
+    }
+    int64_t got[CTRT_MAX_DIMS];
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(bad[i].wanted, bad[i].ndim), bad[i].numel), bad[i].status, bad[i].words);
+    const int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(nine, 9), 1), CTRT_ERR_SHAPE, "9 dimensions");
+    CHECK_FAILS(shape_infer(got, "test", CTRT_ALL_DIMS, 1), CTRT_ERR_INVALID_ARGUMENT, NULL);
+    CHECK_FAILS(shape_infer(got, "test", ctrt_ints_of(NULL, 1), 1), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+}
+
+static void viewing(void)
+{
+    static const struct { int in_ndim, ndim; int64_t shape[4], strides[4], to[5], want[5]; bool possible; } cases[] = {
+        { 2, 1, { 2, 3 }, { 3, 1 }, { 6 }, { 1 }, true },
+        { 2, 1, { 2, 3 }, { 1, 2 }, { 6 }, { 0 }, false },                             /* transposed */
+        { 2, 3, { 2, 6 }, { 12, 2 }, { 2, 2, 3 }, { 12, 6, 2 }, true },                /* a run of every other element */
+        { 2, 2, { 2, 6 }, { 12, 2 }, { 3, 4 }, { 8, 2 }, true },                       /* ... which is one run in all */
+        { 2, 2, { 2, 6 }, { 13, 2 }, { 3, 4 }, { 0 }, false },
+        { 2, 3, { 2, 6 }, { 13, 2 }, { 2, 3, 2 }, { 13, 4, 2 }, true },
+        { 2, 4, { 2, 3 }, { 7, 1 }, { 1, 2, 1, 3 }, { 14, 7, 3, 1 }, true },
+        { 2, 2, { 3, 1 }, { 2, 5 }, { 1, 3 }, { 6, 2 }, true },                        /* a size of 1 is nowhere */
+        { 2, 1, { 3, 4 }, { 0, 1 }, { 12 }, { 0 }, false },                            /* expanded */
+        { 2, 3, { 3, 4 }, { 0, 1 }, { 3, 2, 2 }, { 0, 2, 1 }, true },
+        { 1, 2, { 4 }, { 0 }, { 2, 2 }, { 0, 0 }, true },
+        { 2, 0, { 1, 1 }, { 5, 7 }, { 0 }, { 0 }, true },
+        { 0, 2, { 0 }, { 0 }, { 1, 1 }, { 1, 1 }, true },
+        { 2, 3, { 0, 3 }, { 9, 2 }, { 3, 0, 2 }, { 2, 2, 1 }, true },
+    };
+    group("viewing as another shape");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        ctrt_view view = { .ndim = (uint8_t)cases[i].in_ndim, .dtype = CTRT_F32 };
+        memcpy(view.shape, cases[i].shape, sizeof cases[i].shape);
+        memcpy(view.strides, cases[i].strides, sizeof cases[i].strides);
+        view_refresh(&view);
+        int64_t got[CTRT_MAX_DIMS] = { 0 };
+        bool possible = shape_view_strides(got, &view, cases[i].to, cases[i].ndim);
+        CHECK(possible == cases[i].possible, "case %zu: possible %d", i, possible);
+        if (!possible || !cases[i].possible)
+            continue;
+        /* The strides of sizes 1 are free. */
+        for (int d = 0; d < cases[i].ndim; d++)
+            CHECK(cases[i].to[d] == 1 || got[d] == cases[i].want[d], "case %zu: strides %s, expected %s", i, text(got, cases[i].ndim),
+                  text(cases[i].want, cases[i].ndim));
+    }
+}
+
+static void spans(void)
+{
+    int64_t elements = 0;
+    group("how far strides reach");
+    CHECK_OK(shape_span(&elements, "test", LIST(2, 3).values, LIST(10, 2).values, 2, CTRT_F32));
+    CHECK(elements == 15, "%lld elements", (long long)elements);
+    CHECK_OK(shape_span(&elements, "test", LIST(0, 3).values, LIST(INT64_MAX, INT64_MAX).values, 2, CTRT_F32));
+    CHECK(elements == 0, "%lld elements of an empty shape", (long long)elements);
+    CHECK_OK(shape_span(&elements, "test", NULL, NULL, 0, CTRT_F32));
+    CHECK(elements == 1, "%lld elements of a 0-dim shape", (long long)elements);
+    CHECK_FAILS(shape_span(&elements, "test", LIST(3).values, LIST(INT64_MAX).values, 1, CTRT_I8), CTRT_ERR_OVERFLOW, "2^63");
+    CHECK_FAILS(shape_span(&elements, "test", LIST(2).values, LIST(INT64_MAX / 2).values, 1, CTRT_F64), CTRT_ERR_OVERFLOW, "2^63");
+    CHECK_FAILS(shape_span(&elements, "test", LIST(2).values, LIST(-1).values, 1, CTRT_F64), CTRT_ERR_INVALID_ARGUMENT, "negative stride");
+}
+
+int main(void)
+{
+    texts();
+    checks();
+    strides();
+    dims();
+    broadcasting();
+    inferring();
+    viewing();
+    spans();
+    return done();
+}
