@@ -1,4 +1,4 @@
 # Example programs; each builds outside this tree with pkg-config alone. They are part of the archive, and
 # tests/installed.sh builds them against the installed tree.
 EXTRA_DIST += \
-    examples/gpt.c
+    examples/Makefile examples/data/README.md examples/data/digits.csv examples/digits.c examples/gpt.c
