@@ -1,6 +1,7 @@
 # Memory policies (and later strategies and communicators), each a plugin of its own.
-memory_caching_sources =
-memory_direct_sources =
+memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugins/memory/large.c plugins/memory/sizes.c \
+                         plugins/memory/small.c
+memory_direct_sources = plugins/memory/direct.c
 
 if PLUGIN_MEMORY_CACHING
 plugin_LTLIBRARIES += memory-caching.la

@@ -336,8 +336,8 @@ typedef struct ctrt_memory_source {
     uint32_t device_flags;              /* CTRT_DEVICE_* */
 } ctrt_memory_source;
 
-/* What a policy hands out. `bytes` is what was reserved for the caller (not less than asked for) and is what
- * accounting counts; `cookie` belongs to the policy. */
+/* What a policy hands out. `bytes` is what the request costs (not less than asked for) and is what accounting counts; the
+ * caller uses no more than it asked for. `cookie` belongs to the policy. */
 typedef struct ctrt_block {
     void *address;
     size_t bytes;
