@@ -9,7 +9,7 @@
 #include "ctrt/types.h"
 
 /* Objects that come and go with every op are kept per thread for the next one (memory.h). */
-enum free_list_id { FREE_TENSOR, FREE_NODE, FREE_LISTS };
+enum free_list_id { FREE_TENSOR, FREE_NODE, FREE_META, FREE_LISTS };
 
 struct free_list {
     void *head;                     /* linked through the first word of each free object */

@@ -247,7 +247,7 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
     const ctrt_call call = { .size = sizeof call, .device = a->device->handle, .queue = a->device->queue, .inputs = in,
                              .outputs = &result, .n_inputs = 2, .n_outputs = 1 };
     status = cell->run(&call);
-    if (likely(status == CTRT_OK && !((a->flags | b->flags) & TENSOR_REQUIRES_GRAD))) {
+    if (likely(status == CTRT_OK && !((a->flags | b->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))) {
         tensor_move(out, y);
         return CTRT_OK;
     }

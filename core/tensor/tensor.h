@@ -15,7 +15,7 @@ struct grad_meta;                           /* autograd/meta.h: gradient, histor
 
 enum {                                      /* ctrt_tensor.flags */
     TENSOR_REQUIRES_GRAD = 1,               /* leaf that asks, or made by a recorded op */
-    TENSOR_IS_VIEW = 2                      /* made by a view op: base is set when it matters to autograd */
+    TENSOR_IS_VIEW = 2                      /* made by a view op; its base is known when grad mode was on */
 };
 
 struct ctrt_tensor {
@@ -71,9 +71,14 @@ static inline void tensor_move(ctrt_tensor **out, ctrt_tensor *fresh)
     tensor_release(old);
 }
 
+/* autograd/meta.c: does the base of a view require grad by now? */
+bool grad_base_requires_grad(const ctrt_tensor *tensor);
+
+/* A view made while its base had no history gets one when the base is written in place by something that has. */
 static inline bool tensor_requires_grad(const ctrt_tensor *tensor)
 {
-    return tensor->flags & TENSOR_REQUIRES_GRAD;
+    return (tensor->flags & TENSOR_REQUIRES_GRAD)
+           || (unlikely(tensor->flags & TENSOR_IS_VIEW) && grad_base_requires_grad(tensor));
 }
 
 static inline ctrt_dtype tensor_dtype(const ctrt_tensor *tensor)

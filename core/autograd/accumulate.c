@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/accumulate.c: adding gradients up: on their way through the graph, and in the leaves. */
+#include <sched.h>
+
+#include "autograd/engine.h"
+#include "autograd/hooks.h"
+#include "autograd/rule.h"
+#include "ops/front.h"
+
+/* May `tensor` be overwritten or kept because nobody else sees it? It has to own all of its storage, which has to be the library's. */
+static bool is_sole_owner(const ctrt_tensor *tensor)
+{
+    const struct storage *storage = tensor->storage;
+    return atomic_load_explicit(&tensor->refs, memory_order_acquire) == 1
+           && atomic_load_explicit(&storage->refs, memory_order_acquire) == 1 && storage->release == NULL;
+}
+
+static bool same_layout(const ctrt_view *a, const ctrt_view *b)
+{
+    if (a->flags & b->flags & CTRT_VIEW_CONTIGUOUS)
+        return true;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->strides[d] != b->strides[d] && a->shape[d] > 1)
+            return false;
+    return true;
+}
+
+ctrt_status grad_add(ctrt_tensor **sum, ctrt_tensor *term, bool create_graph)
+{
+    ctrt_status status;
+    if (create_graph) {
+        status = ctrt_add(sum, *sum, term);
+    } else if (is_sole_owner(*sum) && ((*sum)->view.flags & CTRT_VIEW_CONTIGUOUS)) {
+        status = ctrt_add_(*sum, term);
+    } else if (is_sole_owner(term) && (term->view.flags & CTRT_VIEW_CONTIGUOUS)) {
+        status = ctrt_add_(term, *sum);
+        if (status == CTRT_OK) {
+            tensor_move(sum, term);
+            return CTRT_OK;
+        }
+    } else {
+        status = ctrt_add(sum, *sum, term);
+    }
+    tensor_release(term);
+    return status;
+}
+
+/* The first gradient of a leaf: kept as it is when it is nobody else's, fills its storage and lies like the leaf; else copied. */
+static ctrt_status first(ctrt_tensor **to, ctrt_tensor *leaf, ctrt_tensor **grad, bool create_graph)
+{
+    ctrt_tensor *given = *grad;
+    size_t bytes = (size_t)given->view.numel * dtype_bytes(tensor_dtype(given));
+    if (is_sole_owner(given) && same_layout(&given->view, &leaf->view) && given->storage->bytes <= bytes) {
+        if (given->grad == NULL)
+            given->flags &= ~(uint32_t)TENSOR_IS_VIEW;      /* what it was a view of is gone */
+        *to = given;
+        *grad = NULL;
+        return CTRT_OK;
+    }
+    if (create_graph)
+        return ctrt_clone(to, given);
+    ctrt_tensor *copy = NULL;
+    CTRT_TRY(tensor_new_like(&copy, leaf, tensor_dtype(leaf)));
+    ctrt_status status = kernel_copy(&copy->view, copy->device, &given->view, given->device);
+    if (status != CTRT_OK)
+        tensor_release(copy);
+    else
+        *to = copy;
+    return status;
+}
+
+static ctrt_status add_up(struct grad_meta *meta, ctrt_tensor *leaf, ctrt_tensor **grad, bool create_graph)
+{
+    if (meta->grad == NULL)
+        return first(&meta->grad, leaf, grad, create_graph);
+    if (create_graph || tensor_requires_grad(meta->grad))
+        return ctrt_add(&meta->grad, meta->grad, *grad);
+    return ctrt_add_(meta->grad, *grad);
+}
+
+ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool create_graph)
+{
+    ctrt_tensor *tensor = leaf->tensor;
+    struct grad_meta *meta = tensor->grad;
+    if (unlikely(meta->hooks != NULL)) {
+        struct grad_want want = {tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor), tensor->device};
+        CTRT_TRY(leaf_hooks_run(meta, grad));
+        if (*grad == NULL)
+            return CTRT_OK;
+        if (!grad_fits(*grad, &want))
+            CTRT_TRY(grad_fit(grad, &want));
+    }
+    /* Other threads may be running other graphs, or this one, into the same leaf. */
+    while (atomic_exchange_explicit(&leaf->locked, true, memory_order_acquire))
+        sched_yield();
+    ctrt_status status = add_up(meta, tensor, grad, create_graph);
+    atomic_store_explicit(&leaf->locked, false, memory_order_release);
+    if (status == CTRT_OK && unlikely(meta->hooks != NULL))
+        status = leaf_accumulated_hooks_run(meta, tensor);
+    return status;
+}

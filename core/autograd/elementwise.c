@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/elementwise.c: derivatives of arithmetic, comparisons of size, choice and rounding. Functions: elementwise_math.c.
+ *
+ * A number in place of an operand is in attributes->scalar; the op then has one input. */
+#include "autograd/rule.h"
+
+static bool has_scalar(const struct grad_context *ctx)
+{
+    return ctx->n_in == 1;
+}
+
+/* out = dy where the condition holds, else 0; and the other way round. */
+static ctrt_status where_else_zero(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *dy)
+{
+    ctrt_tensor *zero = NULL;
+    CTRT_TRY(ctrt_new_zeros(&zero, dy, CTRT_SCALAR_SHAPE, CTRT_DTYPE_DEFAULT, NULL));
+    ctrt_status status = ctrt_where(out, condition, dy, zero);
+    tensor_release(zero);
+    return status;
+}
+
+static ctrt_status zero_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *dy)
+{
+    ctrt_tensor *zero = NULL;
+    CTRT_TRY(ctrt_new_zeros(&zero, dy, CTRT_SCALAR_SHAPE, CTRT_DTYPE_DEFAULT, NULL));
+    ctrt_status status = ctrt_where(out, condition, zero, dy);
+    tensor_release(zero);
+    return status;
+}
+
+/* ---- one operand ---- */
+
+static ctrt_status neg_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    (void)ctx;
+    return ctrt_neg(&dx[0], dy[0]);
+}
+const struct grad_rule rule_neg = {.vjp = neg_vjp};
+
+static ctrt_status abs_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    CTRT_TRY(ctrt_sign(&dx[0], ctx->inputs[0]));
+    return ctrt_mul(&dx[0], dy[0], dx[0]);
+}
+const struct grad_rule rule_abs = {.saves = {{.inputs = 1}}, .vjp = abs_vjp};
+
+static ctrt_status square_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    CTRT_TRY(ctrt_mul(&dx[0], dy[0], ctx->inputs[0]));
+    return ctrt_mul_scalar(&dx[0], dx[0], ctrt_float(2));
+}
+const struct grad_rule rule_square = {.saves = {{.inputs = 1}}, .vjp = square_vjp};
+
+static ctrt_status relu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    if (!ctx->create_graph)
+        return op_relu_backward(&dx[0], dy[0], ctx->outputs[0]);
+    ctrt_tensor *positive = NULL;
+    CTRT_TRY(ctrt_gt_scalar(&positive, ctx->outputs[0], ctrt_float(0)));
+    ctrt_status status = where_else_zero(&dx[0], positive, dy[0]);
+    tensor_release(positive);
+    return status;
+}
+const struct grad_rule rule_relu = {.saves = {{.outputs = 1}}, .vjp = relu_vjp};
+
+/* Steps: flat wherever there is a derivative. */
+static ctrt_status zero_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    (void)ctx;
+    return ctrt_zeros_like(&dx[0], dy[0], CTRT_DTYPE_DEFAULT, NULL);
+}
+const struct grad_rule rule_sign = {.vjp = zero_vjp};
+const struct grad_rule rule_floor = {.vjp = zero_vjp};
+const struct grad_rule rule_ceil = {.vjp = zero_vjp};
+const struct grad_rule rule_round = {.vjp = zero_vjp};
+const struct grad_rule rule_trunc = {.vjp = zero_vjp};
+
+/* 1 inside the limits and on them. */
+static ctrt_status clamp_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *inside = NULL, *below = NULL, *x = ctx->inputs[0];
+    ctrt_status status = CTRT_OK;
+    if (ctx->attributes->clamp.has_lo)
+        STEP(ctrt_ge_scalar(&inside, x, ctx->attributes->clamp.lo));
+    if (ctx->attributes->clamp.has_hi) {
+        STEP(ctrt_le_scalar(&below, x, ctx->attributes->clamp.hi));
+        if (inside)
+            STEP(ctrt_logical_and(&inside, inside, below));
+    }
+    STEP(where_else_zero(&dx[0], inside ? inside : below, dy[0]));
+done:
+    tensor_release(inside);
+    tensor_release(below);
+    return status;
+}
+const struct grad_rule rule_clamp = {.saves = {{.inputs = 1}}, .vjp = clamp_vjp};
+
+/* ---- two operands ---- */
+
+static ctrt_status add_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    for (int i = 0; i < ctx->n_in; i++)
+        if (needs_grad(ctx, i))
+            CTRT_TRY(pass_on(&dx[i], dy[0]));
+    return CTRT_OK;
+}
+const struct grad_rule rule_add = {.vjp = add_vjp};
+
+static ctrt_status sub_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    if (has_scalar(ctx))
+        return ctx->attributes->scalar.left ? ctrt_neg(&dx[0], dy[0]) : pass_on(&dx[0], dy[0]);
+    if (needs_grad(ctx, 0))
+        CTRT_TRY(pass_on(&dx[0], dy[0]));
+    return needs_grad(ctx, 1) ? ctrt_neg(&dx[1], dy[0]) : CTRT_OK;
+}
+const struct grad_rule rule_sub = {.vjp = sub_vjp};
+
+static ctrt_status mul_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    if (has_scalar(ctx))
+        return ctrt_mul_scalar(&dx[0], dy[0], ctx->attributes->scalar.value);
+    if (needs_grad(ctx, 0))
+        CTRT_TRY(ctrt_mul(&dx[0], dy[0], ctx->inputs[1]));
+    return needs_grad(ctx, 1) ? ctrt_mul(&dx[1], dy[0], ctx->inputs[0]) : CTRT_OK;
+}
+const struct grad_rule rule_mul = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = mul_vjp};
+
+/* y = a/b: da = dy/b, db = -dy (a/b)/b. */
+static ctrt_status div_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    if (has_scalar(ctx) && !ctx->attributes->scalar.left)
+        return ctrt_div_scalar(&dx[0], dy[0], ctx->attributes->scalar.value);
+    if (has_scalar(ctx)) {                              /* s/x */
+        ctrt_tensor *x = ctx->inputs[0];
+        CTRT_TRY(ctrt_rdiv_scalar(&dx[0], x, ctx->attributes->scalar.value));
+        CTRT_TRY(ctrt_div(&dx[0], dx[0], x));
+        CTRT_TRY(ctrt_mul(&dx[0], dy[0], dx[0]));
+        return ctrt_neg(&dx[0], dx[0]);
+    }
+    if (needs_grad(ctx, 0))
+        CTRT_TRY(ctrt_div(&dx[0], dy[0], ctx->inputs[1]));
+    if (!needs_grad(ctx, 1))
+        return CTRT_OK;
+    CTRT_TRY(ctrt_div(&dx[1], ctx->inputs[0], ctx->inputs[1]));
+    CTRT_TRY(ctrt_div(&dx[1], dx[1], ctx->inputs[1]));
+    CTRT_TRY(ctrt_mul(&dx[1], dy[0], dx[1]));
+    return ctrt_neg(&dx[1], dx[1]);
+}
+const struct grad_rule rule_div = {
+    .saves = {{.inputs = 2}, {.inputs = 3}}, .has_number_form = true, .number_left = true, .vjp = div_vjp
+};
+
+/* a - b q with a whole number q that is flat: da = dy, db = -dy q. */
+static ctrt_status rest_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy,
+                            ctrt_status (*whole)(ctrt_tensor **, ctrt_tensor *))
+{
+    if (has_scalar(ctx))
+        return pass_on(&dx[0], dy[0]);
+    if (needs_grad(ctx, 0))
+        CTRT_TRY(pass_on(&dx[0], dy[0]));
+    if (!needs_grad(ctx, 1))
+        return CTRT_OK;
+    CTRT_TRY(ctrt_div(&dx[1], ctx->inputs[0], ctx->inputs[1]));
+    CTRT_TRY(whole(&dx[1], dx[1]));
+    CTRT_TRY(ctrt_mul(&dx[1], dy[0], dx[1]));
+    return ctrt_neg(&dx[1], dx[1]);
+}
+static ctrt_status remainder_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    return rest_vjp(ctx, dx, dy, ctrt_floor);
+}
+static ctrt_status fmod_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    return rest_vjp(ctx, dx, dy, ctrt_trunc);
+}
+const struct grad_rule rule_remainder = {.saves = {{0}, {.inputs = 3}}, .vjp = remainder_vjp};
+const struct grad_rule rule_fmod = {.saves = {{0}, {.inputs = 3}}, .vjp = fmod_vjp};
+
+/* ---- powers ---- */
+
+/* dy s x^(s-1); 0 for s = 0 also where x = 0. */
+static ctrt_status pow_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
+{
+    double power = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i;
+    if (power == 0)
+        return ctrt_zeros_like(dx, dy, CTRT_DTYPE_DEFAULT, NULL);
+    CTRT_TRY(ctrt_pow_scalar(dx, x, ctrt_float(power - 1)));
+    CTRT_TRY(ctrt_mul_scalar(dx, *dx, ctrt_float(power)));
+    return ctrt_mul(dx, dy, *dx);
+}
+
+/* dy s^x ln s; 0 for s = 0 and x >= 0, where s^x is flat but for the jump at 0. */
+static ctrt_status pow_of_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
+{
+    double base = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i;
+    ctrt_tensor *flat = NULL;
+    ctrt_status status;
+    STEP(ctrt_rpow_scalar(dx, x, s));
+    STEP(ctrt_mul_scalar(dx, *dx, ctrt_float(__builtin_log(base))));
+    STEP(ctrt_mul(dx, dy, *dx));
+    if (base == 0) {
+        STEP(ctrt_ge_scalar(&flat, x, ctrt_float(0)));
+        STEP(zero_where(dx, flat, *dx));
+    }
+done:
+    tensor_release(flat);
+    return status;
+}
+
+/* da = dy b a^(b-1), 0 where b = 0;  db = dy a^b ln a, 0 where a = 0 and b >= 0. */
+static ctrt_status pow_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1], *flat = NULL, *zero = NULL;
+    ctrt_status status = CTRT_OK;
+    if (has_scalar(ctx)) {
+        ctrt_scalar s = ctx->attributes->scalar.value;
+        return ctx->attributes->scalar.left ? pow_of_scalar(&dx[0], a, s, dy[0]) : pow_scalar(&dx[0], a, s, dy[0]);
+    }
+    if (needs_grad(ctx, 0)) {
+        STEP(ctrt_sub_scalar(&dx[0], b, ctrt_float(1)));
+        STEP(ctrt_pow(&dx[0], a, dx[0]));
+        STEP(ctrt_mul(&dx[0], b, dx[0]));
+        STEP(ctrt_mul(&dx[0], dy[0], dx[0]));
+        STEP(ctrt_eq_scalar(&flat, b, ctrt_float(0)));
+        STEP(zero_where(&dx[0], flat, dx[0]));
+    }
+    if (needs_grad(ctx, 1)) {
+        STEP(ctrt_log(&dx[1], a));
+        STEP(ctrt_pow(&zero, a, b));
+        STEP(ctrt_mul(&dx[1], zero, dx[1]));
+        STEP(ctrt_mul(&dx[1], dy[0], dx[1]));
+        STEP(ctrt_eq_scalar(&flat, a, ctrt_float(0)));
+        STEP(ctrt_ge_scalar(&zero, b, ctrt_float(0)));
+        STEP(ctrt_logical_and(&flat, flat, zero));
+        STEP(zero_where(&dx[1], flat, dx[1]));
+    }
+done:
+    tensor_release(flat);
+    tensor_release(zero);
+    return status;
+}
+const struct grad_rule rule_pow = {
+    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true, .vjp = pow_vjp
+};
+
+/* ---- choice ---- */
+
+/* One side of maximum or minimum: dy where this operand won, half of it at ties, 0 where it lost. */
+static ctrt_status winner(ctrt_tensor **dx, ctrt_tensor *lost, ctrt_tensor *tie, ctrt_tensor *half, ctrt_tensor *dy)
+{
+    CTRT_TRY(ctrt_where(dx, tie, half, dy));
+    return zero_where(dx, lost, *dx);
+}
+
+static ctrt_status extreme_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy, bool largest)
+{
+    ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1], *tie = NULL, *half = NULL, *lost = NULL;
+    ctrt_status status;
+    STEP(ctrt_mul_scalar(&half, dy[0], ctrt_float(0.5)));
+    if (has_scalar(ctx)) {
+        ctrt_scalar s = ctx->attributes->scalar.value;
+        STEP(ctrt_eq_scalar(&tie, a, s));
+        STEP(largest ? ctrt_lt_scalar(&lost, a, s) : ctrt_gt_scalar(&lost, a, s));
+        STEP(winner(&dx[0], lost, tie, half, dy[0]));
+        goto done;
+    }
+    STEP(ctrt_eq(&tie, a, b));
+    if (needs_grad(ctx, 0)) {
+        STEP(largest ? ctrt_lt(&lost, a, b) : ctrt_gt(&lost, a, b));
+        STEP(winner(&dx[0], lost, tie, half, dy[0]));
+    }
+    if (needs_grad(ctx, 1)) {
+        STEP(largest ? ctrt_gt(&lost, a, b) : ctrt_lt(&lost, a, b));
+        STEP(winner(&dx[1], lost, tie, half, dy[0]));
+    }
+done:
+    tensor_release(tie);
+    tensor_release(half);
+    tensor_release(lost);
+    return status;
+}
+static ctrt_status maximum_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    return extreme_vjp(ctx, dx, dy, true);
+}
+static ctrt_status minimum_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    return extreme_vjp(ctx, dx, dy, false);
+}
+const struct grad_rule rule_maximum = {
+    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true, .vjp = maximum_vjp
+};
+const struct grad_rule rule_minimum = {
+    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true, .vjp = minimum_vjp
+};
+
+static ctrt_status where_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    if (needs_grad(ctx, 1))
+        CTRT_TRY(where_else_zero(&dx[1], ctx->inputs[0], dy[0]));
+    return needs_grad(ctx, 2) ? zero_where(&dx[2], ctx->inputs[0], dy[0]) : CTRT_OK;
+}
+const struct grad_rule rule_where = {.saves = {{0}, {.inputs = 1}, {.inputs = 1}}, .vjp = where_vjp};

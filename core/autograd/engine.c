@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/engine.c: runs a graph backward.
+ *
+ * First the nodes that the root reaches are listed, each once, and for each it is counted how many gradients will arrive (explore). Then
+ * nodes whose gradients are complete run, the youngest first (Kahn's topological order with a heap), and hand their results on.
+ * Nothing of this is stored in the graph, so several threads can run one graph at a time. All loops are flat: the depth of the
+ * graph costs no stack. */
+#include "autograd/engine.h"
+
+#include "autograd/hooks.h"
+#include "autograd/rule.h"
+
+struct entry {                          /* a node or leaf of this run */
+    struct grad_head *head;
+    uint32_t waiting;                   /* gradients that have still to arrive */
+    uint32_t first;                     /* where its edges' targets begin in scratch.targets */
+    bool many;                          /* more than one result: grads, else grad */
+    bool wanted;                        /* lies on the way to something that is wanted */
+    union {
+        ctrt_tensor *grad;
+        ctrt_tensor **grads;
+    };
+};
+
+struct place {                          /* hash table: node to entry */
+    uint32_t round, entry;
+};
+
+struct engine_scratch {
+    bool busy;
+    uint32_t round;                     /* places of other rounds are empty */
+    struct place *places;
+    uint32_t place_bits;
+    struct entry *entries;
+    uint32_t n_entries, entry_room;
+    uint32_t *targets;                  /* entry of each edge; NOWHERE for none */
+    uint32_t n_targets, target_room;
+    uint32_t *heap;
+    uint32_t n_heap, heap_room;
+};
+
+#define NOWHERE UINT32_MAX
+#define KEEP_ENTRIES (1u << 16)         /* larger scratch is given back after a run */
+
+/* ---- scratch ---- */
+
+static void scratch_clear(struct engine_scratch *s)
+{
+    memory_free(s->places);
+    memory_free(s->entries);
+    memory_free(s->targets);
+    memory_free(s->heap);
+    *s = (struct engine_scratch){0};
+}
+
+void engine_scratch_free(struct engine_scratch *scratch)
+{
+    if (scratch == NULL)
+        return;
+    scratch_clear(scratch);
+    memory_free(scratch);
+}
+
+/* `array` is the address of a pointer to items of `item` bytes. */
+static __attribute__((noinline)) ctrt_status grow(void *array, uint32_t *room, size_t item)
+{
+    uint32_t more = *room ? *room * 2 : 64;
+    void *old, *larger;
+    memcpy(&old, array, sizeof old);
+    larger = *room > NOWHERE / 4 ? NULL : memory_resize(old, more * item);
+    if (larger == NULL)
+        return out_of_memory(more * item, "running a graph backward");
+    memcpy(array, &larger, sizeof larger);
+    *room = more;
+    return CTRT_OK;
+}
+
+/* The thread's scratch or, when a run is going on further up the stack, a new one. */
+static ctrt_status scratch_take(struct engine_scratch **out)
+{
+    struct autograd_thread *here = autograd_here();
+    struct engine_scratch *s = here->scratch;
+    if (unlikely(s == NULL || s->busy)) {
+        struct engine_scratch *fresh = memory_zeroed(sizeof *fresh);
+        if (fresh == NULL)
+            return out_of_memory(sizeof *fresh, "running a graph backward");
+        if (s == NULL && here->listed == 1)
+            here->scratch = fresh;
+        s = fresh;
+    }
+    s->busy = true;
+    s->n_entries = s->n_targets = s->n_heap = 0;
+    s->round++;
+    if (unlikely(s->round == 0)) {
+        if (s->places)
+            memset(s->places, 0, sizeof *s->places << s->place_bits);
+        s->round = 1;
+    }
+    *out = s;
+    return CTRT_OK;
+}
+
+static void scratch_put(struct engine_scratch *s)
+{
+    if (unlikely(s != autograd_thread.scratch)) {
+        engine_scratch_free(s);
+        return;
+    }
+    if (unlikely(s->entry_room > KEEP_ENTRIES))
+        scratch_clear(s);
+    s->busy = false;
+}
+
+/* ---- exploring ---- */
+
+static inline uint32_t hash(const struct engine_scratch *s, const void *pointer)
+{
+    return (uint32_t)(((uint64_t)(uintptr_t)pointer >> 4) * 0x9E3779B97F4A7C15u >> (64 - s->place_bits));   /* Knuth's multiplicative hash */
+}
+
+static __attribute__((noinline)) ctrt_status rehash(struct engine_scratch *s)
+{
+    uint32_t bits = s->places ? s->place_bits + 1 : 7;
+    struct place *places = bits < 32 ? memory_zeroed(sizeof *places << bits) : NULL;
+    if (places == NULL)
+        return out_of_memory(sizeof *places << bits, "running a graph backward");
+    memory_free(s->places);
+    s->places = places;
+    s->place_bits = bits;
+    uint32_t mask = (1u << bits) - 1;
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        uint32_t at = hash(s, s->entries[e].head);
+        while (places[at].round == s->round)
+            at = (at + 1) & mask;
+        places[at] = (struct place){s->round, e};
+    }
+    return CTRT_OK;
+}
+
+/* The entry of `head`, made when it has none. */
+static inline ctrt_status entry_of(uint32_t *out, struct engine_scratch *s, struct grad_head *head)
+{
+    if (unlikely(s->places == NULL || s->n_entries >= 1u << (s->place_bits - 1)))
+        CTRT_TRY(rehash(s));
+    uint32_t mask = (1u << s->place_bits) - 1, at = hash(s, head);
+    for (; s->places[at].round == s->round; at = (at + 1) & mask)
+        if (s->entries[s->places[at].entry].head == head) {
+            *out = s->places[at].entry;
+            return CTRT_OK;
+        }
+    if (unlikely(s->n_entries == s->entry_room))
+        CTRT_TRY(grow(&s->entries, &s->entry_room, sizeof *s->entries));
+    struct entry *entry = &s->entries[s->n_entries];
+    entry->head = head;
+    entry->waiting = 0;
+    entry->many = false;
+    entry->wanted = true;
+    entry->grad = NULL;
+    s->places[at] = (struct place){s->round, s->n_entries};
+    *out = s->n_entries++;
+    return CTRT_OK;
+}
+
+/* Lists all that the root reaches. The list of entries is at once the queue of what is still to be looked at. */
+static ctrt_status explore(struct engine_scratch *s, struct grad_head *root)
+{
+    uint32_t e;
+    CTRT_TRY(entry_of(&e, s, root));
+    for (e = 0; e < s->n_entries; e++) {
+        struct grad_head *head = s->entries[e].head;
+        s->entries[e].first = s->n_targets;
+        if (head->leaf)
+            continue;
+        struct grad_node *node = (struct grad_node *)head;
+        if (unlikely(node->n_out > 1)) {
+            ctrt_tensor **grads = memory_zeroed(node->n_out * sizeof *grads);
+            if (grads == NULL)
+                return out_of_memory(node->n_out * sizeof *grads, "running a graph backward");
+            s->entries[e].many = true;
+            s->entries[e].grads = grads;
+        }
+        for (uint32_t i = 0; i < node->n_in; i++) {
+            uint32_t target = NOWHERE;
+            if (node->edges[i].to) {
+                CTRT_TRY(entry_of(&target, s, node->edges[i].to));
+                s->entries[target].waiting++;
+            }
+            if (unlikely(s->n_targets == s->target_room))
+                CTRT_TRY(grow(&s->targets, &s->target_room, sizeof *s->targets));
+            s->targets[s->n_targets++] = target;
+        }
+    }
+    return CTRT_OK;
+}
+
+/* ---- the heap of nodes that can run ---- */
+
+static inline uint64_t age(const struct engine_scratch *s, uint32_t entry)
+{
+    return ((struct grad_node *)s->entries[entry].head)->sequence;
+}
+
+static ctrt_status heap_push(struct engine_scratch *s, uint32_t entry)
+{
+    if (unlikely(s->n_heap == s->heap_room))
+        CTRT_TRY(grow(&s->heap, &s->heap_room, sizeof *s->heap));
+    uint32_t at = s->n_heap++;
+    uint64_t key = age(s, entry);
+    while (at > 0 && age(s, s->heap[(at - 1) / 2]) < key) {
+        s->heap[at] = s->heap[(at - 1) / 2];
+        at = (at - 1) / 2;
+    }
+    s->heap[at] = entry;
+    return CTRT_OK;
+}
+
+static uint32_t heap_pop(struct engine_scratch *s)
+{
+    uint32_t top = s->heap[0], last = s->heap[--s->n_heap], at = 0;
+    if (s->n_heap == 0)
+        return top;
+    uint64_t key = age(s, last);
+    for (;;) {
+        uint32_t child = 2 * at + 1;
+        if (child >= s->n_heap)
+            break;
+        if (child + 1 < s->n_heap && age(s, s->heap[child + 1]) > age(s, s->heap[child]))
+            child++;
+        if (age(s, s->heap[child]) <= key)
+            break;
+        s->heap[at] = s->heap[child];
+        at = child;
+    }
+    s->heap[at] = last;
+    return top;
+}
+
+/* ---- running ---- */
+
+struct run {
+    struct engine_scratch *s;
+    const struct engine_task *task;
+};
+
+static inline ctrt_tensor **slot(struct entry *entry, uint32_t output)
+{
+    return entry->many ? &entry->grads[output] : &entry->grad;
+}
+
+static struct engine_capture *capture_at(const struct engine_task *task, const struct grad_head *head, uint32_t output, int *from)
+{
+    for (; *from < task->n_captures; (*from)++)
+        if (task->captures[*from].at.to == head && task->captures[*from].at.output == output)
+            return &task->captures[(*from)++];
+    return NULL;
+}
+
+static void capture(const struct engine_task *task, const struct grad_head *head, uint32_t output, ctrt_tensor *grad)
+{
+    int from = 0;
+    struct engine_capture *found;
+    while (grad && (found = capture_at(task, head, output, &from))) {
+        tensor_retain(grad);
+        tensor_move(&found->grad, grad);
+    }
+}
+
+/* All gradients of a leaf have arrived. */
+static ctrt_status leaf_finish(const struct engine_task *task, struct entry *entry)
+{
+    ctrt_tensor *grad = entry->grad;
+    entry->grad = NULL;
+    if (grad == NULL)
+        return CTRT_OK;
+    struct grad_leaf *leaf = (struct grad_leaf *)entry->head;
+    ctrt_status status = CTRT_OK;
+    if (likely(task->captures == NULL)) {
+        status = leaf_accumulate(leaf, &grad, task->create_graph);
+    } else if (entry->wanted) {
+        if (leaf->tensor->grad->hooks)
+            status = leaf_hooks_run(leaf->tensor->grad, &grad);
+        if (status == CTRT_OK)
+            capture(task, entry->head, 0, grad);
+    }
+    tensor_release(grad);
+    return status;
+}
+
+/* Hands a node's result on along edge i; takes `grad` (NULL: zero) over. */
+static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32_t i, uint32_t target, ctrt_tensor *grad)
+{
+    struct entry *entry = &run->s->entries[target];
+    ctrt_status status = CTRT_OK;
+    if (likely(grad != NULL)) {
+        if (unlikely(!entry->wanted)) {
+            tensor_release(grad);
+        } else {
+            struct grad_want want = edge_want(&node->edges[i]);
+            if (unlikely(!grad_fits(grad, &want)))
+                status = grad_fit(&grad, &want);
+            if (unlikely(status != CTRT_OK)) {
+                tensor_release(grad);
+                return ctrt_context(status, "backward of %s, operand %u", node->class->name(node), i + 1);
+            }
+            ctrt_tensor **sum = slot(entry, node->edges[i].output);
+            if (*sum == NULL)
+                *sum = grad;
+            else
+                CTRT_TRY(ctrt_context(grad_add(sum, grad, run->task->create_graph), "adding up gradients"));
+        }
+    }
+    if (--entry->waiting > 0)
+        return CTRT_OK;
+    return entry->head->leaf ? leaf_finish(run->task, entry) : heap_push(run->s, target);
+}
+
+/* Runs the node itself: dx from dy. Everything that the calling thread does for one node and that, with a thread for each device, another
+ * thread would do. */
+static ctrt_status run_node(const struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx, ctrt_tensor **dy)
+{
+    const struct engine_task *task = run->task;
+    struct node_run how = {0, task->create_graph, task->retain_graph};
+    for (uint32_t i = 0; i < MIN(node->n_in, 64); i++)
+        if (targets[i] != NOWHERE && run->s->entries[targets[i]].wanted)
+            how.needs |= (uint64_t)1 << i;
+    ctrt_status status = node->class->run(node, &how, dx, dy);
+    return unlikely(status != CTRT_OK) ? ctrt_context(status, "backward of %s", node->class->name(node)) : CTRT_OK;
+}
+
+#define INLINE_EDGES 8
+
+static ctrt_status step(const struct run *run, uint32_t e)
+{
+    struct engine_scratch *s = run->s;
+    struct grad_node *node = (struct grad_node *)s->entries[e].head;
+    uint32_t first = s->entries[e].first, n_in = node->n_in, delivered = 0;
+    ctrt_tensor *some[INLINE_EDGES], **dx = some, *one = NULL;
+    ctrt_status status = CTRT_OK;
+
+    bool any = false;
+    for (uint32_t k = 0; k < node->n_out; k++) {
+        ctrt_tensor **grad = slot(&s->entries[e], k);
+        if (unlikely(atomic_load_explicit(&node->extras, memory_order_acquire) != NULL) && *grad && s->entries[e].wanted) {
+            /* The hook may start another run, but with other scratch: entries stay where they are. */
+            CTRT_TRY(node_hooks_run(node, k, grad));
+            struct grad_want want = {node->shapes[k].shape, node->shapes[k].ndim, (ctrt_dtype)node->shapes[k].dtype, node->shapes[k].device};
+            if (*grad && !grad_fits(*grad, &want))
+                CTRT_TRY(ctrt_context(grad_fit(grad, &want), "a hook's gradient"));
+        }
+        if (unlikely(run->task->captures != NULL))
+            capture(run->task, s->entries[e].head, k, *grad);
+        any |= *grad != NULL;
+    }
+    bool runs = any;
+    if (unlikely(run->task->captures != NULL)) {
+        runs = false;                       /* only when something beyond this node is wanted */
+        for (uint32_t i = 0; any && i < n_in; i++)
+            runs |= s->targets[first + i] != NOWHERE && s->entries[s->targets[first + i]].wanted;
+    }
+
+    if (unlikely(n_in > INLINE_EDGES)) {
+        dx = memory_alloc(n_in * sizeof *dx);
+        if (dx == NULL)
+            return out_of_memory(n_in * sizeof *dx, "running a graph backward");
+    }
+    for (uint32_t i = 0; i < n_in; i++)
+        dx[i] = NULL;
+    if (likely(!s->entries[e].many)) {
+        one = s->entries[e].grad;
+        s->entries[e].grad = NULL;
+        if (likely(runs))
+            status = run_node(run, node, &s->targets[first], dx, &one);
+        tensor_release(one);
+    } else if (runs) {
+        status = run_node(run, node, &s->targets[first], dx, s->entries[e].grads);
+    }
+    for (uint32_t i = 0; i < n_in && status == CTRT_OK; i++) {
+        uint32_t target = s->targets[first + i];
+        ctrt_tensor *grad = dx[i];
+        delivered = i + 1;
+        if (target == NOWHERE)
+            tensor_release(grad);
+        else
+            status = deliver(run, node, i, target, grad);
+    }
+    for (uint32_t i = delivered; i < n_in; i++)
+        tensor_release(dx[i]);
+    if (unlikely(dx != some))
+        memory_free(dx);
+    return status;
+}
+
+/* With captures: which entries lie on the way to one. Runs the topological order once without the nodes, then marks backward. */
+static ctrt_status mark_wanted(const struct run *run)
+{
+    struct engine_scratch *s = run->s;
+    uint32_t *order = memory_alloc(2 * s->n_entries * sizeof *order), n = 0;
+    if (order == NULL)
+        return out_of_memory(2 * s->n_entries * sizeof *order, "running a graph backward");
+    uint32_t *waiting = order + s->n_entries;
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        waiting[e] = s->entries[e].waiting;
+        s->entries[e].wanted = false;
+        for (int i = 0; i < run->task->n_captures; i++)
+            s->entries[e].wanted |= run->task->captures[i].at.to == s->entries[e].head;
+    }
+    order[n++] = 0;
+    for (uint32_t at = 0; at < n; at++) {
+        struct entry *entry = &s->entries[order[at]];
+        uint32_t n_in = entry->head->leaf ? 0 : ((struct grad_node *)entry->head)->n_in;
+        for (uint32_t i = 0; i < n_in; i++) {
+            uint32_t target = s->targets[entry->first + i];
+            if (target != NOWHERE && --waiting[target] == 0)
+                order[n++] = target;
+        }
+    }
+    while (n-- > 0) {
+        struct entry *entry = &s->entries[order[n]];
+        uint32_t n_in = entry->head->leaf ? 0 : ((struct grad_node *)entry->head)->n_in;
+        for (uint32_t i = 0; i < n_in; i++) {
+            uint32_t target = s->targets[entry->first + i];
+            entry->wanted |= target != NOWHERE && s->entries[target].wanted;
+        }
+    }
+    memory_free(order);
+    return CTRT_OK;
+}
+
+static void release_entries(struct engine_scratch *s, bool failed)
+{
+    for (uint32_t e = 0; e < s->n_entries; e++) {
+        struct entry *entry = &s->entries[e];
+        if (entry->many) {
+            for (uint32_t k = 0; k < ((struct grad_node *)entry->head)->n_out; k++)
+                tensor_release(entry->grads[k]);
+            memory_free(entry->grads);
+        } else if (failed) {
+            tensor_release(entry->grad);
+        }
+        entry->many = false;
+        entry->grad = NULL;
+    }
+}
+
+static ctrt_status run_all(const struct run *run)
+{
+    struct engine_scratch *s = run->s;
+    const struct engine_task *task = run->task;
+    CTRT_TRY(explore(s, task->root.to));
+    if (unlikely(task->captures != NULL))
+        CTRT_TRY(mark_wanted(run));
+    tensor_retain(task->gradient);
+    *slot(&s->entries[0], task->root.output) = task->gradient;
+    if (unlikely(task->root.to->leaf))
+        return leaf_finish(task, &s->entries[0]);
+    CTRT_TRY(heap_push(s, 0));
+    while (s->n_heap > 0)
+        CTRT_TRY(step(run, heap_pop(s)));
+    return CTRT_OK;
+}
+
+ctrt_status engine_run(const struct engine_task *task)
+{
+    struct run run = {NULL, task};
+    CTRT_TRY(scratch_take(&run.s));
+    bool was = thread_state.grad_disabled;
+    thread_state.grad_disabled = !task->create_graph;
+    /* A hook may drop the last tensor that holds the graph. */
+    struct grad_edge root = task->root;
+    edge_retain(&root);
+    ctrt_status status = run_all(&run);
+    release_entries(run.s, status != CTRT_OK);
+    edge_release(&root);
+    thread_state.grad_disabled = was;
+    scratch_put(run.s);
+    return status;
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/function.c: ops defined by programs. */
+#include <pthread.h>
+
+#include "autograd/meta.h"
+#include "autograd/rule.h"
+#include "ops/front.h"
+
+struct kept {
+    ctrt_tensor *tensor;
+    ctrt_tensor *with_history;          /* a result with its history back, during a backward that is recorded */
+    uint32_t version;
+    int output;                         /* which result it is an alias of, or -1 */
+    int64_t bytes;
+};
+
+enum phase { IN_FORWARD, IDLE, IN_BACKWARD };
+
+struct ctrt_function_context {
+    const ctrt_function *function;
+    void *user;
+    struct kept *kept;
+    int n_kept, room;
+    bool had_kept, freed, create_graph;
+    enum phase phase;
+    struct function_node *node;
+};
+
+struct function_node {
+    struct grad_node node;
+    pthread_mutex_t lock;               /* the context is for one run at a time */
+    struct ctrt_function_context *context;
+    struct grad_edge *edges;
+    struct grad_shape *shapes;
+};
+
+/* ---- the context ---- */
+
+void *ctrt_function_user(ctrt_function_context *context)
+{
+    return context ? context->user : NULL;
+}
+
+ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tensor)
+{
+    FRONT_CHECK("function_save", context);
+    FRONT_CHECK("function_save", tensor);
+    if (context->phase != IN_FORWARD)
+        return ctrt_fail(CTRT_ERR_STATE, "function_save: tensors are saved in forward");
+    if (context->n_kept == context->room) {
+        int room = context->room ? 2 * context->room : 4;
+        struct kept *kept = memory_resize(context->kept, (size_t)room * sizeof *kept);
+        if (kept == NULL)
+            return out_of_memory((size_t)room * sizeof *kept, "saving a tensor");
+        context->kept = kept;
+        context->room = room;
+    }
+    tensor_retain(tensor);
+    int64_t bytes = tensor->view.numel * (int64_t)dtype_bytes(tensor_dtype(tensor));
+    context->kept[context->n_kept++] = (struct kept){tensor, NULL, tensor_version(tensor), -1, bytes};
+    context->had_kept = true;
+    autograd_count(autograd_here(), 0, bytes);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_function_saved(ctrt_tensor **borrowed, ctrt_function_context *context, int index)
+{
+    FRONT_CHECK("function_saved", borrowed);
+    FRONT_CHECK("function_saved", context);
+    if (index < 0 || index >= context->n_kept)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_saved: %s saved %d tensors; there is no index %d", context->function->name,
+                         context->n_kept, index);
+    struct kept *kept = &context->kept[index];
+    if (tensor_version(kept->tensor) != kept->version)
+        return ctrt_context(saved_changed("saved tensor", index, kept->tensor, kept->version), "function_saved, %s", context->function->name);
+    if (kept->output >= 0 && context->create_graph && context->phase == IN_BACKWARD && kept->with_history == NULL) {
+        ctrt_tensor *alias = NULL;
+        CTRT_TRY(tensor_alias(&alias, kept->tensor));
+        node_retain(&context->node->node);
+        ctrt_status status = grad_set_history(alias, &context->node->node, (uint32_t)kept->output);
+        if (status != CTRT_OK) {
+            tensor_release(alias);
+            return status;
+        }
+        kept->with_history = alias;
+    }
+    *borrowed = kept->with_history ? kept->with_history : kept->tensor;
+    return CTRT_OK;
+}
+
+static void free_kept(struct ctrt_function_context *context)
+{
+    int n = context->n_kept;
+    context->n_kept = 0;
+    int64_t bytes = 0;
+    for (int i = 0; i < n; i++) {
+        bytes += context->kept[i].bytes;
+        tensor_release(context->kept[i].with_history);
+        tensor_release(context->kept[i].tensor);
+    }
+    autograd_count(autograd_here(), 0, -bytes);
+}
+
+static void context_free(struct ctrt_function_context *context)
+{
+    free_kept(context);
+    if (CTRT_SLOT(context->function, destroy))
+        context->function->destroy(context);
+    memory_free(context->kept);
+    memory_free(context);
+}
+
+/* ---- the node ---- */
+
+static void function_destroy(struct grad_node *node)
+{
+    struct function_node *self = (struct function_node *)node;
+    if (self->context)
+        context_free(self->context);
+    pthread_mutex_destroy(&self->lock);
+    memory_free(self->edges);
+    memory_free(self->shapes);
+    memory_free(self);
+}
+
+static const char *function_name(const struct grad_node *node)
+{
+    return ((const struct function_node *)node)->context->function->name;
+}
+
+static ctrt_status function_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    struct function_node *self = (struct function_node *)node;
+    struct ctrt_function_context *context = self->context;
+    ctrt_status status;
+    pthread_mutex_lock(&self->lock);
+    if (context->freed) {
+        status = ctrt_fail(CTRT_ERR_AUTOGRAD, "the graph was freed by an earlier backward; to go through it twice, call the first with "
+                           "retain_graph (ctrt_backward_with)");
+    } else {
+        context->phase = IN_BACKWARD;
+        context->create_graph = run->create_graph;
+        status = context->function->backward(context, dx, (int)node->n_in, dy, (int)node->n_out);
+        context->phase = IDLE;
+        for (int i = 0; i < context->n_kept; i++)
+            tensor_move(&context->kept[i].with_history, NULL);
+        if (!run->retain_graph && context->had_kept) {
+            free_kept(context);
+            context->freed = true;
+        }
+    }
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+static const struct node_class function_class = {function_run, function_name, function_destroy};
+
+static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *results, int n_out, ctrt_tensor *const *in, int n_in)
+{
+    for (int i = 0; i < n_in; i++)
+        if (in[i])
+            CTRT_TRY(grad_refresh(in[i]));
+    struct function_node *self = memory_zeroed(sizeof *self);
+    struct grad_edge *edges = memory_alloc((size_t)n_in * sizeof *edges);
+    struct grad_shape *shapes = memory_alloc((size_t)n_out * sizeof *shapes);
+    if (self == NULL || edges == NULL || shapes == NULL) {
+        memory_free(self);
+        memory_free(edges);
+        memory_free(shapes);
+        return out_of_memory(sizeof *self, "a graph node");
+    }
+    node_init(&self->node, &function_class, (uint32_t)n_in, (uint32_t)n_out);
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);    /* backward may run graphs */
+    pthread_mutex_init(&self->lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    for (int i = 0; i < n_in; i++)
+        edges[i] = grad_edge_to(in[i]);
+    for (int k = 0; k < n_out; k++)
+        grad_shape_of(&shapes[k], results[k]);
+    self->node.edges = self->edges = edges;
+    self->node.shapes = self->shapes = shapes;
+    *out = self;
+    return CTRT_OK;
+}
+
+/* ---- applying ---- */
+
+/* Does somebody besides this call know results[k]: an operand, a tensor of the program's, an earlier result? */
+static bool is_shared(const struct ctrt_function_context *context, ctrt_tensor *const *results, int k)
+{
+    int known = 1;
+    for (int i = 0; i < context->n_kept; i++)
+        known += context->kept[i].tensor == results[k];
+    return results[k]->grad || atomic_load_explicit(&results[k]->refs, memory_order_relaxed) > known;
+}
+
+/* Gives the results their history. A saved result becomes an alias: the node must not own what owns the node. */
+static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **results, int n_out, ctrt_tensor *const *in, int n_in)
+{
+    struct function_node *node;
+    bool floating = false;
+    for (int k = 0; k < n_out; k++)
+        floating |= dtype_floating(tensor_dtype(results[k]));
+    if (!floating)
+        return CTRT_OK;
+    for (int k = 0; k < n_out; k++) {
+        ctrt_tensor *alias = NULL;
+        if (is_shared(context, results, k)) {
+            CTRT_TRY(tensor_alias(&alias, results[k]));
+            tensor_move(&results[k], alias);
+            continue;
+        }
+        for (int i = 0; i < context->n_kept; i++)
+            if (context->kept[i].tensor == results[k]) {
+                CTRT_TRY(tensor_alias(&alias, results[k]));
+                tensor_move(&context->kept[i].tensor, alias);
+                context->kept[i].output = k;
+                alias = NULL;
+            }
+    }
+    CTRT_TRY(node_new(&node, results, n_out, in, n_in));
+    ctrt_status status = CTRT_OK;
+    for (int k = 0; k < n_out && status == CTRT_OK; k++)
+        if (dtype_floating(tensor_dtype(results[k]))) {
+            node_retain(&node->node);
+            status = grad_set_history(results[k], &node->node, (uint32_t)k);
+        }
+    if (status == CTRT_OK) {
+        node->context = context;        /* owned by the node from here on */
+        context->node = node;
+    }
+    node_release(&node->node);
+    return status;
+}
+
+static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
+{
+    FRONT_CHECK("function_apply", function);
+    FRONT_CHECK("function_apply", out);
+    if (!CTRT_SLOT(function, name) || !CTRT_SLOT(function, forward) || !CTRT_SLOT(function, backward))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_apply: the function lacks name, forward or backward (size %zu)", function->size);
+    if (n_out < 1 || n_in < 0 || (n_in > 0 && in == NULL))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_apply, %s: %d results, %d operands", function->name, n_out, n_in);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
+{
+    CTRT_TRY(check_function(function, out, n_out, in, n_in));
+    struct ctrt_function_context *context = memory_zeroed(sizeof *context);
+    ctrt_tensor **results = memory_zeroed((size_t)n_out * sizeof *results);
+    if (context == NULL || results == NULL) {
+        memory_free(context);
+        memory_free(results);
+        return out_of_memory(sizeof *context, "applying a function");
+    }
+    context->function = function;
+    context->user = user;
+    bool was = ctrt_set_grad_enabled(false);
+    ctrt_status status = function->forward(context, results, n_out, in, n_in);
+    ctrt_set_grad_enabled(was);
+    context->phase = IDLE;
+    for (int k = 0; k < n_out && status == CTRT_OK; k++)
+        if (results[k] == NULL)
+            status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "forward left result %d NULL", k);
+    if (status == CTRT_OK && front_needs_grad(in, n_in))
+        status = attach(context, results, n_out, in, n_in);
+    if (context->node == NULL)
+        context_free(context);
+    for (int k = 0; k < n_out; k++) {
+        if (status == CTRT_OK)
+            tensor_move(&out[k], results[k]);
+        else
+            tensor_release(results[k]);
+    }
+    memory_free(results);
+    return ctrt_context(status, "%s", function->name);
+}

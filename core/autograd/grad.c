@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/grad.c: the calls that run a graph backward. */
+#include "autograd/engine.h"
+#include "autograd/meta.h"
+#include "autograd/rule.h"
+#include "ops/front.h"
+
+/* The tensor's edge, and the gradient to begin with: the caller's, checked, or a one. Both are owned. */
+static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const char *who, ctrt_tensor *tensor, ctrt_tensor *given)
+{
+    char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
+    CTRT_TRY(grad_refresh(tensor));
+    if (!tensor_requires_grad(tensor))
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "%s: the tensor does not require grad and has no history: none of its operands required grad "
+                         "(ctrt_tensor_require_grad), or it was made under ctrt_no_grad or ctrt_detach", who);
+    if (given == NULL) {
+        if (tensor->view.numel != 1)
+            return ctrt_fail(CTRT_ERR_AUTOGRAD, "%s: a gradient can be made up for a tensor of one element only, not for shape %s; reduce it "
+                             "(ctrt_sum, ctrt_mean) or pass a gradient", who, shape_text(a, tensor->view.shape, tensor->view.ndim));
+        CTRT_TRY(tensor_new_like(gradient, tensor, tensor_dtype(tensor)));
+        ctrt_status status = kernel_fill(&(*gradient)->view, tensor->device, ctrt_float(1));
+        if (status != CTRT_OK) {
+            ctrt_tensor_release(gradient);
+            return ctrt_context(status, "%s", who);
+        }
+    } else {
+        if (!shape_equal(given->view.shape, given->view.ndim, tensor->view.shape, tensor->view.ndim))
+            return ctrt_fail(CTRT_ERR_SHAPE, "%s: the gradient has shape %s, the tensor %s", who,
+                             shape_text(a, given->view.shape, given->view.ndim), shape_text(b, tensor->view.shape, tensor->view.ndim));
+        if (tensor_dtype(given) != tensor_dtype(tensor))
+            return ctrt_fail(CTRT_ERR_DTYPE, "%s: the gradient has dtype %s, the tensor %s", who, ctrt_dtype_name(tensor_dtype(given)),
+                             ctrt_dtype_name(tensor_dtype(tensor)));
+        if (given->device != tensor->device)
+            return ctrt_fail(CTRT_ERR_DEVICE, "%s: the gradient is on %s, the tensor on %s", who, given->device->name, tensor->device->name);
+        tensor_retain(given);
+        *gradient = given;
+    }
+    *root = grad_edge_to(tensor);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_backward(ctrt_tensor *tensor)
+{
+    return ctrt_backward_with(tensor, NULL, false, false);
+}
+
+ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool retain_graph, bool create_graph)
+{
+    FRONT_CHECK("backward", tensor);
+    struct engine_task task = {.retain_graph = retain_graph || create_graph, .create_graph = create_graph};
+    CTRT_TRY(begin(&task.root, &task.gradient, "backward", tensor, gradient));
+    ctrt_status status = engine_run(&task);
+    tensor_release(task.gradient);
+    edge_release(&task.root);
+    return status;
+}
+
+static ctrt_status captures_begin(struct engine_capture *captures, ctrt_tensor *const *inputs, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (inputs[i] == NULL)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "grad: inputs[%d] is NULL", i);
+        CTRT_TRY(grad_refresh(inputs[i]));
+        if (!tensor_requires_grad(inputs[i]))
+            return ctrt_fail(CTRT_ERR_AUTOGRAD, "grad: inputs[%d] does not require grad", i);
+        captures[i].at = grad_edge_to(inputs[i]);
+    }
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, ctrt_tensor *gradient,
+                      bool retain_graph, bool create_graph, bool allow_unused)
+{
+    FRONT_CHECK("grad", out);
+    FRONT_CHECK("grad", output);
+    FRONT_CHECK("grad", inputs);
+    if (count <= 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "grad: %d inputs; at least one is needed", count);
+    struct engine_capture *captures = memory_zeroed((size_t)count * sizeof *captures);
+    if (captures == NULL)
+        return out_of_memory((size_t)count * sizeof *captures, "grad");
+    struct engine_task task = {
+        .retain_graph = retain_graph || create_graph, .create_graph = create_graph, .captures = captures, .n_captures = count,
+    };
+    ctrt_status status = captures_begin(captures, inputs, count);
+    if (status == CTRT_OK)
+        status = begin(&task.root, &task.gradient, "grad", output, gradient);
+    if (status == CTRT_OK)
+        status = engine_run(&task);
+    for (int i = 0; i < count && status == CTRT_OK && !allow_unused; i++)
+        if (captures[i].grad == NULL)
+            status = ctrt_fail(CTRT_ERR_AUTOGRAD, "grad: output does not depend on inputs[%d] (or no gradient reaches it); with allow_unused its "
+                               "gradient is NULL", i);
+    for (int i = 0; i < count; i++) {
+        if (status == CTRT_OK)
+            tensor_move(&out[i], captures[i].grad);
+        else
+            tensor_release(captures[i].grad);
+        edge_release(&captures[i].at);
+    }
+    memory_free(captures);
+    tensor_release(task.gradient);
+    edge_release(&task.root);
+    return status;
+}

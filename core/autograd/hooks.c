@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/hooks.c: functions of the program that see gradients pass, and gradients kept in tensors that are no leaves. */
+#include "autograd/hooks.h"
+
+#include <pthread.h>
+
+#include "ops/front.h"
+
+/* Guards lists of hooks and of retained tensors. They are rare and short, so one lock serves all; user code never runs under it. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic uint64_t last_id;
+
+static void hook_release(struct grad_hook *hook)
+{
+    if (atomic_fetch_sub_explicit(&hook->refs, 1, memory_order_acq_rel) == 1)
+        memory_free(hook);
+}
+
+void hooks_free(struct grad_hook *list)
+{
+    while (list) {
+        struct grad_hook *next = list->next;
+        hook_release(list);
+        list = next;
+    }
+}
+
+void node_extras_free(struct node_extras *extras)
+{
+    while (extras->hooks) {
+        struct hook_link *link = extras->hooks;
+        extras->hooks = link->next;
+        hook_release(link->hook);
+        memory_free(link);
+    }
+    while (extras->retained) {      /* none: a retained tensor owns the node */
+        struct retained *retained = extras->retained;
+        extras->retained = retained->next;
+        memory_free(retained);
+    }
+    memory_free(extras);
+}
+
+/* The node's extras, made when it has none. Under the lock. */
+static ctrt_status extras_of(struct node_extras **out, struct grad_node *node)
+{
+    *out = atomic_load_explicit(&node->extras, memory_order_acquire);
+    if (*out)
+        return CTRT_OK;
+    *out = memory_zeroed(sizeof **out);
+    if (*out == NULL)
+        return out_of_memory(sizeof **out, "hooks");
+    atomic_store_explicit(&node->extras, *out, memory_order_release);
+    return CTRT_OK;
+}
+
+/* ---- retained gradients ---- */
+
+static void retained_strike(struct grad_node *node, const ctrt_tensor *tensor)
+{
+    struct node_extras *extras = atomic_load_explicit(&node->extras, memory_order_acquire);
+    for (struct retained **at = extras ? &extras->retained : NULL; at && *at; at = &(*at)->next)
+        if ((*at)->tensor == tensor) {
+            struct retained *gone = *at;
+            *at = gone->next;
+            memory_free(gone);
+            return;
+        }
+}
+
+static ctrt_status retained_add(struct grad_node *node, ctrt_tensor *tensor, uint32_t output)
+{
+    struct node_extras *extras;
+    CTRT_TRY(extras_of(&extras, node));
+    struct retained *retained = memory_alloc(sizeof *retained);
+    if (retained == NULL)
+        return out_of_memory(sizeof *retained, "a retained gradient");
+    *retained = (struct retained){tensor, output, extras->retained};
+    extras->retained = retained;
+    return CTRT_OK;
+}
+
+ctrt_status retained_move(ctrt_tensor *tensor, struct grad_node *node, uint32_t output)
+{
+    pthread_mutex_lock(&lock);
+    ctrt_status status = node ? retained_add(node, tensor, output) : CTRT_OK;
+    if (status == CTRT_OK && tensor->grad->node)
+        retained_strike(tensor->grad->node, tensor);
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
+{
+    FRONT_CHECK("tensor_retain_grad", tensor);
+    CTRT_TRY(grad_refresh(tensor));
+    if (!tensor_requires_grad(tensor))
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_retain_grad: the tensor does not require grad");
+    struct grad_meta *meta = tensor->grad;
+    if (meta->node == NULL || meta->retain_grad)
+        return CTRT_OK;                 /* a leaf keeps its gradient anyway */
+    pthread_mutex_lock(&lock);
+    ctrt_status status = retained_add(meta->node, tensor, meta->output);
+    pthread_mutex_unlock(&lock);
+    meta->retain_grad = status == CTRT_OK;
+    return status;
+}
+
+/* ---- hooks ---- */
+
+/* Copies the list of hooks so that they run without the lock; each is held by a reference. */
+static ctrt_status hooks_copy(struct grad_hook ***out, int *count, const struct hook_link *links, uint32_t output)
+{
+    int n = 0;
+    for (const struct hook_link *link = links; link; link = link->next)
+        n += link->output == output && !atomic_load(&link->hook->removed);
+    *count = 0;
+    *out = NULL;
+    if (n == 0)
+        return CTRT_OK;
+    *out = memory_alloc((size_t)n * sizeof **out);
+    if (*out == NULL)
+        return out_of_memory((size_t)n * sizeof **out, "running hooks");
+    for (const struct hook_link *link = links; link && *count < n; link = link->next)
+        if (link->output == output && !atomic_load(&link->hook->removed)) {
+            atomic_fetch_add_explicit(&link->hook->refs, 1, memory_order_relaxed);
+            (*out)[(*count)++] = link->hook;
+        }
+    return CTRT_OK;
+}
+
+static ctrt_status call(struct grad_hook *hook, ctrt_tensor **grad)
+{
+    if (atomic_load(&hook->removed))
+        return CTRT_OK;
+    return ctrt_context(hook->on_grad(hook->user, grad), "a hook on a gradient");
+}
+
+ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor **grad)
+{
+    struct node_extras *extras = atomic_load_explicit(&node->extras, memory_order_acquire);
+    if (extras == NULL || *grad == NULL)
+        return CTRT_OK;
+    struct grad_hook **hooks;
+    int count;
+    pthread_mutex_lock(&lock);
+    ctrt_status status = hooks_copy(&hooks, &count, extras->hooks, output);
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < count; i++) {
+        if (status == CTRT_OK && *grad)
+            status = call(hooks[i], grad);
+        hook_release(hooks[i]);
+    }
+    memory_free(hooks);
+    if (status != CTRT_OK || *grad == NULL)
+        return status;
+    /* The lock also keeps a retained tensor from dying in another thread meanwhile: it has to strike itself out first. */
+    ctrt_tensor *old[8];
+    int olds = 0;
+    pthread_mutex_lock(&lock);
+    for (struct retained *retained = extras->retained; retained; retained = retained->next)
+        if (retained->output == output && olds < (int)COUNT_OF(old)) {
+            struct grad_meta *meta = retained->tensor->grad;
+            tensor_retain(*grad);
+            old[olds++] = meta->grad;
+            meta->grad = *grad;
+        }
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < olds; i++)
+        tensor_release(old[i]);
+    return CTRT_OK;
+}
+
+ctrt_status leaf_hooks_run(struct grad_meta *meta, ctrt_tensor **grad)
+{
+    ctrt_status status = CTRT_OK;
+    for (struct grad_hook *hook = meta->hooks, *next; hook && status == CTRT_OK && *grad; hook = next) {
+        atomic_fetch_add_explicit(&hook->refs, 1, memory_order_relaxed);
+        if (hook->on_grad)
+            status = call(hook, grad);
+        next = hook->next;
+        hook_release(hook);
+    }
+    return status;
+}
+
+ctrt_status leaf_accumulated_hooks_run(struct grad_meta *meta, ctrt_tensor *leaf)
+{
+    ctrt_status status = CTRT_OK;
+    for (struct grad_hook *hook = meta->hooks, *next; hook && status == CTRT_OK; hook = next) {
+        atomic_fetch_add_explicit(&hook->refs, 1, memory_order_relaxed);
+        if (hook->on_accumulated && !atomic_load(&hook->removed))
+            status = ctrt_context(hook->on_accumulated(hook->user, leaf), "a hook after accumulation");
+        next = hook->next;
+        hook_release(hook);
+    }
+    return status;
+}
+
+static ctrt_status link_to_node(struct grad_hook *hook, struct grad_node *node, uint32_t output)
+{
+    struct hook_link *link = memory_alloc(sizeof *link);
+    if (link == NULL)
+        return out_of_memory(sizeof *link, "a hook");
+    *link = (struct hook_link){hook, output, NULL};
+    pthread_mutex_lock(&lock);
+    struct node_extras *extras;
+    ctrt_status status = extras_of(&extras, node);
+    if (status == CTRT_OK) {
+        struct hook_link **end = &extras->hooks;
+        while (*end)
+            end = &(*end)->next;
+        *end = link;
+        atomic_fetch_add_explicit(&hook->refs, 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&lock);
+    if (status != CTRT_OK)
+        memory_free(link);
+    return status;
+}
+
+static ctrt_status add(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumulate_hook on_accumulated, void *user, uint64_t *id)
+{
+    struct grad_hook *hook = memory_zeroed(sizeof *hook);
+    if (hook == NULL)
+        return out_of_memory(sizeof *hook, "a hook");
+    atomic_init(&hook->refs, 1);
+    hook->on_grad = on_grad;
+    hook->on_accumulated = on_accumulated;
+    hook->user = user;
+    hook->id = atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed) + 1;
+    struct grad_meta *meta = tensor->grad;
+    ctrt_status status = meta->node ? link_to_node(hook, meta->node, meta->output) : CTRT_OK;
+    if (status != CTRT_OK) {
+        memory_free(hook);
+        return status;
+    }
+    struct grad_hook **end = &meta->hooks;
+    while (*end)
+        end = &(*end)->next;
+    *end = hook;
+    if (id)
+        *id = hook->id;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void *user, uint64_t *id)
+{
+    FRONT_CHECK("tensor_add_hook", tensor);
+    FRONT_CHECK("tensor_add_hook", hook);
+    CTRT_TRY(grad_refresh(tensor));
+    if (!tensor_requires_grad(tensor))
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_add_hook: the tensor does not require grad, so no gradient will pass it");
+    return add(tensor, hook, NULL, user, id);
+}
+
+ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_hook hook, void *user, uint64_t *id)
+{
+    FRONT_CHECK("tensor_add_accumulate_hook", leaf);
+    FRONT_CHECK("tensor_add_accumulate_hook", hook);
+    CTRT_TRY(grad_refresh(leaf));
+    if (!tensor_requires_grad(leaf) || leaf->grad->node)
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_add_accumulate_hook: gradients accumulate in leaves that require grad; this tensor %s",
+                         tensor_requires_grad(leaf) ? "was made by an op" : "does not require grad");
+    return add(leaf, NULL, hook, user, id);
+}
+
+/* The hook of a tensor that was changed in place since lives on in its old node until then; it is marked and skipped there. */
+ctrt_status ctrt_tensor_remove_hook(ctrt_tensor *tensor, uint64_t id)
+{
+    FRONT_CHECK("tensor_remove_hook", tensor);
+    for (struct grad_hook **at = tensor->grad ? &tensor->grad->hooks : NULL; at && *at; at = &(*at)->next)
+        if ((*at)->id == id) {
+            struct grad_hook *hook = *at;
+            atomic_store(&hook->removed, true);
+            *at = hook->next;
+            hook_release(hook);
+            return CTRT_OK;
+        }
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "tensor_remove_hook: the tensor has no hook %llu", (unsigned long long)id);
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/index.c: derivatives of indexing and of triangles. Taking elements and adding into places are each other's derivative. */
+#include "autograd/rule.h"
+
+static ctrt_status index_select_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    int dim = ctx->attributes->index.dim;
+    return op_index_add(&dx[0], dy[0], ctx->inputs[1], dim, input_shape(ctx, 0).values[dim], ctx->attributes->index.padding_idx);
+}
+const struct grad_rule rule_index_select = {.saves = {{.inputs = 2}}, .vjp = index_select_vjp};
+
+/* g at the index; an index of several dimensions is flattened and the result unflattened. */
+static ctrt_status slices_at(ctrt_tensor **out, ctrt_tensor *g, ctrt_tensor *index, int dim, ctrt_ints shape)
+{
+    ctrt_tensor *flat = NULL;
+    CTRT_TRY(ctrt_reshape(&flat, index, CTRT_SHAPE(index->view.numel)));
+    ctrt_status status = ctrt_index_select(out, g, dim, flat);
+    tensor_release(flat);
+    return status == CTRT_OK ? ctrt_reshape(out, *out, shape) : status;
+}
+
+/* Inputs (dy, index). What went to the padding place was dropped, so it gets nothing back. */
+static ctrt_status index_add_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *g)
+{
+    ctrt_tensor *index = ctx->inputs[1], *dropped = NULL;
+    int dim = ctx->attributes->index.dim;
+    ctrt_ints shape = input_shape(ctx, 0);
+    int64_t padding = ctx->attributes->index.padding_idx, beside[CTRT_MAX_DIMS];
+    ctrt_status status;
+    STEP(slices_at(&dx[0], g[0], index, dim, shape));
+    if (padding >= 0) {
+        for (int d = 0; d < shape.count; d++)
+            beside[d] = d >= dim && d < dim + index->view.ndim ? shape.values[d] : 1;
+        STEP(ctrt_eq_scalar(&dropped, index, ctrt_int(padding)));
+        STEP(ctrt_reshape(&dropped, dropped, ctrt_ints_of(beside, shape.count)));
+        STEP(ctrt_masked_fill(&dx[0], dx[0], dropped, ctrt_float(0)));
+    }
+done:
+    tensor_release(dropped);
+    return status;
+}
+const struct grad_rule rule_index_add = {.saves = {{.inputs = 2}}, .vjp = index_add_vjp};
+
+static ctrt_status gather_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    return op_scatter_add(&dx[0], dy[0], ctx->inputs[1], ctx->attributes->index.dim, ctx->attributes->index.size);
+}
+const struct grad_rule rule_gather = {.saves = {{.inputs = 2}}, .vjp = gather_vjp};
+
+static ctrt_status scatter_add_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *g)
+{
+    return ctrt_gather(&dx[0], g[0], ctx->attributes->index.dim, ctx->inputs[1]);
+}
+const struct grad_rule rule_scatter_add = {.saves = {{.inputs = 2}}, .vjp = scatter_add_vjp};
+
+static ctrt_status tril_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    return ctrt_tril(&dx[0], dy[0], ctx->attributes->triangle.diagonal);
+}
+const struct grad_rule rule_tril = {.vjp = tril_vjp};
+
+static ctrt_status triu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    return ctrt_triu(&dx[0], dy[0], ctx->attributes->triangle.diagonal);
+}
+const struct grad_rule rule_triu = {.vjp = triu_vjp};

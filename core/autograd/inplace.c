@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/inplace.c: histories of views, and of tensors that an op overwrites.
+ *
+ * A view knows its base, the tensor that is no view. Who writes through a view changes the base's history; the histories of all its
+ * views, which the storage's version shows to be out of date, are made anew from the base's when they are next asked for. */
+#include "autograd/inplace.h"
+
+#include <pthread.h>
+
+#include "ops/front.h"
+
+static pthread_mutex_t refresh_lock = PTHREAD_MUTEX_INITIALIZER;       /* two threads may read one view */
+
+/* ---- geometry ---- */
+
+int64_t geometry_end(const struct geometry *g)
+{
+    int64_t end = g->offset + 1;
+    for (int d = 0; d < g->ndim; d++) {
+        if (g->shape[d] == 0)
+            return g->offset;
+        end += (g->shape[d] - 1) * g->strides[d];
+    }
+    return end;
+}
+
+/* Sorted by stride, each dimension has to step over all that the smaller ones reach. */
+bool geometry_disjoint(const struct geometry *g)
+{
+    int order[CTRT_MAX_DIMS], n = 0;
+    for (int d = 0; d < g->ndim; d++)
+        if (g->shape[d] > 1) {
+            int at = n++;
+            for (; at > 0 && g->strides[order[at - 1]] > g->strides[d]; at--)
+                order[at] = order[at - 1];
+            order[at] = d;
+        }
+    int64_t reach = 0;
+    for (int i = 0; i < n; i++) {
+        if (g->strides[order[i]] <= reach)
+            return false;
+        reach += (g->shape[order[i]] - 1) * g->strides[order[i]];
+    }
+    return true;
+}
+
+/* ---- views ---- */
+
+ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, const union op_attributes *attributes)
+{
+    result->flags |= TENSOR_IS_VIEW;
+    if (thread_state.grad_disabled || !dtype_floating(tensor_dtype(base)))
+        return CTRT_OK;
+    if (tensor_requires_grad(base))
+        CTRT_TRY(autograd_record(op, &result, 1, &base, 1, attributes));
+    ctrt_tensor *root = base;
+    if (base->flags & TENSOR_IS_VIEW) {
+        if (base->grad == NULL || base->grad->base == NULL)
+            return CTRT_OK;             /* made in a moment without grad mode, like what it is a view of */
+        root = base->grad->base;
+    }
+    struct grad_meta *meta;
+    CTRT_TRY(grad_meta_get(&meta, result));
+    tensor_retain(root);
+    meta->base = root;
+    atomic_store_explicit(&meta->version, tensor_version(result), memory_order_relaxed);
+    return CTRT_OK;
+}
+
+static ctrt_status refresh(ctrt_tensor *tensor, struct grad_meta *meta)
+{
+    ctrt_tensor *base = meta->base;
+    if (!(base->flags & TENSOR_REQUIRES_GRAD))
+        return CTRT_OK;
+    struct geometry g;
+    geometry_of(&g, tensor);
+    union op_attributes attributes;
+    attributes.strided.ndim = g.ndim;
+    attributes.strided.offset = g.offset;
+    memcpy(attributes.strided.shape, g.shape, sizeof g.shape);
+    memcpy(attributes.strided.strides, g.strides, sizeof g.strides);
+    struct op_node *node;
+    CTRT_TRY(op_node_new(&node, OP_as_strided, grad_rules[OP_as_strided], tensor, &base, 1, &attributes));
+    return node ? grad_set_history(tensor, &node->node, 0) : CTRT_OK;
+}
+
+ctrt_status grad_view_refresh(ctrt_tensor *tensor)
+{
+    struct grad_meta *meta = tensor->grad;
+    pthread_mutex_lock(&refresh_lock);
+    ctrt_status status = CTRT_OK;
+    uint32_t version = tensor_version(tensor);
+    struct grad_node *old = meta->node;
+    if (old)
+        node_retain(old);               /* so that it does not end, and call a program's code, under the lock */
+    if (atomic_load_explicit(&meta->version, memory_order_relaxed) != version) {
+        status = refresh(tensor, meta);
+        if (status == CTRT_OK)
+            atomic_store_explicit(&meta->version, version, memory_order_release);
+    }
+    pthread_mutex_unlock(&refresh_lock);
+    if (old)
+        node_release(old);
+    return status;
+}
+
+/* ---- in place ---- */
+
+/* Random fills and the like: what was there before has no influence any more. */
+static ctrt_status overwrite_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    return needs_grad(ctx, 0) ? ctrt_zeros_like(&dx[0], dy[0], CTRT_DTYPE_DEFAULT, NULL) : CTRT_OK;
+}
+static const struct grad_rule rule_overwrite = {.vjp = overwrite_vjp};
+
+static ctrt_status check_self(const char *op, ctrt_tensor *self)
+{
+    const struct grad_meta *meta = self->grad;
+    bool tracked = meta && meta->base;
+    if (self->flags & TENSOR_IS_VIEW && !tracked)
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view that was made under ctrt_no_grad, so autograd does not know of what: make the view in "
+                         "grad mode, or run %s_ under ctrt_no_grad", op);
+    if ((self->flags & TENSOR_REQUIRES_GRAD) && meta->node == NULL)
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a new tensor");
+    if (!tracked)
+        return CTRT_OK;
+    const ctrt_tensor *base = meta->base;
+    if ((base->flags & TENSOR_REQUIRES_GRAD) && base->grad->node == NULL)
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view of a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a "
+                         "new tensor");
+    struct geometry g;
+    geometry_of(&g, base);
+    if (!geometry_disjoint(&g))
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view of a tensor whose elements share memory; change a clone of it");
+    return CTRT_OK;
+}
+
+/* Saves operand i for the derivative: by a copy, with history, when the op is about to overwrite it. */
+static ctrt_status save_operand(struct op_node *node, ctrt_tensor *self, ctrt_tensor *operand, int i)
+{
+    ctrt_tensor *saved = NULL;
+    if (i == 0 || operand->storage == self->storage)
+        CTRT_TRY(ctrt_clone(&saved, operand));
+    else
+        tensor_retain(saved = operand);
+    return op_node_save(node, saved, i, false);
+}
+
+ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt_tensor *self, ctrt_tensor *const *inputs, int n_inputs,
+                                   const union op_attributes *attributes)
+{
+    token->node = NULL;
+    if (thread_state.grad_disabled || !dtype_floating(tensor_dtype(self)) || !front_needs_grad(inputs, n_inputs))
+        return CTRT_OK;
+    CTRT_TRY(grad_refresh(self));
+    CTRT_TRY(check_self(op_table[op].name, self));
+    const struct grad_rule *rule = grad_rules[op] ? grad_rules[op] : &rule_overwrite;
+    struct op_node *node;
+    CTRT_TRY(op_node_new(&node, op, rule, self, inputs, n_inputs, attributes));
+    if (node == NULL)
+        return CTRT_OK;
+    uint32_t wants = op_node_wants(node, false);
+    for (int i = 0; wants && i < n_inputs; i++, wants >>= 1) {
+        ctrt_status status = (wants & 1) && inputs[i] ? save_operand(node, self, inputs[i], i) : CTRT_OK;
+        if (status != CTRT_OK) {
+            node_release(&node->node);
+            return status;
+        }
+    }
+    token->node = node;
+    return CTRT_OK;
+}
+
+ctrt_status autograd_inplace_end(struct inplace_token *token, ctrt_tensor *self, ctrt_status status)
+{
+    struct op_node *node = token->node;
+    token->node = NULL;
+    tensor_bump_version(self);
+    if (node == NULL)
+        return status;
+    if (status == CTRT_OK)
+        status = op_node_save_results(node, &self, 1);
+    if (status != CTRT_OK) {
+        node_release(&node->node);
+        return status;
+    }
+    if (self->grad && self->grad->base) {
+        CTRT_TRY(slices_rebase(self->grad->base, self, node));
+        return grad_view_refresh(self);
+    }
+    return grad_set_history(self, &node->node, 0);
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/matmul.c: derivatives of matrix products. Y = A B: dA = dY B^T, dB = A^T dY. */
+#include "autograd/rule.h"
+
+static ctrt_status transposed(ctrt_tensor **out, ctrt_tensor *x)
+{
+    return ctrt_transpose(out, x, -2, -1);
+}
+
+/* x [..., n] as rows [m, n]. */
+static ctrt_status as_rows(ctrt_tensor **out, ctrt_tensor *x)
+{
+    if (x->view.ndim == 2)
+        return pass_on(out, x);
+    int64_t n = x->view.shape[x->view.ndim - 1], m = shape_numel(x->view.shape, x->view.ndim - 1);
+    return ctrt_reshape(out, x, CTRT_SHAPE(m, n));
+}
+
+/* dB [k, n] of a single matrix B that multiplied all of A [..., m, k]: one product over all rows. */
+static ctrt_status shared_right(ctrt_tensor **db, ctrt_tensor *a, ctrt_tensor *dy)
+{
+    ctrt_tensor *rows = NULL, *dy_rows = NULL;
+    ctrt_status status;
+    STEP(as_rows(&rows, a));
+    STEP(as_rows(&dy_rows, dy));
+    STEP(transposed(&rows, rows));
+    STEP(ctrt_matmul(db, rows, dy_rows));
+done:
+    tensor_release(rows);
+    tensor_release(dy_rows);
+    return status;
+}
+
+static ctrt_status matmul_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1], *am = NULL, *bm = NULL, *dym = NULL;
+    /* Which operands are vectors; an operand that is not saved is one whose gradient is not needed, and then the other's shape tells. */
+    bool a_vector = needs_grad(ctx, 0) ? input_shape(ctx, 0).count == 1 : a->view.ndim == 1;
+    bool b_vector = needs_grad(ctx, 1) ? input_shape(ctx, 1).count == 1 : b->view.ndim == 1;
+    ctrt_status status;
+    STEP(pass_on(&dym, dy[0]));
+    if (b_vector)
+        STEP(ctrt_unsqueeze(&dym, dym, -1));
+    if (a_vector)
+        STEP(ctrt_unsqueeze(&dym, dym, -2));
+    if (needs_grad(ctx, 0)) {
+        STEP(b_vector ? ctrt_unsqueeze(&bm, b, 0) : transposed(&bm, b));        /* [n, k] */
+        STEP(ctrt_matmul(&dx[0], dym, bm));
+        if (a_vector)
+            STEP(ctrt_squeeze(&dx[0], dx[0], CTRT_DIMS(-2)));
+    }
+    if (needs_grad(ctx, 1)) {
+        if (!a_vector && (b_vector || input_shape(ctx, 1).count == 2) && a->view.ndim > 2) {
+            STEP(shared_right(&dx[1], a, dym));
+        } else {
+            STEP(a_vector ? ctrt_unsqueeze(&am, a, -1) : transposed(&am, a));   /* [k, m] */
+            STEP(ctrt_matmul(&dx[1], am, dym));
+        }
+        if (b_vector)
+            STEP(ctrt_squeeze(&dx[1], dx[1], CTRT_DIMS(-1)));
+    }
+done:
+    tensor_release(am);
+    tensor_release(bm);
+    tensor_release(dym);
+    return status;
+}
+const struct grad_rule rule_matmul = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = matmul_vjp};
+
+/* y = x w^T + b over rows: dx = dy w, dw = dy^T x, db = the sum of dy's rows. */
+static ctrt_status linear_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *rows = NULL, *dy_rows = NULL, *turned = NULL;
+    ctrt_status status = CTRT_OK;
+    if (needs_grad(ctx, 0))
+        STEP(ctrt_matmul(&dx[0], dy[0], ctx->inputs[1]));
+    if (needs_grad(ctx, 1) || (ctx->n_in > 2 && needs_grad(ctx, 2)))
+        STEP(as_rows(&dy_rows, dy[0]));
+    if (needs_grad(ctx, 1)) {
+        STEP(as_rows(&rows, ctx->inputs[0]));
+        STEP(transposed(&turned, dy_rows));
+        STEP(ctrt_matmul(&dx[1], turned, rows));
+    }
+    if (ctx->n_in > 2 && needs_grad(ctx, 2))
+        STEP(ctrt_sum(&dx[2], dy_rows, CTRT_DIMS(0)));
+done:
+    tensor_release(rows);
+    tensor_release(dy_rows);
+    tensor_release(turned);
+    return status;
+}
+const struct grad_rule rule_linear = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = linear_vjp};

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/node.c: the end of nodes. */
+#include "autograd/hooks.h"
+#include "autograd/node.h"
+
+static void node_take_apart(struct grad_node *node)
+{
+    for (uint32_t i = 0; i < node->n_in; i++)
+        edge_release(&node->edges[i]);
+    struct node_extras *extras = atomic_load_explicit(&node->extras, memory_order_relaxed);
+    if (unlikely(extras != NULL))
+        node_extras_free(extras);
+    node->class->destroy(node);
+}
+
+/* Taking a node apart drops references to other nodes, directly and through saved tensors. Those that die of it wait in a
+ * list instead of being taken apart by a deeper call, so a chain of any length needs little stack. */
+void node_die(struct grad_node *node)
+{
+    struct autograd_thread *here = autograd_here();
+    node->next = here->dying;
+    here->dying = node;
+    if (here->draining)
+        return;
+    here->draining = true;
+    int64_t freed = 0;
+    while ((node = here->dying) != NULL) {
+        here->dying = node->next;
+        node_take_apart(node);
+        freed++;
+    }
+    here->draining = false;
+    autograd_count(here, -freed, 0);
+}

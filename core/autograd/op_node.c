@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/op_node.c: nodes of the ops of ops.def: recording, saved values, running the rule. */
+#include "autograd/meta.h"
+#include "autograd/rule.h"
+#include "ops/front.h"
+
+/* ---- making ---- */
+
+static void op_node_free_values(struct op_node *node)
+{
+    if (node->n_saved == 0)
+        return;
+    int n = node->n_saved;
+    node->n_saved = 0;
+    for (int i = 0; i < n; i++)
+        tensor_release(node->saved[i].tensor);
+    autograd_count(autograd_here(), 0, -node->saved_bytes);
+    node->saved_bytes = 0;
+}
+
+static void op_node_destroy(struct grad_node *base)
+{
+    struct op_node *node = (struct op_node *)base;
+    op_node_free_values(node);
+    if (unlikely(node->extra != NULL))
+        memory_free(node->extra);
+    if (unlikely(node->node.edges != node->inline_edges))
+        memory_free(node->node.edges);
+    free_list_put(FREE_NODE, node);
+}
+
+static const char *op_node_name(const struct grad_node *base)
+{
+    return op_table[((const struct op_node *)base)->op].name;
+}
+
+static ctrt_status remember(struct op_node *node, ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
+{
+    size_t count = node->rule->remember(NULL, inputs, n_inputs, attributes);
+    node->extra = memory_alloc(MAX(count, 1) * sizeof *node->extra);
+    if (node->extra == NULL)
+        return out_of_memory(count * sizeof *node->extra, "a graph node");
+    node->rule->remember(node->extra, inputs, n_inputs, attributes);
+    return CTRT_OK;
+}
+
+ctrt_status op_node_new(struct op_node **out, enum op op, const struct grad_rule *rule, const ctrt_tensor *result,
+                        ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
+{
+    *out = NULL;
+    for (int i = 0; i < n_inputs; i++)
+        if (inputs[i])
+            CTRT_TRY(grad_refresh(inputs[i]));
+
+    struct op_node *node = free_list_take(FREE_NODE, sizeof *node);
+    if (unlikely(node == NULL))
+        return out_of_memory(sizeof *node, "a graph node");
+    struct grad_edge *edges = node->inline_edges;
+    if (unlikely(n_inputs > NODE_INLINE_EDGES)) {
+        edges = memory_alloc((size_t)n_inputs * sizeof *edges);
+        if (edges == NULL) {
+            free_list_put(FREE_NODE, node);
+            return out_of_memory((size_t)n_inputs * sizeof *edges, "the edges of a graph node");
+        }
+    }
+    bool any = false;
+    for (int i = 0; i < n_inputs; i++) {
+        edges[i] = grad_edge_to(inputs[i]);
+        any |= edges[i].to != NULL;
+    }
+    if (unlikely(!any)) {
+        if (edges != node->inline_edges)
+            memory_free(edges);
+        free_list_put(FREE_NODE, node);
+        return CTRT_OK;
+    }
+    node_init(&node->node, &op_node_class, (uint32_t)n_inputs, 1);
+    node->node.edges = edges;
+    node->node.shapes = &node->shape;
+    node->rule = rule;
+    node->op = (uint16_t)op;
+    node->n_saved = 0;
+    node->had_saved = false;
+    node->saved_bytes = 0;
+    node->extra = NULL;
+    node->has_attributes = attributes != NULL;
+    atomic_init(&node->state, SAVED_THERE);
+    grad_shape_of(&node->shape, result);
+    if (attributes)
+        node->attributes = *attributes;
+    if (unlikely(rule->remember != NULL)) {
+        ctrt_status status = remember(node, inputs, n_inputs, attributes);
+        if (status != CTRT_OK) {
+            node_release(&node->node);
+            return status;
+        }
+    }
+    *out = node;
+    return CTRT_OK;
+}
+
+ctrt_status op_node_save(struct op_node *node, ctrt_tensor *tensor, int position, bool output)
+{
+    if (unlikely(node->n_saved == NODE_SAVED)) {
+        tensor_release(tensor);
+        return ctrt_fail(CTRT_ERR_INTERNAL, "%s: more than %d saved values", op_table[node->op].name, NODE_SAVED);
+    }
+    struct saved *saved = &node->saved[node->n_saved++];
+    saved->tensor = tensor;
+    saved->version = tensor_version(tensor);
+    saved->position = (uint8_t)position;
+    saved->output = output;
+    node->had_saved = true;
+    int64_t bytes = tensor->view.numel * (int64_t)dtype_bytes(tensor_dtype(tensor));
+    node->saved_bytes += bytes;
+    autograd_count(&autograd_thread, 0, bytes);
+    return CTRT_OK;
+}
+
+uint32_t op_node_wants(const struct op_node *node, bool outputs)
+{
+    uint32_t set = 0;
+    uint32_t n = MIN(node->node.n_in, RULE_INPUTS);
+    if (node->rule->has_number_form && n == 1 && node->has_attributes)
+        return outputs ? 0 : node->attributes.scalar.left ? node->rule->number_left : node->rule->number_right;
+    for (uint32_t i = 0; i < n; i++)
+        if (node->node.edges[i].to)
+            set |= outputs ? node->rule->saves[i].outputs : node->rule->saves[i].inputs;
+    return set;
+}
+
+ctrt_status op_node_save_results(struct op_node *node, ctrt_tensor *const *results, int n_results)
+{
+    uint32_t wants = op_node_wants(node, true);
+    for (int i = 0; wants && i < n_results; i++, wants >>= 1) {
+        if (!(wants & 1))
+            continue;
+        ctrt_tensor *tensor = NULL;
+        if (i == 0) {
+            CTRT_TRY(tensor_alias(&tensor, results[0]));
+        } else {
+            tensor = results[i];
+            tensor_retain(tensor);
+        }
+        CTRT_TRY(op_node_save(node, tensor, i, true));
+    }
+    return CTRT_OK;
+}
+
+ctrt_status autograd_record(enum op op, ctrt_tensor **results, int n_results, ctrt_tensor *const *inputs, int n_inputs,
+                            const union op_attributes *attributes)
+{
+    const struct grad_rule *rule = grad_rules[op];
+    if (rule == NULL || thread_state.grad_disabled || !dtype_floating(tensor_dtype(results[0])))
+        return CTRT_OK;
+    struct op_node *node;
+    CTRT_TRY(op_node_new(&node, op, rule, results[0], inputs, n_inputs, attributes));
+    if (node == NULL)
+        return CTRT_OK;
+    ctrt_status status = CTRT_OK;
+    uint32_t wants = op_node_wants(node, false);
+    for (int i = 0; wants && i < n_inputs && status == CTRT_OK; i++, wants >>= 1)
+        if ((wants & 1) && inputs[i]) {
+            tensor_retain(inputs[i]);
+            status = op_node_save(node, inputs[i], i, false);
+        }
+    if (likely(status == CTRT_OK))
+        status = op_node_save_results(node, results, n_results);
+    if (likely(status == CTRT_OK))
+        return grad_set_history(results[0], &node->node, 0);
+    node_release(&node->node);
+    return status;
+}
+
+/* ---- running ---- */
+
+ctrt_status saved_changed(const char *what, int position, const ctrt_tensor *tensor, uint32_t saved_version)
+{
+    char text[SHAPE_TEXT_BYTES];
+    return ctrt_fail(CTRT_ERR_AUTOGRAD, "its %s %d, a tensor %s of %s, was changed in place since: it was saved at version %u and is at version "
+                     "%u now; change a clone instead, or use the op that makes a new tensor", what, position,
+                     shape_text(text, tensor->view.shape, tensor->view.ndim), ctrt_dtype_name(tensor_dtype(tensor)), saved_version,
+                     tensor_version(tensor));
+}
+
+/* The saved values for one run: taken out of the node, or shared when the graph stays. Exactly one run can take them. */
+static ctrt_status claim(struct op_node *node, struct saved *to, int *count, int64_t *bytes, bool stays)
+{
+    *count = 0;
+    *bytes = 0;
+    if (!node->had_saved)
+        return CTRT_OK;
+    for (;;) {
+        unsigned char state = SAVED_THERE;
+        if (atomic_compare_exchange_weak_explicit(&node->state, &state, stays ? SAVED_LOCKED : SAVED_TAKEN, memory_order_acq_rel,
+                                                  memory_order_acquire))
+            break;
+        if (state == SAVED_TAKEN)
+            return ctrt_fail(CTRT_ERR_AUTOGRAD, "the graph was freed by an earlier backward; to go through it twice, call the first with "
+                             "retain_graph (ctrt_backward_with)");
+        if (state == SAVED_STALE)
+            return ctrt_fail(CTRT_ERR_AUTOGRAD, "a tensor that it saved was changed in place, as an earlier backward reported");
+    }
+    *count = node->n_saved;
+    for (int i = 0; i < node->n_saved; i++) {
+        to[i] = node->saved[i];
+        if (stays)
+            tensor_retain(to[i].tensor);
+    }
+    if (stays) {
+        atomic_store_explicit(&node->state, SAVED_THERE, memory_order_release);
+    } else {
+        *bytes = node->saved_bytes;
+        node->n_saved = 0;
+        node->saved_bytes = 0;
+    }
+    return CTRT_OK;
+}
+
+/* A saved tensor that has changed will never fit again. Letting go of what was saved also ends the cycle of references that
+ * arises when a saved tensor was changed in place by a result of its own op. */
+static void make_stale(struct op_node *node)
+{
+    unsigned char state = SAVED_THERE;
+    while (!atomic_compare_exchange_weak_explicit(&node->state, &state, SAVED_STALE, memory_order_acq_rel, memory_order_acquire)) {
+        if (state == SAVED_TAKEN || state == SAVED_STALE)
+            return;
+        state = SAVED_THERE;
+    }
+    op_node_free_values(node);
+}
+
+static ctrt_status unpack(struct grad_context *ctx, struct op_node *node, struct saved *saved, int count)
+{
+    for (int i = 0; i < count; i++) {
+        ctrt_tensor *tensor = saved[i].tensor;
+        if (unlikely(tensor_version(tensor) != saved[i].version))
+            return saved_changed(saved[i].output ? "result" : "operand", saved[i].position + 1, tensor, saved[i].version);
+        if (!saved[i].output) {
+            ctx->inputs[saved[i].position] = tensor;
+            continue;
+        }
+        if (saved[i].position == 0 && ctx->create_graph) {
+            /* The alias gets its history back: a rule that uses the result can be derived again. */
+            ctrt_tensor *alias = NULL;
+            CTRT_TRY(tensor_alias(&alias, tensor));
+            node_retain(&node->node);
+            ctrt_status status = grad_set_history(alias, &node->node, 0);
+            if (status != CTRT_OK) {
+                tensor_release(alias);
+                return status;
+            }
+            tensor_move(&saved[i].tensor, alias);
+            tensor = alias;
+        }
+        ctx->outputs[saved[i].position] = tensor;
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status op_node_run(struct grad_node *base, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    struct op_node *node = (struct op_node *)base;
+    struct saved saved[NODE_SAVED];
+    int count;
+    int64_t bytes;
+    if (dy[0] == NULL)
+        return CTRT_OK;
+    CTRT_TRY(claim(node, saved, &count, &bytes, run->retain_graph));
+    struct grad_context ctx = {
+        .node = node,
+        .attributes = node->has_attributes ? &node->attributes : NULL,
+        .extra = node->extra,
+        .needs = run->needs,
+        .n_in = (int)base->n_in,
+        .create_graph = run->create_graph,
+    };
+    ctrt_status status = CTRT_OK;
+    if (count) {
+        status = unpack(&ctx, node, saved, count);
+        if (unlikely(status != CTRT_OK))
+            make_stale(node);
+    }
+    if (likely(status == CTRT_OK))
+        status = node->rule->vjp(&ctx, dx, dy);
+    for (int i = 0; i < count; i++)
+        tensor_release(saved[i].tensor);
+    if (bytes)
+        autograd_count(autograd_here(), 0, -bytes);
+    return status;
+}
+
+const struct node_class op_node_class = {op_node_run, op_node_name, op_node_destroy};

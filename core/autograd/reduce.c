@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/reduce.c: derivatives of reductions. */
+#include "autograd/rule.h"
+
+/* `reduced` with the reduced dimensions back at size 1, so that it broadcasts against x. */
+static ctrt_status unreduce(ctrt_tensor **out, const struct grad_context *ctx, ctrt_tensor *reduced, ctrt_ints shape)
+{
+    if (ctx->attributes->reduce.keepdim || reduced->view.ndim == shape.count)
+        return pass_on(out, reduced);
+    int64_t kept[CTRT_MAX_DIMS];
+    for (int d = 0; d < shape.count; d++)
+        kept[d] = ctx->attributes->reduce.dims >> d & 1 ? 1 : shape.values[d];
+    return ctrt_reshape(out, reduced, ctrt_ints_of(kept, shape.count));
+}
+
+static int64_t reduced_count(const struct grad_context *ctx, ctrt_ints shape)
+{
+    int64_t count = 1;
+    for (int d = 0; d < shape.count; d++)
+        if (ctx->attributes->reduce.dims >> d & 1)
+            count *= shape.values[d];
+    return count;
+}
+
+static ctrt_ints reduced_dims(const struct grad_context *ctx, int ndim, int64_t dims[CTRT_MAX_DIMS])
+{
+    int n = 0;
+    for (int d = 0; d < ndim; d++)
+        if (ctx->attributes->reduce.dims >> d & 1)
+            dims[n++] = d;
+    return ctrt_ints_of(dims, n);
+}
+
+static ctrt_status sum_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_ints shape = input_shape(ctx, 0);
+    if (shape_equal(dy[0]->view.shape, dy[0]->view.ndim, shape.values, shape.count))
+        return pass_on(&dx[0], dy[0]);
+    CTRT_TRY(unreduce(&dx[0], ctx, dy[0], shape));
+    return ctrt_expand(&dx[0], dx[0], shape);
+}
+const struct grad_rule rule_sum = {.vjp = sum_vjp};
+
+static ctrt_status mean_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_ints shape = input_shape(ctx, 0);
+    CTRT_TRY(unreduce(&dx[0], ctx, dy[0], shape));
+    CTRT_TRY(ctrt_div_scalar(&dx[0], dx[0], ctrt_float((double)reduced_count(ctx, shape))));
+    return ctrt_expand(&dx[0], dx[0], shape);
+}
+const struct grad_rule rule_mean = {.vjp = mean_vjp};
+
+/* ---- product ---- */
+
+/* dy times the product of all other factors, for any number of zeros among them, without recording: with the product p of the factors that
+ * are not 0 it is p/x where there is no 0, p at the 0 where there is one, else 0. */
+static ctrt_status prod_of_others(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
+{
+    ctrt_tensor *is_zero = NULL, *filled = NULL, *p = NULL, *zeros = NULL, *at_zero = NULL, *count = NULL;
+    ctrt_status status;
+    STEP(ctrt_eq_scalar(&is_zero, x, ctrt_float(0)));
+    STEP(ctrt_masked_fill(&filled, x, is_zero, ctrt_float(1)));
+    STEP(ctrt_prod_dims(&p, filled, dims, true));
+    STEP(ctrt_sum_dims(&zeros, is_zero, dims, true));
+    STEP(ctrt_div(out, p, filled));
+    STEP(ctrt_eq_scalar(&count, zeros, ctrt_int(0)));
+    STEP(ctrt_mul(out, *out, count));                       /* there is no 0 */
+    STEP(ctrt_eq_scalar(&count, zeros, ctrt_int(1)));
+    STEP(ctrt_logical_and(&count, count, is_zero));
+    STEP(ctrt_mul(&at_zero, p, count));                     /* this is the only 0 */
+    STEP(ctrt_add(out, *out, at_zero));
+done:
+    tensor_release(is_zero);
+    tensor_release(filled);
+    tensor_release(p);
+    tensor_release(zeros);
+    tensor_release(at_zero);
+    tensor_release(count);
+    return status;
+}
+
+/* The same by ops that can be derived again at zeros too: each element's row of all n factors, itself replaced by 1, multiplied. n^2 work. */
+static ctrt_status prod_of_others_square(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
+{
+    ctrt_tensor *t = NULL, *eye = NULL;
+    int64_t order[CTRT_MAX_DIMS], back[CTRT_MAX_DIMS], shape[CTRT_MAX_DIMS];
+    int ndim = x->view.ndim, n = 0;
+    uint32_t reduced = 0;
+    ctrt_status status;
+    for (int i = 0; i < dims.count; i++)
+        reduced |= 1u << dims.values[i];
+    for (int d = 0; d < ndim; d++)
+        if (!(reduced >> d & 1))
+            order[n++] = d;
+    int64_t rows = 1, factors = 1;
+    for (int d = 0; d < ndim; d++) {
+        if (reduced >> d & 1) {
+            order[n++] = d;
+            factors *= x->view.shape[d];
+        } else {
+            rows *= x->view.shape[d];
+        }
+    }
+    for (int d = 0; d < ndim; d++) {
+        back[order[d]] = d;
+        shape[d] = x->view.shape[order[d]];
+    }
+    STEP(ctrt_permute(&t, x, ctrt_ints_of(order, ndim)));
+    STEP(ctrt_reshape(&t, t, CTRT_SHAPE(rows, 1, factors)));
+    STEP(ctrt_expand(&t, t, CTRT_SHAPE(rows, factors, factors)));
+    STEP(ctrt_eye(&eye, factors, factors, CTRT_BOOL, x->device));
+    STEP(ctrt_masked_fill(&t, t, eye, ctrt_float(1)));
+    STEP(ctrt_prod_dims(&t, t, CTRT_DIMS(2), false));
+    STEP(ctrt_reshape(&t, t, ctrt_ints_of(shape, ndim)));
+    STEP(ctrt_permute(out, t, ctrt_ints_of(back, ndim)));
+done:
+    tensor_release(t);
+    tensor_release(eye);
+    return status;
+}
+
+static ctrt_status prod_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *x = ctx->inputs[0], *scale = NULL;
+    int64_t list[CTRT_MAX_DIMS];
+    ctrt_ints dims = reduced_dims(ctx, x->view.ndim, list);
+    ctrt_status status;
+    if (x->view.ndim == 0)
+        return pass_on(&dx[0], dy[0]);
+    if (ctx->create_graph)
+        STEP(prod_of_others_square(&dx[0], x, dims));
+    else
+        STEP(prod_of_others(&dx[0], x, dims));
+    STEP(unreduce(&scale, ctx, dy[0], ctrt_ints_of(x->view.shape, x->view.ndim)));
+    STEP(ctrt_mul(&dx[0], scale, dx[0]));
+done:
+    tensor_release(scale);
+    return status;
+}
+const struct grad_rule rule_prod = {.saves = {{.inputs = 1}}, .vjp = prod_vjp};
+
+/* ---- largest and smallest: ties share the gradient evenly ---- */
+
+static ctrt_status extreme_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *x = ctx->inputs[0], *y = NULL, *ties = NULL, *count = NULL;
+    int64_t list[CTRT_MAX_DIMS];
+    ctrt_ints shape = ctrt_ints_of(x->view.shape, x->view.ndim), dims = reduced_dims(ctx, shape.count, list);
+    ctrt_status status;
+    if (shape.count == 0)
+        return pass_on(&dx[0], dy[0]);
+    STEP(unreduce(&y, ctx, ctx->outputs[0], shape));
+    STEP(ctrt_eq(&ties, x, y));
+    STEP(ctrt_sum_dims(&count, ties, dims, true));
+    STEP(unreduce(&dx[0], ctx, dy[0], shape));
+    STEP(ctrt_div(&dx[0], dx[0], count));
+    STEP(ctrt_mul(&dx[0], dx[0], ties));
+done:
+    tensor_release(y);
+    tensor_release(ties);
+    tensor_release(count);
+    return status;
+}
+const struct grad_rule rule_amax = {.saves = {{.inputs = 1, .outputs = 1}}, .vjp = extreme_vjp};
+const struct grad_rule rule_amin = {.saves = {{.inputs = 1, .outputs = 1}}, .vjp = extreme_vjp};

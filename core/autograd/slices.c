@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/slices.c: the history of a tensor that was written through a view.
+ *
+ * base' is base with the view's part replaced by y = op(part, others). So the gradient of base is that of base' outside the part, and inside it
+ * what the op's derivative makes of the gradient there; the other operands get theirs from the same derivative. */
+#include "autograd/inplace.h"
+
+struct slices_node {
+    struct grad_node node;              /* edge 0: base's history before; the rest as inner's */
+    struct op_node *inner;
+    struct grad_shape shape;            /* of base */
+    struct geometry base, part;         /* offsets count from the first element of both */
+};
+
+static void slices_destroy(struct grad_node *node)
+{
+    struct slices_node *self = (struct slices_node *)node;
+    if (self->inner)
+        node_release(&self->inner->node);
+    memory_free(node->edges);
+    memory_free(self);
+}
+
+static const char *slices_name(const struct grad_node *node)
+{
+    (void)node;
+    return "copy_slices";
+}
+
+static ctrt_ints shape_of(const struct geometry *g)
+{
+    return ctrt_ints_of(g->shape, g->ndim);
+}
+
+static ctrt_ints strides_of(const struct geometry *g)
+{
+    return ctrt_ints_of(g->strides, g->ndim);
+}
+
+/* A copy of dy that lies as base does: *whole; and the view's part of it. All of this is recorded in grad mode. */
+static ctrt_status split(ctrt_tensor **whole, ctrt_tensor **part, const struct slices_node *self, ctrt_tensor *dy)
+{
+    ctrt_tensor *buffer = NULL;
+    int64_t elements = MAX(geometry_end(&self->base), geometry_end(&self->part));
+    ctrt_status status;
+    STEP(ctrt_new_zeros(&buffer, dy, CTRT_SHAPE(elements), CTRT_DTYPE_DEFAULT, NULL));
+    STEP(ctrt_as_strided(whole, buffer, shape_of(&self->base), strides_of(&self->base), self->base.offset));
+    STEP(ctrt_copy_(*whole, dy));
+    STEP(ctrt_as_strided(part, buffer, shape_of(&self->part), strides_of(&self->part), self->part.offset));
+done:
+    tensor_release(buffer);
+    return status;
+}
+
+static ctrt_status slices_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    struct slices_node *self = (struct slices_node *)node;
+    struct grad_node *inner = &self->inner->node;
+    ctrt_tensor *whole = NULL, *part = NULL, *inner_dy = NULL;
+    ctrt_status status;
+    if (dy[0] == NULL)
+        return CTRT_OK;
+    STEP(split(&whole, &part, self, dy[0]));
+    STEP(ctrt_clone(&inner_dy, part));
+    STEP(inner->class->run(inner, run, dx, &inner_dy));
+    if (run->needs & 1) {
+        if (dx[0]) {
+            struct grad_want want = {self->part.shape, self->part.ndim, (ctrt_dtype)self->shape.dtype, self->shape.device};
+            STEP(grad_fit(&dx[0], &want));
+            STEP(ctrt_copy_(part, dx[0]));
+        } else {
+            STEP(ctrt_zero_(part));
+        }
+        tensor_move(&dx[0], whole);
+        whole = NULL;
+    }
+done:
+    tensor_release(whole);
+    tensor_release(part);
+    tensor_release(inner_dy);
+    return status;
+}
+
+static const struct node_class slices_class = {slices_run, slices_name, slices_destroy};
+
+ctrt_status slices_rebase(ctrt_tensor *base, ctrt_tensor *view, struct op_node *inner)
+{
+    struct slices_node *self = memory_zeroed(sizeof *self);
+    struct grad_edge *edges = memory_alloc(inner->node.n_in * sizeof *edges);
+    if (self == NULL || edges == NULL) {
+        memory_free(self);
+        memory_free(edges);
+        node_release(&inner->node);
+        return out_of_memory(sizeof *self, "a graph node");
+    }
+    node_init(&self->node, &slices_class, inner->node.n_in, 1);
+    edges[0] = grad_edge_to(base);
+    for (uint32_t i = 1; i < inner->node.n_in; i++) {
+        edges[i] = inner->node.edges[i];
+        edge_retain(&edges[i]);
+    }
+    self->node.edges = edges;
+    self->node.shapes = &self->shape;
+    self->inner = inner;
+    grad_shape_of(&self->shape, base);
+    geometry_of(&self->base, base);
+    geometry_of(&self->part, view);
+    int64_t first = MIN(self->base.offset, self->part.offset);
+    self->part.offset -= first;
+    self->base.offset -= first;
+    return grad_set_history(base, &self->node, 0);
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/softmax.c: derivatives of softmax and cross entropy. */
+#include "autograd/rule.h"
+
+/* dx = y (dy - sum(dy y)) */
+static ctrt_status softmax_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *y = ctx->outputs[0];
+    int dim = ctx->attributes->dim.dim;
+    if (!ctx->create_graph)
+        return op_softmax_backward(&dx[0], dy[0], y, dim);
+    CTRT_TRY(ctrt_mul(&dx[0], dy[0], y));
+    CTRT_TRY(ctrt_sum_dims(&dx[0], dx[0], CTRT_DIMS(dim), true));
+    CTRT_TRY(ctrt_sub(&dx[0], dy[0], dx[0]));
+    return ctrt_mul(&dx[0], y, dx[0]);
+}
+const struct grad_rule rule_softmax = {.saves = {{.outputs = 1}}, .vjp = softmax_vjp};
+
+/* dx = dy - exp(y) sum(dy) */
+static ctrt_status log_softmax_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *sum = NULL;
+    int dim = ctx->attributes->dim.dim;
+    ctrt_status status;
+    if (!ctx->create_graph)
+        return op_log_softmax_backward(&dx[0], dy[0], ctx->outputs[0], dim);
+    STEP(ctrt_sum_dims(&sum, dy[0], CTRT_DIMS(dim), true));
+    STEP(ctrt_exp(&dx[0], ctx->outputs[0]));
+    STEP(ctrt_mul(&dx[0], dx[0], sum));
+    STEP(ctrt_sub(&dx[0], dy[0], dx[0]));
+done:
+    tensor_release(sum);
+    return status;
+}
+const struct grad_rule rule_log_softmax = {.saves = {{.outputs = 1}}, .vjp = log_softmax_vjp};
+
+/* What the gradient of a row multiplies, without history: `pull`, how much of each class's softmax, [N, 1], and `target`, [N, C], what is
+ * taken off. For a row with target t, weights w and smoothing e:
+ *   loss = -(1-e) w_t log p_t - e/C sum_c w_c log p_c,  so  dloss/dx_c = ((1-e) w_t + e/C sum w) p_c - ((1-e) w_t [c=t] + e/C w_c)
+ * and 0 in rows that are ignored. */
+static ctrt_status cross_entropy_parts(ctrt_tensor **pull, ctrt_tensor **target, const struct grad_context *ctx)
+{
+    const ctrt_cross_entropy_attributes *a = &ctx->attributes->cross_entropy;
+    ctrt_tensor *logits = ctx->inputs[0], *weight = ctx->inputs[2], *classes = NULL, *index = NULL, *counts = NULL;
+    const double e = a->label_smoothing;
+    const int64_t n = logits->view.shape[1];
+    ctrt_dtype dtype = tensor_dtype(logits);
+    ctrt_status status;
+    bool was = ctrt_set_grad_enabled(false);
+    STEP(ctrt_unsqueeze(&index, ctx->inputs[1], 1));                                            /* [N, 1] */
+    STEP(ctrt_arange(&classes, ctrt_int(0), ctrt_int(n), ctrt_int(1), CTRT_I64, logits->device));
+    STEP(ctrt_eq(target, index, classes));                                                      /* [N, C] */
+    STEP(ctrt_to_dtype(target, *target, dtype));
+    STEP(ctrt_mul_scalar(target, *target, ctrt_float(1 - e)));
+    STEP(ctrt_add_scalar(target, *target, ctrt_float(e / (double)n)));
+    if (weight)
+        STEP(ctrt_mul(target, *target, weight));
+    STEP(ctrt_ne_scalar(&counts, index, ctrt_int(a->ignore_index)));
+    STEP(ctrt_mul(target, *target, counts));
+    STEP(ctrt_sum_dims(pull, *target, CTRT_DIMS(1), true));         /* its rows sum to just that */
+done:
+    ctrt_set_grad_enabled(was);
+    tensor_release(classes);
+    tensor_release(index);
+    tensor_release(counts);
+    return status;
+}
+
+static ctrt_status cross_entropy_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *pull = NULL, *target = NULL, *row = NULL;
+    ctrt_status status;
+    if (!needs_grad(ctx, 0))
+        return CTRT_OK;                                             /* as in PyTorch, none for the class weights */
+    if (!ctx->create_graph)
+        return op_cross_entropy_backward(&dx[0], ctx->inputs[0], ctx->inputs[1], ctx->inputs[2], ctx->outputs[1], dy[0],
+                                         &ctx->attributes->cross_entropy);
+    STEP(cross_entropy_parts(&pull, &target, ctx));
+    STEP(ctrt_softmax(&dx[0], ctx->inputs[0], 1));
+    STEP(ctrt_mul(&dx[0], dx[0], pull));
+    STEP(ctrt_sub(&dx[0], dx[0], target));
+    STEP(ctrt_unsqueeze(&row, dy[0], 1));
+    STEP(ctrt_mul(&dx[0], dx[0], row));
+done:
+    tensor_release(pull);
+    tensor_release(target);
+    tensor_release(row);
+    return status;
+}
+const struct grad_rule rule_cross_entropy = {.saves = {{.inputs = 7, .outputs = 2}}, .vjp = cross_entropy_vjp};

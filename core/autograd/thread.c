@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "autograd/thread.h"
+
+#include <pthread.h>
+
+#include "autograd/engine.h"
+#include "ctrt/autograd.h"
+
+__thread struct autograd_thread autograd_thread __attribute__((tls_model("initial-exec")));
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct autograd_thread *threads;
+static _Atomic int64_t ended_nodes, ended_bytes;    /* counted by threads that are gone */
+
+void autograd_count_ended(int64_t nodes, int64_t bytes)
+{
+    atomic_fetch_add_explicit(&ended_nodes, nodes, memory_order_relaxed);
+    atomic_fetch_add_explicit(&ended_bytes, bytes, memory_order_relaxed);
+}
+
+/* From here on what this thread counts goes to the totals at once: other destructors of the thread may still free graphs. */
+static void thread_end(struct thread_state *state)
+{
+    (void)state;
+    struct autograd_thread *self = &autograd_thread;
+    if (self->listed != 1)
+        return;
+    pthread_mutex_lock(&list_lock);
+    if (self->previous)
+        self->previous->next = self->next;
+    else
+        threads = self->next;
+    if (self->next)
+        self->next->previous = self->previous;
+    self->listed = 2;
+    autograd_count_ended(atomic_load_explicit(&self->nodes, memory_order_relaxed),
+                         atomic_load_explicit(&self->saved_bytes, memory_order_relaxed));
+    pthread_mutex_unlock(&list_lock);
+    engine_scratch_free(self->scratch);
+    self->scratch = NULL;
+}
+
+static void register_end(void)
+{
+    thread_on_exit(thread_end);
+}
+
+void autograd_thread_enter(struct autograd_thread *self)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_end);
+    pthread_mutex_lock(&list_lock);
+    self->next = threads;
+    self->previous = NULL;
+    if (threads)
+        threads->previous = self;
+    threads = self;
+    self->listed = 1;
+    pthread_mutex_unlock(&list_lock);
+    thread_register();
+}
+
+static int64_t total(bool bytes)
+{
+    pthread_mutex_lock(&list_lock);
+    int64_t sum = atomic_load_explicit(bytes ? &ended_bytes : &ended_nodes, memory_order_relaxed);
+    for (struct autograd_thread *thread = threads; thread; thread = thread->next)
+        sum += atomic_load_explicit(bytes ? &thread->saved_bytes : &thread->nodes, memory_order_relaxed);
+    pthread_mutex_unlock(&list_lock);
+    return sum < 0 ? 0 : sum;
+}
+
+uint64_t ctrt_autograd_live_nodes(void)
+{
+    return (uint64_t)total(false);
+}
+
+uint64_t ctrt_autograd_saved_bytes(void)
+{
+    return (uint64_t)total(true);
+}

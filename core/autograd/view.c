@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/view.c: derivatives of views: what the view shows gets the gradient, the rest of its base zero. */
+#include "autograd/inplace.h"
+
+static ctrt_status view_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    return ctrt_reshape(&dx[0], dy[0], input_shape(ctx, 0));
+}
+const struct grad_rule rule_view = {.vjp = view_vjp};
+
+static ctrt_status permute_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    int64_t back[CTRT_MAX_DIMS];
+    int ndim = dy[0]->view.ndim;
+    for (int d = 0; d < ndim; d++)
+        back[ctx->attributes->permute.dims[d]] = d;
+    return ctrt_permute(&dx[0], dy[0], ctrt_ints_of(back, ndim));
+}
+const struct grad_rule rule_permute = {.vjp = permute_vjp};
+
+/* The engine sums what was repeated. */
+static ctrt_status expand_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    (void)ctx;
+    return pass_on(&dx[0], dy[0]);
+}
+const struct grad_rule rule_expand = {.vjp = expand_vjp};
+
+static ctrt_status slice_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    const union op_attributes *a = ctx->attributes;
+    ctrt_tensor *part = NULL;
+    ctrt_status status;
+    STEP(ctrt_new_zeros(&dx[0], dy[0], input_shape(ctx, 0), CTRT_DTYPE_DEFAULT, NULL));
+    STEP(ctrt_slice(&part, dx[0], a->slice.dim, a->slice.start, a->slice.end, a->slice.step));
+    STEP(ctrt_copy_(part, dy[0]));
+done:
+    tensor_release(part);
+    return status;
+}
+const struct grad_rule rule_slice = {.vjp = slice_vjp};
+
+static ctrt_status select_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *part = NULL;
+    ctrt_status status;
+    STEP(ctrt_new_zeros(&dx[0], dy[0], input_shape(ctx, 0), CTRT_DTYPE_DEFAULT, NULL));
+    STEP(ctrt_select(&part, dx[0], ctx->attributes->slice.dim, ctx->attributes->slice.start));
+    STEP(ctrt_copy_(part, dy[0]));
+done:
+    tensor_release(part);
+    return status;
+}
+const struct grad_rule rule_select = {.vjp = select_vjp};
+
+/* ---- as_strided ---- */
+
+/* How the input lies: offset, then strides. Its shape the graph knows. */
+static size_t as_strided_remember(int64_t *to, ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
+{
+    (void)n_inputs;
+    (void)attributes;
+    const ctrt_tensor *x = inputs[0];
+    if (to) {
+        to[0] = tensor_offset(x);
+        memcpy(to + 1, x->view.strides, (size_t)x->view.ndim * sizeof *to);
+    }
+    return (size_t)x->view.ndim + 1;
+}
+
+/* The place of each element of `g` in a buffer, in the elements' order, as an i64 tensor on `device`. */
+static ctrt_status places_of(ctrt_tensor **out, const struct geometry *g, ctrt_device *device)
+{
+    int64_t numel = shape_numel(g->shape, g->ndim), at[CTRT_MAX_DIMS] = {0}, place = g->offset;
+    int64_t *places = memory_alloc((size_t)MAX(numel, 1) * sizeof *places);
+    if (places == NULL)
+        return out_of_memory((size_t)numel * sizeof *places, "the derivative of as_strided");
+    for (int64_t i = 0; i < numel; i++) {
+        places[i] = place;
+        for (int d = g->ndim - 1; d >= 0; d--) {
+            place += g->strides[d];
+            if (++at[d] < g->shape[d])
+                break;
+            place -= g->shape[d] * g->strides[d];
+            at[d] = 0;
+        }
+    }
+    ctrt_status status = ctrt_from_data(out, places, numel, CTRT_SHAPE(numel), CTRT_I64, device);
+    memory_free(places);
+    return status;
+}
+
+/* A buffer of `size` elements with dy added where `to` says. */
+static ctrt_status spread(ctrt_tensor **buffer, ctrt_tensor *dy, const struct geometry *to, int64_t size)
+{
+    ctrt_tensor *part = NULL, *places = NULL;
+    ctrt_status status;
+    if (geometry_disjoint(to)) {
+        STEP(ctrt_new_zeros(buffer, dy, CTRT_SHAPE(size), CTRT_DTYPE_DEFAULT, NULL));
+        STEP(ctrt_as_strided(&part, *buffer, ctrt_ints_of(to->shape, to->ndim), ctrt_ints_of(to->strides, to->ndim), to->offset));
+        STEP(ctrt_copy_(part, dy));
+    } else {
+        STEP(places_of(&places, to, dy->device));
+        STEP(ctrt_reshape(&part, dy, CTRT_SHAPE(dy->view.numel)));
+        STEP(op_index_add(buffer, part, places, 0, size, -1));
+    }
+done:
+    tensor_release(part);
+    tensor_release(places);
+    return status;
+}
+
+/* dy is spread over a buffer that stands for the storage, and the gradient is what lies there where the input lay. Where elements of the
+ * input share a place, they share the gradient too. */
+static ctrt_status as_strided_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    ctrt_tensor *buffer = NULL, *ones = NULL, *count = NULL;
+    struct geometry from = {.offset = ctx->extra[0]}, to = {.offset = ctx->attributes->strided.offset};
+    ctrt_ints shape = input_shape(ctx, 0);
+    ctrt_status status;
+    from.ndim = shape.count;
+    to.ndim = ctx->attributes->strided.ndim;
+    for (int d = 0; d < from.ndim; d++) {
+        from.shape[d] = shape.values[d];
+        from.strides[d] = ctx->extra[1 + d];
+    }
+    for (int d = 0; d < to.ndim; d++) {
+        to.shape[d] = ctx->attributes->strided.shape[d];
+        to.strides[d] = ctx->attributes->strided.strides[d];
+    }
+    int64_t first = MIN(from.offset, to.offset);
+    from.offset -= first;
+    to.offset -= first;
+    int64_t size = MAX(geometry_end(&from), geometry_end(&to));
+    STEP(spread(&buffer, dy[0], &to, size));
+    if (!geometry_disjoint(&from)) {
+        STEP(ctrt_new_ones(&ones, dy[0], shape, CTRT_DTYPE_DEFAULT, NULL));
+        STEP(spread(&count, ones, &from, size));
+        STEP(ctrt_maximum_scalar(&count, count, ctrt_float(1)));
+        STEP(ctrt_div(&buffer, buffer, count));
+    }
+    STEP(ctrt_as_strided(&dx[0], buffer, ctrt_ints_of(from.shape, from.ndim), ctrt_ints_of(from.strides, from.ndim), from.offset));
+done:
+    tensor_release(buffer);
+    tensor_release(ones);
+    tensor_release(count);
+    return status;
+}
+const struct grad_rule rule_as_strided = {.vjp = as_strided_vjp, .remember = as_strided_remember};
