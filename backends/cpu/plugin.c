@@ -17,6 +17,7 @@ static const ctrt_backend backend = {
     .device = &cpu_device_table,
     .memory = &cpu_memory_table,
     .kernels = &cpu_kernel_table,
+    .default_memory = "caching",
 };
 
 static int32_t probe(char *reason, size_t reason_bytes)
@@ -37,6 +38,8 @@ static ctrt_status init(const ctrt_host *host)
     ctrt_status status = cpu_isa_init();
     if (!status)
         status = cpu_threads_init();
+    if (!status)
+        status = cpu_gemm_init();
     if (!status)
         status = cpu_kernels_init();
     return status;

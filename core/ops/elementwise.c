@@ -218,16 +218,6 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
     return front_finish(status, out, op, &y, 1, tensors, 2, NULL);
 }
 
-static inline bool plain_alike(const ctrt_view *a, const ctrt_view *b)
-{
-    if (!(a->flags & b->flags & CTRT_VIEW_CONTIGUOUS) || a->ndim != b->ndim || a->dtype != b->dtype)
-        return false;
-    for (int d = 0; d < a->ndim; d++)
-        if (a->shape[d] != b->shape[d])
-            return false;
-    return true;
-}
-
 static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **out, enum op op, int promotion, ctrt_tensor *a,
                                                                 ctrt_tensor *b)
 {

@@ -25,6 +25,17 @@ ctrt_status operands_prepare(struct operand *operands, ctrt_tensor *const *tenso
                              ctrt_device *device, const int64_t *shape, int ndim);
 void operands_release(struct operand *operands, int count);
 
+/* Contiguous operands of one shape and dtype: what programs are made of. */
+static inline bool plain_alike(const ctrt_view *a, const ctrt_view *b)
+{
+    if (!(a->flags & b->flags & CTRT_VIEW_CONTIGUOUS) || a->ndim != b->ndim || a->dtype != b->dtype)
+        return false;
+    for (int d = 0; d < a->ndim; d++)
+        if (a->shape[d] != b->shape[d])
+            return false;
+    return true;
+}
+
 /* A new tensor for the result of an elementwise op: dense like the first operand that has the result's shape, else row major. */
 ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, const int64_t *shape, int ndim, ctrt_dtype dtype,
                                ctrt_device *device);

@@ -130,13 +130,7 @@ ctrt_status tensor_new_like(ctrt_tensor **out, const ctrt_tensor *like, ctrt_dty
     ctrt_tensor *tensor = struct_new();
     if (unlikely(tensor == NULL))
         return CTRT_ERR_OUT_OF_MEMORY;
-    tensor->view.numel = view->numel;
-    tensor->view.ndim = view->ndim;
-    tensor->view.flags = view->flags;
-    for (int d = 0; d < view->ndim; d++) {
-        tensor->view.shape[d] = view->shape[d];
-        tensor->view.strides[d] = view->strides[d];
-    }
+    tensor->view = *view;            /* whole: a copy of fixed size is cheaper than two loops */
     CTRT_TRY(storage_embed(tensor, like->device, dtype));
     *out = tensor;
     return CTRT_OK;

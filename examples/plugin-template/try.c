@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Trains a small network on the template's device and says which ops its backend lacked.
+ *
+ *   CTRT_PLUGIN_PATH=. CTRT_FALLBACK=cpu ./try                 exit status 0 when the loss fell */
+#include <ctrt/ctrt.h>
+#include <stdio.h>
+
+static ctrt_status train(ctrt_module **model, ctrt_optimizer **optimizer, ctrt_tensor *tensors[4], double *first, double *last)
+{
+    ctrt_tensor **x = &tensors[0], **y = &tensors[1], **h = &tensors[2];
+    ctrt_device *device = NULL;
+    ctrt_module *layers[3] = { NULL };
+    CTRT_TRY(ctrt_device_get(&device, "template:0"));
+    CTRT_TRY(ctrt_linear_new(&layers[0], 16, 32, true, device));
+    CTRT_TRY(ctrt_relu_new(&layers[1]));
+    CTRT_TRY(ctrt_linear_new(&layers[2], 32, 4, true, device));
+    CTRT_TRY(ctrt_sequential_new(model, layers, 3));
+    CTRT_TRY(ctrt_sgd_new(optimizer, *model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }));
+    CTRT_TRY(ctrt_randn(x, CTRT_SHAPE(64, 16), CTRT_F32, device));
+    CTRT_TRY(ctrt_argmax(y, *x, CTRT_DIMS(1), false));          /* learn: in which quarter is the largest number? */
+    CTRT_TRY(ctrt_floor_divide_scalar(y, *y, ctrt_int(4)));
+    for (int step = 0; step < 50; step++) {
+        CTRT_TRY(ctrt_module_forward(*model, h, *x));
+        CTRT_TRY(ctrt_cross_entropy(h, *h, *y, NULL));
+        CTRT_TRY(ctrt_optimizer_zero_grad(*optimizer, true));
+        CTRT_TRY(ctrt_backward(*h));
+        CTRT_TRY(ctrt_optimizer_step(*optimizer));
+        CTRT_TRY(ctrt_item(step == 0 ? first : last, *h));
+    }
+    return CTRT_OK;
+}
+
+int main(void)
+{
+    ctrt_module *model = NULL;
+    ctrt_optimizer *optimizer = NULL;
+    ctrt_tensor *tensors[4] = { NULL };
+    double first = 0, last = 0;
+    ctrt_manual_seed(1);
+    ctrt_status status = train(&model, &optimizer, tensors, &first, &last);
+    if (status != CTRT_OK)
+        fprintf(stderr, "%s\n", ctrt_error_message());
+    else
+        printf("loss %.4f -> %.4f\n", first, last);
+
+    const char *op;
+    for (size_t i = 0; ctrt_op_name(&op, i) == CTRT_OK; i++)
+        if (ctrt_fallback_count(op) > 0)
+            printf("  %-24s ran on the cpu %llu times\n", op, (unsigned long long)ctrt_fallback_count(op));
+    for (int i = 0; i < 4; i++)
+        ctrt_tensor_release(&tensors[i]);
+    ctrt_optimizer_release(&optimizer);
+    ctrt_module_release(&model);
+    return status != CTRT_OK || !(last < first / 2);
+}
