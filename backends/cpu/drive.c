@@ -139,7 +139,7 @@ WALKS(uint16_t, 2)
 WALKS(uint32_t, 4)
 WALKS(uint64_t, 8)
 
-static void gather(void *to, const ctrt_view *v, size_t bytes, int64_t begin, int64_t count)
+void cpu_gather(void *to, const ctrt_view *v, size_t bytes, int64_t begin, int64_t count)
 {
     if (bytes == 4)
         gather_4(to, v, begin, count);
@@ -165,7 +165,7 @@ static void scatter(const ctrt_view *v, const void *from, size_t bytes, int64_t 
 
 /* ---- blocks ---- */
 
-static void widen(float *to, const void *from, int lie, int64_t count)
+void cpu_widen(float *to, const void *from, int lie, int64_t count)
 {
     if (lie == CPU_HALF)
         cpu_f32_from_f16_row(to, from, count);
@@ -173,7 +173,7 @@ static void widen(float *to, const void *from, int lie, int64_t count)
         cpu_f32_from_bf16_row(to, from, count);
 }
 
-static void narrow(void *to, const float *from, int lie, int64_t count)
+void cpu_narrow(void *to, const float *from, int lie, int64_t count)
 {
     if (lie == CPU_HALF)
         cpu_f16_from_f32_row(to, from, count);
@@ -233,7 +233,7 @@ static const void *fetch(const struct operand *o, void *block, int64_t begin, in
     case CONSTANT:
         return block;
     case CONVERTED:
-        widen(block, data + (size_t)begin * o->bytes, o->lie, count);
+        cpu_widen(block, data + (size_t)begin * o->bytes, o->lie, count);
         return block;
     case GATHERED:
         break;
@@ -245,15 +245,15 @@ static const void *fetch(const struct operand *o, void *block, int64_t begin, in
         const char *piece = data + locate(v, begin, at) * (int64_t)o->bytes;
         if (o->lie < CPU_HALF)
             return piece;
-        widen(block, piece, o->lie, count);
+        cpu_widen(block, piece, o->lie, count);
         return block;
     }
     if (o->lie < CPU_HALF) {
-        gather(block, v, o->bytes, begin, count);
+        cpu_gather(block, v, o->bytes, begin, count);
     } else {
         uint16_t halves[BLOCK];
-        gather(halves, v, 2, begin, count);
-        widen(block, halves, o->lie, count);
+        cpu_gather(halves, v, 2, begin, count);
+        cpu_widen(block, halves, o->lie, count);
     }
     return block;
 }
@@ -264,7 +264,7 @@ static void deliver(const struct work *w, void *block, int64_t begin, int64_t co
     uint16_t halves[BLOCK];
     if (o->lie >= CPU_HALF) {
         void *to = o->way == CONVERTED && !w->stream ? (char *)o->view->data + begin * 2 : (void *)halves;
-        narrow(to, block, o->lie, count);
+        cpu_narrow(to, block, o->lie, count);
         if (to != (void *)halves)
             return;
         block = halves;

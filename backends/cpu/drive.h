@@ -29,6 +29,15 @@ struct cpu_plan {
 #define cpu_drive CPU_NAME(cpu_drive_run)
 ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const void *extra);
 
+/* to[0..count) = elements begin .. begin+count of v, counted row major; `bytes` is an element's size. And halves (lie says which)
+ * to floats and back. For other families. */
+#define cpu_gather CPU_NAME(cpu_gather_run)
+#define cpu_widen  CPU_NAME(cpu_widen_run)
+#define cpu_narrow CPU_NAME(cpu_narrow_run)
+void cpu_gather(void *to, const ctrt_view *v, size_t bytes, int64_t begin, int64_t count);
+void cpu_widen(float *to, const void *from, int lie, int64_t count);
+void cpu_narrow(void *to, const float *from, int lie, int64_t count);
+
 /* Can the loop run over all of it at once, in this thread? `inputs` is a constant wherever this is called. */
 static inline __attribute__((always_inline)) bool cpu_is_short(const ctrt_call *call, int inputs, int cost)
 {

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/extreme.c: the largest and the smallest, and where they are. A NaN wins; of equals the first. */
+#include <math.h>
+
+#include "reduce_fold.h"
+
+/* ---- values ---- */
+
+#define BEATS_MAX(x, a) ((x) > (a) || (x) != (x))
+#define BEATS_MIN(x, a) ((x) < (a) || (x) != (x))
+
+/* Eight vectors at a time: what C allows no compiler to do by itself, because of the NaNs. */
+#define RUN_FLOATING(name, T, V, M, LOAD, SET, SELECT, LANES, first, sign)                                        \
+    static void name##_fold(void *acc, const void *from, int64_t n, int64_t base)                                  \
+    {                                                                                                             \
+        const T *all = from;                                                                                      \
+        T a = *(T *)acc, lanes[LANES];                                                                            \
+        int64_t i = 0;                                                                                            \
+        (void)base;                                                                                               \
+        if (n >= 8 * (LANES)) {                                                                                   \
+            V s[8];                                                                                               \
+            for (int k = 0; k < 8; k++)                                                                           \
+                s[k] = SET(first);                                                                                \
+            for (; i + 8 * (LANES) <= n; i += 8 * (LANES))                                                        \
+                _Pragma("GCC unroll 8") for (int k = 0; k < 8; k++)                                               \
+                {                                                                                                 \
+                    V x = LOAD(all + i + k * (LANES));                                                            \
+                    s[k] = SELECT((M)(x sign s[k]) | (M)(x != x), x, s[k]);                                       \
+                }                                                                                                 \
+            for (int k = 1; k < 8; k++)                                                                           \
+                s[0] = SELECT((M)(s[k] sign s[0]) | (M)(s[k] != s[k]), s[k], s[0]);                               \
+            memcpy(lanes, &s[0], sizeof lanes);                                                                   \
+            for (int k = 0; k < (LANES); k++)                                                                     \
+                a = lanes[k] sign a || lanes[k] != lanes[k] ? lanes[k] : a;                                       \
+        }                                                                                                         \
+        for (; i < n; i++)                                                                                        \
+            a = all[i] sign a || all[i] != all[i] ? all[i] : a;                                                   \
+        *(T *)acc = a;                                                                                            \
+    }
+RUN_FLOATING(amax_f32, float, vf, vi, vf_load, vf_set, vf_select, VF, -INFINITY, >)
+RUN_FLOATING(amin_f32, float, vf, vi, vf_load, vf_set, vf_select, VF, INFINITY, <)
+RUN_FLOATING(amax_f64, double, vd, vl, vd_load, vd_set, vd_select, VD, -INFINITY, >)
+RUN_FLOATING(amin_f64, double, vd, vl, vd_load, vd_set, vd_select, VD, INFINITY, <)
+
+#define VALUES(op, type, T, lie, first, BEATS)                                                                    \
+    START(op##_##type, T, first)                                                                                  \
+    COLUMNS(op##_##type, T, T, BEATS(x, a) ? x : a)                                                               \
+    MERGE(op##_##type, T, BEATS(b, a) ? b : a)                                                                    \
+    FINISH(op##_##type, T, T, a)                                                                                  \
+    REDUCER(op, type, lie, lie, T, false, true, op##_##type##_start, op##_##type##_fold, op##_##type##_columns,    \
+            op##_##type##_merge, op##_##type##_finish)
+#define HALVES(op)                                                                                                \
+    FINISH_HALVES(op, float, a)                                                                                   \
+    REDUCER(op, f16, CPU_HALF, CPU_2, float, false, true, op##_f32_start, op##_f32_fold, op##_f32_columns,         \
+            op##_f32_merge, op##_f16_finish)                                                                      \
+    REDUCER(op, bf16, CPU_BRAIN, CPU_2, float, false, true, op##_f32_start, op##_f32_fold, op##_f32_columns,       \
+            op##_f32_merge, op##_bf16_finish)
+#define INTEGER(type, T, lie, least, largest)                                                                     \
+    RUN(amax_##type, T, T, x > a ? x : a)                                                                         \
+    VALUES(amax, type, T, lie, least, BEATS_MAX)                                                                  \
+    RUN(amin_##type, T, T, x < a ? x : a)                                                                         \
+    VALUES(amin, type, T, lie, largest, BEATS_MIN)
+VALUES(amax, f32, float, CPU_4, -INFINITY, BEATS_MAX)
+VALUES(amin, f32, float, CPU_4, INFINITY, BEATS_MIN)
+VALUES(amax, f64, double, CPU_8, -INFINITY, BEATS_MAX)
+VALUES(amin, f64, double, CPU_8, INFINITY, BEATS_MIN)
+HALVES(amax)
+HALVES(amin)
+INTEGER(i8, int8_t, CPU_1, INT8_MIN, INT8_MAX)
+INTEGER(u8, uint8_t, CPU_1, 0, UINT8_MAX)
+INTEGER(i16, int16_t, CPU_2, INT16_MIN, INT16_MAX)
+INTEGER(i32, int32_t, CPU_4, INT32_MIN, INT32_MAX)
+INTEGER(i64, int64_t, CPU_8, INT64_MIN, INT64_MAX)
+
+/* ---- places ---- */
+
+/* An accumulator is a value and its position, -1 when there is none yet. A run asks for the extreme value of a block first, at the speed of
+ * amax, and looks for its place only when it beats what is there. */
+#define PLACE_BLOCK 1024
+#define PLACES(op, values, type, T, lie, first, BEATS)                                                            \
+    struct op##_##type { T value; int64_t at; };                                                                  \
+    static inline bool op##_##type##_beats(T x, const struct op##_##type *a)                                      \
+    {                                                                                                             \
+        return a->at < 0 || (BEATS(x, a->value) && a->value == a->value);                                         \
+    }                                                                                                             \
+    static void op##_##type##_start(void *acc, int64_t n)                                                         \
+    {                                                                                                             \
+        for (int64_t j = 0; j < n; j++)                                                                           \
+            ((struct op##_##type *)acc)[j] = (struct op##_##type){ 0, -1 };                                       \
+    }                                                                                                             \
+    static void op##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                           \
+    {                                                                                                             \
+        struct op##_##type *a = acc;                                                                              \
+        const T *x = from;                                                                                        \
+        for (int64_t i = 0, count; i < n; i += count) {                                                           \
+            T best = first;                                                                                       \
+            count = n - i < PLACE_BLOCK ? n - i : PLACE_BLOCK;                                                    \
+            values##_##type##_fold(&best, x + i, count, 0);                                                        \
+            if (!op##_##type##_beats(best, a))                                                                    \
+                continue;                                                                                         \
+            int64_t k = 0;                                                                                        \
+            while (x[i + k] != best && (best == best || x[i + k] == x[i + k]))                                    \
+                k++;                                                                                              \
+            *a = (struct op##_##type){ best, base + i + k };                                                      \
+        }                                                                                                         \
+    }                                                                                                             \
+    static void op##_##type##_columns(void *acc, const void *from, int64_t n, int64_t rows, int64_t stride,       \
+                                      int64_t base)                                                               \
+    {                                                                                                             \
+        const T *x = from;                                                                                        \
+        for (int64_t i = 0; i < rows; i++, x += stride)                                                           \
+            for (int64_t j = 0; j < n; j++)                                                                       \
+                if (op##_##type##_beats(x[j], (struct op##_##type *)acc + j))                                     \
+                    ((struct op##_##type *)acc)[j] = (struct op##_##type){ x[j], base + i };                      \
+    }                                                                                                             \
+    static void op##_##type##_merge(void *acc, const void *other, int64_t n)                                      \
+    {                                                                                                             \
+        struct op##_##type *a = acc;                                                                              \
+        const struct op##_##type *b = other;                                                                      \
+        for (int64_t j = 0; j < n; j++)                                                                           \
+            if (b[j].at >= 0 && op##_##type##_beats(b[j].value, &a[j]))                                           \
+                a[j] = b[j];                                                                                      \
+    }                                                                                                             \
+    FINISH(op##_##type, struct op##_##type, int64_t, a.at)                                                        \
+    REDUCER(op, type, lie, CPU_8, struct op##_##type, true, true, op##_##type##_start, op##_##type##_fold,         \
+            op##_##type##_columns, op##_##type##_merge, op##_##type##_finish)
+#define BOTH(type, T, lie, least, largest)                                                                        \
+    PLACES(argmax, amax, type, T, lie, least, BEATS_MAX)                                                          \
+    PLACES(argmin, amin, type, T, lie, largest, BEATS_MIN)
+BOTH(f32, float, CPU_4, -INFINITY, INFINITY)
+BOTH(f64, double, CPU_8, -INFINITY, INFINITY)
+BOTH(i8, int8_t, CPU_1, INT8_MIN, INT8_MAX)
+BOTH(u8, uint8_t, CPU_1, 0, UINT8_MAX)
+BOTH(i16, int16_t, CPU_2, INT16_MIN, INT16_MAX)
+BOTH(i32, int32_t, CPU_4, INT32_MIN, INT32_MAX)
+BOTH(i64, int64_t, CPU_8, INT64_MIN, INT64_MAX)
+#define PLACES_HALF(op, type, lie)                                                                                \
+    REDUCER(op, type, lie, CPU_8, struct op##_f32, true, true, op##_f32_start, op##_f32_fold, op##_f32_columns,    \
+            op##_f32_merge, op##_f32_finish)
+PLACES_HALF(argmax, f16, CPU_HALF)
+PLACES_HALF(argmax, bf16, CPU_BRAIN)
+PLACES_HALF(argmin, f16, CPU_HALF)
+PLACES_HALF(argmin, bf16, CPU_BRAIN)
+
+static const ctrt_kernel rows[] = {
+    ROWS_FLOATING(amax), ROWS_INTEGER(amax), ROWS_FLOATING(amin), ROWS_INTEGER(amin),
+    ROWS_FLOATING(argmax), ROWS_INTEGER(argmax), ROWS_FLOATING(argmin), ROWS_INTEGER(argmin),
+};
+
+CPU_ROWS(extreme, rows);
