@@ -4,6 +4,9 @@
 
 #include <string.h>
 
+#include "onednn.h"
+#include "product.h"
+
 static const size_t bytes_of[CTRT_DTYPE_COUNT] = { [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2 };
 
 /* Views that are both (a single channel, a single pixel) fit either layout; one that is not contiguous decides. */
@@ -32,6 +35,9 @@ static ctrt_status run(const ctrt_call *call, const char *op, enum cpu_conv_pass
         memset(out->data, 0, (size_t)out->numel * bytes_of[out->dtype]);
         return CTRT_OK;
     }
+    const enum cpu_gemm_path path = cpu_gemm_path();
+    if ((path == CPU_GEMM_AUTO || path == CPU_GEMM_ONEDNN) && cpu_onednn_conv(&conv))
+        return CTRT_OK;
     return cpu_conv_builtin(&conv);
 }
 

@@ -12,6 +12,7 @@ extern ctrt_kernel_table cpu_kernel_table;       /* rows are joined at init */
 /* Each reads its parameters; called by the plugin's init, in this order. */
 ctrt_status cpu_isa_init(void);
 ctrt_status cpu_threads_init(void);
+ctrt_status cpu_gemm_init(void);
 ctrt_status cpu_kernels_init(void);
 
 /* How many processors the affinity mask and the cgroup's quota leave to this process; at least 1. */

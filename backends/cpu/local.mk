@@ -4,16 +4,18 @@ backend_cpu_sources += \
     backends/cpu/cgroup.c backends/cpu/cpu.h backends/cpu/device.c backends/cpu/families.def backends/cpu/internal.h \
     backends/cpu/isa.c backends/cpu/kernels.c backends/cpu/memory.c backends/cpu/plugin.c backends/cpu/threads.c
 backend_cpu_sources += \
-    backends/cpu/conv.c backends/cpu/conv.h backends/cpu/conv_body.h backends/cpu/conv_builtin.c backends/cpu/gemm.h \
-    backends/cpu/gemm_builtin.c backends/cpu/gemm_drive.h backends/cpu/half_pick.c backends/cpu/index.c backends/cpu/matmul.c \
+    backends/cpu/blas.c backends/cpu/conv.c backends/cpu/conv.h backends/cpu/conv_body.h backends/cpu/conv_builtin.c backends/cpu/gemm.h \
+    backends/cpu/gemm_builtin.c backends/cpu/gemm_drive.h backends/cpu/gemm_path.c backends/cpu/half_pick.c backends/cpu/index.c backends/cpu/matmul.c \
+    backends/cpu/onednn.c backends/cpu/onednn.h backends/cpu/onednn_api.h backends/cpu/onednn_conv.c backends/cpu/onednn_product.c \
     backends/cpu/pick.h backends/cpu/product.h backends/cpu/product_builtin.c backends/cpu/scratch.c backends/cpu/scratch.h
 
 # Files that are compiled once per instruction set (variant.h).
 backend_cpu_variant_sources =
 backend_cpu_variant_sources += \
     backends/cpu/compare.c backends/cpu/convert.h backends/cpu/copy.c backends/cpu/divide.c backends/cpu/drive.c \
-    backends/cpu/drive.h backends/cpu/elementwise.c backends/cpu/gradient.c backends/cpu/math.c backends/cpu/math_f32.h \
-    backends/cpu/unary.c backends/cpu/variant.h
+    backends/cpu/drive.h backends/cpu/elementwise.c backends/cpu/extreme.c backends/cpu/gradient.c backends/cpu/math.c \
+    backends/cpu/math_f32.h backends/cpu/random.c backends/cpu/range.c backends/cpu/reduce.c backends/cpu/reduce.h \
+    backends/cpu/reduce_fold.h backends/cpu/reduce_ops.c backends/cpu/unary.c backends/cpu/variant.h
 backend_cpu_variant_sources += \
     backends/cpu/batch_norm.c backends/cpu/batch_norm_body.h backends/cpu/gemm_body.h backends/cpu/gemm_loops.c \
     backends/cpu/half.c backends/cpu/half.h backends/cpu/layer_norm_body.h backends/cpu/norm.c backends/cpu/norm_body.h \

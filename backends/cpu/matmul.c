@@ -1,11 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products: matmul and linear. */
+#include "onednn.h"
 #include "product.h"
+
+/* Below so many multiplications the built-in product is done before a library has looked up its code. */
+#define SMALL 40000
+/* With so few rows all that counts is to read B once, which the built-in loops do well. */
+#define FEW_ROWS 8
 
 static ctrt_status compute(const struct cpu_product *p)
 {
+    const int64_t work = p->batch * p->m * p->n * p->k;
     if (p->batch == 0 || p->m == 0 || p->n == 0)
         return CTRT_OK;
+    const enum cpu_gemm_path path = cpu_gemm_path();
+    if (path == CPU_GEMM_AUTO) {
+        const bool small = work <= SMALL || (p->m <= FEW_ROWS && p->dtype == CTRT_F32);
+        if (!small && (cpu_onednn_product(p) || cpu_blas_product(p, false)))
+            return CTRT_OK;
+    } else if ((path == CPU_GEMM_ONEDNN && cpu_onednn_product(p)) || (path == CPU_GEMM_BLAS && cpu_blas_product(p, true))) {
+        return CTRT_OK;
+    }
     return cpu_product_builtin(p);
 }
 

@@ -19,8 +19,11 @@ struct cpu_product {
 /* The built-in path: any dtype that matmul has, any strides. */
 ctrt_status cpu_product_builtin(const struct cpu_product *p);
 
-/* Which path computes products and convolutions: CTRT_CPU_GEMM. */
+/* By a CBLAS; false when there is none, or none good enough and CTRT_CPU_GEMM does not force it, or it cannot take this product. */
+bool cpu_blas_product(const struct cpu_product *p, bool forced);
+
+/* Which path computes products and convolutions: CTRT_CPU_GEMM, read at init. */
 enum cpu_gemm_path { CPU_GEMM_AUTO, CPU_GEMM_ONEDNN, CPU_GEMM_BLAS, CPU_GEMM_BUILTIN };
-ctrt_status cpu_gemm_path(enum cpu_gemm_path *path);
+enum cpu_gemm_path cpu_gemm_path(void);
 
 #endif
