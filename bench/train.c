@@ -19,25 +19,11 @@ static void check(ctrt_status status)
     exit(1);
 }
 
-static ctrt_module *linear(int64_t in, int64_t out)
-{
-    ctrt_module *module = NULL;
-    check(ctrt_linear_new(&module, in, out, true, NULL));
-    return module;
-}
-
-static ctrt_module *relu(void)
-{
-    ctrt_module *module = NULL;
-    check(ctrt_relu_new(&module));
-    return module;
-}
-
 static void step(void *argument)
 {
     struct training *t = argument;
     ctrt_tensor *h = NULL;
-    check(ctrt_module_forward(t->model, &h, t->x));
+    check(ctrt_forward(&h, t->model, t->x));
     check(ctrt_cross_entropy(&h, h, t->y, NULL));
     check(ctrt_optimizer_zero_grad(t->optimizer, true));
     check(ctrt_backward(h));
@@ -48,8 +34,9 @@ static void step(void *argument)
 static void measure(const char *name, int64_t batch, int64_t in, int64_t hidden, bool adam)
 {
     struct training t = { 0 };
-    ctrt_module *layers[] = { linear(in, hidden), relu(), linear(hidden, hidden), relu(), linear(hidden, 10) };
-    check(ctrt_sequential_new(&t.model, layers, 5));
+    check(ctrt_sequential_new(&t.model, CTRT_MODULES(
+        CTRT_NEW(linear, in, hidden, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, hidden, hidden, true, NULL), CTRT_NEW(relu),
+        CTRT_NEW(linear, hidden, 10, true, NULL))));
     if (adam)
         check(ctrt_adamw_new(&t.optimizer, t.model, &(ctrt_adamw_options){ .lr = 1e-3, .weight_decay = 0.01 }));
     else

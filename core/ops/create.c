@@ -103,7 +103,7 @@ ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, c
         CTRT_TRY(dtype_check_scalar("arange", CTRT_I64, end));
         start = as_integer(start), end = as_integer(end), step = as_integer(step);
     }
-    int64_t count;
+    int64_t count = 0;
     CTRT_TRY(arange_count(&count, start, end, step, in_integers));
 
     ctrt_tensor *fresh = NULL;

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "base/memory.h"
+#include "ctrt/ops.h"
 #include "memory/pool.h"
 
 const struct op_info op_table[OP_COUNT] = {

@@ -42,7 +42,7 @@ static bool same_view(const ctrt_view *a, const ctrt_view *b)
 ctrt_status inplace_check(const char *who, const ctrt_tensor *self)
 {
     for (int d = 0; d < self->view.ndim; d++)
-        if (self->view.strides[d] == 0 && self->view.shape[d] > 1) {
+        if (self->view.strides[d] == 0 && self->view.shape[d] > 1 && self->view.numel > 0) {
             char text[SHAPE_TEXT_BYTES];
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: elements of the expanded tensor %s share memory, so it can't be written in "
                              "place; write to a ctrt_clone of it", who, shape_text(text, self->view.shape, self->view.ndim));

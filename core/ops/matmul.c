@@ -27,18 +27,19 @@ static bool fold_batch(ctrt_view *view)
             return false;
         size *= view->shape[d];
     }
+    const int64_t rows = view->shape[leading], columns = view->shape[leading + 1];
+    const int64_t row = view->strides[leading], column = view->strides[leading + 1];
     view->shape[0] = size;
-    view->shape[1] = view->shape[leading];
-    view->shape[2] = view->shape[leading + 1];
-    int64_t row = view->strides[leading], column = view->strides[leading + 1];
+    view->shape[1] = rows;
+    view->shape[2] = columns;
     view->strides[0] = stride;
     view->strides[1] = row;
     view->strides[2] = column;
     /* A size of 1 has no stride to speak of; give it one that looks like a matrix. */
-    if (view->shape[1] == 1 && column == 1)
-        view->strides[1] = MAX(view->shape[2], 1);
-    if (view->shape[2] == 1 && row == 1)
-        view->strides[2] = MAX(view->shape[1], 1);
+    if (rows == 1 && column == 1)
+        view->strides[1] = MAX(columns, 1);
+    if (columns == 1 && row == 1)
+        view->strides[2] = MAX(rows, 1);
     view->ndim = 3;
     view_refresh(view);
     return true;

@@ -9,18 +9,15 @@ static ctrt_status train(ctrt_module **model, ctrt_optimizer **optimizer, ctrt_t
 {
     ctrt_tensor **x = &tensors[0], **y = &tensors[1], **h = &tensors[2];
     ctrt_device *device = NULL;
-    ctrt_module *layers[3] = { NULL };
     CTRT_TRY(ctrt_device_get(&device, "template:0"));
-    CTRT_TRY(ctrt_linear_new(&layers[0], 16, 32, true, device));
-    CTRT_TRY(ctrt_relu_new(&layers[1]));
-    CTRT_TRY(ctrt_linear_new(&layers[2], 32, 4, true, device));
-    CTRT_TRY(ctrt_sequential_new(model, layers, 3));
+    CTRT_TRY(ctrt_sequential_new(model, CTRT_MODULES(CTRT_NEW(linear, 16, 32, true, device), CTRT_NEW(relu),
+                                                     CTRT_NEW(linear, 32, 4, true, device))));
     CTRT_TRY(ctrt_sgd_new(optimizer, *model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }));
     CTRT_TRY(ctrt_randn(x, CTRT_SHAPE(64, 16), CTRT_F32, device));
     CTRT_TRY(ctrt_argmax(y, *x, CTRT_DIMS(1), false));          /* learn: in which quarter is the largest number? */
     CTRT_TRY(ctrt_floor_divide_scalar(y, *y, ctrt_int(4)));
     for (int step = 0; step < 50; step++) {
-        CTRT_TRY(ctrt_module_forward(*model, h, *x));
+        CTRT_TRY(ctrt_forward(h, *model, *x));
         CTRT_TRY(ctrt_cross_entropy(h, *h, *y, NULL));
         CTRT_TRY(ctrt_optimizer_zero_grad(*optimizer, true));
         CTRT_TRY(ctrt_backward(*h));
