@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
+#include "convert.h"
 #include "drive.h"
 
 /* ---- floating ---- */
@@ -81,18 +82,15 @@ DIVIDE(floor_divide, u8, uint8_t, CPU_1, x / y)
 
 FLOATING(pow, 24, powf, pow)
 
-/* Common exponents without pow: what is the exponent, if it is one number for all? */
-static bool exponent_of(const ctrt_view *v, double *exponent)
-{
-    if (v->numel != 1 && !(v->flags & CTRT_VIEW_HOST_SCALAR))
-        return false;
-    *exponent = v->dtype == CTRT_F64 ? *(const double *)v->data : *(const float *)v->data;
-    return true;
-}
-
-#define SHORT_POWERS(X) X(2, square, x * x) X(3, cube, x * x * x) X(0.5, root, ROOT(x)) X(-1, inverse, 1 / x) X(1, same, x)
+/* Common exponents without pow, as PyTorch has them: for these 0.5 is the square root, also of -infinity and -0. */
+#define SHORT_POWERS(X)                                                                                           \
+    X(2, square, x * x) X(3, cube, x * x * x) X(0.5, root, ROOT(x)) X(1, same, x) X(-1, inverse, 1 / x)           \
+    X(-2, inverse_square, 1 / (x * x)) X(-0.5, inverse_root, 1 / ROOT(x))
 #define ROOT(x) __builtin_sqrtf(x)
-#define F32(value, name, expression) CPU_LOOP_1(name##_f32, float, float, expression) CPU_RUN_1(name##_f32, 1, CPU_4, CPU_4)
+#define F32(value, name, expression)                                                                              \
+    CPU_LOOP_1(name##_f32, float, float, expression)                                                              \
+    CPU_RUN_1(name##_f32, 1, CPU_4, CPU_4)                                                                        \
+    CPU_RUN_HALVES(name, name##_f32, 1, 1, CPU_HALF, CPU_BRAIN)
 SHORT_POWERS(F32)
 #undef ROOT
 #define ROOT(x) __builtin_sqrt(x)
@@ -101,33 +99,38 @@ SHORT_POWERS(F64)
 
 static const struct short_power {
     double exponent;
-    ctrt_status (*f32)(const ctrt_call *call), (*f64)(const ctrt_call *call);
+    ctrt_status (*f32)(const ctrt_call *call), (*f64)(const ctrt_call *call), (*f16)(const ctrt_call *call),
+        (*bf16)(const ctrt_call *call);
 } short_powers[] = {
-#define ENTRY(value, name, expression) { value, name##_f32_run, name##_f64_run },
+#define ENTRY(value, name, expression) { value, name##_f32_run, name##_f64_run, name##_f16_run, name##_bf16_run },
     SHORT_POWERS(ENTRY)
 };
 
-static const struct short_power *short_power(const ctrt_call *call)
+/* Is the exponent one number for all, and one of these? */
+static const struct short_power *short_power(const ctrt_view *v)
 {
-    double exponent;
-    if (exponent_of(call->inputs[1], &exponent))
-        for (size_t i = 0; i < sizeof short_powers / sizeof short_powers[0]; i++)
-            if (short_powers[i].exponent == exponent)
-                return &short_powers[i];
+    if (v->numel != 1 && !(v->flags & CTRT_VIEW_HOST_SCALAR))
+        return NULL;
+    double exponent = v->dtype == CTRT_F64   ? *(const double *)v->data
+                      : v->dtype == CTRT_F32 ? *(const float *)v->data
+                      : v->dtype == CTRT_F16 ? cpu_f32_from_f16(*(const uint16_t *)v->data)
+                                             : cpu_f32_from_bf16(*(const uint16_t *)v->data);
+    for (size_t i = 0; i < sizeof short_powers / sizeof short_powers[0]; i++)
+        if (short_powers[i].exponent == exponent)
+            return &short_powers[i];
     return NULL;
 }
 
-static ctrt_status pow_any_f32_run(const ctrt_call *call)
-{
-    const struct short_power *quick = short_power(call);
-    return quick ? quick->f32(call) : pow_f32_run(call);
-}
-
-static ctrt_status pow_any_f64_run(const ctrt_call *call)
-{
-    const struct short_power *quick = short_power(call);
-    return quick ? quick->f64(call) : pow_f64_run(call);
-}
+#define POW(type)                                                                                                 \
+    static ctrt_status pow_any_##type##_run(const ctrt_call *call)                                                \
+    {                                                                                                             \
+        const struct short_power *quick = short_power(call->inputs[1]);                                           \
+        return quick ? quick->type(call) : pow_##type##_run(call);                                                \
+    }
+POW(f32)
+POW(f64)
+POW(f16)
+POW(bf16)
 
 /* Integers: by squaring, wrapping around. A negative exponent leaves the integers but for the bases 1 and -1. */
 static uint64_t power(uint64_t base, int64_t exponent)
@@ -166,7 +169,7 @@ static const ctrt_kernel rows[] = {
     ROWS_FLOATING(remainder), ROWS_INTEGER(remainder),
     ROWS_FLOATING(floor_divide), ROWS_INTEGER(floor_divide),
     CPU_KERNEL("pow", CPU_F32, pow_any_f32_run), CPU_KERNEL("pow", CPU_F64, pow_any_f64_run),
-    CPU_KERNEL("pow", CPU_F16, pow_f16_run), CPU_KERNEL("pow", CPU_BF16, pow_bf16_run), ROWS_INTEGER(pow),
+    CPU_KERNEL("pow", CPU_F16, pow_any_f16_run), CPU_KERNEL("pow", CPU_BF16, pow_any_bf16_run), ROWS_INTEGER(pow),
 };
 
 CPU_ROWS(divide, rows);

@@ -46,7 +46,7 @@ INTEGER(same, 2, uint16_t, CPU_2, x)
 INTEGER(same, 4, uint32_t, CPU_4, x)
 INTEGER(same, 8, uint64_t, CPU_8, x)
 
-/* ---- clamp: min(max(x, lo), hi); NaN stays; the limits come as the second operand ---- */
+/* ---- clamp: min(max(x, lo), hi); a NaN stays, a NaN limit makes all NaN; the limits come as the second operand ---- */
 
 #define CLAMP(type, T, LO, HI)                                                                                    \
     struct limits_##type { T lo, hi; };                                                                           \
@@ -60,8 +60,8 @@ INTEGER(same, 8, uint64_t, CPU_8, x)
         _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                      \
         {                                                                                                         \
             T x = from[i];                                                                                        \
-            x = x < lo ? lo : x;                                                                                  \
-            to[i] = x > hi ? hi : x;                                                                              \
+            x = x < lo || lo != lo ? lo : x;                                                                      \
+            to[i] = x > hi || hi != hi ? hi : x;                                                                  \
         }                                                                                                         \
     }                                                                                                             \
     static struct limits_##type limits_of_##type(const ctrt_range_attributes *range)                              \
@@ -85,14 +85,13 @@ INTEGER(same, 8, uint64_t, CPU_8, x)
         return cpu_drive(call, &how, &limits);                                                                    \
     }
 
-/* A limit as a number of the type: what lies outside the type becomes its end, NaN is no limit. */
-static double limit_floating(ctrt_scalar s, double none)
+/* A limit as a number of the type: what lies outside an integer type becomes its end, and NaN is no limit there. */
+static double limit_floating(ctrt_scalar s)
 {
-    double x = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i;
-    return isnan(x) ? none : x;
+    return s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i;
 }
-#define limit_float(s, lo, hi, none)  limit_floating(s, none)
-#define limit_double(s, lo, hi, none) limit_floating(s, none)
+#define limit_float(s, lo, hi, none)  limit_floating(s)
+#define limit_double(s, lo, hi, none) limit_floating(s)
 static int64_t limit_integral(ctrt_scalar s, int64_t lo, int64_t hi, int64_t none)
 {
     if (s.kind == CTRT_SCALAR_FLOAT) {
