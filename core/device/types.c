@@ -121,7 +121,7 @@ ctrt_status device_type_check(const struct device_type *type, int index)
     if (index >= 0 && index < type->count)
         return CTRT_OK;
     const char *visible = strcmp(type->name, "cpu") != 0 ? device_visible_text() : NULL;
-    char hidden[256] = "", range[96] = "";
+    char hidden[256] = "", range[160] = "";
     if (type->count < type->present && visible != NULL)
         snprintf(hidden, sizeof hidden, "; %d of %d hidden by CTRT_VISIBLE_DEVICES=%s", type->present - type->count, type->present, visible);
     if (type->count == 1)

@@ -1,0 +1,8 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/plugins/stranger.c: a shared object that is no plugin of ctrt. */
+int stranger_answer(void);
+
+int stranger_answer(void)
+{
+    return 42;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* folder.h: folders of plugins for tests: copies of the test plugins and of the built ones under other names. */
+#ifndef CTRT_TESTS_FOLDER_H
+#define CTRT_TESTS_FOLDER_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Where the build put "actor.so" (test plugins) or, for a name with a dash, a plugin of the library. */
+static inline const char *built_path(const char *name)
+{
+    static char path[4096];
+    const char *builddir = getenv("builddir");
+    snprintf(path, sizeof path, "%s/.libs/%s.so", builddir != NULL ? builddir : ".", name);
+    return path;
+}
+
+/* A new folder under $TMPDIR; removed by folder_remove. */
+static inline char *folder_new(void)
+{
+    static char folders[8][128];
+    static int used;
+    char *folder = folders[used++ % 8];
+    const char *parent = getenv("TMPDIR");
+    snprintf(folder, sizeof folders[0], "%s/ctrt-test-XXXXXX", parent != NULL && strlen(parent) < 96 ? parent : "/tmp");
+    if (mkdtemp(folder) == NULL || chmod(folder, 0755) != 0) {
+        perror(folder);
+        exit(99);
+    }
+    return folder;
+}
+
+/* Copies at most `bytes` bytes (-1: all) of `from` to folder/name. */
+static inline void folder_copy(const char *folder, const char *name, const char *from, long bytes)
+{
+    char path[4096], buffer[65536];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *in = fopen(from, "rb"), *out = fopen(path, "wb");
+    if (in == NULL || out == NULL) {
+        fprintf(stderr, "cannot copy %s to %s\n", from, path);
+        exit(99);
+    }
+    size_t got;
+    while (bytes != 0 && (got = fread(buffer, 1, bytes > 0 && bytes < (long)sizeof buffer ? (size_t)bytes : sizeof buffer, in)) > 0) {
+        fwrite(buffer, 1, got, out);
+        bytes -= bytes > 0 ? (long)got : 0;
+    }
+    fclose(in);
+    fclose(out);
+    chmod(path, 0755);
+}
+
+/* The test plugin in the role of `name`: folder/KIND-ROLE.so. */
+static inline void folder_actor(const char *folder, const char *stem)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s.so", stem);
+    folder_copy(folder, name, built_path("actor"), -1);
+}
+
+static inline void folder_plugin(const char *folder, const char *stem)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s.so", stem);
+    folder_copy(folder, name, built_path(stem), -1);
+}
+
+static inline void folder_text(const char *folder, const char *name, const char *text)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *out = fopen(path, "wb");
+    if (out != NULL) {
+        fputs(text, out);
+        fclose(out);
+    }
+}
+
+static inline void folder_remove(const char *folder)
+{
+    char command[4096];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0)
+        fprintf(stderr, "cannot remove %s\n", folder);
+}
+
+/* "CTRT_PLUGIN_PATH=a:b"; b may be NULL. */
+static inline const char *folder_path(const char *a, const char *b)
+{
+    static char settings[8][4096];
+    static int used;
+    char *setting = settings[used++ % 8];
+    snprintf(setting, sizeof settings[0], "CTRT_PLUGIN_PATH=%s%s%s", a, b != NULL ? ":" : "", b != NULL ? b : "");
+    return setting;
+}
+
+#endif
