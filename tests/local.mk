@@ -71,9 +71,10 @@ endif
 endif
 
 # The tensor floor.
-check_PROGRAMS += test-dtype test-promotion test-shape test-format
-TESTS          += test-dtype test-promotion test-shape test-format
-EXTRA_DIST     += tests/unit/tap.h
+tensor_tests = test-dtype test-promotion test-shape test-create test-convert test-format test-dlpack test-view test-cat
+check_PROGRAMS += $(tensor_tests)
+TESTS          += $(tensor_tests)
+EXTRA_DIST     += tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
 test_dtype_SOURCES      = tests/unit/test-dtype.c
 test_dtype_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
 test_dtype_LDADD        = $(INTERNAL_LIBS)
@@ -83,6 +84,18 @@ test_promotion_LDADD    = $(INTERNAL_LIBS)
 test_shape_SOURCES      = tests/unit/test-shape.c
 test_shape_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
 test_shape_LDADD        = $(INTERNAL_LIBS)
+test_create_SOURCES     = tests/unit/test-create.c
+test_create_LDADD       = $(PUBLIC_LIBS)
+test_convert_SOURCES    = tests/unit/test-convert.c
+test_convert_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+test_convert_LDADD      = $(INTERNAL_LIBS)
+test_dlpack_SOURCES     = tests/unit/test-dlpack.c
+test_dlpack_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
+test_dlpack_LDADD       = $(PUBLIC_LIBS)
+test_view_SOURCES       = tests/unit/test-view.c
+test_view_LDADD         = $(PUBLIC_LIBS)
+test_cat_SOURCES        = tests/unit/test-cat.c
+test_cat_LDADD          = $(PUBLIC_LIBS)
 test_format_SOURCES     = tests/unit/test-format.c
 test_format_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
 test_format_LDADD       = $(INTERNAL_LIBS)
@@ -107,7 +120,7 @@ AM_TESTS_ENVIRONMENT = \
     for v in `env | sed -n 's/^\(CTRT_[A-Za-z_]*\)=.*/\1/p'`; do unset $$v; done; \
     CTRT_PLUGIN_PATH='$(plugins_built)'; export CTRT_PLUGIN_PATH; \
     srcdir='$(abs_top_srcdir)'; builddir='$(abs_top_builddir)'; export srcdir builddir; \
-    CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; \
+    CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
     CC='$(CC)'; CXX='$(CXX_FOR_TESTS)'; NM='$(NM_PROGRAM)'; READELF='$(READELF)'; AWK='$(AWK)'; \
     PKG_CONFIG='$(PKG_CONFIG)'; SANITIZE='$(SANITIZE_FLAGS)'; CTRT_TEST_TIMEOUT='$(TEST_TIMEOUT)'; \
     export CC CXX NM READELF AWK PKG_CONFIG SANITIZE CTRT_TEST_TIMEOUT; \

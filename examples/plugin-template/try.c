@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trains a small network on the template's device and says which ops its backend lacked.
  *
- *   CTRT_PLUGIN_PATH=. CTRT_FALLBACK=cpu ./try                 exit status 0 when the loss fell */
+ *   CTRT_PLUGIN_PATH=$PWD CTRT_FALLBACK=cpu ./try                 exit status 0 when the loss fell */
 #include <ctrt/ctrt.h>
 #include <stdio.h>
 
