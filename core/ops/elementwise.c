@@ -20,7 +20,7 @@ static const bool refuses_bool[OP_COUNT] = {
     [OP_fmod] = true, [OP_pow] = true,
 };
 
-static ctrt_status check_bool(enum op op, ctrt_dtype dtype)
+ctrt_status elementwise_check_bool(enum op op, ctrt_dtype dtype)
 {
     if (dtype == CTRT_BOOL && refuses_bool[op])
         return ctrt_fail(CTRT_ERR_DTYPE, "%s: not defined for bool; cast with ctrt_to_dtype", op_table[op].name);
@@ -104,7 +104,7 @@ static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tens
     if (unlikely(out == NULL || x == NULL))
         return fail_null(op_table[op].name, out == NULL ? "out" : "x");
     const ctrt_dtype compute = compute_dtype(promotion, tensor_dtype(x));
-    CTRT_TRY(check_bool(op, compute));
+    CTRT_TRY(elementwise_check_bool(op, compute));
     ctrt_tensor *y = NULL, *cast = x;
     ctrt_status status = CTRT_OK;
     if (unlikely(compute != tensor_dtype(x)))
@@ -202,7 +202,7 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
     CTRT_TRY(front_device(&device, who, tensors, 2));
     CTRT_TRY(ctrt_result_type(&promoted, tensors, 2, NULL));
     const ctrt_dtype compute = compute_dtype(promotion, promoted);
-    CTRT_TRY(check_bool(op, compute));
+    CTRT_TRY(elementwise_check_bool(op, compute));
     CTRT_TRY(shape_broadcast(shape, &ndim, who, a->view.shape, a->view.ndim, b->view.shape, b->view.ndim));
 
     struct operand operands[2];
@@ -254,7 +254,7 @@ static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, 
     ctrt_dtype promoted;
     CTRT_TRY(ctrt_result_type(&promoted, &x, 1, &value));
     const ctrt_dtype compute = compute_dtype(promotion, promoted);
-    CTRT_TRY(check_bool(op, compute));
+    CTRT_TRY(elementwise_check_bool(op, compute));
     struct number number;
     number_init(&number, value, compute);
     ctrt_tensor *y = NULL, *cast = NULL;

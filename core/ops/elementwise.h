@@ -40,4 +40,7 @@ static inline bool plain_alike(const ctrt_view *a, const ctrt_view *b)
 ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, const int64_t *shape, int ndim, ctrt_dtype dtype,
                                ctrt_device *device);
 
+/* CTRT_ERR_DTYPE for ops that have no meaning for bool. */
+ctrt_status elementwise_check_bool(enum op op, ctrt_dtype dtype);
+
 #endif

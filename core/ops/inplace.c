@@ -74,12 +74,10 @@ static ctrt_status write_self(enum op op, ctrt_tensor *self, ctrt_dtype compute,
     return status;
 }
 
-/* The part that all forms share. tensors[0] is self; the others broadcast to it; a scalar comes as a further kernel operand. */
-static ctrt_status inplace(enum op op, ctrt_tensor *const *tensors, int count, const ctrt_scalar *scalar,
-                           const void *kernel_attributes, const union op_attributes *attributes)
+/* The checks that all forms share; *compute is the dtype to work in. tensors[0] is self; the others must broadcast to its shape. */
+static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op op, ctrt_tensor *const *tensors, int count,
+                                  const ctrt_scalar *scalar)
 {
-    char who[40];
-    snprintf(who, sizeof who, "%s_", op_table[op].name);
     ctrt_tensor *self = tensors[0];
     ctrt_device *device;
     ctrt_dtype promoted;
@@ -88,68 +86,103 @@ static ctrt_status inplace(enum op op, ctrt_tensor *const *tensors, int count, c
     if (device != self->device)
         return ctrt_fail(CTRT_ERR_DEVICE, "%s: self is on %s, the other operand on %s", who, self->device->name, device->name);
     CTRT_TRY(ctrt_result_type(&promoted, tensors, count, scalar));
-    const int promotion = op_table[op].promotion;
-    const ctrt_dtype compute = promotion == PROMOTION_TO_FLOAT && !dtype_floating(promoted) ? ctrt_default_dtype() : promoted;
-    CTRT_TRY(check_category(who, compute, tensor_dtype(self)));
-    if (compute == CTRT_BOOL && (op == OP_sub || op == OP_neg || op == OP_relu || op == OP_clamp))
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: not defined for bool", who);
+    *compute = op_table[op].promotion == PROMOTION_TO_FLOAT && !dtype_floating(promoted) ? ctrt_default_dtype() : promoted;
+    CTRT_TRY(check_category(who, *compute, tensor_dtype(self)));
+    CTRT_TRY(elementwise_check_bool(op, *compute));
 
-    int64_t shape[CTRT_MAX_DIMS];
-    int ndim;
     for (int i = 1; i < count; i++) {
-        CTRT_TRY(shape_broadcast(shape, &ndim, who, self->view.shape, self->view.ndim, tensors[i]->view.shape, tensors[i]->view.ndim));
+        int64_t shape[CTRT_MAX_DIMS];
+        int ndim;
+        const ctrt_view *other = &tensors[i]->view;
+        CTRT_TRY(shape_broadcast(shape, &ndim, who, self->view.shape, self->view.ndim, other->shape, other->ndim));
         if (!shape_equal(shape, ndim, self->view.shape, self->view.ndim)) {
             char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
             return ctrt_fail(CTRT_ERR_SHAPE, "%s: self of shape %s can't hold the result of shape %s", who,
                              shape_text(a, self->view.shape, self->view.ndim), shape_text(b, shape, ndim));
         }
     }
+    return CTRT_OK;
+}
 
-    /* An operand that overlaps self in another way than being it is copied first. */
-    ctrt_tensor *operands_of[3] = { 0 };
-    ctrt_status status = CTRT_OK;
-    int prepared = 0;
-    for (; prepared < count && status == CTRT_OK; prepared++) {
-        ctrt_tensor *tensor = tensors[prepared];
-        if (prepared > 0 && tensor->storage == self->storage && !same_view(&tensor->view, &self->view)
-            && views_overlap(&tensor->view, &self->view)) {
-            status = tensor_new(&operands_of[prepared], tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor), tensor->device);
-            if (status == CTRT_OK)
-                status = kernel_copy(&operands_of[prepared]->view, tensor->device, &tensor->view, tensor->device);
-        } else {
-            tensor_retain(tensor);
-            operands_of[prepared] = tensor;
-        }
+/* The tensor itself, or a copy where it overlaps self in another way than being it. */
+static ctrt_status without_overlap(ctrt_tensor **out, ctrt_tensor *tensor, const ctrt_tensor *self)
+{
+    const bool overlaps = tensor->storage == self->storage && !same_view(&tensor->view, &self->view)
+                          && views_overlap(&tensor->view, &self->view);
+    if (!overlaps) {
+        tensor_retain(tensor);
+        *out = tensor;
+        return CTRT_OK;
     }
-    struct operand operands[3];
-    struct number number;
-    const ctrt_dtype dtypes[3] = { compute, compute, compute };
+    ctrt_tensor *copy = NULL;
+    CTRT_TRY(tensor_new(&copy, tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor), tensor->device));
+    ctrt_status status = kernel_copy(&copy->view, tensor->device, &tensor->view, tensor->device);
     if (status == CTRT_OK)
-        status = operands_prepare(operands, operands_of, dtypes, count, device, self->view.shape, self->view.ndim);
+        *out = copy;
+    else
+        tensor_release(copy);
+    return status;
+}
+
+/* One write of self: what is read, in which dtype, and what autograd is told. */
+struct inplace_call {
+    enum op op;
+    ctrt_tensor *const *tensors;
+    int count;
+    const ctrt_scalar *scalar;
+    const void *kernel_attributes;
+    const union op_attributes *attributes;
+};
+
+/* Self and prepared operands are fine: tell autograd, run the kernel. A scalar comes as a further kernel operand. */
+static ctrt_status write_recorded(const struct inplace_call *call, const struct operand *operands, ctrt_dtype compute)
+{
+    ctrt_tensor *self = call->tensors[0];
+    const ctrt_view *in[4];
+    struct number number;
+    int n = 0;
+    for (; n < call->count; n++)
+        in[n] = operands[n].view->data == self->view.data && same_view(operands[n].view, &self->view) ? &self->view : operands[n].view;
+    if (call->scalar != NULL && op_table[call->op].inputs > call->count) {
+        number_init(&number, *call->scalar, compute);
+        in[n++] = &number.view;
+    }
+    struct inplace_token token = { NULL };
+    const bool grad = front_needs_grad(call->tensors, call->count);
+    if (grad)
+        CTRT_TRY(autograd_inplace_begin(&token, call->op, self, call->tensors, call->count, call->attributes));
+    ctrt_status status = write_self(call->op, self, compute, in, n, call->kernel_attributes);
+    if (grad)
+        return autograd_inplace_end(&token, self, status);
+    tensor_bump_version(self);
+    return status;
+}
+
+/* All forms: tensors[0] is self. */
+static ctrt_status inplace(enum op op, ctrt_tensor *const *tensors, int count, const ctrt_scalar *scalar,
+                           const void *kernel_attributes, const union op_attributes *attributes)
+{
+    char who[40];
+    snprintf(who, sizeof who, "%s_", op_table[op].name);
+    ctrt_tensor *self = tensors[0];
+    ctrt_dtype compute = CTRT_DTYPE_DEFAULT;
+    CTRT_TRY(check_operands(&compute, who, op, tensors, count, scalar));
+
+    const struct inplace_call call = { op, tensors, count, scalar, kernel_attributes, attributes };
+    const ctrt_dtype dtypes[3] = { compute, compute, compute };
+    ctrt_tensor *apart[3] = { NULL };
+    struct operand operands[3];
+    ctrt_status status = CTRT_OK;
+    for (int i = 0; i < count && status == CTRT_OK; i++)
+        status = without_overlap(&apart[i], tensors[i], self);
+    if (status == CTRT_OK)
+        status = operands_prepare(operands, apart, dtypes, count, self->device, self->view.shape, self->view.ndim);
     if (status == CTRT_OK) {
-        const ctrt_view *in[4];
-        int n = 0;
-        for (; n < count; n++)
-            in[n] = operands[n].view->data == self->view.data && same_view(operands[n].view, &self->view) ? &self->view : operands[n].view;
-        if (scalar != NULL && op_table[op].inputs > count) {
-            number_init(&number, *scalar, compute);
-            in[n++] = &number.view;
-        }
-        struct inplace_token token = { NULL };
-        const bool grad = front_needs_grad(tensors, count);
-        if (grad)
-            status = autograd_inplace_begin(&token, op, self, tensors, count, attributes);
-        if (status == CTRT_OK) {
-            status = write_self(op, self, compute, in, n, kernel_attributes);
-            if (grad)
-                status = autograd_inplace_end(&token, self, status);
-            else
-                tensor_bump_version(self);
-        }
+        status = write_recorded(&call, operands, compute);
         operands_release(operands, count);
     }
-    for (int i = 0; i < prepared; i++)
-        tensor_release(operands_of[i]);
+    for (int i = 0; i < count; i++)
+        tensor_release(apart[i]);
     return ctrt_context(status, "%s", who);
 }
 

@@ -45,16 +45,38 @@ static bool fold_batch(ctrt_view *view)
     return true;
 }
 
+/* A matrix as a batch of one. */
+static void single_matrix(ctrt_view *out, const ctrt_view *matrix)
+{
+    const int64_t rows = matrix->shape[0], columns = matrix->shape[1];
+    out->data = matrix->data;
+    out->numel = matrix->numel;
+    out->dtype = matrix->dtype;
+    out->ndim = 3;
+    out->flags = matrix->flags & CTRT_VIEW_CONTIGUOUS;
+    out->reserved = 0;
+    out->shape[0] = 1;
+    out->shape[1] = rows;
+    out->shape[2] = columns;
+    out->strides[0] = matrix->numel;
+    out->strides[1] = rows == 1 && matrix->strides[1] == 1 ? MAX(columns, 1) : matrix->strides[0];
+    out->strides[2] = columns == 1 && matrix->strides[0] == 1 ? MAX(rows, 1) : matrix->strides[1];
+}
+
 /* An operand as the kernel wants it: cast, expanded over the batch, folded to three dimensions; copied only where it must be. */
 static ctrt_status matrix_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
                                   const ctrt_view *as_matrix, const int64_t *batch, int batch_ndim)
 {
     int64_t shape[CTRT_MAX_DIMS];
+    *keep = NULL;
+    if (batch_ndim == 0 && as_matrix->ndim == 2 && tensor_dtype(x) == dtype && is_matrix(as_matrix)) {
+        single_matrix(out, as_matrix);
+        return CTRT_OK;
+    }
     memcpy(shape, batch, (size_t)batch_ndim * sizeof *shape);
     shape[batch_ndim] = as_matrix->shape[as_matrix->ndim - 2];
     shape[batch_ndim + 1] = as_matrix->shape[as_matrix->ndim - 1];
 
-    *keep = NULL;
     if (tensor_dtype(x) == dtype && is_matrix(as_matrix)) {
         view_expand(out, as_matrix, shape, batch_ndim + 2);
         if (fold_batch(out))
