@@ -46,6 +46,7 @@ if HAVE_CMOCKA
 # The cpu's kernels, through a host table of the tests' own.
 if PLUGIN_CPU
 cpu_tests = test-cpu-conv test-cpu-index test-cpu-matmul test-cpu-norm test-cpu-optim test-cpu-softmax
+cpu_tests += test-cpu-copy test-cpu-elementwise test-cpu-math test-cpu-random test-cpu-reduce test-cpu-threads
 check_PROGRAMS += $(cpu_tests)
 TESTS          += $(cpu_tests)
 CPU_TEST_LIBS   = $(CMOCKA_LIBS)
@@ -67,6 +68,24 @@ test_cpu_optim_LDADD      = $(CPU_TEST_LIBS)
 test_cpu_softmax_SOURCES  = tests/unit/test-cpu-softmax.c
 test_cpu_softmax_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_softmax_LDADD    = $(CPU_TEST_LIBS)
+test_cpu_copy_SOURCES = tests/unit/test-cpu-copy.c
+test_cpu_copy_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_copy_LDADD = $(CPU_TEST_LIBS)
+test_cpu_elementwise_SOURCES = tests/unit/test-cpu-elementwise.c
+test_cpu_elementwise_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_elementwise_LDADD = $(CPU_TEST_LIBS)
+test_cpu_math_SOURCES = tests/unit/test-cpu-math.c
+test_cpu_math_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_math_LDADD = $(CPU_TEST_LIBS)
+test_cpu_random_SOURCES = tests/unit/test-cpu-random.c
+test_cpu_random_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_random_LDADD = $(CPU_TEST_LIBS)
+test_cpu_reduce_SOURCES = tests/unit/test-cpu-reduce.c
+test_cpu_reduce_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_reduce_LDADD = $(CPU_TEST_LIBS)
+test_cpu_threads_SOURCES = tests/unit/test-cpu-threads.c
+test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_threads_LDADD = $(CPU_TEST_LIBS)
 endif
 endif
 

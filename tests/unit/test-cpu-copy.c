@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 #include "fake_host.h"
-#include "ref.h"
+#include "../reference/ref.h"
 
 static bool is_floating(int dtype) { return dtype >= CTRT_F32 && dtype <= CTRT_BF16; }
 

@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "fake_host.h"
-#include "ref.h"
+#include "../reference/ref.h"
 
 enum { F = 1, I = 2, U = 4, B = 8, NUMBERS = F | I | U, ALL = NUMBERS | B };      /* classes of dtypes */
 static const int classes[CTRT_DTYPE_COUNT] = { [CTRT_F32] = F, [CTRT_F64] = F, [CTRT_F16] = F, [CTRT_BF16] = F, [CTRT_I8] = I,

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cpu backend's threads: how many (CTRT_NUM_THREADS, affinity mask), that they work at all, from several threads of the
+ * program at once, in the child of a fork, and after it in the parent. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fake_host.h"
+
+#define COUNT (1 << 21)
+
+/* A large add and a large sum; is the result right? */
+static bool work(void)
+{
+    static const int64_t n = COUNT, one = 1;
+    fake_tensor a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n);
+    fake_tensor sum = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one);
+    for (int64_t i = 0; i < n; i++)
+        ((float *)a.view.data)[i] = (float)(i % 8);
+    ctrt_reduce_attributes all = { sizeof all, 1 };
+    bool good = fake_run("add", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL) == CTRT_OK
+                && fake_run("sum", CTRT_F32, FAKE_VIEWS(&sum.view), 1, FAKE_VIEWS(&out.view), 1, &all) == CTRT_OK
+                && *(float *)sum.view.data == 7.0f * COUNT;
+    fake_free(&a), fake_free(&out), fake_free(&sum);
+    return good;
+}
+
+/* Threads of this process, as the kernel counts them. */
+static int thread_count(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));)
+        count += entry->d_name[0] != '.';
+    if (tasks)
+        closedir(tasks);
+    return count;
+}
+
+/* Runs `function` in a child; its result is the exit status. A child that hangs is killed by its alarm. */
+static int in_child(int (*function)(void))
+{
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        _exit(function());
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFSIGNALED(status))
+        fail_msg("the child ended by signal %d%s", WTERMSIG(status), WTERMSIG(status) == SIGALRM ? " (it hung)" : "");
+    return WEXITSTATUS(status);
+}
+
+static void set_threads(const char *count)
+{
+    if (count)
+        setenv("CTRT_NUM_THREADS", count, 1);
+    else
+        unsetenv("CTRT_NUM_THREADS");
+    fake_load(NULL);
+}
+
+/* ---- how many: each case in a process of its own, because pools stay ---- */
+
+static bool openmp;             /* was the plugin built with threads? */
+
+static int starts_three(void)
+{
+    set_threads("3");
+    return work() ? thread_count() : 100;
+}
+
+static int starts_one(void)
+{
+    set_threads("1");
+    return work() ? thread_count() : 100;
+}
+
+static int pinned(void)
+{
+    cpu_set_t mask;
+    if (sched_getaffinity(0, sizeof mask, &mask) != 0)
+        return 101;
+    for (int cpu = 0, found = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET((size_t)cpu, &mask) && found++)
+            CPU_CLR((size_t)cpu, &mask);
+    if (sched_setaffinity(0, sizeof mask, &mask) != 0)
+        return 102;
+    set_threads(NULL);
+    ctrt_device_info info = { .size = sizeof info };
+    if (fake_backend->device->describe(0, &info) != CTRT_OK || info.processors != 1)
+        return 103;
+    return work() ? thread_count() : 100;
+}
+
+static void test_count(void **state)
+{
+    (void)state;
+    int three = in_child(starts_three);
+    openmp = three != 1;
+    if (!openmp)
+        printf("# built without OpenMP: one thread always\n");
+    assert_int_equal(three, openmp ? 3 : 1);
+    assert_int_equal(in_child(starts_one), 1);
+    assert_int_equal(in_child(pinned), 1);
+}
+
+static int refused(void)
+{
+    static const char *const wrong[] = { "0", "-1", "many", "5000" };
+    for (int i = 0; i < 4; i++) {
+        setenv("CTRT_NUM_THREADS", wrong[i], 1);
+        char path[4096];
+        const char *folder = getenv("CTRT_PLUGIN_PATH");
+        snprintf(path, sizeof path, "%s/backend-cpu.so", folder ? folder : ".");
+        void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        ctrt_plugin_entry entry = NULL;
+        *(void **)&entry = dlsym(plugin, "ctrt_plugin_v1");
+        fake_error[0] = '\0';
+        if (entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->init(&fake_host) != CTRT_ERR_INVALID_ARGUMENT
+            || !strstr(fake_error, "CTRT_NUM_THREADS"))
+            return i + 1;
+    }
+    return 0;
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(refused), 0);
+}
+
+/* ---- fork ---- */
+
+static int works_in_child(void)
+{
+    for (int i = 0; i < 3; i++)
+        if (!work())
+            return 1;
+    return openmp && thread_count() < 2 ? 2 : 0;        /* and in more than one thread */
+}
+
+static int works_in_grandchild(void)
+{
+    return work() ? in_child(works_in_child) : 3;
+}
+
+static void test_fork(void **state)
+{
+    (void)state;
+    set_threads("2");
+    assert_true(work());                                /* the pool is there */
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(in_child(works_in_child), 0);
+        assert_true(work());                            /* and again in the parent */
+    }
+    assert_int_equal(in_child(works_in_grandchild), 0);
+    assert_true(work());
+}
+
+/* While another thread of the program works: its pool is not in the child, and the child's own must not wait for it. */
+static volatile bool stop;
+static void *keep_working(void *argument)
+{
+    bool *good = argument;
+    while (!stop)
+        *good &= work();
+    return NULL;
+}
+
+static void test_fork_beside_work(void **state)
+{
+    (void)state;
+    bool good = true;
+    pthread_t thread;
+    set_threads("2");
+    stop = false;
+    assert_int_equal(pthread_create(&thread, NULL, keep_working, &good), 0);
+    for (int i = 0; i < 5; i++) {
+        assert_true(work());
+        assert_int_equal(in_child(works_in_child), 0);
+    }
+    stop = true;
+    pthread_join(thread, NULL);
+    assert_true(good);
+}
+
+static void *one_round(void *argument)
+{
+    *(bool *)argument = work();
+    return NULL;
+}
+
+/* Several threads of the program, each with work that is worth threads. */
+static void test_many_callers(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    bool good[4] = { false };
+    set_threads("2");
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, one_round, &good[i]), 0);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        assert_true(good[i]);
+    }
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    fake_load(NULL);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_count),            cmocka_unit_test(test_refused),      cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_fork_beside_work), cmocka_unit_test(test_many_callers),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
