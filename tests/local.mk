@@ -119,6 +119,21 @@ test_format_SOURCES     = tests/unit/test-format.c
 test_format_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
 test_format_LDADD       = $(INTERNAL_LIBS)
 
+# Autograd.
+autograd_tests = test-autograd test-autograd-inplace test-autograd-rules test-autograd-threads
+check_PROGRAMS += $(autograd_tests)
+TESTS          += $(autograd_tests)
+TSAN_TESTS     += test-autograd-threads
+EXTRA_DIST     += tests/unit/gradcheck.h
+test_autograd_SOURCES         = tests/unit/test-autograd.c
+test_autograd_LDADD           = $(PUBLIC_LIBS)
+test_autograd_inplace_SOURCES = tests/unit/test-autograd-inplace.c
+test_autograd_inplace_LDADD   = $(PUBLIC_LIBS)
+test_autograd_rules_SOURCES   = tests/unit/test-autograd-rules.c
+test_autograd_rules_LDADD     = $(PUBLIC_LIBS)
+test_autograd_threads_SOURCES = tests/unit/test-autograd-threads.c
+test_autograd_threads_LDADD   = $(PUBLIC_LIBS)
+
 # --- conformance -----------------------------------------------------------------------------------------------------
 
 # --- abi -------------------------------------------------------------------------------------------------------------

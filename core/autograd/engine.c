@@ -319,7 +319,7 @@ static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32
 static ctrt_status run_node(const struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx, ctrt_tensor **dy)
 {
     const struct engine_task *task = run->task;
-    struct node_run how = {0, task->create_graph, task->retain_graph};
+    struct node_run how = {.create_graph = task->create_graph, .retain_graph = task->retain_graph};
     for (uint32_t i = 0; i < MIN(node->n_in, 64); i++)
         if (targets[i] != NOWHERE && run->s->entries[targets[i]].wanted)
             how.needs |= (uint64_t)1 << i;

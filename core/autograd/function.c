@@ -199,7 +199,7 @@ static bool is_shared(const struct ctrt_function_context *context, ctrt_tensor *
 /* Gives the results their history. A saved result becomes an alias: the node must not own what owns the node. */
 static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **results, int n_out, ctrt_tensor *const *in, int n_in)
 {
-    struct function_node *node;
+    struct function_node *node = NULL;
     bool floating = false;
     for (int k = 0; k < n_out; k++)
         floating |= dtype_floating(tensor_dtype(results[k]));

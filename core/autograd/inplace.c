@@ -59,7 +59,7 @@ ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, co
             return CTRT_OK;             /* made in a moment without grad mode, like what it is a view of */
         root = base->grad->base;
     }
-    struct grad_meta *meta;
+    struct grad_meta *meta = NULL;
     CTRT_TRY(grad_meta_get(&meta, result));
     tensor_retain(root);
     meta->base = root;
@@ -79,7 +79,7 @@ static ctrt_status refresh(ctrt_tensor *tensor, struct grad_meta *meta)
     attributes.strided.offset = g.offset;
     memcpy(attributes.strided.shape, g.shape, sizeof g.shape);
     memcpy(attributes.strided.strides, g.strides, sizeof g.strides);
-    struct op_node *node;
+    struct op_node *node = NULL;
     CTRT_TRY(op_node_new(&node, OP_as_strided, grad_rules[OP_as_strided], tensor, &base, 1, &attributes));
     return node ? grad_set_history(tensor, &node->node, 0) : CTRT_OK;
 }
@@ -155,7 +155,7 @@ ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt
     CTRT_TRY(grad_refresh(self));
     CTRT_TRY(check_self(op_table[op].name, self));
     const struct grad_rule *rule = grad_rules[op] ? grad_rules[op] : &rule_overwrite;
-    struct op_node *node;
+    struct op_node *node = NULL;
     CTRT_TRY(op_node_new(&node, op, rule, self, inputs, n_inputs, attributes));
     if (node == NULL)
         return CTRT_OK;

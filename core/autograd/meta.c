@@ -37,7 +37,7 @@ void grad_meta_free(ctrt_tensor *tensor)
 
 ctrt_status grad_set_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output)
 {
-    struct grad_meta *meta;
+    struct grad_meta *meta = NULL;
     ctrt_status status = grad_meta_get(&meta, tensor);
     if (likely(status == CTRT_OK) && unlikely(meta->retain_grad))
         status = retained_move(tensor, node, output);
@@ -129,7 +129,7 @@ ctrt_status ctrt_tensor_set_grad(ctrt_tensor *tensor, ctrt_tensor *grad)
                          ctrt_dtype_name(tensor_dtype(tensor)));
     if (grad->device != tensor->device)
         return ctrt_fail(CTRT_ERR_DEVICE, "tensor_set_grad: the gradient is on %s, the tensor on %s", grad->device->name, tensor->device->name);
-    struct grad_meta *meta;
+    struct grad_meta *meta = NULL;
     CTRT_TRY(grad_meta_get(&meta, tensor));
     tensor_retain(grad);
     tensor_move(&meta->grad, grad);

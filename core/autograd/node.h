@@ -43,6 +43,9 @@ struct grad_node;
 struct node_run {                       /* how a node is to run */
     uint64_t needs;                     /* bit i: the gradient of input i is wanted (inputs past the 63rd: always) */
     bool create_graph, retain_graph;
+    /* The node that runs this one as a part of itself, or NULL, and how it gives a saved result its history back. */
+    struct grad_node *owner;
+    ctrt_status (*restore)(struct grad_node *owner, ctrt_tensor *alias);
 };
 
 struct node_class {

@@ -153,7 +153,7 @@ ctrt_status autograd_record(enum op op, ctrt_tensor **results, int n_results, ct
     const struct grad_rule *rule = grad_rules[op];
     if (rule == NULL || thread_state.grad_disabled || !dtype_floating(tensor_dtype(results[0])))
         return CTRT_OK;
-    struct op_node *node;
+    struct op_node *node = NULL;
     CTRT_TRY(op_node_new(&node, op, rule, results[0], inputs, n_inputs, attributes));
     if (node == NULL)
         return CTRT_OK;
@@ -219,9 +219,13 @@ static ctrt_status claim(struct op_node *node, struct saved *to, int *count, int
 
 /* A saved tensor that has changed will never fit again. Letting go of what was saved also ends the cycle of references that
  * arises when a saved tensor was changed in place by a result of its own op. */
-static void make_stale(struct op_node *node)
+static void make_stale(struct op_node *node, bool taken)
 {
     unsigned char state = SAVED_THERE;
+    if (taken) {
+        atomic_store_explicit(&node->state, SAVED_STALE, memory_order_release);
+        return;
+    }
     while (!atomic_compare_exchange_weak_explicit(&node->state, &state, SAVED_STALE, memory_order_acq_rel, memory_order_acquire)) {
         if (state == SAVED_TAKEN || state == SAVED_STALE)
             return;
@@ -230,7 +234,26 @@ static void make_stale(struct op_node *node)
     op_node_free_values(node);
 }
 
-static ctrt_status unpack(struct grad_context *ctx, struct op_node *node, struct saved *saved, int count)
+/* A saved result gets its history back: a rule that uses it can be derived again. */
+static ctrt_status restore(struct op_node *node, const struct node_run *run, struct saved *saved)
+{
+    ctrt_tensor *alias = NULL;
+    ctrt_status status;
+    CTRT_TRY(tensor_alias(&alias, saved->tensor));
+    if (run->owner) {
+        status = run->restore(run->owner, alias);
+    } else {
+        node_retain(&node->node);
+        status = grad_set_history(alias, &node->node, 0);
+    }
+    if (status != CTRT_OK)
+        tensor_release(alias);
+    else
+        tensor_move(&saved->tensor, alias);
+    return status;
+}
+
+static ctrt_status unpack(struct grad_context *ctx, struct op_node *node, const struct node_run *run, struct saved *saved, int count)
 {
     for (int i = 0; i < count; i++) {
         ctrt_tensor *tensor = saved[i].tensor;
@@ -240,18 +263,9 @@ static ctrt_status unpack(struct grad_context *ctx, struct op_node *node, struct
             ctx->inputs[saved[i].position] = tensor;
             continue;
         }
-        if (saved[i].position == 0 && ctx->create_graph) {
-            /* The alias gets its history back: a rule that uses the result can be derived again. */
-            ctrt_tensor *alias = NULL;
-            CTRT_TRY(tensor_alias(&alias, tensor));
-            node_retain(&node->node);
-            ctrt_status status = grad_set_history(alias, &node->node, 0);
-            if (status != CTRT_OK) {
-                tensor_release(alias);
-                return status;
-            }
-            tensor_move(&saved[i].tensor, alias);
-            tensor = alias;
+        if (saved[i].position == 0 && run->create_graph) {
+            CTRT_TRY(restore(node, run, &saved[i]));
+            tensor = saved[i].tensor;
         }
         ctx->outputs[saved[i].position] = tensor;
     }
@@ -277,9 +291,9 @@ static ctrt_status op_node_run(struct grad_node *base, const struct node_run *ru
     };
     ctrt_status status = CTRT_OK;
     if (count) {
-        status = unpack(&ctx, node, saved, count);
+        status = unpack(&ctx, node, run, saved, count);
         if (unlikely(status != CTRT_OK))
-            make_stale(node);
+            make_stale(node, !run->retain_graph);
     }
     if (likely(status == CTRT_OK))
         status = node->rule->vjp(&ctx, dx, dy);

@@ -10,6 +10,7 @@ struct slices_node {
     struct op_node *inner;
     struct grad_shape shape;            /* of base */
     struct geometry base, part;         /* offsets count from the first element of both */
+    int64_t first;                      /* where that is in the storage */
 };
 
 static void slices_destroy(struct grad_node *node)
@@ -52,17 +53,40 @@ done:
     return status;
 }
 
+/* What inner saved of its result is the view's part of base: that is its history. Were it inner, inner would run a second time. */
+static ctrt_status slices_restore(struct grad_node *node, ctrt_tensor *alias)
+{
+    struct slices_node *self = (struct slices_node *)node;
+    ctrt_tensor *base = NULL;
+    struct op_node *view = NULL;
+    union op_attributes attributes;
+    attributes.strided.ndim = self->part.ndim;
+    attributes.strided.offset = self->part.offset + self->first;
+    memcpy(attributes.strided.shape, self->part.shape, sizeof self->part.shape);
+    memcpy(attributes.strided.strides, self->part.strides, sizeof self->part.strides);
+    CTRT_TRY(tensor_new_view(&base, alias, self->base.shape, self->base.strides, self->base.ndim, self->base.offset + self->first));
+    node_retain(node);
+    ctrt_status status = grad_set_history(base, node, 0);
+    if (status == CTRT_OK)
+        status = op_node_new(&view, OP_as_strided, grad_rules[OP_as_strided], alias, &base, 1, &attributes);
+    tensor_release(base);
+    return status == CTRT_OK ? grad_set_history(alias, &view->node, 0) : status;
+}
+
 static ctrt_status slices_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     struct slices_node *self = (struct slices_node *)node;
     struct grad_node *inner = &self->inner->node;
     ctrt_tensor *whole = NULL, *part = NULL, *inner_dy = NULL;
+    struct node_run how = *run;
     ctrt_status status;
     if (dy[0] == NULL)
         return CTRT_OK;
+    how.owner = node;
+    how.restore = slices_restore;
     STEP(split(&whole, &part, self, dy[0]));
     STEP(ctrt_clone(&inner_dy, part));
-    STEP(inner->class->run(inner, run, dx, &inner_dy));
+    STEP(inner->class->run(inner, &how, dx, &inner_dy));
     if (run->needs & 1) {
         if (dx[0]) {
             struct grad_want want = {self->part.shape, self->part.ndim, (ctrt_dtype)self->shape.dtype, self->shape.device};
@@ -108,5 +132,6 @@ ctrt_status slices_rebase(ctrt_tensor *base, ctrt_tensor *view, struct op_node *
     int64_t first = MIN(self->base.offset, self->part.offset);
     self->part.offset -= first;
     self->base.offset -= first;
+    self->first = first;
     return grad_set_history(base, &self->node, 0);
 }
