@@ -120,7 +120,7 @@ test_format_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
 test_format_LDADD       = $(INTERNAL_LIBS)
 
 # Autograd.
-autograd_tests = test-autograd test-autograd-inplace test-autograd-rules test-autograd-threads
+autograd_tests = test-autograd test-autograd-inplace test-autograd-memory test-autograd-rules test-autograd-threads
 check_PROGRAMS += $(autograd_tests)
 TESTS          += $(autograd_tests)
 TSAN_TESTS     += test-autograd-threads
@@ -129,6 +129,9 @@ test_autograd_SOURCES         = tests/unit/test-autograd.c
 test_autograd_LDADD           = $(PUBLIC_LIBS)
 test_autograd_inplace_SOURCES = tests/unit/test-autograd-inplace.c
 test_autograd_inplace_LDADD   = $(PUBLIC_LIBS)
+test_autograd_memory_SOURCES  = tests/unit/test-autograd-memory.c
+test_autograd_memory_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_autograd_memory_LDADD    = $(INTERNAL_LIBS)
 test_autograd_rules_SOURCES   = tests/unit/test-autograd-rules.c
 test_autograd_rules_LDADD     = $(PUBLIC_LIBS)
 test_autograd_threads_SOURCES = tests/unit/test-autograd-threads.c

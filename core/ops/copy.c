@@ -215,6 +215,8 @@ static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *
     if (unlikely(device->flags & CTRT_DEVICE_ASYNCHRONOUS))
         CTRT_TRY(ctrt_context(ctrt_device_synchronize(device), "%s", who));
     if (unlikely(!device_host_memory(device))) {
+        if (!device_usable(device))
+            return device_fail_forked(device);
         CTRT_TRY(ctrt_context(device->backend->memory->copy(device->handle, device->queue, element, at, dtype_bytes(dtype),
                                                             CTRT_COPY_TO_HOST), "%s", who));
         if (device->flags & CTRT_DEVICE_ASYNCHRONOUS)

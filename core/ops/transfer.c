@@ -46,6 +46,8 @@ static ctrt_status host_ready(ctrt_device *device)
 
 static ctrt_status bytes_copy(ctrt_device *device, void *to, const void *from, size_t bytes, enum ctrt_copy_kind kind)
 {
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
     ctrt_status status = device->backend->memory->copy(device->handle, device->queue, to, from, bytes, kind);
     if (status == CTRT_OK && kind != CTRT_COPY_ON_DEVICE)
         status = host_ready(device);            /* the host side is the caller's again when we return */
@@ -243,6 +245,8 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
 {
     if (to->numel == 0)
         return CTRT_OK;
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
     unsigned char element[8];
     dtype_store(element, to->dtype, value);
     const ctrt_scalar stored = dtype_load(element, to->dtype);          /* of the dtype's own category, as kernels expect */

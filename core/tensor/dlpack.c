@@ -60,7 +60,7 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
         .version = { 1, 0 },
         .manager_ctx = exported,
         .deleter = exported_delete,
-        .dl_tensor = { .data = view->data, .device = { code, tensor->device->ordinal }, .ndim = view->ndim,
+        .dl_tensor = { .data = view->data, .device = { code, tensor->device->physical }, .ndim = view->ndim,
                        .dtype = { dtype->dlpack_code, (uint8_t)(8 * dtype->bytes), 1 }, .shape = exported->shape,
                        .strides = exported->strides },
     };
@@ -84,6 +84,19 @@ static ctrt_status imported_dtype(ctrt_dtype *out, DLDataType type)
                      "bfloat 16, bool 8", type.code, type.bits);
 }
 
+struct wanted {
+    const char *type;
+    int physical;
+    ctrt_device *found;
+};
+
+static void find_physical(ctrt_device *device, void *argument)
+{
+    struct wanted *wanted = argument;
+    if (strcmp(device->type, wanted->type) == 0 && device->physical == wanted->physical)
+        wanted->found = device;
+}
+
 static ctrt_status imported_device(ctrt_device **out, DLDevice device)
 {
     const char *type = NULL;
@@ -93,12 +106,23 @@ static ctrt_status imported_device(ctrt_device **out, DLDevice device)
     if (type == NULL || device.device_id < 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: device %d of DLPack's type %d is none of ours; export from the cpu",
                          (int)device.device_id, (int)device.device_type);
-    char name[64];
     if (strcmp(type, "cpu") == 0)
-        snprintf(name, sizeof name, "cpu");
-    else
-        snprintf(name, sizeof name, "%s:%d", type, (int)device.device_id);
-    return ctrt_context(ctrt_device_get(out, name), "from_dlpack");
+        return ctrt_context(device_cpu(out), "from_dlpack");
+    /* DLPack counts as the backend does, before masking. */
+    struct wanted wanted = { type, device.device_id, NULL };
+    device_for_each(find_physical, &wanted);
+    for (int i = 0; wanted.found == NULL && i < ctrt_device_count(type); i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s:%d", type, i);
+        ctrt_device *candidate = NULL;
+        CTRT_TRY(ctrt_context(ctrt_device_get(&candidate, name), "from_dlpack"));
+        find_physical(candidate, &wanted);
+    }
+    if (wanted.found == NULL)
+        return ctrt_fail(CTRT_ERR_NO_DEVICE, "from_dlpack: device %d of type %s is not visible here; export from the cpu",
+                         (int)device.device_id, type);
+    *out = wanted.found;
+    return CTRT_OK;
 }
 
 static void imported_release(struct storage *storage)
@@ -121,7 +145,7 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: the tensor is read-only, which ctrt's are not; have it exported as a copy");
 
     const DLTensor *tensor = &managed->dl_tensor;
-    ctrt_dtype dtype;
+    ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
     CTRT_TRY(imported_dtype(&dtype, tensor->dtype));
     if (tensor->ndim < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "from_dlpack: a tensor of %d dimensions", (int)tensor->ndim);

@@ -129,7 +129,7 @@ ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim)
         return fail_null(who, "dims.values");
     uint32_t set = 0;
     for (int i = 0; i < dims.count; i++) {
-        int d;
+        int d = 0;
         CTRT_TRY(shape_dim(&d, who, dims.values[i], ndim));
         if (unlikely(set & (1u << d)))
             return ctrt_fail(CTRT_ERR_SHAPE, "%s: dimension %d is named twice in the list of dimensions", who, d);

@@ -42,6 +42,8 @@ static ctrt_tensor *struct_new(void)
     atomic_init(&tensor->refs, 1);
     tensor->flags = 0;
     tensor->grad = NULL;
+    tensor->view.flags = 0;         /* recycled memory: view_refresh keeps the flags that it does not know */
+    tensor->view.reserved = 0;
     return tensor;
 }
 

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensors.h: making small tensors and checking shape, strides and values of results; on top of tap.h. */
+#ifndef CTRT_TESTS_TENSORS_H
+#define CTRT_TESTS_TENSORS_H
+
+#include "ctrt/ctrt.h"
+#include "tap.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static inline const char *list_text(const int64_t *values, int count)
+{
+    static char buffers[4][256];
+    static int next;
+    char *text = buffers[next++ % 4];
+    size_t used = 1;
+    strcpy(text, "[");
+    for (int i = 0; i < count && used < 200; i++)
+        used += (size_t)snprintf(text + used, 256 - used, i ? ", %lld" : "%lld", (long long)values[i]);
+    strcpy(text + used, "]");
+    return text;
+}
+
+static inline bool lists_equal(const int64_t *a, int a_count, ctrt_ints b)
+{
+    bool equal = a_count == b.count;
+    for (int i = 0; i < a_count && equal; i++)
+        equal = a[i] == b.values[i];
+    return equal;
+}
+
+static inline void check_shape(const char *what, int line, ctrt_tensor *x, ctrt_ints shape)
+{
+    tap_check(lists_equal(ctrt_tensor_shape(x), ctrt_tensor_ndim(x), shape), __FILE__, line, "%s: shape %s, expected %s", what,
+              list_text(ctrt_tensor_shape(x), ctrt_tensor_ndim(x)), list_text(shape.values, shape.count));
+}
+
+static inline void check_strides(const char *what, int line, ctrt_tensor *x, ctrt_ints strides)
+{
+    tap_check(lists_equal(ctrt_tensor_strides(x), ctrt_tensor_ndim(x), strides), __FILE__, line, "%s: strides %s, expected %s", what,
+              list_text(ctrt_tensor_strides(x), ctrt_tensor_ndim(x)), list_text(strides.values, strides.count));
+}
+
+/* All elements, row major, as doubles. */
+static inline void check_values(const char *what, int line, ctrt_tensor *x, const double *wanted, int64_t count)
+{
+    double got[512];
+    if (!tap_check(ctrt_tensor_numel(x) == count && count <= 512, __FILE__, line, "%s: %lld elements, expected %lld", what,
+                   (long long)ctrt_tensor_numel(x), (long long)count))
+        return;
+    if (!tap_ok(ctrt_to_host(got, sizeof got, x, CTRT_F64), __FILE__, line, what))
+        return;
+    for (int64_t i = 0; i < count; i++)
+        if (!(got[i] == wanted[i] || (got[i] != got[i] && wanted[i] != wanted[i]))) {
+            tap_check(false, __FILE__, line, "%s: element %lld is %g, expected %g", what, (long long)i, got[i], wanted[i]);
+            return;
+        }
+    tap_check(true, __FILE__, line, "%s", what);
+}
+
+#define SHAPE_IS(x, ...)   check_shape(#x, __LINE__, (x), CTRT_SHAPE(__VA_ARGS__))
+#define STRIDES_ARE(x, ...) check_strides(#x, __LINE__, (x), CTRT_SHAPE(__VA_ARGS__))
+#define VALUES_ARE(x, ...)                                                                              \
+    check_values(#x, __LINE__, (x), (const double[]){ __VA_ARGS__ }, (int64_t)COUNT(((const double[]){ __VA_ARGS__ })))
+
+static ctrt_device *cpu;
+
+/* 0, 1, 2... in f32, of that shape. */
+static inline ctrt_tensor *counting_of(ctrt_ints shape, ctrt_dtype dtype)
+{
+    double values[512];
+    int64_t numel = 1;
+    for (int d = 0; d < shape.count; d++)
+        numel *= shape.values[d];
+    for (int64_t i = 0; i < 512; i++)
+        values[i] = (double)i;
+    ctrt_tensor *x = NULL;
+    if (CHECK_OK(ctrt_empty(&x, shape, dtype, cpu)))
+        CHECK_OK(ctrt_from_host_(x, values, numel, CTRT_F64));
+    return x;
+}
+#define COUNTING(...) counting_of(CTRT_SHAPE(__VA_ARGS__), CTRT_F32)
+
+/* Opens the CPU; false when there is none, which a group of its own tells. */
+static inline bool cpu_opened(void)
+{
+    group("the cpu opens");
+    return CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+}
+
+#endif

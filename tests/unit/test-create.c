@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Factories: values, dtypes, layout, and what each refuses. */
+#include <math.h>
+
+#include "tensors.h"
+
+static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16, CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64, CTRT_BOOL };
+static ctrt_tensor *y;
+
+/* Asking for too much memory is an error here as everywhere else, not the end. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
+
+#define DTYPE_IS(x, dtype)                                                                                      \
+    CHECK(ctrt_tensor_dtype(x) == (dtype), "dtype %s, expected %s", ctrt_dtype_name(ctrt_tensor_dtype(x)), ctrt_dtype_name(dtype))
+
+static void constants(void)
+{
+    group("zeros, ones, full, empty, of every dtype");
+    for (size_t i = 0; i < COUNT(dtypes); i++) {
+        const double two = dtypes[i] == CTRT_BOOL ? 1 : 2;
+        CHECK_OK(ctrt_zeros(&y, CTRT_SHAPE(2, 2), dtypes[i], cpu));
+        DTYPE_IS(y, dtypes[i]);
+        VALUES_ARE(y, 0, 0, 0, 0);
+        CHECK_OK(ctrt_ones(&y, CTRT_SHAPE(3), dtypes[i], cpu));
+        VALUES_ARE(y, 1, 1, 1);
+        CHECK_OK(ctrt_full(&y, CTRT_SHAPE(1, 2), ctrt_float(2.0), dtypes[i], cpu));
+        VALUES_ARE(y, two, two);
+        CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(2, 0, 3), dtypes[i], cpu));
+        SHAPE_IS(y, 2, 0, 3);
+        STRIDES_ARE(y, 3, 3, 1);
+        CHECK_OK(ctrt_zeros(&y, CTRT_SCALAR_SHAPE, dtypes[i], cpu));
+        CHECK(ctrt_tensor_ndim(y) == 0 && ctrt_tensor_numel(y) == 1, "a 0-dim tensor");
+    }
+    group("dtypes that were not named");
+    CHECK_OK(ctrt_zeros(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL));
+    DTYPE_IS(y, CTRT_F32);
+    CHECK_OK(ctrt_set_default_dtype(CTRT_F64));
+    CHECK_OK(ctrt_ones(&y, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, cpu));
+    DTYPE_IS(y, CTRT_F64);
+    CHECK_OK(ctrt_scalar_tensor(&y, ctrt_float(0.5), CTRT_DTYPE_DEFAULT, cpu));
+    DTYPE_IS(y, CTRT_F64);
+    CHECK_OK(ctrt_set_default_dtype(CTRT_F32));
+    CHECK_OK(ctrt_full(&y, CTRT_SHAPE(2), ctrt_int(3), CTRT_DTYPE_DEFAULT, cpu));
+    DTYPE_IS(y, CTRT_I64);
+    CHECK_OK(ctrt_full(&y, CTRT_SHAPE(2), ctrt_bool(true), CTRT_DTYPE_DEFAULT, cpu));
+    DTYPE_IS(y, CTRT_BOOL);
+    CHECK_OK(ctrt_full(&y, CTRT_SHAPE(2), ctrt_float(NAN), CTRT_DTYPE_DEFAULT, cpu));
+    VALUES_ARE(y, NAN, NAN);
+    CHECK_OK(ctrt_scalar_tensor(&y, ctrt_int(-4), CTRT_DTYPE_DEFAULT, cpu));
+    DTYPE_IS(y, CTRT_I64);
+    VALUES_ARE(y, -4);
+    CHECK_OK(ctrt_scalar_tensor(&y, ctrt_int(-4), CTRT_F16, cpu));
+    DTYPE_IS(y, CTRT_F16);
+
+    group("what constants refuse");
+    const int64_t nine[9] = { 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    CHECK_FAILS(ctrt_zeros(NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "zeros: out is NULL");
+    CHECK_FAILS(ctrt_ones(NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "ones");
+    CHECK_FAILS(ctrt_full(NULL, CTRT_SHAPE(2), ctrt_int(0), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "full");
+    CHECK_FAILS(ctrt_empty(NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "empty");
+    CHECK_FAILS(ctrt_scalar_tensor(NULL, ctrt_int(0), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "scalar_tensor");
+    CHECK_FAILS(ctrt_empty(&y, CTRT_SHAPE(-1), CTRT_F32, cpu), CTRT_ERR_SHAPE, "empty: negative size -1");
+    CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(2, -1), CTRT_F32, cpu), CTRT_ERR_SHAPE, "zeros: negative size -1");
+    CHECK_FAILS(ctrt_zeros(&y, ctrt_ints_of(nine, 9), CTRT_F32, cpu), CTRT_ERR_SHAPE, "9 dimensions");
+    CHECK_FAILS(ctrt_zeros(&y, CTRT_ALL_DIMS, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, NULL);
+    CHECK_FAILS(ctrt_zeros(&y, ctrt_ints_of(NULL, 1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(INT64_MAX, 4), CTRT_F32, cpu), CTRT_ERR_OVERFLOW, "2^63");
+    CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(INT64_C(1) << 58), CTRT_F32, cpu), CTRT_ERR_OUT_OF_MEMORY, NULL);
+    CHECK_FAILS(ctrt_zeros(&y, CTRT_SHAPE(2), (ctrt_dtype)55, cpu), CTRT_ERR_DTYPE, "55");
+    CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), ctrt_int(300), CTRT_I8, cpu), CTRT_ERR_OVERFLOW, "300 cannot be converted to i8");
+    CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), ctrt_float(NAN), CTRT_I32, cpu), CTRT_ERR_OVERFLOW, "i32");
+    CHECK_FAILS(ctrt_scalar_tensor(&y, ctrt_float(1e6), CTRT_F16, cpu), CTRT_ERR_OVERFLOW, "f16");
+    ctrt_scalar strange = { .kind = (ctrt_scalar_kind)8 };
+    CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), strange, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "kind 8");
+    CHECK_FAILS(ctrt_full(&y, CTRT_SHAPE(2), strange, CTRT_DTYPE_DEFAULT, cpu), CTRT_ERR_INVALID_ARGUMENT, "kind 8");
+    VALUES_ARE(y, -4);                          /* untouched by all that failed */
+}
+
+static void sequences(void)
+{
+    static const struct { double start, end, step; bool floats; ctrt_dtype dtype, got; int64_t count; double values[8]; } good[] = {
+        { 0, 5, 1, false, CTRT_DTYPE_DEFAULT, CTRT_I64, 5, { 0, 1, 2, 3, 4 } },
+        { 1, 2.5, 0.5, true, CTRT_DTYPE_DEFAULT, CTRT_F32, 3, { 1, 1.5, 2 } },
+        { 5, 0, -2, false, CTRT_DTYPE_DEFAULT, CTRT_I64, 3, { 5, 3, 1 } },
+        { 0, 5, 2, false, CTRT_F64, CTRT_F64, 3, { 0, 2, 4 } },
+        { 0, 5, 2, false, CTRT_I8, CTRT_I8, 3, { 0, 2, 4 } },
+        { 3, 3, 1, false, CTRT_DTYPE_DEFAULT, CTRT_I64, 0, { 0 } },
+        { 0, 1, 0.25, true, CTRT_BF16, CTRT_BF16, 4, { 0, 0.25, 0.5, 0.75 } },
+        { 0.5, 5, 1.5, true, CTRT_I64, CTRT_I64, 5, { 0, 1, 2, 3, 4 } },                /* i64: truncated first, as in PyTorch */
+        { 0, -3, -1, true, CTRT_F16, CTRT_F16, 3, { 0, -1, -2 } },
+    };
+    group("arange");
+    for (size_t i = 0; i < COUNT(good); i++) {
+        ctrt_scalar numbers[3] = { ctrt_float(good[i].start), ctrt_float(good[i].end), ctrt_float(good[i].step) };
+        if (!good[i].floats)
+            for (int n = 0; n < 3; n++)
+                numbers[n] = ctrt_int((int64_t)numbers[n].f);
+        if (!CHECK_OK(ctrt_arange(&y, numbers[0], numbers[1], numbers[2], good[i].dtype, cpu)))
+            continue;
+        char what[32];
+        snprintf(what, sizeof what, "arange case %zu", i);
+        DTYPE_IS(y, good[i].got);
+        check_values(what, __LINE__, y, good[i].values, good[i].count);
+    }
+    /* Integers that doubles cannot tell apart. */
+    int64_t exact[3] = { 0 };
+    CHECK_OK(ctrt_arange(&y, ctrt_int(INT64_MAX - 3), ctrt_int(INT64_MAX), ctrt_int(1), CTRT_I64, cpu));
+    CHECK_OK(ctrt_to_host(exact, sizeof exact, y, CTRT_I64));
+    CHECK(ctrt_tensor_numel(y) == 3 && exact[0] == INT64_MAX - 3 && exact[2] == INT64_MAX - 1, "large integers: %lld elements, %lld first",
+          (long long)ctrt_tensor_numel(y), (long long)exact[0]);
+    CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(0), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "step is 0");
+    CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(-1), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "does not lead");
+    CHECK_FAILS(ctrt_arange(&y, ctrt_int(5), ctrt_int(0), ctrt_int(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "does not lead");
+    CHECK_FAILS(ctrt_arange(&y, ctrt_float(0), ctrt_float(INFINITY), ctrt_float(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "finite");
+    CHECK_FAILS(ctrt_arange(&y, ctrt_float(NAN), ctrt_float(1), ctrt_float(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "finite");
+    CHECK_FAILS(ctrt_arange(&y, ctrt_float(0), ctrt_float(1e300), ctrt_float(1), CTRT_F64, cpu), CTRT_ERR_OVERFLOW, NULL);
+    CHECK_FAILS(ctrt_arange(&y, ctrt_int(INT64_MIN), ctrt_int(INT64_MAX), ctrt_int(1), CTRT_I64, cpu), CTRT_ERR_OVERFLOW, NULL);
+    CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_float(0.5), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "step is 0");
+    CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(1), CTRT_BOOL, cpu), CTRT_ERR_DTYPE, "bool");
+    CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(1), (ctrt_dtype)44, cpu), CTRT_ERR_DTYPE, "44");
+    CHECK_FAILS(ctrt_arange(&y, ctrt_int(300), ctrt_int(305), ctrt_int(1), CTRT_I8, cpu), CTRT_ERR_OVERFLOW, "i8");
+    CHECK_FAILS(ctrt_arange(NULL, ctrt_int(0), ctrt_int(5), ctrt_int(1), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+
+    group("eye");
+    CHECK_OK(ctrt_eye(&y, 2, 3, CTRT_F32, cpu));
+    VALUES_ARE(y, 1, 0, 0, 0, 1, 0);
+    CHECK_OK(ctrt_eye(&y, 3, 2, CTRT_BOOL, cpu));
+    VALUES_ARE(y, 1, 0, 0, 1, 0, 0);
+    CHECK_OK(ctrt_eye(&y, 1, 1, CTRT_I64, cpu));
+    VALUES_ARE(y, 1);
+    CHECK_OK(ctrt_eye(&y, 0, 4, CTRT_F32, cpu));
+    SHAPE_IS(y, 0, 4);
+    CHECK_FAILS(ctrt_eye(&y, -1, 2, CTRT_F32, cpu), CTRT_ERR_SHAPE, "eye: negative size");
+    CHECK_FAILS(ctrt_eye(&y, 2, -1, CTRT_F32, cpu), CTRT_ERR_SHAPE, "eye: negative size");
+    CHECK_FAILS(ctrt_eye(&y, INT64_MAX, INT64_MAX, CTRT_F32, cpu), CTRT_ERR_OVERFLOW, NULL);
+    CHECK_FAILS(ctrt_eye(NULL, 2, 2, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+}
+
+static void from_data(void)
+{
+    group("from_data");
+    float values[6] = { 1, 2, 3, 4, 5, 6 };
+    CHECK_OK(ctrt_from_data(&y, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, cpu));
+    values[0] = 77;                                             /* it was copied */
+    VALUES_ARE(y, 1, 2, 3, 4, 5, 6);
+    unsigned char bytes[1 + sizeof(double)];                    /* data need not be aligned */
+    double number = -2.5;
+    memcpy(bytes + 1, &number, sizeof number);
+    CHECK_OK(ctrt_from_data(&y, bytes + 1, 1, CTRT_SCALAR_SHAPE, CTRT_F64, cpu));
+    VALUES_ARE(y, -2.5);
+    CHECK_OK(ctrt_from_data(&y, NULL, 0, CTRT_SHAPE(0), CTRT_F32, cpu));
+    SHAPE_IS(y, 0);
+    CHECK_FAILS(ctrt_from_data(&y, values, 5, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_SHAPE, "5 values for a tensor of 6 elements");
+    CHECK_FAILS(ctrt_from_data(&y, values, -1, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "-1");
+    CHECK_FAILS(ctrt_from_data(&y, NULL, 6, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "data is NULL");
+    CHECK_FAILS(ctrt_from_data(&y, values, 6, CTRT_SHAPE(2, -3), CTRT_F32, cpu), CTRT_ERR_SHAPE, "negative");
+    CHECK_FAILS(ctrt_from_data(&y, values, 6, CTRT_SHAPE(2, 3), (ctrt_dtype)20, cpu), CTRT_ERR_DTYPE, "20");
+    CHECK_FAILS(ctrt_from_data(NULL, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    SHAPE_IS(y, 0);
+}
+
+static int freed;
+static void *freed_user, *freed_data;
+
+static void count_free(void *user, void *data)
+{
+    freed++;
+    freed_user = user;
+    freed_data = data;
+}
+
+static void from_blob(void)
+{
+    group("from_blob");
+    float values[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    int user;
+    ctrt_tensor *x = NULL, *part = NULL;
+    CHECK_OK(ctrt_from_blob(&x, values, CTRT_SHAPE(2, 2), CTRT_SHAPE(4, 1), CTRT_F32, count_free, &user));
+    VALUES_ARE(x, 0, 1, 4, 5);
+    CHECK(ctrt_tensor_data(x) == values, "it was copied");
+    CHECK_OK(ctrt_select(&part, x, 0, 1));
+    ctrt_tensor_release(&x);
+    CHECK(freed == 0, "freed while a view lives");
+    CHECK_OK(ctrt_fill_(part, ctrt_float(9)));
+    CHECK(values[4] == 9 && values[5] == 9 && values[6] == 6, "writing goes to the program's memory");
+    ctrt_tensor_release(&part);
+    CHECK(freed == 1 && freed_user == &user && freed_data == values, "freed %d times, user %p, data %p", freed, freed_user, freed_data);
+    CHECK_OK(ctrt_from_blob(&x, values, CTRT_SHAPE(2, 4), CTRT_SCALAR_SHAPE, CTRT_F32, NULL, NULL));        /* row major */
+    STRIDES_ARE(x, 4, 1);
+    ctrt_tensor_release(&x);
+    CHECK_OK(ctrt_from_blob(&x, NULL, CTRT_SHAPE(0, 2), CTRT_SCALAR_SHAPE, CTRT_F32, NULL, NULL));
+    SHAPE_IS(x, 0, 2);
+    ctrt_tensor_release(&x);
+    CHECK_FAILS(ctrt_from_blob(&x, NULL, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL), CTRT_ERR_INVALID_ARGUMENT, "data is NULL");
+    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SHAPE(1, 1), CTRT_F32, count_free, NULL), CTRT_ERR_SHAPE, "1 sizes and 2 strides");
+    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SHAPE(-1), CTRT_F32, count_free, NULL), CTRT_ERR_INVALID_ARGUMENT, "negative stride");
+    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(-2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL), CTRT_ERR_SHAPE, "negative size");
+    CHECK_FAILS(ctrt_from_blob(&x, (char *)values + 1, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL), CTRT_ERR_INVALID_ARGUMENT,
+                "not aligned");
+    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(3, 3), CTRT_SHAPE(INT64_MAX, 1), CTRT_F32, count_free, NULL), CTRT_ERR_OVERFLOW, NULL);
+    CHECK_FAILS(ctrt_from_blob(&x, values, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, (ctrt_dtype)-4, count_free, NULL), CTRT_ERR_DTYPE, NULL);
+    CHECK_FAILS(ctrt_from_blob(NULL, values, CTRT_SHAPE(2), CTRT_SCALAR_SHAPE, CTRT_F32, count_free, NULL), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    CHECK(freed == 1 && x == NULL, "a failing call took the memory");
+}
+
+static void like(void)
+{
+    group("empty_like, zeros_like, ones_like, full_like");
+    ctrt_tensor *x = counting_of(CTRT_SHAPE(2, 3), CTRT_I32), *t = NULL, *e = NULL, *s = NULL, *image = COUNTING(2, 3, 2, 2), *cl = NULL;
+    CHECK_OK(ctrt_t(&t, x));
+    CHECK_OK(ctrt_zeros_like(&y, t, CTRT_DTYPE_DEFAULT, NULL));
+    DTYPE_IS(y, CTRT_I32);
+    SHAPE_IS(y, 3, 2);
+    STRIDES_ARE(y, 1, 3);                       /* dense: the order of dimensions is kept */
+    VALUES_ARE(y, 0, 0, 0, 0, 0, 0);
+    CHECK_OK(ctrt_expand(&e, x, CTRT_SHAPE(2, 2, 3)));
+    CHECK_OK(ctrt_ones_like(&y, e, CTRT_F64, cpu));
+    DTYPE_IS(y, CTRT_F64);
+    STRIDES_ARE(y, 6, 3, 1);                    /* not dense: row major */
+    CHECK_OK(ctrt_slice(&s, x, 1, 0, 3, 2));
+    CHECK_OK(ctrt_full_like(&y, s, ctrt_int(7), CTRT_DTYPE_DEFAULT, NULL));
+    STRIDES_ARE(y, 2, 1);
+    VALUES_ARE(y, 7, 7, 7, 7);
+    CHECK_OK(ctrt_contiguous(&cl, image, CTRT_CHANNELS_LAST));
+    CHECK_OK(ctrt_empty_like(&y, cl, CTRT_DTYPE_DEFAULT, NULL));
+    CHECK(ctrt_tensor_is_contiguous(y, CTRT_CHANNELS_LAST), "channels-last is kept");
+    CHECK_FAILS(ctrt_empty_like(&y, NULL, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
+    CHECK_FAILS(ctrt_empty_like(NULL, x, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    CHECK_FAILS(ctrt_zeros_like(&y, NULL, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
+    CHECK_FAILS(ctrt_ones_like(NULL, x, CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    CHECK_FAILS(ctrt_full_like(&y, x, ctrt_float(1e300), CTRT_DTYPE_DEFAULT, cpu), CTRT_ERR_OVERFLOW, "i32");
+    CHECK_FAILS(ctrt_empty_like(&y, x, (ctrt_dtype)99, cpu), CTRT_ERR_DTYPE, "99");
+
+    group("new_empty, new_zeros, new_ones, new_full, new_tensor: dtype and device of another");
+    for (size_t i = 0; i < COUNT(dtypes); i++) {
+        ctrt_tensor *z = NULL;
+        const float data[2] = { 1, 0 };
+        CHECK_OK(ctrt_zeros(&z, CTRT_SHAPE(1), dtypes[i], cpu));
+        CHECK_OK(ctrt_new_empty(&y, z, CTRT_SHAPE(4, 1), CTRT_DTYPE_DEFAULT, NULL));
+        SHAPE_IS(y, 4, 1);
+        DTYPE_IS(y, dtypes[i]);
+        CHECK_OK(ctrt_new_zeros(&y, z, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, NULL));
+        DTYPE_IS(y, dtypes[i]);
+        VALUES_ARE(y, 0, 0);
+        CHECK_OK(ctrt_new_ones(&y, z, CTRT_SHAPE(2), CTRT_DTYPE_DEFAULT, cpu));
+        DTYPE_IS(y, dtypes[i]);
+        VALUES_ARE(y, 1, 1);
+        CHECK_OK(ctrt_new_full(&y, z, CTRT_SHAPE(1), ctrt_int(1), CTRT_I64, NULL));
+        DTYPE_IS(y, CTRT_I64);
+        CHECK_OK(ctrt_new_tensor(&y, z, data, 2, CTRT_SHAPE(2), CTRT_F32, NULL));
+        DTYPE_IS(y, dtypes[i]);
+        VALUES_ARE(y, 1, 0);
+        CHECK(ctrt_tensor_device(y) == cpu, "device");
+        ctrt_tensor_release(&z);
+    }
+    CHECK_FAILS(ctrt_new_empty(&y, NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
+    CHECK_FAILS(ctrt_new_empty(NULL, x, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    CHECK_FAILS(ctrt_new_zeros(&y, NULL, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
+    CHECK_FAILS(ctrt_new_ones(NULL, x, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+    CHECK_FAILS(ctrt_new_full(&y, x, CTRT_SHAPE(-2), ctrt_int(1), CTRT_F32, cpu), CTRT_ERR_SHAPE, "negative");
+    CHECK_FAILS(ctrt_new_tensor(&y, x, NULL, 2, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "data is NULL");
+    CHECK_FAILS(ctrt_new_tensor(&y, NULL, &y, 2, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "like is NULL");
+    CHECK_FAILS(ctrt_new_tensor(&y, x, &y, 1, CTRT_SHAPE(2), CTRT_F32, cpu), CTRT_ERR_SHAPE, "1 values");
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&t);
+    ctrt_tensor_release(&e);
+    ctrt_tensor_release(&s);
+    ctrt_tensor_release(&image);
+    ctrt_tensor_release(&cl);
+}
+
+static void lives(void)
+{
+    group("retain, release, assign");
+    ctrt_tensor *a = COUNTING(2), *b = ctrt_tensor_retain(a), *c = NULL;
+    CHECK(b == a && ctrt_tensor_retain(NULL) == NULL, "retain gives what it got");
+    ctrt_tensor_release(&a);
+    CHECK(a == NULL, "release nulls");
+    VALUES_ARE(b, 0, 1);
+    ctrt_tensor_assign(&c, b);
+    ctrt_tensor_assign(&c, c);
+    ctrt_tensor_release(&b);
+    VALUES_ARE(c, 0, 1);
+    ctrt_tensor_assign(&c, NULL);
+    CHECK(c == NULL, "assigning NULL");
+    ctrt_tensor_assign(NULL, NULL);
+    ctrt_tensor_release(&c);
+    ctrt_tensor_release(NULL);
+}
+
+int main(void)
+{
+    if (!cpu_opened())
+        return done();
+    constants();
+    sequences();
+    from_data();
+    from_blob();
+    like();
+    lives();
+    ctrt_tensor_release(&y);
+    return done();
+}

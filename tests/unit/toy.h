@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* toy.h: a device made by hand, to see how the core treats memory that the host cannot touch and kernels that are missing.
+ *
+ * Its addresses are host addresses moved by a constant, so that reading one faults. Its kernels count their calls. */
+#ifndef CTRT_TESTS_TOY_H
+#define CTRT_TESTS_TOY_H
+
+#include "base/memory.h"
+#include "memory/pool.h"
+#include "ops/dispatch.h"
+
+#define TOY_MOVED ((uintptr_t)1 << 45)
+
+enum toy_kind {
+    TOY_BARE,               /* no kernels: bytes in, bytes out */
+    TOY_DENSE,              /* a copy kernel that wants contiguous operands */
+    TOY_FULL                /* copy and fill kernels for any strides */
+};
+
+static int toy_copies, toy_fills, toy_to_host, toy_to_device, toy_on_device;
+static size_t toy_bytes_to_host;
+
+static inline void *toy_real(const void *address)
+{
+    return (void *)((uintptr_t)address - TOY_MOVED);
+}
+
+static ctrt_status toy_alloc(void *device, void **address, size_t bytes)
+{
+    (void)device;
+    if (memory_must_fail())
+        return out_of_memory(bytes, "the toy device");
+    void *real = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    *address = real ? (void *)((uintptr_t)real + TOY_MOVED) : NULL;
+    return real ? CTRT_OK : out_of_memory(bytes, "the toy device");
+}
+
+static void toy_free(void *device, void *address, size_t bytes)
+{
+    (void)device, (void)bytes;
+    free(toy_real(address));
+}
+
+static ctrt_status toy_copy(void *device, void *queue, void *to, const void *from, size_t bytes, int kind)
+{
+    (void)device, (void)queue;
+    if (kind == CTRT_COPY_TO_HOST)
+        toy_to_host++, toy_bytes_to_host += bytes, memcpy(to, toy_real(from), bytes);
+    else if (kind == CTRT_COPY_TO_DEVICE)
+        toy_to_device++, memcpy(toy_real(to), from, bytes);
+    else
+        toy_on_device++, memcpy(toy_real(to), toy_real(from), bytes);
+    return CTRT_OK;
+}
+
+static ctrt_status toy_fill(void *device, void *queue, void *address, int byte, size_t bytes)
+{
+    (void)device, (void)queue;
+    memset(toy_real(address), byte, bytes);
+    return CTRT_OK;
+}
+
+static inline char *toy_element(const ctrt_view *view, int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = view->ndim - 1; d >= 0; d--) {
+        offset += i % view->shape[d] * view->strides[d];
+        i /= view->shape[d];
+    }
+    const char *data = view->flags & CTRT_VIEW_HOST_SCALAR ? view->data : toy_real(view->data);
+    return (char *)(uintptr_t)data + offset * (int64_t)dtype_bytes(view->dtype);
+}
+
+static ctrt_status toy_run_copy(const ctrt_call *call)
+{
+    const ctrt_view *from = call->inputs[0], *to = call->outputs[0];
+    toy_copies++;
+    for (int64_t i = 0; i < to->numel; i++)
+        dtype_store(toy_element(to, i), to->dtype, dtype_load(toy_element(from, i), from->dtype));
+    return CTRT_OK;
+}
+
+/* Fails the program's own rule where the core breaks its promise to rows that are not CTRT_KERNEL_STRIDED. */
+static ctrt_status toy_run_dense_copy(const ctrt_call *call)
+{
+    if (!(call->inputs[0]->flags & call->outputs[0]->flags & CTRT_VIEW_CONTIGUOUS))
+        return ctrt_fail(CTRT_ERR_INTERNAL, "a dense copy kernel got strided operands");
+    return toy_run_copy(call);
+}
+
+static ctrt_status toy_run_fill(const ctrt_call *call)
+{
+    const ctrt_view *to = call->outputs[0];
+    const ctrt_range_attributes *range = call->attributes;
+    toy_fills++;
+    for (int64_t i = 0; i < to->numel; i++)
+        dtype_store(toy_element(to, i), to->dtype, range->lo);
+    return CTRT_OK;
+}
+
+#define TOY_ALL_DTYPES ((1u << CTRT_DTYPE_COUNT) - 2)
+static const ctrt_kernel toy_full_rows[] = {
+    { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .flags = CTRT_KERNEL_STRIDED, .run = toy_run_copy },
+    { .size = sizeof(ctrt_kernel), .op = "fill", .dtypes = TOY_ALL_DTYPES, .flags = CTRT_KERNEL_STRIDED, .run = toy_run_fill },
+};
+static const ctrt_kernel toy_dense_rows[] = {
+    { .size = sizeof(ctrt_kernel), .op = "copy", .dtypes = TOY_ALL_DTYPES, .run = toy_run_dense_copy },
+};
+static const ctrt_kernel_table toy_kernels[] = {
+    [TOY_BARE] = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(ctrt_kernel) },
+    [TOY_DENSE] = { .size = sizeof(ctrt_kernel_table), .rows = toy_dense_rows, .count = 1, .stride = sizeof(ctrt_kernel) },
+    [TOY_FULL] = { .size = sizeof(ctrt_kernel_table), .rows = toy_full_rows, .count = 2, .stride = sizeof(ctrt_kernel) },
+};
+static const ctrt_memory_table toy_memory = { .size = sizeof toy_memory, .alloc = toy_alloc, .free = toy_free, .copy = toy_copy,
+                                              .fill = toy_fill };
+static const ctrt_backend toy_backends[] = {
+    [TOY_BARE] = { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[TOY_BARE] },
+    [TOY_DENSE] = { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[TOY_DENSE] },
+    [TOY_FULL] = { .size = sizeof(ctrt_backend), .memory = &toy_memory, .kernels = &toy_kernels[TOY_FULL] },
+};
+
+static ctrt_status toy_open(ctrt_device **out, enum toy_kind kind)
+{
+    static ctrt_device devices[8];              /* never closed, like the real ones */
+    static int opened;
+    if (opened == 8)
+        return ctrt_fail(CTRT_ERR_STATE, "8 toy devices are open");
+    ctrt_device *device = &devices[opened];
+    device->ordinal = opened++;
+    snprintf(device->name, sizeof device->name, "toy:%d", device->ordinal);
+    snprintf(device->type, sizeof device->type, "toy");
+    device->backend = &toy_backends[kind];
+    device->owner = device_process;
+    pthread_mutex_init(&device->generator_lock, NULL);
+    CTRT_TRY(device_memory_create(device));
+    *out = device;
+    return CTRT_OK;
+}
+
+#endif
