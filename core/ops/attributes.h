@@ -25,7 +25,6 @@ union op_attributes {
     struct { double p; } dropout;
     struct { int8_t dims[CTRT_MAX_DIMS]; } permute;             /* out dim i was in dim dims[i] */
     struct { int dim; int64_t start, end, step; } slice;        /* normalised; select: start */
-    /* as_strided: of the result; view, expand: shape and ndim of the input */
     struct { int64_t shape[CTRT_MAX_DIMS], strides[CTRT_MAX_DIMS], offset; int ndim; } strided;
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/view.c: tensors that look at the storage of another: nothing is copied.
  *
- * Each function works out shape, strides and offset, then view_make does the rest. In the graph, `view` and `expand` keep the
- * shape of their input in attributes.strided; the other ops keep what they were told. */
+ * Each function works out shape, strides and offset, then view_make does the rest. The graph knows the shapes of inputs, so only what
+ * cannot be seen from them is kept as attributes. */
 #include "ops/front.h"
 
 #include "base/memory.h"
@@ -21,20 +21,10 @@ static ctrt_status view_make(ctrt_tensor **out, enum op op, ctrt_tensor *x, cons
     return CTRT_OK;
 }
 
-/* The graph's record of ops whose derivative needs the input's shape. */
-static inline void keep_shape(union op_attributes *attributes, const ctrt_tensor *x)
-{
-    attributes->strided.ndim = x->view.ndim;
-    for (int d = 0; d < x->view.ndim; d++)
-        attributes->strided.shape[d] = x->view.shape[d];
-}
-
 /* OP_view: same elements, other shape. */
 static ctrt_status reshaped(ctrt_tensor **out, ctrt_tensor *x, const int64_t *shape, const int64_t *strides, int ndim)
 {
-    union op_attributes attributes;
-    keep_shape(&attributes, x);
-    return view_make(out, OP_view, x, shape, strides, ndim, tensor_offset(x), &attributes);
+    return view_make(out, OP_view, x, shape, strides, ndim, tensor_offset(x), NULL);
 }
 
 static ctrt_status too_many_dims(const char *who, int ndim)
@@ -236,9 +226,7 @@ ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
         strides[d] = to[d] != given || d < added ? 0 : x->view.strides[d - added];
     }
     CTRT_TRY(shape_check("expand", ctrt_ints_of(to, shape.count), tensor_dtype(x)));
-    union op_attributes attributes;
-    keep_shape(&attributes, x);
-    return view_make(out, OP_expand, x, to, strides, shape.count, tensor_offset(x), &attributes);
+    return view_make(out, OP_expand, x, to, strides, shape.count, tensor_offset(x), NULL);
 }
 
 /* ---- parts ---- */
