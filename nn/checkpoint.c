@@ -46,7 +46,7 @@ ctrt_status ctrt_save(ctrt_module *module, const char *path)
     if (status == CTRT_OK)
         status = safetensors_write(path, list.items, list.count, metadata, COUNT_OF(metadata));
     memory_free(list.items);
-    return ctrt_context(status, "saving %s", path);
+    return ctrt_context(status, "saving %.500s", path);
 }
 
 /* ---- loading a module ---- */
@@ -103,7 +103,7 @@ ctrt_status ctrt_load(ctrt_module *module, const char *path)
     if (status == CTRT_OK)
         status = items_load(&list, path);
     memory_free(list.items);
-    return ctrt_context(status, "loading %s", path);
+    return ctrt_context(status, "loading %.500s", path);
 }
 
 /* ---- named tensors ---- */
@@ -123,5 +123,5 @@ ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_t
     if (status == CTRT_OK)
         status = safetensors_write(path, list.items, list.count, NULL, 0);
     memory_free(list.items);
-    return ctrt_context(status, "saving %s", path);
+    return ctrt_context(status, "saving %.500s", path);
 }

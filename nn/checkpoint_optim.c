@@ -87,7 +87,7 @@ ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
         return fail_null("optimizer_save", "path");
     ctrt_status status = optimizer_write(optimizer, &list, path);
     state_free(&list);
-    return ctrt_context(status, "saving %s", path);
+    return ctrt_context(status, "saving %.500s", path);
 }
 
 /* ---- loading: everything is read into `fresh` slots first, and put in place at the end ---- */
@@ -209,5 +209,5 @@ ctrt_status ctrt_optimizer_load(ctrt_optimizer *optimizer, const char *path)
         return fail_null("optimizer_load", "optimizer");
     if (path == NULL)
         return fail_null("optimizer_load", "path");
-    return ctrt_context(optimizer_read(optimizer, path), "loading %s", path);
+    return ctrt_context(optimizer_read(optimizer, path), "loading %.500s", path);
 }

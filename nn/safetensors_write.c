@@ -129,7 +129,7 @@ static ctrt_status put_header(struct text *text, const struct safetensors_item *
 
 static ctrt_status io_failed(const char *what, const char *path)
 {
-    return ctrt_fail(CTRT_ERR_IO, "cannot %s %s: %s", what, path, strerror(errno));
+    return ctrt_fail(CTRT_ERR_IO, "cannot %s %.500s: %s", what, path, strerror(errno));
 }
 
 static ctrt_status write_all(int fd, const char *path, const void *bytes, size_t size)

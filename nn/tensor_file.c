@@ -54,13 +54,13 @@ ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path)
         return out_of_memory(sizeof(ctrt_tensor_file), "an open file");
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);         /* a pipe must not make us wait */
     if (fd < 0)
-        return ctrt_fail(CTRT_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+        return ctrt_fail(CTRT_ERR_IO, "cannot open %.500s: %s", path, strerror(errno));
     ctrt_status status = file_map(file, fd);
     close(fd);
     if (status == CTRT_OK)
         status = safetensors_parse(&file->header, file->bytes, file->size);
     if (status)
-        return ctrt_context(status, "%s", path);
+        return ctrt_context(status, "%.500s", path);
     ctrt_tensor_file *old = *out;
     *out = file;
     file = old;

@@ -137,11 +137,32 @@ test_autograd_rules_LDADD     = $(PUBLIC_LIBS)
 test_autograd_threads_SOURCES = tests/unit/test-autograd-threads.c
 test_autograd_threads_LDADD   = $(PUBLIC_LIBS)
 
+# Modules, optimizers, checkpoints.
+nn_tests = test-nn test-nn-layers test-optim test-checkpoint
+check_PROGRAMS += $(nn_tests)
+TESTS          += $(nn_tests)
+test_nn_SOURCES         = tests/unit/test-nn.c
+test_nn_LDADD           = $(PUBLIC_LIBS)
+test_nn_layers_SOURCES  = tests/unit/test-nn-layers.c
+test_nn_layers_LDADD    = $(PUBLIC_LIBS)
+test_optim_SOURCES      = tests/unit/test-optim.c
+test_optim_LDADD        = $(PUBLIC_LIBS)
+test_checkpoint_SOURCES = tests/unit/test-checkpoint.c
+test_checkpoint_LDADD   = $(PUBLIC_LIBS)
+
 # --- conformance -----------------------------------------------------------------------------------------------------
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
 # --- integration -----------------------------------------------------------------------------------------------------
+
+# Ten training steps against PyTorch's; any device's name may be given.
+check_PROGRAMS += test-train-reference
+TESTS          += test-train-reference
+test_train_reference_SOURCES = tests/integration/test-train-reference.c
+test_train_reference_LDADD   = $(PUBLIC_LIBS)
+
+EXTRA_DIST += tests/fuzz/fuzz_safetensors.c
 
 # --- how tests are run -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,530 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints: round trips, files made by hand, corrupt files of every kind, writing that fails. */
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <dirent.h>
+
+#include <ctrt/ctrt.h>
+
+#include "tap.h"
+
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static ctrt_device *cpu;
+static char folder[256];
+
+/* ---- files by hand ---- */
+
+static const char *in_folder(const char *name)
+{
+    static char paths[4][512];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+static void write_bytes(const char *path, const void *bytes, size_t size)
+{
+    FILE *file = fopen(path, "wb");
+    CHECK(file && fwrite(bytes, 1, size, file) == size && fclose(file) == 0, "cannot write %s", path);
+}
+
+/* Header length, header, `data` bytes that count up. Returns the size. */
+static size_t compose(unsigned char *bytes, const char *header, size_t data)
+{
+    size_t length = strlen(header);
+    for (int i = 0; i < 8; i++)
+        bytes[i] = (unsigned char)(length >> 8 * i);
+    memcpy(bytes + 8, header, length);
+    for (size_t i = 0; i < data; i++)
+        bytes[8 + length + i] = (unsigned char)i;
+    return 8 + length + data;
+}
+
+static ctrt_status open_bytes(ctrt_tensor_file **file, const void *bytes, size_t size)
+{
+    const char *path = in_folder("by-hand.safetensors");
+    write_bytes(path, bytes, size);
+    return ctrt_tensor_file_open(file, path);
+}
+
+static ctrt_status open_header(ctrt_tensor_file **file, const char *header, size_t data)
+{
+    static unsigned char bytes[1 << 16];
+    return open_bytes(file, bytes, compose(bytes, header, data));
+}
+
+static void good_files(void)
+{
+    group("files made by hand");
+    static const struct { const char *header; size_t data, count; } cases[] = {
+        { "{}", 0, 0 },
+        { "{}      ", 0, 0 },
+        { "{\"__metadata__\":{}}", 0, 0 },
+        { "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, 1 },
+        { "{ \"a\" : { \"shape\" : [ 2 ] ,\n\t\"data_offsets\" : [ 0 , 8 ] , \"dtype\" : \"F32\" } } \n", 8, 1 },
+        { "{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]},\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}", 7, 2 },
+        { "{\"a\":{\"dtype\":\"I64\",\"shape\":[0,5],\"data_offsets\":[0,0]},\"b\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+          "\"c\":{\"dtype\":\"I8\",\"shape\":[0],\"data_offsets\":[1,1]}}", 1, 3 },
+        { "{\"a\":{\"dtype\":\"BF16\",\"shape\":[0,9223372036854775807,9223372036854775807],\"data_offsets\":[0,0]}}", 0, 1 },
+        { "{\"a\":{\"dtype\":\"F16\",\"shape\":[1,1,1,1,1,1,1,1],\"data_offsets\":[0,2]}}", 2, 1 },
+        { "{\"\":{\"dtype\":\"BOOL\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4, 1 },
+    };
+    CTRT_AUTO(tensor_file) file = NULL;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        CHECK_OK(open_header(&file, cases[i].header, cases[i].data));
+        CHECK(ctrt_tensor_file_count(file) == cases[i].count, "%s: %zu tensors", cases[i].header, ctrt_tensor_file_count(file));
+    }
+
+    group("values of a file made by hand");
+    CTRT_AUTO(tensor) t = NULL;
+    double values[8];
+    /* "x" is the name a-umlaut, g-clef (two surrogates), quote, slash; the data of "odd" is unaligned. */
+    CHECK_OK(open_header(&file, "{\"__metadata__\":{\"k\\n\":\"v\"},\"odd\":{\"dtype\":\"I16\",\"shape\":[2,1],\"data_offsets\":[1,5]},"
+                         "\"\\u00e4\\uD834\\uDD1E\\\"\\/\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
+                         "\"flags\":{\"dtype\":\"BOOL\",\"shape\":[3],\"data_offsets\":[5,8]}}", 8));
+    CHECK_OK(ctrt_tensor_file_read(&t, file, "odd", cpu));
+    CHECK_OK(ctrt_to_host(values, sizeof values, t, CTRT_F64));
+    CHECK(ctrt_tensor_dtype(t) == CTRT_I16 && ctrt_tensor_ndim(t) == 2 && values[0] == 0x0201 && values[1] == 0x0403, "unaligned: %g %g", values[0],
+          values[1]);
+    CHECK_OK(ctrt_tensor_file_read(&t, file, "\xc3\xa4\xf0\x9d\x84\x9e\"/", cpu));
+    CHECK_OK(ctrt_tensor_file_read(&t, file, "flags", cpu));
+    CHECK_OK(ctrt_to_host(values, sizeof values, t, CTRT_F64));
+    CHECK(ctrt_tensor_dtype(t) == CTRT_BOOL && values[0] == 1 && values[2] == 1, "bytes 5 to 7 as bools: %g %g", values[0], values[2]);
+    CHECK(strcmp(ctrt_tensor_file_name(file, 0), "odd") == 0 && ctrt_tensor_file_name(file, 3) == NULL, "names in order");
+    CHECK(strcmp(ctrt_tensor_file_metadata(file, "k\n"), "v") == 0 && ctrt_tensor_file_metadata(file, "q") == NULL, "metadata");
+    CHECK_FAILS(ctrt_tensor_file_read(&t, file, "odt", cpu), CTRT_ERR_NOT_FOUND, "did you mean \"odd\"");
+    CHECK_FAILS(ctrt_tensor_file_read(NULL, file, "odd", cpu), CTRT_ERR_INVALID_ARGUMENT, "out");
+    CHECK_FAILS(ctrt_tensor_file_read(&t, NULL, "odd", cpu), CTRT_ERR_INVALID_ARGUMENT, "file");
+    CHECK_FAILS(ctrt_tensor_file_read(&t, file, NULL, cpu), CTRT_ERR_INVALID_ARGUMENT, "name");
+    CHECK(ctrt_tensor_file_count(NULL) == 0 && ctrt_tensor_file_name(NULL, 0) == NULL && ctrt_tensor_file_metadata(NULL, "k") == NULL, "of NULL");
+    ctrt_tensor_file_release(NULL);
+}
+
+#define ONE(fields) "{\"a\":{" fields "}}"
+#define F32_2       "\"dtype\":\"F32\",\"shape\":[2],"
+
+static void bad_files(void)
+{
+    group("corrupt headers");
+    static const struct { const char *header; size_t data; ctrt_status status; const char *words; } cases[] = {
+        { "", 0, CTRT_ERR_FORMAT, "expected '{'" },
+        { " {}", 0, CTRT_ERR_FORMAT, "expected '{'" },
+        { "[]", 0, CTRT_ERR_FORMAT, "expected '{'" },
+        { "{", 0, CTRT_ERR_FORMAT, "expected '\"'" },
+        { "{}}", 0, CTRT_ERR_FORMAT, "byte 10: something follows" },
+        { "{},", 0, CTRT_ERR_FORMAT, "something follows" },
+        { "{\"a\"}", 0, CTRT_ERR_FORMAT, "expected ':'" },
+        { "{\"a\":1}", 0, CTRT_ERR_FORMAT, "expected '{'" },
+        { "{\"a\":{}}", 0, CTRT_ERR_FORMAT, "expected '\"'" },
+        { "{a:{}}", 0, CTRT_ERR_FORMAT, "expected '\"'" },
+        { "{\"a\":null}", 0, CTRT_ERR_FORMAT, "expected '{'" },
+        { "{\"a\":{\"a\":{\"a\":{\"a\":{}}}}}", 0, CTRT_ERR_FORMAT, "unknown key" },
+        { ONE(F32_2 "\"data_offsets\":[0,8],"), 8, CTRT_ERR_FORMAT, "expected '\"'" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},}", 8, CTRT_ERR_FORMAT, "expected '\"'" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]}", 8, CTRT_ERR_FORMAT, "expected ',' or '}'" },
+        { ONE("\"shape\":[2],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "expected dtype, shape and data_offsets" },
+        { ONE(F32_2 "\"dtype\":\"F32\",\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "repeated key \"dtype\"" },
+        { ONE(F32_2 "\"data_offsets\":[0,8],\"more\":1"), 8, CTRT_ERR_FORMAT, "unknown key \"more\"" },
+        { ONE("\"dtype\":4,\"shape\":[2],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "expected '\"'" },
+        { ONE("\"dtype\":\"F8_E5M2\",\"shape\":[2],\"data_offsets\":[0,2]"), 2, CTRT_ERR_NOT_SUPPORTED, "dtype \"F8_E5M2\"" },
+        { ONE("\"dtype\":\"f32\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, CTRT_ERR_NOT_SUPPORTED, "dtype \"f32\"" },
+        { ONE("\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "expected '['" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[2,],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "whole number" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "not negative" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "whole number" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[2e0],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "whole number" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[02],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "leading zero" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "64 bits" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[99999999999999999999999],\"data_offsets\":[0,8]"), 8, CTRT_ERR_FORMAT, "64 bits" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0, CTRT_ERR_FORMAT, "2^63" },
+        { ONE("\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]"), 0, CTRT_ERR_FORMAT, "2^63" },
+        { ONE("\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,4]"), 4, CTRT_ERR_NOT_SUPPORTED, "8 dimensions" },
+        { ONE(F32_2 "\"data_offsets\":[0,4]"), 4, CTRT_ERR_FORMAT, "take 8 bytes, data_offsets span 4" },
+        { ONE(F32_2 "\"data_offsets\":[8,0]"), 8, CTRT_ERR_FORMAT, "[8, 0]" },
+        { ONE(F32_2 "\"data_offsets\":[0,16]"), 8, CTRT_ERR_FORMAT, "do not lie in the 8 bytes" },
+        { ONE(F32_2 "\"data_offsets\":[0,9223372036854775807]"), 8, CTRT_ERR_FORMAT, "do not lie" },
+        { ONE(F32_2 "\"data_offsets\":[0]"), 8, CTRT_ERR_FORMAT, "expected ','" },
+        { ONE(F32_2 "\"data_offsets\":[0,8,8]"), 8, CTRT_ERR_FORMAT, "expected ']'" },
+        { ONE(F32_2 "\"data_offsets\":[4,12]"), 12, CTRT_ERR_FORMAT, "after the one before ends" },
+        { ONE(F32_2 "\"data_offsets\":[0,8]"), 9, CTRT_ERR_FORMAT, "1 bytes follow the last tensor" },
+        { "{}", 1, CTRT_ERR_FORMAT, "1 bytes follow" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[4,12]}}", 12, CTRT_ERR_FORMAT, "before the one before ends" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"b\":{" F32_2 "\"data_offsets\":[9,17]}}", 17, CTRT_ERR_FORMAT, "after the one before ends" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"a\":{" F32_2 "\"data_offsets\":[8,16]}}", 16, CTRT_ERR_FORMAT, "two tensors are named \"a\"" },
+        { "{\"a\":{" F32_2 "\"data_offsets\":[0,8]},\"\\u0061\":{" F32_2 "\"data_offsets\":[8,16]}}", 16, CTRT_ERR_FORMAT, "two tensors" },
+        { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, CTRT_ERR_FORMAT, "a second __metadata__" },
+        { "{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, CTRT_ERR_FORMAT, "\"k\" twice" },
+        { "{\"__metadata__\":{\"k\":1}}", 0, CTRT_ERR_FORMAT, "expected '\"'" },
+        { "{\"__metadata__\":{\"k\":{}}}", 0, CTRT_ERR_FORMAT, "expected '\"'" },
+        { "{\"__metadata__\":[]}", 0, CTRT_ERR_FORMAT, "expected '{'" },
+        { "{\"a", 0, CTRT_ERR_FORMAT, "without end" },
+        { "{\"a\\", 0, CTRT_ERR_FORMAT, "unknown escape" },
+        { "{\"\\x61\":", 0, CTRT_ERR_FORMAT, "unknown escape" },
+        { "{\"\\u12g4\":", 0, CTRT_ERR_FORMAT, "hexadecimal" },
+        { "{\"\\u12", 0, CTRT_ERR_FORMAT, "hexadecimal" },
+        { "{\"\\u0000\":", 0, CTRT_ERR_FORMAT, "zero character" },
+        { "{\"\\ud834\":", 0, CTRT_ERR_FORMAT, "surrogate" },
+        { "{\"\\ud834\\u0041\":", 0, CTRT_ERR_FORMAT, "surrogate" },
+        { "{\"\\udd1e\":", 0, CTRT_ERR_FORMAT, "surrogate" },
+        { "{\"a\nb\":", 0, CTRT_ERR_FORMAT, "control character" },
+        { "{\"\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },                 /* continuation alone */
+        { "{\"\xc0\xaf\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },              /* overlong */
+        { "{\"\xe0\x80\xaf\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },
+        { "{\"\xed\xa0\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },          /* a surrogate */
+        { "{\"\xf4\x90\x80\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },      /* beyond U+10FFFF */
+        { "{\"\xf8\x88\x80\x80\x80\":", 0, CTRT_ERR_FORMAT, "not UTF-8" },
+        { "{\"\xe2\x82", 0, CTRT_ERR_FORMAT, "not UTF-8" },                  /* cut off */
+    };
+    CTRT_AUTO(tensor_file) file = NULL;
+    for (size_t i = 0; i < COUNT(cases); i++)
+        if (!CHECK_FAILS(open_header(&file, cases[i].header, cases[i].data), cases[i].status, cases[i].words))
+            printf("# the header was %s\n", cases[i].header);
+    CHECK(file == NULL, "a refused file leaves the variable alone");
+}
+
+static void bad_sizes(void)
+{
+    group("corrupt sizes");
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]},\"b\":{\"dtype\":\"I8\",\"shape\":[3],"
+                                 "\"data_offsets\":[8,11]},\"__metadata__\":{\"x\":\"\\u00e4\"}}";
+    static unsigned char bytes[1024], changed[1024];
+    CTRT_AUTO(tensor_file) file = NULL;
+    size_t size = compose(bytes, header, 11);
+    CHECK_OK(open_bytes(&file, bytes, size));
+    for (size_t cut = 0; cut < size; cut++)
+        CHECK_FAILS(open_bytes(&file, bytes, cut), CTRT_ERR_FORMAT, NULL);
+    memcpy(changed, bytes, size);
+    memset(changed, 0xff, 8);
+    CHECK_FAILS(open_bytes(&file, changed, size), CTRT_ERR_FORMAT, "header length 18446744073709551615 exceeds");
+    changed[0] = (unsigned char)(size - 7), memset(changed + 1, 0, 7);
+    CHECK_FAILS(open_bytes(&file, changed, size), CTRT_ERR_FORMAT, "exceeds the file's size");
+
+    group("every bit flipped");
+    int refused = 0;
+    for (size_t bit = 0; bit < size * 8; bit++) {
+        memcpy(changed, bytes, size);
+        changed[bit / 8] ^= (unsigned char)(1u << bit % 8);
+        ctrt_status status = open_bytes(&file, changed, size);
+        CHECK(status == CTRT_OK || status == CTRT_ERR_FORMAT || status == CTRT_ERR_NOT_SUPPORTED, "bit %zu: %s", bit, ctrt_error_message());
+        for (size_t i = 0; status == CTRT_OK && i < ctrt_tensor_file_count(file); i++) {
+            CTRT_AUTO(tensor) t = NULL;
+            CHECK_OK(ctrt_tensor_file_read(&t, file, ctrt_tensor_file_name(file, i), cpu));
+        }
+        refused += status != CTRT_OK;
+    }
+    CHECK(refused > (int)strlen(header) * 4, "only %d of %zu flips were refused", refused, size * 8);
+
+    group("what is no file");
+    CHECK_FAILS(ctrt_tensor_file_open(&file, in_folder("nothing")), CTRT_ERR_IO, "No such file");
+    CHECK_FAILS(ctrt_tensor_file_open(&file, folder), CTRT_ERR_IO, "regular");
+    CHECK_FAILS(ctrt_tensor_file_open(&file, "/dev/zero"), CTRT_ERR_IO, "regular");
+    CHECK_FAILS(ctrt_tensor_file_open(NULL, folder), CTRT_ERR_INVALID_ARGUMENT, "out");
+    CHECK_FAILS(ctrt_tensor_file_open(&file, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
+    if (CHECK(mkfifo(in_folder("pipe"), 0600) == 0, "mkfifo: %s", strerror(errno)))
+        CHECK_FAILS(ctrt_tensor_file_open(&file, in_folder("pipe")), CTRT_ERR_IO, "regular");
+    unlink(in_folder("pipe"));
+}
+
+/* ---- writing ---- */
+
+static size_t files_in_folder(void)
+{
+    size_t count = 0;
+    DIR *dir = opendir(folder);
+    while (dir && readdir(dir))
+        count++;
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+static void tensors(void)
+{
+    group("named tensors, all dtypes");
+    static const ctrt_dtype dtypes[] = { CTRT_BOOL, CTRT_F32, CTRT_I8, CTRT_F64, CTRT_F16, CTRT_U8, CTRT_BF16, CTRT_I64, CTRT_I16, CTRT_I32 };
+    static const double values[6] = { 0, 1, 1, 0, 1, 1 };
+    ctrt_tensor *list[COUNT(dtypes) + 3] = { NULL };
+    const char *names[COUNT(dtypes) + 3];
+    CTRT_AUTO(tensor_file) file = NULL;
+    size_t n = COUNT(dtypes);
+    for (size_t i = 0; i < n; i++) {
+        names[i] = ctrt_dtype_name(dtypes[i]);
+        CHECK_OK(ctrt_from_data(&list[i], values, 6, CTRT_SHAPE(2, 3), CTRT_F64, cpu));
+        CHECK_OK(ctrt_to_dtype(&list[i], list[i], dtypes[i]));
+    }
+    CHECK_OK(ctrt_t(&list[n], list[1]));
+    names[n++] = "turned \"\\\n\x01 \xc3\xa4";
+    CHECK_OK(ctrt_zeros(&list[n], CTRT_SHAPE(0, 4), CTRT_F32, cpu));
+    names[n++] = "none";
+    CHECK_OK(ctrt_scalar_tensor(&list[n], ctrt_int(-5), CTRT_I64, cpu));
+    names[n++] = "scalar";
+    const char *path = in_folder("tensors.safetensors");
+    CHECK_OK(ctrt_save_tensors(path, names, list, n));
+    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    CHECK(ctrt_tensor_file_count(file) == n, "%zu tensors", ctrt_tensor_file_count(file));
+    for (size_t i = 0; i < n; i++) {
+        CTRT_AUTO(tensor) t = NULL;
+        double got[6] = { 0 }, want[6] = { 0 };
+        if (!CHECK_OK(ctrt_tensor_file_read(&t, file, names[i], cpu)))
+            continue;
+        CHECK(ctrt_tensor_dtype(t) == ctrt_tensor_dtype(list[i]) && ctrt_tensor_ndim(t) == ctrt_tensor_ndim(list[i])
+              && memcmp(ctrt_tensor_shape(t), ctrt_tensor_shape(list[i]), sizeof(int64_t) * (size_t)ctrt_tensor_ndim(t)) == 0,
+              "%s has another type or shape", names[i]);
+        CHECK_OK(ctrt_to_host(got, sizeof got, t, CTRT_F64));
+        CHECK_OK(ctrt_to_host(want, sizeof want, list[i], CTRT_F64));
+        CHECK(memcmp(got, want, sizeof got) == 0, "%s has other values", names[i]);
+    }
+
+    group("the file depends on its contents alone");
+    static unsigned char first[4096], second[4096];
+    ctrt_tensor *backward[COUNT(list)];
+    const char *backward_names[COUNT(list)];
+    for (size_t i = 0; i < n; i++)
+        backward[i] = list[n - 1 - i], backward_names[i] = names[n - 1 - i];
+    FILE *stream = fopen(path, "rb");
+    size_t size = fread(first, 1, sizeof first, stream);
+    fclose(stream);
+    CHECK_OK(ctrt_save_tensors(path, backward_names, backward, n));
+    stream = fopen(path, "rb");
+    CHECK(fread(second, 1, sizeof second, stream) == size && memcmp(first, second, size) == 0, "another order makes another file");
+    fclose(stream);
+    uint64_t length = 0;
+    for (int i = 7; i >= 0; i--)
+        length = length << 8 | first[i];
+    CHECK(length % 8 == 0 && size > 8 + length, "data begins at byte %llu", (unsigned long long)length + 8);
+    struct stat facts;
+    mode_t mask = umask(022);
+    umask(mask);
+    CHECK(stat(path, &facts) == 0 && (facts.st_mode & 0777) == (0666 & ~mask), "mode %o", facts.st_mode & 0777);
+
+    group("names and lists that are refused");
+    ctrt_tensor *t = list[0];
+    static const struct { const char *names[2]; const char *words; } bad[] = {
+        { { "a", "a" }, "two tensors are named \"a\"" }, { { "a", NULL }, "name of item 1 is NULL" }, { { "\xff", "a" }, "not UTF-8 at byte 0" },
+        { { "a", "__metadata__" }, "__metadata__" },
+    };
+    size_t before = files_in_folder();
+    for (size_t i = 0; i < COUNT(bad); i++)
+        CHECK_FAILS(ctrt_save_tensors(in_folder("bad"), bad[i].names, (ctrt_tensor *[]){ t, t }, 2), CTRT_ERR_INVALID_ARGUMENT, bad[i].words);
+    CHECK_FAILS(ctrt_save_tensors(in_folder("bad"), (const char *[]){ "a" }, (ctrt_tensor *[]){ NULL }, 1), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    CHECK_FAILS(ctrt_save_tensors(NULL, names, list, n), CTRT_ERR_INVALID_ARGUMENT, "path");
+    CHECK_FAILS(ctrt_save_tensors(path, NULL, list, n), CTRT_ERR_INVALID_ARGUMENT, "names");
+    CHECK_FAILS(ctrt_save_tensors(path, names, NULL, n), CTRT_ERR_INVALID_ARGUMENT, "tensors");
+    CHECK(files_in_folder() == before, "something was left behind");
+    CHECK_OK(ctrt_save_tensors(in_folder("empty"), NULL, NULL, 0));
+    CHECK_OK(ctrt_tensor_file_open(&file, in_folder("empty")));
+    CHECK(ctrt_tensor_file_count(file) == 0, "an empty file");
+    for (size_t i = 0; i < n; i++)
+        ctrt_tensor_release(&list[i]);
+}
+
+static void failing(void)
+{
+    group("writing that fails leaves the old file");
+    CTRT_AUTO(tensor) t = NULL;
+    CTRT_AUTO(tensor_file) file = NULL;
+    const char *path = in_folder("kept.safetensors"), *name = "t";
+    CHECK_OK(ctrt_ones(&t, CTRT_SHAPE(3), CTRT_F32, cpu));
+    CHECK_OK(ctrt_save_tensors(path, &name, &t, 1));
+    CHECK_OK(ctrt_zeros(&t, CTRT_SHAPE(100000), CTRT_F32, cpu));
+    size_t before = files_in_folder();
+    struct rlimit old, small;
+    getrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, SIG_IGN);
+    small = old;
+    small.rlim_cur = 5000;
+    CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0, "setrlimit: %s", strerror(errno));
+    ctrt_status status = ctrt_save_tensors(path, &name, &t, 1);
+    setrlimit(RLIMIT_FSIZE, &old);
+    CHECK_FAILS(status, CTRT_ERR_IO, "cannot write");
+    CHECK(files_in_folder() == before, "the temporary file was left behind");
+    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    CHECK_OK(ctrt_tensor_file_read(&t, file, name, cpu));
+    CHECK(ctrt_tensor_numel(t) == 3, "the old file has %lld elements", (long long)ctrt_tensor_numel(t));
+    CHECK_FAILS(ctrt_save_tensors(in_folder("no/such/folder"), &name, &t, 1), CTRT_ERR_IO, "cannot create");
+    CHECK_FAILS(ctrt_save_tensors(folder, &name, &t, 1), CTRT_ERR_IO, "rename");
+    char longest[8192];
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    CHECK_FAILS(ctrt_save_tensors(longest, &name, &t, 1), CTRT_ERR_INVALID_ARGUMENT, "characters");
+    char beside[600];                               /* a folder cannot be replaced by a file: the temporary one goes away */
+    snprintf(beside, sizeof beside, "%s.tmp-%ld-", folder, (long)getpid());
+    CHECK(access(beside, F_OK) != 0, "%s was left behind", beside);
+}
+
+/* ---- modules ---- */
+
+static ctrt_status net_new(ctrt_module **out)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, 3, 4, true, cpu), CTRT_NEW(batch_norm1d, 4, 0, 0, true, cpu),
+                                                 CTRT_NEW(relu), CTRT_NEW(linear, 4, 2, false, cpu)));
+}
+
+static bool same(ctrt_module *a, ctrt_module *b)
+{
+    const char *name;
+    ctrt_tensor *x, *y;
+    for (int buffers = 0; buffers < 2; buffers++)
+        for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &x, a, i) == CTRT_OK; i++) {
+            double v[64] = { 0 }, w[64] = { 0 };
+            if (ctrt_module_tensor(&y, b, name) || ctrt_to_host(v, sizeof v, x, CTRT_F64) || ctrt_to_host(w, sizeof w, y, CTRT_F64)
+                || memcmp(v, w, sizeof v) != 0)
+                return false;
+        }
+    return true;
+}
+
+static void modules(void)
+{
+    group("modules");
+    CTRT_AUTO(module) a = NULL, b = NULL, other = NULL;
+    CTRT_AUTO(tensor) x = NULL, scratch = NULL;
+    CTRT_AUTO(tensor_file) file = NULL;
+    const char *path = in_folder("module.safetensors");
+    CHECK_OK(net_new(&a));
+    CHECK_OK(net_new(&b));
+    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
+    CHECK_OK(ctrt_forward(&x, a, x));               /* moves the running statistics */
+    CHECK_OK(ctrt_ones(&scratch, CTRT_SHAPE(1), CTRT_F32, cpu));
+    CHECK_OK(ctrt_module_add_buffer(a, "scratch", scratch, false));
+    CHECK(!same(a, b), "two networks begin alike");
+    CHECK_OK(ctrt_save(a, path));
+    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    CHECK(ctrt_tensor_file_count(file) == 3 + 2 + 3, "%zu tensors: parameters and persistent buffers", ctrt_tensor_file_count(file));
+    CHECK_OK(ctrt_load(b, path));
+    CHECK(same(b, a), "read back");
+    ctrt_tensor *w = NULL;
+    CHECK_OK(ctrt_module_tensor(&w, b, "0.weight"));
+    CHECK(ctrt_tensor_requires_grad(w) && ctrt_tensor_is_leaf(w), "loading leaves parameters what they are");
+
+    group("files that do not fit the module");
+    CHECK_OK(ctrt_sequential_new(&other, CTRT_MODULES(CTRT_NEW(linear, 3, 5, true, cpu), CTRT_NEW(linear, 4, 2, true, cpu))));
+    double before[15], after[15];
+    CHECK_OK(ctrt_module_tensor(&w, other, "0.weight"));
+    CHECK_OK(ctrt_to_host(before, sizeof before, w, CTRT_F64));
+    CHECK_FAILS(ctrt_load(other, path), CTRT_ERR_STATE, "0.weight is f32[4, 3] in the file and f32[5, 3] in the module");
+    CHECK(strstr(ctrt_error_message(), "not in the module: ") && strstr(ctrt_error_message(), "1.running_mean"), "surplus: %s", ctrt_error_message());
+    CHECK_OK(ctrt_to_host(after, sizeof after, w, CTRT_F64));
+    CHECK(memcmp(before, after, sizeof before) == 0, "nothing was changed");
+    CHECK_OK(ctrt_save(other, path));
+    CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "missing in the file: ");
+    CHECK(same(b, a), "nothing was changed");
+    CHECK_OK(ctrt_save(a, path));
+    CHECK_OK(ctrt_module_to(b, NULL, CTRT_F64));
+    CHECK_FAILS(ctrt_load(b, path), CTRT_ERR_STATE, "f32[4, 3] in the file and f64[4, 3] in the module");
+    CHECK_FAILS(ctrt_load(b, in_folder("nothing")), CTRT_ERR_IO, "nothing");
+    CHECK_FAILS(ctrt_load(NULL, path), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK_FAILS(ctrt_load(b, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
+    CHECK_FAILS(ctrt_save(NULL, path), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK_FAILS(ctrt_save(a, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
+    /* Many surplus tensors: the message stays short and says how many more. */
+    ctrt_tensor *list[200];
+    const char *names[200];
+    static char texts[200][16];
+    for (int i = 0; i < 200; i++) {
+        snprintf(texts[i], sizeof texts[i], "surplus%d", i);
+        names[i] = texts[i], list[i] = scratch;
+    }
+    CHECK_OK(ctrt_save_tensors(path, names, list, 200));
+    CHECK_FAILS(ctrt_load(a, path), CTRT_ERR_STATE, " more");
+}
+
+/* ---- optimizers ---- */
+
+static void take_step(ctrt_module *net, ctrt_optimizer *optimizer, int turn)
+{
+    CTRT_AUTO(tensor) x = NULL;
+    double values[6];
+    for (int i = 0; i < 6; i++)
+        values[i] = sin(turn * 6 + i);
+    CHECK_OK(ctrt_from_data(&x, values, 6, CTRT_SHAPE(2, 3), CTRT_F64, cpu));
+    CHECK_OK(ctrt_to_dtype(&x, x, CTRT_F32));
+    CHECK_OK(ctrt_forward(&x, net, x));
+    CHECK_OK(ctrt_square(&x, x));
+    CHECK_OK(ctrt_sum(&x, x, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+    CHECK_OK(ctrt_backward(x));
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+}
+
+static ctrt_status optimizer_new(ctrt_optimizer **out, ctrt_module *net, bool adamw)
+{
+    if (adamw)
+        return ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .lr = 0.01, .weight_decay = 0.1 });
+    return ctrt_sgd_new(out, net, &(ctrt_sgd_options){ .lr = 0.01, .momentum = 0.9, .dampening = 0.5 });
+}
+
+static void optimizers(bool adamw)
+{
+    group("optimizers: %s goes on where it was", adamw ? "AdamW" : "SGD");
+    CTRT_AUTO(module) a = NULL, b = NULL;
+    CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
+    const char *net_path = in_folder("net.safetensors"), *path = in_folder("optimizer.safetensors");
+    CHECK_OK(net_new(&a));
+    CHECK_OK(net_new(&b));
+    CHECK_OK(optimizer_new(&first, a, adamw));
+    CHECK_OK(ctrt_optimizer_save(first, path));     /* before the first step: no state yet */
+    CHECK_OK(ctrt_optimizer_load(first, path));
+    for (int turn = 0; turn < 3; turn++)
+        take_step(a, first, turn);
+    CHECK_OK(ctrt_optimizer_set_lr(first, 0.1 / 3));
+    CHECK_OK(ctrt_save(a, net_path));
+    CHECK_OK(ctrt_optimizer_save(first, path));
+    CHECK_OK(adamw ? ctrt_adamw_new(&second, b, NULL) : ctrt_sgd_new(&second, b, &(ctrt_sgd_options){ .momentum = 0.1 }));
+    CHECK_OK(ctrt_load(b, net_path));
+    CHECK_OK(ctrt_optimizer_load(second, path));
+    CHECK(ctrt_optimizer_lr(second) == 0.1 / 3, "lr %.17g", ctrt_optimizer_lr(second));
+    for (int turn = 3; turn < 6; turn++) {
+        take_step(a, first, turn);
+        take_step(b, second, turn);
+    }
+    CHECK(same(a, b), "the run that was resumed is the run that went on");
+
+    CHECK_OK(optimizer_new(&wrong, a, !adamw));
+    CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE, adamw ? "AdamW, the optimizer is SGD" : "SGD, the optimizer is AdamW");
+    CHECK_FAILS(ctrt_optimizer_load(second, net_path), CTRT_ERR_STATE, "no optimizer");
+    CTRT_AUTO(module) small = NULL;
+    CHECK_OK(ctrt_sequential_new(&small, CTRT_MODULES(CTRT_NEW(linear, 3, 4, true, cpu))));
+    CHECK_OK(optimizer_new(&wrong, small, adamw));
+    CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE, "belong to this optimizer");
+    CHECK_OK(ctrt_sequential_new(&small, CTRT_MODULES(CTRT_NEW(linear, 2, 4, true, cpu))));
+    CHECK_OK(optimizer_new(&wrong, small, adamw));
+    CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE, "0.weight");
+    CHECK_FAILS(ctrt_optimizer_load(NULL, path), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
+    CHECK_FAILS(ctrt_optimizer_load(second, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
+    CHECK_FAILS(ctrt_optimizer_save(NULL, path), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
+    CHECK_FAILS(ctrt_optimizer_save(second, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
+}
+
+int main(void)
+{
+    const char *base = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/ctrt-checkpoint-XXXXXX", base && *base ? base : "/tmp");
+    group("the cpu and a folder");
+    if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK(mkdtemp(folder) != NULL, "mkdtemp: %s", strerror(errno)))
+        return done();
+    good_files();
+    bad_files();
+    bad_sizes();
+    tensors();
+    failing();
+    modules();
+    optimizers(false);
+    optimizers(true);
+
+    DIR *dir = opendir(folder);
+    for (struct dirent *entry; dir && (entry = readdir(dir)); )
+        unlink(in_folder(entry->d_name));
+    if (dir)
+        closedir(dir);
+    rmdir(folder);
+    return done();
+}

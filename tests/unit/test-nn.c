@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Modules as objects: registering, names, walking, running, moving. The layers are in test-nn-layers.c. */
+#include <math.h>
+
+#include <ctrt/ctrt.h>
+
+#include "tap.h"
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+static ctrt_device *cpu;
+
+/* ---- a module of our own: counts its life ---- */
+
+struct probe { ctrt_tensor *w; int trained; bool silent; ctrt_status failure; };
+static int probes_destroyed;
+
+static ctrt_status probe_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
+{
+    struct probe *p = ctrt_module_state(self);
+    CHECK(*y == NULL, "forward finds *y NULL");
+    if (p->failure)
+        return ctrt_fail(p->failure, "the probe fails");
+    if (p->silent)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_add_scalar(y, inputs[0], ctrt_float(1)));
+    for (int i = 1; i < count; i++)
+        CTRT_TRY(ctrt_add(y, *y, inputs[i]));
+    return ctrt_mul(y, *y, inputs[0]);              /* reads the input after the result was first written */
+}
+
+static void probe_destroy(ctrt_module *self)
+{
+    (void)self;
+    probes_destroyed++;
+}
+
+static void probe_train(ctrt_module *self, bool training)
+{
+    ((struct probe *)ctrt_module_state(self))->trained = training ? 1 : -1;
+}
+
+static const ctrt_module_class probe_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Probe", .state_bytes = sizeof(struct probe), .forward = probe_forward,
+    .destroy = probe_destroy, .train = probe_train,
+};
+
+static ctrt_module *probe(void)
+{
+    ctrt_module *module = NULL;
+    CHECK_OK(ctrt_module_new(&module, &probe_class));
+    return module;
+}
+
+static ctrt_tensor *ones(int64_t n)
+{
+    ctrt_tensor *tensor = NULL;
+    CHECK_OK(ctrt_ones(&tensor, CTRT_SHAPE(n), CTRT_F32, cpu));
+    return tensor;
+}
+
+static void classes(void)
+{
+    group("classes and life");
+    ctrt_module *module = NULL;
+    ctrt_module_class bad = probe_class;
+    CHECK_FAILS(ctrt_module_new(NULL, &probe_class), CTRT_ERR_INVALID_ARGUMENT, "out");
+    CHECK_FAILS(ctrt_module_new(&module, NULL), CTRT_ERR_INVALID_ARGUMENT, "class_of");
+    bad.forward = NULL;
+    CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_INVALID_ARGUMENT, "forward");
+    bad = probe_class, bad.size = 8;
+    CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_INVALID_ARGUMENT, "size");
+    bad = probe_class, bad.state_bytes = SIZE_MAX;
+    CHECK_FAILS(ctrt_module_new(&module, &bad), CTRT_ERR_OVERFLOW, "state_bytes");
+    CHECK(module == NULL, "a failed constructor leaves its variable alone");
+
+    /* A class from before `destroy` was invented. */
+    bad = probe_class, bad.size = offsetof(ctrt_module_class, destroy);
+    CHECK_OK(ctrt_module_new(&module, &bad));
+    ctrt_module_train(module, false);
+    CHECK(((struct probe *)ctrt_module_state(module))->trained == 0, "a slot beyond the size was called");
+    probes_destroyed = 0;
+    CHECK_OK(ctrt_module_new(&module, &probe_class));       /* releases what the variable held */
+    CHECK(probes_destroyed == 0, "destroy beyond the size was called");
+    ctrt_module *second = ctrt_module_retain(module);
+    ctrt_module_release(&module);
+    CHECK(module == NULL && probes_destroyed == 0, "the second reference keeps it");
+    CHECK(strcmp(ctrt_module_kind(second), "Probe") == 0, "kind %s", ctrt_module_kind(second));
+    ctrt_module_release(&second);
+    CHECK(probes_destroyed == 1, "destroyed %d times", probes_destroyed);
+    ctrt_module_release(&second);
+    ctrt_module_release(NULL);
+    CHECK(strcmp(ctrt_module_kind(NULL), "(null)") == 0 && ctrt_module_state(NULL) == NULL && !ctrt_module_is_training(NULL), "facts of NULL");
+    CHECK(ctrt_module_retain(NULL) == NULL && ctrt_module_numel(NULL) == 0 && ctrt_module_parameter_count(NULL) == 0, "more facts of NULL");
+    ctrt_module_train(NULL, true);
+}
+
+static void names(void)
+{
+    group("names");
+    static const char *const refused[] = { "", ".", "a.b", "weight.", ".weight" };
+    ctrt_module *module = probe();
+    ctrt_tensor *w = ones(2), *result = NULL;
+    for (int i = 0; i < COUNT(refused); i++) {
+        CHECK_FAILS(ctrt_module_add_parameter(module, refused[i], w), CTRT_ERR_INVALID_ARGUMENT, "dots");
+        CHECK_FAILS(ctrt_module_add_buffer(module, refused[i], w, true), CTRT_ERR_INVALID_ARGUMENT, "dots");
+        CHECK_FAILS(ctrt_module_add_module(module, refused[i], probe()), CTRT_ERR_INVALID_ARGUMENT, "dots");
+    }
+    CHECK_FAILS(ctrt_module_add_parameter(NULL, "w", w), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK_FAILS(ctrt_module_add_parameter(module, NULL, w), CTRT_ERR_INVALID_ARGUMENT, "name");
+    CHECK_FAILS(ctrt_module_add_parameter(module, "w", NULL), CTRT_ERR_INVALID_ARGUMENT, "tensor");
+    CHECK_FAILS(ctrt_module_add_buffer(NULL, "w", w, true), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK_FAILS(ctrt_module_add_buffer(module, "w", NULL, true), CTRT_ERR_INVALID_ARGUMENT, "tensor");
+    CHECK_FAILS(ctrt_module_add_module(module, "m", NULL), CTRT_ERR_INVALID_ARGUMENT, "child");
+    probes_destroyed = 0;
+    CHECK_FAILS(ctrt_module_add_module(NULL, "m", probe()), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK(probes_destroyed == 1, "the reference of a refused child is released");
+
+    CHECK(!ctrt_tensor_requires_grad(w), "not yet a parameter");
+    CHECK_OK(ctrt_module_add_parameter(module, "w", w));
+    CHECK(ctrt_tensor_requires_grad(w), "a parameter asks for gradients");
+    CHECK_FAILS(ctrt_module_add_parameter(module, "w", w), CTRT_ERR_STATE, "\"w\"");
+    CHECK_FAILS(ctrt_module_add_buffer(module, "w", w, true), CTRT_ERR_STATE, "\"w\"");
+    CHECK_FAILS(ctrt_module_add_module(module, "w", probe()), CTRT_ERR_STATE, "\"w\"");
+    CHECK_OK(ctrt_add(&result, w, w));
+    CHECK_FAILS(ctrt_module_add_parameter(module, "r", result), CTRT_ERR_AUTOGRAD, "leaf");
+    ctrt_tensor_release(&result);
+    CHECK_OK(ctrt_zeros(&result, CTRT_SHAPE(1), CTRT_I64, cpu));
+    CHECK_OK(ctrt_module_add_parameter(module, "count", result));
+    CHECK(!ctrt_tensor_requires_grad(result), "an integer parameter cannot ask");
+    ctrt_tensor_release(&result);
+    ctrt_tensor_release(&w);
+    ctrt_module_release(&module);
+}
+
+static void cycles(void)
+{
+    group("cycles");
+    ctrt_module *a = probe(), *b = probe(), *c = probe();
+    CHECK_FAILS(ctrt_module_add_module(a, "self", ctrt_module_retain(a)), CTRT_ERR_STATE, "contains");
+    CHECK_OK(ctrt_module_add_module(a, "b", ctrt_module_retain(b)));
+    CHECK_OK(ctrt_module_add_module(b, "c", ctrt_module_retain(c)));
+    CHECK_FAILS(ctrt_module_add_module(c, "a", ctrt_module_retain(a)), CTRT_ERR_STATE, "contains");
+    CHECK_OK(ctrt_module_add_module(a, "c", ctrt_module_retain(c)));       /* shared, but no cycle */
+    probes_destroyed = 0;
+    ctrt_module_release(&b);
+    ctrt_module_release(&c);
+    CHECK(probes_destroyed == 0, "parents keep their children");
+    ctrt_module_release(&a);
+    CHECK(probes_destroyed == 3, "%d of 3 destroyed", probes_destroyed);
+}
+
+static void walking(void)
+{
+    group("walking");
+    static const char *const want[] = { "w", "left.w", "left.inner.w", "right.w" };
+    ctrt_module *root = probe(), *left = probe(), *inner = probe(), *right = probe(), *child;
+    ctrt_tensor *t[4], *tensor;
+    const char *name, *kept[4];
+    for (int i = 0; i < 4; i++)
+        t[i] = ones(i + 1);
+    CHECK(ctrt_module_parameter_count(root) == 0, "empty");
+    CHECK_OK(ctrt_module_add_module(inner, "shared", ctrt_module_retain(right)));       /* deeper, but found first */
+    CHECK_OK(ctrt_module_add_module(left, "inner", inner));
+    CHECK_OK(ctrt_module_add_module(root, "left", left));
+    CHECK_OK(ctrt_module_add_parameter(root, "w", t[0]));
+    CHECK_OK(ctrt_module_add_parameter(left, "w", t[1]));
+    CHECK_OK(ctrt_module_add_parameter(left, "tied", t[0]));                               /* each tensor once */
+    CHECK_OK(ctrt_module_add_parameter(inner, "w", t[2]));
+    CHECK(ctrt_module_parameter_count(root) == 3, "%zu parameters", ctrt_module_parameter_count(root));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(ctrt_module_parameter(&kept[i], &tensor, root, (size_t)i));
+        CHECK(strcmp(kept[i], want[i]) == 0 && tensor == t[i], "parameter %d is %s", i, kept[i]);
+    }
+    CHECK_FAILS(ctrt_module_parameter(&name, &tensor, root, 3), CTRT_ERR_NOT_FOUND, "has 3");
+    CHECK_OK(ctrt_module_add_parameter(right, "w", t[3]));
+    CHECK_OK(ctrt_module_add_module(root, "right", right));
+    CHECK_OK(ctrt_module_parameter(&kept[3], NULL, root, 3));
+    CHECK(strcmp(kept[3], "left.inner.shared.w") == 0, "a shared module under its first name: %s", kept[3]);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(ctrt_module_parameter(&name, NULL, root, (size_t)i));
+        CHECK(name == kept[i], "%s is another pointer after the structure changed", name);
+    }
+    CHECK(ctrt_module_numel(root) == 1 + 2 + 3 + 4, "%lld elements", (long long)ctrt_module_numel(root));
+    CHECK_OK(ctrt_module_parameter(NULL, NULL, root, 0));
+    CHECK_FAILS(ctrt_module_parameter(&name, &tensor, NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "module");
+
+    CHECK_OK(ctrt_module_tensor(&tensor, root, "left.inner.w"));
+    CHECK(tensor == t[2], "by name");
+    CHECK_FAILS(ctrt_module_tensor(&tensor, root, "left.iner.w"), CTRT_ERR_NOT_FOUND, "did you mean \"left.inner.w\"");
+    CHECK_FAILS(ctrt_module_tensor(&tensor, root, ""), CTRT_ERR_NOT_FOUND, NULL);
+    CHECK_FAILS(ctrt_module_tensor(NULL, root, "w"), CTRT_ERR_INVALID_ARGUMENT, "borrowed");
+    CHECK_FAILS(ctrt_module_tensor(&tensor, NULL, "w"), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK_FAILS(ctrt_module_tensor(&tensor, root, NULL), CTRT_ERR_INVALID_ARGUMENT, "name");
+
+    CHECK_OK(ctrt_module_child(&name, &child, root, 1));
+    CHECK(strcmp(name, "right") == 0 && child == right, "child 1 is %s", name);
+    CHECK_FAILS(ctrt_module_child(&name, &child, root, 2), CTRT_ERR_NOT_FOUND, "2 children");
+    CHECK_FAILS(ctrt_module_child(&name, &child, NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "module");
+
+    CHECK(ctrt_module_is_training(inner), "modules begin in training");
+    ctrt_module_train(root, false);
+    CHECK(!ctrt_module_is_training(inner) && ((struct probe *)ctrt_module_state(inner))->trained == -1, "eval reaches the leaves");
+    for (int i = 0; i < 4; i++)
+        ctrt_tensor_release(&t[i]);
+    ctrt_module_release(&root);
+}
+
+static void many(void)
+{
+    group("a thousand parameters");
+    ctrt_module *root = probe();
+    const char *name;
+    ctrt_tensor *tensor;
+    for (int i = 0; i < 1000; i++) {
+        char text[16];
+        snprintf(text, sizeof text, "p%d", i);
+        tensor = ones(1);
+        CHECK_OK(ctrt_module_add_parameter(root, text, tensor));
+        ctrt_tensor_release(&tensor);
+    }
+    CHECK(ctrt_module_parameter_count(root) == 1000, "%zu", ctrt_module_parameter_count(root));
+    CHECK_OK(ctrt_module_parameter(&name, NULL, root, 999));
+    CHECK(strcmp(name, "p999") == 0, "the last is %s", name);
+    ctrt_module_release(&root);
+}
+
+static void running(void)
+{
+    group("running");
+    ctrt_module *module = probe();
+    struct probe *state = ctrt_module_state(module);
+    ctrt_tensor *x = NULL, *y = NULL, *inputs[2];
+    double value;
+    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1), ctrt_float(3), CTRT_F32, cpu));
+    CHECK_OK(ctrt_forward(&x, module, x));                         /* x = (x + 1) x */
+    CHECK_OK(ctrt_item(&value, x));
+    CHECK(value == 12, "an output that owns the input: %g, expected 12", value);
+    inputs[0] = inputs[1] = x;
+    CHECK_OK(ctrt_forward_n(&y, module, inputs, 2));
+    CHECK_OK(ctrt_item(&value, y));
+    CHECK(value == 25 * 12, "two inputs: %g", value);
+
+    ctrt_tensor *before = y;
+    state->failure = CTRT_ERR_NOT_SUPPORTED;
+    CHECK_FAILS(ctrt_forward(&y, module, x), CTRT_ERR_NOT_SUPPORTED, "Probe: the probe fails");
+    state->failure = CTRT_OK, state->silent = true;
+    CHECK_FAILS(ctrt_forward(&y, module, x), CTRT_ERR_STATE, "without a result");
+    CHECK(y == before, "a failure leaves y alone");
+    CHECK_FAILS(ctrt_forward(NULL, module, x), CTRT_ERR_INVALID_ARGUMENT, "y");
+    CHECK_FAILS(ctrt_forward(&y, NULL, x), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK_FAILS(ctrt_forward(&y, module, NULL), CTRT_ERR_INVALID_ARGUMENT, "x");
+    CHECK_FAILS(ctrt_forward_n(NULL, module, inputs, 2), CTRT_ERR_INVALID_ARGUMENT, "y");
+    CHECK_FAILS(ctrt_forward_n(&y, NULL, inputs, 2), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK_FAILS(ctrt_forward_n(&y, module, NULL, 2), CTRT_ERR_INVALID_ARGUMENT, "inputs");
+    CHECK_FAILS(ctrt_forward_n(&y, module, inputs, -1), CTRT_ERR_INVALID_ARGUMENT, "count");
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
+    ctrt_module_release(&module);
+}
+
+static ctrt_status failing_new(ctrt_module **out)
+{
+    CTRT_TRY(ctrt_module_new(out, &probe_class));
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "no room for the failing one");
+}
+
+static ctrt_status counted_new(ctrt_module **out, int *made)
+{
+    ++*made;
+    return ctrt_module_new(out, &probe_class);
+}
+
+static void expressions(void)
+{
+    group("networks as expressions");
+    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(module) other = probe();
+    int made = 0;
+    probes_destroyed = 0;
+    CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(
+        CTRT_MAKE(counted_new, &made), CTRT_NEW(sequential, CTRT_MODULES(CTRT_MAKE(counted_new, &made), CTRT_NEW(relu))),
+        CTRT_NEW(sequential, CTRT_NO_MODULES))));
+    CHECK(made == 2, "each constructor runs once: %d of 2 calls", made);
+    const char *name;
+    ctrt_module *child;
+    CHECK_OK(ctrt_module_child(&name, &child, net, 1));
+    CHECK(strcmp(name, "1") == 0 && strcmp(ctrt_module_kind(child), "Sequential") == 0, "child %s is a %s", name, ctrt_module_kind(child));
+    ctrt_module_release(&net);
+    CHECK(probes_destroyed == 2, "%d of 2 destroyed", probes_destroyed);
+
+    /* A failure inside comes out with status and message, and nothing is left behind. */
+    probes_destroyed = 0;
+    CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_MAKE(counted_new, &made), CTRT_MAKE(failing_new), CTRT_MAKE(counted_new, &made))),
+                CTRT_ERR_OUT_OF_MEMORY, "no room for the failing one");
+    CHECK(net == NULL && probes_destroyed == 3, "%d of 3 destroyed", probes_destroyed);
+    CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(relu), CTRT_NEW(sequential, CTRT_MODULES(CTRT_MAKE(failing_new))))),
+                CTRT_ERR_OUT_OF_MEMORY, "no room for the failing one");
+    CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_MAKE(failing_new)), CTRT_ERR_OUT_OF_MEMORY, "no room");
+    CHECK_FAILS(ctrt_module_add_module(other, "child", CTRT_NEW(linear, -1, 3, true, cpu)), CTRT_ERR_INVALID_ARGUMENT, "in_features is -1");
+    CHECK_FAILS(ctrt_sequential_new(&net, CTRT_MODULES(NULL)), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    probes_destroyed = 0;
+    CHECK_FAILS(ctrt_sequential_new(NULL, CTRT_MODULES(CTRT_MAKE(counted_new, &made))), CTRT_ERR_INVALID_ARGUMENT, "out");
+    CHECK(probes_destroyed == 1, "handed over, also when there is nowhere to put the result");
+    CHECK_FAILS(ctrt_sequential_new(&net, ctrt_modules_of(NULL, 2)), CTRT_ERR_INVALID_ARGUMENT, "modules");
+
+    probes_destroyed = 0;
+    CHECK_FAILS(ctrt_sequential_add(NULL, probe()), CTRT_ERR_INVALID_ARGUMENT, "sequential");
+    CHECK_FAILS(ctrt_sequential_add(other, probe()), CTRT_ERR_INVALID_ARGUMENT, "is a Probe");
+    CHECK(probes_destroyed == 2, "%d of 2 destroyed", probes_destroyed);
+    CHECK_OK(ctrt_sequential_new(&net, CTRT_NO_MODULES));
+    CHECK_FAILS(ctrt_sequential_add(net, NULL), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK_FAILS(ctrt_sequential_add(net, ctrt_module_retain(net)), CTRT_ERR_STATE, "contains");
+    CTRT_AUTO(tensor) x = ones(3);
+    CTRT_AUTO(tensor) y = NULL;
+    CHECK_OK(ctrt_forward(&y, net, x));
+    CHECK(y == x, "an empty Sequential gives its input");
+    CHECK_OK(ctrt_sequential_add(net, CTRT_NEW(softmax, 5)));
+    CHECK_FAILS(ctrt_forward(&y, net, x), CTRT_ERR_SHAPE, "Sequential: 0: Softmax: ");
+}
+
+/* ---- moving: the same handles, in place (T17, T18) ---- */
+
+static void moving(void)
+{
+    group("moving");
+    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) x = NULL, loss = NULL;
+    ctrt_tensor *weight, *mean, *batches, *now;
+    ctrt_device *device = NULL;
+    double before, after;
+    if (!CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 2, 3, true, cpu), CTRT_NEW(batch_norm1d, 3, 0, 0, true, cpu)))))
+        return;
+    CHECK_OK(ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .lr = 0.5, .momentum = 0.9 }));
+    CHECK_OK(ctrt_module_tensor(&weight, net, "0.weight"));
+    CHECK_OK(ctrt_module_tensor(&mean, net, "1.running_mean"));
+    CHECK_OK(ctrt_module_tensor(&batches, net, "1.num_batches_tracked"));
+    CHECK_OK(ctrt_module_device(&device, net));
+    CHECK(device == cpu, "device %s", ctrt_device_name(device));
+    for (int turn = 0; turn < 3; turn++) {
+        ctrt_dtype dtype = turn == 1 ? CTRT_F64 : CTRT_F32;
+        CHECK_OK(ctrt_module_to(net, NULL, dtype));
+        CHECK_OK(ctrt_module_tensor(&now, net, "0.weight"));
+        CHECK(now == weight && ctrt_tensor_dtype(weight) == dtype, "turn %d: the handle stays, its type is %s", turn,
+              ctrt_dtype_name(ctrt_tensor_dtype(weight)));
+        CHECK(ctrt_tensor_requires_grad(weight) && ctrt_tensor_is_leaf(weight), "turn %d: still a parameter", turn);
+        CHECK(ctrt_tensor_dtype(mean) == dtype && ctrt_tensor_dtype(batches) == CTRT_I64, "turn %d: buffers are %s and %s", turn,
+              ctrt_dtype_name(ctrt_tensor_dtype(mean)), ctrt_dtype_name(ctrt_tensor_dtype(batches)));
+        ctrt_tensor *grad = ctrt_tensor_grad(weight);
+        CHECK(turn == 0 ? grad == NULL : grad && ctrt_tensor_dtype(grad) == dtype, "turn %d: the gradient moves too", turn);
+
+        const double values[] = { 1, 2, -1, 3, 0.5, -2 };
+        CHECK_OK(ctrt_from_data(&x, values, 6, CTRT_SHAPE(3, 2), CTRT_F64, cpu));
+        CHECK_OK(ctrt_to_dtype(&x, x, dtype));
+        if (!CHECK_OK(ctrt_forward(&loss, net, x)))
+            return;
+        CHECK_OK(ctrt_square(&loss, loss));
+        CHECK_OK(ctrt_select(&loss, loss, 0, 0));
+        CHECK_OK(ctrt_sum(&loss, loss, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+        CHECK_OK(ctrt_backward(loss));
+        CTRT_AUTO(tensor) one = NULL;
+        CHECK_OK(ctrt_select(&one, weight, 0, 1));
+        CHECK_OK(ctrt_select(&one, one, 0, 0));
+        CHECK_OK(ctrt_item(&before, one));
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+        CHECK_OK(ctrt_select(&one, weight, 0, 1));
+        CHECK_OK(ctrt_select(&one, one, 0, 0));
+        CHECK_OK(ctrt_item(&after, one));
+        CHECK(before != after, "turn %d: the optimizer still moves the model", turn);
+    }
+    CHECK_FAILS(ctrt_module_to(net, NULL, CTRT_I64), CTRT_ERR_DTYPE, "i64");
+    CHECK_FAILS(ctrt_module_to(NULL, NULL, CTRT_F32), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CHECK_OK(ctrt_module_to(net, cpu, CTRT_DTYPE_DEFAULT));
+    CHECK_FAILS(ctrt_module_device(NULL, net), CTRT_ERR_INVALID_ARGUMENT, "out");
+    CHECK_FAILS(ctrt_module_device(&device, NULL), CTRT_ERR_INVALID_ARGUMENT, "module");
+    CTRT_AUTO(module) bare = NULL;
+    CHECK_OK(ctrt_relu_new(&bare));
+    CHECK_FAILS(ctrt_module_device(&device, bare), CTRT_ERR_NOT_FOUND, "no parameters");
+}
+
+static void zeroing(void)
+{
+    group("zero_grad");
+    CTRT_AUTO(module) module = probe();
+    CTRT_AUTO(tensor) w = ones(3), loss = NULL;
+    double value = 1;
+    CHECK_OK(ctrt_module_add_parameter(module, "w", w));
+    CHECK_OK(ctrt_module_zero_grad(module, false));
+    CHECK(ctrt_tensor_grad(w) == NULL, "nothing to fill");
+    CHECK_OK(ctrt_sum(&loss, w, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(loss));
+    ctrt_tensor *grad = ctrt_tensor_grad(w);
+    CHECK_OK(ctrt_module_zero_grad(module, false));
+    CHECK(grad && ctrt_tensor_grad(w) == grad, "filled in place");
+    CHECK_OK(ctrt_sum(&loss, grad, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&value, loss));
+    CHECK(value == 0, "the sum of zeros is %g", value);
+    CHECK_OK(ctrt_module_zero_grad(module, true));
+    CHECK(ctrt_tensor_grad(w) == NULL, "dropped");
+    CHECK_FAILS(ctrt_module_zero_grad(NULL, true), CTRT_ERR_INVALID_ARGUMENT, "module");
+}
+
+int main(void)
+{
+    group("the cpu");
+    if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))
+        return done();
+    classes();
+    names();
+    cycles();
+    walking();
+    many();
+    running();
+    expressions();
+    moving();
+    zeroing();
+    return done();
+}

@@ -1,0 +1,356 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizers: against PyTorch's numbers, and the cases that a fused step gets wrong: late gradients, mixed types, strides. */
+#include <math.h>
+
+#include <ctrt/ctrt.h>
+
+#include "../reference/ref.h"
+#include "tap.h"
+
+static ctrt_device *cpu;
+
+static ctrt_tensor *parameter(const double *values, ctrt_ints shape, ctrt_dtype dtype)
+{
+    ctrt_tensor *tensor = NULL;
+    int64_t numel = 1;
+    for (int i = 0; i < shape.count; i++)
+        numel *= shape.values[i];
+    CHECK_OK(ctrt_from_data(&tensor, values, numel, shape, CTRT_F64, cpu));
+    CHECK_OK(ctrt_to_dtype(&tensor, tensor, dtype));
+    return tensor;
+}
+
+static void set_grad(ctrt_tensor *tensor, const double *values)
+{
+    CTRT_AUTO(tensor) grad = parameter(values, ctrt_ints_of(ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor)), ctrt_tensor_dtype(tensor));
+    CHECK_OK(ctrt_tensor_set_grad(tensor, grad));
+}
+
+static void read(double *values, size_t count, ctrt_tensor *tensor)
+{
+    CHECK_OK(ctrt_to_host(values, count * sizeof *values, tensor, CTRT_F64));
+}
+
+/* ---- PyTorch's numbers ---- */
+
+static double number(const struct ref_file *ref, const char *test, const char *name, double fallback)
+{
+    const struct ref_record *record = ref_find(ref, "%s/attr/%s", test, name);
+    return record ? (record->i ? (double)record->i[0] : record->f[0]) : fallback;
+}
+
+static ctrt_status reference_optimizer(ctrt_optimizer **out, const struct ref_file *ref, const char *test)
+{
+    if (strncmp(test, "sgd.", 4) == 0)
+        return ctrt_sgd_new(out, NULL, &(ctrt_sgd_options){
+            .lr = number(ref, test, "lr", 1e-3), .momentum = number(ref, test, "momentum", 0),
+            .dampening = number(ref, test, "dampening", 0), .weight_decay = number(ref, test, "weight_decay", 0),
+            .nesterov = number(ref, test, "nesterov", 0) != 0, .maximize = number(ref, test, "maximize", 0) != 0 });
+    const struct ref_record *betas = ref_find(ref, "%s/attr/betas", test);
+    return ctrt_adamw_new(out, NULL, &(ctrt_adamw_options){
+        .lr = number(ref, test, "lr", 1e-3), .beta1 = betas ? betas->f[0] : 0.9, .beta2 = betas ? betas->f[1] : 0.999,
+        .epsilon = number(ref, test, "eps", 1e-8), .weight_decay = number(ref, test, "weight_decay", 1e-2),
+        .maximize = number(ref, test, "maximize", 0) != 0 });
+}
+
+/* p after each of the steps, in both float types. */
+static void reference_case(const struct ref_file *ref, const char *test)
+{
+    const struct ref_record *p = ref_find(ref, "%s/in/p", test), *grads = ref_find(ref, "%s/in/grads", test), *want = ref_find(ref, "%s/out64", test);
+    group("%s", test);
+    if (!CHECK(p && grads && want && grads->ndim == p->ndim + 1, "the reference is incomplete"))
+        return;
+    for (int wide = 0; wide < 2; wide++) {
+        CTRT_AUTO(optimizer) optimizer = NULL;
+        CTRT_AUTO(tensor) tensor = parameter(p->f, ctrt_ints_of(p->dims, p->ndim), wide ? CTRT_F64 : CTRT_F32);
+        double got[64];
+        CHECK_OK(reference_optimizer(&optimizer, ref, test));
+        CHECK_OK(ctrt_optimizer_add(optimizer, &tensor, 1));
+        for (int64_t step = 0; step < grads->dims[0]; step++) {
+            set_grad(tensor, grads->f + step * p->numel);
+            CHECK_OK(ctrt_optimizer_step(optimizer));
+            read(got, (size_t)p->numel, tensor);
+            for (int64_t i = 0; i < p->numel; i++) {
+                double expected = want->f[step * p->numel + i];
+                CHECK(fabs(got[i] - expected) <= (wide ? 1e-8 : 2e-6) * fmax(1, fabs(expected)), "%s, step %lld, element %lld: %.10g, expected %.10g",
+                      wide ? "f64" : "f32", (long long)step, (long long)i, got[i], expected);
+            }
+        }
+    }
+}
+
+static void references(void)
+{
+    struct ref_file *ref = ref_load("ops_optimizer.txt");
+    int cases = 0;
+    for (size_t i = 0; ref && i < ref->count; i++) {
+        char test[80];
+        const char *end = strstr(ref->records[i].name, "/in/p");
+        if (end == NULL || end[5] != '\0')
+            continue;
+        snprintf(test, sizeof test, "%.*s", (int)(end - ref->records[i].name), ref->records[i].name);
+        bool ours = strncmp(test, "sgd.", 4) == 0 || strncmp(test, "adamw.", 6) == 0;
+        if (!ours || ref_find(ref, "%s/attr/amsgrad", test))
+            continue;                               /* Adam with coupled decay and AMSGrad are not offered */
+        reference_case(ref, test);
+        cases++;
+    }
+    group("PyTorch's cases");
+    CHECK(cases >= 8, "only %d cases of SGD and AdamW in the reference", cases);
+    ref_free(ref);
+}
+
+/* ---- first gradients that come late, some steps without ---- */
+
+struct own { double p, m, v; int steps; };
+
+static void own_adamw(struct own *s, double g, double lr, double decay)
+{
+    s->steps++;
+    s->p *= 1 - lr * decay;
+    s->m = 0.9 * s->m + 0.1 * g;
+    s->v = 0.999 * s->v + 0.001 * g * g;
+    s->p -= lr * (s->m / (1 - pow(0.9, s->steps))) / (sqrt(s->v / (1 - pow(0.999, s->steps))) + 1e-8);
+}
+
+static void own_sgd(struct own *s, double g, double lr, double dampening)
+{
+    s->m = s->steps++ == 0 ? g : 0.9 * s->m + (1 - dampening) * g;
+    s->p -= lr * s->m;
+}
+
+static void late(bool adamw)
+{
+    enum { N = 4, STEPS = 6 };
+    /* Who gets a gradient at which step. */
+    static const bool given[STEPS][N] = { { 1, 0, 0, 0 }, { 1, 1, 0, 0 }, { 1, 1, 1, 0 }, { 0, 1, 1, 0 }, { 1, 1, 1, 0 }, { 1, 1, 1, 0 } };
+    static const ctrt_dtype dtypes[N] = { CTRT_F64, CTRT_F64, CTRT_F32, CTRT_F64 };
+    group("gradients that come late, %s", adamw ? "AdamW" : "SGD with dampening");
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    ctrt_tensor *p[N], *state = NULL;
+    struct own own[N];
+    for (int i = 0; i < N; i++) {
+        own[i] = (struct own){ .p = 1 + i };
+        p[i] = parameter(&own[i].p, CTRT_SHAPE(1), dtypes[i]);
+    }
+    if (adamw)
+        CHECK_OK(ctrt_adamw_new(&optimizer, NULL, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.2 }));
+    else
+        CHECK_OK(ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9, .dampening = 0.3 }));
+    CHECK_OK(ctrt_optimizer_add(optimizer, p, N));
+    for (int step = 0; step < STEPS; step++) {
+        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+        for (int i = 0; i < N; i++) {
+            double g = sin(step * N + i);
+            if (given[step][i]) {
+                set_grad(p[i], &g);
+                if (adamw)
+                    own_adamw(&own[i], g, 0.1, 0.2);
+                else
+                    own_sgd(&own[i], g, 0.1, 0.3);
+            }
+            if (i == N - 1)
+                CHECK_OK(ctrt_optimizer_step(optimizer));
+        }
+        for (int i = 0; i < N; i++) {
+            double got;
+            CHECK_OK(ctrt_item(&got, p[i]));
+            CHECK(fabs(got - own[i].p) < (dtypes[i] == CTRT_F32 ? 1e-6 : 1e-12), "step %d, parameter %d: %.15g, expected %.15g", step, i, got,
+                  own[i].p);
+        }
+    }
+    const char *name = adamw ? "exp_avg" : "momentum_buffer";
+    double m;
+    CHECK_OK(ctrt_optimizer_state(&state, optimizer, 1, name));
+    CHECK_OK(ctrt_item(&m, state));
+    CHECK(fabs(m - own[1].m) < 1e-12, "%s is %.15g, expected %.15g", name, m, own[1].m);
+    CHECK_FAILS(ctrt_optimizer_state(&state, optimizer, 3, name), CTRT_ERR_NOT_FOUND, name);      /* never had a gradient */
+    CHECK_FAILS(ctrt_optimizer_state(&state, optimizer, 4, name), CTRT_ERR_NOT_FOUND, "4 parameters");
+    CHECK_FAILS(ctrt_optimizer_state(&state, optimizer, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
+    for (int i = 0; i < N; i++)
+        ctrt_tensor_release(&p[i]);
+}
+
+/* ---- layouts, versions, references ---- */
+
+static void strides(void)
+{
+    group("gradients and parameters that are not contiguous");
+    static const double values[] = { 1, 2, 3, 4, 5, 6 }, grads[] = { 1, -1, 2, -2, 3, -3 };
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) base = parameter(values, CTRT_SHAPE(2, 3), CTRT_F64), turned = NULL, plain = parameter(values, CTRT_SHAPE(3, 2), CTRT_F64);
+    CTRT_AUTO(tensor) turned_grad = parameter(grads, CTRT_SHAPE(2, 3), CTRT_F64);
+    double got[6];
+    CHECK_OK(ctrt_t(&turned, base));                                /* a [3, 2] parameter with strides {1, 3} */
+    CHECK_OK(ctrt_t(&turned_grad, turned_grad));
+    CHECK(!ctrt_tensor_is_contiguous(turned, CTRT_CONTIGUOUS_FORMAT), "a transposed parameter");
+    CHECK_OK(ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .lr = 0.5, .momentum = 0.5 }));
+    ctrt_tensor *both[] = { turned, plain };
+    CHECK_OK(ctrt_optimizer_add(optimizer, both, 2));
+    CHECK_OK(ctrt_tensor_set_grad(turned, turned_grad));
+    CHECK_OK(ctrt_tensor_set_grad(plain, turned_grad));
+    CHECK(!ctrt_tensor_is_contiguous(ctrt_tensor_grad(plain), CTRT_CONTIGUOUS_FORMAT), "a transposed gradient");
+    uint32_t before = ctrt_tensor_version(plain), turned_before = ctrt_tensor_version(turned);
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    CHECK(ctrt_tensor_version(plain) == before + 2 && ctrt_tensor_version(turned) > turned_before, "steps count as writes: %u after %u",
+          ctrt_tensor_version(plain), before);
+    /* buffers g, then 0.5 g + g: p - 0.5 (g + 1.5 g) */
+    read(got, 6, turned);
+    for (int i = 0; i < 6; i++) {
+        int at = i % 2 * 3 + i / 2;
+        CHECK(fabs(got[i] - (values[at] - 1.25 * grads[at])) < 1e-12, "transposed parameter, element %d: %g", i, got[i]);
+    }
+    read(got, 6, base);
+    CHECK(fabs(got[1] - (values[1] - 1.25 * grads[1])) < 1e-12, "the view's base sees the step: %g", got[1]);
+    read(got, 6, plain);
+    for (int i = 0; i < 6; i++)
+        CHECK(fabs(got[i] - (values[i] - 1.25 * grads[i % 2 * 3 + i / 2])) < 1e-12, "transposed gradient, element %d: %g", i, got[i]);
+}
+
+static void versions(void)
+{
+    group("a step between forward and backward is found out");
+    static const double two = 2, one = 1;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F32), y = NULL;
+    CHECK_OK(ctrt_sgd_new(&optimizer, NULL, NULL));
+    CHECK(ctrt_optimizer_lr(optimizer) == 1e-3, "options NULL: lr %g", ctrt_optimizer_lr(optimizer));
+    CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
+    CHECK(ctrt_tensor_requires_grad(w), "what is optimized asks for gradients");
+    CHECK_OK(ctrt_mul(&y, w, w));
+    set_grad(w, &one);
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    CHECK_FAILS(ctrt_backward(y), CTRT_ERR_AUTOGRAD, NULL);
+    ctrt_tensor *handle = w;
+    CHECK(ctrt_tensor_is_leaf(handle) && ctrt_tensor_requires_grad(handle), "still a leaf that asks");
+}
+
+static void rates(void)
+{
+    group("learning rates and modes");
+    static const double two = 2, one = 1;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F64);
+    double value;
+    CHECK_OK(ctrt_adamw_new(&optimizer, NULL, NULL));
+    CHECK_OK(ctrt_optimizer_step(optimizer));       /* of nothing */
+    CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
+    CHECK_OK(ctrt_optimizer_step(optimizer));       /* without gradients */
+    CHECK_OK(ctrt_optimizer_set_lr(optimizer, 0));
+    set_grad(w, &one);
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    CHECK_OK(ctrt_item(&value, w));
+    CHECK(value == 2, "a rate of 0 moves nothing: %g", value);
+    CHECK_OK(ctrt_optimizer_set_lr(optimizer, 0.25));
+    CHECK(ctrt_optimizer_lr(optimizer) == 0.25, "lr %g", ctrt_optimizer_lr(optimizer));
+    CHECK_OK(ctrt_optimizer_zero_grad(optimizer, false));
+    CHECK_OK(ctrt_item(&value, ctrt_tensor_grad(w)));
+    CHECK(value == 0, "filled with zeros: %g", value);
+    CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+    CHECK(ctrt_tensor_grad(w) == NULL, "dropped");
+    CHECK_FAILS(ctrt_optimizer_set_lr(optimizer, -1), CTRT_ERR_INVALID_ARGUMENT, "lr is -1");
+    CHECK_FAILS(ctrt_optimizer_set_lr(optimizer, NAN), CTRT_ERR_INVALID_ARGUMENT, "lr");
+    CHECK_FAILS(ctrt_optimizer_set_lr(NULL, 1), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
+    CHECK(ctrt_optimizer_lr(NULL) == 0, "of NULL");
+}
+
+static void bad(void)
+{
+    group("bad arguments");
+    static const double two = 2;
+    static const struct { ctrt_sgd_options options; const char *words; } sgd[] = {
+        { { .lr = -1 }, "lr is -1" }, { { .momentum = -0.5 }, "momentum is -0.5" }, { { .weight_decay = NAN }, "weight_decay" },
+        { { .nesterov = true }, "nesterov" }, { { .nesterov = true, .momentum = 0.9, .dampening = 0.1 }, "nesterov" },
+    };
+    static const struct { ctrt_adamw_options options; const char *words; } adamw[] = {
+        { { .lr = -1 }, "lr is -1" }, { { .beta1 = 1 }, "beta1 is 1" }, { { .beta2 = -0.1 }, "beta2" }, { { .epsilon = -1 }, "epsilon" },
+        { { .weight_decay = -1 }, "weight_decay" }, { { .lr = NAN }, "lr" },
+    };
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F32), integers = NULL, result = NULL;
+    for (size_t i = 0; i < sizeof sgd / sizeof sgd[0]; i++)
+        CHECK_FAILS(ctrt_sgd_new(&optimizer, NULL, &sgd[i].options), CTRT_ERR_INVALID_ARGUMENT, sgd[i].words);
+    for (size_t i = 0; i < sizeof adamw / sizeof adamw[0]; i++)
+        CHECK_FAILS(ctrt_adamw_new(&optimizer, NULL, &adamw[i].options), CTRT_ERR_INVALID_ARGUMENT, adamw[i].words);
+    CHECK(optimizer == NULL, "a failed constructor leaves its variable alone");
+    CHECK_FAILS(ctrt_sgd_new(NULL, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
+    CHECK_FAILS(ctrt_adamw_new(NULL, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
+    CHECK_OK(ctrt_sgd_new(&optimizer, NULL, NULL));
+    CHECK_OK(ctrt_zeros(&integers, CTRT_SHAPE(1), CTRT_I32, cpu));
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    CHECK_OK(ctrt_mul(&result, w, w));
+    CHECK_FAILS(ctrt_optimizer_add(optimizer, &integers, 1), CTRT_ERR_DTYPE, "i32");
+    CHECK_FAILS(ctrt_optimizer_add(optimizer, &result, 1), CTRT_ERR_AUTOGRAD, "leaves");
+    ctrt_tensor *list[] = { w, NULL };
+    CHECK_FAILS(ctrt_optimizer_add(optimizer, list, 2), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    CHECK_OK(ctrt_optimizer_add(optimizer, list, 1));              /* all or none: w is not there yet */
+    CHECK_FAILS(ctrt_optimizer_add(optimizer, list, 1), CTRT_ERR_STATE, "already");
+    CHECK_FAILS(ctrt_optimizer_add(optimizer, NULL, 1), CTRT_ERR_INVALID_ARGUMENT, "parameters");
+    CHECK_FAILS(ctrt_optimizer_add(optimizer, list, -1), CTRT_ERR_INVALID_ARGUMENT, "count is -1");
+    CHECK_FAILS(ctrt_optimizer_add(NULL, list, 1), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
+    CHECK_FAILS(ctrt_optimizer_step(NULL), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
+    CHECK_FAILS(ctrt_optimizer_zero_grad(NULL, true), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
+    CHECK_FAILS(ctrt_clip_grad_norm_(NULL, NULL, 1), CTRT_ERR_INVALID_ARGUMENT, "module");
+    ctrt_optimizer_release(&optimizer);
+    ctrt_optimizer_release(&optimizer);
+    ctrt_optimizer_release(NULL);
+}
+
+/* ---- clipping ---- */
+
+static void clipping(void)
+{
+    group("clip_grad_norm_");
+    static const double zeros[6] = { 0 };
+    static const struct { double max_norm, factor; } cases[] = {
+        { 100, 1 }, { 13, 13 / 13.000001 }, { 6.5, 6.5 / 13.000001 }, { 0, 0 },
+    };
+    CTRT_AUTO(module) net = NULL;
+    ctrt_tensor *w = NULL, *b = NULL;
+    CHECK_OK(ctrt_linear_new(&net, 2, 1, true, cpu));
+    CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
+    CHECK_OK(ctrt_module_tensor(&b, net, "bias"));
+    double norm = -1, got[2];
+    CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 1));
+    CHECK(norm == 0, "without gradients: %g", norm);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int asked = 0; asked < 2; asked++) {
+            set_grad(w, (const double[]){ 3, -4 });
+            set_grad(b, (const double[]){ 12 });
+            CHECK_OK(ctrt_clip_grad_norm_(asked ? &norm : NULL, net, cases[i].max_norm));
+            CHECK(!asked || fabs(norm - 13) < 1e-5, "max_norm %g: the norm is %g, expected 13", cases[i].max_norm, norm);
+            read(got, 2, ctrt_tensor_grad(w));
+            CHECK(fabs(got[0] - 3 * cases[i].factor) < 1e-5 && fabs(got[1] + 4 * cases[i].factor) < 1e-5, "max_norm %g: %g %g", cases[i].max_norm,
+                  got[0], got[1]);
+            read(got, 1, ctrt_tensor_grad(b));
+            CHECK(fabs(got[0] - 12 * cases[i].factor) < 1e-5, "max_norm %g: %g", cases[i].max_norm, got[0]);
+        }
+    }
+    CHECK_FAILS(ctrt_clip_grad_norm_(&norm, net, -1), CTRT_ERR_INVALID_ARGUMENT, "max_norm is -1");
+    CHECK_FAILS(ctrt_clip_grad_norm_(&norm, net, NAN), CTRT_ERR_INVALID_ARGUMENT, "max_norm");
+    /* Half precision: 300^2 is beyond f16. */
+    CHECK_OK(ctrt_module_to(net, NULL, CTRT_F16));
+    set_grad(w, (const double[]){ 300, 400 });
+    set_grad(b, zeros);
+    CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 50));
+    CHECK(fabs(norm - 500) < 1e-3, "f16: the norm is %g, expected 500", norm);
+    read(got, 2, ctrt_tensor_grad(w));
+    CHECK(fabs(got[0] - 30) < 0.1 && fabs(got[1] - 40) < 0.1, "f16: %g %g", got[0], got[1]);
+}
+
+int main(void)
+{
+    group("the cpu");
+    if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))
+        return done();
+    references();
+    late(false);
+    late(true);
+    strides();
+    versions();
+    rates();
+    bad();
+    clipping();
+    return done();
+}
