@@ -82,6 +82,8 @@ ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool cre
 {
     ctrt_tensor *tensor = leaf->tensor;
     struct grad_meta *meta = tensor->grad;
+    if (unlikely(!tensor_requires_grad(tensor)))
+        return CTRT_OK;                 /* it was told to stop since */
     if (unlikely(meta->hooks != NULL)) {
         struct grad_want want = {tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor), tensor->device};
         CTRT_TRY(leaf_hooks_run(meta, grad));

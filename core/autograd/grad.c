@@ -5,6 +5,20 @@
 #include "autograd/rule.h"
 #include "ops/front.h"
 
+/* A one in the form of a tensor of one element. */
+static ctrt_status one_like(ctrt_tensor **out, ctrt_tensor *tensor)
+{
+    CTRT_TRY(tensor_new_like(out, tensor, tensor_dtype(tensor)));
+    if (likely((tensor->device->flags & (CTRT_DEVICE_HOST_MEMORY | CTRT_DEVICE_ASYNCHRONOUS)) == CTRT_DEVICE_HOST_MEMORY)) {
+        dtype_store((*out)->view.data, tensor_dtype(tensor), ctrt_float(1));
+        return CTRT_OK;
+    }
+    ctrt_status status = kernel_fill(&(*out)->view, tensor->device, ctrt_float(1));
+    if (status != CTRT_OK)
+        ctrt_tensor_release(out);
+    return status;
+}
+
 /* The tensor's edge, and the gradient to begin with: the caller's, checked, or a one. Both are owned. */
 static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const char *who, ctrt_tensor *tensor, ctrt_tensor *given)
 {
@@ -17,12 +31,7 @@ static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const c
         if (tensor->view.numel != 1)
             return ctrt_fail(CTRT_ERR_AUTOGRAD, "%s: a gradient can be made up for a tensor of one element only, not for shape %s; reduce it "
                              "(ctrt_sum, ctrt_mean) or pass a gradient", who, shape_text(a, tensor->view.shape, tensor->view.ndim));
-        CTRT_TRY(tensor_new_like(gradient, tensor, tensor_dtype(tensor)));
-        ctrt_status status = kernel_fill(&(*gradient)->view, tensor->device, ctrt_float(1));
-        if (status != CTRT_OK) {
-            ctrt_tensor_release(gradient);
-            return ctrt_context(status, "%s", who);
-        }
+        CTRT_TRY(ctrt_context(one_like(gradient, tensor), "%s", who));
     } else {
         if (!shape_equal(given->view.shape, given->view.ndim, tensor->view.shape, tensor->view.ndim))
             return ctrt_fail(CTRT_ERR_SHAPE, "%s: the gradient has shape %s, the tensor %s", who,

@@ -67,6 +67,7 @@ ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, co
     return CTRT_OK;
 }
 
+/* Other threads may be reading the tensor, so its flags stay as they are: that the base requires grad is enough. */
 static ctrt_status refresh(ctrt_tensor *tensor, struct grad_meta *meta)
 {
     ctrt_tensor *base = meta->base;
@@ -81,7 +82,7 @@ static ctrt_status refresh(ctrt_tensor *tensor, struct grad_meta *meta)
     memcpy(attributes.strided.strides, g.strides, sizeof g.strides);
     struct op_node *node = NULL;
     CTRT_TRY(op_node_new(&node, OP_as_strided, grad_rules[OP_as_strided], tensor, &base, 1, &attributes));
-    return node ? grad_set_history(tensor, &node->node, 0) : CTRT_OK;
+    return node ? grad_replace_history(tensor, &node->node, 0) : CTRT_OK;
 }
 
 ctrt_status grad_view_refresh(ctrt_tensor *tensor)
@@ -120,7 +121,7 @@ static ctrt_status check_self(const char *op, ctrt_tensor *self)
     if (self->flags & TENSOR_IS_VIEW && !tracked)
         return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view that was made under ctrt_no_grad, so autograd does not know of what: make the view in "
                          "grad mode, or run %s_ under ctrt_no_grad", op);
-    if ((self->flags & TENSOR_REQUIRES_GRAD) && meta->node == NULL)
+    if ((self->flags & TENSOR_REQUIRES_GRAD) && (meta == NULL || meta->node == NULL))
         return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a new tensor");
     if (!tracked)
         return CTRT_OK;

@@ -35,7 +35,7 @@ void grad_meta_free(ctrt_tensor *tensor)
     tensor_release(grad);
 }
 
-ctrt_status grad_set_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output)
+ctrt_status grad_replace_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output)
 {
     struct grad_meta *meta = NULL;
     ctrt_status status = grad_meta_get(&meta, tensor);
@@ -48,9 +48,15 @@ ctrt_status grad_set_history(ctrt_tensor *tensor, struct grad_node *node, uint32
     struct grad_node *old = meta->node;
     meta->node = node;
     meta->output = output;
-    tensor->flags |= TENSOR_REQUIRES_GRAD;
     if (unlikely(old != NULL))
         node_release(old);
+    return CTRT_OK;
+}
+
+ctrt_status grad_set_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output)
+{
+    CTRT_TRY(grad_replace_history(tensor, node, output));
+    tensor->flags |= TENSOR_REQUIRES_GRAD;
     return CTRT_OK;
 }
 

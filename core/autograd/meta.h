@@ -38,7 +38,7 @@ static inline ctrt_status grad_refresh(ctrt_tensor *tensor)
 static inline struct grad_edge grad_edge_to(ctrt_tensor *tensor)
 {
     struct grad_edge edge = {NULL, 0};
-    if (tensor == NULL || !(tensor->flags & TENSOR_REQUIRES_GRAD))
+    if (tensor == NULL || !tensor_requires_grad(tensor))
         return edge;
     struct grad_meta *meta = tensor->grad;
     if (meta->node) {
@@ -54,5 +54,7 @@ static inline struct grad_edge grad_edge_to(ctrt_tensor *tensor)
 
 /* Makes result `output` of `node` the tensor's history (takes over the reference), in place of what it had. */
 ctrt_status grad_set_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output);
+/* The same for a tensor that requires grad already. */
+ctrt_status grad_replace_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output);
 
 #endif

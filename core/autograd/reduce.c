@@ -2,10 +2,11 @@
 /* autograd/reduce.c: derivatives of reductions. */
 #include "autograd/rule.h"
 
-/* `reduced` with the reduced dimensions back at size 1, so that it broadcasts against x. */
+/* `reduced` so that it broadcasts against x: with the reduced dimensions back at size 1, unless only leading ones are gone. */
 static ctrt_status unreduce(ctrt_tensor **out, const struct grad_context *ctx, ctrt_tensor *reduced, ctrt_ints shape)
 {
-    if (ctx->attributes->reduce.keepdim || reduced->view.ndim == shape.count)
+    const uint32_t dims = ctx->attributes->reduce.dims;
+    if (ctx->attributes->reduce.keepdim || (dims & (dims + 1)) == 0)
         return pass_on(out, reduced);
     int64_t kept[CTRT_MAX_DIMS];
     for (int d = 0; d < shape.count; d++)

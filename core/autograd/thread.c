@@ -49,6 +49,11 @@ void autograd_thread_enter(struct autograd_thread *self)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, register_end);
+    thread_register();
+    if (!thread_state.registered) {     /* nobody would take it off the list */
+        self->listed = 2;
+        return;
+    }
     pthread_mutex_lock(&list_lock);
     self->next = threads;
     self->previous = NULL;
@@ -57,7 +62,6 @@ void autograd_thread_enter(struct autograd_thread *self)
     threads = self;
     self->listed = 1;
     pthread_mutex_unlock(&list_lock);
-    thread_register();
 }
 
 static int64_t total(bool bytes)

@@ -210,6 +210,10 @@ static void histories(void)
 
 int main(void)
 {
+    ctrt_device *device = NULL;
+    group("there is a device to run on");
+    if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
+        return done();
     refused();
     versions();
     histories();

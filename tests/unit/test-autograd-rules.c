@@ -364,6 +364,10 @@ static void padding(void)
 
 int main(void)
 {
+    ctrt_device *device = NULL;
+    group("there is a device to run on");
+    if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
+        return done();
     padding();
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         const struct rule_case *it = &cases[c];

@@ -75,6 +75,10 @@ static void *run_once(void *argument)
 
 int main(void)
 {
+    ctrt_device *device = NULL;
+    group("there is a device to run on");
+    if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
+        return done();
     ctrt_tensor *x = NULL, *y = NULL, *base = NULL, *view = NULL;
     struct job jobs[THREADS];
     double sum;

@@ -139,12 +139,53 @@ static void backward(void)
     RELEASE(&p, &q, &s);
     nothing_left();
 
+    group("a leaf that stops to require grad before the backward pass");
+    x = VECTOR(true, 2);
+    CHECK_OK(ctrt_mul(&y, x, x));
+    CHECK_OK(ctrt_tensor_require_grad(x, false));
+    CHECK_OK(ctrt_backward(y));
+    CHECK(ctrt_tensor_grad(x) == NULL, "it got a gradient");
+    RELEASE(&x, &y);
+    nothing_left();
+
     group("a leaf's own backward");
     x = VECTOR(true, 2);
     CHECK_OK(ctrt_backward(x));
     CHECK_OK(ctrt_backward(x));
     VALUES("grad", ctrt_tensor_grad(x), 2);
     RELEASE(&x);
+    nothing_left();
+}
+
+static ctrt_tensor *image(bool channels_last)
+{
+    ctrt_tensor *t = NULL;
+    CHECK_OK(ctrt_ones(&t, CTRT_SHAPE(2, 3, 4, 5), CTRT_F32, NULL));
+    if (channels_last)
+        CHECK_OK(ctrt_contiguous(&t, t, CTRT_CHANNELS_LAST));
+    CHECK_OK(ctrt_tensor_require_grad(t, true));
+    return t;
+}
+
+static void layouts(void)
+{
+    group("a leaf's gradient lies like the leaf");
+    for (int last = 0; last < 2; last++)
+        for (int other_last = 0; other_last < 2; other_last++) {
+            ctrt_tensor *x = image(last), *k = image(other_last), *y = NULL;
+            for (int pass = 1; pass <= 2; pass++) {
+                CHECK_OK(ctrt_mul(&y, x, k));
+                CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+                CHECK_OK(ctrt_backward(y));
+                ctrt_tensor *g = ctrt_tensor_grad(x);
+                CHECK(g && memcmp(ctrt_tensor_strides(g), ctrt_tensor_strides(x), 4 * sizeof(int64_t)) == 0, "it does not");
+                CHECK_OK(ctrt_sum(&y, g, CTRT_ALL_DIMS));
+                double sum = 0;
+                CHECK_OK(ctrt_item(&sum, y));
+                CHECK(sum == 120 * pass, "its sum is %g, expected %d", sum, 120 * pass);
+            }
+            RELEASE(&x, &k, &y);
+        }
     nothing_left();
 }
 
@@ -619,8 +660,9 @@ static void depth(void)
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 128 << 10);
     int error = pthread_create(&thread, &attributes, deep_chain, NULL);
-    if (CHECK(error == 0, "no thread: %s", strerror(error)))
+    if (error == 0)
         pthread_join(thread, NULL);
+    CHECK(error == 0, "no thread: %s", strerror(error));
     pthread_attr_destroy(&attributes);
 }
 
@@ -666,9 +708,14 @@ static void growth(void)
 
 int main(void)
 {
+    ctrt_device *device = NULL;
+    group("there is a device to run on");
+    if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
+        return done();
     leaves();
     set_grad();
     backward();
+    layouts();
     errors();
     higher();
     grad_of();
