@@ -150,6 +150,33 @@ test_optim_LDADD        = $(PUBLIC_LIBS)
 test_checkpoint_SOURCES = tests/unit/test-checkpoint.c
 test_checkpoint_LDADD   = $(PUBLIC_LIBS)
 
+# The floors below tensors: on test plugins, which a test copies under the names of the roles that they play.
+core_tests = test-base test-device test-memory test-registry
+check_LTLIBRARIES += actor.la later.la stranger.la
+actor_la_SOURCES    = tests/plugins/actor.c
+actor_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
+later_la_SOURCES    = tests/plugins/later.c
+later_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
+stranger_la_SOURCES = tests/plugins/stranger.c
+stranger_la_CFLAGS  = $(AM_CFLAGS) -fvisibility=default
+stranger_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
+check_PROGRAMS += $(core_tests)
+TESTS          += $(core_tests)
+TSAN_TESTS     += $(core_tests)
+EXTRA_DIST     += tests/unit/child.h tests/unit/folder.h
+test_base_SOURCES      = tests/unit/test-base.c
+test_base_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
+test_base_LDADD        = $(INTERNAL_LIBS)
+test_device_SOURCES    = tests/unit/test-device.c
+test_device_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+test_device_LDADD      = $(INTERNAL_LIBS)
+test_memory_SOURCES    = tests/unit/test-memory.c
+test_memory_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+test_memory_LDADD      = $(INTERNAL_LIBS)
+test_registry_SOURCES  = tests/unit/test-registry.c
+test_registry_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_registry_LDADD    = $(INTERNAL_LIBS)
+
 # --- conformance -----------------------------------------------------------------------------------------------------
 
 # --- abi -------------------------------------------------------------------------------------------------------------

@@ -96,6 +96,6 @@ ctrt_status param_parse(int64_t *integer, const ctrt_param *param, const char *t
     case CTRT_PARAM_BYTES:  return parse_bytes(integer, param, text);
     case CTRT_PARAM_ENUM:   return parse_enum(integer, param, text);
     }
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s is declared with type %d, which is none of ctrt_param_type", param->name,
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: declared with type %d, which is none of ctrt_param_type", param->name, text,
                      (int)param->type);
 }

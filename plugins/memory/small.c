@@ -147,6 +147,15 @@ static struct block *pop_free(struct pool *pool, unsigned bin)
     return block;
 }
 
+/* The device has no segment left: a free block of the next larger class will do. */
+static struct block *pop_larger(struct pool *pool, unsigned bin)
+{
+    struct block *block = NULL;
+    while (block == NULL && ++bin < BINS)
+        block = pop_free(pool, bin);
+    return block;
+}
+
 ctrt_status small_take(struct pool *pool, unsigned bin, unsigned wanted, struct block **list, unsigned *got)
 {
     struct block *taken = NULL;
@@ -159,9 +168,12 @@ ctrt_status small_take(struct pool *pool, unsigned bin, unsigned wanted, struct 
             if (count > 0 && (pool->current == NULL || pool->current->bytes - pool->current->used < 8 * bin_bytes(bin)))
                 break;
             status = make_room(pool, bin_bytes(bin));
-            if (status)
+            if (status == CTRT_OK)
+                block = carve(pool, pool->current, bin);
+            else
+                block = pop_larger(pool, bin);
+            if (block == NULL && status != CTRT_OK)
                 break;
-            block = carve(pool, pool->current, bin);
             if (block == NULL) {
                 status = host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no memory to describe a block");
                 break;

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The lowest floor: messages, log, nearest words, kept texts, free lists, allocations that fail on demand, parameters. */
+#include <pthread.h>
+
+#include "base/base.h"
+#include "base/keep.h"
+#include "base/lock.h"
+#include "base/memory.h"
+#include "base/param.h"
+#include "child.h"
+
+/* ---- messages ---- */
+
+static void *message_of_thread(void *out)
+{
+    strcpy(out, ctrt_error_message());
+    ctrt_fail(CTRT_ERR_IO, "the thread's own");
+    return NULL;
+}
+
+static void test_messages(void)
+{
+    char long_text[9000], other[64] = "?";
+    group("messages: of the thread, in front of one another, cut when too long");
+    CHECK(strcmp(ctrt_error_message(), "") == 0, "a message before any failure: %s", ctrt_error_message());
+    CHECK(ctrt_fail(CTRT_ERR_SHAPE, "shape %d", 3) == CTRT_ERR_SHAPE, "ctrt_fail changed the status");
+    CHECK(ctrt_context(CTRT_ERR_SHAPE, "op %s", "add") == CTRT_ERR_SHAPE, "ctrt_context changed the status");
+    CHECK(strcmp(ctrt_error_message(), "op add: shape 3") == 0, "%s", ctrt_error_message());
+    CHECK(ctrt_context(CTRT_OK, "nothing") == CTRT_OK && strcmp(ctrt_error_message(), "op add: shape 3") == 0, "success got a context");
+    ctrt_fail(CTRT_ERR_IO, "again: %s", ctrt_error_message());
+    CHECK(strcmp(ctrt_error_message(), "again: op add: shape 3") == 0, "a message from itself: %s", ctrt_error_message());
+    memset(long_text, 'x', sizeof long_text);
+    long_text[sizeof long_text - 1] = '\0';
+    ctrt_fail(CTRT_ERR_IO, "%s", long_text);
+    size_t length = strlen(ctrt_error_message());
+    CHECK(length == 4095 && strcmp(ctrt_error_message() + length - 3, "...") == 0, "%zu characters", length);
+    ctrt_context(CTRT_ERR_IO, "before");
+    CHECK(strncmp(ctrt_error_message(), "before: xxx", 11) == 0 && strlen(ctrt_error_message()) == 4095, "%.20s", ctrt_error_message());
+    ctrt_fail(CTRT_ERR_IO, NULL);
+    CHECK(strcmp(ctrt_error_message(), "input or output failed") == 0, "%s", ctrt_error_message());
+    CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
+    pthread_t thread;
+    pthread_create(&thread, NULL, message_of_thread, other);
+    pthread_join(thread, NULL);
+    CHECK(strcmp(other, "") == 0 && strstr(ctrt_error_message(), "x is NULL"), "threads share messages: %s", other);
+    CHECK_FAILS(out_of_memory(77, "a thing"), CTRT_ERR_OUT_OF_MEMORY, "out of memory: 77 bytes for a thing");
+
+    group("status codes have texts");
+    for (int code = 0; code >= -17; code--)
+        CHECK(strcmp(ctrt_status_string((ctrt_status)code), "unknown status") != 0, "code %d has none", code);
+    CHECK(strcmp(ctrt_status_string(CTRT_OK), "success") == 0, "%s", ctrt_status_string(CTRT_OK));
+    CHECK(strcmp(ctrt_status_string((ctrt_status)-1000), "unknown status") == 0, "an unknown code has a text");
+    CHECK(strcmp(ctrt_version(), "") != 0 && strchr(ctrt_version(), '.'), "version %s", ctrt_version());
+}
+
+static void test_nearest(void)
+{
+    static const char *const known[] = { "cpu", "cuda", "caching", "nccl-multi", NULL, "" };
+    static const struct { const char *word, *want; } cases[] = {
+        { "cudda", "cuda" }, { "cdua", "cuda" }, { "CUDA", "cuda" }, { "cud", "cuda" }, { "gpu", "cpu" }, { "cachign", "caching" },
+        { "caching", "caching" }, { "nccl_multi", "nccl-multi" }, { "xyz", NULL }, { "", NULL }, { "c", NULL }, { "rocm", NULL },
+        { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
+    };
+    group("the nearest word");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const char *got = nearest_word(cases[i].word, known, COUNT_OF(known));
+        CHECK(got == cases[i].want || (got && cases[i].want && strcmp(got, cases[i].want) == 0), "%s gives %s, expected %s", cases[i].word,
+              got ? got : "none", cases[i].want ? cases[i].want : "none");
+    }
+    CHECK(nearest_word(NULL, known, 2) == NULL && nearest_word("cpu", known, 0) == NULL, "nothing has a nearest word");
+}
+
+static void test_keep(void)
+{
+    char text[] = "a text";
+    group("kept texts are kept once");
+    const char *a = keep_text(text), *b = keep_format("%s %s", "a", "text");
+    CHECK(a != NULL && a != text && a == b, "%p and %p", (const void *)a, (const void *)b);
+    text[0] = 'b';
+    CHECK(strcmp(a, "a text") == 0 && keep_text(text) != a, "the kept text changed with its source");
+    CHECK(keep_text(NULL) == NULL, "NULL was kept");
+}
+
+/* ---- log ---- */
+
+struct heard {
+    int lines;
+    ctrt_log_level level;
+    char component[32], text[256];
+};
+
+static void hear(void *user, ctrt_log_level level, const char *component, const char *text)
+{
+    struct heard *heard = user;
+    heard->lines++;
+    heard->level = level;
+    snprintf(heard->component, sizeof heard->component, "%s", component);
+    snprintf(heard->text, sizeof heard->text, "%s", text);
+}
+
+static void test_log(void)
+{
+    struct heard heard = { 0 };
+    group("the log goes to the callback, up to its level");
+    IN_CHILD("CTRT_LOG=info") {
+        ctrt_log_set_callback(hear, &heard);
+        log_message(CTRT_LOG_INFO, "me", "number %d", 5);
+        CHECK(heard.lines == 1 && heard.level == CTRT_LOG_INFO && strcmp(heard.component, "me") == 0 && strcmp(heard.text, "number 5") == 0,
+              "%d lines, %s: %s", heard.lines, heard.component, heard.text);
+        log_message(CTRT_LOG_DEBUG, "me", "too much");
+        CHECK(heard.lines == 1, "a debug line passed");
+        ctrt_log_set_level(CTRT_LOG_ERROR);
+        log_message(CTRT_LOG_WARNING, "me", "too much");
+        CHECK(heard.lines == 1, "a warning passed");
+        ctrt_log_set_level((ctrt_log_level)99);
+        log_message(CTRT_LOG_DEBUG, NULL, "%s", "now");
+        CHECK(heard.lines == 2 && strcmp(heard.component, "?") == 0, "a debug line did not pass");
+        log_message((ctrt_log_level)-5, "me", "no level");
+        log_message((ctrt_log_level)4, "me", "no level");
+        CHECK(heard.lines == 2, "a line of no level passed");
+    }
+    CHILD_END;
+    IN_CHILD("CTRT_LOG=loud") {
+        ctrt_log_set_callback(hear, &heard);
+        log_message(CTRT_LOG_WARNING, "me", "first");
+        CHECK(heard.lines == 2 && strcmp(heard.text, "first") == 0, "%d lines, the last is %s", heard.lines, heard.text);
+        log_message(CTRT_LOG_INFO, "me", "quiet");
+        CHECK(heard.lines == 2, "a malformed CTRT_LOG is not the default");
+    }
+    CHILD_END;
+}
+
+/* ---- memory ---- */
+
+static void *make_garbage(void *argument)
+{
+    (void)argument;
+    void *objects[FREE_LIST_LIMIT + 10];
+    for (int i = 0; i < FREE_LIST_LIMIT + 10; i++)
+        objects[i] = free_list_take(FREE_NODE, 64);
+    for (int i = 0; i < FREE_LIST_LIMIT + 10; i++)
+        free_list_put(FREE_NODE, objects[i]);
+    return (void *)(intptr_t)thread_state.free[FREE_NODE].count;
+}
+
+static void test_memory(void)
+{
+    group("free lists are bounded and end with their thread");
+    pthread_t thread;
+    void *kept;
+    pthread_create(&thread, NULL, make_garbage, NULL);
+    pthread_join(thread, &kept);
+    if (FREE_LISTS_BYPASSED)
+        CHECK(kept == NULL, "a sanitized build kept %ld objects", (long)(intptr_t)kept);
+    else
+        CHECK((intptr_t)kept == FREE_LIST_LIMIT, "%ld objects were kept", (long)(intptr_t)kept);
+    thread_register();
+    void *object = free_list_take(FREE_TENSOR, 64);
+    free_list_put(FREE_TENSOR, object);
+    void *again = free_list_take(FREE_TENSOR, 64);
+    CHECK(FREE_LISTS_BYPASSED || again == object, "the object was not used again");
+    free_list_put(FREE_TENSOR, again);
+
+    group("allocations that fail on demand");
+    memory_fail_at(3, false);
+    void *one = memory_alloc(8), *two = memory_zeroed(8), *three = memory_strdup("x"), *four = free_list_take(FREE_TENSOR, 64);
+    CHECK(one && two && !three && four, "the third of four had to fail: %p %p %p %p", one, two, three, four);
+    CHECK(memory_fail_at(2, true) == 4, "four allocations were not counted");
+    void *five = memory_alloc(8), *six = memory_resize(NULL, 8), *seven = free_list_take(FREE_TENSOR, 64);
+    CHECK(five && !six && !seven, "from the second on all had to fail: %p %p %p", five, six, seven);
+    CHECK(memory_fail_at(0, false) == 3, "three allocations were not counted");
+    void *eight = memory_alloc(0);
+    CHECK(eight != NULL && !memory_must_fail(), "allocations still fail");
+    memory_free(one), memory_free(two), memory_free(four), memory_free(five), memory_free(eight);
+}
+
+/* ---- locks ---- */
+
+LOCK_DEFINE(test_lock, LOCK_DEVICE);
+static int shared_number;
+
+static void *count_up(void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < 5000; i++) {
+        lock_enter(&test_lock);
+        lock_enter(&test_lock);
+        shared_number++;
+        lock_leave(&test_lock);
+        lock_leave(&test_lock);
+    }
+    return NULL;
+}
+
+static void test_locks(void)
+{
+    pthread_t threads[4];
+    group("recursive locks exclude other threads, and survive a fork");
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, count_up, NULL);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    CHECK(shared_number == 20000, "%d of 20000", shared_number);
+    lock_enter(&test_lock);
+    IN_CHILD("CTRT_X=1") {
+        alarm(20);
+        lock_enter(&test_lock);
+        lock_leave(&test_lock);
+        lock_leave(&test_lock);
+        CHECK(test_lock.depth == 0 && pthread_mutex_trylock(&test_lock.mutex) == 0, "the child's lock is not free");
+    }
+    CHILD_END;
+    lock_leave(&test_lock);
+}
+
+/* ---- parameters ---- */
+
+#define PARAM(type, fallback, words) { sizeof(ctrt_param), "CTRT_TEST_X", type, fallback, words, "for tests" }
+
+static void test_param_values(void)
+{
+    static const struct { ctrt_param param; const char *text; int64_t want; const char *error; } cases[] = {
+        { PARAM(CTRT_PARAM_INT, NULL, NULL), "42", 42, NULL },
+        { PARAM(CTRT_PARAM_INT, NULL, NULL), "-7", -7, NULL },
+        { PARAM(CTRT_PARAM_INT, NULL, NULL), "4x", 0, "whole number" },
+        { PARAM(CTRT_PARAM_INT, NULL, NULL), "1.5", 0, "whole number" },
+        { PARAM(CTRT_PARAM_INT, NULL, NULL), "99999999999999999999", 0, "too large" },
+        { PARAM(CTRT_PARAM_BOOL, NULL, NULL), "yes", 1, NULL },
+        { PARAM(CTRT_PARAM_BOOL, NULL, NULL), "OFF", 0, NULL },
+        { PARAM(CTRT_PARAM_BOOL, NULL, NULL), "1", 1, NULL },
+        { PARAM(CTRT_PARAM_BOOL, NULL, NULL), "maybe", 0, "expected 1, yes" },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "4096", 4096, NULL },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "512k", 512 << 10, NULL },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "64m", 64 << 20, NULL },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "64MiB", 64 << 20, NULL },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "1g", 1 << 30, NULL },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "2T", (int64_t)2 << 40, NULL },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "10b", 10, NULL },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "-1", 0, "a size such as" },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "64q", 0, "a size such as" },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "m", 0, "a size such as" },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "64mm", 0, "a size such as" },
+        { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "9999999999t", 0, "too large" },
+        { PARAM(CTRT_PARAM_ENUM, NULL, "error|cpu|both"), "cpu", 1, NULL },
+        { PARAM(CTRT_PARAM_ENUM, NULL, "error|cpu|both"), "BOTH", 2, NULL },
+        { PARAM(CTRT_PARAM_ENUM, NULL, "error|cpu|both"), "cup", 0, "expected one of error|cpu|both; did you mean cpu?" },
+        { PARAM(CTRT_PARAM_ENUM, NULL, NULL), "x", 0, "expected one of" },
+        { PARAM(CTRT_PARAM_STRING, NULL, NULL), "anything", 0, NULL },
+        { PARAM((ctrt_param_type)9, NULL, NULL), "x", 0, "none of ctrt_param_type" },
+    };
+    group("values of parameters");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        int64_t value = -99;
+        ctrt_status status = param_parse(&value, &cases[i].param, cases[i].text);
+        CHECK(status == (cases[i].error ? CTRT_ERR_INVALID_ARGUMENT : CTRT_OK), "\"%s\": status %d: %s", cases[i].text, (int)status,
+              ctrt_error_message());
+        if (status == CTRT_OK)
+            CHECK(value == cases[i].want, "\"%s\" is %lld", cases[i].text, (long long)value);
+        else
+            CHECK(cases[i].error && strstr(ctrt_error_message(), cases[i].error) && strstr(ctrt_error_message(), "CTRT_TEST_X="), "\"%s\": %s",
+                  cases[i].text, ctrt_error_message());
+    }
+}
+
+static const ctrt_param number = { sizeof number, "CTRT_TEST_NUMBER", CTRT_PARAM_INT, "5", NULL, "a number for tests" };
+static const ctrt_param text_param = { sizeof text_param, "CTRT_TEST_TEXT", CTRT_PARAM_STRING, NULL, NULL, "a text for tests" };
+
+static void test_param_origins(void)
+{
+    ctrt_param_value value;
+    group("where values come from: default, environment, program");
+    IN_CHILD("CTRT_OTHER=1") {
+        CHECK_OK(param_read(&value, &number, "test"));
+        CHECK(value.integer == 5 && strcmp(value.text, "5") == 0 && !value.is_set, "default: %lld", (long long)value.integer);
+        CHECK_OK(param_read(&value, &text_param, "test"));
+        CHECK(value.text == NULL && !value.is_set, "no default: %s", value.text);
+    }
+    CHILD_END;
+    IN_CHILD("CTRT_TEST_NUMBER=6", "CTRT_TEST_TEXT=") {
+        CHECK_OK(param_read(&value, &number, "test"));
+        CHECK(value.integer == 6 && value.is_set, "environment: %lld", (long long)value.integer);
+        CHECK_OK(param_read(&value, &text_param, "test"));
+        CHECK(value.text != NULL && value.text[0] == '\0' && value.is_set, "an empty text is a value");
+        CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "7"), CTRT_ERR_STATE, "has been used already as \"6\"");
+        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "6"));
+    }
+    CHILD_END;
+    IN_CHILD("CTRT_TEST_NUMBER=6") {
+        param_declare(&number, "test");
+        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "8"));
+        CHECK_FAILS(ctrt_param_set("CTRT_TEST_NUMBER", "x"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=x");
+        CHECK_OK(param_read(&value, &number, "test"));
+        CHECK(value.integer == 8 && value.is_set, "program: %lld", (long long)value.integer);
+    }
+    CHILD_END;
+    IN_CHILD("CTRT_TEST_NUMBER=6") {
+        param_declare(&number, "test");
+        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "8"));
+        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", NULL));
+        CHECK_OK(param_read(&value, &number, "test"));
+        CHECK(value.integer == 6, "taken back: %lld", (long long)value.integer);
+    }
+    CHILD_END;
+    IN_CHILD("CTRT_TEST_NUMBER=six") {
+        for (int i = 0; i < 2; i++)
+            CHECK_FAILS(param_read(&value, &number, "test"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=six: expected a whole number");
+        CHECK_FAILS(param_read(NULL, &number, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
+        CHECK_FAILS(param_read(&value, NULL, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
+        ctrt_param small = number;
+        small.size = 8;
+        CHECK_FAILS(param_read(&value, &small, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
+        CHECK_FAILS(ctrt_param_set(NULL, "x"), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+        CHECK_FAILS(ctrt_param_set("CTRT_LGO", "info"), CTRT_ERR_NOT_FOUND, "did you mean CTRT_LOG?");
+        CHECK_FAILS(ctrt_param_get_info(NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    }
+    CHILD_END;
+    IN_CHILD("CTRT_TEST_NUMBER=6") {
+        ctrt_param_info info;
+        bool seen = false, log_seen = false;
+        param_declare(&number, "test");
+        for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++) {
+            log_seen = log_seen || (strcmp(info.name, "CTRT_LOG") == 0 && strcmp(info.owner, "core") == 0 && strcmp(info.type, "enum") == 0);
+            if (strcmp(info.name, "CTRT_TEST_NUMBER") == 0)
+                seen = strcmp(info.value, "6") == 0 && strcmp(info.origin, "environment") == 0 && strcmp(info.owner, "test") == 0
+                    && strcmp(info.type, "int") == 0 && strcmp(info.help, "a number for tests") == 0;
+        }
+        CHECK(seen && log_seen, "the listing lacks a parameter");
+        CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));      /* listing is not using */
+    }
+    CHILD_END;
+}
+
+static void test_param_warnings(void)
+{
+    struct heard heard = { 0 };
+    ctrt_param_value value;
+    group("misspelt and late variables are told, once");
+    IN_CHILD("CTRT_TEST_NUMBR=6", "CTRT_SOMETHING_ELSE=1") {
+        ctrt_log_set_callback(hear, &heard);
+        param_declare(&number, "test");
+        param_check_environment();
+        CHECK(heard.lines == 1 && strstr(heard.text, "CTRT_TEST_NUMBR is not known; did you mean CTRT_TEST_NUMBER?"), "%d lines: %s",
+              heard.lines, heard.text);
+        param_check_environment();
+        CHECK(heard.lines == 1, "told %d times", heard.lines);
+    }
+    CHILD_END;
+    IN_CHILD("CUDA_VISIBLE_DEVICE=0") {
+        ctrt_log_set_callback(hear, &heard);
+        param_check_environment();
+        CHECK(heard.lines == 1 && strstr(heard.text, "did you mean CUDA_VISIBLE_DEVICES?"), "%d lines: %s", heard.lines, heard.text);
+    }
+    CHILD_END;
+    IN_CHILD("CUDA_VISIBLE_DEVICES=0", "CTRT_LOG=warning") {
+        ctrt_log_set_callback(hear, &heard);
+        param_check_environment();
+        CHECK(heard.lines == 0, "%s", heard.text);
+    }
+    CHILD_END;
+    IN_CHILD("CTRT_TEST_NUMBER=6") {
+        ctrt_log_set_callback(hear, &heard);
+        CHECK_OK(param_read(&value, &number, "test"));
+        setenv("CTRT_TEST_NUMBER", "7", 1);
+        CHECK_OK(param_read(&value, &number, "test"));
+        CHECK_OK(param_read(&value, &number, "test"));
+        CHECK(value.integer == 6 && heard.lines == 1 && strstr(heard.text, "CTRT_TEST_NUMBER was changed after it had been read as \"6\""),
+              "%d lines: %s", heard.lines, heard.text);
+        param_forget_values();
+        CHECK_OK(param_read(&value, &number, "test"));
+        CHECK(value.integer == 7, "after forgetting: %lld", (long long)value.integer);
+    }
+    CHILD_END;
+}
+
+int main(void)
+{
+    unsetenv("CTRT_LOG");
+    test_log();
+    test_param_origins();
+    test_param_warnings();
+    test_messages();
+    test_nearest();
+    test_keep();
+    test_memory();
+    test_locks();
+    test_param_values();
+    return done();
+}

@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices: names, lists of visible ones, choosing, the thread's current ones, fork. On fake backends, without hardware. */
+#include <pthread.h>
+#include <sys/wait.h>
+
+#include "child.h"
+#include "ctrt/device.h"
+#include "ctrt/memory.h"
+#include "device/visible.h"
+#include "folder.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static char *folder;                    /* fake (3 devices), better (200, 3 devices), unasked (score -1), memory policies */
+static char *fake_only;                 /* fake and memory policies */
+
+/* ---- names ---- */
+
+static void test_names(void)
+{
+    static const struct { const char *text, *type; int index; } good[] = {
+        { "cpu", "cpu", -1 }, { "cpu:0", "cpu", 0 }, { "cuda", "cuda", -1 }, { "cuda:0", "cuda", 0 }, { "cuda:1", "cuda", 1 },
+        { "cuda:10", "cuda", 10 }, { "nccl-multi:0", "nccl-multi", 0 }, { "sim2:7", "sim2", 7 }, { "cuda:65535", "cuda", 65535 },
+        { "a234567890123456789012345678901:3", "a234567890123456789012345678901", 3 },
+    };
+    static const struct { const char *text, *words; } bad[] = {
+        { "", "empty" }, { "cuda:", "missing" }, { "cuda:01", "leading zero" }, { "cuda:-1", "not a number" }, { "cuda:+1", "not a number" },
+        { "cuda:1 ", "not a number" }, { " cuda:1", "no type" }, { "cuda:1:2", "not a number" }, { "cuda: 1", "not a number" },
+        { "cuda:1.0", "not a number" }, { ":1", "type is missing" }, { ":", "type is missing" }, { "gpu:0", "gpu is no type of device" },
+        { "gpu", "gpu is no type" }, { "auto", "auto is no type" }, { "CUDA:0", "no type" }, { "cuda,1", "no type" }, { "-1", "no type" },
+        { "cpu:1", "one cpu" }, { "cpu:65535", "one cpu" }, { "cuda:65536", "too large" }, { "cuda:99999999999999999999", "too large" },
+        { "cu da", "no type" }, { "cuda\n", "no type" }, { "1cuda", "no type" }, { "cuda-", "no type" }, { "\xff\xfe", "no type" },
+        { "a2345678901234567890123456789012", "too long" }, { "00", "leading zero" },
+    };
+    group("names of devices: parsed and printed again");
+    IN_CHILD(folder_path(fake_only, NULL)) {
+        for (size_t i = 0; i < COUNT(good); i++) {
+            ctrt_device_spec spec = { "?", 99 };
+            char text[48];
+            CHECK_OK(ctrt_device_parse(&spec, good[i].text));
+            CHECK(strcmp(spec.type, good[i].type) == 0 && spec.index == good[i].index, "%s: %s, %d", good[i].text, spec.type, spec.index);
+            CHECK_OK(ctrt_device_format(text, sizeof text, &spec));
+            CHECK(strcmp(text, good[i].text) == 0, "%s is printed as %s", good[i].text, text);
+        }
+    }
+    CHILD_END;
+    group("names that are none: refused with the reason, the output untouched");
+    IN_CHILD(folder_path(fake_only, NULL)) {
+        for (size_t i = 0; i < COUNT(bad); i++) {
+            ctrt_device_spec spec = { "before", 99 };
+            ctrt_status status = ctrt_device_parse(&spec, bad[i].text);
+            CHECK(status == CTRT_ERR_INVALID_ARGUMENT, "\"%s\": status %d, %s:%d", bad[i].text, (int)status, spec.type, spec.index);
+            CHECK(strstr(ctrt_error_message(), bad[i].words), "\"%s\": the message lacks \"%s\": %s", bad[i].text, bad[i].words,
+                  ctrt_error_message());
+            CHECK(strcmp(spec.type, "before") == 0 && spec.index == 99, "\"%s\" changed the output", bad[i].text);
+        }
+        CHECK_FAILS(ctrt_device_parse(NULL, "cpu"), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
+        ctrt_device_spec spec = { "cuda", 1 };
+        char text[48];
+        CHECK_FAILS(ctrt_device_parse(&spec, NULL), CTRT_ERR_INVALID_ARGUMENT, "text is NULL");
+        CHECK_FAILS(ctrt_device_parse(&spec, "fke:0x"), CTRT_ERR_INVALID_ARGUMENT, NULL);
+        CHECK_FAILS(ctrt_device_format(text, 6, &spec), CTRT_ERR_INVALID_ARGUMENT, "too small");
+        CHECK(strlen(text) < 6, "the text that did not fit is not terminated");
+        CHECK_FAILS(ctrt_device_format(text, 0, &spec), CTRT_ERR_INVALID_ARGUMENT, "too small");
+        CHECK_FAILS(ctrt_device_format(NULL, 6, &spec), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+        spec.index = -2;
+        CHECK_FAILS(ctrt_device_format(text, sizeof text, &spec), CTRT_ERR_INVALID_ARGUMENT, "-2");
+        memset(spec.type, 'x', sizeof spec.type);
+        spec.index = 0;
+        CHECK_FAILS(ctrt_device_format(text, sizeof text, &spec), CTRT_ERR_INVALID_ARGUMENT, "without end");
+    }
+    CHILD_END;
+    group("a number alone is an index of the best accelerator");
+    IN_CHILD(folder_path(folder, NULL)) {
+        ctrt_device_spec spec;
+        CHECK_OK(ctrt_device_parse(&spec, "1"));
+        CHECK(strcmp(spec.type, "better") == 0 && spec.index == 1, "%s:%d", spec.type, spec.index);
+    }
+    CHILD_END;
+    IN_CHILD(folder_path(fake_only, NULL), "CTRT_BACKENDS=-fake") {
+        ctrt_device_spec spec;
+        CHECK_FAILS(ctrt_device_parse(&spec, "0"), CTRT_ERR_NO_DEVICE, "there is none");
+    }
+    CHILD_END;
+}
+
+/* ---- visible devices ---- */
+
+#define GPU0 "GPU-9942190a-aa31-4ff1-4aa9-c388d80f1f85"
+#define GPU1 "GPU-9e8d35e3-a134-0fdd-0e01-23811fdbd293"
+#define GPU2 "GPU-e429a63e-c61c-4795-b757-5132caeb8e70"
+#define GPU3 "GPU-eee1dfbc-0a0f-6ad8-5ff6-dc942a8b9d98"
+static const char *const uuids[] = { GPU0, GPU1, GPU2, GPU3 };
+
+static bool same(const int *ids, int count, const int *want, int wanted)
+{
+    return count == wanted && memcmp(ids, want, (size_t)count * sizeof *ids) == 0;
+}
+
+static const char *ids_text(const int *ids, int count)
+{
+    static char texts[2][256];
+    static int next;
+    char *text = texts[next++ % 2];
+    size_t used = (size_t)sprintf(text, "[");
+    for (int i = 0; i < count && used < 200; i++)
+        used += (size_t)sprintf(text + used, i ? ",%d" : "%d", ids[i]);
+    strcpy(text + used, "]");
+    return text;
+}
+
+static void test_visible_lists(void)
+{
+    /* The first six are PyTorch's own vectors for CUDA_VISIBLE_DEVICES. count -1: numbers are not limited. */
+    static const struct { const char *text; int count, want[6], wanted; } cases[] = {
+        { "0, 1, 2, -1, 3", -1, { 0, 1, 2 }, 3 },
+        { "0, 1, 2, 1", -1, { 0 }, 0 },
+        { "2, +3, -0, 5", -1, { 2, 3, 0, 5 }, 4 },
+        { "one,two,3,4", -1, { 0 }, 0 },
+        { "4,3,two,one", -1, { 4, 3 }, 2 },
+        { "1gpu2,2ampere", -1, { 1, 2 }, 2 },
+        { NULL, 3, { 0, 1, 2 }, 3 },
+        { "", 3, { 0 }, 0 },
+        { " ", 3, { 0 }, 0 },
+        { "-1", 3, { 0 }, 0 },
+        { "0,2", 3, { 0, 2 }, 2 },
+        { "2,0", 3, { 2, 0 }, 2 },
+        { "0,3,1", 3, { 0 }, 1 },           /* what is not there ends the list */
+        { "3", 3, { 0 }, 0 },
+        { "0,,1", 3, { 0 }, 1 },
+        { ",0", 3, { 0 }, 0 },
+        { "+", 3, { 0 }, 0 },
+        { "99999999999999999999", 3, { 0 }, 0 },
+        { "1,99999999999999999999", 3, { 1 }, 1 },
+        { "0 1", 3, { 0 }, 1 },
+        { "2,1,0,", 3, { 2, 1, 0 }, 3 },
+    };
+    group("lists of visible devices: numbers");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        int ids[16];
+        int count = visible_parse(ids, 16, cases[i].text, cases[i].count, NULL);
+        CHECK(same(ids, count, cases[i].want, cases[i].wanted), "\"%s\" gives %s, expected %s", cases[i].text ? cases[i].text : "(unset)",
+              ids_text(ids, count), ids_text(cases[i].want, cases[i].wanted));
+    }
+    int few[2];
+    CHECK(visible_parse(few, 2, "0,1,2", 3, NULL) == 2 && few[1] == 1, "more entries than room");
+
+    static const struct { const char *text; int want[4], wanted; } named[] = {
+        { GPU0, { 0 }, 1 },
+        { "GPU-9942190a", { 0 }, 1 },
+        { GPU2 "," GPU0, { 2, 0 }, 2 },
+        { "GPU-9", { 0 }, 0 },                          /* two begin so */
+        { "GPU-9942190a,GPU-9", { 0 }, 1 },
+        { "GPU-99," "GPU-9e," "GPU-e4", { 0, 1, 2 }, 3 },
+        { "GPU-99,GPU-99", { 0 }, 0 },
+        { "GPU-99,GPU-e4,GPU-9942190a", { 0 }, 0 },     /* the same device by another prefix */
+        { "GPU-99,GPU-ffff,GPU-e4", { 0 }, 1 },
+        { "GPU-99,1", { 0 }, 1 },                       /* kinds of entries do not mix */
+        { "0,GPU-e4", { 0 }, 1 },
+        { "MIG-99", { 0 }, 0 },
+        { "GPU-" , { 0 }, 0 },
+        { "gpu-99", { 0 }, 0 },
+    };
+    group("lists of visible devices: UUIDs");
+    for (size_t i = 0; i < COUNT(named); i++) {
+        int ids[16];
+        int count = visible_parse(ids, 16, named[i].text, 4, uuids);
+        CHECK(same(ids, count, named[i].want, named[i].wanted), "\"%s\" gives %s, expected %s", named[i].text, ids_text(ids, count),
+              ids_text(named[i].want, named[i].wanted));
+    }
+
+    static const struct { const char *text, *type; int want[4], wanted; ctrt_status status; } typed[] = {
+        { "cuda:0,cuda:2", "cuda", { 0, 2 }, 2, CTRT_OK },
+        { "cuda:2, cuda:0", "cuda", { 2, 0 }, 2, CTRT_OK },
+        { "cuda:0,cuda:2", "sim", { 0 }, 0, CTRT_OK },
+        { "cuda:1,sim:3,cuda:0", "sim", { 3 }, 1, CTRT_OK },
+        { "cuda:1,sim", "sim", { 0, 1, 2, 3 }, 4, CTRT_OK },
+        { "sim", "sim", { 0, 1, 2, 3 }, 4, CTRT_OK },
+        { "sim", "cuda", { 0 }, 0, CTRT_OK },
+        { "cuda:1,cuda:1", "cuda", { 0 }, 0, CTRT_OK },
+        { "cuda:1,cuda:9,cuda:2", "cuda", { 1 }, 1, CTRT_OK },
+        { "cuda:1," GPU3, "cuda", { 1, 3 }, 2, CTRT_OK },
+        { "0,2", "sim", { 0, 2 }, 2, CTRT_OK },
+        { GPU1, "cuda", { 1 }, 1, CTRT_OK },
+        { NULL, "cuda", { 0, 1, 2, 3 }, 4, CTRT_OK },
+        { "", "cuda", { 0 }, 0, CTRT_OK },
+        { "cuda:x", "cuda", { 0 }, 0, CTRT_ERR_INVALID_ARGUMENT },
+        { "cuda:", "cuda", { 0 }, 0, CTRT_ERR_INVALID_ARGUMENT },
+        { "cuda:1,2", "cuda", { 0 }, 0, CTRT_ERR_INVALID_ARGUMENT },
+        { "cuda:1,:2", "cuda", { 0 }, 0, CTRT_ERR_INVALID_ARGUMENT },
+    };
+    group("lists of visible devices that name types");
+    for (size_t i = 0; i < COUNT(typed); i++) {
+        int ids[16], count = 0;
+        ctrt_status status = visible_select(ids, 16, &count, typed[i].text, typed[i].type, 4, uuids);
+        CHECK(status == typed[i].status, "\"%s\": status %d: %s", typed[i].text ? typed[i].text : "(unset)", (int)status, ctrt_error_message());
+        if (status == CTRT_OK)
+            CHECK(same(ids, count, typed[i].want, typed[i].wanted), "\"%s\" gives %s for %s, expected %s",
+                  typed[i].text ? typed[i].text : "(unset)", ids_text(ids, count), typed[i].type, ids_text(typed[i].want, typed[i].wanted));
+    }
+}
+
+static void test_visible_devices(void)
+{
+    group("CTRT_VISIBLE_DEVICES renumbers, and hides the rest");
+    IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=2,0") {
+        ctrt_device *device = NULL;
+        ctrt_device_properties facts;
+        CHECK(ctrt_device_count("fake") == 2, "%d devices", ctrt_device_count("fake"));
+        CHECK_OK(ctrt_device_get_properties(&facts, "fake:0"));
+        CHECK(facts.processors == 12, "fake:0 has %d processors: it is not the third", facts.processors);
+        CHECK_OK(ctrt_device_get_properties(&facts, "fake:1"));
+        CHECK(facts.processors == 10, "fake:1 has %d processors: it is not the first", facts.processors);
+        CHECK_FAILS(ctrt_device_get(&device, "fake:2"), CTRT_ERR_NO_DEVICE, "1 of 3 hidden by CTRT_VISIBLE_DEVICES=2,0");
+        CHECK_OK(ctrt_device_get(&device, "fake:1"));
+        CHECK(strcmp(ctrt_device_name(device), "fake:1") == 0 && ctrt_device_index(device) == 1, "%s", ctrt_device_name(device));
+    }
+    CHILD_END;
+    IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=GPU-0a22") {
+        ctrt_device_properties facts;
+        CHECK(ctrt_device_count("fake") == 1, "%d devices", ctrt_device_count("fake"));
+        CHECK_OK(ctrt_device_get_properties(&facts, "fake:0"));
+        CHECK(strcmp(facts.uuid, "GPU-0a22beef") == 0, "%s", facts.uuid);
+    }
+    CHILD_END;
+    IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=") {
+        const char *why;
+        CHECK(ctrt_device_count("fake") == 0, "%d devices", ctrt_device_count("fake"));
+        CHECK(!ctrt_is_available("fake", &why) && strstr(why, "3 of 3 hidden by CTRT_VISIBLE_DEVICES="), "%s", why);
+    }
+    CHILD_END;
+    IN_CHILD(folder_path(folder, NULL), "CTRT_VISIBLE_DEVICES=fake:1,fake:2") {
+        ctrt_device *device = NULL;
+        CHECK(ctrt_device_count("fake") == 2 && ctrt_device_count("better") == 0, "%d and %d", ctrt_device_count("fake"),
+              ctrt_device_count("better"));
+        CHECK_OK(ctrt_device_get(&device, "auto"));
+        CHECK(strcmp(ctrt_device_name(device), "fake:0") == 0, "auto is %s", ctrt_device_name(device));
+    }
+    CHILD_END;
+    IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=fake:one") {
+        ctrt_device *device = NULL;
+        CHECK_FAILS(ctrt_device_get(&device, "fake"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_VISIBLE_DEVICES=fake:one");
+    }
+    CHILD_END;
+}
+
+/* ---- choosing ---- */
+
+static void test_choice(void)
+{
+    static const struct { const char *setting, *device, *words; ctrt_status status; } cases[] = {
+        { "CTRT_DEVICE=", "better:0", NULL, CTRT_OK },
+        { "CTRT_DEVICE=auto", "better:0", NULL, CTRT_OK },
+        { "CTRT_DEVICE=fake:1", "fake:1", NULL, CTRT_OK },
+        { "CTRT_DEVICE=fake", "fake:0", NULL, CTRT_OK },
+        { "CTRT_DEVICE=2", "better:2", NULL, CTRT_OK },
+        { "CTRT_DEVICE=unasked", "unasked:0", NULL, CTRT_OK },
+        { "CTRT_BACKENDS=-better", "fake:0", NULL, CTRT_OK },
+        { "CTRT_DEVICE=fkae", NULL, "did you mean fake?", CTRT_ERR_NO_DEVICE },
+        { "CTRT_DEVICE=fake:01", NULL, "CTRT_DEVICE=fake:01", CTRT_ERR_INVALID_ARGUMENT },
+        { "CTRT_DEVICE=fake:3", NULL, "3 visible devices of that type, fake:0 to fake:2", CTRT_ERR_NO_DEVICE },
+        { "CTRT_DEVICE=gpu", NULL, "gpu is no type", CTRT_ERR_INVALID_ARGUMENT },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        group("auto with %s", cases[i].setting);
+        IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
+            ctrt_device *device = NULL, *again = NULL, *fallback = NULL;
+            ctrt_status status = ctrt_device_get(&device, NULL);
+            CHECK(status == cases[i].status, "status %d: %s", (int)status, ctrt_error_message());
+            CHECK(status == CTRT_OK || strstr(ctrt_error_message(), cases[i].words), "the message lacks \"%s\": %s", cases[i].words,
+                  ctrt_error_message());
+            CHECK(status == CTRT_OK || device == NULL, "the output was touched");
+            if (status == CTRT_OK) {
+                CHECK(strcmp(ctrt_device_name(device), cases[i].device) == 0, "%s", ctrt_device_name(device));
+                CHECK_OK(ctrt_device_get(&again, cases[i].device));
+                CHECK(again == device, "one device, two handles");
+                CHECK_OK(ctrt_default_device(&fallback));
+                CHECK(fallback == device, "the default device is %s", ctrt_device_name(fallback));
+                CHECK(ctrt_is_available("auto", NULL), "auto is not available");
+            }
+        }
+        CHILD_END;
+    }
+    group("auto does not hide that the best device fails to open");
+    IN_CHILD(folder_path(fake_only, NULL), "CTRT_FAKE_BROKEN=0") {
+        ctrt_device *device = NULL;
+        CHECK_FAILS(ctrt_device_auto(&device), CTRT_ERR_BACKEND, "opening fake:0: fake device 0 is lost");
+        CHECK_OK(ctrt_device_get(&device, "fake:1"));
+    }
+    CHILD_END;
+    group("without any backend: an error that says why");
+    char *empty = folder_new();
+    IN_CHILD(folder_path(empty, NULL)) {
+        ctrt_device *device = NULL;
+        const char *why;
+        CHECK_FAILS(ctrt_device_auto(&device), CTRT_ERR_NO_DEVICE, "no device at all");
+        CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), CTRT_ERR_NO_DEVICE, "no file backend-cuda.so: searched ");
+        CHECK(!ctrt_is_available("cuda", &why) && strstr(why, "backend-cuda.so"), "%s", why);
+        CHECK(!ctrt_is_available(NULL, &why) && why[0] != '\0', "NULL is available");
+        CHECK(!ctrt_is_available("", NULL), "an empty type is available");
+        CHECK(ctrt_device_count("cuda") == 0 && ctrt_device_count(NULL) == 0 && ctrt_device_count("") == 0, "counted something");
+    }
+    CHILD_END;
+    folder_remove(empty);
+    group("a question is no failure: the message stays");
+    IN_CHILD(folder_path(fake_only, NULL)) {
+        ctrt_fail(CTRT_ERR_SHAPE, "what was there before");
+        CHECK(!ctrt_is_available("nothing", NULL), "nothing is available");
+        CHECK(strcmp(ctrt_error_message(), "what was there before") == 0, "%s", ctrt_error_message());
+    }
+    CHILD_END;
+}
+
+static void test_facts(void)
+{
+    group("facts about devices, without opening them and with");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_FAKE_MEMORY=1m") {
+        ctrt_device_properties facts;
+        ctrt_device_spec spec;
+        ctrt_device *device = NULL;
+        uint64_t free_bytes = 0, total = 0;
+        CHECK_OK(ctrt_device_get_properties(&facts, "fake:1"));
+        CHECK(strcmp(facts.name, "fake device 1 of fake") == 0 && strcmp(facts.pci, "0000:01:00.0") == 0 && facts.total_memory == 1 << 20
+              && facts.compute_major == 9 && facts.processors == 11 && facts.clock_khz == 1000000 && facts.numa_node == -1 && facts.ecc == 1
+              && !facts.host_memory && !facts.asynchronous, "%s %s", facts.name, facts.pci);
+        CHECK_FAILS(ctrt_device_get_properties(&facts, "fake:3"), CTRT_ERR_NO_DEVICE, "fake:0 to fake:2");
+        CHECK_FAILS(ctrt_device_get_properties(&facts, "fake:-1"), CTRT_ERR_INVALID_ARGUMENT, "not a number");
+        CHECK_FAILS(ctrt_device_get_properties(NULL, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+        CHECK_OK(ctrt_device_get_properties(&facts, NULL));
+        static const char *const order[] = { "better:0", "better:1", "better:2", "fake:0", "fake:1", "fake:2", "unasked:0" };
+        for (size_t i = 0; i < COUNT(order); i++) {
+            char text[48];
+            CHECK_OK(ctrt_device_list(&spec, i));
+            CHECK_OK(ctrt_device_format(text, sizeof text, &spec));
+            CHECK(strcmp(text, order[i]) == 0, "the device %zu is %s, expected %s", i, text, order[i]);
+        }
+        CHECK_FAILS(ctrt_device_list(&spec, 9), CTRT_ERR_NOT_FOUND, NULL);
+        CHECK_OK(ctrt_device_get(&device, "fake:2"));
+        CHECK_OK(ctrt_device_memory_info(device, &free_bytes, &total));
+        CHECK(free_bytes == 1 << 20 && total == 1 << 20, "%lu of %lu", (unsigned long)free_bytes, (unsigned long)total);
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK(strcmp(ctrt_device_type(device), "fake") == 0 && ctrt_device_index(device) == 2, "%s", ctrt_device_type(device));
+        CHECK(strcmp(ctrt_device_name(NULL), "(null)") == 0 && ctrt_device_index(NULL) == -1, "NULL has a name");
+    }
+    CHILD_END;
+}
+
+/* ---- the thread's current devices ---- */
+
+static void *current_in_thread(void *out)
+{
+    ctrt_device *device = NULL;
+    if (ctrt_device_get_current(&device, "fake") == CTRT_OK)
+        *(ctrt_device **)out = device;
+    return NULL;
+}
+
+static void test_current(void)
+{
+    group("the current device: per thread, restored by guards");
+    IN_CHILD(folder_path(fake_only, NULL)) {
+        ctrt_device *zero = NULL, *one = NULL, *two = NULL, *now = NULL;
+        CHECK_OK(ctrt_device_get(&now, "fake"));
+        CHECK_OK(ctrt_device_get(&zero, "fake:0"));
+        CHECK(now == zero, "a thread starts with %s", ctrt_device_name(now));
+        CHECK_OK(ctrt_device_get(&one, "fake:1"));
+        CHECK_OK(ctrt_device_get(&two, "fake:2"));
+        CHECK_OK(ctrt_device_set_current(one));
+        CHECK_OK(ctrt_device_get(&now, "fake"));
+        CHECK(now == one, "after set_current(fake:1) fake is %s", ctrt_device_name(now));
+        CHECK_FAILS(ctrt_device_set_current(NULL), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+        CHECK_FAILS(ctrt_device_get(&now, "fake:7"), CTRT_ERR_NO_DEVICE, NULL);
+        CHECK_OK(ctrt_device_get_current(&now, "fake"));
+        CHECK(now == one, "an error changed the current device to %s", ctrt_device_name(now));
+
+        pthread_t thread;
+        ctrt_device *other = NULL;
+        pthread_create(&thread, NULL, current_in_thread, &other);
+        pthread_join(thread, NULL);
+        CHECK(other == zero, "a new thread starts with %s", ctrt_device_name(other));
+
+        CHECK_OK(ctrt_device_push(two));
+        CHECK_OK(ctrt_device_push(NULL));
+        CHECK_OK(ctrt_device_push(zero));
+        CHECK_OK(ctrt_device_get_current(&now, "fake"));
+        CHECK(now == zero, "inside three guards: %s", ctrt_device_name(now));
+        CHECK_OK(ctrt_device_pop());
+        CHECK_OK(ctrt_device_pop());
+        CHECK_OK(ctrt_device_get_current(&now, "fake"));
+        CHECK(now == two, "inside one guard: %s", ctrt_device_name(now));
+        CHECK_OK(ctrt_device_pop());
+        CHECK_OK(ctrt_device_get_current(&now, "fake"));
+        CHECK(now == one, "outside: %s", ctrt_device_name(now));
+        CHECK_FAILS(ctrt_device_pop(), CTRT_ERR_STATE, "without a matching");
+        for (int i = 0; i < 100; i++)
+            CHECK_OK(ctrt_device_push(i % 2 ? two : NULL));
+        for (int i = 0; i < 100; i++)
+            CHECK_OK(ctrt_device_pop());
+        CHECK_OK(ctrt_device_get_current(&now, NULL));
+        CHECK(now == one, "the best type's current device is %s", ctrt_device_name(now));
+        CHECK_FAILS(ctrt_device_get_current(&now, "fake:1"), CTRT_ERR_INVALID_ARGUMENT, "no type");
+        CHECK_FAILS(ctrt_device_get_current(NULL, "fake"), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    }
+    CHILD_END;
+    group("a guard around the first choice leaves none behind");
+    IN_CHILD(folder_path(folder, NULL)) {
+        ctrt_device *fake = NULL, *better = NULL, *now = NULL;
+        CHECK_OK(ctrt_device_get(&fake, "fake:2"));
+        CHECK_OK(ctrt_device_get(&better, "better:1"));
+        CHECK_OK(ctrt_device_push(fake));
+        CHECK_OK(ctrt_device_push(better));
+        CHECK_OK(ctrt_device_get(&now, "fake"));
+        CHECK(now == fake, "%s", ctrt_device_name(now));
+        CHECK_OK(ctrt_device_pop());
+        CHECK_OK(ctrt_device_pop());
+        CHECK_OK(ctrt_device_get(&now, "fake"));
+        CHECK(strcmp(ctrt_device_name(now), "fake:0") == 0, "%s", ctrt_device_name(now));
+        CHECK_OK(ctrt_device_get(&now, "better"));
+        CHECK(strcmp(ctrt_device_name(now), "better:0") == 0, "%s", ctrt_device_name(now));
+        CHECK_OK(ctrt_set_default_device(fake));
+        CHECK_OK(ctrt_default_device(&now));
+        CHECK(now == fake, "the default is %s", ctrt_device_name(now));
+        CHECK_OK(ctrt_set_default_device(NULL));
+        CHECK_OK(ctrt_default_device(&now));
+        CHECK(strcmp(ctrt_device_name(now), "better:0") == 0, "the default is %s", ctrt_device_name(now));
+        CHECK_FAILS(ctrt_default_device(NULL), CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    }
+    CHILD_END;
+}
+
+/* ---- fork ---- */
+
+/* Runs checks in a fork of this (already used) process. */
+#define IN_FORK                                                                 \
+    do {                                                                        \
+        fflush(stdout);                                                         \
+        pid_t fork_ = fork();                                                   \
+        if (fork_ == 0) {                                                       \
+            tap_state.failed = 0;
+
+#define FORK_END                                                                \
+            fflush(stdout);                                                     \
+            _exit(tap_state.failed > 0);                                        \
+        }                                                                       \
+        child_join(fork_, __FILE__, __LINE__);                                  \
+    } while (0)
+
+static void test_fork(void)
+{
+    group("counting, forking, then using the device in the child");
+    IN_CHILD(folder_path(fake_only, NULL)) {
+        CHECK(ctrt_device_count("fake") == 3 && ctrt_is_available("fake", NULL), "cannot count");
+        IN_FORK
+            ctrt_device *device = NULL;
+            CHECK_OK(ctrt_device_get(&device, "fake:1"));
+            CHECK_OK(ctrt_device_synchronize(device));
+        FORK_END;
+    }
+    CHILD_END;
+    group("a device that was opened before the fork: an error in the child, work as ever in the parent");
+    IN_CHILD(folder_path(fake_only, NULL)) {
+        ctrt_device *device = NULL, *other = NULL;
+        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        CHECK_OK(ctrt_set_default_device(device));
+        IN_FORK
+            uint64_t bytes;
+            CHECK_FAILS(ctrt_device_get(&other, "fake:0"), CTRT_ERR_FORKED, "was opened by process");
+            CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_FORKED, "fake:0");
+            CHECK_FAILS(ctrt_device_push(device), CTRT_ERR_FORKED, "fake:0");
+            CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_FORKED, "fake:0");
+            CHECK_FAILS(ctrt_device_memory_info(device, &bytes, &bytes), CTRT_ERR_FORKED, "fake:0");
+            CHECK_FAILS(ctrt_default_device(&other), CTRT_ERR_FORKED, "fake:0");
+            CHECK_FAILS(ctrt_memory_empty_cache(device), CTRT_ERR_FORKED, "fake:0");
+            CHECK_OK(ctrt_device_get(&other, "fake:1"));
+            CHECK(ctrt_is_available("fake", NULL), "not available in the child");
+        FORK_END;
+        CHECK_OK(ctrt_device_get(&other, "fake:0"));
+        CHECK_OK(ctrt_device_synchronize(device));
+    }
+    CHILD_END;
+    group("host memory follows a fork");
+    IN_CHILD(folder_path(fake_only, NULL), "CTRT_FAKE_HOST=1") {
+        ctrt_device *device = NULL;
+        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        IN_FORK
+            CHECK_OK(ctrt_device_get(&device, "fake:0"));
+            CHECK_OK(ctrt_device_set_current(device));
+        FORK_END;
+    }
+    CHILD_END;
+}
+
+static void *forks(void *argument)
+{
+    (void)argument;
+    intptr_t failures = 0;
+    for (int i = 0; i < 20; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            ctrt_device *device = NULL;
+            alarm(20);                          /* a lock that nobody will ever leave is a failure, not a hang */
+            _exit(ctrt_device_get(&device, "fake:2") != CTRT_OK || !ctrt_is_available("better", NULL));
+        }
+        int status = 1;
+        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+    }
+    return (void *)failures;
+}
+
+static void *opens(void *stop)
+{
+    ctrt_device *device = NULL;
+    const char *why;
+    while (!__atomic_load_n((bool *)stop, __ATOMIC_RELAXED)) {
+        ctrt_device_get(&device, "fake:0");
+        ctrt_is_available("nothing", &why);
+        ctrt_param_info info;
+        ctrt_param_get_info(&info, 3);
+    }
+    return NULL;
+}
+
+static void test_fork_threads(void)
+{
+    group("a fork while other threads are inside the library");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_FAKE_HOST=1") {
+        static bool stop;
+        pthread_t workers[3], forker;
+        for (int i = 0; i < 3; i++)
+            pthread_create(&workers[i], NULL, opens, &stop);
+        pthread_create(&forker, NULL, forks, NULL);
+        void *failures = NULL;
+        pthread_join(forker, &failures);
+        __atomic_store_n(&stop, true, __ATOMIC_RELAXED);
+        for (int i = 0; i < 3; i++)
+            pthread_join(workers[i], NULL);
+        CHECK(failures == NULL, "%ld of 20 children failed", (long)(intptr_t)failures);
+    }
+    CHILD_END;
+}
+
+int main(void)
+{
+    folder = folder_new();
+    fake_only = folder_new();
+    folder_actor(folder, "backend-fake");
+    folder_actor(folder, "backend-better");
+    folder_actor(folder, "backend-unasked");
+    folder_actor(fake_only, "backend-fake");
+    folder_plugin(folder, "memory-direct");
+    folder_plugin(folder, "memory-caching");
+    folder_plugin(fake_only, "memory-direct");
+    folder_plugin(fake_only, "memory-caching");
+    test_names();
+    test_visible_lists();
+    test_visible_devices();
+    test_choice();
+    test_facts();
+    test_current();
+    test_fork();
+    test_fork_threads();
+    folder_remove(folder);
+    folder_remove(fake_only);
+    return done();
+}
