@@ -189,6 +189,10 @@ TESTS          += test-train-reference
 test_train_reference_SOURCES = tests/integration/test-train-reference.c
 test_train_reference_LDADD   = $(PUBLIC_LIBS)
 
+# DLPack with other libraries at the other end, where python3 has them.
+TESTS      += tests/integration/dlpack.sh
+EXTRA_DIST += tests/integration/dlpack.py tests/integration/dlpack.sh
+
 EXTRA_DIST += tests/fuzz/fuzz_safetensors.c
 
 # --- how tests are run -----------------------------------------------------------------------------------------------

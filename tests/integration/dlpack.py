@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DLPack with another library at the other end: NumPy 2.1 or later, and PyTorch where it speaks the versioned protocol.
+
+Run as dlpack.py LIBCTRT.SO. Prints TAP.
+"""
+import ctypes
+import sys
+
+CAPSULE = b"dltensor_versioned"
+get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+get_pointer.restype, get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+set_name = ctypes.pythonapi.PyCapsule_SetName
+set_name.restype, set_name.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_void_p]
+new_capsule = ctypes.pythonapi.PyCapsule_New
+new_capsule.restype, new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+USED = ctypes.create_string_buffer(b"used_dltensor_versioned")      # a capsule keeps the pointer, not the letters
+NAME = ctypes.create_string_buffer(CAPSULE)
+
+DTYPES = {"float32": 1, "float64": 2, "float16": 3, "int8": 5, "uint8": 6, "int16": 7, "int32": 8, "int64": 9, "bool": 10}
+count = failed = 0
+
+
+def check(fine, what):
+    global count, failed
+    count += 1
+    failed += not fine
+    print("%s %d - %s" % ("ok" if fine else "not ok", count, what), flush=True)
+
+
+class Ints(ctypes.Structure):
+    _fields_ = [("values", ctypes.POINTER(ctypes.c_int64)), ("count", ctypes.c_int)]
+
+
+def ints(*values):
+    return Ints((ctypes.c_int64 * len(values))(*values), len(values))
+
+
+lib = ctypes.CDLL(sys.argv[1])
+lib.ctrt_error_message.restype = ctypes.c_char_p
+for getter in ("ctrt_tensor_data", "ctrt_tensor_shape", "ctrt_tensor_strides"):
+    getattr(lib, getter).restype = ctypes.c_void_p
+    getattr(lib, getter).argtypes = [ctypes.c_void_p]
+lib.ctrt_tensor_numel.restype = ctypes.c_int64
+lib.ctrt_tensor_numel.argtypes = [ctypes.c_void_p]
+lib.ctrt_to_host.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int]
+
+
+def call(name, *arguments):
+    if getattr(lib, name)(*arguments) != 0:
+        raise RuntimeError("%s: %s" % (name, lib.ctrt_error_message().decode()))
+
+
+def from_data(array):
+    """A ctrt tensor with a copy of a contiguous NumPy array."""
+    tensor = ctypes.c_void_p()
+    lib.ctrt_from_data.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, Ints, ctypes.c_int, ctypes.c_void_p]
+    call("ctrt_from_data", ctypes.byref(tensor), array.ctypes.data, array.size, ints(*array.shape), DTYPES[array.dtype.name], cpu)
+    return tensor
+
+
+def values(tensor):
+    numbers = (ctypes.c_double * max(1, lib.ctrt_tensor_numel(tensor)))()
+    call("ctrt_to_host", numbers, ctypes.sizeof(numbers), tensor, DTYPES["float64"])
+    return list(numbers)[:lib.ctrt_tensor_numel(tensor)]
+
+
+class Exported:
+    """What a library asks for: an object with __dlpack__."""
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        managed = ctypes.c_void_p()
+        call("ctrt_to_dlpack", ctypes.byref(managed), self.tensor)
+        return new_capsule(managed, ctypes.addressof(NAME), None)
+
+
+def imported(producer):
+    """A ctrt tensor over the memory of another library's."""
+    capsule = producer.__dlpack__(max_version=(1, 0))
+    tensor = ctypes.c_void_p()
+    call("ctrt_from_dlpack", ctypes.byref(tensor), ctypes.c_void_p(get_pointer(capsule, CAPSULE)))
+    set_name(capsule, ctypes.addressof(USED))
+    return tensor
+
+
+def exchange(library, np, own, make, flat):
+    for name in DTYPES:
+        if not hasattr(library, name):
+            continue
+        array = np.arange(6).reshape(2, 3).astype(name)
+        tensor = from_data(array)
+        theirs = own(Exported(tensor))
+        check(flat(theirs) == array.ravel().tolist() and tuple(theirs.shape) == (2, 3), "%s: %s out" % (library.__name__, name))
+        lib.ctrt_tensor_release(ctypes.byref(tensor))
+        check(flat(theirs) == array.ravel().tolist(), "%s: %s outlives our handle" % (library.__name__, name))
+        mine = imported(make(array.T))
+        check(values(mine) == array.T.ravel().astype("float64").tolist(), "%s: %s in, transposed" % (library.__name__, name))
+        lib.ctrt_tensor_release(ctypes.byref(mine))
+
+
+cpu = ctypes.c_void_p()
+call("ctrt_device_get", ctypes.byref(cpu), b"cpu")
+try:
+    import numpy
+except ImportError:
+    print("1..0 # SKIP this python3 has no numpy")
+    sys.exit(0)
+if tuple(int(n) for n in numpy.__version__.split(".")[:2]) < (2, 1):
+    print("1..0 # SKIP numpy %s does not speak DLPack 1.0; 2.1 does" % numpy.__version__)
+    sys.exit(0)
+
+exchange(numpy, numpy, numpy.from_dlpack, lambda array: array.copy(order="F"), lambda array: array.ravel().tolist())
+array = numpy.arange(4.0)
+tensor = imported(array)
+before = sys.getrefcount(array)
+array[1] = 50
+check(values(tensor) == [0, 50, 2, 3], "numpy: one memory")
+lib.ctrt_tensor_release(ctypes.byref(tensor))
+check(sys.getrefcount(array) == before - 1, "numpy: the array is let go")
+frozen = numpy.arange(3.0)
+frozen.flags.writeable = False
+try:
+    imported(frozen)
+    check(False, "numpy: a read-only array is refused")
+except RuntimeError as error:
+    check("read-only" in str(error), "numpy: a read-only array is refused")
+try:
+    imported(numpy.arange(3.0)[::-1])
+    check(False, "numpy: negative strides are refused")
+except RuntimeError as error:
+    check("negative stride" in str(error), "numpy: negative strides are refused")
+
+try:
+    import torch
+    torch.zeros(1).__dlpack__(max_version=(1, 0))
+except (ImportError, TypeError) as why:
+    count += 1
+    print("ok %d - torch # SKIP %s" % (count, str(why).split("\n")[0]))
+else:
+    exchange(torch, numpy, torch.from_dlpack, torch.from_numpy, lambda x: x.flatten().tolist())
+print("1..%d" % count)
+sys.exit(failed > 0)
