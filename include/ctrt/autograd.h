@@ -40,9 +40,11 @@ CTRT_API bool ctrt_set_grad_enabled(bool enabled);
 CTRT_API bool ctrt_grad_enabled(void);
 /* The statement or block that follows runs without recording: ctrt_no_grad { ... }. Do not leave it by return, break or goto. */
 #ifndef __cplusplus
-#define ctrt_no_grad                                                                                       \
-    for (int ctrt_was_ = ctrt_set_grad_enabled(false), ctrt_once_ = 1; ctrt_once_;                         \
-         ctrt_set_grad_enabled(ctrt_was_ != 0), ctrt_once_ = 0)
+#define CTRT_NO_GRAD_BY_(was, once)                                                                        \
+    for (int was = ctrt_set_grad_enabled(false), once = 1; once; ctrt_set_grad_enabled(was != 0), once = 0)
+#define CTRT_NO_GRAD_AT_(line) CTRT_NO_GRAD_BY_(ctrt_was_##line, ctrt_once_##line)  /* names of their own when nested */
+#define CTRT_NO_GRAD_(line)    CTRT_NO_GRAD_AT_(line)
+#define ctrt_no_grad           CTRT_NO_GRAD_(__LINE__)
 #endif
 
 /* ---- hooks ---- */
