@@ -205,8 +205,9 @@ LOG_COMPILER    = $(SHELL) $(top_srcdir)/tests/limit.sh
 SH_LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/limit.sh $(SHELL)
 EXTRA_DIST     += tests/limit.sh
 
-# intercept_tls_get_addr=0: the leak sanitizer's guess at the thread-local blocks of libraries opened later is wrong with
-# this C library, and makes it fault on the threads of OpenMP in a plugin.
+# The address sanitizer without two of its habits. Frames kept after return lose the alignment that 64-byte vectors want
+# (GCC bug 110027). Thread-local storage of libraries that were opened late is guessed wrongly, and the search for
+# leaks crashes on oneDNN's; without the guess that storage is still found, through the thread's own table.
 AM_TESTS_ENVIRONMENT = \
     for v in `env | sed -n 's/^\(CTRT_[A-Za-z_]*\)=.*/\1/p'`; do unset $$v; done; \
     CTRT_PLUGIN_PATH='$(plugins_built)'; export CTRT_PLUGIN_PATH; \
@@ -215,7 +216,7 @@ AM_TESTS_ENVIRONMENT = \
     CC='$(CC)'; CXX='$(CXX_FOR_TESTS)'; NM='$(NM_PROGRAM)'; READELF='$(READELF)'; AWK='$(AWK)'; \
     PKG_CONFIG='$(PKG_CONFIG)'; SANITIZE='$(SANITIZE_FLAGS)'; CTRT_TEST_TIMEOUT='$(TEST_TIMEOUT)'; \
     export CC CXX NM READELF AWK PKG_CONFIG SANITIZE CTRT_TEST_TIMEOUT; \
-    ASAN_OPTIONS="detect_stack_use_after_return=1:intercept_tls_get_addr=0:$$ASAN_OPTIONS"; \
+    ASAN_OPTIONS="detect_stack_use_after_return=0:intercept_tls_get_addr=0:$$ASAN_OPTIONS"; \
     UBSAN_OPTIONS="print_stacktrace=1:$$UBSAN_OPTIONS"; \
     LSAN_OPTIONS="suppressions=$(abs_top_srcdir)/tests/lsan.supp:print_suppressions=0:$$LSAN_OPTIONS"; \
     TSAN_OPTIONS="suppressions=$(abs_top_srcdir)/tests/tsan.supp:$$TSAN_OPTIONS"; \
