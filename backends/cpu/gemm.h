@@ -38,9 +38,9 @@ struct gemm_loops {
     /* Blocked; pack_a and pack_b have room for GEMM_PACK_A and GEMM_PACK_B bytes, 64-byte aligned. */
     void (*large_f32)(const struct gemm_f32 *g, float *pack_a, float *pack_b);
     void (*large_f64)(const struct gemm_f64 *g, double *pack_a, double *pack_b);
-    /* Few rows (m <= GEMM_FEW) times a large B that is read once. */
-    void (*few_f32)(const struct gemm_f32 *g);
-    void (*few_f64)(const struct gemm_f64 *g);
+    /* Few rows (m <= GEMM_FEW) times a large B that is read once; pack has room for GEMM_PACK_A bytes. */
+    void (*few_f32)(const struct gemm_f32 *g, float *pack);
+    void (*few_f64)(const struct gemm_f64 *g, double *pack);
     /* Copies B with adjacent columns: to[k][n]. */
     void (*transpose_f32)(float *to, const struct gemm_f32 *g);
     void (*transpose_f64)(double *to, const struct gemm_f64 *g);

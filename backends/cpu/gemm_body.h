@@ -11,8 +11,8 @@ static inline __attribute__((always_inline)) void NAME(tile)(
 {
     V sum[ROWS][VECTORS];
     const MASK mask = OP(first)(last);
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < vectors; j++) {
+    UNROLLED for (int i = 0; i < rows; i++)
+        UNROLLED for (int j = 0; j < vectors; j++) {
             const T *from = start + i * start_row + j * LANES;
             if (!start)
                 sum[i][j] = OP(set)(0);
@@ -21,18 +21,18 @@ static inline __attribute__((always_inline)) void NAME(tile)(
         }
     for (int64_t p = 0; p < k; p++) {
         V column[VECTORS];
-        for (int j = 0; j < vectors; j++)
+        UNROLLED for (int j = 0; j < vectors; j++)
             column[j] = full || j < vectors - 1 ? OP(load)(b + j * LANES) : OP(load_m)(b + j * LANES, mask);
-        for (int i = 0; i < rows; i++) {
+        UNROLLED for (int i = 0; i < rows; i++) {
             const V element = OP(set)(a[i * a_row]);
-            for (int j = 0; j < vectors; j++)
+            UNROLLED for (int j = 0; j < vectors; j++)
                 sum[i][j] = OP(fma)(element, column[j], sum[i][j]);
         }
         a += a_col;
         b += b_row;
     }
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < vectors; j++) {
+    UNROLLED for (int i = 0; i < rows; i++)
+        UNROLLED for (int j = 0; j < vectors; j++) {
             T *to = c + i * c_row + j * LANES;
             if (full || j < vectors - 1)
                 OP(store)(to, sum[i][j]);
@@ -101,6 +101,22 @@ static void NAME(small)(const G *g)
     }
 }
 
+/* to[j * to_step + i] = from[i * from_step + j] for i < rows, j < columns. */
+static __attribute__((noinline)) void NAME(turn)(T *to, int64_t to_step, const T *from, int64_t from_step, int64_t rows, int64_t columns)
+{
+    const int64_t whole_rows = rows / BLOCK * BLOCK, whole_columns = columns / BLOCK * BLOCK;
+    for (int64_t i = 0; i < whole_rows; i += BLOCK) {
+        for (int64_t j = 0; j < whole_columns; j += BLOCK)
+            OP(transpose)(to + j * to_step + i, to_step, from + i * from_step + j, from_step);
+        for (int64_t j = whole_columns; j < columns; j++)
+            for (int r = 0; r < BLOCK; r++)
+                to[j * to_step + i + r] = from[(i + r) * from_step + j];
+    }
+    for (int64_t i = whole_rows; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            to[j * to_step + i] = from[i * from_step + j];
+}
+
 /* A's rows [i, i+m), columns [p, p+k) in strips of ROWS rows: strip[k][ROWS]. */
 static void NAME(pack_a)(T *to, const G *g, int64_t i, int64_t m, int64_t p, int64_t k)
 {
@@ -112,9 +128,7 @@ static void NAME(pack_a)(T *to, const G *g, int64_t i, int64_t m, int64_t p, int
                 for (int r = 0; r < ROWS; r++)
                     to[q * ROWS + r] = from[q * g->a_col + r];
         } else if (rows == ROWS && g->a_col == 1) {
-            for (int64_t q = 0; q < k; q++)
-                for (int r = 0; r < ROWS; r++)
-                    to[q * ROWS + r] = from[q + r * g->a_row];
+            NAME(turn)(to, ROWS, from, g->a_row, ROWS, k);
         } else {
             for (int64_t q = 0; q < k; q++)
                 for (int r = 0; r < ROWS; r++)
@@ -139,19 +153,15 @@ static void NAME(pack_b)(T *to, const G *g, int64_t j, int64_t n, int64_t p, int
                 for (int r = columns; r < width; r++)
                     out[r] = 0;
             }
+        } else if (g->b_row == 1) {
+            NAME(turn)(to, width, from, g->b_col, columns, k);
+            for (int64_t q = 0; q < k && columns < width; q++)
+                for (int r = columns; r < width; r++)
+                    to[q * width + r] = 0;
         } else {
-            /* Blocks of 16 rows: a cache line of each column at a time. */
-            for (int64_t q0 = 0; q0 < k; q0 += 16) {
-                const int64_t q1 = q0 + 16 < k ? q0 + 16 : k;
-                for (int r = 0; r < width; r++) {
-                    if (r < columns)
-                        for (int64_t q = q0; q < q1; q++)
-                            to[q * width + r] = from[q * g->b_row + r * g->b_col];
-                    else
-                        for (int64_t q = q0; q < q1; q++)
-                            to[q * width + r] = 0;
-                }
-            }
+            for (int64_t q = 0; q < k; q++)
+                for (int r = 0; r < width; r++)
+                    to[q * width + r] = r < columns ? from[q * g->b_row + r * g->b_col] : 0;
         }
         to += width * k;
         j += columns;
@@ -194,76 +204,136 @@ static void NAME(large)(const G *g, T *packed_a, T *packed_b)
 
 static void NAME(transpose)(T *to, const G *g)
 {
-    for (int64_t q0 = 0; q0 < g->k; q0 += 16) {
-        const int64_t q1 = q0 + 16 < g->k ? q0 + 16 : g->k;
+    if (g->b_row == 1) {
+        NAME(turn)(to, g->n, g->b, g->b_col, g->n, g->k);
+        return;
+    }
+    for (int64_t q = 0; q < g->k; q++)
         for (int64_t j = 0; j < g->n; j++)
-            for (int64_t q = q0; q < q1; q++)
-                to[q * g->n + j] = g->b[q * g->b_row + j * g->b_col];
-    }
+            to[q * g->n + j] = g->b[q * g->b_row + j * g->b_col];
 }
 
-/* B's columns are contiguous: each element of C is a dot product, `rows` of them share what is read of B. */
-static inline __attribute__((always_inline)) void NAME(dots)(const int rows, const G *g, int64_t i)
+/* ---- few rows: B is read once and that is the cost; every load of it serves all rows ---- */
+
+/* How deep a stretch of A's rows is: 8 of them stay in the first cache beside what is read
+ * of B. */
+#define DEPTH ((int64_t)(4096 / sizeof(T)))
+
+/* packed[k / LANES][rows][LANES]: rows of A side by side, filled with 0. Rows a power of two apart would push each other out
+ * of the cache. */
+static void NAME(pack_rows)(T *packed, const G *g, int64_t i, int rows, int64_t p, int64_t depth)
 {
-    for (int64_t j = 0; j < g->n; j++) {
-        const T *a = g->a + i * g->a_row, *b = g->b + j * g->b_col;
-        V sum[ROWS][2];
-        for (int r = 0; r < rows; r++)
-            sum[r][0] = sum[r][1] = OP(set)(0);
-        int64_t p = 0;
-        for (; p + 2 * LANES <= g->k; p += 2 * LANES)
-            for (int h = 0; h < 2; h++) {
-                const V column = OP(load)(b + p + h * LANES);
-                for (int r = 0; r < rows; r++)
-                    sum[r][h] = OP(fma)(OP(load)(a + r * g->a_row + p + h * LANES), column, sum[r][h]);
-            }
-        for (; p < g->k; p += LANES) {
-            const MASK mask = OP(first)(g->k - p < LANES ? (int)(g->k - p) : LANES);
-            const V column = OP(load_m)(b + p, mask);
-            for (int r = 0; r < rows; r++)
-                sum[r][0] = OP(fma)(OP(load_m)(a + r * g->a_row + p, mask), column, sum[r][0]);
+    for (int64_t q = 0; q < depth; q += LANES)
+        for (int r = 0; r < rows; r++, packed += LANES) {
+            const int64_t left = depth - q;
+            OP(store)(packed, OP(load_n)(g->a + (i + r) * g->a_row + p + q, left < LANES ? (int)left : LANES));
         }
-        for (int r = 0; r < rows; r++)
-            g->c[(i + r) * g->c_row + j] = OP(sum)(sum[r][0] + sum[r][1])
-                + (g->start ? g->start[(i + r) * g->start_row + j] : 0);
-    }
 }
 
-/* B's rows are contiguous: C += a column of A times a row of B, four rows of B at a time, so that B streams past once. */
+/* B's columns are contiguous: elements of C are dot products. Adds those of `depth` elements from p on, of packed rows
+ * [i, i+rows) and columns [j, j+columns). */
+static inline __attribute__((always_inline)) void NAME(dots)(const int rows, const int columns, const G *g, const T *packed, int64_t i,
+                                                             int64_t j, int64_t p, int64_t depth)
+{
+    const T *b = g->b + j * g->b_col + p;
+    V sum[ROWS][VECTORS];
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int c = 0; c < columns; c++)
+            sum[r][c] = OP(set)(0);
+    int64_t q = 0;
+    for (; q + LANES <= depth; q += LANES, packed += rows * LANES) {
+        V column[VECTORS];
+        UNROLLED for (int c = 0; c < columns; c++)
+            column[c] = OP(load)(b + c * g->b_col + q);
+        UNROLLED for (int c = 0; c < columns; c++)
+            __builtin_prefetch(b + (c + columns) * g->b_col + q);
+        UNROLLED for (int r = 0; r < rows; r++) {
+            const V row = OP(load)(packed + r * LANES);
+            UNROLLED for (int c = 0; c < columns; c++)
+                sum[r][c] = OP(fma)(row, column[c], sum[r][c]);
+        }
+    }
+    if (q < depth) {
+        const MASK mask = OP(first)((int)(depth - q));
+        UNROLLED for (int r = 0; r < rows; r++)
+            UNROLLED for (int c = 0; c < columns; c++)
+                sum[r][c] = OP(fma)(OP(load)(packed + r * LANES), OP(load_m)(b + c * g->b_col + q, mask), sum[r][c]);
+    }
+    UNROLLED for (int r = 0; r < rows; r++)
+        UNROLLED for (int c = 0; c < columns; c++) {
+            T *to = g->c + (i + r) * g->c_row + j + c;
+            *to = OP(sum)(sum[r][c]) + (p ? *to : g->start ? g->start[(i + r) * g->start_row + j + c] : 0);
+        }
+}
+
+#define DOTS(rows)                                                                                                      \
+    static void NAME(dots_##rows)(const G *g, int64_t i, T *packed)                                                     \
+    {                                                                                                                   \
+        for (int64_t p = 0; p < g->k; p += DEPTH) {                                                                     \
+            const int64_t depth = g->k - p < DEPTH ? g->k - p : DEPTH;                                                  \
+            int64_t j = 0;                                                                                              \
+            NAME(pack_rows)(packed, g, i, rows, p, depth);                                                              \
+            for (; j + VECTORS <= g->n; j += VECTORS)                                                                   \
+                NAME(dots)(rows, VECTORS, g, packed, i, j, p, depth);                                                   \
+            for (; j < g->n; j++)                                                                                       \
+                NAME(dots)(rows, 1, g, packed, i, j, p, depth);                                                         \
+        }                                                                                                               \
+    }
+DOTS(1) DOTS(2) DOTS(4)
+#if ROWS == 8
+DOTS(8)
+#endif
+#undef DOTS
+#undef DEPTH
+
+/* B's rows are contiguous: four of them at a time are added to a stretch of C that stays in the first cache. */
 static void NAME(sweep)(const G *g)
 {
-    for (int64_t i = 0; i < g->m; i++)
-        for (int64_t j = 0; j < g->n; j++)
-            g->c[i * g->c_row + j] = g->start ? g->start[i * g->start_row + j] : 0;
-    for (int64_t p = 0; p < g->k; p += 4) {
-        const int depth = g->k - p < 4 ? (int)(g->k - p) : 4;
-        for (int64_t i = 0; i < g->m; i++) {
-            const T *a = g->a + i * g->a_row + p * g->a_col, *b = g->b + p * g->b_row;
-            T *c = g->c + i * g->c_row;
-            if (depth == 4) {
-                const T a0 = a[0], a1 = a[g->a_col], a2 = a[2 * g->a_col], a3 = a[3 * g->a_col];
-                const T *b1 = b + g->b_row, *b2 = b1 + g->b_row, *b3 = b2 + g->b_row;
-                int64_t j = 0;
-                for (; j + LANES <= g->n; j += LANES) {
-                    V sum = OP(load)(c + j);
-                    sum = OP(fma)(OP(set)(a0), OP(load)(b + j), sum);
-                    sum = OP(fma)(OP(set)(a1), OP(load)(b1 + j), sum);
-                    sum = OP(fma)(OP(set)(a2), OP(load)(b2 + j), sum);
-                    sum = OP(fma)(OP(set)(a3), OP(load)(b3 + j), sum);
-                    OP(store)(c + j, sum);
-                }
-                for (; j < g->n; j++)
-                    c[j] = c[j] + a0 * b[j] + a1 * b1[j] + a2 * b2[j] + a3 * b3[j];
-            } else {
-                for (int d = 0; d < depth; d++)
-                    for (int64_t j = 0; j < g->n; j++)
-                        c[j] += a[d * g->a_col] * b[d * g->b_row + j];
+    const int64_t stretch = 8192 / g->m / LANES * LANES;
+    for (int64_t j0 = 0; j0 < g->n; j0 += stretch) {
+        const int64_t columns = g->n - j0 < stretch ? g->n - j0 : stretch;
+        for (int64_t i = 0; i < g->m; i++)
+            for (int64_t j = j0; j < j0 + columns; j++)
+                g->c[i * g->c_row + j] = g->start ? g->start[i * g->start_row + j] : 0;
+        int64_t p = 0;
+        for (; p + 4 <= g->k; p += 4) {
+            const T *b[4];
+            T a[GEMM_FEW][4];
+            for (int d = 0; d < 4; d++) {
+                b[d] = g->b + (p + d) * g->b_row + j0;
+                for (int64_t i = 0; i < g->m; i++)
+                    a[i][d] = g->a[i * g->a_row + (p + d) * g->a_col];
             }
+            /* The next four rows are on other pages, where the processor does not look ahead by itself. */
+            const int64_t ahead = p + 8 <= g->k ? 4 * g->b_row : 0;
+            int64_t j = 0;
+            for (; j + LANES <= columns; j += LANES) {
+                V row[4];
+                for (int d = 0; d < 4; d++) {
+                    row[d] = OP(load)(b[d] + j);
+                    __builtin_prefetch(b[d] + ahead + j);
+                }
+                T *c = g->c + j0 + j;
+                for (int64_t i = 0; i < g->m; i++, c += g->c_row) {
+                    V sum = OP(load)(c);
+                    for (int d = 0; d < 4; d++)
+                        sum = OP(fma)(OP(set)(a[i][d]), row[d], sum);
+                    OP(store)(c, sum);
+                }
+            }
+            for (; j < columns; j++)
+                for (int64_t i = 0; i < g->m; i++)
+                    for (int d = 0; d < 4; d++)
+                        g->c[i * g->c_row + j0 + j] += a[i][d] * b[d][j];
         }
+        for (; p < g->k; p++)
+            for (int64_t i = 0; i < g->m; i++)
+                for (int64_t j = j0; j < j0 + columns; j++)
+                    g->c[i * g->c_row + j] += g->a[i * g->a_row + p * g->a_col] * g->b[p * g->b_row + j];
     }
 }
 
-static void NAME(few)(const G *g)
+static void NAME(few)(const G *g, T *packed)
 {
     if (g->b_col == 1) {
         NAME(sweep)(g);
@@ -272,20 +342,21 @@ static void NAME(few)(const G *g)
     int64_t i = 0;
 #if ROWS == 8
     for (; i + 8 <= g->m; i += 8)
-        NAME(dots)(8, g, i);
+        NAME(dots_8)(g, i, packed);
 #endif
     for (; i + 4 <= g->m; i += 4)
-        NAME(dots)(4, g, i);
+        NAME(dots_4)(g, i, packed);
     for (; i + 2 <= g->m; i += 2)
-        NAME(dots)(2, g, i);
+        NAME(dots_2)(g, i, packed);
     for (; i < g->m; i++)
-        NAME(dots)(1, g, i);
+        NAME(dots_1)(g, i, packed);
 }
 
 #undef T
 #undef G
 #undef V
 #undef LANES
+#undef BLOCK
 #undef NAME
 #undef OP
 #undef MASK

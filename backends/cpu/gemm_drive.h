@@ -2,9 +2,11 @@
 /* backends/cpu/gemm_drive.h: a template, included by gemm_builtin.c once per type. */
 
 /* Products of up to this many multiplications run in one thread: below, waking a second costs more than it brings. */
-#define SERIAL_WORK 262144
+#define SERIAL_WORK 160000
 /* B of up to this many elements stays in the second cache and is not packed. */
 #define UNPACKED_B (64 * 1024)
+/* B that lies the wrong way is turned as a whole up to so many elements, else strip by strip as it is packed. */
+#define TURNED_B 10000
 
 /* In this thread. */
 static bool NAME(serial)(const G *g)
@@ -12,15 +14,17 @@ static bool NAME(serial)(const G *g)
     if (g->m <= 0 || g->n <= 0)
         return true;
     if (g->m <= GEMM_FEW && g->n * g->k > 4096 && (g->b_col == 1 || (g->b_row == 1 && g->a_col == 1))) {
-        NAME(loops()->few)(g);
-        return true;
+        T *pack = cpu_scratch(SCRATCH_GEMM_A, GEMM_PACK_A);
+        if (pack)
+            NAME(loops()->few)(g, pack);
+        return pack != NULL;
     }
     const bool small_b = g->k <= 2 * GEMM_KC && g->n * g->k <= UNPACKED_B;
     if (small_b && g->b_col == 1 && g->b_row < 2048) {
         NAME(loops()->small)(g);
         return true;
     }
-    if (small_b) {
+    if (small_b && g->n * g->k <= TURNED_B) {
         T on_stack[1024], *copy = on_stack;
         if (g->n * g->k > 1024)
             copy = cpu_scratch(SCRATCH_GEMM_B, (size_t)(g->n * g->k) * sizeof(T));
@@ -89,3 +93,4 @@ bool NAME(cpu_gemm)(const G *g)
 #undef NAME
 #undef SERIAL_WORK
 #undef UNPACKED_B
+#undef TURNED_B

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "transpose.h"
 #include "variant.h"
 #include "vec.h"
 
@@ -17,10 +18,14 @@
 #endif
 #define VECTORS 3
 
+/* Loops over a tile have to vanish, or the accumulators live in memory. */
+#define UNROLLED _Pragma("GCC unroll 8")
+
 #define T float
 #define G struct gemm_f32
 #define V vf
 #define LANES VF
+#define BLOCK VF_BLOCK
 #define NAME(name) name##_f32
 #define OP(name) vf_##name
 #define MASK vf_mask
@@ -30,6 +35,7 @@
 #define G struct gemm_f64
 #define V vd
 #define LANES VD
+#define BLOCK VD_BLOCK
 #define NAME(name) name##_f64
 #define OP(name) vd_##name
 #define MASK vd_mask

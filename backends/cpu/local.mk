@@ -20,7 +20,7 @@ backend_cpu_variant_sources += \
     backends/cpu/batch_norm.c backends/cpu/batch_norm_body.h backends/cpu/gemm_body.h backends/cpu/gemm_loops.c \
     backends/cpu/half.c backends/cpu/half.h backends/cpu/layer_norm_body.h backends/cpu/norm.c backends/cpu/norm_body.h \
     backends/cpu/optim.c backends/cpu/optim_body.h backends/cpu/pool.c backends/cpu/pool_body.h backends/cpu/softmax.c \
-    backends/cpu/softmax_body.h backends/cpu/vec.h backends/cpu/vmath.h
+    backends/cpu/softmax_body.h backends/cpu/transpose.h backends/cpu/vec.h backends/cpu/vmath.h
 
 # Correct as C says, but with errno and traps left alone, so that loops become vectors.
 CPU_KERNEL_CFLAGS = -O3 -fno-math-errno -fno-trapping-math

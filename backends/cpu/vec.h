@@ -144,25 +144,40 @@ VEC_INLINE vd vd_sqrt(vd a)
 }
 #endif
 
-/* Over the lanes, in a tree. */
+/* Over the lanes, in a tree: halves are added until one is left. */
+#if VEC_AVX512 || VEC_AVX2
 VEC_INLINE float vf_sum(vf v)
 {
-    float lanes[VF];
-    vf_store(lanes, v);
-    for (int half = VF / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            lanes[i] += lanes[i + half];
-    return lanes[0];
+#if VEC_AVX512
+    const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+#else
+    const __m256 half = v;
+#endif
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 VEC_INLINE double vd_sum(vd v)
 {
-    double lanes[VD];
-    vd_store(lanes, v);
-    for (int half = VD / 2; half > 0; half /= 2)
-        for (int i = 0; i < half; i++)
-            lanes[i] += lanes[i + half];
-    return lanes[0];
+#if VEC_AVX512
+    const __m256d half = _mm256_add_pd(_mm512_castpd512_pd256(v), _mm512_extractf64x4_pd(v, 1));
+#else
+    const __m256d half = v;
+#endif
+    __m128d two = _mm_add_pd(_mm256_castpd256_pd128(half), _mm256_extractf128_pd(half, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
+#else
+VEC_INLINE float vf_sum(vf v)
+{
+    return (v[0] + v[2]) + (v[1] + v[3]);
+}
+VEC_INLINE double vd_sum(vd v)
+{
+    return v[0] + v[1];
+}
+#endif
+
 /* The largest lane; of NaN nothing is promised. */
 VEC_INLINE float vf_largest(vf v)
 {
