@@ -85,12 +85,9 @@ ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool cre
     if (unlikely(!tensor_requires_grad(tensor)))
         return CTRT_OK;                 /* it was told to stop since */
     if (unlikely(meta->hooks != NULL)) {
-        struct grad_want want = {tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor), tensor->device};
         CTRT_TRY(leaf_hooks_run(meta, grad));
         if (*grad == NULL)
             return CTRT_OK;
-        if (!grad_fits(*grad, &want))
-            CTRT_TRY(grad_fit(grad, &want));
     }
     /* Other threads may be running other graphs, or this one, into the same leaf. */
     while (atomic_exchange_explicit(&leaf->locked, true, memory_order_acquire))

@@ -343,9 +343,6 @@ static ctrt_status step(const struct run *run, uint32_t e)
         if (unlikely(atomic_load_explicit(&node->extras, memory_order_acquire) != NULL) && *grad && s->entries[e].wanted) {
             /* The hook may start another run, but with other scratch: entries stay where they are. */
             CTRT_TRY(node_hooks_run(node, k, grad));
-            struct grad_want want = {node->shapes[k].shape, node->shapes[k].ndim, (ctrt_dtype)node->shapes[k].dtype, node->shapes[k].device};
-            if (*grad && !grad_fits(*grad, &want))
-                CTRT_TRY(ctrt_context(grad_fit(grad, &want), "a hook's gradient"));
         }
         if (unlikely(run->task->captures != NULL))
             capture(run->task, s->entries[e].head, k, *grad);

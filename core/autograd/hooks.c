@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include "autograd/rule.h"
 #include "ops/front.h"
 
 /* Guards lists of hooks and of retained tensors. They are rare and short, so one lock serves all; user code never runs under it. */
@@ -108,32 +109,76 @@ ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
 
 /* ---- hooks ---- */
 
-/* Copies the list of hooks so that they run without the lock; each is held by a reference. */
-static ctrt_status hooks_copy(struct grad_hook ***out, int *count, const struct hook_link *links, uint32_t output)
+/* Hooks that are about to run: a copy of a list, each held by a reference, because a hook may add and remove hooks. */
+struct running {
+    struct grad_hook **hooks;
+    int count;
+};
+
+static ctrt_status running_room(struct running *running, int n)
+{
+    *running = (struct running){NULL, 0};
+    if (n == 0)
+        return CTRT_OK;
+    running->hooks = memory_alloc((size_t)n * sizeof *running->hooks);
+    return running->hooks ? CTRT_OK : out_of_memory((size_t)n * sizeof *running->hooks, "running hooks");
+}
+
+static void running_add(struct running *running, struct grad_hook *hook)
+{
+    atomic_fetch_add_explicit(&hook->refs, 1, memory_order_relaxed);
+    running->hooks[running->count++] = hook;
+}
+
+static void running_free(struct running *running)
+{
+    for (int i = 0; i < running->count; i++)
+        hook_release(running->hooks[i]);
+    memory_free(running->hooks);
+}
+
+static ctrt_status of_node(struct running *running, const struct hook_link *links, uint32_t output)
 {
     int n = 0;
     for (const struct hook_link *link = links; link; link = link->next)
-        n += link->output == output && !atomic_load(&link->hook->removed);
-    *count = 0;
-    *out = NULL;
-    if (n == 0)
-        return CTRT_OK;
-    *out = memory_alloc((size_t)n * sizeof **out);
-    if (*out == NULL)
-        return out_of_memory((size_t)n * sizeof **out, "running hooks");
-    for (const struct hook_link *link = links; link && *count < n; link = link->next)
-        if (link->output == output && !atomic_load(&link->hook->removed)) {
-            atomic_fetch_add_explicit(&link->hook->refs, 1, memory_order_relaxed);
-            (*out)[(*count)++] = link->hook;
-        }
+        n += link->output == output;
+    CTRT_TRY(running_room(running, n));
+    for (const struct hook_link *link = links; link; link = link->next)
+        if (link->output == output)
+            running_add(running, link->hook);
     return CTRT_OK;
 }
 
-static ctrt_status call(struct grad_hook *hook, ctrt_tensor **grad)
+static ctrt_status of_leaf(struct running *running, struct grad_hook *list)
 {
-    if (atomic_load(&hook->removed))
+    int n = 0;
+    for (struct grad_hook *hook = list; hook; hook = hook->next)
+        n++;
+    CTRT_TRY(running_room(running, n));
+    for (struct grad_hook *hook = list; hook; hook = hook->next)
+        running_add(running, hook);
+    return CTRT_OK;
+}
+
+static ctrt_status check_replaced(const ctrt_tensor *grad, const struct grad_want *want)
+{
+    char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
+    if (grad_fits(grad, want))
         return CTRT_OK;
-    return ctrt_context(hook->on_grad(hook->user, grad), "a hook on a gradient");
+    return ctrt_fail(CTRT_ERR_SHAPE, "a hook on a gradient replaced it by a tensor %s of %s on %s; it has to be %s of %s on %s",
+                     shape_text(a, grad->view.shape, grad->view.ndim), ctrt_dtype_name(tensor_dtype(grad)), grad->device->name,
+                     shape_text(b, want->shape, want->ndim), ctrt_dtype_name(want->dtype), want->device->name);
+}
+
+/* Shows *grad to the hooks on gradients among them. */
+static ctrt_status show(const struct running *running, ctrt_tensor **grad, const struct grad_want *want)
+{
+    for (int i = 0; i < running->count && *grad; i++) {
+        struct grad_hook *hook = running->hooks[i];
+        if (hook->on_grad && !atomic_load(&hook->removed))
+            CTRT_TRY(ctrt_context(hook->on_grad(hook->user, grad), "a hook on a gradient"));
+    }
+    return *grad ? check_replaced(*grad, want) : CTRT_OK;
 }
 
 ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor **grad)
@@ -141,17 +186,15 @@ ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor 
     struct node_extras *extras = atomic_load_explicit(&node->extras, memory_order_acquire);
     if (extras == NULL || *grad == NULL)
         return CTRT_OK;
-    struct grad_hook **hooks;
-    int count;
+    const struct grad_shape *shape = &node->shapes[output];
+    const struct grad_want want = {shape->shape, shape->ndim, (ctrt_dtype)shape->dtype, shape->device};
+    struct running running;
     pthread_mutex_lock(&lock);
-    ctrt_status status = hooks_copy(&hooks, &count, extras->hooks, output);
+    ctrt_status status = of_node(&running, extras->hooks, output);
     pthread_mutex_unlock(&lock);
-    for (int i = 0; i < count; i++) {
-        if (status == CTRT_OK && *grad)
-            status = call(hooks[i], grad);
-        hook_release(hooks[i]);
-    }
-    memory_free(hooks);
+    if (status == CTRT_OK)
+        status = show(&running, grad, &want);
+    running_free(&running);
     if (status != CTRT_OK || *grad == NULL)
         return status;
     /* The lock also keeps a retained tensor from dying in another thread meanwhile: it has to strike itself out first. */
@@ -173,27 +216,26 @@ ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor 
 
 ctrt_status leaf_hooks_run(struct grad_meta *meta, ctrt_tensor **grad)
 {
-    ctrt_status status = CTRT_OK;
-    for (struct grad_hook *hook = meta->hooks, *next; hook && status == CTRT_OK && *grad; hook = next) {
-        atomic_fetch_add_explicit(&hook->refs, 1, memory_order_relaxed);
-        if (hook->on_grad)
-            status = call(hook, grad);
-        next = hook->next;
-        hook_release(hook);
-    }
+    const ctrt_tensor *leaf = meta->leaf.tensor;
+    const struct grad_want want = {leaf->view.shape, leaf->view.ndim, tensor_dtype(leaf), leaf->device};
+    struct running running;
+    ctrt_status status = of_leaf(&running, meta->hooks);
+    if (status == CTRT_OK)
+        status = show(&running, grad, &want);
+    running_free(&running);
     return status;
 }
 
 ctrt_status leaf_accumulated_hooks_run(struct grad_meta *meta, ctrt_tensor *leaf)
 {
-    ctrt_status status = CTRT_OK;
-    for (struct grad_hook *hook = meta->hooks, *next; hook && status == CTRT_OK; hook = next) {
-        atomic_fetch_add_explicit(&hook->refs, 1, memory_order_relaxed);
+    struct running running;
+    ctrt_status status = of_leaf(&running, meta->hooks);
+    for (int i = 0; i < running.count && status == CTRT_OK; i++) {
+        struct grad_hook *hook = running.hooks[i];
         if (hook->on_accumulated && !atomic_load(&hook->removed))
             status = ctrt_context(hook->on_accumulated(hook->user, leaf), "a hook after accumulation");
-        next = hook->next;
-        hook_release(hook);
     }
+    running_free(&running);
     return status;
 }
 

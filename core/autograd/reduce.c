@@ -120,6 +120,20 @@ done:
     return status;
 }
 
+static ctrt_status any_zero(bool *out, ctrt_tensor *x)
+{
+    ctrt_tensor *zeros = NULL;
+    int64_t value = 0;
+    ctrt_status status;
+    STEP(ctrt_eq_scalar(&zeros, x, ctrt_int(0)));
+    STEP(ctrt_any(&zeros, zeros, CTRT_ALL_DIMS, false));
+    STEP(ctrt_item_int(&value, zeros));
+    *out = value != 0;
+done:
+    tensor_release(zeros);
+    return status;
+}
+
 static ctrt_status prod_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     ctrt_tensor *x = ctx->inputs[0], *scale = NULL;
@@ -128,10 +142,15 @@ static ctrt_status prod_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
     ctrt_status status;
     if (x->view.ndim == 0)
         return pass_on(&dx[0], dy[0]);
+    bool zeros = true;
     if (ctx->create_graph)
-        STEP(prod_of_others_square(&dx[0], x, dims));
-    else
-        STEP(prod_of_others(&dx[0], x, dims));
+        STEP(any_zero(&zeros, x));
+    if (!zeros) {
+        STEP(ctrt_prod_dims(&dx[0], x, dims, true));
+        STEP(ctrt_div(&dx[0], dx[0], x));
+    } else {
+        STEP(ctx->create_graph ? prod_of_others_square(&dx[0], x, dims) : prod_of_others(&dx[0], x, dims));
+    }
     STEP(unreduce(&scale, ctx, dy[0], ctrt_ints_of(x->view.shape, x->view.ndim)));
     STEP(ctrt_mul(&dx[0], scale, dx[0]));
 done:

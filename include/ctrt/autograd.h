@@ -28,7 +28,8 @@ CTRT_API const char *ctrt_tensor_grad_fn(const ctrt_tensor *tensor);
  * Errors: CTRT_ERR_AUTOGRAD for a tensor without history, a graph that was freed, or a saved tensor that was changed in place since. */
 CTRT_API ctrt_status ctrt_backward(ctrt_tensor *tensor);
 /* The same with an upstream gradient (NULL: ones, for one element). retain_graph keeps the graph for another call; create_graph
- * records the backward pass itself, so that gradients can be derived again. */
+ * records the backward pass itself, so that gradients can be derived again; a leaf's grad then holds the graph, which holds the leaf,
+ * until ctrt_tensor_set_grad(leaf, NULL): ctrt_grad has no such circle. */
 CTRT_API ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool retain_graph, bool create_graph);
 /* The gradients of `output` with respect to inputs[count], into out[count]; leaves' grad fields stay untouched.
  * An input that output does not depend on gives NULL when allow_unused, else CTRT_ERR_AUTOGRAD. */

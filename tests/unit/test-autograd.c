@@ -351,6 +351,27 @@ static ctrt_status backward_inside(void *user, ctrt_tensor **grad)
     return CTRT_OK;
 }
 
+struct remover {
+    ctrt_tensor *tensor;
+    uint64_t ids[2];
+    int calls;
+};
+
+static ctrt_status remove_two(void *user, ctrt_tensor **grad)
+{
+    struct remover *remover = user;
+    (void)grad;
+    remover->calls++;
+    CTRT_TRY(ctrt_tensor_remove_hook(remover->tensor, remover->ids[0]));
+    return ctrt_tensor_remove_hook(remover->tensor, remover->ids[1]);
+}
+
+static ctrt_status other_shape(void *user, ctrt_tensor **grad)
+{
+    (void)user;
+    return ctrt_zeros(grad, CTRT_SHAPE(2, 5), CTRT_F64, NULL);
+}
+
 static void hooks(void)
 {
     group("hooks on a tensor that an op made");
@@ -393,6 +414,22 @@ static void hooks(void)
     CHECK_FAILS(ctrt_backward(y), CTRT_ERR_STATE, "does not like it");
     CHECK(ctrt_grad_enabled(), "the failed backward left grad mode off");
     RELEASE(&x, &u, &y);
+    nothing_left();
+
+    group("a hook that removes itself and the next, and one that makes another shape");
+    struct remover remover = {0};
+    struct seen next = {0};
+    x = VECTOR(true, 3);
+    remover.tensor = x;
+    CHECK_OK(ctrt_tensor_add_hook(x, remove_two, &remover, &remover.ids[0]));
+    CHECK_OK(ctrt_tensor_add_hook(x, see, &next, &remover.ids[1]));
+    CHECK_OK(ctrt_square(&y, x));
+    CHECK_OK(ctrt_backward_with(y, NULL, true, false));
+    CHECK_OK(ctrt_backward_with(y, NULL, true, false));
+    CHECK(remover.calls == 1 && next.calls == 0, "called %d and %d times, expected 1 and 0", remover.calls, next.calls);
+    CHECK_OK(ctrt_tensor_add_hook(x, other_shape, NULL, NULL));
+    CHECK_FAILS(ctrt_backward(y), CTRT_ERR_SHAPE, "hook");
+    RELEASE(&x, &y);
     nothing_left();
 
     group("a hook that runs another graph");
