@@ -89,6 +89,10 @@ ctrt_status ctrt_flatten(ctrt_tensor **out, ctrt_tensor *x, int first_dim, int l
     CTRT_TRY(shape_dim(&last, "flatten", last_dim, x->view.ndim));
     if (unlikely(first > last))
         return ctrt_fail(CTRT_ERR_SHAPE, "flatten: the first dimension %d comes after the last, %d", first, last);
+    if (first == last && x->view.ndim > 0) {
+        ctrt_tensor_assign(out, x);
+        return CTRT_OK;
+    }
     for (int d = 0; d < first; d++)
         to[ndim++] = x->view.shape[d];
     to[ndim] = 1;
@@ -215,7 +219,7 @@ ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
         return ctrt_fail(CTRT_ERR_SHAPE, "expand: shape %s has fewer dimensions than the tensor's %s",
                          shape_text(to_text, shape.values, shape.count), shape_text(from_text, x->view.shape, x->view.ndim));
     int64_t to[CTRT_MAX_DIMS], strides[CTRT_MAX_DIMS];
-    for (int d = 0; d < shape.count; d++) {
+    for (int d = shape.count - 1; d >= 0; d--) {
         int64_t wanted = shape.values[d], given = d < added ? 1 : x->view.shape[d - added];
         bool keep = wanted == -1 && d >= added;
         if (unlikely(!keep && (wanted < 0 || (wanted != given && given != 1))))
@@ -223,9 +227,12 @@ ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
                              "of 1 repeat, and -1 keeps a size that is there", (long long)wanted, d, (long long)given,
                              shape_text(from_text, x->view.shape, x->view.ndim), shape_text(to_text, shape.values, shape.count));
         to[d] = keep ? given : wanted;
-        strides[d] = to[d] != given || d < added ? 0 : x->view.strides[d - added];
     }
     CTRT_TRY(shape_check("expand", ctrt_ints_of(to, shape.count), tensor_dtype(x)));
+    for (int d = shape.count - 1; d >= 0; d--) {
+        int64_t given = d < added ? 1 : x->view.shape[d - added];
+        strides[d] = to[d] != given ? 0 : d >= added ? x->view.strides[d - added] : d + 1 < shape.count ? to[d + 1] * strides[d + 1] : 1;
+    }
     return view_make(out, OP_expand, x, to, strides, shape.count, tensor_offset(x), NULL);
 }
 

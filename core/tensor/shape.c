@@ -69,6 +69,34 @@ void shape_strides_channels_last(int64_t *strides, const int64_t *shape)
     strides[0] = strides[2] * MAX(shape[2], 1);
 }
 
+void shape_strides_in_order(int64_t *strides, const ctrt_view *view)
+{
+    /* Fastest first. A dimension that is repeated (stride 0) says nothing about order and keeps its row-major place. */
+    int order[CTRT_MAX_DIMS];
+    const int ndim = view->ndim;
+    for (int i = 0; i < ndim; i++) {
+        order[i] = ndim - 1 - i;
+        for (int at = i, j = i - 1; j >= 0; j--) {
+            const int inner = order[j], outer = order[at];
+            const int64_t a = view->strides[inner], b = view->strides[outer];
+            if (a == 0 || b == 0)
+                continue;
+            if (a < b)
+                break;
+            if (a > b || view->shape[inner] > view->shape[outer]) {
+                order[j] = outer;
+                order[at] = inner;
+                at = j;
+            }
+        }
+    }
+    int64_t stride = 1;
+    for (int i = 0; i < ndim; i++) {
+        strides[order[i]] = stride;
+        stride *= MAX(view->shape[order[i]], 1);
+    }
+}
+
 /* Do the dimensions, fastest first, follow one another without gaps? Strides of size-1 dimensions say nothing. */
 static bool dense_in_order(const ctrt_view *view, const uint8_t *order)
 {
@@ -235,7 +263,10 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
 bool shape_view_strides(int64_t *strides, const ctrt_view *in, const int64_t *shape, int ndim)
 {
     if (in->flags & CTRT_VIEW_CONTIGUOUS) {             /* tensors without elements, too */
-        shape_strides(strides, shape, ndim);
+        if (unlikely(in->numel == 0) && shape_equal(shape, ndim, in->shape, in->ndim))
+            memcpy(strides, in->strides, sizeof strides[0] * (size_t)ndim);
+        else
+            shape_strides(strides, shape, ndim);
         return true;
     }
     /* Runs of old dimensions that lie in memory like one long dimension are cut into new dimensions; a new dimension

@@ -14,6 +14,8 @@ int64_t shape_numel(const int64_t *shape, int ndim);
 void shape_strides(int64_t *strides, const int64_t *shape, int ndim);
 /* NHWC strides of an NCHW shape (ndim 4). */
 void shape_strides_channels_last(int64_t *strides, const int64_t *shape);
+/* Strides without gaps whose dimensions come in the order of `view`'s (PyTorch's preserve_format). */
+void shape_strides_in_order(int64_t *strides, const ctrt_view *view);
 /* Recomputes numel and flags of a view from shape and strides (sizes 0 and 1 do not matter, as in PyTorch). */
 void view_refresh(ctrt_view *view);
 

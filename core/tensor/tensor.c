@@ -126,8 +126,14 @@ static bool view_is_dense(const ctrt_view *view)
 ctrt_status tensor_new_like(ctrt_tensor **out, const ctrt_tensor *like, ctrt_dtype dtype)
 {
     const ctrt_view *view = &like->view;
-    if (!(view->flags & CTRT_VIEW_CONTIGUOUS) && (view->numel == 0 || !view_is_dense(view)))
-        return tensor_new(out, view->shape, view->ndim, dtype, like->device);
+    if (!(view->flags & CTRT_VIEW_CONTIGUOUS) && (view->numel == 0 || !view_is_dense(view))) {
+        ctrt_tensor *dense = NULL;
+        CTRT_TRY(tensor_new(&dense, view->shape, view->ndim, dtype, like->device));
+        shape_strides_in_order(dense->view.strides, view);
+        view_refresh(&dense->view);
+        *out = dense;
+        return CTRT_OK;
+    }
 
     ctrt_tensor *tensor = struct_new();
     if (unlikely(tensor == NULL))

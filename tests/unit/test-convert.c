@@ -29,6 +29,24 @@ static void layouts(void)
     CHECK_OK(ctrt_clone(&y, e));
     STRIDES_ARE(y, 6, 3, 1);
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5);
+    /* Gaps go, the order of dimensions stays, as PyTorch's clone keeps it. */
+    static const struct { int ndim; int64_t shape[4], strides[4], wanted[4]; } orders[] = {
+        { 2, { 2, 3 }, { 1, 4 }, { 1, 2 } }, { 2, { 3, 2 }, { 1, 4 }, { 1, 3 } }, { 3, { 2, 6, 2 }, { 0, 1, 6 }, { 12, 1, 6 } },
+        { 4, { 2, 2, 2, 5 }, { 1, 2, 0, 4 }, { 1, 4, 2, 8 } }, { 3, { 2, 2, 2 }, { 8, 4, 2 }, { 4, 2, 1 } },
+        { 3, { 3, 4, 1 }, { 1, 4, 4 }, { 1, 3, 3 } },
+    };
+    ctrt_tensor *room = COUNTING(64), *gaps = NULL;
+    for (size_t i = 0; i < COUNT(orders); i++) {
+        CHECK_OK(ctrt_as_strided(&gaps, room, ctrt_ints_of(orders[i].shape, orders[i].ndim),
+                                 ctrt_ints_of(orders[i].strides, orders[i].ndim), 0));
+        CHECK_OK(ctrt_clone(&y, gaps));
+        check_strides("clone", __LINE__, y, ctrt_ints_of(orders[i].wanted, orders[i].ndim));
+        double wanted[64];
+        CHECK_OK(ctrt_to_host(wanted, sizeof wanted, gaps, CTRT_F64));
+        check_values("clone", __LINE__, y, wanted, ctrt_tensor_numel(gaps));
+    }
+    ctrt_tensor_release(&room);
+    ctrt_tensor_release(&gaps);
     CHECK_OK(ctrt_contiguous(&y, image, CTRT_CHANNELS_LAST));
     STRIDES_ARE(y, 12, 1, 6, 3);
     VALUES_ARE(y, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23);
