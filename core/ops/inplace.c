@@ -190,7 +190,7 @@ static ctrt_status inplace(enum op op, ctrt_tensor *const *tensors, int count, c
 static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *self, ctrt_tensor *other)
 {
     if (unlikely(self->device != other->device || !plain_alike(&self->view, &other->view)
-                 || ((self->flags | other->flags) & TENSOR_REQUIRES_GRAD) || !dtype_floating(tensor_dtype(self))
+                 || ((self->flags | other->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)) || !dtype_floating(tensor_dtype(self))
                  || self->view.numel == 0))
         return false;
     if (unlikely(self->storage == other->storage && self->view.data != other->view.data))
