@@ -162,8 +162,12 @@ bool cpu_onednn_conv(const struct cpu_conv *v)
     struct onednn_entry *entry = onednn_find(&key, &fresh);
     if (!entry)
         return false;
-    if (fresh)
+    if (fresh) {
+        /* A primitive is made for a number of threads. */
+        const int before = cpu_threads_enter();
         make(entry, v, v->dtype == CTRT_F32 ? dnnl_f32 : v->dtype == CTRT_BF16 ? dnnl_bf16 : dnnl_f16);
+        cpu_threads_leave(before);
+    }
     void *const addresses[] = { v->x, v->weight, v->y, (void *)(uintptr_t)v->bias };
     return entry->primitive && onednn_run(entry, addresses);
 }

@@ -107,8 +107,12 @@ bool cpu_onednn_product(const struct cpu_product *p)
     struct onednn_entry *entry = onednn_find(&key, &fresh);
     if (!entry)
         return false;
-    if (fresh)
+    if (fresh) {
+        /* A primitive is made for a number of threads. */
+        const int before = cpu_threads_enter();
         make(entry, type, p->batch == 1 ? 2 : 3, of, p->bias != NULL);
+        cpu_threads_leave(before);
+    }
     void *const addresses[] = { (void *)(uintptr_t)p->a, (void *)(uintptr_t)p->b, p->c, (void *)(uintptr_t)p->bias };
     return entry->primitive && onednn_run(entry, addresses);
 }

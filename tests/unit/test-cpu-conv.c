@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <dirent.h>
+
 #include "fake_check.h"
 
 static const ctrt_dtype types[] = { CTRT_F32, CTRT_F64, CTRT_BF16, CTRT_F16 };
@@ -124,6 +126,30 @@ static void onednn_path(void **state)
     all_shapes("onednn");
 }
 
+/* CTRT_NUM_THREADS binds the library's threads as well as ours. Runs first: threads that were started stay. */
+static void one_thread(void **state)
+{
+    (void)state;
+    setenv("CTRT_NUM_THREADS", "1", 1);
+    static const struct geometry large = { 4, 16, 20, 20, 32, { 3, 3 }, { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 };
+    static const char *const paths[] = { "onednn", "builtin" };
+    for (int i = 0; i < 2; i++) {
+        setenv("CTRT_CPU_GEMM", paths[i], 1);
+        fake_load(NULL);
+        conv(paths[i], &large, CTRT_F32, true, true);
+        conv(paths[i], &large, CTRT_F32, false, true);
+    }
+    unsetenv("CTRT_NUM_THREADS");
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0;
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));)
+        count += entry->d_name[0] != '.';
+    if (tasks)
+        closedir(tasks);
+    if (count != 1)
+        fail_msg("with CTRT_NUM_THREADS=1 the process has %d threads", count);
+}
+
 /* ---- pooling ---- */
 
 static const struct window {
@@ -205,6 +231,7 @@ static void pooling(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_thread),
         cmocka_unit_test(builtin_path),
         cmocka_unit_test(automatic_path),
         cmocka_unit_test(onednn_path),
