@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every allocation of a small training program fails once: a status each time, nothing lost, nothing half done. */
+#include <unistd.h>
+
+#include "base/memory.h"
+#include "ctrt/ctrt.h"
+#include "tap.h"
+
+static ctrt_device *cpu;
+static char net_path[] = "/tmp/ctrt-nn-memory-net-XXXXXX", optimizer_path[] = "/tmp/ctrt-nn-memory-optimizer-XXXXXX";
+
+static ctrt_status cnn_new(ctrt_module **out)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(
+        CTRT_NEW(conv2d, 1, 2, 3, 3, NULL, true, cpu), CTRT_NEW(batch_norm2d, 2, 0, 0, true, cpu), CTRT_NEW(relu),
+        CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
+        CTRT_NEW(dropout, 0.5), CTRT_NEW(linear, 8, 3, true, cpu)));
+}
+
+static ctrt_status attention_new(ctrt_module **out)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(
+        CTRT_NEW(embedding, 5, 4, 0, cpu), CTRT_NEW(layer_norm, CTRT_SHAPE(4), 0, true, cpu),
+        CTRT_NEW(multihead_attention, 4, 2, 0.1, true, true, cpu), CTRT_NEW(gelu, true), CTRT_NEW(flatten, 1, -1),
+        CTRT_NEW(linear, 12, 3, true, cpu)));
+}
+
+struct program {
+    const char *name;
+    ctrt_status (*make)(ctrt_module **out);
+    bool tokens, adamw;
+};
+
+static ctrt_status inputs(ctrt_tensor **x, ctrt_tensor **y, const struct program *program)
+{
+    static const int64_t labels[] = { 0, 2 }, tokens[] = { 1, 0, 4, 2, 2, 3 };
+    static float pixels[2 * 36];
+    for (int i = 0; i < 72; i++)
+        pixels[i] = (float)(i % 7);
+    CTRT_TRY(ctrt_from_data(y, labels, 2, CTRT_SHAPE(2), CTRT_I64, cpu));
+    if (program->tokens)
+        return ctrt_from_data(x, tokens, 6, CTRT_SHAPE(2, 3), CTRT_I64, cpu);
+    return ctrt_from_data(x, pixels, 72, CTRT_SHAPE(2, 1, 6, 6), CTRT_F32, cpu);
+}
+
+/* Makes a network, trains a step, moves it to f64 and back, saves and loads. */
+static ctrt_status run(const struct program *program)
+{
+    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
+    double value;
+    CTRT_TRY(inputs(&x, &y, program));
+    CTRT_TRY(program->make(&net));
+    CTRT_TRY(program->adamw ? ctrt_adamw_new(&optimizer, net, NULL)
+                            : ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .momentum = 0.9 }));
+    CTRT_TRY(ctrt_forward(&loss, net, x));
+    CTRT_TRY(ctrt_cross_entropy(&loss, loss, y, NULL));
+    CTRT_TRY(ctrt_backward(loss));
+    CTRT_TRY(ctrt_clip_grad_norm_(&value, net, 0.01));
+    CTRT_TRY(ctrt_optimizer_step(optimizer));
+    CTRT_TRY(ctrt_save(net, net_path));
+    CTRT_TRY(ctrt_load(net, net_path));
+    CTRT_TRY(ctrt_optimizer_save(optimizer, optimizer_path));
+    CTRT_TRY(ctrt_optimizer_load(optimizer, optimizer_path));
+    CTRT_TRY(ctrt_module_to(net, NULL, CTRT_F64));
+    CTRT_TRY(ctrt_optimizer_step(optimizer));
+    return ctrt_module_zero_grad(net, false);
+}
+
+static void sweep(const struct program *program)
+{
+    group("%s: each allocation fails", program->name);
+    if (!CHECK_OK(run(program)))                    /* also fills what is made once per process */
+        return;
+    memory_fail_at(UINT64_MAX, false);
+    CHECK_OK(run(program));
+    const uint64_t allocations = memory_fail_at(0, false), before = ctrt_memory_allocated(cpu), nodes = ctrt_autograd_live_nodes();
+    CHECK(allocations > 100, "only %llu allocations were seen", (unsigned long long)allocations);
+    int passed = 0;
+    for (uint64_t n = 1; n <= allocations; n++) {
+        memory_fail_at(n, n % 2);
+        ctrt_status status = run(program);
+        memory_fail_at(0, false);
+        passed += status == CTRT_OK;
+        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s: %s", (unsigned long long)n,
+              ctrt_status_string(status), ctrt_error_message());
+        CHECK(status == CTRT_OK || *ctrt_error_message(), "allocation %llu: no message", (unsigned long long)n);
+        CHECK(ctrt_memory_allocated(cpu) == before, "allocation %llu: %llu bytes are left, %llu were there before", (unsigned long long)n,
+              (unsigned long long)ctrt_memory_allocated(cpu), (unsigned long long)before);
+        CHECK(ctrt_autograd_live_nodes() == nodes, "allocation %llu: graph nodes are left", (unsigned long long)n);
+        CHECK(ctrt_grad_enabled(), "allocation %llu: recording is off", (unsigned long long)n);
+    }
+    /* A few allocations can be done without: a message's text, a list that keeps freed blocks. */
+    CHECK(passed < (int)allocations / 10, "%d of %llu failures went unnoticed", passed, (unsigned long long)allocations);
+    CHECK_OK(run(program));
+    printf("# %llu allocations, %d of them can be done without\n", (unsigned long long)allocations, passed);
+}
+
+/* All or nothing: a module that cannot be moved as a whole stays where it was. */
+static void moving(void)
+{
+    group("module_to is all or nothing");
+    CTRT_AUTO(module) net = NULL;
+    ctrt_tensor *tensor;
+    CHECK_OK(attention_new(&net));
+    memory_fail_at(UINT64_MAX, false);
+    CHECK_OK(ctrt_module_to(net, NULL, CTRT_F64));
+    uint64_t allocations = memory_fail_at(0, false);
+    CHECK_OK(ctrt_module_to(net, NULL, CTRT_F32));
+    for (uint64_t n = 1; n <= allocations; n++) {
+        memory_fail_at(n, true);
+        ctrt_status status = ctrt_module_to(net, NULL, CTRT_F64);
+        memory_fail_at(0, false);
+        ctrt_dtype want = status ? CTRT_F32 : CTRT_F64;
+        for (size_t i = 0; ctrt_module_parameter(NULL, &tensor, net, i) == CTRT_OK; i++)
+            CHECK(ctrt_tensor_dtype(tensor) == want, "allocation %llu: parameter %zu is %s, expected %s", (unsigned long long)n, i,
+                  ctrt_dtype_name(ctrt_tensor_dtype(tensor)), ctrt_dtype_name(want));
+        CHECK_OK(ctrt_module_to(net, NULL, CTRT_F32));
+    }
+}
+
+int main(void)
+{
+    static const struct program programs[] = {
+        { "a convolutional network, AdamW", cnn_new, false, true },
+        { "attention, SGD", attention_new, true, false },
+    };
+    group("the cpu and two files");
+    int net = mkstemp(net_path), optimizer = mkstemp(optimizer_path);
+    if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK(net >= 0 && optimizer >= 0, "no temporary files"))
+        return done();
+    close(net);
+    close(optimizer);
+    for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++)
+        sweep(&programs[i]);
+    moving();
+    unlink(net_path);
+    unlink(optimizer_path);
+    return done();
+}
