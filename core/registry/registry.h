@@ -53,6 +53,9 @@ size_t registry_names(const char **names, size_t max, ctrt_component_kind kind);
 /* "cpu, cuda; did you mean cuda?": known names and the nearest to `word`, into `buffer`. Returns buffer. */
 const char *registry_known(char *buffer, size_t bytes, ctrt_component_kind kind, const char *word);
 
+/* Where plugins are installed, searched last. Tests that must see no other plugins than theirs point it elsewhere, first of all. */
+extern const char *search_installed_folder;
+
 /* Is that how components are named: a lower-case letter, then lower-case letters, digits, '-'; at most 31 characters. */
 bool registry_name_valid(const char *name);
 

@@ -135,19 +135,21 @@ static ctrt_status add_folder(const char *folder, const char **note)
     return status;
 }
 
+const char *search_installed_folder = CTRT_PLUGINDIR;
+
 /* The installed folder; the one beside the library when that is gone; NULL when neither can be named. */
 static const char *installed_folder(char *buffer, size_t bytes)
 {
     struct stat facts;
     Dl_info self;
-    if (stat(CTRT_PLUGINDIR, &facts) == 0)
-        return CTRT_PLUGINDIR;
+    if (stat(search_installed_folder, &facts) == 0)
+        return search_installed_folder;
     if (dladdr((void *)(uintptr_t)kind_word, &self) == 0 || self.dli_fname == NULL || self.dli_fname[0] != '/')
-        return CTRT_PLUGINDIR;
+        return search_installed_folder;
     int length = (int)(strrchr(self.dli_fname, '/') - self.dli_fname);
     if (snprintf(buffer, bytes, "%.*s/ctrt/%u", length, self.dli_fname, CTRT_PLUGIN_ABI_MAJOR) >= (int)bytes)
-        return CTRT_PLUGINDIR;
-    return stat(buffer, &facts) == 0 ? buffer : CTRT_PLUGINDIR;
+        return search_installed_folder;
+    return stat(buffer, &facts) == 0 ? buffer : search_installed_folder;
 }
 
 ctrt_status search_files(void)
