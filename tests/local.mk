@@ -185,6 +185,30 @@ test_registry_LDADD    = $(INTERNAL_LIBS)
 
 # --- conformance -----------------------------------------------------------------------------------------------------
 
+# The suite as a library, on the public API alone: for the program below and for `ctrt check`.
+noinst_LTLIBRARIES += libconformance.la
+libconformance_la_SOURCES = \
+    tests/conformance/array.c tests/conformance/binary.c tests/conformance/compare.c tests/conformance/conformance.h \
+    tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c tests/conformance/forward.c \
+    tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c tests/conformance/matmul.c \
+    tests/conformance/norm.c tests/conformance/optim.c tests/conformance/place.c tests/conformance/random.c \
+    tests/conformance/reduce.c tests/conformance/run.c tests/conformance/softmax.c tests/conformance/suite.h \
+    tests/conformance/unary.c tests/conformance/view.c
+
+check_PROGRAMS += ctrt-conformance
+ctrt_conformance_SOURCES = tests/conformance/main.c
+ctrt_conformance_LDADD   = libconformance.la libctrt.la
+
+# Kernels that are wrong on purpose: the suite has to notice.
+check_LTLIBRARIES += mutant.la
+mutant_la_SOURCES  = tests/plugins/mutant.c
+mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
+
+if PLUGIN_CPU
+TESTS += ctrt-conformance tests/conformance/mutants.sh
+endif
+EXTRA_DIST += tests/conformance/mutants.sh
+
 # --- abi -------------------------------------------------------------------------------------------------------------
 
 # --- integration -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* array.c: values on the host, their way to the device and back. Nothing here uses an op but views and copies of bytes. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "suite.h"
+
+/* ---- scratch memory ---- */
+
+struct chunk { struct chunk *next; _Alignas(64) unsigned char bytes[]; };
+static struct chunk *chunks;
+
+void *scratch(size_t bytes)
+{
+    struct chunk *chunk = calloc(1, sizeof *chunk + bytes);
+    if (chunk == NULL) {
+        fprintf(stderr, "conformance: out of memory (%zu bytes)\n", bytes);
+        exit(99);
+    }
+    chunk->next = chunks;
+    chunks = chunk;
+    return chunk->bytes;
+}
+
+void *scratch_mark(void)
+{
+    return chunks;
+}
+
+void scratch_release(void *mark)
+{
+    while (chunks != mark) {
+        struct chunk *next = chunks->next;
+        free(chunks);
+        chunks = next;
+    }
+}
+
+void scratch_reset(void)
+{
+    scratch_release(NULL);
+}
+
+/* ---- dtypes ---- */
+
+/* Mantissa bits without the hidden one, smallest normal exponent, largest value. */
+static const struct floating { int bits, low; double most; } floatings[CTRT_DTYPE_COUNT] = {
+    [CTRT_F32] = { 23, -126, 0x1.fffffep+127 },
+    [CTRT_F16] = { 10, -14, 65504 },
+    [CTRT_BF16] = { 7, -126, 0x1.fep+127 },
+    [CTRT_F64] = { 52, -1022, 0x1.fffffffffffffp+1023 },
+};
+
+bool is_floating(ctrt_dtype dtype)
+{
+    return floatings[dtype].bits != 0;
+}
+
+double epsilon_of(ctrt_dtype dtype)
+{
+    return is_floating(dtype) ? ldexp(1, -floatings[dtype].bits) : 0x1p-23;
+}
+
+ctrt_dtype compute_dtype(ctrt_dtype dtype)
+{
+    return dtype == CTRT_F64 ? CTRT_F64 : CTRT_F32;
+}
+
+double round_to(ctrt_dtype dtype, double value)
+{
+    const struct floating *type = &floatings[dtype];
+    if (dtype == CTRT_F64 || !isfinite(value) || value == 0)
+        return value;
+    int exponent;
+    frexp(value, &exponent);                            /* value is in [1/2, 1) times 2^exponent */
+    int scale = type->bits - (exponent - 1 < type->low ? type->low : exponent - 1);
+    double rounded = ldexp(rint(ldexp(value, scale)), -scale);
+    return fabs(rounded) > type->most ? copysign(INFINITY, value) : rounded;
+}
+
+int64_t wrap_to(ctrt_dtype dtype, int64_t value)
+{
+    switch (dtype) {
+    case CTRT_I8:   return (int8_t)value;
+    case CTRT_U8:   return (uint8_t)value;
+    case CTRT_I16:  return (int16_t)value;
+    case CTRT_I32:  return (int32_t)value;
+    case CTRT_BOOL: return value != 0;
+    default:        return value;
+    }
+}
+
+static uint16_t half_bits(ctrt_dtype dtype, double value)
+{
+    const struct floating *type = &floatings[dtype];
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    uint16_t infinity = dtype == CTRT_F16 ? 0x7c00 : 0x7f80;
+    value = fabs(round_to(dtype, value));
+    if (isnan(value))
+        return (uint16_t)(sign | infinity | 1u << (type->bits - 1));
+    if (isinf(value))
+        return sign | infinity;
+    if (value == 0)
+        return sign;
+    int exponent;
+    frexp(value, &exponent);
+    exponent--;
+    if (exponent < type->low)                           /* subnormal */
+        return (uint16_t)(sign | (uint16_t)ldexp(value, type->bits - type->low));
+    uint16_t mantissa = (uint16_t)(ldexp(value, type->bits - exponent) - ldexp(1, type->bits));
+    return (uint16_t)(sign | (uint16_t)(exponent - type->low + 1) << type->bits | mantissa);
+}
+
+static double half_value(ctrt_dtype dtype, uint16_t bits)
+{
+    const struct floating *type = &floatings[dtype];
+    int field = (bits & 0x7fff) >> type->bits, most = 0x7fff >> type->bits;
+    int mantissa = bits & ((1 << type->bits) - 1);
+    double value;
+    if (field == most)
+        value = mantissa ? NAN : INFINITY;
+    else if (field == 0)
+        value = ldexp(mantissa, type->low - type->bits);
+    else
+        value = ldexp(mantissa + (1 << type->bits), field - 1 + type->low - type->bits);
+    return bits & 0x8000 ? -value : value;
+}
+
+/* ---- arrays ---- */
+
+void array_make(struct array *a, ctrt_dtype dtype, int ndim, const int64_t *shape)
+{
+    memset(a, 0, sizeof *a);
+    a->dtype = dtype;
+    a->ndim = ndim;
+    a->numel = 1;
+    for (int d = 0; d < ndim; d++) {
+        a->shape[d] = shape[d];
+        a->numel *= shape[d];
+    }
+    if (is_floating(dtype))
+        a->f = scratch((size_t)a->numel * sizeof *a->f);
+    else
+        a->i = scratch((size_t)a->numel * sizeof *a->i);
+}
+
+void value_set(struct array *a, int64_t k, double value)
+{
+    if (a->f)
+        a->f[k] = round_to(a->dtype, value);
+    else
+        a->i[k] = a->dtype == CTRT_BOOL ? value != 0 : wrap_to(a->dtype, (int64_t)value);
+}
+
+void array_to(struct array *out, const struct array *in, ctrt_dtype dtype)
+{
+    array_make(out, dtype, in->ndim, in->shape);
+    for (int64_t k = 0; k < in->numel; k++)
+        if (out->i && in->i)
+            out->i[k] = wrap_to(dtype, in->i[k]);
+        else
+            value_set(out, k, value_of(in, k));
+}
+
+void index_of(int64_t *index, int64_t k, int ndim, const int64_t *shape)
+{
+    for (int d = ndim - 1; d >= 0; d--) {
+        index[d] = k % shape[d];
+        k /= shape[d];
+    }
+}
+
+int64_t offset_in(const struct array *a, const int64_t *index, int n)
+{
+    int64_t offset = 0;
+    for (int d = 0; d < a->ndim; d++)
+        offset = offset * a->shape[d] + (a->shape[d] == 1 ? 0 : index[n - a->ndim + d]);
+    return offset;
+}
+
+ctrt_status array_upload(ctrt_tensor **out, const struct array *a, ctrt_device *device)
+{
+    size_t element = ctrt_dtype_size(a->dtype);
+    unsigned char *bytes = scratch((size_t)a->numel * element + 1);
+    for (int64_t k = 0; k < a->numel; k++) {
+        unsigned char *to = bytes + (size_t)k * element;
+        if (a->dtype == CTRT_F32) {
+            float value = (float)a->f[k];
+            memcpy(to, &value, 4);
+        } else if (a->dtype == CTRT_F64) {
+            memcpy(to, &a->f[k], 8);
+        } else if (a->f) {
+            uint16_t bits = half_bits(a->dtype, a->f[k]);
+            memcpy(to, &bits, 2);
+        } else {
+            memcpy(to, &a->i[k], element);              /* little endian: the low bytes */
+        }
+    }
+    return ctrt_from_data(out, bytes, a->numel, ctrt_ints_of(a->shape, a->ndim), a->dtype, device);
+}
+
+ctrt_status array_download(struct array *out, ctrt_tensor *tensor)
+{
+    ctrt_dtype dtype = ctrt_tensor_dtype(tensor);
+    array_make(out, dtype, ctrt_tensor_ndim(tensor), ctrt_tensor_shape(tensor));
+    size_t element = ctrt_dtype_size(dtype), total = (size_t)out->numel * element;
+    unsigned char *bytes = scratch(total + 1);
+    CTRT_TRY(ctrt_to_host(bytes, total, tensor, dtype));
+    for (int64_t k = 0; k < out->numel; k++) {
+        const unsigned char *from = bytes + (size_t)k * element;
+        if (dtype == CTRT_F32) {
+            float value;
+            memcpy(&value, from, 4);
+            out->f[k] = value;
+        } else if (dtype == CTRT_F64) {
+            memcpy(&out->f[k], from, 8);
+        } else if (out->f) {
+            uint16_t bits;
+            memcpy(&bits, from, 2);
+            out->f[k] = half_value(dtype, bits);
+        } else {
+            int64_t value = 0;
+            memcpy(&value, from, element);
+            out->i[k] = dtype == CTRT_BOOL ? value : wrap_to(dtype, value);     /* sign; a bool that is not 0 or 1 shows */
+        }
+    }
+    return CTRT_OK;
+}
+
+/* ---- numbers: splitmix64 (Steele, Lea, Flood 2014) ---- */
+
+uint64_t dice_next(struct dice *dice)
+{
+    uint64_t z = dice->state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+double dice_unit(struct dice *dice)
+{
+    return (double)(dice_next(dice) >> 11) * 0x1p-53;
+}

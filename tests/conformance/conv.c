@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* conv.c: convolution and pooling. Attributes: n[0..1] stride, n[2..3] padding, n[4..5] dilation, n[6] groups;
+ * pooling has its kernel in x[0..1]. */
+#include "suite.h"
+
+/* ---- conv2d ---- */
+
+static const struct variant convs[] = {
+    { "plain", NORMAL, .in = { S(2, 3, 5, 6), S(4, 3, 3, 2), S(4) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
+    { "no bias", NORMAL, .in = { S(1, 2, 4, 4), S(3, 2, 3, 3), NONE }, .n = { 1, 1, 1, 1, 1, 1, 1 } },
+    { "strides", NORMAL, .in = { S(1, 2, 7, 6), S(2, 2, 3, 3), S(2) }, .n = { 2, 3, 1, 0, 1, 1, 1 } },
+    { "dilation", NORMAL, .in = { S(1, 2, 7, 6), S(2, 2, 3, 2), S(2) }, .n = { 1, 1, 2, 1, 2, 3, 1 } },
+    { "groups", NORMAL, .in = { S(2, 4, 4, 4), S(6, 2, 3, 3), S(6) }, .n = { 1, 1, 1, 1, 1, 1, 2 } },
+    { "depthwise", NORMAL, .in = { S(1, 3, 5, 5), S(6, 1, 3, 3), S(6) }, .n = { 2, 2, 1, 1, 1, 1, 3 } },
+    { "1x1", NORMAL, .in = { S(2, 3, 3, 4), S(5, 3, 1, 1), S(5) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
+    { "no images", ZERO_SIZE, .in = { S(0, 3, 5, 6), S(4, 3, 3, 2), S(4) }, .n = { 1, 1, 0, 0, 1, 1, 1 } },
+    { "", LARGE, .in = { S(3, 16, 17, 19), S(32, 16, 3, 3), S(32) }, .n = { 1, 1, 1, 1, 1, 1, 1 } },
+};
+
+static int64_t extent(int64_t size, int64_t kernel, const struct variant *v, int axis)
+{
+    return (size + 2 * v->n[2 + axis] - v->n[4 + axis] * (kernel - 1) - 1) / v->n[axis] + 1;
+}
+
+static void conv_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)op;
+    const struct array *x = &in[0], *w = &in[1];
+    int64_t channels = w->shape[1], kh = w->shape[2], kw = w->shape[3], per_group = w->shape[0] / v->n[6];
+    int64_t shape[4] = { x->shape[0], w->shape[0], extent(x->shape[2], kh, v, 0), extent(x->shape[3], kw, v, 1) };
+    array_make(out, x->dtype, 4, shape);
+    out->size = scratch((size_t)out->numel * sizeof *out->size);
+    for (int64_t k = 0; k < out->numel; k++) {
+        int64_t at[4];
+        index_of(at, k, 4, shape);
+        double sum = present(v, 2) ? in[2].f[at[1]] : 0, size = fabs(sum);
+        int64_t first = at[1] / per_group * channels;
+        for (int64_t c = 0; c < channels; c++)
+            for (int64_t i = 0; i < kh; i++)
+                for (int64_t j = 0; j < kw; j++) {
+                    int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4], column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
+                    if (row < 0 || row >= x->shape[2] || column < 0 || column >= x->shape[3])
+                        continue;
+                    double term = x->f[((at[0] * x->shape[1] + first + c) * x->shape[2] + row) * x->shape[3] + column]
+                                * w->f[((at[1] * channels + c) * kh + i) * kw + j];
+                    sum += term;
+                    size += fabs(term);
+                }
+        out->f[k] = sum;
+        out->size[k] = size;
+    }
+}
+
+static ctrt_status conv_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    ctrt_conv2d_options options = { { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] }, v->n[6] };
+    return ctrt_conv2d(out, in[0], in[1], in[2], &options);
+}
+
+/* ---- max_pool2d ---- */
+
+static const struct variant pools[] = {
+    { "2x2", NORMAL, .in = { S(2, 3, 4, 6) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },
+    { "overlap, padding", NORMAL, .in = { S(1, 2, 5, 5) }, .n = { 2, 1, 1, 1, 1, 1 }, .x = { 3, 3 } },
+    { "uneven, dilation", NORMAL, .in = { S(1, 2, 7, 8) }, .n = { 1, 2, 1, 1, 2, 1 }, .x = { 2, 3 } },
+    { "no images", ZERO_SIZE, .in = { S(0, 3, 4, 6) }, .n = { 2, 2, 0, 0, 1, 1 }, .x = { 2, 2 } },
+    { "", LARGE, .in = { S(4, 8, 18, 20) }, .n = { 2, 2, 1, 1, 1, 1 }, .x = { 3, 3 } },
+};
+
+static void pool_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)op;
+    int64_t h = in->shape[2], w = in->shape[3], kh = (int64_t)v->x[0], kw = (int64_t)v->x[1];
+    int64_t shape[4] = { in->shape[0], in->shape[1], extent(h, kh, v, 0), extent(w, kw, v, 1) };
+    array_make(&out[0], in->dtype, 4, shape);
+    array_make(&out[1], CTRT_I64, 4, shape);
+    for (int64_t k = 0; k < out->numel; k++) {
+        int64_t at[4], best = -1;
+        index_of(at, k, 4, shape);
+        const double *plane = in->f + (at[0] * shape[1] + at[1]) * h * w;
+        for (int64_t i = 0; i < kh; i++)
+            for (int64_t j = 0; j < kw; j++) {
+                int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4], column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
+                if (row < 0 || row >= h || column < 0 || column >= w)
+                    continue;
+                double x = plane[row * w + column];
+                if (best < 0 || (!isnan(plane[best]) && (isnan(x) || x > plane[best])))
+                    best = row * w + column;
+            }
+        out[0].f[k] = plane[best];
+        out[1].i[k] = best;
+    }
+}
+
+static ctrt_status pool_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    ctrt_pool2d_options options = { { (int64_t)v->x[0], (int64_t)v->x[1] }, { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] } };
+    return ctrt_max_pool2d(&out[0], &out[1], in[0], &options);
+}
+
+#define ANY { REAL, -2, 2 }
+
+static const struct check_op ops[] = {
+    { "conv2d", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 3, .tolerance = PRODUCTS, .call = conv_call, .in = { ANY, ANY, ANY },
+      .reference = conv_reference, VARIANTS(convs) },
+    { "max_pool2d", .dtypes = FLOATS, .flags = GRAD | TIES, .inputs = 1, .outputs = 2, .call = pool_call, .in = { ANY },
+      .reference = pool_reference, VARIANTS(pools) },
+};
+
+const struct family conv_family = { "conv", FAMILY_OPS(ops) };

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* copy.c: copies, conversions of dtype and layout, creation. */
+#include <inttypes.h>
+
+#include "suite.h"
+
+#define ANY { REAL, -4, 4 }
+
+static void same_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)v, (void)op;
+    array_to(out, in, in->dtype);
+}
+
+static ctrt_status contiguous_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    (void)v;
+    CTRT_TRY(ctrt_contiguous(out, in[0], CTRT_CONTIGUOUS_FORMAT));
+    return ctrt_tensor_is_contiguous(*out, CTRT_CONTIGUOUS_FORMAT) ? CTRT_OK : ctrt_fail(CTRT_ERR_INTERNAL, "the result is not contiguous");
+}
+
+static const struct variant images[] = {
+    { "", NORMAL, .in = { S(2, 3, 4, 5) } },
+    { "one channel", NORMAL, .in = { S(2, 1, 4, 5) } },
+    { "", ZERO_SIZE, .in = { S(0, 3, 4, 5) } },
+    { "", LARGE, .in = { S(3, 17, 11, 9) } },
+};
+
+static ctrt_status channels_last_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    (void)v;
+    CTRT_TRY(ctrt_contiguous(out, in[0], CTRT_CHANNELS_LAST));
+    return ctrt_tensor_is_contiguous(*out, CTRT_CHANNELS_LAST) ? CTRT_OK : ctrt_fail(CTRT_ERR_INTERNAL, "the result is not channels-last");
+}
+
+/* There and back: the derivative passes two conversions. */
+static ctrt_status wide_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    (void)v;
+    ctrt_dtype was = ctrt_tensor_dtype(in[0]);
+    CTRT_TRY(ctrt_to_dtype(out, in[0], CTRT_F64));
+    return ctrt_to_dtype(out, *out, was);
+}
+
+static ctrt_status to_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    (void)v;
+    CTRT_TRY(ctrt_to(out, in[0], NULL, CTRT_DTYPE_DEFAULT, true, CTRT_PRESERVE_FORMAT));
+    return ctrt_tensor_shares_storage(*out, in[0]) ? ctrt_fail(CTRT_ERR_INTERNAL, "ctrt_to with copy made no copy") : CTRT_OK;
+}
+
+/* copy_: self, source. */
+static const struct variant copies[] = {
+    { "alike", NORMAL, .in = { S(2, 3, 5), S(2, 3, 5) } },
+    { "broadcast", NORMAL, .in = { S(2, 3, 5), S(3, 1) } },
+    { "", ZERO_SIZE, .in = { S(0, 2), S(2) } },
+    { "", ZERO_DIM, .in = { S0, S0 } },
+};
+
+static void second_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    int64_t index[CTRT_MAX_DIMS];
+    (void)v, (void)op;
+    array_make(out, in[0].dtype, in[0].ndim, in[0].shape);
+    for (int64_t k = 0; k < out->numel; k++) {
+        index_of(index, k, out->ndim, out->shape);
+        int64_t from = offset_in(&in[1], index, out->ndim);
+        if (out->f)
+            out->f[k] = in[1].f[from];
+        else
+            out->i[k] = in[1].i[from];
+    }
+}
+
+static ctrt_status copy_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    (void)v;
+    CTRT_TRY(ctrt_clone(out, in[0]));
+    return ctrt_copy_(*out, in[1]);
+}
+
+/* fill_ with x[0]. */
+static const struct variant fills[] = {
+    { "3", NORMAL, .in = { S(2, 3, 5) }, .x = { 3 } },
+    { "", ZERO_SIZE, .in = { S(0, 2) }, .x = { 3 } },
+    { "", ZERO_DIM, .in = { S0 }, .x = { 3 } },
+};
+static const struct variant zeros[] = {
+    { "", NORMAL, .in = { S(2, 3, 5) } },
+    { "", ZERO_SIZE, .in = { S(0, 2) } },
+};
+
+static void fill_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)op;
+    array_make(out, in->dtype, in->ndim, in->shape);
+    for (int64_t k = 0; k < out->numel; k++)
+        value_set(out, k, v->x[0]);
+}
+
+static ctrt_status fill_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_full_like(out, in[0], ctrt_float(v->x[0]), CTRT_DTYPE_DEFAULT, NULL);
+}
+
+static ctrt_status fill_call_(ctrt_tensor *self, ctrt_tensor *const *in, const struct variant *v)
+{
+    (void)in;
+    return ctrt_fill_(self, ctrt_int((int64_t)v->x[0]));
+}
+
+static ctrt_status zeros_like(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_zeros_like(out, x, CTRT_DTYPE_DEFAULT, NULL); }
+
+static const struct check_op ops[] = {
+    { "clone", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .unary = ctrt_clone, .in = { ANY }, .reference = same_reference },
+    { "contiguous", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = contiguous_call, .in = { ANY },
+      .reference = same_reference },
+    { "channels-last", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = channels_last_call, .in = { ANY },
+      .reference = same_reference, VARIANTS(images) },
+    { "to", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = to_call, .in = { ANY }, .reference = same_reference },
+    { "to and back", .kernel = "copy", .dtypes = ALL & ~BIT(I64), .flags = GRAD, .inputs = 1, .call = wide_call, .in = { ANY },
+      .reference = same_reference },
+    { "copy_", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = copy_call, .binary_ = ctrt_copy_, .in = { ANY, ANY },
+      .reference = second_reference, VARIANTS(copies) },
+    { "fill_", .kernel = "fill", .dtypes = ALL, .inputs = 1, .call = fill_call, .call_ = fill_call_, .in = { ANY }, .reference = fill_reference,
+      VARIANTS(fills) },
+    { "zeros_like", .kernel = "fill", .dtypes = ALL, .inputs = 1, .unary = zeros_like, .unary_ = ctrt_zero_, .in = { ANY },
+      .reference = fill_reference, VARIANTS(zeros) },
+};
+
+/* ---- conversions between all dtypes ---- */
+
+/* Values that every dtype has: conversions beyond a type's range are not looked at, for C leaves them open. */
+static void fill_convertible(struct array *a, ctrt_dtype to, struct dice *dice)
+{
+    bool negative = a->dtype != CTRT_U8 && to != CTRT_U8;
+    double span = to == CTRT_I8 || a->dtype == CTRT_I8 ? 120 : 250;
+    for (int64_t k = 0; k < a->numel; k++) {
+        double value = dice_unit(dice) * span * (negative && dice_next(dice) % 2 ? -1 : 1);
+        value_set(a, k, k % 7 == 3 ? 0 : value);
+    }
+}
+
+static void check_conversion(struct run *run, ctrt_dtype from, ctrt_dtype to, enum layout layout)
+{
+    struct array full, got, want;
+    struct placed in;
+    ctrt_tensor *out = NULL;
+    struct dice dice = { run->options->seed + (uint64_t)from * 16 + (uint64_t)to };
+    char what[64];
+    snprintf(what, sizeof what, "%s, %s to %s", layout_names[layout], ctrt_dtype_name(from), ctrt_dtype_name(to));
+    memset(&in, 0, sizeof in);
+    array_make(&full, from, 2, (int64_t[]){ 13, 37 });
+    fill_convertible(&full, to, &dice);
+    array_to(&want, &full, to);
+    if (check_ok(run, place(&in, &full, layout, 0, run->device, false), NULL, 0, "placing")
+        && check_ok(run, ctrt_to_dtype(&out, in.tensor, to), "copy", from, what) && check_ok(run, array_download(&got, out), NULL, 0, "reading"))
+        check_array(run, what, &got, &want, EXACT, CTRT_F64);
+    ctrt_tensor_release(&out);
+    unplace(&in, 1);
+}
+
+static void check_conversions(struct run *run, const char *name)
+{
+    static const enum layout layouts[] = { CONTIGUOUS, OFFSET, TRANSPOSED, SLICED };
+    for (int from = 1; from < CTRT_DTYPE_COUNT; from++) {
+        if (!check_begin(run, name, (ctrt_dtype)from, "forward", "to every dtype"))
+            continue;
+        for (int to = 1; to < CTRT_DTYPE_COUNT && !run->skipped; to++)
+            for (size_t l = 0; l < sizeof layouts / sizeof layouts[0]; l++)
+                check_conversion(run, (ctrt_dtype)from, (ctrt_dtype)to, layouts[l]);
+        check_end(run);
+    }
+}
+
+/* ---- to and from the host, with conversion ---- */
+
+static void check_host(struct run *run, const char *name)
+{
+    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+        ctrt_tensor *x = NULL;
+        double out[12], in[12];
+        int64_t whole = 0;
+        if (!check_begin(run, name, (ctrt_dtype)dtype, "forward", "buffers"))
+            continue;
+        for (int k = 0; k < 12; k++)
+            in[k] = dtype == CTRT_BOOL ? k % 2 : k;
+        if (check_ok(run, ctrt_zeros(&x, CTRT_SHAPE(3, 4), (ctrt_dtype)dtype, run->device), NULL, 0, "zeros")
+            && check_ok(run, ctrt_from_host_(x, in, 12, CTRT_F64), NULL, 0, "from_host_")
+            && check_ok(run, ctrt_transpose(&x, x, 0, 1), NULL, 0, "transpose")
+            && check_ok(run, ctrt_to_host(out, sizeof out, x, CTRT_F64), NULL, 0, "to_host"))
+            for (int k = 0; k < 12; k++)
+                if (out[k] != in[k % 3 * 4 + k / 3])
+                    check_fail(run, "element %d: got %g, expected %g", k, out[k], in[k % 3 * 4 + k / 3]);
+        if (!run->failed && ctrt_to_host(out, sizeof out - 1, x, CTRT_F64) != CTRT_ERR_INVALID_ARGUMENT)
+            check_fail(run, "a buffer that is too small was taken");
+        if (!run->failed && check_ok(run, ctrt_select(&x, x, 0, 3), NULL, 0, "select") && check_ok(run, ctrt_select(&x, x, 0, 2), NULL, 0, "select")
+            && check_ok(run, ctrt_item(out, x), NULL, 0, "item") && check_ok(run, ctrt_item_int(&whole, x), NULL, 0, "item_int"))
+            if (out[0] != in[11] || whole != (int64_t)in[11])
+                check_fail(run, "item: got %g and %" PRId64 ", expected %g", out[0], whole, in[11]);
+        ctrt_tensor_release(&x);
+        check_end(run);
+    }
+}
+
+/* ---- factories ---- */
+
+static void expect_values(struct run *run, const char *what, ctrt_status status, ctrt_tensor **x, ctrt_dtype dtype, int ndim, const int64_t *shape,
+                          const double *values)
+{
+    struct array got, want;
+    if (!check_ok(run, status, NULL, 0, what) || !check_ok(run, array_download(&got, *x), NULL, 0, what))
+        return;
+    array_make(&want, dtype, ndim, shape);
+    for (int64_t k = 0; k < want.numel; k++)
+        value_set(&want, k, values[k]);
+    check_array(run, what, &got, &want, EXACT, dtype);
+}
+
+static void check_creation(struct run *run, const char *name)
+{
+    static const double none[6] = { 0 }, ones[6] = { 1, 1, 1, 1, 1, 1 }, threes[6] = { 3, 3, 3, 3, 3, 3 }, eye[6] = { 1, 0, 0, 0, 1, 0 };
+    static const double counting[6] = { 2, 5, 8, 11 }, truths[6] = { 1, 1, 1, 1, 1, 1 };
+    static const int64_t shape[2] = { 2, 3 }, four[1] = { 4 };
+    for (int k = 1; k < CTRT_DTYPE_COUNT; k++) {
+        ctrt_dtype dtype = (ctrt_dtype)k;
+        ctrt_tensor *x = NULL;
+        if (!check_begin(run, name, dtype, "forward", "zeros ones full eye arange"))
+            continue;
+        ctrt_ints size = ctrt_ints_of(shape, 2);
+        expect_values(run, "zeros", ctrt_zeros(&x, size, dtype, run->device), &x, dtype, 2, shape, none);
+        expect_values(run, "ones", ctrt_ones(&x, size, dtype, run->device), &x, dtype, 2, shape, ones);
+        expect_values(run, "full", ctrt_full(&x, size, ctrt_int(3), dtype, run->device), &x, dtype, 2, shape, dtype == CTRT_BOOL ? truths : threes);
+        expect_values(run, "eye", ctrt_eye(&x, 2, 3, dtype, run->device), &x, dtype, 2, shape, eye);
+        expect_values(run, "scalar_tensor", ctrt_scalar_tensor(&x, ctrt_int(3), dtype, run->device), &x, dtype, 0, NULL,
+                      dtype == CTRT_BOOL ? truths : threes);
+        if (dtype != CTRT_BOOL)
+            expect_values(run, "arange", ctrt_arange(&x, ctrt_int(2), ctrt_int(12), ctrt_int(3), dtype, run->device), &x, dtype, 1, four, counting);
+        ctrt_tensor_release(&x);
+        check_end(run);
+    }
+}
+
+static void check_arange(struct run *run, const char *name)
+{
+    static const int64_t ten[1] = { 10 }, three[1] = { 3 };
+    double tenths[10], down[3] = { 5, 3, 1 };
+    ctrt_tensor *x = NULL;
+    struct array got;
+    if (!check_begin(run, name, 0, "forward", "steps"))
+        return;
+    for (int k = 0; k < 10; k++)
+        tenths[k] = 0.1 * k;
+    expect_values(run, "5 to 0 by -2", ctrt_arange(&x, ctrt_int(5), ctrt_int(0), ctrt_int(-2), CTRT_DTYPE_DEFAULT, run->device), &x, CTRT_I64, 1,
+                  three, down);
+    expect_values(run, "tenths", ctrt_arange(&x, ctrt_float(0), ctrt_float(1), ctrt_float(0.1), CTRT_F64, run->device), &x, CTRT_F64, 1, ten, tenths);
+    if (check_ok(run, ctrt_arange(&x, ctrt_int(0), ctrt_int(70001), ctrt_int(1), CTRT_I32, run->device), NULL, 0, "many")
+        && check_ok(run, array_download(&got, x), NULL, 0, "many"))
+        for (int64_t k = 0; k < got.numel; k++)
+            if (got.i[k] != k) {
+                check_fail(run, "many[%" PRId64 "]: got %" PRId64, k, got.i[k]);
+                break;
+            }
+    ctrt_tensor_release(&x);
+    check_end(run);
+}
+
+static const struct check_special specials[] = {
+    { "convert", "copy", check_conversions },
+    { "host", "copy", check_host },
+    { "create", "copy", check_creation },
+    { "arange", "copy", check_arange },
+};
+
+const struct family copy_family = { "copy", FAMILY_OPS(ops), FAMILY_SPECIALS(specials) };

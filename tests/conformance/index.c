@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* index.c: looking up, triangles, joining. */
+#include "suite.h"
+
+/* Element `from` of b becomes element `to` of a; both of one dtype. */
+static void move(struct array *a, int64_t to, const struct array *b, int64_t from)
+{
+    if (a->f)
+        a->f[to] = b->f[from];
+    else
+        a->i[to] = b->i[from];
+}
+
+/* ---- embedding: weight [V, D], indices; n[7] = V ---- */
+
+static const struct variant embeddings[] = {
+    { "vector", NORMAL, .in = { S(5, 3), S(4) }, .n = { [7] = 5 } },
+    { "matrix", NORMAL, .in = { S(5, 3), S(2, 4) }, .n = { [7] = 5 } },
+    { "nothing", ZERO_SIZE, .in = { S(5, 3), S(0) }, .n = { [7] = 5 } },
+    { "one", ZERO_DIM, .in = { S(5, 3), S0 }, .n = { [7] = 5 } },
+    { "", LARGE, .in = { S(131, 65), S(70) }, .n = { [7] = 131 } },
+};
+
+static void embedding_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)v, (void)op;
+    int64_t shape[CTRT_MAX_DIMS], width = in[0].shape[1];
+    memcpy(shape, in[1].shape, sizeof shape);
+    shape[in[1].ndim] = width;
+    array_make(out, in[0].dtype, in[1].ndim + 1, shape);
+    for (int64_t k = 0; k < out->numel; k++)
+        move(out, k, &in[0], in[1].i[k / width] * width + k % width);
+}
+
+static ctrt_status embedding_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    (void)v;
+    return ctrt_embedding(out, in[0], in[1], -1);
+}
+
+/* ---- index_select, gather: x, index; n[0] the dim, n[7] its size ---- */
+
+static const struct variant selections[] = {
+    { "dim 0", NORMAL, .in = { S(5, 3), S(4) }, .n = { 0, [7] = 5 } },
+    { "dim 1", NORMAL, .in = { S(2, 4, 3), S(6) }, .n = { 1, [7] = 4 } },
+    { "dim -1", NORMAL, .in = { S(2, 3, 4), S(3) }, .n = { -1, [7] = 4 } },
+    { "nothing", ZERO_SIZE, .in = { S(5, 3), S(0) }, .n = { 0, [7] = 5 } },
+    { "", LARGE, .in = { S(67, 70), S(45) }, .n = { 1, [7] = 70 } },
+};
+static const struct variant gathers[] = {
+    { "dim 0", NORMAL, .in = { S(5, 3), S(2, 3) }, .n = { 0, [7] = 5 } },
+    { "dim 1", NORMAL, .in = { S(2, 4, 3), S(2, 6, 3) }, .n = { 1, [7] = 4 } },
+    { "dim -1, fewer rows", NORMAL, .in = { S(3, 4), S(2, 5) }, .n = { -1, [7] = 4 } },
+    { "nothing", ZERO_SIZE, .in = { S(5, 3), S(0, 3) }, .n = { 0, [7] = 5 } },
+    { "", LARGE, .in = { S(67, 70), S(67, 75) }, .n = { 1, [7] = 70 } },
+};
+
+static void selection_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
+    int ndim = in[0].ndim, dim = dim_of(v->n[0], ndim);
+    bool gather = op->name[0] == 'g';
+    memcpy(shape, gather ? in[1].shape : in[0].shape, sizeof shape);
+    shape[dim] = gather ? in[1].shape[dim] : in[1].shape[0];
+    array_make(out, in[0].dtype, ndim, shape);
+    for (int64_t k = 0; k < out->numel; k++) {
+        index_of(index, k, ndim, shape);
+        index[dim] = in[1].i[gather ? k : index[dim]];
+        move(out, k, &in[0], offset_in(&in[0], index, ndim));
+    }
+}
+
+static ctrt_status selection_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_index_select(out, in[0], (int)v->n[0], in[1]);
+}
+
+static ctrt_status gather_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_gather(out, in[0], (int)v->n[0], in[1]);
+}
+
+/* ---- triangles: n[0] the diagonal ---- */
+
+static const struct variant triangles[] = {
+    { "diagonal 0", NORMAL, .in = { S(4, 5) } },
+    { "diagonal 1", NORMAL, .in = { S(2, 5, 4) }, .n = { 1 } },
+    { "diagonal -2", NORMAL, .in = { S(5, 4) }, .n = { -2 } },
+    { "diagonal 9", NORMAL, .in = { S(4, 4) }, .n = { 9 } },
+    { "nothing", ZERO_SIZE, .in = { S(0, 4) } },
+    { "", LARGE, .in = { S(67, 75) } },
+};
+
+static void triangle_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    int64_t index[CTRT_MAX_DIMS];
+    bool upper = op->name[3] == 'u';
+    array_make(out, in->dtype, in->ndim, in->shape);
+    for (int64_t k = 0; k < out->numel; k++) {
+        index_of(index, k, in->ndim, in->shape);
+        int64_t above = index[in->ndim - 1] - index[in->ndim - 2];
+        if (upper ? above >= v->n[0] : above <= v->n[0])
+            move(out, k, in, k);
+    }
+}
+
+static ctrt_status tril_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_tril(out, in[0], v->n[0]);
+}
+
+static ctrt_status triu_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_triu(out, in[0], v->n[0]);
+}
+
+/* ---- joining: n[0] the dim ---- */
+
+static const struct variant joins[] = {
+    { "dim 0", NORMAL, .in = { S(2, 3), S(1, 3), S(4, 3) } },
+    { "dim 1", NORMAL, .in = { S(2, 3, 2), S(2, 1, 2), S(2, 2, 2) }, .n = { 1 } },
+    { "dim -1", NORMAL, .in = { S(2, 3), S(2, 2), NONE }, .n = { -1 } },
+    { "one", NORMAL, .in = { S(2, 3), NONE, NONE }, .n = { 1 } },
+    { "one of them empty", ZERO_SIZE, .in = { S(2, 3), S(0, 3), S(1, 3) } },
+    { "all empty", ZERO_SIZE, .in = { S(0, 3), S(0, 3), S(0, 3) } },
+    { "", LARGE, .in = { S(67, 30), S(67, 1), S(67, 45) }, .n = { 1 } },
+};
+static const struct variant stacks[] = {
+    { "dim 0", NORMAL, .in = { S(2, 3), S(2, 3), S(2, 3) } },
+    { "dim 1", NORMAL, .in = { S(2, 3), S(2, 3), NONE }, .n = { 1 } },
+    { "dim -1", NORMAL, .in = { S(2, 3), S(2, 3), S(2, 3) }, .n = { -1 } },
+    { "empty", ZERO_SIZE, .in = { S(0, 3), S(0, 3), NONE } },
+    { "", ZERO_DIM, .in = { S0, S0, S0 } },
+};
+
+static int count_of(const struct variant *v, int inputs)
+{
+    int count = 0;
+    while (count < inputs && present(v, count))
+        count++;
+    return count;
+}
+
+static void join(struct array *out, const struct array *in, int count, int dim)
+{
+    int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS], start = 0;
+    memcpy(shape, in[0].shape, sizeof shape);
+    for (int i = 1; i < count; i++)
+        shape[dim] += in[i].shape[dim];
+    array_make(out, in[0].dtype, in[0].ndim, shape);
+    for (int i = 0; i < count; i++) {
+        for (int64_t k = 0; k < in[i].numel; k++) {
+            index_of(index, k, in[i].ndim, in[i].shape);
+            index[dim] += start;
+            move(out, offset_in(out, index, out->ndim), &in[i], k);
+        }
+        start += in[i].shape[dim];
+    }
+}
+
+static void cat_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    join(out, in, count_of(v, op->inputs), dim_of(v->n[0], in[0].ndim));
+}
+
+static void stack_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    struct array wide[MAX_INPUTS];
+    int count = count_of(v, op->inputs), dim = dim_of(v->n[0], in[0].ndim + 1);
+    for (int i = 0; i < count; i++) {
+        wide[i] = in[i];
+        wide[i].ndim++;
+        for (int d = in[i].ndim; d > dim; d--)
+            wide[i].shape[d] = in[i].shape[d - 1];
+        wide[i].shape[dim] = 1;
+    }
+    join(out, wide, count, dim);
+}
+
+static ctrt_status cat_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_cat(out, in, count_of(v, 3), (int)v->n[0]);
+}
+
+static ctrt_status stack_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_stack(out, in, count_of(v, 3), (int)v->n[0]);
+}
+
+/* ---- the rows ---- */
+
+#define ANY { REAL, -4, 4 }
+
+static const struct check_op ops[] = {
+    { "embedding", .kernel = "index_select", .dtypes = FLOATS, .flags = GRAD, .inputs = 2, .call = embedding_call, .in = { ANY, { INDEX } },
+      .reference = embedding_reference, VARIANTS(embeddings) },
+    { "index_select", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = selection_call, .in = { ANY, { INDEX } },
+      .reference = selection_reference, VARIANTS(selections) },
+    { "gather", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = gather_call, .in = { ANY, { INDEX } },
+      .reference = selection_reference, VARIANTS(gathers) },
+    { "tril", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = tril_call, .in = { ANY }, .reference = triangle_reference,
+      VARIANTS(triangles) },
+    { "triu", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = triu_call, .in = { ANY }, .reference = triangle_reference,
+      VARIANTS(triangles) },
+    { "cat", .dtypes = ALL, .flags = GRAD, .inputs = 3, .call = cat_call, .in = { ANY, ANY, ANY }, .reference = cat_reference,
+      VARIANTS(joins) },
+    { "stack", .kernel = "cat", .dtypes = ALL, .flags = GRAD, .inputs = 3, .call = stack_call, .in = { ANY, ANY, ANY },
+      .reference = stack_reference, VARIANTS(stacks) },
+};
+
+/* ---- an index that is out of range is an error that names it; a padding row gets no gradient ---- */
+
+static void expect_index_error(struct run *run, const char *what, ctrt_status status)
+{
+    if (status == CTRT_OK)
+        check_fail(run, "%s: an index out of range was taken", what);
+    else if (strstr(ctrt_error_message(), "7") == NULL)
+        check_fail(run, "%s: the message does not name the index 7: %s", what, ctrt_error_message());
+}
+
+static void check_range(struct run *run, const char *name)
+{
+    struct array x, index;
+    ctrt_tensor *a = NULL, *i = NULL, *out = NULL;
+    if (!check_begin(run, name, 0, "forward", "out of range"))
+        return;
+    array_make(&x, CTRT_F32, 2, (int64_t[]){ 5, 3 });
+    array_make(&index, CTRT_I64, 2, (int64_t[]){ 1, 3 });
+    index.i[1] = 7;
+    if (check_ok(run, array_upload(&a, &x, run->device), NULL, 0, "placing") && check_ok(run, array_upload(&i, &index, run->device), NULL, 0, "placing")) {
+        expect_index_error(run, "embedding", ctrt_embedding(&out, a, i, -1));
+        expect_index_error(run, "gather", ctrt_gather(&out, a, 0, i));
+        if (check_ok(run, ctrt_reshape(&i, i, CTRT_SHAPE(3)), NULL, 0, "reshape"))
+            expect_index_error(run, "index_select", ctrt_index_select(&out, a, 0, i));
+    }
+    ctrt_tensor_release(&a);
+    ctrt_tensor_release(&i);
+    ctrt_tensor_release(&out);
+    check_end(run);
+}
+
+static void check_padding(struct run *run, const char *name)
+{
+    struct array weight, index, got, want;
+    ctrt_tensor *w = NULL, *i = NULL, *out = NULL;
+    if (!check_begin(run, name, 0, "gradient", "padding row"))
+        return;
+    array_make(&weight, CTRT_F32, 2, (int64_t[]){ 4, 2 });
+    array_make(&index, CTRT_I64, 1, (int64_t[]){ 6 });
+    array_make(&want, CTRT_F32, 2, (int64_t[]){ 4, 2 });
+    static const int64_t rows[6] = { 2, 0, 3, 2, 3, 0 };
+    for (int k = 0; k < 6; k++) {
+        index.i[k] = rows[k];
+        for (int64_t d = 0; rows[k] != 3 && d < 2; d++)
+            want.f[rows[k] * 2 + d] += 1;
+    }
+    if (check_ok(run, array_upload(&w, &weight, run->device), NULL, 0, "placing") && check_ok(run, array_upload(&i, &index, run->device), NULL, 0, "placing")
+        && check_ok(run, ctrt_tensor_require_grad(w, true), NULL, 0, "requiring grad")
+        && check_ok(run, ctrt_embedding(&out, w, i, 3), "index_select", CTRT_F32, "embedding")
+        && check_ok(run, ctrt_sum(&out, out, CTRT_ALL_DIMS), NULL, 0, "sum") && check_ok(run, ctrt_backward(out), NULL, 0, "backward")
+        && check_ok(run, array_download(&got, ctrt_tensor_grad(w)), NULL, 0, "reading the gradient"))
+        check_array(run, "gradient", &got, &want, EXACT, CTRT_F32);
+    ctrt_tensor_release(&w);
+    ctrt_tensor_release(&i);
+    ctrt_tensor_release(&out);
+    check_end(run);
+}
+
+static const struct check_special specials[] = {
+    { "index range", "index", check_range },
+    { "embedding padding", "index", check_padding },
+};
+
+const struct family index_family = { "index", FAMILY_OPS(ops), FAMILY_SPECIALS(specials) };

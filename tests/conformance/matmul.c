@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* matmul.c: matrix products and linear layers. */
+#include "suite.h"
+
+/* ---- matmul ---- */
+
+static const struct variant matmuls[] = {
+    { "dot", NORMAL, .in = { S(7), S(7) } },
+    { "vector matrix", NORMAL, .in = { S(4), S(4, 3) } },
+    { "matrix vector", NORMAL, .in = { S(3, 5), S(5) } },
+    { "matrices", NORMAL, .in = { S(3, 5), S(5, 4) } },
+    { "inner 1", NORMAL, .in = { S(3, 1), S(1, 4) } },
+    { "row times column", NORMAL, .in = { S(1, 5), S(5, 1) } },
+    { "batched", NORMAL, .in = { S(2, 3, 4), S(2, 4, 5) } },
+    { "batch matrix", NORMAL, .in = { S(2, 3, 4), S(4, 5) } },
+    { "matrix batch", NORMAL, .in = { S(3, 4), S(2, 4, 2) } },
+    { "batch vector", NORMAL, .in = { S(2, 3, 4), S(4) } },
+    { "vector batch", NORMAL, .in = { S(3), S(2, 3, 4) } },
+    { "batches broadcast", NORMAL, .in = { S(2, 1, 3, 4), S(3, 4, 2) } },
+    { "no inner", ZERO_SIZE, .in = { S(2, 0), S(0, 3) } },
+    { "no rows", ZERO_SIZE, .in = { S(0, 4), S(4, 3) } },
+    { "no columns", ZERO_SIZE, .in = { S(2, 4), S(4, 0) } },
+    { "no batch", ZERO_SIZE, .in = { S(0, 2, 4), S(0, 4, 3) } },
+    { "empty dot", ZERO_SIZE, .in = { S(0), S(0) } },
+    { "", LARGE, .in = { S(67, 97), S(97, 65) } },
+    { "batched", LARGE, .in = { S(5, 33, 70), S(5, 70, 17) } },
+    { "wide", LARGE, .in = { S(130, 140), S(140, 150) } },
+};
+
+/* a as [batch..., M, K], b as [batch..., K, N], by adding dims of 1 to vectors, which the result drops again. */
+static void matmul_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    struct array a = in[0], b = in[1];
+    int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
+    (void)v, (void)op;
+    bool left = a.ndim == 1, right = b.ndim == 1;
+    if (left) {
+        a.ndim = 2;
+        a.shape[1] = a.shape[0];
+        a.shape[0] = 1;
+    }
+    if (right) {
+        b.ndim = 2;
+        b.shape[1] = 1;
+    }
+    int ndim = a.ndim > b.ndim ? a.ndim : b.ndim;
+    for (int d = 0; d < ndim - 2; d++) {
+        int64_t x = d < ndim - a.ndim ? 1 : a.shape[d - ndim + a.ndim], y = d < ndim - b.ndim ? 1 : b.shape[d - ndim + b.ndim];
+        shape[d] = x == 1 ? y : x;
+    }
+    int64_t rows = a.shape[a.ndim - 2], inner = a.shape[a.ndim - 1], columns = b.shape[b.ndim - 1];
+    shape[ndim - 2] = rows;
+    shape[ndim - 1] = columns;
+    array_make(out, in[0].dtype, ndim, shape);
+    if (out->f)
+        out->size = scratch((size_t)out->numel * sizeof *out->size);
+    for (int64_t k = 0; k < out->numel; k++) {
+        index_of(index, k, ndim, shape);
+        int64_t column = index[ndim - 1], row = index[ndim - 2];
+        uint64_t whole = 0;
+        double sum = 0, size = 0;
+        for (int64_t e = 0; e < inner; e++) {
+            index[ndim - 2] = row;
+            index[ndim - 1] = e;
+            int64_t x = offset_in(&a, index, ndim);
+            index[ndim - 2] = e;
+            index[ndim - 1] = column;
+            int64_t y = offset_in(&b, index, ndim);
+            if (out->f) {
+                sum += a.f[x] * b.f[y];
+                size += fabs(a.f[x] * b.f[y]);
+            } else {
+                whole += (uint64_t)a.i[x] * (uint64_t)b.i[y];
+            }
+        }
+        if (out->f) {
+            out->f[k] = sum;
+            out->size[k] = size;
+        } else {
+            out->i[k] = wrap_to(out->dtype, (int64_t)whole);
+        }
+    }
+    if (left || right) {                                /* the same elements in the same order */
+        int64_t kept[CTRT_MAX_DIMS];
+        int n = 0;
+        for (int d = 0; d < ndim; d++)
+            if (!(left && d == ndim - 2) && !(right && d == ndim - 1))
+                kept[n++] = shape[d];
+        out->ndim = n;
+        memcpy(out->shape, kept, sizeof kept);
+    }
+}
+
+static ctrt_status matmul_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    (void)v;
+    return ctrt_matmul(out, in[0], in[1]);
+}
+
+/* ---- linear ---- */
+
+static const struct variant linears[] = {
+    { "", NORMAL, .in = { S(3, 5), S(4, 5), S(4) } },
+    { "no bias", NORMAL, .in = { S(3, 5), S(4, 5), NONE } },
+    { "vector", NORMAL, .in = { S(5), S(4, 5), S(4) } },
+    { "three dims", NORMAL, .in = { S(2, 3, 5), S(4, 5), S(4) } },
+    { "no rows", ZERO_SIZE, .in = { S(0, 5), S(4, 5), S(4) } },
+    { "no inputs", ZERO_SIZE, .in = { S(3, 0), S(4, 0), S(4) } },
+    { "", LARGE, .in = { S(37, 129), S(65, 129), S(65) } },
+};
+
+static void linear_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)op;
+    const struct array *x = &in[0], *w = &in[1], *bias = present(v, 2) ? &in[2] : NULL;
+    int64_t shape[CTRT_MAX_DIMS], inner = x->shape[x->ndim - 1], columns = w->shape[0];
+    memcpy(shape, x->shape, sizeof shape);
+    shape[x->ndim - 1] = columns;
+    array_make(out, x->dtype, x->ndim, shape);
+    out->size = scratch((size_t)out->numel * sizeof *out->size);
+    for (int64_t k = 0; k < out->numel; k++) {
+        int64_t row = k / columns, column = k % columns;
+        double sum = bias ? bias->f[column] : 0, size = fabs(sum);
+        for (int64_t e = 0; e < inner; e++) {
+            double term = x->f[row * inner + e] * w->f[column * inner + e];
+            sum += term;
+            size += fabs(term);
+        }
+        out->f[k] = sum;
+        out->size[k] = size;
+    }
+}
+
+static ctrt_status linear_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    (void)v;
+    return ctrt_linear(out, in[0], in[1], in[2]);
+}
+
+#define ANY { REAL, -2, 2 }
+
+static const struct check_op ops[] = {
+    { "matmul", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = PRODUCTS, .call = matmul_call, .in = { ANY, ANY },
+      .reference = matmul_reference, VARIANTS(matmuls) },
+    { "linear", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 3, .tolerance = PRODUCTS, .call = linear_call, .in = { ANY, ANY, ANY },
+      .reference = linear_reference, VARIANTS(linears) },
+};
+
+const struct family matmul_family = { "matmul", FAMILY_OPS(ops) };

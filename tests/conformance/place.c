@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* place.c: values for an op's inputs, and how they lie in the device's memory.
+ *
+ * What lies between the elements of a sliced input is NaN (floating) or a large number, so that a kernel that reads
+ * a wrong element gives itself away. */
+#include "suite.h"
+
+const char *const layout_names[LAYOUTS] = {
+    [CONTIGUOUS] = "contiguous", [OFFSET] = "unaligned", [TRANSPOSED] = "transposed", [PERMUTED] = "permuted",
+    [SLICED] = "sliced", [EXPANDED] = "broadcast", [CHANNELS_LAST] = "channels-last",
+};
+
+/* The dimension that a broadcast input repeats: the first, for every other input the last, that is larger than 1; -1: none. */
+static int expanded_dim(int ndim, const int64_t *shape, int input)
+{
+    for (int k = 0; k < ndim; k++) {
+        int d = input % 2 ? ndim - 1 - k : k;
+        if (shape[d] > 1)
+            return d;
+    }
+    return -1;
+}
+
+bool layout_fits(enum layout layout, const struct check_op *op, const struct variant *v)
+{
+    for (int i = 0; i < op->inputs; i++) {
+        const struct shape *shape = &v->in[i];
+        switch (layout) {
+        case TRANSPOSED:    if (shape->n >= 2) return true; break;
+        case PERMUTED:      if (shape->n >= 3) return true; break;
+        case SLICED:        if (shape->n >= 1) return true; break;
+        case CHANNELS_LAST: if (shape->n == 4) return true; break;
+        case EXPANDED:      if (shape->n >= 1 && expanded_dim(shape->n, shape->d, i) >= 0) return true; break;
+        default:            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- values ---- */
+
+static const double special_floats[] = { NAN, INFINITY, -INFINITY, 0, -0.0, 1, -1, 2.5, -2.5, 0.5, -0.5, 100, -100 };
+static const int64_t special_ints[] = { 0, 1, -1, 2, -2, 7, -7, 100, 3, INT64_MAX, INT64_MIN, 5, 63 };
+enum { SPECIALS = 13 };         /* of either kind: SPECIAL variants are {13} and {169} */
+
+static void fill_special(struct array *a, int input, int inputs, bool no_zero)
+{
+    for (int64_t k = 0; k < a->numel; k++) {
+        int64_t which = inputs == 1 ? k % SPECIALS : input == 0 ? k / SPECIALS % SPECIALS : k % SPECIALS;
+        if (a->f) {
+            a->f[k] = special_floats[which];
+            continue;
+        }
+        int64_t value = special_ints[which];
+        if (value == INT64_MAX || value == INT64_MIN) {         /* the limits of this type */
+            int bits = (int)ctrt_dtype_size(a->dtype) * 8;
+            uint64_t half = 1ull << (bits - 1);
+            if (a->dtype == CTRT_U8)
+                value = value > 0 ? 255 : 128;
+            else
+                value = value > 0 ? (int64_t)(half - 1) : (int64_t)(0 - half);
+        }
+        a->i[k] = wrap_to(a->dtype, value);
+        if (no_zero && input == 1 && a->i[k] == 0)
+            a->i[k] = 3;
+    }
+}
+
+static void shuffle(int64_t *order, int64_t n, struct dice *dice)
+{
+    for (int64_t k = 0; k < n; k++)
+        order[k] = k;
+    for (int64_t k = n - 1; k > 0; k--) {
+        int64_t other = (int64_t)(dice_next(dice) % (uint64_t)(k + 1)), was = order[k];
+        order[k] = order[other];
+        order[other] = was;
+    }
+}
+
+/* One value in each of numel equal parts of the domain, in random order, away from multiples of 1/2. */
+static void fill_smooth(struct array *a, const struct domain *domain, int input, struct dice *dice)
+{
+    int64_t *order = scratch((size_t)a->numel * sizeof *order);
+    shuffle(order, a->numel, dice);
+    static const double places[MAX_INPUTS] = { 0.5, 0.22, 0.78, 0.36, 0.64 };
+    for (int64_t k = 0; k < a->numel; k++) {
+        double x = domain->lo + (domain->hi - domain->lo) * ((double)order[k] + places[input]) / (double)a->numel;
+        double kink = rint(2 * x) / 2;
+        if (fabs(x - kink) < 0.003)
+            x = kink + (x < kink ? -0.003 : 0.003);
+        a->f[k] = x;
+    }
+}
+
+static void fill_real(struct array *a, const struct domain *domain, bool no_zero, struct dice *dice)
+{
+    double low = a->dtype == CTRT_U8 && domain->lo < 0 ? 0 : ceil(domain->lo);
+    for (int64_t k = 0; k < a->numel; k++) {
+        double u = dice_unit(dice);
+        if (a->f) {
+            a->f[k] = round_to(a->dtype, domain->lo + (domain->hi - domain->lo) * u);
+        } else if (a->dtype == CTRT_BOOL) {
+            a->i[k] = u < 0.5;
+        } else {
+            a->i[k] = (int64_t)(low + floor((floor(domain->hi) - low + 1) * u));
+            if (no_zero && a->i[k] == 0)
+                a->i[k] = 1;
+        }
+    }
+}
+
+static ctrt_dtype input_dtype(const struct domain *domain, ctrt_dtype dtype)
+{
+    switch (domain->kind) {
+    case INDEX: return CTRT_I64;
+    case MASK:  return CTRT_BOOL;
+    default:    return dtype;
+    }
+}
+
+static void fill_one(struct array *a, const struct check_op *op, const struct variant *v, int input, bool smooth, struct dice *dice)
+{
+    const struct domain *domain = &op->in[input];
+    bool no_zero = (op->flags & NO_ZERO_DIVISOR) && input == 1;
+    if (domain->kind == INDEX)
+        for (int64_t k = 0; k < a->numel; k++)
+            a->i[k] = (int64_t)(dice_next(dice) % (uint64_t)v->n[7]);
+    else if (domain->kind == MASK)
+        for (int64_t k = 0; k < a->numel; k++)
+            a->i[k] = (int64_t)(dice_next(dice) >> 33 & 1) | (domain->lo > 0 && k % a->shape[a->ndim - 1] == 0);
+    else if (v->sort == SPECIAL)
+        fill_special(a, input, op->inputs, no_zero);
+    else if (smooth && a->f)
+        fill_smooth(a, domain, input, dice);
+    else
+        fill_real(a, domain, no_zero, dice);
+}
+
+bool fill_inputs(struct array *full, const struct check_op *op, const struct variant *v, ctrt_dtype dtype, enum layout layout, bool smooth,
+                 struct dice *dice)
+{
+    if (!layout_fits(layout, op, v))
+        return false;
+    for (int i = 0; i < op->inputs; i++) {
+        const struct shape *shape = &v->in[i];
+        if (shape->n < 0)
+            continue;
+        array_make(&full[i], input_dtype(&op->in[i], dtype), shape->n, shape->d);
+        int d = layout == EXPANDED ? expanded_dim(shape->n, shape->d, i) : -1;
+        if (d < 0) {
+            fill_one(&full[i], op, v, i, smooth, dice);
+            continue;
+        }
+        struct array one;
+        int64_t thin[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
+        memcpy(thin, shape->d, sizeof shape->d);
+        thin[d] = 1;
+        array_make(&one, full[i].dtype, shape->n, thin);
+        fill_one(&one, op, v, i, smooth, dice);
+        for (int64_t k = 0; k < full[i].numel; k++) {
+            index_of(index, k, shape->n, shape->d);
+            int64_t from = offset_in(&one, index, shape->n);
+            if (one.f)
+                full[i].f[k] = one.f[from];
+            else
+                full[i].i[k] = one.i[from];
+        }
+    }
+    return true;
+}
+
+/* ---- layouts ---- */
+
+/* Which layout this input gets: its own where the op's says nothing for it. */
+static enum layout layout_of(const struct array *full, enum layout layout, int input)
+{
+    int n = full->ndim;
+    if ((layout == TRANSPOSED && n < 2) || (layout == PERMUTED && n < 3) || (layout == SLICED && n < 1) || (layout == CHANNELS_LAST && n != 4)
+        || (layout == EXPANDED && expanded_dim(n, full->shape, input) < 0))
+        return CONTIGUOUS;
+    return layout;
+}
+
+static const int channels_first_order[4] = { 0, 3, 1, 2 };      /* dims of NCHW in NHWC */
+
+/* The shape of the memory behind `full`, and where an element lies in it. */
+static int base_shape(int64_t *shape, const struct array *full, enum layout layout, int input)
+{
+    int n = full->ndim;
+    memcpy(shape, full->shape, sizeof full->shape);
+    switch (layout) {
+    case OFFSET:
+        shape[0] = full->numel + 1;
+        return 1;
+    case TRANSPOSED:
+        shape[n - 1] = full->shape[n - 2];
+        shape[n - 2] = full->shape[n - 1];
+        break;
+    case PERMUTED:
+        for (int d = 0; d < n; d++)
+            shape[d] = full->shape[n - 1 - d];
+        break;
+    case SLICED:
+        shape[n - 1] = 2 * full->shape[n - 1] + 1;
+        if (n > 1)
+            shape[0] = full->shape[0] + 2;
+        break;
+    case EXPANDED:
+        shape[expanded_dim(n, full->shape, input)] = 1;
+        break;
+    case CHANNELS_LAST:
+        for (int d = 0; d < n; d++)
+            shape[channels_first_order[d]] = full->shape[d];
+        break;
+    default:
+        break;
+    }
+    return n;
+}
+
+static int64_t base_offset(const struct array *base, const struct array *full, enum layout layout, int64_t k)
+{
+    int n = full->ndim;
+    int64_t at[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
+    index_of(at, k, n, full->shape);
+    memcpy(index, at, sizeof at);
+    switch (layout) {
+    case OFFSET:
+        return k + 1;
+    case TRANSPOSED:
+        index[n - 1] = at[n - 2];
+        index[n - 2] = at[n - 1];
+        break;
+    case PERMUTED:
+        for (int d = 0; d < n; d++)
+            index[d] = at[n - 1 - d];
+        break;
+    case SLICED:
+        index[n - 1] = 2 * at[n - 1] + 1;
+        if (n > 1)
+            index[0] = at[0] + 1;
+        break;
+    case CHANNELS_LAST:
+        for (int d = 0; d < n; d++)
+            index[channels_first_order[d]] = at[d];
+        break;
+    default:
+        break;
+    }
+    return offset_in(base, index, base->ndim);
+}
+
+static ctrt_status make_view(ctrt_tensor **out, ctrt_tensor *leaf, const struct array *full, enum layout layout)
+{
+    int n = full->ndim;
+    int64_t order[CTRT_MAX_DIMS];
+    switch (layout) {
+    case OFFSET:
+        CTRT_TRY(ctrt_narrow(out, leaf, 0, 1, full->numel));
+        return ctrt_view_as(out, *out, ctrt_ints_of(full->shape, n));
+    case TRANSPOSED:
+        return ctrt_transpose(out, leaf, n - 1, n - 2);
+    case PERMUTED:
+        for (int d = 0; d < n; d++)
+            order[d] = n - 1 - d;
+        return ctrt_permute(out, leaf, ctrt_ints_of(order, n));
+    case SLICED:
+        CTRT_TRY(ctrt_slice(out, leaf, n - 1, 1, 2 * full->shape[n - 1] + 1, 2));
+        return n > 1 ? ctrt_narrow(out, *out, 0, 1, full->shape[0]) : CTRT_OK;
+    case EXPANDED:
+        return ctrt_expand(out, leaf, ctrt_ints_of(full->shape, n));
+    case CHANNELS_LAST:
+        for (int d = 0; d < n; d++)
+            order[d] = channels_first_order[d];
+        return ctrt_permute(out, leaf, ctrt_ints_of(order, n));
+    default:
+        ctrt_tensor_assign(out, leaf);
+        return CTRT_OK;
+    }
+}
+
+ctrt_status place(struct placed *p, const struct array *full, enum layout layout, int input, ctrt_device *device, bool require_grad)
+{
+    int64_t shape[CTRT_MAX_DIMS];
+    layout = layout_of(full, layout, input);
+    int n = base_shape(shape, full, layout, input);
+    array_make(&p->base, full->dtype, n, shape);
+    for (int64_t k = 0; k < p->base.numel; k++)
+        if (p->base.f)
+            p->base.f[k] = NAN;
+        else
+            p->base.i[k] = wrap_to(full->dtype, 0x5b5b5b5b5b5b5b5b);
+    p->full = *full;
+    p->map = scratch((size_t)full->numel * sizeof *p->map);
+    for (int64_t k = 0; k < full->numel; k++) {
+        p->map[k] = base_offset(&p->base, full, layout, k);
+        if (full->f)
+            p->base.f[p->map[k]] = full->f[k];
+        else
+            p->base.i[p->map[k]] = full->i[k];
+    }
+    CTRT_TRY(array_upload(&p->leaf, &p->base, device));
+    if (require_grad)
+        CTRT_TRY(ctrt_tensor_require_grad(p->leaf, true));
+    return make_view(&p->tensor, p->leaf, full, layout);
+}
+
+void unplace(struct placed *p, int count)
+{
+    for (int i = 0; i < count; i++) {
+        ctrt_tensor_release(&p[i].tensor);
+        ctrt_tensor_release(&p[i].leaf);
+    }
+}

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* random.c: random numbers, bit for bit: Philox4x32-10 as ctrt/plugin.h lays it down, so that every backend gives the same. */
+#include <inttypes.h>
+
+#include "suite.h"
+
+/* Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (2011). */
+static void philox(uint32_t out[4], uint64_t seed, uint64_t counter)
+{
+    uint32_t c[4] = { (uint32_t)counter, (uint32_t)(counter >> 32), 0, 0 }, key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xd2511f53u * c[0], b = (uint64_t)0xcd9e8d57u * c[2];
+        uint32_t next[4] = { (uint32_t)(b >> 32) ^ c[1] ^ key[0], (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ key[1], (uint32_t)a };
+        memcpy(c, next, sizeof c);
+        key[0] += 0x9e3779b9u;
+        key[1] += 0xbb67ae85u;
+    }
+    memcpy(out, c, sizeof c);
+}
+
+static const uint64_t seed = 0x123456789abcdefu, start = 77;
+
+static uint32_t word(int64_t i)
+{
+    uint32_t block[4];
+    philox(block, seed, start + (uint64_t)i / 4);
+    return block[i % 4];
+}
+
+/* 64 bits for element i, two to a block. */
+static uint64_t pair(int64_t i)
+{
+    uint32_t block[4];
+    philox(block, seed, start + (uint64_t)i / 2);
+    return (uint64_t)block[2 * (i % 2)] << 32 | block[2 * (i % 2) + 1];
+}
+
+static float unit(int64_t i) { return (float)(word(i) >> 8) * 0x1p-24f; }
+static double wide_unit(int64_t i) { return (double)(pair(i) >> 11) * 0x1p-53; }
+
+/* Box-Muller over the words of element i's pair. */
+static double normal(ctrt_dtype dtype, int64_t i)
+{
+    double u1, u2;
+    if (dtype == CTRT_F64) {
+        u1 = (double)((pair(i & ~1ll) >> 11) + 1) * 0x1p-53;
+        u2 = (double)(pair(i | 1) >> 11) * 0x1p-53;
+    } else {
+        u1 = (double)((word(i & ~1ll) >> 8) + 1) * 0x1p-24;
+        u2 = (double)(word(i | 1) >> 8) * 0x1p-24;
+    }
+    double r = sqrt(-2 * log(u1)), angle = 2 * M_PI * u2;
+    return i % 2 ? r * sin(angle) : r * cos(angle);
+}
+
+static double expect_uniform(ctrt_dtype dtype, int64_t i) { return dtype == CTRT_F64 ? wide_unit(i) : unit(i); }
+static double expect_randint(ctrt_dtype dtype, int64_t i) { (void)dtype; return (double)(-50 + (int64_t)(pair(i) % 150)); }
+static double expect_bernoulli(ctrt_dtype dtype, int64_t i) { (void)dtype; return unit(i) < 0.25f; }
+static double expect_scaled(ctrt_dtype dtype, int64_t i) { return dtype == CTRT_F64 ? -1 + 3 * wide_unit(i) : -1.0f + 3.0f * unit(i); }
+
+enum { COUNT = 1003 };
+
+static ctrt_status make_uniform(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d) { return ctrt_rand(out, CTRT_SHAPE(COUNT), dtype, d); }
+static ctrt_status make_normal(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d) { return ctrt_randn(out, CTRT_SHAPE(COUNT), dtype, d); }
+static ctrt_status make_randint(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d) { return ctrt_randint(out, -50, 100, CTRT_SHAPE(COUNT), dtype, d); }
+static ctrt_status make_bernoulli(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d) { return ctrt_bernoulli(out, CTRT_SHAPE(COUNT), 0.25, dtype, d); }
+static ctrt_status make_scaled(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
+{
+    CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(COUNT), dtype, d));
+    return ctrt_uniform_(*out, -1, 2);
+}
+
+/* Normal numbers go through a logarithm, a root and a cosine; a scaled uniform one may be fused. Others are exact. */
+static const struct source {
+    const char *name;
+    unsigned dtypes;
+    ctrt_status (*make)(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *device);
+    double (*expect)(ctrt_dtype dtype, int64_t i);
+    double bound;                       /* in units of epsilon; 0: exact */
+    int per_block;                      /* elements of a counter block; f64: 2 */
+} sources[] = {
+    { "uniform", FLOATS, make_uniform, expect_uniform, 0, 4 },
+    { "uniform_", FLOATS, make_scaled, expect_scaled, 2, 4 },
+    { "normal", FLOATS, make_normal, normal, 16, 4 },
+    { "randint", BIT(F32) | BIT(I8) | BIT(I16) | BIT(I32) | BIT(I64), make_randint, expect_randint, 0, 2 },
+    { "bernoulli", ALL & ~BIT(BOOL), make_bernoulli, expect_bernoulli, 0, 4 },
+};
+
+static void check_source(struct run *run, const struct source *source, ctrt_dtype dtype)
+{
+    ctrt_tensor *out = NULL;
+    struct array got, want;
+    uint64_t seed_now, offset;
+    if (!check_begin(run, source->name, dtype, "forward", "stream of Philox"))
+        return;
+    if (!check_ok(run, ctrt_generator_set(run->device, seed, start), NULL, 0, "setting the generator")
+        || !check_ok(run, source->make(&out, dtype, run->device), source->name, dtype, "the call")
+        || !check_ok(run, ctrt_generator_get(run->device, &seed_now, &offset), NULL, 0, "reading the generator")
+        || !check_ok(run, array_download(&got, out), NULL, 0, "reading"))
+        goto done;
+    int per_block = dtype == CTRT_F64 && source->per_block == 4 && source->expect != expect_bernoulli ? 2 : source->per_block;
+    uint64_t used = (COUNT + (uint64_t)per_block - 1) / (uint64_t)per_block;
+    if (seed_now != seed || offset != start + used)
+        check_fail(run, "the generator stands at seed %" PRIx64 ", offset %" PRIu64 "; expected %" PRIx64 ", %" PRIu64, seed_now, offset, seed,
+                   start + used);
+    array_make(&want, dtype, 1, (int64_t[]){ COUNT });
+    for (int64_t k = 0; k < COUNT; k++) {
+        double value = source->expect(dtype, k);
+        if (want.f)
+            want.f[k] = source->bound > 0 ? value : round_to(dtype, value);
+        else
+            want.i[k] = (int64_t)value;
+    }
+    if (source->bound > 0)
+        check_near(run, "numbers", &got, &want, source->bound * epsilon_of(dtype == CTRT_F64 ? dtype : CTRT_F32)
+                   + (dtype == CTRT_F16 || dtype == CTRT_BF16 ? epsilon_of(dtype) : 0), 1);
+    else
+        check_array(run, "numbers", &got, &want, EXACT, dtype);
+done:
+    ctrt_tensor_release(&out);
+    check_end(run);
+}
+
+static void run_source(struct run *run, const char *name)
+{
+    for (size_t k = 0; k < sizeof sources / sizeof sources[0]; k++)
+        for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++)
+            if (!strcmp(sources[k].name, name) && sources[k].dtypes >> dtype & 1)
+                check_source(run, &sources[k], (ctrt_dtype)dtype);
+}
+
+/* Dropout keeps element i where its uniform number is at least p; its gradient goes the same way. */
+static void check_dropout(struct run *run, const char *name)
+{
+    for (int k = 1; k < CTRT_DTYPE_COUNT; k++) {
+        ctrt_dtype dtype = (ctrt_dtype)k;
+        ctrt_tensor *x = NULL, *y = NULL, *grad = NULL, *same = NULL;
+        struct array in, got, want;
+        if (!is_floating(dtype) || !check_begin(run, name, dtype, "forward gradient", "stream of Philox"))
+            continue;
+        array_make(&in, dtype, 1, (int64_t[]){ COUNT });
+        array_make(&want, dtype, 1, (int64_t[]){ COUNT });
+        for (int64_t e = 0; e < COUNT; e++) {
+            in.f[e] = 1;
+            want.f[e] = unit(e) >= 0.25f ? 1 / 0.75 : 0;
+        }
+        if (check_ok(run, array_upload(&x, &in, run->device), NULL, 0, "placing") && check_ok(run, ctrt_tensor_require_grad(x, true), NULL, 0, "grad")
+            && check_ok(run, ctrt_generator_set(run->device, seed, start), NULL, 0, "setting the generator")
+            && check_ok(run, ctrt_dropout(&y, x, 0.25, true), "dropout", dtype, "the call")
+            && check_ok(run, array_download(&got, y), NULL, 0, "reading")) {
+            check_array(run, "result", &got, &want, MATH, compute_dtype(dtype));
+            if (check_ok(run, ctrt_ones_like(&same, x, CTRT_DTYPE_DEFAULT, NULL), NULL, 0, "ones")
+                && check_ok(run, ctrt_grad(&grad, y, &x, 1, same, false, false, false), NULL, 0, "backward")
+                && check_ok(run, array_download(&got, grad), NULL, 0, "reading the gradient"))
+                check_array(run, "gradient", &got, &want, MATH, compute_dtype(dtype));
+            if (check_ok(run, ctrt_dropout(&y, x, 0.25, false), NULL, 0, "evaluation") && check_ok(run, array_download(&got, y), NULL, 0, "reading"))
+                check_array(run, "evaluation", &got, &in, EXACT, dtype);
+        }
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
+        ctrt_tensor_release(&grad);
+        ctrt_tensor_release(&same);
+        check_end(run);
+    }
+}
+
+static void check_permutation(struct run *run, const char *name)
+{
+    ctrt_tensor *x = NULL;
+    struct array got;
+    if (!check_begin(run, name, 0, "forward", "holds every number once, and not in order"))
+        return;
+    if (check_ok(run, ctrt_generator_set(run->device, seed, start), NULL, 0, "setting the generator")
+        && check_ok(run, ctrt_randperm(&x, COUNT, run->device), NULL, 0, "the call") && check_ok(run, array_download(&got, x), NULL, 0, "reading")) {
+        bool seen[COUNT] = { false };
+        int64_t in_place = 0;
+        for (int64_t k = 0; k < got.numel; k++) {
+            if (got.i[k] < 0 || got.i[k] >= COUNT || seen[got.i[k]])
+                check_fail(run, "[%" PRId64 "] is %" PRId64 ", which is out of range or there twice", k, got.i[k]);
+            else
+                seen[got.i[k]] = true;
+            in_place += got.i[k] == k;
+        }
+        if (got.dtype != CTRT_I64 || got.numel != COUNT || in_place > COUNT / 10)
+            check_fail(run, "%" PRId64 " %s numbers, %" PRId64 " of them at their place", got.numel, ctrt_dtype_name(got.dtype), in_place);
+    }
+    ctrt_tensor_release(&x);
+    check_end(run);
+}
+
+/* ctrt_manual_seed starts every device's generator anew: the same numbers again. */
+static void check_seed(struct run *run, const char *name)
+{
+    ctrt_tensor *x = NULL;
+    struct array first, again, other;
+    if (!check_begin(run, name, 0, "forward", "repeats"))
+        return;
+    ctrt_manual_seed(5);
+    if (!check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn") || !check_ok(run, array_download(&first, x), NULL, 0, "reading")
+        || !check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn") || !check_ok(run, array_download(&other, x), NULL, 0, "reading"))
+        goto done;
+    ctrt_manual_seed(5);
+    if (check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn") && check_ok(run, array_download(&again, x), NULL, 0, "reading")) {
+        check_array(run, "after the same seed", &again, &first, EXACT, CTRT_F32);
+        if (!memcmp(first.f, other.f, 20 * sizeof *first.f))
+            check_fail(run, "two calls after one another gave the same numbers");
+    }
+done:
+    ctrt_tensor_release(&x);
+    check_end(run);
+}
+
+static const struct check_special specials[] = {
+    { "uniform", "random", run_source }, { "uniform_", "random", run_source }, { "normal", "random", run_source },
+    { "randint", "random", run_source }, { "bernoulli", "random", run_source }, { "dropout", "random", check_dropout },
+    { "randperm", "random", check_permutation }, { "manual_seed", "random", check_seed },
+};
+
+const struct family random_family = { "random", FAMILY_SPECIALS(specials) };

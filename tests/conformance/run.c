@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run.c: goes through the tables and prints TAP. */
+#include <fnmatch.h>
+#include <stdarg.h>
+
+#include "suite.h"
+
+static const struct family *const families[] = {
+    &unary_family, &binary_family, &reduce_family, &matmul_family, &conv_family, &softmax_family, &norm_family, &index_family,
+    &view_family, &copy_family, &random_family, &optim_family,
+};
+enum { FAMILIES = sizeof families / sizeof families[0] };
+
+/* ---- one check ---- */
+
+/* Does `list` ("a,b") have one of the words of `words` ("a b")? */
+static bool has_word(const char *list, const char *words)
+{
+    for (const char *word = words; *word; word += strcspn(word, " "), word += *word == ' ') {
+        size_t length = strcspn(word, " ");
+        for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',')
+            if (strcspn(at, ",") == length && !strncmp(at, word, length))
+                return true;
+    }
+    return false;
+}
+
+bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *tags, const char *what, ...)
+{
+    const struct conformance_options *options = run->options;
+    char words[128], text[96];
+    va_list list;
+    va_start(list, what);
+    vsnprintf(text, sizeof text, what, list);
+    va_end(list);
+    const char *dtype_name = dtype ? ctrt_dtype_name(dtype) : "";
+    snprintf(words, sizeof words, "%s %s %s", run->family ? run->family->tag : "", dtype_name, tags);
+    snprintf(run->check, sizeof run->check, "%s%s%s%s%s", op, *dtype_name ? " " : "", dtype_name, *text ? " " : "", text);
+    run->failed = run->skipped = false;
+    run->details[0] = run->reason[0] = '\0';
+    if ((options->tags && !has_word(options->tags, words)) || (options->skip_tags && has_word(options->skip_tags, words)))
+        return false;
+    if (options->list) {
+        fprintf(run->out, "%s\n", run->check);
+        return false;
+    }
+    const char *reason;
+    if (expected_of(ctrt_device_type(run->device), run->check, &reason) == EXPECT_UNSUPPORTED) {
+        check_skip(run, "%s", reason);
+        check_end(run);
+        return false;
+    }
+    return true;
+}
+
+void check_fail(struct run *run, const char *format, ...)
+{
+    char line[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    run->failed = true;
+    size_t used = strlen(run->details), room = sizeof run->details - used;
+    if (room > sizeof line + 8) {
+        strcpy(run->details + used, "#   ");
+        used += 4;
+        for (const char *c = line; *c; c++)
+            run->details[used++] = *c == '\n' ? ' ' : *c;
+        strcpy(run->details + used, "\n");
+    }
+}
+
+void check_skip(struct run *run, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(run->reason, sizeof run->reason, format, list);
+    va_end(list);
+    run->skipped = true;
+}
+
+void check_end(struct run *run)
+{
+    const char *reason = "";
+    bool foreseen = expected_of(ctrt_device_type(run->device), run->check, &reason) == EXPECT_FAILURE;
+    run->number++;
+    if (run->failed && foreseen) {
+        fprintf(run->out, "not ok %d - %s # TODO %s\n", run->number, run->check, reason);
+        run->result.expected++;
+    } else if (run->failed) {
+        fprintf(run->out, "not ok %d - %s\n%s", run->number, run->check, run->details);
+        run->result.failed++;
+    } else if (run->skipped) {
+        fprintf(run->out, "ok %d - %s # SKIP %s\n", run->number, run->check, run->reason);
+        run->result.skipped++;
+    } else if (foreseen) {
+        fprintf(run->out, "not ok %d - %s\n#   passes, though it is listed as failing: %s\n", run->number, run->check, reason);
+        run->result.failed++;
+    } else {
+        fprintf(run->out, "ok %d - %s\n", run->number, run->check);
+        run->result.passed++;
+    }
+    scratch_reset();
+}
+
+bool check_ok(struct run *run, ctrt_status status, const char *kernel, ctrt_dtype dtype, const char *what)
+{
+    if (status == CTRT_OK)
+        return true;
+    if (status == CTRT_ERR_NOT_SUPPORTED && kernel != NULL && !ctrt_op_supported(run->device, kernel, dtype))
+        check_skip(run, "%s has no kernel '%s' for %s", ctrt_device_name(run->device), kernel, ctrt_dtype_name(dtype));
+    else
+        check_fail(run, "%s: failed with '%s': %s", what, ctrt_status_string(status), ctrt_error_message());
+    return false;
+}
+
+/* ---- all checks ---- */
+
+static void run_op(struct run *run, const struct check_op *op)
+{
+    for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
+        if (!(op->dtypes >> dtype & 1))
+            continue;
+        check_forward(run, op, (ctrt_dtype)dtype);
+        check_scalar_form(run, op, (ctrt_dtype)dtype);
+        check_inplace(run, op, (ctrt_dtype)dtype);
+        if ((op->flags & GRAD) && dtype != CTRT_F64 && is_floating((ctrt_dtype)dtype))
+            check_gradient_dtype(run, op, (ctrt_dtype)dtype);
+    }
+    if (op->flags & GRAD)
+        check_gradient(run, op);
+}
+
+static bool wanted(const struct run *run, const char *name)
+{
+    return run->options->op == NULL || fnmatch(run->options->op, name, 0) == 0;
+}
+
+static void run_family(struct run *run, const struct family *family)
+{
+    run->family = family;
+    for (int k = 0; k < family->count; k++)
+        if (wanted(run, family->ops[k].name))
+            run_op(run, &family->ops[k]);
+    for (int k = 0; k < family->special_count; k++)
+        if (wanted(run, family->specials[k].name))
+            family->specials[k].run(run, family->specials[k].name);
+}
+
+/* ---- is every op of the library looked at? ---- */
+
+/* Kernels that gradients alone call: the checks of derivatives are theirs. */
+static const char *const gradient_kernels[] = {
+    "relu_backward", "sigmoid_backward", "tanh_backward", "gelu_backward", "silu_backward", "conv2d_input_grad", "conv2d_weight_grad",
+    "max_pool2d_backward", "softmax_backward", "log_softmax_backward", "cross_entropy_backward", "layer_norm_backward", "batch_norm_backward",
+    "index_add", "scatter_add",
+};
+/* Not ops with results of their own: user-defined functions (no kernel, no data), which the tests of autograd look at. */
+static const char *const no_kernels[] = { "function" };
+
+static bool is_covered(const char *name)
+{
+    for (size_t k = 0; k < sizeof gradient_kernels / sizeof gradient_kernels[0]; k++)
+        if (!strcmp(gradient_kernels[k], name))
+            return true;
+    for (size_t k = 0; k < sizeof no_kernels / sizeof no_kernels[0]; k++)
+        if (!strcmp(no_kernels[k], name))
+            return true;
+    for (int f = 0; f < FAMILIES; f++) {
+        for (int k = 0; k < families[f]->count; k++) {
+            const struct check_op *op = &families[f]->ops[k];
+            if (!strcmp(op->name, name) || (op->kernel && !strcmp(op->kernel, name)))
+                return true;
+        }
+        for (int k = 0; k < families[f]->special_count; k++)
+            if (!strcmp(families[f]->specials[k].name, name))
+                return true;
+    }
+    return false;
+}
+
+static void check_coverage(struct run *run)
+{
+    const char *name;
+    run->family = NULL;
+    if (!check_begin(run, "suite", 0, "suite", "has a check for every op of the library"))
+        return;
+    size_t count = 0;
+    for (; ctrt_op_name(&name, count) == CTRT_OK; count++)
+        if (!is_covered(name))
+            check_fail(run, "no check for op '%s'", name);
+    if (count == 0)
+        check_fail(run, "the library lists no op: %s", ctrt_error_message());
+    check_end(run);
+}
+
+static void tell_fallbacks(struct run *run)
+{
+    uint64_t total = ctrt_fallback_count(NULL);
+    if (total == 0 || run->options->list)
+        return;
+    fprintf(run->out, "# ops that %s left to the cpu:", ctrt_device_name(run->device));
+    const char *name;
+    for (size_t k = 0; ctrt_op_name(&name, k) == CTRT_OK; k++)
+        if (ctrt_fallback_count(name))
+            fprintf(run->out, " %s", name);
+    fprintf(run->out, "\n");
+}
+
+int conformance_run(const struct conformance_options *options, struct conformance_result *result)
+{
+    struct run run = { .options = options, .out = options->out ? options->out : stdout };
+    if (options->expect_file && !expected_load(options->expect_file))
+        return 2;
+    if (ctrt_device_get(&run.device, options->device ? options->device : "cpu") != CTRT_OK) {
+        fprintf(stderr, "conformance: %s\n", ctrt_error_message());
+        return 2;
+    }
+    if (!options->list)
+        fprintf(run.out, "# conformance of %s, seed %llu\n", ctrt_device_name(run.device), (unsigned long long)options->seed);
+    for (int f = 0; f < FAMILIES; f++)
+        run_family(&run, families[f]);
+    if (wanted(&run, "suite"))
+        check_coverage(&run);
+    tell_fallbacks(&run);
+    if (!options->list) {
+        fprintf(run.out, "1..%d\n", run.number);
+        fprintf(run.out, "# %d passed, %d failed, %d skipped, %d failed as expected\n", run.result.passed, run.result.failed,
+                run.result.skipped, run.result.expected);
+        if (run.number == 0)
+            fprintf(run.out, "# nothing was checked\n");
+    }
+    fflush(run.out);
+    if (result)
+        *result = run.result;
+    return run.result.failed || (!options->list && run.number == 0) ? 1 : 0;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* softmax.c: softmax, losses, attention. */
+#include "suite.h"
+
+/* ---- softmax and its logarithm: n[0] is the dim ---- */
+
+static const struct variant softmaxes[] = {
+    { "last", NORMAL, .in = { S(3, 4, 5) }, .n = { -1 } },
+    { "first", NORMAL, .in = { S(3, 4, 5) }, .n = { 0 } },
+    { "middle", NORMAL, .in = { S(3, 4, 5) }, .n = { 1 } },
+    { "one", NORMAL, .in = { S(4, 1) }, .n = { 1 } },
+    { "no rows", ZERO_SIZE, .in = { S(0, 4) }, .n = { 1 } },
+    { "empty rows", ZERO_SIZE, .in = { S(4, 0) }, .n = { 1 } },
+    { "", ZERO_DIM, .in = { S0 }, .n = { 0 } },
+    { "rows", LARGE, .in = { S(37, 131) }, .n = { 1 } },
+    { "columns", LARGE, .in = { S(131, 37) }, .n = { 0 } },
+};
+
+static void softmax_of(struct array *out, const struct array *in, const struct variant *v, bool logarithm)
+{
+    int dim = dim_of(v->n[0], in->ndim);
+    int64_t n = in->ndim ? in->shape[dim] : 1, inner = 1;
+    for (int d = dim + 1; d < in->ndim; d++)
+        inner *= in->shape[d];
+    array_make(out, in->dtype, in->ndim, in->shape);
+    out->size = scratch((size_t)out->numel * sizeof *out->size);
+    for (int64_t k = 0; k < out->numel; k++) {
+        int64_t first = n ? k - k / inner % n * inner : 0;
+        double most = -INFINITY, sum = 0;
+        for (int64_t e = 0; e < n; e++)
+            most = fmax(most, in->f[first + e * inner]);
+        for (int64_t e = 0; e < n; e++)
+            sum += exp(in->f[first + e * inner] - most);
+        double x = in->f[k] - most;
+        out->f[k] = logarithm ? x - log(sum) : exp(x) / sum;
+        out->size[k] = logarithm ? fabs(in->f[k]) + fabs(most) + log(sum) : out->f[k];
+    }
+}
+
+static void softmax_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)op;
+    softmax_of(out, in, v, false);
+}
+
+static void log_softmax_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)op;
+    softmax_of(out, in, v, true);
+}
+
+static ctrt_status softmax_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_softmax(out, in[0], (int)v->n[0]);
+}
+
+static ctrt_status log_softmax_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_log_softmax(out, in[0], (int)v->n[0]);
+}
+
+/* ---- cross_entropy: logits [N, C, ...], target, class weights. n[0] reduction, n[1] 1 + ignored index or 0, n[7] C; x[0] smoothing ---- */
+
+static const struct variant entropies[] = {
+    { "mean", NORMAL, .in = { S(5, 4), S(5), NONE }, .n = { CTRT_REDUCE_MEAN, [7] = 4 } },
+    { "sum", NORMAL, .in = { S(5, 4), S(5), NONE }, .n = { CTRT_REDUCE_SUM, [7] = 4 } },
+    { "none", NORMAL, .in = { S(5, 4), S(5), NONE }, .n = { CTRT_REDUCE_NONE, [7] = 4 } },
+    { "ignored", NORMAL, .in = { S(7, 3), S(7), NONE }, .n = { CTRT_REDUCE_MEAN, 2, [7] = 3 } },
+    { "weighted", NORMAL, .in = { S(5, 4), S(5), S(4) }, .n = { CTRT_REDUCE_MEAN, [7] = 4 } },
+    { "weighted, none", NORMAL, .in = { S(5, 4), S(5), S(4) }, .n = { CTRT_REDUCE_NONE, 1, [7] = 4 } },
+    { "smoothed", NORMAL, .in = { S(5, 4), S(5), NONE }, .n = { CTRT_REDUCE_MEAN, [7] = 4 }, .x = { 0.125 } },
+    { "smoothed, weighted, ignored", NORMAL, .in = { S(7, 4), S(7), S(4) }, .n = { CTRT_REDUCE_MEAN, 3, [7] = 4 }, .x = { 0.25 } },
+    { "images", NORMAL, .in = { S(2, 3, 2, 2), S(2, 2, 2), NONE }, .n = { CTRT_REDUCE_MEAN, [7] = 3 } },
+    { "no rows, sum", ZERO_SIZE, .in = { S(0, 4), S(0), NONE }, .n = { CTRT_REDUCE_SUM, [7] = 4 } },
+    { "no rows, none", ZERO_SIZE, .in = { S(0, 4), S(0), NONE }, .n = { CTRT_REDUCE_NONE, [7] = 4 } },
+    { "", LARGE, .in = { S(67, 129), S(67), NONE }, .n = { CTRT_REDUCE_MEAN, [7] = 129 } },
+};
+
+static void entropy_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)op;
+    const struct array *x = &in[0], *target = &in[1];
+    int64_t classes = x->shape[1], inner = 1, rows = target->numel, ignored = v->n[1] ? v->n[1] - 1 : -100;
+    for (int d = 2; d < x->ndim; d++)
+        inner *= x->shape[d];
+    bool none = v->n[0] == CTRT_REDUCE_NONE;
+    array_make(out, x->dtype, none ? target->ndim : 0, target->shape);
+    out->size = scratch((size_t)out->numel * sizeof *out->size + sizeof *out->size);
+    double total = 0, weights = 0, total_size = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        const double *row = x->f + r / inner * classes * inner + r % inner;
+        int64_t y = target->i[r];
+        if (y == ignored)
+            continue;
+        double most = -INFINITY, sum = 0, loss = 0, size = 0;
+        for (int64_t c = 0; c < classes; c++)
+            most = fmax(most, row[c * inner]);
+        for (int64_t c = 0; c < classes; c++)
+            sum += exp(row[c * inner] - most);
+        for (int64_t c = 0; c < classes; c++) {
+            double weight = present(v, 2) ? in[2].f[c] : 1, share = v->x[0] / (double)classes + (c == y ? 1 - v->x[0] : 0);
+            loss += share * weight * (most + log(sum) - row[c * inner]);
+            size += share * weight * (fabs(most) + log(sum) + fabs(row[c * inner]));
+        }
+        total += loss;
+        total_size += size;
+        weights += present(v, 2) ? in[2].f[y] : 1;
+        if (none) {
+            out->f[r] = loss;
+            out->size[r] = size;
+        }
+    }
+    if (!none) {
+        double by = v->n[0] == CTRT_REDUCE_MEAN ? weights : 1;
+        out->f[0] = total / by;
+        out->size[0] = total_size / by;
+    }
+}
+
+static ctrt_status entropy_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    ctrt_cross_entropy_options options = {
+        .weight = in[2], .has_ignore_index = v->n[1] != 0, .ignore_index = v->n[1] - 1, .label_smoothing = v->x[0],
+        .reduction = (ctrt_reduction)v->n[0],
+    };
+    return ctrt_cross_entropy(out, in[0], in[1], &options);
+}
+
+/* ---- mse_loss: n[0] reduction ---- */
+
+static const struct variant squares[] = {
+    { "mean", NORMAL, .in = { S(3, 5), S(3, 5) }, .n = { CTRT_REDUCE_MEAN } },
+    { "sum", NORMAL, .in = { S(3, 5), S(3, 5) }, .n = { CTRT_REDUCE_SUM } },
+    { "none", NORMAL, .in = { S(3, 5), S(3, 5) }, .n = { CTRT_REDUCE_NONE } },
+    { "nothing", ZERO_SIZE, .in = { S(0, 5), S(0, 5) }, .n = { CTRT_REDUCE_SUM } },
+    { "", ZERO_DIM, .in = { S0, S0 }, .n = { CTRT_REDUCE_MEAN } },
+    { "", LARGE, .in = { S(5003), S(5003) }, .n = { CTRT_REDUCE_MEAN } },
+};
+
+static void mse_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)op;
+    bool none = v->n[0] == CTRT_REDUCE_NONE;
+    array_make(out, in->dtype, none ? in->ndim : 0, in->shape);
+    out->size = scratch((size_t)out->numel * sizeof *out->size + sizeof *out->size);
+    for (int64_t k = 0; k < in->numel; k++) {
+        double difference = in[0].f[k] - in[1].f[k], by = v->n[0] == CTRT_REDUCE_MEAN ? (double)in->numel : 1;
+        out->f[none ? k : 0] += difference * difference / by;
+        out->size[none ? k : 0] += (fabs(in[0].f[k]) + fabs(in[1].f[k])) * fabs(difference) / by;
+    }
+}
+
+static ctrt_status mse_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_mse_loss(out, in[0], in[1], (ctrt_reduction)v->n[0]);
+}
+
+/* ---- attention: q, k, v, mask; n[0] causal; x[0] scale ---- */
+
+static const struct variant attentions[] = {
+    { "plain", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), NONE } },
+    { "causal", NORMAL, .in = { S(2, 4, 3), S(2, 4, 3), S(2, 4, 2), NONE }, .n = { 1 } },
+    { "scale", NORMAL, .in = { S(3, 4), S(5, 4), S(5, 3), NONE }, .x = { 0.25 } },
+    { "heads", NORMAL, .in = { S(2, 2, 3, 4), S(2, 2, 5, 4), S(2, 2, 5, 3), NONE } },
+    { "mask", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(3, 5) } },
+    { "mask broadcasts", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(2, 1, 5) } },
+    { "no rows", ZERO_SIZE, .in = { S(2, 0, 4), S(2, 5, 4), S(2, 5, 3), NONE } },
+    { "", LARGE, .in = { S(3, 33, 16), S(3, 37, 16), S(3, 37, 20), NONE } },
+};
+static const struct variant masked_attentions[] = {
+    { "mask", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(3, 5) } },
+    { "mask broadcasts", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(2, 1, 5) } },
+};
+
+static void attention_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+{
+    (void)op;
+    const struct array *q = &in[0], *k = &in[1], *value = &in[2], *mask = present(v, 3) ? &in[3] : NULL;
+    int n = q->ndim;
+    int64_t width = q->shape[n - 1], rows = q->shape[n - 2], keys = k->shape[n - 2], columns = value->shape[n - 1];
+    int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
+    memcpy(shape, q->shape, sizeof shape);
+    shape[n - 1] = columns;
+    array_make(out, q->dtype, n, shape);
+    out->size = scratch((size_t)out->numel * sizeof *out->size);
+    double *weights = scratch((size_t)keys * sizeof *weights), scale = v->x[0] != 0 ? v->x[0] : 1 / sqrt((double)width);
+    for (int64_t o = 0; o < out->numel; o++) {
+        index_of(index, o, n, shape);
+        int64_t batch = o / (rows * columns), row = index[n - 2], column = index[n - 1];
+        double most = -INFINITY, sum = 0, result = 0, size = 0;
+        for (int64_t s = 0; s < keys; s++) {
+            double score = 0;
+            for (int64_t e = 0; e < width; e++)
+                score += q->f[(batch * rows + row) * width + e] * k->f[(batch * keys + s) * width + e];
+            score *= scale;
+            index[n - 1] = s;
+            if (mask && mask->f)
+                score += mask->f[offset_in(mask, index, n)];
+            if ((mask && mask->i && !mask->i[offset_in(mask, index, n)]) || (v->n[0] && s > row))
+                score = -INFINITY;
+            weights[s] = score;
+            most = fmax(most, score);
+        }
+        for (int64_t s = 0; s < keys; s++)
+            sum += weights[s] = exp(weights[s] - most);
+        for (int64_t s = 0; s < keys; s++) {
+            double term = weights[s] / sum * value->f[(batch * keys + s) * columns + column];
+            result += term;
+            size += fabs(term);
+        }
+        out->f[o] = result;
+        out->size[o] = size;
+    }
+}
+
+static ctrt_status attention_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    return ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], in[3], 0, v->n[0] != 0, v->x[0]);
+}
+
+/* ---- the rows ---- */
+
+#define ANY { REAL, -3, 3 }
+#define ONE { REAL, -1, 1 }
+
+static const struct check_op ops[] = {
+    { "softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED, .call = softmax_call, .in = { ANY },
+      .reference = softmax_reference, VARIANTS(softmaxes) },
+    { "log_softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED, .call = log_softmax_call, .in = { ANY },
+      .reference = log_softmax_reference, VARIANTS(softmaxes) },
+    { "cross_entropy", .dtypes = FLOATS, .flags = GRAD | GRAD2 | TIES, .inputs = 3, .tolerance = COMPOSED, .call = entropy_call,
+      .in = { ANY, { INDEX }, { CONSTANT, 0.25, 2 } }, .reference = entropy_reference, VARIANTS(entropies) },
+    { "mse_loss", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = COMPOSED, .call = mse_call,
+      .in = { ANY, ANY }, .reference = mse_reference, VARIANTS(squares) },
+    { "attention", .kernel = "softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 4, .tolerance = COMPOSED, .call = attention_call,
+      .in = { ONE, ONE, ONE, { CONSTANT, -2, 2 } }, .reference = attention_reference, VARIANTS(attentions) },
+    { "masked attention", .kernel = "softmax", .dtypes = FLOATS, .flags = GRAD, .inputs = 4, .tolerance = COMPOSED, .call = attention_call,
+      .in = { ONE, ONE, ONE, { MASK, 1, 1 } }, .reference = attention_reference, VARIANTS(masked_attentions) },
+};
+
+const struct family softmax_family = { "softmax", FAMILY_OPS(ops) };

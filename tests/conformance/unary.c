@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* unary.c: elementwise ops with one operand. */
+#include "suite.h"
+
+static double neg_f(double x) { return -x; }
+static int64_t neg_i(int64_t x) { return (int64_t)(0 - (uint64_t)x); }
+static int64_t abs_i(int64_t x) { return x < 0 ? neg_i(x) : x; }
+static double sign_f(double x) { return (x > 0) - (x < 0); }        /* NaN gives 0, as in PyTorch */
+static int64_t sign_i(int64_t x) { return (x > 0) - (x < 0); }
+static double square_f(double x) { return x * x; }
+static int64_t square_i(int64_t x) { return (int64_t)((uint64_t)x * (uint64_t)x); }
+static double relu_f(double x) { return isnan(x) || x > 0 ? x : 0; }
+static int64_t relu_i(int64_t x) { return x > 0 ? x : 0; }
+static int64_t same_i(int64_t x) { return x; }
+static double rsqrt_f(double x) { return 1 / sqrt(x); }
+static double reciprocal_f(double x) { return 1 / x; }
+static double sigmoid_f(double x) { return 1 / (1 + exp(-x)); }
+static double silu_f(double x) { return x / (1 + exp(-x)); }
+static double gelu_f(double x) { return 0.5 * x * erfc(-x / sqrt(2)); }
+static double gelu_tanh_f(double x)
+{
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+static double isnan_f(double x) { return isnan(x) != 0; }
+static double isinf_f(double x) { return isinf(x) != 0; }
+static double isfinite_f(double x) { return isfinite(x) != 0; }
+static double logical_not_f(double x) { return x == 0; }
+static int64_t logical_not_i(int64_t x) { return x == 0; }
+static int64_t zero_i(int64_t x) { (void)x; return 0; }
+static int64_t one_i(int64_t x) { (void)x; return 1; }
+
+static ctrt_status gelu(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_gelu(out, x, false); }
+static ctrt_status gelu_tanh(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_gelu(out, x, true); }
+
+/* ---- clamp: x[0], x[1] are the limits where n[0], n[1] say that there is one ---- */
+
+static const struct variant clamp_variants[] = {
+    { "both", NORMAL, .in = { S(2, 3, 5) }, .n = { 1, 1 }, .x = { -1, 2 } },
+    { "low", NORMAL, .in = { S(7, 9) }, .n = { 1, 0 }, .x = { -1, 0 } },
+    { "high", NORMAL, .in = { S(7, 9) }, .n = { 0, 1 }, .x = { 0, 1 } },
+    { "crossed", NORMAL, .in = { S(7, 9) }, .n = { 1, 1 }, .x = { 2, -1 } },        /* the upper limit wins */
+    { "", ZERO_SIZE, .in = { S(0, 3) }, .n = { 1, 1 }, .x = { -1, 2 } },
+    { "", ZERO_DIM, .in = { S0 }, .n = { 1, 1 }, .x = { -1, 2 } },
+    { "", LARGE, .in = { S(5003) }, .n = { 1, 1 }, .x = { -1, 2 } },
+    { "", SPECIAL, .in = { S(13) }, .n = { 1, 1 }, .x = { -1, 2 } },
+};
+
+static double clamp_f(double x, const struct variant *v)
+{
+    if (isnan(x))
+        return x;
+    if (v->n[0] && x < v->x[0])
+        x = v->x[0];
+    return v->n[1] && x > v->x[1] ? v->x[1] : x;
+}
+
+static int64_t clamp_i(int64_t x, const struct variant *v)
+{
+    if (v->n[0] && x < (int64_t)v->x[0])
+        x = (int64_t)v->x[0];
+    return v->n[1] && x > (int64_t)v->x[1] ? (int64_t)v->x[1] : x;
+}
+
+static ctrt_status clamp_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
+{
+    ctrt_scalar lo = ctrt_int((int64_t)v->x[0]), hi = ctrt_int((int64_t)v->x[1]);
+    return ctrt_clamp(out, in[0], v->n[0] ? &lo : NULL, v->n[1] ? &hi : NULL);
+}
+
+static ctrt_status clamp_call_(ctrt_tensor *self, ctrt_tensor *const *in, const struct variant *v)
+{
+    (void)in;
+    ctrt_scalar lo = ctrt_int((int64_t)v->x[0]), hi = ctrt_int((int64_t)v->x[1]);
+    return ctrt_clamp_(self, v->n[0] ? &lo : NULL, v->n[1] ? &hi : NULL);
+}
+
+/* ---- the rows ---- */
+
+#define ANY      { REAL, -4, 4 }
+#define POSITIVE { REAL, 0.1, 4 }
+#define SIGNED   NUMBERS & ~BIT(U8)
+
+static const struct check_op ops[] = {
+    { "neg", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 1, .unary = ctrt_neg, .unary_ = ctrt_neg_, .in = { ANY }, .f1 = neg_f, .i1 = neg_i },
+    { "abs", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_abs, .in = { ANY }, .f1 = fabs, .i1 = abs_i },
+    { "sign", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_sign, .in = { ANY }, .f1 = sign_f, .i1 = sign_i },
+    { "square", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 1, .unary = ctrt_square, .in = { ANY }, .f1 = square_f, .i1 = square_i },
+    { "relu", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_relu, .unary_ = ctrt_relu_, .in = { ANY }, .f1 = relu_f, .i1 = relu_i },
+    { "floor", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_floor, .in = { ANY }, .f1 = floor, .i1 = same_i },
+    { "ceil", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_ceil, .in = { ANY }, .f1 = ceil, .i1 = same_i },
+    { "round", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_round, .in = { ANY }, .f1 = rint, .i1 = same_i },
+    { "trunc", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_trunc, .in = { ANY }, .f1 = trunc, .i1 = same_i },
+    { "clamp", .dtypes = NUMBERS & ~BIT(U8), .flags = GRAD, .inputs = 1, .call = clamp_call, .call_ = clamp_call_, .in = { ANY },
+      .fv = clamp_f, .iv = clamp_i, VARIANTS(clamp_variants) },
+
+#define FUNCTION(name, domain, f, more) \
+    { #name, .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 1, .result = TO_FLOAT, .tolerance = MATH, .unary = ctrt_##name, .in = { domain }, .f1 = f, more }
+    FUNCTION(sqrt, POSITIVE, sqrt, .unary_ = ctrt_sqrt_),
+    FUNCTION(rsqrt, POSITIVE, rsqrt_f, .kernel = NULL),
+    FUNCTION(reciprocal, POSITIVE, reciprocal_f, .kernel = NULL),
+    FUNCTION(exp, ANY, exp, .unary_ = ctrt_exp_),
+    FUNCTION(expm1, ANY, expm1, .kernel = NULL),
+    FUNCTION(log, POSITIVE, log, .kernel = NULL),
+    FUNCTION(log1p, POSITIVE, log1p, .kernel = NULL),
+    FUNCTION(sin, ANY, sin, .kernel = NULL),
+    FUNCTION(cos, ANY, cos, .kernel = NULL),
+#define NARROW { REAL, -1.2, 1.2 }
+    FUNCTION(tan, NARROW, tan, .kernel = NULL),
+    FUNCTION(tanh, ANY, tanh, .unary_ = ctrt_tanh_),
+    FUNCTION(sigmoid, ANY, sigmoid_f, .unary_ = ctrt_sigmoid_),
+    FUNCTION(erf, ANY, erf, .kernel = NULL),
+    { "silu", .dtypes = FLOATS, .flags = GRAD | GRAD2 | NO_SPECIAL, .inputs = 1, .tolerance = MATH, .unary = ctrt_silu, .in = { ANY }, .f1 = silu_f },
+    { "gelu", .dtypes = FLOATS, .flags = GRAD | GRAD2 | NO_SPECIAL | CANCELS, .inputs = 1, .tolerance = MATH, .unary = gelu, .in = { ANY }, .f1 = gelu_f },
+    { "gelu_tanh", .kernel = "gelu", .dtypes = FLOATS, .flags = GRAD | GRAD2 | NO_SPECIAL | CANCELS, .inputs = 1, .tolerance = MATH,
+      .unary = gelu_tanh, .in = { ANY }, .f1 = gelu_tanh_f },
+
+    { "isnan", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_isnan, .in = { ANY }, .f1 = isnan_f, .i1 = zero_i },
+    { "isinf", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_isinf, .in = { ANY }, .f1 = isinf_f, .i1 = zero_i },
+    { "isfinite", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_isfinite, .in = { ANY }, .f1 = isfinite_f, .i1 = one_i },
+    { "logical_not", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_logical_not, .in = { ANY }, .f1 = logical_not_f,
+      .i1 = logical_not_i },
+};
+
+const struct family unary_family = { "elementwise", FAMILY_OPS(ops) };

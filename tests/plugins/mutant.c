@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* mutant.c: kernels laid over the cpu's that compute slightly wrong, to prove that the conformance suite notices.
+ *
+ * CTRT_MUTANT is a list of OP or OP:OUTPUT or OP@WAY, separated by commas; WAY is one of
+ *   value     (the default) the last element of the result is off by a little
+ *   strides   operands are read as if they were contiguous
+ *   nan       NaN in the result becomes 0
+ *   input     the first operand's first element is changed
+ *   flaky     every other call is off by a little
+ *   large     results of more than 4000 elements are off by a little
+ *   refuse    the kernel says that it does not support this
+ * Installed nowhere; tests/conformance/mutants.sh copies it beside the cpu plugin as kernels-cpu-mutant.so. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctrt/plugin.h"
+
+enum way { VALUE, STRIDES, NANS, INPUT, FLAKY, LARGE, REFUSE, WAYS };
+static const char *const way_words[WAYS] = { "value", "strides", "nan", "input", "flaky", "large", "refuse" };
+
+enum { ROWS = 512 };
+
+static const ctrt_host *host;
+static ctrt_kernel originals[ROWS];
+static struct mutation { enum way way; unsigned output, calls; } mutations[ROWS];
+static ctrt_kernel rows[ROWS];
+
+/* ---- harm ---- */
+
+static int64_t place_of(const ctrt_view *view, int64_t k)
+{
+    int64_t offset = 0;
+    for (int d = view->ndim - 1; d >= 0; d--) {
+        offset += k % view->shape[d] * view->strides[d];
+        k /= view->shape[d];
+    }
+    return offset;
+}
+
+/* Off by more than any honest rounding, and by no more than a look at a printed tensor would show. */
+static void spoil(const ctrt_view *view, int64_t k)
+{
+    int64_t at = place_of(view, k);
+    uint16_t *half = (uint16_t *)view->data + at;
+    switch (view->dtype) {
+    case CTRT_F32:  ((float *)view->data)[at] = ((float *)view->data)[at] * 1.001f + 1e-3f; break;
+    case CTRT_F64:  ((double *)view->data)[at] = ((double *)view->data)[at] * 1.0001 + 1e-4; break;
+    case CTRT_F16:  *half = (*half & 0x7fff) >= 0x7c00 ? *half : *half < 0x3000 ? 0x3400 : *half ^ 0x0100; break;
+    case CTRT_BF16: *half = (*half & 0x7fff) >= 0x7f80 ? *half : *half < 0x3d00 ? 0x3e80 : *half ^ 0x0040; break;
+    case CTRT_I16:  ((int16_t *)view->data)[at] ^= 1; break;
+    case CTRT_I32:  ((int32_t *)view->data)[at] ^= 1; break;
+    case CTRT_I64:  ((int64_t *)view->data)[at] ^= 1; break;
+    default:        ((uint8_t *)view->data)[at] ^= 1; break;
+    }
+}
+
+static void drop_nans(const ctrt_view *view)
+{
+    for (int64_t k = 0; k < view->numel; k++) {
+        int64_t at = place_of(view, k);
+        if (view->dtype == CTRT_F32 && isnan(((float *)view->data)[at]))
+            ((float *)view->data)[at] = 0;
+        if (view->dtype == CTRT_F64 && isnan(((double *)view->data)[at]))
+            ((double *)view->data)[at] = 0;
+    }
+}
+
+static ctrt_status run_flat(const ctrt_kernel *original, const ctrt_call *call)
+{
+    ctrt_view flat[8];
+    const ctrt_view *inputs[8];
+    ctrt_call changed = *call;
+    for (uint32_t i = 0; i < call->n_inputs && i < 8; i++) {
+        inputs[i] = call->inputs[i];
+        if (inputs[i] == NULL || (inputs[i]->flags & CTRT_VIEW_HOST_SCALAR))
+            continue;
+        flat[i] = *inputs[i];
+        for (int64_t d = flat[i].ndim - 1, stride = 1; d >= 0; stride *= flat[i].shape[d--])
+            flat[i].strides[d] = stride;
+        flat[i].flags |= CTRT_VIEW_CONTIGUOUS;
+        inputs[i] = &flat[i];
+    }
+    changed.inputs = inputs;
+    return original->run(&changed);
+}
+
+static ctrt_status mutate(int row, const ctrt_call *call)
+{
+    struct mutation *mutation = &mutations[row];
+    if (mutation->way == REFUSE)
+        return host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: refused by the mutant", originals[row].op);
+    ctrt_status status = mutation->way == STRIDES ? run_flat(&originals[row], call) : originals[row].run(call);
+    if (status != CTRT_OK || mutation->output >= call->n_outputs)
+        return status;
+    const ctrt_view *out = call->outputs[mutation->output];
+    if (out == NULL || out->numel == 0)
+        return CTRT_OK;
+    if (mutation->way == VALUE || (mutation->way == FLAKY && mutation->calls++ % 2) || (mutation->way == LARGE && out->numel > 4000))
+        spoil(out, out->numel - 1);
+    if (mutation->way == NANS)
+        drop_nans(out);
+    if (mutation->way == INPUT && call->n_inputs > 0 && !(call->inputs[0]->flags & CTRT_VIEW_HOST_SCALAR))
+        spoil(call->inputs[0], 0);
+    return CTRT_OK;
+}
+
+/* ---- a function of its own for each row: a kernel is told nothing but its call ---- */
+
+#define EACH_16(X, p) X(p##0) X(p##1) X(p##2) X(p##3) X(p##4) X(p##5) X(p##6) X(p##7) X(p##8) X(p##9) X(p##a) X(p##b) X(p##c) X(p##d) X(p##e) X(p##f)
+#define EACH_256(X, p)                                                                                                      \
+    EACH_16(X, p##0) EACH_16(X, p##1) EACH_16(X, p##2) EACH_16(X, p##3) EACH_16(X, p##4) EACH_16(X, p##5) EACH_16(X, p##6)  \
+    EACH_16(X, p##7) EACH_16(X, p##8) EACH_16(X, p##9) EACH_16(X, p##a) EACH_16(X, p##b) EACH_16(X, p##c) EACH_16(X, p##d)  \
+    EACH_16(X, p##e) EACH_16(X, p##f)
+
+#define RUN(number) static ctrt_status run_##number(const ctrt_call *call) { return mutate(number, call); }
+#define NAME(number) run_##number,
+EACH_256(RUN, 0x0)
+EACH_256(RUN, 0x1)
+static ctrt_status (*const runs[ROWS])(const ctrt_call *) = { EACH_256(NAME, 0x0) EACH_256(NAME, 0x1) };
+
+/* ---- rows ---- */
+
+static ctrt_kernel_table table = { .size = sizeof table, .rows = rows, .stride = sizeof(ctrt_kernel) };
+
+/* Adds a wrong version of every row of `op`. */
+static ctrt_status add(const ctrt_kernel_table *from, const char *op, struct mutation mutation)
+{
+    size_t before = table.count;
+    for (size_t k = 0; k < from->count; k++) {
+        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)from->rows + k * from->stride);
+        if (strcmp(row->op, op) != 0)
+            continue;
+        if (table.count == ROWS)
+            return host->fail(CTRT_ERR_PLUGIN, "mutant: more than %d rows", ROWS);
+        memcpy(&originals[table.count], row, row->size < sizeof *row ? row->size : sizeof *row);
+        mutations[table.count] = mutation;
+        rows[table.count] = originals[table.count];
+        rows[table.count].size = sizeof *row;
+        rows[table.count].score += 100000;
+        rows[table.count].run = runs[table.count];
+        table.count++;
+    }
+    return table.count == before ? host->fail(CTRT_ERR_PLUGIN, "mutant: the cpu has no kernel '%s'", op) : CTRT_OK;
+}
+
+static ctrt_status mutant_init(const ctrt_host *lent)
+{
+    static const ctrt_param param = {
+        sizeof param, "CTRT_MUTANT", CTRT_PARAM_STRING, "", NULL, "ops that are to go wrong: OP, OP:OUTPUT or OP@WAY, separated by commas",
+    };
+    ctrt_param_value value;
+    host = lent;
+    ctrt_status status = host->param(&value, &param);
+    const struct ctrt_backend *cpu = host->backend("cpu");
+    if (status != CTRT_OK)
+        return status;
+    if (cpu == NULL || cpu->kernels == NULL)
+        return host->fail(CTRT_ERR_PLUGIN, "mutant: there is no cpu");
+    char words[1024], *rest = words;
+    strncpy(words, value.text ? value.text : "", sizeof words - 1);
+    words[sizeof words - 1] = '\0';
+    for (char *op; status == CTRT_OK && (op = strsep(&rest, ",")) != NULL;) {
+        struct mutation mutation = { VALUE, 0, 0 };
+        char *way = strchr(op, '@'), *output = strchr(op, ':');
+        if (*op == '\0')
+            continue;
+        if (way != NULL) {
+            *way++ = '\0';
+            while (mutation.way < WAYS && strcmp(way_words[mutation.way], way) != 0)
+                mutation.way++;
+            if (mutation.way == WAYS)
+                return host->fail(CTRT_ERR_PLUGIN, "mutant: no way '%s'", way);
+        }
+        if (output != NULL) {
+            *output++ = '\0';
+            mutation.output = (unsigned)strtoul(output, NULL, 10);
+        }
+        status = add(cpu->kernels, op, mutation);
+    }
+    return status;
+}
+
+static const ctrt_kernels kernels = { .size = sizeof kernels, .kernels = &table };
+static const ctrt_component component = { .size = sizeof component, .kind = CTRT_COMPONENT_KERNELS, .score = 100000, .name = "cpu", .table = &kernels };
+static const ctrt_plugin plugin = {
+    .size = sizeof plugin, .abi_major = CTRT_PLUGIN_ABI_MAJOR, .abi_minor = CTRT_PLUGIN_ABI_MINOR, .name = "kernels-cpu-mutant",
+    .version = "1", .description = "the cpu's kernels, slightly wrong", .components = &component, .component_count = 1,
+    .component_stride = sizeof component, .init = mutant_init,
+};
+
+const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
+{
+    (void)host_abi_major, (void)host_abi_minor;
+    return &plugin;
+}
