@@ -45,7 +45,7 @@ struct random {
     int64_t numel;
     void *out, *mask;
     const void *in;
-    float scale;                /* dropout */
+    double scale;               /* dropout */
     uint32_t threshold;         /* bernoulli, dropout: words whose upper 24 bits are less say yes to p */
 };
 
@@ -143,13 +143,15 @@ static void uniform_f64(const struct random *r, int64_t begin, int64_t n, const 
 /* ---- normal: Box and Muller 1958 ---- */
 
 /* The angle 2 pi u is u4 = 4u quarter turns: the nearest number of them, exact, and a rest within a half. */
-static inline float turned(float u4, int shift)
+static inline float turned(float u4, float *sine)
 {
     float shifted = u4 + MATH_MAGIC, whole = shifted - MATH_MAGIC;
-    int32_t quadrant = (int32_t)cpu_bits(shifted) + shift;
+    uint32_t quadrant = cpu_bits(shifted);
     double angle = (double)(u4 - whole) * 1.57079632679489661923;
-    double s = math_sin_reduced(angle), c = math_cos_reduced(angle), y = quadrant & 1 ? c : s;
-    return (float)(quadrant & 2 ? -y : y);
+    float s = (float)math_sin_reduced(angle), c = (float)math_cos_reduced(angle);
+    float x = quadrant & 1 ? s : c, y = quadrant & 1 ? c : s;
+    *sine = quadrant & 2 ? -y : y;
+    return (quadrant + 1) & 2 ? -x : x;
 }
 
 static void normal(const struct random *r, float *x, int64_t n, const uint32_t *words)
@@ -162,13 +164,11 @@ static void normal(const struct random *r, float *x, int64_t n, const uint32_t *
     }
     for (int64_t k = 0; k < pairs; k++)
         radius[k] = __builtin_sqrtf(-2.0f * math_log(radius[k]));
-    float lines[2][WORDS / 2];
-    for (int64_t k = 0; k < pairs; k++)
-        lines[0][k] = radius[k] * turned(angle[k], 1);
-    for (int64_t k = 0; k < pairs; k++)
-        lines[1][k] = radius[k] * turned(angle[k], 0);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = lines[i & 1][i >> 1];
+    for (int64_t k = 0; k < pairs; k++) {                       /* x has room for a whole pair */
+        float sine, cosine = turned(angle[k], &sine);
+        x[2 * k] = radius[k] * cosine;
+        x[2 * k + 1] = radius[k] * sine;
+    }
     if (r->attributes->a != 0 || r->attributes->b != 1)
         scale_shift(x, n, (float)r->attributes->b, (float)r->attributes->a);
 }
@@ -264,16 +264,17 @@ BERNOULLI(64, uint64_t, 1)
 
 /* ---- dropout(x) -> y = x * mask / (1 - p), mask ---- */
 
-#define DROPOUT(type, T, LOAD, STORE)                                                                             \
+#define DROPOUT(type, T, COMPUTE, LOAD, STORE)                                                                    \
     static void dropout_##type(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)           \
     {                                                                                                             \
         const T *from = (const T *)r->in + begin;                                                                 \
         T *to = (T *)r->out + begin;                                                                              \
         uint8_t *mask = (uint8_t *)r->mask + begin;                                                               \
+        const COMPUTE scale = (COMPUTE)r->scale;                                                                  \
         _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                      \
         {                                                                                                         \
             bool keep = (words[i] >> 8) >= r->threshold;                                                          \
-            to[i] = STORE(LOAD(from[i]) * (keep ? r->scale : 0));                                                 \
+            to[i] = STORE(LOAD(from[i]) * (keep ? scale : 0));                                                    \
             mask[i] = keep;                                                                                       \
         }                                                                                                         \
     }                                                                                                             \
@@ -282,15 +283,15 @@ BERNOULLI(64, uint64_t, 1)
         const ctrt_random_attributes *attributes = call->attributes;                                              \
         double p = attributes->a;                                                                                 \
         struct random r = { .make = dropout_##type, .per_block = 4, .threshold = threshold_of(p),                 \
-                            .scale = p < 1 ? (float)(1 / (1 - p)) : 0, .in = call->inputs[0]->data,               \
+                            .scale = p < 1 ? 1 / (1 - p) : 0, .in = call->inputs[0]->data,                        \
                             .mask = call->outputs[1]->data };                                                     \
         return random_fill(call, &r);                                                                             \
     }
 #define SELF(x) (x)
-DROPOUT(f32, float, SELF, SELF)
-DROPOUT(f64, double, SELF, SELF)
-DROPOUT(f16, uint16_t, cpu_f32_from_f16, cpu_f16_from_f32)
-DROPOUT(bf16, uint16_t, cpu_f32_from_bf16, cpu_bf16_from_f32)
+DROPOUT(f32, float, float, SELF, SELF)
+DROPOUT(f64, double, double, SELF, SELF)
+DROPOUT(f16, uint16_t, float, cpu_f32_from_f16, cpu_f16_from_f32)
+DROPOUT(bf16, uint16_t, float, cpu_f32_from_bf16, cpu_bf16_from_f32)
 
 #define ROW(name, types, function) { .size = sizeof(ctrt_kernel), .op = name, .dtypes = (types), .run = function }
 #define ROWS_FLOATING(op)                                                                                         \
