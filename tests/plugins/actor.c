@@ -88,6 +88,8 @@ static ctrt_status memory_info(void *device, uint64_t *free_bytes, uint64_t *tot
 static ctrt_status allocate(void *device, void **address, size_t bytes)
 {
     struct device *self = device;
+    if (bytes > (size_t)device_memory)
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "fake device %d never had %zu bytes", self->index, bytes);
     if (atomic_fetch_add(&self->used, (int64_t)bytes) + (int64_t)bytes > device_memory
         || (*address = aligned_alloc(64, (bytes + 63) / 64 * 64)) == NULL) {
         atomic_fetch_sub(&self->used, (int64_t)bytes);
