@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handwritten digits: trains a perceptron with hidden layers (MLP) and a convolutional network (CNN) on four fifths of 1,797 images,
- * tells how many of the others they get right, and proves that a network read back from its checkpoint is the same network.
+/* Handwritten digits: trains a perceptron with hidden layers (MLP) and a convolutional network (CNN) on four
+ * fifths of 1,797 images, tells how many of the others they get right, and proves that a network read back from
+ * its checkpoint is the same network.
  *
  *     make digits && ./digits [--model mlp|cnn|both] [--epochs N] [--seed N] [--device NAME] [--data FILE]
  *
@@ -33,11 +34,12 @@ static ctrt_status cnn_new(ctrt_module **out, ctrt_device *device)
     const ctrt_conv2d_options same = { .padding = { 1, 1 } };
     const ctrt_pool2d_options halve = { .kernel = { 2, 2 } };
     return ctrt_sequential_new(out, CTRT_MODULES(
-        CTRT_NEW(conv2d, 1, 32, 3, 3, &same, false, device), CTRT_NEW(batch_norm2d, 32, 0, 0, true, device), CTRT_NEW(relu),
-        CTRT_NEW(conv2d, 32, 32, 3, 3, &same, false, device), CTRT_NEW(batch_norm2d, 32, 0, 0, true, device), CTRT_NEW(relu),
-        CTRT_NEW(max_pool2d, &halve),
-        CTRT_NEW(conv2d, 32, 64, 3, 3, &same, false, device), CTRT_NEW(batch_norm2d, 64, 0, 0, true, device), CTRT_NEW(relu),
-        CTRT_NEW(max_pool2d, &halve),
+        CTRT_NEW(conv2d, 1, 32, 3, 3, &same, false, device),
+        CTRT_NEW(batch_norm2d, 32, 0, 0, true, device), CTRT_NEW(relu),
+        CTRT_NEW(conv2d, 32, 32, 3, 3, &same, false, device),
+        CTRT_NEW(batch_norm2d, 32, 0, 0, true, device), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
+        CTRT_NEW(conv2d, 32, 64, 3, 3, &same, false, device),
+        CTRT_NEW(batch_norm2d, 64, 0, 0, true, device), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
         CTRT_NEW(flatten, 1, -1), CTRT_NEW(dropout, 0.2), CTRT_NEW(linear, 64 * 2 * 2, CLASSES, true, device)));
 }
 
@@ -83,7 +85,7 @@ static ctrt_status set_read(struct set *set, const char *path, ctrt_device *devi
     bool whole = feof(file) && column == 0 && n > 0;
     fclose(file);
     if (!whole)
-        return ctrt_fail(CTRT_ERR_FORMAT, "%s, line %lld: expected 64 pixels and a label, separated by commas", path, (long long)n + 1);
+        return ctrt_fail(CTRT_ERR_FORMAT, "%s, line %lld: expected 64 pixels and a label", path, (long long)n + 1);
     CTRT_TRY(ctrt_from_data(&set->images, images, n * PIXELS, CTRT_SHAPE(n, 1, SIDE, SIDE), CTRT_F32, device));
     return ctrt_from_data(&set->labels, labels, n, CTRT_SHAPE(n), CTRT_I64, device);
 }
@@ -118,7 +120,8 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static ctrt_status progress_show(struct progress *progress, const char *name, int64_t step, ctrt_tensor *loss, ctrt_device *device)
+static ctrt_status progress_show(struct progress *progress, const char *name, int64_t step, ctrt_tensor *loss,
+                                 ctrt_device *device)
 {
     static const char full[] = "##############################", empty[] = "..............................";
     bool terminal = isatty(STDOUT_FILENO), last = step == progress->steps;
@@ -129,8 +132,9 @@ static ctrt_status progress_show(struct progress *progress, const char *name, in
     CTRT_TRY(ctrt_item(&value, loss));              /* waits for the device: hence not at every step */
     double done = (double)step / (double)progress->steps, seconds = time - progress->start;
     int bar = (int)(done * 30), left = (int)(seconds / done - seconds + 0.5);
-    printf("%s%s  [%.*s%.*s] %3.0f %%  loss %.4f  %7.0f images/s  %d:%02d left  %s  %.1f MiB%s", terminal ? "\r" : "", name, bar, full,
-           30 - bar, empty, 100 * done, value, (double)(step * BATCH) / seconds, left / 60, left % 60, ctrt_device_name(device),
+    printf("%s%s  [%.*s%.*s] %3.0f %%  loss %.4f  %7.0f images/s  %d:%02d left  %s  %.1f MiB%s",
+           terminal ? "\r" : "", name, bar, full, 30 - bar, empty, 100 * done, value,
+           (double)(step * BATCH) / seconds, left / 60, left % 60, ctrt_device_name(device),
            (double)ctrt_memory_allocated(device) / 1048576, last || !terminal ? "\n" : "   ");
     fflush(stdout);
     return CTRT_OK;
@@ -138,7 +142,8 @@ static ctrt_status progress_show(struct progress *progress, const char *name, in
 
 /* ---- training and judging ---- */
 
-static ctrt_status train(ctrt_module *net, const struct model *model, const struct set *set, int epochs, ctrt_device *device)
+static ctrt_status train(ctrt_module *net, const struct model *model, const struct set *set, int epochs,
+                         ctrt_device *device)
 {
     CTRT_AUTO(tensor) order = NULL, rows = NULL, loss = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
@@ -146,7 +151,8 @@ static ctrt_status train(ctrt_module *net, const struct model *model, const stru
     int64_t n = ctrt_tensor_size(set->labels, 0), batches = n / BATCH;
     struct progress progress = { .start = now(), .shown = now(), .steps = epochs * batches };
 
-    CTRT_TRY(ctrt_adamw_new(&optimizer, net, &(ctrt_adamw_options){ .lr = model->lr, .weight_decay = model->weight_decay }));
+    const ctrt_adamw_options options = { .lr = model->lr, .weight_decay = model->weight_decay };
+    CTRT_TRY(ctrt_adamw_new(&optimizer, net, &options));
     ctrt_module_train(net, true);
     for (int64_t step = 0; step < progress.steps; step++) {
         int64_t at = step % batches * BATCH;
@@ -159,7 +165,7 @@ static ctrt_status train(ctrt_module *net, const struct model *model, const stru
         CTRT_TRY(ctrt_cross_entropy(&loss, loss, batch.labels, NULL));
         CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, true));
         CTRT_TRY(ctrt_backward(loss));
-        CTRT_TRY(ctrt_optimizer_set_lr(optimizer, model->lr * (0.5 + 0.5 * cos(turn))));    /* falls to 0 along a cosine */
+        CTRT_TRY(ctrt_optimizer_set_lr(optimizer, model->lr * (0.5 + 0.5 * cos(turn))));    /* falls to 0 */
         CTRT_TRY(ctrt_optimizer_step(optimizer));
         CTRT_TRY(progress_show(&progress, model->name, step + 1, loss, device));
     }
@@ -216,10 +222,11 @@ static ctrt_status run(const struct model *model, const struct set *all, int epo
     CTRT_TRY(judge(&copy_accuracy, &copy_logits, copy, &held_out));
     CTRT_TRY(same_bits(&same, logits, copy_logits));
     if (!same || accuracy != copy_accuracy)
-        return ctrt_fail(CTRT_ERR_INTERNAL, "the network read from %s gives other results: %.2f %%", model->checkpoint, 100 * copy_accuracy);
+        return ctrt_fail(CTRT_ERR_INTERNAL, "the network read from %s gives other results", model->checkpoint);
     printf("%s  %s, read into a new network, gives the same results to the bit\n", model->name, model->checkpoint);
     if (epochs == 0 && accuracy < model->expected)
-        return ctrt_fail(CTRT_ERR_INTERNAL, "%.2f %% right, but at least %.1f %% were expected", 100 * accuracy, 100 * model->expected);
+        return ctrt_fail(CTRT_ERR_INTERNAL, "%.2f %% right, but at least %.1f %% were expected", 100 * accuracy,
+                         100 * model->expected);
     return CTRT_OK;
 }
 
@@ -228,8 +235,9 @@ static ctrt_status run(const struct model *model, const struct set *all, int epo
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        { "model", required_argument, NULL, 'm' }, { "epochs", required_argument, NULL, 'e' }, { "seed", required_argument, NULL, 's' },
-        { "device", required_argument, NULL, 'd' }, { "data", required_argument, NULL, 'f' }, { NULL, 0, NULL, 0 },
+        { "model", required_argument, NULL, 'm' }, { "epochs", required_argument, NULL, 'e' },
+        { "seed", required_argument, NULL, 's' },  { "device", required_argument, NULL, 'd' },
+        { "data", required_argument, NULL, 'f' },  { NULL, 0, NULL, 0 },
     };
     const char *which = "both", *device_name = "auto", *path = "data/digits.csv";
     int epochs = 0, option, matched = 0;            /* epochs 0: each model's own number */
@@ -247,7 +255,8 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++)
         matched += strcmp(which, models[i].name) == 0 || strcmp(which, "both") == 0;
     if (matched == 0 || optind != argc || epochs < 0) {
-        fprintf(stderr, "usage: %s [--model mlp|cnn|both] [--epochs N] [--seed N] [--device NAME] [--data FILE]\n", argv[0]);
+        fprintf(stderr, "usage: %s [--model mlp|cnn|both] [--epochs N] [--seed N] [--device NAME] [--data FILE]\n",
+                argv[0]);
         return 2;
     }
 

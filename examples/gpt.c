@@ -6,7 +6,6 @@
  * The device is CTRT_DEVICE's ("cpu", "cuda:1"), else the best one present; nothing below depends on it. */
 #include <ctrt/ctrt.h>
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -30,23 +29,28 @@ static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor
     return ctrt_add(y, x, h);
 }
 
-static const ctrt_module_class block_class = { .size = sizeof(ctrt_module_class), .kind = "Block",
-                                               .state_bytes = sizeof(struct block), .forward = block_forward };
+static const ctrt_module_class block_class = {
+    .size = sizeof(ctrt_module_class), .kind = "Block", .state_bytes = sizeof(struct block), .forward = block_forward,
+};
 
 static ctrt_status block_new(ctrt_module **out, ctrt_device *device)
 {
     CTRT_TRY(ctrt_module_new(out, &block_class));
     struct block *b = ctrt_module_state(*out);
-    CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
-    CTRT_TRY(ctrt_module_add_module(*out, "attn", b->attn = CTRT_NEW(multihead_attention, WIDTH, HEADS, 0, true, true, device)));
-    CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
-    return ctrt_module_add_module(*out, "mlp", b->mlp = CTRT_NEW(sequential, CTRT_MODULES(
-        CTRT_NEW(linear, WIDTH, 4 * WIDTH, true, device), CTRT_NEW(gelu, true), CTRT_NEW(linear, 4 * WIDTH, WIDTH, true, device))));
+    b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device);
+    CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1));              /* a failure of CTRT_NEW comes out here */
+    b->attn = CTRT_NEW(multihead_attention, WIDTH, HEADS, 0, true, true, device);
+    CTRT_TRY(ctrt_module_add_module(*out, "attn", b->attn));
+    b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device);
+    CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2));
+    b->mlp = CTRT_NEW(sequential, CTRT_MODULES(CTRT_NEW(linear, WIDTH, 4 * WIDTH, true, device), CTRT_NEW(gelu, true),
+                                               CTRT_NEW(linear, 4 * WIDTH, WIDTH, true, device)));
+    return ctrt_module_add_module(*out, "mlp", b->mlp);
 }
 
 /* ---- the network: tokens [N, T] to logits [N, T, vocabulary] ---- */
 
-struct gpt { ctrt_module *tokens, *blocks, *norm, *head; ctrt_tensor *positions; };
+struct gpt { ctrt_module *tokens, *body; ctrt_tensor *positions; };
 
 static ctrt_status gpt_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
@@ -56,59 +60,59 @@ static ctrt_status gpt_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *
     CTRT_TRY(ctrt_forward(&x, g->tokens, inputs[0]));
     CTRT_TRY(ctrt_narrow(&p, g->positions, 0, 0, ctrt_tensor_size(x, 1)));
     CTRT_TRY(ctrt_add(&x, x, p));                                       /* [N, T, WIDTH] + [T, WIDTH] */
-    CTRT_TRY(ctrt_forward(&x, g->blocks, x));
-    CTRT_TRY(ctrt_forward(&x, g->norm, x));
-    return ctrt_forward(y, g->head, x);
+    return ctrt_forward(y, g->body, x);
 }
 
-static const ctrt_module_class gpt_class = { .size = sizeof(ctrt_module_class), .kind = "GPT", .state_bytes = sizeof(struct gpt),
-                                             .forward = gpt_forward };
+static const ctrt_module_class gpt_class = {
+    .size = sizeof(ctrt_module_class), .kind = "GPT", .state_bytes = sizeof(struct gpt), .forward = gpt_forward,
+};
 
 static ctrt_status gpt_new(ctrt_module **out, int vocabulary, ctrt_device *device)
 {
     CTRT_AUTO(tensor) positions = NULL;
     CTRT_TRY(ctrt_module_new(out, &gpt_class));
     struct gpt *g = ctrt_module_state(*out);
+    g->tokens = CTRT_NEW(embedding, vocabulary, WIDTH, -1, device);
+    CTRT_TRY(ctrt_module_add_module(*out, "tokens", g->tokens));
     CTRT_TRY(ctrt_randn(&positions, CTRT_SHAPE(CONTEXT, WIDTH), CTRT_F32, device));
     CTRT_TRY(ctrt_module_add_parameter(*out, "positions", g->positions = positions));
-    CTRT_TRY(ctrt_module_add_module(*out, "tokens", g->tokens = CTRT_NEW(embedding, vocabulary, WIDTH, -1, device)));
-    CTRT_TRY(ctrt_module_add_module(*out, "blocks", g->blocks = CTRT_NEW(sequential, CTRT_NO_MODULES)));
+    g->body = CTRT_NEW(sequential, CTRT_NO_MODULES);
+    CTRT_TRY(ctrt_module_add_module(*out, "body", g->body));
     for (int i = 0; i < LAYERS; i++)
-        CTRT_TRY(ctrt_sequential_add(g->blocks, CTRT_MAKE(block_new, device)));
-    CTRT_TRY(ctrt_module_add_module(*out, "norm", g->norm = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
-    return ctrt_module_add_module(*out, "head", g->head = CTRT_NEW(linear, WIDTH, vocabulary, true, device));
+        CTRT_TRY(ctrt_sequential_add(g->body, CTRT_MAKE(block_new, device)));
+    CTRT_TRY(ctrt_sequential_add(g->body, CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device)));
+    return ctrt_sequential_add(g->body, CTRT_NEW(linear, WIDTH, vocabulary, true, device));
 }
 
 /* ---- the text: bytes, and tokens numbered by first appearance ---- */
 
-struct text { int64_t *tokens; long length; int vocabulary; int token_of[256]; char byte_of[256]; };
+static struct { int64_t *tokens; long length; int vocabulary, token_of[256]; char byte_of[256]; } text;
 
-static ctrt_status text_read(struct text *text, const char *path)
+static ctrt_status text_read(const char *path)
 {
     FILE *file = fopen(path, "rb");
-    int c, capacity = 0;
     if (file == NULL)
         return ctrt_fail(CTRT_ERR_IO, "cannot open %s", path);
-    for (text->length = 0; (c = getc(file)) != EOF; text->length++) {
-        if (text->length == capacity)
-            text->tokens = realloc(text->tokens, (capacity = capacity * 2 + 4096) * sizeof *text->tokens);
-        if (text->token_of[c] == 0)                                     /* 0: not seen; else token + 1 */
-            text->byte_of[text->vocabulary] = (char)c, text->token_of[c] = ++text->vocabulary;
-        text->tokens[text->length] = text->token_of[c] - 1;
+    for (int c, room = 0; (c = getc(file)) != EOF; text.length++) {
+        if (text.length == room)
+            text.tokens = realloc(text.tokens, (size_t)(room = room * 2 + 4096) * sizeof *text.tokens);
+        if (text.token_of[c] == 0)                                      /* 0: not seen; else token + 1 */
+            text.byte_of[text.vocabulary] = (char)c, text.token_of[c] = ++text.vocabulary;
+        text.tokens[text.length] = text.token_of[c] - 1;
     }
     fclose(file);
-    return text->length > CONTEXT + 1 ? CTRT_OK : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s is too short", path);
+    return text.length > CONTEXT ? CTRT_OK : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s is too short", path);
 }
 
 /* Random pieces of the text, and the same pieces one character on: x, y [BATCH, CONTEXT]. */
-static ctrt_status text_batch(ctrt_tensor **x, ctrt_tensor **y, const struct text *text, ctrt_device *device)
+static ctrt_status text_batch(ctrt_tensor **x, ctrt_tensor **y, ctrt_device *device)
 {
-    static int64_t pieces[BATCH][CONTEXT + 1];
+    int64_t pieces[BATCH][CONTEXT + 1];
     CTRT_AUTO(tensor) both = NULL;
     for (int i = 0; i < BATCH; i++) {
-        long start = lrand48() % (text->length - CONTEXT);
+        long start = lrand48() % (text.length - CONTEXT);
         for (int t = 0; t <= CONTEXT; t++)
-            pieces[i][t] = text->tokens[start + t];
+            pieces[i][t] = text.tokens[start + t];
     }
     CTRT_TRY(ctrt_from_data(&both, pieces, BATCH * (CONTEXT + 1), CTRT_SHAPE(BATCH, CONTEXT + 1), CTRT_I64, device));
     CTRT_TRY(ctrt_narrow(x, both, 1, 0, CONTEXT));
@@ -117,16 +121,16 @@ static ctrt_status text_batch(ctrt_tensor **x, ctrt_tensor **y, const struct tex
 
 /* ---- training and writing ---- */
 
-static ctrt_status train(ctrt_module *net, const struct text *text, int steps, ctrt_device *device)
+static ctrt_status train(ctrt_module *net, int steps, ctrt_device *device)
 {
     CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
     CTRT_AUTO(optimizer) optimizer = NULL;
     struct timespec start, now;
-    double value, seconds;
+    double value;
     CTRT_TRY(ctrt_adamw_new(&optimizer, net, &(ctrt_adamw_options){ .lr = 1e-3, .weight_decay = 0.01 }));
     clock_gettime(CLOCK_MONOTONIC, &start);
     for (int step = 1; step <= steps; step++) {
-        CTRT_TRY(text_batch(&x, &y, text, device));
+        CTRT_TRY(text_batch(&x, &y, device));
         CTRT_TRY(ctrt_forward(&x, net, x));
         CTRT_TRY(ctrt_flatten(&x, x, 0, 1));                            /* [BATCH * CONTEXT, vocabulary] */
         CTRT_TRY(ctrt_flatten(&y, y, 0, 1));
@@ -135,33 +139,33 @@ static ctrt_status train(ctrt_module *net, const struct text *text, int steps, c
         CTRT_TRY(ctrt_backward(loss));
         CTRT_TRY(ctrt_clip_grad_norm_(NULL, net, 1.0));
         CTRT_TRY(ctrt_optimizer_step(optimizer));
-        if (step == 1 || step % 50 == 0 || step == steps) {
-            CTRT_TRY(ctrt_item(&value, loss));
-            clock_gettime(CLOCK_MONOTONIC, &now);
-            seconds = (now.tv_sec - start.tv_sec) + (now.tv_nsec - start.tv_nsec) * 1e-9;
-            printf("step %4d/%d   loss %.4f   %6.0f tokens/s\n", step, steps, value, step * BATCH * CONTEXT / seconds);
-            fflush(stdout);
-        }
+        if (step % 50 != 1 && step != steps)
+            continue;
+        CTRT_TRY(ctrt_item(&value, loss));
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        double seconds = (double)(now.tv_sec - start.tv_sec) + (double)(now.tv_nsec - start.tv_nsec) * 1e-9;
+        printf("step %4d of %d   loss %.4f   %6.0f tokens/s\n", step, steps, value, step * BATCH * CONTEXT / seconds);
+        fflush(stdout);
     }
     return CTRT_OK;
 }
 
 /* Feeds the last CONTEXT tokens, draws the next one with the probabilities that come back, and so on. */
-static ctrt_status write_sample(ctrt_module *net, const struct text *text, ctrt_device *device)
+static ctrt_status write_sample(ctrt_module *net, ctrt_device *device)
 {
     CTRT_AUTO(tensor) x = NULL;
-    int64_t window[SAMPLE + 1] = { text->token_of['\n'] ? text->token_of['\n'] - 1 : 0 };
-    float logits[256];
+    int64_t window[SAMPLE + 1] = { text.token_of['\n'] ? text.token_of['\n'] - 1 : 0 };
+    float probability[256];
     for (int n = 1; n <= SAMPLE; n++) {
         int seen = n < CONTEXT ? n : CONTEXT, next = 0;
         CTRT_TRY(ctrt_from_data(&x, window + n - seen, seen, CTRT_SHAPE(1, seen), CTRT_I64, device));
         CTRT_TRY(ctrt_forward(&x, net, x));
         CTRT_TRY(ctrt_select(&x, x, 1, -1));                            /* after the last token */
         CTRT_TRY(ctrt_softmax(&x, x, -1));
-        CTRT_TRY(ctrt_to_host(logits, sizeof logits, x, CTRT_F32));
-        for (double r = drand48(); next < text->vocabulary - 1 && (r -= logits[next]) > 0; next++)
+        CTRT_TRY(ctrt_to_host(probability, sizeof probability, x, CTRT_F32));
+        for (double r = drand48(); next < text.vocabulary - 1 && (r -= probability[next]) > 0; next++)
             ;
-        putchar(text->byte_of[window[n] = next]);
+        putchar(text.byte_of[window[n] = next]);
     }
     putchar('\n');
     return CTRT_OK;
@@ -169,21 +173,19 @@ static ctrt_status write_sample(ctrt_module *net, const struct text *text, ctrt_
 
 static ctrt_status run(const char *path, int steps)
 {
-    static struct text text;
     ctrt_device *device = NULL;
     ctrt_status status = CTRT_OK;
     CTRT_AUTO(module) net = NULL;
-    CTRT_TRY(text_read(&text, path));
+    CTRT_TRY(text_read(path));
     CTRT_TRY(ctrt_device_get(&device, "auto"));
     ctrt_manual_seed(1);
     CTRT_TRY(gpt_new(&net, text.vocabulary, device));
     printf("%s: %ld characters, %d different; %lld parameters on %s\n", path, text.length, text.vocabulary,
            (long long)ctrt_module_numel(net), ctrt_device_name(device));
-    CTRT_TRY(train(net, &text, steps, device));
+    CTRT_TRY(train(net, steps, device));
     ctrt_module_train(net, false);
     ctrt_no_grad
-        status = write_sample(net, &text, device);
-    free(text.tokens);
+        status = write_sample(net, device);
     return status;
 }
 
@@ -191,6 +193,7 @@ int main(int argc, char **argv)
 {
     ctrt_status status = run(argc > 1 ? argv[1] : "/usr/share/common-licenses/GPL-3", argc > 2 ? atoi(argv[2]) : 600);
     if (status != CTRT_OK)
-        fprintf(stderr, "gpt: %s: %s\n", ctrt_status_string(status), ctrt_error_message());
+        fprintf(stderr, "%s: %s: %s\n", argv[0], ctrt_status_string(status), ctrt_error_message());
+    free(text.tokens);
     return status != CTRT_OK;
 }

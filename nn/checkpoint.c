@@ -36,7 +36,8 @@ static ctrt_status module_items(struct items *list, ctrt_module *module)
 
 ctrt_status ctrt_save(ctrt_module *module, const char *path)
 {
-    static const struct safetensors_pair metadata[] = { { "format", "pt" } };       /* names and layouts are PyTorch's */
+    /* Readers ask whose names and layouts these are: PyTorch's. */
+    static const struct safetensors_pair metadata[] = { { "format", "pt" } };
     struct items list = { 0 };
     if (module == NULL)
         return fail_null("save", "module");
@@ -64,8 +65,10 @@ static ctrt_status items_check(const struct items *list, const ctrt_tensor_file 
         if (entry == NULL)
             name_list_add(&missing, "%s", item->name);
         else if (!tensor_file_fits(entry, item->tensor) || entry->dtype != ctrt_tensor_dtype(item->tensor))
-            name_list_add(&unfit, "%s is %s%s in the file and %s%s in the module", item->name, ctrt_dtype_name(entry->dtype),
-                          shape_text(theirs, entry->shape, entry->ndim), ctrt_dtype_name(ctrt_tensor_dtype(item->tensor)),
+            name_list_add(&unfit, "%s is %s%s in the file and %s%s in the module", item->name,
+                          ctrt_dtype_name(entry->dtype), shape_text(theirs, entry->shape,
+                                                                    entry->ndim),
+                                                                    ctrt_dtype_name(ctrt_tensor_dtype(item->tensor)),
                           shape_text(ours, ctrt_tensor_shape(item->tensor), ctrt_tensor_ndim(item->tensor)));
     }
     for (size_t i = 0; i < file->header.count && found < file->header.count; i++) {
@@ -77,8 +80,9 @@ static ctrt_status items_check(const struct items *list, const ctrt_tensor_file 
     }
     if (missing.total + surplus.total + unfit.total == 0)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_STATE, "the file does not fit the module:%s%s%s%s%s%s", missing.total ? " missing in the file: " : "",
-                     name_list_end(&missing), surplus.total ? " not in the module: " : "", name_list_end(&surplus),
+    return ctrt_fail(CTRT_ERR_STATE, "the file does not fit the module:%s%s%s%s%s%s",
+                     missing.total ? " missing in the file: " : "", name_list_end(&missing),
+                     surplus.total ? " not in the module: " : "", name_list_end(&surplus),
                      unfit.total ? " different: " : "", name_list_end(&unfit));
 }
 

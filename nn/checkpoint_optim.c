@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/checkpoint_optim.c: optimizers to and from files.
  *
- * "NAME.exp_avg" and so on are the state tensors of parameter NAME, "NAME.step" (i64) is how many steps it has taken. The kind stands in the metadata.
- * The options are f64 tensors "optimizer.lr" and so on: exact, and the same in every locale, where a number as text is neither. */
+ * "NAME.exp_avg" and so on are the state tensors of parameter NAME, "NAME.step" (i64) is how many steps it has
+ * taken. The kind stands in the metadata. The options are f64 tensors "optimizer.lr" and so on: exact, and the
+ * same in every locale, where a number as text is neither. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +93,8 @@ ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
 
 /* ---- loading: everything is read into `fresh` slots first, and put in place at the end ---- */
 
-static ctrt_status entry_find(const struct safetensors_entry **out, const ctrt_tensor_file *file, const char *name, const char *what)
+static ctrt_status entry_find(const struct safetensors_entry **out, const ctrt_tensor_file *file, const char *name,
+                              const char *what)
 {
     size_t bytes = strlen(name) + strlen(what) + 2;
     char *full = memory_alloc(bytes);
@@ -105,7 +107,8 @@ static ctrt_status entry_find(const struct safetensors_entry **out, const ctrt_t
 }
 
 /* A 0-dim tensor of the file, which must be there. */
-static ctrt_status scalar_read(ctrt_tensor **out, ctrt_tensor_file *file, const char *name, const char *what, ctrt_dtype dtype)
+static ctrt_status scalar_read(ctrt_tensor **out, ctrt_tensor_file *file, const char *name, const char *what,
+                               ctrt_dtype dtype)
 {
     const struct safetensors_entry *entry;
     ctrt_device *cpu = NULL;
@@ -127,12 +130,13 @@ static ctrt_status number_load(double *out, ctrt_tensor_file *file, const char *
     return CTRT_OK;
 }
 
-static ctrt_status options_load(union optim_options *out, const ctrt_optimizer *optimizer, ctrt_tensor_file *file, size_t *found)
+static ctrt_status options_load(union optim_options *out, const ctrt_optimizer *optimizer, ctrt_tensor_file *file,
+                                size_t *found)
 {
     const char *kind = safetensors_metadata(&file->header, KIND_KEY);
     if (kind == NULL || strcmp(kind, optimizer->kind->name) != 0)
-        return ctrt_fail(CTRT_ERR_STATE, "the file holds the state of %.40s, the optimizer is %s", kind ? kind : "no optimizer",
-                         optimizer->kind->name);
+        return ctrt_fail(CTRT_ERR_STATE, "the file holds the state of %.40s, the optimizer is %s",
+                         kind ? kind : "no optimizer", optimizer->kind->name);
     *out = optimizer->options;
     CTRT_TRY(number_load(optim_number(out, optimizer->kind->lr), file, "lr", found));
     for (const struct optim_number *number = optimizer->kind->numbers; number->name; number++)
@@ -141,8 +145,8 @@ static ctrt_status options_load(union optim_options *out, const ctrt_optimizer *
 }
 
 /* *found counts the file's tensors that belong to the slot. */
-static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const ctrt_optimizer *optimizer, const struct optim_slot *slot,
-                             const union optim_options *options, ctrt_tensor_file *file)
+static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const ctrt_optimizer *optimizer,
+                             const struct optim_slot *slot, const union optim_options *options, ctrt_tensor_file *file)
 {
     const struct safetensors_entry *entry;
     CTRT_AUTO(tensor) steps = NULL;
@@ -157,7 +161,8 @@ static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const ctrt
         if (entry == NULL && fresh->steps == 0)
             continue;                   /* not stepped yet when it was saved */
         if (entry == NULL || !tensor_file_fits(entry, slot->parameter) || !ctrt_dtype_is_floating(entry->dtype))
-            return ctrt_fail(CTRT_ERR_STATE, "%s.%s is missing in the file, or does not have the parameter's shape", slot->name, what);
+            return ctrt_fail(CTRT_ERR_STATE, "%s.%s is missing in the file, or does not have the parameter's shape",
+                             slot->name, what);
         CTRT_TRY(ctrt_tensor_file_read(&fresh->state[i], file, entry->name, ctrt_tensor_device(slot->parameter)));
         CTRT_TRY(ctrt_to_dtype(&fresh->state[i], fresh->state[i], ctrt_tensor_dtype(slot->parameter)));
         ++*found;
@@ -171,7 +176,8 @@ static ctrt_status slots_load(struct optim_slot *fresh, size_t found, const ctrt
     for (size_t i = 0; i < optimizer->count; i++)
         CTRT_TRY(slot_load(&fresh[i], &found, optimizer, &optimizer->slots[i], options, file));
     if (found != file->header.count)
-        return ctrt_fail(CTRT_ERR_STATE, "of the file's %zu tensors, %zu belong to this optimizer and its %zu parameters",
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "of the file's %zu tensors, %zu belong to this optimizer and its %zu parameters",
                          file->header.count, found, optimizer->count);
     return CTRT_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/clip.c: clipping gradients by their common norm (Pascanu et al. 2013), with PyTorch's 1e-6 in the denominator. */
+/* nn/clip.c: clipping gradients by their common norm (Pascanu et al. 2013), with PyTorch's 1e-6 in the
+ * denominator. */
 #include "ctrt/optim.h"
 #include "nn/module.h"
 

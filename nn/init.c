@@ -43,7 +43,8 @@ static ctrt_status fans(double *in, double *out, const char *who, const ctrt_ten
     return CTRT_OK;
 }
 
-/* Glorot and Bengio 2010: variance 2 / (fan_in + fan_out); a uniform distribution on (-b, b) has variance b^2 / 3. */
+/* Glorot and Bengio 2010: variance 2 / (fan_in + fan_out); a uniform distribution on (-b, b) has variance b^2 /
+ * 3. */
 ctrt_status ctrt_init_xavier_uniform_(ctrt_tensor *tensor, double gain)
 {
     double in, out;

@@ -45,9 +45,10 @@ static ctrt_status flatten_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tens
     return ctrt_flatten(y, inputs[0], state->first, state->last);
 }
 
-#define ACTIVATION(name, word)                                                                                  \
-    static const ctrt_module_class name##_class = {                                                             \
-        .size = sizeof(ctrt_module_class), .kind = word, .state_bytes = sizeof(struct activation), .forward = name##_forward, \
+#define ACTIVATION(name, word)                                                                      \
+    static const ctrt_module_class name##_class = {                                                 \
+        .size = sizeof(ctrt_module_class), .kind = word, .state_bytes = sizeof(struct activation),  \
+        .forward = name##_forward,                                                                  \
     }
 ACTIVATION(relu, "ReLU");
 ACTIVATION(gelu, "GELU");

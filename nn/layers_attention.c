@@ -68,13 +68,16 @@ static ctrt_status attention_check(const struct attention *a, ctrt_tensor *const
         if (inputs[i] == NULL)
             return fail_null("forward", name);
         if (ndim < 2 || ndim >= CTRT_MAX_DIMS || ctrt_tensor_size(inputs[i], -1) != a->embed)
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s has %d dimensions, the last of size %lld; expected [..., T, %lld] of at most %d", name, ndim,
-                             (long long)ctrt_tensor_size(inputs[i], -1), (long long)a->embed, CTRT_MAX_DIMS - 1);
+            return ctrt_fail(CTRT_ERR_SHAPE,
+                             "%s has %d dimensions, the last of size %lld; expected [..., T, %lld] of at most %d",
+                             name, ndim, (long long)ctrt_tensor_size(inputs[i], -1), (long long)a->embed,
+                             CTRT_MAX_DIMS - 1);
     }
     return CTRT_OK;
 }
 
-static ctrt_status attention_run(ctrt_tensor **y, ctrt_module *self, ctrt_tensor **qkv, ctrt_tensor *const *inputs, int count)
+static ctrt_status attention_run(ctrt_tensor **y, ctrt_module *self, ctrt_tensor **qkv, ctrt_tensor *const *inputs,
+                                 int count)
 {
     struct attention *a = ctrt_module_state(self);
     CTRT_TRY(attention_check(a, inputs, count));
@@ -95,11 +98,12 @@ static ctrt_status attention_forward(ctrt_tensor **y, ctrt_module *self, ctrt_te
 }
 
 static const ctrt_module_class attention_class = {
-    .size = sizeof(ctrt_module_class), .kind = "MultiheadAttention", .state_bytes = sizeof(struct attention), .forward = attention_forward,
+    .size = sizeof(ctrt_module_class), .kind = "MultiheadAttention", .state_bytes = sizeof(struct attention),
+    .forward = attention_forward,
 };
 
-ctrt_status ctrt_multihead_attention_new(ctrt_module **out, int64_t embed, int64_t heads, double dropout, bool bias, bool causal,
-                                         ctrt_device *device)
+ctrt_status ctrt_multihead_attention_new(ctrt_module **out, int64_t embed, int64_t heads, double dropout, bool bias,
+                                         bool causal, ctrt_device *device)
 {
     static const char who[] = "multihead_attention_new";
     CTRT_AUTO(module) self = NULL;
@@ -110,8 +114,8 @@ ctrt_status ctrt_multihead_attention_new(ctrt_module **out, int64_t embed, int64
     CTRT_TRY(module_at_least(who, "embed", embed, 1));
     CTRT_TRY(module_at_least(who, "heads", heads, 1));
     if (embed % heads)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: embed %lld is not a multiple of %lld heads", who, (long long)embed,
-                         (long long)heads);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: embed %lld is not a multiple of %lld heads", who,
+                         (long long)embed, (long long)heads);
     if (embed > INT64_MAX / 3)
         return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: embed %lld is too large", who, (long long)embed);
     if (!(dropout >= 0 && dropout <= 1))

@@ -27,7 +27,8 @@ ctrt_status ctrt_sequential_add(ctrt_module *sequential, ctrt_module *module)
     if (sequential == NULL || sequential->class_of != &sequential_class) {
         ctrt_module_release(&module);
         return sequential == NULL ? fail_null("sequential_add", "sequential")
-            : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sequential_add: the module is a %s, not a Sequential", ctrt_module_kind(sequential));
+            : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sequential_add: the module is a %s, not a Sequential",
+                        ctrt_module_kind(sequential));
     }
     snprintf(name, sizeof name, "%zu", sequential->children.count);
     return ctrt_module_add_module(sequential, name, module);

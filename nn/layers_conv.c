@@ -15,7 +15,8 @@ static ctrt_status conv2d_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tenso
 }
 
 static const ctrt_module_class conv2d_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Conv2d", .state_bytes = sizeof(struct conv2d), .forward = conv2d_forward,
+    .size = sizeof(ctrt_module_class), .kind = "Conv2d", .state_bytes = sizeof(struct conv2d),
+    .forward = conv2d_forward,
 };
 
 static ctrt_status conv2d_check(int64_t in_channels, int64_t out_channels, int64_t kernel_h, int64_t kernel_w,
@@ -34,13 +35,14 @@ static ctrt_status conv2d_check(int64_t in_channels, int64_t out_channels, int64
     }
     int64_t groups = options->groups ? options->groups : 1;
     if (in_channels % groups || out_channels % groups)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %lld groups do not divide %lld input and %lld output channels", who,
-                         (long long)groups, (long long)in_channels, (long long)out_channels);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "%s: %lld groups do not divide %lld input and %lld output channels", who, (long long)groups,
+                         (long long)in_channels, (long long)out_channels);
     return CTRT_OK;
 }
 
-ctrt_status ctrt_conv2d_new(ctrt_module **out, int64_t in_channels, int64_t out_channels, int64_t kernel_h, int64_t kernel_w,
-                            const ctrt_conv2d_options *options, bool bias, ctrt_device *device)
+ctrt_status ctrt_conv2d_new(ctrt_module **out, int64_t in_channels, int64_t out_channels, int64_t kernel_h,
+                            int64_t kernel_w, const ctrt_conv2d_options *options, bool bias, ctrt_device *device)
 {
     static const ctrt_conv2d_options defaults;
     CTRT_AUTO(module) self = NULL;
@@ -53,8 +55,8 @@ ctrt_status ctrt_conv2d_new(ctrt_module **out, int64_t in_channels, int64_t out_
     struct conv2d *conv = ctrt_module_state(self);
     conv->options = *options;
     int64_t groups = options->groups ? options->groups : 1;
-    CTRT_TRY(module_new_parameter(&conv->weight, self, "weight", CTRT_SHAPE(out_channels, in_channels / groups, kernel_h, kernel_w),
-                                  device));
+    CTRT_TRY(module_new_parameter(&conv->weight, self, "weight",
+                                  CTRT_SHAPE(out_channels, in_channels / groups, kernel_h, kernel_w), device));
     if (bias)
         CTRT_TRY(module_new_parameter(&conv->bias, self, "bias", CTRT_SHAPE(out_channels), device));
     CTRT_TRY(layer_init_uniform(conv->weight, conv->bias));

@@ -15,7 +15,8 @@ static ctrt_status embedding_forward(ctrt_tensor **y, ctrt_module *self, ctrt_te
 }
 
 static const ctrt_module_class embedding_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Embedding", .state_bytes = sizeof(struct embedding), .forward = embedding_forward,
+    .size = sizeof(ctrt_module_class), .kind = "Embedding", .state_bytes = sizeof(struct embedding),
+    .forward = embedding_forward,
 };
 
 static ctrt_status zero_row(ctrt_tensor *weight, int64_t row)
@@ -35,8 +36,8 @@ ctrt_status ctrt_embedding_new(ctrt_module **out, int64_t count, int64_t dim, in
     CTRT_TRY(module_at_least("embedding_new", "dim", dim, 0));
     CTRT_TRY(module_at_least("embedding_new", "padding_idx", padding_idx, -1));
     if (padding_idx >= count)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "embedding_new: padding_idx %lld is not below the %lld rows", (long long)padding_idx,
-                         (long long)count);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "embedding_new: padding_idx %lld is not below the %lld rows",
+                         (long long)padding_idx, (long long)count);
     CTRT_TRY(ctrt_module_new(&self, &embedding_class));
     struct embedding *embedding = ctrt_module_state(self);
     embedding->padding_idx = padding_idx;

@@ -29,10 +29,12 @@ static ctrt_status linear_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tenso
 }
 
 static const ctrt_module_class linear_class = {
-    .size = sizeof(ctrt_module_class), .kind = "Linear", .state_bytes = sizeof(struct linear), .forward = linear_forward,
+    .size = sizeof(ctrt_module_class), .kind = "Linear", .state_bytes = sizeof(struct linear),
+    .forward = linear_forward,
 };
 
-ctrt_status ctrt_linear_new(ctrt_module **out, int64_t in_features, int64_t out_features, bool bias, ctrt_device *device)
+ctrt_status ctrt_linear_new(ctrt_module **out, int64_t in_features, int64_t out_features, bool bias,
+                            ctrt_device *device)
 {
     CTRT_AUTO(module) self = NULL;
     if (out == NULL)

@@ -9,8 +9,8 @@ struct batch_norm {
     double epsilon, momentum;           /* momentum below 0: cumulative average */
 };
 
-/* How far the running statistics move toward this batch's. The op takes a fraction (negative means "not at all" to it), so
- * the cumulative average is made here: the n-th batch weighs 1/n. */
+/* How far the running statistics move toward this batch's. The op takes a fraction (negative means "not at all"
+ * to it), so the cumulative average is made here: the n-th batch weighs 1/n. */
 static ctrt_status batch_norm_momentum(double *out, const struct batch_norm *norm)
 {
     int64_t batches;
@@ -30,8 +30,8 @@ static ctrt_status batch_norm_run(ctrt_tensor **y, ctrt_module *self, ctrt_tenso
         CTRT_TRY(ctrt_add_scalar_(norm->batches, ctrt_int(1)));
         CTRT_TRY(batch_norm_momentum(&momentum, norm));
     }
-    return ctrt_batch_norm(y, x, norm->weight, norm->bias, norm->running_mean, norm->running_var, self->training, momentum,
-                           norm->epsilon);
+    return ctrt_batch_norm(y, x, norm->weight, norm->bias, norm->running_mean, norm->running_var, self->training,
+                           momentum, norm->epsilon);
 }
 
 static ctrt_status batch_norm1d_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
@@ -53,15 +53,17 @@ static ctrt_status batch_norm2d_forward(ctrt_tensor **y, ctrt_module *self, ctrt
 }
 
 static const ctrt_module_class batch_norm1d_class = {
-    .size = sizeof(ctrt_module_class), .kind = "BatchNorm1d", .state_bytes = sizeof(struct batch_norm), .forward = batch_norm1d_forward,
+    .size = sizeof(ctrt_module_class), .kind = "BatchNorm1d", .state_bytes = sizeof(struct batch_norm),
+    .forward = batch_norm1d_forward,
 };
 static const ctrt_module_class batch_norm2d_class = {
-    .size = sizeof(ctrt_module_class), .kind = "BatchNorm2d", .state_bytes = sizeof(struct batch_norm), .forward = batch_norm2d_forward,
+    .size = sizeof(ctrt_module_class), .kind = "BatchNorm2d", .state_bytes = sizeof(struct batch_norm),
+    .forward = batch_norm2d_forward,
 };
 
 /* A buffer of the module; *borrowed belongs to it. */
-static ctrt_status batch_norm_buffer(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape, int value,
-                                     ctrt_dtype dtype, ctrt_device *device)
+static ctrt_status batch_norm_buffer(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape,
+                                     int value, ctrt_dtype dtype, ctrt_device *device)
 {
     CTRT_AUTO(tensor) tensor = NULL;
     CTRT_TRY(ctrt_full(&tensor, shape, ctrt_int(value), dtype, device));
@@ -70,15 +72,16 @@ static ctrt_status batch_norm_buffer(ctrt_tensor **borrowed, ctrt_module *module
     return CTRT_OK;
 }
 
-static ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *class_of, const char *who, int64_t features, double epsilon,
-                                  double momentum, bool affine, ctrt_device *device)
+static ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *class_of, const char *who,
+                                  int64_t features, double epsilon, double momentum, bool affine, ctrt_device *device)
 {
     CTRT_AUTO(module) self = NULL;
     if (out == NULL)
         return fail_null(who, "out");
     CTRT_TRY(module_at_least(who, "features", features, 1));
     if (!(epsilon >= 0) || !(momentum <= 1))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: epsilon %g or momentum %g: epsilon is positive, momentum at most 1", who, epsilon,
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "%s: epsilon %g or momentum %g: epsilon is positive, momentum at most 1", who, epsilon,
                          momentum);
     CTRT_TRY(ctrt_module_new(&self, class_of));
     struct batch_norm *norm = ctrt_module_state(self);
@@ -90,19 +93,23 @@ static ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *cl
         CTRT_TRY(ctrt_init_constant_(norm->weight, 1));
         CTRT_TRY(ctrt_init_constant_(norm->bias, 0));
     }
-    CTRT_TRY(batch_norm_buffer(&norm->running_mean, self, "running_mean", CTRT_SHAPE(features), 0, ctrt_default_dtype(), device));
-    CTRT_TRY(batch_norm_buffer(&norm->running_var, self, "running_var", CTRT_SHAPE(features), 1, ctrt_default_dtype(), device));
+    CTRT_TRY(batch_norm_buffer(&norm->running_mean, self, "running_mean", CTRT_SHAPE(features), 0,
+                               ctrt_default_dtype(), device));
+    CTRT_TRY(batch_norm_buffer(&norm->running_var, self, "running_var", CTRT_SHAPE(features), 1, ctrt_default_dtype(),
+                               device));
     CTRT_TRY(batch_norm_buffer(&norm->batches, self, "num_batches_tracked", CTRT_SCALAR_SHAPE, 0, CTRT_I64, device));
     module_give(out, &self);
     return CTRT_OK;
 }
 
-ctrt_status ctrt_batch_norm1d_new(ctrt_module **out, int64_t features, double epsilon, double momentum, bool affine, ctrt_device *device)
+ctrt_status ctrt_batch_norm1d_new(ctrt_module **out, int64_t features, double epsilon, double momentum, bool affine,
+                                  ctrt_device *device)
 {
     return batch_norm_new(out, &batch_norm1d_class, "batch_norm1d_new", features, epsilon, momentum, affine, device);
 }
 
-ctrt_status ctrt_batch_norm2d_new(ctrt_module **out, int64_t features, double epsilon, double momentum, bool affine, ctrt_device *device)
+ctrt_status ctrt_batch_norm2d_new(ctrt_module **out, int64_t features, double epsilon, double momentum, bool affine,
+                                  ctrt_device *device)
 {
     return batch_norm_new(out, &batch_norm2d_class, "batch_norm2d_new", features, epsilon, momentum, affine, device);
 }
@@ -120,21 +127,24 @@ static ctrt_status layer_norm_forward(ctrt_tensor **y, ctrt_module *self, ctrt_t
 {
     struct layer_norm *norm = ctrt_module_state(self);
     CTRT_TRY(module_one_input(self, inputs, count));
-    return ctrt_layer_norm(y, inputs[0], ctrt_ints_of(norm->shape, norm->ndim), norm->weight, norm->bias, norm->epsilon);
+    return ctrt_layer_norm(y, inputs[0], ctrt_ints_of(norm->shape, norm->ndim), norm->weight, norm->bias,
+                           norm->epsilon);
 }
 
 static const ctrt_module_class layer_norm_class = {
-    .size = sizeof(ctrt_module_class), .kind = "LayerNorm", .state_bytes = sizeof(struct layer_norm), .forward = layer_norm_forward,
+    .size = sizeof(ctrt_module_class), .kind = "LayerNorm", .state_bytes = sizeof(struct layer_norm),
+    .forward = layer_norm_forward,
 };
 
-ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape, double epsilon, bool affine, ctrt_device *device)
+ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape, double epsilon, bool affine,
+                                ctrt_device *device)
 {
     CTRT_AUTO(module) self = NULL;
     if (out == NULL)
         return fail_null("layer_norm_new", "out");
     if (normalized_shape.count < 1 || normalized_shape.count > CTRT_MAX_DIMS || normalized_shape.values == NULL)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "layer_norm_new: normalized_shape has %d sizes, expected 1 to %d", normalized_shape.count,
-                         CTRT_MAX_DIMS);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "layer_norm_new: normalized_shape has %d sizes, expected 1 to %d",
+                         normalized_shape.count, CTRT_MAX_DIMS);
     if (!(epsilon >= 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "layer_norm_new: epsilon %g is not positive", epsilon);
     for (int i = 0; i < normalized_shape.count; i++)

@@ -9,7 +9,8 @@ static ctrt_status max_pool2d_forward(ctrt_tensor **y, ctrt_module *self, ctrt_t
 }
 
 static const ctrt_module_class max_pool2d_class = {
-    .size = sizeof(ctrt_module_class), .kind = "MaxPool2d", .state_bytes = sizeof(ctrt_pool2d_options), .forward = max_pool2d_forward,
+    .size = sizeof(ctrt_module_class), .kind = "MaxPool2d", .state_bytes = sizeof(ctrt_pool2d_options),
+    .forward = max_pool2d_forward,
 };
 
 ctrt_status ctrt_max_pool2d_new(ctrt_module **out, const ctrt_pool2d_options *options)

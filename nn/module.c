@@ -16,9 +16,11 @@ ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of
     if (class_of == NULL)
         return fail_null("module_new", "class_of");
     if (!CTRT_SLOT(class_of, kind) || !CTRT_SLOT(class_of, forward))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "module_new: the class needs its size, a kind and a forward function");
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "module_new: the class needs its size, a kind and a forward function");
     if (class_of->state_bytes > PTRDIFF_MAX - sizeof(ctrt_module))
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "module_new: state_bytes %zu of %s is too large", class_of->state_bytes, class_of->kind);
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "module_new: state_bytes %zu of %s is too large", class_of->state_bytes,
+                         class_of->kind);
 
     size_t bytes = sizeof(ctrt_module) + class_of->state_bytes;
     ctrt_module *module = memory_zeroed(bytes);
@@ -140,9 +142,11 @@ static ctrt_status name_check(const ctrt_module *module, const char *who, const 
     if (name == NULL)
         return fail_null(who, "name");
     if (*name == '\0' || strchr(name, '.'))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: the name \"%s\" in module %s: names are not empty and have no dots, which "
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "%s: the name \"%s\" in module %s: names are not empty and have no dots, which "
                          "separate the names of nested modules", who, name, kind);
-    if (tensors_have(&module->parameters, name) || tensors_have(&module->buffers, name) || children_have(&module->children, name))
+    if (tensors_have(&module->parameters, name) || tensors_have(&module->buffers,
+                                                                name) || children_have(&module->children, name))
         return ctrt_fail(CTRT_ERR_STATE, "%s: module %s already has something named \"%s\"", who, kind, name);
     return CTRT_OK;
 }
@@ -166,8 +170,10 @@ ctrt_status ctrt_module_add_parameter(ctrt_module *module, const char *name, ctr
     if (tensor == NULL)
         return fail_null("module_add_parameter", "tensor");
     if (!ctrt_tensor_is_leaf(tensor))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "module_add_parameter: \"%s\" is the result of %s; a parameter is a leaf: detach it, or make it "
-                         "inside ctrt_no_grad", name, ctrt_tensor_grad_fn(tensor) ? ctrt_tensor_grad_fn(tensor) : "an op");
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "module_add_parameter: \"%s\" is the result of %s; a parameter is a leaf: detach it, or make "
+                         "it inside ctrt_no_grad", name,
+                         ctrt_tensor_grad_fn(tensor) ? ctrt_tensor_grad_fn(tensor) : "an op");
     if (ctrt_dtype_is_floating(ctrt_tensor_dtype(tensor)) && !ctrt_tensor_requires_grad(tensor))
         CTRT_TRY(ctrt_tensor_require_grad(tensor, true));
     return tensors_add(&module->parameters, name, tensor, true);
@@ -188,7 +194,8 @@ static ctrt_status children_add(ctrt_module *module, const char *name, ctrt_modu
     struct module_children *children = &module->children;
     CTRT_TRY(name_check(module, "module_add_module", name));
     if (module_contains(child, module))
-        return ctrt_fail(CTRT_ERR_STATE, "module_add_module: \"%s\" (%s) contains the module that it was to be added to", name,
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "module_add_module: \"%s\" (%s) contains the module that it was to be added to", name,
                          child->class_of->kind);
     CTRT_TRY(array_reserve((void **)&children->items, &children->capacity, children->count, sizeof *children->items));
     char *copy = memory_strdup(name);
@@ -209,7 +216,8 @@ ctrt_status ctrt_module_add_module(ctrt_module *module, const char *name, ctrt_m
     return status;
 }
 
-ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape, ctrt_device *device)
+ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape,
+                                 ctrt_device *device)
 {
     CTRT_AUTO(tensor) tensor = NULL;
     CTRT_TRY(ctrt_empty(&tensor, shape, CTRT_DTYPE_DEFAULT, device));
@@ -220,8 +228,8 @@ ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, co
 
 /* ---- running ---- */
 
-/* The result goes through a variable of its own: *y may be the owner of an input, which the module may still read, and
- * stays as it was when the module fails. */
+/* The result goes through a variable of its own: *y may be the owner of an input, which the module may still
+ * read, and stays as it was when the module fails. */
 static ctrt_status run(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count)
 {
     CTRT_AUTO(tensor) result = NULL;
@@ -270,7 +278,8 @@ ctrt_status module_at_least(const char *who, const char *what, int64_t value, in
 {
     if (value >= least)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %lld, expected at least %lld", who, what, (long long)value, (long long)least);
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %lld, expected at least %lld", who, what, (long long)value,
+                     (long long)least);
 }
 
 /* ---- facts ---- */

@@ -67,11 +67,14 @@ bool module_contains(const ctrt_module *module, const ctrt_module *what);
 
 /* *out = *fresh by the assignment rule; *fresh becomes NULL. */
 void module_give(ctrt_module **out, ctrt_module **fresh);
-/* What to return for a NULL where a module was to be handed over: the failure of its constructor, if there was one. */
+/* What to return for a NULL where a module was to be handed over: the failure of its constructor, if there was
+ * one. */
 ctrt_status module_missing(const char *who, const char *argument);
 
-/* For constructors: a new parameter of the default floating type, uninitialised; *borrowed belongs to the module. */
-ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape, ctrt_device *device);
+/* For constructors: a new parameter of the default floating type, uninitialised; *borrowed belongs to the
+ * module. */
+ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape,
+                                 ctrt_device *device);
 /* For forward functions of modules with one input. */
 ctrt_status module_one_input(const ctrt_module *module, ctrt_tensor *const *inputs, int count);
 /* CTRT_ERR_INVALID_ARGUMENT "linear_new: in_features is -3, expected at least 0" */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/optim.c: optimizers: their parameters, and the step in as few kernel calls as there are groups.
  *
- * A kernel call updates many tensors. Those that go into one call have the same device and dtype and, because the formulas
- * contain the number of steps a parameter has taken, the same count: a parameter whose first gradient comes late is in a
- * group of its own from then on. */
+ * A kernel call updates many tensors. Those that go into one call have the same device and dtype and, because
+ * the formulas contain the number of steps a parameter has taken, the same count: a parameter whose first
+ * gradient comes late is in a group of its own from then on. */
 #include "nn/optim.h"
 
 #include <math.h>
@@ -25,12 +25,13 @@ static int64_t sgd_key(const struct optim_slot *slot)
 }
 
 static ctrt_status sgd_launch(const union optim_options *options, int64_t key, ctrt_device *device, ctrt_dtype dtype,
-                              const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs)
+                              const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs,
+                              int n_outputs)
 {
     const ctrt_sgd_options *o = &options->sgd;
     const ctrt_sgd_attributes attributes = {
-        .size = sizeof attributes, .lr = o->lr, .momentum = o->momentum, .dampening = o->dampening, .weight_decay = o->weight_decay,
-        .nesterov = o->nesterov, .maximize = o->maximize, .first = key == 0,
+        .size = sizeof attributes, .lr = o->lr, .momentum = o->momentum, .dampening = o->dampening,
+        .weight_decay = o->weight_decay, .nesterov = o->nesterov, .maximize = o->maximize, .first = key == 0,
     };
     return kernel_call(OP_sgd_step, dtype, device, inputs, n_inputs, outputs, n_outputs, &attributes);
 }
@@ -60,7 +61,8 @@ static int64_t adamw_key(const struct optim_slot *slot)
 }
 
 static ctrt_status adamw_launch(const union optim_options *options, int64_t key, ctrt_device *device, ctrt_dtype dtype,
-                                const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs)
+                                const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs,
+                                int n_outputs)
 {
     const ctrt_adamw_options *o = &options->adamw;
     const ctrt_adam_attributes attributes = {
@@ -78,7 +80,8 @@ static const struct optim_number adamw_numbers[] = {
     { NULL, 0 },
 };
 static const struct optim_kind adamw_kind = {
-    .name = "AdamW", .state_names = { "exp_avg", "exp_avg_sq" }, .numbers = adamw_numbers, .lr = offsetof(ctrt_adamw_options, lr),
+    .name = "AdamW", .state_names = { "exp_avg",
+                                      "exp_avg_sq" }, .numbers = adamw_numbers, .lr = offsetof(ctrt_adamw_options, lr),
     .states = adamw_states, .key = adamw_key, .launch = adamw_launch,
 };
 
@@ -94,18 +97,22 @@ static ctrt_status slot_add(ctrt_optimizer *optimizer, ctrt_tensor *parameter, c
         name = numbered;
     }
     if (!ctrt_tensor_is_leaf(parameter))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "optimizer_add: %s is the result of an op; only leaves can be optimized", name);
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "optimizer_add: %s is the result of an op; only leaves can be optimized",
+                         name);
     if (!ctrt_dtype_is_floating(ctrt_tensor_dtype(parameter)))
         return ctrt_fail(CTRT_ERR_DTYPE, "optimizer_add: %s has dtype %s, expected a floating type", name,
                          ctrt_dtype_name(ctrt_tensor_dtype(parameter)));
     for (size_t i = 0; i < optimizer->count; i++)
         if (optimizer->slots[i].parameter == parameter)
-            return ctrt_fail(CTRT_ERR_STATE, "optimizer_add: %s is there already, as %s", name, optimizer->slots[i].name);
-    CTRT_TRY(array_reserve((void **)&optimizer->slots, &optimizer->capacity, optimizer->count, sizeof *optimizer->slots));
+            return ctrt_fail(CTRT_ERR_STATE, "optimizer_add: %s is there already, as %s", name,
+                             optimizer->slots[i].name);
+    CTRT_TRY(array_reserve((void **)&optimizer->slots, &optimizer->capacity, optimizer->count,
+                           sizeof *optimizer->slots));
     char *copy = memory_strdup(name);
     if (copy == NULL)
         return out_of_memory(strlen(name) + 1, "a name");
-    optimizer->slots[optimizer->count++] = (struct optim_slot){ .parameter = ctrt_tensor_retain(parameter), .name = copy };
+    optimizer->slots[optimizer->count++] = (struct optim_slot){ .parameter = ctrt_tensor_retain(parameter),
+                                                                .name = copy };
     return CTRT_OK;
 }
 
@@ -124,7 +131,8 @@ static void slots_cut(ctrt_optimizer *optimizer, size_t count)
 static ctrt_status scratch_resize(ctrt_optimizer *optimizer)
 {
     size_t count = optimizer->count ? optimizer->count : 1;
-    size_t group_bytes = count * sizeof *optimizer->group, view_bytes = count * 2 * (2 + OPTIM_STATES) * sizeof *optimizer->views;
+    size_t group_bytes = count * sizeof *optimizer->group;
+    size_t view_bytes = count * 2 * (2 + OPTIM_STATES) * sizeof *optimizer->views;
     struct optim_slot **group = memory_resize(optimizer->group, group_bytes);
     if (group == NULL)
         return out_of_memory(group_bytes, "an optimizer");
@@ -150,8 +158,8 @@ void ctrt_optimizer_release(ctrt_optimizer **optimizer)
     memory_free(gone);
 }
 
-static ctrt_status optimizer_new(ctrt_optimizer **out, const struct optim_kind *kind, const union optim_options *options,
-                                 ctrt_module *module)
+static ctrt_status optimizer_new(ctrt_optimizer **out, const struct optim_kind *kind,
+                                 const union optim_options *options, ctrt_module *module)
 {
     CTRT_AUTO(optimizer) fresh = memory_zeroed(sizeof *fresh);
     const struct walk *walk;
@@ -180,7 +188,8 @@ static ctrt_status option_check(const char *who, const char *what, double value,
         return CTRT_OK;
     if (below == INFINITY)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %g, expected at least 0", who, what, value);
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %g, expected at least 0 and less than %g", who, what, value, below);
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %g, expected at least 0 and less than %g", who, what,
+                     value, below);
 }
 
 ctrt_status ctrt_sgd_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_sgd_options *options)
@@ -193,8 +202,9 @@ ctrt_status ctrt_sgd_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_s
     CTRT_TRY(option_check("sgd_new", "momentum", o->momentum, INFINITY));
     CTRT_TRY(option_check("sgd_new", "weight_decay", o->weight_decay, INFINITY));
     if (o->nesterov && !(o->momentum > 0 && o->dampening == 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "sgd_new: nesterov needs a momentum above 0 and dampening 0, got %g and %g",
-                         o->momentum, o->dampening);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "sgd_new: nesterov needs a momentum above 0 and dampening 0, got %g and %g", o->momentum,
+                         o->dampening);
     o->lr = o->lr != 0 ? o->lr : 1e-3;
     return optimizer_new(out, &sgd_kind, &full, module);
 }
@@ -284,7 +294,8 @@ static ctrt_status slot_finish(struct optim_slot *slot)
 
 static bool slot_fits(const ctrt_optimizer *optimizer, const struct optim_slot *slot, const struct optim_slot *first)
 {
-    return slot->grad != NULL && slot->target->device == first->target->device && slot->target->view.dtype == first->target->view.dtype
+    return slot->grad != NULL && slot->target->device == first->target->device
+           && slot->target->view.dtype == first->target->view.dtype
            && optimizer->kind->key(slot) == optimizer->kind->key(first);
 }
 
@@ -306,9 +317,9 @@ static ctrt_status group_step(ctrt_optimizer *optimizer, size_t begin)
         for (int s = 0; s < states; s++)
             inputs[(2 + s) * n + i] = outputs[(1 + s) * n + i] = &group[i]->state[s]->view;
     }
-    ctrt_status status = optimizer->kind->launch(&optimizer->options, optimizer->kind->key(first), first->target->device,
-                                                 tensor_dtype(first->target), inputs, (int)n * (2 + states), outputs,
-                                                 (int)n * (1 + states));
+    ctrt_status status = optimizer->kind->launch(&optimizer->options, optimizer->kind->key(first),
+                                                 first->target->device, tensor_dtype(first->target), inputs,
+                                                 (int)n * (2 + states), outputs, (int)n * (1 + states));
     for (size_t i = 0; i < n && status == CTRT_OK; i++)
         status = slot_finish(group[i]);
     return status;
@@ -383,7 +394,8 @@ ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimiz
     if (name == NULL)
         return fail_null("optimizer_state", "name");
     if (index >= optimizer->count)
-        return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: index %zu, but the optimizer has %zu parameters", index, optimizer->count);
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: index %zu, but the optimizer has %zu parameters",
+                         index, optimizer->count);
     for (int i = 0; i < OPTIM_STATES; i++) {
         const char *state_name = optimizer->kind->state_names[i];
         if (state_name && strcmp(name, state_name) == 0 && optimizer->slots[index].state[i]) {
@@ -391,6 +403,6 @@ ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimiz
             return CTRT_OK;
         }
     }
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: %s has no state \"%s\" for %s (yet)", optimizer->kind->name, name,
-                     optimizer->slots[index].name);
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: %s has no state \"%s\" for %s (yet)",
+                     optimizer->kind->name, name, optimizer->slots[index].name);
 }

@@ -14,7 +14,7 @@ struct optim_slot {
     char *name;                         /* dotted, or "parameter.7" for those added by hand */
     ctrt_tensor *state[OPTIM_STATES];   /* NULL before the first step; contiguous, like the parameter otherwise */
     int64_t steps;                      /* that this parameter has taken */
-    /* For the step in progress: contiguous forms of gradient and parameter; NULL: takes no part, or has been stepped. */
+    /* For the step in progress: contiguous forms of gradient and parameter; NULL: takes no part, or has stepped. */
     ctrt_tensor *grad, *target;
 };
 

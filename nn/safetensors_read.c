@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/safetensors_read.c: the header of a safetensors file, parsed and judged.
  *
- * The parser knows this one header and nothing else of JSON: a file from a stranger is the most hostile input that we read, the library may need
- * nothing but libc, and the grammar that remains without nested values, fractions and booleans fits on a page. It never recurses, reads each byte
- * once, and copies all it keeps, so a file that changes under the mapping cannot undo a check. */
+ * The parser knows this one header and nothing else of JSON: a file from a stranger is the most hostile input
+ * that we read, the library may need nothing but libc, and the grammar that remains without nested values,
+ * fractions and booleans fits on a page. It never recurses, reads each byte once, and copies all it keeps, so a
+ * file that changes under the mapping cannot undo a check. */
 #include "nn/safetensors.h"
 
 #include <limits.h>
@@ -131,7 +132,8 @@ static ctrt_status hex4(struct parser *p, uint32_t *out)
     *out = 0;
     for (int i = 0; i < 4; i++, p->at++) {
         int c = p->at < p->end ? *p->at : 0;
-        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
+            : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
         if (digit < 0)
             return malformed(p, "expected four hexadecimal digits after \\u");
         *out = *out << 4 | (uint32_t)digit;
@@ -218,7 +220,8 @@ static ctrt_status parse_dtype(struct parser *p, struct safetensors_entry *entry
             return CTRT_OK;
         }
     }
-    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor \"%.200s\" has dtype \"%.40s\", which ctrt does not have", entry->name, name);
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor \"%.200s\" has dtype \"%.40s\", which ctrt does not have",
+                     entry->name, name);
 }
 
 static ctrt_status parse_shape(struct parser *p, struct safetensors_entry *entry)
@@ -229,7 +232,8 @@ static ctrt_status parse_shape(struct parser *p, struct safetensors_entry *entry
         return CTRT_OK;
     while (more) {
         if (entry->ndim == CTRT_MAX_DIMS)
-            return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor \"%.200s\" has more than %d dimensions", entry->name, CTRT_MAX_DIMS);
+            return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor \"%.200s\" has more than %d dimensions", entry->name,
+                             CTRT_MAX_DIMS);
         CTRT_TRY(number(p, &entry->shape[entry->ndim++]));
         CTRT_TRY(list_next(p, ']', &more));
     }
@@ -245,8 +249,9 @@ static ctrt_status parse_offsets(struct parser *p, struct safetensors_entry *ent
     CTRT_TRY(number(p, &end));
     CTRT_TRY(expect(p, ']'));
     if (begin > end || (uint64_t)end > p->data_size)
-        return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": data_offsets [%lld, %lld] do not lie in the %zu bytes of data", entry->name,
-                         (long long)begin, (long long)end, p->data_size);
+        return ctrt_fail(CTRT_ERR_FORMAT,
+                         "tensor \"%.200s\": data_offsets [%lld, %lld] do not lie in the %zu bytes of data",
+                         entry->name, (long long)begin, (long long)end, p->data_size);
     entry->begin = p->data_begin + (size_t)begin;
     entry->end = p->data_begin + (size_t)end;
     return CTRT_OK;
@@ -265,7 +270,8 @@ static ctrt_status check_bytes(struct safetensors_entry *entry)
     if (overflow)
         return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": its shape has more than 2^63 bytes", entry->name);
     if ((uint64_t)bytes != entry->end - entry->begin)
-        return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": shape and dtype %s take %lld bytes, data_offsets span %zu", entry->name,
+        return ctrt_fail(CTRT_ERR_FORMAT,
+                         "tensor \"%.200s\": shape and dtype %s take %lld bytes, data_offsets span %zu", entry->name,
                          dtype_table[entry->dtype].name, (long long)bytes, entry->end - entry->begin);
     return CTRT_OK;
 }
@@ -289,8 +295,8 @@ static ctrt_status parse_entry(struct parser *p, const char *name)
         while (field < COUNT_OF(fields) && strcmp(fields[field].key, key) != 0)
             field++;
         if (field == COUNT_OF(fields) || seen & 1u << field)
-            return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": %s key \"%.40s\"", name, field == COUNT_OF(fields) ? "unknown" : "repeated",
-                             key);
+            return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": %s key \"%.40s\"", name,
+                             field == COUNT_OF(fields) ? "unknown" : "repeated", key);
         seen |= 1u << field;
         CTRT_TRY(expect(p, ':'));
         CTRT_TRY(fields[field].parse(p, &entry));
@@ -318,7 +324,8 @@ static ctrt_status parse_metadata(struct parser *p)
         CTRT_TRY(string(p, &pair.key));
         CTRT_TRY(expect(p, ':'));
         CTRT_TRY(string(p, &pair.value));
-        CTRT_TRY(array_reserve((void **)&header->metadata, &header->metadata_capacity, header->metadata_count, sizeof pair));
+        CTRT_TRY(array_reserve((void **)&header->metadata, &header->metadata_capacity, header->metadata_count,
+                               sizeof pair));
         header->metadata[header->metadata_count++] = pair;
         CTRT_TRY(list_next(p, '}', &more));
     }
@@ -350,7 +357,8 @@ static ctrt_status parse_header(struct parser *p)
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp((*(const struct safetensors_entry *const *)a)->name, (*(const struct safetensors_entry *const *)b)->name);
+    return strcmp((*(const struct safetensors_entry *const *)a)->name,
+                  (*(const struct safetensors_entry *const *)b)->name);
 }
 
 static int compare_keys(const void *a, const void *b)
@@ -361,7 +369,8 @@ static int compare_keys(const void *a, const void *b)
 /* By place; of two at one place the empty one comes first. */
 static int compare_places(const void *a, const void *b)
 {
-    const struct safetensors_entry *x = *(const struct safetensors_entry *const *)a, *y = *(const struct safetensors_entry *const *)b;
+    const struct safetensors_entry *x = *(const struct safetensors_entry *const *)a;
+    const struct safetensors_entry *y = *(const struct safetensors_entry *const *)b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
     return (x->end > y->end) - (x->end < y->end);
@@ -376,8 +385,9 @@ static ctrt_status check_cover(const struct parser *p)
     for (size_t i = 0; i < header->count; i++) {
         const struct safetensors_entry *entry = header->by_name[i];
         if (entry->begin != at)
-            return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\" begins at byte %zu of the file, %s the one before ends, at %zu", entry->name,
-                             entry->begin, entry->begin < at ? "before" : "after", at);
+            return ctrt_fail(CTRT_ERR_FORMAT,
+                             "tensor \"%.200s\" begins at byte %zu of the file, %s the one before ends, at %zu",
+                             entry->name, entry->begin, entry->begin < at ? "before" : "after", at);
         at = entry->end;
     }
     if (at != p->data_begin + p->data_size)
@@ -417,13 +427,16 @@ static ctrt_status parse(struct safetensors_header *out, const unsigned char *by
 {
     uint64_t length = 0;
     if (size < 8)
-        return ctrt_fail(CTRT_ERR_FORMAT, "%zu bytes are no safetensors file: it begins with an 8-byte header length", size);
+        return ctrt_fail(CTRT_ERR_FORMAT, "%zu bytes are no safetensors file: it begins with an 8-byte header length",
+                         size);
     for (int i = 7; i >= 0; i--)
         length = length << 8 | bytes[i];
     if (length > size - 8)
-        return ctrt_fail(CTRT_ERR_FORMAT, "header length %llu exceeds the file's size of %zu bytes", (unsigned long long)length, size);
+        return ctrt_fail(CTRT_ERR_FORMAT, "header length %llu exceeds the file's size of %zu bytes",
+                         (unsigned long long)length, size);
     if (length > SAFETENSORS_MAX_HEADER)
-        return ctrt_fail(CTRT_ERR_FORMAT, "header length %llu exceeds %u bytes", (unsigned long long)length, SAFETENSORS_MAX_HEADER);
+        return ctrt_fail(CTRT_ERR_FORMAT, "header length %llu exceeds %u bytes", (unsigned long long)length,
+                         SAFETENSORS_MAX_HEADER);
 
     out->text = memory_alloc((size_t)length + 1);
     if (out->text == NULL)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/safetensors_write.c: safetensors files, written beside their place and renamed when they are whole and on the disk. */
+/* nn/safetensors_write.c: safetensors files, written beside their place and renamed when they are whole and on
+ * the disk. */
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -184,22 +185,23 @@ static ctrt_status temporary_open(int *fd, char *name, size_t name_bytes, const 
     return io_failed("create", name);
 }
 
-/* The name itself survives a crash only when its folder is on the disk. Some file systems cannot sync folders: EINVAL is no failure. */
+/* The name itself survives a crash only when its folder is on the disk. Some file systems cannot sync folders:
+ * EINVAL is no failure. */
 static ctrt_status folder_sync(const char *path)
 {
     char copy[PATH_MAX + 64];
     snprintf(copy, sizeof copy, "%s", path);
     const char *folder = dirname(copy);
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == EACCES ? CTRT_OK : io_failed("open", folder);        /* writable but not readable: nothing more can be done */
+    if (fd < 0)                         /* writable but not readable: nothing more can be done */
+        return errno == EACCES ? CTRT_OK : io_failed("open", folder);
     ctrt_status status = fsync(fd) != 0 && errno != EINVAL && errno != EROFS ? io_failed("sync", folder) : CTRT_OK;
     close(fd);
     return status;
 }
 
-static ctrt_status write_contents(int fd, const char *path, const struct text *header, const struct safetensors_item *const *sorted,
-                                  size_t count)
+static ctrt_status write_contents(int fd, const char *path, const struct text *header,
+                                  const struct safetensors_item *const *sorted, size_t count)
 {
     CTRT_TRY(write_all(fd, path, header->bytes, header->length));
     for (size_t i = 0; i < count; i++) {
@@ -210,7 +212,8 @@ static ctrt_status write_contents(int fd, const char *path, const struct text *h
     return fsync(fd) != 0 ? io_failed("sync", path) : CTRT_OK;
 }
 
-static ctrt_status write_file(const char *path, const struct text *header, const struct safetensors_item *const *sorted, size_t count)
+static ctrt_status write_file(const char *path, const struct text *header,
+                              const struct safetensors_item *const *sorted, size_t count)
 {
     char name[PATH_MAX + 64];
     int fd = -1;
@@ -244,7 +247,8 @@ static ctrt_status name_check(const char *name)
 
 static int compare_items(const void *a, const void *b)
 {
-    const struct safetensors_item *x = *(const struct safetensors_item *const *)a, *y = *(const struct safetensors_item *const *)b;
+    const struct safetensors_item *x = *(const struct safetensors_item *const *)a;
+    const struct safetensors_item *y = *(const struct safetensors_item *const *)b;
     size_t x_bytes = dtype_bytes(ctrt_tensor_dtype(x->tensor)), y_bytes = dtype_bytes(ctrt_tensor_dtype(y->tensor));
     if (x_bytes != y_bytes)
         return x_bytes > y_bytes ? -1 : 1;
@@ -253,14 +257,17 @@ static int compare_items(const void *a, const void *b)
 
 static int compare_names(const void *a, const void *b)
 {
-    return strcmp((*(const struct safetensors_item *const *)a)->name, (*(const struct safetensors_item *const *)b)->name);
+    return strcmp((*(const struct safetensors_item *const *)a)->name,
+                  (*(const struct safetensors_item *const *)b)->name);
 }
 
-static ctrt_status check_items(const struct safetensors_item **sorted, const struct safetensors_item *items, size_t count)
+static ctrt_status check_items(const struct safetensors_item **sorted, const struct safetensors_item *items,
+                               size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         if (items[i].name == NULL || items[i].tensor == NULL)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the %s of item %zu is NULL", items[i].name ? "tensor" : "name", i);
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the %s of item %zu is NULL",
+                             items[i].name ? "tensor" : "name", i);
         CTRT_TRY(name_check(items[i].name));
         sorted[i] = &items[i];
     }
@@ -272,8 +279,8 @@ static ctrt_status check_items(const struct safetensors_item **sorted, const str
     return CTRT_OK;
 }
 
-ctrt_status safetensors_write(const char *path, const struct safetensors_item *items, size_t count, const struct safetensors_pair *metadata,
-                              size_t metadata_count)
+ctrt_status safetensors_write(const char *path, const struct safetensors_item *items, size_t count,
+                              const struct safetensors_pair *metadata, size_t metadata_count)
 {
     struct text header = { 0 };
     const struct safetensors_item **sorted = memory_alloc(count * sizeof *sorted + 1);

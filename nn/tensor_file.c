@@ -84,9 +84,10 @@ const char *ctrt_tensor_file_metadata(const ctrt_tensor_file *file, const char *
 
 /* ---- reading ---- */
 
-/* The entry's values where their type wants them: in the mapping or, for files that do not align their data, in *copy, which the
- * caller frees. */
-static ctrt_status values_aligned(const void **out, void **copy, const ctrt_tensor_file *file, const struct safetensors_entry *entry)
+/* The entry's values where their type wants them: in the mapping or, for files that do not align their data, in
+ * *copy, which the caller frees. */
+static ctrt_status values_aligned(const void **out, void **copy, const ctrt_tensor_file *file,
+                                  const struct safetensors_entry *entry)
 {
     *out = file->bytes + entry->begin;
     *copy = NULL;
@@ -107,13 +108,15 @@ static ctrt_dtype values_dtype(const struct safetensors_entry *entry)
     return entry->dtype == CTRT_BOOL ? CTRT_U8 : entry->dtype;
 }
 
-static ctrt_status read_values(ctrt_tensor **out, const ctrt_tensor_file *file, const struct safetensors_entry *entry, ctrt_device *device)
+static ctrt_status read_values(ctrt_tensor **out, const ctrt_tensor_file *file, const struct safetensors_entry *entry,
+                               ctrt_device *device)
 {
     CTRT_AUTO(tensor) tensor = NULL;
     const void *values;
     void *copy;
     CTRT_TRY(values_aligned(&values, &copy, file, entry));
-    ctrt_status status = ctrt_from_data(&tensor, values, entry->numel, ctrt_ints_of(entry->shape, entry->ndim), values_dtype(entry), device);
+    ctrt_status status = ctrt_from_data(&tensor, values, entry->numel, ctrt_ints_of(entry->shape, entry->ndim),
+                                        values_dtype(entry), device);
     memory_free(copy);
     if (status == CTRT_OK)
         status = ctrt_to_dtype(&tensor, tensor, entry->dtype);
@@ -141,8 +144,8 @@ ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, con
         names[i] = file->header.entries[i].name;
     const char *nearest = nearest_word(name, names, file->header.count);
     memory_free(names);
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "tensor_file_read: no tensor \"%s\"%s%s%s", name, nearest ? "; did you mean \"" : "",
-                     nearest ? nearest : "", nearest ? "\"?" : "");
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "tensor_file_read: no tensor \"%s\"%s%s%s", name,
+                     nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
 }
 
 bool tensor_file_fits(const struct safetensors_entry *entry, const ctrt_tensor *tensor)
@@ -180,6 +183,7 @@ void name_list_add(struct name_list *list, const char *format, ...)
 const char *name_list_end(struct name_list *list)
 {
     if (list->named < list->total)
-        snprintf(list->text + list->length, sizeof list->text - list->length, " and %zu more", list->total - list->named);
+        snprintf(list->text + list->length, sizeof list->text - list->length, " and %zu more",
+                 list->total - list->named);
     return list->text;
 }

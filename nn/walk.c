@@ -78,7 +78,8 @@ static void path_cut(struct walker *w, size_t length)
         w->path[length] = '\0';
 }
 
-/* The root's own copy of the path: names that were given out once stay the same pointers. `like`: where it probably is. */
+/* The root's own copy of the path: names that were given out once stay the same pointers. `like`: where it
+ * probably is. */
 static ctrt_status path_intern(const char **out, struct walker *w, const char *like)
 {
     if (like && strcmp(like, w->path) == 0) {
@@ -171,15 +172,16 @@ bool module_contains(const ctrt_module *module, const ctrt_module *what)
 
 /* ---- listing ---- */
 
-static ctrt_status walk_entry(const char *who, const char **name, ctrt_tensor **borrowed, ctrt_module *module, size_t index,
-                              enum walk_kind kind)
+static ctrt_status walk_entry(const char *who, const char **name, ctrt_tensor **borrowed, ctrt_module *module,
+                              size_t index, enum walk_kind kind)
 {
     const struct walk *walk;
     if (module == NULL)
         return fail_null(who, "module");
     CTRT_TRY(module_walk(&walk, module, kind));
     if (index >= walk->count)
-        return ctrt_fail(CTRT_ERR_NOT_FOUND, "%s: index %zu, but module %s has %zu", who, index, module->class_of->kind, walk->count);
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "%s: index %zu, but module %s has %zu", who, index,
+                         module->class_of->kind, walk->count);
     if (name)
         *name = walk->entries[index].name;
     if (borrowed)
@@ -238,8 +240,9 @@ static ctrt_status tensor_not_found(ctrt_module *module, const char *name)
         for (size_t i = 0; i < walks[kind]->count; i++)
             names[count++] = walks[kind]->entries[i].name;
     const char *nearest = nearest_word(name, names, count);
-    ctrt_status status = ctrt_fail(CTRT_ERR_NOT_FOUND, "module %s has no parameter or buffer \"%s\"%s%s%s", module->class_of->kind, name,
-                                   nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
+    ctrt_status status = ctrt_fail(CTRT_ERR_NOT_FOUND, "module %s has no parameter or buffer \"%s\"%s%s%s",
+                                   module->class_of->kind, name, nearest ? "; did you mean \"" : "",
+                                   nearest ? nearest : "", nearest ? "\"?" : "");
     memory_free(names);
     return status;
 }
@@ -270,8 +273,8 @@ ctrt_status ctrt_module_child(const char **name, ctrt_module **borrowed, ctrt_mo
     if (module == NULL)
         return fail_null("module_child", "module");
     if (index >= module->children.count)
-        return ctrt_fail(CTRT_ERR_NOT_FOUND, "module_child: index %zu, but module %s has %zu children", index, module->class_of->kind,
-                         module->children.count);
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "module_child: index %zu, but module %s has %zu children", index,
+                         module->class_of->kind, module->children.count);
     if (name)
         *name = module->children.items[index].name;
     if (borrowed)
@@ -330,7 +333,8 @@ ctrt_status ctrt_module_to(ctrt_module *module, ctrt_device *device, ctrt_dtype 
     if (module == NULL)
         return fail_null("module_to", "module");
     if (dtype != CTRT_DTYPE_DEFAULT && !ctrt_dtype_is_floating(dtype))
-        return ctrt_fail(CTRT_ERR_DTYPE, "module_to: parameters can only have floating types, not %s", ctrt_dtype_name(dtype));
+        return ctrt_fail(CTRT_ERR_DTYPE, "module_to: parameters can only have floating types, not %s",
+                         ctrt_dtype_name(dtype));
     ctrt_status status = moves_prepare(&moves, module, device, dtype);
     for (size_t i = 0; i < moves.count; i++) {
         if (status == CTRT_OK)
@@ -359,14 +363,15 @@ ctrt_status ctrt_module_device(ctrt_device **out, ctrt_module *module)
         ctrt_device *device = ctrt_tensor_device(walk->entries[i].tensor);
         if (device != last && length < sizeof text) {               /* the first of each run on one device */
             named++;
-            length += (size_t)snprintf(text + length, sizeof text - length, "%s%s on %s", i ? ", " : "", walk->entries[i].name,
-                                       ctrt_device_name(device));
+            length += (size_t)snprintf(text + length, sizeof text - length, "%s%s on %s", i ? ", " : "",
+                                       walk->entries[i].name, ctrt_device_name(device));
         }
         last = device;
     }
     if (named > 1)
-        return ctrt_fail(CTRT_ERR_DEVICE, "module_device: parameters of module %s are on different devices: %s%s; bring them together with "
-                         "ctrt_module_to", module->class_of->kind, text, length < sizeof text ? "" : "...");
+        return ctrt_fail(CTRT_ERR_DEVICE,
+                         "module_device: parameters of module %s are on different devices: %s%s; bring them together "
+                         "with ctrt_module_to", module->class_of->kind, text, length < sizeof text ? "" : "...");
     *out = first;
     return CTRT_OK;
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctrt/checkpoint.h: state of modules and optimizers as safetensors files.
  *
- * Files are written to a temporary file beside `path`, synced and renamed, so a crash leaves the old file or the new one.
- * Reading maps the file; every field of the header is checked before use. Errors: CTRT_ERR_IO, CTRT_ERR_FORMAT (malformed file),
- * CTRT_ERR_NOT_SUPPORTED (a data type that ctrt lacks). */
+ * Files are written to a temporary file beside `path`, synced and renamed, so a crash leaves the old file or the
+ * new one. Reading maps the file; every field of the header is checked before use. Errors: CTRT_ERR_IO,
+ * CTRT_ERR_FORMAT (malformed file), CTRT_ERR_NOT_SUPPORTED (a data type that ctrt lacks). */
 #ifndef CTRT_CHECKPOINT_H
 #define CTRT_CHECKPOINT_H
 
@@ -13,16 +13,18 @@ CTRT_BEGIN_DECLS
 
 /* Parameters and persistent buffers by dotted name, from whichever device. */
 CTRT_API ctrt_status ctrt_save(ctrt_module *module, const char *path);
-/* Into a module of the same names, shapes and dtypes, on whichever device; missing, surplus or ill-fitting tensors are CTRT_ERR_STATE that names
- * them, and then nothing was changed. */
+/* Into a module of the same names, shapes and dtypes, on whichever device; missing, surplus or ill-fitting tensors
+ * are CTRT_ERR_STATE that names them, and then nothing was changed. */
 CTRT_API ctrt_status ctrt_load(ctrt_module *module, const char *path);
-/* The optimizer's options, and each parameter's state and number of steps. Loading wants the same kind of optimizer over parameters of the
- * same names and shapes, and likewise changes all or nothing but for running out of memory. */
+/* The optimizer's options, and each parameter's state and number of steps. Loading wants the same kind of
+ * optimizer over parameters of the same names and shapes, and likewise changes all or nothing but for running
+ * out of memory. */
 CTRT_API ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path);
 CTRT_API ctrt_status ctrt_optimizer_load(ctrt_optimizer *optimizer, const char *path);
 
 /* Named tensors, without modules. Names are UTF-8 and differ. */
-CTRT_API ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_tensor *const *tensors, size_t count);
+CTRT_API ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_tensor *const *tensors,
+                                       size_t count);
 
 /* A file that stays open, for reading tensor by tensor. May be read from several threads at once. */
 typedef struct ctrt_tensor_file ctrt_tensor_file;
@@ -34,7 +36,8 @@ CTRT_API const char *ctrt_tensor_file_name(const ctrt_tensor_file *file, size_t 
 /* A value of the file's __metadata__; NULL when there is none of that key. Lives as long as the file. */
 CTRT_API const char *ctrt_tensor_file_metadata(const ctrt_tensor_file *file, const char *key);
 /* Reads one tensor by name onto `device` (NULL: default), as a copy. */
-CTRT_API ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, const char *name, ctrt_device *device);
+CTRT_API ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, const char *name,
+                                           ctrt_device *device);
 
 CTRT_END_DECLS
 
