@@ -2,9 +2,11 @@
 /* backends/cpu/drive.c: runs an elementwise loop over views of any layout (see drive.h). */
 #include "drive.h"
 #include "convert.h"
+#include "transpose.h"
 
-/* Elements of a block: four blocks of 8-byte elements are 32 KiB, the first cache. */
+/* Elements of a block: four blocks of 8-byte elements are 32 KiB, the first cache. A tile is a block of so many rows and columns. */
 #define BLOCK 1024
+#define SIDE  32
 
 enum way {
     DIRECT,         /* contiguous, as the loop wants it: the loop works on the tensor itself */
@@ -27,6 +29,7 @@ struct work {
     bool plain;             /* all direct: no blocks */
     bool stream;            /* the output passes by the caches */
     int64_t row;            /* length of the innermost dimension */
+    int across;             /* dimension that with the innermost one makes tiles; -1: no tiles */
 };
 
 static size_t element_bytes(int lie)
@@ -307,10 +310,151 @@ static void drive_part(void *argument, int64_t begin, int64_t end)
 #endif
 }
 
+/* ---- tiles: an operand that is adjacent along another dimension than the innermost is read in squares of both, so that
+ * whole cache lines are used ---- */
+
+/* The tile of `rows` x `columns` at `from`, given the strides of both dimensions, becomes to[rows][columns]. */
+#define TILES(T, suffix, SQUARE, TURN)                                                                            \
+    static void tile_##suffix(void *out, const void *in, int64_t rows, int64_t columns, int64_t down, int64_t right) \
+    {                                                                                                             \
+        T *to = out;                                                                                              \
+        const T *from = in;                                                                                       \
+        if (right == 1) {                                                                                         \
+            for (int64_t i = 0; i < rows; i++)                                                                    \
+                memcpy(to + i * columns, from + i * down, (size_t)columns * sizeof(T));                           \
+            return;                                                                                               \
+        }                                                                                                         \
+        int64_t j = 0, whole = (SQUARE) ? rows - rows % ((SQUARE) ? (SQUARE) : 1) : 0;                            \
+        if (down == 1 && (SQUARE)) {            /* a cache line is used up before the next one is touched */      \
+            for (; j + (SQUARE) <= columns; j += (SQUARE)) {                                                      \
+                for (int64_t i = 0; i < whole; i += (SQUARE))                                                     \
+                    TURN(to + i * columns + j, columns, from + i + j * right, right);                             \
+                for (int64_t i = whole; i < rows; i++)                                                            \
+                    for (int64_t k = j; k < j + (SQUARE); k++)                                                    \
+                        to[i * columns + k] = from[i + k * right];                                                \
+            }                                                                                                     \
+        }                                                                                                         \
+        for (; j < columns; j++)                                                                                  \
+            for (int64_t i = 0; i < rows; i++)                                                                    \
+                to[i * columns + j] = from[i * down + j * right];                                                 \
+    }
+#define TURN_4(to, to_step, from, from_step) vf_transpose((float *)(to), to_step, (const float *)(from), from_step)
+#define TURN_8(to, to_step, from, from_step) vd_transpose((double *)(to), to_step, (const double *)(from), from_step)
+#define NO_TURN(to, to_step, from, from_step) (void)0
+TILES(uint8_t, 1, 0, NO_TURN)
+TILES(uint16_t, 2, 0, NO_TURN)
+TILES(uint32_t, 4, VF_BLOCK, TURN_4)
+TILES(uint64_t, 8, VD_BLOCK, TURN_8)
+
+static void gather_tile(void *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down, int64_t right)
+{
+    if (bytes == 4)
+        tile_4(to, from, rows, columns, down, right);
+    else if (bytes == 8)
+        tile_8(to, from, rows, columns, down, right);
+    else if (bytes == 2)
+        tile_2(to, from, rows, columns, down, right);
+    else
+        tile_1(to, from, rows, columns, down, right);
+}
+
+/* An output tile back to where it belongs: rows of it, or elements. */
+static void scatter_tile(char *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down, int64_t right,
+                         bool past_caches)
+{
+    for (int64_t i = 0; i < rows; i++, from += columns * (int64_t)bytes, to += down * (int64_t)bytes) {
+        if (right == 1) {
+            if (past_caches)
+                stream(to, from, (size_t)columns * bytes);
+            else
+                memcpy(to, from, (size_t)columns * bytes);
+            continue;
+        }
+        const ctrt_view row = { .data = to, .numel = columns, .ndim = 1, .shape = { columns }, .strides = { right } };
+        scatter(&row, from, bytes, 0, columns);
+    }
+}
+
+/* Work item: a tile. Tiles next to one another along `across` come one after the other. */
+static void tiles_part(void *argument, int64_t begin, int64_t end)
+{
+    const struct work *w = argument;
+    const struct cpu_plan *how = w->how;
+    const ctrt_view *out = w->out.view;
+    int last = out->ndim - 1, across = w->across;
+    int64_t high = out->shape[across], wide = out->shape[last], highs = (high + SIDE - 1) / SIDE, wides = (wide + SIDE - 1) / SIDE;
+    char blocks[4][BLOCK * 8] __attribute__((aligned(64)));
+    uint16_t halves[BLOCK];
+    const void *p[4] = { NULL, NULL, NULL, NULL };
+
+    p[how->inputs] = w->extra;
+    for (int k = 0; k < how->inputs; k++)
+        if (w->in[k].way == CONSTANT)
+            fill_constant(blocks[k], &w->in[k], BLOCK), p[k] = blocks[k];
+    for (int64_t item = begin; item < end; item++) {
+        int64_t row = item % highs * SIDE, column = item / highs % wides * SIDE, rest = item / highs / wides;
+        int64_t rows = high - row < SIDE ? high - row : SIDE, columns = wide - column < SIDE ? wide - column : SIDE;
+        int64_t at[CTRT_MAX_DIMS] = { 0 };
+        for (int d = last - 1; d >= 0; d--)
+            if (d != across) {
+                at[d] = rest % out->shape[d];
+                rest /= out->shape[d];
+            }
+        at[across] = row, at[last] = column;
+        for (int k = 0; k <= how->inputs; k++) {
+            bool is_out = k == how->inputs;
+            const struct operand *o = is_out ? &w->out : &w->in[k];
+            if (o->way == CONSTANT)
+                continue;
+            int64_t offset = 0, down = o->view->strides[across], right = o->view->strides[last];
+            for (int d = 0; d <= last; d++)
+                offset += at[d] * o->view->strides[d];
+            char *place = (char *)o->view->data + offset * (int64_t)o->bytes;
+            if (is_out) {
+                const char *result = blocks[3];
+                how->loop(blocks[3], p[0], p[1], p[2], rows * columns);
+                if (o->lie >= CPU_HALF)
+                    cpu_narrow(halves, (const float *)blocks[3], o->lie, rows * columns), result = (const char *)halves;
+                scatter_tile(place, result, o->bytes, rows, columns, down, right, w->stream);
+            } else if (o->lie >= CPU_HALF) {
+                gather_tile(halves, place, 2, rows, columns, down, right);
+                cpu_widen((float *)blocks[k], halves, o->lie, rows * columns);
+                p[k] = blocks[k];
+            } else {
+                gather_tile(blocks[k], place, o->bytes, rows, columns, down, right);
+                p[k] = blocks[k];
+            }
+        }
+    }
+#if VEC_AVX512 || VEC_AVX2
+    if (w->stream)
+        _mm_sfence();
+#endif
+}
+
+/* The dimension along which some operand is adjacent while it is not along the innermost; -1 when there is none. */
+static int find_across(const struct work *w)
+{
+    const ctrt_view *out = w->out.view;
+    int last = out->ndim - 1;
+    if (last < 1 || out->shape[last] < 4 || out->numel < BLOCK / 4)
+        return -1;
+    for (int k = 0; k <= w->how->inputs; k++) {
+        const struct operand *o = k == w->how->inputs ? &w->out : &w->in[k];
+        int64_t right = o->view->strides[last];
+        if (o->way != GATHERED || (right >= -1 && right <= 1))
+            continue;
+        for (int d = 0; d < last; d++)
+            if (o->view->strides[d] == 1 && out->shape[d] >= 4)
+                return d;
+    }
+    return -1;
+}
+
 ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const void *extra)
 {
     const ctrt_view *out = call->outputs[0];
-    struct work w = { .how = how, .extra = extra, .plain = true };
+    struct work w = { .how = how, .extra = extra, .plain = true, .across = -1 };
     bool gathered = false;
     if (out->numel == 0)
         return CTRT_OK;
@@ -319,13 +463,22 @@ ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const v
         w.out.way = how->out >= CPU_HALF ? CONVERTED : DIRECT;
     w.plain = w.out.way == DIRECT;
     gathered = w.out.way == GATHERED;
-    w.stream = !gathered && (size_t)out->numel * w.out.bytes >= cpu_stream_bytes();
+    w.stream = (size_t)out->numel * w.out.bytes >= cpu_stream_bytes();
     for (int i = 0; i < how->inputs; i++) {
         w.in[i] = operand_of(call->inputs[i], how->in[i], false);
         w.plain &= w.in[i].way == DIRECT;
         gathered |= w.in[i].way == GATHERED;
         w.stream &= call->inputs[i]->data != out->data;
     }
+    w.across = gathered ? find_across(&w) : -1;
+    if (w.across >= 0) {
+        int64_t high = out->shape[w.across], wide = out->shape[out->ndim - 1];
+        int64_t tiles = out->numel / high / wide * ((high + SIDE - 1) / SIDE) * ((wide + SIDE - 1) / SIDE);
+        int64_t grain = CPU_GRAIN / how->cost / BLOCK;
+        cpu_parallel_for(tiles, grain > 1 ? grain : 1, tiles_part, &w);
+        return CTRT_OK;
+    }
+    w.stream &= w.out.way != GATHERED;
     w.plain &= !w.stream;
     /* With long rows, blocks end where rows end, so that unbroken rows need no gathering. */
     if (gathered && out->ndim > 0 && out->shape[out->ndim - 1] >= 256)

@@ -9,38 +9,63 @@
 #define BEATS_MAX(x, a) ((x) > (a) || (x) != (x))
 #define BEATS_MIN(x, a) ((x) < (a) || (x) != (x))
 
-/* Eight vectors at a time: what C allows no compiler to do by itself, because of the NaNs. */
-#define RUN_FLOATING(name, T, V, M, LOAD, SET, SELECT, LANES, first, sign)                                        \
-    static void name##_fold(void *acc, const void *from, int64_t n, int64_t base)                                  \
+/* Four vectors at a time: what C allows no compiler to do by itself, because of the NaNs. The vectors' max and min give the second
+ * operand when either is a NaN, so NaNs pass by unnoticed; whether there were any is asked of pairs. */
+#if VEC_AVX512
+#define UNORDERED_f32(a, b) _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
+#define UNORDERED_f64(a, b) _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)
+typedef uint32_t unordered_f32, unordered_f64;
+#define ANY_f32(m) ((m) != 0)
+#define ANY_f64(m) ((m) != 0)
+VEC_INLINE vd vd_least(vd a, vd b) { return _mm512_min_pd(a, b); }
+#else
+#define UNORDERED_f32(a, b) (((a) != (a)) | ((b) != (b)))
+#define UNORDERED_f64(a, b) (((a) != (a)) | ((b) != (b)))
+typedef vi unordered_f32;
+typedef vl unordered_f64;
+static bool any_bit(const void *m)
+{
+    uint64_t words[VEC_BYTES / 8], all = 0;
+    memcpy(words, m, sizeof words);
+    for (size_t i = 0; i < VEC_BYTES / 8; i++)
+        all |= words[i];
+    return all != 0;
+}
+#define ANY_f32(m) any_bit(&(m))
+#define ANY_f64(m) any_bit(&(m))
+VEC_INLINE vd vd_least(vd a, vd b) { return vd_select(a < b, a, b); }
+#endif
+
+#define RUN_FLOATING(name, type, T, V, LOAD, SET, MORE, LANES, first, sign)                                       \
+    static void name##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                        \
     {                                                                                                             \
         const T *all = from;                                                                                      \
         T a = *(T *)acc, lanes[LANES];                                                                            \
         int64_t i = 0;                                                                                            \
         (void)base;                                                                                               \
-        if (n >= 8 * (LANES)) {                                                                                   \
-            V s[8];                                                                                               \
-            for (int k = 0; k < 8; k++)                                                                           \
-                s[k] = SET(first);                                                                                \
-            for (; i + 8 * (LANES) <= n; i += 8 * (LANES))                                                        \
-                _Pragma("GCC unroll 8") for (int k = 0; k < 8; k++)                                               \
-                {                                                                                                 \
-                    V x = LOAD(all + i + k * (LANES));                                                            \
-                    s[k] = SELECT((M)(x sign s[k]) | (M)(x != x), x, s[k]);                                       \
-                }                                                                                                 \
-            for (int k = 1; k < 8; k++)                                                                           \
-                s[0] = SELECT((M)(s[k] sign s[0]) | (M)(s[k] != s[k]), s[k], s[0]);                               \
-            memcpy(lanes, &s[0], sizeof lanes);                                                                   \
+        if (n >= 4 * (LANES)) {                                                                                   \
+            V s0 = SET(first), s1 = s0, s2 = s0, s3 = s0;                                                         \
+            unordered_##type nan = { 0 };                                                                         \
+            for (; i + 4 * (LANES) <= n; i += 4 * (LANES)) {                                                      \
+                V x0 = LOAD(all + i), x1 = LOAD(all + i + (LANES));                                               \
+                V x2 = LOAD(all + i + 2 * (LANES)), x3 = LOAD(all + i + 3 * (LANES));                             \
+                s0 = MORE(x0, s0), s1 = MORE(x1, s1), s2 = MORE(x2, s2), s3 = MORE(x3, s3);                       \
+                nan |= UNORDERED_##type(x0, x1) | UNORDERED_##type(x2, x3);                                       \
+            }                                                                                                     \
+            s0 = MORE(MORE(s0, s1), MORE(s2, s3));                                                                \
+            memcpy(lanes, &s0, sizeof lanes);                                                                     \
             for (int k = 0; k < (LANES); k++)                                                                     \
-                a = lanes[k] sign a || lanes[k] != lanes[k] ? lanes[k] : a;                                       \
+                a = lanes[k] sign a ? lanes[k] : a;                                                               \
+            a = ANY_##type(nan) ? (T)NAN : a;                                                                     \
         }                                                                                                         \
         for (; i < n; i++)                                                                                        \
             a = all[i] sign a || all[i] != all[i] ? all[i] : a;                                                   \
         *(T *)acc = a;                                                                                            \
     }
-RUN_FLOATING(amax_f32, float, vf, vi, vf_load, vf_set, vf_select, VF, -INFINITY, >)
-RUN_FLOATING(amin_f32, float, vf, vi, vf_load, vf_set, vf_select, VF, INFINITY, <)
-RUN_FLOATING(amax_f64, double, vd, vl, vd_load, vd_set, vd_select, VD, -INFINITY, >)
-RUN_FLOATING(amin_f64, double, vd, vl, vd_load, vd_set, vd_select, VD, INFINITY, <)
+RUN_FLOATING(amax, f32, float, vf, vf_load, vf_set, vf_max, VF, -INFINITY, >)
+RUN_FLOATING(amin, f32, float, vf, vf_load, vf_set, vf_min, VF, INFINITY, <)
+RUN_FLOATING(amax, f64, double, vd, vd_load, vd_set, vd_max, VD, -INFINITY, >)
+RUN_FLOATING(amin, f64, double, vd, vd_load, vd_set, vd_least, VD, INFINITY, <)
 
 #define VALUES(op, type, T, lie, first, BEATS)                                                                    \
     START(op##_##type, T, first)                                                                                  \
@@ -99,6 +124,12 @@ INTEGER(i64, int64_t, CPU_8, INT64_MIN, INT64_MAX)
             if (!op##_##type##_beats(best, a))                                                                    \
                 continue;                                                                                         \
             int64_t k = 0;                                                                                        \
+            for (int found = 0; k + 64 <= count; k += 64) {                                                       \
+                for (int l = 0; l < 64; l++)                                                                      \
+                    found |= x[i + k + l] == best || x[i + k + l] != x[i + k + l];                                \
+                if (found)                                                                                        \
+                    break;                                                                                        \
+            }                                                                                                     \
             while (x[i + k] != best && (best == best || x[i + k] == x[i + k]))                                    \
                 k++;                                                                                              \
             *a = (struct op##_##type){ best, base + i + k };                                                      \
