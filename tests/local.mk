@@ -213,6 +213,9 @@ EXTRA_DIST += tests/conformance/mutants.sh
 
 # --- integration -----------------------------------------------------------------------------------------------------
 
+TESTS      += tests/integration/tool.sh
+EXTRA_DIST += tests/integration/tool.sh
+
 # Ten training steps against PyTorch's; any device's name may be given.
 check_PROGRAMS += test-train-reference
 TESTS          += test-train-reference

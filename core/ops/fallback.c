@@ -11,6 +11,7 @@ static const ctrt_param fallback_param = {
     sizeof fallback_param, "CTRT_FALLBACK", CTRT_PARAM_ENUM, "error", "error|cpu",
     "what to do with an op that the device has no kernel for: error, or run it on the cpu"
 };
+CORE_PARAM(fallback_param);
 
 static _Atomic uint64_t fallbacks[OP_COUNT];
 

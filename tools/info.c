@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tools/info.c: `ctrt info` and `ctrt plugins`. */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctrt/device.h"
+#include "ctrt/memory.h"
+#include "ctrt/plugin.h"
+#include "json.h"
+#include "tool.h"
+
+struct choice {
+    bool json, devices, plugins, params, memory;
+};
+
+/* ---- where plugins are searched ---- */
+
+/* Calls `each` for every folder of the search path. */
+static void search_path(void (*each)(const char *folder))
+{
+    ctrt_param_info info;
+    char *path = NULL;
+    for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++)
+        if (strcmp(info.name, "CTRT_PLUGIN_PATH") == 0 && info.value != NULL)
+            path = strdup(info.value);
+    for (char *rest = path, *folder; rest != NULL && (folder = strsep(&rest, ":")) != NULL;)
+        if (folder[0] != '\0')
+            each(folder);
+    free(path);
+    each(CTRT_PLUGINDIR);
+}
+
+static void folder_text(const char *folder)
+{
+    printf("  %s\n", folder);
+}
+
+static void folder_json(const char *folder)
+{
+    json_string(NULL, folder);
+}
+
+/* ---- devices ---- */
+
+/* Free bytes of a device, -1 when it does not open or cannot tell; the reason is in the thread's message. */
+static long long free_memory(const char *name)
+{
+    ctrt_device *device = NULL;
+    uint64_t free_bytes = 0, total = 0;
+    if (ctrt_device_get(&device, name) != CTRT_OK || ctrt_device_memory_info(device, &free_bytes, &total) != CTRT_OK)
+        return -1;
+    return (long long)free_bytes;
+}
+
+static void device_text(const char *name, const ctrt_device_properties *facts, const struct choice *choice)
+{
+    char text[32];
+    printf("  %-12s %s\n", name, facts->name[0] != '\0' ? facts->name : "(without a name)");
+    printf("  %-12s memory %s", "", facts->total_memory > 0 ? tool_bytes(text, facts->total_memory) : "unknown");
+    if (choice->memory) {
+        long long left = free_memory(name);
+        if (left >= 0)
+            printf(", free %s", tool_bytes(text, (unsigned long long)left));
+        else
+            printf(", free unknown (%s)", ctrt_error_message());
+    }
+    if (facts->processors > 0)
+        printf(", %d %s", facts->processors, strncmp(name, "cpu", 3) == 0 ? "cores" : "multiprocessors");
+    if (facts->clock_khz > 0)
+        printf(", %d MHz", facts->clock_khz / 1000);
+    if (facts->compute_major > 0)
+        printf(", compute %d.%d", facts->compute_major, facts->compute_minor);
+    if (facts->numa_node >= 0)
+        printf(", NUMA node %d", facts->numa_node);
+    if (facts->ecc >= 0)
+        printf(", ECC %s", facts->ecc ? "on" : "off");
+    printf("%s\n", facts->asynchronous ? ", asynchronous" : "");
+    if (facts->uuid[0] != '\0' || facts->pci[0] != '\0')
+        printf("  %-12s %s%s%s\n", "", facts->uuid, facts->uuid[0] != '\0' && facts->pci[0] != '\0' ? "  PCI " : "", facts->pci);
+}
+
+static void device_json(const char *name, const ctrt_device_properties *facts, const struct choice *choice)
+{
+    json_open(NULL, '{');
+    json_string("device", name);
+    json_string("name", facts->name);
+    json_string("uuid", facts->uuid);
+    json_string("pci", facts->pci);
+    json_number("total_memory", (long long)facts->total_memory);
+    if (choice->memory)
+        json_number("free_memory", free_memory(name));
+    json_number("compute_major", facts->compute_major);
+    json_number("compute_minor", facts->compute_minor);
+    json_number("processors", facts->processors);
+    json_number("clock_khz", facts->clock_khz);
+    json_number("numa_node", facts->numa_node);
+    json_number("ecc", facts->ecc);
+    json_bool("host_memory", facts->host_memory);
+    json_bool("asynchronous", facts->asynchronous);
+    json_close('}');
+}
+
+/* Returns how many there are. */
+static int show_devices(const struct choice *choice)
+{
+    ctrt_device_spec spec;
+    int count = 0;
+    for (size_t i = 0; ctrt_device_list(&spec, i) == CTRT_OK; i++) {
+        char name[64];
+        ctrt_device_properties facts;
+        if (ctrt_device_format(name, sizeof name, &spec) != CTRT_OK || ctrt_device_get_properties(&facts, name) != CTRT_OK) {
+            if (!choice->json)
+                printf("  %-12s %s\n", spec.type, ctrt_error_message());
+            continue;
+        }
+        (choice->json ? device_json : device_text)(name, &facts, choice);
+        count++;
+    }
+    return count;
+}
+
+/* What auto would choose, asked without opening it: the first of the list unless CTRT_DEVICE says otherwise. */
+static const char *chosen(char *name, size_t bytes)
+{
+    ctrt_param_info info;
+    ctrt_device_spec spec;
+    for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++)
+        if (strcmp(info.name, "CTRT_DEVICE") == 0 && info.value != NULL && strcmp(info.value, "auto") != 0 && info.value[0] != '\0') {
+            snprintf(name, bytes, "%s", info.value);
+            return name;
+        }
+    if (ctrt_device_list(&spec, 0) != CTRT_OK || ctrt_device_format(name, bytes, &spec) != CTRT_OK)
+        return NULL;
+    return name;
+}
+
+/* ---- plugins ---- */
+
+static void show_plugins(const struct choice *choice)
+{
+    ctrt_plugin_info info;
+    for (size_t i = 0; ctrt_plugin_list(&info, i) == CTRT_OK; i++) {
+        if (choice->json) {
+            json_open(NULL, '{');
+            json_string("file", info.file);
+            json_string("plugin", info.plugin);
+            json_string("version", info.version);
+            json_string("kind", info.kind);
+            json_string("component", info.component);
+            json_string("state", info.state);
+            json_string("reason", info.reason);
+            json_number("score", info.score);
+            json_close('}');
+        } else {
+            printf("  %-9s %-8s %-16s %s%s%s\n", info.state, info.kind[0] != '\0' ? info.kind : "-",
+                   info.component[0] != '\0' ? info.component : "-", info.file[0] != '\0' ? info.file : "(no file)",
+                   info.version[0] != '\0' ? ", version " : "", info.version);
+            if (info.reason[0] != '\0')
+                printf("  %-9s %s\n", "", info.reason);
+        }
+    }
+}
+
+/* ---- parameters ---- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const ctrt_param_info *)a)->name, ((const ctrt_param_info *)b)->name);
+}
+
+static void show_params(const struct choice *choice)
+{
+    static ctrt_param_info list[256];
+    size_t count = 0;
+    while (count < sizeof list / sizeof list[0] && ctrt_param_get_info(&list[count], count) == CTRT_OK)
+        count++;
+    qsort(list, count, sizeof list[0], by_name);
+    for (size_t i = 0; i < count; i++) {
+        const ctrt_param_info *info = &list[i];
+        if (choice->json) {
+            json_open(NULL, '{');
+            json_string("name", info->name);
+            json_string("value", info->value);
+            json_string("origin", info->origin);
+            json_string("owner", info->owner);
+            json_string("type", info->type);
+            json_string("help", info->help);
+            json_close('}');
+        } else {
+            printf("  %-22s %s (%s; %s, of %s)\n  %-22s %s\n", info->name, info->value != NULL ? info->value : "unset", info->origin, info->type,
+                   info->owner, "", info->help);
+        }
+    }
+}
+
+/* ---- the whole ---- */
+
+static void show_json(const struct choice *choice)
+{
+    json_open(NULL, '{');
+    json_string("version", ctrt_version());
+    json_number("plugin_abi_major", CTRT_PLUGIN_ABI_MAJOR);
+    json_number("plugin_abi_minor", CTRT_PLUGIN_ABI_MINOR);
+    json_open("plugin_search_path", '[');
+    search_path(folder_json);
+    json_close(']');
+    if (choice->devices) {
+        char name[128];
+        json_string("default_device", chosen(name, sizeof name));
+        json_open("devices", '[');
+        show_devices(choice);
+        json_close(']');
+    }
+    if (choice->plugins) {
+        json_open("plugins", '[');
+        show_plugins(choice);
+        json_close(']');
+    }
+    if (choice->params) {
+        json_open("parameters", '[');
+        show_params(choice);
+        json_close(']');
+    }
+    json_close('}');
+}
+
+static void show_text(const struct choice *choice)
+{
+    printf("ctrt %s, plugin ABI %u.%u\n", ctrt_version(), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
+    printf("plugins are searched in\n");
+    search_path(folder_text);
+    if (choice->devices) {
+        char name[128];
+        const char *best = chosen(name, sizeof name);
+        printf("devices (auto is %s)\n", best != NULL ? best : "none");
+        if (show_devices(choice) == 0)
+            printf("  none can be used; the plugins say why\n");
+    }
+    if (choice->plugins) {
+        printf("plugins\n");
+        show_plugins(choice);
+    }
+    if (choice->params) {
+        printf("parameters: environment variables, or ctrt_param_set in a program\n");
+        show_params(choice);
+    }
+}
+
+static int usage(FILE *out, const char *command, int status)
+{
+    fprintf(out, "usage: ctrt %s [OPTION...]\n", command);
+    if (strcmp(command, "info") == 0)
+        fprintf(out, "  --devices   devices alone\n  --plugins   plugins alone\n  --params    parameters alone\n"
+                     "  --memory    open each device and show its free memory\n");
+    fprintf(out, "  --json      as JSON\n  --help      this text\n");
+    return status;
+}
+
+int tool_info(int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "json", no_argument, NULL, 'j' }, { "devices", no_argument, NULL, 'd' }, { "plugins", no_argument, NULL, 'P' },
+        { "params", no_argument, NULL, 'p' }, { "memory", no_argument, NULL, 'm' }, { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
+    };
+    struct choice choice = { 0 };
+    for (int option; (option = getopt_long(argc, argv, "jh", options, NULL)) != -1;) {
+        if (option == 'h')
+            return usage(stdout, argv[0], 0);
+        if (option == '?')
+            return usage(stderr, argv[0], 2);
+        choice.json = choice.json || option == 'j';
+        choice.devices = choice.devices || option == 'd';
+        choice.plugins = choice.plugins || option == 'P';
+        choice.params = choice.params || option == 'p';
+        choice.memory = choice.memory || option == 'm';
+    }
+    if (optind < argc) {
+        fprintf(stderr, "ctrt %s: what is \"%s\"?\n", argv[0], argv[optind]);
+        return usage(stderr, argv[0], 2);
+    }
+    if (!choice.devices && !choice.plugins && !choice.params)
+        choice.devices = choice.plugins = choice.params = true;
+    (choice.json ? show_json : show_text)(&choice);
+    return 0;
+}
+
+int tool_plugins(int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "json", no_argument, NULL, 'j' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+    };
+    struct choice choice = { .plugins = true };
+    for (int option; (option = getopt_long(argc, argv, "jh", options, NULL)) != -1;) {
+        if (option == 'h')
+            return usage(stdout, argv[0], 0);
+        if (option == '?')
+            return usage(stderr, argv[0], 2);
+        choice.json = true;
+    }
+    if (optind < argc) {
+        fprintf(stderr, "ctrt %s: what is \"%s\"?\n", argv[0], argv[optind]);
+        return usage(stderr, argv[0], 2);
+    }
+    (choice.json ? show_json : show_text)(&choice);
+    return 0;
+}
