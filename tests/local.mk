@@ -211,6 +211,14 @@ EXTRA_DIST += tests/conformance/mutants.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
+check_PROGRAMS += test-abi
+TESTS          += test-abi tests/abi/abidiff.sh
+test_abi_SOURCES  = tests/abi/test-abi.c tests/abi/plugin-1.0.def tests/unit/tap.h
+test_abi_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/unit -I$(top_srcdir)/tests/abi
+test_abi_LDADD    = $(PUBLIC_LIBS)
+EXTRA_DIST += tests/abi/abidiff.sh tests/abi/border.c tests/abi/released/ctrt/dtype.def tests/abi/released/ctrt/plugin.h \
+              tests/abi/released/ctrt/status.def tests/abi/released/ctrt/types.h
+
 # --- integration -----------------------------------------------------------------------------------------------------
 
 TESTS      += tests/integration/tool.sh
