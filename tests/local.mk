@@ -211,6 +211,15 @@ EXTRA_DIST += tests/conformance/mutants.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
+check_PROGRAMS   += test-abi
+TESTS            += test-abi tests/abi/abidiff.sh
+test_abi_SOURCES  = tests/abi/test-abi.c
+test_abi_CPPFLAGS = $(INTERNAL_CPPFLAGS) -I$(top_srcdir)/tests/unit
+test_abi_LDADD    = $(INTERNAL_LIBS)
+EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.def tests/abi/plugin-1.0/ctrt/dtype.def \
+                    tests/abi/plugin-1.0/ctrt/plugin.h tests/abi/plugin-1.0/ctrt/status.def \
+                    tests/abi/plugin-1.0/ctrt/types.h tests/abi/surface.c
+
 check_PROGRAMS += test-abi
 TESTS          += test-abi tests/abi/abidiff.sh
 test_abi_SOURCES  = tests/abi/test-abi.c tests/abi/plugin-1.0.def tests/unit/tap.h

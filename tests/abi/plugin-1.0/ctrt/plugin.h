@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctrt/plugin.h: all that the author of a plugin needs; the binary border of ctrt.
+ *
+ * A plugin is a shared object that exports one function, ctrt_plugin_v1. It needs no symbol of libctrt: what it wants of
+ * the library comes in a host table. Every table begins with its size, is reached by pointer and only ever grows at its
+ * end; a slot may be called only when it lies inside the size and is not NULL (CTRT_SLOT). Unless a slot says
+ * otherwise it returns CTRT_OK or a negative status after host->fail(), and may be called from any thread.
+ *
+ * Order of events:  dlopen -> ctrt_plugin_v1() (pure) -> sizes and ABI judged -> component probe (cheap, opens nothing)
+ *                   -> plugin init(host), once, when a component is first wanted -> component slots. Never unloaded. */
+#ifndef CTRT_PLUGIN_H
+#define CTRT_PLUGIN_H
+
+#include "ctrt/types.h"
+
+CTRT_BEGIN_DECLS
+
+/* The ABI's generation. Equal major numbers understand one another; the minor number counts additions. */
+#define CTRT_PLUGIN_ABI_MAJOR 1u
+#define CTRT_PLUGIN_ABI_MINOR 0u
+
+/* True when `table` is large enough to have slot `member` and the slot is filled. */
+#define CTRT_SLOT(table, member)                                                                                  \
+    ((table) != NULL                                                                                              \
+     && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table))                   \
+     && (table)->member != NULL)
+
+/* ---- what kernels see ------------------------------------------------------------------------------------- */
+
+enum {                              /* ctrt_view.flags */
+    CTRT_VIEW_CONTIGUOUS = 1,       /* row major, no gaps */
+    CTRT_VIEW_CHANNELS_LAST = 2,    /* 4-d NCHW shape laid out as NHWC, no gaps */
+    CTRT_VIEW_HOST_SCALAR = 4       /* one element in host memory, strides 0, whatever the device */
+};
+
+/* A tensor as a kernel sees it. Shapes and strides are in elements; entries from ndim on are unspecified. */
+typedef struct ctrt_view {
+    void *data;                     /* address of element [0,0,...] on the device */
+    int64_t numel;
+    uint8_t dtype;                  /* ctrt_dtype */
+    uint8_t ndim;
+    uint16_t flags;                 /* CTRT_VIEW_*; contiguity is always stated */
+    uint32_t reserved;
+    int64_t shape[CTRT_MAX_DIMS];
+    int64_t strides[CTRT_MAX_DIMS];
+} ctrt_view;
+
+/* One execution of an op. Views of optional inputs may be NULL where the op says so. Inputs never overlap
+ * outputs except as the very same view of an in-place op (CTRT_KERNEL_INPLACE). */
+typedef struct ctrt_call {
+    size_t size;
+    void *device;                           /* what device->open() gave */
+    void *queue;                            /* stream to work on; NULL on synchronous devices */
+    const ctrt_view *const *inputs;
+    const ctrt_view *const *outputs;        /* kernels write the data, never the view */
+    uint32_t n_inputs, n_outputs;
+    const void *attributes;                 /* struct ctrt_*_attributes of the op, or NULL */
+    void *workspace;                        /* as many bytes as the row's workspace() asked for; 64-byte aligned */
+    size_t workspace_bytes;
+} ctrt_call;
+
+enum {                              /* ctrt_kernel.flags */
+    CTRT_KERNEL_STRIDED = 1,        /* takes any strides (zero and negative too); else inputs come contiguous */
+    CTRT_KERNEL_INPLACE = 2,        /* output 0 may be input 0 */
+    CTRT_KERNEL_CHANNELS_LAST = 4   /* 4-d operands may also come channels-last, all alike */
+};
+
+#define CTRT_DTYPE_BIT(dtype) (1u << (dtype))
+
+/* A kernel: one op's code on one backend for some dtypes. The best score among the rows whose dtypes have the op's
+ * key dtype (see the table of ops below) and whose accepts() agrees wins; the core remembers the winner. */
+typedef struct ctrt_kernel {
+    size_t size;
+    const char *op;                                 /* name in ops.def */
+    uint32_t dtypes;                                /* set of CTRT_DTYPE_BIT */
+    int32_t score;                                  /* 0 is normal; larger wins */
+    uint32_t flags;                                 /* CTRT_KERNEL_* */
+    uint32_t reserved;
+    ctrt_status (*run)(const ctrt_call *call);      /* required */
+    bool (*accepts)(const ctrt_call *call);         /* optional: declines shapes or layouts; data must not be read */
+    ctrt_status (*workspace)(const ctrt_call *call, size_t *bytes);     /* optional; data must not be read */
+} ctrt_kernel;
+
+/* ---- attributes of ops ---------------------------------------------------------------------------------------- */
+
+typedef struct ctrt_reduce_attributes {     /* sum mean prod amax amin any all argmax argmin */
+    size_t size;
+    uint32_t dims;                          /* bit d set: dimension d of the input view is reduced */
+} ctrt_reduce_attributes;
+
+typedef struct ctrt_range_attributes {      /* clamp: limits, NaN means none; fill: lo; arange: lo = start, hi = step */
+    size_t size;
+    ctrt_scalar lo, hi;
+    bool has_lo, has_hi;
+} ctrt_range_attributes;
+
+typedef struct ctrt_gelu_attributes {       /* gelu gelu_backward */
+    size_t size;
+    bool tanh;                              /* the tanh approximation instead of erf */
+} ctrt_gelu_attributes;
+
+typedef struct ctrt_conv_attributes {       /* conv2d conv2d_input_grad conv2d_weight_grad */
+    size_t size;
+    int64_t stride[2], padding[2], dilation[2], groups;
+} ctrt_conv_attributes;
+
+typedef struct ctrt_pool_attributes {       /* max_pool2d max_pool2d_backward */
+    size_t size;
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+} ctrt_pool_attributes;
+
+typedef struct ctrt_norm_attributes {       /* layer_norm batch_norm and their gradients */
+    size_t size;
+    double epsilon, momentum;               /* momentum: batch_norm only; how far running_* move toward the batch's, 0 to 1 */
+    bool training;                          /* batch_norm only */
+} ctrt_norm_attributes;
+
+typedef struct ctrt_cross_entropy_attributes {
+    size_t size;
+    int64_t ignore_index;                   /* rows with this target count nothing */
+    double label_smoothing;
+} ctrt_cross_entropy_attributes;
+
+typedef struct ctrt_index_attributes {      /* index_add: a row that gets no gradient; tril triu: the diagonal */
+    size_t size;
+    int64_t value;                          /* index_add: -1 for none */
+} ctrt_index_attributes;
+
+/* Random numbers are Philox4x32-10 (Salmon et al. 2011): element i of the output takes word i%4 of the block with counter
+ * {offset + i/4 (64 bit), 0, 0} and key `seed`, so the same seed gives the same numbers on every backend. uniform: (word >> 8) *
+ * 2^-24, scaled to [lo, hi) in f32 (f64 outputs: block i/2, words 2(i%2) and 2(i%2)+1 as hi and lo, top 53 bits * 2^-53).
+ * normal: Box-Muller over word pairs (0,1) and (2,3): with u1 = ((w0>>8)+1) * 2^-24 and u2 = (w1>>8) * 2^-24,
+ * r = sqrt(-2 ln u1): element even r*cos(2 pi u2), odd r*sin(2 pi u2), computed in f32 (f64: from the 53-bit pairs, one block per
+ * two elements). randint: lo + (((uint64)word_pair) % range), block i/2, as 64 bits (w_even << 32 | w_odd). bernoulli and dropout: the f32 uniform < p
+ * (dropout keeps where uniform >= p). f16 and bf16 are rounded from f32. */
+typedef struct ctrt_random_attributes {     /* uniform normal randint bernoulli dropout */
+    size_t size;
+    uint64_t seed, offset;                  /* the core advances offset by the blocks that were used */
+    double a, b;                            /* uniform: lo, hi; normal: mean, std; bernoulli, dropout: p */
+    int64_t lo, hi;                         /* randint: lo <= value < hi */
+} ctrt_random_attributes;
+
+typedef struct ctrt_sgd_attributes {        /* sgd_step */
+    size_t size;
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov, maximize, first;         /* first: momentum buffers are to be set to the gradient */
+} ctrt_sgd_attributes;
+
+typedef struct ctrt_adam_attributes {       /* adam_step */
+    size_t size;
+    double lr, beta1, beta2, epsilon, weight_decay;
+    bool decoupled;                         /* AdamW: p *= 1 - lr*weight_decay; else weight_decay*p joins the gradient */
+    bool maximize;
+    int64_t step;                           /* 1 for the first step */
+} ctrt_adam_attributes;
+
+/* ---- the table of ops --------------------------------------------------------------------------------------------
+ *
+ * What a kernel of each op gets. "like" means same shape; the key dtype is input 0's unless another is named. Floating work of
+ * f16 and bf16 accumulates in f32. NULL marks optional inputs. The core has broadcast (strides 0), promoted, checked and allocated.
+ *
+ * Elementwise, all views of one shape, merged to few dimensions:
+ *   copy(x) -> out            out may have another dtype (key: x); float to int truncates toward zero; bool is x != 0
+ *   fill() -> out             value: range_attributes.lo; key: out.  Strided when the row is STRIDED
+ *   neg abs sign square relu(x); floor ceil round trunc (ties to even); clamp(x), range_attributes   any dtype but bool
+ *   sqrt rsqrt reciprocal exp expm1 log log1p sin cos tan tanh sigmoid silu erf gelu(x)     floating
+ *   isnan isinf isfinite logical_not(x) -> bool out
+ *   relu_backward(dy, y): y > 0 ? dy : 0    sigmoid_backward(dy, y)    tanh_backward(dy, y)
+ *   gelu_backward(dy, x)    silu_backward(dy, x)
+ *   add sub mul div(floating) remainder(sign of divisor) fmod floor_divide pow maximum minimum (NaN wins) (a, b)
+ *       bool: add is or, mul and maximum are and/or
+ *   eq ne lt le gt ge logical_and logical_or logical_xor(a, b) -> bool out (key: a, b alike)
+ *   where(cond bool, a, b) (key: a)
+ * Reductions, attributes: reduce; out has the input's ndim with size 1 at reduced dims, stride 0 there:
+ *   sum prod(x) -> out, key x, out dtype: x's, or i64 for integers and bool      mean(x) floating
+ *   amax amin(x) NaN wins     any all(x) -> bool      argmax argmin(x) -> i64: index in the reduced dims taken row major; first
+ *   of ties, NaN wins
+ * Matrices (strided; of the last two strides of each input one is 1):
+ *   matmul(a[B,M,K], b[B,K,N]) -> out[B,M,N] contiguous; batch strides may be 0
+ *   linear(x[M,K], w[N,K], bias[N] or NULL) -> out[M,N] contiguous
+ * Convolution and pooling, NCHW shapes, contiguous or (flag) channels-last:
+ *   conv2d(x[N,C,H,W], w[O,C/g,kh,kw], bias[O] or NULL) -> y;   conv2d_input_grad(dy, w) -> dx;   conv2d_weight_grad(dy, x) -> dw
+ *   max_pool2d(x) -> y, indices i64 (h*W+w of the input plane; -1: the window lies outside);   max_pool2d_backward(dy, indices) -> dx
+ * Rows (contiguous):
+ *   softmax log_softmax(x[O,N,I]) over the middle;  softmax_backward log_softmax_backward(dy, y) alike
+ *   cross_entropy(logits[N,C], target i64[N], class weight[C] or NULL) -> loss f32/f64[N] (f32 for f16, bf16), logsumexp likewise[N]
+ *   cross_entropy_backward(logits, target, weight or NULL, logsumexp, dloss[N]) -> dlogits[N,C].  A target outside [0,C) that is not
+ *   ignore_index is an error that names it
+ *   layer_norm(x[M,N], weight[N] or NULL, bias[N] or NULL) -> y, mean[M], rstd[M] (f64 for f64, else f32)
+ *   layer_norm_backward(dy, x, weight or NULL, mean, rstd) -> dx, dweight[N] or NULL, dbias[N] or NULL
+ *   batch_norm(x[N,C,S], weight[C] or NULL, bias or NULL, running_mean[C] or NULL, running_var or NULL) -> y, mean[C], rstd[C]; training:
+ *   batch statistics, and where running_* are given, outputs 3 and 4 are they again, to be updated in place (unbiased variance); else
+ *   running_* are used and mean, rstd are made of them. weight, bias and running_* may be f32 where x is f16 or bf16
+ *   batch_norm_backward(dy, x, weight or NULL, mean, rstd) -> dx, dweight or NULL, dbias or NULL
+ * Indexing (contiguous; an index out of range is an error that names it):
+ *   index_select(x[O,V,I], index i64[M]) -> out[O,M,I];   index_add(dy[O,M,I], index[M]) -> dx[O,V,I], zeroed first; attributes.value: row to skip
+ *   gather(x[O,V,I], index i64[O,M,I]) -> out[O,M,I];   scatter_add(dy[O,M,I], index[O,M,I]) -> dx[O,V,I], zeroed first
+ *   tril triu(x[B,M,N]) -> out
+ * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint(); bernoulli();
+ *   dropout(x) -> y = x * mask / (1-p), mask bool
+ * Optimizers, in place on many tensors at once (contiguous; key: parameter; sequences of n equal shapes):
+ *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
+ *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
+ */
+
+/* ---- what the library lends ------------------------------------------------------------------------------------- */
+
+struct ctrt_backend;
+
+/* The value of a parameter. `text` lives until the process ends; NULL when unset. */
+typedef struct ctrt_param_value {
+    const char *text;
+    int64_t integer;            /* INT, BYTES (bytes), BOOL (0, 1), ENUM (position of the word) */
+    bool is_set;                /* by the environment or the program, not by default */
+} ctrt_param_value;
+
+typedef struct ctrt_host {
+    size_t size;
+    uint32_t abi_major, abi_minor;
+    /* Sets the thread's error message; returns `status`. */
+    ctrt_status (*fail)(ctrt_status status, const char *format, ...) CTRT_PRINTF(2, 3);
+    void (*log)(ctrt_log_level level, const char *component, const char *format, ...) CTRT_PRINTF(3, 4);
+    /* Memory that failure injection can see; alloc returns NULL when there is none. */
+    void *(*alloc)(size_t bytes);
+    void (*free)(void *pointer);
+    /* Declares `param` (once; again is harmless) and reads it. A malformed value is an error that names the variable. */
+    ctrt_status (*param)(ctrt_param_value *out, const ctrt_param *param);
+    /* The tables of another backend, loading it if need be; NULL when there is none. For overlays. */
+    const struct ctrt_backend *(*backend)(const char *name);
+} ctrt_host;
+
+/* ---- backends ------------------------------------------------------------------------------------------------------ */
+
+enum {                                  /* ctrt_device_info.flags */
+    CTRT_DEVICE_HOST_MEMORY = 1,        /* the host can read and write the device's memory at the same addresses */
+    CTRT_DEVICE_ASYNCHRONOUS = 2        /* work is queued on streams */
+};
+
+/* Facts about a device, filled by the backend. Unknown: 0 or "". Grows at its end. */
+typedef struct ctrt_device_info {
+    size_t size;
+    char name[128];                     /* "AMD EPYC 9355" */
+    char uuid[64];                      /* "GPU-..." */
+    char pci[32];                       /* "0000:65:00.0" */
+    uint64_t total_memory;              /* bytes */
+    int32_t compute_major, compute_minor;
+    int32_t processors;                 /* cores or multiprocessors that may be used */
+    int32_t clock_khz;
+    int32_t numa_node;                  /* -1: unknown */
+    uint32_t flags;                     /* CTRT_DEVICE_* */
+    int32_t ecc;                        /* 1 on, 0 off, -1 unknown */
+    int32_t reserved;
+} ctrt_device_info;
+
+typedef struct ctrt_device_table {      /* required; required slots: count, describe, open, close */
+    size_t size;
+    ctrt_status (*count)(int32_t *count);                               /* opens no context; survives fork */
+    ctrt_status (*describe)(int32_t index, ctrt_device_info *info);     /* likewise; info->size is set by the caller */
+    ctrt_status (*open)(void **device, int32_t index);                  /* called once per device and process */
+    void (*close)(void *device);
+    ctrt_status (*memory_info)(void *device, uint64_t *free_bytes, uint64_t *total_bytes);
+} ctrt_device_table;
+
+enum ctrt_copy_kind { CTRT_COPY_TO_DEVICE, CTRT_COPY_TO_HOST, CTRT_COPY_ON_DEVICE };
+
+typedef struct ctrt_memory_table {      /* required; required slots: alloc, free, copy, fill */
+    size_t size;
+    ctrt_status (*alloc)(void *device, void **address, size_t bytes);   /* 64-byte aligned at least; bytes > 0 */
+    void (*free)(void *device, void *address, size_t bytes);
+    ctrt_status (*copy)(void *device, void *queue, void *to, const void *from, size_t bytes, int kind);
+    ctrt_status (*fill)(void *device, void *queue, void *address, int byte, size_t bytes);
+    /* Optional: host memory that this device copies fast; peers; sharing. */
+    ctrt_status (*host_alloc)(void *device, void **address, size_t bytes);
+    void (*host_free)(void *device, void *address, size_t bytes);
+    bool (*can_access_peer)(void *device, void *peer);
+    ctrt_status (*copy_peer)(void *to_device, void *to, void *from_device, const void *from, size_t bytes, void *queue);
+    ctrt_status (*export_memory)(void *device, void *address, size_t bytes, int *fd);
+    ctrt_status (*import_memory)(void *device, void **address, size_t bytes, int fd);
+} ctrt_memory_table;
+
+typedef struct ctrt_queue_table {       /* optional: absent means that every slot works at once and in order */
+    size_t size;
+    ctrt_status (*create)(void *device, void **queue, int32_t priority);
+    void (*destroy)(void *device, void *queue);
+    ctrt_status (*synchronize)(void *device, void *queue);              /* queue NULL: the whole device */
+    ctrt_status (*query)(void *device, void *queue, bool *idle);
+    ctrt_status (*wait_event)(void *device, void *queue, void *event);
+    ctrt_status (*host_call)(void *device, void *queue, void (*function)(void *), void *argument);
+    ctrt_status (*event_create)(void *device, void **event, bool timing);
+    void (*event_destroy)(void *device, void *event);
+    ctrt_status (*event_record)(void *device, void *event, void *queue);
+    ctrt_status (*event_query)(void *device, void *event, bool *done);
+    ctrt_status (*event_synchronize)(void *device, void *event);
+    ctrt_status (*event_elapsed)(void *device, void *from, void *to, double *milliseconds);
+} ctrt_queue_table;
+
+typedef struct ctrt_kernel_table {      /* optional: without it every op falls back */
+    size_t size;
+    const ctrt_kernel *rows;
+    size_t count;
+    size_t stride;                      /* sizeof(ctrt_kernel) as the plugin was built */
+    /* Optional, before the first kernel runs: libraries are loaded, CPU versions chosen. */
+    ctrt_status (*prepare)(void *device);
+} ctrt_kernel_table;
+
+/* Tables come in files of their own as they are specified; the pointers keep their places. */
+typedef struct ctrt_comm_table { size_t size; } ctrt_comm_table;
+typedef struct ctrt_capture_table { size_t size; } ctrt_capture_table;
+
+typedef struct ctrt_backend {
+    size_t size;
+    const ctrt_device_table *device;
+    const ctrt_memory_table *memory;
+    const ctrt_queue_table *queue;
+    const ctrt_kernel_table *kernels;
+    const ctrt_comm_table *comm;
+    const ctrt_capture_table *capture;
+    const char *default_memory;         /* policy for this backend's devices when CTRT_MEMORY names none; NULL: direct */
+} ctrt_backend;
+
+/* Rows laid over another backend's (component kind `kernels`; the component's name is the backend's). */
+typedef struct ctrt_kernels {
+    size_t size;
+    const ctrt_kernel_table *kernels;
+} ctrt_kernels;
+
+/* ---- memory policies --------------------------------------------------------------------------------------------------- */
+
+/* Where a policy draws memory from: the backend, or the policy beneath it in a stack. */
+typedef struct ctrt_memory_source {
+    size_t size;
+    void *state;
+    ctrt_status (*alloc)(void *state, void **address, size_t bytes, void *queue);
+    void (*free)(void *state, void *address, size_t bytes, void *queue);
+    const char *device_name;            /* "cpu", "cuda:1" */
+    uint32_t device_flags;              /* CTRT_DEVICE_* */
+} ctrt_memory_source;
+
+/* What a policy hands out. `bytes` is what the request costs (not less than asked for) and is what accounting counts; the
+ * caller uses no more than it asked for. `cookie` belongs to the policy. */
+typedef struct ctrt_block {
+    void *address;
+    size_t bytes;
+    void *cookie;
+} ctrt_block;
+
+typedef struct ctrt_memory_stats {
+    size_t size;
+    uint64_t reserved_bytes;            /* drawn from the source and not given back */
+    uint64_t cached_bytes;              /* of those, free for reuse */
+    uint64_t source_allocs, source_frees;
+} ctrt_memory_stats;
+
+/* A memory policy (component kind `memory`). One instance per device. */
+typedef struct ctrt_memory_policy {
+    size_t size;                        /* required slots: create, destroy, alloc, free */
+    /* `options`: what followed the name in CTRT_MEMORY ("max_split=64m,gc=0.8"), or "". `source` outlives the policy. */
+    ctrt_status (*create)(void **policy, const ctrt_memory_source *source, const char *options);
+    void (*destroy)(void *policy);
+    ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue);
+    void (*free)(void *policy, const ctrt_block *block, void *queue);
+    /* Optional: notes that `queue` uses the block; gives back what is cached; figures. */
+    void (*used_on)(void *policy, const ctrt_block *block, void *queue);
+    void (*trim)(void *policy);
+    void (*stats)(void *policy, ctrt_memory_stats *stats);
+} ctrt_memory_policy;
+
+/* ---- the plugin itself --------------------------------------------------------------------------------------------------- */
+
+typedef enum ctrt_component_kind {
+    CTRT_COMPONENT_BACKEND = 1,         /* table: ctrt_backend */
+    CTRT_COMPONENT_KERNELS = 2,         /* table: ctrt_kernels */
+    CTRT_COMPONENT_MEMORY = 3,          /* table: ctrt_memory_policy */
+    CTRT_COMPONENT_COMM = 4,
+    CTRT_COMPONENT_STRATEGY = 5,
+    CTRT_COMPONENT_HOOK = 6,
+    CTRT_COMPONENT_KIND_MAX_ = 0x7fffffff
+} ctrt_component_kind;
+
+typedef struct ctrt_component {
+    size_t size;
+    ctrt_component_kind kind;
+    int32_t score;                      /* of two components with one name the larger score wins */
+    const char *name;                   /* "cpu": letters, digits, '-'; begins with a letter */
+    const void *table;                  /* begins with size_t size */
+    /* Optional. Can it work here? Above 0: yes, and how well; else no. Writes one line of reason ("" allowed on yes).
+     * Must be cheap, open no context and survive a fork. */
+    int32_t (*probe)(char *reason, size_t reason_bytes);
+} ctrt_component;
+
+typedef struct ctrt_plugin {
+    size_t size;
+    uint32_t abi_major, abi_minor;      /* CTRT_PLUGIN_ABI_MAJOR, _MINOR of the header it was built with */
+    const char *name;                   /* "backend-cpu" */
+    const char *version;
+    const char *description;
+    const ctrt_component *components;
+    size_t component_count;
+    size_t component_stride;            /* sizeof(ctrt_component) as the plugin was built */
+    /* Optional: keeps the host table; declares parameters. Called once, before any slot but probe. */
+    ctrt_status (*init)(const ctrt_host *host);
+} ctrt_plugin;
+
+/* The one symbol of a plugin. Pure: constant data, no side effects. May look at the host's ABI numbers. */
+typedef const ctrt_plugin *(*ctrt_plugin_entry)(uint32_t host_abi_major, uint32_t host_abi_minor);
+CTRT_API const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor);
+
+CTRT_END_DECLS
+
+#endif
