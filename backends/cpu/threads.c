@@ -21,8 +21,6 @@
 #endif
 
 static int threads_wanted = 1;          /* decided at init */
-static atomic_int threads_proved;       /* 0: not tried, 1: a thread could be started, -1: could not */
-static bool fork_broke_pool;            /* in a child whose parent could not dismiss its pool */
 
 /* Processors of the affinity mask; machines may have more than cpu_set_t counts. */
 static int affinity_count(void)
@@ -54,6 +52,8 @@ int cpu_allowed_processors(void)
 }
 
 #ifdef _OPENMP
+static atomic_int threads_proved;       /* 0: not tried, 1: a thread could be started, -1: could not */
+static bool fork_broke_pool;            /* in a child whose parent could not dismiss its pool */
 static _Thread_local bool had_pool;     /* this thread opened a parallel region since its pool was last dismissed */
 static _Thread_local bool pause_failed;
 
