@@ -3,7 +3,8 @@
  *
  * Plain C on one number, without branches, so that the compiler turns loops over them into vectors of any width. Methods are
  * the textbook's (Muller, "Elementary Functions", 2016): reduce the argument, take a polynomial, put back. The polynomials are
- * minimax ones found with Remez's exchange for the stated intervals and errors. */
+ * minimax ones found with Remez's exchange for the stated intervals and errors; they are evaluated in pairs of terms, which
+ * shortens the chain that each result has to wait for. */
 #ifndef CTRT_CPU_MATH_F32_H
 #define CTRT_CPU_MATH_F32_H
 
@@ -13,6 +14,13 @@
 #include "convert.h"
 
 #define MATH CPU_CONVERT
+
+/* which ? a : b, by bits: of a plain conditional the compiler makes two computations of everything around it. */
+MATH float math_select(bool which, float a, float b)
+{
+    uint32_t mask = 0u - (uint32_t)which;
+    return cpu_float((cpu_bits(a) & mask) | (cpu_bits(b) & ~mask));
+}
 
 /* x rounded to an integer, ties to even, for |x| < 2^22: what is left when 1.5 * 2^23 pushes the fraction out. The low bits of
  * the sum are the integer itself. */
@@ -37,13 +45,10 @@ MATH int32_t math_reduce(float *r, float x, float rest)
 /* e^r - 1 on [-ln 2 / 2, ln 2 / 2]; relative error 2.4e-10 before rounding. */
 MATH float math_expm1_reduced(float r)
 {
-    float p = 1.984588598e-04f;
-    p = p * r + 1.394071965e-03f;
-    p = p * r + 8.333389647e-03f;
-    p = p * r + 4.166635871e-02f;
-    p = p * r + 1.666666567e-01f;
-    p = p * r + 0.5f;
-    return p * (r * r) + r;
+    float u = r * r, p = 1.984588598e-04f * r + 1.394071965e-03f;
+    p = p * u + (8.333389647e-03f * r + 4.166635871e-02f);
+    p = p * u + (1.666666567e-01f * r + 0.5f);
+    return p * u + r;
 }
 
 /* e^(x + rest) as 2^n times the result. A factor that multiplies the result before the scaling costs no accuracy where the whole is
@@ -88,15 +93,10 @@ MATH float math_split(float x, float *e)
 /* e ln 2 + ln(1 + f) + rest; the polynomial is (ln(1+f) - f + f^2/2) / f^3, relative error 7.5e-10. */
 MATH float math_log_joined(float e, float f, float rest)
 {
-    float p = 6.746648997e-02f, s = f * f;
-    p = p * f - 1.167565510e-01f;
-    p = p * f + 1.188816056e-01f;
-    p = p * f - 1.240558848e-01f;
-    p = p * f + 1.421955228e-01f;
-    p = p * f - 1.666799635e-01f;
-    p = p * f + 2.000211924e-01f;
-    p = p * f - 2.500000894e-01f;
-    p = p * f + 3.333331347e-01f;
+    float s = f * f, p = 6.746648997e-02f * s + (-1.167565510e-01f * f + 1.188816056e-01f);
+    p = p * s + (-1.240558848e-01f * f + 1.421955228e-01f);
+    p = p * s + (-1.666799635e-01f * f + 2.000211924e-01f);
+    p = p * s + (-2.500000894e-01f * f + 3.333331347e-01f);
     float y = p * (f * s) + (rest - e * 2.12194440e-4f);
     y = y - 0.5f * s;
     return e * 0.693359375f + (f + y);
@@ -124,18 +124,20 @@ MATH float math_log1p(float x)
 MATH float math_sigmoid(float x)
 {
     float e = math_exp(-fabsf(x));
-    return (x < 0 ? e : 1.0f) / (1.0f + e);
+    return math_select(x < 0, e, 1.0f) / (1.0f + e);
 }
 
 /* With t = e^-2a - 1, a = |x|: -t/(t + 2), which is good near 0, or 1 - 2(t + 1)/(t + 2), which is good far from it. */
 MATH float math_tanh(float x)
 {
-    float a = fabsf(x);
+    float a = fabsf(x), r;
     a = a > 10.0f ? 10.0f : a;
-    float t = math_expm1(-2.0f * a);
+    int32_t n = math_reduce(&r, -2.0f * a, 0);                  /* -29 to 0: one factor each for 2^n and 2^-n */
+    float power = cpu_float((uint32_t)(127 + n) << 23), inverse = cpu_float((uint32_t)(127 - n) << 23);
+    float t = (math_expm1_reduced(r) + (1.0f - inverse)) * power;
     bool far = a > 0.55f;
-    float y = (far ? 2.0f * t + 2.0f : -t) / (t + 2.0f);
-    return copysignf(far ? 1.0f - y : y, x);
+    float y = math_select(far, 2.0f * t + 2.0f, -t) / (t + 2.0f);
+    return copysignf(math_select(far, 1.0f - y, y), x);
 }
 
 MATH float math_silu(float x)
@@ -162,16 +164,11 @@ MATH float math_bell(int32_t *n, float z)
 
 MATH float math_tail_over_bell(float z)
 {
-    float t = 1.0f / (1.0f + 0.3f * z), s = 0.3f * z * t, p = 2.062489279e-02f;
-    p = p * s - 7.318042219e-02f;
-    p = p * s + 7.118035853e-02f;
-    p = p * s + 1.010996290e-02f;
-    p = p * s + 2.336691506e-02f;
-    p = p * s - 1.397333741e-01f;
-    p = p * s - 8.101961762e-02f;
-    p = p * s + 6.181451678e-01f;
-    p = p * s - 8.298071623e-01f;
-    p = p * s + 5.000000000e-01f;
+    float t = 1.0f / (1.0f + 0.3f * z), s = 0.3f * z * t, u = s * s, p = 2.062489279e-02f * s - 7.318042219e-02f;
+    p = p * u + (7.118035853e-02f * s + 1.010996290e-02f);
+    p = p * u + (2.336691506e-02f * s - 1.397333741e-01f);
+    p = p * u + (-8.101961762e-02f * s + 6.181451678e-01f);
+    p = p * u + (-8.298071623e-01f * s + 0.5f);
     return p * t;
 }
 
@@ -180,13 +177,10 @@ MATH float math_tail_over_bell(float z)
 
 MATH float math_erf(float x)
 {
-    float a = fabsf(x), u = x * x, p = 7.853860734e-05f;
-    p = p * u - 8.010193706e-04f;               /* erf(x)/x - 1 on [0, 1]; relative error 1.2e-9 */
-    p = p * u + 5.188327748e-03f;
-    p = p * u - 2.685381100e-02f;
-    p = p * u + 1.128358543e-01f;
-    p = p * u - 3.761262596e-01f;
-    p = p * u + 1.283791661e-01f;
+    /* erf(x)/x - 1 on [0, 1]; relative error 1.2e-9. */
+    float a = fabsf(x), u = x * x, v = u * u, p = 7.853860734e-05f * v + (-8.010193706e-04f * u + 5.188327748e-03f);
+    p = p * v + (-2.685381100e-02f * u + 1.128358543e-01f);
+    p = p * v + (-3.761262596e-01f * u + 1.283791661e-01f);
     float z = a * 1.41421356f;
     z = z > MATH_TAIL_END ? MATH_TAIL_END : z;
     int32_t n;

@@ -28,7 +28,7 @@ static const struct function {
     { "exp", exp, 1.5, false },         { "expm1", expm1, 2.0, false },   { "log", log, 1.5, false },
     { "log1p", log1p, 2.0, false },     { "sin", sin, 0.6, false },       { "cos", cos, 0.6, false },
     { "tan", tan, 1.0, false },         { "tanh", tanh, 2.5, false },     { "sigmoid", sigmoid, 2.5, false },
-    { "silu", silu, 3.5, false },       { "erf", erf, 2.0, false },       { "gelu", gelu, 8.0, false },
+    { "silu", silu, 3.5, false },       { "erf", erf, 2.0, false },       { "gelu", gelu, 12.0, false },
     { "gelu", gelu_tanh, 200.0, true },
 };
 
