@@ -12,6 +12,7 @@
 #define CTRT_TESTS_TAP_H
 
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,7 @@ static struct {
     char name[160];
     bool open;
     int groups, failed_groups;
-    long checks, failed;
+    atomic_long checks, failed;         /* threads of a test may check too */
 } tap_state;
 
 static inline void tap_close(void)
