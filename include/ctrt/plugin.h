@@ -88,7 +88,7 @@ typedef struct ctrt_reduce_attributes {     /* sum mean prod amax amin any all a
     uint32_t dims;                          /* bit d set: dimension d of the input view is reduced */
 } ctrt_reduce_attributes;
 
-typedef struct ctrt_range_attributes {      /* clamp: limits, NaN means none; fill: lo; arange: lo = start, hi = step */
+typedef struct ctrt_range_attributes {      /* clamp: limits, where has_lo, has_hi; fill: lo; arange: lo = start, hi = step */
     size_t size;
     ctrt_scalar lo, hi;
     bool has_lo, has_hi;
@@ -111,7 +111,7 @@ typedef struct ctrt_pool_attributes {       /* max_pool2d max_pool2d_backward */
 
 typedef struct ctrt_norm_attributes {       /* layer_norm batch_norm and their gradients */
     size_t size;
-    double epsilon, momentum;               /* momentum: batch_norm only; negative: cumulative average */
+    double epsilon, momentum;               /* momentum: batch_norm only; how far running_* move toward the batch's, 0 to 1 */
     bool training;                          /* batch_norm only */
 } ctrt_norm_attributes;
 
@@ -128,7 +128,8 @@ typedef struct ctrt_index_attributes {      /* index_add: a row that gets no gra
 
 /* Random numbers are Philox4x32-10 (Salmon et al. 2011): element i of the output takes word i%4 of the block with counter
  * {offset + i/4 (64 bit), 0, 0} and key `seed`, so the same seed gives the same numbers on every backend. uniform: (word >> 8) *
- * 2^-24, scaled to [lo, hi) in f32 (f64 outputs: block i/2, words 2(i%2) and 2(i%2)+1 as hi and lo, top 53 bits * 2^-53).
+ * 2^-24, then * (hi - lo), + lo, each rounded to f32, and lo where that gives hi (f64 outputs: block i/2, words 2(i%2) and
+ * 2(i%2)+1 as hi and lo, top 53 bits * 2^-53, the rest in f64).
  * normal: Box-Muller over word pairs (0,1) and (2,3): with u1 = ((w0>>8)+1) * 2^-24 and u2 = (w1>>8) * 2^-24,
  * r = sqrt(-2 ln u1): element even r*cos(2 pi u2), odd r*sin(2 pi u2), computed in f32 (f64: from the 53-bit pairs, one block per
  * two elements). randint: lo + (((uint64)word_pair) % range), block i/2, as 64 bits (w_even << 32 | w_odd). bernoulli and dropout: the f32 uniform < p
@@ -180,7 +181,7 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   linear(x[M,K], w[N,K], bias[N] or NULL) -> out[M,N] contiguous
  * Convolution and pooling, NCHW shapes, contiguous or (flag) channels-last:
  *   conv2d(x[N,C,H,W], w[O,C/g,kh,kw], bias[O] or NULL) -> y;   conv2d_input_grad(dy, w) -> dx;   conv2d_weight_grad(dy, x) -> dw
- *   max_pool2d(x) -> y, indices i64 (h*W+w of the input plane);   max_pool2d_backward(dy, indices) -> dx
+ *   max_pool2d(x) -> y, indices i64 (h*W+w of the input plane; -1: the window lies outside);   max_pool2d_backward(dy, indices) -> dx
  * Rows (contiguous):
  *   softmax log_softmax(x[O,N,I]) over the middle;  softmax_backward log_softmax_backward(dy, y) alike
  *   cross_entropy(logits[N,C], target i64[N], class weight[C] or NULL) -> loss f32/f64[N] (f32 for f16, bf16), logsumexp likewise[N]
