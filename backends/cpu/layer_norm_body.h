@@ -10,11 +10,11 @@ static const T *NAME(row)(const struct job *job, const ctrt_view *view, int64_t 
     return wide;
 }
 
-/* Room for `count` rows when rows are widened; false when there is none. */
+/* Room for `count` rows when rows are widened or streamed; false when there is none. */
 static bool NAME(wide_rows)(struct job *job, T **wide, int count)
 {
     *wide = NULL;
-    if (!job->half)
+    if (!job->half && !job->stream)
         return true;
     *wide = cpu_scratch(SCRATCH_ROW, (size_t)(job->n * count) * sizeof(T));
     if (!*wide)
@@ -33,7 +33,7 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
         return;
     for (int64_t i = begin; i < end; i++) {
         const T *x = NAME(row)(job, x_view, i, wide);
-        T *y = job->half ? wide : (T *)y_view->data + i * n;
+        T *y = wide ? wide : (T *)y_view->data + i * n;
         const T mean = (T)(NAME(sum_of)(x, n) / (double)n);
         const T rstd = (T)(1 / sqrt(NAME(squares_of)(x, mean, n) / (double)n + job->epsilon));
         means[i] = mean;
@@ -49,7 +49,11 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
                 y[j] = (x[j] - mean) * rstd + (bias ? bias[j] : 0);
         if (job->half)
             job->half->narrow((uint16_t *)y_view->data + i * n, (const float *)wide, n);
+        else if (wide)
+            vec_stream((T *)y_view->data + i * n, wide, (size_t)n * sizeof(T));
     }
+    if (job->stream)
+        vec_streamed();
 }
 
 /* Parts [begin, end) of the rows: dx, and the parts' sums of dy * xhat and of dy. */

@@ -9,6 +9,8 @@
 
 /* Elements that are worth a thread. */
 #define GRAIN 8192
+/* Rows up to so many bytes stay in the first cache while they are made. */
+#define STREAMED_ROW 16384
 /* The gradients of weight and bias are sums over rows: at most so many partial sums, whatever the number of threads. */
 #define PARTS 32
 
@@ -20,6 +22,7 @@ struct job {
     const struct half_loops *half;      /* NULL for f32 and f64 */
     int64_t rows, rows_per_part;        /* gradient: parts of the rows */
     void *partial;                      /* [parts][2][n], or NULL */
+    bool stream;                        /* rows of the result are made in scratch and pass by the caches */
     bool failed;
 };
 
@@ -71,6 +74,8 @@ static ctrt_status layer_norm(const ctrt_call *call)
     }
     job.weight = parameter(&job, call->inputs[1], wide);
     job.bias = parameter(&job, call->inputs[2], wide + (wide ? job.n : 0));
+    const size_t bytes = x->dtype == CTRT_F64 ? sizeof(double) : sizeof(float);
+    job.stream = !job.half && (size_t)job.n * bytes <= STREAMED_ROW && (size_t)x->numel * bytes >= cpu_stream_bytes();
     cpu_parallel_for(x->shape[0], GRAIN / (job.n + 1) + 1, x->dtype == CTRT_F64 ? forward_f64 : forward_f32, &job);
     return job.failed ? cpu_no_scratch("layer_norm", 2 * row_bytes) : CTRT_OK;
 }

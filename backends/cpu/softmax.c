@@ -27,6 +27,8 @@
 
 /* Elements that are worth a thread. */
 #define GRAIN 8192
+/* Rows up to so long stay in the first cache while they are made. */
+#define STREAMED_ROW 4096
 /* Columns that are worked on together where the softmax is not over the last dimension: rows of 4 cache lines. */
 #define COLUMNS 64
 
@@ -41,6 +43,7 @@ struct job {
     block_f32 f32;
     block_f64 f64;
     const struct half_loops *half;
+    bool stream;                        /* rows of f32 are made in scratch and pass by the caches */
     bool failed;
 };
 
@@ -57,6 +60,16 @@ static void tasks_f32(void *argument, int64_t begin, int64_t end)
     const struct job *job = argument;
     const float *a = job->call->inputs[0]->data, *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
     float *out = job->call->outputs[0]->data;
+    float *row = job->stream ? cpu_scratch(SCRATCH_ROW, (size_t)job->n * sizeof(float)) : NULL;
+    if (row) {
+        for (int64_t t = begin; t < end; t++) {
+            const int64_t at = t * job->n;
+            job->f32(row, 1, a + at, b ? b + at : NULL, 1, job->n, 1);
+            vec_stream(out + at, row, (size_t)job->n * sizeof(float));
+        }
+        vec_streamed();
+        return;
+    }
     for (int64_t t = begin; t < end; t++) {
         int64_t width, at = place(job, t, &width);
         job->f32(out + at, job->inner, a + at, b ? b + at : NULL, job->inner, job->n, width);
@@ -117,6 +130,7 @@ static ctrt_status run(const ctrt_call *call, block_f32 f32, block_f64 f64)
     job.across = (job.inner + job.width - 1) / job.width;
     const int64_t tasks = x->shape[0] * job.across, grain = GRAIN / (job.n * job.width) + 1;
     if (x->dtype == CTRT_F32) {
+        job.stream = job.inner == 1 && job.n <= STREAMED_ROW && (size_t)x->numel * sizeof(float) >= cpu_stream_bytes();
         cpu_parallel_for(tasks, grain, tasks_f32, &job);
     } else if (x->dtype == CTRT_F64) {
         cpu_parallel_for(tasks, grain, tasks_f64, &job);

@@ -6,6 +6,7 @@
 #ifndef CTRT_CPU_VEC_H
 #define CTRT_CPU_VEC_H
 
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -192,6 +193,38 @@ VEC_INLINE double vd_largest(vd v)
     for (int i = 1; i < VD; i++)
         largest = v[i] > largest ? v[i] : largest;
     return largest;
+}
+
+/* Copies to memory past the caches, for results that the caches could not hold anyway: no line is read to be written. vec_streamed
+ * comes after the last, before another thread may look. */
+VEC_INLINE void vec_stream(void *to, const void *from, size_t bytes)
+{
+#if VEC_AVX512 || VEC_AVX2
+    char *out = (char *)to;
+    const char *in = (const char *)from;
+    const size_t before = -(uintptr_t)out % VEC_BYTES;
+    if (bytes < before + VEC_BYTES) {
+        memcpy(out, in, bytes);
+        return;
+    }
+    memcpy(out, in, before);
+    size_t i = before;
+    for (; i + VEC_BYTES <= bytes; i += VEC_BYTES)
+#if VEC_AVX512
+        _mm512_stream_si512((void *)(out + i), _mm512_loadu_si512((const void *)(in + i)));
+#else
+        _mm256_stream_si256((void *)(out + i), _mm256_loadu_si256((const void *)(in + i)));
+#endif
+    memcpy(out + i, in + i, bytes - i);
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+VEC_INLINE void vec_streamed(void)
+{
+#if VEC_AVX512 || VEC_AVX2
+    _mm_sfence();
+#endif
 }
 
 /* The lower, the upper half of the lanes as doubles. */

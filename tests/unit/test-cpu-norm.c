@@ -105,6 +105,30 @@ static void layer_norm(void **state)
     }
 }
 
+/* Results too large for the caches take another way to memory: every row must be what a small tensor gives. */
+static void large_layer_norm(void **state)
+{
+    (void)state;
+    enum { N = 1001, ROWS = 9000 };
+    const ctrt_norm_attributes attributes = { .size = sizeof attributes, .epsilon = 1e-5 };
+    const int64_t one = 1, rows = ROWS, shape[] = { ROWS, N };
+    for (int isa = 0; isa < FAKE_ISAS; isa++) {
+        fake_load(fake_isas[isa]);
+        fake_tensor row = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 2, (int64_t[]){ 1, N }, -6, 6), want = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, (int64_t[]){ 1, N });
+        fake_tensor x = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, shape), y = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, shape);
+        fake_tensor mean1 = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one), rstd1 = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one);
+        fake_tensor mean = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &rows), rstd = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &rows);
+        for (int64_t r = 0; r < ROWS; r++)
+            memcpy((float *)x.view.data + r * N, row.view.data, N * sizeof(float));
+        fake_must(fake_run("layer_norm", CTRT_F32, FAKE_VIEWS(&want.view, &mean1.view, &rstd1.view), 3, FAKE_VIEWS(&row.view, NULL, NULL), 3, &attributes), "layer_norm");
+        fake_must(fake_run("layer_norm", CTRT_F32, FAKE_VIEWS(&y.view, &mean.view, &rstd.view), 3, FAKE_VIEWS(&x.view, NULL, NULL), 3, &attributes), "layer_norm");
+        for (int64_t r = 0; r < ROWS; r++)
+            if (memcmp((float *)y.view.data + r * N, want.view.data, N * sizeof(float)) != 0)
+                fail_msg("layer_norm of [9000,1001]: row %lld differs from the same row alone", (long long)r);
+        fake_free(&row), fake_free(&want), fake_free(&x), fake_free(&y), fake_free(&mean1), fake_free(&rstd1), fake_free(&mean), fake_free(&rstd);
+    }
+}
+
 /* half_parameters: weight and bias are of x's type, else f32 (f64). */
 static void batch(ctrt_dtype dtype, int64_t n, int64_t c, int64_t s, bool affine, bool training, bool half_parameters)
 {
@@ -185,6 +209,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layer_norm),
+        cmocka_unit_test(large_layer_norm),
         cmocka_unit_test(batch_norm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
