@@ -1,12 +1,14 @@
 # Measurements; built by `make bench`, never by `make`. Each is run beside a peer by bench/compare.sh.
-EXTRA_PROGRAMS += bench-overhead bench-train
+EXTRA_PROGRAMS += bench-overhead bench-startup bench-train
 bench_overhead_SOURCES = bench/overhead.c bench/timing.h
 bench_overhead_LDADD   = libctrt.la
+bench_startup_SOURCES  = bench/startup.c
+bench_startup_LDADD    = libctrt.la
 bench_train_SOURCES    = bench/train.c bench/timing.h
 bench_train_LDADD      = libctrt.la
 
-bench: all bench-overhead bench-train
+bench: all bench-overhead bench-startup bench-train
 .PHONY: bench
 
-CLEANFILES += bench-overhead bench-train
+CLEANFILES += bench-overhead bench-startup bench-train
 EXTRA_DIST += bench/compare.sh bench/peers/build.sh bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp

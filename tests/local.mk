@@ -228,6 +228,25 @@ test_abi_LDADD    = $(PUBLIC_LIBS)
 EXTRA_DIST += tests/abi/abidiff.sh tests/abi/border.c tests/abi/released/ctrt/dtype.def tests/abi/released/ctrt/plugin.h \
               tests/abi/released/ctrt/status.def tests/abi/released/ctrt/types.h
 
+# --- fuzz ------------------------------------------------------------------------------------------------------------
+# Each target for a second; CTRT_FUZZ_SECONDS in the environment of a program run by hand makes it longer.
+
+fuzz_tests = fuzz-device-name fuzz-memory-policy fuzz-param fuzz-visible
+check_PROGRAMS += $(fuzz_tests)
+TESTS          += $(fuzz_tests)
+fuzz_device_name_SOURCES    = tests/fuzz/driver.c tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz.h
+fuzz_device_name_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+fuzz_device_name_LDADD      = $(INTERNAL_LIBS)
+fuzz_memory_policy_SOURCES  = tests/fuzz/driver.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz.h
+fuzz_memory_policy_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+fuzz_memory_policy_LDADD    = $(INTERNAL_LIBS)
+fuzz_param_SOURCES          = tests/fuzz/driver.c tests/fuzz/fuzz-param.c tests/fuzz/fuzz.h
+fuzz_param_CPPFLAGS         = $(INTERNAL_CPPFLAGS)
+fuzz_param_LDADD            = $(INTERNAL_LIBS)
+fuzz_visible_SOURCES        = tests/fuzz/driver.c tests/fuzz/fuzz-visible.c tests/fuzz/fuzz.h
+fuzz_visible_CPPFLAGS       = $(INTERNAL_CPPFLAGS)
+fuzz_visible_LDADD          = $(INTERNAL_LIBS)
+
 # --- integration -----------------------------------------------------------------------------------------------------
 
 TESTS      += tests/integration/tool.sh

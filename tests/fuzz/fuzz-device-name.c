@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names of devices: what is accepted is printed as it was written. */
+#include "ctrt/device.h"
+#include "fuzz.h"
+
+const char *const fuzz_examples[] = {
+    "cpu", "cpu:0", "cuda:1", "cuda", "nccl-multi:0", "cuda:65535", "cuda:01", "cuda:-1", "gpu:0", "auto", "", ":", "0", "12", "a:b:c", NULL,
+};
+const char *const fuzz_words[] = { "cpu", "cuda", ":0", ":65535", "99999999999999999999", "-multi", NULL };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char text[600], again[64];
+    ctrt_device_spec spec = { "untouched", 77 };
+    if (!fuzz_text(text, sizeof text, data, size))
+        return 0;
+    ctrt_status status = ctrt_device_parse(&spec, text);
+    if (status != CTRT_OK) {
+        PROMISE(strcmp(spec.type, "untouched") == 0 && spec.index == 77);
+        PROMISE(ctrt_error_message()[0] != '\0');
+        return 0;
+    }
+    PROMISE(spec.index >= -1 && spec.index <= 65535);
+    PROMISE(ctrt_device_format(again, sizeof again, &spec) == CTRT_OK);
+    PROMISE(strcmp(again, text) == 0 || strspn(text, "0123456789") == strlen(text));
+    return 0;
+}

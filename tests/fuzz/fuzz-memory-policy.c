@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CTRT_MEMORY: what is accepted has valid names, and joins again to what was written. */
+#include "fuzz.h"
+#include "memory/policy.h"
+#include "registry/registry.h"
+
+const char *const fuzz_examples[] = {
+    "caching", "caching:max_split=64m", "caching:max_split=64m,gc=0.8", "spill+caching", "a:x=1+b+c:y=2,z=3+d", "+", "a:", "a+b+c+d+e", "", NULL,
+};
+const char *const fuzz_words[] = { "caching", ":max_split=64m", "+", ",", "=", ":", "direct", NULL };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char text[600], again[2048] = "";
+    struct policy_spec specs[MEMORY_MAX_LAYERS];
+    int count = -1;
+    if (!fuzz_text(text, sizeof text, data, size) || policy_parse(specs, &count, text) != CTRT_OK)
+        return 0;
+    PROMISE(count >= 1 && count <= MEMORY_MAX_LAYERS);
+    for (int i = 0; i < count; i++) {
+        PROMISE(registry_name_valid(specs[i].name));
+        snprintf(again + strlen(again), sizeof again - strlen(again), "%s%s%s%s", i > 0 ? "+" : "", specs[i].name,
+                 specs[i].options[0] != '\0' ? ":" : "", specs[i].options);
+    }
+    PROMISE(strcmp(again, text) == 0);
+    return 0;
+}
