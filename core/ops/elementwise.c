@@ -50,6 +50,17 @@ void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype)
     dtype_store(number->element, dtype, value);
 }
 
+ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute)
+{
+    static const bool exact_numbers[OP_COUNT] = { [OP_add] = true, [OP_sub] = true, [OP_mul] = true, [OP_div] = true };
+    if (likely(compute != CTRT_F16 && compute != CTRT_BF16) || !exact_numbers[op])
+        return compute;
+    unsigned char element[8];
+    dtype_store(element, compute, value);
+    const double kept = dtype_load(element, compute).f, asked = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
+    return kept == asked || asked != asked ? compute : CTRT_F32;
+}
+
 void operands_release(struct operand *operands, int count)
 {
     for (int i = 0; i < count; i++)
@@ -108,7 +119,7 @@ static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tens
     ctrt_tensor *y = NULL, *cast = x;
     ctrt_status status = CTRT_OK;
     if (unlikely(compute != tensor_dtype(x)))
-        CTRT_TRY(front_operand(&cast, x, compute, x->device, false));
+        CTRT_TRY(ctrt_context(front_operand(&cast, x, compute, x->device, false), "%s", op_table[op].name));
     status = tensor_new_like(&y, x, result_dtype(promotion, compute));
     if (likely(status == CTRT_OK)) {
         const ctrt_view *in = &cast->view;
@@ -208,7 +219,7 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
     struct operand operands[2];
     ctrt_tensor *y = NULL;
     const ctrt_dtype dtypes[2] = { compute, compute };
-    CTRT_TRY(operands_prepare(operands, tensors, dtypes, 2, device, shape, ndim));
+    CTRT_TRY(ctrt_context(operands_prepare(operands, tensors, dtypes, 2, device, shape, ndim), "%s", who));
     ctrt_status status = elementwise_result(&y, tensors, 2, shape, ndim, result_dtype(promotion, compute), device);
     if (status == CTRT_OK) {
         const ctrt_view *in[2] = { operands[0].view, operands[1].view };
@@ -245,6 +256,19 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
     return front_finish(status, out, op, &y, 1, tensors, 2, NULL);
 }
 
+/* A number that wraps around in the operands' type would compare wrongly: 100 < 300 is not 100 < 44. */
+static ctrt_status check_comparable(enum op op, ctrt_scalar value, ctrt_dtype compute)
+{
+    char element[8];
+    if (value.kind == CTRT_SCALAR_FLOAT || dtype_floating(compute) || compute == CTRT_BOOL)
+        return CTRT_OK;
+    dtype_store(element, compute, value);
+    if (likely(dtype_load(element, compute).i == value.i))
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %lld is no value of %s; cast the tensor with ctrt_to_dtype", op_table[op].name,
+                     (long long)value.i, ctrt_dtype_name(compute));
+}
+
 /* A number for one operand: on the right, or on the left. */
 static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_scalar value, bool left)
 {
@@ -255,14 +279,23 @@ static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, 
     CTRT_TRY(ctrt_result_type(&promoted, &x, 1, &value));
     const ctrt_dtype compute = compute_dtype(promotion, promoted);
     CTRT_TRY(elementwise_check_bool(op, compute));
+    if (promotion == PROMOTION_COMPARE)
+        CTRT_TRY(check_comparable(op, value, compute));
+    const ctrt_dtype work = number_dtype(op, value, compute);
     struct number number;
-    number_init(&number, value, compute);
+    number_init(&number, value, work);
     ctrt_tensor *y = NULL, *cast = NULL;
-    CTRT_TRY(front_operand(&cast, x, compute, x->device, false));
-    ctrt_status status = tensor_new_like(&y, x, result_dtype(promotion, compute));
+    CTRT_TRY(front_operand(&cast, x, work, x->device, false));
+    ctrt_status status = tensor_new_like(&y, x, result_dtype(promotion, work));
     if (status == CTRT_OK) {
         const ctrt_view *in[2] = { left ? &number.view : &cast->view, left ? &cast->view : &number.view };
-        status = kernel_call_elementwise(op, compute, x->device, in, 2, &y->view, NULL);
+        status = kernel_call_elementwise(op, work, x->device, in, 2, &y->view, NULL);
+    }
+    if (unlikely(work != compute) && status == CTRT_OK) {
+        ctrt_tensor *wide = y;
+        y = NULL;
+        status = front_operand(&y, wide, compute, x->device, false);
+        tensor_release(wide);
     }
     tensor_release(cast);
     const union op_attributes graph = { .scalar = { .value = value, .present = true, .left = left } };
@@ -285,7 +318,6 @@ BINARY(div)
 BINARY(floor_divide)
 BINARY(remainder)
 BINARY(fmod)
-BINARY(pow)
 BINARY(maximum)
 BINARY(minimum)
 BINARY(eq)
@@ -297,6 +329,19 @@ BINARY(ge)
 BINARY(logical_and)
 BINARY(logical_or)
 BINARY(logical_xor)
+
+ctrt_status ctrt_pow(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
+{
+    return binary(out, OP_pow, RULE_pow, a, b);
+}
+
+ctrt_status ctrt_pow_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)
+{
+    if (a != NULL && b.kind == CTRT_SCALAR_INT && b.i < 0 && !dtype_floating(tensor_dtype(a)))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "pow: %s to the negative integer power %lld has no integer result; give the power as a "
+                         "floating number", ctrt_dtype_name(tensor_dtype(a)), (long long)b.i);
+    return binary_scalar(out, OP_pow, a, b, false);
+}
 
 ctrt_status ctrt_rsub_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
@@ -336,7 +381,7 @@ ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a
     struct operand operands[3];
     ctrt_tensor *y = NULL;
     const ctrt_dtype dtypes[3] = { CTRT_BOOL, dtype, dtype };
-    CTRT_TRY(operands_prepare(operands, tensors, dtypes, 3, device, shape, ndim));
+    CTRT_TRY(ctrt_context(operands_prepare(operands, tensors, dtypes, 3, device, shape, ndim), "where"));
     ctrt_status status = elementwise_result(&y, tensors + 1, 2, shape, ndim, dtype, device);
     if (status == CTRT_OK) {
         const ctrt_view *in[3] = { operands[0].view, operands[1].view, operands[2].view };

@@ -11,6 +11,9 @@ struct number {
     _Alignas(8) char element[8];
 };
 void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype);
+/* The dtype to work in where a number is an operand and the dtype would be `compute`. f16 and bf16 arithmetic with a number that they do not have
+ * exactly is done in f32, so that x * 0.1 is not x * 0.09998 (as in PyTorch, whose kernels keep the number in f32). */
+ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute);
 
 /* What stands for tensor operand i of a call. */
 struct operand {

@@ -87,6 +87,8 @@ static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op 
         return ctrt_fail(CTRT_ERR_DEVICE, "%s: self is on %s, the other operand on %s", who, self->device->name, device->name);
     CTRT_TRY(ctrt_result_type(&promoted, tensors, count, scalar));
     *compute = op_table[op].promotion == PROMOTION_TO_FLOAT && !dtype_floating(promoted) ? ctrt_default_dtype() : promoted;
+    if (scalar != NULL)
+        *compute = number_dtype(op, *scalar, *compute);
     CTRT_TRY(check_category(who, *compute, tensor_dtype(self)));
     CTRT_TRY(elementwise_check_bool(op, *compute));
 
@@ -193,8 +195,8 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
                  || ((self->flags | other->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)) || !dtype_floating(tensor_dtype(self))
                  || self->view.numel == 0))
         return false;
-    if (unlikely(self->storage == other->storage && self->view.data != other->view.data))
-        return false;               /* may overlap */
+    if (unlikely(self->storage == other->storage && self != other))
+        return false;               /* may overlap, or be the same elements by another handle */
     const struct op_cell *cell = dispatch_cell(self->device, op, tensor_dtype(self));
     if (unlikely(cell == NULL || cell->run == NULL || !(cell->flags & CTRT_KERNEL_INPLACE)))
         return false;
