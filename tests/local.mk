@@ -90,7 +90,8 @@ endif
 endif
 
 # The tensor floor.
-tensor_tests = test-dtype test-promotion test-shape test-create test-convert test-format test-dlpack test-view test-cat
+tensor_tests = test-dtype test-promotion test-shape test-create test-convert test-format test-dlpack test-view test-cat \
+               test-ops
 check_PROGRAMS += $(tensor_tests)
 TESTS          += $(tensor_tests)
 EXTRA_DIST     += tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
@@ -115,6 +116,8 @@ test_view_SOURCES       = tests/unit/test-view.c
 test_view_LDADD         = $(PUBLIC_LIBS)
 test_cat_SOURCES        = tests/unit/test-cat.c
 test_cat_LDADD          = $(PUBLIC_LIBS)
+test_ops_SOURCES        = tests/unit/test-ops.c
+test_ops_LDADD          = $(PUBLIC_LIBS)
 test_format_SOURCES     = tests/unit/test-format.c
 test_format_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
 test_format_LDADD       = $(INTERNAL_LIBS)
@@ -182,6 +185,15 @@ test_memory_LDADD      = $(INTERNAL_LIBS)
 test_registry_SOURCES  = tests/unit/test-registry.c
 test_registry_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_registry_LDADD    = $(INTERNAL_LIBS)
+
+# What PyTorch computes, case by case, and its result types.
+check_PROGRAMS += test-ops-reference test-op-dtypes
+TESTS          += test-ops-reference test-op-dtypes
+test_ops_reference_SOURCES = tests/unit/test-ops-reference.c tests/unit/ops-reference-basic.c tests/unit/ops-reference-nn.c \
+                             tests/unit/ops-reference.h
+test_ops_reference_LDADD   = $(PUBLIC_LIBS)
+test_op_dtypes_SOURCES     = tests/unit/test-op-dtypes.c
+test_op_dtypes_LDADD       = $(PUBLIC_LIBS)
 
 # --- conformance -----------------------------------------------------------------------------------------------------
 
