@@ -232,14 +232,6 @@ EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.d
                     tests/abi/plugin-1.0/ctrt/plugin.h tests/abi/plugin-1.0/ctrt/status.def \
                     tests/abi/plugin-1.0/ctrt/types.h tests/abi/surface.c
 
-check_PROGRAMS += test-abi
-TESTS          += test-abi tests/abi/abidiff.sh
-test_abi_SOURCES  = tests/abi/test-abi.c tests/abi/plugin-1.0.def tests/unit/tap.h
-test_abi_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/unit -I$(top_srcdir)/tests/abi
-test_abi_LDADD    = $(PUBLIC_LIBS)
-EXTRA_DIST += tests/abi/abidiff.sh tests/abi/border.c tests/abi/released/ctrt/dtype.def tests/abi/released/ctrt/plugin.h \
-              tests/abi/released/ctrt/status.def tests/abi/released/ctrt/types.h
-
 # --- fuzz ------------------------------------------------------------------------------------------------------------
 # Each target for a second; CTRT_FUZZ_SECONDS in the environment of a program run by hand makes it longer.
 
@@ -273,6 +265,16 @@ test_train_reference_LDADD   = $(PUBLIC_LIBS)
 # DLPack with other libraries at the other end, where python3 has them.
 TESTS      += tests/integration/dlpack.sh
 EXTRA_DIST += tests/integration/dlpack.py tests/integration/dlpack.sh
+
+
+# The examples, run.
+check_PROGRAMS += example-digits example-gpt
+TESTS          += tests/integration/examples.sh
+EXTRA_DIST     += tests/integration/examples.sh
+example_digits_SOURCES = examples/digits.c
+example_digits_LDADD   = $(PUBLIC_LIBS)
+example_gpt_SOURCES    = examples/gpt.c
+example_gpt_LDADD      = $(PUBLIC_LIBS)
 
 EXTRA_DIST += tests/fuzz/fuzz_safetensors.c
 

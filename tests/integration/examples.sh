@@ -1,0 +1,73 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The examples do what they promise: digits.c reaches its accuracies over three seeds, gpt.c learns, and both fail as
+# they should. Programs built from examples/*.c by this tree's own rules; that pkg-config builds them too is
+# tests/installed.sh's to show.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
+builddir=${builddir:-.}
+. "$srcdir/tests/lib.sh"
+
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+data=$srcdir/examples/data/digits.csv
+
+# accuracy SEED: the two accuracies, in hundredths of a percent, or nothing.
+accuracy() {
+    "$builddir/example-digits" --data "$data" --seed "$1" >"digits.$1" 2>&1 </dev/null || return 1
+    sed -n 's/.* gets \([0-9]*\)\.\([0-9]*\) % of .*/\1\2/p' "digits.$1" | tr '\n' ' '
+}
+
+# A sanitizer makes this ten times slower; what it is for shows with one seed as well.
+seeds="1 2 3"
+[ -z "$SANITIZE" ] || seeds=1
+for seed in $seeds; do
+    found=$(accuracy "$seed") || found=
+    set -- $found
+    name="digits, seed $seed: MLP at least 96.5 %, CNN at least 98 %"
+    if [ $# -eq 2 ] && [ "$1" -ge 9650 ] && [ "$2" -ge 9800 ]; then
+        ok "$name"
+    else
+        not_ok "$name" "$(cat "digits.$seed")"
+    fi
+    check "digits, seed $seed: both checkpoints give the same results to the bit" "$(
+        [ "$(grep -c 'read into a new network, gives the same results to the bit' "digits.$seed")" -eq 2 ] ||
+            cat "digits.$seed")"
+done
+check "the same seed gives the same network" "$(
+    "$builddir/example-digits" --data "$data" --model cnn --epochs 1 --seed 5 >/dev/null 2>&1; mv digits-cnn.safetensors one
+    "$builddir/example-digits" --data "$data" --model cnn --epochs 1 --seed 5 >/dev/null 2>&1
+    cmp one digits-cnn.safetensors 2>&1)"
+
+# fails WORDS ARGUMENT...: digits must exit with an error that says WORDS.
+fails() {
+    words=$1
+    shift
+    output=$("$builddir/example-digits" "$@" 2>&1 </dev/null) && { not_ok "digits $* must fail" "$output"; return; }
+    case $output in
+    *"$words"*) ok "digits $* fails and says: $words" ;;
+    *) not_ok "digits $* fails and says: $words" "$output" ;;
+    esac
+}
+fails usage --model rnn
+fails usage --epochs -1
+fails "cannot open nowhere" --data nowhere
+fails "expected 64 pixels" --data /dev/null
+fails "no such device" --device nosuch:0
+
+# gpt.c on a text with little to learn: the loss falls from that of a guess, and the sample has its letters.
+i=0
+while [ $i -lt 200 ]; do
+    echo "a line of text, then another"
+    i=$((i + 1))
+done >text
+if "$builddir/example-gpt" text 40 >gpt.out 2>&1; then
+    ok "gpt runs"
+    check "gpt learns" "$(awk '/^step .* loss / { for (i = 1; i < NF; i++) if ($i == "loss") last = $(i + 1) }
+        END { if (!(last > 0 && last < 1)) print "the last loss is " last ", expected below 1" }' gpt.out)"
+    check "gpt writes" "$(grep -q 'text' gpt.out || tail -n 3 gpt.out)"
+else
+    not_ok "gpt runs" "$(cat gpt.out)"
+fi
+check "gpt without its file fails" "$("$builddir/example-gpt" nowhere 1 2>/dev/null && echo "it did not")"
+finish
