@@ -136,13 +136,22 @@ static ctrt_status check_matmul(ctrt_tensor *a, ctrt_tensor *b)
     return CTRT_OK;
 }
 
-/* [.., M, K] x [K, N] is one product of (..M) rows when the left operand lies that way. */
-static bool rows_fold(const ctrt_view *a)
+/* [.., M, K] x [K, N] is one product of (..M) rows when the left operand lies that way: *step is from row to row. */
+static bool rows_fold(int64_t *step, const ctrt_view *a)
 {
-    for (int d = a->ndim - 2; d > 0; d--)
-        if (a->shape[d - 1] != 1 && a->strides[d - 1] != a->strides[d] * a->shape[d])
+    const int last = a->ndim - 1;
+    int64_t rows = 1;
+    *step = MAX(a->shape[last], 1);
+    for (int d = last - 1; d >= 0; d--) {
+        if (a->shape[d] == 1)
+            continue;                   /* its stride says nothing */
+        if (rows == 1)
+            *step = a->strides[d];
+        else if (a->strides[d] != *step * rows)
             return false;
-    return a->strides[a->ndim - 1] == 1;
+        rows *= a->shape[d];
+    }
+    return a->strides[last] == 1;
 }
 
 static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, const ctrt_view *left, const ctrt_view *right,
@@ -157,12 +166,12 @@ static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, cons
     if (k == 0)
         return kernel_fill(&y->view, device, ctrt_int(0));
 
-    int64_t batches = shape_numel(batch, batch_ndim), rows = m;
-    if (right->ndim == 2 && left->ndim > 2 && rows_fold(left)) {
+    int64_t batches = shape_numel(batch, batch_ndim), rows = m, step;
+    if (right->ndim == 2 && left->ndim > 2 && rows_fold(&step, left)) {
         ctrt_view folded = *left;
         folded.ndim = 2;
         folded.shape[0] = rows = batches * m;
-        folded.strides[0] = left->strides[left->ndim - 2];
+        folded.strides[0] = step;
         folded.shape[1] = k;
         folded.strides[1] = 1;
         batches = 1;
