@@ -180,7 +180,8 @@ bool shape_equal(const int64_t *a, int a_ndim, const int64_t *b, int b_ndim)
 ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const int64_t *a, int a_ndim, const int64_t *b, int b_ndim)
 {
     int ndim = MAX(a_ndim, b_ndim);
-    int64_t result[CTRT_MAX_DIMS];
+    int64_t result[CTRT_MAX_DIMS], numel = 1;
+    bool overflow = false;
     for (int d = ndim - 1, i = a_ndim - 1, j = b_ndim - 1; d >= 0; d--, i--, j--) {
         int64_t p = i < 0 ? 1 : a[i], q = j < 0 ? 1 : b[j];
         if (unlikely(p != q && p != 1 && q != 1)) {
@@ -190,6 +191,12 @@ ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const 
                              (long long)p, (long long)q, ndim - 1 - d);
         }
         result[d] = p == 1 ? q : p;
+        overflow |= __builtin_mul_overflow(numel, MAX(result[d], 1), &numel);
+    }
+    if (unlikely(overflow)) {
+        char first[SHAPE_TEXT_BYTES], second[SHAPE_TEXT_BYTES];
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shapes %s and %s broadcast to more than 2^63 elements", who, shape_text(first, a, a_ndim),
+                         shape_text(second, b, b_ndim));
     }
     memcpy(out, result, sizeof out[0] * (size_t)ndim);
     *out_ndim = ndim;

@@ -24,7 +24,8 @@ ctrt_status shape_dim(int *out, const char *who, int64_t dim, int ndim);
 /* A list of dims as a bit set: CTRT_ALL_DIMS and, as in PyTorch, an empty list mean all; duplicates are an error. */
 ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim);
 
-/* Broadcast of two shapes (may alias out). CTRT_ERR_SHAPE names both shapes. */
+/* Broadcast of two shapes (may alias out). CTRT_ERR_SHAPE names both shapes, and CTRT_ERR_OVERFLOW when the result has more than 2^63
+ * elements, as of repeated dimensions it may. */
 ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const int64_t *a, int a_ndim, const int64_t *b, int b_ndim);
 bool shape_equal(const int64_t *a, int a_ndim, const int64_t *b, int b_ndim);
 /* Writes `in`'s view expanded to shape (strides 0 where broadcast); the shapes are known to fit. */

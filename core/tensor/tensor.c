@@ -47,10 +47,22 @@ static ctrt_tensor *struct_new(void)
     return tensor;
 }
 
-/* Gives `tensor`, whose view is complete, a storage of its own for its numel elements. */
+/* Results may be larger than all of their operands: repeated dimensions broadcast, rows of no elements multiply. Drops the tensor. */
+static __attribute__((noinline, cold)) ctrt_status too_large(ctrt_tensor *tensor, const int64_t *shape, int ndim, ctrt_dtype dtype)
+{
+    char text[SHAPE_TEXT_BYTES];
+    shape_text(text, shape, ndim);
+    free_list_put(FREE_TENSOR, tensor);
+    return ctrt_fail(CTRT_ERR_OVERFLOW, "a tensor of shape %s and dtype %s has more than 2^63 bytes", text, ctrt_dtype_name(dtype));
+}
+
+/* Gives `tensor`, whose view is complete, a storage of its own for its numel elements. On failure the tensor is gone. */
 static inline ctrt_status storage_embed(ctrt_tensor *tensor, ctrt_device *device, ctrt_dtype dtype)
 {
-    ctrt_status status = storage_init(&tensor->own, device, (size_t)tensor->view.numel * dtype_bytes(dtype));
+    int64_t bytes;
+    if (unlikely(__builtin_mul_overflow(tensor->view.numel, (int64_t)dtype_bytes(dtype), &bytes)))
+        return too_large(tensor, tensor->view.shape, tensor->view.ndim, dtype);
+    ctrt_status status = storage_init(&tensor->own, device, (size_t)bytes);
     if (unlikely(status != CTRT_OK)) {
         free_list_put(FREE_TENSOR, tensor);
         return status;
@@ -70,11 +82,14 @@ ctrt_status tensor_new(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_d
     if (unlikely(tensor == NULL))
         return CTRT_ERR_OUT_OF_MEMORY;
     int64_t numel = 1;
+    bool overflow = false;
     for (int d = ndim - 1; d >= 0; d--) {
         tensor->view.shape[d] = shape[d];
         tensor->view.strides[d] = numel;
-        numel *= shape[d] > 0 ? shape[d] : 1;
+        overflow |= __builtin_mul_overflow(numel, shape[d] > 0 ? shape[d] : 1, &numel);
     }
+    if (unlikely(overflow))
+        return too_large(tensor, shape, ndim, dtype);
     for (int d = 0; d < ndim; d++)
         if (shape[d] == 0)
             numel = 0;

@@ -30,7 +30,7 @@ struct ctrt_tensor {
 };
 
 /* A new tensor with uninitialised data, by the given shape, row major. *out is overwritten, not released: for fresh local variables.
- * Shape must be valid (shape_check). */
+ * No size is negative; CTRT_ERR_OVERFLOW for more than 2^63 bytes, here and in the two below. */
 ctrt_status tensor_new(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device);
 /* The same with strides of `format`; CTRT_CHANNELS_LAST needs 4 dimensions. */
 ctrt_status tensor_new_format(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device,
