@@ -10,7 +10,8 @@ static void NAME(window)(const struct job *job, T *y, int64_t *index, const T *i
     taps(ox, job->w, a->kernel[1], a->stride[1], a->padding[1], a->dilation[1], &kx0, &kx1);
     const int64_t y0 = oy * a->stride[0] - a->padding[0], x0 = ox * a->stride[1] - a->padding[1];
     C best[CHANNELS];
-    const int64_t start = (y0 + ky0 * a->dilation[0]) * job->w + x0 + kx0 * a->dilation[1];
+    const bool empty = ky0 >= ky1 || kx0 >= kx1;        /* all of it is padding */
+    const int64_t start = empty ? -1 : (y0 + ky0 * a->dilation[0]) * job->w + x0 + kx0 * a->dilation[1];
     for (int64_t c = 0; c < channels; c++) {
         best[c] = LOWEST;
         index[c] = start;
@@ -65,7 +66,8 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
             T *to = dx + t * plane;
             memset(to, 0, (size_t)plane * sizeof(T));
             for (int64_t o = t * out_plane; o < (t + 1) * out_plane; o++)
-                to[index[o]] = STORE(LOAD(to[index[o]]) + LOAD(dy[o]));
+                if (index[o] >= 0)
+                    to[index[o]] = STORE(LOAD(to[index[o]]) + LOAD(dy[o]));
             continue;
         }
         const int64_t n = t / job->across, c0 = t % job->across * CHANNELS;
@@ -76,6 +78,8 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
         for (int64_t o = 0; o < out_plane; o++) {
             const int64_t at = (n * out_plane + o) * job->channels + c0;
             for (int64_t c = 0; c < count; c++) {
+                if (index[at + c] < 0)
+                    continue;
                 T *place = to + index[at + c] * job->channels + c;
                 *place = STORE(LOAD(*place) + LOAD(dy[at + c]));
             }

@@ -59,7 +59,7 @@ static int64_t output_side(int64_t size, int64_t kernel, int64_t stride, int64_t
 {
     int64_t room, reach;
     if (__builtin_mul_overflow(dilation, kernel - 1, &reach) || __builtin_mul_overflow(padding, (int64_t)2, &room)
-        || __builtin_add_overflow(room, size, &room) || __builtin_sub_overflow(room, reach + 1, &room))
+        || __builtin_add_overflow(room, size - 1, &room) || __builtin_sub_overflow(room, reach, &room))
         return -1;
     return room < 0 ? 0 : room / stride + 1;
 }
@@ -72,10 +72,11 @@ static ctrt_status conv_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_t
     if (in->ndim != 4 || w->ndim != 4)
         return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: x has shape %s and weight %s, expected [N, C, H, W] and [O, C/groups, kh, kw]",
                          shape_text(s, in->shape, in->ndim), shape_text(t, w->shape, w->ndim));
-    if (in->shape[1] != w->shape[1] * a->groups || w->shape[0] % a->groups != 0)
-        return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: x of shape %s, weight of shape %s and %lld groups do not fit: %lld channels, %lld expected",
-                         shape_text(s, in->shape, 4), shape_text(t, w->shape, 4), (long long)a->groups, (long long)in->shape[1],
-                         (long long)(w->shape[1] * a->groups));
+    int64_t channels;
+    if (__builtin_mul_overflow(w->shape[1], a->groups, &channels) || in->shape[1] != channels || w->shape[0] % a->groups != 0)
+        return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: x of shape %s, weight of shape %s and %lld groups do not fit: x needs groups * C/groups "
+                         "channels, weight a multiple of groups",
+                         shape_text(s, in->shape, 4), shape_text(t, w->shape, 4), (long long)a->groups);
     if (bias != NULL && (bias->view.ndim != 1 || bias->view.shape[0] != w->shape[0]))
         return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: bias has shape %s, expected [%lld]", shape_text(s, bias->view.shape, bias->view.ndim),
                          (long long)w->shape[0]);

@@ -26,13 +26,15 @@ static ctrt_status pool_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_p
     if (x->view.ndim != 4)
         return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x has shape %s, expected [N, C, H, W]",
                          shape_text(text, x->view.shape, x->view.ndim));
+    if (x->view.shape[2] == 0 || x->view.shape[3] == 0)
+        return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x of shape %s has nothing to choose from", shape_text(text, x->view.shape, 4));
     shape[0] = x->view.shape[0];
     shape[1] = x->view.shape[1];
     for (int i = 0; i < 2; i++) {
         int64_t reach, room;
         bool overflow = __builtin_mul_overflow(a->dilation[i], a->kernel[i] - 1, &reach)
-                        || __builtin_add_overflow(x->view.shape[2 + i], 2 * a->padding[i], &room)
-                        || __builtin_sub_overflow(room, reach + 1, &room);
+                        || __builtin_add_overflow(x->view.shape[2 + i] - 1, 2 * a->padding[i], &room)
+                        || __builtin_sub_overflow(room, reach, &room);
         if (overflow || room < 0)
             return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: the window is larger than x of shape %s", shape_text(text, x->view.shape, 4));
         shape[2 + i] = room / a->stride[i] + 1;

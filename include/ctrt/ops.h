@@ -182,7 +182,8 @@ typedef struct ctrt_conv2d_options {
 } ctrt_conv2d_options;
 CTRT_API ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
                                  const ctrt_conv2d_options *options);
-/* Largest of each window; NaN wins. stride 0: as kernel. `indices` (may be NULL): i64, h*W+w of the input plane. */
+/* Largest of each window; NaN wins. stride 0: as kernel. `indices` (may be NULL): i64, h*W+w of the input plane; -1 with the
+ * lowest value for a window that, dilated, lies in the padding alone. */
 typedef struct ctrt_pool2d_options {
     int64_t kernel[2], stride[2], padding[2], dilation[2];
 } ctrt_pool2d_options;
