@@ -99,15 +99,20 @@ ctrt_status ctrt_index_select(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_t
         return ctrt_fail(CTRT_ERR_SHAPE, "index_select: the index has %d dimensions, expected one", index->view.ndim);
     if (index->view.ndim == 1 && x->view.ndim > 0)
         return select_slices(out, x, dim, index, -1);
+    if (x->view.ndim == 0 && index->view.numel != 1)
+        return ctrt_fail(CTRT_ERR_SHAPE, "index_select: of a 0-dim tensor one index can be taken, not %lld", (long long)index->view.numel);
     /* A 0-dim index picks one slice and keeps the dimension; a 0-dim x counts as one element. */
-    ctrt_tensor *list = NULL, *vector = NULL;
+    ctrt_tensor *list = NULL, *vector = NULL, *picked = NULL;
     ctrt_status status = ctrt_reshape(&list, index, CTRT_SHAPE(index->view.numel));
     if (status == CTRT_OK)
         status = ctrt_reshape(&vector, x, x->view.ndim ? ctrt_ints_of(x->view.shape, x->view.ndim) : CTRT_SHAPE(1));
     if (status == CTRT_OK)
-        status = select_slices(out, vector, dim, list, -1);
+        status = select_slices(&picked, vector, dim, list, -1);
     if (status == CTRT_OK && x->view.ndim == 0)
-        status = ctrt_reshape(out, *out, CTRT_SCALAR_SHAPE);
+        status = ctrt_reshape(&picked, picked, CTRT_SCALAR_SHAPE);
+    if (status == CTRT_OK)
+        ctrt_tensor_assign(out, picked);
+    tensor_release(picked);
     tensor_release(list);
     tensor_release(vector);
     return status;

@@ -197,13 +197,15 @@ static ctrt_status pick(ctrt_tensor **values, ctrt_tensor **indices, enum op op,
     FRONT_CHECK(who, x);
     if (values == NULL && indices == NULL)
         return fail_null(who, "values and indices");
+    if (tensor_dtype(x) == CTRT_BOOL)
+        return ctrt_fail(CTRT_ERR_DTYPE, "%s: not defined for bool; cast with ctrt_to_dtype", who);
+    CTRT_TRY(shape_dim(&dim, who, dim, x->view.ndim));
     ctrt_tensor *places = NULL, *picked = NULL, *flat_places = NULL;
     ctrt_status status;
     if (x->view.ndim == 0) {
-        ctrt_device *device = x->device;
-        status = ctrt_zeros(&places, CTRT_SCALAR_SHAPE, CTRT_I64, device);
+        status = ctrt_zeros(&places, CTRT_SCALAR_SHAPE, CTRT_I64, x->device);
         if (status == CTRT_OK)
-            status = ctrt_view_as(&picked, x, CTRT_SCALAR_SHAPE);
+            status = ctrt_clone(&picked, x);
     } else {
         status = arg_reduce(&places, op, x, CTRT_DIMS(dim), true);
         if (status == CTRT_OK)
