@@ -140,8 +140,11 @@ ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, ctrt_ints
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randint: low %lld must be below high %lld", (long long)low, (long long)high);
     if ((uint64_t)high - (uint64_t)low > INT64_MAX)
         return ctrt_fail(CTRT_ERR_OVERFLOW, "randint: the range %lld to %lld is too wide", (long long)low, (long long)high);
+    CTRT_TRY(dtype_resolve(&dtype, "randint", dtype == CTRT_DTYPE_DEFAULT ? CTRT_I64 : dtype));
+    CTRT_TRY(dtype_check_scalar("randint", dtype, ctrt_int(low)));
+    CTRT_TRY(dtype_check_scalar("randint", dtype, ctrt_int(high - 1)));
     ctrt_random_attributes attributes = { .lo = low, .hi = high };
-    return new_random(out, "randint", OP_randint, shape, dtype == CTRT_DTYPE_DEFAULT ? CTRT_I64 : dtype, device, &attributes);
+    return new_random(out, "randint", OP_randint, shape, dtype, device, &attributes);
 }
 
 static ctrt_status check_probability(const char *who, double p)

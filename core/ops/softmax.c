@@ -177,6 +177,8 @@ static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target,
     if (!fits)
         return ctrt_fail(CTRT_ERR_SHAPE, "cross_entropy: logits of shape %s do not fit a target of shape %s; expected [N, C, ...] and [N, ...]",
                          shape_text(a, x->shape, x->ndim), shape_text(b, t->shape, t->ndim));
+    if ((unsigned)options->reduction > CTRT_REDUCE_NONE)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: %d is no reduction", (int)options->reduction);
     if (!(options->label_smoothing >= 0 && options->label_smoothing <= 1))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: label_smoothing %g is not in [0, 1]", options->label_smoothing);
     const int64_t classes = x->shape[x->ndim == 1 ? 0 : 1];
@@ -184,6 +186,9 @@ static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target,
     if (weight != NULL && (weight->view.ndim != 1 || weight->view.shape[0] != classes || !dtype_floating(tensor_dtype(weight))))
         return ctrt_fail(CTRT_ERR_SHAPE, "cross_entropy: weight of shape %s and dtype %s; expected [%lld], floating",
                          shape_text(a, weight->view.shape, weight->view.ndim), ctrt_dtype_name(tensor_dtype(weight)), (long long)classes);
+    if (weight != NULL && weight->device != logits->device)
+        return ctrt_fail(CTRT_ERR_DEVICE, "cross_entropy: logits are on %s, weight on %s; move one with ctrt_to_device",
+                         logits->device->name, weight->device->name);
     return CTRT_OK;
 }
 
@@ -209,10 +214,11 @@ static ctrt_status mean_divisor(ctrt_tensor **out, ctrt_tensor *target, ctrt_ten
     return status;
 }
 
-static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_tensor *logits, ctrt_tensor *target,
+/* `flat`: the target as a list of i64, one for each loss. */
+static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *flat,
                                  const ctrt_cross_entropy_options *options, int64_t ignore_index)
 {
-    ctrt_tensor *loss = ctrt_tensor_retain(losses), *divisor = NULL, *flat = NULL;
+    ctrt_tensor *loss = ctrt_tensor_retain(losses), *divisor = NULL;
     ctrt_status status = CTRT_OK;
     if (options->reduction == CTRT_REDUCE_NONE) {
         status = ctrt_reshape(&loss, loss, ctrt_ints_of(target->view.shape, target->view.ndim));
@@ -220,9 +226,7 @@ static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_te
         status = ctrt_sum(&loss, loss, CTRT_ALL_DIMS);
         if (status == CTRT_OK && options->reduction == CTRT_REDUCE_MEAN) {
             const bool was = front_pause_grad(true);
-            status = ctrt_reshape(&flat, target, CTRT_SHAPE(target->view.numel));
-            if (status == CTRT_OK)
-                status = mean_divisor(&divisor, flat, options->weight, ignore_index, tensor_dtype(loss));
+            status = mean_divisor(&divisor, flat, options->weight, ignore_index, tensor_dtype(loss));
             front_pause_grad(was);
             if (status == CTRT_OK)
                 status = ctrt_div(&loss, loss, divisor);
@@ -230,7 +234,6 @@ static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_te
     }
     if (status == CTRT_OK)
         status = ctrt_to_dtype(out, loss, tensor_dtype(logits));
-    tensor_release(flat);
     tensor_release(divisor);
     tensor_release(loss);
     return status;
@@ -252,9 +255,11 @@ ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tens
     if (status == CTRT_OK)
         status = ctrt_reshape(&flat, target, CTRT_SHAPE(target->view.numel));
     if (status == CTRT_OK)
+        status = ctrt_to_dtype(&flat, flat, CTRT_I64);          /* ignore_index is no value of every integer type */
+    if (status == CTRT_OK)
         status = cross_entropy_rows(&losses, rows, flat, options->weight, &attributes);
     if (status == CTRT_OK)
-        status = reduce_losses(out, losses, logits, target, options, attributes.ignore_index);
+        status = reduce_losses(out, losses, logits, target, flat, options, attributes.ignore_index);
     tensor_release(rows);
     tensor_release(flat);
     tensor_release(losses);
