@@ -24,7 +24,7 @@ static ctrt_status new_for_copy(ctrt_tensor **out, const ctrt_tensor *x, ctrt_dt
 static ctrt_status copied(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format)
 {
     ctrt_tensor *result = NULL;
-    CTRT_TRY(new_for_copy(&result, x, dtype, device, format));
+    CTRT_TRY(ctrt_context(new_for_copy(&result, x, dtype, device, format), "%s", op_table[op].name));
     ctrt_status status = kernel_copy(&result->view, device, &x->view, x->device);
     return front_finish(status, out, op, &result, 1, &x, 1, NULL);
 }
@@ -121,7 +121,7 @@ static bool same_elements(const ctrt_view *a, const ctrt_view *b)
 /* Writes `from` (of self's shape) into self. A source that overlaps self otherwise than by being it is read first. */
 static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt_tensor *source)
 {
-    if (source->storage == self->storage) {
+    if (source->device == self->device) {
         if (same_elements(&self->view, from))
             return CTRT_OK;
         if (views_overlap(&self->view, from)) {

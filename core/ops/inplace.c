@@ -109,7 +109,8 @@ static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op 
 /* The tensor itself, or a copy where it overlaps self in another way than being it. */
 static ctrt_status without_overlap(ctrt_tensor **out, ctrt_tensor *tensor, const ctrt_tensor *self)
 {
-    const bool overlaps = tensor->storage == self->storage && !same_view(&tensor->view, &self->view)
+    /* By addresses: two storages may stand on the same memory of the program's, or of another library's. */
+    const bool overlaps = tensor->device == self->device && !same_view(&tensor->view, &self->view)
                           && views_overlap(&tensor->view, &self->view);
     if (!overlaps) {
         tensor_retain(tensor);
@@ -195,8 +196,10 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
                  || ((self->flags | other->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)) || !dtype_floating(tensor_dtype(self))
                  || self->view.numel == 0))
         return false;
-    if (unlikely(self->storage == other->storage && self != other))
-        return false;               /* may overlap, or be the same elements by another handle */
+    const int64_t apart = (const char *)self->view.data - (const char *)other->view.data;
+    const int64_t bytes = self->view.numel * (int64_t)dtype_bytes(tensor_dtype(self));
+    if (unlikely(self != other && apart < bytes && -apart < bytes))
+        return false;               /* they overlap, or are the same elements by another handle */
     const struct op_cell *cell = dispatch_cell(self->device, op, tensor_dtype(self));
     if (unlikely(cell == NULL || cell->run == NULL || !(cell->flags & CTRT_KERNEL_INPLACE)))
         return false;
