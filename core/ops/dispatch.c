@@ -79,7 +79,7 @@ static void rows_for_each(ctrt_device *device, void (*visit)(const ctrt_kernel *
     int count = 0;
     for (size_t i = 0; i < COUNT_OF(device->overlays) && device->overlays[i]; i++)
         tables[count++] = device->overlays[i];
-    if (device->backend->kernels != NULL)
+    if (CTRT_SLOT(device->backend, kernels))
         tables[count++] = device->backend->kernels;
     for (int t = 0; t < count; t++)
         for (size_t i = 0; i < tables[t]->count; i++)
