@@ -97,6 +97,9 @@ ctrt_status ctrt_context(ctrt_status status, const char *format, ...)
     if (length < 0)
         return status;
     length = MIN(length, ERROR_BYTES - 1);
+    /* A kernel names its op, and so does the front that called it: once is enough. */
+    if (strncmp(error->text, text, (size_t)length) == 0 && strncmp(error->text + length, ": ", 2) == 0)
+        return status;
     int more = snprintf(text + length, sizeof text - (size_t)length, ": %s", error->text);
     mark_cut(text, length + more);
     memcpy(error->text, text, strlen(text) + 1);

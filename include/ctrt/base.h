@@ -22,7 +22,7 @@ CTRT_API const char *ctrt_error_message(void);
  * by programs (modules, user-defined functions). `status` must not be CTRT_OK. */
 CTRT_API ctrt_status ctrt_fail(ctrt_status status, const char *format, ...) CTRT_PRINTF(2, 3);
 
-/* Puts "format: " before this thread's message when `status` is an error; returns `status`. */
+/* Puts "format: " before this thread's message, unless it begins so already, when `status` is an error; returns `status`. */
 CTRT_API ctrt_status ctrt_context(ctrt_status status, const char *format, ...) CTRT_PRINTF(2, 3);
 
 /* Returns the error of `expr` upward. */
