@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ops at their edges: results too large for any memory, layouts that look like others, windows without an element, results that must have
+ * memory of their own, and a result variable that is an operand. */
+#include <math.h>
+
+#include "tensors.h"
+
+static ctrt_tensor *y;          /* takes every result, by the assignment rule */
+
+/* One element that is seen all over `shape`. */
+static ctrt_tensor *repeated(ctrt_ints shape, ctrt_dtype dtype)
+{
+    ctrt_tensor *x = NULL;
+    CHECK_OK(ctrt_ones(&x, CTRT_SCALAR_SHAPE, dtype, cpu));
+    CHECK_OK(ctrt_expand(&x, x, shape));
+    return x;
+}
+
+static void release_all(ctrt_tensor **list, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        ctrt_tensor_release(&list[i]);
+}
+
+static void too_large(void)
+{
+    group("results of more than 2^63 bytes");
+    const int64_t half = (int64_t)1 << 31;
+    ctrt_tensor *column = repeated(CTRT_SHAPE(half, 1), CTRT_F32), *row = repeated(CTRT_SHAPE(1, half), CTRT_F32);
+    ctrt_tensor *bytes = repeated(CTRT_SHAPE((int64_t)1 << 62), CTRT_U8), *tall = NULL, *wide = NULL, *old = COUNTING(2);
+    ctrt_tensor_assign(&y, old);
+    CHECK_FAILS(ctrt_add(&y, column, row), CTRT_ERR_OVERFLOW, "add: a tensor of shape [2147483648, 2147483648]");
+    CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OVERFLOW, "matmul");
+    CHECK_FAILS(ctrt_linear(&y, column, column, NULL), CTRT_ERR_OVERFLOW, "linear");
+    CHECK_FAILS(ctrt_to_dtype(&y, bytes, CTRT_F32), CTRT_ERR_OVERFLOW, "to: a tensor of shape");
+    CHECK_FAILS(ctrt_exp(&y, bytes), CTRT_ERR_OVERFLOW, "exp");
+    CHECK_FAILS(ctrt_zeros_like(&y, bytes, CTRT_F64, NULL), CTRT_ERR_OVERFLOW, NULL);
+    CHECK_OK(ctrt_zeros(&tall, CTRT_SHAPE(half, 0), CTRT_F32, cpu));
+    CHECK_OK(ctrt_zeros(&wide, CTRT_SHAPE(0, half), CTRT_F32, cpu));
+    CHECK_FAILS(ctrt_matmul(&y, tall, wide), CTRT_ERR_OVERFLOW, "matmul: a tensor of shape [2147483648, 2147483648]");
+    CHECK_OK(ctrt_unsqueeze(&bytes, bytes, 0));
+    CHECK_OK(ctrt_t(&tall, bytes));
+    CHECK_FAILS(ctrt_add(&y, bytes, tall), CTRT_ERR_OVERFLOW, "more than 2^63 elements");
+    CHECK(y == old, "a failure changed the result");
+    ctrt_tensor *all[] = { column, row, bytes, tall, wide, old };
+    release_all(all, COUNT(all));
+}
+
+/* x times w, against x laid out contiguously. */
+static void product_is_right(int line, ctrt_tensor *x, ctrt_tensor *w)
+{
+    ctrt_tensor *dense = NULL, *expected = NULL;
+    double values[512];
+    CHECK_OK(ctrt_contiguous(&dense, x, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_matmul(&expected, dense, w));
+    CHECK_OK(ctrt_matmul(&y, x, w));
+    if (CHECK_OK(ctrt_to_host(values, sizeof values, expected, CTRT_F64)))
+        check_values("matmul", line, y, values, ctrt_tensor_numel(expected));
+    ctrt_tensor_release(&dense);
+    ctrt_tensor_release(&expected);
+}
+
+static void products(void)
+{
+    group("matmul of rows that do not follow one another");
+    ctrt_tensor *x = COUNTING(3, 1, 5, 4), *w = COUNTING(4, 2), *part = NULL;
+    CHECK_OK(ctrt_narrow(&part, x, 2, 0, 2));           /* strides 20, 20, 4, 1: that of the size 1 says nothing */
+    product_is_right(__LINE__, part, w);
+    CHECK_OK(ctrt_narrow(&part, x, 2, 1, 1));
+    product_is_right(__LINE__, part, w);
+    CHECK_OK(ctrt_reshape(&x, x, CTRT_SHAPE(3, 5, 1, 4)));
+    CHECK_OK(ctrt_slice(&part, x, 1, 0, 5, 2));
+    product_is_right(__LINE__, part, w);
+    CHECK_OK(ctrt_slice(&part, x, 0, 0, 3, 2));
+    product_is_right(__LINE__, part, w);
+    CHECK_OK(ctrt_transpose(&part, x, 0, 1));
+    product_is_right(__LINE__, part, w);
+    CHECK_OK(ctrt_select(&part, x, 1, 2));
+    CHECK_OK(ctrt_expand(&part, part, CTRT_SHAPE(2, 3, 1, 4)));
+    product_is_right(__LINE__, part, w);
+    ctrt_tensor *all[] = { x, w, part };
+    release_all(all, COUNT(all));
+}
+
+static void windows(void)
+{
+    group("max_pool2d: windows in the padding");
+    const ctrt_pool2d_options apart = { .kernel = { 2, 2 }, .stride = { 1, 1 }, .padding = { 1, 1 }, .dilation = { 3, 3 } };
+    for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
+        ctrt_tensor *x = COUNTING(1, 2, 2, 2), *places = NULL;
+        CHECK_OK(ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
+        CHECK_OK(ctrt_tensor_require_grad(x, true));
+        CHECK_OK(ctrt_max_pool2d(&y, &places, x, &apart));
+        VALUES_ARE(y, -INFINITY, -INFINITY);
+        VALUES_ARE(places, -1, -1);
+        CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_backward(y));
+        VALUES_ARE(ctrt_tensor_grad(x), 0, 0, 0, 0, 0, 0, 0, 0);
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&places);
+    }
+    const ctrt_pool2d_options padded = { .kernel = { 2, 2 }, .padding = { 1, 1 } };
+    ctrt_tensor *empty = NULL;
+    CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(1, 1, 0, 3), CTRT_F32, cpu));
+    CHECK_FAILS(ctrt_max_pool2d(&y, NULL, empty, &padded), CTRT_ERR_SHAPE, "nothing to choose from");
+    CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0, 1, 4, 4), CTRT_F32, cpu));
+    CHECK_OK(ctrt_max_pool2d(&y, NULL, empty, &padded));
+    SHAPE_IS(y, 0, 1, 3, 3);
+    ctrt_tensor_release(&empty);
+}
+
+static void scalars(void)
+{
+    group("0-dim tensors");
+    ctrt_tensor *x = counting_of(CTRT_SCALAR_SHAPE, CTRT_F32), *places = NULL, *old = COUNTING(2), *index = NULL;
+    CHECK_OK(ctrt_max(&y, &places, x, -1, false));
+    CHECK(!ctrt_tensor_shares_storage(x, y), "the maximum is the tensor's own memory");
+    VALUES_ARE(places, 0);
+    CHECK_FAILS(ctrt_max(&y, NULL, x, 1, false), CTRT_ERR_SHAPE, "max: dimension 1");
+    CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(1), CTRT_I64, cpu));
+    CHECK_OK(ctrt_index_select(&y, x, 0, index));
+    CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
+    CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(2), CTRT_I64, cpu));
+    ctrt_tensor_assign(&y, old);
+    CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_SHAPE, "one index");
+    CHECK(y == old, "a failure changed the result");
+    ctrt_tensor *all[] = { x, places, old, index };
+    release_all(all, COUNT(all));
+}
+
+static void numbers(void)
+{
+    group("numbers that a dtype does not have");
+    ctrt_tensor *x = NULL, *logits = NULL, *target = NULL;
+    double loss = 0;
+    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(2), ctrt_int(100), CTRT_U8, cpu));
+    CHECK_FAILS(ctrt_lt_scalar(&y, x, ctrt_int(300)), CTRT_ERR_OVERFLOW, "lt: 300 is no value of u8");
+    CHECK_FAILS(ctrt_gt_scalar(&y, x, ctrt_int(-1)), CTRT_ERR_OVERFLOW, "-1");
+    CHECK_FAILS(ctrt_randint(&y, 0, 300, CTRT_SHAPE(2), CTRT_U8, cpu), CTRT_ERR_OVERFLOW, "randint: 299");
+    CHECK_OK(ctrt_lt_scalar(&y, x, ctrt_int(255)));
+    VALUES_ARE(y, 1, 1);
+    CHECK_OK(ctrt_lt_scalar(&y, x, ctrt_float(300)));
+    VALUES_ARE(y, 1, 1);
+
+    /* -100, the default ignore_index, is 156 in u8. */
+    CHECK_OK(ctrt_zeros(&logits, CTRT_SHAPE(1, 200), CTRT_F64, cpu));
+    CHECK_OK(ctrt_full(&target, CTRT_SHAPE(1), ctrt_int(156), CTRT_U8, cpu));
+    CHECK_OK(ctrt_cross_entropy(&y, logits, target, NULL));
+    CHECK_OK(ctrt_item(&loss, y));
+    CHECK(loss > 5.29 && loss < 5.30, "loss %g, expected log 200", loss);
+    CHECK_FAILS(ctrt_cross_entropy(&y, logits, target, &(ctrt_cross_entropy_options){ .reduction = (ctrt_reduction)7 }),
+                CTRT_ERR_INVALID_ARGUMENT, "7 is no reduction");
+    ctrt_tensor *all[] = { x, logits, target };
+    release_all(all, COUNT(all));
+}
+
+static void itself(void)
+{
+    group("the result's variable is an operand");
+    ctrt_tensor *x = COUNTING(2, 2), *t = NULL, *pieces[2] = { NULL };
+    int count = 0;
+    CHECK_OK(ctrt_matmul(&x, x, x));
+    VALUES_ARE(x, 2, 3, 6, 11);
+    CHECK_OK(ctrt_t(&t, x));
+    CHECK_OK(ctrt_add_(x, t));                          /* reads what it writes */
+    VALUES_ARE(x, 4, 9, 9, 22);
+    CHECK_OK(ctrt_detach(&t, x));
+    CHECK_OK(ctrt_mul_(x, t));
+    VALUES_ARE(x, 16, 81, 81, 484);
+    CHECK_OK(ctrt_max(&x, &t, x, 1, false));
+    VALUES_ARE(x, 81, 484);
+    VALUES_ARE(t, 1, 1);
+    ctrt_tensor_assign(&pieces[0], x);
+    CHECK_OK(ctrt_chunk(pieces, &count, pieces[0], 2, 0));
+    CHECK(count == 2, "%d pieces", count);
+    CHECK_OK(ctrt_cat(&pieces[1], (ctrt_tensor *[]){ pieces[1], pieces[0] }, 2, 0));
+    VALUES_ARE(pieces[1], 484, 81);
+    CHECK_OK(ctrt_var(&x, x, CTRT_ALL_DIMS, 1, false));
+    VALUES_ARE(x, 81204.5);
+    ctrt_tensor *all[] = { x, t, pieces[0], pieces[1] };
+    release_all(all, COUNT(all));
+}
+
+/* Two storages over the same memory. */
+static void twice(void)
+{
+    group("operands over the same memory of the program's");
+    float memory[9] = { 0, 1, 2, 3, 4, 5, 6, 7, 8 };
+    ctrt_tensor *low = NULL, *high = NULL, *same = NULL;
+    CHECK_OK(ctrt_from_blob(&low, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
+    CHECK_OK(ctrt_from_blob(&high, memory + 1, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
+    CHECK_OK(ctrt_from_blob(&same, memory, CTRT_SHAPE(8), ctrt_ints_of(NULL, 0), CTRT_F32, NULL, NULL));
+    CHECK_OK(ctrt_add_(high, low));
+    VALUES_ARE(high, 1, 3, 5, 7, 9, 11, 13, 15);
+    CHECK_OK(ctrt_copy_(high, low));
+    VALUES_ARE(high, 0, 1, 3, 5, 7, 9, 11, 13);
+    CHECK_OK(ctrt_add_(low, same));
+    VALUES_ARE(low, 0, 0, 2, 6, 10, 14, 18, 22);
+    ctrt_tensor *all[] = { low, high, same };
+    release_all(all, COUNT(all));
+}
+
+int main(void)
+{
+    if (!cpu_opened())
+        return done();
+    too_large();
+    products();
+    windows();
+    scalars();
+    numbers();
+    itself();
+    twice();
+    ctrt_tensor_release(&y);
+    return done();
+}
