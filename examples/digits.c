@@ -40,7 +40,7 @@ static ctrt_status cnn_new(ctrt_module **out, ctrt_device *device)
         CTRT_NEW(batch_norm2d, 32, 0, 0, true, device), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
         CTRT_NEW(conv2d, 32, 64, 3, 3, &same, false, device),
         CTRT_NEW(batch_norm2d, 64, 0, 0, true, device), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
-        CTRT_NEW(flatten, 1, -1), CTRT_NEW(dropout, 0.2), CTRT_NEW(linear, 64 * 2 * 2, CLASSES, true, device)));
+        CTRT_NEW(flatten, 1, -1), CTRT_NEW(dropout, 0.5), CTRT_NEW(linear, 64 * 2 * 2, CLASSES, true, device)));
 }
 
 static const struct model {
@@ -151,6 +151,7 @@ static ctrt_status train(ctrt_module *net, const struct model *model, const stru
     int64_t n = ctrt_tensor_size(set->labels, 0), batches = n / BATCH;
     struct progress progress = { .start = now(), .shown = now(), .steps = epochs * batches };
 
+    const ctrt_cross_entropy_options softened = { .label_smoothing = 0.1 };     /* helps with so few images */
     const ctrt_adamw_options options = { .lr = model->lr, .weight_decay = model->weight_decay };
     CTRT_TRY(ctrt_adamw_new(&optimizer, net, &options));
     ctrt_module_train(net, true);
@@ -162,7 +163,7 @@ static ctrt_status train(ctrt_module *net, const struct model *model, const stru
         CTRT_TRY(ctrt_narrow(&rows, order, 0, at, BATCH));
         CTRT_TRY(set_pick(&batch, set, rows));
         CTRT_TRY(ctrt_forward(&loss, net, batch.images));
-        CTRT_TRY(ctrt_cross_entropy(&loss, loss, batch.labels, NULL));
+        CTRT_TRY(ctrt_cross_entropy(&loss, loss, batch.labels, &softened));
         CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, true));
         CTRT_TRY(ctrt_backward(loss));
         CTRT_TRY(ctrt_optimizer_set_lr(optimizer, model->lr * (0.5 + 0.5 * cos(turn))));    /* falls to 0 */
