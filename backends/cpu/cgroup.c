@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/cgroup.c: the limits that control groups put on this process.
  *
- * Kernel documentation: admin-guide/cgroup-v2.rst (cpu.max, memory.max, memory.current) and cgroup-v1. A limit of any group on the
- * way up to the root counts; the least one holds. */
+ * Kernel documentation: admin-guide/cgroup-v2.rst (cpu.max, memory.max, memory.current) and cgroup-v1. A limit of
+ * any group on the way up to the root counts; the least one holds. */
 #include "internal.h"
 
 #include <errno.h>
@@ -31,7 +31,8 @@ bool cpu_read_file(const char *path, char *buffer, size_t bytes)
     return used > 0;
 }
 
-/* The group of this process, below the mount of `controller` ("" is v2's single hierarchy); false when there is none. */
+/* The group of this process, below the mount of `controller` ("" is v2's single hierarchy); false when there is
+ * none. */
 static bool own_group(char *path, size_t bytes, const char *controller)
 {
     char text[4096];
@@ -54,7 +55,8 @@ static bool own_group(char *path, size_t bytes, const char *controller)
     return false;
 }
 
-/* Calls visit(text of `file`, folder) for each group from this process's own up to the root of the mount at `mount`. */
+/* Calls visit(text of `file`, folder) for each group from this process's own up to the root of the mount at
+ * `mount`. */
 static void each_group(const char *mount, const char *controller, const char *file,
                        void (*visit)(const char *text, const char *folder, void *argument), void *argument)
 {

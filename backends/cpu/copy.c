@@ -5,7 +5,8 @@
 
 /* ---- copy: one loop for each pair of types; f16 and bf16 are f32 to the loop ---- */
 
-/* Floating to an integer truncates toward zero, through i64 where the integer is narrow, so that what does not fit wraps. */
+/* Floating to an integer truncates toward zero, through i64 where the integer is narrow, so that what does not fit
+ * wraps. */
 #define TO_SAME(T, x)  (x)
 #define TO_WRAP(T, x)  ((T)(int64_t)(x))
 #define TO_BOOL(T, x)  ((x) != 0)

@@ -8,7 +8,8 @@
 
 /* ---- floating ---- */
 
-/* Python's // and %: the quotient toward minus infinity, the remainder with the divisor's sign. By way of fmod, which is exact. */
+/* Python's // and %: the quotient toward minus infinity, the remainder with the divisor's sign. By way of fmod,
+ * which is exact. */
 #define FLOORED(T, suffix, FMOD, FLOOR, COPYSIGN)                                                                 \
     static inline T remainder_of_##suffix(T x, T y)                                                               \
     {                                                                                                             \

@@ -4,7 +4,8 @@
 #include "convert.h"
 #include "transpose.h"
 
-/* Elements of a block: four blocks of 8-byte elements are 32 KiB, the first cache. A tile is a block of so many rows and columns. */
+/* Elements of a block: four blocks of 8-byte elements are 32 KiB, the first cache. A tile is a block of so many
+ * rows and columns. */
 #define BLOCK 1024
 #define SIDE  32
 
@@ -310,8 +311,8 @@ static void drive_part(void *argument, int64_t begin, int64_t end)
 #endif
 }
 
-/* ---- tiles: an operand that is adjacent along another dimension than the innermost is read in squares of both, so that
- * whole cache lines are used ---- */
+/* ---- tiles: an operand that is adjacent along another dimension than the innermost is read in squares of both, so
+ * that whole cache lines are used ---- */
 
 /* The tile of `rows` x `columns` at `from`, given the strides of both dimensions, becomes to[rows][columns]. */
 #define TILES(T, suffix, SQUARE, TURN)                                                                            \

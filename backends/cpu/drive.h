@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/drive.h: from views to loops, for all elementwise kernels.
  *
- * A loop sees rows of contiguous elements and nothing else. The driver deals with the rest: strides and scalars (gathered into
- * small blocks that stay in the first cache), f16 and bf16 (the loop is that of f32), strided outputs, threads, and outputs
- * so large that they should pass by the caches. A row's run() takes the short way to the loop by itself when it can. */
+ * A loop sees rows of contiguous elements and nothing else. The driver deals with the rest: strides and scalars
+ * (gathered into small blocks that stay in the first cache), f16 and bf16 (the loop is that of f32), strided
+ * outputs, threads, and outputs so large that they should pass by the caches. A row's run() takes the short way to
+ * the loop by itself when it can. */
 #ifndef CTRT_CPU_DRIVE_H
 #define CTRT_CPU_DRIVE_H
 
 #include "variant.h"
 
-/* out[i] = f(a[i], b[i], c[i]) for i < n. Inputs that the op does not have are NULL, but for the first of them: it is what
- * the caller handed to cpu_drive as `extra`. out may be one of the inputs. */
+/* out[i] = f(a[i], b[i], c[i]) for i < n. Inputs that the op does not have are NULL, but for the first of them: it
+ * is what the caller handed to cpu_drive as `extra`. out may be one of the inputs. */
 typedef void (*cpu_loop)(void *out, const void *a, const void *b, const void *c, int64_t n);
 
 /* How an operand lies in memory: its size, or a half precision type that the loop sees as f32. */
@@ -29,8 +30,8 @@ struct cpu_plan {
 #define cpu_drive CPU_NAME(cpu_drive_run)
 ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const void *extra);
 
-/* to[0..count) = elements begin .. begin+count of v, counted row major; `bytes` is an element's size. And halves (lie says which)
- * to floats and back. For other families. */
+/* to[0..count) = elements begin .. begin+count of v, counted row major; `bytes` is an element's size. And halves
+ * (lie says which) to floats and back. For other families. */
 #define cpu_gather CPU_NAME(cpu_gather_run)
 #define cpu_widen  CPU_NAME(cpu_widen_run)
 #define cpu_narrow CPU_NAME(cpu_narrow_run)

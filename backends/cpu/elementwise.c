@@ -13,8 +13,8 @@
     CPU_LOOP_2(op##_##type, T, T, expression)                                                                     \
     CPU_RUN_2(op##_##type, 1, lie, lie)
 
-/* Sums and products wrap around, which C allows for unsigned types alone; the bits are the same for signed ones. 16 bits are
- * widened first, because C would multiply them as signed int. */
+/* Sums and products wrap around, which C allows for unsigned types alone; the bits are the same for signed ones. 16
+ * bits are widened first, because C would multiply them as signed int. */
 #define WRAPPING(op, sign)                                                                                        \
     INTEGER(op, 8, uint8_t, CPU_1, x sign y)                                                                      \
     INTEGER(op, 16, uint16_t, CPU_2, (uint32_t)x sign (uint32_t)y)                                                \

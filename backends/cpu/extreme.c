@@ -9,8 +9,9 @@
 #define BEATS_MAX(x, a) ((x) > (a) || (x) != (x))
 #define BEATS_MIN(x, a) ((x) < (a) || (x) != (x))
 
-/* Four vectors at a time: what C allows no compiler to do by itself, because of the NaNs. The vectors' max and min give the second
- * operand when either is a NaN, so NaNs pass by unnoticed; whether there were any is asked of pairs. */
+/* Four vectors at a time: what C allows no compiler to do by itself, because of the NaNs. The vectors' max and min
+ * give the second operand when either is a NaN, so NaNs pass by unnoticed; whether there were any is asked of
+ * pairs. */
 #if VEC_AVX512
 #define UNORDERED_f32(a, b) _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
 #define UNORDERED_f64(a, b) _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)
@@ -99,8 +100,8 @@ INTEGER(i64, int64_t, CPU_8, INT64_MIN, INT64_MAX)
 
 /* ---- places ---- */
 
-/* An accumulator is a value and its position, -1 when there is none yet. A run asks for the extreme value of a block first, at the speed of
- * amax, and looks for its place only when it beats what is there. */
+/* An accumulator is a value and its position, -1 when there is none yet. A run asks for the extreme value of a
+ * block first, at the speed of amax, and looks for its place only when it beats what is there. */
 #define PLACE_BLOCK 1024
 #define PLACES(op, values, type, T, lie, first, BEATS)                                                            \
     struct op##_##type { T value; int64_t at; };                                                                  \

@@ -22,9 +22,9 @@ int cpu_allowed_processors(void);
 uint64_t cpu_memory_total(void);
 uint64_t cpu_memory_free(void);
 
-/* The least value that a cgroup above or at this process sets in `file`: v2 by its unified path, v1 by `controller`.
- * cpu_cgroup_memory: bytes, UINT64_MAX without a limit; *used receives what the limiting group uses. cpu_cgroup_cpus: processors
- * (quota by period), 0 without a quota. */
+/* The least value that a cgroup above or at this process sets in `file`: v2 by its unified path, v1 by
+ * `controller`. cpu_cgroup_memory: bytes, UINT64_MAX without a limit; *used receives what the limiting group uses.
+ * cpu_cgroup_cpus: processors (quota by period), 0 without a quota. */
 uint64_t cpu_cgroup_memory(uint64_t *used);
 double cpu_cgroup_cpus(void);
 

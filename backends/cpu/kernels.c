@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* A family has either one table or one per instruction set (variant.h). A family that this build lacks leaves its symbols
- * undefined, which is why they are weak. */
+/* A family has either one table or one per instruction set (variant.h). A family that this build lacks leaves its
+ * symbols undefined, which is why they are weak. */
 #define WEAK __attribute__((weak, visibility("hidden")))
 #define FAMILY(name)                                                                                              \
     extern const struct cpu_rows cpu_##name##_rows WEAK, cpu_##name##_rows_baseline WEAK, cpu_##name##_rows_avx2 WEAK, \

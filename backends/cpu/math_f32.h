@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/math_f32.h: elementary functions of float, about 1 ulp off (tests/unit/test-cpu-math.c has the figures).
+/* backends/cpu/math_f32.h: elementary functions of float, about 1 ulp off (tests/unit/test-cpu-math.c has the
+ * figures).
  *
- * Plain C on one number, without branches, so that the compiler turns loops over them into vectors of any width. Methods are
- * the textbook's (Muller, "Elementary Functions", 2016): reduce the argument, take a polynomial, put back. The polynomials are
- * minimax ones found with Remez's exchange for the stated intervals and errors; they are evaluated in pairs of terms, which
- * shortens the chain that each result has to wait for. */
+ * Plain C on one number, without branches, so that the compiler turns loops over them into vectors of any width.
+ * Methods are the textbook's (Muller, "Elementary Functions", 2016): reduce the argument, take a polynomial, put
+ * back. The polynomials are minimax ones found with Remez's exchange for the stated intervals and errors; they are
+ * evaluated in pairs of terms, which shortens the chain that each result has to wait for. */
 #ifndef CTRT_CPU_MATH_F32_H
 #define CTRT_CPU_MATH_F32_H
 
@@ -22,8 +23,8 @@ MATH float math_select(bool which, float a, float b)
     return cpu_float((cpu_bits(a) & mask) | (cpu_bits(b) & ~mask));
 }
 
-/* x rounded to an integer, ties to even, for |x| < 2^22: what is left when 1.5 * 2^23 pushes the fraction out. The low bits of
- * the sum are the integer itself. */
+/* x rounded to an integer, ties to even, for |x| < 2^22: what is left when 1.5 * 2^23 pushes the fraction out. The
+ * low bits of the sum are the integer itself. */
 #define MATH_MAGIC 12582912.0f
 
 /* 2^n * x for integral n in [-252, 254]: two factors, so that subnormal and infinite results come out right. */
@@ -33,8 +34,8 @@ MATH float math_scale(float x, int32_t n)
     return x * cpu_float((uint32_t)(half + 127) << 23) * cpu_float((uint32_t)(n - half + 127) << 23);
 }
 
-/* e^(x + rest) for x in [-115, 89] and a small rest: *r in [-ln 2 / 2, ln 2 / 2] and the result n give 2^n e^r. ln 2 is taken off
- * in two parts, the first so short that its product with n is exact (Cody and Waite 1980). */
+/* e^(x + rest) for x in [-115, 89] and a small rest: *r in [-ln 2 / 2, ln 2 / 2] and the result n give 2^n e^r. ln
+ * 2 is taken off in two parts, the first so short that its product with n is exact (Cody and Waite 1980). */
 MATH int32_t math_reduce(float *r, float x, float rest)
 {
     float shifted = x * 1.44269504f + MATH_MAGIC, n = shifted - MATH_MAGIC;
@@ -51,8 +52,8 @@ MATH float math_expm1_reduced(float r)
     return p * u + r;
 }
 
-/* e^(x + rest) as 2^n times the result. A factor that multiplies the result before the scaling costs no accuracy where the whole is
- * subnormal. */
+/* e^(x + rest) as 2^n times the result. A factor that multiplies the result before the scaling costs no accuracy
+ * where the whole is subnormal. */
 MATH float math_exp_parts(int32_t *n, float x, float rest)
 {
     float r;
@@ -127,7 +128,8 @@ MATH float math_sigmoid(float x)
     return math_select(x < 0, e, 1.0f) / (1.0f + e);
 }
 
-/* With t = e^-2a - 1, a = |x|: -t/(t + 2), which is good near 0, or 1 - 2(t + 1)/(t + 2), which is good far from it. */
+/* With t = e^-2a - 1, a = |x|: -t/(t + 2), which is good near 0, or 1 - 2(t + 1)/(t + 2), which is good far from
+ * it. */
 MATH float math_tanh(float x)
 {
     float a = fabsf(x), r;
@@ -148,8 +150,9 @@ MATH float math_silu(float x)
     return x < -110.0f ? x * 0 : y;             /* of -infinity: NaN, as in PyTorch */
 }
 
-/* The normal distribution's tail P(X > z) for 0 <= z <= 14.6 is e^(-z^2/2) times a function that t = 1/(1 + 0.3 z) and a polynomial
- * in 1 - t give to 3.5e-9. The square is kept in two parts: rounded to one it would cost 2^-24 z^2/2. */
+/* The normal distribution's tail P(X > z) for 0 <= z <= 14.6 is e^(-z^2/2) times a function that t = 1/(1 + 0.3 z)
+ * and a polynomial in 1 - t give to 3.5e-9. The square is kept in two parts: rounded to one it would cost 2^-24
+ * z^2/2. */
 MATH float math_bell(int32_t *n, float z)
 {
     float square = z * z, low;
@@ -229,8 +232,9 @@ MATH float math_silu_slope(float x)
     return s + s * (x * (1.0f - s));
 }
 
-/* ---- sine and cosine, in double after the reduction: x - n pi/2 with pi/2 in two parts, the first of 33 bits, exact for |x| up to
- * the limit below (the constants are those of fdlibm's e_rem_pio2.c, Sun Microsystems 1993); Taylor series after that ---- */
+/* ---- sine and cosine, in double after the reduction: x - n pi/2 with pi/2 in two parts, the first of 33 bits,
+ * exact for |x| up to the limit below (the constants are those of fdlibm's e_rem_pio2.c, Sun Microsystems 1993);
+ * Taylor series after that ---- */
 
 #define MATH_TRIG_END 1.0e6f
 

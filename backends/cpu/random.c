@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/random.c: random numbers, by counter: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as
- * 1, 2, 3", 2011) as ctrt/plugin.h lays down, so that any part of a tensor can be filled by any thread. */
+/* backends/cpu/random.c: random numbers, by counter: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel Random
+ * Numbers: As Easy as 1, 2, 3", 2011) as ctrt/plugin.h lays down, so that any part of a tensor can be filled by any
+ * thread. */
 #include <math.h>
 
 #include "convert.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/reduce.c: walks the elements that are reduced, in the order in which they lie in memory (see reduce.h). */
+/* backends/cpu/reduce.c: walks the elements that are reduced, in the order in which they lie in memory (see
+ * reduce.h). */
 #include "reduce.h"
 
 #define BUFFER  1024        /* elements that are gathered at once */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/reduce.h: from views to reducers, as drive.h for loops.
  *
- * A reducer folds elements into accumulators. The walker (reduce.c) orders the dimensions by their strides, cuts the work into pieces
- * that depend on shape and strides alone, and joins the pieces in a fixed order: the result is the same with any number of threads. */
+ * A reducer folds elements into accumulators. The walker (reduce.c) orders the dimensions by their strides, cuts
+ * the work into pieces that depend on shape and strides alone, and joins the pieces in a fixed order: the result is
+ * the same with any number of threads. */
 #ifndef CTRT_CPU_REDUCE_H
 #define CTRT_CPU_REDUCE_H
 

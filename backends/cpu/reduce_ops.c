@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/reduce_ops.c: sums, means, products, any and all.
  *
- * Floating sums and products are accumulated in double, also those of f32: the conversion costs less than reading memory
- * does. Integers are summed in 64 bits and wrap. */
+ * Floating sums and products are accumulated in double, also those of f32: the conversion costs less than reading
+ * memory does. Integers are summed in 64 bits and wrap. */
 #include "reduce_fold.h"
 
 /* ---- sum, mean, prod of floating numbers ---- */

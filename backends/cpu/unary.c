@@ -46,7 +46,7 @@ INTEGER(same, 2, uint16_t, CPU_2, x)
 INTEGER(same, 4, uint32_t, CPU_4, x)
 INTEGER(same, 8, uint64_t, CPU_8, x)
 
-/* ---- clamp: min(max(x, lo), hi); a NaN stays, a NaN limit makes all NaN; the limits come as the second operand ---- */
+/* ---- clamp: min(max(x, lo), hi); a NaN stays, a NaN limit makes all NaN; the limits come as `extra` ---- */
 
 #define CLAMP(type, T, LO, HI)                                                                                    \
     struct limits_##type { T lo, hi; };                                                                           \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/variant.h: rooms that are compiled once per instruction set.
  *
- * A file named in backend_cpu_variant_sources (local.mk) is compiled for the baseline, AVX2 and AVX-512, each time with
- * CPU_VARIANT set and with the flags of that instruction set. Everything in it is static but what CPU_NAME names. A family exports its
- * table of rows by CPU_ROWS; kernels.c takes the best table that this processor can run, so a row's run() is the right
- * version and nothing is chosen later. */
+ * A file named in backend_cpu_variant_sources (local.mk) is compiled for the baseline, AVX2 and AVX-512, each time
+ * with CPU_VARIANT set and with the flags of that instruction set. Everything in it is static but what CPU_NAME
+ * names. A family exports its table of rows by CPU_ROWS; kernels.c takes the best table that this processor can
+ * run, so a row's run() is the right version and nothing is chosen later. */
 #ifndef CTRT_CPU_VARIANT_H
 #define CTRT_CPU_VARIANT_H
 

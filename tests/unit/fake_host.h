@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/unit/fake_host.h: runs the kernels of backend-cpu.so without the library.
  *
- * The plugin is opened as the library would open it and gets a host table that lives here. Parameters are the environment's. Tensors
- * of any layout are made by fake_tensor; fake_run picks the row by op and dtype as the core does (score, accepts, workspace).
- * Include after cmocka.h and what it wants. */
+ * The plugin is opened as the library would open it and gets a host table that lives here. Parameters are the
+ * environment's. Tensors of any layout are made by fake_tensor; fake_run picks the row by op and dtype as the core
+ * does (score, accepts, workspace). Include after cmocka.h and what it wants. */
 #ifndef CTRT_TESTS_FAKE_HOST_H
 #define CTRT_TESTS_FAKE_HOST_H
 
@@ -241,7 +241,8 @@ FAKE void *fake_at(const ctrt_view *v, int64_t index)
     return (char *)v->data + offset * (int64_t)fake_sizes[v->dtype];
 }
 
-/* Half precision by arithmetic alone, not as the backend does it. `fraction` bits of fraction, exponents from `least`. */
+/* Half precision by arithmetic alone, not as the backend does it. `fraction` bits of fraction, exponents from
+ * `least`. */
 FAKE double fake_round_half(double x, int fraction, int least, double largest)
 {
     if (isnan(x) || isinf(x) || x == 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend's elementwise kernels against plain loops in double: every op of the table, every dtype, every layout of every
- * operand; in place; and PyTorch's answers at the edges (tests/reference/ops_elementwise.txt). */
+/* The cpu backend's elementwise kernels against plain loops in double: every op of the table, every dtype, every
+ * layout of every operand; in place; and PyTorch's answers at the edges (tests/reference/ops_elementwise.txt). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -56,8 +56,8 @@ static double gelu_backward(double dy, double x)
     return dy * (0.5 * erfc(-x * M_SQRT1_2) + x * exp(-x * x / 2) / sqrt(2 * M_PI));
 }
 
-/* `lo` to `hi`: where the inputs lie. `truth`: the output is bool. `near`: how far off a floating result may be, in units of
- * the dtype's precision relative to max(1, |result|); 0: exact after rounding once. */
+/* `lo` to `hi`: where the inputs lie. `truth`: the output is bool. `near`: how far off a floating result may be, in
+ * units of the dtype's precision relative to max(1, |result|); 0: exact after rounding once. */
 static const struct op {
     const char *name;
     int inputs;
@@ -407,7 +407,8 @@ static fake_tensor tensor_of(const struct ref_record *r)
     return t;
 }
 
-/* Cases whose operands the kernels would get as they are: alike in dtype and shape, or a 0-dim one against a larger. */
+/* Cases whose operands the kernels would get as they are: alike in dtype and shape, or a 0-dim one against a
+ * larger. */
 static void test_reference(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend's own elementary functions of float, against the C library's of double, in units of the last place: over a
- * sample of all floats, in every instruction set that this processor has. */
+/* The cpu backend's own elementary functions of float, against the C library's of double, in units of the last
+ * place: over a sample of all floats, in every instruction set that this processor has. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,8 +16,8 @@ static double reciprocal(double x) { return 1 / x; }
 static double gelu(double x) { return 0.5 * x * erfc(-x * M_SQRT1_2); }
 static double gelu_tanh(double x) { return x * sigmoid(2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)); }
 
-/* `most`: ulps allowed. gelu's larger bounds are for its left tail: the tanh form is e^u there, and u, as large as 88, is rounded
- * to float. (With the definitions' 1 + erf and 1 + tanh nothing would be left of the tail.) */
+/* `most`: ulps allowed. gelu's larger bounds are for its left tail: the tanh form is e^u there, and u, as large as
+ * 88, is rounded to float. (With the definitions' 1 + erf and 1 + tanh nothing would be left of the tail.) */
 static const struct function {
     const char *op;
     double (*reference)(double x);

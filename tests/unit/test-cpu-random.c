@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend's random numbers: Philox4x32-10 against its published test vectors, and each distribution against plugin.h's
- * description, computed here word by word. */
+/* The cpu backend's random numbers: Philox4x32-10 against its published test vectors, and each distribution against
+ * plugin.h's description, computed here word by word. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -207,7 +207,8 @@ static void test_dropout(void **state)
         }
 }
 
-/* The same numbers from every instruction set and any number of threads, f32 normals to the last bit or the one before. */
+/* The same numbers from every instruction set and any number of threads, f32 normals to the last bit or the one
+ * before. */
 static void test_same_everywhere(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend's reductions against plain loops: every op, dtype, set of dimensions and layout; NaN rules; empty inputs;
- * accuracy of long sums; the same result with any number of threads; and PyTorch's answers (ops_reduce.txt). */
+/* The cpu backend's reductions against plain loops: every op, dtype, set of dimensions and layout; NaN rules; empty
+ * inputs; accuracy of long sums; the same result with any number of threads; and PyTorch's answers
+ * (ops_reduce.txt). */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu backend's threads: how many (CTRT_NUM_THREADS, affinity mask), that they work at all, from several threads of the
- * program at once, in the child of a fork, and after it in the parent. */
+/* The cpu backend's threads: how many (CTRT_NUM_THREADS, affinity mask), that they work at all, from several
+ * threads of the program at once, in the child of a fork, and after it in the parent. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -172,7 +172,8 @@ static void test_fork(void **state)
     assert_true(work());
 }
 
-/* While another thread of the program works: its pool is not in the child, and the child's own must not wait for it. */
+/* While another thread of the program works: its pool is not in the child, and the child's own must not wait for
+ * it. */
 static volatile bool stop;
 static void *keep_working(void *argument)
 {
