@@ -15,33 +15,6 @@ struct choice {
     bool json, devices, plugins, params, memory;
 };
 
-/* ---- where plugins are searched ---- */
-
-/* Calls `each` for every folder of the search path. */
-static void search_path(void (*each)(const char *folder))
-{
-    ctrt_param_info info;
-    char *path = NULL;
-    for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++)
-        if (strcmp(info.name, "CTRT_PLUGIN_PATH") == 0 && info.value != NULL)
-            path = strdup(info.value);
-    for (char *rest = path, *folder; rest != NULL && (folder = strsep(&rest, ":")) != NULL;)
-        if (folder[0] != '\0')
-            each(folder);
-    free(path);
-    each(CTRT_PLUGINDIR);
-}
-
-static void folder_text(const char *folder)
-{
-    printf("  %s\n", folder);
-}
-
-static void folder_json(const char *folder)
-{
-    json_string(NULL, folder);
-}
-
 /* ---- devices ---- */
 
 /* Free bytes of a device, -1 when it does not open or cannot tell; the reason is in the thread's message. */
@@ -204,7 +177,8 @@ static void show_json(const struct choice *choice)
     json_number("plugin_abi_major", CTRT_PLUGIN_ABI_MAJOR);
     json_number("plugin_abi_minor", CTRT_PLUGIN_ABI_MINOR);
     json_open("plugin_search_path", '[');
-    search_path(folder_json);
+    for (size_t i = 0; ctrt_plugin_folder(i) != NULL; i++)
+        json_string(NULL, ctrt_plugin_folder(i));
     json_close(']');
     if (choice->devices) {
         char name[128];
@@ -230,7 +204,8 @@ static void show_text(const struct choice *choice)
 {
     printf("ctrt %s, plugin ABI %u.%u\n", ctrt_version(), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
     printf("plugins are searched in\n");
-    search_path(folder_text);
+    for (size_t i = 0; ctrt_plugin_folder(i) != NULL; i++)
+        printf("  %s\n", ctrt_plugin_folder(i));
     if (choice->devices) {
         char name[128];
         const char *best = chosen(name, sizeof name);

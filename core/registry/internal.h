@@ -32,6 +32,8 @@ extern struct plugin_file **registry_files;
 extern size_t registry_file_count;
 /* "searched /a, /b (no such folder)" */
 const char *search_words(void);
+/* The folders in their order; NULL past the last. */
+const char *search_folder(size_t index);
 /* "backend" and back; 0 for no such word. */
 const char *kind_word(ctrt_component_kind kind);
 ctrt_component_kind kind_of_word(const char *word, size_t length);

@@ -180,10 +180,14 @@ ctrt_status file_init(struct plugin_file *file)
 
     ctrt_status status = CTRT_OK;
     if (CTRT_SLOT(file->plugin, init)) {
+        char before[4096];
+        snprintf(before, sizeof before, "%s", ctrt_error_message());
         ctrt_fail(CTRT_ERR_PLUGIN, "init returned an error without a message");
         file->initialising = true;
         status = file->plugin->init(&registry_host);
         file->initialising = false;
+        if (status == CTRT_OK)
+            ctrt_fail(CTRT_ERR_PLUGIN, "%s", before);           /* nothing failed: the message stays what it was */
     }
     param_check_environment();
     if (status == CTRT_ERR_OUT_OF_MEMORY)

@@ -331,3 +331,11 @@ ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
         status = ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no plugin of that index");
     return status;
 }
+
+const char *ctrt_plugin_folder(size_t index)
+{
+    registry_enter();
+    const char *folder = search_files() == CTRT_OK ? search_folder(index) : NULL;
+    registry_leave();
+    return folder;
+}

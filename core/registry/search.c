@@ -36,10 +36,16 @@ size_t registry_file_count;
 static size_t file_room;
 static bool searched;
 static const char *words = "";
+static const char *kept_folders[MAX_FOLDERS + 2];       /* NULL-terminated */
 
 const char *search_words(void)
 {
     return words;
+}
+
+const char *search_folder(size_t index)
+{
+    return index < COUNT_OF(kept_folders) ? kept_folders[index] : NULL;
 }
 
 const char *kind_word(ctrt_component_kind kind)
@@ -177,6 +183,7 @@ ctrt_status search_files(void)
             note = " (ignored: not an absolute path)";
         else
             status = add_folder(folders[i], &note);
+        kept_folders[i] = keep_text(folders[i]);
         if (note[0] != '\0' && i + 1 < count) {
             snprintf(said, sizeof said, "CTRT_PLUGIN_PATH has %s%s", folders[i], note);
             log_message(CTRT_LOG_WARNING, "registry", "%s", said);

@@ -41,7 +41,8 @@ CTRT_API ctrt_status ctrt_context(ctrt_status status, const char *format, ...) C
 typedef void (*ctrt_log_callback)(void *user, ctrt_log_level level, const char *component, const char *text);
 
 /* Replaces the log callback; NULL restores the default, which writes lines to stderr. Lines above the level of CTRT_LOG
- * (default: warning) are not passed on. Thread-safe; the callback may be called from any thread. */
+ * (default: warning) are not passed on. Thread-safe; the callback may be called from any thread, also from inside a call of the library
+ * that holds locks: it should do its work with what it gets and not call the library. */
 CTRT_API void ctrt_log_set_callback(ctrt_log_callback callback, void *user);
 
 /* Sets the most verbose level that is passed on; overrides CTRT_LOG. */

@@ -106,6 +106,9 @@ typedef struct ctrt_plugin_info {
  * CTRT_ERR_NOT_FOUND past the last. */
 CTRT_API ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index);
 
+/* The `index`-th folder in which plugins are searched, first to last; NULL past the last. Static lifetime. */
+CTRT_API const char *ctrt_plugin_folder(size_t index);
+
 CTRT_END_DECLS
 
 #endif
