@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench/startup.c: how long a cold process waits for its first device.
  *
- * Starts itself again and again: once doing nothing, once getting a device ("cpu", or the argument) with ctrt_device_get. Prints the medians of
- * the whole process and of the one call inside it. */
+ * Starts itself again and again: once doing nothing, once getting a device ("cpu", or the argument) with
+ * ctrt_device_get. Prints the medians of the whole process and of the one call inside it. */
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,7 +88,8 @@ int main(int argc, char **argv)
     self[length] = '\0';
     if (!measure(self, "-", &empty, &nothing) || !measure(self, device, &process, &call))
         return 1;
-    printf("startup: ctrt_device_get(\"%s\") %.0f us; whole process %.0f us, without the call %.0f us (medians of %d)\n", device, call, process,
-           empty, RUNS);
+    printf("startup: ctrt_device_get(\"%s\") %.0f us; whole process %.0f us, without the call %.0f us "
+           "(medians of %d)\n",
+           device, call, process, empty, RUNS);
     return 0;
 }

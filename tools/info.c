@@ -22,7 +22,8 @@ static long long free_memory(const char *name)
 {
     ctrt_device *device = NULL;
     uint64_t free_bytes = 0, total = 0;
-    if (ctrt_device_get(&device, name) != CTRT_OK || ctrt_device_memory_info(device, &free_bytes, &total) != CTRT_OK)
+    if (ctrt_device_get(&device, name) != CTRT_OK
+        || ctrt_device_memory_info(device, &free_bytes, &total) != CTRT_OK)
         return -1;
     return (long long)free_bytes;
 }
@@ -31,7 +32,8 @@ static void device_text(const char *name, const ctrt_device_properties *facts, c
 {
     char text[32];
     printf("  %-12s %s\n", name, facts->name[0] != '\0' ? facts->name : "(without a name)");
-    printf("  %-12s memory %s", "", facts->total_memory > 0 ? tool_bytes(text, facts->total_memory) : "unknown");
+    printf("  %-12s memory %s", "",
+           facts->total_memory > 0 ? tool_bytes(text, facts->total_memory) : "unknown");
     if (choice->memory) {
         long long left = free_memory(name);
         if (left >= 0)
@@ -51,7 +53,8 @@ static void device_text(const char *name, const ctrt_device_properties *facts, c
         printf(", ECC %s", facts->ecc ? "on" : "off");
     printf("%s\n", facts->asynchronous ? ", asynchronous" : "");
     if (facts->uuid[0] != '\0' || facts->pci[0] != '\0')
-        printf("  %-12s %s%s%s\n", "", facts->uuid, facts->uuid[0] != '\0' && facts->pci[0] != '\0' ? "  PCI " : "", facts->pci);
+        printf("  %-12s %s%s%s\n", "", facts->uuid,
+               facts->uuid[0] != '\0' && facts->pci[0] != '\0' ? "  PCI " : "", facts->pci);
 }
 
 static void device_json(const char *name, const ctrt_device_properties *facts, const struct choice *choice)
@@ -83,7 +86,8 @@ static int show_devices(const struct choice *choice)
     for (size_t i = 0; ctrt_device_list(&spec, i) == CTRT_OK; i++) {
         char name[64];
         ctrt_device_properties facts;
-        if (ctrt_device_format(name, sizeof name, &spec) != CTRT_OK || ctrt_device_get_properties(&facts, name) != CTRT_OK) {
+        if (ctrt_device_format(name, sizeof name, &spec) != CTRT_OK
+            || ctrt_device_get_properties(&facts, name) != CTRT_OK) {
             if (!choice->json)
                 printf("  %-12s %s\n", spec.type, ctrt_error_message());
             continue;
@@ -100,7 +104,8 @@ static const char *chosen(char *name, size_t bytes)
     ctrt_param_info info;
     ctrt_device_spec spec;
     for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++)
-        if (strcmp(info.name, "CTRT_DEVICE") == 0 && info.value != NULL && strcmp(info.value, "auto") != 0 && info.value[0] != '\0') {
+        if (strcmp(info.name, "CTRT_DEVICE") == 0 && info.value != NULL && strcmp(info.value, "auto") != 0
+            && info.value[0] != '\0') {
             snprintf(name, bytes, "%s", info.value);
             return name;
         }
@@ -128,7 +133,8 @@ static void show_plugins(const struct choice *choice)
             json_close('}');
         } else {
             printf("  %-9s %-8s %-16s %s%s%s\n", info.state, info.kind[0] != '\0' ? info.kind : "-",
-                   info.component[0] != '\0' ? info.component : "-", info.file[0] != '\0' ? info.file : "(no file)",
+                   info.component[0] != '\0' ? info.component : "-",
+                   info.file[0] != '\0' ? info.file : "(no file)",
                    info.version[0] != '\0' ? ", version " : "", info.version);
             if (info.reason[0] != '\0')
                 printf("  %-9s %s\n", "", info.reason);
@@ -162,8 +168,9 @@ static void show_params(const struct choice *choice)
             json_string("help", info->help);
             json_close('}');
         } else {
-            printf("  %-22s %s (%s; %s, of %s)\n  %-22s %s\n", info->name, info->value != NULL ? info->value : "unset", info->origin, info->type,
-                   info->owner, "", info->help);
+            printf("  %-22s %s (%s; %s, of %s)\n  %-22s %s\n", info->name,
+                   info->value != NULL ? info->value : "unset", info->origin, info->type, info->owner, "",
+                   info->help);
         }
     }
 }
@@ -227,8 +234,9 @@ static int usage(FILE *out, const char *command, int status)
 {
     fprintf(out, "usage: ctrt %s [OPTION...]\n", command);
     if (strcmp(command, "info") == 0)
-        fprintf(out, "  --devices   devices alone\n  --plugins   plugins alone\n  --params    parameters alone\n"
-                     "  --memory    open each device and show its free memory\n");
+        fprintf(out,
+                "  --devices   devices alone\n  --plugins   plugins alone\n  --params    parameters alone\n"
+                "  --memory    open each device and show its free memory\n");
     fprintf(out, "  --json      as JSON\n  --help      this text\n");
     return status;
 }
@@ -236,8 +244,12 @@ static int usage(FILE *out, const char *command, int status)
 int tool_info(int argc, char **argv)
 {
     static const struct option options[] = {
-        { "json", no_argument, NULL, 'j' }, { "devices", no_argument, NULL, 'd' }, { "plugins", no_argument, NULL, 'P' },
-        { "params", no_argument, NULL, 'p' }, { "memory", no_argument, NULL, 'm' }, { "help", no_argument, NULL, 'h' },
+        { "json", no_argument, NULL, 'j' },
+        { "devices", no_argument, NULL, 'd' },
+        { "plugins", no_argument, NULL, 'P' },
+        { "params", no_argument, NULL, 'p' },
+        { "memory", no_argument, NULL, 'm' },
+        { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
     struct choice choice = { 0 };

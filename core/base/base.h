@@ -21,7 +21,8 @@ void log_message(ctrt_log_level level, const char *component, const char *format
 /* CTRT_ERR_INVALID_ARGUMENT "FUNCTION: ARGUMENT is NULL" */
 ctrt_status fail_null(const char *function, const char *argument);
 
-/* nearest.c: the candidate that differs least from `word` (edit distance at most a third of its length), or NULL. */
+/* nearest.c: the candidate that differs least from `word` (edit distance at most a third of its length), or
+ * NULL. */
 const char *nearest_word(const char *word, const char *const *candidates, size_t count);
 
 #endif

@@ -52,7 +52,8 @@ static int current_level(void)
 
 void log_message(ctrt_log_level level, const char *component, const char *format, ...)
 {
-    if ((int)level < CTRT_LOG_ERROR || (int)level > CTRT_LOG_DEBUG || (int)level > current_level() || format == NULL)
+    if ((int)level < CTRT_LOG_ERROR || (int)level > CTRT_LOG_DEBUG || (int)level > current_level()
+        || format == NULL)
         return;
     char text[2048];
     va_list arguments;
@@ -73,5 +74,7 @@ void ctrt_log_set_callback(ctrt_log_callback callback, void *user)
 
 void ctrt_log_set_level(ctrt_log_level level)
 {
-    atomic_store(&log_level, level < CTRT_LOG_ERROR ? CTRT_LOG_ERROR : level > CTRT_LOG_DEBUG ? CTRT_LOG_DEBUG : (int)level);
+    atomic_store(&log_level, level < CTRT_LOG_ERROR   ? CTRT_LOG_ERROR
+                             : level > CTRT_LOG_DEBUG ? CTRT_LOG_DEBUG
+                                                      : (int)level);
 }

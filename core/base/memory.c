@@ -82,7 +82,8 @@ static void free_lists_drop(struct thread_state *state)
 
 void free_list_overflow(void *object)
 {
-    /* A thread's first object registers it, so that its lists are dropped at its end; the object itself is not worth keeping. */
+    /* A thread's first object registers it, so that its lists are dropped at its end; the object itself is
+     * not worth keeping. */
     if (!FREE_LISTS_BYPASSED && !thread_state.registered)
         thread_register();
     free(object);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/memory.h: host memory for the library's own structures.
  *
- * Everything that the core and plugins (host->alloc) allocate passes through here, so that tests can make the n-th allocation
- * fail. Functions return NULL when there is none; callers report with out_of_memory(). */
+ * Everything that the core and plugins (host->alloc) allocate passes through here, so that tests can make the
+ * n-th allocation fail. Functions return NULL when there is none; callers report with out_of_memory(). */
 #ifndef CORE_BASE_MEMORY_H
 #define CORE_BASE_MEMORY_H
 
@@ -20,10 +20,12 @@ void memory_free(void *pointer);
 /* Sets the message "out of memory: N bytes for WHAT" and returns CTRT_ERR_OUT_OF_MEMORY. */
 ctrt_status out_of_memory(size_t bytes, const char *what);
 
-/* Testing: the n-th allocation from now (1 is the next) fails, and all after it when `forever`; 0: none. Counts allocations of memory_*, free
- * lists and device memory. Returns how many were counted since the last call. */
+/* Testing: the n-th allocation from now (1 is the next) fails, and all after it when `forever`; 0: none.
+ * Counts allocations of memory_*, free lists and device memory. Returns how many were counted since the last
+ * call. */
 uint64_t memory_fail_at(uint64_t n, bool forever);
-/* True when the allocation that is about to be made has to fail. For allocators below the tensor floor that do not use memory_alloc. */
+/* True when the allocation that is about to be made has to fail. For allocators below the tensor floor that
+ * do not use memory_alloc. */
 bool memory_must_fail(void);
 extern bool memory_injecting;                   /* hot paths ask this first */
 
@@ -52,7 +54,8 @@ void free_list_overflow(void *object);          /* registers the thread or frees
 static inline void free_list_put(enum free_list_id id, void *object)
 {
     struct free_list *list = &thread_state.free[id];
-    if (FREE_LISTS_BYPASSED || __builtin_expect(!thread_state.registered || list->count >= FREE_LIST_LIMIT, 0)) {
+    if (FREE_LISTS_BYPASSED
+        || __builtin_expect(!thread_state.registered || list->count >= FREE_LIST_LIMIT, 0)) {
         free_list_overflow(object);
         return;
     }

@@ -6,8 +6,8 @@
 
 #define LONGEST 64
 
-/* Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours, ignoring case. Both words have at
- * most LONGEST characters. */
+/* Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours, ignoring
+ * case. Both words have at most LONGEST characters. */
 static int distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     int row[3][LONGEST + 1];
@@ -21,7 +21,8 @@ static int distance(const char *a, size_t a_length, const char *b, size_t b_leng
             int best = above[j - 1] + (x != y);
             best = MIN(best, above[j] + 1);
             best = MIN(best, here[j - 1] + 1);
-            if (i > 1 && j > 1 && x == tolower((unsigned char)b[j - 2]) && y == tolower((unsigned char)a[i - 2]))
+            if (i > 1 && j > 1 && x == tolower((unsigned char)b[j - 2])
+                && y == tolower((unsigned char)a[i - 2]))
                 best = MIN(best, before[j - 2] + 1);
             here[j] = best;
         }

@@ -19,7 +19,8 @@ struct node {
     const char *name, *owner;
     const ctrt_param *param;    /* NULL: nobody has declared it (yet) */
     const char *program;        /* set by ctrt_param_set */
-    const char *rejected;       /* why the program's value was malformed, found out when the parameter was declared */
+    const char
+        *rejected; /* why the program's value was malformed, found out when the parameter was declared */
     bool read;                  /* the three below are final */
     const char *text;
     int64_t integer;
@@ -88,8 +89,8 @@ void param_declare(const ctrt_param *param, const char *owner)
     lock_leave(&param_lock);
 }
 
-/* Finds the value for the first time: the program's, else the environment's, else the default. An empty variable counts as unset except
- * for strings, where it may mean something ("no device is visible"). */
+/* Finds the value for the first time: the program's, else the environment's, else the default. An empty
+ * variable counts as unset except for strings, where it may mean something ("no device is visible"). */
 static ctrt_status node_read(struct node *node)
 {
     const char *text = node->program;
@@ -136,7 +137,8 @@ static bool changed_late(struct node *node)
 ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const char *owner)
 {
     if (out == NULL || !plausible(param))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "a parameter of %s is declared without size or name", owner ? owner : "?");
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "a parameter of %s is declared without size or name",
+                         owner ? owner : "?");
     lock_enter(&param_lock);
     struct node *node = declare(param, owner);
     ctrt_status status = node == NULL ? out_of_memory(sizeof *node, param->name) : CTRT_OK;
@@ -151,9 +153,11 @@ ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const cha
     }
     lock_leave(&param_lock);
     if (late)
-        log_message(CTRT_LOG_WARNING, "core", "the environment variable %s was changed after it had been read as \"%s\"; the change has "
-                    "no effect. Set it before the program starts, or call ctrt_param_set first",
-                    param->name, out->text != NULL ? out->text : "(unset)");
+        log_message(
+            CTRT_LOG_WARNING, "core",
+            "the environment variable %s was changed after it had been read as \"%s\"; the change has "
+            "no effect. Set it before the program starts, or call ctrt_param_set first",
+            param->name, out->text != NULL ? out->text : "(unset)");
     return status;
 }
 
@@ -170,8 +174,8 @@ static ctrt_status fail_unknown(const char *name)
             names[count++] = node->name;
     lock_leave(&param_lock);
     const char *near = nearest_word(name, names, count);
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "no parameter is called %s%s%s%s (`ctrt info --params` lists them)", name,
-                     near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "no parameter is called %s%s%s%s (`ctrt info --params` lists them)",
+                     name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 /* Sets a declared parameter; with the lock held. */
@@ -184,8 +188,9 @@ static ctrt_status node_set(struct node *node, const char *value)
         bool same = value != NULL && node->text != NULL && strcmp(value, node->text) == 0;
         if (same)
             return CTRT_OK;
-        return ctrt_fail(CTRT_ERR_STATE, "%s has been used already as \"%s\"; set it before the first call that needs it", node->name,
-                         node->text != NULL ? node->text : "(unset)");
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "%s has been used already as \"%s\"; set it before the first call that needs it",
+                         node->name, node->text != NULL ? node->text : "(unset)");
     }
     const char *kept = keep_text(value);
     if (value != NULL && kept == NULL)
@@ -205,7 +210,8 @@ ctrt_status ctrt_param_set(const char *name, const char *value)
     if (known) {
         status = node_set(node, value);
     } else {
-        /* Perhaps a plugin's that is not loaded yet. The value waits, because the plugin may read it while it is initialised. */
+        /* Perhaps a plugin's that is not loaded yet. The value waits, because the plugin may read it while it
+         * is initialised. */
         node = find_or_add(name);
         const char *kept = keep_text(value);
         if (node == NULL || (value != NULL && kept == NULL))
@@ -250,7 +256,10 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
         /* Listing does not make a value final. */
         const char *environment = node->read ? NULL : keep_text(secure_getenv(node->name));
         info->name = node->name;
-        info->value = node->read ? node->text : node->program ? node->program : environment ? environment : node->param->fallback;
+        info->value = node->read      ? node->text
+                      : node->program ? node->program
+                      : environment   ? environment
+                                      : node->param->fallback;
         info->origin = origins[node->read ? node->origin : node->program ? ORIGIN_PROGRAM
                                : environment ? ORIGIN_ENVIRONMENT : ORIGIN_DEFAULT];
         info->owner = node->owner != NULL ? node->owner : "";
@@ -263,7 +272,8 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
 
 /* ---- misspelt variables ---- */
 
-/* What is compared: "CTRT_LGO" by "LGO", since the prefix is right. NULL when the variable is none of our business. */
+/* What is compared: "CTRT_LGO" by "LGO", since the prefix is right. NULL when the variable is none of our
+ * business. */
 static const char *own_part(const char *name)
 {
     return strncmp(name, "CTRT_", 5) == 0 && name[5] != '\0' ? name + 5 : NULL;
@@ -313,8 +323,8 @@ void param_check_environment(void)
     }
     lock_leave(&param_lock);
     for (size_t i = 0; i < count; i++)
-        log_message(CTRT_LOG_WARNING, "core", "the environment variable %s is not known; did you mean %s?", found[i].name,
-                    found[i].meant);
+        log_message(CTRT_LOG_WARNING, "core", "the environment variable %s is not known; did you mean %s?",
+                    found[i].name, found[i].meant);
 }
 
 void param_forget_values(void)

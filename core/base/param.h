@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/param.h: declared parameters: environment variables that the API can override.
  *
- * Each is declared as a static ctrt_param where it is used; declaring makes `ctrt info --params` list it. Values are read
- * through secure_getenv when first asked for and then stay, unless the program sets them before. */
+ * Each is declared as a static ctrt_param where it is used; declaring makes `ctrt info --params` list it.
+ * Values are read through secure_getenv when first asked for and then stay, unless the program sets them
+ * before. */
 #ifndef CORE_BASE_PARAM_H
 #define CORE_BASE_PARAM_H
 
 #include "ctrt/base.h"
 #include "ctrt/plugin.h"
 
-/* Declares (once; again is harmless) and reads. `owner`: "core" or the plugin's name, static. Errors name the variable, the value and what
- * would be right. Thread-safe. */
+/* Declares (once; again is harmless) and reads. `owner`: "core" or the plugin's name, static. Errors name the
+ * variable, the value and what would be right. Thread-safe. */
 ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const char *owner);
 
-/* Declares alone, so that listings show the parameter unread. The core's are declared while the library is loaded: CORE_PARAM. */
+/* Declares alone, so that listings show the parameter unread. The core's are declared while the library is
+ * loaded: CORE_PARAM. */
 void param_declare(const ctrt_param *param, const char *owner);
 
 /* CORE_PARAM(variable): declares a static ctrt_param of the core at load. */
@@ -24,8 +26,8 @@ void param_declare(const ctrt_param *param, const char *owner);
     }                                                                           \
     extern int param_needs_a_semicolon
 
-/* Called when a name is asked for that nobody has declared, and before listings: gives plugins the chance to declare theirs. Set by the
- * registry. */
+/* Called when a name is asked for that nobody has declared, and before listings: gives plugins the chance to
+ * declare theirs. Set by the registry. */
 extern void (*param_declare_all)(void);
 
 /* Warns of environment variables that look like a known one misspelt, each once. */

@@ -82,8 +82,8 @@ static ctrt_status parse_enum(int64_t *out, const ctrt_param *param, const char 
     }
     const char *near = nearest_word(text, words, count);
     return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: expected one of %s%s%s%s", param->name, text,
-                     param->words != NULL ? param->words : "(nothing)", near ? "; did you mean " : "", near ? near : "",
-                     near ? "?" : "");
+                     param->words != NULL ? param->words : "(nothing)", near ? "; did you mean " : "",
+                     near ? near : "", near ? "?" : "");
 }
 
 ctrt_status param_parse(int64_t *integer, const ctrt_param *param, const char *text)
@@ -96,6 +96,7 @@ ctrt_status param_parse(int64_t *integer, const ctrt_param *param, const char *t
     case CTRT_PARAM_BYTES:  return parse_bytes(integer, param, text);
     case CTRT_PARAM_ENUM:   return parse_enum(integer, param, text);
     }
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: declared with type %d, which is none of ctrt_param_type", param->name, text,
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                     "%s=%s: declared with type %d, which is none of ctrt_param_type", param->name, text,
                      (int)param->type);
 }

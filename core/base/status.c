@@ -42,8 +42,8 @@ static void error_drop(struct thread_state *state)
     state->error = NULL;
 }
 
-/* The thread's message, to be overwritten; NULL when there is no memory for it. malloc itself: a message is not what tests of failing
- * allocations want to see fail. */
+/* The thread's message, to be overwritten; NULL when there is no memory for it. malloc itself: a message is
+ * not what tests of failing allocations want to see fail. */
 static struct error_text *error_writable(void)
 {
     if (thread_state.error == NULL || thread_state.error == &no_memory) {

@@ -15,8 +15,8 @@ static pthread_key_t key;
 static bool key_made;
 static _Atomic(void (*)(struct thread_state *)) cleaners[MAX_CLEANERS];
 
-/* Runs the cleaners, last registered first, since floors above register later. What a cleaner releases may register the thread
- * anew; POSIX then calls this once more. */
+/* Runs the cleaners, last registered first, since floors above register later. What a cleaner releases may
+ * register the thread anew; POSIX then calls this once more. */
 static void thread_end(void *state)
 {
     struct thread_state *self = state;

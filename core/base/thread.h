@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/thread.h: what each thread has of its own.
  *
- * One small struct in static TLS (initial-exec: a register plus an offset, no call), so that the hot path can afford it. It
- * must stay small: a host that dlopens libctrt has few bytes of static TLS left. */
+ * One small struct in static TLS (initial-exec: a register plus an offset, no call), so that the hot path can
+ * afford it. It must stay small: a host that dlopens libctrt has few bytes of static TLS left. */
 #ifndef CORE_BASE_THREAD_H
 #define CORE_BASE_THREAD_H
 
@@ -31,8 +31,8 @@ struct thread_state {
 
 extern __thread struct thread_state thread_state __attribute__((tls_model("initial-exec")));
 
-/* Makes sure that this thread's state is cleaned up at its end; cheap after the first call. Cleaners that floors above want to
- * run at a thread's end are registered once per process with thread_on_exit. */
+/* Makes sure that this thread's state is cleaned up at its end; cheap after the first call. Cleaners that
+ * floors above want to run at a thread's end are registered once per process with thread_on_exit. */
 void thread_register(void);
 void thread_on_exit(void (*cleaner)(struct thread_state *state));
 

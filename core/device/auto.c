@@ -7,8 +7,13 @@
 #define MAX_BACKENDS 64
 
 static const ctrt_param device_param = {
-    sizeof device_param, "CTRT_DEVICE", CTRT_PARAM_STRING, "auto", NULL,
-    "the device that \"auto\" means, and the default of factories: cpu, cuda:1, auto (the best that is present)",
+    sizeof device_param,
+    "CTRT_DEVICE",
+    CTRT_PARAM_STRING,
+    "auto",
+    NULL,
+    "the device that \"auto\" means, and the default of factories: cpu, cuda:1, auto (the best that is "
+    "present)",
 };
 CORE_PARAM(device_param);
 
@@ -32,7 +37,8 @@ ctrt_status device_best_accelerator(char *type)
         }
     }
     char known[512];
-    return ctrt_fail(CTRT_ERR_NO_DEVICE, "a number alone means an accelerator, and there is none; known types: %s",
+    return ctrt_fail(CTRT_ERR_NO_DEVICE,
+                     "a number alone means an accelerator, and there is none; known types: %s",
                      registry_known(known, sizeof known, CTRT_COMPONENT_BACKEND, ""));
 }
 
@@ -44,11 +50,13 @@ static ctrt_status fail_no_backend(void)
     ctrt_plugin_info info;
     for (size_t i = 0; used < sizeof reasons && ctrt_plugin_list(&info, i) == CTRT_OK; i++)
         if (info.reason[0] != '\0')
-            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "", info.file, info.reason);
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s: %s", used > 0 ? "; " : "",
+                                     info.file, info.reason);
     const struct component *cpu;
     if (used == 0 && registry_find(&cpu, CTRT_COMPONENT_BACKEND, "cpu") != CTRT_OK)
         return ctrt_context(CTRT_ERR_NO_DEVICE, "no device at all");
-    return ctrt_fail(CTRT_ERR_NO_DEVICE, "no device at all: %s", used > 0 ? reasons : "no backend counts a visible device");
+    return ctrt_fail(CTRT_ERR_NO_DEVICE, "no device at all: %s",
+                     used > 0 ? reasons : "no backend counts a visible device");
 }
 
 static ctrt_status best_type(ctrt_device_spec *out)

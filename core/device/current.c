@@ -90,7 +90,8 @@ ctrt_status ctrt_device_set_current(ctrt_device *device)
         return out_of_memory(sizeof *own, "the thread's current devices");
     ctrt_device **slot = slot_of(own, device->type);
     if (slot == NULL)
-        return ctrt_fail(CTRT_ERR_STATE, "ctrt_device_set_current: a thread can have current devices of %d types", MAX_TYPES);
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "ctrt_device_set_current: a thread can have current devices of %d types", MAX_TYPES);
     *slot = device;
     return CTRT_OK;
 }
@@ -100,7 +101,8 @@ ctrt_status ctrt_device_get_current(ctrt_device **out, const char *type)
     if (out == NULL)
         return fail_null("ctrt_device_get_current", "out");
     if (type != NULL && strchr(type, ':') != NULL)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_device_get_current: \"%.64s\" is no type of device but a device", type);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "ctrt_device_get_current: \"%.64s\" is no type of device but a device", type);
     return ctrt_device_get(out, type);
 }
 

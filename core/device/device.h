@@ -22,8 +22,9 @@ struct ctrt_device {
     void *handle;                           /* what backend->device->open gave */
     void *queue;                            /* the default stream; NULL while streams are not built */
     struct device_memory *memory;           /* policy and accounting */
-    _Atomic(struct op_cell *) cells;        /* kernel rows by op and dtype; built at first use by ops/dispatch.c */
-    const ctrt_kernel_table *overlays[4];   /* tables of kind `kernels` laid over this backend, best first; NULL-terminated */
+    _Atomic(struct op_cell *) cells; /* kernel rows by op and dtype; built at first use by ops/dispatch.c */
+    const ctrt_kernel_table
+        *overlays[4]; /* tables of kind `kernels` laid over this backend, best first; NULL-terminated */
     pthread_mutex_t generator_lock;         /* random numbers: ops/random.c */
     uint64_t seed, seed_offset;
     bool seeded;
@@ -47,7 +48,8 @@ static inline bool device_usable(const ctrt_device *device)
 /* CTRT_ERR_FORKED with its message. */
 ctrt_status device_fail_forked(const ctrt_device *device);
 
-/* memory/pool.c defines them: gives the device its policy and accounting. Declared here because devices open below that floor. */
+/* memory/pool.c defines them: gives the device its policy and accounting. Declared here because devices open
+ * below that floor. */
 ctrt_status device_memory_create(ctrt_device *device);
 void device_memory_destroy(ctrt_device *device);
 

@@ -23,9 +23,11 @@ __attribute__((constructor)) static void device_start(void)
 
 ctrt_status device_fail_forked(const ctrt_device *device)
 {
-    return ctrt_fail(CTRT_ERR_FORKED, "%s was opened by process %d before it forked this one (%d), and devices do not follow a fork. "
-                     "Fork before the first use of a device, or start the child with exec", device->name, (int)device->owner,
-                     (int)device_process);
+    return ctrt_fail(
+        CTRT_ERR_FORKED,
+        "%s was opened by process %d before it forked this one (%d), and devices do not follow a fork. "
+        "Fork before the first use of a device, or start the child with exec",
+        device->name, (int)device->owner, (int)device_process);
 }
 
 static void device_free(ctrt_device *device)

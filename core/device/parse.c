@@ -11,8 +11,9 @@ static const char *const no_types[] = { "gpu", "device", "accelerator", "auto", 
 
 static ctrt_status fail_name(const char *text, const char *why)
 {
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "\"%.64s\" is no name of a device: %s. A name is TYPE or TYPE:INDEX, as in cpu or cuda:1",
-                     text, why);
+    return ctrt_fail(
+        CTRT_ERR_INVALID_ARGUMENT,
+        "\"%.64s\" is no name of a device: %s. A name is TYPE or TYPE:INDEX, as in cpu or cuda:1", text, why);
 }
 
 static ctrt_status fail_type(const char *text, const char *type)
@@ -88,11 +89,14 @@ ctrt_status ctrt_device_format(char *buffer, size_t bytes, const ctrt_device_spe
     if (bytes > 0)
         buffer[0] = '\0';
     if (memchr(spec->type, '\0', sizeof spec->type) == NULL || spec->index < -1 || spec->index > MAX_INDEX)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_device_format: type without end, or index %d", spec->index);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_device_format: type without end, or index %d",
+                         spec->index);
     CTRT_TRY(check_type(spec->type, spec->type));
-    int length = spec->index < 0 ? snprintf(buffer, bytes, "%s", spec->type) : snprintf(buffer, bytes, "%s:%d", spec->type, spec->index);
+    int length = spec->index < 0 ? snprintf(buffer, bytes, "%s", spec->type)
+                                 : snprintf(buffer, bytes, "%s:%d", spec->type, spec->index);
     if (length < 0 || (size_t)length >= bytes)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_device_format: the buffer of %zu bytes is too small for %d and its end", bytes,
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "ctrt_device_format: the buffer of %zu bytes is too small for %d and its end", bytes,
                          length);
     return CTRT_OK;
 }

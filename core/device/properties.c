@@ -49,7 +49,8 @@ int ctrt_device_count(const char *type)
 {
     ctrt_device_spec spec;
     struct device_type *found;
-    if (type == NULL || ctrt_device_parse(&spec, type) != CTRT_OK || device_type_get(&found, spec.type) != CTRT_OK)
+    if (type == NULL || ctrt_device_parse(&spec, type) != CTRT_OK
+        || device_type_get(&found, spec.type) != CTRT_OK)
         return 0;
     return found->count;
 }
@@ -64,9 +65,15 @@ ctrt_status ctrt_device_get_properties(ctrt_device_properties *out, const char *
     ctrt_device_info info = { .size = sizeof info, .numa_node = -1, .ecc = -1 };
     CTRT_TRY(type->backend->device->describe(type->physical[index], &info));
     ctrt_device_properties facts = {
-        .total_memory = info.total_memory, .compute_major = info.compute_major, .compute_minor = info.compute_minor,
-        .processors = info.processors, .clock_khz = info.clock_khz, .numa_node = info.numa_node, .ecc = info.ecc,
-        .host_memory = info.flags & CTRT_DEVICE_HOST_MEMORY, .asynchronous = info.flags & CTRT_DEVICE_ASYNCHRONOUS,
+        .total_memory = info.total_memory,
+        .compute_major = info.compute_major,
+        .compute_minor = info.compute_minor,
+        .processors = info.processors,
+        .clock_khz = info.clock_khz,
+        .numa_node = info.numa_node,
+        .ecc = info.ecc,
+        .host_memory = info.flags & CTRT_DEVICE_HOST_MEMORY,
+        .asynchronous = info.flags & CTRT_DEVICE_ASYNCHRONOUS,
     };
     snprintf(facts.name, sizeof facts.name, "%.*s", (int)sizeof info.name, info.name);
     snprintf(facts.uuid, sizeof facts.uuid, "%.*s", (int)sizeof info.uuid, info.uuid);
@@ -97,8 +104,10 @@ ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free_bytes, u
     if (!device_usable(device))
         return device_fail_forked(device);
     if (!CTRT_SLOT(device->backend->device, memory_info))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "ctrt_device_memory_info: the backend of %s cannot tell", device->name);
-    CTRT_TRY(ctrt_context(device->backend->device->memory_info(device->handle, &free_now, &total), "%s", device->name));
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "ctrt_device_memory_info: the backend of %s cannot tell",
+                         device->name);
+    CTRT_TRY(ctrt_context(device->backend->device->memory_info(device->handle, &free_now, &total), "%s",
+                          device->name));
     if (free_bytes != NULL)
         *free_bytes = free_now;
     if (total_bytes != NULL)

@@ -60,7 +60,8 @@ static ctrt_status choose_visible(int *ids, int *count, const struct component *
     bool with_uuids = may_name_uuids(text);
     if (with_uuids)
         CTRT_TRY(read_uuids(uuids, component->table, present));
-    return visible_select(ids, MAX_DEVICES_OF_TYPE, count, text, component->name, present, with_uuids ? uuids : NULL);
+    return visible_select(ids, MAX_DEVICES_OF_TYPE, count, text, component->name, present,
+                          with_uuids ? uuids : NULL);
 }
 
 static ctrt_status type_new(struct device_type **out, const struct component *component)
@@ -123,15 +124,18 @@ ctrt_status device_type_check(const struct device_type *type, int index)
     const char *visible = strcmp(type->name, "cpu") != 0 ? device_visible_text() : NULL;
     char hidden[256] = "", range[160] = "";
     if (type->count < type->present && visible != NULL)
-        snprintf(hidden, sizeof hidden, "; %d of %d hidden by CTRT_VISIBLE_DEVICES=%s", type->present - type->count, type->present, visible);
+        snprintf(hidden, sizeof hidden, "; %d of %d hidden by CTRT_VISIBLE_DEVICES=%s",
+                 type->present - type->count, type->present, visible);
     if (type->count == 1)
-        snprintf(range, sizeof range, "one visible device of that type, %s%s", type->name, strcmp(type->name, "cpu") == 0 ? "" : ":0");
+        snprintf(range, sizeof range, "one visible device of that type, %s%s", type->name,
+                 strcmp(type->name, "cpu") == 0 ? "" : ":0");
     else if (type->count > 1)
-        snprintf(range, sizeof range, "%d visible devices of that type, %s:0 to %s:%d", type->count, type->name, type->name,
-                 type->count - 1);
+        snprintf(range, sizeof range, "%d visible devices of that type, %s:0 to %s:%d", type->count,
+                 type->name, type->name, type->count - 1);
     else
         snprintf(range, sizeof range, "no visible device of that type");
-    return ctrt_fail(CTRT_ERR_NO_DEVICE, "no device %s:%d: there %s %s%s", type->name, index, type->count > 1 ? "are" : "is", range, hidden);
+    return ctrt_fail(CTRT_ERR_NO_DEVICE, "no device %s:%d: there %s %s%s", type->name, index,
+                     type->count > 1 ? "are" : "is", range, hidden);
 }
 
 void device_for_each(void (*visit)(ctrt_device *device, void *argument), void *argument)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/visible.c: which devices the user wants to be seen, and in which order.
  *
- * The rules for plain lists are those of NVIDIA's driver for CUDA_VISIBLE_DEVICES (CUDA C++ Programming Guide, "CUDA Environment
- * Variables"; details as PyTorch's tests of its device count record them). */
+ * The rules for plain lists are those of NVIDIA's driver for CUDA_VISIBLE_DEVICES (CUDA C++ Programming
+ * Guide, "CUDA Environment Variables"; details as PyTorch's tests of its device count record them). */
 #include "device/visible.h"
 
 #include <ctype.h>
@@ -51,7 +51,8 @@ static bool looks_like_uuid(const char *entry)
     return letters > 0 && entry[letters] == '-';
 }
 
-/* Copies the next entry of *rest, without blanks around it; false at the end. A longer one than fits cannot be right and is cut. */
+/* Copies the next entry of *rest, without blanks around it; false at the end. A longer one than fits cannot
+ * be right and is cut. */
 static bool next_entry(char *entry, const char **rest)
 {
     const char *from = *rest;
@@ -85,7 +86,8 @@ static int all(int *ids, int max, int count)
     return used;
 }
 
-/* What is beyond the devices there are ends the list, but only after duplicates were looked for in all of it. */
+/* What is beyond the devices there are ends the list, but only after duplicates were looked for in all of it.
+ */
 static int clip(const int *ids, int used, int count)
 {
     for (int i = 0; i < used; i++)
@@ -106,7 +108,9 @@ int visible_parse(int *ids, int max, const char *text, int count, const char *co
         if (first)
             uuid_list = looks_like_uuid(entry);
         first = false;
-        int id = !uuid_list ? leading_number(entry) : looks_like_uuid(entry) ? by_uuid(entry, count, uuids) : NOTHING;
+        int id = !uuid_list               ? leading_number(entry)
+                 : looks_like_uuid(entry) ? by_uuid(entry, count, uuids)
+                                          : NOTHING;
         if (id == NOTHING)
             break;
         if (contains(ids, used, id))
@@ -117,10 +121,10 @@ int visible_parse(int *ids, int max, const char *text, int count, const char *co
     return clip(ids, used, count);
 }
 
-/* One entry of a list with types: the index it means among `type`'s devices; NOTHING when it names no device (and ends the list);
- * `other` when it is another type's. */
-static ctrt_status typed_entry(int *id, bool *other, bool *every, const char *entry, const char *type, int count,
-                               const char *const *uuids, const char *text)
+/* One entry of a list with types: the index it means among `type`'s devices; NOTHING when it names no device
+ * (and ends the list); `other` when it is another type's. */
+static ctrt_status typed_entry(int *id, bool *other, bool *every, const char *entry, const char *type,
+                               int count, const char *const *uuids, const char *text)
 {
     *other = *every = false;
     if (looks_like_uuid(entry) && strchr(entry, ':') == NULL && strcmp(entry, type) != 0) {
@@ -142,7 +146,9 @@ static ctrt_status typed_entry(int *id, bool *other, bool *every, const char *en
             return CTRT_OK;
         }
     }
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_VISIBLE_DEVICES=%s: \"%s\" is neither TYPE:INDEX nor TYPE nor a UUID", text, entry);
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                     "CTRT_VISIBLE_DEVICES=%s: \"%s\" is neither TYPE:INDEX nor TYPE nor a UUID", text,
+                     entry);
 }
 
 static ctrt_status typed_list(int *ids, int max, int *selected, const char *text, const char *type, int count,
@@ -173,7 +179,8 @@ static ctrt_status typed_list(int *ids, int max, int *selected, const char *text
     return CTRT_OK;
 }
 
-ctrt_status visible_select(int *ids, int max, int *selected, const char *text, const char *type, int count, const char *const *uuids)
+ctrt_status visible_select(int *ids, int max, int *selected, const char *text, const char *type, int count,
+                           const char *const *uuids)
 {
     /* A list is plain when its first entry is a number or a UUID and no entry has a type. */
     bool typed = text != NULL && strchr(text, ':') != NULL;

@@ -24,10 +24,12 @@ bool account_claim(struct account *account)
     struct thread_state *nobody = NULL;
     if (atomic_load_explicit(&account->owner, memory_order_relaxed) != NULL)
         return false;
-    /* A thread whose end nobody would notice must not own anything: its successor at the same address would be taken for it. */
+    /* A thread whose end nobody would notice must not own anything: its successor at the same address would
+     * be taken for it. */
     thread_register();
     if (!thread_state.registered
-        || !atomic_compare_exchange_strong_explicit(&account->owner, &nobody, &thread_state, memory_order_acquire, memory_order_relaxed))
+        || !atomic_compare_exchange_strong_explicit(&account->owner, &nobody, &thread_state,
+                                                    memory_order_acquire, memory_order_relaxed))
         return false;
     account->next_owned = thread_state.memory;
     thread_state.memory = account;
@@ -38,7 +40,8 @@ static void raise_to(_Atomic int64_t *peak, int64_t value)
 {
     int64_t seen = account_load(peak);
     while (value > seen
-           && !atomic_compare_exchange_weak_explicit(peak, &seen, value, memory_order_relaxed, memory_order_relaxed))
+           && !atomic_compare_exchange_weak_explicit(peak, &seen, value, memory_order_relaxed,
+                                                     memory_order_relaxed))
         continue;
 }
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/account.h: counting a device's blocks, for programs of one thread nearly free.
  *
- * An atomic read-modify-write costs about as much as the rest of an allocation. So the first thread that uses the device owns one set of
- * cells and updates it with plain loads and stores; all other threads share a second set and use read-modify-write. Nobody ever writes
- * the owner's cells but the owner, so nothing is lost and nothing has to be handed over; a sum is exact whenever no call is in flight.
- * Memory may be allocated by one kind of thread and freed by the other: one set then goes below zero, the sum stays right. When the
- * owner ends, the next thread that comes takes its cells over.
+ * An atomic read-modify-write costs about as much as the rest of an allocation. So the first thread that uses
+ * the device owns one set of cells and updates it with plain loads and stores; all other threads share a
+ * second set and use read-modify-write. Nobody ever writes the owner's cells but the owner, so nothing is
+ * lost and nothing has to be handed over; a sum is exact whenever no call is in flight. Memory may be
+ * allocated by one kind of thread and freed by the other: one set then goes below zero, the sum stays right.
+ * When the owner ends, the next thread that comes takes its cells over.
  *
- * The peak is exact with one thread. With several, each updates the peak by the sum that it sees, which may miss what another
- * thread does at the same instant. */
+ * The peak is exact with one thread. With several, each updates the peak by the sum that it sees, which may
+ * miss what another thread does at the same instant. */
 #ifndef CORE_MEMORY_ACCOUNT_H
 #define CORE_MEMORY_ACCOUNT_H
 

@@ -10,8 +10,11 @@
 
 static ctrt_status fail_spec(const char *text, const char *why)
 {
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY=%.200s: %s. Expected NAME, NAME:OPTION=VALUE,... or several joined by '+', as in "
-                     "caching:max_split=64m", text, why);
+    return ctrt_fail(
+        CTRT_ERR_INVALID_ARGUMENT,
+        "CTRT_MEMORY=%.200s: %s. Expected NAME, NAME:OPTION=VALUE,... or several joined by '+', as in "
+        "caching:max_split=64m",
+        text, why);
 }
 
 /* Options are KEY=VALUE joined by commas; what they mean is the policy's business. */
@@ -157,7 +160,8 @@ static void layer_source_free(void *state, void *address, size_t bytes, void *qu
     memory_free(found);
 }
 
-ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec, const ctrt_memory_source *source)
+ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec,
+                         const ctrt_memory_source *source)
 {
     const struct component *component;
     CTRT_TRY(registry_use(&component, CTRT_COMPONENT_MEMORY, spec->name));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/policy.h: which memory policies a device gets, and how they stand on one another.
  *
- * CTRT_MEMORY is NAME[:OPTIONS], or several of these joined by '+', the upper first: "caching:max_split=64m", "spill+caching". */
+ * CTRT_MEMORY is NAME[:OPTIONS], or several of these joined by '+', the upper first: "caching:max_split=64m",
+ * "spill+caching". */
 #ifndef CORE_MEMORY_POLICY_H
 #define CORE_MEMORY_POLICY_H
 
@@ -29,7 +30,8 @@ struct memory_layer {
 };
 
 /* Creates a policy over `source`. */
-ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec, const ctrt_memory_source *source);
+ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec,
+                         const ctrt_memory_source *source);
 void layer_destroy(struct memory_layer *layer);
 
 #endif

@@ -35,7 +35,8 @@ static void backend_free(void *state, void *address, size_t bytes, void *queue)
 
 /* ---- life ---- */
 
-/* What the user wants, else what the backend wants, else direct. A backend's wish that is not installed is no error. */
+/* What the user wants, else what the backend wants, else direct. A backend's wish that is not installed is no
+ * error. */
 static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ctrt_device *device, bool *asked)
 {
     ctrt_param_value value;
@@ -49,7 +50,8 @@ static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ct
     if (status == CTRT_ERR_OUT_OF_MEMORY)
         return status;
     if (status != CTRT_OK && strcmp(wish, "direct") != 0) {
-        log_message(CTRT_LOG_WARNING, "memory", "%s goes without its policy: %s", device->name, ctrt_error_message());
+        log_message(CTRT_LOG_WARNING, "memory", "%s goes without its policy: %s", device->name,
+                    ctrt_error_message());
         wish = "direct";
     }
     return policy_parse(specs, count, wish);
@@ -64,7 +66,8 @@ static ctrt_status build_layers(struct device_memory *memory, const struct polic
         source = &memory->layers[i]->source;
     }
     for (int i = 0; i < count && used < sizeof memory->policy_name; i++)
-        used += (size_t)snprintf(memory->policy_name + used, sizeof memory->policy_name - used, "%s%s", i > 0 ? "+" : "", specs[i].name);
+        used += (size_t)snprintf(memory->policy_name + used, sizeof memory->policy_name - used, "%s%s",
+                                 i > 0 ? "+" : "", specs[i].name);
     memory->alloc = memory->layers[0]->policy->alloc;
     memory->free = memory->layers[0]->policy->free;
     memory->state = memory->layers[0]->state;
@@ -160,17 +163,20 @@ static ctrt_status fail_alloc(const struct device_memory *memory, size_t bytes, 
     snprintf(reason, sizeof reason, "%s", why);
     if (CTRT_SLOT(device->backend->device, memory_info)
         && device->backend->device->memory_info(device->handle, &free_bytes, &total) == CTRT_OK)
-        snprintf(room, sizeof room, ", %s of %s free on the device", bytes_text(left, free_bytes), bytes_text(whole, total));
+        snprintf(room, sizeof room, ", %s of %s free on the device", bytes_text(left, free_bytes),
+                 bytes_text(whole, total));
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
-                     "out of memory on %s: %s asked for, %s allocated to tensors, %s reserved by policy %s%s (%s). Release tensors, make "
+                     "out of memory on %s: %s asked for, %s allocated to tensors, %s reserved by policy %s%s "
+                     "(%s). Release tensors, make "
                      "the batch smaller, or use a device with more memory",
-                     device->name, bytes_text(asked, bytes), bytes_text(taken, account_allocated(&memory->account)),
+                     device->name, bytes_text(asked, bytes),
+                     bytes_text(taken, account_allocated(&memory->account)),
                      bytes_text(held, reserved(memory)), memory->policy_name, room, reason);
 }
 
 /* The policy said no: give back what is cached anywhere and ask once more. */
-static ctrt_status __attribute__((noinline)) alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue,
-                                                         ctrt_status status)
+static ctrt_status __attribute__((noinline))
+alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, ctrt_status status)
 {
     if (status == CTRT_ERR_OUT_OF_MEMORY && bytes <= PTRDIFF_MAX) {
         trim(memory);

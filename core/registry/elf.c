@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/elf.c: a truncated shared object is found out before dlopen maps it and touches what is not there. */
+/* registry/elf.c: a truncated shared object is found out before dlopen maps it and touches what is not there.
+ */
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -30,13 +31,16 @@ static bool judge_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *header
     for (unsigned i = 0; i < header->e_phnum; i++) {
         ElfW(Phdr) segment;
         if (!read_at(fd, &segment, sizeof segment, header->e_phoff + (uint64_t)i * sizeof segment)) {
-            snprintf(reason, bytes, "the file is truncated: %llu bytes, its program headers lie beyond", (unsigned long long)file_bytes);
+            snprintf(reason, bytes, "the file is truncated: %llu bytes, its program headers lie beyond",
+                     (unsigned long long)file_bytes);
             return false;
         }
         bool read_by_loader = segment.p_type == PT_LOAD || segment.p_type == PT_DYNAMIC;
-        if (read_by_loader && (segment.p_offset > file_bytes || segment.p_filesz > file_bytes - segment.p_offset)) {
-            snprintf(reason, bytes, "the file is truncated: %llu bytes, segment %u wants %llu at %llu", (unsigned long long)file_bytes, i,
-                     (unsigned long long)segment.p_filesz, (unsigned long long)segment.p_offset);
+        if (read_by_loader
+            && (segment.p_offset > file_bytes || segment.p_filesz > file_bytes - segment.p_offset)) {
+            snprintf(reason, bytes, "the file is truncated: %llu bytes, segment %u wants %llu at %llu",
+                     (unsigned long long)file_bytes, i, (unsigned long long)segment.p_filesz,
+                     (unsigned long long)segment.p_offset);
             return false;
         }
     }

@@ -26,7 +26,8 @@ struct plugin_file {
 
 /* ---- search.c: which files are there ---- */
 
-/* Finds the files of all folders once; CTRT_ERR_OUT_OF_MEMORY may be tried again. With the lock held, as everything below. */
+/* Finds the files of all folders once; CTRT_ERR_OUT_OF_MEMORY may be tried again. With the lock held, as
+ * everything below. */
 ctrt_status search_files(void);
 extern struct plugin_file **registry_files;
 extern size_t registry_file_count;
@@ -40,13 +41,14 @@ ctrt_component_kind kind_of_word(const char *word, size_t length);
 
 /* ---- judging; each returns true when all is well, else writes a reason in words ---- */
 
-/* trust.c. Only a process with more rights than its caller, or root's, needs to mistrust: `strict`. Then file and folder must belong to
- * root or `user`, and nobody else may write to them: neither all others nor a group other than root's and the user's own. */
+/* trust.c. Only a process with more rights than its caller, or root's, needs to mistrust: `strict`. Then file
+ * and folder must belong to root or `user`, and nobody else may write to them: neither all others nor a group
+ * other than root's and the user's own. */
 bool trust_judge(const char *path, bool strict, uid_t user, gid_t group, char *reason, size_t bytes);
 bool trust_needed(void);
 
-/* elf.c: is the file as long as its own headers say? dlopen of a truncated one would be a bus error. What is no ELF file at all is left to
- * dlopen, whose text is good. */
+/* elf.c: is the file as long as its own headers say? dlopen of a truncated one would be a bus error. What is
+ * no ELF file at all is left to dlopen, whose text is good. */
 bool elf_judge(const char *path, char *reason, size_t bytes);
 
 /* judge.c */
@@ -58,7 +60,8 @@ bool judge_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes);
 
 /* ---- select.c: CTRT_BACKENDS ---- */
 
-/* CTRT_OK when backend `name` may be used; CTRT_ERR_NO_DEVICE, with the reason as message, when the user said no. */
+/* CTRT_OK when backend `name` may be used; CTRT_ERR_NO_DEVICE, with the reason as message, when the user said
+ * no. */
 ctrt_status select_backend(const char *name);
 
 /* ---- load.c ---- */

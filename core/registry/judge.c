@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/judge.c: is what a plugin hands over what it must be? Sizes first, then versions, then required slots. */
+/* registry/judge.c: is what a plugin hands over what it must be? Sizes first, then versions, then required
+ * slots. */
 #include "base/base.h"
 #include "registry/internal.h"
 
@@ -35,34 +36,38 @@ bool judge_plugin(const ctrt_plugin *plugin, char *reason, size_t bytes)
     if (plugin == NULL)
         REFUSE("ctrt_plugin_v1 returned NULL for ABI %u.%u", CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
     if (plugin->size < SIZE_TO(ctrt_plugin, abi_minor) || plugin->size > LARGEST)
-        REFUSE("wrong size: struct ctrt_plugin has %zu bytes, expected at least %zu", plugin->size, SIZE_TO(ctrt_plugin, init));
+        REFUSE("wrong size: struct ctrt_plugin has %zu bytes, expected at least %zu", plugin->size,
+               SIZE_TO(ctrt_plugin, init));
     if (plugin->abi_major != CTRT_PLUGIN_ABI_MAJOR)
-        REFUSE("built for plugin ABI %u.%u, this library speaks %u.%u", plugin->abi_major, plugin->abi_minor, CTRT_PLUGIN_ABI_MAJOR,
-               CTRT_PLUGIN_ABI_MINOR);
+        REFUSE("built for plugin ABI %u.%u, this library speaks %u.%u", plugin->abi_major, plugin->abi_minor,
+               CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
     if (plugin->size < SIZE_TO(ctrt_plugin, init))
-        REFUSE("wrong size: struct ctrt_plugin has %zu bytes, expected at least %zu", plugin->size, SIZE_TO(ctrt_plugin, init));
+        REFUSE("wrong size: struct ctrt_plugin has %zu bytes, expected at least %zu", plugin->size,
+               SIZE_TO(ctrt_plugin, init));
     if (plugin->name == NULL || plugin->name[0] == '\0')
         REFUSE("the plugin has no name");
     if (plugin->components == NULL || plugin->component_count == 0)
         REFUSE("the plugin has no components");
     if (plugin->component_count > MAX_COMPONENTS)
-        REFUSE("%zu components are more than the %d that a plugin can have", plugin->component_count, MAX_COMPONENTS);
+        REFUSE("%zu components are more than the %d that a plugin can have", plugin->component_count,
+               MAX_COMPONENTS);
     if (plugin->component_stride < SIZE_TO(ctrt_component, probe) || plugin->component_stride > LARGEST
         || plugin->component_stride % _Alignof(ctrt_component) != 0)
-        REFUSE("wrong stride: components are %zu bytes apart, expected a multiple of %zu, at least %zu", plugin->component_stride,
-               _Alignof(ctrt_component), SIZE_TO(ctrt_component, probe));
+        REFUSE("wrong stride: components are %zu bytes apart, expected a multiple of %zu, at least %zu",
+               plugin->component_stride, _Alignof(ctrt_component), SIZE_TO(ctrt_component, probe));
     return true;
 }
 
 bool judge_component(const ctrt_component *component, size_t stride, char *reason, size_t bytes)
 {
     if (component->size < SIZE_TO(ctrt_component, probe) || component->size > stride)
-        REFUSE("wrong size: struct ctrt_component has %zu bytes, expected %zu to %zu", component->size, SIZE_TO(ctrt_component, probe),
-               stride);
+        REFUSE("wrong size: struct ctrt_component has %zu bytes, expected %zu to %zu", component->size,
+               SIZE_TO(ctrt_component, probe), stride);
     if (kind_word(component->kind)[0] == '\0')
         REFUSE("kind %d is not known to this version of the library", (int)component->kind);
     if (!registry_name_valid(component->name))
-        REFUSE("its name is not a lower-case letter followed by lower-case letters, digits and '-', at most 31");
+        REFUSE(
+            "its name is not a lower-case letter followed by lower-case letters, digits and '-', at most 31");
     if (component->kind == CTRT_COMPONENT_BACKEND && strcmp(component->name, "auto") == 0)
         REFUSE("a backend cannot be called auto");
     if (component->table == NULL)
@@ -119,13 +124,15 @@ bool judge_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes)
         return true;
     if (table->rows == NULL)
         REFUSE("struct ctrt_kernel_table: %zu rows are announced, but rows is NULL", table->count);
-    if (table->stride < SIZE_TO(ctrt_kernel, workspace) || table->stride > LARGEST || table->stride % _Alignof(ctrt_kernel) != 0)
-        REFUSE("wrong stride: kernels are %zu bytes apart, expected at least %zu", table->stride, SIZE_TO(ctrt_kernel, workspace));
+    if (table->stride < SIZE_TO(ctrt_kernel, workspace) || table->stride > LARGEST
+        || table->stride % _Alignof(ctrt_kernel) != 0)
+        REFUSE("wrong stride: kernels are %zu bytes apart, expected at least %zu", table->stride,
+               SIZE_TO(ctrt_kernel, workspace));
     for (size_t i = 0; i < table->count; i++) {
         const ctrt_kernel *row = (const ctrt_kernel *)((const char *)table->rows + i * table->stride);
         if (row->size < SIZE_TO(ctrt_kernel, workspace) || row->size > table->stride)
-            REFUSE("wrong size: kernel %zu has %zu bytes, expected %zu to %zu", i, row->size, SIZE_TO(ctrt_kernel, workspace),
-                   table->stride);
+            REFUSE("wrong size: kernel %zu has %zu bytes, expected %zu to %zu", i, row->size,
+                   SIZE_TO(ctrt_kernel, workspace), table->stride);
         if (row->op == NULL)
             REFUSE("kernel %zu names no op", i);
         if (row->run == NULL)

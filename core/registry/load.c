@@ -43,8 +43,8 @@ static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
         char name[32];
         snprintf(name, sizeof name, "ctrt_plugin_v%d", major);
         if (dlsym(handle, name) != NULL) {
-            snprintf(reason, bytes, "built for plugin ABI %d, this library speaks %u.%u", major, CTRT_PLUGIN_ABI_MAJOR,
-                     CTRT_PLUGIN_ABI_MINOR);
+            snprintf(reason, bytes, "built for plugin ABI %d, this library speaks %u.%u", major,
+                     CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
             return NULL;
         }
     }
@@ -63,10 +63,13 @@ static void probe(struct component *component, const ctrt_component *declared)
     }
     bool fit = component->fitness > 0;
     component->state = fit ? PLUGIN_READY : PLUGIN_ABSENT;
-    component->reason = reason[0] != '\0' ? keep_format("%s", reason) : fit ? "" : "its probe said no, without a reason";
+    component->reason = reason[0] != '\0' ? keep_format("%s", reason)
+                        : fit             ? ""
+                                          : "its probe said no, without a reason";
 }
 
-static void fill_component(struct component *component, struct plugin_file *file, const ctrt_component *declared)
+static void fill_component(struct component *component, struct plugin_file *file,
+                           const ctrt_component *declared)
 {
     char reason[512] = "";
     component->file = file;
@@ -84,7 +87,8 @@ static void fill_component(struct component *component, struct plugin_file *file
         }
     }
     component->reason = keep_format("%s", reason);
-    log_message(CTRT_LOG_WARNING, "registry", "%s: component %s refused: %s", file->path, component->name, component->reason);
+    log_message(CTRT_LOG_WARNING, "registry", "%s: component %s refused: %s", file->path, component->name,
+                component->reason);
 }
 
 static ctrt_status take_components(struct plugin_file *file)
@@ -187,7 +191,7 @@ ctrt_status file_init(struct plugin_file *file)
         status = file->plugin->init(&registry_host);
         file->initialising = false;
         if (status == CTRT_OK)
-            ctrt_fail(CTRT_ERR_PLUGIN, "%s", before);           /* nothing failed: the message stays what it was */
+            ctrt_fail(CTRT_ERR_PLUGIN, "%s", before); /* nothing failed: the message stays what it was */
     }
     param_check_environment();
     if (status == CTRT_ERR_OUT_OF_MEMORY)

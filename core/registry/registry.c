@@ -26,7 +26,8 @@ static bool has_own_file(const struct component *component)
     return component->file->kind == component->kind && strcmp(component->file->name, component->name) == 0;
 }
 
-/* Which of two usable components of one name is to be used? Files are asked in the order of the path, so `a` was found first. */
+/* Which of two usable components of one name is to be used? Files are asked in the order of the path, so `a`
+ * was found first. */
 static bool better(const struct component *b, const struct component *a)
 {
     if ((a->state == PLUGIN_LOADED) != (b->state == PLUGIN_LOADED))
@@ -51,8 +52,9 @@ static struct component *settle(ctrt_component_kind kind, const char *name)
                         best = here;
                 } else if (kind != CTRT_COMPONENT_KERNELS) {
                     here->state = PLUGIN_DISABLED;
-                    here->reason = keep_format("duplicate name: %s %s of %s (score %d) is preferred to this one (score %d)",
-                                               kind_word(kind), name, best->file->path, (int)best->score, (int)here->score);
+                    here->reason = keep_format(
+                        "duplicate name: %s %s of %s (score %d) is preferred to this one (score %d)",
+                        kind_word(kind), name, best->file->path, (int)best->score, (int)here->score);
                     log_message(CTRT_LOG_INFO, "registry", "%s: %s", here->file->path, here->reason);
                 }
             }
@@ -110,7 +112,8 @@ static void remember_asked(ctrt_component_kind kind, const char *name, const cha
     asked[asked_count++].reason = keep_format("%s", reason);
 }
 
-/* Writes the error for a component that cannot be had: the reasons of all candidates, or where it was searched. */
+/* Writes the error for a component that cannot be had: the reasons of all candidates, or where it was
+ * searched. */
 static ctrt_status fail_missing(ctrt_component_kind kind, const char *name)
 {
     char reasons[2048] = "", known[512];
@@ -123,20 +126,22 @@ static ctrt_status fail_missing(ctrt_component_kind kind, const char *name)
             const struct component *here = &file->components[i];
             if (here->kind != kind || strcmp(here->name, name) != 0)
                 continue;
-            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used > 0 ? "; " : "", here->reason, file->path);
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used > 0 ? "; " : "",
+                                     here->reason, file->path);
             told = true;
         }
         if (own && !told && used < sizeof reasons) {
             const char *reason = file->reason[0] != '\0' ? file->reason : "it has no component of that name";
-            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used > 0 ? "; " : "", reason, file->path);
+            used += (size_t)snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used > 0 ? "; " : "",
+                                     reason, file->path);
         }
     }
     if (used > 0)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "%s %s cannot be used: %s", kind_word(kind), name, reasons);
     snprintf(reasons, sizeof reasons, "no file %s-%s.so: %s", kind_word(kind), name, search_words());
     remember_asked(kind, name, reasons);
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no %s called %s (%s); known: %s", kind_word(kind), name, reasons,
-                     registry_known(known, sizeof known, kind, name));
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no %s called %s (%s); known: %s", kind_word(kind), name,
+                     reasons, registry_known(known, sizeof known, kind, name));
 }
 
 static ctrt_status find(struct component **out, ctrt_component_kind kind, const char *name)
@@ -242,12 +247,14 @@ size_t registry_overlays(const ctrt_kernel_table **list, size_t max, const char 
         for (size_t f = 0; f < registry_file_count; f++) {
             struct plugin_file *file = registry_files[f];
             /* kernels-cuda.so and kernels-cuda-anything.so */
-            bool named = strncmp(file->name, name, length) == 0 && (file->name[length] == '\0' || file->name[length] == '-');
+            bool named = strncmp(file->name, name, length) == 0
+                         && (file->name[length] == '\0' || file->name[length] == '-');
             if (file->kind == CTRT_COMPONENT_KERNELS && named)
                 file_open(file);
             for (size_t i = 0; i < file->count && count < COUNT_OF(found); i++) {
                 struct component *here = &file->components[i];
-                if (here->kind == CTRT_COMPONENT_KERNELS && strcmp(here->name, name) == 0 && usable(here) && use(here) == CTRT_OK)
+                if (here->kind == CTRT_COMPONENT_KERNELS && strcmp(here->name, name) == 0 && usable(here)
+                    && use(here) == CTRT_OK)
                     found[count++] = here;
             }
         }
@@ -295,7 +302,9 @@ static void describe(ctrt_plugin_info *out, const struct plugin_file *file, cons
     out->file = file->path;
     out->plugin = known ? file->plugin->name : "";
     out->version = known ? or_empty(file->plugin->version) : "";
-    out->kind = component != NULL ? kind_word(component->kind) : file->state == PLUGIN_DISABLED ? kind_word(file->kind) : "";
+    out->kind = component != NULL                ? kind_word(component->kind)
+                : file->state == PLUGIN_DISABLED ? kind_word(file->kind)
+                                                 : "";
     out->component = component != NULL ? component->name : file->state == PLUGIN_DISABLED ? file->name : "";
     out->state = state_words[component != NULL ? component->state : file->state];
     out->reason = component != NULL ? component->reason : file->reason;
@@ -323,7 +332,9 @@ ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
         }
     }
     if (status == CTRT_OK && !found && index < asked_count) {
-        *out = (ctrt_plugin_info){ "", "", "", kind_word(asked[index].kind), asked[index].name, "absent", asked[index].reason, 0 };
+        *out = (ctrt_plugin_info){
+            "", "", "", kind_word(asked[index].kind), asked[index].name, "absent", asked[index].reason, 0
+        };
         found = true;
     }
     registry_leave();

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/registry.h: plugins: found, judged, loaded; the table of components.
  *
- * A component of kind K called NAME lives in a file K-NAME.so of a folder on the search path; a file may bring further components, which
- * are known once it is opened. A file is opened (phase one: dlopen, judgement, probe) when its name is asked for or all are listed, and
- * initialised (phase two) when one of its components is first used. What became of each is kept with a reason. Of two components with one
- * name, the one in use wins, then the one whose file has its name, then the larger score, then the first on the path.
+ * A component of kind K called NAME lives in a file K-NAME.so of a folder on the search path; a file may
+ * bring further components, which are known once it is opened. A file is opened (phase one: dlopen,
+ * judgement, probe) when its name is asked for or all are listed, and initialised (phase two) when one of its
+ * components is first used. What became of each is kept with a reason. Of two components with one name, the
+ * one in use wins, then the one whose file has its name, then the larger score, then the first on the path.
  *
- * All functions may be called from any thread. Files, components and their strings live until the process ends. */
+ * All functions may be called from any thread. Files, components and their strings live until the process
+ * ends. */
 #ifndef CORE_REGISTRY_REGISTRY_H
 #define CORE_REGISTRY_REGISTRY_H
 
@@ -32,16 +34,18 @@ struct component {
     const char *reason;     /* "" when all is well */
 };
 
-/* The component of that kind and name, ready to use; its plugin is initialised if need be. Errors: CTRT_ERR_NOT_FOUND with the reasons of each
- * candidate, what is known and the nearest match; CTRT_ERR_PLUGIN when init fails; CTRT_ERR_INVALID_ARGUMENT for a malformed
- * CTRT_BACKENDS; CTRT_ERR_OUT_OF_MEMORY, after which one may try again. */
+/* The component of that kind and name, ready to use; its plugin is initialised if need be. Errors:
+ * CTRT_ERR_NOT_FOUND with the reasons of each candidate, what is known and the nearest match; CTRT_ERR_PLUGIN
+ * when init fails; CTRT_ERR_INVALID_ARGUMENT for a malformed CTRT_BACKENDS; CTRT_ERR_OUT_OF_MEMORY, after
+ * which one may try again. */
 ctrt_status registry_use(const struct component **out, ctrt_component_kind kind, const char *name);
 
 /* As above without initialising. */
 ctrt_status registry_find(const struct component **out, ctrt_component_kind kind, const char *name);
 
-/* The ready components of `kind` in all files of that kind: at most `max`, best first (fitness, then score, then name). Backends with a
- * negative score are never chosen unasked: they come last, after the cpu, which comes after all others. Returns how many. */
+/* The ready components of `kind` in all files of that kind: at most `max`, best first (fitness, then score,
+ * then name). Backends with a negative score are never chosen unasked: they come last, after the cpu, which
+ * comes after all others. Returns how many. */
 size_t registry_ranked(const struct component **list, size_t max, ctrt_component_kind kind);
 
 /* The kernel tables laid over backend `name`, best first; plugins initialised, tables judged. */
@@ -53,10 +57,12 @@ size_t registry_names(const char **names, size_t max, ctrt_component_kind kind);
 /* "cpu, cuda; did you mean cuda?": known names and the nearest to `word`, into `buffer`. Returns buffer. */
 const char *registry_known(char *buffer, size_t bytes, ctrt_component_kind kind, const char *word);
 
-/* Where plugins are installed, searched last. Tests that must see no other plugins than theirs point it elsewhere, first of all. */
+/* Where plugins are installed, searched last. Tests that must see no other plugins than theirs point it
+ * elsewhere, first of all. */
 extern const char *search_installed_folder;
 
-/* Is that how components are named: a lower-case letter, then lower-case letters, digits, '-'; at most 31 characters. */
+/* Is that how components are named: a lower-case letter, then lower-case letters, digits, '-'; at most 31
+ * characters. */
 bool registry_name_valid(const char *name);
 
 #endif

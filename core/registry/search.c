@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/search.c: the folders and files that may be plugins.
  *
- * CTRT_PLUGIN_PATH first (absolute folders, separated by ':'; ignored in setuid programs), then the folder that configure chose or,
- * when that does not exist, ctrt/<ABI> beside the library itself, so that an installed tree can be moved. */
+ * CTRT_PLUGIN_PATH first (absolute folders, separated by ':'; ignored in setuid programs), then the folder
+ * that configure chose or, when that does not exist, ctrt/<ABI> beside the library itself, so that an
+ * installed tree can be moved. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -25,9 +26,13 @@ static const ctrt_param path_param = {
 };
 CORE_PARAM(path_param);
 
-static const struct { ctrt_component_kind kind; const char *word; } kinds[] = {
-    { CTRT_COMPONENT_BACKEND, "backend" }, { CTRT_COMPONENT_KERNELS, "kernels" }, { CTRT_COMPONENT_MEMORY, "memory" },
-    { CTRT_COMPONENT_COMM, "comm" },       { CTRT_COMPONENT_STRATEGY, "strategy" }, { CTRT_COMPONENT_HOOK, "hook" },
+static const struct {
+    ctrt_component_kind kind;
+    const char *word;
+} kinds[] = {
+    { CTRT_COMPONENT_BACKEND, "backend" },   { CTRT_COMPONENT_KERNELS, "kernels" },
+    { CTRT_COMPONENT_MEMORY, "memory" },     { CTRT_COMPONENT_COMM, "comm" },
+    { CTRT_COMPONENT_STRATEGY, "strategy" }, { CTRT_COMPONENT_HOOK, "hook" },
 };
 
 struct plugin_file **registry_files;
@@ -171,7 +176,8 @@ ctrt_status search_files(void)
     char *copy = value.text != NULL ? memory_strdup(value.text) : NULL;
     if (value.text != NULL && copy == NULL)
         return out_of_memory(strlen(value.text), "the search path");
-    for (char *rest = copy, *folder; rest != NULL && (folder = strsep(&rest, ":")) != NULL && count < MAX_FOLDERS;)
+    for (char *rest = copy, *folder;
+         rest != NULL && (folder = strsep(&rest, ":")) != NULL && count < MAX_FOLDERS;)
         if (folder[0] != '\0')
             folders[count++] = folder;
     folders[count++] = installed_folder(beside, sizeof beside);
@@ -189,7 +195,8 @@ ctrt_status search_files(void)
             log_message(CTRT_LOG_WARNING, "registry", "%s", said);
         }
         if (used < sizeof list)
-            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s", i > 0 ? ", " : "", folders[i], note);
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s", i > 0 ? ", " : "", folders[i],
+                                     note);
     }
     memory_free(copy);
     CTRT_TRY(status);

@@ -50,7 +50,8 @@ ctrt_status select_backend(const char *name)
             continue;
         char list[512];
         if (!known(word))
-            status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_BACKENDS=%s: there is no backend %s; known: %s", value.text, word,
+            status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                               "CTRT_BACKENDS=%s: there is no backend %s; known: %s", value.text, word,
                                registry_known(list, sizeof list, CTRT_COMPONENT_BACKEND, word));
         else if (deny)
             denied = denied || strcmp(word, name) == 0;

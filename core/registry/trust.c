@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/trust.c: may this file's code run in this process?
  *
- * Who runs as root, or with rights that the caller lacks (setuid, setgid, capabilities), opens a plugin only when nobody but root and the
- * user can have put it there: the file and its folder belong to root or the user, and neither others nor a foreign group can write to
- * them. Everybody else may open what they can read: they could as well run it. */
+ * Who runs as root, or with rights that the caller lacks (setuid, setgid, capabilities), opens a plugin only
+ * when nobody but root and the user can have put it there: the file and its folder belong to root or the
+ * user, and neither others nor a foreign group can write to them. Everybody else may open what they can read:
+ * they could as well run it. */
 #include "registry/internal.h"
 
 #include <errno.h>
@@ -29,17 +30,18 @@ static bool judge_one(const char *path, const char *what, uid_t user, gid_t grou
         return false;
     }
     if (facts.st_uid != 0 && facts.st_uid != user) {
-        snprintf(reason, bytes, "%s %s belongs to user %u, neither root nor the user who runs this (%u)", what, path,
-                 (unsigned)facts.st_uid, (unsigned)user);
+        snprintf(reason, bytes, "%s %s belongs to user %u, neither root nor the user who runs this (%u)",
+                 what, path, (unsigned)facts.st_uid, (unsigned)user);
         return false;
     }
     if (facts.st_mode & S_IWOTH) {
-        snprintf(reason, bytes, "%s %s can be written by everybody (mode %03o)", what, path, (unsigned)(facts.st_mode & 07777));
+        snprintf(reason, bytes, "%s %s can be written by everybody (mode %03o)", what, path,
+                 (unsigned)(facts.st_mode & 07777));
         return false;
     }
     if ((facts.st_mode & S_IWGRP) && facts.st_gid != 0 && facts.st_gid != group) {
-        snprintf(reason, bytes, "%s %s can be written by group %u (mode %03o)", what, path, (unsigned)facts.st_gid,
-                 (unsigned)(facts.st_mode & 07777));
+        snprintf(reason, bytes, "%s %s can be written by group %u (mode %03o)", what, path,
+                 (unsigned)facts.st_gid, (unsigned)(facts.st_mode & 07777));
         return false;
     }
     return true;

@@ -20,8 +20,8 @@
 
 const ctrt_host *host;
 
-/* The pool that this thread used last, and its caches of all pools. Initial-exec: a register plus an offset; 32 bytes of the static
- * block that the loader keeps for late comers. */
+/* The pool that this thread used last, and its caches of all pools. Initial-exec: a register plus an offset;
+ * 32 bytes of the static block that the loader keeps for late comers. */
 static __thread struct {
     struct policy *policy;
     void *queue;
@@ -103,7 +103,8 @@ static void bin_drop(struct pool *pool, struct bin *bin, uint32_t count)
     for (; count > 0 && bin->head != NULL; count--) {
         struct block *block = bin->head;
         bin->head = block->next;
-        atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) - 1, memory_order_relaxed);
+        atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) - 1,
+                              memory_order_relaxed);
         small_give(pool, block);
     }
 }
@@ -148,7 +149,9 @@ static void thread_end(void *ignored)
 
 static struct cache *cache_new(struct pool *pool)
 {
-    struct cache *cache = thread_key_made && pthread_setspecific(thread_key, &mine) == 0 ? host->alloc(sizeof *cache) : NULL;
+    struct cache *cache = thread_key_made && pthread_setspecific(thread_key, &mine) == 0
+                              ? host->alloc(sizeof *cache)
+                              : NULL;
     if (cache == NULL)
         return NULL;
     memset(cache, 0, sizeof *cache);
@@ -168,7 +171,8 @@ static struct cache *cache_new(struct pool *pool)
     return cache;
 }
 
-/* This thread's cache of a pool, which becomes the one that the fast paths look at. NULL without memory for it. */
+/* This thread's cache of a pool, which becomes the one that the fast paths look at. NULL without memory for
+ * it. */
 static struct cache *cache_get(struct policy *policy, void *queue)
 {
     struct pool *pool = pool_get(policy, queue);
@@ -230,7 +234,8 @@ static void hand_out(const struct policy *policy, ctrt_block *block, struct bloc
 }
 
 /* The thread has no block of that class, no cache yet, or the block is large. */
-static ctrt_status __attribute__((noinline)) alloc_slow(struct policy *policy, ctrt_block *block, size_t bytes, void *queue)
+static ctrt_status __attribute__((noinline))
+alloc_slow(struct policy *policy, ctrt_block *block, size_t bytes, void *queue)
 {
     if (bytes > SMALL_LARGEST)
         return alloc_large(policy, block, bytes, queue);
@@ -246,13 +251,15 @@ static ctrt_status __attribute__((noinline)) alloc_slow(struct policy *policy, c
     pthread_mutex_unlock(&cache->pool->lock);
     if (status)
         return status;
-    /* A block may have been in the bin already when the cache was not this thread's last: nothing is lost by putting more before it. */
+    /* A block may have been in the bin already when the cache was not this thread's last: nothing is lost by
+     * putting more before it. */
     struct block *last = small;
     for (unsigned i = 1; i < got; i++)
         last = last->next;
     last->next = bin->head;
     bin->head = small->next;
-    atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) + got - 1, memory_order_relaxed);
+    atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) + got - 1,
+                          memory_order_relaxed);
     hand_out(policy, block, small, bytes);
     return CTRT_OK;
 }
@@ -265,7 +272,8 @@ static ctrt_status caching_alloc(void *state, ctrt_block *block, size_t bytes, v
         struct block *small = bin->head;
         if (likely(small != NULL)) {
             bin->head = small->next;
-            atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) - 1, memory_order_relaxed);
+            atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) - 1,
+                                  memory_order_relaxed);
             hand_out(policy, block, small, bytes);
             return CTRT_OK;
         }
@@ -303,7 +311,8 @@ static void __attribute__((noinline)) free_slow(struct policy *policy, struct bl
     }
     block->next = bin->head;
     bin->head = block;
-    atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) + 1, memory_order_relaxed);
+    atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
 }
 
 static void caching_free(void *state, const ctrt_block *given, void *queue)
@@ -331,7 +340,8 @@ static void caching_free(void *state, const ctrt_block *given, void *queue)
 static void caching_trim(void *state)
 {
     struct policy *policy = state;
-    for (struct pool *pool = atomic_load_explicit(&policy->pools, memory_order_acquire); pool != NULL; pool = pool->next) {
+    for (struct pool *pool = atomic_load_explicit(&policy->pools, memory_order_acquire); pool != NULL;
+         pool = pool->next) {
         /* This thread's blocks now; the others' when they next come by. */
         atomic_fetch_add_explicit(&pool->trims, 1, memory_order_relaxed);
         for (struct cache *cache = mine.all; cache != NULL; cache = cache->next)
@@ -348,7 +358,8 @@ static void caching_stats(void *state, ctrt_memory_stats *stats)
 {
     struct policy *policy = state;
     uint64_t cached = 0;
-    for (struct pool *pool = atomic_load_explicit(&policy->pools, memory_order_acquire); pool != NULL; pool = pool->next) {
+    for (struct pool *pool = atomic_load_explicit(&policy->pools, memory_order_acquire); pool != NULL;
+         pool = pool->next) {
         pthread_mutex_lock(&pool->lock);
         cached += pool->free_bytes + pool->large_free_bytes;
         if (pool->current != NULL)
@@ -392,12 +403,14 @@ static ctrt_status read_options(struct policy *policy, const char *options)
     for (const char *at = options; at != NULL && *at != '\0';) {
         size_t length = strcspn(at, ","), key = strcspn(at, "=");
         if (key == strlen("max_split") && memcmp(at, "max_split", key) == 0 && key < length) {
-            if (!parse_bytes(&policy->max_split, at + key + 1, length - key - 1) || policy->max_split <= LARGE_SEGMENT)
-                return host->fail(CTRT_ERR_INVALID_ARGUMENT, "caching: max_split wants a size above 20m, not \"%.*s\"",
+            if (!parse_bytes(&policy->max_split, at + key + 1, length - key - 1)
+                || policy->max_split <= LARGE_SEGMENT)
+                return host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                                  "caching: max_split wants a size above 20m, not \"%.*s\"",
                                   (int)(length - key - 1), at + key + 1);
         } else {
-            return host->fail(CTRT_ERR_INVALID_ARGUMENT, "caching has no option \"%.*s\"; known: max_split", (int)(key < length ? key : length),
-                              at);
+            return host->fail(CTRT_ERR_INVALID_ARGUMENT, "caching has no option \"%.*s\"; known: max_split",
+                              (int)(key < length ? key : length), at);
         }
         at += length + (at[length] == ',');
     }
@@ -426,8 +439,8 @@ static ctrt_status caching_create(void **out, const ctrt_memory_source *source, 
     return CTRT_OK;
 }
 
-/* Nobody uses the policy any more, and all its blocks are back. Caches of other threads are left to these, empty and without a pool; the
- * struct itself stays in the list of policies, with no pools. */
+/* Nobody uses the policy any more, and all its blocks are back. Caches of other threads are left to these,
+ * empty and without a pool; the struct itself stays in the list of policies, with no pools. */
 static void caching_destroy(void *state)
 {
     struct policy *policy = state;
@@ -451,10 +464,11 @@ static void caching_destroy(void *state)
 
 /* ---- fork: the child gets the pools' locks free, and what they protect whole ----
  *
- * caches_lock is not among them: the library may hold its own locks when it destroys a policy, and takes them itself around a fork. What it
- * protects besides is the child's only thread's. */
+ * caches_lock is not among them: the library may hold its own locks when it destroys a policy, and takes them
+ * itself around a fork. What it protects besides is the child's only thread's. */
 
-static __thread struct policy *fork_first __attribute__((tls_model("initial-exec")));      /* a policy made meanwhile stands before it in the list */
+static __thread struct policy *fork_first
+    __attribute__((tls_model("initial-exec"))); /* a policy made meanwhile stands before it in the list */
 
 static void before_fork(void)
 {
@@ -502,7 +516,10 @@ static const ctrt_memory_policy policy_table = {
 };
 
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_MEMORY, .name = "caching", .table = &policy_table },
+    { .size = sizeof(ctrt_component),
+      .kind = CTRT_COMPONENT_MEMORY,
+      .name = "caching",
+      .table = &policy_table },
 };
 
 static const ctrt_plugin plugin = {

@@ -3,13 +3,16 @@
  *
  * Memory that tensors give back is kept for the next ones, so that in a steady state nobody asks the device.
  *
- *   up to 1 MiB   a list per size class in each thread (no lock), fed from the pool's lists, which are fed by carving segments of 2 MiB
- *   larger        one store per pool: the free block that fits best, split and merged with its neighbours, from segments of 20 MiB or more
+ *   up to 1 MiB   a list per size class in each thread (no lock), fed from the pool's lists, which are fed by
+ *                 carving segments of 2 MiB
+ *   larger        one store per pool: the free block that fits best, split and merged with its neighbours, from
+ *                 segments of 20 MiB or more
  *
- * Segment sizes, rounding to 512 bytes and the rules for splitting are those of PyTorch's allocator for CUDA (its documentation
- * "CUDA semantics: memory management"), so that figures can be compared.
+ * Segment sizes, rounding to 512 bytes and the rules for splitting are those of PyTorch's allocator for CUDA
+ * (its documentation "CUDA semantics: memory management"), so that figures can be compared.
  *
- * A pool belongs to one queue: a block goes back to the pool that it came from, and so is reused in the order of that queue's work. */
+ * A pool belongs to one queue: a block goes back to the pool that it came from, and so is reused in the order
+ * of that queue's work. */
 #ifndef CTRT_MEMORY_CACHING_H
 #define CTRT_MEMORY_CACHING_H
 
@@ -25,7 +28,8 @@
 #define LARGE_ROUNDING ((size_t)2 << 20)        /* of segments for blocks from 10 MiB */
 #define LARGE_SINGLE   ((size_t)10 << 20)
 
-/* Size classes of small blocks: 0 is for at most 64 bytes, 1 to 16 are multiples of 512 bytes, then four per doubling. */
+/* Size classes of small blocks: 0 is for at most 64 bytes, 1 to 16 are multiples of 512 bytes, then four per
+ * doubling. */
 #define BINS      45
 #define BIN_LARGE BINS                          /* marks a large block */
 #define TINY      64
@@ -48,7 +52,7 @@ struct segment {
     struct segment *next;
     char *address;
     size_t bytes, used;
-    size_t live;                                /* blocks that are not in the pool's lists: tensors' and threads' */
+    size_t live;                                /* blocks outside the pool's lists: tensors' and threads' */
     struct slab *slabs;                         /* descriptions of its blocks */
     unsigned colour;
 };
@@ -143,8 +147,16 @@ void large_trim(struct pool *pool);
 /* What nobody may touch: under the address sanitizer, free blocks of host memory are poisoned. */
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
-#define POISON(policy, address, bytes)   do { if ((policy)->host_memory) ASAN_POISON_MEMORY_REGION(address, bytes); } while (0)
-#define UNPOISON(policy, address, bytes) do { if ((policy)->host_memory) ASAN_UNPOISON_MEMORY_REGION(address, bytes); } while (0)
+#define POISON(policy, address, bytes)                                                                       \
+    do {                                                                                                     \
+        if ((policy)->host_memory)                                                                           \
+            ASAN_POISON_MEMORY_REGION(address, bytes);                                                       \
+    } while (0)
+#define UNPOISON(policy, address, bytes)                                                                     \
+    do {                                                                                                     \
+        if ((policy)->host_memory)                                                                           \
+            ASAN_UNPOISON_MEMORY_REGION(address, bytes);                                                     \
+    } while (0)
 #else
 #define POISON(policy, address, bytes)   ((void)0)
 #define UNPOISON(policy, address, bytes) ((void)0)

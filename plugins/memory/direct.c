@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/direct.c: the memory policy that keeps nothing: every block comes from the source and goes back to it at once. */
+/* plugins/memory/direct.c: the memory policy that keeps nothing: every block comes from the source and goes
+ * back to it at once. */
 #include "ctrt/plugin.h"
 
 #ifdef HAVE_CONFIG_H

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/memory/large.c: blocks above 1 MiB: the free one that fits best, split and merged.
  *
- * Blocks of one segment form a list in the order of their addresses. Free blocks lie on shelves by the power of two of their size, each
- * shelf in order of size and then address, so that the first that is large enough fits best and low addresses are preferred. */
+ * Blocks of one segment form a list in the order of their addresses. Free blocks lie on shelves by the power
+ * of two of their size, each shelf in order of size and then address, so that the first that is large enough
+ * fits best and low addresses are preferred. */
 #include <string.h>
 
 #include "caching.h"
@@ -47,7 +48,8 @@ static void unshelve(struct pool *pool, struct large *block)
     pool->large_free_bytes -= block->bytes;
 }
 
-/* Blocks from max_split on stay whole: they serve only requests of their own kind that leave little of them unused. */
+/* Blocks from max_split on stay whole: they serve only requests of their own kind that leave little of them
+ * unused. */
 static bool suits(const struct policy *policy, const struct large *block, size_t bytes)
 {
     if (block->bytes < bytes)
@@ -81,10 +83,12 @@ static struct large *large_new(struct pool *pool, void *address, size_t bytes)
 
 static size_t segment_bytes(size_t bytes)
 {
-    return bytes < LARGE_SINGLE ? LARGE_SEGMENT : (bytes + LARGE_ROUNDING - 1) / LARGE_ROUNDING * LARGE_ROUNDING;
+    return bytes < LARGE_SINGLE ? LARGE_SEGMENT
+                                : (bytes + LARGE_ROUNDING - 1) / LARGE_ROUNDING * LARGE_ROUNDING;
 }
 
-/* A new segment as one block. When the device has no room for one of the usual size, one that is just large enough. */
+/* A new segment as one block. When the device has no room for one of the usual size, one that is just large
+ * enough. */
 static ctrt_status grow(struct pool *pool, struct large **out, size_t bytes)
 {
     void *address = NULL;
@@ -108,8 +112,8 @@ static ctrt_status grow(struct pool *pool, struct large **out, size_t bytes)
     return CTRT_OK;
 }
 
-/* Keeps the first `bytes` and shelves the rest, when more than 1 MiB would remain: a smaller piece is never asked of this store. Without
- * memory to describe the rest the block stays whole. */
+/* Keeps the first `bytes` and shelves the rest, when more than 1 MiB would remain: a smaller piece is never
+ * asked of this store. Without memory to describe the rest the block stays whole. */
 static void split(struct pool *pool, struct large *block, size_t bytes)
 {
     if (block->bytes - bytes <= SMALL_LARGEST || bytes >= pool->policy->max_split)

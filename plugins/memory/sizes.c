@@ -2,7 +2,8 @@
 /* plugins/memory/sizes.c: the size classes of small blocks. */
 #include "caching.h"
 
-/* Above 8 KiB four classes a doubling: at most a quarter of a block is wasted, and powers of two are met exactly. */
+/* Above 8 KiB four classes a doubling: at most a quarter of a block is wasted, and powers of two are met
+ * exactly. */
 unsigned bin_slow(size_t bytes)
 {
     size_t last = bytes - 1;

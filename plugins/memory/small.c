@@ -54,7 +54,8 @@ static struct block *carve(struct pool *pool, struct segment *segment, unsigned 
     block->pool = pool->number;
     block->address = segment->address + segment->used;
     block->segment = segment;
-    /* One-element tensors would all begin at a multiple of 512 and share an eighth of the cache's sets: spread them. */
+    /* One-element tensors would all begin at a multiple of 512 and share an eighth of the cache's sets:
+     * spread them. */
     if (bin == 0 && pool->policy->host_memory)
         block->address = (char *)block->address + TINY * (segment->colour++ % (GRANULE / TINY));
     segment->used += bytes;
@@ -107,7 +108,8 @@ static ctrt_status grow(struct pool *pool)
 {
     struct segment *segment = host->alloc(sizeof *segment);
     if (segment == NULL)
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no memory for %zu bytes of its own", sizeof *segment);
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no memory for %zu bytes of its own",
+                          sizeof *segment);
     memset(segment, 0, sizeof *segment);
     void *address = NULL;
     ctrt_status status = source_alloc(pool->policy, &address, SMALL_SEGMENT, pool->queue);
@@ -165,7 +167,8 @@ ctrt_status small_take(struct pool *pool, unsigned bin, unsigned wanted, struct 
         struct block *block = pop_free(pool, bin);
         if (block == NULL) {
             /* More than one only where that costs neither a segment nor much memory. */
-            if (count > 0 && (pool->current == NULL || pool->current->bytes - pool->current->used < 8 * bin_bytes(bin)))
+            if (count > 0
+                && (pool->current == NULL || pool->current->bytes - pool->current->used < 8 * bin_bytes(bin)))
                 break;
             status = make_room(pool, bin_bytes(bin));
             if (status == CTRT_OK)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The binary border: every struct and constant of ctrt/plugin.h lies where each released version has put it. A plugin that was built with an
- * older header reads these offsets.
+/* The binary border: every struct and constant of ctrt/plugin.h lies where each released version has put it.
+ * A plugin that was built with an older header reads these offsets.
  *
- * Structs that begin with their size may have grown at the end; all others are fixed for the life of the major version. */
+ * Structs that begin with their size may have grown at the end; all others are fixed for the life of the
+ * major version. */
 #include <stddef.h>
 
 #include "ctrt/plugin.h"
@@ -14,10 +15,11 @@ static void judge_size(const char *name, size_t now, size_t then, bool may_grow)
     CHECK(may_grow ? now >= then : now == then, "struct %s has %zu bytes, had %zu", name, now, then);
 }
 
-static void judge_field(const char *name, const char *field, size_t offset, size_t size, size_t old_offset, size_t old_size)
+static void judge_field(const char *name, const char *field, size_t offset, size_t size, size_t old_offset,
+                        size_t old_size)
 {
-    CHECK(offset == old_offset && size == old_size, "%s.%s: offset %zu, %zu bytes; was at %zu with %zu bytes", name, field, offset, size,
-          old_offset, old_size);
+    CHECK(offset == old_offset && size == old_size, "%s.%s: offset %zu, %zu bytes; was at %zu with %zu bytes",
+          name, field, offset, size, old_offset, old_size);
 }
 
 static void judge_constant(const char *name, long now, long then)
@@ -51,7 +53,8 @@ static void judge_slots(void)
     policy.size--;
     CHECK(!CTRT_SLOT(&policy, trim), "a slot that is half outside counts");
     CHECK(!CTRT_SLOT(absent, trim), "a slot of no table counts");
-    CHECK(CTRT_PLUGIN_ABI_MAJOR == 1, "the major version is %u: this test pins version 1", CTRT_PLUGIN_ABI_MAJOR);
+    CHECK(CTRT_PLUGIN_ABI_MAJOR == 1, "the major version is %u: this test pins version 1",
+          CTRT_PLUGIN_ABI_MAJOR);
 }
 
 int main(void)

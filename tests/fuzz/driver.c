@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver.c: runs a fuzz target without libFuzzer: first its examples, then mutations of them for CTRT_FUZZ_SECONDS (1). The sequence is the
- * same in every run; what was last tried is told when the process dies. Files named as arguments are tried instead. */
+/* driver.c: runs a fuzz target without libFuzzer: first its examples, then mutations of them for
+ * CTRT_FUZZ_SECONDS (1). The sequence is the same in every run; what was last tried is told when the process
+ * dies. Files named as arguments are tried instead. */
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -65,7 +66,8 @@ static void shift(size_t at, long bytes)
 
 static void mutate(void)
 {
-    static const uint8_t odd[] = { 0, 1, 0x7f, 0x80, 0xff, ' ', ',', ':', '-', '+', '=', '0', '9', 'a', 'z', '\n' };
+    static const uint8_t odd[] = { 0,   1,   0x7f, 0x80, 0xff, ' ', ',', ':',
+                                   '-', '+', '=',  '0',  '9',  'a', 'z', '\n' };
     size_t at = length > 0 ? dice((uint32_t)length + 1) : 0;
     size_t words = count_of(fuzz_words);
     switch (dice(6)) {

@@ -4,7 +4,8 @@
 #include "fuzz.h"
 
 const char *const fuzz_examples[] = {
-    "cpu", "cpu:0", "cuda:1", "cuda", "nccl-multi:0", "cuda:65535", "cuda:01", "cuda:-1", "gpu:0", "auto", "", ":", "0", "12", "a:b:c", NULL,
+    "cpu",  "cpu:0", "cuda:1", "cuda", "nccl-multi:0", "cuda:65535", "cuda:01", "cuda:-1", "gpu:0",
+    "auto", "",      ":",      "0",    "12",           "a:b:c",      NULL,
 };
 const char *const fuzz_words[] = { "cpu", "cuda", ":0", ":65535", "99999999999999999999", "-multi", NULL };
 

@@ -5,7 +5,16 @@
 #include "registry/registry.h"
 
 const char *const fuzz_examples[] = {
-    "caching", "caching:max_split=64m", "caching:max_split=64m,gc=0.8", "spill+caching", "a:x=1+b+c:y=2,z=3+d", "+", "a:", "a+b+c+d+e", "", NULL,
+    "caching",
+    "caching:max_split=64m",
+    "caching:max_split=64m,gc=0.8",
+    "spill+caching",
+    "a:x=1+b+c:y=2,z=3+d",
+    "+",
+    "a:",
+    "a+b+c+d+e",
+    "",
+    NULL,
 };
 const char *const fuzz_words[] = { "caching", ":max_split=64m", "+", ",", "=", ":", "direct", NULL };
 
@@ -19,8 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     PROMISE(count >= 1 && count <= MEMORY_MAX_LAYERS);
     for (int i = 0; i < count; i++) {
         PROMISE(registry_name_valid(specs[i].name));
-        snprintf(again + strlen(again), sizeof again - strlen(again), "%s%s%s%s", i > 0 ? "+" : "", specs[i].name,
-                 specs[i].options[0] != '\0' ? ":" : "", specs[i].options);
+        snprintf(again + strlen(again), sizeof again - strlen(again), "%s%s%s%s", i > 0 ? "+" : "",
+                 specs[i].name, specs[i].options[0] != '\0' ? ":" : "", specs[i].options);
     }
     PROMISE(strcmp(again, text) == 0);
     return 0;

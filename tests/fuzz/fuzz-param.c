@@ -5,7 +5,21 @@
 #include "fuzz.h"
 
 const char *const fuzz_examples[] = {
-    "1", "-7", "64m", "1GiB", "512k", "yes", "off", "TRUE", "error", "warning", "99999999999999999999", "9223372036854775807", "8388607t", "", NULL,
+    "1",
+    "-7",
+    "64m",
+    "1GiB",
+    "512k",
+    "yes",
+    "off",
+    "TRUE",
+    "error",
+    "warning",
+    "99999999999999999999",
+    "9223372036854775807",
+    "8388607t",
+    "",
+    NULL,
 };
 const char *const fuzz_words[] = { "9223372036854775807", "k", "m", "iB", "tb", "-", "yes", "warn", NULL };
 
@@ -16,7 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!fuzz_text(text, sizeof text, data, size))
         return 0;
     for (int type = CTRT_PARAM_STRING; type <= CTRT_PARAM_ENUM; type++) {
-        const ctrt_param param = { sizeof param, "CTRT_FUZZ", (ctrt_param_type)type, NULL, "error|warning|info|debug", "" };
+        const ctrt_param param
+            = { sizeof param, "CTRT_FUZZ", (ctrt_param_type)type, NULL, "error|warning|info|debug", "" };
         int64_t value = -99;
         ctrt_status status = param_parse(&value, &param, text);
         PROMISE(status == CTRT_OK || status == CTRT_ERR_INVALID_ARGUMENT);

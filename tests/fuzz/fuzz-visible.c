@@ -4,10 +4,22 @@
 #include "fuzz.h"
 
 const char *const fuzz_examples[] = {
-    "0, 1, 2, -1, 3", "0, 1, 2, 1", "2, +3, -0, 5", "one,two,3,4", "4,3,two,one", "1gpu2,2ampere", "", "GPU-9942190a,GPU-9e", "cuda:0,cuda:2",
-    "cuda,sim:1", "cuda:1,GPU-e4", "99999999999999999999", NULL,
+    "0, 1, 2, -1, 3",
+    "0, 1, 2, 1",
+    "2, +3, -0, 5",
+    "one,two,3,4",
+    "4,3,two,one",
+    "1gpu2,2ampere",
+    "",
+    "GPU-9942190a,GPU-9e",
+    "cuda:0,cuda:2",
+    "cuda,sim:1",
+    "cuda:1,GPU-e4",
+    "99999999999999999999",
+    NULL,
 };
-const char *const fuzz_words[] = { "cuda:", "sim", "GPU-", "GPU-99", "MIG-", ",", "-1", "+", "4294967296", "  ", NULL };
+const char *const fuzz_words[] = { "cuda:", "sim", "GPU-",       "GPU-99", "MIG-", ",",
+                                   "-1",    "+",   "4294967296", "  ",     NULL };
 
 static void judge(const int *ids, int used, int limit)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/plugins/actor.c: one shared object that plays many plugins: what it is, and how it lies, follows from the name of its file.
+/* tests/plugins/actor.c: one shared object that plays many plugins: what it is, and how it lies, follows from
+ * the name of its file.
  *
- * Tests copy it as backend-fake.so (an honest backend with three devices), backend-small-size.so, backend-null-slot.so and so on; the roles
- * stand in the table at the end. */
+ * Tests copy it as backend-fake.so (an honest backend with three devices), backend-small-size.so,
+ * backend-null-slot.so and so on; the roles stand in the table at the end. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -18,16 +19,31 @@ static char own_name[64];               /* "fake" of backend-fake.so */
 /* ---- an honest backend: CTRT_FAKE_DEVICES devices of CTRT_FAKE_MEMORY bytes each ---- */
 
 static const ctrt_param devices_param = {
-    sizeof devices_param, "CTRT_FAKE_DEVICES", CTRT_PARAM_INT, "3", NULL, "how many devices the fake backend has",
+    sizeof devices_param,
+    "CTRT_FAKE_DEVICES",
+    CTRT_PARAM_INT,
+    "3",
+    NULL,
+    "how many devices the fake backend has",
 };
 static const ctrt_param memory_param = {
     sizeof memory_param, "CTRT_FAKE_MEMORY", CTRT_PARAM_BYTES, "64m", NULL, "memory of each fake device",
 };
 static const ctrt_param flags_param = {
-    sizeof flags_param, "CTRT_FAKE_HOST", CTRT_PARAM_BOOL, "0", NULL, "the host can read the memory of fake devices",
+    sizeof flags_param,
+    "CTRT_FAKE_HOST",
+    CTRT_PARAM_BOOL,
+    "0",
+    NULL,
+    "the host can read the memory of fake devices",
 };
 static const ctrt_param broken_param = {
-    sizeof broken_param, "CTRT_FAKE_BROKEN", CTRT_PARAM_INT, "-1", NULL, "index of the fake device that does not open",
+    sizeof broken_param,
+    "CTRT_FAKE_BROKEN",
+    CTRT_PARAM_INT,
+    "-1",
+    NULL,
+    "index of the fake device that does not open",
 };
 
 static int64_t device_count, device_memory, broken_device;
@@ -125,7 +141,11 @@ static ctrt_status run(const ctrt_call *call)
 }
 
 static ctrt_device_table device_table = {
-    .size = sizeof device_table, .count = count, .describe = describe, .open = open_device, .close = close_device,
+    .size = sizeof device_table,
+    .count = count,
+    .describe = describe,
+    .open = open_device,
+    .close = close_device,
     .memory_info = memory_info,
 };
 static ctrt_memory_table memory_table = {
@@ -135,9 +155,14 @@ static ctrt_kernel rows[] = {
     { .size = sizeof(ctrt_kernel), .op = "neg", .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .run = run },
     { .size = sizeof(ctrt_kernel), .op = "abs", .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .run = run },
 };
-static ctrt_kernel_table kernel_table = { .size = sizeof kernel_table, .rows = rows, .count = 2, .stride = sizeof rows[0] };
+static ctrt_kernel_table kernel_table
+    = { .size = sizeof kernel_table, .rows = rows, .count = 2, .stride = sizeof rows[0] };
 static ctrt_backend backend = {
-    .size = sizeof backend, .device = &device_table, .memory = &memory_table, .kernels = &kernel_table, .default_memory = "caching",
+    .size = sizeof backend,
+    .device = &device_table,
+    .memory = &memory_table,
+    .kernels = &kernel_table,
+    .default_memory = "caching",
 };
 static ctrt_kernels overlay = { .size = sizeof overlay, .kernels = &kernel_table };
 
@@ -165,7 +190,11 @@ static void policy_free(void *policy, const ctrt_block *block, void *queue)
 }
 
 static ctrt_memory_policy policy = {
-    .size = sizeof policy, .create = policy_create, .destroy = policy_destroy, .alloc = policy_alloc, .free = policy_free,
+    .size = sizeof policy,
+    .create = policy_create,
+    .destroy = policy_destroy,
+    .alloc = policy_alloc,
+    .free = policy_free,
 };
 
 static ctrt_status init(const ctrt_host *given)
@@ -190,8 +219,15 @@ static ctrt_component components[2] = {
     { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = own_name, .table = &backend },
 };
 static ctrt_plugin plugin = {
-    .size = sizeof plugin, .abi_major = CTRT_PLUGIN_ABI_MAJOR, .abi_minor = CTRT_PLUGIN_ABI_MINOR, .name = "actor", .version = "1",
-    .description = "a plugin for tests", .components = components, .component_count = 1, .component_stride = sizeof components[0],
+    .size = sizeof plugin,
+    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
+    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
+    .name = "actor",
+    .version = "1",
+    .description = "a plugin for tests",
+    .components = components,
+    .component_count = 1,
+    .component_stride = sizeof components[0],
     .init = init,
 };
 
@@ -317,18 +353,48 @@ static void play_overlay(void)
     components[0].score = 5;
 }
 
-static const struct { const char *name; void (*play)(void); } roles[] = {
-    { "null", play_null }, { "small-size", play_small_size }, { "large-size", play_large_size }, { "cut-size", play_cut_size },
-    { "major", play_major }, { "no-name", play_no_name }, { "no-components", play_no_components },
-    { "null-components", play_null_components }, { "many", play_many }, { "stride", play_stride }, { "odd-stride", play_odd_stride },
-    { "component-size", play_component_size }, { "kind", play_kind }, { "bad-name", play_bad_name }, { "null-name", play_null_name },
-    { "no-table", play_no_table }, { "table-size", play_table_size }, { "zero-table", play_zero_table },
-    { "null-device", play_null_device }, { "null-slot", play_null_slot }, { "short-slot", play_short_slot },
-    { "null-memory", play_null_memory }, { "kernel-run", play_kernel_run }, { "kernel-stride", play_kernel_stride },
-    { "kernel-rows", play_kernel_rows }, { "init-fails", play_init_fails }, { "init-silent", play_init_silent },
-    { "init-itself", play_init_itself }, { "probe-no", play_probe_no }, { "probe-silent", play_probe_silent },
-    { "probe-long", play_probe_long }, { "better", play_better }, { "unasked", play_unasked }, { "other-name", play_other_name },
-    { "count-fails", play_count_fails }, { "grown", play_grown }, { "policy", play_policy }, { "policy-null", play_policy_null },
+static const struct role {
+    const char *name;
+    void (*play)(void);
+} roles[] = {
+    { "null", play_null },
+    { "small-size", play_small_size },
+    { "large-size", play_large_size },
+    { "cut-size", play_cut_size },
+    { "major", play_major },
+    { "no-name", play_no_name },
+    { "no-components", play_no_components },
+    { "null-components", play_null_components },
+    { "many", play_many },
+    { "stride", play_stride },
+    { "odd-stride", play_odd_stride },
+    { "component-size", play_component_size },
+    { "kind", play_kind },
+    { "bad-name", play_bad_name },
+    { "null-name", play_null_name },
+    { "no-table", play_no_table },
+    { "table-size", play_table_size },
+    { "zero-table", play_zero_table },
+    { "null-device", play_null_device },
+    { "null-slot", play_null_slot },
+    { "short-slot", play_short_slot },
+    { "null-memory", play_null_memory },
+    { "kernel-run", play_kernel_run },
+    { "kernel-stride", play_kernel_stride },
+    { "kernel-rows", play_kernel_rows },
+    { "init-fails", play_init_fails },
+    { "init-silent", play_init_silent },
+    { "init-itself", play_init_itself },
+    { "probe-no", play_probe_no },
+    { "probe-silent", play_probe_silent },
+    { "probe-long", play_probe_long },
+    { "better", play_better },
+    { "unasked", play_unasked },
+    { "other-name", play_other_name },
+    { "count-fails", play_count_fails },
+    { "grown", play_grown },
+    { "policy", play_policy },
+    { "policy-null", play_policy_null },
     { "fake-extra", play_overlay },
 };
 
@@ -338,7 +404,8 @@ const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_min
     (void)host_abi_major, (void)host_abi_minor;
     if (dladdr((void *)(uintptr_t)ctrt_plugin_v1, &self) == 0 || self.dli_fname == NULL)
         return NULL;
-    const char *slash = strrchr(self.dli_fname, '/'), *dash = strchr(slash != NULL ? slash : self.dli_fname, '-');
+    const char *slash = strrchr(self.dli_fname, '/'),
+               *dash = strchr(slash != NULL ? slash : self.dli_fname, '-');
     if (dash == NULL)
         return NULL;
     snprintf(own_name, sizeof own_name, "%s", dash + 1);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* child.h: checks that want a fresh process, because the library keeps what it has read and loaded; on top of tap.h.
+/* child.h: checks that want a fresh process, because the library keeps what it has read and loaded; on top of
+ * tap.h.
  *
  *     IN_CHILD("CTRT_DEVICE=fake:1") {
  *         CHECK_OK(ctrt_device_get(&device, "auto"));
@@ -33,7 +34,9 @@ static inline void child_join(pid_t child, const char *file, int line)
     int status = 0;
     bool ended = child > 0 && waitpid(child, &status, 0) == child;
     tap_check(ended && WIFEXITED(status) && WEXITSTATUS(status) == 0, file, line, "the child process %s %d",
-              !ended ? "could not be started or waited for" : WIFSIGNALED(status) ? "was killed by signal" : "ended with failed checks, status",
+              !ended                ? "could not be started or waited for"
+              : WIFSIGNALED(status) ? "was killed by signal"
+                                    : "ended with failed checks, status",
               WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 

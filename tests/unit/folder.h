@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder.h: folders of plugins for tests: copies of the test plugins and of the built ones under other names. */
+/* folder.h: folders of plugins for tests: copies of the test plugins and of the built ones under other names.
+ */
 #ifndef CTRT_TESTS_FOLDER_H
 #define CTRT_TESTS_FOLDER_H
 
@@ -25,7 +26,8 @@ static inline char *folder_new(void)
     static int used;
     char *folder = folders[used++ % 8];
     const char *parent = getenv("TMPDIR");
-    snprintf(folder, sizeof folders[0], "%s/ctrt-test-XXXXXX", parent != NULL && strlen(parent) < 96 ? parent : "/tmp");
+    snprintf(folder, sizeof folders[0], "%s/ctrt-test-XXXXXX",
+             parent != NULL && strlen(parent) < 96 ? parent : "/tmp");
     if (mkdtemp(folder) == NULL || chmod(folder, 0755) != 0) {
         perror(folder);
         exit(99);
@@ -44,7 +46,10 @@ static inline void folder_copy(const char *folder, const char *name, const char 
         exit(99);
     }
     size_t got;
-    while (bytes != 0 && (got = fread(buffer, 1, bytes > 0 && bytes < (long)sizeof buffer ? (size_t)bytes : sizeof buffer, in)) > 0) {
+    while (bytes != 0
+           && (got = fread(buffer, 1,
+                           bytes > 0 && bytes < (long)sizeof buffer ? (size_t)bytes : sizeof buffer, in))
+                  > 0) {
         fwrite(buffer, 1, got, out);
         bytes -= bytes > 0 ? (long)got : 0;
     }
@@ -93,7 +98,8 @@ static inline const char *folder_path(const char *a, const char *b)
     static char settings[8][4096];
     static int used;
     char *setting = settings[used++ % 8];
-    snprintf(setting, sizeof settings[0], "CTRT_PLUGIN_PATH=%s%s%s", a, b != NULL ? ":" : "", b != NULL ? b : "");
+    snprintf(setting, sizeof settings[0], "CTRT_PLUGIN_PATH=%s%s%s", a, b != NULL ? ":" : "",
+             b != NULL ? b : "");
     return setting;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lowest floor: messages, log, nearest words, kept texts, free lists, allocations that fail on demand, parameters. */
+/* The lowest floor: messages, log, nearest words, kept texts, free lists, allocations that fail on demand,
+ * parameters. */
 #include <pthread.h>
 
 #include "base/base.h"
@@ -26,23 +27,27 @@ static void test_messages(void)
     CHECK(ctrt_fail(CTRT_ERR_SHAPE, "shape %d", 3) == CTRT_ERR_SHAPE, "ctrt_fail changed the status");
     CHECK(ctrt_context(CTRT_ERR_SHAPE, "op %s", "add") == CTRT_ERR_SHAPE, "ctrt_context changed the status");
     CHECK(strcmp(ctrt_error_message(), "op add: shape 3") == 0, "%s", ctrt_error_message());
-    CHECK(ctrt_context(CTRT_OK, "nothing") == CTRT_OK && strcmp(ctrt_error_message(), "op add: shape 3") == 0, "success got a context");
+    CHECK(ctrt_context(CTRT_OK, "nothing") == CTRT_OK && strcmp(ctrt_error_message(), "op add: shape 3") == 0,
+          "success got a context");
     ctrt_fail(CTRT_ERR_IO, "again: %s", ctrt_error_message());
-    CHECK(strcmp(ctrt_error_message(), "again: op add: shape 3") == 0, "a message from itself: %s", ctrt_error_message());
+    CHECK(strcmp(ctrt_error_message(), "again: op add: shape 3") == 0, "a message from itself: %s",
+          ctrt_error_message());
     memset(long_text, 'x', sizeof long_text);
     long_text[sizeof long_text - 1] = '\0';
     ctrt_fail(CTRT_ERR_IO, "%s", long_text);
     size_t length = strlen(ctrt_error_message());
     CHECK(length == 4095 && strcmp(ctrt_error_message() + length - 3, "...") == 0, "%zu characters", length);
     ctrt_context(CTRT_ERR_IO, "before");
-    CHECK(strncmp(ctrt_error_message(), "before: xxx", 11) == 0 && strlen(ctrt_error_message()) == 4095, "%.20s", ctrt_error_message());
+    CHECK(strncmp(ctrt_error_message(), "before: xxx", 11) == 0 && strlen(ctrt_error_message()) == 4095,
+          "%.20s", ctrt_error_message());
     ctrt_fail(CTRT_ERR_IO, NULL);
     CHECK(strcmp(ctrt_error_message(), "input or output failed") == 0, "%s", ctrt_error_message());
     CHECK_FAILS(fail_null("f", "x"), CTRT_ERR_INVALID_ARGUMENT, "f: x is NULL");
     pthread_t thread;
     pthread_create(&thread, NULL, message_of_thread, other);
     pthread_join(thread, NULL);
-    CHECK(strcmp(other, "") == 0 && strstr(ctrt_error_message(), "x is NULL"), "threads share messages: %s", other);
+    CHECK(strcmp(other, "") == 0 && strstr(ctrt_error_message(), "x is NULL"), "threads share messages: %s",
+          other);
     CHECK_FAILS(out_of_memory(77, "a thing"), CTRT_ERR_OUT_OF_MEMORY, "out of memory: 77 bytes for a thing");
 
     group("status codes have texts");
@@ -56,18 +61,32 @@ static void test_messages(void)
 static void test_nearest(void)
 {
     static const char *const known[] = { "cpu", "cuda", "caching", "nccl-multi", NULL, "" };
-    static const struct { const char *word, *want; } cases[] = {
-        { "cudda", "cuda" }, { "cdua", "cuda" }, { "CUDA", "cuda" }, { "cud", "cuda" }, { "gpu", "cpu" }, { "cachign", "caching" },
-        { "caching", "caching" }, { "nccl_multi", "nccl-multi" }, { "xyz", NULL }, { "", NULL }, { "c", NULL }, { "rocm", NULL },
+    static const struct {
+        const char *word, *want;
+    } cases[] = {
+        { "cudda", "cuda" },
+        { "cdua", "cuda" },
+        { "CUDA", "cuda" },
+        { "cud", "cuda" },
+        { "gpu", "cpu" },
+        { "cachign", "caching" },
+        { "caching", "caching" },
+        { "nccl_multi", "nccl-multi" },
+        { "xyz", NULL },
+        { "", NULL },
+        { "c", NULL },
+        { "rocm", NULL },
         { "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc", NULL },
     };
     group("the nearest word");
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *got = nearest_word(cases[i].word, known, COUNT_OF(known));
-        CHECK(got == cases[i].want || (got && cases[i].want && strcmp(got, cases[i].want) == 0), "%s gives %s, expected %s", cases[i].word,
-              got ? got : "none", cases[i].want ? cases[i].want : "none");
+        CHECK(got == cases[i].want || (got && cases[i].want && strcmp(got, cases[i].want) == 0),
+              "%s gives %s, expected %s", cases[i].word, got ? got : "none",
+              cases[i].want ? cases[i].want : "none");
     }
-    CHECK(nearest_word(NULL, known, 2) == NULL && nearest_word("cpu", known, 0) == NULL, "nothing has a nearest word");
+    CHECK(nearest_word(NULL, known, 2) == NULL && nearest_word("cpu", known, 0) == NULL,
+          "nothing has a nearest word");
 }
 
 static void test_keep(void)
@@ -105,7 +124,8 @@ static void test_log(void)
     IN_CHILD("CTRT_LOG=info") {
         ctrt_log_set_callback(hear, &heard);
         log_message(CTRT_LOG_INFO, "me", "number %d", 5);
-        CHECK(heard.lines == 1 && heard.level == CTRT_LOG_INFO && strcmp(heard.component, "me") == 0 && strcmp(heard.text, "number 5") == 0,
+        CHECK(heard.lines == 1 && heard.level == CTRT_LOG_INFO && strcmp(heard.component, "me") == 0
+                  && strcmp(heard.text, "number 5") == 0,
               "%d lines, %s: %s", heard.lines, heard.component, heard.text);
         log_message(CTRT_LOG_DEBUG, "me", "too much");
         CHECK(heard.lines == 1, "a debug line passed");
@@ -123,7 +143,8 @@ static void test_log(void)
     IN_CHILD("CTRT_LOG=loud") {
         ctrt_log_set_callback(hear, &heard);
         log_message(CTRT_LOG_WARNING, "me", "first");
-        CHECK(heard.lines == 2 && strcmp(heard.text, "first") == 0, "%d lines, the last is %s", heard.lines, heard.text);
+        CHECK(heard.lines == 2 && strcmp(heard.text, "first") == 0, "%d lines, the last is %s", heard.lines,
+              heard.text);
         log_message(CTRT_LOG_INFO, "me", "quiet");
         CHECK(heard.lines == 2, "a malformed CTRT_LOG is not the default");
     }
@@ -163,7 +184,8 @@ static void test_memory(void)
 
     group("allocations that fail on demand");
     memory_fail_at(3, false);
-    void *one = memory_alloc(8), *two = memory_zeroed(8), *three = memory_strdup("x"), *four = free_list_take(FREE_TENSOR, 64);
+    void *one = memory_alloc(8), *two = memory_zeroed(8), *three = memory_strdup("x"),
+         *four = free_list_take(FREE_TENSOR, 64);
     CHECK(one && two && !three && four, "the third of four had to fail: %p %p %p %p", one, two, three, four);
     CHECK(memory_fail_at(2, true) == 4, "four allocations were not counted");
     void *five = memory_alloc(8), *six = memory_resize(NULL, 8), *seven = free_list_take(FREE_TENSOR, 64);
@@ -207,7 +229,8 @@ static void test_locks(void)
         lock_enter(&test_lock);
         lock_leave(&test_lock);
         lock_leave(&test_lock);
-        CHECK(test_lock.depth == 0 && pthread_mutex_trylock(&test_lock.mutex) == 0, "the child's lock is not free");
+        CHECK(test_lock.depth == 0 && pthread_mutex_trylock(&test_lock.mutex) == 0,
+              "the child's lock is not free");
     }
     CHILD_END;
     lock_leave(&test_lock);
@@ -219,7 +242,12 @@ static void test_locks(void)
 
 static void test_param_values(void)
 {
-    static const struct { ctrt_param param; const char *text; int64_t want; const char *error; } cases[] = {
+    static const struct {
+        ctrt_param param;
+        const char *text;
+        int64_t want;
+        const char *error;
+    } cases[] = {
         { PARAM(CTRT_PARAM_INT, NULL, NULL), "42", 42, NULL },
         { PARAM(CTRT_PARAM_INT, NULL, NULL), "-7", -7, NULL },
         { PARAM(CTRT_PARAM_INT, NULL, NULL), "4x", 0, "whole number" },
@@ -243,7 +271,8 @@ static void test_param_values(void)
         { PARAM(CTRT_PARAM_BYTES, NULL, NULL), "9999999999t", 0, "too large" },
         { PARAM(CTRT_PARAM_ENUM, NULL, "error|cpu|both"), "cpu", 1, NULL },
         { PARAM(CTRT_PARAM_ENUM, NULL, "error|cpu|both"), "BOTH", 2, NULL },
-        { PARAM(CTRT_PARAM_ENUM, NULL, "error|cpu|both"), "cup", 0, "expected one of error|cpu|both; did you mean cpu?" },
+        { PARAM(CTRT_PARAM_ENUM, NULL, "error|cpu|both"), "cup", 0,
+          "expected one of error|cpu|both; did you mean cpu?" },
         { PARAM(CTRT_PARAM_ENUM, NULL, NULL), "x", 0, "expected one of" },
         { PARAM(CTRT_PARAM_STRING, NULL, NULL), "anything", 0, NULL },
         { PARAM((ctrt_param_type)9, NULL, NULL), "x", 0, "none of ctrt_param_type" },
@@ -252,18 +281,21 @@ static void test_param_values(void)
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         int64_t value = -99;
         ctrt_status status = param_parse(&value, &cases[i].param, cases[i].text);
-        CHECK(status == (cases[i].error ? CTRT_ERR_INVALID_ARGUMENT : CTRT_OK), "\"%s\": status %d: %s", cases[i].text, (int)status,
-              ctrt_error_message());
+        CHECK(status == (cases[i].error ? CTRT_ERR_INVALID_ARGUMENT : CTRT_OK), "\"%s\": status %d: %s",
+              cases[i].text, (int)status, ctrt_error_message());
         if (status == CTRT_OK)
             CHECK(value == cases[i].want, "\"%s\" is %lld", cases[i].text, (long long)value);
         else
-            CHECK(cases[i].error && strstr(ctrt_error_message(), cases[i].error) && strstr(ctrt_error_message(), "CTRT_TEST_X="), "\"%s\": %s",
-                  cases[i].text, ctrt_error_message());
+            CHECK(cases[i].error && strstr(ctrt_error_message(), cases[i].error)
+                      && strstr(ctrt_error_message(), "CTRT_TEST_X="),
+                  "\"%s\": %s", cases[i].text, ctrt_error_message());
     }
 }
 
-static const ctrt_param number = { sizeof number, "CTRT_TEST_NUMBER", CTRT_PARAM_INT, "5", NULL, "a number for tests" };
-static const ctrt_param text_param = { sizeof text_param, "CTRT_TEST_TEXT", CTRT_PARAM_STRING, NULL, NULL, "a text for tests" };
+static const ctrt_param number = { sizeof number, "CTRT_TEST_NUMBER",  CTRT_PARAM_INT, "5",
+                                   NULL,          "a number for tests" };
+static const ctrt_param text_param = { sizeof text_param, "CTRT_TEST_TEXT", CTRT_PARAM_STRING, NULL, NULL,
+                                       "a text for tests" };
 
 static void test_param_origins(void)
 {
@@ -271,7 +303,8 @@ static void test_param_origins(void)
     group("where values come from: default, environment, program");
     IN_CHILD("CTRT_OTHER=1") {
         CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 5 && strcmp(value.text, "5") == 0 && !value.is_set, "default: %lld", (long long)value.integer);
+        CHECK(value.integer == 5 && strcmp(value.text, "5") == 0 && !value.is_set, "default: %lld",
+              (long long)value.integer);
         CHECK_OK(param_read(&value, &text_param, "test"));
         CHECK(value.text == NULL && !value.is_set, "no default: %s", value.text);
     }
@@ -303,7 +336,8 @@ static void test_param_origins(void)
     CHILD_END;
     IN_CHILD("CTRT_TEST_NUMBER=six") {
         for (int i = 0; i < 2; i++)
-            CHECK_FAILS(param_read(&value, &number, "test"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_TEST_NUMBER=six: expected a whole number");
+            CHECK_FAILS(param_read(&value, &number, "test"), CTRT_ERR_INVALID_ARGUMENT,
+                        "CTRT_TEST_NUMBER=six: expected a whole number");
         CHECK_FAILS(param_read(NULL, &number, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
         CHECK_FAILS(param_read(&value, NULL, "test"), CTRT_ERR_INVALID_ARGUMENT, NULL);
         ctrt_param small = number;
@@ -319,10 +353,13 @@ static void test_param_origins(void)
         bool seen = false, log_seen = false;
         param_declare(&number, "test");
         for (size_t i = 0; ctrt_param_get_info(&info, i) == CTRT_OK; i++) {
-            log_seen = log_seen || (strcmp(info.name, "CTRT_LOG") == 0 && strcmp(info.owner, "core") == 0 && strcmp(info.type, "enum") == 0);
+            log_seen = log_seen
+                       || (strcmp(info.name, "CTRT_LOG") == 0 && strcmp(info.owner, "core") == 0
+                           && strcmp(info.type, "enum") == 0);
             if (strcmp(info.name, "CTRT_TEST_NUMBER") == 0)
-                seen = strcmp(info.value, "6") == 0 && strcmp(info.origin, "environment") == 0 && strcmp(info.owner, "test") == 0
-                    && strcmp(info.type, "int") == 0 && strcmp(info.help, "a number for tests") == 0;
+                seen = strcmp(info.value, "6") == 0 && strcmp(info.origin, "environment") == 0
+                       && strcmp(info.owner, "test") == 0 && strcmp(info.type, "int") == 0
+                       && strcmp(info.help, "a number for tests") == 0;
         }
         CHECK(seen && log_seen, "the listing lacks a parameter");
         CHECK_OK(ctrt_param_set("CTRT_TEST_NUMBER", "9"));      /* listing is not using */
@@ -339,8 +376,9 @@ static void test_param_warnings(void)
         ctrt_log_set_callback(hear, &heard);
         param_declare(&number, "test");
         param_check_environment();
-        CHECK(heard.lines == 1 && strstr(heard.text, "CTRT_TEST_NUMBR is not known; did you mean CTRT_TEST_NUMBER?"), "%d lines: %s",
-              heard.lines, heard.text);
+        CHECK(heard.lines == 1
+                  && strstr(heard.text, "CTRT_TEST_NUMBR is not known; did you mean CTRT_TEST_NUMBER?"),
+              "%d lines: %s", heard.lines, heard.text);
         param_check_environment();
         CHECK(heard.lines == 1, "told %d times", heard.lines);
     }
@@ -348,7 +386,8 @@ static void test_param_warnings(void)
     IN_CHILD("CUDA_VISIBLE_DEVICE=0") {
         ctrt_log_set_callback(hear, &heard);
         param_check_environment();
-        CHECK(heard.lines == 1 && strstr(heard.text, "did you mean CUDA_VISIBLE_DEVICES?"), "%d lines: %s", heard.lines, heard.text);
+        CHECK(heard.lines == 1 && strstr(heard.text, "did you mean CUDA_VISIBLE_DEVICES?"), "%d lines: %s",
+              heard.lines, heard.text);
     }
     CHILD_END;
     IN_CHILD("CUDA_VISIBLE_DEVICES=0", "CTRT_LOG=warning") {
@@ -363,7 +402,8 @@ static void test_param_warnings(void)
         setenv("CTRT_TEST_NUMBER", "7", 1);
         CHECK_OK(param_read(&value, &number, "test"));
         CHECK_OK(param_read(&value, &number, "test"));
-        CHECK(value.integer == 6 && heard.lines == 1 && strstr(heard.text, "CTRT_TEST_NUMBER was changed after it had been read as \"6\""),
+        CHECK(value.integer == 6 && heard.lines == 1
+                  && strstr(heard.text, "CTRT_TEST_NUMBER was changed after it had been read as \"6\""),
               "%d lines: %s", heard.lines, heard.text);
         param_forget_values();
         CHECK_OK(param_read(&value, &number, "test"));

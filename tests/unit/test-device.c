@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices: names, lists of visible ones, choosing, the thread's current ones, fork. On fake backends, without hardware. */
+/* Devices: names, lists of visible ones, choosing, the thread's current ones, fork. On fake backends, without
+ * hardware. */
 #include <pthread.h>
 #include <sys/wait.h>
 
@@ -12,26 +13,60 @@
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
-static char *folder;                    /* fake (3 devices), better (200, 3 devices), unasked (score -1), memory policies */
+static char *folder; /* fake (3 devices), better (200, 3 devices), unasked (score -1), memory policies */
 static char *fake_only;                 /* fake and memory policies */
 
 /* ---- names ---- */
 
 static void test_names(void)
 {
-    static const struct { const char *text, *type; int index; } good[] = {
-        { "cpu", "cpu", -1 }, { "cpu:0", "cpu", 0 }, { "cuda", "cuda", -1 }, { "cuda:0", "cuda", 0 }, { "cuda:1", "cuda", 1 },
-        { "cuda:10", "cuda", 10 }, { "nccl-multi:0", "nccl-multi", 0 }, { "sim2:7", "sim2", 7 }, { "cuda:65535", "cuda", 65535 },
+    static const struct {
+        const char *text, *type;
+        int index;
+    } good[] = {
+        { "cpu", "cpu", -1 },
+        { "cpu:0", "cpu", 0 },
+        { "cuda", "cuda", -1 },
+        { "cuda:0", "cuda", 0 },
+        { "cuda:1", "cuda", 1 },
+        { "cuda:10", "cuda", 10 },
+        { "nccl-multi:0", "nccl-multi", 0 },
+        { "sim2:7", "sim2", 7 },
+        { "cuda:65535", "cuda", 65535 },
         { "a234567890123456789012345678901:3", "a234567890123456789012345678901", 3 },
     };
-    static const struct { const char *text, *words; } bad[] = {
-        { "", "empty" }, { "cuda:", "missing" }, { "cuda:01", "leading zero" }, { "cuda:-1", "not a number" }, { "cuda:+1", "not a number" },
-        { "cuda:1 ", "not a number" }, { " cuda:1", "no type" }, { "cuda:1:2", "not a number" }, { "cuda: 1", "not a number" },
-        { "cuda:1.0", "not a number" }, { ":1", "type is missing" }, { ":", "type is missing" }, { "gpu:0", "gpu is no type of device" },
-        { "gpu", "gpu is no type" }, { "auto", "auto is no type" }, { "CUDA:0", "no type" }, { "cuda,1", "no type" }, { "-1", "no type" },
-        { "cpu:1", "one cpu" }, { "cpu:65535", "one cpu" }, { "cuda:65536", "too large" }, { "cuda:99999999999999999999", "too large" },
-        { "cu da", "no type" }, { "cuda\n", "no type" }, { "1cuda", "no type" }, { "cuda-", "no type" }, { "\xff\xfe", "no type" },
-        { "a2345678901234567890123456789012", "too long" }, { "00", "leading zero" },
+    static const struct {
+        const char *text, *words;
+    } bad[] = {
+        { "", "empty" },
+        { "cuda:", "missing" },
+        { "cuda:01", "leading zero" },
+        { "cuda:-1", "not a number" },
+        { "cuda:+1", "not a number" },
+        { "cuda:1 ", "not a number" },
+        { " cuda:1", "no type" },
+        { "cuda:1:2", "not a number" },
+        { "cuda: 1", "not a number" },
+        { "cuda:1.0", "not a number" },
+        { ":1", "type is missing" },
+        { ":", "type is missing" },
+        { "gpu:0", "gpu is no type of device" },
+        { "gpu", "gpu is no type" },
+        { "auto", "auto is no type" },
+        { "CUDA:0", "no type" },
+        { "cuda,1", "no type" },
+        { "-1", "no type" },
+        { "cpu:1", "one cpu" },
+        { "cpu:65535", "one cpu" },
+        { "cuda:65536", "too large" },
+        { "cuda:99999999999999999999", "too large" },
+        { "cu da", "no type" },
+        { "cuda\n", "no type" },
+        { "1cuda", "no type" },
+        { "cuda-", "no type" },
+        { "\xff\xfe", "no type" },
+        { "a2345678901234567890123456789012", "too long" },
+        { "00", "leading zero" },
     };
     group("names of devices: parsed and printed again");
     IN_CHILD(folder_path(fake_only, NULL)) {
@@ -39,7 +74,8 @@ static void test_names(void)
             ctrt_device_spec spec = { "?", 99 };
             char text[48];
             CHECK_OK(ctrt_device_parse(&spec, good[i].text));
-            CHECK(strcmp(spec.type, good[i].type) == 0 && spec.index == good[i].index, "%s: %s, %d", good[i].text, spec.type, spec.index);
+            CHECK(strcmp(spec.type, good[i].type) == 0 && spec.index == good[i].index, "%s: %s, %d",
+                  good[i].text, spec.type, spec.index);
             CHECK_OK(ctrt_device_format(text, sizeof text, &spec));
             CHECK(strcmp(text, good[i].text) == 0, "%s is printed as %s", good[i].text, text);
         }
@@ -50,10 +86,12 @@ static void test_names(void)
         for (size_t i = 0; i < COUNT(bad); i++) {
             ctrt_device_spec spec = { "before", 99 };
             ctrt_status status = ctrt_device_parse(&spec, bad[i].text);
-            CHECK(status == CTRT_ERR_INVALID_ARGUMENT, "\"%s\": status %d, %s:%d", bad[i].text, (int)status, spec.type, spec.index);
-            CHECK(strstr(ctrt_error_message(), bad[i].words), "\"%s\": the message lacks \"%s\": %s", bad[i].text, bad[i].words,
-                  ctrt_error_message());
-            CHECK(strcmp(spec.type, "before") == 0 && spec.index == 99, "\"%s\" changed the output", bad[i].text);
+            CHECK(status == CTRT_ERR_INVALID_ARGUMENT, "\"%s\": status %d, %s:%d", bad[i].text, (int)status,
+                  spec.type, spec.index);
+            CHECK(strstr(ctrt_error_message(), bad[i].words), "\"%s\": the message lacks \"%s\": %s",
+                  bad[i].text, bad[i].words, ctrt_error_message());
+            CHECK(strcmp(spec.type, "before") == 0 && spec.index == 99, "\"%s\" changed the output",
+                  bad[i].text);
         }
         CHECK_FAILS(ctrt_device_parse(NULL, "cpu"), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
         ctrt_device_spec spec = { "cuda", 1 };
@@ -140,8 +178,9 @@ static void test_visible_lists(void)
     for (size_t i = 0; i < COUNT(cases); i++) {
         int ids[16];
         int count = visible_parse(ids, 16, cases[i].text, cases[i].count, NULL);
-        CHECK(same(ids, count, cases[i].want, cases[i].wanted), "\"%s\" gives %s, expected %s", cases[i].text ? cases[i].text : "(unset)",
-              ids_text(ids, count), ids_text(cases[i].want, cases[i].wanted));
+        CHECK(same(ids, count, cases[i].want, cases[i].wanted), "\"%s\" gives %s, expected %s",
+              cases[i].text ? cases[i].text : "(unset)", ids_text(ids, count),
+              ids_text(cases[i].want, cases[i].wanted));
     }
     int few[2];
     CHECK(visible_parse(few, 2, "0,1,2", 3, NULL) == 2 && few[1] == 1, "more entries than room");
@@ -166,8 +205,8 @@ static void test_visible_lists(void)
     for (size_t i = 0; i < COUNT(named); i++) {
         int ids[16];
         int count = visible_parse(ids, 16, named[i].text, 4, uuids);
-        CHECK(same(ids, count, named[i].want, named[i].wanted), "\"%s\" gives %s, expected %s", named[i].text, ids_text(ids, count),
-              ids_text(named[i].want, named[i].wanted));
+        CHECK(same(ids, count, named[i].want, named[i].wanted), "\"%s\" gives %s, expected %s", named[i].text,
+              ids_text(ids, count), ids_text(named[i].want, named[i].wanted));
     }
 
     static const struct { const char *text, *type; int want[4], wanted; ctrt_status status; } typed[] = {
@@ -194,10 +233,12 @@ static void test_visible_lists(void)
     for (size_t i = 0; i < COUNT(typed); i++) {
         int ids[16], count = 0;
         ctrt_status status = visible_select(ids, 16, &count, typed[i].text, typed[i].type, 4, uuids);
-        CHECK(status == typed[i].status, "\"%s\": status %d: %s", typed[i].text ? typed[i].text : "(unset)", (int)status, ctrt_error_message());
+        CHECK(status == typed[i].status, "\"%s\": status %d: %s", typed[i].text ? typed[i].text : "(unset)",
+              (int)status, ctrt_error_message());
         if (status == CTRT_OK)
             CHECK(same(ids, count, typed[i].want, typed[i].wanted), "\"%s\" gives %s for %s, expected %s",
-                  typed[i].text ? typed[i].text : "(unset)", ids_text(ids, count), typed[i].type, ids_text(typed[i].want, typed[i].wanted));
+                  typed[i].text ? typed[i].text : "(unset)", ids_text(ids, count), typed[i].type,
+                  ids_text(typed[i].want, typed[i].wanted));
     }
 }
 
@@ -212,9 +253,11 @@ static void test_visible_devices(void)
         CHECK(facts.processors == 12, "fake:0 has %d processors: it is not the third", facts.processors);
         CHECK_OK(ctrt_device_get_properties(&facts, "fake:1"));
         CHECK(facts.processors == 10, "fake:1 has %d processors: it is not the first", facts.processors);
-        CHECK_FAILS(ctrt_device_get(&device, "fake:2"), CTRT_ERR_NO_DEVICE, "1 of 3 hidden by CTRT_VISIBLE_DEVICES=2,0");
+        CHECK_FAILS(ctrt_device_get(&device, "fake:2"), CTRT_ERR_NO_DEVICE,
+                    "1 of 3 hidden by CTRT_VISIBLE_DEVICES=2,0");
         CHECK_OK(ctrt_device_get(&device, "fake:1"));
-        CHECK(strcmp(ctrt_device_name(device), "fake:1") == 0 && ctrt_device_index(device) == 1, "%s", ctrt_device_name(device));
+        CHECK(strcmp(ctrt_device_name(device), "fake:1") == 0 && ctrt_device_index(device) == 1, "%s",
+              ctrt_device_name(device));
     }
     CHILD_END;
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=GPU-0a22") {
@@ -227,20 +270,22 @@ static void test_visible_devices(void)
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=") {
         const char *why;
         CHECK(ctrt_device_count("fake") == 0, "%d devices", ctrt_device_count("fake"));
-        CHECK(!ctrt_is_available("fake", &why) && strstr(why, "3 of 3 hidden by CTRT_VISIBLE_DEVICES="), "%s", why);
+        CHECK(!ctrt_is_available("fake", &why) && strstr(why, "3 of 3 hidden by CTRT_VISIBLE_DEVICES="), "%s",
+              why);
     }
     CHILD_END;
     IN_CHILD(folder_path(folder, NULL), "CTRT_VISIBLE_DEVICES=fake:1,fake:2") {
         ctrt_device *device = NULL;
-        CHECK(ctrt_device_count("fake") == 2 && ctrt_device_count("better") == 0, "%d and %d", ctrt_device_count("fake"),
-              ctrt_device_count("better"));
+        CHECK(ctrt_device_count("fake") == 2 && ctrt_device_count("better") == 0, "%d and %d",
+              ctrt_device_count("fake"), ctrt_device_count("better"));
         CHECK_OK(ctrt_device_get(&device, "auto"));
         CHECK(strcmp(ctrt_device_name(device), "fake:0") == 0, "auto is %s", ctrt_device_name(device));
     }
     CHILD_END;
     IN_CHILD(folder_path(fake_only, NULL), "CTRT_VISIBLE_DEVICES=fake:one") {
         ctrt_device *device = NULL;
-        CHECK_FAILS(ctrt_device_get(&device, "fake"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_VISIBLE_DEVICES=fake:one");
+        CHECK_FAILS(ctrt_device_get(&device, "fake"), CTRT_ERR_INVALID_ARGUMENT,
+                    "CTRT_VISIBLE_DEVICES=fake:one");
     }
     CHILD_END;
 }
@@ -268,8 +313,8 @@ static void test_choice(void)
             ctrt_device *device = NULL, *again = NULL, *fallback = NULL;
             ctrt_status status = ctrt_device_get(&device, NULL);
             CHECK(status == cases[i].status, "status %d: %s", (int)status, ctrt_error_message());
-            CHECK(status == CTRT_OK || strstr(ctrt_error_message(), cases[i].words), "the message lacks \"%s\": %s", cases[i].words,
-                  ctrt_error_message());
+            CHECK(status == CTRT_OK || strstr(ctrt_error_message(), cases[i].words),
+                  "the message lacks \"%s\": %s", cases[i].words, ctrt_error_message());
             CHECK(status == CTRT_OK || device == NULL, "the output was touched");
             if (status == CTRT_OK) {
                 CHECK(strcmp(ctrt_device_name(device), cases[i].device) == 0, "%s", ctrt_device_name(device));
@@ -295,11 +340,13 @@ static void test_choice(void)
         ctrt_device *device = NULL;
         const char *why;
         CHECK_FAILS(ctrt_device_auto(&device), CTRT_ERR_NO_DEVICE, "no device at all");
-        CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), CTRT_ERR_NO_DEVICE, "no file backend-cuda.so: searched ");
+        CHECK_FAILS(ctrt_device_get(&device, "cuda:0"), CTRT_ERR_NO_DEVICE,
+                    "no file backend-cuda.so: searched ");
         CHECK(!ctrt_is_available("cuda", &why) && strstr(why, "backend-cuda.so"), "%s", why);
         CHECK(!ctrt_is_available(NULL, &why) && why[0] != '\0', "NULL is available");
         CHECK(!ctrt_is_available("", NULL), "an empty type is available");
-        CHECK(ctrt_device_count("cuda") == 0 && ctrt_device_count(NULL) == 0 && ctrt_device_count("") == 0, "counted something");
+        CHECK(ctrt_device_count("cuda") == 0 && ctrt_device_count(NULL) == 0 && ctrt_device_count("") == 0,
+              "counted something");
     }
     CHILD_END;
     folder_remove(empty);
@@ -321,14 +368,17 @@ static void test_facts(void)
         ctrt_device *device = NULL;
         uint64_t free_bytes = 0, total = 0;
         CHECK_OK(ctrt_device_get_properties(&facts, "fake:1"));
-        CHECK(strcmp(facts.name, "fake device 1 of fake") == 0 && strcmp(facts.pci, "0000:01:00.0") == 0 && facts.total_memory == 1 << 20
-              && facts.compute_major == 9 && facts.processors == 11 && facts.clock_khz == 1000000 && facts.numa_node == -1 && facts.ecc == 1
-              && !facts.host_memory && !facts.asynchronous, "%s %s", facts.name, facts.pci);
+        CHECK(strcmp(facts.name, "fake device 1 of fake") == 0 && strcmp(facts.pci, "0000:01:00.0") == 0
+                  && facts.total_memory == 1 << 20 && facts.compute_major == 9 && facts.processors == 11
+                  && facts.clock_khz == 1000000 && facts.numa_node == -1 && facts.ecc == 1
+                  && !facts.host_memory && !facts.asynchronous,
+              "%s %s", facts.name, facts.pci);
         CHECK_FAILS(ctrt_device_get_properties(&facts, "fake:3"), CTRT_ERR_NO_DEVICE, "fake:0 to fake:2");
         CHECK_FAILS(ctrt_device_get_properties(&facts, "fake:-1"), CTRT_ERR_INVALID_ARGUMENT, "not a number");
         CHECK_FAILS(ctrt_device_get_properties(NULL, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, "NULL");
         CHECK_OK(ctrt_device_get_properties(&facts, NULL));
-        static const char *const order[] = { "better:0", "better:1", "better:2", "fake:0", "fake:1", "fake:2", "unasked:0" };
+        static const char *const order[] = { "better:0", "better:1", "better:2", "fake:0",
+                                             "fake:1",   "fake:2",   "unasked:0" };
         for (size_t i = 0; i < COUNT(order); i++) {
             char text[48];
             CHECK_OK(ctrt_device_list(&spec, i));
@@ -338,10 +388,13 @@ static void test_facts(void)
         CHECK_FAILS(ctrt_device_list(&spec, 9), CTRT_ERR_NOT_FOUND, NULL);
         CHECK_OK(ctrt_device_get(&device, "fake:2"));
         CHECK_OK(ctrt_device_memory_info(device, &free_bytes, &total));
-        CHECK(free_bytes == 1 << 20 && total == 1 << 20, "%lu of %lu", (unsigned long)free_bytes, (unsigned long)total);
+        CHECK(free_bytes == 1 << 20 && total == 1 << 20, "%lu of %lu", (unsigned long)free_bytes,
+              (unsigned long)total);
         CHECK_OK(ctrt_device_synchronize(device));
-        CHECK(strcmp(ctrt_device_type(device), "fake") == 0 && ctrt_device_index(device) == 2, "%s", ctrt_device_type(device));
-        CHECK(strcmp(ctrt_device_name(NULL), "(null)") == 0 && ctrt_device_index(NULL) == -1, "NULL has a name");
+        CHECK(strcmp(ctrt_device_type(device), "fake") == 0 && ctrt_device_index(device) == 2, "%s",
+              ctrt_device_type(device));
+        CHECK(strcmp(ctrt_device_name(NULL), "(null)") == 0 && ctrt_device_index(NULL) == -1,
+              "NULL has a name");
     }
     CHILD_END;
 }
@@ -499,11 +552,12 @@ static void *forks(void *argument)
         pid_t child = fork();
         if (child == 0) {
             ctrt_device *device = NULL;
-            alarm(20);                          /* a lock that nobody will ever leave is a failure, not a hang */
+            alarm(20); /* a lock that nobody will ever leave is a failure, not a hang */
             _exit(ctrt_device_get(&device, "fake:2") != CTRT_OK || !ctrt_is_available("better", NULL));
         }
         int status = 1;
-        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)
+                    || WEXITSTATUS(status) != 0;
     }
     return (void *)failures;
 }

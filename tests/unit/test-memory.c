@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device's memory: the grammar of CTRT_MEMORY, the policies, counting, what happens when there is none. On fake devices. */
+/* A device's memory: the grammar of CTRT_MEMORY, the policies, counting, what happens when there is none. On
+ * fake devices. */
 #include <pthread.h>
 
 #include "base/memory.h"
@@ -38,8 +39,27 @@ static void test_grammar(void)
         { "a:x=y=z", 1, { "a" }, { "x=y=z" } },
     };
     static const char *const bad[] = {
-        "", "+", "a+", "+a", ":x=1", "a:", "a:x", "a:x=", "a:=1", "a:x=1,", "a:,x=1", "a:x=1,,y=2", "a+b+c+d+e", "A", "a b", "a:x=1,y",
-        "abcdefghijklmnopqrstuvwxyzabcdef", "../a", "a:x=1+", "-a", "1a",
+        "",
+        "+",
+        "a+",
+        "+a",
+        ":x=1",
+        "a:",
+        "a:x",
+        "a:x=",
+        "a:=1",
+        "a:x=1,",
+        "a:,x=1",
+        "a:x=1,,y=2",
+        "a+b+c+d+e",
+        "A",
+        "a b",
+        "a:x=1,y",
+        "abcdefghijklmnopqrstuvwxyzabcdef",
+        "../a",
+        "a:x=1+",
+        "-a",
+        "1a",
     };
     group("the grammar of CTRT_MEMORY");
     for (size_t i = 0; i < COUNT(good); i++) {
@@ -48,31 +68,40 @@ static void test_grammar(void)
         CHECK_OK(policy_parse(specs, &count, good[i].text));
         CHECK(count == good[i].count, "%s has %d policies", good[i].text, count);
         for (int k = 0; k < count; k++)
-            CHECK(strcmp(specs[k].name, good[i].names[k]) == 0 && strcmp(specs[k].options, good[i].options[k]) == 0, "%s: policy %d is %s:%s",
-                  good[i].text, k, specs[k].name, specs[k].options);
+            CHECK(strcmp(specs[k].name, good[i].names[k]) == 0
+                      && strcmp(specs[k].options, good[i].options[k]) == 0,
+                  "%s: policy %d is %s:%s", good[i].text, k, specs[k].name, specs[k].options);
     }
     for (size_t i = 0; i < COUNT(bad); i++) {
         struct policy_spec specs[MEMORY_MAX_LAYERS];
         int count = 0;
         ctrt_status status = policy_parse(specs, &count, bad[i]);
-        CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), "CTRT_MEMORY="), "\"%s\": status %d", bad[i], (int)status);
+        CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), "CTRT_MEMORY="),
+              "\"%s\": status %d", bad[i], (int)status);
     }
 }
 
 static void test_choice(void)
 {
-    static const struct { const char *setting, *name, *words; ctrt_status status; } cases[] = {
+    static const struct {
+        const char *setting, *name, *words;
+        ctrt_status status;
+    } cases[] = {
         { "CTRT_MEMORY=", "caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=direct", "direct", NULL, CTRT_OK },
         { "CTRT_MEMORY=caching:max_split=64m", "caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=direct+caching", "direct+caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=cachng", NULL, "did you mean caching?", CTRT_ERR_NOT_FOUND },
-        { "CTRT_MEMORY=caching:max_splt=64m", NULL, "caching has no option \"max_splt\"; known: max_split", CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=caching:max_split=20m", NULL, "max_split wants a size above 20m", CTRT_ERR_INVALID_ARGUMENT },
-        { "CTRT_MEMORY=caching:max_split=99999999999999999999g", NULL, "max_split wants", CTRT_ERR_INVALID_ARGUMENT },
+        { "CTRT_MEMORY=caching:max_splt=64m", NULL, "caching has no option \"max_splt\"; known: max_split",
+          CTRT_ERR_INVALID_ARGUMENT },
+        { "CTRT_MEMORY=caching:max_split=20m", NULL, "max_split wants a size above 20m",
+          CTRT_ERR_INVALID_ARGUMENT },
+        { "CTRT_MEMORY=caching:max_split=99999999999999999999g", NULL, "max_split wants",
+          CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_MEMORY=direct:x=1", NULL, "direct takes no options", CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_MEMORY=policy", NULL, "this policy cannot be created", CTRT_ERR_NOT_SUPPORTED },
-        { "CTRT_MEMORY=policy+caching", NULL, "memory policy policy: this policy cannot be created", CTRT_ERR_NOT_SUPPORTED },
+        { "CTRT_MEMORY=policy+caching", NULL, "memory policy policy: this policy cannot be created",
+          CTRT_ERR_NOT_SUPPORTED },
         { "CTRT_MEMORY=direct caching", NULL, "CTRT_MEMORY", CTRT_ERR_INVALID_ARGUMENT },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -82,9 +111,12 @@ static void test_choice(void)
             ctrt_status status = ctrt_device_get(&device, "fake:0");
             CHECK(status == cases[i].status, "status %d: %s", (int)status, ctrt_error_message());
             if (status == CTRT_OK)
-                CHECK(strcmp(ctrt_memory_policy_name(device), cases[i].name) == 0, "%s", ctrt_memory_policy_name(device));
+                CHECK(strcmp(ctrt_memory_policy_name(device), cases[i].name) == 0, "%s",
+                      ctrt_memory_policy_name(device));
             else
-                CHECK(strstr(ctrt_error_message(), cases[i].words) && strstr(ctrt_error_message(), "CTRT_MEMORY"), "%s", ctrt_error_message());
+                CHECK(strstr(ctrt_error_message(), cases[i].words)
+                          && strstr(ctrt_error_message(), "CTRT_MEMORY"),
+                      "%s", ctrt_error_message());
         }
         CHILD_END;
     }
@@ -99,41 +131,51 @@ static void test_caching_figures(void)
         struct device_memory *memory = open_memory("fake:0");
         ctrt_device *device = memory->device;
         ctrt_block tiny, block, large, whole;
-        CHECK(ctrt_memory_allocated(device) == 0 && ctrt_memory_reserved(device) == 0, "a fresh device has memory");
+        CHECK(ctrt_memory_allocated(device) == 0 && ctrt_memory_reserved(device) == 0,
+              "a fresh device has memory");
         CHECK_OK(pool_alloc(memory, &tiny, 8, NULL));
-        CHECK(ctrt_memory_allocated(device) == 512, "8 bytes take %lu", (unsigned long)ctrt_memory_allocated(device));
-        CHECK(ctrt_memory_reserved(device) == 2 * MIB, "reserved: %lu", (unsigned long)ctrt_memory_reserved(device));
+        CHECK(ctrt_memory_allocated(device) == 512, "8 bytes take %lu",
+              (unsigned long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_reserved(device) == 2 * MIB, "reserved: %lu",
+              (unsigned long)ctrt_memory_reserved(device));
         CHECK_OK(pool_alloc(memory, &block, 513, NULL));
-        CHECK(ctrt_memory_allocated(device) == 512 + 1024, "513 bytes more: %lu", (unsigned long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_allocated(device) == 512 + 1024, "513 bytes more: %lu",
+              (unsigned long)ctrt_memory_allocated(device));
         CHECK_OK(pool_alloc(memory, &large, MIB + 1, NULL));
-        CHECK(ctrt_memory_allocated(device) == 1536 + MIB + 512 && ctrt_memory_reserved(device) == 22 * MIB, "%lu of %lu",
-              (unsigned long)ctrt_memory_allocated(device), (unsigned long)ctrt_memory_reserved(device));
+        CHECK(ctrt_memory_allocated(device) == 1536 + MIB + 512 && ctrt_memory_reserved(device) == 22 * MIB,
+              "%lu of %lu", (unsigned long)ctrt_memory_allocated(device),
+              (unsigned long)ctrt_memory_reserved(device));
         CHECK_OK(pool_alloc(memory, &whole, 11 * MIB, NULL));
-        CHECK(ctrt_memory_reserved(device) == 22 * MIB, "11 MiB fit the rest of the segment, but %lu are reserved",
+        CHECK(ctrt_memory_reserved(device) == 22 * MIB,
+              "11 MiB fit the rest of the segment, but %lu are reserved",
               (unsigned long)ctrt_memory_reserved(device));
         ctrt_block more;
         CHECK_OK(pool_alloc(memory, &more, 13 * MIB, NULL));
-        CHECK(ctrt_memory_reserved(device) == 36 * MIB, "13 MiB take a segment of 14: %lu", (unsigned long)ctrt_memory_reserved(device));
+        CHECK(ctrt_memory_reserved(device) == 36 * MIB, "13 MiB take a segment of 14: %lu",
+              (unsigned long)ctrt_memory_reserved(device));
         uint64_t peak = ctrt_memory_allocated(device);
         pool_free(memory, &more, NULL);
         pool_free(memory, &whole, NULL);
         pool_free(memory, &large, NULL);
         pool_free(memory, &block, NULL);
         pool_free(memory, &tiny, NULL);
-        CHECK(ctrt_memory_allocated(device) == 0, "%lu allocated at the end", (unsigned long)ctrt_memory_allocated(device));
-        CHECK(ctrt_memory_max_allocated(device) == peak, "peak %lu, expected %lu", (unsigned long)ctrt_memory_max_allocated(device),
-              (unsigned long)peak);
+        CHECK(ctrt_memory_allocated(device) == 0, "%lu allocated at the end",
+              (unsigned long)ctrt_memory_allocated(device));
+        CHECK(ctrt_memory_max_allocated(device) == peak, "peak %lu, expected %lu",
+              (unsigned long)ctrt_memory_max_allocated(device), (unsigned long)peak);
         ctrt_memory_reset_peak(device);
-        CHECK(ctrt_memory_max_allocated(device) == 0, "peak %lu after reset", (unsigned long)ctrt_memory_max_allocated(device));
+        CHECK(ctrt_memory_max_allocated(device) == 0, "peak %lu after reset",
+              (unsigned long)ctrt_memory_max_allocated(device));
         ctrt_memory_counters counters;
         CHECK_OK(ctrt_memory_get_counters(&counters, device));
-        CHECK(counters.allocations == 5 && counters.frees == 5 && counters.device_allocations == 3 && counters.device_frees == 0,
+        CHECK(counters.allocations == 5 && counters.frees == 5 && counters.device_allocations == 3
+                  && counters.device_frees == 0,
               "%lu %lu %lu %lu", (unsigned long)counters.allocations, (unsigned long)counters.frees,
               (unsigned long)counters.device_allocations, (unsigned long)counters.device_frees);
         CHECK_OK(ctrt_memory_empty_cache(device));
         CHECK_OK(ctrt_memory_get_counters(&counters, device));
-        CHECK(counters.device_frees == 3 && ctrt_memory_reserved(device) == 0, "%lu freed, %lu reserved", (unsigned long)counters.device_frees,
-              (unsigned long)ctrt_memory_reserved(device));
+        CHECK(counters.device_frees == 3 && ctrt_memory_reserved(device) == 0, "%lu freed, %lu reserved",
+              (unsigned long)counters.device_frees, (unsigned long)ctrt_memory_reserved(device));
         uint64_t left, total;
         CHECK_OK(ctrt_device_memory_info(device, &left, &total));
         CHECK(left == total, "the device misses %lu bytes", (unsigned long)(total - left));
@@ -146,13 +188,15 @@ static void test_caching_figures(void)
         ctrt_memory_counters counters;
         CHECK_OK(pool_alloc(memory, &a, 1, NULL));
         CHECK_OK(pool_alloc(memory, &b, 65, NULL));
-        CHECK(ctrt_memory_allocated(memory->device) == 192 && ctrt_memory_reserved(memory->device) == 192, "%lu of %lu",
-              (unsigned long)ctrt_memory_allocated(memory->device), (unsigned long)ctrt_memory_reserved(memory->device));
+        CHECK(ctrt_memory_allocated(memory->device) == 192 && ctrt_memory_reserved(memory->device) == 192,
+              "%lu of %lu", (unsigned long)ctrt_memory_allocated(memory->device),
+              (unsigned long)ctrt_memory_reserved(memory->device));
         pool_free(memory, &a, NULL);
         pool_free(memory, &b, NULL);
         CHECK_OK(ctrt_memory_get_counters(&counters, memory->device));
-        CHECK(counters.device_allocations == 2 && counters.device_frees == 2 && ctrt_memory_reserved(memory->device) == 0, "%lu, %lu",
-              (unsigned long)counters.device_allocations, (unsigned long)counters.device_frees);
+        CHECK(counters.device_allocations == 2 && counters.device_frees == 2
+                  && ctrt_memory_reserved(memory->device) == 0,
+              "%lu, %lu", (unsigned long)counters.device_allocations, (unsigned long)counters.device_frees);
     }
     CHILD_END;
     group("nothing is asked for, nothing is given");
@@ -164,7 +208,8 @@ static void test_caching_figures(void)
         pool_free(memory, &none, NULL);
         ctrt_memory_counters counters;
         CHECK_OK(ctrt_memory_get_counters(&counters, memory->device));
-        CHECK(counters.allocations == 0 && counters.frees == 0, "%lu were counted", (unsigned long)counters.allocations);
+        CHECK(counters.allocations == 0 && counters.frees == 0, "%lu were counted",
+              (unsigned long)counters.allocations);
     }
     CHILD_END;
 }
@@ -182,8 +227,8 @@ static size_t some_size(uint32_t *state)
     return kind < 4 ? 1 + r % 4096 : kind < 7 ? 1 + r % MIB : 1 + r % (6 * MIB);
 }
 
-/* Blocks are aligned, large enough, disjoint and keep what is written to them. Returns how often one was not. In any thread, hence no
- * CHECK. */
+/* Blocks are aligned, large enough, disjoint and keep what is written to them. Returns how often one was not.
+ * In any thread, hence no CHECK. */
 static long churn(struct device_memory *memory, uint32_t seed, int rounds)
 {
     enum { LIVE = 48 };
@@ -193,7 +238,8 @@ static long churn(struct device_memory *memory, uint32_t seed, int rounds)
         int at = (int)(next_random(&seed) % LIVE);
         if (live[at].block.address != NULL) {
             const unsigned char *bytes = live[at].block.address;
-            wrong += bytes[0] != live[at].mark || bytes[live[at].bytes - 1] != live[at].mark || bytes[live[at].bytes / 2] != live[at].mark;
+            wrong += bytes[0] != live[at].mark || bytes[live[at].bytes - 1] != live[at].mark
+                     || bytes[live[at].bytes / 2] != live[at].mark;
             pool_free(memory, &live[at].block, NULL);
         }
         live[at].bytes = some_size(&seed);
@@ -232,8 +278,8 @@ static void step(struct device_memory *memory)
 static void test_churn(void)
 {
     static const char *const settings[] = {
-        "CTRT_MEMORY=caching", "CTRT_MEMORY=direct", "CTRT_MEMORY=caching:max_split=21m", "CTRT_MEMORY=direct+caching",
-        "CTRT_MEMORY=caching+caching", "CTRT_MEMORY=caching+direct",
+        "CTRT_MEMORY=caching",        "CTRT_MEMORY=direct",          "CTRT_MEMORY=caching:max_split=21m",
+        "CTRT_MEMORY=direct+caching", "CTRT_MEMORY=caching+caching", "CTRT_MEMORY=caching+direct",
     };
     for (size_t i = 0; i < COUNT(settings); i++) {
         group("blocks of all sizes come and go: %s", settings[i]);
@@ -248,18 +294,21 @@ static void test_churn(void)
                 step(memory);
             CHECK_OK(ctrt_memory_get_counters(&after, memory->device));
             if (strstr(settings[i], "caching"))
-                CHECK(after.device_allocations == before.device_allocations && after.device_frees == before.device_frees,
+                CHECK(after.device_allocations == before.device_allocations
+                          && after.device_frees == before.device_frees,
                       "50 steps like the one before took %lu raw allocations",
                       (unsigned long)(after.device_allocations - before.device_allocations));
-            CHECK(ctrt_memory_allocated(memory->device) == 0 && after.allocations == after.frees && after.allocations == 8000 + 51 * 40,
-                  "%lu bytes, %lu and %lu blocks", (unsigned long)ctrt_memory_allocated(memory->device), (unsigned long)after.allocations,
-                  (unsigned long)after.frees);
+            CHECK(ctrt_memory_allocated(memory->device) == 0 && after.allocations == after.frees
+                      && after.allocations == 8000 + 51 * 40,
+                  "%lu bytes, %lu and %lu blocks", (unsigned long)ctrt_memory_allocated(memory->device),
+                  (unsigned long)after.allocations, (unsigned long)after.frees);
             CHECK_OK(ctrt_memory_empty_cache(memory->device));
             CHECK_OK(ctrt_device_memory_info(memory->device, &left, &total));
-            CHECK(left == total && ctrt_memory_reserved(memory->device) == 0, "%lu bytes are still taken", (unsigned long)(total - left));
+            CHECK(left == total && ctrt_memory_reserved(memory->device) == 0, "%lu bytes are still taken",
+                  (unsigned long)(total - left));
             CHECK_OK(ctrt_memory_get_counters(&after, memory->device));
-            CHECK(after.device_allocations == after.device_frees, "%lu raw allocations, %lu frees", (unsigned long)after.device_allocations,
-                  (unsigned long)after.device_frees);
+            CHECK(after.device_allocations == after.device_frees, "%lu raw allocations, %lu frees",
+                  (unsigned long)after.device_allocations, (unsigned long)after.device_frees);
             CHECK_CHURN(memory, 2, 500);                      /* and it still works */
         }
         CHILD_END;
@@ -276,17 +325,22 @@ static void test_exhaustion(void)
         ctrt_block a, b, c;
         CHECK_OK(pool_alloc(memory, &a, 30 * MIB, NULL));
         CHECK_OK(pool_alloc(memory, &b, 20 * MIB, NULL));
-        CHECK_FAILS(pool_alloc(memory, &c, 40 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "out of memory on fake:0: 40.00 MiB asked for, 50.00 MiB allocated");
-        CHECK(strstr(ctrt_error_message(), "50.00 MiB reserved by policy caching") && strstr(ctrt_error_message(), "14.00 MiB of 64.00 MiB free")
-              && strstr(ctrt_error_message(), "has no 41943040 bytes left"), "%s", ctrt_error_message());
+        CHECK_FAILS(pool_alloc(memory, &c, 40 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                    "out of memory on fake:0: 40.00 MiB asked for, 50.00 MiB allocated");
+        CHECK(strstr(ctrt_error_message(), "50.00 MiB reserved by policy caching")
+                  && strstr(ctrt_error_message(), "14.00 MiB of 64.00 MiB free")
+                  && strstr(ctrt_error_message(), "has no 41943040 bytes left"),
+              "%s", ctrt_error_message());
         CHECK(ctrt_memory_allocated(memory->device) == 50 * MIB, "a failure was counted");
         pool_free(memory, &a, NULL);
         pool_free(memory, &b, NULL);
         CHECK(ctrt_memory_reserved(memory->device) == 50 * MIB, "nothing is cached");
         CHECK_OK(pool_alloc(memory, &c, 40 * MIB, NULL));
-        CHECK(ctrt_memory_reserved(memory->device) == 40 * MIB, "%lu reserved", (unsigned long)ctrt_memory_reserved(memory->device));
+        CHECK(ctrt_memory_reserved(memory->device) == 40 * MIB, "%lu reserved",
+              (unsigned long)ctrt_memory_reserved(memory->device));
         pool_free(memory, &c, NULL);
-        CHECK_OK(pool_alloc(memory, &a, 63 * MIB, NULL));       /* no room for a segment of 64 after the rest was given back? there is */
+        CHECK_OK(pool_alloc(memory, &a, 63 * MIB,
+                            NULL)); /* no room for a segment of 64 after the rest was given back? there is */
         pool_free(memory, &a, NULL);
         CHECK_FAILS(pool_alloc(memory, &c, SIZE_MAX, NULL), CTRT_ERR_OUT_OF_MEMORY, "address space");
         CHECK_FAILS(pool_alloc(memory, &c, SIZE_MAX / 2, NULL), CTRT_ERR_OUT_OF_MEMORY, NULL);
@@ -301,7 +355,8 @@ static void test_exhaustion(void)
             CHECK_OK(pool_alloc(memory, &blocks[i], 64 << 10, NULL));
         pool_free(memory, &blocks[7], NULL);
         CHECK_OK(pool_alloc(memory, &blocks[7], 30000, NULL));
-        CHECK_FAILS(pool_alloc(memory, &blocks[32], 100, NULL), CTRT_ERR_OUT_OF_MEMORY, "out of memory on fake:0");
+        CHECK_FAILS(pool_alloc(memory, &blocks[32], 100, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                    "out of memory on fake:0");
         for (int i = 0; i < 32; i++)
             pool_free(memory, &blocks[i], NULL);
         CHECK_OK(pool_alloc(memory, &blocks[0], MIB, NULL));
@@ -313,7 +368,8 @@ static void test_exhaustion(void)
         struct device_memory *memory = open_memory("fake:0");
         ctrt_block a, b;
         CHECK_OK(pool_alloc(memory, &a, 3 * MIB, NULL));
-        CHECK(ctrt_memory_reserved(memory->device) == 3 * MIB, "%lu", (unsigned long)ctrt_memory_reserved(memory->device));
+        CHECK(ctrt_memory_reserved(memory->device) == 3 * MIB, "%lu",
+              (unsigned long)ctrt_memory_reserved(memory->device));
         CHECK_OK(pool_alloc(memory, &b, 100, NULL));
         pool_free(memory, &a, NULL);
         pool_free(memory, &b, NULL);
@@ -333,7 +389,8 @@ static void test_exhaustion(void)
                 ctrt_status status = pool_alloc(memory, &blocks[i], sizes[i], NULL);
                 got[i] = status == CTRT_OK;
                 failures += !got[i];
-                CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "n %d, size %zu: %d", (int)n, sizes[i], (int)status);
+                CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "n %d, size %zu: %d", (int)n,
+                      sizes[i], (int)status);
             }
             memory_fail_at(0, false);
             for (size_t i = 0; i < COUNT(sizes); i++)
@@ -351,12 +408,15 @@ static void test_exhaustion(void)
     CHILD_END;
     group("opening a device: the n-th allocation fails, for every n");
     for (uint64_t n = 1; n < 60; n++) {
-        IN_CHILD(folder_path(folder, NULL), n % 2 ? "CTRT_MEMORY=caching" : "CTRT_MEMORY=direct+caching", "CTRT_LOG=error") {
+        IN_CHILD(folder_path(folder, NULL), n % 2 ? "CTRT_MEMORY=caching" : "CTRT_MEMORY=direct+caching",
+                 "CTRT_LOG=error")
+        {
             ctrt_device *device = NULL;
             memory_fail_at(n, false);
             ctrt_status status = ctrt_device_get(&device, "fake:1");
             memory_fail_at(0, false);
-            CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "n %d: status %d: %s", (int)n, (int)status, ctrt_error_message());
+            CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "n %d: status %d: %s", (int)n,
+                  (int)status, ctrt_error_message());
             CHECK((device != NULL) == (status == CTRT_OK), "n %d: a device in spite of the error", (int)n);
             if (!CHECK_OK(ctrt_device_get(&device, "fake:1")))
                 printf("# n %d\n", (int)n);
@@ -391,7 +451,8 @@ static void *work_and_free(void *memory)
 
 static void test_threads(void)
 {
-    static const char *const settings[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct", "CTRT_MEMORY=direct+caching" };
+    static const char *const settings[] = { "CTRT_MEMORY=caching", "CTRT_MEMORY=direct",
+                                            "CTRT_MEMORY=direct+caching" };
     for (size_t s = 0; s < COUNT(settings); s++) {
         group("many threads, blocks freed by others, sums exact: %s", settings[s]);
         IN_CHILD(folder_path(folder, NULL), settings[s], "CTRT_FAKE_MEMORY=4g", "CTRT_FAKE_HOST=1") {
@@ -441,8 +502,10 @@ static void test_threads(void)
             pthread_join(thread, &wrong);
             CHECK(wrong == NULL, "%ld blocks were wrong", (long)wrong);
             CHECK(atomic_load(&memory->account.owner) == NULL, "an ended thread owns the account");
-            CHECK(ctrt_memory_allocated(memory->device) == 0, "%lu", (unsigned long)ctrt_memory_allocated(memory->device));
-            CHECK(account_load(&memory->account.shared.allocations) == 0, "thread %d did not own the account", i);
+            CHECK(ctrt_memory_allocated(memory->device) == 0, "%lu",
+                  (unsigned long)ctrt_memory_allocated(memory->device));
+            CHECK(account_load(&memory->account.shared.allocations) == 0, "thread %d did not own the account",
+                  i);
         }
     }
     CHILD_END;
@@ -459,7 +522,8 @@ static void *forks_while_busy(void *argument)
             _exit(churn(memory, (uint32_t)i, 200) != 0);
         }
         int status = 1;
-        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+        failures += child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)
+                    || WEXITSTATUS(status) != 0;
     }
     return (void *)failures;
 }
