@@ -86,6 +86,7 @@ test_cpu_reduce_LDADD = $(CPU_TEST_LIBS)
 test_cpu_threads_SOURCES = tests/unit/test-cpu-threads.c
 test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_threads_LDADD = $(CPU_TEST_LIBS)
+TSAN_TESTS += test-cpu-threads
 endif
 endif
 
