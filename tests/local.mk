@@ -145,11 +145,14 @@ test_autograd_threads_SOURCES = tests/unit/test-autograd-threads.c
 test_autograd_threads_LDADD   = $(PUBLIC_LIBS)
 
 # Modules, optimizers, checkpoints.
-nn_tests = test-nn test-nn-layers test-nn-memory test-optim test-checkpoint
+nn_tests = test-nn test-nn-devices test-nn-layers test-nn-memory test-optim test-checkpoint
 check_PROGRAMS += $(nn_tests)
 TESTS          += $(nn_tests)
 test_nn_SOURCES         = tests/unit/test-nn.c
 test_nn_LDADD           = $(PUBLIC_LIBS)
+test_nn_devices_SOURCES  = tests/unit/test-nn-devices.c
+test_nn_devices_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_nn_devices_LDADD    = $(INTERNAL_LIBS)
 test_nn_layers_SOURCES  = tests/unit/test-nn-layers.c
 test_nn_layers_LDADD    = $(PUBLIC_LIBS)
 test_nn_memory_SOURCES  = tests/unit/test-nn-memory.c

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Modules, optimizers and checkpoints on a device whose memory the host cannot touch; its missing kernels fall back. */
+#include <math.h>
+#include <unistd.h>
+
+#include "ctrt/ctrt.h"
+#include "tap.h"
+#include "toy.h"
+
+static ctrt_device *cpu, *toy, *second;
+
+static ctrt_status net_new(ctrt_module **out)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(
+        CTRT_NEW(linear, 3, 4, true, cpu), CTRT_NEW(batch_norm1d, 4, 0, 0, true, cpu), CTRT_NEW(relu),
+        CTRT_NEW(linear, 4, 2, true, cpu)));
+}
+
+static ctrt_status take_step(ctrt_module *net, ctrt_optimizer *optimizer, ctrt_device *device, int turn)
+{
+    CTRT_AUTO(tensor) x = NULL;
+    float values[6];
+    for (int i = 0; i < 6; i++)
+        values[i] = (float)sin(turn * 6 + i);
+    CTRT_TRY(ctrt_from_data(&x, values, 6, CTRT_SHAPE(2, 3), CTRT_F32, device));
+    CTRT_TRY(ctrt_forward(&x, net, x));
+    CTRT_TRY(ctrt_square(&x, x));
+    CTRT_TRY(ctrt_sum(&x, x, CTRT_ALL_DIMS));
+    CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, turn % 2 == 0));
+    CTRT_TRY(ctrt_backward(x));
+    CTRT_TRY(ctrt_clip_grad_norm_(NULL, net, 0.5));
+    return ctrt_optimizer_step(optimizer);
+}
+
+/* Parameters and buffers of a and b have the same bits, wherever they lie. */
+static bool same(ctrt_module *a, ctrt_module *b)
+{
+    const char *name;
+    ctrt_tensor *x, *y;
+    for (int buffers = 0; buffers < 2; buffers++)
+        for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(&name, &x, a, i) == CTRT_OK; i++) {
+            double v[64] = { 0 }, w[64] = { 0 };
+            if (!CHECK_OK(ctrt_module_tensor(&y, b, name)) || !CHECK_OK(ctrt_to_host(v, sizeof v, x, CTRT_F64))
+                || !CHECK_OK(ctrt_to_host(w, sizeof w, y, CTRT_F64)) || memcmp(v, w, sizeof v) != 0)
+                return false;
+        }
+    return true;
+}
+
+static void copy_of(ctrt_module *to, ctrt_module *from)
+{
+    const char *name;
+    ctrt_tensor *x, *y;
+    ctrt_status status = CTRT_OK;
+    for (size_t i = 0; ctrt_module_parameter(&name, &x, from, i) == CTRT_OK; i++) {
+        CHECK_OK(ctrt_module_tensor(&y, to, name));
+        ctrt_no_grad status = ctrt_copy_(y, x);
+        CHECK_OK(status);
+    }
+}
+
+/* A network that travels while it is trained stays equal to its twin that does not. */
+static void travelling(bool adamw)
+{
+    group("training while travelling, %s", adamw ? "AdamW" : "SGD");
+    CTRT_AUTO(module) home = NULL, away = NULL;
+    CTRT_AUTO(optimizer) home_optimizer = NULL, away_optimizer = NULL;
+    ctrt_device *const route[] = { cpu, toy, toy, second, cpu }, *device = NULL;
+    ctrt_tensor *weight, *state;
+    CHECK_OK(net_new(&home));
+    CHECK_OK(net_new(&away));
+    copy_of(away, home);
+    for (int i = 0; i < 2; i++) {
+        ctrt_optimizer **out = i ? &away_optimizer : &home_optimizer;
+        ctrt_module *net = i ? away : home;
+        CHECK_OK(adamw ? ctrt_adamw_new(out, net, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.1 })
+                       : ctrt_sgd_new(out, net, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }));
+    }
+    CHECK_OK(ctrt_module_tensor(&weight, away, "0.weight"));
+    for (int turn = 0; turn < 5; turn++) {
+        CHECK_OK(ctrt_module_to(away, route[turn], CTRT_DTYPE_DEFAULT));
+        CHECK_OK(ctrt_module_device(&device, away));
+        CHECK(device == route[turn], "turn %d: the module is on %s", turn, ctrt_device_name(device));
+        CHECK(ctrt_tensor_device(weight) == route[turn] && ctrt_tensor_requires_grad(weight),
+              "turn %d: the handle moved", turn);
+        CHECK(turn == 0 || ctrt_tensor_device(ctrt_tensor_grad(weight)) == route[turn], "turn %d: the gradient moved",
+              turn);
+        if (!CHECK_OK(take_step(home, home_optimizer, cpu, turn)) || !CHECK_OK(take_step(away, away_optimizer,
+                                                                                         route[turn], turn)))
+            return;
+        CHECK(same(home, away), "turn %d: the traveller differs", turn);
+        CHECK_OK(ctrt_optimizer_state(&state, away_optimizer, 0, adamw ? "exp_avg" : "momentum_buffer"));
+        CHECK(ctrt_tensor_device(state) == route[turn], "turn %d: the optimizer's state is on %s", turn,
+              ctrt_device_name(ctrt_tensor_device(state)));
+    }
+}
+
+static void mixed(void)
+{
+    group("a module on two devices");
+    CTRT_AUTO(module) net = NULL;
+    ctrt_module *child = NULL;
+    ctrt_device *device = NULL;
+    CHECK_OK(net_new(&net));
+    CHECK_OK(ctrt_module_child(NULL, &child, net, 3));
+    CHECK_OK(ctrt_module_to(child, toy, CTRT_DTYPE_DEFAULT));
+    CHECK_FAILS(ctrt_module_device(&device, net), CTRT_ERR_DEVICE, "0.weight on cpu, 3.weight on toy:");
+    CHECK(device == NULL, "a failure leaves the variable alone");
+    CTRT_AUTO(tensor) x = NULL;
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, 3), CTRT_F32, cpu));
+    CHECK_FAILS(ctrt_forward(&x, net, x), CTRT_ERR_DEVICE, "Sequential: 3: Linear: ");
+
+    /* One common norm, on whichever devices the gradients are. */
+    ctrt_tensor *first, *last;
+    CHECK_OK(ctrt_module_tensor(&first, net, "0.bias"));
+    CHECK_OK(ctrt_module_tensor(&last, net, "3.bias"));
+    for (int i = 0; i < 2; i++) {
+        CTRT_AUTO(tensor) grad = NULL;
+        CHECK_OK(ctrt_full_like(&grad, i ? last : first, ctrt_float(i ? 4 : 3), CTRT_DTYPE_DEFAULT, NULL));
+        CHECK_OK(ctrt_tensor_set_grad(i ? last : first, grad));
+    }
+    double norm, got[4];
+    CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 1));
+    CHECK(fabs(norm - sqrt(4 * 9 + 2 * 16)) < 1e-5, "the norm is %g", norm);
+    CHECK_OK(ctrt_to_host(got, sizeof got, ctrt_tensor_grad(last), CTRT_F64));
+    CHECK(fabs(got[0] - 4 / norm) < 1e-5, "clipped to %g", got[0]);
+}
+
+static size_t file_read(unsigned char *bytes, size_t room, const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    size_t size = file ? fread(bytes, 1, room, file) : 0;
+    if (file)
+        fclose(file);
+    return size;
+}
+
+static void checkpoints(void)
+{
+    group("checkpoints from and to a device");
+    static unsigned char from_cpu[8192], from_toy[8192];
+    char path[] = "/tmp/ctrt-nn-devices-XXXXXX";
+    int fd = mkstemp(path);
+    if (!CHECK(fd >= 0, "no temporary file"))
+        return;
+    close(fd);
+    CTRT_AUTO(module) a = NULL, b = NULL;
+    CTRT_AUTO(tensor) t = NULL;
+    CTRT_AUTO(tensor_file) file = NULL;
+    CHECK_OK(net_new(&a));
+    CHECK_OK(net_new(&b));
+    CHECK_OK(ctrt_save(a, path));
+    size_t size = file_read(from_cpu, sizeof from_cpu, path);
+    CHECK_OK(ctrt_module_to(a, toy, CTRT_DTYPE_DEFAULT));
+    CHECK_OK(ctrt_save(a, path));
+    CHECK(size > 100 && file_read(from_toy, sizeof from_toy, path) == size && memcmp(from_cpu, from_toy, size) == 0,
+          "a device's file is the cpu's");
+    CHECK_OK(ctrt_module_to(b, second, CTRT_DTYPE_DEFAULT));
+    CHECK_OK(ctrt_load(b, path));
+    CHECK(same(a, b), "read back onto another device");
+    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    CHECK_OK(ctrt_tensor_file_read(&t, file, "0.weight", toy));
+    CHECK(ctrt_tensor_device(t) == toy, "read onto %s", ctrt_device_name(ctrt_tensor_device(t)));
+    unlink(path);
+}
+
+int main(void)
+{
+    group("devices");
+    if (!CHECK_OK(ctrt_param_set("CTRT_FALLBACK", "cpu")) || !CHECK_OK(ctrt_device_get(&cpu, "cpu"))
+        || !CHECK_OK(toy_open(&toy, TOY_FULL)) || !CHECK_OK(toy_open(&second, TOY_FULL)))
+        return done();
+    ctrt_log_set_level(CTRT_LOG_ERROR);             /* of fallbacks we know */
+    travelling(false);
+    travelling(true);
+    mixed();
+    checkpoints();
+    return done();
+}
