@@ -159,6 +159,7 @@ static void test_names(void)
         for (size_t i = 0; i < registry_file_count; i++)
             opened += registry_files[i]->plugin != NULL;
         CHECK(opened == 2, "%d files were opened, expected the two called backend-fake.so", opened);
+        CHECK(ctrt_error_message()[0] == '\0', "nothing failed, yet there is a message: %s", ctrt_error_message());
     }
     CHILD_END;
     group("of two components with one name one is used, and the other says for whom it stands back");
