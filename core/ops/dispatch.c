@@ -28,6 +28,17 @@ static uint16_t op_order[OP_COUNT];                     /* ops by name, for the 
 static pthread_once_t op_order_once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t cells_lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* The lock may be held by a thread that the child of a fork does not have; cells are published whole or not at all. */
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&cells_lock, NULL);
+}
+
+__attribute__((constructor)) static void dispatch_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
 static int compare_ops(const void *a, const void *b)
 {
     return strcmp(op_table[*(const uint16_t *)a].name, op_table[*(const uint16_t *)b].name);

@@ -13,6 +13,24 @@ static pthread_mutex_t seed_lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t process_seed;           /* what devices that were never used start with */
 static bool process_seeded;
 
+/* A fork may find a lock held by a thread that the child does not have. What the locks protect is a few words each. */
+static void free_generator(ctrt_device *device, void *argument)
+{
+    (void)argument;
+    pthread_mutex_init(&device->generator_lock, NULL);
+}
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&seed_lock, NULL);
+    device_for_each(free_generator, NULL);
+}
+
+__attribute__((constructor)) static void random_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
 /* Without ctrt_manual_seed each process draws its own seed, as PyTorch does. */
 static uint64_t initial_seed(void)
 {
