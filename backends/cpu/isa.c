@@ -2,7 +2,7 @@
 /* backends/cpu/isa.c: which instruction sets the kernels may use. */
 #include "internal.h"
 
-#include <unistd.h>
+#include <stdlib.h>
 
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -19,6 +19,18 @@ enum cpu_isa cpu_isa(void)
 size_t cpu_stream_bytes(void)
 {
     return last_cache;
+}
+
+/* Of the last cache that one processor sees, from /sys; sysconf counts those of the whole package together on some
+ * machines. What is larger than 64 MiB is shared by so many that it is not for us alone. */
+static size_t cache_size(void)
+{
+    char text[32], *unit = NULL;
+    if (!cpu_read_file("/sys/devices/system/cpu/cpu0/cache/index3/size", text, sizeof text))
+        return (size_t)32 << 20;
+    size_t size = strtoul(text, &unit, 10);                             /* "32768K" */
+    size <<= *unit == 'K' ? 10 : *unit == 'M' ? 20 : 0;
+    return size < ((size_t)1 << 20) || size > ((size_t)64 << 20) ? (size_t)32 << 20 : size;
 }
 
 /* What processor and operating system can do, as far as this build has kernels for it. */
@@ -57,11 +69,7 @@ ctrt_status cpu_isa_init(void)
     if (wanted > can)
         cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "CTRT_CPU_ISA=%s is more than this processor or build has; "
                       "it lowers, never raises", value.text);
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (bytes > 0)
-        last_cache = (size_t)bytes;
-#endif
+    last_cache = cache_size();
     chosen = wanted < can ? wanted : can;
     return CTRT_OK;
 }
