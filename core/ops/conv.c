@@ -5,33 +5,14 @@
 #include "ops/backward.h"
 #include "ops/front.h"
 
-static bool strictly_channels_last(const ctrt_tensor *x)
-{
-    return (x->view.flags & CTRT_VIEW_CHANNELS_LAST) && !(x->view.flags & CTRT_VIEW_CONTIGUOUS);
-}
-
-static ctrt_memory_format format_of(const ctrt_tensor *x)
-{
-    return strictly_channels_last(x) ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT;
-}
-
 /* `x` densely in `format`: itself, or a copy. Not recorded. */
 static ctrt_status in_format(ctrt_tensor **out, ctrt_tensor *x, ctrt_memory_format format)
 {
     const uint16_t flag = format == CTRT_CHANNELS_LAST ? CTRT_VIEW_CHANNELS_LAST : CTRT_VIEW_CONTIGUOUS;
-    if (x->view.flags & flag) {
-        tensor_retain(x);
-        *out = x;
-        return CTRT_OK;
-    }
-    ctrt_tensor *copy = NULL;
-    CTRT_TRY(tensor_new_format(&copy, x->view.shape, x->view.ndim, tensor_dtype(x), x->device, format));
-    ctrt_status status = kernel_copy(&copy->view, x->device, &x->view, x->device);
-    if (status != CTRT_OK) {
-        tensor_release(copy);
-        return status;
-    }
-    *out = copy;
+    if (!(x->view.flags & flag))
+        return front_copy(out, x, tensor_dtype(x), x->device, format);
+    tensor_retain(x);
+    *out = x;
     return CTRT_OK;
 }
 
@@ -153,7 +134,7 @@ ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, 
     CTRT_TRY(conv_shape(shape, x, weight, bias, &graph.conv));
     ctrt_tensor *y = NULL;
     const ctrt_memory_format format =
-        strictly_channels_last(x) || strictly_channels_last(weight) ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT;
+        front_format(x) == CTRT_CHANNELS_LAST ? CTRT_CHANNELS_LAST : front_format(weight);
     ctrt_status status = run(&y, OP_conv2d, x, weight, bias, &graph.conv, shape, format);
     ctrt_tensor *const inputs[3] = { x, weight, bias };
     return front_finish(status, out, OP_conv2d, &y, 1, inputs, 3, &graph);
@@ -165,7 +146,7 @@ ctrt_status op_conv2d_input_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor
     union op_attributes graph = { .conv_grad = { .conv = *attributes } };
     memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
     ctrt_tensor *dx = NULL;
-    ctrt_status status = run(&dx, OP_conv2d_input_grad, dy, weight, NULL, attributes, shape, format_of(dy));
+    ctrt_status status = run(&dx, OP_conv2d_input_grad, dy, weight, NULL, attributes, shape, front_format(dy));
     ctrt_tensor *const inputs[2] = { dy, weight };
     return front_finish(status, out, OP_conv2d_input_grad, &dx, 1, inputs, 2, &graph);
 }
@@ -176,7 +157,7 @@ ctrt_status op_conv2d_weight_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tenso
     union op_attributes graph = { .conv_grad = { .conv = *attributes } };
     memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
     ctrt_tensor *dw = NULL;
-    ctrt_status status = run(&dw, OP_conv2d_weight_grad, dy, x, NULL, attributes, shape, format_of(x));
+    ctrt_status status = run(&dw, OP_conv2d_weight_grad, dy, x, NULL, attributes, shape, front_format(x));
     ctrt_tensor *const inputs[2] = { dy, x };
     return front_finish(status, out, OP_conv2d_weight_grad, &dw, 1, inputs, 2, &graph);
 }

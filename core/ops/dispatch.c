@@ -221,14 +221,6 @@ static bool is_channels_last(uint32_t row_flags, const ctrt_view *const *views, 
     return true;
 }
 
-static void contiguous_view(ctrt_view *out, const ctrt_view *like)
-{
-    *out = *like;
-    shape_strides(out->strides, like->shape, like->ndim);
-    view_refresh(out);
-    out->data = NULL;
-}
-
 static bool is_input(const ctrt_view *output, const ctrt_view *const *inputs, int n_inputs)
 {
     for (int i = 0; i < n_inputs; i++)
@@ -251,7 +243,7 @@ static int prepare_layouts(struct prepared *p, const ctrt_kernel *row, const ctr
         const bool in_place = i >= p->n_inputs && view != NULL && is_input(view, inputs, p->n_inputs);
         if (layout_fits(view, row->flags, channels_last) && (!in_place || (row->flags & CTRT_KERNEL_INPLACE)))
             continue;
-        contiguous_view(&p->replaced[i], view);
+        view_contiguous(&p->replaced[i], view, NULL);
         *place = &p->replaced[i];
         replaced++;
     }

@@ -46,6 +46,24 @@ bool front_needs_grad(ctrt_tensor *const *tensors, int count)
     return false;
 }
 
+ctrt_status front_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format)
+{
+    ctrt_tensor *copy = NULL;
+    CTRT_TRY(tensor_new_format(&copy, x->view.shape, x->view.ndim, dtype, device, format));
+    ctrt_status status = kernel_copy(&copy->view, device, &x->view, x->device);
+    if (status == CTRT_OK)
+        *out = copy;
+    else
+        tensor_release(copy);
+    return status;
+}
+
+ctrt_memory_format front_format(const ctrt_tensor *x)
+{
+    const bool channels_last = (x->view.flags & CTRT_VIEW_CHANNELS_LAST) && !(x->view.flags & CTRT_VIEW_CONTIGUOUS);
+    return channels_last ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT;
+}
+
 ctrt_status front_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, bool contiguous)
 {
     if (tensor_dtype(x) == dtype && x->device == device && (!contiguous || (x->view.flags & CTRT_VIEW_CONTIGUOUS))) {
@@ -53,15 +71,7 @@ ctrt_status front_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, c
         *out = x;
         return CTRT_OK;
     }
-    ctrt_tensor *copy = NULL;
-    CTRT_TRY(tensor_new(&copy, x->view.shape, x->view.ndim, dtype, device));
-    ctrt_status status = kernel_copy(&copy->view, device, &x->view, x->device);
-    if (status != CTRT_OK) {
-        tensor_release(copy);
-        return status;
-    }
-    *out = copy;
-    return CTRT_OK;
+    return front_copy(out, x, dtype, device, CTRT_CONTIGUOUS_FORMAT);
 }
 
 ctrt_status front_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,

@@ -37,6 +37,11 @@ static inline bool front_pause_grad(bool pause)
  * way into a kernel. */
 ctrt_status front_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, bool contiguous);
 
+/* A dense copy of x in `format`: *out is a new reference, not recorded. */
+ctrt_status front_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format);
+/* The format that results like x get: channels-last when x is that and not contiguous as well (sizes of 1 can make both true). */
+ctrt_memory_format front_format(const ctrt_tensor *x);
+
 /* The end of a front. On an error releases results[0..n) and prefixes the message with the op's name. Else records the op when needed (results[0]
  * carries the history; further results are saved values without gradient unless `differentiable` > 1) and moves results[0] into *out. Further
  * results stay the caller's to release. */

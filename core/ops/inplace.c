@@ -3,30 +3,14 @@
 #include "ops/elementwise.h"
 #include "ops/inplace.h"
 
-/* Lowest and one past the highest element that a view reaches, relative to its first. */
-static void view_reach(const ctrt_view *view, int64_t *low, int64_t *high)
-{
-    *low = 0;
-    *high = 1;
-    for (int d = 0; d < view->ndim; d++) {
-        int64_t step = (view->shape[d] - 1) * view->strides[d];
-        if (step < 0)
-            *low += step;
-        else
-            *high += step;
-    }
-}
-
 bool views_overlap(const ctrt_view *a, const ctrt_view *b)
 {
-    int64_t a_low, a_high, b_low, b_high;
     if (a->numel == 0 || b->numel == 0)
         return false;
-    view_reach(a, &a_low, &a_high);
-    view_reach(b, &b_low, &b_high);
-    const int64_t a_bytes = (int64_t)dtype_bytes(a->dtype), b_bytes = (int64_t)dtype_bytes(b->dtype);
-    const char *a_data = a->data, *b_data = b->data;
-    return a_data + a_low * a_bytes < b_data + b_high * b_bytes && b_data + b_low * b_bytes < a_data + a_high * a_bytes;
+    size_t a_before, b_before;
+    const size_t a_bytes = view_span(a, &a_before), b_bytes = view_span(b, &b_before);
+    const char *a_data = (const char *)a->data - a_before, *b_data = (const char *)b->data - b_before;
+    return a_data < b_data + b_bytes && b_data < a_data + a_bytes;
 }
 
 static bool same_view(const ctrt_view *a, const ctrt_view *b)
@@ -117,14 +101,7 @@ static ctrt_status without_overlap(ctrt_tensor **out, ctrt_tensor *tensor, const
         *out = tensor;
         return CTRT_OK;
     }
-    ctrt_tensor *copy = NULL;
-    CTRT_TRY(tensor_new(&copy, tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor), tensor->device));
-    ctrt_status status = kernel_copy(&copy->view, tensor->device, &tensor->view, tensor->device);
-    if (status == CTRT_OK)
-        *out = copy;
-    else
-        tensor_release(copy);
-    return status;
+    return front_copy(out, tensor, tensor_dtype(tensor), tensor->device, CTRT_CONTIGUOUS_FORMAT);
 }
 
 /* One write of self: what is read, in which dtype, and what autograd is told. */

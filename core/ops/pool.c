@@ -54,8 +54,7 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
     CTRT_TRY(read_options(&graph.pool, options));
     CTRT_TRY(pool_shape(shape, x, &graph.pool));
 
-    const bool channels_last = (x->view.flags & CTRT_VIEW_CHANNELS_LAST) && !(x->view.flags & CTRT_VIEW_CONTIGUOUS);
-    const ctrt_memory_format format = channels_last ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT;
+    const ctrt_memory_format format = front_format(x);
     ctrt_tensor *results[2] = { NULL, NULL };
     ctrt_status status = tensor_new_format(&results[0], shape, 4, tensor_dtype(x), x->device, format);
     if (status == CTRT_OK)
@@ -75,10 +74,9 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
 ctrt_status op_max_pool2d_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *indices, const ctrt_pool_attributes *attributes,
                                    const int64_t *shape)
 {
-    const bool channels_last = (indices->view.flags & CTRT_VIEW_CHANNELS_LAST) && !(indices->view.flags & CTRT_VIEW_CONTIGUOUS);
     ctrt_tensor *dx = NULL;
     ctrt_status status = tensor_new_format(&dx, shape, 4, tensor_dtype(dy), dy->device,
-                                           channels_last ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT);
+                                           front_format(indices));
     if (status == CTRT_OK && dx->view.numel > 0) {
         const ctrt_view *in[2] = { &dy->view, &indices->view }, *outputs = &dx->view;
         status = dy->view.numel == 0 ? kernel_fill(&dx->view, dx->device, ctrt_int(0))

@@ -29,15 +29,6 @@ static bool same_layout(const ctrt_view *a, const ctrt_view *b)
     return both & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST);
 }
 
-static void view_contiguous(ctrt_view *out, const ctrt_view *like, void *data)
-{
-    *out = *like;
-    shape_strides(out->strides, like->shape, like->ndim);
-    out->flags &= (uint16_t)~CTRT_VIEW_HOST_SCALAR;
-    view_refresh(out);
-    out->data = data;
-}
-
 /* Waits until the host may touch what the device has written. */
 static ctrt_status host_ready(ctrt_device *device)
 {
@@ -89,19 +80,6 @@ static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
 }
 
 /* ---- host and device ---- */
-
-/* The bytes between the lowest and the highest element. *before: how far element 0 stands from the lowest. */
-static size_t view_span(const ctrt_view *view, size_t *before)
-{
-    int64_t low = 0, high = 1;
-    for (int d = 0; d < view->ndim; d++) {
-        int64_t reach = (view->shape[d] - 1) * view->strides[d];
-        low += MIN(reach, 0);
-        high += MAX(reach, 0);
-    }
-    *before = (size_t)-low * dtype_bytes(view->dtype);
-    return (size_t)(high - low) * dtype_bytes(view->dtype);
-}
 
 static ctrt_status staging_host(void **out, size_t bytes)
 {

@@ -300,3 +300,24 @@ bool shape_view_strides(int64_t *strides, const ctrt_view *in, const int64_t *sh
     }
     return true;
 }
+
+void view_contiguous(ctrt_view *out, const ctrt_view *like, void *data)
+{
+    *out = *like;
+    shape_strides(out->strides, like->shape, like->ndim);
+    out->flags &= (uint16_t)~CTRT_VIEW_HOST_SCALAR;
+    view_refresh(out);
+    out->data = data;
+}
+
+size_t view_span(const ctrt_view *view, size_t *before)
+{
+    int64_t low = 0, high = 1;
+    for (int d = 0; d < view->ndim; d++) {
+        int64_t reach = (view->shape[d] - 1) * view->strides[d];
+        low += MIN(reach, 0);
+        high += MAX(reach, 0);
+    }
+    *before = (size_t)-low * dtype_bytes(view->dtype);
+    return (size_t)(high - low) * dtype_bytes(view->dtype);
+}

@@ -19,6 +19,11 @@ void shape_strides_in_order(int64_t *strides, const ctrt_view *view);
 /* Recomputes numel and flags of a view from shape and strides (sizes 0 and 1 do not matter, as in PyTorch). */
 void view_refresh(ctrt_view *view);
 
+/* The shape and dtype of `like`, row major over `data`. */
+void view_contiguous(ctrt_view *out, const ctrt_view *like, void *data);
+/* The bytes from the lowest to the end of the highest element. *before: how far element 0 stands from the lowest. numel > 0. */
+size_t view_span(const ctrt_view *view, size_t *before);
+
 /* dim + ndim for negative; CTRT_ERR_SHAPE "who: dimension 5 out of range [-2, 1]" (a 0-dim tensor is treated as having 1). */
 ctrt_status shape_dim(int *out, const char *who, int64_t dim, int ndim);
 /* A list of dims as a bit set: CTRT_ALL_DIMS and, as in PyTorch, an empty list mean all; duplicates are an error. */
