@@ -5,6 +5,7 @@
 
 #include "convert.h"
 #include "variant.h"
+#include "vec.h"
 
 /* Outputs that are worth a thread. */
 #define GRAIN 8192
@@ -17,6 +18,7 @@ struct job {
     int64_t channels, h, w, oh, ow;
     bool channels_last;
     int64_t across;                     /* channels-last: blocks of channels */
+    bool pairs;                         /* 2x2 at stride 2 of f32 without padding, in a contiguous image */
 };
 
 /* Windows that begin before the input are cut; [*first, *last) are the taps inside. */
@@ -26,6 +28,41 @@ static void taps(int64_t out, int64_t size, int64_t kernel, int64_t stride, int6
     *first = start >= 0 ? 0 : (-start + dilation - 1) / dilation;
     *last = start >= size ? 0 : (size - start + dilation - 1) / dilation;
     *last = *last > kernel ? kernel : *last;
+}
+
+/* The usual pooling, 2x2 at stride 2: a row of outputs from rows r0 and r1 of the input, whose first elements stand at `at` and
+ * at + w of the plane. */
+static void pair_rows(float *y, int64_t *index, const float *r0, const float *r1, int64_t count, int32_t at, int32_t w)
+{
+    vi even, odd, lane;
+    for (int i = 0; i < VF; i++)
+        even[i] = 2 * i, odd[i] = 2 * i + 1, lane[i] = 2 * i;
+    for (int64_t x = 0; x < count; x += VF) {
+        const int n = count - x < VF ? (int)(count - x) : VF, low = 2 * n < VF ? 2 * n : VF, high = 2 * n - low;
+        const vf a0 = vf_load_n(r0 + 2 * x, low), a1 = high ? vf_load_n(r0 + 2 * x + VF, high) : vf_set(0);
+        const vf b0 = vf_load_n(r1 + 2 * x, low), b1 = high ? vf_load_n(r1 + 2 * x + VF, high) : vf_set(0);
+        const vf taps_of[4] = { vf_pick(a0, a1, even), vf_pick(a0, a1, odd), vf_pick(b0, b1, even),
+                                vf_pick(b0, b1, odd) };
+        const int32_t places[4] = { at, at + 1, at + w, at + w + 1 };
+        vf best = vf_set(-INFINITY);
+        vi where = lane + at;
+        for (int k = 0; k < 4; k++) {
+            const vi larger = (taps_of[k] > best) | (taps_of[k] != taps_of[k]);
+            best = vf_select(larger, taps_of[k], best);
+            where = (larger & (lane + places[k])) | (~larger & where);
+        }
+        vf_store_n(y + x, best, n);
+        if (n == VF) {
+            for (int i = 0; i < VF; i++)
+                index[x + i] = where[i];
+        } else {
+            int32_t lanes[VF];
+            memcpy(lanes, &where, sizeof lanes);
+            for (int i = 0; i < n; i++)
+                index[x + i] = lanes[i];
+        }
+        at += 2 * VF;
+    }
 }
 
 #define LOAD(x) (x)
@@ -128,6 +165,10 @@ static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt
         .channels_last = !(large->flags & small->flags & indices->flags & CTRT_VIEW_CONTIGUOUS),
         .across = (large->shape[1] + CHANNELS - 1) / CHANNELS,
     };
+    const ctrt_pool_attributes *a = job.a;
+    job.pairs = large->dtype == CTRT_F32 && a->kernel[0] == 2 && a->kernel[1] == 2 && a->stride[0] == 2 && a->stride[1] == 2
+                && a->dilation[0] == 1 && a->dilation[1] == 1 && a->padding[0] == 0 && a->padding[1] == 0 && 2 * job.oh <= job.h
+                && 2 * job.ow <= job.w && job.h * job.w <= INT32_MAX;
     const int64_t per_task = job.oh * job.ow * (job.channels_last ? CHANNELS : 1);
     const struct functions *f = &of[large->dtype];
     cpu_parallel_for(large->shape[0] * (job.channels_last ? job.across : job.channels), GRAIN / per_task + 1,

@@ -114,6 +114,19 @@ VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return a * b + c; }
 VEC_INLINE vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
 VEC_INLINE vd vd_select(vl mask, vd a, vd b) { return (vd)((mask & (vl)a) | (~mask & (vl)b)); }
 
+/* Lane i is lane index[i] of the lanes of a, then those of b. */
+VEC_INLINE vf vf_pick(vf a, vf b, vi index)
+{
+#if defined(__clang__)
+    vf picked;
+    for (int i = 0; i < VF; i++)
+        picked[i] = index[i] < VF ? a[index[i]] : b[index[i] - VF];
+    return picked;
+#else
+    return __builtin_shuffle(a, b, index);
+#endif
+}
+
 /* The larger; when either is NaN, b. */
 #if VEC_AVX512
 VEC_INLINE vd vd_max(vd a, vd b) { return _mm512_max_pd(a, b); }
