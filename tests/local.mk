@@ -36,7 +36,7 @@ EXTRA_DIST += \
     tests/reference/ops_conv.txt tests/reference/ops_elementwise.txt tests/reference/ops_loss.txt \
     tests/reference/ops_matmul.txt tests/reference/ops_norm.txt tests/reference/ops_optimizer.txt \
     tests/reference/ops_reduce.txt tests/reference/printing.txt tests/reference/promotion.txt \
-    tests/reference/ref_format.py tests/reference/train_cnn_adamw.txt tests/reference/train_cnn_sgd.txt \
+    tests/reference/ref.h tests/reference/ref_format.py tests/reference/train_cnn_adamw.txt tests/reference/train_cnn_sgd.txt \
     tests/reference/train_mlp_adamw.txt tests/reference/train_mlp_sgd.txt \
     tests/reference/train_transformer_adamw.txt tests/reference/train_transformer_sgd.txt
 
