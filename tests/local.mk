@@ -199,6 +199,15 @@ test_ops_reference_LDADD   = $(PUBLIC_LIBS)
 test_op_dtypes_SOURCES     = tests/unit/test-op-dtypes.c
 test_op_dtypes_LDADD       = $(PUBLIC_LIBS)
 
+# Bad input to every public function; the list of them comes from the headers.
+if PLUGIN_CPU
+check_PROGRAMS += test-bad-input
+TESTS          += test-bad-input
+endif
+test_bad_input_SOURCES = tests/unit/test-bad-input.c tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c \
+                         tests/unit/bad-ops.c tests/unit/bad-tensor.c
+test_bad_input_LDADD   = $(PUBLIC_LIBS)
+
 # --- conformance -----------------------------------------------------------------------------------------------------
 
 # The suite as a library, on the public API alone: for the program below and for `ctrt check`.

@@ -43,8 +43,10 @@ static ctrt_status check_attention(ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *
 /* scores + mask, or -inf where a bool mask is false. */
 static ctrt_status apply_mask(ctrt_tensor **scores, ctrt_tensor *mask)
 {
-    if (tensor_dtype(mask) != CTRT_BOOL)
+    if (tensor_dtype(mask) != CTRT_BOOL) {
+        CTRT_TRY(front_floating("scaled_dot_product_attention", "mask", mask));
         return ctrt_add(scores, *scores, mask);
+    }
     ctrt_tensor *hidden = NULL;
     CTRT_TRY(ctrt_logical_not(&hidden, mask));
     ctrt_status status = ctrt_masked_fill(scores, *scores, hidden, ctrt_float(-INFINITY));

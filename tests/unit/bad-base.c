@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bad-base.c: bad input to base.h, device.h, memory.h. */
+#include <stdint.h>
+#include <string.h>
+
+#include "bad-input.h"
+
+static void base(void)
+{
+    ctrt_param_info info;
+    FINE(ctrt_status_string((ctrt_status)12345) != NULL);
+    FINE(strcmp(ctrt_status_string(CTRT_ERR_SHAPE), ctrt_status_string((ctrt_status)12345)) != 0);
+    FINE(ctrt_fail(CTRT_ERR_IO, "%s", "words") == CTRT_ERR_IO && !strcmp(ctrt_error_message(), "words"));
+    FINE(ctrt_context(CTRT_OK, "unused") == CTRT_OK && !strcmp(ctrt_error_message(), "words"));
+    FINE(ctrt_context(CTRT_ERR_IO, "%s", "before") == CTRT_ERR_IO && !strcmp(ctrt_error_message(), "before: words"));
+    FINE(ctrt_version() != NULL && ctrt_version()[0] != '\0');
+    FINE((ctrt_log_set_callback(NULL, NULL), true));
+    FINE((ctrt_log_set_level((ctrt_log_level)99), ctrt_log_set_level(CTRT_LOG_ERROR), true));
+    BAD(INVALID_ARGUMENT, ctrt_param_set(NULL, "1"));
+    BAD(NOT_FOUND, ctrt_param_set("CTRT_NO_SUCH_THING", "1"));
+    BAD(NOT_FOUND, ctrt_param_set("", "1"));
+    BAD(INVALID_ARGUMENT, ctrt_param_set("CTRT_LOG", "loud"));
+    FINE(strstr(ctrt_error_message(), "CTRT_LOG") != NULL);
+    BAD(INVALID_ARGUMENT, ctrt_param_set("CTRT_FALLBACK", "maybe"));
+    BAD(INVALID_ARGUMENT, ctrt_param_get_info(NULL, 0));
+    BAD(NOT_FOUND, ctrt_param_get_info(&info, SIZE_MAX));
+}
+
+static void device(void)
+{
+    ctrt_device_spec spec = { "", 0 };
+    ctrt_device_properties properties;
+    ctrt_plugin_info plugin;
+    ctrt_device *device = NULL;
+    char buffer[64];
+    static const char *const names[] = { "", ":", "cuda:", "cuda:01", "cuda:-1", "cpu:1", "cuda:1:2", "cu da", "cuda:99999999999999999999", "1x", "-1" };
+    BAD(INVALID_ARGUMENT, ctrt_device_parse(NULL, "cpu"));
+    BAD(INVALID_ARGUMENT, ctrt_device_parse(&spec, NULL));
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
+        BAD(INVALID_ARGUMENT, ctrt_device_parse(&spec, names[k]));
+    char long_name[4000];
+    memset(long_name, 'a', sizeof long_name - 1);
+    long_name[sizeof long_name - 1] = '\0';
+    BAD(INVALID_ARGUMENT, ctrt_device_parse(&spec, long_name));
+    FINE(spec.type[0] == '\0');                         /* untouched on failure */
+    BAD(INVALID_ARGUMENT, ctrt_device_format(NULL, 10, &spec));
+    BAD(INVALID_ARGUMENT, ctrt_device_format(buffer, sizeof buffer, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_device_format(buffer, 0, &(ctrt_device_spec){ "cpu", -1 }));
+    BAD(INVALID_ARGUMENT, ctrt_device_get(NULL, "cpu"));
+    BAD(INVALID_ARGUMENT, ctrt_device_get(&device, "cpu:7"));
+    BAD(NO_DEVICE, ctrt_device_get(&device, "quantum"));
+    FINE(strstr(ctrt_error_message(), "cpu") != NULL);  /* the known ones are named */
+    BAD(NO_DEVICE, ctrt_device_get(&device, "fake:99"));
+    BAD(INVALID_ARGUMENT, ctrt_device_get(&device, long_name));
+    FINE(device == NULL);
+    BAD(INVALID_ARGUMENT, ctrt_device_auto(NULL));
+    const char *why = NULL;
+    FINE(!ctrt_is_available(NULL, &why) && why != NULL && why[0] != '\0');
+    FINE(!ctrt_is_available("", &why) && why != NULL && why[0] != '\0');
+    FINE(!ctrt_is_available("quantum", &why) && why != NULL && why[0] != '\0');
+    FINE(!ctrt_is_available(long_name, NULL));
+    FINE(ctrt_device_count(NULL) == 0 && ctrt_device_count("quantum") == 0 && ctrt_device_count("") == 0);
+    BAD(INVALID_ARGUMENT, ctrt_device_list(NULL, 0));
+    BAD(NOT_FOUND, ctrt_device_list(&spec, SIZE_MAX));
+    BAD(INVALID_ARGUMENT, ctrt_device_get_properties(NULL, "cpu"));
+    BAD(NO_DEVICE, ctrt_device_get_properties(&properties, "quantum"));
+    BAD(NO_DEVICE, ctrt_device_get_properties(&properties, "fake:99"));
+    FINE(!strcmp(ctrt_device_name(NULL), "(null)"));
+    FINE(ctrt_device_type(NULL) != NULL);
+    FINE(ctrt_device_index(NULL) < 0);
+    uint64_t free_bytes, total;
+    FINE(ctrt_device_memory_info(p.cpu, NULL, NULL) == CTRT_OK && ctrt_device_memory_info(p.cpu, &free_bytes, &total) == CTRT_OK);
+    FINE(ctrt_device_memory_info(NULL, NULL, NULL) <= 0);
+    FINE(ctrt_device_synchronize(NULL) <= 0);
+    BAD(INVALID_ARGUMENT, ctrt_device_set_current(NULL));
+    BAD(INVALID_ARGUMENT, ctrt_device_get_current(NULL, "cpu"));
+    BAD(NO_DEVICE, ctrt_device_get_current(&device, "quantum"));
+    FINE(ctrt_device_push(NULL) == CTRT_OK && ctrt_device_pop() == CTRT_OK);
+    BAD(STATE, ctrt_device_pop());
+    BAD(INVALID_ARGUMENT, ctrt_default_device(NULL));
+    FINE(ctrt_set_default_device(NULL) == CTRT_OK && ctrt_set_default_device(p.cpu) == CTRT_OK);
+    BAD(INVALID_ARGUMENT, ctrt_plugin_list(NULL, 0));
+    BAD(NOT_FOUND, ctrt_plugin_list(&plugin, SIZE_MAX));
+    FINE(ctrt_plugin_folder(0) != NULL && ctrt_plugin_folder(SIZE_MAX) == NULL);
+}
+
+static void memory(void)
+{
+    ctrt_memory_counters counters;
+    FINE(ctrt_memory_allocated(NULL) == ctrt_memory_allocated(p.cpu));          /* NULL is the default device */
+    FINE(ctrt_memory_max_allocated(NULL) >= ctrt_memory_allocated(NULL));
+    FINE(ctrt_memory_reserved(NULL) >= ctrt_memory_allocated(NULL));
+    FINE((ctrt_memory_reset_peak(NULL), ctrt_memory_max_allocated(NULL) == ctrt_memory_allocated(NULL)));
+    FINE(ctrt_memory_empty_cache(NULL) == CTRT_OK);
+    FINE(ctrt_memory_policy_name(NULL) != NULL);
+    BAD(INVALID_ARGUMENT, ctrt_memory_get_counters(NULL, p.cpu));
+    FINE(ctrt_memory_get_counters(&counters, NULL) == CTRT_OK);
+}
+
+void bad_base(void)
+{
+    base();
+    device();
+    memory();
+}

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bad-ops.c: bad input to ops.h. */
+#include <math.h>
+#include <stdint.h>
+
+#include "bad-input.h"
+
+#define UNARY(name)                                     \
+    BAD(INVALID_ARGUMENT, ctrt_##name(NULL, p.x));      \
+    BAD(INVALID_ARGUMENT, ctrt_##name(&out, NULL))
+
+#define BINARY(name)                                                    \
+    BAD(INVALID_ARGUMENT, ctrt_##name(NULL, p.x, p.x));                 \
+    BAD(INVALID_ARGUMENT, ctrt_##name(&out, NULL, p.x));                \
+    BAD(INVALID_ARGUMENT, ctrt_##name(&out, p.x, NULL));                \
+    BAD(SHAPE, ctrt_##name(&out, p.x, p.wide));                         \
+    if (p.away)                                                         \
+        BAD(DEVICE, ctrt_##name(&out, p.x, p.away));                    \
+    BAD(INVALID_ARGUMENT, ctrt_##name##_scalar(NULL, p.x, ctrt_int(1)));\
+    BAD(INVALID_ARGUMENT, ctrt_##name##_scalar(&out, NULL, ctrt_int(1)))
+
+#define BINARY_(name)                                           \
+    BAD(INVALID_ARGUMENT, ctrt_##name##_(NULL, p.x));           \
+    BAD(INVALID_ARGUMENT, ctrt_##name##_(p.x, NULL));           \
+    BAD(SHAPE, ctrt_##name##_(p.x, p.wide));                    \
+    BAD(SHAPE, ctrt_##name##_(p.number, p.x));                  \
+    BAD(DTYPE, ctrt_##name##_(p.whole, p.number));              \
+    BAD(AUTOGRAD, ctrt_##name##_(p.leaf, p.x));                 \
+    if (p.away)                                                 \
+        BAD(DEVICE, ctrt_##name##_(p.x, p.away));               \
+    BAD(INVALID_ARGUMENT, ctrt_##name##_scalar_(NULL, ctrt_int(1)));    \
+    BAD(DTYPE, ctrt_##name##_scalar_(p.whole, ctrt_float(1.5)));        \
+    BAD(AUTOGRAD, ctrt_##name##_scalar_(p.leaf, ctrt_int(1)))
+
+static void elementwise(void)
+{
+    UNARY(neg); UNARY(abs); UNARY(sign); UNARY(square); UNARY(relu); UNARY(floor); UNARY(ceil); UNARY(round); UNARY(trunc); UNARY(sqrt);
+    UNARY(rsqrt); UNARY(reciprocal); UNARY(exp); UNARY(expm1); UNARY(log); UNARY(log1p); UNARY(sin); UNARY(cos); UNARY(tan); UNARY(tanh);
+    UNARY(sigmoid); UNARY(silu); UNARY(erf); UNARY(isnan); UNARY(isinf); UNARY(isfinite); UNARY(logical_not);
+    BAD(DTYPE, ctrt_neg(&out, p.truth));
+    BAD(DTYPE, ctrt_abs(&out, p.truth));
+    BAD(INVALID_ARGUMENT, ctrt_gelu(NULL, p.x, false));
+    BAD(INVALID_ARGUMENT, ctrt_gelu(&out, NULL, false));
+    ctrt_scalar one = ctrt_int(1);
+    BAD(INVALID_ARGUMENT, ctrt_clamp(NULL, p.x, &one, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_clamp(&out, NULL, &one, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_clamp(&out, p.x, NULL, NULL));
+    BAD(DTYPE, ctrt_clamp(&out, p.truth, &(ctrt_scalar){ CTRT_SCALAR_BOOL, 1, 0 }, NULL));
+
+    BINARY(add); BINARY(sub); BINARY(mul); BINARY(div); BINARY(floor_divide); BINARY(remainder); BINARY(fmod); BINARY(pow); BINARY(maximum);
+    BINARY(minimum); BINARY(eq); BINARY(ne); BINARY(lt); BINARY(le); BINARY(gt); BINARY(ge); BINARY(logical_and); BINARY(logical_or);
+    BINARY(logical_xor);
+    BAD(DTYPE, ctrt_sub(&out, p.truth, p.truth));
+    BAD(ANY, ctrt_pow_scalar(&out, p.whole, ctrt_int(-1)));
+    BAD(ANY, ctrt_floor_divide_scalar(&out, p.whole, ctrt_int(0)));
+    BAD(ANY, ctrt_remainder_scalar(&out, p.whole, ctrt_int(0)));
+    BAD(ANY, ctrt_fmod_scalar(&out, p.whole, ctrt_int(0)));
+    BAD(INVALID_ARGUMENT, ctrt_rsub_scalar(NULL, p.x, one));
+    BAD(INVALID_ARGUMENT, ctrt_rsub_scalar(&out, NULL, one));
+    BAD(INVALID_ARGUMENT, ctrt_rdiv_scalar(NULL, p.x, one));
+    BAD(INVALID_ARGUMENT, ctrt_rdiv_scalar(&out, NULL, one));
+    BAD(INVALID_ARGUMENT, ctrt_rpow_scalar(NULL, p.x, one));
+    BAD(INVALID_ARGUMENT, ctrt_rpow_scalar(&out, NULL, one));
+
+    BINARY_(add); BINARY_(sub); BINARY_(mul); BINARY_(div);
+#define UNARY_(name)                                \
+    BAD(INVALID_ARGUMENT, ctrt_##name##_(NULL));    \
+    BAD(AUTOGRAD, ctrt_##name##_(p.leaf))
+    UNARY_(relu); UNARY_(neg); UNARY_(sqrt); UNARY_(exp); UNARY_(tanh); UNARY_(sigmoid);
+    BAD(DTYPE, ctrt_sqrt_(p.whole));
+    BAD(DTYPE, ctrt_exp_(p.whole));
+    BAD(DTYPE, ctrt_tanh_(p.whole));
+    BAD(DTYPE, ctrt_sigmoid_(p.whole));
+    BAD(INVALID_ARGUMENT, ctrt_clamp_(NULL, &one, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_clamp_(p.x, NULL, NULL));
+    BAD(DTYPE, ctrt_clamp_(p.whole, &(ctrt_scalar){ CTRT_SCALAR_FLOAT, 0, 0.5 }, NULL));
+    BAD(AUTOGRAD, ctrt_clamp_(p.leaf, &one, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_masked_fill_(NULL, p.truth, one));
+    BAD(INVALID_ARGUMENT, ctrt_masked_fill_(p.x, NULL, one));
+    BAD(DTYPE, ctrt_masked_fill_(p.x, p.x, one));
+    BAD(SHAPE, ctrt_masked_fill_(p.wide, p.truth, one));
+    BAD(AUTOGRAD, ctrt_masked_fill_(p.leaf, p.truth, one));
+    BAD(INVALID_ARGUMENT, ctrt_masked_fill(NULL, p.x, p.truth, one));
+    BAD(INVALID_ARGUMENT, ctrt_masked_fill(&out, NULL, p.truth, one));
+    BAD(INVALID_ARGUMENT, ctrt_masked_fill(&out, p.x, NULL, one));
+    BAD(DTYPE, ctrt_masked_fill(&out, p.x, p.x, one));
+    BAD(SHAPE, ctrt_masked_fill(&out, p.wide, p.truth, one));
+    BAD(INVALID_ARGUMENT, ctrt_where(NULL, p.truth, p.x, p.x));
+    BAD(INVALID_ARGUMENT, ctrt_where(&out, NULL, p.x, p.x));
+    BAD(INVALID_ARGUMENT, ctrt_where(&out, p.truth, NULL, p.x));
+    BAD(INVALID_ARGUMENT, ctrt_where(&out, p.truth, p.x, NULL));
+    BAD(DTYPE, ctrt_where(&out, p.x, p.x, p.x));
+    BAD(SHAPE, ctrt_where(&out, p.truth, p.x, p.wide));
+}
+
+static void views(void)
+{
+    ctrt_tensor *parts[4] = { NULL };
+    int count = 0;
+#define VIEW(...)                                           \
+    BAD(INVALID_ARGUMENT, CALL(NULL, p.x, __VA_ARGS__));    \
+    BAD(INVALID_ARGUMENT, CALL(&out, NULL, __VA_ARGS__))
+#define CALL ctrt_reshape
+    VIEW(CTRT_SHAPE(6));
+    BAD(SHAPE, ctrt_reshape(&out, p.x, CTRT_SHAPE(7)));
+    BAD(SHAPE, ctrt_reshape(&out, p.x, CTRT_SHAPE(-1, -1)));
+    BAD(SHAPE, ctrt_reshape(&out, p.x, CTRT_SHAPE(-1, 4)));
+    BAD(SHAPE, ctrt_reshape(&out, p.x, CTRT_SHAPE(-2, 3)));
+    BAD(SHAPE, ctrt_reshape(&out, p.none, CTRT_SHAPE(-1, 0)));
+    BAD(ANY, ctrt_reshape(&out, p.x, CTRT_SHAPE(INT64_MAX, INT64_MAX)));
+    BAD(ANY, ctrt_reshape(&out, p.x, CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 2, 3)));
+    BAD(ANY, ctrt_reshape(&out, p.x, ctrt_ints_of(NULL, 2)));
+    BAD(ANY, ctrt_reshape(&out, p.x, CTRT_ALL_DIMS));
+#undef CALL
+#define CALL ctrt_view_as
+    VIEW(CTRT_SHAPE(6));
+    BAD(SHAPE, ctrt_view_as(&out, p.x, CTRT_SHAPE(7)));
+    BAD(ANY, ctrt_view_as(&out, p.x, ctrt_ints_of(NULL, 2)));
+#undef CALL
+#define CALL ctrt_flatten
+    VIEW(0, -1);
+    BAD(SHAPE, ctrt_flatten(&out, p.x, 2, -1));
+    BAD(SHAPE, ctrt_flatten(&out, p.x, 0, -3));
+    BAD(SHAPE, ctrt_flatten(&out, p.x, 1, 0));
+#undef CALL
+#define CALL ctrt_permute
+    VIEW(CTRT_DIMS(1, 0));
+    BAD(SHAPE, ctrt_permute(&out, p.x, CTRT_DIMS(0)));
+    BAD(SHAPE, ctrt_permute(&out, p.x, CTRT_DIMS(0, 0)));
+    BAD(SHAPE, ctrt_permute(&out, p.x, CTRT_DIMS(0, 2)));
+    BAD(SHAPE, ctrt_permute(&out, p.x, CTRT_DIMS(0, -2)));
+    BAD(ANY, ctrt_permute(&out, p.x, CTRT_DIMS(INT64_MAX, INT64_MIN)));
+    BAD(ANY, ctrt_permute(&out, p.x, CTRT_ALL_DIMS));
+#undef CALL
+#define CALL ctrt_transpose
+    VIEW(0, 1);
+    BAD(SHAPE, ctrt_transpose(&out, p.x, 0, 2));
+    BAD(SHAPE, ctrt_transpose(&out, p.x, -3, 0));
+    BAD(SHAPE, ctrt_transpose(&out, p.x, INT32_MIN, 0));
+#undef CALL
+    BAD(INVALID_ARGUMENT, ctrt_t(NULL, p.x));
+    BAD(INVALID_ARGUMENT, ctrt_t(&out, NULL));
+    BAD(SHAPE, ctrt_t(&out, p.image));
+#define CALL ctrt_squeeze
+    VIEW(CTRT_ALL_DIMS);
+    BAD(SHAPE, ctrt_squeeze(&out, p.x, CTRT_DIMS(2)));
+    BAD(SHAPE, ctrt_squeeze(&out, p.x, CTRT_DIMS(0, 0)));
+#undef CALL
+#define CALL ctrt_unsqueeze
+    VIEW(0);
+    BAD(SHAPE, ctrt_unsqueeze(&out, p.x, 3));
+    BAD(SHAPE, ctrt_unsqueeze(&out, p.x, -4));
+#undef CALL
+#define CALL ctrt_expand
+    VIEW(CTRT_SHAPE(2, 3));
+    BAD(SHAPE, ctrt_expand(&out, p.x, CTRT_SHAPE(3)));
+    BAD(SHAPE, ctrt_expand(&out, p.x, CTRT_SHAPE(4, 3)));
+    BAD(SHAPE, ctrt_expand(&out, p.x, CTRT_SHAPE(-1, 2, 3)));
+    BAD(SHAPE, ctrt_expand(&out, p.x, CTRT_SHAPE(-2, 3)));
+    BAD(ANY, ctrt_expand(&out, p.number, CTRT_SHAPE(INT64_MAX, INT64_MAX)));
+    BAD(ANY, ctrt_expand(&out, p.x, CTRT_ALL_DIMS));
+#undef CALL
+#define CALL ctrt_select
+    VIEW(0, 0);
+    BAD(SHAPE, ctrt_select(&out, p.x, 2, 0));
+    BAD(ANY, ctrt_select(&out, p.x, 0, 2));
+    BAD(ANY, ctrt_select(&out, p.x, 0, -3));
+    BAD(ANY, ctrt_select(&out, p.x, 0, INT64_MIN));
+    BAD(ANY, ctrt_select(&out, p.number, 0, 0));
+#undef CALL
+#define CALL ctrt_slice
+    VIEW(0, 0, 1, 1);
+    BAD(SHAPE, ctrt_slice(&out, p.x, 2, 0, 1, 1));
+    BAD(ANY, ctrt_slice(&out, p.x, 0, 0, 1, 0));
+    BAD(ANY, ctrt_slice(&out, p.x, 0, 0, 1, -1));
+    FINE(ctrt_slice(&out, p.x, 0, INT64_MIN, INT64_MAX, INT64_MAX) == CTRT_OK && ctrt_tensor_size(out, 0) == 1);
+    ctrt_tensor_release(&out);
+#undef CALL
+#define CALL ctrt_narrow
+    VIEW(0, 0, 1);
+    BAD(SHAPE, ctrt_narrow(&out, p.x, 2, 0, 1));
+    BAD(ANY, ctrt_narrow(&out, p.x, 0, 1, 2));
+    BAD(ANY, ctrt_narrow(&out, p.x, 0, 0, -1));
+    BAD(ANY, ctrt_narrow(&out, p.x, 0, 1, INT64_MAX));
+    BAD(ANY, ctrt_narrow(&out, p.x, 0, INT64_MIN, 1));
+#undef CALL
+#define CALL ctrt_as_strided
+    VIEW(CTRT_SHAPE(2), CTRT_SHAPE(1), 0);
+    BAD(ANY, ctrt_as_strided(&out, p.x, CTRT_SHAPE(7), CTRT_SHAPE(1), 0));
+    BAD(ANY, ctrt_as_strided(&out, p.x, CTRT_SHAPE(2), CTRT_SHAPE(6), 0));
+    BAD(ANY, ctrt_as_strided(&out, p.x, CTRT_SHAPE(2), CTRT_SHAPE(1), 5));
+    BAD(ANY, ctrt_as_strided(&out, p.x, CTRT_SHAPE(2), CTRT_SHAPE(1), -1));
+    BAD(ANY, ctrt_as_strided(&out, p.x, CTRT_SHAPE(2), CTRT_SHAPE(-1), 1));
+    BAD(ANY, ctrt_as_strided(&out, p.x, CTRT_SHAPE(2), CTRT_SHAPE(1, 1), 0));
+    BAD(ANY, ctrt_as_strided(&out, p.x, CTRT_SHAPE(INT64_MAX), CTRT_SHAPE(INT64_MAX), INT64_MAX));
+#undef CALL
+    BAD(INVALID_ARGUMENT, ctrt_chunk(NULL, &count, p.x, 2, 0));
+    BAD(ANY, ctrt_chunk(parts, NULL, p.x, 2, 0));
+    BAD(INVALID_ARGUMENT, ctrt_chunk(parts, &count, NULL, 2, 0));
+    BAD(ANY, ctrt_chunk(parts, &count, p.x, 0, 0));
+    BAD(ANY, ctrt_chunk(parts, &count, p.x, -1, 0));
+    BAD(SHAPE, ctrt_chunk(parts, &count, p.x, 2, 2));
+    BAD(ANY, ctrt_chunk(parts, &count, p.number, 2, 0));
+    for (int k = 0; k < 4; k++)
+        ctrt_tensor_release(&parts[k]);
+    BAD(INVALID_ARGUMENT, ctrt_detach(NULL, p.x));
+    BAD(INVALID_ARGUMENT, ctrt_detach(&out, NULL));
+}
+
+static void joining(void)
+{
+    ctrt_tensor *pair[2] = { p.x, p.x }, *unlike[2] = { p.x, p.wide }, *hole[2] = { p.x, NULL }, *numbers[2] = { p.number, p.number };
+    BAD(INVALID_ARGUMENT, ctrt_cat(NULL, pair, 2, 0));
+    BAD(INVALID_ARGUMENT, ctrt_cat(&out, NULL, 2, 0));
+    BAD(INVALID_ARGUMENT, ctrt_cat(&out, pair, 0, 0));
+    BAD(INVALID_ARGUMENT, ctrt_cat(&out, pair, -2, 0));
+    BAD(INVALID_ARGUMENT, ctrt_cat(&out, hole, 2, 0));
+    BAD(SHAPE, ctrt_cat(&out, unlike, 2, 0));
+    BAD(SHAPE, ctrt_cat(&out, numbers, 2, 0));
+    BAD(SHAPE, ctrt_cat(&out, pair, 2, 2));
+    BAD(INVALID_ARGUMENT, ctrt_stack(NULL, pair, 2, 0));
+    BAD(INVALID_ARGUMENT, ctrt_stack(&out, NULL, 2, 0));
+    BAD(INVALID_ARGUMENT, ctrt_stack(&out, pair, 0, 0));
+    BAD(INVALID_ARGUMENT, ctrt_stack(&out, hole, 2, 0));
+    BAD(SHAPE, ctrt_stack(&out, unlike, 2, 0));
+    BAD(SHAPE, ctrt_stack(&out, pair, 2, 3));
+    BAD(INVALID_ARGUMENT, ctrt_embedding(NULL, p.x, p.whole, -1));
+    BAD(INVALID_ARGUMENT, ctrt_embedding(&out, NULL, p.whole, -1));
+    BAD(INVALID_ARGUMENT, ctrt_embedding(&out, p.x, NULL, -1));
+    BAD(DTYPE, ctrt_embedding(&out, p.x, p.x, -1));
+    BAD(SHAPE, ctrt_embedding(&out, p.image, p.whole, -1));
+    BAD(ANY, ctrt_embedding(&out, p.x, p.whole, 9));
+    BAD(INVALID_ARGUMENT, ctrt_index_select(NULL, p.x, 0, p.whole));
+    BAD(INVALID_ARGUMENT, ctrt_index_select(&out, NULL, 0, p.whole));
+    BAD(INVALID_ARGUMENT, ctrt_index_select(&out, p.x, 0, NULL));
+    BAD(DTYPE, ctrt_index_select(&out, p.x, 0, p.x));
+    BAD(SHAPE, ctrt_index_select(&out, p.x, 2, p.whole));
+    BAD(INVALID_ARGUMENT, ctrt_gather(NULL, p.x, 0, p.whole));
+    BAD(INVALID_ARGUMENT, ctrt_gather(&out, NULL, 0, p.whole));
+    BAD(INVALID_ARGUMENT, ctrt_gather(&out, p.x, 0, NULL));
+    BAD(DTYPE, ctrt_gather(&out, p.x, 0, p.x));
+    BAD(SHAPE, ctrt_gather(&out, p.x, 0, p.whole));
+    BAD(SHAPE, ctrt_gather(&out, p.x, 5, p.whole));
+    BAD(INVALID_ARGUMENT, ctrt_tril(NULL, p.x, 0));
+    BAD(INVALID_ARGUMENT, ctrt_tril(&out, NULL, 0));
+    BAD(SHAPE, ctrt_tril(&out, p.whole, 0));
+    FINE(ctrt_tril(&out, p.x, INT64_MIN) == CTRT_OK && ctrt_tril(&out, p.x, INT64_MAX) == CTRT_OK);
+    ctrt_tensor_release(&out);
+    BAD(INVALID_ARGUMENT, ctrt_triu(NULL, p.x, 0));
+    BAD(INVALID_ARGUMENT, ctrt_triu(&out, NULL, 0));
+    BAD(SHAPE, ctrt_triu(&out, p.number, 0));
+    FINE(ctrt_triu(&out, p.x, INT64_MIN) == CTRT_OK && ctrt_triu(&out, p.x, INT64_MAX) == CTRT_OK);
+    ctrt_tensor_release(&out);
+}
+
+static void reductions(void)
+{
+#define REDUCE(name)                                                                \
+    BAD(INVALID_ARGUMENT, ctrt_##name(NULL, p.x, CTRT_ALL_DIMS, false));            \
+    BAD(INVALID_ARGUMENT, ctrt_##name(&out, NULL, CTRT_ALL_DIMS, false));           \
+    BAD(SHAPE, ctrt_##name(&out, p.x, CTRT_DIMS(2), false));                        \
+    BAD(SHAPE, ctrt_##name(&out, p.x, CTRT_DIMS(INT64_MIN), false));                \
+    BAD(ANY, ctrt_##name(&out, p.x, CTRT_DIMS(0, -2), false));                      \
+    BAD(ANY, ctrt_##name(&out, p.x, ctrt_ints_of(NULL, 1), false))
+    REDUCE(sum_dims); REDUCE(mean_dims); REDUCE(prod_dims); REDUCE(amax); REDUCE(amin); REDUCE(any); REDUCE(all); REDUCE(argmax); REDUCE(argmin);
+    BAD(DTYPE, ctrt_mean_dims(&out, p.whole, CTRT_ALL_DIMS, false));
+    BAD(SHAPE, ctrt_amax(&out, p.none, CTRT_ALL_DIMS, false));
+    BAD(SHAPE, ctrt_amin(&out, p.none, CTRT_DIMS(0), false));
+    BAD(SHAPE, ctrt_argmax(&out, p.none, CTRT_ALL_DIMS, false));
+    BAD(SHAPE, ctrt_argmin(&out, p.none, CTRT_DIMS(0), false));
+    BAD(ANY, ctrt_argmax(&out, p.x, CTRT_DIMS(0, 1), false));
+    BAD(INVALID_ARGUMENT, ctrt_var(NULL, p.x, CTRT_ALL_DIMS, 1, false));
+    BAD(INVALID_ARGUMENT, ctrt_var(&out, NULL, CTRT_ALL_DIMS, 1, false));
+    BAD(DTYPE, ctrt_var(&out, p.whole, CTRT_ALL_DIMS, 1, false));
+    BAD(SHAPE, ctrt_var(&out, p.x, CTRT_DIMS(2), 1, false));
+    ctrt_tensor *index = NULL;
+    BAD(ANY, ctrt_max(NULL, NULL, p.x, 0, false));
+    BAD(INVALID_ARGUMENT, ctrt_max(&out, &index, NULL, 0, false));
+    BAD(SHAPE, ctrt_max(&out, &index, p.x, 2, false));
+    BAD(SHAPE, ctrt_max(&out, &index, p.none, 0, false));
+    BAD(ANY, ctrt_min(NULL, NULL, p.x, 0, false));
+    BAD(INVALID_ARGUMENT, ctrt_min(&out, &index, NULL, 0, false));
+    BAD(SHAPE, ctrt_min(&out, &index, p.x, -3, false));
+    FINE(index == NULL);
+    BAD(INVALID_ARGUMENT, ctrt_sum(NULL, p.x, CTRT_ALL_DIMS));
+    BAD(INVALID_ARGUMENT, ctrt_sum(&out, NULL, CTRT_ALL_DIMS));
+    BAD(SHAPE, ctrt_sum(&out, p.x, CTRT_DIMS(2)));
+    BAD(INVALID_ARGUMENT, ctrt_mean(NULL, p.x, CTRT_ALL_DIMS));
+    BAD(INVALID_ARGUMENT, ctrt_mean(&out, NULL, CTRT_ALL_DIMS));
+    BAD(DTYPE, ctrt_mean(&out, p.whole, CTRT_ALL_DIMS));
+}
+
+static void networks(void)
+{
+    ctrt_tensor *index = NULL;
+    BAD(INVALID_ARGUMENT, ctrt_matmul(NULL, p.x, p.x));
+    BAD(INVALID_ARGUMENT, ctrt_matmul(&out, NULL, p.x));
+    BAD(INVALID_ARGUMENT, ctrt_matmul(&out, p.x, NULL));
+    BAD(SHAPE, ctrt_matmul(&out, p.x, p.x));
+    BAD(SHAPE, ctrt_matmul(&out, p.number, p.x));
+    BAD(DTYPE, ctrt_matmul(&out, p.x, p.whole));
+    BAD(INVALID_ARGUMENT, ctrt_linear(NULL, p.x, p.x, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_linear(&out, NULL, p.x, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_linear(&out, p.x, NULL, NULL));
+    BAD(SHAPE, ctrt_linear(&out, p.x, p.wide, NULL));
+    BAD(SHAPE, ctrt_linear(&out, p.x, p.x, p.wide));
+    BAD(DTYPE, ctrt_linear(&out, p.x, p.x, p.whole));
+    ctrt_conv2d_options conv = { { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 };
+    BAD(INVALID_ARGUMENT, ctrt_conv2d(NULL, p.image, p.filter, NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_conv2d(&out, NULL, p.filter, NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_conv2d(&out, p.image, NULL, NULL, NULL));
+    BAD(SHAPE, ctrt_conv2d(&out, p.x, p.filter, NULL, NULL));
+    BAD(SHAPE, ctrt_conv2d(&out, p.image, p.x, NULL, NULL));
+    BAD(SHAPE, ctrt_conv2d(&out, p.image, p.filter, p.x, NULL));
+    BAD(SHAPE, ctrt_conv2d(&out, p.filter, p.image, NULL, NULL));       /* the kernel is larger than the image */
+    BAD(DTYPE, ctrt_conv2d(&out, p.image, p.filter, p.whole, NULL));
+    BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.stride[0] = -1, &conv)));
+    BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.stride[0] = 1, conv.padding[1] = -1, &conv)));
+    BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.padding[1] = 0, conv.dilation[0] = -2, &conv)));
+    BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.dilation[0] = 1, conv.groups = 2, &conv)));
+    BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.groups = -1, &conv)));
+    BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.groups = 1, conv.padding[0] = INT64_MAX / 2, &conv)));
+    BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.padding[0] = 0, conv.dilation[0] = INT64_MAX / 2, &conv)));
+    ctrt_pool2d_options pool = { { 2, 2 }, { 0, 0 }, { 0, 0 }, { 0, 0 } };
+    BAD(INVALID_ARGUMENT, ctrt_max_pool2d(NULL, NULL, p.image, &pool));
+    BAD(INVALID_ARGUMENT, ctrt_max_pool2d(&out, &index, NULL, &pool));
+    BAD(INVALID_ARGUMENT, ctrt_max_pool2d(&out, &index, p.image, NULL));
+    BAD(SHAPE, ctrt_max_pool2d(&out, &index, p.x, &pool));
+    BAD(ANY, ctrt_max_pool2d(&out, &index, p.image, (pool.kernel[0] = 0, &pool)));
+    BAD(ANY, ctrt_max_pool2d(&out, &index, p.image, (pool.kernel[0] = 9, &pool)));
+    BAD(ANY, ctrt_max_pool2d(&out, &index, p.image, (pool.kernel[0] = 2, pool.padding[0] = 2, &pool)));
+    BAD(ANY, ctrt_max_pool2d(&out, &index, p.image, (pool.padding[0] = -1, &pool)));
+    BAD(ANY, ctrt_max_pool2d(&out, &index, p.image, (pool.padding[0] = 0, pool.stride[1] = -1, &pool)));
+    BAD(ANY, ctrt_max_pool2d(&out, &index, p.image, (pool.stride[1] = 0, pool.dilation[1] = INT64_MAX / 2, &pool)));
+    FINE(index == NULL);
+    BAD(INVALID_ARGUMENT, ctrt_softmax(NULL, p.x, 0));
+    BAD(INVALID_ARGUMENT, ctrt_softmax(&out, NULL, 0));
+    BAD(SHAPE, ctrt_softmax(&out, p.x, 2));
+    BAD(DTYPE, ctrt_softmax(&out, p.whole, 0));
+    BAD(INVALID_ARGUMENT, ctrt_log_softmax(NULL, p.x, 0));
+    BAD(INVALID_ARGUMENT, ctrt_log_softmax(&out, NULL, 0));
+    BAD(SHAPE, ctrt_log_softmax(&out, p.x, -3));
+    BAD(DTYPE, ctrt_log_softmax(&out, p.whole, 0));
+    BAD(INVALID_ARGUMENT, ctrt_cross_entropy(NULL, p.x, p.whole, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_cross_entropy(&out, NULL, p.whole, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_cross_entropy(&out, p.x, NULL, NULL));
+    BAD(SHAPE, ctrt_cross_entropy(&out, p.wide, p.whole, NULL));
+    BAD(DTYPE, ctrt_cross_entropy(&out, p.x, p.x, NULL));
+    BAD(DTYPE, ctrt_cross_entropy(&out, p.whole, p.whole, NULL));
+    BAD(SHAPE, ctrt_cross_entropy(&out, p.x, p.whole, &(ctrt_cross_entropy_options){ .weight = p.x }));
+    BAD(ANY, ctrt_cross_entropy(&out, p.x, p.whole, &(ctrt_cross_entropy_options){ .label_smoothing = 1.5 }));
+    BAD(ANY, ctrt_cross_entropy(&out, p.x, p.whole, &(ctrt_cross_entropy_options){ .label_smoothing = NAN }));
+    BAD(ANY, ctrt_cross_entropy(&out, p.x, p.whole, &(ctrt_cross_entropy_options){ .reduction = (ctrt_reduction)9 }));
+    BAD(INVALID_ARGUMENT, ctrt_mse_loss(NULL, p.x, p.x, CTRT_REDUCE_MEAN));
+    BAD(INVALID_ARGUMENT, ctrt_mse_loss(&out, NULL, p.x, CTRT_REDUCE_MEAN));
+    BAD(INVALID_ARGUMENT, ctrt_mse_loss(&out, p.x, NULL, CTRT_REDUCE_MEAN));
+    BAD(SHAPE, ctrt_mse_loss(&out, p.x, p.wide, CTRT_REDUCE_MEAN));
+    BAD(ANY, ctrt_mse_loss(&out, p.x, p.x, (ctrt_reduction)9));
+    BAD(INVALID_ARGUMENT, ctrt_layer_norm(NULL, p.x, CTRT_SHAPE(3), NULL, NULL, 1e-5));
+    BAD(INVALID_ARGUMENT, ctrt_layer_norm(&out, NULL, CTRT_SHAPE(3), NULL, NULL, 1e-5));
+    BAD(SHAPE, ctrt_layer_norm(&out, p.x, CTRT_SHAPE(2), NULL, NULL, 1e-5));
+    BAD(SHAPE, ctrt_layer_norm(&out, p.x, CTRT_SHAPE(1, 2, 3), NULL, NULL, 1e-5));
+    BAD(ANY, ctrt_layer_norm(&out, p.x, ctrt_ints_of(NULL, 0), NULL, NULL, 1e-5));
+    BAD(ANY, ctrt_layer_norm(&out, p.x, CTRT_ALL_DIMS, NULL, NULL, 1e-5));
+    BAD(SHAPE, ctrt_layer_norm(&out, p.x, CTRT_SHAPE(3), p.x, NULL, 1e-5));
+    BAD(SHAPE, ctrt_layer_norm(&out, p.x, CTRT_SHAPE(3), NULL, p.wide, 1e-5));
+    BAD(DTYPE, ctrt_layer_norm(&out, p.whole, CTRT_SHAPE(2), NULL, NULL, 1e-5));
+    BAD(INVALID_ARGUMENT, ctrt_batch_norm(NULL, p.x, NULL, NULL, NULL, NULL, true, 0.1, 1e-5));
+    BAD(INVALID_ARGUMENT, ctrt_batch_norm(&out, NULL, NULL, NULL, NULL, NULL, true, 0.1, 1e-5));
+    BAD(SHAPE, ctrt_batch_norm(&out, p.number, NULL, NULL, NULL, NULL, true, 0.1, 1e-5));
+    BAD(SHAPE, ctrt_batch_norm(&out, p.x, p.x, NULL, NULL, NULL, true, 0.1, 1e-5));
+    BAD(ANY, ctrt_batch_norm(&out, p.x, NULL, NULL, NULL, NULL, false, 0.1, 1e-5));
+    BAD(DTYPE, ctrt_batch_norm(&out, p.truth, NULL, NULL, NULL, NULL, true, 0.1, 1e-5));
+    BAD(INVALID_ARGUMENT, ctrt_scaled_dot_product_attention(NULL, p.x, p.x, p.x, NULL, 0, false, 0));
+    BAD(INVALID_ARGUMENT, ctrt_scaled_dot_product_attention(&out, NULL, p.x, p.x, NULL, 0, false, 0));
+    BAD(INVALID_ARGUMENT, ctrt_scaled_dot_product_attention(&out, p.x, NULL, p.x, NULL, 0, false, 0));
+    BAD(INVALID_ARGUMENT, ctrt_scaled_dot_product_attention(&out, p.x, p.x, NULL, NULL, 0, false, 0));
+    BAD(SHAPE, ctrt_scaled_dot_product_attention(&out, p.x, p.wide, p.wide, NULL, 0, false, 0));
+    BAD(SHAPE, ctrt_scaled_dot_product_attention(&out, p.x, p.x, p.wide, NULL, 0, false, 0));
+    BAD(SHAPE, ctrt_scaled_dot_product_attention(&out, p.x, p.x, p.x, p.wide, 0, false, 0));
+    BAD(SHAPE, ctrt_scaled_dot_product_attention(&out, p.number, p.x, p.x, NULL, 0, false, 0));
+    BAD(DTYPE, ctrt_scaled_dot_product_attention(&out, p.x, p.x, p.x, p.whole, 0, false, 0));
+    BAD(ANY, ctrt_scaled_dot_product_attention(&out, p.x, p.x, p.x, NULL, 1.5, false, 0));
+    BAD(INVALID_ARGUMENT, ctrt_dropout(NULL, p.x, 0.5, true));
+    BAD(INVALID_ARGUMENT, ctrt_dropout(&out, NULL, 0.5, true));
+    BAD(INVALID_ARGUMENT, ctrt_dropout(&out, p.x, -0.1, true));
+    BAD(INVALID_ARGUMENT, ctrt_dropout(&out, p.x, 1.1, true));
+    BAD(INVALID_ARGUMENT, ctrt_dropout(&out, p.x, NAN, true));
+    BAD(DTYPE, ctrt_dropout(&out, p.whole, 0.5, true));
+}
+
+static void others(void)
+{
+    uint64_t seed = 0, offset = 0;
+    const char *name = NULL;
+    FINE((ctrt_manual_seed(UINT64_MAX), true));
+    FINE(ctrt_generator_get(p.cpu, NULL, NULL) <= 0);
+    FINE(ctrt_generator_get(NULL, &seed, &offset) <= 0);
+    FINE(ctrt_generator_set(NULL, 1, 0) <= 0);
+    BAD(INVALID_ARGUMENT, ctrt_uniform_(NULL, 0, 1));
+    BAD(INVALID_ARGUMENT, ctrt_uniform_(p.x, 2, 1));
+    BAD(INVALID_ARGUMENT, ctrt_uniform_(p.x, NAN, 1));
+    BAD(DTYPE, ctrt_uniform_(p.whole, 0, 1));
+    BAD(AUTOGRAD, ctrt_uniform_(p.leaf, 0, 1));
+    BAD(INVALID_ARGUMENT, ctrt_normal_(NULL, 0, 1));
+    BAD(INVALID_ARGUMENT, ctrt_normal_(p.x, 0, -1));
+    BAD(INVALID_ARGUMENT, ctrt_normal_(p.x, 0, NAN));
+    BAD(DTYPE, ctrt_normal_(p.whole, 0, 1));
+    BAD(AUTOGRAD, ctrt_normal_(p.leaf, 0, 1));
+    FINE(ctrt_fallback_count("no such op") == 0);
+    BAD(INVALID_ARGUMENT, ctrt_op_name(NULL, 0));
+    BAD(NOT_FOUND, ctrt_op_name(&name, SIZE_MAX));
+    FINE(!ctrt_op_supported(p.cpu, NULL, CTRT_F32) && !ctrt_op_supported(p.cpu, "no such op", CTRT_F32));
+    FINE(!ctrt_op_supported(p.cpu, "add", (ctrt_dtype)77) && ctrt_op_supported(p.cpu, "add", CTRT_F32));
+}
+
+void bad_ops(void)
+{
+    elementwise();
+    views();
+    joining();
+    reductions();
+    networks();
+    others();
+}
