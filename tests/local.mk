@@ -208,6 +208,15 @@ test_bad_input_SOURCES = tests/unit/test-bad-input.c tests/unit/bad-base.c tests
                          tests/unit/bad-ops.c tests/unit/bad-tensor.c
 test_bad_input_LDADD   = $(PUBLIC_LIBS)
 
+# Every allocation of a training step fails once.
+if PLUGIN_CPU
+check_PROGRAMS += test-alloc-failure
+TESTS          += test-alloc-failure
+endif
+test_alloc_failure_SOURCES  = tests/unit/test-alloc-failure.c
+test_alloc_failure_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_alloc_failure_LDADD    = $(INTERNAL_LIBS)
+
 # --- conformance -----------------------------------------------------------------------------------------------------
 
 # The suite as a library, on the public API alone: for the program below and for `ctrt check`.
@@ -248,7 +257,7 @@ EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.d
 # --- fuzz ------------------------------------------------------------------------------------------------------------
 # Each target for a second; CTRT_FUZZ_SECONDS in the environment of a program run by hand makes it longer.
 
-fuzz_tests = fuzz-device-name fuzz-memory-policy fuzz-param fuzz-visible
+fuzz_tests = fuzz-device-name fuzz-memory-policy fuzz-param fuzz-safetensors fuzz-visible
 check_PROGRAMS += $(fuzz_tests)
 TESTS          += $(fuzz_tests)
 fuzz_device_name_SOURCES    = tests/fuzz/driver.c tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz.h
@@ -260,6 +269,9 @@ fuzz_memory_policy_LDADD    = $(INTERNAL_LIBS)
 fuzz_param_SOURCES          = tests/fuzz/driver.c tests/fuzz/fuzz-param.c tests/fuzz/fuzz.h
 fuzz_param_CPPFLAGS         = $(INTERNAL_CPPFLAGS)
 fuzz_param_LDADD            = $(INTERNAL_LIBS)
+fuzz_safetensors_SOURCES    = tests/fuzz/driver.c tests/fuzz/fuzz-safetensors.c tests/fuzz/fuzz.h
+fuzz_safetensors_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+fuzz_safetensors_LDADD      = $(INTERNAL_LIBS)
 fuzz_visible_SOURCES        = tests/fuzz/driver.c tests/fuzz/fuzz-visible.c tests/fuzz/fuzz.h
 fuzz_visible_CPPFLAGS       = $(INTERNAL_CPPFLAGS)
 fuzz_visible_LDADD          = $(INTERNAL_LIBS)
@@ -289,7 +301,6 @@ example_digits_LDADD   = $(PUBLIC_LIBS)
 example_gpt_SOURCES    = examples/gpt.c
 example_gpt_LDADD      = $(PUBLIC_LIBS)
 
-EXTRA_DIST += tests/fuzz/fuzz_safetensors.c
 
 # --- how tests are run -----------------------------------------------------------------------------------------------
 
