@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A safetensors file, from any bytes. What is accepted must be as safetensors.h promises. An input that begins with '{' is a header alone: it
+ * gets its length before it and 64 bytes of data behind, so that mutations of examples reach the parser. */
+#include "fuzz.h"
+#include "nn/safetensors.h"
+#include "tensor/shape.h"
+
+#define DATA_BYTES 64
+
+const char *const fuzz_examples[] = {
+    "{\"a\":{\"dtype\":\"F32\",\"shape\":[4,4],\"data_offsets\":[0,64]}}",
+    "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"I64\",\"shape\":[5],\"data_offsets\":[24,64]}}",
+    "{\"__metadata__\":{\"k\":\"v\"},\"x.y\":{\"dtype\":\"BOOL\",\"shape\":[64],\"data_offsets\":[0,64]}}",
+    "{\"e\":{\"dtype\":\"F16\",\"shape\":[0,7],\"data_offsets\":[0,0]},\"\\u00e9\":{\"dtype\":\"U8\",\"shape\":[64],\"data_offsets\":[0,64]}}   ",
+    "{}",
+    NULL,
+};
+const char *const fuzz_words[] = {
+    "\"dtype\":", "\"shape\":", "\"data_offsets\":", "[0,64]", "[", "]", "{", "}", ",", "\"", "\\ud83d\\ude00", "\\", "18446744073709551615", "F64",
+    "__metadata__", "-1", "1e3", NULL,
+};
+
+/* The image itself; what an accepted one promises. */
+static void try_image(const uint8_t *data, size_t size)
+{
+    struct safetensors_header header;
+    if (safetensors_parse(&header, data, size) != CTRT_OK)
+        return;
+    size_t bytes = 0;
+    uint64_t header_length = 0;
+    for (int i = 7; i >= 0; i--)
+        header_length = header_length << 8 | data[i];
+    for (size_t i = 0; i < header.count; i++) {
+        const struct safetensors_entry *entry = &header.entries[i];
+        size_t span = entry->end - entry->begin, length = strlen(entry->name);
+        PROMISE(entry->begin <= entry->end && entry->end <= size && entry->begin >= 8 + header_length);
+        PROMISE(span == (size_t)entry->numel * dtype_bytes(entry->dtype));
+        PROMISE(safetensors_find(&header, entry->name) == entry);
+        for (size_t at = 0; at < length; ) {
+            size_t step = utf8_length((const unsigned char *)entry->name + at, length - at);
+            PROMISE(step > 0);
+            at += step;
+        }
+        bytes += span;
+    }
+    PROMISE(bytes == size - 8 - header_length);             /* no holes, no overlaps */
+    for (size_t i = 0; i < header.metadata_count; i++)
+        PROMISE(safetensors_metadata(&header, header.metadata[i].key) == header.metadata[i].value);
+    safetensors_free(&header);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (size == 0 || data[0] != '{') {
+        try_image(data, size);
+        return 0;
+    }
+    uint8_t *image = calloc(1, 8 + size + DATA_BYTES);
+    PROMISE(image != NULL);
+    for (int i = 0; i < 8; i++)
+        image[i] = (uint8_t)((uint64_t)size >> (8 * i));
+    memcpy(image + 8, data, size);
+    try_image(image, 8 + size + DATA_BYTES);
+    free(image);
+    return 0;
+}
