@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -215,6 +216,96 @@ static void after_fork(void **state)
     }
 }
 
+/* Threads that come, compute by every path and go: nothing is shared but the libraries. */
+static void *thread_of_products(void *argument)
+{
+    const int self = *(int *)argument;
+    for (int i = 0; i < 12; i++) {
+        const int64_t m = 20 + self, n = 130 + i, k = 77;
+        float *a = malloc((size_t)(m * k) * sizeof *a), *b = malloc((size_t)(k * n) * sizeof *b), *c = malloc((size_t)(m * n) * sizeof *c);
+        for (int64_t j = 0; j < m * k; j++)
+            a[j] = (float)(j % 7 + self);
+        for (int64_t j = 0; j < k * n; j++)
+            b[j] = (float)(j % 5 - 2);
+        const ctrt_view va = { .data = a, .numel = m * k, .dtype = CTRT_F32, .ndim = 3, .flags = 1, .shape = { 1, m, k }, .strides = { m * k, k, 1 } };
+        const ctrt_view vb = { .data = b, .numel = k * n, .dtype = CTRT_F32, .ndim = 3, .flags = 1, .shape = { 1, k, n }, .strides = { k * n, n, 1 } };
+        const ctrt_view vc = { .data = c, .numel = m * n, .dtype = CTRT_F32, .ndim = 3, .flags = 1, .shape = { 1, m, n }, .strides = { m * n, n, 1 } };
+        bool good = fake_run("matmul", CTRT_F32, FAKE_VIEWS(&vc), 1, FAKE_VIEWS(&va, &vb), 2, NULL) == CTRT_OK;
+        for (int64_t e = 0; e < m * n && good; e += 13) {
+            float want = 0;             /* whole numbers: exact */
+            for (int64_t q = 0; q < k; q++)
+                want += a[e / n * k + q] * b[q * n + e % n];
+            good = c[e] == want;
+        }
+        free(a), free(b), free(c);
+        if (!good)
+            return "a product is wrong";
+    }
+    return NULL;
+}
+
+static void many_threads(void **state)
+{
+    (void)state;
+    static const char *const paths[] = { "builtin", "onednn", "blas" };
+    for (int p = 0; p < 3; p++) {
+        use(paths[p]);
+        pthread_t threads[6];
+        int numbers[6];
+        for (int i = 0; i < 6; i++) {
+            numbers[i] = i;
+            assert_int_equal(pthread_create(&threads[i], NULL, thread_of_products, &numbers[i]), 0);
+        }
+        for (int i = 0; i < 6; i++) {
+            void *complaint = NULL;
+            pthread_join(threads[i], &complaint);
+            if (complaint)
+                fail_msg("%s, thread %d: %s", paths[p], i, (char *)complaint);
+        }
+    }
+}
+
+/* More shapes than a library's code is kept for. */
+static void many_shapes(void **state)
+{
+    (void)state;
+    use("onednn");
+    for (int round = 0; round < 2; round++)
+        for (int64_t n = 1; n < 400; n++)
+            one(CTRT_F32, 1, 2, n, 3, false, false, false);
+}
+
+/* Without memory for the packed blocks a product fails, says so, and works again when there is some. */
+static void *product_without_memory(void *argument)
+{
+    (void)argument;
+    fake_tensor a = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 20, 600 }, -1, 1);
+    fake_tensor b = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 600, 20 }, -1, 1);
+    fake_tensor c = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 20, 20 });
+    char *complaint = NULL;
+    fake_allocs_left = 1;               /* this thread has asked for none yet */
+    if (fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL) != CTRT_ERR_OUT_OF_MEMORY
+        || !strstr(fake_error, "matmul"))
+        complaint = "no CTRT_ERR_OUT_OF_MEMORY that names matmul";
+    fake_allocs_left = 0;
+    if (fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL) != CTRT_OK)
+        complaint = "the product fails also when there is memory";
+    fake_free(&a), fake_free(&b), fake_free(&c);
+    return complaint;
+}
+
+static void no_memory(void **state)
+{
+    (void)state;
+    use("builtin");
+    pthread_t thread;
+    void *complaint = NULL;
+    assert_int_equal(pthread_create(&thread, NULL, product_without_memory, NULL), 0);
+    pthread_join(thread, &complaint);
+    if (complaint)
+        fail_msg("%s", (char *)complaint);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -223,6 +314,9 @@ int main(void)
         cmocka_unit_test(integers),
         cmocka_unit_test(not_a_number),
         cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(many_threads),
+        cmocka_unit_test(many_shapes),
+        cmocka_unit_test(no_memory),
         cmocka_unit_test(after_fork),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
