@@ -7,7 +7,7 @@
 
 /* ---- scratch memory ---- */
 
-struct chunk { struct chunk *next; _Alignas(64) unsigned char bytes[]; };
+struct chunk { struct chunk *next; int64_t bytes[]; };
 static struct chunk *chunks;
 
 void *scratch(size_t bytes)
