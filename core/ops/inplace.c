@@ -170,7 +170,8 @@ static ctrt_status inplace(enum op op, ctrt_tensor *const *tensors, int count, c
 static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *self, ctrt_tensor *other)
 {
     if (unlikely(self->device != other->device || !plain_alike(&self->view, &other->view)
-                 || ((self->flags | other->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)) || !dtype_floating(tensor_dtype(self))
+                 || (!thread_state.grad_disabled && ((self->flags | other->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))
+                 || !dtype_floating(tensor_dtype(self))
                  || self->view.numel == 0))
         return false;
     const int64_t apart = (const char *)self->view.data - (const char *)other->view.data;
