@@ -437,7 +437,7 @@ struct worker {
 static void *work(void *argument)
 {
     struct worker *worker = argument;
-    worker->wrong = churn(worker->memory, worker->seed, 1500);
+    worker->wrong = churn(worker->memory, worker->seed, 400);
     for (int i = 0; i < 8; i++)
         if (pool_alloc(worker->memory, &worker->keep[i], (size_t)1000 << i, NULL) != CTRT_OK)
             abort();
@@ -467,7 +467,7 @@ static void test_threads(void)
                     workers[i] = (struct worker){ .memory = memory, .seed = (uint32_t)(100 * round + i) };
                     pthread_create(&threads[i], NULL, work, &workers[i]);
                 }
-                CHECK_CHURN(memory, 7, 1500);
+                CHECK_CHURN(memory, 7, 400);
                 for (int i = 0; i < 6; i++) {
                     pthread_join(threads[i], NULL);
                     CHECK(workers[i].wrong == 0, "thread %d: %ld blocks were wrong", i, workers[i].wrong);
