@@ -22,7 +22,8 @@ struct job {
 };
 
 /* Windows that begin before the input are cut; [*first, *last) are the taps inside. */
-static void taps(int64_t out, int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation, int64_t *first, int64_t *last)
+static void taps(int64_t out, int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
+                 int64_t *first, int64_t *last)
 {
     const int64_t start = out * stride - padding;
     *first = start >= 0 ? 0 : (-start + dilation - 1) / dilation;
@@ -30,9 +31,10 @@ static void taps(int64_t out, int64_t size, int64_t kernel, int64_t stride, int6
     *last = *last > kernel ? kernel : *last;
 }
 
-/* The usual pooling, 2x2 at stride 2: a row of outputs from rows r0 and r1 of the input, whose first elements stand at `at` and
- * at + w of the plane. */
-static void pair_rows(float *y, int64_t *index, const float *r0, const float *r1, int64_t count, int32_t at, int32_t w)
+/* The usual pooling, 2x2 at stride 2: a row of outputs from rows r0 and r1 of the input, whose first elements
+ * stand at `at` and at + w of the plane. */
+static void pair_rows(float *y, int64_t *index, const float *r0, const float *r1, int64_t count, int32_t at,
+                      int32_t w)
 {
     vi even, odd, lane;
     for (int i = 0; i < VF; i++)
@@ -147,28 +149,32 @@ struct functions {
 };
 #define FUNCTIONS(dtype, name) [CTRT_##dtype] = { forward_##name, backward_##name }
 static const struct functions of[CTRT_DTYPE_COUNT] = {
-    FUNCTIONS(F32, f32), FUNCTIONS(F64, f64), FUNCTIONS(F16, f16), FUNCTIONS(BF16, bf16), FUNCTIONS(I8, i8), FUNCTIONS(U8, u8),
-    FUNCTIONS(I16, i16), FUNCTIONS(I32, i32), FUNCTIONS(I64, i64),
+    FUNCTIONS(F32, f32), FUNCTIONS(F64, f64), FUNCTIONS(F16, f16), FUNCTIONS(BF16, bf16), FUNCTIONS(I8, i8),
+    FUNCTIONS(U8, u8),   FUNCTIONS(I16, i16), FUNCTIONS(I32, i32), FUNCTIONS(I64, i64),
 };
 
-/* Tasks are planes; of channels-last images, blocks of channels. `large` and `small` are the two sides of the pooling. */
-static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small, const ctrt_view *indices, bool backward)
+static const size_t bytes_of[CTRT_DTYPE_COUNT] = { [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2 };
+
+/* Tasks are planes; of channels-last images, blocks of channels. `large` and `small` are the two sides of the
+ * pooling. */
+static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small,
+                       const ctrt_view *indices, bool backward)
 {
     if (small->numel == 0) {
         if (backward && large->numel)
-            memset(large->data, 0, (size_t)large->numel * (large->dtype == CTRT_F64 ? 8 : large->dtype == CTRT_F32 ? 4 : 2));
+            memset(large->data, 0, (size_t)large->numel * bytes_of[large->dtype]);
         return CTRT_OK;
     }
     struct job job = {
-        .call = call, .a = call->attributes, .channels = large->shape[1], .h = large->shape[2], .w = large->shape[3],
-        .oh = small->shape[2], .ow = small->shape[3],
+        .call = call, .a = call->attributes, .channels = large->shape[1], .h = large->shape[2],
+        .w = large->shape[3], .oh = small->shape[2], .ow = small->shape[3],
         .channels_last = !(large->flags & small->flags & indices->flags & CTRT_VIEW_CONTIGUOUS),
         .across = (large->shape[1] + CHANNELS - 1) / CHANNELS,
     };
     const ctrt_pool_attributes *a = job.a;
-    job.pairs = large->dtype == CTRT_F32 && a->kernel[0] == 2 && a->kernel[1] == 2 && a->stride[0] == 2 && a->stride[1] == 2
-                && a->dilation[0] == 1 && a->dilation[1] == 1 && a->padding[0] == 0 && a->padding[1] == 0 && 2 * job.oh <= job.h
-                && 2 * job.ow <= job.w && job.h * job.w <= INT32_MAX;
+    job.pairs = large->dtype == CTRT_F32 && a->kernel[0] == 2 && a->kernel[1] == 2 && a->stride[0] == 2
+                && a->stride[1] == 2 && a->dilation[0] == 1 && a->dilation[1] == 1 && a->padding[0] == 0
+                && a->padding[1] == 0 && 2 * job.oh <= job.h && 2 * job.ow <= job.w && job.h * job.w <= INT32_MAX;
     const int64_t per_task = job.oh * job.ow * (job.channels_last ? CHANNELS : 1);
     const struct functions *f = &of[large->dtype];
     cpu_parallel_for(large->shape[0] * (job.channels_last ? job.across : job.channels), GRAIN / per_task + 1,

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/pool_body.h: a template, included by pool.c once per type. Numbers are stored as T and compared as C. */
+/* backends/cpu/pool_body.h: a template, included by pool.c once per type. Numbers are stored as T and compared as
+ * C. */
 
 /* One window of `channels` channels that lie next to each other. */
-static void NAME(window)(const struct job *job, T *y, int64_t *index, const T *image, int64_t step, int64_t oy, int64_t ox, int64_t channels)
+static void NAME(window)(const struct job *job, T *y, int64_t *index, const T *image, int64_t step, int64_t oy,
+                         int64_t ox, int64_t channels)
 {
     const ctrt_pool_attributes *a = job->a;
     int64_t ky0, ky1, kx0, kx1;
@@ -31,9 +33,10 @@ static void NAME(window)(const struct job *job, T *y, int64_t *index, const T *i
         y[c] = STORE(best[c]);
 }
 
-/* One tap of the outputs [x0, x1) of a row: input elements from[x * stride], which stand at `at` + x * stride of the plane. */
-static inline __attribute__((always_inline)) void NAME(tap)(C *best, int32_t *index, const T *from, int32_t at, const int64_t stride,
-                                                            int64_t x0, int64_t x1)
+/* One tap of the outputs [x0, x1) of a row: input elements from[x * stride], which stand at `at` + x * stride of
+ * the plane. */
+static inline __attribute__((always_inline)) void NAME(tap)(C *best, int32_t *index, const T *from, int32_t at,
+                                                            const int64_t stride, int64_t x0, int64_t x1)
 {
     for (int64_t x = x0; x < x1; x++) {
         const C value = LOAD(from[x * stride]);
@@ -50,11 +53,11 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
     const int64_t s = a->stride[1];
     for (int64_t c0 = 0; c0 < job->ow; c0 += CHANNELS) {
         const int64_t count = job->ow - c0 < CHANNELS ? job->ow - c0 : CHANNELS, begin = c0 * s - a->padding[1];
-        int32_t left[CHANNELS];         /* the first column of each window that lies inside */
+        int32_t left[CHANNELS];         /* the first column of each window that lies inside; -1: none does */
         for (int64_t x = 0; x < count; x++) {
             int64_t first, last;
             taps(c0 + x, job->w, a->kernel[1], s, a->padding[1], a->dilation[1], &first, &last);
-            left[x] = (int32_t)(begin + x * s + first * a->dilation[1]);
+            left[x] = first < last ? (int32_t)(begin + x * s + first * a->dilation[1]) : -1;
         }
         for (int64_t oy = 0; oy < job->oh; oy++) {
             C best[CHANNELS];
@@ -64,14 +67,16 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
             const int64_t top = oy * a->stride[0] - a->padding[0];
             for (int64_t x = 0; x < count; x++) {
                 best[x] = LOWEST;
-                index[x] = (int32_t)((top + ky0 * a->dilation[0]) * job->w) + left[x];
+                index[x] = ky0 < ky1 && left[x] >= 0 ? (int32_t)((top + ky0 * a->dilation[0]) * job->w) + left[x] : -1;
             }
             for (int64_t ky = ky0; ky < ky1; ky++)
                 for (int64_t kx = 0; kx < a->kernel[1]; kx++) {
                     /* The outputs whose tap lies inside: all, but at the edges. */
                     const int64_t shift = begin + kx * a->dilation[1];
                     const int64_t x0 = shift >= 0 ? 0 : (-shift + s - 1) / s;
-                    int64_t x1 = shift + (count - 1) * s < job->w ? count : shift >= job->w ? 0 : (job->w - shift + s - 1) / s;
+                    int64_t x1 = shift + (count - 1) * s < job->w ? count
+                                 : shift >= job->w                ? 0
+                                                                  : (job->w - shift + s - 1) / s;
                     x1 = x1 < count ? x1 : count;
                     const int64_t at = (top + ky * a->dilation[0]) * job->w + shift;
                     /* `at` may lie before the plane, at + x0 * s does not. */
@@ -106,21 +111,26 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
             if (job->pairs)
                 for (int64_t oy = 0; oy < job->oh; oy++) {
                     const float *row = (const float *)job->call->inputs[0]->data + t * plane + 2 * oy * job->w;
-                    pair_rows((float *)job->call->outputs[0]->data + t * out_plane + oy * job->ow, index + t * out_plane + oy * job->ow, row,
-                              row + job->w, job->ow, (int32_t)(2 * oy * job->w), (int32_t)job->w);
+                    pair_rows((float *)job->call->outputs[0]->data + t * out_plane + oy * job->ow,
+                              index + t * out_plane + oy * job->ow, row, row + job->w, job->ow,
+                              (int32_t)(2 * oy * job->w), (int32_t)job->w);
                 }
             else if (plane <= INT32_MAX)
                 NAME(plane)(job, y + t * out_plane, index + t * out_plane, x + t * plane);
             else
                 for (int64_t o = 0; o < out_plane; o++)
-                    NAME(window)(job, y + t * out_plane + o, index + t * out_plane + o, x + t * plane, 1, o / job->ow, o % job->ow, 1);
+                    NAME(window)
+                    (job, y + t * out_plane + o, index + t * out_plane + o, x + t * plane, 1, o / job->ow,
+                     o % job->ow, 1);
             continue;
         }
         const int64_t n = t / job->across, c0 = t % job->across * CHANNELS;
         const int64_t count = job->channels - c0 < CHANNELS ? job->channels - c0 : CHANNELS;
         for (int64_t o = 0; o < out_plane; o++) {
             const int64_t at = (n * out_plane + o) * job->channels + c0;
-            NAME(window)(job, y + at, index + at, x + n * plane * job->channels + c0, job->channels, o / job->ow, o % job->ow, count);
+            NAME(window)
+            (job, y + at, index + at, x + n * plane * job->channels + c0, job->channels, o / job->ow, o % job->ow,
+             count);
         }
     }
 }
