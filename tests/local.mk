@@ -241,7 +241,8 @@ mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 if PLUGIN_CPU
 TESTS += ctrt-conformance tests/conformance/mutants.sh
 endif
-EXTRA_DIST += tests/conformance/mutants.sh
+TESTS      += tests/integration/check.sh
+EXTRA_DIST += tests/conformance/mutants.sh tests/integration/check.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 

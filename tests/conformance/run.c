@@ -37,6 +37,7 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
     snprintf(words, sizeof words, "%s %s %s", run->family ? run->family->tag : "", dtype_name, tags);
     snprintf(run->check, sizeof run->check, "%s%s%s%s%s", op, *dtype_name ? " " : "", dtype_name, *text ? " " : "", text);
     run->failed = run->skipped = false;
+    run->fallbacks = run->kernel ? ctrt_fallback_count(run->kernel) : 0;
     run->details[0] = run->reason[0] = '\0';
     if ((options->tags && !has_word(options->tags, words)) || (options->skip_tags && has_word(options->skip_tags, words)))
         return false;
@@ -83,6 +84,9 @@ void check_skip(struct run *run, const char *format, ...)
 void check_end(struct run *run)
 {
     const char *reason = "";
+    /* Right, but not by the backend that is judged. */
+    if (!run->failed && !run->skipped && run->kernel && ctrt_fallback_count(run->kernel) != run->fallbacks)
+        check_skip(run, "%s left %s to the cpu", ctrt_device_name(run->device), run->kernel);
     bool foreseen = expected_of(ctrt_device_type(run->device), run->check, &reason) == EXPECT_FAILURE;
     run->number++;
     if (run->failed && foreseen) {
@@ -108,8 +112,10 @@ bool check_ok(struct run *run, ctrt_status status, const char *kernel, ctrt_dtyp
 {
     if (status == CTRT_OK)
         return true;
-    if (status == CTRT_ERR_NOT_SUPPORTED && kernel != NULL && !ctrt_op_supported(run->device, kernel, dtype))
-        check_skip(run, "%s has no kernel '%s' for %s", ctrt_device_name(run->device), kernel, ctrt_dtype_name(dtype));
+    /* The op's own kernel, or one that it needs: a copy that makes an operand contiguous. */
+    if (status == CTRT_ERR_NOT_SUPPORTED && (strstr(ctrt_error_message(), "has no kernel for ")
+                                             || (kernel != NULL && !ctrt_op_supported(run->device, kernel, dtype))))
+        check_skip(run, "%s", ctrt_error_message());
     else
         check_fail(run, "%s: failed with '%s': %s", what, ctrt_status_string(status), ctrt_error_message());
     return false;
@@ -119,6 +125,7 @@ bool check_ok(struct run *run, ctrt_status status, const char *kernel, ctrt_dtyp
 
 static void run_op(struct run *run, const struct check_op *op)
 {
+    run->kernel = op->kernel ? op->kernel : op->name;
     for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
         if (!(op->dtypes >> dtype & 1))
             continue;
@@ -144,7 +151,7 @@ static void run_family(struct run *run, const struct family *family)
         if (wanted(run, family->ops[k].name))
             run_op(run, &family->ops[k]);
     for (int k = 0; k < family->special_count; k++)
-        if (wanted(run, family->specials[k].name))
+        if (wanted(run, run->kernel = family->specials[k].name))
             family->specials[k].run(run, family->specials[k].name);
 }
 
@@ -184,6 +191,7 @@ static void check_coverage(struct run *run)
 {
     const char *name;
     run->family = NULL;
+    run->kernel = NULL;
     if (!check_begin(run, "suite", 0, "suite", "has a check for every op of the library"))
         return;
     size_t count = 0;

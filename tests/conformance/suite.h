@@ -181,6 +181,8 @@ struct run {
     struct conformance_result result;
     int number;
     bool failed, skipped;
+    const char *kernel;                 /* of the op that is looked at: did it run on this device? */
+    uint64_t fallbacks;                 /* of that kernel, when the check began */
     char check[160], reason[256];
     char details[2048];
     const struct family *family;
@@ -191,7 +193,7 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
 void check_fail(struct run *run, const char *format, ...) CTRT_PRINTF(2, 3);
 void check_skip(struct run *run, const char *format, ...) CTRT_PRINTF(2, 3);
 void check_end(struct run *run);
-/* A status that should be CTRT_OK: tells what went wrong, or that the device lacks the kernel (skips). True when it is. */
+/* A status that should be CTRT_OK: tells what went wrong, or that the device lacks a kernel (skips). True when it is. */
 bool check_ok(struct run *run, ctrt_status status, const char *kernel, ctrt_dtype dtype, const char *what);
 
 /* Compares; true when all is as expected within the tolerance. `compute` is the dtype that was computed in. */

@@ -1,0 +1,63 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `ctrt check`: on a device, on a plugin file, on the backend template, and on what cannot be checked.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
+builddir=${builddir:-$srcdir}
+. "$srcdir/tests/lib.sh"
+tool=$builddir/ctrt
+
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+
+# run STATUS DESCRIPTION PATTERN ARGUMENT...: the exit status, and a line of output (or error) that fits PATTERN.
+run() {
+    want=$1 what=$2 pattern=$3
+    shift 3
+    "$tool" check "$@" >"$work/out" 2>"$work/err"
+    code=$?
+    if [ "$code" -eq "$want" ] && cat "$work/out" "$work/err" | grep -q -- "$pattern"; then
+        ok "$what"
+    else
+        not_ok "$what" "exit status $code, expected $want with '$pattern':
+$(cat "$work/out" "$work/err" | head -n 20)"
+    fi
+}
+
+run 0 "tells its options" '--skip-tags' --help
+run 2 "refuses an unknown option" 'usage:' --bogus
+run 2 "refuses two devices" 'usage:' --device cpu cpu
+run 2 "refuses a seed that is no number" 'usage:' --seed x
+run 2 "says what devices there are" 'no backend called' quantum
+run 2 "refuses a file that is not there" 'No such file' "$work/none.so"
+cp "$srcdir/LICENSE" "$work/backend-law.so" && chmod 755 "$work/backend-law.so"
+run 2 "refuses a file that is no plugin, with its reason" 'is refused' "$work/backend-law.so"
+cp "$srcdir/LICENSE" "$work/law.so"
+run 2 "refuses a file that is not named as a plugin" 'its name must be' "$work/law.so"
+run 2 "says that there is no suite for memory policies" 'kind memory' "$builddir/plugins-built/memory-direct.so"
+
+if [ -e "$builddir/plugins-built/backend-cpu.so" ]; then
+    run 0 "checks the cpu" '^ok .* - neg f32 contiguous$' --op neg
+    run 0 "checks a device by name" '^ok .* - neg f32 contiguous$' --op neg --device cpu
+    run 0 "lists" '^neg bf16 sliced$' --op neg --list
+    run 0 "checks the backend of a file" '^ok .* - sum f64 transposed$' --op sum --tags f64 "$builddir/plugins-built/backend-cpu.so"
+
+    # Kernels that are wrong, laid over the cpu's: judged on the cpu.
+    mkdir -m 755 "$work/mutant" && cp "$builddir/.libs/mutant.so" "$work/mutant/kernels-cpu-mutant.so" && chmod 755 "$work/mutant/kernels-cpu-mutant.so"
+    CTRT_MUTANT=neg; export CTRT_MUTANT
+    run 1 "finds wrong kernels in a file" '^not ok .* - neg f32 contiguous$' --op neg "$work/mutant/kernels-cpu-mutant.so"
+    unset CTRT_MUTANT
+
+    # Somebody else's backend, with memory that the host cannot read and few kernels.
+    if ${CC:-cc} -O1 ${SANITIZE-} -fPIC -shared -fvisibility=hidden -I"$srcdir/include" "$srcdir/examples/plugin-template/template.c" \
+            -o "$work/backend-template.so" 2>"$work/err"; then
+        chmod 755 "$work/backend-template.so"
+        run 0 "checks the template" '^ok .* - relu f32 contiguous$' --tags f32 --skip-tags gradient "$work/backend-template.so"
+        run 0 "says what the template left to the cpu" 'SKIP template:0 left exp to the cpu' --op exp "$work/backend-template.so"
+    else
+        not_ok "builds the template" "$(cat "$work/err")"
+    fi
+else
+    skip "checks the cpu" "the cpu plugin is not built"
+fi
+finish

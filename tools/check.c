@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tools/check.c: `ctrt check`: the conformance suite on a device, or on the backend that a plugin file brings. */
+#include <getopt.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "conformance.h"
+#include "ctrt/device.h"
+#include "tool.h"
+
+static const char usage[] =
+    "usage: ctrt check [OPTION...] [DEVICE | PLUGIN.so]\n"
+    "Runs every op against a reference, for every dtype and layout, on the device (default: cpu) or on the backend that the\n"
+    "plugin file brings. Prints TAP. Exit status 0: all is well; 1: a check failed; 2: it could not begin.\n"
+    "  --device NAME      the device\n"
+    "  --op PATTERN       only ops whose name matches the shell pattern\n"
+    "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, softmax, norm,\n"
+    "                     index, view, copy, random, optim), a dtype, or forward, scalar, inplace, gradient, gradient2\n"
+    "  --skip-tags LIST   no checks with one of them\n"
+    "  --expect FILE      what is known not to work: lines of 'unsupported PATTERN: REASON' or 'fails PATTERN: REASON'\n"
+    "  --seed N           of the inputs\n"
+    "  --list             names the checks, runs none\n"
+    "What a backend has no kernel for is run on the cpu and reported as skipped; CTRT_FALLBACK=error forbids it.\n";
+
+/* Where plugins are searched: first the folder of the file, then where they were searched before. Must come before anything is loaded. */
+static bool search_in(const char *folder)
+{
+    const char *before = getenv("CTRT_PLUGIN_PATH");
+    size_t bytes = strlen(folder) + (before ? strlen(before) : 0) + 2;
+    char *path = malloc(bytes);
+    if (path == NULL)
+        return false;
+    snprintf(path, bytes, "%s%s%s", folder, before ? ":" : "", before ? before : "");
+    bool set = setenv("CTRT_PLUGIN_PATH", path, 1) == 0;
+    free(path);
+    return set;
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    char x[PATH_MAX], y[PATH_MAX];
+    return realpath(a, x) != NULL && realpath(b, y) != NULL && strcmp(x, y) == 0;
+}
+
+/* The device of the backend in `file`, or of the one that it lays kernels over; NULL after telling why there is none. */
+static const char *device_of(const char *file)
+{
+    char copy[PATH_MAX];
+    ctrt_plugin_info info;
+    const char *other = NULL;
+    if (realpath(file, copy) == NULL) {
+        perror(file);
+        return NULL;
+    }
+    if (!search_in(dirname(copy))) {
+        fprintf(stderr, "ctrt check: out of memory\n");
+        return NULL;
+    }
+    for (size_t k = 0; ctrt_plugin_list(&info, k) == CTRT_OK; k++) {
+        if (!same_file(info.file, file))
+            continue;
+        if (strcmp(info.state, "ready") != 0 && strcmp(info.state, "loaded") != 0) {
+            fprintf(stderr, "ctrt check: %s is %s: %s\n", file, info.state, info.reason);
+            return NULL;
+        }
+        if (strcmp(info.kind, "backend") == 0 || strcmp(info.kind, "kernels") == 0)
+            return info.component;
+        other = info.kind;
+    }
+    if (other != NULL)
+        fprintf(stderr, "ctrt check: %s holds no backend and no kernels but a component of kind %s, for which there is no suite yet\n", file, other);
+    else
+        fprintf(stderr, "ctrt check: %s is not taken for a plugin: its name must be backend-NAME.so or kernels-NAME.so\n", file);
+    return NULL;
+}
+
+static bool is_file(const char *text)
+{
+    size_t length = strlen(text);
+    return strchr(text, '/') != NULL || (length > 3 && strcmp(text + length - 3, ".so") == 0);
+}
+
+int tool_check(int argc, char **argv)
+{
+    static const struct option options[] = {
+        { "device", required_argument, NULL, 'd' }, { "op", required_argument, NULL, 'o' }, { "tags", required_argument, NULL, 't' },
+        { "skip-tags", required_argument, NULL, 'x' }, { "expect", required_argument, NULL, 'e' }, { "seed", required_argument, NULL, 's' },
+        { "list", no_argument, NULL, 'l' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+    };
+    struct conformance_options wish = { .seed = 1 };
+    char *end = "";
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+        switch (c) {
+        case 'd': wish.device = optarg; break;
+        case 'o': wish.op = optarg; break;
+        case 't': wish.tags = optarg; break;
+        case 'x': wish.skip_tags = optarg; break;
+        case 'e': wish.expect_file = optarg; break;
+        case 's': wish.seed = strtoull(optarg, &end, 0); break;
+        case 'l': wish.list = true; break;
+        case 'h': fputs(usage, stdout); return 0;
+        default:  fputs(usage, stderr); return 2;
+        }
+    }
+    if (*end != '\0' || argc - optind > (wish.device ? 0 : 1)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    if (setenv("CTRT_FALLBACK", "cpu", 0) != 0)
+        return 2;
+    if (optind < argc) {
+        wish.device = argv[optind];
+        if (is_file(argv[optind]) && (wish.device = device_of(argv[optind])) == NULL)
+            return 2;
+    }
+    return conformance_run(&wish, NULL);
+}
