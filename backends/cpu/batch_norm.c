@@ -47,16 +47,19 @@ struct job {
 #include "norm_body.h"
 #include "batch_norm_body.h"
 
-static ctrt_status run(const ctrt_call *call, const char *op, const ctrt_view *x, void (*f32)(void *, int64_t, int64_t),
-                       void (*f64)(void *, int64_t, int64_t))
+static ctrt_status run(const ctrt_call *call, const char *op, const ctrt_view *x,
+                       void (*f32)(void *, int64_t, int64_t), void (*f64)(void *, int64_t, int64_t))
 {
-    struct job job = { .call = call, .a = call->attributes, .n = x->shape[0], .channels = x->shape[1], .size = x->shape[2] };
+    struct job job = {
+        .call = call, .a = call->attributes, .n = x->shape[0], .channels = x->shape[1], .size = x->shape[2]
+    };
     if (x->dtype == CTRT_F16 || x->dtype == CTRT_BF16)
         job.half = cpu_half(x->dtype);
     const bool columns = job.size == 1;
     job.step = job.channels * job.size;
     const int64_t tasks = columns ? (job.channels + CHANNELS - 1) / CHANNELS : job.channels;
-    cpu_parallel_for(tasks, GRAIN / (job.n * (columns ? CHANNELS : job.size) + 1) + 1, x->dtype == CTRT_F64 ? f64 : f32, &job);
+    cpu_parallel_for(tasks, GRAIN / (job.n * (columns ? CHANNELS : job.size) + 1) + 1,
+                     x->dtype == CTRT_F64 ? f64 : f32, &job);
     return job.failed ? cpu_no_scratch(op, (size_t)(2 * job.size) * sizeof(double)) : CTRT_OK;
 }
 

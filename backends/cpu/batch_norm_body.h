@@ -47,7 +47,8 @@ static bool NAME(begin)(struct job *job, struct NAME(channels) *c, int64_t task)
 }
 
 /* The task's run of image n, widened into half `slot` of the scratch if need be. */
-static const T *NAME(run_of)(const struct job *job, const struct NAME(channels) *c, const ctrt_view *view, int64_t n, int slot)
+static const T *NAME(run_of)(const struct job *job, const struct NAME(channels) * c, const ctrt_view *view,
+                             int64_t n, int slot)
 {
     const int64_t at = n * job->step + c->first * job->size;
     if (!job->half)
@@ -91,7 +92,9 @@ static void NAME(statistics)(struct job *job, struct NAME(channels) *c)
         if (momentum < 0)
             continue;
         if (running_mean)
-            NAME(put)(job, running_mean, channel, (1 - momentum) * NAME(element)(job, running_mean, channel, 0) + momentum * c->mean[j]);
+            NAME(put)
+            (job, running_mean, channel,
+             (1 - momentum) * NAME(element)(job, running_mean, channel, 0) + momentum * c->mean[j]);
         if (running_var)
             NAME(put)(job, running_var, channel, (1 - momentum) * NAME(element)(job, running_var, channel, 0)
                       + momentum * (T)(c->other[j] / (count - 1)));
@@ -137,7 +140,8 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
     }
 }
 
-/* Training: dx = w rstd (dy - mean(dy) - xhat mean(dy xhat)), xhat = (x - mean) rstd. Else mean and rstd are constants: dx = w rstd dy. */
+/* Training: dx = w rstd (dy - mean(dy) - xhat mean(dy xhat)), xhat = (x - mean) rstd. Else mean and rstd are
+ * constants: dx = w rstd dy. */
 static void NAME(backward)(void *argument, int64_t begin, int64_t end)
 {
     struct job *job = argument;

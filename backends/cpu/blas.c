@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products by a CBLAS (OpenBLAS, BLIS, MKL, or the reference), opened when first wanted.
  *
- * A BLAS with threads of its own would fight with ours for the processors. So it is told to use one, and the product is cut
- * here, for our threads. */
+ * A BLAS with threads of its own would fight with ours for the processors. So it is told to use one, and the
+ * product is cut here, for our threads. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -17,10 +17,11 @@
 
 /* CBLAS's ABI: order and transposition are ints with these values, sizes are ints. */
 enum { ROW_MAJOR = 101, AS_IS = 111, TRANSPOSED = 112 };
-typedef void (*sgemm_function)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float *a, int lda,
-                               const float *b, int ldb, float beta, float *c, int ldc);
-typedef void (*dgemm_function)(int order, int transpose_a, int transpose_b, int m, int n, int k, double alpha, const double *a, int lda,
-                               const double *b, int ldb, double beta, double *c, int ldc);
+typedef void (*sgemm_function)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
+                               const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
+typedef void (*dgemm_function)(int order, int transpose_a, int transpose_b, int m, int n, int k, double alpha,
+                               const double *a, int lda, const double *b, int ldb, double beta, double *c,
+                               int ldc);
 
 static sgemm_function sgemm;
 static dgemm_function dgemm;
@@ -37,11 +38,13 @@ static void open_library(void)
     *(void **)&sgemm = dlsym(object, "cblas_sgemm");
     *(void **)&dgemm = dlsym(object, "cblas_dgemm");
     if (!sgemm || !dgemm) {
-        cpu_host->log(CTRT_LOG_INFO, "backend-cpu", "products without BLAS: %s has no cblas_sgemm", CTRT_CBLAS_SONAME);
+        cpu_host->log(CTRT_LOG_INFO, "backend-cpu", "products without BLAS: %s has no cblas_sgemm",
+                      CTRT_CBLAS_SONAME);
         sgemm = NULL;
         return;
     }
-    static const char *const setters[] = { "openblas_set_num_threads", "bli_thread_set_num_threads", "MKL_Set_Num_Threads" };
+    static const char *const setters[] = { "openblas_set_num_threads", "bli_thread_set_num_threads",
+                                           "MKL_Set_Num_Threads" };
     for (int i = 0; i < 3 && !tuned; i++) {
         void (*set_threads)(long) = NULL;       /* int in OpenBLAS and MKL, dim_t in BLIS: 1 reads alike */
         *(void **)&set_threads = dlsym(object, setters[i]);
@@ -84,23 +87,26 @@ static void tasks(void *argument, int64_t begin, int64_t end)
         const int64_t index = t / job->across / job->down;
         const int64_t rows = p->m - i < job->row_step ? p->m - i : job->row_step;
         const int64_t columns = p->n - j < job->column_step ? p->n - j : job->column_step;
-        const int64_t at_a = index * p->a_batch + i * p->a_row, at_b = index * p->b_batch + j * p->b_col, at_c = (index * p->m + i) * p->n + j;
+        const int64_t at_a = index * p->a_batch + i * p->a_row, at_b = index * p->b_batch + j * p->b_col,
+                      at_c = (index * p->m + i) * p->n + j;
         if (p->dtype == CTRT_F32) {
             float *c = (float *)p->c + at_c;
             const float *bias = p->bias ? (const float *)p->bias + j : NULL;
             for (int64_t r = 0; bias && r < rows; r++)
                 for (int64_t q = 0; q < columns; q++)
                     c[r * p->n + q] = bias[q];
-            sgemm(ROW_MAJOR, job->a_how, job->b_how, (int)rows, (int)columns, (int)p->k, 1, (const float *)p->a + at_a, job->a_distance,
-                  (const float *)p->b + at_b, job->b_distance, bias ? 1 : 0, c, (int)p->n);
+            sgemm(ROW_MAJOR, job->a_how, job->b_how, (int)rows, (int)columns, (int)p->k, 1,
+                  (const float *)p->a + at_a, job->a_distance, (const float *)p->b + at_b, job->b_distance,
+                  bias ? 1 : 0, c, (int)p->n);
         } else {
             double *c = (double *)p->c + at_c;
             const double *bias = p->bias ? (const double *)p->bias + j : NULL;
             for (int64_t r = 0; bias && r < rows; r++)
                 for (int64_t q = 0; q < columns; q++)
                     c[r * p->n + q] = bias[q];
-            dgemm(ROW_MAJOR, job->a_how, job->b_how, (int)rows, (int)columns, (int)p->k, 1, (const double *)p->a + at_a, job->a_distance,
-                  (const double *)p->b + at_b, job->b_distance, bias ? 1 : 0, c, (int)p->n);
+            dgemm(ROW_MAJOR, job->a_how, job->b_how, (int)rows, (int)columns, (int)p->k, 1,
+                  (const double *)p->a + at_a, job->a_distance, (const double *)p->b + at_b, job->b_distance,
+                  bias ? 1 : 0, c, (int)p->n);
         }
     }
 }

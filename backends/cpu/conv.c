@@ -7,7 +7,9 @@
 #include "onednn.h"
 #include "product.h"
 
-static const size_t bytes_of[CTRT_DTYPE_COUNT] = { [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2 };
+static const size_t bytes_of[CTRT_DTYPE_COUNT] = {
+    [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2
+};
 
 /* Views that are both (a single channel, a single pixel) fit either layout; one that is not contiguous decides. */
 static bool channels_last(const ctrt_view *x, const ctrt_view *weight, const ctrt_view *y)
@@ -15,8 +17,8 @@ static bool channels_last(const ctrt_view *x, const ctrt_view *weight, const ctr
     return !(x->flags & y->flags & weight->flags & CTRT_VIEW_CONTIGUOUS);
 }
 
-static ctrt_status run(const ctrt_call *call, const char *op, enum cpu_conv_pass pass, const ctrt_view *x, const ctrt_view *weight,
-                       const ctrt_view *bias, const ctrt_view *y)
+static ctrt_status run(const ctrt_call *call, const char *op, enum cpu_conv_pass pass, const ctrt_view *x,
+                       const ctrt_view *weight, const ctrt_view *bias, const ctrt_view *y)
 {
     const ctrt_conv_attributes *a = call->attributes;
     const struct cpu_conv conv = {
@@ -43,22 +45,25 @@ static ctrt_status run(const ctrt_call *call, const char *op, enum cpu_conv_pass
 
 static ctrt_status conv2d(const ctrt_call *call)
 {
-    return run(call, "conv2d", CPU_CONV_FORWARD, call->inputs[0], call->inputs[1], call->n_inputs > 2 ? call->inputs[2] : NULL,
-               call->outputs[0]);
+    return run(call, "conv2d", CPU_CONV_FORWARD, call->inputs[0], call->inputs[1],
+               call->n_inputs > 2 ? call->inputs[2] : NULL, call->outputs[0]);
 }
 
 static ctrt_status conv2d_input_grad(const ctrt_call *call)
 {
-    return run(call, "conv2d_input_grad", CPU_CONV_INPUT_GRAD, call->outputs[0], call->inputs[1], NULL, call->inputs[0]);
+    return run(call, "conv2d_input_grad", CPU_CONV_INPUT_GRAD, call->outputs[0], call->inputs[1], NULL,
+               call->inputs[0]);
 }
 
 static ctrt_status conv2d_weight_grad(const ctrt_call *call)
 {
-    return run(call, "conv2d_weight_grad", CPU_CONV_WEIGHT_GRAD, call->inputs[1], call->outputs[0], NULL, call->inputs[0]);
+    return run(call, "conv2d_weight_grad", CPU_CONV_WEIGHT_GRAD, call->inputs[1], call->outputs[0], NULL,
+               call->inputs[0]);
 }
 
-#define ROW(name)                                                                                                        \
-    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name }
+#define ROW(name)                                                                                              \
+    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CPU_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST,    \
+      .run = name }
 static const ctrt_kernel rows[] = { ROW(conv2d), ROW(conv2d_input_grad), ROW(conv2d_weight_grad) };
 
 const struct cpu_rows cpu_conv_rows = { rows, sizeof rows / sizeof rows[0] };

@@ -8,7 +8,8 @@
 /* Which of the three products is wanted. */
 enum cpu_conv_pass { CPU_CONV_FORWARD, CPU_CONV_INPUT_GRAD, CPU_CONV_WEIGHT_GRAD };
 
-/* x[n,c,h,w], weight[o,c/groups,kh,kw], y[n,o,oh,ow]; contiguous, or all channels-last. The pass says which of the three is written. */
+/* x[n,c,h,w], weight[o,c/groups,kh,kw], y[n,o,oh,ow]; contiguous, or all channels-last. The pass says which of
+ * the three is written. */
 struct cpu_conv {
     const char *op;                     /* for messages */
     enum cpu_conv_pass pass;

@@ -11,7 +11,8 @@ struct NAME(job) {
 };
 
 /* patches[(c, ky, kx)][pixel] of channels [c0, c0+channels) and output rows [y0, y0+rows) of one image. */
-static void NAME(unfold)(const struct cpu_conv *v, T *patches, const T *image, int64_t c0, int64_t channels, int64_t y0, int64_t rows)
+static void NAME(unfold)(const struct cpu_conv *v, T *patches, const T *image, int64_t c0, int64_t channels,
+                         int64_t y0, int64_t rows)
 {
     for (int64_t c = c0; c < c0 + channels; c++)
         for (int64_t ky = 0; ky < v->kh; ky++)
@@ -37,7 +38,8 @@ static void NAME(unfold)(const struct cpu_conv *v, T *patches, const T *image, i
 }
 
 /* The reverse: adds patches to the image. */
-static void NAME(fold)(const struct cpu_conv *v, const T *patches, T *image, int64_t c0, int64_t channels, int64_t y0, int64_t rows)
+static void NAME(fold)(const struct cpu_conv *v, const T *patches, T *image, int64_t c0, int64_t channels,
+                       int64_t y0, int64_t rows)
 {
     for (int64_t c = c0; c < c0 + channels; c++)
         for (int64_t ky = 0; ky < v->kh; ky++)
@@ -56,8 +58,8 @@ static void NAME(fold)(const struct cpu_conv *v, const T *patches, T *image, int
 }
 
 /* Channels-last: patches[pixel][(ky, kx), channel] of a group's channels, for taps [k0, k1). */
-static void NAME(unfold_last)(const struct cpu_conv *v, T *patches, const T *image, int64_t c0, int64_t channels, int64_t y0,
-                              int64_t rows, int64_t k0, int64_t k1)
+static void NAME(unfold_last)(const struct cpu_conv *v, T *patches, const T *image, int64_t c0, int64_t channels,
+                              int64_t y0, int64_t rows, int64_t k0, int64_t k1)
 {
     for (int64_t y = y0; y < y0 + rows; y++)
         for (int64_t x = 0; x < v->ow; x++)
@@ -71,7 +73,8 @@ static void NAME(unfold_last)(const struct cpu_conv *v, T *patches, const T *ima
             }
 }
 
-static void NAME(fold_last)(const struct cpu_conv *v, const T *patches, T *image, int64_t c0, int64_t channels, int64_t y0, int64_t rows)
+static void NAME(fold_last)(const struct cpu_conv *v, const T *patches, T *image, int64_t c0, int64_t channels,
+                            int64_t y0, int64_t rows)
 {
     for (int64_t y = y0; y < y0 + rows; y++)
         for (int64_t x = 0; x < v->ow; x++)
@@ -110,22 +113,26 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
     if (!patches)
         return;
     for (int64_t t = begin; t < end; t++) {
-        const int64_t y0 = t % job->blocks * job->rows, group = t / job->blocks % v->groups, n = t / job->blocks / v->groups;
+        const int64_t y0 = t % job->blocks * job->rows, group = t / job->blocks % v->groups,
+                      n = t / job->blocks / v->groups;
         const int64_t rows = v->oh - y0 < job->rows ? v->oh - y0 : job->rows, pixels = rows * v->ow;
-        const T *image = (const T *)v->x + n * v->c * v->h * v->w, *weight = (const T *)v->weight + group * og * depth;
+        const T *image = (const T *)v->x + n * v->c * v->h * v->w,
+                *weight = (const T *)v->weight + group * og * depth;
         const T *bias = v->bias ? (const T *)v->bias + group * og : NULL;
         struct NAME(gemm) g;
         if (v->channels_last) {
             NAME(unfold_last)(v, patches, image, group * cg, cg, y0, rows, 0, v->kh * v->kw);
             g = (struct NAME(gemm)){
-                .m = pixels, .n = og, .k = depth, .a = patches, .a_row = depth, .a_col = 1, .b = weight, .b_row = 1, .b_col = depth,
-                .c = (T *)v->y + (n * plane + y0 * v->ow) * v->o + group * og, .c_row = v->o, .start = bias,
+                .m = pixels, .n = og, .k = depth, .a = patches, .a_row = depth, .a_col = 1, .b = weight,
+                .b_row = 1, .b_col = depth, .c = (T *)v->y + (n * plane + y0 * v->ow) * v->o + group * og,
+                .c_row = v->o, .start = bias,
             };
         } else {
             NAME(unfold)(v, patches, image, group * cg, cg, y0, rows);
             g = (struct NAME(gemm)){
-                .m = og, .n = pixels, .k = depth, .a = weight, .a_row = depth, .a_col = 1, .b = patches, .b_row = pixels, .b_col = 1,
-                .c = (T *)v->y + (n * v->o + group * og) * plane + y0 * v->ow, .c_row = plane,
+                .m = og, .n = pixels, .k = depth, .a = weight, .a_row = depth, .a_col = 1, .b = patches,
+                .b_row = pixels, .b_col = 1, .c = (T *)v->y + (n * v->o + group * og) * plane + y0 * v->ow,
+                .c_row = plane,
             };
             if (bias) {
                 for (int64_t o = 0; o < og; o++)
@@ -161,14 +168,15 @@ static void NAME(input_grad)(void *argument, int64_t begin, int64_t end)
             struct NAME(gemm) g;
             if (v->channels_last)
                 g = (struct NAME(gemm)){
-                    .m = pixels, .n = depth, .k = og, .a = (const T *)v->y + (n * plane + y0 * v->ow) * v->o + group * og, .a_row = v->o,
+                    .m = pixels, .n = depth, .k = og,
+                    .a = (const T *)v->y + (n * plane + y0 * v->ow) * v->o + group * og, .a_row = v->o,
                     .a_col = 1, .b = weight, .b_row = depth, .b_col = 1, .c = patches, .c_row = depth,
                 };
             else
                 g = (struct NAME(gemm)){
                     .m = depth, .n = pixels, .k = og, .a = weight, .a_row = 1, .a_col = depth,
-                    .b = (const T *)v->y + (n * v->o + group * og) * plane + y0 * v->ow, .b_row = plane, .b_col = 1, .c = patches,
-                    .c_row = pixels,
+                    .b = (const T *)v->y + (n * v->o + group * og) * plane + y0 * v->ow, .b_row = plane,
+                    .b_col = 1, .c = patches, .c_row = pixels,
                 };
             NAME(multiply)(job, &g);
             if (v->channels_last)
@@ -179,13 +187,14 @@ static void NAME(input_grad)(void *argument, int64_t begin, int64_t end)
     }
 }
 
-/* Tasks own columns of the result: ranges of channels (contiguous) or single taps (channels-last), so that each element is summed by
- * one thread, image after image. */
+/* Tasks own columns of the result: ranges of channels (contiguous) or single taps (channels-last), so that each
+ * element is summed by one thread, image after image. */
 static void NAME(weight_grad)(void *argument, int64_t begin, int64_t end)
 {
     struct NAME(job) *job = argument;
     const struct cpu_conv *v = job->conv;
-    const int64_t cg = v->c / v->groups, og = v->o / v->groups, taps = v->kh * v->kw, depth = cg * taps, plane = v->oh * v->ow;
+    const int64_t cg = v->c / v->groups, og = v->o / v->groups, taps = v->kh * v->kw, depth = cg * taps,
+                  plane = v->oh * v->ow;
     T *patches = NAME(patches)(job, v->channels_last ? cg : job->cut * taps);
     if (!patches)
         return;
@@ -200,11 +209,13 @@ static void NAME(weight_grad)(void *argument, int64_t begin, int64_t end)
                 struct NAME(gemm) g = { .m = og, .k = pixels, .b = patches, .c = out, .c_row = depth };
                 if (v->channels_last) {
                     NAME(unfold_last)(v, patches, image, group * cg, cg, y0, rows, part, part + 1);
-                    g.a = (const T *)v->y + (n * plane + y0 * v->ow) * v->o + group * og, g.a_row = 1, g.a_col = v->o;
+                    g.a = (const T *)v->y + (n * plane + y0 * v->ow) * v->o + group * og, g.a_row = 1,
+                    g.a_col = v->o;
                     g.n = cg, g.b_row = cg, g.b_col = 1;
                 } else {
                     NAME(unfold)(v, patches, image, group * cg + c0, channels, y0, rows);
-                    g.a = (const T *)v->y + (n * v->o + group * og) * plane + y0 * v->ow, g.a_row = plane, g.a_col = 1;
+                    g.a = (const T *)v->y + (n * v->o + group * og) * plane + y0 * v->ow, g.a_row = plane,
+                    g.a_col = 1;
                     g.n = channels * taps, g.b_row = 1, g.b_col = pixels;
                 }
                 if (n || y0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution without a library: patches of the input are laid out as a matrix, a block of output rows at a time, and multiplied
- * by the weights (Chellapilla et al. 2006). f16 and bf16 go through f32. */
+/* Convolution without a library: patches of the input are laid out as a matrix, a block of output rows at a time,
+ * and multiplied by the weights (Chellapilla et al. 2006). f16 and bf16 go through f32. */
 #include "conv.h"
 
 #include <string.h>
@@ -41,8 +41,8 @@ static int64_t block_rows(const struct cpu_conv *v, int64_t per_pixel)
 static ctrt_status conv_half(const struct cpu_conv *v)
 {
     const struct half_loops *half = cpu_half(v->dtype);
-    const int64_t counts[4] = { v->n * v->c * v->h * v->w, v->o * (v->c / v->groups) * v->kh * v->kw, v->n * v->o * v->oh * v->ow,
-                                v->bias ? v->o : 0 };
+    const int64_t counts[4] = { v->n * v->c * v->h * v->w, v->o * (v->c / v->groups) * v->kh * v->kw,
+                                v->n * v->o * v->oh * v->ow, v->bias ? v->o : 0 };
     const void *from[4] = { v->x, v->weight, v->y, v->bias };
     const int out = v->pass == CPU_CONV_FORWARD ? 2 : v->pass == CPU_CONV_INPUT_GRAD ? 0 : 1;
     float *wide[4] = { NULL };

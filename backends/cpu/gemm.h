@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/gemm.h: the built-in matrix product.
  *
- * C[m,n] = A[m,k] B[k,n] + start, all addressed by element strides. `start` is what C begins with: NULL for 0, a row
- * of biases (start_row 0), or C itself to add to it. C's columns are adjacent. */
+ * C[m,n] = A[m,k] B[k,n] + start, all addressed by element strides. `start` is what C begins with: NULL for 0, a
+ * row of biases (start_row 0), or C itself to add to it. C's columns are adjacent. */
 #ifndef CTRT_CPU_GEMM_H
 #define CTRT_CPU_GEMM_H
 

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/gemm_body.h: a template, included by gemm_loops.c once per type.
  *
- * The scheme is Goto and van de Geijn's (2008): a kernel keeps a tile of C in registers and walks down k; A and B are
- * packed in blocks that fit the second and first cache, in the order in which the kernel reads them. */
+ * The scheme is Goto and van de Geijn's (2008): a kernel keeps a tile of C in registers and walks down k; A and B
+ * are packed in blocks that fit the second and first cache, in the order in which the kernel reads them. */
 
 /* One tile: `rows` x `vectors` vectors, of which the last has `last` lanes in use. */
-static inline __attribute__((always_inline)) void NAME(tile)(
-    const int rows, const int vectors, const bool full, int64_t k, const T *a, int64_t a_row, int64_t a_col, const T *b,
-    int64_t b_row, T *c, int64_t c_row, const T *start, int64_t start_row, int last)
+static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const int vectors, const bool full,
+                                                             int64_t k, const T *a, int64_t a_row, int64_t a_col,
+                                                             const T *b, int64_t b_row, T *c, int64_t c_row,
+                                                             const T *start, int64_t start_row, int last)
 {
     V sum[ROWS][VECTORS];
     const MASK mask = OP(first)(last);
@@ -41,8 +42,9 @@ static inline __attribute__((always_inline)) void NAME(tile)(
         }
 }
 
-typedef void (*NAME(tile_function))(int64_t k, const T *a, int64_t a_row, int64_t a_col, const T *b, int64_t b_row, T *c,
-                                    int64_t c_row, const T *start, int64_t start_row, int last);
+typedef void (*NAME(tile_function))(int64_t k, const T *a, int64_t a_row, int64_t a_col, const T *b,
+                                    int64_t b_row, T *c, int64_t c_row, const T *start, int64_t start_row,
+                                    int last);
 
 #define TILE(rows, vectors)                                                                                             \
     static void NAME(tile_##rows##_##vectors)(int64_t k, const T *a, int64_t a_row, int64_t a_col, const T *b,          \
@@ -102,7 +104,8 @@ static void NAME(small)(const G *g)
 }
 
 /* to[j * to_step + i] = from[i * from_step + j] for i < rows, j < columns. */
-static __attribute__((noinline)) void NAME(turn)(T *to, int64_t to_step, const T *from, int64_t from_step, int64_t rows, int64_t columns)
+static __attribute__((noinline)) void NAME(turn)(T *to, int64_t to_step, const T *from, int64_t from_step,
+                                                 int64_t rows, int64_t columns)
 {
     const int64_t whole_rows = rows / BLOCK * BLOCK, whole_columns = columns / BLOCK * BLOCK;
     for (int64_t i = 0; i < whole_rows; i += BLOCK) {
@@ -137,7 +140,8 @@ static void NAME(pack_a)(T *to, const G *g, int64_t i, int64_t m, int64_t p, int
     }
 }
 
-/* B's columns [j, j+n), rows [p, p+k) in strips of VECTORS vectors, the last strip as wide as it must be, filled with 0. */
+/* B's columns [j, j+n), rows [p, p+k) in strips of VECTORS vectors, the last strip as wide as it must be, filled
+ * with 0. */
 static void NAME(pack_b)(T *to, const G *g, int64_t j, int64_t n, int64_t p, int64_t k)
 {
     while (n > 0) {
@@ -190,8 +194,9 @@ static void NAME(large)(const G *g, T *packed_a, T *packed_b)
                         const int64_t strip = i / ROWS * ROWS;
                         T *c = g->c + (ic + i) * g->c_row + jc + j;
                         const T *start = pc ? c : g->start ? g->start + (ic + i) * g->start_row + jc + j : NULL;
-                        NAME(tiles)[log][vectors - 1](kc, packed_a + strip * kc + (i - strip), 1, ROWS, b, width, c, g->c_row,
-                                                      start, pc ? g->c_row : g->start_row, last);
+                        NAME(tiles)
+                        [log][vectors - 1](kc, packed_a + strip * kc + (i - strip), 1, ROWS, b, width, c,
+                                           g->c_row, start, pc ? g->c_row : g->start_row, last);
                         i += 1 << log;
                     }
                     b += width * kc;
@@ -219,8 +224,8 @@ static void NAME(transpose)(T *to, const G *g)
  * of B. */
 #define DEPTH ((int64_t)(4096 / sizeof(T)))
 
-/* packed[k / LANES][rows][LANES]: rows of A side by side, filled with 0. Rows a power of two apart would push each other out
- * of the cache. */
+/* packed[k / LANES][rows][LANES]: rows of A side by side, filled with 0. Rows a power of two apart would push
+ * each other out of the cache. */
 static void NAME(pack_rows)(T *packed, const G *g, int64_t i, int rows, int64_t p, int64_t depth)
 {
     for (int64_t q = 0; q < depth; q += LANES)
@@ -230,10 +235,11 @@ static void NAME(pack_rows)(T *packed, const G *g, int64_t i, int rows, int64_t 
         }
 }
 
-/* B's columns are contiguous: elements of C are dot products. Adds those of `depth` elements from p on, of packed rows
- * [i, i+rows) and columns [j, j+columns). */
-static inline __attribute__((always_inline)) void NAME(dots)(const int rows, const int columns, const G *g, const T *packed, int64_t i,
-                                                             int64_t j, int64_t p, int64_t depth)
+/* B's columns are contiguous: elements of C are dot products. Adds those of `depth` elements from p on, of packed
+ * rows [i, i+rows) and columns [j, j+columns). */
+static inline __attribute__((always_inline)) void NAME(dots)(const int rows, const int columns, const G *g,
+                                                             const T *packed, int64_t i, int64_t j, int64_t p,
+                                                             int64_t depth)
 {
     const T *b = g->b + j * g->b_col + p;
     V sum[ROWS][VECTORS];
@@ -255,9 +261,8 @@ static inline __attribute__((always_inline)) void NAME(dots)(const int rows, con
     }
     if (q < depth) {
         const MASK mask = OP(first)((int)(depth - q));
-        UNROLLED for (int r = 0; r < rows; r++)
-            UNROLLED for (int c = 0; c < columns; c++)
-                sum[r][c] = OP(fma)(OP(load)(packed + r * LANES), OP(load_m)(b + c * g->b_col + q, mask), sum[r][c]);
+        UNROLLED for (int r = 0; r < rows; r++) UNROLLED for (int c = 0; c < columns; c++) sum[r][c] =
+            OP(fma)(OP(load)(packed + r * LANES), OP(load_m)(b + c * g->b_col + q, mask), sum[r][c]);
     }
     UNROLLED for (int r = 0; r < rows; r++)
         UNROLLED for (int c = 0; c < columns; c++) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/gemm_drive.h: a template, included by gemm_builtin.c once per type. */
 
-/* Products of up to this many multiplications run in one thread: below, waking a second costs more than it brings. */
+/* Products of up to this many multiplications run in one thread: below, waking a second costs more than it
+ * brings. */
 #define SERIAL_WORK 160000
 /* B of up to this many elements stays in the second cache and is not packed. */
 #define UNPACKED_B (64 * 1024)
@@ -74,7 +75,8 @@ bool NAME(cpu_gemm)(const G *g)
     const int threads = g->m * g->n <= SERIAL_WORK && g->m * g->n * g->k <= SERIAL_WORK ? 1 : cpu_thread_count();
     if (threads <= 1)
         return NAME(serial)(g);
-    /* The longer side is cut, at multiples of the kernels' tiles, so that each element is summed in one order always. */
+    /* The longer side is cut, at multiples of the kernels' tiles, so that each element is summed in one order
+     * always. */
     struct NAME(cut) cut = { .g = g, .row_step = g->m, .column_step = g->n, .across = 1 };
     int64_t tasks;
     if (g->n >= g->m) {

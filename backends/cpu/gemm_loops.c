@@ -9,8 +9,8 @@
 #include "variant.h"
 #include "vec.h"
 
-/* Rows of C that a kernel holds in registers beside VECTORS vectors of columns: 24 accumulators of 32 registers, or 12
- * of 16. */
+/* Rows of C that a kernel holds in registers beside VECTORS vectors of columns: 24 accumulators of 32 registers,
+ * or 12 of 16. */
 #if VEC_AVX512
 #define ROWS 8
 #else

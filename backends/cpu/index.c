@@ -36,8 +36,8 @@ static ctrt_status check(const char *op, const int64_t *index, int64_t count, in
     int64_t i = 0;
     while ((uint64_t)index[i] < (uint64_t)size)
         i++;
-    return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: index %lld at position %lld is outside [0, %lld)", op, (long long)index[i],
-                          (long long)i, (long long)size);
+    return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: index %lld at position %lld is outside [0, %lld)", op,
+                          (long long)index[i], (long long)i, (long long)size);
 }
 
 /* ---- index_select ---- */
@@ -102,12 +102,16 @@ static ctrt_status gather(const ctrt_call *call)
         .bytes = bytes_of[x->dtype], .size = x->shape[1], .inner = x->shape[2], .count = index->shape[1],
         .index = index->data, .from = x->data, .to = out->data,
     };
-    static void (*const by_bytes[])(void *, int64_t, int64_t) = { [1] = gather_8, [2] = gather_16, [4] = gather_32, [8] = gather_64 };
-    cpu_parallel_for(index->shape[0] * job.count, GRAIN / (job.inner * (int64_t)job.bytes) + 1, by_bytes[job.bytes], &job);
+    static void (*const by_bytes[])(void *, int64_t, int64_t) = {
+        [1] = gather_8, [2] = gather_16, [4] = gather_32, [8] = gather_64
+    };
+    cpu_parallel_for(index->shape[0] * job.count, GRAIN / (job.inner * (int64_t)job.bytes) + 1,
+                     by_bytes[job.bytes], &job);
     return CTRT_OK;
 }
 
-/* ---- index_add and scatter_add: dx is cut by columns or outer index, never where two threads could add to one element ---- */
+/* ---- index_add and scatter_add ----
+ * dx is cut by columns or outer index, never where two threads could add to one element. */
 
 /* Adds rows dy[outer,count,inner] to dx[outer,size,inner]; for columns [c0, c1) of one outer index. */
 #define ADD(name, T)                                                                                                    \
@@ -146,7 +150,8 @@ struct add_functions {
 };
 static const struct add_functions add_of[CTRT_DTYPE_COUNT] = {
 #define ROW(dtype, name) [CTRT_##dtype] = { index_add_##name, scatter_add_##name }
-    ROW(F32, f32), ROW(F64, f64), ROW(F16, f32), ROW(BF16, f32), ROW(I8, i8), ROW(U8, i8), ROW(I16, i16), ROW(I32, i32), ROW(I64, i64),
+    ROW(F32, f32), ROW(F64, f64), ROW(F16, f32), ROW(BF16, f32), ROW(I8, i8),
+    ROW(U8, i8),   ROW(I16, i16), ROW(I32, i32), ROW(I64, i64),
 #undef ROW
 };
 
@@ -176,8 +181,8 @@ static ctrt_status add_over(const ctrt_call *call, const char *op, int64_t count
         return status;
     const bool half = dx->dtype == CTRT_F16 || dx->dtype == CTRT_BF16;
     struct add_job a = {
-        .job = { .size = dx->shape[1], .inner = dx->shape[2], .count = count, .index = index->data, .from = dy->data, .to = dx->data,
-                 .skip = skip },
+        .job = { .size = dx->shape[1], .inner = dx->shape[2], .count = count, .index = index->data,
+                 .from = dy->data, .to = dx->data, .skip = skip },
         .add = scatter ? add_of[dx->dtype].scatter_add : add_of[dx->dtype].index_add,
         .across = (dx->shape[2] + COLUMNS - 1) / COLUMNS,
     };
@@ -250,8 +255,8 @@ static ctrt_status triangle(const ctrt_call *call, bool upper)
     const ctrt_view *x = call->inputs[0];
     const ctrt_index_attributes *attributes = call->attributes;
     struct triangle t = {
-        .from = x->data, .to = call->outputs[0]->data, .bytes = bytes_of[x->dtype], .rows = x->shape[1], .columns = x->shape[2],
-        .diagonal = attributes ? attributes->value : 0, .upper = upper,
+        .from = x->data, .to = call->outputs[0]->data, .bytes = bytes_of[x->dtype], .rows = x->shape[1],
+        .columns = x->shape[2], .diagonal = attributes ? attributes->value : 0, .upper = upper,
     };
     if (x->numel)
         cpu_parallel_for(x->shape[0] * t.rows, GRAIN / (t.columns * (int64_t)t.bytes) + 1, triangle_rows, &t);

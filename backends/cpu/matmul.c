@@ -3,8 +3,8 @@
 #include "onednn.h"
 #include "product.h"
 
-/* Up to so many multiplications the built-in product is at least as quick as oneDNN's in f32, which first has to look up its
- * code (0.3 us). In bf16 oneDNN has instructions of its own for it. */
+/* Up to so many multiplications the built-in product is at least as quick as oneDNN's in f32, which first has to
+ * look up its code (0.3 us). In bf16 oneDNN has instructions of its own for it. */
 #define SMALL_F32 1000000
 #define SMALL_HALF 2000
 /* With so few rows all that counts is to read B once, which the built-in loops do well. */
@@ -27,7 +27,8 @@ static ctrt_status compute(const struct cpu_product *p)
     if (path == CPU_GEMM_AUTO) {
         if (!prefers_builtin(p) && (cpu_onednn_product(p) || cpu_blas_product(p, false)))
             return CTRT_OK;
-    } else if ((path == CPU_GEMM_ONEDNN && cpu_onednn_product(p)) || (path == CPU_GEMM_BLAS && cpu_blas_product(p, true))) {
+    } else if ((path == CPU_GEMM_ONEDNN && cpu_onednn_product(p))
+               || (path == CPU_GEMM_BLAS && cpu_blas_product(p, true))) {
         return CTRT_OK;
     }
     return cpu_product_builtin(p);
@@ -40,8 +41,7 @@ static ctrt_status matmul(const ctrt_call *call)
         .op = "matmul", .dtype = a->dtype,
         .batch = c->shape[0], .m = c->shape[1], .n = c->shape[2], .k = a->shape[2],
         .a = a->data, .a_batch = a->strides[0], .a_row = a->strides[1], .a_col = a->strides[2],
-        .b = b->data, .b_batch = b->strides[0], .b_row = b->strides[1], .b_col = b->strides[2],
-        .c = c->data,
+        .b = b->data, .b_batch = b->strides[0], .b_row = b->strides[1], .b_col = b->strides[2], .c = c->data,
     };
     return compute(&p);
 }
@@ -51,8 +51,7 @@ static ctrt_status linear(const ctrt_call *call)
     const ctrt_view *x = call->inputs[0], *w = call->inputs[1], *bias = call->n_inputs > 2 ? call->inputs[2] : NULL;
     const ctrt_view *c = call->outputs[0];
     const struct cpu_product p = {
-        .op = "linear", .dtype = x->dtype,
-        .batch = 1, .m = c->shape[0], .n = c->shape[1], .k = x->shape[1],
+        .op = "linear", .dtype = x->dtype, .batch = 1, .m = c->shape[0], .n = c->shape[1], .k = x->shape[1],
         .a = x->data, .a_row = x->strides[0], .a_col = x->strides[1],
         .b = w->data, .b_row = w->strides[1], .b_col = w->strides[0],
         .c = c->data, .bias = bias ? bias->data : NULL,
@@ -60,9 +59,8 @@ static ctrt_status linear(const ctrt_call *call)
     return compute(&p);
 }
 
-static const ctrt_kernel rows[] = {
-    { .size = sizeof(ctrt_kernel), .op = "matmul", .dtypes = CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED, .run = matmul },
-    { .size = sizeof(ctrt_kernel), .op = "linear", .dtypes = CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED, .run = linear },
-};
+#define ROW(name)                                                                                              \
+    { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CPU_NUMBERS, .flags = CTRT_KERNEL_STRIDED, .run = name }
+static const ctrt_kernel rows[] = { ROW(matmul), ROW(linear) };
 
 const struct cpu_rows cpu_matmul_rows = { rows, sizeof rows / sizeof rows[0] };

@@ -11,7 +11,8 @@
 #define GRAIN 8192
 /* Rows up to so many bytes stay in the first cache while they are made. */
 #define STREAMED_ROW 16384
-/* The gradients of weight and bias are sums over rows: at most so many partial sums, whatever the number of threads. */
+/* The gradients of weight and bias are sums over rows: at most so many partial sums, whatever the number of
+ * threads. */
 #define PARTS 32
 
 struct job {
@@ -75,7 +76,8 @@ static ctrt_status layer_norm(const ctrt_call *call)
     job.weight = parameter(&job, call->inputs[1], wide);
     job.bias = parameter(&job, call->inputs[2], wide + (wide ? job.n : 0));
     const size_t bytes = x->dtype == CTRT_F64 ? sizeof(double) : sizeof(float);
-    job.stream = !job.half && (size_t)job.n * bytes <= STREAMED_ROW && (size_t)x->numel * bytes >= cpu_stream_bytes();
+    job.stream =
+        !job.half && (size_t)job.n * bytes <= STREAMED_ROW && (size_t)x->numel * bytes >= cpu_stream_bytes();
     cpu_parallel_for(x->shape[0], GRAIN / (job.n + 1) + 1, x->dtype == CTRT_F64 ? forward_f64 : forward_f32, &job);
     return job.failed ? cpu_no_scratch("layer_norm", 2 * row_bytes) : CTRT_OK;
 }
@@ -83,7 +85,8 @@ static ctrt_status layer_norm(const ctrt_call *call)
 static ctrt_status layer_norm_backward(const ctrt_call *call)
 {
     const ctrt_view *x = call->inputs[1];
-    const ctrt_view *dweight = call->n_outputs > 1 ? call->outputs[1] : NULL, *dbias = call->n_outputs > 2 ? call->outputs[2] : NULL;
+    const ctrt_view *dweight = call->n_outputs > 1 ? call->outputs[1] : NULL,
+                    *dbias = call->n_outputs > 2 ? call->outputs[2] : NULL;
     struct job job = { .call = call, .n = x->shape[1], .rows = x->shape[0] };
     const size_t width = x->dtype == CTRT_F64 ? sizeof(double) : sizeof(float), row_bytes = (size_t)job.n * width;
     float *wide = NULL;
@@ -103,7 +106,8 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
         if (!job.partial)
             return cpu_no_scratch("layer_norm_backward", (size_t)(parts + 1) * 2 * row_bytes);
     }
-    cpu_parallel_for(parts, GRAIN / (job.n * job.rows_per_part + 1) + 1, x->dtype == CTRT_F64 ? backward_f64 : backward_f32, &job);
+    cpu_parallel_for(parts, GRAIN / (job.n * job.rows_per_part + 1) + 1,
+                     x->dtype == CTRT_F64 ? backward_f64 : backward_f32, &job);
     if (job.failed)
         return cpu_no_scratch("layer_norm_backward", 3 * row_bytes);
     const ctrt_view *sums[2] = { dweight, dbias };

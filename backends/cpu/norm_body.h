@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/norm_body.h: a template, included by norm.c and batch_norm.c once per type: sums of adjacent elements.
+/* backends/cpu/norm_body.h: a template, included by norm.c and batch_norm.c once per type: sums of adjacent
+ * elements.
  *
- * Sums run in lanes of T over pieces of PIECE elements, and the pieces are added in f64, so that a mean over millions of f32
- * elements is as good as over thousands. */
+ * Sums run in lanes of T over pieces of PIECE elements, and the pieces are added in f64, so that a mean over
+ * millions of f32 elements is as good as over thousands. */
 
 #define PIECE 4096
 
@@ -50,7 +51,8 @@ static inline double NAME(squares_of)(const T *x, T mean, int64_t n)
 }
 
 /* The sums of g and of g * (x - mean), where g is dy, times w unless that is NULL. */
-static inline void NAME(gradient_sums)(double *plain, double *with_x, const T *dy, const T *x, const T *w, T mean, int64_t n)
+static inline void NAME(gradient_sums)(double *plain, double *with_x, const T *dy, const T *x, const T *w, T mean,
+                                       int64_t n)
 {
     *plain = *with_x = 0;
     for (int64_t start = 0; start < n; start += PIECE) {

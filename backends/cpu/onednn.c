@@ -23,7 +23,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void open_library(void)
 {
-    /* Local: another copy in the process (PyTorch's) must not be mixed with ours. Never closed: its threads outlive us. */
+    /* Local: another copy in the process (PyTorch's) must not be mixed with ours. Never closed: its threads
+     * outlive us. */
     void *object = dlopen(CTRT_ONEDNN_SONAME, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!object) {
         cpu_host->log(CTRT_LOG_INFO, "backend-cpu", "products and convolutions without oneDNN: %s", dlerror());
@@ -32,13 +33,15 @@ static void open_library(void)
     const dnnl_version_t *(*version)(void) = NULL;
     *(void **)&version = dlsym(object, "dnnl_version");
     if (!version || version()->major != CTRT_ONEDNN_MAJOR) {
-        cpu_host->log(CTRT_LOG_INFO, "backend-cpu", "products and convolutions without oneDNN: %s is version %d, this build knows %d",
+        cpu_host->log(CTRT_LOG_INFO, "backend-cpu",
+                      "products and convolutions without oneDNN: %s is version %d, this build knows %d",
                       CTRT_ONEDNN_SONAME, version ? version()->major : 0, CTRT_ONEDNN_MAJOR);
         return;
     }
     /* Its threads have to be OpenMP's, which cpu_threads_enter counts: two pools would fight for the processors. */
     if (version()->cpu_runtime != DNNL_RUNTIME_OMP && version()->cpu_runtime != DNNL_RUNTIME_SEQ) {
-        cpu_host->log(CTRT_LOG_INFO, "backend-cpu", "products and convolutions without oneDNN: %s has a thread pool of its own",
+        cpu_host->log(CTRT_LOG_INFO, "backend-cpu",
+                      "products and convolutions without oneDNN: %s has a thread pool of its own",
                       CTRT_ONEDNN_SONAME);
         return;
     }
@@ -49,12 +52,12 @@ static void open_library(void)
     ONEDNN_COMMON(F) ONEDNN_OWN(F)
 #undef F
     if (missing || library.dnnl_engine_create(&library.engine, dnnl_cpu, 0) != dnnl_success) {
-        cpu_host->log(CTRT_LOG_INFO, "backend-cpu", "products and convolutions without oneDNN: %s lacks %s", CTRT_ONEDNN_SONAME,
-                      missing ? missing : "an engine for this processor");
+        cpu_host->log(CTRT_LOG_INFO, "backend-cpu", "products and convolutions without oneDNN: %s lacks %s",
+                      CTRT_ONEDNN_SONAME, missing ? missing : "an engine for this processor");
         return;
     }
-    cpu_host->log(CTRT_LOG_DEBUG, "backend-cpu", "oneDNN %d.%d.%d is %s", version()->major, version()->minor, version()->patch,
-                  CTRT_ONEDNN_SONAME);
+    cpu_host->log(CTRT_LOG_DEBUG, "backend-cpu", "oneDNN %d.%d.%d is %s", version()->major, version()->minor,
+                  version()->patch, CTRT_ONEDNN_SONAME);
     usable = true;
 }
 
@@ -66,7 +69,8 @@ const struct onednn *cpu_onednn(void)
 
 /* ---- descriptors ---- */
 
-bool onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type, const int64_t *strides)
+bool onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
+                    const int64_t *strides)
 {
     dnnl_dims_t d, s;
     for (int i = 0; i < ndims; i++)
@@ -100,7 +104,8 @@ void onednn_drop(onednn_desc *desc, bool made)
 #endif
 }
 
-/* ---- the cache: open addressing over a fixed table; in a crowded neighbourhood the entry unused for longest goes ---- */
+/* ---- the cache: open addressing over a fixed table; in a crowded neighbourhood the entry unused for longest
+ * goes ---- */
 
 enum { ENTRIES = 256, NEIGHBOURS = 8 };
 
@@ -210,7 +215,8 @@ static size_t aligned(size_t bytes)
 }
 
 /* One operand: the tensor's memory, and where the layouts differ a copy and the reorder. */
-static bool add_operand(struct onednn_entry *e, int argument, bool output, onednn_desc_ref user, onednn_desc_ref wanted)
+static bool add_operand(struct onednn_entry *e, int argument, bool output, onednn_desc_ref user,
+                        onednn_desc_ref wanted)
 {
     struct onednn_operand *o = &e->operands[e->count++];
     o->argument = argument;
@@ -226,16 +232,18 @@ static bool add_operand(struct onednn_entry *e, int argument, bool output, onedn
     o->offset = e->scratch_bytes;
     e->scratch_bytes += aligned(library.dnnl_memory_desc_get_size(wanted));
     dnnl_primitive_desc_t pd = NULL;
-    if (library.dnnl_reorder_primitive_desc_create(&pd, output ? wanted : user, library.engine, output ? user : wanted, library.engine,
-                                                   NULL) != dnnl_success)
+    if (library.dnnl_reorder_primitive_desc_create(&pd, output ? wanted : user, library.engine,
+                                                   output ? user : wanted, library.engine, NULL)
+        != dnnl_success)
         return false;
     const bool made = library.dnnl_primitive_create(&o->reorder, pd) == dnnl_success;
     library.dnnl_primitive_desc_destroy(pd);
     return made;
 }
 
-bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, const int *arguments, const bool *outputs,
-                 const onednn_desc_ref *users, const dnnl_query_t *queries, const int *indices)
+bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, const int *arguments,
+                 const bool *outputs, const onednn_desc_ref *users, const dnnl_query_t *queries,
+                 const int *indices)
 {
     const char *how = NULL;
     bool good = library.dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &how) == dnnl_success
@@ -247,7 +255,8 @@ bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, co
         e->scratch_bytes = aligned(pad_bytes);
     }
     for (int i = 0; i < count && good; i++)
-        good = add_operand(e, arguments[i], outputs[i], users[i], library.dnnl_primitive_desc_query_md(pd, queries[i], indices[i]));
+        good = add_operand(e, arguments[i], outputs[i], users[i],
+                           library.dnnl_primitive_desc_query_md(pd, queries[i], indices[i]));
     good = good && library.dnnl_primitive_create(&e->primitive, pd) == dnnl_success;
     library.dnnl_primitive_desc_destroy(pd);
     if (!good) {
@@ -261,7 +270,8 @@ bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, co
 
 static bool move(struct cache *cache, const struct onednn_operand *o)
 {
-    const dnnl_exec_arg_t arguments[2] = { { DNNL_ARG_FROM, o->output ? o->memory : o->user }, { DNNL_ARG_TO, o->output ? o->user : o->memory } };
+    const dnnl_exec_arg_t arguments[2] = { { DNNL_ARG_FROM, o->output ? o->memory : o->user },
+                                           { DNNL_ARG_TO, o->output ? o->user : o->memory } };
     return library.dnnl_primitive_execute(o->reorder, cache->stream, 2, arguments) == dnnl_success;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/onednn_api.h: what of oneDNN's C API is used, what differs between 2.x and 3.x, and the cache of primitives.
- * For onednn*.c. */
+/* backends/cpu/onednn_api.h: what of oneDNN's C API is used, what differs between 2.x and 3.x, and the cache of
+ * primitives. For onednn*.c. */
 #ifndef CTRT_CPU_ONEDNN_API_H
 #define CTRT_CPU_ONEDNN_API_H
 
@@ -26,10 +26,12 @@ typedef dnnl_memory_desc_t onednn_desc;
 typedef const dnnl_memory_desc_t *onednn_desc_ref;
 #define ONEDNN_REF(desc) (&(desc))
 #else
-#define ONEDNN_OWN(F)                                                                                                   \
-    F(dnnl_memory_desc_create_with_strides) F(dnnl_memory_desc_create_with_tag) F(dnnl_memory_desc_destroy)             \
-    F(dnnl_matmul_primitive_desc_create) F(dnnl_convolution_forward_primitive_desc_create)                              \
-    F(dnnl_convolution_backward_data_primitive_desc_create) F(dnnl_convolution_backward_weights_primitive_desc_create)
+#define ONEDNN_OWN(F) \
+    F(dnnl_memory_desc_create_with_strides) \
+    F(dnnl_memory_desc_create_with_tag) F(dnnl_memory_desc_destroy) F(dnnl_matmul_primitive_desc_create) \
+        F(dnnl_convolution_forward_primitive_desc_create) \
+            F(dnnl_convolution_backward_data_primitive_desc_create) \
+                F(dnnl_convolution_backward_weights_primitive_desc_create)
 typedef dnnl_memory_desc_t onednn_desc;
 typedef const_dnnl_memory_desc_t onednn_desc_ref;
 #define ONEDNN_REF(desc) (desc)
@@ -47,7 +49,8 @@ const struct onednn *cpu_onednn(void);
 
 /* ---- descriptors ---- */
 
-bool onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type, const int64_t *strides);
+bool onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
+                    const int64_t *strides);
 /* The layout is the primitive's choice. */
 bool onednn_any(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type);
 void onednn_drop(onednn_desc *desc, bool made);
@@ -81,12 +84,14 @@ struct onednn_entry {
     size_t scratch_bytes;               /* scratchpad and copies */
 };
 
-/* The entry of `key` in this thread; *fresh says that it has to be filled, by onednn_fill or by leaving it declined. NULL: no
- * memory. */
+/* The entry of `key` in this thread; *fresh says that it has to be filled, by onednn_fill or by leaving it
+ * declined. NULL: no memory. */
 struct onednn_entry *onednn_find(const struct onednn_key *key, bool *fresh);
-/* Makes the primitive of `pd` (destroyed in any case) for operands that lie as users[i] says; false leaves the entry declined. */
-bool onednn_fill(struct onednn_entry *entry, dnnl_primitive_desc_t pd, int count, const int *arguments, const bool *outputs,
-                 const onednn_desc_ref *users, const dnnl_query_t *queries, const int *indices);
+/* Makes the primitive of `pd` (destroyed in any case) for operands that lie as users[i] says; false leaves the
+ * entry declined. */
+bool onednn_fill(struct onednn_entry *entry, dnnl_primitive_desc_t pd, int count, const int *arguments,
+                 const bool *outputs, const onednn_desc_ref *users, const dnnl_query_t *queries,
+                 const int *indices);
 /* Runs it on these addresses, in the order of the operands. */
 bool onednn_run(struct onednn_entry *entry, void *const *addresses);
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Convolutions by oneDNN.
  *
- * Its good kernels want channels-last or blocked images. Channels-last tensors are taken as they are; of contiguous ones the
- * primitive chooses its layout and copies go between, which costs less than its kernels for plain images (but for 1x1, where
- * plain is as good). Weights are always in the primitive's layout: they are small. */
+ * Its good kernels want channels-last or blocked images. Channels-last tensors are taken as they are; of
+ * contiguous ones the primitive chooses its layout and copies go between, which costs less than its kernels for
+ * plain images (but for 1x1, where plain is as good). Weights are always in the primitive's layout: they are
+ * small. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -57,49 +58,68 @@ static struct shapes shapes_of(const struct cpu_conv *v)
 /* Operands in one order for all passes: x, weight, y, bias. */
 enum { X, WEIGHT, Y, BIAS };
 
-static bool describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const onednn_desc_ref *d, dnnl_primitive_attr_t attr)
+static bool describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const onednn_desc_ref *d,
+                     dnnl_primitive_attr_t attr)
 {
     const struct onednn *l = cpu_onednn();
-    const dnnl_dims_t strides = { v->stride[0], v->stride[1] }, dilates = { v->dilation[0] - 1, v->dilation[1] - 1 };
+    const dnnl_dims_t strides = { v->stride[0], v->stride[1] },
+                      dilates = { v->dilation[0] - 1, v->dilation[1] - 1 };
     const dnnl_dims_t before = { v->padding[0], v->padding[1] };
     /* What a stride leaves over at the end is not padding but unused: the true amount makes the shapes agree. */
-    const dnnl_dims_t after = { (v->oh - 1) * v->stride[0] + (v->kh - 1) * v->dilation[0] + 1 - v->h - v->padding[0],
-                                (v->ow - 1) * v->stride[1] + (v->kw - 1) * v->dilation[1] + 1 - v->w - v->padding[1] };
+    const dnnl_dims_t after = {
+        (v->oh - 1) * v->stride[0] + (v->kh - 1) * v->dilation[0] + 1 - v->h - v->padding[0],
+        (v->ow - 1) * v->stride[1] + (v->kw - 1) * v->dilation[1] + 1 - v->w - v->padding[1]
+    };
 #if CTRT_ONEDNN_MAJOR == 2
     dnnl_convolution_desc_t desc;
     dnnl_primitive_desc_t hint = NULL;
-    bool good = l->dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, d[X], d[WEIGHT],
-                                                              d[BIAS], d[Y], strides, dilates, before, after) == dnnl_success;
+    bool good =
+        l->dnnl_dilated_convolution_forward_desc_init(&desc, dnnl_forward_training, dnnl_convolution_direct, d[X],
+                                                      d[WEIGHT], d[BIAS], d[Y], strides, dilates, before, after)
+        == dnnl_success;
     if (v->pass == CPU_CONV_FORWARD)
         return good && l->dnnl_primitive_desc_create(pd, &desc, attr, l->engine, NULL) == dnnl_success;
     good = good && l->dnnl_primitive_desc_create(&hint, &desc, attr, l->engine, NULL) == dnnl_success;
     if (v->pass == CPU_CONV_INPUT_GRAD)
-        good = good && l->dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, d[X], d[WEIGHT], d[Y], strides,
-                                                                           dilates, before, after) == dnnl_success;
+        good = good
+               && l->dnnl_dilated_convolution_backward_data_desc_init(&desc, dnnl_convolution_direct, d[X],
+                                                                      d[WEIGHT], d[Y], strides, dilates, before,
+                                                                      after)
+                      == dnnl_success;
     else
-        good = good && l->dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, d[X], d[WEIGHT], NULL,
-                                                                              d[Y], strides, dilates, before, after) == dnnl_success;
+        good = good
+               && l->dnnl_dilated_convolution_backward_weights_desc_init(&desc, dnnl_convolution_direct, d[X],
+                                                                         d[WEIGHT], NULL, d[Y], strides, dilates,
+                                                                         before, after)
+                      == dnnl_success;
     good = good && l->dnnl_primitive_desc_create(pd, &desc, attr, l->engine, hint) == dnnl_success;
     if (hint)
         l->dnnl_primitive_desc_destroy(hint);
     return good;
 #else
     dnnl_primitive_desc_t forward = NULL;
-    bool good = l->dnnl_convolution_forward_primitive_desc_create(&forward, l->engine, dnnl_forward_training, dnnl_convolution_direct, d[X],
-                                                                  d[WEIGHT], d[BIAS], d[Y], strides, dilates, before, after, attr)
-                == dnnl_success;
+    bool good =
+        l->dnnl_convolution_forward_primitive_desc_create(&forward, l->engine, dnnl_forward_training,
+                                                          dnnl_convolution_direct, d[X], d[WEIGHT], d[BIAS], d[Y],
+                                                          strides, dilates, before, after, attr)
+        == dnnl_success;
     if (v->pass == CPU_CONV_FORWARD) {
         *pd = forward;
         return good;
     }
     if (v->pass == CPU_CONV_INPUT_GRAD)
-        good = good && l->dnnl_convolution_backward_data_primitive_desc_create(pd, l->engine, dnnl_convolution_direct, d[X], d[WEIGHT], d[Y],
-                                                                               strides, dilates, before, after, forward, attr)
-                           == dnnl_success;
+        good = good
+               && l->dnnl_convolution_backward_data_primitive_desc_create(pd, l->engine, dnnl_convolution_direct,
+                                                                          d[X], d[WEIGHT], d[Y], strides, dilates,
+                                                                          before, after, forward, attr)
+                      == dnnl_success;
     else
-        good = good && l->dnnl_convolution_backward_weights_primitive_desc_create(pd, l->engine, dnnl_convolution_direct, d[X], d[WEIGHT],
-                                                                                  NULL, d[Y], strides, dilates, before, after, forward,
-                                                                                  attr) == dnnl_success;
+        good =
+            good
+            && l->dnnl_convolution_backward_weights_primitive_desc_create(pd, l->engine, dnnl_convolution_direct,
+                                                                          d[X], d[WEIGHT], NULL, d[Y], strides,
+                                                                          dilates, before, after, forward, attr)
+                   == dnnl_success;
     if (forward)
         l->dnnl_primitive_desc_destroy(forward);
     return good;
@@ -118,28 +138,35 @@ static void make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data
     bool made_user[4] = { false }, made_want[4] = { false };
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
-    const bool pointwise = v->kh == 1 && v->kw == 1 && v->stride[0] == 1 && v->stride[1] == 1 && v->padding[0] == 0 && v->padding[1] == 0;
+    const bool pointwise = v->kh == 1 && v->kw == 1 && v->stride[0] == 1 && v->stride[1] == 1
+                           && v->padding[0] == 0 && v->padding[1] == 0;
     const bool as_it_lies = v->channels_last || (pointwise && v->groups == 1);
     for (int i = 0; i < count; i++) {
         made_user[i] = onednn_strided(&users[i], ndims[i], dims[i], type, strides[i]);
-        made_want[i] = i == BIAS || (i != WEIGHT && as_it_lies) ? onednn_strided(&wants[i], ndims[i], dims[i], type, strides[i])
-                                                               : onednn_any(&wants[i], ndims[i], dims[i], type);
+        made_want[i] = i == BIAS || (i != WEIGHT && as_it_lies)
+                           ? onednn_strided(&wants[i], ndims[i], dims[i], type, strides[i])
+                           : onednn_any(&wants[i], ndims[i], dims[i], type);
         if (!made_user[i] || !made_want[i])
             goto done;
     }
     if (l->dnnl_primitive_attr_create(&attr) != dnnl_success
         || l->dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success)
         goto done;
-    onednn_desc_ref want_refs[4] = { ONEDNN_REF(wants[0]), ONEDNN_REF(wants[1]), ONEDNN_REF(wants[2]), count > 3 ? ONEDNN_REF(wants[3]) : NULL };
-    onednn_desc_ref user_refs[4] = { ONEDNN_REF(users[0]), ONEDNN_REF(users[1]), ONEDNN_REF(users[2]), count > 3 ? ONEDNN_REF(users[3]) : NULL };
+    onednn_desc_ref want_refs[4] = { ONEDNN_REF(wants[0]), ONEDNN_REF(wants[1]), ONEDNN_REF(wants[2]),
+                                     count > 3 ? ONEDNN_REF(wants[3]) : NULL };
+    onednn_desc_ref user_refs[4] = { ONEDNN_REF(users[0]), ONEDNN_REF(users[1]), ONEDNN_REF(users[2]),
+                                     count > 3 ? ONEDNN_REF(users[3]) : NULL };
     if (!describe(&pd, v, want_refs, attr))
         goto done;
-    const bool outputs[4] = { v->pass == CPU_CONV_INPUT_GRAD, v->pass == CPU_CONV_WEIGHT_GRAD, v->pass == CPU_CONV_FORWARD, false };
-    const int arguments[4] = { outputs[X] ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC, outputs[WEIGHT] ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS,
+    const bool outputs[4] = { v->pass == CPU_CONV_INPUT_GRAD, v->pass == CPU_CONV_WEIGHT_GRAD,
+                              v->pass == CPU_CONV_FORWARD, false };
+    const int arguments[4] = { outputs[X] ? DNNL_ARG_DIFF_SRC : DNNL_ARG_SRC,
+                               outputs[WEIGHT] ? DNNL_ARG_DIFF_WEIGHTS : DNNL_ARG_WEIGHTS,
                                v->pass == CPU_CONV_FORWARD ? DNNL_ARG_DST : DNNL_ARG_DIFF_DST, DNNL_ARG_BIAS };
     const dnnl_query_t queries[4] = { outputs[X] ? dnnl_query_diff_src_md : dnnl_query_src_md,
                                       outputs[WEIGHT] ? dnnl_query_diff_weights_md : dnnl_query_weights_md,
-                                      v->pass == CPU_CONV_FORWARD ? dnnl_query_dst_md : dnnl_query_diff_dst_md, dnnl_query_weights_md };
+                                      v->pass == CPU_CONV_FORWARD ? dnnl_query_dst_md : dnnl_query_diff_dst_md,
+                                      dnnl_query_weights_md };
     static const int indices[4] = { 0, 0, 0, 1 };
     onednn_fill(entry, pd, count, arguments, outputs, user_refs, queries, indices);
 done:
@@ -153,11 +180,14 @@ done:
 
 bool cpu_onednn_conv(const struct cpu_conv *v)
 {
-    if ((v->dtype != CTRT_F32 && v->dtype != CTRT_BF16 && v->dtype != CTRT_F16) || v->n * v->c * v->o == 0 || v->h * v->w == 0 || !cpu_onednn())
+    if ((v->dtype != CTRT_F32 && v->dtype != CTRT_BF16 && v->dtype != CTRT_F16) || v->n * v->c * v->o == 0
+        || v->h * v->w == 0 || !cpu_onednn())
         return false;
-    struct onednn_key key = { { 2, v->pass, v->dtype, v->channels_last, v->bias != NULL, v->n, v->c, v->h, v->w, v->o, v->kh, v->kw, v->oh,
-                                v->ow, v->groups, v->stride[0], v->stride[1], v->padding[0], v->padding[1], v->dilation[0], v->dilation[1],
-                                cpu_thread_count() } };
+    struct onednn_key key = { {
+        2, v->pass, v->dtype, v->channels_last, v->bias != NULL, v->n, v->c, v->h, v->w, v->o, v->kh, v->kw,
+        v->oh, v->ow, v->groups, v->stride[0], v->stride[1], v->padding[0], v->padding[1], v->dilation[0],
+        v->dilation[1], cpu_thread_count()
+    } };
     bool fresh;
     struct onednn_entry *entry = onednn_find(&key, &fresh);
     if (!entry)

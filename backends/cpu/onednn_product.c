@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by oneDNN: any strides that have one unit stride, batches, bias; f32, bf16 and where the processor has it f16. */
+/* Matrix products by oneDNN: any strides that have one unit stride, batches, bias; f32, bf16 and where the
+ * processor has it f16. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -10,8 +11,8 @@
 
 #include "onednn_api.h"
 
-/* The strides of one matrix as oneDNN wants them: one is 1, the other at least as long as the lines that it separates. A
- * dimension of size 1 may have any stride: it gets a good one. */
+/* The strides of one matrix as oneDNN wants them: one is 1, the other at least as long as the lines that it
+ * separates. A dimension of size 1 may have any stride: it gets a good one. */
 static bool good_strides(int64_t rows, int64_t columns, int64_t *row, int64_t *column)
 {
     if (rows == 1 && columns == 1) {
@@ -35,7 +36,10 @@ static bool good_strides(int64_t rows, int64_t columns, int64_t *row, int64_t *c
 
 static bool type_of(ctrt_dtype dtype, dnnl_data_type_t *type)
 {
-    *type = dtype == CTRT_F32 ? dnnl_f32 : dtype == CTRT_BF16 ? dnnl_bf16 : dtype == CTRT_F16 ? dnnl_f16 : dnnl_data_type_undef;
+    *type = dtype == CTRT_F32    ? dnnl_f32
+            : dtype == CTRT_BF16 ? dnnl_bf16
+            : dtype == CTRT_F16  ? dnnl_f16
+                                 : dnnl_data_type_undef;
     return *type != dnnl_data_type_undef;
 }
 
@@ -43,7 +47,8 @@ struct operand {
     int64_t dims[3], strides[3];
 };
 
-static void make(struct onednn_entry *entry, dnnl_data_type_t type, int ndims, const struct operand *of, bool biased)
+static void make(struct onednn_entry *entry, dnnl_data_type_t type, int ndims, const struct operand *of,
+                 bool biased)
 {
     const struct onednn *l = cpu_onednn();
     const int skip = 3 - ndims;         /* one matrix: the batch dimension is left out */
@@ -57,19 +62,22 @@ static void make(struct onednn_entry *entry, dnnl_data_type_t type, int ndims, c
     if (l->dnnl_primitive_attr_create(&attr) != dnnl_success
         || l->dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user) != dnnl_success)
         goto done;
-    onednn_desc_ref refs[4] = { ONEDNN_REF(descs[0]), ONEDNN_REF(descs[1]), ONEDNN_REF(descs[2]), biased ? ONEDNN_REF(descs[3]) : NULL };
+    onednn_desc_ref refs[4] = { ONEDNN_REF(descs[0]), ONEDNN_REF(descs[1]), ONEDNN_REF(descs[2]),
+                                biased ? ONEDNN_REF(descs[3]) : NULL };
 #if CTRT_ONEDNN_MAJOR == 2
     dnnl_matmul_desc_t desc;
     if (l->dnnl_matmul_desc_init(&desc, refs[0], refs[1], refs[3], refs[2]) != dnnl_success
         || l->dnnl_primitive_desc_create(&pd, &desc, attr, l->engine, NULL) != dnnl_success)
         goto done;
 #else
-    if (l->dnnl_matmul_primitive_desc_create(&pd, l->engine, refs[0], refs[1], refs[3], refs[2], attr) != dnnl_success)
+    if (l->dnnl_matmul_primitive_desc_create(&pd, l->engine, refs[0], refs[1], refs[3], refs[2], attr)
+        != dnnl_success)
         goto done;
 #endif
     static const int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };
     static const bool outputs[] = { false, false, true, false };
-    static const dnnl_query_t queries[] = { dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md, dnnl_query_weights_md };
+    static const dnnl_query_t queries[] = { dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md,
+                                            dnnl_query_weights_md };
     static const int indices[] = { 0, 0, 0, 1 };
     onednn_fill(entry, pd, biased ? 4 : 3, arguments, outputs, refs, queries, indices);
 done:
@@ -91,7 +99,8 @@ bool cpu_onednn_product(const struct cpu_product *p)
         { { p->batch, p->m, p->n }, { p->m * p->n, p->n, 1 } },
         { { 1, 1, p->n }, { p->n, p->n, 1 } },
     };
-    if (!good_strides(p->m, p->k, &of[0].strides[1], &of[0].strides[2]) || !good_strides(p->k, p->n, &of[1].strides[1], &of[1].strides[2]))
+    if (!good_strides(p->m, p->k, &of[0].strides[1], &of[0].strides[2])
+        || !good_strides(p->k, p->n, &of[1].strides[1], &of[1].strides[2]))
         return false;
     for (int i = 0; i < 2; i++) {
         const int64_t matrix = of[i].dims[1] * of[i].dims[2];
@@ -100,9 +109,11 @@ bool cpu_onednn_product(const struct cpu_product *p)
         else if (of[i].strides[0] < 1)
             return false;
     }
-    struct onednn_key key = { { 1, p->dtype, p->batch, p->m, p->n, p->k, p->bias != NULL, a_batch, b_batch,
-                                of[0].strides[0], of[0].strides[1], of[0].strides[2], of[1].strides[0], of[1].strides[1], of[1].strides[2],
-                                cpu_thread_count() } };
+    struct onednn_key key = { {
+        1, p->dtype, p->batch, p->m, p->n, p->k, p->bias != NULL, a_batch, b_batch, of[0].strides[0],
+        of[0].strides[1], of[0].strides[2], of[1].strides[0], of[1].strides[1], of[1].strides[2],
+        cpu_thread_count()
+    } };
     bool fresh;
     struct onednn_entry *entry = onednn_find(&key, &fresh);
     if (!entry)
@@ -113,7 +124,8 @@ bool cpu_onednn_product(const struct cpu_product *p)
         make(entry, type, p->batch == 1 ? 2 : 3, of, p->bias != NULL);
         cpu_threads_leave(before);
     }
-    void *const addresses[] = { (void *)(uintptr_t)p->a, (void *)(uintptr_t)p->b, p->c, (void *)(uintptr_t)p->bias };
+    void *const addresses[] = { (void *)(uintptr_t)p->a, (void *)(uintptr_t)p->b, p->c,
+                                (void *)(uintptr_t)p->bias };
     return entry->primitive && onednn_run(entry, addresses);
 }
 

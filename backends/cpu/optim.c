@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer steps over many tensors at once; compiled once per instruction set.
  *
- * sgd_step: p[n], g[n], buf[n] (absent without momentum); adam_step: p[n], g[n], m[n], v[n]. Inputs and outputs of a state are the
- * same memory, or the new value is written beside the old. f16 and bf16 tensors are stepped in f32 and rounded. */
+ * sgd_step: p[n], g[n], buf[n] (absent without momentum); adam_step: p[n], g[n], m[n], v[n]. Inputs and outputs
+ * of a state are the same memory, or the new value is written beside the old. f16 and bf16 tensors are stepped in
+ * f32 and rounded. */
 #include <math.h>
 
 #include "half.h"
@@ -55,17 +56,17 @@ static void sgd_f32_range(void *argument, int64_t begin, int64_t end)
 {
     const struct job *j = argument;
     const int64_t n = j->tensors;
-    sgd_f32(&j->sgd, (float *)j->out[0]->data + begin, (const float *)j->in[0]->data + begin, (const float *)j->in[n]->data + begin,
-            j->sgd.has_buffer ? (float *)j->out[n]->data + begin : NULL, j->sgd.has_buffer ? (const float *)j->in[2 * n]->data + begin : NULL,
-            end - begin);
+    sgd_f32(&j->sgd, (float *)j->out[0]->data + begin, (const float *)j->in[0]->data + begin,
+            (const float *)j->in[n]->data + begin, j->sgd.has_buffer ? (float *)j->out[n]->data + begin : NULL,
+            j->sgd.has_buffer ? (const float *)j->in[2 * n]->data + begin : NULL, end - begin);
 }
 
 static void sgd_f64_range(void *argument, int64_t begin, int64_t end)
 {
     const struct job *j = argument;
     const int64_t n = j->tensors;
-    sgd_f64(&j->sgd, (double *)j->out[0]->data + begin, (const double *)j->in[0]->data + begin, (const double *)j->in[n]->data + begin,
-            j->sgd.has_buffer ? (double *)j->out[n]->data + begin : NULL,
+    sgd_f64(&j->sgd, (double *)j->out[0]->data + begin, (const double *)j->in[0]->data + begin,
+            (const double *)j->in[n]->data + begin, j->sgd.has_buffer ? (double *)j->out[n]->data + begin : NULL,
             j->sgd.has_buffer ? (const double *)j->in[2 * n]->data + begin : NULL, end - begin);
 }
 
@@ -91,8 +92,9 @@ static void adam_f32_range(void *argument, int64_t begin, int64_t end)
 {
     const struct job *j = argument;
     const int64_t n = j->tensors;
-    adam_f32(&j->adam, (float *)j->out[0]->data + begin, (float *)j->out[n]->data + begin, (float *)j->out[2 * n]->data + begin,
-             (const float *)j->in[0]->data + begin, (const float *)j->in[n]->data + begin, (const float *)j->in[2 * n]->data + begin,
+    adam_f32(&j->adam, (float *)j->out[0]->data + begin, (float *)j->out[n]->data + begin,
+             (float *)j->out[2 * n]->data + begin, (const float *)j->in[0]->data + begin,
+             (const float *)j->in[n]->data + begin, (const float *)j->in[2 * n]->data + begin,
              (const float *)j->in[3 * n]->data + begin, end - begin);
 }
 
@@ -100,8 +102,9 @@ static void adam_f64_range(void *argument, int64_t begin, int64_t end)
 {
     const struct job *j = argument;
     const int64_t n = j->tensors;
-    adam_f64(&j->adam, (double *)j->out[0]->data + begin, (double *)j->out[n]->data + begin, (double *)j->out[2 * n]->data + begin,
-             (const double *)j->in[0]->data + begin, (const double *)j->in[n]->data + begin, (const double *)j->in[2 * n]->data + begin,
+    adam_f64(&j->adam, (double *)j->out[0]->data + begin, (double *)j->out[n]->data + begin,
+             (double *)j->out[2 * n]->data + begin, (const double *)j->in[0]->data + begin,
+             (const double *)j->in[n]->data + begin, (const double *)j->in[2 * n]->data + begin,
              (const double *)j->in[3 * n]->data + begin, end - begin);
 }
 
@@ -126,7 +129,8 @@ static void adam_half_range(void *argument, int64_t begin, int64_t end)
 typedef void (*range_function)(void *argument, int64_t begin, int64_t end);
 
 /* `states`: sequences among the inputs. */
-static ctrt_status step(const ctrt_call *call, struct job *job, int states, range_function f32, range_function f64, range_function half)
+static ctrt_status step(const ctrt_call *call, struct job *job, int states, range_function f32,
+                        range_function f64, range_function half)
 {
     job->tensors = call->n_inputs / (uint32_t)states;
     for (int64_t i = 0; i < job->tensors; i++) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/optim_body.h: a template, included by optim.c once per type. */
 
-/* Stochastic gradient descent with momentum (Sutskever et al. 2013), as PyTorch computes it. b and old_b are NULL without momentum. */
+/* Stochastic gradient descent with momentum (Sutskever et al. 2013), as PyTorch computes it. b and old_b are NULL
+ * without momentum. */
 static void NAME(sgd)(const struct sgd *s, T *p, const T *old_p, const T *g, T *b, const T *old_b, int64_t n)
 {
     const T lr = (T)s->lr, decay = (T)s->weight_decay, momentum = (T)s->momentum, sign = (T)s->sign;
@@ -20,12 +21,14 @@ static void NAME(sgd)(const struct sgd *s, T *p, const T *old_p, const T *g, T *
 }
 
 /* Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019). */
-static void NAME(adam)(const struct adam *a, T *p, T *m, T *v, const T *old_p, const T *g, const T *old_m, const T *old_v, int64_t n)
+static void NAME(adam)(const struct adam *a, T *p, T *m, T *v, const T *old_p, const T *g, const T *old_m,
+                       const T *old_v, int64_t n)
 {
     const V sign = OP(set)((T)a->sign), coupled = OP(set)((T)a->coupled), decay = OP(set)((T)a->decay);
     const V beta1 = OP(set)((T)a->beta1), beta2 = OP(set)((T)a->beta2);
     const V gain1 = OP(set)((T)a->one_minus_beta1), gain2 = OP(set)((T)a->one_minus_beta2);
-    const V epsilon = OP(set)((T)a->epsilon), size = OP(set)((T)a->step_size), correction = OP(set)((T)a->root_correction);
+    const V epsilon = OP(set)((T)a->epsilon), size = OP(set)((T)a->step_size),
+            correction = OP(set)((T)a->root_correction);
     for (int64_t i = 0; i < n; i += LANES) {
         const int left = n - i < LANES ? (int)(n - i) : LANES;
         const bool whole = left == LANES;

@@ -5,7 +5,8 @@
 
 #include "cpu.h"
 
-/* c[batch,m,n] = a[batch,m,k] b[batch,k,n] + bias[n]; strides in elements; c is contiguous; bias may be NULL. All of one dtype. */
+/* c[batch,m,n] = a[batch,m,k] b[batch,k,n] + bias[n]; strides in elements; c is contiguous; bias may be NULL. All
+ * of one dtype. */
 struct cpu_product {
     const char *op;                     /* for messages */
     ctrt_dtype dtype;
@@ -19,7 +20,8 @@ struct cpu_product {
 /* The built-in path: any dtype that matmul has, any strides. */
 ctrt_status cpu_product_builtin(const struct cpu_product *p);
 
-/* By a CBLAS; false when there is none, or none good enough and CTRT_CPU_GEMM does not force it, or it cannot take this product. */
+/* By a CBLAS; false when there is none, or none good enough and CTRT_CPU_GEMM does not force it, or it cannot
+ * take this product. */
 bool cpu_blas_product(const struct cpu_product *p, bool forced);
 
 /* Which path computes products and convolutions: CTRT_CPU_GEMM, read at init. */

@@ -14,8 +14,7 @@ static ctrt_status one_f32(const struct cpu_product *p, int64_t index)
         .m = p->m, .n = p->n, .k = p->k,
         .a = (const float *)p->a + index * p->a_batch, .a_row = p->a_row, .a_col = p->a_col,
         .b = (const float *)p->b + index * p->b_batch, .b_row = p->b_row, .b_col = p->b_col,
-        .c = (float *)p->c + index * p->m * p->n, .c_row = p->n,
-        .start = p->bias,
+        .c = (float *)p->c + index * p->m * p->n, .c_row = p->n, .start = p->bias,
     };
     return cpu_gemm_f32(&g) ? CTRT_OK : cpu_no_scratch(p->op, GEMM_PACK_A + GEMM_PACK_B);
 }
@@ -26,14 +25,14 @@ static ctrt_status one_f64(const struct cpu_product *p, int64_t index)
         .m = p->m, .n = p->n, .k = p->k,
         .a = (const double *)p->a + index * p->a_batch, .a_row = p->a_row, .a_col = p->a_col,
         .b = (const double *)p->b + index * p->b_batch, .b_row = p->b_row, .b_col = p->b_col,
-        .c = (double *)p->c + index * p->m * p->n, .c_row = p->n,
-        .start = p->bias,
+        .c = (double *)p->c + index * p->m * p->n, .c_row = p->n, .start = p->bias,
     };
     return cpu_gemm_f64(&g) ? CTRT_OK : cpu_no_scratch(p->op, GEMM_PACK_A + GEMM_PACK_B);
 }
 
 /* Widens a [rows, columns] matrix of half numbers into contiguous floats. */
-static void widen_matrix(float *to, const uint16_t *from, int64_t rows, int64_t columns, int64_t row, int64_t column, ctrt_dtype dtype)
+static void widen_matrix(float *to, const uint16_t *from, int64_t rows, int64_t columns, int64_t row,
+                         int64_t column, ctrt_dtype dtype)
 {
     const struct half_loops *half = cpu_half(dtype);
     for (int64_t i = 0; i < rows; i++)
@@ -55,7 +54,8 @@ static ctrt_status one_half(const struct cpu_product *p, int64_t index)
         return cpu_no_scratch(p->op, a_bytes + b_bytes + c_bytes);
     /* A matrix whose columns are adjacent in memory is widened as it lies and addressed by swapped strides. */
     const bool a_down = p->a_col != 1 && p->a_row == 1, b_down = p->b_col != 1 && p->b_row == 1;
-    const uint16_t *from_a = (const uint16_t *)p->a + index * p->a_batch, *from_b = (const uint16_t *)p->b + index * p->b_batch;
+    const uint16_t *from_a = (const uint16_t *)p->a + index * p->a_batch,
+                   *from_b = (const uint16_t *)p->b + index * p->b_batch;
     if (a_down)
         widen_matrix(a, from_a, p->k, p->m, p->a_col, 1, p->dtype);
     else
@@ -67,10 +67,8 @@ static ctrt_status one_half(const struct cpu_product *p, int64_t index)
     if (p->bias)
         cpu_half(p->dtype)->widen(bias, p->bias, p->n);
     const struct gemm_f32 g = {
-        .m = p->m, .n = p->n, .k = p->k,
-        .a = a, .a_row = a_down ? 1 : p->k, .a_col = a_down ? p->m : 1,
-        .b = b, .b_row = b_down ? 1 : p->n, .b_col = b_down ? p->k : 1,
-        .c = c, .c_row = p->n,
+        .m = p->m, .n = p->n, .k = p->k, .a = a, .a_row = a_down ? 1 : p->k, .a_col = a_down ? p->m : 1,
+        .b = b, .b_row = b_down ? 1 : p->n, .b_col = b_down ? p->k : 1, .c = c, .c_row = p->n,
         .start = p->bias ? bias : NULL,
     };
     if (!cpu_gemm_f32(&g))

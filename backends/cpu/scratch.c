@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Working memory that a thread keeps between kernels: fresh pages cost a page fault each, over a microsecond on many machines,
- * which is more than a small product takes. Blocks only grow; they go when the thread ends. */
+/* Working memory that a thread keeps between kernels: fresh pages cost a page fault each, over a microsecond on
+ * many machines, which is more than a small product takes. Blocks only grow; they go when the thread ends. */
 #include "scratch.h"
 
 #include <pthread.h>

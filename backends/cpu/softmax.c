@@ -34,8 +34,10 @@
 
 /* ---- the softmax family: out = f(a, b) on [O,N,I], over N ---- */
 
-typedef void (*block_f32)(float *out, int64_t out_step, const float *a, const float *b, int64_t step, int64_t n, int64_t width);
-typedef void (*block_f64)(double *out, int64_t out_step, const double *a, const double *b, int64_t step, int64_t n, int64_t width);
+typedef void (*block_f32)(float *out, int64_t out_step, const float *a, const float *b, int64_t step, int64_t n,
+                          int64_t width);
+typedef void (*block_f64)(double *out, int64_t out_step, const double *a, const double *b, int64_t step,
+                          int64_t n, int64_t width);
 
 struct job {
     const ctrt_call *call;
@@ -90,7 +92,8 @@ static void tasks_f64(void *argument, int64_t begin, int64_t end)
 static void tasks_half(void *argument, int64_t begin, int64_t end)
 {
     struct job *job = argument;
-    const uint16_t *a = job->call->inputs[0]->data, *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
+    const uint16_t *a = job->call->inputs[0]->data,
+                   *b = job->call->n_inputs > 1 ? job->call->inputs[1]->data : NULL;
     uint16_t *out = job->call->outputs[0]->data;
     float *wide = cpu_scratch(SCRATCH_ROW, (size_t)(job->n * job->width) * 2 * sizeof(float));
     if (!wide) {
@@ -130,7 +133,8 @@ static ctrt_status run(const ctrt_call *call, block_f32 f32, block_f64 f64)
     job.across = (job.inner + job.width - 1) / job.width;
     const int64_t tasks = x->shape[0] * job.across, grain = GRAIN / (job.n * job.width) + 1;
     if (x->dtype == CTRT_F32) {
-        job.stream = job.inner == 1 && job.n <= STREAMED_ROW && (size_t)x->numel * sizeof(float) >= cpu_stream_bytes();
+        job.stream =
+            job.inner == 1 && job.n <= STREAMED_ROW && (size_t)x->numel * sizeof(float) >= cpu_stream_bytes();
         cpu_parallel_for(tasks, grain, tasks_f32, &job);
     } else if (x->dtype == CTRT_F64) {
         cpu_parallel_for(tasks, grain, tasks_f64, &job);
@@ -172,7 +176,8 @@ static int64_t target_of(struct entropy *e, int64_t row)
     if (target >= 0 && target < e->classes)
         return target;
     int64_t first = __atomic_load_n(&e->bad_row, __ATOMIC_RELAXED);
-    while (row < first && !__atomic_compare_exchange_n(&e->bad_row, &first, row, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+    while (row < first
+           && !__atomic_compare_exchange_n(&e->bad_row, &first, row, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
     return -1;
 }
@@ -183,7 +188,8 @@ static void forward_f64(void *argument, int64_t begin, int64_t end)
     double *loss = e->call->outputs[0]->data, *lse = e->call->outputs[1]->data;
     for (int64_t i = begin; i < end; i++) {
         const double *x = (const double *)e->call->inputs[0]->data + i * e->classes;
-        loss[i] = cross_entropy_row_f64(lse + i, x, e->weight, target_of(e, i), e->classes, e->attributes->label_smoothing);
+        loss[i] = cross_entropy_row_f64(lse + i, x, e->weight, target_of(e, i), e->classes,
+                                        e->attributes->label_smoothing);
     }
 }
 
@@ -227,7 +233,8 @@ static void backward_f64(void *argument, int64_t begin, int64_t end)
         if (target < 0)
             memset(dx, 0, (size_t)e->classes * sizeof *dx);
         else
-            cross_entropy_backward_row_f64(dx, x, e->weight, target, e->classes, lse[i], dloss[i], e->attributes->label_smoothing);
+            cross_entropy_backward_row_f64(dx, x, e->weight, target, e->classes, lse[i], dloss[i],
+                                           e->attributes->label_smoothing);
     }
 }
 
@@ -273,8 +280,10 @@ static ctrt_status cross_entropy_over(const ctrt_call *call, const char *op, voi
     if (e.failed)
         return cpu_no_scratch(op, (size_t)e.classes * sizeof(float));
     if (e.bad_row != INT64_MAX)
-        return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: target[%lld] is %lld, outside [0, %lld) and not ignore_index %lld", op,
-                              (long long)e.bad_row, (long long)((const int64_t *)call->inputs[1]->data)[e.bad_row],
+        return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                              "%s: target[%lld] is %lld, outside [0, %lld) and not ignore_index %lld", op,
+                              (long long)e.bad_row,
+                              (long long)((const int64_t *)call->inputs[1]->data)[e.bad_row],
                               (long long)e.classes, (long long)e.attributes->ignore_index);
     return CTRT_OK;
 }

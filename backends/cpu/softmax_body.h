@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/softmax_body.h: a template, included by softmax.c once per type.
  *
- * A block is n rows of `width` adjacent columns, rows `step` elements apart; each column is one softmax. Width 1 is a vector
- * of n adjacent elements and goes along it. */
+ * A block is n rows of `width` adjacent columns, rows `step` elements apart; each column is one softmax. Width 1
+ * is a vector of n adjacent elements and goes along it. */
 
 /* ---- one vector ---- */
 
@@ -96,7 +96,8 @@ static void NAME(log_softmax_backward_vector)(T *dx, const T *dy, const T *y, in
 
 /* ---- blocks of columns: a vector holds LANES of them ---- */
 
-static void NAME(softmax_columns)(T *y, int64_t y_step, const T *x, int64_t step, int64_t n, int left, bool logarithm)
+static void NAME(softmax_columns)(T *y, int64_t y_step, const T *x, int64_t step, int64_t n, int left,
+                                  bool logarithm)
 {
     const MASK mask = OP(first)(left);
     V shift = OP(set)(-(T)INFINITY), sum = OP(set)(0);
@@ -120,7 +121,8 @@ static void NAME(softmax_columns)(T *y, int64_t y_step, const T *x, int64_t step
     }
 }
 
-static void NAME(backward_columns)(T *dx, int64_t dx_step, const T *dy, const T *y, int64_t step, int64_t n, int left, bool logarithm)
+static void NAME(backward_columns)(T *dx, int64_t dx_step, const T *dy, const T *y, int64_t step, int64_t n,
+                                   int left, bool logarithm)
 {
     const MASK mask = OP(first)(left);
     V sum = OP(set)(0);
@@ -136,47 +138,56 @@ static void NAME(backward_columns)(T *dx, int64_t dx_step, const T *dy, const T 
 
 /* ---- the four ops on a block; b is NULL for the forward ones ---- */
 
-static void NAME(softmax_block)(T *y, int64_t y_step, const T *x, const T *b, int64_t step, int64_t n, int64_t width)
+static void NAME(softmax_block)(T *y, int64_t y_step, const T *x, const T *b, int64_t step, int64_t n,
+                                int64_t width)
 {
     (void)b;
     if (width == 1 && step == 1 && y_step == 1)
         NAME(softmax_vector)(y, x, n);
     else
         for (int64_t c = 0; c < width; c += LANES)
-            NAME(softmax_columns)(y + c, y_step, x + c, step, n, width - c < LANES ? (int)(width - c) : LANES, false);
+            NAME(softmax_columns)
+            (y + c, y_step, x + c, step, n, width - c < LANES ? (int)(width - c) : LANES, false);
 }
 
-static void NAME(log_softmax_block)(T *y, int64_t y_step, const T *x, const T *b, int64_t step, int64_t n, int64_t width)
+static void NAME(log_softmax_block)(T *y, int64_t y_step, const T *x, const T *b, int64_t step, int64_t n,
+                                    int64_t width)
 {
     (void)b;
     if (width == 1 && step == 1 && y_step == 1)
         NAME(log_softmax_vector)(y, x, n);
     else
         for (int64_t c = 0; c < width; c += LANES)
-            NAME(softmax_columns)(y + c, y_step, x + c, step, n, width - c < LANES ? (int)(width - c) : LANES, true);
+            NAME(softmax_columns)
+            (y + c, y_step, x + c, step, n, width - c < LANES ? (int)(width - c) : LANES, true);
 }
 
-static void NAME(softmax_backward_block)(T *dx, int64_t dx_step, const T *dy, const T *y, int64_t step, int64_t n, int64_t width)
+static void NAME(softmax_backward_block)(T *dx, int64_t dx_step, const T *dy, const T *y, int64_t step, int64_t n,
+                                         int64_t width)
 {
     if (width == 1 && step == 1 && dx_step == 1)
         NAME(softmax_backward_vector)(dx, dy, y, n);
     else
         for (int64_t c = 0; c < width; c += LANES)
-            NAME(backward_columns)(dx + c, dx_step, dy + c, y + c, step, n, width - c < LANES ? (int)(width - c) : LANES, false);
+            NAME(backward_columns)
+            (dx + c, dx_step, dy + c, y + c, step, n, width - c < LANES ? (int)(width - c) : LANES, false);
 }
 
-static void NAME(log_softmax_backward_block)(T *dx, int64_t dx_step, const T *dy, const T *y, int64_t step, int64_t n, int64_t width)
+static void NAME(log_softmax_backward_block)(T *dx, int64_t dx_step, const T *dy, const T *y, int64_t step,
+                                             int64_t n, int64_t width)
 {
     if (width == 1 && step == 1 && dx_step == 1)
         NAME(log_softmax_backward_vector)(dx, dy, y, n);
     else
         for (int64_t c = 0; c < width; c += LANES)
-            NAME(backward_columns)(dx + c, dx_step, dy + c, y + c, step, n, width - c < LANES ? (int)(width - c) : LANES, true);
+            NAME(backward_columns)
+            (dx + c, dx_step, dy + c, y + c, step, n, width - c < LANES ? (int)(width - c) : LANES, true);
 }
 
 /* ---- cross entropy of one row of logits ---- */
 
-/* *lse: log of the sum of exponentials. `weight` NULL: all 1. Returns the loss; target -1: the row counts nothing. */
+/* *lse: log of the sum of exponentials. `weight` NULL: all 1. Returns the loss; target -1: the row counts
+ * nothing. */
 static T NAME(cross_entropy_row)(T *lse, const T *x, const T *weight, int64_t target, int64_t classes, T smoothing)
 {
     const T shift = NAME(largest)(x, classes), total = shift + LOG(NAME(exponentials)(NULL, x, shift, classes));
@@ -193,8 +204,8 @@ static T NAME(cross_entropy_row)(T *lse, const T *x, const T *weight, int64_t ta
     return loss;
 }
 
-static void NAME(cross_entropy_backward_row)(T *dx, const T *x, const T *weight, int64_t target, int64_t classes, T lse, T dloss,
-                                             T smoothing)
+static void NAME(cross_entropy_backward_row)(T *dx, const T *x, const T *weight, int64_t target, int64_t classes,
+                                             T lse, T dloss, T smoothing)
 {
     const T hard = dloss * (1 - smoothing) * (weight ? weight[target] : 1), soft = dloss * smoothing / (T)classes;
     T factor = hard;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/vec.h: vectors of floats for the files that are compiled once per instruction set.
  *
- * For files that are compiled once per instruction set (variant.h). Types are the compiler's vector types, so that + - * /
- * and comparisons are written plainly; what C has no operator for is below. */
+ * For files that are compiled once per instruction set (variant.h). Types are the compiler's vector types, so
+ * that + - * / and comparisons are written plainly; what C has no operator for is below. */
 #ifndef CTRT_CPU_VEC_H
 #define CTRT_CPU_VEC_H
 
@@ -53,8 +53,14 @@ VEC_INLINE void vd_store_m(double *p, vd v, vd_mask m) { _mm512_mask_storeu_pd(p
 #elif VEC_AVX2
 typedef __m256i vf_mask;
 typedef __m256i vd_mask;
-VEC_INLINE vf_mask vf_first(int n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7)); }
-VEC_INLINE vd_mask vd_first(int n) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3)); }
+VEC_INLINE vf_mask vf_first(int n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+VEC_INLINE vd_mask vd_first(int n)
+{
+    return _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), _mm256_setr_epi64x(0, 1, 2, 3));
+}
 VEC_INLINE vf vf_load_m(const float *p, vf_mask m) { return _mm256_maskload_ps(p, m); }
 VEC_INLINE void vf_store_m(float *p, vf v, vf_mask m) { _mm256_maskstore_ps(p, m, v); }
 VEC_INLINE vd vd_load_m(const double *p, vd_mask m) { return _mm256_maskload_pd(p, m); }
@@ -208,8 +214,8 @@ VEC_INLINE double vd_largest(vd v)
     return largest;
 }
 
-/* Copies to memory past the caches, for results that the caches could not hold anyway: no line is read to be written. vec_streamed
- * comes after the last, before another thread may look. */
+/* Copies to memory past the caches, for results that the caches could not hold anyway: no line is read to be
+ * written. vec_streamed comes after the last, before another thread may look. */
 VEC_INLINE void vec_stream(void *to, const void *from, size_t bytes)
 {
 #if VEC_AVX512 || VEC_AVX2

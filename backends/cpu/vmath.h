@@ -32,8 +32,9 @@ VEC_INLINE vf vf_nearest(vf x)
 #endif
 }
 
-/* e^x, at most about 1 ulp off; 0 below -103.98, infinity above 88.73, NaN stays. e^x = 2^n e^r with n the nearest
- * integer to x/ln 2 and |r| <= ln(2)/2 taken off in two parts (Cody and Waite 1980); e^r by its Taylor series to r^7. */
+/* e^x, at most about 1 ulp off; 0 below -103.98, infinity above 88.73, NaN stays. e^x = 2^n e^r with n the
+ * nearest integer to x/ln 2 and |r| <= ln(2)/2 taken off in two parts (Cody and Waite 1980); e^r by its Taylor
+ * series to r^7. */
 VEC_INLINE vf vf_exp(vf x)
 {
     /* Beyond these limits the result is 0 or infinity anyway. NaN passes: the second operand wins. */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/unit/fake_check.h: filling tensors and comparing them with f64 references, for tests of the cpu's kernels. */
+/* tests/unit/fake_check.h: filling tensors and comparing them with f64 references, for tests of the cpu's
+ * kernels. */
 #ifndef CTRT_TESTS_FAKE_CHECK_H
 #define CTRT_TESTS_FAKE_CHECK_H
 
 #include "fake_host.h"
 
-/* How far a result of a type may be off, relative to the size of what was added up: a few units in its last place. */
+/* How far a result of a type may be off, relative to the size of what was added up: a few units in its last
+ * place. */
 FAKE double fake_tolerance(ctrt_dtype dtype)
 {
     switch (dtype) {
@@ -17,7 +19,8 @@ FAKE double fake_tolerance(ctrt_dtype dtype)
     }
 }
 
-FAKE fake_tensor fake_filled(ctrt_dtype dtype, enum fake_layout layout, int ndim, const int64_t *shape, double lo, double hi)
+FAKE fake_tensor fake_filled(ctrt_dtype dtype, enum fake_layout layout, int ndim, const int64_t *shape, double lo,
+                             double hi)
 {
     fake_tensor t = fake_new(dtype, layout, ndim, shape);
     for (int64_t i = 0; i < t.view.numel; i++)
@@ -52,9 +55,10 @@ FAKE double fake_sum_tolerance(ctrt_dtype dtype)
     return dtype == CTRT_F64 ? 1e-14 : 1e-6;
 }
 
-/* Fails the test at the first element off by more than tolerance * |want| + the sum tolerance * scale, or a subnormal
- * step of f16; scale NULL: 1. */
-FAKE void fake_compare(const char *what, const ctrt_view *got, const double *want, const double *scale, double tolerance)
+/* Fails the test at the first element off by more than tolerance * |want| + the sum tolerance * scale, or a
+ * subnormal step of f16; scale NULL: 1. */
+FAKE void fake_compare(const char *what, const ctrt_view *got, const double *want, const double *scale,
+                       double tolerance)
 {
     for (int64_t i = 0; i < got->numel; i++) {
         const double g = fake_get(got, i), w = want[i];

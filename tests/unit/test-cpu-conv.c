@@ -40,27 +40,43 @@ static fake_tensor image(ctrt_dtype dtype, bool last, const int64_t *shape, bool
 static void conv(const char *path, const struct geometry *g, ctrt_dtype dtype, bool last, bool biased)
 {
     char what[200];
-    snprintf(what, sizeof what, "%s conv2d %s%s [%lld,%lld,%lld,%lld] kernel %lldx%lld stride %lld,%lld padding %lld,%lld dilation %lld,%lld "
-             "groups %lld%s", path, fake_names[dtype], last ? " channels-last" : "", (long long)g->n, (long long)g->c, (long long)g->h,
-             (long long)g->w, (long long)g->kernel[0], (long long)g->kernel[1], (long long)g->stride[0], (long long)g->stride[1],
-             (long long)g->padding[0], (long long)g->padding[1], (long long)g->dilation[0], (long long)g->dilation[1],
-             (long long)g->groups, biased ? " bias" : "");
+    snprintf(what, sizeof what,
+             "%s conv2d %s%s [%lld,%lld,%lld,%lld] kernel %lldx%lld stride %lld,%lld padding %lld,%lld dilation "
+             "%lld,%lld "
+             "groups %lld%s",
+             path, fake_names[dtype], last ? " channels-last" : "", (long long)g->n, (long long)g->c,
+             (long long)g->h, (long long)g->w, (long long)g->kernel[0], (long long)g->kernel[1],
+             (long long)g->stride[0], (long long)g->stride[1], (long long)g->padding[0], (long long)g->padding[1],
+             (long long)g->dilation[0], (long long)g->dilation[1], (long long)g->groups, biased ? " bias" : "");
     const int64_t oh = (g->h + 2 * g->padding[0] - g->dilation[0] * (g->kernel[0] - 1) - 1) / g->stride[0] + 1;
     const int64_t ow = (g->w + 2 * g->padding[1] - g->dilation[1] * (g->kernel[1] - 1) - 1) / g->stride[1] + 1;
     const int64_t cg = g->c / g->groups, og = g->o / g->groups;
-    const int64_t x_shape[] = { g->n, g->c, g->h, g->w }, w_shape[] = { g->o, cg, g->kernel[0], g->kernel[1] }, y_shape[] = { g->n, g->o, oh, ow };
+    const int64_t x_shape[] = { g->n, g->c, g->h, g->w }, w_shape[] = { g->o, cg, g->kernel[0], g->kernel[1] },
+                  y_shape[] = { g->n, g->o, oh, ow };
     const ctrt_conv_attributes attributes = {
-        .size = sizeof attributes, .stride = { g->stride[0], g->stride[1] }, .padding = { g->padding[0], g->padding[1] },
-        .dilation = { g->dilation[0], g->dilation[1] }, .groups = g->groups,
+        .size = sizeof attributes,
+        .stride = { g->stride[0], g->stride[1] },
+        .padding = { g->padding[0], g->padding[1] },
+        .dilation = { g->dilation[0], g->dilation[1] },
+        .groups = g->groups,
     };
-    fake_tensor x = image(dtype, last, x_shape, true), w = image(dtype, last, w_shape, true), dy = image(dtype, last, y_shape, true);
-    fake_tensor y = image(dtype, last, y_shape, false), dx = image(dtype, last, x_shape, false), dw = image(dtype, last, w_shape, false);
+    fake_tensor x = image(dtype, last, x_shape, true), w = image(dtype, last, w_shape, true),
+                dy = image(dtype, last, y_shape, true);
+    fake_tensor y = image(dtype, last, y_shape, false), dx = image(dtype, last, x_shape, false),
+                dw = image(dtype, last, w_shape, false);
     fake_tensor bias = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &g->o, -1, 1);
     unsigned char *before[3] = { malloc(y.bytes), malloc(dx.bytes), malloc(dw.bytes) };
-    memcpy(before[0], y.memory, y.bytes), memcpy(before[1], dx.memory, dx.bytes), memcpy(before[2], dw.memory, dw.bytes);
-    fake_must(fake_run("conv2d", dtype, FAKE_VIEWS(&y.view), 1, FAKE_VIEWS(&x.view, &w.view, biased ? &bias.view : NULL), 3, &attributes), what);
-    fake_must(fake_run("conv2d_input_grad", dtype, FAKE_VIEWS(&dx.view), 1, FAKE_VIEWS(&dy.view, &w.view), 2, &attributes), what);
-    fake_must(fake_run("conv2d_weight_grad", dtype, FAKE_VIEWS(&dw.view), 1, FAKE_VIEWS(&dy.view, &x.view), 2, &attributes), what);
+    memcpy(before[0], y.memory, y.bytes), memcpy(before[1], dx.memory, dx.bytes),
+        memcpy(before[2], dw.memory, dw.bytes);
+    fake_must(fake_run("conv2d", dtype, FAKE_VIEWS(&y.view), 1,
+                       FAKE_VIEWS(&x.view, &w.view, biased ? &bias.view : NULL), 3, &attributes),
+              what);
+    fake_must(fake_run("conv2d_input_grad", dtype, FAKE_VIEWS(&dx.view), 1, FAKE_VIEWS(&dy.view, &w.view), 2,
+                       &attributes),
+              what);
+    fake_must(fake_run("conv2d_weight_grad", dtype, FAKE_VIEWS(&dw.view), 1, FAKE_VIEWS(&dy.view, &x.view), 2,
+                       &attributes),
+              what);
     double *vx = fake_values(&x.view), *vw = fake_values(&w.view), *vdy = fake_values(&dy.view);
     double *want_y = calloc((size_t)y.view.numel + 1, 8), *size_y = calloc((size_t)y.view.numel + 1, 8);
     double *want_dx = calloc((size_t)dx.view.numel + 1, 8), *size_dx = calloc((size_t)dx.view.numel + 1, 8);
@@ -88,10 +104,12 @@ static void conv(const char *path, const struct geometry *g, ctrt_dtype dtype, b
     fake_compare(what, &dx.view, want_dx, size_dx, fake_tolerance(dtype));
     strcpy(strstr(what, ", input"), ", weight gradient");
     fake_compare(what, &dw.view, want_dw, size_dw, fake_tolerance(dtype));
-    if (!fake_margins_kept(&y, before[0]) || !fake_margins_kept(&dx, before[1]) || !fake_margins_kept(&dw, before[2]))
+    if (!fake_margins_kept(&y, before[0]) || !fake_margins_kept(&dx, before[1])
+        || !fake_margins_kept(&dw, before[2]))
         fail_msg("%s: wrote outside of a result", what);
     free(before[0]), free(before[1]), free(before[2]);
-    free(vx), free(vw), free(vdy), free(want_y), free(want_dx), free(want_dw), free(size_y), free(size_dx), free(size_dw);
+    free(vx), free(vw), free(vdy), free(want_y), free(want_dx), free(want_dw), free(size_y), free(size_dx),
+        free(size_dw);
     fake_free(&x), fake_free(&w), fake_free(&dy), fake_free(&y), fake_free(&dx), fake_free(&dw), fake_free(&bias);
 }
 
@@ -169,8 +187,9 @@ static const struct window {
 static void pool(const struct window *g, ctrt_dtype dtype, bool last, bool with_nan)
 {
     char what[120];
-    snprintf(what, sizeof what, "max_pool2d %s%s [%lld,%lld,%lld,%lld]%s", fake_names[dtype], last ? " channels-last" : "", (long long)g->n,
-             (long long)g->c, (long long)g->h, (long long)g->w, with_nan ? " with NaN" : "");
+    snprintf(what, sizeof what, "max_pool2d %s%s [%lld,%lld,%lld,%lld]%s", fake_names[dtype],
+             last ? " channels-last" : "", (long long)g->n, (long long)g->c, (long long)g->h, (long long)g->w,
+             with_nan ? " with NaN" : "");
     const int64_t oh = (g->h + 2 * g->padding[0] - g->dilation[0] * (g->kernel[0] - 1) - 1) / g->stride[0] + 1;
     const int64_t ow = (g->w + 2 * g->padding[1] - g->dilation[1] * (g->kernel[1] - 1) - 1) / g->stride[1] + 1;
     const int64_t x_shape[] = { g->n, g->c, g->h, g->w }, y_shape[] = { g->n, g->c, oh, ow };
@@ -179,11 +198,17 @@ static void pool(const struct window *g, ctrt_dtype dtype, bool last, bool with_
         attributes.kernel[d] = g->kernel[d], attributes.stride[d] = g->stride[d];
         attributes.padding[d] = g->padding[d], attributes.dilation[d] = g->dilation[d];
     }
-    fake_tensor x = image(dtype, last, x_shape, true), y = image(dtype, last, y_shape, false), dy = image(dtype, last, y_shape, true);
+    fake_tensor x = image(dtype, last, x_shape, true), y = image(dtype, last, y_shape, false),
+                dy = image(dtype, last, y_shape, true);
     fake_tensor index = image(CTRT_I64, last, y_shape, false), dx = image(dtype, last, x_shape, false);
     for (int64_t i = 0; i < x.view.numel; i++)
-        fake_put(&x.view, i, dtype >= CTRT_I8 ? (double)(fake_random() % 50) : with_nan && i % 17 == 3 ? NAN : fake_uniform(-9, -1));
-    fake_must(fake_run("max_pool2d", dtype, FAKE_VIEWS(&y.view, &index.view), 2, FAKE_VIEWS(&x.view), 1, &attributes), what);
+        fake_put(&x.view, i,
+                 dtype >= CTRT_I8          ? (double)(fake_random() % 50)
+                 : with_nan && i % 17 == 3 ? NAN
+                                           : fake_uniform(-9, -1));
+    fake_must(fake_run("max_pool2d", dtype, FAKE_VIEWS(&y.view, &index.view), 2, FAKE_VIEWS(&x.view), 1,
+                       &attributes),
+              what);
     double *want = calloc((size_t)y.view.numel + 1, 8), *want_index = calloc((size_t)y.view.numel + 1, 8);
     double *want_dx = calloc((size_t)x.view.numel + 1, 8);
     for (int64_t p = 0; p < y.view.numel; p++) {
@@ -206,12 +231,16 @@ static void pool(const struct window *g, ctrt_dtype dtype, bool last, bool with_
     fake_compare(what, &y.view, want, NULL, 0);
     fake_compare(what, &index.view, want_index, NULL, 0);
     if (dtype < CTRT_I8) {
-        fake_must(fake_run("max_pool2d_backward", dtype, FAKE_VIEWS(&dx.view), 1, FAKE_VIEWS(&dy.view, &index.view), 2, &attributes), what);
+        fake_must(fake_run("max_pool2d_backward", dtype, FAKE_VIEWS(&dx.view), 1,
+                           FAKE_VIEWS(&dy.view, &index.view), 2, &attributes),
+                  what);
         strcat(what, " backward");
         /* Overlapping windows add up to 9 gradients of size 1. */
         double *scale = calloc((size_t)x.view.numel + 1, 8);
         for (int64_t i = 0; i < x.view.numel; i++)
-            scale[i] = dtype == CTRT_F16 || dtype == CTRT_BF16 ? 9 * fake_tolerance(dtype) / fake_sum_tolerance(dtype) : 9;
+            scale[i] = dtype == CTRT_F16 || dtype == CTRT_BF16
+                           ? 9 * fake_tolerance(dtype) / fake_sum_tolerance(dtype)
+                           : 9;
         fake_compare(what, &dx.view, want_dx, scale, fake_tolerance(dtype));
         free(scale);
     }
@@ -222,7 +251,8 @@ static void pool(const struct window *g, ctrt_dtype dtype, bool last, bool with_
 static void pooling(void **state)
 {
     (void)state;
-    static const ctrt_dtype all[] = { CTRT_F32, CTRT_F64, CTRT_BF16, CTRT_F16, CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64 };
+    static const ctrt_dtype all[] = { CTRT_F32, CTRT_F64, CTRT_BF16, CTRT_F16, CTRT_I8,
+                                      CTRT_U8,  CTRT_I16, CTRT_I32,  CTRT_I64 };
     for (int isa = 0; isa < FAKE_ISAS; isa++) {
         fake_load(fake_isas[isa]);
         for (size_t s = 0; s < sizeof windows / sizeof windows[0]; s++)

@@ -15,16 +15,19 @@
 static const char *path = "builtin";
 
 /* One product; a_down, b_down: that operand lies transposed in memory; shared: batch stride 0 for b. */
-static void one(ctrt_dtype dtype, int64_t batch, int64_t m, int64_t n, int64_t k, bool a_down, bool b_down, bool shared)
+static void one(ctrt_dtype dtype, int64_t batch, int64_t m, int64_t n, int64_t k, bool a_down, bool b_down,
+                bool shared)
 {
     char what[160];
-    snprintf(what, sizeof what, "%s matmul %s [%lld,%lld,%lld] x [%lld,%lld]%s%s%s", path, fake_names[dtype], (long long)batch,
-             (long long)m, (long long)k, (long long)k, (long long)n, a_down ? " a transposed" : "", b_down ? " b transposed" : "",
-             shared ? " b shared" : "");
+    snprintf(what, sizeof what, "%s matmul %s [%lld,%lld,%lld] x [%lld,%lld]%s%s%s", path, fake_names[dtype],
+             (long long)batch, (long long)m, (long long)k, (long long)k, (long long)n,
+             a_down ? " a transposed" : "", b_down ? " b transposed" : "", shared ? " b shared" : "");
     const bool whole = dtype >= CTRT_I8;
     const double lo = whole ? 0 : -1, hi = whole ? 5 : 1;
-    fake_tensor a = fake_filled(dtype, a_down ? FAKE_TRANSPOSED : FAKE_CONTIGUOUS, 3, (int64_t[]){ batch, m, k }, lo, hi);
-    fake_tensor b = fake_filled(dtype, b_down ? FAKE_TRANSPOSED : FAKE_CONTIGUOUS, 3, (int64_t[]){ batch, k, n }, lo, hi);
+    fake_tensor a =
+        fake_filled(dtype, a_down ? FAKE_TRANSPOSED : FAKE_CONTIGUOUS, 3, (int64_t[]){ batch, m, k }, lo, hi);
+    fake_tensor b =
+        fake_filled(dtype, b_down ? FAKE_TRANSPOSED : FAKE_CONTIGUOUS, 3, (int64_t[]){ batch, k, n }, lo, hi);
     fake_tensor c = fake_new(dtype, FAKE_CONTIGUOUS, 3, (int64_t[]){ batch, m, n });
     if (shared)
         b.view.strides[0] = 0;
@@ -32,7 +35,8 @@ static void one(ctrt_dtype dtype, int64_t batch, int64_t m, int64_t n, int64_t k
     memcpy(before, c.memory, c.bytes);
     fake_must(fake_run("matmul", dtype, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL), what);
     double *va = fake_values(&a.view), *vb = fake_values(&b.view);
-    double *want = calloc((size_t)c.view.numel + 1, sizeof *want), *scale = calloc((size_t)c.view.numel + 1, sizeof *scale);
+    double *want = calloc((size_t)c.view.numel + 1, sizeof *want),
+           *scale = calloc((size_t)c.view.numel + 1, sizeof *scale);
     for (int64_t i = 0; i < batch; i++)
         for (int64_t r = 0; r < m; r++)
             for (int64_t q = 0; q < k; q++)
@@ -54,13 +58,15 @@ static void one(ctrt_dtype dtype, int64_t batch, int64_t m, int64_t n, int64_t k
 static void linear(ctrt_dtype dtype, int64_t m, int64_t n, int64_t k, bool biased)
 {
     char what[160];
-    snprintf(what, sizeof what, "%s linear %s [%lld,%lld] x [%lld,%lld]%s", path, fake_names[dtype], (long long)m, (long long)k,
-             (long long)n, (long long)k, biased ? " with bias" : "");
+    snprintf(what, sizeof what, "%s linear %s [%lld,%lld] x [%lld,%lld]%s", path, fake_names[dtype], (long long)m,
+             (long long)k, (long long)n, (long long)k, biased ? " with bias" : "");
     fake_tensor x = fake_filled(dtype, FAKE_CONTIGUOUS, 2, (int64_t[]){ m, k }, -1, 1);
     fake_tensor w = fake_filled(dtype, FAKE_CONTIGUOUS, 2, (int64_t[]){ n, k }, -1, 1);
     fake_tensor bias = fake_filled(dtype, FAKE_CONTIGUOUS, 1, (int64_t[]){ n }, -1, 1);
     fake_tensor y = fake_new(dtype, FAKE_CONTIGUOUS, 2, (int64_t[]){ m, n });
-    fake_must(fake_run("linear", dtype, FAKE_VIEWS(&y.view), 1, FAKE_VIEWS(&x.view, &w.view, biased ? &bias.view : NULL), 3, NULL), what);
+    fake_must(fake_run("linear", dtype, FAKE_VIEWS(&y.view), 1,
+                       FAKE_VIEWS(&x.view, &w.view, biased ? &bias.view : NULL), 3, NULL),
+              what);
     double *vx = fake_values(&x.view), *vw = fake_values(&w.view), *vb = fake_values(&bias.view);
     double *want = calloc((size_t)(m * n + 1), sizeof *want), *scale = calloc((size_t)(m * n + 1), sizeof *scale);
     for (int64_t r = 0; r < m; r++)
@@ -81,10 +87,11 @@ static void linear(ctrt_dtype dtype, int64_t m, int64_t n, int64_t k, bool biase
 static const struct shape {
     int64_t batch, m, n, k;
 } shapes[] = {
-    { 1, 1, 1, 1 },    { 1, 8, 8, 8 },     { 1, 3, 5, 7 },      { 1, 1, 17, 33 },   { 1, 17, 1, 33 },   { 1, 64, 64, 64 },
-    { 1, 13, 49, 65 }, { 1, 5, 100, 300 }, { 1, 2, 700, 500 },  { 1, 130, 90, 77 }, { 1, 200, 150, 600 }, { 1, 9, 1700, 40 },
-    { 3, 4, 4, 4 },    { 7, 16, 24, 32 },  { 2, 65, 129, 257 }, { 1, 0, 4, 4 },     { 1, 4, 0, 4 },     { 1, 4, 4, 0 },
-    { 0, 4, 4, 4 },    { 5, 1, 64, 8 },    { 1, 300, 300, 3 },
+    { 1, 1, 1, 1 },       { 1, 8, 8, 8 },     { 1, 3, 5, 7 },     { 1, 1, 17, 33 },   { 1, 17, 1, 33 },
+    { 1, 64, 64, 64 },    { 1, 13, 49, 65 },  { 1, 5, 100, 300 }, { 1, 2, 700, 500 }, { 1, 130, 90, 77 },
+    { 1, 200, 150, 600 }, { 1, 9, 1700, 40 }, { 3, 4, 4, 4 },     { 7, 16, 24, 32 },  { 2, 65, 129, 257 },
+    { 1, 0, 4, 4 },       { 1, 4, 0, 4 },     { 1, 4, 4, 0 },     { 0, 4, 4, 4 },     { 5, 1, 64, 8 },
+    { 1, 300, 300, 3 },
 };
 
 static void all_shapes(void)
@@ -93,7 +100,8 @@ static void all_shapes(void)
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
         for (int t = 0; t < 4; t++)
             for (int layout = 0; layout < 4; layout++)
-                one(types[t], shapes[s].batch, shapes[s].m, shapes[s].n, shapes[s].k, layout & 1, layout & 2, shapes[s].batch == 7);
+                one(types[t], shapes[s].batch, shapes[s].m, shapes[s].n, shapes[s].k, layout & 1, layout & 2,
+                    shapes[s].batch == 7);
     for (int t = 0; t < 4; t++)
         for (int biased = 0; biased < 2; biased++) {
             linear(types[t], 4, 10, 6, biased);
@@ -152,7 +160,8 @@ static void not_a_number(void **state)
     fake_tensor b = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 6, 7 }, 1, 2);
     fake_tensor c = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 5, 7 });
     fake_put(&b.view, 2 * 7 + 3, NAN);
-    fake_must(fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL), "matmul with NaN");
+    fake_must(fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL),
+              "matmul with NaN");
     for (int64_t i = 0; i < 35; i++)
         if (isnan(fake_get(&c.view, i)) != (i % 7 == 3))
             fail_msg("element %lld of 0 x B with a NaN in column 3 is %g", (long long)i, fake_get(&c.view, i));
@@ -170,7 +179,8 @@ static void *product(int threads, int64_t m, int64_t n, int64_t k)
     fake_tensor a = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, m, k }, -1, 1);
     fake_tensor b = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, k, n }, -1, 1);
     fake_tensor c = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, m, n });
-    fake_must(fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL), "matmul");
+    fake_must(fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL),
+              "matmul");
     void *copy = malloc((size_t)(m * n) * sizeof(float));
     memcpy(copy, c.view.data, (size_t)(m * n) * sizeof(float));
     fake_free(&a), fake_free(&b), fake_free(&c);
@@ -222,14 +232,33 @@ static void *thread_of_products(void *argument)
     const int self = *(int *)argument;
     for (int i = 0; i < 12; i++) {
         const int64_t m = 20 + self, n = 130 + i, k = 77;
-        float *a = malloc((size_t)(m * k) * sizeof *a), *b = malloc((size_t)(k * n) * sizeof *b), *c = malloc((size_t)(m * n) * sizeof *c);
+        float *a = malloc((size_t)(m * k) * sizeof *a), *b = malloc((size_t)(k * n) * sizeof *b),
+              *c = malloc((size_t)(m * n) * sizeof *c);
         for (int64_t j = 0; j < m * k; j++)
             a[j] = (float)(j % 7 + self);
         for (int64_t j = 0; j < k * n; j++)
             b[j] = (float)(j % 5 - 2);
-        const ctrt_view va = { .data = a, .numel = m * k, .dtype = CTRT_F32, .ndim = 3, .flags = 1, .shape = { 1, m, k }, .strides = { m * k, k, 1 } };
-        const ctrt_view vb = { .data = b, .numel = k * n, .dtype = CTRT_F32, .ndim = 3, .flags = 1, .shape = { 1, k, n }, .strides = { k * n, n, 1 } };
-        const ctrt_view vc = { .data = c, .numel = m * n, .dtype = CTRT_F32, .ndim = 3, .flags = 1, .shape = { 1, m, n }, .strides = { m * n, n, 1 } };
+        const ctrt_view va = { .data = a,
+                               .numel = m * k,
+                               .dtype = CTRT_F32,
+                               .ndim = 3,
+                               .flags = 1,
+                               .shape = { 1, m, k },
+                               .strides = { m * k, k, 1 } };
+        const ctrt_view vb = { .data = b,
+                               .numel = k * n,
+                               .dtype = CTRT_F32,
+                               .ndim = 3,
+                               .flags = 1,
+                               .shape = { 1, k, n },
+                               .strides = { k * n, n, 1 } };
+        const ctrt_view vc = { .data = c,
+                               .numel = m * n,
+                               .dtype = CTRT_F32,
+                               .ndim = 3,
+                               .flags = 1,
+                               .shape = { 1, m, n },
+                               .strides = { m * n, n, 1 } };
         bool good = fake_run("matmul", CTRT_F32, FAKE_VIEWS(&vc), 1, FAKE_VIEWS(&va, &vb), 2, NULL) == CTRT_OK;
         for (int64_t e = 0; e < m * n && good; e += 13) {
             float want = 0;             /* whole numbers: exact */
@@ -284,7 +313,8 @@ static void *product_without_memory(void *argument)
     fake_tensor c = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 20, 20 });
     char *complaint = NULL;
     fake_allocs_left = 1;               /* this thread has asked for none yet */
-    if (fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL) != CTRT_ERR_OUT_OF_MEMORY
+    if (fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL)
+            != CTRT_ERR_OUT_OF_MEMORY
         || !strstr(fake_error, "matmul"))
         complaint = "no CTRT_ERR_OUT_OF_MEMORY that names matmul";
     fake_allocs_left = 0;

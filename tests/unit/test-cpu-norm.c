@@ -41,18 +41,27 @@ static void layer(ctrt_dtype dtype, int64_t rows, int64_t n, bool weighted, bool
     const ctrt_norm_attributes attributes = { .size = sizeof attributes, .epsilon = 1e-5 };
     const int64_t shape[] = { rows, n };
     const ctrt_dtype wide = wide_of(dtype);
-    fake_tensor x = fake_filled(dtype, FAKE_CONTIGUOUS, 2, shape, offset - 2, offset + 2), dy = fake_filled(dtype, FAKE_CONTIGUOUS, 2, shape, -1, 1);
-    fake_tensor w = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &n, 0.5, 2), b = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &n, -1, 1);
+    fake_tensor x = fake_filled(dtype, FAKE_CONTIGUOUS, 2, shape, offset - 2, offset + 2),
+                dy = fake_filled(dtype, FAKE_CONTIGUOUS, 2, shape, -1, 1);
+    fake_tensor w = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &n, 0.5, 2),
+                b = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &n, -1, 1);
     fake_tensor y = fake_new(dtype, FAKE_CONTIGUOUS, 2, shape), dx = fake_new(dtype, FAKE_CONTIGUOUS, 2, shape);
     fake_tensor mean = fake_new(wide, FAKE_CONTIGUOUS, 1, &rows), rstd = fake_new(wide, FAKE_CONTIGUOUS, 1, &rows);
     fake_tensor dw = fake_new(dtype, FAKE_CONTIGUOUS, 1, &n), db = fake_new(dtype, FAKE_CONTIGUOUS, 1, &n);
     fake_must(fake_run("layer_norm", dtype, FAKE_VIEWS(&y.view, &mean.view, &rstd.view), 3,
-                       FAKE_VIEWS(&x.view, weighted ? &w.view : NULL, biased ? &b.view : NULL), 3, &attributes), what);
-    fake_must(fake_run("layer_norm_backward", dtype, FAKE_VIEWS(&dx.view, weighted ? &dw.view : NULL, biased ? &db.view : NULL), 3,
-                       FAKE_VIEWS(&dy.view, &x.view, weighted ? &w.view : NULL, &mean.view, &rstd.view), 5, &attributes), what);
-    double *vx = fake_values(&x.view), *vdy = fake_values(&dy.view), *want_y = fake_values(&x.view), *want_dx = fake_values(&x.view);
-    double *want_dw = calloc((size_t)n + 1, sizeof(double)), *want_db = calloc((size_t)n + 1, sizeof(double)), *scale = calloc((size_t)(rows * n + n) + 1, sizeof(double));
-    double *want_mean = calloc((size_t)rows + 1, sizeof(double)), *want_rstd = calloc((size_t)rows + 1, sizeof(double));
+                       FAKE_VIEWS(&x.view, weighted ? &w.view : NULL, biased ? &b.view : NULL), 3, &attributes),
+              what);
+    fake_must(fake_run("layer_norm_backward", dtype,
+                       FAKE_VIEWS(&dx.view, weighted ? &dw.view : NULL, biased ? &db.view : NULL), 3,
+                       FAKE_VIEWS(&dy.view, &x.view, weighted ? &w.view : NULL, &mean.view, &rstd.view), 5,
+                       &attributes),
+              what);
+    double *vx = fake_values(&x.view), *vdy = fake_values(&dy.view), *want_y = fake_values(&x.view),
+           *want_dx = fake_values(&x.view);
+    double *want_dw = calloc((size_t)n + 1, sizeof(double)), *want_db = calloc((size_t)n + 1, sizeof(double)),
+           *scale = calloc((size_t)(rows * n + n) + 1, sizeof(double));
+    double *want_mean = calloc((size_t)rows + 1, sizeof(double)),
+           *want_rstd = calloc((size_t)rows + 1, sizeof(double));
     int64_t *at = malloc((size_t)(n + 1) * sizeof *at);
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < n; j++)
@@ -61,14 +70,16 @@ static void layer(ctrt_dtype dtype, int64_t rows, int64_t n, bool weighted, bool
         want_mean[i] = m.mean, want_rstd[i] = m.rstd;
         double g_mean = 0, gx_mean = 0;
         for (int64_t j = 0; j < n; j++) {
-            const double xhat = (vx[at[j]] - m.mean) * m.rstd, g = vdy[at[j]] * (weighted ? fake_get(&w.view, j) : 1);
+            const double xhat = (vx[at[j]] - m.mean) * m.rstd,
+                         g = vdy[at[j]] * (weighted ? fake_get(&w.view, j) : 1);
             g_mean += g / (double)n;
             gx_mean += g * xhat / (double)n;
             want_dw[j] += vdy[at[j]] * xhat;
             want_db[j] += vdy[at[j]];
         }
         for (int64_t j = 0; j < n; j++) {
-            const double xhat = (vx[at[j]] - m.mean) * m.rstd, g = vdy[at[j]] * (weighted ? fake_get(&w.view, j) : 1);
+            const double xhat = (vx[at[j]] - m.mean) * m.rstd,
+                         g = vdy[at[j]] * (weighted ? fake_get(&w.view, j) : 1);
             want_y[at[j]] = xhat * (weighted ? fake_get(&w.view, j) : 1) + (biased ? fake_get(&b.view, j) : 0);
             want_dx[at[j]] = m.rstd * (g - g_mean - xhat * gx_mean);
         }
@@ -86,8 +97,10 @@ static void layer(ctrt_dtype dtype, int64_t rows, int64_t n, bool weighted, bool
         fake_compare(what, &dw.view, want_dw, scale, fake_tolerance(dtype) * 2);
     if (biased)
         fake_compare(what, &db.view, want_db, scale, fake_tolerance(dtype) * 2);
-    free(vx), free(vdy), free(want_y), free(want_dx), free(want_dw), free(want_db), free(scale), free(want_mean), free(want_rstd), free(at);
-    fake_free(&x), fake_free(&dy), fake_free(&w), fake_free(&b), fake_free(&y), fake_free(&dx), fake_free(&mean), fake_free(&rstd);
+    free(vx), free(vdy), free(want_y), free(want_dx), free(want_dw), free(want_db), free(scale), free(want_mean),
+        free(want_rstd), free(at);
+    fake_free(&x), fake_free(&dy), fake_free(&w), fake_free(&b), fake_free(&y), fake_free(&dx), fake_free(&mean),
+        fake_free(&rstd);
     fake_free(&dw), fake_free(&db);
 }
 
@@ -114,45 +127,67 @@ static void large_layer_norm(void **state)
     const int64_t one = 1, rows = ROWS, shape[] = { ROWS, N };
     for (int isa = 0; isa < FAKE_ISAS; isa++) {
         fake_load(fake_isas[isa]);
-        fake_tensor row = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 2, (int64_t[]){ 1, N }, -6, 6), want = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, (int64_t[]){ 1, N });
-        fake_tensor x = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, shape), y = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, shape);
-        fake_tensor mean1 = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one), rstd1 = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one);
-        fake_tensor mean = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &rows), rstd = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &rows);
+        fake_tensor row = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 2, (int64_t[]){ 1, N }, -6, 6),
+                    want = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, (int64_t[]){ 1, N });
+        fake_tensor x = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, shape),
+                    y = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 2, shape);
+        fake_tensor mean1 = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one),
+                    rstd1 = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &one);
+        fake_tensor mean = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &rows),
+                    rstd = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &rows);
         for (int64_t r = 0; r < ROWS; r++)
             memcpy((float *)x.view.data + r * N, row.view.data, N * sizeof(float));
-        fake_must(fake_run("layer_norm", CTRT_F32, FAKE_VIEWS(&want.view, &mean1.view, &rstd1.view), 3, FAKE_VIEWS(&row.view, NULL, NULL), 3, &attributes), "layer_norm");
-        fake_must(fake_run("layer_norm", CTRT_F32, FAKE_VIEWS(&y.view, &mean.view, &rstd.view), 3, FAKE_VIEWS(&x.view, NULL, NULL), 3, &attributes), "layer_norm");
+        fake_must(fake_run("layer_norm", CTRT_F32, FAKE_VIEWS(&want.view, &mean1.view, &rstd1.view), 3,
+                           FAKE_VIEWS(&row.view, NULL, NULL), 3, &attributes),
+                  "layer_norm");
+        fake_must(fake_run("layer_norm", CTRT_F32, FAKE_VIEWS(&y.view, &mean.view, &rstd.view), 3,
+                           FAKE_VIEWS(&x.view, NULL, NULL), 3, &attributes),
+                  "layer_norm");
         for (int64_t r = 0; r < ROWS; r++)
             if (memcmp((float *)y.view.data + r * N, want.view.data, N * sizeof(float)) != 0)
                 fail_msg("layer_norm of [9000,1001]: row %lld differs from the same row alone", (long long)r);
-        fake_free(&row), fake_free(&want), fake_free(&x), fake_free(&y), fake_free(&mean1), fake_free(&rstd1), fake_free(&mean), fake_free(&rstd);
+        fake_free(&row), fake_free(&want), fake_free(&x), fake_free(&y), fake_free(&mean1), fake_free(&rstd1),
+            fake_free(&mean), fake_free(&rstd);
     }
 }
 
 /* half_parameters: weight and bias are of x's type, else f32 (f64). */
-static void batch(ctrt_dtype dtype, int64_t n, int64_t c, int64_t s, bool affine, bool training, bool half_parameters)
+static void batch(ctrt_dtype dtype, int64_t n, int64_t c, int64_t s, bool affine, bool training,
+                  bool half_parameters)
 {
     char what[120];
-    snprintf(what, sizeof what, "batch_norm %s [%lld,%lld,%lld]%s %s%s", fake_names[dtype], (long long)n, (long long)c, (long long)s,
-             affine ? " affine" : "", training ? "training" : "evaluation", half_parameters ? ", parameters alike" : "");
-    const ctrt_norm_attributes attributes = { .size = sizeof attributes, .epsilon = 1e-5, .momentum = 0.1, .training = training };
+    snprintf(what, sizeof what, "batch_norm %s [%lld,%lld,%lld]%s %s%s", fake_names[dtype], (long long)n,
+             (long long)c, (long long)s, affine ? " affine" : "", training ? "training" : "evaluation",
+             half_parameters ? ", parameters alike" : "");
+    const ctrt_norm_attributes attributes = {
+        .size = sizeof attributes, .epsilon = 1e-5, .momentum = 0.1, .training = training
+    };
     const int64_t shape[] = { n, c, s };
     const ctrt_dtype wide = wide_of(dtype), of_parameters = half_parameters ? dtype : wide;
-    fake_tensor x = fake_filled(dtype, FAKE_CONTIGUOUS, 3, shape, -1, 3), dy = fake_filled(dtype, FAKE_CONTIGUOUS, 3, shape, -1, 1);
-    fake_tensor w = fake_filled(of_parameters, FAKE_CONTIGUOUS, 1, &c, 0.5, 2), b = fake_filled(of_parameters, FAKE_CONTIGUOUS, 1, &c, -1, 1);
-    fake_tensor running_mean = fake_filled(of_parameters, FAKE_CONTIGUOUS, 1, &c, -1, 1), running_var = fake_filled(of_parameters, FAKE_CONTIGUOUS, 1, &c, 0.5, 2);
+    fake_tensor x = fake_filled(dtype, FAKE_CONTIGUOUS, 3, shape, -1, 3),
+                dy = fake_filled(dtype, FAKE_CONTIGUOUS, 3, shape, -1, 1);
+    fake_tensor w = fake_filled(of_parameters, FAKE_CONTIGUOUS, 1, &c, 0.5, 2),
+                b = fake_filled(of_parameters, FAKE_CONTIGUOUS, 1, &c, -1, 1);
+    fake_tensor running_mean = fake_filled(of_parameters, FAKE_CONTIGUOUS, 1, &c, -1, 1),
+                running_var = fake_filled(of_parameters, FAKE_CONTIGUOUS, 1, &c, 0.5, 2);
     fake_tensor y = fake_new(dtype, FAKE_CONTIGUOUS, 3, shape), dx = fake_new(dtype, FAKE_CONTIGUOUS, 3, shape);
     fake_tensor mean = fake_new(wide, FAKE_CONTIGUOUS, 1, &c), rstd = fake_new(wide, FAKE_CONTIGUOUS, 1, &c);
-    fake_tensor dw = fake_new(of_parameters, FAKE_CONTIGUOUS, 1, &c), db = fake_new(of_parameters, FAKE_CONTIGUOUS, 1, &c);
+    fake_tensor dw = fake_new(of_parameters, FAKE_CONTIGUOUS, 1, &c),
+                db = fake_new(of_parameters, FAKE_CONTIGUOUS, 1, &c);
     double *old_mean = fake_values(&running_mean.view), *old_var = fake_values(&running_var.view);
     const ctrt_view *weight = affine ? &w.view : NULL, *bias = affine ? &b.view : NULL;
     fake_must(fake_run("batch_norm", dtype, FAKE_VIEWS(&y.view, &mean.view, &rstd.view), 3,
-                       FAKE_VIEWS(&x.view, weight, bias, &running_mean.view, &running_var.view), 5, &attributes), what);
-    fake_must(fake_run("batch_norm_backward", dtype, FAKE_VIEWS(&dx.view, affine ? &dw.view : NULL, affine ? &db.view : NULL), 3,
-                       FAKE_VIEWS(&dy.view, &x.view, weight, &mean.view, &rstd.view), 5, &attributes), what);
-    double *vx = fake_values(&x.view), *vdy = fake_values(&dy.view), *want_y = fake_values(&x.view), *want_dx = fake_values(&x.view);
+                       FAKE_VIEWS(&x.view, weight, bias, &running_mean.view, &running_var.view), 5, &attributes),
+              what);
+    fake_must(fake_run("batch_norm_backward", dtype,
+                       FAKE_VIEWS(&dx.view, affine ? &dw.view : NULL, affine ? &db.view : NULL), 3,
+                       FAKE_VIEWS(&dy.view, &x.view, weight, &mean.view, &rstd.view), 5, &attributes),
+              what);
+    double *vx = fake_values(&x.view), *vdy = fake_values(&dy.view), *want_y = fake_values(&x.view),
+           *want_dx = fake_values(&x.view);
     double *scale = fake_values(&x.view), *want = calloc((size_t)(6 * c), sizeof(double));
-    double *want_dw = want, *want_db = want + c, *want_mean = want + 2 * c, *want_rstd = want + 3 * c, *new_mean = want + 4 * c, *new_var = want + 5 * c;
+    double *want_dw = want, *want_db = want + c, *want_mean = want + 2 * c, *want_rstd = want + 3 * c,
+           *new_mean = want + 4 * c, *new_var = want + 5 * c;
     int64_t *at = malloc((size_t)(n * s) * sizeof *at);
     const double count = (double)(n * s);
     for (int64_t j = 0; j < c; j++) {
@@ -171,7 +206,9 @@ static void batch(ctrt_dtype dtype, int64_t n, int64_t c, int64_t s, bool affine
         for (int64_t i = 0; i < n * s; i++) {
             const double xhat = (vx[at[i]] - m.mean) * m.rstd, gain = affine ? fake_get(&w.view, j) : 1;
             want_y[at[i]] = xhat * gain + (affine ? fake_get(&b.view, j) : 0);
-            want_dx[at[i]] = gain * m.rstd * (training ? vdy[at[i]] - want_db[j] / count - xhat * want_dw[j] / count : vdy[at[i]]);
+            want_dx[at[i]] =
+                gain * m.rstd
+                * (training ? vdy[at[i]] - want_db[j] / count - xhat * want_dw[j] / count : vdy[at[i]]);
             scale[at[i]] = 8;
         }
     }
@@ -187,15 +224,18 @@ static void batch(ctrt_dtype dtype, int64_t n, int64_t c, int64_t s, bool affine
         fake_compare(what, &dw.view, want_dw, scale, fake_tolerance(of_parameters));
         fake_compare(what, &db.view, want_db, scale, fake_tolerance(of_parameters));
     }
-    free(vx), free(vdy), free(want_y), free(want_dx), free(scale), free(want), free(at), free(old_mean), free(old_var);
-    fake_free(&x), fake_free(&dy), fake_free(&w), fake_free(&b), fake_free(&running_mean), fake_free(&running_var), fake_free(&y);
+    free(vx), free(vdy), free(want_y), free(want_dx), free(scale), free(want), free(at), free(old_mean),
+        free(old_var);
+    fake_free(&x), fake_free(&dy), fake_free(&w), fake_free(&b), fake_free(&running_mean),
+        fake_free(&running_var), fake_free(&y);
     fake_free(&dx), fake_free(&mean), fake_free(&rstd), fake_free(&dw), fake_free(&db);
 }
 
 static void batch_norm(void **state)
 {
     (void)state;
-    static const int64_t shapes[][3] = { { 4, 3, 1 }, { 2, 1, 5 }, { 6, 70, 1 }, { 3, 5, 49 }, { 8, 16, 196 }, { 33, 130, 1 } };
+    static const int64_t shapes[][3] = { { 4, 3, 1 },  { 2, 1, 5 },    { 6, 70, 1 },
+                                         { 3, 5, 49 }, { 8, 16, 196 }, { 33, 130, 1 } };
     for (int isa = 0; isa < FAKE_ISAS; isa++) {
         fake_load(fake_isas[isa]);
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)

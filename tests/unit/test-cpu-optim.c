@@ -37,16 +37,19 @@ static void sgd(ctrt_dtype dtype, const ctrt_sgd_attributes *a)
     const ctrt_view *in[3 * TENSORS], *out[2 * TENSORS];
     double *vp[TENSORS], *vb[TENSORS];
     for (int i = 0; i < TENSORS; i++) {
-        p[i] = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &sizes[i], -1, 1), g[i] = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &sizes[i], -1, 1);
-        b[i] = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &sizes[i], 50, 60);      /* the first step must not look at it */
+        p[i] = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &sizes[i], -1, 1),
+        g[i] = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &sizes[i], -1, 1);
+        b[i] = fake_filled(dtype, FAKE_CONTIGUOUS, 1, &sizes[i], 50, 60); /* the first step must not look at it */
         vp[i] = fake_values(&p[i].view), vb[i] = fake_values(&b[i].view);
-        in[i] = out[i] = &p[i].view, in[TENSORS + i] = &g[i].view, in[2 * TENSORS + i] = out[TENSORS + i] = &b[i].view;
+        in[i] = out[i] = &p[i].view, in[TENSORS + i] = &g[i].view,
+        in[2 * TENSORS + i] = out[TENSORS + i] = &b[i].view;
     }
     ctrt_sgd_attributes now = *a;
     for (int step = 1; step <= STEPS; step++) {
         now.first = step == 1;
-        snprintf(what, sizeof what, "sgd %s momentum %g dampening %g decay %g%s%s, step %d", fake_names[dtype], a->momentum, a->dampening,
-                 a->weight_decay, a->nesterov ? " nesterov" : "", a->maximize ? " maximize" : "", step);
+        snprintf(what, sizeof what, "sgd %s momentum %g dampening %g decay %g%s%s, step %d", fake_names[dtype],
+                 a->momentum, a->dampening, a->weight_decay, a->nesterov ? " nesterov" : "",
+                 a->maximize ? " maximize" : "", step);
         fake_must(fake_run("sgd_step", dtype, out, (count - 1) * TENSORS, in, count * TENSORS, &now), what);
         for (int i = 0; i < TENSORS; i++) {
             for (int64_t j = 0; j < sizes[i]; j++) {
@@ -106,8 +109,8 @@ static void adam(ctrt_dtype dtype, const ctrt_adam_attributes *a)
     ctrt_adam_attributes now = *a;
     for (int step = 1; step <= STEPS; step++) {
         now.step = step;
-        snprintf(what, sizeof what, "adam %s decay %g%s%s, step %d", fake_names[dtype], a->weight_decay, a->decoupled ? " decoupled" : "",
-                 a->maximize ? " maximize" : "", step);
+        snprintf(what, sizeof what, "adam %s decay %g%s%s, step %d", fake_names[dtype], a->weight_decay,
+                 a->decoupled ? " decoupled" : "", a->maximize ? " maximize" : "", step);
         fake_must(fake_run("adam_step", dtype, out, 3 * TENSORS, in, 4 * TENSORS, &now), what);
         for (int i = 0; i < TENSORS; i++) {
             for (int64_t j = 0; j < sizes[i]; j++) {

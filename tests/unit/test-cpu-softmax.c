@@ -29,21 +29,26 @@ static void reference(enum kind kind, double *out, const double *a, const double
     for (int64_t i = 0; i < n; i++)
         sum += kind == SOFTMAX_BACKWARD ? a[i * step] * b[i * step] : a[i * step];
     for (int64_t i = 0; i < n; i++)
-        out[i * step] = kind == SOFTMAX_BACKWARD ? b[i * step] * (a[i * step] - sum) : a[i * step] - exp(b[i * step]) * sum;
+        out[i * step] =
+            kind == SOFTMAX_BACKWARD ? b[i * step] * (a[i * step] - sum) : a[i * step] - exp(b[i * step]) * sum;
 }
 
 static void one(enum kind kind, ctrt_dtype dtype, int64_t outer, int64_t n, int64_t inner)
 {
     char what[120];
-    snprintf(what, sizeof what, "%s %s [%lld,%lld,%lld]", names[kind], fake_names[dtype], (long long)outer, (long long)n,
-             (long long)inner);
+    snprintf(what, sizeof what, "%s %s [%lld,%lld,%lld]", names[kind], fake_names[dtype], (long long)outer,
+             (long long)n, (long long)inner);
     const int64_t shape[] = { outer, n, inner };
     const bool backward = kind >= SOFTMAX_BACKWARD;
     fake_tensor a = fake_filled(dtype, FAKE_CONTIGUOUS, 3, shape, -6, 6);
-    fake_tensor b = fake_filled(dtype, FAKE_CONTIGUOUS, 3, shape, kind == LOG_SOFTMAX_BACKWARD ? -8 : 0, kind == LOG_SOFTMAX_BACKWARD ? 0 : 0.5);
+    fake_tensor b = fake_filled(dtype, FAKE_CONTIGUOUS, 3, shape, kind == LOG_SOFTMAX_BACKWARD ? -8 : 0,
+                                kind == LOG_SOFTMAX_BACKWARD ? 0 : 0.5);
     fake_tensor out = fake_new(dtype, FAKE_CONTIGUOUS, 3, shape);
-    fake_must(fake_run(names[kind], dtype, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &b.view), backward ? 2 : 1, NULL), what);
-    double *va = fake_values(&a.view), *vb = fake_values(&b.view), *want = fake_values(&a.view), *scale = fake_values(&a.view);
+    fake_must(fake_run(names[kind], dtype, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &b.view),
+                       backward ? 2 : 1, NULL),
+              what);
+    double *va = fake_values(&a.view), *vb = fake_values(&b.view), *want = fake_values(&a.view),
+           *scale = fake_values(&a.view);
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i++)
             reference(kind, want + o * n * inner + i, va + o * n * inner + i, vb + o * n * inner + i, n, inner);
@@ -57,8 +62,9 @@ static void one(enum kind kind, ctrt_dtype dtype, int64_t outer, int64_t n, int6
 static void all_kinds(void **state)
 {
     (void)state;
-    static const int64_t shapes[][3] = { { 1, 1, 1 }, { 3, 10, 1 }, { 2, 33, 1 }, { 5, 1000, 1 }, { 3, 7, 5 }, { 2, 20, 64 }, { 1, 9, 200 },
-                                         { 0, 4, 4 }, { 4, 0, 4 }, { 40, 1027, 1 }, { 2, 100, 130 } };
+    static const int64_t shapes[][3] = { { 1, 1, 1 }, { 3, 10, 1 },    { 2, 33, 1 },   { 5, 1000, 1 },
+                                         { 3, 7, 5 }, { 2, 20, 64 },   { 1, 9, 200 },  { 0, 4, 4 },
+                                         { 4, 0, 4 }, { 40, 1027, 1 }, { 2, 100, 130 } };
     for (int isa = 0; isa < FAKE_ISAS; isa++) {
         fake_load(fake_isas[isa]);
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
@@ -81,7 +87,8 @@ static void extremes(void **state)
             fake_put(&x.view, n + 2, NAN);
             for (int64_t i = 0; i < n; i++)
                 fake_put(&x.view, 3 * n + i, -INFINITY);
-            fake_must(fake_run("softmax", CTRT_F32, FAKE_VIEWS(&y.view), 1, FAKE_VIEWS(&x.view), 1, NULL), "softmax");
+            fake_must(fake_run("softmax", CTRT_F32, FAKE_VIEWS(&y.view), 1, FAKE_VIEWS(&x.view), 1, NULL),
+                      "softmax");
             double sum = 0;
             for (int64_t i = 0; i < n; i++)
                 sum += fake_get(&y.view, i);
@@ -89,7 +96,8 @@ static void extremes(void **state)
                 fail_msg("softmax of 1000s: -inf has %g, sum %g", fake_get(&y.view, 1), sum);
             for (int64_t i = 0; i < n; i++) {
                 if (!isnan(fake_get(&y.view, n + i)) || !isnan(fake_get(&y.view, 3 * n + i)))
-                    fail_msg("a row with a NaN, or all -inf, of %lld: element %lld is %g", (long long)n, (long long)i, fake_get(&y.view, n + i));
+                    fail_msg("a row with a NaN, or all -inf, of %lld: element %lld is %g", (long long)n,
+                             (long long)i, fake_get(&y.view, n + i));
                 if (isnan(fake_get(&y.view, 2 * n + i)))
                     fail_msg("a NaN went to another row");
             }
@@ -112,11 +120,14 @@ static void large_tensors(void **state)
             fake_tensor y = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ ROWS, N, 1 });
             for (int64_t r = 0; r < ROWS; r++)
                 memcpy((float *)x.view.data + r * N, row.view.data, N * sizeof(float));
-            fake_must(fake_run(names[kind], CTRT_F32, FAKE_VIEWS(&want.view), 1, FAKE_VIEWS(&row.view), 1, NULL), names[kind]);
-            fake_must(fake_run(names[kind], CTRT_F32, FAKE_VIEWS(&y.view), 1, FAKE_VIEWS(&x.view), 1, NULL), names[kind]);
+            fake_must(fake_run(names[kind], CTRT_F32, FAKE_VIEWS(&want.view), 1, FAKE_VIEWS(&row.view), 1, NULL),
+                      names[kind]);
+            fake_must(fake_run(names[kind], CTRT_F32, FAKE_VIEWS(&y.view), 1, FAKE_VIEWS(&x.view), 1, NULL),
+                      names[kind]);
             for (int64_t r = 0; r < ROWS; r++)
                 if (memcmp((float *)y.view.data + r * N, want.view.data, N * sizeof(float)) != 0)
-                    fail_msg("%s of [9000,1001]: row %lld differs from the same row alone", names[kind], (long long)r);
+                    fail_msg("%s of [9000,1001]: row %lld differs from the same row alone", names[kind],
+                             (long long)r);
             fake_free(&row), fake_free(&want), fake_free(&x), fake_free(&y);
         }
     }
@@ -125,21 +136,27 @@ static void large_tensors(void **state)
 static void entropy(ctrt_dtype dtype, int64_t rows, int64_t classes, bool weighted, double smoothing)
 {
     char what[120];
-    snprintf(what, sizeof what, "cross_entropy %s [%lld,%lld]%s smoothing %g", fake_names[dtype], (long long)rows, (long long)classes,
-             weighted ? " weighted" : "", smoothing);
+    snprintf(what, sizeof what, "cross_entropy %s [%lld,%lld]%s smoothing %g", fake_names[dtype], (long long)rows,
+             (long long)classes, weighted ? " weighted" : "", smoothing);
     const ctrt_dtype wide = dtype == CTRT_F64 ? CTRT_F64 : CTRT_F32;
-    const ctrt_cross_entropy_attributes attributes = { .size = sizeof attributes, .ignore_index = -100, .label_smoothing = smoothing };
+    const ctrt_cross_entropy_attributes attributes = { .size = sizeof attributes,
+                                                       .ignore_index = -100,
+                                                       .label_smoothing = smoothing };
     fake_tensor x = fake_filled(dtype, FAKE_CONTIGUOUS, 2, (int64_t[]){ rows, classes }, -5, 5);
     fake_tensor target = fake_new(CTRT_I64, FAKE_CONTIGUOUS, 1, (int64_t[]){ rows });
     fake_tensor weight = fake_filled(dtype, FAKE_CONTIGUOUS, 1, (int64_t[]){ classes }, 0.5, 2);
-    fake_tensor loss = fake_new(wide, FAKE_CONTIGUOUS, 1, (int64_t[]){ rows }), lse = fake_new(wide, FAKE_CONTIGUOUS, 1, (int64_t[]){ rows });
+    fake_tensor loss = fake_new(wide, FAKE_CONTIGUOUS, 1, (int64_t[]){ rows }),
+                lse = fake_new(wide, FAKE_CONTIGUOUS, 1, (int64_t[]){ rows });
     fake_tensor dloss = fake_filled(wide, FAKE_CONTIGUOUS, 1, (int64_t[]){ rows }, -1, 1);
     fake_tensor dx = fake_new(dtype, FAKE_CONTIGUOUS, 2, (int64_t[]){ rows, classes });
     for (int64_t i = 0; i < rows; i++)
         fake_put(&target.view, i, i % 5 == 4 ? -100 : (double)(i * 7 % classes));
     const ctrt_view *w = weighted ? &weight.view : NULL;
-    fake_must(fake_run("cross_entropy", dtype, FAKE_VIEWS(&loss.view, &lse.view), 2, FAKE_VIEWS(&x.view, &target.view, w), 3, &attributes), what);
-    double *vx = fake_values(&x.view), *want = fake_values(&loss.view), *want_lse = fake_values(&loss.view), *want_dx = fake_values(&x.view);
+    fake_must(fake_run("cross_entropy", dtype, FAKE_VIEWS(&loss.view, &lse.view), 2,
+                       FAKE_VIEWS(&x.view, &target.view, w), 3, &attributes),
+              what);
+    double *vx = fake_values(&x.view), *want = fake_values(&loss.view), *want_lse = fake_values(&loss.view),
+           *want_dx = fake_values(&x.view);
     for (int64_t i = 0; i < rows; i++) {
         const double *row = vx + i * classes;
         double sum = 0, smooth = 0, all = 0;
@@ -152,11 +169,14 @@ static void entropy(ctrt_dtype dtype, int64_t rows, int64_t classes, bool weight
         }
         const bool counts = i % 5 != 4;
         const int64_t t = i * 7 % classes;
-        const double hard = (1 - smoothing) * (w ? fake_get(w, t) : 1), soft = smoothing / (double)classes, g = fake_get(&dloss.view, i);
+        const double hard = (1 - smoothing) * (w ? fake_get(w, t) : 1), soft = smoothing / (double)classes,
+                     g = fake_get(&dloss.view, i);
         want[i] = counts ? hard * (log(sum) - row[t]) + soft * smooth : 0;
         for (int64_t c = 0; c < classes; c++)
-            want_dx[i * classes + c] = !counts ? 0 : g * ((hard + soft * all) * exp(row[c]) / sum - (c == t ? hard : 0)
-                                                          - soft * (w ? fake_get(w, c) : 1));
+            want_dx[i * classes + c] = !counts ? 0
+                                               : g
+                                                     * ((hard + soft * all) * exp(row[c]) / sum
+                                                        - (c == t ? hard : 0) - soft * (w ? fake_get(w, c) : 1));
     }
     fake_compare(what, &lse.view, want_lse, NULL, fake_tolerance(wide));
     fake_compare(what, &loss.view, want, NULL, fake_tolerance(wide) * (smoothing > 0 ? 10 : 2));
@@ -164,7 +184,8 @@ static void entropy(ctrt_dtype dtype, int64_t rows, int64_t classes, bool weight
                        FAKE_VIEWS(&x.view, &target.view, w, &lse.view, &dloss.view), 5, &attributes), what);
     fake_compare(what, &dx.view, want_dx, NULL, fake_tolerance(dtype) * 2);
     free(vx), free(want), free(want_lse), free(want_dx);
-    fake_free(&x), fake_free(&target), fake_free(&weight), fake_free(&loss), fake_free(&lse), fake_free(&dloss), fake_free(&dx);
+    fake_free(&x), fake_free(&target), fake_free(&weight), fake_free(&loss), fake_free(&lse), fake_free(&dloss),
+        fake_free(&dx);
 }
 
 static void cross_entropy(void **state)
@@ -190,7 +211,8 @@ static void bad_target(void **state)
     const ctrt_cross_entropy_attributes attributes = { .size = sizeof attributes, .ignore_index = -100 };
     fake_tensor x = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 2, (int64_t[]){ 3, 4 }, -5, 5);
     fake_tensor target = fake_new(CTRT_I64, FAKE_CONTIGUOUS, 1, (int64_t[]){ 3 });
-    fake_tensor loss = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, (int64_t[]){ 3 }), lse = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, (int64_t[]){ 3 });
+    fake_tensor loss = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, (int64_t[]){ 3 }),
+                lse = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, (int64_t[]){ 3 });
     static const double wrong[] = { 4, -1, 1e15 };
     for (int i = 0; i < 3; i++) {
         fake_put(&target.view, 0, 3), fake_put(&target.view, 1, wrong[i]), fake_put(&target.view, 2, -100);
