@@ -24,7 +24,10 @@ judge() {
     shift
     CTRT_PLUGIN_PATH=$plugins CTRT_MUTANT=$mutant "$suite" "$@" >"$work/tap" 2>"$work/err"
     code=$?
-    [ "$code" -le 1 ] || { echo "crash $code: $(tail -n 1 "$work/err")"; return; }
+    if [ "$code" -gt 1 ] || grep -q 'ERROR: AddressSanitizer' "$work/err"; then
+        echo "crash $code: $(grep 'ERROR: ' "$work/err" | head -n 1 | cut -c 1-100)"
+        return
+    fi
     sed -n 's/^not ok [0-9]* - //p' "$work/tap"
 }
 
@@ -85,21 +88,25 @@ blamed tril tril
 # names MUTANT OP PATTERN DETAIL: the check fails whose name fits PATTERN, and says DETAIL.
 names() {
     told=$(judge "$1" --op "$2")
-    found=$(printf '%s\n' "$told" | grep -c -- "$3")
-    # What reads where it should not is the address sanitizer's to find, and that ends the run.
-    case $told in
-    crash*) if [ -n "${SANITIZE:-}" ]; then skip "$1 is told as: $4" "the sanitizer ended it: ${told#crash }"; return; fi ;;
-    esac
-    if [ "$found" -gt 0 ] && grep -q -- "$4" "$work/tap"; then
+    ! stopped "$1 is told as: $4" || return 0
+    if printf '%s\n' "$told" | grep -q -- "$3" && grep -q -- "$4" "$work/tap"; then
         ok "$1 is told as: $4"
     else
-        not_ok "$1 is told as: $4" "$(grep -A3 '^not ok' "$work/tap" | head -n 20)"
+        not_ok "$1 is told as: $4" "$(printf '%s\n' "$told"; grep -A3 '^not ok' "$work/tap" | head -n 20)"
     fi
 }
 # spared MUTANT OP PATTERN: what this mistake does not touch passes.
 spared() {
-    found=$(judge "$1" --op "$2" | grep -- "$3")
-    check "$1 leaves alone: $3" "$found"
+    told=$(judge "$1" --op "$2")
+    ! stopped "$1 leaves alone: $3" || return 0
+    check "$1 leaves alone: $3" "$(printf '%s\n' "$told" | grep -- "$3")"
+}
+# A mutant that reads where it should not is the address sanitizer's to find, and that ends the run.
+stopped() {
+    case $told in
+    crash*AddressSanitizer*) skip "$1" "the sanitizer stopped it: ${told#crash *: }" ;;
+    *) return 1 ;;
+    esac
 }
 names  matmul@strides matmul 'matmul f32 transposed' 'result\[.*got'
 names  neg@strides neg 'neg i64 sliced'     'result\[.*got'
