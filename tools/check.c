@@ -13,19 +13,25 @@
 
 static const char usage[] =
     "usage: ctrt check [OPTION...] [DEVICE | PLUGIN.so]\n"
-    "Runs every op against a reference, for every dtype and layout, on the device (default: cpu) or on the backend that the\n"
+    "Runs every op against a reference, for every dtype and layout, on the device (default: cpu) or on the "
+    "backend that the\n"
     "plugin file brings. Prints TAP. Exit status 0: all is well; 1: a check failed; 2: it could not begin.\n"
     "  --device NAME      the device\n"
     "  --op PATTERN       only ops whose name matches the shell pattern\n"
-    "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, softmax, norm,\n"
-    "                     index, view, copy, random, optim), a dtype, or forward, scalar, inplace, gradient, gradient2\n"
+    "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, "
+    "softmax, norm,\n"
+    "                     index, view, copy, random, optim), a dtype, or forward, scalar, inplace, gradient, "
+    "gradient2\n"
     "  --skip-tags LIST   no checks with one of them\n"
-    "  --expect FILE      what is known not to work: lines of 'unsupported PATTERN: REASON' or 'fails PATTERN: REASON'\n"
+    "  --expect FILE      what is known not to work: lines of 'unsupported PATTERN: REASON' or 'fails PATTERN: "
+    "REASON'\n"
     "  --seed N           of the inputs\n"
     "  --list             names the checks, runs none\n"
-    "What a backend has no kernel for is run on the cpu and reported as skipped; CTRT_FALLBACK=error forbids it.\n";
+    "What a backend has no kernel for is run on the cpu and reported as skipped; CTRT_FALLBACK=error forbids "
+    "it.\n";
 
-/* Where plugins are searched: first the folder of the file, then where they were searched before. Must come before anything is loaded. */
+/* Where plugins are searched: first the folder of the file, then where they were searched before. Must come
+ * before anything is loaded. */
 static bool search_in(const char *folder)
 {
     const char *before = getenv("CTRT_PLUGIN_PATH");
@@ -45,7 +51,8 @@ static bool same_file(const char *a, const char *b)
     return realpath(a, x) != NULL && realpath(b, y) != NULL && strcmp(x, y) == 0;
 }
 
-/* The device of the backend in `file`, or of the one that it lays kernels over; NULL after telling why there is none. */
+/* The device of the backend in `file`, or of the one that it lays kernels over; NULL after telling why there is
+ * none. */
 static const char *device_of(const char *file)
 {
     char copy[PATH_MAX];
@@ -71,9 +78,15 @@ static const char *device_of(const char *file)
         other = info.kind;
     }
     if (other != NULL)
-        fprintf(stderr, "ctrt check: %s holds no backend and no kernels but a component of kind %s, for which there is no suite yet\n", file, other);
+        fprintf(stderr,
+                "ctrt check: %s holds no backend and no kernels but a component of kind %s, for which there is "
+                "no suite yet\n",
+                file, other);
     else
-        fprintf(stderr, "ctrt check: %s is not taken for a plugin: its name must be backend-NAME.so or kernels-NAME.so\n", file);
+        fprintf(
+            stderr,
+            "ctrt check: %s is not taken for a plugin: its name must be backend-NAME.so or kernels-NAME.so\n",
+            file);
     return NULL;
 }
 
@@ -86,9 +99,15 @@ static bool is_file(const char *text)
 int tool_check(int argc, char **argv)
 {
     static const struct option options[] = {
-        { "device", required_argument, NULL, 'd' }, { "op", required_argument, NULL, 'o' }, { "tags", required_argument, NULL, 't' },
-        { "skip-tags", required_argument, NULL, 'x' }, { "expect", required_argument, NULL, 'e' }, { "seed", required_argument, NULL, 's' },
-        { "list", no_argument, NULL, 'l' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+        { "device", required_argument, NULL, 'd' },
+        { "op", required_argument, NULL, 'o' },
+        { "tags", required_argument, NULL, 't' },
+        { "skip-tags", required_argument, NULL, 'x' },
+        { "expect", required_argument, NULL, 'e' },
+        { "seed", required_argument, NULL, 's' },
+        { "list", no_argument, NULL, 'l' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
     struct conformance_options wish = { .seed = 1 };
     char *end = "";

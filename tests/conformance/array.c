@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* array.c: values on the host, their way to the device and back. Nothing here uses an op but views and copies of bytes. */
+/* array.c: values on the host, their way to the device and back. Nothing here uses an op but views and copies
+ * of bytes. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -221,7 +222,8 @@ ctrt_status array_download(struct array *out, ctrt_tensor *tensor)
         } else {
             int64_t value = 0;
             memcpy(&value, from, element);
-            out->i[k] = dtype == CTRT_BOOL ? value : wrap_to(dtype, value);     /* sign; a bool that is not 0 or 1 shows */
+            out->i[k] =
+                dtype == CTRT_BOOL ? value : wrap_to(dtype, value); /* sign; a bool that is not 0 or 1 shows */
         }
     }
     return CTRT_OK;

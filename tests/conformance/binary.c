@@ -127,7 +127,8 @@ static ctrt_status where_call(ctrt_tensor **out, ctrt_tensor *const *in, const s
     return ctrt_where(out, in[0], in[1], in[2]);
 }
 
-static void where_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void where_reference(struct array *out, const struct array *in, const struct variant *v,
+                            const struct check_op *op)
 {
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
     int ndim = 0;
@@ -162,7 +163,8 @@ static ctrt_status masked_fill_call_(ctrt_tensor *self, ctrt_tensor *const *in, 
     return ctrt_masked_fill_(self, in[1], ctrt_int((int64_t)v->x[0]));
 }
 
-static void masked_fill_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void masked_fill_reference(struct array *out, const struct array *in, const struct variant *v,
+                                  const struct check_op *op)
 {
     int64_t index[CTRT_MAX_DIMS];
     (void)op;
@@ -186,39 +188,51 @@ static void masked_fill_reference(struct array *out, const struct array *in, con
       .f2 = name##_f, .i2 = name##_i }
 
 static const struct check_op ops[] = {
-    { "add", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 2, .binary = ctrt_add, .binary_ = ctrt_add_, .scalar = ctrt_add_scalar,
-      .scalar_ = ctrt_add_scalar_, .in = { ANY, ANY }, .f2 = add_f, .i2 = add_i },
-    { "sub", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 2, .binary = ctrt_sub, .binary_ = ctrt_sub_, .scalar = ctrt_sub_scalar,
-      .scalar_ = ctrt_sub_scalar_, .in = { ANY, ANY }, .f2 = sub_f, .i2 = sub_i },
-    { "mul", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 2, .binary = ctrt_mul, .binary_ = ctrt_mul_, .scalar = ctrt_mul_scalar,
-      .scalar_ = ctrt_mul_scalar_, .in = { ANY, ANY }, .f2 = mul_f, .i2 = mul_i },
-    { "div", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 2, .result = TO_FLOAT, .binary = ctrt_div, .binary_ = ctrt_div_,
-      .scalar = ctrt_div_scalar, .scalar_ = ctrt_div_scalar_, .in = { ANY, NONZERO }, .f2 = div_f },
+    { "add", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 2, .binary = ctrt_add, .binary_ = ctrt_add_,
+      .scalar = ctrt_add_scalar, .scalar_ = ctrt_add_scalar_, .in = { ANY, ANY }, .f2 = add_f, .i2 = add_i },
+    { "sub", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 2, .binary = ctrt_sub, .binary_ = ctrt_sub_,
+      .scalar = ctrt_sub_scalar, .scalar_ = ctrt_sub_scalar_, .in = { ANY, ANY }, .f2 = sub_f, .i2 = sub_i },
+    { "mul", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 2, .binary = ctrt_mul, .binary_ = ctrt_mul_,
+      .scalar = ctrt_mul_scalar, .scalar_ = ctrt_mul_scalar_, .in = { ANY, ANY }, .f2 = mul_f, .i2 = mul_i },
+    { "div", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 2, .result = TO_FLOAT, .binary = ctrt_div,
+      .binary_ = ctrt_div_, .scalar = ctrt_div_scalar, .scalar_ = ctrt_div_scalar_, .in = { ANY, NONZERO },
+      .f2 = div_f },
     { "floor_divide", .dtypes = NUMBERS, .flags = NO_ZERO_DIVISOR, .inputs = 2, .binary = ctrt_floor_divide,
-      .scalar = ctrt_floor_divide_scalar, .in = { ANY, { REAL, -3, 3 } }, .f2 = floor_divide_f, .i2 = floor_divide_i },
-    { "remainder", .dtypes = NUMBERS, .flags = GRAD | TIES | NO_HALF_GRAD | NO_ZERO_DIVISOR, .inputs = 2, .binary = ctrt_remainder,
-      .scalar = ctrt_remainder_scalar, .in = { ANY, { REAL, -3, 3 } }, .f2 = remainder_f, .i2 = remainder_i },
-    { "fmod", .dtypes = NUMBERS, .flags = GRAD | TIES | NO_HALF_GRAD | NO_ZERO_DIVISOR, .inputs = 2, .binary = ctrt_fmod, .scalar = ctrt_fmod_scalar,
-      .in = { ANY, { REAL, -3, 3 } }, .f2 = fmod, .i2 = fmod_i },
-    { "pow", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = MATH, .binary = ctrt_pow, .scalar = ctrt_pow_scalar,
-      .in = { BASE, POWER }, .f2 = pow, .i2 = pow_i },
-    { "maximum", .dtypes = ALL, .flags = GRAD | TIES, .inputs = 2, .binary = ctrt_maximum, .scalar = ctrt_maximum_scalar,
-      .in = { ANY, ANY }, .f2 = maximum_f, .i2 = maximum_i },
-    { "minimum", .dtypes = ALL, .flags = GRAD | TIES, .inputs = 2, .binary = ctrt_minimum, .scalar = ctrt_minimum_scalar,
-      .in = { ANY, ANY }, .f2 = minimum_f, .i2 = minimum_i },
-    COMPARE(eq), COMPARE(ne), COMPARE(lt), COMPARE(le), COMPARE(gt), COMPARE(ge),
-    COMPARE(logical_and), COMPARE(logical_or), COMPARE(logical_xor),
+      .scalar = ctrt_floor_divide_scalar, .in = { ANY, { REAL, -3, 3 } }, .f2 = floor_divide_f,
+      .i2 = floor_divide_i },
+    { "remainder", .dtypes = NUMBERS, .flags = GRAD | TIES | NO_HALF_GRAD | NO_ZERO_DIVISOR, .inputs = 2,
+      .binary = ctrt_remainder, .scalar = ctrt_remainder_scalar, .in = { ANY, { REAL, -3, 3 } },
+      .f2 = remainder_f, .i2 = remainder_i },
+    { "fmod", .dtypes = NUMBERS, .flags = GRAD | TIES | NO_HALF_GRAD | NO_ZERO_DIVISOR, .inputs = 2,
+      .binary = ctrt_fmod, .scalar = ctrt_fmod_scalar, .in = { ANY, { REAL, -3, 3 } }, .f2 = fmod,
+      .i2 = fmod_i },
+    { "pow", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = MATH, .binary = ctrt_pow,
+      .scalar = ctrt_pow_scalar, .in = { BASE, POWER }, .f2 = pow, .i2 = pow_i },
+    { "maximum", .dtypes = ALL, .flags = GRAD | TIES, .inputs = 2, .binary = ctrt_maximum,
+      .scalar = ctrt_maximum_scalar, .in = { ANY, ANY }, .f2 = maximum_f, .i2 = maximum_i },
+    { "minimum", .dtypes = ALL, .flags = GRAD | TIES, .inputs = 2, .binary = ctrt_minimum,
+      .scalar = ctrt_minimum_scalar, .in = { ANY, ANY }, .f2 = minimum_f, .i2 = minimum_i },
+    COMPARE(eq),
+    COMPARE(ne),
+    COMPARE(lt),
+    COMPARE(le),
+    COMPARE(gt),
+    COMPARE(ge),
+    COMPARE(logical_and),
+    COMPARE(logical_or),
+    COMPARE(logical_xor),
 
-    { "rsub_scalar", .kernel = "sub", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .call = rsub_call, .in = { ANY }, .fv = rsub_f,
-      .iv = rsub_i, VARIANTS(left_variants) },
-    { "rdiv_scalar", .kernel = "div", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 1, .result = TO_FLOAT, .tolerance = MATH,
-      .call = rdiv_call, .in = { NONZERO }, .fv = rdiv_f, VARIANTS(left_variants) },
-    { "rpow_scalar", .kernel = "pow", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = MATH, .call = rpow_call,
-      .in = { POWER }, .fv = rpow_f, VARIANTS(left_variants) },
-    { "where", .dtypes = ALL, .flags = GRAD, .inputs = 3, .call = where_call, .in = { { MASK }, ANY, ANY }, .reference = where_reference,
-      VARIANTS(where_variants) },
-    { "masked_fill", .kernel = "where", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = masked_fill_call, .call_ = masked_fill_call_,
-      .in = { ANY, { MASK } }, .reference = masked_fill_reference, VARIANTS(masked_fill_variants) },
+    { "rsub_scalar", .kernel = "sub", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .call = rsub_call,
+      .in = { ANY }, .fv = rsub_f, .iv = rsub_i, VARIANTS(left_variants) },
+    { "rdiv_scalar", .kernel = "div", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 1, .result = TO_FLOAT,
+      .tolerance = MATH, .call = rdiv_call, .in = { NONZERO }, .fv = rdiv_f, VARIANTS(left_variants) },
+    { "rpow_scalar", .kernel = "pow", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = MATH,
+      .call = rpow_call, .in = { POWER }, .fv = rpow_f, VARIANTS(left_variants) },
+    { "where", .dtypes = ALL, .flags = GRAD, .inputs = 3, .call = where_call, .in = { { MASK }, ANY, ANY },
+      .reference = where_reference, VARIANTS(where_variants) },
+    { "masked_fill", .kernel = "where", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = masked_fill_call,
+      .call_ = masked_fill_call_, .in = { ANY, { MASK } }, .reference = masked_fill_reference,
+      VARIANTS(masked_fill_variants) },
 };
 
 const struct family binary_family = { "elementwise", FAMILY_OPS(ops) };

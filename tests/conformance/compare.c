@@ -7,21 +7,24 @@
 
 /* A result may be off by
  *
- *     steps[tolerance] * epsilon(of the dtype computed in) * size + epsilon(of the result's dtype) * |expected| for half precision (COMPOSED: 4 * size)
+ *     steps[tolerance] * epsilon(of the dtype computed in) * size
+ *     + epsilon(of the result's dtype) * |expected|                  for half precision (COMPOSED: 4 * size)
  *
- * where size is the magnitude of what was added up (the sum of the terms' magnitudes; the result's own where nothing is added).
- * f16 and bf16 are computed in f32 and rounded once, so a result that is near the middle between two of them may come out as either: that is the
- * second part. Integers and bools are exact always.
+ * where size is the magnitude of what was added up: the sum of the terms' magnitudes, or the result's own where
+ * nothing is added. f16 and bf16 are computed in f32 and rounded once, so a result that is near the middle
+ * between two of them may come out as either: that is the second part. Integers and bools are exact always.
  *
- * EXACT: one correctly rounded operation, or none. In f32 by way of f64 the reference is correctly rounded too: 53 bits are more than twice 24 and
- *     two, so rounding twice is harmless for + - * / and the square root (Figueroa 1995).
- * MATH: a function of a good vector library is within 1 to 4 units in the last place (SVML, SLEEF u35); epsilon is one to two such
- *     units. Results below the smallest normal number may be flushed to zero.
- * ADDED: sums. Recursive summation of n terms is off by n epsilon at worst and sqrt(n) usually (Higham 2002, 4.2); blocked or
- *     pairwise by log2(n). The suite sums 70,001 terms at most: 16 allows any decent scheme and catches a plain loop in f32.
+ * EXACT: one correctly rounded operation, or none. In f32 by way of f64 the reference is correctly rounded too:
+ *     53 bits are more than twice 24 and two, so rounding twice is harmless for + - * / and the square root
+ *     (Figueroa 1995).
+ * MATH: a function of a good vector library is within 1 to 4 units in the last place (SVML, SLEEF u35); epsilon
+ *     is one to two such units. Results below the smallest normal number may be flushed to zero.
+ * ADDED: sums. Recursive summation of n terms is off by n epsilon at worst and sqrt(n) usually (Higham 2002,
+ *     4.2); blocked or pairwise by log2(n). The suite sums 70,001 terms at most: 16 allows any decent scheme and
+ *     catches a plain loop in f32.
  * PRODUCTS: sums of products, of at most a few hundred terms here, in any order, fused or not.
- * COMPOSED: several of the above after one another (norms, losses, attention), each adding its share;
- *     in half precision each rounds its result, and up to four such roundings meet. */
+ * COMPOSED: several of the above after one another (norms, losses, attention), each adding its share; in half
+ *     precision each rounds its result, and up to four such roundings meet. */
 static const struct { double f32, f64; } steps[TOLERANCES] = {
     [EXACT]    = {  0,  0 },
     [MATH]     = {  4,  4 },
@@ -63,19 +66,22 @@ static bool same_type(struct run *run, const char *what, const struct array *got
 }
 
 /* The element that is furthest beyond its bound, by how often; -1 when all are within. */
-static void tell(struct run *run, const char *what, const struct array *got, const struct array *want, int64_t worst, int64_t wrong, double bound)
+static void tell(struct run *run, const char *what, const struct array *got, const struct array *want,
+                 int64_t worst, int64_t wrong, double bound)
 {
     char index[160];
     format_index(index, sizeof index, worst, got);
     if (got->i)
-        check_fail(run, "%s%s: got %" PRId64 ", expected %" PRId64 ", tolerance 0 (%" PRId64 " of %" PRId64 " wrong)", what, index, got->i[worst],
-                   want->i[worst], wrong, got->numel);
+        check_fail(
+            run, "%s%s: got %" PRId64 ", expected %" PRId64 ", tolerance 0 (%" PRId64 " of %" PRId64 " wrong)",
+            what, index, got->i[worst], want->i[worst], wrong, got->numel);
     else
-        check_fail(run, "%s%s: got %.17g, expected %.17g, tolerance %.3g (%" PRId64 " of %" PRId64 " wrong)", what, index, got->f[worst],
-                   want->f[worst], bound, wrong, got->numel);
+        check_fail(run, "%s%s: got %.17g, expected %.17g, tolerance %.3g (%" PRId64 " of %" PRId64 " wrong)",
+                   what, index, got->f[worst], want->f[worst], bound, wrong, got->numel);
 }
 
-static bool judge(struct run *run, const char *what, const struct array *got, const struct array *want, const double *bounds)
+static bool judge(struct run *run, const char *what, const struct array *got, const struct array *want,
+                  const double *bounds)
 {
     int64_t wrong = 0, worst = -1;
     double worst_excess = 0;
@@ -103,8 +109,8 @@ static bool judge(struct run *run, const char *what, const struct array *got, co
     return worst < 0;
 }
 
-bool check_array(struct run *run, const char *what, const struct array *got, const struct array *want, enum tolerance tolerance,
-                 ctrt_dtype compute)
+bool check_array(struct run *run, const char *what, const struct array *got, const struct array *want,
+                 enum tolerance tolerance, ctrt_dtype compute)
 {
     if (!same_type(run, what, got, want))
         return false;
@@ -117,13 +123,15 @@ bool check_array(struct run *run, const char *what, const struct array *got, con
         if (tolerance != EXACT) {
             bounds[k] += compute == CTRT_F64 ? 0x1p-1022 : 0x1p-126;
             if (half)
-                bounds[k] += epsilon_of(got->dtype) * (tolerance == COMPOSED ? 4 * size : expected) + (got->dtype == CTRT_F16 ? 0x1p-24 : 0x1p-133);
+                bounds[k] += epsilon_of(got->dtype) * (tolerance == COMPOSED ? 4 * size : expected)
+                             + (got->dtype == CTRT_F16 ? 0x1p-24 : 0x1p-133);
         }
     }
     return judge(run, what, got, want, bounds);
 }
 
-bool check_near(struct run *run, const char *what, const struct array *got, const struct array *want, double relative, double scale)
+bool check_near(struct run *run, const char *what, const struct array *got, const struct array *want,
+                double relative, double scale)
 {
     if (!same_type(run, what, got, want))
         return false;

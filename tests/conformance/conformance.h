@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance.h: runs the conformance suite on a device.
  *
- * Every op of ctrt/ops.h against a reference in float64 and int64, for every dtype and layout; derivatives against finite
- * differences. Stands on the public API alone, so it judges any backend that a plugin brings. Prints TAP. */
+ * Every op of ctrt/ops.h against a reference in float64 and int64, for every dtype and layout; derivatives
+ * against finite differences. Stands on the public API alone, so it judges any backend that a plugin brings.
+ * Prints TAP. */
 #ifndef CTRT_CONFORMANCE_H
 #define CTRT_CONFORMANCE_H
 
@@ -25,7 +26,8 @@ struct conformance_result {
     int passed, failed, skipped, expected;      /* expected: failures that were foreseen, with their reason */
 };
 
-/* Runs the suite. 0: nothing failed; 1: something did; 2: it could not begin (told on stderr). `result` may be NULL. */
+/* Runs the suite. 0: nothing failed; 1: something did; 2: it could not begin (told on stderr). `result` may be
+ * NULL. */
 int conformance_run(const struct conformance_options *options, struct conformance_result *result);
 
 #endif

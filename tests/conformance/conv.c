@@ -22,7 +22,8 @@ static int64_t extent(int64_t size, int64_t kernel, const struct variant *v, int
     return (size + 2 * v->n[2 + axis] - v->n[4 + axis] * (kernel - 1) - 1) / v->n[axis] + 1;
 }
 
-static void conv_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void conv_reference(struct array *out, const struct array *in, const struct variant *v,
+                           const struct check_op *op)
 {
     (void)op;
     const struct array *x = &in[0], *w = &in[1];
@@ -38,11 +39,13 @@ static void conv_reference(struct array *out, const struct array *in, const stru
         for (int64_t c = 0; c < channels; c++)
             for (int64_t i = 0; i < kh; i++)
                 for (int64_t j = 0; j < kw; j++) {
-                    int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4], column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
+                    int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4],
+                            column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
                     if (row < 0 || row >= x->shape[2] || column < 0 || column >= x->shape[3])
                         continue;
-                    double term = x->f[((at[0] * x->shape[1] + first + c) * x->shape[2] + row) * x->shape[3] + column]
-                                * w->f[((at[1] * channels + c) * kh + i) * kw + j];
+                    double term =
+                        x->f[((at[0] * x->shape[1] + first + c) * x->shape[2] + row) * x->shape[3] + column]
+                        * w->f[((at[1] * channels + c) * kh + i) * kw + j];
                     sum += term;
                     size += fabs(term);
                 }
@@ -67,7 +70,8 @@ static const struct variant pools[] = {
     { "", LARGE, .in = { S(4, 8, 18, 20) }, .n = { 2, 2, 1, 1, 1, 1 }, .x = { 3, 3 } },
 };
 
-static void pool_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void pool_reference(struct array *out, const struct array *in, const struct variant *v,
+                           const struct check_op *op)
 {
     (void)op;
     int64_t h = in->shape[2], w = in->shape[3], kh = (int64_t)v->x[0], kw = (int64_t)v->x[1];
@@ -80,7 +84,8 @@ static void pool_reference(struct array *out, const struct array *in, const stru
         const double *plane = in->f + (at[0] * shape[1] + at[1]) * h * w;
         for (int64_t i = 0; i < kh; i++)
             for (int64_t j = 0; j < kw; j++) {
-                int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4], column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
+                int64_t row = at[2] * v->n[0] - v->n[2] + i * v->n[4],
+                        column = at[3] * v->n[1] - v->n[3] + j * v->n[5];
                 if (row < 0 || row >= h || column < 0 || column >= w)
                     continue;
                 double x = plane[row * w + column];
@@ -94,17 +99,19 @@ static void pool_reference(struct array *out, const struct array *in, const stru
 
 static ctrt_status pool_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
 {
-    ctrt_pool2d_options options = { { (int64_t)v->x[0], (int64_t)v->x[1] }, { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] } };
+    ctrt_pool2d_options options = {
+        { (int64_t)v->x[0], (int64_t)v->x[1] }, { v->n[0], v->n[1] }, { v->n[2], v->n[3] }, { v->n[4], v->n[5] }
+    };
     return ctrt_max_pool2d(&out[0], &out[1], in[0], &options);
 }
 
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "conv2d", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 3, .tolerance = PRODUCTS, .call = conv_call, .in = { ANY, ANY, ANY },
-      .reference = conv_reference, VARIANTS(convs) },
-    { "max_pool2d", .dtypes = FLOATS, .flags = GRAD | TIES, .inputs = 1, .outputs = 2, .call = pool_call, .in = { ANY },
-      .reference = pool_reference, VARIANTS(pools) },
+    { "conv2d", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 3, .tolerance = PRODUCTS, .call = conv_call,
+      .in = { ANY, ANY, ANY }, .reference = conv_reference, VARIANTS(convs) },
+    { "max_pool2d", .dtypes = FLOATS, .flags = GRAD | TIES, .inputs = 1, .outputs = 2, .call = pool_call,
+      .in = { ANY }, .reference = pool_reference, VARIANTS(pools) },
 };
 
 const struct family conv_family = { "conv", FAMILY_OPS(ops) };

@@ -6,7 +6,8 @@
 
 #define ANY { REAL, -4, 4 }
 
-static void same_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void same_reference(struct array *out, const struct array *in, const struct variant *v,
+                           const struct check_op *op)
 {
     (void)v, (void)op;
     array_to(out, in, in->dtype);
@@ -16,7 +17,9 @@ static ctrt_status contiguous_call(ctrt_tensor **out, ctrt_tensor *const *in, co
 {
     (void)v;
     CTRT_TRY(ctrt_contiguous(out, in[0], CTRT_CONTIGUOUS_FORMAT));
-    return ctrt_tensor_is_contiguous(*out, CTRT_CONTIGUOUS_FORMAT) ? CTRT_OK : ctrt_fail(CTRT_ERR_INTERNAL, "the result is not contiguous");
+    return ctrt_tensor_is_contiguous(*out, CTRT_CONTIGUOUS_FORMAT)
+               ? CTRT_OK
+               : ctrt_fail(CTRT_ERR_INTERNAL, "the result is not contiguous");
 }
 
 static const struct variant images[] = {
@@ -30,7 +33,9 @@ static ctrt_status channels_last_call(ctrt_tensor **out, ctrt_tensor *const *in,
 {
     (void)v;
     CTRT_TRY(ctrt_contiguous(out, in[0], CTRT_CHANNELS_LAST));
-    return ctrt_tensor_is_contiguous(*out, CTRT_CHANNELS_LAST) ? CTRT_OK : ctrt_fail(CTRT_ERR_INTERNAL, "the result is not channels-last");
+    return ctrt_tensor_is_contiguous(*out, CTRT_CHANNELS_LAST)
+               ? CTRT_OK
+               : ctrt_fail(CTRT_ERR_INTERNAL, "the result is not channels-last");
 }
 
 /* There and back: the derivative passes two conversions. */
@@ -46,7 +51,9 @@ static ctrt_status to_call(ctrt_tensor **out, ctrt_tensor *const *in, const stru
 {
     (void)v;
     CTRT_TRY(ctrt_to(out, in[0], NULL, CTRT_DTYPE_DEFAULT, true, CTRT_PRESERVE_FORMAT));
-    return ctrt_tensor_shares_storage(*out, in[0]) ? ctrt_fail(CTRT_ERR_INTERNAL, "ctrt_to with copy made no copy") : CTRT_OK;
+    return ctrt_tensor_shares_storage(*out, in[0])
+               ? ctrt_fail(CTRT_ERR_INTERNAL, "ctrt_to with copy made no copy")
+               : CTRT_OK;
 }
 
 /* copy_: self, source. */
@@ -57,7 +64,8 @@ static const struct variant copies[] = {
     { "", ZERO_DIM, .in = { S0, S0 } },
 };
 
-static void second_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void second_reference(struct array *out, const struct array *in, const struct variant *v,
+                             const struct check_op *op)
 {
     int64_t index[CTRT_MAX_DIMS];
     (void)v, (void)op;
@@ -90,7 +98,8 @@ static const struct variant zeros[] = {
     { "", ZERO_SIZE, .in = { S(0, 2) } },
 };
 
-static void fill_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void fill_reference(struct array *out, const struct array *in, const struct variant *v,
+                           const struct check_op *op)
 {
     (void)op;
     array_make(out, in->dtype, in->ndim, in->shape);
@@ -109,23 +118,28 @@ static ctrt_status fill_call_(ctrt_tensor *self, ctrt_tensor *const *in, const s
     return ctrt_fill_(self, ctrt_int((int64_t)v->x[0]));
 }
 
-static ctrt_status zeros_like(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_zeros_like(out, x, CTRT_DTYPE_DEFAULT, NULL); }
+static ctrt_status zeros_like(ctrt_tensor **out, ctrt_tensor *x)
+{
+    return ctrt_zeros_like(out, x, CTRT_DTYPE_DEFAULT, NULL);
+}
 
 static const struct check_op ops[] = {
-    { "clone", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .unary = ctrt_clone, .in = { ANY }, .reference = same_reference },
-    { "contiguous", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = contiguous_call, .in = { ANY },
+    { "clone", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .unary = ctrt_clone, .in = { ANY },
       .reference = same_reference },
-    { "channels-last", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = channels_last_call, .in = { ANY },
-      .reference = same_reference, VARIANTS(images) },
-    { "to", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = to_call, .in = { ANY }, .reference = same_reference },
-    { "to and back", .kernel = "copy", .dtypes = ALL & ~BIT(I64), .flags = GRAD, .inputs = 1, .call = wide_call, .in = { ANY },
+    { "contiguous", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = contiguous_call,
+      .in = { ANY }, .reference = same_reference },
+    { "channels-last", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = channels_last_call,
+      .in = { ANY }, .reference = same_reference, VARIANTS(images) },
+    { "to", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = to_call, .in = { ANY },
       .reference = same_reference },
-    { "copy_", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = copy_call, .binary_ = ctrt_copy_, .in = { ANY, ANY },
-      .reference = second_reference, VARIANTS(copies) },
-    { "fill_", .kernel = "fill", .dtypes = ALL, .inputs = 1, .call = fill_call, .call_ = fill_call_, .in = { ANY }, .reference = fill_reference,
-      VARIANTS(fills) },
-    { "zeros_like", .kernel = "fill", .dtypes = ALL, .inputs = 1, .unary = zeros_like, .unary_ = ctrt_zero_, .in = { ANY },
-      .reference = fill_reference, VARIANTS(zeros) },
+    { "to and back", .kernel = "copy", .dtypes = ALL & ~BIT(I64), .flags = GRAD, .inputs = 1, .call = wide_call,
+      .in = { ANY }, .reference = same_reference },
+    { "copy_", .kernel = "copy", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = copy_call,
+      .binary_ = ctrt_copy_, .in = { ANY, ANY }, .reference = second_reference, VARIANTS(copies) },
+    { "fill_", .kernel = "fill", .dtypes = ALL, .inputs = 1, .call = fill_call, .call_ = fill_call_,
+      .in = { ANY }, .reference = fill_reference, VARIANTS(fills) },
+    { "zeros_like", .kernel = "fill", .dtypes = ALL, .inputs = 1, .unary = zeros_like, .unary_ = ctrt_zero_,
+      .in = { ANY }, .reference = fill_reference, VARIANTS(zeros) },
 };
 
 /* ---- conversions between all dtypes ---- */
@@ -154,7 +168,8 @@ static void check_conversion(struct run *run, ctrt_dtype from, ctrt_dtype to, en
     fill_convertible(&full, to, &dice);
     array_to(&want, &full, to);
     if (check_ok(run, place(&in, &full, layout, 0, run->device, false), NULL, 0, "placing")
-        && check_ok(run, ctrt_to_dtype(&out, in.tensor, to), "copy", from, what) && check_ok(run, array_download(&got, out), NULL, 0, "reading"))
+        && check_ok(run, ctrt_to_dtype(&out, in.tensor, to), "copy", from, what)
+        && check_ok(run, array_download(&got, out), NULL, 0, "reading"))
         check_array(run, what, &got, &want, EXACT, CTRT_F64);
     ctrt_tensor_release(&out);
     unplace(&in, 1);
@@ -194,8 +209,10 @@ static void check_host(struct run *run, const char *name)
                     check_fail(run, "element %d: got %g, expected %g", k, out[k], in[k % 3 * 4 + k / 3]);
         if (!run->failed && ctrt_to_host(out, sizeof out - 1, x, CTRT_F64) != CTRT_ERR_INVALID_ARGUMENT)
             check_fail(run, "a buffer that is too small was taken");
-        if (!run->failed && check_ok(run, ctrt_select(&x, x, 0, 3), NULL, 0, "select") && check_ok(run, ctrt_select(&x, x, 0, 2), NULL, 0, "select")
-            && check_ok(run, ctrt_item(out, x), NULL, 0, "item") && check_ok(run, ctrt_item_int(&whole, x), NULL, 0, "item_int"))
+        if (!run->failed && check_ok(run, ctrt_select(&x, x, 0, 3), NULL, 0, "select")
+            && check_ok(run, ctrt_select(&x, x, 0, 2), NULL, 0, "select")
+            && check_ok(run, ctrt_item(out, x), NULL, 0, "item")
+            && check_ok(run, ctrt_item_int(&whole, x), NULL, 0, "item_int"))
             if (out[0] != in[11] || whole != (int64_t)in[11])
                 check_fail(run, "item: got %g and %" PRId64 ", expected %g", out[0], whole, in[11]);
         ctrt_tensor_release(&x);
@@ -205,8 +222,8 @@ static void check_host(struct run *run, const char *name)
 
 /* ---- factories ---- */
 
-static void expect_values(struct run *run, const char *what, ctrt_status status, ctrt_tensor **x, ctrt_dtype dtype, int ndim, const int64_t *shape,
-                          const double *values)
+static void expect_values(struct run *run, const char *what, ctrt_status status, ctrt_tensor **x,
+                          ctrt_dtype dtype, int ndim, const int64_t *shape, const double *values)
 {
     struct array got, want;
     if (!check_ok(run, status, NULL, 0, what) || !check_ok(run, array_download(&got, *x), NULL, 0, what))
@@ -219,7 +236,8 @@ static void expect_values(struct run *run, const char *what, ctrt_status status,
 
 static void check_creation(struct run *run, const char *name)
 {
-    static const double none[6] = { 0 }, ones[6] = { 1, 1, 1, 1, 1, 1 }, threes[6] = { 3, 3, 3, 3, 3, 3 }, eye[6] = { 1, 0, 0, 0, 1, 0 };
+    static const double none[6] = { 0 }, ones[6] = { 1, 1, 1, 1, 1, 1 }, threes[6] = { 3, 3, 3, 3, 3, 3 },
+                        eye[6] = { 1, 0, 0, 0, 1, 0 };
     static const double counting[6] = { 2, 5, 8, 11 }, truths[6] = { 1, 1, 1, 1, 1, 1 };
     static const int64_t shape[2] = { 2, 3 }, four[1] = { 4 };
     for (int k = 1; k < CTRT_DTYPE_COUNT; k++) {
@@ -230,12 +248,15 @@ static void check_creation(struct run *run, const char *name)
         ctrt_ints size = ctrt_ints_of(shape, 2);
         expect_values(run, "zeros", ctrt_zeros(&x, size, dtype, run->device), &x, dtype, 2, shape, none);
         expect_values(run, "ones", ctrt_ones(&x, size, dtype, run->device), &x, dtype, 2, shape, ones);
-        expect_values(run, "full", ctrt_full(&x, size, ctrt_int(3), dtype, run->device), &x, dtype, 2, shape, dtype == CTRT_BOOL ? truths : threes);
-        expect_values(run, "eye", ctrt_eye(&x, 2, 3, dtype, run->device), &x, dtype, 2, shape, eye);
-        expect_values(run, "scalar_tensor", ctrt_scalar_tensor(&x, ctrt_int(3), dtype, run->device), &x, dtype, 0, NULL,
+        expect_values(run, "full", ctrt_full(&x, size, ctrt_int(3), dtype, run->device), &x, dtype, 2, shape,
                       dtype == CTRT_BOOL ? truths : threes);
+        expect_values(run, "eye", ctrt_eye(&x, 2, 3, dtype, run->device), &x, dtype, 2, shape, eye);
+        expect_values(run, "scalar_tensor", ctrt_scalar_tensor(&x, ctrt_int(3), dtype, run->device), &x, dtype,
+                      0, NULL, dtype == CTRT_BOOL ? truths : threes);
         if (dtype != CTRT_BOOL)
-            expect_values(run, "arange", ctrt_arange(&x, ctrt_int(2), ctrt_int(12), ctrt_int(3), dtype, run->device), &x, dtype, 1, four, counting);
+            expect_values(run, "arange",
+                          ctrt_arange(&x, ctrt_int(2), ctrt_int(12), ctrt_int(3), dtype, run->device), &x,
+                          dtype, 1, four, counting);
         ctrt_tensor_release(&x);
         check_end(run);
     }
@@ -251,10 +272,14 @@ static void check_arange(struct run *run, const char *name)
         return;
     for (int k = 0; k < 10; k++)
         tenths[k] = 0.1 * k;
-    expect_values(run, "5 to 0 by -2", ctrt_arange(&x, ctrt_int(5), ctrt_int(0), ctrt_int(-2), CTRT_DTYPE_DEFAULT, run->device), &x, CTRT_I64, 1,
-                  three, down);
-    expect_values(run, "tenths", ctrt_arange(&x, ctrt_float(0), ctrt_float(1), ctrt_float(0.1), CTRT_F64, run->device), &x, CTRT_F64, 1, ten, tenths);
-    if (check_ok(run, ctrt_arange(&x, ctrt_int(0), ctrt_int(70001), ctrt_int(1), CTRT_I32, run->device), NULL, 0, "many")
+    expect_values(run, "5 to 0 by -2",
+                  ctrt_arange(&x, ctrt_int(5), ctrt_int(0), ctrt_int(-2), CTRT_DTYPE_DEFAULT, run->device), &x,
+                  CTRT_I64, 1, three, down);
+    expect_values(run, "tenths",
+                  ctrt_arange(&x, ctrt_float(0), ctrt_float(1), ctrt_float(0.1), CTRT_F64, run->device), &x,
+                  CTRT_F64, 1, ten, tenths);
+    if (check_ok(run, ctrt_arange(&x, ctrt_int(0), ctrt_int(70001), ctrt_int(1), CTRT_I32, run->device), NULL,
+                 0, "many")
         && check_ok(run, array_download(&got, x), NULL, 0, "many"))
         for (int64_t k = 0; k < got.numel; k++)
             if (got.i[k] != k) {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* expected.c: what is known not to work on which device, and why.
  *
- * A row names a device type, a shell pattern over the check's name ("erf f64 *") and the reason. `unsupported` checks are not
- * run and reported as skipped; `fails` are run, and it is an error when one of them passes, so that this list stays true. A file given
- * with --expect adds rows: lines of "unsupported PATTERN: REASON" or "fails PATTERN: REASON", '#' begins a comment. */
+ * A row names a device type, a shell pattern over the check's name ("erf f64 *") and the reason. `unsupported`
+ * checks are not run and reported as skipped; `fails` are run, and it is an error when one of them passes, so
+ * that this list stays true. A file given with --expect adds rows: lines of "unsupported PATTERN: REASON" or
+ * "fails PATTERN: REASON", '#' begins a comment. */
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
@@ -88,7 +89,9 @@ bool expected_load(const char *path)
     bool fine = true;
     for (int number = 1; fine && fgets(line, sizeof line, in) != NULL; number++)
         if (!(fine = load_line(line)))
-            fprintf(stderr, "conformance: %s:%d: expected 'unsupported PATTERN: REASON' or 'fails PATTERN: REASON'\n", path, number);
+            fprintf(stderr,
+                    "conformance: %s:%d: expected 'unsupported PATTERN: REASON' or 'fails PATTERN: REASON'\n",
+                    path, number);
     fclose(in);
     return fine;
 }

@@ -87,7 +87,8 @@ static void broadcast_shape(int64_t *shape, int *ndim, const struct array *in, i
     }
 }
 
-static void elementwise(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void elementwise(struct array *out, const struct array *in, const struct variant *v,
+                        const struct check_op *op)
 {
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
     int ndim;
@@ -145,7 +146,8 @@ struct dice op_dice(const struct run *run, const struct check_op *op, ctrt_dtype
 static bool same_bits(const struct array *a, const struct array *b)
 {
     for (int64_t k = 0; k < a->numel; k++)
-        if (a->f ? memcmp(&a->f[k], &b->f[k], sizeof a->f[k]) != 0 && !(isnan(a->f[k]) && isnan(b->f[k])) : a->i[k] != b->i[k])
+        if (a->f ? memcmp(&a->f[k], &b->f[k], sizeof a->f[k]) != 0 && !(isnan(a->f[k]) && isnan(b->f[k]))
+                 : a->i[k] != b->i[k])
             return false;
     return a->numel == b->numel;
 }
@@ -159,8 +161,8 @@ static const char *describe(char *text, size_t bytes, const struct variant *v, i
     return text;
 }
 
-static bool compare_results(struct run *run, const struct check_op *op, const struct variant *v, ctrt_dtype dtype, const struct array *got,
-                            const struct array *full)
+static bool compare_results(struct run *run, const struct check_op *op, const struct variant *v,
+                            ctrt_dtype dtype, const struct array *got, const struct array *full)
 {
     int outputs = op->outputs ? op->outputs : 1;
     struct array want[MAX_OUTPUTS];
@@ -169,13 +171,15 @@ static bool compare_results(struct run *run, const struct check_op *op, const st
     memset(want, 0, sizeof want);
     op_reference(want, full, v, op);
     for (int o = 0; o < outputs; o++)
-        fine &= check_array(run, describe(what, sizeof what, v, o, outputs), &got[o], &want[o], op->tolerance, compute_dtype(dtype));
+        fine &= check_array(run, describe(what, sizeof what, v, o, outputs), &got[o], &want[o], op->tolerance,
+                            compute_dtype(dtype));
     return fine;
 }
 
-/* The same call again: the same bits; into a variable that holds an operand: the same too; and operands are as they were. */
-static void check_conduct(struct run *run, const struct check_op *op, const struct variant *v, struct placed *in, ctrt_tensor *const *tensors,
-                          const struct array *got)
+/* The same call again: the same bits; into a variable that holds an operand: the same too; and operands are as
+ * they were. */
+static void check_conduct(struct run *run, const struct check_op *op, const struct variant *v,
+                          struct placed *in, ctrt_tensor *const *tensors, const struct array *got)
 {
     ctrt_tensor *out[MAX_OUTPUTS] = { NULL };
     struct array again;
@@ -198,7 +202,8 @@ done:
         ctrt_tensor_release(&out[o]);
 }
 
-static void check_variant(struct run *run, const struct check_op *op, const struct variant *v, ctrt_dtype dtype, enum layout layout, int salt)
+static void check_variant(struct run *run, const struct check_op *op, const struct variant *v, ctrt_dtype dtype,
+                          enum layout layout, int salt)
 {
     struct array full[MAX_INPUTS], got[MAX_OUTPUTS];
     struct placed in[MAX_INPUTS];
@@ -211,11 +216,14 @@ static void check_variant(struct run *run, const struct check_op *op, const stru
     if (!fill_inputs(full, op, v, dtype, layout, false, &dice))
         return;
     for (int i = 0; i < op->inputs; i++) {
-        if (present(v, i) && !check_ok(run, place(&in[i], &full[i], layout, i, run->device, false), NULL, 0, "placing an operand"))
+        if (present(v, i)
+            && !check_ok(run, place(&in[i], &full[i], layout, i, run->device, false), NULL, 0,
+                         "placing an operand"))
             goto done;
         tensors[i] = in[i].tensor;
     }
-    if (!check_ok(run, op_call(op, out, tensors, v), op->kernel ? op->kernel : op->name, dtype, v->what[0] ? v->what : "the call"))
+    if (!check_ok(run, op_call(op, out, tensors, v), op->kernel ? op->kernel : op->name, dtype,
+                  v->what[0] ? v->what : "the call"))
         goto done;
     for (int o = 0; o < outputs; o++)
         if (!check_ok(run, array_download(&got[o], out[o]), NULL, 0, "reading the result"))
@@ -242,16 +250,19 @@ static int64_t largest_input(const struct variant *v)
     return most;
 }
 
-static bool takes_part(const struct check_op *op, const struct variant *v, enum sort sort, ctrt_dtype dtype, enum layout layout)
+static bool takes_part(const struct check_op *op, const struct variant *v, enum sort sort, ctrt_dtype dtype,
+                       enum layout layout)
 {
     if (v->sort != sort || !layout_fits(layout, op, v))
         return false;
     if (sort == SPECIAL && (op->flags & NO_SPECIAL))
         return false;
-    return sort != LARGE || dtype == CTRT_F32 || largest_input(v) <= 20000;      /* the largest in f32 alone, for time's sake */
+    return sort != LARGE || dtype == CTRT_F32
+           || largest_input(v) <= 20000; /* the largest in f32 alone, for time's sake */
 }
 
-static void check_sort(struct run *run, const struct check_op *op, ctrt_dtype dtype, enum sort sort, enum layout layout, const char *what)
+static void check_sort(struct run *run, const struct check_op *op, ctrt_dtype dtype, enum sort sort,
+                       enum layout layout, const char *what)
 {
     int count;
     const struct variant *variants = op_variants(op, &count);
@@ -287,7 +298,8 @@ static ctrt_dtype with_scalar(ctrt_dtype dtype, ctrt_scalar_kind kind)
     return dtype;
 }
 
-static void check_one_scalar(struct run *run, const struct check_op *op, ctrt_dtype dtype, ctrt_scalar scalar, const char *what)
+static void check_one_scalar(struct run *run, const struct check_op *op, ctrt_dtype dtype, ctrt_scalar scalar,
+                             const char *what)
 {
     static const struct variant shape = { "", NORMAL, .in = { S(2, 3, 5), S0 } };
     struct array full[MAX_INPUTS], wide[2], got, want;

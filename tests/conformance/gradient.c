@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gradient.c: derivatives. In f64 against central differences of the reference; the second derivative against central differences of the
- * first; in other floating types against f64.
+/* gradient.c: derivatives. In f64 against central differences of the reference; the second derivative against
+ * central differences of the first; in other floating types against f64.
  *
- * The function that is derived is L = sum(w * op(x)) with fixed random w. Central differences with step h are off by h^2/6 L''' and by
- * rounding, about 1e-16 L / h: with h = 1e-5 and values of order one both are below 1e-9, far under the 1e-6 that is asked for. */
+ * The function that is derived is L = sum(w * op(x)) with fixed random w. Central differences with step h are
+ * off by h^2/6 L''' and by rounding, about 1e-16 L / h: with h = 1e-5 and values of order one both are below
+ * 1e-9, far under the 1e-6 that is asked for. */
 #include "suite.h"
 
 static const double step = 1e-5, wanted = 1e-6;
@@ -116,20 +117,25 @@ static ctrt_status session_weight(struct session *s, struct derivation *d, struc
     return array_upload(&s->weight, &d->weight, d->run->device);
 }
 
-static bool started(struct run *run, struct session *s, struct derivation *d, enum layout layout, ctrt_dtype dtype)
+static bool started(struct run *run, struct session *s, struct derivation *d, enum layout layout,
+                    ctrt_dtype dtype)
 {
-    return check_ok(run, session_begin(s, d, layout), d->op->kernel ? d->op->kernel : d->op->name, dtype, d->v->what[0] ? d->v->what : "forward");
+    return check_ok(run, session_begin(s, d, layout), d->op->kernel ? d->op->kernel : d->op->name, dtype,
+                    d->v->what[0] ? d->v->what : "forward");
 }
 
-static void first_derivative(struct run *run, const struct check_op *op, const struct variant *v, enum layout layout, int salt)
+static void first_derivative(struct run *run, const struct check_op *op, const struct variant *v,
+                             enum layout layout, int salt)
 {
     struct derivation d = { .run = run, .op = op, .v = v };
     struct session s;
     struct dice dice = op_dice(run, op, CTRT_F64, 9000 + salt);
     if (!fill_inputs(d.full, op, v, CTRT_F64, layout, true, &dice))
         return;
-    if (!started(run, &s, &d, layout, CTRT_F64) || !check_ok(run, session_weight(&s, &d, &dice, CTRT_F64), NULL, 0, "placing w")
-        || !check_ok(run, ctrt_grad(s.grads, s.out[0], s.leaves, s.count, s.weight, false, false, false), NULL, 0, "backward"))
+    if (!started(run, &s, &d, layout, CTRT_F64)
+        || !check_ok(run, session_weight(&s, &d, &dice, CTRT_F64), NULL, 0, "placing w")
+        || !check_ok(run, ctrt_grad(s.grads, s.out[0], s.leaves, s.count, s.weight, false, false, false), NULL,
+                     0, "backward"))
         goto done;
     for (int k = 0; k < s.count; k++) {
         struct array got, full, want;
@@ -169,8 +175,10 @@ static bool second_value(struct run *run, struct derivation *d, const struct arr
 {
     void *mark = scratch_mark();
     struct session s;
-    bool fine = started(run, &s, d, CONTIGUOUS, CTRT_F64) && check_ok(run, session_weight(&s, d, NULL, CTRT_F64), NULL, 0, "placing w")
-             && check_ok(run, ctrt_grad(s.grads, s.out[0], s.leaves, s.count, s.weight, false, false, false), NULL, 0, "backward");
+    bool fine = started(run, &s, d, CONTIGUOUS, CTRT_F64)
+                && check_ok(run, session_weight(&s, d, NULL, CTRT_F64), NULL, 0, "placing w")
+                && check_ok(run, ctrt_grad(s.grads, s.out[0], s.leaves, s.count, s.weight, false, false, false),
+                            NULL, 0, "backward");
     *value = 0;
     for (int k = 0; fine && k < s.count; k++) {
         struct array g;
@@ -183,7 +191,8 @@ static bool second_value(struct run *run, struct derivation *d, const struct arr
     return fine;
 }
 
-static bool second_differences(struct run *run, struct derivation *d, struct array *x, const struct array *cotangents, struct array *out)
+static bool second_differences(struct run *run, struct derivation *d, struct array *x,
+                               const struct array *cotangents, struct array *out)
 {
     array_make(out, CTRT_F64, x->ndim, x->shape);
     for (int64_t k = 0; k < out->numel; k++) {
@@ -207,10 +216,12 @@ static void second_derivative(struct run *run, const struct check_op *op, const 
     struct derivation d = { .run = run, .op = op, .v = v };
     struct session s;
     struct array values[MAX_INPUTS];
-    ctrt_tensor *cotangents[MAX_INPUTS] = { NULL }, *loss = NULL, *of[MAX_INPUTS + 1], *second[MAX_INPUTS + 1] = { NULL };
+    ctrt_tensor *cotangents[MAX_INPUTS] = { NULL }, *loss = NULL, *of[MAX_INPUTS + 1],
+                *second[MAX_INPUTS + 1] = { NULL };
     struct dice dice = op_dice(run, op, CTRT_F64, 9500 + salt);
     fill_inputs(d.full, op, v, CTRT_F64, CONTIGUOUS, true, &dice);
-    if (!started(run, &s, &d, CONTIGUOUS, CTRT_F64) || !check_ok(run, session_weight(&s, &d, &dice, CTRT_F64), NULL, 0, "placing w"))
+    if (!started(run, &s, &d, CONTIGUOUS, CTRT_F64)
+        || !check_ok(run, session_weight(&s, &d, &dice, CTRT_F64), NULL, 0, "placing w"))
         goto done;
     for (int k = 0; k < s.count; k++) {
         array_make(&values[k], CTRT_F64, s.in[s.which[k]].full.ndim, s.in[s.which[k]].full.shape);
@@ -220,10 +231,11 @@ static void second_derivative(struct run *run, const struct check_op *op, const 
             goto done;
         of[k] = s.leaves[k];
     }
-    of[s.count] = s.weight;                         /* S is linear in w: its derivative checks how gradients depend on what flows in */
+    of[s.count] = s.weight; /* S is linear in w: its derivative checks how gradients depend on what flows in */
     if (!check_ok(run, ctrt_tensor_require_grad(s.weight, true), NULL, 0, "requiring grad")
         || !check_ok(run, second_loss(&loss, &s, cotangents), NULL, 0, "backward with create_graph")
-        || !check_ok(run, ctrt_grad(second, loss, of, s.count + 1, NULL, false, false, true), NULL, 0, "the second backward"))
+        || !check_ok(run, ctrt_grad(second, loss, of, s.count + 1, NULL, false, false, true), NULL, 0,
+                     "the second backward"))
         goto done;
     for (int k = 0; k <= s.count; k++) {
         struct array got, want, *x = k < s.count ? &d.full[s.which[k]] : &d.weight;
@@ -234,8 +246,8 @@ static void second_derivative(struct run *run, const struct check_op *op, const 
         else if (!check_ok(run, array_download(&got, second[k]), NULL, 0, "reading a second derivative"))
             goto done;
         char what[96];
-        snprintf(what, sizeof what, "%s%ssecond derivative by %s %d", v->what, v->what[0] ? ": " : "", k < s.count ? "input" : "w",
-                 k < s.count ? s.which[k] : 0);
+        snprintf(what, sizeof what, "%s%ssecond derivative by %s %d", v->what, v->what[0] ? ": " : "",
+                 k < s.count ? "input" : "w", k < s.count ? s.which[k] : 0);
         check_near(run, what, &got, &want, wanted, fmax(most_of(&want), 1e-2));
     }
 done:
@@ -260,7 +272,8 @@ void check_gradient(struct run *run, const struct check_op *op)
         if (!any || !check_begin(run, op->name, 0, "gradient f64", "gradient %s", layout_names[layout]))
             continue;
         for (int k = 0; k < count && !run->skipped; k++)
-            if ((variants[k].sort == NORMAL || (layout == CONTIGUOUS && variants[k].sort != LARGE && variants[k].sort != SPECIAL))
+            if ((variants[k].sort == NORMAL
+                 || (layout == CONTIGUOUS && variants[k].sort != LARGE && variants[k].sort != SPECIAL))
                 && layout_fits((enum layout)layout, op, &variants[k]))
                 first_derivative(run, op, &variants[k], (enum layout)layout, layout * 100 + k);
         check_end(run);
@@ -275,8 +288,9 @@ void check_gradient(struct run *run, const struct check_op *op)
 
 /* ---- other floating types ---- */
 
-/* What gradients in f32, f16, bf16 may be off, relative to the largest element of the gradient, or to 1/4 where all are small: terms are of
- * order one and may cancel. Their ops compute in f32 and round after each op; a rule has up to a dozen of them. */
+/* What gradients in f32, f16, bf16 may be off, relative to the largest element of the gradient, or to 1/4 where
+ * all are small: terms are of order one and may cancel. Their ops compute in f32 and round after each op; a
+ * rule has up to a dozen of them. */
 static double gradient_tolerance(ctrt_dtype dtype)
 {
     return (dtype == CTRT_F32 ? 128 : 12) * epsilon_of(dtype);
@@ -298,7 +312,8 @@ static bool gradients_in(struct run *run, struct derivation *d, ctrt_dtype dtype
     if (fine && ctrt_tensor_dtype(s.out[0]) != dtype)       /* losses of half precision are f32 */
         array_to(&in.weight, &d->weight, ctrt_tensor_dtype(s.out[0]));
     fine = fine && check_ok(run, session_weight(&s, &in, NULL, dtype), NULL, 0, "placing w")
-        && check_ok(run, ctrt_grad(s.grads, s.out[0], s.leaves, s.count, s.weight, false, false, false), NULL, 0, "backward");
+           && check_ok(run, ctrt_grad(s.grads, s.out[0], s.leaves, s.count, s.weight, false, false, false),
+                       NULL, 0, "backward");
     for (int k = 0; fine && k < s.count; k++)
         fine = check_ok(run, array_download(&grads[k], s.grads[k]), NULL, 0, "reading a gradient");
     *count = s.count;
@@ -306,7 +321,8 @@ static bool gradients_in(struct run *run, struct derivation *d, ctrt_dtype dtype
     return fine;
 }
 
-static void check_gradient_variant(struct run *run, const struct check_op *op, const struct variant *v, ctrt_dtype dtype, int salt)
+static void check_gradient_variant(struct run *run, const struct check_op *op, const struct variant *v,
+                                   ctrt_dtype dtype, int salt)
 {
     struct derivation d = { .run = run, .op = op, .v = v };
     struct dice dice = op_dice(run, op, dtype, 9700 + salt);
@@ -343,7 +359,8 @@ void check_gradient_dtype(struct run *run, const struct check_op *op, ctrt_dtype
         return;
     for (int k = 0; k < count && !run->skipped; k++)
         if (variants[k].sort == NORMAL
-            || (variants[k].sort == LARGE && dtype == CTRT_F32 && variants[k].in[0].n == 1 && !(op->flags & TIES)))
+            || (variants[k].sort == LARGE && dtype == CTRT_F32 && variants[k].in[0].n == 1
+                && !(op->flags & TIES)))
             check_gradient_variant(run, op, &variants[k], dtype, k);
     check_end(run);
 }

@@ -21,7 +21,8 @@ static const struct variant embeddings[] = {
     { "", LARGE, .in = { S(131, 65), S(70) }, .n = { [7] = 131 } },
 };
 
-static void embedding_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void embedding_reference(struct array *out, const struct array *in, const struct variant *v,
+                                const struct check_op *op)
 {
     (void)v, (void)op;
     int64_t shape[CTRT_MAX_DIMS], width = in[0].shape[1];
@@ -55,7 +56,8 @@ static const struct variant gathers[] = {
     { "", LARGE, .in = { S(67, 70), S(67, 75) }, .n = { 1, [7] = 70 } },
 };
 
-static void selection_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void selection_reference(struct array *out, const struct array *in, const struct variant *v,
+                                const struct check_op *op)
 {
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
     int ndim = in[0].ndim, dim = dim_of(v->n[0], ndim);
@@ -91,7 +93,8 @@ static const struct variant triangles[] = {
     { "", LARGE, .in = { S(67, 75) } },
 };
 
-static void triangle_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void triangle_reference(struct array *out, const struct array *in, const struct variant *v,
+                               const struct check_op *op)
 {
     int64_t index[CTRT_MAX_DIMS];
     bool upper = op->name[3] == 'u';
@@ -158,12 +161,14 @@ static void join(struct array *out, const struct array *in, int count, int dim)
     }
 }
 
-static void cat_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void cat_reference(struct array *out, const struct array *in, const struct variant *v,
+                          const struct check_op *op)
 {
     join(out, in, count_of(v, op->inputs), dim_of(v->n[0], in[0].ndim));
 }
 
-static void stack_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void stack_reference(struct array *out, const struct array *in, const struct variant *v,
+                            const struct check_op *op)
 {
     struct array wide[MAX_INPUTS];
     int count = count_of(v, op->inputs), dim = dim_of(v->n[0], in[0].ndim + 1);
@@ -192,20 +197,21 @@ static ctrt_status stack_call(ctrt_tensor **out, ctrt_tensor *const *in, const s
 #define ANY { REAL, -4, 4 }
 
 static const struct check_op ops[] = {
-    { "embedding", .kernel = "index_select", .dtypes = FLOATS, .flags = GRAD, .inputs = 2, .call = embedding_call, .in = { ANY, { INDEX } },
-      .reference = embedding_reference, VARIANTS(embeddings) },
-    { "index_select", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = selection_call, .in = { ANY, { INDEX } },
-      .reference = selection_reference, VARIANTS(selections) },
+    { "embedding", .kernel = "index_select", .dtypes = FLOATS, .flags = GRAD, .inputs = 2,
+      .call = embedding_call, .in = { ANY, { INDEX } }, .reference = embedding_reference,
+      VARIANTS(embeddings) },
+    { "index_select", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = selection_call,
+      .in = { ANY, { INDEX } }, .reference = selection_reference, VARIANTS(selections) },
     { "gather", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = gather_call, .in = { ANY, { INDEX } },
       .reference = selection_reference, VARIANTS(gathers) },
-    { "tril", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = tril_call, .in = { ANY }, .reference = triangle_reference,
-      VARIANTS(triangles) },
-    { "triu", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = triu_call, .in = { ANY }, .reference = triangle_reference,
-      VARIANTS(triangles) },
-    { "cat", .dtypes = ALL, .flags = GRAD, .inputs = 3, .call = cat_call, .in = { ANY, ANY, ANY }, .reference = cat_reference,
-      VARIANTS(joins) },
-    { "stack", .kernel = "cat", .dtypes = ALL, .flags = GRAD, .inputs = 3, .call = stack_call, .in = { ANY, ANY, ANY },
-      .reference = stack_reference, VARIANTS(stacks) },
+    { "tril", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = tril_call, .in = { ANY },
+      .reference = triangle_reference, VARIANTS(triangles) },
+    { "triu", .dtypes = ALL, .flags = GRAD, .inputs = 1, .call = triu_call, .in = { ANY },
+      .reference = triangle_reference, VARIANTS(triangles) },
+    { "cat", .dtypes = ALL, .flags = GRAD, .inputs = 3, .call = cat_call, .in = { ANY, ANY, ANY },
+      .reference = cat_reference, VARIANTS(joins) },
+    { "stack", .kernel = "cat", .dtypes = ALL, .flags = GRAD, .inputs = 3, .call = stack_call,
+      .in = { ANY, ANY, ANY }, .reference = stack_reference, VARIANTS(stacks) },
 };
 
 /* ---- an index that is out of range is an error that names it; a padding row gets no gradient ---- */
@@ -229,7 +235,8 @@ static void check_range(struct run *run, const char *name)
     array_make(&x, CTRT_F32, 2, (int64_t[]){ 5, 3 });
     array_make(&index, CTRT_I64, 2, (int64_t[]){ 1, 3 });
     index.i[1] = 7;
-    if (check_ok(run, array_upload(&a, &x, run->device), NULL, 0, "placing") && check_ok(run, array_upload(&i, &index, run->device), NULL, 0, "placing")) {
+    if (check_ok(run, array_upload(&a, &x, run->device), NULL, 0, "placing")
+        && check_ok(run, array_upload(&i, &index, run->device), NULL, 0, "placing")) {
         expect_index_error(run, "embedding", ctrt_embedding(&out, a, i, -1));
         expect_index_error(run, "gather", ctrt_gather(&out, a, 0, i));
         if (check_ok(run, ctrt_reshape(&i, i, CTRT_SHAPE(3)), NULL, 0, "reshape"))
@@ -256,10 +263,12 @@ static void check_padding(struct run *run, const char *name)
         for (int64_t d = 0; rows[k] != 3 && d < 2; d++)
             want.f[rows[k] * 2 + d] += 1;
     }
-    if (check_ok(run, array_upload(&w, &weight, run->device), NULL, 0, "placing") && check_ok(run, array_upload(&i, &index, run->device), NULL, 0, "placing")
+    if (check_ok(run, array_upload(&w, &weight, run->device), NULL, 0, "placing")
+        && check_ok(run, array_upload(&i, &index, run->device), NULL, 0, "placing")
         && check_ok(run, ctrt_tensor_require_grad(w, true), NULL, 0, "requiring grad")
         && check_ok(run, ctrt_embedding(&out, w, i, 3), "index_select", CTRT_F32, "embedding")
-        && check_ok(run, ctrt_sum(&out, out, CTRT_ALL_DIMS), NULL, 0, "sum") && check_ok(run, ctrt_backward(out), NULL, 0, "backward")
+        && check_ok(run, ctrt_sum(&out, out, CTRT_ALL_DIMS), NULL, 0, "sum")
+        && check_ok(run, ctrt_backward(out), NULL, 0, "backward")
         && check_ok(run, array_download(&got, ctrt_tensor_grad(w)), NULL, 0, "reading the gradient"))
         check_array(run, "gradient", &got, &want, EXACT, CTRT_F32);
     ctrt_tensor_release(&w);

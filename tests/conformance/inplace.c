@@ -30,8 +30,8 @@ static void expected_base(struct array *base, const struct placed *self, const s
         }
 }
 
-static void compare_self(struct run *run, const struct check_op *op, const struct variant *v, const struct placed *self,
-                         const struct array *result, ctrt_dtype compute)
+static void compare_self(struct run *run, const struct check_op *op, const struct variant *v,
+                         const struct placed *self, const struct array *result, ctrt_dtype compute)
 {
     struct array got, want;
     if (!check_ok(run, array_download(&got, self->leaf), NULL, 0, "reading self"))
@@ -45,14 +45,15 @@ static void expect_refusal(struct run *run, ctrt_status status, const struct pla
 {
     struct array got;
     if (status != CTRT_ERR_DTYPE)
-        check_fail(run, "a floating result into %s: got '%s', expected '%s'", ctrt_dtype_name(self->base.dtype), ctrt_status_string(status),
-                   ctrt_status_string(CTRT_ERR_DTYPE));
+        check_fail(run, "a floating result into %s: got '%s', expected '%s'", ctrt_dtype_name(self->base.dtype),
+                   ctrt_status_string(status), ctrt_status_string(CTRT_ERR_DTYPE));
     if (!check_ok(run, array_download(&got, self->leaf), NULL, 0, "reading self"))
         return;
     check_array(run, "self after a refusal", &got, &self->base, EXACT, CTRT_F64);
 }
 
-static void check_inplace_variant(struct run *run, const struct check_op *op, const struct variant *v, ctrt_dtype dtype, enum layout layout)
+static void check_inplace_variant(struct run *run, const struct check_op *op, const struct variant *v,
+                                  ctrt_dtype dtype, enum layout layout)
 {
     struct array full[MAX_INPUTS], want[MAX_OUTPUTS];
     struct placed in[MAX_INPUTS];
@@ -63,7 +64,9 @@ static void check_inplace_variant(struct run *run, const struct check_op *op, co
     memset(in, 0, sizeof in);
     fill_inputs(full, op, v, dtype, CONTIGUOUS, false, &dice);
     for (int i = 0; i < op->inputs; i++) {
-        if (present(v, i) && !check_ok(run, place(&in[i], &full[i], i == 0 ? layout : CONTIGUOUS, i, run->device, false), NULL, 0, "placing"))
+        if (present(v, i)
+            && !check_ok(run, place(&in[i], &full[i], i == 0 ? layout : CONTIGUOUS, i, run->device, false),
+                         NULL, 0, "placing"))
             goto done;
         tensors[i] = in[i].tensor;
     }
@@ -73,7 +76,8 @@ static void check_inplace_variant(struct run *run, const struct check_op *op, co
     op_reference(want, full, v, op);
     if (category(want[0].dtype) > category(dtype)) {
         expect_refusal(run, status, &in[0]);
-    } else if (check_ok(run, status, op->kernel ? op->kernel : op->name, dtype, v->what[0] ? v->what : "the call")) {
+    } else if (check_ok(run, status, op->kernel ? op->kernel : op->name, dtype,
+                        v->what[0] ? v->what : "the call")) {
         compare_self(run, op, v, &in[0], &want[0], dtype);
         if (want[0].numel > 0 && ctrt_tensor_version(tensors[0]) == version)
             check_fail(run, "the version of the storage did not change");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c: the conformance suite as a program. `make check` runs it on the cpu; `ctrt check` is the same for anybody's plugin. */
+/* main.c: the conformance suite as a program. `make check` runs it on the cpu; `ctrt check` is the same for
+ * anybody's plugin. */
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,22 +8,31 @@
 #include "conformance.h"
 
 static const char usage[] =
-    "usage: ctrt-conformance [--device NAME] [--op PATTERN] [--tags LIST] [--skip-tags LIST] [--expect FILE] [--seed N] [--list]\n"
+    "usage: ctrt-conformance [--device NAME] [--op PATTERN] [--tags LIST] [--skip-tags LIST] [--expect FILE] "
+    "[--seed N] [--list]\n"
     "  --device NAME      the device that is judged (cpu)\n"
     "  --op PATTERN       only ops whose name matches the shell pattern\n"
-    "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, softmax, norm, index, view,\n"
+    "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, "
+    "softmax, norm, index, view,\n"
     "                     copy, random, optim), a dtype, or forward, scalar, inplace, gradient, gradient2\n"
     "  --skip-tags LIST   no checks with one of them\n"
-    "  --expect FILE      what is known not to work: lines of 'unsupported PATTERN: REASON' or 'fails PATTERN: REASON'\n"
+    "  --expect FILE      what is known not to work: lines of 'unsupported PATTERN: REASON' or 'fails PATTERN: "
+    "REASON'\n"
     "  --seed N           of the inputs\n"
     "  --list             names the checks, runs none\n";
 
 int main(int argc, char **argv)
 {
     static const struct option options[] = {
-        { "device", required_argument, NULL, 'd' }, { "op", required_argument, NULL, 'o' }, { "tags", required_argument, NULL, 't' },
-        { "skip-tags", required_argument, NULL, 'x' }, { "expect", required_argument, NULL, 'e' }, { "seed", required_argument, NULL, 's' },
-        { "list", no_argument, NULL, 'l' }, { "help", no_argument, NULL, 'h' }, { NULL, 0, NULL, 0 },
+        { "device", required_argument, NULL, 'd' },
+        { "op", required_argument, NULL, 'o' },
+        { "tags", required_argument, NULL, 't' },
+        { "skip-tags", required_argument, NULL, 'x' },
+        { "expect", required_argument, NULL, 'e' },
+        { "seed", required_argument, NULL, 's' },
+        { "list", no_argument, NULL, 'l' },
+        { "help", no_argument, NULL, 'h' },
+        { NULL, 0, NULL, 0 },
     };
     struct conformance_options wish = { .seed = 1 };
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {

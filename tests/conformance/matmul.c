@@ -28,7 +28,8 @@ static const struct variant matmuls[] = {
 };
 
 /* a as [batch..., M, K], b as [batch..., K, N], by adding dims of 1 to vectors, which the result drops again. */
-static void matmul_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void matmul_reference(struct array *out, const struct array *in, const struct variant *v,
+                             const struct check_op *op)
 {
     struct array a = in[0], b = in[1];
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
@@ -45,7 +46,8 @@ static void matmul_reference(struct array *out, const struct array *in, const st
     }
     int ndim = a.ndim > b.ndim ? a.ndim : b.ndim;
     for (int d = 0; d < ndim - 2; d++) {
-        int64_t x = d < ndim - a.ndim ? 1 : a.shape[d - ndim + a.ndim], y = d < ndim - b.ndim ? 1 : b.shape[d - ndim + b.ndim];
+        int64_t x = d < ndim - a.ndim ? 1 : a.shape[d - ndim + a.ndim],
+                y = d < ndim - b.ndim ? 1 : b.shape[d - ndim + b.ndim];
         shape[d] = x == 1 ? y : x;
     }
     int64_t rows = a.shape[a.ndim - 2], inner = a.shape[a.ndim - 1], columns = b.shape[b.ndim - 1];
@@ -109,7 +111,8 @@ static const struct variant linears[] = {
     { "", LARGE, .in = { S(37, 129), S(65, 129), S(65) } },
 };
 
-static void linear_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void linear_reference(struct array *out, const struct array *in, const struct variant *v,
+                             const struct check_op *op)
 {
     (void)op;
     const struct array *x = &in[0], *w = &in[1], *bias = present(v, 2) ? &in[2] : NULL;
@@ -140,10 +143,10 @@ static ctrt_status linear_call(ctrt_tensor **out, ctrt_tensor *const *in, const 
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "matmul", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = PRODUCTS, .call = matmul_call, .in = { ANY, ANY },
-      .reference = matmul_reference, VARIANTS(matmuls) },
-    { "linear", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 3, .tolerance = PRODUCTS, .call = linear_call, .in = { ANY, ANY, ANY },
-      .reference = linear_reference, VARIANTS(linears) },
+    { "matmul", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = PRODUCTS,
+      .call = matmul_call, .in = { ANY, ANY }, .reference = matmul_reference, VARIANTS(matmuls) },
+    { "linear", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 3, .tolerance = PRODUCTS,
+      .call = linear_call, .in = { ANY, ANY, ANY }, .reference = linear_reference, VARIANTS(linears) },
 };
 
 const struct family matmul_family = { "matmul", FAMILY_OPS(ops) };

@@ -31,7 +31,8 @@ static void set(struct array *out, int64_t k, double x, double mean, double scal
     out->size[k] = (fabs(x) + fabs(mean)) * scale * fabs(weight) + fabs(bias);
 }
 
-static void layer_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void layer_reference(struct array *out, const struct array *in, const struct variant *v,
+                            const struct check_op *op)
 {
     (void)op;
     int64_t n = 1;
@@ -43,15 +44,16 @@ static void layer_reference(struct array *out, const struct array *in, const str
         double mean, variance;
         statistics(in->f + row * n, n, &mean, &variance);
         for (int64_t k = 0; k < n; k++)
-            set(out, row * n + k, in->f[row * n + k], mean, 1 / sqrt(variance + v->x[0]), present(v, 1) ? in[1].f[k] : 1,
-                present(v, 2) ? in[2].f[k] : 0);
+            set(out, row * n + k, in->f[row * n + k], mean, 1 / sqrt(variance + v->x[0]),
+                present(v, 1) ? in[1].f[k] : 1, present(v, 2) ? in[2].f[k] : 0);
     }
 }
 
 static ctrt_status layer_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
 {
     int n = ctrt_tensor_ndim(in[0]);
-    return ctrt_layer_norm(out, in[0], ctrt_ints_of(ctrt_tensor_shape(in[0]) + n - v->n[0], (int)v->n[0]), in[1], in[2], v->x[0]);
+    return ctrt_layer_norm(out, in[0], ctrt_ints_of(ctrt_tensor_shape(in[0]) + n - v->n[0], (int)v->n[0]),
+                           in[1], in[2], v->x[0]);
 }
 
 /* ---- batch_norm: x, weight, bias, running_mean, running_var; n[0] training; x[0] momentum, x[1] epsilon.
@@ -59,20 +61,27 @@ static ctrt_status layer_call(ctrt_tensor **out, ctrt_tensor *const *in, const s
 
 static const struct variant batches[] = {
     { "training [N,C]", NORMAL, .in = { S(6, 3), S(3), S(3), S(3), S(3) }, .n = { 1 }, .x = { 0.125, 1e-5 } },
-    { "training [N,C,L]", NORMAL, .in = { S(2, 3, 5), S(3), S(3), S(3), S(3) }, .n = { 1 }, .x = { 0.25, 1e-5 } },
-    { "training [N,C,H,W]", NORMAL, .in = { S(2, 3, 2, 4), S(3), S(3), S(3), S(3) }, .n = { 1 }, .x = { 0.125, 1e-3 } },
+    { "training [N,C,L]", NORMAL, .in = { S(2, 3, 5), S(3), S(3), S(3), S(3) }, .n = { 1 },
+      .x = { 0.25, 1e-5 } },
+    { "training [N,C,H,W]", NORMAL, .in = { S(2, 3, 2, 4), S(3), S(3), S(3), S(3) }, .n = { 1 },
+      .x = { 0.125, 1e-3 } },
     { "evaluation [N,C]", NORMAL, .in = { S(6, 3), S(3), S(3), S(3), S(3) }, .n = { 0 }, .x = { 0.125, 1e-5 } },
-    { "evaluation [N,C,H,W]", NORMAL, .in = { S(2, 3, 2, 4), S(3), S(3), S(3), S(3) }, .n = { 0 }, .x = { 0.125, 1e-5 } },
-    { "evaluation, not affine", NORMAL, .in = { S(2, 3, 2, 4), NONE, NONE, S(3), S(3) }, .n = { 0 }, .x = { 0.125, 1e-5 } },
-    { "evaluation of nothing", ZERO_SIZE, .in = { S(0, 3), S(3), S(3), S(3), S(3) }, .n = { 0 }, .x = { 0.125, 1e-5 } },
-    { "training", LARGE, .in = { S(9, 17, 5, 6), S(17), S(17), S(17), S(17) }, .n = { 1 }, .x = { 0.125, 1e-5 } },
+    { "evaluation [N,C,H,W]", NORMAL, .in = { S(2, 3, 2, 4), S(3), S(3), S(3), S(3) }, .n = { 0 },
+      .x = { 0.125, 1e-5 } },
+    { "evaluation, not affine", NORMAL, .in = { S(2, 3, 2, 4), NONE, NONE, S(3), S(3) }, .n = { 0 },
+      .x = { 0.125, 1e-5 } },
+    { "evaluation of nothing", ZERO_SIZE, .in = { S(0, 3), S(3), S(3), S(3), S(3) }, .n = { 0 },
+      .x = { 0.125, 1e-5 } },
+    { "training", LARGE, .in = { S(9, 17, 5, 6), S(17), S(17), S(17), S(17) }, .n = { 1 },
+      .x = { 0.125, 1e-5 } },
 };
 static const struct variant batches_without[] = {
     { "affine", NORMAL, .in = { S(4, 3, 3), S(3), S(3), NONE, NONE }, .n = { 1 }, .x = { 0.125, 1e-5 } },
     { "not affine", NORMAL, .in = { S(4, 3, 2, 2), NONE, NONE, NONE, NONE }, .n = { 1 }, .x = { 0.125, 1e-5 } },
 };
 
-static void batch_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void batch_reference(struct array *out, const struct array *in, const struct variant *v,
+                            const struct check_op *op)
 {
     (void)op;
     int64_t channels = in->shape[1], inner = 1, n;
@@ -115,12 +124,15 @@ static ctrt_status batch_call(ctrt_tensor **out, ctrt_tensor *const *in, const s
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "layer_norm", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 3, .tolerance = COMPOSED, .call = layer_call, .in = { ANY, ANY, ANY },
-      .reference = layer_reference, VARIANTS(layers) },
-    { "batch_norm", .dtypes = FLOATS, .flags = GRAD | GRAD2 | TIES, .inputs = 5, .outputs = 3, .tolerance = COMPOSED, .call = batch_call,
-      .in = { ANY, ANY, ANY, { CONSTANT, -1, 1 }, { CONSTANT, 0.5, 2 } }, .reference = batch_reference, VARIANTS(batches) },
-    { "batch_norm of batches alone", .kernel = "batch_norm", .dtypes = FLOATS, .flags = GRAD | GRAD2 | TIES, .inputs = 5, .tolerance = COMPOSED,
-      .call = batch_call, .in = { ANY, ANY, ANY }, .reference = batch_reference, VARIANTS(batches_without) },
+    { "layer_norm", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 3, .tolerance = COMPOSED,
+      .call = layer_call, .in = { ANY, ANY, ANY }, .reference = layer_reference, VARIANTS(layers) },
+    { "batch_norm", .dtypes = FLOATS, .flags = GRAD | GRAD2 | TIES, .inputs = 5, .outputs = 3,
+      .tolerance = COMPOSED, .call = batch_call,
+      .in = { ANY, ANY, ANY, { CONSTANT, -1, 1 }, { CONSTANT, 0.5, 2 } }, .reference = batch_reference,
+      VARIANTS(batches) },
+    { "batch_norm of batches alone", .kernel = "batch_norm", .dtypes = FLOATS, .flags = GRAD | GRAD2 | TIES,
+      .inputs = 5, .tolerance = COMPOSED, .call = batch_call, .in = { ANY, ANY, ANY },
+      .reference = batch_reference, VARIANTS(batches_without) },
 };
 
 const struct family norm_family = { "norm", FAMILY_OPS(ops) };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.c: five steps of the optimizers on several parameters at once. Formulas: PyTorch's documentation of SGD and AdamW (Loshchilov
- * and Hutter 2019; Kingma and Ba 2015). */
+/* optim.c: five steps of the optimizers on several parameters at once. Formulas: PyTorch's documentation of SGD
+ * and AdamW (Loshchilov and Hutter 2019; Kingma and Ba 2015). */
 #include "suite.h"
 
 enum { PARAMETERS = 3, STEPS = 5, MOST = 700 };
@@ -16,11 +16,14 @@ struct recipe {
 static const struct recipe recipes[] = {
     { .name = "plain", .sgd = { .lr = 0.1 } },
     { .name = "momentum", .sgd = { .lr = 0.1, .momentum = 0.9 } },
-    { .name = "dampening, decay", .sgd = { .lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.05 } },
+    { .name = "dampening, decay",
+      .sgd = { .lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.05 } },
     { .name = "nesterov", .sgd = { .lr = 0.1, .momentum = 0.9, .weight_decay = 0.05, .nesterov = true } },
     { .name = "maximize", .sgd = { .lr = 0.1, .momentum = 0.5, .maximize = true } },
     { .name = "adamw", .adam = true, .adamw = { .lr = 0.01 } },
-    { .name = "adamw, decay", .adam = true, .adamw = { .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.1 } },
+    { .name = "adamw, decay",
+      .adam = true,
+      .adamw = { .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.1 } },
     { .name = "adamw, maximize", .adam = true, .adamw = { .lr = 0.01, .maximize = true } },
 };
 
@@ -36,7 +39,8 @@ static void sgd_reference(const ctrt_sgd_options *o, int step, double *p, double
 
 static void adamw_reference(const ctrt_adamw_options *o, int step, double *p, double g, double *m, double *v)
 {
-    double beta1 = o->beta1 != 0 ? o->beta1 : 0.9, beta2 = o->beta2 != 0 ? o->beta2 : 0.999, epsilon = o->epsilon != 0 ? o->epsilon : 1e-8;
+    double beta1 = o->beta1 != 0 ? o->beta1 : 0.9, beta2 = o->beta2 != 0 ? o->beta2 : 0.999,
+           epsilon = o->epsilon != 0 ? o->epsilon : 1e-8;
     g = o->maximize ? -g : g;
     *p *= 1 - o->lr * o->weight_decay;
     *m = beta1 * *m + (1 - beta1) * g;
@@ -61,7 +65,10 @@ static void check_recipe(struct run *run, const struct recipe *recipe, ctrt_dtyp
             || !check_ok(run, ctrt_tensor_require_grad(p[k], true), NULL, 0, "requiring grad"))
             goto done;
     }
-    if (!check_ok(run, recipe->adam ? ctrt_adamw_new(&optimizer, NULL, &recipe->adamw) : ctrt_sgd_new(&optimizer, NULL, &recipe->sgd), NULL, 0, "new")
+    if (!check_ok(run,
+                  recipe->adam ? ctrt_adamw_new(&optimizer, NULL, &recipe->adamw)
+                               : ctrt_sgd_new(&optimizer, NULL, &recipe->sgd),
+                  NULL, 0, "new")
         || !check_ok(run, ctrt_optimizer_add(optimizer, p, PARAMETERS), NULL, 0, "adding parameters"))
         goto done;
     for (int step = 1; step <= STEPS; step++) {
@@ -74,7 +81,8 @@ static void check_recipe(struct run *run, const struct recipe *recipe, ctrt_dtyp
                 else
                     sgd_reference(&recipe->sgd, step, &at[k].f[e], g.f[e], &first[k].f[e]);
             }
-            if (!check_ok(run, array_upload(&grad, &g, run->device), NULL, 0, "placing") || !check_ok(run, ctrt_tensor_set_grad(p[k], grad), NULL, 0, "grad"))
+            if (!check_ok(run, array_upload(&grad, &g, run->device), NULL, 0, "placing")
+                || !check_ok(run, ctrt_tensor_set_grad(p[k], grad), NULL, 0, "grad"))
                 goto done;
         }
         if (!check_ok(run, ctrt_optimizer_step(optimizer), kernel, dtype, "the step"))
@@ -82,7 +90,8 @@ static void check_recipe(struct run *run, const struct recipe *recipe, ctrt_dtyp
     }
     for (int k = 0; k < PARAMETERS; k++)        /* five steps, each with a rounding of the parameter */
         if (check_ok(run, array_download(&got, p[k]), NULL, 0, "reading"))
-            check_near(run, recipe->name, &got, &at[k], (dtype == CTRT_F32 || dtype == CTRT_F64 ? 32 : 2 * STEPS) * epsilon_of(dtype), 1);
+            check_near(run, recipe->name, &got, &at[k],
+                       (dtype == CTRT_F32 || dtype == CTRT_F64 ? 32 : 2 * STEPS) * epsilon_of(dtype), 1);
 done:
     for (int k = 0; k < PARAMETERS; k++)
         ctrt_tensor_release(&p[k]);
@@ -93,7 +102,8 @@ done:
 static void check_steps(struct run *run, const char *name)
 {
     for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
-        if (!is_floating((ctrt_dtype)dtype) || !check_begin(run, name, (ctrt_dtype)dtype, "forward", "%d steps", STEPS))
+        if (!is_floating((ctrt_dtype)dtype)
+            || !check_begin(run, name, (ctrt_dtype)dtype, "forward", "%d steps", STEPS))
             continue;
         for (size_t k = 0; k < sizeof recipes / sizeof recipes[0] && !run->skipped; k++)
             if (recipes[k].adam == (name[0] == 'a'))

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* place.c: values for an op's inputs, and how they lie in the device's memory.
  *
- * What lies between the elements of a sliced input is NaN (floating) or a large number, so that a kernel that reads
- * a wrong element gives itself away. */
+ * What lies between the elements of a sliced input is NaN (floating) or a large number, so that a kernel that
+ * reads a wrong element gives itself away. */
 #include "suite.h"
 
 const char *const layout_names[LAYOUTS] = {
@@ -10,7 +10,8 @@ const char *const layout_names[LAYOUTS] = {
     [SLICED] = "sliced", [EXPANDED] = "broadcast", [CHANNELS_LAST] = "channels-last",
 };
 
-/* The dimension that a broadcast input repeats: the first, for every other input the last, that is larger than 1; -1: none. */
+/* The dimension that a broadcast input repeats: the first, for every other input the last, that is larger than
+ * 1; -1: none. */
 static int expanded_dim(int ndim, const int64_t *shape, int input)
 {
     for (int k = 0; k < ndim; k++) {
@@ -39,7 +40,8 @@ bool layout_fits(enum layout layout, const struct check_op *op, const struct var
 
 /* ---- values ---- */
 
-static const double special_floats[] = { NAN, INFINITY, -INFINITY, 0, -0.0, 1, -1, 2.5, -2.5, 0.5, -0.5, 100, -100 };
+static const double special_floats[] = { NAN, INFINITY, -INFINITY, 0,    -0.0, 1,   -1,
+                                         2.5, -2.5,     0.5,       -0.5, 100,  -100 };
 static const int64_t special_ints[] = { 0, 1, -1, 2, -2, 7, -7, 100, 3, INT64_MAX, INT64_MIN, 5, 63 };
 enum { SPECIALS = 13 };         /* of either kind: SPECIAL variants are {13} and {169} */
 
@@ -118,7 +120,8 @@ static ctrt_dtype input_dtype(const struct domain *domain, ctrt_dtype dtype)
     }
 }
 
-static void fill_one(struct array *a, const struct check_op *op, const struct variant *v, int input, bool smooth, struct dice *dice)
+static void fill_one(struct array *a, const struct check_op *op, const struct variant *v, int input,
+                     bool smooth, struct dice *dice)
 {
     const struct domain *domain = &op->in[input];
     bool no_zero = (op->flags & NO_ZERO_DIVISOR) && input == 1;
@@ -136,8 +139,8 @@ static void fill_one(struct array *a, const struct check_op *op, const struct va
         fill_real(a, domain, no_zero, dice);
 }
 
-bool fill_inputs(struct array *full, const struct check_op *op, const struct variant *v, ctrt_dtype dtype, enum layout layout, bool smooth,
-                 struct dice *dice)
+bool fill_inputs(struct array *full, const struct check_op *op, const struct variant *v, ctrt_dtype dtype,
+                 enum layout layout, bool smooth, struct dice *dice)
 {
     if (!layout_fits(layout, op, v))
         return false;
@@ -175,7 +178,8 @@ bool fill_inputs(struct array *full, const struct check_op *op, const struct var
 static enum layout layout_of(const struct array *full, enum layout layout, int input)
 {
     int n = full->ndim;
-    if ((layout == TRANSPOSED && n < 2) || (layout == PERMUTED && n < 3) || (layout == SLICED && n < 1) || (layout == CHANNELS_LAST && n != 4)
+    if ((layout == TRANSPOSED && n < 2) || (layout == PERMUTED && n < 3) || (layout == SLICED && n < 1)
+        || (layout == CHANNELS_LAST && n != 4)
         || (layout == EXPANDED && expanded_dim(n, full->shape, input) < 0))
         return CONTIGUOUS;
     return layout;
@@ -279,7 +283,8 @@ static ctrt_status make_view(ctrt_tensor **out, ctrt_tensor *leaf, const struct 
     }
 }
 
-ctrt_status place(struct placed *p, const struct array *full, enum layout layout, int input, ctrt_device *device, bool require_grad)
+ctrt_status place(struct placed *p, const struct array *full, enum layout layout, int input,
+                  ctrt_device *device, bool require_grad)
 {
     int64_t shape[CTRT_MAX_DIMS];
     layout = layout_of(full, layout, input);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* random.c: random numbers, bit for bit: Philox4x32-10 as ctrt/plugin.h lays it down, so that every backend gives the same. */
+/* random.c: random numbers, bit for bit: Philox4x32-10 as ctrt/plugin.h lays it down, so that every backend
+ * gives the same. */
 #include <inttypes.h>
 
 #include "suite.h"
@@ -7,10 +8,12 @@
 /* Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (2011). */
 static void philox(uint32_t out[4], uint64_t seed, uint64_t counter)
 {
-    uint32_t c[4] = { (uint32_t)counter, (uint32_t)(counter >> 32), 0, 0 }, key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
+    uint32_t c[4] = { (uint32_t)counter, (uint32_t)(counter >> 32), 0, 0 },
+             key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
     for (int round = 0; round < 10; round++) {
         uint64_t a = (uint64_t)0xd2511f53u * c[0], b = (uint64_t)0xcd9e8d57u * c[2];
-        uint32_t next[4] = { (uint32_t)(b >> 32) ^ c[1] ^ key[0], (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ key[1], (uint32_t)a };
+        uint32_t next[4] = { (uint32_t)(b >> 32) ^ c[1] ^ key[0], (uint32_t)b,
+                             (uint32_t)(a >> 32) ^ c[3] ^ key[1], (uint32_t)a };
         memcpy(c, next, sizeof c);
         key[0] += 0x9e3779b9u;
         key[1] += 0xbb67ae85u;
@@ -54,23 +57,43 @@ static double normal(ctrt_dtype dtype, int64_t i)
 }
 
 static double expect_uniform(ctrt_dtype dtype, int64_t i) { return dtype == CTRT_F64 ? wide_unit(i) : unit(i); }
-static double expect_randint(ctrt_dtype dtype, int64_t i) { (void)dtype; return (double)(-50 + (int64_t)(pair(i) % 150)); }
+static double expect_randint(ctrt_dtype dtype, int64_t i)
+{
+    (void)dtype;
+    return (double)(-50 + (int64_t)(pair(i) % 150));
+}
 static double expect_bernoulli(ctrt_dtype dtype, int64_t i) { (void)dtype; return unit(i) < 0.25f; }
-static double expect_scaled(ctrt_dtype dtype, int64_t i) { return dtype == CTRT_F64 ? -1 + 3 * wide_unit(i) : -1.0f + 3.0f * unit(i); }
+static double expect_scaled(ctrt_dtype dtype, int64_t i)
+{
+    return dtype == CTRT_F64 ? -1 + 3 * wide_unit(i) : -1.0f + 3.0f * unit(i);
+}
 
 enum { COUNT = 1003 };
 
-static ctrt_status make_uniform(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d) { return ctrt_rand(out, CTRT_SHAPE(COUNT), dtype, d); }
-static ctrt_status make_normal(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d) { return ctrt_randn(out, CTRT_SHAPE(COUNT), dtype, d); }
-static ctrt_status make_randint(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d) { return ctrt_randint(out, -50, 100, CTRT_SHAPE(COUNT), dtype, d); }
-static ctrt_status make_bernoulli(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d) { return ctrt_bernoulli(out, CTRT_SHAPE(COUNT), 0.25, dtype, d); }
+static ctrt_status make_uniform(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
+{
+    return ctrt_rand(out, CTRT_SHAPE(COUNT), dtype, d);
+}
+static ctrt_status make_normal(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
+{
+    return ctrt_randn(out, CTRT_SHAPE(COUNT), dtype, d);
+}
+static ctrt_status make_randint(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
+{
+    return ctrt_randint(out, -50, 100, CTRT_SHAPE(COUNT), dtype, d);
+}
+static ctrt_status make_bernoulli(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
+{
+    return ctrt_bernoulli(out, CTRT_SHAPE(COUNT), 0.25, dtype, d);
+}
 static ctrt_status make_scaled(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *d)
 {
     CTRT_TRY(ctrt_zeros(out, CTRT_SHAPE(COUNT), dtype, d));
     return ctrt_uniform_(*out, -1, 2);
 }
 
-/* Normal numbers go through a logarithm, a root and a cosine; a scaled uniform one may be fused. Others are exact. */
+/* Normal numbers go through a logarithm, a root and a cosine; a scaled uniform one may be fused. Others are
+ * exact. */
 static const struct source {
     const char *name;
     unsigned dtypes;
@@ -98,11 +121,14 @@ static void check_source(struct run *run, const struct source *source, ctrt_dtyp
         || !check_ok(run, ctrt_generator_get(run->device, &seed_now, &offset), NULL, 0, "reading the generator")
         || !check_ok(run, array_download(&got, out), NULL, 0, "reading"))
         goto done;
-    int per_block = dtype == CTRT_F64 && source->per_block == 4 && source->expect != expect_bernoulli ? 2 : source->per_block;
+    int per_block = dtype == CTRT_F64 && source->per_block == 4 && source->expect != expect_bernoulli
+                        ? 2
+                        : source->per_block;
     uint64_t used = (COUNT + (uint64_t)per_block - 1) / (uint64_t)per_block;
     if (seed_now != seed || offset != start + used)
-        check_fail(run, "the generator stands at seed %" PRIx64 ", offset %" PRIu64 "; expected %" PRIx64 ", %" PRIu64, seed_now, offset, seed,
-                   start + used);
+        check_fail(
+            run, "the generator stands at seed %" PRIx64 ", offset %" PRIu64 "; expected %" PRIx64 ", %" PRIu64,
+            seed_now, offset, seed, start + used);
     array_make(&want, dtype, 1, (int64_t[]){ COUNT });
     for (int64_t k = 0; k < COUNT; k++) {
         double value = source->expect(dtype, k);
@@ -144,7 +170,8 @@ static void check_dropout(struct run *run, const char *name)
             in.f[e] = 1;
             want.f[e] = unit(e) >= 0.25f ? 1 / 0.75 : 0;
         }
-        if (check_ok(run, array_upload(&x, &in, run->device), NULL, 0, "placing") && check_ok(run, ctrt_tensor_require_grad(x, true), NULL, 0, "grad")
+        if (check_ok(run, array_upload(&x, &in, run->device), NULL, 0, "placing")
+            && check_ok(run, ctrt_tensor_require_grad(x, true), NULL, 0, "grad")
             && check_ok(run, ctrt_generator_set(run->device, seed, start), NULL, 0, "setting the generator")
             && check_ok(run, ctrt_dropout(&y, x, 0.25, true), "dropout", dtype, "the call")
             && check_ok(run, array_download(&got, y), NULL, 0, "reading")) {
@@ -153,7 +180,8 @@ static void check_dropout(struct run *run, const char *name)
                 && check_ok(run, ctrt_grad(&grad, y, &x, 1, same, false, false, false), NULL, 0, "backward")
                 && check_ok(run, array_download(&got, grad), NULL, 0, "reading the gradient"))
                 check_array(run, "gradient", &got, &want, MATH, compute_dtype(dtype));
-            if (check_ok(run, ctrt_dropout(&y, x, 0.25, false), NULL, 0, "evaluation") && check_ok(run, array_download(&got, y), NULL, 0, "reading"))
+            if (check_ok(run, ctrt_dropout(&y, x, 0.25, false), NULL, 0, "evaluation")
+                && check_ok(run, array_download(&got, y), NULL, 0, "reading"))
                 check_array(run, "evaluation", &got, &in, EXACT, dtype);
         }
         ctrt_tensor_release(&x);
@@ -171,18 +199,21 @@ static void check_permutation(struct run *run, const char *name)
     if (!check_begin(run, name, 0, "forward", "holds every number once, and not in order"))
         return;
     if (check_ok(run, ctrt_generator_set(run->device, seed, start), NULL, 0, "setting the generator")
-        && check_ok(run, ctrt_randperm(&x, COUNT, run->device), NULL, 0, "the call") && check_ok(run, array_download(&got, x), NULL, 0, "reading")) {
+        && check_ok(run, ctrt_randperm(&x, COUNT, run->device), NULL, 0, "the call")
+        && check_ok(run, array_download(&got, x), NULL, 0, "reading")) {
         bool seen[COUNT] = { false };
         int64_t in_place = 0;
         for (int64_t k = 0; k < got.numel; k++) {
             if (got.i[k] < 0 || got.i[k] >= COUNT || seen[got.i[k]])
-                check_fail(run, "[%" PRId64 "] is %" PRId64 ", which is out of range or there twice", k, got.i[k]);
+                check_fail(run, "[%" PRId64 "] is %" PRId64 ", which is out of range or there twice", k,
+                           got.i[k]);
             else
                 seen[got.i[k]] = true;
             in_place += got.i[k] == k;
         }
         if (got.dtype != CTRT_I64 || got.numel != COUNT || in_place > COUNT / 10)
-            check_fail(run, "%" PRId64 " %s numbers, %" PRId64 " of them at their place", got.numel, ctrt_dtype_name(got.dtype), in_place);
+            check_fail(run, "%" PRId64 " %s numbers, %" PRId64 " of them at their place", got.numel,
+                       ctrt_dtype_name(got.dtype), in_place);
     }
     ctrt_tensor_release(&x);
     check_end(run);
@@ -196,11 +227,14 @@ static void check_seed(struct run *run, const char *name)
     if (!check_begin(run, name, 0, "forward", "repeats"))
         return;
     ctrt_manual_seed(5);
-    if (!check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn") || !check_ok(run, array_download(&first, x), NULL, 0, "reading")
-        || !check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn") || !check_ok(run, array_download(&other, x), NULL, 0, "reading"))
+    if (!check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn")
+        || !check_ok(run, array_download(&first, x), NULL, 0, "reading")
+        || !check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn")
+        || !check_ok(run, array_download(&other, x), NULL, 0, "reading"))
         goto done;
     ctrt_manual_seed(5);
-    if (check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn") && check_ok(run, array_download(&again, x), NULL, 0, "reading")) {
+    if (check_ok(run, ctrt_randn(&x, CTRT_SHAPE(20), CTRT_F32, run->device), NULL, 0, "randn")
+        && check_ok(run, array_download(&again, x), NULL, 0, "reading")) {
         check_array(run, "after the same seed", &again, &first, EXACT, CTRT_F32);
         if (!memcmp(first.f, other.f, 20 * sizeof *first.f))
             check_fail(run, "two calls after one another gave the same numbers");
@@ -211,8 +245,9 @@ done:
 }
 
 static const struct check_special specials[] = {
-    { "uniform", "random", run_source }, { "uniform_", "random", run_source }, { "normal", "random", run_source },
-    { "randint", "random", run_source }, { "bernoulli", "random", run_source }, { "dropout", "random", check_dropout },
+    { "uniform", "random", run_source },         { "uniform_", "random", run_source },
+    { "normal", "random", run_source },          { "randint", "random", run_source },
+    { "bernoulli", "random", run_source },       { "dropout", "random", check_dropout },
     { "randperm", "random", check_permutation }, { "manual_seed", "random", check_seed },
 };
 

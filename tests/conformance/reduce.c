@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce.c: reductions. Attributes: n[0] how many dims (-1: all), n[1..3] which, n[4] keepdim, n[5] correction. */
+/* reduce.c: reductions. Attributes: n[0] how many dims (-1: all), n[1..3] which, n[4] keepdim, n[5] correction.
+ */
 #include "suite.h"
 
 static bool reduces(const struct variant *v, int dim, int ndim)
@@ -123,7 +124,8 @@ static int64_t reduce_i(enum reduction what, const int64_t *x, int64_t n)
     }
 }
 
-static void reduce_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op, enum reduction what)
+static void reduce_reference(struct array *out, const struct array *in, const struct variant *v,
+                             const struct check_op *op, enum reduction what)
 {
     struct groups g;
     group(&g, in, v);
@@ -203,7 +205,8 @@ REDUCTION(amin, ctrt_amin, R_AMIN)
 REDUCTION(any, ctrt_any, R_ANY)
 REDUCTION(all, ctrt_all, R_ALL)
 
-static void var_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void var_reference(struct array *out, const struct array *in, const struct variant *v,
+                          const struct check_op *op)
 {
     reduce_reference(out, in, v, op, R_VAR);
 }
@@ -310,34 +313,34 @@ static const struct variant products[] = {
 #define ANY { REAL, -4, 4 }
 
 static const struct check_op ops[] = {
-    { "sum", .dtypes = ALL, .flags = GRAD, .inputs = 1, .result = SUM_RULE, .tolerance = ADDED, .call = sum_call, .in = { ANY },
-      .reference = sum_reference, VARIANTS(reductions) },
-    { "sum of nothing", .kernel = "sum", .dtypes = ALL, .inputs = 1, .result = SUM_RULE, .call = sum_call, .in = { ANY },
-      .reference = sum_reference, VARIANTS(sums) },
-    { "mean", .dtypes = FLOATS, .flags = GRAD, .inputs = 1, .tolerance = ADDED, .call = mean_call, .in = { ANY },
-      .reference = mean_reference, VARIANTS(reductions) },
-    { "mean of nothing", .kernel = "mean", .dtypes = FLOATS, .inputs = 1, .call = mean_call, .in = { ANY }, .reference = mean_reference,
-      VARIANTS(sums) },
-    { "prod", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 1, .result = SUM_RULE, .tolerance = COMPOSED, .call = prod_call,
-      .in = { { REAL, -1.6, 1.6 } }, .reference = prod_reference, VARIANTS(products) },
-    { "amax", .dtypes = ALL, .flags = GRAD | TIES, .inputs = 1, .call = amax_call, .in = { ANY }, .reference = amax_reference,
-      VARIANTS(reductions) },
-    { "amin", .dtypes = ALL, .flags = GRAD | TIES, .inputs = 1, .call = amin_call, .in = { ANY }, .reference = amin_reference,
-      VARIANTS(reductions) },
-    { "any", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .call = any_call, .in = { ANY }, .reference = any_reference,
-      VARIANTS(reductions) },
-    { "all", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .call = all_call, .in = { ANY }, .reference = all_reference,
-      VARIANTS(reductions) },
-    { "argmax", .dtypes = NUMBERS, .inputs = 1, .result = TO_I64, .call = argmax_call, .in = { ANY }, .reference = argmax_reference,
-      VARIANTS(arguments) },
-    { "argmin", .dtypes = NUMBERS, .inputs = 1, .result = TO_I64, .call = argmin_call, .in = { ANY }, .reference = argmin_reference,
-      VARIANTS(arguments) },
-    { "max", .kernel = "argmax", .dtypes = NUMBERS, .flags = GRAD | TIES, .inputs = 1, .outputs = 2, .call = max_call, .in = { ANY },
-      .reference = max_reference, VARIANTS(extremes) },
-    { "min", .kernel = "argmin", .dtypes = NUMBERS, .flags = GRAD | TIES, .inputs = 1, .outputs = 2, .call = min_call, .in = { ANY },
-      .reference = min_reference, VARIANTS(extremes) },
-    { "var", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED, .call = var_call, .in = { ANY },
-      .reference = var_reference, VARIANTS(variances) },
+    { "sum", .dtypes = ALL, .flags = GRAD, .inputs = 1, .result = SUM_RULE, .tolerance = ADDED,
+      .call = sum_call, .in = { ANY }, .reference = sum_reference, VARIANTS(reductions) },
+    { "sum of nothing", .kernel = "sum", .dtypes = ALL, .inputs = 1, .result = SUM_RULE, .call = sum_call,
+      .in = { ANY }, .reference = sum_reference, VARIANTS(sums) },
+    { "mean", .dtypes = FLOATS, .flags = GRAD, .inputs = 1, .tolerance = ADDED, .call = mean_call,
+      .in = { ANY }, .reference = mean_reference, VARIANTS(reductions) },
+    { "mean of nothing", .kernel = "mean", .dtypes = FLOATS, .inputs = 1, .call = mean_call, .in = { ANY },
+      .reference = mean_reference, VARIANTS(sums) },
+    { "prod", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 1, .result = SUM_RULE, .tolerance = COMPOSED,
+      .call = prod_call, .in = { { REAL, -1.6, 1.6 } }, .reference = prod_reference, VARIANTS(products) },
+    { "amax", .dtypes = ALL, .flags = GRAD | TIES, .inputs = 1, .call = amax_call, .in = { ANY },
+      .reference = amax_reference, VARIANTS(reductions) },
+    { "amin", .dtypes = ALL, .flags = GRAD | TIES, .inputs = 1, .call = amin_call, .in = { ANY },
+      .reference = amin_reference, VARIANTS(reductions) },
+    { "any", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .call = any_call, .in = { ANY },
+      .reference = any_reference, VARIANTS(reductions) },
+    { "all", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .call = all_call, .in = { ANY },
+      .reference = all_reference, VARIANTS(reductions) },
+    { "argmax", .dtypes = NUMBERS, .inputs = 1, .result = TO_I64, .call = argmax_call, .in = { ANY },
+      .reference = argmax_reference, VARIANTS(arguments) },
+    { "argmin", .dtypes = NUMBERS, .inputs = 1, .result = TO_I64, .call = argmin_call, .in = { ANY },
+      .reference = argmin_reference, VARIANTS(arguments) },
+    { "max", .kernel = "argmax", .dtypes = NUMBERS, .flags = GRAD | TIES, .inputs = 1, .outputs = 2,
+      .call = max_call, .in = { ANY }, .reference = max_reference, VARIANTS(extremes) },
+    { "min", .kernel = "argmin", .dtypes = NUMBERS, .flags = GRAD | TIES, .inputs = 1, .outputs = 2,
+      .call = min_call, .in = { ANY }, .reference = min_reference, VARIANTS(extremes) },
+    { "var", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED,
+      .call = var_call, .in = { ANY }, .reference = var_reference, VARIANTS(variances) },
 };
 
 const struct family reduce_family = { "reduce", FAMILY_OPS(ops) };

@@ -6,8 +6,8 @@
 #include "suite.h"
 
 static const struct family *const families[] = {
-    &unary_family, &binary_family, &reduce_family, &matmul_family, &conv_family, &softmax_family, &norm_family, &index_family,
-    &view_family, &copy_family, &random_family, &optim_family,
+    &unary_family, &binary_family, &reduce_family, &matmul_family, &conv_family,   &softmax_family,
+    &norm_family,  &index_family,  &view_family,   &copy_family,   &random_family, &optim_family,
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
@@ -35,11 +35,13 @@ bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *
     va_end(list);
     const char *dtype_name = dtype ? ctrt_dtype_name(dtype) : "";
     snprintf(words, sizeof words, "%s %s %s", run->family ? run->family->tag : "", dtype_name, tags);
-    snprintf(run->check, sizeof run->check, "%s%s%s%s%s", op, *dtype_name ? " " : "", dtype_name, *text ? " " : "", text);
+    snprintf(run->check, sizeof run->check, "%s%s%s%s%s", op, *dtype_name ? " " : "", dtype_name,
+             *text ? " " : "", text);
     run->failed = run->skipped = false;
     run->fallbacks = run->kernel ? ctrt_fallback_count(run->kernel) : 0;
     run->details[0] = run->reason[0] = '\0';
-    if ((options->tags && !has_word(options->tags, words)) || (options->skip_tags && has_word(options->skip_tags, words)))
+    if ((options->tags && !has_word(options->tags, words))
+        || (options->skip_tags && has_word(options->skip_tags, words)))
         return false;
     if (options->list) {
         fprintf(run->out, "%s\n", run->check);
@@ -99,7 +101,8 @@ void check_end(struct run *run)
         fprintf(run->out, "ok %d - %s # SKIP %s\n", run->number, run->check, run->reason);
         run->result.skipped++;
     } else if (foreseen) {
-        fprintf(run->out, "not ok %d - %s\n#   passes, though it is listed as failing: %s\n", run->number, run->check, reason);
+        fprintf(run->out, "not ok %d - %s\n#   passes, though it is listed as failing: %s\n", run->number,
+                run->check, reason);
         run->result.failed++;
     } else {
         fprintf(run->out, "ok %d - %s\n", run->number, run->check);
@@ -113,8 +116,9 @@ bool check_ok(struct run *run, ctrt_status status, const char *kernel, ctrt_dtyp
     if (status == CTRT_OK)
         return true;
     /* The op's own kernel, or one that it needs: a copy that makes an operand contiguous. */
-    if (status == CTRT_ERR_NOT_SUPPORTED && (strstr(ctrt_error_message(), "has no kernel for ")
-                                             || (kernel != NULL && !ctrt_op_supported(run->device, kernel, dtype))))
+    if (status == CTRT_ERR_NOT_SUPPORTED
+        && (strstr(ctrt_error_message(), "has no kernel for ")
+            || (kernel != NULL && !ctrt_op_supported(run->device, kernel, dtype))))
         check_skip(run, "%s", ctrt_error_message());
     else
         check_fail(run, "%s: failed with '%s': %s", what, ctrt_status_string(status), ctrt_error_message());
@@ -159,11 +163,24 @@ static void run_family(struct run *run, const struct family *family)
 
 /* Kernels that gradients alone call: the checks of derivatives are theirs. */
 static const char *const gradient_kernels[] = {
-    "relu_backward", "sigmoid_backward", "tanh_backward", "gelu_backward", "silu_backward", "conv2d_input_grad", "conv2d_weight_grad",
-    "max_pool2d_backward", "softmax_backward", "log_softmax_backward", "cross_entropy_backward", "layer_norm_backward", "batch_norm_backward",
-    "index_add", "scatter_add",
+    "relu_backward",
+    "sigmoid_backward",
+    "tanh_backward",
+    "gelu_backward",
+    "silu_backward",
+    "conv2d_input_grad",
+    "conv2d_weight_grad",
+    "max_pool2d_backward",
+    "softmax_backward",
+    "log_softmax_backward",
+    "cross_entropy_backward",
+    "layer_norm_backward",
+    "batch_norm_backward",
+    "index_add",
+    "scatter_add",
 };
-/* Not ops with results of their own: user-defined functions (no kernel, no data), which the tests of autograd look at. */
+/* Not ops with results of their own: user-defined functions (no kernel, no data), which the tests of autograd
+ * look at. */
 static const char *const no_kernels[] = { "function" };
 
 static bool is_covered(const char *name)
@@ -226,7 +243,8 @@ int conformance_run(const struct conformance_options *options, struct conformanc
         return 2;
     }
     if (!options->list)
-        fprintf(run.out, "# conformance of %s, seed %llu\n", ctrt_device_name(run.device), (unsigned long long)options->seed);
+        fprintf(run.out, "# conformance of %s, seed %llu\n", ctrt_device_name(run.device),
+                (unsigned long long)options->seed);
     for (int f = 0; f < FAMILIES; f++)
         run_family(&run, families[f]);
     if (wanted(&run, "suite"))
@@ -234,8 +252,8 @@ int conformance_run(const struct conformance_options *options, struct conformanc
     tell_fallbacks(&run);
     if (!options->list) {
         fprintf(run.out, "1..%d\n", run.number);
-        fprintf(run.out, "# %d passed, %d failed, %d skipped, %d failed as expected\n", run.result.passed, run.result.failed,
-                run.result.skipped, run.result.expected);
+        fprintf(run.out, "# %d passed, %d failed, %d skipped, %d failed as expected\n", run.result.passed,
+                run.result.failed, run.result.skipped, run.result.expected);
         if (run.number == 0)
             fprintf(run.out, "# nothing was checked\n");
     }

@@ -37,13 +37,15 @@ static void softmax_of(struct array *out, const struct array *in, const struct v
     }
 }
 
-static void softmax_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void softmax_reference(struct array *out, const struct array *in, const struct variant *v,
+                              const struct check_op *op)
 {
     (void)op;
     softmax_of(out, in, v, false);
 }
 
-static void log_softmax_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void log_softmax_reference(struct array *out, const struct array *in, const struct variant *v,
+                                  const struct check_op *op)
 {
     (void)op;
     softmax_of(out, in, v, true);
@@ -59,7 +61,8 @@ static ctrt_status log_softmax_call(ctrt_tensor **out, ctrt_tensor *const *in, c
     return ctrt_log_softmax(out, in[0], (int)v->n[0]);
 }
 
-/* ---- cross_entropy: logits [N, C, ...], target, class weights. n[0] reduction, n[1] 1 + ignored index or 0, n[7] C; x[0] smoothing ---- */
+/* ---- cross_entropy: logits [N, C, ...], target, class weights. n[0] reduction, n[1] 1 + ignored index or 0,
+ * n[7] C; x[0] smoothing ---- */
 
 static const struct variant entropies[] = {
     { "mean", NORMAL, .in = { S(5, 4), S(5), NONE }, .n = { CTRT_REDUCE_MEAN, [7] = 4 } },
@@ -69,14 +72,16 @@ static const struct variant entropies[] = {
     { "weighted", NORMAL, .in = { S(5, 4), S(5), S(4) }, .n = { CTRT_REDUCE_MEAN, [7] = 4 } },
     { "weighted, none", NORMAL, .in = { S(5, 4), S(5), S(4) }, .n = { CTRT_REDUCE_NONE, 1, [7] = 4 } },
     { "smoothed", NORMAL, .in = { S(5, 4), S(5), NONE }, .n = { CTRT_REDUCE_MEAN, [7] = 4 }, .x = { 0.125 } },
-    { "smoothed, weighted, ignored", NORMAL, .in = { S(7, 4), S(7), S(4) }, .n = { CTRT_REDUCE_MEAN, 3, [7] = 4 }, .x = { 0.25 } },
+    { "smoothed, weighted, ignored", NORMAL, .in = { S(7, 4), S(7), S(4) },
+      .n = { CTRT_REDUCE_MEAN, 3, [7] = 4 }, .x = { 0.25 } },
     { "images", NORMAL, .in = { S(2, 3, 2, 2), S(2, 2, 2), NONE }, .n = { CTRT_REDUCE_MEAN, [7] = 3 } },
     { "no rows, sum", ZERO_SIZE, .in = { S(0, 4), S(0), NONE }, .n = { CTRT_REDUCE_SUM, [7] = 4 } },
     { "no rows, none", ZERO_SIZE, .in = { S(0, 4), S(0), NONE }, .n = { CTRT_REDUCE_NONE, [7] = 4 } },
     { "", LARGE, .in = { S(67, 129), S(67), NONE }, .n = { CTRT_REDUCE_MEAN, [7] = 129 } },
 };
 
-static void entropy_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void entropy_reference(struct array *out, const struct array *in, const struct variant *v,
+                              const struct check_op *op)
 {
     (void)op;
     const struct array *x = &in[0], *target = &in[1];
@@ -98,7 +103,8 @@ static void entropy_reference(struct array *out, const struct array *in, const s
         for (int64_t c = 0; c < classes; c++)
             sum += exp(row[c * inner] - most);
         for (int64_t c = 0; c < classes; c++) {
-            double weight = present(v, 2) ? in[2].f[c] : 1, share = v->x[0] / (double)classes + (c == y ? 1 - v->x[0] : 0);
+            double weight = present(v, 2) ? in[2].f[c] : 1,
+                   share = v->x[0] / (double)classes + (c == y ? 1 - v->x[0] : 0);
             loss += share * weight * (most + log(sum) - row[c * inner]);
             size += share * weight * (fabs(most) + log(sum) + fabs(row[c * inner]));
         }
@@ -120,7 +126,10 @@ static void entropy_reference(struct array *out, const struct array *in, const s
 static ctrt_status entropy_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
 {
     ctrt_cross_entropy_options options = {
-        .weight = in[2], .has_ignore_index = v->n[1] != 0, .ignore_index = v->n[1] - 1, .label_smoothing = v->x[0],
+        .weight = in[2],
+        .has_ignore_index = v->n[1] != 0,
+        .ignore_index = v->n[1] - 1,
+        .label_smoothing = v->x[0],
         .reduction = (ctrt_reduction)v->n[0],
     };
     return ctrt_cross_entropy(out, in[0], in[1], &options);
@@ -137,7 +146,8 @@ static const struct variant squares[] = {
     { "", LARGE, .in = { S(5003), S(5003) }, .n = { CTRT_REDUCE_MEAN } },
 };
 
-static void mse_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void mse_reference(struct array *out, const struct array *in, const struct variant *v,
+                          const struct check_op *op)
 {
     (void)op;
     bool none = v->n[0] == CTRT_REDUCE_NONE;
@@ -172,18 +182,21 @@ static const struct variant masked_attentions[] = {
     { "mask broadcasts", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(2, 1, 5) } },
 };
 
-static void attention_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void attention_reference(struct array *out, const struct array *in, const struct variant *v,
+                                const struct check_op *op)
 {
     (void)op;
     const struct array *q = &in[0], *k = &in[1], *value = &in[2], *mask = present(v, 3) ? &in[3] : NULL;
     int n = q->ndim;
-    int64_t width = q->shape[n - 1], rows = q->shape[n - 2], keys = k->shape[n - 2], columns = value->shape[n - 1];
+    int64_t width = q->shape[n - 1], rows = q->shape[n - 2], keys = k->shape[n - 2],
+            columns = value->shape[n - 1];
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
     memcpy(shape, q->shape, sizeof shape);
     shape[n - 1] = columns;
     array_make(out, q->dtype, n, shape);
     out->size = scratch((size_t)out->numel * sizeof *out->size);
-    double *weights = scratch((size_t)keys * sizeof *weights), scale = v->x[0] != 0 ? v->x[0] : 1 / sqrt((double)width);
+    double *weights = scratch((size_t)keys * sizeof *weights),
+           scale = v->x[0] != 0 ? v->x[0] : 1 / sqrt((double)width);
     for (int64_t o = 0; o < out->numel; o++) {
         index_of(index, o, n, shape);
         int64_t batch = o / (rows * columns), row = index[n - 2], column = index[n - 1];
@@ -224,18 +237,21 @@ static ctrt_status attention_call(ctrt_tensor **out, ctrt_tensor *const *in, con
 #define ONE { REAL, -1, 1 }
 
 static const struct check_op ops[] = {
-    { "softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED, .call = softmax_call, .in = { ANY },
-      .reference = softmax_reference, VARIANTS(softmaxes) },
-    { "log_softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED, .call = log_softmax_call, .in = { ANY },
-      .reference = log_softmax_reference, VARIANTS(softmaxes) },
-    { "cross_entropy", .dtypes = FLOATS, .flags = GRAD | GRAD2 | TIES, .inputs = 3, .tolerance = COMPOSED, .call = entropy_call,
-      .in = { ANY, { INDEX }, { CONSTANT, 0.25, 2 } }, .reference = entropy_reference, VARIANTS(entropies) },
-    { "mse_loss", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = COMPOSED, .call = mse_call,
-      .in = { ANY, ANY }, .reference = mse_reference, VARIANTS(squares) },
-    { "attention", .kernel = "softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 4, .tolerance = COMPOSED, .call = attention_call,
-      .in = { ONE, ONE, ONE, { CONSTANT, -2, 2 } }, .reference = attention_reference, VARIANTS(attentions) },
-    { "masked attention", .kernel = "softmax", .dtypes = FLOATS, .flags = GRAD, .inputs = 4, .tolerance = COMPOSED, .call = attention_call,
-      .in = { ONE, ONE, ONE, { MASK, 1, 1 } }, .reference = attention_reference, VARIANTS(masked_attentions) },
+    { "softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED,
+      .call = softmax_call, .in = { ANY }, .reference = softmax_reference, VARIANTS(softmaxes) },
+    { "log_softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED,
+      .call = log_softmax_call, .in = { ANY }, .reference = log_softmax_reference, VARIANTS(softmaxes) },
+    { "cross_entropy", .dtypes = FLOATS, .flags = GRAD | GRAD2 | TIES, .inputs = 3, .tolerance = COMPOSED,
+      .call = entropy_call, .in = { ANY, { INDEX }, { CONSTANT, 0.25, 2 } }, .reference = entropy_reference,
+      VARIANTS(entropies) },
+    { "mse_loss", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = COMPOSED,
+      .call = mse_call, .in = { ANY, ANY }, .reference = mse_reference, VARIANTS(squares) },
+    { "attention", .kernel = "softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 4,
+      .tolerance = COMPOSED, .call = attention_call, .in = { ONE, ONE, ONE, { CONSTANT, -2, 2 } },
+      .reference = attention_reference, VARIANTS(attentions) },
+    { "masked attention", .kernel = "softmax", .dtypes = FLOATS, .flags = GRAD, .inputs = 4,
+      .tolerance = COMPOSED, .call = attention_call, .in = { ONE, ONE, ONE, { MASK, 1, 1 } },
+      .reference = attention_reference, VARIANTS(masked_attentions) },
 };
 
 const struct family softmax_family = { "softmax", FAMILY_OPS(ops) };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* suite.h: what the files of the conformance suite share.
  *
- * An op is a row (struct check_op) in the table of its family: how to call it, what it has to give in float64 or int64, which
- * dtypes it takes, where its inputs lie, how far it may be off. Adding an op is adding a row; forward.c, inplace.c and
- * gradient.c do the rest for every dtype and layout. What does not fit into rows (views, random numbers, optimizers)
- * are checks of their own (struct check_special). */
+ * An op is a row (struct check_op) in the table of its family: how to call it, what it has to give in float64
+ * or int64, which dtypes it takes, where its inputs lie, how far it may be off. Adding an op is adding a row;
+ * forward.c, inplace.c and gradient.c do the rest for every dtype and layout. What does not fit into rows
+ * (views, random numbers, optimizers) are checks of their own (struct check_special). */
 #ifndef CONFORMANCE_SUITE_H
 #define CONFORMANCE_SUITE_H
 
@@ -34,7 +34,7 @@ struct array {
     int64_t numel;
     double *f;                  /* values of a floating array */
     int64_t *i;                 /* values of an integer or bool array */
-    double *size;               /* of an expected result: what was added up, by magnitude; NULL: the values' own magnitude */
+    double *size; /* of an expected result: what was added up, by magnitude; NULL: the values' own magnitude */
 };
 
 /* Memory until the next scratch_reset; never NULL. */
@@ -47,7 +47,7 @@ void array_make(struct array *a, ctrt_dtype dtype, int ndim, const int64_t *shap
 static inline double value_of(const struct array *a, int64_t k) { return a->f ? a->f[k] : (double)a->i[k]; }
 void value_set(struct array *a, int64_t k, double value);       /* converts as ctrt does */
 double round_to(ctrt_dtype dtype, double value);                /* to the nearest that a floating type has */
-int64_t wrap_to(ctrt_dtype dtype, int64_t value);               /* modulo the integer type's range; bool: not zero */
+int64_t wrap_to(ctrt_dtype dtype, int64_t value); /* modulo the integer type's range; bool: not zero */
 bool is_floating(ctrt_dtype dtype);
 double epsilon_of(ctrt_dtype dtype);                            /* of f32 for integers */
 void array_to(struct array *out, const struct array *in, ctrt_dtype dtype);     /* converts as ctrt does */
@@ -80,8 +80,8 @@ struct variant {
     double x[4];
 };
 
-/* Where an input's values lie. REAL: in [lo, hi], integers too; CONSTANT: the same, and there is no derivative. INDEX: i64 in
- * [0, variant->n[7]). MASK: bool; lo 1: each row begins with true. */
+/* Where an input's values lie. REAL: in [lo, hi], integers too; CONSTANT: the same, and there is no derivative.
+ * INDEX: i64 in [0, variant->n[7]). MASK: bool; lo 1: each row begins with true. */
 enum domain_kind { REAL, INDEX, MASK, CONSTANT };
 struct domain { enum domain_kind kind; double lo, hi; };
 
@@ -93,7 +93,7 @@ enum tolerance { EXACT, MATH, ADDED, PRODUCTS, COMPOSED, TOLERANCES };
 enum {                          /* flags */
     GRAD = 1,                   /* has a derivative in its floating inputs */
     GRAD2 = 2,                  /* and a second one that does not vanish or is worth a look */
-    TIES = 4,                   /* the derivative jumps, or is steep, where values meet: not with repeated or crowded ones */
+    TIES = 4,                   /* the derivative jumps, or is steep, where values meet: not with crowded ones */
     NO_BROADCAST = 8,           /* operands do not broadcast */
     NO_SPECIAL = 16,            /* no NaN and infinities here */
     NO_ZERO_DIVISOR = 32,       /* integers: the second operand is not 0 */
@@ -118,7 +118,8 @@ struct check_op {
     ctrt_status (*unary_)(ctrt_tensor *self);
     ctrt_status (*binary_)(ctrt_tensor *self, ctrt_tensor *other);
     ctrt_status (*scalar_)(ctrt_tensor *self, ctrt_scalar other);
-    ctrt_status (*call_)(ctrt_tensor *self, ctrt_tensor *const *in, const struct variant *v);    /* in: from the second */
+    ctrt_status (*call_)(ctrt_tensor *self, ctrt_tensor *const *in,
+                         const struct variant *v); /* in: from the second */
     /* What it has to give: for each element, or as a whole (out is not made yet). */
     double (*f1)(double x);
     int64_t (*i1)(int64_t x);
@@ -126,7 +127,8 @@ struct check_op {
     int64_t (*i2)(int64_t a, int64_t b);
     double (*fv)(double x, const struct variant *v);
     int64_t (*iv)(int64_t x, const struct variant *v);
-    void (*reference)(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op);
+    void (*reference)(struct array *out, const struct array *in, const struct variant *v,
+                      const struct check_op *op);
     const struct variant *variants;     /* NULL: the common ones of elementwise ops */
     int variant_count;
 };
@@ -164,12 +166,13 @@ struct placed {
     ctrt_tensor *leaf, *tensor;
 };
 
-/* Makes inputs of a variant; false when the layout says nothing for these shapes. `smooth`: values away from one another and from
- * multiples of 1/2, for derivatives. */
-bool fill_inputs(struct array *full, const struct check_op *op, const struct variant *v, ctrt_dtype dtype, enum layout layout, bool smooth,
-                 struct dice *dice);
+/* Makes inputs of a variant; false when the layout says nothing for these shapes. `smooth`: values away from
+ * one another and from multiples of 1/2, for derivatives. */
+bool fill_inputs(struct array *full, const struct check_op *op, const struct variant *v, ctrt_dtype dtype,
+                 enum layout layout, bool smooth, struct dice *dice);
 bool layout_fits(enum layout layout, const struct check_op *op, const struct variant *v);
-ctrt_status place(struct placed *p, const struct array *full, enum layout layout, int input, ctrt_device *device, bool require_grad);
+ctrt_status place(struct placed *p, const struct array *full, enum layout layout, int input,
+                  ctrt_device *device, bool require_grad);
 void unplace(struct placed *p, int count);
 
 /* ---- checks ---- */
@@ -188,23 +191,28 @@ struct run {
     const struct family *family;
 };
 
-/* Begins "OP DTYPE WHAT"; false when it was not asked for, or is unsupported by list (then it was printed as skipped). */
-bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *tags, const char *what, ...) CTRT_PRINTF(5, 6);
+/* Begins "OP DTYPE WHAT"; false when it was not asked for, or is unsupported by list (then it was printed as
+ * skipped). */
+bool check_begin(struct run *run, const char *op, ctrt_dtype dtype, const char *tags, const char *what, ...)
+    CTRT_PRINTF(5, 6);
 void check_fail(struct run *run, const char *format, ...) CTRT_PRINTF(2, 3);
 void check_skip(struct run *run, const char *format, ...) CTRT_PRINTF(2, 3);
 void check_end(struct run *run);
-/* A status that should be CTRT_OK: tells what went wrong, or that the device lacks a kernel (skips). True when it is. */
+/* A status that should be CTRT_OK: tells what went wrong, or that the device lacks a kernel (skips). True when
+ * it is. */
 bool check_ok(struct run *run, ctrt_status status, const char *kernel, ctrt_dtype dtype, const char *what);
 
 /* Compares; true when all is as expected within the tolerance. `compute` is the dtype that was computed in. */
-bool check_array(struct run *run, const char *what, const struct array *got, const struct array *want, enum tolerance tolerance,
-                 ctrt_dtype compute);
+bool check_array(struct run *run, const char *what, const struct array *got, const struct array *want,
+                 enum tolerance tolerance, ctrt_dtype compute);
 /* The same with a bound: relative to the larger of the element and `scale`. */
-bool check_near(struct run *run, const char *what, const struct array *got, const struct array *want, double relative, double scale);
+bool check_near(struct run *run, const char *what, const struct array *got, const struct array *want,
+                double relative, double scale);
 
 ctrt_dtype result_dtype(const struct check_op *op, ctrt_dtype dtype);
 const struct variant *op_variants(const struct check_op *op, int *count);
-ctrt_status op_call(const struct check_op *op, ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v);
+ctrt_status op_call(const struct check_op *op, ctrt_tensor **out, ctrt_tensor *const *in,
+                    const struct variant *v);
 void op_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op);
 struct dice op_dice(const struct run *run, const struct check_op *op, ctrt_dtype dtype, int salt);
 
@@ -227,7 +235,7 @@ static inline bool present(const struct variant *v, int input) { return v->in[in
 /* The dtype that arithmetic of a floating dtype is done in. */
 ctrt_dtype compute_dtype(ctrt_dtype dtype);
 
-extern const struct family unary_family, binary_family, reduce_family, matmul_family, conv_family, softmax_family, norm_family, index_family,
-    view_family, copy_family, random_family, optim_family;
+extern const struct family unary_family, binary_family, reduce_family, matmul_family, conv_family,
+    softmax_family, norm_family, index_family, view_family, copy_family, random_family, optim_family;
 
 #endif

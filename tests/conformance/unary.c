@@ -81,20 +81,30 @@ static ctrt_status clamp_call_(ctrt_tensor *self, ctrt_tensor *const *in, const 
 #define SIGNED   NUMBERS & ~BIT(U8)
 
 static const struct check_op ops[] = {
-    { "neg", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 1, .unary = ctrt_neg, .unary_ = ctrt_neg_, .in = { ANY }, .f1 = neg_f, .i1 = neg_i },
-    { "abs", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_abs, .in = { ANY }, .f1 = fabs, .i1 = abs_i },
-    { "sign", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_sign, .in = { ANY }, .f1 = sign_f, .i1 = sign_i },
-    { "square", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 1, .unary = ctrt_square, .in = { ANY }, .f1 = square_f, .i1 = square_i },
-    { "relu", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_relu, .unary_ = ctrt_relu_, .in = { ANY }, .f1 = relu_f, .i1 = relu_i },
-    { "floor", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_floor, .in = { ANY }, .f1 = floor, .i1 = same_i },
-    { "ceil", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_ceil, .in = { ANY }, .f1 = ceil, .i1 = same_i },
-    { "round", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_round, .in = { ANY }, .f1 = rint, .i1 = same_i },
-    { "trunc", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_trunc, .in = { ANY }, .f1 = trunc, .i1 = same_i },
-    { "clamp", .dtypes = NUMBERS & ~BIT(U8), .flags = GRAD, .inputs = 1, .call = clamp_call, .call_ = clamp_call_, .in = { ANY },
-      .fv = clamp_f, .iv = clamp_i, VARIANTS(clamp_variants) },
+    { "neg", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 1, .unary = ctrt_neg, .unary_ = ctrt_neg_,
+      .in = { ANY }, .f1 = neg_f, .i1 = neg_i },
+    { "abs", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_abs, .in = { ANY }, .f1 = fabs,
+      .i1 = abs_i },
+    { "sign", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_sign, .in = { ANY }, .f1 = sign_f,
+      .i1 = sign_i },
+    { "square", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 1, .unary = ctrt_square, .in = { ANY },
+      .f1 = square_f, .i1 = square_i },
+    { "relu", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_relu, .unary_ = ctrt_relu_,
+      .in = { ANY }, .f1 = relu_f, .i1 = relu_i },
+    { "floor", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_floor, .in = { ANY }, .f1 = floor,
+      .i1 = same_i },
+    { "ceil", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_ceil, .in = { ANY }, .f1 = ceil,
+      .i1 = same_i },
+    { "round", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_round, .in = { ANY }, .f1 = rint,
+      .i1 = same_i },
+    { "trunc", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .unary = ctrt_trunc, .in = { ANY }, .f1 = trunc,
+      .i1 = same_i },
+    { "clamp", .dtypes = NUMBERS & ~BIT(U8), .flags = GRAD, .inputs = 1, .call = clamp_call,
+      .call_ = clamp_call_, .in = { ANY }, .fv = clamp_f, .iv = clamp_i, VARIANTS(clamp_variants) },
 
-#define FUNCTION(name, domain, f, more) \
-    { #name, .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 1, .result = TO_FLOAT, .tolerance = MATH, .unary = ctrt_##name, .in = { domain }, .f1 = f, more }
+#define FUNCTION(name, domain, f, more)                                                                     \
+    { #name, .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 1, .result = TO_FLOAT, .tolerance = MATH,      \
+      .unary = ctrt_##name, .in = { domain }, .f1 = f, more }
     FUNCTION(sqrt, POSITIVE, sqrt, .unary_ = ctrt_sqrt_),
     FUNCTION(rsqrt, POSITIVE, rsqrt_f, .kernel = NULL),
     FUNCTION(reciprocal, POSITIVE, reciprocal_f, .kernel = NULL),
@@ -109,16 +119,21 @@ static const struct check_op ops[] = {
     FUNCTION(tanh, ANY, tanh, .unary_ = ctrt_tanh_),
     FUNCTION(sigmoid, ANY, sigmoid_f, .unary_ = ctrt_sigmoid_),
     FUNCTION(erf, ANY, erf, .kernel = NULL),
-    { "silu", .dtypes = FLOATS, .flags = GRAD | GRAD2 | NO_SPECIAL, .inputs = 1, .tolerance = MATH, .unary = ctrt_silu, .in = { ANY }, .f1 = silu_f },
-    { "gelu", .dtypes = FLOATS, .flags = GRAD | GRAD2 | NO_SPECIAL | CANCELS, .inputs = 1, .tolerance = MATH, .unary = gelu, .in = { ANY }, .f1 = gelu_f },
-    { "gelu_tanh", .kernel = "gelu", .dtypes = FLOATS, .flags = GRAD | GRAD2 | NO_SPECIAL | CANCELS, .inputs = 1, .tolerance = MATH,
-      .unary = gelu_tanh, .in = { ANY }, .f1 = gelu_tanh_f },
+    { "silu", .dtypes = FLOATS, .flags = GRAD | GRAD2 | NO_SPECIAL, .inputs = 1, .tolerance = MATH,
+      .unary = ctrt_silu, .in = { ANY }, .f1 = silu_f },
+    { "gelu", .dtypes = FLOATS, .flags = GRAD | GRAD2 | NO_SPECIAL | CANCELS, .inputs = 1, .tolerance = MATH,
+      .unary = gelu, .in = { ANY }, .f1 = gelu_f },
+    { "gelu_tanh", .kernel = "gelu", .dtypes = FLOATS, .flags = GRAD | GRAD2 | NO_SPECIAL | CANCELS,
+      .inputs = 1, .tolerance = MATH, .unary = gelu_tanh, .in = { ANY }, .f1 = gelu_tanh_f },
 
-    { "isnan", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_isnan, .in = { ANY }, .f1 = isnan_f, .i1 = zero_i },
-    { "isinf", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_isinf, .in = { ANY }, .f1 = isinf_f, .i1 = zero_i },
-    { "isfinite", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_isfinite, .in = { ANY }, .f1 = isfinite_f, .i1 = one_i },
-    { "logical_not", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_logical_not, .in = { ANY }, .f1 = logical_not_f,
-      .i1 = logical_not_i },
+    { "isnan", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_isnan, .in = { ANY }, .f1 = isnan_f,
+      .i1 = zero_i },
+    { "isinf", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_isinf, .in = { ANY }, .f1 = isinf_f,
+      .i1 = zero_i },
+    { "isfinite", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_isfinite, .in = { ANY },
+      .f1 = isfinite_f, .i1 = one_i },
+    { "logical_not", .dtypes = ALL, .inputs = 1, .result = TO_BOOL, .unary = ctrt_logical_not, .in = { ANY },
+      .f1 = logical_not_f, .i1 = logical_not_i },
 };
 
 const struct family unary_family = { "elementwise", FAMILY_OPS(ops) };

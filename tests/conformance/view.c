@@ -13,7 +13,8 @@ static void take(struct array *out, const struct array *in, int ndim, const int6
             out->i[k] = in->i[from ? from[k] : k];
 }
 
-/* The same elements by another shape: n[0] how many dims, n[1...] as they are asked for, n[6] the real one of an inferred dim. */
+/* The same elements by another shape: n[0] how many dims, n[1...] as they are asked for, n[6] the real one of
+ * an inferred dim. */
 static const struct variant reshapes[] = {
     { "2x6", NORMAL, .in = { S(3, 4) }, .n = { 2, 2, 6 } },
     { "one dim", NORMAL, .in = { S(2, 3, 4) }, .n = { 1, 24 } },
@@ -23,7 +24,8 @@ static const struct variant reshapes[] = {
     { "to 1", ZERO_DIM, .in = { S0 }, .n = { 2, 1, 1 } },
 };
 
-static void reshape_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void reshape_reference(struct array *out, const struct array *in, const struct variant *v,
+                              const struct check_op *op)
 {
     int64_t shape[CTRT_MAX_DIMS];
     (void)op;
@@ -46,7 +48,8 @@ static const struct variant flattens[] = {
     { "", ZERO_DIM, .in = { S0 }, .n = { 0, -1 } },
 };
 
-static void flatten_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void flatten_reference(struct array *out, const struct array *in, const struct variant *v,
+                              const struct check_op *op)
 {
     int64_t shape[CTRT_MAX_DIMS] = { 1 };
     int first = dim_of(v->n[0], in->ndim), last = dim_of(v->n[1], in->ndim), ndim = 0;
@@ -75,7 +78,8 @@ static const struct variant squeezes[] = {
     { "", ZERO_DIM, .in = { S0 }, .n = { -1 } },
 };
 
-static void squeeze_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void squeeze_reference(struct array *out, const struct array *in, const struct variant *v,
+                              const struct check_op *op)
 {
     int64_t shape[CTRT_MAX_DIMS];
     int ndim = 0;
@@ -103,7 +107,8 @@ static const struct variant unsqueezes[] = {
     { "", ZERO_DIM, .in = { S0 }, .n = { 0 } },
 };
 
-static void unsqueeze_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void unsqueeze_reference(struct array *out, const struct array *in, const struct variant *v,
+                                const struct check_op *op)
 {
     int64_t shape[CTRT_MAX_DIMS];
     int dim = dim_of(v->n[0], in->ndim + 1);
@@ -126,9 +131,11 @@ static const struct variant permutes[] = {
     { "nothing", ZERO_SIZE, .in = { S(2, 0) }, .n = { 1, 0 } },
 };
 
-static void permute_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void permute_reference(struct array *out, const struct array *in, const struct variant *v,
+                              const struct check_op *op)
 {
-    int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS], at[CTRT_MAX_DIMS], *from = scratch((size_t)in->numel * sizeof *from);
+    int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS], at[CTRT_MAX_DIMS],
+        *from = scratch((size_t)in->numel * sizeof *from);
     (void)op;
     for (int d = 0; d < in->ndim; d++)
         shape[d] = in->shape[dim_of(v->n[d], in->ndim)];
@@ -178,7 +185,8 @@ static const struct variant expands[] = {
     { "", ZERO_DIM, .in = { S0 }, .n = { 2, 2, 3 } },
 };
 
-static void expand_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void expand_reference(struct array *out, const struct array *in, const struct variant *v,
+                             const struct check_op *op)
 {
     int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS], numel = 1;
     int ndim = (int)v->n[0];
@@ -200,8 +208,8 @@ static ctrt_status expand_call(ctrt_tensor **out, ctrt_tensor *const *in, const 
     return ctrt_expand(out, in[0], ctrt_ints_of(&v->n[1], (int)v->n[0]));
 }
 
-/* select: n[0] dim, n[1] index; slice: dim, start, end, step; narrow: dim, start, length. For the reference n[4] start, n[5] count,
- * n[6] step, n[7] whether the dim goes. */
+/* select: n[0] dim, n[1] index; slice: dim, start, end, step; narrow: dim, start, length. For the reference
+ * n[4] start, n[5] count, n[6] step, n[7] whether the dim goes. */
 static const struct variant selects[] = {
     { "first dim", NORMAL, .in = { S(3, 4) }, .n = { 0, 1, [4] = 1, 1, 1, 1 } },
     { "last dim, from the end", NORMAL, .in = { S(3, 4) }, .n = { -1, -1, [4] = 3, 1, 1, 1 } },
@@ -221,7 +229,8 @@ static const struct variant narrows[] = {
     { "empty", ZERO_SIZE, .in = { S(3, 7) }, .n = { 1, 2, 0, 0, 2, 0, 1 } },
 };
 
-static void slice_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void slice_reference(struct array *out, const struct array *in, const struct variant *v,
+                            const struct check_op *op)
 {
     int64_t shape[CTRT_MAX_DIMS], kept[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
     int dim = dim_of(v->n[0], in->ndim), ndim = 0;
@@ -256,14 +265,16 @@ static ctrt_status narrow_call(ctrt_tensor **out, ctrt_tensor *const *in, const 
     return ctrt_narrow(out, in[0], (int)v->n[0], v->n[1], v->n[2]);
 }
 
-/* as_strided of a clone, so that the storage is the elements in order: n[0..1] shape, n[2..3] strides, n[4] offset. */
+/* as_strided of a clone, so that the storage is the elements in order: n[0..1] shape, n[2..3] strides, n[4]
+ * offset. */
 static const struct variant strideds[] = {
     { "overlapping windows", NORMAL, .in = { S(2, 5) }, .n = { 4, 3, 2, 1, 1 } },
     { "every third", NORMAL, .in = { S(12) }, .n = { 2, 2, 6, 3, 2 } },
     { "repeated", NORMAL, .in = { S(3, 2) }, .n = { 3, 2, 0, 2, 1 } },
 };
 
-static void strided_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)
+static void strided_reference(struct array *out, const struct array *in, const struct variant *v,
+                              const struct check_op *op)
 {
     int64_t *from = scratch((size_t)(v->n[0] * v->n[1]) * sizeof *from);
     (void)op;
@@ -276,7 +287,7 @@ static ctrt_status strided_call(ctrt_tensor **out, ctrt_tensor *const *in, const
 {
     CTRT_AUTO(tensor) copy = NULL;
     CTRT_TRY(ctrt_contiguous(&copy, in[0], CTRT_CONTIGUOUS_FORMAT));
-    CTRT_TRY(ctrt_mul_scalar(&copy, copy, ctrt_int(1)));            /* its own storage, also where it was contiguous */
+    CTRT_TRY(ctrt_mul_scalar(&copy, copy, ctrt_int(1))); /* its own storage, also where it was contiguous */
     return ctrt_as_strided(out, copy, ctrt_ints_of(v->n, 2), ctrt_ints_of(&v->n[2], 2), v->n[4]);
 }
 
@@ -299,13 +310,14 @@ static const struct check_op ops[] = {
     VIEW(select, "select", selects, slice),
     VIEW(slice, "slice", slices, slice),
     VIEW(narrow, "slice", narrows, slice),
-    { "as_strided", .dtypes = BIT(F32) | BIT(F64) | BIT(I64), .flags = GRAD, .inputs = 1, .call = strided_call, .in = { ANY },
-      .reference = strided_reference, VARIANTS(strideds) },
+    { "as_strided", .dtypes = BIT(F32) | BIT(F64) | BIT(I64), .flags = GRAD, .inputs = 1, .call = strided_call,
+      .in = { ANY }, .reference = strided_reference, VARIANTS(strideds) },
 };
 
 /* ---- views share their storage ---- */
 
-static void expect_shared(struct run *run, const char *what, ctrt_status status, ctrt_tensor *x, ctrt_tensor *const *view)
+static void expect_shared(struct run *run, const char *what, ctrt_status status, ctrt_tensor *x,
+                          ctrt_tensor *const *view)
 {
     if (check_ok(run, status, NULL, 0, what) && !ctrt_tensor_shares_storage(x, *view))
         check_fail(run, "%s made a copy", what);
@@ -333,7 +345,8 @@ static void check_sharing(struct run *run, const char *name)
     expect_shared(run, "detach", ctrt_detach(&view, x), x, &view);
     expect_shared(run, "select", ctrt_select(&view, x, 1, 2), x, &view);
     expect_shared(run, "slice", ctrt_slice(&view, view, 1, 1, 7, 3), x, &view);
-    if (run->failed || !check_ok(run, ctrt_fill_(view, ctrt_int(5)), NULL, 0, "fill_"))      /* seen through x: [:, 2, 1::3] */
+    if (run->failed
+        || !check_ok(run, ctrt_fill_(view, ctrt_int(5)), NULL, 0, "fill_")) /* seen through x: [:, 2, 1::3] */
         goto done;
     for (int64_t n = 0; n < 2; n++)
         for (int64_t k = 1; k < 7; k += 3)
@@ -346,7 +359,8 @@ static void check_sharing(struct run *run, const char *name)
             check_fail(run, "chunk of 7 into 4: got %d pieces, expected 4", count);
         for (int k = 0; k < count && k < 4; k++)
             if (ctrt_tensor_size(parts[k], 2) != sizes[k] || !ctrt_tensor_shares_storage(x, parts[k]))
-                check_fail(run, "chunk of 7 into 4: piece %d has %d rows, expected %d", k, (int)ctrt_tensor_size(parts[k], 2), (int)sizes[k]);
+                check_fail(run, "chunk of 7 into 4: piece %d has %d rows, expected %d", k,
+                           (int)ctrt_tensor_size(parts[k], 2), (int)sizes[k]);
     }
     if (ctrt_transpose(&view, x, 0, 2) == CTRT_OK && ctrt_view_as(&view, view, CTRT_SHAPE(42)) != CTRT_ERR_SHAPE)
         check_fail(run, "view_as of a transposed tensor did not say that it cannot be a view");

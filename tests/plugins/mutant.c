@@ -96,7 +96,8 @@ static ctrt_status mutate(int row, const ctrt_call *call)
     const ctrt_view *out = call->outputs[mutation->output];
     if (out == NULL || out->numel == 0)
         return CTRT_OK;
-    if (mutation->way == VALUE || (mutation->way == FLAKY && mutation->calls++ % 2) || (mutation->way == LARGE && out->numel > 4000))
+    if (mutation->way == VALUE || (mutation->way == FLAKY && mutation->calls++ % 2)
+        || (mutation->way == LARGE && out->numel > 4000))
         spoil(out, out->numel - 1);
     if (mutation->way == NANS)
         drop_nans(out);
@@ -141,13 +142,15 @@ static ctrt_status add(const ctrt_kernel_table *from, const char *op, struct mut
         rows[table.count].run = runs[table.count];
         table.count++;
     }
-    return table.count == before ? host->fail(CTRT_ERR_PLUGIN, "mutant: the cpu has no kernel '%s'", op) : CTRT_OK;
+    return table.count == before ? host->fail(CTRT_ERR_PLUGIN, "mutant: the cpu has no kernel '%s'", op)
+                                 : CTRT_OK;
 }
 
 static ctrt_status mutant_init(const ctrt_host *lent)
 {
     static const ctrt_param param = {
-        sizeof param, "CTRT_MUTANT", CTRT_PARAM_STRING, "", NULL, "ops that are to go wrong: OP, OP:OUTPUT or OP@WAY, separated by commas",
+        sizeof param, "CTRT_MUTANT", CTRT_PARAM_STRING, "", NULL,
+        "ops that are to go wrong: OP, OP:OUTPUT or OP@WAY, separated by commas",
     };
     ctrt_param_value value;
     host = lent;
@@ -182,11 +185,20 @@ static ctrt_status mutant_init(const ctrt_host *lent)
 }
 
 static const ctrt_kernels kernels = { .size = sizeof kernels, .kernels = &table };
-static const ctrt_component component = { .size = sizeof component, .kind = CTRT_COMPONENT_KERNELS, .score = 100000, .name = "cpu", .table = &kernels };
+static const ctrt_component component = {
+    .size = sizeof component, .kind = CTRT_COMPONENT_KERNELS, .score = 100000, .name = "cpu", .table = &kernels
+};
 static const ctrt_plugin plugin = {
-    .size = sizeof plugin, .abi_major = CTRT_PLUGIN_ABI_MAJOR, .abi_minor = CTRT_PLUGIN_ABI_MINOR, .name = "kernels-cpu-mutant",
-    .version = "1", .description = "the cpu's kernels, slightly wrong", .components = &component, .component_count = 1,
-    .component_stride = sizeof component, .init = mutant_init,
+    .size = sizeof plugin,
+    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
+    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
+    .name = "kernels-cpu-mutant",
+    .version = "1",
+    .description = "the cpu's kernels, slightly wrong",
+    .components = &component,
+    .component_count = 1,
+    .component_stride = sizeof component,
+    .init = mutant_init,
 };
 
 const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)

@@ -12,7 +12,8 @@ static void base(void)
     FINE(strcmp(ctrt_status_string(CTRT_ERR_SHAPE), ctrt_status_string((ctrt_status)12345)) != 0);
     FINE(ctrt_fail(CTRT_ERR_IO, "%s", "words") == CTRT_ERR_IO && !strcmp(ctrt_error_message(), "words"));
     FINE(ctrt_context(CTRT_OK, "unused") == CTRT_OK && !strcmp(ctrt_error_message(), "words"));
-    FINE(ctrt_context(CTRT_ERR_IO, "%s", "before") == CTRT_ERR_IO && !strcmp(ctrt_error_message(), "before: words"));
+    FINE(ctrt_context(CTRT_ERR_IO, "%s", "before") == CTRT_ERR_IO
+         && !strcmp(ctrt_error_message(), "before: words"));
     FINE(ctrt_version() != NULL && ctrt_version()[0] != '\0');
     FINE((ctrt_log_set_callback(NULL, NULL), true));
     FINE((ctrt_log_set_level((ctrt_log_level)99), ctrt_log_set_level(CTRT_LOG_ERROR), true));
@@ -33,7 +34,10 @@ static void device(void)
     ctrt_plugin_info plugin;
     ctrt_device *device = NULL;
     char buffer[64];
-    static const char *const names[] = { "", ":", "cuda:", "cuda:01", "cuda:-1", "cpu:1", "cuda:1:2", "cu da", "cuda:99999999999999999999", "1x", "-1" };
+    static const char *const names[] = {
+        "",   ":", "cuda:", "cuda:01", "cuda:-1", "cpu:1", "cuda:1:2", "cu da", "cuda:99999999999999999999",
+        "1x", "-1"
+    };
     BAD(INVALID_ARGUMENT, ctrt_device_parse(NULL, "cpu"));
     BAD(INVALID_ARGUMENT, ctrt_device_parse(&spec, NULL));
     for (size_t k = 0; k < sizeof names / sizeof names[0]; k++)
@@ -69,7 +73,8 @@ static void device(void)
     FINE(ctrt_device_type(NULL) != NULL);
     FINE(ctrt_device_index(NULL) < 0);
     uint64_t free_bytes, total;
-    FINE(ctrt_device_memory_info(p.cpu, NULL, NULL) == CTRT_OK && ctrt_device_memory_info(p.cpu, &free_bytes, &total) == CTRT_OK);
+    FINE(ctrt_device_memory_info(p.cpu, NULL, NULL) == CTRT_OK
+         && ctrt_device_memory_info(p.cpu, &free_bytes, &total) == CTRT_OK);
     FINE(ctrt_device_memory_info(NULL, NULL, NULL) <= 0);
     FINE(ctrt_device_synchronize(NULL) <= 0);
     BAD(INVALID_ARGUMENT, ctrt_device_set_current(NULL));

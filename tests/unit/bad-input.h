@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bad-input.h: what the families of test-bad-input share.
  *
- *     BAD(SHAPE, ctrt_add(&out, a, b));        has to return CTRT_ERR_SHAPE with a message of its own and leave `out` alone
- *     FINE(ctrt_tensor_ndim(NULL) == 0);       has to be true
+ *     BAD(SHAPE, ctrt_add(&out, a, b));        has to return CTRT_ERR_SHAPE with a message of its own and leave
+ * `out` alone FINE(ctrt_tensor_ndim(NULL) == 0);       has to be true
  *
  * Both note which public function they call, so that the program can say which ones were forgotten. */
 #ifndef CTRT_TESTS_BAD_INPUT_H
@@ -35,9 +35,17 @@ enum { BAD_ANY = 1 };
 #define FINE(expression) (called(#expression), told_fine(#expression, expression))
 
 enum {
-    BAD_INVALID_ARGUMENT = CTRT_ERR_INVALID_ARGUMENT, BAD_SHAPE = CTRT_ERR_SHAPE, BAD_DTYPE = CTRT_ERR_DTYPE, BAD_DEVICE = CTRT_ERR_DEVICE,
-    BAD_NO_DEVICE = CTRT_ERR_NO_DEVICE, BAD_NOT_FOUND = CTRT_ERR_NOT_FOUND, BAD_OVERFLOW = CTRT_ERR_OVERFLOW, BAD_AUTOGRAD = CTRT_ERR_AUTOGRAD,
-    BAD_STATE = CTRT_ERR_STATE, BAD_IO = CTRT_ERR_IO, BAD_FORMAT = CTRT_ERR_FORMAT,
+    BAD_INVALID_ARGUMENT = CTRT_ERR_INVALID_ARGUMENT,
+    BAD_SHAPE = CTRT_ERR_SHAPE,
+    BAD_DTYPE = CTRT_ERR_DTYPE,
+    BAD_DEVICE = CTRT_ERR_DEVICE,
+    BAD_NO_DEVICE = CTRT_ERR_NO_DEVICE,
+    BAD_NOT_FOUND = CTRT_ERR_NOT_FOUND,
+    BAD_OVERFLOW = CTRT_ERR_OVERFLOW,
+    BAD_AUTOGRAD = CTRT_ERR_AUTOGRAD,
+    BAD_STATE = CTRT_ERR_STATE,
+    BAD_IO = CTRT_ERR_IO,
+    BAD_FORMAT = CTRT_ERR_FORMAT,
 };
 
 void bad_base(void);                    /* base, device, memory */

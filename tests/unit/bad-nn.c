@@ -21,13 +21,15 @@ static ctrt_status no_accumulate(void *user, ctrt_tensor *leaf)
     return CTRT_OK;
 }
 
-static ctrt_status nothing_forward(ctrt_function_context *context, ctrt_tensor **result, int n_out, ctrt_tensor *const *in, int n_in)
+static ctrt_status nothing_forward(ctrt_function_context *context, ctrt_tensor **result, int n_out,
+                                   ctrt_tensor *const *in, int n_in)
 {
     (void)context, (void)result, (void)n_out, (void)in, (void)n_in;
     return CTRT_OK;                     /* and leaves the result NULL */
 }
 
-static ctrt_status nothing_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in, ctrt_tensor *const *grad_out, int n_out)
+static ctrt_status nothing_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in,
+                                    ctrt_tensor *const *grad_out, int n_out)
 {
     (void)context, (void)grad_in, (void)n_in, (void)grad_out, (void)n_out;
     return CTRT_OK;
@@ -70,7 +72,7 @@ void bad_autograd(void)
     BAD(SHAPE, ctrt_grad(grads, made, &p.leaf, 1, p.wide, true, false, false));
     FINE(grads[0] == NULL && grads[1] == NULL);
     FINE(ctrt_grad(grads, made, &p.leaf, 1, p.x, false, false, false) == CTRT_OK);
-    BAD(AUTOGRAD, ctrt_grad(&grads[1], made, &p.leaf, 1, p.x, false, false, false));        /* the graph was freed */
+    BAD(AUTOGRAD, ctrt_grad(&grads[1], made, &p.leaf, 1, p.x, false, false, false)); /* the graph was freed */
     ctrt_tensor_release(&grads[0]);
     FINE(ctrt_set_grad_enabled(true) && ctrt_grad_enabled());
     BAD(INVALID_ARGUMENT, ctrt_tensor_add_hook(NULL, no_hook, NULL, &id));
@@ -117,7 +119,8 @@ static ctrt_module *module;             /* NULL before and after each bad call *
 
 static void constructors(void)
 {
-    ctrt_conv2d_options uneven = { { 0, 0 }, { 0, 0 }, { 0, 0 }, 2 }, backward = { { -1, 1 }, { 0, 0 }, { 0, 0 }, 1 };
+    ctrt_conv2d_options uneven = { { 0, 0 }, { 0, 0 }, { 0, 0 }, 2 },
+                        backward = { { -1, 1 }, { 0, 0 }, { 0, 0 }, 1 };
     ctrt_pool2d_options no_kernel = { { 0, 0 }, { 0, 0 }, { 0, 0 }, { 0, 0 } };
     FINE(ctrt_module_retain(NULL) == NULL);
     FINE((ctrt_module_release(NULL), ctrt_module_release(&module), true));
@@ -205,7 +208,8 @@ static void modules(void)
     FINE(ctrt_module_parameter(NULL, NULL, p.linear, 1) == CTRT_OK);
     BAD(INVALID_ARGUMENT, ctrt_module_buffer(&name, &borrowed, NULL, 0));
     BAD(NOT_FOUND, ctrt_module_buffer(&name, &borrowed, p.linear, SIZE_MAX));
-    FINE(ctrt_module_parameter_count(NULL) == 0 && ctrt_module_buffer_count(NULL) == 0 && ctrt_module_numel(NULL) == 0);
+    FINE(ctrt_module_parameter_count(NULL) == 0 && ctrt_module_buffer_count(NULL) == 0
+         && ctrt_module_numel(NULL) == 0);
     BAD(INVALID_ARGUMENT, ctrt_module_tensor(NULL, p.linear, "weight"));
     BAD(INVALID_ARGUMENT, ctrt_module_tensor(&borrowed, NULL, "weight"));
     BAD(INVALID_ARGUMENT, ctrt_module_tensor(&borrowed, p.linear, NULL));
@@ -265,7 +269,8 @@ static void optimizers(void)
     BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = -0.1 }));
     BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = NAN }));
     BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .momentum = -1 }));
-    BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .weight_decay = -1 }));
+    BAD(INVALID_ARGUMENT,
+        ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .weight_decay = -1 }));
     BAD(INVALID_ARGUMENT, ctrt_sgd_new(&optimizer, p.linear, &(ctrt_sgd_options){ .lr = 0.1, .nesterov = true }));
     BAD(INVALID_ARGUMENT, ctrt_adamw_new(NULL, p.linear, NULL));
     BAD(INVALID_ARGUMENT, ctrt_adamw_new(&optimizer, p.linear, &(ctrt_adamw_options){ .lr = -1 }));
@@ -325,7 +330,8 @@ static void checkpoints(void)
     BAD(INVALID_ARGUMENT, ctrt_tensor_file_open(&file, NULL));
     BAD(IO, ctrt_tensor_file_open(&file, nowhere));
     FINE((ctrt_tensor_file_release(&file), ctrt_tensor_file_release(NULL), file == NULL));
-    FINE(ctrt_tensor_file_count(NULL) == 0 && ctrt_tensor_file_name(NULL, 0) == NULL && ctrt_tensor_file_metadata(NULL, "a") == NULL);
+    FINE(ctrt_tensor_file_count(NULL) == 0 && ctrt_tensor_file_name(NULL, 0) == NULL
+         && ctrt_tensor_file_metadata(NULL, "a") == NULL);
     BAD(INVALID_ARGUMENT, ctrt_tensor_file_read(&out, NULL, "a", NULL));
 }
 

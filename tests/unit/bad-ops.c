@@ -34,8 +34,26 @@
 
 static void elementwise(void)
 {
-    UNARY(neg); UNARY(abs); UNARY(sign); UNARY(square); UNARY(relu); UNARY(floor); UNARY(ceil); UNARY(round); UNARY(trunc); UNARY(sqrt);
-    UNARY(rsqrt); UNARY(reciprocal); UNARY(exp); UNARY(expm1); UNARY(log); UNARY(log1p); UNARY(sin); UNARY(cos); UNARY(tan); UNARY(tanh);
+    UNARY(neg);
+    UNARY(abs);
+    UNARY(sign);
+    UNARY(square);
+    UNARY(relu);
+    UNARY(floor);
+    UNARY(ceil);
+    UNARY(round);
+    UNARY(trunc);
+    UNARY(sqrt);
+    UNARY(rsqrt);
+    UNARY(reciprocal);
+    UNARY(exp);
+    UNARY(expm1);
+    UNARY(log);
+    UNARY(log1p);
+    UNARY(sin);
+    UNARY(cos);
+    UNARY(tan);
+    UNARY(tanh);
     UNARY(sigmoid); UNARY(silu); UNARY(erf); UNARY(isnan); UNARY(isinf); UNARY(isfinite); UNARY(logical_not);
     BAD(DTYPE, ctrt_neg(&out, p.truth));
     BAD(DTYPE, ctrt_abs(&out, p.truth));
@@ -47,8 +65,24 @@ static void elementwise(void)
     BAD(INVALID_ARGUMENT, ctrt_clamp(&out, p.x, NULL, NULL));
     BAD(DTYPE, ctrt_clamp(&out, p.truth, &(ctrt_scalar){ CTRT_SCALAR_BOOL, 1, 0 }, NULL));
 
-    BINARY(add); BINARY(sub); BINARY(mul); BINARY(div); BINARY(floor_divide); BINARY(remainder); BINARY(fmod); BINARY(pow); BINARY(maximum);
-    BINARY(minimum); BINARY(eq); BINARY(ne); BINARY(lt); BINARY(le); BINARY(gt); BINARY(ge); BINARY(logical_and); BINARY(logical_or);
+    BINARY(add);
+    BINARY(sub);
+    BINARY(mul);
+    BINARY(div);
+    BINARY(floor_divide);
+    BINARY(remainder);
+    BINARY(fmod);
+    BINARY(pow);
+    BINARY(maximum);
+    BINARY(minimum);
+    BINARY(eq);
+    BINARY(ne);
+    BINARY(lt);
+    BINARY(le);
+    BINARY(gt);
+    BINARY(ge);
+    BINARY(logical_and);
+    BINARY(logical_or);
     BINARY(logical_xor);
     BAD(DTYPE, ctrt_sub(&out, p.truth, p.truth));
     BAD(ANY, ctrt_pow_scalar(&out, p.whole, ctrt_int(-1)));
@@ -209,7 +243,8 @@ static void views(void)
 
 static void joining(void)
 {
-    ctrt_tensor *pair[2] = { p.x, p.x }, *unlike[2] = { p.x, p.wide }, *hole[2] = { p.x, NULL }, *numbers[2] = { p.number, p.number };
+    ctrt_tensor *pair[2] = { p.x, p.x }, *unlike[2] = { p.x, p.wide }, *hole[2] = { p.x, NULL },
+                *numbers[2] = { p.number, p.number };
     BAD(INVALID_ARGUMENT, ctrt_cat(NULL, pair, 2, 0));
     BAD(INVALID_ARGUMENT, ctrt_cat(&out, NULL, 2, 0));
     BAD(INVALID_ARGUMENT, ctrt_cat(&out, pair, 0, 0));
@@ -262,7 +297,15 @@ static void reductions(void)
     BAD(SHAPE, ctrt_##name(&out, p.x, CTRT_DIMS(INT64_MIN), false));                \
     BAD(ANY, ctrt_##name(&out, p.x, CTRT_DIMS(0, -2), false));                      \
     BAD(ANY, ctrt_##name(&out, p.x, ctrt_ints_of(NULL, 1), false))
-    REDUCE(sum_dims); REDUCE(mean_dims); REDUCE(prod_dims); REDUCE(amax); REDUCE(amin); REDUCE(any); REDUCE(all); REDUCE(argmax); REDUCE(argmin);
+    REDUCE(sum_dims);
+    REDUCE(mean_dims);
+    REDUCE(prod_dims);
+    REDUCE(amax);
+    REDUCE(amin);
+    REDUCE(any);
+    REDUCE(all);
+    REDUCE(argmax);
+    REDUCE(argmin);
     BAD(DTYPE, ctrt_mean_dims(&out, p.whole, CTRT_ALL_DIMS, false));
     BAD(SHAPE, ctrt_amax(&out, p.none, CTRT_ALL_DIMS, false));
     BAD(SHAPE, ctrt_amin(&out, p.none, CTRT_DIMS(0), false));
@@ -319,8 +362,10 @@ static void networks(void)
     BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.padding[1] = 0, conv.dilation[0] = -2, &conv)));
     BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.dilation[0] = 1, conv.groups = 2, &conv)));
     BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.groups = -1, &conv)));
-    BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.groups = 1, conv.padding[0] = INT64_MAX / 2, &conv)));
-    BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.padding[0] = 0, conv.dilation[0] = INT64_MAX / 2, &conv)));
+    BAD(ANY,
+        ctrt_conv2d(&out, p.image, p.filter, NULL, (conv.groups = 1, conv.padding[0] = INT64_MAX / 2, &conv)));
+    BAD(ANY, ctrt_conv2d(&out, p.image, p.filter, NULL,
+                         (conv.padding[0] = 0, conv.dilation[0] = INT64_MAX / 2, &conv)));
     ctrt_pool2d_options pool = { { 2, 2 }, { 0, 0 }, { 0, 0 }, { 0, 0 } };
     BAD(INVALID_ARGUMENT, ctrt_max_pool2d(NULL, NULL, p.image, &pool));
     BAD(INVALID_ARGUMENT, ctrt_max_pool2d(&out, &index, NULL, &pool));
@@ -331,7 +376,8 @@ static void networks(void)
     BAD(ANY, ctrt_max_pool2d(&out, &index, p.image, (pool.kernel[0] = 2, pool.padding[0] = 2, &pool)));
     BAD(ANY, ctrt_max_pool2d(&out, &index, p.image, (pool.padding[0] = -1, &pool)));
     BAD(ANY, ctrt_max_pool2d(&out, &index, p.image, (pool.padding[0] = 0, pool.stride[1] = -1, &pool)));
-    BAD(ANY, ctrt_max_pool2d(&out, &index, p.image, (pool.stride[1] = 0, pool.dilation[1] = INT64_MAX / 2, &pool)));
+    BAD(ANY,
+        ctrt_max_pool2d(&out, &index, p.image, (pool.stride[1] = 0, pool.dilation[1] = INT64_MAX / 2, &pool)));
     FINE(index == NULL);
     BAD(INVALID_ARGUMENT, ctrt_softmax(NULL, p.x, 0));
     BAD(INVALID_ARGUMENT, ctrt_softmax(&out, NULL, 0));
@@ -350,7 +396,8 @@ static void networks(void)
     BAD(SHAPE, ctrt_cross_entropy(&out, p.x, p.whole, &(ctrt_cross_entropy_options){ .weight = p.x }));
     BAD(ANY, ctrt_cross_entropy(&out, p.x, p.whole, &(ctrt_cross_entropy_options){ .label_smoothing = 1.5 }));
     BAD(ANY, ctrt_cross_entropy(&out, p.x, p.whole, &(ctrt_cross_entropy_options){ .label_smoothing = NAN }));
-    BAD(ANY, ctrt_cross_entropy(&out, p.x, p.whole, &(ctrt_cross_entropy_options){ .reduction = (ctrt_reduction)9 }));
+    BAD(ANY, ctrt_cross_entropy(&out, p.x, p.whole,
+                                &(ctrt_cross_entropy_options){ .reduction = (ctrt_reduction)9 }));
     BAD(INVALID_ARGUMENT, ctrt_mse_loss(NULL, p.x, p.x, CTRT_REDUCE_MEAN));
     BAD(INVALID_ARGUMENT, ctrt_mse_loss(&out, NULL, p.x, CTRT_REDUCE_MEAN));
     BAD(INVALID_ARGUMENT, ctrt_mse_loss(&out, p.x, NULL, CTRT_REDUCE_MEAN));

@@ -35,8 +35,10 @@ static void facts(void)
     FINE(ctrt_tensor_ndim(NULL) == 0 && ctrt_tensor_numel(NULL) == 0 && ctrt_tensor_offset(NULL) == 0);
     FINE(ctrt_tensor_shape(NULL) == NULL && ctrt_tensor_strides(NULL) == NULL && ctrt_tensor_data(NULL) == NULL);
     FINE(ctrt_tensor_device(NULL) == NULL && ctrt_tensor_version(NULL) == 0);
-    FINE(ctrt_tensor_size(NULL, 0) == 0 && ctrt_tensor_size(p.x, 2) == 0 && ctrt_tensor_size(p.x, -3) == 0 && ctrt_tensor_size(p.x, INT32_MIN) == 0);
-    FINE(!ctrt_tensor_is_contiguous(NULL, CTRT_CONTIGUOUS_FORMAT) && !ctrt_tensor_is_contiguous(p.x, CTRT_CHANNELS_LAST));
+    FINE(ctrt_tensor_size(NULL, 0) == 0 && ctrt_tensor_size(p.x, 2) == 0 && ctrt_tensor_size(p.x, -3) == 0
+         && ctrt_tensor_size(p.x, INT32_MIN) == 0);
+    FINE(!ctrt_tensor_is_contiguous(NULL, CTRT_CONTIGUOUS_FORMAT)
+         && !ctrt_tensor_is_contiguous(p.x, CTRT_CHANNELS_LAST));
     FINE(ctrt_tensor_is_contiguous(p.x, (ctrt_memory_format)99) || true);
     FINE(!ctrt_tensor_shares_storage(NULL, NULL) && !ctrt_tensor_shares_storage(p.x, NULL));
     FINE(!strcmp(ctrt_dtype_name(no_dtype), "?") && !strcmp(ctrt_dtype_name((ctrt_dtype)-1), "?"));

@@ -14,14 +14,16 @@
             return ctrt_##name##_scalar(&c->out[0], input(c, "x"), ctrt_float(number(c, "scalar", 0)));                 \
         return ctrt_##name(&c->out[0], input(c, "a"), input(c, "b"));                                                   \
     }
-UNARY(sign) UNARY(abs) UNARY(neg) UNARY(relu) UNARY(isnan) UNARY(isinf) UNARY(isfinite) UNARY(logical_not) UNARY(round) UNARY(floor)
-UNARY(ceil) UNARY(trunc) UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(sqrt) UNARY(rsqrt) UNARY(reciprocal) UNARY(sin)
-UNARY(cos) UNARY(tanh) UNARY(sigmoid) UNARY(erf) UNARY(square)
-BINARY(maximum) BINARY(minimum) BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge) BINARY(logical_and) BINARY(logical_or)
-BINARY(logical_xor) BINARY(floor_divide) BINARY(remainder) BINARY(fmod) BINARY(matmul)
-BINARY_SCALAR(add) BINARY_SCALAR(sub) BINARY_SCALAR(mul) BINARY_SCALAR(div)
+UNARY(sign)
+UNARY(abs) UNARY(neg) UNARY(relu) UNARY(isnan) UNARY(isinf) UNARY(isfinite) UNARY(logical_not) UNARY(round)
+    UNARY(floor) UNARY(ceil) UNARY(trunc) UNARY(exp) UNARY(expm1) UNARY(log) UNARY(log1p) UNARY(sqrt)
+        UNARY(rsqrt) UNARY(reciprocal) UNARY(sin) UNARY(cos) UNARY(tanh) UNARY(sigmoid) UNARY(erf) UNARY(square)
+            BINARY(maximum) BINARY(minimum) BINARY(eq) BINARY(ne) BINARY(lt) BINARY(le) BINARY(gt) BINARY(ge)
+                BINARY(logical_and) BINARY(logical_or) BINARY(logical_xor) BINARY(floor_divide)
+                    BINARY(remainder) BINARY(fmod) BINARY(matmul) BINARY_SCALAR(add) BINARY_SCALAR(sub)
+                        BINARY_SCALAR(mul) BINARY_SCALAR(div)
 
-static ctrt_status clamp_case(struct ref_case *c)
+                            static ctrt_status clamp_case(struct ref_case *c)
 {
     ctrt_scalar lo = ctrt_float(number(c, "min", 0)), hi = ctrt_float(number(c, "max", 0));
     return ctrt_clamp(&c->out[0], input(c, "x"), attr(c, "min") ? &lo : NULL, attr(c, "max") ? &hi : NULL);
@@ -64,12 +66,14 @@ static ctrt_status cast_case(struct ref_case *c)
     {                                                                                                                   \
         return function(&c->out[0], input(c, "x"), integers(c, "dim"), number(c, "keepdim", 0) != 0);                   \
     }
-REDUCE(sum, ctrt_sum_dims) REDUCE(mean, ctrt_mean_dims) REDUCE(amax, ctrt_amax) REDUCE(amin, ctrt_amin) REDUCE(any, ctrt_any)
-REDUCE(all, ctrt_all) REDUCE(argmax, ctrt_argmax) REDUCE(argmin, ctrt_argmin) REDUCE(prod, ctrt_prod_dims)
+REDUCE(sum, ctrt_sum_dims)
+REDUCE(mean, ctrt_mean_dims) REDUCE(amax, ctrt_amax) REDUCE(amin, ctrt_amin) REDUCE(any, ctrt_any)
+    REDUCE(all, ctrt_all) REDUCE(argmax, ctrt_argmax) REDUCE(argmin, ctrt_argmin) REDUCE(prod, ctrt_prod_dims)
 
-static ctrt_status variance_case(struct ref_case *c)
+        static ctrt_status variance_case(struct ref_case *c)
 {
-    return ctrt_var(&c->out[0], input(c, "x"), integers(c, "dim"), (int)number(c, "correction", 1), number(c, "keepdim", 0) != 0);
+    return ctrt_var(&c->out[0], input(c, "x"), integers(c, "dim"), (int)number(c, "correction", 1),
+                    number(c, "keepdim", 0) != 0);
 }
 
 /* Over all dims PyTorch's max is amax, whose gradient ties share. */
@@ -87,13 +91,25 @@ static ctrt_status min_case(struct ref_case *c)
     return ctrt_min(&c->out[0], &c->out[1], input(c, "x"), (int)number(c, "dim", 0), false);
 }
 
-static ctrt_status softmax_case(struct ref_case *c) { return ctrt_softmax(&c->out[0], input(c, "x"), (int)number(c, "dim", 0)); }
-static ctrt_status log_softmax_case(struct ref_case *c) { return ctrt_log_softmax(&c->out[0], input(c, "x"), (int)number(c, "dim", 0)); }
+static ctrt_status softmax_case(struct ref_case *c)
+{
+    return ctrt_softmax(&c->out[0], input(c, "x"), (int)number(c, "dim", 0));
+}
+static ctrt_status log_softmax_case(struct ref_case *c)
+{
+    return ctrt_log_softmax(&c->out[0], input(c, "x"), (int)number(c, "dim", 0));
+}
 
 /* ---- matrices, joins, creation, indexing ---- */
 
-static ctrt_status linear_case(struct ref_case *c) { return ctrt_linear(&c->out[0], input(c, "x"), input(c, "weight"), input(c, "bias")); }
-static ctrt_status cat_case(struct ref_case *c) { return ctrt_cat(&c->out[0], c->in, c->inputs, (int)number(c, "dim", 0)); }
+static ctrt_status linear_case(struct ref_case *c)
+{
+    return ctrt_linear(&c->out[0], input(c, "x"), input(c, "weight"), input(c, "bias"));
+}
+static ctrt_status cat_case(struct ref_case *c)
+{
+    return ctrt_cat(&c->out[0], c->in, c->inputs, (int)number(c, "dim", 0));
+}
 
 static ctrt_status arange_case(struct ref_case *c)
 {
@@ -129,15 +145,83 @@ static ctrt_status gather_case(struct ref_case *c)
 #define LACKS(name) { name, NULL, "ctrt has no " name, 0 }
 
 const struct ref_op ref_basic_ops[] = {
-    ROW(sign), ROW(abs), ROW(neg), ROW(isnan), ROW(isinf), ROW(isfinite), ROW(logical_not), ROW(round), ROW(floor), ROW(ceil), ROW(trunc),
-    ROW(exp), ROW(expm1), ROW(log), ROW(log1p), ROW(sqrt), ROW(rsqrt), ROW(reciprocal), ROW(sin), ROW(cos), ROW(tanh), ROW(sigmoid),
-    ROW(erf), ROW(square), ROW(relu), ROW(maximum), ROW(minimum), ROW(eq), ROW(ne), ROW(lt), ROW(le), ROW(gt), ROW(ge), ROW(logical_and),
-    ROW(logical_or), ROW(logical_xor), ROW(remainder), ROW(fmod), ROW(add), ROW(sub), ROW(mul), ROW(div), ROW(clamp), ROW(where),
-    ROW(cast), { "div_floor", floor_divide_case, NULL, 0 }, { "pow", power_case, NULL, 0 },
-    ROW(sum), ROW(mean), ROW(amax), ROW(amin), ROW(any), ROW(all), ROW(argmax), ROW(argmin), ROW(prod), ROW(max), ROW(min),
-    { "var", variance_case, NULL, 0 }, ROW(softmax), ROW(log_softmax),
-    ROW(matmul), ROW(linear), ROW(cat), ROW(arange), ROW(full), ROW(index_select), ROW(gather),
-    LACKS("fmax"), LACKS("fmin"), LACKS("log2"), LACKS("atan2"), LACKS("cumsum"), LACKS("std"), LACKS("norm"), LACKS("logsumexp"),
-    LACKS("linspace"), { "div_trunc", NULL, "ctrt has no division that truncates", 0 },
+    ROW(sign),
+    ROW(abs),
+    ROW(neg),
+    ROW(isnan),
+    ROW(isinf),
+    ROW(isfinite),
+    ROW(logical_not),
+    ROW(round),
+    ROW(floor),
+    ROW(ceil),
+    ROW(trunc),
+    ROW(exp),
+    ROW(expm1),
+    ROW(log),
+    ROW(log1p),
+    ROW(sqrt),
+    ROW(rsqrt),
+    ROW(reciprocal),
+    ROW(sin),
+    ROW(cos),
+    ROW(tanh),
+    ROW(sigmoid),
+    ROW(erf),
+    ROW(square),
+    ROW(relu),
+    ROW(maximum),
+    ROW(minimum),
+    ROW(eq),
+    ROW(ne),
+    ROW(lt),
+    ROW(le),
+    ROW(gt),
+    ROW(ge),
+    ROW(logical_and),
+    ROW(logical_or),
+    ROW(logical_xor),
+    ROW(remainder),
+    ROW(fmod),
+    ROW(add),
+    ROW(sub),
+    ROW(mul),
+    ROW(div),
+    ROW(clamp),
+    ROW(where),
+    ROW(cast),
+    { "div_floor", floor_divide_case, NULL, 0 },
+    { "pow", power_case, NULL, 0 },
+    ROW(sum),
+    ROW(mean),
+    ROW(amax),
+    ROW(amin),
+    ROW(any),
+    ROW(all),
+    ROW(argmax),
+    ROW(argmin),
+    ROW(prod),
+    ROW(max),
+    ROW(min),
+    { "var", variance_case, NULL, 0 },
+    ROW(softmax),
+    ROW(log_softmax),
+    ROW(matmul),
+    ROW(linear),
+    ROW(cat),
+    ROW(arange),
+    ROW(full),
+    ROW(index_select),
+    ROW(gather),
+    LACKS("fmax"),
+    LACKS("fmin"),
+    LACKS("log2"),
+    LACKS("atan2"),
+    LACKS("cumsum"),
+    LACKS("std"),
+    LACKS("norm"),
+    LACKS("logsumexp"),
+    LACKS("linspace"),
+    { "div_trunc", NULL, "ctrt has no division that truncates", 0 },
     { NULL, NULL, NULL, 0 },
 };

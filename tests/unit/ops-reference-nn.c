@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops-reference-nn.c: how the cases of ops_conv, ops_norm, ops_loss, ops_activation, ops_attention and ops_optimizer are called. */
+/* ops-reference-nn.c: how the cases of ops_conv, ops_norm, ops_loss, ops_activation, ops_attention and
+ * ops_optimizer are called. */
 #include "ops-reference.h"
 
 static void two(int64_t out[2], const struct ref_case *c, const char *name)
@@ -35,7 +36,8 @@ static ctrt_status max_pool2d(struct ref_case *c)
 
 static ctrt_status layer_norm(struct ref_case *c)
 {
-    return ctrt_layer_norm(&c->out[0], input(c, "x"), integers(c, "shape"), input(c, "weight"), input(c, "bias"), number(c, "eps", 1e-5));
+    return ctrt_layer_norm(&c->out[0], input(c, "x"), integers(c, "shape"), input(c, "weight"),
+                           input(c, "bias"), number(c, "eps", 1e-5));
 }
 
 static ctrt_status batch_norm(struct ref_case *c)
@@ -45,47 +47,63 @@ static ctrt_status batch_norm(struct ref_case *c)
         CTRT_TRY(ctrt_clone(&c->out[1 + k], input(c, k ? "var" : "mean")));
     c->out_names[1] = "mean";
     c->out_names[2] = "var";
-    return ctrt_batch_norm(&c->out[0], input(c, "x"), input(c, "weight"), input(c, "bias"), c->out[1], c->out[2], training,
-                           number(c, "momentum", 0.1), number(c, "eps", 1e-5));
+    return ctrt_batch_norm(&c->out[0], input(c, "x"), input(c, "weight"), input(c, "bias"), c->out[1],
+                           c->out[2], training, number(c, "momentum", 0.1), number(c, "eps", 1e-5));
 }
 
 /* ---- losses, activations ---- */
 
 static ctrt_reduction reduction(const struct ref_case *c)
 {
-    return is_word(c, "reduction", "none") ? CTRT_REDUCE_NONE : is_word(c, "reduction", "sum") ? CTRT_REDUCE_SUM : CTRT_REDUCE_MEAN;
+    return is_word(c, "reduction", "none")  ? CTRT_REDUCE_NONE
+           : is_word(c, "reduction", "sum") ? CTRT_REDUCE_SUM
+                                            : CTRT_REDUCE_MEAN;
 }
 
 static ctrt_status cross_entropy(struct ref_case *c)
 {
     ctrt_cross_entropy_options options = {
-        .weight = input(c, "weight"), .has_ignore_index = attr(c, "ignore_index") != NULL,
-        .ignore_index = (int64_t)number(c, "ignore_index", 0), .label_smoothing = number(c, "label_smoothing", 0), .reduction = reduction(c),
+        .weight = input(c, "weight"),
+        .has_ignore_index = attr(c, "ignore_index") != NULL,
+        .ignore_index = (int64_t)number(c, "ignore_index", 0),
+        .label_smoothing = number(c, "label_smoothing", 0),
+        .reduction = reduction(c),
     };
     return ctrt_cross_entropy(&c->out[0], input(c, "x"), input(c, "target"), &options);
 }
 
-static ctrt_status mse_loss(struct ref_case *c) { return ctrt_mse_loss(&c->out[0], input(c, "x"), input(c, "target"), reduction(c)); }
-static ctrt_status gelu(struct ref_case *c) { return ctrt_gelu(&c->out[0], input(c, "x"), is_word(c, "approximate", "tanh")); }
+static ctrt_status mse_loss(struct ref_case *c)
+{
+    return ctrt_mse_loss(&c->out[0], input(c, "x"), input(c, "target"), reduction(c));
+}
+static ctrt_status gelu(struct ref_case *c)
+{
+    return ctrt_gelu(&c->out[0], input(c, "x"), is_word(c, "approximate", "tanh"));
+}
 static ctrt_status silu(struct ref_case *c) { return ctrt_silu(&c->out[0], input(c, "x")); }
 
 /* ---- attention, embedding ---- */
 
 static ctrt_status attention(struct ref_case *c)
 {
-    return ctrt_scaled_dot_product_attention(&c->out[0], input(c, "q"), input(c, "k"), input(c, "v"), input(c, "mask"), 0,
-                                             number(c, "causal", 0) != 0, number(c, "scale", 0));
+    return ctrt_scaled_dot_product_attention(&c->out[0], input(c, "q"), input(c, "k"), input(c, "v"),
+                                             input(c, "mask"), 0, number(c, "causal", 0) != 0,
+                                             number(c, "scale", 0));
 }
 
 /* The module, with its parameters from the file; their gradients are the parameters' own. */
 static ctrt_status multi_head(struct ref_case *c)
 {
     static const char *const names[4][2] = {
-        { "in_weight", "in_proj_weight" }, { "in_bias", "in_proj_bias" }, { "out_weight", "out_proj.weight" }, { "out_bias", "out_proj.bias" },
+        { "in_weight", "in_proj_weight" },
+        { "in_bias", "in_proj_bias" },
+        { "out_weight", "out_proj.weight" },
+        { "out_bias", "out_proj.bias" },
     };
     CTRT_AUTO(module) net = NULL;
     ctrt_tensor *x = input(c, "x"), *memory = input(c, "memory");
-    CTRT_TRY(ctrt_multihead_attention_new(&net, ctrt_tensor_size(x, 2), (int64_t)number(c, "heads", 1), 0, true, number(c, "causal", 0) != 0, NULL));
+    CTRT_TRY(ctrt_multihead_attention_new(&net, ctrt_tensor_size(x, 2), (int64_t)number(c, "heads", 1), 0, true,
+                                          number(c, "causal", 0) != 0, NULL));
     CTRT_TRY(ctrt_module_to(net, NULL, ctrt_tensor_dtype(x)));
     for (int k = 0; k < 4; k++)
         for (int i = 0; i < c->inputs; i++)
@@ -102,7 +120,8 @@ static ctrt_status multi_head(struct ref_case *c)
     return ctrt_forward_n(&c->out[0], net, inputs, 3);
 }
 
-/* A padding index below 0 counts from the end in PyTorch; in ctrt -1 says that there is none, so it is told by its place. */
+/* A padding index below 0 counts from the end in PyTorch; in ctrt -1 says that there is none, so it is told by
+ * its place. */
 static ctrt_status embedding(struct ref_case *c)
 {
     int64_t padding = -1;
@@ -142,8 +161,12 @@ static ctrt_status sgd(struct ref_case *c)
 {
     CTRT_AUTO(optimizer) optimizer = NULL;
     ctrt_sgd_options options = {
-        .lr = number(c, "lr", 0), .momentum = number(c, "momentum", 0), .dampening = number(c, "dampening", 0),
-        .weight_decay = number(c, "weight_decay", 0), .nesterov = number(c, "nesterov", 0) != 0, .maximize = number(c, "maximize", 0) != 0,
+        .lr = number(c, "lr", 0),
+        .momentum = number(c, "momentum", 0),
+        .dampening = number(c, "dampening", 0),
+        .weight_decay = number(c, "weight_decay", 0),
+        .nesterov = number(c, "nesterov", 0) != 0,
+        .maximize = number(c, "maximize", 0) != 0,
     };
     CTRT_TRY(ctrt_sgd_new(&optimizer, NULL, &options));
     return five_steps(c, optimizer);
@@ -195,13 +218,42 @@ static ctrt_status clip_grad_norm(struct ref_case *c)
 #define LACKS(name) { name, NULL, "ctrt has no " name, 0 }
 
 const struct ref_op ref_nn_ops[] = {
-    ROW(conv2d), ROW(max_pool2d), { "layer_norm", layer_norm, NULL, 2e-4 },     /* one case lies at 1000 with a spread of 1 */
-    ROW(batch_norm), ROW(cross_entropy), ROW(mse_loss), ROW(gelu), { "gelu_tanh", gelu, NULL, 0 }, ROW(silu), ROW(attention),
-    { "multi_head", multi_head, NULL, 1e-5 },           /* the gradient of the keys' bias is 0 in mathematics: noise */
-    ROW(embedding), ROW(sgd), ROW(adamw), ROW(clip_grad_norm),
-    LACKS("avg_pool2d"), LACKS("adaptive_avg_pool2d"), LACKS("group_norm"), LACKS("nll_loss"), LACKS("l1_loss"), LACKS("smooth_l1_loss"),
-    LACKS("huber_loss"), LACKS("bce_with_logits"), LACKS("binary_cross_entropy"), LACKS("kl_div"), LACKS("leaky_relu"), LACKS("elu"),
-    LACKS("softplus"), LACKS("hardtanh"), LACKS("relu6"), LACKS("logsigmoid"), LACKS("hardsigmoid"), LACKS("hardswish"), LACKS("mish"),
-    LACKS("selu"), { "adam", NULL, "ctrt has AdamW alone, no Adam", 0 }, { "schedule", NULL, "ctrt has no learning rate schedules", 0 },
+    ROW(conv2d),
+    ROW(max_pool2d),
+    { "layer_norm", layer_norm, NULL, 2e-4 }, /* one case lies at 1000 with a spread of 1 */
+    ROW(batch_norm),
+    ROW(cross_entropy),
+    ROW(mse_loss),
+    ROW(gelu),
+    { "gelu_tanh", gelu, NULL, 0 },
+    ROW(silu),
+    ROW(attention),
+    { "multi_head", multi_head, NULL, 1e-5 }, /* the gradient of the keys' bias is 0 in mathematics: noise */
+    ROW(embedding),
+    ROW(sgd),
+    ROW(adamw),
+    ROW(clip_grad_norm),
+    LACKS("avg_pool2d"),
+    LACKS("adaptive_avg_pool2d"),
+    LACKS("group_norm"),
+    LACKS("nll_loss"),
+    LACKS("l1_loss"),
+    LACKS("smooth_l1_loss"),
+    LACKS("huber_loss"),
+    LACKS("bce_with_logits"),
+    LACKS("binary_cross_entropy"),
+    LACKS("kl_div"),
+    LACKS("leaky_relu"),
+    LACKS("elu"),
+    LACKS("softplus"),
+    LACKS("hardtanh"),
+    LACKS("relu6"),
+    LACKS("logsigmoid"),
+    LACKS("hardsigmoid"),
+    LACKS("hardswish"),
+    LACKS("mish"),
+    LACKS("selu"),
+    { "adam", NULL, "ctrt has AdamW alone, no Adam", 0 },
+    { "schedule", NULL, "ctrt has no learning rate schedules", 0 },
     { NULL, NULL, NULL, 0 },
 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops-reference.h: what the families of test-ops-reference share: a case of tests/reference/ops_*.txt while it runs. */
+/* ops-reference.h: what the families of test-ops-reference share: a case of tests/reference/ops_*.txt while it
+ * runs. */
 #ifndef CTRT_TESTS_OPS_REFERENCE_H
 #define CTRT_TESTS_OPS_REFERENCE_H
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test-alloc-failure.c: the n-th allocation fails, for every n, through the life of a network: it is made, does a training step and goes.
+/* test-alloc-failure.c: the n-th allocation fails, for every n, through the life of a network: it is made, does
+ * a training step and goes.
  *
- * Each time: a status and a message, no crash, nothing left behind (storages, graph nodes, host memory), and all works afterwards. Once
- * with one failure, and once with every allocation failing from the n-th on. Each network and memory policy runs in a child of its own. */
+ * Each time: a status and a message, no crash, nothing left behind (storages, graph nodes, host memory), and
+ * all works afterwards. Once with one failure, and once with every allocation failing from the n-th on. Each
+ * network and memory policy runs in a child of its own. */
 #include <malloc.h>
 #include <math.h>
 #include <stdarg.h>
@@ -30,21 +32,26 @@ static ctrt_tensor *labels;             /* i64 [4] */
 
 static ctrt_status mlp(ctrt_module **out, ctrt_device *device)
 {
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(linear, 8, 16, true, device), CTRT_NEW(relu), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, device),
-                                                 CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 16, 3, true, device)));
+    return ctrt_sequential_new(out,
+                               CTRT_MODULES(CTRT_NEW(linear, 8, 16, true, device), CTRT_NEW(relu),
+                                            CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, device),
+                                            CTRT_NEW(dropout, 0.25), CTRT_NEW(linear, 16, 3, true, device)));
 }
 
 static ctrt_status cnn(ctrt_module **out, ctrt_device *device)
 {
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, device), CTRT_NEW(batch_norm2d, 4, 0, 0, true, device),
-                                                 CTRT_NEW(relu), CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }),
-                                                 CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 16, 3, true, device)));
+    return ctrt_sequential_new(out,
+                               CTRT_MODULES(CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, device),
+                                            CTRT_NEW(batch_norm2d, 4, 0, 0, true, device), CTRT_NEW(relu),
+                                            CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }),
+                                            CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 16, 3, true, device)));
 }
 
 static ctrt_status attention(ctrt_module **out, ctrt_device *device)
 {
-    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(multihead_attention, 8, 2, 0, true, true, device), CTRT_NEW(gelu, false),
-                                                 CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 24, 3, true, device)));
+    return ctrt_sequential_new(out, CTRT_MODULES(CTRT_NEW(multihead_attention, 8, 2, 0, true, true, device),
+                                                 CTRT_NEW(gelu, false), CTRT_NEW(flatten, 1, -1),
+                                                 CTRT_NEW(linear, 24, 3, true, device)));
 }
 
 static ctrt_status adamw(ctrt_optimizer **out, ctrt_module *module)
@@ -99,8 +106,8 @@ static struct alive alive(void)
 {
     ctrt_memory_counters counters = { 0 };
     ctrt_memory_get_counters(&counters, cpu);
-    return (struct alive){ ctrt_memory_allocated(cpu), counters.allocations - counters.frees, ctrt_autograd_live_nodes(),
-                           ctrt_autograd_saved_bytes() };
+    return (struct alive){ ctrt_memory_allocated(cpu), counters.allocations - counters.frees,
+                           ctrt_autograd_live_nodes(), ctrt_autograd_saved_bytes() };
 }
 
 static int complaints;
@@ -122,11 +129,11 @@ static void compare_alive(const struct alive *before, uint64_t n, const char *ho
 {
     struct alive now = alive();
     if (now.bytes != before->bytes || now.storages != before->storages)
-        complain("%s %llu: %lld bytes in %lld storages left behind", how, (unsigned long long)n, (long long)(now.bytes - before->bytes),
-                 (long long)(now.storages - before->storages));
+        complain("%s %llu: %lld bytes in %lld storages left behind", how, (unsigned long long)n,
+                 (long long)(now.bytes - before->bytes), (long long)(now.storages - before->storages));
     if (now.nodes != before->nodes || now.saved != before->saved)
-        complain("%s %llu: %lld graph nodes, %lld saved bytes left behind", how, (unsigned long long)n, (long long)(now.nodes - before->nodes),
-                 (long long)(now.saved - before->saved));
+        complain("%s %llu: %lld graph nodes, %lld saved bytes left behind", how, (unsigned long long)n,
+                 (long long)(now.nodes - before->nodes), (long long)(now.saved - before->saved));
 }
 
 /* ---- every n ---- */
@@ -146,14 +153,16 @@ static uint64_t every_failure(const struct net *net, bool forever, double loss)
             return n - 1;
         }
         if (status != CTRT_ERR_OUT_OF_MEMORY)
-            complain("%s %llu: got '%s' (%s)", how, (unsigned long long)n, ctrt_status_string(status), ctrt_error_message());
+            complain("%s %llu: got '%s' (%s)", how, (unsigned long long)n, ctrt_status_string(status),
+                     ctrt_error_message());
         if (ctrt_error_message()[0] == '\0')
             complain("%s %llu: no message", how, (unsigned long long)n);
         compare_alive(&before, n, how);
         if (n % 16 == 0) {                              /* and all works afterwards, with the same result */
             status = life(net, &got);
             if (status != CTRT_OK || got != loss)
-                complain("after %s %llu: '%s', loss %.9g instead of %.9g", how, (unsigned long long)n, ctrt_status_string(status), got, loss);
+                complain("after %s %llu: '%s', loss %.9g instead of %.9g", how, (unsigned long long)n,
+                         ctrt_status_string(status), got, loss);
         }
     }
     complain("%s: there is no end to the allocations", how);
@@ -178,8 +187,9 @@ static void survivor(const struct net *net)
             return;
         status = step(module, optimizer, net, &loss);
         if (status != CTRT_OK || !isfinite(loss)) {
-            complain("the step after one that failed at allocation %llu: '%s' (%s), loss %g", (unsigned long long)n, ctrt_status_string(status),
-                     status ? ctrt_error_message() : "", loss);
+            complain("the step after one that failed at allocation %llu: '%s' (%s), loss %g",
+                     (unsigned long long)n, ctrt_status_string(status), status ? ctrt_error_message() : "",
+                     loss);
             return;
         }
     }
@@ -191,15 +201,17 @@ static int child(const struct net *net, const char *policy)
     /* One thread: that many small steps would spend their time in waking others. */
     setenv("OMP_NUM_THREADS", "1", 1);
     if (ctrt_param_set("CTRT_MEMORY", policy) || ctrt_device_get(&cpu, "cpu")
-        || ctrt_from_data(&labels, (int64_t[]){ 0, 1, 2, 1 }, 4, CTRT_SHAPE(4), CTRT_I64, cpu) || life(net, &loss) || life(net, &loss)) {
+        || ctrt_from_data(&labels, (int64_t[]){ 0, 1, 2, 1 }, 4, CTRT_SHAPE(4), CTRT_I64, cpu)
+        || life(net, &loss) || life(net, &loss)) {
         complain("without failures: %s", ctrt_error_message());
         return 1;
     }
     survivor(net);
     uint64_t one = every_failure(net, false, loss), all = every_failure(net, true, loss);
-    /* What the same pass leaves in the heap once more is a leak (sanitizers have heaps of their own, and tell). Freed blocks that malloc
-     * keeps at hand for the thread count as used: they come to some kilobytes, one lost object of each life to more. The direct policy's
-     * aligned blocks split the heap ever anew, so there the figure says nothing; its storages were counted above. */
+    /* What the same pass leaves in the heap once more is a leak (sanitizers have heaps of their own, and tell).
+     * Freed blocks that malloc keeps at hand for the thread count as used: they come to some kilobytes, one
+     * lost object of each life to more. The direct policy's aligned blocks split the heap ever anew, so there
+     * the figure says nothing; its storages were counted above. */
     size_t heap = mallinfo2().uordblks;
     every_failure(net, true, loss);
     size_t now = mallinfo2().uordblks;
@@ -231,7 +243,8 @@ int main(void)
             failed += !fine;
             if (WIFSIGNALED(status))
                 printf("# killed by signal %d\n", WTERMSIG(status));
-            printf("%s %d - %s with the %s policy survives every failing allocation\n", fine ? "ok" : "not ok", ++number, nets[k].name, policies[m]);
+            printf("%s %d - %s with the %s policy survives every failing allocation\n", fine ? "ok" : "not ok",
+                   ++number, nets[k].name, policies[m]);
         }
     printf("1..%d\n", number);
     return failed != 0;

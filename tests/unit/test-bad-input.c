@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test-bad-input.c: bad input to every public function: a status and a message, no crash, nothing written.
  *
- * The functions are read from the headers when the test runs: one that no call below names is a failure. One TAP line a function. */
+ * The functions are read from the headers when the test runs: one that no call below names is a failure. One
+ * TAP line a function. */
 #include <dirent.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -85,7 +86,8 @@ void told_bad(const char *expression, ctrt_status got, int want)
     if (got == CTRT_OK)
         fail(expression, "taken without complaint");
     else if (want != BAD_ANY && (int)got != want)
-        fail(expression, "got '%s' (%s), expected '%s'", ctrt_status_string(got), ctrt_error_message(), ctrt_status_string((ctrt_status)want));
+        fail(expression, "got '%s' (%s), expected '%s'", ctrt_status_string(got), ctrt_error_message(),
+             ctrt_status_string((ctrt_status)want));
     else if (ctrt_error_message()[0] == '\0' || !strcmp(ctrt_error_message(), "stale"))
         fail(expression, "no message");
     if (out != NULL) {
@@ -175,14 +177,16 @@ static bool props_make(void)
     if (status)
         printf("Bail out! %s\n", ctrt_error_message());
     /* A device whose memory the host cannot read, played by a test plugin. */
-    if (ctrt_device_get(&p.other, "fake:0") != CTRT_OK || ctrt_empty(&p.away, CTRT_SHAPE(2, 3), CTRT_F32, p.other) != CTRT_OK)
+    if (ctrt_device_get(&p.other, "fake:0") != CTRT_OK
+        || ctrt_empty(&p.away, CTRT_SHAPE(2, 3), CTRT_F32, p.other) != CTRT_OK)
         printf("# no second device: %s\n", ctrt_error_message());
     return status == CTRT_OK;
 }
 
 static void props_release(void)
 {
-    ctrt_tensor **tensors[] = { &p.x, &p.wide, &p.whole, &p.truth, &p.number, &p.none, &p.leaf, &p.image, &p.filter, &p.away };
+    ctrt_tensor **tensors[] = { &p.x,    &p.wide, &p.whole, &p.truth,  &p.number,
+                                &p.none, &p.leaf, &p.image, &p.filter, &p.away };
     for (size_t k = 0; k < sizeof tensors / sizeof tensors[0]; k++)
         ctrt_tensor_release(tensors[k]);
     ctrt_optimizer_release(&p.sgd);
@@ -218,10 +222,12 @@ int main(void)
         declared++;
         bool bad = f->failures > 0 || f->calls == 0;
         failed += bad;
-        printf("%s %d - %s: %d calls%s\n", bad ? "not ok" : "ok", ++number, f->name, f->calls, f->calls ? "" : ", it is not tried at all");
+        printf("%s %d - %s: %d calls%s\n", bad ? "not ok" : "ok", ++number, f->name, f->calls,
+               f->calls ? "" : ", it is not tried at all");
     }
     printf("%s", details);
     bool known = declared > 250 && second_device;
-    printf("%s %d - the headers were read, a second device was there\n1..%d\n", known ? "ok" : "not ok", number + 1, number + 1);
+    printf("%s %d - the headers were read, a second device was there\n1..%d\n", known ? "ok" : "not ok",
+           number + 1, number + 1);
     return failed > 0 || !known || details[0] != '\0';
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test-op-dtypes.c: the result type of each op for each dtype, and what PyTorch refuses: tests/reference/op_dtypes.txt and can_cast.txt.
+/* test-op-dtypes.c: the result type of each op for each dtype, and what PyTorch refuses:
+ * tests/reference/op_dtypes.txt and can_cast.txt.
  *
  * One TAP line an op; an op that ctrt lacks is skipped by name. */
 #include <fnmatch.h>
@@ -70,25 +71,84 @@ WRAP(where_float, where_scalar(out, t, ctrt_float(1)))
 #define OF(name)      { #name, name##_of, NULL }
 #define TWO(name)     { #name, NULL, ctrt_##name }
 
-static const struct op { const char *name; unary one; binary two; } ops[] = {
-    ONE(abs), ONE(neg), ONE(sign), ONE(square), ONE(reciprocal), ONE(exp), ONE(expm1), ONE(log), ONE(log1p), ONE(sqrt), ONE(rsqrt), ONE(sin),
-    ONE(cos), ONE(tanh), ONE(sigmoid), ONE(erf), ONE(floor), ONE(ceil), ONE(round), ONE(trunc), ONE(relu), ONE(silu), ONE(isnan), ONE(isinf),
-    ONE(isfinite), ONE(logical_not), OF(gelu), OF(sum), OF(prod), OF(mean), OF(var), OF(amax), OF(amin), OF(argmax), OF(argmin), OF(any),
-    OF(all), OF(softmax), OF(log_softmax), OF(clamp_int), OF(clamp_float), OF(pow_int), OF(pow_float), OF(div_int), OF(item_mul_float),
-    OF(where_int), OF(where_float),
-    TWO(add), TWO(sub), TWO(mul), TWO(div), { "div_floor", NULL, ctrt_floor_divide }, TWO(remainder), TWO(fmod), TWO(pow), TWO(maximum),
-    TWO(minimum), TWO(eq), TWO(lt), TWO(logical_and), { "where", NULL, where_of }, { "cat", NULL, cat_of }, TWO(matmul),
+static const struct op { const char *name; unary one; binary two;
+} ops[] = {
+    ONE(abs),
+    ONE(neg),
+    ONE(sign),
+    ONE(square),
+    ONE(reciprocal),
+    ONE(exp),
+    ONE(expm1),
+    ONE(log),
+    ONE(log1p),
+    ONE(sqrt),
+    ONE(rsqrt),
+    ONE(sin),
+    ONE(cos),
+    ONE(tanh),
+    ONE(sigmoid),
+    ONE(erf),
+    ONE(floor),
+    ONE(ceil),
+    ONE(round),
+    ONE(trunc),
+    ONE(relu),
+    ONE(silu),
+    ONE(isnan),
+    ONE(isinf),
+    ONE(isfinite),
+    ONE(logical_not),
+    OF(gelu),
+    OF(sum),
+    OF(prod),
+    OF(mean),
+    OF(var),
+    OF(amax),
+    OF(amin),
+    OF(argmax),
+    OF(argmin),
+    OF(any),
+    OF(all),
+    OF(softmax),
+    OF(log_softmax),
+    OF(clamp_int),
+    OF(clamp_float),
+    OF(pow_int),
+    OF(pow_float),
+    OF(div_int),
+    OF(item_mul_float),
+    OF(where_int),
+    OF(where_float),
+    TWO(add),
+    TWO(sub),
+    TWO(mul),
+    TWO(div),
+    { "div_floor", NULL, ctrt_floor_divide },
+    TWO(remainder),
+    TWO(fmod),
+    TWO(pow),
+    TWO(maximum),
+    TWO(minimum),
+    TWO(eq),
+    TWO(lt),
+    TWO(logical_and),
+    { "where", NULL, where_of },
+    { "cat", NULL, cat_of },
+    TWO(matmul),
 };
 
 /* What ctrt does otherwise, on purpose. `dtypes`: a pattern of the operands'; told once an op. */
-static const struct { const char *op, *dtypes, *torch, *gives, *reason; } different[] = {
+static const struct { const char *op, *dtypes, *torch, *gives, *reason;
+} different[] = {
     { "any", "u8", "u8", "bool", "PyTorch keeps u8 for history's sake" },
     { "all", "u8", "u8", "bool", "PyTorch keeps u8 for history's sake" },
     { "sign", "bool", "bool", "error", "a bool has no sign; the message says to cast" },
     { "square", "bool", "i64", "error", "as all arithmetic of one bool; the message says to cast" },
     { "gelu", "[iub]*", "error", "f32", "as the other functions: integers become the default floating type" },
     { "silu", "[iub]*", "error", "f32", "as the other functions: integers become the default floating type" },
-    { "sub", "* bool", "error", "the first", "a difference of a number and a truth has a meaning; only two bools are refused" },
+    { "sub", "* bool", "error", "the first",
+      "a difference of a number and a truth has a meaning; only two bools are refused" },
     { "sub", "bool *", "error", "the second", "likewise" },
 };
 
@@ -125,11 +185,12 @@ static void end_op(const char *name, bool known)
     if (*name == '\0')
         return;
     bool bad = details[0] != '\0';
-    printf("%s %d - %s%s\n%s", bad ? "not ok" : "ok", ++number, name, known ? "" : " # SKIP ctrt has no such op", details);
+    printf("%s %d - %s%s\n%s", bad ? "not ok" : "ok", ++number, name,
+           known ? "" : " # SKIP ctrt has no such op", details);
     for (size_t k = 0; k < sizeof different / sizeof different[0]; k++)
         if (told >> k & 1)
-            printf("#   %s of %s: PyTorch gives %s, ctrt %s: %s\n", name, different[k].dtypes, different[k].torch, different[k].gives,
-                   different[k].reason);
+            printf("#   %s of %s: PyTorch gives %s, ctrt %s: %s\n", name, different[k].dtypes,
+                   different[k].torch, different[k].gives, different[k].reason);
     told = 0;
     failures += bad;
     details[0] = '\0';
@@ -148,8 +209,8 @@ static void one_row(const struct op *op, const char *a_name, const char *b_name,
     char operands[32];
     snprintf(operands, sizeof operands, "%s%s%s", a_name, b_name ? " " : "", b_name ? b_name : "");
     for (size_t k = 0; k < sizeof different / sizeof different[0]; k++)
-        if (!strcmp(different[k].op, op->name) && fnmatch(different[k].dtypes, operands, 0) == 0 && !strcmp(different[k].torch, want)
-            && strcmp(operands, "bool bool")) {
+        if (!strcmp(different[k].op, op->name) && fnmatch(different[k].dtypes, operands, 0) == 0
+            && !strcmp(different[k].torch, want) && strcmp(operands, "bool bool")) {
             const char *gives = different[k].gives;
             want = !strcmp(gives, "the first") ? a_name : !strcmp(gives, "the second") ? b_name : gives;
             told |= 1u << k;
@@ -159,9 +220,11 @@ static void one_row(const struct op *op, const char *a_name, const char *b_name,
     ctrt_status status = b_name ? op->two(&out, a, b) : op->one(&out, a);
     const char *got = status ? "error" : ctrt_dtype_name(ctrt_tensor_dtype(out));
     if (strcmp(got, want))
-        fail("%s of %s: got %s, expected %s%s%s", op->name, operands, got, want, status ? ": " : "", status ? ctrt_error_message() : "");
+        fail("%s of %s: got %s, expected %s%s%s", op->name, operands, got, want, status ? ": " : "",
+             status ? ctrt_error_message() : "");
     if (status && (ctrt_error_message()[0] == '\0' || status == CTRT_ERR_INTERNAL || status == CTRT_ERR_BACKEND))
-        fail("%s of %s: a refusal should say why: '%s', %s", op->name, operands, ctrt_error_message(), ctrt_status_string(status));
+        fail("%s of %s: a refusal should say why: '%s', %s", op->name, operands, ctrt_error_message(),
+             ctrt_status_string(status));
     checked++;
     ctrt_tensor_release(&a);
     ctrt_tensor_release(&b);
@@ -201,7 +264,8 @@ static void casts_in_place(void)
     for (char *line; rest && (line = strsep(&rest, "\n")) != NULL;) {
         char from[16], to[16], answer[8];
         ctrt_dtype a, b;
-        if (*line == '#' || sscanf(line, "%15s %15s %7s", from, to, answer) != 3 || ctrt_dtype_parse(&a, from) || ctrt_dtype_parse(&b, to))
+        if (*line == '#' || sscanf(line, "%15s %15s %7s", from, to, answer) != 3 || ctrt_dtype_parse(&a, from)
+            || ctrt_dtype_parse(&b, to))
             continue;
         may[a][b] = !strcmp(answer, "yes");
         rows++;
@@ -212,12 +276,14 @@ static void casts_in_place(void)
         for (int with = 1; with < CTRT_DTYPE_COUNT; with++) {
             ctrt_tensor *a = NULL, *b = NULL;
             bool allowed = may[ctrt_promote_types((ctrt_dtype)to, (ctrt_dtype)with)][to];
-            if (ctrt_ones(&a, CTRT_SHAPE(3), (ctrt_dtype)to, NULL) || ctrt_ones(&b, CTRT_SHAPE(3), (ctrt_dtype)with, NULL))
+            if (ctrt_ones(&a, CTRT_SHAPE(3), (ctrt_dtype)to, NULL)
+                || ctrt_ones(&b, CTRT_SHAPE(3), (ctrt_dtype)with, NULL))
                 fail("making operands: %s", ctrt_error_message());
             ctrt_status status = ctrt_add_(a, b);
             if (status != (allowed ? CTRT_OK : CTRT_ERR_DTYPE) || ctrt_tensor_dtype(a) != (ctrt_dtype)to)
-                fail("%s += %s: got '%s', expected '%s'", ctrt_dtype_name((ctrt_dtype)to), ctrt_dtype_name((ctrt_dtype)with),
-                     ctrt_status_string(status), ctrt_status_string(allowed ? CTRT_OK : CTRT_ERR_DTYPE));
+                fail("%s += %s: got '%s', expected '%s'", ctrt_dtype_name((ctrt_dtype)to),
+                     ctrt_dtype_name((ctrt_dtype)with), ctrt_status_string(status),
+                     ctrt_status_string(allowed ? CTRT_OK : CTRT_ERR_DTYPE));
             ctrt_tensor_release(&a);
             ctrt_tensor_release(&b);
         }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test-ops-reference.c: every case of tests/reference/ops_*.txt, which is what PyTorch computes, against ctrt.
  *
- * Exact results to the bit; results of floating arithmetic in f32 and once more in f64; gradients; errors. Whatever is left
- * out is told with its reason. The format: tests/reference/README.md. */
+ * Exact results to the bit; results of floating arithmetic in f32 and once more in f64; gradients; errors.
+ * Whatever is left out is told with its reason. The format: tests/reference/README.md. */
 #include <math.h>
 
 #include "ops-reference.h"
@@ -44,7 +44,8 @@ static void fail(const char *format, ...)
 static void end_case(const char *name, const char *skipped)
 {
     tap.number++;
-    printf("%s %d - %s%s%s\n%s", tap.bad ? "not ok" : "ok", tap.number, name, skipped ? " # SKIP " : "", skipped ? skipped : "", tap.details);
+    printf("%s %d - %s%s%s\n%s", tap.bad ? "not ok" : "ok", tap.number, name, skipped ? " # SKIP " : "",
+           skipped ? skipped : "", tap.details);
     tap.failed += tap.bad;
     tap.skipped += skipped != NULL;
     tap.bad = false;
@@ -109,8 +110,9 @@ static bool same_shape(const char *what, ctrt_tensor *got, const struct ref_reco
     for (int d = 0; same && d < want->ndim; d++)
         same = ctrt_tensor_size(got, d) == want->dims[d];
     if (!same)
-        fail("%s: got %d dims [%d, %d, ...], expected %d dims [%d, %d, ...]", what, ctrt_tensor_ndim(got), (int)ctrt_tensor_size(got, 0),
-             (int)ctrt_tensor_size(got, 1), want->ndim, want->ndim ? (int)want->dims[0] : 0, want->ndim > 1 ? (int)want->dims[1] : 0);
+        fail("%s: got %d dims [%d, %d, ...], expected %d dims [%d, %d, ...]", what, ctrt_tensor_ndim(got),
+             (int)ctrt_tensor_size(got, 0), (int)ctrt_tensor_size(got, 1), want->ndim,
+             want->ndim ? (int)want->dims[0] : 0, want->ndim > 1 ? (int)want->dims[1] : 0);
     return same;
 }
 
@@ -144,7 +146,8 @@ static void compare_exact(const char *what, ctrt_tensor *got, const struct ref_r
     }
     double *is = values(got);
     for (int64_t k = 0; is && k < want->numel; k++)
-        if (isnan(want->f[k]) ? !isnan(is[k]) : is[k] != want->f[k] || (zero_sign && signbit(is[k]) != signbit(want->f[k])))
+        if (isnan(want->f[k]) ? !isnan(is[k])
+                              : is[k] != want->f[k] || (zero_sign && signbit(is[k]) != signbit(want->f[k])))
             fail("%s[%" PRId64 "]: got %.17g, expected %.17g", what, k, is[k], want->f[k]);
     free(is);
 }
@@ -160,7 +163,9 @@ static void compare_near(const char *what, ctrt_tensor *got, const struct ref_re
     /* A value near the end of f32 may be subnormal there: exp(-88). */
     for (int64_t k = 0; is && k < want->numel; k++) {
         double expected = want->f[k], bound = tolerance * (fabs(expected) + fmin(most, 1e6) + 1e-30);
-        bool fine = isnan(expected) ? isnan(is[k]) : isinf(expected) ? is[k] == expected : fabs(is[k] - expected) <= bound;
+        bool fine = isnan(expected)   ? isnan(is[k])
+                    : isinf(expected) ? is[k] == expected
+                                      : fabs(is[k] - expected) <= bound;
         if (!fine)
             fail("%s[%" PRId64 "]: got %.17g, expected %.17g, tolerance %.3g", what, k, is[k], expected, bound);
     }
@@ -176,7 +181,8 @@ static void compare_bits(ctrt_tensor *got, const struct ref_record *want)
         fail("reading bits: %s", ctrt_error_message());
     for (int64_t k = 0; is && k < want->numel; k++)
         if ((isnan(is[k]) ? 0 : bits[k]) != want->i[k])
-            fail("bits[%" PRId64 "]: got %04x, expected %04x", k, (unsigned)(uint16_t)bits[k], (unsigned)(uint16_t)want->i[k]);
+            fail("bits[%" PRId64 "]: got %04x, expected %04x", k, (unsigned)(uint16_t)bits[k],
+                 (unsigned)(uint16_t)want->i[k]);
     free(is);
     free(bits);
 }
@@ -220,7 +226,8 @@ static void compare_gradients(struct ref_case *c, double tolerance)
     if (gout == NULL || c->out[0] == NULL)
         return;
     ctrt_tensor *gradient = NULL;
-    if (upload(&gradient, gout, ctrt_tensor_dtype(c->out[0])) != CTRT_OK || ctrt_backward_with(c->out[0], gradient, false, false) != CTRT_OK) {
+    if (upload(&gradient, gout, ctrt_tensor_dtype(c->out[0])) != CTRT_OK
+        || ctrt_backward_with(c->out[0], gradient, false, false) != CTRT_OK) {
         fail("backward: %s", ctrt_error_message());
         ctrt_tensor_release(&gradient);
         return;
@@ -343,8 +350,8 @@ static void one_case(const struct ref_file *file, const char *name)
 int main(int argc, char **argv)
 {
     static const char *const files[] = {
-        "ops_elementwise.txt", "ops_cast.txt", "ops_reduce.txt", "ops_matmul.txt", "ops_conv.txt", "ops_norm.txt", "ops_loss.txt",
-        "ops_activation.txt", "ops_attention.txt", "ops_optimizer.txt",
+        "ops_elementwise.txt", "ops_cast.txt", "ops_reduce.txt",     "ops_matmul.txt",    "ops_conv.txt",
+        "ops_norm.txt",        "ops_loss.txt", "ops_activation.txt", "ops_attention.txt", "ops_optimizer.txt",
     };
     const char *only = argc > 1 ? argv[1] : NULL;
     for (size_t f = 0; f < sizeof files / sizeof files[0]; f++) {
