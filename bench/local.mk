@@ -12,3 +12,4 @@ bench: all bench-overhead bench-startup bench-train
 
 CLEANFILES += bench-overhead bench-startup bench-train
 EXTRA_DIST += bench/compare.sh bench/peers/build.sh bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
+EXTRA_DIST += bench/results/2026-11-first.md
