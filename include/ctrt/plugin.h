@@ -30,7 +30,8 @@ CTRT_BEGIN_DECLS
 enum {                              /* ctrt_view.flags */
     CTRT_VIEW_CONTIGUOUS = 1,       /* row major, no gaps */
     CTRT_VIEW_CHANNELS_LAST = 2,    /* 4-d NCHW shape laid out as NHWC, no gaps */
-    CTRT_VIEW_HOST_SCALAR = 4       /* one element in host memory, strides 0, whatever the device */
+    CTRT_VIEW_HOST_SCALAR = 4,      /* one element in host memory, strides 0, whatever the device */
+    CTRT_VIEW_PINNED = 8            /* host memory that devices copy by themselves; the core waits before kernels see it */
 };
 
 /* A tensor as a kernel sees it. Shapes and strides are in elements; entries from ndim on are unspecified. */
@@ -43,10 +44,17 @@ typedef struct ctrt_view {
     uint32_t reserved;
     int64_t shape[CTRT_MAX_DIMS];
     int64_t strides[CTRT_MAX_DIMS];
+    void *owner;                    /* the core's: what it knows of the memory; not for kernels */
 } ctrt_view;
 
+struct ctrt_kernel;
+
 /* One execution of an op. Views of optional inputs may be NULL where the op says so. Inputs never overlap
- * outputs except as the very same view of an in-place op (CTRT_KERNEL_INPLACE). */
+ * outputs except as the very same view of an in-place op (CTRT_KERNEL_INPLACE).
+ *
+ * On a device with queues, run() puts the work on `queue` and returns; all that the call points to (views, arrays,
+ * attributes, elements of HOST_SCALAR views) lives until run() returns, the memory of operands and workspace until the work
+ * is done. */
 typedef struct ctrt_call {
     size_t size;
     void *device;                           /* what device->open() gave */
@@ -57,6 +65,8 @@ typedef struct ctrt_call {
     const void *attributes;                 /* struct ctrt_*_attributes of the op, or NULL */
     void *workspace;                        /* as many bytes as the row's workspace() asked for; 64-byte aligned */
     size_t workspace_bytes;
+    const struct ctrt_kernel *row;          /* the row that runs */
+    uint64_t sequence;                      /* number of this call on its queue, from 1; 0 without queues */
 } ctrt_call;
 
 enum {                              /* ctrt_kernel.flags */
@@ -277,8 +287,19 @@ typedef struct ctrt_memory_table {      /* required; required slots: alloc, free
     ctrt_status (*copy_peer)(void *to_device, void *to, void *from_device, const void *from, size_t bytes, void *queue);
     ctrt_status (*export_memory)(void *device, void *address, size_t bytes, int *fd);
     ctrt_status (*import_memory)(void *device, void **address, size_t bytes, int fd);
+    /* Optional, all five or none: addresses without memory, and memory for parts of them. page_bytes: the unit of
+     * offsets and sizes. Mapped memory is like alloc's. */
+    size_t page_bytes;
+    ctrt_status (*reserve)(void *device, void **address, size_t bytes);
+    void (*unreserve)(void *device, void *address, size_t bytes);
+    ctrt_status (*map)(void *device, void *address, size_t bytes);      /* CTRT_ERR_OUT_OF_MEMORY: nothing is mapped */
+    void (*unmap)(void *device, void *address, size_t bytes);
 } ctrt_memory_table;
 
+/* Queues of work, which runs in the order in which it was put there; queues run side by side. Work that fails (found out later)
+ * ends its queue's work: what follows on that queue is dropped, and synchronize, query and error give the status with a message
+ * that names the work, until reset. Other queues go on. An event stands for all work that was on the queue when it was recorded;
+ * recording it anew moves it, and waits made before keep to what they saw. wait_event may be followed by event_destroy at once. */
 typedef struct ctrt_queue_table {       /* optional: absent means that every slot works at once and in order */
     size_t size;
     ctrt_status (*create)(void *device, void **queue, int32_t priority);
@@ -293,6 +314,10 @@ typedef struct ctrt_queue_table {       /* optional: absent means that every slo
     ctrt_status (*event_query)(void *device, void *event, bool *done);
     ctrt_status (*event_synchronize)(void *device, void *event);
     ctrt_status (*event_elapsed)(void *device, void *from, void *to, double *milliseconds);
+    /* Optional: the failure of a queue, if any is known by now; *sequence: ctrt_call.sequence of the op that failed, 0
+     * for other work. And back to work after a failure: CTRT_ERR_BACKEND when the device itself is lost. */
+    ctrt_status (*error)(void *device, void *queue, uint64_t *sequence);
+    ctrt_status (*reset)(void *device, void *queue);
 } ctrt_queue_table;
 
 typedef struct ctrt_kernel_table {      /* optional: without it every op falls back */
@@ -335,6 +360,26 @@ typedef struct ctrt_memory_source {
     void (*free)(void *state, void *address, size_t bytes, void *queue);
     const char *device_name;            /* "cpu", "cuda:1" */
     uint32_t device_flags;              /* CTRT_DEVICE_* */
+    /* A fence stands for work on one or several queues; it is done when all of that is. NULL is a
+     * fence that is done. The slots are there on every device; without queues every fence is NULL. */
+    uint32_t reserved;
+    uint64_t total_bytes;               /* of the device; 0: unknown */
+    ctrt_status (*fence_new)(void *state, void **fence, void *queue);   /* all work that is on `queue` now */
+    /* Work put on `queue` from now on waits; queue NULL: the caller waits. The fence stays the caller's. */
+    ctrt_status (*fence_wait)(void *state, void *fence, void *queue);
+    bool (*fence_done)(void *state, void *fence);
+    void *(*fence_join)(void *state, void *a, void *b);                 /* takes both over; never fails: it waits if it must */
+    void (*fence_free)(void *state, void *fence);
+    /* Copies on `queue`, for policies that move memory; host memory is pinned where the device has such. */
+    ctrt_status (*copy)(void *state, void *to, const void *from, size_t bytes, int kind, void *queue);
+    ctrt_status (*host_alloc)(void *state, void **address, size_t bytes);
+    void (*host_free)(void *state, void *address, size_t bytes);
+    /* As in ctrt_memory_table; NULL and 0 where the backend, or the policy beneath, has no pages. */
+    size_t page_bytes;
+    ctrt_status (*reserve)(void *state, void **address, size_t bytes);
+    void (*unreserve)(void *state, void *address, size_t bytes);
+    ctrt_status (*map)(void *state, void *address, size_t bytes);
+    void (*unmap)(void *state, void *address, size_t bytes);
 } ctrt_memory_source;
 
 /* What a policy hands out. `bytes` is what the request costs (not less than asked for) and is what accounting counts; the
@@ -343,14 +388,50 @@ typedef struct ctrt_block {
     void *address;
     size_t bytes;
     void *cookie;
+    /* For policies with CTRT_MEMORY_FENCES. In free: work of other queues that still uses the block; it becomes the
+     * policy's, and the memory must not be used before it is done. Out of alloc: what the first user has to wait for; it
+     * becomes the caller's. NULL: nothing. */
+    void *fence;
 } ctrt_block;
+
+/* One figure of a policy, as PyTorch's memory_stats has them: now, at most, and summed up over time. */
+typedef struct ctrt_memory_stat {
+    int64_t current, peak, allocated, freed;
+} ctrt_memory_stat;
+
+enum { CTRT_POOL_ALL, CTRT_POOL_LARGE, CTRT_POOL_SMALL, CTRT_POOLS };   /* large: blocks above 1 MiB */
 
 typedef struct ctrt_memory_stats {
     size_t size;
     uint64_t reserved_bytes;            /* drawn from the source and not given back */
     uint64_t cached_bytes;              /* of those, free for reuse */
     uint64_t source_allocs, source_frees;
+    /* Blocks that were handed out are counted by the core; these are the policy's to know. */
+    ctrt_memory_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];                 /* count, bytes */
+    ctrt_memory_stat inactive_split[CTRT_POOLS], inactive_split_bytes[CTRT_POOLS];  /* free, beside used ones in its segment */
+    ctrt_memory_stat oversize_segment;  /* from max_split on */
+    uint64_t max_split;                 /* bytes; 0: no limit */
+    uint64_t retries;                   /* times that the source failed and the cache was given back to try again */
+    uint64_t largest_free;              /* bytes of the largest free block */
 } ctrt_memory_stats;
+
+/* What `walk` reports: each segment, followed by its blocks in order of addresses. */
+enum { CTRT_BLOCK_INACTIVE, CTRT_BLOCK_ACTIVE, CTRT_BLOCK_AWAITING };   /* free; handed out; free, once its fence is done */
+typedef struct ctrt_memory_piece {
+    size_t size;
+    bool segment;                       /* a segment; else a block of the last segment */
+    bool large;                         /* of the large pool */
+    bool expandable;                    /* a segment that grows by pages */
+    uint8_t block_state;                /* CTRT_BLOCK_*; of blocks */
+    void *address;
+    size_t bytes;
+    void *queue;                        /* of a segment: the queue that it serves */
+} ctrt_memory_piece;
+
+enum {                                  /* ctrt_memory_policy.flags */
+    CTRT_MEMORY_FENCES = 1,             /* takes and gives fences in ctrt_block; else the core waits before free */
+    CTRT_MEMORY_MOVES = 2               /* blocks can move: `use` says where one is */
+};
 
 /* A memory policy (component kind `memory`). One instance per device. */
 typedef struct ctrt_memory_policy {
@@ -360,10 +441,21 @@ typedef struct ctrt_memory_policy {
     void (*destroy)(void *policy);
     ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue);
     void (*free)(void *policy, const ctrt_block *block, void *queue);
-    /* Optional: notes that `queue` uses the block; gives back what is cached; figures. */
-    void (*used_on)(void *policy, const ctrt_block *block, void *queue);
+    uint32_t flags;                     /* CTRT_MEMORY_* */
+    uint32_t reserved;
+    /* Optional: gives back what is cached; figures. */
     void (*trim)(void *policy);
     void (*stats)(void *policy, ctrt_memory_stats *stats);
+    /* Optional: all segments and blocks, with the policy's locks held; `visit` must not call the policy. */
+    void (*walk)(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument);
+    /* With CTRT_MEMORY_MOVES, required: before work is put on `queue` that uses the block: brings it back if need be, keeps it
+     * where it is until unuse, and says where that is. Calls nest. `block` is as alloc gave it; its address is the name of the
+     * block and stays valid as such while the block lives, wherever the bytes are. */
+    ctrt_status (*use)(void *policy, const ctrt_block *block, void *queue, void **address);
+    void (*unuse)(void *policy, const ctrt_block *block, void *queue);
+    /* Optional: a second instance in the same state over another source, whose blocks are no memory: for predicting. Cookies of
+     * blocks that live are those of the original's. */
+    ctrt_status (*clone)(void *policy, void **copy, const ctrt_memory_source *source);
 } ctrt_memory_policy;
 
 /* ---- the plugin itself --------------------------------------------------------------------------------------------------- */
