@@ -47,6 +47,7 @@ if HAVE_CMOCKA
 if PLUGIN_CPU
 cpu_tests = test-cpu-conv test-cpu-index test-cpu-matmul test-cpu-norm test-cpu-optim test-cpu-softmax
 cpu_tests += test-cpu-copy test-cpu-elementwise test-cpu-math test-cpu-random test-cpu-reduce test-cpu-threads
+cpu_tests += test-cpu-limits test-cpu-memory
 check_PROGRAMS += $(cpu_tests)
 TESTS          += $(cpu_tests)
 CPU_TEST_LIBS   = $(CMOCKA_LIBS)
@@ -86,7 +87,15 @@ test_cpu_reduce_LDADD = $(CPU_TEST_LIBS)
 test_cpu_threads_SOURCES = tests/unit/test-cpu-threads.c
 test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_threads_LDADD = $(CPU_TEST_LIBS)
-TSAN_TESTS += test-cpu-threads
+TSAN_TESTS += test-cpu-threads test-cpu-memory
+test_cpu_memory_SOURCES = tests/unit/test-cpu-memory.c
+test_cpu_memory_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_memory_LDADD = $(CPU_TEST_LIBS)
+# The files that read /proc and /sys, with recorded ones.
+test_cpu_limits_SOURCES = tests/unit/test-cpu-limits.c backends/cpu/cgroup.c backends/cpu/limits.c backends/cpu/numa.c \
+                          backends/cpu/pages.c
+test_cpu_limits_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_limits_LDADD = $(CPU_TEST_LIBS)
 endif
 endif
 

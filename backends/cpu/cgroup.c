@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/cgroup.c: the limits that control groups put on this process.
  *
- * Kernel documentation: admin-guide/cgroup-v2.rst (cpu.max, memory.max, memory.current) and cgroup-v1. A limit of
- * any group on the way up to the root counts; the least one holds. */
+ * Kernel documentation: admin-guide/cgroup-v2.rst (cpu.max, memory.max, memory.high, memory.current, memory.stat) and
+ * cgroup-v1/memory.rst. A limit of any group on the way up to the root counts. */
 #include "internal.h"
 
 #include <errno.h>
@@ -12,9 +12,14 @@
 #include <string.h>
 #include <unistd.h>
 
+const char *cpu_root = "";
+
 bool cpu_read_file(const char *path, char *buffer, size_t bytes)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char full[2048];
+    if ((size_t)snprintf(full, sizeof full, "%s%s", cpu_root, path) >= sizeof full)
+        return false;
+    int fd = open(full, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
     size_t used = 0;
@@ -77,33 +82,108 @@ static void each_group(const char *mount, const char *controller, const char *fi
     }
 }
 
-struct memory_limit {
-    uint64_t bytes, used;
-    const char *used_file;
+/* ---- memory ---- */
+
+struct groups {
+    struct cpu_memory_group *list;
+    int count;
+    size_t mount;                   /* length of the mount's path, which names of groups leave out */
 };
 
-static void visit_memory(const char *text, const char *folder, void *argument)
+/* v1 says "no limit" by a number near 2^63. */
+#define NO_LIMIT ((uint64_t)1 << 62)
+
+/* The number in a file of the group; `missing` when there is none ("max", or no file). */
+static uint64_t number_in(const char *folder, const char *file, uint64_t missing)
 {
-    struct memory_limit *limit = argument;
-    char *end = NULL;
-    uint64_t bytes = strtoull(text, &end, 10);
-    if (end == text || bytes >= limit->bytes)       /* "max" is no number */
-        return;
-    char path[1200], used[64];
-    limit->bytes = bytes;
-    snprintf(path, sizeof path, "%s/%s", folder, limit->used_file);
-    limit->used = cpu_read_file(path, used, sizeof used) ? strtoull(used, NULL, 10) : 0;
+    char path[1200], text[64], *end = NULL;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    if (!cpu_read_file(path, text, sizeof text))
+        return missing;
+    uint64_t number = strtoull(text, &end, 10);
+    return end == text || number >= NO_LIMIT ? missing : number;
 }
 
-uint64_t cpu_cgroup_memory(uint64_t *used)
+/* What the kernel can take back without swap: file pages and slab, of the group and those below. `keys`: lines of
+ * memory.stat. */
+static uint64_t reclaimable(const char *folder, const char *const keys[3])
 {
-    struct memory_limit limit = { UINT64_MAX, 0, "memory.current" };
-    each_group("/sys/fs/cgroup", "", "memory.max", visit_memory, &limit);
-    limit.used_file = "memory.usage_in_bytes";
-    each_group("/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", visit_memory, &limit);
-    *used = limit.used;
-    return limit.bytes;
+    char path[1200], text[8192];
+    uint64_t sum = 0;
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    if (!cpu_read_file(path, text, sizeof text))
+        return 0;
+    char *rest = NULL;
+    for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
+        for (int i = 0; i < 3 && keys[i]; i++) {
+            size_t length = strlen(keys[i]);
+            if (strncmp(line, keys[i], length) == 0 && line[length] == ' ')
+                sum += strtoull(line + length, NULL, 10);
+        }
+    return sum;
 }
+
+static struct cpu_memory_group *next_group(struct groups *groups, const char *folder)
+{
+    if (groups->count == CPU_MEMORY_GROUPS)
+        return NULL;
+    struct cpu_memory_group *group = &groups->list[groups->count++];
+    const char *name = folder + groups->mount;
+    snprintf(group->name, sizeof group->name, "%s", *name ? name : "/");
+    return group;
+}
+
+static void visit_memory_v2(const char *text, const char *folder, void *argument)
+{
+    static const char *const keys[3] = { "active_file", "inactive_file", "slab_reclaimable" };
+    (void)text;
+    uint64_t max = number_in(folder, "memory.max", UINT64_MAX), high = number_in(folder, "memory.high", UINT64_MAX);
+    struct cpu_memory_group *group = max == UINT64_MAX && high == UINT64_MAX ? NULL : next_group(argument, folder);
+    if (!group)
+        return;
+    uint64_t swap = number_in(folder, "memory.swap.max", UINT64_MAX), swapped = number_in(folder, "memory.swap.current", 0);
+    group->max = max;
+    group->high = high;
+    group->used = number_in(folder, "memory.current", 0);
+    group->reclaimable = reclaimable(folder, keys);
+    group->swap_left = swap == UINT64_MAX ? swap : swap > swapped ? swap - swapped : 0;
+}
+
+/* v1 limits memory, and memory and swap together. */
+static void visit_memory_v1(const char *text, const char *folder, void *argument)
+{
+    static const char *const keys[3] = { "total_active_file", "total_inactive_file", NULL };
+    (void)text;
+    uint64_t max = number_in(folder, "memory.limit_in_bytes", UINT64_MAX);
+    struct cpu_memory_group *group = max == UINT64_MAX ? NULL : next_group(argument, folder);
+    if (!group)
+        return;
+    uint64_t both = number_in(folder, "memory.memsw.limit_in_bytes", UINT64_MAX);
+    uint64_t both_used = number_in(folder, "memory.memsw.usage_in_bytes", 0);
+    group->max = max;
+    group->high = UINT64_MAX;
+    group->used = number_in(folder, "memory.usage_in_bytes", 0);
+    group->reclaimable = reclaimable(folder, keys);
+    uint64_t swapped = both_used > group->used ? both_used - group->used : 0;
+    uint64_t swap = both > max ? both - max : 0;
+    group->swap_left = both == UINT64_MAX ? both : swap > swapped ? swap - swapped : 0;
+}
+
+int cpu_cgroup_memory(struct cpu_memory_group groups[CPU_MEMORY_GROUPS])
+{
+    static const char *const mounts[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };     /* the latter beside v1 */
+    static const char v1[] = "/sys/fs/cgroup/memory";
+    struct groups found = { .list = groups };
+    for (int i = 0; i < 2; i++) {
+        found.mount = strlen(mounts[i]);
+        each_group(mounts[i], "", "memory.max", visit_memory_v2, &found);
+    }
+    found.mount = sizeof v1 - 1;
+    each_group(v1, "memory", "memory.limit_in_bytes", visit_memory_v1, &found);
+    return found.count;
+}
+
+/* ---- processors ---- */
 
 static void take_least(double *least, double quota, double period)
 {

@@ -5,7 +5,6 @@
 #endif
 #include "internal.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,62 +50,6 @@ static int32_t clock_khz(void)
     return 0;
 }
 
-/* Is every processor of the affinity mask in the list "0-3,8"? */
-static bool mask_within(const cpu_set_t *mask, const char *list)
-{
-    cpu_set_t listed;
-    CPU_ZERO(&listed);
-    for (const char *at = list; *at >= '0' && *at <= '9';) {
-        char *end = NULL;
-        long first = strtol(at, &end, 10), last = first;
-        if (*end == '-')
-            last = strtol(end + 1, &end, 10);
-        for (long i = first; i <= last && i < CPU_SETSIZE; i++)
-            CPU_SET((size_t)i, &listed);
-        at = *end == ',' ? end + 1 : end;
-    }
-    cpu_set_t both;
-    CPU_AND(&both, mask, &listed);
-    return CPU_EQUAL(&both, mask);
-}
-
-/* The NUMA node in which all processors lie that this process may use, or -1. */
-static int32_t numa_node(void)
-{
-    cpu_set_t mask;
-    if (sched_getaffinity(0, sizeof mask, &mask) != 0)
-        return -1;
-    for (int32_t node = 0; node < 256; node++) {
-        char path[80], list[1024];
-        snprintf(path, sizeof path, "/sys/devices/system/node/node%d/cpulist", (int)node);
-        if (cpu_read_file(path, list, sizeof list) && mask_within(&mask, list))
-            return node;
-    }
-    return -1;
-}
-
-static uint64_t meminfo_bytes(const char *key)
-{
-    char text[4096];
-    if (!cpu_read_file("/proc/meminfo", text, sizeof text))
-        return 0;
-    const char *line = strstr(text, key);
-    return line ? strtoull(line + strlen(key), NULL, 10) * 1024 : 0;
-}
-
-uint64_t cpu_memory_total(void)
-{
-    uint64_t used, limit = cpu_cgroup_memory(&used), total = meminfo_bytes("MemTotal:");
-    return total && total < limit ? total : limit == UINT64_MAX ? 0 : limit;
-}
-
-uint64_t cpu_memory_free(void)
-{
-    uint64_t used, limit = cpu_cgroup_memory(&used), available = meminfo_bytes("MemAvailable:");
-    uint64_t left = limit > used ? limit - used : 0;
-    return available < left ? available : left;
-}
-
 static ctrt_status count(int32_t *devices)
 {
     *devices = 1;
@@ -122,7 +65,7 @@ static ctrt_status describe(int32_t index, ctrt_device_info *info)
         .total_memory = cpu_memory_total(),
         .processors = cpu_allowed_processors(),
         .clock_khz = clock_khz(),
-        .numa_node = numa_node(),
+        .numa_node = cpu_numa_node(),
         .flags = CTRT_DEVICE_HOST_MEMORY,
         .ecc = -1,
     };
@@ -149,8 +92,10 @@ static void close_device(void *device)
 static ctrt_status memory_info(void *device, uint64_t *free_bytes, uint64_t *total_bytes)
 {
     (void)device;
-    *free_bytes = cpu_memory_free();
-    *total_bytes = cpu_memory_total();
+    struct cpu_memory_room room;
+    cpu_memory_room(&room);
+    *free_bytes = room.free;
+    *total_bytes = room.total;
     return CTRT_OK;
 }
 

@@ -2,7 +2,8 @@
 backend_cpu_sources =
 backend_cpu_sources += \
     backends/cpu/cgroup.c backends/cpu/cpu.h backends/cpu/device.c backends/cpu/families.def backends/cpu/internal.h \
-    backends/cpu/isa.c backends/cpu/kernels.c backends/cpu/memory.c backends/cpu/plugin.c backends/cpu/threads.c
+    backends/cpu/isa.c backends/cpu/kernels.c backends/cpu/limits.c backends/cpu/memory.c backends/cpu/numa.c backends/cpu/numa.h \
+    backends/cpu/pages.c backends/cpu/pinned.c backends/cpu/plugin.c backends/cpu/threads.c
 backend_cpu_sources += \
     backends/cpu/blas.c backends/cpu/conv.c backends/cpu/conv.h backends/cpu/conv_body.h backends/cpu/conv_builtin.c backends/cpu/gemm.h \
     backends/cpu/gemm_builtin.c backends/cpu/gemm_drive.h backends/cpu/gemm_path.c backends/cpu/half_pick.c backends/cpu/index.c backends/cpu/matmul.c \

@@ -39,6 +39,12 @@ static ctrt_status init(const ctrt_host *host)
     if (!status)
         status = cpu_threads_init();
     if (!status)
+        status = cpu_limits_init();
+    if (!status)
+        status = cpu_numa_init();
+    if (!status)
+        status = cpu_pages_init();
+    if (!status)
         status = cpu_gemm_init();
     if (!status)
         status = cpu_kernels_init();

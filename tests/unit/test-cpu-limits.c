@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cpu backend on other machines: what it reads from /proc and /sys of containers and of machines with several
+ * memory nodes. Each case is such a tree, as those systems show it, cut down to the files that matter. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <linux/mempolicy.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backends/cpu/internal.h"
+#include "backends/cpu/numa.h"
+#include "fake_host.h"
+
+const ctrt_host *cpu_host = &fake_host;
+
+#define MIB ((uint64_t)1 << 20)
+#define GIB ((uint64_t)1 << 30)
+#define NONE UINT64_MAX
+
+/* ---- trees ---- */
+
+struct file {
+    const char *path, *text;
+};
+
+static char tree[] = "/tmp/ctrt-machine-XXXXXX";
+
+static void make_parents(char *path)
+{
+    for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        (void)mkdir(path, 0755);
+        *slash = '/';
+    }
+}
+
+static void show(const struct file *files)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "rm -rf %s/*", tree);
+    assert_int_equal(system(path), 0);
+    for (; files && files->path; files++) {
+        snprintf(path, sizeof path, "%s%s", tree, files->path);
+        make_parents(path);
+        FILE *out = fopen(path, "w");
+        if (!out)
+            fail_msg("%s: %s", path, strerror(errno));
+        fputs(files->text, out);
+        fclose(out);
+    }
+}
+
+#define MEMINFO(total, available, swap)                                                                                \
+    { "/proc/meminfo", "MemTotal:       " total " kB\nMemFree:         1234 kB\nMemAvailable:   " available             \
+                       " kB\nCached: 5 kB\nSwapTotal: 9 kB\nSwapFree:       " swap " kB\n" }
+#define NO_SWAP "0"
+#define STATUS(anonymous, swapped)                                                                                     \
+    { "/proc/self/status", "Name:\tx\nVmSize:\t 9000000 kB\nRssAnon:\t" anonymous " kB\nRssFile:\t 1 kB\nVmSwap:\t" swapped \
+                           " kB\nMems_allowed_list:\t0\n" }
+
+/* A machine of 64 GiB, 48 of them available. */
+#define LARGE_MACHINE MEMINFO("67108864", "50331648", NO_SWAP), STATUS("10240", "0")
+
+static const struct file bare[] = { LARGE_MACHINE, { "/proc/self/cgroup", "0::/user.slice\n" }, { NULL, NULL } };
+
+static const struct file with_swap[] = {
+    MEMINFO("67108864", "50331648", "8388608"), STATUS("10240", "0"), { NULL, NULL },
+};
+
+/* Docker or Kubernetes with v2 and a namespace of its own: the limit lies at the root of the mount. */
+static const struct file container_v2[] = {
+    LARGE_MACHINE,
+    { "/proc/self/cgroup", "0::/\n" },
+    { "/sys/fs/cgroup/memory.max", "4294967296\n" },
+    { "/sys/fs/cgroup/memory.high", "max\n" },
+    { "/sys/fs/cgroup/memory.current", "3221225472\n" },
+    { "/sys/fs/cgroup/memory.swap.max", "0\n" },
+    { "/sys/fs/cgroup/memory.stat", "anon 2147483648\nfile 1073741824\nshmem 0\ninactive_anon 0\nactive_anon 2147483648\n"
+                                    "inactive_file 536870912\nactive_file 536870912\nslab_reclaimable 0\nslab 0\n" },
+    { NULL, NULL },
+};
+
+/* systemd: the service may use 8 GiB, the slice that it shares with others has 1 GiB left. */
+static const struct file slice_v2[] = {
+    LARGE_MACHINE,
+    { "/proc/self/cgroup", "0::/system.slice/train.service\n" },
+    { "/sys/fs/cgroup/system.slice/train.service/memory.max", "8589934592\n" },
+    { "/sys/fs/cgroup/system.slice/train.service/memory.current", "1073741824\n" },
+    { "/sys/fs/cgroup/system.slice/train.service/memory.swap.max", "max\n" },
+    { "/sys/fs/cgroup/system.slice/memory.max", "17179869184\n" },
+    { "/sys/fs/cgroup/system.slice/memory.current", "16106127360\n" },
+    { NULL, NULL },
+};
+
+/* memory.high alone: slowed down above 2 GiB, never killed. */
+static const struct file high_v2[] = {
+    LARGE_MACHINE,
+    { "/proc/self/cgroup", "0::/a\n" },
+    { "/sys/fs/cgroup/a/memory.max", "max\n" },
+    { "/sys/fs/cgroup/a/memory.high", "2147483648\n" },
+    { "/sys/fs/cgroup/a/memory.current", "1073741824\n" },
+    { NULL, NULL },
+};
+
+/* v2 with 2 GiB of memory and 1 GiB of swap, of which half is used; the machine has 8 GiB of swap. */
+static const struct file swap_v2[] = {
+    MEMINFO("67108864", "50331648", "8388608"),
+    STATUS("10240", "0"),
+    { "/proc/self/cgroup", "0::/a\n" },
+    { "/sys/fs/cgroup/a/memory.max", "2147483648\n" },
+    { "/sys/fs/cgroup/a/memory.current", "1073741824\n" },
+    { "/sys/fs/cgroup/a/memory.swap.max", "1073741824\n" },
+    { "/sys/fs/cgroup/a/memory.swap.current", "536870912\n" },
+    { NULL, NULL },
+};
+
+/* Docker with v1: the path of the group is the host's and not to be seen inside; the root of the mount is the container. */
+static const struct file docker_v1[] = {
+    LARGE_MACHINE,
+    { "/proc/self/cgroup", "11:cpuset:/docker/abc\n4:memory:/docker/abc\n1:name=systemd:/docker/abc\n0::/\n" },
+    { "/sys/fs/cgroup/memory/memory.limit_in_bytes", "2147483648\n" },
+    { "/sys/fs/cgroup/memory/memory.usage_in_bytes", "1610612736\n" },
+    { "/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes", "9223372036854771712\n" },
+    { "/sys/fs/cgroup/memory/memory.stat", "cache 1\ninactive_file 7\ntotal_inactive_file 268435456\n"
+                                           "total_active_file 268435456\n" },
+    { NULL, NULL },
+};
+
+static const struct file unlimited_v1[] = {
+    LARGE_MACHINE,
+    { "/proc/self/cgroup", "4:memory:/user\n" },
+    { "/sys/fs/cgroup/memory/user/memory.limit_in_bytes", "9223372036854771712\n" },
+    { "/sys/fs/cgroup/memory/user/memory.usage_in_bytes", "1610612736\n" },
+    { NULL, NULL },
+};
+
+static const struct file nothing[] = { { NULL, NULL } };
+
+static const struct file rubbish[] = {
+    { "/proc/meminfo", "MemTotal\nMemAvailable: -\n" },
+    { "/proc/self/cgroup", "::::\n0:\n:\n" },
+    { "/sys/fs/cgroup/memory.max", "" },
+    { NULL, NULL },
+};
+
+/* ---- figures ---- */
+
+static void test_room(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        const struct file *files;
+        uint64_t total, free, grantable;
+        const char *bound;
+    } cases[] = {
+        { "no limit", bare, 64 * GIB, 48 * GIB, 48 * GIB, "machine" },
+        { "swap", with_swap, 64 * GIB, 48 * GIB, 56 * GIB, "machine" },
+        { "container, v2", container_v2, 4 * GIB, 2 * GIB, 2 * GIB, "control group /" },
+        { "slice, v2", slice_v2, 8 * GIB, GIB, GIB, "control group /system.slice" },
+        { "memory.high", high_v2, 2 * GIB, GIB, 48 * GIB, "machine" },
+        { "swap in a group, v2", swap_v2, 2 * GIB, GIB, GIB + GIB / 2, "control group /a" },
+        { "docker, v1", docker_v1, 2 * GIB, GIB, GIB, "control group /" },
+        { "no limit, v1", unlimited_v1, 64 * GIB, 48 * GIB, 48 * GIB, "machine" },
+        { "nothing to read", nothing, 0, 0, NONE, "" },
+        { "rubbish", rubbish, 0, 0, NONE, "" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct cpu_memory_room room;
+        show(cases[i].files);
+        cpu_memory_room(&room);
+        if (room.total != cases[i].total || room.free != cases[i].free || room.grantable != cases[i].grantable
+            || strcmp(room.bound, cases[i].bound) != 0)
+            fail_msg("%s: total %llu MiB, free %llu MiB, grantable %llu MiB by \"%s\"; expected %llu, %llu, %llu by \"%s\"",
+                     cases[i].name, (unsigned long long)(room.total / MIB), (unsigned long long)(room.free / MIB),
+                     (unsigned long long)(room.grantable / MIB), room.bound, (unsigned long long)(cases[i].total / MIB),
+                     (unsigned long long)(cases[i].free / MIB), (unsigned long long)(cases[i].grantable / MIB), cases[i].bound);
+    }
+}
+
+/* ---- refusing ---- */
+
+static void check_is(const char *value)
+{
+    setenv("CTRT_CPU_MEMORY_CHECK", value, 1);
+    assert_int_equal(cpu_limits_init(), CTRT_OK);
+}
+
+static void test_refusal(void **state)
+{
+    (void)state;
+    show(container_v2);                         /* 2 GiB left */
+    check_is("on");
+    assert_int_equal(cpu_memory_grant(2 * GIB), CTRT_OK);
+    cpu_memory_returned(2 * GIB);
+    assert_int_equal(cpu_memory_grant(2 * GIB + 64), CTRT_ERR_OUT_OF_MEMORY);
+    static const char *const said[] = { "2.00 GiB (2147483712 bytes)", "control group /", "limit 4.00 GiB",
+                                        "used and not reclaimable 2.00 GiB", "CTRT_CPU_MEMORY_CHECK=off" };
+    for (int i = 0; i < 5; i++)
+        if (!strstr(fake_error, said[i]))
+            fail_msg("the refusal does not say \"%s\": %s", said[i], fake_error);
+
+    check_is("off");
+    assert_int_equal(cpu_memory_grant(3 * GIB), CTRT_OK);
+    cpu_memory_returned(3 * GIB);
+
+    show(nothing);                              /* where nothing is known nothing is refused */
+    check_is("on");
+    assert_int_equal(cpu_memory_grant(1024 * GIB), CTRT_OK);
+    cpu_memory_returned(1024 * GIB);
+}
+
+/* Blocks that nobody has written to are not in the group's figures yet, and count all the same. */
+static void test_promises(void **state)
+{
+    (void)state;
+    show(container_v2);
+    check_is("on");
+    int granted = 0;
+    while (granted < 100 && cpu_memory_grant(256 * MIB) == CTRT_OK)
+        granted++;
+    if (granted != 8)                           /* 10 MiB of other anonymous memory are taken for a block's: to the good */
+        fail_msg("of 2 GiB, %d blocks of 256 MiB were granted, expected 8", granted);
+    if (!strstr(fake_error, "not yet written to 1.99 GiB"))
+        fail_msg("the refusal: %s", fake_error);
+    cpu_memory_returned(256 * MIB);
+    assert_int_equal(cpu_memory_grant(256 * MIB), CTRT_OK);
+    assert_int_equal(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);
+
+    /* When they were written to they are in both figures; half of it may be swapped out. */
+    static const struct file written[] = {
+        MEMINFO("67108864", "50331648", NO_SWAP), STATUS("1048576", "1048576"), { "/proc/self/cgroup", "0::/\n" },
+        { "/sys/fs/cgroup/memory.max", "4294967296\n" }, { "/sys/fs/cgroup/memory.current", "3221225472\n" }, { NULL, NULL },
+    };
+    show(written);
+    assert_int_equal(cpu_memory_grant(1 * GIB), CTRT_OK);
+    assert_int_equal(cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY);
+    cpu_memory_returned(3 * GIB);
+}
+
+/* Small requests are judged by the sum of many, and one by one where little is left. */
+static void test_small_ones(void **state)
+{
+    (void)state;
+    static const struct file full[] = {
+        LARGE_MACHINE, { "/proc/self/cgroup", "0::/\n" }, { "/sys/fs/cgroup/memory.max", "1073741824\n" },
+        { "/sys/fs/cgroup/memory.current", "1072693248\n" }, { NULL, NULL },     /* 1 MiB left */
+    };
+    show(bare);
+    check_is("on");
+    assert_int_equal(cpu_memory_grant(2 * MIB), CTRT_OK);
+    show(full);
+    int granted = 0;
+    while (granted < 1000 && cpu_memory_grant(2 * MIB) == CTRT_OK)
+        granted++;
+    if (granted > 16)
+        fail_msg("with 1 MiB left, %d blocks of 2 MiB were granted before anybody looked", granted);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(cpu_memory_grant(2 * MIB), CTRT_ERR_OUT_OF_MEMORY);
+    cpu_memory_returned((size_t)(granted + 1) * 2 * MIB);
+}
+
+/* ---- memory nodes ---- */
+
+static void test_lists(void **state)
+{
+    (void)state;
+    static const struct { const char *text; bool good; int count; } cases[] = {
+        { "0\n", true, 1 },   { "0-3,8", true, 5 }, { "0-1023", true, 1024 }, { "\n", true, 0 },      { "", true, 0 },
+        { "x", false, 0 },    { "3-1", false, 0 },  { "0-5000", false, 1024 }, { "1,2,x", false, 2 }, { "7 8", false, 1 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct cpu_list list;
+        bool good = cpu_list_parse(&list, cases[i].text);
+        if (good != cases[i].good || cpu_list_count(&list) != cases[i].count)
+            fail_msg("list \"%s\": %s, %d members; expected %s, %d", cases[i].text, good ? "good" : "bad", cpu_list_count(&list),
+                     cases[i].good ? "good" : "bad", cases[i].count);
+    }
+}
+
+#define NODES    "/sys/devices/system/node/"
+#define ALLOWED(list) { "/proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-7\nMems_allowed:\t1\nMems_allowed_list:\t" list "\n" }
+
+static const struct file one_node[] = {
+    ALLOWED("0"), { NODES "online", "0\n" }, { NODES "has_memory", "0\n" }, { NODES "node0/cpulist", "0-7\n" }, { NULL, NULL },
+};
+static const struct file two_nodes[] = {
+    ALLOWED("0-1"), { NODES "online", "0-1\n" }, { NODES "has_memory", "0-1\n" }, { NODES "node0/cpulist", "0-3,8-11\n" },
+    { NODES "node1/cpulist", "4-7,12-15\n" }, { NULL, NULL },
+};
+static const struct file two_nodes_cpuset_one[] = {
+    ALLOWED("1"), { NODES "online", "0-1\n" }, { NODES "has_memory", "0-1\n" }, { NODES "node0/cpulist", "0-3\n" },
+    { NODES "node1/cpulist", "4-7\n" }, { NULL, NULL },
+};
+/* Two sockets, a node of slow memory without processors (2), and processors without memory (3). */
+static const struct file odd_nodes[] = {
+    ALLOWED("0-7"), { NODES "online", "0-3\n" }, { NODES "has_memory", "0-2\n" }, { NODES "node0/cpulist", "0-3\n" },
+    { NODES "node1/cpulist", "4-7\n" }, { NODES "node2/cpulist", "\n" }, { NODES "node3/cpulist", "8-9\n" }, { NULL, NULL },
+};
+
+static void test_nodes(void **state)
+{
+    (void)state;
+    static const struct {
+        const struct file *files;
+        const char *text, *processors;
+        int mode;
+        const char *nodes, *error;
+    } cases[] = {
+        { one_node, "local", "0-7", MPOL_DEFAULT, NULL, NULL },
+        { one_node, "interleave", "0-7", MPOL_DEFAULT, NULL, NULL },
+        { one_node, "0", "0-7", MPOL_DEFAULT, NULL, NULL },
+        { one_node, "1", "0-7", 0, NULL, "may use are 0" },
+        { two_nodes, "local", "0-15", MPOL_DEFAULT, NULL, NULL },
+        { two_nodes, "interleave", "0-15", MPOL_INTERLEAVE, "0-1", NULL },
+        { two_nodes, "interleave", "3-4", MPOL_INTERLEAVE, "0-1", NULL },
+        { two_nodes, "interleave", "0-3", MPOL_DEFAULT, NULL, NULL },   /* pinned to one node: local is best */
+        { two_nodes, "1", "0-3", MPOL_PREFERRED, "1", NULL },
+        { two_nodes, "2", "0-15", 0, NULL, "may use are 0-1" },
+        { two_nodes_cpuset_one, "interleave", "0-7", MPOL_DEFAULT, NULL, NULL },
+        { two_nodes_cpuset_one, "0", "0-7", 0, NULL, "may use are 1" },
+        { odd_nodes, "interleave", "0-9", MPOL_INTERLEAVE, "0-1", NULL },
+        { odd_nodes, "interleave", "8-9", MPOL_INTERLEAVE, "0-2", NULL },    /* none of them near: all */
+        { odd_nodes, "2", "0-9", MPOL_PREFERRED, "2", NULL },
+        { odd_nodes, "3", "0-9", 0, NULL, "may use are 0-2" },
+        { nothing, "interleave", "0-7", MPOL_DEFAULT, NULL, NULL },
+        { nothing, "0", "0-7", MPOL_DEFAULT, NULL, NULL },
+        { nothing, "1", "0-7", 0, NULL, "0 alone" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct cpu_list processors, nodes, want;
+        int mode = -1;
+        show(cases[i].files);
+        assert_true(cpu_list_parse(&processors, cases[i].processors));
+        fake_error[0] = '\0';
+        ctrt_status status = cpu_numa_choose(&mode, &nodes, cases[i].text, &processors);
+        if (cases[i].error) {
+            if (status != CTRT_ERR_INVALID_ARGUMENT || !strstr(fake_error, cases[i].error))
+                fail_msg("case %zu, CTRT_NUMA=%s: status %d, \"%s\"; expected \"...%s\"", i, cases[i].text, (int)status, fake_error,
+                         cases[i].error);
+            continue;
+        }
+        if (status != CTRT_OK || mode != cases[i].mode)
+            fail_msg("case %zu, CTRT_NUMA=%s: status %d, mode %d, expected %d", i, cases[i].text, (int)status, mode, cases[i].mode);
+        if (cases[i].nodes && (!cpu_list_parse(&want, cases[i].nodes) || memcmp(&want, &nodes, sizeof want) != 0))
+            fail_msg("case %zu, CTRT_NUMA=%s: not the nodes %s", i, cases[i].text, cases[i].nodes);
+    }
+}
+
+/* The call itself, on this machine: node 0 preferred is what any machine can do. */
+static void test_placing(void **state)
+{
+    (void)state;
+    show(two_nodes);
+    setenv("CTRT_NUMA", "0", 1);
+    assert_int_equal(cpu_numa_init(), CTRT_OK);
+    assert_int_equal(cpu_pages_init(), CTRT_OK);
+    check_is("off");
+    fake_log_text[0] = '\0';
+    void *block = NULL;
+    assert_int_equal(cpu_pages_map(&block, 4 * MIB), CTRT_OK);
+    memset(block, 1, 4 * MIB);
+    if (fake_log_text[0]) {
+        printf("# not tested where blocks lie: %s\n", fake_log_text);
+    } else {
+        char line[512], *found = NULL;
+        FILE *maps = fopen("/proc/self/numa_maps", "r");
+        while (maps && !found && fgets(line, sizeof line, maps))
+            if (strtoull(line, NULL, 16) == (uintptr_t)block)
+                found = line;
+        if (maps)
+            fclose(maps);
+        if (!maps)
+            printf("# no numa_maps here: not tested where blocks lie\n");
+        if (maps && (!found || !strstr(found, "prefer:0")))
+            fail_msg("the block's line in numa_maps: %s", found ? found : "none");
+    }
+    cpu_pages_unmap(block, 4 * MIB);
+    unsetenv("CTRT_NUMA");
+    assert_int_equal(cpu_numa_init(), CTRT_OK);
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    cpu_root = mkdtemp(tree);
+    return cpu_root ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    show(nothing);
+    return rmdir(tree);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_room),  cmocka_unit_test(test_refusal), cmocka_unit_test(test_promises), cmocka_unit_test(test_small_ones),
+        cmocka_unit_test(test_lists), cmocka_unit_test(test_nodes),   cmocka_unit_test(test_placing),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

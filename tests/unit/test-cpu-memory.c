@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cpu backend's memory: where blocks lie, which pages they are made of, that they go back, what is locked, and what a
+ * process with little address space is told. The figures of other machines: test-cpu-limits.c. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <linux/capability.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fake_host.h"
+
+#define MIB ((size_t)1 << 20)
+
+static const ctrt_memory_table *memory;
+
+static void *get(size_t bytes)
+{
+    void *block = NULL;
+    ctrt_status status = memory->alloc(NULL, &block, bytes);
+    if (status)
+        fail_msg("alloc of %zu bytes: status %d: %s", bytes, (int)status, fake_error);
+    return block;
+}
+
+/* A figure in bytes of the mapping that holds `address`, by its name in smaps; -1 when nothing is mapped there. */
+static long mapping_bytes(const void *address, const char *name)
+{
+    FILE *file = fopen("/proc/self/smaps", "r");
+    char line[512];
+    bool inside = false;
+    long found = -1;
+    while (file && found < 0 && fgets(line, sizeof line, file)) {
+        unsigned long begin, end;
+        long value;
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2 && strchr(line, '-') < strchr(line, ' '))
+            inside = begin <= (uintptr_t)address && (uintptr_t)address < end;
+        else if (inside && strncmp(line, name, strlen(name)) == 0 && sscanf(line + strlen(name), " %ld kB", &value) == 1)
+            found = value * 1024;
+    }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+static long status_bytes(const char *name)
+{
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256];
+    long found = -1;
+    while (file && found < 0 && fgets(line, sizeof line, file))
+        if (strncmp(line, name, strlen(name)) == 0)
+            found = strtol(line + strlen(name), NULL, 10) * 1024;
+    if (file)
+        fclose(file);
+    return found;
+}
+
+static bool kernel_has_huge_pages(void)
+{
+    char text[128] = "";
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    if (file) {
+        if (!fgets(text, sizeof text, file))
+            text[0] = '\0';
+        fclose(file);
+    }
+    return text[0] && !strstr(text, "[never]");
+}
+
+/* Runs `function` in a child; its result is the exit status. */
+static int in_child(int (*function)(void))
+{
+    fflush(stdout);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        _exit(function());
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFSIGNALED(status))
+        fail_msg("the child ended by signal %d", WTERMSIG(status));
+    return WEXITSTATUS(status);
+}
+
+static void with(const char *name, const char *value)
+{
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+    fake_load(NULL);
+    memory = fake_backend->memory;
+}
+
+/* ---- blocks ---- */
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    static const struct { size_t bytes, alignment; } cases[] = {
+        { 1, 64 },           { 64, 64 },           { 65, 64 },           { 4096, 64 },
+        { 2 * MIB - 1, 64 }, { 2 * MIB, 2 * MIB }, { 2 * MIB + 1, 2 * MIB }, { 3 * MIB + 64, 2 * MIB },
+        { 5 * MIB, 2 * MIB }, { 20 * MIB, 2 * MIB }, { 67 * MIB - 64, 2 * MIB },
+    };
+    const size_t n = sizeof cases / sizeof cases[0];
+    unsigned char *blocks[sizeof cases / sizeof cases[0]];
+    for (size_t i = 0; i < n; i++) {
+        blocks[i] = get(cases[i].bytes);
+        if ((uintptr_t)blocks[i] % cases[i].alignment != 0)
+            fail_msg("a block of %zu bytes at %p is not on a boundary of %zu", cases[i].bytes, (void *)blocks[i], cases[i].alignment);
+        memset(blocks[i], (int)i + 1, cases[i].bytes);
+    }
+    for (size_t i = 0; i < n; i++)
+        for (size_t at = 0; at < cases[i].bytes; at += at + 4096 < cases[i].bytes ? 4093 : 1)
+            if (blocks[i][at] != i + 1)
+                fail_msg("byte %zu of the block of %zu bytes was overwritten", at, cases[i].bytes);
+    for (size_t i = 0; i < n; i++)
+        memory->free(NULL, blocks[i], cases[i].bytes);
+}
+
+/* What is freed is unmapped, to the last page, and what was never touched is not in memory. */
+static void test_goes_back(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = { 2 * MIB, 2 * MIB + 64, 32 * MIB, 33 * MIB - 64 };
+    for (int i = 0; i < 4; i++) {
+        char *block = get(sizes[i]);
+        long before = status_bytes("VmSize:");
+        if (mapping_bytes(block, "Rss:") > (long)sizes[i] / 2)
+            fail_msg("a block of %zu bytes is in memory before it is touched", sizes[i]);
+        memset(block, 1, sizes[i]);
+        memory->free(NULL, block, sizes[i]);
+        long gone = before - status_bytes("VmSize:");
+        if (gone < (long)sizes[i])
+            fail_msg("freeing %zu bytes unmapped %ld", sizes[i], gone);
+    }
+    long before = status_bytes("VmSize:");
+    for (int i = 0; i < 2000; i++) {
+        size_t bytes = 2 * MIB + (size_t)i * 7001;
+        memory->free(NULL, get(bytes), bytes);
+    }
+    long after = status_bytes("VmSize:");
+    if (after > before + 4 * (long)MIB)
+        fail_msg("2000 blocks, all freed, left %ld bytes of addresses", after - before);
+}
+
+/* ---- huge pages ---- */
+
+static void test_huge_pages(void **state)
+{
+    (void)state;
+    const size_t bytes = 64 * MIB;
+    if (!kernel_has_huge_pages())
+        printf("# the kernel offers no huge pages: not tested that blocks are made of them\n");
+    with("CTRT_HUGE_PAGES", "auto");
+    char *block = get(bytes);
+    memset(block, 1, bytes);
+    long huge = mapping_bytes(block, "AnonHugePages:");
+    if (kernel_has_huge_pages() && huge < (long)bytes / 2)
+        fail_msg("auto: of %zu bytes %ld are in huge pages", bytes, huge);
+    memory->free(NULL, block, bytes);
+
+    with("CTRT_HUGE_PAGES", "never");
+    block = get(bytes);
+    memset(block, 1, bytes);
+    assert_int_equal(mapping_bytes(block, "AnonHugePages:"), 0);
+    memory->free(NULL, block, bytes);
+
+    with("CTRT_HUGE_PAGES", "always");
+    fake_log_text[0] = '\0';
+    block = get(bytes);
+    huge = mapping_bytes(block, "AnonHugePages:");
+    if (huge < (long)bytes && !strstr(fake_log_text, "CTRT_HUGE_PAGES=always"))
+        fail_msg("always: of %zu bytes %ld are in huge pages, and nothing was said: \"%s\"", bytes, huge, fake_log_text);
+    if (fake_log_text[0])
+        printf("# %s\n", fake_log_text);
+    memory->free(NULL, block, bytes);
+    with("CTRT_HUGE_PAGES", NULL);
+}
+
+/* ---- parameters ---- */
+
+static ctrt_status init_status;
+
+static int init_in_child(void)
+{
+    const char *folder = getenv("CTRT_PLUGIN_PATH");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/backend-cpu.so", folder ? folder : ".");
+    ctrt_plugin_entry entry = NULL;
+    void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    *(void **)&entry = plugin ? dlsym(plugin, "ctrt_plugin_v1") : NULL;
+    if (!entry)
+        return 100;
+    fake_error[0] = '\0';
+    init_status = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->init(&fake_host);
+    if (init_status == CTRT_OK)
+        return 0;
+    return init_status == CTRT_ERR_INVALID_ARGUMENT && strstr(fake_error, "CTRT_") ? 1 : 2;
+}
+
+static void test_parameters(void **state)
+{
+    (void)state;
+    static const struct { const char *name, *value; int want; } cases[] = {
+        { "CTRT_HUGE_PAGES", "auto", 0 },        { "CTRT_HUGE_PAGES", "2m", 1 },      { "CTRT_NUMA", "local", 0 },
+        { "CTRT_NUMA", "interleave", 0 },        { "CTRT_NUMA", "everywhere", 1 },    { "CTRT_NUMA", "", 1 },
+        { "CTRT_NUMA", "1x", 1 },                { "CTRT_NUMA", "-1", 1 },            { "CTRT_NUMA", "1000000", 1 },
+        { "CTRT_CPU_MEMORY_CHECK", "off", 0 },   { "CTRT_CPU_MEMORY_CHECK", "maybe", 1 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        setenv(cases[i].name, cases[i].value, 1);
+        int got = in_child(init_in_child);
+        unsetenv(cases[i].name);
+        if (got != cases[i].want)
+            fail_msg("%s=%s: init gave %d, expected %d (0 success, 1 an error that names the variable)", cases[i].name,
+                     cases[i].value, got, cases[i].want);
+    }
+}
+
+/* ---- little room ---- */
+
+#define SPACE ((uint64_t)256 * MIB)
+
+static int with_little_space(void)
+{
+    struct rlimit space = { 0, 0 };
+    space.rlim_cur = space.rlim_max = (rlim_t)status_bytes("VmSize:") + SPACE;
+    if (setrlimit(RLIMIT_AS, &space) != 0)
+        return 1;
+    uint64_t left = 0, total = 0;
+    if (fake_backend->device->memory_info(NULL, &left, &total) != CTRT_OK)
+        return 2;
+    if (total > space.rlim_cur || left > SPACE || left < SPACE / 2)
+        return 3;
+    void *block = NULL, *more = NULL;
+    if (memory->alloc(NULL, &block, 128 * MIB) != CTRT_OK)
+        return 4;
+    fake_error[0] = '\0';
+    if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_ERR_OUT_OF_MEMORY || more || !strstr(fake_error, "192.00 MiB"))
+        return 5;
+    memory->free(NULL, block, 128 * MIB);
+    if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_OK)           /* what failed took nothing */
+        return 6;
+    memory->free(NULL, more, 192 * MIB);
+    return 0;
+}
+
+static void test_address_space(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    printf("# a sanitizer maps more than any limit: RLIMIT_AS not tested\n");
+    (void)with_little_space;
+#else
+    assert_int_equal(in_child(with_little_space), 0);
+#endif
+}
+
+static void test_too_much(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = { (size_t)1 << 46, (size_t)1 << 60, SIZE_MAX / 2, SIZE_MAX - 64, SIZE_MAX };
+    for (int i = 0; i < 5; i++) {
+        void *block = NULL;
+        fake_error[0] = '\0';
+        if (memory->alloc(NULL, &block, sizes[i]) != CTRT_ERR_OUT_OF_MEMORY || block || !strstr(fake_error, "bytes"))
+            fail_msg("%zu bytes: no refusal with a message (\"%s\")", sizes[i], fake_error);
+        if (memory->host_alloc(NULL, &block, sizes[i]) != CTRT_ERR_OUT_OF_MEMORY || block)
+            fail_msg("%zu bytes of pinned memory: no refusal", sizes[i]);
+    }
+    void *small = get(4 * MIB);                                     /* and nothing is held against others */
+    memory->free(NULL, small, 4 * MIB);
+}
+
+/* ---- locked memory ---- */
+
+/* 1 MiB may be locked, and the process has no privilege. */
+static int locks_what_it_may(void)
+{
+    struct rlimit limit = { MIB, MIB };
+    struct __user_cap_header_struct header = { _LINUX_CAPABILITY_VERSION_3, 0 };
+    struct __user_cap_data_struct none[2];
+    memset(none, 0, sizeof none);
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || syscall(SYS_capset, &header, none) != 0)
+        return 1;
+    long before = status_bytes("VmLck:");
+    void *first = NULL, *second = NULL, *large = NULL;
+    fake_log_text[0] = '\0';
+    if (memory->host_alloc(NULL, &first, 600 * 1024) != CTRT_OK || status_bytes("VmLck:") - before != 600 * 1024)
+        return 2;
+    if (fake_log_text[0])
+        return 3;
+    if (memory->host_alloc(NULL, &second, 600 * 1024) != CTRT_OK || status_bytes("VmLck:") - before != 600 * 1024)
+        return 4;
+    if (!strstr(fake_log_text, "RLIMIT_MEMLOCK is 1048576") || !strstr(fake_log_text, "1 blocks, 614400 bytes"))
+        return 5;
+    memset(first, 1, 600 * 1024), memset(second, 2, 600 * 1024);
+    memory->host_free(NULL, first, 600 * 1024);
+    if (status_bytes("VmLck:") != before)
+        return 6;
+    if (memory->host_alloc(NULL, &large, 8 * MIB) != CTRT_OK)
+        return 7;
+    memset(large, 3, 8 * MIB);
+    memory->host_free(NULL, second, 600 * 1024);
+    memory->host_free(NULL, large, 8 * MIB);
+    return memory->host_alloc(NULL, &first, 1) == CTRT_OK && status_bytes("VmLck:") - before == 4096 ? 0 : 8;
+}
+
+static void test_pinned(void **state)
+{
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    printf("# sanitizers make mlock do nothing: locked memory not tested\n");
+    (void)locks_what_it_may;
+#else
+    assert_int_equal(in_child(locks_what_it_may), 0);
+#endif
+}
+
+/* ---- many threads ---- */
+
+static void *churn(void *argument)
+{
+    uint32_t state = *(uint32_t *)argument;
+    for (int i = 0; i < 300; i++) {
+        state = state * 1664525u + 1013904223u;
+        size_t bytes = state % 3 ? 2 * MIB + (state >> 8) % (2 * MIB) : 1 + (state >> 8) % MIB;
+        void *block = NULL;
+        if (memory->alloc(NULL, &block, bytes) != CTRT_OK)
+            return NULL;
+        unsigned char *b = block;
+        b[0] = b[bytes / 2] = b[bytes - 1] = (unsigned char)state;
+        if (i % 16 == 0) {
+            uint64_t left, total;
+            if (fake_backend->device->memory_info(NULL, &left, &total) != CTRT_OK)
+                return NULL;
+        }
+        if (b[0] != (unsigned char)state || b[bytes / 2] != (unsigned char)state || b[bytes - 1] != (unsigned char)state)
+            return NULL;
+        memory->free(NULL, block, bytes);
+    }
+    return argument;
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    pthread_t threads[4];
+    uint32_t seeds[4] = { 1, 2, 3, 4 };
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, churn, &seeds[i]), 0);
+    for (int i = 0; i < 4; i++) {
+        void *good = NULL;
+        pthread_join(threads[i], &good);
+        assert_non_null(good);
+    }
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    with("CTRT_HUGE_PAGES", NULL);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_goes_back), cmocka_unit_test(test_huge_pages),
+        cmocka_unit_test(test_parameters),    cmocka_unit_test(test_too_much),  cmocka_unit_test(test_address_space),
+        cmocka_unit_test(test_pinned),        cmocka_unit_test(test_threads),
+    };
+    return cmocka_run_group_tests(tests, setup, NULL);
+}
