@@ -126,7 +126,9 @@ static bool threads_can_start(void)
 int cpu_thread_count(void)
 {
 #ifdef _OPENMP
-    return threads_wanted > 1 && !fork_broke_pool && threads_can_start() ? threads_wanted : 1;
+    const int limit = omp_get_thread_limit();       /* of the calling thread: OMP_THREAD_LIMIT, or a teams region around it */
+    const int count = threads_wanted < limit ? threads_wanted : limit;
+    return count > 1 && !fork_broke_pool && threads_can_start() ? count : 1;
 #else
     return 1;
 #endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/sim/control.c: the table behind control.h. */
+#include "sim.h"
+
+#include <string.h>
+
+static ctrt_status open_device(struct sim_device **out, int index)
+{
+    *out = sim_device_at(index);
+    if (*out == NULL)
+        return sim_host->fail(CTRT_ERR_NO_DEVICE, "sim:%d is not open", index);
+    return CTRT_OK;
+}
+
+static uint64_t get(uint64_t _Atomic *counter)
+{
+    return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+/* What the lists know, with the lock held. */
+static void count_lists(struct sim_device *device, sim_counters *c)
+{
+    c->live_blocks = device->physical.count;
+    c->live_bytes = device->physical.used;
+    c->host_bytes = device->pinned;
+    for (struct sim_queue *q = device->queues; q != NULL; q = q->next) {
+        pthread_mutex_lock(&q->lock);
+        c->queues += !q->ends;
+        c->threads += q->started && !q->ended;
+        pthread_mutex_unlock(&q->lock);
+    }
+}
+
+static ctrt_status counters(int index, sim_counters *out)
+{
+    struct sim_device *d;
+    ctrt_status status = open_device(&d, index);
+    if (status)
+        return status;
+    sim_counters c = {
+        .size = out->size, .allocs = get(&d->count.allocs), .frees = get(&d->count.frees), .maps = get(&d->count.maps),
+        .unmaps = get(&d->count.unmaps), .reserves = get(&d->count.reserves), .unreserves = get(&d->count.unreserves),
+        .peak_bytes = get(&d->count.peak), .host_allocs = get(&d->count.host_allocs), .host_frees = get(&d->count.host_frees),
+        .bad_frees = get(&d->count.bad_frees), .peer_copies = get(&d->count.peer_copies), .peer_bytes = get(&d->count.peer_bytes),
+        .fills = get(&d->count.fills), .fill_bytes = get(&d->count.fill_bytes), .launches = get(&d->count.launches),
+        .waits = get(&d->count.waits), .records = get(&d->count.records), .host_calls = get(&d->count.host_calls),
+        .failures = get(&d->count.failures),
+    };
+    for (int kind = 0; kind < 3; kind++) {
+        c.copies[kind] = get(&d->count.copies[kind]);
+        c.copy_bytes[kind] = get(&d->count.copy_bytes[kind]);
+    }
+    pthread_mutex_lock(&d->lock);
+    count_lists(d, &c);
+    pthread_mutex_unlock(&d->lock);
+    memcpy(out, &c, out->size < sizeof c ? out->size : sizeof c);
+    return CTRT_OK;
+}
+
+static ctrt_status launches(int index, const char *op, uint64_t *out)
+{
+    struct sim_device *device;
+    ctrt_status status = open_device(&device, index);
+    if (status)
+        return status;
+    *out = 0;
+    for (size_t row = 0; row < sim_rows(); row++)
+        if (strcmp(sim_row_op(row), op) == 0)
+            *out += get(&device->launches[row]);
+    return CTRT_OK;
+}
+
+static ctrt_status inject(int index, const char *text)
+{
+    struct sim_device *device;
+    ctrt_status status = open_device(&device, index);
+    if (status)
+        return status;
+    pthread_mutex_lock(&device->lock);
+    status = sim_faults_parse(&device->faults, "fault", text);
+    if (!status)
+        sim_fault_late(device);
+    pthread_mutex_unlock(&device->lock);
+    return status;
+}
+
+static ctrt_status clear(int index)
+{
+    struct sim_device *device;
+    ctrt_status status = open_device(&device, index);
+    if (status)
+        return status;
+    pthread_mutex_lock(&device->lock);
+    device->faults.count = 0;
+    sim_fault_late(device);
+    atomic_store(&device->lost, false);
+    pthread_mutex_unlock(&device->lock);
+    return CTRT_OK;
+}
+
+static ctrt_status set_latency(int index, int64_t nanoseconds)
+{
+    struct sim_device *device;
+    ctrt_status status = open_device(&device, index);
+    if (!status)
+        atomic_store(&device->latency, nanoseconds > 0 ? nanoseconds : 0);
+    return status;
+}
+
+static ctrt_status set_bandwidth(int index, uint64_t bytes_per_second)
+{
+    struct sim_device *device;
+    ctrt_status status = open_device(&device, index);
+    if (!status)
+        atomic_store(&device->bandwidth, bytes_per_second);
+    return status;
+}
+
+const sim_control sim_control_table = {
+    .size = sizeof(sim_control),
+    .counters = counters,
+    .launches = launches,
+    .inject = inject,
+    .clear = clear,
+    .set_latency = set_latency,
+    .set_bandwidth = set_bandwidth,
+    .set_namer = sim_guard_namer,
+};

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/sim/guard.c: says what happened when the host touches device memory.
+ *
+ * The handler runs in the thread that faulted, wherever it was: it takes no lock and allocates nothing. It writes one line
+ * and hands on to whoever handled SIGSEGV before, so that the program still dies as it would have. */
+#include "sim.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <ucontext.h>
+#endif
+
+/* Open devices. A closed one leaves a hole. */
+static struct sim_device *_Atomic guarded[SIM_DEVICES];
+static _Atomic(sim_namer) namer;
+static struct sigaction before;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+struct line {
+    char text[512];
+    size_t used;
+};
+
+static void add(struct line *line, const char *text)
+{
+    while (*text != '\0' && line->used < sizeof line->text)
+        line->text[line->used++] = *text++;
+}
+
+static void add_number(struct line *line, uint64_t value, unsigned base)
+{
+    char digits[24];
+    size_t at = sizeof digits - 1;
+    digits[at] = '\0';
+    do
+        digits[--at] = "0123456789abcdef"[value % base];
+    while ((value /= base) > 0);
+    add(line, &digits[at]);
+}
+
+/* "read" or "wrote", where the processor tells. */
+static const char *verb(const void *context)
+{
+#if defined(__x86_64__)
+    return ((const ucontext_t *)context)->uc_mcontext.gregs[REG_ERR] & 2 ? "wrote" : "read";
+#else
+    (void)context;
+    return "touched";
+#endif
+}
+
+static void say(struct sim_device *device, const char *address, const void *context)
+{
+    struct line line = { .used = 0 };
+    struct sim_block block;
+    char name[160];
+    uint64_t place = (uint64_t)(address - device->guard);
+    sim_namer who = atomic_load(&namer);
+    add(&line, "ctrt: the host ");
+    add(&line, verb(context));
+    add(&line, " memory of ");
+    add(&line, device->name);
+    add(&line, " at 0x");
+    add_number(&line, (uintptr_t)address, 16);
+    if (who != NULL && who(name, sizeof name, address)) {
+        name[sizeof name - 1] = '\0';
+        add(&line, ", ");
+        add(&line, name);
+    }
+    bool reserved = place >= device->reserved.begin;
+    if (sim_blocks_peek(reserved ? &device->reserved : &device->physical, place, &block)) {
+        add(&line, ", byte ");
+        add_number(&line, place - block.start, 10);
+        add(&line, reserved ? " of a reservation of " : " of a block of ");
+        add_number(&line, block.bytes, 10);
+        add(&line, " bytes");
+    } else {
+        add(&line, ", which is not allocated");
+    }
+    add(&line, ". Copy it to the host first: ctrt_cpu, ctrt_to_host\n");
+    (void)!write(STDERR_FILENO, line.text, line.used);
+}
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    const char *address = info->si_addr;
+    for (int i = 0; i < SIM_DEVICES; i++) {
+        struct sim_device *device = atomic_load(&guarded[i]);
+        if (device != NULL && info->si_code > 0 && address >= device->guard && address < device->guard + device->span) {
+            say(device, address, context);
+            break;
+        }
+    }
+    if (before.sa_flags & SA_SIGINFO) {
+        before.sa_sigaction(number, info, context);
+    } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
+        /* The instruction is tried again, or, for a signal that somebody sent, the signal: now it kills. */
+        struct sigaction standard = { .sa_handler = SIG_DFL };
+        sigaction(SIGSEGV, &standard, NULL);
+        if (info->si_code <= 0)
+            raise(number);
+    } else {
+        before.sa_handler(number);
+    }
+}
+
+static void install(void)
+{
+    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSEGV, &action, &before);
+}
+
+void sim_guard_add(struct sim_device *device)
+{
+    pthread_once(&once, install);
+    atomic_store(&guarded[device->index], device);
+}
+
+void sim_guard_remove(struct sim_device *device)
+{
+    struct sim_device *own = device;
+    atomic_compare_exchange_strong(&guarded[device->index], &own, NULL);
+}
+
+void sim_guard_namer(sim_namer who)
+{
+    atomic_store(&namer, who);
+}
+
+const struct sim_device *sim_owner(const void *address)
+{
+    for (int i = 0; i < SIM_DEVICES; i++) {
+        const struct sim_device *device = atomic_load(&guarded[i]);
+        if (device != NULL && (const char *)address >= device->guard && (const char *)address < device->guard + device->span)
+            return device;
+    }
+    return NULL;
+}

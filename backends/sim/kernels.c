@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/sim/kernels.c: the cpu's kernels as this device's, by copying each call into a piece of work. */
+#include "sim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct sim_row {
+    ctrt_kernel kernel;                     /* ours: with sim_run */
+    const ctrt_kernel *cpu;
+};
+
+ctrt_kernel_table sim_kernel_table = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(struct sim_row) };
+
+static struct sim_row *rows;
+static size_t row_count;
+static const ctrt_kernel_table *cpu_table;
+
+static const struct { uint8_t bytes; const char *name; } dtypes[CTRT_DTYPE_COUNT] = {
+#define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) [CTRT_##name] = { bytes, text },
+#include "ctrt/dtype.def"
+#undef DTYPE
+};
+
+static const struct { ctrt_status status; const char *text; } statuses[] = {
+#define STATUS(name, value, text) { CTRT_##name, text },
+#include "ctrt/status.def"
+#undef STATUS
+};
+
+size_t sim_rows(void)
+{
+    return row_count;
+}
+
+const char *sim_row_op(size_t row)
+{
+    return rows[row].kernel.op;
+}
+
+/* ---- a call as work ---- */
+
+struct kernel_work {
+    struct sim_work work;
+    ctrt_call call;
+    const struct sim_row *row;
+    bool fails;
+    /* Behind it: pointers to views, views, elements of host scalars, attributes. */
+};
+
+/* Bytes that an element of a host scalar and the attributes are aligned to. */
+#define UNIT ((size_t)16)
+
+static size_t units(size_t bytes)
+{
+    return (bytes + UNIT - 1) / UNIT * UNIT;
+}
+
+/* What ops work on, by name, for messages. */
+static const char *dtype_of(const ctrt_call *call)
+{
+    const ctrt_view *first = call->n_inputs > 0 ? call->inputs[0] : call->n_outputs > 0 ? call->outputs[0] : NULL;
+    return first != NULL && first->dtype < CTRT_DTYPE_COUNT && dtypes[first->dtype].name ? dtypes[first->dtype].name : "?";
+}
+
+static const char *status_text(ctrt_status status)
+{
+    for (size_t i = 0; i < sizeof statuses / sizeof statuses[0]; i++)
+        if (statuses[i].status == status)
+            return statuses[i].text;
+    return "unknown status";
+}
+
+/* First and last byte that a view covers, relative to its data. */
+static void extent(const ctrt_view *view, int64_t *low, int64_t *high)
+{
+    int64_t bytes = dtypes[view->dtype].bytes;
+    *low = 0, *high = bytes;
+    for (int d = 0; d < view->ndim; d++) {
+        int64_t reach = (view->shape[d] - 1) * view->strides[d] * bytes;
+        if (reach < 0)
+            *low += reach;
+        else
+            *high += reach;
+    }
+}
+
+/* Makes the view's address one that this thread can use. */
+static bool view_reach(struct sim_device *device, ctrt_view *view, char *why, size_t why_bytes)
+{
+    int64_t low, high;
+    if (view->numel == 0 || view->flags & CTRT_VIEW_HOST_SCALAR)
+        return true;
+    extent(view, &low, &high);
+    char *begin = sim_reach(device, (char *)view->data + low, (uint64_t)(high - low), why, why_bytes);
+    view->data = begin != NULL ? begin - low : NULL;
+    return begin != NULL;
+}
+
+static ctrt_status kernel_fails(struct sim_queue *queue, struct kernel_work *work, ctrt_status status, const char *why)
+{
+    return sim_work_fails(queue, &work->work, status, "%s (%s), call %llu: %s", work->row->kernel.op, dtype_of(&work->call),
+                          (unsigned long long)work->work.sequence, why);
+}
+
+static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
+{
+    struct kernel_work *work = (struct kernel_work *)base;
+    struct sim_device *device = queue->device;
+    ctrt_call *call = &work->call;
+    char why[256], reason[192];
+    if (work->fails) {
+        snprintf(why, sizeof why, "failed by fault %s", base->fault);
+        return kernel_fails(queue, work, CTRT_ERR_BACKEND, why);
+    }
+    uint32_t count = call->n_inputs + call->n_outputs;
+    ctrt_view *const *views = (ctrt_view *const *)call->inputs;
+    for (uint32_t i = 0; i < count; i++) {
+        /* The same view on both sides has been made reachable as an input. */
+        bool again = false;
+        for (uint32_t k = 0; i >= call->n_inputs && k < call->n_inputs && !again; k++)
+            again = views[k] == views[i];
+        if (views[i] == NULL || again || view_reach(device, views[i], reason, sizeof reason))
+            continue;
+        snprintf(why, sizeof why, "%s %u: %s", i < call->n_inputs ? "input" : "output", i < call->n_inputs ? i : i - call->n_inputs, reason);
+        return kernel_fails(queue, work, CTRT_ERR_BACKEND, why);
+    }
+    if (call->workspace_bytes > 0) {
+        call->workspace = sim_reach(device, call->workspace, call->workspace_bytes, reason, sizeof reason);
+        if (call->workspace == NULL) {
+            snprintf(why, sizeof why, "workspace: %s", reason);
+            return kernel_fails(queue, work, CTRT_ERR_BACKEND, why);
+        }
+    }
+    ctrt_status status = work->row->cpu->run(call);
+    return status ? kernel_fails(queue, work, status, status_text(status)) : CTRT_OK;
+}
+
+/* Copies the views of `from`; those of outputs that are inputs stay the same view. */
+static void copy_views(struct kernel_work *work, const ctrt_call *from, const ctrt_view **pointers, ctrt_view *views, char *scalars)
+{
+    uint32_t like = 0;                                  /* in-place operands come in the order of the inputs */
+    for (uint32_t i = 0; i < from->n_inputs + from->n_outputs; i++) {
+        const ctrt_view *view = i < from->n_inputs ? from->inputs[i] : from->outputs[i - from->n_inputs];
+        if (view == NULL)
+            continue;
+        uint32_t same = from->n_inputs;
+        for (uint32_t k = 0; i >= from->n_inputs && k < from->n_inputs && same == from->n_inputs; k++)
+            if (from->inputs[(like + k) % from->n_inputs] == view)
+                same = (like + k) % from->n_inputs;
+        if (same < from->n_inputs) {
+            pointers[i] = pointers[same];
+            like = same + 1;
+            continue;
+        }
+        views[i] = *view;
+        views[i].owner = NULL;
+        pointers[i] = &views[i];
+        if (view->flags & CTRT_VIEW_HOST_SCALAR && view->numel > 0) {
+            memcpy(scalars + i * UNIT, view->data, dtypes[view->dtype].bytes);
+            views[i].data = scalars + i * UNIT;
+        }
+    }
+    work->call.inputs = pointers;
+    work->call.outputs = pointers + from->n_inputs;
+}
+
+static struct kernel_work *call_copy(const ctrt_call *from, const struct sim_row *row)
+{
+    const size_t count = from->n_inputs + from->n_outputs;
+    const size_t attributes = from->attributes != NULL ? *(const size_t *)from->attributes : 0;
+    const size_t pointers_at = units(sizeof(struct kernel_work)), views_at = pointers_at + units(count * sizeof(ctrt_view *));
+    const size_t scalars_at = views_at + units(count * sizeof(ctrt_view)), attributes_at = scalars_at + count * UNIT;
+    char *memory = sim_work_new(attributes_at + units(attributes), row->kernel.op);
+    if (memory == NULL)
+        return NULL;
+    struct kernel_work *work = (struct kernel_work *)memory;
+    work->row = row;
+    work->call = (ctrt_call){ .size = sizeof(ctrt_call), .n_inputs = from->n_inputs, .n_outputs = from->n_outputs,
+                              .workspace = from->workspace, .workspace_bytes = from->workspace_bytes, .row = row->cpu };
+    copy_views(work, from, (const ctrt_view **)(memory + pointers_at), (ctrt_view *)(memory + views_at), memory + scalars_at);
+    if (from->attributes != NULL)
+        work->call.attributes = memcpy(memory + attributes_at, from->attributes, attributes);
+    return work;
+}
+
+static ctrt_status sim_run(const ctrt_call *call)
+{
+    struct sim_device *device = call->device;
+    const struct sim_row *row = CTRT_SLOT(call, row) ? (const struct sim_row *)call->row : NULL;
+    ctrt_status status = sim_usable(device);
+    if (status)
+        return status;
+    if (row < rows || row >= rows + row_count)
+        return sim_host->fail(CTRT_ERR_INTERNAL, "%s: the call does not say which of the device's kernels is meant", device->name);
+    struct kernel_work *work = call_copy(call, row);
+    if (work == NULL)
+        return CTRT_ERR_OUT_OF_MEMORY;
+    work->work.run = kernel_run;
+    work->work.sequence = call->sequence;
+    work->work.cost = sim_cost(device, 0);
+    pthread_mutex_lock(&device->lock);
+    work->fails = sim_fault_hits(device, SIM_FAULT_OP, row->kernel.op, work->work.fault);
+    if (!work->fails)
+        sim_work_judge(device, &work->work);
+    pthread_mutex_unlock(&device->lock);
+    sim_count(&device->launches[row - rows], 1);
+    sim_count(&device->count.launches, 1);
+    return sim_put(sim_queue_of(device, call->queue), &work->work);
+}
+
+/* ---- the rows ---- */
+
+static ctrt_status prepare(void *device)
+{
+    (void)device;
+    return CTRT_SLOT(cpu_table, prepare) ? cpu_table->prepare(NULL) : CTRT_OK;
+}
+
+/* May be called again: the rows are made anew. Without a cpu there are none, and no devices. */
+ctrt_status sim_kernels_init(void)
+{
+    const ctrt_backend *cpu = sim_host->backend("cpu");
+    cpu_table = CTRT_SLOT(cpu, kernels) ? cpu->kernels : NULL;
+    if (rows != NULL)
+        sim_host->free(rows);
+    rows = NULL;
+    row_count = cpu_table != NULL ? cpu_table->count : 0;
+    sim_kernel_table.count = 0;
+    if (row_count == 0)
+        return CTRT_OK;
+    rows = sim_host->alloc(row_count * sizeof *rows);
+    if (rows == NULL) {
+        size_t wanted = row_count;
+        row_count = 0;
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "sim: no memory for the table of %zu kernels", wanted);
+    }
+    for (size_t i = 0; i < row_count; i++) {
+        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)cpu_table->rows + i * cpu_table->stride);
+        rows[i] = (struct sim_row){ .cpu = row };
+        rows[i].kernel = (ctrt_kernel){ .size = sizeof(ctrt_kernel), .op = row->op, .dtypes = row->dtypes, .score = row->score,
+                                        .flags = row->flags, .run = sim_run };
+        /* These look at shapes alone, so the cpu's own will do. */
+        rows[i].kernel.accepts = CTRT_SLOT(row, accepts) ? row->accepts : NULL;
+        rows[i].kernel.workspace = CTRT_SLOT(row, workspace) ? row->workspace : NULL;
+    }
+    sim_kernel_table.rows = &rows[0].kernel;
+    sim_kernel_table.count = row_count;
+    sim_kernel_table.prepare = prepare;
+    return CTRT_OK;
+}
+
+ctrt_status sim_kernels_there(void)
+{
+    if (row_count > 0)
+        return CTRT_OK;
+    return sim_host->fail(CTRT_ERR_NOT_SUPPORTED, "sim: simulated devices run the cpu's kernels, and the backend cpu cannot be used");
+}
+
+/* A kernel of the cpu would start a thread for each processor, in each worker. The limit is OpenMP's, which the cpu backend and
+ * the libraries beneath it keep. */
+void sim_in_one_thread(void (*function)(void *argument), void *argument)
+{
+#ifdef _OPENMP
+#pragma omp teams num_teams(1) thread_limit(1)
+#endif
+    function(argument);
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/sim/memory.c: blocks of device memory, and pinned memory of the host. */
+#include "sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Pinned memory begins at a page, as a driver's would. */
+#define PINNED_ALIGNMENT 4096
+
+static ctrt_status no_memory(struct sim_device *device, size_t bytes)
+{
+    uint64_t unused = device->memory - device->physical.used;
+    return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes: %llu of %llu bytes are free, the largest free piece has %llu",
+                          device->name, bytes, (unsigned long long)unused, (unsigned long long)device->memory,
+                          (unsigned long long)sim_blocks_largest_gap(&device->physical));
+}
+
+static ctrt_status alloc(void *handle, void **address, size_t bytes)
+{
+    struct sim_device *device = handle;
+    char fault[64];
+    uint64_t start = 0, whole = (bytes + SIM_ALIGN - 1) / SIM_ALIGN * SIM_ALIGN;
+    ctrt_status status = sim_usable(device);
+    if (status)
+        return status;
+    if (bytes == 0)
+        return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: an allocation of 0 bytes", device->name);
+    pthread_mutex_lock(&device->lock);
+    if (sim_fault_hits(device, SIM_FAULT_ALLOC, "", fault))
+        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes (fault %s)", device->name, bytes, fault);
+    else if (whole < bytes || !sim_blocks_take(&device->physical, &start, whole, SIM_ALIGN))
+        status = no_memory(device, bytes);
+    else if (device->physical.used > atomic_load(&device->count.peak))
+        atomic_store(&device->count.peak, device->physical.used);
+    pthread_mutex_unlock(&device->lock);
+    if (status)
+        return status;
+    if (device->poison)
+        memset(device->guard + device->delta + start, 0xff, whole);
+    sim_count(&device->count.allocs, 1);
+    *address = device->guard + start;
+    return CTRT_OK;
+}
+
+/* In the child of a fork the memory is still the parent's, so nothing happens there. */
+static void release(void *handle, void *address, size_t bytes)
+{
+    struct sim_device *device = handle;
+    (void)bytes;
+    if (address == NULL || sim_forked(device))
+        return;
+    uint64_t start = (uint64_t)((char *)address - device->guard);
+    pthread_mutex_lock(&device->lock);
+    uint64_t freed = sim_blocks_give(&device->physical, start);
+    if (freed > 0)
+        sim_space_give_back(device, start, freed);
+    pthread_mutex_unlock(&device->lock);
+    if (freed > 0) {
+        sim_count(&device->count.frees, 1);
+        return;
+    }
+    sim_count(&device->count.bad_frees, 1);
+    sim_host->log(CTRT_LOG_ERROR, "backend-sim", "%s: free of %p, where no block begins", device->name, address);
+}
+
+static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
+{
+    struct sim_device *device = handle;
+    char fault[64];
+    ctrt_status status = sim_usable(device);
+    if (status)
+        return status;
+    pthread_mutex_lock(&device->lock);
+    if (sim_fault_hits(device, SIM_FAULT_HOST, "", fault))
+        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pinned memory (fault %s)", device->name, bytes, fault);
+    else if (device->pinned_limit > 0 && (bytes > device->pinned_limit || device->pinned > device->pinned_limit - bytes))
+        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pinned memory: %llu of %llu are in use (CTRT_SIM=pinned=...)",
+                                device->name, bytes, (unsigned long long)device->pinned, (unsigned long long)device->pinned_limit);
+    else
+        device->pinned += bytes;
+    pthread_mutex_unlock(&device->lock);
+    if (status)
+        return status;
+    void *memory = NULL;
+    if (posix_memalign(&memory, PINNED_ALIGNMENT, bytes > 0 ? bytes : 1) != 0) {
+        pthread_mutex_lock(&device->lock);
+        device->pinned -= bytes;
+        pthread_mutex_unlock(&device->lock);
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: the host has no %zu bytes to pin", device->name, bytes);
+    }
+    sim_count(&device->count.host_allocs, 1);
+    *address = memory;
+    return CTRT_OK;
+}
+
+static void host_free(void *handle, void *address, size_t bytes)
+{
+    struct sim_device *device = handle;
+    if (address == NULL)
+        return;
+    free(address);
+    if (sim_forked(device))
+        return;
+    pthread_mutex_lock(&device->lock);
+    device->pinned -= bytes;
+    pthread_mutex_unlock(&device->lock);
+    sim_count(&device->count.host_frees, 1);
+}
+
+const ctrt_memory_table sim_memory_table = {
+    .size = sizeof(ctrt_memory_table),
+    .alloc = alloc,
+    .free = release,
+    .copy = sim_copy,
+    .fill = sim_fill,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
+    .can_access_peer = sim_can_access_peer,
+    .copy_peer = sim_copy_peer,
+    .page_bytes = SIM_PAGE,
+    .reserve = sim_reserve,
+    .unreserve = sim_unreserve,
+    .map = sim_map,
+    .unmap = sim_unmap,
+};

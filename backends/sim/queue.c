@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/sim/queue.c: queues: made and ended, filled, waited for, and their failures. */
+#include "sim.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+void *sim_work_new(size_t bytes, const char *what)
+{
+    struct sim_work *work = sim_host->alloc(bytes);
+    if (work == NULL)
+        sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "sim: the host has no %zu bytes to queue %s", bytes, what);
+    else
+        memset(work, 0, bytes);
+    return work;
+}
+
+int64_t sim_cost(const struct sim_device *device, uint64_t bytes)
+{
+    uint64_t bandwidth = atomic_load_explicit(&device->bandwidth, memory_order_relaxed);
+    int64_t latency = atomic_load_explicit(&device->latency, memory_order_relaxed);
+    return latency + (bandwidth > 0 ? (int64_t)((double)bytes * 1e9 / (double)bandwidth) : 0);
+}
+
+void sim_work_judge(struct sim_device *device, struct sim_work *work)
+{
+    work->loses = sim_fault_hits(device, SIM_FAULT_LOST, "", work->fault);
+}
+
+/* ---- made and ended ---- */
+
+static void queue_free(struct sim_queue *queue)
+{
+    pthread_cond_destroy(&queue->come);
+    pthread_cond_destroy(&queue->done);
+    pthread_mutex_destroy(&queue->lock);
+    sim_host->free(queue);
+}
+
+ctrt_status sim_queue_new(struct sim_queue **out, struct sim_device *device, int32_t priority)
+{
+    struct sim_queue *queue = sim_host->alloc(sizeof *queue);
+    if (queue == NULL)
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a queue", device->name);
+    memset(queue, 0, sizeof *queue);
+    queue->device = device;
+    queue->priority = priority;
+    queue->last = &queue->first;
+    pthread_mutex_init(&queue->lock, NULL);
+    pthread_cond_init(&queue->come, NULL);
+    pthread_cond_init(&queue->done, NULL);
+    pthread_mutex_lock(&device->lock);
+    queue->number = device->next_queue++;
+    /* The generator's state must not be 0; the factor keeps neighbours apart. */
+    queue->random = (device->seed * 1000003 + (uint64_t)device->index * 8191 + (uint64_t)queue->number + 1) * 0x9e3779b97f4a7c15u | 1;
+    queue->next = device->queues;
+    device->queues = queue;
+    pthread_mutex_unlock(&device->lock);
+    *out = queue;
+    return CTRT_OK;
+}
+
+/* Tells the worker to end when it has done what is there. */
+static void queue_end(struct sim_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    queue->ends = true;
+    if (!queue->started)
+        queue->ended = true;
+    pthread_cond_signal(&queue->come);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* Frees the queues whose workers have ended. */
+static void queues_reap(struct sim_device *device)
+{
+    struct sim_queue *ended = NULL;
+    pthread_mutex_lock(&device->lock);
+    for (struct sim_queue **link = &device->queues; *link != NULL;) {
+        struct sim_queue *queue = *link;
+        pthread_mutex_lock(&queue->lock);
+        bool gone = queue->ends && queue->ended && queue->held == 0;
+        pthread_mutex_unlock(&queue->lock);
+        if (gone) {
+            *link = queue->next;
+            queue->next = ended;
+            ended = queue;
+        } else {
+            link = &queue->next;
+        }
+    }
+    pthread_mutex_unlock(&device->lock);
+    while (ended != NULL) {
+        struct sim_queue *queue = ended;
+        ended = queue->next;
+        if (queue->started)
+            pthread_join(queue->thread, NULL);
+        queue_free(queue);
+    }
+}
+
+static ctrt_status create(void *handle, void **queue, int32_t priority)
+{
+    struct sim_device *device = handle;
+    struct sim_queue *fresh;
+    ctrt_status status = sim_usable(device);
+    if (status)
+        return status;
+    queues_reap(device);
+    status = sim_queue_new(&fresh, device, priority);
+    if (!status)
+        *queue = fresh;
+    return status;
+}
+
+/* Nobody waits: the worker does what it has and is collected later. */
+static void destroy(void *handle, void *queue)
+{
+    struct sim_device *device = handle;
+    if (queue == NULL || queue == device->standard || sim_forked(device))
+        return;
+    queue_end(queue);
+    queues_reap(device);
+}
+
+void sim_queues_close(struct sim_device *device)
+{
+    pthread_mutex_lock(&device->lock);
+    struct sim_queue *queues = device->queues;
+    device->queues = device->standard = NULL;
+    pthread_mutex_unlock(&device->lock);
+    for (struct sim_queue *queue = queues; queue != NULL; queue = queue->next)
+        queue_end(queue);
+    while (queues != NULL) {
+        struct sim_queue *queue = queues;
+        queues = queue->next;
+        if (queue->started)
+            pthread_join(queue->thread, NULL);
+        queue_free(queue);
+    }
+}
+
+/* ---- filled ---- */
+
+/* With the queue's lock held. Signals stay with the program's own threads. */
+static ctrt_status start(struct sim_queue *queue)
+{
+    sigset_t all, before;
+    char name[16];
+    sigfillset(&all);
+    sigdelset(&all, SIGSEGV), sigdelset(&all, SIGBUS), sigdelset(&all, SIGFPE), sigdelset(&all, SIGILL);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&queue->thread, NULL, sim_worker, queue);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed)
+        return sim_host->fail(CTRT_ERR_BACKEND, "%s, queue %d: no thread for it: %s", queue->device->name, queue->number, strerror(failed));
+    snprintf(name, sizeof name, "%s.%d", queue->device->name, queue->number);
+    pthread_setname_np(queue->thread, name);
+    queue->started = true;
+    return CTRT_OK;
+}
+
+ctrt_status sim_put(struct sim_queue *queue, struct sim_work *work)
+{
+    ctrt_status status = CTRT_OK;
+    work->put = sim_now();
+    work->next = NULL;
+    pthread_mutex_lock(&queue->lock);
+    if (!queue->started)
+        status = start(queue);
+    if (!status) {
+        *queue->last = work;
+        queue->last = &work->next;
+        queue->put++;
+        pthread_cond_signal(&queue->come);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    if (status) {
+        if (work->drop != NULL)
+            work->drop(work);
+        sim_host->free(work);
+    }
+    return status;
+}
+
+struct host_call {
+    struct sim_work work;
+    void (*function)(void *);
+    void *argument;
+};
+
+static ctrt_status host_call_run(struct sim_queue *queue, struct sim_work *work)
+{
+    struct host_call *call = (struct host_call *)work;
+    (void)queue;
+    call->function(call->argument);
+    return CTRT_OK;
+}
+
+static ctrt_status host_call(void *handle, void *queue, void (*function)(void *), void *argument)
+{
+    struct sim_device *device = handle;
+    ctrt_status status = sim_usable(device);
+    if (status)
+        return status;
+    struct host_call *call = sim_work_new(sizeof *call, "a call of the host");
+    if (call == NULL)
+        return CTRT_ERR_OUT_OF_MEMORY;
+    call->work.run = host_call_run;
+    call->function = function;
+    call->argument = argument;
+    sim_count(&device->count.host_calls, 1);
+    return sim_put(sim_queue_of(device, queue), &call->work);
+}
+
+/* ---- waited for ---- */
+
+void sim_queue_finish(struct sim_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    const uint64_t wanted = queue->put;
+    while (queue->completed < wanted)
+        pthread_cond_wait(&queue->done, &queue->lock);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static void failure_of(struct sim_queue *queue, struct sim_failure *out)
+{
+    pthread_mutex_lock(&queue->lock);
+    *out = queue->failure;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* The device's queue with the least number from `number` on, held so that nobody frees it; NULL: there is none. */
+static struct sim_queue *queue_from(struct sim_device *device, int number)
+{
+    struct sim_queue *found = NULL;
+    pthread_mutex_lock(&device->lock);
+    for (struct sim_queue *q = device->queues; q != NULL; q = q->next)
+        if (q->number >= number && (found == NULL || q->number < found->number))
+            found = q;
+    if (found != NULL)
+        found->held++;
+    pthread_mutex_unlock(&device->lock);
+    return found;
+}
+
+static void queue_let_go(struct sim_queue *queue)
+{
+    pthread_mutex_lock(&queue->device->lock);
+    queue->held--;
+    pthread_mutex_unlock(&queue->device->lock);
+}
+
+/* Calls `visit` for the queue, or for every queue of the device when it is NULL, and returns the first failure that those queues
+ * have afterwards, as this thread's error. */
+static ctrt_status each_queue(struct sim_device *device, void *queue, void (*visit)(struct sim_queue *, void *), void *argument,
+                              uint64_t *sequence)
+{
+    struct sim_failure first = { .status = CTRT_OK }, here;
+    if (sim_forked(device))
+        return sim_usable(device);
+    if (queue != NULL) {
+        visit(queue, argument);
+        failure_of(queue, &first);
+    }
+    for (struct sim_queue *q = queue == NULL ? queue_from(device, 0) : NULL; q != NULL;) {
+        const int number = q->number;
+        visit(q, argument);
+        failure_of(q, &here);
+        if (!first.status)
+            first = here;
+        queue_let_go(q);
+        q = queue_from(device, number + 1);
+    }
+    if (sequence != NULL)
+        *sequence = first.status ? first.sequence : 0;
+    return first.status ? sim_host->fail(first.status, "%s", first.text) : sim_usable(device);
+}
+
+static bool own_worker(struct sim_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    bool own = queue->started && pthread_equal(queue->thread, pthread_self());
+    pthread_mutex_unlock(&queue->lock);
+    return own;
+}
+
+/* A call of the host that waits for its own queue would wait for ever; it sees what is done so far. */
+static void visit_finish(struct sim_queue *queue, void *argument)
+{
+    (void)argument;
+    if (!own_worker(queue))
+        sim_queue_finish(queue);
+}
+
+static ctrt_status synchronize(void *handle, void *queue)
+{
+    return each_queue(handle, queue, visit_finish, NULL, NULL);
+}
+
+static void visit_query(struct sim_queue *queue, void *idle)
+{
+    pthread_mutex_lock(&queue->lock);
+    if (queue->completed < queue->put)
+        *(bool *)idle = false;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static ctrt_status query(void *handle, void *queue, bool *idle)
+{
+    *idle = true;
+    return each_queue(handle, queue, visit_query, idle, NULL);
+}
+
+static void visit_nothing(struct sim_queue *queue, void *argument)
+{
+    (void)queue, (void)argument;
+}
+
+static ctrt_status error(void *handle, void *queue, uint64_t *sequence)
+{
+    return each_queue(handle, queue, visit_nothing, NULL, sequence);
+}
+
+/* What was put there before is dropped still; what comes from now on runs. */
+static void visit_reset(struct sim_queue *queue, void *argument)
+{
+    (void)argument;
+    visit_finish(queue, NULL);
+    pthread_mutex_lock(&queue->lock);
+    queue->failure.status = CTRT_OK;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+static ctrt_status reset(void *handle, void *queue)
+{
+    struct sim_device *device = handle;
+    ctrt_status status = sim_usable(device);
+    return status ? status : each_queue(device, queue, visit_reset, NULL, NULL);
+}
+
+const ctrt_queue_table sim_queue_table = {
+    .size = sizeof(ctrt_queue_table),
+    .create = create,
+    .destroy = destroy,
+    .synchronize = synchronize,
+    .query = query,
+    .wait_event = sim_wait_event,
+    .host_call = host_call,
+    .event_create = sim_event_create,
+    .event_destroy = sim_event_destroy,
+    .event_record = sim_event_record,
+    .event_query = sim_event_query,
+    .event_synchronize = sim_event_synchronize,
+    .event_elapsed = sim_event_elapsed,
+    .error = error,
+    .reset = reset,
+};

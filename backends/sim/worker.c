@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/sim/worker.c: the thread behind a queue, and simulated time.
+ *
+ * Work that should take 20 us begins when it came or when the work before it was done by simulated time, whichever is later, and
+ * ends 20 us after that. The worker sleeps until then if it was faster; that it oversleeps a little does not add up, because
+ * the next deadline counts from this one. */
+#include "sim.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+int64_t sim_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void sim_sleep_until(int64_t time)
+{
+    const struct timespec until = { .tv_sec = time / 1000000000, .tv_nsec = time % 1000000000 };
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
+        continue;
+}
+
+/* xorshift64* (Vigna 2016). */
+int64_t sim_random(uint64_t *state, int64_t limit)
+{
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return limit > 0 ? (int64_t)((*state * 0x2545f4914f6cdd1du >> 11) % (uint64_t)limit) : 0;
+}
+
+ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work, ctrt_status status, const char *format, ...)
+{
+    struct sim_failure failure = { .status = status, .sequence = work->sequence };
+    va_list arguments;
+    int used = snprintf(failure.text, sizeof failure.text, "%s, queue %d: ", queue->device->name, queue->number);
+    va_start(arguments, format);
+    vsnprintf(failure.text + used, sizeof failure.text - (size_t)used, format, arguments);
+    va_end(arguments);
+    sim_count(&queue->device->count.failures, 1);
+    pthread_mutex_lock(&queue->lock);
+    queue->failure = failure;
+    pthread_mutex_unlock(&queue->lock);
+    return status;
+}
+
+/* Nothing after the first failure runs, but marks are still reached, so that nobody waits for ever. */
+static bool dropped(struct sim_queue *queue, const struct sim_work *work)
+{
+    if (work->always)
+        return false;
+    pthread_mutex_lock(&queue->lock);
+    bool failed = queue->failure.status != CTRT_OK;
+    pthread_mutex_unlock(&queue->lock);
+    return failed || atomic_load(&queue->device->lost);
+}
+
+static void work_do(struct sim_queue *queue, struct sim_work *work)
+{
+    struct sim_device *device = queue->device;
+    if (dropped(queue, work))
+        return;
+    int64_t late = atomic_load_explicit(&device->late, memory_order_relaxed);
+    if (late > 0)
+        sim_sleep_until(sim_now() + sim_random(&queue->random, late));
+    int64_t begin = work->put > queue->clock ? work->put : queue->clock, end = begin + work->cost;
+    queue->clock = begin;
+    if (work->loses) {
+        sim_work_fails(queue, work, CTRT_ERR_DEVICE_LOST, "%s is lost (fault %s)", device->name, work->fault);
+        atomic_store(&device->lost, true);
+        return;
+    }
+    work->run(queue, work);
+    int64_t now = sim_now();
+    if (end > now)
+        sim_sleep_until(end);
+    else
+        end = now;
+    queue->clock = end > queue->clock ? end : queue->clock;
+}
+
+static void work_free(struct sim_work *work)
+{
+    if (work->drop != NULL)
+        work->drop(work);
+    sim_host->free(work);
+}
+
+static void serve(void *argument)
+{
+    struct sim_queue *queue = argument;
+    pthread_mutex_lock(&queue->lock);
+    for (;;) {
+        struct sim_work *work = queue->first;
+        if (work == NULL && queue->ends)
+            break;
+        if (work == NULL) {
+            pthread_cond_wait(&queue->come, &queue->lock);
+            continue;
+        }
+        queue->first = work->next;
+        if (queue->first == NULL)
+            queue->last = &queue->first;
+        pthread_mutex_unlock(&queue->lock);
+        work_do(queue, work);
+        work_free(work);
+        pthread_mutex_lock(&queue->lock);
+        queue->completed++;
+        pthread_cond_broadcast(&queue->done);
+    }
+    queue->ended = true;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void *sim_worker(void *queue)
+{
+    sim_in_one_thread(serve, queue);
+    return NULL;
+}
