@@ -25,7 +25,8 @@ TSAN_TESTS =
 
 TESTS += tests/headers.sh tests/floors.sh tests/exports.sh
 EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
-              tests/lsan.supp tests/tsan.supp tests/unit/fake_check.h tests/unit/fake_host.h
+              tests/lsan.supp tests/tsan.supp tests/unit/fake_check.h tests/unit/fake_host.h \
+              tests/unit/sim_host.h
 
 # What tests compare with, and the scripts that made it.
 EXTRA_DIST += \
@@ -96,6 +97,21 @@ test_cpu_limits_SOURCES = tests/unit/test-cpu-limits.c backends/cpu/cgroup.c bac
                           backends/cpu/pages.c
 test_cpu_limits_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_limits_LDADD = $(CPU_TEST_LIBS)
+endif
+endif
+
+# Simulated devices, likewise.
+if HAVE_CMOCKA
+if PLUGIN_CPU
+if PLUGIN_SIM
+sim_tests       = test-sim
+check_PROGRAMS += $(sim_tests)
+TESTS          += $(sim_tests)
+TSAN_TESTS     += $(sim_tests)
+test_sim_SOURCES  = tests/unit/test-sim.c
+test_sim_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_sim_LDADD    = $(CPU_TEST_LIBS)
+endif
 endif
 endif
 

@@ -149,7 +149,7 @@ static ctrt_status device_new(struct sim_device **out, const struct sim_options 
 static ctrt_status open_device(void **handle, int32_t index)
 {
     struct sim_options options;
-    struct sim_device *device;
+    struct sim_device *device = NULL;
     ctrt_status status = read_for(&options, index);
     if (!status)
         status = sim_kernels_there();

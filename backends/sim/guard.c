@@ -17,7 +17,8 @@
 static struct sim_device *_Atomic guarded[SIM_DEVICES];
 static _Atomic(sim_namer) namer;
 static struct sigaction before;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t install_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool installed;
 
 struct line {
     char text[512];
@@ -107,16 +108,25 @@ static void on_fault(int number, siginfo_t *info, void *context)
     }
 }
 
+/* Once, and again when somebody went back to the default. Where there is another's handler it may well call ours. */
 static void install(void)
 {
-    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+    struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK }, present;
     sigemptyset(&action.sa_mask);
-    sigaction(SIGSEGV, &action, &before);
+    pthread_mutex_lock(&install_lock);
+    sigaction(SIGSEGV, NULL, &present);
+    bool standard = !(present.sa_flags & SA_SIGINFO) && present.sa_handler == SIG_DFL;
+    if (!installed || standard) {
+        before = present;
+        sigaction(SIGSEGV, &action, NULL);
+        installed = true;
+    }
+    pthread_mutex_unlock(&install_lock);
 }
 
 void sim_guard_add(struct sim_device *device)
 {
-    pthread_once(&once, install);
+    install();
     atomic_store(&guarded[device->index], device);
 }
 

@@ -147,7 +147,7 @@ void sim_queues_close(struct sim_device *device)
 static ctrt_status start(struct sim_queue *queue)
 {
     sigset_t all, before;
-    char name[16];
+    char name[40];
     sigfillset(&all);
     sigdelset(&all, SIGSEGV), sigdelset(&all, SIGBUS), sigdelset(&all, SIGFPE), sigdelset(&all, SIGILL);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -156,6 +156,7 @@ static ctrt_status start(struct sim_queue *queue)
     if (failed)
         return sim_host->fail(CTRT_ERR_BACKEND, "%s, queue %d: no thread for it: %s", queue->device->name, queue->number, strerror(failed));
     snprintf(name, sizeof name, "%s.%d", queue->device->name, queue->number);
+    name[15] = '\0';                               /* the system takes no more */
     pthread_setname_np(queue->thread, name);
     queue->started = true;
     return CTRT_OK;

@@ -22,7 +22,7 @@
 
 /* ---- the host table ---- */
 
-static char fake_error[512];            /* message of the last fail() */
+static _Thread_local char fake_error[512];      /* message of the thread's last fail() */
 static char fake_log_text[512];         /* text of the last log line */
 
 FAKE CTRT_PRINTF(2, 3) ctrt_status fake_fail(ctrt_status status, const char *format, ...)

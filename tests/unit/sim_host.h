@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/unit/sim_host.h: drives the tables of backend-sim.so without the library; on top of fake_host.h, which lends the
+ * cpu's kernels. Include after cmocka.h and what it wants. */
+#ifndef CTRT_TESTS_SIM_HOST_H
+#define CTRT_TESTS_SIM_HOST_H
+
+#include <dirent.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backends/sim/control.h"
+#include "fake_host.h"
+
+static const ctrt_backend *sim;
+static const sim_control *control;
+
+FAKE const struct ctrt_backend *sim_lend(const char *name)
+{
+    return strcmp(name, "cpu") == 0 ? fake_backend : NULL;
+}
+
+/* Opens both plugins and initialises them anew. Ends the program when that is not possible: there is nothing to test then. */
+FAKE void sim_reload(void)
+{
+    static ctrt_host host;
+    fake_load(NULL);
+    const char *folder = getenv("CTRT_PLUGIN_PATH");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/backend-sim.so", folder ? folder : ".");
+    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    ctrt_plugin_entry entry = NULL;
+    if (object)
+        *(void **)&entry = dlsym(object, "ctrt_plugin_v1");
+    if (!entry) {
+        printf("Bail out! %s\n", dlerror());
+        exit(99);
+    }
+    host = fake_host;
+    host.backend = sim_lend;
+    const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
+    if (plugin->init(&host) != CTRT_OK) {
+        printf("Bail out! init: %s\n", fake_error);
+        exit(99);
+    }
+    for (size_t i = 0; i < plugin->component_count; i++) {
+        if (plugin->components[i].kind == CTRT_COMPONENT_BACKEND)
+            sim = plugin->components[i].table;
+        if (strcmp(plugin->components[i].name, "sim-control") == 0)
+            control = plugin->components[i].table;
+    }
+}
+
+FAKE int sim_load(void **state)
+{
+    (void)state;
+    sim_reload();
+    return 0;
+}
+
+/* What must succeed: `what` and the message otherwise. */
+#define MUST(call)                                                                                            \
+    do {                                                                                                      \
+        ctrt_status status_ = (call);                                                                         \
+        if (status_ != CTRT_OK)                                                                               \
+            fail_msg("%s: status %d: %s", #call, (int)status_, fake_error);                                   \
+    } while (0)
+
+/* What must fail so, with a message that has these words. */
+#define MUST_FAIL(call, status, words)                                                                        \
+    do {                                                                                                      \
+        fake_error[0] = '\0';                                                                                 \
+        ctrt_status status_ = (call);                                                                         \
+        if (status_ != (status))                                                                              \
+            fail_msg("%s: status %d, expected %d: %s", #call, (int)status_, (int)(status), fake_error);       \
+        if (strstr(fake_error, (words)) == NULL)                                                              \
+            fail_msg("%s: the message has no \"%s\": %s", #call, (words), fake_error);                        \
+    } while (0)
+
+#define EQUAL(got, want)                                                                                      \
+    do {                                                                                                      \
+        long long got_ = (long long)(got), want_ = (long long)(want);                                         \
+        if (got_ != want_)                                                                                    \
+            fail_msg("%s is %lld, expected %lld (%s)", #got, got_, want_, #want);                             \
+    } while (0)
+
+FAKE void *sim_open(const char *options, int index)
+{
+    void *device = NULL;
+    setenv("CTRT_SIM", options, 1);
+    MUST(sim->device->open(&device, index));
+    return device;
+}
+
+FAKE sim_counters sim_counted(int device)
+{
+    sim_counters c = { .size = sizeof c };
+    MUST(control->counters(device, &c));
+    return c;
+}
+
+FAKE void *sim_alloc(void *device, size_t bytes)
+{
+    void *address = NULL;
+    MUST(sim->memory->alloc(device, &address, bytes));
+    return address;
+}
+
+FAKE void *sim_upload(void *device, const void *from, size_t bytes)
+{
+    void *address = sim_alloc(device, bytes);
+    MUST(sim->memory->copy(device, NULL, address, from, bytes, CTRT_COPY_TO_DEVICE));
+    MUST(sim->queue->synchronize(device, NULL));
+    return address;
+}
+
+FAKE void sim_download(void *device, void *to, const void *from, size_t bytes)
+{
+    MUST(sim->memory->copy(device, NULL, to, from, bytes, CTRT_COPY_TO_HOST));
+    MUST(sim->queue->synchronize(device, NULL));
+}
+
+FAKE const ctrt_kernel *sim_row(const char *op, ctrt_dtype key)
+{
+    const ctrt_kernel_table *table = sim->kernels;
+    const ctrt_kernel *best = NULL;
+    for (size_t i = 0; i < table->count; i++) {
+        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)table->rows + i * table->stride);
+        if (strcmp(row->op, op) == 0 && row->dtypes & CTRT_DTYPE_BIT(key) && (!best || row->score > best->score))
+            best = row;
+    }
+    if (best == NULL)
+        fail_msg("no row for %s", op);
+    return best;
+}
+
+FAKE ctrt_status sim_run_op(void *device, void *queue, uint64_t sequence, const char *op, ctrt_dtype key, const ctrt_view *const *outputs,
+                         int n_outputs, const ctrt_view *const *inputs, int n_inputs, const void *attributes)
+{
+    ctrt_call call = { .size = sizeof call, .device = device, .queue = queue, .inputs = inputs, .outputs = outputs,
+                       .n_inputs = (uint32_t)n_inputs, .n_outputs = (uint32_t)n_outputs, .attributes = attributes,
+                       .row = sim_row(op, key), .sequence = sequence };
+    return call.row->run(&call);
+}
+
+/* A contiguous vector of f32 on the device. */
+FAKE ctrt_view sim_vector(void *data, int64_t count)
+{
+    ctrt_view view = { .data = data, .numel = count, .dtype = CTRT_F32, .ndim = 1, .flags = CTRT_VIEW_CONTIGUOUS,
+                       .shape = { count }, .strides = { 1 } };
+    return view;
+}
+
+/* vector += number, on that queue. */
+FAKE ctrt_status sim_add(void *device, void *queue, uint64_t sequence, const ctrt_view *vector, float number)
+{
+    ctrt_view scalar = *vector;
+    scalar.data = &number;
+    scalar.strides[0] = 0;
+    scalar.flags = CTRT_VIEW_HOST_SCALAR;
+    ctrt_status status = sim_run_op(device, queue, sequence, "add", CTRT_F32, FAKE_VIEWS(vector), 1, FAKE_VIEWS(vector, &scalar), 2, NULL);
+    number = -1000;                     /* the call has copied it, or else this is seen */
+    return status;
+}
+
+FAKE double sim_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* Threads of this process, as the kernel counts them. */
+FAKE int sim_thread_count(void)
+{
+    int count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    for (struct dirent *entry; tasks && (entry = readdir(tasks));)
+        count += entry->d_name[0] != '.';
+    if (tasks)
+        closedir(tasks);
+    return count;
+}
+
+#endif

@@ -1,0 +1,561 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Simulated devices: options, memory, pages, copies, kernels, queues and events. Faults: test-sim-faults.c. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "sim_host.h"
+
+#define MIB ((size_t)1 << 20)
+
+/* ---- options ---- */
+
+static const struct malformed {
+    const char *text, *words;
+} malformed[] = {
+    { "devces=4", "did you mean devices?" },
+    { "devces=4", "known: devices, memory, latency" },
+    { "devices=four", "devices: expected a number of devices, 0 to 64, not \"four\"" },
+    { "devices=65", "0 to 64" },
+    { "devices", "has no value" },
+    { "memory=lots", "memory: expected a size" },
+    { "memory=64m/", "memory: expected a size" },
+    { "memory=1", "from 512 bytes" },
+    { "latency=-1us", "latency: expected a time" },
+    { "latency=20parsecs", "not \"20parsecs\"" },
+    { "bandwidth=fast", "bandwidth" },
+    { "peers=rings", "peers: expected all, ring, none, or pairs" },
+    { "peers=0-5", "pairs of devices that there are" },
+    { "peers=0-0", "pairs" },
+    { "seed=x", "seed: expected a whole number" },
+    { "poison=maybe", "yes or no" },
+    { "fault=aloc:3", "did you mean alloc?" },
+    { "fault=alloc", "alloc: expected the number of an allocation" },
+    { "fault=alloc:0", "not \"0\"" },
+    { "fault=op:addd@3", "no kernel for an op \"addd\"" },
+    { "fault=link:0", "two devices" },
+    { "fault=late:soon", "a time" },
+    { "fault=99.alloc:1", "no device's number" },
+};
+
+static void options(void **state)
+{
+    int32_t count;
+    (void)state;
+    for (size_t i = 0; i < sizeof malformed / sizeof malformed[0]; i++) {
+        setenv("CTRT_SIM", malformed[i].text, 1);
+        MUST_FAIL(sim->device->count(&count), CTRT_ERR_INVALID_ARGUMENT, malformed[i].words);
+        if (strstr(fake_error, "CTRT_SIM=") == NULL)
+            fail_msg("the message does not name the variable: %s", fake_error);
+    }
+    unsetenv("CTRT_SIM");
+    MUST(sim->device->count(&count));
+    EQUAL(count, 2);
+    setenv("CTRT_SIM", " devices=3, memory=1m/2m ,latency=5us,bandwidth=8g,peers=0-2,seed=9,jitter=1us,pinned=4k,fault=alloc:3;1.copy:2+", 1);
+    MUST(sim->device->count(&count));
+    EQUAL(count, 3);
+    for (int i = 0; i < 3; i++) {
+        ctrt_device_info info = { .size = sizeof info };
+        MUST(sim->device->describe(i, &info));
+        EQUAL(info.total_memory, i == 0 ? MIB : 2 * MIB);
+        EQUAL(info.flags, CTRT_DEVICE_ASYNCHRONOUS);
+        if (strncmp(info.uuid, "SIM-", 4) != 0)
+            fail_msg("the uuid is \"%s\"", info.uuid);
+    }
+    ctrt_device_info info = { .size = sizeof info };
+    MUST_FAIL(sim->device->describe(3, &info), CTRT_ERR_NO_DEVICE, "there are 3 simulated devices");
+    setenv("CTRT_SIM_FAULT", "op:never@1", 1);
+    MUST_FAIL(sim->device->count(&count), CTRT_ERR_INVALID_ARGUMENT, "CTRT_SIM_FAULT=op:never@1");
+    unsetenv("CTRT_SIM_FAULT");
+}
+
+/* ---- memory ---- */
+
+static void info_is(void *device, size_t unused, size_t total)
+{
+    uint64_t free_bytes, total_bytes;
+    MUST(sim->device->memory_info(device, &free_bytes, &total_bytes));
+    EQUAL(free_bytes, unused);
+    EQUAL(total_bytes, total);
+}
+
+static void memory(void **state)
+{
+    (void)state;
+    void *device = sim_open("devices=1,memory=1m", 0), *block[4], *more = NULL;
+    info_is(device, MIB, MIB);
+    for (int i = 0; i < 4; i++) {
+        block[i] = sim_alloc(device, MIB / 4 - 100);            /* rounded up to a quarter */
+        EQUAL((uintptr_t)block[i] % 512, 0);
+        EQUAL((char *)block[i] - (char *)block[0], i * (int)(MIB / 4));
+    }
+    info_is(device, 0, MIB);
+    MUST_FAIL(sim->memory->alloc(device, &more, 1), CTRT_ERR_OUT_OF_MEMORY, "sim:0: no 1 bytes: 0 of 1048576 bytes are free");
+    sim->memory->free(device, block[0], MIB / 4 - 100);
+    sim->memory->free(device, block[2], MIB / 4 - 100);
+    info_is(device, MIB / 2, MIB);
+    MUST_FAIL(sim->memory->alloc(device, &more, MIB / 2), CTRT_ERR_OUT_OF_MEMORY, "the largest free piece has 262144");
+    void *first = sim_alloc(device, 512), *second = sim_alloc(device, MIB / 4);
+    EQUAL(first == block[0] && second == block[2], 1);           /* first fit; the second does not fit behind the first */
+    sim_counters c = sim_counted(0);
+    EQUAL(c.allocs, 6);
+    EQUAL(c.frees, 2);
+    EQUAL(c.live_blocks, 4);
+    EQUAL(c.live_bytes, 3 * MIB / 4 + 512);
+    EQUAL(c.peak_bytes, MIB);
+    sim->memory->free(device, (char *)first + 1, 512);
+    EQUAL(sim_counted(0).bad_frees, 1);
+    if (strstr(fake_log_text, "where no block begins") == NULL)
+        fail_msg("a wrong free is logged as \"%s\"", fake_log_text);
+    MUST_FAIL(sim->memory->alloc(device, &more, 0), CTRT_ERR_INVALID_ARGUMENT, "0 bytes");
+    MUST_FAIL(sim->memory->alloc(device, &more, SIZE_MAX), CTRT_ERR_OUT_OF_MEMORY, "no 18446744073709551615 bytes");
+    sim->device->close(device);
+}
+
+/* Freed memory goes back to the system, and fresh memory is 0 or poisoned, never another tensor's. */
+static void giving_back(void **state)
+{
+    (void)state;
+    for (int poison = 0; poison < 2; poison++) {
+        void *device = sim_open(poison ? "devices=1,memory=8m,poison=yes" : "devices=1,memory=8m", 0);
+        size_t bytes = 4 * MIB;
+        unsigned char *host = malloc(bytes);
+        memset(host, 7, bytes);
+        void *a = sim_alloc(device, 1024), *b = sim_upload(device, host, bytes);
+        sim->memory->free(device, b, bytes);
+        b = sim_alloc(device, bytes);
+        sim_download(device, host, b, bytes);
+        /* Pages are given back whole; the ends of the block may share theirs with neighbours. */
+        for (size_t i = 4096; i < bytes - 4096; i++)
+            if (host[i] != (poison ? 0xff : 0))
+                fail_msg("byte %zu of fresh memory is %d", i, host[i]);
+        sim->memory->free(device, a, 1024);
+        free(host);
+        sim->device->close(device);
+    }
+}
+
+/* Random blocks against a simple model: no overlap, sums equal. */
+static void memory_at_random(void **state)
+{
+    enum { SLOTS = 64 };
+    struct { char *at; size_t bytes; } slot[SLOTS] = { { NULL, 0 } };
+    (void)state;
+    void *device = sim_open("devices=1,memory=256k", 0);
+    size_t live = 0;
+    for (int step = 0; step < 20000; step++) {
+        int i = (int)(fake_random() % SLOTS);
+        if (slot[i].at != NULL) {
+            sim->memory->free(device, slot[i].at, slot[i].bytes);
+            live -= slot[i].bytes;
+            slot[i].at = NULL;
+        } else {
+            size_t bytes = 512 * (1 + fake_random() % 24);
+            void *at = NULL;
+            if (sim->memory->alloc(device, &at, bytes) == CTRT_OK) {
+                for (int k = 0; k < SLOTS; k++)
+                    if (slot[k].at != NULL && (char *)at < slot[k].at + slot[k].bytes && slot[k].at < (char *)at + bytes)
+                        fail_msg("step %d: a block overlaps another", step);
+                slot[i].at = at, slot[i].bytes = bytes;
+                live += bytes;
+            } else if (256 * 1024 - live > 2 * 1024 * SLOTS) {
+                fail_msg("step %d: no %zu bytes with %zu in use: %s", step, bytes, live, fake_error);
+            }
+        }
+        info_is(device, 256 * 1024 - live, 256 * 1024);
+    }
+    sim->device->close(device);
+}
+
+static void pages(void **state)
+{
+    const size_t page = 2 * MIB;
+    const ctrt_memory_table *m = sim->memory;
+    char *range = NULL, bytes[4096], back[4096];
+    (void)state;
+    void *device = sim_open("devices=1,memory=8m", 0), *block;
+    EQUAL(m->page_bytes, page);
+    MUST_FAIL(m->reserve(device, (void **)&range, page + 1), CTRT_ERR_INVALID_ARGUMENT, "pages");
+    MUST(m->reserve(device, (void **)&range, 64 * page));       /* more than the device has */
+    info_is(device, 8 * MIB, 8 * MIB);
+    block = sim_alloc(device, 4096);                            /* spoils the first page of the memory */
+    MUST(m->map(device, range + 5 * page, 2 * page));
+    info_is(device, 8 * MIB - 4096 - 2 * page, 8 * MIB);
+    memset(bytes, 42, sizeof bytes);
+    char *across = range + 6 * page - 2048;                     /* over the seam of two pages */
+    MUST(m->copy(device, NULL, across, bytes, sizeof bytes, CTRT_COPY_TO_DEVICE));
+    sim_download(device, back, across, sizeof back);
+    EQUAL(memcmp(bytes, back, sizeof back), 0);
+    MUST_FAIL(m->map(device, range + 6 * page, page), CTRT_ERR_STATE, "mapped already");
+    MUST_FAIL(m->map(device, range + 8 * page, 2 * page), CTRT_ERR_OUT_OF_MEMORY, "no page of 2097152 bytes");
+    info_is(device, 8 * MIB - 4096 - 2 * page, 8 * MIB);        /* nothing stayed mapped */
+    MUST(m->map(device, range + 8 * page, page));
+    m->unmap(device, range + 5 * page, page);
+    info_is(device, 8 * MIB - 4096 - 2 * page, 8 * MIB);
+    MUST(m->copy(device, NULL, across, bytes, sizeof bytes, CTRT_COPY_TO_DEVICE));
+    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "not, or no longer, within one allocation");
+    MUST(sim->queue->reset(device, NULL));
+    m->unmap(device, range, page);                              /* not mapped */
+    EQUAL(sim_counted(0).bad_frees, 1);
+    m->unreserve(device, range, 64 * page);                     /* with the pages that are still mapped */
+    info_is(device, 8 * MIB - 4096, 8 * MIB);
+    m->free(device, block, 4096);
+    sim_counters c = sim_counted(0);
+    EQUAL(c.maps, 2);
+    EQUAL(c.unmaps, 1);
+    EQUAL(c.reserves, 1);
+    EQUAL(c.unreserves, 1);
+    EQUAL(c.live_bytes, 0);
+    sim->device->close(device);
+}
+
+static void pinned(void **state)
+{
+    (void)state;
+    void *device = sim_open("devices=1,pinned=8k", 0), *a = NULL, *b = NULL;
+    MUST(sim->memory->host_alloc(device, &a, 8000));
+    memset(a, 1, 8000);
+    MUST_FAIL(sim->memory->host_alloc(device, &b, 200), CTRT_ERR_OUT_OF_MEMORY, "8000 of 8192 are in use");
+    EQUAL(sim_counted(0).host_bytes, 8000);
+    sim->memory->host_free(device, a, 8000);
+    EQUAL(sim_counted(0).host_bytes, 0);
+    MUST(sim->memory->host_alloc(device, &b, 8192));
+    sim->memory->host_free(device, b, 8192);
+    sim->device->close(device);
+}
+
+/* ---- work ---- */
+
+static void copies(void **state)
+{
+    (void)state;
+    void *device = sim_open("devices=1,memory=4m", 0);
+    char host[1000], back[1000];
+    for (int i = 0; i < 1000; i++)
+        host[i] = (char)(i * 7);
+    char *a = sim_upload(device, host, 1000), *b = sim_alloc(device, 1000);
+    MUST(sim->memory->fill(device, NULL, b, 3, 1000));
+    MUST(sim->memory->copy(device, NULL, b + 10, a + 20, 900, CTRT_COPY_ON_DEVICE));
+    sim_download(device, back, b, 1000);
+    EQUAL(memcmp(back + 10, host + 20, 900), 0);
+    EQUAL(back[9] == 3 && back[910] == 3, 1);
+    MUST(sim->memory->copy(device, NULL, b, a, 0, CTRT_COPY_ON_DEVICE));
+    MUST_FAIL(sim->memory->copy(device, NULL, b, a, 8, 3), CTRT_ERR_INVALID_ARGUMENT, "no kind of copy");
+    sim_counters c = sim_counted(0);
+    EQUAL(c.copies[CTRT_COPY_TO_DEVICE], 1);
+    EQUAL(c.copies[CTRT_COPY_ON_DEVICE], 1);
+    EQUAL(c.copies[CTRT_COPY_TO_HOST], 1);
+    EQUAL(c.copy_bytes[CTRT_COPY_TO_DEVICE], 1000);
+    EQUAL(c.copy_bytes[CTRT_COPY_ON_DEVICE], 900);
+    EQUAL(c.fills, 1);
+    EQUAL(c.fill_bytes, 1000);
+
+    /* Wrong places are found out when the work is done. */
+    MUST(sim->memory->copy(device, NULL, b + 600, a, 600, CTRT_COPY_ON_DEVICE));
+    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "within one allocation");
+    MUST(sim->queue->reset(device, NULL));
+    MUST(sim->memory->copy(device, NULL, b, a, 10, CTRT_COPY_TO_HOST));
+    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "given as host memory and is memory of sim:0");
+    MUST(sim->queue->reset(device, NULL));
+    MUST(sim->memory->copy(device, NULL, host, back, 10, CTRT_COPY_TO_DEVICE));
+    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "is no device memory");
+    MUST(sim->queue->reset(device, NULL));
+    sim->memory->free(device, a, 1000);
+    MUST(sim->memory->copy(device, NULL, host, a, 10, CTRT_COPY_TO_HOST));
+    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "no longer");
+    sim->device->close(device);
+}
+
+static void kernels(void **state)
+{
+    enum { N = 1000 };
+    float a[N], b[N], got[N];
+    (void)state;
+    void *device = sim_open("devices=2,memory=4m", 0);
+    for (int i = 0; i < N; i++)
+        a[i] = (float)i, b[i] = (float)(i % 13) - 6;
+    ctrt_view x = sim_vector(sim_upload(device, a, sizeof a), N), y = sim_vector(sim_upload(device, b, sizeof b), N);
+    ctrt_view out = sim_vector(sim_alloc(device, sizeof got), N);
+    MUST(sim_run_op(device, NULL, 1, "mul", CTRT_F32, FAKE_VIEWS(&out), 1, FAKE_VIEWS(&x, &y), 2, NULL));
+    MUST(sim_add(device, NULL, 2, &out, 0.5f));
+    sim_download(device, got, out.data, sizeof got);
+    for (int i = 0; i < N; i++)
+        if (got[i] != a[i] * b[i] + 0.5f)
+            fail_msg("element %d is %g", i, got[i]);
+
+    /* Attributes and strides: sums of reversed rows. The attributes are gone when the work is done. */
+    ctrt_view matrix = x, sums = sim_vector(sim_alloc(device, 10 * sizeof(float)), 10);
+    matrix.ndim = 2, matrix.flags = 0;
+    matrix.shape[0] = 10, matrix.shape[1] = 100;
+    matrix.strides[0] = 100, matrix.strides[1] = -1;
+    matrix.data = (float *)x.data + 99;
+    sums.ndim = 2, sums.shape[1] = 1, sums.strides[1] = 0;
+    ctrt_reduce_attributes rows = { sizeof rows, 2 };
+    MUST(sim_run_op(device, NULL, 3, "sum", CTRT_F32, FAKE_VIEWS(&sums), 1, FAKE_VIEWS(&matrix), 1, &rows));
+    memset(&rows, 0xff, sizeof rows);
+    sim_download(device, got, sums.data, 10 * sizeof(float));
+    for (int i = 0; i < 10; i++)
+        EQUAL(got[i], 4950 + 10000 * i);
+
+    uint64_t launched;
+    MUST(control->launches(0, "add", &launched));
+    EQUAL(launched, 1);
+    EQUAL(sim_counted(0).launches, 3);
+
+    /* What is no memory of the device. */
+    ctrt_view wrong = sim_vector(a, N);
+    MUST(sim_run_op(device, NULL, 9, "neg", CTRT_F32, FAKE_VIEWS(&out), 1, FAKE_VIEWS(&wrong), 1, NULL));
+    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "neg (f32), call 9: input 0");
+    MUST(sim->queue->reset(device, NULL));
+    void *other = NULL;
+    MUST(sim->device->open(&other, 1));
+    wrong.data = sim_alloc(other, sizeof a);
+    MUST(sim_run_op(device, NULL, 10, "neg", CTRT_F32, FAKE_VIEWS(&wrong), 1, FAKE_VIEWS(&x), 1, NULL));
+    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "output 0");
+    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "is memory of sim:1");
+    ctrt_call call = { .size = sizeof call, .device = device };
+    MUST(sim->queue->reset(device, NULL));
+    MUST_FAIL(sim_row("add", CTRT_F32)->run(&call), CTRT_ERR_INTERNAL, "does not say which");
+    sim->device->close(other);
+    sim->device->close(device);
+}
+
+/* A kernel that is worth threads gets none on a worker. */
+static void one_thread_a_worker(void **state)
+{
+    const int64_t n = (int64_t)1 << 21;
+    (void)state;
+    setenv("CTRT_NUM_THREADS", "4", 1);
+    sim_reload();
+    void *device = sim_open("devices=1,memory=64m", 0);
+    int before = sim_thread_count();
+    ctrt_view x = sim_vector(sim_alloc(device, (size_t)n * 4), n);
+    MUST(sim->memory->fill(device, NULL, x.data, 0, (size_t)n * 4));
+    for (int i = 0; i < 5; i++)
+        MUST(sim_add(device, NULL, 1, &x, 1));
+    MUST(sim->queue->synchronize(device, NULL));
+    EQUAL(sim_thread_count() - before, 1);
+    float last;
+    sim_download(device, &last, (float *)x.data + n - 1, 4);
+    EQUAL(last, 5);
+    sim->device->close(device);
+    unsetenv("CTRT_NUM_THREADS");
+    sim_reload();
+}
+
+/* ---- queues ---- */
+
+static void order_on_a_queue(void **state)
+{
+    enum { N = 16, STEPS = 500 };
+    float numbers[N] = { 0 };
+    (void)state;
+    void *device = sim_open("devices=1,memory=1m,jitter=3us", 0), *queue = NULL;
+    MUST(sim->queue->create(device, &queue, 0));
+    EQUAL(sim_counted(0).queues, 2);
+    ctrt_view x = sim_vector(sim_upload(device, numbers, sizeof numbers), N), two = x;
+    float factor = 2;
+    two.data = &factor;
+    two.strides[0] = 0, two.flags = CTRT_VIEW_HOST_SCALAR;
+    double want = 0;
+    for (int i = 0; i < STEPS; i++) {
+        if (i % 50 == 49) {
+            factor = 0.5f;
+            MUST(sim_run_op(device, queue, 1, "mul", CTRT_F32, FAKE_VIEWS(&x), 1, FAKE_VIEWS(&x, &two), 2, NULL));
+            want *= 0.5;
+        } else {
+            MUST(sim_add(device, queue, 1, &x, 64));
+            want += 64;
+        }
+    }
+    MUST(sim->queue->synchronize(device, queue));
+    sim_download(device, numbers, x.data, sizeof numbers);
+    for (int i = 0; i < N; i++)
+        EQUAL(numbers[i], (float)want);
+    sim->queue->destroy(device, queue);
+    EQUAL(sim_counted(0).queues, 1);
+    sim->device->close(device);
+}
+
+static void latency(void **state)
+{
+    float zero = 0;
+    bool idle = true;
+    double milliseconds;
+    (void)state;
+    void *device = sim_open("devices=1,memory=4m", 0), *queue = NULL, *begin = NULL, *end = NULL;
+    ctrt_view x = sim_vector(sim_upload(device, &zero, 4), 1);
+    MUST(sim->queue->create(device, &queue, 0));
+    MUST(sim->queue->event_create(device, &begin, true));
+    MUST(sim->queue->event_create(device, &end, true));
+    MUST(control->set_latency(0, 50 * 1000000));
+    double least = 1;
+    for (int attempt = 0; attempt < 3; attempt++) {             /* the machine may be busy: the best of three */
+        double start = sim_seconds();
+        MUST(sim->queue->event_record(device, begin, queue));
+        MUST(sim_add(device, queue, 1, &x, 1));
+        MUST(sim->queue->event_record(device, end, queue));
+        double returned = sim_seconds() - start;
+        least = returned < least ? returned : least;
+        MUST(sim->queue->query(device, queue, &idle));
+        EQUAL(idle, false);
+        MUST_FAIL(sim->queue->event_elapsed(device, begin, end, &milliseconds), CTRT_ERR_STATE, "recorded and done");
+        MUST(sim->queue->synchronize(device, queue));
+        double took = sim_seconds() - start;
+        if (took < 0.0499)
+            fail_msg("work of 50 ms took %g ms", took * 1e3);
+        MUST(sim->queue->query(device, queue, &idle));
+        EQUAL(idle, true);
+        MUST(sim->queue->event_elapsed(device, begin, end, &milliseconds));
+        if (milliseconds < 49.9 || milliseconds > took * 1e3 + 1)
+            fail_msg("events are %g ms apart, the work took %g ms", milliseconds, took * 1e3);
+    }
+    if (least > 0.005)
+        fail_msg("putting work on a queue took %g ms", least * 1e3);
+
+    /* Oversleeping does not add up. */
+    MUST(control->set_latency(0, 1000000));
+    double start = sim_seconds();
+    MUST(sim->queue->event_record(device, begin, queue));
+    for (int i = 0; i < 40; i++)
+        MUST(sim_add(device, queue, 1, &x, 1));
+    MUST(sim->queue->event_record(device, end, queue));
+    MUST(sim->queue->synchronize(device, queue));
+    double took = sim_seconds() - start;
+    MUST(sim->queue->event_elapsed(device, begin, end, &milliseconds));
+    if (took < 0.0399 || milliseconds < 39.9)
+        fail_msg("40 times 1 ms took %g ms, by the events %g ms", took * 1e3, milliseconds);
+
+    /* A megabyte at 20 MiB a second. */
+    MUST(control->set_latency(0, 0));
+    MUST(control->set_bandwidth(0, 20 * MIB));
+    char *host = calloc(MIB, 1), *there = sim_alloc(device, MIB);
+    start = sim_seconds();
+    MUST(sim->memory->copy(device, queue, there, host, MIB, CTRT_COPY_TO_DEVICE));
+    MUST(sim->queue->synchronize(device, queue));
+    took = sim_seconds() - start;
+    if (took < 0.0499)
+        fail_msg("a copy of 50 ms took %g ms", took * 1e3);
+    free(host);
+    sim->queue->event_destroy(device, begin);
+    sim->queue->event_destroy(device, end);
+    sim->device->close(device);
+}
+
+/* One vector walks over all queues of two devices' own; each step waits for the one before by an event that is recorded anew. */
+static void events_across_queues(void **state)
+{
+    enum { QUEUES = 4, STEPS = 400 };
+    float zero = 0, got;
+    (void)state;
+    void *device = sim_open("devices=2,memory=1m,jitter=20us", 0), *queue[QUEUES], *event = NULL;
+    ctrt_view x = sim_vector(sim_upload(device, &zero, 4), 1);
+    for (int i = 0; i < QUEUES; i++)
+        MUST(sim->queue->create(device, &queue[i], 0));
+    MUST(sim->queue->event_create(device, &event, false));
+    MUST(sim->queue->wait_event(device, queue[0], event));      /* never recorded: nobody waits */
+    for (int i = 0; i < STEPS; i++) {
+        void *here = queue[fake_random() % QUEUES];
+        MUST(sim->queue->wait_event(device, here, event));
+        MUST(sim_add(device, here, 1, &x, 1));
+        MUST(sim->queue->event_record(device, event, here));
+    }
+    bool done;
+    MUST(sim->queue->event_synchronize(device, event));
+    MUST(sim->queue->event_query(device, event, &done));
+    EQUAL(done, true);
+    sim_download(device, &got, x.data, 4);
+    EQUAL(got, STEPS);
+    EQUAL(sim_counted(0).records, STEPS);
+
+    /* A wait keeps to what it saw: the event moves on and is destroyed, and the waiting queue is destroyed with its work on it. */
+    MUST(control->set_latency(0, 20 * 1000000));
+    MUST(sim_add(device, queue[0], 1, &x, 100));
+    MUST(sim->queue->event_record(device, event, queue[0]));
+    MUST(sim->queue->wait_event(device, queue[1], event));
+    MUST(sim->queue->event_record(device, event, queue[2]));
+    sim->queue->event_destroy(device, event);
+    MUST(control->set_latency(0, 0));
+    float twice = 2;
+    ctrt_view two = x;
+    two.data = &twice, two.strides[0] = 0, two.flags = CTRT_VIEW_HOST_SCALAR;
+    MUST(sim_run_op(device, queue[1], 1, "mul", CTRT_F32, FAKE_VIEWS(&x), 1, FAKE_VIEWS(&x, &two), 2, NULL));
+    sim->queue->destroy(device, queue[1]);
+    MUST(sim->queue->synchronize(device, NULL));
+    sim_download(device, &got, x.data, 4);
+    EQUAL(got, 2 * (STEPS + 100));
+    sim->device->close(device);
+}
+
+static void devices_and_peers(void **state)
+{
+    enum { DEVICES = 4 };
+    void *device[DEVICES], *event[DEVICES];
+    float zero = 0, got;
+    ctrt_view x[DEVICES];
+    (void)state;
+    for (int i = 0; i < DEVICES; i++) {
+        device[i] = sim_open("devices=4,memory=1m,peers=ring,jitter=20us", i);
+        x[i] = sim_vector(sim_upload(device[i], &zero, 4), 1);
+        MUST(sim->queue->event_create(device[i], &event[i], false));
+    }
+    for (int a = 0; a < DEVICES; a++)
+        for (int b = 0; b < DEVICES; b++)
+            EQUAL(sim->memory->can_access_peer(device[a], device[b]), (a - b + DEVICES) % DEVICES % 2);
+    MUST_FAIL(sim->memory->copy_peer(device[2], x[2].data, device[0], x[0].data, 4, NULL), CTRT_ERR_NOT_SUPPORTED,
+              "sim:2 cannot reach the memory of sim:0");
+    /* Around the ring, and one more at each station; the event of one device is waited for by the next one's queue. */
+    for (int step = 0; step < 100; step++) {
+        int from = step % DEVICES, to = (step + 1) % DEVICES;
+        if (step > 0)
+            MUST(sim->queue->wait_event(device[to], NULL, event[from]));
+        MUST(sim->memory->copy_peer(device[to], x[to].data, device[from], x[from].data, 4, NULL));
+        MUST(sim_add(device[to], NULL, 1, &x[to], 1));
+        MUST(sim->queue->event_record(device[to], event[to], NULL));
+    }
+    MUST(sim->queue->synchronize(device[0], NULL));
+    sim_download(device[0], &got, x[0].data, 4);
+    EQUAL(got, 100);
+    EQUAL(sim_counted(1).peer_copies, 25);
+    EQUAL(sim_counted(1).peer_bytes, 100);
+    for (int i = 0; i < DEVICES; i++) {
+        sim->queue->event_destroy(device[i], event[i]);
+        sim->device->close(device[i]);
+    }
+}
+
+static void count_call(void *argument)
+{
+    atomic_fetch_add((atomic_int *)argument, 1);
+}
+
+static void host_calls(void **state)
+{
+    atomic_int calls = 0;
+    (void)state;
+    void *device = sim_open("devices=1,latency=10ms", 0);
+    void *x = sim_alloc(device, 64);
+    MUST(sim->memory->fill(device, NULL, x, 0, 64));
+    MUST(sim->queue->host_call(device, NULL, count_call, &calls));
+    EQUAL(atomic_load(&calls), 0);                              /* the fill takes its time first */
+    MUST(sim->queue->synchronize(device, NULL));
+    EQUAL(atomic_load(&calls), 1);
+    EQUAL(sim_counted(0).host_calls, 1);
+    sim->device->close(device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(options), cmocka_unit_test(memory), cmocka_unit_test(giving_back), cmocka_unit_test(memory_at_random),
+        cmocka_unit_test(pages), cmocka_unit_test(pinned), cmocka_unit_test(copies), cmocka_unit_test(kernels),
+        cmocka_unit_test(one_thread_a_worker), cmocka_unit_test(order_on_a_queue), cmocka_unit_test(latency),
+        cmocka_unit_test(events_across_queues), cmocka_unit_test(devices_and_peers), cmocka_unit_test(host_calls),
+    };
+    return cmocka_run_group_tests(tests, sim_load, NULL);
+}
