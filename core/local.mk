@@ -22,6 +22,7 @@ libctrt_core_la_SOURCES += \
 libctrt_core_la_SOURCES += \
     core/memory/account.c core/memory/account.h core/memory/policy.c core/memory/policy.h core/memory/pool.c \
     core/memory/pool.h core/memory/storage.c core/memory/storage.h
+libctrt_core_la_SOURCES += core/memory/pressure.c core/memory/pressure.h
 
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += \

@@ -215,6 +215,16 @@ test_registry_SOURCES  = tests/unit/test-registry.c
 test_registry_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_registry_LDADD    = $(INTERNAL_LIBS)
 
+# Cached memory is given back under pressure: on the cpu with the caching policy.
+if PLUGIN_CPU
+check_PROGRAMS += test-pressure
+TESTS          += test-pressure
+TSAN_TESTS     += test-pressure
+test_pressure_SOURCES  = tests/unit/test-pressure.c
+test_pressure_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_pressure_LDADD    = $(INTERNAL_LIBS)
+endif
+
 # What PyTorch computes, case by case, and its result types.
 check_PROGRAMS += test-ops-reference test-op-dtypes
 TESTS          += test-ops-reference test-op-dtypes

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "base/param.h"
 #include "memory/policy.h"
+#include "memory/pressure.h"
 #include "registry/registry.h"
 
 static const ctrt_param memory_param = {
@@ -20,6 +21,7 @@ static ctrt_status backend_alloc(void *state, void **address, size_t bytes, void
 {
     struct device_memory *memory = state;
     (void)queue;
+    pressure_follow_fork();
     CTRT_TRY(memory->device->backend->memory->alloc(memory->device->handle, address, bytes));
     atomic_fetch_add_explicit(&memory->device_allocations, 1, memory_order_relaxed);
     return CTRT_OK;
@@ -113,7 +115,8 @@ void pool_destroy(struct device_memory *memory)
 
 ctrt_status device_memory_create(ctrt_device *device)
 {
-    return pool_create(&device->memory, device);
+    CTRT_TRY(pool_create(&device->memory, device));
+    return device_host_memory(device) ? pressure_start() : CTRT_OK;
 }
 
 void device_memory_destroy(ctrt_device *device)

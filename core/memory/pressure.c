@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/pressure.c: the watcher of the kernel's memory pressure.
+ *
+ * Interface: Documentation/accounting/psi.rst of Linux. Who writes "some STALL WINDOW" (microseconds) to /proc/pressure/memory or
+ * to a control group's memory.pressure and polls the descriptor is told, by POLLPRI, when tasks were stalled for
+ * that long within a window, at most once a window. Without privilege a window must be a multiple of two seconds, hence
+ * the default. Both files are watched: the group's, because its limit may press while the machine has plenty, and the
+ * machine's. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "memory/pressure.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/param.h"
+#include "ctrt/memory.h"
+#include "device/device.h"
+
+static const ctrt_param pressure_param = {
+    sizeof pressure_param, "CTRT_MEMORY_PRESSURE", CTRT_PARAM_STRING, "off", NULL,
+    "whether cached host memory is given back when the kernel reports memory pressure: off, on, or on:some STALL WINDOW (microseconds)",
+};
+CORE_PARAM(pressure_param);
+static const ctrt_param file_param = {
+    sizeof file_param, "CTRT_MEMORY_PRESSURE_FILE", CTRT_PARAM_STRING, NULL, NULL,
+    "the pressure file to watch, or a FIFO, each write to which counts as pressure; default: the control group's and the machine's",
+};
+CORE_PARAM(file_param);
+
+/* Why no lock: the watcher is started below the device lock and ended at exit, and a fork may come at any moment. */
+enum { IDLE, STARTING, RUNNING, STOPPING };
+static _Atomic int state;
+_Atomic bool pressure_lost;
+static _Atomic uint64_t trims;
+
+#define MOST_SOURCES 2
+static struct {
+    pthread_t thread;
+    int wake;                               /* eventfd: end */
+    int count;
+    struct pollfd sources[MOST_SOURCES];
+    bool fifo[MOST_SOURCES];
+} watcher = { .wake = -1, .sources = { { .fd = -1 }, { .fd = -1 } } };
+
+uint64_t pressure_trims(void)
+{
+    return atomic_load(&trims);
+}
+
+/* ---- the parameter ---- */
+
+ctrt_status pressure_parse(struct pressure_wish *wish, const char *text)
+{
+    static const char *const yes[] = { "on", "1", "yes", "true" }, *const no[] = { "off", "0", "no", "false" };
+    *wish = (struct pressure_wish){ true, "some 150000 2000000" };
+    for (size_t i = 0; i < COUNT_OF(yes); i++) {
+        if (strcmp(text, yes[i]) == 0)
+            return CTRT_OK;
+        if (strcmp(text, no[i]) == 0) {
+            wish->watch = false;
+            return CTRT_OK;
+        }
+    }
+    char word[8];
+    uint64_t stall, window;
+    int end = 0;
+    if (sscanf(text, "on:%7[a-z] %8" SCNu64 " %8" SCNu64 "%n", word, &stall, &window, &end) != 3 || text[end] != '\0'
+        || (strcmp(word, "some") != 0 && strcmp(word, "full") != 0))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "CTRT_MEMORY_PRESSURE=%.64s: expected off, on, or as in \"on:some 150000 2000000\" (some or full, microseconds "
+                         "of stall, microseconds of window)", text);
+    /* The kernel's own limits. */
+    if (window < 500000 || window > 10000000 || stall == 0 || stall > window)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "CTRT_MEMORY_PRESSURE=%.64s: the window must be 500000 to 10000000 microseconds, and the stall no longer than it",
+                         text);
+    snprintf(wish->trigger, sizeof wish->trigger, "%s %" PRIu64 " %" PRIu64, word, stall, window);
+    return CTRT_OK;
+}
+
+/* ---- what to watch ---- */
+
+/* Is it a file of the kernel's that understands triggers? Anything else would be overwritten. */
+static bool is_kernel_file(int fd)
+{
+    struct statfs system;
+    return fstatfs(fd, &system) == 0 && (system.f_type == PROC_SUPER_MAGIC || system.f_type == CGROUP2_SUPER_MAGIC);
+}
+
+/* 0, or why not, as an errno. */
+static int watch(const char *path, const char *trigger)
+{
+    struct stat facts;
+    int fd = open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC), why = 0;
+    if (fd < 0)
+        return errno;
+    bool fifo = fstat(fd, &facts) == 0 && S_ISFIFO(facts.st_mode);
+    if (!fifo && !is_kernel_file(fd))
+        why = EINVAL;
+    else if (!fifo && write(fd, trigger, strlen(trigger) + 1) < 0)
+        why = errno;
+    if (why) {
+        close(fd);
+        return why;
+    }
+    watcher.sources[watcher.count] = (struct pollfd){ .fd = fd, .events = fifo ? POLLIN : POLLPRI };
+    watcher.fifo[watcher.count++] = fifo;
+    return 0;
+}
+
+/* memory.pressure of this process's group in v2's hierarchy. */
+static bool group_file(char *path, size_t bytes)
+{
+    char line[1024];
+    bool found = false;
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL)
+        found = strncmp(line, "0::/", 4) == 0;
+    if (file != NULL)
+        fclose(file);
+    if (!found)
+        return false;
+    line[strcspn(line, "\n")] = '\0';
+    static const char *const mounts[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
+    for (size_t i = 0; i < COUNT_OF(mounts); i++) {
+        if ((size_t)snprintf(path, bytes, "%s%s/memory.pressure", mounts[i], line + 3) < bytes && access(path, F_OK) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool watch_all(const char *named, const char *trigger)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    static const char machine[] = "/proc/pressure/memory";
+    char group[1200];
+    int why = ENOENT;
+    const char *last = named != NULL ? named : machine;
+    if (named != NULL) {
+        why = watch(named, trigger);
+    } else {
+        if (group_file(group, sizeof group))
+            (void)watch(group, trigger);
+        why = watch(machine, trigger);
+    }
+    if (watcher.count > 0)
+        return true;
+    if (atomic_flag_test_and_set(&said))
+        return false;
+    log_message(CTRT_LOG_INFO, "memory",
+                "memory pressure is not watched: %s: %s%s", last, strerror(why),
+                why == EINVAL    ? " (no pressure file, or without privilege a window that is no multiple of 2 s)"
+                : why == EPERM   ? " (older kernels want privilege for it)"
+                : why == ENOENT || why == EOPNOTSUPP
+                    ? " (a kernel without pressure stall information, or with psi=0)" : "");
+    return false;
+}
+
+/* ---- the thread ---- */
+
+struct open_hosts {
+    ctrt_device *list[16];
+    int count;
+};
+
+static void note_host(ctrt_device *device, void *argument)
+{
+    struct open_hosts *hosts = argument;
+    if (device_host_memory(device) && device->memory != NULL && hosts->count < (int)COUNT_OF(hosts->list))
+        hosts->list[hosts->count++] = device;
+}
+
+static void empty_caches(void)
+{
+    struct open_hosts hosts = { .count = 0 };
+    uint64_t given = 0;
+    device_for_each(note_host, &hosts);
+    for (int i = 0; i < hosts.count; i++) {
+        uint64_t before = ctrt_memory_reserved(hosts.list[i]);
+        if (ctrt_memory_empty_cache(hosts.list[i]) != CTRT_OK)
+            continue;
+        uint64_t after = ctrt_memory_reserved(hosts.list[i]);
+        given += before > after ? before - after : 0;
+    }
+    atomic_fetch_add(&trims, 1);
+    log_message(CTRT_LOG_INFO, "memory", "memory pressure: %.1f MiB of cached memory given back", (double)given / (1 << 20));
+}
+
+/* True when the source spoke; a source that ended is watched no more. */
+static bool source_spoke(int i)
+{
+    struct pollfd *source = &watcher.sources[i];
+    short events = source->revents;
+    char rest[256];
+    if (events & (POLLERR | POLLHUP | POLLNVAL) && !(events & source->events)) {
+        source->fd = -source->fd - 1;       /* poll passes over negative ones; the descriptor is closed at the end */
+        log_message(CTRT_LOG_INFO, "memory", "memory pressure: a source has ended and is not watched any more");
+        return false;
+    }
+    if (!(events & source->events))
+        return false;
+    if (watcher.fifo[i])
+        while (read(source->fd, rest, sizeof rest) > 0)
+            continue;
+    return true;
+}
+
+static void *watch_pressure(void *ignored)
+{
+    struct pollfd polled[MOST_SOURCES + 1];
+    for (;;) {
+        bool spoke = false;
+        memcpy(polled, watcher.sources, sizeof watcher.sources);
+        polled[MOST_SOURCES] = (struct pollfd){ .fd = watcher.wake, .events = POLLIN };
+        if (poll(polled, COUNT_OF(polled), -1) < 0 && errno != EINTR)
+            return ignored;
+        if (polled[MOST_SOURCES].revents)
+            return ignored;
+        memcpy(watcher.sources, polled, sizeof watcher.sources);
+        for (int i = 0; i < watcher.count; i++)
+            spoke |= source_spoke(i);
+        if (spoke)
+            empty_caches();
+    }
+}
+
+/* ---- life ---- */
+
+static void close_one(int *fd)
+{
+    if (*fd != -1)
+        close(*fd < -1 ? -*fd - 1 : *fd);
+    *fd = -1;
+}
+
+/* Calls nothing that a child of a fork may not call. */
+static void close_all(void)
+{
+    for (int i = 0; i < MOST_SOURCES; i++)
+        close_one(&watcher.sources[i].fd);
+    close_one(&watcher.wake);
+    watcher.count = 0;
+}
+
+static void after_fork_in_child(void)
+{
+    if (atomic_load(&state) == IDLE)
+        return;
+    close_all();
+    atomic_store(&state, IDLE);
+    atomic_store(&pressure_lost, true);
+}
+
+static bool start_thread(void)
+{
+    sigset_t all, before;
+    watcher.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (watcher.wake < 0)
+        return false;
+    sigfillset(&all);                       /* signals are the program's business */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = pthread_create(&watcher.thread, NULL, watch_pressure, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (started)
+        (void)pthread_setname_np(watcher.thread, "ctrt-pressure");
+    return started;
+}
+
+ctrt_status pressure_start(void)
+{
+    static atomic_flag registered = ATOMIC_FLAG_INIT, failed = ATOMIC_FLAG_INIT;
+    struct pressure_wish wish;
+    ctrt_param_value value, file;
+    CTRT_TRY(param_read(&value, &pressure_param, "core"));
+    CTRT_TRY(param_read(&file, &file_param, "core"));
+    CTRT_TRY(pressure_parse(&wish, value.text));
+    int idle = IDLE;
+    if (!wish.watch || !atomic_compare_exchange_strong(&state, &idle, STARTING))
+        return CTRT_OK;
+    if (!atomic_flag_test_and_set(&registered))
+        pthread_atfork(NULL, NULL, after_fork_in_child);
+    bool running = watch_all(file.text, wish.trigger);
+    if (running && !start_thread()) {
+        running = false;
+        if (!atomic_flag_test_and_set(&failed))
+            log_message(CTRT_LOG_WARNING, "memory", "memory pressure is not watched: no thread could be started");
+    }
+    if (!running)
+        close_all();
+    atomic_store(&state, running ? RUNNING : IDLE);
+    return CTRT_OK;
+}
+
+void pressure_restart(void)
+{
+    if (atomic_exchange(&pressure_lost, false))
+        (void)pressure_start();             /* what the parameters say was good before the fork */
+}
+
+void pressure_stop(void)
+{
+    int running = RUNNING;
+    uint64_t one = 1;
+    if (!atomic_compare_exchange_strong(&state, &running, STOPPING))
+        return;
+    if (write(watcher.wake, &one, sizeof one) == (ssize_t)sizeof one)
+        pthread_join(watcher.thread, NULL);
+    close_all();
+    atomic_store(&state, IDLE);
+}
+
+__attribute__((destructor)) static void pressure_end(void)
+{
+    pressure_stop();
+}
