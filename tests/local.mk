@@ -104,13 +104,19 @@ endif
 if HAVE_CMOCKA
 if PLUGIN_CPU
 if PLUGIN_SIM
-sim_tests       = test-sim
+sim_tests       = test-sim test-sim-faults test-sim-threads
 check_PROGRAMS += $(sim_tests)
 TESTS          += $(sim_tests)
 TSAN_TESTS     += $(sim_tests)
 test_sim_SOURCES  = tests/unit/test-sim.c
 test_sim_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_sim_LDADD    = $(CPU_TEST_LIBS)
+test_sim_faults_SOURCES   = tests/unit/test-sim-faults.c
+test_sim_faults_CPPFLAGS  = $(INTERNAL_CPPFLAGS)
+test_sim_faults_LDADD     = $(CPU_TEST_LIBS)
+test_sim_threads_SOURCES  = tests/unit/test-sim-threads.c
+test_sim_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_sim_threads_LDADD    = $(CPU_TEST_LIBS)
 endif
 endif
 endif

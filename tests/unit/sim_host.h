@@ -108,18 +108,28 @@ FAKE void *sim_alloc(void *device, size_t bytes)
     return address;
 }
 
+/* Waits for the device's own queue alone. */
+FAKE void sim_settle(void *device)
+{
+    void *event = NULL;
+    MUST(sim->queue->event_create(device, &event, false));
+    MUST(sim->queue->event_record(device, event, NULL));
+    MUST(sim->queue->event_synchronize(device, event));
+    sim->queue->event_destroy(device, event);
+}
+
 FAKE void *sim_upload(void *device, const void *from, size_t bytes)
 {
     void *address = sim_alloc(device, bytes);
     MUST(sim->memory->copy(device, NULL, address, from, bytes, CTRT_COPY_TO_DEVICE));
-    MUST(sim->queue->synchronize(device, NULL));
+    sim_settle(device);
     return address;
 }
 
 FAKE void sim_download(void *device, void *to, const void *from, size_t bytes)
 {
     MUST(sim->memory->copy(device, NULL, to, from, bytes, CTRT_COPY_TO_HOST));
-    MUST(sim->queue->synchronize(device, NULL));
+    sim_settle(device);
 }
 
 FAKE const ctrt_kernel *sim_row(const char *op, ctrt_dtype key)

@@ -459,6 +459,7 @@ static void events_across_queues(void **state)
         MUST(sim->queue->create(device, &queue[i], 0));
     MUST(sim->queue->event_create(device, &event, false));
     MUST(sim->queue->wait_event(device, queue[0], event));      /* never recorded: nobody waits */
+    uint64_t records = sim_counted(0).records;
     for (int i = 0; i < STEPS; i++) {
         void *here = queue[fake_random() % QUEUES];
         MUST(sim->queue->wait_event(device, here, event));
@@ -466,12 +467,12 @@ static void events_across_queues(void **state)
         MUST(sim->queue->event_record(device, event, here));
     }
     bool done;
+    EQUAL(sim_counted(0).records - records, STEPS);
     MUST(sim->queue->event_synchronize(device, event));
     MUST(sim->queue->event_query(device, event, &done));
     EQUAL(done, true);
     sim_download(device, &got, x.data, 4);
     EQUAL(got, STEPS);
-    EQUAL(sim_counted(0).records, STEPS);
 
     /* A wait keeps to what it saw: the event moves on and is destroyed, and the waiting queue is destroyed with its work on it. */
     MUST(control->set_latency(0, 20 * 1000000));
