@@ -4,7 +4,7 @@
 libctrt_core_la_SOURCES += \
     core/base/base.h core/base/keep.c core/base/keep.h core/base/lock.c core/base/lock.h core/base/log.c \
     core/base/memory.c core/base/memory.h core/base/nearest.c core/base/param.c core/base/param.h \
-    core/base/param_parse.c core/base/status.c core/base/thread.c core/base/thread.h core/base/version.c
+    core/base/param_parse.c core/base/status.c core/base/text.c core/base/text.h core/base/thread.c core/base/thread.h core/base/version.c
 
 # registry: plugins, components, selection
 libctrt_core_la_SOURCES += \
@@ -23,6 +23,12 @@ libctrt_core_la_SOURCES += \
     core/memory/account.c core/memory/account.h core/memory/policy.c core/memory/policy.h core/memory/pool.c \
     core/memory/pool.h core/memory/storage.c core/memory/storage.h
 libctrt_core_la_SOURCES += core/memory/pressure.c core/memory/pressure.h
+libctrt_core_la_SOURCES += \
+    core/memory/figures.c core/memory/figures.h core/memory/history.c core/memory/history.h core/memory/live.c \
+    core/memory/live.h core/memory/metrics.c core/memory/oom.c core/memory/oom.h core/memory/owners.c \
+    core/memory/owners.h core/memory/pieces.c core/memory/pieces.h core/memory/quota.c core/memory/quota.h \
+    core/memory/release.c core/memory/scope.c core/memory/snapshot.c core/memory/summary.c \
+    core/memory/summary.h core/memory/tag.c core/memory/tag.h
 
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += \

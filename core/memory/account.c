@@ -1,73 +1,365 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/account.c: the slow half of counting. */
+/* memory/account.c: the slow half of counting: threads that come and go, peaks, windows, sums. */
 #include "memory/account.h"
 
-/* The thread's end: whoever comes next may own what it owned. */
-static void disown_all(struct thread_state *state)
+#include "base/lock.h"
+#include "base/memory.h"
+
+LOCK_DEFINE(account_lock, LOCK_ACCOUNT);
+static uint32_t next_index;
+
+void account_init(struct account *account)
 {
-    struct account *account = state->memory;
+    memset(account, 0, sizeof *account);
+    account->oversize = SIZE_MAX;
+    account->windows = &account->life;
+    lock_enter(&account_lock);
+    account->index = next_index++;
+    lock_leave(&account_lock);
+}
+
+void account_destroy(struct account *account)
+{
+    lock_enter(&account_lock);
+    for (struct account_cells *cells = account->threads; cells != NULL; cells = cells->next)
+        cells->account = NULL;
+    account->threads = NULL;
+    lock_leave(&account_lock);
+}
+
+/* ---- threads ---- */
+
+static void fetch_add(account_cell *cell, int64_t value)
+{
+    if (value != 0)
+        atomic_fetch_add_explicit(cell, value, memory_order_relaxed);
+}
+
+/* Moves what `cells` have and others cannot see to `published`. When two threads do it at once for the same
+ * cells, `seen` and `published` are too large by as much until the next time. */
+static void publish(struct account *account, struct account_cells *cells)
+{
+    for (int class = 0; class < ACCOUNT_CLASSES; class++)
+        for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
+            int64_t hidden = account_load(&cells->net[class][metric]) - account_load(&cells->seen[class][metric]);
+            fetch_add(&cells->seen[class][metric], hidden);
+            fetch_add(&account->published[class][metric], hidden);
+        }
+}
+
+/* The thread's end: what it has counted stays in the sums. */
+static void leave_all(struct thread_state *state)
+{
+    struct account_table *table = state->memory;
     state->memory = NULL;
-    while (account != NULL) {
-        struct account *next = account->next_owned;
-        atomic_store_explicit(&account->owner, NULL, memory_order_release);
-        account = next;
+    if (table == NULL)
+        return;
+    lock_enter(&account_lock);
+    for (uint32_t i = 0; i < table->room; i++) {
+        struct account_cells *cells = table->at[i];
+        struct account *account = cells != NULL ? cells->account : NULL;
+        if (account != NULL) {
+            publish(account, cells);
+            for (int class = 0; class < ACCOUNT_CLASSES; class++)
+                for (int metric = 0; metric < ACCOUNT_METRICS; metric++)
+                    fetch_add(&account->ended_in[class][metric], account_load(&cells->in[class][metric]));
+            fetch_add(&account->ended_over_net, account_load(&cells->over_net));
+            fetch_add(&account->ended_over_in, account_load(&cells->over_in));
+            if (cells->next != NULL)
+                cells->next->previous = cells->previous;
+            *(cells->previous != NULL ? &cells->previous->next : &account->threads) = cells->next;
+            if (account->threads == NULL || account->threads->next == NULL)
+                atomic_store_explicit(&account->many, false, memory_order_relaxed);
+        }
+        free(cells);
     }
+    lock_leave(&account_lock);
+    free(table);
 }
 
 __attribute__((constructor)) static void account_start(void)
 {
-    thread_on_exit(disown_all);
+    thread_on_exit(leave_all);
 }
 
-bool account_claim(struct account *account)
+/* The library's own failure injection does not reach here: without cells, counting goes on another way. */
+static struct account_table *table_with(uint32_t index)
 {
-    struct thread_state *nobody = NULL;
-    if (atomic_load_explicit(&account->owner, memory_order_relaxed) != NULL)
-        return false;
-    /* A thread whose end nobody would notice must not own anything: its successor at the same address would
-     * be taken for it. */
+    struct account_table *table = thread_state.memory;
+    uint32_t room = table != NULL ? table->room : 0;
+    if (index < room)
+        return table;
+    uint32_t wanted = MAX(2 * room, MAX(index + 1, 8u));
+    table = realloc(table, sizeof *table + wanted * sizeof table->at[0]);
+    if (table == NULL)
+        return NULL;
+    memset(table->at + room, 0, (wanted - room) * sizeof table->at[0]);
+    table->room = wanted;
+    thread_state.memory = table;
+    return table;
+}
+
+struct account_cells *account_enter(struct account *account)
+{
+    /* The cells of a thread whose end nobody would notice would be lost. */
     thread_register();
-    if (!thread_state.registered
-        || !atomic_compare_exchange_strong_explicit(&account->owner, &nobody, &thread_state,
-                                                    memory_order_acquire, memory_order_relaxed))
-        return false;
-    account->next_owned = thread_state.memory;
-    thread_state.memory = account;
-    return true;
+    struct account_table *table = thread_state.registered ? table_with(account->index) : NULL;
+    struct account_cells *cells = table != NULL ? aligned_alloc(64, (sizeof *cells + 63) / 64 * 64) : NULL;
+    if (cells == NULL)
+        return NULL;
+    memset(cells, 0, sizeof *cells);
+    cells->account = account;
+    lock_enter(&account_lock);
+    /* Others may be idle from now on, and have published nothing while they were alone. */
+    for (struct account_cells *other = account->threads; other != NULL; other = other->next)
+        publish(account, other);
+    cells->next = account->threads;
+    if (cells->next != NULL) {
+        cells->next->previous = cells;
+        atomic_store_explicit(&account->many, true, memory_order_relaxed);
+    }
+    account->threads = cells;
+    lock_leave(&account_lock);
+    table->at[account->index] = cells;
+    return cells;
 }
 
-static void raise_to(_Atomic int64_t *peak, int64_t value)
+/* ---- peaks ---- */
+
+static void raise_to(struct account *account, int peak, int64_t value)
 {
-    int64_t seen = account_load(peak);
+    account_cell *cell = &account->peaks[peak];
+    int64_t seen = account_load(cell);
+    if (likely(value <= seen))
+        return;
+    if (!atomic_load_explicit(&account->many, memory_order_relaxed)) {
+        account_store(cell, value);
+        return;
+    }
     while (value > seen
-           && !atomic_compare_exchange_weak_explicit(peak, &seen, value, memory_order_relaxed,
+           && !atomic_compare_exchange_weak_explicit(cell, &seen, value, memory_order_relaxed,
                                                      memory_order_relaxed))
         continue;
 }
 
-void account_add_shared(struct account *account, int64_t bytes)
+void account_look(struct account *account, struct account_cells *mine)
 {
-    struct account_cells *shared = &account->shared;
-    int64_t allocated = atomic_fetch_add_explicit(&shared->allocated, bytes, memory_order_relaxed) + bytes;
-    atomic_fetch_add_explicit(&shared->allocations, 1, memory_order_relaxed);
-    raise_to(&shared->peak, allocated + account_load(&account->own.allocated));
+    mine->rising = 0;
+    for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
+        int64_t now[ACCOUNT_CLASSES];
+        for (int class = 0; class < ACCOUNT_CLASSES; class++)
+            now[class] = account_load(&account->published[class][metric])
+                         + account_load(&mine->net[class][metric]) - account_load(&mine->seen[class][metric]);
+        raise_to(account, PEAK_OF(CTRT_POOL_ALL, metric), now[ACCOUNT_LARGE] + now[ACCOUNT_SMALL]);
+        raise_to(account, PEAK_OF(CTRT_POOL_LARGE, metric), now[ACCOUNT_LARGE]);
+        raise_to(account, PEAK_OF(CTRT_POOL_SMALL, metric), now[ACCOUNT_SMALL]);
+    }
+    if (unlikely(account->oversize != SIZE_MAX))
+        raise_to(account, PEAK_OVERSIZE, account_load(&mine->over_net) + account_load(&account->ended_over_net));
 }
 
-uint64_t account_allocated(const struct account *account)
+void account_publish(struct account *account, struct account_cells *mine)
 {
-    int64_t sum = account_load(&account->own.allocated) + account_load(&account->shared.allocated);
+    mine->calls = 0;
+    mine->bytes = 0;
+    publish(account, mine);
+    account_look(account, mine);
+}
+
+/* ---- threads without cells ---- */
+
+static void add_shared(struct account *account, size_t bytes, size_t requested, int sign)
+{
+    const int64_t change[ACCOUNT_METRICS] = { sign, sign * (int64_t)bytes, sign * (int64_t)requested };
+    int class = account_class(bytes);
+    for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
+        fetch_add(&account->published[class][metric], change[metric]);
+        if (sign > 0)
+            fetch_add(&account->ended_in[class][metric], change[metric]);
+    }
+    if (bytes >= account->oversize) {
+        fetch_add(&account->ended_over_net, sign);
+        fetch_add(&account->ended_over_in, sign > 0);
+    }
+}
+
+void account_alloc_shared(struct account *account, size_t bytes, size_t requested)
+{
+    struct account_cells none = { 0 };
+    add_shared(account, bytes, requested, 1);
+    account_look(account, &none);
+}
+
+void account_free_shared(struct account *account, size_t bytes, size_t requested)
+{
+    add_shared(account, bytes, requested, -1);
+}
+
+/* ---- what is drawn from the device ---- */
+
+void account_drawn(struct account *account, size_t bytes, int sign)
+{
+    const int64_t change[2] = { sign, sign * (int64_t)bytes };
+    int class = account_class(bytes);
+    for (int metric = 0; metric < 2; metric++) {
+        int64_t now = atomic_fetch_add_explicit(&account->drawn_net[class][metric], change[metric],
+                                                memory_order_relaxed) + change[metric];
+        if (sign < 0)
+            continue;
+        fetch_add(&account->drawn_in[class][metric], change[metric]);
+        raise_to(account, PEAK_OF_DRAWN(class + 1, metric), now);
+        raise_to(account, PEAK_OF_DRAWN(CTRT_POOL_ALL, metric),
+                 now + account_load(&account->drawn_net[1 - class][metric]));
+    }
+}
+
+uint64_t account_drawn_bytes(const struct account *account)
+{
+    int64_t sum = account_load(&account->drawn_net[ACCOUNT_LARGE][ACCOUNT_BYTES])
+                  + account_load(&account->drawn_net[ACCOUNT_SMALL][ACCOUNT_BYTES]);
     return sum > 0 ? (uint64_t)sum : 0;
 }
 
-uint64_t account_peak(const struct account *account)
+/* ---- sums; with the lock held ---- */
+
+struct sums {
+    int64_t current[PEAKS], in[PEAKS];
+};
+
+static void add_pool(struct sums *sums, int all, int pool, int64_t current, int64_t in)
 {
-    int64_t peak = MAX(account_load(&account->own.peak), account_load(&account->shared.peak));
-    return MAX((uint64_t)MAX(peak, 0), account_allocated(account));
+    sums->current[all] += current;
+    sums->in[all] += in;
+    sums->current[pool] += current;
+    sums->in[pool] += in;
 }
 
-void account_reset_peak(struct account *account)
+static void add_up(struct sums *sums, const struct account *account)
 {
-    int64_t now = (int64_t)account_allocated(account);
-    account_store(&account->own.peak, now);
-    account_store(&account->shared.peak, now);
+    memset(sums, 0, sizeof *sums);
+    for (int class = 0; class < ACCOUNT_CLASSES; class++) {
+        for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
+            int64_t current = account_load(&account->published[class][metric]);
+            int64_t in = account_load(&account->ended_in[class][metric]);
+            for (const struct account_cells *cells = account->threads; cells != NULL; cells = cells->next) {
+                current += account_load(&cells->net[class][metric]) - account_load(&cells->seen[class][metric]);
+                in += account_load(&cells->in[class][metric]);
+            }
+            add_pool(sums, PEAK_OF(CTRT_POOL_ALL, metric), PEAK_OF(class + 1, metric), current, in);
+        }
+        for (int metric = 0; metric < 2; metric++)
+            add_pool(sums, PEAK_OF_DRAWN(CTRT_POOL_ALL, metric), PEAK_OF_DRAWN(class + 1, metric),
+                     account_load(&account->drawn_net[class][metric]),
+                     account_load(&account->drawn_in[class][metric]));
+    }
+    sums->current[PEAK_OVERSIZE] = account_load(&account->ended_over_net);
+    sums->in[PEAK_OVERSIZE] = account_load(&account->ended_over_in);
+    for (const struct account_cells *cells = account->threads; cells != NULL; cells = cells->next) {
+        sums->current[PEAK_OVERSIZE] += account_load(&cells->over_net);
+        sums->in[PEAK_OVERSIZE] += account_load(&cells->over_in);
+    }
+    for (int i = 0; i < PEAKS; i++)             /* threads in the middle of something may show less than nothing */
+        sums->current[i] = MAX(sums->current[i], 0);
+}
+
+/* Folds the peaks since the last fold into all windows, and begins anew from what is current. */
+static void fold(struct sums *sums, struct account *account)
+{
+    add_up(sums, account);
+    for (int i = 0; i < PEAKS; i++) {
+        int64_t peak = atomic_exchange_explicit(&account->peaks[i], sums->current[i], memory_order_relaxed);
+        peak = MAX(peak, sums->current[i]);
+        for (struct account_window *window = account->windows; window != NULL; window = window->next)
+            window->peaks[i] = MAX(window->peaks[i], peak);
+    }
+}
+
+/* ---- windows ---- */
+
+static void begin(struct account_window *window, const struct sums *sums)
+{
+    memcpy(window->peaks, sums->current, sizeof window->peaks);
+}
+
+void account_window_open(struct account *account, struct account_window *window)
+{
+    struct sums sums;
+    lock_enter(&account_lock);
+    fold(&sums, account);
+    begin(window, &sums);
+    window->next = account->windows;
+    account->windows = window;
+    lock_leave(&account_lock);
+}
+
+void account_windows_update(struct account *account)
+{
+    struct sums sums;
+    lock_enter(&account_lock);
+    fold(&sums, account);
+    lock_leave(&account_lock);
+}
+
+void account_window_turn(struct account *account, struct account_window *window, int64_t peaks[PEAKS])
+{
+    struct sums sums;
+    lock_enter(&account_lock);
+    fold(&sums, account);
+    memcpy(peaks, window->peaks, sizeof window->peaks);
+    begin(window, &sums);
+    lock_leave(&account_lock);
+}
+
+void account_window_close(struct account *account, struct account_window *window)
+{
+    struct sums sums;
+    lock_enter(&account_lock);
+    fold(&sums, account);
+    for (struct account_window **at = &account->windows; *at != NULL; at = &(*at)->next)
+        if (*at == window) {
+            *at = window->next;
+            break;
+        }
+    lock_leave(&account_lock);
+}
+
+void account_reset_peaks(struct account *account)
+{
+    struct sums sums;
+    lock_enter(&account_lock);
+    fold(&sums, account);
+    begin(&account->life, &sums);
+    lock_leave(&account_lock);
+}
+
+/* ---- reading ---- */
+
+static ctrt_memory_stat stat_of(const struct sums *sums, const struct account *account, int i)
+{
+    return (ctrt_memory_stat){ .current = sums->current[i], .peak = account->life.peaks[i],
+                               .allocated = sums->in[i], .freed = sums->in[i] - sums->current[i] };
+}
+
+void account_read(struct account_figures *out, struct account *account)
+{
+    struct sums sums;
+    lock_enter(&account_lock);
+    fold(&sums, account);
+    for (int pool = 0; pool < CTRT_POOLS; pool++) {
+        for (int metric = 0; metric < ACCOUNT_METRICS; metric++)
+            out->blocks[pool][metric] = stat_of(&sums, account, PEAK_OF(pool, metric));
+        for (int metric = 0; metric < 2; metric++)
+            out->drawn[pool][metric] = stat_of(&sums, account, PEAK_OF_DRAWN(pool, metric));
+    }
+    out->oversize = stat_of(&sums, account, PEAK_OVERSIZE);
+    lock_leave(&account_lock);
+}
+
+uint64_t account_current(struct account *account, int metric)
+{
+    struct sums sums;
+    lock_enter(&account_lock);
+    add_up(&sums, account);
+    lock_leave(&account_lock);
+    return (uint64_t)sums.current[PEAK_OF(CTRT_POOL_ALL, metric)];
 }

@@ -5,8 +5,11 @@
 #include "base/base.h"
 #include "base/memory.h"
 #include "base/param.h"
+#include "memory/live.h"
+#include "memory/oom.h"
 #include "memory/policy.h"
 #include "memory/pressure.h"
+#include "memory/quota.h"
 #include "registry/registry.h"
 
 static const ctrt_param memory_param = {
@@ -20,19 +23,27 @@ CORE_PARAM(memory_param);
 static ctrt_status backend_alloc(void *state, void **address, size_t bytes, void *queue)
 {
     struct device_memory *memory = state;
-    (void)queue;
     pressure_follow_fork();
-    CTRT_TRY(memory->device->backend->memory->alloc(memory->device->handle, address, bytes));
-    atomic_fetch_add_explicit(&memory->device_allocations, 1, memory_order_relaxed);
+    CTRT_TRY(quota_take(memory, bytes));
+    ctrt_status status = memory->device->backend->memory->alloc(memory->device->handle, address, bytes);
+    if (status != CTRT_OK) {
+        quota_give(memory, bytes);
+        return status;
+    }
+    account_drawn(&memory->account, bytes, 1);
+    if (unlikely(pool_watched(memory)))
+        live_segment(memory, HISTORY_SEGMENT_ALLOC, *address, bytes, queue);
     return CTRT_OK;
 }
 
 static void backend_free(void *state, void *address, size_t bytes, void *queue)
 {
     struct device_memory *memory = state;
-    (void)queue;
+    if (unlikely(pool_watched(memory)))
+        live_segment(memory, HISTORY_SEGMENT_FREE, address, bytes, queue);
     memory->device->backend->memory->free(memory->device->handle, address, bytes);
-    atomic_fetch_add_explicit(&memory->device_frees, 1, memory_order_relaxed);
+    account_drawn(&memory->account, bytes, -1);
+    quota_give(memory, bytes);
 }
 
 /* ---- life ---- */
@@ -91,14 +102,30 @@ ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
     memset(memory, 0, sizeof *memory);
     memory->device = device;
     memory->layer_count = count;
+    account_init(&memory->account);
+    account_window_open(&memory->account, &memory->scraped);
+    status = quota_init(memory);
+    if (status == CTRT_OK)
+        status = live_init(memory);
+    if (status != CTRT_OK) {
+        memory->layer_count = 0;
+        pool_destroy(memory);
+        return status;
+    }
     memory->source = (ctrt_memory_source){
         .size = sizeof memory->source, .state = memory, .alloc = backend_alloc, .free = backend_free,
-        .device_name = device->name, .device_flags = device->flags,
+        .device_name = device->name, .device_flags = device->flags, .total_bytes = memory->total_bytes,
     };
     status = build_layers(memory, specs, count);
     if (status != CTRT_OK) {
         pool_destroy(memory);
         return asked ? ctrt_context(status, "CTRT_MEMORY") : status;
+    }
+    ctrt_memory_stats stats = { .size = sizeof stats };
+    if (CTRT_SLOT(memory->layers[0]->policy, stats)) {
+        memory->layers[0]->policy->stats(memory->layers[0]->state, &stats);
+        if (stats.max_split > 0)
+            memory->account.oversize = stats.max_split;
     }
     *out = memory;
     return CTRT_OK;
@@ -110,6 +137,9 @@ void pool_destroy(struct device_memory *memory)
         return;
     for (int i = 0; i < memory->layer_count; i++)
         layer_destroy(memory->layers[i]);
+    account_destroy(&memory->account);
+    live_destroy(memory);
+    oom_report_free(memory->last_oom);
     free(memory);
 }
 
@@ -127,54 +157,18 @@ void device_memory_destroy(ctrt_device *device)
 
 /* ---- allocating ---- */
 
-static void trim(struct device_memory *memory)
+void pool_trim(struct device_memory *memory)
 {
     for (int i = 0; i < memory->layer_count; i++)
         if (CTRT_SLOT(memory->layers[i]->policy, trim))
             memory->layers[i]->policy->trim(memory->layers[i]->state);
 }
 
-/* What the lowest policy holds of the device; without figures, what is allocated. */
-static uint64_t reserved(const struct device_memory *memory)
+static void count_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
 {
-    const struct memory_layer *lowest = memory->layers[memory->layer_count - 1];
-    ctrt_memory_stats stats = { .size = sizeof stats };
-    if (!CTRT_SLOT(lowest->policy, stats))
-        return account_allocated(&memory->account);
-    lowest->policy->stats(lowest->state, &stats);
-    return stats.reserved_bytes;
-}
-
-/* "64.00 MiB" */
-static const char *bytes_text(char text[32], uint64_t bytes)
-{
-    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
-    size_t unit = 0;
-    double value = (double)bytes;
-    for (; value >= 1024 && unit + 1 < COUNT_OF(units); unit++)
-        value /= 1024;
-    snprintf(text, 32, unit > 0 ? "%.2f %s" : "%.0f %s", value, units[unit]);
-    return text;
-}
-
-static ctrt_status fail_alloc(const struct device_memory *memory, size_t bytes, const char *why)
-{
-    char asked[32], taken[32], held[32], room[96] = "", left[32], whole[32];
-    uint64_t free_bytes = 0, total = 0;
-    const ctrt_device *device = memory->device;
-    char reason[1024];
-    snprintf(reason, sizeof reason, "%s", why);
-    if (CTRT_SLOT(device->backend->device, memory_info)
-        && device->backend->device->memory_info(device->handle, &free_bytes, &total) == CTRT_OK)
-        snprintf(room, sizeof room, ", %s of %s free on the device", bytes_text(left, free_bytes),
-                 bytes_text(whole, total));
-    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
-                     "out of memory on %s: %s asked for, %s allocated to tensors, %s reserved by policy %s%s "
-                     "(%s). Release tensors, make "
-                     "the batch smaller, or use a device with more memory",
-                     device->name, bytes_text(asked, bytes),
-                     bytes_text(taken, account_allocated(&memory->account)),
-                     bytes_text(held, reserved(memory)), memory->policy_name, room, reason);
+    account_alloc(&memory->account, block->bytes, bytes);
+    if (unlikely(pool_watched(memory)))
+        live_alloc(memory, block, bytes, queue);
 }
 
 /* The policy said no: give back what is cached anywhere and ask once more. */
@@ -182,102 +176,44 @@ static ctrt_status __attribute__((noinline))
 alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, ctrt_status status)
 {
     if (status == CTRT_ERR_OUT_OF_MEMORY && bytes <= PTRDIFF_MAX) {
-        trim(memory);
+        atomic_fetch_add_explicit(&memory->retries, 1, memory_order_relaxed);
+        pool_trim(memory);
         status = memory->alloc(memory->state, block, bytes, queue);
     }
     if (status == CTRT_OK) {
-        account_alloc(&memory->account, block->bytes);
+        count_alloc(memory, block, bytes, queue);
         return CTRT_OK;
     }
     if (status != CTRT_ERR_OUT_OF_MEMORY)
         return ctrt_context(status, "allocating %zu bytes on %s", bytes, memory->device->name);
-    return fail_alloc(memory, bytes, ctrt_error_message());
+    return oom_fail(memory, bytes, ctrt_error_message());
 }
 
 ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
 {
     if (unlikely(bytes == 0)) {
-        *block = (ctrt_block){ NULL, 0, NULL };
+        *block = (ctrt_block){ 0 };
         return CTRT_OK;
     }
     if (unlikely(bytes > PTRDIFF_MAX))
-        return fail_alloc(memory, bytes, "more than an address space holds");
+        return oom_fail(memory, bytes, "more than an address space holds");
     if (unlikely(memory_injecting) && memory_must_fail())
-        return fail_alloc(memory, bytes, "injected failure");
+        return oom_fail(memory, bytes, "injected failure");
+    block->fence = NULL;
     ctrt_status status = memory->alloc(memory->state, block, bytes, queue);
     if (unlikely(status != CTRT_OK))
         return alloc_again(memory, block, bytes, queue, status);
-    account_alloc(&memory->account, block->bytes);
+    count_alloc(memory, block, bytes, queue);
     return CTRT_OK;
 }
 
-void pool_free(struct device_memory *memory, const ctrt_block *block, void *queue)
+void pool_free(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue)
 {
     if (unlikely(block->address == NULL))
         return;
-    account_free(&memory->account, block->bytes);
+    account_free(&memory->account, block->bytes, bytes);
+    if (unlikely(pool_watched(memory)))
+        live_free(memory, block, bytes, queue);
     memory->free(memory->state, block, queue);
 }
 
-/* ---- public ---- */
-
-static struct device_memory *memory_of(ctrt_device *device)
-{
-    return device_or_default(&device, device) == CTRT_OK ? device->memory : NULL;
-}
-
-uint64_t ctrt_memory_allocated(ctrt_device *device)
-{
-    struct device_memory *memory = memory_of(device);
-    return memory != NULL ? account_allocated(&memory->account) : 0;
-}
-
-uint64_t ctrt_memory_max_allocated(ctrt_device *device)
-{
-    struct device_memory *memory = memory_of(device);
-    return memory != NULL ? account_peak(&memory->account) : 0;
-}
-
-uint64_t ctrt_memory_reserved(ctrt_device *device)
-{
-    struct device_memory *memory = memory_of(device);
-    return memory != NULL ? reserved(memory) : 0;
-}
-
-void ctrt_memory_reset_peak(ctrt_device *device)
-{
-    struct device_memory *memory = memory_of(device);
-    if (memory != NULL)
-        account_reset_peak(&memory->account);
-}
-
-ctrt_status ctrt_memory_empty_cache(ctrt_device *device)
-{
-    CTRT_TRY(device_or_default(&device, device));
-    if (!device_usable(device))
-        return device_fail_forked(device);
-    trim(device->memory);
-    return CTRT_OK;
-}
-
-const char *ctrt_memory_policy_name(ctrt_device *device)
-{
-    struct device_memory *memory = memory_of(device);
-    return memory != NULL ? memory->policy_name : "";
-}
-
-ctrt_status ctrt_memory_get_counters(ctrt_memory_counters *out, ctrt_device *device)
-{
-    if (out == NULL)
-        return fail_null("ctrt_memory_get_counters", "out");
-    CTRT_TRY(device_or_default(&device, device));
-    const struct device_memory *memory = device->memory;
-    const struct account_cells *own = &memory->account.own, *shared = &memory->account.shared;
-    *out = (ctrt_memory_counters){
-        .allocations = (uint64_t)(account_load(&own->allocations) + account_load(&shared->allocations)),
-        .frees = (uint64_t)(account_load(&own->frees) + account_load(&shared->frees)),
-        .device_allocations = atomic_load_explicit(&memory->device_allocations, memory_order_relaxed),
-        .device_frees = atomic_load_explicit(&memory->device_frees, memory_order_relaxed),
-    };
-    return CTRT_OK;
-}

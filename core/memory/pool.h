@@ -17,20 +17,32 @@
 #define MEMORY_MAX_LAYERS 4
 
 struct memory_layer;                        /* policy.h */
+struct live;                                /* live.h */
+struct history;                             /* history.h */
+struct oom_report;                          /* oom.h */
 
 struct device_memory {
     /* What the hot path reads. */
     ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue); /* of the top policy */
     void (*free)(void *policy, const ctrt_block *block, void *queue);
     void *state;                            /* the top policy's instance */
+    bool moves;                             /* of the top policy: blocks have to be asked where they are (pool_use) */
+    bool fences;                            /* the top policy takes fences and gives them */
+    atomic_bool watched, history_on;        /* each block is noted: live.h */
     struct account account;
     /* The rest. */
     struct memory_layer *layers[MEMORY_MAX_LAYERS];         /* top first */
     int layer_count;
     char policy_name[64];
-    _Atomic uint64_t device_allocations, device_frees;      /* raw calls, counted in the source */
     ctrt_memory_source source;              /* the backend's alloc and free */
     ctrt_device *device;
+    uint64_t total_bytes;                   /* of the device; 0: unknown */
+    _Atomic uint64_t limit, drawn;          /* quota.h */
+    struct live *live;                      /* NULL while nothing was ever watched */
+    struct history *history;                /* likewise */
+    struct account_window scraped;          /* since the last reading of the metrics */
+    _Atomic uint64_t ooms, retries;
+    struct oom_report *last_oom;            /* NULL: none yet */
 };
 
 /* Creates the policy for a device that is being opened: CTRT_MEMORY, else the backend's default, else direct.
@@ -41,6 +53,22 @@ void pool_destroy(struct device_memory *memory);
 /* Allocates from the policy and counts. bytes 0 gives address NULL and counts nothing. An error says how much
  * was asked, what is allocated and reserved on which device, and what to do. */
 ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
-void pool_free(struct device_memory *memory, const ctrt_block *block, void *queue);
+/* `bytes`: as was asked for. */
+void pool_free(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue);
+
+/* Where the block is now; it stays there until pool_unuse. For policies that move memory. */
+ctrt_status pool_use(struct device_memory *memory, const ctrt_block *block, void *queue, void **address);
+void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *queue);
+
+/* Gives back what policies have cached. */
+void pool_trim(struct device_memory *memory);
+
+static inline bool pool_watched(const struct device_memory *memory)
+{
+    return atomic_load_explicit(&memory->watched, memory_order_relaxed);
+}
+
+/* The memory of `device`; NULL: of the default device. */
+ctrt_status memory_get(struct device_memory **out, ctrt_device *device);
 
 #endif

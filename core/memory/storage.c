@@ -21,5 +21,5 @@ void storage_destroy(struct storage *self)
     if (unlikely(self->release != NULL))
         self->release(self);
     else
-        pool_free(self->device->memory, &self->block, self->device->queue);
+        pool_free(self->device->memory, &self->block, self->bytes, self->device->queue);
 }

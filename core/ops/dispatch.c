@@ -284,7 +284,7 @@ static ctrt_status run_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device 
     }
     ctrt_status status = row->run(call);
     if (workspace.address != NULL)
-        pool_free(device->memory, &workspace, device->queue);
+        pool_free(device->memory, &workspace, call->workspace_bytes, device->queue);
     return status;
 }
 
@@ -311,7 +311,8 @@ static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepar
                 status = kernel_copy(outputs[o], device, p->outputs[o], device);
         for (int i = 0; replaced && i < p->n_inputs + p->n_outputs; i++)
             if (p->blocks[i].address != NULL)
-                pool_free(device->memory, &p->blocks[i], device->queue);
+                pool_free(device->memory, &p->blocks[i],
+                          (size_t)p->replaced[i].numel * dtype_bytes(p->replaced[i].dtype), device->queue);
         return status;
     }
     return CTRT_OK;

@@ -104,7 +104,8 @@ ctrt_status fallback_call(enum op op, ctrt_dtype key, ctrt_device *device, const
     ctrt_status status = run_staged(operands, pointers, op, key, device, cpu, inputs, n_inputs, outputs, n_outputs, attributes);
     for (int i = 0; i < count; i++)
         if (operands[i].copied)
-            pool_free(cpu->memory, &operands[i].block, cpu->queue);
+            pool_free(cpu->memory, &operands[i].block,
+                      (size_t)operands[i].view.numel * dtype_bytes(operands[i].view.dtype), cpu->queue);
     memory_free(operands);
     return ctrt_context(status, "%s on the cpu for %s", op_table[op].name, device->name);
 }

@@ -128,7 +128,7 @@ static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt
     }
     memory_free(buffer);
     if (block.address != NULL)
-        pool_free(device->memory, &block, device->queue);
+        pool_free(device->memory, &block, view_bytes(from), device->queue);
     return status;
 }
 
@@ -171,7 +171,7 @@ static ctrt_status copy_to_device(const ctrt_view *to, ctrt_device *device, cons
         status = copy_on_device(device, to, &packed);
     memory_free(buffer);
     if (block.address != NULL)
-        pool_free(device->memory, &block, device->queue);
+        pool_free(device->memory, &block, view_bytes(to), device->queue);
     return status;
 }
 

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt/memory.h: how much memory tensors take, on which device. */
+/* ctrt/memory.h: how much memory tensors take, where, on whose behalf, and how much they may take.
+ *
+ * Everything is counted per device, the same for all memory policies (CTRT_MEMORY). Where a function takes a device, NULL
+ * is the default device; where it gives text, the caller frees that with free(). All functions may be called from any
+ * thread. Sums are exact whenever no other thread is in the middle of an allocation; peaks are exact when one thread
+ * allocates, and may miss a few calls of others otherwise. Names of figures are PyTorch's. */
 #ifndef CTRT_MEMORY_H
 #define CTRT_MEMORY_H
 
@@ -8,12 +13,13 @@
 CTRT_BEGIN_DECLS
 
 /* Bytes of blocks handed out to tensors of `device`: now, and at most since the start or the last reset.
- * A block may be larger than what was asked for (the caching policy rounds up to 512 bytes). NULL: the default device. */
+ * A block may be larger than what was asked for (the caching policy rounds up to 512 bytes). */
 CTRT_API uint64_t ctrt_memory_allocated(ctrt_device *device);
 CTRT_API uint64_t ctrt_memory_max_allocated(ctrt_device *device);
-/* Bytes that the memory policy holds of the device, in use or cached. */
+/* Bytes that the memory policy holds of the device, in use or cached: now, and at most. */
 CTRT_API uint64_t ctrt_memory_reserved(ctrt_device *device);
-/* Sets the peak to what is allocated now. */
+CTRT_API uint64_t ctrt_memory_max_reserved(ctrt_device *device);
+/* Sets all peaks to what is current. Scopes keep theirs. */
 CTRT_API void ctrt_memory_reset_peak(ctrt_device *device);
 /* Gives cached memory back to the device. Tensors keep theirs. */
 CTRT_API ctrt_status ctrt_memory_empty_cache(ctrt_device *device);
@@ -22,10 +28,145 @@ CTRT_API const char *ctrt_memory_policy_name(ctrt_device *device);
 
 /* Counts that tests and curious users want: blocks handed out and taken back, calls of the backend's alloc and free. */
 typedef struct ctrt_memory_counters {
-    uint64_t allocations, frees;                    /* of tensors' storages */
+    uint64_t allocations, frees;                    /* of blocks */
     uint64_t device_allocations, device_frees;      /* raw calls */
 } ctrt_memory_counters;
 CTRT_API ctrt_status ctrt_memory_get_counters(ctrt_memory_counters *out, ctrt_device *device);
+
+/* ---- all figures ---- */
+
+/* One figure: now, at most since the start or the last reset, and summed up since the start. */
+typedef struct ctrt_memory_figure {
+    int64_t current, peak, allocated, freed;
+} ctrt_memory_figure;
+
+enum { CTRT_MEMORY_ALL, CTRT_MEMORY_LARGE, CTRT_MEMORY_SMALL, CTRT_MEMORY_POOLS };  /* large: blocks above 1 MiB */
+
+/* allocation: blocks in tensors' hands. active: those, and blocks that wait for streams; ctrt hands such blocks out again
+ * behind the work instead of waiting, so the two are the same. segment: pieces that the policy drew from the device.
+ * inactive_split: free blocks that share their segment with blocks in use, so that it cannot be given back.
+ * requested_bytes: what was asked for, before rounding. The peaks of segments and inactive_split by pool are the policy's and
+ * are not reset. */
+typedef struct ctrt_memory_figures {
+    ctrt_memory_figure allocation[CTRT_MEMORY_POOLS], segment[CTRT_MEMORY_POOLS], active[CTRT_MEMORY_POOLS],
+        inactive_split[CTRT_MEMORY_POOLS];
+    ctrt_memory_figure allocated_bytes[CTRT_MEMORY_POOLS], reserved_bytes[CTRT_MEMORY_POOLS],
+        active_bytes[CTRT_MEMORY_POOLS], inactive_split_bytes[CTRT_MEMORY_POOLS], requested_bytes[CTRT_MEMORY_POOLS];
+    ctrt_memory_figure oversize_allocations, oversize_segments;     /* from the policy's max_split on */
+    int64_t num_alloc_retries;          /* a draw from the device failed, the cache was given back, and it was tried again */
+    int64_t num_ooms;                   /* allocations that failed for good */
+    int64_t num_sync_all_streams;       /* times that the allocator waited for the whole device */
+    int64_t num_device_alloc, num_device_free;      /* calls of the backend */
+    int64_t max_split_size;             /* bytes; -1: no limit */
+} ctrt_memory_figures;
+CTRT_API ctrt_status ctrt_memory_get_figures(ctrt_memory_figures *out, ctrt_device *device);
+
+/* One figure by PyTorch's name: "allocated_bytes.all.peak", "segment.small_pool.current", "num_ooms". CTRT_ERR_NOT_FOUND with the
+ * nearest name. */
+CTRT_API ctrt_status ctrt_memory_stat_get(int64_t *value, ctrt_device *device, const char *key);
+/* The `index`-th name, NULL past the last. Static lifetime. */
+CTRT_API const char *ctrt_memory_stat_key(size_t index);
+
+/* A table of the figures for people, 75 columns wide; abbreviated: without the lines for the two pools. */
+CTRT_API ctrt_status ctrt_memory_summary(char **out, ctrt_device *device, bool abbreviated);
+/* All figures as one JSON object: {"device": ..., "policy": ..., "stats": {"allocated_bytes.all.current": ...}}. */
+CTRT_API ctrt_status ctrt_memory_summary_json(char **out, ctrt_device *device);
+
+/* ---- peaks of a part of the program ---- */
+
+/* Measures peaks from its beginning to its end. Scopes nest and overlap as they like, in one thread or several, each
+ * with its own exact peaks; they cost allocations nothing. */
+typedef struct ctrt_memory_scope ctrt_memory_scope;
+typedef struct ctrt_memory_peaks {
+    uint64_t allocated_bytes, requested_bytes, reserved_bytes, allocations;     /* at most at one time */
+    uint64_t allocated_before;          /* bytes that were allocated when the scope began */
+} ctrt_memory_peaks;
+/* *out (NULL or a scope to end, by the assignment rule) becomes a new scope of `device`. CTRT_ERR_OUT_OF_MEMORY. */
+CTRT_API ctrt_status ctrt_memory_scope_begin(ctrt_memory_scope **out, ctrt_device *device);
+/* The peaks so far. */
+CTRT_API ctrt_status ctrt_memory_scope_read(ctrt_memory_peaks *out, ctrt_memory_scope *scope);
+/* The peaks of the whole scope into *out (may be NULL), frees the scope and nulls the variable. */
+CTRT_API ctrt_status ctrt_memory_scope_end(ctrt_memory_peaks *out, ctrt_memory_scope **scope);
+/* Ends a scope unread: for CTRT_AUTO(memory_scope). */
+CTRT_API void ctrt_memory_scope_release(ctrt_memory_scope **scope);
+
+/* ---- limits ---- */
+
+/* From now on at most `bytes` are drawn from `device` by this process: blocks, cached memory, workspaces, and host memory
+ * pinned for it. What is drawn already stays. UINT64_MAX: no limit. An allocation that would pass the limit fails as if the
+ * device were full: the cache is given back, it is tried again, and the error says how much is allowed. Overrides
+ * CTRT_MEMORY_LIMIT. */
+CTRT_API ctrt_status ctrt_memory_set_limit(ctrt_device *device, uint64_t bytes);
+/* The same as a part of the device's memory. CTRT_ERR_INVALID_ARGUMENT unless 0 <= fraction <= 1, CTRT_ERR_NOT_SUPPORTED when the
+ * device does not say how much it has. */
+CTRT_API ctrt_status ctrt_memory_set_fraction(ctrt_device *device, double fraction);
+/* The limit in bytes; UINT64_MAX: none. */
+CTRT_API uint64_t ctrt_memory_limit(ctrt_device *device);
+
+/* ---- who has it ---- */
+
+/* Names what the calling thread does from here to the matching pop, for memory that it takes: "encoder", "epoch 3". Tags
+ * nest: "encoder" and within it "attention" is "encoder/attention". Modules push their dotted paths by themselves while memory is
+ * watched. Tags are kept until the process ends: use few different ones. */
+CTRT_API ctrt_status ctrt_memory_tag_push(const char *tag);
+/* CTRT_ERR_STATE without a matching push. */
+CTRT_API ctrt_status ctrt_memory_tag_pop(void);
+/* The calling thread's tags, joined; "" without any. Valid until the process ends. */
+CTRT_API const char *ctrt_memory_tag(void);
+
+/* What is noted of each block while it lives (state), and of what happened (all). Asynchronous devices have state from the
+ * start, since it costs them nothing that can be seen; synchronous ones none. CTRT_MEMORY_HISTORY=state|all[:ENTRIES] says
+ * otherwise. */
+typedef enum ctrt_memory_watch {
+    CTRT_MEMORY_WATCH_NONE,
+    CTRT_MEMORY_WATCH_STATE,            /* address, size, tag, op, time of each live block */
+    CTRT_MEMORY_WATCH_ALL               /* and the last `entries` events */
+} ctrt_memory_watch;
+/* For all devices, those that are opened later too. entries 0: 65536. Blocks that live already count as "(not watched)". NONE
+ * forgets all that was noted. Errors: CTRT_ERR_OUT_OF_MEMORY. */
+CTRT_API ctrt_status ctrt_memory_set_watch(ctrt_memory_watch watch, size_t entries);
+/* Puts a remark into the history, between the events. Nothing happens while that is off. */
+CTRT_API ctrt_status ctrt_memory_annotate(ctrt_device *device, const char *text);
+
+/* One owner of live blocks: tag, and op that took them. */
+typedef struct ctrt_memory_owner {
+    const char *tag, *op;               /* "" when not known; valid until the process ends */
+    uint64_t bytes, requested, blocks;
+} ctrt_memory_owner;
+/* The owners, largest first, into a new array of *count that the caller frees with free(). Their bytes add up to
+ * ctrt_memory_allocated: what is not known has the tag "(not watched)". */
+CTRT_API ctrt_status ctrt_memory_owners(ctrt_memory_owner **out, size_t *count, ctrt_device *device);
+
+/* Segments, blocks, owners and history as JSON; `ctrt memory` makes a page of it. The members are PyTorch's (segments,
+ * device_traces), see ctrt-memory(7). */
+CTRT_API ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device);
+/* The same into the file `path`, which is replaced whole or not at all. CTRT_ERR_IO. */
+CTRT_API ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device);
+
+/* ---- out of memory ---- */
+
+/* What was found at the device's last CTRT_ERR_OUT_OF_MEMORY, as JSON: sizes, limits, fragmentation, owners, advice.
+ * CTRT_ERR_NOT_FOUND when there was none. */
+CTRT_API ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device);
+/* Called in the thread whose allocation of `bytes` failed, after all locks are dropped and before the call returns; it may
+ * use the library. `report`: as above, valid during the call. NULL: nobody. */
+typedef void (*ctrt_memory_oom_callback)(void *user, ctrt_device *device, size_t bytes, const char *report);
+CTRT_API void ctrt_memory_set_oom_callback(ctrt_memory_oom_callback callback, void *user);
+
+/* ---- metrics ---- */
+
+typedef enum ctrt_metrics_format { CTRT_METRICS_PROMETHEUS, CTRT_METRICS_JSON } ctrt_metrics_format;
+/* Figures of all open devices for a monitor: text in Prometheus' format 0.0.4, or JSON. Peaks are those since the last call
+ * of this function, so that nothing is missed between two readings. */
+CTRT_API ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format);
+
+/* ---- giving everything back ---- */
+
+/* Waits for the device's work and gives back all that is cached for it, pinned host memory too. CTRT_ERR_STATE, with the number of
+ * bytes and their largest owner, when tensors still live there; all that can be given back was. */
+CTRT_API ctrt_status ctrt_memory_release_all(ctrt_device *device);
+/* The same for all open devices; the first error is returned, all devices are treated. The library may be used again afterwards. */
+CTRT_API ctrt_status ctrt_shutdown(void);
 
 CTRT_END_DECLS
 

@@ -89,6 +89,82 @@ static void device(void)
     FINE(ctrt_plugin_folder(0) != NULL && ctrt_plugin_folder(SIZE_MAX) == NULL);
 }
 
+static void quiet_oom(void *user, ctrt_device *device, size_t bytes, const char *report)
+{
+    (void)user, (void)device, (void)bytes, (void)report;
+}
+
+static void memory_figures(void)
+{
+    ctrt_memory_figures figures;
+    int64_t value = 7;
+    char *text = NULL;
+    FINE(ctrt_memory_max_reserved(NULL) >= ctrt_memory_reserved(NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_get_figures(NULL, p.cpu));
+    FINE(ctrt_memory_get_figures(&figures, NULL) == CTRT_OK);
+    BAD(INVALID_ARGUMENT, ctrt_memory_stat_get(NULL, NULL, "num_ooms"));
+    BAD(INVALID_ARGUMENT, ctrt_memory_stat_get(&value, NULL, NULL));
+    BAD(NOT_FOUND, ctrt_memory_stat_get(&value, NULL, ""));
+    BAD(NOT_FOUND, ctrt_memory_stat_get(&value, NULL, "allocated_bytes.all.curent"));
+    FINE(strstr(ctrt_error_message(), "did you mean allocated_bytes.all.current?") != NULL && value == 7);
+    FINE(ctrt_memory_stat_key(SIZE_MAX) == NULL && ctrt_memory_stat_key(0) != NULL);
+    BAD(INVALID_ARGUMENT, ctrt_memory_summary(NULL, NULL, false));
+    BAD(INVALID_ARGUMENT, ctrt_memory_summary_json(NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_metrics(NULL, CTRT_METRICS_JSON));
+    BAD(INVALID_ARGUMENT, ctrt_memory_metrics(&text, (ctrt_metrics_format)9));
+    FINE(text == NULL);
+}
+
+static void memory_scopes_and_limits(void)
+{
+    ctrt_memory_scope *scope = NULL;
+    ctrt_memory_peaks peaks;
+    BAD(INVALID_ARGUMENT, ctrt_memory_scope_begin(NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_scope_read(&peaks, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_scope_end(&peaks, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_scope_end(&peaks, &scope));
+    FINE((ctrt_memory_scope_release(NULL), ctrt_memory_scope_release(&scope), true));
+    FINE(ctrt_memory_scope_begin(&scope, NULL) == CTRT_OK && ctrt_memory_scope_begin(&scope, NULL) == CTRT_OK);
+    BAD(INVALID_ARGUMENT, ctrt_memory_scope_read(NULL, scope));
+    FINE(ctrt_memory_scope_end(NULL, &scope) == CTRT_OK && scope == NULL);
+    static const double fractions[] = { -0.1, 1.5, 0.0 / 0.0, 1e300 };
+    for (size_t k = 0; k < sizeof fractions / sizeof fractions[0]; k++)
+        BAD(INVALID_ARGUMENT, ctrt_memory_set_fraction(NULL, fractions[k]));
+    FINE(ctrt_memory_set_limit(NULL, UINT64_MAX) == CTRT_OK && ctrt_memory_limit(NULL) == UINT64_MAX);
+}
+
+static void memory_release(void)
+{
+    /* Tensors of the test live. */
+    FINE(ctrt_memory_release_all(NULL) == CTRT_OK || strstr(ctrt_error_message(), "still hold") != NULL);
+    FINE(ctrt_shutdown() == CTRT_OK || strstr(ctrt_error_message(), "still hold") != NULL);
+    FINE(ctrt_memory_allocated(NULL) == ctrt_memory_allocated(p.cpu));
+}
+
+static void memory_owners(void)
+{
+    ctrt_memory_owner *owners = NULL;
+    size_t count = 0;
+    char *text = NULL;
+    BAD(INVALID_ARGUMENT, ctrt_memory_tag_push(NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_tag_push(""));
+    BAD(STATE, ctrt_memory_tag_pop());
+    FINE(ctrt_memory_tag()[0] == '\0');
+    BAD(INVALID_ARGUMENT, ctrt_memory_set_watch((ctrt_memory_watch)9, 0));
+    BAD(INVALID_ARGUMENT, ctrt_memory_set_watch((ctrt_memory_watch)-1, 0));
+    FINE(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, SIZE_MAX / 8) == CTRT_ERR_OUT_OF_MEMORY);
+    FINE(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_NONE, 0) == CTRT_OK);
+    BAD(INVALID_ARGUMENT, ctrt_memory_annotate(NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_owners(NULL, &count, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_owners(&owners, NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_snapshot(NULL, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_snapshot_write(NULL, NULL));
+    BAD(IO, ctrt_memory_snapshot_write("/nowhere/snapshot.json", NULL));
+    BAD(INVALID_ARGUMENT, ctrt_memory_last_oom(NULL, NULL));
+    FINE((ctrt_memory_set_oom_callback(quiet_oom, NULL), ctrt_memory_set_oom_callback(NULL, NULL), true));
+    FINE(text == NULL && owners == NULL);
+}
+
 static void memory(void)
 {
     ctrt_memory_counters counters;
@@ -107,4 +183,8 @@ void bad_base(void)
     base();
     device();
     memory();
+    memory_figures();
+    memory_scopes_and_limits();
+    memory_owners();
+    memory_release();
 }

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* base/text.c: text that grows. */
+#include "base/text.h"
+
+#include <stdarg.h>
+
+#include "base/base.h"
+#include "base/memory.h"
+
+static bool make_room(struct text *text, size_t more)
+{
+    if (text->failed)
+        return false;
+    if (text->room - text->length > more)
+        return true;
+    size_t room = MAX(2 * text->room, text->length + more + 1);
+    char *bytes = memory_resize(text->bytes, MAX(room, 256));
+    if (bytes == NULL) {
+        text->failed = true;
+        return false;
+    }
+    text->bytes = bytes;
+    text->room = MAX(room, 256);
+    return true;
+}
+
+void text_add_bytes(struct text *text, const char *bytes, size_t length)
+{
+    if (!make_room(text, length))
+        return;
+    memcpy(text->bytes + text->length, bytes, length);
+    text->length += length;
+    text->bytes[text->length] = '\0';
+}
+
+void text_add(struct text *text, const char *format, ...)
+{
+    char few[512];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(few, sizeof few, format, arguments);
+    va_end(arguments);
+    if (length < (int)sizeof few) {
+        text_add_bytes(text, few, length > 0 ? (size_t)length : 0);
+        return;
+    }
+    if (!make_room(text, (size_t)length))
+        return;
+    va_start(arguments, format);
+    vsnprintf(text->bytes + text->length, (size_t)length + 1, format, arguments);
+    va_end(arguments);
+    text->length += (size_t)length;
+}
+
+int text_utf8(const unsigned char *s)
+{
+    if (s[0] < 0x80)
+        return 1;
+    int length = s[0] >= 0xf0 && s[0] <= 0xf4   ? 4
+                 : s[0] >= 0xe0 && s[0] <= 0xef ? 3
+                 : s[0] >= 0xc2 && s[0] <= 0xdf ? 2
+                                                : 0;
+    for (int i = 1; i < length; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90)
+        || (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return length;
+}
+
+void text_add_json(struct text *text, const char *string)
+{
+    if (string == NULL) {
+        text_add_bytes(text, "null", 4);
+        return;
+    }
+    text_add_bytes(text, "\"", 1);
+    for (const unsigned char *s = (const unsigned char *)string; *s != '\0';) {
+        int length = text_utf8(s);
+        if (*s == '"' || *s == '\\')
+            text_add(text, "\\%c", *s);
+        else if (*s < 0x20 || *s == 0x7f)
+            text_add(text, "\\u%04x", *s);
+        else if (length == 0)
+            text_add_bytes(text, "\\ufffd", 6);
+        else
+            text_add_bytes(text, (const char *)s, (size_t)length);
+        s += length > 0 ? length : 1;
+    }
+    text_add_bytes(text, "\"", 1);
+}
+
+ctrt_status text_finish(char **out, struct text *text, const char *what)
+{
+    text_add_bytes(text, "", 0);            /* never NULL */
+    if (text->failed) {
+        size_t wanted = text->room;
+        text_drop(text);
+        return out_of_memory(2 * wanted, what);
+    }
+    *out = text->bytes;
+    *text = (struct text){ 0 };
+    return CTRT_OK;
+}
+
+void text_drop(struct text *text)
+{
+    memory_free(text->bytes);
+    *text = (struct text){ 0 };
+}
+
+const char *text_bytes(char text[32], uint64_t bytes)
+{
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    size_t unit = 0;
+    double value = (double)bytes;
+    for (; value >= 1024 && unit + 1 < COUNT_OF(units); unit++)
+        value /= 1024;
+    snprintf(text, 32, unit > 0 ? "%.2f %s" : "%.0f %s", value, units[unit]);
+    return text;
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/figures.c: what is counted, by PyTorch's names.
+ *
+ * Blocks are counted by the core, segments too: as they pass through the lowest source. How segments are divided
+ * up the policy alone knows; one that does not say has no splits, and its segments are told apart by size. */
+#include "memory/figures.h"
+
+#include "base/base.h"
+#include "base/keep.h"
+#include "memory/policy.h"
+
+/* ---- the names ---- */
+
+#define KEYS_OF(member) { #member, offsetof(ctrt_memory_figures, member), CTRT_MEMORY_POOLS }
+static const struct family {
+    const char *name;
+    size_t offset;
+    int pools;                              /* 1: no pools in the name */
+} families[] = {
+    KEYS_OF(allocation),
+    KEYS_OF(segment),
+    KEYS_OF(active),
+    KEYS_OF(inactive_split),
+    KEYS_OF(allocated_bytes),
+    KEYS_OF(reserved_bytes),
+    KEYS_OF(active_bytes),
+    KEYS_OF(inactive_split_bytes),
+    KEYS_OF(requested_bytes),
+    { "oversize_allocations", offsetof(ctrt_memory_figures, oversize_allocations), 1 },
+    { "oversize_segments", offsetof(ctrt_memory_figures, oversize_segments), 1 },
+};
+static const struct { const char *name; size_t offset; } numbers[] = {
+    { "num_alloc_retries", offsetof(ctrt_memory_figures, num_alloc_retries) },
+    { "num_ooms", offsetof(ctrt_memory_figures, num_ooms) },
+    { "num_sync_all_streams", offsetof(ctrt_memory_figures, num_sync_all_streams) },
+    { "num_device_alloc", offsetof(ctrt_memory_figures, num_device_alloc) },
+    { "num_device_free", offsetof(ctrt_memory_figures, num_device_free) },
+    { "max_split_size", offsetof(ctrt_memory_figures, max_split_size) },
+};
+static const char *const pools[] = { "all", "large_pool", "small_pool" };
+static const char *const members[] = { "current", "peak", "allocated", "freed" };
+#define MEMBERS COUNT_OF(members)
+
+/* Where the `index`-th figure stands, and its name into key[64]; false past the last. */
+static bool locate(size_t index, char *key, size_t *offset)
+{
+    for (size_t f = 0; f < COUNT_OF(families); f++) {
+        const struct family *family = &families[f];
+        size_t keys = (size_t)family->pools * MEMBERS;
+        if (index >= keys) {
+            index -= keys;
+            continue;
+        }
+        *offset = family->offset + index / MEMBERS * sizeof(ctrt_memory_figure) + index % MEMBERS * sizeof(int64_t);
+        if (key != NULL && family->pools > 1)
+            snprintf(key, 64, "%s.%s.%s", family->name, pools[index / MEMBERS], members[index % MEMBERS]);
+        else if (key != NULL)
+            snprintf(key, 64, "%s.%s", family->name, members[index % MEMBERS]);
+        return true;
+    }
+    if (index >= COUNT_OF(numbers))
+        return false;
+    *offset = numbers[index].offset;
+    if (key != NULL)
+        snprintf(key, 64, "%s", numbers[index].name);
+    return true;
+}
+
+const char *ctrt_memory_stat_key(size_t index)
+{
+    char key[64];
+    size_t offset;
+    return locate(index, key, &offset) ? keep_text(key) : NULL;
+}
+
+int64_t figures_value(const ctrt_memory_figures *figures, size_t index)
+{
+    size_t offset;
+    return locate(index, NULL, &offset) ? *(const int64_t *)((const char *)figures + offset) : 0;
+}
+
+/* ---- reading ---- */
+
+static ctrt_memory_figure figure(ctrt_memory_stat stat)
+{
+    return (ctrt_memory_figure){ stat.current, stat.peak, stat.allocated, stat.freed };
+}
+
+bool figures_policy(ctrt_memory_stats *out, const struct device_memory *memory)
+{
+    *out = (ctrt_memory_stats){ .size = sizeof *out };
+    const struct memory_layer *top = memory->layers[0], *lowest = memory->layers[memory->layer_count - 1];
+    bool known = false;
+    /* The lowest has the segments; the upper ones may have blocks of their own, which are the lower's. */
+    if (CTRT_SLOT(lowest->policy, stats)) {
+        lowest->policy->stats(lowest->state, out);
+        known = true;
+    } else if (CTRT_SLOT(top->policy, stats)) {
+        top->policy->stats(top->state, out);
+    }
+    return known;
+}
+
+/* Segments by pool as the policy has them, when it has: figures that do not add up to what was drawn are an older policy's
+ * zeros. Peaks over all pools are the core's, which can reset them. */
+static void read_segments(ctrt_memory_figures *out, const struct account_figures *counted, const ctrt_memory_stats *stats,
+                          bool known)
+{
+    for (int pool = 0; pool < CTRT_POOLS; pool++) {
+        out->segment[pool] = figure(counted->drawn[pool][ACCOUNT_COUNT]);
+        out->reserved_bytes[pool] = figure(counted->drawn[pool][ACCOUNT_BYTES]);
+    }
+    if (!known || stats->reserved[CTRT_POOL_ALL].allocated == 0)
+        return;
+    for (int pool = CTRT_POOL_LARGE; pool < CTRT_POOLS; pool++) {
+        out->segment[pool] = figure(stats->segment[pool]);
+        out->reserved_bytes[pool] = figure(stats->reserved[pool]);
+    }
+    for (int pool = 0; pool < CTRT_POOLS; pool++) {
+        out->inactive_split[pool] = figure(stats->inactive_split[pool]);
+        out->inactive_split_bytes[pool] = figure(stats->inactive_split_bytes[pool]);
+    }
+    out->oversize_segments = figure(stats->oversize_segment);
+}
+
+void figures_read(ctrt_memory_figures *out, struct device_memory *memory)
+{
+    struct account_figures counted;
+    ctrt_memory_stats stats;
+    memset(out, 0, sizeof *out);
+    account_read(&counted, &memory->account);
+    bool known = figures_policy(&stats, memory);
+    for (int pool = 0; pool < CTRT_POOLS; pool++) {
+        out->allocation[pool] = out->active[pool] = figure(counted.blocks[pool][ACCOUNT_COUNT]);
+        out->allocated_bytes[pool] = out->active_bytes[pool] = figure(counted.blocks[pool][ACCOUNT_BYTES]);
+        out->requested_bytes[pool] = figure(counted.blocks[pool][ACCOUNT_REQUESTED]);
+    }
+    out->oversize_allocations = figure(counted.oversize);
+    read_segments(out, &counted, &stats, known);
+    out->num_alloc_retries = (int64_t)MAX(atomic_load(&memory->retries), stats.retries);
+    out->num_ooms = (int64_t)atomic_load(&memory->ooms);
+    out->num_device_alloc = counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].allocated;
+    out->num_device_free = counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].freed;
+    out->max_split_size = stats.max_split > 0 ? (int64_t)stats.max_split : -1;
+}
+
+/* ---- public ---- */
+
+ctrt_status memory_get(struct device_memory **out, ctrt_device *device)
+{
+    CTRT_TRY(device_or_default(&device, device));
+    *out = device->memory;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_memory_get_figures(ctrt_memory_figures *out, ctrt_device *device)
+{
+    struct device_memory *memory;
+    if (out == NULL)
+        return fail_null("memory_get_figures", "out");
+    CTRT_TRY(memory_get(&memory, device));
+    figures_read(out, memory);
+    return CTRT_OK;
+}
+
+static ctrt_status unknown_key(const char *key)
+{
+    const char *keys[256];
+    size_t count = 0;
+    while (count < COUNT_OF(keys) && (keys[count] = ctrt_memory_stat_key(count)) != NULL)
+        count++;
+    const char *near = nearest_word(key, keys, count);
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_stat_get: there is no figure \"%.100s\"%s%s%s", key,
+                     near != NULL ? "; did you mean " : "", near != NULL ? near : "", near != NULL ? "?" : "");
+}
+
+ctrt_status ctrt_memory_stat_get(int64_t *value, ctrt_device *device, const char *key)
+{
+    struct device_memory *memory;
+    ctrt_memory_figures figures;
+    char name[64];
+    size_t offset;
+    if (value == NULL)
+        return fail_null("memory_stat_get", "value");
+    if (key == NULL)
+        return fail_null("memory_stat_get", "key");
+    for (size_t i = 0; locate(i, name, &offset); i++) {
+        if (strcmp(name, key) != 0)
+            continue;
+        CTRT_TRY(memory_get(&memory, device));
+        figures_read(&figures, memory);
+        *value = figures_value(&figures, i);
+        return CTRT_OK;
+    }
+    return unknown_key(key);
+}
+
+uint64_t ctrt_memory_allocated(ctrt_device *device)
+{
+    struct device_memory *memory;
+    return memory_get(&memory, device) == CTRT_OK ? account_current(&memory->account, ACCOUNT_BYTES) : 0;
+}
+
+uint64_t ctrt_memory_reserved(ctrt_device *device)
+{
+    struct device_memory *memory;
+    return memory_get(&memory, device) == CTRT_OK ? account_drawn_bytes(&memory->account) : 0;
+}
+
+static uint64_t peak(ctrt_device *device, bool drawn)
+{
+    struct device_memory *memory;
+    struct account_figures counted;
+    if (memory_get(&memory, device) != CTRT_OK)
+        return 0;
+    account_read(&counted, &memory->account);
+    return (uint64_t)(drawn ? counted.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].peak
+                            : counted.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].peak);
+}
+
+uint64_t ctrt_memory_max_allocated(ctrt_device *device)
+{
+    return peak(device, false);
+}
+
+uint64_t ctrt_memory_max_reserved(ctrt_device *device)
+{
+    return peak(device, true);
+}
+
+void ctrt_memory_reset_peak(ctrt_device *device)
+{
+    struct device_memory *memory;
+    if (memory_get(&memory, device) == CTRT_OK)
+        account_reset_peaks(&memory->account);
+}
+
+ctrt_status ctrt_memory_empty_cache(ctrt_device *device)
+{
+    struct device_memory *memory;
+    CTRT_TRY(memory_get(&memory, device));
+    if (!device_usable(memory->device))
+        return device_fail_forked(memory->device);
+    pool_trim(memory);
+    return CTRT_OK;
+}
+
+const char *ctrt_memory_policy_name(ctrt_device *device)
+{
+    struct device_memory *memory;
+    return memory_get(&memory, device) == CTRT_OK ? memory->policy_name : "";
+}
+
+ctrt_status ctrt_memory_get_counters(ctrt_memory_counters *out, ctrt_device *device)
+{
+    struct device_memory *memory;
+    struct account_figures counted;
+    if (out == NULL)
+        return fail_null("ctrt_memory_get_counters", "out");
+    CTRT_TRY(memory_get(&memory, device));
+    account_read(&counted, &memory->account);
+    *out = (ctrt_memory_counters){
+        .allocations = (uint64_t)counted.blocks[CTRT_POOL_ALL][ACCOUNT_COUNT].allocated,
+        .frees = (uint64_t)counted.blocks[CTRT_POOL_ALL][ACCOUNT_COUNT].freed,
+        .device_allocations = (uint64_t)counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].allocated,
+        .device_frees = (uint64_t)counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].freed,
+    };
+    return CTRT_OK;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/figures.h: all figures of a device by PyTorch's names. */
+#ifndef CORE_MEMORY_FIGURES_H
+#define CORE_MEMORY_FIGURES_H
+
+#include "memory/pool.h"
+
+void figures_read(ctrt_memory_figures *out, struct device_memory *memory);
+
+/* The value of the `index`-th key in `figures`; see ctrt_memory_stat_key. */
+int64_t figures_value(const ctrt_memory_figures *figures, size_t index);
+
+/* What the policies say of themselves; false when they say nothing. */
+bool figures_policy(ctrt_memory_stats *out, const struct device_memory *memory);
+
+#endif

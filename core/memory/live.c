@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/live.c: the table of live blocks. */
+#include "memory/live.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "memory/history.h"
+
+#define SHARDS 16
+
+/* Entries lie in the first free place from their hash on; what is removed leaves a mark until the table is
+ * made anew. Table and size are one pointer, so that the child of a fork, which may have interrupted another thread,
+ * finds both or none. */
+struct live_table {
+    size_t room, used;                      /* a power of 2; places taken, with marks */
+    struct live_block at[];
+};
+
+struct live {
+    struct live_table *shards[SHARDS];
+};
+
+static pthread_mutex_t locks[SHARDS];       /* of the shards of all devices */
+static const char gone;
+
+static void locks_init(void)
+{
+    for (int i = 0; i < SHARDS; i++)
+        pthread_mutex_init(&locks[i], NULL);
+}
+
+__attribute__((constructor)) static void live_start(void)
+{
+    locks_init();
+    pthread_atfork(NULL, NULL, locks_init);
+}
+
+static uint64_t hash_of(const void *address)
+{
+    return (((uintptr_t)address >> 6) * 0x9e3779b97f4a7c15u) >> 12;
+}
+
+static int shard_of(const void *address)
+{
+    return (int)(hash_of(address) % SHARDS);
+}
+
+/* The entry of `address`, else the first free place for it; NULL when the table is full. */
+static struct live_block *place_of(struct live_table *table, const void *address)
+{
+    struct live_block *free_place = NULL;
+    size_t mask = table->room - 1;
+    for (size_t i = 0, at = hash_of(address) / SHARDS; i < table->room; i++, at++) {
+        struct live_block *block = &table->at[at & mask];
+        if (block->address == address)
+            return block;
+        if (block->address == NULL)
+            return free_place != NULL ? free_place : block;
+        if (block->address == &gone && free_place == NULL)
+            free_place = block;
+    }
+    return free_place;
+}
+
+/* Makes room for one more entry; false without memory. */
+static bool table_ready(struct live_table **table)
+{
+    struct live_table *old = *table;
+    if (old != NULL && 4 * (old->used + 1) <= 3 * old->room)
+        return true;
+    size_t live = 0;
+    for (size_t i = 0; old != NULL && i < old->room; i++)
+        live += old->at[i].address != NULL && old->at[i].address != &gone;
+    size_t room = 64;
+    while (room < 2 * (live + 1))
+        room *= 2;
+    struct live_table *fresh = calloc(1, sizeof *fresh + room * sizeof fresh->at[0]);
+    if (fresh == NULL)
+        return false;
+    fresh->room = room;
+    fresh->used = live;
+    for (size_t i = 0; old != NULL && i < old->room; i++)
+        if (old->at[i].address != NULL && old->at[i].address != &gone)
+            *place_of(fresh, old->at[i].address) = old->at[i];
+    *table = fresh;
+    free(old);
+    return true;
+}
+
+/* ---- blocks come and go ---- */
+
+void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
+{
+    struct live_block entry = { block->address, block->bytes, requested, tag_here(), thread_state.op, queue,
+                                history_now(), 0 };
+    if (history_on(memory)) {
+        struct history_event event = { 0, entry.time, entry.tag, entry.op, entry.address, entry.bytes, 0, queue,
+                                       HISTORY_ALLOC };
+        history_note(memory, &event);
+        entry.number = event.number;
+    }
+    int shard = shard_of(block->address);
+    pthread_mutex_lock(&locks[shard]);
+    struct live_table **table = &memory->live->shards[shard];
+    if (pool_watched(memory) && table_ready(table)) {
+        struct live_block *place = place_of(*table, block->address);
+        (*table)->used += place->address == NULL;
+        *place = entry;
+    }
+    pthread_mutex_unlock(&locks[shard]);
+}
+
+/* Takes the entry out; false when there is none. */
+static bool take(struct live_block *out, struct device_memory *memory, const void *address)
+{
+    int shard = shard_of(address);
+    bool found = false;
+    pthread_mutex_lock(&locks[shard]);
+    struct live_table *table = memory->live->shards[shard];
+    struct live_block *place = table != NULL ? place_of(table, address) : NULL;
+    if (place != NULL && place->address == address) {
+        *out = *place;
+        place->address = &gone;
+        found = true;
+    }
+    pthread_mutex_unlock(&locks[shard]);
+    return found;
+}
+
+void live_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
+{
+    struct live_block entry = { block->address, block->bytes, requested, "", NULL, queue, 0, 0 };
+    bool known = take(&entry, memory, block->address);
+    if (!history_on(memory))
+        return;
+    /* Whoever frees may be somebody else; whose memory it was tells more. */
+    struct history_event event = { 0, history_now(), known ? entry.tag : tag_here(), entry.op, entry.address,
+                                   entry.bytes, 0, entry.queue, HISTORY_FREE_REQUESTED };
+    history_note(memory, &event);
+    event.action = HISTORY_FREE_COMPLETED;
+    history_note(memory, &event);
+}
+
+void live_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
+                  const void *queue)
+{
+    struct history_event event = { 0, 0, tag_here(), thread_state.op, address, bytes, 0, queue, action };
+    if (!history_on(memory))
+        return;
+    event.time = history_now();
+    history_note(memory, &event);
+}
+
+void live_name(struct device_memory *memory, const void *address, const char *op)
+{
+    uint64_t number = 0;
+    int shard = shard_of(address);
+    if (!pool_watched(memory))
+        return;
+    pthread_mutex_lock(&locks[shard]);
+    struct live_table *table = memory->live->shards[shard];
+    struct live_block *place = table != NULL ? place_of(table, address) : NULL;
+    if (place != NULL && place->address == address && place->op == NULL) {
+        place->op = op;
+        number = place->number;
+    }
+    pthread_mutex_unlock(&locks[shard]);
+    if (number != 0)
+        history_name(memory, number, op);
+}
+
+/* ---- all of them ---- */
+
+static int compare(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t)((const struct live_block *)a)->address;
+    uintptr_t y = (uintptr_t)((const struct live_block *)b)->address;
+    return x < y ? -1 : x > y;
+}
+
+bool live_list(struct live_block **out, size_t *count, struct device_memory *memory)
+{
+    size_t room = 0, n = 0;
+    *out = NULL;
+    *count = 0;
+    if (memory->live == NULL)
+        return true;
+    for (int shard = 0; shard < SHARDS; shard++)
+        pthread_mutex_lock(&locks[shard]);
+    for (int shard = 0; shard < SHARDS; shard++)
+        room += memory->live->shards[shard] != NULL ? memory->live->shards[shard]->used : 0;
+    struct live_block *list = malloc(MAX(room, 1) * sizeof *list);
+    for (int shard = 0; shard < SHARDS && list != NULL; shard++) {
+        const struct live_table *table = memory->live->shards[shard];
+        for (size_t i = 0; table != NULL && i < table->room; i++)
+            if (table->at[i].address != NULL && table->at[i].address != &gone)
+                list[n++] = table->at[i];
+    }
+    for (int shard = SHARDS - 1; shard >= 0; shard--)
+        pthread_mutex_unlock(&locks[shard]);
+    if (list == NULL)
+        return false;
+    qsort(list, n, sizeof *list, compare);
+    *out = list;
+    *count = n;
+    return true;
+}
+
+static void forget_all(struct device_memory *memory)
+{
+    for (int shard = 0; shard < SHARDS; shard++) {
+        pthread_mutex_lock(&locks[shard]);
+        free(memory->live->shards[shard]);
+        memory->live->shards[shard] = NULL;
+        pthread_mutex_unlock(&locks[shard]);
+    }
+}
+
+/* ---- on and off ---- */
+
+ctrt_status live_watch(struct device_memory *memory, bool state, size_t entries)
+{
+    if (memory->live == NULL && state) {
+        struct live *live = memory_zeroed(sizeof *live);
+        if (live == NULL)
+            return out_of_memory(sizeof *live, "the table of live blocks");
+        memory->live = live;
+    }
+    CTRT_TRY(history_resize(memory, entries));
+    if (pool_watched(memory) == state)
+        return CTRT_OK;
+    if (state)
+        forget_all(memory);
+    atomic_store(&memory->watched, state);
+    if (!state)
+        forget_all(memory);
+    return CTRT_OK;
+}
+
+void live_destroy(struct device_memory *memory)
+{
+    (void)history_resize(memory, 0);
+    if (memory->live == NULL)
+        return;
+    atomic_store(&memory->watched, false);
+    forget_all(memory);
+    memory_free(memory->live);
+    memory->live = NULL;
+}

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/metrics.c: the figures of all open devices for a monitor: Prometheus' text format 0.0.4, or JSON.
+ *
+ * A monitor looks now and then; what rose and fell between two looks would be missed. So there is a window of peaks that
+ * begins anew with each reading. */
+#include "base/base.h"
+#include "base/text.h"
+#include "memory/figures.h"
+#include "memory/quota.h"
+
+#define MOST_DEVICES 64
+
+struct reading {
+    const char *device, *policy;
+    ctrt_memory_figures figures;
+    int64_t peaks[PEAKS];                   /* since the last reading */
+    uint64_t total, free_bytes, limit;      /* 0 and QUOTA_NONE: none */
+};
+
+struct readings {
+    struct reading at[MOST_DEVICES];
+    size_t count;
+};
+
+static void read_device(ctrt_device *device, void *argument)
+{
+    struct readings *readings = argument;
+    if (readings->count == MOST_DEVICES || device->memory == NULL)
+        return;
+    struct reading *reading = &readings->at[readings->count++];
+    reading->device = device->name;
+    reading->policy = device->memory->policy_name;
+    account_window_turn(&device->memory->account, &device->memory->scraped, reading->peaks);
+    figures_read(&reading->figures, device->memory);
+    if (!CTRT_SLOT(device->backend->device, memory_info)
+        || device->backend->device->memory_info(device->handle, &reading->free_bytes, &reading->total) != CTRT_OK)
+        reading->free_bytes = reading->total = 0;
+    reading->limit = atomic_load(&device->memory->limit);
+}
+
+/* ---- what is told ---- */
+
+static int64_t allocated(const struct reading *r) { return r->figures.allocated_bytes[0].current; }
+static int64_t allocated_most(const struct reading *r) { return r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)]; }
+static int64_t requested(const struct reading *r) { return r->figures.requested_bytes[0].current; }
+static int64_t reserved(const struct reading *r) { return r->figures.reserved_bytes[0].current; }
+static int64_t reserved_most(const struct reading *r) { return r->peaks[PEAK_OF_DRAWN(CTRT_POOL_ALL, ACCOUNT_BYTES)]; }
+static int64_t inactive_split(const struct reading *r) { return r->figures.inactive_split_bytes[0].current; }
+static int64_t blocks(const struct reading *r) { return r->figures.allocation[0].current; }
+static int64_t blocks_most(const struct reading *r) { return r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)]; }
+static int64_t segments(const struct reading *r) { return r->figures.segment[0].current; }
+static int64_t device_free(const struct reading *r) { return (int64_t)r->free_bytes; }
+static int64_t device_total(const struct reading *r) { return (int64_t)r->total; }
+static int64_t limit(const struct reading *r) { return r->limit != QUOTA_NONE ? (int64_t)r->limit : 0; }
+static int64_t allocations(const struct reading *r) { return r->figures.allocation[0].allocated; }
+static int64_t frees(const struct reading *r) { return r->figures.allocation[0].freed; }
+static int64_t device_allocs(const struct reading *r) { return r->figures.num_device_alloc; }
+static int64_t device_frees(const struct reading *r) { return r->figures.num_device_free; }
+static int64_t retries(const struct reading *r) { return r->figures.num_alloc_retries; }
+static int64_t ooms(const struct reading *r) { return r->figures.num_ooms; }
+
+static const struct metric {
+    const char *name, *type, *help;
+    int64_t (*value)(const struct reading *reading);
+} metrics[] = {
+    { "ctrt_memory_allocated_bytes", "gauge", "Bytes in blocks handed out to tensors.", allocated },
+    { "ctrt_memory_allocated_bytes_max", "gauge", "Most bytes handed out at one time since the last scrape.", allocated_most },
+    { "ctrt_memory_requested_bytes", "gauge", "Bytes asked for, before rounding.", requested },
+    { "ctrt_memory_reserved_bytes", "gauge", "Bytes drawn from the device, in use or cached.", reserved },
+    { "ctrt_memory_reserved_bytes_max", "gauge", "Most bytes drawn at one time since the last scrape.", reserved_most },
+    { "ctrt_memory_inactive_split_bytes", "gauge", "Free bytes that cannot be given back.", inactive_split },
+    { "ctrt_memory_blocks", "gauge", "Blocks handed out.", blocks },
+    { "ctrt_memory_blocks_max", "gauge", "Most blocks handed out at one time since the last scrape.", blocks_most },
+    { "ctrt_memory_segments", "gauge", "Segments drawn from the device.", segments },
+    { "ctrt_memory_device_free_bytes", "gauge", "Free bytes of the device, over all processes; 0 when unknown.", device_free },
+    { "ctrt_memory_device_total_bytes", "gauge", "Bytes of the device; 0 when unknown.", device_total },
+    { "ctrt_memory_limit_bytes", "gauge", "Most bytes that may be drawn; 0: no limit.", limit },
+    { "ctrt_memory_allocations_total", "counter", "Blocks handed out since the start.", allocations },
+    { "ctrt_memory_frees_total", "counter", "Blocks taken back since the start.", frees },
+    { "ctrt_memory_device_allocations_total", "counter", "Allocations of the backend.", device_allocs },
+    { "ctrt_memory_device_frees_total", "counter", "Frees of the backend.", device_frees },
+    { "ctrt_memory_retries_total", "counter", "Allocations tried again after the cache was given back.", retries },
+    { "ctrt_memory_ooms_total", "counter", "Allocations that failed for good.", ooms },
+};
+
+/* A label's value: backslash, quote and newline are escaped. */
+static void label(struct text *text, const char *value)
+{
+    for (; *value != '\0'; value++) {
+        if (*value == '\\' || *value == '"')
+            text_add(text, "\\%c", *value);
+        else if (*value == '\n')
+            text_add(text, "\\n");
+        else
+            text_add(text, "%c", *value);
+    }
+}
+
+static void to_prometheus(struct text *text, const struct readings *readings)
+{
+    for (size_t m = 0; m < COUNT_OF(metrics); m++) {
+        text_add(text, "# HELP %s %s\n# TYPE %s %s\n", metrics[m].name, metrics[m].help, metrics[m].name, metrics[m].type);
+        for (size_t i = 0; i < readings->count; i++) {
+            text_add(text, "%s{device=\"", metrics[m].name);
+            label(text, readings->at[i].device);
+            text_add(text, "\",policy=\"");
+            label(text, readings->at[i].policy);
+            text_add(text, "\"} %lld\n", (long long)metrics[m].value(&readings->at[i]));
+        }
+    }
+}
+
+static void to_json(struct text *text, const struct readings *readings)
+{
+    text_add(text, "{\n  \"devices\": [");
+    for (size_t i = 0; i < readings->count; i++) {
+        text_add(text, "%s\n    {\"device\": ", i > 0 ? "," : "");
+        text_add_json(text, readings->at[i].device);
+        text_add(text, ", \"policy\": ");
+        text_add_json(text, readings->at[i].policy);
+        for (size_t m = 0; m < COUNT_OF(metrics); m++)
+            text_add(text, ",\n     \"%s\": %lld", metrics[m].name + strlen("ctrt_memory_"),
+                     (long long)metrics[m].value(&readings->at[i]));
+        text_add(text, "}");
+    }
+    text_add(text, "]\n}\n");
+}
+
+ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
+{
+    struct readings readings = { .count = 0 };
+    struct text text = { 0 };
+    if (out == NULL)
+        return fail_null("memory_metrics", "out");
+    if (format != CTRT_METRICS_PROMETHEUS && format != CTRT_METRICS_JSON)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_metrics: %d is none of ctrt_metrics_format", (int)format);
+    device_for_each(read_device, &readings);
+    if (format == CTRT_METRICS_PROMETHEUS)
+        to_prometheus(&text, &readings);
+    else
+        to_json(&text, &readings);
+    return text_finish(out, &text, "metrics");
+}

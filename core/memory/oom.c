@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/oom.c: the report of an allocation that failed: how much of what there is, who has it, what to do. */
+#include "memory/oom.h"
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "memory/figures.h"
+#include "memory/history.h"
+#include "memory/owners.h"
+#include "memory/pieces.h"
+#include "memory/quota.h"
+
+#define OWNERS_TOLD 20
+
+struct oom_report {
+    char *json;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* of all devices' last reports, and the callback */
+static ctrt_memory_oom_callback callback;
+static void *callback_user;
+static __thread bool in_callback;
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
+__attribute__((constructor)) static void oom_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+/* What was found. */
+struct finding {
+    struct device_memory *memory;
+    size_t asked;
+    const char *why;
+    uint64_t free_bytes, total;             /* of the device; total 0: unknown */
+    uint64_t limit, allocated, reserved;
+    uint64_t cached, largest;               /* reserved but free, and its largest piece */
+    bool largest_known;
+    double fragmentation;                   /* percent of what is cached that the largest piece is not */
+    ctrt_memory_owner *owners;
+    size_t owner_count;
+};
+
+static void look_around(struct finding *f, struct device_memory *memory, size_t asked, const char *why)
+{
+    const ctrt_device *device = memory->device;
+    *f = (struct finding){ .memory = memory, .asked = asked, .why = why };
+    if (!CTRT_SLOT(device->backend->device, memory_info)
+        || device->backend->device->memory_info(device->handle, &f->free_bytes, &f->total) != CTRT_OK)
+        f->free_bytes = f->total = 0;
+    f->limit = atomic_load(&memory->limit);
+    f->allocated = account_current(&memory->account, ACCOUNT_BYTES);
+    f->reserved = account_drawn_bytes(&memory->account);
+    f->cached = f->reserved > f->allocated ? f->reserved - f->allocated : 0;
+    f->largest_known = pieces_largest_free(&f->largest, memory);
+    f->largest = MIN(f->largest, f->cached);
+    if (f->cached > 0 && f->largest_known)
+        f->fragmentation = 100.0 * (1.0 - (double)f->largest / (double)f->cached);
+    if (!owners_of(&f->owners, &f->owner_count, memory))
+        f->owner_count = 0;
+}
+
+/* The one thing that helps most. */
+static void advise(char advice[256], const struct finding *f)
+{
+    char a[32], b[32], label[128];
+    const uint64_t others = f->total > f->free_bytes + f->reserved ? f->total - f->free_bytes - f->reserved : 0;
+    if (f->total > 0 && f->asked > f->total)
+        snprintf(advice, 256, "One block is larger than the device: split the tensor, or use a device with more memory");
+    else if (f->limit != QUOTA_NONE && (f->asked > f->limit || f->reserved > f->limit - f->asked)
+             && f->free_bytes >= f->asked)
+        snprintf(advice, 256, "The device has room: raise the limit of %s (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)",
+                 text_bytes(a, f->limit));
+    else if (f->largest_known && f->cached >= f->asked && f->largest < f->asked)
+        snprintf(advice, 256,
+                 "Free memory lies in pieces, the largest of %s: CTRT_MEMORY=caching:max_split=64m keeps large segments "
+                 "whole", text_bytes(a, f->largest));
+    else if (f->total > 0 && others > f->total / 2)
+        snprintf(advice, 256, "Others hold %s of the device's %s: use another device, or end them", text_bytes(a, others),
+                 text_bytes(b, f->total));
+    else if (f->owner_count > 0 && strcmp(f->owners[0].tag, OWNER_UNKNOWN) != 0)
+        snprintf(advice, 256,
+                 "Most is held by %s, %s: release tensors, make the batch smaller, or use a device with more memory",
+                 owner_label(label, &f->owners[0]), text_bytes(a, f->owners[0].bytes));
+    else
+        snprintf(advice, 256, "Release tensors, make the batch smaller, or use a device with more memory");
+}
+
+static char *to_json(const struct finding *f, const char *advice)
+{
+    struct text text = { 0 };
+    char *json;
+    text_add(&text, "{\n  \"device\": ");
+    text_add_json(&text, f->memory->device->name);
+    text_add(&text, ",\n  \"policy\": ");
+    text_add_json(&text, f->memory->policy_name);
+    text_add(&text, ",\n  \"time_us\": %llu,\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": %llu,\n  \"allowed\": ",
+             (unsigned long long)history_now(), f->asked, (unsigned long long)f->total, (unsigned long long)f->free_bytes);
+    if (f->limit != QUOTA_NONE)
+        text_add(&text, "%llu", (unsigned long long)f->limit);
+    else
+        text_add(&text, "null");
+    text_add(&text, ",\n  \"allocated\": %llu,\n  \"reserved\": %llu,\n  \"reserved_unallocated\": %llu,\n"
+             "  \"largest_free_block\": ", (unsigned long long)f->allocated, (unsigned long long)f->reserved,
+             (unsigned long long)f->cached);
+    if (f->largest_known)
+        text_add(&text, "%llu,\n  \"fragmentation_percent\": %.1f", (unsigned long long)f->largest, f->fragmentation);
+    else
+        text_add(&text, "null,\n  \"fragmentation_percent\": null");
+    text_add(&text, ",\n  \"reason\": ");
+    text_add_json(&text, f->why);
+    text_add(&text, ",\n  \"tag\": ");
+    text_add_json(&text, tag_here());
+    text_add(&text, ",\n  \"op\": ");
+    text_add_json(&text, thread_state.op != NULL ? thread_state.op : "");
+    text_add(&text, ",\n  \"advice\": ");
+    text_add_json(&text, advice);
+    text_add(&text, ",\n  \"owners\": ");
+    owners_json(&text, f->owners, f->owner_count, SIZE_MAX);
+    text_add(&text, "\n}\n");
+    return text_finish(&json, &text, "a report") == CTRT_OK ? json : NULL;
+}
+
+/* Keeps `json` as the device's last; a copy for the callback, if there is one. */
+static void keep(struct device_memory *memory, char *json)
+{
+    struct oom_report *report = json != NULL ? memory_alloc(sizeof *report) : NULL, *old;
+    if (report == NULL) {
+        memory_free(json);
+        return;
+    }
+    report->json = json;
+    pthread_mutex_lock(&lock);
+    old = memory->last_oom;
+    memory->last_oom = report;
+    pthread_mutex_unlock(&lock);
+    oom_report_free(old);
+}
+
+static void tell_program(struct device_memory *memory, size_t bytes, const char *json)
+{
+    pthread_mutex_lock(&lock);
+    ctrt_memory_oom_callback function = callback;
+    void *user = callback_user;
+    pthread_mutex_unlock(&lock);
+    if (function == NULL || in_callback)
+        return;
+    in_callback = true;
+    function(user, memory->device, bytes, json != NULL ? json : "{}");
+    in_callback = false;
+}
+
+static ctrt_status say(const struct finding *f, const char *why, const char *advice)
+{
+    char asked[32], taken[32], held[32], left[32], whole[32], limit[32], cached[32], largest[32];
+    char room[96] = "", allowed[64] = "", pieces[128] = "";
+    if (f->total > 0)
+        snprintf(room, sizeof room, ", %s of %s free on the device", text_bytes(left, f->free_bytes),
+                 text_bytes(whole, f->total));
+    if (f->limit != QUOTA_NONE)
+        snprintf(allowed, sizeof allowed, ", %s allowed", text_bytes(limit, f->limit));
+    if (f->cached > 0 && f->largest_known)
+        snprintf(pieces, sizeof pieces, ", %s of that unallocated, the largest block %s (fragmentation %.0f %%)",
+                 text_bytes(cached, f->cached), text_bytes(largest, f->largest), f->fragmentation);
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
+                     "out of memory on %s: %s asked for, %s allocated to tensors, %s reserved by policy %s%s%s%s (%.600s). %s",
+                     f->memory->device->name, text_bytes(asked, f->asked), text_bytes(taken, f->allocated),
+                     text_bytes(held, f->reserved), f->memory->policy_name, pieces, room, allowed, why, advice);
+}
+
+ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why)
+{
+    char advice[256], reason[1024];
+    struct finding f;
+    snprintf(reason, sizeof reason, "%s", why);
+    atomic_fetch_add_explicit(&memory->ooms, 1, memory_order_relaxed);
+    look_around(&f, memory, bytes, reason);
+    advise(advice, &f);
+    if (history_on(memory)) {
+        struct history_event event = { .time = history_now(), .tag = tag_here(), .op = thread_state.op, .bytes = bytes,
+                                       .room = f.free_bytes, .action = HISTORY_OOM };
+        history_note(memory, &event);
+    }
+    char *json = to_json(&f, advice);
+    tell_program(memory, bytes, json);
+    keep(memory, json);
+    ctrt_status status = say(&f, reason, advice);
+    memory_free(f.owners);
+    return status;
+}
+
+void oom_report_free(struct oom_report *report)
+{
+    if (report == NULL)
+        return;
+    memory_free(report->json);
+    memory_free(report);
+}
+
+/* ---- public ---- */
+
+ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
+{
+    struct device_memory *memory;
+    char *copy = NULL;
+    if (out == NULL)
+        return fail_null("memory_last_oom", "out");
+    CTRT_TRY(memory_get(&memory, device));
+    pthread_mutex_lock(&lock);
+    bool there = memory->last_oom != NULL;
+    if (there)
+        copy = memory_strdup(memory->last_oom->json);
+    pthread_mutex_unlock(&lock);
+    if (!there)
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_last_oom: %s never was out of memory", memory->device->name);
+    if (copy == NULL)
+        return out_of_memory(1, "a report");
+    *out = copy;
+    return CTRT_OK;
+}
+
+void ctrt_memory_set_oom_callback(ctrt_memory_oom_callback function, void *user)
+{
+    pthread_mutex_lock(&lock);
+    callback = function;
+    callback_user = user;
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/snapshot.c: a device's memory at one moment, as JSON.
+ *
+ * What is one thing to the reader is read at slightly different moments: figures, live blocks, segments, history. While
+ * other threads allocate they may differ by what happened in between. */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "memory/figures.h"
+#include "memory/history.h"
+#include "memory/owners.h"
+#include "memory/pieces.h"
+#include "memory/summary.h"
+
+struct parts {
+    struct live_block *blocks;              /* by address */
+    size_t block_count;
+    ctrt_memory_piece *pieces;
+    size_t piece_count;
+    struct history_event *events;
+    size_t event_count;
+    uint64_t lost;
+    ctrt_memory_owner *owners;
+    size_t owner_count;
+};
+
+static void parts_free(struct parts *parts)
+{
+    memory_free(parts->blocks);
+    memory_free(parts->pieces);
+    memory_free(parts->events);
+    memory_free(parts->owners);
+}
+
+static bool parts_read(struct parts *parts, struct device_memory *memory)
+{
+    *parts = (struct parts){ 0 };
+    if (live_list(&parts->blocks, &parts->block_count, memory) && pieces_list(&parts->pieces, &parts->piece_count, memory)
+        && history_list(&parts->events, &parts->event_count, &parts->lost, memory)
+        && owners_of(&parts->owners, &parts->owner_count, memory))
+        return true;
+    parts_free(parts);
+    return false;
+}
+
+static const struct live_block *live_at(const struct parts *parts, const void *address)
+{
+    size_t low = 0, high = parts->block_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if ((uintptr_t)parts->blocks[middle].address < (uintptr_t)address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < parts->block_count && parts->blocks[low].address == address ? &parts->blocks[low] : NULL;
+}
+
+/* ---- segments ---- */
+
+static void owner(struct text *text, const char *tag, const char *op)
+{
+    text_add(text, ", \"tag\": ");
+    text_add_json(text, tag);
+    text_add(text, ", \"op\": ");
+    text_add_json(text, op != NULL ? op : "");
+}
+
+static void block(struct text *text, const void *address, size_t bytes, int state, const struct live_block *live)
+{
+    static const char *const states[] = { "inactive", "active_allocated", "active_awaiting_free" };
+    text_add(text, "\n      {\"address\": %llu, \"size\": %zu, \"requested_size\": %zu, \"state\": \"%s\"",
+             (unsigned long long)(uintptr_t)address, bytes,
+             live != NULL                 ? live->requested
+             : state == CTRT_BLOCK_ACTIVE ? bytes
+                                          : 0,
+             states[MIN((unsigned)state, 2u)]);
+    if (live != NULL) {
+        owner(text, live->tag, live->op);
+        text_add(text, ", \"time_us\": %llu", (unsigned long long)live->time);
+    }
+    text_add(text, "}");
+}
+
+static void segment_head(struct text *text, bool first, const void *address, size_t bytes, const void *queue, bool large,
+                         bool expandable, uint64_t allocated, uint64_t active)
+{
+    text_add(text,
+             "%s\n    {\"address\": %llu, \"total_size\": %zu, \"stream\": %llu, \"segment_type\": \"%s\", "
+             "\"is_expandable\": %s, \"allocated_size\": %llu, \"active_size\": %llu, \"blocks\": [",
+             first ? "" : ",", (unsigned long long)(uintptr_t)address, bytes, (unsigned long long)(uintptr_t)queue,
+             large ? "large" : "small", expandable ? "true" : "false", (unsigned long long)allocated,
+             (unsigned long long)active);
+}
+
+static void segments_walked(struct text *text, const struct parts *parts)
+{
+    for (size_t i = 0; i < parts->piece_count;) {
+        const ctrt_memory_piece *segment = &parts->pieces[i];
+        uint64_t allocated = 0, active = 0;
+        size_t end = i + 1;
+        for (; end < parts->piece_count && !parts->pieces[end].segment; end++) {
+            const ctrt_memory_piece *piece = &parts->pieces[end];
+            allocated += piece->block_state == CTRT_BLOCK_ACTIVE ? piece->bytes : 0;
+            active += piece->block_state != CTRT_BLOCK_INACTIVE ? piece->bytes : 0;
+        }
+        segment_head(text, i == 0, segment->address, segment->bytes, segment->queue, segment->large, segment->expandable,
+                     allocated, active);
+        for (size_t k = i + 1; k < end; k++) {
+            const ctrt_memory_piece *piece = &parts->pieces[k];
+            text_add(text, "%s", k > i + 1 ? "," : "");
+            block(text, piece->address, piece->bytes, piece->block_state,
+                  piece->block_state == CTRT_BLOCK_ACTIVE ? live_at(parts, piece->address) : NULL);
+        }
+        text_add(text, "]}");
+        i = end;
+    }
+}
+
+/* Of a policy that does not tell its segments: each live block as one. */
+static void segments_live(struct text *text, const struct parts *parts)
+{
+    for (size_t i = 0; i < parts->block_count; i++) {
+        const struct live_block *live = &parts->blocks[i];
+        segment_head(text, i == 0, live->address, live->bytes, live->queue, live->bytes > ACCOUNT_SMALL_MOST, false,
+                     live->bytes, live->bytes);
+        block(text, live->address, live->bytes, CTRT_BLOCK_ACTIVE, live);
+        text_add(text, "]}");
+    }
+}
+
+/* ---- history ---- */
+
+static void event(struct text *text, const struct history_event *e)
+{
+    text_add(text, "\n      {\"action\": \"%s\", \"addr\": %llu, \"size\": %zu, \"stream\": %llu, \"time_us\": %llu",
+             history_action_name(e->action), (unsigned long long)(uintptr_t)e->address, e->bytes,
+             (unsigned long long)(uintptr_t)e->queue, (unsigned long long)e->time);
+    if (e->action == HISTORY_OOM)
+        text_add(text, ", \"device_free\": %llu", (unsigned long long)e->room);
+    if (e->action == HISTORY_ANNOTATE || e->action == HISTORY_SNAPSHOT) {
+        text_add(text, ", \"text\": ");
+        text_add_json(text, e->tag);
+    } else {
+        owner(text, e->tag, e->op);
+    }
+    text_add(text, "}");
+}
+
+/* ---- the whole ---- */
+
+static void to_json(struct text *text, struct device_memory *memory, const struct parts *parts)
+{
+    ctrt_memory_figures figures;
+    figures_read(&figures, memory);
+    text_add(text, "{\n  \"format\": \"ctrt memory snapshot\",\n  \"version\": 1,\n  \"library\": ");
+    text_add_json(text, ctrt_version());
+    text_add(text, ",\n  \"device\": ");
+    text_add_json(text, memory->device->name);
+    text_add(text, ",\n  \"policy\": ");
+    text_add_json(text, memory->policy_name);
+    text_add(text, ",\n  \"watch\": \"%s\",\n  \"time_us\": %llu,\n  \"total_bytes\": %llu,\n  \"stats\": ",
+             history_on(memory) ? "all" : pool_watched(memory) ? "state" : "none", (unsigned long long)history_now(),
+             (unsigned long long)memory->total_bytes);
+    summary_stats_json(text, &figures, "    ");
+    text_add(text, ",\n  \"owners\": ");
+    owners_json(text, parts->owners, parts->owner_count, SIZE_MAX);
+    text_add(text, ",\n  \"segments\": [");
+    if (parts->pieces != NULL)
+        segments_walked(text, parts);
+    else
+        segments_live(text, parts);
+    text_add(text, "],\n  \"events_lost\": %llu,\n  \"device_traces\": [[", (unsigned long long)parts->lost);
+    for (size_t i = 0; i < parts->event_count; i++) {
+        text_add(text, "%s", i > 0 ? "," : "");
+        event(text, &parts->events[i]);
+    }
+    text_add(text, "]]\n}\n");
+}
+
+static ctrt_status snapshot(char **out, ctrt_device *device, const char *why)
+{
+    struct device_memory *memory;
+    struct parts parts;
+    struct text text = { 0 };
+    CTRT_TRY(memory_get(&memory, device));
+    if (history_on(memory)) {
+        struct history_event event = { .time = history_now(), .tag = why, .action = HISTORY_SNAPSHOT };
+        history_note(memory, &event);
+    }
+    if (!parts_read(&parts, memory))
+        return out_of_memory(1, "a snapshot");
+    to_json(&text, memory, &parts);
+    parts_free(&parts);
+    return text_finish(out, &text, "a snapshot");
+}
+
+ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device)
+{
+    if (out == NULL)
+        return fail_null("memory_snapshot", "out");
+    return snapshot(out, device, "");
+}
+
+/* Into a file beside it first, so that nobody ever sees half of one. */
+static ctrt_status write_whole(const char *path, const char *text)
+{
+    size_t bytes = strlen(path) + 16;
+    char *beside = memory_alloc(bytes);
+    if (beside == NULL)
+        return out_of_memory(bytes, "the name of a file");
+    snprintf(beside, bytes, "%s.XXXXXX", path);
+    int fd = mkstemp(beside);
+    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    bool well = file != NULL && fputs(text, file) >= 0;
+    int error = errno;
+    if (file != NULL && fclose(file) != 0 && well) {
+        well = false;
+        error = errno;
+    } else if (file == NULL && fd >= 0) {
+        close(fd);
+    }
+    if (well && rename(beside, path) != 0) {
+        well = false;
+        error = errno;
+    }
+    if (!well && fd >= 0)
+        unlink(beside);
+    memory_free(beside);
+    return well ? CTRT_OK : ctrt_fail(CTRT_ERR_IO, "memory_snapshot_write: %.500s: %s", path, strerror(error));
+}
+
+ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device)
+{
+    char *text;
+    if (path == NULL)
+        return fail_null("memory_snapshot_write", "path");
+    CTRT_TRY(snapshot(&text, device, ""));
+    ctrt_status status = write_whole(path, text);
+    memory_free(text);
+    return status;
+}

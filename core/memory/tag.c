@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/tag.c: the thread's stack of tags. */
+#include "memory/tag.h"
+
+#include "base/base.h"
+#include "base/keep.h"
+#include "base/memory.h"
+#include "ctrt/memory.h"
+
+atomic_bool tag_wanted;
+
+static const char *joined(const char *base, const char *path)
+{
+    char few[256];
+    size_t first = strlen(base), second = strlen(path), bytes = first + second + 2;
+    if (first == 0)
+        return keep_text(path);
+    char *text = bytes <= sizeof few ? few : memory_alloc(bytes);
+    if (text == NULL)
+        return NULL;
+    memcpy(text, base, first);
+    text[first] = '/';
+    memcpy(text + first + 1, path, second + 1);
+    const char *kept = keep_text(text);
+    if (text != few)
+        memory_free(text);
+    return kept;
+}
+
+void tag_enter(struct memory_tag *tag, const char *base, const char *path)
+{
+    const char *text = joined(base, path);
+    tag->text = text != NULL ? text : tag_here();
+    tag->below = thread_state.tag;
+    tag->pushed = false;
+    thread_state.tag = tag;
+}
+
+void tag_leave(struct memory_tag *tag)
+{
+    thread_state.tag = tag->below;
+}
+
+ctrt_status ctrt_memory_tag_push(const char *text)
+{
+    if (text == NULL)
+        return fail_null("memory_tag_push", "tag");
+    if (*text == '\0')
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_tag_push: the tag is empty");
+    struct memory_tag *tag = memory_alloc(sizeof *tag);
+    if (tag != NULL)
+        tag->text = joined(tag_here(), text);
+    if (tag == NULL || tag->text == NULL) {
+        memory_free(tag);
+        return out_of_memory(sizeof *tag + strlen(text), "a tag");
+    }
+    thread_register();
+    tag->below = thread_state.tag;
+    tag->pushed = true;
+    thread_state.tag = tag;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_memory_tag_pop(void)
+{
+    struct memory_tag *tag = thread_state.tag;
+    if (tag == NULL || !tag->pushed)
+        return ctrt_fail(CTRT_ERR_STATE, "memory_tag_pop: there is no tag that ctrt_memory_tag_push left here");
+    thread_state.tag = tag->below;
+    memory_free(tag);
+    return CTRT_OK;
+}
+
+const char *ctrt_memory_tag(void)
+{
+    return tag_here();
+}
+
+/* What a thread did not pop. */
+static void drop_all(struct thread_state *state)
+{
+    while (state->tag != NULL) {
+        struct memory_tag *tag = state->tag;
+        state->tag = tag->below;
+        if (tag->pushed)
+            memory_free(tag);
+    }
+}
+
+__attribute__((constructor)) static void tag_start(void)
+{
+    thread_on_exit(drop_all);
+}

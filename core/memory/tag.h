@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/tag.h: on whose behalf a thread takes memory.
+ *
+ * A tag is the whole path, "encoder/attention", kept once per process; a thread holds a stack of them. */
+#ifndef CORE_MEMORY_TAG_H
+#define CORE_MEMORY_TAG_H
+
+#include <stdatomic.h>
+
+#include "base/thread.h"
+#include "ctrt/base.h"
+
+/* A place in a thread's stack. */
+struct memory_tag {
+    struct memory_tag *below;
+    const char *text;                       /* kept; the whole path */
+    bool pushed;                            /* by a program, which pops it; else by tag_enter */
+};
+
+/* Is any device watched? Modules ask, before they look for their path. */
+extern atomic_bool tag_wanted;
+
+static inline const char *tag_here(void)
+{
+    return thread_state.tag != NULL ? thread_state.tag->text : "";
+}
+
+/* For floors above: makes base + "/" + path (or path alone, where base is "") the thread's tag until tag_leave, with
+ * `tag` on the caller's stack. Without memory for the text the tag stays what it was. */
+void tag_enter(struct memory_tag *tag, const char *base, const char *path);
+void tag_leave(struct memory_tag *tag);
+
+#endif
