@@ -6,10 +6,15 @@ bench_startup_SOURCES  = bench/startup.c
 bench_startup_LDADD    = libctrt.la
 bench_train_SOURCES    = bench/train.c bench/timing.h
 bench_train_LDADD      = libctrt.la
+EXTRA_PROGRAMS       += bench-hostmem
+bench_hostmem_SOURCES = bench/hostmem.c
+bench_hostmem_LDADD   = libctrt.la
 
-bench: all bench-overhead bench-startup bench-train
+bench: all bench-hostmem bench-overhead bench-startup bench-train
 .PHONY: bench
 
 CLEANFILES += bench-overhead bench-startup bench-train
 EXTRA_DIST += bench/compare.sh bench/peers/build.sh bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
 EXTRA_DIST += bench/results/2026-11-first.md
+CLEANFILES += bench-hostmem
+EXTRA_DIST += bench/results/2026-11-hostmem.md

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/pages.c: large blocks, mapped one by one, in huge pages.
  *
- * A fault per 4 KiB costs ten times what clearing the page costs; one per 2 MiB does not count (64 MiB: 52 ms against 5). The
- * memory is not touched here: where huge pages are to be had, touching it beforehand is slower than faults are (6.2 ms
- * against 4.9), because the cleared page has left the caches by the time it is used; and what nobody touches costs
+ * A fault per 4 KiB costs several times what clearing the page costs; one per 2 MiB does not count (64 MiB: 37 ms against 5.5). The
+ * memory is not touched here: where huge pages are to be had, touching it beforehand is slower than faults are (4.7 ms
+ * against 4.3), because the cleared page has left the caches by the time it is used; and what nobody touches costs
  * nothing. Figures: bench/results/2026-11-hostmem.md. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
