@@ -576,18 +576,20 @@ static void close_gives_back(void **state)
         void *device[3];
         for (int i = 0; i < 3; i++) {
             device[i] = sim_open("devices=3,memory=2m,latency=1ms", i);
-            ctrt_view x = sim_vector(sim_upload(device[i], &zero, 4), 1);
             char *range = NULL;
             MUST(sim->memory->reserve(device[i], (void **)&range, 4 << 20));
             for (int k = 0; k < 4; k++) {
                 void *queue = NULL;
+                ctrt_view x = sim_vector(sim_upload(device[i], &zero, 4), 1);
                 MUST(sim->queue->create(device[i], &queue, 0));
                 for (int j = 0; j < 5; j++)
                     MUST(sim_add(device[i], queue, 1, &x, 1));
                 if (k % 2)
                     sim->queue->destroy(device[i], queue);
             }
-            EQUAL(sim_counted(i).threads, 5);
+            uint64_t workers = sim_counted(i).threads;  /* the device's own queue, two live ones, and two that may have ended */
+            if (workers < 3 || workers > 5)
+                fail_msg("%d workers", (int)workers);
         }
         for (int i = 0; i < 3; i++)
             sim->device->close(device[i]);
