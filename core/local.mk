@@ -14,14 +14,15 @@ libctrt_core_la_SOURCES += \
 
 # device: device, stream, event
 libctrt_core_la_SOURCES += \
-    core/device/auto.c core/device/current.c core/device/current.h core/device/device.h \
-    core/device/internal.h core/device/open.c core/device/parse.c core/device/properties.c \
-    core/device/types.c core/device/visible.c core/device/visible.h
+    core/device/auto.c core/device/current.c core/device/current.h core/device/device.h core/device/event.c \
+    core/device/internal.h core/device/open.c core/device/parse.c core/device/properties.c core/device/stream.c \
+    core/device/stream.h core/device/stream_work.c core/device/types.c core/device/visible.c core/device/visible.h
 
 # memory: storage, allocator interface, accounting
 libctrt_core_la_SOURCES += \
-    core/memory/account.c core/memory/account.h core/memory/policy.c core/memory/policy.h core/memory/pool.c \
-    core/memory/pool.h core/memory/storage.c core/memory/storage.h
+    core/memory/account.c core/memory/account.h core/memory/fence.c core/memory/fence.h core/memory/order.c \
+    core/memory/order.h core/memory/pinned.c core/memory/pinned.h core/memory/policy.c core/memory/policy.h core/memory/pool.c \
+    core/memory/pool.h core/memory/source.c core/memory/source.h core/memory/storage.c core/memory/storage.h
 libctrt_core_la_SOURCES += core/memory/pressure.c core/memory/pressure.h
 libctrt_core_la_SOURCES += \
     core/memory/figures.c core/memory/figures.h core/memory/history.c core/memory/history.h core/memory/live.c \
@@ -33,7 +34,7 @@ libctrt_core_la_SOURCES += \
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += \
     core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h core/tensor/dtype.c \
-    core/tensor/facts.c core/tensor/format.c core/tensor/format.h core/tensor/promote.c core/tensor/shape.c \
+    core/tensor/facts.c core/tensor/format.c core/tensor/format.h core/tensor/pinned.c core/tensor/pinned.h core/tensor/promote.c core/tensor/shape.c \
     core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: ops.def, dispatch, the front of each family
@@ -41,8 +42,8 @@ libctrt_core_la_SOURCES += \
     core/ops/attributes.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/conv.c \
     core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c \
     core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/front.c core/ops/front.h \
-    core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/matmul.c core/ops/norm.c core/ops/op.h \
-    core/ops/ops.def core/ops/pool.c core/ops/random.c core/ops/reduce.c core/ops/softmax.c \
+    core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h core/ops/matmul.c core/ops/norm.c core/ops/op.h \
+    core/ops/ops.def core/ops/peers.c core/ops/peers.h core/ops/pinned.c core/ops/pool.c core/ops/random.c core/ops/reduce.c core/ops/softmax.c \
     core/ops/transfer.c core/ops/view.c
 
 # autograd: tape, engine, the derivatives of each family

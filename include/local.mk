@@ -12,5 +12,6 @@ pkginclude_HEADERS += \
     include/ctrt/optim.h \
     include/ctrt/plugin.h \
     include/ctrt/status.def \
+    include/ctrt/stream.h \
     include/ctrt/tensor.h \
     include/ctrt/types.h

@@ -133,7 +133,10 @@ static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
         }
     }
     ctrt_status status = work->row->cpu->run(call);
-    return status ? kernel_fails(queue, work, status, status_text(status)) : CTRT_OK;
+    if (status == CTRT_OK)
+        return CTRT_OK;
+    snprintf(why, sizeof why, "%s", CTRT_SLOT(sim_host, message) ? sim_host->message() : status_text(status));
+    return kernel_fails(queue, work, status, why);
 }
 
 /* Copies the views of `from`; those of outputs that are inputs stay the same view. */

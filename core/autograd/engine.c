@@ -237,9 +237,13 @@ static uint32_t heap_pop(struct engine_scratch *s)
 
 /* ---- running ---- */
 
+#define STREAMS_USED 8
+
 struct run {
     struct engine_scratch *s;
     const struct engine_task *task;
+    ctrt_stream *used[STREAMS_USED];    /* streams of nodes that were not the caller's; a full list is waited for at once */
+    uint32_t n_used;
 };
 
 static inline ctrt_tensor **slot(struct entry *entry, uint32_t output)
@@ -316,7 +320,8 @@ static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32
 
 /* Runs the node itself: dx from dy. Everything that the calling thread does for one node and that, with a thread for each device, another
  * thread would do. */
-static ctrt_status run_node(const struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx, ctrt_tensor **dy)
+static ctrt_status run_node_here(const struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx,
+                                 ctrt_tensor **dy)
 {
     const struct engine_task *task = run->task;
     struct node_run how = {.create_graph = task->create_graph, .retain_graph = task->retain_graph};
@@ -327,9 +332,60 @@ static ctrt_status run_node(const struct run *run, struct grad_node *node, const
     return unlikely(status != CTRT_OK) ? ctrt_context(status, "backward of %s", node->class->name(node)) : CTRT_OK;
 }
 
+/* The program's streams are not ordered for it (CTRT_STREAM_ORDER): what the backward pass did elsewhere comes before what the caller does
+ * next. */
+static ctrt_status wait_for_used(struct run *run)
+{
+    ctrt_status status = CTRT_OK;
+    for (uint32_t i = 0; i < run->n_used; i++) {
+        ctrt_stream *here = stream_here(run->used[i]->device);
+        if (status == CTRT_OK)
+            status = stream_wait_for(here, run->used[i]);
+        ctrt_stream_release(&run->used[i]);
+    }
+    run->n_used = 0;
+    return status;
+}
+
+static ctrt_status note_used(struct run *run, ctrt_stream *stream)
+{
+    for (uint32_t i = 0; i < run->n_used; i++)
+        if (run->used[i] == stream)
+            return CTRT_OK;
+    if (run->n_used == STREAMS_USED)
+        CTRT_TRY(wait_for_used(run));
+    run->used[run->n_used++] = ctrt_stream_retain(stream);
+    return CTRT_OK;
+}
+
+/* On the stream on which the op ran. */
+static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct run *run, struct grad_node *node, const uint32_t *targets,
+                                                                ctrt_tensor **dx, ctrt_tensor **dy)
+{
+    ctrt_device *device = node->shapes[0].device;
+    ctrt_stream *stream = ctrt_stream_retain(node->stream);
+    if (stream_order_mode != ORDER_AUTO)
+        CTRT_TRY(note_used(run, stream != NULL ? stream : device->stream));
+    ctrt_status status = stream_swap(device, &stream);
+    if (status == CTRT_OK) {
+        status = run_node_here(run, node, targets, dx, dy);
+        stream_swap(device, &stream);           /* the room is there */
+    }
+    ctrt_stream_release(&stream);
+    return status;
+}
+
+static inline ctrt_status run_node(struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx, ctrt_tensor **dy)
+{
+    const ctrt_device *device = node->shapes[0].device;
+    if (likely(!device_asynchronous(device)) || stream_here(device) == (node->stream != NULL ? node->stream : device->stream))
+        return run_node_here(run, node, targets, dx, dy);
+    return run_node_elsewhere(run, node, targets, dx, dy);
+}
+
 #define INLINE_EDGES 8
 
-static ctrt_status step(const struct run *run, uint32_t e)
+static ctrt_status step(struct run *run, uint32_t e)
 {
     struct engine_scratch *s = run->s;
     struct grad_node *node = (struct grad_node *)s->entries[e].head;
@@ -439,7 +495,7 @@ static void release_entries(struct engine_scratch *s, bool failed)
     }
 }
 
-static ctrt_status run_all(const struct run *run)
+static ctrt_status run_all(struct run *run)
 {
     struct engine_scratch *s = run->s;
     const struct engine_task *task = run->task;
@@ -458,10 +514,11 @@ static ctrt_status run_all(const struct run *run)
 
 ctrt_status engine_run(const struct engine_task *task)
 {
-    struct run run = {NULL, task};
+    struct run run = {.task = task};
     CTRT_TRY(scratch_take(&run.s));
-    bool was = thread_state.grad_disabled;
+    const bool was = thread_state.grad_disabled, order_was = thread_state.order_auto;
     thread_state.grad_disabled = !task->create_graph;
+    thread_state.order_auto = true;             /* which streams there are is the engine's business here, not the program's */
     /* A hook may drop the last tensor that holds the graph. */
     struct grad_edge root = task->root;
     edge_retain(&root);
@@ -469,6 +526,11 @@ ctrt_status engine_run(const struct engine_task *task)
     release_entries(run.s, status != CTRT_OK);
     edge_release(&root);
     thread_state.grad_disabled = was;
+    thread_state.order_auto = order_was;
+    if (unlikely(run.n_used > 0)) {
+        ctrt_status waited = wait_for_used(&run);
+        status = status != CTRT_OK ? status : waited;
+    }
     scratch_put(run.s);
     return status;
 }

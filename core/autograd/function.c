@@ -179,6 +179,8 @@ static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *resu
         edges[i] = grad_edge_to(in[i]);
     for (int k = 0; k < n_out; k++)
         grad_shape_of(&shapes[k], results[k]);
+    if (n_out > 0)
+        node_take_stream(&self->node, results[0]->device);
     self->node.edges = self->edges = edges;
     self->node.shapes = self->shapes = shapes;
     *out = self;

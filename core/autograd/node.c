@@ -10,6 +10,8 @@ static void node_take_apart(struct grad_node *node)
     struct node_extras *extras = atomic_load_explicit(&node->extras, memory_order_relaxed);
     if (unlikely(extras != NULL))
         node_extras_free(extras);
+    if (unlikely(node->stream != NULL))
+        ctrt_stream_release(&node->stream);
     node->class->destroy(node);
 }
 

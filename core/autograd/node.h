@@ -65,6 +65,7 @@ struct grad_node {
     const struct grad_shape *shapes;    /* of the n_out results */
     _Atomic(struct node_extras *) extras;   /* hooks.h; mostly NULL */
     struct grad_node *next;             /* in the list of dying nodes */
+    ctrt_stream *stream;                /* current when the op ran, owned; NULL: the default stream, or a synchronous device */
 };
 
 static inline bool edge_is_leaf(const struct grad_edge *edge)
@@ -83,6 +84,7 @@ static inline ctrt_tensor *edge_leaf(const struct grad_edge *edge)
 /* Fills the head of a fresh node: one reference, no extras, the next sequence number; counts it. */
 static inline void node_init(struct grad_node *node, const struct node_class *class, uint32_t n_in, uint32_t n_out)
 {
+    node->stream = NULL;
     struct autograd_thread *here = autograd_here();
     node->head.leaf = false;
     atomic_init(&node->refs, 1);
@@ -92,6 +94,13 @@ static inline void node_init(struct grad_node *node, const struct node_class *cl
     node->sequence = ++here->sequence;
     atomic_init(&node->extras, NULL);
     autograd_count(here, 1, 0);
+}
+
+/* The backward of an op runs where its forward ran: on the stream that is current now on the result's device. */
+static inline void node_take_stream(struct grad_node *node, const ctrt_device *device)
+{
+    if (unlikely(device_asynchronous(device)) && thread_state.streams != NULL && stream_here(device) != device->stream)
+        node->stream = ctrt_stream_retain(stream_here(device));
 }
 
 static inline void node_retain(struct grad_node *node)

@@ -75,6 +75,7 @@ ctrt_status op_node_new(struct op_node **out, enum op op, const struct grad_rule
         return CTRT_OK;
     }
     node_init(&node->node, &op_node_class, (uint32_t)n_inputs, 1);
+    node_take_stream(&node->node, result->device);
     node->node.edges = edges;
     node->node.shapes = &node->shape;
     node->rule = rule;

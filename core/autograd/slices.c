@@ -118,6 +118,7 @@ ctrt_status slices_rebase(ctrt_tensor *base, ctrt_tensor *view, struct op_node *
         return out_of_memory(sizeof *self, "a graph node");
     }
     node_init(&self->node, &slices_class, inner->node.n_in, 1);
+    node_take_stream(&self->node, base->device);
     edges[0] = grad_edge_to(base);
     for (uint32_t i = 1; i < inner->node.n_in; i++) {
         edges[i] = inner->node.edges[i];

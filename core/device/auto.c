@@ -147,3 +147,10 @@ ctrt_status ctrt_device_list(ctrt_device_spec *out, size_t index)
     }
     return ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no device of that index");
 }
+
+ctrt_status device_accelerator(ctrt_device **out)
+{
+    ctrt_device_spec spec = { .index = -1 };
+    CTRT_TRY(device_best_accelerator(spec.type));
+    return device_open(out, &spec);
+}

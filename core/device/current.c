@@ -8,12 +8,6 @@
 
 #define MAX_TYPES 16
 
-/* What a push found: the device that was current for that type (NULL: none was chosen). */
-struct guard {
-    const ctrt_device *pushed;      /* NULL: the push changed nothing */
-    ctrt_device *before;
-};
-
 struct device_thread {
     ctrt_device *current[MAX_TYPES];        /* at most one of each type, NULL-terminated */
     struct guard *guards;
@@ -23,8 +17,11 @@ struct device_thread {
 
 static void thread_drop(struct thread_state *state)
 {
-    if (state->devices != NULL)
+    if (state->devices != NULL) {
+        for (size_t i = 0; i < state->devices->depth; i++)
+            ctrt_stream_release(&state->devices->guards[i].stream);
         memory_free(state->devices->guards);
+    }
     memory_free(state->devices);
     state->devices = NULL;
 }
@@ -106,7 +103,7 @@ ctrt_status ctrt_device_get_current(ctrt_device **out, const char *type)
     return ctrt_device_get(out, type);
 }
 
-ctrt_status ctrt_device_push(ctrt_device *device)
+ctrt_status device_guard_push(struct guard **out, ctrt_device *device)
 {
     if (device != NULL)
         CTRT_TRY(check(device));
@@ -121,28 +118,48 @@ ctrt_status ctrt_device_push(ctrt_device *device)
         own->guards = larger;
         own->room = room;
     }
-    struct guard guard = { device, NULL };
+    struct guard guard = { .pushed = device };
     if (device != NULL) {
         ctrt_device **slot = slot_of(own, device->type);
         guard.before = slot != NULL ? *slot : NULL;
         CTRT_TRY(ctrt_device_set_current(device));
     }
-    own->guards[own->depth++] = guard;
+    own->guards[own->depth] = guard;
+    *out = &own->guards[own->depth++];
     return CTRT_OK;
+}
+
+struct guard *device_guard_top(void)
+{
+    struct device_thread *own = thread_state.devices;
+    return own != NULL && own->depth > 0 ? &own->guards[own->depth - 1] : NULL;
+}
+
+void device_guard_pop(struct guard *guard)
+{
+    struct device_thread *own = thread_state.devices;
+    own->depth--;
+    if (guard->pushed == NULL)
+        return;
+    ctrt_device **slot = slot_of(own, guard->pushed->type);
+    if (guard->before != NULL)
+        *slot = guard->before;
+    else if (*slot != NULL)
+        forget(own, slot);
+}
+
+ctrt_status ctrt_device_push(ctrt_device *device)
+{
+    struct guard *guard;
+    return device_guard_push(&guard, device);
 }
 
 ctrt_status ctrt_device_pop(void)
 {
-    struct device_thread *own = thread_state.devices;
-    if (own == NULL || own->depth == 0)
-        return ctrt_fail(CTRT_ERR_STATE, "ctrt_device_pop without a matching ctrt_device_push");
-    struct guard guard = own->guards[--own->depth];
-    if (guard.pushed == NULL)
-        return CTRT_OK;
-    ctrt_device **slot = slot_of(own, guard.pushed->type);
-    if (guard.before != NULL)
-        *slot = guard.before;
-    else if (*slot != NULL)
-        forget(own, slot);
+    struct guard *guard = device_guard_top();
+    if (guard == NULL || guard->of_stream)
+        return ctrt_fail(CTRT_ERR_STATE, "ctrt_device_pop without a matching ctrt_device_push%s",
+                         guard != NULL ? " (the last push was ctrt_stream_push)" : "");
+    device_guard_pop(guard);
     return CTRT_OK;
 }

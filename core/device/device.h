@@ -11,6 +11,7 @@
 #include "ctrt/plugin.h"
 
 struct device_memory;                       /* memory/pool.h */
+struct pinned;                              /* memory/pinned.h */
 struct op_cell;                             /* ops/dispatch.h */
 
 struct ctrt_device {
@@ -20,7 +21,13 @@ struct ctrt_device {
     uint32_t flags;                         /* CTRT_DEVICE_* */
     const ctrt_backend *backend;
     void *handle;                           /* what backend->device->open gave */
-    void *queue;                            /* the default stream; NULL while streams are not built */
+    struct ctrt_stream *stream;             /* the default stream (stream.h) */
+    struct ctrt_stream *streams;            /* all, newest first; under the lock of stream.c */
+    void **events;                          /* the backend's, for reuse; likewise */
+    size_t event_count, event_room;
+    _Atomic(struct pinned *) pinned;        /* memory/pinned.h */
+    uint32_t number;                        /* among all devices that were opened, from 0 */
+    _Atomic(uint8_t *) peers;               /* by number of the other device: does copying between the two work? (ops/transfer.c) */
     struct device_memory *memory;           /* policy and accounting */
     _Atomic(struct op_cell *) cells; /* kernel rows by op and dtype; built at first use by ops/dispatch.c */
     const ctrt_kernel_table
@@ -57,6 +64,8 @@ void device_memory_destroy(ctrt_device *device);
 ctrt_status device_or_default(ctrt_device **out, ctrt_device *device);
 /* The CPU: fallback, host copies, 0-dim operands. Opened at first use. */
 ctrt_status device_cpu(ctrt_device **out);
+/* The thread's current device of the best accelerator type; CTRT_ERR_NO_DEVICE without one. */
+ctrt_status device_accelerator(ctrt_device **out);
 /* Calls `visit` for every open device. */
 void device_for_each(void (*visit)(ctrt_device *device, void *argument), void *argument);
 

@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "base/memory.h"
 #include "device/internal.h"
+#include "device/stream.h"
 
 pid_t device_process;
 
@@ -33,6 +34,7 @@ ctrt_status device_fail_forked(const ctrt_device *device)
 static void device_free(ctrt_device *device)
 {
     device_memory_destroy(device);
+    stream_device_close(device);
     if (device->handle != NULL)
         device->backend->device->close(device->handle);
     pthread_mutex_destroy(&device->generator_lock);
@@ -63,6 +65,8 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
         device->flags = info.flags;
         status = type->backend->device->open(&device->handle, device->physical);
     }
+    if (status == CTRT_OK)
+        status = stream_device_open(device);
     if (status == CTRT_OK) {
         registry_overlays(device->overlays, COUNT_OF(device->overlays) - 1, type->name);
         status = device_memory_create(device);

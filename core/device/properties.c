@@ -114,14 +114,3 @@ ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free_bytes, u
         *total_bytes = total;
     return CTRT_OK;
 }
-
-ctrt_status ctrt_device_synchronize(ctrt_device *device)
-{
-    CTRT_TRY(device_or_default(&device, device));
-    if (!device_usable(device))
-        return device_fail_forked(device);
-    const ctrt_queue_table *queue = CTRT_SLOT(device->backend, queue) ? device->backend->queue : NULL;
-    if (!CTRT_SLOT(queue, synchronize))
-        return CTRT_OK;
-    return ctrt_context(queue->synchronize(device->handle, NULL), "synchronizing %s", device->name);
-}

@@ -123,7 +123,15 @@ static ctrt_status layer_source_alloc(void *state, void **address, size_t bytes,
     struct layer_block *entry = memory_alloc(sizeof *entry);
     if (entry == NULL)
         return out_of_memory(sizeof *entry, "a block");
+    entry->block.fence = NULL;
     ctrt_status status = layer->policy->alloc(layer->state, &entry->block, bytes, queue);
+    if (status == CTRT_OK && entry->block.fence != NULL) {
+        status = layer->below->fence_wait(layer->below->state, entry->block.fence, queue);
+        layer->below->fence_free(layer->below->state, entry->block.fence);
+        entry->block.fence = NULL;
+        if (status != CTRT_OK)
+            layer->policy->free(layer->state, &entry->block, queue);
+    }
     if (status == CTRT_OK) {
         status = layer_remember(layer, entry);
         if (status != CTRT_OK)
@@ -160,6 +168,65 @@ static void layer_source_free(void *state, void *address, size_t bytes, void *qu
     memory_free(found);
 }
 
+/* ---- what a layer hands on to the one above: all but memory itself is the lowest source's ---- */
+
+static const ctrt_memory_source *below(void *state)
+{
+    return ((struct memory_layer *)state)->below;
+}
+
+static ctrt_status pass_fence_new(void *state, void **fence, void *queue)
+{
+    return below(state)->fence_new(below(state)->state, fence, queue);
+}
+
+static ctrt_status pass_fence_wait(void *state, void *fence, void *queue)
+{
+    return below(state)->fence_wait(below(state)->state, fence, queue);
+}
+
+static bool pass_fence_done(void *state, void *fence)
+{
+    return below(state)->fence_done(below(state)->state, fence);
+}
+
+static void *pass_fence_join(void *state, void *a, void *b)
+{
+    return below(state)->fence_join(below(state)->state, a, b);
+}
+
+static void pass_fence_free(void *state, void *fence)
+{
+    below(state)->fence_free(below(state)->state, fence);
+}
+
+static ctrt_status pass_copy(void *state, void *to, const void *from, size_t bytes, int kind, void *queue)
+{
+    return below(state)->copy(below(state)->state, to, from, bytes, kind, queue);
+}
+
+static ctrt_status pass_host_alloc(void *state, void **address, size_t bytes)
+{
+    return below(state)->host_alloc(below(state)->state, address, bytes);
+}
+
+static void pass_host_free(void *state, void *address, size_t bytes)
+{
+    below(state)->host_free(below(state)->state, address, bytes);
+}
+
+static void source_of_layer(struct memory_layer *layer, const ctrt_memory_source *source)
+{
+    layer->below = source;
+    layer->source = (ctrt_memory_source){
+        .size = sizeof layer->source, .state = layer, .alloc = layer_source_alloc, .free = layer_source_free,
+        .device_name = source->device_name, .device_flags = source->device_flags, .total_bytes = source->total_bytes,
+        .fence_new = pass_fence_new, .fence_wait = pass_fence_wait, .fence_done = pass_fence_done,
+        .fence_join = pass_fence_join, .fence_free = pass_fence_free, .copy = pass_copy,
+        .host_alloc = pass_host_alloc, .host_free = pass_host_free,
+    };
+}
+
 ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec,
                          const ctrt_memory_source *source)
 {
@@ -169,10 +236,7 @@ ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *sp
     if (layer == NULL)
         return out_of_memory(sizeof *layer, "a memory policy");
     layer->policy = component->table;
-    layer->source = *source;
-    layer->source.state = layer;
-    layer->source.alloc = layer_source_alloc;
-    layer->source.free = layer_source_free;
+    source_of_layer(layer, source);
     ctrt_status status = layer->policy->create(&layer->state, source, spec->options);
     if (status != CTRT_OK) {
         memory_free(layer);

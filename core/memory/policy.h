@@ -23,6 +23,8 @@ struct memory_layer {
     const ctrt_memory_policy *policy;
     void *state;
     ctrt_memory_source source;              /* for the layer above: source.state is this layer */
+    const ctrt_memory_source *below;
+    bool fences;                            /* takes fences and gives them */
     /* Blocks handed to the layer above, by address, because a source's free knows addresses alone. */
     pthread_mutex_t lock;
     struct layer_block **blocks;

@@ -5,11 +5,13 @@
 #include "base/base.h"
 #include "base/memory.h"
 #include "base/param.h"
+#include "memory/fence.h"
 #include "memory/live.h"
 #include "memory/oom.h"
 #include "memory/policy.h"
 #include "memory/pressure.h"
 #include "memory/quota.h"
+#include "memory/source.h"
 #include "registry/registry.h"
 
 static const ctrt_param memory_param = {
@@ -84,6 +86,9 @@ static ctrt_status build_layers(struct device_memory *memory, const struct polic
     memory->alloc = memory->layers[0]->policy->alloc;
     memory->free = memory->layers[0]->policy->free;
     memory->state = memory->layers[0]->state;
+    const uint32_t flags = policy_flags(memory->layers[0]->policy);
+    memory->moves = flags & CTRT_MEMORY_MOVES;
+    memory->fences = flags & CTRT_MEMORY_FENCES;
     return CTRT_OK;
 }
 
@@ -116,6 +121,7 @@ ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
         .size = sizeof memory->source, .state = memory, .alloc = backend_alloc, .free = backend_free,
         .device_name = device->name, .device_flags = device->flags, .total_bytes = memory->total_bytes,
     };
+    source_complete(memory);
     status = build_layers(memory, specs, count);
     if (status != CTRT_OK) {
         pool_destroy(memory);
@@ -164,8 +170,28 @@ void pool_trim(struct device_memory *memory)
             memory->layers[i]->policy->trim(memory->layers[i]->state);
 }
 
+/* The memory is new to whoever asked: it waits for the work that still uses it. */
+static __attribute__((noinline)) void take_fence(struct device_memory *memory, ctrt_block *block, void *queue)
+{
+    if (fence_wait(block->fence, memory->device, queue) != CTRT_OK)
+        fence_wait(block->fence, memory->device, NULL);
+    fence_free(block->fence);
+    block->fence = NULL;
+}
+
+/* A policy that knows no fences gets memory that nobody uses. */
+static __attribute__((noinline)) void wait_fence(const ctrt_block *block, ctrt_block *plain)
+{
+    *plain = *block;
+    fence_wait(block->fence, NULL, NULL);
+    fence_free(block->fence);
+    plain->fence = NULL;
+}
+
 static void count_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
 {
+    if (unlikely(block->fence != NULL))
+        take_fence(memory, block, queue);
     account_alloc(&memory->account, block->bytes, bytes);
     if (unlikely(pool_watched(memory)))
         live_alloc(memory, block, bytes, queue);
@@ -214,6 +240,24 @@ void pool_free(struct device_memory *memory, const ctrt_block *block, size_t byt
     account_free(&memory->account, block->bytes, bytes);
     if (unlikely(pool_watched(memory)))
         live_free(memory, block, bytes, queue);
+    ctrt_block plain;
+    if (unlikely(block->fence != NULL) && !memory->fences) {
+        wait_fence(block, &plain);
+        block = &plain;
+    }
     memory->free(memory->state, block, queue);
 }
 
+ctrt_status pool_use(struct device_memory *memory, const ctrt_block *block, void *queue, void **address)
+{
+    *address = block->address;
+    if (block->address == NULL)
+        return CTRT_OK;
+    return ctrt_context(memory->layers[0]->policy->use(memory->state, block, queue, address), "memory of %s", memory->device->name);
+}
+
+void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *queue)
+{
+    if (block->address != NULL)
+        memory->layers[0]->policy->unuse(memory->state, block, queue);
+}

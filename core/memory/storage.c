@@ -4,6 +4,8 @@
 
 #include "base/base.h"
 #include "base/memory.h"
+#include "memory/fence.h"
+#include "memory/order.h"
 
 ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes)
 {
@@ -11,15 +13,51 @@ ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes
     self->bytes = bytes;
     self->release = NULL;
     self->home_release = NULL;
+    self->ordered = false;
+    self->moves = false;
     atomic_init(&self->refs, 1);
     atomic_init(&self->version, 0);
-    return pool_alloc(device->memory, &self->block, bytes, device->queue);
+    if (likely(!device_asynchronous(device)))
+        return pool_alloc(device->memory, &self->block, bytes, NULL);
+    storage_order(self);
+    self->stream = stream_here(device);
+    self->moves = device->memory->moves;
+    return pool_alloc(device->memory, &self->block, bytes, self->stream->queue);
+}
+
+/* The memory goes back to the stream that it came from, behind a fence of the others that still use it. */
+static void free_ordered(struct storage *self)
+{
+    stream_mark marks[ORDER_READERS + 1];
+    struct fence *fence = NULL;
+    int foreign = 0;
+    const int count = order_marks(self, marks);
+    for (int i = 0; i < count; i++)
+        if (mark_slot(marks[i]) != self->stream->slot)
+            marks[foreign++] = marks[i];
+    fence_add(&fence, marks, foreign);
+    self->block.fence = fence;
+    pool_free(self->device->memory, &self->block, self->bytes, self->stream->queue);
+}
+
+/* Memory of somebody else's, who does not know our streams. */
+static void finish_uses(struct storage *self)
+{
+    stream_mark marks[ORDER_READERS + 1];
+    const int count = order_marks(self, marks);
+    for (int i = 0; i < count; i++)
+        stream_finish(marks[i]);
 }
 
 void storage_destroy(struct storage *self)
 {
-    if (unlikely(self->release != NULL))
+    if (unlikely(self->release != NULL)) {
+        if (self->ordered && self->stream != NULL)
+            finish_uses(self);
         self->release(self);
-    else
-        pool_free(self->device->memory, &self->block, self->bytes, self->device->queue);
+    } else if (unlikely(self->ordered)) {
+        free_ordered(self);
+    } else {
+        pool_free(self->device->memory, &self->block, self->bytes, NULL);
+    }
 }

@@ -8,7 +8,17 @@
 
 #include <stdatomic.h>
 
+#include "device/stream.h"
 #include "memory/pool.h"
+
+#define ORDER_READERS 4
+
+/* Who uses the bytes on which stream (order.h): the last writer, and the readers since. */
+struct storage_uses {
+    atomic_bool locked;
+    uint32_t n_readers;
+    stream_mark writer, readers[ORDER_READERS];
+};
 
 struct storage {
     atomic_int refs;
@@ -19,6 +29,11 @@ struct storage {
     void (*release)(struct storage *self);  /* NULL: the block goes back to the device's pool */
     void *user[2];                          /* for release */
     void (*home_release)(struct storage *self);     /* tensor.c: the struct that embeds this one may go */
+    /* On an asynchronous device, and in pinned memory: */
+    bool ordered;                           /* uses are noted; else `uses` is unspecified */
+    bool moves;                             /* block.address only names the bytes; pool_use says where they are */
+    ctrt_stream *stream;                    /* whose memory it is; NULL: the host's */
+    struct storage_uses uses;
 };
 
 /* Fills `self` with memory of `device`: refs 1, version 0. `bytes` may be 0. */
@@ -27,6 +42,15 @@ ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes
 static inline void storage_retain(struct storage *self)
 {
     atomic_fetch_add_explicit(&self->refs, 1, memory_order_relaxed);
+}
+
+/* Makes a fresh storage one whose uses are noted. */
+static inline void storage_order(struct storage *self)
+{
+    self->ordered = true;
+    atomic_init(&self->uses.locked, false);
+    self->uses.n_readers = 0;
+    self->uses.writer = 0;
 }
 
 /* Gives the data back; the struct itself is its home's business. */

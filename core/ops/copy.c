@@ -5,7 +5,9 @@
 #include "ops/front.h"
 
 #include "base/memory.h"
+#include "memory/order.h"
 #include "ops/inplace.h"
+#include "tensor/pinned.h"
 
 /* ---- a copy as a new tensor ---- */
 
@@ -27,6 +29,31 @@ static ctrt_status copied(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_dt
     CTRT_TRY(ctrt_context(new_for_copy(&result, x, dtype, device, format), "%s", op_table[op].name));
     ctrt_status status = kernel_copy(&result->view, device, &x->view, x->device);
     return front_finish(status, out, op, &result, 1, &x, 1, NULL);
+}
+
+ctrt_status ctrt_to_non_blocking(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device, bool *asynchronous)
+{
+    bool left = false;
+    FRONT_CHECK("to_non_blocking", out);
+    FRONT_CHECK("to_non_blocking", tensor);
+    FRONT_CHECK("to_non_blocking", device);
+    if (asynchronous != NULL)
+        *asynchronous = false;
+    if (device == tensor->device) {
+        ctrt_tensor_assign(out, tensor);
+        return CTRT_OK;
+    }
+    ctrt_tensor *result = NULL;
+    const ctrt_view *view = &tensor->view;
+    const bool pinned = device_host_memory(device) && device_asynchronous(tensor->device)
+                        && (view->flags & CTRT_VIEW_CONTIGUOUS);
+    ctrt_status status = pinned ? tensor_new_pinned(&result, view->shape, view->ndim, tensor_dtype(tensor), tensor->device)
+                                : new_for_copy(&result, tensor, tensor_dtype(tensor), device, CTRT_PRESERVE_FORMAT);
+    CTRT_TRY(ctrt_context(status, "to_non_blocking"));
+    status = kernel_copy_non_blocking(&result->view, device, view, tensor->device, &left);
+    if (asynchronous != NULL)
+        *asynchronous = left && status == CTRT_OK;
+    return front_finish(status, out, OP_to, &result, 1, &tensor, 1, NULL);
 }
 
 static ctrt_status format_check(const char *who, ctrt_memory_format format, const ctrt_tensor *x)
@@ -119,7 +146,7 @@ static bool same_elements(const ctrt_view *a, const ctrt_view *b)
 }
 
 /* Writes `from` (of self's shape) into self. A source that overlaps self otherwise than by being it is read first. */
-static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt_tensor *source)
+static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt_tensor *source, bool *asynchronous)
 {
     if (source->device == self->device) {
         if (same_elements(&self->view, from))
@@ -137,10 +164,13 @@ static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt
             return status;
         }
     }
+    if (asynchronous != NULL)
+        return kernel_copy_non_blocking(&self->view, self->device, from, source->device, asynchronous);
     return kernel_copy(&self->view, self->device, from, source->device);
 }
 
-ctrt_status ctrt_copy_(ctrt_tensor *self, ctrt_tensor *source)
+/* copy_, left to the device where asynchronous is not NULL and says so. */
+static ctrt_status copy_into(ctrt_tensor *self, ctrt_tensor *source, bool *asynchronous)
 {
     FRONT_CHECK("copy_", self);
     FRONT_CHECK("copy_", source);
@@ -161,12 +191,26 @@ ctrt_status ctrt_copy_(ctrt_tensor *self, ctrt_tensor *source)
     const bool grad = dtype_floating(tensor_dtype(self)) && front_needs_grad(inputs, 2);
     if (grad)
         CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_copy, self, inputs, 2, NULL), "copy_"));
-    ctrt_status status = write_elements(self, &from, source);
+    ctrt_status status = write_elements(self, &from, source, asynchronous);
     if (grad)
         status = autograd_inplace_end(&token, self, status);
     else
         tensor_bump_version(self);
     return ctrt_context(status, "copy_");
+}
+
+ctrt_status ctrt_copy_(ctrt_tensor *self, ctrt_tensor *source)
+{
+    return copy_into(self, source, NULL);
+}
+
+ctrt_status ctrt_copy_non_blocking_(ctrt_tensor *self, ctrt_tensor *source, bool *asynchronous)
+{
+    bool left = false;
+    ctrt_status status = copy_into(self, source, &left);
+    if (asynchronous != NULL)
+        *asynchronous = left && status == CTRT_OK;
+    return status;
 }
 
 static ctrt_status filled(const char *who, ctrt_tensor *self, ctrt_scalar value)
@@ -210,18 +254,18 @@ static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *
     }
     ctrt_device *device = tensor->device;
     const ctrt_dtype dtype = tensor_dtype(tensor);
-    unsigned char element[8];
+    _Alignas(8) unsigned char element[8];
     const void *at = tensor->view.data;
-    if (unlikely(device->flags & CTRT_DEVICE_ASYNCHRONOUS))
-        CTRT_TRY(ctrt_context(ctrt_device_synchronize(device), "%s", who));
     if (unlikely(!device_host_memory(device))) {
-        if (!device_usable(device))
-            return device_fail_forked(device);
-        CTRT_TRY(ctrt_context(device->backend->memory->copy(device->handle, device->queue, element, at, dtype_bytes(dtype),
-                                                            CTRT_COPY_TO_HOST), "%s", who));
-        if (device->flags & CTRT_DEVICE_ASYNCHRONOUS)
-            CTRT_TRY(ctrt_context(ctrt_device_synchronize(device), "%s", who));
+        ctrt_device *cpu;
+        CTRT_TRY(device_cpu(&cpu));
+        ctrt_view here = tensor->view;
+        here.owner = NULL;
+        here.data = element;
+        CTRT_TRY(ctrt_context(kernel_copy(&here, cpu, &tensor->view, device), "%s", who));
         at = element;
+    } else if (unlikely(tensor->view.flags & CTRT_VIEW_PINNED)) {
+        CTRT_TRY(ctrt_context(order_host(&tensor->view, false), "%s", who));
     }
     *out = dtype_load(at, dtype);
     return CTRT_OK;
@@ -257,8 +301,10 @@ static void buffer_view(ctrt_view *out, void *buffer, const ctrt_view *like, ctr
     *out = *like;
     shape_strides(out->strides, like->shape, like->ndim);
     out->dtype = (uint8_t)dtype;
+    out->flags &= (uint16_t)~CTRT_VIEW_PINNED;
     view_refresh(out);
     out->data = buffer;
+    out->owner = NULL;
 }
 
 /* Kernels may assume that elements are aligned; a program's buffer need not be. */

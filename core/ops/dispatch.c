@@ -9,7 +9,9 @@
 
 #include "base/memory.h"
 #include "ctrt/ops.h"
+#include "memory/live.h"
 #include "memory/pool.h"
+#include "ops/launch.h"
 
 const struct op_info op_table[OP_COUNT] = {
 #define OP(name, inputs, family, promotion, differentiable, text) \
@@ -155,7 +157,8 @@ static ctrt_status cells_build(struct op_cell **out, ctrt_device *device)
             continue;
         const ctrt_kernel *best = cells[i].rows[0];
         cells[i].flags = best->flags;
-        if (!CTRT_SLOT(best, accepts) && !CTRT_SLOT(best, workspace))
+        /* On an asynchronous device every call has more to do: launch.c. */
+        if (!CTRT_SLOT(best, accepts) && !CTRT_SLOT(best, workspace) && !device_asynchronous(device))
             cells[i].run = best->run;
     }
     *out = cells;
@@ -240,7 +243,8 @@ static int prepare_layouts(struct prepared *p, const ctrt_kernel *row, const ctr
         const ctrt_view *view = i < p->n_inputs ? inputs[i] : outputs[i - p->n_inputs];
         const ctrt_view **place = i < p->n_inputs ? &p->inputs[i] : &p->outputs[i - p->n_inputs];
         *place = view;
-        const bool in_place = i >= p->n_inputs && view != NULL && is_input(view, inputs, p->n_inputs);
+        /* Of outputs that are inputs the first is the caller's wish, which the row may lack; others are what the op says. */
+        const bool in_place = i == p->n_inputs && view != NULL && is_input(view, inputs, p->n_inputs);
         if (layout_fits(view, row->flags, channels_last) && (!in_place || (row->flags & CTRT_KERNEL_INPLACE)))
             continue;
         view_contiguous(&p->replaced[i], view, NULL);
@@ -262,7 +266,7 @@ static ctrt_status prepare_memory(struct prepared *p, ctrt_device *device, const
         bool used = i < p->n_inputs ? p->inputs[i] == view : p->outputs[i - p->n_inputs] == view;
         if (!used || view->numel == 0)
             continue;
-        CTRT_TRY(pool_alloc(device->memory, &p->blocks[i], (size_t)view->numel * dtype_bytes(view->dtype), device->queue));
+        CTRT_TRY(pool_alloc(device->memory, &p->blocks[i], (size_t)view->numel * dtype_bytes(view->dtype), stream_queue(device)));
         view->data = p->blocks[i].address;
         if (i < p->n_inputs)
             CTRT_TRY(kernel_copy(view, device, inputs[i], device));
@@ -277,14 +281,18 @@ static ctrt_status run_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device 
         size_t bytes = 0;
         CTRT_TRY(row->workspace(call, &bytes));
         if (bytes > 0) {
-            CTRT_TRY(ctrt_context(pool_alloc(device->memory, &workspace, bytes, device->queue), "workspace"));
+            thread_state.op = row->op;
+            ctrt_status status = pool_alloc(device->memory, &workspace, bytes, stream_queue(device));
+            thread_state.op = NULL;
+            CTRT_TRY(ctrt_context(status, "workspace"));
             call->workspace = workspace.address;
             call->workspace_bytes = bytes;
         }
     }
-    ctrt_status status = row->run(call);
+    call->row = row;
+    ctrt_status status = device_asynchronous(device) ? launch_row(row, call, device) : row->run(call);
     if (workspace.address != NULL)
-        pool_free(device->memory, &workspace, call->workspace_bytes, device->queue);
+        pool_free(device->memory, &workspace, call->workspace_bytes, stream_queue(device));
     return status;
 }
 
@@ -296,7 +304,7 @@ static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepar
     for (int r = 0; r < cell->count; r++) {
         const ctrt_kernel *row = cell->rows[r];
         int replaced = prepare_layouts(p, row, inputs, outputs);
-        ctrt_call call = { .size = sizeof call, .device = device->handle, .queue = device->queue, .inputs = p->inputs,
+        ctrt_call call = { .size = sizeof call, .device = device->handle, .inputs = p->inputs,
                            .outputs = p->outputs, .n_inputs = (uint32_t)p->n_inputs, .n_outputs = (uint32_t)p->n_outputs,
                            .attributes = attributes };
         if (CTRT_SLOT(row, accepts) && !row->accepts(&call))
@@ -312,8 +320,19 @@ static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepar
         for (int i = 0; replaced && i < p->n_inputs + p->n_outputs; i++)
             if (p->blocks[i].address != NULL)
                 pool_free(device->memory, &p->blocks[i],
-                          (size_t)p->replaced[i].numel * dtype_bytes(p->replaced[i].dtype), device->queue);
+                          (size_t)p->replaced[i].numel * dtype_bytes(p->replaced[i].dtype), stream_queue(device));
         return status;
+    }
+    return CTRT_OK;
+}
+
+/* Pinned memory may still be on its way to or from a device. */
+static ctrt_status host_waits(const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs)
+{
+    for (int i = 0; i < n_inputs + n_outputs; i++) {
+        const ctrt_view *view = i < n_inputs ? inputs[i] : outputs[i - n_inputs];
+        if (view != NULL && unlikely(view->flags & CTRT_VIEW_PINNED))
+            CTRT_TRY(order_host(view, i >= n_inputs));
     }
     return CTRT_OK;
 }
@@ -324,6 +343,8 @@ static ctrt_status call_slowly(enum op op, ctrt_dtype key, ctrt_device *device, 
 {
     struct op_cell *cells;
     CTRT_TRY(dispatch_cells(&cells, device));
+    if (!device_asynchronous(device))
+        CTRT_TRY(host_waits(inputs, n_inputs, outputs, n_outputs));
     const struct op_cell *cell = &cells[(int)op * CTRT_DTYPE_COUNT + (int)key];
     bool ran = false;
     if (cell->count > 0) {
@@ -357,15 +378,27 @@ static inline bool all_plain(const ctrt_view *const *views, int count)
     return true;
 }
 
+static inline bool none_pinned(const ctrt_view *const *views, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (views[i] != NULL && (views[i]->flags & CTRT_VIEW_PINNED))
+            return false;
+    return true;
+}
+
 ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
                         const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
     const struct op_cell *cell = dispatch_cell(device, op, key);
+    if (unlikely(pool_watched(device->memory)))
+        live_name_views(device->memory, outputs, n_outputs, op_table[op].name);
     if (likely(cell != NULL && cell->run != NULL)
         && (n_inputs == 0 || inputs[0] != outputs[0] || (cell->flags & CTRT_KERNEL_INPLACE))
-        && ((cell->flags & CTRT_KERNEL_STRIDED) || (all_plain(inputs, n_inputs) && all_plain(outputs, n_outputs)))) {
-        ctrt_call call = { .size = sizeof call, .device = device->handle, .queue = device->queue, .inputs = inputs, .outputs = outputs,
-                           .n_inputs = (uint32_t)n_inputs, .n_outputs = (uint32_t)n_outputs, .attributes = attributes };
+        && ((cell->flags & CTRT_KERNEL_STRIDED) || (all_plain(inputs, n_inputs) && all_plain(outputs, n_outputs)))
+        && likely(none_pinned(inputs, n_inputs) && none_pinned(outputs, n_outputs))) {
+        ctrt_call call = { .size = sizeof call, .device = device->handle, .inputs = inputs, .outputs = outputs,
+                           .n_inputs = (uint32_t)n_inputs, .n_outputs = (uint32_t)n_outputs, .attributes = attributes,
+                           .row = cell->rows[0] };
         return cell->run(&call);
     }
     return call_slowly(op, key, device, inputs, n_inputs, outputs, n_outputs, attributes);

@@ -41,6 +41,9 @@ ctrt_status kernel_call_elementwise(enum op op, ctrt_dtype key, ctrt_device *dev
 
 /* Copies elements between views of one shape, converting dtype, within a device or across. The workhorse of contiguous, to, copy_, cat. */
 ctrt_status kernel_copy(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device);
+/* The same, but where the device copies by itself between its memory and pinned host memory, *asynchronous is set and nobody waits. */
+ctrt_status kernel_copy_non_blocking(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device,
+                                     bool *asynchronous);
 /* Every element of the view becomes `value`. */
 ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar value);
 

@@ -5,6 +5,8 @@
  * else (promotion, broadcasting, strides, numbers, 0-dim CPU operands) goes through operands_prepare. */
 #include "ops/elementwise.h"
 
+#include "memory/live.h"
+#include "memory/order.h"
 #include "ops/backward.h"
 
 /* Promotion of each op as a constant, so that the fast paths fold. */
@@ -76,6 +78,13 @@ ctrt_status operands_prepare(struct operand *operands, ctrt_tensor *const *tenso
         ctrt_tensor *tensor = tensors[i];
         const bool fits = tensor_dtype(tensor) == dtypes[i] && tensor->device == device;
         if (!fits && tensor->view.ndim == 0 && device_host_memory(tensor->device)) {
+            if (unlikely(tensor->view.flags & CTRT_VIEW_PINNED)) {
+                ctrt_status status = order_host(&tensor->view, false);
+                if (status != CTRT_OK) {
+                    operands_release(operands, i);
+                    return status;
+                }
+            }
             number_init(&operands[i].number, dtype_load(tensor->view.data, tensor_dtype(tensor)), dtypes[i]);
             operands[i].view = &operands[i].number.view;
             continue;
@@ -244,9 +253,11 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
     ctrt_status status = tensor_new_like(&y, a, result_dtype(promotion, dtype));
     if (unlikely(status != CTRT_OK))
         return ctrt_context(status, "%s", op_table[op].name);
+    if (unlikely(pool_watched(a->device->memory)))
+        live_name(a->device->memory, y->own.block.address, op_table[op].name);
     const ctrt_view *in[2] = { &a->view, &b->view }, *result = &y->view;
-    const ctrt_call call = { .size = sizeof call, .device = a->device->handle, .queue = a->device->queue, .inputs = in,
-                             .outputs = &result, .n_inputs = 2, .n_outputs = 1 };
+    const ctrt_call call = { .size = sizeof call, .device = a->device->handle, .inputs = in, .outputs = &result, .n_inputs = 2,
+                             .n_outputs = 1, .row = cell->rows[0] };
     status = cell->run(&call);
     if (likely(status == CTRT_OK && !((a->flags | b->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))) {
         tensor_move(out, y);

@@ -31,7 +31,8 @@ void operands_release(struct operand *operands, int count);
 /* Contiguous operands of one shape and dtype: what programs are made of. */
 static inline bool plain_alike(const ctrt_view *a, const ctrt_view *b)
 {
-    if (!(a->flags & b->flags & CTRT_VIEW_CONTIGUOUS) || a->ndim != b->ndim || a->dtype != b->dtype)
+    if (!(a->flags & b->flags & CTRT_VIEW_CONTIGUOUS) || ((a->flags | b->flags) & CTRT_VIEW_PINNED) || a->ndim != b->ndim
+        || a->dtype != b->dtype)
         return false;
     for (int d = 0; d < a->ndim; d++)
         if (a->shape[d] != b->shape[d])

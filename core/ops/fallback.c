@@ -44,7 +44,7 @@ static ctrt_status stage(struct staged *staged, const ctrt_view *view, ctrt_devi
         return CTRT_OK;
     shape_strides(staged->view.strides, view->shape, view->ndim);
     view_refresh(&staged->view);
-    CTRT_TRY(pool_alloc(cpu->memory, &staged->block, (size_t)view->numel * dtype_bytes(view->dtype), cpu->queue));
+    CTRT_TRY(pool_alloc(cpu->memory, &staged->block, (size_t)view->numel * dtype_bytes(view->dtype), NULL));
     staged->view.data = staged->block.address;
     staged->copied = true;
     return read ? kernel_copy(&staged->view, cpu, view, device) : CTRT_OK;
@@ -105,7 +105,7 @@ ctrt_status fallback_call(enum op op, ctrt_dtype key, ctrt_device *device, const
     for (int i = 0; i < count; i++)
         if (operands[i].copied)
             pool_free(cpu->memory, &operands[i].block,
-                      (size_t)operands[i].view.numel * dtype_bytes(operands[i].view.dtype), cpu->queue);
+                      (size_t)operands[i].view.numel * dtype_bytes(operands[i].view.dtype), NULL);
     memory_free(operands);
     return ctrt_context(status, "%s on the cpu for %s", op_table[op].name, device->name);
 }

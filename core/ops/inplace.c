@@ -182,8 +182,8 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
     if (unlikely(cell == NULL || cell->run == NULL || !(cell->flags & CTRT_KERNEL_INPLACE)))
         return false;
     const ctrt_view *in[2] = { &self->view, &other->view }, *result = &self->view;
-    const ctrt_call call = { .size = sizeof call, .device = self->device->handle, .queue = self->device->queue, .inputs = in,
-                             .outputs = &result, .n_inputs = 2, .n_outputs = 1 };
+    const ctrt_call call = { .size = sizeof call, .device = self->device->handle, .inputs = in, .outputs = &result,
+                             .n_inputs = 2, .n_outputs = 1, .row = cell->rows[0] };
     *status = cell->run(&call);
     tensor_bump_version(self);
     return true;

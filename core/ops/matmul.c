@@ -53,8 +53,9 @@ static void single_matrix(ctrt_view *out, const ctrt_view *matrix)
     out->numel = matrix->numel;
     out->dtype = matrix->dtype;
     out->ndim = 3;
-    out->flags = matrix->flags & CTRT_VIEW_CONTIGUOUS;
+    out->flags = matrix->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_PINNED);
     out->reserved = 0;
+    out->owner = matrix->owner;
     out->shape[0] = 1;
     out->shape[1] = rows;
     out->shape[2] = columns;

@@ -7,6 +7,8 @@
  *                          missing, the span of memory that it covers travels whole
  *   device and device      peer copy where the backend has it, else through the host */
 #include "ops/dispatch.h"
+#include "ops/launch.h"
+#include "ops/peers.h"
 
 #include "base/base.h"
 #include "base/memory.h"
@@ -29,19 +31,25 @@ static bool same_layout(const ctrt_view *a, const ctrt_view *b)
     return both & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST);
 }
 
-/* Waits until the host may touch what the device has written. */
-static ctrt_status host_ready(ctrt_device *device)
-{
-    return unlikely(device->flags & CTRT_DEVICE_ASYNCHRONOUS) ? ctrt_device_synchronize(device) : CTRT_OK;
-}
+/* Set while a copy may be left to the device: the fronts' non_blocking. */
+static __thread bool leave_copies;
 
-static ctrt_status bytes_copy(ctrt_device *device, void *to, const void *from, size_t bytes, enum ctrt_copy_kind kind)
+/* Bytes that the device moves. When we return the host's side is the caller's again, unless he said that he will wait. */
+static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ctrt_view *from, size_t before, size_t bytes,
+                              enum ctrt_copy_kind kind)
 {
+    ctrt_status status;
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
-    ctrt_status status = device->backend->memory->copy(device->handle, device->queue, to, from, bytes, kind);
-    if (status == CTRT_OK && kind != CTRT_COPY_ON_DEVICE)
-        status = host_ready(device);            /* the host side is the caller's again when we return */
+    if (device_asynchronous(device)) {
+        const struct launch_copy copy = { .to = to, .from = from, .before = before, .bytes = bytes, .kind = kind };
+        status = launch_copy(&copy, device);
+        if (status == CTRT_OK && kind != CTRT_COPY_ON_DEVICE && !leave_copies)
+            status = launch_finish(device);
+    } else {
+        status = device->backend->memory->copy(device->handle, NULL, (char *)to->data - before, (const char *)from->data - before, bytes,
+                                               kind);
+    }
     if (likely(status == CTRT_OK))
         return CTRT_OK;
     return ctrt_context(status, "copying %zu bytes %s %s", bytes, kind == CTRT_COPY_TO_HOST ? "from" : "to", device->name);
@@ -57,19 +65,13 @@ static bool kernel_copies(ctrt_device *device, const ctrt_view *to, const ctrt_v
     return cell->count > 0 && ((cell->flags & CTRT_KERNEL_STRIDED) || (to->flags & from->flags & CTRT_VIEW_CONTIGUOUS));
 }
 
-static ctrt_status copy_on_device(ctrt_device *device, const ctrt_view *to, const ctrt_view *from)
-{
-    const size_t bytes = view_bytes(to);
-    if (same_layout(to, from) && (bytes < BYTES_FOR_KERNEL || !device_host_memory(device) || !kernel_copies(device, to, from)))
-        return bytes_copy(device, to->data, from->data, bytes, CTRT_COPY_ON_DEVICE);
-    if (likely(kernel_copies(device, to, from)))
-        return kernel_call_elementwise(OP_copy, from->dtype, device, &from, 1, to, NULL);
-    return fallback_call(OP_copy, from->dtype, device, &from, 1, &to, 1, NULL);
-}
-
 /* The CPU's kernel, on host addresses. */
 static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
 {
+    if (unlikely((to->flags | from->flags) & CTRT_VIEW_PINNED)) {
+        CTRT_TRY(order_host(from, false));
+        CTRT_TRY(order_host(to, true));
+    }
     if (same_layout(to, from)) {
         memcpy(to->data, from->data, view_bytes(to));
         return CTRT_OK;
@@ -77,6 +79,18 @@ static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
     ctrt_device *cpu;
     CTRT_TRY(device_cpu(&cpu));
     return kernel_call_elementwise(OP_copy, from->dtype, cpu, &from, 1, to, NULL);
+}
+
+static ctrt_status copy_on_device(ctrt_device *device, const ctrt_view *to, const ctrt_view *from)
+{
+    const size_t bytes = view_bytes(to);
+    if (unlikely((to->flags | from->flags) & CTRT_VIEW_PINNED))
+        return copy_on_host(to, from);
+    if (same_layout(to, from) && (bytes < BYTES_FOR_KERNEL || !device_host_memory(device) || !kernel_copies(device, to, from)))
+        return bytes_copy(device, to, from, 0, bytes, CTRT_COPY_ON_DEVICE);
+    if (likely(kernel_copies(device, to, from)))
+        return kernel_call_elementwise(OP_copy, from->dtype, device, &from, 1, to, NULL);
+    return fallback_call(OP_copy, from->dtype, device, &from, 1, &to, 1, NULL);
 }
 
 /* ---- host and device ---- */
@@ -94,13 +108,14 @@ static ctrt_status span_to_host(void **buffer, ctrt_view *here, const ctrt_view 
     CTRT_TRY(staging_host(buffer, bytes));
     *here = *there;
     here->data = (char *)*buffer + before;
-    return bytes_copy(device, *buffer, (const char *)there->data - before, bytes, CTRT_COPY_TO_HOST);
+    here->owner = NULL;
+    return bytes_copy(device, here, there, before, bytes, CTRT_COPY_TO_HOST);
 }
 
 /* A dense view on the device with the elements of a strided one, or for them. */
 static ctrt_status packed_on_device(ctrt_block *block, ctrt_view *packed, const ctrt_view *like, ctrt_device *device)
 {
-    CTRT_TRY(pool_alloc(device->memory, block, view_bytes(like), device->queue));
+    CTRT_TRY(pool_alloc(device->memory, block, view_bytes(like), stream_queue(device)));
     view_contiguous(packed, like, block->address);
     return CTRT_OK;
 }
@@ -108,7 +123,7 @@ static ctrt_status packed_on_device(ctrt_block *block, ctrt_view *packed, const 
 static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt_device *device)
 {
     if (same_layout(to, from))
-        return bytes_copy(device, to->data, from->data, view_bytes(from), CTRT_COPY_TO_HOST);
+        return bytes_copy(device, to, from, 0, view_bytes(from), CTRT_COPY_TO_HOST);
 
     ctrt_block block = { 0 };
     ctrt_view packed = *from, here;
@@ -120,7 +135,7 @@ static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt
             status = copy_on_device(device, &packed, from);
     }
     if (status == CTRT_OK && (packed.flags & CTRT_VIEW_CONTIGUOUS) && same_layout(to, &packed)) {
-        status = bytes_copy(device, to->data, packed.data, view_bytes(&packed), CTRT_COPY_TO_HOST);
+        status = bytes_copy(device, to, &packed, 0, view_bytes(&packed), CTRT_COPY_TO_HOST);
     } else if (status == CTRT_OK) {
         status = span_to_host(&buffer, &here, &packed, device);
         if (status == CTRT_OK)
@@ -128,7 +143,7 @@ static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt
     }
     memory_free(buffer);
     if (block.address != NULL)
-        pool_free(device->memory, &block, view_bytes(from), device->queue);
+        pool_free(device->memory, &block, view_bytes(from), stream_queue(device));
     return status;
 }
 
@@ -142,7 +157,7 @@ static ctrt_status rewrite_span(const ctrt_view *to, ctrt_device *device, const 
     if (status == CTRT_OK)
         status = copy_on_host(&here, from);
     if (status == CTRT_OK)
-        status = bytes_copy(device, (char *)to->data - before, buffer, bytes, CTRT_COPY_TO_DEVICE);
+        status = bytes_copy(device, to, &here, before, bytes, CTRT_COPY_TO_DEVICE);
     memory_free(buffer);
     return status;
 }
@@ -150,7 +165,7 @@ static ctrt_status rewrite_span(const ctrt_view *to, ctrt_device *device, const 
 static ctrt_status copy_to_device(const ctrt_view *to, ctrt_device *device, const ctrt_view *from)
 {
     if (same_layout(to, from))
-        return bytes_copy(device, to->data, from->data, view_bytes(from), CTRT_COPY_TO_DEVICE);
+        return bytes_copy(device, to, from, 0, view_bytes(from), CTRT_COPY_TO_DEVICE);
     const bool dense = to->flags & CTRT_VIEW_CONTIGUOUS;
     if (!dense && !kernel_copies(device, to, to))
         return rewrite_span(to, device, from);
@@ -166,23 +181,22 @@ static ctrt_status copy_to_device(const ctrt_view *to, ctrt_device *device, cons
     if (status == CTRT_OK && !dense)
         status = packed_on_device(&block, &packed, to, device);
     if (status == CTRT_OK)
-        status = bytes_copy(device, packed.data, buffer, view_bytes(to), CTRT_COPY_TO_DEVICE);
+        status = bytes_copy(device, &packed, &here, 0, view_bytes(to), CTRT_COPY_TO_DEVICE);
     if (status == CTRT_OK && !dense)
         status = copy_on_device(device, to, &packed);
     memory_free(buffer);
     if (block.address != NULL)
-        pool_free(device->memory, &block, view_bytes(to), device->queue);
+        pool_free(device->memory, &block, view_bytes(to), stream_queue(device));
     return status;
 }
 
 static ctrt_status copy_between(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device)
 {
-    const ctrt_memory_table *memory = to_device->backend->memory;
-    if (to_device->backend == from_device->backend && same_layout(to, from) && CTRT_SLOT(memory, copy_peer)
-        && CTRT_SLOT(memory, can_access_peer) && memory->can_access_peer(to_device->handle, from_device->handle)) {
-        CTRT_TRY(host_ready(from_device));
-        CTRT_TRY(memory->copy_peer(to_device->handle, to->data, from_device->handle, from->data, view_bytes(from), to_device->queue));
-        return host_ready(to_device);
+    if (same_layout(to, from) && peers_work(to_device, from_device)) {
+        const struct launch_copy copy = { .to = to, .from = from, .bytes = view_bytes(from), .from_device = from_device };
+        if (device_asynchronous(to_device))
+            return ctrt_context(launch_copy(&copy, to_device), "copying from %s to %s", from_device->name, to_device->name);
+        return to_device->backend->memory->copy_peer(to_device->handle, to->data, from_device->handle, from->data, view_bytes(from), NULL);
     }
     void *buffer;
     ctrt_view here;
@@ -206,17 +220,24 @@ ctrt_status kernel_copy(const ctrt_view *to, ctrt_device *to_device, const ctrt_
     const bool to_host = device_host_memory(to_device), from_host = device_host_memory(from_device);
     if (!to_host && !from_host)
         return copy_between(to, to_device, from, from_device);
-    if (!to_host) {
-        CTRT_TRY(host_ready(from_device));
+    if (!to_host)
         return copy_to_device(to, to_device, from);
-    }
-    if (!from_host) {
-        CTRT_TRY(host_ready(to_device));
+    if (!from_host)
         return copy_to_host(to, from, from_device);
-    }
-    CTRT_TRY(host_ready(to_device));
-    CTRT_TRY(host_ready(from_device));
     return copy_on_host(to, from);
+}
+
+ctrt_status kernel_copy_non_blocking(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device,
+                                     bool *asynchronous)
+{
+    const bool to_host = device_host_memory(to_device), from_host = device_host_memory(from_device);
+    const ctrt_view *host = to_host ? to : from;
+    *asynchronous = to->numel > 0 && to_host != from_host && device_asynchronous(to_host ? from_device : to_device)
+                    && (host->flags & CTRT_VIEW_PINNED) && same_layout(to, from) && !stream_launch_blocking;
+    leave_copies = *asynchronous;
+    ctrt_status status = kernel_copy(to, to_device, from, from_device);
+    leave_copies = false;
+    return status;
 }
 
 ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar value)
@@ -228,11 +249,14 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
     unsigned char element[8];
     dtype_store(element, to->dtype, value);
     const ctrt_scalar stored = dtype_load(element, to->dtype);          /* of the dtype's own category, as kernels expect */
+    if (unlikely(to->flags & CTRT_VIEW_PINNED))
+        CTRT_TRY(order_host(to, true));
     bool repeats = true;
     for (size_t i = 1; i < dtype_bytes(to->dtype); i++)
         repeats &= element[i] == element[0];
     if (repeats && (to->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST)))
-        return device->backend->memory->fill(device->handle, device->queue, to->data, element[0], view_bytes(to));
+        return device_asynchronous(device) ? launch_fill(to, device, element[0], view_bytes(to))
+                                           : device->backend->memory->fill(device->handle, NULL, to->data, element[0], view_bytes(to));
     const ctrt_range_attributes attributes = { .size = sizeof attributes, .lo = stored, .has_lo = true };
     return kernel_call_elementwise(OP_fill, to->dtype, device, NULL, 0, to, &attributes);
 }

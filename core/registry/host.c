@@ -45,4 +45,5 @@ const ctrt_host registry_host = {
     .free = memory_free,
     .param = host_param,
     .backend = host_backend,
+    .message = ctrt_error_message,
 };

@@ -216,6 +216,7 @@ void view_expand(ctrt_view *out, const ctrt_view *in, const int64_t *shape, int 
         out->dtype = in->dtype;
         out->flags = in->flags;
         out->reserved = 0;
+        out->owner = in->owner;
     }
     out->ndim = (uint8_t)ndim;
     memmove(out->shape, shape, sizeof shape[0] * (size_t)ndim);
@@ -305,9 +306,10 @@ void view_contiguous(ctrt_view *out, const ctrt_view *like, void *data)
 {
     *out = *like;
     shape_strides(out->strides, like->shape, like->ndim);
-    out->flags &= (uint16_t)~CTRT_VIEW_HOST_SCALAR;
+    out->flags &= (uint16_t)~(CTRT_VIEW_HOST_SCALAR | CTRT_VIEW_PINNED);
     view_refresh(out);
     out->data = data;
+    out->owner = NULL;
 }
 
 size_t view_span(const ctrt_view *view, size_t *before)

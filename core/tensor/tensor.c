@@ -43,6 +43,7 @@ static ctrt_tensor *struct_new(void)
     tensor->flags = 0;
     tensor->grad = NULL;
     tensor->view.flags = 0;         /* recycled memory: view_refresh keeps the flags that it does not know */
+    tensor->view.owner = NULL;
     tensor->view.reserved = 0;
     return tensor;
 }
@@ -73,6 +74,8 @@ static inline ctrt_status storage_embed(ctrt_tensor *tensor, ctrt_device *device
     tensor->device = device;
     tensor->view.dtype = (uint8_t)dtype;
     tensor->view.data = tensor->own.block.address;
+    tensor->view.owner = &tensor->own;
+    tensor->view.flags &= (uint16_t)~CTRT_VIEW_PINNED;      /* `like` may have been */
     return CTRT_OK;
 }
 
@@ -168,6 +171,8 @@ ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t 
     atomic_init(&tensor->parts, 1);
     tensor->storage = base->storage;
     tensor->device = base->device;
+    tensor->view.owner = base->storage;
+    tensor->view.flags = base->view.flags & CTRT_VIEW_PINNED;
     tensor->view.dtype = base->view.dtype;
     tensor->view.ndim = (uint8_t)ndim;
     for (int d = 0; d < ndim; d++) {
@@ -199,12 +204,17 @@ ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, cons
     storage->user[0] = user0;
     storage->user[1] = user1;
     storage->home_release = home_of_storage_gone;
+    if (device_asynchronous(device)) {
+        storage_order(storage);
+        storage->stream = device->stream;
+    }
     atomic_init(&tensor->parts, 2);
     tensor->storage = storage;
     tensor->device = device;
     tensor->view.dtype = (uint8_t)dtype;
     tensor->view.ndim = (uint8_t)ndim;
     tensor->view.data = data;
+    tensor->view.owner = storage;
     for (int d = 0; d < ndim; d++) {
         tensor->view.shape[d] = shape[d];
         tensor->view.strides[d] = strides[d];

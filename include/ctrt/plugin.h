@@ -238,6 +238,8 @@ typedef struct ctrt_host {
     ctrt_status (*param)(ctrt_param_value *out, const ctrt_param *param);
     /* The tables of another backend, loading it if need be; NULL when there is none. For overlays. */
     const struct ctrt_backend *(*backend)(const char *name);
+    /* What fail() was told last in this thread, for errors that are passed on later or elsewhere; valid until the next failure. */
+    const char *(*message)(void);
 } ctrt_host;
 
 /* ---- backends ------------------------------------------------------------------------------------------------------ */

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/event.c: events of the program's. */
+#include <time.h>
+
+#include "base/memory.h"
+#include "device/stream.h"
+
+struct ctrt_event {
+    atomic_int refs;
+    ctrt_device *device;
+    void *event;                            /* the backend's; NULL on a synchronous device */
+    bool timing;
+    pthread_mutex_t lock;                   /* for what the last record left */
+    stream_mark mark;                       /* 0: never recorded */
+    bool recorded;
+    struct clock clock;                     /* what was done before it */
+    double host_ms;                         /* when, on a synchronous device */
+};
+
+ctrt_status ctrt_event_new(ctrt_event **out, ctrt_device *device, bool timing)
+{
+    if (out == NULL)
+        return fail_null("ctrt_event_new", "out");
+    CTRT_TRY(device_or_default(&device, device));
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    ctrt_event *event = memory_zeroed(sizeof *event);
+    if (event == NULL)
+        return out_of_memory(sizeof *event, "an event");
+    if (device_asynchronous(device)) {
+        ctrt_status status = device->backend->queue->event_create(device->handle, &event->event, timing);
+        if (status != CTRT_OK) {
+            memory_free(event);
+            return ctrt_context(status, "an event on %s", device->name);
+        }
+    }
+    atomic_init(&event->refs, 1);
+    event->device = device;
+    event->timing = timing;
+    pthread_mutex_init(&event->lock, NULL);
+    ctrt_event_release(out);
+    *out = event;
+    return CTRT_OK;
+}
+
+ctrt_event *ctrt_event_retain(ctrt_event *event)
+{
+    if (event != NULL)
+        atomic_fetch_add_explicit(&event->refs, 1, memory_order_relaxed);
+    return event;
+}
+
+void ctrt_event_release(ctrt_event **event)
+{
+    if (event == NULL || *event == NULL)
+        return;
+    ctrt_event *old = *event;
+    *event = NULL;
+    if (atomic_fetch_sub_explicit(&old->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    if (old->event != NULL && device_usable(old->device))
+        old->device->backend->queue->event_destroy(old->device->handle, old->event);
+    pthread_mutex_destroy(&old->lock);
+    memory_free(old->clock.seen);
+    memory_free(old);
+}
+
+static ctrt_status check(const char *who, const ctrt_event *event)
+{
+    if (event == NULL)
+        return fail_null(who, "event");
+    return device_usable(event->device) ? CTRT_OK : device_fail_forked(event->device);
+}
+
+static double now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* With the event's lock held. */
+static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
+{
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&stream->lock);
+    memset(event->clock.seen, 0, event->clock.count * sizeof *event->clock.seen);
+    if (!clock_merge(&event->clock, &stream->clock) || !clock_raise(&event->clock, stream->slot, stream->sequence))
+        status = out_of_memory(sizeof(uint64_t), "an event's clock");
+    if (status == CTRT_OK)
+        status = event->device->backend->queue->event_record(event->device->handle, event->event, stream->queue);
+    if (status == CTRT_OK)
+        event->mark = mark_of(stream->slot, stream->sequence);
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+ctrt_status ctrt_event_record(ctrt_event *event, ctrt_stream *stream)
+{
+    CTRT_TRY(check("ctrt_event_record", event));
+    if (stream == NULL)
+        stream = stream_here(event->device);
+    if (stream->device != event->device)
+        return ctrt_fail(CTRT_ERR_DEVICE, "ctrt_event_record: an event of %s on a stream of %s", event->device->name,
+                         stream->device->name);
+    pthread_mutex_lock(&event->lock);
+    ctrt_status status = CTRT_OK;
+    if (event->event != NULL)
+        status = record_on(event, stream);
+    else
+        event->host_ms = now_ms();
+    if (status == CTRT_OK)
+        event->recorded = true;
+    pthread_mutex_unlock(&event->lock);
+    return ctrt_context(status, "ctrt_event_record");
+}
+
+ctrt_status ctrt_event_query(ctrt_event *event, bool *done)
+{
+    CTRT_TRY(check("ctrt_event_query", event));
+    if (done == NULL)
+        return fail_null("ctrt_event_query", "done");
+    pthread_mutex_lock(&event->lock);
+    const bool waits = event->recorded && event->event != NULL;
+    pthread_mutex_unlock(&event->lock);
+    *done = true;
+    if (!waits)
+        return CTRT_OK;
+    return ctrt_context(event->device->backend->queue->event_query(event->device->handle, event->event, done), "ctrt_event_query");
+}
+
+ctrt_status ctrt_event_synchronize(ctrt_event *event)
+{
+    CTRT_TRY(check("ctrt_event_synchronize", event));
+    pthread_mutex_lock(&event->lock);
+    const bool waits = event->recorded && event->event != NULL;
+    ctrt_stream *stream = waits ? stream_at(mark_slot(event->mark)) : NULL;
+    const uint64_t sequence = mark_sequence(event->mark);
+    uint64_t *seen = waits ? memory_alloc(event->clock.count * sizeof *seen) : NULL;
+    const uint32_t count = seen != NULL ? event->clock.count : 0;
+    if (count > 0)
+        memcpy(seen, event->clock.seen, count * sizeof *seen);
+    pthread_mutex_unlock(&event->lock);
+    ctrt_status status = CTRT_OK;
+    if (waits) {
+        status = event->device->backend->queue->event_synchronize(event->device->handle, event->event);
+        status = stream_waited(stream, status, sequence, seen, count);
+    }
+    memory_free(seen);
+    return ctrt_context(status, "ctrt_event_synchronize");
+}
+
+ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_event *to)
+{
+    if (milliseconds == NULL)
+        return fail_null("ctrt_event_elapsed", "milliseconds");
+    CTRT_TRY(check("ctrt_event_elapsed", from));
+    CTRT_TRY(check("ctrt_event_elapsed", to));
+    if (from->device != to->device)
+        return ctrt_fail(CTRT_ERR_DEVICE, "ctrt_event_elapsed: events of %s and %s", from->device->name, to->device->name);
+    ctrt_event *const events[2] = { from, to };
+    for (int i = 0; i < 2; i++) {
+        const char *which = i == 0 ? "first" : "second";
+        bool done;
+        if (!events[i]->timing)
+            return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event was made without timing", which);
+        if (!events[i]->recorded)
+            return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event was not recorded", which);
+        CTRT_TRY(ctrt_event_query(events[i], &done));
+        if (!done)
+            return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event is not done; ctrt_event_synchronize waits for it", which);
+    }
+    if (from->event == NULL) {
+        *milliseconds = to->host_ms - from->host_ms;
+        return CTRT_OK;
+    }
+    const ctrt_queue_table *queue = from->device->backend->queue;
+    if (!CTRT_SLOT(queue, event_elapsed))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "ctrt_event_elapsed: the backend of %s has no clock", from->device->name);
+    return ctrt_context(queue->event_elapsed(from->device->handle, from->event, to->event, milliseconds), "ctrt_event_elapsed");
+}
+
+ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
+{
+    if (stream == NULL)
+        return fail_null("ctrt_stream_wait_event", "stream");
+    CTRT_TRY(check("ctrt_stream_wait_event", event));
+    if (stream->device->backend != event->device->backend || !device_asynchronous(stream->device))
+        return ctrt_event_synchronize(event);
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&event->lock);
+    if (event->recorded) {
+        pthread_mutex_lock(&stream->lock);
+        if (!clock_merge(&stream->clock, &event->clock))
+            status = out_of_memory(sizeof(uint64_t), "a stream's clock");
+        if (status == CTRT_OK)
+            status = stream->device->backend->queue->wait_event(stream->device->handle, stream->queue, event->event);
+        pthread_mutex_unlock(&stream->lock);
+    }
+    pthread_mutex_unlock(&event->lock);
+    return ctrt_context(status, "ctrt_stream_wait_event");
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/stream.c: the life of streams, and which are current. */
+#include "device/stream.h"
+
+#include "base/memory.h"
+#include "base/param.h"
+#include "device/current.h"
+
+static const ctrt_param order_param = {
+    sizeof order_param, "CTRT_STREAM_ORDER", CTRT_PARAM_ENUM, "auto", "auto|manual|check",
+    "ordering across streams: auto waits where tensors are shared, manual leaves it to the program, check does and reports races",
+};
+CORE_PARAM(order_param);
+
+static const ctrt_param blocking_param = {
+    sizeof blocking_param, "CTRT_LAUNCH_BLOCKING", CTRT_PARAM_BOOL, "0", NULL,
+    "wait for each op before the call returns, so that errors come from the call that caused them",
+};
+CORE_PARAM(blocking_param);
+
+enum stream_order stream_order_mode;
+bool stream_launch_blocking;
+
+/* Guards all lists of streams and events. Not taken in a forked child, which uses no stream. */
+static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic(ctrt_stream *) all_streams[STREAM_MAX];
+static uint32_t stream_count;
+static _Atomic uint64_t last_id;
+static uint32_t device_count;
+
+ctrt_stream *stream_at(uint32_t slot)
+{
+    return atomic_load_explicit(&all_streams[slot], memory_order_acquire);
+}
+
+/* ---- a device's streams ---- */
+
+/* With streams_lock held. */
+static ctrt_status stream_create(ctrt_stream **out, ctrt_device *device, int priority)
+{
+    if (stream_count == STREAM_MAX)
+        return ctrt_fail(CTRT_ERR_STATE, "%s: %d streams live already; release some", device->name, STREAM_MAX);
+    ctrt_stream *stream = memory_zeroed(sizeof *stream);
+    if (stream == NULL)
+        return out_of_memory(sizeof *stream, "a stream");
+    ctrt_status status = CTRT_OK;
+    if (stream_order_mode == ORDER_CHECK && device_asynchronous(device)) {
+        stream->names = memory_zeroed(STREAM_NAMES * sizeof *stream->names);
+        if (stream->names == NULL)
+            status = out_of_memory(STREAM_NAMES * sizeof *stream->names, "the names of a stream's work");
+    }
+    if (status == CTRT_OK && device_asynchronous(device))
+        status = device->backend->queue->create(device->handle, &stream->queue, priority);
+    if (status != CTRT_OK) {
+        memory_free(stream->names);
+        memory_free(stream);
+        return ctrt_context(status, "a stream on %s", device->name);
+    }
+    pthread_mutex_init(&stream->lock, NULL);
+    stream->device = device;
+    stream->priority = priority;
+    stream->slot = stream_count++;
+    stream->next = device->streams;
+    device->streams = stream;
+    atomic_store_explicit(&all_streams[stream->slot], stream, memory_order_release);
+    *out = stream;
+    return CTRT_OK;
+}
+
+static void stream_begin_life(ctrt_stream *stream)
+{
+    atomic_store(&stream->id, atomic_fetch_add(&last_id, 1) + 1);
+    atomic_store(&stream->refs, 1);
+}
+
+static ctrt_status require_slots(const ctrt_device *device)
+{
+    const ctrt_queue_table *queue = CTRT_SLOT(device->backend, queue) ? device->backend->queue : NULL;
+    const char *missing = !CTRT_SLOT(queue, create)               ? "create"
+                          : !CTRT_SLOT(queue, destroy)            ? "destroy"
+                          : !CTRT_SLOT(queue, synchronize)        ? "synchronize"
+                          : !CTRT_SLOT(queue, wait_event)         ? "wait_event"
+                          : !CTRT_SLOT(queue, event_create)       ? "event_create"
+                          : !CTRT_SLOT(queue, event_destroy)      ? "event_destroy"
+                          : !CTRT_SLOT(queue, event_record)       ? "event_record"
+                          : !CTRT_SLOT(queue, event_query)        ? "event_query"
+                          : !CTRT_SLOT(queue, event_synchronize)  ? "event_synchronize"
+                                                                  : NULL;
+    if (missing == NULL)
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_PLUGIN, "%s says that it is asynchronous, but its queue table has no %s", device->name, missing);
+}
+
+ctrt_status stream_device_open(ctrt_device *device)
+{
+    ctrt_param_value order, blocking;
+    if (device_asynchronous(device)) {
+        CTRT_TRY(require_slots(device));
+        CTRT_TRY(param_read(&order, &order_param, "core"));
+        CTRT_TRY(param_read(&blocking, &blocking_param, "core"));
+        stream_order_mode = (enum stream_order)order.integer;
+        stream_launch_blocking = blocking.integer != 0;
+    }
+    pthread_mutex_lock(&streams_lock);
+    device->number = device_count++;
+    ctrt_status status = stream_create(&device->stream, device, 0);
+    pthread_mutex_unlock(&streams_lock);
+    if (status == CTRT_OK)
+        stream_begin_life(device->stream);
+    return status;
+}
+
+/* A device whose opening failed: nobody has seen its streams. */
+void stream_device_close(ctrt_device *device)
+{
+    pthread_mutex_lock(&streams_lock);
+    for (ctrt_stream *stream = device->streams, *next; stream != NULL; stream = next) {
+        next = stream->next;
+        if (stream->queue != NULL)
+            device->backend->queue->destroy(device->handle, stream->queue);
+        stream->queue = NULL;               /* the struct stays: its slot is taken for good */
+    }
+    for (size_t i = 0; i < device->event_count; i++)
+        device->backend->queue->event_destroy(device->handle, device->events[i]);
+    memory_free(device->events);
+    pthread_mutex_unlock(&streams_lock);
+}
+
+ctrt_status stream_event_take(void **event, ctrt_device *device)
+{
+    pthread_mutex_lock(&streams_lock);
+    const bool found = device->event_count > 0;
+    if (found)
+        *event = device->events[--device->event_count];
+    pthread_mutex_unlock(&streams_lock);
+    if (found)
+        return CTRT_OK;
+    return ctrt_context(device->backend->queue->event_create(device->handle, event, false), "an event on %s", device->name);
+}
+
+void stream_event_put(void *event, ctrt_device *device)
+{
+    bool kept = true;
+    pthread_mutex_lock(&streams_lock);
+    if (device->event_count == device->event_room) {
+        const size_t room = device->event_room > 0 ? 2 * device->event_room : 16;
+        void **larger = room <= 4096 ? memory_resize(device->events, room * sizeof *larger) : NULL;
+        kept = larger != NULL;
+        if (kept) {
+            device->events = larger;
+            device->event_room = room;
+        }
+    }
+    if (kept)
+        device->events[device->event_count++] = event;
+    pthread_mutex_unlock(&streams_lock);
+    if (!kept)
+        device->backend->queue->event_destroy(device->handle, event);
+}
+
+/* ---- handles ---- */
+
+ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority)
+{
+    if (out == NULL)
+        return fail_null("ctrt_stream_new", "out");
+    CTRT_TRY(device_or_default(&device, device));
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    ctrt_stream *stream = NULL;
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&streams_lock);
+    for (stream = device->streams; stream != NULL; stream = stream->next)
+        if (stream->priority == priority && atomic_load_explicit(&stream->refs, memory_order_acquire) == 0)
+            break;
+    if (stream == NULL)
+        status = stream_create(&stream, device, priority);
+    if (status == CTRT_OK)
+        stream_begin_life(stream);
+    pthread_mutex_unlock(&streams_lock);
+    CTRT_TRY(status);
+    ctrt_stream_release(out);
+    *out = stream;
+    return CTRT_OK;
+}
+
+ctrt_stream *ctrt_stream_retain(ctrt_stream *stream)
+{
+    if (stream != NULL)
+        atomic_fetch_add_explicit(&stream->refs, 1, memory_order_relaxed);
+    return stream;
+}
+
+void ctrt_stream_release(ctrt_stream **stream)
+{
+    if (stream == NULL || *stream == NULL)
+        return;
+    ctrt_stream *old = *stream;
+    *stream = NULL;
+    atomic_fetch_sub_explicit(&old->refs, 1, memory_order_release);
+}
+
+static void assign(ctrt_stream **out, ctrt_stream *stream)
+{
+    ctrt_stream_retain(stream);
+    ctrt_stream_release(out);
+    *out = stream;
+}
+
+ctrt_status ctrt_stream_default(ctrt_stream **out, ctrt_device *device)
+{
+    if (out == NULL)
+        return fail_null("ctrt_stream_default", "out");
+    CTRT_TRY(device_or_default(&device, device));
+    assign(out, device->stream);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_stream_current(ctrt_stream **out, ctrt_device *device)
+{
+    if (out == NULL)
+        return fail_null("ctrt_stream_current", "out");
+    CTRT_TRY(device_or_default(&device, device));
+    assign(out, stream_here(device));
+    return CTRT_OK;
+}
+
+ctrt_device *ctrt_stream_device(const ctrt_stream *stream)
+{
+    return stream != NULL ? stream->device : NULL;
+}
+
+uint64_t ctrt_stream_id(const ctrt_stream *stream)
+{
+    return stream != NULL ? atomic_load_explicit(&stream->id, memory_order_relaxed) : 0;
+}
+
+int ctrt_stream_priority(const ctrt_stream *stream)
+{
+    return stream != NULL ? stream->priority : 0;
+}
+
+/* ---- the thread's current streams ---- */
+
+static void thread_drop(struct thread_state *state)
+{
+    struct stream_thread *own = state->streams;
+    state->streams = NULL;
+    for (uint32_t i = 0; own != NULL && i < own->count; i++)
+        ctrt_stream_release(&own->current[i]);
+    memory_free(own);
+}
+
+__attribute__((constructor)) static void stream_start(void)
+{
+    thread_on_exit(thread_drop);
+}
+
+ctrt_status stream_swap(ctrt_device *device, ctrt_stream **stream)
+{
+    struct stream_thread *own = thread_state.streams;
+    const uint32_t had = own != NULL ? own->count : 0;
+    if (device->number >= had) {
+        const uint32_t count = device->number + 8;
+        thread_register();
+        own = memory_resize(own, sizeof *own + count * sizeof own->current[0]);
+        if (own == NULL)
+            return out_of_memory(sizeof *own + count * sizeof own->current[0], "the thread's current streams");
+        memset(&own->current[had], 0, (count - had) * sizeof own->current[0]);
+        own->count = count;
+        thread_state.streams = own;
+    }
+    ctrt_stream *before = own->current[device->number];
+    own->current[device->number] = *stream;
+    *stream = before;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_stream_set_current(ctrt_stream *stream)
+{
+    if (stream == NULL)
+        return fail_null("ctrt_stream_set_current", "stream");
+    if (!device_usable(stream->device))
+        return device_fail_forked(stream->device);
+    ctrt_stream *other = ctrt_stream_retain(stream);
+    ctrt_status status = stream_swap(stream->device, &other);
+    ctrt_stream_release(&other);
+    return status;
+}
+
+ctrt_status ctrt_stream_push(ctrt_stream *stream)
+{
+    ctrt_device *device = stream != NULL ? stream->device : NULL;
+    struct guard *guard;
+    CTRT_TRY(device_guard_push(&guard, device));
+    guard->of_stream = true;
+    if (stream == NULL)
+        return CTRT_OK;
+    guard->stream = ctrt_stream_retain(stream);
+    ctrt_status status = stream_swap(device, &guard->stream);
+    if (status != CTRT_OK) {
+        ctrt_stream_release(&guard->stream);
+        device_guard_pop(guard);
+    }
+    return status;
+}
+
+ctrt_status ctrt_stream_pop(void)
+{
+    struct guard *guard = device_guard_top();
+    if (guard == NULL || !guard->of_stream)
+        return ctrt_fail(CTRT_ERR_STATE, "ctrt_stream_pop without a matching ctrt_stream_push%s",
+                         guard != NULL ? " (the last push was ctrt_device_push)" : "");
+    if (guard->pushed != NULL) {
+        stream_swap((ctrt_device *)(uintptr_t)guard->pushed, &guard->stream);      /* the room is there since the push */
+        ctrt_stream_release(&guard->stream);
+    }
+    device_guard_pop(guard);
+    return CTRT_OK;
+}

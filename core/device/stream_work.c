@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/stream_work.c: what streams know of one another, waiting, and errors that show late. */
+#include "base/memory.h"
+#include "device/stream.h"
+
+/* ---- clocks ---- */
+
+static bool clock_room(struct clock *clock, uint32_t count)
+{
+    if (count <= clock->count)
+        return true;
+    const uint32_t room = (count + 15) / 16 * 16;
+    uint64_t *seen = memory_resize(clock->seen, room * sizeof *seen);
+    if (seen == NULL)
+        return false;
+    memset(seen + clock->count, 0, (room - clock->count) * sizeof *seen);
+    clock->seen = seen;
+    clock->count = room;
+    return true;
+}
+
+bool clock_raise(struct clock *clock, uint32_t slot, uint64_t sequence)
+{
+    if (!clock_room(clock, slot + 1))
+        return false;
+    clock->seen[slot] = MAX(clock->seen[slot], sequence);
+    return true;
+}
+
+bool clock_merge(struct clock *to, const struct clock *from)
+{
+    if (!clock_room(to, from->count))
+        return false;
+    for (uint32_t i = 0; i < from->count; i++)
+        to->seen[i] = MAX(to->seen[i], from->seen[i]);
+    return true;
+}
+
+/* Two streams' locks, lower slot first, so that threads that wait crosswise do not block one another. */
+static void lock_both(ctrt_stream *a, ctrt_stream *b)
+{
+    pthread_mutex_lock(a->slot < b->slot ? &a->lock : &b->lock);
+    pthread_mutex_lock(a->slot < b->slot ? &b->lock : &a->lock);
+}
+
+static void unlock_both(ctrt_stream *a, ctrt_stream *b)
+{
+    pthread_mutex_unlock(&a->lock);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* ---- errors ---- */
+
+static _Atomic uint64_t last_failure;       /* failures are numbered, so that a reset stream does not inherit an old one again */
+
+/* Keeps the thread's message as the stream's error, unless it has one. With its lock held. */
+static void keep_error(ctrt_stream *stream, ctrt_status status, uint64_t at)
+{
+    if (stream->error != CTRT_OK)
+        return;
+    stream->error = status;
+    stream->error_at = at;
+    stream->failure = atomic_fetch_add(&last_failure, 1) + 1;
+    stream->error_text = memory_strdup(ctrt_error_message());      /* NULL: the status must do */
+}
+
+static ctrt_status fail_kept(const ctrt_stream *stream)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", stream->error_text != NULL ? stream->error_text : ctrt_status_string(stream->error));
+    return ctrt_fail(stream->error, "stream %llu of %s: %s", (unsigned long long)ctrt_stream_id(stream), stream->device->name, text);
+}
+
+/* Asks the backend for a failure that is known by now. With the lock held. */
+static void look_for_error(ctrt_stream *stream)
+{
+    const ctrt_queue_table *queue = stream->device->backend->queue;
+    uint64_t at = 0;
+    if (stream->error != CTRT_OK || !CTRT_SLOT(queue, error))
+        return;
+    const ctrt_status status = queue->error(stream->device->handle, stream->queue, &at);
+    if (status != CTRT_OK)
+        keep_error(stream, status, at);
+}
+
+/* Work of `stream` that used results of a stream that failed before is worth nothing. With no lock held. */
+static void inherit_errors(ctrt_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    const uint32_t count = stream->clock.count;
+    pthread_mutex_unlock(&stream->lock);
+    for (uint32_t slot = 0; slot < count; slot++) {
+        ctrt_stream *other = slot != stream->slot ? stream_at(slot) : NULL;
+        if (other == NULL || !device_asynchronous(other->device))
+            continue;
+        lock_both(stream, other);
+        const uint64_t seen = stream->clock.seen[slot];
+        if (stream->error == CTRT_OK && seen > 0) {
+            look_for_error(other);
+            if (other->error != CTRT_OK && seen >= other->error_at && other->failure > stream->forgiven) {
+                fail_kept(other);
+                ctrt_context(other->error, "depends on");
+                keep_error(stream, other->error, 0);
+            }
+        }
+        unlock_both(stream, other);
+    }
+}
+
+/* ---- waiting ---- */
+
+static ctrt_status forked(const ctrt_stream *stream)
+{
+    return likely(device_usable(stream->device)) ? CTRT_OK : device_fail_forked(stream->device);
+}
+
+ctrt_status stream_event_record(void *event, ctrt_stream *stream, stream_mark *mark)
+{
+    pthread_mutex_lock(&stream->lock);
+    ctrt_status status = stream->device->backend->queue->event_record(stream->device->handle, event, stream->queue);
+    *mark = mark_of(stream->slot, stream->sequence);
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+/* Streams of two backends do not know each other's events: the host waits for one and tells the other. */
+static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
+{
+    ctrt_status status = stream_synchronize(other);
+    lock_both(stream, other);
+    bool room = clock_raise(&stream->clock, other->slot, other->sequence);
+    unlock_both(stream, other);
+    return status != CTRT_OK || room ? status : out_of_memory(sizeof(uint64_t), "a stream's clock");
+}
+
+ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
+{
+    if (stream == other || !device_asynchronous(other->device))
+        return CTRT_OK;
+    if (stream->device->backend != other->device->backend)
+        return wait_on_host(stream, other);
+    const ctrt_queue_table *queue = other->device->backend->queue;
+    void *event = NULL;
+    CTRT_TRY(stream_event_take(&event, other->device));
+    lock_both(stream, other);
+    ctrt_status status = clock_merge(&stream->clock, &other->clock) && clock_raise(&stream->clock, other->slot, other->sequence)
+                             ? CTRT_OK
+                             : out_of_memory(sizeof(uint64_t), "a stream's clock");
+    if (status == CTRT_OK)
+        status = queue->event_record(other->device->handle, event, other->queue);
+    if (status == CTRT_OK)
+        status = queue->wait_event(stream->device->handle, stream->queue, event);
+    unlock_both(stream, other);
+    stream_event_put(event, other->device);
+    return ctrt_context(status, "ordering streams of %s and %s", stream->device->name, other->device->name);
+}
+
+/* All that the stream has waited for is done as well. `seen`: its clock before the host waited. */
+static void note_done(const ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count)
+{
+    for (uint32_t slot = 0; slot <= count; slot++) {
+        ctrt_stream *other = slot < count ? stream_at(slot) : stream_at(stream->slot);
+        const uint64_t upto = slot < count ? seen[slot] : sequence;
+        if (other == NULL || upto == 0)
+            continue;
+        uint64_t known = atomic_load_explicit(&other->done, memory_order_relaxed);
+        while (known < upto && !atomic_compare_exchange_weak_explicit(&other->done, &known, upto, memory_order_acq_rel,
+                                                                      memory_order_relaxed))
+            continue;
+    }
+}
+
+ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen, uint32_t count)
+{
+    note_done(stream, sequence, seen, count);
+    if (unlikely(status != CTRT_OK)) {
+        pthread_mutex_lock(&stream->lock);
+        look_for_error(stream);
+        keep_error(stream, status, 0);
+        pthread_mutex_unlock(&stream->lock);
+    } else {
+        inherit_errors(stream);
+    }
+    pthread_mutex_lock(&stream->lock);
+    status = unlikely(stream->error != CTRT_OK) ? fail_kept(stream) : CTRT_OK;
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+ctrt_status stream_synchronize(ctrt_stream *stream)
+{
+    CTRT_TRY(forked(stream));
+    if (!device_asynchronous(stream->device))
+        return CTRT_OK;
+    uint64_t seen[64];
+    pthread_mutex_lock(&stream->lock);
+    const uint64_t sequence = stream->sequence;
+    const uint32_t count = MIN(stream->clock.count, (uint32_t)COUNT_OF(seen));
+    memcpy(seen, stream->clock.seen, count * sizeof seen[0]);
+    pthread_mutex_unlock(&stream->lock);
+
+    ctrt_status status = stream->device->backend->queue->synchronize(stream->device->handle, stream->queue);
+    return stream_waited(stream, status, sequence, seen, count);
+}
+
+ctrt_status stream_finish(stream_mark mark)
+{
+    if (mark_done(mark))
+        return CTRT_OK;
+    return stream_synchronize(stream_at(mark_slot(mark)));
+}
+
+/* ---- names of work ---- */
+
+const char *stream_work_name(stream_mark mark)
+{
+    ctrt_stream *stream = stream_at(mark_slot(mark));
+    const uint64_t sequence = mark_sequence(mark);
+    const char *name = NULL;
+    pthread_mutex_lock(&stream->lock);
+    if (stream->names != NULL && sequence + STREAM_NAMES > stream->sequence)
+        name = stream->names[sequence % STREAM_NAMES];
+    pthread_mutex_unlock(&stream->lock);
+    return name != NULL ? name : "work";
+}
+
+/* ---- public ---- */
+
+static ctrt_status check(const char *who, const ctrt_stream *stream)
+{
+    if (stream == NULL)
+        return fail_null(who, "stream");
+    return forked(stream);
+}
+
+ctrt_status ctrt_stream_wait(ctrt_stream *stream, ctrt_stream *other)
+{
+    CTRT_TRY(check("ctrt_stream_wait", stream));
+    if (other == NULL)
+        return fail_null("ctrt_stream_wait", "other");
+    if (!device_asynchronous(stream->device))
+        return stream_synchronize(other);       /* the next op of a synchronous device runs at once */
+    return stream_wait_for(stream, other);
+}
+
+ctrt_status ctrt_stream_synchronize(ctrt_stream *stream)
+{
+    CTRT_TRY(check("ctrt_stream_synchronize", stream));
+    return stream_synchronize(stream);
+}
+
+ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
+{
+    CTRT_TRY(check("ctrt_stream_query", stream));
+    if (idle == NULL)
+        return fail_null("ctrt_stream_query", "idle");
+    *idle = true;
+    if (!device_asynchronous(stream->device))
+        return CTRT_OK;
+    const ctrt_queue_table *queue = stream->device->backend->queue;
+    ctrt_status status = CTRT_OK;
+    bool done = false;
+    if (CTRT_SLOT(queue, query)) {
+        status = queue->query(stream->device->handle, stream->queue, &done);
+    } else {
+        void *event = NULL;
+        stream_mark mark;
+        CTRT_TRY(stream_event_take(&event, stream->device));
+        status = stream_event_record(event, stream, &mark);
+        if (status == CTRT_OK)
+            status = queue->event_query(stream->device->handle, event, &done);
+        stream_event_put(event, stream->device);
+    }
+    pthread_mutex_lock(&stream->lock);
+    if (status != CTRT_OK)
+        keep_error(stream, status, 0);
+    look_for_error(stream);
+    if (stream->error != CTRT_OK)
+        status = fail_kept(stream);
+    pthread_mutex_unlock(&stream->lock);
+    *idle = done;
+    return status;
+}
+
+ctrt_status ctrt_stream_reset(ctrt_stream *stream)
+{
+    CTRT_TRY(check("ctrt_stream_reset", stream));
+    if (!device_asynchronous(stream->device))
+        return CTRT_OK;
+    const ctrt_queue_table *queue = stream->device->backend->queue;
+    /* What depends on the failed work keeps the error before it is forgotten here. */
+    ctrt_stream *other;
+    for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++)
+        if (other != stream && other->queue != NULL)
+            inherit_errors(other);
+    pthread_mutex_lock(&stream->lock);
+    look_for_error(stream);
+    ctrt_status status = CTRT_OK;
+    if (stream->error != CTRT_OK) {
+        if (CTRT_SLOT(queue, reset))
+            status = queue->reset(stream->device->handle, stream->queue);
+        else
+            status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot recover from a failure; start the program anew", stream->device->name);
+    }
+    if (status == CTRT_OK) {
+        memory_free(stream->error_text);
+        stream->error_text = NULL;
+        stream->error = CTRT_OK;
+        stream->error_at = 0;
+        stream->forgiven = atomic_load(&last_failure);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+ctrt_status ctrt_device_synchronize(ctrt_device *device)
+{
+    CTRT_TRY(device_or_default(&device, device));
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    if (!device_asynchronous(device))
+        return CTRT_OK;
+    ctrt_status status = CTRT_OK;
+    ctrt_stream *stream;
+    for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
+        if (stream->device == device) {
+            ctrt_status here = stream_synchronize(stream);
+            if (status == CTRT_OK)
+                status = here;
+        }
+    return ctrt_context(status, "synchronizing %s", device->name);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/fence.c: work that must be done before memory may be used again. */
+#include "memory/fence.h"
+
+#include "base/memory.h"
+
+struct part {
+    ctrt_device *device;                    /* of the stream; NULL: done */
+    void *event;
+    stream_mark mark;                       /* 0: work that only the queue knows (fence_new) */
+};
+
+struct fence {
+    uint32_t count;
+    struct part parts[];
+};
+
+static bool part_done(const struct part *part)
+{
+    if (part->mark != 0 && mark_done(part->mark))
+        return true;
+    bool done = false;
+    /* A queue that failed has dropped its work: nothing is left that could touch the memory. */
+    return part->device->backend->queue->event_query(part->device->handle, part->event, &done) != CTRT_OK || done;
+}
+
+static void part_wait(const struct part *part)
+{
+    part->device->backend->queue->event_synchronize(part->device->handle, part->event);
+}
+
+void fence_add(struct fence **fence, const stream_mark *marks, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (mark_done(marks[i]))
+            continue;
+        ctrt_stream *stream = stream_at(mark_slot(marks[i]));
+        const uint32_t had = *fence != NULL ? (*fence)->count : 0;
+        struct fence *larger = memory_resize(*fence, sizeof *larger + (had + 1) * sizeof larger->parts[0]);
+        void *event = NULL;
+        if (larger != NULL) {
+            larger->count = had;
+            *fence = larger;
+        }
+        if (larger == NULL || stream_event_take(&event, stream->device) != CTRT_OK) {
+            stream_synchronize(stream);
+            continue;
+        }
+        stream_mark mark;
+        if (stream_event_record(event, stream, &mark) != CTRT_OK) {
+            stream_event_put(event, stream->device);
+            stream_synchronize(stream);
+            continue;
+        }
+        larger->parts[larger->count++] = (struct part){ stream->device, event, mark };
+    }
+    if (*fence != NULL && (*fence)->count == 0) {
+        memory_free(*fence);
+        *fence = NULL;
+    }
+}
+
+ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
+{
+    *out = NULL;
+    if (!device_asynchronous(device))
+        return CTRT_OK;
+    const ctrt_queue_table *table = device->backend->queue;
+    struct fence *fence = memory_alloc(sizeof *fence + sizeof fence->parts[0]);
+    if (fence == NULL)
+        return out_of_memory(sizeof *fence + sizeof fence->parts[0], "a fence");
+    void *event = NULL;
+    ctrt_status status = stream_event_take(&event, device);
+    if (status == CTRT_OK) {
+        status = table->event_record(device->handle, event, queue);
+        if (status != CTRT_OK)
+            stream_event_put(event, device);
+    }
+    if (status != CTRT_OK) {
+        memory_free(fence);
+        return status;
+    }
+    fence->count = 1;
+    fence->parts[0] = (struct part){ device, event, 0 };
+    *out = fence;
+    return CTRT_OK;
+}
+
+ctrt_status fence_wait(void *state, ctrt_device *device, void *queue)
+{
+    struct fence *fence = state;
+    ctrt_status status = CTRT_OK;
+    for (uint32_t i = 0; fence != NULL && i < fence->count; i++) {
+        const struct part *part = &fence->parts[i];
+        if (part->mark != 0 && mark_done(part->mark))
+            continue;
+        if (queue == NULL || part->device->backend != device->backend) {
+            part_wait(part);
+            continue;
+        }
+        ctrt_status one = device->backend->queue->wait_event(device->handle, queue, part->event);
+        if (one != CTRT_OK)
+            part_wait(part);
+        if (status == CTRT_OK)
+            status = one;
+    }
+    return status;
+}
+
+bool fence_done(void *state)
+{
+    const struct fence *fence = state;
+    for (uint32_t i = 0; fence != NULL && i < fence->count; i++)
+        if (!part_done(&fence->parts[i]))
+            return false;
+    return true;
+}
+
+/* Lets go of what is done; true when nothing is left. */
+static bool prune(struct fence *fence)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < fence->count; i++) {
+        const struct part part = fence->parts[i];
+        if (part_done(&part))
+            stream_event_put(part.event, part.device);
+        else
+            fence->parts[kept++] = part;
+    }
+    fence->count = kept;
+    return kept == 0;
+}
+
+void *fence_join(void *a, void *b)
+{
+    struct fence *to = a, *from = b;
+    if (to == NULL || from == NULL)
+        return to != NULL ? to : from;
+    if (prune(from)) {
+        fence_free(from);
+        return to;
+    }
+    prune(to);
+    struct fence *larger = memory_resize(to, sizeof *to + (to->count + from->count) * sizeof to->parts[0]);
+    if (larger == NULL) {
+        fence_wait(from, NULL, NULL);
+        fence_free(from);
+        return to;
+    }
+    memcpy(&larger->parts[larger->count], from->parts, from->count * sizeof from->parts[0]);
+    larger->count += from->count;
+    memory_free(from);
+    return larger;
+}
+
+void fence_free(void *state)
+{
+    struct fence *fence = state;
+    for (uint32_t i = 0; fence != NULL && i < fence->count; i++)
+        stream_event_put(fence->parts[i].event, fence->parts[i].device);
+    memory_free(fence);
+}

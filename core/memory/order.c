@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/order.c: who uses a storage on which stream, and the order that follows from it. */
+#include "memory/order.h"
+
+#include <sched.h>
+
+#include "base/base.h"
+
+#define RACES_TOLD 50                       /* in the log; all are counted */
+
+static _Atomic uint64_t races;
+
+uint64_t ctrt_race_count(void)
+{
+    return atomic_load(&races);
+}
+
+/* Held for a few instructions, never while anything else is taken. */
+static void uses_lock(struct storage_uses *uses)
+{
+    while (atomic_exchange_explicit(&uses->locked, true, memory_order_acquire))
+        sched_yield();
+}
+
+static void uses_unlock(struct storage_uses *uses)
+{
+    atomic_store_explicit(&uses->locked, false, memory_order_release);
+}
+
+int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
+{
+    struct storage_uses *uses = &storage->uses;
+    int count = 0;
+    uses_lock(uses);
+    if (uses->writer != 0)
+        marks[count++] = uses->writer;
+    for (uint32_t i = 0; i < uses->n_readers; i++)
+        marks[count++] = uses->readers[i];
+    uses_unlock(uses);
+    return count;
+}
+
+/* The marks that come before a new access of `stream`: returns how many; *written: the first is a writer's. Those of the stream itself do not
+ * count. */
+static int conflicts(stream_mark *marks, bool *written, ctrt_stream *stream, struct storage_uses *uses, bool writes)
+{
+    int count = 0;
+    uses_lock(uses);
+    *written = uses->writer != 0 && mark_slot(uses->writer) != stream->slot;
+    if (*written)
+        marks[count++] = uses->writer;
+    for (uint32_t i = 0; writes && i < uses->n_readers; i++)
+        if (mark_slot(uses->readers[i]) != stream->slot)
+            marks[count++] = uses->readers[i];
+    uses_unlock(uses);
+    return count;
+}
+
+static bool covered(ctrt_stream *stream, stream_mark mark)
+{
+    if (mark_done(mark))
+        return true;
+    pthread_mutex_lock(&stream->lock);
+    const bool known = stream_covers(stream, mark);
+    pthread_mutex_unlock(&stream->lock);
+    return known;
+}
+
+static void tell_race(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, stream_mark mark, bool after_write)
+{
+    ctrt_stream *other = stream_at(mark_slot(mark));
+    if (atomic_fetch_add(&races, 1) >= RACES_TOLD)
+        return;
+    char shape[128];
+    int used = snprintf(shape, sizeof shape, "[");
+    for (int d = 0; d < view->ndim && used < (int)sizeof shape - 24; d++)
+        used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%lld", d > 0 ? ", " : "", (long long)view->shape[d]);
+    log_message(CTRT_LOG_WARNING, "stream",
+                "race: %s on stream %llu of %s %s a tensor of shape %s] that %s on stream %llu of %s %s (its work number %llu), and nothing "
+                "orders the two: ctrt_stream_wait or an event between them does",
+                name, (unsigned long long)ctrt_stream_id(stream), stream->device->name, writes ? "writes" : "reads", shape,
+                stream_work_name(mark), (unsigned long long)ctrt_stream_id(other), other->device->name,
+                after_write ? "writes" : "reads", (unsigned long long)mark_sequence(mark));
+}
+
+ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, void **address)
+{
+    struct storage *storage = view->owner;
+    if (address != NULL)
+        *address = view->data;
+    if (storage == NULL || !storage->ordered)
+        return CTRT_OK;
+    stream_mark marks[ORDER_READERS + 1];
+    bool written;
+    const int count = conflicts(marks, &written, stream, &storage->uses, writes);
+    for (int i = 0; i < count; i++) {
+        if (likely(covered(stream, marks[i])))
+            continue;
+        if (unlikely(stream_order_mode != ORDER_AUTO) && !thread_state.order_auto) {
+            if (stream_order_mode == ORDER_CHECK)
+                tell_race(stream, view, writes, name, marks[i], i == 0 && written);
+            continue;
+        }
+        CTRT_TRY(stream_wait_for(stream, stream_at(mark_slot(marks[i]))));
+    }
+    if (unlikely(storage->moves)) {
+        void *now = NULL;
+        CTRT_TRY(pool_use(storage->device->memory, &storage->block, stream->queue, &now));
+        if (address != NULL && now != NULL)
+            *address = (char *)now + ((char *)view->data - (char *)storage->block.address);
+    }
+    return CTRT_OK;
+}
+
+/* False when all places are taken by other streams that still read. */
+static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, stream_mark mark)
+{
+    for (uint32_t i = 0; i < uses->n_readers; i++)
+        if (mark_slot(uses->readers[i]) == stream->slot) {
+            uses->readers[i] = MAX(uses->readers[i], mark);
+            return true;
+        }
+    for (uint32_t i = 0; i < uses->n_readers; i++)
+        if (mark_done(uses->readers[i])) {
+            uses->readers[i] = mark;
+            return true;
+        }
+    if (uses->n_readers == ORDER_READERS)
+        return false;
+    uses->readers[uses->n_readers++] = mark;
+    return true;
+}
+
+void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark)
+{
+    struct storage *storage = view->owner;
+    if (storage == NULL || !storage->ordered)
+        return;
+    struct storage_uses *uses = &storage->uses;
+    uses_lock(uses);
+    if (mark != 0 && writes) {
+        uses->writer = mark;
+        uses->n_readers = 0;
+    }
+    while (mark != 0 && !writes && unlikely(!note_reader(stream, uses, mark))) {
+        const stream_mark first = uses->readers[0];
+        uses_unlock(uses);
+        stream_finish(first);
+        uses_lock(uses);
+    }
+    uses_unlock(uses);
+    if (unlikely(storage->moves))
+        pool_unuse(storage->device->memory, &storage->block, stream->queue);
+}
+
+void order_note(const ctrt_view *view, stream_mark mark)
+{
+    struct storage *storage = view->owner;
+    if (storage == NULL || !storage->ordered)
+        return;
+    /* The readers before it stay: nothing says that the new work waits for them. */
+    struct storage_uses *uses = &storage->uses;
+    uses_lock(uses);
+    const stream_mark before = uses->writer;
+    uses->writer = mark;
+    while (before != 0 && mark_slot(before) != mark_slot(mark) && uses->n_readers == ORDER_READERS) {
+        const stream_mark first = uses->readers[0];
+        uses->readers[0] = uses->readers[--uses->n_readers];
+        uses_unlock(uses);
+        stream_finish(first);
+        uses_lock(uses);
+    }
+    if (before != 0 && mark_slot(before) != mark_slot(mark))
+        uses->readers[uses->n_readers++] = before;
+    uses_unlock(uses);
+}
+
+ctrt_status order_host(const ctrt_view *view, bool writes)
+{
+    struct storage *storage = view->owner;
+    if (storage == NULL || !storage->ordered)
+        return CTRT_OK;
+    stream_mark marks[ORDER_READERS + 1];
+    uses_lock(&storage->uses);
+    const bool written = storage->uses.writer != 0;
+    uses_unlock(&storage->uses);
+    const int count = order_marks(storage, marks);
+    for (int i = 0; i < count; i++)
+        if (writes || (i == 0 && written))
+            CTRT_TRY(stream_finish(marks[i]));
+    return CTRT_OK;
+}

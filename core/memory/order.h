@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/order.h: who uses a storage on which stream, and the order that follows from it.
+ *
+ * Reading waits for the last writer, writing also for all readers since. Who is on the same stream, or on one that this stream has
+ * waited for since, costs a comparison. With CTRT_STREAM_ORDER=check nothing waits and what would have is reported. */
+#ifndef CORE_MEMORY_ORDER_H
+#define CORE_MEMORY_ORDER_H
+
+#include "ctrt/plugin.h"
+#include "memory/storage.h"
+
+/* Before work named `name` is put on `stream` that reads, or writes, what the view shows. *address: where the view's data really is.
+ * Until storage_used the memory stays where it is. */
+ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, void **address);
+/* After the work `mark` was put there (0: it was not). */
+void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark);
+
+/* Notes a use that writes, of work that was put on a stream otherwise. */
+void order_note(const ctrt_view *view, stream_mark mark);
+
+/* Before the host reads, or writes, what the view shows: waits for copies of devices from and to pinned memory. */
+ctrt_status order_host(const ctrt_view *view, bool writes);
+
+/* All marks that a storage has; returns how many. */
+int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1]);
+
+#endif

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/source.c: what a device's lowest policy can ask for besides memory itself: fences, copies, host memory, pages. */
+#include "memory/source.h"
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "memory/fence.h"
+#include "memory/quota.h"
+
+/* ---- fences ---- */
+
+static ctrt_status lend_fence_new(void *state, void **fence, void *queue)
+{
+    struct device_memory *memory = state;
+    return fence_new(fence, memory->device, queue);
+}
+
+static ctrt_status lend_fence_wait(void *state, void *fence, void *queue)
+{
+    struct device_memory *memory = state;
+    return fence_wait(fence, memory->device, queue);
+}
+
+static bool lend_fence_done(void *state, void *fence)
+{
+    (void)state;
+    return fence_done(fence);
+}
+
+static void *lend_fence_join(void *state, void *a, void *b)
+{
+    (void)state;
+    return fence_join(a, b);
+}
+
+static void lend_fence_free(void *state, void *fence)
+{
+    (void)state;
+    fence_free(fence);
+}
+
+/* ---- copies and host memory ---- */
+
+static ctrt_status lend_copy(void *state, void *to, const void *from, size_t bytes, int kind, void *queue)
+{
+    struct device_memory *memory = state;
+    return memory->device->backend->memory->copy(memory->device->handle, queue, to, from, bytes, kind);
+}
+
+static ctrt_status lend_host_alloc(void *state, void **address, size_t bytes)
+{
+    struct device_memory *memory = state;
+    const ctrt_memory_table *table = memory->device->backend->memory;
+    if (CTRT_SLOT(table, host_alloc))
+        return table->host_alloc(memory->device->handle, address, bytes);
+    *address = memory_alloc(bytes);
+    return *address != NULL ? CTRT_OK : out_of_memory(bytes, "host memory");
+}
+
+static void lend_host_free(void *state, void *address, size_t bytes)
+{
+    struct device_memory *memory = state;
+    const ctrt_memory_table *table = memory->device->backend->memory;
+    if (CTRT_SLOT(table, host_free))
+        table->host_free(memory->device->handle, address, bytes);
+    else
+        memory_free(address);
+}
+
+/* ---- pages ---- */
+
+static ctrt_status lend_reserve(void *state, void **address, size_t bytes)
+{
+    struct device_memory *memory = state;
+    return memory->device->backend->memory->reserve(memory->device->handle, address, bytes);
+}
+
+static void lend_unreserve(void *state, void *address, size_t bytes)
+{
+    struct device_memory *memory = state;
+    memory->device->backend->memory->unreserve(memory->device->handle, address, bytes);
+}
+
+static ctrt_status lend_map(void *state, void *address, size_t bytes)
+{
+    struct device_memory *memory = state;
+    CTRT_TRY(quota_take(memory, bytes));
+    ctrt_status status = memory->device->backend->memory->map(memory->device->handle, address, bytes);
+    if (status != CTRT_OK)
+        quota_give(memory, bytes);
+    else
+        account_drawn(&memory->account, bytes, 1);
+    return status;
+}
+
+static void lend_unmap(void *state, void *address, size_t bytes)
+{
+    struct device_memory *memory = state;
+    memory->device->backend->memory->unmap(memory->device->handle, address, bytes);
+    account_drawn(&memory->account, bytes, -1);
+    quota_give(memory, bytes);
+}
+
+void source_complete(struct device_memory *memory)
+{
+    ctrt_memory_source *source = &memory->source;
+    const ctrt_memory_table *table = memory->device->backend->memory;
+    source->fence_new = lend_fence_new;
+    source->fence_wait = lend_fence_wait;
+    source->fence_done = lend_fence_done;
+    source->fence_join = lend_fence_join;
+    source->fence_free = lend_fence_free;
+    source->copy = lend_copy;
+    source->host_alloc = lend_host_alloc;
+    source->host_free = lend_host_free;
+    if (!CTRT_SLOT(table, reserve) || !CTRT_SLOT(table, unreserve) || !CTRT_SLOT(table, map) || !CTRT_SLOT(table, unmap)
+        || table->page_bytes == 0)
+        return;
+    source->page_bytes = table->page_bytes;
+    source->reserve = lend_reserve;
+    source->unreserve = lend_unreserve;
+    source->map = lend_map;
+    source->unmap = lend_unmap;
+}

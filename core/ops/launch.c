@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/launch.c: putting work on the thread's current stream. */
+#include "ops/launch.h"
+
+#include "base/base.h"
+#include "base/memory.h"
+
+/* ---- one piece of work ---- */
+
+/* With the stream's lock held: the work is on the queue. */
+static stream_mark count_work(ctrt_stream *stream, const char *name)
+{
+    stream->sequence++;
+    if (unlikely(stream->names != NULL))
+        stream->names[stream->sequence % STREAM_NAMES] = name;
+    return mark_of(stream->slot, stream->sequence);
+}
+
+static ctrt_status after_launch(ctrt_status status, ctrt_stream *stream, const char *name)
+{
+    if (likely(status == CTRT_OK) && unlikely(stream_launch_blocking))
+        status = stream_synchronize(stream);
+    return likely(status == CTRT_OK) ? CTRT_OK : ctrt_context(status, "%s", name);
+}
+
+/* ---- kernels ---- */
+
+/* Where the views' memory is now, for policies that move it. */
+static ctrt_status views_moved(ctrt_view **copies, ctrt_call *call, void *const *addresses)
+{
+    const uint32_t count = call->n_inputs + call->n_outputs;
+    const size_t bytes = count * (sizeof(ctrt_view) + sizeof(ctrt_view *));
+    ctrt_view *views = memory_alloc(bytes);
+    if (views == NULL)
+        return out_of_memory(bytes, "operands");
+    const ctrt_view **pointers = (const ctrt_view **)(views + count);
+    for (uint32_t i = 0; i < count; i++) {
+        const ctrt_view *view = i < call->n_inputs ? call->inputs[i] : call->outputs[i - call->n_inputs];
+        pointers[i] = NULL;
+        if (view == NULL)
+            continue;
+        views[i] = *view;
+        views[i].data = addresses[i];
+        pointers[i] = &views[i];
+        /* An operand that is updated in place stays one operand. */
+        for (uint32_t j = 0; i >= call->n_inputs && j < call->n_inputs; j++)
+            if (call->inputs[j] == view)
+                pointers[i] = &views[j];
+    }
+    call->inputs = pointers;
+    call->outputs = pointers + call->n_inputs;
+    *copies = views;
+    return CTRT_OK;
+}
+
+#define FEW 16
+
+ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
+{
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
+    ctrt_stream *stream = stream_here(device);
+    const ctrt_view *const *inputs = call->inputs, *const *outputs = call->outputs;
+    const uint32_t n_in = call->n_inputs, count = n_in + call->n_outputs;
+    void *few[FEW], **addresses = few;
+    const bool moves = device->memory->moves;
+    if (unlikely(moves && count > FEW)) {
+        addresses = memory_alloc(count * sizeof *addresses);
+        if (addresses == NULL)
+            return out_of_memory(count * sizeof *addresses, "operands");
+    }
+    ctrt_status status = CTRT_OK;
+    stream_mark mark = 0;
+    uint32_t ready = 0;
+    ctrt_view *copies = NULL;
+    for (; ready < count && status == CTRT_OK; ready++) {
+        const bool writes = ready >= n_in;
+        const ctrt_view *view = writes ? outputs[ready - n_in] : inputs[ready];
+        if (view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR))
+            status = order_before(stream, view, writes, row->op, moves ? &addresses[ready] : NULL);
+        else if (moves && view != NULL)
+            addresses[ready] = view->data;
+    }
+    if (unlikely(status != CTRT_OK))
+        ready--;                            /* the one that failed was not taken */
+    if (status == CTRT_OK && unlikely(moves))
+        status = views_moved(&copies, call, addresses);
+    if (likely(status == CTRT_OK)) {
+        pthread_mutex_lock(&stream->lock);
+        call->queue = stream->queue;
+        call->sequence = stream->sequence + 1;
+        status = row->run(call);
+        if (likely(status == CTRT_OK))
+            mark = count_work(stream, row->op);
+        pthread_mutex_unlock(&stream->lock);
+    }
+    for (uint32_t i = 0; i < ready; i++) {
+        const ctrt_view *view = i >= n_in ? outputs[i - n_in] : inputs[i];
+        if (view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR))
+            order_after(stream, view, i >= n_in, mark);
+    }
+    memory_free(copies);
+    if (unlikely(addresses != few))
+        memory_free(addresses);
+    return likely(status == CTRT_OK && !stream_launch_blocking) ? CTRT_OK : after_launch(status, stream, row->op);
+}
+
+/* ---- copies and fills ---- */
+
+ctrt_status launch_copy(const struct launch_copy *copy, ctrt_device *device)
+{
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
+    ctrt_stream *stream = stream_here(device);
+    const ctrt_memory_table *memory = device->backend->memory;
+    void *to = NULL, *from = NULL;
+    stream_mark mark = 0;
+    CTRT_TRY(order_before(stream, copy->from, false, "copy", &from));
+    ctrt_status status = order_before(stream, copy->to, true, "copy", &to);
+    const bool have_to = status == CTRT_OK;
+    if (have_to) {
+        to = (char *)to - copy->before;
+        from = (char *)from - copy->before;
+        pthread_mutex_lock(&stream->lock);
+        if (copy->from_device != NULL)
+            status = memory->copy_peer(device->handle, to, copy->from_device->handle, from, copy->bytes, stream->queue);
+        else
+            status = memory->copy(device->handle, stream->queue, to, from, copy->bytes, copy->kind);
+        if (likely(status == CTRT_OK))
+            mark = count_work(stream, "copy");
+        pthread_mutex_unlock(&stream->lock);
+    }
+    order_after(stream, copy->from, false, mark);
+    if (have_to)
+        order_after(stream, copy->to, true, mark);
+    return likely(status == CTRT_OK && !stream_launch_blocking) ? CTRT_OK : after_launch(status, stream, "copy");
+}
+
+ctrt_status launch_fill(const ctrt_view *view, ctrt_device *device, int byte, size_t bytes)
+{
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
+    ctrt_stream *stream = stream_here(device);
+    void *to;
+    stream_mark mark = 0;
+    CTRT_TRY(order_before(stream, view, true, "fill", &to));
+    pthread_mutex_lock(&stream->lock);
+    ctrt_status status = device->backend->memory->fill(device->handle, stream->queue, to, byte, bytes);
+    if (likely(status == CTRT_OK))
+        mark = count_work(stream, "fill");
+    pthread_mutex_unlock(&stream->lock);
+    order_after(stream, view, true, mark);
+    return likely(status == CTRT_OK && !stream_launch_blocking) ? CTRT_OK : after_launch(status, stream, "fill");
+}
+
+ctrt_status launch_finish(ctrt_device *device)
+{
+    return stream_synchronize(stream_here(device));
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/peers.c: which devices can copy from one another.
+ *
+ * Some machines say that their devices reach each other's memory and then deliver zeros, or nothing (IOMMU, virtual machines). So each
+ * direction is tried before it is trusted. */
+#include "ops/peers.h"
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "ops/dispatch.h"
+#include "ops/launch.h"
+
+#define PATTERN_BYTES 4096
+
+enum { UNKNOWN, WORKS, FAILS };
+#define MAX_NUMBER 1024                     /* of devices in the table; others are tried each time */
+
+static uint8_t *verdict_of(ctrt_device *to, const ctrt_device *from)
+{
+    uint8_t *table = atomic_load_explicit(&to->peers, memory_order_acquire), *expected = NULL;
+    if (from->number >= MAX_NUMBER)
+        return NULL;
+    if (table == NULL) {
+        table = memory_zeroed(MAX_NUMBER);
+        if (table != NULL && !atomic_compare_exchange_strong(&to->peers, &expected, table)) {
+            memory_free(table);
+            table = expected;
+        }
+    }
+    return table != NULL ? &table[from->number] : NULL;
+}
+
+/* *right: what was sent arrived. */
+static ctrt_status send_pattern(ctrt_tensor *sent, ctrt_tensor *received, bool *right)
+{
+    uint8_t pattern[PATTERN_BYTES], back[PATTERN_BYTES];
+    for (size_t i = 0; i < sizeof pattern; i++)
+        pattern[i] = (uint8_t)(1 + i * 167 % 251);
+    ctrt_view here = sent->view;
+    ctrt_device *cpu, *to = received->device, *from = sent->device;
+    CTRT_TRY(device_cpu(&cpu));
+    here.owner = NULL;
+    here.data = pattern;
+    CTRT_TRY(kernel_copy(&sent->view, from, &here, cpu));
+    CTRT_TRY(kernel_fill(&received->view, to, ctrt_int(0)));
+    if (device_asynchronous(to)) {
+        const struct launch_copy copy = { .to = &received->view, .from = &sent->view, .bytes = PATTERN_BYTES, .from_device = from };
+        CTRT_TRY(launch_copy(&copy, to));
+    } else {
+        CTRT_TRY(to->backend->memory->copy_peer(to->handle, received->view.data, from->handle, sent->view.data, PATTERN_BYTES, NULL));
+    }
+    here.data = back;
+    CTRT_TRY(kernel_copy(&here, cpu, &received->view, to));
+    *right = memcmp(pattern, back, sizeof back) == 0;
+    return CTRT_OK;
+}
+
+static bool try_out(ctrt_device *to, ctrt_device *from)
+{
+    const ctrt_memory_table *memory = to->backend->memory;
+    if (to->backend != from->backend || !CTRT_SLOT(memory, copy_peer) || !CTRT_SLOT(memory, can_access_peer)
+        || !memory->can_access_peer(to->handle, from->handle))
+        return false;
+    const int64_t shape[1] = { PATTERN_BYTES };
+    ctrt_tensor *sent = NULL, *received = NULL;
+    bool right = false;
+    ctrt_status status = tensor_new(&sent, shape, 1, CTRT_U8, from);
+    if (status == CTRT_OK)
+        status = tensor_new(&received, shape, 1, CTRT_U8, to);
+    const bool was = thread_state.order_auto;
+    thread_state.order_auto = true;
+    if (status == CTRT_OK)
+        status = send_pattern(sent, received, &right);
+    thread_state.order_auto = was;
+    tensor_release(sent);
+    tensor_release(received);
+    if (!right)
+        log_message(CTRT_LOG_WARNING, "core", "%s says that it reaches the memory of %s, but %s; copies between them go through the host",
+                    to->name, from->name, status != CTRT_OK ? ctrt_error_message() : "a pattern that was sent arrived changed");
+    return right;
+}
+
+bool peers_work(ctrt_device *to, ctrt_device *from)
+{
+    uint8_t *verdict = verdict_of(to, from);
+    uint8_t known = verdict != NULL ? __atomic_load_n(verdict, __ATOMIC_ACQUIRE) : UNKNOWN;
+    if (known == UNKNOWN) {
+        known = try_out(to, from) ? WORKS : FAILS;
+        if (verdict != NULL)
+            __atomic_store_n(verdict, known, __ATOMIC_RELEASE);
+    }
+    return known == WORKS;
+}

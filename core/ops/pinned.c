@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/pinned.c: tensors for copies that the caller does not wait for, and streams that ctrt does not see. */
+#include "ctrt/stream.h"
+#include "memory/order.h"
+#include "ops/front.h"
+#include "tensor/create.h"
+#include "tensor/pinned.h"
+
+/* The device that the memory is for: the caller's, or the best accelerator; the CPU when there is none. */
+static ctrt_status pinning_device(ctrt_device **out, ctrt_device *device)
+{
+    *out = device;
+    if (device != NULL || device_accelerator(out) == CTRT_OK)
+        return CTRT_OK;
+    return device_cpu(out);
+}
+
+ctrt_status ctrt_empty_pinned(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    FRONT_CHECK("empty_pinned", out);
+    CTRT_TRY(dtype_resolve(&dtype, "empty_pinned", dtype));
+    CTRT_TRY(shape_check("empty_pinned", shape, dtype));
+    CTRT_TRY(pinning_device(&device, device));
+    ctrt_tensor *fresh = NULL;
+    CTRT_TRY(ctrt_context(tensor_new_pinned(&fresh, shape.values, shape.count, dtype, device), "empty_pinned"));
+    tensor_move(out, fresh);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_pin_memory(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device)
+{
+    FRONT_CHECK("pin_memory", out);
+    FRONT_CHECK("pin_memory", tensor);
+    if (strcmp(tensor->device->type, "cpu") != 0)
+        return ctrt_fail(CTRT_ERR_DEVICE, "pin_memory: the tensor is on %s; only memory of the cpu can be pinned", tensor->device->name);
+    CTRT_TRY(pinning_device(&device, device));
+    if (ctrt_tensor_is_pinned(tensor) || !device_asynchronous(device)) {
+        ctrt_tensor_assign(out, tensor);
+        return CTRT_OK;
+    }
+    ctrt_tensor *pinned = NULL;
+    CTRT_TRY(ctrt_context(tensor_new_pinned(&pinned, tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor), device), "pin_memory"));
+    ctrt_status status = kernel_copy(&pinned->view, pinned->device, &tensor->view, tensor->device);
+    return front_finish(status, out, OP_copy, &pinned, 1, &tensor, 1, NULL);
+}
+
+ctrt_status ctrt_tensor_record_stream(ctrt_tensor *tensor, ctrt_stream *stream)
+{
+    FRONT_CHECK("record_stream", tensor);
+    FRONT_CHECK("record_stream", stream);
+    struct storage *storage = tensor->storage;
+    if (!storage->ordered || !device_asynchronous(stream->device))
+        return CTRT_OK;
+    if (!device_usable(stream->device))
+        return device_fail_forked(stream->device);
+    pthread_mutex_lock(&stream->lock);
+    stream->sequence++;                     /* what the library has not seen is a piece of work too, so that others wait for it */
+    const stream_mark mark = mark_of(stream->slot, stream->sequence);
+    pthread_mutex_unlock(&stream->lock);
+    order_note(&tensor->view, mark);
+    return CTRT_OK;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/pinned.c: tensors in pinned host memory. */
+#include "tensor/pinned.h"
+
+#include "memory/pinned.h"
+#include "tensor/shape.h"
+
+static void release(struct storage *storage)
+{
+    pinned_free(storage->user[0], storage->block.address, (size_t)(uintptr_t)storage->user[1], storage);
+}
+
+ctrt_status tensor_new_pinned(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_device *cpu;
+    CTRT_TRY(device_cpu(&cpu));
+    const int64_t numel = shape_numel(shape, ndim);
+    const size_t bytes = (size_t)numel * dtype_bytes(dtype);
+    if (numel == 0 || !pinned_available(device))
+        return tensor_new(out, shape, ndim, dtype, cpu);
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    int64_t strides[CTRT_MAX_DIMS];
+    void *address = NULL;
+    size_t granted = 0;
+    shape_strides(strides, shape, ndim);
+    CTRT_TRY(pinned_alloc(&address, &granted, device, bytes));
+    ctrt_tensor *tensor = NULL;
+    ctrt_status status = tensor_new_foreign(&tensor, address, bytes, shape, strides, ndim, dtype, cpu, release, device,
+                                            (void *)(uintptr_t)granted);
+    if (status != CTRT_OK) {
+        struct storage unused = { 0 };
+        pinned_free(device, address, granted, &unused);
+        return status;
+    }
+    storage_order(&tensor->own);
+    tensor->view.flags |= CTRT_VIEW_PINNED;
+    *out = tensor;
+    return CTRT_OK;
+}
+
+bool ctrt_tensor_is_pinned(const ctrt_tensor *tensor)
+{
+    return tensor != NULL && (tensor->view.flags & CTRT_VIEW_PINNED);
+}
