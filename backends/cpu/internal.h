@@ -37,6 +37,8 @@ uint64_t cpu_memory_total(void);
  * not be mapped: */
 ctrt_status cpu_memory_grant(size_t bytes);
 void cpu_memory_returned(size_t bytes);
+/* Bytes of such blocks that are out. */
+uint64_t cpu_memory_out(void);
 /* CTRT_ERR_OUT_OF_MEMORY with figures; `why`: what the system said. */
 ctrt_status cpu_memory_refuse(size_t bytes, const char *why);
 

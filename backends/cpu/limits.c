@@ -29,7 +29,7 @@
 static bool checking = true;
 static _Atomic uint64_t promised;               /* bytes of blocks that are out */
 static _Atomic uint64_t unseen;                 /* granted since the last look */
-static _Atomic uint64_t seen_left;              /* what the last look found; 0 at first, so that the first request is judged */
+static _Atomic uint64_t seen_left;              /* what the last look found; 0 before the first */
 
 ctrt_status cpu_limits_init(void)
 {
@@ -136,6 +136,7 @@ void cpu_memory_room(struct cpu_memory_room *room)
     bound_by_process(room);
     if (room->free == UINT64_MAX)
         room->free = 0;
+    atomic_store_explicit(&seen_left, room->grantable, memory_order_relaxed);
 }
 
 uint64_t cpu_memory_total(void)
@@ -181,7 +182,6 @@ ctrt_status cpu_memory_grant(size_t bytes)
     if (checking && (since >= LOOK_BYTES || atomic_load_explicit(&seen_left, memory_order_relaxed) < LITTLE)) {
         struct cpu_memory_room room;
         cpu_memory_room(&room);
-        atomic_store_explicit(&seen_left, room.grantable, memory_order_relaxed);
         if (bytes > room.grantable) {
             atomic_fetch_sub_explicit(&unseen, bytes, memory_order_relaxed);
             return beyond(bytes, &room);
@@ -190,6 +190,11 @@ ctrt_status cpu_memory_grant(size_t bytes)
     }
     atomic_fetch_add_explicit(&promised, bytes, memory_order_relaxed);
     return CTRT_OK;
+}
+
+uint64_t cpu_memory_out(void)
+{
+    return atomic_load_explicit(&promised, memory_order_relaxed);
 }
 
 void cpu_memory_returned(size_t bytes)

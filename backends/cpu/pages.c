@@ -17,6 +17,10 @@
 #include <unistd.h>
 
 #define HUGE ((size_t)2 << 20)
+/* The first segments for small blocks are often all that a program needs, and mostly not all of it: until so much is drawn, a
+ * block below two huge pages stays in small ones. A huge page at the start would cost 0.2 ms, and milliseconds where memory
+ * is in pieces. */
+#define LITTLE ((uint64_t)16 << 20)
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25                /* Linux 6.1 */
@@ -110,7 +114,7 @@ static void advise(char *block, size_t bytes)
     size_t end = (bytes + HUGE / 2) & ~(HUGE - 1);
     if (mode == NEVER)
         (void)madvise(block, mapped_bytes(bytes), MADV_NOHUGEPAGE);
-    else if (mode == ALWAYS || kernel_offers)
+    else if (mode == ALWAYS || (kernel_offers && (bytes >= 2 * HUGE || cpu_memory_out() > LITTLE)))
         (void)madvise(block, end, MADV_HUGEPAGE);                       /* a wish; small pages work too */
     if (mode != ALWAYS)
         return;

@@ -66,16 +66,26 @@ static long status_bytes(const char *name)
     return found;
 }
 
-static bool kernel_has_huge_pages(void)
+static const char *kernel_setting(void)
 {
-    char text[128] = "";
+    static char text[128];
     FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
     if (file) {
         if (!fgets(text, sizeof text, file))
             text[0] = '\0';
         fclose(file);
     }
-    return text[0] && !strstr(text, "[never]");
+    return text;
+}
+
+static bool kernel_has_huge_pages(void)
+{
+    return kernel_setting()[0] && !strstr(kernel_setting(), "[never]");
+}
+
+static bool kernel_only_when_asked(void)
+{
+    return strstr(kernel_setting(), "[madvise]");
 }
 
 /* Runs `function` in a child; its result is the exit status. */
@@ -171,7 +181,20 @@ static void test_huge_pages(void **state)
     long huge = mapping_bytes(block, "AnonHugePages:");
     if (kernel_has_huge_pages() && huge < (long)bytes / 2)
         fail_msg("auto: of %zu bytes %ld are in huge pages", bytes, huge);
+
+    /* Blocks of one huge page get it once much is drawn, and not before. */
+    void *small = get(2 * MIB);
+    memset(small, 1, 2 * MIB);
+    huge = mapping_bytes(small, "AnonHugePages:");
+    if (kernel_has_huge_pages() && huge == 0)
+        fail_msg("auto: a block of 2 MiB beside one of 64 MiB is in small pages");
+    memory->free(NULL, small, 2 * MIB);
     memory->free(NULL, block, bytes);
+    small = get(2 * MIB);
+    memset(small, 1, 64);
+    if (kernel_only_when_asked() && mapping_bytes(small, "Rss:") >= (long)(2 * MIB))
+        fail_msg("auto: the first block of 2 MiB is in memory when 64 bytes were touched");
+    memory->free(NULL, small, 2 * MIB);
 
     with("CTRT_HUGE_PAGES", "never");
     block = get(bytes);
