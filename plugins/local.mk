@@ -1,7 +1,10 @@
 # Memory policies (and later strategies and communicators), each a plugin of its own.
-memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugins/memory/large.c plugins/memory/sizes.c \
-                         plugins/memory/small.c
-memory_direct_sources = plugins/memory/direct.c
+memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugins/memory/clone.c plugins/memory/expand.c \
+                         plugins/memory/figures.c plugins/memory/grow.c plugins/memory/heap.c plugins/memory/options.c \
+                         plugins/memory/options.h plugins/memory/settings.c plugins/memory/shelf.c plugins/memory/shelf.h \
+                         plugins/memory/source.h plugins/memory/threads.c
+memory_direct_sources = plugins/memory/direct.c plugins/memory/source.h
+memory_arena_sources = plugins/memory/arena.c plugins/memory/options.c plugins/memory/options.h plugins/memory/source.h
 
 if PLUGIN_MEMORY_CACHING
 plugin_LTLIBRARIES += memory-caching.la
@@ -17,4 +20,12 @@ memory_direct_la_SOURCES  = $(memory_direct_sources)
 memory_direct_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
 memory_direct_la_CFLAGS   = $(PLUGIN_CFLAGS)
 memory_direct_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+endif
+
+if PLUGIN_MEMORY_ARENA
+plugin_LTLIBRARIES += memory-arena.la
+memory_arena_la_SOURCES  = $(memory_arena_sources)
+memory_arena_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+memory_arena_la_CFLAGS   = $(PLUGIN_CFLAGS)
+memory_arena_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 endif

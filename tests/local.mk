@@ -26,7 +26,7 @@ TSAN_TESTS =
 TESTS += tests/headers.sh tests/floors.sh tests/exports.sh
 EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
               tests/lsan.supp tests/tsan.supp tests/unit/fake_check.h tests/unit/fake_host.h \
-              tests/unit/sim_host.h
+              tests/unit/sim_host.h tests/unit/sims.h
 
 # What tests compare with, and the scripts that made it.
 EXTRA_DIST += \
@@ -117,6 +117,19 @@ test_sim_faults_LDADD     = $(CPU_TEST_LIBS)
 test_sim_threads_SOURCES  = tests/unit/test-sim-threads.c
 test_sim_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_sim_threads_LDADD    = $(CPU_TEST_LIBS)
+stream_tests    = test-stream test-stream-errors test-stream-order
+check_PROGRAMS += $(stream_tests)
+TESTS          += $(stream_tests)
+TSAN_TESTS     += $(stream_tests)
+test_stream_SOURCES         = tests/unit/test-stream.c
+test_stream_CPPFLAGS        = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_stream_LDADD           = $(PUBLIC_LIBS)
+test_stream_errors_SOURCES  = tests/unit/test-stream-errors.c
+test_stream_errors_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_stream_errors_LDADD    = $(PUBLIC_LIBS)
+test_stream_order_SOURCES   = tests/unit/test-stream-order.c
+test_stream_order_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_stream_order_LDADD     = $(PUBLIC_LIBS)
 endif
 endif
 endif
@@ -231,6 +244,23 @@ test_pressure_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_pressure_LDADD    = $(INTERNAL_LIBS)
 endif
 
+# The memory policies alone, on memory that exists on paper.
+if PLUGIN_MEMORY_CACHING
+if PLUGIN_MEMORY_DIRECT
+if PLUGIN_MEMORY_ARENA
+caching_tests = test-caching test-caching-model
+check_PROGRAMS += $(caching_tests)
+TESTS          += $(caching_tests)
+TSAN_TESTS     += $(caching_tests)
+test_caching_SOURCES       = tests/unit/test-caching.c
+test_caching_LDADD         = $(PUBLIC_LIBS)
+test_caching_model_SOURCES = tests/unit/test-caching-model.c
+test_caching_model_LDADD   = $(PUBLIC_LIBS)
+endif
+endif
+endif
+EXTRA_DIST += tests/unit/caching_reference.h tests/unit/memory_host.h
+
 # What PyTorch computes, case by case, and its result types.
 check_PROGRAMS += test-ops-reference test-op-dtypes
 TESTS          += test-ops-reference test-op-dtypes
@@ -245,7 +275,7 @@ if PLUGIN_CPU
 check_PROGRAMS += test-bad-input
 TESTS          += test-bad-input
 endif
-test_bad_input_SOURCES = tests/unit/test-bad-input.c tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c \
+test_bad_input_SOURCES = tests/unit/test-bad-input.c tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-stream.c \
                          tests/unit/bad-ops.c tests/unit/bad-tensor.c
 test_bad_input_LDADD   = $(PUBLIC_LIBS)
 

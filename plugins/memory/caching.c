@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/caching.c: the caching policy: pools and the threads' caches before them. See caching.h. */
+/* plugins/memory/caching.c: the caching policy: its table, and the paths that every block takes. See caching.h. */
 #include "caching.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #ifdef HAVE_CONFIG_H
@@ -12,54 +11,17 @@
 #define PACKAGE_VERSION "0"
 #endif
 
-#define likely(x)   __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
-
-#define CACHE_COUNT 64                          /* a thread keeps at most so many blocks of a class, */
-#define CACHE_BYTES ((size_t)256 << 10)         /* and no more than so many bytes, but always two blocks */
+#define BIN_COUNT   64                          /* a thread's list has at most so many blocks */
+#define BIN_BYTES   ((size_t)256 << 10)         /* and so many bytes, but always two blocks; */
+#define RACK_BYTES  ((size_t)8 << 20)           /* all lists together so many */
+#define BATCH_BYTES ((size_t)8 << 10)           /* blocks up to this size come several at a time */
+#define LARGEST     (SIZE_MAX / 4)
 
 const ctrt_host *host;
 
-/* The pool that this thread used last, and its caches of all pools. Initial-exec: a register plus an offset;
- * 32 bytes of the static block that the loader keeps for late comers. */
-static __thread struct {
-    struct policy *policy;
-    void *queue;
-    struct cache *cache;                        /* of that policy and queue */
-    struct cache *all;
-} mine __attribute__((tls_model("initial-exec")));
-
-/* Guards what a cache and its pool know of one another. Taken before any other lock here. */
-static pthread_mutex_t caches_lock = PTHREAD_MUTEX_INITIALIZER;
-/* All policies there ever were, newest first; only ever grows, so that a fork can walk it without a lock. */
-static _Atomic(struct policy *) policies;
-static _Atomic uint32_t pool_numbers;
-
-static pthread_key_t thread_key;
-static bool thread_key_made;
-
-/* ---- the source, counted ---- */
-
-ctrt_status source_alloc(struct policy *policy, void **address, size_t bytes, void *queue)
-{
-    ctrt_status status = policy->source->alloc(policy->source->state, address, bytes, queue);
-    if (status)
-        return status;
-    atomic_fetch_add_explicit(&policy->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&policy->source_allocs, 1, memory_order_relaxed);
-    return CTRT_OK;
-}
-
-void source_free(struct policy *policy, void *address, size_t bytes, void *queue)
-{
-    policy->source->free(policy->source->state, address, bytes, queue);
-    atomic_fetch_sub_explicit(&policy->reserved, bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&policy->source_frees, 1, memory_order_relaxed);
-}
-
 /* ---- pools ---- */
 
-static struct pool *pool_find(struct policy *policy, void *queue)
+struct pool *pool_find(struct policy *policy, void *queue)
 {
     struct pool *pool = atomic_load_explicit(&policy->pools, memory_order_acquire);
     while (pool != NULL && pool->queue != queue)
@@ -67,133 +29,119 @@ static struct pool *pool_find(struct policy *policy, void *queue)
     return pool;
 }
 
-static struct pool *pool_by_number(struct policy *policy, uint32_t number)
-{
-    struct pool *pool = atomic_load_explicit(&policy->pools, memory_order_acquire);
-    while (pool->number != number)
-        pool = pool->next;
-    return pool;
-}
-
-static struct pool *pool_get(struct policy *policy, void *queue)
+struct pool *pool_get(struct policy *policy, void *queue)
 {
     struct pool *pool = pool_find(policy, queue);
-    if (pool != NULL)
+    if (pool != NULL || (pool = host->alloc(sizeof *pool)) == NULL)
         return pool;
-    pthread_mutex_lock(&policy->lock);
-    pool = pool_find(policy, queue);
-    if (pool == NULL && (pool = host->alloc(sizeof *pool)) != NULL) {
-        memset(pool, 0, sizeof *pool);
-        pthread_mutex_init(&pool->lock, NULL);
-        pool->policy = policy;
-        pool->queue = queue;
-        pool->number = atomic_fetch_add(&pool_numbers, 1) + 1;
-        pool->next = atomic_load(&policy->pools);
-        atomic_store_explicit(&policy->pools, pool, memory_order_release);
-    }
-    pthread_mutex_unlock(&policy->lock);
+    memset(pool, 0, sizeof *pool);
+    pool->policy = policy;
+    pool->queue = queue;
+    pool->small.kind = CTRT_POOL_SMALL;
+    pool->large.kind = CTRT_POOL_LARGE;
+    pool->small.pool = pool->large.pool = pool;
+    pool->next = atomic_load(&policy->pools);
+    atomic_store_explicit(&policy->pools, pool, memory_order_release);
     return pool;
 }
 
-/* ---- a thread's caches ---- */
+/* ---- lists ---- */
 
-/* Gives `count` blocks of a bin back to the pool; with the pool's lock held. */
-static void bin_drop(struct pool *pool, struct bin *bin, uint32_t count)
+static inline struct block *list_pop(struct cache *cache, size_t rounded, void *queue)
 {
-    for (; count > 0 && bin->head != NULL; count--) {
-        struct block *block = bin->head;
-        bin->head = block->next;
-        atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) - 1,
-                              memory_order_relaxed);
-        small_give(pool, block);
+    struct rack *rack = cache->rack;
+    if (unlikely(rack == NULL || rack->pool->queue != queue)) {
+        for (rack = cache->racks; rack != NULL && rack->pool->queue != queue; rack = rack->next)
+            continue;
+        if (rack == NULL)
+            return NULL;
+        cache->rack = rack;
     }
-}
-
-static void cache_flush(struct cache *cache)
-{
-    struct pool *pool = cache->pool;
-    pthread_mutex_lock(&pool->lock);
-    for (unsigned i = 0; i < BINS; i++)
-        bin_drop(pool, &cache->bins[i], UINT32_MAX);
-    cache->trims = atomic_load_explicit(&pool->trims, memory_order_relaxed);
-    pthread_mutex_unlock(&pool->lock);
-}
-
-/* With caches_lock held. */
-static void cache_unlink(struct cache *cache)
-{
-    struct pool *pool = cache->pool;
-    cache_flush(cache);
-    pthread_mutex_lock(&pool->lock);
-    struct cache **at = &pool->caches;
-    while (*at != cache)
-        at = &(*at)->next_of_pool;
-    *at = cache->next_of_pool;
-    pthread_mutex_unlock(&pool->lock);
-    cache->pool = NULL;
-}
-
-static void thread_end(void *ignored)
-{
-    (void)ignored;
-    pthread_mutex_lock(&caches_lock);
-    for (struct cache *cache = mine.all, *next; cache != NULL; cache = next) {
-        next = cache->next;
-        if (cache->pool != NULL)
-            cache_unlink(cache);
-        host->free(cache);
-    }
-    pthread_mutex_unlock(&caches_lock);
-    memset(&mine, 0, sizeof mine);
-}
-
-static struct cache *cache_new(struct pool *pool)
-{
-    struct cache *cache = thread_key_made && pthread_setspecific(thread_key, &mine) == 0
-                              ? host->alloc(sizeof *cache)
-                              : NULL;
-    if (cache == NULL)
+    if (unlikely(rounded > SMALL_LARGEST))
         return NULL;
-    memset(cache, 0, sizeof *cache);
-    cache->pool = pool;
-    cache->pool_number = pool->number;
-    for (unsigned i = 0; i < BINS; i++) {
-        size_t limit = CACHE_BYTES / bin_bytes(i);
-        cache->bins[i].limit = (uint32_t)(limit > CACHE_COUNT ? CACHE_COUNT : limit < 2 ? 2 : limit);
-    }
-    cache->next = mine.all;
-    mine.all = cache;
-    pthread_mutex_lock(&pool->lock);
-    cache->trims = atomic_load_explicit(&pool->trims, memory_order_relaxed);
-    cache->next_of_pool = pool->caches;
-    pool->caches = cache;
-    pthread_mutex_unlock(&pool->lock);
-    return cache;
-}
-
-/* This thread's cache of a pool, which becomes the one that the fast paths look at. NULL without memory for
- * it. */
-static struct cache *cache_get(struct policy *policy, void *queue)
-{
-    struct pool *pool = pool_get(policy, queue);
-    if (pool == NULL)
+    struct bin *bin = rack_bin(rack, rounded / GRANULE);
+    struct block *block = bin->head;
+    if (unlikely(block == NULL || block->bytes != rounded))
         return NULL;
-    struct cache *cache = mine.all;
-    while (cache != NULL && (cache->pool != pool || cache->pool_number != pool->number))
-        cache = cache->next;
-    if (cache == NULL)
-        cache = cache_new(pool);
-    mine.policy = cache != NULL ? policy : NULL;
-    mine.queue = queue;
-    mine.cache = cache;
-    return cache;
+    bin->head = block->left;
+    bin->count--;
+    rack->bytes -= rounded;
+    return block;
 }
 
-/* Blocks that were cached when somebody trimmed go to the pool. */
-static void heed_trim(struct cache *cache)
+static inline bool list_push(struct cache *cache, struct block *block)
 {
-    if (cache->trims != atomic_load_explicit(&cache->pool->trims, memory_order_relaxed))
-        cache_flush(cache);
+    struct rack *rack = cache->rack;
+    if (unlikely(rack == NULL || rack->pool != block->heap->pool) && (rack = rack_find(cache, block->heap->pool)) == NULL)
+        return false;
+    if (unlikely(block->heap->kind != CTRT_POOL_SMALL))
+        return false;
+    struct bin *bin = rack_bin(rack, block->bytes / GRANULE);
+    if (unlikely(bin->units != block->bytes / GRANULE || bin->count >= bin->limit
+                 || rack->bytes + block->bytes > RACK_BYTES))
+        return false;
+    block->left = bin->head;
+    bin->head = block;
+    bin->count++;
+    rack->bytes += block->bytes;
+    return true;
+}
+
+/* Prepares the list for blocks of that size, if another has its place. With the policy's lock held. */
+static struct bin *list_for(struct rack *rack, size_t bytes)
+{
+    struct bin *bin = rack_bin(rack, bytes / GRANULE);
+    if (bin->units != bytes / GRANULE) {
+        size_t limit = BIN_BYTES / bytes;
+        bin_drop(rack, bin, UINT32_MAX);
+        bin->units = (uint32_t)(bytes / GRANULE);
+        bin->limit = (uint32_t)(limit > BIN_COUNT ? BIN_COUNT : limit < 2 ? 2 : limit);
+    }
+    return bin;
+}
+
+/* The next requests of that size shall not come here: some more blocks, where that breaks nothing large. */
+static void list_fill(struct cache *cache, struct heap *heap, size_t bytes)
+{
+    struct rack *rack = bytes <= BATCH_BYTES ? rack_get(cache, heap->pool) : NULL;
+    if (rack == NULL)
+        return;
+    struct bin *bin = list_for(rack, bytes);
+    for (uint32_t i = 0; i < bin->limit / 8; i++) {
+        const struct block *best = heap_find(heap, bytes);
+        if (best == NULL || (best->bytes > bytes && best->bytes < 16 * bytes))
+            return;
+        struct block *block = heap_take(heap, bytes);
+        if (unlikely(block->fence != NULL)) {
+            heap_order(block);
+            heap->pool->policy->source->fence_free(heap->pool->policy->source->state, block->fence);
+            block->fence = NULL;
+        }
+        if (block->bytes != bytes) {
+            heap_give(heap, block);             /* there was no memory to describe the rest */
+            return;
+        }
+        block->left = bin->head;
+        bin->head = block;
+        bin->count++;
+        rack->bytes += bytes;
+    }
+}
+
+/* With the policy's lock held. */
+static bool list_keep(struct cache *cache, struct block *block)
+{
+    if (block->heap->kind != CTRT_POOL_SMALL || block->bytes > SMALL_LARGEST)
+        return false;
+    struct rack *rack = rack_get(cache, block->heap->pool);
+    if (rack == NULL)
+        return false;
+    struct bin *bin = list_for(rack, block->bytes);
+    if (bin->count >= bin->limit)
+        bin_drop(rack, bin, bin->count / 2);
+    if (rack->bytes + block->bytes > RACK_BYTES)
+        rack_flush(rack);
+    return list_push(cache, block);
 }
 
 /* ---- allocating ---- */
@@ -203,306 +151,211 @@ static ctrt_status out_of_host_memory(void)
     return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory for its own structures");
 }
 
-static ctrt_status alloc_large(struct policy *policy, ctrt_block *block, size_t bytes, void *queue)
+static inline void hand_out(const struct policy *policy, ctrt_block *out, struct block *block, size_t bytes)
 {
-    struct pool *pool = pool_get(policy, queue);
-    struct large *large;
-    size_t rounded = round_bytes(bytes);
-    if (pool == NULL)
-        return out_of_host_memory();
-    if (rounded < bytes || rounded + LARGE_ROUNDING < rounded)
-        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: %zu bytes are too many", bytes);
-    pthread_mutex_lock(&pool->lock);
-    ctrt_status status = large_take(pool, &large, rounded);
-    pthread_mutex_unlock(&pool->lock);
-    if (status)
-        return status;
-    UNPOISON(policy, large->head.address, bytes);
-    block->address = large->head.address;
-    block->bytes = large->bytes;
-    block->cookie = large;
-    return CTRT_OK;
+    char *address = block->address;
+    /* One-element tensors would all begin at a multiple of 512 and share an eighth of the cache's sets: spread them. */
+    if (bytes <= TINY && policy->host_memory)
+        address += (uintptr_t)address / GRANULE % (GRANULE / TINY) * TINY;
+    UNPOISON(policy, address, bytes);
+    out->address = address;
+    out->bytes = block->bytes;
+    out->cookie = block;
+    out->fence = block->fence;
+    if (unlikely(block->fence != NULL))
+        block->fence = NULL;
 }
 
-static void hand_out(const struct policy *policy, ctrt_block *block, struct block *small, size_t bytes)
-{
-    UNPOISON(policy, small->address, bytes);
-    (void)policy;
-    block->address = small->address;
-    block->bytes = round_bytes(bytes);
-    block->cookie = small;
-}
-
-/* The thread has no block of that class, no cache yet, or the block is large. */
+/* Neither the thread's lists nor, where it is alone, the heaps have such a block; or the thread is new here. */
 static ctrt_status __attribute__((noinline))
-alloc_slow(struct policy *policy, ctrt_block *block, size_t bytes, void *queue)
+alloc_slow(struct policy *policy, ctrt_block *out, size_t bytes, void *queue)
 {
-    if (bytes > SMALL_LARGEST)
-        return alloc_large(policy, block, bytes, queue);
-    struct cache *cache = cache_get(policy, queue);
-    if (cache == NULL)
-        return out_of_host_memory();
-    heed_trim(cache);
-    unsigned number = bin_of(bytes), got;
-    struct bin *bin = &cache->bins[number];
-    struct block *small;
-    pthread_mutex_lock(&cache->pool->lock);
-    ctrt_status status = small_take(cache->pool, number, 1 + bin->limit / 8, &small, &got);
-    pthread_mutex_unlock(&cache->pool->lock);
-    if (status)
-        return status;
-    /* A block may have been in the bin already when the cache was not this thread's last: nothing is lost by
-     * putting more before it. */
-    struct block *last = small;
-    for (unsigned i = 1; i < got; i++)
-        last = last->next;
-    last->next = bin->head;
-    bin->head = small->next;
-    atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) + got - 1,
-                          memory_order_relaxed);
-    hand_out(policy, block, small, bytes);
-    return CTRT_OK;
+    if (bytes > LARGEST)
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: %zu bytes are too many", bytes);
+    size_t rounded = round_bytes(&policy->settings, bytes > 0 ? bytes : 1);
+    struct cache *cache = policy_enter(policy);
+    struct pool *pool = pool_get(policy, queue);
+    struct heap *heap = pool != NULL ? heap_for(pool, rounded) : NULL;
+    struct block *block = heap != NULL ? heap_take(heap, rounded) : NULL;
+    ctrt_status status = CTRT_OK;
+    if (heap == NULL) {
+        status = out_of_host_memory();
+    } else if (block == NULL) {
+        pthread_mutex_unlock(&policy->lock);
+        pthread_mutex_lock(&policy->growth);
+        pthread_mutex_lock(&policy->lock);
+        status = heap_grow(heap, &block, rounded);
+        pthread_mutex_unlock(&policy->growth);
+    }
+    if (status == CTRT_OK) {
+        if (cache != NULL && !cache->alone && heap->kind == CTRT_POOL_SMALL)
+            list_fill(cache, heap, rounded);
+        hand_out(policy, out, block, bytes);
+    }
+    pthread_mutex_unlock(&policy->lock);
+    return status;
 }
 
-static ctrt_status caching_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
+static inline struct block *alloc_fast(struct policy *policy, struct cache *cache, size_t bytes, void *queue)
+{
+    size_t rounded = round_bytes(&policy->settings, bytes);
+    if (!cache->alone)
+        return list_pop(cache, rounded, queue);
+    struct pool *pool = atomic_load_explicit(&policy->pools, memory_order_acquire);
+    if (unlikely(pool == NULL || pool->queue != queue) && (pool = pool_find(policy, queue)) == NULL)
+        return NULL;
+    struct heap *heap = heap_for(pool, rounded);
+    struct block *block = policy->pending;
+    if (block != NULL) {
+        policy->pending = NULL;
+        if (block->bytes == rounded && block->heap == heap && heap_would_return(heap, block)) {
+            heap->searches++;
+            return block;
+        }
+        heap_give(block->heap, block);
+    }
+    block = heap_take(heap, rounded);
+    if (unlikely(block == NULL))
+        heap->searches--;                       /* the slow path will search, and counts it */
+    return block;
+}
+
+static ctrt_status caching_alloc(void *state, ctrt_block *out, size_t bytes, void *queue)
 {
     struct policy *policy = state;
-    if (likely(mine.policy == policy && mine.queue == queue && bytes <= SMALL_LARGEST)) {
-        struct bin *bin = &mine.cache->bins[bin_of(bytes)];
-        struct block *small = bin->head;
-        if (likely(small != NULL)) {
-            bin->head = small->next;
-            atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) - 1,
-                                  memory_order_relaxed);
-            hand_out(policy, block, small, bytes);
+    struct cache *cache = thread_cache;
+    if (unlikely(atomic_load_explicit(&cache->policy, memory_order_relaxed) != policy))
+        cache = cache_find(policy);
+    if (likely(cache != NULL && bytes - 1 < LARGEST && cache_enter(cache, policy))) {
+        struct block *block = alloc_fast(policy, cache, bytes, queue);
+        if (likely(block != NULL))
+            hand_out(policy, out, block, bytes);
+        cache_leave(cache);
+        if (likely(block != NULL))
             return CTRT_OK;
-        }
     }
-    return alloc_slow(policy, block, bytes, queue);
+    return alloc_slow(policy, out, bytes, queue);
 }
 
 /* ---- freeing ---- */
 
-static void __attribute__((noinline)) free_slow(struct policy *policy, struct block *block)
+static void __attribute__((noinline)) free_slow(struct policy *policy, const ctrt_block *given)
 {
-    struct pool *pool = pool_by_number(policy, block->pool);
-    if (block->bin == BIN_LARGE) {
-        struct large *large = (struct large *)block;
-        POISON(policy, block->address, large->bytes);
-        pthread_mutex_lock(&pool->lock);
-        large_give(pool, large);
-        pthread_mutex_unlock(&pool->lock);
-        return;
-    }
-    struct cache *cache = cache_get(policy, pool->queue);
-    if (cache == NULL) {
-        pthread_mutex_lock(&pool->lock);
-        small_give(pool, block);
-        pthread_mutex_unlock(&pool->lock);
-        return;
-    }
-    heed_trim(cache);
-    struct bin *bin = &cache->bins[block->bin];
-    uint32_t count = atomic_load_explicit(&bin->count, memory_order_relaxed);
-    if (count >= bin->limit) {
-        pthread_mutex_lock(&pool->lock);
-        bin_drop(pool, bin, count / 2);
-        pthread_mutex_unlock(&pool->lock);
-    }
-    block->next = bin->head;
-    bin->head = block;
-    atomic_store_explicit(&bin->count, atomic_load_explicit(&bin->count, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
+    struct block *block = given->cookie;
+    struct cache *cache = policy_enter(policy);
+    if (policy->twins != NULL)
+        block = twin_take(policy, block);
+    POISON(policy, block->address, block->bytes);
+    block->fence = given->fence;
+    if (block->fence != NULL || cache == NULL || cache->alone || !list_keep(cache, block))
+        heap_give(block->heap, block);
+    pthread_mutex_unlock(&policy->lock);
 }
 
+/* The block knows its queue. */
 static void caching_free(void *state, const ctrt_block *given, void *queue)
 {
     struct policy *policy = state;
     struct block *block = given->cookie;
-    (void)queue;                                /* the block knows its pool */
-    if (likely(block->bin < BINS))
-        POISON(policy, block->address, block->bin == 0 ? TINY : given->bytes);
-    if (likely(mine.policy == policy && block->bin < BINS && block->pool == mine.cache->pool_number)) {
-        struct bin *bin = &mine.cache->bins[block->bin];
-        uint32_t count = atomic_load_explicit(&bin->count, memory_order_relaxed);
-        if (likely(count < bin->limit)) {
-            block->next = bin->head;
-            bin->head = block;
-            atomic_store_explicit(&bin->count, count + 1, memory_order_relaxed);
-            return;
+    struct cache *cache = thread_cache;
+    (void)queue;
+    if (unlikely(atomic_load_explicit(&cache->policy, memory_order_relaxed) != policy))
+        cache = cache_find(policy);
+    if (likely(cache != NULL && given->fence == NULL && cache_enter(cache, policy))) {
+        bool done = true;
+        POISON(policy, block->address, block->bytes);
+        if (cache->alone) {
+            policy_settle(policy);
+            policy->pending = block;
+        } else {
+            done = list_push(cache, block);
         }
+        cache_leave(cache);
+        if (likely(done))
+            return;
     }
-    free_slow(policy, block);
+    free_slow(policy, given);
 }
-
-/* ---- the rest of the table ---- */
 
 static void caching_trim(void *state)
 {
     struct policy *policy = state;
-    for (struct pool *pool = atomic_load_explicit(&policy->pools, memory_order_acquire); pool != NULL;
-         pool = pool->next) {
-        /* This thread's blocks now; the others' when they next come by. */
-        atomic_fetch_add_explicit(&pool->trims, 1, memory_order_relaxed);
-        for (struct cache *cache = mine.all; cache != NULL; cache = cache->next)
-            if (cache->pool == pool)
-                cache_flush(cache);
-        pthread_mutex_lock(&pool->lock);
-        small_trim(pool);
-        large_trim(pool);
-        pthread_mutex_unlock(&pool->lock);
-    }
+    pthread_mutex_lock(&policy->growth);
+    pthread_mutex_lock(&policy->lock);
+    (void)policy_release(policy);
+    pthread_mutex_unlock(&policy->lock);
+    pthread_mutex_unlock(&policy->growth);
 }
 
-static void caching_stats(void *state, ctrt_memory_stats *stats)
-{
-    struct policy *policy = state;
-    uint64_t cached = 0;
-    for (struct pool *pool = atomic_load_explicit(&policy->pools, memory_order_acquire); pool != NULL;
-         pool = pool->next) {
-        pthread_mutex_lock(&pool->lock);
-        cached += pool->free_bytes + pool->large_free_bytes;
-        if (pool->current != NULL)
-            cached += pool->current->bytes - pool->current->used;
-        for (struct cache *cache = pool->caches; cache != NULL; cache = cache->next_of_pool)
-            for (unsigned i = 0; i < BINS; i++)
-                cached += atomic_load_explicit(&cache->bins[i].count, memory_order_relaxed) * bin_bytes(i);
-        pthread_mutex_unlock(&pool->lock);
-    }
-    stats->reserved_bytes = atomic_load_explicit(&policy->reserved, memory_order_relaxed);
-    stats->cached_bytes = cached;
-    stats->source_allocs = atomic_load_explicit(&policy->source_allocs, memory_order_relaxed);
-    stats->source_frees = atomic_load_explicit(&policy->source_frees, memory_order_relaxed);
-}
+/* ---- life ---- */
 
-/* "64m": bytes, or k, m, g of 1024. */
-static bool parse_bytes(size_t *out, const char *text, size_t length)
+struct policy *policy_new(const ctrt_memory_source *source)
 {
-    static const char units[] = "kmg";
-    size_t value = 0, i = 0;
-    for (; i < length && text[i] >= '0' && text[i] <= '9'; i++) {
-        if (value > SIZE_MAX / 16)
-            return false;
-        value = 10 * value + (size_t)(text[i] - '0');
-    }
-    if (i == 0 || i + 1 < length)
-        return false;
-    if (i < length) {
-        const char *unit = strchr(units, text[i] | 0x20);
-        unsigned shift = unit != NULL && text[i] != '\0' ? 10 * (unsigned)(unit - units + 1) : 64;
-        if (shift > 30 || value > SIZE_MAX >> shift)
-            return false;
-        value <<= shift;
-    }
-    *out = value;
-    return true;
-}
-
-static ctrt_status read_options(struct policy *policy, const char *options)
-{
-    for (const char *at = options; at != NULL && *at != '\0';) {
-        size_t length = strcspn(at, ","), key = strcspn(at, "=");
-        if (key == strlen("max_split") && memcmp(at, "max_split", key) == 0 && key < length) {
-            if (!parse_bytes(&policy->max_split, at + key + 1, length - key - 1)
-                || policy->max_split <= LARGE_SEGMENT)
-                return host->fail(CTRT_ERR_INVALID_ARGUMENT,
-                                  "caching: max_split wants a size above 20m, not \"%.*s\"",
-                                  (int)(length - key - 1), at + key + 1);
-        } else {
-            return host->fail(CTRT_ERR_INVALID_ARGUMENT, "caching has no option \"%.*s\"; known: max_split",
-                              (int)(key < length ? key : length), at);
+    struct policy *policy = policies_reuse();
+    if (policy != NULL) {
+        /* Its locks and its place in the list stay. */
+        const size_t last = offsetof(struct policy, lock);
+        memset(policy, 0, last);
+    } else {
+        policy = host->alloc(sizeof *policy);
+        if (policy == NULL) {
+            (void)out_of_host_memory();
+            return NULL;
         }
-        at += length + (at[length] == ',');
+        memset(policy, 0, sizeof *policy);
+        pthread_mutex_init(&policy->lock, NULL);
+        pthread_mutex_init(&policy->growth, NULL);
+        policies_add(policy);
     }
-    return CTRT_OK;
+    policy->source = source;
+    policy->host_memory = policy->poison = source->device_flags & CTRT_DEVICE_HOST_MEMORY;
+    return policy;
 }
 
 static ctrt_status caching_create(void **out, const ctrt_memory_source *source, const char *options)
 {
-    struct policy *policy = host->alloc(sizeof *policy);
-    if (policy == NULL)
-        return out_of_host_memory();
-    memset(policy, 0, sizeof *policy);
-    policy->source = source;
-    policy->max_split = SIZE_MAX;
-    policy->host_memory = source->device_flags & CTRT_DEVICE_HOST_MEMORY;
-    ctrt_status status = read_options(policy, options);
-    if (status) {
-        host->free(policy);
+    struct settings settings;
+    ctrt_status status = settings_read(&settings, source, options);
+    if (status)
         return status;
-    }
-    pthread_mutex_init(&policy->lock, NULL);
-    policy->next = atomic_load(&policies);
-    while (!atomic_compare_exchange_weak(&policies, &policy->next, policy))
-        continue;
+    struct policy *policy = policy_new(source);
+    if (policy == NULL)
+        return CTRT_ERR_OUT_OF_MEMORY;
+    policy->settings = settings;
     *out = policy;
     return CTRT_OK;
 }
 
-/* Nobody uses the policy any more, and all its blocks are back. Caches of other threads are left to these,
- * empty and without a pool; the struct itself stays in the list of policies, with no pools. */
+static void segments_free(struct heap *heap)
+{
+    for (struct segment *segment = heap->segments, *next; segment != NULL; segment = next) {
+        next = segment->next;
+        host->free(segment);
+    }
+}
+
+/* Without giving anything back to the source. */
+void policy_free(struct policy *policy)
+{
+    for (struct pool *pool = atomic_exchange(&policy->pools, NULL), *next; pool != NULL; pool = next) {
+        next = pool->next;
+        segments_free(&pool->small);
+        segments_free(&pool->large);
+        host->free(pool);
+    }
+    blocks_free(policy);
+    twins_free(policy);
+    atomic_store(&policy->dead, true);
+}
+
+/* Nobody uses the policy any more, and all its blocks are back. */
 static void caching_destroy(void *state)
 {
     struct policy *policy = state;
-    pthread_mutex_lock(&caches_lock);
-    struct pool *pool = atomic_exchange(&policy->pools, NULL);
-    for (struct pool *next; pool != NULL; pool = next) {
-        next = pool->next;
-        while (pool->caches != NULL) {
-            struct cache *cache = pool->caches;
-            cache_unlink(cache);
-            for (unsigned i = 0; i < BINS; i++)
-                cache->bins[i].limit = 0;       /* the fast paths find it empty and full */
-        }
-        small_trim(pool);
-        large_trim(pool);
-        pthread_mutex_destroy(&pool->lock);
-        host->free(pool);
-    }
-    pthread_mutex_unlock(&caches_lock);
-}
-
-/* ---- fork: the child gets the pools' locks free, and what they protect whole ----
- *
- * caches_lock is not among them: the library may hold its own locks when it destroys a policy, and takes them
- * itself around a fork. What it protects besides is the child's only thread's. */
-
-static __thread struct policy *fork_first
-    __attribute__((tls_model("initial-exec"))); /* a policy made meanwhile stands before it in the list */
-
-static void before_fork(void)
-{
-    fork_first = atomic_load(&policies);
-    for (struct policy *policy = fork_first; policy != NULL; policy = policy->next) {
-        pthread_mutex_lock(&policy->lock);
-        for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next)
-            pthread_mutex_lock(&pool->lock);
-    }
-}
-
-static void unlock_all(void)
-{
-    for (struct policy *policy = fork_first; policy != NULL; policy = policy->next) {
-        for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next)
-            pthread_mutex_unlock(&pool->lock);
-        pthread_mutex_unlock(&policy->lock);
-    }
-}
-
-static void after_fork_in_child(void)
-{
-    unlock_all();
-    pthread_mutex_init(&caches_lock, NULL);
-}
-
-static ctrt_status init(const ctrt_host *given)
-{
-    host = given;
-    if (!thread_key_made) {
-        thread_key_made = pthread_key_create(&thread_key, thread_end) == 0;
-        pthread_atfork(before_fork, unlock_all, after_fork_in_child);
-    }
-    return CTRT_OK;
+    policies_part(policy);
+    if (!policy->copy)
+        caching_trim(policy);
+    policy_free(policy);
 }
 
 static const ctrt_memory_policy policy_table = {
@@ -511,8 +364,11 @@ static const ctrt_memory_policy policy_table = {
     .destroy = caching_destroy,
     .alloc = caching_alloc,
     .free = caching_free,
+    .flags = CTRT_MEMORY_FENCES,
     .trim = caching_trim,
     .stats = caching_stats,
+    .walk = caching_walk,
+    .clone = caching_clone,
 };
 
 static const ctrt_component components[] = {
@@ -521,6 +377,12 @@ static const ctrt_component components[] = {
       .name = "caching",
       .table = &policy_table },
 };
+
+static ctrt_status init(const ctrt_host *given)
+{
+    host = given;
+    return threads_init();
+}
 
 static const ctrt_plugin plugin = {
     .size = sizeof(ctrt_plugin),

@@ -2,159 +2,332 @@
 /* plugins/memory/caching.h: what the rooms of the caching policy share.
  *
  * Memory that tensors give back is kept for the next ones, so that in a steady state nobody asks the device.
+ * Sizes, segments and the choice of blocks are those of PyTorch's allocator for CUDA ("CUDA semantics: memory
+ * management" in its manual), so that figures can be compared and nothing that fits there fails to fit here:
  *
- *   up to 1 MiB   a list per size class in each thread (no lock), fed from the pool's lists, which are fed by
- *                 carving segments of 2 MiB
- *   larger        one store per pool: the free block that fits best, split and merged with its neighbours, from
- *                 segments of 20 MiB or more
+ *   up to 1 MiB   multiples of 512 bytes, cut from segments of 2 MiB
+ *   larger        from segments of 20 MiB, or, from 10 MiB on, of as many times 2 MiB as it takes
  *
- * Segment sizes, rounding to 512 bytes and the rules for splitting are those of PyTorch's allocator for CUDA
- * (its documentation "CUDA semantics: memory management"), so that figures can be compared.
+ * Each queue has two heaps (heap.c), one for small and one for large blocks: the free block that fits best, the
+ * lowest of equals, is split; a freed block merges with its free neighbours.
  *
- * A pool belongs to one queue: a block goes back to the pool that it came from, and so is reused in the order
- * of that queue's work. */
+ * Threads (threads.c). As long as one thread alone uses a policy, it works on the heaps directly, without a lock:
+ * exactly the algorithm above. (The block freed last waits outside, because mostly the next request gets just it.) From the second thread on, each has lists of small free blocks of its own, by exact
+ * size; the heaps are then behind the policy's lock and count blocks in lists as handed out. Before a segment is asked
+ * of the source, and for every figure, all lists go back into the heaps.
+ *
+ * A block freed with a fence goes into the heap at once, and which block is handed out next never depends on
+ * whether a fence is done. All blocks of a pool are used in the order of its queue. So when a block with a fence is
+ * split, the queue waits for the fence, the first part takes the fence along for whoever uses it first, and the rest needs none. */
 #ifndef CTRT_MEMORY_CACHING_H
 #define CTRT_MEMORY_CACHING_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "ctrt/plugin.h"
+#include "shelf.h"
+#include "source.h"
 
-#define GRANULE        ((size_t)512)
 #define SMALL_LARGEST  ((size_t)1 << 20)
 #define SMALL_SEGMENT  ((size_t)2 << 20)
-#define LARGE_SEGMENT  ((size_t)20 << 20)
-#define LARGE_ROUNDING ((size_t)2 << 20)        /* of segments for blocks from 10 MiB */
-#define LARGE_SINGLE   ((size_t)10 << 20)
+#define LARGE_ROUNDING ((size_t)2 << 20)        /* of segments for large blocks of half a usual segment and more */
+#define TINY           ((size_t)64)
 
-/* Size classes of small blocks: 0 is for at most 64 bytes, 1 to 16 are multiples of 512 bytes, then four per
- * doubling. */
-#define BINS      45
-#define BIN_LARGE BINS                          /* marks a large block */
-#define TINY      64
+#define likely(x)   __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
 
-extern const ctrt_host *host;
-
+struct policy;
 struct pool;
 
-/* A block's description, on the host; the cookie of the ctrt_block. Small and large ones begin alike. */
+enum block_state { BLOCK_USED, BLOCK_FREE, BLOCK_UNMAPPED, BLOCK_LEAVING };     /* leaving: about to be unmapped */
+
+/* A piece of a segment; the cookie of the ctrt_block. */
 struct block {
-    uint32_t bin;                               /* BIN_LARGE: it is a struct large */
-    uint32_t pool;                              /* number of its pool, unique among all policies */
-    void *address;
-    struct block *next;                         /* in a thread's or the pool's list */
-    struct segment *segment;
-};
-
-/* 2 MiB from the source, carved into small blocks. */
-struct segment {
-    struct segment *next;
     char *address;
-    size_t bytes, used;
-    size_t live;                                /* blocks outside the pool's lists: tensors' and threads' */
-    struct slab *slabs;                         /* descriptions of its blocks */
-    unsigned colour;
-};
-
-/* A large block: neighbours within its segment, and its place among the free ones. */
-struct large {
-    struct block head;
     size_t bytes;
-    bool free;
-    struct large *before, *after;
-    struct large *free_before, *free_after;
+    struct heap *heap;
+    struct block *before, *after;               /* in the segment */
+    struct block *left, *right;                 /* on its shelf; left: the next in a thread's list, or unused */
+    enum block_state state;
+    struct segment *segment;
+    void *fence;                                /* of a free block: has to be done before it is used */
+    uint64_t shelved;                           /* heap->searches when it became free */
 };
 
-#define SHELVES 48                              /* free large blocks by the power of two of their size */
+/* Memory from the source, or (expandable) a range of addresses that is mapped bit by bit. */
+struct segment {
+    struct segment *next, *previous;            /* of the heap */
+    struct heap *heap;
+    struct block *first;
+    char *address;
+    size_t bytes;                               /* expandable: mapped or not */
+    bool expandable;
+    void *fence;                                /* on the way back to the source */
+};
 
-/* A thread's blocks of one pool. Only its thread touches it, apart from reading the counts. */
+struct heap {
+    struct pool *pool;
+    int kind;                                   /* CTRT_POOL_SMALL, CTRT_POOL_LARGE */
+    uint64_t searches;                          /* the heap's clock, for garbage collection */
+    size_t free_bytes;
+    struct segment *segments, *range;           /* range: the expandable one, if any */
+    struct shelves shelves;
+};
+
+/* What one queue has. */
+struct pool {
+    struct pool *next;                          /* of the policy */
+    struct policy *policy;
+    void *queue;
+    struct heap small, large;
+};
+
+/* One figure; its current value is allocated - freed. */
+struct tally {
+    int64_t allocated, freed, peak;
+};
+
+struct figures {
+    struct tally segment[CTRT_POOLS], reserved[CTRT_POOLS], split[CTRT_POOLS], split_bytes[CTRT_POOLS];
+    struct tally oversize;
+    uint64_t source_allocs, source_frees, retries;
+};
+
+#define DIVISIONS 16                            /* by powers of two: up to 1 MiB, 2 MiB, ... */
+
+struct settings {
+    size_t max_split;                           /* blocks from here on are never split; SIZE_MAX: all may be */
+    size_t large_segment, max_rounding;
+    double collect_from;                        /* share of the device's memory; 0: never */
+    bool expandable, divided;
+    bool plain;                                 /* neither max_split nor expandable: the best fit is the best */
+    uint32_t divisions[DIVISIONS];              /* where divided: round up to one of so many steps a doubling */
+};
+
+/* Lists of a thread for one pool's small blocks, by exact size: units of 512 bytes; above 32 KiB several sizes share a
+ * place, and whoever comes last has it. */
+#define BINS_EXACT 64
+#define BINS       (BINS_EXACT + 32)
 struct bin {
     struct block *head;
-    _Atomic uint32_t count;
-    uint32_t limit;
+    uint32_t units, count, limit;
 };
 
-struct cache {
-    struct cache *next;                         /* of the same thread */
-    struct cache *next_of_pool;
-    struct pool *pool;                          /* NULL: the policy is gone */
-    uint32_t pool_number;
-    uint64_t trims;                             /* of the pool, when last looked at */
+struct rack {
+    struct rack *next;                          /* of the same cache */
+    struct pool *pool;
+    size_t bytes;
     struct bin bins[BINS];
 };
 
-struct pool {
-    struct pool *next;                          /* of the same policy */
-    struct policy *policy;
-    void *queue;
-    uint32_t number;
-    _Atomic uint64_t trims;
-    pthread_mutex_t lock;                       /* for all below */
-    struct block *free[BINS];
-    size_t free_bytes;
-    struct segment *segments, *current;
-    size_t idle;                                /* segments without a live block, apart from the current one */
-    struct large *shelves[SHELVES];
-    size_t large_free_bytes;
-    struct cache *caches;
+/* What a thread has of one policy. */
+struct cache {
+    _Atomic(struct policy *) policy;            /* NULL: it is gone */
+    atomic_bool busy;                           /* the thread is at its lists, or at the heaps */
+    bool alone;                                 /* the policy is this thread's: no lists are needed */
+    struct rack *rack;                          /* used last */
+    struct rack *racks;
+    void *thread;                               /* its thread_cache */
+    struct cache *next_of_thread, *next_of_policy;
 };
+
+struct slab;
+struct twin;
 
 struct policy {
-    struct policy *next;                        /* of all policies there ever were, newest first */
-    const ctrt_memory_source *source;
-    size_t max_split;                           /* larger blocks are never split; SIZE_MAX: all may be */
-    bool host_memory;
-    pthread_mutex_t lock;                       /* for the list of pools */
+    /* What the hot path reads. */
+    atomic_bool gate;                           /* everybody stay out of lists and heaps */
+    bool host_memory, poison;
+    struct settings settings;
     _Atomic(struct pool *) pools;
-    _Atomic uint64_t reserved, source_allocs, source_frees;
+    struct block *pending;                      /* freed last by the thread that is alone, not yet in its heap */
+    struct block *unused;                       /* descriptions, linked by left */
+    struct figures figures;
+    /* The rest. */
+    const ctrt_memory_source *source;
+    struct slab *slabs;
+    struct cache *caches, *alone;               /* alone: whose policy it is */
+    bool shared_for_good;                       /* threads without a cache use it */
+    bool copy;                                  /* for predicting: no threads have lists */
+    struct twin *twins;                         /* of a copy: the original's blocks and their counterparts */
+    size_t twin_room;
+    pthread_mutex_t lock;                       /* for all above; never held while the source works */
+    pthread_mutex_t growth;                     /* taken before it by who asks the source for memory or gives it back */
+    struct policy *next;                        /* of all policies there ever were */
+    atomic_bool dead;
 };
 
-/* caching.c: memory from the source, counted. */
-ctrt_status source_alloc(struct policy *policy, void **address, size_t bytes, void *queue);
-void source_free(struct policy *policy, void *address, size_t bytes, void *queue);
+extern const ctrt_host *host;
 
-/* sizes.c */
-unsigned bin_slow(size_t bytes);
-size_t bin_bytes(unsigned bin);
-
-static inline unsigned bin_of(size_t bytes)
+static inline void tally_up(struct tally *tally, int64_t amount)
 {
-    if (bytes <= TINY)
-        return 0;
-    if (bytes <= 16 * GRANULE)
-        return (unsigned)((bytes + GRANULE - 1) / GRANULE);
-    return bin_slow(bytes);
+    tally->allocated += amount;
+    if (tally->allocated - tally->freed > tally->peak)
+        tally->peak = tally->allocated - tally->freed;
 }
 
-static inline size_t round_bytes(size_t bytes)
+/* Of a figure by pools. Of the sum of both only the peak is kept here. */
+static inline void tally_move(struct tally *pools, int kind, int64_t amount)
 {
-    return (bytes + GRANULE - 1) & ~(GRANULE - 1);
+    struct tally *large = &pools[CTRT_POOL_LARGE], *small = &pools[CTRT_POOL_SMALL], *all = &pools[CTRT_POOL_ALL];
+    if (amount < 0) {
+        pools[kind].freed -= amount;
+        return;
+    }
+    tally_up(&pools[kind], amount);
+    int64_t both = large->allocated - large->freed + small->allocated - small->freed;
+    if (both > all->peak)
+        all->peak = both;
 }
 
-/* small.c; with the pool's lock held. Up to `wanted` blocks, linked; at least one, or an error. */
-ctrt_status small_take(struct pool *pool, unsigned bin, unsigned wanted, struct block **list, unsigned *got);
-void small_give(struct pool *pool, struct block *block);
-/* Gives segments without a live block back to the source. */
-void small_trim(struct pool *pool);
+/* settings.c */
+ctrt_status settings_read(struct settings *settings, const ctrt_memory_source *source, const char *options);
+size_t settings_divide(const struct settings *settings, size_t bytes);
 
-/* large.c; with the pool's lock held. */
-ctrt_status large_take(struct pool *pool, struct large **out, size_t bytes);
-void large_give(struct pool *pool, struct large *block);
-/* Gives segments that are one free block back to the source. */
-void large_trim(struct pool *pool);
+/* `bytes`: at most SIZE_MAX / 2. */
+static inline size_t round_bytes(const struct settings *settings, size_t bytes)
+{
+    return unlikely(settings->divided) ? settings_divide(settings, bytes)
+                                       : (bytes + GRANULE - 1) & ~(GRANULE - 1);
+}
+
+static inline struct heap *heap_for(struct pool *pool, size_t rounded)
+{
+    return rounded <= SMALL_LARGEST ? &pool->small : &pool->large;
+}
+
+/* ---- heap.c: with the policy's lock held, or by the thread that is alone ---- */
+
+/* The best free block, split; NULL when there is none. Its fence, if any, is in block->fence. */
+struct block *heap_take(struct heap *heap, size_t bytes);
+/* A block that is in no heap: cut to `bytes` where that is worth it. */
+void heap_cut(struct heap *heap, struct block *block, size_t bytes);
+/* With block->fence set where need be. */
+void heap_give(struct heap *heap, struct block *block);
+/* Whether heap_take would find one, and which. */
+struct block *heap_find(const struct heap *heap, size_t bytes);
+/* Whether heap_give(block) followed by heap_take of its size would give the block again and change nothing. */
+bool heap_would_return(const struct heap *heap, const struct block *block);
+void heap_shelve(struct heap *heap, struct block *block);
+void heap_unshelve(struct heap *heap, struct block *block);
+/* Puts block->after into block. */
+void heap_absorb(struct block *block);
+/* Cuts off what comes after the first `bytes`, in `rest`: a description, in the block's state and on no shelf. */
+void heap_cut_off(struct block *block, size_t bytes, struct block *rest);
+/* The block's queue waits for the fence. */
+void heap_order(struct block *block);
+
+/* Descriptions: NULL when there is no memory for them. */
+struct block *block_new(struct policy *policy);
+void block_drop(struct policy *policy, struct block *block);
+void blocks_free(struct policy *policy);
+
+struct segment *segment_new(struct heap *heap, void *address, size_t bytes, bool expandable);
+void segment_unlink(struct segment *segment);
+
+/* ---- grow.c: with the lock held as well as growth; the lock is given up meanwhile ---- */
+
+/* A block of at least `bytes`, when heap_take found none: from the source, if need be after giving something back. */
+ctrt_status heap_grow(struct heap *heap, struct block **block, size_t bytes);
+/* Gives back all that is whole; returns the bytes. */
+size_t policy_release(struct policy *policy);
+
+/* ---- expand.c: likewise ---- */
+
+ctrt_status expand_map(struct heap *heap, struct block **block, size_t bytes, size_t step);
+size_t expand_step(const struct heap *heap);
+size_t expand_release(struct policy *policy);
+
+/* ---- figures.c ---- */
+
+void caching_stats(void *policy, ctrt_memory_stats *stats);
+void caching_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument);
+
+/* ---- threads.c ---- */
+
+extern __thread struct cache *thread_cache __attribute__((tls_model("initial-exec")));  /* used last; never NULL */
+
+ctrt_status threads_init(void);
+/* This thread's cache of the policy, which becomes thread_cache; NULL when it has none yet. */
+struct cache *cache_find(const struct policy *policy);
+/* This cache's lists for a pool, used last from now on; NULL when there are none, or no memory for them. */
+struct rack *rack_find(struct cache *cache, const struct pool *pool);
+struct rack *rack_get(struct cache *cache, struct pool *pool);
+/* Takes the lock; from then on this thread may use the heaps. Returns its cache, made where need be, or NULL. */
+struct cache *policy_enter(struct policy *policy);
+/* All others stay out and all lists are in the heaps, until policy_resume. With the lock held. */
+void policy_pause(struct policy *policy);
+void policy_resume(struct policy *policy);
+/* Gives `count` blocks of a list back, or all of them. With the lock held. */
+void bin_drop(struct rack *rack, struct bin *bin, uint32_t count);
+void rack_flush(struct rack *rack);
+/* The list of all policies: a new one joins it; one that is gone may be used again; all caches forget one that goes. */
+void policies_add(struct policy *policy);
+struct policy *policies_reuse(void);
+void policies_part(struct policy *policy);
+
+extern bool threads_fenced;                     /* the kernel has no membarrier: each entry pays for one */
+
+/* Between enter and leave nobody else uses the cache's lists, or, where it is alone, the heaps. False: use the lock. */
+static inline bool cache_enter(struct cache *cache, const struct policy *policy)
+{
+    if (unlikely(threads_fenced))
+        atomic_exchange_explicit(&cache->busy, true, memory_order_seq_cst);
+    else
+        atomic_store_explicit(&cache->busy, true, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (likely(!atomic_load_explicit(&policy->gate, threads_fenced ? memory_order_seq_cst : memory_order_acquire)))
+        return true;
+    atomic_store_explicit(&cache->busy, false, memory_order_release);
+    return false;
+}
+
+static inline void cache_leave(struct cache *cache)
+{
+    atomic_store_explicit(&cache->busy, false, memory_order_release);
+}
+
+/* The pending block goes into its heap. */
+static inline void policy_settle(struct policy *policy)
+{
+    struct block *block = policy->pending;
+    if (block == NULL)
+        return;
+    policy->pending = NULL;
+    heap_give(block->heap, block);
+}
+
+static inline struct bin *rack_bin(struct rack *rack, size_t units)
+{
+    return &rack->bins[units <= BINS_EXACT ? units - 1 : BINS_EXACT + (units * 0x9e3779b1u >> 20) % (BINS - BINS_EXACT)];
+}
+
+/* ---- clone.c ---- */
+
+ctrt_status caching_clone(void *policy, void **copy, const ctrt_memory_source *source);
+/* The counterpart of an original's block, which is forgotten; the block itself where it is no such. */
+struct block *twin_take(struct policy *copy, struct block *block);
+void twins_free(struct policy *copy);
+
+/* ---- caching.c ---- */
+
+struct policy *policy_new(const ctrt_memory_source *source);
+void policy_free(struct policy *policy);
+/* The pool of a queue; NULL: there is none yet, or no memory. */
+struct pool *pool_find(struct policy *policy, void *queue);
+struct pool *pool_get(struct policy *policy, void *queue);      /* with the lock held */
 
 /* What nobody may touch: under the address sanitizer, free blocks of host memory are poisoned. */
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define POISON(policy, address, bytes)                                                                       \
     do {                                                                                                     \
-        if ((policy)->host_memory)                                                                           \
+        if ((policy)->poison)                                                                                \
             ASAN_POISON_MEMORY_REGION(address, bytes);                                                       \
     } while (0)
 #define UNPOISON(policy, address, bytes)                                                                     \
     do {                                                                                                     \
-        if ((policy)->host_memory)                                                                           \
+        if ((policy)->poison)                                                                                \
             ASAN_UNPOISON_MEMORY_REGION(address, bytes);                                                     \
     } while (0)
 #else

@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/memory/direct.c: the memory policy that keeps nothing: every block comes from the source and goes
- * back to it at once. */
-#include "ctrt/plugin.h"
+ * back to it at once, when all work that uses it is done. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "source.h"
 
 #ifdef HAVE_CONFIG_H
 #include "config.h"
@@ -10,16 +14,26 @@
 #define PACKAGE_VERSION "0"
 #endif
 
-#include <stdatomic.h>
-
-#define GRANULE 64              /* blocks are multiples of a cache line */
+#define GRANULE       64        /* blocks are multiples of a cache line */
+#define SMALL_LARGEST ((size_t)1 << 20)
 
 static const ctrt_host *host;
 
+/* A block, which is a segment of its own; the cookie. */
+struct block {
+    struct block *next, *previous;
+    void *address, *queue;
+    size_t bytes;
+};
+
 struct direct {
     const ctrt_memory_source *source;
-    _Atomic uint64_t reserved, allocs, frees;
+    struct block *blocks;
+    ctrt_memory_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];
 };
+
+/* For what all of them know; never held while a source works. A fork gets it free. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static ctrt_status direct_create(void **policy, const ctrt_memory_source *source, const char *options)
 {
@@ -28,10 +42,8 @@ static ctrt_status direct_create(void **policy, const ctrt_memory_source *source
     struct direct *self = host->alloc(sizeof *self);
     if (self == NULL)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: no memory for %zu bytes of its own", sizeof *self);
+    memset(self, 0, sizeof *self);
     self->source = source;
-    atomic_init(&self->reserved, 0);
-    atomic_init(&self->allocs, 0);
-    atomic_init(&self->frees, 0);
     *policy = self;
     return CTRT_OK;
 }
@@ -41,37 +53,125 @@ static void direct_destroy(void *policy)
     host->free(policy);
 }
 
-static ctrt_status direct_alloc(void *policy, ctrt_block *block, size_t bytes, void *queue)
+/* ---- figures ---- */
+
+static int kind_of(size_t bytes)
+{
+    return bytes > SMALL_LARGEST ? CTRT_POOL_LARGE : CTRT_POOL_SMALL;
+}
+
+static void gain(ctrt_memory_stat *stat, int64_t amount)
+{
+    stat->current += amount;
+    stat->allocated += amount;
+    if (stat->current > stat->peak)
+        stat->peak = stat->current;
+}
+
+static void lose(ctrt_memory_stat *stat, int64_t amount)
+{
+    stat->current -= amount;
+    stat->freed += amount;
+}
+
+static void count(struct direct *self, size_t bytes, void (*change)(ctrt_memory_stat *stat, int64_t amount))
+{
+    int kind = kind_of(bytes);
+    change(&self->segment[CTRT_POOL_ALL], 1);
+    change(&self->segment[kind], 1);
+    change(&self->reserved[CTRT_POOL_ALL], (int64_t)bytes);
+    change(&self->reserved[kind], (int64_t)bytes);
+}
+
+static void direct_stats(void *policy, ctrt_memory_stats *out)
+{
+    struct direct *self = policy;
+    ctrt_memory_stats stats = { .size = out->size };
+    pthread_mutex_lock(&lock);
+    memcpy(stats.segment, self->segment, sizeof stats.segment);
+    memcpy(stats.reserved, self->reserved, sizeof stats.reserved);
+    pthread_mutex_unlock(&lock);
+    stats.reserved_bytes = (uint64_t)stats.reserved[CTRT_POOL_ALL].current;
+    stats.source_allocs = (uint64_t)stats.segment[CTRT_POOL_ALL].allocated;
+    stats.source_frees = (uint64_t)stats.segment[CTRT_POOL_ALL].freed;
+    memcpy(out, &stats, out->size < sizeof stats ? out->size : sizeof stats);
+}
+
+static void direct_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
+{
+    struct direct *self = policy;
+    pthread_mutex_lock(&lock);
+    for (const struct block *block = self->blocks; block != NULL; block = block->next) {
+        ctrt_memory_piece piece = {
+            .size = sizeof piece, .segment = true, .large = kind_of(block->bytes) == CTRT_POOL_LARGE,
+            .address = block->address, .bytes = block->bytes, .queue = block->queue,
+        };
+        visit(&piece, argument);
+        piece.segment = false;
+        piece.block_state = CTRT_BLOCK_ACTIVE;
+        visit(&piece, argument);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- blocks ---- */
+
+static ctrt_status direct_alloc(void *policy, ctrt_block *out, size_t bytes, void *queue)
 {
     struct direct *self = policy;
     size_t rounded = (bytes + GRANULE - 1) & ~(size_t)(GRANULE - 1);
     if (rounded < bytes)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: %zu bytes are too many", bytes);
-    block->bytes = rounded;
-    block->cookie = NULL;
+    struct block *block = host->alloc(sizeof *block);
+    if (block == NULL)
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "direct: no memory for %zu bytes of its own", sizeof *block);
+    *block = (struct block){ .queue = queue, .bytes = rounded };
     ctrt_status status = self->source->alloc(self->source->state, &block->address, rounded, queue);
-    if (status)
+    if (status) {
+        host->free(block);
         return status;
-    atomic_fetch_add_explicit(&self->reserved, rounded, memory_order_relaxed);
-    atomic_fetch_add_explicit(&self->allocs, 1, memory_order_relaxed);
+    }
+    pthread_mutex_lock(&lock);
+    block->next = self->blocks;
+    if (block->next != NULL)
+        block->next->previous = block;
+    self->blocks = block;
+    count(self, rounded, gain);
+    pthread_mutex_unlock(&lock);
+    *out = (ctrt_block){ .address = block->address, .bytes = rounded, .cookie = block };
     return CTRT_OK;
 }
 
-static void direct_free(void *policy, const ctrt_block *block, void *queue)
+static void direct_free(void *policy, const ctrt_block *given, void *queue)
 {
     struct direct *self = policy;
-    self->source->free(self->source->state, block->address, block->bytes, queue);
-    atomic_fetch_sub_explicit(&self->reserved, block->bytes, memory_order_relaxed);
-    atomic_fetch_add_explicit(&self->frees, 1, memory_order_relaxed);
+    struct block *block = given->cookie;
+    (void)queue;
+    pthread_mutex_lock(&lock);
+    if (block->previous != NULL)
+        block->previous->next = block->next;
+    else
+        self->blocks = block->next;
+    if (block->next != NULL)
+        block->next->previous = block->previous;
+    count(self, block->bytes, lose);
+    pthread_mutex_unlock(&lock);
+    fence_finish(self->source, given->fence);
+    queue_finish(self->source, block->queue);
+    self->source->free(self->source->state, block->address, block->bytes, block->queue);
+    host->free(block);
 }
 
-static void direct_stats(void *policy, ctrt_memory_stats *stats)
+/* ---- fork ---- */
+
+static void before_fork(void)
 {
-    struct direct *self = policy;
-    stats->reserved_bytes = atomic_load_explicit(&self->reserved, memory_order_relaxed);
-    stats->cached_bytes = 0;
-    stats->source_allocs = atomic_load_explicit(&self->allocs, memory_order_relaxed);
-    stats->source_frees = atomic_load_explicit(&self->frees, memory_order_relaxed);
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
 }
 
 static const ctrt_memory_policy policy = {
@@ -80,7 +180,9 @@ static const ctrt_memory_policy policy = {
     .destroy = direct_destroy,
     .alloc = direct_alloc,
     .free = direct_free,
+    .flags = CTRT_MEMORY_FENCES,
     .stats = direct_stats,
+    .walk = direct_walk,
 };
 
 static const ctrt_component components[] = {
@@ -89,7 +191,10 @@ static const ctrt_component components[] = {
 
 static ctrt_status init(const ctrt_host *given)
 {
+    static bool forks_known;
     host = given;
+    if (!forks_known)
+        forks_known = pthread_atfork(before_fork, after_fork, after_fork) == 0;
     return CTRT_OK;
 }
 

@@ -1,0 +1,414 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/arena.c: the memory policy for steps that end with nothing left.
+ *
+ * Each queue has a region of chunks. A block is what comes next in the first chunk with room for it: no search among
+ * blocks, no splitting, and after a step that freed all of its blocks the next one starts over at the same addresses. A chunk
+ * whose blocks are all free is empty again, and blocks at its end that are free give their place back at once. What is
+ * freed in the middle waits for that: a block that outlives its step keeps what lies before it. */
+#include <pthread.h>
+#include <string.h>
+
+#include "options.h"
+#include "source.h"
+
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+#ifndef PACKAGE_VERSION
+#define PACKAGE_VERSION "0"
+#endif
+
+#define GRANULE ((size_t)512)
+
+static const ctrt_host *host;
+
+/* A piece of a chunk; the cookie. */
+struct block {
+    struct block *before, *after;               /* in the chunk */
+    struct chunk *chunk;
+    size_t bytes;
+    bool used;
+};
+
+struct chunk {
+    struct chunk *next;                         /* of the region, in the order of filling */
+    struct region *region;
+    char *address;
+    size_t bytes, end;                          /* end: of the last block */
+    size_t used, used_bytes;                    /* blocks that live */
+    struct block *first, *last;
+    void *fence;                                /* of blocks that were here */
+};
+
+struct region {
+    struct region *next;
+    struct arena *arena;
+    void *queue;
+    struct chunk *chunks;
+};
+
+struct arena {
+    const ctrt_memory_source *source;
+    size_t chunk_bytes;
+    struct region *regions;
+    struct block *unused;                       /* descriptions, linked by before */
+    ctrt_memory_stat segment, reserved;
+    uint64_t retries;
+};
+
+/* For what all arenas know; never held while a source works, which may be another arena. A fork gets it free. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- life ---- */
+
+static bool read_chunk(void *settings, struct option_text value)
+{
+    size_t *bytes = settings;
+    return option_bytes(bytes, value) && *bytes >= (size_t)1 << 20 && *bytes <= (size_t)1 << 46;
+}
+
+static ctrt_status out_of_host_memory(void)
+{
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: no host memory for its own structures");
+}
+
+static ctrt_status arena_create(void **policy, const ctrt_memory_source *source, const char *options)
+{
+    static const struct option known[] = { { "chunk", "a size of at least 1m", read_chunk } };
+    size_t chunk_bytes = (size_t)64 << 20;
+    ctrt_status status = options_read(host, "arena", known, 1, &chunk_bytes, options);
+    if (status)
+        return status;
+    struct arena *arena = host->alloc(sizeof *arena);
+    if (arena == NULL)
+        return out_of_host_memory();
+    memset(arena, 0, sizeof *arena);
+    arena->source = source;
+    arena->chunk_bytes = (chunk_bytes + GRANULE - 1) & ~(GRANULE - 1);
+    *policy = arena;
+    return CTRT_OK;
+}
+
+static void gain(ctrt_memory_stat *stat, int64_t amount)
+{
+    stat->current += amount;
+    stat->allocated += amount;
+    if (stat->current > stat->peak)
+        stat->peak = stat->current;
+}
+
+static void lose(ctrt_memory_stat *stat, int64_t amount)
+{
+    stat->current -= amount;
+    stat->freed += amount;
+}
+
+/* Takes the blocks out of a chunk that nobody uses. */
+static void drop_blocks(struct arena *arena, struct chunk *chunk)
+{
+    if (chunk->last == NULL)
+        return;
+    chunk->first->before = arena->unused;
+    arena->unused = chunk->last;
+    chunk->first = chunk->last = NULL;
+    chunk->end = 0;
+}
+
+/* Empty chunks go back to the source; returns how many. */
+static size_t release(struct arena *arena)
+{
+    struct chunk *leaving = NULL;
+    size_t count = 0;
+    pthread_mutex_lock(&lock);
+    for (struct region *region = arena->regions; region != NULL; region = region->next)
+        for (struct chunk **at = &region->chunks; *at != NULL;) {
+            struct chunk *chunk = *at;
+            if (chunk->used > 0) {
+                at = &chunk->next;
+                continue;
+            }
+            *at = chunk->next;
+            chunk->next = leaving;
+            leaving = chunk;
+            lose(&arena->segment, 1);
+            lose(&arena->reserved, (int64_t)chunk->bytes);
+            count++;
+        }
+    pthread_mutex_unlock(&lock);
+    while (leaving != NULL) {
+        struct chunk *chunk = leaving;
+        leaving = chunk->next;
+        fence_finish(arena->source, chunk->fence);
+        queue_finish(arena->source, chunk->region->queue);
+        arena->source->free(arena->source->state, chunk->address, chunk->bytes, chunk->region->queue);
+        host->free(chunk);
+    }
+    return count;
+}
+
+static void arena_trim(void *policy)
+{
+    (void)release(policy);
+}
+
+static void arena_destroy(void *policy)
+{
+    struct arena *arena = policy;
+    (void)release(arena);
+    for (struct region *region = arena->regions, *next; region != NULL; region = next) {
+        next = region->next;
+        host->free(region);
+    }
+    for (struct block *block = arena->unused, *before; block != NULL; block = before) {
+        before = block->before;
+        host->free(block);
+    }
+    host->free(arena);
+}
+
+/* ---- blocks; with the lock held ---- */
+
+static struct region *region_get(struct arena *arena, void *queue)
+{
+    struct region *region = arena->regions;
+    while (region != NULL && region->queue != queue)
+        region = region->next;
+    if (region != NULL || (region = host->alloc(sizeof *region)) == NULL)
+        return region;
+    *region = (struct region){ .next = arena->regions, .arena = arena, .queue = queue };
+    arena->regions = region;
+    return region;
+}
+
+static struct block *block_new(struct arena *arena)
+{
+    struct block *block = arena->unused;
+    if (block != NULL)
+        arena->unused = block->before;
+    else
+        block = host->alloc(sizeof *block);
+    return block;
+}
+
+static void place(struct chunk *chunk, struct block *block, size_t bytes, ctrt_block *out)
+{
+    const struct region *region = chunk->region;
+    const ctrt_memory_source *source = region->arena->source;
+    if (chunk->fence != NULL) {
+        fence_order(source, chunk->fence, region->queue);
+        source->fence_free(source->state, chunk->fence);
+        chunk->fence = NULL;
+    }
+    *block = (struct block){ .before = chunk->last, .chunk = chunk, .bytes = bytes, .used = true };
+    if (chunk->last != NULL)
+        chunk->last->after = block;
+    else
+        chunk->first = block;
+    chunk->last = block;
+    *out = (ctrt_block){ .address = chunk->address + chunk->end, .bytes = bytes, .cookie = block };
+    chunk->end += bytes;
+    chunk->used++;
+    chunk->used_bytes += bytes;
+}
+
+/* A chunk for at least `bytes`; the lock is given up meanwhile. */
+static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes)
+{
+    struct arena *arena = region->arena;
+    const ctrt_memory_source *source = arena->source;
+    size_t usual = bytes > arena->chunk_bytes ? bytes : arena->chunk_bytes, size = usual;
+    struct chunk *chunk = host->alloc(sizeof *chunk);
+    void *address = NULL;
+    if (chunk == NULL)
+        return out_of_host_memory();
+    pthread_mutex_unlock(&lock);
+    ctrt_status status = source->alloc(source->state, &address, size, region->queue);
+    bool again = status == CTRT_ERR_OUT_OF_MEMORY && release(arena) > 0;
+    if (again)
+        status = source->alloc(source->state, &address, size, region->queue);
+    if (status == CTRT_ERR_OUT_OF_MEMORY && bytes < usual)
+        status = source->alloc(source->state, &address, size = bytes, region->queue);
+    pthread_mutex_lock(&lock);
+    arena->retries += again;
+    if (status) {
+        host->free(chunk);
+        return status;
+    }
+    *chunk = (struct chunk){ .region = region, .address = address, .bytes = size };
+    struct chunk **at = &region->chunks;
+    while (*at != NULL)
+        at = &(*at)->next;
+    *at = chunk;
+    gain(&arena->segment, 1);
+    gain(&arena->reserved, (int64_t)size);
+    *out = chunk;
+    return CTRT_OK;
+}
+
+static ctrt_status arena_alloc(void *policy, ctrt_block *out, size_t bytes, void *queue)
+{
+    struct arena *arena = policy;
+    size_t rounded = (bytes + GRANULE - 1) & ~(GRANULE - 1);
+    ctrt_status status = CTRT_OK;
+    if (rounded < bytes || rounded > SIZE_MAX / 2)
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: %zu bytes are too many", bytes);
+    pthread_mutex_lock(&lock);
+    struct region *region = region_get(arena, queue);
+    struct block *block = region != NULL ? block_new(arena) : NULL;
+    if (block == NULL) {
+        status = out_of_host_memory();
+    } else {
+        struct chunk *chunk = region->chunks;
+        while (chunk != NULL && chunk->bytes - chunk->end < rounded)
+            chunk = chunk->next;
+        if (chunk == NULL)
+            status = grow(region, &chunk, rounded);
+        if (status == CTRT_OK) {
+            place(chunk, block, rounded, out);
+        } else {
+            block->before = arena->unused;
+            arena->unused = block;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+static void arena_free(void *policy, const ctrt_block *given, void *queue)
+{
+    struct arena *arena = policy;
+    struct block *block = given->cookie;
+    struct chunk *chunk = block->chunk;
+    (void)queue;                                /* the block knows its own */
+    pthread_mutex_lock(&lock);
+    chunk->fence = fence_both(arena->source, chunk->fence, given->fence);
+    block->used = false;
+    chunk->used_bytes -= block->bytes;
+    if (--chunk->used == 0) {
+        drop_blocks(arena, chunk);
+    } else {
+        while (!chunk->last->used) {            /* one is used, so the first is never taken here */
+            struct block *last = chunk->last;
+            chunk->last = last->before;
+            chunk->last->after = NULL;
+            chunk->end -= last->bytes;
+            last->before = arena->unused;
+            arena->unused = last;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- figures ---- */
+
+static void arena_stats(void *policy, ctrt_memory_stats *out)
+{
+    const struct arena *arena = policy;
+    ctrt_memory_stats stats = { .size = out->size };
+    pthread_mutex_lock(&lock);
+    stats.segment[CTRT_POOL_ALL] = stats.segment[CTRT_POOL_LARGE] = arena->segment;
+    stats.reserved[CTRT_POOL_ALL] = stats.reserved[CTRT_POOL_LARGE] = arena->reserved;
+    stats.reserved_bytes = (uint64_t)arena->reserved.current;
+    stats.source_allocs = (uint64_t)arena->segment.allocated;
+    stats.source_frees = (uint64_t)arena->segment.freed;
+    stats.retries = arena->retries;
+    for (const struct region *region = arena->regions; region != NULL; region = region->next)
+        for (const struct chunk *chunk = region->chunks; chunk != NULL; chunk = chunk->next) {
+            stats.cached_bytes += chunk->bytes - chunk->used_bytes;
+            if (chunk->bytes - chunk->end > stats.largest_free)
+                stats.largest_free = chunk->bytes - chunk->end;
+        }
+    pthread_mutex_unlock(&lock);
+    memcpy(out, &stats, out->size < sizeof stats ? out->size : sizeof stats);
+}
+
+static void walk_chunk(const struct chunk *chunk, void (*visit)(const ctrt_memory_piece *piece, void *argument),
+                       void *argument)
+{
+    int free_state = fence_is_done(chunk->region->arena->source, chunk->fence) ? CTRT_BLOCK_INACTIVE
+                                                                               : CTRT_BLOCK_AWAITING;
+    ctrt_memory_piece piece = { .size = sizeof piece, .segment = true, .large = true, .address = chunk->address,
+                                .bytes = chunk->bytes, .queue = chunk->region->queue };
+    visit(&piece, argument);
+    piece.segment = false;
+    char *address = chunk->address;
+    for (const struct block *block = chunk->first; block != NULL; block = block->after) {
+        piece.address = address;
+        piece.bytes = block->bytes;
+        piece.block_state = (uint8_t)(block->used ? CTRT_BLOCK_ACTIVE : free_state);
+        visit(&piece, argument);
+        address += block->bytes;
+    }
+    if (chunk->end < chunk->bytes) {
+        piece.address = address;
+        piece.bytes = chunk->bytes - chunk->end;
+        piece.block_state = (uint8_t)free_state;
+        visit(&piece, argument);
+    }
+}
+
+static void arena_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
+{
+    const struct arena *arena = policy;
+    pthread_mutex_lock(&lock);
+    for (const struct region *region = arena->regions; region != NULL; region = region->next)
+        for (const struct chunk *chunk = region->chunks; chunk != NULL; chunk = chunk->next)
+            walk_chunk(chunk, visit, argument);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- fork ---- */
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+static const ctrt_memory_policy policy_table = {
+    .size = sizeof(ctrt_memory_policy),
+    .create = arena_create,
+    .destroy = arena_destroy,
+    .alloc = arena_alloc,
+    .free = arena_free,
+    .flags = CTRT_MEMORY_FENCES,
+    .trim = arena_trim,
+    .stats = arena_stats,
+    .walk = arena_walk,
+};
+
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_MEMORY, .name = "arena", .table = &policy_table },
+};
+
+static ctrt_status init(const ctrt_host *given)
+{
+    static bool forks_known;
+    host = given;
+    if (!forks_known)
+        forks_known = pthread_atfork(before_fork, after_fork, after_fork) == 0;
+    return CTRT_OK;
+}
+
+static const ctrt_plugin plugin = {
+    .size = sizeof(ctrt_plugin),
+    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
+    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
+    .name = "memory-arena",
+    .version = PACKAGE_VERSION,
+    .description = "memory policy: one region for a step, started over when all is freed",
+    .components = components,
+    .component_count = 1,
+    .component_stride = sizeof components[0],
+    .init = init,
+};
+
+const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
+{
+    (void)host_abi_major, (void)host_abi_minor;
+    return &plugin;
+}

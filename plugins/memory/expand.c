@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/expand.c: segments that grow and shrink by pages, where the source has such.
+ *
+ * Each heap reserves addresses for 1 1/8 times the device's memory once and maps pages at the lowest place that makes
+ * a block large enough, so that sizes that change from step to step leave no unusable gaps. What is not mapped is a
+ * block too, of its own state. When memory is wanted back, pages that lie in free blocks as a whole are unmapped. */
+#include "caching.h"
+
+static size_t up_to(size_t bytes, size_t unit)
+{
+    return (bytes + unit - 1) / unit * unit;
+}
+
+size_t expand_step(const struct heap *heap)
+{
+    const struct policy *policy = heap->pool->policy;
+    return up_to(heap->kind == CTRT_POOL_SMALL ? SMALL_SEGMENT : policy->settings.large_segment,
+                 policy->source->page_bytes);
+}
+
+static ctrt_status reserve(struct heap *heap)
+{
+    struct policy *policy = heap->pool->policy;
+    const ctrt_memory_source *source = policy->source;
+    size_t bytes = up_to((size_t)(source->total_bytes + source->total_bytes / 8), expand_step(heap));
+    void *address = NULL;
+    pthread_mutex_unlock(&policy->lock);
+    ctrt_status status = source->reserve(source->state, &address, bytes);
+    pthread_mutex_lock(&policy->lock);
+    if (status)
+        return status;
+    heap->range = segment_new(heap, address, bytes, true);
+    if (heap->range != NULL)
+        return CTRT_OK;
+    pthread_mutex_unlock(&policy->lock);
+    source->unreserve(source->state, address, bytes);
+    pthread_mutex_lock(&policy->lock);
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory to describe a segment");
+}
+
+static inline bool usable(const struct block *block)
+{
+    return block != NULL && (block->state == BLOCK_FREE || block->state == BLOCK_UNMAPPED);
+}
+
+/* The lowest run of blocks that nobody uses with at least `bytes`, something of it not mapped. */
+static struct block *room_for(const struct heap *heap, size_t bytes)
+{
+    for (struct block *at = heap->range->first; at != NULL; at = at->after) {
+        if (at->state != BLOCK_UNMAPPED)
+            continue;
+        struct block *first = usable(at->before) ? at->before : at;
+        size_t sum = 0;
+        for (struct block *piece = first; usable(piece) && sum < bytes; piece = piece->after)
+            sum += piece->bytes;
+        if (sum >= bytes)
+            return first;
+    }
+    return NULL;
+}
+
+static inline bool is_mapped(const struct block *block)
+{
+    return block != NULL && block->state != BLOCK_UNMAPPED;
+}
+
+/* `block` has been mapped: a free block, merged with those beside it. */
+static struct block *now_mapped(struct heap *heap, struct block *block)
+{
+    struct figures *figures = &heap->pool->policy->figures;
+    /* A segment, in figures, is a run of mapped pages. */
+    tally_move(figures->segment, heap->kind, 1 - is_mapped(block->before) - is_mapped(block->after));
+    tally_move(figures->reserved, heap->kind, (int64_t)block->bytes);
+    figures->source_allocs++;
+    block->state = BLOCK_FREE;
+    if (block->after != NULL && block->after->state == BLOCK_FREE) {
+        heap_unshelve(heap, block->after);
+        heap_absorb(block);
+    }
+    if (block->before != NULL && block->before->state == BLOCK_FREE) {
+        block = block->before;
+        heap_unshelve(heap, block);
+        heap_absorb(block);
+    }
+    heap_shelve(heap, block);
+    return block;
+}
+
+/* Maps the first `bytes` of an unmapped block. Nobody but the holder of the growth lock changes unmapped blocks. */
+static ctrt_status map(struct heap *heap, struct block **mapped, struct block *block, size_t bytes)
+{
+    struct policy *policy = heap->pool->policy;
+    const ctrt_memory_source *source = policy->source;
+    if (bytes < block->bytes) {
+        struct block *rest = block_new(policy);
+        if (rest == NULL)
+            return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory to describe a block");
+        heap_cut_off(block, bytes, rest);
+    }
+    pthread_mutex_unlock(&policy->lock);
+    ctrt_status status = source->map(source->state, block->address, bytes);
+    pthread_mutex_lock(&policy->lock);
+    if (status == CTRT_OK) {
+        POISON(policy, block->address, bytes);
+        *mapped = now_mapped(heap, block);
+    } else if (block->after != NULL && block->after->state == BLOCK_UNMAPPED) {
+        heap_absorb(block);
+    }
+    return status;
+}
+
+ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size_t step)
+{
+    if (heap->range == NULL) {
+        ctrt_status status = reserve(heap);
+        if (status)
+            return status;
+    }
+    for (;;) {
+        struct block *first = room_for(heap, bytes), *mapped = NULL;
+        if (first == NULL)
+            return host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                              "caching: no %zu bytes in a row in the addresses reserved on %s", bytes,
+                              heap->pool->policy->source->device_name);
+        bool before = first->state == BLOCK_FREE;
+        struct block *gap = before ? first->after : first;
+        size_t missing = before ? (first->bytes < bytes ? bytes - first->bytes : 0) : bytes;
+        size_t wanted = up_to(missing > 0 ? missing : 1, step);
+        ctrt_status status = map(heap, &mapped, gap, wanted < gap->bytes ? wanted : gap->bytes);
+        if (status)
+            return status;
+        if (mapped->bytes >= bytes) {
+            heap_unshelve(heap, mapped);
+            *out = mapped;
+            return CTRT_OK;
+        }
+    }
+}
+
+/* ---- giving pages back ---- */
+
+/* The whole pages of a free block become one that leaves; the rest stays. */
+static bool carve_pages(struct heap *heap, struct block *block, struct block **leaving)
+{
+    struct policy *policy = heap->pool->policy;
+    size_t page = policy->source->page_bytes, base = (size_t)(block->address - block->segment->address);
+    size_t from = up_to(base, page), to = (base + block->bytes) / page * page;
+    if (to <= from)
+        return false;
+    struct block *low = from > base ? block_new(policy) : NULL;
+    struct block *high = to < base + block->bytes ? block_new(policy) : NULL;
+    if ((from > base && low == NULL) || (to < base + block->bytes && high == NULL)) {
+        if (low != NULL)
+            block_drop(policy, low);
+        if (high != NULL)
+            block_drop(policy, high);
+        return false;
+    }
+    heap_unshelve(heap, block);
+    if (block->fence != NULL && (low != NULL || high != NULL))
+        heap_order(block);
+    if (high != NULL) {
+        heap_cut_off(block, to - base, high);
+        heap_shelve(heap, high);
+    }
+    if (low != NULL) {
+        /* `low` describes the pages, so that the block keeps its place before them. */
+        heap_cut_off(block, from - base, low);
+        low->fence = block->fence;
+        block->fence = NULL;
+        heap_shelve(heap, block);
+        block = low;
+    }
+    block->state = BLOCK_LEAVING;
+    struct figures *figures = &policy->figures;
+    tally_move(figures->segment, heap->kind, is_mapped(block->before) + is_mapped(block->after) - 1);
+    tally_move(figures->reserved, heap->kind, -(int64_t)block->bytes);
+    figures->source_frees++;
+    block->left = *leaving;
+    *leaving = block;
+    return true;
+}
+
+static void now_unmapped(struct block *block)
+{
+    block->state = BLOCK_UNMAPPED;
+    if (block->after != NULL && block->after->state == BLOCK_UNMAPPED)
+        heap_absorb(block);
+    if (block->before != NULL && block->before->state == BLOCK_UNMAPPED)
+        heap_absorb(block->before);
+}
+
+/* A range without a page is given up. */
+static struct segment *empty_range(struct heap *heap)
+{
+    struct segment *range = heap->range;
+    if (range->first->state != BLOCK_UNMAPPED || range->first->after != NULL)
+        return NULL;
+    heap->range = NULL;
+    segment_unlink(range);
+    block_drop(heap->pool->policy, range->first);
+    return range;
+}
+
+static size_t release_heap(struct heap *heap)
+{
+    struct policy *policy = heap->pool->policy;
+    const ctrt_memory_source *source = policy->source;
+    struct block *leaving = NULL;
+    size_t released = 0;
+    if (heap->range == NULL)
+        return 0;
+    policy_pause(policy);
+    for (struct block *block = heap->range->first, *after; block != NULL; block = after) {
+        after = block->after;
+        if (block->state == BLOCK_FREE)
+            carve_pages(heap, block, &leaving);
+    }
+    policy_resume(policy);
+    pthread_mutex_unlock(&policy->lock);
+    if (leaving != NULL)
+        queue_finish(source, heap->pool->queue);
+    for (struct block *block = leaving; block != NULL; block = block->left) {
+        fence_finish(source, block->fence);
+        block->fence = NULL;
+        released += block->bytes;
+        UNPOISON(policy, block->address, block->bytes);
+        source->unmap(source->state, block->address, block->bytes);
+    }
+    pthread_mutex_lock(&policy->lock);
+    policy_pause(policy);
+    for (struct block *block = leaving, *next; block != NULL; block = next) {
+        next = block->left;
+        now_unmapped(block);
+    }
+    struct segment *empty = empty_range(heap);
+    policy_resume(policy);
+    if (empty != NULL) {
+        pthread_mutex_unlock(&policy->lock);
+        source->unreserve(source->state, empty->address, empty->bytes);
+        host->free(empty);
+        pthread_mutex_lock(&policy->lock);
+    }
+    return released;
+}
+
+size_t expand_release(struct policy *policy)
+{
+    size_t released = 0;
+    for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next)
+        released += release_heap(&pool->large) + release_heap(&pool->small);
+    return released;
+}

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/grow.c: segments come from the source and go back to it.
+ *
+ * The source is asked, and fences are waited for, without the policy's lock: it may take its time, and work that it
+ * waits for may free blocks of this policy. */
+#include "caching.h"
+
+static size_t segment_bytes(const struct heap *heap, size_t bytes)
+{
+    const struct settings *settings = &heap->pool->policy->settings;
+    if (heap->kind == CTRT_POOL_SMALL)
+        return SMALL_SEGMENT;
+    return bytes < settings->large_segment / 2 ? settings->large_segment
+                                               : (bytes + LARGE_ROUNDING - 1) / LARGE_ROUNDING * LARGE_ROUNDING;
+}
+
+/* ---- giving back ---- */
+
+static inline bool whole_and_free(const struct segment *segment)
+{
+    return !segment->expandable && segment->first->state == BLOCK_FREE && segment->first->after == NULL;
+}
+
+static void detach(struct segment *segment, struct segment **leaving)
+{
+    struct heap *heap = segment->heap;
+    struct policy *policy = heap->pool->policy;
+    struct figures *figures = &policy->figures;
+    heap_unshelve(heap, segment->first);
+    segment_unlink(segment);
+    segment->fence = segment->first->fence;
+    block_drop(policy, segment->first);
+    tally_move(figures->segment, heap->kind, -1);
+    tally_move(figures->reserved, heap->kind, -(int64_t)segment->bytes);
+    if (segment->bytes >= policy->settings.max_split)
+        figures->oversize.freed++;
+    figures->source_frees++;
+    segment->next = *leaving;
+    *leaving = segment;
+}
+
+static void part(struct policy *policy, struct segment *leaving)
+{
+    const ctrt_memory_source *source = policy->source;
+    const struct pool *settled = NULL;
+    if (leaving == NULL)
+        return;
+    pthread_mutex_unlock(&policy->lock);
+    for (struct segment *segment = leaving, *next; segment != NULL; segment = next) {
+        const struct pool *pool = segment->heap->pool;
+        next = segment->next;
+        if (pool != settled)
+            queue_finish(source, pool->queue);
+        settled = pool;
+        fence_finish(source, segment->fence);
+        UNPOISON(policy, segment->address, segment->bytes);
+        source->free(source->state, segment->address, segment->bytes, pool->queue);
+        host->free(segment);
+    }
+    pthread_mutex_lock(&policy->lock);
+}
+
+static size_t detach_whole(struct heap *heap, struct segment **leaving)
+{
+    size_t released = 0;
+    for (struct segment *segment = heap->segments, *next; segment != NULL; segment = next) {
+        next = segment->next;
+        if (!whole_and_free(segment))
+            continue;
+        released += segment->bytes;
+        detach(segment, leaving);
+    }
+    return released;
+}
+
+size_t policy_release(struct policy *policy)
+{
+    struct segment *leaving = NULL;
+    size_t released = 0;
+    policy_pause(policy);
+    for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next)
+        released += detach_whole(&pool->large, &leaving) + detach_whole(&pool->small, &leaving);
+    policy_resume(policy);
+    part(policy, leaving);
+    return released + expand_release(policy);
+}
+
+/* Blocks that are never split are of use to nobody else: gives the smallest one back that makes room enough, or else as
+ * many as it takes, the largest first. False when there are not enough of them. */
+static bool release_oversize(struct heap *heap, size_t bytes)
+{
+    struct policy *policy = heap->pool->policy;
+    size_t max_split = policy->settings.max_split, wanted = bytes > max_split ? bytes : max_split, released = 0;
+    struct segment *leaving = NULL;
+    if (max_split == SIZE_MAX)
+        return false;
+    struct block *block = shelf_least(&heap->shelves, wanted);
+    if (block == NULL)
+        block = shelf_largest(&heap->shelves);
+    while (released < wanted && block != NULL && block->bytes >= max_split && whole_and_free(block->segment)) {
+        released += block->bytes;
+        detach(block->segment, &leaving);
+        block = shelf_largest(&heap->shelves);
+    }
+    part(policy, leaving);
+    return released >= wanted;
+}
+
+/* Garbage collection: large segments that nobody wanted for longer than the mean of their kind go back until less is
+ * reserved than the share that is allowed. The age is counted in searches. */
+static void collect(struct policy *policy)
+{
+    struct figures *figures = &policy->figures;
+    const struct tally *reserved = figures->reserved;
+    uint64_t now = 0, allowed = (uint64_t)(policy->settings.collect_from * (double)policy->source->total_bytes);
+    for (int kind = CTRT_POOL_LARGE; kind <= CTRT_POOL_SMALL; kind++)
+        now += (uint64_t)(reserved[kind].allocated - reserved[kind].freed);
+    if (now <= allowed)
+        return;
+    uint64_t target = now - allowed, reclaimed = 0, ages = 0, count = 0;
+    struct segment *leaving = NULL;
+    bool some = true;
+    for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next)
+        for (struct segment *segment = pool->large.segments; segment != NULL; segment = segment->next)
+            if (whole_and_free(segment)) {
+                ages += pool->large.searches - segment->first->shelved;
+                count++;
+            }
+    while (some && reclaimed < target && count > 0) {
+        double mean = (double)ages / (double)count;
+        some = false;
+        for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next)
+            for (struct segment *segment = pool->large.segments, *next; segment != NULL; segment = next) {
+                next = segment->next;
+                uint64_t age = whole_and_free(segment) ? pool->large.searches - segment->first->shelved : 0;
+                if (!whole_and_free(segment) || (double)age < mean)
+                    continue;
+                some = true;
+                reclaimed += segment->bytes;
+                ages -= age;
+                count--;
+                detach(segment, &leaving);
+            }
+    }
+    part(policy, leaving);
+}
+
+/* ---- growing ---- */
+
+static ctrt_status from_source(struct heap *heap, struct block **out, size_t bytes)
+{
+    struct policy *policy = heap->pool->policy;
+    const ctrt_memory_source *source = policy->source;
+    struct figures *figures = &policy->figures;
+    void *address = NULL;
+    pthread_mutex_unlock(&policy->lock);
+    ctrt_status status = source->alloc(source->state, &address, bytes, heap->pool->queue);
+    pthread_mutex_lock(&policy->lock);
+    if (status)
+        return status;
+    struct segment *segment = segment_new(heap, address, bytes, false);
+    if (segment == NULL) {
+        pthread_mutex_unlock(&policy->lock);
+        source->free(source->state, address, bytes, heap->pool->queue);
+        pthread_mutex_lock(&policy->lock);
+        return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: no host memory to describe a segment");
+    }
+    POISON(policy, address, bytes);
+    tally_move(figures->segment, heap->kind, 1);
+    tally_move(figures->reserved, heap->kind, (int64_t)bytes);
+    if (bytes >= policy->settings.max_split)
+        tally_up(&figures->oversize, 1);
+    figures->source_allocs++;
+    *out = segment->first;
+    return CTRT_OK;
+}
+
+/* `frugal`: a segment of the usual size does not fit, perhaps one that is just large enough does. */
+static ctrt_status draw(struct heap *heap, struct block **out, size_t bytes, bool frugal)
+{
+    const struct policy *policy = heap->pool->policy;
+    if (policy->settings.expandable)
+        return expand_map(heap, out, bytes, frugal ? policy->source->page_bytes : expand_step(heap));
+    return from_source(heap, out, frugal ? bytes : segment_bytes(heap, bytes));
+}
+
+ctrt_status heap_grow(struct heap *heap, struct block **out, size_t bytes)
+{
+    struct policy *policy = heap->pool->policy;
+    if (policy->alone == NULL) {
+        /* Another thread may have what is missing, or may have asked the source meanwhile. */
+        policy_pause(policy);
+        heap->searches--;                       /* it is still the same one */
+        *out = heap_take(heap, bytes);
+        policy_resume(policy);
+        if (*out != NULL)
+            return CTRT_OK;
+    }
+    if (policy->settings.collect_from > 0)
+        collect(policy);
+    ctrt_status status = draw(heap, out, bytes, false);
+    if (status == CTRT_ERR_OUT_OF_MEMORY && release_oversize(heap, bytes))
+        status = draw(heap, out, bytes, false);
+    if (status == CTRT_ERR_OUT_OF_MEMORY && policy_release(policy) > 0) {
+        policy->figures.retries++;
+        status = draw(heap, out, bytes, false);
+    }
+    if (status == CTRT_ERR_OUT_OF_MEMORY
+        && (policy->settings.expandable ? expand_step(heap) > policy->source->page_bytes
+                                        : segment_bytes(heap, bytes) > bytes))
+        status = draw(heap, out, bytes, true);
+    if (status == CTRT_OK)
+        heap_cut(heap, *out, bytes);
+    return status;
+}

@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/heap.c: segments cut into blocks: the best free one, split and merged.
+ *
+ * Blocks of a segment form a list in the order of their addresses; two free neighbours never stay apart. */
+#include <string.h>
+
+#include "caching.h"
+
+#define SLAB_BLOCKS 46
+
+struct slab {
+    struct slab *next;
+    struct block blocks[SLAB_BLOCKS];
+};
+
+/* ---- descriptions ---- */
+
+static bool more_blocks(struct policy *policy)
+{
+    struct slab *slab = host->alloc(sizeof *slab);
+    if (slab == NULL)
+        return false;
+    slab->next = policy->slabs;
+    policy->slabs = slab;
+    for (int i = SLAB_BLOCKS; i-- > 0;)
+        block_drop(policy, &slab->blocks[i]);
+    return true;
+}
+
+struct block *block_new(struct policy *policy)
+{
+    if (unlikely(policy->unused == NULL) && !more_blocks(policy))
+        return NULL;
+    struct block *block = policy->unused;
+    policy->unused = block->left;
+    return block;
+}
+
+void block_drop(struct policy *policy, struct block *block)
+{
+    block->left = policy->unused;
+    policy->unused = block;
+}
+
+void blocks_free(struct policy *policy)
+{
+    for (struct slab *slab = policy->slabs, *next; slab != NULL; slab = next) {
+        next = slab->next;
+        host->free(slab);
+    }
+    policy->slabs = NULL;
+    policy->unused = NULL;
+}
+
+/* ---- segments ---- */
+
+/* One free block, on no shelf. NULL without memory to describe it. */
+struct segment *segment_new(struct heap *heap, void *address, size_t bytes, bool expandable)
+{
+    struct policy *policy = heap->pool->policy;
+    struct segment *segment = host->alloc(sizeof *segment);
+    struct block *block = segment != NULL ? block_new(policy) : NULL;
+    if (block == NULL) {
+        host->free(segment);
+        return NULL;
+    }
+    *block = (struct block){ .address = address, .bytes = bytes, .heap = heap, .segment = segment,
+                             .state = expandable ? BLOCK_UNMAPPED : BLOCK_FREE };
+    *segment = (struct segment){ .next = heap->segments, .heap = heap, .first = block, .address = address,
+                                 .bytes = bytes, .expandable = expandable };
+    if (heap->segments != NULL)
+        heap->segments->previous = segment;
+    heap->segments = segment;
+    return segment;
+}
+
+void segment_unlink(struct segment *segment)
+{
+    if (segment->previous != NULL)
+        segment->previous->next = segment->next;
+    else
+        segment->heap->segments = segment->next;
+    if (segment->next != NULL)
+        segment->next->previous = segment->previous;
+}
+
+/* ---- splitting and merging ---- */
+
+/* Free, beside used ones in its segment; expandable segments can give their pages back and do not count. */
+static inline void count_split(struct heap *heap, int64_t blocks, int64_t bytes)
+{
+    struct figures *figures = &heap->pool->policy->figures;
+    tally_move(figures->split, heap->kind, blocks);
+    tally_move(figures->split_bytes, heap->kind, bytes);
+}
+
+static inline bool is_split(const struct block *block)
+{
+    return block->before != NULL || block->after != NULL;
+}
+
+void heap_shelve(struct heap *heap, struct block *block)
+{
+    block->state = BLOCK_FREE;
+    block->shelved = heap->searches;
+    heap->free_bytes += block->bytes;
+    shelf_put(&heap->shelves, block);
+}
+
+void heap_unshelve(struct heap *heap, struct block *block)
+{
+    shelf_remove(&heap->shelves, block);
+    heap->free_bytes -= block->bytes;
+}
+
+void heap_absorb(struct block *block)
+{
+    struct policy *policy = block->heap->pool->policy;
+    struct block *gone = block->after;
+    block->bytes += gone->bytes;
+    block->after = gone->after;
+    if (gone->after != NULL)
+        gone->after->before = block;
+    if (unlikely(gone->fence != NULL))
+        block->fence = fence_both(policy->source, block->fence, gone->fence);
+    block_drop(policy, gone);
+}
+
+void heap_cut_off(struct block *block, size_t bytes, struct block *rest)
+{
+    rest->address = block->address + bytes;
+    rest->bytes = block->bytes - bytes;
+    rest->heap = block->heap;
+    rest->segment = block->segment;
+    rest->state = block->state;
+    rest->fence = NULL;
+    rest->before = block;
+    rest->after = block->after;
+    if (rest->after != NULL)
+        rest->after->before = rest;
+    block->after = rest;
+    block->bytes = bytes;
+}
+
+void heap_order(struct block *block)
+{
+    const struct pool *pool = block->heap->pool;
+    fence_order(pool->policy->source, block->fence, pool->queue);
+}
+
+/* Small blocks are split down to 512 bytes; large ones only when more than 1 MiB remains, because a smaller piece is
+ * never asked of this heap, and those from max_split on never. */
+static inline bool worth_splitting(const struct heap *heap, size_t bytes, size_t remaining)
+{
+    const struct settings *settings = &heap->pool->policy->settings;
+    if (heap->kind == CTRT_POOL_SMALL || settings->expandable)
+        return remaining >= GRANULE;
+    return bytes < settings->max_split && remaining > SMALL_LARGEST;
+}
+
+/* Without memory to describe the rest the block stays whole. */
+void heap_cut(struct heap *heap, struct block *block, size_t bytes)
+{
+    struct policy *policy = heap->pool->policy;
+    bool was_split = is_split(block), counts = !block->segment->expandable;
+    struct block *rest;
+    block->state = BLOCK_USED;
+    if (worth_splitting(heap, bytes, block->bytes - bytes) && (rest = block_new(policy)) != NULL) {
+        if (unlikely(block->fence != NULL))
+            heap_order(block);
+        heap_cut_off(block, bytes, rest);
+        heap_shelve(heap, rest);
+        if (counts)
+            count_split(heap, !was_split, was_split ? -(int64_t)bytes : (int64_t)rest->bytes);
+    } else if (was_split && counts) {
+        count_split(heap, -1, -(int64_t)block->bytes);
+    }
+}
+
+/* What a block can grow to where it lies, for the choice among expandable ones. */
+static size_t reach(const struct block *block)
+{
+    const struct block *after = block->after;
+    return block->bytes + (after != NULL && after->state == BLOCK_UNMAPPED ? after->bytes : 0);
+}
+
+/* Blocks from max_split on serve only requests of their own kind that leave little of them unused. */
+struct block *heap_find(const struct heap *heap, size_t bytes)
+{
+    const struct settings *settings = &heap->pool->policy->settings;
+    struct block *block = shelf_least(&heap->shelves, bytes);
+    if (unlikely(block == NULL))
+        return NULL;
+    if (unlikely(settings->expandable)) {
+        struct block *next = shelf_next(&heap->shelves, block);
+        while (block->segment->expandable && next != NULL && reach(next) < reach(block)) {
+            block = next;
+            next = shelf_next(&heap->shelves, block);
+        }
+    }
+    if (likely(block->bytes < settings->max_split && bytes < settings->max_split))
+        return block;
+    if (bytes < settings->max_split || block->bytes - bytes >= settings->max_rounding)
+        return NULL;
+    return block;
+}
+
+bool heap_would_return(const struct heap *heap, const struct block *block)
+{
+    const struct block *before = block->before, *after = block->after;
+    size_t merged = block->bytes;
+    if (!heap->pool->policy->settings.plain || (before != NULL && before->state == BLOCK_FREE))
+        return false;
+    const struct block *best = shelf_least(&heap->shelves, block->bytes);
+    if (after != NULL && after->state == BLOCK_FREE) {
+        if (heap->kind == CTRT_POOL_LARGE && after->bytes <= SMALL_LARGEST)
+            return false;                       /* it would not be split off again */
+        merged += after->bytes;
+        if (best == after)
+            best = shelf_next(&heap->shelves, best);
+    }
+    return best == NULL || best->bytes > merged || (best->bytes == merged && best->address > block->address);
+}
+
+struct block *heap_take(struct heap *heap, size_t bytes)
+{
+    heap->searches++;
+    struct block *block = heap_find(heap, bytes);
+    if (unlikely(block == NULL))
+        return NULL;
+    heap_unshelve(heap, block);
+    heap_cut(heap, block, bytes);
+    return block;
+}
+
+void heap_give(struct heap *heap, struct block *block)
+{
+    int64_t blocks = 0, bytes = 0;
+    if (block->after != NULL && block->after->state == BLOCK_FREE) {
+        blocks--, bytes -= (int64_t)block->after->bytes;
+        heap_unshelve(heap, block->after);
+        heap_absorb(block);
+    }
+    if (block->before != NULL && block->before->state == BLOCK_FREE) {
+        block = block->before;
+        blocks--, bytes -= (int64_t)block->bytes;
+        heap_unshelve(heap, block);
+        heap_absorb(block);
+    }
+    if (is_split(block))
+        blocks++, bytes += (int64_t)block->bytes;
+    if (likely(!block->segment->expandable))
+        count_split(heap, blocks, bytes);
+    heap_shelve(heap, block);
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/settings.c: the options of the caching policy.
+ *
+ *   max_split=64m        blocks from this size on are never split: large ones stay whole for large requests
+ *   max_rounding=20m     and such a block serves a request that leaves less than this of it unused
+ *   gc=0.8               from this share of the device's memory on, segments that were not used for long go back
+ *   roundup=4            sizes are rounded up to one of so many steps a doubling; or by size: [256:1,512:2,1024:4,>:8],
+ *                        the first number in MiB: for requests from there up to its double, the first also for all smaller
+ *                        ones, '>' for all above those named
+ *   expandable=true      segments that grow by pages, where the backend has such
+ *   large_segment=20m    size of the segments for blocks above 1 MiB and below half of it */
+#include <string.h>
+
+#include "caching.h"
+#include "options.h"
+
+#define INTERVAL_FIRST 20                       /* divisions[0] is for what is below 2 MiB */
+
+static bool is_power(size_t value)
+{
+    return value > 0 && (value & (value - 1)) == 0;
+}
+
+static bool read_max_split(void *settings, struct option_text value)
+{
+    return option_bytes(&((struct settings *)settings)->max_split, value);
+}
+
+static bool read_max_rounding(void *settings, struct option_text value)
+{
+    size_t *rounding = &((struct settings *)settings)->max_rounding;
+    return option_bytes(rounding, value) && *rounding > 0;
+}
+
+static bool read_gc(void *settings, struct option_text value)
+{
+    double *share = &((struct settings *)settings)->collect_from;
+    return option_share(share, value) && *share > 0 && *share < 1;
+}
+
+static bool read_expandable(void *settings, struct option_text value)
+{
+    return option_bool(&((struct settings *)settings)->expandable, value);
+}
+
+static bool read_large_segment(void *settings, struct option_text value)
+{
+    size_t *bytes = &((struct settings *)settings)->large_segment;
+    return option_bytes(bytes, value) && *bytes >= 2 * LARGE_ROUNDING && *bytes % LARGE_ROUNDING == 0
+           && *bytes <= (size_t)1 << 40;
+}
+
+static bool read_division(size_t *out, struct option_text value)
+{
+    return option_number(out, value) && is_power(*out) && *out <= 1024;
+}
+
+/* One "256:1" or ">:8" of the list; `last`: the interval before it, -1 for none. */
+static bool read_interval(struct settings *settings, struct option_text item, int *last)
+{
+    const char *colon = memchr(item.at, ':', item.length);
+    size_t from, steps, key = colon != NULL ? (size_t)(colon - item.at) : 0;
+    if (key == 0 || !read_division(&steps, (struct option_text){ colon + 1, item.length - key - 1 }))
+        return false;
+    int first = *last + 1, end = DIVISIONS;
+    if (key != 1 || item.at[0] != '>') {
+        if (!option_number(&from, (struct option_text){ item.at, key }) || !is_power(from))
+            return false;
+        int index = 63 - __builtin_clzll(from);
+        if (index >= DIVISIONS || index <= *last)
+            return false;
+        first = *last < 0 ? 0 : index;
+        end = index + 1;
+    }
+    for (int i = first; i < end; i++)
+        settings->divisions[i] = (uint32_t)steps;
+    *last = end - 1;
+    return true;
+}
+
+static bool read_roundup(void *given, struct option_text value)
+{
+    struct settings *settings = given;
+    size_t steps;
+    int last = -1;
+    memset(settings->divisions, 0, sizeof settings->divisions);
+    settings->divided = true;
+    if (read_division(&steps, value)) {
+        for (int i = 0; i < DIVISIONS; i++)
+            settings->divisions[i] = (uint32_t)steps;
+        return true;
+    }
+    if (value.length < 2 || value.at[0] != '[' || value.at[value.length - 1] != ']')
+        return false;
+    const char *at = value.at + 1, *end = value.at + value.length - 1;
+    for (;;) {
+        const char *comma = memchr(at, ',', (size_t)(end - at));
+        const char *stop = comma != NULL ? comma : end;
+        if (!read_interval(settings, (struct option_text){ at, (size_t)(stop - at) }, &last))
+            return false;
+        if (comma == NULL)
+            return true;
+        at = comma + 1;
+    }
+}
+
+/* Powers of two are kept; else up to the next of the steps between two of them, as long as a step is at least 512
+ * bytes: up to 512 bytes times their number, and where there is but one, multiples of 512. */
+size_t settings_divide(const struct settings *settings, size_t bytes)
+{
+    int power = 63 - __builtin_clzll(bytes);
+    int index = power - INTERVAL_FIRST;
+    size_t steps = settings->divisions[index < 0 ? 0 : index >= DIVISIONS ? DIVISIONS - 1 : index];
+    size_t step = GRANULE;
+    if (steps > 1 && bytes > GRANULE * steps)
+        step = ((size_t)1 << power) / steps;
+    return (bytes + step - 1) & ~(step - 1);
+}
+
+ctrt_status settings_read(struct settings *settings, const ctrt_memory_source *source, const char *text)
+{
+    static const struct option options[] = {
+        { "max_split", "a size above 20m (or above large_segment)", read_max_split },
+        { "gc", "a share of the device's memory between 0 and 1", read_gc },
+        { "roundup", "a power of two up to 1024, or a list like [256:1,512:2,1024:4,>:8], rising", read_roundup },
+        { "expandable", "true or false", read_expandable },
+        { "large_segment", "a multiple of 2m, at least 4m", read_large_segment },
+        { "max_rounding", "a size", read_max_rounding },
+    };
+    *settings = (struct settings){ .max_split = SIZE_MAX, .large_segment = (size_t)20 << 20,
+                                   .max_rounding = (size_t)20 << 20 };
+    ctrt_status status = options_read(host, "caching", options, sizeof options / sizeof options[0], settings, text);
+    if (status)
+        return status;
+    if (settings->max_split <= settings->large_segment)
+        return host->fail(CTRT_ERR_INVALID_ARGUMENT, "caching: max_split wants a size above %zum, not %zu bytes",
+                          settings->large_segment >> 20, settings->max_split);
+    if (settings->collect_from > 0 && source->total_bytes == 0)
+        return host->fail(CTRT_ERR_NOT_SUPPORTED, "caching: gc needs to know how much memory %s has, and nobody does",
+                          source->device_name);
+    if (settings->expandable
+        && (!CTRT_SLOT(source, map) || source->page_bytes == 0 || source->page_bytes % GRANULE != 0
+            || source->total_bytes == 0)) {
+        host->log(CTRT_LOG_WARNING, "caching", "%s cannot map pages: expandable=true has no effect",
+                  source->device_name);
+        settings->expandable = false;
+    }
+    settings->plain = settings->max_split == SIZE_MAX && !settings->expandable;
+    return CTRT_OK;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/shelf.c: see shelf.h. */
+#include "caching.h"
+
+static unsigned shelf_of(size_t bytes)
+{
+    size_t units = bytes / GRANULE;
+    if (units < SHELF_EXACT)
+        return (unsigned)units;
+    unsigned power = 63 - (unsigned)__builtin_clzll(units);             /* from 6 on */
+    unsigned shelf = SHELF_EXACT + (power - 6) * SHELF_STEPS + (unsigned)(units >> (power - 5) & (SHELF_STEPS - 1));
+    return shelf < SHELF_COUNT ? shelf : SHELF_COUNT - 1;
+}
+
+static bool comes_before(const struct block *a, const struct block *b)
+{
+    return a->bytes < b->bytes || (a->bytes == b->bytes && a->address < b->address);
+}
+
+/* Priorities in the treap. */
+static uint32_t rank(const struct block *block)
+{
+    return (uint32_t)((uintptr_t)block->address >> 9) * 0x9e3779b1u;
+}
+
+void shelf_put(struct shelves *shelves, struct block *block)
+{
+    unsigned shelf = shelf_of(block->bytes);
+    struct block **at = &shelves->root[shelf];
+    if (*at == NULL) {
+        shelves->words[shelf / 64] |= (uint64_t)1 << shelf % 64;
+        shelves->filled |= (uint64_t)1 << shelf / 64;
+        block->left = block->right = NULL;
+        *at = block;
+        return;
+    }
+    while (*at != NULL && rank(*at) >= rank(block))
+        at = comes_before(block, *at) ? &(*at)->left : &(*at)->right;
+    /* What was there is divided into what comes before and after. */
+    struct block *rest = *at, **low = &block->left, **high = &block->right;
+    while (rest != NULL)
+        if (comes_before(rest, block)) {
+            *low = rest;
+            low = &rest->right;
+            rest = rest->right;
+        } else {
+            *high = rest;
+            high = &rest->left;
+            rest = rest->left;
+        }
+    *low = *high = NULL;
+    *at = block;
+}
+
+void shelf_remove(struct shelves *shelves, struct block *block)
+{
+    unsigned shelf = shelf_of(block->bytes);
+    struct block **at = &shelves->root[shelf];
+    while (*at != block)
+        at = comes_before(block, *at) ? &(*at)->left : &(*at)->right;
+    struct block *a = block->left, *b = block->right;
+    while (a != NULL && b != NULL)
+        if (rank(a) >= rank(b)) {
+            *at = a;
+            at = &a->right;
+            a = a->right;
+        } else {
+            *at = b;
+            at = &b->left;
+            b = b->left;
+        }
+    *at = a != NULL ? a : b;
+    if (shelves->root[shelf] == NULL && (shelves->words[shelf / 64] &= ~((uint64_t)1 << shelf % 64)) == 0)
+        shelves->filled &= ~((uint64_t)1 << shelf / 64);
+}
+
+/* The first block of the first shelf from `shelf` on that has any. */
+static struct block *first_from(const struct shelves *shelves, unsigned shelf)
+{
+    unsigned word = shelf / 64;
+    if (word >= SHELF_WORDS)
+        return NULL;
+    uint64_t bits = shelves->words[word] & ~(uint64_t)0 << shelf % 64;
+    if (bits == 0) {
+        uint64_t later = shelves->filled & ~(uint64_t)1 << word;        /* words after this one */
+        if (later == 0)
+            return NULL;
+        word = (unsigned)__builtin_ctzll(later);
+        bits = shelves->words[word];
+    }
+    struct block *block = shelves->root[64 * word + (unsigned)__builtin_ctzll(bits)];
+    while (block->left != NULL)
+        block = block->left;
+    return block;
+}
+
+struct block *shelf_least(const struct shelves *shelves, size_t bytes)
+{
+    unsigned shelf = shelf_of(bytes);
+    if (shelf >= SHELF_EXACT) {
+        struct block *best = NULL;
+        for (struct block *at = shelves->root[shelf]; at != NULL;)
+            if (at->bytes >= bytes) {
+                best = at;
+                at = at->left;
+            } else {
+                at = at->right;
+            }
+        if (best != NULL)
+            return best;
+        shelf++;
+    }
+    return first_from(shelves, shelf);
+}
+
+struct block *shelf_next(const struct shelves *shelves, const struct block *block)
+{
+    unsigned shelf = shelf_of(block->bytes);
+    struct block *next = NULL;
+    for (struct block *at = shelves->root[shelf]; at != NULL;)
+        if (comes_before(block, at)) {
+            next = at;
+            at = at->left;
+        } else {
+            at = at->right;
+        }
+    return next != NULL ? next : first_from(shelves, shelf + 1);
+}
+
+struct block *shelf_largest(const struct shelves *shelves)
+{
+    if (shelves->filled == 0)
+        return NULL;
+    unsigned word = 63 - (unsigned)__builtin_clzll(shelves->filled);
+    struct block *block = shelves->root[64 * word + 63 - (unsigned)__builtin_clzll(shelves->words[word])];
+    while (block->right != NULL)
+        block = block->right;
+    return block;
+}

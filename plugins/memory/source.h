@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/source.h: fences of a policy's source, which may be too old to have such. NULL is a fence that is done. */
+#ifndef CTRT_MEMORY_SOURCE_H
+#define CTRT_MEMORY_SOURCE_H
+
+#include "ctrt/plugin.h"
+
+/* The caller waits for the fence, which is gone afterwards. What failed on the queue is for others to report. */
+static inline void fence_finish(const ctrt_memory_source *source, void *fence)
+{
+    if (fence == NULL)
+        return;
+    (void)source->fence_wait(source->state, fence, NULL);
+    source->fence_free(source->state, fence);
+}
+
+/* The caller waits for all work that is on `queue` now. */
+static inline void queue_finish(const ctrt_memory_source *source, void *queue)
+{
+    void *fence = NULL;
+    if (CTRT_SLOT(source, fence_new) && source->fence_new(source->state, &fence, queue) == CTRT_OK)
+        fence_finish(source, fence);
+}
+
+static inline void *fence_both(const ctrt_memory_source *source, void *a, void *b)
+{
+    if (a == NULL || b == NULL)
+        return a != NULL ? a : b;
+    return source->fence_join(source->state, a, b);
+}
+
+/* `queue` waits; the fence stays the caller's. Where that fails, the caller waits itself. */
+static inline void fence_order(const ctrt_memory_source *source, void *fence, void *queue)
+{
+    if (fence != NULL && source->fence_wait(source->state, fence, queue) != CTRT_OK)
+        (void)source->fence_wait(source->state, fence, NULL);
+}
+
+static inline bool fence_is_done(const ctrt_memory_source *source, void *fence)
+{
+    return fence == NULL || source->fence_done(source->state, fence);
+}
+
+#endif

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/threads.c: which thread may use a policy's lists and heaps, and when.
+ *
+ * The hot path takes no lock. A thread says that it is busy, looks whether the gate is shut, and says when it is done:
+ * plain stores and loads. Who must see everything (the first call of a second thread, a trim, a figure) shuts the gate and
+ * has the kernel run a memory barrier on all processors that run this process (membarrier(2)); from then on every
+ * thread either is seen busy, and is waited for, or sees the gate shut. Where the kernel cannot do that each entry pays for
+ * a barrier of its own. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <sched.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "caching.h"
+
+#define BARRIER          8                      /* MEMBARRIER_CMD_PRIVATE_EXPEDITED of linux/membarrier.h, */
+#define BARRIER_REGISTER 16                     /* and its registration */
+
+bool threads_fenced;
+
+static struct cache no_cache;
+__thread struct cache *thread_cache __attribute__((tls_model("initial-exec"))) = &no_cache;
+static __thread struct cache *thread_caches __attribute__((tls_model("initial-exec")));
+
+/* Guards what caches and policies know of one another when either goes. Taken before any other lock here. */
+static pthread_mutex_t caches_lock = PTHREAD_MUTEX_INITIALIZER;
+/* Policies are never freed, only used again, so that a fork can walk the list without a lock. */
+static _Atomic(struct policy *) policies;
+
+static pthread_key_t thread_key;
+static bool thread_key_made;
+
+/* ---- the gate ---- */
+
+static bool membarrier(int command)
+{
+#ifdef SYS_membarrier
+    return syscall(SYS_membarrier, command, 0) == 0;
+#else
+    (void)command;
+    return false;
+#endif
+}
+
+static void barrier_on_all(void)
+{
+    if (threads_fenced || membarrier(BARRIER) || (membarrier(BARRIER_REGISTER) && membarrier(BARRIER)))
+        return;
+    /* It worked when the program began, and was forbidden since. What a processor has stored is seen by the others
+     * long before a millisecond is over. */
+    nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
+static void shut_gate(struct policy *policy)
+{
+    bool others = false;
+    for (const struct cache *cache = policy->caches; cache != NULL; cache = cache->next_of_policy)
+        others |= cache->thread != &thread_cache;
+    if (!others)
+        return;
+    atomic_store_explicit(&policy->gate, true, memory_order_seq_cst);
+    barrier_on_all();
+    for (struct cache *cache = policy->caches; cache != NULL; cache = cache->next_of_policy)
+        while (atomic_load_explicit(&cache->busy, memory_order_seq_cst))
+            sched_yield();
+}
+
+static void open_gate(struct policy *policy)
+{
+    atomic_store_explicit(&policy->gate, false, memory_order_release);
+}
+
+/* ---- lists ---- */
+
+void bin_drop(struct rack *rack, struct bin *bin, uint32_t count)
+{
+    for (; count > 0 && bin->head != NULL; count--) {
+        struct block *block = bin->head;
+        bin->head = block->left;
+        bin->count--;
+        rack->bytes -= block->bytes;
+        heap_give(block->heap, block);
+    }
+}
+
+void rack_flush(struct rack *rack)
+{
+    if (rack->bytes == 0)
+        return;
+    for (unsigned i = 0; i < BINS; i++)
+        bin_drop(rack, &rack->bins[i], UINT32_MAX);
+}
+
+static void cache_flush(struct cache *cache)
+{
+    for (struct rack *rack = cache->racks; rack != NULL; rack = rack->next)
+        rack_flush(rack);
+}
+
+static void cache_free_racks(struct cache *cache)
+{
+    for (struct rack *rack = cache->racks, *next; rack != NULL; rack = next) {
+        next = rack->next;
+        host->free(rack);
+    }
+    cache->rack = cache->racks = NULL;
+}
+
+struct rack *rack_find(struct cache *cache, const struct pool *pool)
+{
+    struct rack *rack = cache->racks;
+    while (rack != NULL && rack->pool != pool)
+        rack = rack->next;
+    if (rack != NULL)
+        cache->rack = rack;
+    return rack;
+}
+
+struct rack *rack_get(struct cache *cache, struct pool *pool)
+{
+    struct rack *rack = rack_find(cache, pool);
+    if (rack != NULL || (rack = host->alloc(sizeof *rack)) == NULL)
+        return rack;
+    memset(rack, 0, sizeof *rack);
+    rack->pool = pool;
+    rack->next = cache->racks;
+    cache->rack = cache->racks = rack;
+    return rack;
+}
+
+/* ---- entering ---- */
+
+struct cache *cache_find(const struct policy *policy)
+{
+    for (struct cache *cache = thread_caches; cache != NULL; cache = cache->next_of_thread)
+        if (atomic_load_explicit(&cache->policy, memory_order_relaxed) == policy) {
+            thread_cache = cache;
+            return cache;
+        }
+    return NULL;
+}
+
+/* One that a policy has left, or a new one. */
+static struct cache *cache_blank(void)
+{
+    struct cache *cache = thread_caches;
+    while (cache != NULL && atomic_load_explicit(&cache->policy, memory_order_acquire) != NULL)
+        cache = cache->next_of_thread;
+    if (cache != NULL)
+        return cache;
+    if (!thread_key_made || pthread_setspecific(thread_key, &thread_cache) != 0)
+        return NULL;
+    cache = host->alloc(sizeof *cache);
+    if (cache == NULL)
+        return NULL;
+    memset(cache, 0, sizeof *cache);
+    cache->thread = &thread_cache;
+    cache->next_of_thread = thread_caches;
+    thread_caches = cache;
+    return cache;
+}
+
+static struct cache *cache_get(struct policy *policy)
+{
+    struct cache *cache = cache_find(policy);
+    if (cache != NULL || policy->copy || (cache = cache_blank()) == NULL)
+        return cache;
+    cache->alone = false;
+    cache->next_of_policy = policy->caches;
+    policy->caches = cache;
+    atomic_store_explicit(&cache->policy, policy, memory_order_release);
+    thread_cache = cache;
+    return cache;
+}
+
+struct cache *policy_enter(struct policy *policy)
+{
+    pthread_mutex_lock(&policy->lock);
+    struct cache *cache = cache_get(policy);
+    if (policy->alone != NULL && policy->alone != cache) {
+        shut_gate(policy);
+        policy_settle(policy);
+        policy->alone->alone = false;
+        policy->alone = NULL;
+        open_gate(policy);
+    }
+    policy_settle(policy);
+    if (cache == NULL) {
+        policy->shared_for_good = true;
+    } else if (policy->alone == NULL && policy->caches == cache && cache->next_of_policy == NULL
+               && !policy->shared_for_good) {
+        cache_flush(cache);
+        cache->alone = true;
+        policy->alone = cache;
+    }
+    return cache;
+}
+
+void policy_pause(struct policy *policy)
+{
+    shut_gate(policy);
+    policy_settle(policy);
+    for (struct cache *cache = policy->caches; cache != NULL; cache = cache->next_of_policy)
+        cache_flush(cache);
+}
+
+void policy_resume(struct policy *policy)
+{
+    open_gate(policy);
+}
+
+/* ---- leaving ---- */
+
+/* With the policy's lock held. */
+static void cache_unlink(struct policy *policy, struct cache *cache)
+{
+    cache_flush(cache);
+    struct cache **at = &policy->caches;
+    while (*at != cache)
+        at = &(*at)->next_of_policy;
+    *at = cache->next_of_policy;
+    if (policy->alone == cache) {
+        policy_settle(policy);
+        policy->alone = NULL;
+    }
+    cache->alone = false;
+    cache_free_racks(cache);
+    atomic_store_explicit(&cache->policy, NULL, memory_order_release);
+}
+
+static void thread_end(void *ignored)
+{
+    (void)ignored;
+    pthread_mutex_lock(&caches_lock);
+    for (struct cache *cache = thread_caches, *next; cache != NULL; cache = next) {
+        next = cache->next_of_thread;
+        struct policy *policy = atomic_load(&cache->policy);
+        if (policy != NULL) {
+            pthread_mutex_lock(&policy->lock);
+            cache_unlink(policy, cache);
+            pthread_mutex_unlock(&policy->lock);
+        }
+        host->free(cache);
+    }
+    pthread_mutex_unlock(&caches_lock);
+    thread_caches = NULL;
+    thread_cache = &no_cache;
+}
+
+void policies_part(struct policy *policy)
+{
+    pthread_mutex_lock(&caches_lock);
+    pthread_mutex_lock(&policy->lock);
+    shut_gate(policy);
+    while (policy->caches != NULL)
+        cache_unlink(policy, policy->caches);
+    open_gate(policy);
+    pthread_mutex_unlock(&policy->lock);
+    pthread_mutex_unlock(&caches_lock);
+}
+
+void policies_add(struct policy *policy)
+{
+    policy->next = atomic_load(&policies);
+    while (!atomic_compare_exchange_weak(&policies, &policy->next, policy))
+        continue;
+}
+
+struct policy *policies_reuse(void)
+{
+    pthread_mutex_lock(&caches_lock);
+    struct policy *policy = atomic_load(&policies);
+    while (policy != NULL && !atomic_load(&policy->dead))
+        policy = policy->next;
+    if (policy != NULL)
+        atomic_store(&policy->dead, false);
+    pthread_mutex_unlock(&caches_lock);
+    return policy;
+}
+
+/* ---- fork: the child gets the policies' locks free, and what they protect whole ----
+ *
+ * caches_lock is not among them: the library may hold its own locks when it destroys a policy, and takes them
+ * itself around a fork. What it protects besides is the child's only thread's. Nor are the growth locks, under which
+ * the source may take its own. */
+
+static __thread struct policy *fork_first
+    __attribute__((tls_model("initial-exec"))); /* a policy made meanwhile stands before it in the list */
+
+static void before_fork(void)
+{
+    fork_first = atomic_load(&policies);
+    for (struct policy *policy = fork_first; policy != NULL; policy = policy->next) {
+        pthread_mutex_lock(&policy->lock);
+        shut_gate(policy);
+    }
+}
+
+static void after_fork_in_parent(void)
+{
+    for (struct policy *policy = fork_first; policy != NULL; policy = policy->next) {
+        open_gate(policy);
+        pthread_mutex_unlock(&policy->lock);
+    }
+}
+
+/* Only one thread is left: what the others had in their lists goes back. */
+static void after_fork_in_child(void)
+{
+    for (struct policy *policy = fork_first; policy != NULL; policy = policy->next) {
+        for (struct cache *cache = policy->caches, *next; cache != NULL; cache = next) {
+            next = cache->next_of_policy;
+            if (cache->thread == &thread_cache)
+                continue;
+            cache_unlink(policy, cache);
+            host->free(cache);
+        }
+        pthread_mutex_init(&policy->growth, NULL);
+        open_gate(policy);
+        pthread_mutex_unlock(&policy->lock);
+    }
+    pthread_mutex_init(&caches_lock, NULL);
+}
+
+ctrt_status threads_init(void)
+{
+    if (thread_key_made)
+        return CTRT_OK;
+    threads_fenced = !membarrier(BARRIER_REGISTER);
+    thread_key_made = pthread_key_create(&thread_key, thread_end) == 0;
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return CTRT_OK;
+}

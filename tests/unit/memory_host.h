@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/unit/memory_host.h: runs a memory policy without the library, on a source that exists on paper.
+ *
+ * The source hands out addresses that nobody may touch, knows how much there is, and what every fence stands for: a
+ * fence is a set of numbered pieces of work, and it is known which queue, and whether the host, waits for which of
+ * them. With pages: addresses can be reserved and mapped. Everything that a policy must not do is counted in `wrong`. Include
+ * after tap.h. */
+#ifndef CTRT_TESTS_MEMORY_HOST_H
+#define CTRT_TESTS_MEMORY_HOST_H
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ctrt/plugin.h"
+
+#define HELP __attribute__((unused)) static
+
+/* ---- the host table ---- */
+
+static __thread char host_error[512];   /* message of the thread's last fail() */
+static char host_warning[512];          /* text of the last log line */
+static long host_allocs_left;           /* above 0: the allocation that brings it to 0 fails */
+
+HELP CTRT_PRINTF(2, 3) ctrt_status host_fail(ctrt_status status, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    vsnprintf(host_error, sizeof host_error, format, list);
+    va_end(list);
+    return status;
+}
+
+HELP CTRT_PRINTF(3, 4) void host_log(ctrt_log_level level, const char *component, const char *format, ...)
+{
+    va_list list;
+    (void)level, (void)component;
+    va_start(list, format);
+    vsnprintf(host_warning, sizeof host_warning, format, list);
+    va_end(list);
+}
+
+HELP void *host_alloc(size_t bytes)
+{
+    if (host_allocs_left > 0 && --host_allocs_left == 0)
+        return NULL;
+    return malloc(bytes);
+}
+
+static const ctrt_host host_table = {
+    .size = sizeof(ctrt_host),
+    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
+    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
+    .fail = host_fail,
+    .log = host_log,
+    .alloc = host_alloc,
+    .free = free,
+};
+
+/* The policy in memory-NAME.so of CTRT_PLUGIN_PATH. Ends the program when there is none: there is nothing to test then. */
+HELP const ctrt_memory_policy *policy_load(const char *name)
+{
+    const char *folder = getenv("CTRT_PLUGIN_PATH");
+    char path[4096];
+    snprintf(path, sizeof path, "%s/memory-%s.so", folder ? folder : ".", name);
+    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    ctrt_plugin_entry entry = NULL;
+    if (object)
+        *(void **)&entry = dlsym(object, "ctrt_plugin_v1");
+    if (!entry) {
+        printf("Bail out! %s\n", dlerror());
+        exit(99);
+    }
+    const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
+    if (plugin->init(&host_table) != CTRT_OK) {
+        printf("Bail out! init: %s\n", host_error);
+        exit(99);
+    }
+    return plugin->components[0].table;
+}
+
+/* ---- fences ---- */
+
+#define PAPER_QUEUES 8
+#define PAPER_HOST   PAPER_QUEUES       /* who waits: a queue, or the host */
+
+struct paper_fence {
+    struct paper_fence *next;           /* joined ones */
+    uint32_t work;                      /* the number of what it stands for; 0: all that `queue` had, so */
+    int queue;
+    size_t until;                       /* the first so many pieces of work that the queue waits for */
+};
+
+struct paper_queue {                    /* what it waits for, in order; the host waited for the first `settled` */
+    uint32_t *work;
+    size_t count, room, settled;
+};
+
+/* ---- the source ---- */
+
+struct paper {
+    ctrt_memory_source source;
+    pthread_mutex_t lock;
+    uint64_t bytes, used;               /* there are; handed out or mapped */
+    uintptr_t next;                     /* address */
+    uint64_t allocs, frees;             /* maps and unmaps too */
+    uint64_t maps, unmaps, reserved_ranges;
+    long fail_in;                       /* above 0: the alloc or map that brings it to 0 fails */
+    unsigned char *awaited;             /* by work: bit q: queue q waits for it; bit PAPER_HOST of the next byte */
+    uint32_t work, work_room;
+    struct paper_queue queues[PAPER_QUEUES];
+    long fences;                        /* that exist */
+    long wrong;
+    char what[256];                     /* was wrong last */
+    void (*on_free)(struct paper *paper, void *address, size_t bytes);  /* the source gets memory back */
+};
+
+/* Queues are small numbers as pointers; NULL is queue 0. */
+#define QUEUE(n) ((void *)(uintptr_t)(n))
+
+HELP void paper_wrong(struct paper *paper, const char *what)
+{
+    paper->wrong++;
+    snprintf(paper->what, sizeof paper->what, "%s", what);
+}
+
+HELP ctrt_status paper_draw(struct paper *paper, size_t bytes)
+{
+    if ((paper->fail_in > 0 && --paper->fail_in == 0) || bytes > paper->bytes - paper->used)
+        return host_fail(CTRT_ERR_OUT_OF_MEMORY, "the paper has no %zu bytes left", bytes);
+    paper->used += bytes;
+    return CTRT_OK;
+}
+
+HELP ctrt_status paper_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    struct paper *paper = state;
+    (void)queue;
+    pthread_mutex_lock(&paper->lock);
+    ctrt_status status = paper_draw(paper, bytes);
+    if (status == CTRT_OK) {
+        *address = (void *)paper->next;
+        paper->next += (bytes + 0x1fffff) / 0x200000 * 0x200000 + 0x200000;
+        paper->allocs++;
+    }
+    pthread_mutex_unlock(&paper->lock);
+    return status;
+}
+
+HELP void paper_free(void *state, void *address, size_t bytes, void *queue)
+{
+    struct paper *paper = state;
+    (void)queue;
+    pthread_mutex_lock(&paper->lock);
+    if (bytes > paper->used)
+        paper_wrong(paper, "more comes back than was given");
+    paper->used -= bytes;
+    paper->frees++;
+    if (paper->on_free)
+        paper->on_free(paper, address, bytes);
+    pthread_mutex_unlock(&paper->lock);
+}
+
+HELP ctrt_status paper_reserve(void *state, void **address, size_t bytes)
+{
+    struct paper *paper = state;
+    *address = (void *)paper->next;
+    paper->next += bytes + 0x200000;
+    paper->reserved_ranges++;
+    return CTRT_OK;
+}
+
+HELP void paper_unreserve(void *state, void *address, size_t bytes)
+{
+    struct paper *paper = state;
+    (void)address, (void)bytes;
+    paper->reserved_ranges--;
+}
+
+HELP ctrt_status paper_map(void *state, void *address, size_t bytes)
+{
+    struct paper *paper = state;
+    (void)address;
+    if (bytes % paper->source.page_bytes != 0)
+        paper_wrong(paper, "a part of a page is mapped");
+    pthread_mutex_lock(&paper->lock);
+    ctrt_status status = paper_draw(paper, bytes);
+    paper->maps += status == CTRT_OK;
+    paper->allocs += status == CTRT_OK;
+    pthread_mutex_unlock(&paper->lock);
+    return status;
+}
+
+HELP void paper_unmap(void *state, void *address, size_t bytes)
+{
+    struct paper *paper = state;
+    if (bytes % paper->source.page_bytes != 0)
+        paper_wrong(paper, "a part of a page is unmapped");
+    paper->unmaps++;
+    paper_free(state, address, bytes, NULL);
+}
+
+/* Work of number paper->work + 1, as a fence. */
+HELP struct paper_fence *paper_work(struct paper *paper)
+{
+    struct paper_fence *fence = calloc(1, sizeof *fence);
+    pthread_mutex_lock(&paper->lock);
+    fence->work = ++paper->work;
+    if (paper->work >= paper->work_room) {
+        uint32_t room = paper->work_room > 0 ? 2 * paper->work_room : 1024;
+        paper->awaited = realloc(paper->awaited, 2 * (size_t)room);
+        memset(paper->awaited + 2 * (size_t)paper->work_room, 0, 2 * (size_t)(room - paper->work_room));
+        paper->work_room = room;
+    }
+    paper->fences++;
+    pthread_mutex_unlock(&paper->lock);
+    return fence;
+}
+
+/* Whether `who` (a queue or PAPER_HOST) waits for the work: a queue, too, when the host did. */
+HELP bool paper_waits(const struct paper *paper, uint32_t work, int who)
+{
+    return paper->awaited[2 * (size_t)work + 1] || (who < PAPER_QUEUES && paper->awaited[2 * (size_t)work] >> who & 1);
+}
+
+HELP ctrt_status paper_fence_new(void *state, void **fence, void *queue)
+{
+    struct paper *paper = state;
+    struct paper_fence *made = calloc(1, sizeof *made);
+    pthread_mutex_lock(&paper->lock);
+    paper->fences++;
+    made->queue = (int)(uintptr_t)queue;
+    made->until = paper->queues[made->queue].count;
+    pthread_mutex_unlock(&paper->lock);
+    *fence = made;
+    return CTRT_OK;
+}
+
+HELP void paper_queue_waits(struct paper *paper, struct paper_queue *queue, uint32_t work)
+{
+    if (queue->count == queue->room) {
+        queue->room = queue->room > 0 ? 2 * queue->room : 256;
+        queue->work = realloc(queue->work, queue->room * sizeof *queue->work);
+    }
+    queue->work[queue->count++] = work;
+    paper->awaited[2 * (size_t)work] |= (unsigned char)(1u << (queue - paper->queues));
+}
+
+/* When the host has waited for a queue, it has for all that the queue waited for. */
+HELP void paper_host_waits(struct paper *paper, const struct paper_fence *part)
+{
+    struct paper_queue *queue = &paper->queues[part->queue];
+    if (part->work != 0)
+        paper->awaited[2 * (size_t)part->work + 1] = 1;
+    for (; part->work == 0 && queue->settled < part->until; queue->settled++)
+        paper->awaited[2 * (size_t)queue->work[queue->settled] + 1] = 1;
+}
+
+HELP ctrt_status paper_fence_wait(void *state, void *fence, void *queue)
+{
+    struct paper *paper = state;
+    pthread_mutex_lock(&paper->lock);
+    for (struct paper_fence *part = fence; part != NULL; part = part->next)
+        if (queue == NULL)
+            paper_host_waits(paper, part);
+        else if (part->work != 0)
+            paper_queue_waits(paper, &paper->queues[(uintptr_t)queue], part->work);
+    pthread_mutex_unlock(&paper->lock);
+    return CTRT_OK;
+}
+
+HELP bool paper_fence_done(void *state, void *fence)
+{
+    struct paper *paper = state;
+    bool done = true;
+    pthread_mutex_lock(&paper->lock);
+    for (const struct paper_fence *part = fence; part != NULL; part = part->next)
+        done &= part->work == 0 || paper_waits(paper, part->work, PAPER_HOST);
+    pthread_mutex_unlock(&paper->lock);
+    return done;
+}
+
+HELP void *paper_fence_join(void *state, void *a, void *b)
+{
+    struct paper_fence *last = a;
+    (void)state;
+    while (last->next != NULL)
+        last = last->next;
+    last->next = b;
+    return a;
+}
+
+HELP void paper_fence_free(void *state, void *fence)
+{
+    struct paper *paper = state;
+    long count = 0;
+    for (struct paper_fence *part = fence, *next; part != NULL; part = next, count++) {
+        next = part->next;
+        free(part);
+    }
+    pthread_mutex_lock(&paper->lock);
+    paper->fences -= count;
+    pthread_mutex_unlock(&paper->lock);
+}
+
+/* A source with `bytes`; pages of `page_bytes`, or 0. */
+HELP void paper_init(struct paper *paper, uint64_t bytes, size_t page_bytes)
+{
+    memset(paper, 0, sizeof *paper);
+    pthread_mutex_init(&paper->lock, NULL);
+    paper->bytes = bytes;
+    paper->next = (uintptr_t)1 << 40;
+    paper->source = (ctrt_memory_source){
+        .size = sizeof paper->source, .state = paper, .alloc = paper_alloc, .free = paper_free, .device_name = "paper:0",
+        .device_flags = CTRT_DEVICE_ASYNCHRONOUS, .total_bytes = bytes, .fence_new = paper_fence_new,
+        .fence_wait = paper_fence_wait, .fence_done = paper_fence_done, .fence_join = paper_fence_join,
+        .fence_free = paper_fence_free,
+    };
+    if (page_bytes > 0) {
+        paper->source.page_bytes = page_bytes;
+        paper->source.reserve = paper_reserve;
+        paper->source.unreserve = paper_unreserve;
+        paper->source.map = paper_map;
+        paper->source.unmap = paper_unmap;
+    }
+}
+
+HELP void paper_end(struct paper *paper)
+{
+    CHECK(paper->wrong == 0, "%ld things were wrong, the last: %s", paper->wrong, paper->what);
+    CHECK(paper->used == 0, "%llu bytes did not come back", (unsigned long long)paper->used);
+    CHECK(paper->fences == 0, "%ld fences are left", paper->fences);
+    CHECK(paper->reserved_ranges == 0, "%ld ranges of addresses are left", (long)paper->reserved_ranges);
+    free(paper->awaited);
+    for (int i = 0; i < PAPER_QUEUES; i++)
+        free(paper->queues[i].work);
+    pthread_mutex_destroy(&paper->lock);
+}
+
+#endif
