@@ -55,12 +55,13 @@ static ctrt_status send_pattern(ctrt_tensor *sent, ctrt_tensor *received, bool *
     return CTRT_OK;
 }
 
-static bool try_out(ctrt_device *to, ctrt_device *from)
+/* UNKNOWN: something else stood in the way, and will be told by the copy that is made instead. */
+static uint8_t try_out(ctrt_device *to, ctrt_device *from)
 {
     const ctrt_memory_table *memory = to->backend->memory;
     if (to->backend != from->backend || !CTRT_SLOT(memory, copy_peer) || !CTRT_SLOT(memory, can_access_peer)
         || !memory->can_access_peer(to->handle, from->handle))
-        return false;
+        return FAILS;
     const int64_t shape[1] = { PATTERN_BYTES };
     ctrt_tensor *sent = NULL, *received = NULL;
     bool right = false;
@@ -74,10 +75,14 @@ static bool try_out(ctrt_device *to, ctrt_device *from)
     thread_state.order_auto = was;
     tensor_release(sent);
     tensor_release(received);
+    if (status != CTRT_OK)
+        return UNKNOWN;
     if (!right)
-        log_message(CTRT_LOG_WARNING, "core", "%s says that it reaches the memory of %s, but %s; copies between them go through the host",
-                    to->name, from->name, status != CTRT_OK ? ctrt_error_message() : "a pattern that was sent arrived changed");
-    return right;
+        log_message(CTRT_LOG_WARNING, "core",
+                    "%s says that it reaches the memory of %s, but a pattern that was sent arrived changed; copies between them go through "
+                    "the host",
+                    to->name, from->name);
+    return right ? WORKS : FAILS;
 }
 
 bool peers_work(ctrt_device *to, ctrt_device *from)
@@ -85,7 +90,7 @@ bool peers_work(ctrt_device *to, ctrt_device *from)
     uint8_t *verdict = verdict_of(to, from);
     uint8_t known = verdict != NULL ? __atomic_load_n(verdict, __ATOMIC_ACQUIRE) : UNKNOWN;
     if (known == UNKNOWN) {
-        known = try_out(to, from) ? WORKS : FAILS;
+        known = try_out(to, from);
         if (verdict != NULL)
             __atomic_store_n(verdict, known, __ATOMIC_RELEASE);
     }

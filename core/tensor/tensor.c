@@ -204,7 +204,7 @@ ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, cons
     storage->user[0] = user0;
     storage->user[1] = user1;
     storage->home_release = home_of_storage_gone;
-    if (device_asynchronous(device)) {
+    if (device != NULL && device_asynchronous(device)) {
         storage_order(storage);
         storage->stream = device->stream;
     }

@@ -206,6 +206,7 @@ int main(void)
         return 1;
     bad_base();
     bad_tensor();
+    bad_stream();
     bad_ops();
     bad_autograd();
     bad_nn();

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sims.h: simulated devices in tests of the public API: a device and the table that reads its counters and injects faults. */
+#ifndef CTRT_TESTS_SIMS_H
+#define CTRT_TESTS_SIMS_H
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <time.h>
+
+#include "backends/sim/control.h"
+#include "child.h"
+#include "folder.h"
+#include "tensors.h"
+
+static const sim_control *sim;
+
+static inline double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Opens `name` and finds the control table; ends the child with a failed check when either cannot be had. */
+static inline ctrt_device *sim_open(const char *name)
+{
+    ctrt_device *device = NULL;
+    if (!CHECK_OK(ctrt_device_get(&device, name)))
+        exit(1);
+    if (sim == NULL) {
+        const char *folder = getenv("CTRT_PLUGIN_PATH");
+        char path[4096];
+        snprintf(path, sizeof path, "%s/backend-sim.so", folder != NULL ? folder : "");
+        void *object = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+        const ctrt_plugin *(*entry)(uint32_t, uint32_t) = NULL;
+        if (object != NULL)
+            *(void **)&entry = dlsym(object, "ctrt_plugin_v1");
+        const ctrt_plugin *plugin = entry != NULL ? entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR) : NULL;
+        for (size_t i = 0; plugin != NULL && i < plugin->component_count; i++)
+            if (strcmp(plugin->components[i].name, "sim-control") == 0)
+                sim = plugin->components[i].table;
+        if (!CHECK(sim != NULL, "no sim-control in %s: %s", path, dlerror()))
+            exit(1);
+    }
+    return device;
+}
+
+static inline sim_counters sim_read(int device)
+{
+    sim_counters counters = { .size = sizeof counters };
+    CHECK_OK(sim->counters(device, &counters));
+    return counters;
+}
+
+static inline ctrt_tensor *full(double value, int64_t n, ctrt_device *device)
+{
+    ctrt_tensor *x = NULL;
+    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(value), CTRT_F32, device));
+    return x;
+}
+
+/* The sum of all elements, by way of the host. */
+static inline double total(ctrt_tensor *x)
+{
+    CTRT_AUTO(tensor) here = NULL, sum = NULL;
+    ctrt_device *cpu = NULL;
+    double value = -1;
+    if (CHECK_OK(ctrt_device_get(&cpu, "cpu")) && CHECK_OK(ctrt_to_device(&here, x, cpu))
+        && CHECK_OK(ctrt_sum(&sum, here, CTRT_ALL_DIMS)))
+        CHECK_OK(ctrt_item(&value, sum));
+    return value;
+}
+
+#endif

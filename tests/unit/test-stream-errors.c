@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Errors of work that fails after the call has returned: whose they are, what they say, who hears of them, and what works afterwards. */
+#include "sims.h"
+
+#define N 100
+
+static void test_tagged(void)
+{
+    group("an op that fails late is named, on its stream alone; the stream can be reset");
+    IN_CHILD("CTRT_SIM=devices=2") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) one = NULL, two = NULL;
+        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL, big = NULL;
+        bool idle;
+        double value = 0;
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(ctrt_stream_new(&one, device, 0));
+        CHECK_OK(ctrt_stream_new(&two, device, 0));
+        CHECK_OK(sim->inject(0, "op:exp@3"));
+        CHECK_OK(ctrt_stream_push(two));
+        for (int i = 0; i < 5; i++)
+            CHECK_OK(ctrt_exp(&y, x));                      /* the third will fail; nobody knows yet */
+        CHECK_OK(ctrt_ones(&big, CTRT_SHAPE(1 << 20), CTRT_F32, device));      /* an allocation does not hear of it */
+        CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");
+        CHECK(strstr(ctrt_error_message(), "call 3") != NULL, "the third piece of work is not named: %s", ctrt_error_message());
+        CHECK_FAILS(ctrt_stream_synchronize(two), CTRT_ERR_BACKEND, "exp");    /* sticky */
+        CHECK_FAILS(ctrt_stream_query(two, &idle), CTRT_ERR_BACKEND, "exp");
+        CHECK_FAILS(ctrt_sum(&z, y, CTRT_ALL_DIMS) != CTRT_OK ? CTRT_ERR_INTERNAL : ctrt_item(&value, z), CTRT_ERR_BACKEND, "exp");
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_push(one));
+        CHECK_OK(ctrt_add(&z, x, x));
+        CHECK(total(z) == 2 * N, "another stream");
+        CHECK_OK(ctrt_stream_synchronize(one));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_reset(two));
+        CHECK_OK(ctrt_stream_push(two));
+        CHECK_OK(ctrt_add(&z, x, x));
+        CHECK(total(z) == 2 * N, "after the reset");
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_device_synchronize(device));
+    }
+    CHILD_END;
+}
+
+static void test_inherited(void)
+{
+    group("who uses what a failed stream should have made hears of it; who does not, does not");
+    IN_CHILD("CTRT_SIM=devices=2,latency=2ms") {
+        ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
+        CTRT_AUTO(stream) side = NULL, third = NULL;
+        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = NULL, far = NULL;
+        CHECK_OK(ctrt_stream_new(&side, device, 0));
+        CHECK_OK(ctrt_stream_new(&third, device, 0));
+        CHECK_OK(ctrt_to_device(&far, x, other));           /* the link is tried out */
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(sim->inject(0, "op:neg@1"));
+        CHECK_OK(ctrt_stream_push(side));
+        CHECK_OK(ctrt_neg(&y, x));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_push(third));
+        CHECK_OK(ctrt_add(&z, x, x));
+        CHECK(total(z) == 2 * N, "a stream that has nothing to do with it");
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_add(&z, y, y));                       /* on the default stream, behind the failed one */
+        CHECK_OK(ctrt_to_device(&far, z, other));           /* and on another device, behind that */
+        CTRT_AUTO(tensor) here = NULL;
+        ctrt_device *cpu = NULL;
+        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        CHECK_FAILS(ctrt_to_device(&here, far, cpu), CTRT_ERR_BACKEND, "neg");
+        CHECK_FAILS(ctrt_to_device(&here, z, cpu), CTRT_ERR_BACKEND, "neg");
+        CTRT_AUTO(stream) first = NULL, there = NULL;
+        CHECK_OK(ctrt_stream_default(&first, device));
+        CHECK_OK(ctrt_stream_default(&there, other));
+        CHECK_OK(ctrt_stream_reset(first));
+        CHECK_OK(ctrt_stream_reset(there));
+        CHECK_OK(ctrt_stream_reset(side));
+        CHECK_OK(ctrt_add(&z, x, x));
+        CHECK(total(z) == 2 * N, "after all were reset");
+        CHECK_OK(ctrt_to_device(&far, z, other));
+        CHECK(total(far) == 2 * N, "on the other device");
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(ctrt_device_synchronize(other));
+    }
+    CHILD_END;
+}
+
+static void test_blocking(void)
+{
+    group("CTRT_LAUNCH_BLOCKING=1: the call that fails is the one that says so");
+    IN_CHILD("CTRT_SIM=devices=1,latency=5ms", "CTRT_LAUNCH_BLOCKING=1") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
+        CTRT_AUTO(stream) stream = NULL;
+        double start = seconds_now();
+        CHECK_OK(ctrt_add(&y, x, x));
+        CHECK(seconds_now() - start >= 0.0045, "the call did not wait");
+        CHECK_OK(sim->inject(0, "op:exp@2"));
+        CHECK_OK(ctrt_exp(&y, x));
+        CHECK_FAILS(ctrt_exp(&y, x), CTRT_ERR_BACKEND, "exp");
+        CHECK_OK(ctrt_stream_current(&stream, device));
+        CHECK_OK(ctrt_stream_reset(stream));
+        CHECK_OK(ctrt_exp(&y, x));
+    }
+    CHILD_END;
+}
+
+static void test_lost(void)
+{
+    group("a device that is lost: a status, the others work, nothing hangs");
+    IN_CHILD("CTRT_SIM=devices=2") {
+        ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
+        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL, z = full(2, N, other);
+        CTRT_AUTO(stream) stream = NULL;
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(sim->inject(0, "lost:2"));
+        ctrt_status status = CTRT_OK;
+        for (int i = 0; i < 4 && status == CTRT_OK; i++)
+            status = ctrt_add(&y, x, x);
+        if (status == CTRT_OK)
+            status = ctrt_device_synchronize(device);
+        CHECK(status == CTRT_ERR_DEVICE_LOST, "%s (%s)", ctrt_status_string(status), ctrt_error_message());
+        CHECK_OK(ctrt_stream_default(&stream, device));
+        status = ctrt_stream_reset(stream);
+        CHECK(status == CTRT_ERR_DEVICE_LOST || status == CTRT_ERR_BACKEND, "a lost device was reset: %s", ctrt_status_string(status));
+        CHECK(total(z) == 2 * N, "the other device");
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes", (unsigned long long)ctrt_memory_allocated(device));
+    }
+    CHILD_END;
+}
+
+/* A step that uses two streams. */
+static ctrt_status step(ctrt_device *device, ctrt_stream *side, double *value)
+{
+    CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, loss = NULL, grad = NULL;
+    CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(8, 8), CTRT_F32, device));
+    CTRT_TRY(ctrt_full(&w, CTRT_SHAPE(8, 8), ctrt_float(0.5), CTRT_F32, device));
+    CTRT_TRY(ctrt_tensor_require_grad(w, true));
+    CTRT_TRY(ctrt_matmul(&y, x, w));
+    CTRT_TRY(ctrt_stream_push(side));
+    ctrt_status status = ctrt_tanh(&y, y);
+    ctrt_stream_pop();
+    CTRT_TRY(status);
+    CTRT_TRY(ctrt_mean(&loss, y, CTRT_ALL_DIMS));
+    CTRT_TRY(ctrt_backward(loss));
+    ctrt_tensor_assign(&grad, ctrt_tensor_grad(w));
+    CTRT_TRY(ctrt_sum(&grad, grad, CTRT_ALL_DIMS));
+    return ctrt_item(value, grad);
+}
+
+static void test_each(const char *what)
+{
+    group("a step with the n-th %s failing, for every n: a status, then the same result as before, nothing left", what);
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) side = NULL, first = NULL;
+        double want = 0, value = 0;
+        CHECK_OK(ctrt_stream_new(&side, device, 0));
+        CHECK_OK(ctrt_stream_default(&first, device));
+        CHECK_OK(step(device, side, &want));
+        int failed = 0;
+        for (int n = 1; n < 200; n++) {
+            char fault[32];
+            snprintf(fault, sizeof fault, "%s:%d", what, n);
+            CHECK_OK(ctrt_memory_empty_cache(device));
+            CHECK_OK(sim->inject(0, fault));
+            ctrt_status status = step(device, side, &value);
+            CHECK_OK(sim->clear(0));
+            const bool ended = status == CTRT_OK;
+            if (!ended) {
+                failed++;
+                CHECK(status == (strcmp(what, "op") == 0 ? CTRT_ERR_BACKEND : CTRT_ERR_OUT_OF_MEMORY), "n = %d: %s (%s)", n,
+                      ctrt_status_string(status), ctrt_error_message());
+            }
+            CHECK(!ended || value == want, "n = %d: %g, not %g", n, value, want);
+            CHECK_OK(ctrt_stream_reset(side));
+            CHECK_OK(ctrt_stream_reset(first));
+            CHECK_OK(ctrt_device_synchronize(device));
+            CHECK(ctrt_memory_allocated(device) == 0, "n = %d: %llu bytes are left", n, (unsigned long long)ctrt_memory_allocated(device));
+            CHECK_OK(step(device, side, &value));
+            CHECK(value == want, "after n = %d: %g, not %g", n, value, want);
+            if (ended && n > 3)
+                break;
+        }
+        CHECK(strcmp(what, "op") != 0 || failed >= 6, "only %d ops failed", failed);
+    }
+    CHILD_END;
+}
+
+int main(void)
+{
+    test_tagged();
+    test_inherited();
+    test_blocking();
+    test_lost();
+    test_each("op");
+    test_each("alloc");
+    return done();
+}

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Streams and events: which is current, what runs when, what is asynchronous. On simulated devices, whose work takes as long as it is
+ * told to. */
+#include "sims.h"
+
+#define SLOW "CTRT_SIM=devices=2,memory=64m,latency=30ms"
+
+static void test_asynchronous(void)
+{
+    group("a call returns at once, waiting takes the time of the work");
+    IN_CHILD(SLOW) {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) x = full(1, 1000, device), y = NULL;
+        CTRT_AUTO(stream) stream = NULL;
+        bool idle = true;
+        CHECK_OK(ctrt_device_synchronize(device));
+        double start = seconds_now();
+        CHECK_OK(ctrt_add(&y, x, x));
+        CHECK_OK(ctrt_mul(&y, y, x));
+        double put = seconds_now() - start;
+        CHECK_OK(ctrt_stream_current(&stream, device));
+        CHECK_OK(ctrt_stream_query(stream, &idle));
+        CHECK(!idle, "the stream is idle before its work can be done");
+        CHECK_OK(ctrt_stream_synchronize(stream));
+        double done = seconds_now() - start;
+        CHECK_OK(ctrt_stream_query(stream, &idle));
+        CHECK(idle, "the stream is busy after it was waited for");
+        CHECK(done >= 0.058, "two ops of 30 ms took %.1f ms", done * 1e3);
+        CHECK(put < 0.5 * done, "putting the work there took %.1f of %.1f ms", put * 1e3, done * 1e3);
+        CHECK(total(y) == 2000, "%g", total(y));
+    }
+    CHILD_END;
+}
+
+static void test_handles(void)
+{
+    enum { MANY = 100 };
+    group("streams: no two live ones share a queue, and queues serve again");
+    IN_CHILD("CTRT_SIM=devices=1") {
+        ctrt_device *device = sim_open("sim:0");
+        ctrt_stream *streams[MANY] = { NULL };
+        const uint64_t before = sim_read(0).queues;
+        for (int i = 0; i < MANY; i++) {
+            CHECK_OK(ctrt_stream_new(&streams[i], device, i % 2 ? -1 : 0));
+            for (int j = 0; j < i; j++)
+                CHECK(ctrt_stream_id(streams[i]) != ctrt_stream_id(streams[j]) && streams[i] != streams[j], "%d and %d", i, j);
+            CHECK(ctrt_stream_device(streams[i]) == device, "stream %d", i);
+            CHECK(ctrt_stream_priority(streams[i]) == (i % 2 ? -1 : 0), "%d", ctrt_stream_priority(streams[i]));
+        }
+        const uint64_t queues = sim_read(0).queues, id = ctrt_stream_id(streams[7]);
+        CHECK(queues == before + MANY, "%llu queues", (unsigned long long)queues);
+        for (int i = 0; i < MANY; i++)
+            ctrt_stream_release(&streams[i]);
+        CHECK_OK(ctrt_stream_new(&streams[0], device, 0));
+        CHECK(sim_read(0).queues == queues, "a queue that nobody had did not serve again");
+        CHECK(ctrt_stream_id(streams[0]) > id, "a new life has an old id");
+        ctrt_stream_release(&streams[0]);
+    }
+    CHILD_END;
+}
+
+static ctrt_stream *current(ctrt_device *device)
+{
+    ctrt_stream *stream = NULL, *seen;
+    CHECK_OK(ctrt_stream_current(&stream, device));
+    seen = stream;
+    ctrt_stream_release(&stream);
+    return seen;
+}
+
+static void *look_at_current(void *device)
+{
+    return current(device);
+}
+
+static void test_current(void)
+{
+    group("current streams are the thread's; guards nest and restore");
+    IN_CHILD("CTRT_SIM=devices=2") {
+        ctrt_device *d0 = sim_open("sim:0"), *d1 = sim_open("sim:1"), *now = NULL;
+        CTRT_AUTO(stream) a = NULL, b = NULL, first = NULL;
+        CHECK_OK(ctrt_stream_new(&a, d0, 0));
+        CHECK_OK(ctrt_stream_new(&b, d1, 0));
+        CHECK_OK(ctrt_stream_default(&first, d0));
+        CHECK(current(d0) == first, "the default stream is not current at first");
+        CHECK_OK(ctrt_stream_push(a));
+        CHECK(current(d0) == a, "push");
+        CHECK_OK(ctrt_stream_push(b));
+        CHECK(current(d0) == a && current(d1) == b, "a push for another device changed this one's");
+        CHECK_OK(ctrt_device_get_current(&now, "sim"));
+        CHECK(now == d1, "pushing a stream makes its device current");
+        CHECK_OK(ctrt_stream_push(NULL));
+        CHECK(current(d0) == a, "NULL");
+        CHECK_FAILS(ctrt_device_pop(), CTRT_ERR_STATE, "ctrt_stream_push");
+        pthread_t thread;
+        void *seen = NULL;
+        pthread_create(&thread, NULL, look_at_current, d0);
+        pthread_join(thread, &seen);
+        CHECK(seen == first, "a new thread begins with another stream than the default one");
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_device_get_current(&now, "sim"));
+        CHECK(now == d0 && current(d1) != b, "pop");
+        CHECK_OK(ctrt_device_push(d1));
+        CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "ctrt_device_push");
+        CHECK_OK(ctrt_device_pop());
+        CHECK_OK(ctrt_stream_pop());
+        CHECK(current(d0) == first, "the last pop");
+        CHECK_FAILS(ctrt_stream_pop(), CTRT_ERR_STATE, "without");
+        CHECK_OK(ctrt_stream_set_current(a));
+        ctrt_stream_release(&a);                /* the thread still has it */
+        CHECK_OK(ctrt_stream_new(&a, d0, 0));
+        CHECK(current(d0) != a, "a current stream was given to somebody else");
+    }
+    CHILD_END;
+}
+
+static void test_events(void)
+{
+    group("events: order, time, and what is refused");
+    IN_CHILD(SLOW) {
+        ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
+        CTRT_AUTO(event) from = NULL, to = NULL, plain = NULL, foreign = NULL;
+        CTRT_AUTO(stream) side = NULL;
+        CTRT_AUTO(tensor) x = full(1, 10, device), y = NULL;
+        double ms = -1;
+        bool done = false;
+        CHECK_OK(ctrt_event_new(&from, device, true));
+        CHECK_OK(ctrt_event_new(&to, device, true));
+        CHECK_OK(ctrt_event_new(&plain, device, false));
+        CHECK_OK(ctrt_event_new(&foreign, other, true));
+        CHECK_OK(ctrt_stream_new(&side, device, 0));
+        CHECK_OK(ctrt_event_query(plain, &done));
+        CHECK(done, "an event that was never recorded is not done");
+        CHECK_OK(ctrt_event_synchronize(plain));
+        CHECK_OK(ctrt_stream_wait_event(side, plain));
+        CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not recorded");
+        CHECK_FAILS(ctrt_event_elapsed(&ms, plain, to), CTRT_ERR_STATE, "without timing");
+        CHECK_FAILS(ctrt_event_elapsed(&ms, from, foreign), CTRT_ERR_DEVICE, "sim:1");
+        CHECK_FAILS(ctrt_event_record(foreign, side), CTRT_ERR_DEVICE, "sim:0");
+        CHECK_OK(ctrt_event_record(from, NULL));
+        CHECK_OK(ctrt_add(&y, x, x));
+        CHECK_OK(ctrt_event_record(to, NULL));
+        CHECK_FAILS(ctrt_event_elapsed(&ms, from, to), CTRT_ERR_STATE, "not done");
+        CHECK_OK(ctrt_event_query(to, &done));
+        CHECK(!done, "done before its time");
+        CHECK_OK(ctrt_event_synchronize(to));
+        CHECK_OK(ctrt_event_elapsed(&ms, from, to));
+        CHECK(ms >= 29 && ms < 3000, "an op of 30 ms took %g ms", ms);
+        CHECK_OK(ctrt_event_record(to, NULL));
+        CHECK_OK(ctrt_stream_wait_event(side, to));
+        CHECK_OK(ctrt_stream_synchronize(side));
+    }
+    CHILD_END;
+}
+
+/* Bytes of a pinned tensor, written by the host behind the library's back. */
+static void poison(ctrt_tensor *x)
+{
+    memset(ctrt_tensor_data(x), 0xee, (size_t)ctrt_tensor_numel(x) * 4);
+}
+
+static void test_non_blocking(void)
+{
+    group("copies that the caller does not wait for");
+    IN_CHILD(SLOW) {
+        ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
+        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        CTRT_AUTO(tensor) plain = full(3, 1000, cpu), pinned = NULL, there = NULL, back = NULL;
+        bool left = true;
+        CHECK_OK(ctrt_to_non_blocking(&there, plain, device, &left));
+        CHECK(!left, "a copy from pageable memory was left to the device");
+        CHECK(!ctrt_tensor_is_pinned(plain), "ordinary memory is called pinned");
+        CHECK_OK(ctrt_pin_memory(&pinned, plain, device));
+        CHECK(ctrt_tensor_is_pinned(pinned) && ctrt_tensor_device(pinned) == cpu, "pin_memory");
+        CHECK_OK(ctrt_device_synchronize(device));
+        double start = seconds_now();
+        CHECK_OK(ctrt_to_non_blocking(&there, pinned, device, &left));
+        CHECK(left && seconds_now() - start < 0.025, "a copy from pinned memory was waited for: %g s", seconds_now() - start);
+        /* The library waits before it lets anybody write what the device still reads. */
+        CHECK_OK(ctrt_zero_(pinned));
+        CHECK(seconds_now() - start >= 0.028, "written while the device read it");
+        CHECK(total(there) == 3000, "the device got %g", total(there));
+        /* And memory that is let go of stays as it is until then. */
+        CHECK_OK(ctrt_fill_(pinned, ctrt_float(5)));
+        CHECK_OK(ctrt_to_non_blocking(&there, pinned, device, &left));
+        ctrt_tensor_release(&pinned);
+        CHECK_OK(ctrt_empty_pinned(&pinned, CTRT_SHAPE(1000), CTRT_F32, device));
+        poison(pinned);
+        CHECK(left && total(there) == 5000, "left %d, the device got %g", left, total(there));
+        /* To the host: whoever reads waits. */
+        start = seconds_now();
+        CHECK_OK(ctrt_to_non_blocking(&back, there, cpu, &left));
+        CHECK(left && ctrt_tensor_is_pinned(back), "a copy to the host was waited for");
+        CHECK(total(back) == 5000, "%g", total(back));
+        CHECK_OK(ctrt_mul_scalar_(there, ctrt_float(2)));
+        CHECK_OK(ctrt_copy_non_blocking_(back, there, &left));
+        CHECK(left, "copy_non_blocking_ into pinned memory was waited for");
+        double value = 0;
+        CTRT_AUTO(tensor) one = NULL;
+        CHECK_OK(ctrt_narrow(&one, back, 0, 7, 1));
+        CHECK_OK(ctrt_item(&value, one));
+        CHECK(value == 10, "%g", value);
+        CHECK_OK(ctrt_add(&back, back, back));
+        CHECK(total(back) == 20000, "%g", total(back));
+    }
+    CHILD_END;
+    group("without an accelerator nothing is pinned, and all the same calls work");
+    IN_CHILD("CTRT_BACKENDS=cpu") {
+        ctrt_device *cpu = NULL;
+        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        CTRT_AUTO(tensor) x = full(1, 10, cpu), y = NULL;
+        CTRT_AUTO(stream) stream = NULL, side = NULL;
+        CTRT_AUTO(event) from = NULL, to = NULL;
+        bool left = true, idle = false;
+        double ms = -1;
+        CHECK_OK(ctrt_pin_memory(&y, x, NULL));
+        CHECK(!ctrt_tensor_is_pinned(y), "pinned for nobody");
+        CHECK_OK(ctrt_empty_pinned(&y, CTRT_SHAPE(3), CTRT_F32, NULL));
+        CHECK_OK(ctrt_to_non_blocking(&y, x, cpu, &left));
+        CHECK(!left, "asynchronous on a synchronous device");
+        CHECK_OK(ctrt_stream_new(&side, cpu, 0));
+        CHECK_OK(ctrt_stream_push(side));
+        CHECK_OK(ctrt_stream_current(&stream, cpu));
+        CHECK(stream == side, "current");
+        CHECK_OK(ctrt_stream_query(stream, &idle));
+        CHECK(idle, "busy");
+        CHECK_OK(ctrt_event_new(&from, cpu, true));
+        CHECK_OK(ctrt_event_new(&to, cpu, true));
+        CHECK_OK(ctrt_event_record(from, NULL));
+        CHECK_OK(ctrt_event_record(to, side));
+        CHECK_OK(ctrt_event_elapsed(&ms, from, to));
+        CHECK(ms >= 0 && ms < 1000, "%g", ms);
+        CHECK_OK(ctrt_stream_wait_event(side, to));
+        CHECK_OK(ctrt_tensor_record_stream(x, side));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_synchronize(side));
+    }
+    CHILD_END;
+}
+
+static void test_fork(void)
+{
+    group("the child of a fork is told what it cannot use");
+    IN_CHILD("CTRT_SIM=devices=2") {
+        CHECK(ctrt_device_count("sim") == 2, "%d", ctrt_device_count("sim"));
+        pid_t early = fork();
+        if (early == 0) {
+            ctrt_device *device = NULL;
+            CTRT_AUTO(tensor) x = NULL;
+            _exit(ctrt_device_get(&device, "sim:0") != CTRT_OK || ctrt_ones(&x, CTRT_SHAPE(3), CTRT_F32, device) != CTRT_OK
+                  || ctrt_device_synchronize(device) != CTRT_OK);
+        }
+        child_join(early, __FILE__, __LINE__);
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) x = full(1, 10, device), y = NULL;
+        CTRT_AUTO(stream) stream = NULL;
+        CTRT_AUTO(event) event = NULL;
+        CHECK_OK(ctrt_stream_new(&stream, device, 0));
+        CHECK_OK(ctrt_event_new(&event, device, false));
+        pid_t late = fork();
+        if (late == 0) {
+            ctrt_stream *fresh = NULL;
+            bool idle;
+            double value;
+            int wrong = 0;
+            wrong += ctrt_add(&y, x, x) != CTRT_ERR_FORKED;
+            wrong += strstr(ctrt_error_message(), "fork") == NULL;
+            wrong += ctrt_item(&value, x) == CTRT_OK;
+            wrong += ctrt_stream_new(&fresh, device, 0) != CTRT_ERR_FORKED;
+            wrong += ctrt_stream_synchronize(stream) != CTRT_ERR_FORKED;
+            wrong += ctrt_stream_query(stream, &idle) != CTRT_ERR_FORKED;
+            wrong += ctrt_event_record(event, stream) != CTRT_ERR_FORKED;
+            wrong += ctrt_event_synchronize(event) != CTRT_ERR_FORKED;
+            wrong += ctrt_device_synchronize(device) != CTRT_ERR_FORKED;
+            wrong += !ctrt_is_available("sim", NULL);
+            _exit(wrong);
+        }
+        child_join(late, __FILE__, __LINE__);
+        CHECK(total(x) == 10, "the parent's device stopped working");
+    }
+    CHILD_END;
+}
+
+int main(void)
+{
+    test_asynchronous();
+    test_handles();
+    test_current();
+    test_events();
+    test_non_blocking();
+    test_fork();
+    return done();
+}
