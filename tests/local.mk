@@ -117,7 +117,7 @@ test_sim_faults_LDADD     = $(CPU_TEST_LIBS)
 test_sim_threads_SOURCES  = tests/unit/test-sim-threads.c
 test_sim_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_sim_threads_LDADD    = $(CPU_TEST_LIBS)
-stream_tests    = test-stream test-stream-errors test-stream-order
+stream_tests    = test-stream test-stream-errors test-stream-order test-stream-train
 check_PROGRAMS += $(stream_tests)
 TESTS          += $(stream_tests)
 TSAN_TESTS     += $(stream_tests)
@@ -130,6 +130,9 @@ test_stream_errors_LDADD    = $(PUBLIC_LIBS)
 test_stream_order_SOURCES   = tests/unit/test-stream-order.c
 test_stream_order_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_stream_order_LDADD     = $(PUBLIC_LIBS)
+test_stream_train_SOURCES   = tests/unit/test-stream-train.c
+test_stream_train_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_stream_train_LDADD     = $(PUBLIC_LIBS)
 endif
 endif
 endif
@@ -313,7 +316,10 @@ if PLUGIN_CPU
 TESTS += ctrt-conformance tests/conformance/mutants.sh
 endif
 TESTS      += tests/integration/check.sh
-EXTRA_DIST += tests/conformance/mutants.sh tests/integration/check.sh
+if PLUGIN_SIM
+TESTS      += tests/integration/sim.sh
+endif
+EXTRA_DIST += tests/conformance/mutants.sh tests/integration/check.sh tests/integration/sim.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
