@@ -117,6 +117,7 @@ struct account_cells *account_enter(struct account *account)
     if (cells->next != NULL) {
         cells->next->previous = cells;
         atomic_store_explicit(&account->many, true, memory_order_relaxed);
+        atomic_fetch_add_explicit(&account->epoch, 1, memory_order_relaxed);
     }
     account->threads = cells;
     lock_leave(&account_lock);
@@ -144,7 +145,13 @@ static void raise_to(struct account *account, int peak, int64_t value)
 
 void account_look(struct account *account, struct account_cells *mine)
 {
+    const uint32_t epoch = atomic_load_explicit(&account->epoch, memory_order_relaxed);
     mine->rising = 0;
+    /* Beside other threads every look counts, so the epoch is made one that never comes. */
+    mine->epoch = atomic_load_explicit(&account->many, memory_order_relaxed) ? ~epoch : epoch;
+    for (int class = 0; class < ACCOUNT_CLASSES; class++)
+        for (int metric = 0; metric < ACCOUNT_METRICS; metric++)
+            mine->top[class][metric] = account_load(&mine->net[class][metric]);
     for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
         int64_t now[ACCOUNT_CLASSES];
         for (int class = 0; class < ACCOUNT_CLASSES; class++)
@@ -272,6 +279,7 @@ static void fold(struct sums *sums, struct account *account)
         for (struct account_window *window = account->windows; window != NULL; window = window->next)
             window->peaks[i] = MAX(window->peaks[i], peak);
     }
+    atomic_fetch_add_explicit(&account->epoch, 1, memory_order_relaxed);
 }
 
 /* ---- windows ---- */

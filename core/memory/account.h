@@ -49,7 +49,10 @@ struct account_cells {
     account_cell in[ACCOUNT_CLASSES][ACCOUNT_METRICS];      /* handed out, ever */
     account_cell over_net, over_in;                         /* oversize blocks */
     account_cell seen[ACCOUNT_CLASSES][ACCOUNT_METRICS];    /* how much of net is published */
-    uint32_t rising;                        /* something was handed out since the peaks were looked at */
+    /* When the peaks were last looked at: what was held, and the account's epoch. Within both no peak can rise. */
+    int64_t top[ACCOUNT_CLASSES][ACCOUNT_METRICS];
+    uint32_t epoch;
+    uint32_t rising;                        /* a peak may have risen since */
     uint32_t calls;                         /* since the last publishing */
     uint64_t bytes;
     struct account_cells *next, *previous;  /* of the account */
@@ -63,6 +66,7 @@ struct account_window {
 struct account {
     uint32_t index;                         /* place in each thread's table */
     _Atomic bool many;                      /* several threads count */
+    _Atomic uint32_t epoch;                 /* of the peaks: counts how often they were begun anew */
     size_t oversize;                        /* blocks from here on count as oversize too; SIZE_MAX: none */
     account_cell peaks[PEAKS];
     struct account_cells *threads;          /* these three under the lock */
@@ -144,9 +148,16 @@ static inline void account_alloc(struct account *account, size_t bytes, size_t r
         return;
     }
     int class = account_class(bytes);
-    account_add(&mine->net[class][ACCOUNT_COUNT], 1);
-    account_add(&mine->net[class][ACCOUNT_BYTES], (int64_t)bytes);
-    account_add(&mine->net[class][ACCOUNT_REQUESTED], (int64_t)requested);
+    const int64_t count_now = account_load(&mine->net[class][ACCOUNT_COUNT]) + 1;
+    const int64_t bytes_now = account_load(&mine->net[class][ACCOUNT_BYTES]) + (int64_t)bytes;
+    const int64_t requested_now = account_load(&mine->net[class][ACCOUNT_REQUESTED]) + (int64_t)requested;
+    account_store(&mine->net[class][ACCOUNT_COUNT], count_now);
+    account_store(&mine->net[class][ACCOUNT_BYTES], bytes_now);
+    account_store(&mine->net[class][ACCOUNT_REQUESTED], requested_now);
+    const int64_t *top = mine->top[class];
+    if (unlikely((count_now > top[ACCOUNT_COUNT]) | (bytes_now > top[ACCOUNT_BYTES]) | (requested_now > top[ACCOUNT_REQUESTED])
+                 | (mine->epoch != atomic_load_explicit(&account->epoch, memory_order_relaxed))))
+        mine->rising = 1;
     account_add(&mine->in[class][ACCOUNT_COUNT], 1);
     account_add(&mine->in[class][ACCOUNT_BYTES], (int64_t)bytes);
     account_add(&mine->in[class][ACCOUNT_REQUESTED], (int64_t)requested);
@@ -154,7 +165,6 @@ static inline void account_alloc(struct account *account, size_t bytes, size_t r
         account_add(&mine->over_net, 1);
         account_add(&mine->over_in, 1);
     }
-    mine->rising = 1;
     account_publish_now_and_then(account, mine, bytes);
 }
 
@@ -166,7 +176,7 @@ static inline void account_free(struct account *account, size_t bytes, size_t re
         account_free_shared(account, bytes, requested);
         return;
     }
-    if (mine->rising)
+    if (unlikely(mine->rising))
         account_look(account, mine);
     int class = account_class(bytes);
     account_add(&mine->net[class][ACCOUNT_COUNT], -1);
