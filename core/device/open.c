@@ -89,12 +89,15 @@ ctrt_status device_open(ctrt_device **out, const ctrt_device_spec *spec)
     device_enter();
     ctrt_device *device = type->open[index];
     ctrt_status status = CTRT_OK;
-    if (device == NULL)
+    const bool fresh = device == NULL;
+    if (fresh)
         status = device_new(&device, type, index);
     if (status == CTRT_OK)
         type->open[index] = device;
     device_leave();
     CTRT_TRY(status);
+    if (fresh)
+        device_memory_opened(device);
     if (!device_usable(device))
         return device_fail_forked(device);
     *out = device;

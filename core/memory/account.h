@@ -67,7 +67,7 @@ struct account {
     uint32_t index;                         /* place in each thread's table */
     _Atomic bool many;                      /* several threads count */
     _Atomic uint32_t epoch;                 /* of the peaks: counts how often they were begun anew */
-    size_t oversize;                        /* blocks from here on count as oversize too; SIZE_MAX: none */
+    _Atomic size_t oversize;                /* blocks from here on count as oversize too; SIZE_MAX: none */
     account_cell peaks[PEAKS];
     struct account_cells *threads;          /* these three under the lock */
     struct account_window *windows;         /* the first is `life` */
@@ -161,7 +161,7 @@ static inline void account_alloc(struct account *account, size_t bytes, size_t r
     account_add(&mine->in[class][ACCOUNT_COUNT], 1);
     account_add(&mine->in[class][ACCOUNT_BYTES], (int64_t)bytes);
     account_add(&mine->in[class][ACCOUNT_REQUESTED], (int64_t)requested);
-    if (unlikely(bytes >= account->oversize)) {
+    if (unlikely(bytes >= atomic_load_explicit(&account->oversize, memory_order_relaxed))) {
         account_add(&mine->over_net, 1);
         account_add(&mine->over_in, 1);
     }
@@ -182,7 +182,7 @@ static inline void account_free(struct account *account, size_t bytes, size_t re
     account_add(&mine->net[class][ACCOUNT_COUNT], -1);
     account_add(&mine->net[class][ACCOUNT_BYTES], -(int64_t)bytes);
     account_add(&mine->net[class][ACCOUNT_REQUESTED], -(int64_t)requested);
-    if (unlikely(bytes >= account->oversize))
+    if (unlikely(bytes >= atomic_load_explicit(&account->oversize, memory_order_relaxed)))
         account_add(&mine->over_net, -1);
     account_publish_now_and_then(account, mine, bytes);
 }

@@ -8,6 +8,7 @@
 #include "memory/fence.h"
 #include "memory/live.h"
 #include "memory/oom.h"
+#include "memory/plan.h"
 #include "memory/policy.h"
 #include "memory/pressure.h"
 #include "memory/quota.h"
@@ -92,6 +93,12 @@ static ctrt_status build_layers(struct device_memory *memory, const struct polic
     return CTRT_OK;
 }
 
+ctrt_status pool_policies(struct policy_spec *specs, int *count, const ctrt_device *device)
+{
+    bool asked;
+    return choose_policy(specs, count, device, &asked);
+}
+
 ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
 {
     struct policy_spec specs[MEMORY_MAX_LAYERS];
@@ -127,12 +134,6 @@ ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
         pool_destroy(memory);
         return asked ? ctrt_context(status, "CTRT_MEMORY") : status;
     }
-    ctrt_memory_stats stats = { .size = sizeof stats };
-    if (CTRT_SLOT(memory->layers[0]->policy, stats)) {
-        memory->layers[0]->policy->stats(memory->layers[0]->state, &stats);
-        if (stats.max_split > 0)
-            memory->account.oversize = stats.max_split;
-    }
     *out = memory;
     return CTRT_OK;
 }
@@ -141,6 +142,7 @@ void pool_destroy(struct device_memory *memory)
 {
     if (memory == NULL)
         return;
+    plan_memory_destroy(memory->plans);
     for (int i = 0; i < memory->layer_count; i++)
         layer_destroy(memory->layers[i]);
     account_destroy(&memory->account);
@@ -155,6 +157,19 @@ ctrt_status device_memory_create(ctrt_device *device)
     return device_host_memory(device) ? pressure_start() : CTRT_OK;
 }
 
+/* Asked once the device is open and nobody holds the library's locks, which policies' own must not be taken under: around a fork
+ * they are taken in the other order. */
+void device_memory_opened(ctrt_device *device)
+{
+    struct device_memory *memory = device->memory;
+    ctrt_memory_stats stats = { .size = sizeof stats };
+    if (!CTRT_SLOT(memory->layers[0]->policy, stats))
+        return;
+    memory->layers[0]->policy->stats(memory->layers[0]->state, &stats);
+    if (stats.max_split > 0)
+        atomic_store_explicit(&memory->account.oversize, stats.max_split, memory_order_relaxed);
+}
+
 void device_memory_destroy(ctrt_device *device)
 {
     pool_destroy(device->memory);
@@ -165,6 +180,10 @@ void device_memory_destroy(ctrt_device *device)
 
 void pool_trim(struct device_memory *memory)
 {
+    if (unlikely(memory->plan != NULL)) {
+        plan_trim(memory->plan);
+        return;
+    }
     for (int i = 0; i < memory->layer_count; i++)
         if (CTRT_SLOT(memory->layers[i]->policy, trim))
             memory->layers[i]->policy->trim(memory->layers[i]->state);
@@ -253,11 +272,21 @@ ctrt_status pool_use(struct device_memory *memory, const ctrt_block *block, void
     *address = block->address;
     if (block->address == NULL)
         return CTRT_OK;
-    return ctrt_context(memory->layers[0]->policy->use(memory->state, block, queue, address), "memory of %s", memory->device->name);
+    if (unlikely(memory->plan != NULL))
+        return plan_use(memory->plan, block, queue, address);
+    if (unlikely(memory->plans != NULL) && plan_left(memory, block))
+        return ctrt_fail(CTRT_ERR_STATE, "a tensor on %s is left from a plan and has no memory: let go of what is made between "
+                         "ctrt_memory_plan_begin and _end", memory->device->name);
+    const struct memory_layer *top = memory->layers[0];
+    return ctrt_context(top->policy->use(top->state, block, queue, address), "memory of %s", memory->device->name);
 }
 
 void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *queue)
 {
-    if (block->address != NULL)
-        memory->layers[0]->policy->unuse(memory->state, block, queue);
+    if (block->address == NULL)
+        return;
+    if (unlikely(memory->plan != NULL))
+        plan_unuse(memory->plan, block, queue);
+    else
+        memory->layers[0]->policy->unuse(memory->layers[0]->state, block, queue);
 }
