@@ -2,6 +2,8 @@
 /* nn/module.c: modules as objects: life, registering tensors and children, running. */
 #include "nn/module.h"
 
+#include "memory/tag.h"
+
 _Atomic uint64_t module_structure = 1;
 
 /* A constructor's failure on its way from CTRT_NEW to the function that gets the NULL. */
@@ -220,7 +222,13 @@ ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, co
                                  ctrt_device *device)
 {
     CTRT_AUTO(tensor) tensor = NULL;
-    CTRT_TRY(ctrt_empty(&tensor, shape, CTRT_DTYPE_DEFAULT, device));
+    struct memory_tag kind, own;
+    tag_enter(&kind, tag_here(), module->class_of->kind);
+    tag_enter(&own, kind.text, name);
+    ctrt_status status = ctrt_empty(&tensor, shape, CTRT_DTYPE_DEFAULT, device);
+    tag_leave(&own);
+    tag_leave(&kind);
+    CTRT_TRY(status);
     CTRT_TRY(ctrt_module_add_parameter(module, name, tensor));
     *borrowed = tensor;
     return CTRT_OK;
@@ -228,12 +236,72 @@ ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, co
 
 /* ---- running ---- */
 
+/* The modules that run in this thread, while memory is watched: each knows its path below the outermost one. */
+struct running {
+    struct running *outer;
+    const ctrt_module *module;
+    const char *base;                       /* the tag that the outermost one was called under */
+    char path[200];                         /* "encoder.layer1"; "" of the outermost */
+};
+static __thread struct running *running;
+
+/* Writes the path from `module` to `what` behind `path`; false when it is not below. */
+static bool path_to(char *path, size_t room, const ctrt_module *module, const ctrt_module *what)
+{
+    for (size_t i = 0; i < module->children.count; i++) {
+        const struct module_child *child = &module->children.items[i];
+        int length = snprintf(path, room, "%s", child->name);
+        if (child->module == what)
+            return true;
+        if (length < 0 || (size_t)length + 1 >= room)
+            continue;
+        path[length] = '.';
+        if (path_to(path + length + 1, room - (size_t)length - 1, child->module, what))
+            return true;
+    }
+    if (room > 0)
+        *path = '\0';
+    return false;
+}
+
+/* Where `self` stands below what runs already; a module that is not registered there begins a path of its own. */
+static void place(struct running *self, const ctrt_module *module)
+{
+    self->outer = running;
+    self->module = module;
+    self->base = tag_here();
+    self->path[0] = '\0';
+    if (running == NULL)
+        return;
+    size_t length = (size_t)snprintf(self->path, sizeof self->path, "%s%s", running->path, *running->path ? "." : "");
+    length = length < sizeof self->path ? length : sizeof self->path - 1;
+    if (path_to(self->path + length, sizeof self->path - length, running->module, module))
+        self->base = running->base;
+    else
+        self->path[0] = '\0';
+}
+
+static ctrt_status forward(ctrt_tensor **result, ctrt_module *module, ctrt_tensor *const *inputs, int count)
+{
+    if (likely(!atomic_load_explicit(&tag_wanted, memory_order_relaxed)))
+        return module->class_of->forward(result, module, inputs, count);
+    struct running self;
+    struct memory_tag tag;
+    place(&self, module);
+    running = &self;
+    tag_enter(&tag, self.base, *self.path ? self.path : module->class_of->kind);
+    ctrt_status status = module->class_of->forward(result, module, inputs, count);
+    tag_leave(&tag);
+    running = self.outer;
+    return status;
+}
+
 /* The result goes through a variable of its own: *y may be the owner of an input, which the module may still
  * read, and stays as it was when the module fails. */
 static ctrt_status run(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count)
 {
     CTRT_AUTO(tensor) result = NULL;
-    ctrt_status status = module->class_of->forward(&result, module, inputs, count);
+    ctrt_status status = forward(&result, module, inputs, count);
     if (status)
         return ctrt_context(status, "%s", module->class_of->kind);
     if (result == NULL)

@@ -211,7 +211,7 @@ test_checkpoint_SOURCES = tests/unit/test-checkpoint.c
 test_checkpoint_LDADD   = $(PUBLIC_LIBS)
 
 # The floors below tensors: on test plugins, which a test copies under the names of the roles that they play.
-core_tests = test-base test-device test-memory test-registry
+core_tests = test-account test-account-live test-base test-device test-memory test-registry
 check_LTLIBRARIES += actor.la later.la stranger.la
 actor_la_SOURCES    = tests/plugins/actor.c
 actor_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
@@ -224,6 +224,12 @@ check_PROGRAMS += $(core_tests)
 TESTS          += $(core_tests)
 TSAN_TESTS     += $(core_tests)
 EXTRA_DIST     += tests/unit/child.h tests/unit/folder.h
+test_account_SOURCES       = tests/unit/test-account.c
+test_account_CPPFLAGS      = $(INTERNAL_CPPFLAGS)
+test_account_LDADD         = $(INTERNAL_LIBS)
+test_account_live_SOURCES  = tests/unit/test-account-live.c
+test_account_live_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_account_live_LDADD    = $(INTERNAL_LIBS)
 test_base_SOURCES      = tests/unit/test-base.c
 test_base_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
 test_base_LDADD        = $(INTERNAL_LIBS)
@@ -315,6 +321,15 @@ mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 if PLUGIN_CPU
 TESTS += ctrt-conformance tests/conformance/mutants.sh
 endif
+# The page of `ctrt memory`, in a browser where there is one.
+if PLUGIN_CPU
+check_PROGRAMS += memory-snapshot
+TESTS          += tests/integration/memory.sh
+endif
+EXTRA_DIST     += tests/integration/memory.sh
+memory_snapshot_SOURCES = tests/integration/memory-snapshot.c
+memory_snapshot_LDADD   = libctrt.la
+
 TESTS      += tests/integration/check.sh
 if PLUGIN_SIM
 TESTS      += tests/integration/sim.sh

@@ -1,5 +1,14 @@
 # The command `ctrt`, on the public API alone: one file a subcommand, one row each in main.c.
 bin_PROGRAMS += ctrt
-ctrt_SOURCES  = tools/check.c tools/info.c tools/json.c tools/json.h tools/main.c tools/tool.h
-ctrt_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/conformance
+ctrt_SOURCES  = tools/check.c tools/info.c tools/json.c tools/json.h tools/main.c tools/memory.c tools/tool.h
+ctrt_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/conformance -Itools
 ctrt_LDADD    = libconformance.la libctrt.la
+
+# The page of `ctrt memory`, as a string.
+EXTRA_DIST           += tools/page.html
+BUILT_SOURCES         = tools/page.inc
+CLEANFILES           += tools/page.inc
+nodist_ctrt_SOURCES   = tools/page.inc
+tools/page.inc: tools/page.html
+	$(AM_V_GEN)$(MKDIR_P) tools && sed -e 's/\\/\\\\/g' -e 's/"/\\"/g' -e 's/^/"/' -e 's/$$/\\n"/' $(srcdir)/tools/page.html >$@.tmp && mv $@.tmp $@
+tools/ctrt-memory.$(OBJEXT): tools/page.inc

@@ -16,6 +16,7 @@ static const struct command {
     { "info",    tool_info,    "devices, plugins and parameters of this machine" },
     { "plugins", tool_plugins, "every plugin file that was found, and what became of it" },
     { "check",   tool_check,   "runs the conformance suite on a device or a plugin" },
+    { "memory",  tool_memory,  "makes a page for a browser from a snapshot of memory" },
 };
 
 #define COMMANDS (sizeof commands / sizeof commands[0])

@@ -9,6 +9,7 @@
 int tool_info(int argc, char **argv);
 int tool_plugins(int argc, char **argv);
 int tool_check(int argc, char **argv);
+int tool_memory(int argc, char **argv);
 
 /* "64.00 MiB" into text[32]; returns text. */
 const char *tool_bytes(char *text, unsigned long long bytes);

@@ -8,6 +8,7 @@
 #include "base/base.h"
 #include "base/memory.h"
 #include "memory/history.h"
+#include "memory/owners.h"
 
 #define SHARDS 16
 
@@ -113,31 +114,28 @@ void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t re
     pthread_mutex_unlock(&locks[shard]);
 }
 
-/* Takes the entry out; false when there is none. */
-static bool take(struct live_block *out, struct device_memory *memory, const void *address)
+/* Takes the entry out; *out stays as it is when there is none. */
+static void take(struct live_block *out, struct device_memory *memory, const void *address)
 {
     int shard = shard_of(address);
-    bool found = false;
     pthread_mutex_lock(&locks[shard]);
     struct live_table *table = memory->live->shards[shard];
     struct live_block *place = table != NULL ? place_of(table, address) : NULL;
     if (place != NULL && place->address == address) {
         *out = *place;
         place->address = &gone;
-        found = true;
     }
     pthread_mutex_unlock(&locks[shard]);
-    return found;
 }
 
 void live_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
 {
-    struct live_block entry = { block->address, block->bytes, requested, "", NULL, queue, 0, 0 };
-    bool known = take(&entry, memory, block->address);
+    struct live_block entry = { block->address, block->bytes, requested, OWNER_UNKNOWN, NULL, queue, 0, 0 };
+    take(&entry, memory, block->address);
     if (!history_on(memory))
         return;
     /* Whoever frees may be somebody else; whose memory it was tells more. */
-    struct history_event event = { 0, history_now(), known ? entry.tag : tag_here(), entry.op, entry.address,
+    struct history_event event = { 0, history_now(), entry.tag, entry.op, entry.address,
                                    entry.bytes, 0, entry.queue, HISTORY_FREE_REQUESTED };
     history_note(memory, &event);
     event.action = HISTORY_FREE_COMPLETED;
@@ -170,6 +168,18 @@ void live_name(struct device_memory *memory, const void *address, const char *op
     pthread_mutex_unlock(&locks[shard]);
     if (number != 0)
         history_name(memory, number, op);
+}
+
+void live_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
+                       const ctrt_view *const *inputs, int n_inputs, const char *op)
+{
+    for (int o = 0; o < n_outputs; o++) {
+        bool fresh = outputs[o] != NULL && outputs[o]->data != NULL;
+        for (int i = 0; i < n_inputs && fresh; i++)
+            fresh = inputs[i] == NULL || inputs[i]->data != outputs[o]->data;
+        if (fresh)
+            live_name(memory, outputs[o]->data, op);
+    }
 }
 
 /* ---- all of them ---- */

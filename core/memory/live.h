@@ -44,6 +44,9 @@ void live_segment(struct device_memory *memory, enum history_action action, cons
                   const void *queue);
 /* The block at `address` is the result of `op` (static), if nobody knows better. */
 void live_name(struct device_memory *memory, const void *address, const char *op);
+/* The same for the outputs of a call that are not inputs too. */
+void live_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
+                       const ctrt_view *const *inputs, int n_inputs, const char *op);
 
 /* Copies of all entries, in order of addresses, as a new array that the caller frees; NULL and 0 when there are none,
  * false without memory. */

@@ -391,7 +391,7 @@ ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const c
 {
     const struct op_cell *cell = dispatch_cell(device, op, key);
     if (unlikely(pool_watched(device->memory)))
-        live_name_views(device->memory, outputs, n_outputs, op_table[op].name);
+        live_name_outputs(device->memory, outputs, n_outputs, inputs, n_inputs, op_table[op].name);
     if (likely(cell != NULL && cell->run != NULL)
         && (n_inputs == 0 || inputs[0] != outputs[0] || (cell->flags & CTRT_KERNEL_INPLACE))
         && ((cell->flags & CTRT_KERNEL_STRIDED) || (all_plain(inputs, n_inputs) && all_plain(outputs, n_outputs)))

@@ -1,0 +1,115 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `ctrt memory`: what is a snapshot and what is not; the page in a real browser, whose own sums must agree with the file's.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
+. "$srcdir/tests/lib.sh"
+builddir=${builddir:-.}
+
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+ctrt="$builddir/ctrt"
+"$builddir/memory-snapshot" "$work/good.json" 3000 2>"$work/err" || { not_ok "a snapshot is written" "$(cat "$work/err")"; finish; exit; }
+ok "a snapshot is written"
+
+if "$ctrt" memory "$work/good.json" -o "$work/page.html" 2>"$work/err" && [ -s "$work/page.html" ]; then
+    ok "a page is made of it"
+else
+    not_ok "a page is made of it" "$(cat "$work/err")"
+fi
+cp "$work/good.json" "$work/named.json"
+if "$ctrt" memory "$work/named.json" && cmp -s "$work/named.html" "$work/page.html"; then
+    ok "without -o the page stands beside the snapshot"
+else
+    not_ok "without -o the page stands beside the snapshot" "$(ls "$work")"
+fi
+if "$ctrt" memory - -o - <"$work/good.json" | cmp -s - "$work/page.html"; then
+    ok "standard input and output"
+else
+    not_ok "standard input and output" ""
+fi
+check "nothing in the page is fetched from anywhere" "$(grep -nE '(src|href)=|https?://|@import|fetch\(' "$work/page.html" | cut -c1-200)"
+# The tag </script> of the snapshot must not end the element that it stands in.
+if [ "$(grep -c '</script>' "$work/page.html")" = 2 ]; then
+    ok "the snapshot cannot end its element"
+else
+    not_ok "the snapshot cannot end its element" "$(grep -c '</script>' "$work/page.html") ends"
+fi
+
+# refused WHAT WORDS: reads the file from stdin; the tool has to say WORDS and to write nothing.
+refused() {
+    cat >"$work/bad.json"
+    rm -f "$work/bad.html"
+    if "$ctrt" memory "$work/bad.json" 2>"$work/err"; then
+        not_ok "refused: $1" "it was accepted"
+    elif grep -qF -- "$2" "$work/err" && [ ! -e "$work/bad.html" ]; then
+        ok "refused: $1"
+    else
+        not_ok "refused: $1" "$(cat "$work/err")"
+    fi
+}
+size=$(wc -c <"$work/good.json")
+refused "an empty file" "it is empty" </dev/null
+refused "half a file" "the file is cut off" <<X
+$(head -c $((size / 2)) "$work/good.json")
+X
+head -c $((size - 3)) "$work/good.json" >"$work/in"
+refused "a file without its end" "the file is cut off" <"$work/in"
+echo '{"a": 1}' >"$work/in"
+refused "other JSON" "no snapshot" <"$work/in"
+echo '[]' >"$work/in"
+refused "a list" "no snapshot" <"$work/in"
+echo 'hello' >"$work/in"
+refused "text" "line 1: something that is not JSON" <"$work/in"
+(cat "$work/good.json"; echo '{}') >"$work/in"
+refused "two in one file" "something follows the end" <"$work/in"
+sed 's/"version": 1/"version": 2/' "$work/good.json" >"$work/in"
+refused "a snapshot of another version" '"version" is missing or of another version' <"$work/in"
+sed 's/"segments": \[/"segmants": [/' "$work/good.json" >"$work/in"
+refused "a snapshot without segments" '"segments" is missing' <"$work/in"
+echo '{"format": "ctrt memory snapshot", "x": 01}' >"$work/in"
+refused "a number that begins with 0" "a number begins with 0" <"$work/in"
+printf '{"format": "ctrt memory snapshot", "x": "\\q"}' >"$work/in"
+refused "an unknown escape" "an unknown escape" <"$work/in"
+printf '{"format": "ctrt memory snapshot",}' >"$work/in"
+refused "a comma too many" "a string was expected" <"$work/in"
+awk 'BEGIN { for (i = 0; i < 100000; i++) printf "[" }' >"$work/in"
+refused "deep nesting" "too deeply nested" <"$work/in"
+head -c 3000 "$ctrt" >"$work/in"
+refused "a binary file" "something that is not JSON" <"$work/in"
+if "$ctrt" memory "$work/absent.json" 2>"$work/err"; then not_ok "an absent file" ""; else check "an absent file is named" "$(grep -v 'absent.json: No such file' "$work/err")"; fi
+if "$ctrt" memory "$work/good.json" -o /nowhere/page.html 2>"$work/err"; then not_ok "a place that is not there" ""; else check "a place that is not there is named" "$(grep -v '/nowhere/page.html: No such file' "$work/err")"; fi
+"$ctrt" memory >/dev/null 2>&1; [ $? = 2 ] && ok "no file is wrong usage" || not_ok "no file is wrong usage" ""
+
+browser=
+for b in chromium chromium-browser google-chrome; do command -v $b >/dev/null 2>&1 && browser=$b && break; done
+if [ -z "$browser" ]; then
+    skip "the page in a browser" "no chromium"
+    skip "a page of 100,000 events in a browser" "no chromium"
+    finish
+    exit
+fi
+# dom PAGE: what the browser makes of it, after its scripts ran.
+dom() {
+    timeout 120 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" --virtual-time-budget=20000 \
+        --dump-dom "file://$1" 2>/dev/null
+}
+json_figure() { sed -n "s/^ *\"$2\": \([0-9]*\),*}*,*\$/\1/p" "$1" | head -n 1; }
+# agrees PAGE JSON WHAT: the title has the page's own sums over owners, blocks and segments, and how many events it has.
+agrees() {
+    dom "$1" >"$work/dom.html"
+    title=$(sed -n 's/.*<title>\([^<]*\)<\/title>.*/\1/p' "$work/dom.html" | head -n 1)
+    want=$(json_figure "$2" allocated_bytes.all.current)
+    if [ -n "$want" ] && echo "$title" | grep -qE "^ctrt memory cpu: ok $want [0-9]+ [0-9]+ [1-9][0-9]*\$" && grep -q 'sums agree: owners' "$work/dom.html"; then
+        ok "$3"
+    else
+        not_ok "$3" "title \"$title\", expected $want bytes of owners"
+    fi
+}
+agrees "$work/page.html" "$work/good.json" "the page in a browser: its sums are the file's"
+# A page whose sums are wrong has to notice.
+sed 's/"allocated_bytes.all.current": \([0-9]*\)/"allocated_bytes.all.current": 1\1/' "$work/good.json" >"$work/wrong.json"
+"$ctrt" memory "$work/wrong.json" -o "$work/wrong.html" && dom "$work/wrong.html" >"$work/dom.html"
+if grep -q 'sums differ: owners add up to' "$work/dom.html"; then ok "a page whose sums differ says so"; else not_ok "a page whose sums differ says so" "$(grep -o '<title>[^<]*' "$work/dom.html")"; fi
+"$builddir/memory-snapshot" "$work/large.json" 50000 && "$ctrt" memory "$work/large.json" -o "$work/large.html"
+agrees "$work/large.html" "$work/large.json" "a page of 100,000 events in a browser"
+finish

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who has the memory: tags, owners, history, snapshots, the report when memory is out. On fake devices and the cpu. */
+#include <pthread.h>
+#include <sys/stat.h>
+
+#include "base/memory.h"
+#include "child.h"
+#include "ctrt/ctrt.h"
+#include "ctrt/memory.h"
+#include "folder.h"
+#include "memory/history.h"
+#include "memory/pool.h"
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define MIB ((size_t)1 << 20)
+
+static char *folder;
+
+static struct device_memory *open_memory(const char *name)
+{
+    ctrt_device *device = NULL;
+    if (!CHECK_OK(ctrt_device_get(&device, name))) {
+        fflush(stdout);
+        exit(1);
+    }
+    return device->memory;
+}
+
+/* Bytes of an owner; 0: there is none. And all bytes of the list into *sum. */
+static uint64_t owner_bytes(ctrt_device *device, const char *tag, const char *op, uint64_t *sum)
+{
+    ctrt_memory_owner *owners = NULL;
+    size_t count = 0;
+    uint64_t bytes = 0;
+    *sum = 0;
+    CHECK_OK(ctrt_memory_owners(&owners, &count, device));
+    for (size_t i = 0; i < count; i++) {
+        *sum += owners[i].bytes;
+        if (strcmp(owners[i].tag, tag) == 0 && strcmp(owners[i].op, op) == 0)
+            bytes += owners[i].bytes;
+        CHECK(i == 0 || owners[i - 1].bytes >= owners[i].bytes, "owner %zu is larger than the one before", i);
+    }
+    free(owners);
+    return bytes;
+}
+
+/* Is `text` JSON? Python says; without it the check says that it was not made. */
+static void check_json(const char *text, const char *what)
+{
+    static int python = -1;
+    if (python < 0)
+        python = system("python3 -c 'import json' >/dev/null 2>&1") == 0;
+    if (!python) {
+        printf("# not run: whether %s is JSON, for want of python3\n", what);
+        return;
+    }
+    FILE *pipe = popen("python3 -m json.tool >/dev/null", "w");
+    if (pipe == NULL)
+        return;
+    fputs(text, pipe);
+    CHECK(pclose(pipe) == 0, "%s is no JSON: %.300s", what, text);
+}
+
+static int count_of(const char *text, const char *word)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at++)
+        count++;
+    return count;
+}
+
+/* ---- tags and owners ---- */
+
+static void test_tags(void)
+{
+    group("tags nest, per thread");
+    IN_CHILD(folder_path(folder, NULL)) {
+        CHECK(strcmp(ctrt_memory_tag(), "") == 0, "%s", ctrt_memory_tag());
+        CHECK_OK(ctrt_memory_tag_push("encoder"));
+        CHECK_OK(ctrt_memory_tag_push("attention"));
+        CHECK(strcmp(ctrt_memory_tag(), "encoder/attention") == 0, "%s", ctrt_memory_tag());
+        const char *kept = ctrt_memory_tag();
+        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK(strcmp(ctrt_memory_tag(), "encoder") == 0, "%s", ctrt_memory_tag());
+        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK_FAILS(ctrt_memory_tag_pop(), CTRT_ERR_STATE, "memory_tag_pop");
+        CHECK(strcmp(kept, "encoder/attention") == 0, "%s", kept);
+        char longest[1000];
+        memset(longest, 'x', sizeof longest - 1);
+        longest[sizeof longest - 1] = '\0';
+        CHECK_OK(ctrt_memory_tag_push(longest));
+        CHECK_OK(ctrt_memory_tag_push(longest));
+        CHECK(strlen(ctrt_memory_tag()) == 1999, "%zu", strlen(ctrt_memory_tag()));
+        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK_OK(ctrt_memory_tag_pop());
+    }
+    CHILD_END;
+}
+
+static void test_owners(void)
+{
+    group("owners add up to what is allocated, from any moment on");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
+        struct device_memory *memory = open_memory("fake:0");
+        ctrt_device *device = memory->device;
+        ctrt_block before, a, b, c;
+        uint64_t sum;
+        CHECK_OK(pool_alloc(memory, &before, 1000, NULL));          /* nobody watches yet */
+        CHECK(owner_bytes(device, "(not watched)", "", &sum) == before.bytes && sum == before.bytes, "%llu",
+              (unsigned long long)sum);
+        CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
+        ctrt_memory_tag_push("encoder");
+        CHECK_OK(pool_alloc(memory, &a, 3 * MIB, NULL));
+        CHECK_OK(pool_alloc(memory, &b, 2 * MIB, NULL));
+        ctrt_memory_tag_pop();
+        ctrt_memory_tag_push("decoder");
+        CHECK_OK(pool_alloc(memory, &c, MIB, NULL));
+        ctrt_memory_tag_pop();
+        CHECK(owner_bytes(device, "encoder", "", &sum) == 5 * MIB && sum == ctrt_memory_allocated(device), "sum %llu",
+              (unsigned long long)sum);
+        pool_free(memory, &a, 3 * MIB, NULL);
+        pool_free(memory, &before, 1000, NULL);
+        CHECK(owner_bytes(device, "encoder", "", &sum) == 2 * MIB && sum == 3 * MIB, "sum %llu", (unsigned long long)sum);
+        CHECK(owner_bytes(device, "(not watched)", "", &sum) == 0, "what was not watched is gone, but still listed");
+        CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_NONE, 0));
+        CHECK(owner_bytes(device, "(not watched)", "", &sum) == 3 * MIB && sum == 3 * MIB, "sum %llu", (unsigned long long)sum);
+        pool_free(memory, &b, 2 * MIB, NULL);
+        CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 10));
+        pool_free(memory, &c, MIB, NULL);
+        CHECK(owner_bytes(device, "decoder", "", &sum) == 0 && sum == 0, "sum %llu", (unsigned long long)sum);
+    }
+    CHILD_END;
+    group("many blocks come and go under watch");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=1g", "CTRT_MEMORY_HISTORY=all:1000") {
+        struct device_memory *memory = open_memory("fake:0");
+        static ctrt_block blocks[700];
+        uint64_t seed = 3, sum;
+        for (int i = 0; i < 40000; i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            ctrt_block *block = &blocks[(seed >> 33) % COUNT(blocks)];
+            if (block->address != NULL) {
+                pool_free(memory, block, block->bytes, NULL);
+                block->address = NULL;
+            } else {
+                CHECK_OK(pool_alloc(memory, block, 1 + (size_t)(seed >> 44) % 20000, NULL));
+            }
+        }
+        CHECK(owner_bytes(memory->device, "", "", &sum) == ctrt_memory_allocated(memory->device)
+                  && sum == ctrt_memory_allocated(memory->device), "%llu", (unsigned long long)sum);
+        struct history_event *events;
+        size_t count;
+        uint64_t lost;
+        CHECK(history_list(&events, &count, &lost, memory) && count == 1000 && lost > 30000, "%zu events, %llu lost", count,
+              (unsigned long long)lost);
+        for (size_t i = 1; i < count; i++)
+            if (events[i].number != events[i - 1].number + 1)
+                CHECK(false, "event %zu has the number %llu", i, (unsigned long long)events[i].number);
+        memory_free(events);
+    }
+    CHILD_END;
+}
+
+/* ---- modules and ops ---- */
+
+static void test_model(void)
+{
+    group("a model's memory belongs to its modules and ops");
+    if (access(built_path("backend-cpu"), R_OK) != 0) {
+        printf("# not run: without the cpu's kernels\n");
+        return;
+    }
+    IN_CHILD("CTRT_MEMORY_HISTORY=all:500") {
+        ctrt_device *cpu = NULL;
+        CTRT_AUTO(module) inner = NULL;
+        CTRT_AUTO(module) net = NULL;
+        CTRT_AUTO(tensor) x = NULL, y = NULL, sum = NULL;
+        uint64_t all;
+        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        CHECK_OK(ctrt_sequential_new(&inner, CTRT_MODULES(CTRT_NEW(linear, 64, 64, true, cpu), CTRT_NEW(relu))));
+        CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 32, 64, true, cpu), ctrt_module_retain(inner))));
+        CHECK(owner_bytes(cpu, "Linear/weight", "uniform", &all) >= (64 * 64 + 32 * 64) * 4, "parameters: %llu in all",
+              (unsigned long long)all);
+        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(100, 32), CTRT_F32, cpu));
+        CHECK_OK(ctrt_memory_tag_push("step"));
+        CHECK_OK(ctrt_forward(&y, net, x));
+        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK(owner_bytes(cpu, "step/0", "linear", &all) >= 100 * 64 * 4, "what backward needs of the first layer is not there");
+        CHECK(owner_bytes(cpu, "step/1.1", "relu", &all) >= 100 * 64 * 4, "the result is not the last module's");
+        CHECK(all == ctrt_memory_allocated(cpu), "owners have %llu bytes", (unsigned long long)all);
+        CHECK_OK(ctrt_add(&sum, x, x));
+        CHECK(owner_bytes(cpu, "", "add", &all) >= 100 * 32 * 4, "the sum is not add's");
+        char *text = NULL;
+        CHECK_OK(ctrt_memory_snapshot(&text, cpu));
+        check_json(text, "a snapshot");
+        CHECK(strstr(text, "\"tag\": \"step/1.0\", \"op\": \"linear\"") != NULL, "the history lacks the linear layer of module 1");
+        free(text);
+    }
+    CHILD_END;
+}
+
+/* ---- history and snapshots ---- */
+
+static void test_snapshot(void)
+{
+    group("history: each event with its name");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:100") {
+        struct device_memory *memory = open_memory("fake:0");
+        ctrt_block block, large;
+        char *text = NULL, path[4096];
+        ctrt_memory_tag_push("it's \"quoted\" \\ </script> \xff\n");
+        CHECK_OK(pool_alloc(memory, &block, 5000, NULL));
+        ctrt_memory_tag_pop();
+        CHECK_OK(ctrt_memory_annotate(memory->device, "half time"));
+        CHECK(pool_alloc(memory, &large, 100 * MIB, NULL) == CTRT_ERR_OUT_OF_MEMORY, "there is too much memory");
+        CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
+        check_json(text, "a snapshot");
+        CHECK(strstr(text, "\"tag\": \"it's \\\"quoted\\\" \\\\ </script> \\ufffd\\u000a\"") != NULL, "%s", text);
+        CHECK(count_of(text, "\"state\": \"active_allocated\"") == 1 && strstr(text, "\"requested_size\": 5000") != NULL, "%s",
+              text);
+        free(text);
+        pool_free(memory, &block, 5000, NULL);
+        snprintf(path, sizeof path, "%s/snapshot.json", folder);
+        CHECK_OK(ctrt_memory_snapshot_write(path, memory->device));
+        struct stat about;
+        CHECK(stat(path, &about) == 0 && about.st_size > 1000, "no file");
+        CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
+        static const struct { const char *action; int count; } want[] = {
+            { "alloc", 1 }, { "segment_alloc", 1 }, { "annotate", 1 }, { "oom", 1 }, { "snapshot", 3 },
+            { "free_requested", 1 }, { "free_completed", 1 }, { "segment_free", 1 },
+        };
+        for (size_t i = 0; i < COUNT(want); i++) {
+            char word[64];
+            snprintf(word, sizeof word, "\"action\": \"%s\"", want[i].action);
+            CHECK(count_of(text, word) == want[i].count, "%s: %d times, expected %d", want[i].action, count_of(text, word),
+                  want[i].count);
+        }
+        CHECK(strstr(text, "\"text\": \"half time\"") && strstr(text, "\"device_free\": "), "%s", text);
+        CHECK(strstr(text, "\"watch\": \"all\"") && strstr(text, "\"segments\": []"), "%s", text);
+        free(text);
+    }
+    CHILD_END;
+    group("the grammar of CTRT_MEMORY_HISTORY");
+    static const struct { const char *setting, *watch; } cases[] = {
+        { "CTRT_MEMORY_HISTORY=", "none" },          { "CTRT_MEMORY_HISTORY=none", "none" },
+        { "CTRT_MEMORY_HISTORY=state", "state" },    { "CTRT_MEMORY_HISTORY=all", "all" },
+        { "CTRT_MEMORY_HISTORY=all:7", "all" },      { "CTRT_MEMORY_HISTORY=al", NULL },
+        { "CTRT_MEMORY_HISTORY=all:", NULL },        { "CTRT_MEMORY_HISTORY=all:0", NULL },
+        { "CTRT_MEMORY_HISTORY=all:-1", NULL },      { "CTRT_MEMORY_HISTORY=state:5", NULL },
+        { "CTRT_MEMORY_HISTORY=all:5x", NULL },      { "CTRT_MEMORY_HISTORY=all:99999999999999999999", NULL },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
+            ctrt_device *device = NULL;
+            char *text = NULL, word[64];
+            ctrt_status status = ctrt_device_get(&device, "fake:0");
+            if (cases[i].watch == NULL) {
+                CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), "all:ENTRIES"), "%s: %d: %s",
+                      cases[i].setting, (int)status, ctrt_error_message());
+            } else if (CHECK_OK(status)) {
+                CHECK_OK(ctrt_memory_snapshot(&text, device));
+                snprintf(word, sizeof word, "\"watch\": \"%s\"", cases[i].watch);
+                CHECK(strstr(text, word) != NULL, "%s gives no %s", cases[i].setting, word);
+            }
+            free(text);
+        }
+        CHILD_END;
+    }
+}
+
+/* ---- out of memory ---- */
+
+struct told {
+    int calls;
+    size_t bytes;
+    ctrt_status again;
+    char report[4096];
+};
+
+/* Uses the library, as it may, and fails itself once. */
+static void when_out(void *user, ctrt_device *device, size_t bytes, const char *report)
+{
+    struct told *told = user;
+    ctrt_block block;
+    told->calls++;
+    told->bytes = bytes;
+    snprintf(told->report, sizeof told->report, "%s", report);
+    told->again = pool_alloc(device->memory, &block, 1000 * MIB, NULL);
+}
+
+static void test_oom(void)
+{
+    group("out of memory: the report has the figures, and the culprit first");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=state") {
+        struct device_memory *memory = open_memory("fake:0");
+        ctrt_device *device = memory->device;
+        ctrt_block culprit, other, more;
+        char *text = NULL;
+        struct told told = { 0 };
+        CHECK_FAILS(ctrt_memory_last_oom(&text, device), CTRT_ERR_NOT_FOUND, "never was out of memory");
+        ctrt_memory_set_oom_callback(when_out, &told);
+        ctrt_memory_tag_push("decoder");
+        CHECK_OK(pool_alloc(memory, &other, 10 * MIB, NULL));
+        ctrt_memory_tag_pop();
+        ctrt_memory_tag_push("total_loss");
+        CHECK_OK(pool_alloc(memory, &culprit, 40 * MIB, NULL));
+        ctrt_memory_tag_pop();
+        ctrt_memory_tag_push("encoder");
+        CHECK_FAILS(pool_alloc(memory, &more, 20 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                    "out of memory on fake:0: 20.00 MiB asked for, 50.00 MiB allocated to tensors");
+        ctrt_memory_tag_pop();
+        CHECK(strstr(ctrt_error_message(), "Most is held by total_loss, 40.00 MiB")
+                  && strstr(ctrt_error_message(), "14.00 MiB of 64.00 MiB free on the device"), "%s", ctrt_error_message());
+        CHECK(told.calls == 1 && told.bytes == 20 * MIB && told.again == CTRT_ERR_OUT_OF_MEMORY, "%d calls, %zu bytes, %d",
+              told.calls, told.bytes, (int)told.again);
+        check_json(told.report, "the report");
+        static const char *const words[] = {
+            "\"device\": \"fake:0\"", "\"asked\": 20971520", "\"total\": 67108864", "\"free\": 14680064", "\"allowed\": null",
+            "\"allocated\": 52428800", "\"reserved\": 52428800", "\"reserved_unallocated\": 0", "\"tag\": \"encoder\"",
+            "{\"tag\": \"total_loss\", \"op\": \"\", \"bytes\": 41943040, \"requested\": 41943040, \"blocks\": 1}",
+            "{\"tag\": \"decoder\", \"op\": \"\", \"bytes\": 10485760, \"requested\": 10485760, \"blocks\": 1}",
+        };
+        for (size_t i = 0; i < COUNT(words); i++)
+            CHECK(strstr(told.report, words[i]) != NULL, "the report lacks %s: %s", words[i], told.report);
+        CHECK(strstr(told.report, "{\"tag\": \"total_loss\"") < strstr(told.report, "{\"tag\": \"decoder\""),
+              "the largest owner is not the first");
+        CHECK_OK(ctrt_memory_last_oom(&text, device));              /* the callback's came before, and is replaced */
+        CHECK(strstr(text, "\"asked\": 20971520") != NULL, "%s", text);
+        free(text);
+        ctrt_memory_set_oom_callback(NULL, NULL);
+        CHECK(pool_alloc(memory, &more, 65 * MIB, NULL) == CTRT_ERR_OUT_OF_MEMORY && told.calls == 1
+                  && strstr(ctrt_error_message(), "One block is larger than the device"), "%s", ctrt_error_message());
+        int64_t ooms = 0;
+        CHECK_OK(ctrt_memory_stat_get(&ooms, device, "num_ooms"));
+        CHECK(ooms == 3, "%lld", (long long)ooms);
+        pool_free(memory, &culprit, 40 * MIB, NULL);
+        CHECK_OK(pool_alloc(memory, &more, 20 * MIB, NULL));        /* and the program goes on */
+        pool_free(memory, &more, 20 * MIB, NULL);
+        CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE, "tensors still hold 10.00 MiB on fake:0, most of them of "
+                                                                     "decoder");
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "fake:0");
+        pool_free(memory, &other, 10 * MIB, NULL);
+        CHECK_OK(ctrt_shutdown());
+        uint64_t left, total;
+        CHECK_OK(ctrt_device_memory_info(device, &left, &total));
+        CHECK(left == total, "%llu bytes are not back", (unsigned long long)(total - left));
+        CHECK_OK(pool_alloc(memory, &more, MIB, NULL));             /* and used again */
+        pool_free(memory, &more, MIB, NULL);
+        CHECK_OK(ctrt_shutdown());
+    }
+    CHILD_END;
+    group("out of memory in the middle of the report itself: still a status");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:50") {
+        struct device_memory *memory = open_memory("fake:0");
+        ctrt_block block, more;
+        CHECK_OK(pool_alloc(memory, &block, 40 * MIB, NULL));
+        for (uint64_t n = 1; n < 30; n++) {
+            char *text = NULL;
+            memory_fail_at(n, n % 2);
+            ctrt_status status = pool_alloc(memory, &more, 60 * MIB, NULL);
+            ctrt_status second = ctrt_memory_snapshot(&text, memory->device);
+            memory_fail_at(0, false);
+            CHECK(status == CTRT_ERR_OUT_OF_MEMORY && (second == CTRT_OK || second == CTRT_ERR_OUT_OF_MEMORY), "n %d: %d, %d",
+                  (int)n, (int)status, (int)second);
+            free(text);
+        }
+        pool_free(memory, &block, 40 * MIB, NULL);
+        CHECK(ctrt_memory_allocated(memory->device) == 0, "a block is lost");
+    }
+    CHILD_END;
+}
+
+/* ---- threads ---- */
+
+static void *take_and_give(void *argument)
+{
+    struct device_memory *memory = argument;
+    ctrt_block blocks[16];
+    (void)ctrt_memory_tag_push("worker");
+    for (int round = 0; round < 300; round++) {
+        for (int i = 0; i < 16; i++)
+            if (pool_alloc(memory, &blocks[i], 100 + (size_t)i * 777, NULL) != CTRT_OK)
+                abort();
+        for (int i = 0; i < 16; i++)
+            pool_free(memory, &blocks[i], 100 + (size_t)i * 777, NULL);
+    }
+    return NULL;                            /* the tag is not popped: the thread's end does that */
+}
+
+static void test_threads(void)
+{
+    group("threads under watch, while others look and change what is watched");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m", "CTRT_MEMORY_HISTORY=all:2000") {
+        struct device_memory *memory = open_memory("fake:0");
+        pthread_t threads[4];
+        uint64_t sum;
+        for (int i = 0; i < 4; i++)
+            pthread_create(&threads[i], NULL, take_and_give, memory);
+        for (int i = 0; i < 30; i++) {
+            char *text = NULL;
+            CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
+            free(text);
+            CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
+            free(text);
+            CHECK_OK(ctrt_memory_set_watch((ctrt_memory_watch)(i % 3), 1000));
+        }
+        for (int i = 0; i < 4; i++)
+            pthread_join(threads[i], NULL);
+        CHECK(owner_bytes(memory->device, "worker", "", &sum) == 0 && sum == 0, "%llu bytes have owners when all is back",
+              (unsigned long long)sum);
+    }
+    CHILD_END;
+}
+
+int main(void)
+{
+    folder = folder_new();
+    folder_actor(folder, "backend-fake");
+    folder_plugin(folder, "memory-direct");
+    folder_plugin(folder, "memory-caching");
+    test_tags();
+    test_owners();
+    test_model();
+    test_snapshot();
+    test_oom();
+    test_threads();
+    folder_remove(folder);
+    return done();
+}

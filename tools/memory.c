@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tools/memory.c: `ctrt memory`: a page for a browser from a snapshot of memory.
+ *
+ * The page holds the snapshot as it is and draws it itself (page.html), so here the file is only judged: whole JSON (RFC
+ * 8259), and a snapshot of ours. */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tool.h"
+
+static const char page[] =
+#include "page.inc"
+    ;
+static const char marker[] = "@SNAPSHOT@";
+
+/* ---- judging JSON ---- */
+
+#define MOST_NESTED 64
+
+struct reader {
+    const char *at, *end, *begin;
+    char why[160];                          /* "" while all is well */
+    int depth;
+    unsigned found;                         /* bit per member below */
+};
+
+/* What the outermost object must have, and how each begins. */
+static const struct { const char *name, *begins; } members[] = {
+    { "format", "\"" }, { "version", "1" }, { "device", "\"" }, { "stats", "{" }, { "owners", "[" }, { "segments", "[" },
+    { "device_traces", "[" },
+};
+#define MEMBERS (sizeof members / sizeof members[0])
+
+static bool fails(struct reader *r, const char *why)
+{
+    int line = 1;
+    for (const char *c = r->begin; c < r->at && c < r->end; c++)
+        line += *c == '\n';
+    if (r->why[0] == '\0' && r->at >= r->end)
+        snprintf(r->why, sizeof r->why, "it ends in the middle (line %d): the file is cut off", line);
+    else if (r->why[0] == '\0')
+        snprintf(r->why, sizeof r->why, "line %d: %s", line, why);
+    return false;
+}
+
+static void blanks(struct reader *r)
+{
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t'))
+        r->at++;
+}
+
+static bool expect(struct reader *r, char c, const char *why)
+{
+    blanks(r);
+    if (r->at >= r->end || *r->at != c)
+        return fails(r, why);
+    r->at++;
+    return true;
+}
+
+static bool string(struct reader *r)
+{
+    if (!expect(r, '"', "a string was expected"))
+        return false;
+    for (; r->at < r->end && *r->at != '"'; r->at++) {
+        if ((unsigned char)*r->at < 0x20)
+            return fails(r, "a control character stands in a string");
+        if (*r->at != '\\')
+            continue;
+        if (++r->at >= r->end)
+            break;
+        if (*r->at == 'u') {
+            for (int i = 0; i < 4; i++)
+                if (++r->at >= r->end || strchr("0123456789abcdefABCDEF", *r->at) == NULL || *r->at == '\0')
+                    return fails(r, "\\u wants four hexadecimal digits");
+        } else if (*r->at == '\0' || strchr("\"\\/bfnrt", *r->at) == NULL) {
+            return fails(r, "an unknown escape stands in a string");
+        }
+    }
+    return expect(r, '"', "a string does not end");
+}
+
+static bool digits(struct reader *r)
+{
+    const char *first = r->at;
+    while (r->at < r->end && *r->at >= '0' && *r->at <= '9')
+        r->at++;
+    return r->at > first || fails(r, "a number has no digits");
+}
+
+static bool number(struct reader *r)
+{
+    if (*r->at == '-')
+        r->at++;
+    const bool zero = r->at < r->end && *r->at == '0';
+    const char *first = r->at;
+    if (!digits(r))
+        return false;
+    if (zero && r->at > first + 1)
+        return fails(r, "a number begins with 0");
+    if (r->at < r->end && *r->at == '.') {
+        r->at++;
+        if (!digits(r))
+            return false;
+    }
+    if (r->at < r->end && (*r->at == 'e' || *r->at == 'E')) {
+        r->at++;
+        if (r->at < r->end && (*r->at == '+' || *r->at == '-'))
+            r->at++;
+        return digits(r);
+    }
+    return true;
+}
+
+static bool word(struct reader *r, const char *text)
+{
+    size_t length = strlen(text);
+    if ((size_t)(r->end - r->at) < length || memcmp(r->at, text, length) != 0)
+        return fails(r, "something that is not JSON");
+    r->at += length;
+    return true;
+}
+
+/* The outermost object has a member of this name, whose value begins here. */
+static void note_member(struct reader *r, const char *name, size_t length)
+{
+    for (size_t i = 0; i < MEMBERS; i++)
+        if (strlen(members[i].name) == length && memcmp(name, members[i].name, length) == 0 && r->at < r->end
+            && *r->at == members[i].begins[0])
+            r->found |= 1u << i;
+}
+
+static bool value(struct reader *r);
+
+static bool member(struct reader *r)
+{
+    blanks(r);
+    const char *name = r->at + 1;
+    if (!string(r))
+        return false;
+    size_t length = (size_t)(r->at - 1 - name);
+    if (!expect(r, ':', "a colon was expected"))
+        return false;
+    blanks(r);
+    if (r->depth == 1)
+        note_member(r, name, length);
+    return value(r);
+}
+
+static bool list(struct reader *r, char open, char close, bool (*item)(struct reader *))
+{
+    if (++r->depth > MOST_NESTED)
+        return fails(r, "too deeply nested");
+    if (!expect(r, open, "something else was expected"))
+        return false;
+    blanks(r);
+    bool more = r->at < r->end && *r->at != close;
+    while (more) {
+        if (!item(r))
+            return false;
+        blanks(r);
+        more = r->at < r->end && *r->at == ',';
+        r->at += more;
+    }
+    r->depth--;
+    return expect(r, close, "a comma or an end was expected");
+}
+
+static bool value(struct reader *r)
+{
+    blanks(r);
+    if (r->at >= r->end)
+        return fails(r, "");
+    switch (*r->at) {
+    case '{': return list(r, '{', '}', member);
+    case '[': return list(r, '[', ']', value);
+    case '"': return string(r);
+    case 't': return word(r, "true");
+    case 'f': return word(r, "false");
+    case 'n': return word(r, "null");
+    default:  return *r->at == '-' || (*r->at >= '0' && *r->at <= '9') ? number(r) : fails(r, "something that is not JSON");
+    }
+}
+
+/* Why `text` is no snapshot, into why[160]; "" when it is one. */
+static void judge(char *why, const char *text, size_t length)
+{
+    struct reader r = { .at = text, .begin = text, .end = text + length };
+    why[0] = '\0';
+    blanks(&r);
+    if (r.at == r.end) {
+        snprintf(why, 160, "it is empty");
+        return;
+    }
+    bool object = *r.at == '{';
+    if (value(&r)) {
+        blanks(&r);
+        if (r.at < r.end)
+            fails(&r, "something follows the end");
+    }
+    if (r.why[0] == '\0' && (!object || strstr(text, "\"ctrt memory snapshot\"") == NULL || !(r.found & 1)))
+        snprintf(r.why, sizeof r.why, "it is JSON, but no snapshot of ctrt_memory_snapshot");
+    for (size_t i = 0; i < MEMBERS && r.why[0] == '\0'; i++)
+        if (!(r.found & (1u << i)))
+            snprintf(r.why, sizeof r.why, "its member \"%s\" is missing or of another version", members[i].name);
+    snprintf(why, 160, "%s", r.why);
+}
+
+/* ---- files ---- */
+
+static char *read_whole(const char *path, size_t *length)
+{
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
+    char *text = NULL;
+    size_t room = 0, got;
+    *length = 0;
+    if (file == NULL)
+        return NULL;
+    do {
+        if (*length + 65536 + 1 > room) {
+            char *larger = realloc(text, room = 2 * room + 65537);
+            if (larger == NULL) {
+                free(text);
+                text = NULL;
+                break;
+            }
+            text = larger;
+        }
+        got = fread(text + *length, 1, 65536, file);
+        *length += got;
+        text[*length] = '\0';
+    } while (got > 0);
+    if (text != NULL && ferror(file)) {
+        free(text);
+        text = NULL;
+    }
+    int error = errno;
+    if (file != stdin)
+        fclose(file);
+    errno = error;
+    return text;
+}
+
+/* Nothing in the snapshot can end the element that it stands in: '<' can only be part of a string. The two line
+ * separators are no line ends in JSON, but are in older JavaScript. */
+static void write_json(FILE *out, const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++) {
+        const unsigned char *c = (const unsigned char *)text + i;
+        if (*c == '<') {
+            fputs("\\u003c", out);
+        } else if (length - i >= 3 && c[0] == 0xe2 && c[1] == 0x80 && (c[2] == 0xa8 || c[2] == 0xa9)) {
+            fputs(c[2] == 0xa8 ? "\\u2028" : "\\u2029", out);
+            i += 2;
+        } else {
+            putc(*c, out);
+        }
+    }
+}
+
+static int write_page(const char *path, const char *text, size_t length)
+{
+    FILE *out = strcmp(path, "-") == 0 ? stdout : fopen(path, "wb");
+    if (out == NULL) {
+        fprintf(stderr, "ctrt memory: %s: %s\n", path, strerror(errno));
+        return 1;
+    }
+    const char *gap = strstr(page, marker);
+    fwrite(page, 1, (size_t)(gap - page), out);
+    write_json(out, text, length);
+    fputs(gap + strlen(marker), out);
+    bool well = fflush(out) == 0 && !ferror(out);
+    if (out != stdout && fclose(out) != 0)
+        well = false;
+    if (!well)
+        fprintf(stderr, "ctrt memory: %s: %s\n", path, strerror(errno));
+    return well ? 0 : 1;
+}
+
+static int usage(FILE *out, int status)
+{
+    fputs("usage: ctrt memory SNAPSHOT.json [-o PAGE.html]\n\n"
+          "Writes a page that shows a snapshot of memory (ctrt_memory_snapshot_write): who had how much when, the\n"
+          "segments and their blocks, every event. The page needs a browser and nothing else. Without -o it is written\n"
+          "beside the snapshot; \"-\" is standard input or output.\n", out);
+    return status;
+}
+
+int tool_memory(int argc, char **argv)
+{
+    const char *from = NULL, *to = NULL;
+    char beside[4096], why[160];
+    size_t length;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+            return usage(stdout, 0);
+        if (strcmp(argv[i], "-o") == 0 && i + 1 < argc && to == NULL)
+            to = argv[++i];
+        else if ((argv[i][0] != '-' || argv[i][1] == '\0') && from == NULL)
+            from = argv[i];
+        else
+            return usage(stderr, 2);
+    }
+    if (from == NULL)
+        return usage(stderr, 2);
+    if (to == NULL) {
+        const char *dot = strrchr(from, '.');
+        bool json = dot != NULL && strcmp(dot, ".json") == 0;
+        if (strcmp(from, "-") == 0)
+            to = "-";
+        else if (snprintf(beside, sizeof beside, "%.*s.html", json ? (int)(dot - from) : (int)strlen(from), from)
+                 < (int)sizeof beside)
+            to = beside;
+        else
+            return usage(stderr, 2);
+    }
+    char *text = read_whole(from, &length);
+    if (text == NULL) {
+        fprintf(stderr, "ctrt memory: %s: %s\n", from, strerror(errno));
+        return 1;
+    }
+    judge(why, text, length);
+    int status = 1;
+    if (why[0] != '\0')
+        fprintf(stderr, "ctrt memory: %s is no snapshot of memory: %s\n", from, why);
+    else
+        status = write_page(to, text, length);
+    free(text);
+    return status;
+}
