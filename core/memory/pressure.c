@@ -290,8 +290,10 @@ ctrt_status pressure_start(void)
     int idle = IDLE;
     if (!wish.watch || !atomic_compare_exchange_strong(&state, &idle, STARTING))
         return CTRT_OK;
-    if (!atomic_flag_test_and_set(&registered))
+    if (!atomic_flag_test_and_set(&registered)) {
         pthread_atfork(NULL, NULL, after_fork_in_child);
+        atexit(pressure_stop);              /* before what was registered earlier is torn down */
+    }
     bool running = watch_all(file.text, wish.trigger);
     if (running && !start_thread()) {
         running = false;
