@@ -24,6 +24,7 @@ libctrt_core_la_SOURCES += \
     core/memory/order.h core/memory/pinned.c core/memory/pinned.h core/memory/policy.c core/memory/policy.h core/memory/pool.c \
     core/memory/pool.h core/memory/source.c core/memory/source.h core/memory/storage.c core/memory/storage.h
 libctrt_core_la_SOURCES += core/memory/pressure.c core/memory/pressure.h
+libctrt_core_la_SOURCES += core/memory/plan.c core/memory/plan.h core/memory/plan_source.c core/memory/plan_source.h
 libctrt_core_la_SOURCES += \
     core/memory/figures.c core/memory/figures.h core/memory/history.c core/memory/history.h core/memory/live.c \
     core/memory/live.h core/memory/metrics.c core/memory/oom.c core/memory/oom.h core/memory/owners.c \
@@ -43,7 +44,7 @@ libctrt_core_la_SOURCES += \
     core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c \
     core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/front.c core/ops/front.h \
     core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h core/ops/matmul.c core/ops/norm.c core/ops/op.h \
-    core/ops/ops.def core/ops/peers.c core/ops/peers.h core/ops/pinned.c core/ops/pool.c core/ops/random.c core/ops/reduce.c core/ops/softmax.c \
+    core/ops/ops.def core/ops/peers.c core/ops/peers.h core/ops/pinned.c core/ops/plan.c core/ops/plan.h core/ops/pool.c core/ops/random.c core/ops/reduce.c core/ops/softmax.c \
     core/ops/transfer.c core/ops/view.c
 
 # autograd: tape, engine, the derivatives of each family

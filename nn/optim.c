@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "memory/plan.h"
 #include "tensor/tensor.h"
 
 /* ---- SGD ---- */
@@ -256,6 +257,8 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
     int states = optimizer->kind->states(&optimizer->options);
     for (int i = 0; i < states; i++) {
         ctrt_tensor **state = &slot->state[i];
+        if (*state != NULL && unlikely(plan_left((*state)->storage->device->memory, &(*state)->storage->block)))
+            ctrt_tensor_release(state);
         if (*state == NULL)
             CTRT_TRY(ctrt_zeros(state, ctrt_ints_of(ctrt_tensor_shape(parameter), ctrt_tensor_ndim(parameter)),
                                 ctrt_tensor_dtype(parameter), ctrt_tensor_device(parameter)));
@@ -286,7 +289,7 @@ static ctrt_status slot_finish(struct optim_slot *slot)
         status = ctrt_copy_(slot->parameter, slot->target);         /* counts as a write by itself */
     else
         tensor_bump_version(slot->parameter);
-    slot->steps++;
+    slot->steps += !plan_running(slot->parameter->device);
     ctrt_tensor_release(&slot->grad);
     ctrt_tensor_release(&slot->target);
     return status;

@@ -17,12 +17,21 @@ static ctrt_status fail_spec(const char *text, const char *why)
         text, why);
 }
 
+/* Up to the next comma outside of brackets. */
+static size_t option_length(const char *options)
+{
+    size_t length = 0;
+    for (int depth = 0; options[length] != '\0' && (options[length] != ',' || depth > 0); length++)
+        depth += (options[length] == '[') - (options[length] == ']');
+    return length;
+}
+
 /* Options are KEY=VALUE joined by commas; what they mean is the policy's business. */
 static bool options_plausible(const char *options)
 {
     const char *at = options;
     for (;;) {
-        size_t length = strcspn(at, ",");
+        size_t length = option_length(at);
         size_t key = strcspn(at, "=");
         if (key == 0 || key + 1 >= length)
             return false;
@@ -243,6 +252,54 @@ ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *sp
         return ctrt_context(status, "memory policy %s", spec->name);
     }
     pthread_mutex_init(&layer->lock, NULL);
+    *out = layer;
+    return CTRT_OK;
+}
+
+bool layer_copies(const struct memory_layer *layer)
+{
+    return CTRT_SLOT(layer->policy, clone);
+}
+
+/* What the layer above has of `from`, for the copy. */
+static ctrt_status copy_blocks(struct memory_layer *layer, struct memory_layer *from)
+{
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&from->lock);
+    for (size_t i = 0; i < from->block_room && status == CTRT_OK; i++)
+        for (const struct layer_block *entry = from->blocks[i]; entry != NULL && status == CTRT_OK; entry = entry->next) {
+            struct layer_block *twin = memory_alloc(sizeof *twin);
+            if (twin == NULL) {
+                status = out_of_memory(sizeof *twin, "a block");
+                break;
+            }
+            *twin = *entry;
+            status = layer_remember(layer, twin);
+            if (status != CTRT_OK)
+                memory_free(twin);
+        }
+    pthread_mutex_unlock(&from->lock);
+    return status;
+}
+
+ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, const ctrt_memory_source *source)
+{
+    struct memory_layer *layer = memory_zeroed(sizeof *layer);
+    if (layer == NULL)
+        return out_of_memory(sizeof *layer, "a memory policy");
+    layer->policy = from->policy;
+    source_of_layer(layer, source);
+    ctrt_status status = layer->policy->clone(from->state, &layer->state, source);
+    if (status != CTRT_OK) {
+        memory_free(layer);
+        return ctrt_context(status, "a copy of a memory policy");
+    }
+    pthread_mutex_init(&layer->lock, NULL);
+    status = copy_blocks(layer, from);
+    if (status != CTRT_OK) {
+        layer_destroy(layer);
+        return status;
+    }
     *out = layer;
     return CTRT_OK;
 }

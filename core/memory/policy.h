@@ -36,4 +36,8 @@ ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *sp
                          const ctrt_memory_source *source);
 void layer_destroy(struct memory_layer *layer);
 
+/* For plans: another layer over `source` in the same state; blocks that live are known there too. */
+bool layer_copies(const struct memory_layer *layer);
+ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, const ctrt_memory_source *source);
+
 #endif

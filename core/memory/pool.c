@@ -290,3 +290,24 @@ void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *que
     else
         memory->layers[0]->policy->unuse(memory->layers[0]->state, block, queue);
 }
+
+ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, void **address)
+{
+    CTRT_TRY(pool_alloc(memory, block, bytes, queue));
+    *address = block->address;
+    if (likely(!memory->moves || queue == NULL))
+        return CTRT_OK;
+    ctrt_status status = pool_use(memory, block, queue, address);
+    if (status != CTRT_OK) {
+        pool_free(memory, block, bytes, queue);
+        *block = (ctrt_block){ 0 };
+    }
+    return status;
+}
+
+void pool_free_fixed(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue)
+{
+    if (unlikely(memory->moves && queue != NULL))
+        pool_unuse(memory, block, queue);
+    pool_free(memory, block, bytes, queue);
+}

@@ -20,6 +20,8 @@ struct memory_layer;                        /* policy.h */
 struct live;                                /* live.h */
 struct history;                             /* history.h */
 struct oom_report;                          /* oom.h */
+struct plan;                                /* plan.h */
+struct policy_spec;                         /* policy.h */
 
 struct device_memory {
     /* What the hot path reads. */
@@ -43,6 +45,11 @@ struct device_memory {
     struct account_window scraped;          /* since the last reading of the metrics */
     _Atomic uint64_t ooms, retries;
     struct oom_report *last_oom;            /* NULL: none yet */
+    struct plan *plans;                     /* what plans for the device need; NULL: there were none */
+    /* Of the memory that a device has while a step is planned: */
+    struct plan *plan;                      /* NULL: this is no such memory */
+    uint64_t plan_limit;                    /* bytes that may be drawn; plan_source.c */
+    uintptr_t plan_next;
 };
 
 /* Creates the policy for a device that is being opened: CTRT_MEMORY, else the backend's default, else direct.
@@ -59,6 +66,13 @@ void pool_free(struct device_memory *memory, const ctrt_block *block, size_t byt
 /* Where the block is now; it stays there until pool_unuse. For policies that move memory. */
 ctrt_status pool_use(struct device_memory *memory, const ctrt_block *block, void *queue, void **address);
 void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *queue);
+
+/* The policies that a device is to have, upper first. */
+ctrt_status pool_policies(struct policy_spec *specs, int *count, const ctrt_device *device);
+
+/* Memory for one piece of work on `queue`, in whose order it is used and given back; *address: where it is. */
+ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, void **address);
+void pool_free_fixed(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue);
 
 /* Gives back what policies have cached. */
 void pool_trim(struct device_memory *memory);

@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/memory.h"
+#include "ops/plan.h"
 
 /* ---- one piece of work ---- */
 
@@ -59,6 +60,8 @@ ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *dev
 {
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
+    if (plan_running(device))
+        return plan_launch(call, device);
     ctrt_stream *stream = stream_here(device);
     const ctrt_view *const *inputs = call->inputs, *const *outputs = call->outputs;
     const uint32_t n_in = call->n_inputs, count = n_in + call->n_outputs;
@@ -111,6 +114,8 @@ ctrt_status launch_copy(const struct launch_copy *copy, ctrt_device *device)
 {
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
+    if (plan_running(device))
+        return CTRT_OK;
     ctrt_stream *stream = stream_here(device);
     const ctrt_memory_table *memory = device->backend->memory;
     void *to = NULL, *from = NULL;
@@ -140,6 +145,8 @@ ctrt_status launch_fill(const ctrt_view *view, ctrt_device *device, int byte, si
 {
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
+    if (plan_running(device))
+        return CTRT_OK;
     ctrt_stream *stream = stream_here(device);
     void *to;
     stream_mark mark = 0;

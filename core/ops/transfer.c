@@ -9,6 +9,7 @@
 #include "ops/dispatch.h"
 #include "ops/launch.h"
 #include "ops/peers.h"
+#include "ops/plan.h"
 
 #include "base/base.h"
 #include "base/memory.h"
@@ -41,6 +42,11 @@ static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ct
     ctrt_status status;
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
+    if (plan_running(device)) {
+        if (kind == CTRT_COPY_TO_HOST)
+            plan_zeros(to);
+        return CTRT_OK;
+    }
     if (device_asynchronous(device)) {
         const struct launch_copy copy = { .to = to, .from = from, .before = before, .bytes = bytes, .kind = kind };
         status = launch_copy(&copy, device);
@@ -72,12 +78,18 @@ static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
         CTRT_TRY(order_host(from, false));
         CTRT_TRY(order_host(to, true));
     }
+    if (plan_view(to))
+        return CTRT_OK;
     if (same_layout(to, from)) {
         memcpy(to->data, from->data, view_bytes(to));
         return CTRT_OK;
     }
     ctrt_device *cpu;
     CTRT_TRY(device_cpu(&cpu));
+    if (plan_running(cpu)) {
+        plan_zeros(to);
+        return CTRT_OK;
+    }
     return kernel_call_elementwise(OP_copy, from->dtype, cpu, &from, 1, to, NULL);
 }
 
@@ -115,8 +127,9 @@ static ctrt_status span_to_host(void **buffer, ctrt_view *here, const ctrt_view 
 /* A dense view on the device with the elements of a strided one, or for them. */
 static ctrt_status packed_on_device(ctrt_block *block, ctrt_view *packed, const ctrt_view *like, ctrt_device *device)
 {
-    CTRT_TRY(pool_alloc(device->memory, block, view_bytes(like), stream_queue(device)));
-    view_contiguous(packed, like, block->address);
+    void *address;
+    CTRT_TRY(pool_alloc_fixed(device->memory, block, view_bytes(like), stream_queue(device), &address));
+    view_contiguous(packed, like, address);
     return CTRT_OK;
 }
 
@@ -143,7 +156,7 @@ static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt
     }
     memory_free(buffer);
     if (block.address != NULL)
-        pool_free(device->memory, &block, view_bytes(from), stream_queue(device));
+        pool_free_fixed(device->memory, &block, view_bytes(from), stream_queue(device));
     return status;
 }
 
@@ -186,13 +199,14 @@ static ctrt_status copy_to_device(const ctrt_view *to, ctrt_device *device, cons
         status = copy_on_device(device, to, &packed);
     memory_free(buffer);
     if (block.address != NULL)
-        pool_free(device->memory, &block, view_bytes(to), stream_queue(device));
+        pool_free_fixed(device->memory, &block, view_bytes(to), stream_queue(device));
     return status;
 }
 
 static ctrt_status copy_between(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device)
 {
-    if (same_layout(to, from) && peers_work(to_device, from_device)) {
+    const bool planned = plan_running(to_device) || plan_running(from_device);
+    if (!planned && same_layout(to, from) && peers_work(to_device, from_device)) {
         const struct launch_copy copy = { .to = to, .from = from, .bytes = view_bytes(from), .from_device = from_device };
         if (device_asynchronous(to_device))
             return ctrt_context(launch_copy(&copy, to_device), "copying from %s to %s", from_device->name, to_device->name);
@@ -255,7 +269,7 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
     for (size_t i = 1; i < dtype_bytes(to->dtype); i++)
         repeats &= element[i] == element[0];
     if (repeats && (to->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST)))
-        return device_asynchronous(device) ? launch_fill(to, device, element[0], view_bytes(to))
+        return plan_running(device) ? CTRT_OK : device_asynchronous(device) ? launch_fill(to, device, element[0], view_bytes(to))
                                            : device->backend->memory->fill(device->handle, NULL, to->data, element[0], view_bytes(to));
     const ctrt_range_attributes attributes = { .size = sizeof attributes, .lo = stored, .has_lo = true };
     return kernel_call_elementwise(OP_fill, to->dtype, device, NULL, 0, to, &attributes);

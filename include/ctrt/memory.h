@@ -168,6 +168,49 @@ CTRT_API ctrt_status ctrt_memory_release_all(ctrt_device *device);
 /* The same for all open devices; the first error is returned, all devices are treated. The library may be used again afterwards. */
 CTRT_API ctrt_status ctrt_shutdown(void);
 
+/* ---- plans: what would a step take? ---- */
+
+/* Between begin and end, work on `device` is only planned: tensors are made and let go of, and the device's memory policy decides as it
+ * would in earnest, beginning with what is allocated and cached now, but nothing is computed and no memory is drawn. So a program runs
+ * its step once, shapes only, and knows the peak of the real one to the byte:
+ *
+ *     ctrt_memory_plan *plan = NULL;
+ *     ctrt_memory_prediction found;
+ *     CTRT_TRY(ctrt_memory_plan_begin(&plan, device));
+ *     status = step(...);                              // forward, backward, optimizer: the same code
+ *     CTRT_TRY(ctrt_memory_plan_end(&found, &plan));
+ *
+ * Where the real step would run out of memory, the plan notes it and goes on as if the device were larger. What is read from
+ * the device is 0. Tensors that were there before keep their values, and lose their memory for good when the step lets go of them.
+ * The device's random numbers go on after the plan as before it; ctrt_optimizer_step counts no step. Tensors that are made in the plan
+ * should be gone at its end, gradients too (ctrt_optimizer_zero_grad): on an asynchronous device work on what is left fails with
+ * CTRT_ERR_STATE, in host memory it has zeros that nobody counts.
+ *
+ * Other threads must not use the device meanwhile, and a step over several devices needs a plan for each. Memory that depends on
+ * values is planned for zeros. On synchronous devices the peaks are those of one thread. */
+typedef struct ctrt_memory_plan ctrt_memory_plan;
+typedef struct ctrt_memory_prediction {
+    uint64_t peak_allocated, peak_requested, peak_reserved;     /* as ctrt_memory_max_allocated, _max_reserved after the step */
+    uint64_t allocated_before, allocated_after, reserved_before, reserved_after;
+    uint64_t left_bytes, left_blocks;   /* made by the plan, and still there at its end */
+    uint64_t allocations, largest_request;
+    const char *peak_op, *peak_tag;     /* what took the memory that made the peak; "" when not known; valid until the process ends */
+    bool fits;                          /* in what the device has, and in ctrt_memory_set_limit */
+    uint64_t failed_bytes;              /* the first request that does not, and whose it is */
+    const char *failed_op, *failed_tag;
+} ctrt_memory_prediction;
+/* *out (NULL, or a plan to end, by the assignment rule) becomes a plan of `device`. CTRT_ERR_STATE when one is running there already,
+ * CTRT_ERR_OUT_OF_MEMORY. */
+CTRT_API ctrt_status ctrt_memory_plan_begin(ctrt_memory_plan **out, ctrt_device *device);
+/* Plans for a device of `bytes` (all that the process may draw there) instead of what it has. Before the first op. */
+CTRT_API ctrt_status ctrt_memory_plan_set_limit(ctrt_memory_plan *plan, uint64_t bytes);
+/* Did everything so far fit? */
+CTRT_API bool ctrt_memory_plan_fits(const ctrt_memory_plan *plan);
+/* What was found, into *out (may be NULL); ends the plan and nulls the variable. */
+CTRT_API ctrt_status ctrt_memory_plan_end(ctrt_memory_prediction *out, ctrt_memory_plan **plan);
+/* Ends a plan unread: for CTRT_AUTO(memory_plan). */
+CTRT_API void ctrt_memory_plan_release(ctrt_memory_plan **plan);
+
 CTRT_END_DECLS
 
 #endif

@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/plan.c: a device's memory while a step is only planned: blocks, figures, beginning and end. */
+#include "memory/plan.h"
+
+#include <sys/mman.h>
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "memory/fence.h"
+#include "memory/plan_source.h"
+#include "memory/policy.h"
+#include "memory/tag.h"
+
+/* What a plan handed out; the cookie of the block. */
+struct plan_block {
+    struct plan_block *next;                /* in its bucket */
+    uint64_t number;                        /* of the plan */
+    ctrt_block inner;                       /* as the copied policy gave it */
+    size_t requested;
+    void *address;
+    size_t mapped;
+};
+
+/* Where the plan wants to know which op it was. */
+struct plan_place {
+    const void *address;                    /* of the block; NULL: nothing to name */
+    const char *op, *tag;
+};
+
+/* One per device, made at its first plan. */
+struct plan {
+    struct device_memory *real, *memory;
+    pthread_mutex_t lock;                   /* for all below, and for the copied policies */
+    bool running, copied;                   /* copied: the policies know the blocks that were there before */
+    uint64_t number;                        /* plans so far */
+    struct plan_block **buckets;
+    size_t room;
+    _Atomic size_t count;
+    /* The rest of this plan. */
+    int64_t live, requested, peak;          /* bytes */
+    struct plan_place at_peak, at_failure;
+    ctrt_memory_prediction so_far;
+    /* The device's own alloc and free, while blocks of plans that are over are about. */
+    bool watching;
+    ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue);
+    void (*free)(void *policy, const ctrt_block *block, void *queue);
+    void *state;
+};
+
+/* ---- the table of blocks; with the lock held ---- */
+
+static size_t bucket_of(const struct plan *plan, const void *cookie)
+{
+    return (size_t)(((uintptr_t)cookie >> 4) * 0x9e3779b97f4a7c15u >> 20) & (plan->room - 1);
+}
+
+/* The place of the pointer to the block; NULL when it is none of a plan's. */
+static struct plan_block **find(const struct plan *plan, const ctrt_block *block)
+{
+    struct plan_block **at = plan->room > 0 ? &plan->buckets[bucket_of(plan, block->cookie)] : NULL;
+    while (at != NULL && *at != NULL && *at != block->cookie)
+        at = &(*at)->next;
+    return at != NULL && *at != NULL && (*at)->address == block->address ? at : NULL;
+}
+
+static ctrt_status make_room(struct plan *plan)
+{
+    const size_t room = plan->room > 0 ? 2 * plan->room : 256, old_room = plan->room;
+    struct plan_block **buckets = memory_zeroed(room * sizeof *buckets), **old = plan->buckets;
+    if (buckets == NULL)
+        return out_of_memory(room * sizeof *buckets, "the blocks of a plan");
+    plan->buckets = buckets;
+    plan->room = room;
+    for (size_t i = 0; i < old_room; i++)
+        for (struct plan_block *entry = old[i], *next; entry != NULL; entry = next) {
+            next = entry->next;
+            struct plan_block **bucket = &buckets[bucket_of(plan, entry)];
+            entry->next = *bucket;
+            *bucket = entry;
+        }
+    memory_free(old);
+    return CTRT_OK;
+}
+
+static void drop(struct plan *plan, struct plan_block **at)
+{
+    struct plan_block *entry = *at;
+    *at = entry->next;
+    plan->count--;
+    munmap(entry->address, entry->mapped);
+    memory_free(entry);
+}
+
+/* ---- blocks ---- */
+
+static const struct memory_layer *top(const struct plan *plan)
+{
+    return plan->memory->layers[0];
+}
+
+static void trim(struct plan *plan)
+{
+    for (int i = 0; i < plan->memory->layer_count; i++)
+        if (CTRT_SLOT(plan->memory->layers[i]->policy, trim))
+            plan->memory->layers[i]->policy->trim(plan->memory->layers[i]->state);
+}
+
+/* Asks the policy as pool_alloc does. Where the real step would fail, the plan goes on as if the device were larger. */
+static ctrt_status ask(struct plan *plan, ctrt_block *inner, size_t bytes, void *queue)
+{
+    const struct memory_layer *layer = top(plan);
+    ctrt_status status = layer->policy->alloc(layer->state, inner, bytes, queue);
+    if (status == CTRT_ERR_OUT_OF_MEMORY) {
+        trim(plan);
+        status = layer->policy->alloc(layer->state, inner, bytes, queue);
+    }
+    if (status == CTRT_ERR_OUT_OF_MEMORY && plan_source_lift(plan->memory)) {
+        plan->so_far.fits = false;
+        plan->so_far.failed_bytes = bytes;
+        plan->at_failure = (struct plan_place){ .tag = tag_here(), .op = thread_state.op };
+        status = layer->policy->alloc(layer->state, inner, bytes, queue);
+    }
+    return status;
+}
+
+/* Where a block of the plan seems to lie. Host memory may be read and written, and has memory from then on. */
+static void *place_new(const struct plan *plan, size_t bytes)
+{
+    const int access = device_host_memory(plan->real->device) ? PROT_READ | PROT_WRITE : PROT_NONE;
+    void *place = mmap(NULL, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return place != MAP_FAILED ? place : NULL;
+}
+
+static void count_block(struct plan *plan, const struct plan_block *entry)
+{
+    plan->so_far.allocations++;
+    plan->so_far.largest_request = MAX(plan->so_far.largest_request, entry->requested);
+    plan->live += (int64_t)entry->inner.bytes;
+    plan->requested += (int64_t)entry->requested;
+    if (plan->live > plan->peak) {
+        plan->peak = plan->live;
+        plan->at_peak = (struct plan_place){ .address = entry->address, .tag = tag_here(), .op = thread_state.op };
+    }
+    if (!plan->so_far.fits && plan->at_failure.address == NULL)
+        plan->at_failure.address = entry->address;
+}
+
+static ctrt_status alloc_locked(struct plan *plan, ctrt_block *block, size_t bytes, void *queue)
+{
+    struct plan_block *entry = memory_zeroed(sizeof *entry);
+    if (entry == NULL)
+        return out_of_memory(sizeof *entry, "a block of a plan");
+    ctrt_status status = plan->count >= plan->room ? make_room(plan) : CTRT_OK;
+    if (status == CTRT_OK)
+        status = ask(plan, &entry->inner, bytes, queue);
+    if (status != CTRT_OK) {
+        memory_free(entry);
+        return status;
+    }
+    if (entry->inner.fence != NULL) {       /* of work that is done or not: a plan waits for nobody */
+        fence_free(entry->inner.fence);
+        entry->inner.fence = NULL;
+    }
+    entry->mapped = (bytes + 4095) / 4096 * 4096;
+    entry->address = place_new(plan, entry->mapped);
+    if (entry->address == NULL) {
+        top(plan)->policy->free(top(plan)->state, &entry->inner, queue);
+        memory_free(entry);
+        return out_of_memory(bytes, "addresses for a plan");
+    }
+    entry->number = plan->number;
+    entry->requested = bytes;
+    struct plan_block **bucket = &plan->buckets[bucket_of(plan, entry)];
+    entry->next = *bucket;
+    *bucket = entry;
+    plan->count++;
+    count_block(plan, entry);
+    *block = (ctrt_block){ .address = entry->address, .bytes = entry->inner.bytes, .cookie = entry };
+    return CTRT_OK;
+}
+
+static ctrt_status plan_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
+{
+    struct plan *plan = state;
+    pthread_mutex_lock(&plan->lock);
+    ctrt_status status = alloc_locked(plan, block, bytes, queue);
+    pthread_mutex_unlock(&plan->lock);
+    return status;
+}
+
+/* Undoes account_free for a block that the account never had. */
+static void uncount(struct account *account, size_t bytes, size_t requested)
+{
+    const int64_t change[ACCOUNT_METRICS] = { 1, (int64_t)bytes, (int64_t)requested };
+    for (int metric = 0; metric < ACCOUNT_METRICS; metric++)
+        atomic_fetch_add_explicit(&account->published[account_class(bytes)][metric], change[metric], memory_order_relaxed);
+    if (bytes >= account->oversize)
+        atomic_fetch_add_explicit(&account->ended_over_net, 1, memory_order_relaxed);
+}
+
+/* A block that was there before the plan; *requested: what it was asked for as, which is what the account has lost just now. */
+static void free_older(struct plan *plan, const ctrt_block *block, void *queue, size_t *requested)
+{
+    const int64_t left = (int64_t)account_current(&plan->memory->account, ACCOUNT_REQUESTED);
+    *requested = (size_t)(plan->requested - left);
+    plan->requested = left;
+    plan->live -= (int64_t)block->bytes;
+    ctrt_block plain = *block;
+    plain.fence = NULL;
+    if (plan->copied)
+        top(plan)->policy->free(top(plan)->state, &plain, queue);
+    else
+        plan_source_return(plan->memory, block->bytes);     /* a policy that cannot be copied is taken to keep nothing */
+}
+
+static void plan_free(void *state, const ctrt_block *block, void *queue)
+{
+    struct plan *plan = state;
+    size_t requested = 0;
+    pthread_mutex_lock(&plan->lock);
+    struct plan_block **at = find(plan, block);
+    if (at != NULL && (*at)->number == plan->number) {
+        plan->live -= (int64_t)block->bytes;
+        plan->requested -= (int64_t)(*at)->requested;
+        top(plan)->policy->free(top(plan)->state, &(*at)->inner, queue);
+        drop(plan, at);
+    } else if (at != NULL) {
+        uncount(&plan->memory->account, block->bytes, (*at)->requested);
+        drop(plan, at);
+    } else {
+        free_older(plan, block, queue, &requested);
+    }
+    pthread_mutex_unlock(&plan->lock);
+    if (at == NULL)
+        pool_free(plan->real, block, requested, queue);
+    else
+        fence_free(block->fence);
+}
+
+void plan_trim(struct plan *plan)
+{
+    pthread_mutex_lock(&plan->lock);
+    if (plan->running)
+        trim(plan);
+    pthread_mutex_unlock(&plan->lock);
+}
+
+/* ---- memory that moves ---- */
+
+static bool policy_moves(const struct plan *plan)
+{
+    return CTRT_SLOT(top(plan)->policy, use) && CTRT_SLOT(top(plan)->policy, unuse) && plan->real->moves;
+}
+
+/* As the copied policy knows the block; NULL when it does not. */
+static const ctrt_block *inner_of(const struct plan *plan, const ctrt_block *block)
+{
+    struct plan_block **at = find(plan, block);
+    if (at == NULL)
+        return plan->copied ? block : NULL;
+    return (*at)->number == plan->number ? &(*at)->inner : NULL;
+}
+
+ctrt_status plan_use(struct plan *plan, const ctrt_block *block, void *queue, void **address)
+{
+    ctrt_status status = CTRT_OK;
+    void *nowhere;
+    *address = block->address;
+    pthread_mutex_lock(&plan->lock);
+    const ctrt_block *inner = inner_of(plan, block);
+    if (inner != NULL && policy_moves(plan))
+        status = top(plan)->policy->use(top(plan)->state, inner, queue, &nowhere);
+    pthread_mutex_unlock(&plan->lock);
+    return status;
+}
+
+void plan_unuse(struct plan *plan, const ctrt_block *block, void *queue)
+{
+    pthread_mutex_lock(&plan->lock);
+    const ctrt_block *inner = inner_of(plan, block);
+    if (inner != NULL && policy_moves(plan))
+        top(plan)->policy->unuse(top(plan)->state, inner, queue);
+    pthread_mutex_unlock(&plan->lock);
+}
+
+/* ---- names ---- */
+
+static void name_place(struct plan_place *place, const void *address, const char *op)
+{
+    if (place->op == NULL && place->address == address)
+        place->op = op;
+}
+
+void plan_memory_name(struct plan *plan, const void *address, const char *op)
+{
+    if (address == NULL)
+        return;
+    pthread_mutex_lock(&plan->lock);
+    name_place(&plan->at_peak, address, op);
+    name_place(&plan->at_failure, address, op);
+    pthread_mutex_unlock(&plan->lock);
+}
+
+/* ---- what is left of plans that are over ---- */
+
+static ctrt_status left_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
+{
+    struct plan *plan = state;
+    return plan->alloc(plan->state, block, bytes, queue);
+}
+
+static void left_free(void *state, const ctrt_block *block, void *queue)
+{
+    struct plan *plan = state;
+    struct plan_block **at = NULL;
+    if (plan->count > 0) {
+        pthread_mutex_lock(&plan->lock);
+        at = find(plan, block);
+        if (at != NULL) {
+            uncount(&plan->real->account, block->bytes, (*at)->requested);
+            drop(plan, at);
+        }
+        pthread_mutex_unlock(&plan->lock);
+    }
+    if (at == NULL)
+        plan->free(plan->state, block, queue);
+    else
+        fence_free(block->fence);
+}
+
+/* Puts left_free in front of the device's own free as long as there is something left. */
+static void watch_left(struct plan *plan)
+{
+    struct device_memory *real = plan->real;
+    const bool wanted = plan->count > 0;
+    if (wanted == plan->watching)
+        return;
+    plan->watching = wanted;
+    if (wanted) {
+        plan->alloc = real->alloc;
+        plan->free = real->free;
+        plan->state = real->state;
+    }
+    real->alloc = wanted ? left_alloc : plan->alloc;
+    real->free = wanted ? left_free : plan->free;
+    real->state = wanted ? plan : plan->state;
+}
+
+bool plan_left(const struct device_memory *memory, const ctrt_block *block)
+{
+    struct plan *plan = memory->plans;
+    if (plan == NULL || plan->count == 0)
+        return false;
+    pthread_mutex_lock(&plan->lock);
+    struct plan_block **at = find(plan, block);
+    const bool left = at != NULL && !(plan->running && (*at)->number == plan->number);
+    pthread_mutex_unlock(&plan->lock);
+    return left;
+}
+
+/* ---- figures ---- */
+
+static void add(account_cell *cell, int64_t value)
+{
+    atomic_fetch_add_explicit(cell, value, memory_order_relaxed);
+}
+
+/* Makes the account say what the other one says. */
+static void account_follow(struct account *account, struct account *other)
+{
+    struct account_figures want, have;
+    account->oversize = other->oversize;
+    account_read(&want, other);
+    account_read(&have, account);
+    for (int class = 0; class < ACCOUNT_CLASSES; class++) {
+        for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
+            const ctrt_memory_stat *to = &want.blocks[class + 1][metric], *from = &have.blocks[class + 1][metric];
+            add(&account->published[class][metric], to->current - from->current);
+            add(&account->ended_in[class][metric], to->allocated - from->allocated);
+        }
+        for (int metric = 0; metric < 2; metric++) {
+            const ctrt_memory_stat *to = &want.drawn[class + 1][metric], *from = &have.drawn[class + 1][metric];
+            add(&account->drawn_net[class][metric], to->current - from->current);
+            add(&account->drawn_in[class][metric], to->allocated - from->allocated);
+        }
+    }
+    add(&account->ended_over_net, want.oversize.current - have.oversize.current);
+    add(&account->ended_over_in, want.oversize.allocated - have.oversize.allocated);
+    account_reset_peaks(account);
+}
+
+static void count_left(struct plan *plan)
+{
+    for (size_t i = 0; i < plan->room; i++)
+        for (const struct plan_block *entry = plan->buckets[i]; entry != NULL; entry = entry->next)
+            if (entry->number == plan->number) {
+                plan->so_far.left_blocks++;
+                plan->so_far.left_bytes += entry->inner.bytes;
+            }
+}
+
+/* ---- life ---- */
+
+static ctrt_status plan_new(struct device_memory *real)
+{
+    struct plan *plan = memory_zeroed(sizeof *plan);
+    struct device_memory *memory = aligned_alloc(64, sizeof *memory);
+    if (plan == NULL || memory == NULL) {
+        memory_free(plan);
+        free(memory);
+        return out_of_memory(sizeof *plan + sizeof *memory, "a plan");
+    }
+    memset(memory, 0, sizeof *memory);
+    pthread_mutex_init(&plan->lock, NULL);
+    account_init(&memory->account);
+    account_window_open(&memory->account, &memory->scraped);
+    memory->device = real->device;
+    memory->plan = plan;
+    plan->real = real;
+    plan->memory = memory;
+    real->plans = plan;
+    return CTRT_OK;
+}
+
+void plan_memory_destroy(struct plan *plan)
+{
+    if (plan == NULL)
+        return;
+    for (size_t i = 0; i < plan->room; i++)
+        while (plan->buckets[i] != NULL)
+            drop(plan, &plan->buckets[i]);
+    memory_free(plan->buckets);
+    plan->real->plans = NULL;
+    pool_destroy(plan->memory);
+    pthread_mutex_destroy(&plan->lock);
+    memory_free(plan);
+}
+
+static void layers_destroy(struct device_memory *memory)
+{
+    for (int i = 0; i < memory->layer_count; i++) {
+        layer_destroy(memory->layers[i]);
+        memory->layers[i] = NULL;
+    }
+    memory->layer_count = 0;
+}
+
+/* The same policies as the device's, in the same state where all of them can be copied. */
+static ctrt_status layers_build(struct plan *plan)
+{
+    struct device_memory *memory = plan->memory, *real = plan->real;
+    const ctrt_memory_source *source = &memory->source;
+    struct policy_spec specs[MEMORY_MAX_LAYERS];
+    int count = real->layer_count;
+    ctrt_status status = CTRT_OK;
+    plan->copied = true;
+    for (int i = 0; i < count; i++)
+        plan->copied &= layer_copies(real->layers[i]);
+    if (!plan->copied)
+        CTRT_TRY(pool_policies(specs, &count, real->device));
+    memory->layer_count = count;
+    for (int i = count - 1; i >= 0 && status == CTRT_OK; i--) {
+        status = plan->copied ? layer_copy(&memory->layers[i], real->layers[i], source)
+                              : layer_create(&memory->layers[i], &specs[i], source);
+        if (status == CTRT_OK)
+            source = &memory->layers[i]->source;
+    }
+    if (status != CTRT_OK)
+        layers_destroy(memory);
+    return status;
+}
+
+ctrt_status plan_memory_begin(struct plan **out, ctrt_device *device)
+{
+    struct device_memory *real = device->memory;
+    if (real->plan != NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a plan for %s is running already", device->name);
+    if (real->plans == NULL)
+        CTRT_TRY(plan_new(real));
+    struct plan *plan = real->plans;
+    struct device_memory *memory = plan->memory;
+    watch_left(plan);
+    memory->alloc = plan_alloc;
+    memory->free = plan_free;
+    memory->state = plan;
+    memory->fences = true;                  /* fences of older blocks are for the device's own memory */
+    memory->moves = device_asynchronous(device);    /* so that what is left can be told from real memory */
+    memcpy(memory->policy_name, real->policy_name, sizeof memory->policy_name);
+    memory->total_bytes = real->total_bytes;
+    account_follow(&memory->account, &real->account);
+    plan_source_begin(memory, real);
+    CTRT_TRY(ctrt_context(layers_build(plan), "memory_plan_begin"));
+    plan->number++;
+    plan->live = plan->peak = (int64_t)account_current(&real->account, ACCOUNT_BYTES);
+    plan->requested = (int64_t)account_current(&real->account, ACCOUNT_REQUESTED);
+    plan->at_peak = plan->at_failure = (struct plan_place){ .address = NULL };
+    plan->so_far = (ctrt_memory_prediction){ .fits = true, .allocated_before = (uint64_t)plan->live,
+                                             .reserved_before = account_drawn_bytes(&real->account) };
+    plan->running = true;
+    device->memory = memory;
+    *out = plan;
+    return CTRT_OK;
+}
+
+void plan_memory_end(ctrt_memory_prediction *out, struct plan *plan)
+{
+    struct device_memory *memory = plan->memory;
+    ctrt_memory_prediction *found = &plan->so_far;
+    struct account_figures figures;
+    account_read(&figures, &memory->account);
+    pthread_mutex_lock(&plan->lock);
+    found->peak_allocated = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
+    found->peak_requested = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_REQUESTED].peak;
+    found->peak_reserved = (uint64_t)figures.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
+    found->allocated_after = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].current;
+    found->reserved_after = (uint64_t)figures.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].current;
+    found->peak_op = plan->at_peak.op != NULL ? plan->at_peak.op : "";
+    found->peak_tag = plan->at_peak.tag != NULL ? plan->at_peak.tag : "";
+    found->failed_op = plan->at_failure.op != NULL ? plan->at_failure.op : "";
+    found->failed_tag = plan->at_failure.tag != NULL ? plan->at_failure.tag : "";
+    count_left(plan);
+    plan->running = false;
+    plan->real->device->memory = plan->real;
+    layers_destroy(memory);
+    watch_left(plan);
+    pthread_mutex_unlock(&plan->lock);
+    if (out != NULL)
+        *out = *found;
+}
+
+void plan_memory_limit(struct plan *plan, uint64_t bytes)
+{
+    plan_source_limit(plan->memory, bytes);
+}
+
+bool plan_memory_fits(struct plan *plan)
+{
+    return plan->so_far.fits;
+}

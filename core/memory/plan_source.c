@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/plan_source.c: a source without memory. Addresses are ever new numbers that no process can have memory at; what counts is how
+ * much is drawn. That a device may be full of holes is not modelled: what is free is taken to be in one piece. */
+#include "memory/plan_source.h"
+
+#include "base/base.h"
+#include "base/text.h"
+#include "memory/quota.h"
+#include "memory/source.h"
+
+#define FIRST_ADDRESS ((uintptr_t)1 << 60)
+#define STEP          ((uintptr_t)2 << 20)      /* addresses are multiples, as real segments may be */
+
+static void *new_address(struct device_memory *memory, size_t bytes)
+{
+    const uintptr_t address = memory->plan_next;
+    memory->plan_next += (bytes + STEP - 1) / STEP * STEP;
+    return (void *)address;
+}
+
+static ctrt_status draw(struct device_memory *memory, size_t bytes)
+{
+    const uint64_t drawn = account_drawn_bytes(&memory->account), limit = memory->plan_limit;
+    if (bytes > limit || drawn > limit - bytes) {
+        char wanted[32], had[32], all[32];
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a plan for %s: %s more than the %s that are drawn passes its %s",
+                         memory->device->name, text_bytes(wanted, bytes), text_bytes(had, drawn), text_bytes(all, limit));
+    }
+    CTRT_TRY(quota_take(memory, bytes));
+    account_drawn(&memory->account, bytes, 1);
+    return CTRT_OK;
+}
+
+static void give(struct device_memory *memory, size_t bytes)
+{
+    account_drawn(&memory->account, bytes, -1);
+    quota_give(memory, bytes);
+}
+
+void plan_source_return(struct device_memory *memory, size_t bytes)
+{
+    if (account_drawn_bytes(&memory->account) >= bytes)
+        give(memory, bytes);
+}
+
+static ctrt_status source_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    (void)queue;
+    CTRT_TRY(draw(state, bytes));
+    *address = new_address(state, bytes);
+    return CTRT_OK;
+}
+
+static void source_free(void *state, void *address, size_t bytes, void *queue)
+{
+    (void)address;
+    (void)queue;
+    give(state, bytes);
+}
+
+static ctrt_status source_copy(void *state, void *to, const void *from, size_t bytes, int kind, void *queue)
+{
+    (void)state, (void)to, (void)from, (void)bytes, (void)kind, (void)queue;
+    return CTRT_OK;
+}
+
+static ctrt_status source_host_alloc(void *state, void **address, size_t bytes)
+{
+    *address = new_address(state, bytes);
+    return CTRT_OK;
+}
+
+static void source_host_free(void *state, void *address, size_t bytes)
+{
+    (void)state, (void)address, (void)bytes;
+}
+
+static ctrt_status source_reserve(void *state, void **address, size_t bytes)
+{
+    *address = new_address(state, bytes);
+    return CTRT_OK;
+}
+
+static void source_unreserve(void *state, void *address, size_t bytes)
+{
+    (void)state, (void)address, (void)bytes;
+}
+
+static ctrt_status source_map(void *state, void *address, size_t bytes)
+{
+    (void)address;
+    return draw(state, bytes);
+}
+
+static void source_unmap(void *state, void *address, size_t bytes)
+{
+    (void)address;
+    give(state, bytes);
+}
+
+void plan_source_begin(struct device_memory *memory, struct device_memory *real)
+{
+    const ctrt_device *device = real->device;
+    uint64_t free_bytes = 0, total = 0;
+    memory->plan_next = FIRST_ADDRESS;
+    memory->plan_limit = UINT64_MAX;
+    if (CTRT_SLOT(device->backend->device, memory_info)
+        && device->backend->device->memory_info(device->handle, &free_bytes, &total) == CTRT_OK && total > 0)
+        memory->plan_limit = account_drawn_bytes(&real->account) + free_bytes;
+    atomic_store(&memory->limit, atomic_load(&real->limit));
+    atomic_store(&memory->drawn, atomic_load(&real->drawn));
+    memory->source = real->source;
+    memory->source.state = memory;
+    source_complete(memory);                /* fences are real */
+    memory->source.alloc = source_alloc;
+    memory->source.free = source_free;
+    memory->source.copy = source_copy;
+    memory->source.host_alloc = source_host_alloc;
+    memory->source.host_free = source_host_free;
+    if (memory->source.page_bytes > 0) {
+        memory->source.reserve = source_reserve;
+        memory->source.unreserve = source_unreserve;
+        memory->source.map = source_map;
+        memory->source.unmap = source_unmap;
+    }
+}
+
+void plan_source_limit(struct device_memory *memory, uint64_t bytes)
+{
+    memory->plan_limit = bytes;
+}
+
+bool plan_source_lift(struct device_memory *memory)
+{
+    const bool limited = memory->plan_limit != UINT64_MAX || atomic_load(&memory->limit) != QUOTA_NONE;
+    memory->plan_limit = UINT64_MAX;
+    atomic_store(&memory->limit, QUOTA_NONE);
+    return limited;
+}
