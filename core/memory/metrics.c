@@ -12,6 +12,7 @@
 
 struct reading {
     const char *device, *policy;
+    ctrt_device *of;
     ctrt_memory_figures figures;
     int64_t peaks[PEAKS];                   /* since the last reading */
     uint64_t total, free_bytes, limit;      /* 0 and QUOTA_NONE: none */
@@ -22,12 +23,17 @@ struct readings {
     size_t count;
 };
 
-static void read_device(ctrt_device *device, void *argument)
+/* Under the lock of opening devices, which policies' locks must not be taken under. */
+static void note_device(ctrt_device *device, void *argument)
 {
     struct readings *readings = argument;
-    if (readings->count == MOST_DEVICES || device->memory == NULL)
-        return;
-    struct reading *reading = &readings->at[readings->count++];
+    if (readings->count < MOST_DEVICES && device->memory != NULL && device_usable(device))
+        readings->at[readings->count++].of = device;
+}
+
+static void read_device(struct reading *reading)
+{
+    ctrt_device *device = reading->of;
     reading->device = device->name;
     reading->policy = device->memory->policy_name;
     account_window_turn(&device->memory->account, &device->memory->scraped, reading->peaks);
@@ -134,7 +140,9 @@ ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
         return fail_null("memory_metrics", "out");
     if (format != CTRT_METRICS_PROMETHEUS && format != CTRT_METRICS_JSON)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_metrics: %d is none of ctrt_metrics_format", (int)format);
-    device_for_each(read_device, &readings);
+    device_for_each(note_device, &readings);
+    for (size_t i = 0; i < readings.count; i++)
+        read_device(&readings.at[i]);
     if (format == CTRT_METRICS_PROMETHEUS)
         to_prometheus(&text, &readings);
     else

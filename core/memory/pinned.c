@@ -32,7 +32,7 @@ static size_t class_bytes(unsigned class)
 static unsigned class_of(size_t bytes)
 {
     if (bytes <= 512)
-        return (unsigned)((bytes + 63) / 64) - 1;
+        return (unsigned)((MAX(bytes, 1) + 63) / 64) - 1;
     const unsigned power = 63 - (unsigned)__builtin_clzll(bytes - 1);
     const size_t over = bytes - ((size_t)1 << power), step = (size_t)1 << (power - 3);
     return 8 + (power - 9) * 8 + (unsigned)((over + step - 1) / step) - 1;

@@ -236,6 +236,49 @@ static void source_of_layer(struct memory_layer *layer, const ctrt_memory_source
     };
 }
 
+/* ---- around a fork the tables of all layers are whole, and their locks free in the child ---- */
+
+static pthread_mutex_t layers_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct memory_layer *all_layers;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&layers_lock);
+    for (struct memory_layer *layer = all_layers; layer != NULL; layer = layer->next)
+        pthread_mutex_lock(&layer->lock);
+}
+
+static void after_fork(void)
+{
+    for (struct memory_layer *layer = all_layers; layer != NULL; layer = layer->next)
+        pthread_mutex_unlock(&layer->lock);
+    pthread_mutex_unlock(&layers_lock);
+}
+
+__attribute__((constructor)) static void policy_start(void)
+{
+    pthread_atfork(before_fork, after_fork, after_fork);
+}
+
+static void layer_list(struct memory_layer *layer)
+{
+    pthread_mutex_lock(&layers_lock);
+    layer->next = all_layers;
+    all_layers = layer;
+    pthread_mutex_unlock(&layers_lock);
+}
+
+static void layer_unlist(const struct memory_layer *layer)
+{
+    pthread_mutex_lock(&layers_lock);
+    struct memory_layer **at = &all_layers;
+    while (*at != NULL && *at != layer)
+        at = &(*at)->next;
+    if (*at != NULL)
+        *at = layer->next;
+    pthread_mutex_unlock(&layers_lock);
+}
+
 ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec,
                          const ctrt_memory_source *source)
 {
@@ -252,6 +295,7 @@ ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *sp
         return ctrt_context(status, "memory policy %s", spec->name);
     }
     pthread_mutex_init(&layer->lock, NULL);
+    layer_list(layer);
     *out = layer;
     return CTRT_OK;
 }
@@ -295,6 +339,7 @@ ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, con
         return ctrt_context(status, "a copy of a memory policy");
     }
     pthread_mutex_init(&layer->lock, NULL);
+    layer_list(layer);
     status = copy_blocks(layer, from);
     if (status != CTRT_OK) {
         layer_destroy(layer);
@@ -308,6 +353,7 @@ void layer_destroy(struct memory_layer *layer)
 {
     if (layer == NULL)
         return;
+    layer_unlist(layer);
     layer->policy->destroy(layer->state);
     for (size_t i = 0; i < layer->block_room; i++)
         for (struct layer_block *entry = layer->blocks[i], *next; entry != NULL; entry = next) {

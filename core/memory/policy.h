@@ -29,6 +29,7 @@ struct memory_layer {
     pthread_mutex_t lock;
     struct layer_block **blocks;
     size_t block_count, block_room;
+    struct memory_layer *next;              /* of all in the process */
 };
 
 /* Creates a policy over `source`. */

@@ -47,13 +47,18 @@ static ctrt_status lend_copy(void *state, void *to, const void *from, size_t byt
     return memory->device->backend->memory->copy(memory->device->handle, queue, to, from, bytes, kind);
 }
 
+static bool has_host_memory(const ctrt_memory_table *table)
+{
+    return CTRT_SLOT(table, host_alloc) && CTRT_SLOT(table, host_free);
+}
+
 static ctrt_status lend_host_alloc(void *state, void **address, size_t bytes)
 {
     struct device_memory *memory = state;
     const ctrt_memory_table *table = memory->device->backend->memory;
-    if (CTRT_SLOT(table, host_alloc))
+    if (has_host_memory(table))
         return table->host_alloc(memory->device->handle, address, bytes);
-    *address = memory_alloc(bytes);
+    *address = memory_must_fail() ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64);
     return *address != NULL ? CTRT_OK : out_of_memory(bytes, "host memory");
 }
 
@@ -61,10 +66,10 @@ static void lend_host_free(void *state, void *address, size_t bytes)
 {
     struct device_memory *memory = state;
     const ctrt_memory_table *table = memory->device->backend->memory;
-    if (CTRT_SLOT(table, host_free))
+    if (has_host_memory(table))
         table->host_free(memory->device->handle, address, bytes);
     else
-        memory_free(address);
+        free(address);
 }
 
 /* ---- pages ---- */
