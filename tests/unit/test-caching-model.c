@@ -14,10 +14,10 @@
 #include "memory_host.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define STEPS 150000
-#define THREAD_STEPS 20000
+#define STEPS 40000
+#define THREAD_STEPS 6000
 #else
-#define STEPS 500000                    /* in each of the settings below */
+#define STEPS 400000                    /* in each of the settings below */
 #define THREAD_STEPS 200000
 #endif
 #define LIVE  160
@@ -241,7 +241,7 @@ static void test_one_thread(const struct setting *setting, uint64_t seed)
         blocks += at->twin != NULL;
         fine = fine && CHECK(ours.used == ref.reserved && ours.wrong == 0, "step %ld: %llu reserved, by PyTorch's algorithm %llu; %s",
                              step, (unsigned long long)ours.used, (unsigned long long)ref.reserved, ours.what);
-        if (step % 20011 == 20010) {
+        if (step % 10007 == 10006) {
             caching->trim(policy);
             ref_trim(&ref);
         }
@@ -321,7 +321,7 @@ static void test_pages(uint64_t bytes, uint64_t seed)
         }
         if (paper.used > peak)
             peak = paper.used;
-        if (step % 20011 == 20010)
+        if (step % 10007 == 10006)
             caching->trim(policy);
         if (step % 1009 == 1008) {
             ctrt_memory_stats stats = { .size = sizeof stats };

@@ -43,6 +43,7 @@ static void test_grammar(void)
         { "spill+caching", 2, { "spill", "caching" }, { "", "" } },
         { "a:x=1+b+c:y=2,z=3+d", 4, { "a", "b", "c", "d" }, { "x=1", "", "y=2,z=3", "" } },
         { "a:x=y=z", 1, { "a" }, { "x=y=z" } },
+        { "caching:roundup=[256:1,512:2,>:8],gc=0.8", 1, { "caching" }, { "roundup=[256:1,512:2,>:8],gc=0.8" } },
     };
     static const char *const bad[] = {
         "",
@@ -97,6 +98,8 @@ static void test_choice(void)
         { "CTRT_MEMORY=direct", "direct", NULL, CTRT_OK },
         { "CTRT_MEMORY=caching:max_split=64m", "caching", NULL, CTRT_OK },
         { "CTRT_MEMORY=direct+caching", "direct+caching", NULL, CTRT_OK },
+        { "CTRT_MEMORY=caching:roundup=[256:1,512:2,>:8],max_split=64m", "caching", NULL, CTRT_OK },
+        { "CTRT_MEMORY=caching:roundup=[256:1,512:2", NULL, "roundup wants a power of two", CTRT_ERR_INVALID_ARGUMENT },
         { "CTRT_MEMORY=cachng", NULL, "did you mean caching?", CTRT_ERR_NOT_FOUND },
         { "CTRT_MEMORY=caching:max_splt=64m", NULL, "caching has no option \"max_splt\"; known: max_split",
           CTRT_ERR_INVALID_ARGUMENT },
@@ -384,7 +387,7 @@ static void test_exhaustion(void)
     CHILD_END;
     group("the n-th allocation fails, for every n: a status, and nothing lost");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=caching", "CTRT_FAKE_MEMORY=256m") {
-        static const size_t sizes[] = { 8, 100, 5000, 700000, 2 * MIB, 12 * MIB };
+        static const size_t sizes[] = { 8, 100, 5000, 700000, 2 * MIB, 12 * MIB, 15 * MIB, 20 * MIB, 30 * MIB };
         int failures = 0;
         struct device_memory *memory = open_memory("fake:0");
         for (uint64_t n = 1; n < 40; n++) {
