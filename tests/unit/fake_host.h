@@ -34,6 +34,11 @@ FAKE CTRT_PRINTF(2, 3) ctrt_status fake_fail(ctrt_status status, const char *for
     return status;
 }
 
+FAKE const char *fake_message(void)
+{
+    return fake_error;
+}
+
 FAKE CTRT_PRINTF(3, 4) void fake_log(ctrt_log_level level, const char *component, const char *format, ...)
 {
     va_list list;
@@ -93,6 +98,7 @@ static const ctrt_host fake_host = {
     .free = free,
     .param = fake_param,
     .backend = fake_no_backend,
+    .message = fake_message,
 };
 
 /* ---- the plugin ---- */

@@ -132,7 +132,7 @@ static void ops_fail(void **state)
     sim->device->close(device);
 }
 
-/* What the kernel itself refuses comes out with the kernel's status. */
+/* What the kernel itself refuses comes out with the kernel's status and words. */
 static void kernels_refuse(void **state)
 {
     float table[4] = { 1, 2, 3, 4 };
@@ -147,7 +147,7 @@ static void kernels_refuse(void **state)
     out.data = sim_alloc(device, 4);
     out.numel = out.shape[1] = 1;
     MUST(sim_run_op(device, NULL, 12, "index_select", CTRT_F32, FAKE_VIEWS(&out), 1, FAKE_VIEWS(&x, &index), 2, NULL));
-    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_INVALID_ARGUMENT, "index_select (f32), call 12");
+    MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_INVALID_ARGUMENT, "index_select (f32), call 12: index_select: index 9 at");
     sim->device->close(device);
 }
 
