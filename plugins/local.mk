@@ -5,6 +5,9 @@ memory_caching_sources = plugins/memory/caching.c plugins/memory/caching.h plugi
                          plugins/memory/source.h plugins/memory/threads.c
 memory_direct_sources = plugins/memory/direct.c plugins/memory/source.h
 memory_arena_sources = plugins/memory/arena.c plugins/memory/options.c plugins/memory/options.h plugins/memory/source.h
+memory_spill_sources = plugins/memory/options.c plugins/memory/options.h plugins/memory/source.h plugins/memory/spill.c \
+                       plugins/memory/spill.h plugins/memory/spill_choice.c plugins/memory/spill_choice.h \
+                       plugins/memory/spill_move.c plugins/memory/spill_names.c plugins/memory/spill_pinned.c
 
 if PLUGIN_MEMORY_CACHING
 plugin_LTLIBRARIES += memory-caching.la
@@ -28,4 +31,12 @@ memory_arena_la_SOURCES  = $(memory_arena_sources)
 memory_arena_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
 memory_arena_la_CFLAGS   = $(PLUGIN_CFLAGS)
 memory_arena_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
+endif
+
+if PLUGIN_MEMORY_SPILL
+plugin_LTLIBRARIES += memory-spill.la
+memory_spill_la_SOURCES  = $(memory_spill_sources)
+memory_spill_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+memory_spill_la_CFLAGS   = $(PLUGIN_CFLAGS)
+memory_spill_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 endif

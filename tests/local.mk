@@ -133,6 +133,17 @@ test_stream_order_LDADD     = $(PUBLIC_LIBS)
 test_stream_train_SOURCES   = tests/unit/test-stream-train.c
 test_stream_train_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_stream_train_LDADD     = $(PUBLIC_LIBS)
+if PLUGIN_MEMORY_SPILL
+if PLUGIN_MEMORY_CACHING
+spill_tests     = test-spill
+check_PROGRAMS += $(spill_tests)
+TESTS          += $(spill_tests)
+TSAN_TESTS     += $(spill_tests)
+test_spill_SOURCES  = tests/unit/test-spill.c tests/unit/sims.h
+test_spill_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_spill_LDADD    = $(PUBLIC_LIBS)
+endif
+endif
 endif
 endif
 endif

@@ -83,6 +83,13 @@ static void tell_race(ctrt_stream *stream, const ctrt_view *view, bool writes, c
                 after_write ? "writes" : "reads", (unsigned long long)mark_sequence(mark));
 }
 
+/* A policy that moves memory knows queues of its own device alone. Work of another device's stream on the memory counts as work of the
+ * stream here, which it waits for and which waits for it. */
+static ctrt_stream *stream_of(const struct storage *storage, ctrt_stream *stream)
+{
+    return likely(storage->device == stream->device) ? stream : stream_here(storage->device);
+}
+
 ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, void **address)
 {
     struct storage *storage = view->owner;
@@ -105,7 +112,15 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
     }
     if (unlikely(storage->moves)) {
         void *now = NULL;
-        CTRT_TRY(pool_use(storage->device->memory, &storage->block, stream->queue, &now));
+        ctrt_stream *own = stream_of(storage, stream);
+        CTRT_TRY(pool_use(storage->device->memory, &storage->block, own->queue, &now));
+        if (own != stream) {
+            ctrt_status status = stream_wait_for(stream, own);
+            if (status != CTRT_OK) {
+                pool_unuse(storage->device->memory, &storage->block, own->queue);
+                return status;
+            }
+        }
         if (address != NULL && now != NULL)
             *address = (char *)now + ((char *)view->data - (char *)storage->block.address);
     }
@@ -149,8 +164,13 @@ void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream
         uses_lock(uses);
     }
     uses_unlock(uses);
-    if (unlikely(storage->moves))
-        pool_unuse(storage->device->memory, &storage->block, stream->queue);
+    if (unlikely(storage->moves)) {
+        ctrt_stream *own = stream_of(storage, stream);
+        /* Without an event the host waits. */
+        if (own != stream && mark != 0 && stream_wait_for(own, stream) != CTRT_OK)
+            stream_synchronize(stream);
+        pool_unuse(storage->device->memory, &storage->block, own->queue);
+    }
 }
 
 void order_note(const ctrt_view *view, stream_mark mark)

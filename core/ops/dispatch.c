@@ -266,8 +266,8 @@ static ctrt_status prepare_memory(struct prepared *p, ctrt_device *device, const
         bool used = i < p->n_inputs ? p->inputs[i] == view : p->outputs[i - p->n_inputs] == view;
         if (!used || view->numel == 0)
             continue;
-        CTRT_TRY(pool_alloc(device->memory, &p->blocks[i], (size_t)view->numel * dtype_bytes(view->dtype), stream_queue(device)));
-        view->data = p->blocks[i].address;
+        CTRT_TRY(pool_alloc_fixed(device->memory, &p->blocks[i], (size_t)view->numel * dtype_bytes(view->dtype), stream_queue(device),
+                                  &view->data));
         if (i < p->n_inputs)
             CTRT_TRY(kernel_copy(view, device, inputs[i], device));
     }
@@ -282,17 +282,16 @@ static ctrt_status run_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device 
         CTRT_TRY(row->workspace(call, &bytes));
         if (bytes > 0) {
             thread_state.op = row->op;
-            ctrt_status status = pool_alloc(device->memory, &workspace, bytes, stream_queue(device));
+            ctrt_status status = pool_alloc_fixed(device->memory, &workspace, bytes, stream_queue(device), &call->workspace);
             thread_state.op = NULL;
             CTRT_TRY(ctrt_context(status, "workspace"));
-            call->workspace = workspace.address;
             call->workspace_bytes = bytes;
         }
     }
     call->row = row;
     ctrt_status status = device_asynchronous(device) ? launch_row(row, call, device) : row->run(call);
     if (workspace.address != NULL)
-        pool_free(device->memory, &workspace, call->workspace_bytes, stream_queue(device));
+        pool_free_fixed(device->memory, &workspace, call->workspace_bytes, stream_queue(device));
     return status;
 }
 
@@ -319,8 +318,8 @@ static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepar
                 status = kernel_copy(outputs[o], device, p->outputs[o], device);
         for (int i = 0; replaced && i < p->n_inputs + p->n_outputs; i++)
             if (p->blocks[i].address != NULL)
-                pool_free(device->memory, &p->blocks[i],
-                          (size_t)p->replaced[i].numel * dtype_bytes(p->replaced[i].dtype), stream_queue(device));
+                pool_free_fixed(device->memory, &p->blocks[i],
+                                (size_t)p->replaced[i].numel * dtype_bytes(p->replaced[i].dtype), stream_queue(device));
         return status;
     }
     return CTRT_OK;

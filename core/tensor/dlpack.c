@@ -43,6 +43,9 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
     if (code == 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "to_dlpack: DLPack has no code for devices of type %s; copy the tensor with ctrt_cpu first",
                          tensor->device->type);
+    if (unlikely(tensor->storage->moves))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "to_dlpack: the memory policy %s of %s moves tensors, so another library cannot have their "
+                         "address; copy the tensor with ctrt_cpu first", tensor->device->memory->policy_name, tensor->device->name);
     CTRT_TRY(ctrt_context(ctrt_device_synchronize(tensor->device), "to_dlpack"));
 
     struct exported *exported = memory_zeroed(sizeof *exported);

@@ -61,7 +61,14 @@ bool ctrt_tensor_shares_storage(const ctrt_tensor *a, const ctrt_tensor *b)
 
 void *ctrt_tensor_data(const ctrt_tensor *tensor)
 {
-    return tensor ? tensor->view.data : NULL;
+    if (tensor == NULL)
+        return NULL;
+    if (unlikely(tensor->storage->moves && tensor->view.data != NULL)) {
+        ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor_data: the memory policy %s of %s moves tensors, so they have no address that stays; "
+                  "copy the tensor (ctrt_cpu, ctrt_to_host)", tensor->device->memory->policy_name, tensor->device->name);
+        return NULL;
+    }
+    return tensor->view.data;
 }
 
 uint32_t ctrt_tensor_version(const ctrt_tensor *tensor)

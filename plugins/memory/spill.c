@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/spill.c: the memory policy for models larger than the device: what was used longest ago goes to the host and
+ * comes back when it is used. It stands on another policy: CTRT_MEMORY=spill+caching. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "options.h"
+#include "spill.h"
+
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+#ifndef PACKAGE_VERSION
+#define PACKAGE_VERSION "0"
+#endif
+
+const ctrt_host *spill_host;
+
+/* All of the process, for forks. */
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct spill *all;
+
+/* ---- options ---- */
+
+static bool read_host(void *settings, struct option_text value)
+{
+    return option_bytes(&((struct spill *)settings)->host_limit, value);
+}
+
+static bool read_prefetch(void *settings, struct option_text value)
+{
+    return option_bool(&((struct spill *)settings)->prefetch, value);
+}
+
+static const struct option options_known[] = {
+    { "host", "a number of bytes as in 2g", read_host },
+    { "prefetch", "1 or 0", read_prefetch },
+};
+
+/* Half of the machine's memory. */
+static size_t host_default(void)
+{
+    const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+    return pages > 0 && bytes > 0 ? (size_t)pages / 2 * (size_t)bytes : (size_t)1 << 30;
+}
+
+/* The source does not tell whether it is a policy; a backend takes memory back at once, with work on it or not. */
+static ctrt_status check_stack(void)
+{
+    static const ctrt_param memory = { sizeof memory, "CTRT_MEMORY", CTRT_PARAM_STRING, NULL, NULL, NULL };
+    ctrt_param_value value;
+    ctrt_status status = spill_host->param(&value, &memory);
+    if (status != CTRT_OK)
+        return status;
+    const char *at = value.text != NULL ? strstr(value.text, "spill") : NULL;
+    if (at != NULL && strchr(at, '+') == NULL)
+        return spill_host->fail(CTRT_ERR_INVALID_ARGUMENT, "spill stands on another policy, which holds the device's memory: "
+                                "CTRT_MEMORY=spill+caching");
+    return CTRT_OK;
+}
+
+/* ---- life ---- */
+
+static ctrt_status spill_create(void **policy, const ctrt_memory_source *source, const char *options)
+{
+    struct spill *self = spill_host->alloc(sizeof *self);
+    if (self == NULL)
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no memory for %zu bytes of its own", sizeof *self);
+    memset(self, 0, sizeof *self);
+    self->source = source;
+    self->host_limit = host_default();
+    self->prefetch = true;
+    self->moves = (source->device_flags & CTRT_DEVICE_ASYNCHRONOUS) && !(source->device_flags & CTRT_DEVICE_HOST_MEMORY)
+                  && CTRT_SLOT(source, copy) && CTRT_SLOT(source, host_alloc) && CTRT_SLOT(source, host_free)
+                  && CTRT_SLOT(source, fence_new);
+    self->ceiling = source->total_bytes > 0 ? (size_t)source->total_bytes : SIZE_MAX;
+    ctrt_status status = check_stack();
+    if (status == CTRT_OK)
+        status = options_read(spill_host, "spill", options_known, sizeof options_known / sizeof options_known[0], self, options);
+    if (status == CTRT_OK && self->moves)
+        status = spill_names_open(self);
+    if (status != CTRT_OK) {
+        spill_host->free(self);
+        return status;
+    }
+    pthread_mutex_init(&self->lock, NULL);
+    pthread_cond_init(&self->changed, NULL);
+    pthread_mutex_lock(&all_lock);
+    self->next = all;
+    all = self;
+    pthread_mutex_unlock(&all_lock);
+    *policy = self;
+    return CTRT_OK;
+}
+
+static void spill_destroy(void *policy)
+{
+    struct spill *self = policy;
+    pthread_mutex_lock(&all_lock);
+    struct spill **at = &all;
+    while (*at != self)
+        at = &(*at)->next;
+    *at = self->next;
+    pthread_mutex_unlock(&all_lock);
+    spill_settle(self);
+    spill_buffers_trim(self);
+    spill_names_close(self);
+    pthread_cond_destroy(&self->changed);
+    pthread_mutex_destroy(&self->lock);
+    spill_host->free(self);
+}
+
+/* Locks that other threads held are free in the child, which uses no device of its parent's. */
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&all_lock, NULL);
+    for (struct spill *self = all; self != NULL; self = self->next) {
+        pthread_mutex_init(&self->lock, NULL);
+        pthread_cond_init(&self->changed, NULL);
+    }
+}
+
+/* ---- blocks come and go ---- */
+
+static size_t granules(size_t bytes)
+{
+    return (bytes + SPILL_GRANULE - 1) & ~(size_t)(SPILL_GRANULE - 1);
+}
+
+static ctrt_status spill_alloc(void *policy, ctrt_block *out, size_t bytes, void *queue)
+{
+    struct spill *self = policy;
+    const size_t rounded = granules(bytes);
+    if (rounded < bytes || rounded > (size_t)1 << 47)
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: %zu bytes are too many", bytes);
+    if (!self->moves) {
+        *out = (ctrt_block){ .bytes = rounded };
+        return self->source->alloc(self->source->state, &out->address, rounded, queue);
+    }
+    struct block *block = NULL;
+    void *address = NULL;
+    ctrt_status status = spill_room(self, &address, rounded, queue);
+    if (status != CTRT_OK)
+        return status;
+    pthread_mutex_lock(&self->lock);
+    status = spill_name_new(self, &block, rounded);
+    if (status == CTRT_OK) {
+        block->address = address;
+        block->home = queue;
+        block->used = ++self->clock;
+        list_add(&self->here, block);
+        spill_count_here(self, block, 1);
+    } else {
+        self->source_frees++;
+    }
+    pthread_mutex_unlock(&self->lock);
+    if (status != CTRT_OK) {
+        self->source->free(self->source->state, address, rounded, queue);
+        return status;
+    }
+    *out = (ctrt_block){ .address = block->name, .bytes = rounded, .cookie = block };
+    return CTRT_OK;
+}
+
+/* With the lock held: until no other thread moves the block. */
+static void wait_settled(struct spill *self, struct block *block)
+{
+    while (block->place == LEAVING || block->place == COMING)
+        spill_wait(self);
+}
+
+static void spill_free(void *policy, const ctrt_block *given, void *queue)
+{
+    struct spill *self = policy;
+    const ctrt_memory_source *source = self->source;
+    struct block *block = given->cookie;
+    if (!self->moves) {
+        fence_finish(source, given->fence);
+        source->free(source->state, given->address, given->bytes, queue);
+        return;
+    }
+    pthread_mutex_lock(&self->lock);
+    wait_settled(self, block);
+    const bool here = block->place == HERE;
+    struct buffer *buffer = block->buffer;
+    if (here) {
+        list_take(&self->here, block);
+    } else {
+        spill_away_take(self, block);
+        block->buffer = NULL;
+        spill_name_free(self, block);
+    }
+    pthread_mutex_unlock(&self->lock);
+    if (!here && given->fence != NULL)
+        source->fence_free(source->state, given->fence);        /* leaving has waited for all that */
+    const bool gone = here && spill_drop(self, block, given->fence);
+    if (!here || gone)
+        spill_buffer_put(self, buffer);
+    if (!here)
+        return;
+    pthread_mutex_lock(&self->lock);
+    if (gone) {
+        self->source_frees++;
+        spill_count_here(self, block, -1);
+        block->buffer = NULL;
+        spill_name_free(self, block);
+    } else {
+        list_add(&self->limbo, block);
+    }
+    spill_changed(self);
+    pthread_mutex_unlock(&self->lock);
+}
+
+/* ---- blocks are used ---- */
+
+/* `queue` waits for what is on `home`. */
+static ctrt_status follow(struct spill *self, void *home, void *queue)
+{
+    void *fence = NULL;
+    ctrt_status status = self->source->fence_new(self->source->state, &fence, home);
+    if (status != CTRT_OK)
+        return status;
+    fence_order(self->source, fence, queue);
+    if (fence != NULL)
+        self->source->fence_free(self->source->state, fence);
+    return CTRT_OK;
+}
+
+/* Notes that `queue` works with the block from now on. What its home queue does to the memory comes before that: the copy that
+ * brought the block, and the work of those that had the memory before. With the lock held, so that no other user of `queue`
+ * slips in between. */
+static ctrt_status note_queue(struct spill *self, struct block *block, void *queue)
+{
+    if (queue == block->home)
+        return CTRT_OK;
+    for (uint32_t i = 0; i < block->other_count; i++)
+        if (block->others[i] == queue)
+            return CTRT_OK;
+    if (block->other_count == block->other_room) {
+        const uint32_t room = block->other_room > 0 ? 2 * block->other_room : 4;
+        void **larger = spill_host->alloc(room * sizeof *larger);
+        if (larger == NULL)
+            return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no host memory to note who uses a block");
+        if (block->other_count > 0)
+            memcpy(larger, block->others, block->other_count * sizeof *larger);
+        spill_host->free(block->others);
+        block->others = larger;
+        block->other_room = room;
+    }
+    ctrt_status status = follow(self, block->home, queue);
+    if (status == CTRT_OK)
+        block->others[block->other_count++] = queue;
+    return status;
+}
+
+static void count_use(struct spill *self, struct block *block)
+{
+    block->uses++;
+    self->in_use++;
+    spill_held++;
+}
+
+static void count_unuse(struct spill *self, struct block *block)
+{
+    block->uses--;
+    self->in_use--;
+    spill_held--;
+    spill_changed(self);
+}
+
+static ctrt_status spill_use(void *policy, const ctrt_block *given, void *queue, void **address)
+{
+    struct spill *self = policy;
+    struct block *block = given->cookie;
+    if (!self->moves) {
+        *address = given->address;
+        return CTRT_OK;
+    }
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&self->lock);
+    for (;;) {
+        wait_settled(self, block);
+        if (block->place == HERE)
+            break;
+        spill_away_take(self, block);
+        block->place = COMING;
+        pthread_mutex_unlock(&self->lock);
+        status = spill_bring(self, block, queue, false);
+        pthread_mutex_lock(&self->lock);
+        if (status != CTRT_OK)
+            break;
+        block->follow = true;
+    }
+    if (status == CTRT_OK)
+        status = note_queue(self, block, queue);
+    if (status == CTRT_OK) {
+        if (block->ahead) {
+            self->hits++;
+            block->ahead = false;
+            block->follow = true;
+        }
+        count_use(self, block);
+        block->written = true;
+        block->used = ++self->clock;
+        list_take(&self->here, block);
+        list_add(&self->here, block);
+        *address = block->address;
+    }
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+/* With the lock held: the block that is likely to be wanted next, marked as coming; NULL: none, or there is no room for it. What left one
+ * after the other is mostly wanted back in the opposite order, by a backward pass, or in the same order, by the next step's forward. */
+static struct block *next_ahead(struct spill *self, struct block *block)
+{
+    const bool rising = block->left > self->last_back;
+    self->last_back = block->left;
+    struct block *next = rising ? self->away.first : self->away.last;
+    while (next != NULL && (rising ? next->left <= block->left : next->left >= block->left))
+        next = rising ? next->after : next->before;
+    if (next == NULL || next->buffer == NULL || self->here_bytes > self->ceiling || next->bytes > self->ceiling - self->here_bytes)
+        return NULL;
+    spill_away_take(self, next);
+    next->place = COMING;
+    return next;
+}
+
+static void spill_unuse(void *policy, const ctrt_block *given, void *queue)
+{
+    struct spill *self = policy;
+    struct block *block = given->cookie, *next = NULL;
+    if (!self->moves)
+        return;
+    pthread_mutex_lock(&self->lock);
+    count_unuse(self, block);
+    if (block->follow && self->prefetch)
+        next = next_ahead(self, block);
+    block->follow = false;
+    pthread_mutex_unlock(&self->lock);
+    if (next != NULL)
+        (void)spill_bring(self, next, queue, true);     /* when it comes to nothing, the use brings it */
+}
+
+/* ---- figures ---- */
+
+static void spill_trim(void *policy)
+{
+    struct spill *self = policy;
+    if (!self->moves)
+        return;
+    spill_settle(self);
+    spill_buffers_trim(self);
+}
+
+static void spill_stats(void *policy, ctrt_memory_stats *out)
+{
+    struct spill *self = policy;
+    ctrt_memory_stats stats = { .size = out->size };
+    pthread_mutex_lock(&self->lock);
+    stats.reserved[CTRT_POOL_ALL] = self->reserved;
+    stats.reserved_bytes = self->here_bytes;
+    stats.source_allocs = self->source_allocs;
+    stats.source_frees = self->source_frees;
+    stats.retries = self->rounds;
+    pthread_mutex_unlock(&self->lock);
+    memcpy(out, &stats, out->size < sizeof stats ? out->size : sizeof stats);
+}
+
+/* What is away is no device memory and is not shown. */
+static void spill_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
+{
+    struct spill *self = policy;
+    pthread_mutex_lock(&self->lock);
+    for (const struct block *block = self->here.first; block != NULL; block = block->after) {
+        ctrt_memory_piece piece = { .size = sizeof piece, .segment = true, .large = block->bytes > (size_t)1 << 20,
+                                    .address = block->address, .bytes = block->bytes, .queue = block->home };
+        visit(&piece, argument);
+        piece.segment = false;
+        piece.block_state = CTRT_BLOCK_ACTIVE;
+        visit(&piece, argument);
+    }
+    pthread_mutex_unlock(&self->lock);
+}
+
+/* ---- the plugin ---- */
+
+static const ctrt_memory_policy policy = {
+    .size = sizeof(ctrt_memory_policy),
+    .create = spill_create,
+    .destroy = spill_destroy,
+    .alloc = spill_alloc,
+    .free = spill_free,
+    .flags = CTRT_MEMORY_FENCES | CTRT_MEMORY_MOVES,
+    .trim = spill_trim,
+    .stats = spill_stats,
+    .walk = spill_walk,
+    .use = spill_use,
+    .unuse = spill_unuse,
+};
+
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_MEMORY, .name = "spill", .table = &policy },
+};
+
+static ctrt_status init(const ctrt_host *given)
+{
+    static bool forks_known;
+    spill_host = given;
+    if (!forks_known)
+        forks_known = pthread_atfork(NULL, NULL, after_fork_in_child) == 0;
+    return CTRT_OK;
+}
+
+static const ctrt_plugin plugin = {
+    .size = sizeof(ctrt_plugin),
+    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
+    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
+    .name = "memory-spill",
+    .version = PACKAGE_VERSION,
+    .description = "memory policy: what does not fit on the device waits on the host",
+    .components = components,
+    .component_count = 1,
+    .component_stride = sizeof components[0],
+    .init = init,
+};
+
+const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
+{
+    (void)host_abi_major, (void)host_abi_minor;
+    return &plugin;
+}

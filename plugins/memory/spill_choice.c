@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/spill_choice.c: which blocks leave.
+ *
+ * What makes room must be in one piece: a single block, or neighbours. So of all runs of neighbours that are large enough and that nobody
+ * holds, one leaves: of the older half of the blocks if there is one, else of all; among those the run with the fewest bytes
+ * to move, at equal bytes the one that was used longest ago. Memory of the queue that asks comes first, because the policy
+ * beneath may keep the others' for those. When no run is large enough, the oldest block leaves, and the caller tries again. */
+#include <stdlib.h>
+
+#include "spill_choice.h"
+
+struct candidate {
+    struct block *block;
+    size_t rank;                        /* by age, 0 is the oldest */
+};
+
+static int by_address(const void *a, const void *b)
+{
+    const struct candidate *x = a, *y = b;
+    return x->block->address < y->block->address ? -1 : x->block->address > y->block->address;
+}
+
+struct run {
+    size_t from, count, moved, rank;    /* rank: of its youngest */
+};
+
+/* Is `block` between the neighbours `a` and `b`? A block in use is: what lies around it is not one piece. */
+static bool joins(const struct candidate *a, const struct candidate *b)
+{
+    return (char *)a->block->address + a->block->bytes <= (char *)b->block->address && a->block->uses == 0 && b->block->uses == 0;
+}
+
+/* The best run among blocks up to `oldest` ranks, of `queue` alone if it is given. */
+static bool best_run(struct run *best, const struct candidate *at, size_t count, size_t bytes, size_t oldest, const void *queue)
+{
+    bool found = false;
+    for (size_t i = 0; i < count; i++) {
+        struct run run = { i, 0, 0, 0 };
+        const char *begin = at[i].block->address;
+        for (size_t k = i; k < count; k++) {
+            const struct block *block = at[k].block;
+            if (block->uses > 0 || at[k].rank >= oldest || (queue != NULL && block->home != queue)
+                || (k > i && !joins(&at[k - 1], &at[k])))
+                break;
+            run.count++;
+            run.moved += block->written ? block->bytes : 0;
+            if (at[k].rank > run.rank)
+                run.rank = at[k].rank;
+            if (found && (run.moved > best->moved || (run.moved == best->moved && run.rank >= best->rank)))
+                break;
+            if ((size_t)((const char *)block->address + block->bytes - begin) >= bytes) {
+                *best = run;
+                found = true;
+                break;
+            }
+        }
+    }
+    return found;
+}
+
+static struct block *take_oldest(struct list *here)
+{
+    for (struct block *block = here->first; block != NULL; block = block->after)
+        if (block->uses == 0) {
+            list_take(here, block);
+            block->after = NULL;
+            return block;
+        }
+    return NULL;
+}
+
+struct block *spill_choose(struct list *here, size_t bytes, const void *queue)
+{
+    size_t count = 0, idle = 0;
+    for (struct block *block = here->first; block != NULL; block = block->after) {
+        count++;
+        idle += block->uses == 0;
+    }
+    if (idle == 0)
+        return NULL;
+    struct candidate *at = spill_host->alloc(count * sizeof *at);
+    if (at == NULL)
+        return take_oldest(here);
+    count = idle = 0;
+    for (struct block *block = here->first; block != NULL; block = block->after)
+        at[count++] = (struct candidate){ block, block->uses == 0 ? idle++ : 0 };
+    qsort(at, count, sizeof *at, by_address);
+    struct run run = { 0 };
+    bool found = false;
+    for (int pass = 0; pass < 4 && !found; pass++)
+        found = best_run(&run, at, count, bytes, pass % 2 == 0 ? (idle + 1) / 2 : idle, pass < 2 ? queue : NULL);
+    struct block *victims = NULL;
+    for (size_t i = 0; found && i < run.count; i++) {
+        struct block *block = at[run.from + i].block;
+        list_take(here, block);
+        block->after = victims;
+        victims = block;
+    }
+    spill_host->free(at);
+    return victims != NULL ? victims : take_oldest(here);
+}

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* plugins/memory/spill_pinned.c: pinned host memory for blocks that are away, kept for reuse.
+ *
+ * A buffer whose last copy is not done can be had at once: the queue that gets it waits. The host waits only to give memory
+ * back, and it gives back only when the limit is reached, or the system has no more. */
+#include "spill.h"
+
+static bool fence_made(struct spill *self, struct buffer *buffer)
+{
+    if (buffer->unfenced && self->source->fence_new(self->source->state, &buffer->fence, buffer->queue) == CTRT_OK)
+        buffer->unfenced = false;
+    return !buffer->unfenced;
+}
+
+void spill_buffer_fence(struct spill *self, struct buffer *buffer, void *queue)
+{
+    if (buffer->fence != NULL)
+        self->source->fence_free(self->source->state, buffer->fence);       /* the new one comes after it */
+    buffer->fence = NULL;
+    buffer->queue = queue;
+    buffer->unfenced = true;
+    fence_made(self, buffer);
+}
+
+ctrt_status spill_buffer_order(struct spill *self, struct buffer *buffer, void *queue)
+{
+    if (buffer->queue == queue)
+        return CTRT_OK;
+    if (!fence_made(self, buffer))
+        return CTRT_ERR_OUT_OF_MEMORY;
+    fence_order(self->source, buffer->fence, queue);
+    return CTRT_OK;
+}
+
+bool spill_buffer_idle(struct spill *self, struct buffer *buffer)
+{
+    return fence_made(self, buffer) && fence_is_done(self->source, buffer->fence);
+}
+
+/* False: its queue cannot be waited for now. */
+static bool buffer_free(struct spill *self, struct buffer *buffer)
+{
+    if (!fence_made(self, buffer))
+        return false;
+    fence_finish(self->source, buffer->fence);
+    const size_t bytes = spill_class_bytes(buffer->class);
+    self->source->host_free(self->source->state, buffer->address, bytes);
+    spill_host->free(buffer);
+    pthread_mutex_lock(&self->lock);
+    self->pinned_bytes -= bytes;
+    pthread_mutex_unlock(&self->lock);
+    return true;
+}
+
+void spill_buffer_put(struct spill *self, struct buffer *buffer)
+{
+    if (buffer == NULL)
+        return;
+    pthread_mutex_lock(&self->lock);
+    buffer->next = self->buffers[buffer->class];
+    self->buffers[buffer->class] = buffer;
+    pthread_mutex_unlock(&self->lock);
+}
+
+/* Gives free buffers back until `wanted` bytes may be drawn; copies that brought blocks back, and are done, need theirs no more. */
+static bool give_back(struct spill *self, size_t wanted)
+{
+    struct buffer *idle = NULL, *held = NULL;
+    bool enough;
+    pthread_mutex_lock(&self->lock);
+    for (struct block *block = self->here.first; block != NULL; block = block->after)
+        if (block->buffer != NULL && spill_buffer_idle(self, block->buffer)) {
+            block->buffer->next = self->buffers[block->buffer->class];
+            self->buffers[block->buffer->class] = block->buffer;
+            block->buffer = NULL;
+        }
+    size_t after = self->pinned_bytes;
+    for (unsigned class = SPILL_CLASSES; class-- > 0;)
+        while (self->buffers[class] != NULL && after + wanted > self->host_limit) {
+            struct buffer *buffer = self->buffers[class];
+            self->buffers[class] = buffer->next;
+            buffer->next = idle;
+            idle = buffer;
+            after -= spill_class_bytes(class);
+        }
+    enough = wanted <= self->host_limit && after <= self->host_limit - wanted;
+    pthread_mutex_unlock(&self->lock);
+    for (struct buffer *buffer = idle, *next; buffer != NULL; buffer = next) {
+        next = buffer->next;
+        if (!buffer_free(self, buffer)) {
+            buffer->next = held;
+            held = buffer;
+            enough = false;
+        }
+    }
+    for (struct buffer *buffer = held, *next; buffer != NULL; buffer = next) {
+        next = buffer->next;
+        spill_buffer_put(self, buffer);
+    }
+    return enough;
+}
+
+void spill_buffers_trim(struct spill *self)
+{
+    struct buffer *all = NULL;
+    pthread_mutex_lock(&self->lock);
+    for (unsigned class = 0; class < SPILL_CLASSES; class++)
+        while (self->buffers[class] != NULL) {
+            struct buffer *buffer = self->buffers[class];
+            self->buffers[class] = buffer->next;
+            buffer->next = all;
+            all = buffer;
+        }
+    pthread_mutex_unlock(&self->lock);
+    for (struct buffer *buffer = all, *next; buffer != NULL; buffer = next) {
+        next = buffer->next;
+        if (!buffer_free(self, buffer))
+            spill_buffer_put(self, buffer);
+    }
+}
+
+/* A free buffer of the class, at best one that nothing uses any more. */
+static struct buffer *take_free(struct spill *self, unsigned class)
+{
+    struct buffer **best = NULL;
+    for (struct buffer **at = &self->buffers[class]; *at != NULL; at = &(*at)->next) {
+        best = at;
+        if (spill_buffer_idle(self, *at))
+            break;
+    }
+    struct buffer *buffer = best != NULL ? *best : NULL;
+    if (buffer != NULL && !fence_made(self, buffer))
+        return NULL;
+    if (buffer != NULL)
+        *best = buffer->next;
+    return buffer;
+}
+
+/* Counts the bytes as drawn if the limit allows it. *drawn: how many there are. */
+static bool count_pinned(struct spill *self, size_t bytes, size_t *drawn)
+{
+    pthread_mutex_lock(&self->lock);
+    const bool fits = bytes <= self->host_limit && self->pinned_bytes <= self->host_limit - bytes;
+    if (fits)
+        self->pinned_bytes += bytes;
+    *drawn = self->pinned_bytes;
+    pthread_mutex_unlock(&self->lock);
+    return fits;
+}
+
+static ctrt_status draw(struct spill *self, struct buffer *buffer, size_t bytes)
+{
+    const ctrt_memory_source *source = self->source;
+    size_t drawn;
+    if (!count_pinned(self, bytes, &drawn) && !(give_back(self, bytes) && count_pinned(self, bytes, &drawn)))
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: %zu of %zu bytes of pinned host memory are in use, and %zu more are needed "
+                                "(CTRT_MEMORY=spill:host=...)", drawn, self->host_limit, bytes);
+    ctrt_status status = source->host_alloc(source->state, &buffer->address, bytes);
+    if (status == CTRT_ERR_OUT_OF_MEMORY) {
+        spill_buffers_trim(self);
+        status = source->host_alloc(source->state, &buffer->address, bytes);
+    }
+    if (status == CTRT_OK)
+        return CTRT_OK;
+    pthread_mutex_lock(&self->lock);
+    self->pinned_bytes -= bytes;
+    pthread_mutex_unlock(&self->lock);
+    return status;
+}
+
+ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t bytes, void *queue)
+{
+    const unsigned class = spill_class(bytes);
+    pthread_mutex_lock(&self->lock);
+    struct buffer *buffer = take_free(self, class);
+    pthread_mutex_unlock(&self->lock);
+    if (buffer != NULL) {
+        *out = buffer;
+        return spill_buffer_order(self, buffer, queue);     /* has its fence, so this succeeds */
+    }
+    buffer = spill_host->alloc(sizeof *buffer);
+    if (buffer == NULL)
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no host memory to describe pinned memory");
+    *buffer = (struct buffer){ .class = class };
+    ctrt_status status = draw(self, buffer, spill_class_bytes(class));
+    if (status != CTRT_OK) {
+        spill_host->free(buffer);
+        return status;
+    }
+    *out = buffer;
+    return CTRT_OK;
+}
