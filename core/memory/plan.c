@@ -197,6 +197,8 @@ static void uncount(struct account *account, size_t bytes, size_t requested)
         atomic_fetch_add_explicit(&account->published[account_class(bytes)][metric], change[metric], memory_order_relaxed);
     if (bytes >= account->oversize)
         atomic_fetch_add_explicit(&account->ended_over_net, 1, memory_order_relaxed);
+    /* What the threads compare with to know that a peak has risen is not right any more. */
+    atomic_fetch_add_explicit(&account->epoch, 1, memory_order_relaxed);
 }
 
 /* A block that was there before the plan; *requested: what it was asked for as, which is what the account has lost just now. */
