@@ -51,7 +51,7 @@ libctrt_core_la_SOURCES += \
 libctrt_core_la_SOURCES += \
     core/autograd/accumulate.c core/autograd/conv.c core/autograd/copy.c core/autograd/elementwise.c \
     core/autograd/elementwise_math.c core/autograd/engine.c core/autograd/engine.h core/autograd/fit.c \
-    core/autograd/function.c core/autograd/grad.c core/autograd/hooks.c core/autograd/hooks.h \
+    core/autograd/function.c core/autograd/grad.c core/autograd/growth.c core/autograd/growth.h core/autograd/hooks.c core/autograd/hooks.h \
     core/autograd/index.c core/autograd/inplace.c core/autograd/inplace.h core/autograd/matmul.c \
     core/autograd/meta.c core/autograd/meta.h core/autograd/mode.c core/autograd/node.c core/autograd/node.h \
     core/autograd/norm.c core/autograd/op_node.c core/autograd/pool.c core/autograd/random.c \

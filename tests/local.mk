@@ -182,7 +182,7 @@ test_format_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
 test_format_LDADD       = $(INTERNAL_LIBS)
 
 # Autograd.
-autograd_tests = test-autograd test-autograd-hooks test-autograd-inplace test-autograd-memory test-autograd-rules \
+autograd_tests = test-autograd test-autograd-growth test-autograd-hooks test-autograd-inplace test-autograd-memory test-autograd-rules \
                  test-autograd-threads
 check_PROGRAMS += $(autograd_tests)
 TESTS          += $(autograd_tests)
@@ -190,6 +190,8 @@ TSAN_TESTS     += test-autograd-threads
 EXTRA_DIST     += tests/unit/autograd_check.h tests/unit/gradcheck.h
 test_autograd_SOURCES         = tests/unit/test-autograd.c
 test_autograd_LDADD           = $(PUBLIC_LIBS)
+test_autograd_growth_SOURCES  = tests/unit/test-autograd-growth.c
+test_autograd_growth_LDADD    = $(PUBLIC_LIBS)
 test_autograd_hooks_SOURCES   = tests/unit/test-autograd-hooks.c
 test_autograd_hooks_LDADD     = $(PUBLIC_LIBS)
 test_autograd_inplace_SOURCES = tests/unit/test-autograd-inplace.c

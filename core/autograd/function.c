@@ -2,6 +2,7 @@
 /* autograd/function.c: ops defined by programs. */
 #include <pthread.h>
 
+#include "autograd/growth.h"
 #include "autograd/meta.h"
 #include "autograd/rule.h"
 #include "ops/front.h"
@@ -183,6 +184,7 @@ static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *resu
         node_take_stream(&self->node, results[0]->device);
     self->node.edges = self->edges = edges;
     self->node.shapes = self->shapes = shapes;
+    growth_note(&self->node);
     *out = self;
     return CTRT_OK;
 }

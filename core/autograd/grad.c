@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* autograd/grad.c: the calls that run a graph backward. */
 #include "autograd/engine.h"
+#include "autograd/growth.h"
 #include "autograd/meta.h"
 #include "autograd/rule.h"
 #include "ops/front.h"
@@ -61,6 +62,7 @@ ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool 
     ctrt_status status = engine_run(&task);
     tensor_release(task.gradient);
     edge_release(&task.root);
+    growth_pass();
     return status;
 }
 

@@ -60,6 +60,7 @@ struct grad_node {
     atomic_int refs;
     uint32_t n_in, n_out;
     const struct node_class *class;
+    uint32_t passes, reach;             /* growth.h; 0 while nobody asks */
     uint64_t sequence;                  /* order of recording in its thread: backward runs the youngest first */
     struct grad_edge *edges;
     const struct grad_shape *shapes;    /* of the n_out results */
@@ -85,6 +86,7 @@ static inline ctrt_tensor *edge_leaf(const struct grad_edge *edge)
 static inline void node_init(struct grad_node *node, const struct node_class *class, uint32_t n_in, uint32_t n_out)
 {
     node->stream = NULL;
+    node->passes = node->reach = 0;
     struct autograd_thread *here = autograd_here();
     node->head.leaf = false;
     atomic_init(&node->refs, 1);

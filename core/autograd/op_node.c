@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* autograd/op_node.c: nodes of the ops of ops.def: recording, saved values, running the rule. */
+#include "autograd/growth.h"
 #include "autograd/meta.h"
 #include "autograd/rule.h"
 #include "ops/front.h"
@@ -80,6 +81,7 @@ ctrt_status op_node_new(struct op_node **out, enum op op, const struct grad_rule
     node->node.shapes = &node->shape;
     node->rule = rule;
     node->op = (uint16_t)op;
+    growth_note(&node->node);
     node->n_saved = 0;
     node->had_saved = false;
     node->saved_bytes = 0;

@@ -3,6 +3,7 @@
  *
  * base' is base with the view's part replaced by y = op(part, others). So the gradient of base is that of base' outside the part, and inside it
  * what the op's derivative makes of the gradient there; the other operands get theirs from the same derivative. */
+#include "autograd/growth.h"
 #include "autograd/inplace.h"
 
 struct slices_node {
@@ -127,6 +128,7 @@ ctrt_status slices_rebase(ctrt_tensor *base, ctrt_tensor *view, struct op_node *
     self->node.edges = edges;
     self->node.shapes = &self->shape;
     self->inner = inner;
+    growth_note(&self->node);
     grad_shape_of(&self->shape, base);
     geometry_of(&self->base, base);
     geometry_of(&self->part, view);

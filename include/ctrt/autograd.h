@@ -85,6 +85,14 @@ CTRT_API ctrt_status ctrt_function_saved(ctrt_tensor **borrowed, ctrt_function_c
 CTRT_API uint64_t ctrt_autograd_live_nodes(void);
 CTRT_API uint64_t ctrt_autograd_saved_bytes(void);
 
+/* From now on a graph that reaches back over `passes` backward passes is found and the first one is warned of in the log, with the op
+ * and the tag (ctrt_memory_tag) that made it so long: adding up losses with their history (total_loss += loss) keeps the graphs of all
+ * steps alive. 0: off, which is the default; CTRT_GRAPH_GROWTH says otherwise. ctrt_backward and ctrt_backward_with count as passes,
+ * ctrt_grad does not. What was recorded before is not looked at. CTRT_ERR_INVALID_ARGUMENT for negative numbers and 1. */
+CTRT_API ctrt_status ctrt_autograd_set_growth_limit(int passes);
+/* How many results had such a graph. */
+CTRT_API uint64_t ctrt_autograd_growth_found(void);
+
 CTRT_END_DECLS
 
 #endif

@@ -96,6 +96,9 @@ void bad_autograd(void)
     BAD(INVALID_ARGUMENT, ctrt_function_save(NULL, p.x));
     BAD(INVALID_ARGUMENT, ctrt_function_saved(&made, NULL, 0));
     ctrt_tensor_release(&made);
+    BAD(INVALID_ARGUMENT, ctrt_autograd_set_growth_limit(-1));
+    BAD(INVALID_ARGUMENT, ctrt_autograd_set_growth_limit(1));
+    FINE(ctrt_autograd_set_growth_limit(0) == CTRT_OK && ctrt_autograd_growth_found() == 0);
     FINE(ctrt_autograd_live_nodes() == 0 && ctrt_autograd_saved_bytes() == 0);
 }
 

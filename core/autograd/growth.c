@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/growth.c: notices graphs that grow from step to step. */
+#include "autograd/growth.h"
+
+#include "base/param.h"
+#include "ctrt/autograd.h"
+#include "memory/tag.h"
+
+static const ctrt_param growth_param = {
+    sizeof growth_param, "CTRT_GRAPH_GROWTH", CTRT_PARAM_INT, "0", NULL,
+    "warns of a graph that reaches back over that many backward passes, as total_loss += loss makes one; 0: off",
+};
+CORE_PARAM(growth_param);
+
+_Atomic uint32_t growth_limit = GROWTH_UNREAD;
+static _Atomic uint64_t found;
+static atomic_bool told;
+
+static uint32_t read_limit(void)
+{
+    ctrt_param_value value;
+    uint32_t limit = 0;
+    if (param_read(&value, &growth_param, "core") != CTRT_OK)
+        log_message(CTRT_LOG_WARNING, "autograd", "%s", ctrt_error_message());
+    else if (value.integer < 0 || value.integer == 1 || value.integer >= INT32_MAX)
+        log_message(CTRT_LOG_WARNING, "autograd", "CTRT_GRAPH_GROWTH=%s: expected a number of passes from 2 on, or 0",
+                    value.text);
+    else
+        limit = (uint32_t)value.integer;
+    uint32_t unread = GROWTH_UNREAD;            /* the program may have said something meanwhile */
+    atomic_compare_exchange_strong(&growth_limit, &unread, limit);
+    return atomic_load(&growth_limit);
+}
+
+static __attribute__((noinline)) void tell(const struct grad_node *node, uint32_t reach)
+{
+    atomic_fetch_add_explicit(&found, 1, memory_order_relaxed);
+    if (atomic_exchange(&told, true))
+        return;
+    const char *tag = tag_here();
+    log_message(CTRT_LOG_WARNING, "autograd",
+                "the graph behind a result of %s%s%s%s reaches back over %u backward passes and keeps all of them in memory "
+                "(%llu nodes live): something adds up tensors with their history, as total_loss += loss does. Add up "
+                "ctrt_item(loss), or ctrt_detach it first",
+                node->class->name(node), *tag != '\0' ? " (" : "", tag, *tag != '\0' ? ")" : "", reach,
+                (unsigned long long)ctrt_autograd_live_nodes());
+}
+
+void growth_look(struct grad_node *node)
+{
+    uint32_t limit = atomic_load_explicit(&growth_limit, memory_order_relaxed), reach = 0;
+    if (unlikely(limit == GROWTH_UNREAD))
+        limit = read_limit();
+    if (limit == 0)
+        return;
+    node->passes = autograd_here()->passes;
+    for (uint32_t i = 0; i < node->n_in; i++) {
+        if (node->edges[i].to == NULL || edge_is_leaf(&node->edges[i]))
+            continue;
+        const struct grad_node *to = edge_node(&node->edges[i]);
+        reach = MAX(reach, to->reach + (to->passes != node->passes));
+    }
+    node->reach = reach;
+    if (unlikely(reach >= limit))
+        tell(node, reach);
+}
+
+ctrt_status ctrt_autograd_set_growth_limit(int passes)
+{
+    if (passes < 0 || passes == 1)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "autograd_set_growth_limit: %d passes, expected 2 or more, or 0 for off",
+                         passes);
+    atomic_store(&growth_limit, (uint32_t)passes);
+    atomic_store(&told, false);
+    return CTRT_OK;
+}
+
+uint64_t ctrt_autograd_growth_found(void)
+{
+    return atomic_load(&found);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Graphs that grow from step to step are found, by the op that makes them grow; those that do not are left in peace. */
+#include <string.h>
+
+#include "ctrt/ctrt.h"
+#include "ctrt/memory.h"
+#include "tensors.h"
+
+static char said[2048];
+static int times;
+
+static void hear(void *user, ctrt_log_level level, const char *component, const char *text)
+{
+    (void)user, (void)level;
+    if (strcmp(component, "autograd") != 0)
+        return;
+    times++;
+    snprintf(said, sizeof said, "%s", text);
+}
+
+enum way { ADD, ADD_IN_PLACE, ADD_INDIRECTLY, LIST, ITEM, DETACH, NO_GRAD, GRAD_ONLY, WITHIN_A_STEP, RETAIN };
+
+static ctrt_status add_up(ctrt_tensor **total, double *sum, ctrt_tensor *loss, enum way way)
+{
+    CTRT_AUTO(tensor) other = NULL;
+    double value;
+    switch (way) {
+    case ADD:
+    case GRAD_ONLY:      return ctrt_add(total, *total, loss);
+    case ADD_IN_PLACE:   return *total ? ctrt_add_(*total, loss) : ctrt_clone(total, loss);
+    case ADD_INDIRECTLY:
+        CTRT_TRY(ctrt_mul_scalar(&other, *total, ctrt_float(0.9)));
+        return ctrt_add(total, other, loss);
+    case LIST:           return ctrt_maximum(total, *total, loss);
+    case DETACH:
+        CTRT_TRY(ctrt_detach(&other, loss));
+        return ctrt_add(total, *total, other);
+    case NO_GRAD: {
+        ctrt_status status = CTRT_OK;
+        ctrt_no_grad status = ctrt_add(total, *total, loss);
+        return status;
+    }
+    default:
+        CTRT_TRY(ctrt_item(&value, loss));
+        *sum += value;
+        return CTRT_OK;
+    }
+}
+
+/* Steps of a small model, each with its backward pass. */
+static void train(int steps, enum way way)
+{
+    CTRT_AUTO(tensor) w = NULL, total = NULL, x = NULL;
+    double sum = 0;
+    CHECK_OK(ctrt_ones(&w, CTRT_SHAPE(3), CTRT_F32, NULL));
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(3), CTRT_F32, NULL));
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    CHECK_OK(ctrt_zeros(&total, CTRT_SHAPE(1), CTRT_F32, NULL));
+    if (way == ADD_IN_PLACE)
+        ctrt_tensor_release(&total);
+    for (int i = 0; i < steps; i++) {
+        CTRT_AUTO(tensor) y = NULL, loss = NULL, grad = NULL;
+        CHECK_OK(ctrt_mul(&y, w, x));
+        for (int k = 0; k < 40 && way == WITHIN_A_STEP; k++)        /* as in a recurrent network */
+            CHECK_OK(ctrt_add(&y, y, w));
+        CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
+        if (way == GRAD_ONLY)
+            CHECK_OK(ctrt_grad(&grad, loss, &w, 1, NULL, true, false, false));
+        else
+            CHECK_OK(ctrt_backward_with(loss, NULL, way == RETAIN, false));
+        CHECK_OK(ctrt_memory_tag_push("epoch"));
+        CHECK_OK(add_up(&total, &sum, loss, way));
+        CHECK_OK(ctrt_memory_tag_pop());
+    }
+}
+
+int main(void)
+{
+    static const struct { const char *name; enum way way; const char *op; } cases[] = {
+        { "total_loss += loss", ADD, "add" },
+        { "the same in place", ADD_IN_PLACE, "add" },
+        { "through another op", ADD_INDIRECTLY, "mul" },
+        { "the largest so far", LIST, "maximum" },
+        { "the number alone", ITEM, NULL },
+        { "a detached loss", DETACH, NULL },
+        { "without recording", NO_GRAD, NULL },
+        { "ctrt_grad is no pass", GRAD_ONLY, NULL },
+        { "a long chain within a step", WITHIN_A_STEP, NULL },
+        { "a retained graph", RETAIN, NULL },
+    };
+    ctrt_log_set_callback(hear, NULL);
+    group("off unless somebody asks");
+    train(30, ADD);
+    CHECK(times == 0 && ctrt_autograd_growth_found() == 0, "%d warnings", times);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        group("%s", cases[i].name);
+        uint64_t before = ctrt_autograd_growth_found();
+        times = 0;
+        CHECK_OK(ctrt_autograd_set_growth_limit(8));
+        train(7, cases[i].way);
+        CHECK(times == 0 && ctrt_autograd_growth_found() == before, "warned of 7 steps: %s", said);
+        train(30, cases[i].way);
+        if (cases[i].op == NULL) {
+            CHECK(times == 0 && ctrt_autograd_growth_found() == before, "%s", said);
+            continue;
+        }
+        CHECK(times == 1, "%d warnings", times);
+        CHECK(ctrt_autograd_growth_found() >= before + 22, "%llu of 23 results or more were found",
+              (unsigned long long)(ctrt_autograd_growth_found() - before));
+        char words[64];
+        snprintf(words, sizeof words, "a result of %s (epoch) reaches back over 8 backward passes", cases[i].op);
+        CHECK(strstr(said, words) != NULL && strstr(said, "ctrt_item(loss)") != NULL, "\"%s\" lacks \"%s\"", said, words);
+    }
+    CHECK_OK(ctrt_autograd_set_growth_limit(0));
+    CHECK(ctrt_autograd_live_nodes() == 0, "%llu nodes are left", (unsigned long long)ctrt_autograd_live_nodes());
+    return done();
+}
