@@ -15,9 +15,11 @@
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STEPS 40000
+#define PAGE_STEPS 30000
 #define THREAD_STEPS 6000
 #else
 #define STEPS 400000                    /* in each of the settings below */
+#define PAGE_STEPS 100000
 #define THREAD_STEPS 200000
 #endif
 #define LIVE  160
@@ -285,14 +287,14 @@ static void test_pages(uint64_t bytes, uint64_t seed)
     uint64_t blocks = 0, active = 0, peak = 0;
     long failures = 0;
     bool fine = true;
-    group("segments that expand, %d steps, %llu MiB", STEPS / 4, (unsigned long long)bytes / MIB);
+    group("segments that expand, %d steps, %llu MiB", PAGE_STEPS, (unsigned long long)bytes / MIB);
     paper_init(&paper, bytes, 2 * MIB);
     paper.on_free = gone_back;
     tags.base = paper.next;
     memset(tags.of, 0, tags.count * sizeof *tags.of);
     memset(live, 0, sizeof live);
     CHECK(caching->create(&policy, &paper.source, "expandable=true") == CTRT_OK, "%s", host_error);
-    for (long step = 0; step < STEPS / 4 && fine; step++) {
+    for (long step = 0; step < PAGE_STEPS && fine; step++) {
         struct live *at = &live[next_random(&seed) % (step / 5000 % 2 ? LIVE / 8 : LIVE)];
         if (at->block.address != NULL) {
             blocks--;
@@ -321,7 +323,7 @@ static void test_pages(uint64_t bytes, uint64_t seed)
         }
         if (paper.used > peak)
             peak = paper.used;
-        if (step % 10007 == 10006)
+        if (step % 5003 == 5002)
             caching->trim(policy);
         if (step % 1009 == 1008) {
             ctrt_memory_stats stats = { .size = sizeof stats };
@@ -477,7 +479,7 @@ int main(void)
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
         test_one_thread(&settings[i], 12345 + i);
     test_pages(2048 * MIB, 3);
-    test_pages(300 * MIB, 4);
+    test_pages(200 * MIB, 4);
     test_threads(4096 * MIB);
     test_threads(120 * MIB);
     free(tags.of);
