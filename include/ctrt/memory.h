@@ -138,7 +138,7 @@ typedef struct ctrt_memory_owner {
 CTRT_API ctrt_status ctrt_memory_owners(ctrt_memory_owner **out, size_t *count, ctrt_device *device);
 
 /* Segments, blocks, owners and history as JSON; `ctrt memory` makes a page of it. The members are PyTorch's (segments,
- * device_traces), see ctrt-memory(7). */
+ * device_traces), see doc/memory.md. */
 CTRT_API ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device);
 /* The same into the file `path`, which is replaced whole or not at all. CTRT_ERR_IO. */
 CTRT_API ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device);
