@@ -1,5 +1,9 @@
 # Measurements; built by `make bench`, never by `make`. Each is run beside a peer by bench/compare.sh.
-EXTRA_PROGRAMS += bench-overhead bench-startup bench-train
+EXTRA_PROGRAMS += bench-memory bench-memory-trace bench-overhead bench-startup bench-train
+bench_memory_SOURCES   = bench/memory.c
+bench_memory_LDADD     = libctrt.la
+bench_memory_trace_SOURCES = bench/memory_trace.c
+bench_memory_trace_LDADD   = libctrt.la
 bench_overhead_SOURCES = bench/overhead.c bench/timing.h
 bench_overhead_LDADD   = libctrt.la
 bench_startup_SOURCES  = bench/startup.c
@@ -10,11 +14,11 @@ EXTRA_PROGRAMS       += bench-hostmem
 bench_hostmem_SOURCES = bench/hostmem.c
 bench_hostmem_LDADD   = libctrt.la
 
-bench: all bench-hostmem bench-overhead bench-startup bench-train
+bench: all bench-hostmem bench-memory bench-memory-trace bench-overhead bench-startup bench-train
 .PHONY: bench
 
-CLEANFILES += bench-overhead bench-startup bench-train
+CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train
 EXTRA_DIST += bench/compare.sh bench/peers/build.sh bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
-EXTRA_DIST += bench/results/2026-11-first.md
+EXTRA_DIST += bench/results/2026-11-first.md bench/results/2026-11-memory.md
 CLEANFILES += bench-hostmem
 EXTRA_DIST += bench/results/2026-11-hostmem.md

@@ -266,6 +266,17 @@ test_pressure_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_pressure_LDADD    = $(INTERNAL_LIBS)
 endif
 
+# A training loop asks the system for nothing.
+if PLUGIN_CPU
+if PLUGIN_MEMORY_CACHING
+check_PROGRAMS      += test-steady
+test_steady_SOURCES  = tests/integration/steady.c
+test_steady_LDADD    = libctrt.la
+TESTS               += tests/integration/steady.sh
+endif
+endif
+EXTRA_DIST += tests/integration/steady.sh
+
 # The memory policies alone, on memory that exists on paper.
 if PLUGIN_MEMORY_CACHING
 if PLUGIN_MEMORY_DIRECT

@@ -33,26 +33,8 @@
 #define LARGE_ROUNDING ((size_t)2 << 20)        /* of segments for large blocks of half a usual segment and more */
 #define TINY           ((size_t)64)
 
-#define likely(x)   __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
-
 struct policy;
 struct pool;
-
-enum block_state { BLOCK_USED, BLOCK_FREE, BLOCK_UNMAPPED, BLOCK_LEAVING };     /* leaving: about to be unmapped */
-
-/* A piece of a segment; the cookie of the ctrt_block. */
-struct block {
-    char *address;
-    size_t bytes;
-    struct heap *heap;
-    struct block *before, *after;               /* in the segment */
-    struct block *left, *right;                 /* on its shelf; left: the next in a thread's list, or unused */
-    enum block_state state;
-    struct segment *segment;
-    void *fence;                                /* of a free block: has to be done before it is used */
-    uint64_t shelved;                           /* heap->searches when it became free */
-};
 
 /* Memory from the source, or (expandable) a range of addresses that is mapped bit by bit. */
 struct segment {
@@ -69,6 +51,7 @@ struct heap {
     struct pool *pool;
     int kind;                                   /* CTRT_POOL_SMALL, CTRT_POOL_LARGE */
     uint64_t searches;                          /* the heap's clock, for garbage collection */
+    uint64_t changes;                           /* of what is on the shelves */
     size_t free_bytes;
     struct segment *segments, *range;           /* range: the expandable one, if any */
     struct shelves shelves;
@@ -207,7 +190,7 @@ void heap_give(struct heap *heap, struct block *block);
 /* Whether heap_take would find one, and which. */
 struct block *heap_find(const struct heap *heap, size_t bytes);
 /* Whether heap_give(block) followed by heap_take of its size would give the block again and change nothing. */
-bool heap_would_return(const struct heap *heap, const struct block *block);
+bool heap_would_return(const struct heap *heap, struct block *block);
 void heap_shelve(struct heap *heap, struct block *block);
 void heap_unshelve(struct heap *heap, struct block *block);
 /* Puts block->after into block. */

@@ -104,12 +104,14 @@ void heap_shelve(struct heap *heap, struct block *block)
     block->state = BLOCK_FREE;
     block->shelved = heap->searches;
     heap->free_bytes += block->bytes;
+    heap->changes++;
     shelf_put(&heap->shelves, block);
 }
 
 void heap_unshelve(struct heap *heap, struct block *block)
 {
     shelf_remove(&heap->shelves, block);
+    heap->changes++;
     heap->free_bytes -= block->bytes;
 }
 
@@ -134,6 +136,7 @@ void heap_cut_off(struct block *block, size_t bytes, struct block *rest)
     rest->segment = block->segment;
     rest->state = block->state;
     rest->fence = NULL;
+    rest->returns = 0;
     rest->before = block;
     rest->after = block->after;
     if (rest->after != NULL)
@@ -205,8 +208,10 @@ struct block *heap_find(const struct heap *heap, size_t bytes)
     return block;
 }
 
-bool heap_would_return(const struct heap *heap, const struct block *block)
+bool heap_would_return(const struct heap *heap, struct block *block)
 {
+    if (block->returns == heap->changes)
+        return true;                            /* it did, and nothing happened since */
     const struct block *before = block->before, *after = block->after;
     size_t merged = block->bytes;
     if (!heap->pool->policy->settings.plain || (before != NULL && before->state == BLOCK_FREE))
@@ -219,7 +224,10 @@ bool heap_would_return(const struct heap *heap, const struct block *block)
         if (best == after)
             best = shelf_next(&heap->shelves, best);
     }
-    return best == NULL || best->bytes > merged || (best->bytes == merged && best->address > block->address);
+    if (best != NULL && (best->bytes < merged || (best->bytes == merged && best->address < block->address)))
+        return false;
+    block->returns = heap->changes;
+    return true;
 }
 
 struct block *heap_take(struct heap *heap, size_t bytes)

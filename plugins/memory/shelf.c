@@ -2,16 +2,6 @@
 /* plugins/memory/shelf.c: see shelf.h. */
 #include "caching.h"
 
-static unsigned shelf_of(size_t bytes)
-{
-    size_t units = bytes / GRANULE;
-    if (units < SHELF_EXACT)
-        return (unsigned)units;
-    unsigned power = 63 - (unsigned)__builtin_clzll(units);             /* from 6 on */
-    unsigned shelf = SHELF_EXACT + (power - 6) * SHELF_STEPS + (unsigned)(units >> (power - 5) & (SHELF_STEPS - 1));
-    return shelf < SHELF_COUNT ? shelf : SHELF_COUNT - 1;
-}
-
 static bool comes_before(const struct block *a, const struct block *b)
 {
     return a->bytes < b->bytes || (a->bytes == b->bytes && a->address < b->address);
@@ -23,17 +13,9 @@ static uint32_t rank(const struct block *block)
     return (uint32_t)((uintptr_t)block->address >> 9) * 0x9e3779b1u;
 }
 
-void shelf_put(struct shelves *shelves, struct block *block)
+void shelf_put_among(struct block **root, struct block *block)
 {
-    unsigned shelf = shelf_of(block->bytes);
-    struct block **at = &shelves->root[shelf];
-    if (*at == NULL) {
-        shelves->words[shelf / 64] |= (uint64_t)1 << shelf % 64;
-        shelves->filled |= (uint64_t)1 << shelf / 64;
-        block->left = block->right = NULL;
-        *at = block;
-        return;
-    }
+    struct block **at = root;
     while (*at != NULL && rank(*at) >= rank(block))
         at = comes_before(block, *at) ? &(*at)->left : &(*at)->right;
     /* What was there is divided into what comes before and after. */
@@ -52,10 +34,9 @@ void shelf_put(struct shelves *shelves, struct block *block)
     *at = block;
 }
 
-void shelf_remove(struct shelves *shelves, struct block *block)
+void shelf_remove_among(struct block **root, struct block *block)
 {
-    unsigned shelf = shelf_of(block->bytes);
-    struct block **at = &shelves->root[shelf];
+    struct block **at = root;
     while (*at != block)
         at = comes_before(block, *at) ? &(*at)->left : &(*at)->right;
     struct block *a = block->left, *b = block->right;
@@ -70,8 +51,6 @@ void shelf_remove(struct shelves *shelves, struct block *block)
             b = b->left;
         }
     *at = a != NULL ? a : b;
-    if (shelves->root[shelf] == NULL && (shelves->words[shelf / 64] &= ~((uint64_t)1 << shelf % 64)) == 0)
-        shelves->filled &= ~((uint64_t)1 << shelf / 64);
 }
 
 /* The first block of the first shelf from `shelf` on that has any. */
@@ -94,9 +73,8 @@ static struct block *first_from(const struct shelves *shelves, unsigned shelf)
     return block;
 }
 
-struct block *shelf_least(const struct shelves *shelves, size_t bytes)
+struct block *shelf_least_from(const struct shelves *shelves, unsigned shelf, size_t bytes)
 {
-    unsigned shelf = shelf_of(bytes);
     if (shelf >= SHELF_EXACT) {
         struct block *best = NULL;
         for (struct block *at = shelves->root[shelf]; at != NULL;)

@@ -69,6 +69,13 @@ static uint32_t *tag_at(uintptr_t address)
     return &tags.of[index];
 }
 
+static void tags_clear(uintptr_t base)
+{
+    tags.base = base;
+    if (tags.count > 0)
+        memset(tags.of, 0, tags.count * sizeof *tags.of);
+}
+
 static void tag(uintptr_t address, size_t bytes, uint32_t work)
 {
     for (uintptr_t at = address; at < address + bytes; at += TAG_GRANULE)
@@ -222,8 +229,7 @@ static void test_one_thread(const struct setting *setting, uint64_t seed)
     paper_init(&ours, setting->bytes, 0);
     paper_init(&theirs, setting->bytes, 0);
     ours.on_free = gone_back;
-    tags.base = ours.next;
-    memset(tags.of, 0, tags.count * sizeof *tags.of);
+    tags_clear(ours.next);
     ref_init(&ref, &theirs.source);
     if (setting->max_split > 0)
         ref.max_split = setting->max_split;
@@ -261,7 +267,7 @@ static void test_one_thread(const struct setting *setting, uint64_t seed)
             caching->trim(policy);
             ref_trim(&ref);
             ours.next = theirs.next = tags.base;
-            memset(tags.of, 0, tags.count * sizeof *tags.of);
+            tags_clear(tags.base);
         }
     }
     for (int i = 0; i < LIVE; i++)
@@ -290,8 +296,7 @@ static void test_pages(uint64_t bytes, uint64_t seed)
     group("segments that expand, %d steps, %llu MiB", PAGE_STEPS, (unsigned long long)bytes / MIB);
     paper_init(&paper, bytes, 2 * MIB);
     paper.on_free = gone_back;
-    tags.base = paper.next;
-    memset(tags.of, 0, tags.count * sizeof *tags.of);
+    tags_clear(paper.next);
     memset(live, 0, sizeof live);
     CHECK(caching->create(&policy, &paper.source, "expandable=true") == CTRT_OK, "%s", host_error);
     for (long step = 0; step < PAGE_STEPS && fine; step++) {

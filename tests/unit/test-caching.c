@@ -2,6 +2,7 @@
 /* The memory policies by figures: PyTorch's sizes, segments and choices, options, fences, pages, copies. On paper memory. */
 #include "tap.h"
 
+#include "caching_reference.h"
 #include "memory_host.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
@@ -377,6 +378,42 @@ static void test_fences(void)
     }
 }
 
+/* Each step one queue makes a block that another reads; the reader is `late` steps behind. Where freed blocks wait until an
+ * event is seen to be done, as with record_stream, so many of them wait. */
+static void test_reader(void)
+{
+    enum { STEPS = 50, LATE = 3 };
+    struct bed bed, baseline;
+    struct ref ref;
+    struct ref_block *waiting[STEPS + LATE] = { 0 };
+    group("a block that another queue still reads is reused at once");
+    if (!bed_make(&bed, caching, "", 1024 * MIB, 0))
+        return;
+    paper_init(&baseline.paper, 1024 * MIB, 0);
+    ref_init(&ref, &baseline.paper.source);
+    void *first = NULL;
+    for (int i = 0; i < STEPS; i++) {
+        ctrt_block block = take(&bed, 24 * MIB, 1);
+        first = i == 0 ? block.address : first;
+        CHECK(block.address == first && (i == 0 || holds(block.fence, (uint32_t)i)), "step %d has another block, or no fence", i);
+        if (block.fence != NULL)
+            paper_fence_free(&bed.paper, block.fence);
+        give_later(&bed, &block, paper_work(&bed.paper));
+        if (i >= LATE)
+            ref_free(&ref, waiting[i - LATE]);          /* its event is done now */
+        waiting[i] = ref_alloc(&ref, 24 * MIB, QUEUE(1));
+    }
+    ctrt_memory_stats stats = stats_of(&bed);
+    CHECK(stats.reserved[CTRT_POOL_ALL].peak == (int64_t)(24 * MIB) && ref.peak == LATE * 24 * MIB,
+          "peak %lld bytes, with record_stream %llu", (long long)stats.reserved[CTRT_POOL_ALL].peak,
+          (unsigned long long)ref.peak);
+    for (int i = STEPS - LATE; i < STEPS; i++)
+        ref_free(&ref, waiting[i]);
+    ref_trim(&ref);
+    paper_end(&baseline.paper);
+    bed_end(&bed);
+}
+
 /* ---- pages ---- */
 
 static void test_expandable(void)
@@ -613,6 +650,7 @@ int main(void)
     test_gc();
     test_trim();
     test_fences();
+    test_reader();
     test_expandable();
     test_walk();
     test_clone();
