@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum lock_level { LOCK_DEVICE, LOCK_REGISTRY, LOCK_PARAM, LOCK_LOG, LOCK_KEEP, LOCK_ACCOUNT, LOCK_LEVELS };
+enum lock_level { LOCK_DEVICE, LOCK_REGISTRY, LOCK_PARAM, LOCK_LOG, LOCK_KEEP, LOCK_LAYERS, LOCK_ACCOUNT, LOCK_LEVELS };
 
 struct lock {
     pthread_mutex_t mutex;

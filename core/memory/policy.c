@@ -3,6 +3,7 @@
 #include "memory/policy.h"
 
 #include "base/base.h"
+#include "base/lock.h"
 #include "base/memory.h"
 #include "registry/registry.h"
 
@@ -79,6 +80,9 @@ ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_LAYERS], int *count
 
 /* ---- a policy as the source of another ---- */
 
+/* One for the tables of all layers, which are used once for a segment; it is free, and they are whole, in the child of a fork. */
+LOCK_DEFINE(tables_lock, LOCK_LAYERS);
+
 struct layer_block {
     struct layer_block *next;
     ctrt_block block;
@@ -113,7 +117,7 @@ static ctrt_status make_room(struct memory_layer *layer)
 static ctrt_status layer_remember(struct memory_layer *layer, struct layer_block *entry)
 {
     ctrt_status status = CTRT_OK;
-    pthread_mutex_lock(&layer->lock);
+    lock_enter(&tables_lock);
     if (layer->block_count >= layer->block_room)
         status = make_room(layer);
     if (status == CTRT_OK) {
@@ -122,7 +126,7 @@ static ctrt_status layer_remember(struct memory_layer *layer, struct layer_block
         *bucket = entry;
         layer->block_count++;
     }
-    pthread_mutex_unlock(&layer->lock);
+    lock_leave(&tables_lock);
     return status;
 }
 
@@ -159,7 +163,7 @@ static void layer_source_free(void *state, void *address, size_t bytes, void *qu
     struct memory_layer *layer = state;
     struct layer_block *found = NULL;
     (void)bytes;
-    pthread_mutex_lock(&layer->lock);
+    lock_enter(&tables_lock);
     struct layer_block **at = layer->block_room > 0 ? &layer->blocks[bucket_of(layer, address)] : &found;
     while (*at != NULL && (*at)->block.address != address)
         at = &(*at)->next;
@@ -168,7 +172,7 @@ static void layer_source_free(void *state, void *address, size_t bytes, void *qu
         *at = found->next;
         layer->block_count--;
     }
-    pthread_mutex_unlock(&layer->lock);
+    lock_leave(&tables_lock);
     if (found == NULL) {
         log_message(CTRT_LOG_ERROR, "memory", "a policy frees %p, which it was never given", address);
         return;
@@ -236,49 +240,6 @@ static void source_of_layer(struct memory_layer *layer, const ctrt_memory_source
     };
 }
 
-/* ---- around a fork the tables of all layers are whole, and their locks free in the child ---- */
-
-static pthread_mutex_t layers_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct memory_layer *all_layers;
-
-static void before_fork(void)
-{
-    pthread_mutex_lock(&layers_lock);
-    for (struct memory_layer *layer = all_layers; layer != NULL; layer = layer->next)
-        pthread_mutex_lock(&layer->lock);
-}
-
-static void after_fork(void)
-{
-    for (struct memory_layer *layer = all_layers; layer != NULL; layer = layer->next)
-        pthread_mutex_unlock(&layer->lock);
-    pthread_mutex_unlock(&layers_lock);
-}
-
-__attribute__((constructor)) static void policy_start(void)
-{
-    pthread_atfork(before_fork, after_fork, after_fork);
-}
-
-static void layer_list(struct memory_layer *layer)
-{
-    pthread_mutex_lock(&layers_lock);
-    layer->next = all_layers;
-    all_layers = layer;
-    pthread_mutex_unlock(&layers_lock);
-}
-
-static void layer_unlist(const struct memory_layer *layer)
-{
-    pthread_mutex_lock(&layers_lock);
-    struct memory_layer **at = &all_layers;
-    while (*at != NULL && *at != layer)
-        at = &(*at)->next;
-    if (*at != NULL)
-        *at = layer->next;
-    pthread_mutex_unlock(&layers_lock);
-}
-
 ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec,
                          const ctrt_memory_source *source)
 {
@@ -294,8 +255,6 @@ ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *sp
         memory_free(layer);
         return ctrt_context(status, "memory policy %s", spec->name);
     }
-    pthread_mutex_init(&layer->lock, NULL);
-    layer_list(layer);
     *out = layer;
     return CTRT_OK;
 }
@@ -309,7 +268,7 @@ bool layer_copies(const struct memory_layer *layer)
 static ctrt_status copy_blocks(struct memory_layer *layer, struct memory_layer *from)
 {
     ctrt_status status = CTRT_OK;
-    pthread_mutex_lock(&from->lock);
+    lock_enter(&tables_lock);
     for (size_t i = 0; i < from->block_room && status == CTRT_OK; i++)
         for (const struct layer_block *entry = from->blocks[i]; entry != NULL && status == CTRT_OK; entry = entry->next) {
             struct layer_block *twin = memory_alloc(sizeof *twin);
@@ -322,7 +281,7 @@ static ctrt_status copy_blocks(struct memory_layer *layer, struct memory_layer *
             if (status != CTRT_OK)
                 memory_free(twin);
         }
-    pthread_mutex_unlock(&from->lock);
+    lock_leave(&tables_lock);
     return status;
 }
 
@@ -338,8 +297,6 @@ ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, con
         memory_free(layer);
         return ctrt_context(status, "a copy of a memory policy");
     }
-    pthread_mutex_init(&layer->lock, NULL);
-    layer_list(layer);
     status = copy_blocks(layer, from);
     if (status != CTRT_OK) {
         layer_destroy(layer);
@@ -353,7 +310,6 @@ void layer_destroy(struct memory_layer *layer)
 {
     if (layer == NULL)
         return;
-    layer_unlist(layer);
     layer->policy->destroy(layer->state);
     for (size_t i = 0; i < layer->block_room; i++)
         for (struct layer_block *entry = layer->blocks[i], *next; entry != NULL; entry = next) {
@@ -361,6 +317,5 @@ void layer_destroy(struct memory_layer *layer)
             memory_free(entry);
         }
     memory_free(layer->blocks);
-    pthread_mutex_destroy(&layer->lock);
     memory_free(layer);
 }

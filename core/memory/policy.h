@@ -26,10 +26,8 @@ struct memory_layer {
     const ctrt_memory_source *below;
     bool fences;                            /* takes fences and gives them */
     /* Blocks handed to the layer above, by address, because a source's free knows addresses alone. */
-    pthread_mutex_t lock;
     struct layer_block **blocks;
     size_t block_count, block_room;
-    struct memory_layer *next;              /* of all in the process */
 };
 
 /* Creates a policy over `source`. */
