@@ -614,6 +614,58 @@ static void test_arena(void)
     bed_end(&bed);
 }
 
+/* ---- memory of the host ---- */
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#define FORBIDDEN(address) __asan_address_is_poisoned(address)
+#define KNOWN_FORBIDDEN    true
+#else
+#define FORBIDDEN(address) ((void)(address), false)
+#define KNOWN_FORBIDDEN    false
+#endif
+
+static ctrt_status real_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    (void)state, (void)queue;
+    return posix_memalign(address, 4096, bytes) == 0 ? CTRT_OK : CTRT_ERR_OUT_OF_MEMORY;
+}
+
+static void real_free(void *state, void *address, size_t bytes, void *queue)
+{
+    (void)state, (void)queue;
+    memset(address, 1, bytes);          /* nothing of it is forbidden any more */
+    free(address);
+}
+
+static void test_real_memory(void)
+{
+    ctrt_memory_source source = { .size = sizeof source, .alloc = real_alloc, .free = real_free, .device_name = "real:0",
+                                  .device_flags = CTRT_DEVICE_HOST_MEMORY, .total_bytes = 1024 * MIB };
+    void *policy = NULL;
+    ctrt_block blocks[64];
+    unsigned places = 0;
+    group("memory of the host: tiny blocks spread over the cache, free ones forbidden under the address sanitizer");
+    CHECK(caching->create(&policy, &source, "") == CTRT_OK, "%s", host_error);
+    for (int i = 0; i < 64; i++) {
+        CHECK(caching->alloc(policy, &blocks[i], i < 32 ? 4 : 5000 * (size_t)i, NULL) == CTRT_OK, "%s", host_error);
+        memset(blocks[i].address, i, i < 32 ? 4 : 5000 * (size_t)i);
+        if (i < 32)
+            places |= 1u << (uintptr_t)blocks[i].address / 64 % 8;
+        CHECK(i >= 32 || (blocks[i].bytes == 512 && (uintptr_t)blocks[i].address % 64 == 0), "block %d", i);
+    }
+    CHECK(places == 0xff, "tiny blocks begin at %#x", places);
+    CHECK(FORBIDDEN((char *)blocks[0].address + 4) == KNOWN_FORBIDDEN && !FORBIDDEN(blocks[0].address),
+          "more than was asked for may be used");
+    for (int i = 0; i < 64; i++) {
+        const unsigned char *at = blocks[i].address;
+        CHECK(at[0] == i && at[(i < 32 ? 4 : 5000 * (size_t)i) - 1] == i, "block %d was overwritten", i);
+        caching->free(policy, &blocks[i], NULL);
+        CHECK(FORBIDDEN(at) == KNOWN_FORBIDDEN, "block %d may be used after it was freed", i);
+    }
+    caching->destroy(policy);
+}
+
 /* ---- no memory for the policy itself ---- */
 
 static void test_host_memory(void)
@@ -655,6 +707,7 @@ int main(void)
     test_walk();
     test_clone();
     test_arena();
+    test_real_memory();
     test_host_memory();
     return done();
 }
