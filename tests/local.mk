@@ -133,15 +133,26 @@ test_stream_order_LDADD     = $(PUBLIC_LIBS)
 test_stream_train_SOURCES   = tests/unit/test-stream-train.c
 test_stream_train_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_stream_train_LDADD     = $(PUBLIC_LIBS)
+if PLUGIN_MEMORY_CACHING
+check_PROGRAMS += test-account-sim
+TESTS          += test-account-sim
+TSAN_TESTS     += test-account-sim
+test_account_sim_SOURCES  = tests/unit/test-account-sim.c tests/unit/sims.h
+test_account_sim_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_account_sim_LDADD    = $(PUBLIC_LIBS)
+endif
 if PLUGIN_MEMORY_SPILL
 if PLUGIN_MEMORY_CACHING
-spill_tests     = test-spill
+spill_tests     = test-spill test-spill-faults
 check_PROGRAMS += $(spill_tests)
 TESTS          += $(spill_tests)
 TSAN_TESTS     += $(spill_tests)
 test_spill_SOURCES  = tests/unit/test-spill.c tests/unit/sims.h
 test_spill_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_spill_LDADD    = $(PUBLIC_LIBS)
+test_spill_faults_SOURCES  = tests/unit/test-spill-faults.c tests/unit/sims.h
+test_spill_faults_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_spill_faults_LDADD    = $(PUBLIC_LIBS)
 endif
 endif
 endif

@@ -47,7 +47,7 @@ uint64_t history_now(void)
 const char *history_action_name(enum history_action action)
 {
     static const char *const names[HISTORY_ACTIONS] = { "alloc", "free_requested", "free_completed", "segment_alloc",
-                                                        "segment_free", "oom", "snapshot", "annotate" };
+                                                        "segment_free", "segment_map", "segment_unmap", "oom", "snapshot", "annotate" };
     return names[action];
 }
 

@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "base/text.h"
 #include "memory/figures.h"
+#include "memory/pinned.h"
 #include "memory/quota.h"
 
 #define MOST_DEVICES 64
@@ -16,6 +17,7 @@ struct reading {
     ctrt_memory_figures figures;
     int64_t peaks[PEAKS];                   /* since the last reading */
     uint64_t total, free_bytes, limit;      /* 0 and QUOTA_NONE: none */
+    uint64_t pinned;
 };
 
 struct readings {
@@ -42,6 +44,7 @@ static void read_device(struct reading *reading)
         || device->backend->device->memory_info(device->handle, &reading->free_bytes, &reading->total) != CTRT_OK)
         reading->free_bytes = reading->total = 0;
     reading->limit = atomic_load(&device->memory->limit);
+    reading->pinned = pinned_held(device);
 }
 
 /* ---- what is told ---- */
@@ -58,6 +61,7 @@ static int64_t segments(const struct reading *r) { return r->figures.segment[0].
 static int64_t device_free(const struct reading *r) { return (int64_t)r->free_bytes; }
 static int64_t device_total(const struct reading *r) { return (int64_t)r->total; }
 static int64_t limit(const struct reading *r) { return r->limit != QUOTA_NONE ? (int64_t)r->limit : 0; }
+static int64_t pinned(const struct reading *r) { return (int64_t)r->pinned; }
 static int64_t allocations(const struct reading *r) { return r->figures.allocation[0].allocated; }
 static int64_t frees(const struct reading *r) { return r->figures.allocation[0].freed; }
 static int64_t device_allocs(const struct reading *r) { return r->figures.num_device_alloc; }
@@ -81,6 +85,7 @@ static const struct metric {
     { "ctrt_memory_device_free_bytes", "gauge", "Free bytes of the device, over all processes; 0 when unknown.", device_free },
     { "ctrt_memory_device_total_bytes", "gauge", "Bytes of the device; 0 when unknown.", device_total },
     { "ctrt_memory_limit_bytes", "gauge", "Most bytes that may be drawn; 0: no limit.", limit },
+    { "ctrt_memory_pinned_bytes", "gauge", "Host memory pinned for the device, in use or cached.", pinned },
     { "ctrt_memory_allocations_total", "counter", "Blocks handed out since the start.", allocations },
     { "ctrt_memory_frees_total", "counter", "Blocks taken back since the start.", frees },
     { "ctrt_memory_device_allocations_total", "counter", "Allocations of the backend.", device_allocs },

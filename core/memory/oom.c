@@ -68,7 +68,7 @@ static void look_around(struct finding *f, struct device_memory *memory, size_t 
 /* The one thing that helps most. */
 static void advise(char advice[256], const struct finding *f)
 {
-    char a[32], b[32], label[128];
+    char a[32], b[32];
     const uint64_t others = f->total > f->free_bytes + f->reserved ? f->total - f->free_bytes - f->reserved : 0;
     if (f->total > 0 && f->asked > f->total)
         snprintf(advice, 256, "One block is larger than the device: split the tensor, or use a device with more memory");
@@ -77,16 +77,13 @@ static void advise(char advice[256], const struct finding *f)
         snprintf(advice, 256, "The device has room: raise the limit of %s (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)",
                  text_bytes(a, f->limit));
     else if (f->largest_known && f->cached >= f->asked && f->largest < f->asked)
-        snprintf(advice, 256,
-                 "Free memory lies in pieces, the largest of %s: CTRT_MEMORY=caching:max_split=64m keeps large segments "
-                 "whole", text_bytes(a, f->largest));
+        snprintf(advice, 256, "Free memory lies in pieces, the largest of %s: CTRT_MEMORY=caching:%s",
+                 text_bytes(a, f->largest),
+                 CTRT_SLOT(f->memory->device->backend->memory, map) ? "expandable=true lets segments grow instead"
+                                                                    : "max_split=64m keeps large segments whole");
     else if (f->total > 0 && others > f->total / 2)
         snprintf(advice, 256, "Others hold %s of the device's %s: use another device, or end them", text_bytes(a, others),
                  text_bytes(b, f->total));
-    else if (f->owner_count > 0 && strcmp(f->owners[0].tag, OWNER_UNKNOWN) != 0)
-        snprintf(advice, 256,
-                 "Most is held by %s, %s: release tensors, make the batch smaller, or use a device with more memory",
-                 owner_label(label, &f->owners[0]), text_bytes(a, f->owners[0].bytes));
     else
         snprintf(advice, 256, "Release tensors, make the batch smaller, or use a device with more memory");
 }
@@ -158,7 +155,7 @@ static void tell_program(struct device_memory *memory, size_t bytes, const char 
 static ctrt_status say(const struct finding *f, const char *why, const char *advice)
 {
     char asked[32], taken[32], held[32], left[32], whole[32], limit[32], cached[32], largest[32];
-    char room[96] = "", allowed[64] = "", pieces[128] = "";
+    char room[96] = "", allowed[64] = "", pieces[160] = "", owner[192] = "", label[128], owned[32];
     if (f->total > 0)
         snprintf(room, sizeof room, ", %s of %s free on the device", text_bytes(left, f->free_bytes),
                  text_bytes(whole, f->total));
@@ -167,10 +164,13 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
     if (f->cached > 0 && f->largest_known)
         snprintf(pieces, sizeof pieces, ", %s of that unallocated, the largest block %s (fragmentation %.0f %%)",
                  text_bytes(cached, f->cached), text_bytes(largest, f->largest), f->fragmentation);
+    if (f->owner_count > 0 && strcmp(f->owners[0].tag, OWNER_UNKNOWN) != 0)
+        snprintf(owner, sizeof owner, "Most is held by %s, %s. ", owner_label(label, &f->owners[0]),
+                 text_bytes(owned, f->owners[0].bytes));
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
-                     "out of memory on %s: %s asked for, %s allocated to tensors, %s reserved by policy %s%s%s%s (%.600s). %s",
+                     "out of memory on %s: %s asked for, %s allocated to tensors, %s reserved by policy %s%s%s%s (%.600s). %s%s",
                      f->memory->device->name, text_bytes(asked, f->asked), text_bytes(taken, f->allocated),
-                     text_bytes(held, f->reserved), f->memory->policy_name, pieces, room, allowed, why, advice);
+                     text_bytes(held, f->reserved), f->memory->policy_name, pieces, room, allowed, why, owner, advice);
 }
 
 ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why)

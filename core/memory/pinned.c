@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "memory/fence.h"
 #include "memory/order.h"
+#include "memory/quota.h"
 
 #define CLASSES 400                         /* 8, and 8 to each doubling up to 2^57 */
 
@@ -19,6 +20,7 @@ struct pinned {
     pthread_mutex_t lock;
     struct pinned_block *free[CLASSES];
     struct pinned_figures figures;
+    _Atomic uint64_t held;
 };
 
 static size_t class_bytes(unsigned class)
@@ -77,6 +79,18 @@ static struct pinned_block *take_free(struct pinned *own, unsigned class)
     return NULL;
 }
 
+/* From the backend, within the device's limit. */
+static ctrt_status obtain(struct pinned *own, ctrt_device *device, void **address, size_t bytes)
+{
+    atomic_fetch_add_explicit(&own->held, bytes, memory_order_relaxed);
+    ctrt_status status = quota_check(device->memory, bytes);
+    if (status == CTRT_OK)
+        status = device->backend->memory->host_alloc(device->handle, address, bytes);
+    if (status != CTRT_OK)
+        atomic_fetch_sub_explicit(&own->held, bytes, memory_order_relaxed);
+    return status;
+}
+
 ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, size_t bytes)
 {
     struct pinned *own = pinned_of(device);
@@ -99,11 +113,10 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
         memory_free(block);
         return CTRT_OK;
     }
-    const ctrt_memory_table *table = device->backend->memory;
-    ctrt_status status = table->host_alloc(device->handle, address, *granted);
+    ctrt_status status = obtain(own, device, address, *granted);
     if (status == CTRT_ERR_OUT_OF_MEMORY) {
         pinned_trim(device);
-        status = table->host_alloc(device->handle, address, *granted);
+        status = obtain(own, device, address, *granted);
     }
     CTRT_TRY(ctrt_context(status, "pinned memory for %s: %zu bytes", device->name, *granted));
     pthread_mutex_lock(&own->lock);
@@ -119,6 +132,7 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
 static void give_back(struct pinned *own, ctrt_device *device, void *address, size_t granted)
 {
     device->backend->memory->host_free(device->handle, address, granted);
+    atomic_fetch_sub_explicit(&own->held, granted, memory_order_relaxed);
     pthread_mutex_lock(&own->lock);
     own->figures.host_frees++;
     own->figures.allocations--;
@@ -170,6 +184,12 @@ void pinned_trim(ctrt_device *device)
             memory_free(block);
         }
     }
+}
+
+uint64_t pinned_held(const ctrt_device *device)
+{
+    struct pinned *own = atomic_load_explicit(&device->pinned, memory_order_acquire);
+    return own != NULL ? atomic_load_explicit(&own->held, memory_order_relaxed) : 0;
 }
 
 void pinned_figures(struct pinned_figures *out, ctrt_device *device)

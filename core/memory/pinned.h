@@ -23,6 +23,8 @@ struct pinned_figures {
     uint64_t allocated_bytes, active_bytes;
     uint64_t host_allocs, host_frees;           /* calls of the backend */
 };
+/* Bytes that are held for the device, in use or kept; they count against its limit (quota.h). */
+uint64_t pinned_held(const ctrt_device *device);
 void pinned_figures(struct pinned_figures *out, ctrt_device *device);
 
 /* The size that a request is rounded to. */

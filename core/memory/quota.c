@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "base/param.h"
 #include "base/text.h"
+#include "memory/pinned.h"
 
 static const ctrt_param limit_param = {
     sizeof limit_param, "CTRT_MEMORY_LIMIT", CTRT_PARAM_STRING, NULL, NULL,
@@ -92,20 +93,33 @@ ctrt_status quota_init(struct device_memory *memory)
     return CTRT_OK;
 }
 
+static ctrt_status too_much(struct device_memory *memory, uint64_t limit, uint64_t drawn, size_t bytes)
+{
+    char allowed[32], had[32], wanted[32];
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "%s allowed on %s; %s more than the %s that are drawn passes that",
+                     text_bytes(allowed, limit), memory->device->name, text_bytes(wanted, bytes), text_bytes(had, drawn));
+}
+
 ctrt_status quota_take(struct device_memory *memory, size_t bytes)
 {
     uint64_t drawn = atomic_load_explicit(&memory->drawn, memory_order_relaxed);
     do {
         uint64_t limit = atomic_load_explicit(&memory->limit, memory_order_relaxed);
-        if (unlikely(bytes > limit || drawn > limit - bytes)) {
-            char allowed[32], had[32], wanted[32];
-            return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "%s allowed on %s; %s more than the %s that are drawn passes that",
-                             text_bytes(allowed, limit), memory->device->name, text_bytes(wanted, bytes),
-                             text_bytes(had, drawn));
-        }
+        if (likely(limit == QUOTA_NONE))
+            continue;
+        uint64_t all = drawn + pinned_held(memory->device);
+        if (unlikely(bytes > limit || all > limit - bytes))
+            return too_much(memory, limit, all, bytes);
     } while (!atomic_compare_exchange_weak_explicit(&memory->drawn, &drawn, drawn + bytes, memory_order_relaxed,
                                                     memory_order_relaxed));
     return CTRT_OK;
+}
+
+ctrt_status quota_check(struct device_memory *memory, size_t bytes)
+{
+    uint64_t limit = atomic_load_explicit(&memory->limit, memory_order_relaxed);
+    uint64_t all = atomic_load_explicit(&memory->drawn, memory_order_relaxed) + pinned_held(memory->device);
+    return all <= limit ? CTRT_OK : too_much(memory, limit, all - bytes, bytes);
 }
 
 void quota_give(struct device_memory *memory, size_t bytes)

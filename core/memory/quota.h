@@ -14,6 +14,8 @@ ctrt_status quota_init(struct device_memory *memory);
 /* Before memory is drawn: CTRT_ERR_OUT_OF_MEMORY, with "X allowed" in the message, when the limit would be
  * passed. */
 ctrt_status quota_take(struct device_memory *memory, size_t bytes);
+/* Is all that is drawn within the limit, with the `bytes` that were pinned just now? */
+ctrt_status quota_check(struct device_memory *memory, size_t bytes);
 /* After it was given back, or could not be had. */
 void quota_give(struct device_memory *memory, size_t bytes);
 

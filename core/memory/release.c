@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "memory/owners.h"
+#include "memory/pinned.h"
 
 static ctrt_status still_there(struct device_memory *memory, uint64_t bytes)
 {
@@ -25,6 +26,7 @@ static ctrt_status release(ctrt_device *device)
         return device_fail_forked(device);
     ctrt_status status = ctrt_device_synchronize(device);
     pool_trim(memory);
+    pinned_trim(device);
     uint64_t bytes = account_current(&memory->account, ACCOUNT_BYTES);
     if (status == CTRT_OK && bytes > 0)
         status = still_there(memory, bytes);

@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "base/memory.h"
 #include "memory/fence.h"
+#include "memory/live.h"
 #include "memory/quota.h"
 
 /* ---- fences ---- */
@@ -95,12 +96,16 @@ static ctrt_status lend_map(void *state, void *address, size_t bytes)
         quota_give(memory, bytes);
     else
         account_drawn(&memory->account, bytes, 1);
+    if (status == CTRT_OK && unlikely(pool_watched(memory)))
+        live_segment(memory, HISTORY_SEGMENT_MAP, address, bytes, NULL);
     return status;
 }
 
 static void lend_unmap(void *state, void *address, size_t bytes)
 {
     struct device_memory *memory = state;
+    if (unlikely(pool_watched(memory)))
+        live_segment(memory, HISTORY_SEGMENT_UNMAP, address, bytes, NULL);
     memory->device->backend->memory->unmap(memory->device->handle, address, bytes);
     account_drawn(&memory->account, bytes, -1);
     quota_give(memory, bytes);

@@ -55,7 +55,7 @@ typedef struct ctrt_memory_figures {
     ctrt_memory_figure oversize_allocations, oversize_segments;     /* from the policy's max_split on */
     int64_t num_alloc_retries;          /* a draw from the device failed, the cache was given back, and it was tried again */
     int64_t num_ooms;                   /* allocations that failed for good */
-    int64_t num_sync_all_streams;       /* times that the allocator waited for the whole device */
+    int64_t num_sync_all_streams;       /* times that the allocator waited for the whole device; ctrt's never does */
     int64_t num_device_alloc, num_device_free;      /* calls of the backend */
     int64_t max_split_size;             /* bytes; -1: no limit */
 } ctrt_memory_figures;
@@ -93,9 +93,9 @@ CTRT_API void ctrt_memory_scope_release(ctrt_memory_scope **scope);
 /* ---- limits ---- */
 
 /* From now on at most `bytes` are drawn from `device` by this process: blocks, cached memory, workspaces, and host memory
- * pinned for it. What is drawn already stays. UINT64_MAX: no limit. An allocation that would pass the limit fails as if the
- * device were full: the cache is given back, it is tried again, and the error says how much is allowed. Overrides
- * CTRT_MEMORY_LIMIT. */
+ * pinned for tensors (not where the spill policy puts what does not fit). What is drawn already stays. UINT64_MAX: no limit. An
+ * allocation that would pass the limit fails as if the device were full: the cache is given back, it is tried again, and the
+ * error says how much is allowed. Overrides CTRT_MEMORY_LIMIT. */
 CTRT_API ctrt_status ctrt_memory_set_limit(ctrt_device *device, uint64_t bytes);
 /* The same as a part of the device's memory. CTRT_ERR_INVALID_ARGUMENT unless 0 <= fraction <= 1, CTRT_ERR_NOT_SUPPORTED when the
  * device does not say how much it has. */

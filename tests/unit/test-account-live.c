@@ -164,18 +164,19 @@ static void test_owners(void)
 
 static void test_model(void)
 {
-    group("a model's memory belongs to its modules and ops");
     if (access(built_path("backend-cpu"), R_OK) != 0) {
-        printf("# not run: without the cpu's kernels\n");
+        printf("# not run: whose a model's memory is, without the cpu's kernels\n");
         return;
     }
+    group("a model's memory belongs to its modules and ops");
     IN_CHILD("CTRT_MEMORY_HISTORY=all:500") {
         ctrt_device *cpu = NULL;
         CTRT_AUTO(module) inner = NULL;
         CTRT_AUTO(module) net = NULL;
         CTRT_AUTO(tensor) x = NULL, y = NULL, sum = NULL;
         uint64_t all;
-        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))
+            exit(1);
         CHECK_OK(ctrt_sequential_new(&inner, CTRT_MODULES(CTRT_NEW(linear, 64, 64, true, cpu), CTRT_NEW(relu))));
         CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 32, 64, true, cpu), ctrt_module_retain(inner))));
         CHECK(owner_bytes(cpu, "Linear/weight", "uniform", &all) >= (64 * 64 + 32 * 64) * 4, "parameters: %llu in all",

@@ -486,7 +486,7 @@ static void test_metrics(void)
             CHECK(at[length] == '\n', "the last line does not end");
             at += length + 1;
         }
-        CHECK(samples == 18, "%d samples", samples);
+        CHECK(samples == 19, "%d samples", samples);
         free(text);
         CHECK_OK(pool_alloc(memory, &block, 5 * MIB, NULL));
         pool_free(memory, &block, 5 * MIB, NULL);
