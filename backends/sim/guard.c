@@ -66,6 +66,8 @@ static void say(struct sim_device *device, const char *address, const void *cont
     add(&line, device->name);
     add(&line, " at 0x");
     add_number(&line, (uintptr_t)address, 16);
+    if (who == NULL && CTRT_SLOT(sim_host, describe))
+        who = sim_host->describe;
     if (who != NULL && who(name, sizeof name, address)) {
         name[sizeof name - 1] = '\0';
         add(&line, ", ");

@@ -7,8 +7,10 @@
 
 #include "base/base.h"
 #include "base/memory.h"
+#include "device/stream.h"
 #include "memory/history.h"
 #include "memory/owners.h"
+#include "registry/registry.h"
 
 #define SHARDS 16
 
@@ -89,6 +91,64 @@ static bool table_ready(struct live_table **table)
     *table = fresh;
     free(old);
     return true;
+}
+
+/* ---- in a handler of signals ---- */
+
+struct said {
+    char *text;
+    size_t room, used;
+};
+
+static void say(struct said *said, const char *words)
+{
+    while (*words != '\0' && said->used + 1 < said->room)
+        said->text[said->used++] = *words++;
+}
+
+static bool describe_in(struct said *said, const struct live_table *table, const char *address)
+{
+    for (size_t i = 0; i < table->room; i++) {
+        const struct live_block *block = &table->at[i];
+        const char *begin = block->address;
+        if (begin == NULL || begin == &gone || address < begin || address >= begin + block->bytes)
+            continue;
+        say(said, block->op != NULL ? "the result of " : "a tensor");
+        say(said, block->op != NULL ? block->op : "");
+        if (block->tag != NULL && block->tag[0] != '\0' && strcmp(block->tag, OWNER_UNKNOWN) != 0) {
+            say(said, " in ");
+            say(said, block->tag);
+        }
+        said->text[said->used] = '\0';
+        return true;
+    }
+    return false;
+}
+
+/* A shard that somebody is changing is passed over. */
+static bool live_describe(char *text, size_t bytes, const void *address)
+{
+    struct said said = { text, bytes, 0 };
+    const ctrt_stream *stream;
+    bool found = false;
+    for (uint32_t slot = 0; slot < STREAM_MAX && !found && (stream = stream_at(slot)) != NULL; slot++) {
+        const struct device_memory *memory = stream->device->memory;
+        if (stream->queue == NULL || stream != stream->device->stream || memory == NULL || memory->live == NULL)
+            continue;
+        for (int shard = 0; shard < SHARDS && !found; shard++) {
+            if (pthread_mutex_trylock(&locks[shard]) != 0)
+                continue;
+            const struct live_table *table = memory->live->shards[shard];
+            found = table != NULL && describe_in(&said, table, address);
+            pthread_mutex_unlock(&locks[shard]);
+        }
+    }
+    return found;
+}
+
+__attribute__((constructor)) static void live_describes(void)
+{
+    registry_describe = live_describe;
 }
 
 /* ---- blocks come and go ---- */

@@ -35,6 +35,13 @@ static const struct ctrt_backend *host_backend(const char *name)
     return found->table;
 }
 
+bool (*registry_describe)(char *text, size_t bytes, const void *address);
+
+static bool host_describe(char *text, size_t bytes, const void *address)
+{
+    return registry_describe != NULL && registry_describe(text, bytes, address);
+}
+
 const ctrt_host registry_host = {
     .size = sizeof(ctrt_host),
     .abi_major = CTRT_PLUGIN_ABI_MAJOR,
@@ -46,4 +53,5 @@ const ctrt_host registry_host = {
     .param = host_param,
     .backend = host_backend,
     .message = ctrt_error_message,
+    .describe = host_describe,
 };

@@ -65,4 +65,7 @@ extern const char *search_installed_folder;
  * characters. */
 bool registry_name_valid(const char *name);
 
+/* What host->describe asks: set by the memory floor. */
+extern bool (*registry_describe)(char *text, size_t bytes, const void *address);
+
 #endif

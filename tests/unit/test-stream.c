@@ -282,8 +282,40 @@ static void test_fork(void)
     CHILD_END;
 }
 
+/* What a process that does that writes before it dies. */
+static void test_forgotten_copy(void)
+{
+    group("the host that touches device memory dies at once, and is told whose it is");
+    int ends[2];
+    CHECK(pipe(ends) == 0, "no pipe");
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("CTRT_SIM", "devices=1", 1);
+        dup2(ends[1], STDERR_FILENO);
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) x = NULL, y = NULL;
+        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(4, 4), CTRT_F32, device));
+        CHECK_OK(ctrt_memory_tag_push("encoder.layer1"));
+        CHECK_OK(ctrt_matmul(&y, x, x));
+        CHECK_OK(ctrt_device_synchronize(device));
+        _exit(*(volatile float *)ctrt_tensor_data(y) == 4 ? 0 : 0);
+    }
+    close(ends[1]);
+    char text[4096];
+    size_t used = 0;
+    for (ssize_t got = 1; got > 0 && used + 1 < sizeof text; used += got > 0 ? (size_t)got : 0)
+        got = read(ends[0], text + used, sizeof text - 1 - used);
+    text[used] = '\0';
+    close(ends[0]);
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && !(WIFEXITED(status) && WEXITSTATUS(status) == 0), "it went on");
+    CHECK(strstr(text, "host read memory of sim:0") && strstr(text, "matmul") && strstr(text, "encoder.layer1"), "%s", text);
+}
+
 int main(void)
 {
+    test_forgotten_copy();
     test_asynchronous();
     test_handles();
     test_current();

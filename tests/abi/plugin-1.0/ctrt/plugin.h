@@ -240,6 +240,9 @@ typedef struct ctrt_host {
     const struct ctrt_backend *(*backend)(const char *name);
     /* What fail() was told last in this thread, for errors that are passed on later or elsewhere; valid until the next failure. */
     const char *(*message)(void);
+    /* Writes whose device memory lies at `address` ("the result of matmul in encoder.0"), if that is known. For handlers of signals:
+     * takes no lock that it might have to wait for, allocates nothing. */
+    bool (*describe)(char *text, size_t bytes, const void *address);
 } ctrt_host;
 
 /* ---- backends ------------------------------------------------------------------------------------------------------ */
