@@ -5,6 +5,7 @@
  * snapshot, are then replayed on memory that exists on paper: through the policy in all settings of interest, and through a plain
  * version of PyTorch's algorithm (tests/unit/caching_reference.h). A line each: peak of what was handed out, peak of what was
  * reserved, and what share of that nobody had (fragmentation). CTRT_PLUGIN_PATH: where memory-caching.so is. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
