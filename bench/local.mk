@@ -8,17 +8,21 @@ bench_overhead_SOURCES = bench/overhead.c bench/timing.h
 bench_overhead_LDADD   = libctrt.la
 bench_startup_SOURCES  = bench/startup.c
 bench_startup_LDADD    = libctrt.la
+EXTRA_PROGRAMS += bench-smallstep
+bench_smallstep_SOURCES = bench/smallstep.c bench/timing.h
+bench_smallstep_LDADD   = libctrt.la
 bench_train_SOURCES    = bench/train.c bench/timing.h
 bench_train_LDADD      = libctrt.la
 EXTRA_PROGRAMS       += bench-hostmem
 bench_hostmem_SOURCES = bench/hostmem.c
 bench_hostmem_LDADD   = libctrt.la
 
-bench: all bench-hostmem bench-memory bench-memory-trace bench-overhead bench-startup bench-train
+bench: all bench-hostmem bench-memory bench-memory-trace bench-overhead bench-smallstep bench-startup bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train
-EXTRA_DIST += bench/compare.sh bench/peers/build.sh bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
+CLEANFILES += bench-smallstep
+EXTRA_DIST += bench/bookkeeping.sh bench/compare.sh bench/peers/build.sh bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
 EXTRA_DIST += bench/results/2026-11-first.md bench/results/2026-11-memory.md
 CLEANFILES += bench-hostmem
 EXTRA_DIST += bench/results/2026-11-hostmem.md
