@@ -196,7 +196,8 @@ ctrt_status stream_synchronize(ctrt_stream *stream)
     pthread_mutex_lock(&stream->lock);
     const uint64_t sequence = stream->sequence;
     const uint32_t count = MIN(stream->clock.count, (uint32_t)COUNT_OF(seen));
-    memcpy(seen, stream->clock.seen, count * sizeof seen[0]);
+    if (count > 0)
+        memcpy(seen, stream->clock.seen, count * sizeof seen[0]);
     pthread_mutex_unlock(&stream->lock);
 
     ctrt_status status = stream->device->backend->queue->synchronize(stream->device->handle, stream->queue);

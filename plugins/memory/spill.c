@@ -140,7 +140,7 @@ static ctrt_status spill_alloc(void *policy, ctrt_block *out, size_t bytes, void
     }
     struct block *block = NULL;
     void *address = NULL;
-    ctrt_status status = spill_room(self, &address, rounded, queue);
+    ctrt_status status = spill_room(self, &address, rounded, queue, false);
     if (status != CTRT_OK)
         return status;
     pthread_mutex_lock(&self->lock);

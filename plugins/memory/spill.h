@@ -25,11 +25,13 @@ extern const ctrt_host *spill_host;
 
 enum place { HERE, AWAY, LEAVING, COMING };
 
-/* Pinned host memory. A copy may still read or write it: until `fence`, or, where none could be had, until all work on `queue`. */
+/* Pinned host memory, or pageable when it has run out and something must give way. A copy may still read or write it: until
+ * `fence`, or, where none could be had, until all work on `queue`. */
 struct buffer {
     struct buffer *next;
     void *address;
     unsigned class;
+    bool pageable;
     void *queue, *fence;
     bool unfenced;
 };
@@ -109,8 +111,8 @@ void spill_name_free(struct spill *self, struct block *block);
 
 /* ---- pinned memory (spill_pinned.c), without the lock ---- */
 
-/* At least `bytes`, which work on `queue` may use from now on. */
-ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t bytes, void *queue);
+/* At least `bytes`, which work on `queue` may use from now on; `must`: pageable memory will do. */
+ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t bytes, void *queue, bool must);
 /* All work on `queue` up to now may use it. */
 void spill_buffer_fence(struct spill *self, struct buffer *buffer, void *queue);
 /* `queue` waits for that. */
@@ -123,8 +125,9 @@ void spill_buffers_trim(struct spill *self);
 
 /* ---- moving (spill_move.c), without the lock ---- */
 
-/* Device memory for `bytes` on `queue`; others move away for it. */
-ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *queue);
+/* Device memory for `bytes` on `queue`; others move away for it. `must`: for a block that exists already, so that pinned memory may not
+ * be what it fails for. Else a device full of blocks and pinned memory full of others could not exchange any. */
+ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *queue, bool must);
 /* Brings a block back that the caller has marked COMING and taken off its list; `ahead`: only if nothing has to leave for it. */
 ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bool ahead);
 /* Gives the device memory of a block back that is on no list. False: nothing can make its queues wait now. */

@@ -111,11 +111,11 @@ static ctrt_status order_others(struct spill *self, struct block *block)
 }
 
 /* The bytes of a block that is LEAVING are on their way to the host. */
-static ctrt_status copy_out(struct spill *self, struct block *block)
+static ctrt_status copy_out(struct spill *self, struct block *block, bool must)
 {
     const ctrt_memory_source *source = self->source;
     struct buffer *buffer = block->buffer;      /* the copy that brought it was on the same queue */
-    ctrt_status status = buffer != NULL ? CTRT_OK : spill_buffer_take(self, &buffer, block->bytes, block->home);
+    ctrt_status status = buffer != NULL ? CTRT_OK : spill_buffer_take(self, &buffer, block->bytes, block->home, must);
     if (status == CTRT_OK) {
         status = source->copy(source->state, buffer->address, block->address, block->bytes, CTRT_COPY_TO_HOST, block->home);
         spill_buffer_fence(self, buffer, block->home);
@@ -145,12 +145,12 @@ static void tell(struct spill *self)
 }
 
 /* Moves a block away that is LEAVING and on no list. */
-static ctrt_status leave(struct spill *self, struct block *block)
+static ctrt_status leave(struct spill *self, struct block *block, bool must)
 {
     ctrt_status status = order_others(self, block);
     const bool copied = status == CTRT_OK && block->written;
     if (copied)
-        status = copy_out(self, block);
+        status = copy_out(self, block, must);
     if (status == CTRT_OK)
         self->source->free(self->source->state, block->address, block->bytes, block->home);
     pthread_mutex_lock(&self->lock);
@@ -203,7 +203,7 @@ static struct block *take_victims(struct spill *self, size_t bytes, void *queue)
     return victims;
 }
 
-ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *queue)
+ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *queue, bool must)
 {
     const ctrt_memory_source *source = self->source;
     int64_t deadline = 0;
@@ -226,7 +226,7 @@ ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *q
         ctrt_status one = CTRT_OK;
         for (struct block *block = victims, *next; block != NULL; block = next) {
             next = block->after;
-            ctrt_status here = leave(self, block);
+            ctrt_status here = leave(self, block, must);
             if (here != CTRT_OK)
                 one = here;
         }
@@ -252,7 +252,7 @@ ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bo
     const ctrt_memory_source *source = self->source;
     void *address = NULL;
     ctrt_status status = ahead ? source->alloc(source->state, &address, block->bytes, queue)
-                               : spill_room(self, &address, block->bytes, queue);
+                               : spill_room(self, &address, block->bytes, queue, true);
     struct buffer *buffer = block->buffer;
     if (status == CTRT_OK && buffer != NULL) {
         status = spill_buffer_order(self, buffer, queue);

@@ -44,11 +44,15 @@ static bool buffer_free(struct spill *self, struct buffer *buffer)
         return false;
     fence_finish(self->source, buffer->fence);
     const size_t bytes = spill_class_bytes(buffer->class);
-    self->source->host_free(self->source->state, buffer->address, bytes);
+    if (buffer->pageable) {
+        spill_host->free(buffer->address);
+    } else {
+        self->source->host_free(self->source->state, buffer->address, bytes);
+        pthread_mutex_lock(&self->lock);
+        self->pinned_bytes -= bytes;
+        pthread_mutex_unlock(&self->lock);
+    }
     spill_host->free(buffer);
-    pthread_mutex_lock(&self->lock);
-    self->pinned_bytes -= bytes;
-    pthread_mutex_unlock(&self->lock);
     return true;
 }
 
@@ -81,7 +85,7 @@ static bool give_back(struct spill *self, size_t wanted)
             self->buffers[class] = buffer->next;
             buffer->next = idle;
             idle = buffer;
-            after -= spill_class_bytes(class);
+            after -= buffer->pageable ? 0 : spill_class_bytes(class);
         }
     enough = wanted <= self->host_limit && after <= self->host_limit - wanted;
     pthread_mutex_unlock(&self->lock);
@@ -168,7 +172,7 @@ static ctrt_status draw(struct spill *self, struct buffer *buffer, size_t bytes)
     return status;
 }
 
-ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t bytes, void *queue)
+ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t bytes, void *queue, bool must)
 {
     const unsigned class = spill_class(bytes);
     pthread_mutex_lock(&self->lock);
@@ -183,6 +187,11 @@ ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t by
         return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no host memory to describe pinned memory");
     *buffer = (struct buffer){ .class = class };
     ctrt_status status = draw(self, buffer, spill_class_bytes(class));
+    if (status == CTRT_ERR_OUT_OF_MEMORY && must) {
+        buffer->address = spill_host->alloc(spill_class_bytes(class));
+        buffer->pageable = true;
+        status = buffer->address != NULL ? CTRT_OK : status;
+    }
     if (status != CTRT_OK) {
         spill_host->free(buffer);
         return status;

@@ -6,8 +6,8 @@
 
 #define MIB    (1 << 20)
 #define STEPS  3
-#define ROWS   16384
-#define WIDTH  64                           /* ROWS * WIDTH floats: 4 MiB */
+#define ROWS   65536
+#define WIDTH  16                           /* ROWS * WIDTH floats: 4 MiB */
 #define PAIRS  12                           /* of linear and gelu */
 #define WIDE   (WIDTH * 32)
 #define VALUES (PAIRS * (WIDTH * WIDTH + WIDTH) + WIDE * 128 + 128 + 128 * 10 + 10)

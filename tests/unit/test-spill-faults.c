@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The policy `spill` when things go wrong: options, blocks that cannot fit, too little pinned memory, allocations that fail, work that
+ * fails late. Each gives a status that says so; what was there before is there afterwards, and nothing leaks. */
+#include "sims.h"
+
+#define MIB   (1 << 20)
+#define TENSORS 24                            /* tensors of 4 MiB, on a device of 64 */
+#define N     (4 * MIB / 4)
+
+/* Every element of tensor i is i. *made: how many there are. */
+static ctrt_status fill_up(ctrt_tensor *tensors[TENSORS], int *made, ctrt_device *device)
+{
+    for (*made = 0; *made < TENSORS; ++*made)
+        CTRT_TRY(ctrt_full(&tensors[*made], CTRT_SHAPE(N), ctrt_float(*made), CTRT_F32, device));
+    return CTRT_OK;
+}
+
+static void check_all(ctrt_tensor *const tensors[TENSORS], int made, const char *what)
+{
+    static float values[N];
+    for (int i = 0; i < made; i++) {
+        if (!CHECK_OK(ctrt_to_host(values, sizeof values, tensors[i], CTRT_F32)))
+            return;
+        int wrong = 0;
+        for (int k = 0; k < N; k++)
+            wrong += values[k] != (float)i;
+        CHECK(wrong == 0, "%s: %d elements of tensor %d are wrong, the first is %g", what, wrong, i, values[0]);
+    }
+}
+
+/* Nothing is left: neither device memory that is allocated, nor pinned memory. */
+static void check_empty(ctrt_device *device, int index, const char *what)
+{
+    ctrt_device_synchronize(device);
+    CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", what, (unsigned long long)ctrt_memory_allocated(device));
+    ctrt_memory_release_all(device);
+    const sim_counters now = sim_read(index);
+    CHECK(now.live_bytes == 0, "%s: %llu bytes of the device are left", what, (unsigned long long)now.live_bytes);
+    CHECK(now.host_allocs == now.host_frees, "%s: %llu pinned blocks are left", what, (unsigned long long)(now.host_allocs - now.host_frees));
+    CHECK(now.bad_frees == 0, "%s: %llu bad frees", what, (unsigned long long)now.bad_frees);
+}
+
+static void release(ctrt_tensor *tensors[TENSORS])
+{
+    for (int i = 0; i < TENSORS; i++)
+        ctrt_tensor_release(&tensors[i]);
+}
+
+static void options(void)
+{
+    static const struct { const char *text, *words; } cases[] = {
+        { "CTRT_MEMORY=spill", "CTRT_MEMORY=spill+caching" },
+        { "CTRT_MEMORY=caching+spill", "spill stands on another policy" },
+        { "CTRT_MEMORY=spill:hots=2g+caching", "did you mean host?" },
+        { "CTRT_MEMORY=spill:host=many+caching", "host wants a number of bytes as in 2g, not \"many\"" },
+        { "CTRT_MEMORY=spill:prefetch=2+caching", "prefetch wants 1 or 0" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        group("%s", cases[i].text);
+        IN_CHILD("CTRT_SIM=devices=1,memory=64m", cases[i].text) {
+            ctrt_device *device = NULL;
+            CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_INVALID_ARGUMENT, cases[i].words);
+        }
+        CHILD_END;
+    }
+}
+
+static void too_large(ctrt_device *device)
+{
+    CTRT_AUTO(tensor) a = NULL, b = NULL, c = NULL;
+    const uint64_t copies = sim_read(0).copies[CTRT_COPY_TO_HOST];
+    CHECK_FAILS(ctrt_empty(&a, CTRT_SHAPE(65 * MIB / 4), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "larger than all of sim:0");
+    CHECK(sim_read(0).copies[CTRT_COPY_TO_HOST] == copies, "copies for nothing");
+    if (!CHECK_OK(ctrt_full(&a, CTRT_SHAPE(24 * MIB / 4), ctrt_float(1), CTRT_F32, device))
+        || !CHECK_OK(ctrt_full(&b, CTRT_SHAPE(24 * MIB / 4), ctrt_float(2), CTRT_F32, device)))
+        return;
+    /* The sum wants all three at once. */
+    CHECK_FAILS(ctrt_add(&c, a, b), CTRT_ERR_OUT_OF_MEMORY, "in use and cannot move");
+    CHECK(total(a) == 24 * MIB / 4 && total(b) == 24 * MIB / 2, "the operands have changed");
+    CHECK_OK(ctrt_add_(a, b));
+    CHECK(total(a) == 3.0 * 24 * MIB / 4, "the sum in place is wrong");
+}
+
+static void addresses(ctrt_device *device)
+{
+    CTRT_AUTO(tensor) a = full(3, 100, device), view = NULL, copy = NULL;
+    struct DLManagedTensorVersioned *exported = NULL;
+    CHECK(ctrt_tensor_data(a) == NULL && strstr(ctrt_error_message(), "spill+caching of sim:0 moves tensors") != NULL, "%s",
+          ctrt_error_message());
+    CHECK(ctrt_to_dlpack(&exported, a) != CTRT_OK, "an address was given out");
+    /* Strided operands go through memory that is not a tensor's. */
+    CHECK_OK(ctrt_reshape(&view, a, CTRT_SHAPE(10, 10)));
+    CHECK_OK(ctrt_transpose(&view, view, 0, 1));
+    CHECK_OK(ctrt_contiguous(&copy, view, CTRT_CONTIGUOUS_FORMAT));
+    CHECK_OK(ctrt_matmul(&copy, view, view));
+    CHECK(total(copy) == 9000, "the product's sum is %g", total(copy));
+    CHECK(total(view) == 300, "the sum of a transposed view is %g", total(view));
+}
+
+/* Fills the device over under a fault that is set for the n-th time, until none comes any more. */
+static void every(ctrt_device *device, const char *fault, bool may_fail)
+{
+    int failures = 0;
+    for (int n = 1; n <= 200; n++) {
+        ctrt_tensor *tensors[TENSORS] = { NULL };
+        char text[32];
+        int made = 0;
+        snprintf(text, sizeof text, fault, n);
+        CHECK_OK(sim->inject(0, text));
+        const sim_counters before = sim_read(0);
+        ctrt_status status = fill_up(tensors, &made, device);
+        const sim_counters after = sim_read(0);
+        const char *words = status != CTRT_OK ? ctrt_error_message() : "";
+        CHECK(status == CTRT_OK || (may_fail && status == CTRT_ERR_OUT_OF_MEMORY && strstr(words, "out of memory on sim:0") != NULL), "%s: %s",
+              text, words);
+        failures += status != CTRT_OK;
+        CHECK_OK(sim->clear(0));
+        check_all(tensors, made, text);
+        CHECK(ctrt_memory_allocated(device) == (uint64_t)made * 4 * MIB, "%s: %llu bytes are allocated", text,
+              (unsigned long long)ctrt_memory_allocated(device));
+        release(tensors);
+        check_empty(device, 0, text);
+        const uint64_t calls = strncmp(fault, "host", 4) == 0 ? after.host_allocs - before.host_allocs : after.allocs - before.allocs;
+        if (status == CTRT_OK && calls < (uint64_t)n)
+            break;
+        CHECK(n < 200, "%s never ends", fault);
+    }
+    CHECK(!may_fail || failures > 0, "%s: nothing ever failed", fault);
+}
+
+static void small_host(ctrt_device *device)
+{
+    ctrt_tensor *tensors[TENSORS] = { NULL };
+    int made = 0;
+    CHECK_FAILS(fill_up(tensors, &made, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
+    CHECK(made >= 15 && made < TENSORS, "%d tensors were made", made);
+    check_all(tensors, made, "little pinned memory");
+    release(tensors);
+    check_empty(device, 0, "little pinned memory");
+}
+
+int main(void)
+{
+    options();
+
+    group("blocks that cannot fit, and addresses that are not given out");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m,poison=yes", "CTRT_MEMORY=spill+caching") {
+        ctrt_device *device = sim_open("sim:0");
+        addresses(device);
+        too_large(device);
+        check_empty(device, 0, "too large");
+    }
+    CHILD_END;
+
+    group("too little pinned memory: the option's, the device's");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m,poison=yes", "CTRT_MEMORY=spill:host=9m+caching") {
+        small_host(sim_open("sim:0"));
+    }
+    CHILD_END;
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m,poison=yes,pinned=9m", "CTRT_MEMORY=spill+caching") {
+        small_host(sim_open("sim:0"));
+    }
+    CHILD_END;
+
+    group("each allocation of the device, and of pinned memory, fails once, or from there on");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m,poison=yes", "CTRT_MEMORY=spill+caching") {
+        ctrt_device *device = sim_open("sim:0");
+        every(device, "alloc:%d", false);
+        every(device, "alloc:%d+", true);
+        every(device, "host:%d", false);
+        every(device, "host:%d+", true);
+    }
+    CHILD_END;
+    return done();
+}
