@@ -11,6 +11,7 @@ pkginclude_HEADERS += \
     include/ctrt/ops.h \
     include/ctrt/optim.h \
     include/ctrt/plugin.h \
+    include/ctrt/split.h \
     include/ctrt/status.def \
     include/ctrt/stream.h \
     include/ctrt/tensor.h \

@@ -11,6 +11,7 @@
 #include "ctrt/nn.h"
 #include "ctrt/ops.h"
 #include "ctrt/optim.h"
+#include "ctrt/split.h"
 #include "ctrt/stream.h"
 #include "ctrt/tensor.h"
 
