@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "device/stream.h"
 #include "memory/figures.h"
 #include "memory/history.h"
 #include "memory/owners.h"
@@ -60,6 +61,22 @@ static const struct live_block *live_at(const struct parts *parts, const void *a
     return low < parts->block_count && parts->blocks[low].address == address ? &parts->blocks[low] : NULL;
 }
 
+/* 0: the device's default stream, and any queue of a device without streams; else the id of the stream whose queue it is (the
+ * queue's last life). */
+static unsigned long long stream_number(const ctrt_device *device, const void *queue)
+{
+    if (queue == NULL || device->stream == NULL || device->stream->queue == queue)
+        return 0;
+    for (uint32_t slot = 0; slot < STREAM_MAX; slot++) {
+        const ctrt_stream *stream = stream_at(slot);
+        if (stream == NULL)
+            break;
+        if (stream->device == device && stream->queue == queue)
+            return (unsigned long long)atomic_load(&stream->id);
+    }
+    return 0;
+}
+
 /* ---- segments ---- */
 
 static void owner(struct text *text, const char *tag, const char *op)
@@ -86,18 +103,18 @@ static void block(struct text *text, const void *address, size_t bytes, int stat
     text_add(text, "}");
 }
 
-static void segment_head(struct text *text, bool first, const void *address, size_t bytes, const void *queue, bool large,
+static void segment_head(struct text *text, bool first, const void *address, size_t bytes, unsigned long long stream, bool large,
                          bool expandable, uint64_t allocated, uint64_t active)
 {
     text_add(text,
              "%s\n    {\"address\": %llu, \"total_size\": %zu, \"stream\": %llu, \"segment_type\": \"%s\", "
              "\"is_expandable\": %s, \"allocated_size\": %llu, \"active_size\": %llu, \"blocks\": [",
-             first ? "" : ",", (unsigned long long)(uintptr_t)address, bytes, (unsigned long long)(uintptr_t)queue,
+             first ? "" : ",", (unsigned long long)(uintptr_t)address, bytes, stream,
              large ? "large" : "small", expandable ? "true" : "false", (unsigned long long)allocated,
              (unsigned long long)active);
 }
 
-static void segments_walked(struct text *text, const struct parts *parts)
+static void segments_walked(struct text *text, const struct parts *parts, const ctrt_device *device)
 {
     for (size_t i = 0; i < parts->piece_count;) {
         const ctrt_memory_piece *segment = &parts->pieces[i];
@@ -108,7 +125,8 @@ static void segments_walked(struct text *text, const struct parts *parts)
             allocated += piece->block_state == CTRT_BLOCK_ACTIVE ? piece->bytes : 0;
             active += piece->block_state != CTRT_BLOCK_INACTIVE ? piece->bytes : 0;
         }
-        segment_head(text, i == 0, segment->address, segment->bytes, segment->queue, segment->large, segment->expandable,
+        segment_head(text, i == 0, segment->address, segment->bytes, stream_number(device, segment->queue), segment->large,
+                     segment->expandable,
                      allocated, active);
         for (size_t k = i + 1; k < end; k++) {
             const ctrt_memory_piece *piece = &parts->pieces[k];
@@ -122,11 +140,12 @@ static void segments_walked(struct text *text, const struct parts *parts)
 }
 
 /* Of a policy that does not tell its segments: each live block as one. */
-static void segments_live(struct text *text, const struct parts *parts)
+static void segments_live(struct text *text, const struct parts *parts, const ctrt_device *device)
 {
     for (size_t i = 0; i < parts->block_count; i++) {
         const struct live_block *live = &parts->blocks[i];
-        segment_head(text, i == 0, live->address, live->bytes, live->queue, live->bytes > ACCOUNT_SMALL_MOST, false,
+        segment_head(text, i == 0, live->address, live->bytes, stream_number(device, live->queue),
+                     live->bytes > ACCOUNT_SMALL_MOST, false,
                      live->bytes, live->bytes);
         block(text, live->address, live->bytes, CTRT_BLOCK_ACTIVE, live);
         text_add(text, "]}");
@@ -135,11 +154,11 @@ static void segments_live(struct text *text, const struct parts *parts)
 
 /* ---- history ---- */
 
-static void event(struct text *text, const struct history_event *e)
+static void event(struct text *text, const struct history_event *e, const ctrt_device *device)
 {
     text_add(text, "\n      {\"action\": \"%s\", \"addr\": %llu, \"size\": %zu, \"stream\": %llu, \"time_us\": %llu",
              history_action_name(e->action), (unsigned long long)(uintptr_t)e->address, e->bytes,
-             (unsigned long long)(uintptr_t)e->queue, (unsigned long long)e->time);
+             stream_number(device, e->queue), (unsigned long long)e->time);
     if (e->action == HISTORY_OOM)
         text_add(text, ", \"device_free\": %llu", (unsigned long long)e->room);
     if (e->action == HISTORY_ANNOTATE || e->action == HISTORY_SNAPSHOT) {
@@ -171,13 +190,13 @@ static void to_json(struct text *text, struct device_memory *memory, const struc
     owners_json(text, parts->owners, parts->owner_count, SIZE_MAX);
     text_add(text, ",\n  \"segments\": [");
     if (parts->pieces != NULL)
-        segments_walked(text, parts);
+        segments_walked(text, parts, memory->device);
     else
-        segments_live(text, parts);
+        segments_live(text, parts, memory->device);
     text_add(text, "],\n  \"events_lost\": %llu,\n  \"device_traces\": [[", (unsigned long long)parts->lost);
     for (size_t i = 0; i < parts->event_count; i++) {
         text_add(text, "%s", i > 0 ? "," : "");
-        event(text, &parts->events[i]);
+        event(text, &parts->events[i], memory->device);
     }
     text_add(text, "]]\n}\n");
 }

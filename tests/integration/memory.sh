@@ -84,6 +84,7 @@ browser=
 for b in chromium chromium-browser google-chrome; do command -v $b >/dev/null 2>&1 && browser=$b && break; done
 if [ -z "$browser" ]; then
     skip "the page in a browser" "no chromium"
+    skip "the search" "no chromium"
     skip "a page of 100,000 events in a browser" "no chromium"
     finish
     exit
@@ -106,6 +107,14 @@ agrees() {
     fi
 }
 agrees "$work/page.html" "$work/good.json" "the page in a browser: its sums are the file's"
+# The search, by the address: every block of that tag is found, and no other.
+want=$(grep -c '"state": "active_allocated", "tag": "decoder"' "$work/good.json")
+dom "$work/page.html#q=decoder" >"$work/dom.html"
+if [ "$want" -gt 0 ] && grep -q "$want blocks match" "$work/dom.html"; then
+    ok "the search finds the blocks of a tag"
+else
+    not_ok "the search finds the blocks of a tag" "expected $want, found $(grep -o '[0-9]* blocks match' "$work/dom.html")"
+fi
 # A page whose sums are wrong has to notice.
 sed 's/"allocated_bytes.all.current": \([0-9]*\)/"allocated_bytes.all.current": 1\1/' "$work/good.json" >"$work/wrong.json"
 "$ctrt" memory "$work/wrong.json" -o "$work/wrong.html" && dom "$work/wrong.html" >"$work/dom.html"
