@@ -292,7 +292,7 @@ EXTRA_DIST += tests/integration/steady.sh
 if PLUGIN_MEMORY_CACHING
 if PLUGIN_MEMORY_DIRECT
 if PLUGIN_MEMORY_ARENA
-caching_tests = test-caching test-caching-model
+caching_tests = test-caching test-caching-model test-caching-parts
 check_PROGRAMS += $(caching_tests)
 TESTS          += $(caching_tests)
 TSAN_TESTS     += $(caching_tests)
@@ -300,10 +300,12 @@ test_caching_SOURCES       = tests/unit/test-caching.c
 test_caching_LDADD         = $(PUBLIC_LIBS)
 test_caching_model_SOURCES = tests/unit/test-caching-model.c
 test_caching_model_LDADD   = $(PUBLIC_LIBS)
+test_caching_parts_SOURCES = tests/unit/test-caching-parts.c
+test_caching_parts_LDADD   = $(PUBLIC_LIBS)
 endif
 endif
 endif
-EXTRA_DIST += tests/unit/caching_reference.h tests/unit/memory_host.h
+EXTRA_DIST += tests/unit/caching_reference.h tests/unit/memory_bed.h tests/unit/memory_host.h
 
 # What PyTorch computes, case by case, and its result types.
 check_PROGRAMS += test-ops-reference test-op-dtypes

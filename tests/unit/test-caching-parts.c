@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory policies' rarer parts: segments that expand, walking, copies, the arena, memory of the host, none for the policy itself. */
+#include "tap.h"
+
+#include "memory_bed.h"
+
+/* ---- pages ---- */
+
+static void test_expandable(void)
+{
+    struct bed bed;
+    group("expandable segments: one range a pool, grown by pages, shrunk to the pages in use");
+    if (!bed_make(&bed, caching, "expandable=true", 256 * MIB, 2 * MIB))
+        return;
+    ctrt_block a = take(&bed, 100, 1);
+    CHECK(bed.paper.used == 2 * MIB && bed.paper.reserved_ranges == 1, "%llu mapped", (unsigned long long)bed.paper.used);
+    ctrt_block b = take(&bed, 15 * MIB, 1), c = take(&bed, 10 * MIB, 1), d = take(&bed, 30 * MIB, 1);
+    CHECK(b.bytes == 15 * MIB && (char *)c.address == (char *)b.address + 15 * MIB && (char *)d.address == (char *)c.address + 10 * MIB,
+          "blocks are not beside one another");
+    CHECK(bed.paper.used == 62 * MIB && bed.paper.allocs == 4 && bed.paper.maps == 4, "%llu MiB mapped in %d",
+          (unsigned long long)bed.paper.used / MIB, (int)bed.paper.maps);
+    ctrt_memory_stats stats = stats_of(&bed);
+    CHECK(stats.segment[CTRT_POOL_LARGE].current == 1 && stats.reserved_bytes == 62 * MIB
+              && stats.inactive_split[CTRT_POOL_ALL].current == 0,
+          "%lld segments", (long long)stats.segment[CTRT_POOL_LARGE].current);
+    /* The tail can grow: a request that no hole fits goes there. */
+    give(&bed, &b);
+    ctrt_block e = take(&bed, 16 * MIB, 1);
+    CHECK((char *)e.address == (char *)d.address + 30 * MIB && bed.paper.used == 82 * MIB, "not at the tail: %llu MiB",
+          (unsigned long long)bed.paper.used / MIB);
+    give(&bed, &e);
+    b = take(&bed, 4 * MIB, 1);
+    CHECK((char *)b.address == (char *)c.address - 15 * MIB, "4 MiB are at the tail, which may grow, not in the hole");
+    /* Whole free pages go: 4 to 15 MiB is 4 to 14; and the tail of 55 to 80 is 56 to 80. */
+    caching->trim(bed.policy);
+    CHECK(bed.paper.used == 2 * MIB + (80 - 10 - 24) * MIB, "%llu MiB stay", (unsigned long long)bed.paper.used / MIB);
+    CHECK(stats_of(&bed).segment[CTRT_POOL_LARGE].current == 2, "%lld runs of pages",
+          (long long)stats_of(&bed).segment[CTRT_POOL_LARGE].current);
+    e = take(&bed, 9 * MIB, 1);
+    CHECK((char *)e.address == (char *)b.address + 4 * MIB, "the gap is not mapped again");
+    give(&bed, &e);
+    give(&bed, &a);
+    give(&bed, &b);
+    give(&bed, &c);
+    give(&bed, &d);
+    bed_end(&bed);
+
+    group("expandable segments: nothing left: pages are given back, then single pages are tried");
+    if (!bed_make(&bed, caching, "expandable=true", 50 * MIB, 2 * MIB))
+        return;
+    a = take(&bed, 19 * MIB, 1);
+    b = take(&bed, 19 * MIB, 1);
+    CHECK(bed.paper.used == 40 * MIB, "%llu MiB", (unsigned long long)bed.paper.used / MIB);
+    c = take(&bed, 11 * MIB, 1);                /* 2 are left there, 10 more are to be had, not 20 */
+    CHECK(bed.paper.used == 50 * MIB && stats_of(&bed).retries == 1, "%llu MiB, %d retries",
+          (unsigned long long)bed.paper.used / MIB, (int)stats_of(&bed).retries);
+    give(&bed, &a);
+    d = take(&bed, 12 * MIB, 2);                /* another queue: the first one's pages move */
+    CHECK(bed.paper.used == 44 * MIB && stats_of(&bed).retries == 2, "%llu MiB, %d retries",
+          (unsigned long long)bed.paper.used / MIB, (int)stats_of(&bed).retries);
+    give(&bed, &b);
+    give(&bed, &c);
+    give(&bed, &d);
+    bed_end(&bed);
+}
+
+/* ---- walk and clone ---- */
+
+struct seen {
+    size_t segments, blocks, bytes, active, awaiting, block_bytes;
+    const char *next;
+    bool ordered;
+};
+
+static void see(const ctrt_memory_piece *piece, void *argument)
+{
+    struct seen *seen = argument;
+    if (piece->segment) {
+        seen->ordered &= seen->block_bytes == seen->bytes;
+        seen->segments++;
+        seen->bytes += piece->bytes;
+        seen->next = piece->address;
+        return;
+    }
+    seen->ordered &= piece->address == seen->next;
+    seen->next += piece->bytes;
+    seen->blocks++;
+    seen->block_bytes += piece->bytes;
+    seen->active += piece->block_state == CTRT_BLOCK_ACTIVE;
+    seen->awaiting += piece->block_state == CTRT_BLOCK_AWAITING;
+}
+
+static void test_walk(void)
+{
+    static const char *const names[] = { "caching", "caching, expandable", "direct", "arena" };
+    for (int i = 0; i < 4; i++) {
+        struct bed bed;
+        group("walk: %s", names[i]);
+        if (!bed_make(&bed, i < 2 ? caching : i == 2 ? direct : arena, i == 1 ? "expandable=on" : "", 1024 * MIB, 2 * MIB))
+            return;
+        ctrt_block blocks[30];
+        for (int k = 0; k < 30; k++)
+            blocks[k] = take(&bed, (size_t)(k % 7 + 1) * 300000, k % 3);
+        for (int k = 0; k < 30; k += 4)
+            give_later(&bed, &blocks[k], paper_work(&bed.paper));
+        struct seen seen = { .ordered = true };
+        bed.table->walk(bed.policy, see, &seen);
+        ctrt_memory_stats stats = stats_of(&bed);
+        CHECK(seen.ordered && seen.block_bytes == seen.bytes, "blocks do not fill their segments in order");
+        CHECK(seen.bytes == stats.reserved_bytes && (int64_t)seen.segments == stats.segment[CTRT_POOL_ALL].current,
+              "%zu bytes in %zu segments, by figures %llu in %lld", seen.bytes, seen.segments,
+              (unsigned long long)stats.reserved_bytes, (long long)stats.segment[CTRT_POOL_ALL].current);
+        CHECK(seen.active == 22 && (seen.awaiting > 0) == (i != 2), "%zu active, %zu awaiting", seen.active, seen.awaiting);
+        for (int k = 0; k < 30; k++)
+            if (k % 4 != 0)
+                give(&bed, &blocks[k]);
+        bed_end(&bed);
+    }
+}
+
+static void test_clone(void)
+{
+    struct bed bed, plan;
+    ctrt_block blocks[40], other;
+    group("clone: goes the same way from the same state, and frees the original's blocks");
+    if (!bed_make(&bed, caching, "", 4096 * MIB, 0))
+        return;
+    for (int k = 0; k < 40; k++)
+        blocks[k] = take(&bed, (size_t)(k % 9 + 1) * 250000, 1 + k % 2);
+    for (int k = 0; k < 40; k += 3)
+        give(&bed, &blocks[k]);
+    paper_init(&plan.paper, 4096 * MIB, 0);
+    plan.paper.next = bed.paper.next;
+    plan.table = caching;
+    CHECK(caching->clone(bed.policy, &plan.policy, &plan.paper.source) == CTRT_OK, "%s", host_error);
+    plan.paper.used = bed.paper.used;
+    ctrt_memory_stats before = stats_of(&bed), after = stats_of(&plan);
+    CHECK(memcmp(&before, &after, sizeof before) == 0, "figures of the copy differ");
+    /* The same requests to both: first the copy, whose blocks are the original's. */
+    ctrt_block made[40];
+    for (int k = 1; k < 40; k += 3)
+        give(&plan, &blocks[k]);
+    for (int k = 0; k < 20; k++)
+        made[k] = take(&plan, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
+    CHECK(stats_of(&bed).cached_bytes == before.cached_bytes, "the copy changes the original");
+    for (int k = 1; k < 40; k += 3)
+        give(&bed, &blocks[k]);
+    for (int k = 0; k < 20; k++) {
+        other = take(&bed, (size_t)(k % 5 + 1) * 777777, 1 + k % 2);
+        CHECK(other.address == made[k].address && other.bytes == made[k].bytes, "request %d went another way", k);
+        give(&plan, &made[k]);
+        made[k] = other;
+    }
+    for (int k = 2; k < 40; k += 3)
+        give(&plan, &blocks[k]);
+    CHECK(stats_of(&plan).cached_bytes == stats_of(&plan).reserved_bytes, "the copy has blocks in use");
+    caching->trim(plan.policy);
+    CHECK(stats_of(&plan).reserved_bytes == 0, "%llu reserved in the copy",
+          (unsigned long long)stats_of(&plan).reserved_bytes);
+    bed_end(&plan);
+    for (int k = 0; k < 20; k++)
+        give(&bed, &made[k]);
+    for (int k = 2; k < 40; k += 3)
+        give(&bed, &blocks[k]);
+    bed_end(&bed);
+}
+
+/* ---- arena ---- */
+
+static void test_arena(void)
+{
+    struct bed bed;
+    group("arena: a step that frees everything starts over at the same place, without the source");
+    if (!bed_make(&bed, arena, "chunk=8m", 64 * MIB, 0))
+        return;
+    void *first[20];
+    for (int step = 0; step < 5; step++) {
+        ctrt_block blocks[20];
+        for (int k = 0; k < 20; k++) {
+            blocks[k] = take(&bed, MIB - 1000 * (size_t)k, 1);
+            if (step == 0)
+                first[k] = blocks[k].address;
+            CHECK(blocks[k].address == first[k], "step %d, block %d is elsewhere", step, k);
+        }
+        for (int k = 0; k < 20; k++)
+            give(&bed, &blocks[(k * 7) % 20]);
+    }
+    CHECK(bed.paper.allocs == 3 && bed.paper.used == 24 * MIB, "%d chunks", (int)bed.paper.allocs);
+    /* A block that stays keeps its chunk, and only what lies before it. */
+    ctrt_block keep = take(&bed, MIB, 1), after = take(&bed, MIB, 1);
+    give(&bed, &after);
+    after = take(&bed, MIB, 1);
+    CHECK((char *)after.address == (char *)keep.address + MIB, "the place after a living block is lost");
+    give(&bed, &after);
+    ctrt_block big = take(&bed, 30 * MIB, 1);
+    CHECK(big.bytes == 30 * MIB && bed.paper.used == 54 * MIB, "%zu", big.bytes);
+    give(&bed, &big);
+    big = take(&bed, 40 * MIB, 2);              /* does not fit: empty chunks go */
+    CHECK(bed.paper.used == 48 * MIB && stats_of(&bed).retries == 1, "%llu MiB", (unsigned long long)bed.paper.used / MIB);
+    ctrt_block block = { 0 };
+    CHECK(arena->alloc(bed.policy, &block, 60 * MIB, QUEUE(1)) == CTRT_ERR_OUT_OF_MEMORY, "60 MiB of 64");
+    give(&bed, &keep);
+    give(&bed, &big);
+    bed_end(&bed);
+}
+
+/* ---- memory of the host ---- */
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#define FORBIDDEN(address) __asan_address_is_poisoned(address)
+#define KNOWN_FORBIDDEN    true
+#else
+#define FORBIDDEN(address) ((void)(address), false)
+#define KNOWN_FORBIDDEN    false
+#endif
+
+static ctrt_status real_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    (void)state, (void)queue;
+    return posix_memalign(address, 4096, bytes) == 0 ? CTRT_OK : CTRT_ERR_OUT_OF_MEMORY;
+}
+
+static void real_free(void *state, void *address, size_t bytes, void *queue)
+{
+    (void)state, (void)queue;
+    memset(address, 1, bytes);          /* nothing of it is forbidden any more */
+    free(address);
+}
+
+static void test_real_memory(void)
+{
+    ctrt_memory_source source = { .size = sizeof source, .alloc = real_alloc, .free = real_free, .device_name = "real:0",
+                                  .device_flags = CTRT_DEVICE_HOST_MEMORY, .total_bytes = 1024 * MIB };
+    void *policy = NULL;
+    ctrt_block blocks[64];
+    unsigned places = 0;
+    group("memory of the host: tiny blocks spread over the cache, free ones forbidden under the address sanitizer");
+    CHECK(caching->create(&policy, &source, "") == CTRT_OK, "%s", host_error);
+    for (int i = 0; i < 64; i++) {
+        CHECK(caching->alloc(policy, &blocks[i], i < 32 ? 4 : 5000 * (size_t)i, NULL) == CTRT_OK, "%s", host_error);
+        memset(blocks[i].address, i, i < 32 ? 4 : 5000 * (size_t)i);
+        if (i < 32)
+            places |= 1u << (uintptr_t)blocks[i].address / 64 % 8;
+        CHECK(i >= 32 || (blocks[i].bytes == 512 && (uintptr_t)blocks[i].address % 64 == 0), "block %d", i);
+    }
+    CHECK(places == 0xff, "tiny blocks begin at %#x", places);
+    CHECK(FORBIDDEN((char *)blocks[0].address + 4) == KNOWN_FORBIDDEN && !FORBIDDEN(blocks[0].address),
+          "more than was asked for may be used");
+    for (int i = 0; i < 64; i++) {
+        const unsigned char *at = blocks[i].address;
+        CHECK(at[0] == i && at[(i < 32 ? 4 : 5000 * (size_t)i) - 1] == i, "block %d was overwritten", i);
+        caching->free(policy, &blocks[i], NULL);
+        CHECK(FORBIDDEN(at) == KNOWN_FORBIDDEN, "block %d may be used after it was freed", i);
+    }
+    caching->destroy(policy);
+}
+
+/* ---- no memory for the policy itself ---- */
+
+static void test_host_memory(void)
+{
+    group("the n-th allocation of the policy's own fails: a status or a larger block, and nothing is lost");
+    static const size_t sizes[] = { 8, 5000, 700000, 2 * MIB, 12 * MIB, 600, 700 };
+    for (long n = 1; n < 20; n++) {
+        struct bed bed;
+        ctrt_block blocks[COUNT(sizes)] = { { 0 } };
+        if (!bed_make(&bed, caching, "", 256 * MIB, 0))
+            return;
+        host_allocs_left = n;
+        for (size_t i = 0; i < COUNT(sizes); i++)
+            if (caching->alloc(bed.policy, &blocks[i], sizes[i], QUEUE(1 + i % 2)) != CTRT_OK)
+                blocks[i].address = NULL;
+        for (size_t i = 0; i < COUNT(sizes); i++)
+            if (blocks[i].address != NULL)
+                give(&bed, &blocks[i]);
+        host_allocs_left = 0;
+        CHECK(stats_of(&bed).cached_bytes == bed.paper.used, "n %ld: bytes are lost", n);
+        bed_end(&bed);
+    }
+}
+
+int main(void)
+{
+    beds_load();
+    test_expandable();
+    test_walk();
+    test_clone();
+    test_arena();
+    test_real_memory();
+    test_host_memory();
+    return done();
+}
