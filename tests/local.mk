@@ -143,16 +143,19 @@ test_account_sim_LDADD    = $(PUBLIC_LIBS)
 endif
 if PLUGIN_MEMORY_SPILL
 if PLUGIN_MEMORY_CACHING
-spill_tests     = test-spill test-spill-faults
+spill_tests     = test-spill test-spill-faults test-spill-threads
 check_PROGRAMS += $(spill_tests)
 TESTS          += $(spill_tests)
-TSAN_TESTS     += $(spill_tests)
+TSAN_TESTS     += test-spill test-spill-threads
 test_spill_SOURCES  = tests/unit/test-spill.c tests/unit/sims.h
 test_spill_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_spill_LDADD    = $(PUBLIC_LIBS)
 test_spill_faults_SOURCES  = tests/unit/test-spill-faults.c tests/unit/sims.h
 test_spill_faults_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_spill_faults_LDADD    = $(PUBLIC_LIBS)
+test_spill_threads_SOURCES  = tests/unit/test-spill-threads.c tests/unit/sims.h
+test_spill_threads_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_spill_threads_LDADD    = $(PUBLIC_LIBS)
 endif
 endif
 endif

@@ -62,7 +62,8 @@ CTRT_API int64_t ctrt_tensor_offset(const ctrt_tensor *tensor);             /* o
 CTRT_API ctrt_device *ctrt_tensor_device(const ctrt_tensor *tensor);
 CTRT_API bool ctrt_tensor_is_contiguous(const ctrt_tensor *tensor, ctrt_memory_format format);
 CTRT_API bool ctrt_tensor_shares_storage(const ctrt_tensor *a, const ctrt_tensor *b);
-/* Address of the first element on the device; readable by the host only where the device's memory is. */
+/* Address of the first element on the device; readable by the host only where the device's memory is. NULL with a message where the memory
+ * policy moves tensors (spill). */
 CTRT_API void *ctrt_tensor_data(const ctrt_tensor *tensor);
 /* How often the storage was written by in-place operations; views share it. */
 CTRT_API uint32_t ctrt_tensor_version(const ctrt_tensor *tensor);

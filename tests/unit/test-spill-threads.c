@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The policy `spill` under several threads with streams of their own, whose tensors together are twice what the devices hold; some
+ * are read by all, some travel between devices. */
+#include "sims.h"
+
+#define THREADS 4
+#define OWN     24                          /* tensors of a thread */
+#define SHARED  8
+#define N       (128 * 1024)                /* elements: half a MiB */
+#define ROUNDS  80
+
+static ctrt_device *devices[2];
+static ctrt_tensor *shared[SHARED];         /* tensor i is full of 100 + i */
+
+struct worker {
+    pthread_t thread;
+    int number;
+    uint64_t random;
+    ctrt_tensor *own[OWN];
+    double value[OWN];                      /* of every element */
+    char error[512];
+};
+
+static int pick(struct worker *w, int n)
+{
+    w->random = w->random * 6364136223846793005u + 1442695040888963407u;
+    return (int)((w->random >> 33) % (uint64_t)n);
+}
+
+/* Is every element `value`? */
+static ctrt_status verify(struct worker *w, ctrt_tensor *x, double value, const char *what)
+{
+    static __thread float got[N];
+    CTRT_TRY(ctrt_to_host(got, sizeof got, x, CTRT_F32));
+    for (int i = 0; i < N; i++)
+        if (got[i] != (float)value) {
+            snprintf(w->error, sizeof w->error, "thread %d, %s: element %d is %g, not %g", w->number, what, i, got[i], value);
+            return CTRT_ERR_STATE;
+        }
+    return CTRT_OK;
+}
+
+static ctrt_status one_round(struct worker *w, ctrt_device *here, ctrt_device *there)
+{
+    const int a = pick(w, OWN), b = pick(w, OWN), c = pick(w, OWN), s = pick(w, SHARED);
+    CTRT_AUTO(tensor) x = NULL;
+    switch (pick(w, 6)) {
+    case 0:
+        CTRT_TRY(ctrt_add(&w->own[c], w->own[a], w->own[b]));
+        w->value[c] = w->value[a] + w->value[b];
+        break;
+    case 1:
+        CTRT_TRY(ctrt_add_(w->own[a], shared[s]));
+        w->value[a] += 100 + s;
+        break;
+    case 2:
+        CTRT_TRY(ctrt_full(&w->own[a], CTRT_SHAPE(N), ctrt_float(b), CTRT_F32, here));
+        w->value[a] = b;
+        break;
+    case 3:
+        CTRT_TRY(ctrt_to_device(&x, w->own[a], there));
+        CTRT_TRY(ctrt_to_device(&w->own[b], x, here));
+        w->value[b] = w->value[a];
+        break;
+    case 4:
+        CTRT_TRY(verify(w, shared[s], 100 + s, "a shared tensor"));
+        break;
+    default:
+        CTRT_TRY(verify(w, w->own[a], w->value[a], "a tensor of its own"));
+    }
+    if (w->value[c] > 1e6) {                /* floats stay exact */
+        CTRT_TRY(ctrt_full(&w->own[c], CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, here));
+        w->value[c] = 1;
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status work(struct worker *w)
+{
+    ctrt_device *here = devices[0], *there = devices[1];
+    CTRT_AUTO(stream) stream = NULL;
+    CTRT_TRY(ctrt_stream_new(&stream, here, 0));
+    CTRT_TRY(ctrt_stream_set_current(stream));
+    for (int i = 0; i < OWN; i++) {
+        CTRT_TRY(ctrt_full(&w->own[i], CTRT_SHAPE(N), ctrt_float(i), CTRT_F32, here));
+        w->value[i] = i;
+    }
+    for (int round = 0; round < ROUNDS; round++)
+        CTRT_TRY(one_round(w, here, there));
+    for (int i = 0; i < OWN; i++)
+        CTRT_TRY(verify(w, w->own[i], w->value[i], "in the end"));
+    return CTRT_OK;
+}
+
+static void *start(void *argument)
+{
+    struct worker *w = argument;
+    if (work(w) != CTRT_OK && w->error[0] == '\0')
+        snprintf(w->error, sizeof w->error, "thread %d: %s", w->number, ctrt_error_message());
+    for (int i = 0; i < OWN; i++)
+        ctrt_tensor_release(&w->own[i]);
+    return NULL;
+}
+
+static void run(void)
+{
+    static struct worker workers[THREADS];
+    for (int d = 0; d < 2; d++)
+        devices[d] = sim_open(d == 0 ? "sim:0" : "sim:1");
+    for (int i = 0; i < SHARED; i++)
+        shared[i] = full(100 + i, N, devices[0]);
+    for (int t = 0; t < THREADS; t++) {
+        workers[t] = (struct worker){ .number = t, .random = 77 + (uint64_t)t };
+        CHECK(pthread_create(&workers[t].thread, NULL, start, &workers[t]) == 0, "no thread");
+    }
+    for (int t = 0; t < THREADS; t++) {
+        pthread_join(workers[t].thread, NULL);
+        CHECK(workers[t].error[0] == '\0', "%s", workers[t].error);
+    }
+    for (int i = 0; i < SHARED; i++) {
+        CHECK(total(shared[i]) == (double)N * (100 + i), "shared tensor %d has changed", i);
+        ctrt_tensor_release(&shared[i]);
+    }
+    CHECK(sim_read(0).copy_bytes[CTRT_COPY_TO_HOST] > 0, "nothing was moved");
+    for (int d = 0; d < 2; d++) {
+        CHECK_OK(ctrt_memory_release_all(devices[d]));
+        const sim_counters now = sim_read(d);
+        CHECK(ctrt_memory_allocated(devices[d]) == 0 && now.live_bytes == 0, "sim:%d: %llu bytes are left", d,
+              (unsigned long long)now.live_bytes);
+        CHECK(now.host_allocs == now.host_frees && now.bad_frees == 0 && now.failures == 0, "sim:%d: %llu pinned blocks are left, %llu bad "
+              "frees, %llu failures", d, (unsigned long long)(now.host_allocs - now.host_frees), (unsigned long long)now.bad_frees,
+              (unsigned long long)now.failures);
+    }
+}
+
+int main(void)
+{
+    static const char *const settings[] = {
+        "CTRT_SIM=devices=2,memory=24m/6m,poison=yes", "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,jitter=100us,seed=3",
+        "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,peers=none",
+    };
+    static const char *const policies[] = {
+        "CTRT_MEMORY=spill+caching", "CTRT_MEMORY=spill:prefetch=0+caching", "CTRT_MEMORY=spill:host=40m+direct",
+    };
+    for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
+        group("%s, %s", policies[i], settings[i]);
+        IN_CHILD(settings[i], policies[i]) {
+            run();
+        }
+        CHILD_END;
+    }
+    return done();
+}
