@@ -22,6 +22,13 @@ FAKE const struct ctrt_backend *sim_lend(const char *name)
     return strcmp(name, "cpu") == 0 ? fake_backend : NULL;
 }
 
+FAKE bool sim_describe(char *text, size_t bytes, const void *address)
+{
+    (void)address;
+    strncpy(text, "the result of neg in encoder.0", bytes);
+    return true;
+}
+
 /* Opens both plugins and initialises them anew. Ends the program when that is not possible: there is nothing to test then. */
 FAKE void sim_reload(void)
 {
@@ -40,6 +47,7 @@ FAKE void sim_reload(void)
     }
     host = fake_host;
     host.backend = sim_lend;
+    host.describe = sim_describe;
     const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
     if (plugin->init(&host) != CTRT_OK) {
         printf("Bail out! init: %s\n", fake_error);

@@ -370,7 +370,8 @@ static void the_host_touches(void **state)
         int end;
         const char *words, *more;
     } cases[] = {
-        { "a read", reads, 256 + SIGSEGV, "memory of sim:0 at 0x", ", byte 24 of a block of 1024 bytes. Copy it to the host first: ctrt_cpu" },
+        { "a read", reads, 256 + SIGSEGV, "memory of sim:0 at 0x",
+          ", the result of neg in encoder.0, byte 24 of a block of 1024 bytes. Copy it to the host first: ctrt_cpu" },
         { "a write", writes, 256 + SIGSEGV, "ctrt: the host ", "byte 24 of a block of 1024" },
         { "freed memory", reads_freed, 256 + SIGSEGV, "memory of sim:0", "which is not allocated" },
         { "a page", reads_reserved, 256 + SIGSEGV, "memory of sim:0", "byte 5 of a reservation of 4194304 bytes" },
