@@ -84,7 +84,8 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
 {
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&stream->lock);
-    memset(event->clock.seen, 0, event->clock.count * sizeof *event->clock.seen);
+    if (event->clock.count > 0)
+        memset(event->clock.seen, 0, event->clock.count * sizeof *event->clock.seen);
     if (!clock_merge(&event->clock, &stream->clock) || !clock_raise(&event->clock, stream->slot, stream->sequence))
         status = out_of_memory(sizeof(uint64_t), "an event's clock");
     if (status == CTRT_OK)

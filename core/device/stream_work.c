@@ -197,6 +197,7 @@ ctrt_status stream_synchronize(ctrt_stream *stream)
     const uint64_t sequence = stream->sequence;
     const uint32_t count = MIN(stream->clock.count, (uint32_t)COUNT_OF(seen));
     if (count > 0)
+        if (count > 0)
         memcpy(seen, stream->clock.seen, count * sizeof seen[0]);
     pthread_mutex_unlock(&stream->lock);
 
