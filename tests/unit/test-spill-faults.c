@@ -139,6 +139,39 @@ static void small_host(ctrt_device *device)
     check_empty(device, 0, "little pinned memory");
 }
 
+/* Work fails when the call has long returned: the n-th kernel, or the device at its n-th piece of work. */
+static void late(ctrt_device *device, const char *fault, ctrt_status wanted)
+{
+    int failures = 0;
+    for (int n = 1; n <= 61; n += 3) {
+        ctrt_tensor *tensors[TENSORS] = { NULL };
+        CTRT_AUTO(stream) stream = NULL;
+        char text[32];
+        int made = 0;
+        snprintf(text, sizeof text, fault, n);
+        CHECK_OK(sim->inject(0, text));
+        ctrt_status status = fill_up(tensors, &made, device);
+        for (int i = 0; i < made && status == CTRT_OK; i++)
+            status = ctrt_add_(tensors[i], tensors[i]);
+        ctrt_status told = ctrt_device_synchronize(device);
+        CHECK(status == CTRT_OK || status == wanted, "%s: %s", text, ctrt_error_message());
+        CHECK(told == CTRT_OK || told == wanted, "%s: %s", text, ctrt_error_message());
+        failures += told != CTRT_OK;
+        release(tensors);
+        CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", text, (unsigned long long)ctrt_memory_allocated(device));
+        CHECK_OK(sim->clear(0));
+        if (CHECK_OK(ctrt_stream_current(&stream, device)))
+            CHECK_OK(ctrt_stream_reset(stream));
+        check_empty(device, 0, text);
+        /* And on it goes. */
+        CHECK_OK(fill_up(tensors, &made, device));
+        check_all(tensors, made, text);
+        release(tensors);
+        check_empty(device, 0, text);
+    }
+    CHECK(failures > 10, "%s: %d failures only", fault, failures);
+}
+
 int main(void)
 {
     options();
@@ -169,6 +202,14 @@ int main(void)
         every(device, "alloc:%d+", true);
         every(device, "host:%d", false);
         every(device, "host:%d+", true);
+    }
+    CHILD_END;
+
+    group("work that fails late, and a device that is lost");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m,poison=yes", "CTRT_MEMORY=spill+caching") {
+        ctrt_device *device = sim_open("sim:0");
+        late(device, "op:%d", CTRT_ERR_BACKEND);
+        late(device, "lost:%d", CTRT_ERR_DEVICE_LOST);
     }
     CHILD_END;
     return done();
