@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "memory/order.h"
 #include "ops/inplace.h"
+#include "ops/plan.h"
 #include "tensor/pinned.h"
 
 /* ---- a copy as a new tensor ---- */
@@ -335,6 +336,8 @@ ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_d
     ctrt_view host;
     buffer_view(&host, aligned, &tensor->view, dtype);
     ctrt_status status = kernel_copy(&host, cpu, &tensor->view, tensor->device);
+    if (plan_running(tensor->device))
+        plan_zeros(&host);
     if (aligned != buffer) {
         if (status == CTRT_OK)
             memcpy(buffer, aligned, wanted);
