@@ -320,7 +320,7 @@ typedef struct ctrt_queue_table {       /* optional: absent means that every slo
     ctrt_status (*event_synchronize)(void *device, void *event);
     ctrt_status (*event_elapsed)(void *device, void *from, void *to, double *milliseconds);
     /* Optional: the failure of a queue, if any is known by now; *sequence: ctrt_call.sequence of the op that failed, 0
-     * for other work. And back to work after a failure: CTRT_ERR_BACKEND when the device itself is lost. */
+     * for other work. And back to work after a failure: CTRT_ERR_DEVICE_LOST when the device itself is gone. */
     ctrt_status (*error)(void *device, void *queue, uint64_t *sequence);
     ctrt_status (*reset)(void *device, void *queue);
 } ctrt_queue_table;
