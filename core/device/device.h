@@ -59,6 +59,8 @@ ctrt_status device_fail_forked(const ctrt_device *device);
  * below that floor. */
 ctrt_status device_memory_create(ctrt_device *device);
 void device_memory_destroy(ctrt_device *device);
+/* A stream whose work failed, and was dropped, works again. */
+void device_memory_after_reset(const ctrt_device *device);
 /* Once, when the device is open and the lock is given back. */
 void device_memory_opened(ctrt_device *device);
 

@@ -298,7 +298,8 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
     pthread_mutex_lock(&stream->lock);
     look_for_error(stream);
     ctrt_status status = CTRT_OK;
-    if (stream->error != CTRT_OK) {
+    const bool failed = stream->error != CTRT_OK;
+    if (failed) {
         if (CTRT_SLOT(queue, reset))
             status = queue->reset(stream->device->handle, stream->queue);
         else
@@ -312,6 +313,8 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
         stream->forgiven = atomic_load(&last_failure);
     }
     pthread_mutex_unlock(&stream->lock);
+    if (failed && status == CTRT_OK)
+        device_memory_after_reset(stream->device);
     return status;
 }
 

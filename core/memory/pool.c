@@ -170,6 +170,14 @@ void device_memory_opened(ctrt_device *device)
         atomic_store_explicit(&memory->account.oversize, stats.max_split, memory_order_relaxed);
 }
 
+void device_memory_after_reset(const ctrt_device *device)
+{
+    if (device->memory->moves)
+        log_message(CTRT_LOG_WARNING, "memory",
+                    "%s: a stream failed and was reset. Under policy %s, tensors that were on their way to or from the host on it have lost their "
+                    "values: load those of the model anew", device->name, device->memory->policy_name);
+}
+
 void device_memory_destroy(ctrt_device *device)
 {
     pool_destroy(device->memory);

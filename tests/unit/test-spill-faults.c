@@ -139,6 +139,14 @@ static void small_host(ctrt_device *device)
     check_empty(device, 0, "little pinned memory");
 }
 
+static _Atomic int warnings;
+
+static void count_warning(void *user, ctrt_log_level level, const char *component, const char *text)
+{
+    (void)user, (void)component;
+    warnings += level == CTRT_LOG_WARNING && strstr(text, "a stream failed and was reset") != NULL;
+}
+
 /* Work fails when the call has long returned: the n-th kernel, or the device at its n-th piece of work. */
 static void late(ctrt_device *device, const char *fault, ctrt_status wanted)
 {
@@ -157,11 +165,13 @@ static void late(ctrt_device *device, const char *fault, ctrt_status wanted)
         CHECK(status == CTRT_OK || status == wanted, "%s: %s", text, ctrt_error_message());
         CHECK(told == CTRT_OK || told == wanted, "%s: %s", text, ctrt_error_message());
         failures += told != CTRT_OK;
+        const int before = warnings;
         release(tensors);
         CHECK(ctrt_memory_allocated(device) == 0, "%s: %llu bytes are left", text, (unsigned long long)ctrt_memory_allocated(device));
         CHECK_OK(sim->clear(0));
         if (CHECK_OK(ctrt_stream_current(&stream, device)))
             CHECK_OK(ctrt_stream_reset(stream));
+        CHECK(warnings - before == (told != CTRT_OK), "%s: %d warnings", text, warnings - before);
         check_empty(device, 0, text);
         /* And on it goes. */
         CHECK_OK(fill_up(tensors, &made, device));
@@ -208,6 +218,7 @@ int main(void)
     group("work that fails late, and a device that is lost");
     IN_CHILD("CTRT_SIM=devices=1,memory=64m,poison=yes", "CTRT_MEMORY=spill+caching") {
         ctrt_device *device = sim_open("sim:0");
+        ctrt_log_set_callback(count_warning, NULL);
         late(device, "op:%d", CTRT_ERR_BACKEND);
         late(device, "lost:%d", CTRT_ERR_DEVICE_LOST);
     }
