@@ -49,9 +49,10 @@ refused() {
 }
 size=$(wc -c <"$work/good.json")
 refused "an empty file" "it is empty" </dev/null
-refused "half a file" "the file is cut off" <<X
-$(head -c $((size / 2)) "$work/good.json")
-X
+head -c $((size / 2)) "$work/good.json" >"$work/in"
+refused "half a file" "the file is cut off" <"$work/in"
+head -c $((size / 2 + 7)) "$work/good.json" >"$work/in"
+refused "a little more than half of it" "the file is cut off" <"$work/in"
 head -c $((size - 3)) "$work/good.json" >"$work/in"
 refused "a file without its end" "the file is cut off" <"$work/in"
 echo '{"a": 1}' >"$work/in"
