@@ -10,6 +10,7 @@
 #include <stddef.h>
 
 #include "memory/plan.h"
+#include "memory/tag.h"
 #include "tensor/tensor.h"
 
 /* ---- SGD ---- */
@@ -346,7 +347,11 @@ ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer)
     ctrt_status status = CTRT_OK;
     if (optimizer == NULL)
         return fail_null("optimizer_step", "optimizer");
+    struct memory_tag tag;
+    const bool tagged = tag_enter_watched(&tag, "optimizer");
     ctrt_no_grad status = step(optimizer);
+    if (tagged)
+        tag_leave(&tag);
     if (status == CTRT_OK)
         return CTRT_OK;
     for (size_t i = 0; i < optimizer->count; i++) {

@@ -4,6 +4,7 @@
 #include "autograd/growth.h"
 #include "autograd/meta.h"
 #include "autograd/rule.h"
+#include "memory/tag.h"
 #include "ops/front.h"
 
 /* A one in the form of a tensor of one element. */
@@ -59,7 +60,11 @@ ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool 
     FRONT_CHECK("backward", tensor);
     struct engine_task task = {.retain_graph = retain_graph || create_graph, .create_graph = create_graph};
     CTRT_TRY(begin(&task.root, &task.gradient, "backward", tensor, gradient));
+    struct memory_tag tag;
+    const bool tagged = tag_enter_watched(&tag, "backward");
     ctrt_status status = engine_run(&task);
+    if (tagged)
+        tag_leave(&tag);
     tensor_release(task.gradient);
     edge_release(&task.root);
     growth_pass();

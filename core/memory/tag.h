@@ -30,4 +30,13 @@ static inline const char *tag_here(void)
 void tag_enter(struct memory_tag *tag, const char *base, const char *path);
 void tag_leave(struct memory_tag *tag);
 
+/* The same below the thread's tag, if any device is watched; returns whether tag_leave is due. */
+static inline bool tag_enter_watched(struct memory_tag *tag, const char *name)
+{
+    if (!atomic_load_explicit(&tag_wanted, memory_order_relaxed))
+        return false;
+    tag_enter(tag, tag_here(), name);
+    return true;
+}
+
 #endif

@@ -188,6 +188,14 @@ static void test_model(void)
         CHECK(owner_bytes(cpu, "step/0", "linear", &all) >= 100 * 64 * 4, "what backward needs of the first layer is not there");
         CHECK(owner_bytes(cpu, "step/1.1", "relu", &all) >= 100 * 64 * 4, "the result is not the last module's");
         CHECK(all == ctrt_memory_allocated(cpu), "owners have %llu bytes", (unsigned long long)all);
+        CTRT_AUTO(optimizer) optimizer = NULL;
+        CTRT_AUTO(tensor) loss = NULL;
+        CHECK_OK(ctrt_sum(&loss, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_adamw_new(&optimizer, net, NULL));
+        CHECK_OK(ctrt_backward(loss));
+        CHECK(owner_bytes(cpu, "backward", "matmul", &all) >= (64 * 64 + 32 * 64) * 4, "gradients are not backward's");
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+        CHECK(owner_bytes(cpu, "optimizer", "", &all) >= 2 * (64 * 64 + 32 * 64) * 4, "moments are not the optimizer's");
         CHECK_OK(ctrt_add(&sum, x, x));
         CHECK(owner_bytes(cpu, "", "add", &all) >= 100 * 32 * 4, "the sum is not add's");
         char *text = NULL;
