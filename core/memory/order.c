@@ -15,16 +15,35 @@ uint64_t ctrt_race_count(void)
     return atomic_load(&races);
 }
 
-/* Held for a few instructions, never while anything else is taken. */
+/* Nobody, or this stream alone, has used the storage. */
+static inline bool is_alone(const struct storage_uses *uses, const ctrt_stream *stream)
+{
+    const stream_mark alone = atomic_load_explicit(&uses->alone, memory_order_acquire);
+    return alone == 0 || (alone != USES_SHARED && mark_slot(alone) == stream->slot);
+}
+
+/* Held for a few instructions, never while anything else is taken. From then on the uses stand in the marks that the lock guards. */
 static void uses_lock(struct storage_uses *uses)
 {
     while (atomic_exchange_explicit(&uses->locked, true, memory_order_acquire))
         sched_yield();
+    if (likely(atomic_load_explicit(&uses->alone, memory_order_relaxed) == USES_SHARED))
+        return;
+    const stream_mark use = atomic_exchange_explicit(&uses->alone, USES_SHARED, memory_order_acq_rel);
+    const stream_mark write = atomic_load_explicit(&uses->alone_write, memory_order_acquire);
+    uses->writer = write;
+    uses->n_readers = use > write;
+    uses->readers[0] = use;
 }
 
 static void uses_unlock(struct storage_uses *uses)
 {
     atomic_store_explicit(&uses->locked, false, memory_order_release);
+}
+
+bool order_alone(const struct storage *storage, const ctrt_stream *stream)
+{
+    return is_alone(&storage->uses, stream);
 }
 
 int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
@@ -38,6 +57,23 @@ int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
         marks[count++] = uses->readers[i];
     uses_unlock(uses);
     return count;
+}
+
+/* Notes a use while this stream is alone with the storage; false when it is not, or no longer. Several threads may share the stream:
+ * the youngest use stays. */
+static bool note_alone(struct storage_uses *uses, const ctrt_stream *stream, bool writes, stream_mark mark)
+{
+    stream_mark alone = atomic_load_explicit(&uses->alone, memory_order_acquire);
+    if (writes && (alone == 0 || (alone != USES_SHARED && mark_slot(alone) == stream->slot))) {
+        stream_mark before = atomic_load_explicit(&uses->alone_write, memory_order_relaxed);
+        while (before < mark && !atomic_compare_exchange_weak_explicit(&uses->alone_write, &before, mark, memory_order_release,
+                                                                       memory_order_relaxed))
+            continue;
+    }
+    while (alone == 0 || (alone != USES_SHARED && mark_slot(alone) == stream->slot))
+        if (alone > mark || atomic_compare_exchange_weak_explicit(&uses->alone, &alone, mark, memory_order_acq_rel, memory_order_acquire))
+            return true;
+    return false;
 }
 
 /* The marks that come before a new access of `stream`: returns how many; *written: the first is a writer's. Those of the stream itself do not
@@ -101,8 +137,8 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
     if (storage == NULL || !storage->ordered)
         return CTRT_OK;
     stream_mark marks[ORDER_READERS + 1];
-    bool written;
-    const int count = conflicts(marks, &written, stream, &storage->uses, writes);
+    bool written = false;
+    const int count = likely(is_alone(&storage->uses, stream)) ? 0 : conflicts(marks, &written, stream, &storage->uses, writes);
     for (int i = 0; i < count; i++) {
         if (likely(covered(stream, marks[i])))
             continue;
@@ -149,6 +185,23 @@ static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, stream_m
     return true;
 }
 
+/* Notes a use where several streams have a part in it. */
+static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool writes, stream_mark mark)
+{
+    uses_lock(uses);
+    if (writes) {
+        uses->writer = mark;
+        uses->n_readers = 0;
+    }
+    while (!writes && unlikely(!note_reader(stream, uses, mark))) {
+        const stream_mark first = uses->readers[0];
+        uses_unlock(uses);
+        stream_finish(first);
+        uses_lock(uses);
+    }
+    uses_unlock(uses);
+}
+
 void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark)
 {
     struct storage *storage = view->owner;
@@ -157,19 +210,8 @@ void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream
 #endif
     if (storage == NULL || !storage->ordered)
         return;
-    struct storage_uses *uses = &storage->uses;
-    uses_lock(uses);
-    if (mark != 0 && writes) {
-        uses->writer = mark;
-        uses->n_readers = 0;
-    }
-    while (mark != 0 && !writes && unlikely(!note_reader(stream, uses, mark))) {
-        const stream_mark first = uses->readers[0];
-        uses_unlock(uses);
-        stream_finish(first);
-        uses_lock(uses);
-    }
-    uses_unlock(uses);
+    if (likely(mark != 0) && unlikely(!note_alone(&storage->uses, stream, writes, mark)))
+        note_shared(stream, &storage->uses, writes, mark);
     if (unlikely(storage->moves)) {
         ctrt_stream *own = stream_of(storage, stream);
         /* Without an event the host waits. */

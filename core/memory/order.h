@@ -21,6 +21,8 @@ void order_note(const ctrt_view *view, stream_mark mark);
 /* Before the host reads, or writes, what the view shows: waits for copies of devices from and to pinned memory. */
 ctrt_status order_host(const ctrt_view *view, bool writes);
 
+/* Has nobody but this stream used the storage? */
+bool order_alone(const struct storage *storage, const ctrt_stream *stream);
 /* All marks that a storage has; returns how many. */
 int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1]);
 

@@ -31,7 +31,7 @@ static void free_ordered(struct storage *self)
     stream_mark marks[ORDER_READERS + 1];
     struct fence *fence = NULL;
     int foreign = 0;
-    const int count = order_marks(self, marks);
+    const int count = likely(order_alone(self, self->stream)) ? 0 : order_marks(self, marks);
     for (int i = 0; i < count; i++)
         if (mark_slot(marks[i]) != self->stream->slot)
             marks[foreign++] = marks[i];

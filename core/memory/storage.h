@@ -13,12 +13,16 @@
 
 #define ORDER_READERS 4
 
-/* Who uses the bytes on which stream (order.h): the last writer, and the readers since. */
+/* Who uses the bytes on which stream (order.h). As long as one stream alone does, its last use and last write are all there is;
+ * then the last writer, and the readers since. */
 struct storage_uses {
-    atomic_bool locked;
+    _Atomic stream_mark alone;              /* 0: nobody yet; USES_SHARED: several streams, see below */
+    _Atomic stream_mark alone_write;        /* 0: none */
+    atomic_bool locked;                     /* for the rest */
     uint32_t n_readers;
     stream_mark writer, readers[ORDER_READERS];
 };
+#define USES_SHARED UINT64_MAX
 
 struct storage {
     atomic_int refs;
@@ -48,6 +52,8 @@ static inline void storage_retain(struct storage *self)
 static inline void storage_order(struct storage *self)
 {
     self->ordered = true;
+    atomic_init(&self->uses.alone, 0);
+    atomic_init(&self->uses.alone_write, 0);
     atomic_init(&self->uses.locked, false);
     self->uses.n_readers = 0;
     self->uses.writer = 0;
