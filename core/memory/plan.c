@@ -106,7 +106,18 @@ static void trim(struct plan *plan)
             plan->memory->layers[i]->policy->trim(plan->memory->layers[i]->state);
 }
 
-/* Asks the policy as pool_alloc does. Where the real step would fail, the plan goes on as if the device were larger. */
+/* Where the real step would fail, the plan goes on as if the device were larger. False when it was already. */
+static bool lift(struct plan *plan, size_t bytes)
+{
+    if (!plan_source_lift(plan->memory))
+        return false;
+    plan->so_far.fits = false;
+    plan->so_far.failed_bytes = bytes;
+    plan->at_failure = (struct plan_place){ .tag = tag_here(), .op = thread_state.op };
+    return true;
+}
+
+/* Asks the policy as pool_alloc does. */
 static ctrt_status ask(struct plan *plan, ctrt_block *inner, size_t bytes, void *queue)
 {
     const struct memory_layer *layer = top(plan);
@@ -115,12 +126,8 @@ static ctrt_status ask(struct plan *plan, ctrt_block *inner, size_t bytes, void 
         trim(plan);
         status = layer->policy->alloc(layer->state, inner, bytes, queue);
     }
-    if (status == CTRT_ERR_OUT_OF_MEMORY && plan_source_lift(plan->memory)) {
-        plan->so_far.fits = false;
-        plan->so_far.failed_bytes = bytes;
-        plan->at_failure = (struct plan_place){ .tag = tag_here(), .op = thread_state.op };
+    if (status == CTRT_ERR_OUT_OF_MEMORY && lift(plan, bytes))
         status = layer->policy->alloc(layer->state, inner, bytes, queue);
-    }
     return status;
 }
 
@@ -272,6 +279,8 @@ ctrt_status plan_use(struct plan *plan, const ctrt_block *block, void *queue, vo
     pthread_mutex_lock(&plan->lock);
     const ctrt_block *inner = inner_of(plan, block);
     if (inner != NULL && policy_moves(plan))
+        status = top(plan)->policy->use(top(plan)->state, inner, queue, &nowhere);
+    if (status == CTRT_ERR_OUT_OF_MEMORY && lift(plan, block->bytes))
         status = top(plan)->policy->use(top(plan)->state, inner, queue, &nowhere);
     pthread_mutex_unlock(&plan->lock);
     return status;
