@@ -18,6 +18,7 @@ struct plan_block {
     uint64_t number;                        /* of the plan */
     ctrt_block inner;                       /* as the copied policy gave it */
     size_t requested;
+    void *queue;
     void *address;
     size_t mapped;
 };
@@ -178,6 +179,7 @@ static ctrt_status alloc_locked(struct plan *plan, ctrt_block *block, size_t byt
     }
     entry->number = plan->number;
     entry->requested = bytes;
+    entry->queue = queue;
     struct plan_block **bucket = &plan->buckets[bucket_of(plan, entry)];
     entry->next = *bucket;
     *bucket = entry;
@@ -401,6 +403,7 @@ static void account_follow(struct account *account, struct account *other)
     account_reset_peaks(account);
 }
 
+/* What is left goes back to the copied policies, which end. */
 static void count_left(struct plan *plan)
 {
     for (size_t i = 0; i < plan->room; i++)
@@ -408,6 +411,7 @@ static void count_left(struct plan *plan)
             if (entry->number == plan->number) {
                 plan->so_far.left_blocks++;
                 plan->so_far.left_bytes += entry->inner.bytes;
+                top(plan)->policy->free(top(plan)->state, &entry->inner, entry->queue);
             }
 }
 

@@ -180,8 +180,8 @@ CTRT_API ctrt_status ctrt_shutdown(void);
  *     status = step(...);                              // forward, backward, optimizer: the same code
  *     CTRT_TRY(ctrt_memory_plan_end(&found, &plan));
  *
- * Where the real step would run out of memory, the plan notes it and goes on as if the device were larger. What is read from
- * the device is 0. Tensors that were there before keep their values, and lose their memory for good when the step lets go of them.
+ * Where the real step would run out of memory, the plan notes it and goes on as if the device were larger. What the step computes
+ * reads as 0. Tensors that were there before keep their values, and lose their memory for good when the step lets go of them.
  * The device's random numbers go on after the plan as before it; ctrt_optimizer_step counts no step. Tensors that are made in the plan
  * should be gone at its end, gradients too (ctrt_optimizer_zero_grad): on an asynchronous device work on what is left fails with
  * CTRT_ERR_STATE, in host memory it has zeros that nobody counts.

@@ -93,6 +93,7 @@ static inline void training_end(struct training *run)
     ctrt_optimizer_release(&run->optimizer);
     ctrt_tensor_release(&run->x);
     ctrt_tensor_release(&run->y);
+    (void)ctrt_device_synchronize(run->device);         /* a process must not end while the device works */
 }
 
 static inline ctrt_status training_forward(ctrt_tensor **loss, struct training *run)
