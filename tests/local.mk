@@ -117,13 +117,16 @@ test_sim_faults_LDADD     = $(CPU_TEST_LIBS)
 test_sim_threads_SOURCES  = tests/unit/test-sim-threads.c
 test_sim_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_sim_threads_LDADD    = $(CPU_TEST_LIBS)
-plan_tests      = test-plan test-split
+plan_tests      = test-plan test-plan-memory test-split
 check_PROGRAMS += $(plan_tests)
 TESTS          += $(plan_tests)
 EXTRA_DIST     += tests/unit/plan_models.h
 test_plan_SOURCES   = tests/unit/test-plan.c
 test_plan_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_plan_LDADD     = $(PUBLIC_LIBS)
+test_plan_memory_SOURCES  = tests/unit/test-plan-memory.c
+test_plan_memory_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_plan_memory_LDADD    = $(INTERNAL_LIBS)
 test_split_SOURCES  = tests/unit/test-split.c
 test_split_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_split_LDADD    = $(PUBLIC_LIBS) -lm
@@ -337,7 +340,7 @@ if PLUGIN_CPU
 check_PROGRAMS += test-bad-input
 TESTS          += test-bad-input
 endif
-test_bad_input_SOURCES = tests/unit/test-bad-input.c tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-stream.c \
+test_bad_input_SOURCES = tests/unit/test-bad-input.c tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-split.c tests/unit/bad-stream.c \
                          tests/unit/bad-ops.c tests/unit/bad-tensor.c
 test_bad_input_LDADD   = $(PUBLIC_LIBS)
 

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every allocation of a planned step, and of a step in pieces, fails once: a status each time, nothing lost, figures exact. */
+#include "base/memory.h"
+#include "tap.h"
+#include "plan_models.h"
+
+static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
+{
+    struct training *run = user;
+    CTRT_AUTO(tensor) x = NULL, y = NULL, loss = NULL;
+    CTRT_TRY(ctrt_slice(&x, run->x, 0, from, to, 1));
+    CTRT_TRY(ctrt_slice(&y, run->y, 0, from, to, 1));
+    CTRT_TRY(ctrt_forward(&loss, run->net, x));
+    CTRT_TRY(ctrt_cross_entropy(&loss, loss, y, NULL));
+    CTRT_TRY(ctrt_mul_scalar(&loss, loss, ctrt_float(weight)));
+    return ctrt_backward(loss);
+}
+
+/* The step planned: what the plan made is let go of whatever happens. */
+static ctrt_status planned(struct training *run)
+{
+    CTRT_AUTO(memory_plan) plan = NULL;
+    double loss;
+    CTRT_TRY(ctrt_memory_plan_begin(&plan, run->device));
+    ctrt_status status = training_step(&loss, run);
+    (void)ctrt_optimizer_zero_grad(run->optimizer, true);
+    return status;
+}
+
+static ctrt_status in_pieces(struct training *run)
+{
+    CTRT_AUTO(split) split = NULL;
+    CTRT_TRY(ctrt_split_new(&split, run->net, &(ctrt_split_options){ .pieces = 2, .most_pieces = 4 }));
+    return ctrt_split_step(NULL, split, run->model->input[0], rows, run);
+}
+
+static void fail_each(const char *what, ctrt_status (*step)(struct training *run), const struct model *model, ctrt_device *device)
+{
+    struct training run;
+    ctrt_memory_counters before, after;
+    double loss;
+    group("%s of %s: each allocation fails", what, model->name);
+    CHECK_OK(training_begin(&run, model, device));
+    CHECK_OK(training_step(&loss, &run));
+    CHECK_OK(step(&run));
+    CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
+    const uint64_t allocated = ctrt_memory_allocated(device);
+    memory_fail_at(UINT64_MAX, false);
+    CHECK_OK(step(&run));
+    const uint64_t allocations = memory_fail_at(0, false);
+    CHECK(allocations > 50, "only %llu allocations", (unsigned long long)allocations);
+    uint64_t failures = 0;
+    for (uint64_t n = 1; n <= allocations; n++) {
+        CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
+        CHECK_OK(ctrt_memory_get_counters(&before, device));
+        memory_fail_at(n, n % 2);
+        ctrt_status status = step(&run);
+        memory_fail_at(0, false);
+        failures += status != CTRT_OK;
+        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s", (unsigned long long)n, ctrt_error_message());
+        CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
+        CHECK_OK(ctrt_memory_get_counters(&after, device));
+        CHECK(ctrt_memory_allocated(device) == allocated && after.allocations - before.allocations == after.frees - before.frees,
+              "allocation %llu: %llu bytes, before it %llu", (unsigned long long)n, (unsigned long long)ctrt_memory_allocated(device),
+              (unsigned long long)allocated);
+    }
+    CHECK(failures > allocations / 4, "only %llu of %llu failed", (unsigned long long)failures, (unsigned long long)allocations);
+    CHECK_OK(training_step(&loss, &run));
+    CHECK(loss > 0.01 && loss < 20, "the loss is %g afterwards", loss);
+    training_end(&run);
+    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+}
+
+int main(void)
+{
+    static const char *const names[] = { "cpu", "sim:0" };
+    setenv("CTRT_LOG", "error", 1);
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        ctrt_device *device = NULL;
+        group("%s", names[i]);
+        if (!CHECK_OK(ctrt_device_get(&device, names[i])))
+            continue;
+        fail_each("a plan", planned, &models[2], device);
+        fail_each("a plan", planned, &models[12], device);
+        fail_each("pieces", in_pieces, &models[11], device);
+    }
+    return done();
+}
