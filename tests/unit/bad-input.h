@@ -51,6 +51,7 @@ enum {
 void bad_base(void);                    /* base, device, memory */
 void bad_tensor(void);
 void bad_stream(void);
+void bad_split(void);
 void bad_ops(void);
 void bad_autograd(void);
 void bad_nn(void);                      /* nn, optim, checkpoint */

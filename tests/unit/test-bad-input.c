@@ -207,6 +207,7 @@ int main(void)
     bad_base();
     bad_tensor();
     bad_stream();
+    bad_split();
     bad_ops();
     bad_autograd();
     bad_nn();
