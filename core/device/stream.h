@@ -37,6 +37,7 @@ struct ctrt_stream {
     uint64_t sequence;                      /* work put here so far */
     struct clock clock;
     _Atomic uint64_t done;                  /* up to here work is known to be done */
+    _Atomic uint64_t put;                   /* `sequence`, to be read without the lock */
     ctrt_status error;                      /* sticky until reset */
     uint64_t error_at;                      /* number of the work that failed; 0: unknown */
     char *error_text;
@@ -132,6 +133,13 @@ ctrt_status stream_event_record(void *event, ctrt_stream *stream, stream_mark *m
 /* Raises clock->seen[slot] to `sequence`; false without memory. */
 bool clock_raise(struct clock *clock, uint32_t slot, uint64_t sequence);
 bool clock_merge(struct clock *to, const struct clock *from);
+
+/* Counts one more piece of work, with the stream's lock held. */
+static inline stream_mark stream_count_work(ctrt_stream *stream)
+{
+    atomic_store_explicit(&stream->put, ++stream->sequence, memory_order_release);
+    return mark_of(stream->slot, stream->sequence);
+}
 
 /* For the detector of races: the op's name of a piece of work, "work" when it is not known any more. */
 #define STREAM_NAMES 1024

@@ -7,6 +7,21 @@
 #include "memory/fence.h"
 #include "memory/order.h"
 
+/* The memory is free behind all work that is on its stream now, perhaps (`waits`) work that the stream has just been told to wait for. Who
+ * writes it first on another stream has to be behind that too. */
+static void note_birth(struct storage *self, bool waits)
+{
+    ctrt_stream *stream = self->stream;
+    if (unlikely(waits)) {
+        pthread_mutex_lock(&stream->lock);
+        stream_count_work(stream);
+        pthread_mutex_unlock(&stream->lock);
+    }
+    const uint64_t put = atomic_load_explicit(&stream->put, memory_order_acquire);
+    if (put > 0)
+        atomic_store_explicit(&self->uses.alone, mark_of(stream->slot, put), memory_order_relaxed);
+}
+
 ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes)
 {
     self->device = device;
@@ -22,7 +37,10 @@ ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes
     storage_order(self);
     self->stream = stream_here(device);
     self->moves = device->memory->moves;
-    return pool_alloc(device->memory, &self->block, bytes, self->stream->queue);
+    const uint64_t fences = atomic_load_explicit(&device->memory->fences_taken, memory_order_relaxed);
+    CTRT_TRY(pool_alloc(device->memory, &self->block, bytes, self->stream->queue));
+    note_birth(self, fences != atomic_load_explicit(&device->memory->fences_taken, memory_order_relaxed));
+    return CTRT_OK;
 }
 
 /* The memory goes back to the stream that it came from, behind a fence of the others that still use it. */

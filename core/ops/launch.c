@@ -11,10 +11,10 @@
 /* With the stream's lock held: the work is on the queue. */
 static stream_mark count_work(ctrt_stream *stream, const char *name)
 {
-    stream->sequence++;
+    const stream_mark mark = stream_count_work(stream);
     if (unlikely(stream->names != NULL))
         stream->names[stream->sequence % STREAM_NAMES] = name;
-    return mark_of(stream->slot, stream->sequence);
+    return mark;
 }
 
 static ctrt_status after_launch(ctrt_status status, ctrt_stream *stream, const char *name)

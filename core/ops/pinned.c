@@ -54,8 +54,7 @@ ctrt_status ctrt_tensor_record_stream(ctrt_tensor *tensor, ctrt_stream *stream)
     if (!device_usable(stream->device))
         return device_fail_forked(stream->device);
     pthread_mutex_lock(&stream->lock);
-    stream->sequence++;                     /* what the library has not seen is a piece of work too, so that others wait for it */
-    const stream_mark mark = mark_of(stream->slot, stream->sequence);
+    const stream_mark mark = stream_count_work(stream);  /* what the library has not seen is work too, so that others wait for it */
     pthread_mutex_unlock(&stream->lock);
     order_note(&tensor->view, mark);
     return CTRT_OK;

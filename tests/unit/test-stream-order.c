@@ -165,6 +165,43 @@ static void test_reuse(void)
     CHILD_END;
 }
 
+static void test_first_use_elsewhere(void)
+{
+    group("memory that one stream has left, and another uses first, is used behind the first");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m,latency=20ms") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) side = NULL, third = NULL;
+        CTRT_AUTO(tensor) x = NULL, sum = NULL, next = NULL;
+        const int64_t n = 4 << 20;
+        double value = 0;
+        CHECK_OK(ctrt_stream_new(&side, device, 0));
+        CHECK_OK(ctrt_stream_new(&third, device, 0));
+        CHECK_OK(ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(1), CTRT_F32, device));
+        CHECK_OK(ctrt_sum(&sum, x, CTRT_ALL_DIMS));
+        const void *place = ctrt_tensor_data(x);
+        ctrt_tensor_release(&x);
+        CHECK_OK(ctrt_empty(&next, CTRT_SHAPE(n), CTRT_F32, device));
+        CHECK(ctrt_tensor_data(next) == place, "another block");
+        CHECK_OK(ctrt_stream_push(side));
+        CHECK_OK(ctrt_fill_(next, ctrt_float(7)));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_item(&value, sum));
+        CHECK(value == (double)n, "the sum is %g: written by another stream while it was read", value);
+        /* The same where the block comes with a fence: read last on a third stream. */
+        CHECK_OK(ctrt_stream_push(third));
+        CHECK_OK(ctrt_sum(&sum, next, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_stream_pop());
+        ctrt_tensor_release(&next);
+        CHECK_OK(ctrt_empty(&next, CTRT_SHAPE(n), CTRT_F32, device));
+        CHECK_OK(ctrt_stream_push(side));
+        CHECK_OK(ctrt_fill_(next, ctrt_float(9)));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_item(&value, sum));
+        CHECK(value == 7.0 * (double)n, "the sum is %g with a fence", value);
+    }
+    CHILD_END;
+}
+
 /* s1: forward; backward is called while another stream is current. */
 static void backward_over_streams(const char *how)
 {
@@ -333,6 +370,7 @@ int main(void)
     test_report();
     test_one_stream();
     test_reuse();
+    test_first_use_elsewhere();
     test_backward();
     test_devices("all");
     test_devices("ring");
