@@ -3,11 +3,13 @@
 #include "sim.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct sim_row {
     ctrt_kernel kernel;                     /* ours: with sim_run */
     const ctrt_kernel *cpu;
+    atomic_bool ran;                        /* once */
 };
 
 ctrt_kernel_table sim_kernel_table = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(struct sim_row) };
@@ -133,6 +135,10 @@ static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
         }
     }
     ctrt_status status = work->row->cpu->run(call);
+    /* The kernel may have loaded a library, which will take itself apart when the process exits: work has to be over before, and
+     * handlers of exit run the last registered first. */
+    if (!atomic_exchange_explicit(&((struct sim_row *)(uintptr_t)work->row)->ran, true, memory_order_relaxed))
+        atexit(sim_stop_at_exit);
     if (status == CTRT_OK)
         return CTRT_OK;
     snprintf(why, sizeof why, "%s", CTRT_SLOT(sim_host, message) ? sim_host->message() : status_text(status));

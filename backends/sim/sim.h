@@ -307,4 +307,7 @@ void sim_in_one_thread(void (*function)(void *argument), void *argument);
 
 extern const sim_control sim_control_table;
 
+/* worker.c: for atexit: waits for what is running and lets nothing more begin. */
+void sim_stop_at_exit(void);
+
 #endif

@@ -61,6 +61,27 @@ static bool dropped(struct sim_queue *queue, const struct sim_work *work)
     return failed || atomic_load(&queue->device->lost);
 }
 
+/* Work that is running now, and no more of it once the process exits. */
+static _Atomic int running;
+#define EXIT_WAIT 5000000000                /* nanoseconds */
+static _Atomic bool exiting;
+
+void sim_stop_at_exit(void)
+{
+    const int64_t give_up = sim_now() + EXIT_WAIT;
+    atomic_store(&exiting, true);
+    while (atomic_load(&running) > 0 && sim_now() < give_up)
+        sim_sleep_until(sim_now() + 100000);
+}
+
+static void run(struct sim_queue *queue, struct sim_work *work)
+{
+    atomic_fetch_add(&running, 1);
+    if (work->always || !atomic_load(&exiting))         /* marks are still reached */
+        work->run(queue, work);
+    atomic_fetch_sub(&running, 1);
+}
+
 static void work_do(struct sim_queue *queue, struct sim_work *work)
 {
     struct sim_device *device = queue->device;
@@ -76,7 +97,7 @@ static void work_do(struct sim_queue *queue, struct sim_work *work)
         atomic_store(&device->lost, true);
         return;
     }
-    work->run(queue, work);
+    run(queue, work);
     int64_t now = sim_now();
     if (end > now)
         sim_sleep_until(end);
