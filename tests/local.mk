@@ -159,6 +159,7 @@ test_account_sim_LDADD    = $(PUBLIC_LIBS)
 endif
 if PLUGIN_MEMORY_SPILL
 if PLUGIN_MEMORY_CACHING
+if PLUGIN_MEMORY_DIRECT
 spill_tests     = test-spill test-spill-faults test-spill-threads
 check_PROGRAMS += $(spill_tests)
 TESTS          += $(spill_tests)
@@ -172,6 +173,7 @@ test_spill_faults_LDADD    = $(PUBLIC_LIBS)
 test_spill_threads_SOURCES  = tests/unit/test-spill-threads.c tests/unit/sims.h
 test_spill_threads_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_spill_threads_LDADD    = $(PUBLIC_LIBS)
+endif
 endif
 endif
 endif
