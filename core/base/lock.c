@@ -4,6 +4,8 @@
 
 #include <stddef.h>
 
+#include "base/base.h"
+
 /* Filled while the library is loaded, constant afterwards. */
 static struct lock *locks[LOCK_LEVELS];
 
@@ -26,19 +28,63 @@ void lock_leave(struct lock *lock)
         pthread_mutex_unlock(&lock->mutex);
 }
 
+/* What plugins have to do around a fork. Entries are never changed once they count. */
+#define MOST_HOOKS 64
+static struct { void (*before)(void), (*in_parent)(void), (*in_child)(void); } hooks[MOST_HOOKS];
+static _Atomic int hook_count;
+
+static int hooks_run;                       /* by the fork that is going on; under the locks */
+
 static void before_fork(void)
 {
     for (int level = 0; level < LOCK_LEVELS; level++)
         if (locks[level] != NULL)
             lock_enter(locks[level]);
+    hooks_run = atomic_load(&hook_count);
+    for (int i = 0; i < hooks_run; i++)
+        if (hooks[i].before != NULL)
+            hooks[i].before();
 }
 
 /* In the parent and in the child, whose only thread has the same pthread_self() as the one that forked. */
-static void after_fork(void)
+static void after_fork(bool child)
 {
+    for (int i = hooks_run - 1; i >= 0; i--) {
+        void (*after)(void) = child ? hooks[i].in_child : hooks[i].in_parent;
+        if (after != NULL)
+            after();
+    }
     for (int level = LOCK_LEVELS - 1; level >= 0; level--)
         if (locks[level] != NULL)
             lock_leave(locks[level]);
+}
+
+static void in_parent(void)
+{
+    after_fork(false);
+}
+
+static void in_child(void)
+{
+    after_fork(true);
+}
+
+ctrt_status lock_at_fork(void (*before)(void), void (*parent)(void), void (*child)(void))
+{
+    static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&adding);
+    const int count = atomic_load(&hook_count);
+    if (count < MOST_HOOKS) {
+        hooks[count].before = before;
+        hooks[count].in_parent = parent;
+        hooks[count].in_child = child;
+        atomic_store(&hook_count, count + 1);
+    } else {
+        status = ctrt_fail(CTRT_ERR_STATE, "at_fork: more than %d functions", MOST_HOOKS);
+    }
+    pthread_mutex_unlock(&adding);
+    return status;
 }
 
 void lock_declare(struct lock *lock, enum lock_level level)
@@ -46,5 +92,5 @@ void lock_declare(struct lock *lock, enum lock_level level)
     static bool watching;
     locks[level] = lock;
     if (!watching)
-        watching = pthread_atfork(before_fork, after_fork, after_fork) == 0;
+        watching = pthread_atfork(before_fork, in_parent, in_child) == 0;
 }

@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "ctrt/types.h"
+
 enum lock_level { LOCK_DEVICE, LOCK_REGISTRY, LOCK_PARAM, LOCK_LOG, LOCK_KEEP, LOCK_LAYERS, LOCK_ACCOUNT, LOCK_LEVELS };
 
 struct lock {
@@ -33,5 +35,8 @@ void lock_declare(struct lock *lock, enum lock_level level);
 /* Takes the lock; counts when this thread has it already. */
 void lock_enter(struct lock *lock);
 void lock_leave(struct lock *lock);
+
+/* host->at_fork. */
+ctrt_status lock_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/base.h"
 #include "base/keep.h"
+#include "base/lock.h"
 #include "base/memory.h"
 #include "base/param.h"
 #include "registry/internal.h"
@@ -54,4 +55,5 @@ const ctrt_host registry_host = {
     .backend = host_backend,
     .message = ctrt_error_message,
     .describe = host_describe,
+    .at_fork = lock_at_fork,
 };

@@ -243,6 +243,9 @@ typedef struct ctrt_host {
     /* Writes whose device memory lies at `address` ("the result of matmul in encoder.0"), if that is known. For handlers of signals:
      * takes no lock that it might have to wait for, allocates nothing. */
     bool (*describe)(char *text, size_t bytes, const void *address);
+    /* As pthread_atfork (NULL: nothing to do), for locks that a plugin takes when it is called: `before` runs when the library has taken
+     * its own, in the order in which both are taken otherwise, and the others before they are given back. */
+    ctrt_status (*at_fork)(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 } ctrt_host;
 
 /* ---- backends ------------------------------------------------------------------------------------------------------ */

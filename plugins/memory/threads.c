@@ -284,9 +284,8 @@ struct policy *policies_reuse(void)
 
 /* ---- fork: the child gets the policies' locks free, and what they protect whole ----
  *
- * caches_lock is not among them: the library may hold its own locks when it destroys a policy, and takes them
- * itself around a fork. What it protects besides is the child's only thread's. Nor are the growth locks, under which
- * the source may take its own. */
+ * caches_lock is not among them: it is taken before policies' locks, by threads that end too, and what it protects besides is the
+ * child's only thread's. Nor are the growth locks, under which the source may take its own. */
 
 static __thread struct policy *fork_first
     __attribute__((tls_model("initial-exec"))); /* a policy made meanwhile stands before it in the list */
@@ -332,6 +331,8 @@ ctrt_status threads_init(void)
         return CTRT_OK;
     threads_fenced = !membarrier(BARRIER_REGISTER);
     thread_key_made = pthread_key_create(&thread_key, thread_end) == 0;
+    if (CTRT_SLOT(host, at_fork))
+        return host->at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
     return CTRT_OK;
 }
