@@ -363,9 +363,9 @@ static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct run *run,
                                                                 ctrt_tensor **dx, ctrt_tensor **dy)
 {
     ctrt_device *device = node->shapes[0].device;
-    ctrt_stream *stream = ctrt_stream_retain(node->stream);
     if (stream_order_mode != ORDER_AUTO)
-        CTRT_TRY(note_used(run, stream != NULL ? stream : device->stream));
+        CTRT_TRY(note_used(run, node->stream != NULL ? node->stream : device->stream));
+    ctrt_stream *stream = ctrt_stream_retain(node->stream);
     ctrt_status status = stream_swap(device, &stream);
     if (status == CTRT_OK) {
         status = run_node_here(run, node, targets, dx, dy);

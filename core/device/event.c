@@ -14,6 +14,7 @@ struct ctrt_event {
     stream_mark mark;                       /* 0: never recorded */
     bool recorded;
     struct clock clock;                     /* what was done before it */
+    uint64_t records;                       /* how often it was recorded */
     double host_ms;                         /* when, on a synchronous device */
 };
 
@@ -84,14 +85,17 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
 {
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&stream->lock);
-    if (event->clock.count > 0)
-        memset(event->clock.seen, 0, event->clock.count * sizeof *event->clock.seen);
-    if (!clock_merge(&event->clock, &stream->clock) || !clock_raise(&event->clock, stream->slot, stream->sequence))
+    if (!clock_room(&event->clock, MAX(stream->clock.count, stream->slot + 1)))
         status = out_of_memory(sizeof(uint64_t), "an event's clock");
     if (status == CTRT_OK)
         status = event->device->backend->queue->event_record(event->device->handle, event->event, stream->queue);
-    if (status == CTRT_OK)
+    if (status == CTRT_OK) {
+        memset(event->clock.seen, 0, event->clock.count * sizeof *event->clock.seen);
+        clock_merge(&event->clock, &stream->clock);
+        clock_raise(&event->clock, stream->slot, stream->sequence);
         event->mark = mark_of(stream->slot, stream->sequence);
+        event->records++;
+    }
     pthread_mutex_unlock(&stream->lock);
     return status;
 }
@@ -121,13 +125,16 @@ ctrt_status ctrt_event_query(ctrt_event *event, bool *done)
     CTRT_TRY(check("ctrt_event_query", event));
     if (done == NULL)
         return fail_null("ctrt_event_query", "done");
-    pthread_mutex_lock(&event->lock);
-    const bool waits = event->recorded && event->event != NULL;
-    pthread_mutex_unlock(&event->lock);
     *done = true;
-    if (!waits)
-        return CTRT_OK;
-    return ctrt_context(event->device->backend->queue->event_query(event->device->handle, event->event, done), "ctrt_event_query");
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&event->lock);
+    if (event->recorded && event->event != NULL) {
+        status = event->device->backend->queue->event_query(event->device->handle, event->event, done);
+        if (status == CTRT_OK && *done)
+            stream_note_done(stream_at(mark_slot(event->mark)), mark_sequence(event->mark), event->clock.seen, event->clock.count);
+    }
+    pthread_mutex_unlock(&event->lock);
+    return ctrt_context(status, "ctrt_event_query");
 }
 
 ctrt_status ctrt_event_synchronize(ctrt_event *event)
@@ -136,7 +143,7 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
     pthread_mutex_lock(&event->lock);
     const bool waits = event->recorded && event->event != NULL;
     ctrt_stream *stream = waits ? stream_at(mark_slot(event->mark)) : NULL;
-    const uint64_t sequence = mark_sequence(event->mark);
+    const uint64_t sequence = mark_sequence(event->mark), records = event->records;
     uint64_t *seen = waits ? memory_alloc(event->clock.count * sizeof *seen) : NULL;
     const uint32_t count = seen != NULL ? event->clock.count : 0;
     if (count > 0)
@@ -145,7 +152,10 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
     ctrt_status status = CTRT_OK;
     if (waits) {
         status = event->device->backend->queue->event_synchronize(event->device->handle, event->event);
-        status = stream_waited(stream, status, sequence, seen, count);
+        pthread_mutex_lock(&event->lock);
+        const bool moved = event->records != records;       /* somebody recorded it anew: who knows what was waited for */
+        pthread_mutex_unlock(&event->lock);
+        status = stream_waited(stream, status, moved ? 0 : sequence, seen, moved ? 0 : count);
     }
     memory_free(seen);
     return ctrt_context(status, "ctrt_event_synchronize");
@@ -192,10 +202,12 @@ ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
     pthread_mutex_lock(&event->lock);
     if (event->recorded) {
         pthread_mutex_lock(&stream->lock);
-        if (!clock_merge(&stream->clock, &event->clock))
+        if (!clock_room(&stream->clock, event->clock.count))
             status = out_of_memory(sizeof(uint64_t), "a stream's clock");
         if (status == CTRT_OK)
             status = stream->device->backend->queue->wait_event(stream->device->handle, stream->queue, event->event);
+        if (status == CTRT_OK)
+            clock_merge(&stream->clock, &event->clock);
         pthread_mutex_unlock(&stream->lock);
     }
     pthread_mutex_unlock(&event->lock);

@@ -118,8 +118,17 @@ void stream_device_close(ctrt_device *device)
         next = stream->next;
         if (stream->queue != NULL)
             device->backend->queue->destroy(device->handle, stream->queue);
-        stream->queue = NULL;               /* the struct stays: its slot is taken for good */
+        stream->queue = NULL;
+        stream->device = NULL;
+        /* The last slot serves again: nobody has a mark of it. Another is taken for good, and its struct stays. */
+        if (stream->slot + 1 == stream_count) {
+            atomic_store_explicit(&all_streams[--stream_count], NULL, memory_order_release);
+            pthread_mutex_destroy(&stream->lock);
+            memory_free(stream->names);
+            memory_free(stream);
+        }
     }
+    device->stream = device->streams = NULL;
     for (size_t i = 0; i < device->event_count; i++)
         device->backend->queue->event_destroy(device->handle, device->events[i]);
     memory_free(device->events);
@@ -160,6 +169,19 @@ void stream_event_put(void *event, ctrt_device *device)
 
 /* ---- handles ---- */
 
+/* Can a stream that nobody has serve again? Not while old work is on it, which may still fail, and not with an error that stays. */
+static bool reusable(ctrt_stream *stream)
+{
+    if (!device_asynchronous(stream->device))
+        return true;
+    const ctrt_queue_table *queue = stream->device->backend->queue;
+    bool idle = atomic_load_explicit(&stream->done, memory_order_acquire)
+                >= atomic_load_explicit(&stream->put, memory_order_acquire);
+    if (!idle && (!CTRT_SLOT(queue, query) || queue->query(stream->device->handle, stream->queue, &idle) != CTRT_OK))
+        idle = false;
+    return idle && ctrt_stream_reset(stream) == CTRT_OK;
+}
+
 ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority)
 {
     if (out == NULL)
@@ -171,7 +193,7 @@ ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&streams_lock);
     for (stream = device->streams; stream != NULL; stream = stream->next)
-        if (stream->priority == priority && atomic_load_explicit(&stream->refs, memory_order_acquire) == 0)
+        if (stream->priority == priority && atomic_load_explicit(&stream->refs, memory_order_acquire) == 0 && reusable(stream))
             break;
     if (stream == NULL)
         status = stream_create(&stream, device, priority);

@@ -19,7 +19,8 @@
 #include "ctrt/stream.h"
 #include "device/device.h"
 
-#define STREAM_MAX 4096                     /* in a process */
+#define STREAM_MAX   4096                   /* in a process */
+#define STREAM_NAMES 1024                   /* of a stream's last work that the detector of races can tell */
 
 struct clock {
     uint64_t *seen;                         /* by slot; 0 from `count` on */
@@ -39,7 +40,8 @@ struct ctrt_stream {
     _Atomic uint64_t done;                  /* up to here work is known to be done */
     _Atomic uint64_t put;                   /* `sequence`, to be read without the lock */
     ctrt_status error;                      /* sticky until reset */
-    uint64_t error_at;                      /* number of the work that failed; 0: unknown */
+    uint64_t error_at;                      /* number of the first work that may be concerned */
+    uint64_t good;                          /* up to here work was waited for and had not failed */
     char *error_text;
     uint64_t failure, forgiven;             /* number of the error; numbers up to which it does not inherit any more */
     const char **names;                     /* of the last pieces of work, by number; CTRT_STREAM_ORDER=check only */
@@ -118,10 +120,14 @@ static inline bool mark_done(stream_mark mark)
 ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other);
 /* Waits on the host; returns the stream's error. */
 ctrt_status stream_synchronize(ctrt_stream *stream);
+/* All work of the stream up to `sequence` is done, and of other streams what `seen`, its clock then, says. */
+void stream_note_done(const ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count);
+/* The queue was made to wait for something that its stream does not know: counts as work, so that who comes after it is behind that. */
+void stream_note_wait(const ctrt_device *device, const void *queue);
 /* After the host has waited, with what result, for work up to `sequence` of the stream, before which `seen` was its clock: notes what
  * is done now, and returns the stream's error. */
 ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen, uint32_t count);
-/* Waits on the host until the marked work is done, whatever became of it. */
+/* Waits on the host until the marked work is done; the stream's error when it failed, or comes behind what failed. */
 ctrt_status stream_finish(stream_mark mark);
 
 /* Events of a device, kept for the next one that needs them. */
@@ -130,6 +136,8 @@ void stream_event_put(void *event, ctrt_device *device);
 /* Records an event behind all work on `stream`; *mark names the last of it. */
 ctrt_status stream_event_record(void *event, ctrt_stream *stream, stream_mark *mark);
 
+/* Makes room for `count` slots, so that the two below do not fail. */
+bool clock_room(struct clock *clock, uint32_t count);
 /* Raises clock->seen[slot] to `sequence`; false without memory. */
 bool clock_raise(struct clock *clock, uint32_t slot, uint64_t sequence);
 bool clock_merge(struct clock *to, const struct clock *from);
@@ -138,11 +146,12 @@ bool clock_merge(struct clock *to, const struct clock *from);
 static inline stream_mark stream_count_work(ctrt_stream *stream)
 {
     atomic_store_explicit(&stream->put, ++stream->sequence, memory_order_release);
+    if (unlikely(stream->names != NULL))
+        stream->names[stream->sequence % STREAM_NAMES] = NULL;
     return mark_of(stream->slot, stream->sequence);
 }
 
 /* For the detector of races: the op's name of a piece of work, "work" when it is not known any more. */
-#define STREAM_NAMES 1024
 const char *stream_work_name(stream_mark mark);
 
 #endif

@@ -5,7 +5,7 @@
 
 /* ---- clocks ---- */
 
-static bool clock_room(struct clock *clock, uint32_t count)
+bool clock_room(struct clock *clock, uint32_t count)
 {
     if (count <= clock->count)
         return true;
@@ -59,7 +59,7 @@ static void keep_error(ctrt_stream *stream, ctrt_status status, uint64_t at)
     if (stream->error != CTRT_OK)
         return;
     stream->error = status;
-    stream->error_at = at;
+    stream->error_at = at > 0 ? at : stream->good + 1;
     stream->failure = atomic_fetch_add(&last_failure, 1) + 1;
     stream->error_text = memory_strdup(ctrt_error_message());      /* NULL: the status must do */
 }
@@ -91,7 +91,7 @@ static void inherit_errors(ctrt_stream *stream)
     pthread_mutex_unlock(&stream->lock);
     for (uint32_t slot = 0; slot < count; slot++) {
         ctrt_stream *other = slot != stream->slot ? stream_at(slot) : NULL;
-        if (other == NULL || !device_asynchronous(other->device))
+        if (other == NULL || other->queue == NULL)
             continue;
         lock_both(stream, other);
         const uint64_t seen = stream->clock.seen[slot];
@@ -126,10 +126,11 @@ ctrt_status stream_event_record(void *event, ctrt_stream *stream, stream_mark *m
 /* Streams of two backends do not know each other's events: the host waits for one and tells the other. */
 static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
 {
+    const uint64_t put = atomic_load_explicit(&other->put, memory_order_acquire);
     ctrt_status status = stream_synchronize(other);
-    lock_both(stream, other);
-    bool room = clock_raise(&stream->clock, other->slot, other->sequence);
-    unlock_both(stream, other);
+    pthread_mutex_lock(&stream->lock);
+    bool room = clock_raise(&stream->clock, other->slot, put);
+    pthread_mutex_unlock(&stream->lock);
     return status != CTRT_OK || room ? status : out_of_memory(sizeof(uint64_t), "a stream's clock");
 }
 
@@ -143,20 +144,25 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
     void *event = NULL;
     CTRT_TRY(stream_event_take(&event, other->device));
     lock_both(stream, other);
-    ctrt_status status = clock_merge(&stream->clock, &other->clock) && clock_raise(&stream->clock, other->slot, other->sequence)
+    /* The clock tells what is ordered, so it may tell of this only when the wait is on the queue. */
+    ctrt_status status = clock_room(&stream->clock, MAX(other->clock.count, other->slot + 1))
                              ? CTRT_OK
                              : out_of_memory(sizeof(uint64_t), "a stream's clock");
     if (status == CTRT_OK)
         status = queue->event_record(other->device->handle, event, other->queue);
     if (status == CTRT_OK)
         status = queue->wait_event(stream->device->handle, stream->queue, event);
+    if (status == CTRT_OK) {
+        clock_merge(&stream->clock, &other->clock);
+        clock_raise(&stream->clock, other->slot, other->sequence);
+    }
     unlock_both(stream, other);
     stream_event_put(event, other->device);
     return ctrt_context(status, "ordering streams of %s and %s", stream->device->name, other->device->name);
 }
 
 /* All that the stream has waited for is done as well. `seen`: its clock before the host waited. */
-static void note_done(const ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count)
+void stream_note_done(const ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count)
 {
     for (uint32_t slot = 0; slot <= count; slot++) {
         ctrt_stream *other = slot < count ? stream_at(slot) : stream_at(stream->slot);
@@ -172,7 +178,7 @@ static void note_done(const ctrt_stream *stream, uint64_t sequence, const uint64
 
 ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen, uint32_t count)
 {
-    note_done(stream, sequence, seen, count);
+    stream_note_done(stream, sequence, seen, count);
     if (unlikely(status != CTRT_OK)) {
         pthread_mutex_lock(&stream->lock);
         look_for_error(stream);
@@ -182,6 +188,8 @@ ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequ
         inherit_errors(stream);
     }
     pthread_mutex_lock(&stream->lock);
+    if (likely(stream->error == CTRT_OK))
+        stream->good = MAX(stream->good, sequence);
     status = unlikely(stream->error != CTRT_OK) ? fail_kept(stream) : CTRT_OK;
     pthread_mutex_unlock(&stream->lock);
     return status;
@@ -197,7 +205,6 @@ ctrt_status stream_synchronize(ctrt_stream *stream)
     const uint64_t sequence = stream->sequence;
     const uint32_t count = MIN(stream->clock.count, (uint32_t)COUNT_OF(seen));
     if (count > 0)
-        if (count > 0)
         memcpy(seen, stream->clock.seen, count * sizeof seen[0]);
     pthread_mutex_unlock(&stream->lock);
 
@@ -207,9 +214,30 @@ ctrt_status stream_synchronize(ctrt_stream *stream)
 
 ctrt_status stream_finish(stream_mark mark)
 {
-    if (mark_done(mark))
+    if (mark == 0)
         return CTRT_OK;
-    return stream_synchronize(stream_at(mark_slot(mark)));
+    ctrt_stream *stream = stream_at(mark_slot(mark));
+    if (!mark_done(mark))
+        stream_synchronize(stream);
+    /* What failed later is not this work's business. */
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&stream->lock);
+    if (unlikely(stream->error != CTRT_OK) && mark_sequence(mark) >= stream->error_at)
+        status = fail_kept(stream);
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+void stream_note_wait(const ctrt_device *device, const void *queue)
+{
+    ctrt_stream *stream;
+    for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
+        if (stream->queue == queue && stream->device == device) {
+            pthread_mutex_lock(&stream->lock);
+            stream_count_work(stream);
+            pthread_mutex_unlock(&stream->lock);
+            return;
+        }
 }
 
 /* ---- names of work ---- */
@@ -262,21 +290,27 @@ ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
     const ctrt_queue_table *queue = stream->device->backend->queue;
     ctrt_status status = CTRT_OK;
     bool done = false;
+    pthread_mutex_lock(&stream->lock);
+    const uint64_t sequence = stream->sequence;
+    pthread_mutex_unlock(&stream->lock);
     if (CTRT_SLOT(queue, query)) {
         status = queue->query(stream->device->handle, stream->queue, &done);
     } else {
         void *event = NULL;
         stream_mark mark;
         CTRT_TRY(stream_event_take(&event, stream->device));
-        status = stream_event_record(event, stream, &mark);
-        if (status == CTRT_OK)
-            status = queue->event_query(stream->device->handle, event, &done);
+        ctrt_status asked = stream_event_record(event, stream, &mark);
+        if (asked == CTRT_OK)
+            asked = queue->event_query(stream->device->handle, event, &done);
         stream_event_put(event, stream->device);
+        CTRT_TRY(asked);
     }
+    if (done)
+        stream_note_done(stream, sequence, NULL, 0);
     pthread_mutex_lock(&stream->lock);
+    look_for_error(stream);
     if (status != CTRT_OK)
         keep_error(stream, status, 0);
-    look_for_error(stream);
     if (stream->error != CTRT_OK)
         status = fail_kept(stream);
     pthread_mutex_unlock(&stream->lock);
@@ -290,6 +324,9 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
     if (!device_asynchronous(stream->device))
         return CTRT_OK;
     const ctrt_queue_table *queue = stream->device->backend->queue;
+    pthread_mutex_lock(&stream->lock);
+    look_for_error(stream);
+    pthread_mutex_unlock(&stream->lock);
     /* What depends on the failed work keeps the error before it is forgotten here. */
     ctrt_stream *other;
     for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++)

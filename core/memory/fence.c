@@ -101,6 +101,8 @@ ctrt_status fence_wait(void *state, ctrt_device *device, void *queue)
         ctrt_status one = device->backend->queue->wait_event(device->handle, queue, part->event);
         if (one != CTRT_OK)
             part_wait(part);
+        else
+            stream_note_wait(device, queue);
         if (status == CTRT_OK)
             status = one;
     }

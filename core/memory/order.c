@@ -32,7 +32,8 @@ static void uses_lock(struct storage_uses *uses)
     const stream_mark use = atomic_exchange_explicit(&uses->alone, USES_SHARED, memory_order_acq_rel);
     const stream_mark write = atomic_load_explicit(&uses->alone_write, memory_order_acquire);
     uses->writer = write;
-    uses->n_readers = use > write;
+    uses->mixed = false;
+    uses->n_readers = use != 0 && use != write && (write == 0 || mark_slot(use) != mark_slot(write) || use > write);
     uses->readers[0] = use;
 }
 
@@ -85,7 +86,7 @@ static int conflicts(stream_mark *marks, bool *written, ctrt_stream *stream, str
     *written = uses->writer != 0 && mark_slot(uses->writer) != stream->slot;
     if (*written)
         marks[count++] = uses->writer;
-    for (uint32_t i = 0; writes && i < uses->n_readers; i++)
+    for (uint32_t i = 0; (writes || uses->mixed) && i < uses->n_readers; i++)
         if (mark_slot(uses->readers[i]) != stream->slot)
             marks[count++] = uses->readers[i];
     uses_unlock(uses);
@@ -185,19 +186,65 @@ static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, stream_m
     return true;
 }
 
+/* Adds a mark to those that readers are noted in, waiting for one of them when all places are taken. With the lock, which is given back
+ * meanwhile. */
+static void add_mark(ctrt_stream *stream, struct storage_uses *uses, stream_mark mark)
+{
+    while (unlikely(!note_reader(stream, uses, mark))) {
+        const stream_mark first = uses->readers[0];
+        uses_unlock(uses);
+        stream_finish(first);
+        uses_lock(uses);
+    }
+}
+
+/* Marks that a write on `stream` is not behind: work of threads that used the storage at the same time, in other parts of it perhaps. The
+ * rest goes. */
+static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
+{
+    stream_mark all[ORDER_READERS + 1], kept[ORDER_READERS + 1];
+    int count = 0, keeps = 0;
+    if (uses->writer != 0)
+        all[count++] = uses->writer;
+    for (uint32_t i = 0; i < uses->n_readers; i++)
+        all[count++] = uses->readers[i];
+    const bool was_mixed = uses->mixed;
+    const stream_mark writer = uses->writer;
+    uses_unlock(uses);
+    for (int i = 0; i < count; i++)
+        if (mark_slot(all[i]) != stream->slot && unlikely(!covered(stream, all[i])))
+            kept[keeps++] = all[i];
+    uses_lock(uses);
+    /* Whatever came in between stays as well. */
+    for (uint32_t i = 0; i < uses->n_readers;) {
+        bool known = false, keep = false;
+        for (int k = 0; k < count; k++)
+            known |= all[k] == uses->readers[i];
+        for (int k = 0; k < keeps; k++)
+            keep |= kept[k] == uses->readers[i];
+        if (known && !keep)
+            uses->readers[i] = uses->readers[--uses->n_readers];
+        else
+            i++;
+    }
+    const bool writer_stays = uses->writer != writer || (keeps > 0 && writer != 0 && kept[0] == writer);
+    uses->mixed = uses->n_readers > 0 && (was_mixed || uses->mixed);
+    if (unlikely(writer_stays && uses->writer != 0 && mark_slot(uses->writer) != stream->slot)) {
+        uses->mixed = true;
+        add_mark(stream_at(mark_slot(uses->writer)), uses, uses->writer);
+    }
+}
+
 /* Notes a use where several streams have a part in it. */
 static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool writes, stream_mark mark)
 {
     uses_lock(uses);
     if (writes) {
+        if (uses->writer != 0 || uses->n_readers > 0)
+            keep_unordered(stream, uses);
         uses->writer = mark;
-        uses->n_readers = 0;
-    }
-    while (!writes && unlikely(!note_reader(stream, uses, mark))) {
-        const stream_mark first = uses->readers[0];
-        uses_unlock(uses);
-        stream_finish(first);
-        uses_lock(uses);
+    } else {
+        add_mark(stream, uses, mark);
     }
     uses_unlock(uses);
 }
@@ -226,20 +273,11 @@ void order_note(const ctrt_view *view, stream_mark mark)
     struct storage *storage = view->owner;
     if (storage == NULL || !storage->ordered)
         return;
-    /* The readers before it stay: nothing says that the new work waits for them. */
+    /* It may have written, and nothing says what it comes behind: everybody waits for it, and for all that was there before. */
     struct storage_uses *uses = &storage->uses;
     uses_lock(uses);
-    const stream_mark before = uses->writer;
-    uses->writer = mark;
-    while (before != 0 && mark_slot(before) != mark_slot(mark) && uses->n_readers == ORDER_READERS) {
-        const stream_mark first = uses->readers[0];
-        uses->readers[0] = uses->readers[--uses->n_readers];
-        uses_unlock(uses);
-        stream_finish(first);
-        uses_lock(uses);
-    }
-    if (before != 0 && mark_slot(before) != mark_slot(mark))
-        uses->readers[uses->n_readers++] = before;
+    uses->mixed = true;
+    add_mark(stream_at(mark_slot(mark)), uses, mark);
     uses_unlock(uses);
 }
 
@@ -248,13 +286,20 @@ ctrt_status order_host(const ctrt_view *view, bool writes)
     struct storage *storage = view->owner;
     if (storage == NULL || !storage->ordered)
         return CTRT_OK;
+    struct storage_uses *uses = &storage->uses;
     stream_mark marks[ORDER_READERS + 1];
-    uses_lock(&storage->uses);
-    const bool written = storage->uses.writer != 0;
-    uses_unlock(&storage->uses);
-    const int count = order_marks(storage, marks);
-    for (int i = 0; i < count; i++)
-        if (writes || (i == 0 && written))
-            CTRT_TRY(stream_finish(marks[i]));
-    return CTRT_OK;
+    int count = 0;
+    uses_lock(uses);
+    if (uses->writer != 0)
+        marks[count++] = uses->writer;
+    for (uint32_t i = 0; (writes || uses->mixed) && i < uses->n_readers; i++)
+        marks[count++] = uses->readers[i];
+    uses_unlock(uses);
+    ctrt_status status = CTRT_OK;
+    for (int i = 0; i < count; i++) {
+        ctrt_status one = stream_finish(marks[i]);
+        if (status == CTRT_OK)
+            status = one;
+    }
+    return status;
 }

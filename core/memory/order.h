@@ -10,12 +10,12 @@
 #include "memory/storage.h"
 
 /* Before work named `name` is put on `stream` that reads, or writes, what the view shows. *address: where the view's data really is.
- * Until storage_used the memory stays where it is. */
+ * Until order_after the memory stays where it is. */
 ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, void **address);
 /* After the work `mark` was put there (0: it was not). */
 void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark);
 
-/* Notes a use that writes, of work that was put on a stream otherwise. */
+/* Notes work that was put on a stream otherwise, and may have written. */
 void order_note(const ctrt_view *view, stream_mark mark);
 
 /* Before the host reads, or writes, what the view shows: waits for copies of devices from and to pinned memory. */

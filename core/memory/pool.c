@@ -204,7 +204,6 @@ static __attribute__((noinline)) void take_fence(struct device_memory *memory, c
         fence_wait(block->fence, memory->device, NULL);
     fence_free(block->fence);
     block->fence = NULL;
-    atomic_fetch_add_explicit(&memory->fences_taken, 1, memory_order_relaxed);
 }
 
 /* A policy that knows no fences gets memory that nobody uses. */

@@ -30,7 +30,6 @@ struct device_memory {
     void *state;                            /* the top policy's instance */
     bool moves;                             /* of the top policy: blocks have to be asked where they are (pool_use) */
     bool fences;                            /* the top policy takes fences and gives them */
-    _Atomic uint64_t fences_taken;          /* blocks that came with one */
     atomic_bool watched, history_on;        /* each block is noted: live.h */
     struct account account;
     /* The rest. */

@@ -7,16 +7,11 @@
 #include "memory/fence.h"
 #include "memory/order.h"
 
-/* The memory is free behind all work that is on its stream now, perhaps (`waits`) work that the stream has just been told to wait for. Who
- * writes it first on another stream has to be behind that too. */
-static void note_birth(struct storage *self, bool waits)
+/* The memory is free behind all work that is on its stream now, waits for fences too (stream_note_wait). Who writes it first on another
+ * stream has to be behind that. */
+static void note_birth(struct storage *self)
 {
     ctrt_stream *stream = self->stream;
-    if (unlikely(waits)) {
-        pthread_mutex_lock(&stream->lock);
-        stream_count_work(stream);
-        pthread_mutex_unlock(&stream->lock);
-    }
     const uint64_t put = atomic_load_explicit(&stream->put, memory_order_acquire);
     if (put > 0)
         atomic_store_explicit(&self->uses.alone, mark_of(stream->slot, put), memory_order_relaxed);
@@ -37,9 +32,8 @@ ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes
     storage_order(self);
     self->stream = stream_here(device);
     self->moves = device->memory->moves;
-    const uint64_t fences = atomic_load_explicit(&device->memory->fences_taken, memory_order_relaxed);
     CTRT_TRY(pool_alloc(device->memory, &self->block, bytes, self->stream->queue));
-    note_birth(self, fences != atomic_load_explicit(&device->memory->fences_taken, memory_order_relaxed));
+    note_birth(self);
     return CTRT_OK;
 }
 
@@ -49,7 +43,11 @@ static void free_ordered(struct storage *self)
     stream_mark marks[ORDER_READERS + 1];
     struct fence *fence = NULL;
     int foreign = 0;
-    const int count = likely(order_alone(self, self->stream)) ? 0 : order_marks(self, marks);
+    if (unlikely(self->block.address == NULL))
+        return;
+    /* In the child of a fork nothing is on any stream, and other threads' locks may be taken for ever. */
+    const bool alone = unlikely(!device_usable(self->device)) || order_alone(self, self->stream);
+    const int count = likely(alone) ? 0 : order_marks(self, marks);
     for (int i = 0; i < count; i++)
         if (mark_slot(marks[i]) != self->stream->slot)
             marks[foreign++] = marks[i];
@@ -70,7 +68,7 @@ static void finish_uses(struct storage *self)
 void storage_destroy(struct storage *self)
 {
     if (unlikely(self->release != NULL)) {
-        if (self->ordered && self->stream != NULL)
+        if (self->ordered && self->stream != NULL && device_usable(self->device))
             finish_uses(self);
         self->release(self);
     } else if (unlikely(self->ordered)) {

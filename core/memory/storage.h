@@ -19,6 +19,7 @@ struct storage_uses {
     _Atomic stream_mark alone;              /* 0: nobody yet; USES_SHARED: several streams, see below */
     _Atomic stream_mark alone_write;        /* 0: none */
     atomic_bool locked;                     /* for the rest */
+    bool mixed;                             /* not all of `readers` only read: who reads waits for all */
     uint32_t n_readers;
     stream_mark writer, readers[ORDER_READERS];
 };

@@ -306,7 +306,7 @@ typedef struct ctrt_memory_table {      /* required; required slots: alloc, free
 
 /* Queues of work, which runs in the order in which it was put there; queues run side by side. Work that fails (found out later)
  * ends its queue's work: what follows on that queue is dropped, and synchronize, query and error give the status with a message
- * that names the work, until reset. Other queues go on. An event stands for all work that was on the queue when it was recorded;
+ * that names the work, until reset. Records of events and waits for them still take place, in order. Other queues go on. An event stands for all work that was on the queue when it was recorded;
  * recording it anew moves it, and waits made before keep to what they saw. wait_event may be followed by event_destroy at once. */
 typedef struct ctrt_queue_table {       /* optional: absent means that every slot works at once and in order */
     size_t size;
