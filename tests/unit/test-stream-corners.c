@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Corners of streams: threads in parts of one tensor, announced work, memory from every policy, lives of streams, who inherits an error, what
+ * queries teach, forks beside busy threads. */
+#include "sims.h"
+
+#define N 4096
+
+struct job {
+    ctrt_stream *stream;
+    ctrt_tensor *part;
+    double value;
+    pthread_barrier_t *start;
+};
+
+static void *write_part(void *argument)
+{
+    struct job *job = argument;
+    CHECK_OK(ctrt_stream_push(job->stream));
+    pthread_barrier_wait(job->start);
+    CHECK_OK(ctrt_fill_(job->part, ctrt_float(job->value)));
+    CHECK_OK(ctrt_add_scalar_(job->part, ctrt_float(1)));
+    CHECK_OK(ctrt_stream_pop());
+    return NULL;
+}
+
+static void test_parts(void)
+{
+    group("two threads write parts of one tensor on two streams: who reads it is behind both");
+    IN_CHILD("CTRT_SIM=devices=1,latency=200us") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) a = NULL, b = NULL;
+        int wrong = 0;
+        CHECK_OK(ctrt_stream_new(&a, device, 0));
+        CHECK_OK(ctrt_stream_new(&b, device, 0));
+        for (int i = 0; i < 200; i++) {
+            CTRT_AUTO(tensor) x = full(0, 2 * N, device), left = NULL, right = NULL;
+            pthread_barrier_t start;
+            pthread_t threads[2];
+            pthread_barrier_init(&start, NULL, 2);
+            CHECK_OK(ctrt_slice(&left, x, 0, 0, N, 1));
+            CHECK_OK(ctrt_slice(&right, x, 0, N, 2 * N, 1));
+            struct job jobs[2] = { { a, left, 1, &start }, { b, right, 2, &start } };
+            for (int t = 0; t < 2; t++)
+                pthread_create(&threads[t], NULL, write_part, &jobs[t]);
+            for (int t = 0; t < 2; t++)
+                pthread_join(threads[t], NULL);
+            wrong += total(x) != 5 * N;
+            pthread_barrier_destroy(&start);
+        }
+        CHECK(wrong == 0, "%d of 200 sums were wrong", wrong);
+    }
+    CHILD_END;
+}
+
+static void test_announced(void)
+{
+    group("ctrt_tensor_record_stream adds to what is waited for, and takes nothing away");
+    IN_CHILD("CTRT_SIM=devices=1,latency=3ms") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) s = NULL, r = NULL, t = NULL;
+        CTRT_AUTO(tensor) x = full(0, N, device), copy = NULL;
+        CHECK_OK(ctrt_stream_new(&s, device, 0));
+        CHECK_OK(ctrt_stream_new(&r, device, 0));
+        CHECK_OK(ctrt_stream_new(&t, device, 0));
+        CHECK_OK(ctrt_stream_push(s));
+        for (int i = 0; i < 4; i++)
+            CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_tensor_record_stream(x, r));
+        CHECK_OK(ctrt_stream_push(t));
+        CHECK_OK(ctrt_clone(&copy, x));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK(total(copy) == 4 * N, "%g", total(copy));
+        CTRT_AUTO(tensor) nothing = NULL;
+        CHECK_OK(ctrt_empty(&nothing, CTRT_SHAPE(0), CTRT_F32, device));
+        CHECK_OK(ctrt_tensor_record_stream(nothing, r));
+    }
+    CHILD_END;
+}
+
+static void test_policies(const char *policy)
+{
+    group("memory that another stream still reads is written behind it: %s", policy);
+    char setting[64];
+    snprintf(setting, sizeof setting, "CTRT_MEMORY=%s", policy);
+    IN_CHILD("CTRT_SIM=devices=1,latency=1ms", setting) {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) reader = NULL, writer = NULL;
+        CTRT_AUTO(tensor) busy = full(1, N, device);
+        int wrong = 0;
+        CHECK_OK(ctrt_stream_new(&reader, device, 0));
+        CHECK_OK(ctrt_stream_new(&writer, device, 0));
+        for (int i = 0; i < 10; i++) {
+            CTRT_AUTO(tensor) x = full(7, 1 << 20, device), y = NULL, copy = NULL;
+            CHECK_OK(ctrt_device_synchronize(device));
+            CHECK_OK(ctrt_stream_push(reader));
+            for (int k = 0; k < 4; k++)
+                CHECK_OK(ctrt_add_scalar_(busy, ctrt_float(1)));
+            CHECK_OK(ctrt_clone(&copy, x));
+            CHECK_OK(ctrt_stream_pop());
+            ctrt_tensor_release(&x);
+            CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(1 << 20), CTRT_F32, device));
+            CHECK_OK(ctrt_stream_push(writer));
+            CHECK_OK(ctrt_fill_(y, ctrt_float(3)));
+            CHECK_OK(ctrt_stream_pop());
+            wrong += total(copy) != 7.0 * (1 << 20);
+        }
+        CHECK(wrong == 0, "%d of 10 copies were written while they were made", wrong);
+    }
+    CHILD_END;
+}
+
+static void test_errors(void)
+{
+    group("who inherits an error: what came behind it, not what came before; no new stream does; pinned copies do");
+    IN_CHILD("CTRT_SIM=devices=1,latency=1ms") {
+        ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
+        CTRT_AUTO(stream) s = NULL, a = NULL, b = NULL, again = NULL;
+        CTRT_AUTO(tensor) x = full(1, 1, device), y = NULL, z = NULL, u = NULL, here = NULL;
+        bool left = false;
+        double value;
+        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        CHECK_OK(ctrt_stream_new(&s, device, 0));
+        CHECK_OK(ctrt_stream_new(&a, device, 0));
+        CHECK_OK(ctrt_stream_new(&b, device, 0));
+        CHECK_OK(ctrt_stream_push(a));
+        CHECK_OK(ctrt_neg(&y, x));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_wait(b, a));                   /* before anything failed */
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(sim->inject(0, "op:exp@1"));
+        CHECK_OK(ctrt_stream_push(s));
+        CHECK_OK(ctrt_exp(&z, x));
+        CHECK_OK(ctrt_to_non_blocking(&here, z, cpu, &left));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_push(a));
+        CHECK_OK(ctrt_neg(&u, z));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_FAILS(ctrt_stream_synchronize(a), CTRT_ERR_BACKEND, "exp");
+        CHECK_OK(ctrt_stream_synchronize(b));
+        CHECK(left, "not asynchronous");
+        CHECK_FAILS(ctrt_item(&value, here), CTRT_ERR_BACKEND, "exp");
+        const ctrt_stream *was = s;
+        ctrt_stream_release(&s);
+        CHECK_OK(ctrt_stream_new(&again, device, 0));
+        CHECK(again == was, "the queue does not serve again");
+        CHECK_OK(ctrt_stream_synchronize(again));
+    }
+    CHILD_END;
+}
+
+static void test_queries(void)
+{
+    group("what a query says is done needs no waiting: no race is reported");
+    IN_CHILD("CTRT_SIM=devices=1,latency=1ms", "CTRT_STREAM_ORDER=check", "CTRT_LOG=error") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) s = NULL, first = NULL;
+        CTRT_AUTO(event) event = NULL;
+        CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
+        bool done = false;
+        CHECK_OK(ctrt_stream_new(&s, device, 0));
+        CHECK_OK(ctrt_stream_default(&first, device));
+        CHECK_OK(ctrt_event_new(&event, device, false));
+        CHECK_OK(ctrt_event_record(event, NULL));
+        while (!done)
+            CHECK_OK(ctrt_event_query(event, &done));
+        CHECK_OK(ctrt_stream_push(s));
+        CHECK_OK(ctrt_neg(&y, x));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK(ctrt_race_count() == 0, "after an event was done");
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+        for (done = false; !done;)
+            CHECK_OK(ctrt_stream_query(first, &done));
+        CHECK_OK(ctrt_stream_push(s));
+        CHECK_OK(ctrt_neg_(x));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK(ctrt_race_count() == 0, "after a stream was idle");
+    }
+    CHILD_END;
+}
+
+static ctrt_stream *busy_stream;
+static ctrt_tensor *busy_tensor;
+static atomic_bool stop;
+
+static void *keep_busy(void *unused)
+{
+    (void)unused;
+    ctrt_stream_push(busy_stream);
+    while (!atomic_load(&stop))
+        ctrt_fill_(busy_tensor, ctrt_float(1));
+    ctrt_stream_pop();
+    return NULL;
+}
+
+static void test_fork(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    printf("# not run: forks beside busy threads, which sanitizers do not bear\n");
+    return;
+#endif
+    group("a child that is forked beside busy streams can let go of tensors");
+    IN_CHILD("CTRT_SIM=devices=1,latency=100us") {
+        ctrt_device *device = sim_open("sim:0");
+        int hung = 0;
+        pthread_t thread;
+        CHECK_OK(ctrt_stream_new(&busy_stream, device, 0));
+        busy_tensor = full(1, N, device);
+        pthread_create(&thread, NULL, keep_busy, NULL);
+        for (int i = 0; i < 20; i++) {
+            CTRT_AUTO(tensor) x = full(1, N, device), y = NULL;
+            CHECK_OK(ctrt_stream_push(busy_stream));
+            CHECK_OK(ctrt_neg(&y, x));
+            CHECK_OK(ctrt_stream_pop());
+            pid_t child = fork();
+            if (child == 0) {
+                alarm(20);
+                ctrt_tensor_release(&x);
+                _exit(0);
+            }
+            int status = 1;
+            hung += waitpid(child, &status, 0) != child || !WIFEXITED(status);
+        }
+        atomic_store(&stop, true);
+        pthread_join(thread, NULL);
+        CHECK(hung == 0, "%d of 20 children hung", hung);
+        CHECK_OK(ctrt_device_synchronize(device));
+    }
+    CHILD_END;
+    group("a device that does not open leaves no stream behind");
+    IN_CHILD("CTRT_SIM=devices=1", "CTRT_MEMORY=nonsense", "CTRT_LOG=error") {
+        ctrt_device *device = NULL;
+        ctrt_status status = CTRT_OK;
+        for (int i = 0; i < 5000; i++)
+            status = ctrt_device_get(&device, "sim:0");
+        CHECK(status == CTRT_ERR_NOT_FOUND && strstr(ctrt_error_message(), "nonsense"), "%s", ctrt_error_message());
+    }
+    CHILD_END;
+}
+
+int main(void)
+{
+    test_parts();
+    test_announced();
+    test_policies("caching");
+    test_policies("arena");
+    test_policies("direct");
+    test_errors();
+    test_queries();
+    test_fork();
+    return done();
+}
