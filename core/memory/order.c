@@ -127,6 +127,31 @@ static ctrt_stream *stream_of(const struct storage *storage, ctrt_stream *stream
     return likely(storage->device == stream->device) ? stream : stream_here(storage->device);
 }
 
+/* Room for one reader more. When all places are taken by streams that still read, this one waits for one of them, on the device, and stands
+ * for it from then on. */
+static ctrt_status make_room(ctrt_stream *stream, struct storage_uses *uses)
+{
+    stream_mark victim = 0;
+    uses_lock(uses);
+    bool room = uses->n_readers < ORDER_READERS;
+    for (uint32_t i = 0; i < uses->n_readers && !room; i++)
+        room = mark_slot(uses->readers[i]) == stream->slot || mark_done(uses->readers[i]);
+    if (!room)
+        victim = uses->readers[0];
+    uses_unlock(uses);
+    if (likely(room))
+        return CTRT_OK;
+    CTRT_TRY(stream_wait_for(stream, stream_at(mark_slot(victim))));
+    uses_lock(uses);
+    for (uint32_t i = 0; i < uses->n_readers; i++)
+        if (uses->readers[i] == victim) {
+            uses->readers[i] = uses->readers[--uses->n_readers];
+            break;
+        }
+    uses_unlock(uses);
+    return CTRT_OK;
+}
+
 ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, void **address)
 {
     struct storage *storage = view->owner;
@@ -139,7 +164,8 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
         return CTRT_OK;
     stream_mark marks[ORDER_READERS + 1];
     bool written = false;
-    const int count = likely(is_alone(&storage->uses, stream)) ? 0 : conflicts(marks, &written, stream, &storage->uses, writes);
+    const bool alone = is_alone(&storage->uses, stream);
+    const int count = likely(alone) ? 0 : conflicts(marks, &written, stream, &storage->uses, writes);
     for (int i = 0; i < count; i++) {
         if (likely(covered(stream, marks[i])))
             continue;
@@ -150,6 +176,8 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
         }
         CTRT_TRY(stream_wait_for(stream, stream_at(mark_slot(marks[i]))));
     }
+    if (unlikely(!alone && !writes))
+        CTRT_TRY(make_room(stream, &storage->uses));
     if (unlikely(storage->moves)) {
         void *now = NULL;
         ctrt_stream *own = stream_of(storage, stream);

@@ -215,7 +215,7 @@ static __attribute__((noinline)) void wait_fence(const ctrt_block *block, ctrt_b
     plain->fence = NULL;
 }
 
-static void count_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
+static inline __attribute__((always_inline)) void count_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
 {
     if (unlikely(block->fence != NULL))
         take_fence(memory, block, queue);

@@ -11,7 +11,7 @@
 #include "device/stream.h"
 #include "memory/pool.h"
 
-#define ORDER_READERS 4
+#define ORDER_READERS 8                     /* streams that read at a time without waiting for one another */
 
 /* Who uses the bytes on which stream (order.h). As long as one stream alone does, its last use and last write are all there is;
  * then the last writer, and the readers since. */

@@ -180,6 +180,37 @@ static void test_queries(void)
     CHILD_END;
 }
 
+static void test_many_readers(void)
+{
+    enum { MANY = 20 };
+    group("twenty streams read one tensor: the host waits for none, and who writes it then is behind all");
+    IN_CHILD("CTRT_SIM=devices=1,latency=3ms") {
+        ctrt_device *device = sim_open("sim:0");
+        ctrt_stream *streams[MANY] = { NULL };
+        ctrt_tensor *copies[MANY] = { NULL };
+        CTRT_AUTO(tensor) x = full(2, N, device);
+        for (int i = 0; i < MANY; i++)
+            CHECK_OK(ctrt_stream_new(&streams[i], device, 0));
+        CHECK_OK(ctrt_device_synchronize(device));
+        const double start = seconds_now();
+        for (int round = 0; round < 3; round++)
+            for (int i = 0; i < MANY; i++) {
+                CHECK_OK(ctrt_stream_push(streams[i]));
+                CHECK_OK(ctrt_add_scalar(&copies[i], x, ctrt_float(1)));
+                CHECK_OK(ctrt_stream_pop());
+            }
+        const double put = seconds_now() - start;
+        CHECK_OK(ctrt_fill_(x, ctrt_float(100)));
+        for (int i = 0; i < MANY; i++) {
+            CHECK(total(copies[i]) == 3 * N, "stream %d: %g", i, total(copies[i]));
+            ctrt_tensor_release(&copies[i]);
+            ctrt_stream_release(&streams[i]);
+        }
+        CHECK(put < 0.5 * (seconds_now() - start), "putting the work there took %g of %g s", put, seconds_now() - start);
+    }
+    CHILD_END;
+}
+
 static ctrt_stream *busy_stream;
 static ctrt_tensor *busy_tensor;
 static atomic_bool stop;
@@ -248,6 +279,7 @@ int main(void)
     test_policies("direct");
     test_errors();
     test_queries();
+    test_many_readers();
     test_fork();
     return done();
 }
