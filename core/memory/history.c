@@ -37,11 +37,21 @@ __attribute__((constructor)) static void history_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-uint64_t history_now(void)
+static uint64_t read_clock(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000u + (uint64_t)now.tv_nsec / 1000u;
+}
+
+uint64_t history_now(void)
+{
+    return read_clock(CLOCK_REALTIME);
+}
+
+uint64_t history_about_now(void)
+{
+    return read_clock(CLOCK_REALTIME_COARSE);
 }
 
 const char *history_action_name(enum history_action action)

@@ -156,8 +156,9 @@ __attribute__((constructor)) static void live_describes(void)
 void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
 {
     struct live_block entry = { block->address, block->bytes, requested, tag_here(), thread_state.op, queue,
-                                history_now(), 0 };
+                                history_about_now(), 0 };
     if (history_on(memory)) {
+        entry.time = history_now();
         struct history_event event = { 0, entry.time, entry.tag, entry.op, entry.address, entry.bytes, 0, queue,
                                        HISTORY_ALLOC };
         history_note(memory, &event);
