@@ -10,7 +10,7 @@
 
 /* What a push found: the device that was current for that type (NULL: none was chosen), and the stream that was current on it. */
 struct guard {
-    const ctrt_device *pushed;      /* NULL: the push changed nothing */
+    ctrt_device *pushed;            /* NULL: the push changed nothing */
     ctrt_device *before;
     bool of_stream;                 /* ctrt_stream_push, else ctrt_device_push */
     ctrt_stream *stream;            /* NULL: the default one */

@@ -11,10 +11,9 @@ struct ctrt_event {
     void *event;                            /* the backend's; NULL on a synchronous device */
     bool timing;
     pthread_mutex_t lock;                   /* for what the last record left */
-    stream_mark mark;                       /* 0: never recorded */
-    bool recorded;
+    stream_mark mark;                       /* the last work before it */
     struct clock clock;                     /* what was done before it */
-    uint64_t records;                       /* how often it was recorded */
+    uint64_t records;                       /* how often it was recorded; 0: never */
     double host_ms;                         /* when, on a synchronous device */
 };
 
@@ -94,7 +93,6 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
         clock_merge(&event->clock, &stream->clock);
         clock_raise(&event->clock, stream->slot, stream->sequence);
         event->mark = mark_of(stream->slot, stream->sequence);
-        event->records++;
     }
     pthread_mutex_unlock(&stream->lock);
     return status;
@@ -115,7 +113,7 @@ ctrt_status ctrt_event_record(ctrt_event *event, ctrt_stream *stream)
     else
         event->host_ms = now_ms();
     if (status == CTRT_OK)
-        event->recorded = true;
+        event->records++;
     pthread_mutex_unlock(&event->lock);
     return ctrt_context(status, "ctrt_event_record");
 }
@@ -128,7 +126,7 @@ ctrt_status ctrt_event_query(ctrt_event *event, bool *done)
     *done = true;
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&event->lock);
-    if (event->recorded && event->event != NULL) {
+    if (event->records > 0 && event->event != NULL) {
         status = event->device->backend->queue->event_query(event->device->handle, event->event, done);
         if (status == CTRT_OK && *done)
             stream_note_done(stream_at(mark_slot(event->mark)), mark_sequence(event->mark), event->clock.seen, event->clock.count);
@@ -141,7 +139,7 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
 {
     CTRT_TRY(check("ctrt_event_synchronize", event));
     pthread_mutex_lock(&event->lock);
-    const bool waits = event->recorded && event->event != NULL;
+    const bool waits = event->records > 0 && event->event != NULL;
     ctrt_stream *stream = waits ? stream_at(mark_slot(event->mark)) : NULL;
     const uint64_t sequence = mark_sequence(event->mark), records = event->records;
     uint64_t *seen = waits ? memory_alloc(event->clock.count * sizeof *seen) : NULL;
@@ -175,7 +173,7 @@ ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_even
         bool done;
         if (!events[i]->timing)
             return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event was made without timing", which);
-        if (!events[i]->recorded)
+        if (events[i]->records == 0)
             return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event was not recorded", which);
         CTRT_TRY(ctrt_event_query(events[i], &done));
         if (!done)
@@ -200,7 +198,7 @@ ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
         return ctrt_event_synchronize(event);
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&event->lock);
-    if (event->recorded) {
+    if (event->records > 0) {
         pthread_mutex_lock(&stream->lock);
         if (!clock_room(&stream->clock, event->clock.count))
             status = out_of_memory(sizeof(uint64_t), "a stream's clock");

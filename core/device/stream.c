@@ -334,7 +334,7 @@ ctrt_status ctrt_stream_pop(void)
         return ctrt_fail(CTRT_ERR_STATE, "ctrt_stream_pop without a matching ctrt_stream_push%s",
                          guard != NULL ? " (the last push was ctrt_device_push)" : "");
     if (guard->pushed != NULL) {
-        stream_swap((ctrt_device *)(uintptr_t)guard->pushed, &guard->stream);      /* the room is there since the push */
+        stream_swap(guard->pushed, &guard->stream);      /* the room is there since the push */
         ctrt_stream_release(&guard->stream);
     }
     device_guard_pop(guard);

@@ -5,7 +5,7 @@
 #include "base/memory.h"
 
 struct part {
-    ctrt_device *device;                    /* of the stream; NULL: done */
+    ctrt_device *device;                    /* of the stream */
     void *event;
     stream_mark mark;                       /* 0: work that only the queue knows (fence_new) */
 };

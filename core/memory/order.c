@@ -15,11 +15,15 @@ uint64_t ctrt_race_count(void)
     return atomic_load(&races);
 }
 
-/* Nobody, or this stream alone, has used the storage. */
+/* Does this value of `alone` say that nobody, or this stream alone, has used the storage? */
+static inline bool says_alone(stream_mark alone, const ctrt_stream *stream)
+{
+    return alone == 0 || (alone != USES_SHARED && mark_slot(alone) == stream->slot);
+}
+
 static inline bool is_alone(const struct storage_uses *uses, const ctrt_stream *stream)
 {
-    const stream_mark alone = atomic_load_explicit(&uses->alone, memory_order_acquire);
-    return alone == 0 || (alone != USES_SHARED && mark_slot(alone) == stream->slot);
+    return says_alone(atomic_load_explicit(&uses->alone, memory_order_acquire), stream);
 }
 
 /* Held for a few instructions, never while anything else is taken. From then on the uses stand in the marks that the lock guards. */
@@ -42,6 +46,17 @@ static void uses_unlock(struct storage_uses *uses)
     atomic_store_explicit(&uses->locked, false, memory_order_release);
 }
 
+/* The writer, then those noted as readers: for who reads only where some of them may have written. With the lock. */
+static int list_marks(stream_mark *marks, const struct storage_uses *uses, bool writes)
+{
+    int count = 0;
+    if (uses->writer != 0)
+        marks[count++] = uses->writer;
+    for (uint32_t i = 0; (writes || uses->mixed) && i < uses->n_readers; i++)
+        marks[count++] = uses->readers[i];
+    return count;
+}
+
 bool order_alone(const struct storage *storage, const ctrt_stream *stream)
 {
     return is_alone(&storage->uses, stream);
@@ -49,14 +64,9 @@ bool order_alone(const struct storage *storage, const ctrt_stream *stream)
 
 int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
 {
-    struct storage_uses *uses = &storage->uses;
-    int count = 0;
-    uses_lock(uses);
-    if (uses->writer != 0)
-        marks[count++] = uses->writer;
-    for (uint32_t i = 0; i < uses->n_readers; i++)
-        marks[count++] = uses->readers[i];
-    uses_unlock(uses);
+    uses_lock(&storage->uses);
+    const int count = list_marks(marks, &storage->uses, true);
+    uses_unlock(&storage->uses);
     return count;
 }
 
@@ -65,13 +75,13 @@ int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
 static bool note_alone(struct storage_uses *uses, const ctrt_stream *stream, bool writes, stream_mark mark)
 {
     stream_mark alone = atomic_load_explicit(&uses->alone, memory_order_acquire);
-    if (writes && (alone == 0 || (alone != USES_SHARED && mark_slot(alone) == stream->slot))) {
+    if (writes && says_alone(alone, stream)) {
         stream_mark before = atomic_load_explicit(&uses->alone_write, memory_order_relaxed);
         while (before < mark && !atomic_compare_exchange_weak_explicit(&uses->alone_write, &before, mark, memory_order_release,
                                                                        memory_order_relaxed))
             continue;
     }
-    while (alone == 0 || (alone != USES_SHARED && mark_slot(alone) == stream->slot))
+    while (says_alone(alone, stream))
         if (alone > mark || atomic_compare_exchange_weak_explicit(&uses->alone, &alone, mark, memory_order_acq_rel, memory_order_acquire))
             return true;
     return false;
@@ -83,13 +93,12 @@ static int conflicts(stream_mark *marks, bool *written, ctrt_stream *stream, str
 {
     int count = 0;
     uses_lock(uses);
+    const int all = list_marks(marks, uses, writes);
     *written = uses->writer != 0 && mark_slot(uses->writer) != stream->slot;
-    if (*written)
-        marks[count++] = uses->writer;
-    for (uint32_t i = 0; (writes || uses->mixed) && i < uses->n_readers; i++)
-        if (mark_slot(uses->readers[i]) != stream->slot)
-            marks[count++] = uses->readers[i];
     uses_unlock(uses);
+    for (int i = 0; i < all; i++)
+        if (mark_slot(marks[i]) != stream->slot)
+            marks[count++] = marks[i];
     return count;
 }
 
@@ -231,11 +240,8 @@ static void add_mark(ctrt_stream *stream, struct storage_uses *uses, stream_mark
 static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
 {
     stream_mark all[ORDER_READERS + 1], kept[ORDER_READERS + 1];
-    int count = 0, keeps = 0;
-    if (uses->writer != 0)
-        all[count++] = uses->writer;
-    for (uint32_t i = 0; i < uses->n_readers; i++)
-        all[count++] = uses->readers[i];
+    int keeps = 0;
+    const int count = list_marks(all, uses, true);
     const bool was_mixed = uses->mixed;
     const stream_mark writer = uses->writer;
     uses_unlock(uses);
@@ -316,12 +322,8 @@ ctrt_status order_host(const ctrt_view *view, bool writes)
         return CTRT_OK;
     struct storage_uses *uses = &storage->uses;
     stream_mark marks[ORDER_READERS + 1];
-    int count = 0;
     uses_lock(uses);
-    if (uses->writer != 0)
-        marks[count++] = uses->writer;
-    for (uint32_t i = 0; (writes || uses->mixed) && i < uses->n_readers; i++)
-        marks[count++] = uses->readers[i];
+    const int count = list_marks(marks, uses, writes);
     uses_unlock(uses);
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < count; i++) {

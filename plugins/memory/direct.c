@@ -194,8 +194,7 @@ static ctrt_status init(const ctrt_host *given)
     static bool forks_known;
     host = given;
     if (!forks_known)
-        forks_known = (CTRT_SLOT(host, at_fork) ? (int)host->at_fork(before_fork, after_fork, after_fork)
-                                                : pthread_atfork(before_fork, after_fork, after_fork)) == 0;
+        forks_known = around_fork(host, before_fork, after_fork, after_fork) == CTRT_OK;
     return CTRT_OK;
 }
 

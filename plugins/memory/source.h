@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/source.h: fences of a policy's source, which may be too old to have such. NULL is a fence that is done. */
+/* plugins/memory/source.h: what policies ask of their source and of the library, either of which may be too old to have it. */
 #ifndef CTRT_MEMORY_SOURCE_H
 #define CTRT_MEMORY_SOURCE_H
 
+#include <pthread.h>
+
 #include "ctrt/plugin.h"
+
+/* The functions run around a fork, inside the library's own locks where it can do that. */
+static inline ctrt_status around_fork(const ctrt_host *host, void (*before)(void), void (*in_parent)(void), void (*in_child)(void))
+{
+    if (CTRT_SLOT(host, at_fork))
+        return host->at_fork(before, in_parent, in_child);
+    return pthread_atfork(before, in_parent, in_child) == 0 ? CTRT_OK : CTRT_ERR_OUT_OF_MEMORY;
+}
+
+/* ---- fences; NULL is one that is done ---- */
 
 /* The caller waits for the fence, which is gone afterwards. What failed on the queue is for others to report. */
 static inline void fence_finish(const ctrt_memory_source *source, void *fence)

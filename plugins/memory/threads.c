@@ -331,8 +331,5 @@ ctrt_status threads_init(void)
         return CTRT_OK;
     threads_fenced = !membarrier(BARRIER_REGISTER);
     thread_key_made = pthread_key_create(&thread_key, thread_end) == 0;
-    if (CTRT_SLOT(host, at_fork))
-        return host->at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
-    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-    return CTRT_OK;
+    return around_fork(host, before_fork, after_fork_in_parent, after_fork_in_child);
 }
