@@ -17,7 +17,13 @@ EXTRA_PROGRAMS       += bench-hostmem
 bench_hostmem_SOURCES = bench/hostmem.c
 bench_hostmem_LDADD   = libctrt.la
 
-bench: all bench-hostmem bench-memory bench-memory-trace bench-overhead bench-smallstep bench-startup bench-train
+EXTRA_PROGRAMS    += bench-gpu
+bench_gpu_SOURCES  = bench/gpu.c bench/timing.h
+bench_gpu_LDADD    = libctrt.la
+CLEANFILES        += bench-gpu
+EXTRA_DIST        += bench/gpu.sh bench/peers/gpu_torch.py
+
+bench: all bench-gpu bench-hostmem bench-memory bench-memory-trace bench-overhead bench-smallstep bench-startup bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train

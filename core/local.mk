@@ -14,9 +14,9 @@ libctrt_core_la_SOURCES += \
 
 # device: device, stream, event
 libctrt_core_la_SOURCES += \
-    core/device/auto.c core/device/current.c core/device/current.h core/device/device.h core/device/event.c \
+    core/device/auto.c core/device/close.c core/device/close.h core/device/current.c core/device/current.h core/device/device.h core/device/event.c \
     core/device/internal.h core/device/open.c core/device/parse.c core/device/properties.c core/device/stream.c \
-    core/device/stream.h core/device/stream_work.c core/device/types.c core/device/visible.c core/device/visible.h
+    core/device/stream.h core/device/stream_work.c core/device/types.c core/device/utilization.c core/device/visible.c core/device/visible.h
 
 # memory: storage, allocator interface, accounting
 libctrt_core_la_SOURCES += \
@@ -24,6 +24,8 @@ libctrt_core_la_SOURCES += \
     core/memory/order.h core/memory/pinned.c core/memory/pinned.h core/memory/policy.c core/memory/policy.h core/memory/pool.c \
     core/memory/pool.h core/memory/source.c core/memory/source.h core/memory/storage.c core/memory/storage.h
 libctrt_core_la_SOURCES += core/memory/pressure.c core/memory/pressure.h
+libctrt_core_la_SOURCES += core/memory/capture.c core/memory/capture.h
+libctrt_core_la_SOURCES += core/memory/frames.c core/memory/frames.h
 libctrt_core_la_SOURCES += core/memory/plan.c core/memory/plan.h core/memory/plan_source.c core/memory/plan_source.h
 libctrt_core_la_SOURCES += \
     core/memory/figures.c core/memory/figures.h core/memory/history.c core/memory/history.h core/memory/live.c \
@@ -35,7 +37,7 @@ libctrt_core_la_SOURCES += \
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += \
     core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h core/tensor/dtype.c \
-    core/tensor/facts.c core/tensor/format.c core/tensor/format.h core/tensor/pinned.c core/tensor/pinned.h core/tensor/promote.c core/tensor/shape.c \
+    core/tensor/facts.c core/tensor/format.c core/tensor/format.h core/tensor/pinned.c core/tensor/pinned.h core/tensor/promote.c core/tensor/scope.c core/tensor/scope.h core/tensor/shape.c \
     core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: ops.def, dispatch, the front of each family

@@ -13,6 +13,7 @@ pkginclude_HEADERS += \
     include/ctrt/plugin.h \
     include/ctrt/split.h \
     include/ctrt/status.def \
+    include/ctrt/capture.h \
     include/ctrt/stream.h \
     include/ctrt/tensor.h \
     include/ctrt/types.h

@@ -3,6 +3,7 @@
 #include "nn/module.h"
 
 #include "memory/tag.h"
+#include "tensor/scope.h"
 
 _Atomic uint64_t module_structure = 1;
 
@@ -159,6 +160,7 @@ static ctrt_status tensors_add(struct module_tensors *tensors, const char *name,
     char *copy = memory_strdup(name);
     if (copy == NULL)
         return out_of_memory(strlen(name) + 1, "a name");
+    scope_keep(tensor);
     tensors->items[tensors->count++] = (struct module_tensor){ copy, ctrt_tensor_retain(tensor), persistent };
     atomic_fetch_add(&module_structure, 1);
     return CTRT_OK;

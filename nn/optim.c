@@ -9,9 +9,11 @@
 #include <math.h>
 #include <stddef.h>
 
+#include "memory/capture.h"
 #include "memory/plan.h"
 #include "memory/tag.h"
 #include "tensor/tensor.h"
+#include "tensor/scope.h"
 
 /* ---- SGD ---- */
 
@@ -71,6 +73,7 @@ static ctrt_status adamw_launch(const union optim_options *options, int64_t key,
         .size = sizeof attributes, .lr = o->lr, .beta1 = o->beta1, .beta2 = o->beta2, .epsilon = o->epsilon,
         .weight_decay = o->weight_decay, .decoupled = true, .maximize = o->maximize, .step = key,
     };
+    CTRT_TRY(capture_refuse(device, "the step count of AdamW"));
     return kernel_call(OP_adam_step, dtype, device, inputs, n_inputs, outputs, n_outputs, &attributes);
 }
 
@@ -349,7 +352,9 @@ ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer)
         return fail_null("optimizer_step", "optimizer");
     struct memory_tag tag;
     const bool tagged = tag_enter_watched(&tag, "optimizer");
+    struct scope *scope = scope_pause();                /* the optimizer's state is its own */
     ctrt_no_grad status = step(optimizer);
+    scope_resume(scope);
     if (tagged)
         tag_leave(&tag);
     if (status == CTRT_OK)

@@ -100,11 +100,49 @@ test_cpu_limits_LDADD = $(CPU_TEST_LIBS)
 endif
 endif
 
+# What the cuda backend finds, over libraries of the test's own; and over the driver and the NVML in software (tests/softcuda).
+cuda_discovery_tests = test-cuda-discovery test-cuda-reasons
+check_PROGRAMS += $(cuda_discovery_tests)
+TESTS          += $(cuda_discovery_tests)
+EXTRA_DIST     += tests/unit/cuda_bed.h tests/unit/cuda_fake.h
+CUDA_DISCOVERY  = backends/cuda/discovery.c backends/cuda/driver.c backends/cuda/nvml.c backends/cuda/reason.c backends/cuda/visible.c
+FAKE_LOADER     = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
+test_cuda_discovery_SOURCES  = tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)
+test_cuda_discovery_CPPFLAGS = $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_discovery_LDADD    = $(INTERNAL_LIBS)
+test_cuda_reasons_SOURCES    = tests/unit/test-cuda-reasons.c $(CUDA_DISCOVERY)
+test_cuda_reasons_CPPFLAGS   = $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_reasons_LDADD      = $(INTERNAL_LIBS)
+if SOFTCUDA
+if PLUGIN_CPU
+check_PROGRAMS += test-cuda-device
+TESTS          += test-cuda-device
+test_cuda_device_SOURCES  = tests/unit/test-cuda-device.c
+test_cuda_device_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit
+test_cuda_device_LDADD    = $(PUBLIC_LIBS)
+check_PROGRAMS += test-cuda-products
+TESTS          += test-cuda-products
+test_cuda_products_SOURCES  = tests/unit/test-cuda-products.c
+test_cuda_products_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit
+test_cuda_products_LDADD    = $(PUBLIC_LIBS)
+check_PROGRAMS += test-cuda-faults
+TESTS          += test-cuda-faults
+test_cuda_faults_SOURCES  = tests/unit/test-cuda-faults.c tests/unit/soft_begin.h
+test_cuda_faults_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
+test_cuda_faults_LDADD    = $(PUBLIC_LIBS)
+check_PROGRAMS += test-cuda-elementwise
+TESTS          += test-cuda-elementwise
+test_cuda_elementwise_SOURCES  = tests/unit/test-cuda-elementwise.c tests/unit/soft_begin.h
+test_cuda_elementwise_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit
+test_cuda_elementwise_LDADD    = $(PUBLIC_LIBS) -lm
+endif
+endif
+
 # Simulated devices, likewise.
 if HAVE_CMOCKA
 if PLUGIN_CPU
 if PLUGIN_SIM
-sim_tests       = test-sim test-sim-faults test-sim-threads
+sim_tests       = test-sim test-sim-faults test-sim-process test-sim-threads
 check_PROGRAMS += $(sim_tests)
 TESTS          += $(sim_tests)
 TSAN_TESTS     += $(sim_tests)
@@ -114,12 +152,16 @@ test_sim_LDADD    = $(CPU_TEST_LIBS)
 test_sim_faults_SOURCES   = tests/unit/test-sim-faults.c
 test_sim_faults_CPPFLAGS  = $(INTERNAL_CPPFLAGS)
 test_sim_faults_LDADD     = $(CPU_TEST_LIBS)
+test_sim_process_SOURCES  = tests/unit/test-sim-process.c
+test_sim_process_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_sim_process_LDADD    = $(CPU_TEST_LIBS)
 test_sim_threads_SOURCES  = tests/unit/test-sim-threads.c
 test_sim_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_sim_threads_LDADD    = $(CPU_TEST_LIBS)
-plan_tests      = test-plan test-plan-memory test-split
+plan_tests      = test-plan test-plan-memory test-scope test-shutdown test-split test-utilization
 check_PROGRAMS += $(plan_tests)
 TESTS          += $(plan_tests)
+TSAN_TESTS     += test-scope test-shutdown
 EXTRA_DIST     += tests/unit/plan_models.h
 test_plan_SOURCES   = tests/unit/test-plan.c
 test_plan_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
@@ -127,9 +169,18 @@ test_plan_LDADD     = $(PUBLIC_LIBS)
 test_plan_memory_SOURCES  = tests/unit/test-plan-memory.c
 test_plan_memory_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_plan_memory_LDADD    = $(INTERNAL_LIBS)
+test_scope_SOURCES  = tests/unit/test-scope.c
+test_scope_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_scope_LDADD    = $(PUBLIC_LIBS)
+test_shutdown_SOURCES  = tests/unit/test-shutdown.c
+test_shutdown_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_shutdown_LDADD    = $(PUBLIC_LIBS)
 test_split_SOURCES  = tests/unit/test-split.c
 test_split_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_split_LDADD    = $(PUBLIC_LIBS) -lm
+test_utilization_SOURCES  = tests/unit/test-utilization.c
+test_utilization_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_utilization_LDADD    = $(PUBLIC_LIBS)
 stream_tests    = test-stream test-stream-corners test-stream-errors test-stream-order test-stream-train test-pinned
 check_PROGRAMS += $(stream_tests)
 TESTS          += $(stream_tests)
@@ -163,16 +214,24 @@ endif
 if PLUGIN_MEMORY_SPILL
 if PLUGIN_MEMORY_CACHING
 if PLUGIN_MEMORY_DIRECT
-spill_tests     = test-spill test-spill-faults test-spill-threads
+spill_tests     = test-spill test-spill-faults test-spill-threads test-spill-values
+if PLUGIN_MEMORY_ARENA
+spill_tests    += test-spill-parts
+endif
 check_PROGRAMS += $(spill_tests)
 TESTS          += $(spill_tests)
-TSAN_TESTS     += test-spill test-spill-threads
+TSAN_TESTS     += test-spill test-spill-threads test-spill-values
 test_spill_SOURCES  = tests/unit/test-spill.c tests/unit/sims.h
 test_spill_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_spill_LDADD    = $(PUBLIC_LIBS)
 test_spill_faults_SOURCES  = tests/unit/test-spill-faults.c tests/unit/sims.h
 test_spill_faults_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_spill_faults_LDADD    = $(PUBLIC_LIBS)
+test_spill_parts_SOURCES  = tests/unit/test-spill-parts.c
+test_spill_parts_LDADD    = $(PUBLIC_LIBS)
+test_spill_values_SOURCES  = tests/unit/test-spill-values.c tests/unit/sims.h
+test_spill_values_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_spill_values_LDADD    = $(PUBLIC_LIBS)
 test_spill_threads_SOURCES  = tests/unit/test-spill-threads.c tests/unit/sims.h
 test_spill_threads_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_spill_threads_LDADD    = $(PUBLIC_LIBS)
@@ -259,7 +318,7 @@ test_checkpoint_SOURCES = tests/unit/test-checkpoint.c
 test_checkpoint_LDADD   = $(PUBLIC_LIBS)
 
 # The floors below tensors: on test plugins, which a test copies under the names of the roles that they play.
-core_tests = test-account test-account-live test-base test-device test-memory test-registry
+core_tests = test-account test-account-live test-account-peaks test-base test-device test-device-fork test-memory test-registry
 check_LTLIBRARIES += actor.la later.la stranger.la
 actor_la_SOURCES    = tests/plugins/actor.c
 actor_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
@@ -275,15 +334,22 @@ EXTRA_DIST     += tests/unit/child.h tests/unit/folder.h
 test_account_SOURCES       = tests/unit/test-account.c
 test_account_CPPFLAGS      = $(INTERNAL_CPPFLAGS)
 test_account_LDADD         = $(INTERNAL_LIBS)
+test_account_peaks_SOURCES  = tests/unit/test-account-peaks.c
+test_account_peaks_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_account_peaks_LDADD    = $(INTERNAL_LIBS)
 test_account_live_SOURCES  = tests/unit/test-account-live.c
 test_account_live_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_account_live_LDADD    = $(INTERNAL_LIBS)
+test_account_live_LDFLAGS  = -export-dynamic
 test_base_SOURCES      = tests/unit/test-base.c
 test_base_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
 test_base_LDADD        = $(INTERNAL_LIBS)
 test_device_SOURCES    = tests/unit/test-device.c
 test_device_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
 test_device_LDADD      = $(INTERNAL_LIBS)
+test_device_fork_SOURCES  = tests/unit/test-device-fork.c
+test_device_fork_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_device_fork_LDADD    = $(INTERNAL_LIBS)
 test_memory_SOURCES    = tests/unit/test-memory.c
 test_memory_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
 test_memory_LDADD      = $(INTERNAL_LIBS)

@@ -12,7 +12,7 @@
 #include "tool.h"
 
 struct choice {
-    bool json, devices, plugins, params, memory;
+    bool json, devices, plugins, params, memory, load;
 };
 
 /* ---- devices ---- */
@@ -55,7 +55,11 @@ static void device_text(const char *name, const ctrt_device_properties *facts, c
     if (facts->uuid[0] != '\0' || facts->pci[0] != '\0')
         printf("  %-12s %s%s%s\n", "", facts->uuid,
                facts->uuid[0] != '\0' && facts->pci[0] != '\0' ? "  PCI " : "", facts->pci);
+    if (facts->cpus[0] != '\0')
+        printf("  %-12s processors %s are near\n", "", facts->cpus);
 }
+
+static void load_json(const char *name);
 
 static void device_json(const char *name, const ctrt_device_properties *facts, const struct choice *choice)
 {
@@ -73,8 +77,11 @@ static void device_json(const char *name, const ctrt_device_properties *facts, c
     json_number("clock_khz", facts->clock_khz);
     json_number("numa_node", facts->numa_node);
     json_number("ecc", facts->ecc);
+    json_string("cpus", facts->cpus);
     json_bool("host_memory", facts->host_memory);
     json_bool("asynchronous", facts->asynchronous);
+    if (choice->load)
+        load_json(name);
     json_close('}');
 }
 
@@ -96,6 +103,114 @@ static int show_devices(const struct choice *choice)
         count++;
     }
     return count;
+}
+
+/* ---- links ---- */
+
+/* How `name` reaches `peer`, in a word of at most 6 letters: "-" itself, "?" unknown. */
+static const char *link_word(char word[8], const char *name, const char *peer)
+{
+    ctrt_link link;
+    if (strcmp(name, peer) == 0)
+        return "-";
+    if (ctrt_device_get_link(&link, name, peer) != CTRT_OK || link.direct < 0)
+        return "?";
+    if (strcmp(link.kind, "NVLink") == 0)
+        snprintf(word, 8, link.links > 0 ? "NV%d" : "NV", link.links);
+    else
+        snprintf(word, 8, "%s", link.direct ? "yes" : "no");
+    return word;
+}
+
+static void link_json(const char *name, const char *peer)
+{
+    ctrt_link link;
+    if (strcmp(name, peer) == 0 || ctrt_device_get_link(&link, name, peer) != CTRT_OK)
+        return;
+    json_open(NULL, '{');
+    json_string("device", name);
+    json_string("peer", peer);
+    json_number("direct", link.direct);
+    json_number("links", link.links);
+    json_string("kind", link.kind);
+    json_close('}');
+}
+
+static void links_head(const char *type, int count)
+{
+    printf("direct copies between devices of %s\n  %-12s", type, "");
+    for (int i = 0; i < count; i++)
+        printf(" %6d", i);
+    printf("\n");
+}
+
+/* Which devices of a type copy to one another without the host, a row for each; nothing for types of one device. */
+static void show_links(const struct choice *choice)
+{
+    ctrt_device_spec spec;
+    char name[64], peer[64], word[8];
+    for (size_t i = 0; ctrt_device_list(&spec, i) == CTRT_OK; i++) {
+        const int count = spec.index >= 0 ? ctrt_device_count(spec.type) : 0;
+        if (count < 2 || ctrt_device_format(name, sizeof name, &spec) != CTRT_OK)
+            continue;
+        if (!choice->json && spec.index == 0)
+            links_head(spec.type, count);
+        if (!choice->json)
+            printf("  %-12s", name);
+        for (spec.index = 0; spec.index < count; spec.index++) {
+            if (ctrt_device_format(peer, sizeof peer, &spec) != CTRT_OK)
+                continue;
+            if (choice->json)
+                link_json(name, peer);
+            else
+                printf(" %6s", link_word(word, name, peer));
+        }
+        if (!choice->json)
+            printf("\n");
+    }
+}
+
+/* ---- load ---- */
+
+/* A table for each type of devices that can tell. */
+static void show_load(void)
+{
+    ctrt_device_spec spec;
+    char type[sizeof spec.type] = "";
+    for (size_t i = 0; ctrt_device_list(&spec, i) == CTRT_OK; i++) {
+        char *table = NULL;
+        if (strcmp(type, spec.type) == 0)
+            continue;
+        snprintf(type, sizeof type, "%s", spec.type);
+        if (ctrt_show_utilization(&table, type, true) == CTRT_OK)
+            printf("load of %s\n%s", type, table);
+        else
+            printf("load of %s: %s\n", type, ctrt_error_message());
+        free(table);
+    }
+}
+
+static void load_json(const char *name)
+{
+    ctrt_usage usage;
+    ctrt_process list[64];
+    size_t count = 0;
+    const bool known = ctrt_device_get_usage(&usage, name) == CTRT_OK;
+    json_number("busy", known ? usage.busy : -1);
+    json_number("used_memory", known && usage.total_memory > 0 ? (long long)usage.used_memory : -1);
+    json_number("temperature", known ? usage.temperature : -1);
+    json_number("milliwatts", known && usage.power >= 0 ? (long long)(usage.power * 1000) : -1);
+    json_open("processes", '[');
+    if (ctrt_device_get_processes(list, &count, sizeof list / sizeof list[0], name) != CTRT_OK)
+        count = 0;
+    for (size_t i = 0; i < count && i < sizeof list / sizeof list[0]; i++) {
+        json_open(NULL, '{');
+        json_number("pid", (long long)list[i].pid);
+        json_string("name", list[i].name);
+        json_number("memory", list[i].memory == UINT64_MAX ? -1 : (long long)list[i].memory);
+        json_close('}');
+    }
+    json_close(']');
 }
 
 /* What auto would choose, asked without opening it: the first of the list unless CTRT_DEVICE says otherwise. */
@@ -193,6 +308,9 @@ static void show_json(const struct choice *choice)
         json_open("devices", '[');
         show_devices(choice);
         json_close(']');
+        json_open("links", '[');
+        show_links(choice);
+        json_close(']');
     }
     if (choice->plugins) {
         json_open("plugins", '[');
@@ -219,6 +337,9 @@ static void show_text(const struct choice *choice)
         printf("devices (auto is %s)\n", best != NULL ? best : "none");
         if (show_devices(choice) == 0)
             printf("  none can be used; the plugins say why\n");
+        show_links(choice);
+        if (choice->load)
+            show_load();
     }
     if (choice->plugins) {
         printf("plugins\n");
@@ -236,7 +357,8 @@ static int usage(FILE *out, const char *command, int status)
     if (strcmp(command, "info") == 0)
         fprintf(out,
                 "  --devices   devices alone\n  --plugins   plugins alone\n  --params    parameters alone\n"
-                "  --memory    open each device and show its free memory\n");
+                "  --memory    open each device and show its free memory\n"
+                "  --load      how busy devices are, with what memory, and for whom; opens none\n");
     fprintf(out, "  --json      as JSON\n  --help      this text\n");
     return status;
 }
@@ -249,6 +371,7 @@ int tool_info(int argc, char **argv)
         { "plugins", no_argument, NULL, 'P' },
         { "params", no_argument, NULL, 'p' },
         { "memory", no_argument, NULL, 'm' },
+        { "load", no_argument, NULL, 'l' },
         { "help", no_argument, NULL, 'h' },
         { NULL, 0, NULL, 0 },
     };
@@ -263,6 +386,7 @@ int tool_info(int argc, char **argv)
         choice.plugins = choice.plugins || option == 'P';
         choice.params = choice.params || option == 'p';
         choice.memory = choice.memory || option == 'm';
+        choice.load = choice.load || option == 'l';
     }
     if (optind < argc) {
         fprintf(stderr, "ctrt %s: what is \"%s\"?\n", argv[0], argv[optind]);

@@ -6,7 +6,7 @@ ctrt_LDADD    = libconformance.la libctrt.la
 
 # The page of `ctrt memory`, as a string.
 EXTRA_DIST           += tools/page.html
-BUILT_SOURCES         = tools/page.inc
+BUILT_SOURCES        += tools/page.inc
 CLEANFILES           += tools/page.inc
 nodist_ctrt_SOURCES   = tools/page.inc
 tools/page.inc: tools/page.html

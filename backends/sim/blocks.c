@@ -8,10 +8,10 @@
 /* More blocks than this fit into no space that is asked for in earnest; 24 bytes each, of addresses only. */
 #define MOST_BLOCKS ((uint64_t)1 << 24)
 
-bool sim_blocks_init(struct sim_blocks *blocks, uint64_t begin, uint64_t end, uint64_t least)
+bool sim_blocks_init(struct sim_blocks *blocks, uint64_t begin, uint64_t end, uint64_t most, uint64_t least)
 {
-    uint64_t capacity = (end - begin) / least + 1;
-    *blocks = (struct sim_blocks){ .begin = begin, .end = end, .capacity = capacity < MOST_BLOCKS ? capacity : MOST_BLOCKS };
+    uint64_t capacity = most / least + 1;
+    *blocks = (struct sim_blocks){ .begin = begin, .end = end, .most = most, .capacity = capacity < MOST_BLOCKS ? capacity : MOST_BLOCKS };
     void *array = mmap(NULL, blocks->capacity * sizeof *blocks->at, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (array == MAP_FAILED)
@@ -56,7 +56,7 @@ bool sim_blocks_take(struct sim_blocks *blocks, uint64_t *start, uint64_t bytes,
 {
     uint64_t place = (blocks->begin + alignment - 1) / alignment * alignment;
     size_t i = 0;
-    if (blocks->count == blocks->capacity)
+    if (blocks->count == blocks->capacity || bytes > blocks->most - blocks->used)
         return false;
     for (; i < blocks->count; i++) {
         const struct sim_block *next = &blocks->at[i];

@@ -122,8 +122,10 @@ static ctrt_status device_new(struct sim_device **out, const struct sim_options 
     device->pinned_limit = options->pinned;
     device->seed = options->seed;
     device->poison = options->poison;
+    device->holes = options->holes;
     device->faults = options->faults;
     device->fd = -1;
+    device->asked = sim_now();
     pthread_mutex_init(&device->lock, NULL);
     sim_fault_late(device);
 
@@ -197,4 +199,6 @@ const ctrt_device_table sim_device_table = {
     .open = open_device,
     .close = close_device,
     .memory_info = memory_info,
+    .usage = sim_usage,
+    .link = sim_link,
 };

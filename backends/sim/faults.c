@@ -4,7 +4,7 @@
  *     faults = fault { ";" fault }
  *     fault  = [ DEVICE "." ] kind
  *     kind   = "alloc:" N ["+"] | "host:" N ["+"] | "op:" [NAME "@"] N ["+"] | "copy:" N ["+"] | "lost:" N
- *            | "link:" A "-" B | "late:" TIME
+ *            | "link:" A "-" B | "late:" TIME | "event:" N ["+"]
  */
 #include "sim.h"
 
@@ -25,6 +25,7 @@ static const struct kind {
     { "lost", SIM_FAULT_LOST, "the number of a piece of work, such as 100" },
     { "link", SIM_FAULT_LINK, "two devices, such as 0-1" },
     { "late", SIM_FAULT_LATE, "a time, such as 200us" },
+    { "event", SIM_FAULT_EVENT, "the number of an event that is recorded, such as 3 or 3+" },
 };
 #define KINDS (sizeof kinds / sizeof kinds[0])
 

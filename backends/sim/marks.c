@@ -147,8 +147,14 @@ ctrt_status sim_event_record(void *handle, void *object, void *queue)
 {
     struct sim_device *device = handle;
     struct event *event = object;
+    char fault[64];
     if (sim_forked(device))
         return sim_usable(device);
+    pthread_mutex_lock(&device->lock);
+    const bool fails = sim_fault_hits(device, SIM_FAULT_EVENT, "", fault);
+    pthread_mutex_unlock(&device->lock);
+    if (fails)
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no event can be recorded (fault %s)", device->name, fault);
     struct sim_mark *mark = mark_new(device);
     if (mark == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;

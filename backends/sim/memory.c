@@ -10,10 +10,8 @@
 
 static ctrt_status no_memory(struct sim_device *device, size_t bytes)
 {
-    uint64_t unused = device->memory - device->physical.used;
-    return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes: %llu of %llu bytes are free, the largest free piece has %llu",
-                          device->name, bytes, (unsigned long long)unused, (unsigned long long)device->memory,
-                          (unsigned long long)sim_blocks_largest_gap(&device->physical));
+    char free_bytes[160];
+    return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes: %s", device->name, bytes, sim_space_free(device, free_bytes));
 }
 
 static ctrt_status alloc(void *handle, void **address, size_t bytes)

@@ -213,6 +213,12 @@ static bool read_poison(struct reading *r, char *value)
     return r->options->poison || strcmp(value, "no") == 0 || expected(r, "yes or no");
 }
 
+static bool read_holes(struct reading *r, char *value)
+{
+    r->options->holes = strcmp(value, "yes") == 0;
+    return r->options->holes || strcmp(value, "no") == 0 || expected(r, "yes or no");
+}
+
 static bool read_fault(struct reading *r, char *value)
 {
     r->why[0] = '\0';
@@ -231,7 +237,7 @@ static const struct option {
 } options[] = {
     { "devices", read_devices }, { "memory", read_memory }, { "latency", read_latency }, { "bandwidth", read_bandwidth },
     { "peers", read_peers }, { "pinned", read_pinned }, { "seed", read_seed }, { "jitter", read_jitter },
-    { "poison", read_poison }, { "fault", read_fault },
+    { "poison", read_poison }, { "holes", read_holes }, { "fault", read_fault },
 };
 #define OPTIONS (sizeof options / sizeof options[0])
 

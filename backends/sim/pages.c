@@ -83,11 +83,10 @@ static bool page_unmap(struct sim_device *device, struct sim_reservation *r, siz
 static ctrt_status page_map(struct sim_device *device, struct sim_reservation *r, size_t page)
 {
     uint64_t start;
+    char free_bytes[160];
     if (!sim_blocks_take(&device->physical, &start, SIM_PAGE, SIM_PAGE))
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                              "%s: no page of %llu bytes: %llu of %llu bytes are free, the largest free piece has %llu", device->name,
-                              (unsigned long long)SIM_PAGE, (unsigned long long)(device->memory - device->physical.used),
-                              (unsigned long long)device->memory, (unsigned long long)sim_blocks_largest_gap(&device->physical));
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no page of %llu bytes: %s", device->name, (unsigned long long)SIM_PAGE,
+                              sim_space_free(device, free_bytes));
     char *place = device->guard + device->delta + r->start + page * SIM_PAGE;
     if (mmap(place, SIM_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, device->fd, (off_t)start) == MAP_FAILED) {
         int why = errno;

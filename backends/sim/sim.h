@@ -26,7 +26,7 @@ extern const ctrt_host *sim_host;
 
 /* ---- options (options.c, faults.c) ---- */
 
-enum sim_fault_kind { SIM_FAULT_ALLOC, SIM_FAULT_HOST, SIM_FAULT_OP, SIM_FAULT_COPY, SIM_FAULT_LOST, SIM_FAULT_LINK, SIM_FAULT_LATE };
+enum sim_fault_kind { SIM_FAULT_ALLOC, SIM_FAULT_HOST, SIM_FAULT_OP, SIM_FAULT_COPY, SIM_FAULT_LOST, SIM_FAULT_LINK, SIM_FAULT_LATE, SIM_FAULT_EVENT };
 
 struct sim_fault {
     enum sim_fault_kind kind;
@@ -56,6 +56,7 @@ struct sim_options {
     uint64_t seed;
     uint64_t peers[SIM_DEVICES];                /* bit b of entry a: a can reach b's memory */
     bool poison;                                /* fresh memory is filled with bytes that stand out */
+    bool holes;                                 /* memory is one range of places; else a block takes any place */
     struct sim_faults faults;
 };
 
@@ -86,11 +87,11 @@ struct sim_blocks {
     struct sim_block *at;
     size_t count, capacity;
     uint64_t begin, end;                        /* of the space */
-    uint64_t used;                              /* bytes */
+    uint64_t used, most;                        /* bytes; how many may be used at one time */
     _Atomic uint32_t version;
 };
 
-bool sim_blocks_init(struct sim_blocks *blocks, uint64_t begin, uint64_t end, uint64_t least);
+bool sim_blocks_init(struct sim_blocks *blocks, uint64_t begin, uint64_t end, uint64_t most, uint64_t least);
 void sim_blocks_free(struct sim_blocks *blocks);
 /* First fit; false when there is no piece of that size. */
 bool sim_blocks_take(struct sim_blocks *blocks, uint64_t *start, uint64_t bytes, uint64_t alignment);
@@ -124,17 +125,17 @@ struct sim_device {
     int64_t _Atomic latency;
     uint64_t _Atomic bandwidth;
     uint64_t pinned_limit, seed;
-    bool poison;
+    bool poison, holes;
     atomic_bool lost;
 
     char *guard;                                /* what the host sees: no access */
     ptrdiff_t delta;                            /* the same byte for workers: address + delta */
-    uint64_t span;                              /* bytes of the guard range: memory, then room for reservations */
+    uint64_t span;                              /* bytes of the guard range: places for memory, then room for reservations */
     int fd;
 
     pthread_mutex_t lock;                       /* what follows, and faults */
-    struct sim_blocks physical;                 /* in [0, memory): blocks of alloc and pages of map */
-    struct sim_blocks reserved;                 /* in [room, span) */
+    struct sim_blocks physical;                 /* blocks of alloc and pages of map */
+    struct sim_blocks reserved;                 /* behind them, up to span */
     struct sim_reservation *reservations;
     struct sim_queue *queues;                   /* live and dying */
     struct sim_queue *standard;                 /* for queue NULL */
@@ -142,6 +143,7 @@ struct sim_device {
     uint64_t pinned;
     struct sim_faults faults;
     int64_t _Atomic late;                       /* ns; work and events begin up to so much later */
+    int64_t asked;                              /* usage.c: when usage was asked for last, ns */
 
     uint64_t _Atomic *launches;                 /* by row */
     struct { uint64_t _Atomic
@@ -167,6 +169,8 @@ static inline void sim_count(uint64_t _Atomic *counter, uint64_t by)
 }
 
 extern const ctrt_device_table sim_device_table;
+ctrt_status sim_usage(int32_t index, ctrt_device_usage *usage);
+ctrt_status sim_link(int32_t index, int32_t peer, ctrt_device_link *link);
 extern const ctrt_memory_table sim_memory_table;
 extern const ctrt_queue_table sim_queue_table;
 extern ctrt_kernel_table sim_kernel_table;
@@ -176,6 +180,8 @@ ctrt_status sim_space_open(struct sim_device *device);
 void sim_space_close(struct sim_device *device);
 /* Gives whole pages of free memory around [start, start+bytes) back to the system. With the lock held. */
 void sim_space_give_back(struct sim_device *device, uint64_t start, uint64_t bytes);
+/* "512 of 1048576 bytes are free", for messages; in `text`. With the lock held. */
+const char *sim_space_free(const struct sim_device *device, char text[160]);
 /* Memory of the device at [address, address+bytes) as workers reach it, or NULL with the reason why that is no live memory
  * of this device. */
 void *sim_reach(struct sim_device *device, const void *address, uint64_t bytes, char *why, size_t why_bytes);
@@ -245,6 +251,8 @@ struct sim_queue {
     int held;                                   /* by whoever looks at all queues; under the device's lock */
     pthread_t thread;
     int64_t clock;                              /* worker's: when the last work was done by simulated time */
+    int64_t _Atomic began, worked;              /* ns: when the work that runs now began, 0: none does; what all before took */
+    int64_t told;                               /* usage.c: of that; under the device's lock */
     uint64_t random;                            /* worker's */
 };
 

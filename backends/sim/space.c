@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/sim/space.c: a device's memory: one file in memory, mapped twice.
  *
+ * The file has more places than the device has memory, as a GPU has more addresses than memory behind them: a block takes any place,
+ * and only the bytes that are used are counted, so no holes come about in which nothing fits. What is not used is no memory
+ * (files have holes of their own). With the option `holes` there are just as many places as there is memory.
+ *
  * The host sees a range without access, so that it faults at once where it reads what it has not copied. Workers see the
  * file's pages at a constant distance from there. Behind the memory's own addresses both ranges have room for reservations. */
 #include "sim.h"
@@ -13,7 +17,8 @@
 #include <unistd.h>
 
 #define SYSTEM_PAGE ((uint64_t)4096)
-/* Addresses for reservations, as a multiple of the memory; addresses cost nothing. */
+/* Addresses for reservations, and a quarter as many places for memory, as multiples of the memory; they cost nothing. First fit
+ * wastes at most a factor that is the logarithm of the ratio of sizes (Robson 1977), in practice less than two. */
 #define ROOM        64
 
 static uint64_t rounded(uint64_t value, uint64_t unit)
@@ -35,10 +40,11 @@ static char *addresses(uint64_t bytes)
 
 ctrt_status sim_space_open(struct sim_device *device)
 {
-    uint64_t memory = rounded(device->memory, SIM_PAGE), times = ROOM;
+    uint64_t memory = rounded(device->memory, SIM_PAGE), times = ROOM, places = memory;
     char *worker = NULL;
     for (; device->guard == NULL && times > 0; times /= 2) {        /* less room where addresses are limited */
-        device->span = memory * (1 + times);
+        places = device->holes || times < 8 ? memory : memory * (times / 4);
+        device->span = places + memory * times;
         device->guard = addresses(device->span);
         worker = device->guard != NULL ? addresses(device->span) : NULL;
         if (device->guard != NULL && worker == NULL)
@@ -49,10 +55,10 @@ ctrt_status sim_space_open(struct sim_device *device)
                               (unsigned long long)device->memory);
     device->delta = worker - device->guard;
     device->fd = memfd_create(device->name, MFD_CLOEXEC);
-    if (device->fd < 0 || ftruncate(device->fd, (off_t)memory) != 0
-        || mmap(worker, memory, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, device->fd, 0) == MAP_FAILED
-        || !sim_blocks_init(&device->physical, 0, device->memory, SIM_ALIGN)
-        || !sim_blocks_init(&device->reserved, memory, device->span, SIM_PAGE)) {
+    if (device->fd < 0 || ftruncate(device->fd, (off_t)places) != 0
+        || mmap(worker, places, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, device->fd, 0) == MAP_FAILED
+        || !sim_blocks_init(&device->physical, 0, device->holes ? device->memory : places, device->memory, SIM_ALIGN)
+        || !sim_blocks_init(&device->reserved, places, device->span, device->span - places, SIM_PAGE)) {
         int why = errno;
         sim_space_close(device);
         return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %llu bytes of simulated memory: %s", device->name,
@@ -80,11 +86,21 @@ void sim_space_give_back(struct sim_device *device, uint64_t start, uint64_t byt
     uint64_t begin, end, first = start / SYSTEM_PAGE * SYSTEM_PAGE, last = rounded(start + bytes, SYSTEM_PAGE);
     sim_blocks_gap(&device->physical, start, &begin, &end);
     begin = rounded(begin, SYSTEM_PAGE);
-    end = end == device->memory ? rounded(end, SYSTEM_PAGE) : end / SYSTEM_PAGE * SYSTEM_PAGE;
+    end = end == device->physical.end ? rounded(end, SYSTEM_PAGE) : end / SYSTEM_PAGE * SYSTEM_PAGE;
     begin = begin > first ? begin : first;
     end = end < last ? end : last;
     if (begin < end)
         (void)fallocate(device->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)begin, (off_t)(end - begin));
+}
+
+const char *sim_space_free(const struct sim_device *device, char text[160])
+{
+    int n = snprintf(text, 160, "%llu of %llu bytes are free", (unsigned long long)(device->memory - device->physical.used),
+                     (unsigned long long)device->memory);
+    if (device->holes)
+        snprintf(text + n, 160 - (size_t)n, ", the largest free piece has %llu",
+                 (unsigned long long)sim_blocks_largest_gap(&device->physical));
+    return text;
 }
 
 /* Is every page of [place, place+bytes), which lies in the room for reservations, mapped? */

@@ -129,7 +129,11 @@ static void serve(void *argument)
         if (queue->first == NULL)
             queue->last = &queue->first;
         pthread_mutex_unlock(&queue->lock);
+        const int64_t began = sim_now();
+        atomic_store_explicit(&queue->began, began, memory_order_relaxed);
         work_do(queue, work);
+        atomic_fetch_add_explicit(&queue->worked, sim_now() - began, memory_order_relaxed);
+        atomic_store_explicit(&queue->began, 0, memory_order_relaxed);
         work_free(work);
         pthread_mutex_lock(&queue->lock);
         queue->completed++;

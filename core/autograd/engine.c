@@ -9,6 +9,7 @@
 
 #include "autograd/hooks.h"
 #include "autograd/rule.h"
+#include "tensor/scope.h"
 
 struct entry {                          /* a node or leaf of this run */
     struct grad_head *head;
@@ -517,6 +518,7 @@ ctrt_status engine_run(const struct engine_task *task)
     struct run run = {.task = task};
     CTRT_TRY(scratch_take(&run.s));
     const bool was = thread_state.grad_disabled, order_was = thread_state.order_auto;
+    struct scope *scope = scope_pause();        /* gradients are the leaves' */
     thread_state.grad_disabled = !task->create_graph;
     thread_state.order_auto = true;             /* which streams there are is the engine's business here, not the program's */
     /* A hook may drop the last tensor that holds the graph. */
@@ -527,6 +529,7 @@ ctrt_status engine_run(const struct engine_task *task)
     edge_release(&root);
     thread_state.grad_disabled = was;
     thread_state.order_auto = order_was;
+    scope_resume(scope);
     if (unlikely(run.n_used > 0)) {
         ctrt_status waited = wait_for_used(&run);
         status = status != CTRT_OK ? status : waited;

@@ -6,6 +6,7 @@
 #include "autograd/meta.h"
 #include "autograd/rule.h"
 #include "ops/front.h"
+#include "tensor/scope.h"
 
 struct kept {
     ctrt_tensor *tensor;
@@ -57,6 +58,7 @@ ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tens
         context->room = room;
     }
     tensor_retain(tensor);
+    scope_hold(tensor);
     int64_t bytes = tensor->view.numel * (int64_t)dtype_bytes(tensor_dtype(tensor));
     context->kept[context->n_kept++] = (struct kept){tensor, NULL, tensor_version(tensor), -1, bytes};
     context->had_kept = true;
@@ -97,6 +99,7 @@ static void free_kept(struct ctrt_function_context *context)
     for (int i = 0; i < n; i++) {
         bytes += context->kept[i].bytes;
         tensor_release(context->kept[i].with_history);
+        scope_let_go(context->kept[i].tensor);
         tensor_release(context->kept[i].tensor);
     }
     autograd_count(autograd_here(), 0, -bytes);
@@ -219,6 +222,8 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
         for (int i = 0; i < context->n_kept; i++)
             if (context->kept[i].tensor == results[k]) {
                 CTRT_TRY(tensor_alias(&alias, results[k]));
+                scope_let_go(context->kept[i].tensor);
+                scope_hold(alias);
                 tensor_move(&context->kept[i].tensor, alias);
                 context->kept[i].output = k;
                 alias = NULL;

@@ -46,6 +46,23 @@ static __attribute__((noinline)) void tell(const struct grad_node *node, uint32_
                 (unsigned long long)ctrt_autograd_live_nodes());
 }
 
+/* Of the calling thread, with a number for it. After some thousand threads numbers come again, which does no harm to speak of. */
+static uint32_t passes_here(void)
+{
+    static _Atomic uint32_t threads;
+    const uint32_t most = UINT32_MAX / (GROWTH_COUNT + 1);
+    uint32_t *passes = &autograd_here()->passes;
+    if (*passes <= GROWTH_COUNT)
+        *passes |= (1 + atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) % most) * (GROWTH_COUNT + 1);
+    return *passes;
+}
+
+/* Does a pass lie between the two? */
+static bool pass_between(uint32_t a, uint32_t b)
+{
+    return a != b && ((a ^ b) & ~GROWTH_COUNT) == 0;
+}
+
 void growth_look(struct grad_node *node)
 {
     uint32_t limit = atomic_load_explicit(&growth_limit, memory_order_relaxed), reach = 0;
@@ -53,12 +70,12 @@ void growth_look(struct grad_node *node)
         limit = read_limit();
     if (limit == 0)
         return;
-    node->passes = autograd_here()->passes;
+    node->passes = passes_here();
     for (uint32_t i = 0; i < node->n_in; i++) {
         if (node->edges[i].to == NULL || edge_is_leaf(&node->edges[i]))
             continue;
         const struct grad_node *to = edge_node(&node->edges[i]);
-        reach = MAX(reach, to->reach + (to->passes != node->passes));
+        reach = MAX(reach, to->reach + pass_between(to->passes, node->passes));
     }
     node->reach = reach;
     if (unlikely(reach >= limit))

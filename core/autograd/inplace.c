@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "ops/front.h"
+#include "tensor/scope.h"
 
 static pthread_mutex_t refresh_lock = PTHREAD_MUTEX_INITIALIZER;       /* two threads may read one view */
 
@@ -62,6 +63,7 @@ ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, co
     struct grad_meta *meta = NULL;
     CTRT_TRY(grad_meta_get(&meta, result));
     tensor_retain(root);
+    scope_hold(root);
     meta->base = root;
     atomic_store_explicit(&meta->version, tensor_version(result), memory_order_relaxed);
     return CTRT_OK;

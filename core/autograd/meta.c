@@ -3,6 +3,7 @@
 #include "autograd/hooks.h"
 #include "autograd/meta.h"
 #include "ops/front.h"
+#include "tensor/scope.h"
 
 ctrt_status grad_meta_get(struct grad_meta **out, ctrt_tensor *tensor)
 {
@@ -31,8 +32,15 @@ void grad_meta_free(ctrt_tensor *tensor)
     free_list_put(FREE_META, meta);
     if (node)
         node_release(node);
+    if (base != NULL)
+        scope_let_go(base);
     tensor_release(base);
     tensor_release(grad);
+}
+
+bool grad_is_parameter(const ctrt_tensor *tensor)
+{
+    return (tensor->flags & TENSOR_REQUIRES_GRAD) && (tensor->grad == NULL || tensor->grad->node == NULL);
 }
 
 ctrt_status grad_replace_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output)
@@ -137,6 +145,7 @@ ctrt_status ctrt_tensor_set_grad(ctrt_tensor *tensor, ctrt_tensor *grad)
         return ctrt_fail(CTRT_ERR_DEVICE, "tensor_set_grad: the gradient is on %s, the tensor on %s", grad->device->name, tensor->device->name);
     struct grad_meta *meta = NULL;
     CTRT_TRY(grad_meta_get(&meta, tensor));
+    scope_keep(grad);
     tensor_retain(grad);
     tensor_move(&meta->grad, grad);
     return CTRT_OK;

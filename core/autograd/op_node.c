@@ -4,6 +4,7 @@
 #include "autograd/meta.h"
 #include "autograd/rule.h"
 #include "ops/front.h"
+#include "tensor/scope.h"
 
 /* ---- making ---- */
 
@@ -13,8 +14,10 @@ static void op_node_free_values(struct op_node *node)
         return;
     int n = node->n_saved;
     node->n_saved = 0;
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n; i++) {
+        scope_let_go(node->saved[i].tensor);
         tensor_release(node->saved[i].tensor);
+    }
     autograd_count(autograd_here(), 0, -node->saved_bytes);
     node->saved_bytes = 0;
 }
@@ -109,6 +112,7 @@ ctrt_status op_node_save(struct op_node *node, ctrt_tensor *tensor, int position
         return ctrt_fail(CTRT_ERR_INTERNAL, "%s: more than %d saved values", op_table[node->op].name, NODE_SAVED);
     }
     struct saved *saved = &node->saved[node->n_saved++];
+    scope_hold(tensor);
     saved->tensor = tensor;
     saved->version = tensor_version(tensor);
     saved->position = (uint8_t)position;
@@ -209,6 +213,8 @@ static ctrt_status claim(struct op_node *node, struct saved *to, int *count, int
         to[i] = node->saved[i];
         if (stays)
             tensor_retain(to[i].tensor);
+        else
+            scope_let_go(to[i].tensor);
     }
     if (stays) {
         atomic_store_explicit(&node->state, SAVED_THERE, memory_order_release);

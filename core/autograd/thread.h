@@ -19,7 +19,7 @@ struct autograd_thread {
     struct grad_node *dying;                /* nodes without references, not yet taken apart */
     struct engine_scratch *scratch;         /* of the engine, kept from run to run */
     struct autograd_thread *next, *previous;
-    uint32_t passes;                        /* backward passes that this thread has run (growth.h) */
+    uint32_t passes;                        /* this thread, and the backward passes that it has run (growth.h) */
     uint8_t draining;                       /* somebody further up the stack takes the dying apart */
     uint8_t listed;                         /* 1: in the list of threads; 2: the thread is ending */
 };

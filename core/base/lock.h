@@ -13,7 +13,7 @@
 
 #include "ctrt/types.h"
 
-enum lock_level { LOCK_DEVICE, LOCK_REGISTRY, LOCK_PARAM, LOCK_LOG, LOCK_KEEP, LOCK_LAYERS, LOCK_ACCOUNT, LOCK_LEVELS };
+enum lock_level { LOCK_PLAN, LOCK_DEVICE, LOCK_REGISTRY, LOCK_PARAM, LOCK_LOG, LOCK_KEEP, LOCK_LAYERS, LOCK_ACCOUNT, LOCK_SCOPE, LOCK_LEVELS };
 
 struct lock {
     pthread_mutex_t mutex;

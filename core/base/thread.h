@@ -26,14 +26,15 @@ struct thread_state {
     bool grad_disabled;             /* autograd: zero-initialised means enabled */
     bool registered;                /* thread exit will clean up */
     bool order_auto;                /* streams are ordered whatever CTRT_STREAM_ORDER says: the library's own work */
+    const char *op;                 /* name of the op that the thread is in, static; NULL: none */
     struct free_list free[FREE_LISTS];
     struct error_text *error;
     struct device_thread *devices;  /* current devices and the guard stack */
     struct stream_thread *streams;  /* current streams; NULL: the devices' default streams */
     void *autograd;                 /* scratch of the engine */
     struct account_table *memory;   /* counters of devices: memory/account.h */
-    const char *op;                 /* name of the op that runs, static; NULL: none, or nobody asks */
     struct memory_tag *tag;         /* memory/tag.h: on whose behalf memory is taken */
+    struct scope *scope;            /* tensor/scope.h: what new tensors belong to; NULL: nothing */
 };
 
 extern __thread struct thread_state thread_state __attribute__((tls_model("initial-exec")));

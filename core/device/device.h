@@ -35,9 +35,21 @@ struct ctrt_device {
     pthread_mutex_t generator_lock;         /* random numbers: ops/random.c */
     uint64_t seed, seed_offset;
     bool seeded;
-    pid_t owner;                            /* process that opened it */
+    pid_t owner;                            /* process that opened it; 0: it was closed */
+    _Atomic uint32_t events_held;           /* ctrt_event handles */
     int physical;                           /* index by which the backend knows it */
+    /* A backend can stand over another one (ctrt_backend.base): its devices are names for those of that one, with their memory, streams and
+     * handle and kernels of their own. */
+    ctrt_device *home;                      /* whose these are; itself, but for such a device */
+    ctrt_device *names, *next_name;         /* the other names of a home */
+    uint8_t float_default;                  /* dtype of new tensors that are to have the default; 0: the process's */
 };
+
+/* Whose memory and streams the device has. */
+static inline ctrt_device *device_home(ctrt_device *device)
+{
+    return device->home;
+}
 
 static inline bool device_host_memory(const ctrt_device *device)
 {
@@ -47,22 +59,29 @@ static inline bool device_host_memory(const ctrt_device *device)
 /* The process as this library knows it, kept up to date through fork. */
 extern pid_t device_process;
 
-/* False in the child of a fork for a device that was opened before it and cannot follow. */
+/* False after ctrt_shutdown, and in the child of a fork for a device that was opened before it and cannot follow. */
 static inline bool device_usable(const ctrt_device *device)
 {
     return device->owner == device_process || device_host_memory(device);
 }
-/* CTRT_ERR_FORKED with its message. */
+/* The owner of the device that stands for none: where tensors are whose scope has ended. */
+#define DEVICE_ENDED ((pid_t)-1)
+/* CTRT_ERR_FORKED with its message, or CTRT_ERR_STATE for one that was closed, or is none. */
 ctrt_status device_fail_forked(const ctrt_device *device);
 
 /* memory/pool.c defines them: gives the device its policy and accounting. Declared here because devices open
  * below that floor. */
 ctrt_status device_memory_create(ctrt_device *device);
 void device_memory_destroy(ctrt_device *device);
-/* A stream whose work failed, and was dropped, works again. */
-void device_memory_after_reset(const ctrt_device *device);
+/* For a device that is being closed: its policy ends, figures stay; and a policy for the device that is opened again. */
+void device_memory_close(ctrt_device *device);
+ctrt_status device_memory_reopen(ctrt_device *device);
 /* Once, when the device is open and the lock is given back. */
 void device_memory_opened(ctrt_device *device);
+
+/* utilization.c: other processes that have memory on the open device, those with most first; returns how many, 0 when it is not known. Takes
+ * no lock of the library's. */
+size_t device_other_processes(ctrt_process *list, size_t room, const ctrt_device *device);
 
 /* `device` or, for NULL, the default device. */
 ctrt_status device_or_default(ctrt_device **out, ctrt_device *device);

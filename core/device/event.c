@@ -14,6 +14,7 @@ struct ctrt_event {
     stream_mark mark;                       /* the last work before it */
     struct clock clock;                     /* what was done before it */
     uint64_t records;                       /* how often it was recorded; 0: never */
+    struct capture *capture;                /* in which it was recorded, perhaps over by now; only compared; NULL: in none */
     double host_ms;                         /* when, on a synchronous device */
 };
 
@@ -24,6 +25,7 @@ ctrt_status ctrt_event_new(ctrt_event **out, ctrt_device *device, bool timing)
     CTRT_TRY(device_or_default(&device, device));
     if (!device_usable(device))
         return device_fail_forked(device);
+    device = device_home(device);
     ctrt_event *event = memory_zeroed(sizeof *event);
     if (event == NULL)
         return out_of_memory(sizeof *event, "an event");
@@ -36,6 +38,7 @@ ctrt_status ctrt_event_new(ctrt_event **out, ctrt_device *device, bool timing)
     }
     atomic_init(&event->refs, 1);
     event->device = device;
+    atomic_fetch_add_explicit(&device->events_held, 1, memory_order_relaxed);
     event->timing = timing;
     pthread_mutex_init(&event->lock, NULL);
     ctrt_event_release(out);
@@ -60,6 +63,7 @@ void ctrt_event_release(ctrt_event **event)
         return;
     if (old->event != NULL && device_usable(old->device))
         old->device->backend->queue->event_destroy(old->device->handle, old->event);
+    atomic_fetch_sub_explicit(&old->device->events_held, 1, memory_order_release);
     pthread_mutex_destroy(&old->lock);
     memory_free(old->clock.seen);
     memory_free(old);
@@ -70,6 +74,14 @@ static ctrt_status check(const char *who, const ctrt_event *event)
     if (event == NULL)
         return fail_null(who, "event");
     return device_usable(event->device) ? CTRT_OK : device_fail_forked(event->device);
+}
+
+/* An event that was recorded in a capture stands for work of replays, which nobody can ask about. With its lock. */
+static ctrt_status check_runs(const char *who, const ctrt_event *event)
+{
+    if (likely(event->capture == NULL))
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_STATE, "%s: the event was recorded in a capture, and stands for nothing that runs by itself", who);
 }
 
 static double now_ms(void)
@@ -93,6 +105,7 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
         clock_merge(&event->clock, &stream->clock);
         clock_raise(&event->clock, stream->slot, stream->sequence);
         event->mark = mark_of(stream->slot, stream->sequence);
+        event->capture = atomic_load(&stream->capture);
     }
     pthread_mutex_unlock(&stream->lock);
     return status;
@@ -126,7 +139,7 @@ ctrt_status ctrt_event_query(ctrt_event *event, bool *done)
     *done = true;
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&event->lock);
-    if (event->records > 0 && event->event != NULL) {
+    if (event->records > 0 && event->event != NULL && (status = check_runs("ctrt_event_query", event)) == CTRT_OK) {
         status = event->device->backend->queue->event_query(event->device->handle, event->event, done);
         if (status == CTRT_OK && *done)
             stream_note_done(stream_at(mark_slot(event->mark)), mark_sequence(event->mark), event->clock.seen, event->clock.count);
@@ -139,6 +152,11 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
 {
     CTRT_TRY(check("ctrt_event_synchronize", event));
     pthread_mutex_lock(&event->lock);
+    const ctrt_status runs = check_runs("ctrt_event_synchronize", event);
+    if (unlikely(runs != CTRT_OK)) {
+        pthread_mutex_unlock(&event->lock);
+        return runs;
+    }
     const bool waits = event->records > 0 && event->event != NULL;
     ctrt_stream *stream = waits ? stream_at(mark_slot(event->mark)) : NULL;
     const uint64_t sequence = mark_sequence(event->mark), records = event->records;
@@ -199,13 +217,21 @@ ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&event->lock);
     if (event->records > 0) {
+        bool joins = false;
+        const ctrt_stream *other = stream_at(mark_slot(event->mark));
+        if (unlikely(event->capture != NULL && event->capture != atomic_load(&other->capture)))
+            status = ctrt_fail(CTRT_ERR_STATE, "the event was recorded in a capture that is over");
+        else if (unlikely(event->capture != NULL || stream_captured(stream)))
+            status = stream_may_wait(&joins, stream, event->capture, other);
         pthread_mutex_lock(&stream->lock);
-        if (!clock_room(&stream->clock, event->clock.count))
+        if (status == CTRT_OK && !clock_room(&stream->clock, event->clock.count))
             status = out_of_memory(sizeof(uint64_t), "a stream's clock");
         if (status == CTRT_OK)
             status = stream->device->backend->queue->wait_event(stream->device->handle, stream->queue, event->event);
         if (status == CTRT_OK)
             clock_merge(&stream->clock, &event->clock);
+        if (unlikely(status == CTRT_OK && joins))
+            atomic_store(&stream->capture, event->capture);
         pthread_mutex_unlock(&stream->lock);
     }
     pthread_mutex_unlock(&event->lock);

@@ -24,6 +24,10 @@ __attribute__((constructor)) static void device_start(void)
 
 ctrt_status device_fail_forked(const ctrt_device *device)
 {
+    if (device->owner == DEVICE_ENDED)
+        return ctrt_fail(CTRT_ERR_STATE, "the tensor was made in a scope that has ended (ctrt_scope_end), and ctrt_scope_export had not kept it");
+    if (device->owner == 0)
+        return ctrt_fail(CTRT_ERR_STATE, "%s was closed by ctrt_shutdown; ctrt_device_get opens it again", device->name);
     return ctrt_fail(
         CTRT_ERR_FORKED,
         "%s was opened by process %d before it forked this one (%d), and devices do not follow a fork. "
@@ -33,6 +37,11 @@ ctrt_status device_fail_forked(const ctrt_device *device)
 
 static void device_free(ctrt_device *device)
 {
+    if (device->home != device) {
+        pthread_mutex_destroy(&device->generator_lock);
+        memory_free(device);
+        return;
+    }
     device_memory_destroy(device);
     stream_device_close(device);
     if (device->handle != NULL)
@@ -57,6 +66,8 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
     device->physical = type->physical[index];
     device->backend = type->backend;
     device->owner = device_process;
+    device->home = device;
+    device->float_default = type->float_default;
     pthread_mutex_init(&device->generator_lock, NULL);
 
     ctrt_device_info info = { .size = sizeof info };
@@ -80,17 +91,81 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
     return CTRT_OK;
 }
 
+/* What a name takes over from its home, each time that this is opened. */
+static void take_over(ctrt_device *device, ctrt_device *home)
+{
+    device->flags = home->flags;
+    device->backend = home->backend;
+    device->handle = home->handle;
+    device->stream = home->stream;
+    device->number = home->number;
+    device->memory = home->memory;
+    device->owner = home->owner;
+    device->physical = home->physical;
+}
+
+/* Another name for `home`: its own kernels lie over the home's. With the lock held. */
+static ctrt_status name_new(ctrt_device **out, const struct device_type *type, int index, ctrt_device *home)
+{
+    ctrt_device *device = memory_zeroed(sizeof *device);
+    size_t count = 0;
+    if (device == NULL)
+        return out_of_memory(sizeof *device, "a device");
+    snprintf(device->type, sizeof device->type, "%s", type->name);
+    snprintf(device->name, sizeof device->name, "%s:%d", type->name, index);
+    device->ordinal = index;
+    device->home = home;
+    device->float_default = type->float_default;
+    pthread_mutex_init(&device->generator_lock, NULL);
+    take_over(device, home);
+    registry_overlays(device->overlays, COUNT_OF(device->overlays) - 1, type->name);
+    while (count < COUNT_OF(device->overlays) - 1 && device->overlays[count] != NULL)
+        count++;
+    if (type->kernels != NULL && count < COUNT_OF(device->overlays) - 1)
+        device->overlays[count++] = type->kernels;
+    for (size_t i = 0; home->overlays[i] != NULL && count < COUNT_OF(device->overlays) - 1; i++)
+        device->overlays[count++] = home->overlays[i];
+    device->next_name = home->names;
+    home->names = device;
+    *out = device;
+    return CTRT_OK;
+}
+
+static ctrt_status open_name(ctrt_device **out, struct device_type *type, int index)
+{
+    ctrt_device_spec spec = { .index = index };
+    ctrt_device *home = NULL;
+    snprintf(spec.type, sizeof spec.type, "%s", type->base);
+    CTRT_TRY(ctrt_context(device_open(&home, &spec), "opening %s:%d", type->name, index));
+    device_enter();
+    ctrt_device *device = type->open[index];
+    ctrt_status status = CTRT_OK;
+    if (device == NULL)
+        status = name_new(&device, type, index, home);
+    else if (device->owner == 0)
+        take_over(device, home);
+    if (status == CTRT_OK)
+        type->open[index] = device;
+    device_leave();
+    *out = device;
+    return status;
+}
+
 ctrt_status device_open(ctrt_device **out, const ctrt_device_spec *spec)
 {
     struct device_type *type;
     CTRT_TRY(device_type_get(&type, spec->type));
     int index = spec->index >= 0 ? spec->index : device_current_index(spec->type);
     CTRT_TRY(device_type_check(type, index));
+    if (type->base[0] != '\0')
+        return open_name(out, type, index);
     device_enter();
     ctrt_device *device = type->open[index];
     ctrt_status status = CTRT_OK;
-    const bool fresh = device == NULL;
-    if (fresh)
+    const bool closed = device != NULL && device->owner == 0, fresh = device == NULL || closed;
+    if (closed)
+        status = device_reopen(device);
+    else if (fresh)
         status = device_new(&device, type, index);
     if (status == CTRT_OK)
         type->open[index] = device;

@@ -4,8 +4,7 @@
 #include "device/current.h"
 #include "device/internal.h"
 
-/* The type and the index of `name` ("auto" and NULL included), checked to exist; opens nothing. */
-static ctrt_status locate(struct device_type **type, int *index, const char *name)
+ctrt_status device_locate(struct device_type **type, int *index, const char *name)
 {
     ctrt_device_spec spec;
     if (name == NULL || strcmp(name, "auto") == 0)
@@ -31,7 +30,7 @@ bool ctrt_is_available(const char *type, const char **why)
     }
     /* A question is no failure: the thread's message stays as it was. */
     snprintf(saved, sizeof saved, "%s", ctrt_error_message());
-    ctrt_status status = locate(&found, &index, type);
+    ctrt_status status = device_locate(&found, &index, type);
     if (status == CTRT_OK)
         return true;
     if (why != NULL) {
@@ -61,7 +60,7 @@ ctrt_status ctrt_device_get_properties(ctrt_device_properties *out, const char *
     int index;
     if (out == NULL)
         return fail_null("ctrt_device_get_properties", "out");
-    CTRT_TRY(locate(&type, &index, name));
+    CTRT_TRY(device_locate(&type, &index, name));
     ctrt_device_info info = { .size = sizeof info, .numa_node = -1, .ecc = -1 };
     CTRT_TRY(type->backend->device->describe(type->physical[index], &info));
     ctrt_device_properties facts = {
@@ -74,10 +73,13 @@ ctrt_status ctrt_device_get_properties(ctrt_device_properties *out, const char *
         .ecc = info.ecc,
         .host_memory = info.flags & CTRT_DEVICE_HOST_MEMORY,
         .asynchronous = info.flags & CTRT_DEVICE_ASYNCHRONOUS,
+        .float_default = (ctrt_dtype)type->float_default,
+        .matrix_dtype = (ctrt_dtype)type->matrix_dtype,
     };
     snprintf(facts.name, sizeof facts.name, "%.*s", (int)sizeof info.name, info.name);
     snprintf(facts.uuid, sizeof facts.uuid, "%.*s", (int)sizeof info.uuid, info.uuid);
     snprintf(facts.pci, sizeof facts.pci, "%.*s", (int)sizeof info.pci, info.pci);
+    snprintf(facts.cpus, sizeof facts.cpus, "%.*s", (int)sizeof info.cpus, info.cpus);
     *out = facts;
     return CTRT_OK;
 }

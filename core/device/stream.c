@@ -4,7 +4,9 @@
 
 #include "base/memory.h"
 #include "base/param.h"
+#include "device/close.h"
 #include "device/current.h"
+#include "device/internal.h"
 
 static const ctrt_param order_param = {
     sizeof order_param, "CTRT_STREAM_ORDER", CTRT_PARAM_ENUM, "auto", "auto|manual|check",
@@ -135,6 +137,58 @@ void stream_device_close(ctrt_device *device)
     pthread_mutex_unlock(&streams_lock);
 }
 
+uint32_t stream_device_held(ctrt_device *device)
+{
+    const struct stream_thread *own = thread_state.streams;
+    const ctrt_stream *current = own != NULL && device->number < own->count ? own->current[device->number] : NULL;
+    uint32_t held = 0;
+    pthread_mutex_lock(&streams_lock);
+    for (ctrt_stream *stream = device->streams; stream != NULL; stream = stream->next)
+        held += atomic_load_explicit(&stream->refs, memory_order_acquire) > (stream == device->stream) + (stream == current);
+    pthread_mutex_unlock(&streams_lock);
+    return held;
+}
+
+/* Whatever was on the queue is done, or was dropped, and an error goes with it. */
+static void queue_drop(ctrt_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    if (stream->queue != NULL)
+        stream->device->backend->queue->destroy(stream->device->handle, stream->queue);
+    stream->queue = NULL;
+    atomic_store_explicit(&stream->done, atomic_load_explicit(&stream->put, memory_order_relaxed), memory_order_release);
+    memory_free(stream->error_text);
+    stream->error_text = NULL;
+    stream->error = CTRT_OK;
+    stream->error_at = stream->broke_at = 0;
+    pthread_mutex_unlock(&stream->lock);
+}
+
+void stream_device_shut(ctrt_device *device)
+{
+    ctrt_stream *none = NULL;
+    if (stream_swap(device, &none) == CTRT_OK)
+        ctrt_stream_release(&none);
+    pthread_mutex_lock(&streams_lock);
+    for (ctrt_stream *stream = device->streams; stream != NULL; stream = stream->next)
+        queue_drop(stream);
+    while (device->event_count > 0)
+        device->backend->queue->event_destroy(device->handle, device->events[--device->event_count]);
+    pthread_mutex_unlock(&streams_lock);
+}
+
+ctrt_status stream_device_reopen(ctrt_device *device)
+{
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&streams_lock);
+    for (ctrt_stream *stream = device->streams; stream != NULL && status == CTRT_OK && device_asynchronous(device); stream = stream->next)
+        status = device->backend->queue->create(device->handle, &stream->queue, stream->priority);
+    pthread_mutex_unlock(&streams_lock);
+    if (status != CTRT_OK)
+        stream_device_shut(device);
+    return status;
+}
+
 ctrt_status stream_event_take(void **event, ctrt_device *device)
 {
     pthread_mutex_lock(&streams_lock);
@@ -174,6 +228,8 @@ static bool reusable(ctrt_stream *stream)
 {
     if (!device_asynchronous(stream->device))
         return true;
+    if (stream_captured(stream))
+        return false;
     const ctrt_queue_table *queue = stream->device->backend->queue;
     bool idle = atomic_load_explicit(&stream->done, memory_order_acquire)
                 >= atomic_load_explicit(&stream->put, memory_order_acquire);
@@ -189,6 +245,7 @@ ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority
     CTRT_TRY(device_or_default(&device, device));
     if (!device_usable(device))
         return device_fail_forked(device);
+    device = device_home(device);
     ctrt_stream *stream = NULL;
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&streams_lock);

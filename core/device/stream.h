@@ -20,6 +20,7 @@
 #include "device/device.h"
 
 #define STREAM_MAX   4096                   /* in a process */
+#define STREAM_FAILURES 8                   /* of a stream that are known after resets */
 #define STREAM_NAMES 1024                   /* of a stream's last work that the detector of races can tell */
 
 struct clock {
@@ -43,7 +44,11 @@ struct ctrt_stream {
     uint64_t error_at;                      /* number of the first work that may be concerned */
     uint64_t good;                          /* up to here work was waited for and had not failed */
     char *error_text;
+    uint64_t broke_at;                      /* number of the first work that the queue itself dropped, as far as is known; 0: none since a reset */
+    uint64_t resets;                        /* of those; the last ones: */
+    struct stream_failure { uint64_t from, to; ctrt_status status; } failures[STREAM_FAILURES];
     uint64_t failure, forgiven;             /* number of the error; numbers up to which it does not inherit any more */
+    _Atomic(struct capture *) capture;      /* memory/capture.h: its work is recorded, not run; NULL: it is not */
     const char **names;                     /* of the last pieces of work, by number; CTRT_STREAM_ORDER=check only */
     ctrt_stream *next;                      /* of the device */
 };
@@ -116,19 +121,35 @@ static inline bool mark_done(stream_mark mark)
     return mark == 0 || atomic_load_explicit(&stream_at(mark_slot(mark))->done, memory_order_acquire) >= mark_sequence(mark);
 }
 
-/* Makes `stream` wait, on the device, for all work that is on `other` now. */
+/* CTRT_ERR_STATE: nothing can be waited for there, or be asked. */
+ctrt_status stream_fail_captured(const ctrt_stream *stream);
+/* `stream` is to wait for work of the capture `theirs` (NULL: for work that runs), number `id`, which began on `other`: joins it, or says why that
+ * cannot be; *joins: it does, when the wait is on the queue. */
+ctrt_status stream_may_wait(bool *joins, ctrt_stream *stream, struct capture *theirs, const ctrt_stream *other);
+/* Is its work recorded instead of run? */
+static inline bool stream_captured(const ctrt_stream *stream)
+{
+    return unlikely(atomic_load_explicit(&stream->capture, memory_order_relaxed) != NULL);
+}
+
+/* Makes `stream` wait, on the device, for all work that is on `other` now. With one that is being captured it joins the capture. */
 ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other);
 /* Waits on the host; returns the stream's error. */
 ctrt_status stream_synchronize(ctrt_stream *stream);
 /* All work of the stream up to `sequence` is done, and of other streams what `seen`, its clock then, says. */
 void stream_note_done(const ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count);
-/* The queue was made to wait for something that its stream does not know: counts as work, so that who comes after it is behind that. */
-void stream_note_wait(const ctrt_device *device, const void *queue);
+/* Something is on the queue that its stream does not know, a wait or a copy: counts as work, so that who comes after it is behind that. 0: it is
+ * no stream's queue. */
+stream_mark stream_note_wait(const ctrt_device *device, const void *queue);
 /* After the host has waited, with what result, for work up to `sequence` of the stream, before which `seen` was its clock: notes what
  * is done now, and returns the stream's error. */
 ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen, uint32_t count);
 /* Waits on the host until the marked work is done; the stream's error when it failed, or comes behind what failed. */
 ctrt_status stream_finish(stream_mark mark);
+
+/* Of work that is done: CTRT_OK, or the failure for which its queue dropped it or what came before, even if the stream was reset since. Unlike its
+ * error, says nothing of other streams' failures. */
+ctrt_status stream_outcome(stream_mark mark);
 
 /* Events of a device, kept for the next one that needs them. */
 ctrt_status stream_event_take(void **event, ctrt_device *device);

@@ -76,11 +76,13 @@ static void look_for_error(ctrt_stream *stream)
 {
     const ctrt_queue_table *queue = stream->device->backend->queue;
     uint64_t at = 0;
-    if (stream->error != CTRT_OK || !CTRT_SLOT(queue, error))
+    if (stream->broke_at != 0 || !CTRT_SLOT(queue, error))
         return;
     const ctrt_status status = queue->error(stream->device->handle, stream->queue, &at);
-    if (status != CTRT_OK)
-        keep_error(stream, status, at);
+    if (status == CTRT_OK)
+        return;
+    stream->broke_at = at > 0 ? at : stream->good + 1;
+    keep_error(stream, status, at);
 }
 
 /* Work of `stream` that used results of a stream that failed before is worth nothing. With no lock held. */
@@ -134,12 +136,40 @@ static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
     return status != CTRT_OK || room ? status : out_of_memory(sizeof(uint64_t), "a stream's clock");
 }
 
+ctrt_status stream_fail_captured(const ctrt_stream *stream)
+{
+    return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s is being captured: its work does not run yet, so that nothing can wait for it, read a result "
+                     "or copy one to the host before ctrt_capture_end", (unsigned long long)ctrt_stream_id(stream), stream->device->name);
+}
+
+/* Whoever waits for captured work is captured too. A captured stream cannot wait for what runs outside, which a replay would not repeat. */
+ctrt_status stream_may_wait(bool *joins, ctrt_stream *stream, struct capture *theirs, const ctrt_stream *other)
+{
+    struct capture *ours = atomic_load(&stream->capture);
+    *joins = false;
+    if (ours == theirs)
+        return CTRT_OK;
+    if (theirs == NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s is being captured and would have to wait for work on stream %llu that is not: let it be done "
+                         "before the capture", (unsigned long long)ctrt_stream_id(stream), stream->device->name,
+                         (unsigned long long)ctrt_stream_id(other));
+    if (ours != NULL || stream->device != other->device)
+        return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s cannot join the capture of stream %llu of %s", (unsigned long long)ctrt_stream_id(stream),
+                         stream->device->name, (unsigned long long)ctrt_stream_id(other), other->device->name);
+    *joins = true;
+    return CTRT_OK;
+}
+
 ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
 {
     if (stream == other || !device_asynchronous(other->device))
         return CTRT_OK;
     if (stream->device->backend != other->device->backend)
         return wait_on_host(stream, other);
+    struct capture *theirs = atomic_load(&other->capture);
+    bool joins = false;
+    if (unlikely(stream_captured(stream) || theirs != NULL))
+        CTRT_TRY(stream_may_wait(&joins, stream, theirs, other));
     const ctrt_queue_table *queue = other->device->backend->queue;
     void *event = NULL;
     CTRT_TRY(stream_event_take(&event, other->device));
@@ -155,6 +185,8 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
     if (status == CTRT_OK) {
         clock_merge(&stream->clock, &other->clock);
         clock_raise(&stream->clock, other->slot, other->sequence);
+        if (unlikely(joins))
+            atomic_store(&stream->capture, theirs);
     }
     unlock_both(stream, other);
     stream_event_put(event, other->device);
@@ -183,6 +215,8 @@ ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequ
         pthread_mutex_lock(&stream->lock);
         look_for_error(stream);
         keep_error(stream, status, 0);
+        if (stream->broke_at == 0)
+            stream->broke_at = stream->error_at;
         pthread_mutex_unlock(&stream->lock);
     } else {
         inherit_errors(stream);
@@ -200,6 +234,8 @@ ctrt_status stream_synchronize(ctrt_stream *stream)
     CTRT_TRY(forked(stream));
     if (!device_asynchronous(stream->device))
         return CTRT_OK;
+    if (unlikely(stream_captured(stream)))
+        return stream_fail_captured(stream);
     uint64_t seen[64];
     pthread_mutex_lock(&stream->lock);
     const uint64_t sequence = stream->sequence;
@@ -228,16 +264,46 @@ ctrt_status stream_finish(stream_mark mark)
     return status;
 }
 
-void stream_note_wait(const ctrt_device *device, const void *queue)
+stream_mark stream_note_wait(const ctrt_device *device, const void *queue)
 {
     ctrt_stream *stream;
     for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
         if (stream->queue == queue && stream->device == device) {
             pthread_mutex_lock(&stream->lock);
-            stream_count_work(stream);
+            const stream_mark mark = stream_count_work(stream);
             pthread_mutex_unlock(&stream->lock);
-            return;
+            return mark;
         }
+    return 0;
+}
+
+static ctrt_status fail_dropped(const ctrt_stream *stream, ctrt_status status)
+{
+    return ctrt_fail(status, "stream %llu of %s failed and was reset; what was on it behind the failure was dropped",
+                     (unsigned long long)ctrt_stream_id(stream), stream->device->name);
+}
+
+ctrt_status stream_outcome(stream_mark mark)
+{
+    ctrt_stream *stream = stream_at(mark_slot(mark));
+    const uint64_t sequence = mark_sequence(mark);
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&stream->lock);
+    look_for_error(stream);
+    if (stream->broke_at != 0 && sequence >= stream->broke_at)
+        status = fail_kept(stream);
+    const uint64_t known = MIN(stream->resets, STREAM_FAILURES);
+    for (uint64_t i = 0; i < known && status == CTRT_OK; i++) {
+        const struct stream_failure *failure = &stream->failures[i];
+        if (sequence >= failure->from && sequence <= failure->to)
+            status = fail_dropped(stream, failure->status);
+    }
+    /* Before all failures that are kept, with others forgotten: what cannot be known has not gone well. */
+    const struct stream_failure *oldest = &stream->failures[stream->resets % STREAM_FAILURES];
+    if (status == CTRT_OK && stream->resets > STREAM_FAILURES && sequence < oldest->from)
+        status = fail_dropped(stream, oldest->status);
+    pthread_mutex_unlock(&stream->lock);
+    return status;
 }
 
 /* ---- names of work ---- */
@@ -287,6 +353,8 @@ ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
     *idle = true;
     if (!device_asynchronous(stream->device))
         return CTRT_OK;
+    if (unlikely(stream_captured(stream)))
+        return stream_fail_captured(stream);
     const ctrt_queue_table *queue = stream->device->backend->queue;
     ctrt_status status = CTRT_OK;
     bool done = false;
@@ -337,10 +405,16 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
     ctrt_status status = CTRT_OK;
     const bool failed = stream->error != CTRT_OK;
     if (failed) {
+        (void)queue->synchronize(stream->device->handle, stream->queue);
+        look_for_error(stream);             /* what fails while the rest is waited for is forgotten by the backend */
         if (CTRT_SLOT(queue, reset))
             status = queue->reset(stream->device->handle, stream->queue);
         else
             status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot recover from a failure; start the program anew", stream->device->name);
+    }
+    if (status == CTRT_OK && stream->broke_at != 0) {
+        stream->failures[stream->resets++ % STREAM_FAILURES] = (struct stream_failure){ stream->broke_at, stream->sequence, stream->error };
+        stream->broke_at = 0;
     }
     if (status == CTRT_OK) {
         memory_free(stream->error_text);
@@ -350,8 +424,6 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
         stream->forgiven = atomic_load(&last_failure);
     }
     pthread_mutex_unlock(&stream->lock);
-    if (failed && status == CTRT_OK)
-        device_memory_after_reset(stream->device);
     return status;
 }
 
@@ -362,6 +434,7 @@ ctrt_status ctrt_device_synchronize(ctrt_device *device)
         return device_fail_forked(device);
     if (!device_asynchronous(device))
         return CTRT_OK;
+    device = device_home(device);
     ctrt_status status = CTRT_OK;
     ctrt_stream *stream;
     for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)

@@ -64,15 +64,48 @@ static ctrt_status choose_visible(int *ids, int *count, const struct component *
                           with_uuids ? uuids : NULL);
 }
 
+static ctrt_status type_find(struct device_type **out, const char *name);
+
+/* What there is of a type: of one that stands over another, what there is of that one. */
+static ctrt_status count_devices(int *ids, int *visible, int32_t *present, const struct component *component, const struct device_type *base)
+{
+    const ctrt_backend *backend = component->table;
+    if (base != NULL) {
+        *present = base->present;
+        *visible = base->count;
+        memcpy(ids, base->physical, (size_t)base->count * sizeof *ids);
+        return CTRT_OK;
+    }
+    CTRT_TRY(backend->device->count(present));
+    *present = MAX(*present, 0);
+    *present = MIN(*present, strcmp(component->name, "cpu") == 0 ? 1 : MAX_DEVICES_OF_TYPE);
+    return choose_visible(ids, visible, component, *present);
+}
+
+static bool is_floating(uint32_t dtype)
+{
+    static const uint32_t types = CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64) | CTRT_DTYPE_BIT(CTRT_F16) | CTRT_DTYPE_BIT(CTRT_BF16);
+    return dtype < CTRT_DTYPE_COUNT && (types >> dtype & 1);
+}
+
 static ctrt_status type_new(struct device_type **out, const struct component *component)
 {
     const ctrt_backend *backend = component->table;
+    struct device_type *base = NULL;
     int ids[MAX_DEVICES_OF_TYPE], visible = 0;
     int32_t present = 0;
-    CTRT_TRY(backend->device->count(&present));
-    present = MAX(present, 0);
-    present = MIN(present, strcmp(component->name, "cpu") == 0 ? 1 : MAX_DEVICES_OF_TYPE);
-    CTRT_TRY(choose_visible(ids, &visible, component, present));
+    if (CTRT_SLOT(backend, base)) {
+        static bool within;                 /* with the lock: a base of a base is looked for */
+        if (within)
+            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, and was itself asked for as a base", component->name, backend->base);
+        within = true;
+        const ctrt_status found = type_find(&base, backend->base);
+        within = false;
+        CTRT_TRY(found);
+        if (base->base[0] != '\0')
+            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, which stands over another type itself", component->name, backend->base);
+    }
+    CTRT_TRY(count_devices(ids, &visible, &present, component, base));
 
     size_t slots = (size_t)MAX(visible, 1);
     struct device_type *type = memory_zeroed(sizeof *type);
@@ -85,7 +118,16 @@ static ctrt_status type_new(struct device_type **out, const struct component *co
     snprintf(type->name, sizeof type->name, "%s", component->name);
     memcpy(physical, ids, (size_t)visible * sizeof *ids);
     type->component = component;
-    type->backend = backend;
+    type->backend = base != NULL ? base->backend : backend;
+    if (base != NULL) {
+        snprintf(type->base, sizeof type->base, "%s", base->name);
+        type->kernels = CTRT_SLOT(backend, kernels) ? backend->kernels : NULL;
+    }
+    type->matrix_dtype = CTRT_F32;
+    if (CTRT_HAS(backend, float_default) && is_floating(backend->float_default))
+        type->float_default = (uint8_t)backend->float_default;
+    if (CTRT_HAS(backend, matrix_dtype) && is_floating(backend->matrix_dtype))
+        type->matrix_dtype = (uint8_t)backend->matrix_dtype;
     type->present = present;
     type->count = visible;
     type->physical = physical;
@@ -94,26 +136,31 @@ static ctrt_status type_new(struct device_type **out, const struct component *co
     return CTRT_OK;
 }
 
-ctrt_status device_type_get(struct device_type **out, const char *name)
+/* With the lock held. */
+static ctrt_status type_find(struct device_type **out, const char *name)
 {
-    device_enter();
     struct device_type *type = types;
     while (type != NULL && strcmp(type->name, name) != 0)
         type = type->next;
-    ctrt_status status = CTRT_OK;
     if (type == NULL) {
         const struct component *component = NULL;
-        status = registry_use(&component, CTRT_COMPONENT_BACKEND, name);
+        ctrt_status status = registry_use(&component, CTRT_COMPONENT_BACKEND, name);
         if (status == CTRT_ERR_NOT_FOUND || status == CTRT_ERR_PLUGIN)
             status = CTRT_ERR_NO_DEVICE;
         if (status == CTRT_OK)
             status = ctrt_context(type_new(&type, component), "counting the devices of %s", name);
-        if (status == CTRT_OK)
-            type->next = types, types = type;
+        CTRT_TRY(status);
+        type->next = types, types = type;
     }
+    *out = type;
+    return CTRT_OK;
+}
+
+ctrt_status device_type_get(struct device_type **out, const char *name)
+{
+    device_enter();
+    ctrt_status status = type_find(out, name);
     device_leave();
-    if (status == CTRT_OK)
-        *out = type;
     return status;
 }
 
@@ -143,7 +190,7 @@ void device_for_each(void (*visit)(ctrt_device *device, void *argument), void *a
     device_enter();
     for (struct device_type *type = types; type != NULL; type = type->next)
         for (int i = 0; i < type->count; i++)
-            if (type->open[i] != NULL)
+            if (type->open[i] != NULL && type->open[i]->owner != 0 && type->open[i]->home == type->open[i])
                 visit(type->open[i], argument);
     device_leave();
 }

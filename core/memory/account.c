@@ -35,16 +35,23 @@ static void fetch_add(account_cell *cell, int64_t value)
         atomic_fetch_add_explicit(cell, value, memory_order_relaxed);
 }
 
-/* Moves what `cells` have and others cannot see to `published`. When two threads do it at once for the same
- * cells, `seen` and `published` are too large by as much until the next time. */
+/* Moves what `cells` have and others cannot see to `published`. It is done by whose cells they are, or under the lock;
+ * who finds somebody at it leaves it to them. Release, so that who sees a part of it sees that it is going on. */
 static void publish(struct account *account, struct account_cells *cells)
 {
+    uint32_t turn = atomic_load_explicit(&cells->publishing, memory_order_relaxed);
+    if (turn % 2 == 1
+        || !atomic_compare_exchange_strong_explicit(&cells->publishing, &turn, turn + 1, memory_order_acquire, memory_order_relaxed))
+        return;
     for (int class = 0; class < ACCOUNT_CLASSES; class++)
         for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
             int64_t hidden = account_load(&cells->net[class][metric]) - account_load(&cells->seen[class][metric]);
-            fetch_add(&cells->seen[class][metric], hidden);
-            fetch_add(&account->published[class][metric], hidden);
+            if (hidden == 0)
+                continue;
+            atomic_fetch_add_explicit(&cells->seen[class][metric], hidden, memory_order_release);
+            atomic_fetch_add_explicit(&account->published[class][metric], hidden, memory_order_release);
         }
+    atomic_store_explicit(&cells->publishing, turn + 2, memory_order_release);
 }
 
 /* The thread's end: what it has counted stays in the sums. */
@@ -143,8 +150,30 @@ static void raise_to(struct account *account, int peak, int64_t value)
         continue;
 }
 
+/* All that is held as far as the thread can see: what is published, and what it has besides. A thread that is new may be
+ * publishing these cells; it holds the lock. */
+static void see(int64_t now[ACCOUNT_METRICS][ACCOUNT_CLASSES], struct account *account, struct account_cells *mine)
+{
+    for (;;) {
+        const uint32_t turn = atomic_load_explicit(&mine->publishing, memory_order_acquire);
+        if (unlikely(turn % 2 == 1)) {
+            lock_enter(&account_lock);
+            lock_leave(&account_lock);
+            continue;
+        }
+        for (int class = 0; class < ACCOUNT_CLASSES; class++)
+            for (int metric = 0; metric < ACCOUNT_METRICS; metric++)
+                now[metric][class] = atomic_load_explicit(&account->published[class][metric], memory_order_acquire)
+                                     - atomic_load_explicit(&mine->seen[class][metric], memory_order_acquire)
+                                     + account_load(&mine->net[class][metric]);
+        if (likely(atomic_load_explicit(&mine->publishing, memory_order_relaxed) == turn))
+            return;
+    }
+}
+
 void account_look(struct account *account, struct account_cells *mine)
 {
+    int64_t now[ACCOUNT_METRICS][ACCOUNT_CLASSES];
     const uint32_t epoch = atomic_load_explicit(&account->epoch, memory_order_relaxed);
     mine->rising = 0;
     /* Beside other threads every look counts, so the epoch is made one that never comes. */
@@ -152,14 +181,11 @@ void account_look(struct account *account, struct account_cells *mine)
     for (int class = 0; class < ACCOUNT_CLASSES; class++)
         for (int metric = 0; metric < ACCOUNT_METRICS; metric++)
             mine->top[class][metric] = account_load(&mine->net[class][metric]);
+    see(now, account, mine);
     for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
-        int64_t now[ACCOUNT_CLASSES];
-        for (int class = 0; class < ACCOUNT_CLASSES; class++)
-            now[class] = account_load(&account->published[class][metric])
-                         + account_load(&mine->net[class][metric]) - account_load(&mine->seen[class][metric]);
-        raise_to(account, PEAK_OF(CTRT_POOL_ALL, metric), now[ACCOUNT_LARGE] + now[ACCOUNT_SMALL]);
-        raise_to(account, PEAK_OF(CTRT_POOL_LARGE, metric), now[ACCOUNT_LARGE]);
-        raise_to(account, PEAK_OF(CTRT_POOL_SMALL, metric), now[ACCOUNT_SMALL]);
+        raise_to(account, PEAK_OF(CTRT_POOL_ALL, metric), now[metric][ACCOUNT_LARGE] + now[metric][ACCOUNT_SMALL]);
+        raise_to(account, PEAK_OF(CTRT_POOL_LARGE, metric), now[metric][ACCOUNT_LARGE]);
+        raise_to(account, PEAK_OF(CTRT_POOL_SMALL, metric), now[metric][ACCOUNT_SMALL]);
     }
     if (unlikely(account->oversize != SIZE_MAX))
         raise_to(account, PEAK_OVERSIZE, account_load(&mine->over_net) + account_load(&account->ended_over_net));
@@ -269,17 +295,19 @@ static void add_up(struct sums *sums, const struct account *account)
         sums->current[i] = MAX(sums->current[i], 0);
 }
 
-/* Folds the peaks since the last fold into all windows, and begins anew from what is current. */
+/* Folds the peaks since the last fold, and what is current, into all windows. A window that begins now begins with the sums. The order
+ * matters while others count: a block that is taken after the new epoch has its peak looked at when it goes, one that was
+ * taken before it and is still there is in the sums. */
 static void fold(struct sums *sums, struct account *account)
 {
+    int64_t peaks[PEAKS];
+    for (int i = 0; i < PEAKS; i++)
+        peaks[i] = atomic_exchange_explicit(&account->peaks[i], 0, memory_order_relaxed);
+    atomic_fetch_add_explicit(&account->epoch, 1, memory_order_seq_cst);
     add_up(sums, account);
-    for (int i = 0; i < PEAKS; i++) {
-        int64_t peak = atomic_exchange_explicit(&account->peaks[i], sums->current[i], memory_order_relaxed);
-        peak = MAX(peak, sums->current[i]);
+    for (int i = 0; i < PEAKS; i++)
         for (struct account_window *window = account->windows; window != NULL; window = window->next)
-            window->peaks[i] = MAX(window->peaks[i], peak);
-    }
-    atomic_fetch_add_explicit(&account->epoch, 1, memory_order_relaxed);
+            window->peaks[i] = MAX(window->peaks[i], MAX(peaks[i], sums->current[i]));
 }
 
 /* ---- windows ---- */

@@ -55,6 +55,7 @@ struct account_cells {
     uint32_t rising;                        /* a peak may have risen since */
     uint32_t calls;                         /* since the last publishing */
     uint64_t bytes;
+    _Atomic uint32_t publishing;            /* counts twice for each publishing: odd while somebody does */
     struct account_cells *next, *previous;  /* of the account */
 };
 

@@ -3,11 +3,12 @@
 #include "memory/fence.h"
 
 #include "base/memory.h"
+#include "memory/pool.h"
 
 struct part {
     ctrt_device *device;                    /* of the stream */
     void *event;
-    stream_mark mark;                       /* 0: work that only the queue knows (fence_new) */
+    stream_mark mark;                       /* 0: of a queue that is no stream's */
 };
 
 struct fence {
@@ -67,23 +68,33 @@ ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
         return CTRT_OK;
     const ctrt_queue_table *table = device->backend->queue;
     struct fence *fence = memory_alloc(sizeof *fence + sizeof fence->parts[0]);
-    if (fence == NULL)
-        return out_of_memory(sizeof *fence + sizeof fence->parts[0], "a fence");
     void *event = NULL;
-    ctrt_status status = stream_event_take(&event, device);
-    if (status == CTRT_OK) {
-        status = table->event_record(device->handle, event, queue);
-        if (status != CTRT_OK)
-            stream_event_put(event, device);
+    if (fence != NULL && stream_event_take(&event, device) == CTRT_OK) {
+        /* A number of its own, after what is there, so that it can be told later whether that was dropped. */
+        const stream_mark mark = stream_note_wait(device, queue);
+        if (likely(table->event_record(device->handle, event, queue) == CTRT_OK)) {
+            fence->count = 1;
+            fence->parts[0] = (struct part){ device, event, mark };
+            *out = fence;
+            return CTRT_OK;
+        }
+        stream_event_put(event, device);
     }
-    if (status != CTRT_OK) {
-        memory_free(fence);
-        return status;
-    }
-    fence->count = 1;
-    fence->parts[0] = (struct part){ device, event, 0 };
-    *out = fence;
-    return CTRT_OK;
+    memory_free(fence);
+    /* Nothing to ask later: the host waits now. */
+    return table->synchronize(device->handle, queue);
+}
+
+/* A queue that is being captured cannot wait for what runs outside. */
+static bool queue_captured(const ctrt_device *device, const void *queue)
+{
+    const ctrt_stream *stream;
+    if (likely(atomic_load_explicit(&device->memory->captures, memory_order_relaxed) == 0))
+        return false;
+    for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
+        if (stream->queue == queue && stream->device == device)
+            return stream_captured(stream);
+    return false;
 }
 
 ctrt_status fence_wait(void *state, ctrt_device *device, void *queue)
@@ -94,7 +105,7 @@ ctrt_status fence_wait(void *state, ctrt_device *device, void *queue)
         const struct part *part = &fence->parts[i];
         if (part->mark != 0 && mark_done(part->mark))
             continue;
-        if (queue == NULL || part->device->backend != device->backend) {
+        if (queue == NULL || part->device->backend != device->backend || queue_captured(device, queue)) {
             part_wait(part);
             continue;
         }
@@ -106,6 +117,16 @@ ctrt_status fence_wait(void *state, ctrt_device *device, void *queue)
         if (status == CTRT_OK)
             status = one;
     }
+    return status;
+}
+
+ctrt_status fence_status(void *state, bool *done)
+{
+    const struct fence *fence = state;
+    *done = fence_done(state);
+    ctrt_status status = CTRT_OK;
+    for (uint32_t i = 0; fence != NULL && *done && i < fence->count && status == CTRT_OK; i++)
+        status = fence->parts[i].mark != 0 ? stream_outcome(fence->parts[i].mark) : CTRT_OK;
     return status;
 }
 

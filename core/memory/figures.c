@@ -7,6 +7,7 @@
 
 #include "base/base.h"
 #include "base/keep.h"
+#include "memory/pinned.h"
 #include "memory/policy.h"
 
 /* ---- the names ---- */
@@ -28,6 +29,12 @@ static const struct family {
     KEYS_OF(requested_bytes),
     { "oversize_allocations", offsetof(ctrt_memory_figures, oversize_allocations), 1 },
     { "oversize_segments", offsetof(ctrt_memory_figures, oversize_segments), 1 },
+    { "host.allocations", offsetof(ctrt_memory_figures, host_allocations), 1 },
+    { "host.allocated_bytes", offsetof(ctrt_memory_figures, host_allocated_bytes), 1 },
+    { "host.active_requests", offsetof(ctrt_memory_figures, host_active_requests), 1 },
+    { "host.active_bytes", offsetof(ctrt_memory_figures, host_active_bytes), 1 },
+    { "spilled", offsetof(ctrt_memory_figures, spilled), 1 },
+    { "spilled_bytes", offsetof(ctrt_memory_figures, spilled_bytes), 1 },
 };
 static const struct { const char *name; size_t offset; } numbers[] = {
     { "num_alloc_retries", offsetof(ctrt_memory_figures, num_alloc_retries) },
@@ -35,7 +42,18 @@ static const struct { const char *name; size_t offset; } numbers[] = {
     { "num_sync_all_streams", offsetof(ctrt_memory_figures, num_sync_all_streams) },
     { "num_device_alloc", offsetof(ctrt_memory_figures, num_device_alloc) },
     { "num_device_free", offsetof(ctrt_memory_figures, num_device_free) },
+    { "num_oom_rejections", offsetof(ctrt_memory_figures, num_oom_rejections) },
     { "max_split_size", offsetof(ctrt_memory_figures, max_split_size) },
+    { "host.num_host_alloc", offsetof(ctrt_memory_figures, host_alloc_time.count) },
+    { "host.num_host_free", offsetof(ctrt_memory_figures, host_free_time.count) },
+#define TIMES_OF(member)                                                                    \
+    { "host." #member ".total", offsetof(ctrt_memory_figures, member.total) },              \
+    { "host." #member ".max", offsetof(ctrt_memory_figures, member.max) },                  \
+    { "host." #member ".min", offsetof(ctrt_memory_figures, member.min) },                  \
+    { "host." #member ".count", offsetof(ctrt_memory_figures, member.count) },              \
+    { "host." #member ".avg", offsetof(ctrt_memory_figures, member.avg) }
+    TIMES_OF(host_alloc_time),
+    TIMES_OF(host_free_time),
 };
 static const char *const pools[] = { "all", "large_pool", "small_pool" };
 static const char *const members[] = { "current", "peak", "allocated", "freed" };
@@ -89,6 +107,8 @@ static ctrt_memory_figure figure(ctrt_memory_stat stat)
 bool figures_policy(ctrt_memory_stats *out, const struct device_memory *memory)
 {
     *out = (ctrt_memory_stats){ .size = sizeof *out };
+    if (memory->layer_count == 0)           /* the device was closed */
+        return false;
     const struct memory_layer *top = memory->layers[0], *lowest = memory->layers[memory->layer_count - 1];
     bool known = false;
     /* The lowest has the segments; the upper ones may have blocks of their own, which are the lower's. */
@@ -123,6 +143,30 @@ static void read_segments(ctrt_memory_figures *out, const struct account_figures
     out->oversize_segments = figure(stats->oversize_segment);
 }
 
+static void read_pinned(ctrt_memory_figures *out, const ctrt_device *device)
+{
+    struct pinned_figures pinned;
+    pinned_figures(&pinned, device);
+    out->host_allocations = pinned.of[PINNED_ALLOCATIONS];
+    out->host_allocated_bytes = pinned.of[PINNED_ALLOCATED_BYTES];
+    out->host_active_requests = pinned.of[PINNED_ACTIVE_REQUESTS];
+    out->host_active_bytes = pinned.of[PINNED_ACTIVE_BYTES];
+    out->host_alloc_time = pinned.alloc;
+    out->host_free_time = pinned.free;
+}
+
+/* What is away only the policy that moved it knows, which stands on top. */
+static void read_spilled(ctrt_memory_figures *out, const struct device_memory *memory)
+{
+    ctrt_memory_stats stats = { .size = sizeof stats };
+    const struct memory_layer *top = memory->layers[0];
+    if (!memory->moves || top == NULL || !CTRT_SLOT(top->policy, stats))
+        return;
+    top->policy->stats(top->state, &stats);
+    out->spilled = figure(stats.spilled);
+    out->spilled_bytes = figure(stats.spilled_bytes);
+}
+
 void figures_read(ctrt_memory_figures *out, struct device_memory *memory)
 {
     struct account_figures counted;
@@ -139,6 +183,9 @@ void figures_read(ctrt_memory_figures *out, struct device_memory *memory)
     read_segments(out, &counted, &stats, known);
     out->num_alloc_retries = (int64_t)MAX(atomic_load(&memory->retries), stats.retries);
     out->num_ooms = (int64_t)atomic_load(&memory->ooms);
+    out->num_oom_rejections = (int64_t)atomic_load(&memory->rejections);
+    read_pinned(out, memory->device);
+    read_spilled(out, memory);
     out->num_device_alloc = counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].allocated;
     out->num_device_free = counted.drawn[CTRT_POOL_ALL][ACCOUNT_COUNT].freed;
     out->max_split_size = stats.max_split > 0 ? (int64_t)stats.max_split : -1;
@@ -149,7 +196,7 @@ void figures_read(ctrt_memory_figures *out, struct device_memory *memory)
 ctrt_status memory_get(struct device_memory **out, ctrt_device *device)
 {
     CTRT_TRY(device_or_default(&device, device));
-    *out = device->memory;
+    *out = device_home(device)->memory;
     return CTRT_OK;
 }
 
@@ -231,8 +278,10 @@ uint64_t ctrt_memory_max_reserved(ctrt_device *device)
 void ctrt_memory_reset_peak(ctrt_device *device)
 {
     struct device_memory *memory;
-    if (memory_get(&memory, device) == CTRT_OK)
-        account_reset_peaks(&memory->account);
+    if (memory_get(&memory, device) != CTRT_OK)
+        return;
+    account_reset_peaks(&memory->account);
+    pinned_reset_peaks(memory->device);
 }
 
 ctrt_status ctrt_memory_empty_cache(ctrt_device *device)

@@ -8,11 +8,12 @@
 #include "base/keep.h"
 #include "base/memory.h"
 #include "base/param.h"
+#include "memory/frames.h"
 
 static const ctrt_param history_param = {
     sizeof history_param, "CTRT_MEMORY_HISTORY", CTRT_PARAM_STRING, NULL, NULL,
-    "what is noted of memory: none, state (live blocks) or all[:ENTRIES] (and the last events); default: state on "
-    "asynchronous devices, none on others",
+    "what is noted of memory: none, state (live blocks), all[:ENTRIES] (and the last events) or frames[:ENTRIES] (and who called); "
+    "default: state on asynchronous devices, none on others",
 };
 CORE_PARAM(history_param);
 
@@ -22,10 +23,13 @@ struct history {
     struct history_event events[];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* of all rings */
-static bool chosen, parameter_read;
-static ctrt_memory_watch choice;
-static size_t choice_entries;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* of all rings, and the choice */
+static bool parameter_read;                 /* devices open one at a time */
+static struct choice {
+    bool made;
+    ctrt_memory_watch watch;
+    size_t entries;
+} choice;
 
 static void after_fork_in_child(void)
 {
@@ -63,8 +67,10 @@ const char *history_action_name(enum history_action action)
 
 /* ---- the ring ---- */
 
-void history_note(struct device_memory *memory, struct history_event *event)
+__attribute__((noinline)) void history_note(struct device_memory *memory, struct history_event *event)
 {
+    if (unlikely(atomic_load_explicit(&frames_wanted, memory_order_relaxed)) && event->frames == NULL)
+        event->frames = frames_here();
     pthread_mutex_lock(&lock);
     struct history *ring = memory->history;
     if (ring != NULL) {
@@ -126,7 +132,7 @@ ctrt_status history_resize(struct device_memory *memory, size_t entries)
 
 static ctrt_status parse(const char *text, ctrt_memory_watch *watch, size_t *entries)
 {
-    static const char *const words[] = { "none", "state", "all" };
+    static const char *const words[] = { "none", "state", "all", "frames" };
     size_t length = strcspn(text, ":");
     *entries = HISTORY_ENTRIES;
     for (size_t i = 0; i < COUNT_OF(words); i++) {
@@ -137,35 +143,61 @@ static ctrt_status parse(const char *text, ctrt_memory_watch *watch, size_t *ent
             return CTRT_OK;
         char *end;
         unsigned long long value = strtoull(text + length + 1, &end, 10);
-        if (*watch != CTRT_MEMORY_WATCH_ALL || *end != '\0' || text[length + 1] < '1' || text[length + 1] > '9'
+        if (*watch < CTRT_MEMORY_WATCH_ALL || *end != '\0' || text[length + 1] < '1' || text[length + 1] > '9'
             || value > UINT32_MAX)
             break;
         *entries = (size_t)value;
         return CTRT_OK;
     }
     return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                     "CTRT_MEMORY_HISTORY=%.100s: expected none, state, all or all:ENTRIES, as in all:100000", text);
+                     "CTRT_MEMORY_HISTORY=%.100s: expected none, state, all, frames or all:ENTRIES, as in all:100000", text);
 }
 
+/* By the latest choice. One device at a time: that of opening devices, and of all of them, is one lock. */
 static ctrt_status watch_device(struct device_memory *memory)
 {
-    ctrt_memory_watch watch = choice;
-    if (!chosen)
-        watch = memory->device->flags & CTRT_DEVICE_ASYNCHRONOUS ? CTRT_MEMORY_WATCH_STATE : CTRT_MEMORY_WATCH_NONE;
-    if (watch != CTRT_MEMORY_WATCH_NONE)
+    pthread_mutex_lock(&lock);
+    struct choice now = choice;
+    if (!now.made)
+        now.watch = memory->device->flags & CTRT_DEVICE_ASYNCHRONOUS ? CTRT_MEMORY_WATCH_STATE : CTRT_MEMORY_WATCH_NONE;
+    if (now.watch != CTRT_MEMORY_WATCH_NONE)
         atomic_store(&tag_wanted, true);
-    return live_watch(memory, watch != CTRT_MEMORY_WATCH_NONE, watch == CTRT_MEMORY_WATCH_ALL ? choice_entries : 0);
+    pthread_mutex_unlock(&lock);
+    return live_watch(memory, now.watch != CTRT_MEMORY_WATCH_NONE, now.watch >= CTRT_MEMORY_WATCH_ALL ? now.entries : 0);
 }
 
-/* Devices open one at a time. */
+/* `anyway`: even if there is a choice already. */
+static void choose(ctrt_memory_watch watch, size_t entries, bool anyway)
+{
+    if (watch == CTRT_MEMORY_WATCH_FRAMES)
+        frames_prepare();
+    pthread_mutex_lock(&lock);
+    if (anyway || !choice.made)
+        choice = (struct choice){ true, watch, entries };
+    atomic_store(&frames_wanted, choice.watch == CTRT_MEMORY_WATCH_FRAMES);
+    if (choice.watch == CTRT_MEMORY_WATCH_NONE)
+        atomic_store(&tag_wanted, false);
+    pthread_mutex_unlock(&lock);
+}
+
+static bool choice_made(void)
+{
+    pthread_mutex_lock(&lock);
+    bool made = choice.made;
+    pthread_mutex_unlock(&lock);
+    return made;
+}
+
 ctrt_status live_init(struct device_memory *memory)
 {
-    if (!parameter_read && !chosen) {
+    if (!parameter_read && !choice_made()) {
         ctrt_param_value value;
+        ctrt_memory_watch watch = CTRT_MEMORY_WATCH_NONE;
+        size_t entries = 0;
         CTRT_TRY(param_read(&value, &history_param, "core"));
         if (value.text != NULL && value.text[0] != '\0') {
-            CTRT_TRY(parse(value.text, &choice, &choice_entries));
-            chosen = true;
+            CTRT_TRY(parse(value.text, &watch, &entries));
+            choose(watch, entries, false);
         }
         parameter_read = true;
     }
@@ -187,13 +219,9 @@ static void watch_each(ctrt_device *device, void *argument)
 ctrt_status ctrt_memory_set_watch(ctrt_memory_watch watch, size_t entries)
 {
     struct watching watching = { CTRT_OK };
-    if ((int)watch < CTRT_MEMORY_WATCH_NONE || watch > CTRT_MEMORY_WATCH_ALL)
+    if ((int)watch < CTRT_MEMORY_WATCH_NONE || watch > CTRT_MEMORY_WATCH_FRAMES)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_set_watch: %d is none of ctrt_memory_watch", (int)watch);
-    choice = watch;
-    choice_entries = entries > 0 ? entries : HISTORY_ENTRIES;
-    chosen = true;
-    if (watch == CTRT_MEMORY_WATCH_NONE)
-        atomic_store(&tag_wanted, false);
+    choose(watch, entries > 0 ? entries : HISTORY_ENTRIES, true);
     device_for_each(watch_each, &watching);
     return watching.status;
 }

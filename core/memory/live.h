@@ -9,6 +9,8 @@
 #include "memory/pool.h"
 #include "memory/tag.h"
 
+struct frames;                              /* frames.h */
+
 /* What happened; the names of PyTorch's history. */
 enum history_action {
     HISTORY_ALLOC, HISTORY_FREE_REQUESTED, HISTORY_FREE_COMPLETED, HISTORY_SEGMENT_ALLOC, HISTORY_SEGMENT_FREE,
@@ -24,6 +26,7 @@ struct history_event {
     uint64_t room;                          /* OOM: free on the device */
     const void *queue;
     enum history_action action;
+    const struct frames *frames;            /* who called; NULL: not known (frames.h) */
 };
 
 struct live_block {
@@ -32,6 +35,7 @@ struct live_block {
     const char *tag, *op;                   /* op NULL: not known */
     const void *queue;
     uint64_t time, number;                  /* of its event; 0: none */
+    const struct frames *frames;            /* likewise; NULL: none */
 };
 
 /* Reads CTRT_MEMORY_HISTORY, once; watches the device if it has to be. */
@@ -42,9 +46,7 @@ void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t re
 void live_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
 void live_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
                   const void *queue);
-/* The block at `address` is the result of `op` (static), if nobody knows better. */
-void live_name(struct device_memory *memory, const void *address, const char *op);
-/* The same for the outputs of a call that are not inputs too. */
+/* The outputs of a call that are not inputs too are results of `op` (static), where nobody knows better. */
 void live_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
                        const ctrt_view *const *inputs, int n_inputs, const char *op);
 

@@ -38,8 +38,9 @@ static void read_device(struct reading *reading)
     ctrt_device *device = reading->of;
     reading->device = device->name;
     reading->policy = device->memory->policy_name;
-    account_window_turn(&device->memory->account, &device->memory->scraped, reading->peaks);
+    /* In this order what is current lies in the time of the peaks. */
     figures_read(&reading->figures, device->memory);
+    account_window_turn(&device->memory->account, &device->memory->scraped, reading->peaks);
     if (!CTRT_SLOT(device->backend->device, memory_info)
         || device->backend->device->memory_info(device->handle, &reading->free_bytes, &reading->total) != CTRT_OK)
         reading->free_bytes = reading->total = 0;
@@ -47,21 +48,24 @@ static void read_device(struct reading *reading)
     reading->pinned = pinned_held(device);
 }
 
-/* ---- what is told ---- */
+/* ---- what is told; with several threads a peak may have missed what is current now ---- */
 
 static int64_t allocated(const struct reading *r) { return r->figures.allocated_bytes[0].current; }
-static int64_t allocated_most(const struct reading *r) { return r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)]; }
+static int64_t allocated_most(const struct reading *r) { return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)], allocated(r)); }
 static int64_t requested(const struct reading *r) { return r->figures.requested_bytes[0].current; }
 static int64_t reserved(const struct reading *r) { return r->figures.reserved_bytes[0].current; }
-static int64_t reserved_most(const struct reading *r) { return r->peaks[PEAK_OF_DRAWN(CTRT_POOL_ALL, ACCOUNT_BYTES)]; }
+static int64_t reserved_most(const struct reading *r) { return MAX(r->peaks[PEAK_OF_DRAWN(CTRT_POOL_ALL, ACCOUNT_BYTES)], reserved(r)); }
 static int64_t inactive_split(const struct reading *r) { return r->figures.inactive_split_bytes[0].current; }
+static int64_t spilled(const struct reading *r) { return r->figures.spilled_bytes.current; }
 static int64_t blocks(const struct reading *r) { return r->figures.allocation[0].current; }
-static int64_t blocks_most(const struct reading *r) { return r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)]; }
+static int64_t blocks_most(const struct reading *r) { return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)], blocks(r)); }
 static int64_t segments(const struct reading *r) { return r->figures.segment[0].current; }
 static int64_t device_free(const struct reading *r) { return (int64_t)r->free_bytes; }
 static int64_t device_total(const struct reading *r) { return (int64_t)r->total; }
 static int64_t limit(const struct reading *r) { return r->limit != QUOTA_NONE ? (int64_t)r->limit : 0; }
 static int64_t pinned(const struct reading *r) { return (int64_t)r->pinned; }
+static int64_t pinned_active(const struct reading *r) { return r->figures.host_active_bytes.current; }
+static int64_t rejections(const struct reading *r) { return r->figures.num_oom_rejections; }
 static int64_t allocations(const struct reading *r) { return r->figures.allocation[0].allocated; }
 static int64_t frees(const struct reading *r) { return r->figures.allocation[0].freed; }
 static int64_t device_allocs(const struct reading *r) { return r->figures.num_device_alloc; }
@@ -79,6 +83,7 @@ static const struct metric {
     { "ctrt_memory_reserved_bytes", "gauge", "Bytes drawn from the device, in use or cached.", reserved },
     { "ctrt_memory_reserved_bytes_max", "gauge", "Most bytes drawn at one time since the last scrape.", reserved_most },
     { "ctrt_memory_inactive_split_bytes", "gauge", "Free bytes that cannot be given back.", inactive_split },
+    { "ctrt_memory_spilled_bytes", "gauge", "Bytes of blocks that are on the host for want of room.", spilled },
     { "ctrt_memory_blocks", "gauge", "Blocks handed out.", blocks },
     { "ctrt_memory_blocks_max", "gauge", "Most blocks handed out at one time since the last scrape.", blocks_most },
     { "ctrt_memory_segments", "gauge", "Segments drawn from the device.", segments },
@@ -86,12 +91,14 @@ static const struct metric {
     { "ctrt_memory_device_total_bytes", "gauge", "Bytes of the device; 0 when unknown.", device_total },
     { "ctrt_memory_limit_bytes", "gauge", "Most bytes that may be drawn; 0: no limit.", limit },
     { "ctrt_memory_pinned_bytes", "gauge", "Host memory pinned for the device, in use or cached.", pinned },
+    { "ctrt_memory_pinned_active_bytes", "gauge", "Of that, in tensors' hands.", pinned_active },
     { "ctrt_memory_allocations_total", "counter", "Blocks handed out since the start.", allocations },
     { "ctrt_memory_frees_total", "counter", "Blocks taken back since the start.", frees },
     { "ctrt_memory_device_allocations_total", "counter", "Allocations of the backend.", device_allocs },
     { "ctrt_memory_device_frees_total", "counter", "Frees of the backend.", device_frees },
     { "ctrt_memory_retries_total", "counter", "Allocations tried again after the cache was given back.", retries },
     { "ctrt_memory_ooms_total", "counter", "Allocations that failed for good.", ooms },
+    { "ctrt_memory_oom_rejections_total", "counter", "Of these, refused by a limit before the device was asked.", rejections },
 };
 
 /* A label's value: backslash, quote and newline are escaped. */

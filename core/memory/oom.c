@@ -9,9 +9,11 @@
 #include "memory/history.h"
 #include "memory/owners.h"
 #include "memory/pieces.h"
+#include "memory/pinned.h"
 #include "memory/quota.h"
 
 #define OWNERS_TOLD 20
+#define PROCESSES_TOLD 8
 
 struct oom_report {
     char *json;
@@ -36,54 +38,95 @@ __attribute__((constructor)) static void oom_start(void)
 struct finding {
     struct device_memory *memory;
     size_t asked;
+    bool pinned;                            /* host memory was asked for */
+    bool refused;                           /* by a limit, not by the device */
     const char *why;
     uint64_t free_bytes, total;             /* of the device; total 0: unknown */
-    uint64_t limit, allocated, reserved;
+    uint64_t others;                        /* of total: neither free nor reserved */
+    ctrt_process processes[PROCESSES_TOLD]; /* who holds most of that, where the backend knows */
+    size_t process_count;
+    uint64_t limit, allocated, reserved, held_pinned;
     uint64_t cached, largest;               /* reserved but free, and its largest piece */
     bool largest_known;
+    bool expandable;                        /* its segments grow by pages */
     double fragmentation;                   /* percent of what is cached that the largest piece is not */
     ctrt_memory_owner *owners;
     size_t owner_count;
 };
 
-static void look_around(struct finding *f, struct device_memory *memory, size_t asked, const char *why)
+static bool segments_expand(struct device_memory *memory)
+{
+    ctrt_memory_piece *pieces = NULL;
+    size_t count = 0;
+    bool expand = false;
+    if (pieces_list(&pieces, &count, memory))
+        for (size_t i = 0; i < count && !expand; i++)
+            expand = pieces[i].segment && pieces[i].expandable;
+    memory_free(pieces);
+    return expand;
+}
+
+static void look_around(struct finding *f, struct device_memory *memory, size_t asked, const char *why, bool pinned)
 {
     const ctrt_device *device = memory->device;
-    *f = (struct finding){ .memory = memory, .asked = asked, .why = why };
+    *f = (struct finding){ .memory = memory, .asked = asked, .why = why, .pinned = pinned, .refused = quota_refused };
     if (!CTRT_SLOT(device->backend->device, memory_info)
         || device->backend->device->memory_info(device->handle, &f->free_bytes, &f->total) != CTRT_OK)
         f->free_bytes = f->total = 0;
     f->limit = atomic_load(&memory->limit);
     f->allocated = account_current(&memory->account, ACCOUNT_BYTES);
     f->reserved = account_drawn_bytes(&memory->account);
+    f->held_pinned = pinned_held(device);
+    f->others = f->total > f->free_bytes + f->reserved ? f->total - f->free_bytes - f->reserved : 0;
+    if (f->others > 0)
+        f->process_count = device_other_processes(f->processes, PROCESSES_TOLD, device);
     f->cached = f->reserved > f->allocated ? f->reserved - f->allocated : 0;
     f->largest_known = pieces_largest_free(&f->largest, memory);
     f->largest = MIN(f->largest, f->cached);
+    f->expandable = segments_expand(memory);
     if (f->cached > 0 && f->largest_known)
         f->fragmentation = 100.0 * (1.0 - (double)f->largest / (double)f->cached);
     if (!owners_of(&f->owners, &f->owner_count, memory))
         f->owner_count = 0;
 }
 
+/* The option against gaps, of the policy that has them; NULL when there is none to set. */
+static const char *against_gaps(const struct finding *f)
+{
+    const char *upper = strrchr(f->memory->policy_name, '+'), *lowest = upper != NULL ? upper + 1 : f->memory->policy_name;
+    if (strcmp(lowest, "caching") != 0 || f->expandable)
+        return NULL;
+    return CTRT_SLOT(f->memory->device->backend->memory, map) ? "expandable=true lets segments grow instead"
+                                                              : "max_split=64m keeps large segments whole";
+}
+
 /* The one thing that helps most. */
 static void advise(char advice[256], const struct finding *f)
 {
     char a[32], b[32];
-    const uint64_t others = f->total > f->free_bytes + f->reserved ? f->total - f->free_bytes - f->reserved : 0;
-    if (f->total > 0 && f->asked > f->total)
-        snprintf(advice, 256, "One block is larger than the device: split the tensor, or use a device with more memory");
-    else if (f->limit != QUOTA_NONE && (f->asked > f->limit || f->reserved > f->limit - f->asked)
-             && f->free_bytes >= f->asked)
+    const struct device_memory *memory = f->memory;
+    const bool room = f->total == 0 || f->pinned || f->free_bytes >= f->asked;
+    const char *gaps = against_gaps(f);
+    if (f->refused && f->asked > f->limit)
+        snprintf(advice, 256, "This alone is more than the limit: raise it (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)");
+    else if (f->refused && room)
         snprintf(advice, 256, "The device has room: raise the limit of %s (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)",
                  text_bytes(a, f->limit));
-    else if (f->largest_known && f->cached >= f->asked && f->largest < f->asked)
-        snprintf(advice, 256, "Free memory lies in pieces, the largest of %s: CTRT_MEMORY=caching:%s",
-                 text_bytes(a, f->largest),
-                 CTRT_SLOT(f->memory->device->backend->memory, map) ? "expandable=true lets segments grow instead"
-                                                                    : "max_split=64m keeps large segments whole");
-    else if (f->total > 0 && others > f->total / 2)
-        snprintf(advice, 256, "Others hold %s of the device's %s: use another device, or end them", text_bytes(a, others),
+    else if (f->pinned)
+        snprintf(advice, 256, "Release pinned tensors, or use pageable memory: copies from it work, and make the host wait");
+    else if (f->total > 0 && f->asked > f->total)
+        snprintf(advice, 256, "One block is larger than the device: split the tensor, or use a device with more memory");
+    else if (f->largest_known && f->cached >= f->asked && f->largest < f->asked && gaps != NULL)
+        snprintf(advice, 256, "Free memory lies in pieces, the largest of %s: CTRT_MEMORY=%s:%s", text_bytes(a, f->largest),
+                 memory->policy_name, gaps);
+    else if (f->total > 0 && f->others > f->total / 2)
+        snprintf(advice, 256, "Others hold %s of the device's %s: use another device, or end them", text_bytes(a, f->others),
                  text_bytes(b, f->total));
+    else if (memory->moves)
+        snprintf(advice, 256, "What one op works on must be on the device together, the rest on the host: make the batch smaller, or let "
+                 "the policy have more of the host (CTRT_MEMORY=spill:host=SIZE+caching)");
+    else if (device_asynchronous(memory->device) && !device_host_memory(memory->device))
+        snprintf(advice, 256, "Release tensors, make the batch smaller, or let what is idle move to the host (CTRT_MEMORY=spill+caching)");
     else
         snprintf(advice, 256, "Release tensors, make the batch smaller, or use a device with more memory");
 }
@@ -96,15 +139,29 @@ static char *to_json(const struct finding *f, const char *advice)
     text_add_json(&text, f->memory->device->name);
     text_add(&text, ",\n  \"policy\": ");
     text_add_json(&text, f->memory->policy_name);
-    text_add(&text, ",\n  \"time_us\": %llu,\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": %llu,\n  \"allowed\": ",
-             (unsigned long long)history_now(), f->asked, (unsigned long long)f->total, (unsigned long long)f->free_bytes);
+    text_add(&text, ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": %llu,\n  \"others\": ",
+             (unsigned long long)history_now(), f->pinned ? "pinned" : "device", f->asked, (unsigned long long)f->total,
+             (unsigned long long)f->free_bytes);
+    if (f->total > 0)
+        text_add(&text, "%llu", (unsigned long long)f->others);
+    else
+        text_add(&text, "null");
+    text_add(&text, ",\n  \"processes\": [");
+    for (size_t i = 0; i < f->process_count; i++) {
+        text_add(&text, "%s{\"pid\": %lld, \"memory\": %llu, \"name\": ", i > 0 ? ", " : "", (long long)f->processes[i].pid,
+                 (unsigned long long)f->processes[i].memory);
+        text_add_json(&text, f->processes[i].name);
+        text_add(&text, "}");
+    }
+    text_add(&text, "]");
+    text_add(&text, ",\n  \"refused_by_limit\": %s,\n  \"allowed\": ", f->refused ? "true" : "false");
     if (f->limit != QUOTA_NONE)
         text_add(&text, "%llu", (unsigned long long)f->limit);
     else
         text_add(&text, "null");
     text_add(&text, ",\n  \"allocated\": %llu,\n  \"reserved\": %llu,\n  \"reserved_unallocated\": %llu,\n"
-             "  \"largest_free_block\": ", (unsigned long long)f->allocated, (unsigned long long)f->reserved,
-             (unsigned long long)f->cached);
+             "  \"pinned\": %llu,\n  \"largest_free_block\": ", (unsigned long long)f->allocated, (unsigned long long)f->reserved,
+             (unsigned long long)f->cached, (unsigned long long)f->held_pinned);
     if (f->largest_known)
         text_add(&text, "%llu,\n  \"fragmentation_percent\": %.1f", (unsigned long long)f->largest, f->fragmentation);
     else
@@ -156,9 +213,20 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
 {
     char asked[32], taken[32], held[32], left[32], whole[32], limit[32], cached[32], largest[32];
     char room[96] = "", allowed[64] = "", pieces[160] = "", owner[192] = "", label[128], owned[32];
+    char others[192] = "", pinned[64] = "", other[32], host[32];
     if (f->total > 0)
         snprintf(room, sizeof room, ", %s of %s free on the device", text_bytes(left, f->free_bytes),
                  text_bytes(whole, f->total));
+    if (f->others > 0)
+        snprintf(others, sizeof others, ", %s there held by others", text_bytes(other, f->others));
+    if (f->process_count > 0) {
+        const ctrt_process *most = &f->processes[0];
+        const size_t used = strlen(others);
+        snprintf(others + used, sizeof others - used, " (most by process %lld%s%s: %s)", (long long)most->pid, most->name[0] != '\0' ? " " : "",
+                 most->name, text_bytes(other, most->memory));
+    }
+    if (f->held_pinned > 0)
+        snprintf(pinned, sizeof pinned, ", %s of the host pinned", text_bytes(host, f->held_pinned));
     if (f->limit != QUOTA_NONE)
         snprintf(allowed, sizeof allowed, ", %s allowed", text_bytes(limit, f->limit));
     if (f->cached > 0 && f->largest_known)
@@ -168,18 +236,22 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
         snprintf(owner, sizeof owner, "Most is held by %s, %s. ", owner_label(label, &f->owners[0]),
                  text_bytes(owned, f->owners[0].bytes));
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
-                     "out of memory on %s: %s asked for, %s allocated to tensors, %s reserved by policy %s%s%s%s (%.600s). %s%s",
-                     f->memory->device->name, text_bytes(asked, f->asked), text_bytes(taken, f->allocated),
-                     text_bytes(held, f->reserved), f->memory->policy_name, pieces, room, allowed, why, owner, advice);
+                     "out of memory on %s: %s%s asked for, %s allocated to tensors, %s reserved by policy %s%s%s%s%s%s (%.600s). %s%s",
+                     f->memory->device->name, text_bytes(asked, f->asked), f->pinned ? " of pinned host memory" : "",
+                     text_bytes(taken, f->allocated), text_bytes(held, f->reserved), f->memory->policy_name, pieces, room, others,
+                     pinned, allowed, why, owner, advice);
 }
 
-ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why)
+static ctrt_status fail(struct device_memory *memory, size_t bytes, const char *why, bool pinned)
 {
     char advice[256], reason[1024];
     struct finding f;
     snprintf(reason, sizeof reason, "%s", why);
     atomic_fetch_add_explicit(&memory->ooms, 1, memory_order_relaxed);
-    look_around(&f, memory, bytes, reason);
+    look_around(&f, memory, bytes, reason, pinned);
+    if (quota_refused)
+        atomic_fetch_add_explicit(&memory->rejections, 1, memory_order_relaxed);
+    quota_refused = false;
     advise(advice, &f);
     if (history_on(memory)) {
         struct history_event event = { .time = history_now(), .tag = tag_here(), .op = thread_state.op, .bytes = bytes,
@@ -192,6 +264,16 @@ ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why
     ctrt_status status = say(&f, reason, advice);
     memory_free(f.owners);
     return status;
+}
+
+ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why)
+{
+    return fail(memory, bytes, why, false);
+}
+
+ctrt_status oom_fail_pinned(struct device_memory *memory, size_t bytes, const char *why)
+{
+    return fail(memory, bytes, why, true);
 }
 
 void oom_report_free(struct oom_report *report)

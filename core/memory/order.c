@@ -2,6 +2,8 @@
 /* memory/order.c: who uses a storage on which stream, and the order that follows from it. */
 #include "memory/order.h"
 
+#include "memory/capture.h"
+
 #include <sched.h>
 
 #include "base/base.h"
@@ -15,30 +17,31 @@ uint64_t ctrt_race_count(void)
     return atomic_load(&races);
 }
 
-/* Does this value of `alone` say that nobody, or this stream alone, has used the storage? */
-static inline bool says_alone(stream_mark alone, const ctrt_stream *stream)
-{
-    return alone == 0 || (alone != USES_SHARED && mark_slot(alone) == stream->slot);
-}
-
 static inline bool is_alone(const struct storage_uses *uses, const ctrt_stream *stream)
 {
-    return says_alone(atomic_load_explicit(&uses->alone, memory_order_acquire), stream);
+    return atomic_load_explicit(&uses->owner, memory_order_acquire) == stream->slot;
 }
 
-/* Held for a few instructions, never while anything else is taken. From then on the uses stand in the marks that the lock guards. */
+/* The owner's marks become shared ones, behind the last work that it noted. */
+static void uses_share(struct storage_uses *uses, uint32_t owner)
+{
+    ctrt_stream *stream = stream_at(owner);
+    pthread_mutex_lock(&stream->lock);
+    if (atomic_load_explicit(&uses->owner, memory_order_relaxed) != USES_SHARED) {
+        uses->n_readers = uses->readers[0] > uses->writer;
+        atomic_store_explicit(&uses->owner, USES_SHARED, memory_order_release);
+    }
+    pthread_mutex_unlock(&stream->lock);
+}
+
+/* Held for a few instructions, never while anything else is taken. The uses are shared from then on. */
 static void uses_lock(struct storage_uses *uses)
 {
+    const uint32_t owner = atomic_load_explicit(&uses->owner, memory_order_acquire);
+    if (unlikely(owner != USES_SHARED))
+        uses_share(uses, owner);
     while (atomic_exchange_explicit(&uses->locked, true, memory_order_acquire))
         sched_yield();
-    if (likely(atomic_load_explicit(&uses->alone, memory_order_relaxed) == USES_SHARED))
-        return;
-    const stream_mark use = atomic_exchange_explicit(&uses->alone, USES_SHARED, memory_order_acq_rel);
-    const stream_mark write = atomic_load_explicit(&uses->alone_write, memory_order_acquire);
-    uses->writer = write;
-    uses->mixed = false;
-    uses->n_readers = use != 0 && use != write && (write == 0 || mark_slot(use) != mark_slot(write) || use > write);
-    uses->readers[0] = use;
 }
 
 static void uses_unlock(struct storage_uses *uses)
@@ -68,23 +71,6 @@ int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
     const int count = list_marks(marks, &storage->uses, true);
     uses_unlock(&storage->uses);
     return count;
-}
-
-/* Notes a use while this stream is alone with the storage; false when it is not, or no longer. Several threads may share the stream:
- * the youngest use stays. */
-static bool note_alone(struct storage_uses *uses, const ctrt_stream *stream, bool writes, stream_mark mark)
-{
-    stream_mark alone = atomic_load_explicit(&uses->alone, memory_order_acquire);
-    if (writes && says_alone(alone, stream)) {
-        stream_mark before = atomic_load_explicit(&uses->alone_write, memory_order_relaxed);
-        while (before < mark && !atomic_compare_exchange_weak_explicit(&uses->alone_write, &before, mark, memory_order_release,
-                                                                       memory_order_relaxed))
-            continue;
-    }
-    while (says_alone(alone, stream))
-        if (alone > mark || atomic_compare_exchange_weak_explicit(&uses->alone, &alone, mark, memory_order_acq_rel, memory_order_acquire))
-            return true;
-    return false;
 }
 
 /* The marks that come before a new access of `stream`: returns how many; *written: the first is a writer's. Those of the stream itself do not
@@ -171,6 +157,8 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
 #endif
     if (storage == NULL || !storage->ordered)
         return CTRT_OK;
+    if (unlikely(stream_captured(stream)))
+        capture_note(atomic_load(&stream->capture), storage, writes);
     stream_mark marks[ORDER_READERS + 1];
     bool written = false;
     const bool alone = is_alone(&storage->uses, stream);
@@ -183,7 +171,13 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
                 tell_race(stream, view, writes, name, marks[i], i == 0 && written);
             continue;
         }
-        CTRT_TRY(stream_wait_for(stream, stream_at(mark_slot(marks[i]))));
+        ctrt_stream *other = stream_at(mark_slot(marks[i]));
+        /* This op has memory from outside the capture already. */
+        if (unlikely(stream_captured(other) && !stream_captured(stream)))
+            return ctrt_fail(CTRT_ERR_STATE, "%s uses, on stream %llu of %s, a result that is being captured on stream %llu: let it join the capture "
+                             "first (ctrt_stream_wait)", name, (unsigned long long)ctrt_stream_id(stream), stream->device->name,
+                             (unsigned long long)ctrt_stream_id(other));
+        CTRT_TRY(stream_wait_for(stream, other));
     }
     if (unlikely(!alone && !writes))
         CTRT_TRY(make_room(stream, &storage->uses));
@@ -283,6 +277,28 @@ static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool wri
     uses_unlock(uses);
 }
 
+/* With the stream's lock. */
+static inline bool note_alone(const ctrt_stream *stream, struct storage_uses *uses, bool writes, stream_mark mark)
+{
+    if (unlikely(!is_alone(uses, stream)))
+        return false;
+    if (writes)
+        uses->writer = mark;
+    uses->readers[0] = mark;
+    return true;
+}
+
+bool order_note_alone(const ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark)
+{
+    struct storage *storage = view->owner;
+#ifdef CTRT_WITHOUT_ORDER
+    return true;
+#endif
+    if (storage == NULL || !storage->ordered)
+        return true;
+    return note_alone(stream, &storage->uses, writes, mark);
+}
+
 void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark)
 {
     struct storage *storage = view->owner;
@@ -291,8 +307,13 @@ void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream
 #endif
     if (storage == NULL || !storage->ordered)
         return;
-    if (likely(mark != 0) && unlikely(!note_alone(&storage->uses, stream, writes, mark)))
-        note_shared(stream, &storage->uses, writes, mark);
+    if (mark != 0) {
+        pthread_mutex_lock(&stream->lock);
+        const bool noted = note_alone(stream, &storage->uses, writes, mark);
+        pthread_mutex_unlock(&stream->lock);
+        if (!noted)
+            note_shared(stream, &storage->uses, writes, mark);
+    }
     if (unlikely(storage->moves)) {
         ctrt_stream *own = stream_of(storage, stream);
         /* Without an event the host waits. */
@@ -327,7 +348,8 @@ ctrt_status order_host(const ctrt_view *view, bool writes)
     uses_unlock(uses);
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < count; i++) {
-        ctrt_status one = stream_finish(marks[i]);
+        ctrt_stream *stream = stream_at(mark_slot(marks[i]));
+        ctrt_status one = unlikely(stream_captured(stream) && !mark_done(marks[i])) ? stream_synchronize(stream) : stream_finish(marks[i]);
         if (status == CTRT_OK)
             status = one;
     }

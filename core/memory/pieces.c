@@ -76,16 +76,47 @@ static bool sort(struct list *list)
     return true;
 }
 
+static int compare_addresses(const void *a, const void *b)
+{
+    const ctrt_memory_piece *x = a, *y = b;
+    return (uintptr_t)x->address < (uintptr_t)y->address ? -1 : (uintptr_t)x->address > (uintptr_t)y->address;
+}
+
+/* Which of the lowest policy's blocks are whose, where the top one moves them: only that one knows their names. */
+static bool name_moving(struct list *list, const struct memory_layer *top)
+{
+    struct list moving = { 0 };
+    size_t blocks = 0;
+    top->policy->walk(top->state, visit, &moving);
+    for (size_t i = 0; i < moving.count; i++)
+        if (!moving.pieces[i].segment)
+            moving.pieces[blocks++] = moving.pieces[i];
+    if (blocks > 0)
+        qsort(moving.pieces, blocks, sizeof moving.pieces[0], compare_addresses);
+    for (size_t i = 0; blocks > 0 && i < list->count; i++) {
+        ctrt_memory_piece *piece = &list->pieces[i];
+        const ctrt_memory_piece *found = bsearch(piece, moving.pieces, blocks, sizeof *piece, compare_addresses);
+        if (!piece->segment && piece->block_state == CTRT_BLOCK_ACTIVE && found != NULL)
+            piece->name = found->name;
+    }
+    free(moving.pieces);
+    return !moving.failed;
+}
+
 bool pieces_list(ctrt_memory_piece **out, size_t *count, struct device_memory *memory)
 {
-    const struct memory_layer *lowest = memory->layers[memory->layer_count - 1];
-    struct list list = { 0 };
     *out = NULL;
     *count = 0;
+    if (memory->layer_count == 0)           /* the device was closed */
+        return true;
+    const struct memory_layer *lowest = memory->layers[memory->layer_count - 1];
+    struct list list = { 0 };
     if (!CTRT_SLOT(lowest->policy, walk))
         return true;
     lowest->policy->walk(lowest->state, visit, &list);
-    if (list.failed || !sort(&list)) {
+    const struct memory_layer *top = memory->layers[0];
+    const bool moves = memory->moves && top != lowest && CTRT_SLOT(top->policy, walk);
+    if (list.failed || !sort(&list) || (moves && !name_moving(&list, top))) {
         free(list.pieces);
         return false;
     }
@@ -103,9 +134,11 @@ static void note_largest(const ctrt_memory_piece *piece, void *argument)
 
 bool pieces_largest_free(uint64_t *bytes, struct device_memory *memory)
 {
-    const struct memory_layer *lowest = memory->layers[memory->layer_count - 1];
     ctrt_memory_stats stats;
     *bytes = 0;
+    if (memory->layer_count == 0)
+        return false;
+    const struct memory_layer *lowest = memory->layers[memory->layer_count - 1];
     if (figures_policy(&stats, memory) && stats.largest_free > 0) {
         *bytes = stats.largest_free;
         return true;

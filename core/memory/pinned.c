@@ -2,9 +2,12 @@
 /* memory/pinned.c: host memory that a device copies by itself, kept for reuse. */
 #include "memory/pinned.h"
 
+#include <time.h>
+
 #include "base/base.h"
 #include "base/memory.h"
 #include "memory/fence.h"
+#include "memory/oom.h"
 #include "memory/order.h"
 #include "memory/quota.h"
 
@@ -53,6 +56,7 @@ bool pinned_available(const ctrt_device *device)
 
 static struct pinned *pinned_of(ctrt_device *device)
 {
+    device = device_home(device);
     struct pinned *own = atomic_load_explicit(&device->pinned, memory_order_acquire), *none = NULL;
     if (likely(own != NULL))
         return own;
@@ -66,6 +70,43 @@ static struct pinned *pinned_of(ctrt_device *device)
     }
     return own;
 }
+
+/* ---- counting; with the lock held ---- */
+
+static void count(struct pinned *own, enum pinned_figure which, int64_t change)
+{
+    ctrt_memory_figure *figure = &own->figures.of[which];
+    figure->current += change;
+    figure->peak = MAX(figure->peak, figure->current);
+    *(change > 0 ? &figure->allocated : &figure->freed) += change > 0 ? change : -change;
+}
+
+static void count_active(struct pinned *own, size_t granted, int sign)
+{
+    count(own, PINNED_ACTIVE_REQUESTS, sign);
+    count(own, PINNED_ACTIVE_BYTES, sign * (int64_t)granted);
+}
+
+static void count_call(struct pinned *own, size_t granted, int sign, int64_t microseconds)
+{
+    ctrt_memory_times *times = sign > 0 ? &own->figures.alloc : &own->figures.free;
+    count(own, PINNED_ALLOCATIONS, sign);
+    count(own, PINNED_ALLOCATED_BYTES, sign * (int64_t)granted);
+    times->min = times->count == 0 ? microseconds : MIN(times->min, microseconds);
+    times->max = MAX(times->max, microseconds);
+    times->total += microseconds;
+    times->count++;
+    times->avg = times->total / times->count;
+}
+
+static int64_t clock_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* ---- taking and giving ---- */
 
 /* A free block of that class whose copies are done, or NULL. */
 static struct pinned_block *take_free(struct pinned *own, unsigned class)
@@ -82,13 +123,21 @@ static struct pinned_block *take_free(struct pinned *own, unsigned class)
 /* From the backend, within the device's limit. */
 static ctrt_status obtain(struct pinned *own, ctrt_device *device, void **address, size_t bytes)
 {
+    int64_t begin = clock_now();
     atomic_fetch_add_explicit(&own->held, bytes, memory_order_relaxed);
     ctrt_status status = quota_check(device->memory, bytes);
     if (status == CTRT_OK)
         status = device->backend->memory->host_alloc(device->handle, address, bytes);
-    if (status != CTRT_OK)
+    if (status != CTRT_OK) {
         atomic_fetch_sub_explicit(&own->held, bytes, memory_order_relaxed);
-    return status;
+        return status;
+    }
+    int64_t took = clock_now() - begin;
+    pthread_mutex_lock(&own->lock);
+    count_call(own, bytes, 1, took);
+    count_active(own, bytes, 1);
+    pthread_mutex_unlock(&own->lock);
+    return CTRT_OK;
 }
 
 ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, size_t bytes)
@@ -96,16 +145,15 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
     struct pinned *own = pinned_of(device);
     if (own == NULL)
         return out_of_memory(sizeof *own, "pinned memory");
+    quota_refused = false;
     if (bytes > (size_t)1 << 56)
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "pinned memory: %zu bytes are too many", bytes);
+        return oom_fail_pinned(device->memory, bytes, "more than an address space holds");
     const unsigned class = class_of(bytes);
     *granted = class_bytes(class);
     pthread_mutex_lock(&own->lock);
     struct pinned_block *block = take_free(own, class);
-    if (block != NULL) {
-        own->figures.active_requests++;
-        own->figures.active_bytes += *granted;
-    }
+    if (block != NULL)
+        count_active(own, *granted, 1);
     pthread_mutex_unlock(&own->lock);
     if (block != NULL) {
         *address = block->address;
@@ -116,27 +164,25 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
     ctrt_status status = obtain(own, device, address, *granted);
     if (status == CTRT_ERR_OUT_OF_MEMORY) {
         pinned_trim(device);
+        if (quota_limited(device->memory))
+            pool_trim(device->memory);      /* a limit counts both */
+        quota_refused = false;
         status = obtain(own, device, address, *granted);
     }
+    if (status == CTRT_ERR_OUT_OF_MEMORY)
+        return oom_fail_pinned(device->memory, *granted, ctrt_error_message());
     CTRT_TRY(ctrt_context(status, "pinned memory for %s: %zu bytes", device->name, *granted));
-    pthread_mutex_lock(&own->lock);
-    own->figures.host_allocs++;
-    own->figures.allocations++;
-    own->figures.active_requests++;
-    own->figures.allocated_bytes += *granted;
-    own->figures.active_bytes += *granted;
-    pthread_mutex_unlock(&own->lock);
     return CTRT_OK;
 }
 
 static void give_back(struct pinned *own, ctrt_device *device, void *address, size_t granted)
 {
+    int64_t begin = clock_now();
     device->backend->memory->host_free(device->handle, address, granted);
+    int64_t took = clock_now() - begin;
     atomic_fetch_sub_explicit(&own->held, granted, memory_order_relaxed);
     pthread_mutex_lock(&own->lock);
-    own->figures.host_frees++;
-    own->figures.allocations--;
-    own->figures.allocated_bytes -= granted;
+    count_call(own, granted, -1, took);
     pthread_mutex_unlock(&own->lock);
 }
 
@@ -149,8 +195,7 @@ void pinned_free(ctrt_device *device, void *address, size_t granted, struct stor
     const int count = order_marks(storage, marks);
     struct pinned_block *block = memory_alloc(sizeof *block);
     pthread_mutex_lock(&own->lock);
-    own->figures.active_requests--;
-    own->figures.active_bytes -= granted;
+    count_active(own, granted, -1);
     pthread_mutex_unlock(&own->lock);
     if (block == NULL) {
         for (int i = 0; i < count; i++)
@@ -168,33 +213,68 @@ void pinned_free(ctrt_device *device, void *address, size_t granted, struct stor
     pthread_mutex_unlock(&own->lock);
 }
 
-void pinned_trim(ctrt_device *device)
+/* Takes out all free blocks of a class, or those alone that no device copies any more. */
+static struct pinned_block *take_class(struct pinned *own, unsigned class, bool all)
 {
-    struct pinned *own = atomic_load_explicit(&device->pinned, memory_order_acquire);
-    for (unsigned class = 0; own != NULL && class < CLASSES; class++) {
-        pthread_mutex_lock(&own->lock);
-        struct pinned_block *block = own->free[class];
-        own->free[class] = NULL;
-        pthread_mutex_unlock(&own->lock);
-        for (struct pinned_block *next; block != NULL; block = next) {
+    struct pinned_block *taken = NULL;
+    pthread_mutex_lock(&own->lock);
+    for (struct pinned_block **at = &own->free[class]; *at != NULL;) {
+        struct pinned_block *block = *at;
+        if (!all && !fence_done(block->fence)) {
+            at = &block->next;
+            continue;
+        }
+        *at = block->next;
+        block->next = taken;
+        taken = block;
+    }
+    pthread_mutex_unlock(&own->lock);
+    return taken;
+}
+
+static void trim(ctrt_device *device, bool wait)
+{
+    struct pinned *own = atomic_load_explicit(&device->home->pinned, memory_order_acquire);
+    for (unsigned class = 0; own != NULL && class < CLASSES; class++)
+        for (struct pinned_block *block = take_class(own, class, wait), *next; block != NULL; block = next) {
             next = block->next;
             fence_wait(block->fence, device, NULL);
             fence_free(block->fence);
             give_back(own, device, block->address, class_bytes(class));
             memory_free(block);
         }
-    }
+}
+
+void pinned_trim(ctrt_device *device)
+{
+    trim(device, true);
+}
+
+void pinned_trim_idle(ctrt_device *device)
+{
+    trim(device, false);
 }
 
 uint64_t pinned_held(const ctrt_device *device)
 {
-    struct pinned *own = atomic_load_explicit(&device->pinned, memory_order_acquire);
+    struct pinned *own = atomic_load_explicit(&device->home->pinned, memory_order_acquire);
     return own != NULL ? atomic_load_explicit(&own->held, memory_order_relaxed) : 0;
 }
 
-void pinned_figures(struct pinned_figures *out, ctrt_device *device)
+void pinned_reset_peaks(ctrt_device *device)
 {
-    struct pinned *own = atomic_load_explicit(&device->pinned, memory_order_acquire);
+    struct pinned *own = atomic_load_explicit(&device->home->pinned, memory_order_acquire);
+    if (own == NULL)
+        return;
+    pthread_mutex_lock(&own->lock);
+    for (int i = 0; i < PINNED_FIGURES; i++)
+        own->figures.of[i].peak = own->figures.of[i].current;
+    pthread_mutex_unlock(&own->lock);
+}
+
+void pinned_figures(struct pinned_figures *out, const ctrt_device *device)
+{
+    struct pinned *own = atomic_load_explicit(&device->home->pinned, memory_order_acquire);
     memset(out, 0, sizeof *out);
     if (own == NULL)
         return;

@@ -17,15 +17,23 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
 void pinned_free(ctrt_device *device, void *address, size_t granted, struct storage *storage);
 /* Gives back what nobody has, after waiting for devices that still copy. */
 void pinned_trim(ctrt_device *device);
+/* The same without waiting: what is copied still stays. */
+void pinned_trim_idle(ctrt_device *device);
 
+enum pinned_figure {
+    PINNED_ALLOCATIONS, PINNED_ALLOCATED_BYTES,     /* blocks obtained and held */
+    PINNED_ACTIVE_REQUESTS, PINNED_ACTIVE_BYTES,    /* blocks handed out */
+    PINNED_FIGURES
+};
 struct pinned_figures {
-    uint64_t allocations, active_requests;      /* blocks obtained and held; blocks handed out */
-    uint64_t allocated_bytes, active_bytes;
-    uint64_t host_allocs, host_frees;           /* calls of the backend */
+    ctrt_memory_figure of[PINNED_FIGURES];
+    ctrt_memory_times alloc, free;          /* calls of the backend */
 };
 /* Bytes that are held for the device, in use or kept; they count against its limit (quota.h). */
 uint64_t pinned_held(const ctrt_device *device);
-void pinned_figures(struct pinned_figures *out, ctrt_device *device);
+void pinned_figures(struct pinned_figures *out, const ctrt_device *device);
+/* All peaks become what is current. */
+void pinned_reset_peaks(ctrt_device *device);
 
 /* The size that a request is rounded to. */
 size_t pinned_round(size_t bytes);

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "base/base.h"
+#include "base/lock.h"
 #include "base/memory.h"
 #include "base/text.h"
 #include "memory/fence.h"
@@ -29,10 +30,22 @@ struct plan_place {
     const char *op, *tag;
 };
 
-/* One per device, made at its first plan. */
+/* For all plans and their copied policies. The first of the library's locks, for these take others: so a fork finds plans whole. */
+LOCK_DEFINE(plan_lock, LOCK_PLAN);
+
+void plan_enter(void)
+{
+    lock_enter(&plan_lock);
+}
+
+void plan_leave(void)
+{
+    lock_leave(&plan_lock);
+}
+
+/* One per device, made at its first plan; guarded by the lock. */
 struct plan {
     struct device_memory *real, *memory;
-    pthread_mutex_t lock;                   /* for all below, and for the copied policies */
     bool running, copied;                   /* copied: the policies know the blocks that were there before */
     uint64_t number;                        /* plans so far */
     struct plan_block **buckets;
@@ -192,9 +205,9 @@ static ctrt_status alloc_locked(struct plan *plan, ctrt_block *block, size_t byt
 static ctrt_status plan_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
 {
     struct plan *plan = state;
-    pthread_mutex_lock(&plan->lock);
+    plan_enter();
     ctrt_status status = alloc_locked(plan, block, bytes, queue);
-    pthread_mutex_unlock(&plan->lock);
+    plan_leave();
     return status;
 }
 
@@ -229,7 +242,7 @@ static void plan_free(void *state, const ctrt_block *block, void *queue)
 {
     struct plan *plan = state;
     size_t requested = 0;
-    pthread_mutex_lock(&plan->lock);
+    plan_enter();
     struct plan_block **at = find(plan, block);
     if (at != NULL && (*at)->number == plan->number) {
         plan->live -= (int64_t)block->bytes;
@@ -242,19 +255,19 @@ static void plan_free(void *state, const ctrt_block *block, void *queue)
     } else {
         free_older(plan, block, queue, &requested);
     }
-    pthread_mutex_unlock(&plan->lock);
+    plan_leave();
     if (at == NULL)
-        pool_free(plan->real, block, requested, queue);
+        (device_usable(plan->real->device) ? pool_free : pool_forget)(plan->real, block, requested, queue);
     else
         fence_free(block->fence);
 }
 
 void plan_trim(struct plan *plan)
 {
-    pthread_mutex_lock(&plan->lock);
+    plan_enter();
     if (plan->running)
         trim(plan);
-    pthread_mutex_unlock(&plan->lock);
+    plan_leave();
 }
 
 /* ---- memory that moves ---- */
@@ -278,23 +291,25 @@ ctrt_status plan_use(struct plan *plan, const ctrt_block *block, void *queue, vo
     ctrt_status status = CTRT_OK;
     void *nowhere;
     *address = block->address;
-    pthread_mutex_lock(&plan->lock);
+    plan_enter();
     const ctrt_block *inner = inner_of(plan, block);
     if (inner != NULL && policy_moves(plan))
         status = top(plan)->policy->use(top(plan)->state, inner, queue, &nowhere);
-    if (status == CTRT_ERR_OUT_OF_MEMORY && lift(plan, block->bytes))
+    if (status == CTRT_ERR_OUT_OF_MEMORY && lift(plan, block->bytes)) {
+        plan->at_failure.address = block->address;      /* so that no block that comes later is taken for it */
         status = top(plan)->policy->use(top(plan)->state, inner, queue, &nowhere);
-    pthread_mutex_unlock(&plan->lock);
+    }
+    plan_leave();
     return status;
 }
 
 void plan_unuse(struct plan *plan, const ctrt_block *block, void *queue)
 {
-    pthread_mutex_lock(&plan->lock);
+    plan_enter();
     const ctrt_block *inner = inner_of(plan, block);
     if (inner != NULL && policy_moves(plan))
         top(plan)->policy->unuse(top(plan)->state, inner, queue);
-    pthread_mutex_unlock(&plan->lock);
+    plan_leave();
 }
 
 /* ---- names ---- */
@@ -309,10 +324,10 @@ void plan_memory_name(struct plan *plan, const void *address, const char *op)
 {
     if (address == NULL)
         return;
-    pthread_mutex_lock(&plan->lock);
+    plan_enter();
     name_place(&plan->at_peak, address, op);
     name_place(&plan->at_failure, address, op);
-    pthread_mutex_unlock(&plan->lock);
+    plan_leave();
 }
 
 /* ---- what is left of plans that are over ---- */
@@ -328,13 +343,13 @@ static void left_free(void *state, const ctrt_block *block, void *queue)
     struct plan *plan = state;
     struct plan_block **at = NULL;
     if (plan->count > 0) {
-        pthread_mutex_lock(&plan->lock);
+        plan_enter();
         at = find(plan, block);
         if (at != NULL) {
             uncount(&plan->real->account, block->bytes, (*at)->requested);
             drop(plan, at);
         }
-        pthread_mutex_unlock(&plan->lock);
+        plan_leave();
     }
     if (at == NULL)
         plan->free(plan->state, block, queue);
@@ -365,11 +380,16 @@ bool plan_left(const struct device_memory *memory, const ctrt_block *block)
     struct plan *plan = memory->plans;
     if (plan == NULL || plan->count == 0)
         return false;
-    pthread_mutex_lock(&plan->lock);
+    plan_enter();
     struct plan_block **at = find(plan, block);
     const bool left = at != NULL && !(plan->running && (*at)->number == plan->number);
-    pthread_mutex_unlock(&plan->lock);
+    plan_leave();
     return left;
+}
+
+size_t plan_left_blocks(const struct device_memory *memory)
+{
+    return memory->plans != NULL ? memory->plans->count : 0;
 }
 
 /* ---- figures ---- */
@@ -427,7 +447,6 @@ static ctrt_status plan_new(struct device_memory *real)
         return out_of_memory(sizeof *plan + sizeof *memory, "a plan");
     }
     memset(memory, 0, sizeof *memory);
-    pthread_mutex_init(&plan->lock, NULL);
     account_init(&memory->account);
     account_window_open(&memory->account, &memory->scraped);
     memory->device = real->device;
@@ -448,7 +467,6 @@ void plan_memory_destroy(struct plan *plan)
     memory_free(plan->buckets);
     plan->real->plans = NULL;
     pool_destroy(plan->memory);
-    pthread_mutex_destroy(&plan->lock);
     memory_free(plan);
 }
 
@@ -486,8 +504,17 @@ static ctrt_status layers_build(struct plan *plan)
     return status;
 }
 
+/* Under all its names. */
+static void give_memory(ctrt_device *device, struct device_memory *memory)
+{
+    device->memory = memory;
+    for (ctrt_device *name = device->names; name != NULL; name = name->next_name)
+        name->memory = memory;
+}
+
 ctrt_status plan_memory_begin(struct plan **out, ctrt_device *device)
 {
+    device = device_home(device);
     struct device_memory *real = device->memory;
     if (real->plan != NULL)
         return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a plan for %s is running already", device->name);
@@ -513,7 +540,7 @@ ctrt_status plan_memory_begin(struct plan **out, ctrt_device *device)
     plan->so_far = (ctrt_memory_prediction){ .fits = true, .allocated_before = (uint64_t)plan->live,
                                              .reserved_before = account_drawn_bytes(&real->account) };
     plan->running = true;
-    device->memory = memory;
+    give_memory(device, memory);
     *out = plan;
     return CTRT_OK;
 }
@@ -524,7 +551,7 @@ void plan_memory_end(ctrt_memory_prediction *out, struct plan *plan)
     ctrt_memory_prediction *found = &plan->so_far;
     struct account_figures figures;
     account_read(&figures, &memory->account);
-    pthread_mutex_lock(&plan->lock);
+    plan_enter();
     found->peak_allocated = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
     found->peak_requested = (uint64_t)figures.blocks[CTRT_POOL_ALL][ACCOUNT_REQUESTED].peak;
     found->peak_reserved = (uint64_t)figures.drawn[CTRT_POOL_ALL][ACCOUNT_BYTES].peak;
@@ -536,12 +563,20 @@ void plan_memory_end(ctrt_memory_prediction *out, struct plan *plan)
     found->failed_tag = plan->at_failure.tag != NULL ? plan->at_failure.tag : "";
     count_left(plan);
     plan->running = false;
-    plan->real->device->memory = plan->real;
+    give_memory(plan->real->device, plan->real);
     layers_destroy(memory);
     watch_left(plan);
-    pthread_mutex_unlock(&plan->lock);
+    plan_leave();
     if (out != NULL)
         *out = *found;
+}
+
+void plan_memory_abandon(struct plan *plan)
+{
+    plan->running = false;
+    give_memory(plan->real->device, plan->real);
+    plan->memory->layer_count = 0;
+    watch_left(plan);
 }
 
 void plan_memory_limit(struct plan *plan, uint64_t bytes)

@@ -18,10 +18,16 @@ static inline bool plan_running(const ctrt_device *device)
     return unlikely(device->memory->plan != NULL);
 }
 
+/* The lock under which plans begin and end; may be taken again by who has it. */
+void plan_enter(void);
+void plan_leave(void);
 /* Gives the device the memory of a plan, and takes it away again; between the two no other thread uses the device. Begin: CTRT_ERR_STATE
- * when there is a plan already. */
+ * when there is a plan already. All with the lock. */
 ctrt_status plan_memory_begin(struct plan **out, ctrt_device *device);
 void plan_memory_end(ctrt_memory_prediction *out, struct plan *plan);
+/* In the child of a fork, for a plan of a thread that is not there: the device gets its own memory back, and the copied policies, in which
+ * that thread may have left caches, stay as they are. */
+void plan_memory_abandon(struct plan *plan);
 /* At most so much may be drawn, all in all. */
 void plan_memory_limit(struct plan *plan, uint64_t bytes);
 bool plan_memory_fits(struct plan *plan);
@@ -36,5 +42,7 @@ void plan_unuse(struct plan *plan, const ctrt_block *block, void *queue);
 
 /* Was the block made by a plan that is over? Its memory never was. */
 bool plan_left(const struct device_memory *memory, const ctrt_block *block);
+/* How many such blocks there are. */
+size_t plan_left_blocks(const struct device_memory *memory);
 
 #endif

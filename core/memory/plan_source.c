@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/plan_source.c: a source without memory. Addresses are ever new numbers that no process can have memory at; what counts is how
- * much is drawn. That a device may be full of holes is not modelled: what is free is taken to be in one piece. */
+ * much is drawn: drivers of GPUs put a piece together from pages wherever they are free, so that there are no holes to be modelled. */
 #include "memory/plan_source.h"
 
 #include "base/base.h"
 #include "base/text.h"
+#include "memory/policy.h"
 #include "memory/quota.h"
 #include "memory/source.h"
 
@@ -56,6 +57,14 @@ static void source_free(void *state, void *address, size_t bytes, void *queue)
     (void)address;
     (void)queue;
     give(state, bytes);
+}
+
+/* Nothing is put on a queue, so there is nothing to wait for. */
+static ctrt_status source_fence_new(void *state, void **fence, void *queue)
+{
+    (void)state, (void)queue;
+    *fence = NULL;
+    return CTRT_OK;
 }
 
 static ctrt_status source_copy(void *state, void *to, const void *from, size_t bytes, int kind, void *queue)
@@ -111,9 +120,10 @@ void plan_source_begin(struct device_memory *memory, struct device_memory *real)
     atomic_store(&memory->drawn, atomic_load(&real->drawn));
     memory->source = real->source;
     memory->source.state = memory;
-    source_complete(memory);                /* fences are real */
-    memory->source.alloc = source_alloc;
+    source_complete(memory);                /* fences of older blocks are real */
+    memory->source.alloc = memory->source.alloc_spare = source_alloc;
     memory->source.free = source_free;
+    memory->source.fence_new = source_fence_new;
     memory->source.copy = source_copy;
     memory->source.host_alloc = source_host_alloc;
     memory->source.host_free = source_host_free;
@@ -135,5 +145,9 @@ bool plan_source_lift(struct device_memory *memory)
     const bool limited = memory->plan_limit != UINT64_MAX || atomic_load(&memory->limit) != QUOTA_NONE;
     memory->plan_limit = UINT64_MAX;
     atomic_store(&memory->limit, QUOTA_NONE);
+    /* Policies go by the size of the device as well. */
+    memory->source.total_bytes = 0;
+    for (int i = 0; i < memory->layer_count; i++)
+        memory->layers[i]->source.total_bytes = 0;
     return limited;
 }

@@ -130,20 +130,20 @@ static ctrt_status layer_remember(struct memory_layer *layer, struct layer_block
     return status;
 }
 
-static ctrt_status layer_source_alloc(void *state, void **address, size_t bytes, void *queue)
+static ctrt_status draw(struct memory_layer *layer, ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue),
+                        void **address, size_t bytes, void *queue)
 {
-    struct memory_layer *layer = state;
     struct layer_block *entry = memory_alloc(sizeof *entry);
     if (entry == NULL)
         return out_of_memory(sizeof *entry, "a block");
     entry->block.fence = NULL;
-    ctrt_status status = layer->policy->alloc(layer->state, &entry->block, bytes, queue);
+    ctrt_status status = alloc(layer->state, &entry->block, bytes, queue);
     if (status == CTRT_OK && entry->block.fence != NULL) {
-        status = layer->below->fence_wait(layer->below->state, entry->block.fence, queue);
+        /* A queue that cannot be told to wait fails on its own; the memory is good once the host has waited. */
+        if (layer->below->fence_wait(layer->below->state, entry->block.fence, queue) != CTRT_OK)
+            (void)layer->below->fence_wait(layer->below->state, entry->block.fence, NULL);
         layer->below->fence_free(layer->below->state, entry->block.fence);
         entry->block.fence = NULL;
-        if (status != CTRT_OK)
-            layer->policy->free(layer->state, &entry->block, queue);
     }
     if (status == CTRT_OK) {
         status = layer_remember(layer, entry);
@@ -156,6 +156,19 @@ static ctrt_status layer_source_alloc(void *state, void **address, size_t bytes,
     }
     *address = entry->block.address;
     return CTRT_OK;
+}
+
+static ctrt_status layer_source_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    struct memory_layer *layer = state;
+    return draw(layer, layer->policy->alloc, address, bytes, queue);
+}
+
+static ctrt_status layer_source_alloc_spare(void *state, void **address, size_t bytes, void *queue)
+{
+    struct memory_layer *layer = state;
+    const ctrt_memory_policy *policy = layer->policy;
+    return draw(layer, CTRT_SLOT(policy, alloc_spare) ? policy->alloc_spare : policy->alloc, address, bytes, queue);
 }
 
 static void layer_source_free(void *state, void *address, size_t bytes, void *queue)
@@ -203,6 +216,11 @@ static bool pass_fence_done(void *state, void *fence)
     return below(state)->fence_done(below(state)->state, fence);
 }
 
+static ctrt_status pass_fence_status(void *state, void *fence, bool *done)
+{
+    return below(state)->fence_status(below(state)->state, fence, done);
+}
+
 static void *pass_fence_join(void *state, void *a, void *b)
 {
     return below(state)->fence_join(below(state)->state, a, b);
@@ -237,6 +255,7 @@ static void source_of_layer(struct memory_layer *layer, const ctrt_memory_source
         .fence_new = pass_fence_new, .fence_wait = pass_fence_wait, .fence_done = pass_fence_done,
         .fence_join = pass_fence_join, .fence_free = pass_fence_free, .copy = pass_copy,
         .host_alloc = pass_host_alloc, .host_free = pass_host_free,
+        .fence_status = pass_fence_status, .alloc_spare = layer_source_alloc_spare,
     };
 }
 

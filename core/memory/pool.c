@@ -5,9 +5,11 @@
 #include "base/base.h"
 #include "base/memory.h"
 #include "base/param.h"
+#include "memory/capture.h"
 #include "memory/fence.h"
 #include "memory/live.h"
 #include "memory/oom.h"
+#include "memory/pinned.h"
 #include "memory/plan.h"
 #include "memory/policy.h"
 #include "memory/pressure.h"
@@ -79,6 +81,9 @@ static ctrt_status build_layers(struct device_memory *memory, const struct polic
     size_t used = 0;
     for (int i = count - 1; i >= 0; i--) {
         CTRT_TRY(layer_create(&memory->layers[i], &specs[i], source));
+        if (i > 0 && (policy_flags(memory->layers[i]->policy) & CTRT_MEMORY_MOVES))
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "policy %s moves memory, which the one above it, %s, could not know of: write it first, %s+%s",
+                             specs[i].name, specs[i - 1].name, specs[i].name, specs[i - 1].name);
         source = &memory->layers[i]->source;
     }
     for (int i = 0; i < count && used < sizeof memory->policy_name; i++)
@@ -170,18 +175,56 @@ void device_memory_opened(ctrt_device *device)
         atomic_store_explicit(&memory->account.oversize, stats.max_split, memory_order_relaxed);
 }
 
-void device_memory_after_reset(const ctrt_device *device)
-{
-    if (device->memory->moves)
-        log_message(CTRT_LOG_WARNING, "memory",
-                    "%s: a stream failed and was reset. Under policy %s, tensors that were on their way to or from the host on it have lost their "
-                    "values: load those of the model anew", device->name, device->memory->policy_name);
-}
-
 void device_memory_destroy(ctrt_device *device)
 {
     pool_destroy(device->memory);
     device->memory = NULL;
+}
+
+/* A device that was closed has nothing to give, and nothing of it is left to be given back. */
+static ctrt_status closed_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
+{
+    const struct device_memory *memory = state;
+    (void)block, (void)bytes, (void)queue;
+    return device_fail_forked(memory->device);
+}
+
+static void closed_free(void *state, const ctrt_block *block, void *queue)
+{
+    (void)state, (void)block, (void)queue;
+}
+
+void device_memory_close(ctrt_device *device)
+{
+    struct device_memory *memory = device->memory;
+    plan_memory_destroy(memory->plans);
+    for (int i = 0; i < memory->layer_count; i++) {
+        layer_destroy(memory->layers[i]);
+        memory->layers[i] = NULL;
+    }
+    memory->layer_count = 0;
+    memory->alloc = closed_alloc;
+    memory->free = closed_free;
+    memory->state = memory;
+    memory->moves = memory->fences = false;
+}
+
+ctrt_status device_memory_reopen(ctrt_device *device)
+{
+    struct device_memory *memory = device->memory;
+    struct policy_spec specs[MEMORY_MAX_LAYERS];
+    const ctrt_device_table *table = device->backend->device;
+    uint64_t unused;
+    int count = 0;
+    CTRT_TRY(pool_policies(specs, &count, device));
+    if (!CTRT_SLOT(table, memory_info) || table->memory_info(device->handle, &unused, &memory->total_bytes) != CTRT_OK)
+        memory->total_bytes = 0;
+    memory->source.total_bytes = memory->total_bytes;
+    memory->layer_count = count;
+    ctrt_status status = build_layers(memory, specs, count);
+    if (status != CTRT_OK)
+        device_memory_close(device);
+    return status;
 }
 
 /* ---- allocating ---- */
@@ -231,6 +274,9 @@ alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void 
     if (status == CTRT_ERR_OUT_OF_MEMORY && bytes <= PTRDIFF_MAX) {
         atomic_fetch_add_explicit(&memory->retries, 1, memory_order_relaxed);
         pool_trim(memory);
+        if (memory->plan == NULL && quota_limited(memory))
+            pinned_trim(memory->device);    /* a limit counts both */
+        quota_refused = false;
         status = memory->alloc(memory->state, block, bytes, queue);
     }
     if (status == CTRT_OK) {
@@ -242,6 +288,13 @@ alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void 
     return oom_fail(memory, bytes, ctrt_error_message());
 }
 
+/* Nobody was asked. */
+static ctrt_status __attribute__((noinline)) refuse(struct device_memory *memory, size_t bytes, const char *why)
+{
+    quota_refused = false;
+    return oom_fail(memory, bytes, why);
+}
+
 ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
 {
     if (unlikely(bytes == 0)) {
@@ -249,9 +302,9 @@ ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t b
         return CTRT_OK;
     }
     if (unlikely(bytes > PTRDIFF_MAX))
-        return oom_fail(memory, bytes, "more than an address space holds");
+        return refuse(memory, bytes, "more than an address space holds");
     if (unlikely(memory_injecting) && memory_must_fail())
-        return oom_fail(memory, bytes, "injected failure");
+        return refuse(memory, bytes, "injected failure");
     block->fence = NULL;
     ctrt_status status = memory->alloc(memory->state, block, bytes, queue);
     if (unlikely(status != CTRT_OK))
@@ -275,6 +328,19 @@ void pool_free(struct device_memory *memory, const ctrt_block *block, size_t byt
     memory->free(memory->state, block, queue);
 }
 
+void pool_forget(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue)
+{
+    ctrt_block plain = *block;
+    plain.fence = NULL;
+    if (memory->plan != NULL || plan_left(memory, block)) {
+        pool_free(memory, &plain, bytes, queue);
+        return;
+    }
+    account_free(&memory->account, block->bytes, bytes);
+    if (pool_watched(memory))
+        live_free(memory, block, bytes, queue);
+}
+
 ctrt_status pool_use(struct device_memory *memory, const ctrt_block *block, void *queue, void **address)
 {
     *address = block->address;
@@ -286,7 +352,11 @@ ctrt_status pool_use(struct device_memory *memory, const ctrt_block *block, void
         return ctrt_fail(CTRT_ERR_STATE, "a tensor on %s is left from a plan and has no memory: let go of what is made between "
                          "ctrt_memory_plan_begin and _end", memory->device->name);
     const struct memory_layer *top = memory->layers[0];
-    return ctrt_context(top->policy->use(top->state, block, queue, address), "memory of %s", memory->device->name);
+    quota_refused = false;
+    ctrt_status status = top->policy->use(top->state, block, queue, address);
+    if (unlikely(status == CTRT_ERR_OUT_OF_MEMORY))
+        return oom_fail(memory, block->bytes, ctrt_error_message());
+    return ctrt_context(status, "memory of %s", memory->device->name);
 }
 
 void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *queue)
@@ -301,6 +371,11 @@ void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *que
 
 ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, void **address)
 {
+    ctrt_status taken;
+    if (unlikely(atomic_load_explicit(&memory->captures, memory_order_relaxed) > 0) && capture_alloc_fixed(&taken, memory, block, bytes, queue)) {
+        *address = block->address;
+        return taken;
+    }
     CTRT_TRY(pool_alloc(memory, block, bytes, queue));
     *address = block->address;
     if (likely(!memory->moves || queue == NULL))
@@ -315,6 +390,8 @@ ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, si
 
 void pool_free_fixed(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue)
 {
+    if (unlikely(atomic_load_explicit(&memory->captures, memory_order_relaxed) > 0) && capture_free_fixed(memory, block, queue))
+        return;
     if (unlikely(memory->moves && queue != NULL))
         pool_unuse(memory, block, queue);
     pool_free(memory, block, bytes, queue);

@@ -40,11 +40,12 @@ struct device_memory {
     ctrt_device *device;
     uint64_t total_bytes;                   /* of the device; 0: unknown */
     _Atomic uint64_t limit, drawn;          /* quota.h */
-    struct live *live;                      /* NULL while nothing was ever watched */
+    _Atomic(struct live *) live;            /* NULL while nothing was ever watched */
     struct history *history;                /* likewise */
     struct account_window scraped;          /* since the last reading of the metrics */
-    _Atomic uint64_t ooms, retries;
+    _Atomic uint64_t ooms, rejections, retries;
     struct oom_report *last_oom;            /* NULL: none yet */
+    atomic_int captures, graphs;            /* captures that run, graphs that live: capture.h */
     struct plan *plans;                     /* what plans for the device need; NULL: there were none */
     /* Of the memory that a device has while a step is planned: */
     struct plan *plan;                      /* NULL: this is no such memory */
@@ -62,6 +63,10 @@ void pool_destroy(struct device_memory *memory);
 ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
 /* `bytes`: as was asked for. */
 void pool_free(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue);
+
+/* The same in the child of a fork, for a device of the parent's: what its policy knows may be half done for ever, so that only the figures hear
+ * of it. Blocks of plans are memory of nobody's. */
+void pool_forget(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue);
 
 /* Where the block is now; it stays there until pool_unuse. For policies that move memory. */
 ctrt_status pool_use(struct device_memory *memory, const ctrt_block *block, void *queue, void **address);
@@ -82,7 +87,7 @@ static inline bool pool_watched(const struct device_memory *memory)
 #ifdef CTRT_WITHOUT_OWNERS                  /* bench/bookkeeping.sh */
     return false;
 #endif
-    return atomic_load_explicit(&memory->watched, memory_order_relaxed);
+    return atomic_load_explicit(&memory->watched, memory_order_acquire);    /* with it `live` is there */
 }
 
 /* The memory of `device`; NULL: of the default device. */

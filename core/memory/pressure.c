@@ -28,6 +28,7 @@
 #include "base/param.h"
 #include "ctrt/memory.h"
 #include "device/device.h"
+#include "memory/pinned.h"
 
 static const ctrt_param pressure_param = {
     sizeof pressure_param, "CTRT_MEMORY_PRESSURE", CTRT_PARAM_STRING, "off", NULL,
@@ -174,29 +175,41 @@ static bool watch_all(const char *named, const char *trigger)
 struct open_hosts {
     ctrt_device *list[16];
     int count;
+    uint64_t given;
 };
 
-static void note_host(ctrt_device *device, void *argument)
+/* What is pinned goes at once, under the lock of devices, lest one is closed meanwhile; that waits for nobody. Policies' locks must
+ * not be taken under it, and devices of host memory stay open. */
+static void visit(ctrt_device *device, void *argument)
 {
     struct open_hosts *hosts = argument;
-    if (device_host_memory(device) && device->memory != NULL && hosts->count < (int)COUNT_OF(hosts->list))
-        hosts->list[hosts->count++] = device;
+    if (device->memory == NULL || !device_usable(device))
+        return;
+    if (device_host_memory(device)) {
+        if (hosts->count < (int)COUNT_OF(hosts->list))
+            hosts->list[hosts->count++] = device;
+        return;
+    }
+    uint64_t before = pinned_held(device);
+    pinned_trim_idle(device);
+    uint64_t after = pinned_held(device);
+    hosts->given += before > after ? before - after : 0;
 }
 
+/* Host memory that is cached: pinned for devices, and by the policies of devices that have it. */
 static void empty_caches(void)
 {
     struct open_hosts hosts = { .count = 0 };
-    uint64_t given = 0;
-    device_for_each(note_host, &hosts);
+    device_for_each(visit, &hosts);
     for (int i = 0; i < hosts.count; i++) {
         uint64_t before = ctrt_memory_reserved(hosts.list[i]);
         if (ctrt_memory_empty_cache(hosts.list[i]) != CTRT_OK)
             continue;
         uint64_t after = ctrt_memory_reserved(hosts.list[i]);
-        given += before > after ? before - after : 0;
+        hosts.given += before > after ? before - after : 0;
     }
     atomic_fetch_add(&trims, 1);
-    log_message(CTRT_LOG_INFO, "memory", "memory pressure: %.1f MiB of cached memory given back", (double)given / (1 << 20));
+    log_message(CTRT_LOG_INFO, "memory", "memory pressure: %.1f MiB of cached memory given back", (double)hosts.given / (1 << 20));
 }
 
 /* True when the source spoke; a source that ended is watched no more. */

@@ -2,7 +2,7 @@
 /* memory/pressure.h: gives cached host memory back when the kernel says that memory is short.
  *
  * CTRT_MEMORY_PRESSURE asks for it. One thread then sleeps in poll on the kernel's pressure stall information and, woken,
- * empties the caches of the open devices whose memory is the host's. Off unless asked for: a library should not start a
+ * empties the caches of the open devices whose memory is the host's, and those of memory pinned for others. Off unless asked for: a library should not start a
  * thread that nobody expects, and a cache that is in use anyway comes back at once, at the price of its page faults. */
 #ifndef CORE_MEMORY_PRESSURE_H
 #define CORE_MEMORY_PRESSURE_H

@@ -6,6 +6,7 @@
 #include "base/param.h"
 #include "base/text.h"
 #include "memory/pinned.h"
+#include "registry/registry.h"
 
 static const ctrt_param limit_param = {
     sizeof limit_param, "CTRT_MEMORY_LIMIT", CTRT_PARAM_STRING, NULL, NULL,
@@ -60,6 +61,9 @@ ctrt_status quota_parse(uint64_t *limit, const char *text, const char *name, con
             return malformed(text, at, length);
         snprintf(device, sizeof device, "%.*s", (int)key, at);
         snprintf(amount, sizeof amount, "%.*s", (int)(length - key - 1), at + key + 1);
+        const char *index = strchr(device, ':');
+        if (index != NULL && (index[1] == '\0' || index[1 + strspn(index + 1, "0123456789")] != '\0'))
+            return malformed(text, at, length);
         if (!parse_amount(&bytes, amount, total, &of_unknown))
             return malformed(text, at, length);
         bool exact = strcmp(device, name) == 0;
@@ -78,6 +82,29 @@ ctrt_status quota_parse(uint64_t *limit, const char *text, const char *name, con
     return CTRT_OK;
 }
 
+/* An entry for a type of devices that nobody has heard of limits nothing. When it is nearly one that is known, it was
+ * meant to; else the backend may be installed elsewhere, and the text good for several machines. */
+static ctrt_status check_types(const char *text)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    const char *names[64];
+    const size_t count = registry_names(names, COUNT_OF(names), CTRT_COMPONENT_BACKEND);
+    for (const char *at = text; *at != '\0'; at += strcspn(at, ","), at += *at == ',') {
+        char type[64];
+        bool known = false;
+        snprintf(type, sizeof type, "%.*s", (int)strcspn(at, ":="), at);
+        for (size_t i = 0; i < count && !known; i++)
+            known = strcmp(type, names[i]) == 0;
+        const char *near = known ? NULL : nearest_word(type, names, count);
+        if (near != NULL)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY_LIMIT=%.200s: there is no backend %s; did you mean %s?", text, type, near);
+        if (!known && !atomic_flag_test_and_set(&said))
+            log_message(CTRT_LOG_WARNING, "memory", "CTRT_MEMORY_LIMIT=%.200s: there is no backend %s here, so that part limits nothing",
+                        text, type);
+    }
+    return CTRT_OK;
+}
+
 ctrt_status quota_init(struct device_memory *memory)
 {
     ctrt_device *device = memory->device;
@@ -89,13 +116,18 @@ ctrt_status quota_init(struct device_memory *memory)
     CTRT_TRY(param_read(&value, &limit_param, "core"));
     if (value.text != NULL)
         CTRT_TRY(quota_parse(&limit, value.text, device->name, device->type, memory->total_bytes));
+    if (value.text != NULL)
+        CTRT_TRY(check_types(value.text));
     atomic_store(&memory->limit, limit);
     return CTRT_OK;
 }
 
+__thread bool quota_refused;
+
 static ctrt_status too_much(struct device_memory *memory, uint64_t limit, uint64_t drawn, size_t bytes)
 {
     char allowed[32], had[32], wanted[32];
+    quota_refused = true;
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "%s allowed on %s; %s more than the %s that are drawn passes that",
                      text_bytes(allowed, limit), memory->device->name, text_bytes(wanted, bytes), text_bytes(had, drawn));
 }

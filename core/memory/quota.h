@@ -19,6 +19,13 @@ ctrt_status quota_check(struct device_memory *memory, size_t bytes);
 /* After it was given back, or could not be had. */
 void quota_give(struct device_memory *memory, size_t bytes);
 
+static inline bool quota_limited(const struct device_memory *memory)
+{
+    return atomic_load_explicit(&memory->limit, memory_order_relaxed) != QUOTA_NONE;
+}
+/* A limit refused memory to the calling thread since somebody set this to false. */
+extern __thread bool quota_refused;
+
 /* The limit for a device of that name, type and size in the text of CTRT_MEMORY_LIMIT; pure. */
 ctrt_status quota_parse(uint64_t *limit, const char *text, const char *name, const char *type, uint64_t total);
 

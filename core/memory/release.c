@@ -3,10 +3,12 @@
 #include "base/base.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "device/close.h"
 #include "memory/owners.h"
 #include "memory/pinned.h"
+#include "memory/plan.h"
 
-static ctrt_status still_there(struct device_memory *memory, uint64_t bytes)
+static ctrt_status still_there(const char *who, struct device_memory *memory, uint64_t bytes)
 {
     ctrt_memory_owner *owners = NULL;
     size_t count = 0;
@@ -14,12 +16,12 @@ static ctrt_status still_there(struct device_memory *memory, uint64_t bytes)
     if (owners_of(&owners, &count, memory) && count > 0)
         snprintf(of, sizeof of, ", most of them of %s", owner_label(label, &owners[0]));
     memory_free(owners);
-    return ctrt_fail(CTRT_ERR_STATE,
-                     "memory_release_all: tensors still hold %s on %s%s; release them first. What was cached is given back",
+    return ctrt_fail(CTRT_ERR_STATE, "%s: tensors still hold %s on %s%s; release them first. What was cached is given back", who,
                      text_bytes(size, bytes), memory->device->name, of);
 }
 
-static ctrt_status release(ctrt_device *device)
+/* CTRT_ERR_STATE when tensors live; else how the device's work ended. */
+static ctrt_status release(const char *who, ctrt_device *device)
 {
     struct device_memory *memory = device->memory;
     if (!device_usable(device))
@@ -28,15 +30,13 @@ static ctrt_status release(ctrt_device *device)
     pool_trim(memory);
     pinned_trim(device);
     uint64_t bytes = account_current(&memory->account, ACCOUNT_BYTES);
-    if (status == CTRT_OK && bytes > 0)
-        status = still_there(memory, bytes);
-    return status;
+    return bytes > 0 ? still_there(who, memory, bytes) : status;
 }
 
 ctrt_status ctrt_memory_release_all(ctrt_device *device)
 {
     CTRT_TRY(device_or_default(&device, device));
-    return release(device);
+    return release("memory_release_all", device);
 }
 
 struct releasing {
@@ -51,18 +51,50 @@ static void collect(ctrt_device *device, void *argument)
         releasing->devices[releasing->count++] = device;
 }
 
+/* What besides tensors' memory keeps a device open. */
+static ctrt_status handles(ctrt_device *device)
+{
+    const uint32_t streams = stream_device_held(device), events = atomic_load_explicit(&device->events_held, memory_order_acquire);
+    struct pinned_figures pinned;
+    pinned_figures(&pinned, device);
+    if (plan_running(device) || plan_left_blocks(device->memory) > 0)
+        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %s", device->name,
+                         plan_running(device) ? "a plan is running" : "tensors that a plan made still live");
+    if (atomic_load(&device->memory->captures) > 0 || atomic_load(&device->memory->graphs) > 0)
+        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: a capture runs there, or graphs of its work are still held", device->name);
+    if (pinned.of[PINNED_ACTIVE_REQUESTS].current > 0)
+        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %llu tensors still hold memory that is pinned for it", device->name,
+                         (unsigned long long)pinned.of[PINNED_ACTIVE_REQUESTS].current);
+    if (streams > 0 || events > 0)
+        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %u of its streams and %u of its events are still held; release them first",
+                         device->name, (unsigned)streams, (unsigned)events);
+    return CTRT_OK;
+}
+
+static ctrt_status shut(ctrt_device *device)
+{
+    char message[1024];
+    ctrt_status worked = release("shutdown", device);
+    if (device_host_memory(device) || account_current(&device->memory->account, ACCOUNT_BYTES) > 0)
+        return worked;
+    snprintf(message, sizeof message, "%s", ctrt_error_message());
+    CTRT_TRY(handles(device));
+    device_close(device);
+    return worked != CTRT_OK ? ctrt_fail(worked, "%s", message) : CTRT_OK;      /* work that had failed, and nobody had asked */
+}
+
 ctrt_status ctrt_shutdown(void)
 {
     struct releasing releasing = { .count = 0 };
     ctrt_status first = CTRT_OK;
     char message[1024] = "";
     device_for_each(collect, &releasing);
-    /* The cpu last: others may hold host memory. */
+    /* Host memory last: others may hold some. */
     for (int round = 0; round < 2; round++)
         for (size_t i = 0; i < releasing.count; i++) {
             if (device_host_memory(releasing.devices[i]) != (round == 1))
                 continue;
-            ctrt_status status = release(releasing.devices[i]);
+            ctrt_status status = shut(releasing.devices[i]);
             if (status != CTRT_OK && first == CTRT_OK) {
                 first = status;
                 snprintf(message, sizeof message, "%s", ctrt_error_message());

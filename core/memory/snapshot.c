@@ -4,7 +4,9 @@
  * What is one thing to the reader is read at slightly different moments: figures, live blocks, segments, history. While
  * other threads allocate they may differ by what happened in between. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/base.h"
@@ -12,6 +14,7 @@
 #include "base/text.h"
 #include "device/stream.h"
 #include "memory/figures.h"
+#include "memory/frames.h"
 #include "memory/history.h"
 #include "memory/owners.h"
 #include "memory/pieces.h"
@@ -27,6 +30,8 @@ struct parts {
     uint64_t lost;
     ctrt_memory_owner *owners;
     size_t owner_count;
+    const struct frames **stacks;           /* those of blocks and events, each once, by number */
+    size_t stack_count;
 };
 
 static void parts_free(struct parts *parts)
@@ -35,6 +40,34 @@ static void parts_free(struct parts *parts)
     memory_free(parts->pieces);
     memory_free(parts->events);
     memory_free(parts->owners);
+    memory_free(parts->stacks);
+}
+
+static int compare_stacks(const void *a, const void *b)
+{
+    const struct frames *x = *(const struct frames *const *)a, *y = *(const struct frames *const *)b;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static bool list_stacks(struct parts *parts)
+{
+    size_t count = 0, most = parts->block_count + parts->event_count;
+    if (most == 0)
+        return true;
+    parts->stacks = memory_alloc(most * sizeof parts->stacks[0]);
+    if (parts->stacks == NULL)
+        return false;
+    for (size_t i = 0; i < parts->block_count; i++)
+        if (parts->blocks[i].frames != NULL)
+            parts->stacks[count++] = parts->blocks[i].frames;
+    for (size_t i = 0; i < parts->event_count; i++)
+        if (parts->events[i].frames != NULL)
+            parts->stacks[count++] = parts->events[i].frames;
+    qsort(parts->stacks, count, sizeof parts->stacks[0], compare_stacks);
+    for (size_t i = 0; i < count; i++)
+        if (i == 0 || parts->stacks[i] != parts->stacks[i - 1])
+            parts->stacks[parts->stack_count++] = parts->stacks[i];
+    return true;
 }
 
 static bool parts_read(struct parts *parts, struct device_memory *memory)
@@ -42,7 +75,7 @@ static bool parts_read(struct parts *parts, struct device_memory *memory)
     *parts = (struct parts){ 0 };
     if (live_list(&parts->blocks, &parts->block_count, memory) && pieces_list(&parts->pieces, &parts->piece_count, memory)
         && history_list(&parts->events, &parts->event_count, &parts->lost, memory)
-        && owners_of(&parts->owners, &parts->owner_count, memory))
+        && owners_of(&parts->owners, &parts->owner_count, memory) && list_stacks(parts))
         return true;
     parts_free(parts);
     return false;
@@ -87,6 +120,12 @@ static void owner(struct text *text, const char *tag, const char *op)
     text_add_json(text, op != NULL ? op : "");
 }
 
+static void stack(struct text *text, const struct frames *frames)
+{
+    if (frames != NULL)
+        text_add(text, ", \"stack\": %u", (unsigned)frames->number);
+}
+
 static void block(struct text *text, const void *address, size_t bytes, int state, const struct live_block *live)
 {
     static const char *const states[] = { "inactive", "active_allocated", "active_awaiting_free" };
@@ -99,6 +138,7 @@ static void block(struct text *text, const void *address, size_t bytes, int stat
     if (live != NULL) {
         owner(text, live->tag, live->op);
         text_add(text, ", \"time_us\": %llu", (unsigned long long)live->time);
+        stack(text, live->frames);
     }
     text_add(text, "}");
 }
@@ -132,7 +172,7 @@ static void segments_walked(struct text *text, const struct parts *parts, const 
             const ctrt_memory_piece *piece = &parts->pieces[k];
             text_add(text, "%s", k > i + 1 ? "," : "");
             block(text, piece->address, piece->bytes, piece->block_state,
-                  piece->block_state == CTRT_BLOCK_ACTIVE ? live_at(parts, piece->address) : NULL);
+                  piece->block_state == CTRT_BLOCK_ACTIVE ? live_at(parts, piece->name != NULL ? piece->name : piece->address) : NULL);
         }
         text_add(text, "]}");
         i = end;
@@ -167,6 +207,7 @@ static void event(struct text *text, const struct history_event *e, const ctrt_d
     } else {
         owner(text, e->tag, e->op);
     }
+    stack(text, e->frames);
     text_add(text, "}");
 }
 
@@ -183,7 +224,7 @@ static void to_json(struct text *text, struct device_memory *memory, const struc
     text_add(text, ",\n  \"policy\": ");
     text_add_json(text, memory->policy_name);
     text_add(text, ",\n  \"watch\": \"%s\",\n  \"time_us\": %llu,\n  \"total_bytes\": %llu,\n  \"stats\": ",
-             history_on(memory) ? "all" : pool_watched(memory) ? "state" : "none", (unsigned long long)history_now(),
+             history_on(memory) ? (atomic_load(&frames_wanted) ? "frames" : "all") : pool_watched(memory) ? "state" : "none", (unsigned long long)history_now(),
              (unsigned long long)memory->total_bytes);
     summary_stats_json(text, &figures, "    ");
     text_add(text, ",\n  \"owners\": ");
@@ -198,7 +239,12 @@ static void to_json(struct text *text, struct device_memory *memory, const struc
         text_add(text, "%s", i > 0 ? "," : "");
         event(text, &parts->events[i], memory->device);
     }
-    text_add(text, "]]\n}\n");
+    text_add(text, "]],\n  \"stacks\": {");
+    for (size_t i = 0; i < parts->stack_count; i++) {
+        text_add(text, "%s\n    \"%u\": ", i > 0 ? "," : "", (unsigned)parts->stacks[i]->number);
+        frames_json(text, parts->stacks[i]);
+    }
+    text_add(text, "}\n}\n");
 }
 
 static ctrt_status snapshot(char **out, ctrt_device *device, const char *why)
@@ -225,32 +271,81 @@ ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device)
     return snapshot(out, device, "");
 }
 
-/* Into a file beside it first, so that nobody ever sees half of one. */
+/* ---- into a file ---- */
+
+/* 0, or errno. */
+static int write_all(int fd, const char *text)
+{
+    for (size_t left = strlen(text); left > 0;) {
+        ssize_t put = write(fd, text, left);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return errno;
+        text += put;
+        left -= (size_t)put;
+    }
+    return 0;
+}
+
+/* The descriptor that a path like /dev/stdout means, even when a file is behind it, which others go on writing to; -1: none. */
+static int descriptor_of(const char *path)
+{
+    int fd = -1, end = 0;
+    if (strcmp(path, "/dev/stdout") == 0 || strcmp(path, "/dev/stderr") == 0)
+        return path[8] == 'o' ? STDOUT_FILENO : STDERR_FILENO;
+    return sscanf(path, "/dev/fd/%9d%n", &fd, &end) == 1 && path[end] == '\0' && fd >= 0 ? fd : -1;
+}
+
+/* A pipe, a terminal: what is there is written to, as it cannot be replaced. */
+static int write_into(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return errno;
+    int error = write_all(fd, text);
+    return close(fd) != 0 && error == 0 ? errno : error;
+}
+
+/* Into a file beside it first, so that nobody ever sees half of one. It has the rights that a new file would have, or those of the
+ * file that it replaces. */
+static int write_beside(const char *path, const struct stat *there, const char *text)
+{
+    static atomic_uint number;
+    char *beside = memory_alloc(strlen(path) + 64);
+    int fd = -1, error = 0;
+    if (beside == NULL)
+        return ENOMEM;
+    do {
+        sprintf(beside, "%s.%ld-%u", path, (long)getpid(), atomic_fetch_add(&number, 1));
+        fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (fd < 0 && errno == EEXIST);
+    if (fd < 0) {
+        error = errno;
+    } else {
+        error = there != NULL && fchmod(fd, there->st_mode & 0777) != 0 ? errno : write_all(fd, text);
+        if (close(fd) != 0 && error == 0)
+            error = errno;
+        if (error == 0 && rename(beside, path) != 0)
+            error = errno;
+        if (error != 0)
+            unlink(beside);
+    }
+    memory_free(beside);
+    return error;
+}
+
 static ctrt_status write_whole(const char *path, const char *text)
 {
-    size_t bytes = strlen(path) + 16;
-    char *beside = memory_alloc(bytes);
-    if (beside == NULL)
-        return out_of_memory(bytes, "the name of a file");
-    snprintf(beside, bytes, "%s.XXXXXX", path);
-    int fd = mkstemp(beside);
-    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
-    bool well = file != NULL && fputs(text, file) >= 0;
-    int error = errno;
-    if (file != NULL && fclose(file) != 0 && well) {
-        well = false;
-        error = errno;
-    } else if (file == NULL && fd >= 0) {
-        close(fd);
-    }
-    if (well && rename(beside, path) != 0) {
-        well = false;
-        error = errno;
-    }
-    if (!well && fd >= 0)
-        unlink(beside);
-    memory_free(beside);
-    return well ? CTRT_OK : ctrt_fail(CTRT_ERR_IO, "memory_snapshot_write: %.500s: %s", path, strerror(error));
+    struct stat there;
+    const int descriptor = descriptor_of(path);
+    bool exists = stat(path, &there) == 0;
+    char *real = exists && S_ISREG(there.st_mode) ? realpath(path, NULL) : NULL;      /* a link stays one */
+    int error = descriptor >= 0                     ? write_all(descriptor, text)
+                : exists && !S_ISREG(there.st_mode) ? write_into(path, text)
+                                                    : write_beside(real != NULL ? real : path, exists ? &there : NULL, text);
+    free(real);
+    return error == 0 ? CTRT_OK : ctrt_fail(CTRT_ERR_IO, "memory_snapshot_write: %.500s: %s", path, strerror(error));
 }
 
 ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device)

@@ -28,6 +28,12 @@ static bool lend_fence_done(void *state, void *fence)
     return fence_done(fence);
 }
 
+static ctrt_status lend_fence_status(void *state, void *fence, bool *done)
+{
+    (void)state;
+    return fence_status(fence, done);
+}
+
 static void *lend_fence_join(void *state, void *a, void *b)
 {
     (void)state;
@@ -120,6 +126,8 @@ void source_complete(struct device_memory *memory)
     source->fence_done = lend_fence_done;
     source->fence_join = lend_fence_join;
     source->fence_free = lend_fence_free;
+    source->fence_status = lend_fence_status;
+    source->alloc_spare = source->alloc;    /* the backend keeps nothing */
     source->copy = lend_copy;
     source->host_alloc = lend_host_alloc;
     source->host_free = lend_host_free;

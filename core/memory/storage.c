@@ -4,22 +4,21 @@
 
 #include "base/base.h"
 #include "base/memory.h"
+#include "memory/capture.h"
 #include "memory/fence.h"
 #include "memory/order.h"
 
 /* The memory is free behind all work that is on its stream now, waits for fences too (stream_note_wait). Who writes it first on another
  * stream has to be behind that. */
-static void note_birth(struct storage *self)
+static stream_mark birth_on(const ctrt_stream *stream)
 {
-    ctrt_stream *stream = self->stream;
     const uint64_t put = atomic_load_explicit(&stream->put, memory_order_acquire);
-    if (put > 0)
-        atomic_store_explicit(&self->uses.alone, mark_of(stream->slot, put), memory_order_relaxed);
+    return put > 0 ? mark_of(stream->slot, put) : 0;
 }
 
 ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes)
 {
-    self->device = device;
+    self->device = device_home(device);
     self->bytes = bytes;
     self->release = NULL;
     self->home_release = NULL;
@@ -29,12 +28,13 @@ ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes
     atomic_init(&self->version, 0);
     if (likely(!device_asynchronous(device)))
         return pool_alloc(device->memory, &self->block, bytes, NULL);
-    storage_order(self);
-    self->stream = stream_here(device);
+    ctrt_stream *stream = stream_here(device);
     self->moves = device->memory->moves;
-    CTRT_TRY(pool_alloc(device->memory, &self->block, bytes, self->stream->queue));
-    note_birth(self);
-    return CTRT_OK;
+    struct capture *capture = atomic_load_explicit(&stream->capture, memory_order_acquire);
+    if (likely(capture == NULL))
+        CTRT_TRY(pool_alloc(device->memory, &self->block, bytes, stream->queue));
+    storage_order(self, stream, birth_on(stream));
+    return likely(capture == NULL) ? CTRT_OK : capture_storage(self, capture, bytes, stream->queue);
 }
 
 /* The memory goes back to the stream that it came from, behind a fence of the others that still use it. */
@@ -45,9 +45,15 @@ static void free_ordered(struct storage *self)
     int foreign = 0;
     if (unlikely(self->block.address == NULL))
         return;
-    /* In the child of a fork nothing is on any stream, and other threads' locks may be taken for ever. */
-    const bool alone = unlikely(!device_usable(self->device)) || order_alone(self, self->stream);
-    const int count = likely(alone) ? 0 : order_marks(self, marks);
+    if (unlikely(self->capture != NULL)) {
+        capture_storage_free(self, marks, device_usable(self->device) ? order_marks(self, marks) : 0);
+        return;
+    }
+    if (unlikely(!device_usable(self->device))) {
+        pool_forget(self->device->memory, &self->block, self->bytes, self->stream->queue);
+        return;
+    }
+    const int count = likely(order_alone(self, self->stream)) ? 0 : order_marks(self, marks);
     for (int i = 0; i < count; i++)
         if (mark_slot(marks[i]) != self->stream->slot)
             marks[foreign++] = marks[i];

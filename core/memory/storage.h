@@ -13,17 +13,17 @@
 
 #define ORDER_READERS 8                     /* streams that read at a time without waiting for one another */
 
-/* Who uses the bytes on which stream (order.h). As long as one stream alone does, its last use and last write are all there is;
- * then the last writer, and the readers since. */
+/* Who uses the bytes on which stream (order.h): the last writer, and the readers since. As long as the stream that they were taken on is
+ * alone with them, its own lock, which it holds anyway when it puts work on its queue, guards the two marks that are enough then. Whoever
+ * comes from another stream takes that lock once and makes them shared, for good. */
 struct storage_uses {
-    _Atomic stream_mark alone;              /* 0: nobody yet; USES_SHARED: several streams, see below */
-    _Atomic stream_mark alone_write;        /* 0: none */
-    atomic_bool locked;                     /* for the rest */
+    atomic_uint_least32_t owner;            /* slot of the stream that is alone; USES_SHARED: see below */
+    atomic_bool locked;                     /* for the rest, when they are shared */
     bool mixed;                             /* not all of `readers` only read: who reads waits for all */
     uint32_t n_readers;
-    stream_mark writer, readers[ORDER_READERS];
+    stream_mark writer, readers[ORDER_READERS];     /* of the owner: its last write, its last use */
 };
-#define USES_SHARED UINT64_MAX
+#define USES_SHARED UINT32_MAX
 
 struct storage {
     atomic_int refs;
@@ -38,6 +38,7 @@ struct storage {
     bool ordered;                           /* uses are noted; else `uses` is unspecified */
     bool moves;                             /* block.address only names the bytes; pool_use says where they are */
     ctrt_stream *stream;                    /* whose memory it is; NULL: the host's */
+    struct capture *capture;                /* that made it (capture.h); NULL: none, the memory is the policy's */
     struct storage_uses uses;
 };
 
@@ -49,18 +50,31 @@ static inline void storage_retain(struct storage *self)
     atomic_fetch_add_explicit(&self->refs, 1, memory_order_relaxed);
 }
 
-/* Makes a fresh storage one whose uses are noted. */
-static inline void storage_order(struct storage *self)
+/* Makes a fresh storage one whose uses are noted. `stream`, whose memory it is, is alone with it (NULL: nobody's), and is not to be
+ * overtaken from before `birth` (0: nothing is to be waited for). */
+static inline void storage_order(struct storage *self, ctrt_stream *stream, stream_mark birth)
 {
     self->ordered = true;
-    atomic_init(&self->uses.alone, 0);
-    atomic_init(&self->uses.alone_write, 0);
+    self->stream = stream;
+    self->capture = NULL;
+    atomic_init(&self->uses.owner, stream != NULL ? stream->slot : USES_SHARED);
     atomic_init(&self->uses.locked, false);
+    self->uses.mixed = false;
     self->uses.n_readers = 0;
     self->uses.writer = 0;
+    self->uses.readers[0] = birth;
 }
 
 /* Gives the data back; the struct itself is its home's business. */
 void storage_destroy(struct storage *self);
+
+/* Drops one reference of a storage that is not, or no longer, the sole business of its tensor. */
+static inline void storage_release(struct storage *self)
+{
+    if (atomic_fetch_sub_explicit(&self->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    storage_destroy(self);
+    self->home_release(self);
+}
 
 #endif

@@ -65,19 +65,21 @@ static const struct {
     const char *name;
     size_t offset;
     const char *(*format)(char *, int64_t, int64_t);
-    bool pools;
+    bool pools, rare;                       /* rare: a line only where there is something to tell */
 } rows[] = {
-    { "Allocated memory",      MEMBER(allocated_bytes),      summary_size,  true },
-    { "Active memory",         MEMBER(active_bytes),         summary_size,  true },
-    { "Requested memory",      MEMBER(requested_bytes),      summary_size,  true },
-    { "GPU reserved memory",   MEMBER(reserved_bytes),       summary_size,  true },
-    { "Non-releasable memory", MEMBER(inactive_split_bytes), summary_size,  true },
-    { "Allocations",           MEMBER(allocation),           summary_count, true },
-    { "Active allocs",         MEMBER(active),               summary_count, true },
-    { "GPU reserved segments", MEMBER(segment),              summary_count, true },
-    { "Non-releasable allocs", MEMBER(inactive_split),       summary_count, true },
-    { "Oversize allocations",  MEMBER(oversize_allocations), summary_count, false },
-    { "Oversize GPU segments", MEMBER(oversize_segments),    summary_count, false },
+    { "Allocated memory",      MEMBER(allocated_bytes),      summary_size,  true, false },
+    { "Active memory",         MEMBER(active_bytes),         summary_size,  true, false },
+    { "Requested memory",      MEMBER(requested_bytes),      summary_size,  true, false },
+    { "GPU reserved memory",   MEMBER(reserved_bytes),       summary_size,  true, false },
+    { "Non-releasable memory", MEMBER(inactive_split_bytes), summary_size,  true, false },
+    { "Allocations",           MEMBER(allocation),           summary_count, true, false },
+    { "Active allocs",         MEMBER(active),               summary_count, true, false },
+    { "GPU reserved segments", MEMBER(segment),              summary_count, true, false },
+    { "Non-releasable allocs", MEMBER(inactive_split),       summary_count, true, false },
+    { "Oversize allocations",  MEMBER(oversize_allocations), summary_count, false, false },
+    { "Oversize GPU segments", MEMBER(oversize_segments),    summary_count, false, false },
+    { "Memory on the host",    MEMBER(spilled_bytes),        summary_size,  false, true },
+    { "Blocks on the host",    MEMBER(spilled),              summary_count, false, true },
 };
 
 void summary_table(struct text *text, const char *device, const ctrt_memory_figures *figures, bool abbreviated)
@@ -93,6 +95,8 @@ void summary_table(struct text *text, const char *device, const ctrt_memory_figu
     text_add(text, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const ctrt_memory_figure *all = (const void *)((const char *)figures + rows[i].offset);
+        if (rows[i].rare && all->allocated == 0)
+            continue;
         line_of(text, '-');
         row(text, rows[i].name, all, all, rows[i].format);
         if (abbreviated || !rows[i].pools)

@@ -36,8 +36,20 @@ void tag_enter(struct memory_tag *tag, const char *base, const char *path)
     thread_state.tag = tag;
 }
 
+/* Frees what was pushed above `end`. */
+static void drop_above(struct thread_state *state, const struct memory_tag *end)
+{
+    while (state->tag != NULL && state->tag != end) {
+        struct memory_tag *tag = state->tag;
+        state->tag = tag->below;
+        if (tag->pushed)
+            memory_free(tag);
+    }
+}
+
 void tag_leave(struct memory_tag *tag)
 {
+    drop_above(&thread_state, tag);
     thread_state.tag = tag->below;
 }
 
@@ -79,12 +91,7 @@ const char *ctrt_memory_tag(void)
 /* What a thread did not pop. */
 static void drop_all(struct thread_state *state)
 {
-    while (state->tag != NULL) {
-        struct memory_tag *tag = state->tag;
-        state->tag = tag->below;
-        if (tag->pushed)
-            memory_free(tag);
-    }
+    drop_above(state, NULL);
 }
 
 __attribute__((constructor)) static void tag_start(void)

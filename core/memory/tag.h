@@ -26,7 +26,7 @@ static inline const char *tag_here(void)
 }
 
 /* For floors above: makes base + "/" + path (or path alone, where base is "") the thread's tag until tag_leave, with
- * `tag` on the caller's stack. Without memory for the text the tag stays what it was. */
+ * `tag` on the caller's stack; leaving also drops what a program pushed meanwhile and did not pop. Without memory for the text the tag stays what it was. */
 void tag_enter(struct memory_tag *tag, const char *base, const char *path);
 void tag_leave(struct memory_tag *tag);
 

@@ -75,6 +75,7 @@ static ctrt_status copy_parts(const ctrt_tensor *result, ctrt_tensor *const *ten
 
 ctrt_status ctrt_cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim)
 {
+    FRONT_OP(OP_cat);
     FRONT_CHECK("cat", out);
     CTRT_TRY(operands_check("cat", tensors, count));
     const ctrt_tensor *first = tensors[0];

@@ -98,6 +98,7 @@ static ctrt_status check_operands(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tens
 static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctrt_tensor *second, ctrt_tensor *bias,
                        const ctrt_conv_attributes *attributes, const int64_t *shape, ctrt_memory_format format)
 {
+    FRONT_OP(op);
     ctrt_tensor *a = NULL, *b = NULL, *c = NULL;
     ctrt_device *device = first->device;
     const ctrt_dtype dtype = tensor_dtype(first);
@@ -124,9 +125,19 @@ static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctr
 
 ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias, const ctrt_conv2d_options *options)
 {
+    FRONT_OP(OP_conv2d);
     FRONT_CHECK("conv2d", out);
     FRONT_CHECK("conv2d", x);
     FRONT_CHECK("conv2d", weight);
+    ctrt_tensor *const mixed[3] = { x, weight, bias };
+    if (unlikely(front_mixed(mixed, 3))) {
+        ctrt_tensor *casts[3];
+        CTRT_TRY(front_unmix(casts, mixed, 3));
+        ctrt_status status = ctrt_conv2d(out, casts[0], casts[1], casts[2], options);
+        for (int i = 0; i < 3; i++)
+            tensor_release(casts[i]);
+        return status;
+    }
     union op_attributes graph = { 0 };
     int64_t shape[4];
     CTRT_TRY(check_operands(x, weight, bias));

@@ -26,6 +26,7 @@ static ctrt_status new_for_copy(ctrt_tensor **out, const ctrt_tensor *x, ctrt_dt
 /* A copy, recorded as `op`. */
 static ctrt_status copied(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format)
 {
+    FRONT_OP(op);
     ctrt_tensor *result = NULL;
     CTRT_TRY(ctrt_context(new_for_copy(&result, x, dtype, device, format), "%s", op_table[op].name));
     ctrt_status status = kernel_copy(&result->view, device, &x->view, x->device);
@@ -34,6 +35,7 @@ static ctrt_status copied(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_dt
 
 ctrt_status ctrt_to_non_blocking(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device, bool *asynchronous)
 {
+    FRONT_OP(OP_to);
     bool left = false;
     FRONT_CHECK("to_non_blocking", out);
     FRONT_CHECK("to_non_blocking", tensor);

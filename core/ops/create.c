@@ -21,7 +21,7 @@ static ctrt_status filled(ctrt_tensor **out, const char *who, ctrt_ints shape, c
 {
     ctrt_tensor *fresh = NULL;
     FRONT_CHECK(who, out);
-    CTRT_TRY(dtype_resolve(&dtype, who, dtype));
+    CTRT_TRY(dtype_resolve_on(&dtype, who, dtype, device));
     CTRT_TRY(dtype_check_scalar(who, dtype, value));
     CTRT_TRY(create_empty(&fresh, who, shape, dtype, device));
     return finish(kernel_fill(&fresh->view, fresh->device, value), who, out, fresh);
@@ -37,14 +37,20 @@ ctrt_status ctrt_ones(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt
     return filled(out, "ones", shape, ctrt_int(1), dtype, device);
 }
 
+/* A floating number gives the default dtype, which is the device's to say. */
+static ctrt_dtype dtype_for(ctrt_scalar value, ctrt_dtype dtype)
+{
+    return dtype == CTRT_DTYPE_DEFAULT && value.kind != CTRT_SCALAR_FLOAT ? dtype_of_scalar(value) : dtype;
+}
+
 ctrt_status ctrt_full(ctrt_tensor **out, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
 {
-    return filled(out, "full", shape, value, dtype == CTRT_DTYPE_DEFAULT ? dtype_of_scalar(value) : dtype, device);
+    return filled(out, "full", shape, value, dtype_for(value, dtype), device);
 }
 
 ctrt_status ctrt_scalar_tensor(ctrt_tensor **out, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
 {
-    return filled(out, "scalar_tensor", CTRT_SCALAR_SHAPE, value, dtype == CTRT_DTYPE_DEFAULT ? dtype_of_scalar(value) : dtype, device);
+    return filled(out, "scalar_tensor", CTRT_SCALAR_SHAPE, value, dtype_for(value, dtype), device);
 }
 
 /* ---- sequences and matrices ---- */
@@ -88,11 +94,12 @@ static ctrt_scalar as_integer(ctrt_scalar value)
 
 ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, ctrt_scalar step, ctrt_dtype dtype, ctrt_device *device)
 {
+    FRONT_OP(OP_arange);
     FRONT_CHECK("arange", out);
     const bool floating = start.kind == CTRT_SCALAR_FLOAT || end.kind == CTRT_SCALAR_FLOAT || step.kind == CTRT_SCALAR_FLOAT;
-    if (dtype == CTRT_DTYPE_DEFAULT)
-        dtype = floating ? ctrt_default_dtype() : CTRT_I64;
-    CTRT_TRY(dtype_resolve(&dtype, "arange", dtype));
+    if (dtype == CTRT_DTYPE_DEFAULT && !floating)
+        dtype = CTRT_I64;
+    CTRT_TRY(dtype_resolve_on(&dtype, "arange", dtype, device));
     if (unlikely(dtype == CTRT_BOOL))
         return ctrt_fail(CTRT_ERR_DTYPE, "arange: not defined for bool");
     CTRT_TRY(dtype_check_scalar("arange", dtype, start));
@@ -168,7 +175,7 @@ static ctrt_status created_from(ctrt_tensor **out, const char *who, const void *
 
 ctrt_status ctrt_from_data(ctrt_tensor **out, const void *data, int64_t numel, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
-    CTRT_TRY(dtype_resolve(&dtype, "from_data", dtype));
+    CTRT_TRY(dtype_resolve_on(&dtype, "from_data", dtype, device));
     return created_from(out, "from_data", data, numel, dtype, shape, dtype, device);
 }
 

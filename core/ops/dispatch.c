@@ -172,6 +172,8 @@ ctrt_status dispatch_cells(struct op_cell **out, ctrt_device *device)
         *out = cells;
         return CTRT_OK;
     }
+    if (!device_usable(device))
+        return device_fail_forked(device);
     pthread_mutex_lock(&cells_lock);
     ctrt_status status = CTRT_OK;
     cells = atomic_load_explicit(&device->cells, memory_order_acquire);
@@ -281,14 +283,14 @@ static ctrt_status run_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device 
         size_t bytes = 0;
         CTRT_TRY(row->workspace(call, &bytes));
         if (bytes > 0) {
+            const char *before = thread_state.op;
             thread_state.op = row->op;
             ctrt_status status = pool_alloc_fixed(device->memory, &workspace, bytes, stream_queue(device), &call->workspace);
-            thread_state.op = NULL;
+            thread_state.op = before;
             CTRT_TRY(ctrt_context(status, "workspace"));
             call->workspace_bytes = bytes;
         }
     }
-    call->row = row;
     ctrt_status status = device_asynchronous(device) ? launch_row(row, call, device) : row->run(call);
     if (workspace.address != NULL)
         pool_free_fixed(device->memory, &workspace, call->workspace_bytes, stream_queue(device));
@@ -305,7 +307,7 @@ static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepar
         int replaced = prepare_layouts(p, row, inputs, outputs);
         ctrt_call call = { .size = sizeof call, .device = device->handle, .inputs = p->inputs,
                            .outputs = p->outputs, .n_inputs = (uint32_t)p->n_inputs, .n_outputs = (uint32_t)p->n_outputs,
-                           .attributes = attributes };
+                           .attributes = attributes, .row = row };
         if (CTRT_SLOT(row, accepts) && !row->accepts(&call))
             continue;
         *ran = true;
@@ -389,7 +391,8 @@ ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const c
                         const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
     const struct op_cell *cell = dispatch_cell(device, op, key);
-    if (unlikely(pool_watched(device->memory)))
+    /* Results that a front took are named. What it fills was taken nameless by somebody else. */
+    if (unlikely(pool_watched(device->memory)) && thread_state.op == NULL)
         live_name_outputs(device->memory, outputs, n_outputs, inputs, n_inputs, op_table[op].name);
     if (likely(cell != NULL && cell->run != NULL)
         && (n_inputs == 0 || inputs[0] != outputs[0] || (cell->flags & CTRT_KERNEL_INPLACE))

@@ -5,7 +5,6 @@
  * else (promotion, broadcasting, strides, numbers, 0-dim CPU operands) goes through operands_prepare. */
 #include "ops/elementwise.h"
 
-#include "memory/live.h"
 #include "memory/order.h"
 #include "ops/backward.h"
 
@@ -121,6 +120,7 @@ ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, i
 static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tensor *x, const void *kernel_attributes,
                          const union op_attributes *attributes)
 {
+    FRONT_OP(op);
     if (unlikely(out == NULL || x == NULL))
         return fail_null(op_table[op].name, out == NULL ? "out" : "x");
     const ctrt_dtype compute = compute_dtype(promotion, tensor_dtype(x));
@@ -210,6 +210,7 @@ ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, const ctrt_scalar *lo,
 /* Promotion, broadcasting, strides, mixed devices. */
 static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, enum op op, ctrt_tensor *a, ctrt_tensor *b)
 {
+    FRONT_OP(op);
     const char *who = op_table[op].name;
     const int promotion = op_table[op].promotion;
     if (out == NULL || a == NULL || b == NULL)
@@ -241,6 +242,7 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
 static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **out, enum op op, int promotion, ctrt_tensor *a,
                                                                 ctrt_tensor *b)
 {
+    FRONT_OP(op);
     if (unlikely(out == NULL || a == NULL || b == NULL || a->device != b->device || !plain_alike(&a->view, &b->view)))
         return binary_general(out, op, a, b);
     const ctrt_dtype dtype = tensor_dtype(a);
@@ -253,8 +255,6 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
     ctrt_status status = tensor_new_like(&y, a, result_dtype(promotion, dtype));
     if (unlikely(status != CTRT_OK))
         return ctrt_context(status, "%s", op_table[op].name);
-    if (unlikely(pool_watched(a->device->memory)))
-        live_name(a->device->memory, y->own.block.address, op_table[op].name);
     const ctrt_view *in[2] = { &a->view, &b->view }, *result = &y->view;
     const ctrt_call call = { .size = sizeof call, .device = a->device->handle, .inputs = in, .outputs = &result, .n_inputs = 2,
                              .n_outputs = 1, .row = cell->rows[0] };
@@ -283,6 +283,7 @@ static ctrt_status check_comparable(enum op op, ctrt_scalar value, ctrt_dtype co
 /* A number for one operand: on the right, or on the left. */
 static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_scalar value, bool left)
 {
+    FRONT_OP(op);
     const int promotion = op_table[op].promotion;
     if (unlikely(out == NULL || x == NULL))
         return fail_null(op_table[op].name, out == NULL ? "out" : "a");
@@ -373,6 +374,7 @@ ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 
 ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a, ctrt_tensor *b)
 {
+    FRONT_OP(OP_where);
     FRONT_CHECK("where", out);
     FRONT_CHECK("where", condition);
     FRONT_CHECK("where", a);
@@ -421,6 +423,7 @@ ctrt_status ctrt_masked_fill(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *mas
 /* dy and y of one dtype and shape, as in every backward of one operand. */
 static ctrt_status gradient(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *y, const void *kernel_attributes)
 {
+    FRONT_OP(op);
     ctrt_tensor *dx = NULL;
     ctrt_status status = tensor_new_like(&dx, y, tensor_dtype(y));
     if (status == CTRT_OK) {

@@ -2,6 +2,8 @@
 /* ops/front.c: what the fronts of all families share. */
 #include "ops/front.h"
 
+#include "ctrt/ops.h"
+
 /* 0-dim CPU tensors mix with any device: they are read as numbers. */
 static bool is_number(const ctrt_tensor *tensor)
 {
@@ -89,4 +91,18 @@ ctrt_status front_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt
     }
     tensor_move(out, results[0]);
     return CTRT_OK;
+}
+
+ctrt_status front_unmix(ctrt_tensor **casts, ctrt_tensor *const *tensors, int count)
+{
+    const ctrt_dtype dtype = (ctrt_dtype)tensors[0]->device->float_default;
+    ctrt_status status = CTRT_OK;
+    for (int i = 0; i < count; i++)
+        casts[i] = NULL;
+    for (int i = 0; i < count && status == CTRT_OK; i++)
+        if (tensors[i] != NULL)
+            status = ctrt_to_dtype(&casts[i], tensors[i], dtype);
+    for (int i = 0; i < count && status != CTRT_OK; i++)
+        ctrt_tensor_release(&casts[i]);
+    return status;
 }

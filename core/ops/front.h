@@ -22,6 +22,21 @@ ctrt_status front_device(ctrt_device **out, const char *who, ctrt_tensor *const 
 /* CTRT_ERR_DTYPE "who: argument has dtype i32, expected a floating type". */
 ctrt_status front_floating(const char *who, const char *argument, const ctrt_tensor *tensor);
 
+/* Floating operands of several dtypes on a device whose default is one of its own (cuda-fp16): products are then made in that. */
+static inline bool front_mixed(ctrt_tensor *const *tensors, int count)
+{
+    if (likely(tensors[0]->device->float_default == 0))
+        return false;
+    bool mixed = false, floating = true;
+    for (int i = 0; i < count; i++) {
+        floating = floating && (tensors[i] == NULL || dtype_floating(tensor_dtype(tensors[i])));
+        mixed = mixed || (tensors[i] != NULL && tensor_dtype(tensors[i]) != tensor_dtype(tensors[0]));
+    }
+    return mixed && floating;
+}
+/* casts[i] = tensors[i] in the device's default dtype, a reference of the caller's (NULL stays); recorded. On an error there are none. */
+ctrt_status front_unmix(ctrt_tensor **casts, ctrt_tensor *const *tensors, int count);
+
 /* True when the thread records and one of the tensors (NULL ones are skipped) requires grad. */
 bool front_needs_grad(ctrt_tensor *const *tensors, int count);
 
@@ -31,6 +46,21 @@ static inline bool front_pause_grad(bool pause)
     bool was = thread_state.grad_disabled;
     thread_state.grad_disabled = pause;
     return was;
+}
+
+/* Until the end of the block the thread is in this op: memory that it takes, or cannot have, is put down to it. */
+#define FRONT_OP(op) __attribute__((cleanup(front_op_leave), unused)) const char *front_op_before = front_op_enter(op)
+
+static inline const char *front_op_enter(enum op op)
+{
+    const char *before = thread_state.op;
+    thread_state.op = op_table[op].name;
+    return before;
+}
+
+static inline void front_op_leave(const char **before)
+{
+    thread_state.op = *before;
 }
 
 /* x as `dtype` on `device`, contiguous when asked: *out is a new reference (perhaps of x itself); not differentiable: for operands on their

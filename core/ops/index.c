@@ -53,6 +53,7 @@ static ctrt_status check_index(const char *who, const ctrt_tensor *x, const ctrt
 /* x at `index` along `dim`; the index's shape takes the place of the dimension. Recorded as index_select. */
 static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index, int64_t padding_idx)
 {
+    FRONT_OP(OP_index_select);
     char text[SHAPE_TEXT_BYTES];
     int64_t shape[2 * CTRT_MAX_DIMS], split[3];
     int ndim = 0;
@@ -136,6 +137,7 @@ ctrt_status ctrt_embedding(ctrt_tensor **out, ctrt_tensor *weight, ctrt_tensor *
 
 ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size, int64_t padding_idx)
 {
+    FRONT_OP(OP_index_add);
     int64_t shape[CTRT_MAX_DIMS];
     const int index_ndim = index->view.ndim, ndim = dy->view.ndim - index_ndim + 1;
     const int64_t outer = shape_numel(dy->view.shape, dim);
@@ -195,6 +197,7 @@ static ctrt_status check_gather(const ctrt_tensor *x, const ctrt_tensor *index, 
 
 ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index)
 {
+    FRONT_OP(OP_gather);
     FRONT_CHECK("gather", out);
     FRONT_CHECK("gather", x);
     FRONT_CHECK("gather", index);
@@ -231,6 +234,7 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
 
 ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size)
 {
+    FRONT_OP(OP_scatter_add);
     int64_t shape[CTRT_MAX_DIMS];
     memcpy(shape, dy->view.shape, (size_t)dy->view.ndim * sizeof *shape);
     if (dy->view.ndim > 0)
@@ -264,6 +268,7 @@ ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *inde
 
 static ctrt_status triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64_t diagonal)
 {
+    FRONT_OP(op);
     const char *who = op_table[op].name;
     FRONT_CHECK(who, out);
     FRONT_CHECK(who, x);

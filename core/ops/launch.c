@@ -61,7 +61,7 @@ ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *dev
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
     if (plan_running(device))
-        return plan_launch(call, device);
+        return plan_launch(call, row->op);
     ctrt_stream *stream = stream_here(device);
     const ctrt_view *const *inputs = call->inputs, *const *outputs = call->outputs;
     const uint32_t n_in = call->n_inputs, count = n_in + call->n_outputs;
@@ -74,6 +74,7 @@ ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *dev
     }
     ctrt_status status = CTRT_OK;
     stream_mark mark = 0;
+    uint64_t noted = 0;                     /* of the first 64 operands */
     uint32_t ready = 0;
     ctrt_view *copies = NULL;
     for (; ready < count && status == CTRT_OK; ready++) {
@@ -93,14 +94,23 @@ ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *dev
         call->queue = stream->queue;
         call->sequence = stream->sequence + 1;
         status = row->run(call);
-        if (likely(status == CTRT_OK))
+        if (likely(status == CTRT_OK)) {
             mark = count_work(stream, row->op);
+            for (uint32_t i = 0; i < ready && i < 64; i++) {
+                const ctrt_view *view = i >= n_in ? outputs[i - n_in] : inputs[i];
+                if (view == NULL || (view->flags & CTRT_VIEW_HOST_SCALAR) || order_note_alone(stream, view, i >= n_in, mark))
+                    noted |= (uint64_t)1 << i;
+            }
+        }
         pthread_mutex_unlock(&stream->lock);
     }
     for (uint32_t i = 0; i < ready; i++) {
         const ctrt_view *view = i >= n_in ? outputs[i - n_in] : inputs[i];
+        const bool is_noted = i < 64 && (noted >> i & 1);
+        if (likely(is_noted && !moves))
+            continue;
         if (view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR))
-            order_after(stream, view, i >= n_in, mark);
+            order_after(stream, view, i >= n_in, is_noted ? 0 : mark);
     }
     memory_free(copies);
     if (unlikely(addresses != few))
@@ -115,7 +125,7 @@ ctrt_status launch_copy(const struct launch_copy *copy, ctrt_device *device)
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
     if (plan_running(device))
-        return CTRT_OK;
+        return plan_copy(copy->to, copy->from, "copy");
     ctrt_stream *stream = stream_here(device);
     const ctrt_memory_table *memory = device->backend->memory;
     void *to = NULL, *from = NULL;
@@ -146,7 +156,7 @@ ctrt_status launch_fill(const ctrt_view *view, ctrt_device *device, int byte, si
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
     if (plan_running(device))
-        return CTRT_OK;
+        return plan_copy(view, NULL, "fill");
     ctrt_stream *stream = stream_here(device);
     void *to;
     stream_mark mark = 0;

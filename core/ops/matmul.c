@@ -199,9 +199,19 @@ static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, cons
 
 ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 {
+    FRONT_OP(OP_matmul);
     FRONT_CHECK("matmul", out);
     FRONT_CHECK("matmul", a);
     FRONT_CHECK("matmul", b);
+    ctrt_tensor *const mixed[2] = { a, b };
+    if (unlikely(front_mixed(mixed, 2))) {
+        ctrt_tensor *casts[2];
+        CTRT_TRY(front_unmix(casts, mixed, 2));
+        ctrt_status status = ctrt_matmul(out, casts[0], casts[1]);
+        tensor_release(casts[0]);
+        tensor_release(casts[1]);
+        return status;
+    }
     CTRT_TRY(check_matmul(a, b));
     ctrt_view left, right;
     promote_vector(&left, &a->view, true);
@@ -296,9 +306,19 @@ static ctrt_status run_linear(ctrt_tensor *y, ctrt_tensor *x, ctrt_tensor *weigh
 
 ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
 {
+    FRONT_OP(OP_linear);
     FRONT_CHECK("linear", out);
     FRONT_CHECK("linear", x);
     FRONT_CHECK("linear", weight);
+    ctrt_tensor *const mixed[3] = { x, weight, bias };
+    if (unlikely(front_mixed(mixed, 3))) {
+        ctrt_tensor *casts[3];
+        CTRT_TRY(front_unmix(casts, mixed, 3));
+        ctrt_status status = ctrt_linear(out, casts[0], casts[1], casts[2]);
+        for (int i = 0; i < 3; i++)
+            tensor_release(casts[i]);
+        return status;
+    }
     CTRT_TRY(check_linear(x, weight, bias));
     int64_t shape[CTRT_MAX_DIMS];
     memcpy(shape, x->view.shape, (size_t)x->view.ndim * sizeof *shape);

@@ -82,6 +82,7 @@ static void row_shape(int64_t *shape, const ctrt_view *x, int normalized)
 ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normalized_shape, ctrt_tensor *weight, ctrt_tensor *bias,
                             double epsilon)
 {
+    FRONT_OP(OP_layer_norm);
     FRONT_CHECK("layer_norm", out);
     FRONT_CHECK("layer_norm", x);
     CTRT_TRY(front_floating("layer_norm", "x", x));
@@ -144,6 +145,7 @@ static ctrt_status give_gradients(ctrt_status status, enum op op, ctrt_tensor **
 ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt_tensor **dbias, ctrt_tensor *dy, ctrt_tensor *x,
                                    ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd, int normalized)
 {
+    FRONT_OP(OP_layer_norm_backward);
     const ctrt_dtype dtype = tensor_dtype(x);
     const ctrt_view *view = &x->view;
     int64_t rows[2];
@@ -221,6 +223,7 @@ static ctrt_status check_batch_norm(ctrt_tensor *x, ctrt_tensor *weight, ctrt_te
 ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias, ctrt_tensor *running_mean,
                             ctrt_tensor *running_var, bool training, double momentum, double epsilon)
 {
+    FRONT_OP(OP_batch_norm);
     FRONT_CHECK("batch_norm", out);
     FRONT_CHECK("batch_norm", x);
     CTRT_TRY(check_batch_norm(x, weight, bias, running_mean, running_var, training));
@@ -263,6 +266,7 @@ ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weig
 ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt_tensor **dbias, ctrt_tensor *dy, ctrt_tensor *x,
                                    ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd, bool training)
 {
+    FRONT_OP(OP_batch_norm_backward);
     const ctrt_dtype dtype = tensor_dtype(x), affine = weight ? tensor_dtype(weight) : dtype;
     ctrt_tensor **const outs[3] = { dx, dweight, dbias };
     ctrt_tensor *const wanted[MAX_OPERANDS] = { dy, x, weight, mean, rstd };

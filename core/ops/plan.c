@@ -6,6 +6,7 @@
 #include "ops/plan.h"
 
 #include "base/base.h"
+#include "base/lock.h"
 #include "base/memory.h"
 #include "memory/storage.h"
 #include "ops/dispatch.h"
@@ -18,39 +19,58 @@ struct ctrt_memory_plan {
     struct op_cell *cells, *own;            /* the plan's, the device's */
     uint64_t seed, seed_offset;
     bool seeded;
+    pthread_t thread;                       /* that began it */
+    bool lost;                              /* in the child of a fork: ended, because that thread is not there */
 };
 
-static pthread_mutex_t running_lock = PTHREAD_MUTEX_INITIALIZER;
-static ctrt_memory_plan *running;
+static ctrt_memory_plan *running;           /* under plan_enter */
 
+/* A plan goes on in the child when the thread that forked had begun it; others have nobody who would end them. */
 static void after_fork_in_child(void)
 {
-    pthread_mutex_init(&running_lock, NULL);
+    for (ctrt_memory_plan **at = &running, *plan; (plan = *at) != NULL;) {
+        if (pthread_equal(plan->thread, pthread_self())) {
+            at = &plan->next;
+            continue;
+        }
+        *at = plan->next;
+        plan->lost = true;
+        atomic_store_explicit(&plan->device->cells, plan->own, memory_order_release);
+        plan_memory_abandon(plan->memory);
+    }
 }
 
+/* Ahead of all plugins', and so behind them in the child: their locks are free then. */
 __attribute__((constructor)) static void plan_start(void)
 {
-    pthread_atfork(NULL, NULL, after_fork_in_child);
+    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
 
 /* ---- kernels that do nothing ---- */
+
+/* Where the block begins that the view shows a part of. */
+static const void *block_of(const ctrt_view *view)
+{
+    const struct storage *storage = view->owner;
+    return storage != NULL ? storage->block.address : view->data;
+}
 
 static void name_views(struct plan *plan, const ctrt_view *const *views, uint32_t count, const char *op)
 {
     for (uint32_t i = 0; i < count; i++)
         if (views[i] != NULL)
-            plan_memory_name(plan, views[i]->data, op);
+            plan_memory_name(plan, block_of(views[i]), op);
 }
 
 /* In place of every kernel. Tells the plan who works with which memory. */
 static ctrt_status nothing_run(const ctrt_call *call)
 {
-    pthread_mutex_lock(&running_lock);
+    plan_enter();
     const ctrt_memory_plan *plan = running;
     while (plan != NULL && plan->device->handle != call->device)
         plan = plan->next;
     struct plan *memory = plan != NULL ? plan->memory : NULL;
-    pthread_mutex_unlock(&running_lock);
+    plan_leave();
     if (memory == NULL || call->row == NULL)
         return CTRT_OK;
     name_views(memory, call->outputs, call->n_outputs, call->row->op);
@@ -59,29 +79,62 @@ static ctrt_status nothing_run(const ctrt_call *call)
     return CTRT_OK;
 }
 
-/* Memory is used in the order of the views, as launch_row does it. */
-ctrt_status plan_launch(const ctrt_call *call, ctrt_device *device)
+/* ---- operands of asynchronous devices ---- */
+
+/* The storage whose memory has to be asked where it is; NULL: none. */
+static const struct storage *moving(const ctrt_view *view)
 {
-    const uint32_t count = call->n_inputs + call->n_outputs;
-    void *queue = stream_queue(device), *address;
+    const struct storage *storage = view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR) ? view->owner : NULL;
+    return storage != NULL && storage->ordered && storage->moves ? storage : NULL;
+}
+
+/* Memory is used in the order of the views, as launch.c does it, in the name of `op`; *used: so many are to be let go of. */
+static ctrt_status use_views(uint32_t *used, const ctrt_view *const *views, uint32_t count, const char *op)
+{
+    const char *before = thread_state.op;
     ctrt_status status = CTRT_OK;
-    uint32_t used = 0;
-    for (; used < count && status == CTRT_OK; used++) {
-        const ctrt_view *view = used < call->n_inputs ? call->inputs[used] : call->outputs[used - call->n_inputs];
-        const struct storage *storage = view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR) ? view->owner : NULL;
-        if (storage != NULL && storage->ordered && storage->moves)
-            status = pool_use(storage->device->memory, &storage->block, queue, &address);
+    void *address;
+    thread_state.op = op;
+    for (*used = 0; *used < count && status == CTRT_OK; *used += status == CTRT_OK) {
+        const struct storage *storage = moving(views[*used]);
+        if (storage != NULL)
+            status = pool_use(storage->device->memory, &storage->block, stream_queue(storage->device), &address);
     }
+    thread_state.op = before;
+    return status;
+}
+
+static void unuse_views(const ctrt_view *const *views, uint32_t used)
+{
+    for (uint32_t i = 0; i < used; i++) {
+        const struct storage *storage = moving(views[i]);
+        if (storage != NULL)
+            pool_unuse(storage->device->memory, &storage->block, stream_queue(storage->device));
+    }
+}
+
+ctrt_status plan_launch(const ctrt_call *call, const char *op)
+{
+    uint32_t inputs, outputs = 0;
+    ctrt_status status = use_views(&inputs, call->inputs, call->n_inputs, op);
+    if (status == CTRT_OK)
+        status = use_views(&outputs, call->outputs, call->n_outputs, op);
     if (status == CTRT_OK)
         status = nothing_run(call);
-    else
-        used--;
-    for (uint32_t i = 0; i < used; i++) {
-        const ctrt_view *view = i < call->n_inputs ? call->inputs[i] : call->outputs[i - call->n_inputs];
-        const struct storage *storage = view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR) ? view->owner : NULL;
-        if (storage != NULL && storage->ordered && storage->moves)
-            pool_unuse(storage->device->memory, &storage->block, queue);
-    }
+    unuse_views(call->inputs, inputs);
+    unuse_views(call->outputs, outputs);
+    return status;
+}
+
+ctrt_status plan_copy(const ctrt_view *to, const ctrt_view *from, const char *op)
+{
+    const ctrt_view *const views[] = { from, to };
+    uint32_t used;
+    ctrt_status status = use_views(&used, views, COUNT_OF(views), op);
+    for (uint32_t i = 0; i < COUNT_OF(views) && status == CTRT_OK; i++)
+        if (views[i] != NULL && plan_view(views[i]))
+            plan_memory_name(((const struct storage *)views[i]->owner)->device->memory->plan, block_of(views[i]), op);
+    unuse_views(views, used);
     return status;
 }
 
@@ -138,7 +191,7 @@ static ctrt_status cells_copy(struct op_cell **out, const struct op_cell *own)
 
 static void generator_keep(ctrt_memory_plan *plan)
 {
-    ctrt_device *device = plan->device;
+    ctrt_device *device = device_home(plan->device);
     pthread_mutex_lock(&device->generator_lock);
     plan->seed = device->seed;
     plan->seed_offset = device->seed_offset;
@@ -148,7 +201,7 @@ static void generator_keep(ctrt_memory_plan *plan)
 
 static void generator_restore(const ctrt_memory_plan *plan)
 {
-    ctrt_device *device = plan->device;
+    ctrt_device *device = device_home(plan->device);
     pthread_mutex_lock(&device->generator_lock);
     device->seed = plan->seed;
     device->seed_offset = plan->seed_offset;
@@ -171,22 +224,25 @@ ctrt_status ctrt_memory_plan_begin(ctrt_memory_plan **out, ctrt_device *device)
     if (plan == NULL)
         return out_of_memory(sizeof *plan, "a plan");
     plan->device = device;
+    plan->thread = pthread_self();
+    plan_enter();
     ctrt_status status = dispatch_cells(&plan->own, device);
     if (status == CTRT_OK)
         status = cells_copy(&plan->cells, plan->own);
     if (status == CTRT_OK)
         status = plan_memory_begin(&plan->memory, device);
+    if (status == CTRT_OK) {
+        generator_keep(plan);
+        atomic_store_explicit(&device->cells, plan->cells, memory_order_release);
+        plan->next = running;
+        running = plan;
+    }
+    plan_leave();
     if (status != CTRT_OK) {
         memory_free(plan->cells);
         memory_free(plan);
         return status;
     }
-    generator_keep(plan);
-    atomic_store_explicit(&device->cells, plan->cells, memory_order_release);
-    pthread_mutex_lock(&running_lock);
-    plan->next = running;
-    running = plan;
-    pthread_mutex_unlock(&running_lock);
     *out = plan;
     return CTRT_OK;
 }
@@ -210,19 +266,24 @@ ctrt_status ctrt_memory_plan_end(ctrt_memory_prediction *out, ctrt_memory_plan *
         return fail_null("memory_plan_end", "plan");
     ctrt_memory_plan *ended = *plan;
     *plan = NULL;
-    pthread_mutex_lock(&running_lock);
+    plan_enter();
     for (ctrt_memory_plan **at = &running; *at != NULL; at = &(*at)->next)
         if (*at == ended) {
             *at = ended->next;
             break;
         }
-    pthread_mutex_unlock(&running_lock);
-    atomic_store_explicit(&ended->device->cells, ended->own, memory_order_release);
-    generator_restore(ended);
-    plan_memory_end(out, ended->memory);
+    const bool lost = ended->lost;
+    if (!lost) {
+        atomic_store_explicit(&ended->device->cells, ended->own, memory_order_release);
+        generator_restore(ended);
+        plan_memory_end(out, ended->memory);
+    }
+    plan_leave();
+    const char *name = ended->device->name;
     memory_free(ended->cells);
     memory_free(ended);
-    return CTRT_OK;
+    return lost ? ctrt_fail(CTRT_ERR_FORKED, "memory_plan_end: another thread of the parent process was planning for %s, which ended with the "
+                            "fork", name) : CTRT_OK;
 }
 
 void ctrt_memory_plan_release(ctrt_memory_plan **plan)

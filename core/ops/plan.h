@@ -8,7 +8,9 @@
 #include "memory/plan.h"
 
 /* In place of a kernel of an asynchronous device: the operands are used, and that is all. */
-ctrt_status plan_launch(const ctrt_call *call, ctrt_device *device);
+ctrt_status plan_launch(const ctrt_call *call, const char *op);
+/* Likewise in place of copies, and of fills (`from` NULL). */
+ctrt_status plan_copy(const ctrt_view *to, const ctrt_view *from, const char *op);
 
 /* In place of elements that a device gives the host. */
 void plan_zeros(const ctrt_view *to);

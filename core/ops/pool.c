@@ -44,6 +44,7 @@ static ctrt_status pool_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_p
 
 ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tensor *x, const ctrt_pool2d_options *options)
 {
+    FRONT_OP(OP_max_pool2d);
     FRONT_CHECK("max_pool2d", out);
     FRONT_CHECK("max_pool2d", x);
     FRONT_CHECK("max_pool2d", options);
@@ -74,6 +75,7 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
 ctrt_status op_max_pool2d_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *indices, const ctrt_pool_attributes *attributes,
                                    const int64_t *shape)
 {
+    FRONT_OP(OP_max_pool2d_backward);
     ctrt_tensor *dx = NULL;
     ctrt_status status = tensor_new_format(&dx, shape, 4, tensor_dtype(dy), dy->device,
                                            front_format(indices));

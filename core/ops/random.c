@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sys/random.h>
 
+#include "memory/capture.h"
 #include "ops/front.h"
 #include "ops/inplace.h"
 
@@ -76,6 +77,7 @@ void ctrt_manual_seed(uint64_t seed)
 ctrt_status ctrt_generator_get(ctrt_device *device, uint64_t *seed, uint64_t *offset)
 {
     CTRT_TRY(device_or_default(&device, device));
+    device = device_home(device);
     pthread_mutex_lock(&device->generator_lock);
     generator_ready(device);
     if (seed != NULL)
@@ -89,6 +91,7 @@ ctrt_status ctrt_generator_get(ctrt_device *device, uint64_t *seed, uint64_t *of
 ctrt_status ctrt_generator_set(ctrt_device *device, uint64_t seed, uint64_t offset)
 {
     CTRT_TRY(device_or_default(&device, device));
+    device = device_home(device);
     pthread_mutex_lock(&device->generator_lock);
     device->seed = seed;
     device->seed_offset = offset;
@@ -98,14 +101,17 @@ ctrt_status ctrt_generator_set(ctrt_device *device, uint64_t seed, uint64_t offs
 }
 
 /* Takes `blocks` from the device's generator. */
-static void draw(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks)
+static ctrt_status draw(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks)
 {
+    device = device_home(device);
+    CTRT_TRY(capture_refuse(device, "random numbers"));
     pthread_mutex_lock(&device->generator_lock);
     generator_ready(device);
     attributes->seed = device->seed;
     attributes->offset = device->seed_offset;
     device->seed_offset += blocks;
     pthread_mutex_unlock(&device->generator_lock);
+    return CTRT_OK;
 }
 
 /* Blocks that a kernel uses: four f32 or two f64 or i64 numbers each (see plugin.h). */
@@ -121,7 +127,7 @@ static ctrt_status fill_random(enum op op, ctrt_tensor *y, ctrt_random_attribute
     if (y->view.numel == 0)
         return CTRT_OK;
     attributes->size = sizeof *attributes;
-    draw(attributes, y->device, blocks_for(op, y->view.numel, tensor_dtype(y)));
+    CTRT_TRY(draw(attributes, y->device, blocks_for(op, y->view.numel, tensor_dtype(y))));
     const ctrt_view *outputs = &y->view;
     return kernel_call(op, tensor_dtype(y), y->device, NULL, 0, &outputs, 1, attributes);
 }
@@ -129,9 +135,10 @@ static ctrt_status fill_random(enum op op, ctrt_tensor *y, ctrt_random_attribute
 static ctrt_status new_random(ctrt_tensor **out, const char *who, enum op op, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device,
                               ctrt_random_attributes *attributes)
 {
+    FRONT_OP(op);
     FRONT_CHECK(who, out);
     CTRT_TRY(device_or_default(&device, device));
-    CTRT_TRY(dtype_resolve(&dtype, who, dtype));
+    CTRT_TRY(dtype_resolve_on(&dtype, who, dtype, device));
     if ((op == OP_uniform || op == OP_normal) && !dtype_floating(dtype))
         return ctrt_fail(CTRT_ERR_DTYPE, "%s: dtype %s, expected a floating type", who, ctrt_dtype_name(dtype));
     CTRT_TRY(shape_check(who, shape, dtype));
@@ -195,9 +202,10 @@ ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
     if (status == CTRT_OK)
         status = tensor_new(&order, &n, 1, CTRT_I64, cpu);
     if (status == CTRT_OK && n > 0) {
-        draw(&attributes, device, blocks_for(OP_randint, n, CTRT_I64));
+        status = draw(&attributes, device, blocks_for(OP_randint, n, CTRT_I64));
         const ctrt_view *outputs = &keys->view;
-        status = kernel_call(OP_randint, CTRT_I64, cpu, NULL, 0, &outputs, 1, &attributes);
+        if (status == CTRT_OK)
+            status = kernel_call(OP_randint, CTRT_I64, cpu, NULL, 0, &outputs, 1, &attributes);
     }
     if (status == CTRT_OK) {
         const int64_t *key = keys->view.data;
@@ -252,6 +260,7 @@ ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std)
 
 ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool training)
 {
+    FRONT_OP(OP_dropout);
     FRONT_CHECK("dropout", out);
     FRONT_CHECK("dropout", x);
     CTRT_TRY(front_floating("dropout", "x", x));
@@ -270,9 +279,10 @@ ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool train
         status = tensor_new(&results[1], x->view.shape, x->view.ndim, CTRT_BOOL, x->device);
     if (status == CTRT_OK && x->view.numel > 0) {
         ctrt_random_attributes attributes = { .size = sizeof attributes, .a = p };
-        draw(&attributes, x->device, blocks_for(OP_dropout, x->view.numel, CTRT_F32));
+        status = draw(&attributes, x->device, blocks_for(OP_dropout, x->view.numel, CTRT_F32));
         const ctrt_view *in = &source->view, *outputs[2] = { &results[0]->view, &results[1]->view };
-        status = kernel_call(OP_dropout, tensor_dtype(x), x->device, &in, 1, outputs, 2, &attributes);
+        if (status == CTRT_OK)
+            status = kernel_call(OP_dropout, tensor_dtype(x), x->device, &in, 1, outputs, 2, &attributes);
     }
     tensor_release(source);
     const union op_attributes graph = { .dropout = { p } };

@@ -90,6 +90,7 @@ static ctrt_status fill_empty(enum op op, ctrt_tensor *y)
 
 static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, uint32_t dims, bool keepdim)
 {
+    FRONT_OP(op);
     const ctrt_dtype dtype = tensor_dtype(x);
     int64_t shape[CTRT_MAX_DIMS];
     int ndim = reduced_shape(shape, &x->view, dims, keepdim);

@@ -24,6 +24,7 @@ static ctrt_view rows_view(const ctrt_view *x, int dim)
 /* The four kernels share one form: operands of one shape, one of them or two, a result like them. */
 static ctrt_status run_rows(ctrt_tensor **result, enum op op, ctrt_tensor *a, ctrt_tensor *b, int dim)
 {
+    FRONT_OP(op);
     ctrt_tensor *first = NULL, *second = NULL;
     const ctrt_dtype dtype = tensor_dtype(a);
     ctrt_status status = front_operand(&first, a, dtype, a->device, true);
@@ -90,6 +91,7 @@ static const ctrt_view *optional_view(ctrt_tensor *tensor)
 static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
                                       const ctrt_cross_entropy_attributes *attributes)
 {
+    FRONT_OP(OP_cross_entropy);
     ctrt_device *device = logits->device;
     const ctrt_dtype dtype = tensor_dtype(logits), loss_dtype = dtype == CTRT_F64 ? CTRT_F64 : CTRT_F32;
     ctrt_tensor *x = NULL, *t = NULL, *w = NULL, *results[2] = { NULL, NULL };
@@ -117,6 +119,7 @@ static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ct
 ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
                                       ctrt_tensor *logsumexp, ctrt_tensor *dloss, const ctrt_cross_entropy_attributes *attributes)
 {
+    FRONT_OP(OP_cross_entropy_backward);
     ctrt_device *device = logits->device;
     const ctrt_dtype dtype = tensor_dtype(logits);
     ctrt_tensor *x = NULL, *g = NULL, *dx = NULL;

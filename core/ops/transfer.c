@@ -45,9 +45,12 @@ static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ct
     if (plan_running(device)) {
         if (kind == CTRT_COPY_TO_HOST)
             plan_zeros(to);
-        return CTRT_OK;
+        return device_asynchronous(device) ? plan_copy(to, from, "copy") : CTRT_OK;
     }
     if (device_asynchronous(device)) {
+        /* A copy that has to be waited for cannot be recorded: its host memory is gone when it is replayed. */
+        if (unlikely(stream_captured(stream_here(device))) && kind != CTRT_COPY_ON_DEVICE && !leave_copies)
+            return launch_finish(device);
         const struct launch_copy copy = { .to = to, .from = from, .before = before, .bytes = bytes, .kind = kind };
         status = launch_copy(&copy, device);
         if (status == CTRT_OK && kind != CTRT_COPY_ON_DEVICE && !leave_copies)
@@ -229,7 +232,7 @@ ctrt_status kernel_copy(const ctrt_view *to, ctrt_device *to_device, const ctrt_
 {
     if (to->numel == 0)
         return CTRT_OK;
-    if (likely(to_device == from_device))
+    if (likely(to_device == from_device || device_home(to_device) == device_home(from_device)))
         return copy_on_device(to_device, to, from);
     const bool to_host = device_host_memory(to_device), from_host = device_host_memory(from_device);
     if (!to_host && !from_host)
@@ -269,8 +272,9 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
     for (size_t i = 1; i < dtype_bytes(to->dtype); i++)
         repeats &= element[i] == element[0];
     if (repeats && (to->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST)))
-        return plan_running(device) ? CTRT_OK : device_asynchronous(device) ? launch_fill(to, device, element[0], view_bytes(to))
-                                           : device->backend->memory->fill(device->handle, NULL, to->data, element[0], view_bytes(to));
+        return device_asynchronous(device) ? launch_fill(to, device, element[0], view_bytes(to))
+               : plan_running(device) ? CTRT_OK
+                                      : device->backend->memory->fill(device->handle, NULL, to->data, element[0], view_bytes(to));
     const ctrt_range_attributes attributes = { .size = sizeof attributes, .lo = stored, .has_lo = true };
     return kernel_call_elementwise(OP_fill, to->dtype, device, NULL, 0, to, &attributes);
 }

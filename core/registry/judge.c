@@ -77,6 +77,11 @@ bool judge_component(const ctrt_component *component, size_t stride, char *reaso
 
 static bool judge_backend(const ctrt_backend *backend, char *reason, size_t bytes)
 {
+    if (CTRT_SLOT(backend, base)) {
+        if (!registry_name_valid(backend->base))
+            REFUSE("struct ctrt_backend: base is no name of a backend");
+        return true;
+    }
     REQUIRE(backend, device, "struct ctrt_backend");
     REQUIRE(backend, memory, "struct ctrt_backend");
     REQUIRE(backend->device, count, "struct ctrt_device_table");

@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "device/device.h"
 #include "tensor/create.h"
+#include "tensor/scope.h"
 
 /* Device types that have a code; host memory that a GPU can reach directly is the CPU's to us. */
 static const struct { int32_t code; const char *type; } device_codes[] = {
@@ -57,6 +58,7 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
         exported->shape[d] = view->shape[d];
         exported->strides[d] = view->strides[d];
     }
+    scope_keep(tensor);
     tensor_retain(tensor);
     exported->tensor = tensor;
     exported->managed = (DLManagedTensorVersioned){

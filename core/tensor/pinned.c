@@ -33,7 +33,7 @@ ctrt_status tensor_new_pinned(ctrt_tensor **out, const int64_t *shape, int ndim,
         pinned_free(device, address, granted, &unused);
         return status;
     }
-    storage_order(&tensor->own);
+    storage_order(&tensor->own, NULL, 0);
     tensor->view.flags |= CTRT_VIEW_PINNED;
     *out = tensor;
     return CTRT_OK;

@@ -57,6 +57,8 @@ static inline size_t dtype_bytes(ctrt_dtype dtype) { return dtype_table[dtype].b
 static inline bool dtype_floating(ctrt_dtype dtype) { return dtype_table[dtype].category == DTYPE_FLOATING; }
 /* CTRT_ERR_DTYPE unless it is one of ours; resolves CTRT_DTYPE_DEFAULT to the default floating type. */
 ctrt_status dtype_resolve(ctrt_dtype *out, const char *who, ctrt_dtype dtype);
+/* The same for a new tensor on `device` (NULL: the default device), which may have a default dtype of its own. */
+ctrt_status dtype_resolve_on(ctrt_dtype *out, const char *who, ctrt_dtype dtype, ctrt_device *device);
 /* Converts one host element. Float to integer truncates, saturating nothing: as a C cast of the in-range value (PyTorch's CPU rule). */
 void dtype_store(void *element, ctrt_dtype dtype, ctrt_scalar value);
 ctrt_scalar dtype_load(const void *element, ctrt_dtype dtype);

@@ -7,6 +7,7 @@
 #include "tensor/tensor.h"
 
 #include "base/memory.h"
+#include "tensor/scope.h"
 #include "tensor/shape.h"
 
 static void struct_part_gone(ctrt_tensor *tensor)
@@ -19,15 +20,6 @@ static void struct_part_gone(ctrt_tensor *tensor)
 static void home_of_storage_gone(struct storage *storage)
 {
     struct_part_gone((ctrt_tensor *)((char *)storage - offsetof(ctrt_tensor, own)));
-}
-
-/* Drops one reference of a storage that is not, or no longer, the sole business of its tensor. */
-static void storage_release(struct storage *storage)
-{
-    if (atomic_fetch_sub_explicit(&storage->refs, 1, memory_order_acq_rel) != 1)
-        return;
-    storage_destroy(storage);
-    storage->home_release(storage);
 }
 
 static ctrt_tensor *struct_new(void)
@@ -76,6 +68,8 @@ static inline ctrt_status storage_embed(ctrt_tensor *tensor, ctrt_device *device
     tensor->view.data = tensor->own.block.address;
     tensor->view.owner = &tensor->own;
     tensor->view.flags &= (uint16_t)~CTRT_VIEW_PINNED;      /* `like` may have been */
+    if (unlikely(thread_state.scope != NULL))
+        scope_note(tensor);
     return CTRT_OK;
 }
 
@@ -183,6 +177,8 @@ ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t 
                             ? (char *)base->storage->block.address + offset * (int64_t)dtype_bytes(tensor_dtype(base))
                             : NULL;
     view_refresh(&tensor->view);
+    if (unlikely(thread_state.scope != NULL))
+        scope_note(tensor);
     *out = tensor;
     return CTRT_OK;
 }
@@ -197,17 +193,15 @@ ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, cons
     memset(storage, 0, sizeof *storage);
     atomic_init(&storage->refs, 1);
     atomic_init(&storage->version, 0);
-    storage->device = device;
+    storage->device = device != NULL ? device_home(device) : NULL;
     storage->block.address = data;
     storage->bytes = bytes;
     storage->release = release;
     storage->user[0] = user0;
     storage->user[1] = user1;
     storage->home_release = home_of_storage_gone;
-    if (device != NULL && device_asynchronous(device)) {
-        storage_order(storage);
-        storage->stream = device->stream;
-    }
+    if (device != NULL && device_asynchronous(device))
+        storage_order(storage, device->stream, 0);
     atomic_init(&tensor->parts, 2);
     tensor->storage = storage;
     tensor->device = device;
@@ -220,12 +214,16 @@ ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, cons
         tensor->view.strides[d] = strides[d];
     }
     view_refresh(&tensor->view);
+    if (unlikely(thread_state.scope != NULL))
+        scope_note(tensor);
     *out = tensor;
     return CTRT_OK;
 }
 
 void tensor_destroy(ctrt_tensor *tensor)
 {
+    if (unlikely(tensor->flags & TENSOR_SCOPED))
+        scope_forget(tensor);
     if (unlikely(tensor->grad != NULL))
         grad_meta_free(tensor);
     struct storage *storage = tensor->storage;
@@ -250,6 +248,21 @@ void tensor_set_data(ctrt_tensor *tensor, ctrt_tensor *source)
     tensor->storage = source->storage;
     tensor->device = source->device;
     tensor->view = source->view;
+    storage_release(old);
+}
+
+void tensor_end(ctrt_tensor *tensor, struct storage *storage)
+{
+    struct storage *old = tensor->storage;
+    if (tensor->grad != NULL)
+        grad_meta_free(tensor);
+    storage_retain(storage);
+    tensor->flags = 0;
+    tensor->storage = storage;
+    tensor->device = storage->device;
+    tensor->view.data = NULL;
+    tensor->view.owner = storage;
+    tensor->view.flags &= (uint16_t)~CTRT_VIEW_PINNED;
     storage_release(old);
 }
 

@@ -15,7 +15,8 @@ struct grad_meta;                           /* autograd/meta.h: gradient, histor
 
 enum {                                      /* ctrt_tensor.flags */
     TENSOR_REQUIRES_GRAD = 1,               /* leaf that asks, or made by a recorded op */
-    TENSOR_IS_VIEW = 2                      /* made by a view op; its base is known when grad mode was on */
+    TENSOR_IS_VIEW = 2,                     /* made by a view op; its base is known when grad mode was on */
+    TENSOR_SCOPED = 4                       /* scope.h */
 };
 
 struct ctrt_tensor {
@@ -26,6 +27,7 @@ struct ctrt_tensor {
     struct storage *storage;
     struct grad_meta *grad;
     atomic_int parts;                       /* 2: tensor and own storage alive; the struct goes when both are gone */
+    uint32_t scope_place;                   /* with TENSOR_SCOPED */
     struct storage own;                     /* used when storage == &own */
 };
 

@@ -5,6 +5,7 @@
 
 #include "ctrt/autograd.h"
 #include "ctrt/base.h"
+#include "ctrt/capture.h"
 #include "ctrt/checkpoint.h"
 #include "ctrt/device.h"
 #include "ctrt/memory.h"

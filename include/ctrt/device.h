@@ -56,6 +56,9 @@ typedef struct ctrt_device_properties {
     int ecc;                            /* 1 on, 0 off, -1 unknown */
     bool host_memory;                   /* the host can read and write its memory */
     bool asynchronous;                  /* work is queued on streams */
+    char cpus[256];                     /* processors near the device: "0-31,64-95" */
+    ctrt_dtype float_default;           /* of new tensors there that are to have the default dtype; CTRT_DTYPE_DEFAULT: ctrt_default_dtype() */
+    ctrt_dtype matrix_dtype;            /* in which matrices and convolutions of f32 are multiplied: CTRT_F32, unless the device says less */
 } ctrt_device_properties;
 
 /* Facts about the device `name` without opening it. CTRT_ERR_NO_DEVICE when the index is out of range. */
@@ -89,6 +92,76 @@ CTRT_API ctrt_status ctrt_device_pop(void);
 /* Where factories put tensors when told NULL as device: process-wide; default: ctrt_device_auto's. Existing tensors stay. */
 CTRT_API ctrt_status ctrt_set_default_device(ctrt_device *device);
 CTRT_API ctrt_status ctrt_default_device(ctrt_device **out);
+
+/* ---- what goes on on the devices, over all processes ----
+ *
+ * Asked without opening anything, at any time; of CUDA devices through NVML, which tells what nvidia-smi shows. Each answer is taken anew. */
+
+/* Unknown: -1; bytes: 0. */
+typedef struct ctrt_usage {
+    int busy, memory_busy;              /* percent of the time lately in which work ran; in which memory was read or written */
+    uint64_t total_memory, used_memory, free_memory;
+    int temperature;                    /* degrees Celsius */
+    double power, power_limit;          /* watts */
+    int clock_khz;
+    int processes;                      /* how many have memory there */
+} ctrt_usage;
+
+/* Device `name` ("cuda:1", before or after it is opened). CTRT_ERR_NOT_SUPPORTED with the reason when its backend cannot tell. */
+CTRT_API ctrt_status ctrt_device_get_usage(ctrt_usage *out, const char *name);
+
+typedef struct ctrt_process {
+    int64_t pid;                        /* as this process sees it; in containers often the host's */
+    uint64_t memory;                    /* bytes of the device; UINT64_MAX: unknown */
+    char name[32];                      /* of the program; "" unknown */
+} ctrt_process;
+
+/* Writes the processes that have memory on device `name` to list[room], those with most memory first, and how many there are to *count,
+ * which may be more. list may be NULL when room is 0. */
+CTRT_API ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t room, const char *name);
+
+/* The load of all visible devices of `type` (NULL: the best accelerator's) as a table for people, which the caller frees with free():
+ *
+ *     | ID | GPU | MEM |
+ *     ------------------
+ *     |  0 | 87% | 34% |
+ *
+ * nan: unknown. full: also memory, temperature, power, name, and a line for each process. */
+CTRT_API ctrt_status ctrt_show_utilization(char **out, const char *type, bool full);
+
+typedef enum ctrt_pick_order {          /* which of those that are free come first */
+    CTRT_PICK_FIRST,                    /* lowest index */
+    CTRT_PICK_LAST,                     /* highest index */
+    CTRT_PICK_RANDOM,
+    CTRT_PICK_LOAD,                     /* least busy */
+    CTRT_PICK_MEMORY                    /* smallest part of its memory in use */
+} ctrt_pick_order;
+
+/* What ctrt_pick_devices takes for free. Zeros mean what stands in brackets. */
+typedef struct ctrt_pick_options {
+    const char *type;                   /* [the best accelerator's] */
+    ctrt_pick_order order;
+    double max_load, max_memory;        /* parts of 1 that must not be reached [0.5] */
+    uint64_t min_free;                  /* bytes that must be free */
+    bool unknown_is_free;               /* a device that cannot tell its load counts as idle */
+    const int *exclude;                 /* indices not to be taken */
+    size_t exclude_count;
+    int attempts;                       /* so often it looks [1] */
+    double interval;                    /* seconds between attempts [900] */
+} ctrt_pick_options;
+
+/* Chooses up to `room` devices that others leave free and writes their names' parts to list, how many to *count. options: NULL for all
+ * defaults. CTRT_ERR_NOT_FOUND when none is free, with the load of each. It reserves nothing: others may look at the same time. */
+CTRT_API ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t room, const ctrt_pick_options *options);
+
+/* The way between two devices of one type, as of the first one. Unknown: -1 or "". */
+typedef struct ctrt_link {
+    int direct;                         /* 1: copies go straight; 0: through the host; -1: unknown, or of different types */
+    int links;                          /* NVLinks that join the two; 0: none, or through switches */
+    char kind[32];                      /* "NVLink", "PCI switch", "host bridge", "system", ... */
+} ctrt_link;
+
+CTRT_API ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *peer);
 
 /* ---- plugins ---- */
 

@@ -42,6 +42,11 @@ typedef struct ctrt_memory_figure {
 
 enum { CTRT_MEMORY_ALL, CTRT_MEMORY_LARGE, CTRT_MEMORY_SMALL, CTRT_MEMORY_POOLS };  /* large: blocks above 1 MiB */
 
+/* How long calls took, in microseconds; 0 when there were none. */
+typedef struct ctrt_memory_times {
+    int64_t total, max, min, count, avg;
+} ctrt_memory_times;
+
 /* allocation: blocks in tensors' hands. active: those, and blocks that wait for streams; ctrt hands such blocks out again
  * behind the work instead of waiting, so the two are the same. segment: pieces that the policy drew from the device.
  * inactive_split: free blocks that share their segment with blocks in use, so that it cannot be given back.
@@ -58,10 +63,17 @@ typedef struct ctrt_memory_figures {
     int64_t num_sync_all_streams;       /* times that the allocator waited for the whole device; ctrt's never does */
     int64_t num_device_alloc, num_device_free;      /* calls of the backend */
     int64_t max_split_size;             /* bytes; -1: no limit */
+    int64_t num_oom_rejections;         /* those of num_ooms that a limit refused, before the device was asked */
+    /* Host memory pinned for the device: blocks obtained from the backend, in use or kept; and those in tensors' hands. */
+    ctrt_memory_figure host_allocations, host_allocated_bytes, host_active_requests, host_active_bytes;
+    ctrt_memory_times host_alloc_time, host_free_time;      /* of the backend's calls; count: how many */
+    /* Under a policy that moves memory: blocks whose bytes are on the host instead; allocated: went there, freed: came back, or were let go of. */
+    ctrt_memory_figure spilled, spilled_bytes;
 } ctrt_memory_figures;
 CTRT_API ctrt_status ctrt_memory_get_figures(ctrt_memory_figures *out, ctrt_device *device);
 
-/* One figure by PyTorch's name: "allocated_bytes.all.peak", "segment.small_pool.current", "num_ooms". CTRT_ERR_NOT_FOUND with the
+/* One figure by PyTorch's name: "allocated_bytes.all.peak", "segment.small_pool.current", "num_ooms"; those of pinned host memory with
+ * "host." before it: "host.allocated_bytes.current", "host.num_host_alloc", "host.host_alloc_time.avg". CTRT_ERR_NOT_FOUND with the
  * nearest name. */
 CTRT_API ctrt_status ctrt_memory_stat_get(int64_t *value, ctrt_device *device, const char *key);
 /* The `index`-th name, NULL past the last. Static lifetime. */
@@ -115,12 +127,13 @@ CTRT_API ctrt_status ctrt_memory_tag_pop(void);
 CTRT_API const char *ctrt_memory_tag(void);
 
 /* What is noted of each block while it lives (state), and of what happened (all). Asynchronous devices have state from the
- * start, since it costs them nothing that can be seen; synchronous ones none. CTRT_MEMORY_HISTORY=state|all[:ENTRIES] says
- * otherwise. */
+ * start, since it costs them nothing that can be seen; synchronous ones none. CTRT_MEMORY_HISTORY=state|all[:ENTRIES]|frames[:ENTRIES]
+ * says otherwise. Frames cost each event a walk over the stack, about a microsecond. */
 typedef enum ctrt_memory_watch {
     CTRT_MEMORY_WATCH_NONE,
     CTRT_MEMORY_WATCH_STATE,            /* address, size, tag, op, time of each live block */
-    CTRT_MEMORY_WATCH_ALL               /* and the last `entries` events */
+    CTRT_MEMORY_WATCH_ALL,              /* and the last `entries` events */
+    CTRT_MEMORY_WATCH_FRAMES            /* and the calls that led to each, where the C library can tell them */
 } ctrt_memory_watch;
 /* For all devices, those that are opened later too. entries 0: 65536. Blocks that live already count as "(not watched)". NONE
  * forgets all that was noted. Errors: CTRT_ERR_OUT_OF_MEMORY. */
@@ -140,7 +153,8 @@ CTRT_API ctrt_status ctrt_memory_owners(ctrt_memory_owner **out, size_t *count, 
 /* Segments, blocks, owners and history as JSON; `ctrt memory` makes a page of it. The members are PyTorch's (segments,
  * device_traces), see doc/memory.md. */
 CTRT_API ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device);
-/* The same into the file `path`, which is replaced whole or not at all. CTRT_ERR_IO. */
+/* The same into the file `path`, which is replaced whole or not at all, and has the rights of the one that it replaces, or of
+ * any new file. What is no file (a pipe, /dev/stdout) is written to as it is. CTRT_ERR_IO. */
 CTRT_API ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device);
 
 /* ---- out of memory ---- */
@@ -165,7 +179,12 @@ CTRT_API ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
 /* Waits for the device's work and gives back all that is cached for it, pinned host memory too. CTRT_ERR_STATE, with the number of
  * bytes and their largest owner, when tensors still live there; all that can be given back was. */
 CTRT_API ctrt_status ctrt_memory_release_all(ctrt_device *device);
-/* The same for all open devices; the first error is returned, all devices are treated. The library may be used again afterwards. */
+/* The same for all open devices, and closes them: queues and their threads, events, pinned memory, the backend's context. Devices in host
+ * memory stay open. A device of which tensors, streams, events or plans are alive stays open as well: CTRT_ERR_STATE says how many. Work that
+ * failed and was not asked for yet gives its error, and the device is closed. The first error is returned, all devices are treated.
+ *
+ * ctrt_device_get opens a closed device again, as at first, under the same handle; until then that gives CTRT_ERR_STATE. Figures and
+ * limits stay. While this runs, no other thread may use the devices. */
 CTRT_API ctrt_status ctrt_shutdown(void);
 
 /* ---- plans: what would a step take? ---- */
@@ -187,7 +206,8 @@ CTRT_API ctrt_status ctrt_shutdown(void);
  * CTRT_ERR_STATE, in host memory it has zeros that nobody counts.
  *
  * Other threads must not use the device meanwhile, and a step over several devices needs a plan for each. Memory that depends on
- * values is planned for zeros. On synchronous devices the peaks are those of one thread. */
+ * values is planned for zeros. On synchronous devices the peaks are those of one thread. In the child of a fork a plan goes on if the
+ * thread that forked had begun it; others are over there, and ctrt_memory_plan_end gives CTRT_ERR_FORKED. */
 typedef struct ctrt_memory_plan ctrt_memory_plan;
 typedef struct ctrt_memory_prediction {
     uint64_t peak_allocated, peak_requested, peak_reserved;     /* as ctrt_memory_max_allocated, _max_reserved after the step */

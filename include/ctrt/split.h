@@ -53,10 +53,11 @@ CTRT_API ctrt_status ctrt_split_new(ctrt_split **out, ctrt_module *module, const
 CTRT_API void ctrt_split_release(ctrt_split **split);
 
 /* Runs a batch of `batch` rows (at least 1) in one piece, or in as many as the last step needed. On CTRT_ERR_OUT_OF_MEMORY from `function` the
- * gradients of the attempt, what batch_norm noted, and the random numbers drawn are taken back, caches are emptied, a
- * warning is logged, and it is tried again with twice the pieces. Gradients from before are added to, as ctrt_backward does it. When even the
- * smallest pieces do not fit, or on any other error, that error is returned and the gradients are those from before. *result may be
- * NULL. One thread at a time. */
+ * gradients of the attempt, what it wrote to the module's buffers (batch_norm's statistics), and the random numbers drawn, on
+ * whatever device, are taken back, caches are emptied, a warning is logged, and it is tried again with twice the pieces. Gradients from before
+ * are added to, in the same tensors, as ctrt_backward does it. When even the smallest pieces do not fit, or on any other error, that error is
+ * returned and the gradients are those from before; where the buffers could not be taken back, because their stream failed, the
+ * message says so too. *result may be NULL. One thread at a time: numbers that another draws meanwhile come again. */
 CTRT_API ctrt_status ctrt_split_step(ctrt_split_result *result, ctrt_split *split, int64_t batch, ctrt_split_function function, void *user);
 /* Into how many pieces the next step is split to begin with; 0 for NULL. */
 CTRT_API int64_t ctrt_split_pieces(const ctrt_split *split);

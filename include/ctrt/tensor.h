@@ -146,6 +146,27 @@ CTRT_API ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tenso
 /* The reverse: overwrites the tensor's elements from `numel` values of type `dtype`. In place. */
 CTRT_API ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t numel, ctrt_dtype dtype);
 
+/* ---- scopes ----
+ *
+ * What the thread makes between begin and end, and does not export, is released at the end, whatever variables still have it:
+ *
+ *     CTRT_TRY(ctrt_scope_begin());
+ *     status = step(&loss, ...);                       // any number of intermediate tensors
+ *     ctrt_scope_export(loss);
+ *     CTRT_TRY(ctrt_scope_end());
+ *
+ * A variable may keep a tensor that was released so: it has shape and dtype and nothing else. Whatever it is used for gives CTRT_ERR_STATE (or,
+ * together with others, CTRT_ERR_DEVICE) that says so; it is released as ever. Views count as tensors: an exported view keeps its memory, and
+ * may keep what it is a view of. Not released are: what a graph saved that an exported result needs, until that graph is gone; gradients in their leaves; leaves that require grad;
+ * optimizers' state; parameters and buffers of modules; what DLPack handed out. Tensors of other threads are theirs: what another thread uses at
+ * the end has to be exported. Scopes nest. */
+CTRT_API ctrt_status ctrt_scope_begin(void);
+/* The tensor goes to the scope around this one, or, without one, lives as long as its references. Nothing happens to one that this scope does
+ * not have. CTRT_ERR_STATE outside of scopes, and for a tensor whose scope has ended. */
+CTRT_API ctrt_status ctrt_scope_export(ctrt_tensor *tensor);
+/* Ends the scope that this thread began last. CTRT_ERR_STATE without one. */
+CTRT_API ctrt_status ctrt_scope_end(void);
+
 /* ---- printing ---- */
 
 /* Formats as PyTorch prints, into a new string that the caller frees with free(). */

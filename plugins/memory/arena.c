@@ -56,7 +56,8 @@ struct arena {
     uint64_t retries;
 };
 
-/* For what all arenas know; never held while a source works, which may be another arena. A fork gets it free. */
+/* For what all arenas know; never held while a source works, which may be another arena. A fork gets it free. As in caching.h, fences that cannot
+ * be joined or ordered for want of host memory are waited for with it held, which ends. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- life ---- */
@@ -212,7 +213,7 @@ static void place(struct chunk *chunk, struct block *block, size_t bytes, ctrt_b
 }
 
 /* A chunk for at least `bytes`; the lock is given up meanwhile. */
-static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes)
+static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes, bool spare)
 {
     struct arena *arena = region->arena;
     const ctrt_memory_source *source = arena->source;
@@ -223,7 +224,7 @@ static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes)
         return out_of_host_memory();
     pthread_mutex_unlock(&lock);
     ctrt_status status = source->alloc(source->state, &address, size, region->queue);
-    bool again = status == CTRT_ERR_OUT_OF_MEMORY && release(arena) > 0;
+    bool again = status == CTRT_ERR_OUT_OF_MEMORY && !spare && release(arena) > 0;
     if (again)
         status = source->alloc(source->state, &address, size, region->queue);
     if (status == CTRT_ERR_OUT_OF_MEMORY && bytes < usual)
@@ -245,9 +246,8 @@ static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes)
     return CTRT_OK;
 }
 
-static ctrt_status arena_alloc(void *policy, ctrt_block *out, size_t bytes, void *queue)
+static ctrt_status take(struct arena *arena, ctrt_block *out, size_t bytes, void *queue, bool spare)
 {
-    struct arena *arena = policy;
     size_t rounded = (bytes + GRANULE - 1) & ~(GRANULE - 1);
     ctrt_status status = CTRT_OK;
     if (rounded < bytes || rounded > SIZE_MAX / 2)
@@ -262,7 +262,7 @@ static ctrt_status arena_alloc(void *policy, ctrt_block *out, size_t bytes, void
         while (chunk != NULL && chunk->bytes - chunk->end < rounded)
             chunk = chunk->next;
         if (chunk == NULL)
-            status = grow(region, &chunk, rounded);
+            status = grow(region, &chunk, rounded, spare);
         if (status == CTRT_OK) {
             place(chunk, block, rounded, out);
         } else {
@@ -272,6 +272,16 @@ static ctrt_status arena_alloc(void *policy, ctrt_block *out, size_t bytes, void
     }
     pthread_mutex_unlock(&lock);
     return status;
+}
+
+static ctrt_status arena_alloc(void *policy, ctrt_block *out, size_t bytes, void *queue)
+{
+    return take(policy, out, bytes, queue, false);
+}
+
+static ctrt_status arena_alloc_spare(void *policy, ctrt_block *out, size_t bytes, void *queue)
+{
+    return take(policy, out, bytes, queue, true);
 }
 
 static void arena_free(void *policy, const ctrt_block *given, void *queue)
@@ -379,6 +389,7 @@ static const ctrt_memory_policy policy_table = {
     .trim = arena_trim,
     .stats = arena_stats,
     .walk = arena_walk,
+    .alloc_spare = arena_alloc_spare,
 };
 
 static const ctrt_component components[] = {

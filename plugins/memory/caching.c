@@ -168,7 +168,7 @@ static inline void hand_out(const struct policy *policy, ctrt_block *out, struct
 
 /* Neither the thread's lists nor, where it is alone, the heaps have such a block; or the thread is new here. */
 static ctrt_status __attribute__((noinline))
-alloc_slow(struct policy *policy, ctrt_block *out, size_t bytes, void *queue)
+alloc_slow(struct policy *policy, ctrt_block *out, size_t bytes, void *queue, bool spare)
 {
     if (bytes > LARGEST)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "caching: %zu bytes are too many", bytes);
@@ -184,7 +184,7 @@ alloc_slow(struct policy *policy, ctrt_block *out, size_t bytes, void *queue)
         pthread_mutex_unlock(&policy->lock);
         pthread_mutex_lock(&policy->growth);
         pthread_mutex_lock(&policy->lock);
-        status = heap_grow(heap, &block, rounded);
+        status = heap_grow(heap, &block, rounded, spare);
         pthread_mutex_unlock(&policy->growth);
     }
     if (status == CTRT_OK) {
@@ -208,7 +208,7 @@ static inline struct block *alloc_fast(struct policy *policy, struct cache *cach
     struct block *block = policy->pending;
     if (block != NULL) {
         policy->pending = NULL;
-        if (block->bytes == rounded && block->heap == heap && heap_would_return(heap, block)) {
+        if (block->bytes == rounded && block->heap == heap && heap_returns(heap, block)) {
             heap->searches++;
             return block;
         }
@@ -234,7 +234,12 @@ static ctrt_status caching_alloc(void *state, ctrt_block *out, size_t bytes, voi
         if (likely(block != NULL))
             return CTRT_OK;
     }
-    return alloc_slow(policy, out, bytes, queue);
+    return alloc_slow(policy, out, bytes, queue, false);
+}
+
+static ctrt_status caching_alloc_spare(void *state, ctrt_block *out, size_t bytes, void *queue)
+{
+    return alloc_slow(state, out, bytes, queue, true);
 }
 
 /* ---- freeing ---- */
@@ -369,6 +374,7 @@ static const ctrt_memory_policy policy_table = {
     .stats = caching_stats,
     .walk = caching_walk,
     .clone = caching_clone,
+    .alloc_spare = caching_alloc_spare,
 };
 
 static const ctrt_component components[] = {

@@ -18,7 +18,10 @@
  *
  * A block freed with a fence goes into the heap at once, and which block is handed out next never depends on
  * whether a fence is done. All blocks of a pool are used in the order of its queue. So when a block with a fence is
- * split, the queue waits for the fence, the first part takes the fence along for whoever uses it first, and the rest needs none. */
+ * split, the queue waits for the fence, the first part takes the fence along for whoever uses it first, and the rest needs none.
+ *
+ * The host waits for work without the lock. Only where host memory is out, or a queue cannot be told to wait, do fence_join and
+ * fence_wait wait for themselves, with the lock held: then other threads wait too, but not for ever, because what is on a queue calls no policy. */
 #ifndef CTRT_MEMORY_CACHING_H
 #define CTRT_MEMORY_CACHING_H
 
@@ -137,6 +140,7 @@ struct policy {
     pthread_mutex_t lock;                       /* for all above; never held while the source works */
     pthread_mutex_t growth;                     /* taken before it by who asks the source for memory or gives it back */
     struct policy *next;                        /* of all policies there ever were */
+    _Atomic(struct block *) leaving;            /* pages on their way back to the source, by left, from the next to be unmapped on */
     atomic_bool dead;
 };
 
@@ -189,8 +193,8 @@ void heap_cut(struct heap *heap, struct block *block, size_t bytes);
 void heap_give(struct heap *heap, struct block *block);
 /* Whether heap_take would find one, and which. */
 struct block *heap_find(const struct heap *heap, size_t bytes);
-/* Whether heap_give(block) followed by heap_take of its size would give the block again and change nothing. */
-bool heap_would_return(const struct heap *heap, struct block *block);
+/* Would heap_give(block), followed by heap_take of its size, give the block again and change nothing but figures? Then these are as if. */
+bool heap_returns(struct heap *heap, struct block *block);
 void heap_shelve(struct heap *heap, struct block *block);
 void heap_unshelve(struct heap *heap, struct block *block);
 /* Puts block->after into block. */
@@ -210,8 +214,8 @@ void segment_unlink(struct segment *segment);
 
 /* ---- grow.c: with the lock held as well as growth; the lock is given up meanwhile ---- */
 
-/* A block of at least `bytes`, when heap_take found none: from the source, if need be after giving something back. */
-ctrt_status heap_grow(struct heap *heap, struct block **block, size_t bytes);
+/* A block of at least `bytes`, when heap_take found none: from the source, if need be, and unless it is `spare`, after giving something back. */
+ctrt_status heap_grow(struct heap *heap, struct block **block, size_t bytes, bool spare);
 /* Gives back all that is whole; returns the bytes. */
 size_t policy_release(struct policy *policy);
 
@@ -220,6 +224,8 @@ size_t policy_release(struct policy *policy);
 ctrt_status expand_map(struct heap *heap, struct block **block, size_t bytes, size_t step);
 size_t expand_step(const struct heap *heap);
 size_t expand_release(struct policy *policy);
+/* In the child of a fork: what another thread was about to give back stays. */
+void expand_forked(struct policy *policy);
 
 /* ---- figures.c ---- */
 

@@ -216,6 +216,7 @@ static size_t release_heap(struct heap *heap)
         if (block->state == BLOCK_FREE)
             carve_pages(heap, block, &leaving);
     }
+    atomic_store(&policy->leaving, leaving);
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
     if (leaving != NULL)
@@ -225,6 +226,7 @@ static size_t release_heap(struct heap *heap)
         block->fence = NULL;
         released += block->bytes;
         UNPOISON(policy, block->address, block->bytes);
+        atomic_store(&policy->leaving, block->left);
         source->unmap(source->state, block->address, block->bytes);
     }
     pthread_mutex_lock(&policy->lock);
@@ -242,6 +244,42 @@ static size_t release_heap(struct heap *heap)
         pthread_mutex_lock(&policy->lock);
     }
     return released;
+}
+
+/* A block is free again when nobody has begun to unmap it; the one that somebody had is taken to be unmapped, and may be mapped once more. */
+static void forked_heap(struct heap *heap, const struct block *whole)
+{
+    struct block *after;
+    for (struct block *block = heap->range != NULL ? heap->range->first : NULL; block != NULL; block = after) {
+        const struct block *at = whole;
+        after = block->after;
+        if (block->state != BLOCK_LEAVING)
+            continue;
+        while (at != NULL && at != block)
+            at = at->left;
+        if (at != NULL)
+            continue;
+        now_unmapped(block);
+        after = heap->range->first;             /* blocks have merged */
+    }
+}
+
+void expand_forked(struct policy *policy)
+{
+    struct block *whole = atomic_exchange(&policy->leaving, NULL);
+    for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next) {
+        forked_heap(&pool->large, whole);
+        forked_heap(&pool->small, whole);
+    }
+    for (struct block *next; whole != NULL; whole = next) {
+        struct figures *figures = &policy->figures;
+        struct heap *heap = whole->heap;
+        next = whole->left;
+        tally_move(figures->segment, heap->kind, 1 - is_mapped(whole->before) - is_mapped(whole->after));
+        tally_move(figures->reserved, heap->kind, (int64_t)whole->bytes);
+        figures->source_frees--;
+        heap_give(heap, whole);
+    }
 }
 
 size_t expand_release(struct policy *policy)

@@ -175,16 +175,23 @@ static ctrt_status from_source(struct heap *heap, struct block **out, size_t byt
     return CTRT_OK;
 }
 
-/* `frugal`: a segment of the usual size does not fit, perhaps one that is just large enough does. */
+/* `frugal`: a segment of the usual size does not fit, perhaps one that is just large enough does. A plan that has passed the size of the device
+ * passes that of the addresses reserved for it too: from there on in segments of as many steps. */
 static ctrt_status draw(struct heap *heap, struct block **out, size_t bytes, bool frugal)
 {
     const struct policy *policy = heap->pool->policy;
-    if (policy->settings.expandable)
-        return expand_map(heap, out, bytes, frugal ? policy->source->page_bytes : expand_step(heap));
-    return from_source(heap, out, frugal ? bytes : segment_bytes(heap, bytes));
+    if (!policy->settings.expandable)
+        return from_source(heap, out, frugal ? bytes : segment_bytes(heap, bytes));
+    const bool unlimited = policy->source->total_bytes == 0;
+    ctrt_status status = !unlimited || heap->range != NULL
+                             ? expand_map(heap, out, bytes, frugal ? policy->source->page_bytes : expand_step(heap))
+                             : CTRT_ERR_OUT_OF_MEMORY;
+    if (status == CTRT_ERR_OUT_OF_MEMORY && unlimited)
+        status = from_source(heap, out, (bytes + expand_step(heap) - 1) / expand_step(heap) * expand_step(heap));
+    return status;
 }
 
-ctrt_status heap_grow(struct heap *heap, struct block **out, size_t bytes)
+ctrt_status heap_grow(struct heap *heap, struct block **out, size_t bytes, bool spare)
 {
     struct policy *policy = heap->pool->policy;
     if (policy->alone == NULL) {
@@ -196,9 +203,11 @@ ctrt_status heap_grow(struct heap *heap, struct block **out, size_t bytes)
         if (*out != NULL)
             return CTRT_OK;
     }
-    if (policy->settings.collect_from > 0)
+    if (policy->settings.collect_from > 0 && policy->source->total_bytes > 0 && !spare)
         collect(policy);
     ctrt_status status = draw(heap, out, bytes, false);
+    if (spare && status == CTRT_ERR_OUT_OF_MEMORY)
+        return status;
     if (status == CTRT_ERR_OUT_OF_MEMORY && release_oversize(heap, bytes))
         status = draw(heap, out, bytes, false);
     if (status == CTRT_ERR_OUT_OF_MEMORY && policy_release(policy) > 0) {

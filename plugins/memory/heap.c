@@ -208,7 +208,31 @@ struct block *heap_find(const struct heap *heap, size_t bytes)
     return block;
 }
 
-bool heap_would_return(const struct heap *heap, struct block *block)
+static inline void bounce(struct tally *pools, int kind, int64_t amount)
+{
+    if (amount > 0)
+        tally_move(pools, kind, amount);
+    else
+        pools[kind].allocated -= amount;
+    pools[kind].freed += amount > 0 ? amount : -amount;
+}
+
+/* As heap_give and heap_take would count it. */
+static void count_return(struct heap *heap, const struct block *block)
+{
+    struct figures *figures = &heap->pool->policy->figures;
+    const struct block *after = block->after;
+    int64_t blocks = 1, bytes = (int64_t)block->bytes;
+    if (after != NULL && after->state == BLOCK_FREE) {
+        const bool whole = block->before == NULL && after->after == NULL;
+        blocks = whole ? -1 : 0;
+        bytes = whole ? -(int64_t)after->bytes : bytes;
+    }
+    bounce(figures->split, heap->kind, blocks);
+    bounce(figures->split_bytes, heap->kind, bytes);
+}
+
+static bool would_return(const struct heap *heap, struct block *block)
 {
     if (block->returns == heap->changes)
         return true;                            /* it did, and nothing happened since */
@@ -228,6 +252,14 @@ bool heap_would_return(const struct heap *heap, struct block *block)
         return false;
     block->returns = heap->changes;
     return true;
+}
+
+bool heap_returns(struct heap *heap, struct block *block)
+{
+    const bool returns = would_return(heap, block);
+    if (returns && is_split(block))
+        count_return(heap, block);
+    return returns;
 }
 
 struct block *heap_take(struct heap *heap, size_t bytes)

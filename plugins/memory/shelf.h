@@ -33,7 +33,7 @@ struct block {
     struct segment *segment;
     void *fence;                                /* of a free block: has to be done before it is used */
     uint64_t shelved;                           /* heap->searches when it became free */
-    uint64_t returns;                           /* heap->changes when heap_would_return said so */
+    uint64_t returns;                           /* heap->changes when heap_returns said so */
 };
 
 struct shelves {

@@ -53,4 +53,16 @@ static inline bool fence_is_done(const ctrt_memory_source *source, void *fence)
     return fence == NULL || source->fence_done(source->state, fence);
 }
 
+/* How the fence's work ended; *known: has it? To a source that cannot tell, what is done went well. */
+static inline ctrt_status fence_outcome(const ctrt_memory_source *source, void *fence, bool *known)
+{
+    *known = true;
+    if (fence == NULL)
+        return CTRT_OK;
+    if (CTRT_SLOT(source, fence_status))
+        return source->fence_status(source->state, fence, known);
+    *known = source->fence_done(source->state, fence);
+    return CTRT_OK;
+}
+
 #endif

@@ -103,22 +103,30 @@ static void spill_destroy(void *policy)
         at = &(*at)->next;
     *at = self->next;
     pthread_mutex_unlock(&all_lock);
-    spill_settle(self);
-    spill_buffers_trim(self);
+    if (!self->forked) {
+        spill_settle(self);
+        spill_buffers_trim(self);
+    }
     spill_names_close(self);
     pthread_cond_destroy(&self->changed);
     pthread_mutex_destroy(&self->lock);
     spill_host->free(self);
 }
 
-/* Locks that other threads held are free in the child, which uses no device of its parent's. */
+/* The child uses no device of its parent's. What other threads had under way stays so there: nobody waits for them, nothing is given back. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&all_lock, NULL);
     for (struct spill *self = all; self != NULL; self = self->next) {
         pthread_mutex_init(&self->lock, NULL);
         pthread_cond_init(&self->changed, NULL);
+        self->forked = self->moves;
     }
+}
+
+static ctrt_status fail_forked(const struct spill *self)
+{
+    return spill_host->fail(CTRT_ERR_FORKED, "spill: %s was opened before the fork", self->source->device_name);
 }
 
 /* ---- blocks come and go ---- */
@@ -138,6 +146,8 @@ static ctrt_status spill_alloc(void *policy, ctrt_block *out, size_t bytes, void
         *out = (ctrt_block){ .bytes = rounded };
         return self->source->alloc(self->source->state, &out->address, rounded, queue);
     }
+    if (self->forked)
+        return fail_forked(self);
     struct block *block = NULL;
     void *address = NULL;
     ctrt_status status = spill_room(self, &address, rounded, queue, false);
@@ -163,13 +173,6 @@ static ctrt_status spill_alloc(void *policy, ctrt_block *out, size_t bytes, void
     return CTRT_OK;
 }
 
-/* With the lock held: until no other thread moves the block. */
-static void wait_settled(struct spill *self, struct block *block)
-{
-    while (block->place == LEAVING || block->place == COMING)
-        spill_wait(self);
-}
-
 static void spill_free(void *policy, const ctrt_block *given, void *queue)
 {
     struct spill *self = policy;
@@ -180,14 +183,17 @@ static void spill_free(void *policy, const ctrt_block *given, void *queue)
         source->free(source->state, given->address, given->bytes, queue);
         return;
     }
+    if (self->forked)
+        return;
     pthread_mutex_lock(&self->lock);
-    wait_settled(self, block);
+    spill_settled(self, block);
     const bool here = block->place == HERE;
     struct buffer *buffer = block->buffer;
     if (here) {
         list_take(&self->here, block);
     } else {
         spill_away_take(self, block);
+        spill_count_away(self, block, -1);
         block->buffer = NULL;
         spill_name_free(self, block);
     }
@@ -258,15 +264,23 @@ static void count_use(struct spill *self, struct block *block)
 {
     block->uses++;
     self->in_use++;
-    spill_held++;
+    spill_hold(self, 1);
 }
 
 static void count_unuse(struct spill *self, struct block *block)
 {
     block->uses--;
     self->in_use--;
-    spill_held--;
+    spill_hold(self, -1);
     spill_changed(self);
+}
+
+/* With the lock held, of a block HERE: need `queue` not ask what became of the copy that brought it? If that failed on the queue itself, so does
+ * what comes after it there. */
+static bool trusted(struct spill *self, struct block *block, const void *queue)
+{
+    bool known;
+    return spill_arrived(self, block, &known) || (!known && block->buffer->queue == queue);
 }
 
 static ctrt_status spill_use(void *policy, const ctrt_block *given, void *queue, void **address)
@@ -277,20 +291,29 @@ static ctrt_status spill_use(void *policy, const ctrt_block *given, void *queue,
         *address = given->address;
         return CTRT_OK;
     }
+    if (self->forked)
+        return fail_forked(self);
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&self->lock);
-    for (;;) {
-        wait_settled(self, block);
-        if (block->place == HERE)
+    while (status == CTRT_OK) {
+        spill_settled(self, block);
+        const bool here = block->place == HERE;
+        if (here && trusted(self, block, queue))
             break;
-        spill_away_take(self, block);
+        if (here)
+            list_take(&self->here, block);
+        else
+            spill_away_take(self, block);
         block->place = COMING;
         pthread_mutex_unlock(&self->lock);
-        status = spill_bring(self, block, queue, false);
+        status = here ? spill_assure(self, block, queue) : spill_bring(self, block, queue, false);
         pthread_mutex_lock(&self->lock);
-        if (status != CTRT_OK)
-            break;
-        block->follow = true;
+        if (here) {
+            block->place = HERE;
+            list_add(&self->here, block);
+            spill_changed(self);
+        }
+        block->follow |= !here && status == CTRT_OK;
     }
     if (status == CTRT_OK)
         status = note_queue(self, block, queue);
@@ -331,7 +354,7 @@ static void spill_unuse(void *policy, const ctrt_block *given, void *queue)
 {
     struct spill *self = policy;
     struct block *block = given->cookie, *next = NULL;
-    if (!self->moves)
+    if (!self->moves || self->forked)
         return;
     pthread_mutex_lock(&self->lock);
     count_unuse(self, block);
@@ -348,7 +371,7 @@ static void spill_unuse(void *policy, const ctrt_block *given, void *queue)
 static void spill_trim(void *policy)
 {
     struct spill *self = policy;
-    if (!self->moves)
+    if (!self->moves || self->forked)
         return;
     spill_settle(self);
     spill_buffers_trim(self);
@@ -364,6 +387,8 @@ static void spill_stats(void *policy, ctrt_memory_stats *out)
     stats.source_allocs = self->source_allocs;
     stats.source_frees = self->source_frees;
     stats.retries = self->rounds;
+    stats.spilled = self->spilled;
+    stats.spilled_bytes = self->spilled_bytes;
     pthread_mutex_unlock(&self->lock);
     memcpy(out, &stats, out->size < sizeof stats ? out->size : sizeof stats);
 }
@@ -372,6 +397,8 @@ static void spill_stats(void *policy, ctrt_memory_stats *out)
 static void spill_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
 {
     struct spill *self = policy;
+    if (self->forked)
+        return;
     pthread_mutex_lock(&self->lock);
     for (const struct block *block = self->here.first; block != NULL; block = block->after) {
         ctrt_memory_piece piece = { .size = sizeof piece, .segment = true, .large = block->bytes > (size_t)1 << 20,
@@ -379,6 +406,7 @@ static void spill_walk(void *policy, void (*visit)(const ctrt_memory_piece *piec
         visit(&piece, argument);
         piece.segment = false;
         piece.block_state = CTRT_BLOCK_ACTIVE;
+        piece.name = block->name;
         visit(&piece, argument);
     }
     pthread_mutex_unlock(&self->lock);

@@ -8,8 +8,10 @@
  *   LEAVING   a thread is moving it away
  *   COMING    a thread is bringing it back
  *
- * All copies run on the block's home queue, behind the work of the other queues that used it, so nobody waits for them on the host.
- * One lock guards lists, places and counts; it is not held while the source, or pinned memory, is asked. */
+ * All copies run on the block's home queue, behind the work of the other queues that used it. No value is given up before another is
+ * known to be good, because a queue that fails drops its copies: the memory of a block that leaves goes back when the host has seen the
+ * copy succeed, and what was copied back keeps its pinned memory until that is seen, to be copied again if it was not.
+ * One lock guards lists, places and counts; it is not held while the source is asked for memory, pinned memory, or to wait. */
 #ifndef CTRT_MEMORY_SPILL_H
 #define CTRT_MEMORY_SPILL_H
 
@@ -44,6 +46,9 @@ struct block {                          /* the cookie */
     size_t bytes;
     uint32_t uses;                      /* between use and unuse */
     bool written;                       /* was ever used: there are bytes to keep */
+    bool arrived;                       /* HERE, with a buffer: the copy back went well */
+    bool copying;                       /* LEAVING: a copy to the host is under way */
+    ctrt_status outcome;                /* LEAVING: so far */
     bool ahead;                         /* came before it was asked for, and was not used since */
     bool follow;                        /* came because it was used: at unuse the next one may come ahead */
     uint64_t left;                      /* AWAY: number of its leaving */
@@ -51,7 +56,7 @@ struct block {                          /* the cookie */
     void *address, *home;               /* HERE */
     void **others;                      /* HERE: queues besides home that used it since it came */
     uint32_t other_count, other_room;
-    struct buffer *buffer;              /* AWAY: the bytes, NULL: none. HERE: where the copy back still reads, or NULL */
+    struct buffer *buffer;              /* AWAY: the bytes, NULL: none. HERE: where they came from, or NULL */
 };
 
 struct list {
@@ -62,6 +67,7 @@ struct spill {
     const ctrt_memory_source *source;
     struct spill *next;                 /* of all, for forks */
     bool moves;                         /* else all is handed through: host memory, or a synchronous device */
+    bool forked;                        /* of a parent's device, in the child of a fork: nothing here can be used, or is whole */
     /* Options. */
     size_t host_limit;                  /* pinned bytes */
     bool prefetch;
@@ -79,9 +85,10 @@ struct spill {
     uint32_t leaving;                   /* blocks that are */
     uint64_t in_use, stuck;             /* uses; uses of threads that wait for others */
     uint32_t waiting;                   /* threads */
+    _Atomic uint64_t changes;           /* times that something arrived, left, was let go of or freed */
     /* Figures. */
     uint64_t source_allocs, source_frees, rounds, out_count, out_bytes, back_count, back_bytes, ahead_count, hits, told;
-    ctrt_memory_stat reserved;
+    ctrt_memory_stat reserved, spilled, spilled_bytes;
 };
 
 /* ---- lists ---- */
@@ -113,8 +120,8 @@ void spill_name_free(struct spill *self, struct block *block);
 
 /* At least `bytes`, which work on `queue` may use from now on; `must`: pageable memory will do. */
 ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t bytes, void *queue, bool must);
-/* All work on `queue` up to now may use it. */
-void spill_buffer_fence(struct spill *self, struct buffer *buffer, void *queue);
+/* All work on `queue` up to now may use it. A failure: it cannot be known when that is done, and how. */
+ctrt_status spill_buffer_fence(struct spill *self, struct buffer *buffer, void *queue);
 /* `queue` waits for that. */
 ctrt_status spill_buffer_order(struct spill *self, struct buffer *buffer, void *queue);
 bool spill_buffer_idle(struct spill *self, struct buffer *buffer);
@@ -134,13 +141,20 @@ ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bo
 bool spill_drop(struct spill *self, struct block *block, void *fence);
 /* Tries the blocks in limbo again. */
 void spill_settle(struct spill *self);
-/* Uses that this thread holds. */
-extern __thread uint64_t spill_held;
-/* With the lock held: waits for a change. */
-void spill_wait(struct spill *self);
+/* With the lock held: this thread has one use more (1) or less (-1). */
+void spill_hold(struct spill *self, int sign);
+/* With the lock held: until no other thread moves the block. */
+void spill_settled(struct spill *self, const struct block *block);
 void spill_changed(struct spill *self);
+/* With the lock held, of a block HERE: did what was copied back arrive? *known: can that be said? */
+bool spill_arrived(struct spill *self, struct block *block, bool *known);
+/* The bytes of a block that the caller has marked COMING and taken off its list are what they should be, for work on `queue` from now on: waits
+ * until that is known, and copies them once more if need be. */
+ctrt_status spill_assure(struct spill *self, struct block *block, void *queue);
 /* With the lock held: a block arrived, or its memory is gone. */
 void spill_count_here(struct spill *self, const struct block *block, int sign);
+/* With the lock held: the host has the bytes of a block from now on (1), or not any more (-1). */
+void spill_count_away(struct spill *self, const struct block *block, int sign);
 void spill_away_add(struct spill *self, struct block *block);
 void spill_away_take(struct spill *self, struct block *block);
 

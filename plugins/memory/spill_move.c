@@ -4,6 +4,7 @@
  * A copy to the host, and the giving back of the device memory, run on the queue that the memory belongs to, after that has been told
  * to wait for the other queues that used the block. The source thus gets memory back in the order of that queue, as from
  * any program. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -13,19 +14,29 @@
 
 #define PATIENCE_MS 2000                /* for other threads that hold what is needed */
 
-__thread uint64_t spill_held;
-
 /* ---- counts ---- */
+
+static void count(ctrt_memory_stat *stat, int64_t amount, int sign)
+{
+    stat->current += sign * amount;
+    *(sign > 0 ? &stat->allocated : &stat->freed) += amount;
+    if (stat->current > stat->peak)
+        stat->peak = stat->current;
+}
+
+void spill_count_away(struct spill *self, const struct block *block, int sign)
+{
+    if (block->buffer == NULL)
+        return;
+    count(&self->spilled, 1, sign);
+    count(&self->spilled_bytes, (int64_t)block->bytes, sign);
+}
 
 void spill_count_here(struct spill *self, const struct block *block, int sign)
 {
-    const int64_t bytes = sign * (int64_t)block->bytes;
-    self->here_bytes += (size_t)bytes;
+    self->here_bytes += (size_t)(sign * (int64_t)block->bytes);
     self->here_count += (size_t)(int64_t)sign;
-    self->reserved.current += bytes;
-    *(sign > 0 ? &self->reserved.allocated : &self->reserved.freed) += (int64_t)block->bytes;
-    if (self->reserved.current > self->reserved.peak)
-        self->reserved.peak = self->reserved.current;
+    count(&self->reserved, (int64_t)block->bytes, sign);
     if (self->here_bytes > self->ceiling)
         self->ceiling = self->here_bytes;
 }
@@ -56,40 +67,83 @@ void spill_away_take(struct spill *self, struct block *block)
 
 /* ---- threads that need one another ---- */
 
+/* What the calling thread uses of whose memory: a copy between devices uses two. A thread that ran out of places is not seen to hold
+ * what it holds, and waits where it might know that nobody will come. */
+#define MOST_HELD 16
+static __thread struct { const struct spill *of; uint64_t uses; } held[MOST_HELD];
+
+void spill_hold(struct spill *self, int sign)
+{
+    int at = -1;
+    for (int i = 0; i < MOST_HELD; i++) {
+        if (held[i].uses > 0 && held[i].of == self) {
+            held[i].uses += (uint64_t)(int64_t)sign;
+            return;
+        }
+        at = held[i].uses == 0 ? i : at;
+    }
+    if (at >= 0 && sign > 0) {
+        held[at].of = self;
+        held[at].uses = 1;
+    }
+}
+
+static uint64_t held_of(const struct spill *self)
+{
+    for (int i = 0; i < MOST_HELD; i++)
+        if (held[i].uses > 0 && held[i].of == self)
+            return held[i].uses;
+    return 0;
+}
+
 void spill_changed(struct spill *self)
 {
+    atomic_fetch_add_explicit(&self->changes, 1, memory_order_relaxed);
     if (self->waiting > 0)
         pthread_cond_broadcast(&self->changed);
 }
 
-/* What this thread holds does not help those that wait for it. */
-void spill_wait(struct spill *self)
+/* What this thread holds does not help those that wait for it; they are told so once. */
+static void wait_begin(struct spill *self)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += 100 * 1000000;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    self->stuck += spill_held;
-    self->waiting++;
-    pthread_cond_broadcast(&self->changed);
-    pthread_cond_timedwait(&self->changed, &self->lock, &until);
-    self->waiting--;
-    self->stuck -= spill_held;
+    self->stuck += held_of(self);
+    if (self->waiting++ > 0)
+        pthread_cond_broadcast(&self->changed);
 }
 
-/* With the lock held. True when another thread will let go of something, and has. */
-static bool wait_for_others(struct spill *self, int64_t *deadline)
+static void wait_end(struct spill *self)
 {
+    self->waiting--;
+    self->stuck -= held_of(self);
+}
+
+void spill_settled(struct spill *self, const struct block *block)
+{
+    if (block->place != LEAVING && block->place != COMING)
+        return;
+    wait_begin(self);
+    while (block->place == LEAVING || block->place == COMING)
+        pthread_cond_wait(&self->changed, &self->lock);
+    wait_end(self);
+}
+
+/* With the lock held. True when another thread has let go of something since there were `seen` changes, or does within the time. */
+static bool wait_for_others(struct spill *self, struct timespec *until, uint64_t seen)
+{
+    if (until->tv_sec == 0) {
+        clock_gettime(CLOCK_REALTIME, until);
+        until->tv_nsec += PATIENCE_MS % 1000 * 1000000;
+        until->tv_sec += PATIENCE_MS / 1000 + until->tv_nsec / 1000000000;
+        until->tv_nsec %= 1000000000;
+    }
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    const int64_t ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-    if (*deadline == 0)
-        *deadline = ms + PATIENCE_MS;
-    if (ms >= *deadline || (self->leaving == 0 && self->in_use <= self->stuck + spill_held))
-        return false;
-    spill_wait(self);
-    return true;
+    clock_gettime(CLOCK_REALTIME, &now);
+    bool late = now.tv_sec > until->tv_sec || (now.tv_sec == until->tv_sec && now.tv_nsec >= until->tv_nsec);
+    wait_begin(self);
+    while (!late && self->changes == seen && (self->leaving > 0 || self->in_use > self->stuck))
+        late = pthread_cond_timedwait(&self->changed, &self->lock, until) == ETIMEDOUT;
+    wait_end(self);
+    return !late && self->changes != seen;
 }
 
 /* ---- away ---- */
@@ -110,21 +164,48 @@ static ctrt_status order_others(struct spill *self, struct block *block)
     return CTRT_OK;
 }
 
-/* The bytes of a block that is LEAVING are on their way to the host. */
+/* The caller waits until it is known how the last copy to or from the buffer ended, and returns that. */
+static ctrt_status buffer_outcome(struct spill *self, struct buffer *buffer)
+{
+    bool known = true;
+    if (buffer->fence != NULL)
+        (void)self->source->fence_wait(self->source->state, buffer->fence, NULL);
+    ctrt_status status = fence_outcome(self->source, buffer->fence, &known);
+    return known ? status : spill_host->fail(CTRT_ERR_BACKEND, "spill: a copy on %s does not end", self->source->device_name);
+}
+
+bool spill_arrived(struct spill *self, struct block *block, bool *known)
+{
+    *known = true;
+    if (block->buffer != NULL && !block->arrived)
+        block->arrived = fence_outcome(self->source, block->buffer->fence, known) == CTRT_OK && *known;
+    return block->buffer == NULL || block->arrived;
+}
+
+static ctrt_status fail_copy(struct spill *self, const struct block *block, ctrt_status status)
+{
+    char why[384];
+    snprintf(why, sizeof why, "%s", spill_host->message());
+    return spill_host->fail(status, "spill: %zu bytes cannot leave %s, because the queue they are on failed; they stay: %s", block->bytes,
+                            self->source->device_name, why);
+}
+
+/* Puts the bytes of a block that is LEAVING on their way to the host. If those that were copied back never arrived, they are there already. */
 static ctrt_status copy_out(struct spill *self, struct block *block, bool must)
 {
     const ctrt_memory_source *source = self->source;
-    struct buffer *buffer = block->buffer;      /* the copy that brought it was on the same queue */
+    struct buffer *buffer = block->buffer;      /* the copy that brought it comes before, on a queue that home waits for */
+    if (buffer != NULL && !block->arrived && buffer_outcome(self, buffer) != CTRT_OK)
+        return CTRT_OK;
     ctrt_status status = buffer != NULL ? CTRT_OK : spill_buffer_take(self, &buffer, block->bytes, block->home, must);
-    if (status == CTRT_OK) {
-        status = source->copy(source->state, buffer->address, block->address, block->bytes, CTRT_COPY_TO_HOST, block->home);
-        spill_buffer_fence(self, buffer, block->home);
-        if (status != CTRT_OK && block->buffer == NULL)
-            spill_buffer_put(self, buffer);
-    }
-    if (status == CTRT_OK)
-        block->buffer = buffer;
-    return status;
+    if (status != CTRT_OK)
+        return status;
+    block->buffer = buffer;
+    block->arrived = true;                      /* the device's memory has the value, whatever becomes of this copy */
+    block->copying = true;
+    status = source->copy(source->state, buffer->address, block->address, block->bytes, CTRT_COPY_TO_HOST, block->home);
+    const ctrt_status fenced = spill_buffer_fence(self, buffer, block->home);
+    return status != CTRT_OK ? status : fenced;
 }
 
 /* Without the lock: whoever gets the log may ask for memory. */
@@ -144,15 +225,30 @@ static void tell(struct spill *self)
                         ahead);
 }
 
-/* Moves a block away that is LEAVING and on no list. */
-static ctrt_status leave(struct spill *self, struct block *block, bool must)
+/* Begins to move a block away that is LEAVING and on no list. */
+static void leave_begin(struct spill *self, struct block *block, bool must)
 {
-    ctrt_status status = order_others(self, block);
-    const bool copied = status == CTRT_OK && block->written;
-    if (copied)
-        status = copy_out(self, block, must);
-    if (status == CTRT_OK)
+    block->copying = false;
+    block->outcome = order_others(self, block);
+    if (block->outcome == CTRT_OK && block->written)
+        block->outcome = copy_out(self, block, must);
+}
+
+/* Ends that: its memory goes back once its bytes are known to be on the host. Else it stays. */
+static ctrt_status leave_end(struct spill *self, struct block *block)
+{
+    struct buffer *spoilt = NULL;
+    const bool copied = block->copying;
+    ctrt_status status = block->outcome;
+    if (status == CTRT_OK && copied)
+        status = buffer_outcome(self, block->buffer);
+    if (status == CTRT_OK) {
         self->source->free(self->source->state, block->address, block->bytes, block->home);
+    } else if (copied) {
+        spoilt = block->buffer;
+        block->buffer = NULL;
+        status = status == CTRT_ERR_OUT_OF_MEMORY ? status : fail_copy(self, block, status);
+    }
     pthread_mutex_lock(&self->lock);
     self->leaving--;
     if (status == CTRT_OK) {
@@ -163,6 +259,7 @@ static ctrt_status leave(struct spill *self, struct block *block, bool must)
         self->out_bytes += copied ? block->bytes : 0;
         block->left = 0;
         spill_count_here(self, block, -1);
+        spill_count_away(self, block, 1);
         spill_away_add(self, block);
     } else {
         block->place = HERE;
@@ -170,6 +267,7 @@ static ctrt_status leave(struct spill *self, struct block *block, bool must)
     }
     spill_changed(self);
     pthread_mutex_unlock(&self->lock);
+    spill_buffer_put(self, spoilt);
     if (copied && status == CTRT_OK)
         tell(self);
     return status;
@@ -206,12 +304,17 @@ static struct block *take_victims(struct spill *self, size_t bytes, void *queue)
 ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *queue, bool must)
 {
     const ctrt_memory_source *source = self->source;
-    int64_t deadline = 0;
+    struct timespec until = { 0, 0 };
+    size_t failures = 0;
     ctrt_status status;
     if (source->total_bytes > 0 && bytes > source->total_bytes)
         return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: a block of %zu bytes is larger than all of %s, which has %llu; a block that is "
                                 "used must be on the device whole", bytes, source->device_name, (unsigned long long)source->total_bytes);
-    while ((status = source->alloc(source->state, address, bytes, queue)) == CTRT_ERR_OUT_OF_MEMORY) {
+    for (;;) {
+        const uint64_t seen = self->changes;    /* what comes back from here on may be what is missing */
+        status = source->alloc(source->state, address, bytes, queue);
+        if (status != CTRT_ERR_OUT_OF_MEMORY)
+            break;
         char why[384];
         snprintf(why, sizeof why, "%s", spill_host->message());
         spill_settle(self);
@@ -219,22 +322,28 @@ ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *q
         self->rounds++;
         self->ceiling = self->here_bytes;
         struct block *victims = take_victims(self, bytes, queue);
-        const bool wait = victims == NULL && wait_for_others(self, &deadline);
+        const bool wait = victims == NULL && wait_for_others(self, &until, seen);
         pthread_mutex_unlock(&self->lock);
         if (victims == NULL && !wait)
             return fail_full(self, bytes, why);
         ctrt_status one = CTRT_OK;
+        for (struct block *block = victims; block != NULL; block = block->after)
+            leave_begin(self, block, must);
         for (struct block *block = victims, *next; block != NULL; block = next) {
             next = block->after;
-            ctrt_status here = leave(self, block, must);
+            ctrt_status here = leave_end(self, block);
             if (here != CTRT_OK)
                 one = here;
         }
-        if (one == CTRT_ERR_OUT_OF_MEMORY) {
+        if (one == CTRT_ERR_OUT_OF_MEMORY) {    /* of leave_end, or of leave_begin where nothing came after it */
             snprintf(why, sizeof why, "%s", spill_host->message());
             return fail_full(self, bytes, why);
         }
-        if (one != CTRT_OK)
+        /* A queue that failed copies nothing. What is on it has become the youngest, so that all others get their turn. */
+        pthread_mutex_lock(&self->lock);
+        const bool vain = one != CTRT_OK && ++failures > self->here_count;
+        pthread_mutex_unlock(&self->lock);
+        if (vain)
             return one;
     }
     if (status == CTRT_OK) {
@@ -247,21 +356,66 @@ ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *q
 
 /* ---- back ---- */
 
-ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bool ahead)
+/* The bytes from the block's buffer to `address`, and from then on the buffer's fence stands for that copy. */
+static ctrt_status copy_in(struct spill *self, struct block *block, void *address, void *queue)
 {
     const ctrt_memory_source *source = self->source;
+    ctrt_status status = spill_buffer_order(self, block->buffer, queue);
+    if (status != CTRT_OK)
+        return status;
+    status = source->copy(source->state, address, block->buffer->address, block->bytes, CTRT_COPY_TO_DEVICE, queue);
+    const ctrt_status fenced = spill_buffer_fence(self, block->buffer, queue);
+    return status != CTRT_OK ? status : fenced;
+}
+
+ctrt_status spill_assure(struct spill *self, struct block *block, void *queue)
+{
+    const ctrt_memory_source *source = self->source;
+    void *fence = NULL;
+    ctrt_status status = CTRT_OK;
+    block->arrived = buffer_outcome(self, block->buffer) == CTRT_OK;
+    if (block->arrived)
+        return CTRT_OK;
+    status = order_others(self, block);
+    if (status == CTRT_OK)
+        status = source->fence_new(source->state, &fence, block->home);
+    if (status != CTRT_OK)
+        return status;
+    fence_order(source, fence, queue);
+    if (fence != NULL)
+        source->fence_free(source->state, fence);
+    status = copy_in(self, block, block->address, queue);
+    if (status == CTRT_OK)
+        fence_order(source, block->buffer->fence, block->home);     /* in whose order the memory is */
+    return status;
+}
+
+/* Device memory for a block that comes back. */
+static ctrt_status room_back(struct spill *self, void **address, size_t bytes, void *queue, bool ahead)
+{
+    const ctrt_memory_source *source = self->source;
+    if (!ahead)
+        return spill_room(self, address, bytes, queue, true);
+    ctrt_status status = CTRT_SLOT(source, alloc_spare) ? source->alloc_spare(source->state, address, bytes, queue)
+                                                        : source->alloc(source->state, address, bytes, queue);
+    if (status == CTRT_OK) {
+        pthread_mutex_lock(&self->lock);
+        self->source_allocs++;
+        pthread_mutex_unlock(&self->lock);
+    }
+    return status;
+}
+
+ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bool ahead)
+{
     void *address = NULL;
-    ctrt_status status = ahead ? source->alloc(source->state, &address, block->bytes, queue)
-                               : spill_room(self, &address, block->bytes, queue, true);
+    ctrt_status status = room_back(self, &address, block->bytes, queue, ahead);
     struct buffer *buffer = block->buffer;
-    if (status == CTRT_OK && buffer != NULL) {
-        status = spill_buffer_order(self, buffer, queue);
-        if (status == CTRT_OK)
-            status = source->copy(source->state, address, buffer->address, block->bytes, CTRT_COPY_TO_DEVICE, queue);
-        if (status == CTRT_OK)
-            spill_buffer_fence(self, buffer, queue);
-        else
-            source->free(source->state, address, block->bytes, queue);
+    const bool drawn = status == CTRT_OK;
+    if (drawn && buffer != NULL) {
+        status = copy_in(self, block, address, queue);
+        if (status != CTRT_OK)
+            self->source->free(self->source->state, address, block->bytes, queue);
     }
     pthread_mutex_lock(&self->lock);
     if (status == CTRT_OK) {
@@ -270,14 +424,16 @@ ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bo
         block->home = queue;
         block->other_count = 0;
         block->ahead = ahead;
+        block->arrived = false;
         block->used = ++self->clock;
-        self->source_allocs += ahead;
         self->ahead_count += ahead;
         self->back_count += buffer != NULL;
         self->back_bytes += buffer != NULL ? block->bytes : 0;
         spill_count_here(self, block, 1);
+        spill_count_away(self, block, -1);
         list_add(&self->here, block);
     } else {
+        self->source_frees += drawn;
         if (ahead)
             self->ceiling = self->here_bytes;
         spill_away_add(self, block);

@@ -12,14 +12,15 @@ static bool fence_made(struct spill *self, struct buffer *buffer)
     return !buffer->unfenced;
 }
 
-void spill_buffer_fence(struct spill *self, struct buffer *buffer, void *queue)
+ctrt_status spill_buffer_fence(struct spill *self, struct buffer *buffer, void *queue)
 {
     if (buffer->fence != NULL)
         self->source->fence_free(self->source->state, buffer->fence);       /* the new one comes after it */
     buffer->fence = NULL;
     buffer->queue = queue;
-    buffer->unfenced = true;
-    fence_made(self, buffer);
+    ctrt_status status = self->source->fence_new(self->source->state, &buffer->fence, queue);
+    buffer->unfenced = status != CTRT_OK;
+    return status;
 }
 
 ctrt_status spill_buffer_order(struct spill *self, struct buffer *buffer, void *queue)
@@ -66,14 +67,14 @@ void spill_buffer_put(struct spill *self, struct buffer *buffer)
     pthread_mutex_unlock(&self->lock);
 }
 
-/* Gives free buffers back until `wanted` bytes may be drawn; copies that brought blocks back, and are done, need theirs no more. */
+/* Gives free buffers back until `wanted` bytes may be drawn; blocks that are known to have come back well need theirs no more. */
 static bool give_back(struct spill *self, size_t wanted)
 {
     struct buffer *idle = NULL, *held = NULL;
-    bool enough;
+    bool enough, known;
     pthread_mutex_lock(&self->lock);
     for (struct block *block = self->here.first; block != NULL; block = block->after)
-        if (block->buffer != NULL && spill_buffer_idle(self, block->buffer)) {
+        if (block->buffer != NULL && spill_arrived(self, block, &known)) {
             block->buffer->next = self->buffers[block->buffer->class];
             self->buffers[block->buffer->class] = block->buffer;
             block->buffer = NULL;

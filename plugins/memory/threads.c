@@ -319,6 +319,7 @@ static void after_fork_in_child(void)
             host->free(cache);
         }
         pthread_mutex_init(&policy->growth, NULL);
+        expand_forked(policy);
         open_gate(policy);
         pthread_mutex_unlock(&policy->lock);
     }

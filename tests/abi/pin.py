@@ -35,7 +35,7 @@ for tag, body, name in re.findall(r"typedef struct (\w+) \{(.*?)\} (\w+);", sour
     lines.append(f'printf("{kind}({name}, %zu)\\n", sizeof({name}));')
     for field in names:
         lines.append(f'printf("FIELD({name}, {field}, %zu, %zu)\\n", offsetof({name}, {field}), sizeof ((({name} *)0)->{field}));')
-constants = set(re.findall(r"\b(CTRT_(?:VIEW|KERNEL|DEVICE|COPY|COMPONENT|PARAM|LOG|SCALAR)_[A-Z0-9_]+)\b", source))
+constants = set(re.findall(r"\b(CTRT_(?:VIEW|KERNEL|DEVICE|LINK|COPY|COMPONENT|PARAM|LOG|SCALAR)_[A-Z0-9_]+)\b", source))
 constants -= {"CTRT_DEVICE_", "CTRT_COMPONENT_KIND_MAX_"}
 for name in ("status", "dtype"):
     text = open(os.path.join(include, "ctrt", name + ".def")).read()

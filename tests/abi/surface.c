@@ -14,6 +14,8 @@ SHOW(ctrt_memory_source);
 SHOW(ctrt_block);
 SHOW(ctrt_host);
 SHOW(ctrt_device_info);
+SHOW(ctrt_device_usage);
+SHOW(ctrt_device_link);
 SHOW(ctrt_call);
 SHOW(ctrt_view);
 SHOW(ctrt_reduce_attributes);

@@ -130,6 +130,7 @@ bool check_ok(struct run *run, ctrt_status status, const char *kernel, ctrt_dtyp
 static void run_op(struct run *run, const struct check_op *op)
 {
     run->kernel = op->kernel ? op->kernel : op->name;
+    run->lowered = (op->flags & MATRICES) && run->matrices != CTRT_F32 ? epsilon_of(run->matrices) : 0;
     for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
         if (!(op->dtypes >> dtype & 1))
             continue;
@@ -242,6 +243,8 @@ int conformance_run(const struct conformance_options *options, struct conformanc
         fprintf(stderr, "conformance: %s\n", ctrt_error_message());
         return 2;
     }
+    ctrt_device_properties properties;
+    run.matrices = ctrt_device_get_properties(&properties, ctrt_device_name(run.device)) == CTRT_OK ? properties.matrix_dtype : CTRT_F32;
     if (!options->list)
         fprintf(run.out, "# conformance of %s, seed %llu\n", ctrt_device_name(run.device),
                 (unsigned long long)options->seed);

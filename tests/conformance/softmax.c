@@ -246,10 +246,10 @@ static const struct check_op ops[] = {
       VARIANTS(entropies) },
     { "mse_loss", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = COMPOSED,
       .call = mse_call, .in = { ANY, ANY }, .reference = mse_reference, VARIANTS(squares) },
-    { "attention", .kernel = "softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 4,
+    { "attention", .kernel = "softmax", .dtypes = FLOATS, .flags = MATRICES | GRAD | GRAD2, .inputs = 4,
       .tolerance = COMPOSED, .call = attention_call, .in = { ONE, ONE, ONE, { CONSTANT, -2, 2 } },
       .reference = attention_reference, VARIANTS(attentions) },
-    { "masked attention", .kernel = "softmax", .dtypes = FLOATS, .flags = GRAD, .inputs = 4,
+    { "masked attention", .kernel = "softmax", .dtypes = FLOATS, .flags = MATRICES | GRAD, .inputs = 4,
       .tolerance = COMPOSED, .call = attention_call, .in = { ONE, ONE, ONE, { MASK, 1, 1 } },
       .reference = attention_reference, VARIANTS(masked_attentions) },
 };

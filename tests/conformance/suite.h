@@ -98,7 +98,8 @@ enum {                          /* flags */
     NO_SPECIAL = 16,            /* no NaN and infinities here */
     NO_ZERO_DIVISOR = 32,       /* integers: the second operand is not 0 */
     NO_HALF_GRAD = 64,          /* too ill-conditioned for a comparison in half precision */
-    CANCELS = 128               /* elementwise: terms of the operand's size cancel */
+    CANCELS = 128,              /* elementwise: terms of the operand's size cancel */
+    MATRICES = 256              /* matrices are multiplied, which some devices do in a smaller type than f32 */
 };
 
 struct check_op {
@@ -185,6 +186,8 @@ struct run {
     int number;
     bool failed, skipped;
     const char *kernel;                 /* of the op that is looked at: did it run on this device? */
+    ctrt_dtype matrices;                /* dtype in which the device multiplies matrices of f32 */
+    double lowered;                     /* epsilon of that, while an op with MATRICES is looked at; 0: f32 itself */
     uint64_t fallbacks;                 /* of that kernel, when the check began */
     char check[160], reason[256];
     char details[2048];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory-snapshot.c: writes a snapshot of memory with some history, for the test of the page: FILE BLOCKS. */
+/* memory-snapshot.c: writes a snapshot of memory with some history, for the test of the page: FILE BLOCKS [frames]. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,9 +26,9 @@ static ctrt_status churn(ctrt_device *device, long blocks)
 int main(int argc, char **argv)
 {
     ctrt_device *device = NULL;
-    if (argc != 3)
+    if (argc != 3 && argc != 4)
         return 2;
-    ctrt_status status = ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 200000);
+    ctrt_status status = ctrt_memory_set_watch(argc == 4 ? CTRT_MEMORY_WATCH_FRAMES : CTRT_MEMORY_WATCH_ALL, 200000);
     if (status == CTRT_OK)
         status = ctrt_device_get(&device, "cpu");
     if (status == CTRT_OK)

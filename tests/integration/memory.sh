@@ -87,6 +87,11 @@ if [ -z "$browser" ]; then
     skip "the page in a browser" "no chromium"
     skip "the search" "no chromium"
     skip "a page of 100,000 events in a browser" "no chromium"
+    skip "a clock that steps back" "no chromium"
+    skip "nothing of a snapshot is markup to the page" "no chromium"
+    skip "the page shows who called" "no chromium"
+    skip "event 225000 of 450,000 can be reached" "no chromium"
+    skip "event 449999 of 450,000 can be reached" "no chromium"
     finish
     exit
 fi
@@ -120,6 +125,44 @@ fi
 sed 's/"allocated_bytes.all.current": \([0-9]*\)/"allocated_bytes.all.current": 1\1/' "$work/good.json" >"$work/wrong.json"
 "$ctrt" memory "$work/wrong.json" -o "$work/wrong.html" && dom "$work/wrong.html" >"$work/dom.html"
 if grep -q 'sums differ: owners add up to' "$work/dom.html"; then ok "a page whose sums differ says so"; else not_ok "a page whose sums differ says so" "$(grep -o '<title>[^<]*' "$work/dom.html")"; fi
+# A clock that was set back for some events in the middle.
+awk '/"action": / && ++n > 500 && n < 700 { sub(/"time_us": 1/, "\"time_us\": ") } { print }' "$work/good.json" >"$work/back.json"
+"$ctrt" memory "$work/back.json" -o "$work/back.html"
+if cmp -s "$work/back.json" "$work/good.json"; then not_ok "a clock that steps back" "the test did not change it"; else
+    agrees "$work/back.html#axis=time" "$work/back.json" "a clock that steps back"; fi
+# Values that should be numbers, and are not: whatever stands in the file, none of it becomes an element of the page.
+sed -e 's/"num_ooms": 0/"num_ooms": "<img alt=bad>"/' -e 's/"blocks": \([0-9][0-9]*\)}/"blocks": "<img alt=bad>"}/' \
+    -e 's/"allocation.all.peak": [0-9]*/"allocation.all.peak": "<img alt=bad>"/' "$work/good.json" >"$work/evil.json"
+"$ctrt" memory "$work/evil.json" -o "$work/evil.html" && dom "$work/evil.html" >"$work/dom.html"
+if grep -q '&lt;img alt=bad&gt;' "$work/dom.html" && ! sed 's/<script.*//' "$work/dom.html" | grep -q '<img'; then
+    ok "nothing of a snapshot is markup to the page"
+else
+    not_ok "nothing of a snapshot is markup to the page" "$(grep -o '.\{60\}<img.\{20\}' "$work/dom.html" | head -n 3)"
+fi
+# Who called: the library's own functions have names, and can be searched for.
+"$builddir/memory-snapshot" "$work/frames.json" 300 frames && "$ctrt" memory "$work/frames.json" -o "$work/frames.html" &&
+    dom "$work/frames.html#q=ctrt_empty" >"$work/dom.html"
+want=$(grep -c '"state": "active_allocated"' "$work/frames.json")
+if ! grep -q '"name": "ctrt_empty"' "$work/frames.json"; then
+    skip "the page shows who called" "no frames in this build"
+elif grep -q '^ctrt_empty  libctrt' "$work/dom.html" && grep -q "$want blocks match" "$work/dom.html"; then
+    ok "the page shows who called"
+else
+    not_ok "the page shows who called" "expected $want blocks; $(grep -o '[0-9]* blocks match' "$work/dom.html")"
+fi
+# More events than a list may be high.
+awk 'BEGIN {
+    printf "{\"format\": \"ctrt memory snapshot\", \"version\": 1, \"library\": \"0\", \"device\": \"cpu\", \"policy\": \"direct\", \"watch\": \"all\", \"time_us\": 9, \"total_bytes\": 0,"
+    print "\"stats\": {\"allocated_bytes.all.current\": 0}, \"owners\": [], \"segments\": [], \"device_traces\": [["
+    for (i = 0; i < 450000; i++)
+        printf "%s{\"action\":\"%s\",\"addr\":4096,\"size\":64,\"stream\":0,\"time_us\":%d,\"tag\":\"\",\"op\":\"\"}\n", i ? "," : "", i % 2 ? "free_completed" : "alloc", i
+    print "]]}" }' >"$work/many.json"
+"$ctrt" memory "$work/many.json" -o "$work/many.html"
+for n in 225000 449999; do
+    dom "$work/many.html#event=$n" >"$work/dom.html"
+    if grep -q "class=\"row\"[^>]*> *$n  *0\.$n s" "$work/dom.html"; then ok "event $n of 450,000 can be reached"; else
+        not_ok "event $n of 450,000 can be reached" "$(grep -o 'class="row"[^>]*> *[0-9]*' "$work/dom.html" | head -n 3)"; fi
+done
 "$builddir/memory-snapshot" "$work/large.json" 50000 && "$ctrt" memory "$work/large.json" -o "$work/large.html"
 agrees "$work/large.html" "$work/large.json" "a page of 100,000 events in a browser"
 finish

@@ -35,6 +35,7 @@ says "plugins --help" 0 "--json" "$ctrt" plugins --help
 if [ -f "$builddir/plugins-built/backend-cpu.so" ]; then
     says "info names the cpu" 0 "auto is cpu" "$ctrt" info
     says "info --memory tells what is free" 0 ", free " "$ctrt" info --devices --memory
+    says "info --load shows a table of each type" 0 "| ID | GPU | MEM |" "$ctrt" info --devices --load
     says "plugins shows the file" 0 "plugins-built/backend-cpu.so" "$ctrt" plugins
     says "a backend that is switched off says so" 0 "switched off by CTRT_BACKENDS=-cpu" env CTRT_BACKENDS=-cpu "$ctrt" plugins
 else
@@ -82,6 +83,7 @@ END
         check "$what" "$("$@" </dev/null 2>&1 | python3 "$work/judge.py" $keys 2>&1)"
     }
     json "info --json" "version devices plugins parameters plugin_search_path default_device" "$ctrt" info --json
+    json "info --json --load" "devices links" "$ctrt" info --json --devices --load
     json "info --json --params" "version parameters" "$ctrt" info --json --params
     json "plugins --json" "plugins" "$ctrt" plugins --json
     # Quotes, backslashes, control characters and bytes that are no UTF-8.

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bad-base.c: bad input to base.h, device.h, memory.h. */
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -69,6 +70,31 @@ static void device(void)
     BAD(INVALID_ARGUMENT, ctrt_device_get_properties(NULL, "cpu"));
     BAD(NO_DEVICE, ctrt_device_get_properties(&properties, "quantum"));
     BAD(NO_DEVICE, ctrt_device_get_properties(&properties, "fake:99"));
+    ctrt_usage usage;
+    BAD(INVALID_ARGUMENT, ctrt_device_get_usage(NULL, "cpu"));
+    BAD(NO_DEVICE, ctrt_device_get_usage(&usage, "quantum"));
+    size_t count = 0;
+    BAD(INVALID_ARGUMENT, ctrt_device_get_processes(NULL, NULL, 0, "cpu"));
+    BAD(INVALID_ARGUMENT, ctrt_device_get_processes(NULL, &count, 1, "cpu"));
+    BAD(NO_DEVICE, ctrt_device_get_processes(NULL, &count, 0, "fake:99"));
+    char *table = NULL;
+    BAD(INVALID_ARGUMENT, ctrt_show_utilization(NULL, "cpu", false));
+    BAD(NO_DEVICE, ctrt_show_utilization(&table, "quantum", false));
+    BAD(INVALID_ARGUMENT, ctrt_show_utilization(&table, long_name, true));
+    FINE(table == NULL);
+    ctrt_pick_options pick = { .type = "cpu", .max_load = (double)NAN };
+    BAD(INVALID_ARGUMENT, ctrt_pick_devices(NULL, &count, 1, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_pick_devices(&spec, NULL, 1, NULL));
+    BAD(INVALID_ARGUMENT, ctrt_pick_devices(&spec, &count, 1, &pick));
+    pick = (ctrt_pick_options){ .type = "cpu", .interval = (double)INFINITY };
+    BAD(INVALID_ARGUMENT, ctrt_pick_devices(&spec, &count, 1, &pick));
+    pick = (ctrt_pick_options){ .type = "quantum" };
+    BAD(NO_DEVICE, ctrt_pick_devices(&spec, &count, 1, &pick));
+    FINE(count == 0);
+    ctrt_link link;
+    BAD(INVALID_ARGUMENT, ctrt_device_get_link(NULL, "cpu", "cpu"));
+    BAD(NO_DEVICE, ctrt_device_get_link(&link, "cpu", "quantum"));
+    BAD(NO_DEVICE, ctrt_device_get_link(&link, "fake:99", "cpu"));
     FINE(!strcmp(ctrt_device_name(NULL), "(null)"));
     FINE(ctrt_device_type(NULL) != NULL);
     FINE(ctrt_device_index(NULL) < 0);

@@ -83,9 +83,22 @@ static void tensors(void)
     ctrt_stream_release(&stream);
 }
 
+static void captures(void)
+{
+    ctrt_graph *graph = NULL;
+    BAD(ANY, ctrt_capture_begin(p.cpu));
+    BAD(INVALID_ARGUMENT, ctrt_capture_end(NULL, p.cpu));
+    BAD(STATE, ctrt_capture_end(&graph, p.cpu));
+    BAD(INVALID_ARGUMENT, ctrt_capture_replay(NULL));
+    FINE(!ctrt_capture_running(p.cpu) && graph == NULL);
+    FINE(ctrt_graph_retain(NULL) == NULL && ctrt_graph_device(NULL) == NULL && ctrt_graph_memory(NULL) == 0);
+    FINE((ctrt_graph_release(NULL), ctrt_graph_release(&graph), true));
+}
+
 void bad_stream(void)
 {
     streams();
     events();
     tensors();
+    captures();
 }

@@ -213,10 +213,22 @@ static void conversion(void)
     BAD(INVALID_ARGUMENT, ctrt_from_dlpack(&out, NULL));
 }
 
+static void scopes(void)
+{
+    BAD(STATE, ctrt_scope_end());
+    BAD(INVALID_ARGUMENT, ctrt_scope_export(NULL));
+    BAD(STATE, ctrt_scope_export(p.x));
+    FINE(ctrt_scope_begin() == CTRT_OK);
+    FINE(ctrt_scope_export(p.x) == CTRT_OK);
+    BAD(INVALID_ARGUMENT, ctrt_scope_export(NULL));
+    FINE(ctrt_scope_end() == CTRT_OK);
+}
+
 void bad_tensor(void)
 {
     facts();
     factories();
     alike();
     conversion();
+    scopes();
 }

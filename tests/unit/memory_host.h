@@ -49,6 +49,19 @@ HELP void *host_alloc(size_t bytes)
     return malloc(bytes);
 }
 
+/* Nothing is set. */
+HELP ctrt_status host_param(ctrt_param_value *out, const ctrt_param *param)
+{
+    (void)param;
+    *out = (ctrt_param_value){ .text = NULL };
+    return CTRT_OK;
+}
+
+HELP const char *host_message(void)
+{
+    return host_error;
+}
+
 static const ctrt_host host_table = {
     .size = sizeof(ctrt_host),
     .abi_major = CTRT_PLUGIN_ABI_MAJOR,
@@ -57,6 +70,8 @@ static const ctrt_host host_table = {
     .log = host_log,
     .alloc = host_alloc,
     .free = free,
+    .param = host_param,
+    .message = host_message,
 };
 
 /* The policy in memory-NAME.so of CTRT_PLUGIN_PATH. Ends the program when there is none: there is nothing to test then. */
@@ -303,6 +318,38 @@ HELP void paper_fence_free(void *state, void *fence)
     pthread_mutex_lock(&paper->lock);
     paper->fences -= count;
     pthread_mutex_unlock(&paper->lock);
+}
+
+/* ---- and what policies that move memory need of it ---- */
+
+static long paper_copies, paper_copies_left;    /* left: above 0: the copy that brings it to 0 fails */
+
+HELP ctrt_status paper_copy(void *state, void *to, const void *from, size_t bytes, int kind, void *queue)
+{
+    (void)state, (void)to, (void)from, (void)bytes, (void)kind, (void)queue;
+    paper_copies++;
+    if (paper_copies_left > 0 && --paper_copies_left == 0)
+        return host_fail(CTRT_ERR_BACKEND, "the paper copies nothing");
+    return CTRT_OK;
+}
+
+HELP ctrt_status paper_host_alloc(void *state, void **address, size_t bytes)
+{
+    (void)state;
+    return (*address = malloc(bytes)) != NULL ? CTRT_OK : CTRT_ERR_OUT_OF_MEMORY;
+}
+
+HELP void paper_host_free(void *state, void *address, size_t bytes)
+{
+    (void)state, (void)bytes;
+    free(address);
+}
+
+HELP void paper_moves(struct paper *paper)
+{
+    paper->source.copy = paper_copy;
+    paper->source.host_alloc = paper_host_alloc;
+    paper->source.host_free = paper_host_free;
 }
 
 /* A source with `bytes`; pages of `page_bytes`, or 0. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who has the memory: tags, owners, history, snapshots, the report when memory is out. On fake devices and the cpu. */
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/stat.h>
 
@@ -93,6 +94,42 @@ static void test_tags(void)
         CHECK(strlen(ctrt_memory_tag()) == 1999, "%zu", strlen(ctrt_memory_tag()));
         CHECK_OK(ctrt_memory_tag_pop());
         CHECK_OK(ctrt_memory_tag_pop());
+    }
+    CHILD_END;
+}
+
+static size_t heap_in_use(void)
+{
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
+    return mallinfo2().uordblks;            /* 0 under the address sanitizer, which finds leaks by itself */
+#else
+    return 0;
+#endif
+}
+
+static void test_forgotten_tags(void)
+{
+    group("what a module pushes and does not pop ends with the module");
+    IN_CHILD(folder_path(folder, NULL)) {
+        size_t before = 0;
+        CHECK_OK(ctrt_memory_tag_push("outer"));
+        for (int i = 0; i < 2000; i++) {
+            struct memory_tag tag, inner;
+            tag_enter(&tag, tag_here(), "module");
+            CHECK_OK(ctrt_memory_tag_push("a"));
+            tag_enter(&inner, tag_here(), "child");
+            CHECK_OK(ctrt_memory_tag_push("b"));
+            CHECK_OK(ctrt_memory_tag_push("c"));
+            tag_leave(&inner);
+            CHECK(strcmp(ctrt_memory_tag(), "outer/module/a") == 0, "%s", ctrt_memory_tag());
+            tag_leave(&tag);
+            CHECK(strcmp(ctrt_memory_tag(), "outer") == 0, "%s", ctrt_memory_tag());
+            if (i == 100)
+                before = heap_in_use();
+        }
+        CHECK(heap_in_use() < before + 10000, "%zu bytes leaked", heap_in_use() - before);
+        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK_FAILS(ctrt_memory_tag_pop(), CTRT_ERR_STATE, "memory_tag_pop");
     }
     CHILD_END;
 }
@@ -255,7 +292,8 @@ static void test_snapshot(void)
         { "CTRT_MEMORY_HISTORY=all:7", "all" },      { "CTRT_MEMORY_HISTORY=al", NULL },
         { "CTRT_MEMORY_HISTORY=all:", NULL },        { "CTRT_MEMORY_HISTORY=all:0", NULL },
         { "CTRT_MEMORY_HISTORY=all:-1", NULL },      { "CTRT_MEMORY_HISTORY=state:5", NULL },
-        { "CTRT_MEMORY_HISTORY=all:5x", NULL },      { "CTRT_MEMORY_HISTORY=all:99999999999999999999", NULL },
+        { "CTRT_MEMORY_HISTORY=frames", "frames" },  { "CTRT_MEMORY_HISTORY=frames:9", "frames" },
+        { "CTRT_MEMORY_HISTORY=frames:", NULL },     { "CTRT_MEMORY_HISTORY=all:5x", NULL },      { "CTRT_MEMORY_HISTORY=all:99999999999999999999", NULL },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
@@ -274,6 +312,130 @@ static void test_snapshot(void)
         }
         CHILD_END;
     }
+}
+
+static void *read_pipe(void *argument)
+{
+    static char text[1 << 20];
+    size_t length = 0, got;
+    FILE *file = fopen(argument, "r");
+    while (file != NULL && length + 1 < sizeof text && (got = fread(text + length, 1, sizeof text - 1 - length, file)) > 0)
+        length += got;
+    text[length] = '\0';
+    if (file != NULL)
+        fclose(file);
+    return text;
+}
+
+static int mode_of(const char *path)
+{
+    struct stat about;
+    return lstat(path, &about) == 0 ? (int)about.st_mode : -1;
+}
+
+static void test_snapshot_files(void)
+{
+    group("a snapshot's file has the rights of any other; a pipe is written to, a link is followed");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m") {
+        ctrt_device *device = open_memory("fake:0")->device;
+        char path[4096], other[4096], command[9000];
+        pthread_t thread;
+        void *text = NULL;
+        snprintf(path, sizeof path, "%s/rights.json", folder);
+        umask(027);
+        CHECK_OK(ctrt_memory_snapshot_write(path, device));
+        CHECK(mode_of(path) == (S_IFREG | 0640), "mode %o", mode_of(path));
+        umask(0);
+        chmod(path, 0604);
+        CHECK_OK(ctrt_memory_snapshot_write(path, device));
+        CHECK(mode_of(path) == (S_IFREG | 0604), "mode %o after it was replaced", mode_of(path));
+        snprintf(other, sizeof other, "%s/link.json", folder);
+        CHECK(symlink("rights.json", other) == 0, "no link");
+        CHECK(truncate(path, 0) == 0, "not emptied");
+        CHECK_OK(ctrt_memory_snapshot_write(other, device));
+        struct stat about;
+        CHECK(S_ISLNK(mode_of(other)) && stat(path, &about) == 0 && about.st_size > 100, "the link was replaced");
+        snprintf(other, sizeof other, "%s/pipe", folder);
+        CHECK(mkfifo(other, 0600) == 0, "no pipe");
+        pthread_create(&thread, NULL, read_pipe, other);
+        CHECK_OK(ctrt_memory_snapshot_write(other, device));
+        pthread_join(thread, &text);
+        CHECK(S_ISFIFO(mode_of(other)) && text != NULL && strstr(text, "\"ctrt memory snapshot\"") != NULL, "what was read: %s", (char *)text);
+        CHECK(truncate(path, 0) == 0, "not emptied");
+        snprintf(command, sizeof command, "%s", path);
+        fflush(stdout);
+        int before = dup(1);
+        FILE *file = freopen(path, "w", stdout);
+        printf("before\n");
+        fflush(stdout);
+        ctrt_status status = file != NULL ? ctrt_memory_snapshot_write("/dev/stdout", device) : CTRT_ERR_IO;
+        if (status == CTRT_OK)
+            status = ctrt_memory_snapshot_write("/dev/fd/1", device);
+        printf("after\n");
+        fflush(stdout);
+        dup2(before, 1);
+        CHECK(status == CTRT_OK, "/dev/stdout: %s", ctrt_error_message());
+        pthread_create(&thread, NULL, read_pipe, path);
+        pthread_join(thread, &text);
+        CHECK(strncmp(text, "before\n{", 8) == 0 && strcmp((char *)text + strlen(text) - 8, "}\nafter\n") == 0
+                  && count_of(text, "\"ctrt memory snapshot\"") == 2, "to /dev/stdout came %.300s", (char *)text);
+        CHECK_FAILS(ctrt_memory_snapshot_write(folder, device), CTRT_ERR_IO, "directory");
+        CHECK_FAILS(ctrt_memory_snapshot_write("/nowhere/at/all.json", device), CTRT_ERR_IO, "/nowhere/at/all.json: No such file");
+        /* Nothing is left lying about. */
+        snprintf(command, sizeof command, "ls %s | grep -c 'json[.]'", folder);
+        FILE *pipe = popen(command, "r");
+        int left = -1;
+        CHECK(pipe != NULL && fscanf(pipe, "%d", &left) == 1 && left == 0, "%d files are left", left);
+        if (pipe != NULL)
+            pclose(pipe);
+    }
+    CHILD_END;
+}
+
+/* Exported, so that its name is known: the test is linked with -rdynamic. */
+__attribute__((noinline, visibility("default"))) ctrt_status take_for_frames(struct device_memory *memory, ctrt_block *block);
+__attribute__((noinline, visibility("default"))) ctrt_status take_for_frames(struct device_memory *memory, ctrt_block *block)
+{
+    ctrt_status status = pool_alloc(memory, block, 5000, NULL);
+    return status == CTRT_OK ? status : CTRT_ERR_STATE;     /* no call at its end, which would leave no frame */
+}
+
+static void test_frames(void)
+{
+#if !defined(__GLIBC__)
+    printf("# not run: frames, without backtrace\n");
+    return;
+#endif
+    group("frames: who took a block, by name, each stack once; none unless asked for");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=frames:500") {
+        struct device_memory *memory = open_memory("fake:0");
+        ctrt_block blocks[40];
+        char *text = NULL, word[64];
+        for (int i = 0; i < 40; i++)
+            CHECK_OK(take_for_frames(memory, &blocks[i]));
+        CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
+        check_json(text, "a snapshot with frames");
+        CHECK(count_of(text, "\"name\": \"take_for_frames\"") == 2, "%d stacks have the function, expected that of blocks and that of segments: %s",
+              count_of(text, "\"name\": \"take_for_frames\""), strstr(text, "\"stacks\""));
+        CHECK(strstr(text, "\"watch\": \"frames\"") && strstr(text, "test-account-live\", \"line\": 0, \"offset\": "), "%s", strstr(text, "\"stacks\""));
+        /* A block's stack is its event's. */
+        const char *state = strstr(text, "\"active_allocated\""), *stack = state != NULL ? strstr(state, "\"stack\": ") : NULL;
+        if (CHECK(stack != NULL, "blocks have no stack")) {
+            snprintf(word, sizeof word, "%.*s}", (int)strcspn(stack, "}"), stack);
+            CHECK(count_of(text, word) == 80, "%s occurs %d times, expected 40 blocks and 40 events", word, count_of(text, word));
+        }
+        free(text);
+        for (int i = 0; i < 40; i++)
+            pool_free(memory, &blocks[i], 5000, NULL);
+        CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_ALL, 500));
+        CHECK_OK(take_for_frames(memory, &blocks[0]));
+        CHECK_OK(ctrt_memory_snapshot(&text, memory->device));
+        CHECK(strstr(text, "\"stack\"") == NULL && strstr(text, "\"stacks\": {}") != NULL, "frames that nobody asked for");
+        free(text);
+        pool_free(memory, &blocks[0], 5000, NULL);
+        CHECK(ctrt_memory_set_watch((ctrt_memory_watch)4, 0) == CTRT_ERR_INVALID_ARGUMENT, "a mode 4");
+    }
+    CHILD_END;
 }
 
 /* ---- out of memory ---- */
@@ -348,7 +510,7 @@ static void test_oom(void)
                                                                      "decoder");
         CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "fake:0");
         pool_free(memory, &other, 10 * MIB, NULL);
-        CHECK_OK(ctrt_shutdown());
+        CHECK_OK(ctrt_memory_release_all(device));
         uint64_t left, total;
         CHECK_OK(ctrt_device_memory_info(device, &left, &total));
         CHECK(left == total, "%llu bytes are not back", (unsigned long long)(total - left));
@@ -357,6 +519,33 @@ static void test_oom(void)
         CHECK_OK(ctrt_shutdown());
     }
     CHILD_END;
+    group("out of memory: what neither is free nor ours is told; the advice fits the policy");
+    static const struct { const char *policy, *advice; } policies[] = {
+        { "CTRT_MEMORY=direct", "Others hold 40.00 MiB of the device's 64.00 MiB" },
+        { "CTRT_MEMORY=caching", "Others hold 40.00 MiB of the device's 64.00 MiB" },
+    };
+    for (size_t i = 0; i < COUNT(policies); i++) {
+        IN_CHILD(folder_path(folder, NULL), policies[i].policy, "CTRT_FAKE_MEMORY=64m") {
+            struct device_memory *memory = open_memory("fake:0");
+            ctrt_device *device = memory->device;
+            ctrt_block block;
+            void *theirs = NULL;
+            char *text = NULL;
+            CHECK_OK(device->backend->memory->alloc(device->handle, &theirs, 40 * MIB));
+            CHECK_FAILS(pool_alloc(memory, &block, 30 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY,
+                        "24.00 MiB of 64.00 MiB free on the device, 40.00 MiB there held by others");
+            CHECK(strstr(ctrt_error_message(), policies[i].advice) != NULL, "%s", ctrt_error_message());
+            CHECK_OK(ctrt_memory_last_oom(&text, device));
+            CHECK(strstr(text, "\"others\": 41943040") && strstr(text, "\"kind\": \"device\"")
+                      && strstr(text, "\"refused_by_limit\": false"), "%s", text);
+            free(text);
+            CHECK_FAILS(pool_alloc(memory, &block, 70 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "One block is larger than the device");
+            CHECK_OK(ctrt_memory_set_limit(device, 10 * MIB));
+            CHECK_FAILS(pool_alloc(memory, &block, 11 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "This alone is more than the limit");
+            device->backend->memory->free(device->handle, theirs, 40 * MIB);
+        }
+        CHILD_END;
+    }
     group("out of memory in the middle of the report itself: still a status");
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=64m", "CTRT_MEMORY_HISTORY=all:50") {
         struct device_memory *memory = open_memory("fake:0");
@@ -420,6 +609,40 @@ static void test_threads(void)
     CHILD_END;
 }
 
+static void *change_watch(void *argument)
+{
+    const unsigned first = *(const unsigned *)argument;
+    for (unsigned i = 0; i < 200; i++)
+        if (ctrt_memory_set_watch((ctrt_memory_watch)((first + i) % 3), 100 + i) != CTRT_OK)
+            abort();
+    return NULL;
+}
+
+/* Of interest under the thread sanitizer: the device is not watched at first. */
+static void test_watchers(void)
+{
+    group("several threads change what is watched, while others take memory and a device opens");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
+        static unsigned first[2] = { 0, 1 };
+        struct device_memory *memory = open_memory("fake:0");
+        pthread_t threads[4];
+        uint64_t sum;
+        for (int i = 0; i < 4; i++)
+            pthread_create(&threads[i], NULL, i < 2 ? change_watch : take_and_give, i < 2 ? (void *)&first[i] : memory);
+        (void)open_memory("fake:1");
+        for (int i = 0; i < 50; i++)
+            (void)owner_bytes(memory->device, "worker", "", &sum);
+        for (int i = 0; i < 4; i++)
+            pthread_join(threads[i], NULL);
+        CHECK_OK(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_STATE, 0));
+        ctrt_block block;
+        CHECK_OK(pool_alloc(memory, &block, MIB, NULL));
+        CHECK(owner_bytes(memory->device, "", "", &sum) == MIB && sum == MIB, "%llu bytes have owners", (unsigned long long)sum);
+        pool_free(memory, &block, MIB, NULL);
+    }
+    CHILD_END;
+}
+
 int main(void)
 {
     folder = folder_new();
@@ -427,11 +650,15 @@ int main(void)
     folder_plugin(folder, "memory-direct");
     folder_plugin(folder, "memory-caching");
     test_tags();
+    test_forgotten_tags();
     test_owners();
     test_model();
     test_snapshot();
+    test_snapshot_files();
+    test_frames();
     test_oom();
     test_threads();
+    test_watchers();
     folder_remove(folder);
     return done();
 }

@@ -7,6 +7,20 @@
 
 #define MIB ((size_t)1 << 20)
 
+static int64_t stat_of(ctrt_device *device, const char *key)
+{
+    int64_t value = -1;
+    CHECK_OK(ctrt_memory_stat_get(&value, device, key));
+    return value;
+}
+
+static uint64_t free_on(ctrt_device *device)
+{
+    uint64_t left = 0, total = 0;
+    CHECK_OK(ctrt_device_memory_info(device, &left, &total));
+    return left;
+}
+
 static ctrt_status take(ctrt_tensor **out, const char *tag, size_t bytes, ctrt_device *device)
 {
     CTRT_TRY(ctrt_memory_tag_push(tag));
@@ -39,6 +53,88 @@ static void test_owners(void)
     CHILD_END;
 }
 
+#define CHECK_BYTES(got, want) \
+    CHECK((uint64_t)(got) == (uint64_t)(want), "%s is %llu, expected %llu", #got, (unsigned long long)(got), (unsigned long long)(want))
+
+/* What users of PyTorch know, with its numbers. */
+static void test_known_numbers(void)
+{
+    group("512 bytes for two numbers, 2 MiB reserved for them, kept until the cache is emptied");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
+        const uint64_t whole = free_on(device);
+        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(2), CTRT_F32, device));
+        CHECK_BYTES(ctrt_memory_allocated(device), 512);
+        CHECK_BYTES(stat_of(device, "requested_bytes.all.current"), 8);
+        CHECK_BYTES(ctrt_memory_reserved(device), 2 * MIB);
+        CHECK_BYTES(whole - free_on(device), 2 * MIB);
+        CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(3 << 18), CTRT_F32, device));        /* 3 MiB of a segment of 20 */
+        CHECK_BYTES(ctrt_memory_allocated(device), 512 + 3 * MIB);
+        CHECK_BYTES(ctrt_memory_reserved(device), 22 * MIB);
+        ctrt_tensor_release(&y);
+        CHECK_BYTES(ctrt_memory_allocated(device), 512);
+        CHECK_BYTES(ctrt_memory_reserved(device), 22 * MIB);
+        CHECK_BYTES(ctrt_memory_max_allocated(device), 512 + 3 * MIB);
+        CHECK_OK(ctrt_memory_empty_cache(device));                              /* the small segment has a live block */
+        CHECK_BYTES(ctrt_memory_reserved(device), 2 * MIB);
+        CHECK_BYTES(whole - free_on(device), 2 * MIB);
+        CHECK_BYTES(ctrt_memory_max_reserved(device), 22 * MIB);
+        ctrt_memory_reset_peak(device);
+        CHECK_BYTES(ctrt_memory_max_reserved(device), 2 * MIB);
+        CHECK_BYTES(ctrt_memory_max_allocated(device), 512);
+        ctrt_tensor_release(&x);
+        CHECK_BYTES(ctrt_memory_allocated(device), 0);
+        CHECK_BYTES(ctrt_memory_reserved(device), 2 * MIB);
+        CHECK_OK(ctrt_memory_empty_cache(device));
+        CHECK_BYTES(free_on(device), whole);
+    }
+    CHILD_END;
+    group("emptying the cache by hand wins nothing: it is done before memory is said to be out; a steady state asks nobody");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) x = NULL, y = NULL;
+        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(10 << 20), CTRT_F32, device));
+        ctrt_tensor_release(&x);
+        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(15 << 20), CTRT_F32, device));
+        CHECK_BYTES(ctrt_memory_reserved(device), 60 * MIB);
+        CHECK_BYTES(stat_of(device, "num_ooms"), 0);
+        ctrt_tensor_release(&x);
+        int64_t calls = 0;
+        for (int step = 0; step < 50; step++) {
+            CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, device));
+            CHECK_OK(ctrt_full(&y, CTRT_SHAPE(1 << 20), ctrt_float(1), CTRT_F32, device));
+            CHECK_OK(ctrt_add(&y, y, y));
+            ctrt_tensor_release(&x);
+            ctrt_tensor_release(&y);
+            if (step == 1)
+                calls = stat_of(device, "num_device_alloc");
+        }
+        CHECK_BYTES(stat_of(device, "num_device_alloc"), calls);
+        CHECK_OK(ctrt_memory_set_fraction(device, 0.5));
+        CHECK_OK(ctrt_memory_empty_cache(device));
+        CHECK_FAILS(ctrt_empty(&x, CTRT_SHAPE(9 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "32.00 MiB allowed");
+        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(8 << 20), CTRT_F32, device));
+    }
+    CHILD_END;
+    group("ten large tensors: rise, flat while they are cached, fall");
+    IN_CHILD("CTRT_SIM=devices=1,memory=16g") {
+        ctrt_device *device = sim_open("sim:0");
+        ctrt_tensor *list[10] = { NULL };
+        const uint64_t whole = free_on(device);
+        for (int i = 0; i < 10; i++)
+            CHECK_OK(ctrt_empty(&list[i], CTRT_SHAPE(10000000, 10), CTRT_F32, device));
+        CHECK_BYTES(ctrt_memory_allocated(device), 4005560320);               /* ten blocks of 400556032 bytes */
+        CHECK_BYTES(whole - free_on(device), 4005560320);
+        for (int i = 0; i < 10; i++)
+            ctrt_tensor_release(&list[i]);
+        CHECK_BYTES(whole - free_on(device), 4005560320);
+        CHECK_OK(ctrt_memory_empty_cache(device));
+        CHECK_BYTES(free_on(device), whole);
+    }
+    CHILD_END;
+}
+
 static void test_leak(void)
 {
     group("a leak ends in a report that names it first, and the program goes on");
@@ -64,12 +160,81 @@ static void test_leak(void)
         CHECK_OK(take(&kept[0], "after", 30 * MIB, device));
         ctrt_tensor_release(&kept[0]);
         ctrt_tensor_release(&batch);
-        CHECK_OK(ctrt_shutdown());
+        CHECK_OK(ctrt_memory_release_all(device));
         uint64_t left, total;
         CHECK_OK(ctrt_device_memory_info(device, &left, &total));
         CHECK(left == total && ctrt_memory_reserved(device) == 0, "%llu bytes are not back", (unsigned long long)(total - left));
     }
     CHILD_END;
+}
+
+static void test_ops(void)
+{
+    group("a report says which op wanted the memory, and a block which op made it");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) row = NULL, column = NULL, y = NULL, made = NULL;
+        char *report = NULL;
+        CHECK_OK(ctrt_zeros(&row, CTRT_SHAPE(1, 1 << 13), CTRT_F32, device));
+        CHECK_OK(ctrt_zeros(&column, CTRT_SHAPE(1 << 12, 1), CTRT_F32, device));
+        CHECK_OK(ctrt_exp(&made, row));
+        CHECK_FAILS(ctrt_add(&y, row, column), CTRT_ERR_OUT_OF_MEMORY, "add");
+        CHECK_OK(ctrt_memory_last_oom(&report, device));
+        CHECK(report != NULL && strstr(report, "\"op\": \"add\",\n  \"advice\"") != NULL, "%s", report);
+        CHECK(report != NULL && strstr(report, "\"op\": \"exp\"") != NULL, "%s", report);
+        free(report);
+        CHECK_FAILS(ctrt_matmul(&y, column, row), CTRT_ERR_OUT_OF_MEMORY, "matmul");
+        CHECK_OK(ctrt_memory_last_oom(&report, device));
+        CHECK(report != NULL && strstr(report, "\"op\": \"matmul\",\n  \"advice\"") != NULL, "%s", report);
+        free(report);
+        CHECK_FAILS(ctrt_empty(&y, CTRT_SHAPE(1 << 25), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "");
+        CHECK_OK(ctrt_memory_last_oom(&report, device));
+        CHECK(report != NULL && strstr(report, "\"op\": \"\",\n  \"advice\"") != NULL, "%s", report);
+        free(report);
+    }
+    CHILD_END;
+}
+
+/* The device is full, or its free memory in pieces, under each policy. */
+static void test_advice(void)
+{
+    static const struct { const char *policy, *gaps, *full; } policies[] = {
+        { "CTRT_MEMORY=caching", "CTRT_MEMORY=caching:expandable=true lets", "let what is idle move to the host (CTRT_MEMORY=spill+caching)" },
+        { "CTRT_MEMORY=caching:max_split=1g", "CTRT_MEMORY=caching:expandable=true lets", "CTRT_MEMORY=spill+caching" },
+        { "CTRT_MEMORY=caching:expandable=true", NULL, "CTRT_MEMORY=spill+caching" },
+        { "CTRT_MEMORY=direct", NULL, "CTRT_MEMORY=spill+caching" },
+        { "CTRT_MEMORY=spill+caching", NULL, "What one op works on must be on the device together" },
+    };
+    group("the advice fits the policy");
+    for (size_t i = 0; i < COUNT(policies); i++) {
+        IN_CHILD("CTRT_SIM=devices=1,memory=64m", policies[i].policy) {
+            ctrt_device *device = sim_open("sim:0");
+            ctrt_tensor *one = NULL, *parts[15] = { NULL };
+            CHECK_OK(ctrt_empty(&one, CTRT_SHAPE(14 << 20), CTRT_F32, device));
+            CHECK_FAILS(ctrt_empty(&parts[0], CTRT_SHAPE(17 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
+                        "One block is larger than the device");
+            if (strstr(policies[i].policy, "spill") == NULL)
+                CHECK_FAILS(ctrt_empty(&parts[0], CTRT_SHAPE(14 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, policies[i].full);
+            ctrt_tensor_release(&one);
+            if (strstr(policies[i].policy, "spill") != NULL) {
+                CHECK_OK(ctrt_full(&one, CTRT_SHAPE(6 << 20), ctrt_float(1), CTRT_F32, device));
+                CHECK_OK(ctrt_full(&parts[0], CTRT_SHAPE(6 << 20), ctrt_float(1), CTRT_F32, device));
+                CHECK_FAILS(ctrt_add(&parts[1], one, parts[0]), CTRT_ERR_OUT_OF_MEMORY, policies[i].full);     /* 72 MiB together */
+                ctrt_tensor_release(&one);
+            }
+            if (policies[i].gaps != NULL) {
+                /* 60 MiB in 3 segments of 20; every other block of 4 is let go of. */
+                for (int k = 0; k < 15; k++)
+                    CHECK_OK(ctrt_empty(&parts[k], CTRT_SHAPE(1 << 20), CTRT_F32, device));
+                for (int k = 0; k < 15; k += 2)
+                    ctrt_tensor_release(&parts[k]);
+                CHECK_FAILS(ctrt_empty(&one, CTRT_SHAPE(3 << 20), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, policies[i].gaps);
+            }
+            for (int k = 0; k < 15; k++)
+                ctrt_tensor_release(&parts[k]);
+        }
+        CHILD_END;
+    }
 }
 
 static void test_limit(void)
@@ -135,7 +300,10 @@ static void test_snapshot(void)
 int main(void)
 {
     test_owners();
+    test_known_numbers();
     test_leak();
+    test_ops();
+    test_advice();
     test_limit();
     test_snapshot();
     return done();

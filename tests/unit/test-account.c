@@ -51,8 +51,15 @@ static void test_keys(void)
     static const char *const last[] = {
         "oversize_allocations.current", "oversize_allocations.peak", "oversize_allocations.allocated",
         "oversize_allocations.freed", "oversize_segments.current", "oversize_segments.peak", "oversize_segments.allocated",
-        "oversize_segments.freed", "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc",
-        "num_device_free", "max_split_size",
+        "oversize_segments.freed",
+#define FIGURE(name) "host." name ".current", "host." name ".peak", "host." name ".allocated", "host." name ".freed"
+        FIGURE("allocations"), FIGURE("allocated_bytes"), FIGURE("active_requests"), FIGURE("active_bytes"),
+        "spilled.current", "spilled.peak", "spilled.allocated", "spilled.freed", "spilled_bytes.current", "spilled_bytes.peak",
+        "spilled_bytes.allocated", "spilled_bytes.freed",
+        "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free", "num_oom_rejections",
+        "max_split_size", "host.num_host_alloc", "host.num_host_free",
+#define TIMES(name) "host." name ".total", "host." name ".max", "host." name ".min", "host." name ".count", "host." name ".avg"
+        TIMES("host_alloc_time"), TIMES("host_free_time"),
     };
     size_t index = 0;
     for (size_t f = 0; f < COUNT(families); f++)
@@ -402,6 +409,9 @@ static void test_limits(void)
         { "64m", 0, CTRT_ERR_INVALID_ARGUMENT },
         { "fake:0=%", 0, CTRT_ERR_INVALID_ARGUMENT },
         { "fake:0=lots", 0, CTRT_ERR_INVALID_ARGUMENT },
+        { "fake:=1m", 0, CTRT_ERR_INVALID_ARGUMENT },
+        { "cuda:o=1m", 0, CTRT_ERR_INVALID_ARGUMENT },
+        { "cuda:0x1=1m", 0, CTRT_ERR_INVALID_ARGUMENT },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         uint64_t limit = 1;
@@ -424,6 +434,7 @@ static void test_limits(void)
             CHECK_FAILS(pool_alloc(memory, &b, 30 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "64.00 MiB allowed");
             CHECK(strstr(ctrt_error_message(), "The device has room: raise the limit") != NULL, "%s", ctrt_error_message());
             CHECK_STAT(memory, "num_ooms", 1);
+            CHECK_STAT(memory, "num_oom_rejections", 1);
             pool_free(memory, &a, 40 * MIB, NULL);
             CHECK_OK(pool_alloc(memory, &b, 50 * MIB, NULL));       /* the cache makes room */
             CHECK(ctrt_memory_reserved(device) <= 64 * MIB, "%llu reserved", (unsigned long long)ctrt_memory_reserved(device));
@@ -435,7 +446,13 @@ static void test_limits(void)
             CHECK_FAILS(pool_alloc(memory, &c, 120 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "32.00 MiB allowed");
             CHECK_OK(ctrt_memory_set_fraction(device, 0));
             CHECK_FAILS(pool_alloc(memory, &c, 120 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "0 bytes allowed");
+            CHECK_STAT(memory, "num_oom_rejections", 3);
             CHECK_OK(ctrt_memory_set_fraction(device, 1));
+            CHECK_FAILS(pool_alloc(memory, &c, 500 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, "This alone is more than the limit");
+            CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
+            CHECK_FAILS(pool_alloc(memory, &c, 230 * MIB, NULL), CTRT_ERR_OUT_OF_MEMORY, NULL);
+            CHECK_STAT(memory, "num_ooms", 5);
+            CHECK_STAT(memory, "num_oom_rejections", 4);
             CHECK_OK(pool_alloc(memory, &c, 120 * MIB, NULL));
             pool_free(memory, &c, 120 * MIB, NULL);
             pool_free(memory, &b, 50 * MIB, NULL);
@@ -451,6 +468,44 @@ static void test_limits(void)
         CHECK_FAILS(ctrt_device_get(&device, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY_LIMIT=fake:0=much");
     }
     CHILD_END;
+}
+
+static char logged[1024];
+
+static void note_log(void *user, ctrt_log_level level, const char *where, const char *message)
+{
+    (void)user;
+    (void)where;
+    if (level == CTRT_LOG_WARNING)
+        snprintf(logged + strlen(logged), sizeof logged - strlen(logged), "%s\n", message);
+}
+
+static void test_limit_types(void)
+{
+    static const struct { const char *setting, *error, *warning; } cases[] = {
+        { "CTRT_MEMORY_LIMIT=fake:0=8m", NULL, NULL },
+        { "CTRT_MEMORY_LIMIT=fkae:0=8m", "there is no backend fkae; did you mean fake?", NULL },
+        { "CTRT_MEMORY_LIMIT=fake:1=8m,Fake=8m", "there is no backend Fake; did you mean fake?", NULL },
+        { "CTRT_MEMORY_LIMIT=opencl=90%,fake:0=8m", NULL, "there is no backend opencl here, so that part limits nothing\n" },
+    };
+    group("a limit for a misspelt type of devices is an error, for one that is not installed a warning");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        IN_CHILD(folder_path(folder, NULL), cases[i].setting) {
+            ctrt_device *device = NULL, *second = NULL;
+            ctrt_log_set_callback(note_log, NULL);
+            if (cases[i].error != NULL) {
+                CHECK_FAILS(ctrt_device_get(&device, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, cases[i].error);
+            } else {
+                CHECK_OK(ctrt_device_get(&device, "fake:0"));
+                CHECK_OK(ctrt_device_get(&second, "fake:1"));
+                CHECK(ctrt_memory_limit(device) == 8 * MIB, "%llu", (unsigned long long)ctrt_memory_limit(device));
+                const char *told = cases[i].warning != NULL ? strstr(logged, cases[i].warning) : logged;
+                CHECK(told != NULL && (cases[i].warning != NULL ? strstr(told + 1, cases[i].warning) == NULL : *told == '\0'),
+                      "%s: logged \"%s\"", cases[i].setting, logged);
+            }
+        }
+        CHILD_END;
+    }
 }
 
 /* ---- metrics ---- */
@@ -486,7 +541,7 @@ static void test_metrics(void)
             CHECK(at[length] == '\n', "the last line does not end");
             at += length + 1;
         }
-        CHECK(samples == 19, "%d samples", samples);
+        CHECK(samples == 22, "%d samples", samples);
         free(text);
         CHECK_OK(pool_alloc(memory, &block, 5 * MIB, NULL));
         pool_free(memory, &block, 5 * MIB, NULL);
@@ -507,6 +562,46 @@ static void test_metrics(void)
     CHILD_END;
 }
 
+static _Atomic bool enough;
+
+static void *take_and_give(void *argument)
+{
+    struct device_memory *memory = argument;
+    ctrt_block blocks[2000];
+    while (!enough) {                       /* slowly up, so that it often is higher than it was since the last reading */
+        for (int i = 0; i < 2000; i++)
+            if (pool_alloc(memory, &blocks[i], 64 * KIB, NULL) != CTRT_OK)
+                abort();
+        for (int i = 0; i < 2000; i++)
+            pool_free(memory, &blocks[i], 64 * KIB, NULL);
+    }
+    return NULL;
+}
+
+static void test_moving_metrics(void)
+{
+    group("metrics: what is current is never above the most, whatever happens meanwhile");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=direct", "CTRT_FAKE_MEMORY=256m") {
+        struct device_memory *memory = open_memory("fake:0");
+        pthread_t thread;
+        int wrong = 0, held = 0;
+        pthread_create(&thread, NULL, take_and_give, memory);
+        for (int i = 0; i < 3000; i++) {
+            char *text = NULL;
+            CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
+            held += metric(text, "ctrt_memory_allocated_bytes") > 0;
+            wrong += metric(text, "ctrt_memory_allocated_bytes_max") < metric(text, "ctrt_memory_allocated_bytes")
+                     || metric(text, "ctrt_memory_reserved_bytes_max") < metric(text, "ctrt_memory_reserved_bytes")
+                     || metric(text, "ctrt_memory_blocks_max") < metric(text, "ctrt_memory_blocks");
+            free(text);
+        }
+        enough = true;
+        pthread_join(thread, NULL);
+        CHECK(wrong == 0 && held > 0, "%d readings of 3000 have a figure above its peak; in %d something is held", wrong, held);
+    }
+    CHILD_END;
+}
+
 int main(void)
 {
     folder = folder_new();
@@ -517,7 +612,9 @@ int main(void)
     test_scopes();
     test_threads();
     test_limits();
+    test_limit_types();
     test_metrics();
+    test_moving_metrics();
     test_keys();
     test_table();
     folder_remove(folder);

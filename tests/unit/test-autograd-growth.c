@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Graphs that grow from step to step are found, by the op that makes them grow; those that do not are left in peace. */
+#include <pthread.h>
 #include <string.h>
 
 #include "ctrt/ctrt.h"
@@ -74,6 +75,52 @@ static void train(int steps, enum way way)
     }
 }
 
+/* One step whose graph goes through two threads in turn, of which one has run passes before: nothing grows. */
+struct relay {
+    pthread_mutex_t lock;
+    pthread_cond_t turns;
+    int turn;
+    ctrt_tensor *baton;
+};
+
+static void carry(struct relay *relay, int who)
+{
+    pthread_mutex_lock(&relay->lock);
+    for (int i = 0; i < 10; i++) {
+        while (relay->turn % 2 != who)
+            pthread_cond_wait(&relay->turns, &relay->lock);
+        CHECK_OK(ctrt_mul_scalar(&relay->baton, relay->baton, ctrt_float(1.1)));
+        relay->turn++;
+        pthread_cond_signal(&relay->turns);
+    }
+    pthread_mutex_unlock(&relay->lock);
+}
+
+static void *second_runner(void *argument)
+{
+    train(3, ITEM);
+    carry(argument, 1);
+    return NULL;
+}
+
+static void test_threads(void)
+{
+    group("a graph that goes back and forth between threads");
+    const uint64_t before = ctrt_autograd_growth_found();
+    struct relay relay = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, NULL };
+    pthread_t thread;
+    times = 0;
+    CHECK_OK(ctrt_autograd_set_growth_limit(8));
+    CHECK_OK(ctrt_ones(&relay.baton, CTRT_SHAPE(1), CTRT_F32, NULL));
+    CHECK_OK(ctrt_tensor_require_grad(relay.baton, true));
+    pthread_create(&thread, NULL, second_runner, &relay);
+    carry(&relay, 0);
+    pthread_join(thread, NULL);
+    CHECK_OK(ctrt_backward(relay.baton));
+    CHECK(times == 0 && ctrt_autograd_growth_found() == before, "%s", said);
+    ctrt_tensor_release(&relay.baton);
+}
+
 int main(void)
 {
     static const struct { const char *name; enum way way; const char *op; } cases[] = {
@@ -111,6 +158,7 @@ int main(void)
         snprintf(words, sizeof words, "a result of %s (epoch) reaches back over 8 backward passes", cases[i].op);
         CHECK(strstr(said, words) != NULL && strstr(said, "ctrt_item(loss)") != NULL, "\"%s\" lacks \"%s\"", said, words);
     }
+    test_threads();
     CHECK_OK(ctrt_autograd_set_growth_limit(0));
     CHECK(ctrt_autograd_live_nodes() == 0, "%llu nodes are left", (unsigned long long)ctrt_autograd_live_nodes());
     return done();

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory policies' rarer parts: segments that expand, walking, copies, the arena, memory of the host, none for the policy itself. */
-#include "tap.h"
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include "tap.h"
 #include "memory_bed.h"
 
 /* ---- pages ---- */
@@ -61,6 +63,112 @@ static void test_expandable(void)
     give(&bed, &b);
     give(&bed, &c);
     give(&bed, &d);
+    bed_end(&bed);
+}
+
+/* ---- fork ---- */
+
+static struct bed *forking;
+static int child_status, pages_gone;
+
+static void add_bytes(const ctrt_memory_piece *piece, void *sum)
+{
+    *(size_t *)sum += piece->segment ? piece->bytes : 0;
+}
+
+/* When the second run of pages is about to go: the first one is gone, the third one was not begun. */
+static void fork_now(struct paper *paper, void *address, size_t bytes)
+{
+    (void)address, (void)bytes;
+    if (++pages_gone != 2)
+        return;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        ctrt_block block = { 0 };
+        size_t walked = 0;
+        alarm(10);
+        pthread_mutex_init(&paper->lock, NULL);
+        paper->on_free = NULL;
+        const ctrt_memory_stats stats = stats_of(forking);
+        caching->walk(forking->policy, add_bytes, &walked);
+        const uint64_t maps = paper->maps;
+        bool good = stats.reserved_bytes == 3 * 20 * MIB && walked == stats.reserved_bytes && stats.segment[CTRT_POOL_LARGE].current == 2;
+        /* What stayed serves, and what went is mapped again. */
+        good &= caching->alloc(forking->policy, &block, 20 * MIB, QUEUE(1)) == CTRT_OK && paper->maps == maps;
+        good &= caching->alloc(forking->policy, &block, 20 * MIB, QUEUE(1)) == CTRT_OK && paper->maps == maps + 1;
+        good &= caching->alloc(forking->policy, &block, 20 * MIB, QUEUE(1)) == CTRT_OK && paper->maps == maps + 2;
+        good &= stats_of(forking).reserved_bytes == 5 * 20 * MIB && stats_of(forking).segment[CTRT_POOL_LARGE].current == 1;
+        _exit(good ? 0 : 1);
+    }
+    waitpid(child, &child_status, 0);
+}
+
+static void test_fork(void)
+{
+    struct bed bed;
+    ctrt_block blocks[5];
+    group("expandable segments: a child that is forked while pages are given back has what was not begun, and room for the rest");
+    if (!bed_make(&bed, caching, "expandable=true", 256 * MIB, 2 * MIB))
+        return;
+    forking = &bed;
+    for (int i = 0; i < 5; i++)
+        blocks[i] = take(&bed, 20 * MIB, 1);
+    for (int i = 0; i < 5; i += 2)
+        give(&bed, &blocks[i]);
+    child_status = -1;
+    bed.paper.on_free = fork_now;
+    caching->trim(bed.policy);
+    bed.paper.on_free = NULL;
+    CHECK(pages_gone == 3, "%d runs of pages went", pages_gone);
+    CHECK(WIFEXITED(child_status) && WEXITSTATUS(child_status) == 0, "the child ended with %#x", (unsigned)child_status);
+    give(&bed, &blocks[1]);
+    give(&bed, &blocks[3]);
+    bed_end(&bed);
+}
+
+/* ---- figures ---- */
+
+static void check_split(struct bed *bed, const char *what, int64_t allocated, int64_t freed, int64_t peak)
+{
+    const ctrt_memory_stat split = stats_of(bed).inactive_split[CTRT_POOL_ALL];
+    CHECK(split.allocated == allocated && split.freed == freed && split.peak == peak, "%s: +%lld -%lld, peak %lld; expected +%lld -%lld, peak "
+          "%lld", what, (long long)split.allocated, (long long)split.freed, (long long)split.peak, (long long)allocated, (long long)freed,
+          (long long)peak);
+}
+
+static void test_split_figures(void)
+{
+    struct bed bed;
+    group("a block that is freed and handed out again was an inactive one in between, cached outside of the heap or not");
+    if (!bed_make(&bed, caching, "", 256 * MIB, 0))
+        return;
+    ctrt_block a = take(&bed, 1 * KIB, 1), b = take(&bed, 1 * KIB, 1), c = take(&bed, 1 * KIB, 1);
+    check_split(&bed, "three blocks of a segment", 1, 0, 1);            /* the rest */
+    give(&bed, &b);
+    b = take(&bed, 1 * KIB, 1);
+    check_split(&bed, "the middle one comes again", 2, 1, 2);
+    for (int i = 0; i < 10; i++) {
+        give(&bed, &b);
+        b = take(&bed, 1 * KIB, 1);
+    }
+    check_split(&bed, "and ten times more", 12, 11, 2);
+    give(&bed, &c);
+    c = take(&bed, 1 * KIB, 1);
+    check_split(&bed, "the last one merges with the rest", 12, 11, 2);
+    CHECK(stats_of(&bed).inactive_split_bytes[CTRT_POOL_ALL].peak == (int64_t)(2 * MIB - 1 * KIB), "%lld bytes at most",
+          (long long)stats_of(&bed).inactive_split_bytes[CTRT_POOL_ALL].peak);
+    give(&bed, &c);
+    give(&bed, &b);
+    check_split(&bed, "one is left", 12, 11, 2);
+    give(&bed, &a);
+    check_split(&bed, "the segment is whole", 12, 12, 2);
+    a = take(&bed, 1 * KIB, 1);
+    check_split(&bed, "one again", 13, 12, 2);
+    give(&bed, &a);
+    a = take(&bed, 1 * KIB, 1);
+    check_split(&bed, "the only one comes again", 14, 13, 2);
+    give(&bed, &a);
     bed_end(&bed);
 }
 
@@ -284,6 +392,8 @@ int main(void)
 {
     beds_load();
     test_expandable();
+    test_fork();
+    test_split_figures();
     test_walk();
     test_clone();
     test_arena();

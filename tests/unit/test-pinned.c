@@ -2,6 +2,7 @@
 /* Pinned host memory: size classes, reuse, figures, giving back; and why a device is not there, for each cause. */
 #include "core/memory/pinned.h"
 
+#include "ctrt/memory.h"
 #include "sims.h"
 
 static void test_classes(void)
@@ -24,13 +25,19 @@ static void test_classes(void)
     CHECK(worst <= 0.125, "%.2f %% of a block are not used", 100 * worst);
 }
 
+static int64_t stat_of(ctrt_device *device, const char *key)
+{
+    int64_t value = -1;
+    CHECK_OK(ctrt_memory_stat_get(&value, device, key));
+    return value;
+}
+
 static void test_reuse(void)
 {
     group("a block is reused, but not while a device copies from it; what nobody has is given back");
     IN_CHILD("CTRT_SIM=devices=1,latency=30ms") {
         ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
         CTRT_AUTO(tensor) a = NULL, b = NULL, there = NULL;
-        struct pinned_figures figures;
         bool left = false;
         CHECK_OK(ctrt_device_get(&cpu, "cpu"));
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1000), CTRT_F32, device));
@@ -44,22 +51,34 @@ static void test_reuse(void)
         ctrt_tensor_release(&a);
         CHECK_OK(ctrt_empty_pinned(&b, CTRT_SHAPE(1010), CTRT_F32, device));
         CHECK(ctrt_tensor_data(b) != place, "handed out while the device reads it");
-        pinned_figures(&figures, device);
-        CHECK(figures.active_requests == 1 && figures.active_bytes == 4096 && figures.allocations == 2 && figures.allocated_bytes == 8192
-                  && figures.host_allocs == 2 && figures.host_frees == 0,
-              "%llu active, %llu bytes; %llu held, %llu bytes", (unsigned long long)figures.active_requests,
-              (unsigned long long)figures.active_bytes, (unsigned long long)figures.allocations,
-              (unsigned long long)figures.allocated_bytes);
+        static const struct { const char *key; int64_t value; } want[] = {
+            { "host.active_requests.current", 1 },   { "host.active_requests.peak", 1 },
+            { "host.active_requests.allocated", 3 }, { "host.active_requests.freed", 2 },
+            { "host.active_bytes.current", 4096 },   { "host.active_bytes.peak", 4096 },
+            { "host.active_bytes.allocated", 3 * 4096 }, { "host.active_bytes.freed", 2 * 4096 },
+            { "host.allocations.current", 2 },       { "host.allocated_bytes.current", 8192 },
+            { "host.allocated_bytes.peak", 8192 },   { "host.allocated_bytes.freed", 0 },
+            { "host.num_host_alloc", 2 },            { "host.num_host_free", 0 },
+            { "host.host_alloc_time.count", 2 },     { "host.host_free_time.count", 0 },
+            { "host.host_free_time.max", 0 },
+        };
+        for (size_t i = 0; i < COUNT(want); i++)
+            CHECK(stat_of(device, want[i].key) == want[i].value, "%s is %lld", want[i].key, (long long)stat_of(device, want[i].key));
+        CHECK(stat_of(device, "host.host_alloc_time.min") <= stat_of(device, "host.host_alloc_time.avg")
+                  && stat_of(device, "host.host_alloc_time.avg") <= stat_of(device, "host.host_alloc_time.max")
+                  && stat_of(device, "host.host_alloc_time.max") <= stat_of(device, "host.host_alloc_time.total"), "the times are not in order");
         CHECK(total(there) == 2020, "%g", total(there));
         ctrt_tensor_release(&b);
         CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(1010), CTRT_F32, device));
-        pinned_figures(&figures, device);
-        CHECK(figures.host_allocs == 2, "%llu calls of the device", (unsigned long long)figures.host_allocs);
+        CHECK(stat_of(device, "host.num_host_alloc") == 2, "%lld calls of the device", (long long)stat_of(device, "host.num_host_alloc"));
         ctrt_tensor_release(&a);
         pinned_trim(device);
-        pinned_figures(&figures, device);
-        CHECK(figures.allocations == 0 && figures.allocated_bytes == 0 && figures.host_frees == 2, "%llu blocks are held",
-              (unsigned long long)figures.allocations);
+        CHECK(stat_of(device, "host.allocations.current") == 0 && stat_of(device, "host.allocated_bytes.current") == 0
+                  && stat_of(device, "host.num_host_free") == 2 && stat_of(device, "host.allocations.freed") == 2, "%lld blocks are held",
+              (long long)stat_of(device, "host.allocations.current"));
+        CHECK(stat_of(device, "host.allocated_bytes.peak") == 8192, "the peak is gone");
+        ctrt_memory_reset_peak(device);
+        CHECK(stat_of(device, "host.allocated_bytes.peak") == 0, "the peak was not reset");
         CHECK(sim_read(0).host_bytes == 0, "%llu bytes", (unsigned long long)sim_read(0).host_bytes);
     }
     CHILD_END;
@@ -76,6 +95,69 @@ static void test_reuse(void)
         ctrt_tensor_release(&a);
         CHECK_OK(sim->inject(0, "host:1+"));
         CHECK_FAILS(ctrt_empty_pinned(&a, CTRT_SHAPE(9000), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "pinned");
+    }
+    CHILD_END;
+}
+
+/* ---- beside device memory ---- */
+
+static int told;
+
+static void note_report(void *user, ctrt_device *device, size_t bytes, const char *report)
+{
+    char *end = user;
+    (void)device;
+    told++;
+    CHECK(bytes == 416 * 1024, "%zu bytes", bytes);
+    snprintf(end, 4096, "%s", report);
+}
+
+static void test_limit(void)
+{
+    group("under a limit, each kind of memory has what the other keeps unused");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_MEMORY_LIMIT=sim=32m") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) a = NULL, b = NULL;
+        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));     /* 20 MiB, kept when let go of */
+        ctrt_tensor_release(&a);
+        CHECK(pinned_held(device) == 20 << 20, "%llu", (unsigned long long)pinned_held(device));
+        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(5 << 20), CTRT_F32, device));
+        CHECK(pinned_held(device) == 0, "%llu pinned bytes are kept", (unsigned long long)pinned_held(device));
+        ctrt_tensor_release(&b);
+        CHECK(ctrt_memory_reserved(device) == 20 << 20, "%llu", (unsigned long long)ctrt_memory_reserved(device));
+        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(5 << 20), CTRT_F32, device));
+        CHECK(ctrt_memory_reserved(device) == 0, "%llu bytes are kept", (unsigned long long)ctrt_memory_reserved(device));
+        ctrt_tensor_release(&a);
+        /* Without a limit neither is any help to the other. */
+        CHECK_OK(ctrt_memory_set_limit(device, UINT64_MAX));
+        CHECK(ctrt_empty(&b, CTRT_SHAPE(80 << 20), CTRT_F32, device) == CTRT_ERR_OUT_OF_MEMORY, "there is too much memory");
+        CHECK(pinned_held(device) == 20 << 20, "%llu pinned bytes are kept", (unsigned long long)pinned_held(device));
+    }
+    CHILD_END;
+    group("pinned memory that runs out is reported like any other");
+    IN_CHILD("CTRT_SIM=devices=1,pinned=1m") {
+        static char report[4096];
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) a = NULL, b = NULL;
+        int64_t ooms = -1;
+        char *last = NULL;
+        ctrt_memory_set_oom_callback(note_report, report);
+        CHECK_OK(ctrt_empty_pinned(&a, CTRT_SHAPE(200 * 1024), CTRT_F32, device));
+        CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
+                    "out of memory on sim:0: 416.00 KiB of pinned host memory asked for");
+        CHECK(strstr(ctrt_error_message(), "Release pinned tensors") && strstr(ctrt_error_message(), "832.00 KiB of the host pinned"), "%s",
+              ctrt_error_message());
+        CHECK(told == 1 && strstr(report, "\"kind\": \"pinned\"") && strstr(report, "\"pinned\": 851968"), "%d: %s", told, report);
+        CHECK_OK(ctrt_memory_last_oom(&last, device));
+        CHECK(last != NULL && strcmp(last, report) == 0, "%s", last);
+        free(last);
+        CHECK_OK(ctrt_memory_stat_get(&ooms, device, "num_ooms"));
+        CHECK(ooms == 1, "%lld", (long long)ooms);
+        CHECK_OK(ctrt_memory_set_limit(device, 1 << 20));
+        CHECK_FAILS(ctrt_empty_pinned(&b, CTRT_SHAPE(100 * 1024), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY,
+                    "The device has room: raise the limit of 1.00 MiB");
+        CHECK(strstr(report, "\"refused_by_limit\": true"), "%s", report);
+        CHECK(stat_of(device, "num_oom_rejections") == 1, "%lld", (long long)stat_of(device, "num_oom_rejections"));
     }
     CHILD_END;
 }
@@ -115,6 +197,7 @@ int main(void)
 {
     test_classes();
     test_reuse();
+    test_limit();
     test_reasons();
     return done();
 }

@@ -135,13 +135,11 @@ static void fits_in(uint64_t bytes, const char *policy, const struct model *mode
     *real = answer[1];
 }
 
-/* Holes in the device's memory are not modelled (memory/plan_source.c): with segments of pages there are none, and with the others these
- * models leave none at their limits. */
-static void test_limit(const char *policy, const size_t *which, size_t count)
+static void test_limit(const char *policy)
 {
     group("%s: what fits is told to 512 bytes", policy);
-    for (size_t i = 0; i < count; i++) {
-        const struct model *model = &models[which[i]];
+    for (size_t i = 0; i < COUNT(models); i++) {
+        const struct model *model = &models[i];
         uint64_t low = 0, high = 64 << 20;              /* fits not, fits */
         bool planned, real;
         /* The least memory that the step takes in earnest. */
@@ -344,6 +342,229 @@ static void test_early_ends(void)
     CHILD_END;
 }
 
+/* Once a plan has passed the size of the device it goes on as if there were no end, whatever the policies go by. */
+static void test_beyond(const char *policy)
+{
+    group("%s: a plan goes on beyond the size of the device", policy);
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error", policy) {
+        ctrt_device *device = sim_open("sim:0");
+        ctrt_tensor *held = NULL, *many[10] = { NULL }, *giant = NULL;
+        ctrt_memory_plan *plan = NULL;
+        ctrt_memory_prediction found;
+        uint64_t before = 0;
+        for (int round = 0; round < 2; round++) {       /* in the second one the policy has something */
+            CHECK_OK(ctrt_memory_plan_begin(&plan, device));
+            for (int i = 0; i < 10; i++)
+                CHECK_OK(ctrt_empty(&many[i], CTRT_SHAPE(12 << 18), CTRT_F32, device));
+            CHECK_OK(ctrt_empty(&giant, CTRT_SHAPE(100 << 18), CTRT_F32, device));
+            CHECK_OK(ctrt_relu_(giant));
+            CHECK(!ctrt_memory_plan_fits(plan), "220 MiB fit into 64");
+            for (int i = 0; i < 10; i++)
+                ctrt_tensor_release(&many[i]);
+            ctrt_tensor_release(&giant);
+            CHECK_OK(ctrt_memory_plan_end(&found, &plan));
+            CHECK(!found.fits && found.peak_allocated == before + ((uint64_t)220 << 20), "fits %d, peak %llu", found.fits,
+                  (unsigned long long)found.peak_allocated);
+            CHECK(found.allocated_after == before && found.left_blocks == 0, "%llu bytes are left", (unsigned long long)found.allocated_after);
+            if (held == NULL)
+                CHECK_OK(ctrt_full(&held, CTRT_SHAPE(30 << 18), ctrt_float(3), CTRT_F32, device));
+            before = (uint64_t)30 << 20;
+        }
+        CHECK_FAILS(ctrt_empty(&giant, CTRT_SHAPE(100 << 18), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, NULL);
+        CHECK(total(held) == 3.0 * (30 << 18), "what was there has changed");
+        ctrt_tensor_release(&held);
+        CHECK_OK(ctrt_device_synchronize(device));
+    }
+    CHILD_END;
+}
+
+/* ---- memory that moves ---- */
+
+/* Which block goes to the host is the one used least recently; copies and fills are uses. *drawn: what is drawn then tells. */
+static ctrt_status use_and_take(uint64_t *drawn, int way, ctrt_device *device)
+{
+    CTRT_AUTO(tensor) large = NULL;
+    CTRT_AUTO(tensor) small = NULL;
+    CTRT_AUTO(tensor) more = NULL;
+    CTRT_TRY(ctrt_full(&large, CTRT_SHAPE(6 << 18), ctrt_float(1), CTRT_F32, device));
+    CTRT_TRY(ctrt_full(&small, CTRT_SHAPE(4 << 18), ctrt_float(2), CTRT_F32, device));
+    float *host = calloc(6 << 18, sizeof *host);
+    ctrt_status status = CTRT_OK;
+    if (way == 0)
+        status = ctrt_to_host(host, 6 << 20, large, CTRT_F32);
+    else if (way == 1)
+        status = ctrt_from_host_(large, host, 6 << 18, CTRT_F32);
+    else if (way == 2)
+        status = ctrt_zero_(large);
+    else if (way == 3)
+        status = ctrt_relu_(large);
+    free(host);
+    CTRT_TRY(status);
+    CTRT_TRY(ctrt_full(&more, CTRT_SHAPE(700 << 10), ctrt_float(1), CTRT_F32, device));
+    *drawn = ctrt_memory_reserved(device);
+    return CTRT_OK;
+}
+
+static void test_moving(void)
+{
+    group("spill: copies and fills are uses, in a plan as in earnest");
+    for (int way = 0; way < 5; way++) {
+        IN_CHILD("CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=12m", "CTRT_LOG=error") {
+            ctrt_device *device = sim_open("sim:0");
+            ctrt_memory_plan *plan = NULL;
+            ctrt_memory_prediction found;
+            uint64_t planned = 0, drawn = 0;
+            CHECK_OK(ctrt_memory_plan_begin(&plan, device));
+            CHECK_OK(use_and_take(&planned, way, device));
+            CHECK_OK(ctrt_memory_plan_end(&found, &plan));
+            CHECK_OK(use_and_take(&drawn, way, device));
+            CHECK(planned == drawn && drawn == (way < 4 ? 6 << 20 : 4 << 20) + (700 << 12), "way %d: %llu predicted, %llu measured", way,
+                  (unsigned long long)planned, (unsigned long long)drawn);
+            CHECK(found.fits, "it does not fit");
+            CHECK_OK(ctrt_device_synchronize(device));
+        }
+        CHILD_END;
+    }
+
+    group("spill: operands that have no room together are the op's failure");
+    IN_CHILD("CTRT_MEMORY=spill+direct", "CTRT_SIM=devices=1,memory=10m", "CTRT_LOG=error") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) a = NULL;
+        CTRT_AUTO(tensor) b = NULL;
+        CTRT_AUTO(tensor) c = NULL;
+        CTRT_AUTO(tensor) later = NULL;
+        ctrt_memory_plan *plan = NULL;
+        ctrt_memory_prediction found;
+        CHECK_OK(ctrt_memory_plan_begin(&plan, device));
+        CHECK_OK(ctrt_full(&a, CTRT_SHAPE(1 << 20), ctrt_float(1), CTRT_F32, device));
+        CHECK_OK(ctrt_full(&b, CTRT_SHAPE(1 << 20), ctrt_float(2), CTRT_F32, device));
+        CHECK(ctrt_memory_plan_fits(plan), "two times 4 MiB do not fit into 10");
+        CHECK_OK(ctrt_add(&c, a, b));
+        CHECK(!ctrt_memory_plan_fits(plan), "three times 4 MiB fit into 10");
+        CHECK_OK(ctrt_exp(&later, b));
+        ctrt_tensor_release(&a);
+        ctrt_tensor_release(&b);
+        ctrt_tensor_release(&c);
+        ctrt_tensor_release(&later);
+        CHECK_OK(ctrt_memory_plan_end(&found, &plan));
+        CHECK(strcmp(found.failed_op, "add") == 0 && found.failed_bytes == 4 << 20, "%llu bytes of \"%s\" failed",
+              (unsigned long long)found.failed_bytes, found.failed_op);
+        CHECK_OK(ctrt_full(&a, CTRT_SHAPE(1 << 20), ctrt_float(1), CTRT_F32, device));
+        CHECK_OK(ctrt_full(&b, CTRT_SHAPE(1 << 20), ctrt_float(2), CTRT_F32, device));
+        CHECK_FAILS(ctrt_add(&c, a, b), CTRT_ERR_OUT_OF_MEMORY, NULL);
+        ctrt_tensor_release(&a);
+        ctrt_tensor_release(&b);
+        CHECK_OK(ctrt_device_synchronize(device));
+    }
+    CHILD_END;
+}
+
+/* ---- fork ---- */
+
+static atomic_int at_work, stop;
+static ctrt_memory_plan *others_plan;
+
+/* Plans steps for the cpu as fast as it can. */
+static void *plan_all_the_time(void *argument)
+{
+    ctrt_device *cpu = argument;
+    while (!atomic_load(&stop)) {
+        CTRT_AUTO(tensor) x = NULL;
+        CTRT_AUTO(tensor) y = NULL;
+        CHECK_OK(ctrt_memory_plan_begin(&others_plan, cpu));
+        for (int i = 0; i < 20; i++) {
+            CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000 + 10 * i), ctrt_float(1), CTRT_F32, cpu));
+            CHECK_OK(ctrt_exp(&y, x));
+            atomic_fetch_add(&at_work, 1);
+        }
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
+        CHECK_OK(ctrt_memory_plan_end(NULL, &others_plan));
+    }
+    return NULL;
+}
+
+/* In the child: real work on the cpu, and a plan. */
+static void works_in_child(ctrt_device *cpu)
+{
+    CTRT_AUTO(tensor) x = NULL;
+    ctrt_memory_plan *plan = NULL;
+    ctrt_memory_prediction found;
+    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(0), CTRT_F32, cpu));
+    CHECK_OK(ctrt_exp(&x, x));
+    CHECK(element(x) == 1, "exp(0) is %g in the child", element(x));
+    CHECK_OK(ctrt_memory_plan_begin(&plan, cpu));
+    CHECK_OK(ctrt_exp(&x, x));
+    CHECK(element(x) == 0, "a plan computes %g", element(x));
+    ctrt_tensor_release(&x);
+    CHECK_OK(ctrt_memory_plan_end(&found, &plan));
+    CHECK(found.peak_allocated >= 4000, "%llu bytes predicted", (unsigned long long)found.peak_allocated);
+}
+
+static void test_forks(void)
+{
+    group("a child forked while another thread plans has its devices back");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
+        ctrt_device *cpu = NULL;
+        pthread_t thread;
+        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        pthread_create(&thread, NULL, plan_all_the_time, cpu);
+        for (int i = 0; i < 100; i++) {
+            const int before = atomic_load(&at_work);
+            while (atomic_load(&at_work) < before + 7)
+                sched_yield();
+            pid_t child = fork();
+            if (child == 0) {
+                alarm(20);              /* a hang ends by a signal */
+                tap_state.failed = 0;
+                ctrt_memory_plan *lost = others_plan;
+                works_in_child(cpu);
+                if (lost != NULL)
+                    CHECK_FAILS(ctrt_memory_plan_end(NULL, &lost), CTRT_ERR_FORKED, "another thread of the parent");
+                fflush(stdout);
+                _exit(tap_state.failed > 0);
+            }
+            child_join(child, __FILE__, __LINE__);
+        }
+        atomic_store(&stop, 1);
+        pthread_join(thread, NULL);
+        works_in_child(cpu);
+    }
+    CHILD_END;
+
+    static const char *const names[] = { "cpu", "sim:0" };
+    for (size_t i = 0; i < COUNT(names); i++) {
+        group("%s: a child forked by the thread that plans goes on with its plan, and ends it", names[i]);
+        IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
+            ctrt_device *device = NULL, *cpu = NULL;
+            ctrt_memory_plan *plan = NULL;
+            ctrt_memory_prediction found;
+            CTRT_AUTO(tensor) x = NULL;
+            CHECK_OK(ctrt_device_get(&device, names[i]));
+            CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+            CHECK_OK(ctrt_memory_plan_begin(&plan, device));
+            CHECK_OK(ctrt_full(&x, CTRT_SHAPE(1000), ctrt_float(1), CTRT_F32, device));
+            pid_t child = fork();
+            if (child == 0) {
+                alarm(20);
+                tap_state.failed = 0;
+                ctrt_tensor_release(&x);
+                CHECK_OK(ctrt_memory_plan_end(&found, &plan));
+                CHECK(found.peak_allocated >= 4000 && found.left_blocks == 0, "%llu bytes, %llu blocks left",
+                      (unsigned long long)found.peak_allocated, (unsigned long long)found.left_blocks);
+                works_in_child(cpu);
+                fflush(stdout);
+                _exit(tap_state.failed > 0);
+            }
+            child_join(child, __FILE__, __LINE__);
+            ctrt_tensor_release(&x);
+            CHECK_OK(ctrt_memory_plan_end(&found, &plan));
+            works_in_child(cpu);
+        }
+        CHILD_END;
+    }
+}
+
 int main(void)
 {
     test_peaks("CTRT_MEMORY=caching", "sim:0");
@@ -353,12 +574,20 @@ int main(void)
     test_peaks("CTRT_MEMORY=caching:expandable=true", "sim:0");
     test_no_trace("sim:0");
     test_no_trace("cpu");
-    test_limit("CTRT_MEMORY=caching:expandable=true", (const size_t[]){ 4, 7, 9, 12 }, 4);
-    test_limit("CTRT_MEMORY=caching", (const size_t[]){ 2, 6, 7, 9, 10 }, 5);
+    test_limit("CTRT_MEMORY=caching");
+    test_limit("CTRT_MEMORY=caching:expandable=true");
     test_what_if();
     test_tensors("sim:0");
     test_tensors("cpu");
     test_nothing_drawn();
     test_early_ends();
+    test_beyond("CTRT_MEMORY=caching");
+    test_beyond("CTRT_MEMORY=caching:expandable=true");
+    test_beyond("CTRT_MEMORY=caching:gc=0.5");
+    test_beyond("CTRT_MEMORY=spill+caching");
+    test_beyond("CTRT_MEMORY=spill+caching:expandable=true");
+    test_beyond("CTRT_MEMORY=spill+direct");
+    test_moving();
+    test_forks();
     return done();
 }

@@ -13,6 +13,7 @@
 
 #include "child.h"
 #include "ctrt/ctrt.h"
+#include "memory/pinned.h"
 #include "memory/pressure.h"
 
 #define MIB ((int64_t)1 << 20)
@@ -192,6 +193,44 @@ static void test_trim(void)
     CHILD_END;
 }
 
+static void test_pinned(void)
+{
+    group("pressure gives back what is pinned for a device and not used");
+    IN_CHILD("CTRT_MEMORY_PRESSURE=on", fifo_setting, "CTRT_SIM=devices=1,latency=300ms") {
+        ctrt_device *device = NULL;
+        ctrt_tensor *kept = NULL, *gone = NULL;
+        if (!ctrt_is_available("sim", NULL)) {
+            printf("# not run: pinned memory under pressure, without the simulated device\n");
+            exit(0);
+        }
+        CHECK_OK(ctrt_device_get(&device, "sim:0"));
+        CHECK_OK(ctrt_empty_pinned(&kept, CTRT_SHAPE(MIB / 4), CTRT_F32, device));
+        CHECK_OK(ctrt_empty_pinned(&gone, CTRT_SHAPE(2 * MIB), CTRT_F32, device));
+        ctrt_tensor_release(&gone);
+        CHECK(pinned_held(device) == (uint64_t)(9 * MIB), "%llu bytes are pinned", (unsigned long long)pinned_held(device));
+        CHECK(watchers_become(1) == 1 && press(), "the FIFO has no reader: %s", strerror(errno));
+        for (int i = 0; i < 5000 && pinned_held(device) > (uint64_t)MIB; i++)
+            nap();
+        CHECK(pinned_held(device) == (uint64_t)MIB, "%llu bytes are pinned after it", (unsigned long long)pinned_held(device));
+        ctrt_tensor *there = NULL;
+        bool left = false;
+        CHECK_OK(ctrt_to_non_blocking(&there, kept, device, &left));
+        ctrt_tensor_release(&kept);
+        CHECK(left && press(), "the copy was not asynchronous, or the FIFO has no reader");
+        for (int i = 0; i < 5000 && pressure_trims() < 2; i++)
+            nap();
+        CHECK(pinned_held(device) == (uint64_t)MIB, "memory was given back that is being copied");
+        CHECK_OK(ctrt_device_synchronize(device));
+        for (int i = 0; i < 5000 && pinned_held(device) > 0; i++) {
+            press();
+            nap();
+        }
+        CHECK(pinned_held(device) == 0, "%llu bytes are pinned at the end", (unsigned long long)pinned_held(device));
+        ctrt_tensor_release(&there);
+    }
+    CHILD_END;
+}
+
 struct churner {
     uint32_t seed;
     bool good;
@@ -360,6 +399,7 @@ int main(void)
     }
     test_off();
     test_trim();
+    test_pinned();
     test_threads();
     test_life();
     test_fork();

@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <sched.h>
+
 #include "sim_host.h"
 
 #define MIB ((size_t)1 << 20)
@@ -34,6 +36,7 @@ static const struct malformed {
     { "peers=0-0", "pairs" },
     { "seed=x", "seed: expected a whole number" },
     { "poison=maybe", "yes or no" },
+    { "holes=2", "holes: expected yes or no" },
     { "fault=aloc:3", "did you mean alloc?" },
     { "fault=alloc", "alloc: expected the number of an allocation" },
     { "fault=alloc:0", "not \"0\"" },
@@ -87,7 +90,7 @@ static void info_is(void *device, size_t unused, size_t total)
 static void memory(void **state)
 {
     (void)state;
-    void *device = sim_open("devices=1,memory=1m", 0), *block[4], *more = NULL;
+    void *device = sim_open("devices=1,memory=1m,holes=yes", 0), *block[4], *more = NULL;
     info_is(device, MIB, MIB);
     for (int i = 0; i < 4; i++) {
         block[i] = sim_alloc(device, MIB / 4 - 100);            /* rounded up to a quarter */
@@ -114,6 +117,44 @@ static void memory(void **state)
         fail_msg("a wrong free is logged as \"%s\"", fake_log_text);
     MUST_FAIL(sim->memory->alloc(device, &more, 0), CTRT_ERR_INVALID_ARGUMENT, "0 bytes");
     MUST_FAIL(sim->memory->alloc(device, &more, SIZE_MAX), CTRT_ERR_OUT_OF_MEMORY, "no 18446744073709551615 bytes");
+    sim->device->close(device);
+}
+
+/* As on a GPU, only bytes count: a block takes any place, pages too. */
+static void no_holes(void **state)
+{
+    (void)state;
+    void *device = sim_open("devices=1,memory=4m", 0), *block[8], *more = NULL, *range = NULL;
+    unsigned char *host = malloc(2 * MIB);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 8; i++)
+            block[i] = sim_alloc(device, MIB / 2);
+        MUST_FAIL(sim->memory->alloc(device, &more, 1), CTRT_ERR_OUT_OF_MEMORY, "sim:0: no 1 bytes: 0 of 4194304 bytes are free");
+        for (int i = 0; i < 8; i += 2)
+            sim->memory->free(device, block[i], MIB / 2);
+        MUST_FAIL(sim->memory->alloc(device, &more, 2 * MIB + 1), CTRT_ERR_OUT_OF_MEMORY, "2097152 of 4194304 bytes are free");
+        if (round == 0) {
+            memset(host, 9, 2 * MIB);
+            more = sim_upload(device, host, 2 * MIB);
+            memset(host, 0, 2 * MIB);
+            sim_download(device, host, more, 2 * MIB);
+            EQUAL(host[0] == 9 && host[2 * MIB - 1] == 9, 1);
+        } else {
+            EQUAL(sim->memory->reserve(device, &range, 4 * MIB), CTRT_OK);
+            EQUAL(sim->memory->map(device, range, 2 * MIB), CTRT_OK);
+            MUST_FAIL(sim->memory->map(device, (char *)range + 2 * MIB, 2 * MIB), CTRT_ERR_OUT_OF_MEMORY, "0 of 4194304 bytes are free");
+        }
+        info_is(device, 0, 4 * MIB);
+        MUST_FAIL(sim->memory->alloc(device, &block[0], 1), CTRT_ERR_OUT_OF_MEMORY, "0 of 4194304 bytes are free");
+        if (round == 0)
+            sim->memory->free(device, more, 2 * MIB);
+        else
+            sim->memory->unreserve(device, range, 4 * MIB);
+        for (int i = 1; i < 8; i += 2)
+            sim->memory->free(device, block[i], MIB / 2);
+        info_is(device, 4 * MIB, 4 * MIB);
+    }
+    free(host);
     sim->device->close(device);
 }
 
@@ -535,25 +576,32 @@ static void count_call(void *argument)
     atomic_fetch_add((atomic_int *)argument, 1);
 }
 
+static void wait_call(void *gate)
+{
+    while (!atomic_load((atomic_bool *)gate))
+        sched_yield();
+}
+
 static void host_calls(void **state)
 {
     atomic_int calls = 0;
+    atomic_bool gate = false;
     (void)state;
-    void *device = sim_open("devices=1,latency=10ms", 0);
-    void *x = sim_alloc(device, 64);
-    MUST(sim->memory->fill(device, NULL, x, 0, 64));
+    void *device = sim_open("devices=1", 0);
+    MUST(sim->queue->host_call(device, NULL, wait_call, &gate));
     MUST(sim->queue->host_call(device, NULL, count_call, &calls));
-    EQUAL(atomic_load(&calls), 0);                              /* the fill takes its time first */
+    EQUAL(atomic_load(&calls), 0);                              /* in order: behind the one that waits */
+    atomic_store(&gate, true);
     MUST(sim->queue->synchronize(device, NULL));
     EQUAL(atomic_load(&calls), 1);
-    EQUAL(sim_counted(0).host_calls, 1);
+    EQUAL(sim_counted(0).host_calls, 2);
     sim->device->close(device);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options), cmocka_unit_test(memory), cmocka_unit_test(giving_back), cmocka_unit_test(memory_at_random),
+        cmocka_unit_test(options), cmocka_unit_test(memory), cmocka_unit_test(no_holes), cmocka_unit_test(giving_back), cmocka_unit_test(memory_at_random),
         cmocka_unit_test(pages), cmocka_unit_test(pinned), cmocka_unit_test(copies), cmocka_unit_test(kernels),
         cmocka_unit_test(one_thread_a_worker), cmocka_unit_test(order_on_a_queue), cmocka_unit_test(latency),
         cmocka_unit_test(events_across_queues), cmocka_unit_test(devices_and_peers), cmocka_unit_test(host_calls),

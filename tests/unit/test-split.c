@@ -268,6 +268,152 @@ static void test_forgetting(const char *name)
     CHILD_END;
 }
 
+/* What a program may do that its module does not show. */
+struct odd {
+    struct program *program;
+    ctrt_device *cpu;
+    bool break_stream;                  /* the first kernel of the second piece fails on the device */
+    double drawn;                       /* the last attempt's numbers from the cpu, added up */
+};
+
+static ctrt_status odd_rows(void *user, int64_t from, int64_t to, double weight)
+{
+    struct odd *odd = user;
+    CTRT_AUTO(tensor) noise = NULL;
+    double value;
+    if (from == 0)
+        odd->drawn = 0;
+    if (odd->break_stream && from > 0) {
+        CHECK(sim->inject(0, "op:1") == CTRT_OK, "the fault is refused");
+        CTRT_TRY(ctrt_relu(&noise, odd->program->run.x));
+        (void)ctrt_device_synchronize(ctrt_tensor_device(noise));
+        return ctrt_fail(CTRT_ERR_IO, "the program's own trouble");
+    }
+    CTRT_TRY(ctrt_rand(&noise, CTRT_SHAPE(10), CTRT_F64, odd->cpu));
+    CTRT_TRY(ctrt_sum(&noise, noise, CTRT_ALL_DIMS));
+    CTRT_TRY(ctrt_item(&value, noise));
+    odd->drawn += value;
+    return rows(odd->program, from, to, weight);
+}
+
+/* The cpu's numbers in one step of four pieces, of which the call `fail_at` fails for want of memory. */
+static double numbers_drawn(struct odd *odd, int fail_at)
+{
+    CTRT_AUTO(split) split = NULL;
+    CHECK_OK(ctrt_split_new(&split, odd->program->run.net, &(ctrt_split_options){ .canonical = 4 }));
+    ctrt_manual_seed(5);
+    odd->program->calls = 0, odd->program->fail_at = fail_at, odd->program->failure = CTRT_ERR_OUT_OF_MEMORY;
+    CHECK_OK(ctrt_split_step(NULL, split, ROWS, odd_rows, odd));
+    ctrt_split_release(&split);
+    return odd->drawn;
+}
+
+static void test_odd_programs(void)
+{
+    group("generators of other devices and parts in training below a root in eval are taken back too");
+    IN_CHILD("CTRT_SIM=devices=2,memory=64m", "CTRT_LOG=error") {
+        struct program program;
+        struct odd odd = { .program = &program };
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(split) split = NULL;
+        ctrt_module *norm = NULL;
+        ctrt_tensor *mean = NULL;
+        float before[6], now[6];
+        CHECK_OK(ctrt_device_get(&odd.cpu, "cpu"));
+        begin(&program, &noted, device);
+        const double plain = numbers_drawn(&odd, 0), redone = numbers_drawn(&odd, 3);
+        CHECK(plain == redone, "the cpu's numbers add up to %.17g, redone to %.17g", plain, redone);
+
+        ctrt_module_train(program.run.net, false);
+        for (size_t i = 0; norm == NULL || strstr(ctrt_module_kind(norm), "Norm") == NULL; i++)
+            if (!CHECK_OK(ctrt_module_child(NULL, &norm, program.run.net, i)))
+                exit(1);
+        ctrt_module_train(norm, true);
+        CHECK_OK(ctrt_module_tensor(&mean, program.run.net, "1.running_mean"));
+        CHECK_OK(ctrt_to_host(before, sizeof before, mean, CTRT_F32));
+        CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .pieces = 4 }));
+        program.calls = 0, program.fail_at = 3, program.failure = CTRT_ERR_STATE;
+        CHECK(ctrt_split_step(NULL, split, ROWS, odd_rows, &odd) == CTRT_ERR_STATE, "the third piece does not fail");
+        CHECK_OK(ctrt_to_host(now, sizeof now, mean, CTRT_F32));
+        CHECK(memcmp(before, now, sizeof now) == 0, "statistics went from %g to %g", before[0], now[0]);
+        program.calls = 0, program.fail_at = 0;
+        CHECK_OK(ctrt_split_step(NULL, split, ROWS, odd_rows, &odd));
+        CHECK_OK(ctrt_to_host(now, sizeof now, mean, CTRT_F32));
+        CHECK(memcmp(before, now, sizeof now) != 0, "the part in training notes nothing");
+        training_end(&program.run);
+        ctrt_split_release(&split);
+    }
+    CHILD_END;
+
+    group("the failure of the program is told, not that of taking back");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
+        struct program program;
+        struct odd odd = { .program = &program, .break_stream = true };
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(split) split = NULL;
+        CHECK_OK(ctrt_device_get(&odd.cpu, "cpu"));
+        begin(&program, &noted, device);
+        CHECK_OK(ctrt_split_new(&split, program.run.net, &(ctrt_split_options){ .pieces = 4 }));
+        CHECK_FAILS(ctrt_split_step(NULL, split, ROWS, odd_rows, &odd), CTRT_ERR_IO,
+                    "the program's own trouble (and the module's buffers could not be taken back: ");
+        for (size_t i = 0; i < ctrt_module_parameter_count(program.run.net); i++) {
+            ctrt_tensor *parameter = NULL;
+            CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
+            CHECK(ctrt_tensor_grad(parameter) == NULL, "parameter %zu keeps the gradient of an attempt", i);
+        }
+        CTRT_AUTO(stream) stream = NULL;
+        CHECK_OK(ctrt_stream_current(&stream, device));
+        CHECK_OK(ctrt_stream_reset(stream));
+        ctrt_stream_release(&stream);
+        training_end(&program.run);
+        ctrt_split_release(&split);
+    }
+    CHILD_END;
+}
+
+/* Gradients from before: the same tensors go on, with the sums that plain steps would have. */
+static void test_held_gradients(const char *name)
+{
+    group("%s: who holds a gradient sees what a split step adds to it", name);
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
+        ctrt_device *device = NULL;
+        CHECK_OK(ctrt_device_get(&device, name));
+        float *sums[2];
+        size_t count = 0;
+        for (int split_it = 0; split_it < 2; split_it++) {
+            struct program program;
+            CTRT_AUTO(split) split = NULL;
+            ctrt_tensor *held[16] = { NULL }, *parameter = NULL;
+            begin(&program, &net, device);
+            const size_t n = ctrt_module_parameter_count(program.run.net);
+            CHECK_OK(rows(&program, 0, ROWS, 1));
+            for (size_t i = 0; i < n && i < COUNT(held); i++) {
+                CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
+                held[i] = ctrt_tensor_retain(ctrt_tensor_grad(parameter));
+            }
+            CHECK_OK(ctrt_split_new(&split, program.run.net, NULL));
+            program.calls = 0, program.failure = CTRT_ERR_OUT_OF_MEMORY;
+            if (split_it)
+                CHECK_OK(ctrt_split_step(NULL, split, ROWS, rows, &program));
+            else
+                CHECK_OK(rows(&program, 0, ROWS, 1));
+            sums[split_it] = gradients(&count, program.run.net);
+            for (size_t i = 0; i < n && i < COUNT(held); i++) {
+                CHECK_OK(ctrt_module_parameter(NULL, &parameter, program.run.net, i));
+                CHECK(ctrt_tensor_grad(parameter) == held[i], "the gradient of parameter %zu is another tensor", i);
+                ctrt_tensor_release(&held[i]);
+            }
+            training_end(&program.run);
+            ctrt_split_release(&split);
+        }
+        CHECK(memcmp(sums[0], sums[1], count * sizeof *sums[0]) == 0, "sums differ by %g", difference(sums[0], sums[1], count));
+        free(sums[0]);
+        free(sums[1]);
+        CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+    }
+    CHILD_END;
+}
+
 static ctrt_status too_large(void *user, int64_t from, int64_t to, double weight)
 {
     int64_t *most = user;
@@ -363,6 +509,9 @@ int main(void)
     test_small_device();
     test_forgetting("cpu");
     test_forgetting("sim:0");
+    test_odd_programs();
+    test_held_gradients("cpu");
+    test_held_gradients("sim:0");
     test_numbers();
     test_every_allocation();
     return done();

@@ -110,6 +110,31 @@ static void test_policies(const char *policy)
     CHILD_END;
 }
 
+/* Memory goes back to the device only when nothing uses it, also where no event can tell when that is. */
+static void test_no_events(const char *policy)
+{
+    group("no event can be recorded: the host waits instead: %s", policy);
+    char setting[64];
+    snprintf(setting, sizeof setting, "CTRT_MEMORY=%s", policy);
+    IN_CHILD("CTRT_SIM=devices=1,latency=1ms,poison=yes,fault=event:1+", setting) {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) busy = full(1, N, device);
+        int wrong = 0;
+        for (int i = 0; i < 5; i++) {
+            CTRT_AUTO(tensor) x = full(7, 1 << 20, device), y = NULL, copy = NULL;
+            for (int k = 0; k < 4; k++)
+                CHECK_OK(ctrt_add_scalar_(busy, ctrt_float(1)));
+            CHECK_OK(ctrt_clone(&copy, x));
+            ctrt_tensor_release(&x);
+            CHECK_OK(ctrt_memory_empty_cache(device));
+            CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(1 << 20), CTRT_F32, device));
+            wrong += total(copy) != 7.0 * (1 << 20);
+        }
+        CHECK(wrong == 0, "memory of %d of 5 tensors was given away while it was read", wrong);
+    }
+    CHILD_END;
+}
+
 static void test_errors(void)
 {
     group("who inherits an error: what came behind it, not what came before; no new stream does; pinned copies do");
@@ -277,6 +302,9 @@ int main(void)
     test_policies("caching");
     test_policies("arena");
     test_policies("direct");
+    test_no_events("caching");
+    test_no_events("arena");
+    test_no_events("direct");
     test_errors();
     test_queries();
     test_many_readers();

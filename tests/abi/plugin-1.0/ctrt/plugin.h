@@ -25,6 +25,10 @@ CTRT_BEGIN_DECLS
      && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table))                   \
      && (table)->member != NULL)
 
+/* The same for members of which 0 means something. */
+#define CTRT_HAS(table, member)                                                                                   \
+    ((table) != NULL && (table)->size >= (size_t)((const char *)(&(table)->member + 1) - (const char *)(table)))
+
 /* ---- what kernels see ------------------------------------------------------------------------------------- */
 
 enum {                              /* ctrt_view.flags */
@@ -269,7 +273,41 @@ typedef struct ctrt_device_info {
     uint32_t flags;                     /* CTRT_DEVICE_* */
     int32_t ecc;                        /* 1 on, 0 off, -1 unknown */
     int32_t reserved;
+    char cpus[256];                     /* near the device: "0-31,64-95" */
 } ctrt_device_info;
+
+/* A process that has memory on a device. */
+typedef struct ctrt_device_process {
+    int64_t pid;
+    uint64_t memory;                    /* bytes; UINT64_MAX: unknown */
+} ctrt_device_process;
+
+/* What goes on on a device, over all processes. Unknown: -1, bytes: 0. Grows at its end. */
+typedef struct ctrt_device_usage {
+    size_t size;
+    uint64_t total_memory, used_memory, free_memory;    /* bytes */
+    int32_t busy, memory_busy;          /* percent of the time lately in which work ran; in which memory was read or written */
+    int32_t temperature;                /* degrees Celsius */
+    int32_t power, power_limit;         /* milliwatts */
+    int32_t clock_khz;
+    int32_t process_count;              /* how many there are; process_room of them are written at most */
+    int32_t process_room;               /* set by the caller, as `processes` is */
+    ctrt_device_process *processes;
+} ctrt_device_usage;
+
+enum {                                  /* ctrt_device_link.kind: what lies between two devices */
+    CTRT_LINK_UNKNOWN, CTRT_LINK_NVLINK, CTRT_LINK_BOARD, CTRT_LINK_SWITCH, CTRT_LINK_SWITCHES, CTRT_LINK_BRIDGE, CTRT_LINK_NODE,
+    CTRT_LINK_SYSTEM
+};
+
+/* The way from one device to another of its type. Grows at its end. */
+typedef struct ctrt_device_link {
+    size_t size;
+    int32_t direct;                     /* 1: it reads the other's memory; 0: copies go through the host; -1: unknown */
+    int32_t kind;                       /* CTRT_LINK_*: the same board, a PCI switch, several, a host bridge, a NUMA node, all of the machine */
+    int32_t links;                      /* how many NVLinks join the two; 0: none, or through switches */
+    int32_t reserved;
+} ctrt_device_link;
 
 typedef struct ctrt_device_table {      /* required; required slots: count, describe, open, close */
     size_t size;
@@ -278,6 +316,9 @@ typedef struct ctrt_device_table {      /* required; required slots: count, desc
     ctrt_status (*open)(void **device, int32_t index);                  /* called once per device and process */
     void (*close)(void *device);
     ctrt_status (*memory_info)(void *device, uint64_t *free_bytes, uint64_t *total_bytes);
+    /* Optional: without opening anything, as count and describe. The caller sets `size` and fills all else with "unknown". */
+    ctrt_status (*usage)(int32_t index, ctrt_device_usage *usage);
+    ctrt_status (*link)(int32_t index, int32_t peer, ctrt_device_link *link);
 } ctrt_device_table;
 
 enum ctrt_copy_kind { CTRT_COPY_TO_DEVICE, CTRT_COPY_TO_HOST, CTRT_COPY_ON_DEVICE };
@@ -339,7 +380,15 @@ typedef struct ctrt_kernel_table {      /* optional: without it every op falls b
 
 /* Tables come in files of their own as they are specified; the pointers keep their places. */
 typedef struct ctrt_comm_table { size_t size; } ctrt_comm_table;
-typedef struct ctrt_capture_table { size_t size; } ctrt_capture_table;
+/* Work of queues, recorded as a graph that can be put on a queue again and again. Between begin and end nothing that is put on `queue`
+ * runs; queues that wait for an event of it meanwhile join, and are waited for before end. Memory may be allocated meanwhile. */
+typedef struct ctrt_capture_table {     /* all slots or none */
+    size_t size;
+    ctrt_status (*begin)(void *device, void *queue);
+    ctrt_status (*end)(void *device, void *queue, void **graph);        /* also after a failure: then there is no graph */
+    ctrt_status (*replay)(void *device, void *graph, void *queue);
+    void (*destroy)(void *device, void *graph);
+} ctrt_capture_table;
 
 typedef struct ctrt_backend {
     size_t size;
@@ -350,6 +399,12 @@ typedef struct ctrt_backend {
     const ctrt_comm_table *comm;
     const ctrt_capture_table *capture;
     const char *default_memory;         /* policy for this backend's devices when CTRT_MEMORY names none; NULL: direct */
+    /* Optional: this backend's devices are those of another backend under another name: device i is base:i, with its memory, streams and
+     * allocator. `kernels` then lies over the base's rows; the other tables are not looked at and may be NULL. */
+    const char *base;
+    uint32_t float_default;             /* ctrt_dtype of new tensors that are to have the default dtype; 0: the process's */
+    /* ctrt_dtype in which matrices and convolutions of f32 are multiplied (sums are f32's); 0: f32. For those who compare results. */
+    uint32_t matrix_dtype;
 } ctrt_backend;
 
 /* Rows laid over another backend's (component kind `kernels`; the component's name is the backend's). */
@@ -371,7 +426,7 @@ typedef struct ctrt_memory_source {
     /* A fence stands for work on one or several queues; it is done when all of that is. NULL is a
      * fence that is done. The slots are there on every device; without queues every fence is NULL. */
     uint32_t reserved;
-    uint64_t total_bytes;               /* of the device; 0: unknown */
+    uint64_t total_bytes;               /* of the device; 0: unknown, or, from some time on in a plan, no limit */
     ctrt_status (*fence_new)(void *state, void **fence, void *queue);   /* all work that is on `queue` now */
     /* Work put on `queue` from now on waits; queue NULL: the caller waits. The fence stays the caller's. */
     ctrt_status (*fence_wait)(void *state, void *fence, void *queue);
@@ -388,6 +443,11 @@ typedef struct ctrt_memory_source {
     void (*unreserve)(void *state, void *address, size_t bytes);
     ctrt_status (*map)(void *state, void *address, size_t bytes);
     void (*unmap)(void *state, void *address, size_t bytes);
+    /* How did the work that a fence stands for end? *done: has it? Then CTRT_OK, or the failure for which a queue dropped it or what comes
+     * before it; that stays true when the queue is reset. Does not wait. */
+    ctrt_status (*fence_status)(void *state, void *fence, bool *done);
+    /* As alloc, but for what is not needed yet: neither is cached memory given back for it nor does anything move. */
+    ctrt_status (*alloc_spare)(void *state, void **address, size_t bytes, void *queue);
 } ctrt_memory_source;
 
 /* What a policy hands out. `bytes` is what the request costs (not less than asked for) and is what accounting counts; the
@@ -421,6 +481,7 @@ typedef struct ctrt_memory_stats {
     uint64_t max_split;                 /* bytes; 0: no limit */
     uint64_t retries;                   /* times that the source failed and the cache was given back to try again */
     uint64_t largest_free;              /* bytes of the largest free block */
+    ctrt_memory_stat spilled, spilled_bytes;    /* blocks whose bytes are on the host instead; allocated: went there, freed: came back, or are gone */
 } ctrt_memory_stats;
 
 /* What `walk` reports: each segment, followed by its blocks in order of addresses. */
@@ -434,6 +495,7 @@ typedef struct ctrt_memory_piece {
     void *address;
     size_t bytes;
     void *queue;                        /* of a segment: the queue that it serves */
+    void *name;                         /* of a block of memory that moves: its name, while it is at `address` */
 } ctrt_memory_piece;
 
 enum {                                  /* ctrt_memory_policy.flags */
@@ -464,6 +526,8 @@ typedef struct ctrt_memory_policy {
     /* Optional: a second instance in the same state over another source, whose blocks are no memory: for predicting. Cookies of
      * blocks that live are those of the original's. */
     ctrt_status (*clone)(void *policy, void **copy, const ctrt_memory_source *source);
+    /* Optional: as alloc, but without giving anything back to the source for it; else alloc must not do that either. */
+    ctrt_status (*alloc_spare)(void *policy, ctrt_block *block, size_t bytes, void *queue);
 } ctrt_memory_policy;
 
 /* ---- the plugin itself --------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,12 @@
+# The cuda-fp16 backend: backend-cuda-fp16.so, an overlay of cuda.
+backend_cuda_fp16_sources = backends/cuda-fp16/fp16.h backends/cuda-fp16/plugin.c backends/cuda-fp16/rows.c
+
+if PLUGIN_CUDA
+plugin_LTLIBRARIES += backend-cuda-fp16.la
+else
+noinst_LTLIBRARIES += backend-cuda-fp16.la
+endif
+backend_cuda_fp16_la_SOURCES  = $(backend_cuda_fp16_sources)
+backend_cuda_fp16_la_CPPFLAGS = $(PLUGIN_CPPFLAGS)
+backend_cuda_fp16_la_CFLAGS   = $(PLUGIN_CFLAGS)
+backend_cuda_fp16_la_LDFLAGS  = $(PLUGIN_LDFLAGS) $(cuda_nowhere)

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda-fp16/rows.c: rows for f32 that hand their work to cuda's rows for f16 or bf16.
+ *
+ * Operands are rounded into the workspace, layouts kept; cuda's row multiplies them, sums in f32 and rounds the result, which comes back as f32: what
+ * autocast does, with the same limit: a result beyond 65504 is infinite in f16 (not in bf16). */
+#include "fp16.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#define OPERANDS 4                          /* three inputs and an output */
+#define ALIGNED  256u
+
+static const ctrt_param type_param = {
+    sizeof type_param, "CTRT_CUDA_FP16", CTRT_PARAM_ENUM, "f16", "f16|bf16",
+    "the type in which cuda-fp16 devices multiply matrices of f32",
+};
+
+/* Half of the dtypes' business: chosen once, when the first kernel is prepared. */
+static ctrt_dtype half = CTRT_F16;
+
+/* ---- cuda's rows ---- */
+
+static const ctrt_kernel *row_at(const ctrt_kernel_table *table, size_t i)
+{
+    return (const ctrt_kernel *)((const char *)table->rows + i * table->stride);
+}
+
+/* Rows of cuda's for an op and type, best first; found once. */
+#define ROWS_OF_ONE 8
+struct found {
+    const char *op;
+    ctrt_dtype dtype;
+    const ctrt_kernel *rows[ROWS_OF_ONE];
+    size_t count;
+};
+static struct found found[16];
+static atomic_size_t found_count;
+static pthread_mutex_t found_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&found_lock, NULL);
+}
+
+__attribute__((constructor)) static void rows_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+static void fill(struct found *f, const char *op, ctrt_dtype dtype)
+{
+    const ctrt_backend *cuda = fp16_host->backend("cuda");
+    *f = (struct found){ .op = op, .dtype = dtype };
+    for (size_t i = 0; cuda != NULL && CTRT_SLOT(cuda, kernels) && i < cuda->kernels->count && f->count < ROWS_OF_ONE; i++) {
+        const ctrt_kernel *row = row_at(cuda->kernels, i);
+        if (strcmp(row->op, op) != 0 || !(row->dtypes & CTRT_DTYPE_BIT(dtype)))
+            continue;
+        size_t at = f->count++;
+        for (; at > 0 && f->rows[at - 1]->score < row->score; at--)
+            f->rows[at] = f->rows[at - 1];
+        f->rows[at] = row;
+    }
+}
+
+static const struct found *look(size_t from, size_t to, const char *op, ctrt_dtype dtype)
+{
+    for (size_t i = from; i < to; i++)
+        if (found[i].dtype == dtype && strcmp(found[i].op, op) == 0)
+            return &found[i];
+    return NULL;
+}
+
+/* `op` is static: a row's own, or a word here. */
+static const struct found *rows_of(const char *op, ctrt_dtype dtype)
+{
+    const size_t known = atomic_load_explicit(&found_count, memory_order_acquire);
+    const struct found *there = look(0, known, op, dtype);
+    if (there != NULL)
+        return there;
+    pthread_mutex_lock(&found_lock);
+    const size_t now = atomic_load(&found_count);
+    there = look(known, now, op, dtype);
+    if (there == NULL && now < sizeof found / sizeof found[0]) {
+        fill(&found[now], op, dtype);
+        there = &found[now];
+        atomic_store_explicit(&found_count, now + 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&found_lock);
+    return there;
+}
+
+/* The best row of cuda's for that op and type that takes the call; NULL: none. */
+static const ctrt_kernel *find(const char *op, ctrt_dtype dtype, ctrt_call *call)
+{
+    const struct found *f = rows_of(op, dtype);
+    for (size_t i = 0; f != NULL && i < f->count; i++) {
+        call->row = f->rows[i];
+        if (!CTRT_SLOT(call->row, accepts) || call->row->accepts(call))
+            return call->row;
+    }
+    return NULL;
+}
+
+/* ---- one call ---- */
+
+struct lowered {
+    ctrt_call call;                         /* of cuda's row */
+    ctrt_view views[OPERANDS];
+    const ctrt_view *inputs[OPERANDS], *outputs[1];
+    size_t places[OPERANDS], bytes;         /* in the workspace */
+};
+
+/* Elements that have a place of their own, when the view is dense but for dimensions of stride 0; 0: it is not dense. */
+static int64_t dense(const ctrt_view *view)
+{
+    int64_t span = 1, count = 1;
+    for (int d = 0; d < view->ndim; d++) {
+        if (view->strides[d] < 0)
+            return 0;
+        if (view->strides[d] == 0 || view->shape[d] == 1)
+            continue;
+        span += (view->shape[d] - 1) * view->strides[d];
+        count *= view->shape[d];
+    }
+    return span == count ? count : 0;
+}
+
+/* The same elements in `half`: where they lie alike when the view is dense, else row major. */
+static int64_t stand_in(ctrt_view *out, const ctrt_view *view)
+{
+    int64_t count = dense(view);
+    *out = *view;
+    out->data = NULL;                       /* as aligned as can be, which places in the workspace are */
+    out->dtype = (uint8_t)half;
+    out->owner = NULL;
+    if (count > 0)
+        return count;
+    count = 1;
+    for (int d = view->ndim - 1; d >= 0; d--) {
+        out->strides[d] = count;
+        count *= view->shape[d];
+    }
+    out->flags = (uint16_t)((out->flags & ~(CTRT_VIEW_CHANNELS_LAST)) | CTRT_VIEW_CONTIGUOUS);
+    return count;
+}
+
+static void place(struct lowered *l, int operand, int64_t count)
+{
+    l->places[operand] = l->bytes;
+    l->bytes += ((size_t)count * 2 + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+static ctrt_status fail_missing(const ctrt_call *call)
+{
+    return fp16_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: cuda has no kernel for it in the type that cuda-fp16 wants", call->row->op);
+}
+
+/* The call as cuda's row will see it; addresses are filled in later. */
+static ctrt_status lower(struct lowered *l, const ctrt_call *call)
+{
+    memset(l, 0, sizeof *l);
+    l->call = *call;
+    l->call.inputs = l->inputs;
+    l->call.outputs = l->outputs;
+    l->call.workspace = NULL;
+    l->call.workspace_bytes = 0;
+    for (uint32_t i = 0; i < call->n_inputs; i++) {
+        if (call->inputs[i] == NULL)
+            continue;
+        place(l, (int)i, stand_in(&l->views[i], call->inputs[i]));
+        l->inputs[i] = &l->views[i];
+    }
+    place(l, OPERANDS - 1, stand_in(&l->views[OPERANDS - 1], call->outputs[0]));
+    l->outputs[0] = &l->views[OPERANDS - 1];
+    return find(call->row->op, half, &l->call) != NULL ? CTRT_OK : fail_missing(call);
+}
+
+static ctrt_status workspace(const ctrt_call *call, size_t *bytes)
+{
+    struct lowered l;
+    size_t more = 0;
+    ctrt_status status = lower(&l, call);
+    if (status == CTRT_OK && CTRT_SLOT(l.call.row, workspace))
+        status = l.call.row->workspace(&l.call, &more);
+    *bytes = l.bytes + more;
+    return status;
+}
+
+static bool accepts(const ctrt_call *call)
+{
+    struct lowered l;
+    return call->n_inputs < OPERANDS && lower(&l, call) == CTRT_OK;
+}
+
+/* Copies between the types, on the call's queue. Dense views go as one run. */
+static ctrt_status convert(const ctrt_call *call, const ctrt_view *to, const ctrt_view *from)
+{
+    ctrt_view flat_to = *to, flat_from = *from;
+    const int64_t count = dense(from);
+    if (count > 0 && dense(to) == count && memcmp(to->strides, from->strides, to->ndim * sizeof to->strides[0]) == 0) {
+        flat_to.ndim = flat_from.ndim = 1;
+        flat_to.numel = flat_from.numel = flat_to.shape[0] = flat_from.shape[0] = count;
+        flat_to.strides[0] = flat_from.strides[0] = 1;
+        flat_to.flags = flat_from.flags = CTRT_VIEW_CONTIGUOUS;
+    }
+    const ctrt_view *in = &flat_from, *out = &flat_to;
+    ctrt_call copy = *call;
+    copy.inputs = &in;
+    copy.outputs = &out;
+    copy.n_inputs = copy.n_outputs = 1;
+    copy.attributes = NULL;
+    copy.workspace = NULL;
+    copy.workspace_bytes = 0;
+    const ctrt_kernel *row = find("copy", (ctrt_dtype)from->dtype, &copy);
+    return row != NULL ? row->run(&copy) : fail_missing(call);
+}
+
+static ctrt_status run(const ctrt_call *call)
+{
+    struct lowered l;
+    ctrt_status status = lower(&l, call);
+    if (status != CTRT_OK)
+        return status;
+    char *room = call->workspace;
+    for (uint32_t i = 0; i < call->n_inputs && status == CTRT_OK; i++) {
+        if (call->inputs[i] == NULL)
+            continue;
+        l.views[i].data = room + l.places[i];
+        if (call->inputs[i]->numel > 0)
+            status = convert(call, &l.views[i], call->inputs[i]);
+    }
+    l.views[OPERANDS - 1].data = room + l.places[OPERANDS - 1];
+    l.call.workspace = room + l.bytes;
+    l.call.workspace_bytes = call->workspace_bytes - l.bytes;
+    if (status == CTRT_OK)
+        status = l.call.row->run(&l.call);
+    if (status == CTRT_OK && call->outputs[0]->numel > 0)
+        status = convert(call, call->outputs[0], &l.views[OPERANDS - 1]);
+    return status;
+}
+
+static ctrt_status prepare(void *device)
+{
+    ctrt_param_value value;
+    const ctrt_backend *cuda = fp16_host->backend("cuda");
+    ctrt_status status = fp16_host->param(&value, &type_param);
+    if (status != CTRT_OK)
+        return status;
+    half = value.integer == 1 ? CTRT_BF16 : CTRT_F16;
+    return cuda != NULL && CTRT_SLOT(cuda, kernels) && CTRT_SLOT(cuda->kernels, prepare) ? cuda->kernels->prepare(device) : CTRT_OK;
+}
+
+#define ROW(name, more)                                                                                             \
+    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .score = 100, .flags = (more), .run = run, .accepts = accepts, \
+      .workspace = workspace }
+
+static const ctrt_kernel rows[] = {
+    ROW("matmul", CTRT_KERNEL_STRIDED),
+    ROW("linear", CTRT_KERNEL_STRIDED),
+    ROW("conv2d", CTRT_KERNEL_CHANNELS_LAST),
+    ROW("conv2d_input_grad", CTRT_KERNEL_CHANNELS_LAST),
+    ROW("conv2d_weight_grad", CTRT_KERNEL_CHANNELS_LAST),
+};
+
+const ctrt_kernel_table fp16_kernel_table = {
+    .size = sizeof(ctrt_kernel_table),
+    .rows = rows,
+    .count = sizeof rows / sizeof rows[0],
+    .stride = sizeof rows[0],
+    .prepare = prepare,
+};

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/divide_args.h: what kernels of powers get in elementwise_args.flag. C and CUDA C++. */
+#ifndef CUDA_DIVIDE_ARGS_H
+#define CUDA_DIVIDE_ARGS_H
+
+enum {
+    POWER_SQUARE, POWER_CUBE, POWER_ROOT, POWER_SAME, POWER_INVERSE, POWER_INVERSE_SQUARE, POWER_INVERSE_ROOT, POWERS
+};
+
+#endif

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/index.cu: index_select, gather, and their gradients index_add, scatter_add.
+ *
+ * Selecting moves bytes, 16 at a time where rows are whole ones: read and written once.
+ *
+ * Adding knows neither atomics nor sorting. A block owns a tile of the result, 32 KiB of sums in shared memory, looks through all indices
+ * and adds what falls into its tile, each sum by one thread and in the order of the indices: the same bits in every run, and, as long as
+ * there is one piece, those of a loop over the indices. The price is that every tile reads all indices, from the L2 cache: 8 bytes of index a tile beside
+ * 32 KiB of result. Where tiles are too few to keep the device busy the indices are cut into pieces, whose sums are joined in order. */
+#include "index_args.h"
+
+/* ---- picking ---- */
+
+DEVICE bool in_range(const index_args &a, int64_t index, int64_t place)
+{
+    if (index >= 0 && index < a.size)
+        return true;
+    report(a.error, KERNEL_ERROR_INDEX, index, a.size, place, a.sequence);
+    return false;
+}
+
+template <typename V> DEVICE void select_rows(const index_args &a)
+{
+#pragma unroll 2
+    for (int64_t i = thread_index(); i < a.n; i += thread_count()) {
+        int64_t rest = i;
+        const int64_t at = split_off(rest, a.inner), row = split_off(rest, a.count), index = a.index[row];
+        if (in_range(a, index, row))
+            static_cast<V *>(a.to)[i] = static_cast<const V *>(a.from)[(rest * a.size + index) * a.inner.size + at];
+    }
+}
+
+template <typename V> DEVICE void gather(const index_args &a)
+{
+#pragma unroll 2
+    for (int64_t i = thread_index(); i < a.n; i += thread_count()) {
+        int64_t rest = i;
+        const int64_t index = a.index[i], at = split_off(rest, a.inner), outer = above(rest, a.count);
+        if (in_range(a, index, i))
+            static_cast<V *>(a.to)[i] = static_cast<const V *>(a.from)[(outer * a.size + index) * a.inner.size + at];
+    }
+}
+
+/* ---- adding ---- */
+
+/* What sums of a type are kept in; integers wrap, whatever their sign. */
+template <typename T> struct sum_of { using type = uint32_t; };
+template <> struct sum_of<float> { using type = float; };
+template <> struct sum_of<double> { using type = double; };
+template <> struct sum_of<f16> { using type = float; };
+template <> struct sum_of<bf16> { using type = float; };
+template <> struct sum_of<int64_t> { using type = uint64_t; };
+
+/* A block's piece of work: rows [row, row + rows) of image `outer`, this thread's column, and what is added: [begin, end). */
+struct tile {
+    int64_t outer, row, rows, column, piece, begin, end;
+    int x, y, height;                       /* the thread's column of the tile; it has rows y, y + height, ... */
+    bool first;                             /* the tile that tells of bad indices */
+};
+
+DEVICE tile tile_of(const index_args &a, int64_t item)
+{
+    tile t;
+    t.x = threadIdx.x % a.team;
+    t.y = threadIdx.x / a.team;
+    t.height = INDEX_THREADS / a.team;
+    int64_t rest = item;
+    const int64_t across = split_off(rest, a.tiles), group = split_off(rest, a.groups);
+    t.piece = split_off(rest, a.pieces);
+    t.outer = rest;
+    t.column = across * a.team + t.x;
+    t.row = group * a.group;
+    t.rows = a.size - t.row < a.group ? a.size - t.row : a.group;
+    t.begin = t.piece * a.piece;
+    t.end = t.begin + a.piece < a.count.size ? t.begin + a.piece : a.count.size;
+    t.first = across == 0 && group == 0;
+    return t;
+}
+
+template <typename A> DEVICE void clear(const index_args &a, const tile &t, A *sums)
+{
+    for (int64_t r = t.y; r < t.rows; r += t.height)
+        sums[r * a.team + t.x] = 0;
+}
+
+template <typename T, typename A> DEVICE void store(const index_args &a, const tile &t, const A *sums)
+{
+    if (t.column >= a.inner.size)
+        return;
+    for (int64_t r = t.y; r < t.rows; r += t.height) {
+        const int64_t at = (t.outer * a.size + t.row + r) * a.inner.size + t.column;
+        if (a.partial != nullptr)
+            static_cast<A *>(a.partial)[t.piece * a.n + at] = sums[r * a.team + t.x];
+        else
+            static_cast<T *>(a.to)[at] = (T)sums[r * a.team + t.x];
+    }
+}
+
+/* Those of INDEX_LIST indices from `base` on that fall into the tile, in order: places[] counts from base, rows[] from the tile's first. All threads of the
+ * block call it. */
+DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *places, int *rows, int *room)
+{
+    constexpr int each = INDEX_LIST / INDEX_THREADS;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int mine = 0, row[each];
+#pragma unroll
+    for (int k = 0; k < each; k++) {
+        const int64_t i = base + threadIdx.x * each + k;
+        row[k] = -1;
+        if (i >= t.end)
+            continue;
+        const int64_t index = a.index[i];
+        if (index == a.skip && a.skip >= 0)
+            continue;
+        if (t.first && (index < 0 || index >= a.size) && t.outer == 0)
+            report(a.error, KERNEL_ERROR_INDEX, index, a.size, i, a.sequence);
+        if (index >= t.row && index < t.row + t.rows) {
+            row[k] = (int)(index - t.row);
+            mine++;
+        }
+    }
+    int before = mine;                      /* matches of this warp's lanes up to this one */
+#pragma unroll
+    for (int step = 1; step < WARP; step *= 2) {
+        const int below = __shfl_up_sync(ALL_LANES, before, step);
+        before += lane >= step ? below : 0;
+    }
+    if (lane == WARP - 1)
+        room[warp] = before;
+    __syncthreads();
+    int at = before - mine, total = 0;
+    for (int w = 0; w < INDEX_THREADS / WARP; w++) {
+        at += w < warp ? room[w] : 0;
+        total += room[w];
+    }
+#pragma unroll
+    for (int k = 0; k < each; k++)
+        if (row[k] >= 0) {
+            places[at] = (int)threadIdx.x * each + k;
+            rows[at++] = row[k];
+        }
+    __syncthreads();
+    return total;
+}
+
+template <typename T> DEVICE void add_rows(const index_args &a)
+{
+    typedef typename sum_of<T>::type A;
+    constexpr int turns = 4;
+    __shared__ A sums[INDEX_TILE_BYTES / sizeof(A)];
+    __shared__ int places[INDEX_LIST], rows[INDEX_LIST], room[INDEX_THREADS / WARP];
+    const int64_t items = a.outer * a.pieces.size * a.groups.size * a.tiles.size;
+    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+        const tile t = tile_of(a, item);
+        const bool inside = t.column < a.inner.size;
+        clear(a, t, sums);
+        for (int64_t base = t.begin; base < t.end; base += INDEX_LIST) {
+            const int matches = list_matches(a, t, base, places, rows, room);
+            const T *const from = static_cast<const T *>(a.from) + (t.outer * a.count.size + base) * a.inner.size + t.column;
+            for (int m = 0; inside && m < matches; m += turns) {
+                T x[turns];
+                int row[turns];
+#pragma unroll
+                for (int k = 0; k < turns; k++) {
+                    row[k] = m + k < matches ? rows[m + k] : -1;
+                    if (row[k] >= 0 && (row[k] & (t.height - 1)) == t.y)
+                        x[k] = from[places[m + k] * a.inner.size];
+                    else
+                        row[k] = -1;
+                }
+#pragma unroll
+                for (int k = 0; k < turns; k++)
+                    if (row[k] >= 0)
+                        sums[row[k] * a.team + t.x] += (A)(work<T>)x[k];
+            }
+            __syncthreads();
+        }
+        store<T>(a, t, sums);
+    }
+}
+
+template <typename T> DEVICE void add_elements(const index_args &a)
+{
+    typedef typename sum_of<T>::type A;
+    constexpr int turns = 4;
+    __shared__ A sums[INDEX_TILE_BYTES / sizeof(A)];
+    const int64_t items = a.outer * a.pieces.size * a.groups.size * a.tiles.size;
+    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+        const tile t = tile_of(a, item);
+        const int64_t base = t.outer * a.count.size * a.inner.size + t.column;
+        const T *const from = static_cast<const T *>(a.from);
+        clear(a, t, sums);
+        for (int64_t i = t.begin; t.column < a.inner.size && i < t.end; i += turns) {
+            int64_t index[turns];
+#pragma unroll
+            for (int k = 0; k < turns; k++)
+                index[k] = i + k < t.end ? a.index[base + (i + k) * a.inner.size] : 0;
+#pragma unroll
+            for (int k = 0; k < turns; k++) {
+                if (i + k >= t.end)
+                    continue;
+                if ((index[k] < 0 || index[k] >= a.size) && t.row == 0 && t.y == 0)
+                    report(a.error, KERNEL_ERROR_INDEX, index[k], a.size, base + (i + k) * a.inner.size, a.sequence);
+                const int64_t row = index[k] - t.row;
+                if (row >= 0 && row < t.rows && ((int)row & (t.height - 1)) == t.y)
+                    sums[row * a.team + t.x] += (A)(work<T>)from[base + (i + k) * a.inner.size];
+            }
+        }
+        store<T>(a, t, sums);
+    }
+}
+
+template <typename T> DEVICE void join_pieces(const index_args &a)
+{
+    typedef typename sum_of<T>::type A;
+    for (int64_t i = thread_index(); i < a.n; i += thread_count()) {
+        A sum = 0;
+#pragma unroll 4
+        for (int64_t piece = 0; piece < a.pieces.size; piece++)
+            sum += static_cast<const A *>(a.partial)[piece * a.n + i];
+        static_cast<T *>(a.to)[i] = (T)sum;
+    }
+}
+
+#define PICK(type, T)                                                                                               \
+    KERNEL_BOUNDS(index_select_##type, index_args, INDEX_THREADS) { select_rows<T>(a); }                            \
+    KERNEL_BOUNDS(gather_##type, index_args, INDEX_THREADS) { gather<T>(a); }
+PICK(u8, uint8_t)
+PICK(i16, uint16_t)
+PICK(i32, uint32_t)
+PICK(i64, uint64_t)
+typedef vec<uint32_t, 4> sixteen_bytes;
+KERNEL_BOUNDS(index_select_i64_v, index_args, INDEX_THREADS) { select_rows<sixteen_bytes>(a); }
+
+#define ADD(type, T)                                                                                                \
+    KERNEL_BOUNDS(index_add_##type, index_args, INDEX_THREADS) { add_rows<T>(a); }                                  \
+    KERNEL_BOUNDS(scatter_add_##type, index_args, INDEX_THREADS) { add_elements<T>(a); }                            \
+    KERNEL_BOUNDS(index_add_##type##_j, index_args, INDEX_THREADS) { join_pieces<T>(a); }                           \
+    KERNEL_BOUNDS(scatter_add_##type##_j, index_args, INDEX_THREADS) { join_pieces<T>(a); }
+ADD(f32, float)
+ADD(f64, double)
+ADD(f16, f16)
+ADD(bf16, bf16)
+ADD(u8, uint8_t)
+ADD(i16, int16_t)
+ADD(i32, int32_t)
+ADD(i64, int64_t)

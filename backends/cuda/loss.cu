@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/loss.cu: cross entropy of rows of logits, and its gradient.
+ *
+ * The logits are read once (twice with label smoothing, the second time from caches): in one pass a thread keeps the largest logit and the sum of
+ * exponentials above it, one exponential a number and one more a vector. The gradient reads and writes rows * classes numbers. Rows of up to
+ * 2048 classes are a warp's, longer ones a block's. */
+#include "loss_args.h"
+#include "row.cuh"
+
+/* The target of a row, -1 when it counts nothing. `first`: this thread tells of a bad one. */
+DEVICE int64_t target_of(const loss_args &a, int64_t row, bool first)
+{
+    const int64_t target = a.target[row];
+    if (target == a.ignore)
+        return -1;
+    if (target >= 0 && target < a.classes)
+        return target;
+    if (first)
+        report(a.error, KERNEL_ERROR_TARGET, target, a.classes, row, a.sequence);
+    return -1;
+}
+
+template <typename T> DEVICE work<T> weight_of(const loss_args &a, int64_t c)
+{
+    if (a.weight == nullptr)
+        return 1;
+    return a.weight_wide ? (work<T>)static_cast<const float *>(a.weight)[c] : (work<T>)static_cast<const T *>(a.weight)[c];
+}
+
+template <typename T> DEVICE T team_sum(T x, bool block, T *room) { return block ? block_fold(x, T(0), fold_sum(), room) : warp_sum(x); }
+template <typename T> DEVICE T team_max(T x, bool block, T *room) { return block ? block_fold(x, -infinity<T>(), fold_max(), room) : warp_max(x); }
+
+/* f(row, thread in the team, threads of it) for the team's rows. */
+template <typename F> DEVICE void rows_of(const loss_args &a, F f)
+{
+    const int team = a.block ? blockDim.x : WARP, lane = threadIdx.x % team;
+    const int64_t step = thread_count() / team;
+    for (int64_t row = thread_index() / team; row < a.rows; row += step)
+        f(row, lane, team);
+}
+
+template <typename T, int K> DEVICE void loss_rows(const loss_args &a)
+{
+    typedef work<T> W;
+    __shared__ W room[WARP];
+    const int64_t vectors = a.classes / K;
+    rows_of(a, [&](int64_t row, int lane, int team) {
+        const T *const x = static_cast<const T *>(a.x) + row * a.classes;
+        const vec<T, K> *const from = reinterpret_cast<const vec<T, K> *>(x);
+        exponentials<W> e;
+        e.begin();
+#pragma unroll 2
+        for (int64_t v = lane; v < vectors; v += team) {
+            const vec<T, K> in = from[v];
+            W wide[K];
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                wide[k] = (W)in.at[k];
+            e.add(wide);
+        }
+        const W largest = team_max(e.largest, a.block, room);
+        const W sum = team_sum(e.scaled(largest), a.block, room);
+        /* A row of nothing but -infinity has no sum. */
+        const W total = largest == -infinity<W>() ? largest - largest : largest + log_of(sum);
+        const int64_t target = target_of(a, row, lane == 0);
+        W loss = 0;
+        if (target >= 0) {
+            loss = weight_of<T>(a, target) * (total - (W)x[target]);
+            if (a.smoothing != 0) {
+                W smooth = 0;
+                for (int64_t c = lane; c < a.classes; c += team)
+                    smooth += weight_of<T>(a, c) * (total - (W)x[c]);
+                smooth = team_sum(smooth, a.block, room);
+                loss = (W)(1 - (W)a.smoothing) * loss + (W)a.smoothing / (W)a.classes * smooth;
+            }
+        }
+        if (lane == 0) {
+            static_cast<W *>(a.out)[row] = loss;
+            static_cast<W *>(a.out_lse)[row] = total;
+        }
+    });
+}
+
+template <typename T, int K> DEVICE void gradient_rows(const loss_args &a)
+{
+    typedef work<T> W;
+    __shared__ W room[WARP];
+    const int64_t vectors = a.classes / K;
+    const W smoothing = (W)a.smoothing;
+    /* The sum of all weights, which smoothing needs, is the same for all rows. */
+    W all = (W)a.classes;
+    if (smoothing != 0 && a.weight != nullptr) {
+        all = 0;
+        for (int64_t c = threadIdx.x; c < a.classes; c += blockDim.x)
+            all += weight_of<T>(a, c);
+        all = block_fold(all, W(0), fold_sum(), room);
+    }
+    rows_of(a, [&](int64_t row, int lane, int team) {
+        const vec<T, K> *const from = reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.classes);
+        vec<T, K> *const to = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.classes);
+        const int64_t target = target_of(a, row, lane == 0);
+        const W lse = static_cast<const W *>(a.lse)[row], dloss = static_cast<const W *>(a.dloss)[row];
+        const W hard = target >= 0 ? dloss * (1 - smoothing) * weight_of<T>(a, target) : 0, soft = dloss * smoothing / (W)a.classes;
+        const W factor = soft != 0 ? hard + soft * all : hard;
+#pragma unroll 2
+        for (int64_t v = lane; v < vectors; v += team) {
+            vec<T, K> out;
+            const vec<T, K> in = from[v];
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                W d = exp_of((W)in.at[k] - lse) * factor;
+                if (soft != 0)
+                    d -= soft * weight_of<T>(a, v * K + k);
+                if (v * K + k == target)
+                    d -= hard;
+                out.at[k] = (T)(target >= 0 ? d : 0);
+            }
+            to[v] = out;
+        }
+    });
+}
+
+#define KERNELS(type, T)                                                                                            \
+    KERNEL_BOUNDS(cross_entropy_##type, loss_args, ROW_THREADS) { loss_rows<T, 1>(a); }                             \
+    KERNEL_BOUNDS(cross_entropy_##type##_v, loss_args, ROW_THREADS) { loss_rows<T, 16 / (int)sizeof(T)>(a); }       \
+    KERNEL_BOUNDS(cross_entropy_backward_##type, loss_args, ROW_THREADS) { gradient_rows<T, 1>(a); }                \
+    KERNEL_BOUNDS(cross_entropy_backward_##type##_v, loss_args, ROW_THREADS) { gradient_rows<T, 16 / (int)sizeof(T)>(a); }
+KERNELS(f32, float)
+KERNELS(f64, double)
+KERNELS(f16, f16)
+KERNELS(bf16, bf16)

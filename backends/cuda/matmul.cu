@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/matmul.cu: matrix products of every type, for where no library does them, and of integers.
+ *
+ * gemm.cuh has the scheme and what limits it. The large tile is for products that fill the device with it; the small one for others and
+ * for numbers of 8 bytes, whose sums would not fit the registers. */
+#include "gemm.cuh"
+#include "matmul_args.h"
+
+/* One operand of one matrix of the batch: rows of C by k. */
+template <typename T> struct matrix {
+    const T *data;
+    int64_t rows, depth, row_step, k_step;
+
+    /* Elements are one step apart, along rows or along k, so one pointer finds them all. */
+    template <int N> struct cursor {
+        const T *first;                     /* element 0 at k = 0 */
+        int64_t step, k_step, left;         /* left: of the depth from element 0 on */
+        int k_apart;
+        unsigned inside;                    /* bit i: row of element i is there */
+
+        DEVICE sum<T> at(int i, int64_t k) const
+        {
+            return (inside >> i & 1u) && k + i * k_apart < left ? (sum<T>)(work<T>)first[i * step + k * k_step] : sum<T>(0);
+        }
+    };
+    template <int N> DEVICE cursor<N> start(const gemm_share &share, int64_t row0) const
+    {
+        cursor<N> c = { data + (row0 + share.row) * row_step + share.k * k_step, share.row_step * row_step + share.k_step * k_step, k_step,
+                        depth - share.k, share.k_step, 0 };
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            c.inside |= (unsigned)(row0 + share.row + i * share.row_step < rows) << i;
+        return c;
+    }
+};
+
+template <typename T, int SIDE> DEVICE void matmul(const matmul_args &a)
+{
+    using W = sum<T>;
+    using TILE = tile<W, SIDE, SIDE, SIDE / 16>;
+    const int64_t row0 = blockIdx.x / a.tiles_across * SIDE, column0 = blockIdx.x % a.tiles_across * SIDE;
+    const T *bias = static_cast<const T *>(a.bias);
+    for (int64_t batch = blockIdx.z; batch < a.batch; batch += gridDim.z) {
+        const matrix<T> left = { static_cast<const T *>(a.a) + batch * a.a_batch, a.m, a.k, a.a_row, a.a_column };
+        const matrix<T> right = { static_cast<const T *>(a.b) + batch * a.b_batch, a.n, a.k, a.b_column, a.b_row };
+        T *c = static_cast<T *>(a.c) + batch * a.m * a.n;
+        gemm_tile<TILE>(left, a.a_column == 1, right, a.b_row == 1, row0, column0, 0, a.k, [&](int64_t i, int64_t j, W x) {
+            if (i < a.m && j < a.n)
+                c[i * a.n + j] = (T)(bias != nullptr ? x + (W)(work<T>)bias[j] : x);
+        });
+    }
+}
+
+#define SMALL(name, T) \
+    KERNEL_BOUNDS(matmul_##name##_small, matmul_args, MATMUL_THREADS) { matmul<T, MATMUL_SMALL>(a); }
+#define LARGE(name, T) \
+    KERNEL_BOUNDS(matmul_##name##_large, matmul_args, MATMUL_THREADS) { matmul<T, MATMUL_LARGE>(a); }
+
+LARGE(f32, float)
+LARGE(f16, f16)
+LARGE(bf16, bf16)
+LARGE(i8, int8_t)
+LARGE(u8, uint8_t)
+LARGE(i16, int16_t)
+LARGE(i32, int32_t)
+SMALL(f32, float)
+SMALL(f64, double)
+SMALL(f16, f16)
+SMALL(bf16, bf16)
+SMALL(i8, int8_t)
+SMALL(u8, uint8_t)
+SMALL(i16, int16_t)
+SMALL(i32, int32_t)
+SMALL(i64, int64_t)
+
+/* For libraries that cannot add it themselves: what they are to add to, so that the sum is rounded once. */
+template <typename T> DEVICE void fill_bias(const bias_args &a)
+{
+    T *c = static_cast<T *>(a.c);
+    for (int64_t i = thread_index(); i < a.count; i += thread_count())
+        c[i] = static_cast<const T *>(a.bias)[i / a.inner % a.n];
+}
+
+#define BIAS(name, T) \
+    KERNEL_BOUNDS(bias_##name, bias_args, MATMUL_THREADS) { fill_bias<T>(a); }
+BIAS(f32, float)
+BIAS(f64, double)
+BIAS(f16, f16)
+BIAS(bf16, bf16)

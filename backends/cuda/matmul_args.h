@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/matmul_args.h: what the kernels of matrix products get. C and CUDA C++. */
+#ifndef CUDA_MATMUL_ARGS_H
+#define CUDA_MATMUL_ARGS_H
+
+#include <stdint.h>
+
+/* c[batch,m,n] = a[batch,m,k] b[batch,k,n] + bias[n]; strides in elements; c is contiguous; bias may be NULL. */
+struct matmul_args {
+    const void *a, *b, *bias;
+    void *c;
+    int64_t batch, m, n, k;
+    int64_t a_batch, a_row, a_column;
+    int64_t b_batch, b_row, b_column;
+    int64_t tiles_across;                   /* along n */
+};
+
+/* c[i] = bias[i / inner % n], for i < count. */
+struct bias_args {
+    void *c;
+    const void *bias;
+    int64_t count, n, inner;
+};
+
+/* Sides of the two kernels' tiles. */
+#define MATMUL_LARGE 128
+#define MATMUL_SMALL 64
+#define MATMUL_THREADS 256
+
+#endif

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/norm.cu: layer_norm of rows [rows, n], and its gradient.
+ *
+ * Forward reads x and writes y; a row is kept (row.cuh) between mean, variance and result: in a warp's registers (NAME_w, NAME_v), in a block's
+ * shared memory (NAME_b), or, when it is too long for that, read again from the L2 cache (NAME_l). dx reads dy and x and writes dx, likewise; the
+ * gradients of weight and bias read both once more, along columns (NAME_c), and are joined by NAME_f. Memory's speed is the limit of all. */
+#include "norm.cuh"
+
+template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
+{
+    typedef work<T> W;
+    __shared__ W room[WARP];
+    KERNEL_DYNAMIC_SHARED(W, memory);
+    const int64_t vectors = a.n / K;
+    each_row<R == 0>(a.rows, [&](int64_t row) {
+        const vec<T, K> *const x = reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n);
+        vec<T, K> *const y = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
+        held<W, K, R> keep;
+        keep.open(memory, 0, 0);
+        W sum = 0, squares = 0;
+        rounds<R>(vectors, [&](int r, int64_t v) {
+            const vec<T, K> in = x[v];
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                keep.at(r, k) = (W)in.at[k];
+                sum += (W)in.at[k];
+            }
+        });
+        const W mean = team_of<R == 0>(sum, W(0), fold_sum(), room) / (W)a.n;
+        rounds<R>(vectors, [&](int r, int64_t) {
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const W d = keep.at(r, k) - mean;
+                squares += d * d;
+            }
+        });
+        squares = team_of<R == 0>(squares, W(0), fold_sum(), room);
+        const W rstd = (W)(1 / sqrt((double)squares / (double)a.n + a.epsilon));
+        if ((R == 0 ? threadIdx.x : threadIdx.x % WARP) == 0) {
+            static_cast<W *>(a.mean)[row] = mean;
+            static_cast<W *>(a.rstd)[row] = rstd;
+        }
+        rounds<R>(vectors, [&](int r, int64_t v) {
+            W weight[K], bias[K];
+            vec<T, K> out;
+            parameters<T, K>(weight, a.weight, a.wide & NORM_WEIGHT, v, 1);
+            parameters<T, K>(bias, a.bias, a.wide & NORM_BIAS, v, 0);
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                out.at[k] = (T)((keep.at(r, k) - mean) * rstd * weight[k] + bias[k]);
+            y[v] = out;
+        });
+    });
+}
+
+template <typename T> DEVICE void forward_long(const norm_args &a)
+{
+    typedef work<T> W;
+    __shared__ double room[WARP];
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        const T *const x = static_cast<const T *>(a.x) + row * a.n;
+        T *const y = static_cast<T *>(a.out) + row * a.n;
+        double sum = 0, squares = 0;
+#pragma unroll 4
+        for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x)
+            sum += (double)(W)x[i];
+        const W mean = (W)(block_fold(sum, 0.0, fold_sum(), room) / (double)a.n);
+#pragma unroll 4
+        for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
+            const W d = (W)x[i] - mean;
+            squares += (double)(d * d);
+        }
+        const W rstd = (W)(1 / sqrt(block_fold(squares, 0.0, fold_sum(), room) / (double)a.n + a.epsilon));
+        if (threadIdx.x == 0) {
+            static_cast<W *>(a.mean)[row] = mean;
+            static_cast<W *>(a.rstd)[row] = rstd;
+        }
+#pragma unroll 4
+        for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
+            W weight[1], bias[1];
+            parameters<T, 1>(weight, a.weight, a.wide & NORM_WEIGHT, i, 1);
+            parameters<T, 1>(bias, a.bias, a.wide & NORM_BIAS, i, 0);
+            y[i] = (T)(((W)x[i] - mean) * rstd * weight[0] + bias[0]);
+        }
+    }
+}
+
+/* dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), xhat = (x - mean) * rstd, g = dy * weight. */
+template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a)
+{
+    typedef work<T> W;
+    __shared__ W room[WARP];
+    KERNEL_DYNAMIC_SHARED(W, memory);
+    const int64_t vectors = a.n / K;
+    each_row<R == 0>(a.rows, [&](int64_t row) {
+        const vec<T, K> *const x = reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n);
+        const vec<T, K> *const dy = reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.dy) + row * a.n);
+        vec<T, K> *const dx = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
+        const W mean = static_cast<const W *>(a.mean)[row], rstd = static_cast<const W *>(a.rstd)[row];
+        held<W, K, R> g, d;
+        g.open(memory, 0, 0);
+        d.open(memory, 1, a.room);
+        W sum = 0, with_x = 0;
+        rounds<R>(vectors, [&](int r, int64_t v) {
+            const vec<T, K> in = x[v], up = dy[v];
+            W weight[K];
+            parameters<T, K>(weight, a.weight, a.wide & NORM_WEIGHT, v, 1);
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const W gradient = (W)up.at[k] * weight[k], distance = (W)in.at[k] - mean;
+                g.at(r, k) = gradient;
+                d.at(r, k) = distance;
+                sum += gradient;
+                with_x += gradient * distance;
+            }
+        });
+        const W shift = team_of<R == 0>(sum, W(0), fold_sum(), room) / (W)a.n;
+        const W slope = team_of<R == 0>(with_x, W(0), fold_sum(), room) / (W)a.n * rstd * rstd;
+        rounds<R>(vectors, [&](int r, int64_t v) {
+            vec<T, K> out;
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                out.at[k] = (T)(rstd * (g.at(r, k) - shift - d.at(r, k) * slope));
+            dx[v] = out;
+        });
+    });
+}
+
+template <typename T> DEVICE work<T> gradient_at(const norm_args &a, const T *dy, int64_t i)
+{
+    return a.weight != nullptr ? (work<T>)dy[i] * parameter<T>(a.weight, a.wide & NORM_WEIGHT, i) : (work<T>)dy[i];
+}
+
+template <typename T> DEVICE void backward_long(const norm_args &a)
+{
+    typedef work<T> W;
+    __shared__ double room[WARP];
+    for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
+        const T *const x = static_cast<const T *>(a.x) + row * a.n, *const dy = static_cast<const T *>(a.dy) + row * a.n;
+        T *const dx = static_cast<T *>(a.out) + row * a.n;
+        const W mean = static_cast<const W *>(a.mean)[row], rstd = static_cast<const W *>(a.rstd)[row];
+        double sum = 0, with_x = 0;
+#pragma unroll 4
+        for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
+            const W g = gradient_at<T>(a, dy, i);
+            sum += (double)g;
+            with_x += (double)(g * ((W)x[i] - mean));
+        }
+        const W shift = (W)(block_fold(sum, 0.0, fold_sum(), room) / (double)a.n);
+        const W slope = (W)(block_fold(with_x, 0.0, fold_sum(), room) / (double)a.n) * rstd * rstd;
+#pragma unroll 4
+        for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x)
+            dx[i] = (T)(rstd * (gradient_at<T>(a, dy, i) - shift - ((W)x[i] - mean) * slope));
+    }
+}
+
+/* Sums of dy * xhat and of dy along columns. */
+template <typename T> DEVICE void parameter_columns(const norm_args &a)
+{
+    typedef work<T> W;
+    pair_columns<W>(a, a.n, [&](int64_t row, int64_t column) -> pair<W> {
+        const int64_t at = row * a.n + column;
+        const W g = (W)static_cast<const T *>(a.dy)[at], x = (W)static_cast<const T *>(a.x)[at];
+        return { g * (x - static_cast<const W *>(a.mean)[row]) * static_cast<const W *>(a.rstd)[row], g };
+    });
+}
+
+template <typename T> DEVICE void parameter_finish(const norm_args &a)
+{
+    for (int64_t column = thread_index() / WARP; column < a.n; column += thread_count() / WARP) {
+        const pair<double> sums = pair_joined(a, a.n, column);
+        if (threadIdx.x % WARP == 0) {
+            put_parameter<T>(a.dweight, a.wide & NORM_DWEIGHT, column, (work<T>)sums.first);
+            put_parameter<T>(a.dbias, a.wide & NORM_DBIAS, column, (work<T>)sums.second);
+        }
+    }
+}
+
+#define LONG_THREADS(T) (sizeof(T) == 8 ? 512 : 1024)
+#define KERNELS(op, way, type, T)                                                                                   \
+    KERNEL_BOUNDS(op##_##type##_w, norm_args, ROW_THREADS)                                                          \
+    {                                                                                                               \
+        constexpr int K = 16 / (int)sizeof(T);                                                                      \
+        way##_kept<T, K, ROW_REGISTERS / WARP / K>(a);                                                              \
+    }                                                                                                               \
+    KERNEL_BOUNDS(op##_##type##_v, norm_args, ROW_THREADS) { way##_kept<T, 1, ROW_REGISTERS / WARP>(a); }           \
+    KERNEL_BOUNDS(op##_##type##_b, norm_args, LONG_THREADS(T)) { way##_kept<T, 16 / (int)sizeof(T), 0>(a); }        \
+    KERNEL_BOUNDS(op##_##type##_l, norm_args, LONG_THREADS(T)) { way##_long<T>(a); }
+#define TYPE(type, T)                                                                                               \
+    KERNELS(layer_norm, forward, type, T)                                                                           \
+    KERNELS(layer_norm_backward, backward, type, T)                                                                 \
+    KERNEL_BOUNDS(layer_norm_backward_##type##_c, norm_args, ROW_THREADS) { parameter_columns<T>(a); }              \
+    KERNEL_BOUNDS(layer_norm_backward_##type##_f, norm_args, ROW_THREADS) { parameter_finish<T>(a); }
+TYPE(f32, float)
+TYPE(f64, double)
+TYPE(f16, f16)
+TYPE(bf16, bf16)

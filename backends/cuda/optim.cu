@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/optim.cu: sgd_step and adam_step on many tensors in one launch.
+ *
+ * A block has 4096 elements of one tensor, which it finds by its number. Every operand is read once, every result written once: adam moves 7
+ * numbers an element, sgd 3, with momentum 5; that is the limit. f16 and bf16 are stepped in f32 and rounded. */
+#include "kernel.h"
+#include "optim_args.h"
+
+static_assert(sizeof(optim_args) <= 4000, "all arguments of a kernel fit into 4000 bytes");
+
+DEVICE float root(float x) { return sqrtf(x); }
+DEVICE double root(double x) { return sqrt(x); }
+
+/* Stochastic gradient descent, with momentum where there is a state (Sutskever et al. 2013), as PyTorch computes it. */
+template <typename W, int S> struct sgd {
+    static constexpr int states = S;
+    static DEVICE void step(const optim_args &a, W &p, W g, W (&state)[2])
+    {
+        const W lr = (W)a.sgd.lr, d = (W)a.sign * g + (W)a.sgd.decay * p;
+        if (S == 0) {
+            p = p - lr * d;
+            return;
+        }
+        const W velocity = a.first ? d : (W)a.sgd.momentum * state[0] + (W)a.sgd.gain * d;
+        state[0] = velocity;
+        p = p - lr * (a.nesterov ? d + (W)a.sgd.momentum * velocity : velocity);
+    }
+};
+
+/* Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019). */
+template <typename W> struct adam {
+    static constexpr int states = 2;
+    static DEVICE void step(const optim_args &a, W &p, W g, W (&state)[2])
+    {
+        const W gradient = fma((W)a.adam.coupled, p, (W)a.sign * g);
+        const W mean = fma((W)a.adam.beta1, state[0], (W)a.adam.gain1 * gradient);
+        const W square = fma((W)a.adam.beta2, state[1], (W)a.adam.gain2 * gradient * gradient);
+        state[0] = mean;
+        state[1] = square;
+        p = p * (W)a.adam.decay - (W)a.adam.step_size * mean / (root(square) * (W)a.adam.correction + (W)a.adam.epsilon);
+    }
+};
+
+/* Elements [begin, end) of a tensor, in vectors of K. */
+template <typename T, int K, typename Step> DEVICE void step_range(const optim_args &a, int tensor, int64_t begin, int64_t end)
+{
+    typedef vec<T, K> V;
+    for (int64_t v = begin / K + threadIdx.x; (v + 1) * K <= end; v += OPTIM_THREADS) {
+        V in[2 + Step::states];
+#pragma unroll
+        for (int i = 0; i < 2 + Step::states; i++)
+            in[i] = static_cast<const V *>(a.in[i][tensor])[v];
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            work<T> p = (work<T>)in[0].at[k], state[2] = { 0, 0 };
+#pragma unroll
+            for (int s = 0; s < Step::states; s++)
+                state[s] = (work<T>)in[2 + s].at[k];
+            Step::step(a, p, (work<T>)in[1].at[k], state);
+            in[0].at[k] = (T)p;
+#pragma unroll
+            for (int s = 0; s < Step::states; s++)
+                in[2 + s].at[k] = (T)state[s];
+        }
+        static_cast<V *>(a.out[0][tensor])[v] = in[0];
+#pragma unroll
+        for (int s = 0; s < Step::states; s++)
+            static_cast<V *>(a.out[1 + s][tensor])[v] = in[2 + s];
+    }
+}
+
+template <typename T, typename Step> DEVICE void step_tensors(const optim_args &a)
+{
+    constexpr int K = 16 / (int)sizeof(T);
+    int low = 0, high = a.tensors - 1;
+    while (low < high) {
+        const int middle = (low + high) / 2;
+        if (blockIdx.x < a.end[middle])
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    uintptr_t together = 0;
+#pragma unroll
+    for (int i = 0; i < 2 + Step::states; i++)
+        together |= (uintptr_t)a.in[i][low];
+#pragma unroll
+    for (int i = 0; i < 1 + Step::states; i++)
+        together |= (uintptr_t)a.out[i][low];
+    const int64_t begin = (int64_t)(blockIdx.x - (low > 0 ? a.end[low - 1] : 0)) * OPTIM_CHUNK;
+    const int64_t end = begin + OPTIM_CHUNK < a.n[low] ? begin + OPTIM_CHUNK : a.n[low];
+    const int64_t whole = together % 16 == 0 ? end - end % K : begin;
+    step_range<T, K, Step>(a, low, begin, whole);
+    step_range<T, 1, Step>(a, low, whole, end);
+}
+
+#define STEPS(type, T)                                                                                              \
+    KERNEL_BOUNDS(sgd_step_##type, optim_args, OPTIM_THREADS) { step_tensors<T, sgd<work<T>, 0>>(a); }              \
+    KERNEL_BOUNDS(sgd_step_##type##_m, optim_args, OPTIM_THREADS) { step_tensors<T, sgd<work<T>, 1>>(a); }          \
+    KERNEL_BOUNDS(adam_step_##type, optim_args, OPTIM_THREADS) { step_tensors<T, adam<work<T>>>(a); }
+STEPS(f32, float)
+STEPS(f64, double)
+STEPS(f16, f16)
+STEPS(bf16, bf16)

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/peers.c: copies from one device to another.
+ *
+ * Some machines say that two devices can reach one another and then move zeros or garbage (an IOMMU in between). So the first copy over each
+ * link is tried with a pattern that is read back; where that fails, copies go through the host's memory, and the log says so once. */
+#include "cuda.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define TRIAL_BYTES 65536u
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
+__attribute__((constructor)) static void peers_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+bool cuda_can_access_peer(void *handle, void *peer)
+{
+    const struct cuda_device *device = handle, *other = peer;
+    int can = 0;
+    if (cuda_forked(device) || device == other)
+        return device == other;
+    return cuda_driver.device_can_access_peer(&can, device->ordinal, other->ordinal) == CU_OK && can != 0;
+}
+
+/* Does a pattern arrive? Waits for it. With the lock, in the context of `to`. */
+static bool trial_passes(struct cuda_device *to, struct cuda_device *from)
+{
+    uint32_t *pattern = NULL;
+    cu_address there = 0, here = 0;
+    bool right = false;
+    if (cuda_driver.host_alloc((void **)&pattern, 2 * TRIAL_BYTES, CU_HOST_PORTABLE) != CU_OK)
+        return false;
+    uint32_t *back = pattern + TRIAL_BYTES / 4;
+    for (uint32_t i = 0; i < TRIAL_BYTES / 4; i++)
+        pattern[i] = i * 2654435761u + (uint32_t)from->index + 1;
+    memset(back, 0, TRIAL_BYTES);
+    const cu_stream stream = to->standard->stream;
+    if (cuda_driver.context_set(from->context) == CU_OK && cuda_driver.memory_alloc(&there, TRIAL_BYTES) == CU_OK
+        && cuda_driver.copy_to_device(there, pattern, TRIAL_BYTES, from->standard->stream) == CU_OK
+        && cuda_driver.stream_synchronize(from->standard->stream) == CU_OK && cuda_driver.context_set(to->context) == CU_OK
+        && cuda_driver.memory_alloc(&here, TRIAL_BYTES) == CU_OK && cuda_driver.fill_bytes(here, 0, TRIAL_BYTES, stream) == CU_OK
+        && cuda_driver.copy_peer(here, to->context, there, from->context, TRIAL_BYTES, stream) == CU_OK
+        && cuda_driver.copy_to_host(back, here, TRIAL_BYTES, stream) == CU_OK && cuda_driver.stream_synchronize(stream) == CU_OK)
+        right = memcmp(pattern, back, TRIAL_BYTES) == 0;
+    if (there != 0 && cuda_driver.context_set(from->context) == CU_OK)
+        (void)cuda_driver.memory_free(there);
+    (void)cuda_driver.context_set(to->context);
+    if (here != 0)
+        (void)cuda_driver.memory_free(here);
+    (void)cuda_driver.host_free(pattern);
+    return right;
+}
+
+/* May copies go straight from `from` to `to`? Tried at the first copy. */
+static bool direct(struct cuda_device *to, struct cuda_device *from)
+{
+    const uint64_t bit = (uint64_t)1 << from->index;
+    if (atomic_load_explicit(&to->peers_checked, memory_order_acquire) & bit)
+        return atomic_load_explicit(&to->peers_direct, memory_order_relaxed) & bit;
+    pthread_mutex_lock(&lock);
+    if (!(atomic_load(&to->peers_checked) & bit)) {
+        /* Peer access is not enabled: no kernel reads another device's memory, and the driver's copies know the way also for pages, which have
+         * access for their own device alone. */
+        if (trial_passes(to, from))
+            atomic_fetch_or(&to->peers_direct, bit);
+        else
+            cuda_host->log(CTRT_LOG_WARNING, "cuda", "copies from %s to %s arrive wrong or not at all although the driver offers them; they go through "
+                           "the host's memory", from->name, to->name);
+        atomic_fetch_or_explicit(&to->peers_checked, bit, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+    return atomic_load(&to->peers_direct) & bit;
+}
+
+/* Through the host, piece by piece. `queue` is the receiver's and already behind the sender's work; the host waits. */
+static ctrt_status staged(struct cuda_device *to, cu_address target, struct cuda_device *from, cu_address source, size_t bytes, cu_stream stream)
+{
+    const size_t piece = bytes < (4u << 20) ? bytes : 4u << 20;
+    void *middle = NULL;
+    ctrt_status status = cuda_check(to, cuda_driver.stream_synchronize(stream), "waiting before a copy through the host");
+    if (status == CTRT_OK)
+        status = cuda_check(to, cuda_driver.host_alloc(&middle, piece, CU_HOST_PORTABLE), "%zu bytes of pinned memory for a copy", piece);
+    for (size_t at = 0; at < bytes && status == CTRT_OK; at += piece) {
+        const size_t n = bytes - at < piece ? bytes - at : piece;
+        status = cuda_enter(from);
+        if (status == CTRT_OK)
+            status = cuda_check(from, cuda_driver.copy_to_host(middle, source + at, n, from->standard->stream), "a copy to the host");
+        if (status == CTRT_OK)
+            status = cuda_check(from, cuda_driver.stream_synchronize(from->standard->stream), "a copy to the host");
+        ctrt_status back = cuda_enter(to);
+        status = status != CTRT_OK ? status : back;
+        if (status == CTRT_OK)
+            status = cuda_check(to, cuda_driver.copy_to_device(target + at, middle, n, stream), "a copy from the host");
+        if (status == CTRT_OK)
+            status = cuda_check(to, cuda_driver.stream_synchronize(stream), "a copy from the host");
+    }
+    if (middle != NULL)
+        (void)cuda_driver.host_free(middle);
+    return status;
+}
+
+ctrt_status cuda_copy_peer(void *to_handle, void *target, void *from_handle, const void *source, size_t bytes, void *object)
+{
+    struct cuda_device *to = to_handle, *from = from_handle;
+    struct cuda_queue *queue = cuda_queue_of(to, object);
+    ctrt_status status = cuda_enter(to);
+    if (status != CTRT_OK || bytes == 0 || cuda_queue_failed(queue))
+        return status;
+    const cu_address there = (cu_address)(uintptr_t)source, here = (cu_address)(uintptr_t)target;
+    if (to == from)
+        return cuda_check(to, cuda_driver.copy_on_device(here, there, bytes, queue->stream), "a copy of %zu bytes", bytes);
+    if (!direct(to, from))
+        return staged(to, here, from, there, bytes, queue->stream);
+    return cuda_check(to, cuda_driver.copy_peer(here, to->context, there, from->context, bytes, queue->stream), "a copy of %zu bytes from %s", bytes,
+                      from->name);
+}

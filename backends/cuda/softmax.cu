@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/softmax.cu: softmax, log_softmax and their gradients over the middle of [outer, n, inner].
+ *
+ * Forward 2, backward 3 operands of n numbers move, and that is the limit; the exponentials of f16 rows would be the next one, so softmax takes
+ * each once and keeps it. inner 1: a row of up to 1024 numbers stays in the registers of a warp (NAME_w in vectors, NAME_v where rows are not whole
+ * ones), a longer one in the shared memory of a block (NAME_b), and what does not fit there, or is long and odd, is read twice, the second time
+ * mostly from the L2 cache (NAME_l). inner > 1: neighbouring threads have neighbouring columns, several a column, which is read twice (NAME_c). */
+#include "row.cuh"
+#include "softmax_args.h"
+
+template <typename T> DEVICE const T *row_of(const void *data, const softmax_args &a, int64_t row) { return static_cast<const T *>(data) + row * a.n; }
+
+/* ---- kept rows ---- */
+
+template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const softmax_args &a)
+{
+    typedef work<T> W;
+    __shared__ W room[WARP];
+    KERNEL_DYNAMIC_SHARED(W, memory);
+    const int64_t vectors = a.n / K;
+    each_row<R == 0>(a.outer, [&](int64_t row) {
+        const vec<T, K> *const x = reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row));
+        vec<T, K> *const y = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
+        held<W, K, R> keep;
+        keep.open(memory, 0, 0);
+        W largest = -infinity<W>(), sum = 0;
+        rounds<R>(vectors, [&](int r, int64_t v) {
+            const vec<T, K> in = x[v];
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                keep.at(r, k) = (W)in.at[k];
+                largest = fold_max()(largest, (W)in.at[k]);
+            }
+        });
+        largest = team_of<R == 0>(largest, -infinity<W>(), fold_max(), room);
+        rounds<R>(vectors, [&](int r, int64_t) {
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const W e = exp_of(keep.at(r, k) - largest);
+                if (!Log)
+                    keep.at(r, k) = e;
+                sum += e;
+            }
+        });
+        sum = team_of<R == 0>(sum, W(0), fold_sum(), room);
+        const W last = Log ? log_of(sum) : 1 / sum;
+        rounds<R>(vectors, [&](int r, int64_t v) {
+            vec<T, K> out;
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                out.at[k] = (T)(Log ? keep.at(r, k) - largest - last : keep.at(r, k) * last);
+            y[v] = out;
+        });
+    });
+}
+
+template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const softmax_args &a)
+{
+    typedef work<T> W;
+    __shared__ W room[WARP];
+    KERNEL_DYNAMIC_SHARED(W, memory);
+    const int64_t vectors = a.n / K;
+    each_row<R == 0>(a.outer, [&](int64_t row) {
+        const vec<T, K> *const dy = reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row)), *const y =
+            reinterpret_cast<const vec<T, K> *>(row_of<T>(a.b, a, row));
+        vec<T, K> *const dx = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
+        held<W, K, R> g, s;
+        g.open(memory, 0, 0);
+        s.open(memory, 1, a.room);
+        W sum = 0;
+        rounds<R>(vectors, [&](int r, int64_t v) {
+            const vec<T, K> in = dy[v], out = y[v];
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const W d = (W)in.at[k], o = (W)out.at[k];
+                g.at(r, k) = d;
+                s.at(r, k) = o;
+                sum += Log ? d : d * o;
+            }
+        });
+        sum = team_of<R == 0>(sum, W(0), fold_sum(), room);
+        rounds<R>(vectors, [&](int r, int64_t v) {
+            vec<T, K> out;
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                out.at[k] = (T)(Log ? g.at(r, k) - exp_of(s.at(r, k)) * sum : s.at(r, k) * (g.at(r, k) - sum));
+            dx[v] = out;
+        });
+    });
+}
+
+/* ---- long rows, of one block each ---- */
+
+template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
+{
+    typedef work<T> W;
+    __shared__ W room[WARP];
+    const int64_t step = blockDim.x;
+    for (int64_t row = blockIdx.x; row < a.outer; row += gridDim.x) {
+        const T *const x = row_of<T>(a.a, a, row);
+        T *const y = static_cast<T *>(a.out) + row * a.n;
+        exponentials<W> e;
+        e.begin();
+        int64_t i = threadIdx.x;
+        for (; i + 3 * step < a.n; i += 4 * step) {
+            const W in[4] = { (W)x[i], (W)x[i + step], (W)x[i + 2 * step], (W)x[i + 3 * step] };
+            e.add(in);
+        }
+        for (; i < a.n; i += step) {
+            const W in[1] = { (W)x[i] };
+            e.add(in);
+        }
+        const W largest = block_fold(e.largest, -infinity<W>(), fold_max(), room);
+        const W sum = block_fold(e.scaled(largest), W(0), fold_sum(), room), last = Log ? log_of(sum) : 1 / sum;
+#pragma unroll 4
+        for (i = threadIdx.x; i < a.n; i += step)
+            y[i] = (T)(Log ? (W)x[i] - largest - last : exp_of((W)x[i] - largest) * last);
+    }
+}
+
+template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
+{
+    typedef work<T> W;
+    __shared__ W room[WARP];
+    const int64_t step = blockDim.x;
+    for (int64_t row = blockIdx.x; row < a.outer; row += gridDim.x) {
+        const T *const dy = row_of<T>(a.a, a, row), *const y = row_of<T>(a.b, a, row);
+        T *const dx = static_cast<T *>(a.out) + row * a.n;
+        W sum = 0;
+#pragma unroll 4
+        for (int64_t i = threadIdx.x; i < a.n; i += step)
+            sum += Log ? (W)dy[i] : (W)dy[i] * (W)y[i];
+        sum = block_fold(sum, W(0), fold_sum(), room);
+#pragma unroll 4
+        for (int64_t i = threadIdx.x; i < a.n; i += step)
+            dx[i] = (T)(Log ? (W)dy[i] - exp_of((W)y[i]) * sum : (W)y[i] * ((W)dy[i] - sum));
+    }
+}
+
+/* ---- columns: a.team side by side, blockDim.x / a.team threads for each ---- */
+
+/* Calls f(offset of the column's first number, where it is in the image; does the thread have one). */
+template <typename F> DEVICE void each_column(const softmax_args &a, F f)
+{
+    const int x = threadIdx.x % a.team;
+    for (int64_t item = blockIdx.x; item < a.outer * a.tiles.size; item += gridDim.x) {
+        int64_t outer = item;
+        const int64_t column = split_off(outer, a.tiles) * a.team + x;
+        f(outer * a.n * a.inner + column, column < a.inner);
+    }
+}
+
+template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &a)
+{
+    typedef work<T> W;
+    __shared__ exponentials<W> room[ROW_THREADS];
+    const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = ROW_THREADS / a.team;
+    each_column(a, [&](int64_t at, bool inside) {
+        const T *const from = static_cast<const T *>(a.a) + at;
+        T *const to = static_cast<T *>(a.out) + at;
+        exponentials<W> e;
+        e.begin();
+        int64_t i = inside ? y : a.n;
+        for (; i + 3 * height < a.n; i += 4 * height) {
+            const W in[4] = { (W)from[i * a.inner], (W)from[(i + height) * a.inner], (W)from[(i + 2 * height) * a.inner], (W)from[(i + 3 * height) * a.inner] };
+            e.add(in);
+        }
+        for (; i < a.n; i += height) {
+            const W in[1] = { (W)from[i * a.inner] };
+            e.add(in);
+        }
+        __syncthreads();
+        room[threadIdx.x] = e;
+        for (int step = height / 2; step > 0; step /= 2) {
+            __syncthreads();
+            if (y < step) {
+                e.merge(room[threadIdx.x + step * a.team]);
+                room[threadIdx.x] = e;
+            }
+        }
+        __syncthreads();
+        e = room[x];
+        const W last = Log ? log_of(e.sum) : 1 / e.sum;
+#pragma unroll 4
+        for (i = inside ? y : a.n; i < a.n; i += height) {
+            const W in = (W)from[i * a.inner];
+            to[i * a.inner] = (T)(Log ? in - e.largest - last : exp_of(in - e.largest) * last);
+        }
+    });
+}
+
+template <typename T, bool Log> DEVICE void backward_columns(const softmax_args &a)
+{
+    typedef work<T> W;
+    __shared__ W room[ROW_THREADS];
+    const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = ROW_THREADS / a.team;
+    each_column(a, [&](int64_t at, bool inside) {
+        const T *const dy = static_cast<const T *>(a.a) + at, *const s = static_cast<const T *>(a.b) + at;
+        T *const dx = static_cast<T *>(a.out) + at;
+        W sum = 0;
+#pragma unroll 4
+        for (int64_t i = inside ? y : a.n; i < a.n; i += height)
+            sum += Log ? (W)dy[i * a.inner] : (W)dy[i * a.inner] * (W)s[i * a.inner];
+        __syncthreads();
+        room[threadIdx.x] = sum;
+        for (int step = height / 2; step > 0; step /= 2) {
+            __syncthreads();
+            if (y < step)
+                room[threadIdx.x] += room[threadIdx.x + step * a.team];
+        }
+        __syncthreads();
+        sum = room[x];
+#pragma unroll 4
+        for (int64_t i = inside ? y : a.n; i < a.n; i += height) {
+            const W g = (W)dy[i * a.inner], o = (W)s[i * a.inner];
+            dx[i * a.inner] = (T)(Log ? g - exp_of(o) * sum : o * (g - sum));
+        }
+    });
+}
+
+#define KERNELS(op, way, Log, type, T)                                                                              \
+    KERNEL_BOUNDS(op##_##type##_w, softmax_args, ROW_THREADS)                                                       \
+    {                                                                                                               \
+        constexpr int K = 16 / (int)sizeof(T);                                                                      \
+        way##_kept<T, K, ROW_REGISTERS / WARP / K, Log>(a);                                                         \
+    }                                                                                                               \
+    KERNEL_BOUNDS(op##_##type##_v, softmax_args, ROW_THREADS) { way##_kept<T, 1, ROW_REGISTERS / WARP, Log>(a); }   \
+    KERNEL_BOUNDS(op##_##type##_b, softmax_args, sizeof(T) == 8 ? 512 : 1024) { way##_kept<T, 16 / (int)sizeof(T), 0, Log>(a); }           \
+    KERNEL_BOUNDS(op##_##type##_l, softmax_args, sizeof(T) == 8 ? 512 : 1024) { way##_long<T, Log>(a); }                                   \
+    KERNEL_BOUNDS(op##_##type##_c, softmax_args, ROW_THREADS) { way##_columns<T, Log>(a); }
+#define TYPES(op, way, Log)                                                                                         \
+    KERNELS(op, way, Log, f32, float)                                                                               \
+    KERNELS(op, way, Log, f64, double)                                                                              \
+    KERNELS(op, way, Log, f16, f16)                                                                                 \
+    KERNELS(op, way, Log, bf16, bf16)
+
+TYPES(softmax, forward, false)
+TYPES(log_softmax, forward, true)
+TYPES(softmax_backward, backward, false)
+TYPES(log_softmax_backward, backward, true)

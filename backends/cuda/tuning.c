@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/tuning.c: timing algorithms, and the file that keeps what was found.
+ *
+ * The file is text, a line a choice: for whom it holds (library, its version, device), key and choice, between tabs. Lines for others
+ * stay in it and are not used. It is written anew for each choice that is added, beside itself, and put in place at once; two processes
+ * that add at the same moment may lose a line of one of them, which is then found again. */
+#include "tuning.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "options.h"
+
+#define HEADER "ctrt-cuda-tuning 1\n"
+#define MOST_BYTES (16u << 20)
+#define RUNS_AT_MOST 16
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char *content;                       /* of the file, without its header; lines end in \n. NULL: not read yet, or none */
+static bool was_read, refused;              /* refused: it is something else's file */
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
+__attribute__((constructor)) static void tuning_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+/* ---- the file; with the lock ---- */
+
+static char *read_file(const char *path)
+{
+    char *text = NULL;
+    struct stat facts;
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        if (errno != ENOENT)
+            cuda_host->log(CTRT_LOG_WARNING, "cuda", "CTRT_CUDA_TUNING: %s cannot be read: %s", path, strerror(errno));
+        return NULL;
+    }
+    if (fstat(file, &facts) != 0 || !S_ISREG(facts.st_mode) || facts.st_size > (off_t)MOST_BYTES) {
+        refused = true;
+    } else if (facts.st_size > 0 && (text = cuda_host->alloc((size_t)facts.st_size + 2)) != NULL) {
+        size_t used = 0;
+        ssize_t got = 1;
+        while (used < (size_t)facts.st_size && got > 0) {
+            got = read(file, text + used, (size_t)facts.st_size - used);
+            used += got > 0 ? (size_t)got : 0;
+        }
+        text[used] = '\0';
+        if (strlen(text) != used || strncmp(text, HEADER, sizeof HEADER - 1) != 0) {
+            refused = true;
+            cuda_host->free(text);
+            text = NULL;
+        } else {
+            if (text[used - 1] != '\n')     /* cut off */
+                strrchr(text, '\n')[1] = '\0';
+            memmove(text, text + sizeof HEADER - 1, strlen(text) - (sizeof HEADER - 1) + 1);
+        }
+    }
+    close(file);
+    if (refused)
+        cuda_host->log(CTRT_LOG_WARNING, "cuda", "CTRT_CUDA_TUNING: %s is no tuning file of this version; it is left alone", path);
+    return text;
+}
+
+static bool write_all(int file, const char *text, size_t bytes)
+{
+    while (bytes > 0) {
+        const ssize_t put = write(file, text, bytes);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return false;
+        text += put;
+        bytes -= (size_t)put;
+    }
+    return true;
+}
+
+static void write_file(const char *path, const char *text)
+{
+    char beside[4096];
+    const int n = snprintf(beside, sizeof beside, "%s.%ld.new", path, (long)getpid());
+    const int file = n > 0 && (size_t)n < sizeof beside ? open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
+    bool good = file >= 0 && write_all(file, HEADER, sizeof HEADER - 1) && write_all(file, text, strlen(text));
+    good = good && fsync(file) == 0;
+    const int error = errno;
+    if (file >= 0)
+        close(file);
+    if (!good || rename(beside, path) != 0) {
+        cuda_host->log(CTRT_LOG_WARNING, "cuda", "CTRT_CUDA_TUNING: %s cannot be written: %s", path, strerror(good ? errno : error));
+        if (file >= 0)
+            unlink(beside);
+    }
+}
+
+/* ---- lines ---- */
+
+/* "cublaslt 130100\tNVIDIA H200 9.0 132\tKEY\t" */
+static void write_start(char *text, size_t bytes, struct cuda_device *device, const char *library, size_t version, const char *key)
+{
+    char name[128] = "";
+    if (cuda_driver.device_name(name, sizeof name, device->ordinal) != CU_OK)
+        name[0] = '\0';
+    for (char *c = name; *c != '\0'; c++)
+        if (*c == '\t' || *c == '\n')
+            *c = ' ';
+    snprintf(text, bytes, "%s %zu\t%s %d.%d %d\t%s\t", library, version, name, device->capability / 10, device->capability % 10, device->processors, key);
+}
+
+/* The last line that begins so. */
+static const char *find_line(const char *text, const char *start)
+{
+    const char *found = NULL;
+    const size_t bytes = strlen(start);
+    for (const char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n'), line = line != NULL ? line + 1 : NULL)
+        if (strncmp(line, start, bytes) == 0)
+            found = line;
+    return found;
+}
+
+bool cuda_tuning_find(struct cuda_device *device, const char *library, size_t version, const char *key, char choice[TUNING_CHOICE])
+{
+    char start[TUNING_KEY + 256];
+    bool found = false;
+    if (cuda_options.tuning == NULL)
+        return false;
+    write_start(start, sizeof start, device, library, version, key);
+    pthread_mutex_lock(&lock);
+    if (!was_read)
+        content = read_file(cuda_options.tuning);
+    was_read = true;
+    const char *line = find_line(content, start);
+    if (line != NULL) {
+        line += strlen(start);
+        const size_t bytes = strcspn(line, "\n");
+        found = bytes > 0 && bytes < TUNING_CHOICE;
+        if (found) {
+            memcpy(choice, line, bytes);
+            choice[bytes] = '\0';
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+void cuda_tuning_keep(struct cuda_device *device, const char *library, size_t version, const char *key, const char *choice)
+{
+    char start[TUNING_KEY + 256];
+    if (cuda_options.tuning == NULL)
+        return;
+    write_start(start, sizeof start, device, library, version, key);
+    pthread_mutex_lock(&lock);
+    /* What others have added meanwhile. */
+    char *now = refused ? NULL : read_file(cuda_options.tuning);
+    const size_t before = now != NULL ? strlen(now) : 0, bytes = before + strlen(start) + strlen(choice) + 2;
+    char *text = refused || bytes > MOST_BYTES ? NULL : cuda_host->alloc(bytes);
+    if (text != NULL) {
+        snprintf(text, bytes, "%s%s%s\n", now != NULL ? now : "", start, choice);
+        write_file(cuda_options.tuning, text);
+        if (content != NULL)
+            cuda_host->free(content);
+        content = text;
+        was_read = true;
+    }
+    if (now != NULL)
+        cuda_host->free(now);
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- timing ---- */
+
+bool cuda_tuning_allowed(cu_stream stream)
+{
+    int state = 0;
+    return cuda_driver.capture_state(stream, &state) == CU_OK && state == 0;
+}
+
+double cuda_tuning_time(cu_stream stream, int runs, bool (*run)(void *argument), void *argument)
+{
+    cu_event from = NULL, to = NULL;
+    float best = -1;
+    if (cuda_driver.event_create(&from, 0) != CU_OK)
+        return -1;
+    if (cuda_driver.event_create(&to, 0) != CU_OK) {
+        (void)cuda_driver.event_destroy(from);
+        return -1;
+    }
+    bool good = run(argument);
+    for (int i = 0; i < runs && i < RUNS_AT_MOST && good; i++) {
+        float ms = 0;
+        good = cuda_driver.event_record(from, stream) == CU_OK && run(argument) && cuda_driver.event_record(to, stream) == CU_OK
+               && cuda_driver.event_synchronize(to) == CU_OK && cuda_driver.event_elapsed(&ms, from, to) == CU_OK;
+        if (good && (best < 0 || ms < best))
+            best = ms;
+    }
+    (void)cuda_driver.event_destroy(from);
+    (void)cuda_driver.event_destroy(to);
+    return good ? (double)best : -1;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/close.c: closing a device, and opening it again.
+ *
+ * Handles of devices are valid for good, so the struct stays, with its streams' structs, its place in tables and its figures; what goes is
+ * all that belongs to the backend. */
+#include "device/close.h"
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "device/internal.h"
+#include "device/stream.h"
+
+/* Kernels are prepared anew for the next handle, links tried out anew. */
+static void forget(ctrt_device *device)
+{
+    memory_free(atomic_exchange(&device->cells, NULL));
+    memory_free(atomic_exchange(&device->peers, NULL));
+    pthread_mutex_lock(&device->generator_lock);
+    device->seeded = false;
+    pthread_mutex_unlock(&device->generator_lock);
+}
+
+void device_close(ctrt_device *device)
+{
+    device_memory_close(device);
+    device_enter();
+    device->owner = 0;
+    for (ctrt_device *name = device->names; name != NULL; name = name->next_name) {
+        name->owner = 0;
+        name->handle = NULL;
+        memory_free(atomic_exchange(&name->cells, NULL));
+        memory_free(atomic_exchange(&name->peers, NULL));
+    }
+    stream_device_shut(device);
+    device->backend->device->close(device->handle);
+    device->handle = NULL;
+    forget(device);
+    device_leave();
+}
+
+ctrt_status device_reopen(ctrt_device *device)
+{
+    ctrt_status status = device->backend->device->open(&device->handle, device->physical);
+    if (status != CTRT_OK) {
+        device->handle = NULL;
+        return ctrt_context(status, "opening %s again", device->name);
+    }
+    device->owner = device_process;
+    status = stream_device_reopen(device);
+    if (status == CTRT_OK) {
+        status = device_memory_reopen(device);
+        if (status != CTRT_OK)
+            stream_device_shut(device);
+    }
+    if (status != CTRT_OK) {
+        device->backend->device->close(device->handle);
+        device->handle = NULL;
+        device->owner = 0;
+    }
+    return ctrt_context(status, "opening %s again", device->name);
+}

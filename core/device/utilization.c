@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device/utilization.c: what goes on on the devices: load, memory, processes, links; and choosing devices that are free.
+ *
+ * The table and the way of choosing are those of the GPUtil package (showUtilization, getAvailable, getFirstAvailable), which read
+ * nvidia-smi; here the backends tell. */
+#include <errno.h>
+#include <math.h>
+#include <time.h>
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "device/internal.h"
+
+#define PROCESSES 256                   /* of one device that are listed */
+
+/* ---- one device ---- */
+
+/* A backend that has no `usage`: what is known of its memory where the device is open. */
+static ctrt_status usage_by_hand(ctrt_device_usage *usage, struct device_type *type, int index)
+{
+    const ctrt_device_table *table = type->backend->device;
+    device_enter();
+    const ctrt_device *device = type->open[index];
+    void *handle = device != NULL && device_usable(device) && device->owner != 0 ? device->handle : NULL;
+    ctrt_status status = CTRT_ERR_NOT_SUPPORTED;
+    if (handle != NULL && CTRT_SLOT(table, memory_info))
+        status = table->memory_info(handle, &usage->free_memory, &usage->total_memory);
+    device_leave();
+    if (status != CTRT_OK)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s:%d: its backend does not tell its load", type->name, index);
+    usage->used_memory = usage->total_memory - MIN(usage->free_memory, usage->total_memory);
+    return CTRT_OK;
+}
+
+static ctrt_status usage_of(ctrt_device_usage *usage, struct device_type *type, int index, ctrt_device_process *processes, int room)
+{
+    const ctrt_device_table *table = type->backend->device;
+    *usage = (ctrt_device_usage){ .size = sizeof *usage, .busy = -1, .memory_busy = -1, .temperature = -1, .power = -1, .power_limit = -1,
+                                  .clock_khz = -1, .process_count = -1, .process_room = room, .processes = processes };
+    if (!CTRT_SLOT(table, usage))
+        return usage_by_hand(usage, type, index);
+    return table->usage(type->physical[index], usage);
+}
+
+ctrt_status ctrt_device_get_usage(ctrt_usage *out, const char *name)
+{
+    struct device_type *type;
+    ctrt_device_usage usage;
+    int index;
+    if (out == NULL)
+        return fail_null("ctrt_device_get_usage", "out");
+    CTRT_TRY(device_locate(&type, &index, name));
+    CTRT_TRY(usage_of(&usage, type, index, NULL, 0));
+    *out = (ctrt_usage){
+        .busy = usage.busy,
+        .memory_busy = usage.memory_busy,
+        .total_memory = usage.total_memory,
+        .used_memory = usage.used_memory,
+        .free_memory = usage.free_memory,
+        .temperature = usage.temperature,
+        .power = usage.power < 0 ? -1 : usage.power / 1e3,
+        .power_limit = usage.power_limit < 0 ? -1 : usage.power_limit / 1e3,
+        .clock_khz = usage.clock_khz,
+        .processes = usage.process_count,
+    };
+    return CTRT_OK;
+}
+
+/* ---- processes ---- */
+
+static int by_memory(const void *a, const void *b)
+{
+    const uint64_t x = ((const ctrt_device_process *)a)->memory, y = ((const ctrt_device_process *)b)->memory;
+    const uint64_t m = x == UINT64_MAX ? 0 : x, n = y == UINT64_MAX ? 0 : y;
+    return m > n ? -1 : m < n;
+}
+
+/* The command of a process, "" when it is not to be seen from here. */
+static void program_name(char *text, size_t bytes, int64_t pid)
+{
+    char path[48];
+    text[0] = '\0';
+    snprintf(path, sizeof path, "/proc/%lld/comm", (long long)pid);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return;
+    if (fgets(text, (int)bytes, file) == NULL)
+        text[0] = '\0';
+    text[strcspn(text, "\n")] = '\0';
+    fclose(file);
+}
+
+/* Sorted, at most PROCESSES; *count is how many there are, of which *listed are in the new array. */
+static ctrt_status processes_of(ctrt_device_process **out, size_t *listed, size_t *count, struct device_type *type, int index)
+{
+    ctrt_device_usage usage;
+    ctrt_device_process *list = memory_alloc(PROCESSES * sizeof *list);
+    if (list == NULL)
+        return out_of_memory(PROCESSES * sizeof *list, "a list of processes");
+    ctrt_status status = usage_of(&usage, type, index, list, PROCESSES);
+    if (status == CTRT_OK && usage.process_count < 0)
+        status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s:%d: which processes use it is not known", type->name, index);
+    if (status != CTRT_OK) {
+        memory_free(list);
+        return status;
+    }
+    *count = (size_t)usage.process_count;
+    *listed = MIN(*count, (size_t)PROCESSES);
+    qsort(list, *listed, sizeof *list, by_memory);
+    *out = list;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t room, const char *name)
+{
+    struct device_type *type;
+    int index;
+    ctrt_device_process *found = NULL;
+    size_t listed = 0, total = 0;
+    if (count == NULL)
+        return fail_null("ctrt_device_get_processes", "count");
+    if (list == NULL && room > 0)
+        return fail_null("ctrt_device_get_processes", "list");
+    CTRT_TRY(device_locate(&type, &index, name));
+    CTRT_TRY(processes_of(&found, &listed, &total, type, index));
+    for (size_t i = 0; i < listed && i < room; i++) {
+        list[i] = (ctrt_process){ .pid = found[i].pid, .memory = found[i].memory };
+        program_name(list[i].name, sizeof list[i].name, found[i].pid);
+    }
+    memory_free(found);
+    *count = total;
+    return CTRT_OK;
+}
+
+size_t device_other_processes(ctrt_process *list, size_t room, const ctrt_device *device)
+{
+    const ctrt_device_table *table = device->backend->device;
+    ctrt_device_process found[64];
+    ctrt_device_usage usage = { .size = sizeof usage, .process_count = -1, .process_room = (int32_t)COUNT_OF(found), .processes = found };
+    size_t count = 0;
+    bool self = false;
+    if (!CTRT_SLOT(table, usage) || table->usage(device->physical, &usage) != CTRT_OK || usage.process_count <= 0)
+        return 0;
+    const size_t listed = MIN((size_t)usage.process_count, COUNT_OF(found));
+    qsort(found, listed, sizeof *found, by_memory);
+    for (size_t i = 0; i < listed; i++) {
+        self = self || found[i].pid == device_process;
+        if (found[i].pid == device_process || found[i].memory == UINT64_MAX || count == room)
+            continue;
+        list[count] = (ctrt_process){ .pid = found[i].pid, .memory = found[i].memory };
+        program_name(list[count].name, sizeof list[count].name, found[i].pid);
+        count++;
+    }
+    /* In a container the numbers may be the machine's, and one of them this process. */
+    return self ? count : 0;
+}
+
+/* ---- the table ---- */
+
+/* "87%", "nan". */
+static const char *percent_text(char text[16], double part)
+{
+    if (isnan(part))
+        snprintf(text, 16, "nan");
+    else
+        snprintf(text, 16, "%.0f%%", part * 100);
+    return text;
+}
+
+static double load_of(const ctrt_device_usage *usage)
+{
+    return usage->busy < 0 ? (double)NAN : usage->busy / 100.0;
+}
+
+static double memory_of(const ctrt_device_usage *usage)
+{
+    return usage->total_memory == 0 ? (double)NAN : (double)usage->used_memory / (double)usage->total_memory;
+}
+
+static void add_details(struct text *text, struct device_type *type, int index, const ctrt_device_usage *usage)
+{
+    char used[32], total[32];
+    ctrt_device_info info = { .size = sizeof info };
+    if (usage->total_memory > 0)
+        text_add(text, " %10s of %10s |", text_bytes(used, usage->used_memory), text_bytes(total, usage->total_memory));
+    else
+        text_add(text, " %24s |", "nan");
+    if (usage->temperature >= 0)
+        text_add(text, " %3d C |", usage->temperature);
+    else
+        text_add(text, " %5s |", "nan");
+    if (usage->power >= 0)
+        text_add(text, " %4.0f W |", usage->power / 1e3);
+    else
+        text_add(text, " %6s |", "nan");
+    if (type->backend->device->describe(type->physical[index], &info) == CTRT_OK)
+        text_add(text, " %.*s", (int)sizeof info.name, info.name);
+}
+
+static void add_processes(struct text *text, struct device_type *type, int index)
+{
+    ctrt_device_process *list = NULL;
+    size_t listed = 0, count = 0;
+    if (processes_of(&list, &listed, &count, type, index) != CTRT_OK)
+        return;
+    for (size_t i = 0; i < listed; i++) {
+        char name[32], bytes[32];
+        program_name(name, sizeof name, list[i].pid);
+        text_add(text, "%s:%d: process %lld%s%s uses %s\n", type->name, index, (long long)list[i].pid, name[0] != '\0' ? " " : "", name,
+                 list[i].memory == UINT64_MAX ? "memory, how much is not told" : text_bytes(bytes, list[i].memory));
+    }
+    if (count > listed)
+        text_add(text, "%s:%d: and %zu more\n", type->name, index, count - listed);
+    memory_free(list);
+}
+
+/* The type of that name; NULL: the best accelerator's. */
+static ctrt_status type_named(struct device_type **out, const char *type)
+{
+    char name[32];
+    ctrt_device_spec spec;
+    if (type != NULL) {
+        CTRT_TRY(ctrt_device_parse(&spec, type));
+        return device_type_get(out, spec.type);
+    }
+    if (device_best_accelerator(name) != CTRT_OK)
+        return ctrt_fail(CTRT_ERR_NO_DEVICE, "there is no accelerator; name another type of devices (\"sim\") to ask for its load");
+    return device_type_get(out, name);
+}
+
+struct row {
+    char id[16], load[16], memory[16];
+    ctrt_device_usage usage;
+    bool known;
+};
+
+/* The rows of all devices; what one cannot tell is nan, and why in *why. */
+static void read_rows(struct row *rows, struct device_type *type, char *why, size_t bytes)
+{
+    for (int i = 0; i < type->count; i++) {
+        rows[i].known = usage_of(&rows[i].usage, type, i, NULL, 0) == CTRT_OK;
+        if (!rows[i].known) {
+            rows[i].usage.busy = -1;
+            rows[i].usage.total_memory = 0;
+            snprintf(why, bytes, "%s", ctrt_error_message());
+        }
+        snprintf(rows[i].id, sizeof rows[i].id, "%d", i);
+        percent_text(rows[i].load, load_of(&rows[i].usage));
+        percent_text(rows[i].memory, memory_of(&rows[i].usage));
+    }
+}
+
+static int width(int least, const char *text)
+{
+    return MAX(least, (int)strlen(text));
+}
+
+ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
+{
+    struct device_type *found;
+    struct text text = { 0 };
+    char why[512] = "";
+    int id = 2, load = 3, memory = 3;
+    if (out == NULL)
+        return fail_null("ctrt_show_utilization", "out");
+    CTRT_TRY(type_named(&found, type));
+    struct row *rows = memory_zeroed((size_t)MAX(found->count, 1) * sizeof *rows);
+    if (rows == NULL)
+        return out_of_memory((size_t)found->count * sizeof *rows, "a table of devices");
+    read_rows(rows, found, why, sizeof why);
+    for (int i = 0; i < found->count; i++) {
+        id = width(id, rows[i].id);
+        load = width(load, rows[i].load);
+        memory = width(memory, rows[i].memory);
+    }
+    text_add(&text, "| %*s | %*s | %*s |%s\n", id, "ID", load, "GPU", memory, "MEM", full ? "                   memory |  temp |  power | name" : "");
+    for (int i = 0; i < id + load + memory + 10; i++)
+        text_add(&text, "-");
+    text_add(&text, "%s\n", full ? "--------------------------------------------------" : "");
+    for (int i = 0; i < found->count; i++) {
+        text_add(&text, "| %*s | %*s | %*s |", id, rows[i].id, load, rows[i].load, memory, rows[i].memory);
+        if (full)
+            add_details(&text, found, i, &rows[i].usage);
+        text_add(&text, "\n");
+    }
+    for (int i = 0; full && i < found->count; i++)
+        if (rows[i].known)
+            add_processes(&text, found, i);
+    if (why[0] != '\0')
+        text_add(&text, "nan: %s\n", why);
+    memory_free(rows);
+    return text_finish(out, &text, "a table of devices");
+}
+
+/* ---- choosing ---- */
+
+struct candidate {
+    int index;
+    double load, memory;
+    uint64_t free_bytes;
+    uint64_t key;                       /* for the random order */
+    bool taken;                         /* excluded or not free */
+};
+
+static bool excluded(const ctrt_pick_options *options, int index)
+{
+    for (size_t i = 0; i < options->exclude_count; i++)
+        if (options->exclude[i] == index)
+            return true;
+    return false;
+}
+
+/* Is a part below its limit? An unknown one counts as the caller wishes. */
+static bool below(double part, double limit, bool unknown)
+{
+    return isnan(part) ? unknown : part < limit;
+}
+
+static int compare(double a, double b)
+{
+    const double x = isnan(a) ? 1 : a, y = isnan(b) ? 1 : b;
+    return x < y ? -1 : x > y;
+}
+
+static int by_index(const void *a, const void *b)
+{
+    return ((const struct candidate *)a)->index - ((const struct candidate *)b)->index;
+}
+
+static int by_index_down(const void *a, const void *b)
+{
+    return by_index(b, a);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    const uint64_t x = ((const struct candidate *)a)->key, y = ((const struct candidate *)b)->key;
+    return x < y ? -1 : x > y ? 1 : by_index(a, b);
+}
+
+static int by_load(const void *a, const void *b)
+{
+    const int order = compare(((const struct candidate *)a)->load, ((const struct candidate *)b)->load);
+    return order != 0 ? order : by_index(a, b);
+}
+
+static int by_memory_part(const void *a, const void *b)
+{
+    const int order = compare(((const struct candidate *)a)->memory, ((const struct candidate *)b)->memory);
+    return order != 0 ? order : by_index(a, b);
+}
+
+static int (*const orders[])(const void *, const void *) = {
+    [CTRT_PICK_FIRST] = by_index, [CTRT_PICK_LAST] = by_index_down, [CTRT_PICK_RANDOM] = by_key,
+    [CTRT_PICK_LOAD] = by_load,   [CTRT_PICK_MEMORY] = by_memory_part,
+};
+
+/* SplitMix64 (Steele, Lea, Flood 2014), from the clock: two programs that start together should choose differently. */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static void look_at_all(struct candidate *list, struct device_type *type, const ctrt_pick_options *o)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t state = (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec + (uint64_t)device_process * 0x9e3779b9u;
+    for (int i = 0; i < type->count; i++) {
+        ctrt_device_usage usage;
+        if (usage_of(&usage, type, i, NULL, 0) != CTRT_OK)
+            usage = (ctrt_device_usage){ .busy = -1 };
+        list[i] = (struct candidate){ .index = i, .load = load_of(&usage), .memory = memory_of(&usage), .free_bytes = usage.free_memory,
+                                      .key = next_random(&state) };
+        const bool enough = usage.total_memory == 0 ? o->unknown_is_free || o->min_free == 0 : usage.free_memory >= o->min_free;
+        list[i].taken = excluded(o, i) || !enough || !below(list[i].load, o->max_load, o->unknown_is_free)
+                        || !below(list[i].memory, o->max_memory, o->unknown_is_free);
+    }
+    qsort(list, (size_t)type->count, sizeof *list, orders[o->order]);
+}
+
+static ctrt_status fail_none_free(struct candidate *list, const struct device_type *type, const ctrt_pick_options *o)
+{
+    char told[768] = "";
+    size_t used = 0;
+    qsort(list, (size_t)type->count, sizeof *list, by_index);
+    for (int i = 0; i < type->count && used < sizeof told; i++) {
+        char load[16], memory[16], left[32];
+        used += (size_t)snprintf(told + used, sizeof told - used, "%s%s:%d is %s busy, %s of its memory used, %s free%s", i > 0 ? "; " : "",
+                                 type->name, list[i].index, percent_text(load, list[i].load), percent_text(memory, list[i].memory),
+                                 text_bytes(left, list[i].free_bytes), excluded(o, list[i].index) ? ", excluded" : "");
+    }
+    char need[32];
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "no device of type %s is free (busy below %.0f%%, memory used below %.0f%%, %s free): %s", type->name,
+                     o->max_load * 100, o->max_memory * 100, text_bytes(need, o->min_free), told);
+}
+
+static void sleep_for(double seconds)
+{
+    struct timespec left = { .tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - floor(seconds)) * 1e9) };
+    while (clock_nanosleep(CLOCK_MONOTONIC, 0, &left, &left) == EINTR)
+        continue;
+}
+
+static ctrt_status judge(ctrt_pick_options *o, const ctrt_pick_options *options)
+{
+    if (options != NULL)
+        *o = *options;
+    if ((unsigned)o->order >= COUNT_OF(orders))
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_pick_devices: %d is no order", (int)o->order);
+    if (!(o->max_load >= 0) || !(o->max_memory >= 0) || !(o->interval >= 0) || o->interval > 1e9 || o->attempts < 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_pick_devices: max_load %g, max_memory %g, %d attempts and %g seconds between them must not be "
+                         "negative", o->max_load, o->max_memory, o->attempts, o->interval);
+    if (o->exclude == NULL && o->exclude_count > 0)
+        return fail_null("ctrt_pick_devices", "exclude");
+    o->max_load = o->max_load == 0 ? 0.5 : o->max_load;
+    o->max_memory = o->max_memory == 0 ? 0.5 : o->max_memory;
+    o->attempts = MAX(o->attempts, 1);
+    o->interval = o->interval == 0 ? 900 : o->interval;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t room, const ctrt_pick_options *options)
+{
+    ctrt_pick_options o = { .type = NULL };
+    struct device_type *type;
+    size_t picked = 0;
+    if (list == NULL)
+        return fail_null("ctrt_pick_devices", "list");
+    if (count == NULL)
+        return fail_null("ctrt_pick_devices", "count");
+    CTRT_TRY(judge(&o, options));
+    CTRT_TRY(type_named(&type, o.type));
+    struct candidate *all = memory_zeroed((size_t)MAX(type->count, 1) * sizeof *all);
+    if (all == NULL)
+        return out_of_memory((size_t)type->count * sizeof *all, "a list of devices");
+    for (int attempt = 0; attempt < o.attempts && picked == 0; attempt++) {
+        if (attempt > 0)
+            sleep_for(o.interval);
+        look_at_all(all, type, &o);
+        for (int i = 0; i < type->count && picked < room; i++) {
+            if (all[i].taken)
+                continue;
+            list[picked] = (ctrt_device_spec){ .index = strcmp(type->name, "cpu") == 0 ? -1 : all[i].index };
+            snprintf(list[picked++].type, sizeof list[0].type, "%s", type->name);
+        }
+    }
+    const ctrt_status status = picked > 0 || room == 0 ? CTRT_OK : fail_none_free(all, type, &o);
+    memory_free(all);
+    if (status == CTRT_OK)
+        *count = picked;
+    return status;
+}
+
+/* ---- links ---- */
+
+ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *peer)
+{
+    static const char *const kinds[] = {
+        [CTRT_LINK_UNKNOWN] = "",           [CTRT_LINK_NVLINK] = "NVLink",      [CTRT_LINK_BOARD] = "same board",
+        [CTRT_LINK_SWITCH] = "PCI switch",  [CTRT_LINK_SWITCHES] = "PCI switches", [CTRT_LINK_BRIDGE] = "host bridge",
+        [CTRT_LINK_NODE] = "NUMA node",     [CTRT_LINK_SYSTEM] = "system",
+    };
+    struct device_type *type, *other;
+    int index, to;
+    ctrt_device_link link = { .size = sizeof link, .direct = -1 };
+    if (out == NULL)
+        return fail_null("ctrt_device_get_link", "out");
+    CTRT_TRY(device_locate(&type, &index, name));
+    CTRT_TRY(device_locate(&other, &to, peer));
+    if (type->backend == other->backend && CTRT_SLOT(type->backend->device, link))
+        CTRT_TRY(type->backend->device->link(type->physical[index], type->physical[to], &link));
+    *out = (ctrt_link){ .direct = link.direct, .links = link.links };
+    snprintf(out->kind, sizeof out->kind, "%s", (unsigned)link.kind < COUNT_OF(kinds) ? kinds[link.kind] : "");
+    return CTRT_OK;
+}

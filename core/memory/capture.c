@@ -1,0 +1,626 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/capture.c: recording a stream's work, and replaying it.
+ *
+ * Memory: while a stream is captured, a policy of the capture's own (a second `caching`, over blocks that are drawn from the device's
+ * policy) serves it, so that what the step frees is used again within the step, and by nobody else before the graph is released: replays
+ * write it again. Those blocks, not the pieces of them, are what the device's figures count.
+ *
+ * Order: a captured piece of work runs at each replay, so the storages that it uses are noted, and a replay waits for, and is waited for by,
+ * other streams on behalf of all of them. */
+#include "memory/capture.h"
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "memory/order.h"
+#include "memory/policy.h"
+#include "memory/pool.h"
+
+struct segment {
+    struct segment *next;
+    ctrt_block block;                       /* of the device's policy */
+    size_t bytes;
+};
+
+/* A storage that existed before holds a reference; one that the capture made does not, and leaves the table when it dies. */
+struct use {
+    struct storage *storage;
+    bool writes;
+};
+
+struct capture {
+    atomic_int refs;                        /* the graph's, and those of storages that it made */
+    struct capture *next;                   /* of the captures that run */
+    struct device_memory *memory;
+    ctrt_stream *stream;                    /* where it began; NULL: it has ended */
+    void *queue;                            /* of that */
+    struct memory_layer *layer;
+    ctrt_memory_source source;              /* of the layer */
+    pthread_mutex_t lock;                   /* for all below */
+    struct segment *segments;
+    uint64_t bytes;                         /* of the segments */
+    stream_mark *marks;                     /* of work outside on results that have died: before their memory is written again; one a stream */
+    size_t mark_count, mark_room;
+    struct use *uses;                       /* a hash table by storage */
+    size_t use_count, use_room;             /* count: places taken, with those that are empty again */
+    ctrt_status failed;
+    char *text;
+};
+
+struct ctrt_graph {
+    atomic_int refs;
+    ctrt_device *device;
+    struct capture *capture;
+    void *handle;                           /* the backend's */
+    pthread_mutex_t lock;                   /* while a replay is put on a queue */
+    ctrt_stream *last;                      /* where the last one went; NULL: nowhere yet */
+};
+
+static struct capture *running;             /* all devices' */
+static const char gone;                     /* a place whose storage has died */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* of `running` */
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
+__attribute__((constructor)) static void capture_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+/* ---- memory ---- */
+
+static ctrt_status source_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    struct capture *capture = state;
+    struct segment *segment = memory_zeroed(sizeof *segment);
+    if (segment == NULL)
+        return out_of_memory(sizeof *segment, "a segment");
+    ctrt_status status = pool_alloc(capture->memory, &segment->block, bytes, queue);
+    if (status != CTRT_OK) {
+        memory_free(segment);
+        return status;
+    }
+    segment->bytes = bytes;
+    *address = segment->block.address;
+    pthread_mutex_lock(&capture->lock);
+    segment->next = capture->segments;
+    capture->segments = segment;
+    capture->bytes += bytes;
+    pthread_mutex_unlock(&capture->lock);
+    return CTRT_OK;
+}
+
+static void source_free(void *state, void *address, size_t bytes, void *queue)
+{
+    struct capture *capture = state;
+    struct segment *found = NULL;
+    (void)bytes;
+    pthread_mutex_lock(&capture->lock);
+    for (struct segment **link = &capture->segments; *link != NULL; link = &(*link)->next)
+        if ((*link)->block.address == address) {
+            found = *link;
+            *link = found->next;
+            capture->bytes -= found->bytes;
+            break;
+        }
+    pthread_mutex_unlock(&capture->lock);
+    if (found == NULL)
+        return;
+    pool_free(capture->memory, &found->block, found->bytes, queue);
+    memory_free(found);
+}
+
+/* Within a capture there is nothing to ask: streams meet at its end at the latest. */
+static ctrt_status no_fence(void *state, void **fence, void *queue)
+{
+    (void)state, (void)queue;
+    *fence = NULL;
+    return CTRT_OK;
+}
+
+static ctrt_status pass_wait(void *state, void *fence, void *queue)
+{
+    const ctrt_memory_source *source = &((struct capture *)state)->memory->source;
+    return source->fence_wait(source->state, fence, queue);
+}
+
+static void marks_finish(struct capture *capture)
+{
+    for (size_t i = 0; i < capture->mark_count; i++)
+        (void)stream_finish(capture->marks[i]);
+    capture->mark_count = 0;
+}
+
+/* What the layer could not give back, because some of it was never free again, goes now. */
+static void segments_free(struct capture *capture)
+{
+    for (struct segment *segment = capture->segments, *next; segment != NULL; segment = next) {
+        next = segment->next;
+        pool_free(capture->memory, &segment->block, segment->bytes, capture->queue);
+        memory_free(segment);
+    }
+}
+
+static void capture_drop(struct capture *capture)
+{
+    /* In the child of a fork, and on a closed device, there is nothing to give back to. */
+    if (atomic_fetch_sub(&capture->refs, 1) > 1 || !device_usable(capture->memory->device))
+        return;
+    marks_finish(capture);
+    layer_destroy(capture->layer);
+    segments_free(capture);
+    memory_free(capture->marks);
+    pthread_mutex_destroy(&capture->lock);
+    memory_free(capture->uses);
+    memory_free(capture->text);
+    memory_free(capture);
+}
+
+/* Is the queue one of the capture's streams'? */
+static bool is_on(const struct capture *capture, const void *queue)
+{
+    const ctrt_stream *stream;
+    for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
+        if (stream->queue == queue && stream->device == capture->memory->device)
+            return atomic_load(&stream->capture) == capture;
+    return false;
+}
+
+/* The running capture of that queue, held; NULL: there is none. */
+static struct capture *capture_of(const struct device_memory *memory, const void *queue)
+{
+    struct capture *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (struct capture *c = running; c != NULL && found == NULL; c = c->next)
+        if (c->memory == memory && is_on(c, queue))
+            found = c;
+    if (found != NULL)
+        atomic_fetch_add(&found->refs, 1);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static ctrt_status layer_alloc(struct capture *capture, ctrt_block *block, size_t bytes, void *queue)
+{
+    block->fence = NULL;
+    ctrt_status status = capture->layer->policy->alloc(capture->layer->state, block, bytes, queue);
+    if (status == CTRT_ERR_OUT_OF_MEMORY)
+        ctrt_context(status, "in a capture on %s", capture->memory->device->name);
+    if (status != CTRT_OK)
+        capture_fail(capture, status);
+    return status;
+}
+
+ctrt_status capture_storage(struct storage *storage, struct capture *capture, size_t bytes, void *queue)
+{
+    if (bytes == 0) {
+        storage->block = (ctrt_block){ 0 };
+        return CTRT_OK;
+    }
+    CTRT_TRY(layer_alloc(capture, &storage->block, bytes, queue));
+    atomic_fetch_add(&capture->refs, 1);
+    storage->capture = capture;
+    return CTRT_OK;
+}
+
+bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
+{
+    struct capture *capture = capture_of(memory, queue);
+    if (capture == NULL)
+        return false;
+    *status = layer_alloc(capture, block, bytes, queue);
+    capture_drop(capture);
+    return true;
+}
+
+bool capture_free_fixed(struct device_memory *memory, const ctrt_block *block, void *queue)
+{
+    struct capture *capture = capture_of(memory, queue);
+    if (capture == NULL)
+        return false;
+    capture->layer->policy->free(capture->layer->state, block, queue);
+    capture_drop(capture);
+    return true;
+}
+
+/* ---- uses ---- */
+
+void capture_fail(struct capture *capture, ctrt_status status)
+{
+    pthread_mutex_lock(&capture->lock);
+    if (capture->failed == CTRT_OK) {
+        capture->failed = status;
+        capture->text = memory_strdup(ctrt_error_message());
+    }
+    pthread_mutex_unlock(&capture->lock);
+}
+
+ctrt_status capture_refuse(const ctrt_device *device, const char *what)
+{
+    if (likely(!device_asynchronous(device) || !stream_captured(stream_here(device))))
+        return CTRT_OK;
+    ctrt_status status = ctrt_fail(CTRT_ERR_STATE, "a capture runs on %s, and %s would be the same at every replay: take that out of the captured step",
+                                   device->name, what);
+    capture_fail(atomic_load(&stream_here(device)->capture), status);
+    return status;
+}
+
+/* The storage's place, else the first free one; the table has room. */
+static struct use *place_of(struct use *uses, size_t room, const struct storage *storage)
+{
+    size_t at = (((uintptr_t)storage >> 4) * 0x9e3779b97f4a7c15u) >> 20;
+    while (uses[at & (room - 1)].storage != NULL && uses[at & (room - 1)].storage != storage)
+        at++;
+    return &uses[at & (room - 1)];
+}
+
+static bool is_there(const struct use *use)
+{
+    return use->storage != NULL && use->storage != (const void *)&gone;
+}
+
+/* With the capture's lock. */
+static bool uses_grow(struct capture *capture)
+{
+    if (2 * (capture->use_count + 1) <= capture->use_room)
+        return true;
+    size_t live = 0, room = 64;
+    for (size_t i = 0; i < capture->use_room; i++)
+        live += is_there(&capture->uses[i]);
+    while (room < 4 * (live + 1))
+        room *= 2;
+    struct use *fresh = memory_zeroed(room * sizeof *fresh);
+    if (fresh == NULL)
+        return false;
+    for (size_t i = 0; i < capture->use_room; i++)
+        if (is_there(&capture->uses[i]))
+            *place_of(fresh, room, capture->uses[i].storage) = capture->uses[i];
+    memory_free(capture->uses);
+    capture->uses = fresh;
+    capture->use_room = room;
+    capture->use_count = live;
+    return true;
+}
+
+void capture_note(struct capture *capture, struct storage *storage, bool writes)
+{
+    pthread_mutex_lock(&capture->lock);
+    if (uses_grow(capture)) {
+        struct use *use = place_of(capture->uses, capture->use_room, storage);
+        if (use->storage == NULL) {
+            if (storage->capture != capture)
+                storage_retain(storage);
+            use->storage = storage;
+            capture->use_count++;
+        }
+        use->writes |= writes;
+    } else if (capture->failed == CTRT_OK) {
+        capture->failed = CTRT_ERR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_unlock(&capture->lock);
+}
+
+/* With the lock: one mark a stream, the youngest. Without memory the caller waits. */
+static void mark_note(struct capture *capture, stream_mark mark)
+{
+    for (size_t i = 0; i < capture->mark_count; i++)
+        if (mark_slot(capture->marks[i]) == mark_slot(mark)) {
+            capture->marks[i] = MAX(capture->marks[i], mark);
+            return;
+        }
+    if (capture->mark_count == capture->mark_room) {
+        const size_t room = capture->mark_room > 0 ? 2 * capture->mark_room : 8;
+        stream_mark *larger = memory_resize(capture->marks, room * sizeof *larger);
+        if (larger == NULL) {
+            (void)stream_finish(mark);
+            return;
+        }
+        capture->marks = larger;
+        capture->mark_room = room;
+    }
+    capture->marks[capture->mark_count++] = mark;
+}
+
+void capture_storage_free(struct storage *storage, const stream_mark *marks, int count)
+{
+    struct capture *capture = storage->capture;
+    if (!device_usable(storage->device))
+        return;                             /* the child of a fork: locks may be held for ever, and there is no memory */
+    bool apart = false;
+    pthread_mutex_lock(&capture->lock);
+    if (capture->use_room > 0) {
+        struct use *use = place_of(capture->uses, capture->use_room, storage);
+        if (use->storage == storage)
+            use->storage = (struct storage *)(uintptr_t)&gone;
+    }
+    for (int i = 0; i < count; i++) {
+        if (mark_done(marks[i]))
+            continue;
+        apart = apart || mark_slot(marks[i]) != storage->stream->slot;
+        if (!stream_captured(stream_at(mark_slot(marks[i]))))
+            mark_note(capture, marks[i]);   /* a replay waits for it, and who gives the memory back */
+    }
+    const bool running = capture->stream != NULL;
+    pthread_mutex_unlock(&capture->lock);
+    /* Within the capture, what another stream may use still is not used again; afterwards the layer serves nobody. */
+    if (!(running && apart))
+        capture->layer->policy->free(capture->layer->state, &storage->block, capture->queue);
+    capture_drop(capture);
+}
+
+/* ---- beginning and ending ---- */
+
+static ctrt_status capture_new(struct capture **out, ctrt_stream *stream)
+{
+    static const struct policy_spec spec = { .name = "caching" };
+    struct device_memory *memory = stream->device->memory;
+    struct capture *capture = memory_zeroed(sizeof *capture);
+    if (capture == NULL)
+        return out_of_memory(sizeof *capture, "a capture");
+    atomic_init(&capture->refs, 1);
+    capture->memory = memory;
+    capture->stream = stream;
+    capture->queue = stream->queue;
+    capture->source = memory->source;
+    capture->source.state = capture;
+    capture->source.alloc = source_alloc;
+    capture->source.alloc_spare = source_alloc;
+    capture->source.free = source_free;
+    capture->source.page_bytes = 0;
+    capture->source.reserve = NULL;
+    capture->source.unreserve = NULL;
+    capture->source.map = NULL;
+    capture->source.unmap = NULL;
+    capture->source.fence_new = no_fence;
+    capture->source.fence_wait = pass_wait;
+    capture->source.copy = NULL;
+    capture->source.host_alloc = NULL;
+    capture->source.host_free = NULL;
+    pthread_mutex_init(&capture->lock, NULL);
+    ctrt_status status = layer_create(&capture->layer, &spec, &capture->source);
+    if (status != CTRT_OK) {
+        pthread_mutex_destroy(&capture->lock);
+        memory_free(capture);
+        return ctrt_context(status, "the memory of a capture");
+    }
+    *out = capture;
+    return CTRT_OK;
+}
+
+static void enlist(struct capture *capture)
+{
+    pthread_mutex_lock(&lock);
+    capture->next = running;
+    running = capture;
+    pthread_mutex_unlock(&lock);
+    atomic_fetch_add(&capture->memory->captures, 1);
+}
+
+static void delist(struct capture *capture)
+{
+    atomic_fetch_sub(&capture->memory->captures, 1);
+    pthread_mutex_lock(&lock);
+    for (struct capture **link = &running; *link != NULL; link = &(*link)->next)
+        if (*link == capture) {
+            *link = capture->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+ctrt_status ctrt_capture_begin(ctrt_device *device)
+{
+    CTRT_TRY(device_or_default(&device, device));
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    const ctrt_capture_table *table = CTRT_SLOT(device->backend, capture) ? device->backend->capture : NULL;
+    if (!device_asynchronous(device) || !CTRT_SLOT(table, begin) || !CTRT_SLOT(table, end) || !CTRT_SLOT(table, replay) || !CTRT_SLOT(table, destroy))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "capture_begin: work of %s cannot be recorded: its backend has no captures", device->name);
+    if (device->memory->moves)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "capture_begin: policy %s of %s moves memory, and a recorded step needs it where it is; use caching",
+                         device->memory->policy_name, device->name);
+    if (device->memory->plan != NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a plan runs on %s (ctrt_memory_plan_begin)", device->name);
+    ctrt_stream *stream = stream_here(device);
+    if (stream_captured(stream))
+        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: stream %llu of %s is being captured already", (unsigned long long)ctrt_stream_id(stream),
+                         device->name);
+    CTRT_TRY(ctrt_device_synchronize(device));
+    struct capture *capture = NULL;
+    CTRT_TRY(capture_new(&capture, stream));
+    pthread_mutex_lock(&stream->lock);
+    ctrt_status status = table->begin(device->handle, stream->queue);
+    if (status == CTRT_OK)
+        atomic_store(&stream->capture, capture);
+    pthread_mutex_unlock(&stream->lock);
+    if (status != CTRT_OK) {
+        capture_drop(capture);
+        return status;
+    }
+    enlist(capture);
+    return CTRT_OK;
+}
+
+/* Streams that joined come together again where the capture began. */
+static ctrt_status rejoin(struct capture *capture)
+{
+    ctrt_status status = CTRT_OK;
+    ctrt_stream *other;
+    for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++) {
+        if (other == capture->stream || atomic_load(&other->capture) != capture)
+            continue;
+        ctrt_status one = stream_wait_for(capture->stream, other);
+        status = status != CTRT_OK ? status : one;
+        atomic_store(&other->capture, NULL);
+    }
+    return status;
+}
+
+/* Lets go of what existed before. In the child of a fork all of it stays as it is. */
+static void release_uses(struct capture *capture)
+{
+    if (!device_usable(capture->memory->device))
+        return;
+    pthread_mutex_lock(&capture->lock);
+    struct use *uses = capture->uses;
+    const size_t room = capture->use_room;
+    for (size_t i = 0; i < room; i++)
+        if (is_there(&uses[i]) && uses[i].storage->capture == capture)
+            uses[i].storage = NULL;         /* may die any time from the unlocking on */
+    capture->uses = NULL;
+    capture->use_room = capture->use_count = 0;
+    pthread_mutex_unlock(&capture->lock);
+    for (size_t i = 0; i < room; i++)
+        if (is_there(&uses[i]))
+            storage_release(uses[i].storage);
+    memory_free(uses);
+}
+
+ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
+{
+    if (out == NULL)
+        return fail_null("capture_end", "out");
+    CTRT_TRY(device_or_default(&device, device));
+    ctrt_stream *stream = stream_here(device);
+    struct capture *capture = device_asynchronous(device) ? atomic_load(&stream->capture) : NULL;
+    if (capture == NULL || capture->stream != stream)
+        return ctrt_fail(CTRT_ERR_STATE, "capture_end: no capture was begun on the current stream of %s", device->name);
+    void *handle = NULL;
+    ctrt_status status = rejoin(capture);
+    delist(capture);
+    pthread_mutex_lock(&stream->lock);
+    const ctrt_status ended = device->backend->capture->end(device->handle, stream->queue, &handle);
+    atomic_store(&stream->capture, NULL);
+    pthread_mutex_unlock(&stream->lock);
+    pthread_mutex_lock(&capture->lock);
+    capture->stream = NULL;
+    pthread_mutex_unlock(&capture->lock);
+    if (status == CTRT_OK)
+        status = ended;
+    /* The first error says more than that the backend then gave up. */
+    if (capture->failed != CTRT_OK)
+        status = ctrt_fail(capture->failed, "%s", capture->text != NULL ? capture->text : ctrt_status_string(capture->failed));
+    struct ctrt_graph *graph = status == CTRT_OK ? memory_zeroed(sizeof *graph) : NULL;
+    if (status == CTRT_OK && graph == NULL)
+        status = out_of_memory(sizeof *graph, "a graph");
+    if (status != CTRT_OK) {
+        if (handle != NULL)
+            device->backend->capture->destroy(device->handle, handle);
+        release_uses(capture);
+        capture_drop(capture);
+        return ctrt_context(status, "capture_end");
+    }
+    atomic_init(&graph->refs, 1);
+    pthread_mutex_init(&graph->lock, NULL);
+    graph->device = device;
+    graph->capture = capture;
+    graph->handle = handle;
+    atomic_fetch_add(&capture->memory->graphs, 1);
+    ctrt_graph_release(out);
+    *out = graph;
+    return CTRT_OK;
+}
+
+bool ctrt_capture_running(ctrt_device *device)
+{
+    return device_or_default(&device, device) == CTRT_OK && device_asynchronous(device) && stream_captured(stream_here(device));
+}
+
+/* ---- replaying ---- */
+
+static ctrt_status order_all(struct capture *capture, ctrt_stream *stream, stream_mark mark)
+{
+    ctrt_status status = CTRT_OK;
+    for (size_t i = 0; i < capture->use_room && status == CTRT_OK; i++) {
+        if (!is_there(&capture->uses[i]))
+            continue;
+        const ctrt_view view = { .owner = capture->uses[i].storage, .data = capture->uses[i].storage->block.address };
+        if (mark == 0)
+            status = order_before(stream, &view, capture->uses[i].writes, "a replay", NULL);
+        else
+            order_after(stream, &view, capture->uses[i].writes, mark);
+    }
+    return status;
+}
+
+ctrt_status ctrt_capture_replay(ctrt_graph *graph)
+{
+    if (graph == NULL)
+        return fail_null("capture_replay", "graph");
+    ctrt_device *device = graph->device;
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    ctrt_stream *stream = stream_here(device);
+    struct capture *capture = graph->capture;
+    if (stream_captured(stream))
+        return ctrt_fail(CTRT_ERR_STATE, "capture_replay: the current stream of %s is being captured", device->name);
+    pthread_mutex_lock(&graph->lock);
+    pthread_mutex_lock(&capture->lock);
+    /* Memory of the step itself is behind the replay before, and behind work on results that have died. */
+    ctrt_status status = graph->last != NULL && graph->last != stream ? stream_wait_for(stream, graph->last) : CTRT_OK;
+    for (size_t i = 0; i < capture->mark_count && status == CTRT_OK; i++)
+        if (!mark_done(capture->marks[i]))
+            status = stream_wait_for(stream, stream_at(mark_slot(capture->marks[i])));
+    if (status == CTRT_OK)
+        status = order_all(capture, stream, 0);
+    if (status == CTRT_OK) {
+        pthread_mutex_lock(&stream->lock);
+        status = device->backend->capture->replay(device->handle, graph->handle, stream->queue);
+        const stream_mark mark = status == CTRT_OK ? stream_count_work(stream) : 0;
+        pthread_mutex_unlock(&stream->lock);
+        if (mark != 0)
+            (void)order_all(capture, stream, mark);
+        capture->mark_count = 0;
+        graph->last = stream;
+    }
+    pthread_mutex_unlock(&capture->lock);
+    pthread_mutex_unlock(&graph->lock);
+    if (status == CTRT_OK && unlikely(stream_launch_blocking))
+        status = stream_synchronize(stream);
+    return ctrt_context(status, "capture_replay");
+}
+
+ctrt_graph *ctrt_graph_retain(ctrt_graph *graph)
+{
+    if (graph != NULL)
+        atomic_fetch_add(&graph->refs, 1);
+    return graph;
+}
+
+void ctrt_graph_release(ctrt_graph **variable)
+{
+    ctrt_graph *graph = variable != NULL ? *variable : NULL;
+    if (graph == NULL)
+        return;
+    *variable = NULL;
+    if (atomic_fetch_sub(&graph->refs, 1) > 1)
+        return;
+    if (device_usable(graph->device)) {
+        if (graph->last != NULL)
+            (void)stream_synchronize(graph->last);
+        graph->device->backend->capture->destroy(graph->device->handle, graph->handle);
+    }
+    release_uses(graph->capture);
+    atomic_fetch_sub(&graph->capture->memory->graphs, 1);
+    capture_drop(graph->capture);
+    pthread_mutex_destroy(&graph->lock);
+    memory_free(graph);
+}
+
+ctrt_device *ctrt_graph_device(const ctrt_graph *graph)
+{
+    return graph != NULL ? graph->device : NULL;
+}
+
+uint64_t ctrt_graph_memory(const ctrt_graph *graph)
+{
+    if (graph == NULL)
+        return 0;
+    pthread_mutex_lock(&graph->capture->lock);
+    const uint64_t bytes = graph->capture->bytes;
+    pthread_mutex_unlock(&graph->capture->lock);
+    return bytes;
+}

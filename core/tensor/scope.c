@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tensor/scope.c: scopes of tensors: what is made in one and not exported ends with it.
+ *
+ * Handles belong to variables, which nobody here knows, so a tensor that ends stays a valid handle: it moves to a device that has no memory
+ * and no kernels and answers every use with the reason. */
+#include "tensor/scope.h"
+
+#include "base/lock.h"
+#include "base/memory.h"
+#include "memory/quota.h"
+
+struct scope {
+    struct scope *outer;
+    uint32_t first;                         /* of its tensors; 0: none */
+};
+
+struct entry {
+    ctrt_tensor *tensor;                    /* NULL: free */
+    struct scope *scope;
+    uint32_t next, previous;                /* of the scope; next free one */
+    uint32_t held;
+};
+
+LOCK_DEFINE(scopes_lock, LOCK_SCOPE);
+static struct entry *entries;               /* the first is not used */
+static uint32_t entry_count, entry_room, free_entry;
+
+/* ---- the table; with the lock ---- */
+
+static uint32_t entry_new(void)
+{
+    if (free_entry != 0) {
+        const uint32_t place = free_entry;
+        free_entry = entries[place].next;
+        return place;
+    }
+    if (entry_count + 1 >= entry_room) {
+        const uint32_t room = entry_room > 0 ? 2 * entry_room : 256;
+        struct entry *larger = memory_resize(entries, room * sizeof *larger);
+        if (larger == NULL)
+            return 0;
+        entries = larger;
+        entry_room = room;
+    }
+    return ++entry_count;
+}
+
+static void link_in(uint32_t place, struct scope *scope)
+{
+    struct entry *entry = &entries[place];
+    entry->scope = scope;
+    entry->previous = 0;
+    entry->next = scope->first;
+    if (entry->next != 0)
+        entries[entry->next].previous = place;
+    scope->first = place;
+}
+
+static void link_out(uint32_t place)
+{
+    struct entry *entry = &entries[place];
+    if (entry->previous != 0)
+        entries[entry->previous].next = entry->next;
+    else
+        entry->scope->first = entry->next;
+    if (entry->next != 0)
+        entries[entry->next].previous = entry->previous;
+}
+
+static void entry_free(uint32_t place)
+{
+    link_out(place);
+    entries[place].tensor->flags &= ~(uint32_t)TENSOR_SCOPED;
+    entries[place].tensor = NULL;
+    entries[place].next = free_entry;
+    free_entry = place;
+}
+
+/* ---- tensors ---- */
+
+void scope_note(ctrt_tensor *tensor)
+{
+    lock_enter(&scopes_lock);
+    const uint32_t place = entry_new();
+    if (place != 0) {
+        entries[place] = (struct entry){ .tensor = tensor };
+        link_in(place, thread_state.scope);
+        tensor->scope_place = place;
+        tensor->flags |= TENSOR_SCOPED;
+    }
+    lock_leave(&scopes_lock);
+}
+
+void scope_forget(ctrt_tensor *tensor)
+{
+    lock_enter(&scopes_lock);
+    if (tensor->flags & TENSOR_SCOPED)
+        entry_free(tensor->scope_place);
+    lock_leave(&scopes_lock);
+}
+
+void scope_count(ctrt_tensor *tensor, int by)
+{
+    lock_enter(&scopes_lock);
+    if (tensor->flags & TENSOR_SCOPED) {
+        struct entry *entry = &entries[tensor->scope_place];
+        entry->held = by > 0 || entry->held > 0 ? entry->held + (uint32_t)by : 0;
+    }
+    lock_leave(&scopes_lock);
+}
+
+/* ---- where tensors go that have ended ---- */
+
+static const ctrt_device_table no_device = { .size = sizeof(size_t) };
+static const ctrt_memory_table no_memory = { .size = sizeof(size_t) };
+static const ctrt_backend no_backend = { .size = sizeof no_backend, .device = &no_device, .memory = &no_memory };
+static _Atomic(struct storage *) nothing;  /* on a device that is none */
+
+static ctrt_status nowhere_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
+{
+    (void)block, (void)bytes, (void)queue;
+    return device_fail_forked(state);
+}
+
+static void nowhere_free(void *state, const ctrt_block *block, void *queue)
+{
+    (void)state, (void)block, (void)queue;
+}
+
+/* Made at the first scope, for good. */
+static ctrt_status nowhere_make(void)
+{
+    if (atomic_load_explicit(&nothing, memory_order_acquire) != NULL)
+        return CTRT_OK;
+    ctrt_device *device = memory_zeroed(sizeof *device);
+    struct storage *storage = memory_zeroed(sizeof *storage), *none = NULL;
+    struct device_memory *memory = aligned_alloc(64, sizeof *memory);
+    if (device == NULL || storage == NULL || memory == NULL) {
+        memory_free(device), memory_free(storage), free(memory);
+        return out_of_memory(sizeof *device + sizeof *storage + sizeof *memory, "a scope");
+    }
+    memset(memory, 0, sizeof *memory);
+    account_init(&memory->account);
+    atomic_store(&memory->limit, QUOTA_NONE);
+    memory->alloc = nowhere_alloc;
+    memory->free = nowhere_free;
+    memory->state = memory->device = device;
+    device->home = device;
+    snprintf(memory->policy_name, sizeof memory->policy_name, "none");
+    snprintf(device->name, sizeof device->name, "a scope that has ended");
+    snprintf(device->type, sizeof device->type, "none");
+    device->backend = &no_backend;
+    device->memory = memory;
+    device->owner = DEVICE_ENDED;
+    device->number = UINT32_MAX;
+    pthread_mutex_init(&device->generator_lock, NULL);
+    atomic_init(&storage->refs, 1);
+    storage->device = device;
+    if (!atomic_compare_exchange_strong(&nothing, &none, storage)) {    /* another thread was first */
+        account_destroy(&memory->account);
+        memory_free(device), memory_free(storage), free(memory);
+    }
+    return CTRT_OK;
+}
+
+/* ---- scopes ---- */
+
+static ctrt_status none_open(const char *who)
+{
+    return ctrt_fail(CTRT_ERR_STATE, "%s without a matching ctrt_scope_begin in this thread", who);
+}
+
+/* Takes a tensor out that nothing holds; NULL when there is none. What is held goes to `rest`. */
+static ctrt_tensor *take(struct scope *scope, struct scope *rest)
+{
+    ctrt_tensor *found = NULL;
+    lock_enter(&scopes_lock);
+    while (found == NULL && scope->first != 0) {
+        const uint32_t place = scope->first;
+        ctrt_tensor *tensor = entries[place].tensor;
+        if (entries[place].held > 0) {
+            link_out(place);
+            link_in(place, rest);
+            continue;
+        }
+        entry_free(place);
+        if (grad_is_parameter(tensor))
+            continue;
+        tensor_retain(tensor);
+        found = tensor;
+    }
+    lock_leave(&scopes_lock);
+    return found;
+}
+
+/* Ending one tensor may let go of others, which then are looked at again. */
+static void end_all(struct scope *scope)
+{
+    struct scope rest = { .outer = NULL };
+    bool ended = true;
+    while (ended && scope->first != 0) {
+        ctrt_tensor *tensor;
+        ended = false;
+        while ((tensor = take(scope, &rest)) != NULL) {
+            tensor_end(tensor, atomic_load(&nothing));
+            tensor_release(tensor);
+            ended = true;
+        }
+        lock_enter(&scopes_lock);
+        for (uint32_t place; (place = rest.first) != 0;) {
+            link_out(place);
+            link_in(place, scope);
+        }
+        lock_leave(&scopes_lock);
+    }
+}
+
+/* What is left belongs to the scope around it, or to none. */
+static void scope_drop(struct scope *scope)
+{
+    lock_enter(&scopes_lock);
+    for (uint32_t place; (place = scope->first) != 0;) {
+        if (scope->outer == NULL) {
+            entry_free(place);
+            continue;
+        }
+        link_out(place);
+        link_in(place, scope->outer);
+    }
+    lock_leave(&scopes_lock);
+    memory_free(scope);
+}
+
+static void thread_drop(struct thread_state *state)
+{
+    while (state->scope != NULL) {
+        struct scope *scope = state->scope;
+        state->scope = scope->outer;
+        scope_drop(scope);
+    }
+}
+
+__attribute__((constructor)) static void scope_start(void)
+{
+    thread_on_exit(thread_drop);
+}
+
+ctrt_status ctrt_scope_begin(void)
+{
+    CTRT_TRY(nowhere_make());
+    struct scope *scope = memory_zeroed(sizeof *scope);
+    if (scope == NULL)
+        return out_of_memory(sizeof *scope, "a scope");
+    thread_register();
+    scope->outer = thread_state.scope;
+    thread_state.scope = scope;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_scope_export(ctrt_tensor *tensor)
+{
+    if (tensor == NULL)
+        return fail_null("scope_export", "tensor");
+    if (thread_state.scope == NULL)
+        return none_open("ctrt_scope_export");
+    if (tensor->storage == atomic_load(&nothing))
+        return device_fail_forked(tensor->device);
+    lock_enter(&scopes_lock);
+    if (tensor->flags & TENSOR_SCOPED && entries[tensor->scope_place].scope == thread_state.scope) {
+        if (thread_state.scope->outer == NULL) {
+            entry_free(tensor->scope_place);
+        } else {
+            link_out(tensor->scope_place);
+            link_in(tensor->scope_place, thread_state.scope->outer);
+        }
+    }
+    lock_leave(&scopes_lock);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_scope_end(void)
+{
+    struct scope *scope = thread_state.scope;
+    if (scope == NULL)
+        return none_open("ctrt_scope_end");
+    end_all(scope);
+    thread_state.scope = scope->outer;
+    scope_drop(scope);
+    return CTRT_OK;
+}

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+
+# CTRT_CUDA
+#
+# --with-cuda[=DIR|no] and --with-cuda-arch=LIST. Looks for nvcc, which compiles the kernels of the cuda plugin; the driver and its libraries
+# are found at run time, so nothing else is needed here.
+#
+# Afterwards: NVCC, NVCC_ARCH (its -gencode options), ctrt_nvcc=no or the path, ctrt_nvcc_why.
+AC_DEFUN([CTRT_CUDA], [
+    AC_ARG_WITH([cuda],
+        [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [where the CUDA toolkit is, or no @<:@look in PATH, CUDA_HOME, /usr/local/cuda@:>@])],
+        [], [with_cuda=auto])
+    AC_ARG_WITH([cuda-arch],
+        [AS_HELP_STRING([--with-cuda-arch=LIST], [compute capabilities that kernels are compiled for @<:@75,80,86,89,90,100,120@:>@])],
+        [], [with_cuda_arch=75,80,86,89,90,100,120])
+    AC_ARG_VAR([NVCC], [compiler of CUDA C++])
+    ctrt_nvcc=no ctrt_nvcc_why=
+    AS_CASE([$with_cuda],
+        [no], [ctrt_nvcc_why="switched off by --with-cuda=no"],
+        [auto|yes], [AC_PATH_PROG([NVCC], [nvcc], [], [$PATH:${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/cuda/bin])],
+        [AC_PATH_PROG([NVCC], [nvcc], [], [$with_cuda/bin])])
+    AS_IF([test "x$with_cuda" != xno && test -z "$NVCC"], [
+        ctrt_nvcc_why="there is no nvcc (--with-cuda=DIR says where the CUDA toolkit is)"
+        AS_CASE([$with_cuda], [auto], [], [AC_MSG_ERROR([CUDA was asked for, but $ctrt_nvcc_why])])
+    ])
+    AS_IF([test "x$with_cuda" != xno && test -n "$NVCC"], [
+        # What this nvcc does not know any more, or yet, is left out; code for the last architecture is kept as PTX too, for later ones.
+        AC_MSG_CHECKING([which architectures $NVCC compiles for])
+        echo 'extern "C" __global__ void nothing(int *x) { *x = 1; }' >conftest.cu
+        NVCC_ARCH= ctrt_nvcc_list= ctrt_nvcc_last=
+        for ctrt_arch in $(echo "$with_cuda_arch" | tr ',' ' '); do
+            AS_CASE([$ctrt_arch], [*[[!0-9]]*], [AC_MSG_ERROR([--with-cuda-arch takes numbers such as 80,90, not "$ctrt_arch"])])
+            AS_IF(["$NVCC" -arch=sm_$ctrt_arch -cubin -o conftest.cubin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1], [
+                NVCC_ARCH="$NVCC_ARCH -gencode arch=compute_$ctrt_arch,code=sm_$ctrt_arch"
+                ctrt_nvcc_list="$ctrt_nvcc_list${ctrt_nvcc_list:+,}$ctrt_arch"
+                ctrt_nvcc_last=$ctrt_arch
+            ])
+        done
+        # Kernels are much like one another: pressed hard, they take less than a tenth of the room.
+        # Fat binaries of this kind want a driver of CUDA 12.4, as those of nvcc 13 do anyway.
+        AS_IF(["$NVCC" --version | grep -q "release 1@<:@3-9@:>@" && "$NVCC" --compress-mode=size -fatbin -o conftest.cubin conftest.cu >&AS_MESSAGE_LOG_FD 2>&1],
+            [NVCC_ARCH="$NVCC_ARCH --compress-mode=size"])
+        rm -f conftest.cu conftest.cubin
+        AC_MSG_RESULT([${ctrt_nvcc_list:-none}])
+        AS_IF([test -n "$ctrt_nvcc_list"], [
+            NVCC_ARCH="$NVCC_ARCH -gencode arch=compute_$ctrt_nvcc_last,code=compute_$ctrt_nvcc_last"
+            ctrt_nvcc=$NVCC
+            ctrt_nvcc_why="$NVCC, for $ctrt_nvcc_list"
+        ], [ctrt_nvcc_why="$NVCC compiles for none of $with_cuda_arch"])
+    ])
+    AC_SUBST([NVCC_ARCH])
+])

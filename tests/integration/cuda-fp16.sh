@@ -1,0 +1,11 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The overlay cuda-fp16, likewise. Its products are those of f16, so that the suite asks for less there.
+. "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/cuda_lib.sh"
+conforms cuda-fp16:0
+passes "captured steps on cuda-fp16:1" "$builddir/test-capture" cuda-fp16:1
+CTRT_CUDA_FP16=bf16
+export CTRT_CUDA_FP16
+passes "captured steps on cuda-fp16:0, in bf16" "$builddir/test-capture" cuda-fp16:0
+finish

@@ -1,0 +1,10 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Reductions, rows, indices and optimizers of the cuda backend beside the cpu's, over the driver in software: threads and blocks in order, and in
+# no order.
+. "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/cuda_lib.sh"
+passes "rows beside the cpu's" "$builddir/test-cuda-rows" cuda:0
+SOFTCUDA=$SOFTCUDA,order=random
+passes "rows beside the cpu's, in random order" "$builddir/test-cuda-rows" cuda:0
+finish

@@ -1,0 +1,14 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Another device of the cuda backend than the first, likewise; its driver's events come late. All memory policies.
+. "$srcdir/tests/lib.sh"
+. "$srcdir/tests/integration/cuda_lib.sh"
+conforms cuda:1
+SOFTCUDA=$SOFTCUDA,late=20us
+passes "the training reference on cuda:1" "$builddir/test-train-reference" cuda:1
+for policy in direct arena caching:expandable=true spill+caching; do
+    CTRT_MEMORY=$policy
+    export CTRT_MEMORY
+    passes "the training reference on cuda:1 under $policy" "$builddir/test-train-reference" cuda:1
+done
+finish

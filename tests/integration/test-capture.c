@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps that are recorded once and replayed, on the device that argv[1] names: the same bits as step by step, memory, what is refused, streams. */
+#include "tests/unit/tensors.h"
+
+#define STEPS 6
+
+static ctrt_device *device;
+
+/* ---- a training step ---- */
+
+struct training {
+    ctrt_module *model;
+    ctrt_optimizer *optimizer;
+    ctrt_tensor *x, *y, *loss;
+};
+
+static bool training_new(struct training *t)
+{
+    memset(t, 0, sizeof *t);
+    ctrt_manual_seed(7);
+    return CHECK_OK(ctrt_set_default_device(device))
+           && CHECK_OK(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(linear, 8, 16, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, NULL),
+                                                                   CTRT_NEW(tanh), CTRT_NEW(linear, 16, 4, true, NULL))))
+           && CHECK_OK(ctrt_sgd_new(&t->optimizer, t->model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }))
+           && CHECK_OK(ctrt_zeros(&t->x, CTRT_SHAPE(5, 8), CTRT_F32, device)) && CHECK_OK(ctrt_zeros(&t->y, CTRT_SHAPE(5), CTRT_I64, device));
+}
+
+static void training_free(struct training *t)
+{
+    ctrt_tensor_release(&t->x);
+    ctrt_tensor_release(&t->y);
+    ctrt_tensor_release(&t->loss);
+    ctrt_optimizer_release(&t->optimizer);
+    ctrt_module_release(&t->model);
+}
+
+static bool batch(struct training *t, int n)
+{
+    float x[40];
+    int64_t y[5];
+    for (int i = 0; i < 40; i++)
+        x[i] = (float)((i * 37 + n * 11) % 17) / 8 - 1;
+    for (int i = 0; i < 5; i++)
+        y[i] = (i + n) % 4;
+    return CHECK_OK(ctrt_from_host_(t->x, x, 40, CTRT_F32)) && CHECK_OK(ctrt_from_host_(t->y, y, 5, CTRT_I64));
+}
+
+static ctrt_status step(struct training *t)
+{
+    ctrt_tensor *h = NULL;
+    ctrt_status status = ctrt_optimizer_zero_grad(t->optimizer, true);
+    if (status == CTRT_OK)
+        status = ctrt_forward(&h, t->model, t->x);
+    if (status == CTRT_OK)
+        status = ctrt_cross_entropy(&t->loss, h, t->y, NULL);
+    if (status == CTRT_OK)
+        status = ctrt_backward(t->loss);
+    if (status == CTRT_OK)
+        status = ctrt_optimizer_step(t->optimizer);
+    ctrt_tensor_release(&h);
+    return status;
+}
+
+/* All parameters, one after another. */
+static size_t read_all(float *out, size_t room, struct training *t)
+{
+    size_t used = 0;
+    for (size_t i = 0; i < ctrt_module_parameter_count(t->model); i++) {
+        ctrt_tensor *p = NULL;
+        CHECK_OK(ctrt_module_parameter(NULL, &p, t->model, i));
+        const size_t n = (size_t)ctrt_tensor_numel(p);
+        if (CHECK(used + n <= room, "too many parameters"))
+            CHECK_OK(ctrt_to_host(out + used, n * sizeof *out, p, CTRT_F32));
+        used += n;
+    }
+    return used;
+}
+
+static void test_training(void)
+{
+    group("a captured training step, replayed: parameters and losses are those of plain steps, bit for bit");
+    struct training plain, captured;
+    float want[1024], got[1024];
+    double plain_losses[STEPS], losses[STEPS];
+    ctrt_graph *graph = NULL;
+    if (!training_new(&plain) || !training_new(&captured))
+        return;
+    for (int n = 0; n < STEPS; n++) {
+        batch(&plain, n);
+        CHECK_OK(step(&plain));
+        CHECK_OK(ctrt_item(&plain_losses[n], plain.loss));
+    }
+    for (int n = 0; n < STEPS; n++) {
+        batch(&captured, n);
+        if (n < 2) {
+            CHECK_OK(step(&captured));
+        } else if (n == 2) {
+            CHECK_OK(ctrt_capture_begin(device));
+            CHECK(ctrt_capture_running(device), "no capture runs");
+            CHECK_OK(step(&captured));
+            CHECK_OK(ctrt_capture_end(&graph, device));
+            CHECK(!ctrt_capture_running(device) && ctrt_graph_device(graph) != NULL, "the capture runs still");
+        }
+        if (n >= 2 && graph != NULL)
+            CHECK_OK(ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_item(&losses[n], captured.loss));
+        CHECK(losses[n] == plain_losses[n], "step %d: loss %.9g, expected %.9g", n, losses[n], plain_losses[n]);
+    }
+    const size_t n = read_all(want, COUNT(want), &plain), m = read_all(got, COUNT(got), &captured);
+    CHECK(n == m && memcmp(want, got, n * sizeof *want) == 0, "parameters differ");
+    CHECK(graph == NULL || ctrt_graph_memory(graph) > 0, "the graph has no memory");
+    ctrt_graph_release(&graph);
+    training_free(&plain);
+    training_free(&captured);
+}
+
+/* ---- memory ---- */
+
+static void test_memory(void)
+{
+    group("memory of a step is reused within it, kept for its graph, and given back with that");
+    ctrt_tensor *x = NULL, *y = NULL, *held = NULL;
+    ctrt_graph *graph = NULL;
+    const int64_t n = 1 << 18;                      /* 1 MiB */
+    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(1), CTRT_F32, device));
+    const uint64_t before = ctrt_memory_allocated(device);
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(ctrt_add(&y, x, x));
+    for (int i = 0; i < 20; i++)
+        CHECK_OK(ctrt_add(&y, y, x));               /* two blocks in turns */
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    const uint64_t kept = ctrt_graph_memory(graph);
+    CHECK(kept >= 2u << 20 && kept <= 24u << 20, "21 results of 1 MiB take %llu bytes", (unsigned long long)kept);
+    CHECK(ctrt_memory_allocated(device) == before + kept, "%llu bytes are counted for the graph's %llu",
+          (unsigned long long)(ctrt_memory_allocated(device) - before), (unsigned long long)kept);
+    for (int i = 1; i <= 3; i++) {
+        double first = 0;
+        ctrt_tensor *at = NULL;
+        CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
+        CHECK_OK(ctrt_capture_replay(graph));
+        /* Whatever the program allocates meanwhile is somebody else's memory. */
+        CHECK_OK(ctrt_full(&held, CTRT_SHAPE(n), ctrt_float(-1), CTRT_F32, device));
+        CHECK_OK(ctrt_select(&at, y, 0, n - 1));
+        CHECK_OK(ctrt_item(&first, at));
+        CHECK(first == 22.0 * i, "%g, expected %g", first, 22.0 * i);
+        ctrt_tensor_release(&at);
+        ctrt_tensor_release(&held);
+    }
+    ctrt_graph_release(&graph);
+    double last = 0;
+    ctrt_tensor *at = NULL;
+    CHECK_OK(ctrt_select(&at, y, 0, 0));
+    CHECK_OK(ctrt_item(&last, at));
+    CHECK(last == 66, "a result is gone with its graph: %g", last);
+    ctrt_tensor_release(&at);
+    ctrt_tensor_release(&y);
+    CHECK(ctrt_memory_allocated(device) == before, "%lld bytes are not back", (long long)(ctrt_memory_allocated(device) - before));
+    ctrt_tensor_release(&x);
+}
+
+/* ---- what is refused ---- */
+
+static void test_refused(void)
+{
+    group("in a capture nothing can wait, and random numbers are refused; afterwards all is as before");
+    ctrt_tensor *x = NULL, *y = NULL, *at = NULL;
+    ctrt_graph *graph = NULL;
+    double value = 0;
+    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(64), ctrt_float(3), CTRT_F32, device));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_FAILS(ctrt_capture_begin(device), CTRT_ERR_STATE, "captured already");
+    CHECK_OK(ctrt_mul(&y, x, x));
+    CHECK_OK(ctrt_select(&at, y, 0, 0));
+    CHECK_FAILS(ctrt_item(&value, at), CTRT_ERR_STATE, "is being captured");
+    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "is being captured");
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_capture_replay(graph));
+    ctrt_graph_release(&graph);
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_FAILS(ctrt_uniform_(x, 0, 1), CTRT_ERR_STATE, "random numbers would be the same at every replay");
+    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "random numbers");
+    CHECK(graph == NULL, "there is a graph all the same");
+    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "no capture was begun");
+    CHECK_OK(ctrt_uniform_(x, 0, 1));
+    CHECK_OK(ctrt_device_synchronize(device));
+    ctrt_tensor_release(&at);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
+}
+
+/* ---- streams ---- */
+
+static void test_streams(void)
+{
+    group("streams that use a capture's results join it; a replay is behind what others do to its tensors, and they behind it");
+    ctrt_stream *side = NULL, *other = NULL;
+    ctrt_tensor *x = NULL, *y = NULL, *z = NULL, *copy = NULL;
+    ctrt_graph *graph = NULL;
+    ctrt_event *event = NULL;
+    double got = 0;
+    const uint64_t before = ctrt_memory_allocated(device);
+    CHECK_OK(ctrt_stream_new(&side, device, 0));
+    CHECK_OK(ctrt_stream_new(&other, device, 0));
+    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(4096), ctrt_float(1), CTRT_F32, device));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(ctrt_add(&y, x, x));
+    CHECK_OK(ctrt_stream_push(side));
+    CHECK_FAILS(ctrt_mul(&z, y, y), CTRT_ERR_STATE, "let it join the capture first");
+    CHECK_OK(ctrt_event_new(&event, device, false));
+    ctrt_stream *begin = NULL;
+    CHECK_OK(ctrt_stream_default(&begin, device));
+    CHECK_OK(ctrt_event_record(event, begin));
+    CHECK_OK(ctrt_stream_wait_event(side, event));
+    CHECK_FAILS(ctrt_event_synchronize(event), CTRT_ERR_STATE, "recorded in a capture");
+    CHECK_OK(ctrt_mul(&z, y, y));
+    ctrt_stream_release(&begin);
+    CHECK(ctrt_capture_running(device), "the other stream has not joined");
+    CHECK_OK(ctrt_stream_pop());
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    for (int i = 1; i <= 5 && graph != NULL; i++) {
+        ctrt_tensor *at = NULL;
+        CHECK_OK(ctrt_stream_push(other));
+        CHECK_OK(ctrt_fill_(x, ctrt_float(i)));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_stream_push(other));
+        CHECK_OK(ctrt_clone(&copy, z));
+        CHECK_OK(ctrt_select(&at, copy, 0, 4095));
+        CHECK_OK(ctrt_item(&got, at));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK(got == 4.0 * i * i, "%g, expected %g", got, 4.0 * i * i);
+        ctrt_tensor_release(&at);
+    }
+    ctrt_graph_release(&graph);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
+    ctrt_tensor_release(&z);
+    ctrt_tensor_release(&copy);
+    ctrt_event_release(&event);
+    ctrt_stream_release(&side);
+    ctrt_stream_release(&other);
+    CHECK(ctrt_memory_allocated(device) == before, "%lld bytes are not back", (long long)(ctrt_memory_allocated(device) - before));
+}
+
+/* A result that another stream still reads is let go of, and the next replay writes its memory. */
+static void test_readers(void)
+{
+    group("a replay is behind work on results that were let go of");
+    ctrt_stream *reader = NULL;
+    ctrt_tensor *x = NULL, *y = NULL, *copy = NULL, *at = NULL;
+    ctrt_graph *graph = NULL;
+    const int64_t n = 1 << 16;
+    double got = 0;
+    CHECK_OK(ctrt_stream_new(&reader, device, 0));
+    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(n), ctrt_float(1), CTRT_F32, device));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(ctrt_add(&y, x, x));
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_stream_push(reader));
+    for (int i = 0; i < 20; i++)
+        CHECK_OK(ctrt_exp(&copy, y));                               /* busy */
+    CHECK_OK(ctrt_clone(&copy, y));
+    CHECK_OK(ctrt_stream_pop());
+    ctrt_tensor_release(&y);
+    CHECK_OK(ctrt_fill_(x, ctrt_float(50)));
+    CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_select(&at, copy, 0, n - 1));
+    CHECK_OK(ctrt_item(&got, at));
+    CHECK(got == 2, "%g, expected 2", got);
+    CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "shutdown");
+    ctrt_graph_release(&graph);
+    ctrt_tensor_release(&at);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&copy);
+    ctrt_stream_release(&reader);
+}
+
+static void test_adam(void)
+{
+    group("AdamW counts its steps on the host, and is refused in a capture");
+    ctrt_module *model = NULL;
+    ctrt_optimizer *optimizer = NULL;
+    ctrt_tensor *x = NULL, *y = NULL;
+    ctrt_graph *graph = NULL;
+    CHECK_OK(ctrt_linear_new(&model, 4, 4, true, device));
+    CHECK_OK(ctrt_adamw_new(&optimizer, model, NULL));
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, 4), CTRT_F32, device));
+    for (int i = 0; i < 2; i++) {
+        if (i == 1)
+            CHECK_OK(ctrt_capture_begin(device));
+        CHECK_OK(ctrt_forward(&y, model, x));
+        CHECK_OK(ctrt_mean(&y, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_backward(y));
+        if (i == 0)
+            CHECK_OK(ctrt_optimizer_step(optimizer));
+        else
+            CHECK_FAILS(ctrt_optimizer_step(optimizer), CTRT_ERR_STATE, "step count of AdamW would be the same at every replay");
+    }
+    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "AdamW");
+    CHECK_OK(ctrt_device_synchronize(device));
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
+    ctrt_optimizer_release(&optimizer);
+    ctrt_module_release(&model);
+}
+
+int main(int argc, char **argv)
+{
+    group("the device opens");
+    if (CHECK(argc == 2, "usage: test-capture DEVICE") && CHECK_OK(ctrt_device_get(&device, argv[1]))) {
+        test_training();
+        test_memory();
+        test_refused();
+        test_streams();
+        test_readers();
+        test_adam();
+    }
+    return done();
+}

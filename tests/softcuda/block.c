@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/block.c: the threads of a block as fibers.
+ *
+ * A fiber runs one thread after another. Where a thread has to wait for others, it keeps its fiber, and another fiber goes on: with
+ * threads that are ready again, else with threads that have not begun. So a kernel without barriers uses one fiber and costs a
+ * call a thread. When nobody can go on and not all have come to the barrier, the kernel diverges: that is told, and the launch fails. */
+#include "runner.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "fiber.h"
+#include "warp.h"
+
+__thread struct softcuda_here softcuda_here __attribute__((tls_model("initial-exec")));
+struct softcuda_space softcuda_space;
+
+static __thread struct softcuda_runner *mine __attribute__((tls_model("initial-exec")));
+
+static void set_thread(struct softcuda_runner *r, unsigned thread)
+{
+    const struct launch *launch = r->launch;
+    r->current = thread;
+    softcuda_here.linear = thread;
+    softcuda_here.thread.x = thread % launch->block[0];
+    softcuda_here.thread.y = thread / launch->block[0] % launch->block[1];
+    softcuda_here.thread.z = thread / launch->block[0] / launch->block[1];
+    softcuda_here.stack = r->running->stack;
+    softcuda_here.stack_end = r->running->stack + r->running->bytes;
+}
+
+static void go_to(struct softcuda_runner *r, struct fiber *to)
+{
+    struct fiber *from = r->running;
+    if (from == to)
+        return;
+    r->came_from = from;
+    r->running = to;
+    fiber_switch(from, to);
+}
+
+static void ready(struct softcuda_runner *r, unsigned thread)
+{
+    r->lanes[thread].state = LANE_READY;
+    r->queue[(r->queue_at + r->queued++) % SOFTCUDA_BLOCK_THREADS] = (uint16_t)thread;
+}
+
+void runner_ready(struct softcuda_runner *r, unsigned thread)
+{
+    ready(r, thread);
+}
+
+/* The block's number `i` thread to begin. */
+static unsigned in_order(const struct softcuda_runner *r, unsigned i)
+{
+    if (r->launch->order == ORDER_FORWARD)
+        return i;
+    return r->launch->order == ORDER_REVERSE ? r->threads - 1 - i : (unsigned)((uint64_t)i * r->step + r->offset) % r->threads;
+}
+
+static void run_threads(void);
+
+/* All that live stand at the barrier: on they go. The caller, if it is one of them, too. */
+static void open_barrier(struct softcuda_runner *r, unsigned except)
+{
+    r->barrier_result = r->barrier_sum;
+    r->barrier_sum = r->at_barrier = 0;
+    softcuda_here.epoch++;
+    for (unsigned i = 0; i < r->threads; i++)
+        if (r->lanes[i].state == LANE_BARRIER && i != except)
+            ready(r, i);
+    if (except < r->threads)
+        r->lanes[except].state = LANE_RUNNING;
+}
+
+static int name_thread(const struct softcuda_runner *r, unsigned thread, char *text, size_t bytes)
+{
+    const unsigned *block = r->launch->block;
+    return snprintf(text, bytes, "thread (%u,%u,%u)", thread % block[0], thread / block[0] % block[1], thread / block[0] / block[1]);
+}
+
+static const char *const barrier_names[] = { "__syncthreads", "__syncthreads_or", "__syncthreads_and", "__syncthreads_count" };
+
+static void describe_waiting(const struct softcuda_runner *r, unsigned thread, char *text, size_t bytes)
+{
+    const struct lane *lane = &r->lanes[thread];
+    char name[64];
+    name_thread(r, thread, name, sizeof name);
+    if (lane->state == LANE_BARRIER)
+        snprintf(text, bytes, "%s waits at %s (%s:%d)", name, barrier_names[lane->kind], lane->file, lane->line);
+    else if (lane->state == LANE_WARP)
+        snprintf(text, bytes, "%s waits at %s with mask %08x (%s:%d)", name, warp_name(lane->kind), lane->mask, lane->file, lane->line);
+    else
+        snprintf(text, bytes, "%s has ended", name);
+}
+
+/* Nobody can go on. */
+static void diverged(struct softcuda_runner *r)
+{
+    char first[200] = "", second[200] = "";
+    unsigned one = r->threads;
+    for (unsigned i = 0; i < r->threads && one == r->threads; i++)
+        if (r->lanes[i].state == LANE_BARRIER || r->lanes[i].state == LANE_WARP)
+            one = i;
+    if (one < r->threads)
+        describe_waiting(r, one, first, sizeof first);
+    for (unsigned i = 0; i < r->threads && second[0] == '\0'; i++)
+        if (i != one && (r->lanes[i].state != r->lanes[one].state || r->lanes[i].line != r->lanes[one].line || r->lanes[i].mask != r->lanes[one].mask))
+            describe_waiting(r, i, second, sizeof second);
+    runner_fail(r, SOFTCUDA_FAILED, "the block diverges: %s%s%s", first, second[0] != '\0' ? ", " : "", second);
+}
+
+/* The running fiber has nothing to do, or waits: another one goes on. Returns when this one is taken up again. */
+static void reschedule(struct softcuda_runner *r)
+{
+    for (;;) {
+        if (r->queued > 0) {
+            const unsigned thread = r->queue[r->queue_at];
+            r->queue_at = (r->queue_at + 1) % SOFTCUDA_BLOCK_THREADS;
+            r->queued--;
+            r->lanes[thread].state = LANE_RUNNING;
+            r->current = thread;
+            go_to(r, r->lanes[thread].fiber);
+            return;
+        }
+        if (r->begun < r->threads) {
+            struct fiber *fiber = r->idle;
+            if (fiber != NULL)
+                r->idle = fiber->next;
+            else if ((fiber = fiber_new(run_threads)) == NULL)
+                runner_fail(r, SOFTCUDA_FAILED, "no memory for a stack");
+            else
+                r->fibers[r->n_fibers++] = fiber;
+            go_to(r, fiber == NULL ? &r->host : fiber);
+            return;
+        }
+        if (r->living > 0 && r->at_barrier == r->living) {
+            open_barrier(r, r->threads);
+            continue;
+        }
+        if (r->living > 0)
+            diverged(r);
+        go_to(r, &r->host);
+        return;
+    }
+}
+
+void runner_wait(struct softcuda_runner *r)
+{
+    const unsigned thread = r->current;
+    r->lanes[thread].fiber = r->running;
+    reschedule(r);
+    set_thread(r, thread);
+}
+
+/* What every fiber does: begins threads as long as there are some. */
+static void run_threads(void)
+{
+    struct softcuda_runner *r = mine;
+    fiber_begin(r->came_from);
+    for (;;) {
+        while (r->queued == 0 && r->begun < r->threads) {
+            const unsigned thread = in_order(r, r->begun++);
+            r->lanes[thread].state = LANE_RUNNING;
+            set_thread(r, thread);
+            r->launch->kernel->thread(r->launch->arguments);
+            r->lanes[thread].state = LANE_ENDED;
+            r->living--;
+            warp_left(r, thread);
+        }
+        r->running->next = r->idle;
+        r->idle = r->running;
+        reschedule(r);
+        /* Whoever switches here has taken this fiber from the idle ones. */
+    }
+}
+
+unsigned softcuda_barrier(int kind, int predicate, const char *file, int line)
+{
+    struct softcuda_runner *r = mine;
+    const unsigned thread = r->current;
+    struct lane *lane = &r->lanes[thread];
+    if (r->at_barrier > 0 && (r->barrier_line != line || r->barrier_kind != kind || strcmp(r->barrier_file, file) != 0))
+        softcuda_fault(SOFTCUDA_FAILED, "the block diverges: this thread is at %s (%s:%d), others wait at %s (%s:%d)", barrier_names[kind], file, line,
+                       barrier_names[r->barrier_kind], r->barrier_file, r->barrier_line);
+    r->barrier_line = line;
+    r->barrier_kind = kind;
+    r->barrier_file = file;
+    r->barrier_sum += predicate != 0;
+    lane->state = LANE_BARRIER;
+    lane->kind = kind;
+    lane->line = line;
+    lane->file = file;
+    lane->mask = 0;
+    if (++r->at_barrier == r->living && r->begun == r->threads)
+        open_barrier(r, thread);
+    else
+        runner_wait(r);
+    return r->barrier_result;
+}
+
+/* ---- faults ---- */
+
+void runner_fail(struct softcuda_runner *r, int code, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    struct outcome *outcome = r->outcome;
+    if (outcome->code == 0) {
+        const struct softcuda_index *b = &softcuda_here.block;
+        const int used = snprintf(outcome->text, sizeof outcome->text, "kernel %s, block (%u,%u,%u): ", r->launch->kernel->name, b->x, b->y, b->z);
+        vsnprintf(outcome->text + used, sizeof outcome->text - (size_t)used, format, arguments);
+        outcome->code = code;
+    }
+    va_end(arguments);
+}
+
+void softcuda_fault(int code, const char *format, ...)
+{
+    struct softcuda_runner *r = mine;
+    char text[400], name[64];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    name_thread(r, r->current, name, sizeof name);
+    runner_fail(r, code, "%s: %s", name, text);
+    go_to(r, &r->host);
+    abort();                                    /* the block's fibers are dropped; nobody comes back */
+}
+
+void softcuda_touch(const void *where, size_t bytes, int write)
+{
+    char text[300];
+    if (!runner_allowed(where, bytes, write != 0, softcuda_here.device, text, sizeof text))
+        softcuda_fault(SOFTCUDA_ILLEGAL, "%s %zu bytes at %p, %s", write ? "writes" : "reads", bytes, where, text);
+}
+
+void softcuda_race(const void *where, unsigned other, int write, int other_wrote)
+{
+    struct softcuda_runner *r = mine;
+    char name[64], other_name[64];
+    if (r->outcome->races++ > 0)
+        return;
+    name_thread(r, r->current, name, sizeof name);
+    name_thread(r, other, other_name, sizeof other_name);
+    const bool dynamic = (const char *)where >= softcuda_here.dynamic && (const char *)where < softcuda_here.dynamic_end;
+    const struct softcuda_index *b = &softcuda_here.block;
+    snprintf(r->outcome->text, sizeof r->outcome->text,
+             "kernel %s, block (%u,%u,%u): %s %s what %s %s in %s shared memory (byte %td), without a barrier between", r->launch->kernel->name, b->x, b->y,
+             b->z, name, write ? "writes" : "reads", other_name, other_wrote ? "wrote" : "read", dynamic ? "dynamic" : "static",
+             (const char *)where - (dynamic ? softcuda_here.dynamic : softcuda_here.shared));
+}
+
+/* ---- launches ---- */
+
+static void drop_fibers(struct softcuda_runner *r)
+{
+    for (unsigned i = 0; i < r->n_fibers; i++)
+        fiber_free(r->fibers[i]);
+    r->n_fibers = 0;
+    r->idle = NULL;
+}
+
+/* Kernels must not count on what they find in shared memory. */
+static void fill_shared(unsigned block)
+{
+    const size_t bytes = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
+    const size_t dynamic = (size_t)(softcuda_here.dynamic_end - softcuda_here.dynamic);
+    if (bytes > 0 && (bytes <= 4096 || (block & (block - 1)) == 0))     /* of large ones only some blocks' */
+        memset(softcuda_here.shared, 0xff, bytes);
+    if (dynamic > 0)
+        memset(softcuda_here.dynamic, 0xff, dynamic);
+}
+
+static void run_block(struct softcuda_runner *r, unsigned number)
+{
+    const struct launch *launch = r->launch;
+    softcuda_here.block.x = number % launch->grid[0];
+    softcuda_here.block.y = number / launch->grid[0] % launch->grid[1];
+    softcuda_here.block.z = number / launch->grid[0] / launch->grid[1];
+    r->living = r->threads;
+    r->begun = r->queued = r->at_barrier = r->barrier_sum = 0;
+    softcuda_here.epoch++;
+    warp_begin(r);
+    fill_shared(number);
+    memset(r->lanes, 0, r->threads * sizeof r->lanes[0]);
+    reschedule(r);
+    if (r->outcome->code != 0)
+        drop_fibers(r);                         /* some stand within kernels */
+}
+
+static void set_library(const struct softcuda_library *library)
+{
+    softcuda_here.shared = softcuda_here.shared_end = NULL;
+    softcuda_here.image = softcuda_here.image_end = NULL;
+    if (library != NULL) {
+        library->shared(&softcuda_here.shared, &softcuda_here.shared_end);
+        softcuda_here.image = library->begin;
+        softcuda_here.image_end = library->end;
+    }
+}
+
+static unsigned prime_to(unsigned n)
+{
+    static const unsigned primes[] = { 769, 389, 193, 97, 53, 29, 13, 7, 5, 3 };
+    for (size_t i = 0; i < sizeof primes / sizeof primes[0]; i++)
+        if (n % primes[i] != 0)
+            return primes[i];
+    return 1;
+}
+
+static void no_memory(const struct launch *launch, struct outcome *outcome)
+{
+    outcome->code = 2;                          /* CUDA_ERROR_OUT_OF_MEMORY */
+    snprintf(outcome->text, sizeof outcome->text, "kernel %s: the host has no memory to run it", launch->kernel->name);
+}
+
+void runner_launch(const struct launch *launch, struct outcome *outcome)
+{
+    struct softcuda_runner *r = mine;
+    *outcome = (struct outcome){ 0 };
+    if (r == NULL && (r = mine = runner_new()) == NULL) {
+        no_memory(launch, outcome);
+        return;
+    }
+    r->launch = launch;
+    r->outcome = outcome;
+    r->threads = launch->block[0] * launch->block[1] * launch->block[2];
+    r->running = &r->host;
+    r->step = prime_to(r->threads);
+    r->offset = r->threads / 3;
+    set_library(launch->library);
+    if (!runner_shared(r, launch->shared_bytes)) {
+        no_memory(launch, outcome);
+        return;
+    }
+    softcuda_here.runner = r;
+    softcuda_here.device = launch->device;
+    softcuda_here.own = softcuda_space.base + softcuda_space.device_bytes * launch->device;
+    softcuda_here.block_dim = (struct softcuda_index){ launch->block[0], launch->block[1], launch->block[2] };
+    softcuda_here.grid_dim = (struct softcuda_index){ launch->grid[0], launch->grid[1], launch->grid[2] };
+    softcuda_here.arguments = launch->arguments;
+    softcuda_here.arguments_end = (const char *)launch->arguments + launch->argument_bytes;
+    softcuda_here.host = softcuda_here.host_end = NULL;
+    const uint64_t blocks = (uint64_t)launch->grid[0] * launch->grid[1] * launch->grid[2];
+    for (uint64_t i = 0; i < blocks && outcome->code == 0; i++)
+        run_block(r, (unsigned)(launch->order == ORDER_FORWARD ? i : blocks - 1 - i));
+    drop_fibers(r);
+}
+
+void runner_end_thread(void)
+{
+    if (mine != NULL) {
+        free(mine->dynamic);
+        free(mine->races);
+        free(mine);
+        mine = NULL;
+    }
+}

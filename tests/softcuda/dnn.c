@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/dnn.c: libcudnn.so.9 in software: convolutions, as cuDNN's reference describes them, arguments checked as there.
+ *
+ * For each pass an algorithm is named first that wants a workspace and always gives the same; then one that wants none. Gradients have, before
+ * both, one whose sums come in another order each time. SOFTCUDA_DNN="create=no" has cudnnCreate fail, "bias=no" takes the bias away that
+ * comes with the convolution, "late=N" makes algorithm N slow, "version=N" changes the version. */
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "api.h"
+#include "dnn.h"
+
+#define MAGIC(kind) (0xd22a0000u | (kind))
+enum { HANDLE = MAGIC(1), TENSOR = MAGIC(2), FILTER = MAGIC(3), CONV = MAGIC(4), ACTIVATION = MAGIC(5) };
+enum { OK = 0, NOT_INITIALIZED = 1001, BAD_PARAM = 2000, BAD_NULL = 2002, BAD_SHAPE = 2008, NOT_SUPPORTED = 3000, INTERNAL_ERROR = 4000, EXECUTION_FAILED = 5000 };
+enum { MATH_DEFAULT = 0, MATH_TENSOR = 1, MATH_PLAIN = 3 };
+enum { WORKSPACE = 1 << 20 };
+
+struct handle { unsigned magic; void *stream; };
+struct tensor { unsigned magic; int format, type, sides[4]; };
+struct filter { unsigned magic; int format, type, sides[4]; };
+struct conv { unsigned magic; int padding[2], stride[2], dilation[2], mode, type, groups, math; };
+struct activation { unsigned magic; int mode; };
+
+struct choice {                             /* cudnnConvolution*AlgoPerf_t */
+    int algorithm, status;
+    float time;
+    size_t workspace;
+    int deterministic, math, reserved[3];
+};
+
+extern int softcuda_enter(const char *symbol);
+extern result cuCtxGetCurrent(void **context);
+
+#define ENTER(symbol)                                                                                               \
+    do {                                                                                                            \
+        const int wished = softcuda_enter(#symbol);                                                                 \
+        if (wished != 0)                                                                                            \
+            return wished;                                                                                          \
+    } while (0)
+#define IS(pointer, kind) ((pointer) != NULL && (pointer)->magic == (unsigned)(kind))
+
+/* The value of a word of SOFTCUDA_DNN; -1: it is not there. */
+static long option(const char *name)
+{
+    const char *text = getenv("SOFTCUDA_DNN");
+    const size_t bytes = strlen(name);
+    for (; text != NULL && *text != '\0'; text = strchr(text, ','), text = text != NULL ? text + 1 : NULL)
+        if (strncmp(text, name, bytes) == 0 && text[bytes] == '=')
+            return strncmp(text + bytes + 1, "no", 2) == 0 ? 0 : strtol(text + bytes + 1, NULL, 10);
+    return -1;
+}
+
+/* ---- objects ---- */
+
+#define OBJECT(create, destroy, type, kind)                                                                         \
+    EXPORT int create(struct type **out)                                                                            \
+    {                                                                                                               \
+        ENTER(create);                                                                                              \
+        if (out == NULL)                                                                                            \
+            return BAD_NULL;                                                                                        \
+        struct type *made = calloc(1, sizeof *made);                                                                \
+        if (made == NULL)                                                                                           \
+            return INTERNAL_ERROR;                                                                                  \
+        made->magic = (unsigned)(kind);                                                                             \
+        *out = made;                                                                                                \
+        return OK;                                                                                                  \
+    }                                                                                                               \
+    EXPORT int destroy(struct type *object)                                                                         \
+    {                                                                                                               \
+        ENTER(destroy);                                                                                             \
+        if (!IS(object, kind))                                                                                      \
+            return BAD_PARAM;                                                                                       \
+        object->magic = 0;                                                                                          \
+        free(object);                                                                                               \
+        return OK;                                                                                                  \
+    }
+OBJECT(cudnnCreateTensorDescriptor, cudnnDestroyTensorDescriptor, tensor, TENSOR)
+OBJECT(cudnnCreateFilterDescriptor, cudnnDestroyFilterDescriptor, filter, FILTER)
+OBJECT(cudnnCreateConvolutionDescriptor, cudnnDestroyConvolutionDescriptor, conv, CONV)
+OBJECT(cudnnCreateActivationDescriptor, cudnnDestroyActivationDescriptor, activation, ACTIVATION)
+
+EXPORT size_t cudnnGetVersion(void)
+{
+    return option("version") > 0 ? (size_t)option("version") : 91900;
+}
+
+EXPORT const char *cudnnGetErrorString(int status)
+{
+    return status == OK ? "CUDNN_STATUS_SUCCESS" : status < BAD_PARAM ? "CUDNN_STATUS_NOT_INITIALIZED" : status < NOT_SUPPORTED ? "CUDNN_STATUS_BAD_PARAM"
+           : status < INTERNAL_ERROR ? "CUDNN_STATUS_NOT_SUPPORTED" : status < EXECUTION_FAILED ? "CUDNN_STATUS_INTERNAL_ERROR"
+                                                                                                : "CUDNN_STATUS_EXECUTION_FAILED";
+}
+
+EXPORT int cudnnCreate(struct handle **out)
+{
+    void *context = NULL;
+    ENTER(cudnnCreate);
+    if (out == NULL)
+        return BAD_NULL;
+    if (option("create") == 0 || cuCtxGetCurrent(&context) != 0 || context == NULL)
+        return NOT_INITIALIZED;
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return INTERNAL_ERROR;
+    (*out)->magic = (unsigned)HANDLE;
+    return OK;
+}
+
+EXPORT int cudnnDestroy(struct handle *handle)
+{
+    ENTER(cudnnDestroy);
+    if (!IS(handle, HANDLE))
+        return NOT_INITIALIZED;
+    handle->magic = 0;
+    free(handle);
+    return OK;
+}
+
+EXPORT int cudnnSetStream(struct handle *handle, void *stream)
+{
+    ENTER(cudnnSetStream);
+    if (!IS(handle, HANDLE))
+        return NOT_INITIALIZED;
+    handle->stream = stream;
+    return OK;
+}
+
+static bool sides_good(int format, int type, const int sides[4])
+{
+    int64_t all = 1;
+    for (int i = 0; i < 4; i++) {
+        if (sides[i] < 1)
+            return false;
+        all *= sides[i];
+        if (all > INT32_MAX)
+            return false;
+    }
+    return (format == 0 || format == 1) && (type == 0 || type == 1 || type == 2 || type == 9);
+}
+
+EXPORT int cudnnSetTensor4dDescriptor(struct tensor *tensor, int format, int type, int n, int c, int h, int w)
+{
+    ENTER(cudnnSetTensor4dDescriptor);
+    const struct tensor made = { TENSOR, format, type, { n, c, h, w } };
+    if (!IS(tensor, TENSOR) || !sides_good(format, type, made.sides))
+        return BAD_PARAM;
+    *tensor = made;
+    return OK;
+}
+
+EXPORT int cudnnSetFilter4dDescriptor(struct filter *filter, int type, int format, int o, int c, int h, int w)
+{
+    ENTER(cudnnSetFilter4dDescriptor);
+    const struct filter made = { FILTER, format, type, { o, c, h, w } };
+    if (!IS(filter, FILTER) || !sides_good(format, type, made.sides))
+        return BAD_PARAM;
+    *filter = made;
+    return OK;
+}
+
+EXPORT int cudnnSetConvolution2dDescriptor(struct conv *conv, int pad_h, int pad_w, int stride_h, int stride_w, int dilation_h, int dilation_w, int mode,
+                                           int type)
+{
+    ENTER(cudnnSetConvolution2dDescriptor);
+    if (!IS(conv, CONV) || pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1 || dilation_h < 1 || dilation_w < 1 || (mode != 0 && mode != 1))
+        return BAD_PARAM;
+    *conv = (struct conv){ CONV, { pad_h, pad_w }, { stride_h, stride_w }, { dilation_h, dilation_w }, mode, type, 1, MATH_DEFAULT };
+    return OK;
+}
+
+EXPORT int cudnnSetConvolutionGroupCount(struct conv *conv, int groups)
+{
+    ENTER(cudnnSetConvolutionGroupCount);
+    if (!IS(conv, CONV) || groups < 1)
+        return BAD_PARAM;
+    conv->groups = groups;
+    return OK;
+}
+
+EXPORT int cudnnSetConvolutionMathType(struct conv *conv, int math)
+{
+    ENTER(cudnnSetConvolutionMathType);
+    if (!IS(conv, CONV) || math < 0 || math > MATH_PLAIN)
+        return BAD_PARAM;
+    conv->math = math;
+    return OK;
+}
+
+EXPORT int cudnnSetActivationDescriptor(struct activation *activation, int mode, int nan, double limit)
+{
+    ENTER(cudnnSetActivationDescriptor);
+    (void)nan, (void)limit;
+    if (!IS(activation, ACTIVATION))
+        return BAD_PARAM;
+    activation->mode = mode;
+    return OK;
+}
+
+/* ---- what a convolution is ---- */
+
+static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor *x, const struct filter *w, const struct conv *conv, const struct tensor *y)
+{
+    if (!IS(x, TENSOR) || !IS(w, FILTER) || !IS(y, TENSOR) || !IS(conv, CONV))
+        return BAD_PARAM;
+    if (x->type != y->type || x->type != w->type || x->format != y->format || x->format != w->format || conv->mode != 1)
+        return NOT_SUPPORTED;
+    if (conv->type != (x->type == 1 ? 1 : 0))
+        return NOT_SUPPORTED;
+    *job = (struct dnn_job){ .pass = pass, .type = x->type, .last = x->format == 1, .groups = conv->groups,
+                             .tf32 = x->type == 0 && conv->math != MATH_PLAIN };
+    if (x->sides[1] != w->sides[1] * conv->groups || w->sides[0] % conv->groups != 0 || y->sides[0] != x->sides[0] || y->sides[1] != w->sides[0])
+        return BAD_SHAPE;
+    for (int i = 0; i < 2; i++) {
+        const int64_t room = (int64_t)x->sides[2 + i] + 2 * (int64_t)conv->padding[i] - ((int64_t)conv->dilation[i] * (w->sides[2 + i] - 1) + 1);
+        if (room < 0 || y->sides[2 + i] != room / conv->stride[i] + 1)
+            return BAD_SHAPE;
+        job->stride[i] = conv->stride[i];
+        job->padding[i] = conv->padding[i];
+        job->dilation[i] = conv->dilation[i];
+    }
+    memcpy(job->x, x->sides, sizeof job->x);
+    memcpy(job->w, w->sides, sizeof job->w);
+    memcpy(job->y, y->sides, sizeof job->y);
+    return OK;
+}
+
+/* Of gradients 0 is the one that varies; of the forward pass 0 wants no workspace. 1 wants one, 5 wants none. */
+static size_t workspace_of(int algorithm)
+{
+    return algorithm == 1 ? WORKSPACE : 0;
+}
+
+static bool algorithm_is(enum dnn_pass pass, int algorithm)
+{
+    return algorithm == 0 || algorithm == 1 || (algorithm == 5 && pass != DNN_FORWARD);
+}
+
+static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor *x, const struct filter *w, const struct conv *conv,
+                  const struct tensor *y, int wanted, int *found, struct choice *choices)
+{
+    static const int orders[2][3] = { { 1, 0, -1 }, { 0, 1, 5 } };
+    struct dnn_job job;
+    if (!IS(handle, HANDLE))
+        return NOT_INITIALIZED;
+    if (wanted < 1 || found == NULL || choices == NULL)
+        return BAD_PARAM;
+    const int status = describe(&job, pass, x, w, conv, y);
+    *found = 0;
+    for (int i = 0; i < 3 && status == OK && *found < wanted; i++) {
+        const int algorithm = orders[pass != DNN_FORWARD][i];
+        if (algorithm >= 0)
+            choices[(*found)++] = (struct choice){ .algorithm = algorithm, .time = -1, .workspace = workspace_of(algorithm),
+                                                   .deterministic = algorithm != 0 || pass == DNN_FORWARD, .math = conv->math };
+    }
+    return status;
+}
+
+EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(struct handle *handle, struct tensor *x, struct filter *w, struct conv *conv, struct tensor *y, int wanted,
+                                                  int *found, struct choice *choices)
+{
+    ENTER(cudnnGetConvolutionForwardAlgorithm_v7);
+    return choose(handle, DNN_FORWARD, x, w, conv, y, wanted, found, choices);
+}
+
+EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(struct handle *handle, struct filter *w, struct tensor *dy, struct conv *conv, struct tensor *dx,
+                                                       int wanted, int *found, struct choice *choices)
+{
+    ENTER(cudnnGetConvolutionBackwardDataAlgorithm_v7);
+    return choose(handle, DNN_INPUT, dx, w, conv, dy, wanted, found, choices);
+}
+
+EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, struct tensor *x, struct tensor *dy, struct conv *conv, struct filter *dw,
+                                                         int wanted, int *found, struct choice *choices)
+{
+    ENTER(cudnnGetConvolutionBackwardFilterAlgorithm_v7);
+    return choose(handle, DNN_WEIGHT, x, dw, conv, dy, wanted, found, choices);
+}
+
+/* ---- doing it ---- */
+
+static double scale_of(const struct dnn_job *job, const void *at)
+{
+    return job->type == 1 ? *(const double *)at : (double)*(const float *)at;
+}
+
+static int put(struct handle *handle, struct dnn_job *job, const void *alpha, const void *beta, int algorithm, void *workspace, size_t bytes)
+{
+    if (!IS(handle, HANDLE))
+        return NOT_INITIALIZED;
+    if (alpha == NULL || beta == NULL || job->x_at == 0 || job->w_at == 0 || job->y_at == 0)
+        return BAD_NULL;
+    if (!algorithm_is(job->pass, algorithm) || bytes < workspace_of(algorithm) || (workspace_of(algorithm) > 0 && workspace == NULL))
+        return BAD_PARAM;
+    if ((job->x_at | job->w_at | job->y_at) % 16 != 0)      /* the real one's kernels read 16 bytes at once */
+        return EXECUTION_FAILED;
+    job->alpha = scale_of(job, alpha);
+    job->beta = scale_of(job, beta);
+    job->workspace_at = (uintptr_t)workspace;
+    job->workspace_bytes = workspace_of(algorithm);
+    job->varies = algorithm == 0 && job->pass != DNN_FORWARD;
+    job->late = option("late") == algorithm;
+    return dnn_put(job, handle->stream) == 0 ? OK : EXECUTION_FAILED;
+}
+
+EXPORT int cudnnConvolutionForward(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x, struct filter *w_is, const void *w,
+                                   struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *beta, struct tensor *y_is, void *y)
+{
+    struct dnn_job job;
+    ENTER(cudnnConvolutionForward);
+    const int status = describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is);
+    if (status != OK)
+        return status;
+    job.x_at = (uintptr_t)x, job.w_at = (uintptr_t)w, job.y_at = (uintptr_t)y;
+    return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
+}
+
+EXPORT int cudnnConvolutionBiasActivationForward(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x, struct filter *w_is,
+                                                 const void *w, struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *alpha2,
+                                                 struct tensor *z_is, const void *z, struct tensor *bias_is, const void *bias,
+                                                 struct activation *activation, struct tensor *y_is, void *y)
+{
+    struct dnn_job job;
+    ENTER(cudnnConvolutionBiasActivationForward);
+    const int status = describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is);
+    if (status != OK)
+        return status;
+    if (!IS(z_is, TENSOR) || !IS(bias_is, TENSOR) || !IS(activation, ACTIVATION) || bias == NULL || z == NULL || alpha2 == NULL)
+        return BAD_PARAM;
+    /* Without an activation only the precomputed algorithm does it. */
+    if (activation->mode != 5 || algorithm != 1 || option("bias") == 0 || scale_of(&job, alpha2) != 0)
+        return NOT_SUPPORTED;
+    if (bias_is->sides[0] != 1 || bias_is->sides[1] != w_is->sides[0] || bias_is->sides[2] != 1 || bias_is->sides[3] != 1 || bias_is->type != x_is->type)
+        return BAD_SHAPE;
+    job.x_at = (uintptr_t)x, job.w_at = (uintptr_t)w, job.y_at = (uintptr_t)y, job.bias_at = (uintptr_t)bias;
+    return put(handle, &job, alpha, alpha2, algorithm, workspace, bytes);
+}
+
+EXPORT int cudnnConvolutionBackwardData(struct handle *handle, const void *alpha, struct filter *w_is, const void *w, struct tensor *dy_is, const void *dy,
+                                        struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *beta, struct tensor *dx_is, void *dx)
+{
+    struct dnn_job job;
+    ENTER(cudnnConvolutionBackwardData);
+    const int status = describe(&job, DNN_INPUT, dx_is, w_is, conv, dy_is);
+    if (status != OK)
+        return status;
+    job.x_at = (uintptr_t)dx, job.w_at = (uintptr_t)w, job.y_at = (uintptr_t)dy;
+    return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
+}
+
+EXPORT int cudnnConvolutionBackwardFilter(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x, struct tensor *dy_is, const void *dy,
+                                          struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *beta, struct filter *dw_is, void *dw)
+{
+    struct dnn_job job;
+    ENTER(cudnnConvolutionBackwardFilter);
+    const int status = describe(&job, DNN_WEIGHT, x_is, dw_is, conv, dy_is);
+    if (status != OK)
+        return status;
+    job.x_at = (uintptr_t)x, job.w_at = (uintptr_t)dw, job.y_at = (uintptr_t)dy;
+    return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
+}

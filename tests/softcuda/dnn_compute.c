@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/dnn_compute.c: convolutions by plain loops, in stream order: every product of a pixel, a weight and an output is visited once,
+ * and added to whichever of the three the pass makes. */
+#include "dnn.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "device_half.h"
+
+/* libcuda.so.1 */
+extern result softcuda_enqueue(void *stream, result (*function)(void *), void *argument);
+extern result softcuda_read(void *to, address from, size_t bytes);
+extern result softcuda_write(address to, const void *from, size_t bytes);
+
+enum { F32 = 0, F64 = 1, F16 = 2, BF16 = 9 };
+
+static size_t width_of(int type)
+{
+    return type == F64 ? 8 : type == F32 ? 4 : 2;
+}
+
+static double rounded_to_tf32(double x)
+{
+    if (!isfinite(x))
+        return x;
+    const uint32_t bits = soft_bits_of_float((float)x);
+    return (double)soft_float_of_bits((bits + 0xfffu + (bits >> 13 & 1u)) & 0xffffe000u);
+}
+
+static size_t count_of(const int sides[4])
+{
+    return (size_t)sides[0] * (size_t)sides[1] * (size_t)sides[2] * (size_t)sides[3];
+}
+
+/* Numbers of a tensor, in memory's order. */
+static result read_all(double *out, address at, int type, size_t n, bool tf32)
+{
+    char *raw = malloc(n * width_of(type) + 1);
+    result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_read(raw, at, n * width_of(type));
+    for (size_t i = 0; i < n && made == CUDA_SUCCESS; i++) {
+        float f;
+        uint16_t h;
+        memcpy(&h, raw + i * width_of(type), 2);
+        memcpy(&f, raw + i * width_of(type), width_of(type) < 4 ? 2 : 4);
+        if (type == F64)
+            memcpy(&out[i], raw + i * 8, 8);
+        else
+            out[i] = type == F32 ? (double)f : (double)(type == F16 ? soft_float_of_half(h) : soft_float_of_bfloat(h));
+        if (tf32)
+            out[i] = rounded_to_tf32(out[i]);
+    }
+    free(raw);
+    return made;
+}
+
+static result write_all(const double *values, address at, int type, size_t n)
+{
+    char *raw = malloc(n * width_of(type) + 1);
+    for (size_t i = 0; i < n && raw != NULL; i++) {
+        const float f = (float)values[i];
+        const uint16_t h = type == F16 ? soft_half_of(f) : soft_bfloat_of(f);
+        memcpy(raw + i * width_of(type), type == F64 ? (const void *)&values[i] : type == F32 ? (const void *)&f : (const void *)&h, width_of(type));
+    }
+    const result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_write(at, raw, n * width_of(type));
+    free(raw);
+    return made;
+}
+
+/* Where element [a,b,c,d] lies. */
+static size_t place(const struct dnn_job *j, const int s[4], int a, int b, int c, int d)
+{
+    return j->last ? (((size_t)a * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d) * (size_t)s[1] + (size_t)b
+                   : (((size_t)a * (size_t)s[1] + (size_t)b) * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d;
+}
+
+static void add(const struct dnn_job *j, double *sum, double product)
+{
+    *sum = j->type == F64 ? *sum + product : (double)((float)*sum + (float)product);
+}
+
+/* All products of one output pixel. */
+static void pixel(const struct dnn_job *j, double *x, double *w, double *y, int n, int o, int oh, int ow)
+{
+    const int group = o / (j->y[1] / j->groups);
+    double *const out = &y[place(j, j->y, n, o, oh, ow)];
+    for (int c = 0; c < j->w[1]; c++)
+        for (int kh = 0; kh < j->w[2]; kh++)
+            for (int kw = 0; kw < j->w[3]; kw++) {
+                const int64_t h = (int64_t)oh * j->stride[0] - j->padding[0] + (int64_t)kh * j->dilation[0];
+                const int64_t v = (int64_t)ow * j->stride[1] - j->padding[1] + (int64_t)kw * j->dilation[1];
+                if (h < 0 || v < 0 || h >= j->x[2] || v >= j->x[3])
+                    continue;
+                double *const in = &x[place(j, j->x, n, group * j->w[1] + c, (int)h, (int)v)], *const weight = &w[place(j, j->w, o, c, kh, kw)];
+                if (j->pass == DNN_FORWARD)
+                    add(j, out, *in * *weight);
+                else if (j->pass == DNN_INPUT)
+                    add(j, in, *out * *weight);
+                else
+                    add(j, weight, *out * *in);
+            }
+}
+
+static void all_pixels(const struct dnn_job *j, double *x, double *w, double *y)
+{
+    static atomic_uint turn;
+    const bool backwards = j->varies && (atomic_fetch_add(&turn, 1) & 1u);
+    const size_t count = count_of(j->y);
+    for (size_t i = 0; i < count; i++) {
+        const size_t at = backwards ? count - 1 - i : i;
+        const size_t image = (size_t)j->y[2] * (size_t)j->y[3], plane = at / image;
+        pixel(j, x, w, y, (int)(plane / (size_t)j->y[1]), (int)(plane % (size_t)j->y[1]), (int)(at % image / (size_t)j->y[3]),
+              (int)(at % (size_t)j->y[3]));
+    }
+}
+
+/* Whoever has something else there loses it. */
+static result use_workspace(const struct dnn_job *j)
+{
+    char used[4096];
+    result made = CUDA_SUCCESS;
+    memset(used, 0xaa, sizeof used);
+    for (size_t at = 0; at < j->workspace_bytes && made == CUDA_SUCCESS; at += sizeof used)
+        made = softcuda_write(j->workspace_at + at, used, j->workspace_bytes - at < sizeof used ? j->workspace_bytes - at : sizeof used);
+    return made;
+}
+
+static result run(void *argument)
+{
+    const struct dnn_job *j = argument;
+    const int *const sides[3] = { j->x, j->w, j->y };
+    const address at[3] = { j->x_at, j->w_at, j->y_at };
+    const int written = j->pass == DNN_INPUT ? 0 : j->pass == DNN_WEIGHT ? 1 : 2;
+    double *values[3] = { NULL, NULL, NULL }, *before = NULL, *bias = NULL;
+    result made = use_workspace(j);
+    if (j->late)
+        nanosleep(&(struct timespec){ .tv_nsec = 4000000 }, NULL);
+    for (int i = 0; i < 3 && made == CUDA_SUCCESS; i++) {
+        values[i] = calloc(count_of(sides[i]) + 1, sizeof(double));
+        if (values[i] == NULL)
+            made = CUDA_ERROR_OUT_OF_MEMORY;
+        else if (i != written)
+            made = read_all(values[i], at[i], j->type, count_of(sides[i]), j->tf32);
+    }
+    const size_t n = count_of(sides[written]);
+    if (made == CUDA_SUCCESS && j->beta != 0) {
+        before = calloc(n + 1, sizeof(double));
+        made = before == NULL ? CUDA_ERROR_OUT_OF_MEMORY : read_all(before, at[written], j->type, n, false);
+    }
+    if (made == CUDA_SUCCESS && j->bias_at != 0) {
+        bias = calloc((size_t)j->y[1] + 1, sizeof(double));
+        made = bias == NULL ? CUDA_ERROR_OUT_OF_MEMORY : read_all(bias, j->bias_at, j->type, (size_t)j->y[1], false);
+    }
+    if (made == CUDA_SUCCESS) {
+        const size_t image = (size_t)j->y[2] * (size_t)j->y[3], channels = (size_t)j->y[1];
+        all_pixels(j, values[0], values[1], values[2]);
+        for (size_t i = 0; i < n; i++) {
+            values[written][i] *= j->alpha;
+            if (before != NULL)
+                values[written][i] += j->beta * before[i];
+            if (bias != NULL)
+                values[written][i] += bias[j->last ? i % channels : i / image % channels];
+        }
+        made = write_all(values[written], at[written], j->type, n);
+    }
+    for (int i = 0; i < 3; i++)
+        free(values[i]);
+    free(before);
+    free(bias);
+    return made;
+}
+
+result dnn_put(const struct dnn_job *job, void *stream)
+{
+    struct dnn_job *copy = malloc(sizeof *copy);
+    if (copy == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *copy = *job;
+    return softcuda_enqueue(stream, run, copy);
+}

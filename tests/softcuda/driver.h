@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/driver.h: what the files of libcuda.so.1 share.
+ *
+ * A device is a range of addresses (space.c) and an error that sticks; a stream is a thread that takes operations off a queue (stream.c);
+ * kernels come from libraries made by g++ (module.c) and run on the stream's thread (block.c). */
+#ifndef SOFTCUDA_DRIVER_H
+#define SOFTCUDA_DRIVER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "api.h"
+#include "control.h"
+#include "runner.h"
+
+#define DEVICES 16
+#define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
+
+/* ---- driver.c: the way in ---- */
+
+enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4 };     /* cuInit was; a context is current; it has no error */
+/* Counts the call; what it must return at once, if not CUDA_SUCCESS. */
+result driver_enter(const char *symbol, atomic_llong *calls, int needs);
+#define CALL(symbol, needs)                                                                                                           \
+    do {                                                                                                                              \
+        static atomic_llong *counter;                                                                                                 \
+        if (__atomic_load_n(&counter, __ATOMIC_ACQUIRE) == NULL)                                                                      \
+            __atomic_store_n(&counter, driver_counter(#symbol), __ATOMIC_RELEASE);                                                    \
+        const result entered = driver_enter(#symbol, counter, needs);                                                                 \
+        if (entered != CUDA_SUCCESS)                                                                                                  \
+            return entered;                                                                                                           \
+    } while (0)
+atomic_llong *driver_counter(const char *symbol);
+/* The thread runs a function of the host in stream order, which must not call the driver. */
+extern __thread bool driver_in_callback __attribute__((tls_model("initial-exec")));
+
+/* ---- options.c: SOFTCUDA=... ---- */
+
+enum peers { PEERS_ALL, PEERS_RING, PEERS_NONE };
+
+struct options {
+    int devices, multiprocessors, major, minor, version;
+    uint64_t memory;
+    enum peers peers;
+    int lying[8][2], n_lying;           /* links that deliver zeros */
+    unsigned late_us;
+    bool poison, strict_free, quiet, vmm, pools;
+    enum { RACES_ERROR, RACES_TELL, RACES_OFF } races;
+    enum { STREAMS_OFF, STREAMS_ERROR, STREAMS_TELL } streams;     /* order between streams (order.h) */
+    enum runner_order order;
+    char kernels[256];                  /* path of libsoftkernels.so */
+    char driver[32];                    /* version of the kernel driver, for NVML */
+};
+extern struct options options;
+bool options_read(const char *text, char *error, size_t error_bytes);
+/* Which devices CUDA_VISIBLE_DEVICES leaves, by number of the hardware. */
+int options_visible(const char *text, int devices, int *visible);
+
+/* ---- faults.c ---- */
+
+/* The result that was wished for call number `call` of `symbol`; CUDA_SUCCESS: none. */
+result fault_of(const char *symbol, long long call);
+bool fault_add(const char *name, int64_t at, int error, bool on);
+void fault_clear(void);
+void fault_add_kernel(const char *kernel, int skip, int error);
+result fault_of_kernel(const char *kernel);
+bool fault_error_number(const char *text, int *number);
+void fault_tell(const char *text);
+
+/* ---- device.c, context.c ---- */
+
+struct stream;
+
+struct device {                         /* a pointer to it is a CUcontext */
+    int index, hardware;                /* as programs count; number of the hardware */
+    uuid id;
+    pthread_mutex_t lock;               /* for all below */
+    atomic_int retained;
+    unsigned flags;
+    atomic_int error;                   /* that sticks; CUDA_SUCCESS */
+    uint32_t peers;                     /* whose memory its kernels may use */
+    struct stream *streams;
+    struct stream *standard;            /* stream 0 */
+    struct blocks *blocks;              /* memory.c */
+    atomic_ullong live, live_blocks;
+    uint64_t pool_threshold;
+    struct pool *pool;
+};
+
+extern struct device devices[DEVICES];
+extern int n_devices;
+void devices_start(void);
+struct device *device_of(int ordinal);              /* NULL: there is none */
+struct device *device_current(void);                /* of the thread's context; NULL */
+bool device_is(const struct device *context);       /* is it a context that lives? */
+void device_fail(struct device *device, result error);
+bool device_can_access(const struct device *device, const struct device *peer);     /* as the hardware is */
+void uuid_of(uuid *id, int hardware);
+
+/* ---- space.c ---- */
+
+bool space_open(int devices, uint64_t memory);
+/* Marks memory as usable to kernels and copies, to the byte. */
+void space_mark(address begin, size_t bytes, bool usable);
+bool space_usable(address begin, size_t bytes);
+struct device *space_device(address where);         /* whose addresses these are; NULL: none's, or virtual memory */
+bool space_is(address where);
+address space_virtual(void);                        /* where addresses for virtual memory begin */
+/* Bytes of devices are not for memcpy, which AddressSanitizer watches. */
+void space_copy(void *to, const void *from, size_t bytes);
+void space_fill(address to, const void *pattern, size_t width, size_t count);
+void space_renew(address begin, size_t bytes);      /* gives the pages back */
+void space_poison(address begin, size_t bytes);     /* no business of the host's, says AddressSanitizer */
+
+/* ---- memory.c ---- */
+
+result memory_alloc(struct device *device, address *out, size_t bytes);
+result memory_free(struct device *device, address begin, size_t *bytes);
+bool memory_take(struct device *device, size_t bytes);              /* from what the device has */
+void memory_give(struct device *device, size_t bytes);
+bool memory_block(address inside, address *begin, size_t *bytes);
+void memory_drop_all(struct device *device);
+void memory_describe(address where, char *text, size_t bytes);
+
+/* ---- host.c ---- */
+
+bool host_pinned(const void *inside, size_t bytes, const char **begin, const char **end);
+uint64_t host_pinned_bytes(void);
+
+/* ---- vmm.c: virtual memory ---- */
+
+bool virtual_allowed(address begin, size_t bytes, const struct device *device, bool write);
+bool virtual_owner(address begin, struct device **device, address *start, size_t *bytes);
+
+/* ---- handles.c: what is a handle, and of which kind ---- */
+
+enum handle { HANDLE_STREAM, HANDLE_EVENT, HANDLE_LIBRARY, HANDLE_MODULE, HANDLE_KERNEL, HANDLE_GRAPH, HANDLE_GRAPH_EXEC, HANDLE_ALLOCATION, HANDLE_POOL, HANDLE_KINDS };
+bool handle_add(enum handle kind, const void *handle);
+bool handle_is(enum handle kind, const void *handle);
+bool handle_remove(enum handle kind, const void *handle);
+uint64_t handle_count(enum handle kind);
+
+/* ---- stream.c ---- */
+
+struct graph;
+struct capture;
+
+/* An operation. It can run many times (in graphs); `release` frees it. */
+struct op {
+    void (*run)(struct op *op, struct stream *stream);
+    void (*release)(struct op *op);     /* NULL: free */
+    struct op *next;
+    int node;                           /* NODE_*: what it is in a graph */
+    bool always;                        /* runs though the context has an error */
+    struct clock *before;               /* order.h: what the host knew when it put it there */
+};
+
+struct stream {
+    struct device *device;
+    struct stream *next;                /* of the device */
+    unsigned flags;
+    int priority;
+    uint64_t id;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    struct op *first, *last;
+    uint64_t put, finished;
+    bool closing, detached;
+    struct capture *capture;            /* into which operations go instead */
+    struct node_set *tail;              /* of it: on which nodes the next one depends */
+    unsigned seed;
+    int slot;                           /* order.h; -1: none */
+    struct clock *clock;                /* now, and when the last operation ended */
+};
+
+struct stream *stream_new(struct device *device, unsigned flags, int priority);
+void stream_close(struct stream *stream, bool wait);
+/* What a handle means; NULL: it is none. Takes 0, 1 and 2 for the device's standard stream. */
+struct stream *stream_of(void *handle);
+/* Takes the operation over; with an error too. */
+result stream_put(struct stream *stream, struct op *op);
+/* Past capture, straight into the queue. */
+void stream_queue(struct stream *stream, struct op *op);
+void stream_wait_idle(struct stream *stream);
+bool stream_is_idle(struct stream *stream);
+void device_wait_idle(struct device *device);
+void streams_wait_all(void);
+void op_free(struct op *op);
+
+/* ---- event.c ---- */
+
+/* A point in a stream, to be reached once. */
+struct mark {
+    atomic_int references;
+    atomic_bool done;
+    double ms;
+    struct clock *clock;                /* order.h */
+};
+struct mark *mark_new(void);
+void mark_release(struct mark *mark);
+void mark_reach(struct mark *mark);
+void mark_wait(struct mark *mark);
+double clock_ms(void);
+
+/* ---- capture.c ---- */
+
+bool capture_active(const struct stream *stream);
+result capture_add(struct stream *stream, struct op *op);
+struct event;
+result capture_record(struct stream *stream, struct event *event);
+result capture_wait(struct stream *stream, struct event *event, bool *taken);
+void capture_forget(struct event *event);
+void capture_invalidate(struct stream *stream);
+void capture_abandon(struct stream *stream);
+/* May the thread make a call that would disturb a capture? */
+result capture_unsafe_call(void);
+
+struct event {
+    struct device *device;
+    unsigned flags;
+    pthread_mutex_t lock;
+    struct mark *mark;                  /* of its last record; NULL */
+    struct capture *capture;            /* recorded while a stream was captured */
+    struct node_set *nodes;             /* what the stream depended on then */
+};
+
+/* ---- module.c, launch.c ---- */
+
+struct image;
+
+struct function {                       /* CUfunction and CUkernel */
+    const struct softcuda_kernel *kernel;
+    const struct softcuda_library *library;
+    struct softcuda_kernel own;         /* where the library says nothing of it */
+    int max_dynamic;
+    atomic_ullong launches;
+    struct function *next;
+    char name[];
+};
+
+struct function *function_find(struct image *image, const char *name);
+void function_count(const char *name);
+uint64_t function_launches(const char *name);
+
+#endif

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/facts-backend.c: what backends/cuda/driver_api.h says, for test-softcuda-facts.c. */
+#include "../../backends/cuda/driver_api.h"
+
+extern const long long softcuda_facts[];
+const long long softcuda_facts[] = {
+#define FACT(backends, headers) (long long)(backends),
+#include "facts.def"
+#undef FACT
+};

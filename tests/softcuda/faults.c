@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/faults.c: failures by request. */
+#include "driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct wish {
+    struct wish *next;
+    char name[64];                      /* of a function; of a kernel, or "" for any */
+    int64_t at;                         /* call; for kernels: launches to go before it */
+    int error;
+    bool on, kernel;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct wish *wishes;
+static atomic_int n_wishes;
+
+static bool add(const char *name, int64_t at, int error, bool on, bool kernel)
+{
+    struct wish *wish = calloc(1, sizeof *wish);
+    if (wish == NULL)
+        return false;
+    snprintf(wish->name, sizeof wish->name, "%s", name == NULL ? "" : name);
+    wish->at = at;
+    wish->error = error;
+    wish->on = on;
+    wish->kernel = kernel;
+    pthread_mutex_lock(&lock);
+    wish->next = wishes;
+    wishes = wish;
+    n_wishes++;
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+bool fault_add(const char *name, int64_t at, int error, bool on)
+{
+    return name != NULL && add(name, at, error, on, false);
+}
+
+void fault_add_kernel(const char *kernel, int skip, int error)
+{
+    add(kernel, skip, error, false, true);
+}
+
+void fault_clear(void)
+{
+    pthread_mutex_lock(&lock);
+    while (wishes != NULL) {
+        struct wish *wish = wishes;
+        wishes = wish->next;
+        free(wish);
+    }
+    n_wishes = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+/* "cuMemAlloc" means cuMemAlloc_v2 too. */
+static bool means(const char *name, const char *symbol)
+{
+    const size_t n = strlen(name);
+    return strncmp(name, symbol, n) == 0 && (symbol[n] == '\0' || (strncmp(&symbol[n], "_v", 2) == 0 && symbol[n + 3] == '\0'));
+}
+
+result fault_of(const char *symbol, long long call)
+{
+    if (n_wishes == 0)
+        return CUDA_SUCCESS;
+    result error = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    for (const struct wish *wish = wishes; wish != NULL && error == CUDA_SUCCESS; wish = wish->next)
+        if (!wish->kernel && means(wish->name, symbol) && (call == wish->at || (wish->on && call > wish->at)))
+            error = wish->error;
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+
+result fault_of_kernel(const char *kernel)
+{
+    if (n_wishes == 0)
+        return CUDA_SUCCESS;
+    result error = CUDA_SUCCESS;
+    pthread_mutex_lock(&lock);
+    for (struct wish *wish = wishes; wish != NULL && error == CUDA_SUCCESS; wish = wish->next)
+        if (wish->kernel && (wish->name[0] == '\0' || strcmp(wish->name, kernel) == 0) && wish->at-- == 0)
+            error = wish->error;
+    pthread_mutex_unlock(&lock);
+    return error;
+}

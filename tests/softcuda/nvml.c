@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/nvml.c: libnvidia-ml.so.1 in software: the devices of the driver's double as nvidia-smi would show them.
+ *
+ * It sees all of them, whatever CUDA_VISIBLE_DEVICES says, and does not initialise the driver. Calls are counted and fail on wish as
+ * those of the driver do (SOFTCUDA="fail=nvmlInit_v2@1:9": driver not loaded). SOFTNVML_PROCESSES="0:4242:64000000,..." makes up processes
+ * of others: device, pid, bytes. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nvml_hooks.h"
+
+#define EXPORT __attribute__((visibility("default")))
+enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, ALREADY_INITIALIZED, NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED = 9 };
+enum { NAMED = 16 };
+
+typedef struct handle *handle;              /* number + 1 */
+typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char text[32]; } pci_info;
+typedef struct { unsigned long long total, unused, used; } memory_info;
+typedef struct { unsigned version; unsigned long long total, reserved, unused, used; } memory_info_v2;
+typedef struct { unsigned gpu, memory; } utilization;
+typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } process_info;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int sessions;
+static int (*enter_driver)(const char *symbol);
+static int (*hardware_count)(void);
+static bool (*hardware)(struct softcuda_hardware *out, int number);
+
+/* The double of the driver, beside this one. */
+static bool find_driver(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (driver == NULL)
+        return false;
+    *(void **)&enter_driver = dlsym(driver, "softcuda_enter");
+    *(void **)&hardware_count = dlsym(driver, "softcuda_hardware_count");
+    *(void **)&hardware = dlsym(driver, "softcuda_hardware");
+    return enter_driver != NULL && hardware_count != NULL && hardware != NULL;
+}
+
+static int enter(const char *symbol)
+{
+    if (sessions <= 0)
+        return UNINITIALIZED;
+    return enter_driver(symbol);
+}
+#define ENTER()                                       \
+    do {                                              \
+        const int entered = enter(__func__);          \
+        if (entered != OK)                            \
+            return entered;                           \
+    } while (0)
+
+EXPORT int nvmlInit_v2(void)
+{
+    pthread_mutex_lock(&lock);
+    int made = enter_driver != NULL || find_driver() ? enter_driver(__func__) : DRIVER_NOT_LOADED;
+    if (made == OK)
+        sessions++;
+    pthread_mutex_unlock(&lock);
+    return made;
+}
+
+EXPORT int nvmlShutdown(void)
+{
+    ENTER();
+    pthread_mutex_lock(&lock);
+    sessions--;
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+
+EXPORT const char *nvmlErrorString(int error)
+{
+    static const char *const words[] = { "Success", "Uninitialized", "Invalid Argument", "Not Supported", "Insufficient Permissions",
+                                         "Already Initialized", "Not Found", "Insufficient Size", "Insufficient External Power",
+                                         "Driver Not Loaded" };
+    return error >= 0 && error < (int)(sizeof words / sizeof words[0]) ? words[error] : "Unknown Error";
+}
+
+static int put_text(char *text, unsigned bytes, const char *what)
+{
+    if (text == NULL)
+        return INVALID_ARGUMENT;
+    return (unsigned)snprintf(text, bytes, "%s", what) < bytes ? OK : INSUFFICIENT_SIZE;
+}
+
+static bool look(struct softcuda_hardware *out, handle device)
+{
+    return device != NULL && hardware(out, (int)(intptr_t)device - 1);
+}
+#define LOOK(out, device)                             \
+    do {                                              \
+        if (!look(out, device))                       \
+            return INVALID_ARGUMENT;                  \
+    } while (0)
+
+EXPORT int nvmlSystemGetDriverVersion(char *text, unsigned bytes)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    return hardware(&facts, 0) ? put_text(text, bytes, facts.driver) : NOT_FOUND;
+}
+
+EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    if (version == NULL)
+        return INVALID_ARGUMENT;
+    if (!hardware(&facts, 0))
+        return NOT_FOUND;
+    *version = facts.version;
+    return OK;
+}
+
+/* ---- devices ---- */
+
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    ENTER();
+    if (count == NULL)
+        return INVALID_ARGUMENT;
+    *count = (unsigned)hardware_count();
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, handle *device)
+{
+    ENTER();
+    if (device == NULL || (int)index >= hardware_count())
+        return INVALID_ARGUMENT;
+    *device = (handle)(intptr_t)(index + 1);
+    return OK;
+}
+
+static void write_uuid(char text[64], const struct softcuda_hardware *facts)
+{
+    int used = sprintf(text, "GPU-");
+    for (int i = 0; i < 16; i++)
+        used += sprintf(text + used, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", facts->uuid[i]);
+}
+
+EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, handle *device)
+{
+    struct softcuda_hardware facts;
+    char text[64];
+    ENTER();
+    if (uuid == NULL || device == NULL)
+        return INVALID_ARGUMENT;
+    for (int i = 0; hardware(&facts, i); i++) {
+        write_uuid(text, &facts);
+        if (strcmp(text, uuid) == 0) {
+            *device = (handle)(intptr_t)(i + 1);
+            return OK;
+        }
+    }
+    return NOT_FOUND;
+}
+
+EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char *text, handle *device)
+{
+    struct softcuda_hardware facts;
+    unsigned domain, bus;
+    ENTER();
+    if (text == NULL || device == NULL || sscanf(text, "%x:%x", &domain, &bus) != 2)
+        return INVALID_ARGUMENT;
+    for (int i = 0; hardware(&facts, i); i++)
+        if (domain == 0 && facts.bus == bus) {
+            *device = (handle)(intptr_t)(i + 1);
+            return OK;
+        }
+    return NOT_FOUND;
+}
+
+EXPORT int nvmlDeviceGetName(handle device, char *text, unsigned bytes)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    return put_text(text, bytes, "softcuda (not a GPU)");
+}
+
+EXPORT int nvmlDeviceGetUUID(handle device, char *text, unsigned bytes)
+{
+    struct softcuda_hardware facts;
+    char uuid[64];
+    ENTER();
+    LOOK(&facts, device);
+    write_uuid(uuid, &facts);
+    return put_text(text, bytes, uuid);
+}
+
+EXPORT int nvmlDeviceGetPciInfo_v3(handle device, pci_info *pci)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    if (pci == NULL)
+        return INVALID_ARGUMENT;
+    *pci = (pci_info){ .bus = facts.bus, .id = 0xfffe10de };
+    snprintf(pci->legacy, sizeof pci->legacy, "0000:%02X:00.0", facts.bus);
+    snprintf(pci->text, sizeof pci->text, "00000000:%02X:00.0", facts.bus);
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetCudaComputeCapability(handle device, int *major, int *minor)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    *major = facts.major;
+    *minor = facts.minor;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetNumGpuCores(handle device, unsigned *count)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    const bool small = facts.major == 7 || (facts.major < 9 && facts.major > 5 && facts.minor == 0);
+    *count = (unsigned)facts.multiprocessors * (small ? 64 : 128);
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetMaxClockInfo(handle device, int type, unsigned *mhz)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    *mhz = type == 2 ? 3201 : 1980;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetEccMode(handle device, int *now, int *later)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    *now = *later = 1;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetMigMode(handle device, unsigned *now, unsigned *later)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    *now = *later = 0;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetNumaNodeId(handle device, unsigned *node)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    *node = 0;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetCpuAffinity(handle device, unsigned words, unsigned long *set)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    if (words == 0 || set == NULL)
+        return INVALID_ARGUMENT;
+    memset(set, 0, words * sizeof *set);
+    set[0] = 3;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetP2PStatus(handle device, handle peer, int kind, int *status)
+{
+    struct softcuda_hardware facts, other;
+    ENTER();
+    LOOK(&facts, device);
+    LOOK(&other, peer);
+    if (status == NULL || kind < 0 || kind > 4)
+        return INVALID_ARGUMENT;
+    const bool reaches = facts.peers >> ((intptr_t)peer - 1) & 1;
+    *status = reaches && kind != 2 ? OK : 1;    /* no NVLink; 1: the chipset does not support it */
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetTopologyCommonAncestor(handle device, handle peer, int *level)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    LOOK(&facts, peer);
+    *level = 30;                                /* a host bridge */
+    return OK;
+}
+
+/* ---- what goes on ---- */
+
+/* Processes of others that SOFTNVML_PROCESSES makes up for the device; `list` may be NULL. */
+static int others(int number, process_info *list, unsigned long long *bytes)
+{
+    int count = 0;
+    *bytes = 0;
+    for (const char *at = getenv("SOFTNVML_PROCESSES"); at != NULL && *at != '\0' && count < NAMED;) {
+        int where, used = 0;
+        unsigned pid;
+        unsigned long long memory;
+        if (sscanf(at, "%d:%u:%llu%n", &where, &pid, &memory, &used) < 3)
+            break;
+        if (where == number) {
+            if (list != NULL)
+                list[count] = (process_info){ pid, memory, ~0u, ~0u };
+            *bytes += memory;
+            count++;
+        }
+        at += used;
+        at += *at == ',';
+    }
+    return count;
+}
+
+static unsigned long long used_bytes(const struct softcuda_hardware *facts, handle device)
+{
+    unsigned long long bytes;
+    others((int)(intptr_t)device - 1, NULL, &bytes);
+    bytes += facts->used;
+    return bytes < facts->memory ? bytes : facts->memory;
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo(handle device, memory_info *memory)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    const unsigned long long used = used_bytes(&facts, device);
+    *memory = (memory_info){ facts.memory, facts.memory - used, used };
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetMemoryInfo_v2(handle device, memory_info_v2 *memory)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    if (memory == NULL || memory->version != (sizeof *memory | 2u << 24))
+        return INVALID_ARGUMENT;
+    const unsigned long long used = used_bytes(&facts, device), reserved = 8 << 20;
+    *memory = (memory_info_v2){ memory->version, facts.memory + reserved, reserved, facts.memory - used, used };
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetUtilizationRates(handle device, utilization *percent)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    *percent = facts.busy ? (utilization){ 100, 50 } : (utilization){ 0, 0 };
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetTemperature(handle device, int sensor, unsigned *celsius)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    if (sensor != 0)
+        return INVALID_ARGUMENT;
+    *celsius = facts.busy ? 60 : 30;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetPowerUsage(handle device, unsigned *milliwatts)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    *milliwatts = facts.busy ? 400000 : 70000;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetEnforcedPowerLimit(handle device, unsigned *milliwatts)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    *milliwatts = 700000;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetClockInfo(handle device, int type, unsigned *mhz)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    *mhz = type == 2 ? 3201 : facts.busy ? 1980 : 345;
+    return OK;
+}
+
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(handle device, unsigned *count, process_info *list)
+{
+    struct softcuda_hardware facts;
+    process_info all[NAMED + 1];
+    unsigned long long bytes;
+    ENTER();
+    LOOK(&facts, device);
+    if (count == NULL || (*count > 0 && list == NULL))
+        return INVALID_ARGUMENT;
+    unsigned n = (unsigned)others((int)(intptr_t)device - 1, all, &bytes);
+    if (facts.active)
+        all[n++] = (process_info){ (unsigned)getpid(), facts.used, ~0u, ~0u };
+    const bool fits = n <= *count;
+    if (fits && n > 0)
+        memcpy(list, all, n * sizeof all[0]);
+    *count = n;
+    return fits ? OK : INSUFFICIENT_SIZE;
+}
+
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(handle device, unsigned *count, process_info *list)
+{
+    struct softcuda_hardware facts;
+    ENTER();
+    LOOK(&facts, device);
+    (void)list;
+    *count = 0;
+    return OK;
+}

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/order.c: happens-before between streams, with vector clocks (Lamport 1978; Mattern 1989; as race detectors for threads use them).
+ *
+ * Each stream counts its operations and knows how far it has followed each other stream: by events, and by what the host had waited for when it put the
+ * operation there. The host is one party, whatever its threads do: that makes too many orders rather than too few. Memory remembers, by pieces of 512
+ * bytes, which operation wrote it last and which two read it last. An operation that touches what another one wrote, or writes what another one read, without
+ * knowing of it is told: the program is wrong even if it came out right this time. Atomic operations of kernels are left out. */
+#include "order.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { SLOTS = 128, NAMES = 256, PIECE = 512 };
+
+struct piece { uint64_t written, read, read_before; };              /* stamps: slot + 1, then the count; 0: nobody */
+
+struct clock { uint32_t at[SLOTS]; };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct clock host;
+static bool used[SLOTS];
+static uint32_t reached[SLOTS];                                     /* by streams that are gone */
+static uint64_t ids[SLOTS];
+static _Atomic(const char *) names[SLOTS][NAMES];
+static struct piece *pieces;
+static size_t n_pieces;
+static __thread const struct clock *mine __attribute__((tls_model("initial-exec")));
+
+bool order_open(void)
+{
+    if (options.streams == STREAMS_OFF)
+        return true;
+    n_pieces = softcuda_space.bytes / PIECE;
+    void *range = mmap(NULL, n_pieces * sizeof *pieces, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED)
+        return false;
+    madvise(range, n_pieces * sizeof *pieces, MADV_DONTDUMP);
+    pieces = range;
+    softcuda_space.order = range;
+    return true;
+}
+
+static void join(struct clock *to, const struct clock *from)
+{
+    for (int i = 0; i < SLOTS; i++)
+        if (from->at[i] > to->at[i])
+            to->at[i] = from->at[i];
+}
+
+static struct clock *copy_of(const struct clock *from)
+{
+    struct clock *copy = malloc(sizeof *copy);
+    if (copy != NULL)
+        *copy = *from;
+    return copy;
+}
+
+/* ---- streams ---- */
+
+void order_stream(struct stream *stream)
+{
+    stream->slot = -1;
+    if (pieces == NULL)
+        return;
+    stream->clock = calloc(2, sizeof *stream->clock);
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < SLOTS && stream->slot < 0 && stream->clock != NULL; i++)
+        if (!used[i]) {
+            used[i] = true;
+            ids[i] = stream->id;
+            stream->slot = i;
+            stream->clock->at[i] = reached[i];
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+void order_stream_over(struct stream *stream)
+{
+    if (stream->slot >= 0) {
+        pthread_mutex_lock(&lock);
+        used[stream->slot] = false;
+        reached[stream->slot] = stream->clock->at[stream->slot];
+        pthread_mutex_unlock(&lock);
+    }
+    free(stream->clock);
+}
+
+void order_put(struct op *op)
+{
+    if (pieces == NULL)
+        return;
+    pthread_mutex_lock(&lock);
+    op->before = copy_of(&host);
+    pthread_mutex_unlock(&lock);
+}
+
+void order_begin(struct stream *stream, struct op *op)
+{
+    mine = NULL;
+    softcuda_here.stamp = 0;
+    if (stream->slot < 0)
+        return;
+    if (op->before != NULL)
+        join(stream->clock, op->before);
+    const uint32_t count = ++stream->clock->at[stream->slot];
+    softcuda_here.stamp = (uint64_t)(stream->slot + 1) << 32 | count;
+    mine = stream->clock;
+    order_name(op->node == NODE_MEMCPY ? "a copy" : op->node == NODE_MEMSET ? "a fill" : op->node == NODE_KERNEL ? "a library" : "something");
+}
+
+void order_end(struct stream *stream)
+{
+    if (stream->slot >= 0)
+        stream->clock[1] = stream->clock[0];
+}
+
+void order_name(const char *name)
+{
+    const uint64_t stamp = softcuda_here.stamp;
+    if (stamp != 0)
+        names[(stamp >> 32) - 1][(uint32_t)stamp % NAMES] = name;
+}
+
+/* ---- orders ---- */
+
+void order_mark(struct mark *mark, const struct stream *stream)
+{
+    if (stream->slot >= 0)
+        mark->clock = copy_of(stream->clock);
+}
+
+void order_stream_waited(struct stream *stream, const struct mark *mark)
+{
+    if (stream->slot >= 0 && mark->clock != NULL)
+        join(stream->clock, mark->clock);
+}
+
+static void host_knows(const struct clock *clock)
+{
+    pthread_mutex_lock(&lock);
+    join(&host, clock);
+    pthread_mutex_unlock(&lock);
+}
+
+void order_host_waited(const struct mark *mark)
+{
+    if (mark->clock != NULL)
+        host_knows(mark->clock);
+}
+
+void order_host_idle(const struct stream *stream)
+{
+    if (stream->slot >= 0)
+        host_knows(&stream->clock[1]);
+}
+
+void order_host_called(const struct stream *stream)
+{
+    if (stream->slot >= 0)
+        host_knows(stream->clock);
+}
+
+/* ---- memory ---- */
+
+static bool known(uint64_t stamp)
+{
+    return stamp == 0 || mine->at[(stamp >> 32) - 1] >= (uint32_t)stamp;
+}
+
+static void told(const struct piece *piece, uint64_t other, bool write, bool other_wrote)
+{
+    char text[700], where[300];
+    const address at = (uintptr_t)softcuda_space.base + (address)(piece - pieces) * PIECE;
+    const uint64_t stamp = softcuda_here.stamp;
+    const char *name = names[(stamp >> 32) - 1][(uint32_t)stamp % NAMES], *other_name = names[(other >> 32) - 1][(uint32_t)other % NAMES];
+    memory_describe(at, where, sizeof where);
+    snprintf(text, sizeof text, "%s on stream %llu %s at %#llx (%s) what %s on stream %llu %s, and nothing orders the two", name,
+             (unsigned long long)ids[(stamp >> 32) - 1], write ? "writes" : "reads", at, where, other_name,
+             (unsigned long long)ids[(other >> 32) - 1], other_wrote ? "wrote" : "read");
+    fault_tell(text);
+    softcuda_here.disorder++;
+}
+
+static void touch_piece(struct piece *piece, bool write)
+{
+    const uint64_t stamp = softcuda_here.stamp, written = __atomic_load_n(&piece->written, __ATOMIC_RELAXED),
+                   read = __atomic_load_n(&piece->read, __ATOMIC_RELAXED), before = __atomic_load_n(&piece->read_before, __ATOMIC_RELAXED);
+    if (softcuda_here.disorder == 0) {                              /* one is enough for an operation */
+        if (!known(written))
+            told(piece, written, write, true);
+        else if (write && !known(read))
+            told(piece, read, true, false);
+        else if (write && !known(before))
+            told(piece, before, true, false);
+    }
+    if (write) {
+        __atomic_store_n(&piece->written, stamp, __ATOMIC_RELAXED);
+        __atomic_store_n(&piece->read, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&piece->read_before, 0, __ATOMIC_RELAXED);
+    } else if (read != stamp) {
+        if (!known(read))
+            __atomic_store_n(&piece->read_before, read, __ATOMIC_RELAXED);
+        __atomic_store_n(&piece->read, stamp, __ATOMIC_RELAXED);
+    }
+}
+
+void order_touch(address begin, size_t bytes, bool write)
+{
+    if (pieces == NULL || mine == NULL || softcuda_here.stamp == 0 || bytes == 0 || !space_is(begin))
+        return;
+    const size_t place = (size_t)(begin - (uintptr_t)softcuda_space.base);
+    for (size_t i = place / PIECE; i <= (place + bytes - 1) / PIECE && i < n_pieces; i++)
+        touch_piece(&pieces[i], write);
+}
+
+/* Kernels come here at the first touch of each piece; watch.c looks. */
+EXPORT void softcuda_order(const void *at, int write)
+{
+    order_touch((uintptr_t)at, 1, write != 0);
+}
+
+void order_forget(address begin, size_t bytes)
+{
+    if (pieces != NULL && bytes > 0) {
+        const size_t place = (size_t)(begin - (uintptr_t)softcuda_space.base);
+        memset(&pieces[place / PIECE], 0, ((place + bytes - 1) / PIECE - place / PIECE + 1) * sizeof *pieces);
+    }
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/space.c: the addresses of all devices, and which bytes of them are in a block.
+ *
+ * Devices follow one another; behind the last one is room for virtual memory. There are many more addresses than memory, so that the
+ * addresses of freed blocks are not used again soon, and what still uses them is found. Kernels and copies look at the map of usable bytes
+ * (block.h); the host may not touch device memory at all: where AddressSanitizer is, it is told so. */
+#define _GNU_SOURCE
+#include "driver.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#define TIMES 16                            /* addresses for each byte of memory */
+#define UNIT  ((size_t)2 << 20)
+
+extern void __asan_poison_memory_region(const volatile void *begin, size_t bytes) __attribute__((weak));
+
+static int spaces;
+
+static char *range(size_t bytes, int protection)
+{
+    char *begin = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return begin == MAP_FAILED ? NULL : begin;
+}
+
+bool space_open(int n, uint64_t memory)
+{
+    const size_t least = (memory + UNIT - 1) / UNIT * UNIT;
+    for (size_t times = TIMES; times > 0; times /= 2) {         /* fewer where addresses are limited */
+        const size_t one = least * times + UNIT, all = one * 2 * (size_t)n;
+        char *begin = range(all + UNIT, PROT_READ | PROT_WRITE);
+        unsigned char *shadow = begin != NULL ? (unsigned char *)range(all / 8, PROT_READ | PROT_WRITE) : NULL;
+        if (shadow != NULL) {
+            begin += UNIT - ((uintptr_t)begin & (UNIT - 1));
+            madvise(begin, all, MADV_DONTDUMP);
+            madvise(shadow, all / 8, MADV_DONTDUMP);
+            /* Virtual memory is nobody's before it is mapped. */
+            mprotect(begin + one * (size_t)n, one * (size_t)n, PROT_NONE);
+            softcuda_space = (struct softcuda_space){ .base = begin, .bytes = all, .device_bytes = one, .shadow = shadow };
+            spaces = n;
+            return true;
+        }
+        if (begin != NULL)
+            munmap(begin, all + UNIT);
+    }
+    return false;
+}
+
+bool space_is(address where)
+{
+    return (size_t)(where - (uintptr_t)softcuda_space.base) < softcuda_space.bytes;
+}
+
+struct device *space_device(address where)
+{
+    if (!space_is(where))
+        return NULL;
+    const size_t index = (size_t)(where - (uintptr_t)softcuda_space.base) / softcuda_space.device_bytes;
+    return index < (size_t)spaces ? &devices[index] : NULL;
+}
+
+address space_virtual(void)
+{
+    return (uintptr_t)softcuda_space.base + softcuda_space.device_bytes * (size_t)spaces;
+}
+
+/* Blocks begin at multiples of 8. */
+void space_mark(address begin, size_t bytes, bool usable)
+{
+    unsigned char *shadow = &softcuda_space.shadow[(begin - (uintptr_t)softcuda_space.base) / 8];
+    memset(shadow, usable ? 8 : 0, bytes / 8);
+    if (bytes % 8 != 0)
+        shadow[bytes / 8] = usable ? (unsigned char)(bytes % 8) : 0;
+}
+
+bool space_usable(address begin, size_t bytes)
+{
+    if (!space_is(begin) || bytes > softcuda_space.bytes)
+        return false;
+    const size_t place = (size_t)(begin - (uintptr_t)softcuda_space.base);
+    const unsigned char *shadow = &softcuda_space.shadow[place / 8];
+    size_t end = place % 8 + bytes;
+    if (end > softcuda_space.bytes - place / 8 * 8)
+        return false;
+    for (; end > 8; end -= 8)
+        if (*shadow++ != 8)
+            return false;
+    return *shadow >= end;
+}
+
+void space_copy(void *to, const void *from, size_t bytes)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+#else
+    volatile char *t = to;
+    const volatile char *f = from;
+    for (size_t i = 0; i < bytes; i++)
+        t[i] = f[i];
+#endif
+}
+
+/* `count` times a pattern of 1, 2 or 4 bytes. */
+void space_fill(address to, const void *pattern, size_t width, size_t count)
+{
+    unsigned char block[256];
+    for (size_t i = 0; i < sizeof block; i++)
+        block[i] = ((const unsigned char *)pattern)[i % width];
+    for (size_t left = width * count; left > 0;) {
+        const size_t n = left < sizeof block ? left : sizeof block;
+        space_copy((void *)(uintptr_t)to, block, n);
+        to += n;
+        left -= n;
+    }
+}
+
+void space_renew(address begin, size_t bytes)
+{
+    const uintptr_t page = 4096, first = ((uintptr_t)begin + page - 1) & ~(page - 1), last = ((uintptr_t)begin + bytes) & ~(page - 1);
+    if (last > first)
+        madvise((void *)first, last - first, MADV_DONTNEED);
+}
+
+void space_poison(address begin, size_t bytes)
+{
+    if (__asan_poison_memory_region != NULL)
+        __asan_poison_memory_region((void *)(uintptr_t)begin, bytes);
+}

@@ -1,0 +1,517 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/stream.c: a stream is a thread that takes operations off a queue.
+ *
+ * After an error of its context a stream still ends its operations, so that nobody waits for ever, but does not carry them out. */
+#define _GNU_SOURCE
+#include "order.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static atomic_ullong ids;
+static atomic_int threads;                 /* that have not ended */
+
+void op_free(struct op *op)
+{
+    free(op->before);
+    if (op->release != NULL)
+        op->release(op);
+    else
+        free(op);
+}
+
+/* Waits of all lengths, so that what is not ordered comes in other orders too. */
+static void be_late(struct stream *stream)
+{
+    if (options.late_us > 0)
+        usleep((unsigned)rand_r(&stream->seed) % options.late_us);
+}
+
+static void carry_out(struct stream *stream, struct op *op)
+{
+    be_late(stream);
+    order_begin(stream, op);
+    softcuda_here.disorder = 0;
+    if (stream->device->error == CUDA_SUCCESS || op->always)
+        op->run(op, stream);
+    if (softcuda_here.disorder > 0 && options.streams == STREAMS_ERROR)
+        device_fail(stream->device, CUDA_ERROR_LAUNCH_FAILED);
+    op_free(op);
+}
+
+static void free_stream(struct stream *stream)
+{
+    order_stream_over(stream);
+    pthread_mutex_destroy(&stream->lock);
+    pthread_cond_destroy(&stream->work);
+    pthread_cond_destroy(&stream->done);
+    free(stream);
+}
+
+static void *run_stream(void *argument)
+{
+    struct stream *stream = argument;
+    pthread_mutex_lock(&stream->lock);
+    for (;;) {
+        while (stream->first == NULL && !stream->closing)
+            pthread_cond_wait(&stream->work, &stream->lock);
+        struct op *op = stream->first;
+        if (op == NULL)
+            break;
+        stream->first = op->next;
+        if (stream->first == NULL)
+            stream->last = NULL;
+        pthread_mutex_unlock(&stream->lock);
+        carry_out(stream, op);
+        pthread_mutex_lock(&stream->lock);
+        stream->finished++;
+        order_end(stream);
+        pthread_cond_broadcast(&stream->done);
+    }
+    const bool detached = stream->detached;
+    pthread_mutex_unlock(&stream->lock);
+    runner_end_thread();
+    if (detached)
+        free_stream(stream);
+    threads--;
+    return NULL;
+}
+
+struct stream *stream_new(struct device *device, unsigned flags, int priority)
+{
+    struct stream *stream = calloc(1, sizeof *stream);
+    if (stream == NULL)
+        return NULL;
+    stream->device = device;
+    stream->flags = flags;
+    stream->priority = priority;
+    stream->id = ++ids;
+    stream->seed = (unsigned)stream->id;
+    order_stream(stream);
+    pthread_mutex_init(&stream->lock, NULL);
+    pthread_cond_init(&stream->work, NULL);
+    pthread_cond_init(&stream->done, NULL);
+    threads++;
+    if (pthread_create(&stream->thread, NULL, run_stream, stream) != 0) {
+        threads--;
+        free_stream(stream);
+        return NULL;
+    }
+    pthread_setname_np(stream->thread, "softcuda");
+    pthread_mutex_lock(&device->lock);
+    stream->next = device->streams;
+    device->streams = stream;
+    pthread_mutex_unlock(&device->lock);
+    return stream;
+}
+
+/* What is in the queue is still done. */
+void stream_close(struct stream *stream, bool wait)
+{
+    struct device *device = stream->device;
+    const pthread_t thread = stream->thread;
+    pthread_mutex_lock(&device->lock);
+    struct stream **place = &device->streams;
+    while (*place != NULL && *place != stream)
+        place = &(*place)->next;
+    if (*place == stream)
+        *place = stream->next;
+    pthread_mutex_unlock(&device->lock);
+    const bool self = pthread_equal(thread, pthread_self());
+    pthread_mutex_lock(&stream->lock);
+    stream->closing = true;
+    stream->detached = !wait || self;
+    const bool detached = stream->detached;
+    pthread_cond_broadcast(&stream->work);
+    pthread_mutex_unlock(&stream->lock);
+    if (detached) {
+        pthread_detach(thread);
+    } else {
+        pthread_join(thread, NULL);
+        free_stream(stream);
+    }
+}
+
+static struct stream *standard_stream(struct device *device)
+{
+    pthread_mutex_lock(&device->lock);
+    struct stream *stream = device->standard;
+    pthread_mutex_unlock(&device->lock);
+    if (stream == NULL) {
+        stream = stream_new(device, 0, 0);
+        pthread_mutex_lock(&device->lock);
+        device->standard = stream;
+        pthread_mutex_unlock(&device->lock);
+    }
+    return stream;
+}
+
+struct stream *stream_of(void *handle)
+{
+    if ((uintptr_t)handle <= 2)
+        return device_current() != NULL ? standard_stream(device_current()) : NULL;
+    return handle_is(HANDLE_STREAM, handle) ? handle : NULL;
+}
+
+void stream_queue(struct stream *stream, struct op *op)
+{
+    order_put(op);
+    pthread_mutex_lock(&stream->lock);
+    op->next = NULL;
+    if (stream->last != NULL)
+        stream->last->next = op;
+    else
+        stream->first = op;
+    stream->last = op;
+    stream->put++;
+    pthread_cond_signal(&stream->work);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+struct wait_op {
+    struct op op;
+    struct mark *mark;
+};
+
+static void run_wait(struct op *op, struct stream *stream)
+{
+    mark_wait(((struct wait_op *)op)->mark);
+    order_stream_waited(stream, ((struct wait_op *)op)->mark);
+}
+
+static void release_wait(struct op *op)
+{
+    mark_release(((struct wait_op *)op)->mark);
+    free(op);
+}
+
+static void run_reach(struct op *op, struct stream *stream)
+{
+    order_mark(((struct wait_op *)op)->mark, stream);
+    mark_reach(((struct wait_op *)op)->mark);
+}
+
+static struct op *mark_op(struct mark *mark, bool reach)
+{
+    struct wait_op *op = calloc(1, sizeof *op);
+    if (op == NULL)
+        return NULL;
+    op->op = (struct op){ .run = reach ? run_reach : run_wait, .release = release_wait, .node = reach ? NODE_RECORD : NODE_WAIT, .always = true };
+    op->mark = mark;
+    mark->references++;
+    return &op->op;
+}
+
+/* Waits on `stream` for what is on `other`. */
+static void follow(struct stream *stream, struct stream *other)
+{
+    struct mark *mark = mark_new();
+    if (mark == NULL)
+        return;
+    stream_queue(other, mark_op(mark, true));
+    stream_queue(stream, mark_op(mark, false));
+    mark_release(mark);
+}
+
+/* The standard stream and those that were not made non-blocking follow one another. */
+static void keep_standard_order(struct stream *stream)
+{
+    struct device *device = stream->device;
+    if (stream->flags & STREAM_NON_BLOCKING)
+        return;
+    pthread_mutex_lock(&device->lock);
+    for (struct stream *other = device->streams; other != NULL; other = other->next)
+        if (other != stream && (other->flags & STREAM_NON_BLOCKING) == 0 && (stream == device->standard || other == device->standard))
+            follow(stream, other);
+    pthread_mutex_unlock(&device->lock);
+}
+
+result stream_put(struct stream *stream, struct op *op)
+{
+    if (op == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (capture_active(stream))
+        return capture_add(stream, op);
+    keep_standard_order(stream);
+    stream_queue(stream, op);
+    return CUDA_SUCCESS;
+}
+
+void stream_wait_idle(struct stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    const uint64_t until = stream->put;
+    while (stream->finished < until)
+        pthread_cond_wait(&stream->done, &stream->lock);
+    order_host_idle(stream);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+bool stream_is_idle(struct stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    const bool idle = stream->finished == stream->put;
+    if (idle)
+        order_host_idle(stream);
+    pthread_mutex_unlock(&stream->lock);
+    return idle;
+}
+
+/* A stream may be closed meanwhile: each is held by an event rather than by its address. */
+void device_wait_idle(struct device *device)
+{
+    struct mark *marks[256];
+    int n = 0;
+    pthread_mutex_lock(&device->lock);
+    for (struct stream *stream = device->streams; stream != NULL && n < (int)COUNT_OF(marks); stream = stream->next) {
+        if (pthread_equal(stream->thread, pthread_self()) || (marks[n] = mark_new()) == NULL)
+            continue;
+        stream_queue(stream, mark_op(marks[n++], true));
+    }
+    pthread_mutex_unlock(&device->lock);
+    for (int i = 0; i < n; i++) {
+        mark_wait(marks[i]);
+        order_host_waited(marks[i]);
+        mark_release(marks[i]);
+    }
+}
+
+void streams_wait_all(void)
+{
+    for (int i = 0; i < n_devices; i++) {
+        struct device *device = &devices[i];
+        for (;;) {
+            pthread_mutex_lock(&device->lock);
+            struct stream *stream = device->streams;
+            pthread_mutex_unlock(&device->lock);
+            if (stream == NULL)
+                break;
+            handle_remove(HANDLE_STREAM, stream);
+            capture_abandon(stream);
+            stream_close(stream, true);
+        }
+    }
+    for (int i = 0; i < 50000 && threads > 0; i++)          /* those of streams that were destroyed with work in them */
+        usleep(100);
+}
+
+/* ---- entry points ---- */
+
+static result create(void **out, unsigned flags, int priority)
+{
+    if (out == NULL || flags > STREAM_NON_BLOCKING)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct stream *stream = stream_new(device_current(), flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+    if (stream == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    handle_add(HANDLE_STREAM, stream);
+    *out = stream;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuStreamCreate(void **out, unsigned flags)
+{
+    CALL(cuStreamCreate, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    return create(out, flags, 0);
+}
+
+EXPORT result cuStreamCreateWithPriority(void **out, unsigned flags, int priority)
+{
+    CALL(cuStreamCreateWithPriority, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    return create(out, flags, priority);
+}
+
+EXPORT result cuStreamDestroy_v2(void *handle)
+{
+    CALL(cuStreamDestroy_v2, ENTER_INIT);
+    if (!handle_remove(HANDLE_STREAM, handle))
+        return CUDA_ERROR_INVALID_HANDLE;
+    struct stream *stream = handle;
+    const result error = stream->device->error;
+    capture_abandon(stream);
+    stream_close(stream, false);
+    return error;
+}
+
+EXPORT result cuStreamSynchronize(void *handle)
+{
+    CALL(cuStreamSynchronize, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    struct stream *stream = stream_of(handle);
+    if (stream == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (capture_active(stream)) {
+        capture_invalidate(stream);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    const result unsafe = capture_unsafe_call();
+    if (unsafe != CUDA_SUCCESS)
+        return unsafe;
+    stream_wait_idle(stream);
+    return stream->device->error;
+}
+
+EXPORT result cuStreamQuery(void *handle)
+{
+    CALL(cuStreamQuery, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    struct stream *stream = stream_of(handle);
+    if (stream == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (capture_active(stream)) {
+        capture_invalidate(stream);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    const result unsafe = capture_unsafe_call();
+    if (unsafe != CUDA_SUCCESS)
+        return unsafe;
+    const bool idle = stream_is_idle(stream);
+    return stream->device->error != CUDA_SUCCESS ? stream->device->error : idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+EXPORT result cuStreamWaitEvent(void *handle, struct event *event, unsigned flags)
+{
+    CALL(cuStreamWaitEvent, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    struct stream *stream = stream_of(handle);
+    if (stream == NULL || !handle_is(HANDLE_EVENT, event))
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (flags > 1)
+        return CUDA_ERROR_INVALID_VALUE;
+    bool taken = false;
+    const result captured = capture_wait(stream, event, &taken);
+    if (captured != CUDA_SUCCESS || taken)
+        return captured;
+    pthread_mutex_lock(&event->lock);
+    struct op *op = event->mark != NULL ? mark_op(event->mark, false) : NULL;
+    const bool recorded = event->mark != NULL;
+    pthread_mutex_unlock(&event->lock);
+    return recorded ? stream_put(stream, op) : CUDA_SUCCESS;
+}
+
+struct host_op {
+    struct op op;
+    void (*function)(void *);
+    void (*callback)(void *stream, result status, void *argument);
+    void *handle, *argument;
+};
+
+static void run_host(struct op *op, struct stream *stream)
+{
+    const struct host_op *host = (struct host_op *)op;
+    order_host_called(stream);
+    driver_in_callback = true;
+    if (host->callback != NULL)
+        host->callback(host->handle, stream->device->error, host->argument);
+    else
+        host->function(host->argument);
+    driver_in_callback = false;
+}
+
+static result put_host(void *handle, const struct host_op *what)
+{
+    struct stream *stream = stream_of(handle);
+    if (stream == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (what->function == NULL && what->callback == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct host_op *op = malloc(sizeof *op);
+    if (op == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *op = *what;
+    return stream_put(stream, &op->op);
+}
+
+EXPORT result cuLaunchHostFunc(void *stream, void (*function)(void *), void *argument)
+{
+    CALL(cuLaunchHostFunc, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST }, .function = function, .argument = argument });
+}
+
+EXPORT result cuStreamAddCallback(void *stream, void (*callback)(void *, result, void *), void *argument, unsigned flags)
+{
+    CALL(cuStreamAddCallback, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (stream_of(stream) != NULL && capture_active(stream_of(stream)))
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST, .always = true }, .callback = callback, .handle = stream,
+                                               .argument = argument });
+}
+
+/* For the doubles of libraries whose calls work on a stream: `function` runs there, in order. `argument` is freed behind it. Errors that it returns stick. */
+struct library_op {
+    struct op op;
+    result (*function)(void *argument);
+    void *argument;
+};
+
+static void run_library(struct op *op, struct stream *stream)
+{
+    const struct library_op *library = (struct library_op *)op;
+    const result error = library->function(library->argument);
+    if (error != CUDA_SUCCESS)
+        device_fail(stream->device, error);
+}
+
+static void release_library(struct op *op)
+{
+    free(((struct library_op *)op)->argument);
+    free(op);
+}
+
+EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), void *argument)
+{
+    struct stream *stream = stream_of(handle);
+    struct library_op *op = stream != NULL ? malloc(sizeof *op) : NULL;
+    if (op == NULL) {
+        free(argument);
+        return stream == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (stream->device->error != CUDA_SUCCESS) {
+        free(argument);
+        free(op);
+        return stream->device->error;
+    }
+    *op = (struct library_op){ .op = { .run = run_library, .release = release_library, .node = NODE_KERNEL }, .function = function, .argument = argument };
+    return stream_put(stream, &op->op);
+}
+
+EXPORT result cuStreamGetPriority(void *handle, int *priority)
+{
+    CALL(cuStreamGetPriority, ENTER_INIT | ENTER_CONTEXT);
+    const struct stream *stream = stream_of(handle);
+    if (stream == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *priority = stream->priority;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuStreamGetFlags(void *handle, unsigned *flags)
+{
+    CALL(cuStreamGetFlags, ENTER_INIT | ENTER_CONTEXT);
+    const struct stream *stream = stream_of(handle);
+    if (stream == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *flags = stream->flags;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuStreamGetCtx(void *handle, struct device **context)
+{
+    CALL(cuStreamGetCtx, ENTER_INIT | ENTER_CONTEXT);
+    const struct stream *stream = stream_of(handle);
+    if (stream == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *context = stream->device;
+    return CUDA_SUCCESS;
+}
+
+EXPORT result cuStreamGetId(void *handle, unsigned long long *id)
+{
+    CALL(cuStreamGetId, ENTER_INIT | ENTER_CONTEXT);
+    const struct stream *stream = stream_of(handle);
+    if (stream == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *id = stream->id;
+    return CUDA_SUCCESS;
+}

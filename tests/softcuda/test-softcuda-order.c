@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/test-softcuda-order.c: does SOFTCUDA=streams=... find uses of memory that nothing orders, whatever their times, and only those? */
+#include "bed.h"
+
+static void *other, *event;
+static address block;
+
+/* Were there faults, as `wanted` says? (Both sides may find one.) Everything is ordered again afterwards. */
+static void expect(const char *what, uint64_t before, bool wanted, const char *words)
+{
+    OK(cuCtxSynchronize());
+    const uint64_t got = softcuda_control.faults() - before;
+    CHECK(wanted ? got == 1 || got == 2 : got == 0, "%s: %llu faults: %s", what, (unsigned long long)got, softcuda_control.fault_text());
+    CHECK(!wanted || strstr(softcuda_control.fault_text(), words) != NULL, "%s: \"%s\" lacks \"%s\"", what, softcuda_control.fault_text(), words);
+}
+
+static result fill(void *on, size_t at, size_t bytes)
+{
+    return cuMemsetD8Async(block + at, 1, bytes, on);
+}
+
+static result copy(void *on, size_t to, size_t from, size_t bytes)
+{
+    return cuMemcpyDtoDAsync_v2(block + to, block + from, bytes, on);
+}
+
+static void follow(void *later, void *earlier)
+{
+    OK(cuEventRecord(event, earlier));
+    OK(cuStreamWaitEvent(later, event, 0));
+}
+
+static void run_copies(void)
+{
+    uint64_t before = softcuda_control.faults();
+    group("copies and fills");
+    OK(fill(stream, 0, 4096));
+    OK(copy(other, 8192, 0, 4096));
+    expect("read of what was written", before, true, "a copy on stream");
+
+    before = softcuda_control.faults();
+    OK(fill(stream, 0, 4096));
+    follow(other, stream);
+    OK(copy(other, 8192, 0, 4096));
+    expect("an event between", before, false, "");
+
+    OK(fill(stream, 0, 4096));
+    OK(cuStreamSynchronize(stream));
+    OK(copy(other, 8192, 0, 4096));
+    OK(cuEventRecord(event, other));
+    OK(cuEventSynchronize(event));
+    OK(fill(stream, 0, 4096));
+    expect("the host waited", before, false, "");
+
+    OK(copy(stream, 8192, 0, 4096));
+    OK(copy(other, 16384, 0, 4096));
+    expect("two readers", before, false, "");
+
+    before = softcuda_control.faults();
+    OK(copy(stream, 8192, 0, 4096));
+    OK(fill(other, 0, 512));
+    expect("written while it is read", before, true, "a fill on stream");
+
+    before = softcuda_control.faults();
+    OK(copy(stream, 8192, 0, 4096));
+    OK(copy(other, 16384, 0, 4096));
+    follow(stream, other);
+    OK(fill(stream, 0, 4096));
+    OK(fill(other, 4096, 4096));
+    expect("written when both have read; and what lies beside it", before, false, "");
+}
+
+static void run_kernels(void)
+{
+    const struct vector_args half = { (float *)(uintptr_t)(block + 8192), (float *)(uintptr_t)block, (float *)(uintptr_t)block, 1024 },
+                             rest = { (float *)(uintptr_t)(block + 16384), (float *)(uintptr_t)block, (float *)(uintptr_t)(block + 8192), 1024 };
+    uint64_t before = softcuda_control.faults();
+    group("kernels");
+    OK(fill(stream, 0, 4096));
+    OK(launch("vector_add", 4, 64, 0, stream, &half));
+    follow(other, stream);
+    OK(launch("vector_add", 4, 64, 0, other, &rest));
+    expect("ordered", before, false, "");
+    OK(launch("vector_add", 4, 64, 0, stream, &half));
+    OK(launch("vector_add", 4, 64, 0, other, &rest));
+    expect("one reads what the other writes", before, true, "vector_add on stream");
+
+    group("a graph is as its stream");
+    void *graph = NULL, *exec = NULL;
+    before = softcuda_control.faults();
+    OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));
+    OK(fill(stream, 0, 4096));
+    OK(launch("vector_add", 4, 64, 0, stream, &half));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuGraphLaunch(exec, stream));
+    follow(other, stream);
+    OK(launch("vector_add", 4, 64, 0, other, &rest));
+    expect("ordered", before, false, "");
+    OK(cuGraphLaunch(exec, stream));
+    OK(fill(other, 8192, 16));
+    expect("not ordered", before, true, "");
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+}
+
+int main(void)
+{
+    setenv("SOFTCUDA", "devices=1,streams=tell,quiet=yes", 1);
+    group("opening");
+    open_bed();
+    OK(cuStreamCreateWithPriority(&other, STREAM_NON_BLOCKING, 0));
+    OK(cuEventCreate(&event, EVENT_DISABLE_TIMING));
+    OK(cuMemAlloc_v2(&block, 65536));
+    for (int round = 0; round < 5; round++) {       /* it does not depend on times */
+        run_copies();
+        run_kernels();
+    }
+    OK(cuMemFree_v2(block));
+    return done();
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/warp.c: operations of warps, exact for 32 lanes.
+ *
+ * An operation takes place when all lanes of its mask that live have come to it with the same mask. Which lane a shuffle reads is computed as the
+ * PTX ISA says for shfl. What a lane reads of one that did not take part is undefined in CUDA; here all bits are set. */
+#include "warp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const names[SOFTCUDA_WARP_KINDS] = {
+    [SOFTCUDA_INDEX] = "__shfl_sync", [SOFTCUDA_UP] = "__shfl_up_sync", [SOFTCUDA_DOWN] = "__shfl_down_sync", [SOFTCUDA_XOR] = "__shfl_xor_sync",
+    [SOFTCUDA_SYNC] = "__syncwarp", [SOFTCUDA_BALLOT] = "__ballot_sync", [SOFTCUDA_ADD] = "__reduce_add_sync", [SOFTCUDA_MIN] = "__reduce_min_sync",
+    [SOFTCUDA_MAX] = "__reduce_max_sync", [SOFTCUDA_MIN_SIGNED] = "__reduce_min_sync", [SOFTCUDA_MAX_SIGNED] = "__reduce_max_sync",
+    [SOFTCUDA_AND] = "__reduce_and_sync", [SOFTCUDA_OR] = "__reduce_or_sync", [SOFTCUDA_EXCLUSIVE] = "__reduce_xor_sync",
+    [SOFTCUDA_MATCH] = "__match_any_sync",
+};
+
+const char *warp_name(int kind)
+{
+    return names[kind];
+}
+
+struct softcuda_runner *runner_new(void)
+{
+    return calloc(1, sizeof(struct softcuda_runner));
+}
+
+/* Dynamic shared memory, and room for notes on all shared memory. */
+bool runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
+{
+    const size_t fixed = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
+    if (dynamic_bytes > r->dynamic_room) {
+        free(r->dynamic);
+        r->dynamic_room = 0;
+        r->dynamic = aligned_alloc(128, (dynamic_bytes + 127) / 128 * 128);
+        if (r->dynamic == NULL)
+            return false;
+        r->dynamic_room = dynamic_bytes;
+    }
+    if (fixed + dynamic_bytes > r->race_room) {
+        free(r->races);
+        r->race_room = 0;
+        r->races = calloc(fixed + dynamic_bytes, sizeof r->races[0]);
+        if (r->races == NULL)
+            return false;
+        r->race_room = fixed + dynamic_bytes;
+    }
+    softcuda_here.dynamic = r->dynamic;
+    softcuda_here.dynamic_end = r->dynamic == NULL ? NULL : r->dynamic + dynamic_bytes;
+    softcuda_here.races = r->races;
+    softcuda_here.warp_epoch = r->warp_epochs;
+    softcuda_here.epoch++;
+    return true;
+}
+
+void warp_begin(struct softcuda_runner *r)
+{
+    for (unsigned w = 0; w * 32 < r->threads; w++) {
+        const unsigned lanes = r->threads - w * 32;
+        r->warps[w].living = lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
+        r->warps[w].n_gatherings = 0;
+    }
+}
+
+/* The lane whose value `lane` gets. */
+static unsigned source_lane(int kind, unsigned lane, unsigned argument, unsigned width)
+{
+    const unsigned segment = (32 - width) & 31, b = argument & 31, least = lane & segment, most = least | (kind == SOFTCUDA_UP ? 0 : (~segment & 31));
+    switch (kind) {
+    case SOFTCUDA_UP:
+        return lane >= b && lane - b >= least ? lane - b : lane;
+    case SOFTCUDA_DOWN:
+        return lane + b <= most ? lane + b : lane;
+    case SOFTCUDA_XOR:
+        return (lane ^ b) <= most ? lane ^ b : lane;
+    default:
+        return least | (b & ~segment);
+    }
+}
+
+static uint64_t combined(int kind, uint64_t a, uint64_t b)
+{
+    const uint32_t x = (uint32_t)a, y = (uint32_t)b;
+    switch (kind) {
+    case SOFTCUDA_ADD: return (uint32_t)(x + y);
+    case SOFTCUDA_MIN: return x < y ? x : y;
+    case SOFTCUDA_MAX: return x > y ? x : y;
+    case SOFTCUDA_MIN_SIGNED: return (int32_t)x < (int32_t)y ? x : y;
+    case SOFTCUDA_MAX_SIGNED: return (int32_t)x > (int32_t)y ? x : y;
+    case SOFTCUDA_AND: return x & y;
+    case SOFTCUDA_OR: return x | y;
+    default: return x ^ y;
+    }
+}
+
+/* All lanes in `arrived` are there: what each of them gets. */
+static void perform(struct lane *lanes, int kind, unsigned arrived)
+{
+    uint64_t all = 0;
+    bool first = true;
+    for (unsigned rest = arrived; rest != 0; rest &= rest - 1) {
+        const unsigned i = (unsigned)__builtin_ctz(rest);
+        if (kind == SOFTCUDA_BALLOT)
+            all |= lanes[i].value != 0 ? 1u << i : 0;
+        else if (kind >= SOFTCUDA_ADD && kind <= SOFTCUDA_EXCLUSIVE)
+            all = first ? lanes[i].value : combined(kind, all, lanes[i].value);
+        first = false;
+    }
+    for (unsigned rest = arrived; rest != 0; rest &= rest - 1) {
+        const unsigned i = (unsigned)__builtin_ctz(rest);
+        lanes[i].result = all;
+        if (kind <= SOFTCUDA_XOR) {
+            const unsigned from = source_lane(kind, i, lanes[i].argument, lanes[i].width);
+            lanes[i].result = arrived >> from & 1 ? lanes[from].value : ~(uint64_t)0;
+        } else if (kind == SOFTCUDA_MATCH) {
+            lanes[i].result = 0;
+            for (unsigned others = arrived; others != 0; others &= others - 1) {
+                const unsigned j = (unsigned)__builtin_ctz(others);
+                lanes[i].result |= lanes[j].value == lanes[i].value ? 1u << j : 0;
+            }
+        }
+    }
+}
+
+/* Does the gathering take place now? Then its lanes go on, all but `except` (which runs). */
+static bool completed(struct softcuda_runner *r, unsigned w, unsigned place, unsigned except)
+{
+    struct warp *warp = &r->warps[w];
+    const struct gathering g = warp->gatherings[place];
+    if (g.arrived != (g.mask & warp->living))
+        return false;
+    struct lane *lanes = &r->lanes[w * 32];
+    warp->gatherings[place] = warp->gatherings[--warp->n_gatherings];
+    if (g.arrived == 0)
+        return true;
+    const int kind = lanes[__builtin_ctz(g.arrived)].kind;
+    perform(lanes, kind, g.arrived);
+    if (kind == SOFTCUDA_SYNC)                  /* the others do not order memory */
+        r->warp_epochs[w]++;
+    for (unsigned rest = g.arrived; rest != 0; rest &= rest - 1) {
+        const unsigned i = w * 32 + (unsigned)__builtin_ctz(rest);
+        if (i != except)
+            runner_ready(r, i);
+    }
+    return true;
+}
+
+/* A thread has ended: others may have waited for nobody but it. */
+void warp_left(struct softcuda_runner *r, unsigned thread)
+{
+    struct warp *warp = &r->warps[thread / 32];
+    warp->living &= ~(1u << (thread & 31));
+    for (unsigned i = warp->n_gatherings; i-- > 0;)
+        completed(r, thread / 32, i, SOFTCUDA_BLOCK_THREADS);
+}
+
+uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, unsigned width, const char *file, int line)
+{
+    struct softcuda_runner *r = softcuda_here.runner;
+    const unsigned thread = r->current, w = thread / 32, bit = 1u << (thread & 31);
+    struct warp *warp = &r->warps[w];
+    struct lane *lane = &r->lanes[thread];
+    if ((mask & bit) == 0)
+        softcuda_fault(SOFTCUDA_FAILED, "%s with mask %08x, in which lane %u itself is not (%s:%d)", names[kind], mask, thread & 31, file, line);
+    if (width == 0 || width > 32 || (width & (width - 1)) != 0)
+        softcuda_fault(SOFTCUDA_FAILED, "%s of width %u (%s:%d)", names[kind], width, file, line);
+    lane->kind = kind;
+    lane->mask = mask;
+    lane->value = value;
+    lane->argument = argument;
+    lane->width = width;
+    lane->file = file;
+    lane->line = line;
+    unsigned place = 0;
+    while (place < warp->n_gatherings && warp->gatherings[place].mask != mask)
+        place++;
+    if (place == warp->n_gatherings)
+        warp->gatherings[warp->n_gatherings++] = (struct gathering){ .mask = mask, .arrived = 0 };
+    struct gathering *g = &warp->gatherings[place];
+    if (g->arrived != 0) {
+        const unsigned other = w * 32 + (unsigned)__builtin_ctz(g->arrived);
+        if (r->lanes[other].kind != kind)
+            softcuda_fault(SOFTCUDA_FAILED, "the warp diverges: lane %u is at %s (%s:%d), lane %u at %s (%s:%d), with one mask %08x", thread & 31, names[kind],
+                           file, line, other & 31, names[r->lanes[other].kind], r->lanes[other].file, r->lanes[other].line, mask);
+    }
+    g->arrived |= bit;
+    if (!completed(r, w, place, thread)) {
+        lane->state = LANE_WARP;
+        runner_wait(r);
+    }
+    return lane->result;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tests/softcuda/warp.h: what block.c and warp.c share: the state of a block that runs. */
+#ifndef SOFTCUDA_WARP_H
+#define SOFTCUDA_WARP_H
+
+#include "fiber.h"
+#include "runner.h"
+
+enum lane_state { LANE_NEW, LANE_RUNNING, LANE_READY, LANE_BARRIER, LANE_WARP, LANE_ENDED };
+
+struct lane {                                   /* a thread */
+    enum lane_state state;
+    int kind, line;                             /* of the barrier or warp operation that it waits at */
+    const char *file;
+    unsigned mask, argument, width;
+    uint64_t value, result;
+    struct fiber *fiber;
+};
+
+/* Lanes of a warp that wait with one mask. */
+struct gathering { unsigned mask, arrived; };
+
+struct warp {
+    unsigned living;                            /* lanes that have not ended */
+    unsigned n_gatherings;
+    struct gathering gatherings[32];
+};
+
+struct softcuda_runner {
+    const struct launch *launch;
+    struct outcome *outcome;
+    struct fiber host;                          /* the stream's own thread */
+    struct fiber *running, *came_from, *idle;
+    unsigned threads, begun, living, current;
+    unsigned step, offset;                      /* of the random order */
+    unsigned at_barrier, barrier_sum, barrier_result;
+    int barrier_line, barrier_kind;
+    const char *barrier_file;
+    unsigned queue_at, queued;
+    uint16_t queue[SOFTCUDA_BLOCK_THREADS];     /* that are ready, in order */
+    struct lane lanes[SOFTCUDA_BLOCK_THREADS];
+    struct warp warps[SOFTCUDA_BLOCK_THREADS / 32];
+    uint32_t warp_epochs[SOFTCUDA_BLOCK_THREADS / 32];
+    unsigned n_fibers;
+    struct fiber *fibers[SOFTCUDA_BLOCK_THREADS + 1];
+    char *dynamic;
+    size_t dynamic_room;
+    struct softcuda_race *races;
+    size_t race_room;
+};
+
+/* block.c */
+void runner_ready(struct softcuda_runner *runner, unsigned thread);
+void runner_wait(struct softcuda_runner *runner);
+void runner_fail(struct softcuda_runner *runner, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* warp.c */
+struct softcuda_runner *runner_new(void);
+bool runner_shared(struct softcuda_runner *runner, size_t dynamic_bytes);
+const char *warp_name(int kind);
+void warp_begin(struct softcuda_runner *runner);
+void warp_left(struct softcuda_runner *runner, unsigned thread);
+
+#endif

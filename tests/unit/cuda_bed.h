@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* cuda_bed.h: what tests of backends/cuda's discovery begin with: a host table, recorded trees of /proc, /sys and /dev, and a process for
+ * each case, for what is found stays found. On top of cuda_fake.h. */
+#ifndef CTRT_TESTS_CUDA_BED_H
+#define CTRT_TESTS_CUDA_BED_H
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda_fake.h"
+#include "tap.h"
+
+#define UNUSED __attribute__((unused))
+
+/* ---- a host ---- */
+
+static char message[1024], logged[1024];
+
+static CTRT_PRINTF(2, 3) ctrt_status host_fail(ctrt_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+static CTRT_PRINTF(3, 4) void host_log(ctrt_log_level level, const char *component, const char *format, ...)
+{
+    va_list arguments;
+    (void)level, (void)component;
+    va_start(arguments, format);
+    vsnprintf(logged, sizeof logged, format, arguments);
+    va_end(arguments);
+}
+
+static ctrt_status host_param(ctrt_param_value *out, const ctrt_param *param)
+{
+    const char *text = getenv(param->name);
+    *out = (ctrt_param_value){ .text = text, .integer = text == NULL || strcmp(text, "off") != 0 };
+    return CTRT_OK;
+}
+
+static const ctrt_host host = { .size = sizeof host, .fail = host_fail, .log = host_log, .param = host_param, .alloc = malloc, .free = free };
+const ctrt_host *cuda_host = &host;
+
+/* ---- trees ---- */
+
+struct file {
+    const char *path, *text;                    /* NULL: a folder; "-> x": a link */
+    int mode;                                   /* 0: 0644 */
+};
+
+static char tree[] = "/tmp/ctrt-gpus-XXXXXX";
+
+static void show(const struct file *files)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "rm -rf %s/* %s/.dockerenv", tree, tree);
+    if (system(path) != 0)
+        exit(99);
+    for (; files != NULL && files->path != NULL; files++) {
+        snprintf(path, sizeof path, "%s%s", tree, files->path);
+        for (char *slash = path + strlen(tree) + 1; (slash = strchr(slash, '/')) != NULL; *slash++ = '/') {
+            *slash = '\0';
+            (void)mkdir(path, 0755);
+        }
+        if (files->text == NULL) {
+            (void)mkdir(path, 0755);
+        } else if (strncmp(files->text, "-> ", 3) == 0) {
+            if (symlink(files->text + 3, path) != 0)
+                exit(99);
+        } else {
+            FILE *out = fopen(path, "w");
+            if (out == NULL)
+                exit(99);
+            fputs(files->text, out);
+            fclose(out);
+            chmod(path, files->mode != 0 ? (mode_t)files->mode : 0666);
+        }
+    }
+}
+
+#define CARD(address, driver)                                                                                                        \
+    { "/sys/bus/pci/devices/" address "/vendor", "0x10de\n", 0 }, { "/sys/bus/pci/devices/" address "/class", "0x030200\n", 0 },     \
+    { "/sys/bus/pci/devices/" address "/driver", "-> ../../../bus/pci/drivers/" driver, 0 }
+#define OTHERS                                                                                                                       \
+    { "/sys/bus/pci/devices/0000:00:02.0/vendor", "0x8086\n", 0 }, { "/sys/bus/pci/devices/0000:00:02.0/class", "0x030000\n", 0 },   \
+    { "/sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n", 0 }, { "/sys/bus/pci/devices/0000:01:00.1/class", "0x040300\n", 0 }
+#define MODULE                                                                                                                       \
+    { "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"      \
+                                     "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n", 0 }
+#define OPEN_MODULE                                                                                                                  \
+    { "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n", 0 }
+#define GPU(address, minor)                                                                                                          \
+    { "/proc/driver/nvidia/gpus/" address "/information", "Model: \t\t NVIDIA H200\nIRQ:   \t\t 120\nDevice Minor: \t " minor "\n", 0 }
+#define NODES { "/dev/nvidiactl", "", 0 }, { "/dev/nvidia-uvm", "", 0 }
+#define END   { NULL, NULL, 0 }
+
+UNUSED static const struct file bare[] = { OTHERS, END };
+UNUSED static const struct file no_bus[] = { { "/proc", NULL, 0 }, END };
+UNUSED static const struct file nouveau[] = { OTHERS, CARD("0000:65:00.0", "nouveau"), CARD("0000:66:00.0", "vfio-pci"), END };
+UNUSED static const struct file guest[] = { CARD("0000:65:00.0", "vfio-pci"), END };
+UNUSED static const struct file no_driver[] = {
+    { "/sys/bus/pci/devices/0000:65:00.0/vendor", "0x10de\n", 0 }, { "/sys/bus/pci/devices/0000:65:00.0/class", "0x030000\n", 0 }, END };
+UNUSED static const struct file module_only[] = { MODULE, GPU("0000:65:00.0", "0"), CARD("0000:65:00.0", "nvidia"), NODES, { "/dev/nvidia0", "", 0 }, END };
+UNUSED static const struct file open_module[] = { OPEN_MODULE, GPU("0000:65:00.0", "0"), END };
+UNUSED static const struct file container[] = { MODULE, { "/.dockerenv", "", 0 }, END };
+UNUSED static const struct file pod[] = { MODULE, { "/proc/self/cgroup", "0::/kubepods/burstable/pod1\n", 0 }, END };
+UNUSED static const struct file wsl[] = { { "/dev/dxg", "", 0 }, { "/sys/bus/pci/devices", NULL, 0 }, END };
+UNUSED static const struct file no_control[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidia0", "", 0 }, END };
+UNUSED static const struct file no_uvm[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0 }, { "/dev/nvidia0", "", 0 }, END };
+UNUSED static const struct file no_node[] = { MODULE, GPU("0000:65:00.0", "3"), NODES, { "/dev/nvidia0", "", 0 }, END };
+UNUSED static const struct file one_of_two[] = { MODULE, GPU("0000:65:00.0", "0"), GPU("0000:66:00.0", "1"), NODES, { "/dev/nvidia1", "", 0 }, END };
+UNUSED static const struct file denied[] = {
+    MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0060 }, { "/dev/nvidia-uvm", "", 0060 }, { "/dev/nvidia0", "", 0060 }, END };
+UNUSED static const struct file denied_gpu[] = { MODULE, GPU("0000:65:00.0", "0"), NODES, { "/dev/nvidia0", "", 0100 }, END };
+UNUSED static const struct file no_gpu[] = { MODULE, { "/proc/driver/nvidia/gpus", NULL, 0 }, NODES, { "/dev/nvidia0", "", 0 }, END };
+
+/* ---- cases: each in a child ---- */
+
+struct answer {
+    ctrt_status status;
+    int count, inits, nvml_inits;
+    char message[512], logged[512];
+    char uuids[8][64];
+    ctrt_device_info first;
+};
+
+static void set_environment(const char *const *settings)
+{
+    static const char *const ours[] = { "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+                                        "KUBERNETES_SERVICE_HOST", "CTRT_CUDA_NVML", NULL };
+    for (int i = 0; ours[i] != NULL; i++)
+        unsetenv(ours[i]);
+    for (; settings != NULL && *settings != NULL; settings++)
+        putenv((char *)*settings);
+}
+
+/* Counts and describes in a child; `describe`: also that. */
+static struct answer ask(const char *const *settings, bool unprivileged, bool describe)
+{
+    struct answer a;
+    int ends[2];
+    memset(&a, 0, sizeof a);
+    fflush(stdout);
+    if (pipe(ends) != 0)
+        exit(99);
+    const pid_t child = fork();
+    if (child == 0) {
+        int32_t count = -1;
+        set_environment(settings);
+        if (unprivileged && geteuid() == 0 && (setegid(65534) != 0 || seteuid(65534) != 0))
+            _exit(98);
+        a.status = cuda_discovery_init();
+        if (a.status == CTRT_OK)
+            a.status = cuda_count(&count);
+        a.count = count;
+        for (int i = 0; describe && i < count && i < 8 && a.status == CTRT_OK; i++) {
+            ctrt_device_info info = { .size = sizeof info };
+            a.status = cuda_describe(i, &info);
+            memcpy(a.uuids[i], info.uuid, sizeof a.uuids[i]);
+            if (i == 0)
+                a.first = info;
+        }
+        a.inits = fake_machine.inits;
+        a.nvml_inits = fake_machine.nvml_inits;
+        snprintf(a.message, sizeof a.message, "%.500s", message);
+        snprintf(a.logged, sizeof a.logged, "%.500s", logged);
+        if (write(ends[1], &a, sizeof a) != sizeof a)
+            _exit(97);
+        _exit(0);
+    }
+    close(ends[1]);
+    int how = 0;
+    const bool whole = read(ends[0], &a, sizeof a) == (ssize_t)sizeof a;
+    close(ends[0]);
+    waitpid(child, &how, 0);
+    CHECK(whole && how == 0, "the child ended with %d", how);
+    return a;
+}
+
+#define SETTINGS(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+/* What follows runs in a child, with checks of its own. */
+#define IN_CHILD(...)                                       \
+    do {                                                    \
+        fflush(stdout);                                     \
+        const pid_t child_ = fork();                        \
+        if (child_ == 0) {                                  \
+            set_environment((const char *const[]){ __VA_ARGS__, NULL });   \
+            tap_state.failed = 0;                           \
+            CHECK_OK(cuda_discovery_init());
+#define CHILD_END                                           \
+            fflush(stdout);                                 \
+            _exit(tap_state.failed > 0);                    \
+        }                                                   \
+        int how_ = 0;                                       \
+        waitpid(child_, &how_, 0);                          \
+        CHECK(how_ == 0, "the child ended with %d", how_);  \
+    } while (0)
+
+static inline void bed_begin(void)
+{
+    if (mkdtemp(tree) == NULL || chmod(tree, 0755) != 0)
+        exit(99);
+    cuda_root = tree;
+}
+
+static inline int bed_end(void)
+{
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", tree);
+    return system(command) != 0 ? 99 : done();
+}
+
+#endif

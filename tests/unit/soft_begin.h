@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* soft_begin.h: a test of the cuda backend begins again over the driver in software (tests/softcuda), unless CTRT_TEST_GPU says that a real one
+ * is there. */
+#ifndef CTRT_TESTS_SOFT_BEGIN_H
+#define CTRT_TESTS_SOFT_BEGIN_H
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "softcuda/control.h"
+
+/* The loader reads LD_LIBRARY_PATH when a process begins, so the process begins again. */
+static inline void soft_begin(char **argv)
+{
+    char libraries[8192], plugins[4096];
+    const char *builddir = getenv("builddir"), *before = getenv("LD_LIBRARY_PATH"), *folder = getenv("CTRT_SOFTCUDA_FOLDER");
+    if (getenv("CTRT_SOFTCUDA_TEST") != NULL || getenv("CTRT_TEST_GPU") != NULL)
+        return;
+    builddir = builddir != NULL ? builddir : ".";
+    snprintf(libraries, sizeof libraries, folder != NULL ? "%s%s%s" : "%s/tests/softcuda%s%s", folder != NULL ? folder : builddir,
+             before != NULL ? ":" : "", before != NULL ? before : "");
+    snprintf(plugins, sizeof plugins, "%s/softcuda-plugins", builddir);
+    setenv("LD_LIBRARY_PATH", libraries, 1);
+    if (folder == NULL)
+        setenv("CTRT_PLUGIN_PATH", plugins, 1);
+    setenv("CTRT_SOFTCUDA_TEST", "yes", 1);
+    execv("/proc/self/exe", argv);
+    perror("exec");
+    exit(99);
+}
+
+/* The table that asks the double how it was used; NULL over a real driver. After the first device was opened. */
+static inline const struct softcuda_control *soft_control(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    return driver != NULL ? dlsym(driver, "softcuda_control") : NULL;
+}
+
+#endif

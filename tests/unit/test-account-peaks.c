@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Peaks while threads are in each other's way: another thread acts in the very middle of publishing, and of folding peaks. The file
+ * under test is compiled in, with a stop before each of its atomic exchanges and additions. */
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+static __thread void (*stop)(void);         /* called once, before the next of these operations of the thread */
+
+static void stopped(void)
+{
+    void (*once)(void) = stop;
+    stop = NULL;
+    if (once != NULL)
+        once();
+}
+
+static inline int64_t plain_add(_Atomic int64_t *cell, int64_t value)
+{
+    return atomic_fetch_add(cell, value);
+}
+
+static inline uint32_t plain_add32(_Atomic uint32_t *cell, uint32_t value)
+{
+    return atomic_fetch_add(cell, value);
+}
+
+static inline int64_t plain_exchange(_Atomic int64_t *cell, int64_t value)
+{
+    return atomic_exchange(cell, value);
+}
+
+#undef atomic_fetch_add_explicit
+#undef atomic_exchange_explicit
+#define atomic_fetch_add_explicit(cell, value, order) \
+    (stopped(), _Generic((cell), _Atomic uint32_t *: plain_add32, default: plain_add)(cell, value))
+#define atomic_exchange_explicit(cell, value, order) (stopped(), plain_exchange(cell, value))
+
+#include "memory/account.c"
+
+#include "tap.h"
+
+static struct account account;
+static sem_t go, gone;
+static _Atomic int task;
+
+enum { END, TAKE, GIVE, PUBLISH };
+
+/* The other thread: does one thing at each go. */
+static void *other(void *unused)
+{
+    for (;;) {
+        sem_wait(&go);
+        if (task == END)
+            return unused;
+        if (task == TAKE)
+            account_alloc(&account, 1000, 900);
+        else if (task == GIVE)
+            account_free(&account, 1000, 900);
+        else
+            account_publish(&account, account_here(&account));
+        sem_post(&gone);
+    }
+}
+
+/* Waits for it, but not for ever: what it does may have to wait for this thread. */
+static bool done_soon(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 100000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (sem_timedwait(&gone, &until) != 0)
+        if (errno != EINTR)
+            return false;
+    return true;
+}
+
+static bool has(int what)
+{
+    task = what;
+    sem_post(&go);
+    return done_soon();
+}
+
+static bool published_well;
+
+static void publish_meanwhile(void)
+{
+    published_well = has(PUBLISH);
+}
+
+static void take_meanwhile(void)
+{
+    (void)has(TAKE);
+}
+
+static int64_t peak_now(struct account_window *window, int peak)
+{
+    int64_t peaks[PEAKS];
+    account_window_turn(&account, window, peaks);
+    return peaks[peak];
+}
+
+#define BLOCKS PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)
+#define BYTES  PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)
+
+static void begin_test(pthread_t *thread)
+{
+    account_init(&account);
+    sem_init(&go, 0, 0);
+    sem_init(&gone, 0, 0);
+    pthread_create(thread, NULL, other, NULL);
+}
+
+static void end_test(pthread_t thread)
+{
+    task = END;
+    sem_post(&go);
+    pthread_join(thread, NULL);
+    account_destroy(&account);
+}
+
+static void test_publishing(void)
+{
+    pthread_t thread;
+    struct account_window window = { .next = NULL };
+    group("a thread publishes its cells while one that is new does: nothing counts twice");
+    begin_test(&thread);
+    CHECK(has(TAKE) && has(TAKE), "the other thread hangs");        /* blocks that nobody sees */
+    account_window_open(&account, &window);
+    stop = publish_meanwhile;
+    account_alloc(&account, 64, 64);                                /* enters, and publishes for the other one */
+    if (!published_well)
+        CHECK(done_soon(), "the other thread hangs");
+    int64_t seen = 0;
+    for (const struct account_cells *cells = account.threads; cells != NULL; cells = cells->next)
+        seen += account_load(&cells->seen[ACCOUNT_SMALL][ACCOUNT_COUNT]);
+    const int64_t published = account_load(&account.published[ACCOUNT_SMALL][ACCOUNT_COUNT]);
+    CHECK(published == 2 && seen == 2, "%lld blocks published, %lld seen", (long long)published, (long long)seen);
+    account_look(&account, account_here(&account));
+    const int64_t peak = peak_now(&window, BLOCKS);
+    CHECK(peak == 3, "a peak of %lld blocks", (long long)peak);
+    account_free(&account, 64, 64);
+    CHECK(has(GIVE) && has(GIVE), "the other thread hangs");
+    CHECK(account_current(&account, ACCOUNT_BYTES) == 0, "%llu bytes", (unsigned long long)account_current(&account, ACCOUNT_BYTES));
+    account_window_close(&account, &window);
+    end_test(thread);
+}
+
+static void test_folding(void)
+{
+    pthread_t thread;
+    struct account_window window = { .next = NULL };
+    group("a block that is taken in the middle of a reading is in the next peak");
+    begin_test(&thread);
+    CHECK(has(TAKE) && has(GIVE), "the other thread hangs");        /* has looked at that height */
+    account_window_open(&account, &window);
+    CHECK(has(TAKE) && has(GIVE), "the other thread hangs");
+    stop = take_meanwhile;
+    int64_t peak = peak_now(&window, BYTES);
+    CHECK(peak == 1000, "the first window's peak is %lld", (long long)peak);
+    CHECK(has(GIVE), "the other thread hangs");
+    peak = peak_now(&window, BYTES);
+    CHECK(peak == 1000, "the second window's peak is %lld", (long long)peak);
+    peak = peak_now(&window, BYTES);
+    CHECK(peak == 0, "the third window's peak is %lld", (long long)peak);
+    account_window_close(&account, &window);
+    end_test(thread);
+}
+
+int main(void)
+{
+    test_publishing();
+    test_folding();
+    return done();
+}

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which GPUs the cuda backend finds, in which order, what it knows of them, and what a fork leaves usable: over libraries of the test's own
+ * (cuda_fake.h) and recorded trees of /proc, /sys and /dev. */
+#include "core/device/visible.h"
+#include "cuda_bed.h"
+
+/* ---- lists ---- */
+
+static void test_lists(void)
+{
+    /* PyTorch's own vectors for CUDA_VISIBLE_DEVICES, for a machine of 6 GPUs. */
+    static const struct { const char *text; int want[6], wanted; } cases[] = {
+        { "0, 1, 2, -1, 3", { 0, 1, 2 }, 3 },
+        { "0, 1, 2, 1", { 0 }, 0 },
+        { "2, +3, -0, 5", { 2, 3, 0, 5 }, 4 },
+        { "one,two,3,4", { 0 }, 0 },
+        { "4,3,two,one", { 4, 3 }, 2 },
+        { "1gpu2,2ampere", { 1, 2 }, 2 },
+        { "0,2", { 0, 2 }, 2 },
+        { "", { 0 }, 0 },
+        { NULL, { 0, 1, 2, 3, 4, 5 }, 6 },
+        { "GPU-a2,GPU-a0010203-0000", { 2, 0 }, 2 },
+        { "GPU-a", { 0 }, 0 },
+        { "GPU-a1,GPU-a1", { 0 }, 0 },
+        { "GPU-a3,2", { 3 }, 1 },
+        { "0,9,1", { 0 }, 1 },
+    };
+    struct cuda_gpu gpus[6];
+    const char *uuids[6];
+    memset(gpus, 0, sizeof gpus);
+    for (int i = 0; i < 6; i++) {
+        snprintf(gpus[i].facts.uuid, sizeof gpus[i].facts.uuid, "GPU-a%d010203-0000-0000-0000-00000000000%d", i, i);
+        uuids[i] = gpus[i].facts.uuid;
+    }
+    group("CUDA_VISIBLE_DEVICES: golden lists");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        int ids[16];
+        bool twice;
+        const int count = cuda_visible(ids, 16, cases[i].text, gpus, 6, &twice);
+        CHECK(count == cases[i].wanted && memcmp(ids, cases[i].want, sizeof ids[0] * (size_t)count) == 0, "\"%s\": %d devices, first %d",
+              cases[i].text != NULL ? cases[i].text : "(unset)", count, count > 0 ? ids[0] : -1);
+    }
+    group("CUDA_VISIBLE_DEVICES is read as CTRT_VISIBLE_DEVICES reads lists without types");
+    static const char *const pieces[] = { "0", "1", "2", "5", "6", "-1", "+3", "-0", " 4 ", "", "x", "3y", "GPU-a1", "GPU-a", "GPU-a2010203", "GPU-", ",",
+                                          " ", "99999999999", "MI-a" };
+    unsigned state = 1;
+    for (int i = 0; i < 20000; i++) {
+        char text[128] = "";
+        int ids[16], want[16];
+        bool twice;
+        state = state * 1664525u + 1013904223u;
+        for (unsigned n = state >> 28; n > 0 && strlen(text) < 100; n /= 2) {
+            state = state * 1664525u + 1013904223u;
+            strcat(text, pieces[(state >> 16) % COUNT_OF(pieces)]);
+            strcat(text, state >> 31 ? "," : "");
+        }
+        const int count = cuda_visible(ids, 16, text, gpus, 6, &twice), wanted = visible_parse(want, 16, text, 6, uuids);
+        if (!CHECK(count == wanted && memcmp(ids, want, sizeof ids[0] * (size_t)count) == 0, "\"%s\": %d, expected %d", text, count, wanted))
+            break;
+    }
+    group("what kind of list it is");
+    CHECK(cuda_visible_kind(NULL) == CUDA_LIST_ALL && cuda_visible_kind("") == CUDA_LIST_NUMBERS && cuda_visible_kind("0,1") == CUDA_LIST_NUMBERS
+          && cuda_visible_kind(" GPU-a1") == CUDA_LIST_UUIDS && cuda_visible_kind("MIG-a1") == CUDA_LIST_MIG
+          && cuda_visible_kind("GPU-1, MIG-a1") == CUDA_LIST_MIG, "kinds are mistaken");
+}
+
+/* ---- finding ---- */
+
+#define UUID(i) "GPU-a" #i "010203-0000-0000-0000-00000000000" #i
+
+static void test_counting(void)
+{
+    show(module_only);
+    group("devices are counted and described without cuInit, in one session of NVML");
+    fake_machine_reset();
+    fake_machine.present = fake_machine.count = 3;
+    struct answer a = ask(NULL, false, true);
+    CHECK(a.status == CTRT_OK && a.count == 3, "status %d, %d devices: %s", (int)a.status, a.count, a.message);
+    CHECK(a.inits == 0, "cuInit was called %d times", a.inits);
+    CHECK(a.nvml_inits == 1, "%d sessions of NVML were begun", a.nvml_inits);
+    CHECK(strcmp(a.uuids[0], UUID(0)) == 0 && strcmp(a.uuids[2], UUID(2)) == 0, "%s, %s", a.uuids[0], a.uuids[2]);
+    const ctrt_device_info *f = &a.first;
+    CHECK(strcmp(f->name, "NVIDIA H200") == 0 && f->total_memory == (uint64_t)140 << 30 && f->compute_major == 9 && f->processors == 132
+          && f->clock_khz == 1980000 && f->ecc == 1 && strcmp(f->pci, "0000:01:00.0") == 0 && strcmp(f->cpus, "0-3,8") == 0,
+          "%s, %llu bytes, %d.%d, %d, %d kHz, ecc %d, %s, cpus %s", f->name, (unsigned long long)f->total_memory, f->compute_major, f->compute_minor,
+          f->processors, f->clock_khz, f->ecc, f->pci, f->cpus);
+
+    group("the same facts from the driver");
+    fake_machine.nvml = false;
+    const struct answer b = ask(NULL, false, true);
+    CHECK(b.status == CTRT_OK && b.count == 3 && b.inits == 1, "status %d, %d devices, cuInit %d times", (int)b.status, b.count, b.inits);
+    snprintf(a.first.cpus, sizeof a.first.cpus, "%s", b.first.cpus);       /* that the driver does not tell */
+    CHECK(strcmp(a.first.name, b.first.name) == 0 && strcmp(a.first.uuid, b.first.uuid) == 0 && strcmp(a.first.pci, b.first.pci) == 0
+          && a.first.total_memory == b.first.total_memory && a.first.compute_major == b.first.compute_major
+          && a.first.compute_minor == b.first.compute_minor && a.first.processors == b.first.processors && a.first.clock_khz == b.first.clock_khz
+          && a.first.numa_node == b.first.numa_node && a.first.ecc == b.first.ecc && a.first.flags == b.first.flags, "facts differ: %s %s %s",
+          b.first.name, b.first.uuid, b.first.pci);
+
+    group("CUDA_VISIBLE_DEVICES chooses and orders");
+    fake_machine_reset();
+    fake_machine.present = fake_machine.count = 3;
+    a = ask(SETTINGS("CUDA_VISIBLE_DEVICES=2,0"), false, true);
+    CHECK(a.count == 2 && strcmp(a.uuids[0], UUID(2)) == 0 && strcmp(a.uuids[1], UUID(0)) == 0 && a.inits == 0, "%d: %s, %s; cuInit %d times", a.count,
+          a.uuids[0], a.uuids[1], a.inits);
+    a = ask(SETTINGS("CUDA_VISIBLE_DEVICES=GPU-a1"), false, true);
+    CHECK(a.count == 1 && strcmp(a.uuids[0], UUID(1)) == 0 && a.inits == 0, "%d: %s", a.count, a.uuids[0]);
+
+    group("GPUs that this container may not use are left out");
+    fake_machine.nvml_denied = 1;
+    a = ask(NULL, false, true);
+    CHECK(a.count == 2 && strcmp(a.uuids[1], UUID(2)) == 0, "%d: %s", a.count, a.uuids[1]);
+
+    group("CTRT_CUDA_NVML=off asks the driver");
+    fake_machine_reset();
+    a = ask(SETTINGS("CTRT_CUDA_NVML=off"), false, false);
+    CHECK(a.count == 2 && a.inits == 1, "%d devices, cuInit %d times", a.count, a.inits);
+
+    group("a NVML that fails leaves it to the driver");
+    fake_machine.nvml_init = 999;
+    a = ask(NULL, false, false);
+    CHECK(a.count == 2 && a.inits == 1, "%d devices, cuInit %d times", a.count, a.inits);
+
+    group("GPUs in MIG mode are the driver's to enumerate");
+    fake_machine_reset();
+    fake_machine.all[1].mig = 1;
+    a = ask(NULL, false, true);
+    CHECK(a.count == 2 && a.inits == 1 && strncmp(a.uuids[1], "MIG-a1", 6) == 0, "%d devices, cuInit %d times, %s", a.count, a.inits, a.uuids[1]);
+    a = ask(SETTINGS("CUDA_VISIBLE_DEVICES=0"), false, true);
+    CHECK(a.inits == 1, "cuInit %d times", a.inits);
+
+    group("what NVML does not see: nodes that are missing, a fabric that is not ready");
+    fake_machine_reset();
+    fake_machine.init = 802;
+    fake_machine.all[1].fabric = 2;
+    a = ask(NULL, false, false);
+    CHECK(a.status == CTRT_ERR_NO_DEVICE && strncmp(a.message, "[not-ready]", 11) == 0, "%d devices: %s", a.count, a.message);
+    show(no_uvm);
+    fake_machine_reset();
+    fake_machine.init = 999;
+    a = ask(NULL, false, false);
+    CHECK(a.status == CTRT_ERR_NO_DEVICE && strstr(a.message, "modprobe nvidia-uvm") != NULL, "%d devices: %s", a.count, a.message);
+    fake_machine.init = 0;                      /* the driver's word counts */
+    a = ask(NULL, false, false);
+    CHECK(a.count == 2 && a.inits == 1, "%d devices: %s", a.count, a.message);
+    show(module_only);
+
+    group("misspelt variables are told");
+    fake_machine_reset();
+    a = ask(SETTINGS("CUDA_VISIBLE_DEVICE=1"), false, false);
+    CHECK(strstr(a.logged, "CUDA_VISIBLE_DEVICE is set, and has no effect") != NULL && a.count == 2, "logged: %s", a.logged);
+    a = ask(SETTINGS("CUDA_VISIBLE_DEVICES=1"), false, false);
+    CHECK(a.logged[0] == '\0', "logged: %s", a.logged);
+}
+
+/* GPUs of two models, of which the driver puts the second first. */
+static void mixed(void)
+{
+    fake_machine_reset();
+    fake_machine.present = fake_machine.count = 3;
+    fake_machine.all[0].name = "NVIDIA T4";
+    fake_machine.gpus[0] = 2, fake_machine.gpus[1] = 0, fake_machine.gpus[2] = 1;
+}
+
+static void test_order(void)
+{
+    show(module_only);
+    group("devices are in nvidia-smi's order, whatever the driver's is");
+    mixed();
+    struct answer a = ask(NULL, false, true);
+    CHECK(a.count == 3 && a.inits == 0 && strcmp(a.uuids[0], UUID(0)) == 0 && strcmp(a.uuids[2], UUID(2)) == 0, "%s, %s", a.uuids[0], a.uuids[2]);
+    fake_machine.nvml = false;
+    a = ask(NULL, false, true);
+    CHECK(a.count == 3 && strcmp(a.uuids[0], UUID(0)) == 0 && strcmp(a.uuids[2], UUID(2)) == 0, "without NVML: %s, %s", a.uuids[0], a.uuids[2]);
+
+    group("numbers in CUDA_VISIBLE_DEVICES are the driver's: where models differ, it is asked which they are");
+    mixed();
+    fake_machine.count = 1;                     /* it shows its number 0 */
+    a = ask(SETTINGS("CUDA_VISIBLE_DEVICES=0"), false, false);
+    CHECK(a.count == 1 && a.inits == 0, "%d devices, cuInit %d times", a.count, a.inits);
+    a = ask(SETTINGS("CUDA_VISIBLE_DEVICES=0"), false, true);
+    CHECK(a.count == 1 && a.inits == 1 && strcmp(a.uuids[0], UUID(2)) == 0, "%s, cuInit %d times", a.uuids[0], a.inits);
+    a = ask(SETTINGS("CUDA_VISIBLE_DEVICES=0", "CUDA_DEVICE_ORDER=PCI_BUS_ID"), false, true);
+    CHECK(a.inits == 0 && strcmp(a.uuids[0], UUID(0)) == 0, "%s, cuInit %d times", a.uuids[0], a.inits);
+    mixed();
+    a = ask(SETTINGS("CUDA_DEVICE_ORDER=FASTEST_FIRST"), false, true);
+    CHECK(a.inits == 1 && strcmp(a.uuids[0], UUID(2)) == 0, "%s, cuInit %d times", a.uuids[0], a.inits);
+}
+
+static void test_opening(void)
+{
+    int32_t count = 0;
+    cu_device device = -1;
+    show(module_only);
+    group("what NVML tells finds its number in the driver by UUID");
+    mixed();
+    IN_CHILD(NULL) {
+        static const int want[] = { 1, 2, 0 };
+        CHECK(cuda_count(&count) == CTRT_OK && count == 3 && fake_machine.inits == 0, "%d devices: %s", count, message);
+        for (int i = 0; i < 3; i++)
+            CHECK(cuda_ordinal_of(&device, i) == CTRT_OK && device == want[i], "cuda:%d is %d, expected %d: %s", i, device, want[i], message);
+        CHECK(fake_machine.inits == 1, "cuInit was called %d times", fake_machine.inits);
+        CHECK(cuda_ordinal_of(&device, 3) == CTRT_ERR_NO_DEVICE && strstr(message, "there are 3 CUDA devices") != NULL, "%s", message);
+        CHECK(cuda_ordinal_of(&device, -1) == CTRT_ERR_NO_DEVICE, "cuda:-1 is there");
+    }
+    CHILD_END;
+
+    group("CUDA_VISIBLE_DEVICES that changes after counting is told, and no other device is taken for it");
+    fake_machine_reset();
+    IN_CHILD("CUDA_VISIBLE_DEVICES=0") {
+        CHECK(cuda_count(&count) == CTRT_OK && count == 1, "%d devices", count);
+        setenv("CUDA_VISIBLE_DEVICES", "1", 1);
+        fake_machine.count = 1, fake_machine.gpus[0] = 1;
+        CHECK(cuda_ordinal_of(&device, 0) == CTRT_ERR_NO_DEVICE && strstr(message, "the driver does not show " UUID(0)) != NULL
+              && strstr(message, "CUDA_VISIBLE_DEVICES is now 1") != NULL, "%s", message);
+        CHECK(strstr(logged, "driver shows 0") != NULL || strstr(logged, "too late") != NULL, "logged: %s", logged);
+    }
+    CHILD_END;
+    IN_CHILD("CUDA_VISIBLE_DEVICES=1") {
+        fake_machine.count = 1, fake_machine.gpus[0] = 1;
+        CHECK(cuda_count(&count) == CTRT_OK && cuda_ordinal_of(&device, 0) == CTRT_OK && device == 0 && logged[0] == '\0', "%s", logged);
+        setenv("CUDA_VISIBLE_DEVICES", "0", 1);
+        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK && strstr(logged, "CUDA_VISIBLE_DEVICES has changed to 0") != NULL, "logged: %s", logged);
+    }
+    CHILD_END;
+
+    group("count, fork, use in the child");
+    fake_machine_reset();
+    IN_CHILD(NULL) {
+        ctrt_device_info info = { .size = sizeof info };
+        CHECK(cuda_count(&count) == CTRT_OK && cuda_describe(1, &info) == CTRT_OK && fake_machine.inits == 0, "cuInit in the parent");
+        fflush(stdout);
+        const pid_t grandchild = fork();
+        if (grandchild == 0)
+            _exit(cuda_ordinal_of(&device, 1) == CTRT_OK && fake_machine.inits == 1 && device == 1 ? 0 : 1);
+        int how = 0;
+        waitpid(grandchild, &how, 0);
+        CHECK(how == 0, "the device cannot be used in the child");
+    }
+    CHILD_END;
+
+    group("use, fork: the child is told who used it");
+    IN_CHILD(NULL) {
+        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK, "%s", message);
+        const pid_t parent = getpid();
+        fflush(stdout);
+        const pid_t grandchild = fork();
+        if (grandchild == 0) {
+            char words[64];
+            ctrt_device_info info = { .size = sizeof info };
+            snprintf(words, sizeof words, "process %d initialised CUDA", (int)parent);
+            const bool told = cuda_ordinal_of(&device, 1) == CTRT_ERR_FORKED && strstr(message, words) != NULL;
+            _exit(told && cuda_count(&count) == CTRT_OK && count == 2 && cuda_describe(1, &info) == CTRT_OK && fake_machine.inits == 1 ? 0 : 1);
+        }
+        int how = 0;
+        waitpid(grandchild, &how, 0);
+        CHECK(how == 0, "the child was not told");
+    }
+    CHILD_END;
+    group("what failed once stays so: NVML that comes to life does not hide it");
+    fake_machine_reset();
+    fake_machine.init = 802;
+    fake_machine.nvml_init = 999;
+    IN_CHILD(NULL) {
+        CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE, "%d devices", count);
+        fake_machine.nvml_init = 0;
+        CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE && strncmp(message, "[not-ready]", 11) == 0 && fake_machine.inits == 1, "%s", message);
+    }
+    CHILD_END;
+}
+
+static void test_usage(void)
+{
+    show(module_only);
+    group("load, memory and processes come from NVML, without cuInit");
+    fake_machine_reset();
+    IN_CHILD("CUDA_VISIBLE_DEVICES=1") {
+        ctrt_device_process list[2];
+        ctrt_device_usage usage = { .size = sizeof usage, .process_room = 2, .processes = list };
+        CHECK(cuda_usage(0, &usage) == CTRT_OK, "%s", message);
+        const uint64_t total = (uint64_t)140 << 30;
+        CHECK(usage.busy == 2 && usage.memory_busy == 7 && usage.total_memory == total && usage.free_memory == total / 4 && usage.temperature == -1,
+              "busy %d, %d; memory %llu of %llu; %d degrees", usage.busy, usage.memory_busy, (unsigned long long)usage.used_memory,
+              (unsigned long long)usage.total_memory, usage.temperature);
+        CHECK(usage.process_count == 3 && list[0].pid == 1000 && list[0].memory == 4096 && list[1].pid == 1001 && list[1].memory == UINT64_MAX,
+              "%d processes, %d with %llu bytes", usage.process_count, (int)list[0].pid, (unsigned long long)list[0].memory);
+        CHECK(cuda_usage(1, &usage) == CTRT_ERR_NO_DEVICE, "a hidden device tells its load");
+        CHECK(cuda_usage(0, &usage) == CTRT_OK && fake_machine.inits == 0 && fake_machine.nvml_inits == 1,
+              "cuInit %d times, NVML %d times", fake_machine.inits, fake_machine.nvml_inits);
+    }
+    CHILD_END;
+    fake_machine.processes = 1000;
+    IN_CHILD(NULL) {
+        ctrt_device_process list[1500];
+        ctrt_device_usage usage = { .size = sizeof usage, .process_room = 1500, .processes = list };
+        CHECK(cuda_usage(0, &usage) == CTRT_OK && usage.process_count == 1001 && list[999].pid == 1999 && list[1000].pid == 2000, "%d processes",
+              usage.process_count);
+    }
+    CHILD_END;
+    fake_machine.nvml = false;
+    IN_CHILD(NULL) {
+        ctrt_device_usage usage = { .size = sizeof usage };
+        CHECK(cuda_usage(0, &usage) == CTRT_ERR_NOT_SUPPORTED && strstr(message, "libnvidia-ml.so.1") != NULL, "%s", message);
+    }
+    CHILD_END;
+
+    group("links");
+    fake_machine_reset();
+    fake_machine.present = fake_machine.count = 3;
+    IN_CHILD(NULL) {
+        ctrt_device_link link = { .size = sizeof link };
+        CHECK(cuda_link(0, 1, &link) == CTRT_OK && link.direct == 1 && link.kind == CTRT_LINK_NVLINK && link.links == 4, "direct %d, kind %d, %d links",
+              link.direct, link.kind, link.links);
+        CHECK(cuda_link(0, 2, &link) == CTRT_OK && link.direct == 0 && link.kind == CTRT_LINK_SYSTEM && link.links == 0, "direct %d, kind %d, %d links",
+              link.direct, link.kind, link.links);
+        CHECK(fake_machine.inits == 0, "cuInit was called");
+        cu_device device;
+        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK && cuda_link(0, 2, &link) == CTRT_OK && link.direct == 1, "the driver's word does not count");
+        CHECK(cuda_link(0, 3, &link) == CTRT_ERR_NO_DEVICE, "a link to nowhere");
+    }
+    CHILD_END;
+
+    group("processors near a device, in words");
+    IN_CHILD(NULL) {
+        ctrt_device_info info = { .size = sizeof info };
+        CHECK(cuda_describe(1, &info) == CTRT_OK && strcmp(info.cpus, "0-64") == 0, "%s", info.cpus);
+    }
+    CHILD_END;
+    static const struct file placed[] = { { "/sys/bus/pci/devices/0000:01:00.0/local_cpulist", "4-7,12\n", 0 },
+                                          { "/sys/bus/pci/devices/0000:01:00.0/numa_node", "1\n", 0 }, END };
+    show(placed);
+    IN_CHILD(NULL) {
+        ctrt_device_info info = { .size = sizeof info };
+        CHECK(cuda_describe(0, &info) == CTRT_OK && strcmp(info.cpus, "4-7,12") == 0 && info.numa_node == 1, "%s, node %d", info.cpus, info.numa_node);
+        /* A caller that was built when the struct was smaller. */
+        memset(&info, 0x5a, sizeof info);
+        info.size = offsetof(ctrt_device_info, cpus);
+        CHECK(cuda_describe(0, &info) == CTRT_OK && info.cpus[0] == 0x5a && info.size == offsetof(ctrt_device_info, cpus), "it wrote beyond");
+    }
+    CHILD_END;
+}
+
+int main(void)
+{
+    bed_begin();
+    test_lists();
+    test_counting();
+    test_order();
+    test_opening();
+    test_usage();
+    return bed_end();
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each function of the CUDA driver fails once, over the driver in software, while a device is opened and while a step runs: a status with a message, no crash, and
+ * the next step is right again unless the device is gone for good. Then memory that runs out, kernels that go wrong, indices out of range. */
+#include "soft_begin.h"
+
+#include "child.h"
+#include "tensors.h"
+
+#define OUT_OF_MEMORY   2                   /* the driver's numbers */
+#define UNKNOWN         999
+#define ILLEGAL_ADDRESS 700
+
+static const struct softcuda_control *soft;
+
+/* Allocations, copies both ways, a product, a reduction, streams and events; *value is 96. */
+static ctrt_status step(double *value, ctrt_device *device)
+{
+    ctrt_tensor *x = NULL, *y = NULL, *z = NULL, *host = NULL;
+    ctrt_stream *side = NULL;
+    ctrt_device *cpu = NULL;
+    ctrt_status status = ctrt_device_get(&cpu, "cpu");
+    if (status == CTRT_OK)
+        status = ctrt_stream_new(&side, device, 0);
+    if (status == CTRT_OK)
+        status = ctrt_full(&host, CTRT_SHAPE(4, 4), ctrt_float(2), CTRT_F32, cpu);
+    if (status == CTRT_OK)
+        status = ctrt_to_device(&x, host, device);
+    if (status == CTRT_OK)
+        status = ctrt_zeros(&y, CTRT_SHAPE(4, 4), CTRT_F32, device);
+    if (status == CTRT_OK)
+        status = ctrt_add_scalar_(y, ctrt_float(1));
+    if (status == CTRT_OK)
+        status = ctrt_matmul(&z, x, y);                 /* eights */
+    if (status == CTRT_OK)
+        status = ctrt_stream_push(side);
+    if (status == CTRT_OK) {
+        status = ctrt_sub_scalar_(z, ctrt_float(2));    /* sixes, on another stream */
+        (void)ctrt_stream_pop();
+    }
+    if (status == CTRT_OK)
+        status = ctrt_sum(&z, z, CTRT_ALL_DIMS);
+    if (status == CTRT_OK)
+        status = ctrt_item(value, z);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
+    ctrt_tensor_release(&z);
+    ctrt_tensor_release(&host);
+    ctrt_stream_release(&side);
+    return status;
+}
+
+static bool recover(ctrt_device *device)
+{
+    ctrt_stream *stream = NULL;
+    CHECK_OK(ctrt_stream_default(&stream, device));
+    const ctrt_status status = ctrt_stream_reset(stream);
+    ctrt_stream_release(&stream);
+    return status == CTRT_OK;
+}
+
+static void check_step(const char *what, ctrt_device *device)
+{
+    double value = 0;
+    if (CHECK_OK(step(&value, device)))
+        CHECK(value == 96, "%s: %g, expected 96", what, value);
+}
+
+/* ---- each function once ---- */
+
+/* A driver that cannot be initialised is not asked again. */
+static bool kept(const char *name)
+{
+    return strcmp(name, "cuInit") == 0 || strncmp(name, "cuGetProcAddress", 16) == 0 || strcmp(name, "cuDriverGetVersion") == 0;
+}
+
+static void one_fails(const char *name, int error, bool opening)
+{
+    IN_CHILD("CTRT_MEMORY=caching") {
+        ctrt_device *device = NULL, *cpu = NULL;
+        double value = 0;
+        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        if (opening) {
+            /* The library is loaded by the first question, so that its table can be had before the device is opened. */
+            (void)ctrt_is_available("cuda", NULL);
+            soft = soft_control();
+            if (soft == NULL || !soft->inject(name, soft->calls(name) + 1, error, false))
+                exit(0);
+        }
+        ctrt_status status = ctrt_device_get(&device, "cuda:0");
+        soft = soft_control();
+        if (status == CTRT_OK && !opening) {
+            check_step("before", device);
+            CHECK(soft->inject(name, soft->calls(name) + 1, error, false), "%s cannot be made to fail", name);
+        }
+        if (status == CTRT_OK)
+            status = step(&value, device);
+        CHECK(status == CTRT_OK || strlen(ctrt_error_message()) > 10, "%s: status %d says only \"%s\"", name, (int)status, ctrt_error_message());
+        CHECK(status != CTRT_OK || value == 96, "%s: %g, expected 96 or a failure", name, value);
+        soft->inject_clear();
+        if (status != CTRT_ERR_DEVICE_LOST && ctrt_device_get(&device, "cuda:0") != CTRT_OK)
+            CHECK(opening && kept(name), "%s: the device does not open afterwards: %s", name, ctrt_error_message());
+        else if (status != CTRT_ERR_DEVICE_LOST && recover(device))
+            check_step(name, device);
+        if (device != NULL && status != CTRT_ERR_DEVICE_LOST) {
+            CHECK_OK(ctrt_shutdown());
+            CHECK(soft->live_bytes(0) == 0, "%s: %llu bytes of the device are left", name, (unsigned long long)soft->live_bytes(0));
+        }
+    }
+    CHILD_END;
+}
+
+static void test_each(int error, bool opening)
+{
+    group("each function of the driver fails once with error %d, %s", error, opening ? "from the opening of a device on" : "in a step");
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    soft = driver != NULL ? dlsym(driver, "softcuda_control") : NULL;
+    if (!CHECK(soft != NULL, "no driver in software: %s", dlerror()))
+        return;
+    int tried = 0;
+    const char *name;
+    for (int i = 0; (name = soft->name(i)) != NULL; i++) {
+        /* What explains a failure may not fail at the same time. */
+        if (strncmp(name, "cu", 2) != 0 || strncmp(name, "cublas", 6) == 0 || strncmp(name, "cuGetError", 10) == 0)
+            continue;
+        one_fails(name, error, opening);
+        tried++;
+    }
+    CHECK(tried > 50, "only %d functions", tried);
+}
+
+/* ---- what goes wrong for good, or later ---- */
+
+static void test_memory(void)
+{
+    group("memory runs out: the cache is given back, then a report; the program goes on");
+    IN_CHILD("SOFTCUDA=devices=1,memory=64m") {
+        ctrt_device *device = NULL;
+        ctrt_tensor *a = NULL, *b = NULL;
+        CHECK_OK(ctrt_device_get(&device, "cuda:0"));
+        CHECK_OK(ctrt_empty(&a, CTRT_SHAPE(40 << 18), CTRT_F32, device));          /* 40 MiB */
+        CHECK_FAILS(ctrt_empty(&b, CTRT_SHAPE(40 << 18), CTRT_F32, device), CTRT_ERR_OUT_OF_MEMORY, "cuda:0");
+        ctrt_tensor_release(&a);
+        CHECK_OK(ctrt_empty(&b, CTRT_SHAPE(50 << 18), CTRT_F32, device));
+        ctrt_tensor_release(&b);
+        check_step("after", device);
+    }
+    CHILD_END;
+}
+
+static void test_illegal(void)
+{
+    group("a kernel touches what is not there: the device is lost, and says so wherever it is asked");
+    IN_CHILD("CTRT_MEMORY=caching") {
+        ctrt_device *device = NULL, *cpu = NULL;
+        ctrt_tensor *x = NULL, *y = NULL, *z = NULL;
+        double value = 0;
+        CHECK_OK(ctrt_device_get(&device, "cuda:0"));
+        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        check_step("before", device);
+        soft = soft_control();
+        soft->tell(false);
+        CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(1), CTRT_F32, device));
+        soft->inject_kernel(NULL, 0, ILLEGAL_ADDRESS);
+        (void)ctrt_exp(&y, x);
+        CHECK_FAILS(ctrt_item(&value, y != NULL ? y : x), CTRT_ERR_DEVICE_LOST, "start it anew");
+        CHECK_FAILS(ctrt_zeros(&z, CTRT_SHAPE(1 << 22), CTRT_F32, device), CTRT_ERR_DEVICE_LOST, "cuda:0");
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_DEVICE_LOST, "cuda:0");
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
+        CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));  /* others go on */
+        CHECK_OK(ctrt_item(&value, x));
+        CHECK(value == 5, "%g", value);
+        ctrt_tensor_release(&x);
+    }
+    CHILD_END;
+}
+
+static void test_index(void)
+{
+    group("an index out of range: named with op, number, value and range; the stream is usable again after a reset");
+    IN_CHILD("CTRT_MEMORY=caching") {
+        ctrt_device *device = NULL;
+        ctrt_tensor *x = NULL, *index = NULL, *y = NULL, *sum = NULL;
+        ctrt_stream *stream = NULL;
+        const int64_t places[3] = { 0, 7, 1 };
+        double value = 0;
+        CHECK_OK(ctrt_device_get(&device, "cuda:0"));
+        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(5, 3), CTRT_F32, device));
+        CHECK_OK(ctrt_from_data(&index, places, 3, CTRT_SHAPE(3), CTRT_I64, device));
+        CHECK_OK(ctrt_index_select(&y, x, 0, index));
+        CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
+        CHECK_FAILS(ctrt_item(&value, sum), CTRT_ERR_INVALID_ARGUMENT, "index_select");
+        CHECK(strstr(ctrt_error_message(), "index 7 (element 1) is out of range [0, 5)") != NULL, "%s", ctrt_error_message());
+        CHECK_FAILS(ctrt_item(&value, sum), CTRT_ERR_INVALID_ARGUMENT, "index_select");
+        CHECK_OK(ctrt_stream_default(&stream, device));
+        CHECK_OK(ctrt_stream_reset(stream));
+        check_step("after the reset", device);
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
+        ctrt_tensor_release(&sum);
+        ctrt_tensor_release(&index);
+        ctrt_stream_release(&stream);
+    }
+    CHILD_END;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    soft_begin(argv);
+    if (getenv("CTRT_TEST_GPU") != NULL)
+        skip_rest("failures are injected into the driver in software alone");
+    test_each(UNKNOWN, false);
+    test_each(OUT_OF_MEMORY, false);
+    test_each(UNKNOWN, true);
+    test_memory();
+    test_illegal();
+    test_index();
+    return done();
+}

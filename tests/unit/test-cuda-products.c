@@ -1,0 +1,512 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Matrix products and convolutions of the cuda backend beside the cpu's, by its own kernels and by the libraries (in software: tests/softcuda):
+ * the same to the bit, because operands are small integers and every sum is exact. And what the libraries' choices depend on: timing, the
+ * file that keeps it, workspaces, determinism, libraries that are missing or fail. */
+#include <dlfcn.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "child.h"
+#include "softcuda/control.h"
+#include "tensors.h"
+
+static const struct softcuda_control *soft;
+static ctrt_device *gpu;
+static uint64_t state = 1;
+
+/* The loader reads LD_LIBRARY_PATH when a process begins. */
+static void begin_again(char **argv)
+{
+    char libraries[8192], plugins[4096];
+    const char *builddir = getenv("builddir"), *before = getenv("LD_LIBRARY_PATH"), *folder = getenv("CTRT_SOFTCUDA_FOLDER");
+    if (getenv("CTRT_SOFTCUDA_TEST") != NULL)
+        return;
+    builddir = builddir != NULL ? builddir : ".";
+    snprintf(libraries, sizeof libraries, folder != NULL ? "%s%s%s" : "%s/tests/softcuda%s%s", folder != NULL ? folder : builddir, before != NULL ? ":" : "",
+             before != NULL ? before : "");
+    snprintf(plugins, sizeof plugins, "%s/softcuda-plugins", builddir);
+    setenv("LD_LIBRARY_PATH", libraries, 1);
+    if (folder == NULL)
+        setenv("CTRT_PLUGIN_PATH", plugins, 1);
+    setenv("CTRT_SOFTCUDA_TEST", "yes", 1);
+    execv("/proc/self/exe", argv);
+    perror("exec");
+    exit(99);
+}
+
+/* In a child, before anything else. */
+static bool open_devices(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    soft = driver != NULL ? dlsym(driver, "softcuda_control") : NULL;
+    return CHECK(soft != NULL, "no driver in software: %s", dlerror()) && CHECK_OK(ctrt_device_get(&gpu, "cuda:0"))
+           && CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+}
+
+static int64_t draw(int64_t below)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((state >> 33) % (uint64_t)below);
+}
+
+/* Of [-most, most]: such numbers are exact in every type, and so are sums of a few hundred of their products in all but bf16. */
+static ctrt_tensor *integers(ctrt_ints shape, ctrt_dtype dtype, int most)
+{
+    int64_t numel = 1;
+    for (int d = 0; d < shape.count; d++)
+        numel *= shape.values[d];
+    double *values = malloc((size_t)numel * sizeof *values);
+    for (int64_t i = 0; i < numel; i++)
+        values[i] = dtype == CTRT_U8 ? (double)draw(most + 1) : (double)(draw(2 * most + 1) - most);
+    ctrt_tensor *x = NULL;
+    CHECK_OK(ctrt_empty(&x, shape, dtype, cpu));
+    CHECK_OK(ctrt_from_host_(x, values, numel, CTRT_F64));
+    free(values);
+    return x;
+}
+
+static bool same(ctrt_tensor *a, ctrt_tensor *b, const char *what)
+{
+    const int64_t n = ctrt_tensor_numel(a);
+    if (!CHECK(n == ctrt_tensor_numel(b), "%s: %lld elements, expected %lld", what, (long long)ctrt_tensor_numel(b), (long long)n))
+        return false;
+    double *x = malloc((size_t)(2 * n + 1) * sizeof *x), *y = x + n;
+    bool equal = CHECK_OK(ctrt_to_host(x, (size_t)n * sizeof *x, a, CTRT_F64)) && CHECK_OK(ctrt_to_host(y, (size_t)n * sizeof *y, b, CTRT_F64));
+    for (int64_t i = 0; i < n && equal; i++)
+        equal = CHECK(x[i] == y[i], "%s: element %lld of %lld is %g, expected %g", what, (long long)i, (long long)n, y[i], x[i]);
+    free(x);
+    return equal;
+}
+
+static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F64, CTRT_F16, CTRT_BF16, CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64 };
+
+static int most_of(ctrt_dtype dtype)
+{
+    return dtype == CTRT_BF16 ? 1 : dtype == CTRT_F16 ? 2 : 4;
+}
+
+/* ---- products ---- */
+
+/* [.., rows, columns] on both devices: as it lies, transposed, or a part of something wider. */
+static void operand(ctrt_tensor **near, ctrt_tensor **far, int64_t batch, int64_t rows, int64_t columns, ctrt_dtype dtype)
+{
+    const int64_t way = draw(4), wide = way == 2 ? columns + 3 : way == 3 ? columns + 8 : columns;
+    CTRT_AUTO(tensor) base = way == 1 ? integers(CTRT_SHAPE(batch, columns, rows), dtype, most_of(dtype))
+                                      : integers(CTRT_SHAPE(batch, rows, wide), dtype, most_of(dtype));
+    CTRT_AUTO(tensor) base_far = NULL;
+    CHECK_OK(ctrt_to_device(&base_far, base, gpu));
+    ctrt_tensor *bases[2] = { base, base_far }, **outs[2] = { near, far };
+    for (int i = 0; i < 2; i++) {
+        if (way == 1)
+            CHECK_OK(ctrt_transpose(outs[i], bases[i], 1, 2));
+        else
+            CHECK_OK(ctrt_narrow(outs[i], bases[i], 2, way == 2 ? 1 : 0, columns));
+        if (batch == 1)
+            CHECK_OK(ctrt_reshape(outs[i], *outs[i], CTRT_SHAPE(rows, columns)));
+    }
+}
+
+static void product(int64_t batch, int64_t m, int64_t n, int64_t k, ctrt_dtype dtype)
+{
+    char what[128];
+    CTRT_AUTO(tensor) a = NULL, a_far = NULL, b = NULL, b_far = NULL, y = NULL, y_far = NULL;
+    operand(&a, &a_far, batch, m, k, dtype);
+    operand(&b, &b_far, draw(2) ? batch : 1, k, n, dtype);
+    snprintf(what, sizeof what, "matmul %s [%lld, %lld, %lld] by [%lld, %lld]", ctrt_dtype_name(dtype), (long long)batch, (long long)m, (long long)k,
+             (long long)k, (long long)n);
+    if (CHECK_OK(ctrt_matmul(&y, a, b)) && CHECK_OK(ctrt_matmul(&y_far, a_far, b_far)))
+        same(y, y_far, what);
+    if (batch != 1 || dtype == CTRT_I8 || dtype == CTRT_U8 || dtype == CTRT_I16 || dtype == CTRT_I32 || dtype == CTRT_I64)
+        return;
+    CTRT_AUTO(tensor) bias = integers(CTRT_SHAPE(n), dtype, most_of(dtype)), bias_far = NULL, w = NULL, w_far = NULL;
+    CHECK_OK(ctrt_to_device(&bias_far, bias, gpu));
+    CHECK_OK(ctrt_reshape(&w, b, CTRT_SHAPE(k, n)));
+    CHECK_OK(ctrt_reshape(&w_far, b_far, CTRT_SHAPE(k, n)));
+    CHECK_OK(ctrt_transpose(&w, w, 0, 1));
+    CHECK_OK(ctrt_transpose(&w_far, w_far, 0, 1));
+    memcpy(what, "linear", 6);
+    if (CHECK_OK(ctrt_linear(&y, a, w, bias)) && CHECK_OK(ctrt_linear(&y_far, a_far, w_far, bias_far)))
+        same(y, y_far, what);
+}
+
+static void products(int count)
+{
+    for (size_t d = 0; d < COUNT(dtypes); d++) {
+        for (int i = 0; i < count; i++) {
+            const int64_t most = i % 4 == 3 ? 140 : 40;
+            product(draw(3) == 0 ? 2 + draw(3) : 1, 1 + draw(most), 1 + draw(most), 1 + draw(90), dtypes[d]);
+        }
+        product(1, 1, 1, 1, dtypes[d]);
+        product(1, 1, 130, 65, dtypes[d]);
+        product(1, 130, 1, 64, dtypes[d]);
+        product(1, 64, 64, 8, dtypes[d]);
+        product(1, 65, 129, 9, dtypes[d]);
+    }
+    product(1, 260, 300, 20, CTRT_F32);         /* more tiles of the large kernel than the device has processors */
+    product(1, 300, 260, 12, CTRT_I8);
+}
+
+/* ---- convolutions ---- */
+
+struct shape {
+    int64_t n, c, h, w, o, kh, kw;
+    ctrt_conv2d_options options;
+};
+
+static void convolution(const struct shape *s, ctrt_dtype dtype, bool last)
+{
+    char what[160];
+    const int64_t groups = s->options.groups > 0 ? s->options.groups : 1;
+    const ctrt_memory_format format = last ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT;
+    CTRT_AUTO(tensor) x = integers(CTRT_SHAPE(s->n, s->c, s->h, s->w), dtype, most_of(dtype));
+    CTRT_AUTO(tensor) w = integers(CTRT_SHAPE(s->o, s->c / groups, s->kh, s->kw), dtype, most_of(dtype));
+    CTRT_AUTO(tensor) bias = draw(3) ? integers(CTRT_SHAPE(s->o), dtype, most_of(dtype)) : NULL;
+    CTRT_AUTO(tensor) y = NULL, y_far = NULL, x_far = NULL, w_far = NULL, bias_far = NULL, dy = NULL, dy_far = NULL;
+    CHECK_OK(ctrt_contiguous(&x, x, format));
+    CHECK_OK(ctrt_to_device(&x_far, x, gpu));
+    CHECK_OK(ctrt_to_device(&w_far, w, gpu));
+    if (bias != NULL)
+        CHECK_OK(ctrt_to_device(&bias_far, bias, gpu));
+    ctrt_tensor *const near[2] = { x, w }, *const far[2] = { x_far, w_far };
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(ctrt_tensor_require_grad(near[i], true));
+        CHECK_OK(ctrt_tensor_require_grad(far[i], true));
+    }
+    snprintf(what, sizeof what, "conv2d %s%s [%lld, %lld, %lld, %lld] by [%lld, %lld, %lld] stride %lld padding %lld dilation %lld groups %lld",
+             ctrt_dtype_name(dtype), last ? " channels-last" : "", (long long)s->n, (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->o,
+             (long long)s->kh, (long long)s->kw, (long long)s->options.stride[0], (long long)s->options.padding[0], (long long)s->options.dilation[0],
+             (long long)groups);
+    if (!CHECK_OK(ctrt_conv2d(&y, x, w, bias, &s->options)) || !CHECK_OK(ctrt_conv2d(&y_far, x_far, w_far, bias_far, &s->options)) || !same(y, y_far, what))
+        return;
+    const int64_t *sides = ctrt_tensor_shape(y);
+    dy = integers(CTRT_SHAPE(sides[0], sides[1], sides[2], sides[3]), dtype, 1);
+    CHECK_OK(ctrt_contiguous(&dy, dy, format));
+    CHECK_OK(ctrt_to_device(&dy_far, dy, gpu));
+    ctrt_tensor *grads[2] = { NULL, NULL }, *grads_far[2] = { NULL, NULL };
+    if (CHECK_OK(ctrt_grad(grads, y, near, 2, dy, false, false, false)) && CHECK_OK(ctrt_grad(grads_far, y_far, far, 2, dy_far, false, false, false))) {
+        memcpy(what, "its dx", 6);
+        same(grads[0], grads_far[0], what);
+        memcpy(what, "its dw", 6);
+        same(grads[1], grads_far[1], what);
+    }
+    for (int i = 0; i < 2; i++) {
+        ctrt_tensor_release(&grads[i]);
+        ctrt_tensor_release(&grads_far[i]);
+    }
+}
+
+static void convolutions(int count)
+{
+    static const struct shape fixed[] = {
+        { 1, 1, 1, 1, 1, 1, 1, { .groups = 1 } },
+        { 2, 70, 5, 6, 66, 1, 1, { .groups = 1 } },                                 /* more than a tile of channels */
+        { 1, 3, 24, 25, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },             /* pixels enough for parts of a weight's gradient */
+        { 8, 2, 16, 17, 3, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } },
+        { 2, 6, 7, 8, 6, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 6 } },               /* depthwise */
+        { 2, 6, 9, 8, 12, 3, 2, { { 2, 1 }, { 1, 1 }, { 1, 2 }, 6 } },
+        { 1, 8, 9, 9, 8, 3, 3, { { 2, 2 }, { 1, 1 }, { 1, 1 }, 2 } },
+        { 1, 4, 12, 13, 4, 3, 3, { { 3, 2 }, { 2, 3 }, { 2, 3 }, 1 } },             /* padding beyond what windows reach */
+        { 1, 2, 4, 4, 70, 2, 2, { { 2, 2 }, { 0, 0 }, { 1, 1 }, 1 } },
+        { 3, 8, 6, 5, 9, 3, 2, { { 1, 1 }, { 1, 0 }, { 1, 1 }, 1 } },
+        { 2, 10, 8, 9, 8, 3, 3, { { 2, 3 }, { 1, 2 }, { 2, 1 }, 1 } },
+    };
+    for (size_t d = 0; d < 4; d++)
+        for (int last = 0; last < 2; last++) {
+            for (size_t i = 0; i < COUNT(fixed); i++)
+                convolution(&fixed[i], dtypes[d], last);
+            for (int i = 0; i < count; i++) {
+                const int64_t groups = draw(3) ? 1 : 1 + draw(4);
+                struct shape s = { 1 + draw(3), groups * (1 + draw(5)), 3 + draw(10), 3 + draw(10), groups * (1 + draw(6)), 1 + draw(3), 1 + draw(3),
+                                   { { 1 + draw(3), 1 + draw(3) }, { draw(3), draw(3) }, { 1 + draw(2), 1 + draw(2) }, groups } };
+                if (s.options.dilation[0] * (s.kh - 1) < s.h && s.options.dilation[1] * (s.kw - 1) < s.w)
+                    convolution(&s, dtypes[d], last);
+            }
+        }
+}
+
+/* ---- what the choices depend on ---- */
+
+static char tuning[64];
+
+/* Lines of the file; -1: there is none. */
+static int lines(const char *with)
+{
+    char line[1024];
+    int count = 0;
+    FILE *file = fopen(tuning, "r");
+    if (file == NULL)
+        return -1;
+    while (fgets(line, sizeof line, file) != NULL)
+        count += strstr(line, with) != NULL;
+    fclose(file);
+    return count;
+}
+
+static void one_product(void)
+{
+    CTRT_AUTO(tensor) a = integers(CTRT_SHAPE(20, 30), CTRT_F32, 4), b = integers(CTRT_SHAPE(30, 40), CTRT_F32, 4), y = NULL;
+    CTRT_AUTO(tensor) a_far = NULL, b_far = NULL, y_far = NULL;
+    CHECK_OK(ctrt_to_device(&a_far, a, gpu));
+    CHECK_OK(ctrt_to_device(&b_far, b, gpu));
+    if (CHECK_OK(ctrt_matmul(&y, a, b)) && CHECK_OK(ctrt_matmul(&y_far, a_far, b_far)))
+        same(y, y_far, "a product");
+}
+
+static void one_convolution(void)
+{
+    const struct shape s = { 2, 4, 9, 9, 5, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } };
+    convolution(&s, CTRT_F32, false);
+}
+
+static int64_t calls(const char *name)
+{
+    return soft->calls(name) > 0 ? soft->calls(name) : 0;
+}
+
+static void test_timing(void)
+{
+    group("algorithms are timed once, and the quickest is kept");
+    IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=late=2", "SOFTCUDA_DNN=late=1") {
+        if (open_devices()) {
+            one_product();
+            CHECK(calls("cublasLtMatmul") > 6, "%lld products for the first", (long long)calls("cublasLtMatmul"));
+            const int64_t first = calls("cublasLtMatmul");
+            one_product();
+            CHECK(calls("cublasLtMatmul") == first + 1, "%lld products for the second", (long long)(calls("cublasLtMatmul") - first));
+            one_convolution();
+            const int64_t once = calls("cudnnConvolutionBackwardFilter");
+            CHECK(once > 4, "%lld calls for the first", (long long)once);
+            one_convolution();
+            CHECK(calls("cudnnConvolutionBackwardFilter") == once + 1, "timed again");
+            CHECK(lines("\t") >= 4, "%d choices in the file", lines("\t"));
+            CHECK(lines("\t50f7 ") + lines("\t50f8 ") == 1, "the slow product was kept");      /* algorithms 0 and 1 of 3 */
+            CHECK(lines("conv2d f32 x2,4,9,9") == 1 && lines("g1\t1 ") == 0, "a slow convolution was kept");
+        }
+    }
+    CHILD_END;
+
+    group("what a file says is used without timing");
+    IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=late=2", "SOFTCUDA_DNN=late=1") {
+        if (open_devices()) {
+            one_product();
+            one_convolution();
+            CHECK(calls("cublasLtMatmul") == 1, "%lld products", (long long)calls("cublasLtMatmul"));
+            CHECK(calls("cudnnConvolutionBackwardFilter") == 1, "%lld calls", (long long)calls("cudnnConvolutionBackwardFilter"));
+        }
+    }
+    CHILD_END;
+
+    group("but not for another version of the library, and its lines stay");
+    IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130105") {
+        const int before = lines("130002");
+        if (open_devices()) {
+            one_product();
+            CHECK(calls("cublasLtMatmul") > 6, "%lld products", (long long)calls("cublasLtMatmul"));
+            CHECK(before == 1 && lines("130002") == before && lines("130105") == 1, "%d lines, then %d and %d", before, lines("130002"), lines("130105"));
+        }
+    }
+    CHILD_END;
+
+    group("a file of something else is left alone");
+    FILE *file = fopen(tuning, "w");
+    fputs("precious\n", file);
+    fclose(file);
+    IN_CHILD("CTRT_CUDA_BENCHMARK=yes") {
+        if (open_devices())
+            one_product();
+        CHECK(lines("precious") == 1 && lines("\t") == 0, "it was overwritten");
+    }
+    CHILD_END;
+    unlink(tuning);
+
+    group("deterministic: nothing is timed");
+    IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "CTRT_CUDA_DETERMINISTIC=yes") {
+        if (open_devices()) {
+            one_product();
+            one_convolution();
+            CHECK(calls("cublasLtMatmul") == 1 && calls("cudnnConvolutionForward") + calls("cudnnConvolutionBiasActivationForward") <= 2, "timed");
+            CHECK(lines("\t") == -1, "a file was written");
+        }
+    }
+    CHILD_END;
+}
+
+/* A weight's gradient of numbers whose sums depend on their order. */
+static bool gradient_repeats(void)
+{
+    static float values[2][5 * 4 * 9];
+    CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, dy = NULL;
+    bool repeats = true;
+    ctrt_manual_seed(3);
+    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(2, 4, 9, 9), CTRT_F32, gpu));
+    CHECK_OK(ctrt_randn(&w, CTRT_SHAPE(5, 4, 3, 3), CTRT_F32, gpu));
+    CHECK_OK(ctrt_randn(&dy, CTRT_SHAPE(2, 5, 7, 7), CTRT_F32, gpu));
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    for (int i = 0; i < 6; i++) {
+        CTRT_AUTO(tensor) dw = NULL;
+        CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+        CHECK_OK(ctrt_grad(&dw, y, &w, 1, dy, false, false, false));
+        CHECK_OK(ctrt_to_host(values[i > 0], sizeof values[0], dw, CTRT_F32));
+        repeats = repeats && (i == 0 || memcmp(values[0], values[1], sizeof values[0]) == 0);
+    }
+    return repeats;
+}
+
+static void test_choices(void)
+{
+    group("sums in an order that varies are for those who ask");
+    IN_CHILD("CTRT_CUDA_DETERMINISTIC=auto") {
+        CHECK(open_devices() && gradient_repeats(), "gradients differ");
+    }
+    CHILD_END;
+    IN_CHILD("CTRT_CUDA_DETERMINISTIC=no") {
+        CHECK(open_devices() && !gradient_repeats(), "the quickest algorithm was not taken");
+    }
+    CHILD_END;
+
+    group("workspaces: no more than allowed");
+    IN_CHILD("CTRT_CUDA_WORKSPACE=0") {
+        if (open_devices()) {
+            products(1);
+            one_convolution();
+            CHECK(calls("cublasLtMatmul") > 10 && calls("cudnnConvolutionForward") == 1, "the libraries were not asked");
+        }
+    }
+    CHILD_END;
+
+    group("f32 is f32 unless tf32 is asked for");
+    for (int tf32 = 0; tf32 < 2; tf32++) {
+        IN_CHILD(tf32 ? "CTRT_CUDA_TF32=yes" : "CTRT_CUDA_TF32=no") {
+            if (open_devices()) {
+                const double fine = 1.0 + 1.0 / 4096;           /* 12 bits of fraction */
+                double got = 0;
+                CTRT_AUTO(tensor) a = NULL, b = NULL, y = NULL;
+                CHECK_OK(ctrt_full(&a, CTRT_SHAPE(4, 4), ctrt_float(fine), CTRT_F32, gpu));
+                CHECK_OK(ctrt_eye(&b, 4, 4, CTRT_F32, gpu));
+                CHECK_OK(ctrt_matmul(&y, a, b));
+                CHECK_OK(ctrt_narrow(&y, y, 0, 0, 1));
+                CHECK_OK(ctrt_narrow(&y, y, 1, 0, 1));
+                CHECK_OK(ctrt_item(&got, y));
+                CHECK(got == (tf32 ? 1.0 : fine), "%.9g", got);
+            }
+        }
+        CHILD_END;
+    }
+}
+
+static void test_failures(void)
+{
+    group("without the libraries, or the bias of theirs");
+    IN_CHILD("SOFTCUDA_BLAS=create=no", "SOFTCUDA_DNN=create=no") {
+        if (open_devices()) {
+            one_product();
+            one_convolution();
+            CHECK(soft->launches("matmul_f32_small") > 0 && soft->launches("conv2d_f32_dense") > 0, "who did it?");
+        }
+    }
+    CHILD_END;
+    IN_CHILD("SOFTCUDA_BLAS=bias=no", "SOFTCUDA_DNN=bias=no") {
+        if (open_devices()) {
+            product(1, 20, 30, 40, CTRT_F32);
+            product(1, 20, 30, 7, CTRT_F64);
+            for (int i = 0; i < 6; i++)
+                one_convolution();
+            CHECK(soft->launches("bias_f32") > 1 && soft->launches("bias_f64") > 0, "no bias was added");
+            CHECK(calls("cublasLtMatmul") >= 3 && soft->launches("matmul_f32_small") == 0, "the library was not asked");
+        }
+    }
+    CHILD_END;
+
+    group("what the library will not do after all is done without it");
+    IN_CHILD("CTRT_LOG=error") {
+        if (open_devices()) {
+            CHECK(soft->inject("cublasLtMatmul", 1, 15, false) && soft->inject("cudnnConvolutionBackwardFilter", 1, 3000, true)
+                  && soft->inject("cudnnConvolutionForward", 1, 3000, true) && soft->inject("cudnnConvolutionBackwardData", 1, 3000, true)
+                  && soft->inject("cudnnConvolutionBiasActivationForward", 1, 3000, true), "cannot inject");
+            one_product();
+            one_convolution();
+            CHECK(soft->launches("matmul_f32_small") == 1 && soft->launches("conv2d_weight_grad_f32_dense") == 1, "who did it?");
+        }
+    }
+    CHILD_END;
+
+    group("failures name what failed");
+    IN_CHILD("CTRT_LOG=error") {
+        if (open_devices()) {
+            CTRT_AUTO(tensor) a = NULL, b = NULL, y = NULL;
+            CHECK(soft->inject("cublasLtMatmul", 1, 14, false) && soft->inject("cudnnConvolutionForward", 1, 5000, false), "cannot inject");
+            CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(3, 4), CTRT_F32, gpu));
+            CHECK_OK(ctrt_ones(&b, CTRT_SHAPE(4, 5), CTRT_F32, gpu));
+            CHECK_FAILS(ctrt_matmul(&y, a, b), CTRT_ERR_BACKEND, "[3, 4] by [4, 5]");
+            CHECK_OK(ctrt_matmul(&y, a, b));
+            CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(1, 2, 4, 4), CTRT_F32, gpu));
+            CHECK_OK(ctrt_ones(&b, CTRT_SHAPE(2, 2, 3, 3), CTRT_F32, gpu));
+            CHECK_FAILS(ctrt_conv2d(&y, a, b, NULL, NULL), CTRT_ERR_BACKEND, "conv2d");
+            CHECK_OK(ctrt_conv2d(&y, a, b, NULL, NULL));
+        }
+    }
+    CHILD_END;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    begin_again(argv);
+    /* Every access of a kernel is checked, so sizes are small and rounds few. */
+    group("products by our own kernels");
+    IN_CHILD("CTRT_CUDA_GEMM=builtin") {
+        if (open_devices())
+            products(6);
+    }
+    CHILD_END;
+    group("products by the library");
+    IN_CHILD("CTRT_CUDA_GEMM=cublaslt", "CTRT_CUDA_WORKSPACE=2m") {
+        if (open_devices()) {
+            products(10);
+            CHECK(calls("cublasLtMatmul") > 50, "%lld by the library", (long long)calls("cublasLtMatmul"));
+        }
+    }
+    CHILD_END;
+    group("convolutions by our own kernels");
+    IN_CHILD("CTRT_CUDA_CONV=builtin") {
+        if (open_devices()) {
+            convolutions(2);
+            CHECK(soft->launches("conv2d_parts_f32") > 0 && soft->launches("conv2d_weight_grad_f32_few_last") > 0, "not every kernel ran");
+        }
+    }
+    CHILD_END;
+    group("convolutions by products of the library");
+    IN_CHILD("CTRT_CUDA_CONV=cublaslt", "CTRT_CUDA_WORKSPACE=2m") {
+        if (open_devices()) {
+            convolutions(2);
+            CHECK(soft->launches("conv2d_patches_f32") > 0 && soft->launches("conv2d_turn_f16") > 0 && calls("cublasLtMatmul") > 20, "not by products");
+        }
+    }
+    CHILD_END;
+    group("and with patches of an image at a time");
+    IN_CHILD("CTRT_CUDA_CONV=cublaslt", "CTRT_CUDA_WORKSPACE=9k") {
+        if (open_devices()) {
+            convolutions(0);
+            CHECK(soft->launches("conv2d_patches_f16") > 0 && soft->launches("conv2d_weight_grad_f32_dense") > 0, "not by products");
+        }
+    }
+    CHILD_END;
+    group("convolutions by cuDNN");
+    IN_CHILD("CTRT_CUDA_CONV=cudnn") {
+        if (open_devices()) {
+            convolutions(4);
+            CHECK(calls("cudnnConvolutionBackwardData") > 50 && soft->launches("conv2d_f32_dense") == 0, "not by the library");
+        }
+    }
+    CHILD_END;
+
+    snprintf(tuning, sizeof tuning, "/tmp/ctrt-tuning-%ld", (long)getpid());
+    setenv("CTRT_CUDA_TUNING", tuning, 1);
+    test_timing();
+    unsetenv("CTRT_CUDA_TUNING");
+    unlink(tuning);
+    test_choices();
+    test_failures();
+    return done();
+}

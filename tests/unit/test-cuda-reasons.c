@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Why there is no CUDA device: each cause, with the files and the answers of the driver that go with it, has its word and its text. */
+#include "cuda_bed.h"
+
+#define NOT_THERE "libcuda.so.1: cannot open shared object file: No such file or directory"
+
+static const struct reason_case {
+    const char *name, *code, *words;
+    const struct file *files;
+    const char *const *settings;
+    const char *no_cuda, *no_entry;
+    int init, version, mig, nvml;               /* nvml: -1 there is none; else what its init gives */
+    bool none, unprivileged;                    /* none: the driver counts no device */
+} reasons[] = {
+    { "no GPU", "[no-gpu]", "no NVIDIA GPU in this machine", bare, .no_cuda = NOT_THERE },
+    { "no PCI to be seen", "[no-driver]", "neither its kernel module nor libcuda.so.1", no_bus, .no_cuda = NOT_THERE },
+    { "nouveau", "[no-driver]", "0000:65:00.0 is run by nouveau", nouveau, .no_cuda = NOT_THERE },
+    { "set aside", "[no-driver]", "0000:65:00.0 is set aside for a virtual machine", guest, .no_cuda = NOT_THERE },
+    { "no driver", "[no-driver]", "0000:65:00.0 and no driver for it", no_driver, .no_cuda = NOT_THERE },
+    { "library missing", "[no-library]", "NVIDIA's driver 550.54.15, but libcuda.so.1 is not installed", module_only, .no_cuda = NOT_THERE },
+    { "library missing, open module", "[no-library]", "driver 580.65.06,", open_module, .no_cuda = NOT_THERE },
+    { "container", "[no-library]", "this container no libcuda.so.1: start it by docker run --gpus all", container, .no_cuda = NOT_THERE },
+    { "pod", "[no-library]", "this container no libcuda.so.1", pod, .no_cuda = NOT_THERE },
+    { "container without compute", "[no-library]", "NVIDIA_DRIVER_CAPABILITIES=utility lacks \"compute\"", container,
+      SETTINGS("NVIDIA_DRIVER_CAPABILITIES=utility"), .no_cuda = NOT_THERE },
+    { "WSL", "[no-library]", "this is WSL", wsl, .no_cuda = NOT_THERE },
+    { "library broken", "[library-broken]", "invalid ELF header", module_only, .no_cuda = "/usr/lib/libcuda.so.1: invalid ELF header" },
+    { "library's library missing", "[library-broken]", "libnvidia-ptx.so", module_only,
+      .no_cuda = "libnvidia-ptx.so: cannot open shared object file: No such file or directory" },
+    { "old driver", "[driver-too-old]", "the driver 550.54.15 knows CUDA 11.4, and 12.0 is needed", module_only, .version = 11040 },
+    { "entry missing", "[driver-too-old]", "lacks cuLibraryLoadData", module_only, .no_entry = "cuLibraryLoadData" },
+    { "versions differ", "[version-mismatch]", "the kernel module 550.54.15 are of different versions", module_only, .nvml = 18, .init = 803 },
+    { "versions differ in a container", "[version-mismatch]", "remove the image's own libcuda", container, .nvml = 18, .init = 803 },
+    { "fabric manager", "[not-ready]", "nvidia-fabricmanager must run", module_only, .nvml = -1, .init = 802 },
+    { "forward compatibility", "[compat-refused]", "cuda-compat", module_only, .nvml = -1, .init = 804 },
+    { "stub", "[stub-library]", "lib64/stubs", module_only, .nvml = -1, .init = 34 },
+    { "used before a fork by others", "[forked]", "before this process was forked", module_only, .nvml = -1, .init = 3 },
+    { "busy", "[busy]", "exclusive or prohibited compute mode", module_only, .nvml = -1, .init = 46 },
+    { "library alone", "[no-gpu]", "no NVIDIA GPU in this machine", bare, .nvml = 9, .init = 100 },
+    { "module not loaded", "[no-driver]", "no driver for it", no_driver, .nvml = 9, .init = 100 },
+    { "no control node", "[no-device-node]", "/dev/nvidiactl is missing: run nvidia-modprobe", no_control, .nvml = 9, .init = 999 },
+    { "no control node, 100", "[no-device-node]", "/dev/nvidiactl is missing", no_control, .nvml = 9, .init = 100 },
+    { "no nodes in a container", "[no-device-node]", "/dev/nvidiactl is missing: start the container with its GPUs", container, .nvml = 9, .init = 100 },
+    { "no unified memory", "[no-device-node]", "modprobe nvidia-uvm", no_uvm, .nvml = -1, .init = 999 },
+    { "no node of the GPU", "[no-device-node]", "/dev/nvidia3 is missing", no_node, .nvml = -1, .init = 100 },
+    { "a node is enough", "[no-device]", "the driver sees 2 GPUs and gives none to CUDA", one_of_two, .nvml = -1, .init = 100 },
+    { "denied", "[no-permission]", "/dev/nvidiactl belongs to ", denied, .nvml = 4, .init = 100, .unprivileged = true },
+    { "denied, and how to mend it", "[no-permission]", "add the user to group ", denied, .nvml = -1, .init = 999, .unprivileged = true },
+    { "GPU denied", "[no-permission]", "ask the administrator", denied_gpu, .nvml = -1, .init = 100, .unprivileged = true },
+    { "driver without GPU", "[no-gpu]", "550.54.15 is loaded and finds no GPU", no_gpu, .nvml = -1, .init = 100 },
+    { "count 0", "[no-gpu]", "finds no GPU", no_gpu, .nvml = -1, .none = true },
+    { "unknown failure", "[driver-failed]", "(error 999)", module_only, .nvml = -1, .init = 999 },
+    { "hidden by -1", "[hidden]", "CUDA_VISIBLE_DEVICES=-1 hides all 2", module_only, .settings = SETTINGS("CUDA_VISIBLE_DEVICES=-1") },
+    { "hidden by nothing", "[hidden]", "CUDA_VISIBLE_DEVICES= hides all 2", module_only, .settings = SETTINGS("CUDA_VISIBLE_DEVICES=") },
+    { "hidden by repetition", "[hidden]", "CUDA_VISIBLE_DEVICES=0,0 names a GPU twice", module_only, .settings = SETTINGS("CUDA_VISIBLE_DEVICES=0,0") },
+    { "hidden, without NVML", "[hidden]", "CUDA_VISIBLE_DEVICES=7 hides the 1 NVIDIA GPU", module_only, SETTINGS("CUDA_VISIBLE_DEVICES=7"), .nvml = -1,
+      .init = 100 },
+    { "container given none", "[hidden]", "NVIDIA_VISIBLE_DEVICES=void", container, SETTINGS("NVIDIA_VISIBLE_DEVICES=void"), .nvml = 9, .init = 100 },
+    { "MIG without instance", "[mig-without-instance]", "NVIDIA H200 (0000:01:00.0) is in MIG mode", module_only, .mig = 2 },
+};
+
+static void test_reasons(void)
+{
+    group("why there is no device: each cause has its word and its text");
+    for (size_t i = 0; i < COUNT_OF(reasons); i++) {
+        const struct reason_case *c = &reasons[i];
+        show(c->files);
+        fake_machine_reset();
+        fake_machine.no_cuda = c->no_cuda;
+        fake_machine.no_entry = c->no_entry;
+        fake_machine.init = c->init;
+        if (c->version != 0)
+            fake_machine.version = c->version;
+        fake_machine.nvml = c->nvml >= 0;
+        fake_machine.nvml_init = c->nvml > 0 ? c->nvml : 0;
+        fake_machine.all[0].mig = fake_machine.all[1].mig = c->mig;
+        if (c->none)
+            fake_machine.count = 0;
+        const struct answer a = ask(c->settings, c->unprivileged, false);
+        CHECK(a.status == CTRT_ERR_NO_DEVICE || a.status == CTRT_ERR_NOT_SUPPORTED, "%s: status %d, %d devices", c->name, (int)a.status, a.count);
+        CHECK(strncmp(a.message, c->code, strlen(c->code)) == 0, "%s: expected %s, got: %s", c->name, c->code, a.message);
+        CHECK(strstr(a.message, c->words) != NULL, "%s: the text lacks \"%s\": %s", c->name, c->words, a.message);
+        CHECK(strlen(a.message) < 420, "%s: %zu letters: %s", c->name, strlen(a.message), a.message);
+    }
+    group("the probe says no where the library is missing, in 255 letters");
+    for (size_t i = 0; i < COUNT_OF(reasons); i++) {
+        char text[256] = "?";
+        if (reasons[i].no_cuda == NULL)
+            continue;
+        show(reasons[i].files);
+        fake_machine_reset();
+        fake_machine.no_cuda = reasons[i].no_cuda;
+        set_environment(reasons[i].settings);
+        CHECK(cuda_probe(text, sizeof text) == 0 && strstr(text, reasons[i].words) != NULL, "%s: %s", reasons[i].name, text);
+    }
+    char text[256] = "?";
+    fake_machine_reset();
+    CHECK(cuda_probe(text, sizeof text) > 0 && text[0] == '\0', "a library that is there: %s", text);
+    CHECK(fake_machine.inits == 0, "the probe called cuInit");
+}
+
+int main(void)
+{
+    bed_begin();
+    test_reasons();
+    return bed_end();
+}

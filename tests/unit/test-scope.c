@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scopes of tensors: what is not exported ends with them, what is needed stays, and who uses what has ended is told. */
+#include "sims.h"
+#include "plan_models.h"
+
+#include "ctrt/autograd.h"
+
+static ctrt_device *device;
+
+static void begins(void)
+{
+    CHECK_OK(ctrt_scope_begin());
+}
+
+static void ends(void)
+{
+    CHECK_OK(ctrt_scope_end());
+}
+
+static bool has_ended(ctrt_tensor *tensor)
+{
+    CTRT_AUTO(tensor) copy = NULL;
+    return ctrt_clone(&copy, tensor) == CTRT_ERR_STATE && strstr(ctrt_error_message(), "scope that has ended") != NULL;
+}
+
+static void test_basics(void)
+{
+    group("%s: what is not exported ends, views and nested scopes", ctrt_device_name(device));
+    const uint64_t before = ctrt_memory_allocated(device);
+    ctrt_tensor *outside = full(1, 1000, device), *a = NULL, *b = NULL, *view = NULL, *c = NULL, *d = NULL, *gone = NULL;
+    begins();
+    a = full(2, 1000, device);
+    b = full(3, 1000, device);
+    CHECK_OK(ctrt_slice(&view, b, 0, 10, 20, 1));
+    gone = full(4, 1000, device);
+    ctrt_tensor_release(&gone);                     /* released by hand meanwhile */
+    CHECK_OK(ctrt_add_(outside, a));
+    CHECK_OK(ctrt_scope_export(view));
+    begins();
+    c = full(5, 1000, device);
+    d = full(6, 1000, device);
+    CHECK_OK(ctrt_scope_export(d));                 /* to the scope around */
+    CHECK_OK(ctrt_scope_export(a));                 /* which is not this scope's: nothing happens */
+    ends();
+    CHECK(has_ended(c) && !has_ended(d) && !has_ended(a), "after the inner scope: c %d, d %d, a %d", has_ended(c), has_ended(d), has_ended(a));
+    ends();
+    CHECK(has_ended(a) && has_ended(d) && !has_ended(view) && !has_ended(outside), "after the outer scope");
+    CHECK(!has_ended(b), "what an exported view is a view of ended before it");
+    CHECK(total(view) == 30 && total(outside) == 3000, "the sums are %g and %g", total(view), total(outside));
+    CHECK(ctrt_tensor_ndim(a) == 1 && ctrt_tensor_numel(a) == 1000 && ctrt_tensor_dtype(a) == CTRT_F32, "shape and dtype are gone");
+    CHECK_FAILS(ctrt_scope_end(), CTRT_ERR_STATE, "without a matching");
+    ctrt_tensor_release(&outside);
+    ctrt_tensor_release(&a);
+    ctrt_tensor_release(&b);
+    ctrt_tensor_release(&c);
+    ctrt_tensor_release(&d);
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK(ctrt_memory_allocated(device) > before, "the exported view has no memory");
+    ctrt_tensor_release(&view);
+    CHECK(ctrt_memory_allocated(device) == before, "%llu bytes are left", (unsigned long long)(ctrt_memory_allocated(device) - before));
+}
+
+static void test_uses(void)
+{
+    group("%s: whatever is done with a tensor that has ended is refused, and it is released as ever", ctrt_device_name(device));
+    CTRT_AUTO(tensor) other = full(1, 6, device);
+    CTRT_AUTO(tensor) ended = NULL;
+    CTRT_AUTO(tensor) scalar = NULL;
+    CTRT_AUTO(tensor) index = NULL;
+    CTRT_AUTO(tensor) out = NULL;
+    CTRT_AUTO(tensor) view = NULL;
+    struct DLManagedTensorVersioned *managed = NULL;
+    ctrt_device *cpu = NULL;
+    float host[6] = { 0 };
+    double value;
+    char *text = NULL;
+    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+    begins();
+    ended = full(2, 6, device);
+    CHECK_OK(ctrt_scalar_tensor(&scalar, ctrt_float(1), CTRT_F32, device));
+    CHECK_OK(ctrt_zeros(&index, CTRT_SHAPE(2), CTRT_I64, device));
+    ends();
+#define REFUSED(call) do { ctrt_status status_ = (call);                                                        \
+        CHECK((status_ == CTRT_ERR_STATE || status_ == CTRT_ERR_DEVICE || status_ == CTRT_ERR_NOT_SUPPORTED)    \
+                  && strstr(ctrt_error_message(), "scope that has ended") != NULL, #call ": %s", ctrt_error_message()); } while (0)
+    REFUSED(ctrt_add(&out, ended, ended));
+    REFUSED(ctrt_add(&out, ended, other));
+    REFUSED(ctrt_add(&out, other, ended));
+    REFUSED(ctrt_add_(other, ended));
+    REFUSED(ctrt_add_(ended, other));
+    REFUSED(ctrt_add(&out, other, scalar));
+    REFUSED(ctrt_mul_scalar(&out, ended, ctrt_float(2)));
+    REFUSED(ctrt_relu(&out, ended));
+    REFUSED(ctrt_relu_(ended));
+    REFUSED(ctrt_zero_(ended));
+    REFUSED(ctrt_fill_(ended, ctrt_float(1.5)));
+    REFUSED(ctrt_uniform_(ended, 0, 1));
+    REFUSED(ctrt_copy_(ended, other));
+    REFUSED(ctrt_copy_(other, ended));
+    REFUSED(ctrt_sum(&out, ended, CTRT_ALL_DIMS));
+    REFUSED(ctrt_softmax(&out, ended, 0));
+    REFUSED(ctrt_matmul(&out, ended, ended));
+    REFUSED(ctrt_cat(&out, (ctrt_tensor *[]){ other, ended }, 2, 0));
+    REFUSED(ctrt_index_select(&out, other, 0, index));
+    REFUSED(ctrt_to_device(&out, ended, cpu));
+    REFUSED(ctrt_to_dtype(&out, ended, CTRT_F64));
+    REFUSED(ctrt_item(&value, scalar));
+    REFUSED(ctrt_to_host(host, sizeof host, ended, CTRT_F32));
+    REFUSED(ctrt_from_host_(ended, host, 6, CTRT_F32));
+    REFUSED(ctrt_tensor_format(&text, ended));
+    CHECK_FAILS(ctrt_to_dlpack(&managed, ended), CTRT_ERR_NOT_SUPPORTED, NULL);
+    REFUSED(ctrt_zeros_like(&out, ended, CTRT_DTYPE_DEFAULT, NULL));
+    REFUSED(ctrt_scope_begin() == CTRT_OK ? ctrt_scope_export(ended) : CTRT_OK);
+    ends();
+    CHECK_OK(ctrt_slice(&view, ended, 0, 1, 3, 1));
+    REFUSED(ctrt_clone(&out, view));
+    CHECK(ctrt_tensor_data(ended) == NULL, "it has data");
+    CHECK(strcmp(ctrt_device_name(ctrt_tensor_device(ended)), "a scope that has ended") == 0, "it is on %s",
+          ctrt_device_name(ctrt_tensor_device(ended)));
+    CHECK(out == NULL && text == NULL, "a failure leaves something");
+    ctrt_tensor_release(&other);
+    CHECK_OK(ctrt_device_synchronize(device));
+}
+
+/* y = sum((w x)^2) with all intermediate tensors in variables. */
+static void graph(ctrt_tensor **y, ctrt_tensor *kept[3], ctrt_tensor *w)
+{
+    kept[0] = full(2, 100, device);
+    CHECK_OK(ctrt_mul(&kept[1], w, kept[0]));
+    CHECK_OK(ctrt_square(&kept[2], kept[1]));
+    CHECK_OK(ctrt_sum(y, kept[2], CTRT_ALL_DIMS));
+}
+
+static void release_all(ctrt_tensor **tensors, int count)
+{
+    for (int i = 0; i < count; i++)
+        ctrt_tensor_release(&tensors[i]);
+}
+
+static void test_graphs(void)
+{
+    group("%s: a graph that is exported works, one that is not ends with all it saved", ctrt_device_name(device));
+    const uint64_t before = ctrt_memory_allocated(device), nodes = ctrt_autograd_live_nodes();
+    for (int exported = 0; exported < 3; exported++) {
+        ctrt_tensor *w = full(3, 100, device), *y = NULL, *kept[3] = { NULL }, *made = NULL;
+        CHECK_OK(ctrt_tensor_require_grad(w, true));
+        const uint64_t with_w = ctrt_memory_allocated(device);
+        begins();
+        graph(&y, kept, w);
+        made = full(1, 10, device);                 /* a parameter that is made here */
+        CHECK_OK(ctrt_tensor_require_grad(made, true));
+        if (exported == 1)
+            CHECK_OK(ctrt_scope_export(y));
+        if (exported == 2)
+            CHECK_OK(ctrt_backward(y));             /* the gradient is w's, whatever the scope */
+        ends();
+        CHECK(!has_ended(made), "a leaf that requires grad ended");
+        ctrt_tensor_release(&made);
+        if (exported == 1) {
+            CHECK(!has_ended(y) && has_ended(kept[2]), "the result, or what is not needed");
+            release_all(kept, 1);
+            CHECK_OK(ctrt_backward(y));
+        } else {
+            CHECK(has_ended(y) && has_ended(kept[0]) && has_ended(kept[1]) && has_ended(kept[2]), "a tensor of the graph lives");
+            CHECK(ctrt_autograd_live_nodes() == nodes, "%llu nodes live", (unsigned long long)(ctrt_autograd_live_nodes() - nodes));
+            CHECK(ctrt_memory_allocated(device) <= with_w + (exported == 2 ? 512 : 0), "%llu bytes more than before",
+                  (unsigned long long)(ctrt_memory_allocated(device) - with_w));
+        }
+        if (exported > 0)                           /* dy/dw = 2 w x^2 = 24 */
+            CHECK(total(ctrt_tensor_grad(w)) == 2400, "the gradients' sum is %g", total(ctrt_tensor_grad(w)));
+        release_all(kept, 3);
+        ctrt_tensor_release(&y);
+        ctrt_tensor_release(&w);
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes are left", exported,
+              (unsigned long long)(ctrt_memory_allocated(device) - before));
+    }
+}
+
+static void test_views_of_graphs(void)
+{
+    group("%s: an exported view goes on with its history when what it is a view of was not exported", ctrt_device_name(device));
+    const uint64_t before = ctrt_memory_allocated(device);
+    ctrt_tensor *w = full(3, 100, device), *base = NULL, *view = NULL, *y = NULL;
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    begins();
+    CHECK_OK(ctrt_mul_scalar(&base, w, ctrt_float(2)));
+    CHECK_OK(ctrt_slice(&view, base, 0, 0, 10, 1));
+    CHECK_OK(ctrt_scope_export(view));
+    ends();
+    CHECK_OK(ctrt_mul_scalar_(view, ctrt_float(5)));            /* through the view */
+    CHECK_OK(ctrt_sum(&y, view, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(y));
+    CHECK(total(ctrt_tensor_grad(w)) == 100, "the gradients' sum is %g", total(ctrt_tensor_grad(w)));
+    ctrt_tensor_release(&y);
+    ctrt_tensor_release(&view);
+    ctrt_tensor_release(&base);
+    ctrt_tensor_release(&w);
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK(ctrt_memory_allocated(device) == before, "%llu bytes are left", (unsigned long long)(ctrt_memory_allocated(device) - before));
+}
+
+/* Training whose steps leak their tensors, in a scope each: memory does not grow, and the losses are those without scopes. */
+static void test_training(void)
+{
+    group("%s: steps of training in scopes of their own", ctrt_device_name(device));
+    static const int which[] = { 4, 11, 13 };
+    for (size_t m = 0; m < COUNT(which); m++) {
+        double losses[2] = { 0, 0 };
+        for (int scoped = 0; scoped < 2; scoped++) {
+            struct training run;
+            ctrt_tensor *leaked[6] = { NULL };
+            uint64_t after_first = 0;
+            ctrt_manual_seed(9);
+            if (scoped)
+                begins();                           /* modules and optimizers that are made in a scope outlive it */
+            CHECK_OK(training_begin(&run, &models[which[m]], device));
+            if (scoped) {
+                CHECK_OK(ctrt_scope_export(run.x));
+                CHECK_OK(ctrt_scope_export(run.y));
+                ends();
+            }
+            for (int step = 0; step < 6; step++) {
+                if (scoped)
+                    begins();
+                CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
+                CHECK_OK(training_forward(&leaked[step], &run));
+                CHECK_OK(ctrt_backward(leaked[step]));
+                CHECK_OK(ctrt_optimizer_step(run.optimizer));
+                CHECK_OK(ctrt_item(&losses[scoped], leaked[step]));
+                if (scoped) {
+                    ends();
+                    CHECK(has_ended(leaked[step]), "a loss lives on");
+                    if (step == 1)
+                        after_first = ctrt_memory_allocated(device);
+                    CHECK(step < 2 || ctrt_memory_allocated(device) == after_first, "step %d: %llu bytes, before %llu", step,
+                          (unsigned long long)ctrt_memory_allocated(device), (unsigned long long)after_first);
+                }
+            }
+            release_all(leaked, 6);
+            training_end(&run);
+            CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+        }
+        CHECK(losses[0] == losses[1], "%s: losses %.17g and %.17g", models[which[m]].name, losses[0], losses[1]);
+    }
+}
+
+static ctrt_tensor *handed;                         /* from the thread to others */
+
+static void *other_thread(void *argument)
+{
+    (void)argument;
+    ctrt_tensor *mine = full(7, 100, device), *of_scope = NULL;
+    CHECK_FAILS(ctrt_scope_export(mine), CTRT_ERR_STATE, "in this thread");
+    ctrt_tensor_release(&handed);                   /* a tensor of the other thread's scope dies here */
+    begins();
+    of_scope = full(8, 100, device);
+    (void)of_scope;
+    handed = mine;
+    return of_scope;                                /* the thread ends with its scope open */
+}
+
+static void test_threads(void)
+{
+    group("%s: threads have scopes of their own", ctrt_device_name(device));
+    pthread_t thread;
+    void *left = NULL;
+    begins();
+    handed = full(1, 100, device);
+    pthread_create(&thread, NULL, other_thread, NULL);
+    pthread_join(thread, &left);
+    ends();
+    ctrt_tensor *of_scope = left;
+    CHECK(total(handed) == 700 && total(of_scope) == 800, "the sums are %g and %g", total(handed), total(of_scope));
+    ctrt_tensor_release(&handed);
+    ctrt_tensor_release(&of_scope);
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+}
+
+/* Many tensors in random order against a list of what should live. */
+static void test_many(void)
+{
+    enum { MOST = 2000 };
+    group("%s: many tensors, many scopes", ctrt_device_name(device));
+    static ctrt_tensor *tensors[MOST];
+    static int depth_of[MOST];                      /* -1: it should live for good; else the scope that it ends with */
+    unsigned seed = 1;
+    int count = 0, depth = 0;
+    for (int i = 0; i < 6000; i++) {
+        seed = seed * 1103515245 + 12345;
+        const unsigned choice = seed >> 16 & 15;
+        const int at = count > 0 ? (int)(seed >> 20) % count : 0;
+        if (choice < 8 && count < MOST) {
+            CHECK_OK(ctrt_empty(&tensors[count], CTRT_SHAPE(1 + (seed >> 8) % 50), CTRT_F32, device));
+            depth_of[count++] = depth - 1;
+        } else if (choice < 10 && count > 0) {
+            ctrt_tensor_release(&tensors[at]);
+            tensors[at] = tensors[--count];
+            depth_of[at] = depth_of[count];
+            tensors[count] = NULL;
+        } else if (choice == 10 && depth < 8) {
+            begins();
+            depth++;
+        } else if (choice < 14 && depth > 0 && count > 0 && depth_of[at] < MOST) {
+            CHECK_OK(ctrt_scope_export(tensors[at]));
+            depth_of[at] -= depth_of[at] == depth - 1;
+        } else if (choice >= 14 && depth > 0) {
+            ends();
+            depth--;
+            for (int k = 0; k < count; k++)
+                if (depth_of[k] == depth)
+                    depth_of[k] = MOST;             /* it has ended */
+        }
+    }
+    while (depth-- > 0) {
+        ends();
+        for (int k = 0; k < count; k++)
+            if (depth_of[k] == depth)
+                depth_of[k] = MOST;
+    }
+    int ended = 0;
+    for (int k = 0; k < count; k++) {
+        CHECK(has_ended(tensors[k]) == (depth_of[k] == MOST), "tensor %d: ended %d", k, has_ended(tensors[k]));
+        ended += depth_of[k] == MOST;
+        ctrt_tensor_release(&tensors[k]);
+    }
+    CHECK(ended > 50 && ended < count - 50, "%d of %d ended", ended, count);
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
+}
+
+int main(void)
+{
+    static const char *const names[] = { "cpu", "sim:0" };
+    setenv("CTRT_SIM", "devices=1,memory=64m", 1);
+    for (size_t i = 0; i < COUNT(names); i++) {
+        if (!CHECK_OK(ctrt_device_get(&device, names[i])))
+            continue;
+        test_basics();
+        test_uses();
+        test_graphs();
+        test_views_of_graphs();
+        test_training();
+        test_threads();
+        test_many();
+    }
+    return done();
+}

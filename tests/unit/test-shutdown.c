@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ctrt_shutdown: devices go back to what they were before, and are opened again. */
+#include <dirent.h>
+#include <sys/resource.h>
+
+#include "sims.h"
+#include "plan_models.h"
+
+static int threads_now(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    int count = 0;
+    for (const struct dirent *entry; tasks != NULL && (entry = readdir(tasks)) != NULL;)
+        count += entry->d_name[0] != '.';
+    if (tasks != NULL)
+        closedir(tasks);
+    return count;
+}
+
+static int files_now(void)
+{
+    DIR *files = opendir("/proc/self/fd");
+    int count = 0;
+    for (const struct dirent *entry; files != NULL && (entry = readdir(files)) != NULL;)
+        count += entry->d_name[0] != '.';
+    if (files != NULL)
+        closedir(files);
+    return count;
+}
+
+/* Training on both devices, with streams, events, pinned memory and copies. The loss of the last step. */
+static double work(ctrt_device *const devices[2])
+{
+    double loss = 0;
+    ctrt_manual_seed(5);
+    for (int d = 0; d < 2; d++) {
+        struct training run;
+        CTRT_AUTO(stream) stream = NULL;
+        CTRT_AUTO(event) event = NULL;
+        CTRT_AUTO(tensor) host = NULL;
+        CTRT_AUTO(tensor) there = NULL;
+        bool asynchronous;
+        CHECK_OK(training_begin(&run, &models[4], devices[d]));
+        CHECK_OK(ctrt_stream_new(&stream, devices[d], 0));
+        CHECK_OK(ctrt_event_new(&event, devices[d], true));
+        for (int step = 0; step < 3; step++)
+            CHECK_OK(training_step(&loss, &run));
+        CHECK_OK(ctrt_stream_push(stream));
+        CHECK_OK(training_step(&loss, &run));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_event_record(event, stream));
+        CHECK_OK(ctrt_empty_pinned(&host, CTRT_SHAPE(1000), CTRT_F32, devices[d]));
+        CHECK_OK(ctrt_to_non_blocking(&there, host, devices[d], &asynchronous));
+        CHECK_OK(ctrt_to_device(&there, there, devices[1 - d]));
+        training_end(&run);
+    }
+    return loss;
+}
+
+static void test_rounds(const char *policy)
+{
+    group("%s: shutdown gives back memory, threads and files; the devices work again", policy);
+    IN_CHILD(policy, "CTRT_SIM=devices=2,memory=64m", "CTRT_MEMORY_HISTORY=all") {
+        ctrt_device *devices[2] = { sim_open("sim:0"), sim_open("sim:1") }, *cpu = NULL;
+        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        double first = work(devices), again;
+        CHECK_OK(ctrt_shutdown());
+        const int threads = threads_now(), files = files_now();
+        for (int round = 0; round < 5; round++) {
+            sim_counters counters = { .size = sizeof counters };
+            CHECK(threads_now() == threads && files_now() == files, "round %d: %d threads, %d files; after the first %d and %d", round,
+                  threads_now(), files_now(), threads, files);
+            CHECK(sim->counters(0, &counters) != CTRT_OK && sim->counters(1, &counters) != CTRT_OK, "a device is open");
+            for (int d = 0; d < 2; d++) {
+                ctrt_device *before = devices[d];
+                CHECK_OK(ctrt_device_get(&devices[d], d == 0 ? "sim:0" : "sim:1"));
+                CHECK(devices[d] == before, "another handle");
+                CHECK(ctrt_memory_allocated(devices[d]) == 0 && ctrt_memory_reserved(devices[d]) == 0, "%llu bytes are reserved",
+                      (unsigned long long)ctrt_memory_reserved(devices[d]));
+            }
+            again = work(devices);
+            CHECK(first == again, "round %d: trained to %.17g and %.17g", round, first, again);
+            CHECK(threads_now() > threads, "no worker works");
+            CHECK_OK(ctrt_shutdown());
+        }
+        CHECK_OK(ctrt_shutdown());              /* nothing is open */
+    }
+    CHILD_END;
+}
+
+static void test_closed(void)
+{
+    group("a closed device says so, whatever it is asked");
+    IN_CHILD("CTRT_SIM=devices=2,memory=64m") {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(tensor) x = NULL;
+        CTRT_AUTO(tensor) empty = NULL;
+        CTRT_AUTO(tensor) y = NULL;
+        CTRT_AUTO(stream) stream = NULL;
+        CTRT_AUTO(event) event = NULL;
+        ctrt_memory_plan *plan = NULL;
+        ctrt_memory_figures figures;
+        char *text = NULL;
+        CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0), CTRT_F32, device));     /* holds nothing */
+        CHECK_OK(ctrt_memory_set_limit(device, 10 << 20));
+        CHECK_OK(ctrt_shutdown());
+        CHECK_FAILS(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "sim:0 was closed by ctrt_shutdown");
+        CHECK_FAILS(ctrt_rand(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
+        CHECK_FAILS(ctrt_stream_new(&stream, device, 0), CTRT_ERR_STATE, "closed");
+        CHECK_FAILS(ctrt_event_new(&event, device, false), CTRT_ERR_STATE, "closed");
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
+        CHECK_FAILS(ctrt_device_memory_info(device, NULL, NULL), CTRT_ERR_STATE, "closed");
+        CHECK_FAILS(ctrt_device_set_current(device), CTRT_ERR_STATE, "closed");
+        CHECK_FAILS(ctrt_memory_release_all(device), CTRT_ERR_STATE, "closed");
+        CHECK_FAILS(ctrt_memory_plan_begin(&plan, device), CTRT_ERR_STATE, "closed");
+        CHECK_FAILS(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device), CTRT_ERR_STATE, "closed");
+        CHECK_OK(ctrt_stream_default(&stream, device));
+        CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_STATE, "closed");
+        ctrt_stream_release(&stream);
+        (void)ctrt_add(&y, empty, empty);
+        (void)ctrt_memory_empty_cache(device);
+        CHECK_OK(ctrt_memory_get_figures(&figures, device));
+        CHECK_OK(ctrt_memory_summary(&text, device, false));
+        free(text);
+        CHECK_OK(ctrt_memory_snapshot(&text, device));
+        free(text);
+        CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
+        CHECK(strstr(text, "sim:0") == NULL, "metrics of a closed device: %s", text);
+        free(text);
+        ctrt_tensor_release(&y);
+        CHECK_OK(ctrt_device_get(&device, "sim:0"));
+        CHECK(ctrt_memory_limit(device) == 10 << 20, "the limit is gone");
+        CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(10), CTRT_F32, device));
+        CHECK(total(x) == 0, "the sum of zeros is %g", total(x));
+        ctrt_tensor_release(&x);
+        CHECK_OK(ctrt_shutdown());
+    }
+    CHILD_END;
+}
+
+static void test_alive(void)
+{
+    group("what is alive keeps its device open, and is told; the other device closes");
+    IN_CHILD("CTRT_SIM=devices=2,memory=64m") {
+        ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
+        sim_counters counters = { .size = sizeof counters };
+        CTRT_AUTO(tensor) x = full(3, 1000, device);
+        CTRT_AUTO(stream) stream = NULL;
+        CTRT_AUTO(event) event = NULL;
+        CTRT_AUTO(memory_plan) plan = NULL;
+        CTRT_AUTO(tensor) left = NULL;
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors still hold");
+        CHECK(sim->counters(1, &counters) != CTRT_OK, "sim:1 is open");
+        CHECK(total(x) == 3000, "the sum is %g", total(x));
+        ctrt_tensor_release(&x);
+        CHECK_OK(ctrt_stream_new(&stream, device, 0));
+        CHECK_OK(ctrt_event_new(&event, device, false));
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams and 1 of its events");
+        CHECK_OK(ctrt_event_record(event, stream));
+        CHECK_OK(ctrt_event_synchronize(event));
+        ctrt_event_release(&event);
+        CHECK_OK(ctrt_stream_set_current(stream));      /* this thread's choice does not count, but the variable does */
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 of its streams");
+        ctrt_stream_release(&stream);
+        CHECK_OK(ctrt_empty_pinned(&x, CTRT_SHAPE(10), CTRT_F32, device));
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "1 tensors still hold memory that is pinned");
+        ctrt_tensor_release(&x);
+        CHECK_OK(ctrt_memory_plan_begin(&plan, device));
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "a plan is running");
+        CHECK_OK(ctrt_zeros(&left, CTRT_SHAPE(1000), CTRT_F32, device));
+        CHECK_OK(ctrt_memory_plan_end(NULL, &plan));
+        CHECK_FAILS(ctrt_shutdown(), CTRT_ERR_STATE, "tensors that a plan made");
+        ctrt_tensor_release(&left);
+        CHECK_OK(ctrt_shutdown());
+        CHECK(sim->counters(0, &counters) != CTRT_OK, "sim:0 is open");
+        CHECK_OK(ctrt_device_get(&other, "sim:1"));
+        CTRT_AUTO(tensor) y = full(2, 10, other);
+        CHECK(total(y) == 20, "the sum is %g", total(y));
+        ctrt_tensor_release(&y);
+        CHECK_OK(ctrt_shutdown());
+    }
+    CHILD_END;
+}
+
+static void test_failed(void)
+{
+    static const char *const faults[] = { "op:1", "lost:1" };
+    for (size_t i = 0; i < COUNT(faults); i++) {
+        group("a device whose work failed (%s) closes, tells, and is as new", faults[i]);
+        IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
+            ctrt_device *device = sim_open("sim:0");
+            ctrt_tensor *x = full(3, 1000, device), *y = NULL;
+            CHECK_OK(ctrt_device_synchronize(device));
+            CHECK(sim->inject(0, faults[i]) == CTRT_OK, "the fault is refused");
+            (void)ctrt_exp(&y, x);
+            ctrt_tensor_release(&x);
+            ctrt_tensor_release(&y);
+            CHECK(ctrt_shutdown() != CTRT_OK && strstr(ctrt_error_message(), faults[i]) != NULL, "it says: %s", ctrt_error_message());
+            CHECK_OK(ctrt_device_get(&device, "sim:0"));
+            x = full(3, 1000, device);
+            CHECK(total(x) == 3000, "the sum is %g", total(x));
+            ctrt_tensor_release(&x);
+            CHECK_OK(ctrt_shutdown());
+        }
+        CHILD_END;
+    }
+}
+
+static void test_reopening_fails(void)
+{
+    group("a device that cannot be opened again stays closed, and opens later; a forked child opens it too");
+    IN_CHILD("CTRT_SIM=devices=1,memory=64m") {
+        ctrt_device *device = sim_open("sim:0");
+        CHECK_OK(ctrt_shutdown());
+        struct rlimit files;
+        getrlimit(RLIMIT_NOFILE, &files);
+        setrlimit(RLIMIT_NOFILE, &(struct rlimit){ 3, files.rlim_max });
+        CHECK_FAILS(ctrt_device_get(&device, "sim:0"), CTRT_ERR_OUT_OF_MEMORY, "opening sim:0 again");
+        setrlimit(RLIMIT_NOFILE, &files);
+        CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_STATE, "closed");
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20);
+            tap_state.failed = 0;
+            CHECK_OK(ctrt_device_get(&device, "sim:0"));
+            CTRT_AUTO(tensor) x = full(1, 10, device);
+            CHECK(total(x) == 10, "the sum is %g", total(x));
+            ctrt_tensor_release(&x);
+            CHECK_OK(ctrt_shutdown());
+            fflush(stdout);
+            _exit(tap_state.failed > 0);
+        }
+        child_join(child, __FILE__, __LINE__);
+        CHECK_OK(ctrt_device_get(&device, "sim:0"));
+        CHECK_OK(ctrt_shutdown());
+    }
+    CHILD_END;
+}
+
+int main(void)
+{
+    test_rounds("CTRT_MEMORY=caching");
+    test_rounds("CTRT_MEMORY=caching:expandable=true");
+    test_rounds("CTRT_MEMORY=spill+caching");
+    test_rounds("CTRT_MEMORY=arena:chunk=4m");
+    test_rounds("CTRT_MEMORY=direct");
+    test_closed();
+    test_alive();
+    test_failed();
+    test_reopening_fails();
+    return done();
+}

@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Simulated devices and the process that has them: the host in device memory, fork, no memory on the host, and that closing gives
+ * everything back. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <signal.h>
+#include <sys/mman.h>
+
+#include "sim_host.h"
+
+static float value_of(void *device, const ctrt_view *x)
+{
+    float got = -1;
+    sim_download(device, &got, x->data, sizeof got);
+    return got;
+}
+
+/* ---- the host in device memory ---- */
+
+/* Runs `function` in a child. Its exit status, or 256 + the signal that ended it; `said` receives its stderr. */
+static int in_child(int (*function)(void), char *said, size_t bytes)
+{
+    int ends[2];
+    ssize_t used = 0, got;
+    assert_int_equal(pipe(ends), 0);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        signal(SIGSEGV, SIG_DFL);       /* cmocka's would jump back into the test */
+        alarm(60);
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        _exit(function());
+    }
+    close(ends[1]);
+    while ((got = read(ends[0], said + used, bytes - 1 - (size_t)used)) > 0)
+        used += got;
+    said[used] = '\0';
+    close(ends[0]);
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static char *touched;                   /* where the child's device memory lies */
+
+static void *child_device(void)
+{
+    void *device = sim_open("devices=1,memory=4m", 0), *block = NULL;
+    sim->memory->alloc(device, &block, 100);
+    sim->memory->alloc(device, &block, 1000);
+    touched = block;
+    return device;
+}
+
+static int reads(void)
+{
+    child_device();
+    return *(volatile char *)(touched + 24);
+}
+
+static int writes(void)
+{
+    child_device();
+    *(volatile char *)(touched + 24) = 1;
+    return 0;
+}
+
+static int reads_freed(void)
+{
+    void *device = child_device();
+    sim->memory->free(device, touched, 1000);
+    return *(volatile char *)touched;
+}
+
+static int reads_reserved(void)
+{
+    void *device = child_device();
+    sim->memory->reserve(device, (void **)&touched, 4 << 20);
+    sim->memory->map(device, touched, 2 << 20);
+    return *(volatile char *)(touched + 5);
+}
+
+static bool name_it(char *text, size_t bytes, const void *address)
+{
+    (void)address;
+    strncpy(text, "tensor \"fc.weight\" f32[3,4]", bytes);
+    return true;
+}
+
+static int reads_named(void)
+{
+    child_device();
+    control->set_namer(name_it);
+    return *(volatile char *)(touched + 24);
+}
+
+static void leave_with_seven(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)info, (void)context;
+    _exit(7);
+}
+
+/* Who handled the signal before still does, on the stack of its own that it asked for. */
+static int reads_with_a_handler(void)
+{
+    struct sigaction action = { .sa_sigaction = leave_with_seven, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+    stack_t stack = { .ss_sp = malloc(1 << 16), .ss_size = 1 << 16 };
+    sigaltstack(&stack, NULL);
+    sigaction(SIGSEGV, &action, NULL);
+    child_device();
+    return *(volatile char *)touched;
+}
+
+static int reads_elsewhere(void)
+{
+    child_device();
+    char *nothing = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return *(volatile char *)nothing;
+}
+
+static void the_host_touches(void **state)
+{
+    static const struct {
+        const char *what;
+        int (*function)(void);
+        int end;
+        const char *words, *more;
+    } cases[] = {
+        { "a read", reads, 256 + SIGSEGV, "memory of sim:0 at 0x",
+          ", the result of neg in encoder.0, byte 24 of a block of 1024 bytes. Copy it to the host first: ctrt_cpu" },
+        { "a write", writes, 256 + SIGSEGV, "ctrt: the host ", "byte 24 of a block of 1024" },
+        { "freed memory", reads_freed, 256 + SIGSEGV, "memory of sim:0", "which is not allocated" },
+        { "a page", reads_reserved, 256 + SIGSEGV, "memory of sim:0", "byte 5 of a reservation of 4194304 bytes" },
+        { "a tensor with a name", reads_named, 256 + SIGSEGV, "tensor \"fc.weight\" f32[3,4], byte 24", "ctrt_to_host" },
+        { "an earlier handler", reads_with_a_handler, 7, "memory of sim:0", "byte 0 of a block of 1024" },
+        { "other memory", reads_elsewhere, 256 + SIGSEGV, "", "" },
+    };
+    char said[4096];
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int end = in_child(cases[i].function, said, sizeof said);
+        if (end != cases[i].end)
+            fail_msg("%s: the child ended with %d, expected %d (256 + signal); it said: %s", cases[i].what, end, cases[i].end, said);
+        if (strstr(said, cases[i].words) == NULL || strstr(said, cases[i].more) == NULL)
+            fail_msg("%s: no \"%s\" and \"%s\" in: %s", cases[i].what, cases[i].words, cases[i].more, said);
+        if (cases[i].words[0] == '\0' && strstr(said, "ctrt") != NULL)
+            fail_msg("%s: says: %s", cases[i].what, said);
+    }
+}
+
+/* ---- fork ---- */
+
+static void *parents_device, *parents_queue, *parents_event;
+static ctrt_view parents_vector;
+
+#define EXPECT(condition)                                                       \
+    do {                                                                        \
+        if (!(condition)) {                                                     \
+            dprintf(2, "line %d: not %s: %s\n", __LINE__, #condition, fake_error); \
+            return 1;                                                           \
+        }                                                                       \
+    } while (0)
+
+static void called(void *argument)
+{
+    *(bool *)argument = true;
+}
+
+static int every_slot_in_a_child(void)
+{
+    void *d = parents_device, *q = parents_queue, *out = NULL;
+    char byte = 0;
+    bool yes;
+    double ms;
+    uint64_t n;
+    int32_t count = 0;
+    ctrt_device_info info = { .size = sizeof info };
+    EXPECT(sim->device->count(&count) == CTRT_OK && count == 1);
+    EXPECT(sim->device->describe(0, &info) == CTRT_OK && info.total_memory == 1 << 20);
+    EXPECT(sim->device->memory_info(d, &n, &n) == CTRT_ERR_FORKED);
+    EXPECT(strstr(fake_error, "sim:0 was opened by process") != NULL);
+    EXPECT(sim->memory->alloc(d, &out, 512) == CTRT_ERR_FORKED);
+    EXPECT(sim->memory->copy(d, q, parents_vector.data, &byte, 1, CTRT_COPY_TO_DEVICE) == CTRT_ERR_FORKED);
+    EXPECT(sim->memory->fill(d, q, parents_vector.data, 0, 4) == CTRT_ERR_FORKED);
+    EXPECT(sim->memory->host_alloc(d, &out, 512) == CTRT_ERR_FORKED);
+    EXPECT(sim->memory->reserve(d, &out, 2 << 20) == CTRT_ERR_FORKED);
+    EXPECT(sim->memory->map(d, parents_vector.data, 2 << 20) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->create(d, &out, 0) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->synchronize(d, q) == CTRT_ERR_FORKED && sim->queue->synchronize(d, NULL) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->query(d, q, &yes) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->host_call(d, q, called, &yes) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->event_create(d, &out, false) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->event_record(d, parents_event, q) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->wait_event(d, q, parents_event) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->event_query(d, parents_event, &yes) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->event_synchronize(d, parents_event) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->event_elapsed(d, parents_event, parents_event, &ms) == CTRT_ERR_FORKED);
+    EXPECT(sim->queue->error(d, q, &n) == CTRT_ERR_FORKED && sim->queue->reset(d, q) == CTRT_ERR_FORKED);
+    EXPECT(sim_add(d, q, 1, &parents_vector, 1) == CTRT_ERR_FORKED);
+    sim->memory->free(d, parents_vector.data, 4);
+    sim->queue->event_destroy(d, parents_event);
+    sim->queue->destroy(d, q);
+    sim->device->close(d);
+#ifndef __SANITIZE_THREAD__             /* which cannot start threads in the child of a program with threads */
+    float one = 1;
+    EXPECT(sim->device->open(&out, 0) == CTRT_OK);
+    ctrt_view x = { 0 };
+    EXPECT(sim->memory->alloc(out, &x.data, 4) == CTRT_OK);
+    x = sim_vector(x.data, 1);
+    EXPECT(sim->memory->copy(out, NULL, x.data, &one, 4, CTRT_COPY_TO_DEVICE) == CTRT_OK && sim_add(out, NULL, 1, &x, 1) == CTRT_OK);
+    EXPECT(sim->memory->copy(out, NULL, &one, x.data, 4, CTRT_COPY_TO_HOST) == CTRT_OK && sim->queue->synchronize(out, NULL) == CTRT_OK);
+    EXPECT(one == 2);
+    sim->device->close(out);
+#endif
+    return 0;
+}
+
+static void fork_beside_work(void **state)
+{
+    float zero = 0;
+    char said[4096];
+    (void)state;
+    parents_device = sim_open("devices=1,memory=1m,latency=20ms", 0);
+    MUST(control->set_latency(0, 0));
+    parents_vector = sim_vector(sim_upload(parents_device, &zero, 4), 1);
+    MUST(control->set_latency(0, 20000000));
+    MUST(sim->queue->create(parents_device, &parents_queue, 0));
+    MUST(sim->queue->event_create(parents_device, &parents_event, true));
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 3; i++)
+            MUST(sim_add(parents_device, parents_queue, 1, &parents_vector, 1));
+        MUST(sim->queue->event_record(parents_device, parents_event, parents_queue));
+        int end = in_child(every_slot_in_a_child, said, sizeof said);
+        if (end != 0)
+            fail_msg("the child ended with %d (256 + signal): %s", end, said);
+    }
+    MUST(sim->queue->synchronize(parents_device, parents_queue));
+    EQUAL(value_of(parents_device, &parents_vector), 9);
+    sim->queue->event_destroy(parents_device, parents_event);
+    sim->device->close(parents_device);
+}
+
+/* ---- the host's memory ---- */
+
+static ctrt_status a_bit_of_everything(void)
+{
+    void *device = NULL, *queue = NULL, *event = NULL, *block = NULL, *pinned = NULL, *range = NULL;
+    float one = 1;
+    ctrt_status status = sim->device->open(&device, 0);
+    if (status)
+        return status;
+    status = sim->queue->create(device, &queue, 0);
+    if (!status)
+        status = sim->queue->event_create(device, &event, false);
+    if (!status)
+        status = sim->memory->alloc(device, &block, 4);
+    if (!status)
+        status = sim->memory->host_alloc(device, &pinned, 100);
+    if (!status)
+        status = sim->memory->reserve(device, &range, 2 << 20);
+    ctrt_view x = sim_vector(block, 1);
+    if (!status)
+        status = sim->memory->copy(device, queue, block, &one, 4, CTRT_COPY_TO_DEVICE);
+    if (!status)
+        status = sim_add(device, queue, 1, &x, 1);
+    if (!status)
+        status = sim->queue->event_record(device, event, queue);
+    if (!status)
+        status = sim->queue->wait_event(device, NULL, event);
+    if (!status)
+        status = sim->memory->copy(device, NULL, &one, block, 4, CTRT_COPY_TO_HOST);
+    ctrt_status done = sim->queue->synchronize(device, NULL);
+    if (!status && !done && one != 2)
+        status = CTRT_ERR_INTERNAL;
+    if (range)
+        sim->memory->unreserve(device, range, 2 << 20);
+    sim->memory->host_free(device, pinned, 100);
+    sim->memory->free(device, block, 4);
+    sim->queue->event_destroy(device, event);
+    sim->queue->destroy(device, queue);
+    sim->device->close(device);
+    return status ? status : done;
+}
+
+static void no_host_memory(void **state)
+{
+    int failed = 0;
+    (void)state;
+    setenv("CTRT_SIM", "devices=1,memory=4m", 1);
+    MUST(a_bit_of_everything());
+    for (long n = 1;; n++) {
+        fake_allocs_left = n;
+        fake_error[0] = '\0';
+        ctrt_status status = a_bit_of_everything();
+        bool reached = fake_allocs_left == 0;
+        fake_allocs_left = 0;
+        if (!reached) {
+            MUST(status);
+            break;
+        }
+        failed++;
+        if (status != CTRT_ERR_OUT_OF_MEMORY || fake_error[0] == '\0')
+            fail_msg("without host allocation %ld: status %d: %s", n, (int)status, fake_error);
+    }
+    if (failed < 8)
+        fail_msg("only %d allocations of the host", failed);
+}
+
+static int lines_of(const char *path)
+{
+    int count = 0, c;
+    FILE *file = fopen(path, "r");
+    while (file && (c = getc(file)) != EOF)
+        count += c == '\n';
+    if (file)
+        fclose(file);
+    return count;
+}
+
+static int open_files(void)
+{
+    int count = 0;
+    DIR *files = opendir("/proc/self/fd");
+    while (files && readdir(files))
+        count++;
+    if (files)
+        closedir(files);
+    return count;
+}
+
+/* Closing gives back threads, files and addresses, also with work still on queues. */
+static void close_gives_back(void **state)
+{
+    int threads = 0, files = 0, maps = 0;
+    float zero = 0;
+    (void)state;
+    for (int round = 0; round < 6; round++) {
+        void *device[3];
+        for (int i = 0; i < 3; i++) {
+            device[i] = sim_open("devices=3,memory=2m,latency=1ms", i);
+            char *range = NULL;
+            MUST(sim->memory->reserve(device[i], (void **)&range, 4 << 20));
+            for (int k = 0; k < 4; k++) {
+                void *queue = NULL;
+                ctrt_view x = sim_vector(sim_upload(device[i], &zero, 4), 1);
+                MUST(sim->queue->create(device[i], &queue, 0));
+                for (int j = 0; j < 5; j++)
+                    MUST(sim_add(device[i], queue, 1, &x, 1));
+                if (k % 2)
+                    sim->queue->destroy(device[i], queue);
+            }
+            uint64_t workers = sim_counted(i).threads;  /* the device's own queue, two live ones, and two that may have ended */
+            if (workers < 3 || workers > 5)
+                fail_msg("%d workers", (int)workers);
+        }
+        for (int i = 0; i < 3; i++)
+            sim->device->close(device[i]);
+        if (round == 1)                 /* by then the C library has what it keeps */
+            threads = sim_thread_count(), files = open_files(), maps = lines_of("/proc/self/maps");
+    }
+    EQUAL(sim_thread_count(), threads);
+    EQUAL(open_files(), files);
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)     /* whose own maps come and go */
+    if (lines_of("/proc/self/maps") > maps + 2)
+        fail_msg("%d mappings, %d after the second round", lines_of("/proc/self/maps"), maps);
+#else
+    (void)maps;
+#endif
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_host_touches),     /* first: its children want to open the first device of the process */
+        cmocka_unit_test(fork_beside_work), cmocka_unit_test(no_host_memory), cmocka_unit_test(close_gives_back),
+    };
+    return cmocka_run_group_tests(tests, sim_load, NULL);
+}
