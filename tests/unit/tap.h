@@ -7,7 +7,7 @@
  *     CHECK_FAILS(ctrt_slice(&y, x, 9, 1, 4, 1), CTRT_ERR_SHAPE, "dimension 9");
  *     return done();
  *
- * A group ends where the next begins. skip_rest(reason) ends the program with a plan of no tests, or a skipped one. */
+ * A group that cannot be run is begun and then skip_group(reason)d. A group ends where the next begins. skip_rest(reason) ends the program with a plan of no tests, or a skipped one. */
 #ifndef CTRT_TESTS_TAP_H
 #define CTRT_TESTS_TAP_H
 
@@ -24,6 +24,7 @@ static struct {
     char name[160];
     bool open;
     int groups, failed_groups;
+    const char *skipped;                /* why the open group is not run */
     atomic_long checks, failed;         /* threads of a test may check too */
 } tap_state;
 
@@ -32,9 +33,12 @@ static inline void tap_close(void)
     if (!tap_state.open)
         return;
     /* A group that checked nothing has shown nothing. */
-    bool fine = tap_state.failed == 0 && tap_state.checks > 0;
-    printf("%s %d - %s (%ld checks%s)\n", fine ? "ok" : "not ok", ++tap_state.groups, tap_state.name, tap_state.checks,
-           tap_state.failed ? ", some failed" : "");
+    bool fine = tap_state.failed == 0 && (tap_state.checks > 0 || tap_state.skipped != NULL);
+    if (fine && tap_state.skipped != NULL)
+        printf("ok %d - %s # SKIP %s\n", ++tap_state.groups, tap_state.name, tap_state.skipped);
+    else
+        printf("%s %d - %s (%ld checks%s)\n", fine ? "ok" : "not ok", ++tap_state.groups, tap_state.name, tap_state.checks,
+               tap_state.failed ? ", some failed" : "");
     fflush(stdout);
     tap_state.failed_groups += !fine;
     tap_state.open = false;
@@ -50,6 +54,12 @@ static inline void group(const char *format, ...)
     va_end(arguments);
     tap_state.open = true;
     tap_state.checks = tap_state.failed = 0;
+    tap_state.skipped = NULL;
+}
+
+static inline void skip_group(const char *reason)
+{
+    tap_state.skipped = reason;
 }
 
 __attribute__((format(printf, 4, 5)))

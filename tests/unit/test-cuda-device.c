@@ -144,6 +144,8 @@ static void *ask_all_the_time(void *unused)
 static void test_threads(void)
 {
     group("forks while other threads ask: the children ask too");
+    if (!forks_beside_threads())
+        return;
     IN_CHILD("SOFTCUDA=devices=2,memory=64m") {
         pthread_t threads[2];
         for (int i = 0; i < 2; i++)

@@ -106,6 +106,8 @@ static void *opens(void *stop)
 static void test_fork_threads(void)
 {
     group("a fork while other threads are inside the library");
+    if (!forks_beside_threads())
+        return;
     IN_CHILD(folder_path(folder, NULL), "CTRT_FAKE_HOST=1") {
         static bool stop;
         pthread_t workers[3], forker;

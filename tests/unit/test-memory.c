@@ -542,12 +542,9 @@ static void *forks_while_busy(void *argument)
 
 static void test_fork(void)
 {
-#ifdef __SANITIZE_ADDRESS__
-    /* The sanitizer's allocator may be locked by another thread at the fork, and stays so in the child. */
-    printf("# not run: the child of a fork beside busy threads, which the address sanitizer does not allow\n");
-    return;
-#endif
     group("host memory in the child of a fork, while other threads allocate");
+    if (!forks_beside_threads())
+        return;
     IN_CHILD(folder_path(folder, NULL), "CTRT_MEMORY=caching", "CTRT_FAKE_HOST=1", "CTRT_FAKE_MEMORY=4g") {
         struct device_memory *memory = open_memory("fake:0");
         struct worker workers[2];

@@ -501,9 +501,11 @@ static void works_in_child(ctrt_device *cpu)
     CHECK(found.peak_allocated >= 4000, "%llu bytes predicted", (unsigned long long)found.peak_allocated);
 }
 
-static void test_forks(void)
+static void test_fork_beside_plan(void)
 {
     group("a child forked while another thread plans has its devices back");
+    if (!forks_beside_threads())
+        return;
     IN_CHILD("CTRT_SIM=devices=1,memory=64m", "CTRT_LOG=error") {
         ctrt_device *cpu = NULL;
         pthread_t thread;
@@ -531,7 +533,10 @@ static void test_forks(void)
         works_in_child(cpu);
     }
     CHILD_END;
+}
 
+static void test_forks(void)
+{
     static const char *const names[] = { "cpu", "sim:0" };
     for (size_t i = 0; i < COUNT(names); i++) {
         group("%s: a child forked by the thread that plans goes on with its plan, and ends it", names[i]);
@@ -588,6 +593,7 @@ int main(void)
     test_beyond("CTRT_MEMORY=spill+caching:expandable=true");
     test_beyond("CTRT_MEMORY=spill+direct");
     test_moving();
+    test_fork_beside_plan();
     test_forks();
     return done();
 }
