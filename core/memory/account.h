@@ -173,7 +173,7 @@ static inline void account_alloc(struct account *account, size_t bytes, size_t r
 }
 
 /* Counts one block taken back. */
-static inline void account_free(struct account *account, size_t bytes, size_t requested)
+static inline __attribute__((always_inline)) void account_free(struct account *account, size_t bytes, size_t requested)
 {
 #ifdef CTRT_WITHOUT_ACCOUNTING
     return;

@@ -16,6 +16,18 @@ static stream_mark birth_on(const ctrt_stream *stream)
     return put > 0 ? mark_of(stream->slot, put) : 0;
 }
 
+/* On a device with streams. */
+static __attribute__((noinline)) ctrt_status init_ordered(struct storage *self, ctrt_device *device, size_t bytes)
+{
+    ctrt_stream *stream = stream_here(device);
+    self->moves = device->memory->moves;
+    struct capture *capture = atomic_load_explicit(&stream->capture, memory_order_acquire);
+    if (likely(capture == NULL))
+        CTRT_TRY(pool_alloc(device->memory, &self->block, bytes, stream->queue));
+    storage_order(self, stream, birth_on(stream));
+    return likely(capture == NULL) ? CTRT_OK : capture_storage(self, capture, bytes, stream->queue);
+}
+
 ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes)
 {
     self->device = device_home(device);
@@ -26,15 +38,7 @@ ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes
     self->moves = false;
     atomic_init(&self->refs, 1);
     atomic_init(&self->version, 0);
-    if (likely(!device_asynchronous(device)))
-        return pool_alloc(device->memory, &self->block, bytes, NULL);
-    ctrt_stream *stream = stream_here(device);
-    self->moves = device->memory->moves;
-    struct capture *capture = atomic_load_explicit(&stream->capture, memory_order_acquire);
-    if (likely(capture == NULL))
-        CTRT_TRY(pool_alloc(device->memory, &self->block, bytes, stream->queue));
-    storage_order(self, stream, birth_on(stream));
-    return likely(capture == NULL) ? CTRT_OK : capture_storage(self, capture, bytes, stream->queue);
+    return likely(!device_asynchronous(device)) ? pool_alloc(device->memory, &self->block, bytes, NULL) : init_ordered(self, device, bytes);
 }
 
 /* The memory goes back to the stream that it came from, behind a fence of the others that still use it. */

@@ -2,10 +2,8 @@
 /* tensor/create.c: tensors with memory but no values: uninitialised, or somebody else's. Factories that compute are in ops/create.c. */
 #include "tensor/create.h"
 
-ctrt_status dtype_resolve_on(ctrt_dtype *out, const char *who, ctrt_dtype dtype, ctrt_device *device)
+ctrt_status dtype_default_on(ctrt_dtype *out, const char *who, ctrt_device *device)
 {
-    if (likely(dtype != CTRT_DTYPE_DEFAULT))
-        return dtype_resolve(out, who, dtype);
     CTRT_TRY(ctrt_context(device_or_default(&device, device), "%s", who));
     *out = device->float_default != 0 ? (ctrt_dtype)device->float_default : ctrt_default_dtype();
     return CTRT_OK;

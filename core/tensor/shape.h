@@ -58,7 +58,11 @@ static inline bool dtype_floating(ctrt_dtype dtype) { return dtype_table[dtype].
 /* CTRT_ERR_DTYPE unless it is one of ours; resolves CTRT_DTYPE_DEFAULT to the default floating type. */
 ctrt_status dtype_resolve(ctrt_dtype *out, const char *who, ctrt_dtype dtype);
 /* The same for a new tensor on `device` (NULL: the default device), which may have a default dtype of its own. */
-ctrt_status dtype_resolve_on(ctrt_dtype *out, const char *who, ctrt_dtype dtype, ctrt_device *device);
+ctrt_status dtype_default_on(ctrt_dtype *out, const char *who, ctrt_device *device);
+static inline ctrt_status dtype_resolve_on(ctrt_dtype *out, const char *who, ctrt_dtype dtype, ctrt_device *device)
+{
+    return likely(dtype != CTRT_DTYPE_DEFAULT) ? dtype_resolve(out, who, dtype) : dtype_default_on(out, who, device);
+}
 /* Converts one host element. Float to integer truncates, saturating nothing: as a C cast of the in-range value (PyTorch's CPU rule). */
 void dtype_store(void *element, ctrt_dtype dtype, ctrt_scalar value);
 ctrt_scalar dtype_load(const void *element, ctrt_dtype dtype);

@@ -56,6 +56,7 @@ struct heap {
     uint64_t searches;                          /* the heap's clock, for garbage collection */
     uint64_t changes;                           /* of what is on the shelves */
     size_t free_bytes;
+    uint64_t wave_blocks, wave_bytes;           /* what split figures went up, and down again, without moving */
     struct segment *segments, *range;           /* range: the expandable one, if any */
     struct shelves shelves;
 };

@@ -25,26 +25,37 @@ static uint64_t largest_of(const struct heap *heap, uint64_t largest)
     return block != NULL && block->bytes > largest ? block->bytes : largest;
 }
 
+/* What blocks have counted that went and came again. */
+static void add_waves(struct figures *figures, const struct heap *heap)
+{
+    figures->split[heap->kind].allocated += (int64_t)heap->wave_blocks;
+    figures->split[heap->kind].freed += (int64_t)heap->wave_blocks;
+    figures->split_bytes[heap->kind].allocated += (int64_t)heap->wave_bytes;
+    figures->split_bytes[heap->kind].freed += (int64_t)heap->wave_bytes;
+}
+
 void caching_stats(void *state, ctrt_memory_stats *out)
 {
     struct policy *policy = state;
-    const struct figures *figures = &policy->figures;
     ctrt_memory_stats stats = { .size = out->size };
     pthread_mutex_lock(&policy->lock);
     policy_pause(policy);
+    struct figures figures = policy->figures;
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next) {
         stats.cached_bytes += pool->small.free_bytes + pool->large.free_bytes;
         stats.largest_free = largest_of(&pool->large, largest_of(&pool->small, stats.largest_free));
+        add_waves(&figures, &pool->small);
+        add_waves(&figures, &pool->large);
     }
-    fill(stats.segment, figures->segment);
-    fill(stats.reserved, figures->reserved);
-    fill(stats.inactive_split, figures->split);
-    fill(stats.inactive_split_bytes, figures->split_bytes);
+    fill(stats.segment, figures.segment);
+    fill(stats.reserved, figures.reserved);
+    fill(stats.inactive_split, figures.split);
+    fill(stats.inactive_split_bytes, figures.split_bytes);
     stats.reserved_bytes = (uint64_t)stats.reserved[CTRT_POOL_ALL].current;
-    stats.oversize_segment = stat_of(&figures->oversize);
-    stats.source_allocs = figures->source_allocs;
-    stats.source_frees = figures->source_frees;
-    stats.retries = figures->retries;
+    stats.oversize_segment = stat_of(&figures.oversize);
+    stats.source_allocs = figures.source_allocs;
+    stats.source_frees = figures.source_frees;
+    stats.retries = figures.retries;
     stats.max_split = policy->settings.max_split == SIZE_MAX ? 0 : policy->settings.max_split;
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);

@@ -208,34 +208,38 @@ struct block *heap_find(const struct heap *heap, size_t bytes)
     return block;
 }
 
-static inline void bounce(struct tally *pools, int kind, int64_t amount)
+/* What a figure of the heap's kind moves up and down by while a block returns; that makes a peak at most the first time. */
+static uint64_t tally_wave(struct tally *pools, int kind, int64_t amount)
 {
-    if (amount > 0)
+    if (amount > 0) {
         tally_move(pools, kind, amount);
-    else
-        pools[kind].allocated -= amount;
-    pools[kind].freed += amount > 0 ? amount : -amount;
+        tally_move(pools, kind, -amount);
+        pools[kind].allocated -= amount;        /* counted by who called, as each time */
+        pools[kind].freed -= amount;
+    }
+    return (uint64_t)(amount < 0 ? -amount : amount);
 }
 
 /* As heap_give and heap_take would count it. */
-static void count_return(struct heap *heap, const struct block *block)
+static void wave_of(struct heap *heap, struct block *block)
 {
     struct figures *figures = &heap->pool->policy->figures;
     const struct block *after = block->after;
-    int64_t blocks = 1, bytes = (int64_t)block->bytes;
-    if (after != NULL && after->state == BLOCK_FREE) {
-        const bool whole = block->before == NULL && after->after == NULL;
-        blocks = whole ? -1 : 0;
-        bytes = whole ? -(int64_t)after->bytes : bytes;
+    int64_t blocks = 0, bytes = 0;
+    if (is_split(block)) {
+        blocks = 1, bytes = (int64_t)block->bytes;
+        if (after != NULL && after->state == BLOCK_FREE) {
+            const bool whole = block->before == NULL && after->after == NULL;
+            blocks = whole ? -1 : 0;
+            bytes = whole ? -(int64_t)after->bytes : bytes;
+        }
     }
-    bounce(figures->split, heap->kind, blocks);
-    bounce(figures->split_bytes, heap->kind, bytes);
+    block->wave_blocks = tally_wave(figures->split, heap->kind, blocks);
+    block->wave_bytes = tally_wave(figures->split_bytes, heap->kind, bytes);
 }
 
-static bool would_return(const struct heap *heap, struct block *block)
+static bool __attribute__((noinline)) would_return(struct heap *heap, struct block *block)
 {
-    if (block->returns == heap->changes)
-        return true;                            /* it did, and nothing happened since */
     const struct block *before = block->before, *after = block->after;
     size_t merged = block->bytes;
     if (!heap->pool->policy->settings.plain || (before != NULL && before->state == BLOCK_FREE))
@@ -251,15 +255,18 @@ static bool would_return(const struct heap *heap, struct block *block)
     if (best != NULL && (best->bytes < merged || (best->bytes == merged && best->address < block->address)))
         return false;
     block->returns = heap->changes;
+    wave_of(heap, block);
     return true;
 }
 
 bool heap_returns(struct heap *heap, struct block *block)
 {
-    const bool returns = would_return(heap, block);
-    if (returns && is_split(block))
-        count_return(heap, block);
-    return returns;
+    /* It did, and nothing happened since: so it does again. */
+    if (unlikely(block->returns != heap->changes) && !would_return(heap, block))
+        return false;
+    heap->wave_blocks += block->wave_blocks;
+    heap->wave_bytes += block->wave_bytes;
+    return true;
 }
 
 struct block *heap_take(struct heap *heap, size_t bytes)

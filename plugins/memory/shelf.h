@@ -34,6 +34,7 @@ struct block {
     void *fence;                                /* of a free block: has to be done before it is used */
     uint64_t shelved;                           /* heap->searches when it became free */
     uint64_t returns;                           /* heap->changes when heap_returns said so */
+    uint64_t wave_blocks, wave_bytes;           /* what split figures then go up and down by */
 };
 
 struct shelves {
