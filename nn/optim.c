@@ -28,14 +28,20 @@ static int64_t sgd_key(const struct optim_slot *slot)
     return slot->steps > 0;
 }
 
-static ctrt_status sgd_launch(const union optim_options *options, int64_t key, ctrt_device *device, ctrt_dtype dtype,
-                              const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs,
-                              int n_outputs)
+static void sgd_replayed(double *numbers, const union optim_options *options, int64_t step)
+{
+    (void)step;
+    numbers[0] = options->sgd.lr;
+}
+
+static ctrt_status sgd_launch(const union optim_options *options, int64_t key, const double *replayed, ctrt_device *device, ctrt_dtype dtype,
+                              const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs)
 {
     const ctrt_sgd_options *o = &options->sgd;
     const ctrt_sgd_attributes attributes = {
         .size = sizeof attributes, .lr = o->lr, .momentum = o->momentum, .dampening = o->dampening,
         .weight_decay = o->weight_decay, .nesterov = o->nesterov, .maximize = o->maximize, .first = key == 0,
+        .replayed = replayed,
     };
     return kernel_call(OP_sgd_step, dtype, device, inputs, n_inputs, outputs, n_outputs, &attributes);
 }
@@ -48,7 +54,7 @@ static const struct optim_number sgd_numbers[] = {
 };
 static const struct optim_kind sgd_kind = {
     .name = "SGD", .state_names = { "momentum_buffer" }, .numbers = sgd_numbers, .lr = offsetof(ctrt_sgd_options, lr),
-    .states = sgd_states, .key = sgd_key, .launch = sgd_launch,
+    .states = sgd_states, .replayed_count = 1, .replayed = sgd_replayed, .key = sgd_key, .launch = sgd_launch,
 };
 
 /* ---- AdamW ---- */
@@ -64,16 +70,23 @@ static int64_t adamw_key(const struct optim_slot *slot)
     return slot->steps + 1;
 }
 
-static ctrt_status adamw_launch(const union optim_options *options, int64_t key, ctrt_device *device, ctrt_dtype dtype,
-                                const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs,
-                                int n_outputs)
+static void adamw_replayed(double *numbers, const union optim_options *options, int64_t step)
+{
+    const ctrt_adamw_options *o = &options->adamw;
+    numbers[0] = 1 - o->lr * o->weight_decay;
+    numbers[1] = o->lr / (1 - pow(o->beta1, (double)step));
+    numbers[2] = 1 / sqrt(1 - pow(o->beta2, (double)step));
+}
+
+static ctrt_status adamw_launch(const union optim_options *options, int64_t key, const double *replayed, ctrt_device *device, ctrt_dtype dtype,
+                                const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs)
 {
     const ctrt_adamw_options *o = &options->adamw;
     const ctrt_adam_attributes attributes = {
         .size = sizeof attributes, .lr = o->lr, .beta1 = o->beta1, .beta2 = o->beta2, .epsilon = o->epsilon,
         .weight_decay = o->weight_decay, .decoupled = true, .maximize = o->maximize, .step = key,
+        .replayed = replayed,
     };
-    CTRT_TRY(capture_refuse(device, "the step count of AdamW"));
     return kernel_call(OP_adam_step, dtype, device, inputs, n_inputs, outputs, n_outputs, &attributes);
 }
 
@@ -87,7 +100,7 @@ static const struct optim_number adamw_numbers[] = {
 static const struct optim_kind adamw_kind = {
     .name = "AdamW", .state_names = { "exp_avg",
                                       "exp_avg_sq" }, .numbers = adamw_numbers, .lr = offsetof(ctrt_adamw_options, lr),
-    .states = adamw_states, .key = adamw_key, .launch = adamw_launch,
+    .states = adamw_states, .replayed_count = 3, .replayed = adamw_replayed, .key = adamw_key, .launch = adamw_launch,
 };
 
 /* ---- life ---- */
@@ -155,6 +168,8 @@ void ctrt_optimizer_release(ctrt_optimizer **optimizer)
         return;
     ctrt_optimizer *gone = *optimizer;
     *optimizer = NULL;
+    if (atomic_fetch_sub(&gone->refs, 1) > 1)
+        return;
     slots_cut(gone, 0);
     ctrt_module_release(&gone->module);
     memory_free(gone->slots);
@@ -170,6 +185,7 @@ static ctrt_status optimizer_new(ctrt_optimizer **out, const struct optim_kind *
     const struct walk *walk;
     if (fresh == NULL)
         return out_of_memory(sizeof(ctrt_optimizer), "an optimizer");
+    atomic_init(&fresh->refs, 1);
     fresh->kind = kind;
     fresh->options = *options;
     fresh->module = ctrt_module_retain(module);
@@ -264,6 +280,8 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
         if (*state != NULL && unlikely(plan_left((*state)->storage->device->memory, &(*state)->storage->block)))
             ctrt_tensor_release(state);
         if (*state == NULL)
+            CTRT_TRY(capture_refuse(ctrt_tensor_device(parameter), "the optimizer's state would begin anew at every replay: take a step before it"));
+        if (*state == NULL)
             CTRT_TRY(ctrt_zeros(state, ctrt_ints_of(ctrt_tensor_shape(parameter), ctrt_tensor_ndim(parameter)),
                                 ctrt_tensor_dtype(parameter), ctrt_tensor_device(parameter)));
         else if (unlikely(ctrt_tensor_device(*state) != ctrt_tensor_device(parameter)
@@ -293,7 +311,8 @@ static ctrt_status slot_finish(struct optim_slot *slot)
         status = ctrt_copy_(slot->parameter, slot->target);         /* counts as a write by itself */
     else
         tensor_bump_version(slot->parameter);
-    slot->steps += !plan_running(slot->parameter->device);
+    if (likely(!plan_running(slot->parameter->device) && capture_here(slot->parameter->device) == NULL))
+        slot->steps++;
     ctrt_tensor_release(&slot->grad);
     ctrt_tensor_release(&slot->target);
     return status;
@@ -304,6 +323,61 @@ static bool slot_fits(const ctrt_optimizer *optimizer, const struct optim_slot *
     return slot->grad != NULL && slot->target->device == first->target->device
            && slot->target->view.dtype == first->target->view.dtype
            && optimizer->kind->key(slot) == optimizer->kind->key(first);
+}
+
+/* ---- steps that are captured ---- */
+
+/* One kernel call of such a step. */
+struct captured_step {
+    ctrt_optimizer *optimizer;
+    size_t count, slots[];              /* their places: slots may move */
+};
+
+static void count_steps(const struct captured_step *step, int64_t more)
+{
+    for (size_t i = 0; i < step->count; i++)
+        step->optimizer->slots[step->slots[i]].steps += more;
+}
+
+static void step_again(void *state, void *numbers)
+{
+    const struct captured_step *step = state;
+    ctrt_optimizer *optimizer = step->optimizer;
+    count_steps(step, 1);
+    optimizer->kind->replayed(numbers, &optimizer->options, optimizer->slots[step->slots[0]].steps);
+}
+
+static void step_undo(void *state)
+{
+    count_steps(state, -1);
+}
+
+static void step_release(void *state)
+{
+    struct captured_step *step = state;
+    ctrt_optimizer_release(&step->optimizer);
+    memory_free(step);
+}
+
+static const struct number_source step_source = { .fill = step_again, .undo = step_undo, .release = step_release };
+
+/* *numbers: what the kernel reads at each replay; NULL when the step is not being captured. */
+static ctrt_status step_captured(const double **numbers, ctrt_optimizer *optimizer, struct optim_slot *const *group, size_t n)
+{
+    struct capture *capture = capture_here(group[0]->target->device);
+    *numbers = NULL;
+    if (likely(capture == NULL))
+        return CTRT_OK;
+    const size_t bytes = sizeof(struct captured_step) + n * sizeof(size_t);
+    struct captured_step *step = memory_alloc(bytes);
+    if (step == NULL)
+        return out_of_memory(bytes, "a captured step");
+    atomic_fetch_add(&optimizer->refs, 1);
+    step->optimizer = optimizer;
+    step->count = n;
+    for (size_t i = 0; i < n; i++)
+        step->slots[i] = (size_t)(group[i] - optimizer->slots);
+    return capture_numbers((const void **)numbers, capture, optimizer->kind->replayed_count * sizeof(double), &step_source, step);
 }
 
 /* Steps all slots from `begin` on that fit the one at `begin`. */
@@ -324,9 +398,11 @@ static ctrt_status group_step(ctrt_optimizer *optimizer, size_t begin)
         for (int s = 0; s < states; s++)
             inputs[(2 + s) * n + i] = outputs[(1 + s) * n + i] = &group[i]->state[s]->view;
     }
-    ctrt_status status = optimizer->kind->launch(&optimizer->options, optimizer->kind->key(first),
-                                                 first->target->device, tensor_dtype(first->target), inputs,
-                                                 (int)n * (2 + states), outputs, (int)n * (1 + states));
+    const double *replayed;
+    ctrt_status status = step_captured(&replayed, optimizer, group, n);
+    if (status == CTRT_OK)
+        status = optimizer->kind->launch(&optimizer->options, optimizer->kind->key(first), replayed, first->target->device,
+                                         tensor_dtype(first->target), inputs, (int)n * (2 + states), outputs, (int)n * (1 + states));
     for (size_t i = 0; i < n && status == CTRT_OK; i++)
         status = slot_finish(group[i]);
     return status;

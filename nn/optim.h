@@ -36,13 +36,17 @@ struct optim_kind {
     size_t lr;                          /* offset of the learning rate */
     /* How many of the states are in use with these options. */
     int (*states)(const union optim_options *options);
+    /* What a captured step reads anew at each replay: `replayed` of the op's attributes. */
+    size_t replayed_count;
+    void (*replayed)(double *numbers, const union optim_options *options, int64_t step);
     /* Slots of one device and dtype may go into one kernel call when their keys are equal. */
     int64_t (*key)(const struct optim_slot *slot);
-    ctrt_status (*launch)(const union optim_options *options, int64_t key, ctrt_device *device, ctrt_dtype dtype,
+    ctrt_status (*launch)(const union optim_options *options, int64_t key, const double *replayed, ctrt_device *device, ctrt_dtype dtype,
                           const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs);
 };
 
 struct ctrt_optimizer {
+    atomic_int refs;                    /* the program's, and one for each captured step */
     const struct optim_kind *kind;
     union optim_options options;
     ctrt_module *module;

@@ -46,6 +46,7 @@ static ctrt_status sgd_step(const ctrt_call *call)
     a.sign = s->maximize ? -1 : 1;
     a.nesterov = s->nesterov;
     a.first = s->first;
+    a.replayed = s->replayed;
     a.sgd.lr = s->lr;
     a.sgd.momentum = s->momentum;
     a.sgd.gain = 1 - s->dampening;
@@ -60,6 +61,7 @@ static ctrt_status adam_step(const ctrt_call *call)
     struct optim_args a;
     memset(&a, 0, sizeof a);
     a.sign = s->maximize ? -1 : 1;
+    a.replayed = s->replayed;
     a.adam.beta1 = s->beta1;
     a.adam.beta2 = s->beta2;
     a.adam.gain1 = 1 - s->beta1;

@@ -14,9 +14,11 @@ DEVICE double root(double x) { return sqrt(x); }
 /* Stochastic gradient descent, with momentum where there is a state (Sutskever et al. 2013), as PyTorch computes it. */
 template <typename W, int S> struct sgd {
     static constexpr int states = S;
-    static DEVICE void step(const optim_args &a, W &p, W g, W (&state)[2])
+    const W lr;
+    DEVICE sgd(const optim_args &a) : lr((W)(a.replayed != NULL ? a.replayed[0] : a.sgd.lr)) {}
+    DEVICE void step(const optim_args &a, W &p, W g, W (&state)[2]) const
     {
-        const W lr = (W)a.sgd.lr, d = (W)a.sign * g + (W)a.sgd.decay * p;
+        const W d = (W)a.sign * g + (W)a.sgd.decay * p;
         if (S == 0) {
             p = p - lr * d;
             return;
@@ -30,19 +32,25 @@ template <typename W, int S> struct sgd {
 /* Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019). */
 template <typename W> struct adam {
     static constexpr int states = 2;
-    static DEVICE void step(const optim_args &a, W &p, W g, W (&state)[2])
+    const W decay, step_size, correction;
+    DEVICE adam(const optim_args &a)
+        : decay((W)(a.replayed != NULL ? a.replayed[0] : a.adam.decay)), step_size((W)(a.replayed != NULL ? a.replayed[1] : a.adam.step_size)),
+          correction((W)(a.replayed != NULL ? a.replayed[2] : a.adam.correction))
+    {
+    }
+    DEVICE void step(const optim_args &a, W &p, W g, W (&state)[2]) const
     {
         const W gradient = fma((W)a.adam.coupled, p, (W)a.sign * g);
         const W mean = fma((W)a.adam.beta1, state[0], (W)a.adam.gain1 * gradient);
         const W square = fma((W)a.adam.beta2, state[1], (W)a.adam.gain2 * gradient * gradient);
         state[0] = mean;
         state[1] = square;
-        p = p * (W)a.adam.decay - (W)a.adam.step_size * mean / (root(square) * (W)a.adam.correction + (W)a.adam.epsilon);
+        p = p * decay - step_size * mean / (root(square) * correction + (W)a.adam.epsilon);
     }
 };
 
 /* Elements [begin, end) of a tensor, in vectors of K. */
-template <typename T, int K, typename Step> DEVICE void step_range(const optim_args &a, int tensor, int64_t begin, int64_t end)
+template <typename T, int K, typename Step> DEVICE void step_range(const optim_args &a, const Step &how, int tensor, int64_t begin, int64_t end)
 {
     typedef vec<T, K> V;
     for (int64_t v = begin / K + threadIdx.x; (v + 1) * K <= end; v += OPTIM_THREADS) {
@@ -56,7 +64,7 @@ template <typename T, int K, typename Step> DEVICE void step_range(const optim_a
 #pragma unroll
             for (int s = 0; s < Step::states; s++)
                 state[s] = (work<T>)in[2 + s].at[k];
-            Step::step(a, p, (work<T>)in[1].at[k], state);
+            how.step(a, p, (work<T>)in[1].at[k], state);
             in[0].at[k] = (T)p;
 #pragma unroll
             for (int s = 0; s < Step::states; s++)
@@ -90,8 +98,9 @@ template <typename T, typename Step> DEVICE void step_tensors(const optim_args &
     const int64_t begin = (int64_t)(blockIdx.x - (low > 0 ? a.end[low - 1] : 0)) * OPTIM_CHUNK;
     const int64_t end = begin + OPTIM_CHUNK < a.n[low] ? begin + OPTIM_CHUNK : a.n[low];
     const int64_t whole = together % 16 == 0 ? end - end % K : begin;
-    step_range<T, K, Step>(a, low, begin, whole);
-    step_range<T, 1, Step>(a, low, whole, end);
+    const Step how(a);
+    step_range<T, K>(a, how, low, begin, whole);
+    step_range<T, 1>(a, how, low, whole, end);
 }
 
 #define STEPS(type, T)                                                                                              \

@@ -16,6 +16,7 @@ struct optim_args {
     uint32_t end[OPTIM_TENSORS];            /* blocks of this tensor and those before it */
     int32_t tensors;
     int32_t nesterov, first;                /* sgd; first: momentum begins */
+    const double *replayed;                 /* in captured work: lr; or decay, step_size, correction; else NULL */
     double sign;                            /* -1 where the step goes uphill */
     union {
         struct { double lr, momentum, gain, decay; } sgd;       /* gain: 1 - dampening */

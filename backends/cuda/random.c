@@ -17,7 +17,7 @@ static struct random_args arguments_of(const ctrt_call *call)
     const ctrt_random_attributes *attributes = call->attributes;
     const ctrt_view *out = call->outputs[0];
     return (struct random_args){
-        .out = out->data, .n = out->numel, .seed = attributes->seed, .offset = attributes->offset, .a = attributes->a, .b = attributes->b,
+        .out = out->data, .n = out->numel, .seed = attributes->seed, .offset = attributes->offset, .place = attributes->place, .a = attributes->a, .b = attributes->b,
         .vectors = (uintptr_t)out->data % 16 == 0,
     };
 }

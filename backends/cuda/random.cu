@@ -11,10 +11,22 @@ struct words {
     uint32_t at[4];
 };
 
-DEVICE words philox(const random_args &a, uint64_t block)
+/* Where the numbers begin. */
+struct origin {
+    uint64_t seed, offset;
+};
+
+DEVICE origin origin_of(const random_args &a)
 {
-    const uint64_t counter = a.offset + block;
-    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)a.seed, k1 = (uint32_t)(a.seed >> 32);
+    if (a.place == NULL)
+        return { a.seed, a.offset };
+    return { a.place[0], a.place[1] + a.offset };
+}
+
+DEVICE words philox(const origin &from, uint64_t block)
+{
+    const uint64_t counter = from.offset + block;
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)from.seed, k1 = (uint32_t)(from.seed >> 32);
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         const uint64_t p0 = (uint64_t)c0 * 0xD2511F53u, p1 = (uint64_t)c2 * 0xCD9E8D57u;
@@ -45,13 +57,14 @@ template <typename T, int K> DEVICE void store(const random_args &a, T *out, int
 template <typename T, int PER, typename F> DEVICE void generate(const random_args &a, F f)
 {
     constexpr int BLOCKS = PER * sizeof(T) >= 16 ? 1 : PER * sizeof(T) == 8 ? 2 : 4, K = BLOCKS * PER;
+    const origin from = origin_of(a);
     const int64_t steps = (a.n + K - 1) / K;
 #pragma unroll 1
     for (int64_t step = thread_index(); step < steps; step += thread_count()) {
         vec<T, K> x;
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++)
-            f(philox(a, (uint64_t)(step * BLOCKS + b)), x.at + b * PER);
+            f(philox(from, (uint64_t)(step * BLOCKS + b)), x.at + b * PER);
         store<T, K>(a, static_cast<T *>(a.out), step * K, x);
     }
 }
@@ -183,6 +196,7 @@ template <typename T> DEVICE void dropout(const random_args &a)
     constexpr int BLOCKS = sizeof(T) == 2 ? 2 : 1, K = 4 * BLOCKS, V = 16 / sizeof(T) < K ? 16 / sizeof(T) : K, VECTORS = K / V;
     const work<T> scale = (work<T>)a.scale;
     const T *in = static_cast<const T *>(a.in);
+    const origin from = origin_of(a);
     const int64_t steps = (a.n + K - 1) / K;
 #pragma unroll 1
     for (int64_t step = thread_index(); step < steps; step += thread_count()) {
@@ -201,7 +215,7 @@ template <typename T> DEVICE void dropout(const random_args &a)
         }
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++) {
-            const words w = philox(a, (uint64_t)(step * BLOCKS + b));
+            const words w = philox(from, (uint64_t)(step * BLOCKS + b));
 #pragma unroll
             for (int k = 4 * b; k < 4 * b + 4; k++) {
                 const bool keep = w.at[k % 4] >> 8 >= a.threshold;

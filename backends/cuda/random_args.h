@@ -13,6 +13,7 @@ struct random_args {
     uint8_t *mask;
     int64_t n;
     uint64_t seed, offset;
+    const uint64_t *place;                  /* in captured work: seed, and what is added to offset; else NULL */
     double a, b;                            /* uniform: lo, hi; normal: mean, std */
     uint64_t lo, range, inverse;            /* randint: of the range, floor((2^64 - 1) / range) */
     double scale;                           /* dropout */

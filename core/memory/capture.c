@@ -42,6 +42,7 @@ struct capture {
     size_t mark_count, mark_room;
     struct use *uses;                       /* a hash table by storage */
     size_t use_count, use_room;             /* count: places taken, with those that are empty again */
+    struct numbers *numbers;
     ctrt_status failed;
     char *text;
 };
@@ -226,7 +227,7 @@ bool capture_free_fixed(struct device_memory *memory, const ctrt_block *block, v
     return true;
 }
 
-/* ---- uses ---- */
+/* ---- failures ---- */
 
 void capture_fail(struct capture *capture, ctrt_status status)
 {
@@ -238,15 +239,53 @@ void capture_fail(struct capture *capture, ctrt_status status)
     pthread_mutex_unlock(&capture->lock);
 }
 
-ctrt_status capture_refuse(const ctrt_device *device, const char *what)
+ctrt_status capture_refuse(const ctrt_device *device, const char *why)
 {
-    if (likely(!device_asynchronous(device) || !stream_captured(stream_here(device))))
+    struct capture *capture = capture_here(device);
+    if (likely(capture == NULL))
         return CTRT_OK;
-    ctrt_status status = ctrt_fail(CTRT_ERR_STATE, "a capture runs on %s, and %s would be the same at every replay: take that out of the captured step",
-                                   device->name, what);
-    capture_fail(atomic_load(&stream_here(device)->capture), status);
+    ctrt_status status = ctrt_fail(CTRT_ERR_STATE, "a capture runs on %s, and %s", device->name, why);
+    capture_fail(capture, status);
     return status;
 }
+
+/* ---- numbers ---- */
+
+/* Their memory is a segment of its own: what the step takes from the layer may be memory that it has used before, and writes again. */
+ctrt_status capture_numbers(const void **where, struct capture *capture, size_t bytes, const struct number_source *source, void *state)
+{
+    void *memory;
+    pthread_mutex_lock(&capture->lock);
+    *where = numbers_place(capture->numbers, bytes, source, state);
+    pthread_mutex_unlock(&capture->lock);
+    if (*where != NULL)
+        return CTRT_OK;
+    ctrt_status status = source_alloc(capture, &memory, NUMBERS_ROOM, capture->queue);
+    if (status == CTRT_OK) {
+        pthread_mutex_lock(&capture->lock);
+        status = numbers_grow(&capture->numbers, capture->memory->device, memory);
+        if (status == CTRT_OK)
+            *where = numbers_place(capture->numbers, bytes, source, state);
+        pthread_mutex_unlock(&capture->lock);
+        if (status != CTRT_OK)
+            source_free(capture, memory, NUMBERS_ROOM, capture->queue);
+    }
+    if (status != CTRT_OK) {
+        capture_fail(capture, status);
+        source->release(state);
+    }
+    return status;
+}
+
+void *capture_numbers_of(const void **where, struct capture *capture, const struct number_source *source)
+{
+    pthread_mutex_lock(&capture->lock);
+    void *state = numbers_find(where, capture->numbers, source);
+    pthread_mutex_unlock(&capture->lock);
+    return state;
+}
+
+/* ---- uses ---- */
 
 /* The storage's place, else the first free one; the table has room. */
 static struct use *place_of(struct use *uses, size_t room, const struct storage *storage)
@@ -459,7 +498,7 @@ static ctrt_status rejoin(struct capture *capture)
     return status;
 }
 
-/* Lets go of what existed before. In the child of a fork all of it stays as it is. */
+/* Lets go of what existed before, when no replay runs any more. In the child of a fork all of it stays as it is. */
 static void release_uses(struct capture *capture)
 {
     if (!device_usable(capture->memory->device))
@@ -477,6 +516,8 @@ static void release_uses(struct capture *capture)
         if (is_there(&uses[i]))
             storage_release(uses[i].storage);
     memory_free(uses);
+    numbers_free(capture->numbers);
+    capture->numbers = NULL;
 }
 
 ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
@@ -567,12 +608,18 @@ ctrt_status ctrt_capture_replay(ctrt_graph *graph)
     if (status == CTRT_OK)
         status = order_all(capture, stream, 0);
     if (status == CTRT_OK) {
+        numbers_ready(capture->numbers);
         pthread_mutex_lock(&stream->lock);
-        status = device->backend->capture->replay(device->handle, graph->handle, stream->queue);
-        const stream_mark mark = status == CTRT_OK ? stream_count_work(stream) : 0;
+        status = numbers_put(capture->numbers, stream);
+        const bool put = status == CTRT_OK;
+        if (put)
+            status = device->backend->capture->replay(device->handle, graph->handle, stream->queue);
+        const stream_mark mark = put ? stream_count_work(stream) : 0;
         pthread_mutex_unlock(&stream->lock);
-        if (mark != 0)
+        if (put) {
+            numbers_sent(capture->numbers, mark, status == CTRT_OK);
             (void)order_all(capture, stream, mark);
+        }
         capture->mark_count = 0;
         graph->last = stream;
     }

@@ -4,6 +4,7 @@
 #define CORE_MEMORY_CAPTURE_H
 
 #include "ctrt/capture.h"
+#include "memory/numbers.h"
 #include "memory/storage.h"
 
 struct capture;                             /* one that runs, later the graph's */
@@ -19,9 +20,20 @@ bool capture_free_fixed(struct device_memory *memory, const ctrt_block *block, v
 
 /* Work on the storage was put on a stream that is being captured. */
 void capture_note(struct capture *capture, struct storage *storage, bool writes);
-/* CTRT_ERR_STATE when the thread's current stream of the device is being captured: `what` would be the same at every replay. */
-ctrt_status capture_refuse(const ctrt_device *device, const char *what);
+/* CTRT_ERR_STATE when the thread's current stream of the device is being captured: "a capture runs on cuda:0, and WHY". */
+ctrt_status capture_refuse(const ctrt_device *device, const char *why);
 /* The first error of the capture stays. */
 void capture_fail(struct capture *capture, ctrt_status status);
+
+/* The capture of the thread's current stream of `device`; NULL: none runs there. */
+static inline struct capture *capture_here(const ctrt_device *device)
+{
+    return likely(!device_asynchronous(device)) ? NULL : atomic_load_explicit(&stream_here(device)->capture, memory_order_acquire);
+}
+
+/* For an op that is being captured: at most NUMBERS_ROOM bytes of device memory, in *where, that `source` fills anew at each replay. `state` is the
+ * capture's from then on, also on an error. One that the same source has there already is found by capture_numbers_of. */
+ctrt_status capture_numbers(const void **where, struct capture *capture, size_t bytes, const struct number_source *source, void *state);
+void *capture_numbers_of(const void **where, struct capture *capture, const struct number_source *source);
 
 #endif

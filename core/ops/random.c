@@ -2,10 +2,13 @@
 /* ops/random.c: generators, and fronts of random ops.
  *
  * A generator is a seed and a count of Philox blocks used so far. Kernels get both, so the numbers depend on nothing else: not on
- * threads, not on the backend. */
+ * threads, not on the backend. In a capture they get their place within the step; each replay draws for the whole step, so that the
+ * numbers are those of a step that is not captured. */
 #include <pthread.h>
 #include <sys/random.h>
 
+#include "base/base.h"
+#include "base/memory.h"
 #include "memory/capture.h"
 #include "ops/front.h"
 #include "ops/inplace.h"
@@ -101,16 +104,64 @@ ctrt_status ctrt_generator_set(ctrt_device *device, uint64_t seed, uint64_t offs
 }
 
 /* Takes `blocks` from the device's generator. */
+static void take(uint64_t *seed, uint64_t *offset, ctrt_device *device, uint64_t blocks)
+{
+    pthread_mutex_lock(&device->generator_lock);
+    generator_ready(device);
+    *seed = device->seed;
+    *offset = device->seed_offset;
+    device->seed_offset += blocks;
+    pthread_mutex_unlock(&device->generator_lock);
+}
+
+/* What all ops of a capture draw. */
+struct captured_draws {
+    ctrt_device *device;
+    uint64_t blocks;
+};
+
+static void draw_again(void *state, void *numbers)
+{
+    const struct captured_draws *draws = state;
+    uint64_t *place = numbers;
+    take(&place[0], &place[1], draws->device, draws->blocks);
+}
+
+static void draw_undo(void *state)
+{
+    const struct captured_draws *draws = state;
+    pthread_mutex_lock(&draws->device->generator_lock);
+    draws->device->seed_offset -= MIN(draws->blocks, draws->device->seed_offset);   /* another thread may have seeded it anew */
+    pthread_mutex_unlock(&draws->device->generator_lock);
+}
+
+static const struct number_source draws_source = { .fill = draw_again, .undo = draw_undo, .release = memory_free };
+
+static ctrt_status draw_captured(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks, struct capture *capture)
+{
+    const void *where = NULL;
+    struct captured_draws *draws = capture_numbers_of(&where, capture, &draws_source);
+    if (draws == NULL) {
+        draws = memory_alloc(sizeof *draws);
+        if (draws == NULL)
+            return out_of_memory(sizeof *draws, "random numbers of a capture");
+        *draws = (struct captured_draws){ .device = device };
+        CTRT_TRY(capture_numbers(&where, capture, 2 * sizeof(uint64_t), &draws_source, draws));
+    }
+    attributes->seed = 0;
+    attributes->offset = draws->blocks;
+    attributes->place = where;
+    draws->blocks += blocks;
+    return CTRT_OK;
+}
+
 static ctrt_status draw(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks)
 {
     device = device_home(device);
-    CTRT_TRY(capture_refuse(device, "random numbers"));
-    pthread_mutex_lock(&device->generator_lock);
-    generator_ready(device);
-    attributes->seed = device->seed;
-    attributes->offset = device->seed_offset;
-    device->seed_offset += blocks;
-    pthread_mutex_unlock(&device->generator_lock);
+    struct capture *capture = capture_here(device);
+    if (unlikely(capture != NULL))
+        return draw_captured(attributes, device, blocks, capture);
+    take(&attributes->seed, &attributes->offset, device, blocks);
     return CTRT_OK;
 }
 

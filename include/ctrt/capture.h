@@ -15,12 +15,13 @@
  *  - tensors that the step reads stay where they are (the graph keeps them); give them new values with ctrt_copy_;
  *  - tensors that it makes and that are still held when the capture ends get new values at each replay; all other memory of the step is
  *    reused within it, and belongs to the graph until that is released;
- *  - numbers of the host stay what they were: a learning rate, Python-like branches, shapes. Random numbers and the step count of Adam would
- *    repeat, so ops that need those are refused in a capture;
+ *  - numbers of the host stay what they were: factors, branches, shapes. Three are taken anew at each replay: the place of the device's generator,
+ *    so that random numbers are those of a step that is not captured; an optimizer's learning rate (ctrt_optimizer_set_lr); its count of steps.
+ *    Optimizers live as long as their graphs; their state must exist before (take a step first);
  *  - nothing may wait for the stream: ctrt_item, copies to the host and ctrt_stream_synchronize fail with CTRT_ERR_STATE.
  *
- * What is refused leaves the capture open: ctrt_capture_end is due all the same, says what made the recording worthless (random numbers, memory that ran
- * out), and afterwards all is as without a capture. */
+ * What is refused leaves the capture open: ctrt_capture_end is due all the same, says what made the recording worthless (memory that ran out, say),
+ * and afterwards all is as without a capture. */
 #ifndef CTRT_CAPTURE_H
 #define CTRT_CAPTURE_H
 

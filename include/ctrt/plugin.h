@@ -153,12 +153,14 @@ typedef struct ctrt_random_attributes {     /* uniform normal randint bernoulli 
     uint64_t seed, offset;                  /* the core advances offset by the blocks that were used */
     double a, b;                            /* uniform: lo, hi; normal: mean, std; bernoulli, dropout: p */
     int64_t lo, hi;                         /* randint: lo <= value < hi */
+    const uint64_t *place;                  /* in a capture: see below; else NULL */
 } ctrt_random_attributes;
 
 typedef struct ctrt_sgd_attributes {        /* sgd_step */
     size_t size;
     double lr, momentum, dampening, weight_decay;
     bool nesterov, maximize, first;         /* first: momentum buffers are to be set to the gradient */
+    const double *replayed;                 /* in a capture: lr; see below */
 } ctrt_sgd_attributes;
 
 typedef struct ctrt_adam_attributes {       /* adam_step */
@@ -167,7 +169,11 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
     bool decoupled;                         /* AdamW: p *= 1 - lr*weight_decay; else weight_decay*p joins the gradient */
     bool maximize;
     int64_t step;                           /* 1 for the first step */
+    const double *replayed;                 /* in a capture: decoupled ? 1 - lr*weight_decay : 1; lr / (1 - beta1^step); 1 / sqrt(1 - beta2^step) */
 } ctrt_adam_attributes;
+
+/* Numbers that change from replay to replay of captured work lie in device memory then: the kernel reads them there when it runs, instead
+ * of those beside the pointer. place: seed, and what is added to `offset`. Only backends with a capture table get such pointers. */
 
 /* ---- the table of ops --------------------------------------------------------------------------------------------
  *

@@ -8,20 +8,33 @@ static ctrt_device *device;
 
 /* ---- a training step ---- */
 
+struct kind {
+    const char *name;
+    bool adamw;
+    double dropout;
+};
+
 struct training {
+    const struct kind *kind;
     ctrt_module *model;
     ctrt_optimizer *optimizer;
     ctrt_tensor *x, *y, *loss;
 };
 
-static bool training_new(struct training *t)
+static ctrt_status optimizer_new(struct training *t)
 {
-    memset(t, 0, sizeof *t);
+    return t->kind->adamw ? ctrt_adamw_new(&t->optimizer, t->model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01 })
+                          : ctrt_sgd_new(&t->optimizer, t->model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 });
+}
+
+static bool training_new(struct training *t, const struct kind *kind)
+{
+    *t = (struct training){ .kind = kind };
     ctrt_manual_seed(7);
     return CHECK_OK(ctrt_set_default_device(device))
            && CHECK_OK(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(linear, 8, 16, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, NULL),
-                                                                   CTRT_NEW(tanh), CTRT_NEW(linear, 16, 4, true, NULL))))
-           && CHECK_OK(ctrt_sgd_new(&t->optimizer, t->model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }))
+                                                                   CTRT_NEW(tanh), CTRT_NEW(dropout, kind->dropout), CTRT_NEW(linear, 16, 4, true, NULL))))
+           && CHECK_OK(optimizer_new(t))
            && CHECK_OK(ctrt_zeros(&t->x, CTRT_SHAPE(5, 8), CTRT_F32, device)) && CHECK_OK(ctrt_zeros(&t->y, CTRT_SHAPE(5), CTRT_I64, device));
 }
 
@@ -76,42 +89,70 @@ static size_t read_all(float *out, size_t room, struct training *t)
     return used;
 }
 
-static void test_training(void)
+/* Step n; the learning rate is another one later on. */
+static bool prepare(struct training *t, int n)
 {
-    group("a captured training step, replayed: parameters and losses are those of plain steps, bit for bit");
-    struct training plain, captured;
-    float want[1024], got[1024];
-    double plain_losses[STEPS], losses[STEPS];
+    return batch(t, n) && CHECK_OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02));
+}
+
+/* The generator is where it was for the other run. */
+static void run_captured(struct training *t, const double *want)
+{
     ctrt_graph *graph = NULL;
-    if (!training_new(&plain) || !training_new(&captured))
-        return;
     for (int n = 0; n < STEPS; n++) {
-        batch(&plain, n);
-        CHECK_OK(step(&plain));
-        CHECK_OK(ctrt_item(&plain_losses[n], plain.loss));
-    }
-    for (int n = 0; n < STEPS; n++) {
-        batch(&captured, n);
+        double loss = 0;
+        prepare(t, n);
         if (n < 2) {
-            CHECK_OK(step(&captured));
+            CHECK_OK(step(t));
         } else if (n == 2) {
             CHECK_OK(ctrt_capture_begin(device));
             CHECK(ctrt_capture_running(device), "no capture runs");
-            CHECK_OK(step(&captured));
+            CHECK_OK(step(t));
             CHECK_OK(ctrt_capture_end(&graph, device));
             CHECK(!ctrt_capture_running(device) && ctrt_graph_device(graph) != NULL, "the capture runs still");
         }
         if (n >= 2 && graph != NULL)
             CHECK_OK(ctrt_capture_replay(graph));
-        CHECK_OK(ctrt_item(&losses[n], captured.loss));
-        CHECK(losses[n] == plain_losses[n], "step %d: loss %.9g, expected %.9g", n, losses[n], plain_losses[n]);
+        CHECK_OK(ctrt_item(&loss, t->loss));
+        CHECK(loss == want[n], "step %d: loss %.9g, expected %.9g", n, loss, want[n]);
     }
-    const size_t n = read_all(want, COUNT(want), &plain), m = read_all(got, COUNT(got), &captured);
-    CHECK(n == m && memcmp(want, got, n * sizeof *want) == 0, "parameters differ");
     CHECK(graph == NULL || ctrt_graph_memory(graph) > 0, "the graph has no memory");
     ctrt_graph_release(&graph);
-    training_free(&plain);
-    training_free(&captured);
+}
+
+static void test_training(void)
+{
+    static const struct kind kinds[] = { { "SGD", false, 0 }, { "AdamW", true, 0 }, { "SGD and dropout", false, 0.3 }, { "AdamW and dropout", true, 0.3 } };
+    for (size_t k = 0; k < COUNT(kinds); k++) {
+        group("a captured training step with %s, replayed: parameters and losses are those of plain steps, bit for bit", kinds[k].name);
+        struct training plain, captured;
+        float want[1024], got[1024];
+        double losses[STEPS];
+        uint64_t plain_offset = 0, offset = 0;
+        if (!training_new(&plain, &kinds[k]))
+            return;
+        for (int n = 0; n < STEPS; n++) {
+            prepare(&plain, n);
+            CHECK_OK(step(&plain));
+            CHECK_OK(ctrt_item(&losses[n], plain.loss));
+        }
+        CHECK_OK(ctrt_generator_get(device, NULL, &plain_offset));
+        if (!training_new(&captured, &kinds[k]))
+            return;
+        run_captured(&captured, losses);
+        CHECK_OK(ctrt_generator_get(device, NULL, &offset));
+        CHECK(offset == plain_offset, "the generator is at %llu, expected %llu", (unsigned long long)offset, (unsigned long long)plain_offset);
+        /* Steps after the graph is gone count on from there. */
+        prepare(&plain, STEPS);
+        CHECK_OK(step(&plain));
+        CHECK_OK(ctrt_generator_set(device, 7, plain_offset));
+        prepare(&captured, STEPS);
+        CHECK_OK(step(&captured));
+        const size_t n = read_all(want, COUNT(want), &plain), m = read_all(got, COUNT(got), &captured);
+        CHECK(n == m && memcmp(want, got, n * sizeof *want) == 0, "parameters differ");
+        training_free(&plain);
+        training_free(&captured);
+    }
 }
 
 /* ---- memory ---- */
@@ -162,7 +203,7 @@ static void test_memory(void)
 
 static void test_refused(void)
 {
-    group("in a capture nothing can wait, and random numbers are refused; afterwards all is as before");
+    group("in a capture nothing can wait; afterwards all is as before");
     ctrt_tensor *x = NULL, *y = NULL, *at = NULL;
     ctrt_graph *graph = NULL;
     double value = 0;
@@ -176,10 +217,6 @@ static void test_refused(void)
     CHECK_OK(ctrt_capture_end(&graph, device));
     CHECK_OK(ctrt_capture_replay(graph));
     ctrt_graph_release(&graph);
-    CHECK_OK(ctrt_capture_begin(device));
-    CHECK_FAILS(ctrt_uniform_(x, 0, 1), CTRT_ERR_STATE, "random numbers would be the same at every replay");
-    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "random numbers");
-    CHECK(graph == NULL, "there is a graph all the same");
     CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "no capture was begun");
     CHECK_OK(ctrt_uniform_(x, 0, 1));
     CHECK_OK(ctrt_device_synchronize(device));
@@ -276,33 +313,82 @@ static void test_readers(void)
     ctrt_stream_release(&reader);
 }
 
-static void test_adam(void)
+/* ---- random numbers ---- */
+
+static void test_random(void)
 {
-    group("AdamW counts its steps on the host, and is refused in a capture");
-    ctrt_module *model = NULL;
-    ctrt_optimizer *optimizer = NULL;
-    ctrt_tensor *x = NULL, *y = NULL;
+    group("each replay draws random numbers as plain calls would, also between plain ones");
+    enum { N = 77, REPLAYS = 70 };                  /* more replays than the host is ever ahead */
+    ctrt_tensor *x = NULL, *y = NULL, *ints = NULL;
     ctrt_graph *graph = NULL;
-    CHECK_OK(ctrt_linear_new(&model, 4, 4, true, device));
-    CHECK_OK(ctrt_adamw_new(&optimizer, model, NULL));
-    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, 4), CTRT_F32, device));
-    for (int i = 0; i < 2; i++) {
-        if (i == 1)
-            CHECK_OK(ctrt_capture_begin(device));
-        CHECK_OK(ctrt_forward(&y, model, x));
-        CHECK_OK(ctrt_mean(&y, y, CTRT_ALL_DIMS));
-        CHECK_OK(ctrt_backward(y));
-        if (i == 0)
-            CHECK_OK(ctrt_optimizer_step(optimizer));
-        else
-            CHECK_FAILS(ctrt_optimizer_step(optimizer), CTRT_ERR_STATE, "step count of AdamW would be the same at every replay");
+    float got[2 * N], want[2 * N];
+    int64_t got_ints[N], want_ints[N];
+    CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(N), CTRT_F32, device));
+    CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(N), CTRT_F32, device));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(ctrt_uniform_(x, -1, 1));
+    CHECK_OK(ctrt_normal_(y, 0, 2));
+    CHECK_OK(ctrt_randint(&ints, -5, 1000, CTRT_SHAPE(N), CTRT_I64, device));
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    ctrt_manual_seed(11);
+    for (int i = 0; i < REPLAYS; i++)
+        CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_uniform_(x, 0, 1));
+    CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_to_host(got, sizeof got / 2, x, CTRT_F32));
+    CHECK_OK(ctrt_to_host(got + N, sizeof got / 2, y, CTRT_F32));
+    CHECK_OK(ctrt_to_host(got_ints, sizeof got_ints, ints, CTRT_I64));
+    ctrt_graph_release(&graph);
+    ctrt_manual_seed(11);
+    for (int i = 0; i <= REPLAYS; i++) {
+        if (i == REPLAYS)
+            CHECK_OK(ctrt_uniform_(x, 0, 1));
+        CHECK_OK(ctrt_uniform_(x, -1, 1));
+        CHECK_OK(ctrt_normal_(y, 0, 2));
+        CHECK_OK(ctrt_randint(&ints, -5, 1000, CTRT_SHAPE(N), CTRT_I64, device));
     }
-    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "AdamW");
-    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_OK(ctrt_to_host(want, sizeof want / 2, x, CTRT_F32));
+    CHECK_OK(ctrt_to_host(want + N, sizeof want / 2, y, CTRT_F32));
+    CHECK_OK(ctrt_to_host(want_ints, sizeof want_ints, ints, CTRT_I64));
+    CHECK(memcmp(got, want, sizeof got) == 0 && memcmp(got_ints, want_ints, sizeof got_ints) == 0, "other numbers");
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&y);
-    ctrt_optimizer_release(&optimizer);
-    ctrt_module_release(&model);
+    ctrt_tensor_release(&ints);
+}
+
+/* ---- optimizers ---- */
+
+static void test_optimizer(void)
+{
+    group("an optimizer without state is refused in a capture; one that is let go of lives as long as its graph; two steps in one");
+    const struct kind kind = { "AdamW", true, 0 };
+    struct training t, plain;
+    ctrt_graph *graph = NULL;
+    float want[1024], got[1024];
+    const uint64_t before = ctrt_memory_allocated(device);
+    if (!training_new(&t, &kind) || !training_new(&plain, &kind))
+        return;
+    batch(&t, 0);
+    batch(&plain, 0);
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_FAILS(step(&t), CTRT_ERR_STATE, "the optimizer's state would begin anew at every replay");
+    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "take a step before it");
+    CHECK_OK(step(&t));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(step(&t));
+    CHECK_OK(step(&t));
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    ctrt_optimizer_release(&t.optimizer);
+    for (int i = 0; i < 2; i++)
+        CHECK_OK(ctrt_capture_replay(graph));
+    for (int i = 0; i < 5; i++)
+        CHECK_OK(step(&plain));
+    const size_t n = read_all(want, COUNT(want), &plain), m = read_all(got, COUNT(got), &t);
+    CHECK(n == m && memcmp(want, got, n * sizeof *want) == 0, "parameters differ");
+    training_free(&plain);
+    training_free(&t);
+    ctrt_graph_release(&graph);
+    CHECK(ctrt_memory_allocated(device) == before, "%lld bytes are not back", (long long)(ctrt_memory_allocated(device) - before));
 }
 
 int main(int argc, char **argv)
@@ -314,7 +400,8 @@ int main(int argc, char **argv)
         test_refused();
         test_streams();
         test_readers();
-        test_adam();
+        test_random();
+        test_optimizer();
     }
     return done();
 }

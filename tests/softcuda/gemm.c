@@ -7,7 +7,6 @@
 
 #include <dlfcn.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -27,9 +26,10 @@ typedef void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alp
 
 static sgemm host_sgemm;
 static dgemm host_dgemm;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void find_blas(void)
+/* Here, not when it is first needed: a thread of a stream may be there still when the process ends, and what a failed dlopen leaves with a thread
+ * would look like a leak. */
+__attribute__((constructor)) static void find_blas(void)
 {
     static const char *const names[] = { "libopenblas.so.0", "libblas.so.3" };
     for (size_t i = 0; i < sizeof names / sizeof names[0] && host_sgemm == NULL; i++) {
@@ -188,7 +188,6 @@ static bool multiply_floats(int64_t m, int64_t n, int64_t k, const double *a, co
 
 static void multiply(const struct product *p, int64_t m, int64_t n, int64_t k, const double *a, const double *b, double *c)
 {
-    pthread_once(&once, find_blas);
     if (m == 0 || n == 0)
         return;
     if (host_sgemm == NULL || host_dgemm == NULL || k == 0 || (double)m * (double)n * (double)k < LOOPS_BELOW)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Each function of the CUDA driver fails once, over the driver in software, while a device is opened and while a step runs: a status with a message, no crash, and
- * the next step is right again unless the device is gone for good. Then memory that runs out, kernels that go wrong, indices out of range. */
+ * the next step is right again unless the device is gone for good. Then memory that runs out, kernels that go wrong, replays, indices out of range. */
 #include "soft_begin.h"
 
 #include "child.h"
@@ -175,6 +175,49 @@ static void test_illegal(void)
     CHILD_END;
 }
 
+static void test_replay(void)
+{
+    group("a replay that fails draws no random numbers, and the next one draws them");
+    IN_CHILD("CTRT_MEMORY=caching") {
+        static const char *const names[] = { "cuGraphLaunch", "cuMemcpyHtoDAsync_v2" };
+        ctrt_device *device = NULL;
+        ctrt_tensor *x = NULL;
+        ctrt_graph *graph = NULL;
+        float want[3][5], got[5];
+        uint64_t before = 0, after = 0;
+        CHECK_OK(ctrt_device_get(&device, "cuda:0"));
+        soft = soft_control();
+        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(5), CTRT_F32, device));
+        ctrt_manual_seed(3);
+        for (int i = 0; i < 3; i++) {
+            CHECK_OK(ctrt_uniform_(x, 0, 1));
+            CHECK_OK(ctrt_to_host(want[i], sizeof want[i], x, CTRT_F32));
+        }
+        ctrt_manual_seed(3);
+        CHECK_OK(ctrt_capture_begin(device));
+        CHECK_OK(ctrt_uniform_(x, 0, 1));
+        CHECK_OK(ctrt_capture_end(&graph, device));
+        for (int i = 0; i < 3; i++) {
+            if (i > 0) {
+                CHECK_OK(ctrt_generator_get(device, NULL, &before));
+                CHECK(soft->inject(names[i - 1], soft->calls(names[i - 1]) + 1, OUT_OF_MEMORY, false), "%s cannot be made to fail", names[i - 1]);
+                CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_OUT_OF_MEMORY, "cuda:0");
+                soft->inject_clear();
+                CHECK_OK(ctrt_generator_get(device, NULL, &after));
+                CHECK(after == before, "%s: the generator went from %llu to %llu", names[i - 1], (unsigned long long)before, (unsigned long long)after);
+            }
+            CHECK_OK(ctrt_capture_replay(graph));
+            CHECK_OK(ctrt_to_host(got, sizeof got, x, CTRT_F32));
+            CHECK(memcmp(got, want[i], sizeof got) == 0, "replay %d: %g, expected %g", i, (double)got[0], (double)want[i][0]);
+        }
+        ctrt_graph_release(&graph);
+        ctrt_tensor_release(&x);
+        CHECK_OK(ctrt_shutdown());
+        CHECK(soft->live_bytes(0) == 0, "%llu bytes of the device are left", (unsigned long long)soft->live_bytes(0));
+    }
+    CHILD_END;
+}
+
 static void test_index(void)
 {
     group("an index out of range: named with op, number, value and range; the stream is usable again after a reset");
@@ -215,6 +258,7 @@ int main(int argc, char **argv)
     test_each(UNKNOWN, true);
     test_memory();
     test_illegal();
+    test_replay();
     test_index();
     return done();
 }

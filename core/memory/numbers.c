@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/numbers.c: numbers of the host for recorded work. */
+#include "memory/numbers.h"
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "memory/pinned.h"
+#include "memory/storage.h"
+
+#define IMAGES 64                           /* the host may be so many replays ahead */
+#define PLACE  16                           /* bytes; numbers begin at multiples of it */
+
+struct number {
+    const struct number_source *source;
+    void *state;
+    size_t at;                              /* in the image */
+};
+
+/* One piece of device memory. */
+struct numbers {
+    struct numbers *next;                   /* older ones */
+    ctrt_device *device;
+    char *memory;                           /* the device's */
+    char *images;                           /* IMAGES of NUMBERS_ROOM bytes */
+    size_t granted;                         /* the images' bytes in pinned memory; 0: they are in plain memory */
+    stream_mark marks[IMAGES];              /* of who still copies from there */
+    unsigned turn;
+    size_t used, count;
+    struct number list[NUMBERS_ROOM / PLACE];
+};
+
+ctrt_status numbers_grow(struct numbers **list, ctrt_device *device, void *memory)
+{
+    const size_t bytes = IMAGES * NUMBERS_ROOM;
+    struct numbers *fresh = memory_zeroed(sizeof *fresh);
+    if (fresh == NULL)
+        return out_of_memory(sizeof *fresh, "numbers of a capture");
+    void *images = NULL;
+    ctrt_status status = CTRT_OK;
+    if (pinned_available(device))
+        status = pinned_alloc(&images, &fresh->granted, device, bytes);
+    else if ((images = memory_alloc(bytes)) == NULL)
+        status = out_of_memory(bytes, "numbers of a capture");
+    if (status != CTRT_OK) {
+        memory_free(fresh);
+        return status;
+    }
+    memset(images, 0, bytes);
+    fresh->next = *list;
+    fresh->device = device;
+    fresh->memory = memory;
+    fresh->images = images;
+    *list = fresh;
+    return CTRT_OK;
+}
+
+const void *numbers_place(struct numbers *list, size_t bytes, const struct number_source *source, void *state)
+{
+    bytes = (bytes + PLACE - 1) / PLACE * PLACE;
+    if (list == NULL || list->used + bytes > NUMBERS_ROOM)
+        return NULL;
+    const void *where = list->memory + list->used;
+    list->list[list->count++] = (struct number){ source, state, list->used };
+    list->used += bytes;
+    return where;
+}
+
+void *numbers_find(const void **where, const struct numbers *list, const struct number_source *source)
+{
+    for (; list != NULL; list = list->next)
+        for (size_t i = 0; i < list->count; i++)
+            if (list->list[i].source == source) {
+                *where = list->memory + list->list[i].at;
+                return list->list[i].state;
+            }
+    return NULL;
+}
+
+/* In the order in which they were asked for: one may build on what another counts. */
+static void fill_all(struct numbers *list)
+{
+    if (list == NULL)
+        return;
+    fill_all(list->next);
+    char *image = list->images + list->turn * NUMBERS_ROOM;
+    for (size_t i = 0; i < list->count; i++)
+        list->list[i].source->fill(list->list[i].state, image + list->list[i].at);
+}
+
+static void undo_all(struct numbers *list)
+{
+    for (; list != NULL; list = list->next)
+        for (size_t i = list->count; i-- > 0;)
+            list->list[i].source->undo(list->list[i].state);
+}
+
+void numbers_ready(const struct numbers *list)
+{
+    for (; list != NULL; list = list->next)
+        (void)stream_finish(list->marks[list->turn]);       /* a copy that failed reads no more either */
+}
+
+ctrt_status numbers_put(struct numbers *list, const ctrt_stream *stream)
+{
+    ctrt_status status = CTRT_OK;
+    fill_all(list);
+    for (struct numbers *at = list; at != NULL && status == CTRT_OK; at = at->next)
+        status = at->device->backend->memory->copy(at->device->handle, stream->queue, at->memory, at->images + at->turn * NUMBERS_ROOM,
+                                                   at->used, CTRT_COPY_TO_DEVICE);
+    if (status != CTRT_OK)
+        undo_all(list);
+    return status;
+}
+
+void numbers_sent(struct numbers *list, stream_mark mark, bool replayed)
+{
+    if (!replayed)
+        undo_all(list);
+    for (; list != NULL; list = list->next) {
+        list->marks[list->turn] = mark;
+        list->turn = (list->turn + 1) % IMAGES;
+    }
+}
+
+void numbers_free(struct numbers *list)
+{
+    for (struct numbers *next; list != NULL; list = next) {
+        struct storage unused = { 0 };
+        next = list->next;
+        for (size_t i = 0; i < list->count; i++)
+            list->list[i].source->release(list->list[i].state);
+        if (list->granted > 0)
+            pinned_free(list->device, list->images, list->granted, &unused);
+        else
+            memory_free(list->images);
+        memory_free(list);
+    }
+}
