@@ -24,7 +24,7 @@ libctrt_core_la_SOURCES += \
     core/memory/order.h core/memory/pinned.c core/memory/pinned.h core/memory/policy.c core/memory/policy.h core/memory/pool.c \
     core/memory/pool.h core/memory/source.c core/memory/source.h core/memory/storage.c core/memory/storage.h
 libctrt_core_la_SOURCES += core/memory/pressure.c core/memory/pressure.h
-libctrt_core_la_SOURCES += core/memory/capture.c core/memory/capture.h core/memory/numbers.c core/memory/numbers.h
+libctrt_core_la_SOURCES += core/memory/capture.c core/memory/capture.h core/memory/capture_parts.h core/memory/graph.c core/memory/numbers.c core/memory/numbers.h
 libctrt_core_la_SOURCES += core/memory/frames.c core/memory/frames.h
 libctrt_core_la_SOURCES += core/memory/plan.c core/memory/plan.h core/memory/plan_source.c core/memory/plan_source.h
 libctrt_core_la_SOURCES += \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/capture.c: recording a stream's work, and replaying it.
+/* memory/capture.c: what a capture has: memory of its own, the tensors that its work uses, numbers of the host.
  *
  * Memory: while a stream is captured, a policy of the capture's own (a second `caching`, over blocks that are drawn from the device's
  * policy) serves it, so that what the step frees is used again within the step, and by nobody else before the graph is released: replays
@@ -7,57 +7,14 @@
  *
  * Order: a captured piece of work runs at each replay, so the storages that it uses are noted, and a replay waits for, and is waited for by,
  * other streams on behalf of all of them. */
-#include "memory/capture.h"
+#include "memory/capture_parts.h"
 
 #include "base/base.h"
 #include "base/memory.h"
 #include "memory/order.h"
-#include "memory/policy.h"
-#include "memory/pool.h"
-
-struct segment {
-    struct segment *next;
-    ctrt_block block;                       /* of the device's policy */
-    size_t bytes;
-};
-
-/* A storage that existed before holds a reference; one that the capture made does not, and leaves the table when it dies. */
-struct use {
-    struct storage *storage;
-    bool writes;
-};
-
-struct capture {
-    atomic_int refs;                        /* the graph's, and those of storages that it made */
-    struct capture *next;                   /* of the captures that run */
-    struct device_memory *memory;
-    ctrt_stream *stream;                    /* where it began; NULL: it has ended */
-    void *queue;                            /* of that */
-    struct memory_layer *layer;
-    ctrt_memory_source source;              /* of the layer */
-    pthread_mutex_t lock;                   /* for all below */
-    struct segment *segments;
-    uint64_t bytes;                         /* of the segments */
-    stream_mark *marks;                     /* of work outside on results that have died: before their memory is written again; one a stream */
-    size_t mark_count, mark_room;
-    struct use *uses;                       /* a hash table by storage */
-    size_t use_count, use_room;             /* count: places taken, with those that are empty again */
-    struct numbers *numbers;
-    ctrt_status failed;
-    char *text;
-};
-
-struct ctrt_graph {
-    atomic_int refs;
-    ctrt_device *device;
-    struct capture *capture;
-    void *handle;                           /* the backend's */
-    pthread_mutex_t lock;                   /* while a replay is put on a queue */
-    ctrt_stream *last;                      /* where the last one went; NULL: nowhere yet */
-};
 
 static struct capture *running;             /* all devices' */
-static const char gone;                     /* a place whose storage has died */
+const char capture_gone;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* of `running` */
 
@@ -145,7 +102,7 @@ static void segments_free(struct capture *capture)
     }
 }
 
-static void capture_drop(struct capture *capture)
+void capture_drop(struct capture *capture)
 {
     /* In the child of a fork, and on a closed device, there is nothing to give back to. */
     if (atomic_fetch_sub(&capture->refs, 1) > 1 || !device_usable(capture->memory->device))
@@ -296,11 +253,6 @@ static struct use *place_of(struct use *uses, size_t room, const struct storage 
     return &uses[at & (room - 1)];
 }
 
-static bool is_there(const struct use *use)
-{
-    return use->storage != NULL && use->storage != (const void *)&gone;
-}
-
 /* With the capture's lock. */
 static bool uses_grow(struct capture *capture)
 {
@@ -308,14 +260,14 @@ static bool uses_grow(struct capture *capture)
         return true;
     size_t live = 0, room = 64;
     for (size_t i = 0; i < capture->use_room; i++)
-        live += is_there(&capture->uses[i]);
+        live += capture_use_lives(&capture->uses[i]);
     while (room < 4 * (live + 1))
         room *= 2;
     struct use *fresh = memory_zeroed(room * sizeof *fresh);
     if (fresh == NULL)
         return false;
     for (size_t i = 0; i < capture->use_room; i++)
-        if (is_there(&capture->uses[i]))
+        if (capture_use_lives(&capture->uses[i]))
             *place_of(fresh, room, capture->uses[i].storage) = capture->uses[i];
     memory_free(capture->uses);
     capture->uses = fresh;
@@ -373,7 +325,7 @@ void capture_storage_free(struct storage *storage, const stream_mark *marks, int
     if (capture->use_room > 0) {
         struct use *use = place_of(capture->uses, capture->use_room, storage);
         if (use->storage == storage)
-            use->storage = (struct storage *)(uintptr_t)&gone;
+            use->storage = (struct storage *)(uintptr_t)&capture_gone;
     }
     for (int i = 0; i < count; i++) {
         if (mark_done(marks[i]))
@@ -392,7 +344,7 @@ void capture_storage_free(struct storage *storage, const stream_mark *marks, int
 
 /* ---- beginning and ending ---- */
 
-static ctrt_status capture_new(struct capture **out, ctrt_stream *stream)
+ctrt_status capture_new(struct capture **out, ctrt_stream *stream)
 {
     static const struct policy_spec spec = { .name = "caching" };
     struct device_memory *memory = stream->device->memory;
@@ -429,7 +381,7 @@ static ctrt_status capture_new(struct capture **out, ctrt_stream *stream)
     return CTRT_OK;
 }
 
-static void enlist(struct capture *capture)
+void capture_enlist(struct capture *capture)
 {
     pthread_mutex_lock(&lock);
     capture->next = running;
@@ -438,7 +390,7 @@ static void enlist(struct capture *capture)
     atomic_fetch_add(&capture->memory->captures, 1);
 }
 
-static void delist(struct capture *capture)
+void capture_delist(struct capture *capture)
 {
     atomic_fetch_sub(&capture->memory->captures, 1);
     pthread_mutex_lock(&lock);
@@ -450,56 +402,7 @@ static void delist(struct capture *capture)
     pthread_mutex_unlock(&lock);
 }
 
-ctrt_status ctrt_capture_begin(ctrt_device *device)
-{
-    CTRT_TRY(device_or_default(&device, device));
-    if (!device_usable(device))
-        return device_fail_forked(device);
-    const ctrt_capture_table *table = CTRT_SLOT(device->backend, capture) ? device->backend->capture : NULL;
-    if (!device_asynchronous(device) || !CTRT_SLOT(table, begin) || !CTRT_SLOT(table, end) || !CTRT_SLOT(table, replay) || !CTRT_SLOT(table, destroy))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "capture_begin: work of %s cannot be recorded: its backend has no captures", device->name);
-    if (device->memory->moves)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "capture_begin: policy %s of %s moves memory, and a recorded step needs it where it is; use caching",
-                         device->memory->policy_name, device->name);
-    if (device->memory->plan != NULL)
-        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a plan runs on %s (ctrt_memory_plan_begin)", device->name);
-    ctrt_stream *stream = stream_here(device);
-    if (stream_captured(stream))
-        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: stream %llu of %s is being captured already", (unsigned long long)ctrt_stream_id(stream),
-                         device->name);
-    CTRT_TRY(ctrt_device_synchronize(device));
-    struct capture *capture = NULL;
-    CTRT_TRY(capture_new(&capture, stream));
-    pthread_mutex_lock(&stream->lock);
-    ctrt_status status = table->begin(device->handle, stream->queue);
-    if (status == CTRT_OK)
-        atomic_store(&stream->capture, capture);
-    pthread_mutex_unlock(&stream->lock);
-    if (status != CTRT_OK) {
-        capture_drop(capture);
-        return status;
-    }
-    enlist(capture);
-    return CTRT_OK;
-}
-
-/* Streams that joined come together again where the capture began. */
-static ctrt_status rejoin(struct capture *capture)
-{
-    ctrt_status status = CTRT_OK;
-    ctrt_stream *other;
-    for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++) {
-        if (other == capture->stream || atomic_load(&other->capture) != capture)
-            continue;
-        ctrt_status one = stream_wait_for(capture->stream, other);
-        status = status != CTRT_OK ? status : one;
-        atomic_store(&other->capture, NULL);
-    }
-    return status;
-}
-
-/* Lets go of what existed before, when no replay runs any more. In the child of a fork all of it stays as it is. */
-static void release_uses(struct capture *capture)
+void capture_release_uses(struct capture *capture)
 {
     if (!device_usable(capture->memory->device))
         return;
@@ -507,167 +410,15 @@ static void release_uses(struct capture *capture)
     struct use *uses = capture->uses;
     const size_t room = capture->use_room;
     for (size_t i = 0; i < room; i++)
-        if (is_there(&uses[i]) && uses[i].storage->capture == capture)
+        if (capture_use_lives(&uses[i]) && uses[i].storage->capture == capture)
             uses[i].storage = NULL;         /* may die any time from the unlocking on */
     capture->uses = NULL;
     capture->use_room = capture->use_count = 0;
     pthread_mutex_unlock(&capture->lock);
     for (size_t i = 0; i < room; i++)
-        if (is_there(&uses[i]))
+        if (capture_use_lives(&uses[i]))
             storage_release(uses[i].storage);
     memory_free(uses);
     numbers_free(capture->numbers);
     capture->numbers = NULL;
-}
-
-ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
-{
-    if (out == NULL)
-        return fail_null("capture_end", "out");
-    CTRT_TRY(device_or_default(&device, device));
-    ctrt_stream *stream = stream_here(device);
-    struct capture *capture = device_asynchronous(device) ? atomic_load(&stream->capture) : NULL;
-    if (capture == NULL || capture->stream != stream)
-        return ctrt_fail(CTRT_ERR_STATE, "capture_end: no capture was begun on the current stream of %s", device->name);
-    void *handle = NULL;
-    ctrt_status status = rejoin(capture);
-    delist(capture);
-    pthread_mutex_lock(&stream->lock);
-    const ctrt_status ended = device->backend->capture->end(device->handle, stream->queue, &handle);
-    atomic_store(&stream->capture, NULL);
-    pthread_mutex_unlock(&stream->lock);
-    pthread_mutex_lock(&capture->lock);
-    capture->stream = NULL;
-    pthread_mutex_unlock(&capture->lock);
-    if (status == CTRT_OK)
-        status = ended;
-    /* The first error says more than that the backend then gave up. */
-    if (capture->failed != CTRT_OK)
-        status = ctrt_fail(capture->failed, "%s", capture->text != NULL ? capture->text : ctrt_status_string(capture->failed));
-    struct ctrt_graph *graph = status == CTRT_OK ? memory_zeroed(sizeof *graph) : NULL;
-    if (status == CTRT_OK && graph == NULL)
-        status = out_of_memory(sizeof *graph, "a graph");
-    if (status != CTRT_OK) {
-        if (handle != NULL)
-            device->backend->capture->destroy(device->handle, handle);
-        release_uses(capture);
-        capture_drop(capture);
-        return ctrt_context(status, "capture_end");
-    }
-    atomic_init(&graph->refs, 1);
-    pthread_mutex_init(&graph->lock, NULL);
-    graph->device = device;
-    graph->capture = capture;
-    graph->handle = handle;
-    atomic_fetch_add(&capture->memory->graphs, 1);
-    ctrt_graph_release(out);
-    *out = graph;
-    return CTRT_OK;
-}
-
-bool ctrt_capture_running(ctrt_device *device)
-{
-    return device_or_default(&device, device) == CTRT_OK && device_asynchronous(device) && stream_captured(stream_here(device));
-}
-
-/* ---- replaying ---- */
-
-static ctrt_status order_all(struct capture *capture, ctrt_stream *stream, stream_mark mark)
-{
-    ctrt_status status = CTRT_OK;
-    for (size_t i = 0; i < capture->use_room && status == CTRT_OK; i++) {
-        if (!is_there(&capture->uses[i]))
-            continue;
-        const ctrt_view view = { .owner = capture->uses[i].storage, .data = capture->uses[i].storage->block.address };
-        if (mark == 0)
-            status = order_before(stream, &view, capture->uses[i].writes, "a replay", NULL);
-        else
-            order_after(stream, &view, capture->uses[i].writes, mark);
-    }
-    return status;
-}
-
-ctrt_status ctrt_capture_replay(ctrt_graph *graph)
-{
-    if (graph == NULL)
-        return fail_null("capture_replay", "graph");
-    ctrt_device *device = graph->device;
-    if (!device_usable(device))
-        return device_fail_forked(device);
-    ctrt_stream *stream = stream_here(device);
-    struct capture *capture = graph->capture;
-    if (stream_captured(stream))
-        return ctrt_fail(CTRT_ERR_STATE, "capture_replay: the current stream of %s is being captured", device->name);
-    pthread_mutex_lock(&graph->lock);
-    pthread_mutex_lock(&capture->lock);
-    /* Memory of the step itself is behind the replay before, and behind work on results that have died. */
-    ctrt_status status = graph->last != NULL && graph->last != stream ? stream_wait_for(stream, graph->last) : CTRT_OK;
-    for (size_t i = 0; i < capture->mark_count && status == CTRT_OK; i++)
-        if (!mark_done(capture->marks[i]))
-            status = stream_wait_for(stream, stream_at(mark_slot(capture->marks[i])));
-    if (status == CTRT_OK)
-        status = order_all(capture, stream, 0);
-    if (status == CTRT_OK) {
-        numbers_ready(capture->numbers);
-        pthread_mutex_lock(&stream->lock);
-        status = numbers_put(capture->numbers, stream);
-        const bool put = status == CTRT_OK;
-        if (put)
-            status = device->backend->capture->replay(device->handle, graph->handle, stream->queue);
-        const stream_mark mark = put ? stream_count_work(stream) : 0;
-        pthread_mutex_unlock(&stream->lock);
-        if (put) {
-            numbers_sent(capture->numbers, mark, status == CTRT_OK);
-            (void)order_all(capture, stream, mark);
-        }
-        capture->mark_count = 0;
-        graph->last = stream;
-    }
-    pthread_mutex_unlock(&capture->lock);
-    pthread_mutex_unlock(&graph->lock);
-    if (status == CTRT_OK && unlikely(stream_launch_blocking))
-        status = stream_synchronize(stream);
-    return ctrt_context(status, "capture_replay");
-}
-
-ctrt_graph *ctrt_graph_retain(ctrt_graph *graph)
-{
-    if (graph != NULL)
-        atomic_fetch_add(&graph->refs, 1);
-    return graph;
-}
-
-void ctrt_graph_release(ctrt_graph **variable)
-{
-    ctrt_graph *graph = variable != NULL ? *variable : NULL;
-    if (graph == NULL)
-        return;
-    *variable = NULL;
-    if (atomic_fetch_sub(&graph->refs, 1) > 1)
-        return;
-    if (device_usable(graph->device)) {
-        if (graph->last != NULL)
-            (void)stream_synchronize(graph->last);
-        graph->device->backend->capture->destroy(graph->device->handle, graph->handle);
-    }
-    release_uses(graph->capture);
-    atomic_fetch_sub(&graph->capture->memory->graphs, 1);
-    capture_drop(graph->capture);
-    pthread_mutex_destroy(&graph->lock);
-    memory_free(graph);
-}
-
-ctrt_device *ctrt_graph_device(const ctrt_graph *graph)
-{
-    return graph != NULL ? graph->device : NULL;
-}
-
-uint64_t ctrt_graph_memory(const ctrt_graph *graph)
-{
-    if (graph == NULL)
-        return 0;
-    pthread_mutex_lock(&graph->capture->lock);
-    const uint64_t bytes = graph->capture->bytes;
-    pthread_mutex_unlock(&graph->capture->lock);
-    return bytes;
 }

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/graph.c: captures begin and end, and become graphs, which are replayed. */
+#include "base/base.h"
+#include "base/memory.h"
+#include "memory/capture_parts.h"
+#include "memory/order.h"
+
+struct ctrt_graph {
+    atomic_int refs;
+    ctrt_device *device;
+    struct capture *capture;
+    void *handle;                           /* the backend's */
+    pthread_mutex_t lock;                   /* while a replay is put on a queue */
+    ctrt_stream *last;                      /* where the last one went; NULL: nowhere yet */
+};
+
+/* ---- beginning and ending ---- */
+
+ctrt_status ctrt_capture_begin(ctrt_device *device)
+{
+    CTRT_TRY(device_or_default(&device, device));
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    const ctrt_capture_table *table = CTRT_SLOT(device->backend, capture) ? device->backend->capture : NULL;
+    if (!device_asynchronous(device) || !CTRT_SLOT(table, begin) || !CTRT_SLOT(table, end) || !CTRT_SLOT(table, replay) || !CTRT_SLOT(table, destroy))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "capture_begin: work of %s cannot be recorded: its backend has no captures", device->name);
+    if (device->memory->moves)
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "capture_begin: policy %s of %s moves memory, and a recorded step needs it where it is; use caching",
+                         device->memory->policy_name, device->name);
+    if (device->memory->plan != NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a plan runs on %s (ctrt_memory_plan_begin)", device->name);
+    ctrt_stream *stream = stream_here(device);
+    if (stream_captured(stream))
+        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: stream %llu of %s is being captured already", (unsigned long long)ctrt_stream_id(stream),
+                         device->name);
+    CTRT_TRY(ctrt_device_synchronize(device));
+    struct capture *capture = NULL;
+    CTRT_TRY(capture_new(&capture, stream));
+    pthread_mutex_lock(&stream->lock);
+    ctrt_status status = table->begin(device->handle, stream->queue);
+    if (status == CTRT_OK)
+        atomic_store(&stream->capture, capture);
+    pthread_mutex_unlock(&stream->lock);
+    if (status != CTRT_OK) {
+        capture_drop(capture);
+        return status;
+    }
+    capture_enlist(capture);
+    return CTRT_OK;
+}
+
+/* Streams that joined come together again where the capture began. */
+static ctrt_status rejoin(struct capture *capture)
+{
+    ctrt_status status = CTRT_OK;
+    ctrt_stream *other;
+    for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++) {
+        if (other == capture->stream || atomic_load(&other->capture) != capture)
+            continue;
+        ctrt_status one = stream_wait_for(capture->stream, other);
+        status = status != CTRT_OK ? status : one;
+        atomic_store(&other->capture, NULL);
+    }
+    return status;
+}
+
+ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
+{
+    if (out == NULL)
+        return fail_null("capture_end", "out");
+    CTRT_TRY(device_or_default(&device, device));
+    ctrt_stream *stream = stream_here(device);
+    struct capture *capture = device_asynchronous(device) ? atomic_load(&stream->capture) : NULL;
+    if (capture == NULL || capture->stream != stream)
+        return ctrt_fail(CTRT_ERR_STATE, "capture_end: no capture was begun on the current stream of %s", device->name);
+    void *handle = NULL;
+    ctrt_status status = rejoin(capture);
+    capture_delist(capture);
+    pthread_mutex_lock(&stream->lock);
+    const ctrt_status ended = device->backend->capture->end(device->handle, stream->queue, &handle);
+    atomic_store(&stream->capture, NULL);
+    pthread_mutex_unlock(&stream->lock);
+    pthread_mutex_lock(&capture->lock);
+    capture->stream = NULL;
+    pthread_mutex_unlock(&capture->lock);
+    if (status == CTRT_OK)
+        status = ended;
+    /* The first error says more than that the backend then gave up. */
+    if (capture->failed != CTRT_OK)
+        status = ctrt_fail(capture->failed, "%s", capture->text != NULL ? capture->text : ctrt_status_string(capture->failed));
+    struct ctrt_graph *graph = status == CTRT_OK ? memory_zeroed(sizeof *graph) : NULL;
+    if (status == CTRT_OK && graph == NULL)
+        status = out_of_memory(sizeof *graph, "a graph");
+    if (status != CTRT_OK) {
+        if (handle != NULL)
+            device->backend->capture->destroy(device->handle, handle);
+        capture_release_uses(capture);
+        capture_drop(capture);
+        return ctrt_context(status, "capture_end");
+    }
+    atomic_init(&graph->refs, 1);
+    pthread_mutex_init(&graph->lock, NULL);
+    graph->device = device;
+    graph->capture = capture;
+    graph->handle = handle;
+    atomic_fetch_add(&capture->memory->graphs, 1);
+    ctrt_graph_release(out);
+    *out = graph;
+    return CTRT_OK;
+}
+
+bool ctrt_capture_running(ctrt_device *device)
+{
+    return device_or_default(&device, device) == CTRT_OK && device_asynchronous(device) && stream_captured(stream_here(device));
+}
+
+/* ---- replaying ---- */
+
+static ctrt_status order_all(struct capture *capture, ctrt_stream *stream, stream_mark mark)
+{
+    ctrt_status status = CTRT_OK;
+    for (size_t i = 0; i < capture->use_room && status == CTRT_OK; i++) {
+        if (!capture_use_lives(&capture->uses[i]))
+            continue;
+        const ctrt_view view = { .owner = capture->uses[i].storage, .data = capture->uses[i].storage->block.address };
+        if (mark == 0)
+            status = order_before(stream, &view, capture->uses[i].writes, "a replay", NULL);
+        else
+            order_after(stream, &view, capture->uses[i].writes, mark);
+    }
+    return status;
+}
+
+ctrt_status ctrt_capture_replay(ctrt_graph *graph)
+{
+    if (graph == NULL)
+        return fail_null("capture_replay", "graph");
+    ctrt_device *device = graph->device;
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    ctrt_stream *stream = stream_here(device);
+    struct capture *capture = graph->capture;
+    if (stream_captured(stream))
+        return ctrt_fail(CTRT_ERR_STATE, "capture_replay: the current stream of %s is being captured", device->name);
+    pthread_mutex_lock(&graph->lock);
+    pthread_mutex_lock(&capture->lock);
+    /* Memory of the step itself is behind the replay before, and behind work on results that have died. */
+    ctrt_status status = graph->last != NULL && graph->last != stream ? stream_wait_for(stream, graph->last) : CTRT_OK;
+    for (size_t i = 0; i < capture->mark_count && status == CTRT_OK; i++)
+        if (!mark_done(capture->marks[i]))
+            status = stream_wait_for(stream, stream_at(mark_slot(capture->marks[i])));
+    if (status == CTRT_OK)
+        status = order_all(capture, stream, 0);
+    if (status == CTRT_OK) {
+        numbers_ready(capture->numbers);
+        pthread_mutex_lock(&stream->lock);
+        status = numbers_put(capture->numbers, stream);
+        const bool put = status == CTRT_OK;
+        if (put)
+            status = device->backend->capture->replay(device->handle, graph->handle, stream->queue);
+        const stream_mark mark = put ? stream_count_work(stream) : 0;
+        pthread_mutex_unlock(&stream->lock);
+        if (put) {
+            numbers_sent(capture->numbers, mark, status == CTRT_OK);
+            (void)order_all(capture, stream, mark);
+        }
+        capture->mark_count = 0;
+        graph->last = stream;
+    }
+    pthread_mutex_unlock(&capture->lock);
+    pthread_mutex_unlock(&graph->lock);
+    if (status == CTRT_OK && unlikely(stream_launch_blocking))
+        status = stream_synchronize(stream);
+    return ctrt_context(status, "capture_replay");
+}
+
+ctrt_graph *ctrt_graph_retain(ctrt_graph *graph)
+{
+    if (graph != NULL)
+        atomic_fetch_add(&graph->refs, 1);
+    return graph;
+}
+
+void ctrt_graph_release(ctrt_graph **variable)
+{
+    ctrt_graph *graph = variable != NULL ? *variable : NULL;
+    if (graph == NULL)
+        return;
+    *variable = NULL;
+    if (atomic_fetch_sub(&graph->refs, 1) > 1)
+        return;
+    if (device_usable(graph->device)) {
+        if (graph->last != NULL)
+            (void)stream_synchronize(graph->last);
+        graph->device->backend->capture->destroy(graph->device->handle, graph->handle);
+    }
+    capture_release_uses(graph->capture);
+    atomic_fetch_sub(&graph->capture->memory->graphs, 1);
+    capture_drop(graph->capture);
+    pthread_mutex_destroy(&graph->lock);
+    memory_free(graph);
+}
+
+ctrt_device *ctrt_graph_device(const ctrt_graph *graph)
+{
+    return graph != NULL ? graph->device : NULL;
+}
+
+uint64_t ctrt_graph_memory(const ctrt_graph *graph)
+{
+    if (graph == NULL)
+        return 0;
+    pthread_mutex_lock(&graph->capture->lock);
+    const uint64_t bytes = graph->capture->bytes;
+    pthread_mutex_unlock(&graph->capture->lock);
+    return bytes;
+}
