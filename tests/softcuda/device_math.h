@@ -177,24 +177,33 @@ static inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f
 #define __fdividef(x, y)    ((float)(x) / (float)(y))
 #define __tanhf(x)          tanhf(x)
 
-static inline float rsqrtf(float x) { return (float)(1.0 / sqrt((double)x)); }
-static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+/* glibc has some of these from 2.41 on. */
+static inline float softcuda_rsqrtf(float x) { return (float)(1.0 / sqrt((double)x)); }
+static inline double softcuda_rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }
 /* Pi is split so that whole and half turns are exact. */
-static inline double sinpi(double x)
+static inline double softcuda_sinpi(double x)
 {
     const double r = remainder(x, 2.0);
     return fabs(r) > 0.5 ? copysign(1.0, r) * sin(M_PI * (1.0 - fabs(r))) : sin(M_PI * r);
 }
-static inline double cospi(double x)
+static inline double softcuda_cospi(double x)
 {
     const double r = fabs(remainder(x, 2.0));
     return r > 0.75 ? -cos(M_PI * (1.0 - r)) : r > 0.25 ? sin(M_PI * (0.5 - r)) : cos(M_PI * r);
 }
-static inline float sinpif(float x) { return (float)sinpi(x); }
-static inline float cospif(float x) { return (float)cospi(x); }
-static inline void sincospif(float x, float *s, float *c) { *s = sinpif(x), *c = cospif(x); }
-static inline void sincospi(double x, double *s, double *c) { *s = sinpi(x), *c = cospi(x); }
+static inline float softcuda_sinpif(float x) { return (float)softcuda_sinpi(x); }
+static inline float softcuda_cospif(float x) { return (float)softcuda_cospi(x); }
+static inline void softcuda_sincospif(float x, float *s, float *c) { *s = softcuda_sinpif(x), *c = softcuda_cospif(x); }
+static inline void softcuda_sincospi(double x, double *s, double *c) { *s = softcuda_sinpi(x), *c = softcuda_cospi(x); }
+#define rsqrtf              softcuda_rsqrtf
+#define rsqrt               softcuda_rsqrt
+#define sinpif              softcuda_sinpif
+#define sinpi               softcuda_sinpi
+#define cospif              softcuda_cospif
+#define cospi               softcuda_cospi
+#define sincospif           softcuda_sincospif
+#define sincospi            softcuda_sincospi
 static inline double normcdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
 static inline float normcdff(float x) { return (float)normcdf(x); }
 
