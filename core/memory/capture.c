@@ -51,24 +51,10 @@ static ctrt_status source_alloc(void *state, void **address, size_t bytes, void 
     return CTRT_OK;
 }
 
+/* What the capture has drawn stays until its graph goes: recorded work writes there at each replay, also where the layer has no more use for it. */
 static void source_free(void *state, void *address, size_t bytes, void *queue)
 {
-    struct capture *capture = state;
-    struct segment *found = NULL;
-    (void)bytes;
-    pthread_mutex_lock(&capture->lock);
-    for (struct segment **link = &capture->segments; *link != NULL; link = &(*link)->next)
-        if ((*link)->block.address == address) {
-            found = *link;
-            *link = found->next;
-            capture->bytes -= found->bytes;
-            break;
-        }
-    pthread_mutex_unlock(&capture->lock);
-    if (found == NULL)
-        return;
-    pool_free(capture->memory, &found->block, found->bytes, queue);
-    memory_free(found);
+    (void)state, (void)address, (void)bytes, (void)queue;
 }
 
 /* Within a capture there is nothing to ask: streams meet at its end at the latest. */
@@ -92,7 +78,6 @@ static void marks_finish(struct capture *capture)
     capture->mark_count = 0;
 }
 
-/* What the layer could not give back, because some of it was never free again, goes now. */
 static void segments_free(struct capture *capture)
 {
     for (struct segment *segment = capture->segments, *next; segment != NULL; segment = next) {

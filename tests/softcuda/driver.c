@@ -326,8 +326,8 @@ static void tell(bool on)
 }
 
 EXPORT struct softcuda_control softcuda_control = {
-    .size = sizeof(struct softcuda_control), .calls = calls_of, .inject = fault_add, .inject_clear = fault_clear, .name = name_of,
+    .size = sizeof(struct softcuda_control), .calls = calls_of, .inject = fault_inject, .inject_clear = fault_clear, .name = name_of,
     .live_bytes = live_bytes, .live_blocks = live_blocks, .pinned_bytes = host_pinned_bytes, .live_handles = live_handles,
-    .context_active = context_active, .launches = function_launches, .peek = peek, .poke = poke, .inject_kernel = fault_add_kernel,
+    .context_active = context_active, .launches = function_launches, .peek = peek, .poke = poke, .inject_kernel = fault_inject_kernel,
     .faults = faults, .fault_text = fault_text, .tell = tell,
 };

@@ -63,6 +63,9 @@ int options_visible(const char *text, int devices, int *visible);
 result fault_of(const char *symbol, long long call);
 bool fault_add(const char *name, int64_t at, int error, bool on);
 void fault_clear(void);
+void fault_clear_options(void);                      /* those of SOFTCUDA alone */
+bool fault_inject(const char *name, int64_t at, int error, bool on);
+void fault_inject_kernel(const char *kernel, int skip, int error);
 void fault_add_kernel(const char *kernel, int skip, int error);
 result fault_of_kernel(const char *kernel);
 bool fault_error_number(const char *text, int *number);
@@ -117,10 +120,13 @@ void space_poison(address begin, size_t bytes);     /* no business of the host's
 
 result memory_alloc(struct device *device, address *out, size_t bytes);
 result memory_free(struct device *device, address begin, size_t *bytes);
+size_t memory_rounded(size_t bytes);                                  /* what a block costs */
 bool memory_take(struct device *device, size_t bytes);              /* from what the device has */
 void memory_give(struct device *device, size_t bytes);
 bool memory_block(address inside, address *begin, size_t *bytes);
 void memory_drop_all(struct device *device);
+void pools_synchronized(const struct device *device);               /* the host has waited for a stream of it */
+void pools_drop(const struct device *device);                       /* all their memory is gone */
 void memory_describe(address where, char *text, size_t bytes);
 
 /* ---- host.c ---- */

@@ -12,13 +12,14 @@ struct wish {
     int64_t at;                         /* call; for kernels: launches to go before it */
     int error;
     bool on, kernel;
+    bool by_test;                       /* through the control table; else of SOFTCUDA, which is read again by cuInit */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct wish *wishes;
 static atomic_int n_wishes;
 
-static bool add(const char *name, int64_t at, int error, bool on, bool kernel)
+static bool add(const char *name, int64_t at, int error, bool on, bool kernel, bool by_test)
 {
     struct wish *wish = calloc(1, sizeof *wish);
     if (wish == NULL)
@@ -28,6 +29,7 @@ static bool add(const char *name, int64_t at, int error, bool on, bool kernel)
     wish->error = error;
     wish->on = on;
     wish->kernel = kernel;
+    wish->by_test = by_test;
     pthread_mutex_lock(&lock);
     wish->next = wishes;
     wishes = wish;
@@ -38,24 +40,47 @@ static bool add(const char *name, int64_t at, int error, bool on, bool kernel)
 
 bool fault_add(const char *name, int64_t at, int error, bool on)
 {
-    return name != NULL && add(name, at, error, on, false);
+    return name != NULL && add(name, at, error, on, false, false);
 }
 
 void fault_add_kernel(const char *kernel, int skip, int error)
 {
-    add(kernel, skip, error, false, true);
+    add(kernel, skip, error, false, true, false);
+}
+
+bool fault_inject(const char *name, int64_t at, int error, bool on)
+{
+    return name != NULL && add(name, at, error, on, false, true);
+}
+
+void fault_inject_kernel(const char *kernel, int skip, int error)
+{
+    add(kernel, skip, error, false, true, true);
+}
+
+static void clear(bool by_test)
+{
+    pthread_mutex_lock(&lock);
+    for (struct wish **link = &wishes, *wish; (wish = *link) != NULL;) {
+        if (wish->by_test && !by_test) {
+            link = &wish->next;
+            continue;
+        }
+        *link = wish->next;
+        free(wish);
+        n_wishes--;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 void fault_clear(void)
 {
-    pthread_mutex_lock(&lock);
-    while (wishes != NULL) {
-        struct wish *wish = wishes;
-        wishes = wish->next;
-        free(wish);
-    }
-    n_wishes = 0;
-    pthread_mutex_unlock(&lock);
+    clear(true);
+}
+
+void fault_clear_options(void)
+{
+    clear(false);
 }
 
 /* "cuMemAlloc" means cuMemAlloc_v2 too. */

@@ -159,7 +159,7 @@ static bool option(char *name, char *value, struct options *o)
 bool options_read(const char *text, char *error, size_t error_bytes)
 {
     options = standard;
-    fault_clear();
+    fault_clear_options();
     char *copy = strdup(text != NULL ? text : ""), *rest = copy, *item;
     bool fine = copy != NULL;
     while (fine && (item = strsep(&rest, ",;")) != NULL) {
