@@ -16,7 +16,11 @@ static ctrt_status begin(void *handle, void *object)
     ctrt_status status = cuda_enter(device);
     if (status != CTRT_OK)
         return status;
-    return cuda_check(device, cuda_driver.capture_begin(queue->stream, CU_CAPTURE_RELAXED), "beginning a capture on queue %d", queue->number);
+    atomic_fetch_add(&device->captures, 1);
+    status = cuda_check(device, cuda_driver.capture_begin(queue->stream, CU_CAPTURE_RELAXED), "beginning a capture on queue %d", queue->number);
+    if (status != CTRT_OK)
+        atomic_fetch_sub(&device->captures, 1);
+    return status;
 }
 
 static ctrt_status end(void *handle, void *object, void **out)
@@ -29,6 +33,8 @@ static ctrt_status end(void *handle, void *object, void **out)
         return status;
     struct graph *graph = cuda_host->alloc(sizeof *graph);
     const cu_result result = cuda_driver.capture_end(queue->stream, &recorded);
+    cuda_ordered_flush(device, NULL);
+    atomic_fetch_sub(&device->captures, 1);
     status = cuda_check(device, result, "ending a capture on queue %d", queue->number);
     if (status == CTRT_OK && graph == NULL)
         status = cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a graph", device->name);

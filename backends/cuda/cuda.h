@@ -57,6 +57,8 @@ struct cuda_device {
     struct cuda_mapping *mappings;
     struct cuda_block *blocks;              /* export.c */
     _Atomic uint64_t peers_checked, peers_direct;   /* bits by index: how copies from there go (peers.c) */
+    struct cuda_ordered *ordered;           /* ordered.c; NULL: memory is not in the order of queues */
+    atomic_int captures;                    /* that run */
     void *libraries[16];                    /* cuBLAS and others, by enum cuda_library_slot; each file's own */
     atomic_int lost;                        /* a cu_result after which the context is of no use; 0 */
 };
@@ -76,7 +78,7 @@ struct cuda_device *cuda_device_at(int index);
 /* The status of a driver's result, with a message: what was done, on which device, the driver's words. Notes that a device is lost. */
 ctrt_status cuda_check(struct cuda_device *device, cu_result result, const char *format, ...) CTRT_PRINTF(3, 4);
 
-/* ---- memory.c, pages.c, peers.c, share.c ---- */
+/* ---- memory.c, ordered.c, pages.c, peers.c, share.c ---- */
 
 extern const ctrt_memory_table cuda_memory_table;
 size_t cuda_page_bytes(void);
@@ -93,7 +95,15 @@ ctrt_status cuda_import(void *device, void **address, size_t bytes, int fd);
 bool cuda_share_free(struct cuda_device *device, void *address);
 /* Allocates so that the memory can be exported (CTRT_CUDA_SHARE). */
 ctrt_status cuda_share_alloc(struct cuda_device *device, void **address, size_t bytes);
-bool cuda_share_wanted(void);
+/* CTRT_CUDA_POOL, when a device is opened: makes its pool, if that is wanted. */
+ctrt_status cuda_ordered_open(struct cuda_device *device);
+void cuda_ordered_close(struct cuda_device *device);
+/* Gives back what was freed while its queue was captured and is so no more; `leaving`: a queue that is about to end, or NULL. */
+void cuda_ordered_flush(struct cuda_device *device, const struct cuda_queue *leaving);
+bool cuda_ordered(void *device);
+ctrt_status cuda_alloc_on(void *device, void **address, size_t bytes, void *queue);
+void cuda_free_on(void *device, void *address, size_t bytes, void *queue);
+void cuda_ordered_trim(void *device);
 
 /* ---- queue.c, events.c ---- */
 
@@ -117,6 +127,8 @@ struct cuda_queue {
 extern const ctrt_queue_table cuda_queue_table;
 ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, int32_t priority);
 void cuda_queues_close(struct cuda_device *device);
+/* The device's queue of the least number from `number` on; NULL: there is none. */
+struct cuda_queue *cuda_queue_from(struct cuda_device *device, int number);
 
 static inline struct cuda_queue *cuda_queue_of(struct cuda_device *device, void *queue)
 {

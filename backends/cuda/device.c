@@ -128,6 +128,7 @@ static void close_device(void *handle)
             cuda_lt_close(device);
             cuda_queues_close(device);
             cuda_pages_close(device);
+            cuda_ordered_close(device);
             (void)cuda_driver.context_set(NULL);
         }
         (void)cuda_driver.context_release(device->ordinal);
@@ -145,7 +146,8 @@ static void read_abilities(struct cuda_device *device)
     device->processor_threads = attribute(ordinal, CU_ATTRIBUTE_PROCESSOR_THREADS, 1024);
     device->capability = 10 * attribute(ordinal, CU_ATTRIBUTE_MAJOR, 0) + attribute(ordinal, CU_ATTRIBUTE_MINOR, 0);
     device->shared_optin = attribute(ordinal, CU_ATTRIBUTE_SHARED_OPTIN, 48 << 10);
-    device->pools = cuda_driver.alloc_async != NULL && attribute(ordinal, CU_ATTRIBUTE_POOLS, 0) != 0;
+    device->pools = cuda_driver.pool_create != NULL && cuda_driver.pool_destroy != NULL && cuda_driver.pool_set != NULL && cuda_driver.pool_trim != NULL
+                    && cuda_driver.alloc_from_pool != NULL && cuda_driver.free_async != NULL && attribute(ordinal, CU_ATTRIBUTE_POOLS, 0) != 0;
     device->posix_handles = cuda_driver.allocation_export != NULL && attribute(ordinal, CU_ATTRIBUTE_POSIX_HANDLES, 0) != 0;
     device->pages = cuda_driver.map != NULL && cuda_driver.set_access != NULL && attribute(ordinal, CU_ATTRIBUTE_VMM, 0) != 0
                     && cuda_driver.allocation_granularity(&page, &properties, CU_GRANULARITY_RECOMMENDED) == CU_OK && page > 0;
@@ -185,6 +187,8 @@ static ctrt_status open_device(void **out, int32_t index)
     status = cuda_enter(device);
     if (status == CTRT_OK)
         status = cuda_queue_new(&device->standard, device, 0);
+    if (status == CTRT_OK)
+        status = cuda_ordered_open(device);
     if (status != CTRT_OK) {
         close_device(device);
         return status;

@@ -64,6 +64,13 @@ typedef struct {                                /* CUmemAllocationProp */
     struct { unsigned char compression, gpu_direct_rdma; unsigned short usage; unsigned char reserved[4]; } flags;
 } cu_allocation_properties;
 
+typedef struct {                                /* CUmemPoolProps */
+    int type, handle_types;
+    cu_location location;
+    void *win32_attributes;
+    unsigned char reserved[64];                 /* later versions have named parts of it; 0 means as before */
+} cu_pool_properties;
+
 typedef struct {                                /* CUmemAccessDesc */
     cu_location location;
     int flags;

@@ -13,7 +13,7 @@ backend_cuda_sources = \
     backends/cuda/kernels.c backends/cuda/launch.c backends/cuda/loss.c backends/cuda/loss_args.h backends/cuda/math.c backends/cuda/matmul.c \
     backends/cuda/matmul_args.h backends/cuda/memory.c backends/cuda/norm.c backends/cuda/norm_args.h backends/cuda/nvml.c \
     backends/cuda/nvml_api.h backends/cuda/optim.c backends/cuda/optim_args.h backends/cuda/options.c backends/cuda/options.h \
-    backends/cuda/pages.c backends/cuda/peers.c backends/cuda/plugin.c backends/cuda/pool.c backends/cuda/pool_args.h backends/cuda/product.h \
+    backends/cuda/ordered.c backends/cuda/pages.c backends/cuda/peers.c backends/cuda/plugin.c backends/cuda/pool.c backends/cuda/pool_args.h backends/cuda/product.h \
     backends/cuda/queue.c backends/cuda/random.c backends/cuda/random_args.h backends/cuda/range.c backends/cuda/range_args.h \
     backends/cuda/reason.c backends/cuda/reduce.c backends/cuda/reduce_args.h backends/cuda/row.c backends/cuda/row.h backends/cuda/row_args.h \
     backends/cuda/share.c backends/cuda/softmax.c backends/cuda/softmax_args.h backends/cuda/tuning.c backends/cuda/tuning.h \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/memory.c: memory of the device and pinned memory of the host; copies and fills on a queue. */
-#include "cuda.h"
+#include "options.h"
 
 static cu_address address_of(const void *pointer)
 {
@@ -12,7 +12,7 @@ static ctrt_status alloc(void *handle, void **address, size_t bytes)
     struct cuda_device *device = handle;
     cu_address found = 0;
     ctrt_status status = cuda_enter(device);
-    if (status == CTRT_OK && cuda_share_wanted())
+    if (status == CTRT_OK && cuda_options.share)
         return cuda_share_alloc(device, address, bytes);
     if (status == CTRT_OK)
         status = cuda_check(device, cuda_driver.memory_alloc(&found, bytes), "an allocation of %zu bytes", bytes);
@@ -93,4 +93,8 @@ const ctrt_memory_table cuda_memory_table = {
     .unreserve = cuda_unreserve,
     .map = cuda_map,
     .unmap = cuda_unmap,
+    .ordered = cuda_ordered,
+    .alloc_on = cuda_alloc_on,
+    .free_on = cuda_free_on,
+    .trim = cuda_ordered_trim,
 };

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/options.c: the parameters of products and convolutions. */
+/* backends/cuda/options.c: the parameters of products, convolutions and memory. */
 #include "options.h"
 
 struct cuda_options cuda_options = { .workspace = 64u << 20 };
 
-enum { GEMM, CONV, TF32, WORKSPACE, BENCHMARK, DETERMINISTIC, TUNING };
+enum { GEMM, CONV, TF32, WORKSPACE, BENCHMARK, DETERMINISTIC, TUNING, SHARE, POOL };
 
 static const ctrt_param params[] = {
     [GEMM] = { sizeof(ctrt_param), "CTRT_CUDA_GEMM", CTRT_PARAM_ENUM, "auto", "auto|cublaslt|builtin",
@@ -20,6 +20,10 @@ static const ctrt_param params[] = {
     [DETERMINISTIC] = { sizeof(ctrt_param), "CTRT_CUDA_DETERMINISTIC", CTRT_PARAM_ENUM, "auto", "auto|yes|no",
                         "auto: algorithms that always give the same; yes: and none chosen by timing; no: any" },
     [TUNING] = { sizeof(ctrt_param), "CTRT_CUDA_TUNING", CTRT_PARAM_STRING, NULL, NULL, "file that keeps what CTRT_CUDA_BENCHMARK found" },
+    [SHARE] = { sizeof(ctrt_param), "CTRT_CUDA_SHARE", CTRT_PARAM_BOOL, "no", NULL,
+                "yes: memory of CUDA devices is allocated so that it can be shared with other processes" },
+    [POOL] = { sizeof(ctrt_param), "CTRT_CUDA_POOL", CTRT_PARAM_BOOL, "no", NULL,
+               "yes: memory of CUDA devices comes from a pool of the driver's, in the order of streams; meant with CTRT_MEMORY=direct" },
 };
 
 ctrt_status cuda_options_init(void)
@@ -39,6 +43,8 @@ ctrt_status cuda_options_init(void)
         .benchmark = value[BENCHMARK].integer != 0,
         .determinism = (enum cuda_determinism)value[DETERMINISTIC].integer,
         .tuning = value[TUNING].text != NULL && value[TUNING].text[0] != '\0' ? value[TUNING].text : NULL,
+        .share = value[SHARE].integer != 0,
+        .pool = value[POOL].integer != 0,
     };
     return CTRT_OK;
 }

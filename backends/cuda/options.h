@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/options.h: who computes products and convolutions, and how. */
+/* backends/cuda/options.h: who computes products and convolutions, and how; how memory is allocated. */
 #ifndef CUDA_OPTIONS_H
 #define CUDA_OPTIONS_H
 
@@ -24,6 +24,8 @@ struct cuda_options {
     bool benchmark;                         /* algorithms are timed at a shape's first use */
     enum cuda_determinism determinism;
     const char *tuning;                     /* file where timed choices are kept; NULL: none */
+    bool share;                             /* memory is allocated so that it can be exported */
+    bool pool;                              /* memory comes in the order of queues: ordered.c */
 };
 
 /* Read at init. */

@@ -52,6 +52,7 @@ ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, 
 /* The driver lets work that is on the stream end by itself, but kernels may write our memory until then. */
 static void queue_free(struct cuda_queue *queue)
 {
+    cuda_ordered_flush(queue->device, queue);
     (void)cuda_driver.stream_synchronize(queue->stream);
     (void)cuda_driver.stream_destroy(queue->stream);
     error_free(queue);
@@ -172,8 +173,7 @@ static ctrt_status judge(struct cuda_queue *queue, cu_result result, const char 
 
 /* ---- waiting ---- */
 
-/* The device's queue of the least number from `number` on. */
-static struct cuda_queue *queue_from(struct cuda_device *device, int number)
+struct cuda_queue *cuda_queue_from(struct cuda_device *device, int number)
 {
     struct cuda_queue *found = NULL;
     pthread_mutex_lock(&device->lock);
@@ -194,7 +194,7 @@ static ctrt_status synchronize(void *handle, void *object)
     if (queue != NULL)
         return judge(queue, cuda_driver.stream_synchronize(queue->stream), "waiting for");
     status = cuda_check(device, cuda_driver.context_synchronize(), "waiting for all its work");
-    for (struct cuda_queue *q = queue_from(device, 0); q != NULL && status == CTRT_OK; q = queue_from(device, q->number + 1))
+    for (struct cuda_queue *q = cuda_queue_from(device, 0); q != NULL && status == CTRT_OK; q = cuda_queue_from(device, q->number + 1))
         status = failure_of(q, NULL);
     return status;
 }
@@ -206,8 +206,8 @@ static ctrt_status query(void *handle, void *object, bool *idle)
     ctrt_status status = cuda_enter(device);
     if (status != CTRT_OK)
         return status;
-    for (struct cuda_queue *q = object != NULL ? object : queue_from(device, 0); q != NULL && status == CTRT_OK;
-         q = object != NULL ? NULL : queue_from(device, q->number + 1)) {
+    for (struct cuda_queue *q = object != NULL ? object : cuda_queue_from(device, 0); q != NULL && status == CTRT_OK;
+         q = object != NULL ? NULL : cuda_queue_from(device, q->number + 1)) {
         const cu_result result = cuda_driver.stream_query(q->stream);
         if (result == CU_NOT_READY)
             *idle = false;
@@ -223,7 +223,7 @@ static ctrt_status error(void *handle, void *object, uint64_t *sequence)
     if (cuda_forked(device))
         return cuda_enter(device);
     ctrt_status status = object != NULL ? failure_of(object, sequence) : CTRT_OK;
-    for (struct cuda_queue *q = object == NULL ? queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK; q = queue_from(device, q->number + 1))
+    for (struct cuda_queue *q = object == NULL ? cuda_queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK; q = cuda_queue_from(device, q->number + 1))
         status = failure_of(q, sequence);
     return status != CTRT_OK ? status : cuda_enter(device);
 }
@@ -248,8 +248,8 @@ static ctrt_status reset(void *handle, void *object)
     ctrt_status status = cuda_enter(device);
     if (status == CTRT_OK && object != NULL)
         return reset_one(object);
-    for (struct cuda_queue *q = status == CTRT_OK ? queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK;
-         q = queue_from(device, q->number + 1))
+    for (struct cuda_queue *q = status == CTRT_OK ? cuda_queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK;
+         q = cuda_queue_from(device, q->number + 1))
         status = reset_one(q);
     return status;
 }

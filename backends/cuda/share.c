@@ -3,7 +3,7 @@
  *
  * The driver exports only what was allocated for that. With CTRT_CUDA_SHARE=yes all of this device's raw memory is; then export_memory
  * gives a descriptor that another process imports. */
-#include "cuda.h"
+#include "options.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -14,17 +14,6 @@ struct cuda_block {
     size_t bytes;                           /* of the mapping */
     cu_allocation allocation;
 };
-
-static const ctrt_param share_param = {
-    sizeof share_param, "CTRT_CUDA_SHARE", CTRT_PARAM_BOOL, "no", NULL,
-    "yes: memory of CUDA devices is allocated so that it can be shared with other processes",
-};
-
-bool cuda_share_wanted(void)
-{
-    ctrt_param_value value;
-    return cuda_host->param(&value, &share_param) == CTRT_OK && value.integer;
-}
 
 static ctrt_status can_share(struct cuda_device *device)
 {

@@ -342,6 +342,7 @@ ctrt_status capture_new(struct capture **out, ctrt_stream *stream)
     capture->queue = stream->queue;
     capture->source = memory->source;
     capture->source.state = capture;
+    capture->source.flags = 0;
     capture->source.alloc = source_alloc;
     capture->source.alloc_spare = source_alloc;
     capture->source.free = source_free;

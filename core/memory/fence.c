@@ -85,8 +85,7 @@ ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
     return table->synchronize(device->handle, queue);
 }
 
-/* A queue that is being captured cannot wait for what runs outside. */
-static bool queue_captured(const ctrt_device *device, const void *queue)
+bool queue_captured(const ctrt_device *device, const void *queue)
 {
     const ctrt_stream *stream;
     if (likely(atomic_load_explicit(&device->memory->captures, memory_order_relaxed) == 0))

@@ -16,6 +16,8 @@ void fence_add(struct fence **fence, const stream_mark *marks, int count);
 ctrt_status fence_new(void **fence, ctrt_device *device, void *queue);
 ctrt_status fence_wait(void *fence, ctrt_device *device, void *queue);
 bool fence_done(void *fence);
+/* Is that queue's work recorded instead of run? Then it cannot wait for what runs outside. */
+bool queue_captured(const ctrt_device *device, const void *queue);
 ctrt_status fence_status(void *fence, bool *done);
 void *fence_join(void *a, void *b);
 void fence_free(void *fence);

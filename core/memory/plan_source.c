@@ -121,6 +121,8 @@ void plan_source_begin(struct device_memory *memory, struct device_memory *real)
     memory->source = real->source;
     memory->source.state = memory;
     source_complete(memory);                /* fences of older blocks are real */
+    memory->ordered = false;
+    memory->source.flags = 0;
     memory->source.alloc = memory->source.alloc_spare = source_alloc;
     memory->source.free = source_free;
     memory->source.fence_new = source_fence_new;

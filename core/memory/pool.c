@@ -30,11 +30,16 @@ static ctrt_status backend_alloc(void *state, void **address, size_t bytes, void
     struct device_memory *memory = state;
     pressure_follow_fork();
     CTRT_TRY(quota_take(memory, bytes));
-    ctrt_status status = memory->device->backend->memory->alloc(memory->device->handle, address, bytes);
+    const ctrt_memory_table *table = memory->device->backend->memory;
+    ctrt_status status = memory->ordered ? table->alloc_on(memory->device->handle, address, bytes, queue)
+                                         : table->alloc(memory->device->handle, address, bytes);
     if (status != CTRT_OK) {
         quota_give(memory, bytes);
         return status;
     }
+    /* It is a piece of work there, which the memory's first user on another stream has to be behind. */
+    if (memory->ordered && !queue_captured(memory->device, queue))
+        stream_note_wait(memory->device, queue);
     account_drawn(&memory->account, bytes, 1);
     if (unlikely(pool_watched(memory)))
         live_segment(memory, HISTORY_SEGMENT_ALLOC, *address, bytes, queue);
@@ -46,7 +51,11 @@ static void backend_free(void *state, void *address, size_t bytes, void *queue)
     struct device_memory *memory = state;
     if (unlikely(pool_watched(memory)))
         live_segment(memory, HISTORY_SEGMENT_FREE, address, bytes, queue);
-    memory->device->backend->memory->free(memory->device->handle, address, bytes);
+    const ctrt_memory_table *table = memory->device->backend->memory;
+    if (memory->ordered)
+        table->free_on(memory->device->handle, address, bytes, queue);
+    else
+        table->free(memory->device->handle, address, bytes);
     account_drawn(&memory->account, bytes, -1);
     quota_give(memory, bytes);
 }
@@ -206,7 +215,7 @@ void device_memory_close(ctrt_device *device)
     memory->alloc = closed_alloc;
     memory->free = closed_free;
     memory->state = memory;
-    memory->moves = memory->fences = false;
+    memory->moves = memory->fences = memory->ordered = false;
 }
 
 ctrt_status device_memory_reopen(ctrt_device *device)
@@ -220,6 +229,7 @@ ctrt_status device_memory_reopen(ctrt_device *device)
     if (!CTRT_SLOT(table, memory_info) || table->memory_info(device->handle, &unused, &memory->total_bytes) != CTRT_OK)
         memory->total_bytes = 0;
     memory->source.total_bytes = memory->total_bytes;
+    source_complete(memory);
     memory->layer_count = count;
     ctrt_status status = build_layers(memory, specs, count);
     if (status != CTRT_OK)
@@ -238,6 +248,8 @@ void pool_trim(struct device_memory *memory)
     for (int i = 0; i < memory->layer_count; i++)
         if (CTRT_SLOT(memory->layers[i]->policy, trim))
             memory->layers[i]->policy->trim(memory->layers[i]->state);
+    if (memory->ordered)
+        memory->device->backend->memory->trim(memory->device->handle);
 }
 
 /* The memory is new to whoever asked: it waits for the work that still uses it. */

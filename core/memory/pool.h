@@ -30,6 +30,7 @@ struct device_memory {
     void *state;                            /* the top policy's instance */
     bool moves;                             /* of the top policy: blocks have to be asked where they are (pool_use) */
     bool fences;                            /* the top policy takes fences and gives them */
+    bool ordered;                           /* the backend's memory comes and goes in the order of queues */
     atomic_bool watched, history_on;        /* each block is noted: live.h */
     struct account account;
     /* The rest. */

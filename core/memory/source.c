@@ -121,6 +121,9 @@ void source_complete(struct device_memory *memory)
 {
     ctrt_memory_source *source = &memory->source;
     const ctrt_memory_table *table = memory->device->backend->memory;
+    memory->ordered = CTRT_SLOT(table, ordered) && CTRT_SLOT(table, alloc_on) && CTRT_SLOT(table, free_on) && CTRT_SLOT(table, trim)
+                      && table->ordered(memory->device->handle);
+    source->flags = memory->ordered ? CTRT_SOURCE_ORDERED : 0;
     source->fence_new = lend_fence_new;
     source->fence_wait = lend_fence_wait;
     source->fence_done = lend_fence_done;

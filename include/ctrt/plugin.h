@@ -349,6 +349,14 @@ typedef struct ctrt_memory_table {      /* required; required slots: alloc, free
     void (*unreserve)(void *device, void *address, size_t bytes);
     ctrt_status (*map)(void *device, void *address, size_t bytes);      /* CTRT_ERR_OUT_OF_MEMORY: nothing is mapped */
     void (*unmap)(void *device, void *address, size_t bytes);
+    /* Optional, all four or none: memory in the order of a queue. ordered: does this device serve that? Asked when its memory is set up;
+     * if so these stand for alloc and free. alloc_on: work that is put on `queue` from now on may use the memory, and other work once it is
+     * behind that; on a queue that is being captured, any work may. free_on: the memory goes when all work is done that is on `queue` now; the
+     * caller has put waits there for the work of others. trim: what the device keeps of freed memory goes back, that of frees still to come too. */
+    bool (*ordered)(void *device);
+    ctrt_status (*alloc_on)(void *device, void **address, size_t bytes, void *queue);
+    void (*free_on)(void *device, void *address, size_t bytes, void *queue);
+    void (*trim)(void *device);
 } ctrt_memory_table;
 
 /* Queues of work, which runs in the order in which it was put there; queues run side by side. Work that fails (found out later)
@@ -421,6 +429,10 @@ typedef struct ctrt_kernels {
 
 /* ---- memory policies --------------------------------------------------------------------------------------------------- */
 
+enum {                                  /* ctrt_memory_source.flags */
+    CTRT_SOURCE_ORDERED = 1             /* free gives back in the order of its queue, so that nobody has to wait for work on that */
+};
+
 /* Where a policy draws memory from: the backend, or the policy beneath it in a stack. */
 typedef struct ctrt_memory_source {
     size_t size;
@@ -429,10 +441,10 @@ typedef struct ctrt_memory_source {
     void (*free)(void *state, void *address, size_t bytes, void *queue);
     const char *device_name;            /* "cpu", "cuda:1" */
     uint32_t device_flags;              /* CTRT_DEVICE_* */
+    uint32_t flags;                     /* CTRT_SOURCE_* */
+    uint64_t total_bytes;               /* of the device; 0: unknown, or, from some time on in a plan, no limit */
     /* A fence stands for work on one or several queues; it is done when all of that is. NULL is a
      * fence that is done. The slots are there on every device; without queues every fence is NULL. */
-    uint32_t reserved;
-    uint64_t total_bytes;               /* of the device; 0: unknown, or, from some time on in a plan, no limit */
     ctrt_status (*fence_new)(void *state, void **fence, void *queue);   /* all work that is on `queue` now */
     /* Work put on `queue` from now on waits; queue NULL: the caller waits. The fence stays the caller's. */
     ctrt_status (*fence_wait)(void *state, void *fence, void *queue);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/memory/direct.c: the memory policy that keeps nothing: every block comes from the source and goes
- * back to it at once, when all work that uses it is done. */
+ * back to it at once, when all work that uses it is done; behind that work where the source has memory in the order of queues. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -156,8 +156,14 @@ static void direct_free(void *policy, const ctrt_block *given, void *queue)
         block->next->previous = block->previous;
     count(self, block->bytes, lose);
     pthread_mutex_unlock(&lock);
-    fence_finish(self->source, given->fence);
-    queue_finish(self->source, block->queue);
+    if (self->source->flags & CTRT_SOURCE_ORDERED) {
+        fence_order(self->source, given->fence, block->queue);
+        if (given->fence != NULL)
+            self->source->fence_free(self->source->state, given->fence);
+    } else {
+        fence_finish(self->source, given->fence);
+        queue_finish(self->source, block->queue);
+    }
     self->source->free(self->source->state, block->address, block->bytes, block->queue);
     host->free(block);
 }

@@ -53,7 +53,13 @@ result cuMemGetAllocationGranularity(size_t *bytes, const allocation_properties 
 result cuMemExportToShareableHandle(void *out, unsigned long long allocation, int type, unsigned long long flags);
 result cuMemImportFromShareableHandle(unsigned long long *out, void *handle, int type);
 result cuMemAllocAsync(address *out, size_t bytes, void *stream);
+result cuMemAllocFromPoolAsync(address *out, size_t bytes, void *pool, void *stream);
 result cuMemFreeAsync(address begin, void *stream);
+result cuMemPoolCreate(void **out, const pool_properties *properties);
+result cuMemPoolDestroy(void *pool);
+result cuMemPoolSetAttribute(void *pool, int which, void *value);
+result cuMemPoolGetAttribute(void *pool, int which, void *value);
+result cuMemPoolTrimTo(void *pool, size_t bytes);
 result cuStreamCreateWithPriority(void **stream, unsigned flags, int priority);
 result cuStreamDestroy_v2(void *stream);
 result cuStreamSynchronize(void *stream);

@@ -33,6 +33,7 @@ static void destroy(struct device *device)
     }
     device->standard = NULL;
     memory_drop_all(device);
+    pools_drop(device);
     device->error = CUDA_SUCCESS;
     device->peers = 0;
     device->flags = 0;
@@ -160,6 +161,7 @@ EXPORT result cuCtxSynchronize(void)
         return unsafe;
     struct device *device = device_current();
     device_wait_idle(device);
+    pools_synchronized(device);
     return device->error;
 }
 

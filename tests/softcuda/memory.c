@@ -25,7 +25,7 @@ struct blocks {
     size_t n_freed;
 };
 
-static size_t rounded(size_t bytes)
+size_t memory_rounded(size_t bytes)
 {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
@@ -63,14 +63,14 @@ void memory_give(struct device *device, size_t bytes)
 static address search(const struct blocks *b, address from, address end, size_t bytes, size_t *at)
 {
     size_t i = behind(b, from);
-    if (i > 0 && b->list[i - 1].begin + rounded(b->list[i - 1].bytes) + GAP > from)
-        from = b->list[i - 1].begin + rounded(b->list[i - 1].bytes) + GAP;
+    if (i > 0 && b->list[i - 1].begin + memory_rounded(b->list[i - 1].bytes) + GAP > from)
+        from = b->list[i - 1].begin + memory_rounded(b->list[i - 1].bytes) + GAP;
     for (; from + bytes + GAP <= end; i++) {
         if (i == b->n || from + bytes + GAP <= b->list[i].begin) {
             *at = i;
             return from;
         }
-        from = b->list[i].begin + rounded(b->list[i].bytes) + GAP;
+        from = b->list[i].begin + memory_rounded(b->list[i].bytes) + GAP;
     }
     return 0;
 }
@@ -87,15 +87,15 @@ static address place_block(struct device *device, size_t bytes)
         b->list = more;
         b->room += 256;
     }
-    address found = search(b, b->next != 0 ? b->next : begin + GAP, end, rounded(bytes), &at);
+    address found = search(b, b->next != 0 ? b->next : begin + GAP, end, memory_rounded(bytes), &at);
     if (found == 0)
-        found = search(b, begin + GAP, end, rounded(bytes), &at);
+        found = search(b, begin + GAP, end, memory_rounded(bytes), &at);
     if (found == 0)
         return 0;
     memmove(&b->list[at + 1], &b->list[at], (b->n - at) * sizeof b->list[0]);
     b->list[at] = (struct block){ .begin = found, .bytes = bytes };
     b->n++;
-    b->next = found + rounded(bytes) + GAP;
+    b->next = found + memory_rounded(bytes) + GAP;
     return found;
 }
 
@@ -104,7 +104,7 @@ result memory_alloc(struct device *device, address *out, size_t bytes)
     if (out == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     *out = 0;
-    if (bytes > options.memory || !memory_take(device, rounded(bytes)))
+    if (bytes > options.memory || !memory_take(device, memory_rounded(bytes)))
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&device->lock);
     if (device->blocks == NULL)
@@ -114,14 +114,14 @@ result memory_alloc(struct device *device, address *out, size_t bytes)
         space_mark(found, bytes, true);
     pthread_mutex_unlock(&device->lock);
     if (found == 0) {
-        memory_give(device, rounded(bytes));
+        memory_give(device, memory_rounded(bytes));
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     device->live_blocks++;
     order_forget(found, bytes);
     if (options.poison)
         space_fill(found, "\xff", 1, bytes);
-    space_poison(found, rounded(bytes));
+    space_poison(found, memory_rounded(bytes));
     *out = found;
     return CUDA_SUCCESS;
 }
@@ -140,9 +140,9 @@ result memory_free(struct device *device, address begin, size_t *bytes)
     b->n--;
     b->freed[b->n_freed++ % COUNT_OF(b->freed)] = block;
     space_mark(block.begin, block.bytes, false);
-    space_renew(block.begin, rounded(block.bytes));
+    space_renew(block.begin, memory_rounded(block.bytes));
     pthread_mutex_unlock(&device->lock);
-    memory_give(device, rounded(block.bytes));
+    memory_give(device, memory_rounded(block.bytes));
     device->live_blocks--;
     if (bytes != NULL)
         *bytes = block.bytes;

@@ -1,33 +1,143 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/pool.c: memory in stream order.
  *
- * Memory is there when the call returns, and goes when its stream comes to the point where it is freed. Nothing is cached, so the threshold is kept
- * but changes nothing; what a pool has reserved is what is used. */
-#include "driver.h"
+ * Memory is there when the call returns, and goes when its stream comes to the point where it is freed. A pool keeps what was freed as bytes of the
+ * device that only its own later allocations get: until it is trimmed, or the host waits for a stream while more than the threshold is kept. As with
+ * drivers, an allocation is work of its stream: what uses the memory elsewhere has to come behind it (order.c tells). */
+#include "order.h"
 
 #include <stdlib.h>
 
 struct pool {
+    struct pool *next;                          /* of all */
     struct device *device;
-    uint64_t threshold, used_high;
-    atomic_ullong used;
+    uint64_t threshold, used_high, reserved_high;
+    uint64_t used, kept;
+    bool leaving;                               /* was destroyed, and has memory out */
     int flags[POOL_THRESHOLD];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+struct piece {                                  /* an allocation, and whose it is */
+    struct piece *next;
+    address begin;
+    struct pool *pool;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* for all pools */
+static struct pool *pools;
+static struct piece *pieces[1024];
+
+static struct piece **place_of(address begin)
+{
+    struct piece **place = &pieces[begin / 512 % COUNT_OF(pieces)];
+    while (*place != NULL && (*place)->begin != begin)
+        place = &(*place)->next;
+    return place;
+}
+
+/* With the lock, as what follows. */
+static struct pool *pool_new(struct device *device)
+{
+    struct pool *pool = calloc(1, sizeof *pool);
+    if (pool == NULL || !handle_add(HANDLE_POOL, pool)) {
+        free(pool);
+        return NULL;
+    }
+    pool->device = device;
+    for (int i = 0; i < POOL_THRESHOLD; i++)
+        pool->flags[i] = 1;
+    pool->next = pools;
+    pools = pool;
+    return pool;
+}
+
+static void keep_at_most(struct pool *pool, uint64_t bytes)
+{
+    if (pool->kept > bytes) {
+        memory_give(pool->device, pool->kept - bytes);
+        pool->kept = bytes;
+    }
+}
+
+static void drop_if_over(struct pool *pool)
+{
+    if (!pool->leaving || pool->used > 0)
+        return;
+    keep_at_most(pool, 0);
+    for (struct pool **link = &pools; *link != NULL; link = &(*link)->next)
+        if (*link == pool) {
+            *link = pool->next;
+            break;
+        }
+    free(pool);
+}
 
 static struct pool *default_pool(struct device *device)
 {
     pthread_mutex_lock(&lock);
-    if (device->pool == NULL && (device->pool = calloc(1, sizeof *device->pool)) != NULL) {
-        device->pool->device = device;
-        for (int i = 0; i < POOL_THRESHOLD; i++)
-            device->pool->flags[i] = 1;
-        handle_add(HANDLE_POOL, device->pool);
-    }
+    if (device->pool == NULL)
+        device->pool = pool_new(device);
     pthread_mutex_unlock(&lock);
     return device->pool;
 }
+
+void pools_synchronized(const struct device *device)
+{
+    pthread_mutex_lock(&lock);
+    for (struct pool *pool = pools; pool != NULL; pool = pool->next)
+        if (pool->device == device)
+            keep_at_most(pool, pool->threshold > pool->used ? pool->threshold - pool->used : 0);
+    pthread_mutex_unlock(&lock);
+}
+
+void pools_drop(const struct device *device)
+{
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < COUNT_OF(pieces); i++)
+        for (struct piece **link = &pieces[i], *piece; (piece = *link) != NULL;) {
+            if (piece->pool->device != device) {
+                link = &piece->next;
+                continue;
+            }
+            *link = piece->next;
+            free(piece);
+        }
+    for (struct pool *pool = pools, *next; pool != NULL; pool = next) {
+        next = pool->next;
+        if (pool->device != device)
+            continue;
+        pool->used = 0;
+        keep_at_most(pool, 0);
+        drop_if_over(pool);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* With the lock. Out of what the pool has kept first. */
+static result take(address *out, size_t bytes, struct pool *pool)
+{
+    const uint64_t whole = memory_rounded(bytes), lent = whole < pool->kept ? whole : pool->kept;
+    memory_give(pool->device, lent);
+    result made = memory_alloc(pool->device, out, bytes);
+    if (made != CUDA_SUCCESS) {
+        if (!memory_take(pool->device, lent))
+            pool->kept -= lent;                 /* somebody else was quicker */
+        return made;
+    }
+    pool->kept -= lent;
+    pool->used += whole;
+    pool->used_high = pool->used > pool->used_high ? pool->used : pool->used_high;
+    pool->reserved_high = pool->used + pool->kept > pool->reserved_high ? pool->used + pool->kept : pool->reserved_high;
+    return made;
+}
+
+static void run_alloc(struct op *op, struct stream *stream);
+
+struct piece_op {
+    struct op op;
+    address begin;
+    size_t bytes;
+};
 
 static result alloc(address *out, size_t bytes, struct pool *pool, struct stream *stream)
 {
@@ -35,35 +145,67 @@ static result alloc(address *out, size_t bytes, struct pool *pool, struct stream
         return CUDA_ERROR_INVALID_HANDLE;
     if (!options.pools || capture_active(stream))
         return CUDA_ERROR_NOT_SUPPORTED;
-    result made = memory_alloc(pool->device, out, bytes);
-    if (made == CUDA_ERROR_OUT_OF_MEMORY) {     /* what streams are about to free */
-        device_wait_idle(pool->device);
-        made = memory_alloc(pool->device, out, bytes);
+    struct piece *piece = malloc(sizeof *piece);
+    struct piece_op *op = calloc(1, sizeof *op);
+    if (piece == NULL || op == NULL) {
+        free(piece);
+        free(op);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_lock(&lock);
+    result made = take(out, bytes, pool);
+    if (made == CUDA_ERROR_OUT_OF_MEMORY) {     /* what this stream is about to free serves it */
+        pthread_mutex_unlock(&lock);
+        stream_wait_idle(stream);
+        pthread_mutex_lock(&lock);
+        made = take(out, bytes, pool);
     }
     if (made == CUDA_SUCCESS) {
-        const uint64_t used = pool->used += bytes;
-        if (used > pool->used_high)
-            pool->used_high = used;
+        struct piece **place = &pieces[*out / 512 % COUNT_OF(pieces)];
+        *piece = (struct piece){ .next = *place, .begin = *out, .pool = pool };
+        *place = piece;
     }
-    return made;
+    pthread_mutex_unlock(&lock);
+    if (made != CUDA_SUCCESS) {
+        free(piece);
+        free(op);
+        return made;
+    }
+    *op = (struct piece_op){ .op = { .run = run_alloc, .node = NODE_ALLOC, .always = true }, .begin = *out, .bytes = bytes };
+    return stream_put(stream, &op->op);
 }
 
-struct free_op {
-    struct op op;
-    address begin;
-};
+static void run_alloc(struct op *op, struct stream *stream)
+{
+    (void)stream;
+    order_name("an allocation");
+    order_touch(((struct piece_op *)op)->begin, ((struct piece_op *)op)->bytes, true);
+}
 
 static void run_free(struct op *op, struct stream *stream)
 {
-    const address begin = ((struct free_op *)op)->begin;
+    const address begin = ((struct piece_op *)op)->begin;
     struct device *device = space_device(begin);
     size_t bytes = 0;
+    order_name("a free");
+    order_touch(begin, ((struct piece_op *)op)->bytes, true);
     if (memory_free(device, begin, &bytes) != CUDA_SUCCESS) {
         device_fail(stream->device, CUDA_ERROR_INVALID_VALUE);
         return;
     }
-    struct pool *pool = default_pool(device);
-    pool->used -= bytes < pool->used ? bytes : pool->used;
+    pthread_mutex_lock(&lock);
+    struct piece **place = place_of(begin), *piece = *place;
+    if (piece != NULL) {
+        struct pool *pool = piece->pool;
+        const uint64_t whole = memory_rounded(bytes);
+        *place = piece->next;
+        pool->used -= whole;
+        if (memory_take(device, whole))
+            pool->kept += whole;
+        drop_if_over(pool);
+        free(piece);
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 #define WELL (ENTER_INIT | ENTER_CONTEXT | ENTER_WELL)
@@ -90,10 +232,12 @@ EXPORT result cuMemFreeAsync(address begin, void *handle)
         return CUDA_ERROR_INVALID_HANDLE;
     if (!memory_block(begin, &first, &bytes) || first != begin)
         return CUDA_ERROR_INVALID_VALUE;
-    struct free_op *op = calloc(1, sizeof *op);
+    if (capture_active(stream))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct piece_op *op = calloc(1, sizeof *op);
     if (op == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *op = (struct free_op){ .op = { .run = run_free, .node = NODE_FREE, .always = true }, .begin = begin };
+    *op = (struct piece_op){ .op = { .run = run_free, .node = NODE_FREE, .always = true }, .begin = begin, .bytes = bytes };
     return stream_put(stream, &op->op);
 }
 
@@ -122,7 +266,7 @@ EXPORT result cuDeviceGetMemPool(struct pool **out, int device)
     return get_pool(out, device);
 }
 
-/* One pool a device is all there is. */
+/* The default pool stays what cuMemAllocAsync takes. */
 EXPORT result cuDeviceSetMemPool(int device, struct pool *pool)
 {
     CALL(cuDeviceSetMemPool, ENTER_INIT);
@@ -134,15 +278,29 @@ EXPORT result cuDeviceSetMemPool(int device, struct pool *pool)
 EXPORT result cuMemPoolCreate(struct pool **out, const pool_properties *properties)
 {
     CALL(cuMemPoolCreate, ENTER_INIT);
-    (void)out, (void)properties;
-    return CUDA_ERROR_NOT_SUPPORTED;
+    struct device *device = properties != NULL && properties->where.type == LOCATION_DEVICE ? device_of(properties->where.id) : NULL;
+    if (out == NULL || device == NULL || properties->type != ALLOCATION_PINNED)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!options.pools || properties->handle_types != HANDLE_NONE || properties->max != 0)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&lock);
+    *out = pool_new(device);
+    pthread_mutex_unlock(&lock);
+    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Memory that is out stays good; the pool goes with the last of it. */
 EXPORT result cuMemPoolDestroy(struct pool *pool)
 {
     CALL(cuMemPoolDestroy, ENTER_INIT);
-    (void)pool;
-    return CUDA_ERROR_INVALID_VALUE;            /* a default pool cannot be destroyed */
+    if (!handle_is(HANDLE_POOL, pool) || pool == pool->device->pool)
+        return CUDA_ERROR_INVALID_VALUE;
+    handle_remove(HANDLE_POOL, pool);
+    pthread_mutex_lock(&lock);
+    pool->leaving = true;
+    drop_if_over(pool);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
 }
 
 EXPORT result cuMemPoolSetAttribute(struct pool *pool, int which, void *value)
@@ -154,8 +312,10 @@ EXPORT result cuMemPoolSetAttribute(struct pool *pool, int which, void *value)
         pool->flags[which] = *(int *)value;
     else if (which == POOL_THRESHOLD)
         pool->threshold = *(uint64_t *)value;
-    else if ((which == POOL_RESERVED_HIGH || which == POOL_USED_HIGH) && *(uint64_t *)value == 0)
+    else if (which == POOL_USED_HIGH && *(uint64_t *)value == 0)
         pool->used_high = pool->used;
+    else if (which == POOL_RESERVED_HIGH && *(uint64_t *)value == 0)
+        pool->reserved_high = pool->used + pool->kept;
     else
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
@@ -171,9 +331,9 @@ EXPORT result cuMemPoolGetAttribute(struct pool *pool, int which, void *value)
     else if (which == POOL_THRESHOLD)
         *(uint64_t *)value = pool->threshold;
     else if (which == POOL_RESERVED || which == POOL_USED)
-        *(uint64_t *)value = pool->used;
+        *(uint64_t *)value = pool->used + (which == POOL_RESERVED ? pool->kept : 0);
     else if (which == POOL_RESERVED_HIGH || which == POOL_USED_HIGH)
-        *(uint64_t *)value = pool->used_high;
+        *(uint64_t *)value = which == POOL_RESERVED_HIGH ? pool->reserved_high : pool->used_high;
     else
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
@@ -190,9 +350,14 @@ EXPORT result cuMemPoolSetAccess(struct pool *pool, const access_description *li
     return CUDA_SUCCESS;
 }
 
+/* Keeps `bytes` at least, what is out included. */
 EXPORT result cuMemPoolTrimTo(struct pool *pool, size_t bytes)
 {
     CALL(cuMemPoolTrimTo, ENTER_INIT);
-    (void)bytes;
-    return handle_is(HANDLE_POOL, pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!handle_is(HANDLE_POOL, pool))
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    keep_at_most(pool, bytes > pool->used ? bytes - pool->used : 0);
+    pthread_mutex_unlock(&lock);
+    return CUDA_SUCCESS;
 }

@@ -349,6 +349,7 @@ EXPORT result cuStreamSynchronize(void *handle)
     if (unsafe != CUDA_SUCCESS)
         return unsafe;
     stream_wait_idle(stream);
+    pools_synchronized(stream->device);
     return stream->device->error;
 }
 

@@ -51,6 +51,37 @@ static void run_pools(void)
     OK(cuStreamSynchronize(stream));
     CHECK(softcuda_control.live_blocks(0) == 0, "%llu blocks are left", (unsigned long long)softcuda_control.live_blocks(0));
     GIVES(cuMemFreeAsync(list[0], stream), CUDA_ERROR_INVALID_VALUE);
+
+    group("a pool keeps what was freed up to its threshold, for itself, until it is trimmed or destroyed");
+    const pool_properties properties = { .type = ALLOCATION_PINNED, .where = { LOCATION_DEVICE, 0 } };
+    void *pool = NULL;
+    uint64_t threshold = 32 * MIB, value = 0;
+    OK(cuMemPoolCreate(&pool, &properties));
+    OK(cuMemAllocFromPoolAsync(&list[0], 30 * MIB, pool, stream));
+    OK(cuMemFreeAsync(list[0], stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolGetAttribute(pool, POOL_RESERVED, &value));
+    CHECK(value == 0, "at a threshold of 0 it has kept %llu bytes", (unsigned long long)value);
+    OK(cuMemPoolSetAttribute(pool, POOL_THRESHOLD, &threshold));
+    OK(cuMemAllocFromPoolAsync(&list[0], 30 * MIB, pool, stream));
+    OK(cuMemFreeAsync(list[0], stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolGetAttribute(pool, POOL_RESERVED, &value));
+    CHECK(value == 30 * MIB, "it has kept %llu bytes", (unsigned long long)value);
+    GIVES(cuMemAlloc_v2(&list[1], 40 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    OK(cuMemAllocFromPoolAsync(&list[1], 40 * MIB, pool, stream));
+    OK(cuMemFreeAsync(list[1], stream));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemPoolTrimTo(pool, 0));
+    OK(cuMemAlloc_v2(&list[1], 40 * MIB));
+    OK(cuMemFree_v2(list[1]));
+    OK(cuMemAllocFromPoolAsync(&list[0], 30 * MIB, pool, stream));
+    OK(cuMemPoolDestroy(pool));
+    GIVES(cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemsetD8Async(list[0], 1, 30 * MIB, stream));              /* what is out stays good */
+    OK(cuMemFreeAsync(list[0], stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left", (unsigned long long)softcuda_control.live_bytes(0));
 }
 
 static void run_peers(void)
