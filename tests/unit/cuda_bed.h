@@ -118,6 +118,11 @@ UNUSED static const struct file one_of_two[] = { MODULE, GPU("0000:65:00.0", "0"
 UNUSED static const struct file denied[] = {
     MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0060 }, { "/dev/nvidia-uvm", "", 0060 }, { "/dev/nvidia0", "", 0060 }, END };
 UNUSED static const struct file denied_gpu[] = { MODULE, GPU("0000:65:00.0", "0"), NODES, { "/dev/nvidia0", "", 0100 }, END };
+UNUSED static const struct file odd_control[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", NULL, 0 }, { "/dev/nvidia-uvm", "", 0 }, END };
+UNUSED static const struct file odd_uvm[] = { MODULE, GPU("0000:65:00.0", "0"), { "/dev/nvidiactl", "", 0 }, { "/dev/nvidia-uvm", "-> nvidia-uvm", 0 }, END };
+UNUSED static const struct file odd_gpu[] = { MODULE, GPU("0000:65:00.0", "1"), NODES, { "/dev/nvidia1", "-> nvidia1", 0 }, END };
+UNUSED static const struct file odd_gpu_of_two[] = {
+    MODULE, GPU("0000:65:00.0", "0"), GPU("0000:66:00.0", "1"), NODES, { "/dev/nvidia1", NULL, 0 }, END };
 UNUSED static const struct file no_gpu[] = { MODULE, { "/proc/driver/nvidia/gpus", NULL, 0 }, NODES, { "/dev/nvidia0", "", 0 }, END };
 
 /* ---- cases: each in a child ---- */

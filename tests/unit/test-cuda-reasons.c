@@ -11,6 +11,7 @@ static const struct reason_case {
     const char *no_cuda, *no_entry;
     int init, version, mig, nvml;               /* nvml: -1 there is none; else what its init gives */
     bool none, unprivileged;                    /* none: the driver counts no device */
+    ctrt_status status;                         /* 0: "no device" or "not supported" */
 } reasons[] = {
     { "no GPU", "[no-gpu]", "no NVIDIA GPU in this machine", bare, .no_cuda = NOT_THERE },
     { "no PCI to be seen", "[no-driver]", "neither its kernel module nor libcuda.so.1", no_bus, .no_cuda = NOT_THERE },
@@ -49,6 +50,13 @@ static const struct reason_case {
     { "GPU denied", "[no-permission]", "ask the administrator", denied_gpu, .nvml = -1, .init = 100, .unprivileged = true },
     { "driver without GPU", "[no-gpu]", "550.54.15 is loaded and finds no GPU", no_gpu, .nvml = -1, .init = 100 },
     { "count 0", "[no-gpu]", "finds no GPU", no_gpu, .nvml = -1, .none = true },
+    { "shutting down", "[ending]", "the driver has shut down", module_only, .nvml = -1, .init = 4 },
+    { "no memory for the driver", "[no-host-memory]", "not enough host memory", module_only, .nvml = -1, .init = 2, .status = CTRT_ERR_OUT_OF_MEMORY },
+    { "the list of devices is wrong", "[invalid-device]", "look at CUDA_VISIBLE_DEVICES", module_only, .nvml = -1, .init = 101 },
+    { "the control node is none", "[device-node]", "/dev/nvidiactl cannot be opened: Is a directory", odd_control, .nvml = -1, .init = 999 },
+    { "unified memory's node is none", "[device-node]", "/dev/nvidia-uvm cannot be opened: Too many levels", odd_uvm, .nvml = 9, .init = 100 },
+    { "a GPU does not open", "[gpu-failed]", "/dev/nvidia1 cannot be opened: Too many levels", odd_gpu, .nvml = -1, .init = 100 },
+    { "one GPU does not open, one has no node", "[gpu-failed]", "/dev/nvidia1 cannot be opened: Is a directory", odd_gpu_of_two, .nvml = -1, .init = 999 },
     { "unknown failure", "[driver-failed]", "(error 999)", module_only, .nvml = -1, .init = 999 },
     { "hidden by -1", "[hidden]", "CUDA_VISIBLE_DEVICES=-1 hides all 2", module_only, .settings = SETTINGS("CUDA_VISIBLE_DEVICES=-1") },
     { "hidden by nothing", "[hidden]", "CUDA_VISIBLE_DEVICES= hides all 2", module_only, .settings = SETTINGS("CUDA_VISIBLE_DEVICES=") },
@@ -77,7 +85,7 @@ static void test_reasons(void)
         if (c->none)
             fake_machine.count = 0;
         const struct answer a = ask(c->settings, c->unprivileged, false);
-        CHECK(a.status == CTRT_ERR_NO_DEVICE || a.status == CTRT_ERR_NOT_SUPPORTED, "%s: status %d, %d devices", c->name, (int)a.status, a.count);
+        CHECK(c->status != CTRT_OK ? a.status == c->status : a.status == CTRT_ERR_NO_DEVICE || a.status == CTRT_ERR_NOT_SUPPORTED, "%s: status %d, %d devices", c->name, (int)a.status, a.count);
         CHECK(strncmp(a.message, c->code, strlen(c->code)) == 0, "%s: expected %s, got: %s", c->name, c->code, a.message);
         CHECK(strstr(a.message, c->words) != NULL, "%s: the text lacks \"%s\": %s", c->name, c->words, a.message);
         CHECK(strlen(a.message) < 420, "%s: %zu letters: %s", c->name, strlen(a.message), a.message);
@@ -99,9 +107,43 @@ static void test_reasons(void)
     CHECK(fake_machine.inits == 0, "the probe called cuInit");
 }
 
+/* The table of doc/cuda.md and the cases name the same words. */
+static void test_table(void)
+{
+    char path[4096], line[4096];
+    const char *srcdir = getenv("srcdir");
+    bool seen[COUNT_OF(reasons)] = { false };
+    int words = 0;
+    snprintf(path, sizeof path, "%s/doc/cuda.md", srcdir != NULL ? srcdir : ".");
+    FILE *in = fopen(path, "r");
+    group("every word of the manual's table has a case, and every case is in the table");
+    if (!CHECK(in != NULL, "%s cannot be read", path))
+        return;
+    while (fgets(line, sizeof line, in) != NULL) {
+        char *end = strncmp(line, "| `[", 4) == 0 ? strchr(line + 2, '|') : NULL;
+        if (end == NULL)
+            continue;
+        *end = '\0';
+        for (char *at = line; (at = strchr(at, '[')) != NULL; at++) {
+            const size_t length = strcspn(at, "]") + 1;
+            bool found = false;
+            for (size_t i = 0; i < COUNT_OF(reasons); i++)
+                if (strlen(reasons[i].code) == length && strncmp(reasons[i].code, at, length) == 0)
+                    found = seen[i] = true;
+            CHECK(found, "%.*s has no case", (int)length, at);
+            words++;
+        }
+    }
+    fclose(in);
+    CHECK(words > 15, "the table has %d words", words);
+    for (size_t i = 0; i < COUNT_OF(reasons); i++)
+        CHECK(seen[i], "%s: %s is not in the table", reasons[i].name, reasons[i].code);
+}
+
 int main(void)
 {
     bed_begin();
     test_reasons();
+    test_table();
     return bed_end();
 }
