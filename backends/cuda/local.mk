@@ -74,8 +74,9 @@ test_cuda_rows_SOURCES  = tests/unit/test-cuda-rows.c
 test_cuda_rows_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/unit
 test_cuda_rows_LDADD    = $(PUBLIC_LIBS)
 
-cuda_suites = tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh
+cuda_suites = tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
+              tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh
 TESTS += $(cuda_suites)
 endif
 EXTRA_DIST += tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
-              tests/integration/cuda_lib.sh tests/integration/test-capture.c
+              tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/cuda_lib.sh tests/integration/test-capture.c
