@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/blas_lt.c: libcublasLt.so.13. Matrices are described by attributes; an algorithm is a number that does not matter for the result, but may
+/* tests/softcuda/blas_lt.c: libcublasLt.so.13, and .12, which tells the numbers of that version. Matrices are described by attributes; an algorithm is a number that does not matter for the result, but may
  * need a workspace. It holds for the alignment of operands that was announced when it was found; operands that lie otherwise are refused.
  *
  * SOFTCUDA_BLAS="late=N" makes algorithm N slow, "version=N" changes the version, "bias=no" takes the epilogue with a bias away, "create=no" has
  * cublasLtCreate fail. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,8 +97,16 @@ static const unsigned char prefer_widths[PREFER_ATTRIBUTES] = {
     [0] = 4, [PREFER_WORKSPACE] = 8, [3] = 4, [5] = 4, [6] = 4, [7] = 4, [8] = 4, [9] = 4, [12] = 8,
 };
 
-EXPORT size_t cublasLtGetVersion(void) { return option("version") > 0 ? (size_t)option("version") : 130002; }
-EXPORT size_t cublasLtGetCudartVersion(void) { return 13000; }
+/* By the name of this file. */
+static bool is_12(void)
+{
+    Dl_info info;
+    const char *name = dladdr((void *)(uintptr_t)is_12, &info) != 0 ? strrchr(info.dli_fname, '.') : NULL;
+    return name != NULL && strcmp(name, ".12") == 0;
+}
+
+EXPORT size_t cublasLtGetVersion(void) { return option("version") > 0 ? (size_t)option("version") : is_12() ? 120805 : 130002; }
+EXPORT size_t cublasLtGetCudartVersion(void) { return is_12() ? 12080 : 13000; }
 EXPORT const char *cublasLtGetStatusName(int status) { return blas_status_name(status); }
 EXPORT const char *cublasLtGetStatusString(int status) { return blas_status_name(status); }
 

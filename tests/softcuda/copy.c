@@ -31,9 +31,15 @@ static void illegal(struct stream *stream, const char *what, const void *at, siz
     device_fail(stream->device, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-static bool row_good(struct stream *stream, const char *what, const char *at, size_t bytes)
+/* Memory of a device that is there, and may be written if `write`. */
+static bool good(address at, size_t bytes, bool write)
 {
-    if (!space_is((uintptr_t)at) || space_usable((uintptr_t)at, bytes))
+    return space_usable(at, bytes) && (!write || space_device(at) != NULL || virtual_writable(at, bytes));
+}
+
+static bool row_good(struct stream *stream, const char *what, const char *at, size_t bytes, bool write)
+{
+    if (!space_is((uintptr_t)at) || good((uintptr_t)at, bytes, write))
         return true;
     illegal(stream, what, at, bytes);
     return false;
@@ -45,7 +51,7 @@ static void run_copy(struct op *op, struct stream *stream)
     for (size_t y = 0; y < copy->height; y++) {
         char *to = copy->to.at + y * copy->to.pitch;
         const char *from = copy->from.at + y * copy->from.pitch;
-        if (!row_good(stream, "copy to", to, copy->width) || !row_good(stream, "copy from", from, copy->width))
+        if (!row_good(stream, "copy to", to, copy->width, true) || !row_good(stream, "copy from", from, copy->width, false))
             return;
         order_touch((uintptr_t)from, copy->width, false);
         order_touch((uintptr_t)to, copy->width, true);
@@ -83,12 +89,12 @@ static bool link_lies(const void *to, const void *from)
     return false;
 }
 
-static bool rows_usable(struct side side, size_t width, size_t height)
+static bool rows_usable(struct side side, size_t width, size_t height, bool write)
 {
     if (!space_is((uintptr_t)side.at))
         return true;
     for (size_t y = 0; y < height; y++)
-        if (!space_usable((uintptr_t)side.at + y * side.pitch, width))
+        if (!good((uintptr_t)side.at + y * side.pitch, width, write))
             return false;
     return true;
 }
@@ -104,7 +110,7 @@ static result put_copy(struct stream *stream, struct side to, struct side from, 
         return CUDA_ERROR_INVALID_HANDLE;
     if (width == 0 || height == 0)
         return CUDA_SUCCESS;
-    if (to.at == NULL || from.at == NULL || !rows_usable(to, width, height) || !rows_usable(from, width, height))
+    if (to.at == NULL || from.at == NULL || !rows_usable(to, width, height, true) || !rows_usable(from, width, height, false))
         return CUDA_ERROR_INVALID_VALUE;
     const bool captured = capture_active(stream);
     struct copy_op *op = calloc(1, sizeof *op);
@@ -241,7 +247,7 @@ struct fill_op {
 static void run_fill(struct op *op, struct stream *stream)
 {
     const struct fill_op *fill = (struct fill_op *)op;
-    if (row_good(stream, "fill", POINTER(fill->to), fill->width * fill->count)) {
+    if (row_good(stream, "fill", POINTER(fill->to), fill->width * fill->count, true)) {
         order_touch(fill->to, fill->width * fill->count, true);
         space_fill(fill->to, &fill->pattern, fill->width, fill->count);
     }
@@ -254,7 +260,7 @@ static result put_fill(struct stream *stream, address to, uint32_t pattern, size
     if (count == 0)
         return CUDA_SUCCESS;
     if (to % width != 0 || count > SIZE_MAX / width
-        || (!space_usable(to, width * count) && (space_is(to) || !host_pinned(POINTER(to), width * count, NULL, NULL))))
+        || (!good(to, width * count, true) && (space_is(to) || !host_pinned(POINTER(to), width * count, NULL, NULL))))
         return CUDA_ERROR_INVALID_VALUE;
     struct fill_op *op = calloc(1, sizeof *op);
     if (op == NULL)

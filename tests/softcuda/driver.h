@@ -137,6 +137,7 @@ uint64_t host_pinned_bytes(void);
 /* ---- vmm.c: virtual memory ---- */
 
 bool virtual_allowed(address begin, size_t bytes, const struct device *device, bool write);
+bool virtual_writable(address begin, size_t bytes);                 /* may some device write all of its pages? True of what is not mapped at all */
 bool virtual_owner(address begin, struct device **device, address *start, size_t *bytes);
 
 /* ---- handles.c: what is a handle, and of which kind ---- */

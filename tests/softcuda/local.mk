@@ -34,7 +34,8 @@ softcuda_driver_objects = $(softcuda_driver:.c=.soft.o)
 softcuda_kernel_objects = $(cuda_kernels:.cu=.soft.o)
 softcuda_blas_objects   = $(softcuda_blas:.c=.soft.o)
 softcuda_libraries      = $(soft)/libcuda.so.1 $(soft)/libsoftkernels.so $(soft)/test-kernels.so $(soft)/libcublas.so.13 \
-                          $(soft)/libcublasLt.so.13 $(soft)/libcudnn.so.9 $(soft)/libnvidia-ml.so.1
+                          $(soft)/libcublasLt.so.13 $(soft)/libcudnn.so.9 $(soft)/libnvidia-ml.so.1 $(soft)/cuda12/libcublasLt.so.12 \
+                          $(soft)/lacking/libcublasLt.so.13
 
 softcuda: $(softcuda_libraries)
 check_DATA += $(softcuda_libraries)
@@ -55,6 +56,13 @@ $(soft)/libcublas.so.13: $(soft)/blas.soft.o $(soft)/gemm.soft.o $(soft)/libcuda
 	$(SOFTCUDA_BLAS) $(soft)/blas.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN' -lm -lpthread -ldl
 $(soft)/libcublasLt.so.13: $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o $(soft)/libcuda.so.1
 	$(SOFTCUDA_BLAS) $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN' -lm -lpthread -ldl
+# In folders of their own, for tests that put them where the loader looks: version 12, and one that lacks a function.
+$(soft)/cuda12/libcublasLt.so.12: $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o $(soft)/libcuda.so.1
+	@$(MKDIR_P) $(@D)
+	$(SOFTCUDA_BLAS) $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/..' -lm -lpthread -ldl
+$(soft)/lacking/libcublasLt.so.13: $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o $(soft)/libcuda.so.1
+	@$(MKDIR_P) $(@D) && echo '{ local: cublasLtMatmulAlgoCheck; };' >$@.map
+	$(SOFTCUDA_BLAS) $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/..' -Wl,--version-script,$@.map -lm -lpthread -ldl
 $(soft)/libcudnn.so.9: $(soft)/dnn.soft.o $(soft)/dnn_compute.soft.o $(soft)/libcuda.so.1
 	$(SOFTCUDA_BLAS) $(soft)/dnn.soft.o $(soft)/dnn_compute.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN' -lm -lpthread
 $(soft)/nvml.soft.o: tests/softcuda/nvml_hooks.h
@@ -65,7 +73,7 @@ $(soft)/libsoftkernels.so: $(softcuda_kernel_objects) $(soft)/watch.soft.o $(sof
 $(soft)/test-kernels.so: $(soft)/test-kernels.soft.o $(soft)/watch.soft.o $(soft)/libcuda.so.1
 	$(AM_V_GEN)$(CXX_FOR_TESTS) -shared -o $@ $(soft)/test-kernels.soft.o $(soft)/watch.soft.o $(SOFTCUDA_LINK)
 $(soft)/test-kernels.soft.o: $(softcuda_headers)
-CLEANFILES += $(softcuda_libraries) $(softcuda_driver_objects) $(softcuda_blas_objects) $(softcuda_kernel_objects) $(soft)/watch.soft.o $(soft)/test-kernels.soft.o $(soft)/nvml.soft.o
+CLEANFILES += $(soft)/lacking/libcublasLt.so.13.map $(softcuda_libraries) $(softcuda_driver_objects) $(softcuda_blas_objects) $(softcuda_kernel_objects) $(soft)/watch.soft.o $(soft)/test-kernels.soft.o $(soft)/nvml.soft.o
 
 # The double itself is tested too.
 softcuda_tests  = test-softcuda-blas test-softcuda-facts test-softcuda-kernels test-softcuda-memory test-softcuda-order test-softcuda-streams

@@ -221,6 +221,10 @@ bool runner_allowed(const void *where, size_t bytes, bool write, unsigned on, ch
         if (owner == NULL) {
             if (virtual_allowed(begin, bytes, device, write))
                 return true;
+            if (write && virtual_allowed(begin, bytes, device, false)) {
+                snprintf(text, text_bytes, "in virtual memory that device %u is to read only", on);
+                return false;
+            }
         } else if (owner == device || (device->peers >> owner->index & 1) != 0) {
             if (owner != device) {
                 softcuda_here.host = softcuda_space.base + softcuda_space.device_bytes * (size_t)owner->index;

@@ -189,6 +189,54 @@ static void run_virtual(void)
     softcuda_control.tell(true);
 }
 
+/* What an allocator that grows by pages can get wrong: a page without access behind one that has it, one that may only be read. */
+static void run_protection(void)
+{
+    const allocation_properties wish = { .type = ALLOCATION_PINNED, .where = { LOCATION_DEVICE, 0 } };
+    const access_description access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE }, reading = { { LOCATION_DEVICE, 0 }, ACCESS_READ };
+    const size_t page = 2 * MIB;
+    address begin = 0;
+    unsigned long long pages[2];
+    uint64_t value = 3;
+    group("a page without access, or to be read only");
+    softcuda_control.tell(false);
+    OK(cuMemAddressReserve(&begin, 4 * page, 0, 0, 0));
+    for (int i = 0; i < 2; i++) {
+        OK(cuMemCreate(&pages[i], page, &wish, 0));
+        OK(cuMemMap(begin + (size_t)i * page, page, 0, pages[i], 0));
+    }
+    OK(cuMemSetAccess(begin, page, &access, 1));
+    GIVES(cuMemSetAccess(begin, 3 * page, &access, 1), CUDA_ERROR_INVALID_VALUE);   /* the third is not there */
+    struct number_args inside = { (uint64_t *)(uintptr_t)begin, 5, 0 }, beyond = { (uint64_t *)(uintptr_t)(begin + page), 5, 0 };
+    OK(cuMemsetD8Async(begin, 0, page, stream));
+    OK(launch("add_number", 1, 1, 0, stream, &inside));
+    OK(cuStreamSynchronize(stream));
+    GIVES(cuMemsetD8Async(begin, 0, page + 8, stream), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuMemcpyHtoD_v2(begin + page, &value, 8), CUDA_ERROR_INVALID_VALUE);
+    goes_wrong("add_number", 1, &beyond, CUDA_ERROR_ILLEGAL_ADDRESS, "not mapped, or not for this device");
+    OK(cuMemSetAccess(begin, 2 * page, &access, 1));
+    OK(cuMemsetD8Async(begin, 0, 2 * page, stream));
+    OK(launch("add_number", 1, 1, 0, stream, &beyond));
+    OK(cuStreamSynchronize(stream));
+    OK(cuMemSetAccess(begin + page, page, &reading, 1));
+    OK(cuMemcpyDtoH_v2(&value, begin + page, 8));
+    CHECK(value == 5, "it reads %llu", (unsigned long long)value);
+    GIVES(cuMemcpyHtoD_v2(begin + page, &value, 8), CUDA_ERROR_INVALID_VALUE);
+    GIVES(cuMemsetD8Async(begin + page, 0, 8, stream), CUDA_ERROR_INVALID_VALUE);
+    float *read_only = (float *)(uintptr_t)(begin + page), *written = (float *)(uintptr_t)begin;
+    struct vector_args sum = { written, read_only, read_only, 1 };
+    OK(launch("vector_add", 1, 1, 0, stream, &sum));
+    OK(cuStreamSynchronize(stream));
+    sum = (struct vector_args){ read_only, written, written, 1 };
+    goes_wrong("vector_add", 1, &sum, CUDA_ERROR_ILLEGAL_ADDRESS, "is to read only");
+    OK(cuMemUnmap(begin, 2 * page));
+    goes_wrong("add_number", 1, &inside, CUDA_ERROR_ILLEGAL_ADDRESS, "not mapped, or not for this device");
+    for (int i = 0; i < 2; i++)
+        OK(cuMemRelease(pages[i]));
+    OK(cuMemAddressFree(begin, 4 * page));
+    softcuda_control.tell(true);
+}
+
 static void run_faults(void)
 {
     address at = 0;
@@ -233,6 +281,7 @@ static int run_all(void)
     run_limits();
     run_pools();
     run_virtual();
+    run_protection();
     run_peers();
     run_faults();
     group("entry points by name and version");

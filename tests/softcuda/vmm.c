@@ -72,6 +72,17 @@ bool virtual_allowed(address begin, size_t bytes, const struct device *device, b
     return allowed;
 }
 
+bool virtual_writable(address begin, size_t bytes)
+{
+    bool writable = true;
+    pthread_mutex_lock(&lock);
+    for (const struct mapping *m = mappings; m != NULL; m = m->next)
+        if (begin < m->begin + m->bytes && m->begin < begin + bytes)
+            writable = writable && m->writers != 0;
+    pthread_mutex_unlock(&lock);
+    return writable;
+}
+
 bool virtual_owner(address begin, struct device **device, address *start, size_t *bytes)
 {
     pthread_mutex_lock(&lock);
