@@ -4,9 +4,11 @@
 #
 #   bench/compare.sh ROUNDS OURS THEIRS        each a command line; e.g. bench/compare.sh 5 ./bench-overhead ./overhead_torch
 #
+# COMPARE_RAW=FILE keeps all lines that were printed, each with "ours" or "theirs" before it.
+#
 # Settings that slow one side down (OPENBLAS_CORETYPE and the like) are removed; THREADS=N (default 1) binds both.
 set -eu
-[ $# -eq 3 ] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE OPENBLAS_NUM_THREADS MKL_NUM_THREADS
 threads=${THREADS:-1}
 export OMP_NUM_THREADS="$threads" CTRT_NUM_THREADS="$threads"
@@ -18,6 +20,7 @@ while [ "$round" -lt "$1" ]; do
     sh -c "$3" | sed 's/^/theirs /' >>"$lines"
     round=$((round + 1))
 done
+[ -z "${COMPARE_RAW:-}" ] || cp "$lines" "$COMPARE_RAW"
 sort -k2,2 -k1,1 -k3,3g "$lines" | awk '
     function flush() { if (key != "") median[key] = n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2 }
     { k = $2 " " $1; if (k != key) { flush(); key = k; n = 0 } v[++n] = $3; names[$2] = 1 }

@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/gpu.c: what a GPU does for ctrt: bandwidth of elementwise ops, reductions and rows, products, launches, training steps. Prints "NAME NANOSECONDS"
- * lines; peers/gpu_torch.py prints the same names, and gpu.sh both in turns.
+/* bench/gpu.c: what a GPU does for ctrt: bandwidth of elementwise ops, reductions and rows, products, launches, copies, training steps. Prints
+ * "NAME NANOSECONDS [BYTES]" lines; peers/gpu_torch.py prints the same names, and gpu.sh both in turns. Lines cublas_ and driver_ are those libraries
+ * called directly, overlap_ is ctrt alone.
  *
- *     bench-gpu [DEVICE] [small]         small: sizes that a driver in software can do; its times mean nothing */
-#include <ctrt/ctrt.h>
+ *     bench-gpu [DEVICE] [SECTION...] [small] [trace=FILE]
+ *
+ * SECTION: launches, bandwidth, products, tf32, transfers, overlap, steps; without any, all but tf32, which a process of its own does, for whether
+ * f32 may be rounded is settled once. small: sizes that a driver in software can do; its times mean nothing. trace: when copies and products ran. */
+#include "gpu.h"
 
 #include <string.h>
 
-#include "timing.h"
+ctrt_device *gpu;
+bool gpu_small;
 
-static ctrt_device *device;
-static int64_t scale = 1;                   /* sizes are divided by it */
-
-static void check(ctrt_status status)
+void gpu_check(ctrt_status status)
 {
     if (status == CTRT_OK)
         return;
@@ -20,40 +22,50 @@ static void check(ctrt_status status)
     exit(1);
 }
 
-/* ---- timing: by events on the device, medians of batches of at least 2 ms ---- */
+/* ---- timing: by events on the device ---- */
 
-typedef void body(void *argument);
-
-static double batch_ms(body *f, void *argument, long times, ctrt_event *from, ctrt_event *to)
+double gpu_report(const char *name, gpu_batch *batch, void *argument, double bytes)
 {
+    double samples[11];
+    long times = 1;
+    (void)batch(argument, 3);
+    while (batch(argument, times) < (gpu_small ? 0.01 : 2) && times < 1 << 16)
+        times *= 2;
+    for (int s = 0; s < 11; s++)
+        samples[s] = batch(argument, times) * 1e6 / (double)times;
+    qsort(samples, 11, sizeof samples[0], timing_compare);
+    if (bytes > 0)
+        printf("%s %.1f %.0f\n", name, samples[5], bytes);
+    else
+        printf("%s %.1f\n", name, samples[5]);
+    fflush(stdout);
+    return samples[5];
+}
+
+struct measured { gpu_body *body; void *argument; ctrt_event *from, *to; };
+
+static double batch_here(void *argument, long times)
+{
+    struct measured *m = argument;
     double ms = 0;
-    check(ctrt_event_record(from, NULL));
+    gpu_check(ctrt_event_record(m->from, NULL));
     for (long i = 0; i < times; i++)
-        f(argument);
-    check(ctrt_event_record(to, NULL));
-    check(ctrt_event_synchronize(to));
-    check(ctrt_event_elapsed(&ms, from, to));
+        m->body(m->argument);
+    gpu_check(ctrt_event_record(m->to, NULL));
+    gpu_check(ctrt_event_synchronize(m->to));
+    gpu_check(ctrt_event_elapsed(&ms, m->from, m->to));
     return ms;
 }
 
-static void measure(const char *name, body *f, void *argument)
+double gpu_measure(const char *name, gpu_body *body, void *argument, double bytes)
 {
-    ctrt_event *from = NULL, *to = NULL;
-    double samples[11];
-    long times = 1;
-    check(ctrt_event_new(&from, device, true));
-    check(ctrt_event_new(&to, device, true));
-    for (int i = 0; i < 3; i++)
-        f(argument);
-    while (batch_ms(f, argument, times, from, to) < 2 && times < 1 << 16)
-        times *= 2;
-    for (int s = 0; s < 11; s++)
-        samples[s] = batch_ms(f, argument, times, from, to) * 1e6 / (double)times;
-    qsort(samples, 11, sizeof samples[0], timing_compare);
-    printf("%s %.1f\n", name, samples[5]);
-    fflush(stdout);
-    ctrt_event_release(&from);
-    ctrt_event_release(&to);
+    struct measured m = { .body = body, .argument = argument };
+    gpu_check(ctrt_event_new(&m.from, gpu, true));
+    gpu_check(ctrt_event_new(&m.to, gpu, true));
+    const double ns = gpu_report(name, batch_here, &m, bytes);
+    ctrt_event_release(&m.from);
+    ctrt_event_release(&m.to);
+    return ns;
 }
 
 /* ---- ops on 1 GiB ---- */
@@ -70,73 +82,86 @@ static void free_operands(struct operands *o)
     ctrt_tensor_release(&o->weight);
     ctrt_tensor_release(&o->bias);
     ctrt_tensor_release(&o->target);
-    check(ctrt_memory_empty_cache(device));
+    gpu_check(ctrt_memory_empty_cache(gpu));
 }
 
-static void do_copy(void *a) { struct operands *o = a; check(ctrt_copy_(o->out, o->x)); }
-static void do_add(void *a) { struct operands *o = a; check(ctrt_add(&o->out, o->x, o->y)); }
-static void do_relu(void *a) { struct operands *o = a; check(ctrt_relu(&o->out, o->x)); }
-static void do_exp(void *a) { struct operands *o = a; check(ctrt_exp(&o->out, o->x)); }
-static void do_sum(void *a) { struct operands *o = a; check(ctrt_sum(&o->out, o->x, CTRT_ALL_DIMS)); }
-static void do_sum_rows(void *a) { struct operands *o = a; check(ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(1), false)); }
-static void do_sum_columns(void *a) { struct operands *o = a; check(ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(0), false)); }
-static void do_softmax(void *a) { struct operands *o = a; check(ctrt_softmax(&o->out, o->x, 1)); }
+static void do_copy(void *a) { struct operands *o = a; gpu_check(ctrt_copy_(o->out, o->x)); }
+static void do_add(void *a) { struct operands *o = a; gpu_check(ctrt_add(&o->out, o->x, o->y)); }
+static void do_relu(void *a) { struct operands *o = a; gpu_check(ctrt_relu(&o->out, o->x)); }
+static void do_exp(void *a) { struct operands *o = a; gpu_check(ctrt_exp(&o->out, o->x)); }
+static void do_sum(void *a) { struct operands *o = a; gpu_check(ctrt_sum(&o->out, o->x, CTRT_ALL_DIMS)); }
+static void do_sum_rows(void *a) { struct operands *o = a; gpu_check(ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(1), false)); }
+static void do_sum_columns(void *a) { struct operands *o = a; gpu_check(ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(0), false)); }
+static void do_softmax(void *a) { struct operands *o = a; gpu_check(ctrt_softmax(&o->out, o->x, 1)); }
 static void do_layer_norm(void *a)
 {
     struct operands *o = a;
-    check(ctrt_layer_norm(&o->out, o->x, CTRT_SHAPE(ctrt_tensor_shape(o->x)[1]), o->weight, o->bias, 1e-5));
+    gpu_check(ctrt_layer_norm(&o->out, o->x, CTRT_SHAPE(ctrt_tensor_shape(o->x)[1]), o->weight, o->bias, 1e-5));
 }
 static void do_transpose(void *a)
 {
     struct operands *o = a;
     ctrt_tensor *t = NULL;
-    check(ctrt_transpose(&t, o->x, 0, 1));
-    check(ctrt_contiguous(&o->out, t, CTRT_CONTIGUOUS_FORMAT));
+    gpu_check(ctrt_transpose(&t, o->x, 0, 1));
+    gpu_check(ctrt_contiguous(&o->out, t, CTRT_CONTIGUOUS_FORMAT));
     ctrt_tensor_release(&t);
 }
-static void do_matmul(void *a) { struct operands *o = a; check(ctrt_matmul(&o->out, o->x, o->y)); }
+static void do_matmul(void *a) { struct operands *o = a; gpu_check(ctrt_matmul(&o->out, o->x, o->y)); }
 
+static void do_gelu(void *a) { struct operands *o = a; gpu_check(ctrt_gelu(&o->out, o->x, false)); }
+static void do_amax(void *a) { struct operands *o = a; gpu_check(ctrt_amax(&o->out, o->x, CTRT_SHAPE(1), false)); }
+static void do_slice(void *a)               /* half of each row */
+{
+    struct operands *o = a;
+    ctrt_tensor *t = NULL;
+    gpu_check(ctrt_narrow(&t, o->x, 1, 8, ctrt_tensor_shape(o->x)[1] / 2));
+    gpu_check(ctrt_contiguous(&o->out, t, CTRT_CONTIGUOUS_FORMAT));
+    ctrt_tensor_release(&t);
+}
+
+/* `moved`: how often the operand's bytes are read or written. */
 static void bandwidth(ctrt_dtype dtype)
 {
-    static const struct { const char *name; body *f; } cases[] = {
-        { "copy", do_copy }, { "add", do_add }, { "relu", do_relu }, { "exp", do_exp }, { "sum", do_sum }, { "sum_rows", do_sum_rows },
-        { "sum_columns", do_sum_columns }, { "softmax", do_softmax }, { "layer_norm", do_layer_norm }, { "transpose", do_transpose },
+    static const struct { const char *name; gpu_body *f; double moved; } cases[] = {
+        { "copy", do_copy, 2 }, { "add", do_add, 3 }, { "relu", do_relu, 2 }, { "exp", do_exp, 2 }, { "gelu", do_gelu, 2 }, { "sum", do_sum, 1 },
+        { "sum_rows", do_sum_rows, 1 }, { "sum_columns", do_sum_columns, 1 }, { "amax_rows", do_amax, 1 }, { "softmax", do_softmax, 2 },
+        { "layer_norm", do_layer_norm, 2 }, { "transpose", do_transpose, 2 }, { "slice", do_slice, 1 },
     };
-    const int64_t rows = (1 << 30) / 4096 / (int64_t)ctrt_dtype_size(dtype) / scale, columns = 4096;
+    const int64_t columns = gpu_small ? 256 : 4096, rows = gpu_small ? 16 : (1 << 30) / columns / (int64_t)ctrt_dtype_size(dtype);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct operands o = { 0 };
         char name[64];
-        check(ctrt_randn(&o.x, CTRT_SHAPE(rows, columns), dtype, device));
+        gpu_check(ctrt_randn(&o.x, CTRT_SHAPE(rows, columns), dtype, gpu));
         if (cases[i].f == do_add)
-            check(ctrt_randn(&o.y, CTRT_SHAPE(rows, columns), dtype, device));
+            gpu_check(ctrt_randn(&o.y, CTRT_SHAPE(rows, columns), dtype, gpu));
         if (cases[i].f == do_copy)
-            check(ctrt_empty(&o.out, CTRT_SHAPE(rows, columns), dtype, device));
-        check(ctrt_ones(&o.weight, CTRT_SHAPE(columns), dtype, device));
-        check(ctrt_zeros(&o.bias, CTRT_SHAPE(columns), dtype, device));
+            gpu_check(ctrt_empty(&o.out, CTRT_SHAPE(rows, columns), dtype, gpu));
+        gpu_check(ctrt_ones(&o.weight, CTRT_SHAPE(columns), dtype, gpu));
+        gpu_check(ctrt_zeros(&o.bias, CTRT_SHAPE(columns), dtype, gpu));
         snprintf(name, sizeof name, "%s_1g_%s", cases[i].name, ctrt_dtype_name(dtype));
-        measure(name, cases[i].f, &o);
+        gpu_measure(name, cases[i].f, &o, cases[i].moved * (double)(rows * columns) * (double)ctrt_dtype_size(dtype));
         free_operands(&o);
     }
 }
 
-static void products(void)
+/* Beside each the same product by cuBLAS without ctrt. */
+static void products(ctrt_dtype dtype, const char *dtype_name)
 {
-    static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F16, CTRT_BF16 };
     static const int64_t sizes[][3] = { { 512, 512, 512 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 }, { 4096, 4096, 4096 }, { 8192, 8192, 8192 },
                                         { 8192, 16, 8192 }, { 16, 8192, 8192 } };
-    for (size_t t = 0; t < sizeof dtypes / sizeof dtypes[0]; t++)
-        for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
-            struct operands o = { 0 };
-            const int64_t small = scale > 1 ? 64 : 1, m = (sizes[s][0] + small - 1) / small, n = (sizes[s][1] + small - 1) / small,
-                          k = (sizes[s][2] + small - 1) / small;
-            char name[64];
-            check(ctrt_randn(&o.x, CTRT_SHAPE(m, k), dtypes[t], device));
-            check(ctrt_randn(&o.y, CTRT_SHAPE(k, n), dtypes[t], device));
-            snprintf(name, sizeof name, "matmul_%lldx%lldx%lld_%s", (long long)sizes[s][0], (long long)sizes[s][1], (long long)sizes[s][2],
-                     ctrt_dtype_name(dtypes[t]));
-            measure(name, do_matmul, &o);
-            free_operands(&o);
-        }
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        struct operands o = { 0 };
+        const int64_t part = gpu_small ? 64 : 1, m = (sizes[s][0] + part - 1) / part, n = (sizes[s][1] + part - 1) / part, k = (sizes[s][2] + part - 1) / part;
+        char name[64], direct[72];
+        gpu_check(ctrt_randn(&o.x, CTRT_SHAPE(m, k), dtype, gpu));
+        gpu_check(ctrt_randn(&o.y, CTRT_SHAPE(k, n), dtype, gpu));
+        snprintf(name, sizeof name, "matmul_%lldx%lldx%lld_%s", (long long)sizes[s][0], (long long)sizes[s][1], (long long)sizes[s][2], dtype_name);
+        snprintf(direct, sizeof direct, "cublas_%s", name);
+        gpu_measure(name, do_matmul, &o, 0);
+        gpu_check(ctrt_device_synchronize(gpu));
+        gpu_direct_product(m, n, k, dtype_name, direct, ctrt_tensor_data(o.x), ctrt_tensor_data(o.y));
+        free_operands(&o);
+    }
 }
 
 /* ---- launches: the host's time to put an op on the stream ---- */
@@ -145,12 +170,12 @@ static void launches(void)
 {
     struct operands o = { 0 };
     double samples[31];
-    check(ctrt_randn(&o.x, CTRT_SHAPE(64), CTRT_F32, device));
-    check(ctrt_randn(&o.y, CTRT_SHAPE(64), CTRT_F32, device));
+    gpu_check(ctrt_randn(&o.x, CTRT_SHAPE(64), CTRT_F32, gpu));
+    gpu_check(ctrt_randn(&o.y, CTRT_SHAPE(64), CTRT_F32, gpu));
     for (int i = 0; i < 200; i++)
         do_add(&o);
     for (int s = 0; s < 31; s++) {
-        check(ctrt_device_synchronize(device));
+        gpu_check(ctrt_device_synchronize(gpu));
         const double begin = timing_now();
         for (int i = 0; i < 200; i++)           /* fewer than the driver's queue holds */
             do_add(&o);
@@ -162,7 +187,7 @@ static void launches(void)
         const double begin = timing_now();
         for (int i = 0; i < 1000; i++) {
             ctrt_tensor *fresh = NULL;
-            check(ctrt_empty(&fresh, CTRT_SHAPE(64), CTRT_F32, device));
+            gpu_check(ctrt_empty(&fresh, CTRT_SHAPE(64), CTRT_F32, gpu));
             ctrt_tensor_release(&fresh);
         }
         samples[s] = (timing_now() - begin) / 1000 * 1e9;
@@ -180,109 +205,62 @@ static void do_transfer(void *a)
 {
     struct transfer *t = a;
     bool asynchronous;
-    check(ctrt_copy_non_blocking_(t->there, t->host, &asynchronous));
+    gpu_check(ctrt_copy_non_blocking_(t->there, t->host, &asynchronous));
 }
 
 static void transfers(void)
 {
     struct transfer t = { 0 };
-    const int64_t n = (256 << 20) / 4 / scale;
-    check(ctrt_empty_pinned(&t.host, CTRT_SHAPE(n), CTRT_F32, device));
-    check(ctrt_fill_(t.host, ctrt_float(1)));
-    check(ctrt_empty(&t.there, CTRT_SHAPE(n), CTRT_F32, device));
-    measure("pinned_to_device_256m", do_transfer, &t);
+    const int64_t n = (gpu_small ? 65536 : 256 << 20) / 4;
+    gpu_check(ctrt_empty_pinned(&t.host, CTRT_SHAPE(n), CTRT_F32, gpu));
+    gpu_check(ctrt_fill_(t.host, ctrt_float(1)));
+    gpu_check(ctrt_empty(&t.there, CTRT_SHAPE(n), CTRT_F32, gpu));
+    gpu_measure("pinned_to_device_256m", do_transfer, &t, (double)n * 4);
+    gpu_check(ctrt_device_synchronize(gpu));
+    gpu_direct_copy("driver_pinned_to_device_256m", (size_t)n * 4);
     ctrt_tensor_release(&t.host);
     ctrt_tensor_release(&t.there);
 }
 
-/* ---- training steps ---- */
+/* ---- sections ---- */
 
-struct training {
-    ctrt_module *model;
-    ctrt_optimizer *optimizer;
-    ctrt_tensor *x, *y, *loss;
-    ctrt_graph *graph;
+static const char *trace;
+
+static void all_bandwidth(void) { bandwidth(CTRT_F32); bandwidth(CTRT_BF16); }
+static void all_products(void) { products(CTRT_F32, "f32"); products(CTRT_F16, "f16"); products(CTRT_BF16, "bf16"); }
+static void products_tf32(void) { products(CTRT_F32, "tf32"); }
+static void overlap(void) { gpu_overlap(trace); }
+
+static const struct { const char *name; void (*run)(void); bool by_default; } sections[] = {
+    { "launches", launches, true }, { "bandwidth", all_bandwidth, true }, { "products", all_products, true }, { "tf32", products_tf32, false },
+    { "transfers", transfers, true }, { "overlap", overlap, true }, { "steps", gpu_steps, true },
 };
-
-static void step(void *argument)
-{
-    struct training *t = argument;
-    ctrt_tensor *h = NULL;
-    check(ctrt_optimizer_zero_grad(t->optimizer, true));
-    check(ctrt_forward(&h, t->model, t->x));
-    check(ctrt_cross_entropy(&t->loss, h, t->y, NULL));
-    check(ctrt_backward(t->loss));
-    check(ctrt_optimizer_step(t->optimizer));
-    ctrt_tensor_release(&h);
-}
-
-static void replay(void *argument)
-{
-    check(ctrt_capture_replay(((struct training *)argument)->graph));
-}
-
-static void training(const char *what, ctrt_module *model, ctrt_tensor *x, int64_t batch)
-{
-    struct training t = { .model = model, .x = x };
-    char name[64];
-    check(ctrt_sgd_new(&t.optimizer, t.model, &(ctrt_sgd_options){ .lr = 0.01, .momentum = 0.9 }));
-    check(ctrt_randint(&t.y, 0, 10, CTRT_SHAPE(batch), CTRT_I64, device));
-    measure(what, step, &t);
-    check(ctrt_capture_begin(device));
-    step(&t);
-    check(ctrt_capture_end(&t.graph, device));
-    snprintf(name, sizeof name, "%s_captured", what);
-    measure(name, replay, &t);
-    ctrt_graph_release(&t.graph);
-    ctrt_tensor_release(&t.x);
-    ctrt_tensor_release(&t.y);
-    ctrt_tensor_release(&t.loss);
-    ctrt_optimizer_release(&t.optimizer);
-    ctrt_module_release(&t.model);
-    check(ctrt_memory_empty_cache(device));
-}
-
-static void steps(void)
-{
-    static const int64_t batches[] = { 32, 4096 };
-    for (int i = 0; i < 2; i++) {
-        const int64_t batch = scale > 1 ? batches[i] / 16 : batches[i];
-        ctrt_module *mlp = NULL, *cnn = NULL;
-        ctrt_tensor *x = NULL, *images = NULL;
-        char name[64];
-        check(ctrt_sequential_new(&mlp, CTRT_MODULES(CTRT_NEW(linear, 784, 1024, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, 1024, 1024, true, NULL),
-                                                     CTRT_NEW(relu), CTRT_NEW(linear, 1024, 10, true, NULL))));
-        check(ctrt_randn(&x, CTRT_SHAPE(batch, 784), CTRT_F32, device));
-        snprintf(name, sizeof name, "step_mlp_%lld", (long long)batches[i]);
-        training(name, mlp, x, batch);
-        const ctrt_conv2d_options same = { .padding = { 1, 1 } };
-        const ctrt_pool2d_options halve = { .kernel = { 2, 2 } };
-        check(ctrt_sequential_new(&cnn, CTRT_MODULES(
-            CTRT_NEW(conv2d, 1, 32, 3, 3, &same, true, NULL), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
-            CTRT_NEW(conv2d, 32, 64, 3, 3, &same, true, NULL), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
-            CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 3136, 10, true, NULL))));
-        check(ctrt_randn(&images, CTRT_SHAPE(batch, 1, 28, 28), CTRT_F32, device));
-        snprintf(name, sizeof name, "step_cnn_%lld", (long long)batches[i]);
-        training(name, cnn, images, batch);
-    }
-}
+enum { SECTIONS = sizeof sections / sizeof sections[0] };
 
 int main(int argc, char **argv)
 {
     const char *name = "cuda:0";
-    for (int i = 1; i < argc; i++)
+    bool wanted[SECTIONS] = { false }, any = false, tf32 = false;
+    for (int i = 1; i < argc; i++) {
+        bool known = false;
+        for (int s = 0; s < SECTIONS; s++)
+            if (strcmp(argv[i], sections[s].name) == 0)
+                known = any = wanted[s] = true;
+        tf32 = tf32 || strcmp(argv[i], "tf32") == 0;
         if (strcmp(argv[i], "small") == 0)
-            scale = 4096;
-        else
+            known = gpu_small = true;
+        if (strncmp(argv[i], "trace=", 6) == 0)
+            known = (trace = argv[i] + 6) != NULL;
+        if (!known)
             name = argv[i];
-    check(ctrt_device_get(&device, name));
-    check(ctrt_set_default_device(device));
+    }
+    if (tf32)
+        setenv("CTRT_CUDA_TF32", "yes", 1);
+    gpu_check(ctrt_device_get(&gpu, name));
+    gpu_check(ctrt_set_default_device(gpu));
     ctrt_manual_seed(1);
-    launches();
-    bandwidth(CTRT_F32);
-    bandwidth(CTRT_BF16);
-    products();
-    transfers();
-    steps();
+    for (int s = 0; s < SECTIONS; s++)
+        if (any ? wanted[s] : sections[s].by_default)
+            sections[s].run();
     return 0;
 }

@@ -24,7 +24,7 @@ static int timing_compare(const void *a, const void *b)
 }
 
 /* Runs `body` in batches of at least 5 ms and prints the median time of one run. */
-static void timing_report(const char *name, void (*body)(void *), void *argument)
+static inline void timing_report(const char *name, void (*body)(void *), void *argument)
 {
     long batch = 1;
     for (;;) {

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bench/gpu_direct.c: products by cuBLAS and copies by the driver, called as a program without ctrt would: what ctrt is measured against.
+ *
+ * Names, numbers and arguments are those of NVIDIA's references of the driver API and of cuBLAS; libraries are found at run time as ctrt finds them. */
+#include "gpu.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+typedef unsigned long long address;
+enum { NON_BLOCKING = 1, PORTABLE = 1 };
+enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68, COMPUTE_TF32 = 77, ALGORITHM_DEFAULT = -1, WHOLE_REDUCTIONS = 16 };
+
+#define DRIVER(X)                                                                                                   \
+    X(cuDevicePrimaryCtxRetain, (void **context, int device))                                                       \
+    X(cuCtxSetCurrent, (void *context))                                                                             \
+    X(cuMemAlloc_v2, (address *out, size_t bytes))                                                                  \
+    X(cuMemFree_v2, (address begin))                                                                                \
+    X(cuMemHostAlloc, (void **out, size_t bytes, unsigned flags))                                                   \
+    X(cuMemFreeHost, (void *begin))                                                                                 \
+    X(cuMemcpyHtoDAsync_v2, (address to, const void *from, size_t bytes, void *stream))                             \
+    X(cuStreamCreate, (void **out, unsigned flags))                                                                 \
+    X(cuStreamSynchronize, (void *stream))                                                                          \
+    X(cuEventCreate, (void **out, unsigned flags))                                                                  \
+    X(cuEventRecord, (void *event, void *stream))                                                                   \
+    X(cuEventSynchronize, (void *event))                                                                            \
+    X(cuEventElapsedTime, (float *ms, void *from, void *to))
+#define BLAS(X)                                                                                                     \
+    X(cublasCreate_v2, (void **out))                                                                                \
+    X(cublasSetStream_v2, (void *handle, void *stream))                                                             \
+    X(cublasSetMathMode, (void *handle, int mode))                                                                  \
+    X(cublasGemmEx, (void *handle, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int a_type, int a_step, const void *b, \
+                     int b_type, int b_step, const void *beta, void *c, int c_type, int c_step, int compute, int algorithm))
+
+static struct {
+#define X(name, arguments) int (*name) arguments;
+    DRIVER(X)
+    BLAS(X)
+#undef X
+    void *stream, *from, *to, *handle;
+    int state;                              /* 0: not looked for yet; 1: the driver; 2: cuBLAS too; -1: nothing */
+} d;
+
+static void must(int result, const char *what)
+{
+    if (result == 0)
+        return;
+    fprintf(stderr, "bench-gpu: %s gave %d\n", what, result);
+    exit(1);
+}
+#define MUST(call) must(call, #call)
+
+static bool find(void *library, const char *name, void *out)
+{
+    void *found = library != NULL ? dlsym(library, name) : NULL;
+    memcpy(out, &found, sizeof found);
+    return found != NULL;
+}
+
+/* ctrt's context is the primary one, so work meets on the same device under the same conditions. */
+static int ready(void)
+{
+    void *context = NULL, *blas = NULL;
+    if (d.state != 0)
+        return d.state;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    bool all = driver != NULL;
+#define X(name, arguments) all = all && find(driver, #name, &d.name);
+    DRIVER(X)
+#undef X
+    if (!all) {
+        fprintf(stderr, "bench-gpu: the driver cannot be called directly: there is no comparison with it\n");
+        return d.state = -1;
+    }
+    MUST(d.cuDevicePrimaryCtxRetain(&context, 0));
+    MUST(d.cuCtxSetCurrent(context));
+    MUST(d.cuStreamCreate(&d.stream, NON_BLOCKING));
+    MUST(d.cuEventCreate(&d.from, 0));
+    MUST(d.cuEventCreate(&d.to, 0));
+    for (const char *const *name = (const char *const[]){ "libcublas.so.13", "libcublas.so.12", NULL }; *name != NULL && blas == NULL; name++)
+        blas = dlopen(*name, RTLD_NOW);
+    all = blas != NULL;
+#define X(name, arguments) all = all && find(blas, #name, &d.name);
+    BLAS(X)
+#undef X
+    if (!all || d.cublasCreate_v2(&d.handle) != 0) {
+        fprintf(stderr, "bench-gpu: no cuBLAS: products have no comparison with it\n");
+        return d.state = 1;
+    }
+    MUST(d.cublasSetStream_v2(d.handle, d.stream));
+    MUST(d.cublasSetMathMode(d.handle, WHOLE_REDUCTIONS));          /* parts of sums are added in f32, as ctrt asks too */
+    return d.state = 2;
+}
+
+static double batch(void (*body)(void *argument), void *argument, long times)
+{
+    float ms = 0;
+    MUST(d.cuEventRecord(d.from, d.stream));
+    for (long i = 0; i < times; i++)
+        body(argument);
+    MUST(d.cuEventRecord(d.to, d.stream));
+    MUST(d.cuEventSynchronize(d.to));
+    MUST(d.cuEventElapsedTime(&ms, d.from, d.to));
+    return ms;
+}
+
+/* ---- copies ---- */
+
+struct copy { void *host; address there; size_t bytes; };
+
+static void do_copy(void *argument)
+{
+    const struct copy *c = argument;
+    MUST(d.cuMemcpyHtoDAsync_v2(c->there, c->host, c->bytes, d.stream));
+}
+
+static double batch_copy(void *argument, long times)
+{
+    return batch(do_copy, argument, times);
+}
+
+void gpu_direct_copy(const char *name, size_t bytes)
+{
+    struct copy c = { .bytes = bytes };
+    if (ready() < 1)
+        return;
+    MUST(d.cuMemHostAlloc(&c.host, bytes, PORTABLE));
+    memset(c.host, 1, bytes);
+    MUST(d.cuMemAlloc_v2(&c.there, bytes));
+    gpu_report(name, batch_copy, &c, (double)bytes);
+    MUST(d.cuMemFree_v2(c.there));
+    MUST(d.cuMemFreeHost(c.host));
+}
+
+/* ---- products ---- */
+
+struct product { address a, b, c; int m, n, k, type, compute; };
+
+/* Row-major c = a b is column-major c' = b' a'. */
+static void do_product(void *argument)
+{
+    const struct product *p = argument;
+    const float one = 1, zero = 0;
+    MUST(d.cublasGemmEx(d.handle, 0, 0, p->n, p->m, p->k, &one, (const void *)(uintptr_t)p->b, p->type, p->n, (const void *)(uintptr_t)p->a, p->type, p->k,
+                        &zero, (void *)(uintptr_t)p->c, p->type, p->n, p->compute, ALGORITHM_DEFAULT));
+}
+
+static double batch_product(void *argument, long times)
+{
+    return batch(do_product, argument, times);
+}
+
+/* On ctrt's own operands: the clock of a GPU depends on what it multiplies. */
+void gpu_direct_product(int64_t m, int64_t n, int64_t k, const char *dtype, const char *name, const void *a, const void *b)
+{
+    if (ready() < 2)
+        return;
+    const size_t width = strstr(dtype, "32") != NULL ? 4 : 2;
+    struct product p = { .m = (int)m, .n = (int)n, .k = (int)k, .type = strcmp(dtype, "f16") == 0 ? R_16F : strcmp(dtype, "bf16") == 0 ? R_16BF : R_32F,
+                         .compute = strcmp(dtype, "tf32") == 0 ? COMPUTE_TF32 : COMPUTE_32F };
+    p.a = (address)(uintptr_t)a;
+    p.b = (address)(uintptr_t)b;
+    MUST(d.cuMemAlloc_v2(&p.c, (size_t)(m * n) * width));
+    gpu_report(name, batch_product, &p, 0);
+    MUST(d.cuStreamSynchronize(d.stream));
+    MUST(d.cuMemFree_v2(p.c));
+}
