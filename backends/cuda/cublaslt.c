@@ -47,6 +47,10 @@ struct entry {
     lt_layout left, right, c;
     lt_choice choices[CANDIDATES];          /* the first is what is used */
     int count;                              /* 0: the library cannot */
+    /* What is used instead when a call has less workspace than the first choice wants, so many bytes. */
+    lt_choice tight;
+    size_t tight_bytes;
+    enum { TIGHT_UNKNOWN, TIGHT_THERE, TIGHT_NONE } tight_state;
     bool bias_apart;                        /* the library cannot add it */
     bool to_time;
 };
@@ -279,18 +283,19 @@ static lt_status describe(const struct lt_library *library, struct entry *entry)
     return status;
 }
 
-/* Fills the entry's choices, at most `wanted`. */
-static void choose(struct lt *lt, struct entry *entry, int wanted, size_t workspace)
+/* At most `wanted` choices that make do with so much workspace; *count: how many there are. */
+static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *choices, int wanted, size_t workspace, int *count)
 {
     const struct lt_library *library = lt->library;
     lt_preference preference = NULL;
     const uint32_t reductions = LT_REDUCTION_COMPUTE_TYPE;
     const uint32_t alignment[3] = { 1u << entry->key.alignment[0], 1u << entry->key.alignment[1], 1u << entry->key.alignment[2] };
     int found = 0;
-    entry->count = 0;
-    if (library->preference_create(&preference) != LT_OK)
-        return;
-    lt_status status = library->preference_set(preference, LT_PREFER_WORKSPACE, &workspace, sizeof workspace);
+    *count = 0;
+    lt_status status = library->preference_create(&preference);
+    if (status != LT_OK)
+        return status;
+    status = library->preference_set(preference, LT_PREFER_WORKSPACE, &workspace, sizeof workspace);
     if (status == LT_OK)
         status = library->preference_set(preference, LT_PREFER_REDUCTIONS, &reductions, sizeof reductions);
     if (status == LT_OK)
@@ -302,11 +307,12 @@ static void choose(struct lt *lt, struct entry *entry, int wanted, size_t worksp
     if (status == LT_OK)
         status = library->preference_set(preference, LT_PREFER_ALIGN_D, &alignment[2], sizeof alignment[2]);
     if (status == LT_OK)
-        status = library->choose(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c, preference, wanted, entry->choices, &found);
+        status = library->choose(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c, preference, wanted, choices, &found);
     (void)library->preference_destroy(preference);
     for (int i = 0; i < found && status == LT_OK; i++)
-        if (entry->choices[i].state == LT_OK && entry->choices[i].workspace <= workspace)
-            entry->choices[entry->count++] = entry->choices[i];
+        if (choices[i].state == LT_OK && choices[i].workspace <= workspace)
+            choices[(*count)++] = choices[i];
+    return status;
 }
 
 /* A choice that was kept in the file, if the library still stands by it. */
@@ -346,6 +352,7 @@ static void keep(struct cuda_device *device, struct lt *lt, const struct entry *
     cuda_tuning_keep(device, "cublaslt", lt->version, key, text);
 }
 
+/* NULL: for want of memory nothing is known of it now. */
 static struct entry *entry_new(struct cuda_device *device, struct lt *lt, const struct key *key)
 {
     struct entry *entry = cuda_host->alloc(sizeof *entry);
@@ -354,17 +361,23 @@ static struct entry *entry_new(struct cuda_device *device, struct lt *lt, const 
     memset(entry, 0, sizeof *entry);
     entry->key = *key;
     pthread_mutex_init(&entry->lock, NULL);
-    if (describe(lt->library, entry) != LT_OK)
-        return entry;
-    if (recall(device, lt, entry))
+    lt_status status = describe(lt->library, entry);
+    if (status == LT_OK && recall(device, lt, entry))
         return entry;
     const bool timed = cuda_options.benchmark && cuda_options.determinism != CUDA_DETERMINISM_YES;
-    choose(lt, entry, timed ? CANDIDATES : 1, cuda_options.workspace);
-    if (entry->count == 0 && key->bias) {
-        const int epilogue = LT_EPILOGUE_NONE;
-        entry->bias_apart = lt->library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue) == LT_OK;
-        if (entry->bias_apart)
-            choose(lt, entry, timed ? CANDIDATES : 1, cuda_options.workspace);
+    const int wanted = timed ? CANDIDATES : 1;
+    if (status == LT_OK) {
+        status = choose(lt, entry, entry->choices, wanted, cuda_options.workspace, &entry->count);
+        if (entry->count == 0 && status != LT_ALLOC_FAILED && key->bias) {
+            const int epilogue = LT_EPILOGUE_NONE;
+            entry->bias_apart = lt->library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue) == LT_OK;
+            if (entry->bias_apart)
+                status = choose(lt, entry, entry->choices, wanted, cuda_options.workspace, &entry->count);
+        }
+    }
+    if (status == LT_ALLOC_FAILED) {
+        entry_free(lt->library, entry);
+        return NULL;
     }
     entry->to_time = timed && entry->count > 1;
     return entry;
@@ -417,10 +430,19 @@ static struct entry *entry_of(struct cuda_device *device, struct lt *lt, const s
     }
 }
 
+/* What the entry's calls ask for; as long as its choices are to be timed, for all of them. */
+static size_t workspace_of(const struct entry *entry)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < (entry->to_time ? entry->count : entry->count > 0); i++)
+        if (entry->choices[i].workspace > bytes)
+            bytes = entry->choices[i].workspace;
+    return bytes;
+}
+
 size_t cuda_lt_workspace(struct cuda_device *device, const struct cuda_product *p)
 {
     struct key key;
-    size_t bytes = 0;
     if (cuda_options.products == CUDA_PATH_BUILTIN || !key_of(&key, p) || cuda_enter(device) != CTRT_OK)
         return 0;
     struct lt *lt = lt_of(device);
@@ -428,9 +450,7 @@ size_t cuda_lt_workspace(struct cuda_device *device, const struct cuda_product *
     if (entry == NULL)
         return 0;
     pthread_mutex_lock(&entry->lock);
-    for (int i = 0; i < (entry->to_time ? entry->count : entry->count > 0); i++)
-        if (entry->choices[i].workspace > bytes)
-            bytes = entry->choices[i].workspace;
+    const size_t bytes = workspace_of(entry);
     pthread_mutex_unlock(&entry->lock);
     pthread_rwlock_unlock(&lt->lock);
     return bytes;
@@ -471,7 +491,7 @@ static void time_choices(struct cuda_device *device, struct work *w)
     double least = -1;
     for (int i = 0; i < entry->count; i++) {
         w->choice = &entry->choices[i];
-        const double ms = w->choice->workspace <= w->workspace_bytes ? cuda_tuning_time(w->stream, RUNS, multiply, w) : -1;
+        const double ms = cuda_tuning_time(w->stream, RUNS, multiply, w);
         if (ms >= 0 && (least < 0 || ms < least)) {
             least = ms;
             best = i;
@@ -481,6 +501,26 @@ static void time_choices(struct cuda_device *device, struct work *w)
     entry->to_time = false;
     if (least >= 0)
         keep(device, w->lt, entry);
+}
+
+/* What is used for a call of that much workspace; NULL: the library has nothing. The choice that all calls share stays as it is when one of them
+ * has less: its operands lie otherwise than when the workspace was asked for, or the workspace was asked for on behalf of another library. */
+static const lt_choice *choice_for(struct work *w)
+{
+    struct entry *entry = w->entry;
+    int count;
+    if (entry->count == 0)
+        return NULL;
+    if (entry->choices[0].workspace <= w->workspace_bytes)
+        return &entry->choices[0];
+    if (entry->tight_state == TIGHT_UNKNOWN || entry->tight_bytes != w->workspace_bytes) {
+        entry->tight_state = TIGHT_UNKNOWN;
+        if (choose(w->lt, entry, &entry->tight, 1, w->workspace_bytes, &count) == LT_ALLOC_FAILED)
+            return NULL;
+        entry->tight_bytes = w->workspace_bytes;
+        entry->tight_state = count > 0 ? TIGHT_THERE : TIGHT_NONE;
+    }
+    return entry->tight_state == TIGHT_THERE ? &entry->tight : NULL;
 }
 
 /* Did it go to the queue? Else the product is another's to do. */
@@ -493,14 +533,11 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
     if (entry->key.bias && !entry->bias_apart
         && w->lt->library->product_set(entry->product, LT_PRODUCT_BIAS, &w->p->bias, sizeof w->p->bias) != LT_OK)
         return false;
-    if (entry->to_time && cuda_tuning_allowed(w->stream))
+    if (entry->to_time && workspace_of(entry) <= w->workspace_bytes && cuda_tuning_allowed(w->stream))
         time_choices(device, w);
-    /* Operands lie otherwise than when the workspace was asked for. */
-    if (entry->choices[0].workspace > w->workspace_bytes)
-        choose(w->lt, entry, 1, w->workspace_bytes);
-    if (entry->count == 0)
+    w->choice = choice_for(w);
+    if (w->choice == NULL)
         return false;
-    w->choice = &entry->choices[0];
     if (w->p->bias != NULL && (!entry->key.bias || entry->bias_apart)) {
         const struct cuda_product *p = w->p;
         *status = cuda_fill_bias(call, p->dtype, p->c, p->bias, p->batch * p->m * p->n, p->of_rows ? p->m : p->n, p->of_rows ? p->n : 1);
@@ -510,7 +547,10 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
     }
     if (!multiply(w)) {
         if (w->status == LT_NOT_SUPPORTED || w->status == LT_INVALID_VALUE || w->status == LT_ARCH_MISMATCH) {
-            entry->count = 0;
+            if (w->choice == &entry->tight)
+                entry->tight_state = TIGHT_NONE;
+            else
+                entry->count = 0;
             return false;
         }
         cuda_noted(call);
