@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/conv_product.c: convolutions as matrix products by cuBLASLt, where cuDNN is missing: tensor cores are worth that each pixel is
+/* backends/cuda/conv_product.c: convolutions as matrix products by cuBLASLt, where cuDNN is missing or cannot: tensor cores are worth that each pixel is
  * written out once for every place of the kernel (im2col; Chellapilla et al. 2006).
  *
  *                        contiguous (a product for each image)          channels-last (one product)
@@ -58,7 +58,8 @@ static struct cuda_product product_of(const struct cuda_conv *v, const struct pl
     return p;
 }
 
-static bool make_plan(struct plan *plan, struct cuda_device *device, const struct cuda_conv *v)
+/* room: bytes that patches and what is turned may take. */
+static bool make_plan(struct plan *plan, struct cuda_device *device, const struct cuda_conv *v, size_t room)
 {
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
     if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.products == CUDA_PATH_BUILTIN || v->groups != 1 || v->c < LEAST || v->o < LEAST
@@ -77,9 +78,9 @@ static bool make_plan(struct plan *plan, struct cuda_device *device, const struc
         plan->turned = ALIGNED((size_t)(v->n * v->o * plan->pixels * bytes));
     if (!plan->whole) {
         int64_t one;
-        if (__builtin_mul_overflow(plan->pixels, plan->taps * bytes, &one) || plan->turned >= cuda_options.workspace)
+        if (__builtin_mul_overflow(plan->pixels, plan->taps * bytes, &one) || plan->turned >= room)
             return false;
-        const int64_t fits = (int64_t)(cuda_options.workspace - plan->turned) / one;
+        const int64_t fits = (int64_t)(room - plan->turned) / one;
         if (fits < 1 || (plan->weights && fits < v->n))
             return false;
         plan->images = fits < v->n ? fits : v->n;
@@ -98,12 +99,17 @@ static bool make_plan(struct plan *plan, struct cuda_device *device, const struc
     return true;
 }
 
+static size_t needs(const struct plan *plan)
+{
+    return plan->patches + plan->turned + plan->library;
+}
+
 bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t *bytes)
 {
     struct plan plan;
-    if (!make_plan(&plan, device, v))
+    if (!make_plan(&plan, device, v, cuda_options.workspace))
         return false;
-    *bytes = plan.patches + plan.turned + plan.library;
+    *bytes = needs(&plan);
     return true;
 }
 
@@ -158,7 +164,10 @@ static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const 
 bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *v, ctrt_status *status)
 {
     struct plan plan;
-    if (!make_plan(&plan, call->device, v) || plan.patches + plan.turned + plan.library > call->workspace_bytes)
+    if (!make_plan(&plan, call->device, v, cuda_options.workspace))
+        return false;
+    /* The workspace was asked for on behalf of cuDNN, which then would not: as many images at a time as fit there, and what is left is the library's. */
+    if (needs(&plan) > call->workspace_bytes && !make_plan(&plan, call->device, v, call->workspace_bytes))
         return false;
     char *patches = call->workspace, *turned = patches + plan.patches;
     ctrt_call product_call = *call;

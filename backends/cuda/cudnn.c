@@ -37,9 +37,10 @@ struct entry {
     dnn_tensor x, y, bias;
     dnn_filter weight;
     dnn_conv conv;
-    dnn_choice choices[CANDIDATES];         /* the first is what is used */
+    dnn_choice choices[CANDIDATES];         /* the first is what is used; what the library then would not do is taken out */
     int count;                              /* 0: the library cannot */
     bool to_time, bias_apart;
+    bool passing;                           /* something failed that may work later: the entry is not to be kept */
 };
 
 /* Of a device. */
@@ -141,6 +142,17 @@ static struct dnn *dnn_of(struct cuda_device *device)
         pthread_mutex_unlock(&lock);
     }
     return dnn != &no_library ? dnn : NULL;
+}
+
+/* Does a failure say something about the convolution: it cannot be done so, now or later? */
+static bool is_refusal(dnn_status status)
+{
+    return status >= DNN_BAD_PARAM && status < DNN_INTERNAL_ERROR;
+}
+
+static bool is_want_of_memory(dnn_status status)
+{
+    return status == DNN_NO_HOST_MEMORY || status == DNN_NO_DEVICE_MEMORY;
 }
 
 /* ---- a convolution as the library sees it; all below with the device's lock ---- */
@@ -256,7 +268,7 @@ static bool allowed(const struct key *key, const dnn_choice *choice)
            && (math_of(key) != DNN_MATH_PLAIN || choice->math == DNN_MATH_PLAIN || choice->math == DNN_MATH_DEFAULT);
 }
 
-static void choose(struct dnn *dnn, struct entry *entry)
+static dnn_status choose(struct dnn *dnn, struct entry *entry)
 {
     const struct dnn_library *library = dnn->library;
     dnn_choice choices[CANDIDATES];
@@ -269,9 +281,26 @@ static void choose(struct dnn *dnn, struct entry *entry)
     else
         status = library->weight_choose(dnn->handle, entry->x, entry->y, entry->conv, entry->weight, CANDIDATES, &found, choices);
     entry->count = 0;
-    for (int i = 0; i < found && status == DNN_OK; i++)
+    for (int i = 0; i < found && status == DNN_OK; i++) {
+        entry->passing |= is_want_of_memory(choices[i].status);
         if (allowed(&entry->key, &choices[i]))
             entry->choices[entry->count++] = choices[i];
+    }
+    return status;
+}
+
+/* Choice i comes first; the others stay. */
+static void put_first(struct entry *entry, int i)
+{
+    const dnn_choice first = entry->choices[i];
+    entry->choices[i] = entry->choices[0];
+    entry->choices[0] = first;
+}
+
+static void take_out(struct entry *entry, int i)
+{
+    entry->count--;
+    memmove(&entry->choices[i], &entry->choices[i + 1], (size_t)(entry->count - i) * sizeof entry->choices[0]);
 }
 
 /* Puts what the file has first, if it is among what the library offers still. */
@@ -284,7 +313,7 @@ static bool recall(struct cuda_device *device, struct dnn *dnn, struct entry *en
         return false;
     for (int i = 0; i < entry->count; i++)
         if (entry->choices[i].algorithm == algorithm && entry->choices[i].math == math) {
-            entry->choices[0] = entry->choices[i];
+            put_first(entry, i);
             return true;
         }
     return false;
@@ -309,6 +338,17 @@ static void forget_all(struct dnn *dnn)
     dnn->count = 0;
 }
 
+static void forget(struct dnn *dnn, struct entry *entry)
+{
+    struct entry **at = &dnn->buckets[bucket_of(&entry->key)];
+    while (*at != entry)
+        at = &(*at)->next;
+    *at = entry->next;
+    dnn->count--;
+    entry_free(dnn->library, entry);
+}
+
+/* NULL: nothing is known of it now. The entry is for good, or is forgotten by its last user (`passing`). */
 static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const struct key *key)
 {
     struct entry **bucket = &dnn->buckets[bucket_of(key)], *entry = *bucket;
@@ -326,8 +366,14 @@ static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const
     entry->next = *bucket;
     *bucket = entry;
     dnn->count++;
-    if (describe(dnn->library, entry) == DNN_OK)
-        choose(dnn, entry);
+    dnn_status status = describe(dnn->library, entry);
+    if (status == DNN_OK)
+        status = choose(dnn, entry);
+    /* That the library could not say how it would do it is no reason never to ask again. */
+    if (entry->count == 0 && (entry->passing || (status != DNN_OK && !is_refusal(status)))) {
+        forget(dnn, entry);
+        return NULL;
+    }
     entry->to_time = !recall(device, dnn, entry) && cuda_options.benchmark && cuda_options.determinism != CUDA_DETERMINISM_YES && entry->count > 1;
     return entry;
 }
@@ -375,7 +421,7 @@ static bool forward_with_bias(struct work *w, const void *one, const void *zero)
         return false;
     w->status = w->dnn->library->forward_bias(w->dnn->handle, one, e->x, w->v->x, e->weight, w->v->weight, e->conv, w->choice->algorithm, w->workspace,
                                               w->workspace_bytes, zero, e->y, w->v->y, e->bias, w->v->bias, w->dnn->identity, e->y, w->v->y);
-    if (w->status != DNN_OK)
+    if (is_refusal(w->status))
         w->entry->bias_apart = true;
     return w->status == DNN_OK;
 }
@@ -431,13 +477,14 @@ static void time_choices(struct cuda_device *device, struct work *w)
             best = i;
         }
     }
-    entry->choices[0] = entry->choices[best];
+    put_first(entry, best);
     entry->to_time = false;
     if (least >= 0)
         keep(device, w->dnn, entry);
 }
 
-/* The first choice that there is memory for and that the library then really does. */
+/* The first choice that there is memory for and that the library then really does. What it refuses is taken out, so that a convolution of which
+ * nothing is left goes the next way from then on, its workspace included; want of memory passes, and says nothing of the next time. */
 static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
 {
     struct entry *entry = w->entry;
@@ -447,10 +494,12 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
     if (entry->to_time && cuda_tuning_allowed(w->stream))
         time_choices(call->device, w);
     w->call = call;
-    for (int i = 0; i < entry->count; i++) {
+    for (int i = 0; i < entry->count;) {
         w->choice = &entry->choices[i];
-        if (w->choice->workspace > w->workspace_bytes)
+        if (w->choice->workspace > w->workspace_bytes) {
+            i++;
             continue;
+        }
         if (convolve(w)) {
             cuda_noted(call);
             *status = CTRT_OK;
@@ -460,7 +509,12 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
             *status = w->filled;
             return true;
         }
-        if (w->status >= DNN_INTERNAL_ERROR) {
+        if (is_refusal(w->status)) {
+            take_out(entry, i);
+        } else if (is_want_of_memory(w->status)) {
+            entry->passing = true;
+            i++;
+        } else {
             cuda_noted(call);
             *status = cuda_host->fail(CTRT_ERR_BACKEND, "%s: %s: cuDNN: %s", ((struct cuda_device *)call->device)->name, call->row->op,
                                       w->dnn->library->error_string(w->status));
@@ -486,8 +540,11 @@ bool cuda_dnn_conv(const ctrt_call *call, const struct cuda_conv *v, ctrt_status
         return false;
     pthread_mutex_lock(&w.dnn->lock);
     w.entry = entry_of(device, w.dnn, &key);
-    if (w.entry != NULL)
+    if (w.entry != NULL) {
         done = run(call, &w, status);
+        if (w.entry->passing)
+            forget(w.dnn, w.entry);
+    }
     pthread_mutex_unlock(&w.dnn->lock);
     return done;
 }

@@ -24,6 +24,7 @@ typedef struct {                                /* cudnnConvolutionFwdAlgoPerf_t
 } dnn_choice;
 
 enum { DNN_OK = 0, DNN_BAD_PARAM = 2000, DNN_NOT_SUPPORTED = 3000, DNN_INTERNAL_ERROR = 4000, DNN_EXECUTION_FAILED = 5000 };    /* thousands are kinds */
+enum { DNN_NO_HOST_MEMORY = 4003, DNN_NO_DEVICE_MEMORY = 4004 };                    /* CUDNN_STATUS_INTERNAL_ERROR_*_ALLOCATION_FAILED */
 enum { DNN_F32 = 0, DNN_F64 = 1, DNN_F16 = 2, DNN_BF16 = 9 };                       /* cudnnDataType_t */
 enum { DNN_NCHW = 0, DNN_NHWC = 1 };
 enum { DNN_CROSS_CORRELATION = 1 };

@@ -259,6 +259,13 @@ static void one_convolution(void)
     convolution(&s, CTRT_F32, false);
 }
 
+/* Enough channels for products of the library. */
+static void wide_convolution(void)
+{
+    const struct shape s = { 2, 9, 9, 8, 10, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } };
+    convolution(&s, CTRT_F32, false);
+}
+
 static int64_t calls(const char *name)
 {
     return soft->calls(name) > 0 ? soft->calls(name) : 0;
@@ -430,6 +437,74 @@ static void test_failures(void)
         }
     }
     CHILD_END;
+
+    group("a convolution that cuDNN will not do after all is made of products, and cuDNN is not asked again");
+    IN_CHILD("CTRT_LOG=error") {
+        static const char *const passes[] = { "cudnnConvolutionForward", "cudnnConvolutionBiasActivationForward", "cudnnConvolutionBackwardFilter",
+                                              "cudnnConvolutionBackwardData" };
+        if (open_devices()) {
+            int64_t tried = 0, products = 0;
+            for (size_t i = 0; i < COUNT(passes); i++)
+                CHECK(soft->inject(passes[i], 1, 3000, true), "cannot inject");
+            for (int time = 0; time < 3; time++) {
+                int64_t now = 0;
+                wide_convolution();
+                for (size_t i = 0; i < COUNT(passes); i++)
+                    now += calls(passes[i]);
+                CHECK(calls("cublasLtMatmul") >= products + 3, "only %lld products the %d. time", (long long)(calls("cublasLtMatmul") - products), time + 1);
+                CHECK(time == 0 ? now > 0 : now == tried, "cuDNN was asked %lld times more", (long long)(now - tried));
+                tried = now;
+                products = calls("cublasLtMatmul");
+            }
+            CHECK(soft->launches("conv2d_f32_dense") == 0 && soft->launches("conv2d_weight_grad_f32_dense") == 0
+                  && soft->launches("conv2d_input_grad_f32_dense") == 0, "our own kernels did it");
+        }
+    }
+    CHILD_END;
+
+    group("a product that once gets less workspace leaves the choice of all others as it was");
+    IN_CHILD("CTRT_LOG=error", "CTRT_MEMORY=direct") {
+        if (open_devices()) {
+            /* The first convolution has the workspace that cuDNN wanted, 1 MiB; those after it what products want: 8 MiB and patches. */
+            CHECK(soft->inject("cudnnConvolutionForward", 1, 3000, true) && soft->inject("cudnnConvolutionBiasActivationForward", 1, 3000, true),
+                  "cannot inject");
+            int64_t peaks[2];
+            for (int time = 0; time < 2; time++) {
+                CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL;
+                CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(2, 9, 9, 8), CTRT_F32, gpu));
+                CHECK_OK(ctrt_ones(&w, CTRT_SHAPE(10, 9, 3, 3), CTRT_F32, gpu));
+                ctrt_memory_reset_peak(gpu);
+                CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+                CHECK_OK(ctrt_device_synchronize(gpu));
+                CHECK(calls("cublasLtMatmul") == time + 1, "%lld products", (long long)calls("cublasLtMatmul"));
+                peaks[time] = (int64_t)ctrt_memory_max_allocated(gpu);
+            }
+            CHECK(peaks[0] < 2 << 20 && peaks[1] > 8 << 20, "%lld, then %lld bytes", (long long)peaks[0], (long long)peaks[1]);
+        }
+    }
+    CHILD_END;
+
+    group("for want of memory cuDNN is left alone once, wherever it says so");
+    {
+        static const char *const places[] = { "cudnnConvolutionBackwardFilter", "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+                                              "cudnnCreateTensorDescriptor" };
+        for (size_t i = 0; i < COUNT(places); i++) {
+            IN_CHILD("CTRT_LOG=error") {
+                if (open_devices()) {
+                    /* Both choices of the gradient; the workspace is asked for before the work is done. */
+                    for (int n = 0; n < 2; n++)
+                        CHECK(soft->inject(places[i], n + 1, n == 0 ? 4003 : 4004, false), "cannot inject");
+                    wide_convolution();
+                    const int64_t products = calls("cublasLtMatmul"), before = calls("cudnnConvolutionBackwardFilter");
+                    CHECK(products > 0, "%s: who did it?", places[i]);
+                    wide_convolution();
+                    CHECK(calls("cublasLtMatmul") == products && calls("cudnnConvolutionBackwardFilter") == before + 1, "%s: cuDNN was not asked again",
+                          places[i]);
+                }
+            }
+            CHILD_END;
+        }
+    }
 
     group("failures name what failed");
     IN_CHILD("CTRT_LOG=error") {
