@@ -10,6 +10,8 @@
 #define LEAST_PIECE   256                   /* indices that are worth a block */
 #define MOST_PARTIAL  ((int64_t)64 << 20)   /* bytes of pieces' sums */
 
+enum { JOIN = 1, NARROW };                  /* variants of sums */
+
 /* By how much memory an element takes: for moving it, and for adding integers, whose sign does not matter. */
 static ctrt_dtype by_bytes(ctrt_dtype dtype)
 {
@@ -124,11 +126,12 @@ static ctrt_status add(const ctrt_call *call)
     a.skip = attributes != NULL ? attributes->value : -1;
     a.partial = a.pieces.size > 1 ? call->workspace : NULL;
     struct cuda_shape shape = { .grid = { cuda_grid(a.outer * a.pieces.size * a.groups.size * a.tiles.size) }, .block = INDEX_THREADS };
-    ctrt_status status = cuda_launch(call, dtype, 0, NULL, shape, &a);
+    const bool narrow = a.team < 32;        /* lanes of a warp */
+    ctrt_status status = cuda_launch(call, dtype, narrow ? NARROW : 0, narrow ? "n" : NULL, shape, &a);
     if (status != CTRT_OK || a.partial == NULL)
         return status;
     shape.grid[0] = cuda_blocks(call->device, a.n, INDEX_THREADS);
-    return cuda_launch(call, dtype, 1, "j", shape, &a);
+    return cuda_launch(call, dtype, JOIN, "j", shape, &a);
 }
 
 #define ROW(name, types, function, room) \

@@ -6,7 +6,8 @@
  * Adding knows neither atomics nor sorting. A block owns a tile of the result, 32 KiB of sums in shared memory, looks through all indices
  * and adds what falls into its tile, each sum by one thread and in the order of the indices: the same bits in every run, and, as long as
  * there is one piece, those of a loop over the indices. The price is that every tile reads all indices, from the L2 cache: 8 bytes of index a tile beside
- * 32 KiB of result. Where tiles are too few to keep the device busy the indices are cut into pieces, whose sums are joined in order. */
+ * 32 KiB of result. Where columns are fewer than a warp's lanes (NAME_n) the lanes look at indices side by side instead of one after the other, and
+ * those of them that meet in one sum take turns. Where tiles are too few to keep the device busy the indices are cut into pieces, whose sums are joined in order. */
 #include "index_args.h"
 
 /* ---- picking ---- */
@@ -210,6 +211,58 @@ template <typename T> DEVICE void add_elements(const index_args &a)
     }
 }
 
+/* Fewer columns than lanes. A warp has the rows of its number modulo the number of warps, and its lanes look at neighbouring indices; lanes that have the same
+ * sum to add to are found by matching, and add in the order of their indices. ROWS: an index serves a row of `from`, not an element. */
+template <typename T, bool ROWS> DEVICE void add_narrow(const index_args &a)
+{
+    typedef typename sum_of<T>::type A;
+    constexpr int turns = 4, warps = INDEX_THREADS / WARP;
+    __shared__ A sums[INDEX_TILE_BYTES / sizeof(A)];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, side = WARP / a.team;
+    const int64_t items = a.outer * a.pieces.size * a.groups.size * a.tiles.size;
+    for (int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+        const tile t = tile_of(a, item);
+        const bool inside = t.column < a.inner.size;
+        const bool tells = warp == 0 && t.row == 0 && (!ROWS || (t.outer == 0 && t.column == 0));
+        clear(a, t, sums);
+        __syncthreads();
+        for (int64_t i = t.begin + lane / a.team; i - lane / a.team < t.end; i += turns * side) {
+            int slot[turns];
+            T x[turns];
+#pragma unroll
+            for (int k = 0; k < turns; k++) {
+                const int64_t at = i + k * side, place = (t.outer * a.count.size + at) * a.inner.size + t.column;
+                slot[k] = -1;
+                if (!inside || at >= t.end)
+                    continue;
+                const int64_t index = a.index[ROWS ? at : place], row = index - t.row;
+                if (ROWS && index == a.skip && a.skip >= 0)
+                    continue;
+                if (tells && (index < 0 || index >= a.size))
+                    report(a.error, KERNEL_ERROR_INDEX, index, a.size, ROWS ? at : place, a.sequence);
+                if (row >= 0 && row < t.rows && ((int)row & (warps - 1)) == warp) {
+                    slot[k] = (int)row * a.team + t.x;
+                    x[k] = static_cast<const T *>(a.from)[place];
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < turns; k++) {
+                if (!__any_sync(ALL_LANES, slot[k] >= 0))
+                    continue;
+                const unsigned peers = __match_any_sync(ALL_LANES, slot[k] >= 0 ? slot[k] : -1 - lane);
+                const int turn = slot[k] >= 0 ? __popc(peers & ((1u << lane) - 1)) : -1;
+                for (int now = 0; __any_sync(ALL_LANES, turn >= now); now++) {
+                    if (turn == now)
+                        sums[slot[k]] += (A)(work<T>)x[k];
+                    __syncwarp();
+                }
+            }
+        }
+        __syncthreads();
+        store<T>(a, t, sums);
+    }
+}
+
 template <typename T> DEVICE void join_pieces(const index_args &a)
 {
     typedef typename sum_of<T>::type A;
@@ -235,6 +288,8 @@ KERNEL_BOUNDS(index_select_i64_v, index_args, INDEX_THREADS) { select_rows<sixte
 #define ADD(type, T)                                                                                                \
     KERNEL_BOUNDS(index_add_##type, index_args, INDEX_THREADS) { add_rows<T>(a); }                                  \
     KERNEL_BOUNDS(scatter_add_##type, index_args, INDEX_THREADS) { add_elements<T>(a); }                            \
+    KERNEL_BOUNDS(index_add_##type##_n, index_args, INDEX_THREADS) { add_narrow<T, true>(a); }                      \
+    KERNEL_BOUNDS(scatter_add_##type##_n, index_args, INDEX_THREADS) { add_narrow<T, false>(a); }                   \
     KERNEL_BOUNDS(index_add_##type##_j, index_args, INDEX_THREADS) { join_pieces<T>(a); }                           \
     KERNEL_BOUNDS(scatter_add_##type##_j, index_args, INDEX_THREADS) { join_pieces<T>(a); }
 ADD(f32, float)

@@ -437,7 +437,7 @@ static void check_index(void)
 {
     static const struct { int64_t o, v, i, count; bool skewed; } cases[] = {
         { 1, 10, 8, 30, false }, { 1, 10, 33, 5000, true }, { 1, 3000, 16, 500, false }, { 3, 40, 5, 700, false }, { 1, 9000, 1, 2500, false },
-        { 2, 7, 300, 90, true }, { 1, 100, 256, 2100, false }, { 4, 3, 1, 600, true },
+        { 2, 7, 300, 90, true }, { 1, 100, 256, 2100, false }, { 4, 3, 1, 600, true }, { 1, 50, 2, 3000, true }, { 2, 300, 31, 400, false },
     };
     group("index_select and its gradient");
     for (size_t c = 0; c < COUNT(cases); c++)
