@@ -34,11 +34,10 @@ static ctrt_status run(const ctrt_call *call)
     a.block = a.classes > WARP_CLASSES;
     a.error = (struct kernel_error *)(uintptr_t)cuda_queue_of(device, call->queue)->error_address;
     a.sequence = call->sequence;
-    const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (backward ? (uintptr_t)a.out : 0) | (uintptr_t)a.classes * bytes);
     const struct cuda_shape shape = {
         .grid = { cuda_blocks(device, a.rows * (a.block ? ROW_THREADS : 32), ROW_THREADS) }, .block = ROW_THREADS
     };
-    return cuda_launch(call, (ctrt_dtype)x->dtype, vectors, vectors ? "v" : NULL, shape, &a);
+    return cuda_launch(call, (ctrt_dtype)x->dtype, 0, NULL, shape, &a);
 }
 
 #define ROW(name) { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .image = &cuda_image_loss }

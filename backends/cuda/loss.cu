@@ -2,8 +2,8 @@
 /* backends/cuda/loss.cu: cross entropy of rows of logits, and its gradient.
  *
  * The logits are read once (twice with label smoothing, the second time from caches): in one pass a thread keeps the largest logit and the sum of
- * exponentials above it, one exponential a number and one more a vector. The gradient reads and writes rows * classes numbers. Rows of up to
- * 2048 classes are a warp's, longer ones a block's. */
+ * exponentials above it, one exponential a number and one more a vector. The gradient reads and writes rows * classes numbers. Rows go in vectors
+ * between odd ends; those of up to 2048 classes are a warp's, longer ones a block's. */
 #include "loss_args.h"
 #include "row.cuh"
 
@@ -39,25 +39,24 @@ template <typename F> DEVICE void rows_of(const loss_args &a, F f)
         f(row, lane, team);
 }
 
-template <typename T, int K> DEVICE void loss_rows(const loss_args &a)
+template <typename T> DEVICE void loss_rows(const loss_args &a)
 {
     typedef work<T> W;
+    constexpr int K = 16 / (int)sizeof(T);
     __shared__ W room[WARP];
-    const int64_t vectors = a.classes / K;
     rows_of(a, [&](int64_t row, int lane, int team) {
         const T *const x = static_cast<const T *>(a.x) + row * a.classes;
-        const vec<T, K> *const from = reinterpret_cast<const vec<T, K> *>(x);
         exponentials<W> e;
         e.begin();
-#pragma unroll 2
-        for (int64_t v = lane; v < vectors; v += team) {
-            const vec<T, K> in = from[v];
-            W wide[K];
+        along<K>(head_of(x, a.classes, 0), a.classes, lane, team, [&](auto step, int64_t c) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(x, c);
+            W wide[N];
 #pragma unroll
-            for (int k = 0; k < K; k++)
+            for (int k = 0; k < N; k++)
                 wide[k] = (W)in.at[k];
             e.add(wide);
-        }
+        });
         const W largest = team_max(e.largest, a.block, room);
         const W sum = team_sum(e.scaled(largest), a.block, room);
         /* A row of nothing but -infinity has no sum. */
@@ -81,11 +80,11 @@ template <typename T, int K> DEVICE void loss_rows(const loss_args &a)
     });
 }
 
-template <typename T, int K> DEVICE void gradient_rows(const loss_args &a)
+template <typename T> DEVICE void gradient_rows(const loss_args &a)
 {
     typedef work<T> W;
+    constexpr int K = 16 / (int)sizeof(T);
     __shared__ W room[WARP];
-    const int64_t vectors = a.classes / K;
     const W smoothing = (W)a.smoothing;
     /* The sum of all weights, which smoothing needs, is the same for all rows. */
     W all = (W)a.classes;
@@ -96,35 +95,33 @@ template <typename T, int K> DEVICE void gradient_rows(const loss_args &a)
         all = block_fold(all, W(0), fold_sum(), room);
     }
     rows_of(a, [&](int64_t row, int lane, int team) {
-        const vec<T, K> *const from = reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.classes);
-        vec<T, K> *const to = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.classes);
+        const T *const x = static_cast<const T *>(a.x) + row * a.classes;
+        T *const dx = static_cast<T *>(a.out) + row * a.classes;
         const int64_t target = target_of(a, row, lane == 0);
         const W lse = static_cast<const W *>(a.lse)[row], dloss = static_cast<const W *>(a.dloss)[row];
         const W hard = target >= 0 ? dloss * (1 - smoothing) * weight_of<T>(a, target) : 0, soft = dloss * smoothing / (W)a.classes;
         const W factor = soft != 0 ? hard + soft * all : hard;
-#pragma unroll 2
-        for (int64_t v = lane; v < vectors; v += team) {
-            vec<T, K> out;
-            const vec<T, K> in = from[v];
+        along<K>(head_of(x, a.classes, apart(x, dx)), a.classes, lane, team, [&](auto step, int64_t c) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(x, c);
+            vec<T, N> out;
 #pragma unroll
-            for (int k = 0; k < K; k++) {
+            for (int k = 0; k < N; k++) {
                 W d = exp_of((W)in.at[k] - lse) * factor;
                 if (soft != 0)
-                    d -= soft * weight_of<T>(a, v * K + k);
-                if (v * K + k == target)
+                    d -= soft * weight_of<T>(a, c + k);
+                if (c + k == target)
                     d -= hard;
                 out.at[k] = (T)(target >= 0 ? d : 0);
             }
-            to[v] = out;
-        }
+            put_numbers<N>(dx, c, out);
+        });
     });
 }
 
 #define KERNELS(type, T)                                                                                            \
-    KERNEL_BOUNDS(cross_entropy_##type, loss_args, ROW_THREADS) { loss_rows<T, 1>(a); }                             \
-    KERNEL_BOUNDS(cross_entropy_##type##_v, loss_args, ROW_THREADS) { loss_rows<T, 16 / (int)sizeof(T)>(a); }       \
-    KERNEL_BOUNDS(cross_entropy_backward_##type, loss_args, ROW_THREADS) { gradient_rows<T, 1>(a); }                \
-    KERNEL_BOUNDS(cross_entropy_backward_##type##_v, loss_args, ROW_THREADS) { gradient_rows<T, 16 / (int)sizeof(T)>(a); }
+    KERNEL_BOUNDS(cross_entropy_##type, loss_args, ROW_THREADS) { loss_rows<T>(a); }                                \
+    KERNEL_BOUNDS(cross_entropy_backward_##type, loss_args, ROW_THREADS) { gradient_rows<T>(a); }
 KERNELS(f32, float)
 KERNELS(f64, double)
 KERNELS(f16, f16)

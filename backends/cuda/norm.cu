@@ -2,7 +2,8 @@
 /* backends/cuda/norm.cu: layer_norm of rows [rows, n], and its gradient.
  *
  * Forward reads x and writes y; a row is kept (row.cuh) between mean, variance and result: in a warp's registers (NAME_w, NAME_v), in a block's
- * shared memory (NAME_b), or, when it is too long for that, read again from the L2 cache (NAME_l). dx reads dy and x and writes dx, likewise; the
+ * shared memory (NAME_b), or, when it is too long for that or odd, read again from the L2 cache (NAME_l; in vectors
+ * between a row's odd ends). dx reads dy and x and writes dx, likewise; the
  * gradients of weight and bias read both once more, along columns (NAME_c), and are joined by NAME_f. Memory's speed is the limit of all. */
 #include "norm.cuh"
 
@@ -56,32 +57,52 @@ template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
 template <typename T> DEVICE void forward_long(const norm_args &a)
 {
     typedef work<T> W;
+    constexpr int K = 16 / (int)sizeof(T);
     __shared__ double room[WARP];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         const T *const x = static_cast<const T *>(a.x) + row * a.n;
         T *const y = static_cast<T *>(a.out) + row * a.n;
+        const int64_t head = head_of(x, a.n, 0);
         double sum = 0, squares = 0;
-#pragma unroll 4
-        for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x)
-            sum += (double)(W)x[i];
+        along<K>(head, a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(x, i);
+            W part = 0;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                part += (W)in.at[k];
+            sum += (double)part;
+        });
         const W mean = (W)(block_fold(sum, 0.0, fold_sum(), room) / (double)a.n);
-#pragma unroll 4
-        for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
-            const W d = (W)x[i] - mean;
-            squares += (double)(d * d);
-        }
+        along<K>(head, a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(x, i);
+            W part = 0;
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const W d = (W)in.at[k] - mean;
+                part += d * d;
+            }
+            squares += (double)part;
+        });
         const W rstd = (W)(1 / sqrt(block_fold(squares, 0.0, fold_sum(), room) / (double)a.n + a.epsilon));
         if (threadIdx.x == 0) {
             static_cast<W *>(a.mean)[row] = mean;
             static_cast<W *>(a.rstd)[row] = rstd;
         }
-#pragma unroll 4
-        for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
-            W weight[1], bias[1];
-            parameters<T, 1>(weight, a.weight, a.wide & NORM_WEIGHT, i, 1);
-            parameters<T, 1>(bias, a.bias, a.wide & NORM_BIAS, i, 0);
-            y[i] = (T)(((W)x[i] - mean) * rstd * weight[0] + bias[0]);
-        }
+        along<K>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(x, i);
+            vec<T, N> out;
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                W weight[1], bias[1];       /* these lie otherwise than the row */
+                parameters<T, 1>(weight, a.weight, a.wide & NORM_WEIGHT, i + k, 1);
+                parameters<T, 1>(bias, a.bias, a.wide & NORM_BIAS, i + k, 0);
+                out.at[k] = (T)(((W)in.at[k] - mean) * rstd * weight[0] + bias[0]);
+            }
+            put_numbers<N>(y, i, out);
+        });
     }
 }
 
@@ -126,31 +147,46 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
     });
 }
 
-template <typename T> DEVICE work<T> gradient_at(const norm_args &a, const T *dy, int64_t i)
+/* Number i of the gradient with respect to the normalised row. */
+template <typename T> DEVICE work<T> scaled(const norm_args &a, T dy, int64_t i)
 {
-    return a.weight != nullptr ? (work<T>)dy[i] * parameter<T>(a.weight, a.wide & NORM_WEIGHT, i) : (work<T>)dy[i];
+    return a.weight != nullptr ? (work<T>)dy * parameter<T>(a.weight, a.wide & NORM_WEIGHT, i) : (work<T>)dy;
 }
 
 template <typename T> DEVICE void backward_long(const norm_args &a)
 {
     typedef work<T> W;
+    constexpr int K = 16 / (int)sizeof(T);
     __shared__ double room[WARP];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
         const T *const x = static_cast<const T *>(a.x) + row * a.n, *const dy = static_cast<const T *>(a.dy) + row * a.n;
         T *const dx = static_cast<T *>(a.out) + row * a.n;
         const W mean = static_cast<const W *>(a.mean)[row], rstd = static_cast<const W *>(a.rstd)[row];
         double sum = 0, with_x = 0;
-#pragma unroll 4
-        for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
-            const W g = gradient_at<T>(a, dy, i);
-            sum += (double)g;
-            with_x += (double)(g * ((W)x[i] - mean));
-        }
+        along<K>(head_of(x, a.n, apart(x, dy)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(x, i), up = numbers_at<N>(dy, i);
+            W plain = 0, product = 0;
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const W g = scaled<T>(a, up.at[k], i + k);
+                plain += g;
+                product += g * ((W)in.at[k] - mean);
+            }
+            sum += (double)plain;
+            with_x += (double)product;
+        });
         const W shift = (W)(block_fold(sum, 0.0, fold_sum(), room) / (double)a.n);
         const W slope = (W)(block_fold(with_x, 0.0, fold_sum(), room) / (double)a.n) * rstd * rstd;
-#pragma unroll 4
-        for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x)
-            dx[i] = (T)(rstd * (gradient_at<T>(a, dy, i) - shift - ((W)x[i] - mean) * slope));
+        along<K>(head_of(x, a.n, apart(x, dy) | apart(x, dx)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(x, i), up = numbers_at<N>(dy, i);
+            vec<T, N> out;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                out.at[k] = (T)(rstd * (scaled<T>(a, up.at[k], i + k) - shift - ((W)in.at[k] - mean) * slope));
+            put_numbers<N>(dx, i, out);
+        });
     }
 }
 

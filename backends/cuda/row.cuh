@@ -69,6 +69,41 @@ template <bool Block, typename F> DEVICE void each_row(int64_t rows, F f)
     }
 }
 
+/* ---- rows that are not kept, and begin and end anywhere ---- */
+
+/* Numbers of a row before its first whole vector; all n where the other operands lie otherwise: `apart` has a bit of the lowest four
+ * wherever their addresses and x differ. */
+template <typename T> DEVICE int64_t head_of(const T *x, int64_t n, uintptr_t apart)
+{
+    const int64_t head = (int64_t)((0 - (uintptr_t)x) % 16 / sizeof(T));
+    return apart % 16 != 0 || head > n ? n : head;
+}
+
+template <typename T, typename U> DEVICE uintptr_t apart(const T *x, const U *y) { return (uintptr_t)x ^ (uintptr_t)y; }
+
+/* How many numbers a step of `along` has. */
+template <int N> struct width {
+    static constexpr int count = N;
+};
+
+/* f(width, i) for numbers [i, i + width::count) of [0, n), each by one thread of the team: vectors of K from `head` on, numbers before and after. */
+template <int K, typename F> DEVICE void along(int64_t head, int64_t n, int lane, int team, F f)
+{
+    const int64_t vectors = (n - head) / K, within = vectors * K;
+#pragma unroll 4
+    for (int64_t i = lane; i < n - within; i += team)
+        f(width<1>(), i < head ? i : i + within);
+#pragma unroll 2
+    for (int64_t v = lane; v < vectors; v += team)
+        f(width<K>(), head + v * K);
+}
+
+/* Numbers [i, i + N) of a row. */
+template <int N, typename T> DEVICE vec<T, N> numbers_at(const T *x, int64_t i) { return *reinterpret_cast<const vec<T, N> *>(x + i); }
+template <int N, typename T> DEVICE void put_numbers(T *x, int64_t i, const vec<T, N> &numbers) { *reinterpret_cast<vec<T, N> *>(x + i) = numbers; }
+
+/* ---- exponentials ---- */
+
 DEVICE float exp_of(float x) { return expf(x); }
 DEVICE double exp_of(double x) { return exp(x); }
 DEVICE float log_of(float x) { return logf(x); }

@@ -4,7 +4,7 @@
  * Forward 2, backward 3 operands of n numbers move, and that is the limit; the exponentials of f16 rows would be the next one, so softmax takes
  * each once and keeps it. inner 1: a row of up to 1024 numbers stays in the registers of a warp (NAME_w in vectors, NAME_v where rows are not whole
  * ones), a longer one in the shared memory of a block (NAME_b), and what does not fit there, or is long and odd, is read twice, the second time
- * mostly from the L2 cache (NAME_l). inner > 1: neighbouring threads have neighbouring columns, several a column, which is read twice (NAME_c). */
+ * mostly from the L2 cache (NAME_l; in vectors between a row's odd ends). inner > 1: neighbouring threads have neighbouring columns, several a column, which is read twice (NAME_c). */
 #include "row.cuh"
 #include "softmax_args.h"
 
@@ -94,46 +94,67 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
 template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
 {
     typedef work<T> W;
+    constexpr int K = 16 / (int)sizeof(T);
     __shared__ W room[WARP];
-    const int64_t step = blockDim.x;
     for (int64_t row = blockIdx.x; row < a.outer; row += gridDim.x) {
         const T *const x = row_of<T>(a.a, a, row);
         T *const y = static_cast<T *>(a.out) + row * a.n;
         exponentials<W> e;
         e.begin();
-        int64_t i = threadIdx.x;
-        for (; i + 3 * step < a.n; i += 4 * step) {
-            const W in[4] = { (W)x[i], (W)x[i + step], (W)x[i + 2 * step], (W)x[i + 3 * step] };
-            e.add(in);
-        }
-        for (; i < a.n; i += step) {
-            const W in[1] = { (W)x[i] };
-            e.add(in);
-        }
+        along<K>(head_of(x, a.n, 0), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(x, i);
+            W numbers[N];
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                numbers[k] = (W)in.at[k];
+            e.add(numbers);
+        });
         const W largest = block_fold(e.largest, -infinity<W>(), fold_max(), room);
         const W sum = block_fold(e.scaled(largest), W(0), fold_sum(), room), last = Log ? log_of(sum) : 1 / sum;
-#pragma unroll 4
-        for (i = threadIdx.x; i < a.n; i += step)
-            y[i] = (T)(Log ? (W)x[i] - largest - last : exp_of((W)x[i] - largest) * last);
+        along<K>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(x, i);
+            vec<T, N> out;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                out.at[k] = (T)(Log ? (W)in.at[k] - largest - last : exp_of((W)in.at[k] - largest) * last);
+            put_numbers<N>(y, i, out);
+        });
     }
 }
 
 template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
 {
     typedef work<T> W;
+    constexpr int K = 16 / (int)sizeof(T);
     __shared__ W room[WARP];
-    const int64_t step = blockDim.x;
     for (int64_t row = blockIdx.x; row < a.outer; row += gridDim.x) {
         const T *const dy = row_of<T>(a.a, a, row), *const y = row_of<T>(a.b, a, row);
         T *const dx = static_cast<T *>(a.out) + row * a.n;
         W sum = 0;
-#pragma unroll 4
-        for (int64_t i = threadIdx.x; i < a.n; i += step)
-            sum += Log ? (W)dy[i] : (W)dy[i] * (W)y[i];
+        along<K>(head_of(dy, a.n, Log ? 0 : apart(dy, y)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(dy, i);
+            vec<T, N> out;
+            if (!Log)
+                out = numbers_at<N>(y, i);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                sum += Log ? (W)in.at[k] : (W)in.at[k] * (W)out.at[k];
+        });
         sum = block_fold(sum, W(0), fold_sum(), room);
-#pragma unroll 4
-        for (int64_t i = threadIdx.x; i < a.n; i += step)
-            dx[i] = (T)(Log ? (W)dy[i] - exp_of((W)y[i]) * sum : (W)y[i] * ((W)dy[i] - sum));
+        along<K>(head_of(dy, a.n, apart(dy, y) | apart(dy, dx)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+            constexpr int N = decltype(step)::count;
+            const vec<T, N> in = numbers_at<N>(dy, i), out = numbers_at<N>(y, i);
+            vec<T, N> gradient;
+#pragma unroll
+            for (int k = 0; k < N; k++) {
+                const W g = (W)in.at[k], o = (W)out.at[k];
+                gradient.at[k] = (T)(Log ? g - exp_of(o) * sum : o * (g - sum));
+            }
+            put_numbers<N>(dx, i, gradient);
+        });
     }
 }
 
