@@ -76,15 +76,15 @@ template <typename T, bool LAST, bool BACK> DEVICE void sparse(const conv_args &
 {
     using W = sum<T>;
     const int mine = BACK ? a.c : a.o, others = BACK ? a.o : a.c;
-    const int64_t all = (int64_t)mine * a.groups, pixels = (int64_t)a.n * (BACK ? a.h : a.oh) * (BACK ? a.w : a.ow);
-    const int64_t image = (int64_t)(BACK ? a.h : a.oh) * (BACK ? a.w : a.ow);
+    const int64_t count = (int64_t)a.n * a.image.size * a.all.size;
     const int64_t *strides = BACK ? a.x_strides : a.y_strides;
     const T *bias = static_cast<const T *>(a.bias);
-    for (int64_t i = thread_index(); i < pixels * all; i += thread_count()) {
-        const int64_t plane = i / image;                /* contiguous: image and channel; pixels run fastest */
-        const int channel = (int)(LAST ? i % all : plane % all);
-        const pixel p = pixel_of<BACK>(a, LAST ? i / all : plane / all * image + i % image);
-        const int group = channel / mine, own = channel % mine;
+    for (int64_t i = thread_index(); i < count; i += thread_count()) {
+        int64_t rest = i;                   /* what lies side by side is split off first */
+        const int inner = (int)split_off(rest, LAST ? a.all : a.image), outer = (int)split_off(rest, LAST ? a.image : a.all);
+        const int channel = LAST ? inner : outer, place = LAST ? outer : inner, line = quotient(place, a.by_row);
+        const pixel p = { (int)rest, line, place - line * (int)a.by_row.divisor, true };
+        const int group = quotient(channel, a.by_mine), own = channel - group * mine;
         const T *weight = static_cast<const T *>(a.weight) + (int64_t)group * a.o * a.w_strides[0];
         const T *data = BACK ? channels<T>(a.y, a.y_strides, (int64_t)group * a.o) : channels<T>(a.x, a.x_strides, (int64_t)group * a.c);
         W s = 0;

@@ -3,7 +3,7 @@
 #ifndef CUDA_CONV_ARGS_H
 #define CUDA_CONV_ARGS_H
 
-#include <stdint.h>
+#include "counted.h"
 
 /* Dividing by what stays the same: kernel.h, divide. */
 struct conv_divider {
@@ -25,6 +25,8 @@ struct conv_args {
     /* By oh*ow and ow, or h*w and w: pixels. */
     struct conv_divider by_image, by_row;
     struct conv_divider by_stride[2];
+    struct conv_divider by_mine;            /* channels of a group that a pass makes */
+    struct counted image, all;              /* places of an image that a pass makes; channels of all groups */
     int64_t tiles_across, tiles;            /* tiles along the second side; of a group */
     /* Weight gradients: the pixels are cut in parts of so many; where there is room, each part's sums go there. */
     int64_t part;

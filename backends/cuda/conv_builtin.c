@@ -15,11 +15,9 @@
 
 static struct conv_divider divider_of(int64_t d)
 {
-    uint32_t shift = 0;
-    d = d > 0 ? d : 1;                      /* of what has no places at all */
-    while (((uint64_t)1 << shift) < (uint64_t)d)
-        shift++;
-    return (struct conv_divider){ (uint32_t)d, (uint32_t)(((((uint64_t)1 << shift) - (uint64_t)d) << 32) / (uint64_t)d + 1), shift };
+    struct conv_divider out = { .divisor = d > 0 ? (uint32_t)d : 1 };   /* 1: of what has no places at all */
+    cuda_divider(out.divisor, &out.magic, &out.shift);
+    return out;
 }
 
 /* Strides of a dense tensor of shape [.., c, h, w] in either layout. */
@@ -110,7 +108,7 @@ size_t cuda_conv_builtin_workspace(const struct cuda_device *device, const struc
 void cuda_conv_args(struct conv_args *out, const struct cuda_conv *v)
 {
     const bool back = v->pass == CUDA_CONV_INPUT_GRAD;
-    const int64_t c = v->c / v->groups, o = v->o / v->groups, channels = back ? o : c;
+    const int64_t c = v->c / v->groups, o = v->o / v->groups, channels = back ? o : c, mine = back ? c : o;
     const int64_t height = back ? v->h : v->oh, width = back ? v->w : v->ow;
     struct conv_args args = {
         .x = v->x, .weight = v->weight, .y = v->y, .bias = v->bias,
@@ -120,7 +118,8 @@ void cuda_conv_args(struct conv_args *out, const struct cuda_conv *v)
         .dilation = { (int32_t)v->dilation[0], (int32_t)v->dilation[1] },
         .by_plane = divider_of(v->kh * v->kw), .by_kw = divider_of(v->kw), .by_channels = divider_of(channels),
         .by_image = divider_of(height * width), .by_row = divider_of(width),
-        .by_stride = { divider_of(v->stride[0]), divider_of(v->stride[1]) },
+        .by_stride = { divider_of(v->stride[0]), divider_of(v->stride[1]) }, .by_mine = divider_of(mine),
+        .image = counted_of(height * width), .all = counted_of(mine * v->groups),
         .parts = 1, .weights = v->o * c * v->kh * v->kw,
     };
     dense_strides(args.x_strides, v->channels_last, v->c, v->h, v->w);

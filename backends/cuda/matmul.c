@@ -97,7 +97,7 @@ static const char *const bias_names[CTRT_DTYPE_COUNT] = {
 ctrt_status cuda_fill_bias(const ctrt_call *call, ctrt_dtype dtype, void *c, const void *bias, int64_t count, int64_t n, int64_t inner)
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
-    const struct bias_args args = { .c = c, .bias = bias, .count = count, .n = n, .inner = inner };
+    const struct bias_args args = { .c = c, .bias = bias, .count = count, .n = counted_of(n), .inner = counted_of(inner) };
     const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, count, MATMUL_THREADS) }, .block = MATMUL_THREADS };
     return cuda_launch_named(call, &cuda_image_matmul, &entries[dtype], bias_names[dtype], shape, &args);
 }

@@ -77,8 +77,10 @@ SMALL(i64, int64_t)
 template <typename T> DEVICE void fill_bias(const bias_args &a)
 {
     T *c = static_cast<T *>(a.c);
-    for (int64_t i = thread_index(); i < a.count; i += thread_count())
-        c[i] = static_cast<const T *>(a.bias)[i / a.inner % a.n];
+    for (int64_t i = thread_index(); i < a.count; i += thread_count()) {
+        int64_t rest = above(i, a.inner);
+        c[i] = static_cast<const T *>(a.bias)[split_off(rest, a.n)];
+    }
 }
 
 #define BIAS(name, T) \

@@ -3,7 +3,7 @@
 #ifndef CUDA_MATMUL_ARGS_H
 #define CUDA_MATMUL_ARGS_H
 
-#include <stdint.h>
+#include "counted.h"
 
 /* c[batch,m,n] = a[batch,m,k] b[batch,k,n] + bias[n]; strides in elements; c is contiguous; bias may be NULL. */
 struct matmul_args {
@@ -19,7 +19,8 @@ struct matmul_args {
 struct bias_args {
     void *c;
     const void *bias;
-    int64_t count, n, inner;
+    int64_t count;
+    struct counted n, inner;
 };
 
 /* Sides of the two kernels' tiles. */
