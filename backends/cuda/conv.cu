@@ -173,24 +173,25 @@ template <typename T> DEVICE void turn(const conv_turn_args &a)
     }
 }
 
-#define KERNELS(name, T)                                                                                            \
-    KERNEL_BOUNDS(conv2d_##name##_dense, conv_args, CONV_THREADS) { dense<T, false, false>(a); }                    \
-    KERNEL_BOUNDS(conv2d_##name##_dense_last, conv_args, CONV_THREADS) { dense<T, true, false>(a); }                \
-    KERNEL_BOUNDS(conv2d_##name##_few, conv_args, CONV_THREADS) { sparse<T, false, false>(a); }                     \
-    KERNEL_BOUNDS(conv2d_##name##_few_last, conv_args, CONV_THREADS) { sparse<T, true, false>(a); }                 \
-    KERNEL_BOUNDS(conv2d_input_grad_##name##_dense, conv_args, CONV_THREADS) { dense<T, false, true>(a); }          \
-    KERNEL_BOUNDS(conv2d_input_grad_##name##_dense_last, conv_args, CONV_THREADS) { dense<T, true, true>(a); }      \
-    KERNEL_BOUNDS(conv2d_input_grad_##name##_few, conv_args, CONV_THREADS) { sparse<T, false, true>(a); }           \
-    KERNEL_BOUNDS(conv2d_input_grad_##name##_few_last, conv_args, CONV_THREADS) { sparse<T, true, true>(a); }       \
-    KERNEL_BOUNDS(conv2d_weight_grad_##name##_dense, conv_args, CONV_THREADS) { weight_gradient<T, false>(a); }     \
-    KERNEL_BOUNDS(conv2d_weight_grad_##name##_dense_last, conv_args, CONV_THREADS) { weight_gradient<T, true>(a); } \
-    KERNEL_BOUNDS(conv2d_weight_grad_##name##_few, conv_args, CONV_THREADS) { sparse_weight_gradient<T, false>(a); } \
-    KERNEL_BOUNDS(conv2d_weight_grad_##name##_few_last, conv_args, CONV_THREADS) { sparse_weight_gradient<T, true>(a); } \
+/* blocks: of dense ones, that registers are for. */
+#define KERNELS(name, T, blocks)                                                                                    \
+    KERNEL_BLOCKS(conv2d_##name##_dense, conv_args, CONV_THREADS, blocks) { dense<T, false, false>(a); }            \
+    KERNEL_BLOCKS(conv2d_##name##_dense_last, conv_args, CONV_THREADS, blocks) { dense<T, true, false>(a); }        \
+    KERNEL_BLOCKS(conv2d_##name##_few, conv_args, CONV_THREADS, 4) { sparse<T, false, false>(a); }                  \
+    KERNEL_BLOCKS(conv2d_##name##_few_last, conv_args, CONV_THREADS, 4) { sparse<T, true, false>(a); }              \
+    KERNEL_BLOCKS(conv2d_input_grad_##name##_dense, conv_args, CONV_THREADS, blocks) { dense<T, false, true>(a); }  \
+    KERNEL_BLOCKS(conv2d_input_grad_##name##_dense_last, conv_args, CONV_THREADS, blocks) { dense<T, true, true>(a); } \
+    KERNEL_BLOCKS(conv2d_input_grad_##name##_few, conv_args, CONV_THREADS, 4) { sparse<T, false, true>(a); }        \
+    KERNEL_BLOCKS(conv2d_input_grad_##name##_few_last, conv_args, CONV_THREADS, 4) { sparse<T, true, true>(a); }    \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_dense, conv_args, CONV_THREADS, blocks) { weight_gradient<T, false>(a); } \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_dense_last, conv_args, CONV_THREADS, blocks) { weight_gradient<T, true>(a); } \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_few, conv_args, CONV_THREADS, 4) { sparse_weight_gradient<T, false>(a); } \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_few_last, conv_args, CONV_THREADS, 4) { sparse_weight_gradient<T, true>(a); } \
     KERNEL_BOUNDS(conv2d_parts_##name, conv_args, CONV_THREADS) { add_parts<T>(a); }                                \
     KERNEL_BOUNDS(conv2d_patches_##name, conv_args, CONV_THREADS) { all_patches<T>(a); }                            \
     KERNEL_BOUNDS(conv2d_turn_##name, conv_turn_args, CONV_THREADS) { turn<T>(a); }
 
-KERNELS(f32, float)
-KERNELS(f64, double)
-KERNELS(f16, f16)
-KERNELS(bf16, bf16)
+KERNELS(f32, float, 3)
+KERNELS(f64, double, 2)
+KERNELS(f16, f16, 3)
+KERNELS(bf16, bf16, 3)

@@ -2,7 +2,9 @@
 /* backends/cuda/kernel.h: what kernels are written with. CUDA C++17, compiled by nvcc; and by g++ for tests, over a header that makes threads of
  * a block out of fibers (CTRT_SOFTCUDA).
  *
- * A kernel has one parameter, a struct by value, called `a`:  KERNEL(add_f32, struct elementwise_args) { ... a.n ... } */
+ * A kernel has one parameter, a struct by value, called `a`:  KERNEL(add_f32, struct elementwise_args) { ... a.n ... }
+ * KERNEL_BOUNDS: of so many threads a block at most; KERNEL_BLOCKS: and with registers for so many blocks of a multiprocessor, which wants to be
+ * looked at: what does not fit is spilled (nvcc -Xptxas -v). */
 #ifndef CUDA_KERNEL_H
 #define CUDA_KERNEL_H
 
@@ -13,12 +15,15 @@
 #ifdef CTRT_SOFTCUDA
 #include "device.h"
 #define KERNEL_BOUNDS(name, type, threads) SOFTCUDA_KERNEL(name, type, threads)
+#define KERNEL_BLOCKS(name, type, threads, blocks) SOFTCUDA_KERNEL(name, type, threads)
 #define KERNEL(name, type) KERNEL_BOUNDS(name, type, 1024)
 #define KERNEL_DYNAMIC_SHARED(type, name) SOFTCUDA_DYNAMIC_SHARED(type, name)
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #define KERNEL_BOUNDS(name, type, threads) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
+#define KERNEL_BLOCKS(name, type, threads, blocks)                                                                  \
+    extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ type a)
 #define KERNEL(name, type) extern "C" __global__ void name(const __grid_constant__ type a)
 /* type *name: the shared memory that the launch asked for. */
 #define KERNEL_DYNAMIC_SHARED(type, name)                                                                           \

@@ -120,8 +120,8 @@ template <typename T> DEVICE void gradient_rows(const loss_args &a)
 }
 
 #define KERNELS(type, T)                                                                                            \
-    KERNEL_BOUNDS(cross_entropy_##type, loss_args, ROW_THREADS) { loss_rows<T>(a); }                                \
-    KERNEL_BOUNDS(cross_entropy_backward_##type, loss_args, ROW_THREADS) { gradient_rows<T>(a); }
+    KERNEL_BLOCKS(cross_entropy_##type, loss_args, ROW_THREADS, 3) { loss_rows<T>(a); }                             \
+    KERNEL_BLOCKS(cross_entropy_backward_##type, loss_args, ROW_THREADS, 3) { gradient_rows<T>(a); }
 KERNELS(f32, float)
 KERNELS(f64, double)
 KERNELS(f16, f16)

@@ -212,7 +212,6 @@ template <typename T> DEVICE void parameter_finish(const norm_args &a)
     }
 }
 
-#define LONG_THREADS(T) (sizeof(T) == 8 ? 512 : 1024)
 #define KERNELS(op, way, type, T)                                                                                   \
     KERNEL_BOUNDS(op##_##type##_w, norm_args, ROW_THREADS)                                                          \
     {                                                                                                               \
@@ -220,8 +219,8 @@ template <typename T> DEVICE void parameter_finish(const norm_args &a)
         way##_kept<T, K, ROW_REGISTERS / WARP / K>(a);                                                              \
     }                                                                                                               \
     KERNEL_BOUNDS(op##_##type##_v, norm_args, ROW_THREADS) { way##_kept<T, 1, ROW_REGISTERS / WARP>(a); }           \
-    KERNEL_BOUNDS(op##_##type##_b, norm_args, LONG_THREADS(T)) { way##_kept<T, 16 / (int)sizeof(T), 0>(a); }        \
-    KERNEL_BOUNDS(op##_##type##_l, norm_args, LONG_THREADS(T)) { way##_long<T>(a); }
+    KERNEL_BLOCKS(op##_##type##_b, norm_args, ROW_BLOCK_THREADS, 2) { way##_kept<T, 16 / (int)sizeof(T), 0>(a); }   \
+    KERNEL_BLOCKS(op##_##type##_l, norm_args, ROW_BLOCK_THREADS, 2) { way##_long<T>(a); }
 #define TYPE(type, T)                                                                                               \
     KERNELS(layer_norm, forward, type, T)                                                                           \
     KERNELS(layer_norm_backward, backward, type, T)                                                                 \

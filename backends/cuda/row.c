@@ -15,8 +15,7 @@ struct cuda_shape cuda_row_shape(const struct cuda_device *device, int64_t rows,
         *way = vectors ? ROW_WARP_VECTORS : ROW_WARP_NUMBERS;
         return (struct cuda_shape){ .grid = { cuda_grid((rows + ROW_THREADS / 32 - 1) / (ROW_THREADS / 32)) }, .block = ROW_THREADS };
     }
-    /* Numbers of 8 bytes want more registers than a block of 1024 threads has. */
-    struct cuda_shape shape = { .grid = { cuda_grid(rows) }, .block = n >= 8192 && work < 8 ? 1024 : n >= 4096 ? 512 : 256 };
+    struct cuda_shape shape = { .grid = { cuda_grid(rows) }, .block = n >= 4096 ? ROW_BLOCK_THREADS : ROW_BLOCK_THREADS / 2 };
     const int64_t per_round = (int64_t)shape.block * (int64_t)(16 / bytes);
     *room = (n + per_round - 1) / per_round * per_round;
     const uint64_t wanted = (uint64_t)*room * work * (unsigned)kept;

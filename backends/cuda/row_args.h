@@ -4,6 +4,7 @@
 #define CUDA_ROW_ARGS_H
 
 #define ROW_THREADS 256                     /* of a block whose warps have a row each, or of one that works on columns */
+#define ROW_BLOCK_THREADS 512               /* of a block that has a row: one that waits leaves the multiprocessor to another */
 #define ROW_REGISTERS 1024                  /* numbers of a row that a warp keeps in registers */
 
 #endif

@@ -246,8 +246,8 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
         way##_kept<T, K, ROW_REGISTERS / WARP / K, Log>(a);                                                         \
     }                                                                                                               \
     KERNEL_BOUNDS(op##_##type##_v, softmax_args, ROW_THREADS) { way##_kept<T, 1, ROW_REGISTERS / WARP, Log>(a); }   \
-    KERNEL_BOUNDS(op##_##type##_b, softmax_args, sizeof(T) == 8 ? 512 : 1024) { way##_kept<T, 16 / (int)sizeof(T), 0, Log>(a); }           \
-    KERNEL_BOUNDS(op##_##type##_l, softmax_args, sizeof(T) == 8 ? 512 : 1024) { way##_long<T, Log>(a); }                                   \
+    KERNEL_BLOCKS(op##_##type##_b, softmax_args, ROW_BLOCK_THREADS, 2) { way##_kept<T, 16 / (int)sizeof(T), 0, Log>(a); } \
+    KERNEL_BLOCKS(op##_##type##_l, softmax_args, ROW_BLOCK_THREADS, 2) { way##_long<T, Log>(a); }                   \
     KERNEL_BOUNDS(op##_##type##_c, softmax_args, ROW_THREADS) { way##_columns<T, Log>(a); }
 #define TYPES(op, way, Log)                                                                                         \
     KERNELS(op, way, Log, f32, float)                                                                               \
