@@ -164,7 +164,7 @@ static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const ctrt
             return ctrt_fail(CTRT_ERR_STATE, "%s.%s is missing in the file, or does not have the parameter's shape",
                              slot->name, what);
         CTRT_TRY(ctrt_tensor_file_read(&fresh->state[i], file, entry->name, ctrt_tensor_device(slot->parameter)));
-        CTRT_TRY(ctrt_to_dtype(&fresh->state[i], fresh->state[i], ctrt_tensor_dtype(slot->parameter)));
+        CTRT_TRY(ctrt_to_dtype(&fresh->state[i], fresh->state[i], optim_state_dtype(slot->parameter)));
         ++*found;
     }
     return CTRT_OK;

@@ -283,10 +283,10 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
             CTRT_TRY(capture_refuse(ctrt_tensor_device(parameter), "the optimizer's state would begin anew at every replay: take a step before it"));
         if (*state == NULL)
             CTRT_TRY(ctrt_zeros(state, ctrt_ints_of(ctrt_tensor_shape(parameter), ctrt_tensor_ndim(parameter)),
-                                ctrt_tensor_dtype(parameter), ctrt_tensor_device(parameter)));
+                                optim_state_dtype(parameter), ctrt_tensor_device(parameter)));
         else if (unlikely(ctrt_tensor_device(*state) != ctrt_tensor_device(parameter)
-                          || ctrt_tensor_dtype(*state) != ctrt_tensor_dtype(parameter)))
-            CTRT_TRY(ctrt_to(state, *state, ctrt_tensor_device(parameter), ctrt_tensor_dtype(parameter), false,
+                          || ctrt_tensor_dtype(*state) != optim_state_dtype(parameter)))
+            CTRT_TRY(ctrt_to(state, *state, ctrt_tensor_device(parameter), optim_state_dtype(parameter), false,
                              CTRT_CONTIGUOUS_FORMAT));
     }
     return CTRT_OK;

@@ -12,7 +12,7 @@
 struct optim_slot {
     ctrt_tensor *parameter;
     char *name;                         /* dotted, or "parameter.7" for those added by hand */
-    ctrt_tensor *state[OPTIM_STATES];   /* NULL before the first step; contiguous, like the parameter otherwise */
+    ctrt_tensor *state[OPTIM_STATES];   /* NULL before the first step; contiguous, of the parameter's shape, optim_state_dtype */
     int64_t steps;                      /* that this parameter has taken */
     /* For the step in progress: contiguous forms of gradient and parameter; NULL: takes no part, or has stepped. */
     ctrt_tensor *grad, *target;
@@ -59,6 +59,14 @@ struct ctrt_optimizer {
 static inline double *optim_number(union optim_options *options, size_t offset)
 {
     return (double *)((char *)options + offset);
+}
+
+/* Of a parameter's state: f32 for f16 and bf16. Adam's second moment begins as (1 - beta2) g^2, which f16 rounds to 0 for gradients
+ * below 5e-3; the step is infinite then. */
+static inline ctrt_dtype optim_state_dtype(const ctrt_tensor *parameter)
+{
+    const ctrt_dtype dtype = ctrt_tensor_dtype(parameter);
+    return dtype == CTRT_F16 || dtype == CTRT_BF16 ? CTRT_F32 : dtype;
 }
 
 /* Makes sure that the state tensors exist and lie where the parameter is. */

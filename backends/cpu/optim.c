@@ -2,8 +2,8 @@
 /* Optimizer steps over many tensors at once; compiled once per instruction set.
  *
  * sgd_step: p[n], g[n], buf[n] (absent without momentum); adam_step: p[n], g[n], m[n], v[n]. Inputs and outputs
- * of a state are the same memory, or the new value is written beside the old. f16 and bf16 tensors are stepped in
- * f32 and rounded. */
+ * of a state are the same memory, or the new value is written beside the old. f16 and bf16 parameters are stepped
+ * in f32 and rounded; their states are f32. */
 #include <math.h>
 
 #include "half.h"
@@ -74,17 +74,14 @@ static void sgd_half_range(void *argument, int64_t begin, int64_t end)
 {
     const struct job *j = argument;
     const int64_t n = j->tensors;
-    float p[PIECE], g[PIECE], buffer[PIECE];
+    float p[PIECE], g[PIECE];
     for (int64_t i = begin; i < end; i += PIECE) {
         const int64_t count = end - i < PIECE ? end - i : PIECE;
         j->half->widen(p, (const uint16_t *)j->in[0]->data + i, count);
         j->half->widen(g, (const uint16_t *)j->in[n]->data + i, count);
-        if (j->sgd.has_buffer)
-            j->half->widen(buffer, (const uint16_t *)j->in[2 * n]->data + i, count);
-        sgd_f32(&j->sgd, p, p, g, j->sgd.has_buffer ? buffer : NULL, buffer, count);
+        sgd_f32(&j->sgd, p, p, g, j->sgd.has_buffer ? (float *)j->out[n]->data + i : NULL,
+                j->sgd.has_buffer ? (const float *)j->in[2 * n]->data + i : NULL, count);
         j->half->narrow((uint16_t *)j->out[0]->data + i, p, count);
-        if (j->sgd.has_buffer)
-            j->half->narrow((uint16_t *)j->out[n]->data + i, buffer, count);
     }
 }
 
@@ -112,17 +109,14 @@ static void adam_half_range(void *argument, int64_t begin, int64_t end)
 {
     const struct job *j = argument;
     const int64_t n = j->tensors;
-    float p[PIECE], g[PIECE], m[PIECE], v[PIECE];
+    float p[PIECE], g[PIECE];
     for (int64_t i = begin; i < end; i += PIECE) {
         const int64_t count = end - i < PIECE ? end - i : PIECE;
         j->half->widen(p, (const uint16_t *)j->in[0]->data + i, count);
         j->half->widen(g, (const uint16_t *)j->in[n]->data + i, count);
-        j->half->widen(m, (const uint16_t *)j->in[2 * n]->data + i, count);
-        j->half->widen(v, (const uint16_t *)j->in[3 * n]->data + i, count);
-        adam_f32(&j->adam, p, m, v, p, g, m, v, count);
+        adam_f32(&j->adam, p, (float *)j->out[n]->data + i, (float *)j->out[2 * n]->data + i, p, g,
+                 (const float *)j->in[2 * n]->data + i, (const float *)j->in[3 * n]->data + i, count);
         j->half->narrow((uint16_t *)j->out[0]->data + i, p, count);
-        j->half->narrow((uint16_t *)j->out[n]->data + i, m, count);
-        j->half->narrow((uint16_t *)j->out[2 * n]->data + i, v, count);
     }
 }
 

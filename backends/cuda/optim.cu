@@ -2,7 +2,8 @@
 /* backends/cuda/optim.cu: sgd_step and adam_step on many tensors in one launch.
  *
  * A block has 4096 elements of one tensor, which it finds by its number. Every operand is read once, every result written once: adam moves 7
- * numbers an element, sgd 3, with momentum 5; that is the limit. f16 and bf16 are stepped in f32 and rounded. */
+ * numbers an element, sgd 3, with momentum 5; that is the limit. f16 and bf16 parameters are stepped in f32 and rounded, and have states in
+ * f32. */
 #include "kernel.h"
 #include "optim_args.h"
 
@@ -49,31 +50,40 @@ template <typename W> struct adam {
     }
 };
 
-/* Elements [begin, end) of a tensor, in vectors of K. */
+/* Elements [begin, end) of a tensor, in vectors of K; states, which are wider than short parameters, in as many as they take. */
 template <typename T, int K, typename Step> DEVICE void step_range(const optim_args &a, const Step &how, int tensor, int64_t begin, int64_t end)
 {
     typedef vec<T, K> V;
+    typedef work<T> W;
+    constexpr int most = 16 / (int)sizeof(W), wide = K < most ? K : most, parts = K / wide;
+    typedef vec<W, wide> S;
     for (int64_t v = begin / K + threadIdx.x; (v + 1) * K <= end; v += OPTIM_THREADS) {
-        V in[2 + Step::states];
-#pragma unroll
-        for (int i = 0; i < 2 + Step::states; i++)
-            in[i] = static_cast<const V *>(a.in[i][tensor])[v];
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            work<T> p = (work<T>)in[0].at[k], state[2] = { 0, 0 };
-#pragma unroll
-            for (int s = 0; s < Step::states; s++)
-                state[s] = (work<T>)in[2 + s].at[k];
-            how.step(a, p, (work<T>)in[1].at[k], state);
-            in[0].at[k] = (T)p;
-#pragma unroll
-            for (int s = 0; s < Step::states; s++)
-                in[2 + s].at[k] = (T)state[s];
-        }
-        static_cast<V *>(a.out[0][tensor])[v] = in[0];
+        V p = static_cast<const V *>(a.in[0][tensor])[v];
+        const V g = static_cast<const V *>(a.in[1][tensor])[v];
+        S states[2][parts];
 #pragma unroll
         for (int s = 0; s < Step::states; s++)
-            static_cast<V *>(a.out[1 + s][tensor])[v] = in[2 + s];
+#pragma unroll
+            for (int i = 0; i < parts; i++)
+                states[s][i] = static_cast<const S *>(a.in[2 + s][tensor])[v * parts + i];
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            W stepped = (W)p.at[k], state[2] = { 0, 0 };
+#pragma unroll
+            for (int s = 0; s < Step::states; s++)
+                state[s] = states[s][k / wide].at[k % wide];
+            how.step(a, stepped, (W)g.at[k], state);
+            p.at[k] = (T)stepped;
+#pragma unroll
+            for (int s = 0; s < Step::states; s++)
+                states[s][k / wide].at[k % wide] = state[s];
+        }
+        static_cast<V *>(a.out[0][tensor])[v] = p;
+#pragma unroll
+        for (int s = 0; s < Step::states; s++)
+#pragma unroll
+            for (int i = 0; i < parts; i++)
+                static_cast<S *>(a.out[1 + s][tensor])[v * parts + i] = states[s][i];
     }
 }
 

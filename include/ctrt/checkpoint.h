@@ -17,7 +17,7 @@ CTRT_API ctrt_status ctrt_save(ctrt_module *module, const char *path);
  * are CTRT_ERR_STATE that names them, and then nothing was changed. */
 CTRT_API ctrt_status ctrt_load(ctrt_module *module, const char *path);
 /* The optimizer's options, and each parameter's state and number of steps. Loading wants the same kind of
- * optimizer over parameters of the same names and shapes, and likewise changes all or nothing but for running
+ * optimizer over parameters of the same names and shapes (state of any floating dtype is converted), and likewise changes all or nothing but for running
  * out of memory. */
 CTRT_API ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path);
 CTRT_API ctrt_status ctrt_optimizer_load(ctrt_optimizer *optimizer, const char *path);

@@ -41,7 +41,8 @@ CTRT_API ctrt_status ctrt_optimizer_zero_grad(ctrt_optimizer *optimizer, bool se
 CTRT_API double ctrt_optimizer_lr(const ctrt_optimizer *optimizer);
 CTRT_API ctrt_status ctrt_optimizer_set_lr(ctrt_optimizer *optimizer, double lr);
 /* A state tensor of the `index`-th parameter: SGD has "momentum_buffer", AdamW "exp_avg" and "exp_avg_sq".
- * Borrowed; CTRT_ERR_NOT_FOUND before the parameter's first step. */
+ * They have the parameter's dtype, but are f32 where that is f16 or bf16: those do not hold the square of a small gradient. (PyTorch keeps
+ * them in the parameter's dtype.) Borrowed; CTRT_ERR_NOT_FOUND before the parameter's first step. */
 CTRT_API ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimizer, size_t index,
                                           const char *name);
 

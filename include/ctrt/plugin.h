@@ -223,6 +223,7 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
  *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
  */
+ *   buf, m and v are f32 where p and g are f16 or bf16, else of p's dtype
 
 /* ---- what the library lends ------------------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@ static const int64_t sizes[PARAMETERS] = { 1, 37, MOST };
 struct recipe {
     const char *name;
     bool adam;
+    double gradient;                    /* the largest; 0: 1 */
     ctrt_sgd_options sgd;
     ctrt_adamw_options adamw;
 };
@@ -24,6 +25,9 @@ static const struct recipe recipes[] = {
     { .name = "adamw, decay",
       .adam = true,
       .adamw = { .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.1 } },
+    /* Whose squares f16 does not hold. */
+    { .name = "adamw, small gradients", .adam = true, .gradient = 1.0 / 2048, .adamw = { .lr = 0.01 } },
+    { .name = "momentum, small gradients", .gradient = 1.0 / 2048, .sgd = { .lr = 100, .momentum = 0.9 } },
     { .name = "adamw, maximize", .adam = true, .adamw = { .lr = 0.01, .maximize = true } },
 };
 
@@ -75,7 +79,7 @@ static void check_recipe(struct run *run, const struct recipe *recipe, ctrt_dtyp
         for (int k = 0; k < PARAMETERS; k++) {
             array_make(&g, dtype, 1, &sizes[k]);
             for (int64_t e = 0; e < sizes[k]; e++) {
-                g.f[e] = round_to(dtype, 2 * dice_unit(&dice) - 1);
+                g.f[e] = round_to(dtype, (2 * dice_unit(&dice) - 1) * (recipe->gradient > 0 ? recipe->gradient : 1));
                 if (recipe->adam)
                     adamw_reference(&recipe->adamw, step, &at[k].f[e], g.f[e], &first[k].f[e], &second[k].f[e]);
                 else

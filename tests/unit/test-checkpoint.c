@@ -504,6 +504,54 @@ static void optimizers(bool adamw)
     CHECK_FAILS(ctrt_optimizer_save(second, NULL), CTRT_ERR_INVALID_ARGUMENT, "path");
 }
 
+/* Files of programs that keep the state in the parameter's dtype, and the other way round. */
+static void state_dtypes(void)
+{
+    group("optimizers: state of another dtype");
+    static const struct { const char *dtype; size_t bytes; unsigned char one[8]; } files[] = {      /* 1 */
+        { "F16", 2, { 0, 0x3c } }, { "BF16", 2, { 0x80, 0x3f } }, { "F32", 4, { 0, 0, 0x80, 0x3f } }, { "F64", 8, { 0, 0, 0, 0, 0, 0, 0xf0, 0x3f } },
+    };
+    static const ctrt_dtype dtypes[] = { CTRT_F16, CTRT_BF16, CTRT_F32, CTRT_F64 };
+    static const char *const numbers[] = { "lr", "momentum", "dampening", "weight_decay" };
+    for (size_t f = 0; f < COUNT(files); f++)
+        for (size_t d = 0; d < COUNT(dtypes); d++) {
+            char header[1024];
+            unsigned char bytes[2048], *data;
+            CTRT_AUTO(module) net = NULL;
+            CTRT_AUTO(optimizer) optimizer = NULL;
+            ctrt_tensor *state = NULL, *w = NULL;
+            double value = 0;
+            size_t used = (size_t)snprintf(header, sizeof header, "{\"__metadata__\":{\"optimizer\":\"SGD\"}");
+            for (size_t i = 0; i < COUNT(numbers); i++)
+                used += (size_t)snprintf(header + used, sizeof header - used, ",\"optimizer.%s\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[%zu,%zu]}",
+                                         numbers[i], 8 * i, 8 * i + 8);
+            snprintf(header + used, sizeof header - used, ",\"weight.step\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[32,40]},"
+                     "\"weight.momentum_buffer\":{\"dtype\":\"%s\",\"shape\":[1,1],\"data_offsets\":[40,%zu]}}", files[f].dtype, 40 + files[f].bytes);
+            const size_t size = compose(bytes, header, 40 + files[f].bytes);
+            data = bytes + size - 40 - files[f].bytes;
+            memcpy(data, (const double[]){ 0.5, 0.5, 0, 0 }, 32);
+            memcpy(data + 32, (const int64_t[]){ 3 }, 8);
+            memcpy(data + 40, files[f].one, files[f].bytes);
+            const char *path = in_folder("state.safetensors");
+            write_bytes(path, bytes, size);
+            CHECK_OK(ctrt_linear_new(&net, 1, 1, false, cpu));
+            CHECK_OK(ctrt_module_to(net, NULL, dtypes[d]));
+            CHECK_OK(ctrt_sgd_new(&optimizer, net, NULL));
+            CHECK_OK(ctrt_optimizer_load(optimizer, path));
+            CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));
+            CHECK(ctrt_tensor_dtype(state) == (dtypes[d] == CTRT_F64 ? CTRT_F64 : CTRT_F32), "%s for %s became %s", files[f].dtype,
+                  ctrt_dtype_name(dtypes[d]), ctrt_dtype_name(ctrt_tensor_dtype(state)));
+            CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
+            CTRT_AUTO(tensor) g = NULL;
+            CHECK_OK(ctrt_zeros(&g, CTRT_SHAPE(1, 1), dtypes[d], cpu));
+            CHECK_OK(ctrt_tensor_set_grad(w, g));
+            CHECK_OK(ctrt_optimizer_step(optimizer));
+            CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, "momentum_buffer"));
+            CHECK_OK(ctrt_item(&value, state));
+            CHECK(value == 0.5, "%s for %s: %g after a step of momentum 0.5", files[f].dtype, ctrt_dtype_name(dtypes[d]), value);
+        }
+}
+
 int main(void)
 {
     const char *base = getenv("TMPDIR");
@@ -519,6 +567,7 @@ int main(void)
     modules();
     optimizers(false);
     optimizers(true);
+    state_dtypes();
 
     DIR *dir = opendir(folder);
     for (struct dirent *entry; dir && (entry = readdir(dir)); )

@@ -171,6 +171,62 @@ static void late(bool adamw)
         ctrt_tensor_release(&p[i]);
 }
 
+/* ---- state of short parameters ---- */
+
+static void half(bool adamw)
+{
+    group("the state of f16 and bf16 parameters is f32, %s", adamw ? "AdamW" : "SGD");
+    static const ctrt_dtype dtypes[] = { CTRT_F16, CTRT_BF16, CTRT_F32, CTRT_F64 };
+    const char *const name = adamw ? "exp_avg_sq" : "momentum_buffer";
+    for (size_t d = 0; d < sizeof dtypes / sizeof dtypes[0]; d++) {
+        CTRT_AUTO(optimizer) optimizer = NULL;
+        struct own own = { .p = 1 };
+        ctrt_tensor *p = parameter(&own.p, CTRT_SHAPE(1), dtypes[d]), *state = NULL;
+        const double g = 1.0 / 4096;            /* its square is nothing in f16 */
+        double got;
+        if (adamw)
+            CHECK_OK(ctrt_adamw_new(&optimizer, NULL, &(ctrt_adamw_options){ .lr = 0.125 }));
+        else
+            CHECK_OK(ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .lr = 256, .momentum = 0.9 }));
+        CHECK_OK(ctrt_optimizer_add(optimizer, &p, 1));
+        for (int step = 0; step < 3; step++) {
+            set_grad(p, &g);
+            CHECK_OK(ctrt_optimizer_step(optimizer));
+            if (adamw)
+                own_adamw(&own, g, 0.125, 0);
+            else
+                own_sgd(&own, g, 256, 0);
+        }
+        CHECK_OK(ctrt_item(&got, p));
+        CHECK(fabs(got - own.p) < 0.02, "%s: %g, expected %g", ctrt_dtype_name(dtypes[d]), got, own.p);
+        CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, name));
+        CHECK(ctrt_tensor_dtype(state) == (d < 2 ? CTRT_F32 : dtypes[d]), "%s of %s is %s", name, ctrt_dtype_name(dtypes[d]),
+              ctrt_dtype_name(ctrt_tensor_dtype(state)));
+        CHECK_OK(ctrt_item(&got, state));
+        const double want = adamw ? own.v : own.m;
+        CHECK(fabs(got - want) < 1e-5 * want, "%s of %s: %g, expected %g", name, ctrt_dtype_name(dtypes[d]), got, want);
+        ctrt_tensor_release(&p);
+    }
+    /* A module that is made shorter keeps what its state has. */
+    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    ctrt_tensor *w = NULL, *state = NULL;
+    double before, after;
+    CHECK_OK(ctrt_linear_new(&net, 1, 1, false, cpu));
+    CHECK_OK(ctrt_module_tensor(&w, net, "weight"));
+    CHECK_OK(adamw ? ctrt_adamw_new(&optimizer, net, NULL) : ctrt_sgd_new(&optimizer, net, &(ctrt_sgd_options){ .momentum = 0.5 }));
+    set_grad(w, (const double[]){ 1.0 / 4096 });
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, name));
+    CHECK_OK(ctrt_item(&before, state));
+    CHECK_OK(ctrt_module_to(net, NULL, CTRT_F16));
+    set_grad(w, (const double[]){ 0 });
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    CHECK_OK(ctrt_optimizer_state(&state, optimizer, 0, name));
+    CHECK_OK(ctrt_item(&after, state));
+    CHECK(before > 0 && fabs(after - (adamw ? 0.999 : 0.5) * before) < 1e-5 * before, "%g became %g", before, after);
+}
+
 /* ---- layouts, versions, references ---- */
 
 static void strides(void)
@@ -347,6 +403,8 @@ int main(void)
     references();
     late(false);
     late(true);
+    half(false);
+    half(true);
     strides();
     versions();
     rates();
