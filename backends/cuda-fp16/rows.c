@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda-fp16/rows.c: rows for f32 that hand their work to cuda's rows for f16 or bf16.
  *
- * Operands are rounded into the workspace, layouts kept; cuda's row multiplies them, sums in f32 and rounds the result, which comes back as f32: what
- * autocast does, with the same limit: a result beyond 65504 is infinite in f16 (not in bf16). */
+ * Operands are rounded into the workspace, layouts kept. Of matrices cuda's row multiplies them, sums in f32, adds the bias as it is and writes f32.
+ * Of convolutions the bias is rounded too, and the result, which comes back as f32: what autocast does, with the same limit: beyond 65504 it is
+ * infinite in f16 (not in bf16). */
 #include "fp16.h"
 
 #include <pthread.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #define OPERANDS 4                          /* three inputs and an output */
+#define BIAS     2                          /* its place among the inputs */
 #define ALIGNED  256u
 
 static const ctrt_param type_param = {
@@ -108,6 +110,7 @@ static const ctrt_kernel *find(const char *op, ctrt_dtype dtype, ctrt_call *call
 
 struct lowered {
     ctrt_call call;                         /* of cuda's row */
+    bool wide;                              /* bias and result stay f32 */
     ctrt_view views[OPERANDS];
     const ctrt_view *inputs[OPERANDS], *outputs[1];
     size_t places[OPERANDS], bytes;         /* in the workspace */
@@ -158,23 +161,33 @@ static ctrt_status fail_missing(const ctrt_call *call)
     return fp16_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: cuda has no kernel for it in the type that cuda-fp16 wants", call->row->op);
 }
 
+static bool is_lowered(const struct lowered *l, const ctrt_call *call, uint32_t input)
+{
+    return call->inputs[input] != NULL && !(l->wide && input == BIAS);
+}
+
 /* The call as cuda's row will see it; addresses are filled in later. */
 static ctrt_status lower(struct lowered *l, const ctrt_call *call)
 {
     memset(l, 0, sizeof *l);
+    l->wide = strcmp(call->row->op, "matmul") == 0 || strcmp(call->row->op, "linear") == 0;
     l->call = *call;
     l->call.inputs = l->inputs;
     l->call.outputs = l->outputs;
     l->call.workspace = NULL;
     l->call.workspace_bytes = 0;
     for (uint32_t i = 0; i < call->n_inputs; i++) {
-        if (call->inputs[i] == NULL)
+        l->inputs[i] = call->inputs[i];
+        if (!is_lowered(l, call, i))
             continue;
         place(l, (int)i, stand_in(&l->views[i], call->inputs[i]));
         l->inputs[i] = &l->views[i];
     }
-    place(l, OPERANDS - 1, stand_in(&l->views[OPERANDS - 1], call->outputs[0]));
-    l->outputs[0] = &l->views[OPERANDS - 1];
+    l->outputs[0] = call->outputs[0];
+    if (!l->wide) {
+        place(l, OPERANDS - 1, stand_in(&l->views[OPERANDS - 1], call->outputs[0]));
+        l->outputs[0] = &l->views[OPERANDS - 1];
+    }
     return find(call->row->op, half, &l->call) != NULL ? CTRT_OK : fail_missing(call);
 }
 
@@ -226,7 +239,7 @@ static ctrt_status run(const ctrt_call *call)
         return status;
     char *room = call->workspace;
     for (uint32_t i = 0; i < call->n_inputs && status == CTRT_OK; i++) {
-        if (call->inputs[i] == NULL)
+        if (!is_lowered(&l, call, i))
             continue;
         l.views[i].data = room + l.places[i];
         if (call->inputs[i]->numel > 0)
@@ -237,7 +250,7 @@ static ctrt_status run(const ctrt_call *call)
     l.call.workspace_bytes = call->workspace_bytes - l.bytes;
     if (status == CTRT_OK)
         status = l.call.row->run(&l.call);
-    if (status == CTRT_OK && call->outputs[0]->numel > 0)
+    if (status == CTRT_OK && !l.wide && call->outputs[0]->numel > 0)
         status = convert(call, call->outputs[0], &l.views[OPERANDS - 1]);
     return status;
 }

@@ -35,7 +35,7 @@ static struct cuda_product product_of(const struct cuda_conv *v, const struct pl
     const int64_t bytes = cuda_dtype_bytes[v->dtype], in = v->c * v->h * v->w, out = v->o * v->oh * v->ow;
     const char *x = (const char *)v->x + first * in * bytes, *y = (const char *)v->y + first * out * bytes;
     const char *data = plan->whole ? (plan->back ? y : x) : patches;
-    struct cuda_product p = { .dtype = v->dtype, .batch = 1 };
+    struct cuda_product p = { .dtype = v->dtype, .out = v->dtype, .batch = 1 };
     if (plan->weights) {
         p.m = v->o, p.n = plan->taps, p.k = images * plan->pixels, p.c = v->weight;
         p.a = v->channels_last ? y : turned;

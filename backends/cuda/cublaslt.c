@@ -35,7 +35,7 @@ struct operand {
 struct key {
     struct operand left, right;             /* b', a' */
     int64_t m, n, k, batch;
-    uint8_t dtype, bias, tf32, reserved[1];
+    uint8_t dtype, out, bias, tf32;
     uint8_t alignment[4];                   /* of left, right, c, bias */
 };
 
@@ -202,6 +202,7 @@ static bool key_of(struct key *key, const struct cuda_product *p)
         return false;
     key->m = p->m, key->n = p->n, key->k = p->k, key->batch = p->batch;
     key->dtype = (uint8_t)p->dtype;
+    key->out = (uint8_t)p->out;
     /* The library is not told how its bias lies, and may read 16 bytes at once. */
     key->bias = p->bias != NULL && !p->of_rows && (uintptr_t)p->bias % 16 == 0;
     key->tf32 = p->dtype == CTRT_F32 && cuda_options.tf32_products;
@@ -229,10 +230,11 @@ _Static_assert(sizeof(struct key) % sizeof(uint64_t) == 0, "keys are hashed by w
 /* As text, for the file. */
 static void write_key(char text[TUNING_KEY], const struct key *key)
 {
-    snprintf(text, TUNING_KEY, "%s%s%s m%lld n%lld k%lld b%lld %c%lld,%lld %c%lld,%lld @%u%u%u%u", cuda_dtype_names[key->dtype], key->tf32 ? "(tf32)" : "",
-             key->bias ? "+bias" : "", (long long)key->m, (long long)key->n, (long long)key->k, (long long)key->batch, "nt"[key->right.transposed],
-             (long long)key->right.step, (long long)key->right.batch_step, "nt"[key->left.transposed], (long long)key->left.step,
-             (long long)key->left.batch_step, key->alignment[0], key->alignment[1], key->alignment[2], key->alignment[3]);
+    snprintf(text, TUNING_KEY, "%s%s%s%s m%lld n%lld k%lld b%lld %c%lld,%lld %c%lld,%lld @%u%u%u%u", cuda_dtype_names[key->dtype],
+             key->out != key->dtype ? "(f32)" : "", key->tf32 ? "(tf32)" : "", key->bias ? "+bias" : "", (long long)key->m, (long long)key->n,
+             (long long)key->k, (long long)key->batch, "nt"[key->right.transposed], (long long)key->right.step, (long long)key->right.batch_step,
+             "nt"[key->left.transposed], (long long)key->left.step, (long long)key->left.batch_step, key->alignment[0], key->alignment[1],
+             key->alignment[2], key->alignment[3]);
 }
 
 /* ---- how it is done ---- */
@@ -279,7 +281,7 @@ static lt_status describe(const struct lt_library *library, struct entry *entry)
     if (status == LT_OK)
         status = layout_new(library, &entry->right, type, &key->right, key->batch);
     if (status == LT_OK)
-        status = layout_new(library, &entry->c, type, &c, key->batch);
+        status = layout_new(library, &entry->c, types[key->out], &c, key->batch);
     return status;
 }
 
@@ -540,7 +542,7 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
         return false;
     if (w->p->bias != NULL && (!entry->key.bias || entry->bias_apart)) {
         const struct cuda_product *p = w->p;
-        *status = cuda_fill_bias(call, p->dtype, p->c, p->bias, p->batch * p->m * p->n, p->of_rows ? p->m : p->n, p->of_rows ? p->n : 1);
+        *status = cuda_fill_bias(call, p->out, p->c, p->bias, p->batch * p->m * p->n, p->of_rows ? p->m : p->n, p->of_rows ? p->n : 1);
         if (*status != CTRT_OK)
             return true;
         w->add = true;

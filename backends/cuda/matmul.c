@@ -11,7 +11,7 @@ static struct cuda_product product_of_matmul(const ctrt_call *call)
 {
     const ctrt_view *a = call->inputs[0], *b = call->inputs[1], *c = call->outputs[0];
     return (struct cuda_product){
-        .dtype = (ctrt_dtype)a->dtype, .batch = c->shape[0], .m = c->shape[1], .n = c->shape[2], .k = a->shape[2],
+        .dtype = (ctrt_dtype)a->dtype, .out = (ctrt_dtype)c->dtype, .batch = c->shape[0], .m = c->shape[1], .n = c->shape[2], .k = a->shape[2],
         .a = a->data, .a_batch = a->strides[0], .a_row = a->strides[1], .a_column = a->strides[2],
         .b = b->data, .b_batch = b->strides[0], .b_row = b->strides[1], .b_column = b->strides[2], .c = c->data,
     };
@@ -22,7 +22,7 @@ static struct cuda_product product_of_linear(const ctrt_call *call)
     const ctrt_view *x = call->inputs[0], *w = call->inputs[1], *bias = call->n_inputs > 2 ? call->inputs[2] : NULL;
     const ctrt_view *c = call->outputs[0];
     return (struct cuda_product){
-        .dtype = (ctrt_dtype)x->dtype, .batch = 1, .m = c->shape[0], .n = c->shape[1], .k = x->shape[1],
+        .dtype = (ctrt_dtype)x->dtype, .out = (ctrt_dtype)c->dtype, .batch = 1, .m = c->shape[0], .n = c->shape[1], .k = x->shape[1],
         .a = x->data, .a_row = x->strides[0], .a_column = x->strides[1],
         .b = w->data, .b_row = w->strides[1], .b_column = w->strides[0],
         .c = c->data, .bias = bias != NULL ? bias->data : NULL,
@@ -34,6 +34,7 @@ static struct cuda_product product_of_linear(const ctrt_call *call)
 
 static ctrt_status run_builtin(const ctrt_call *call, const struct cuda_product *p)
 {
+    static const char *const variants[] = { "small", "large", "small_f32", "large_f32" };
     const struct cuda_device *device = call->device;
     const int64_t large_tiles = (p->m + MATMUL_LARGE - 1) / MATMUL_LARGE * ((p->n + MATMUL_LARGE - 1) / MATMUL_LARGE);
     /* Sums of 8 bytes would not fit the registers of the large one. */
@@ -51,7 +52,8 @@ static ctrt_status run_builtin(const ctrt_call *call, const struct cuda_product 
     const struct cuda_shape shape = {
         .grid = { (unsigned)tiles, 1, (unsigned)(p->batch < MOST_BATCHES ? p->batch : MOST_BATCHES) }, .block = MATMUL_THREADS
     };
-    return cuda_launch(call, p->dtype, large, large ? "large" : "small", shape, &args);
+    const int variant = large + 2 * (p->out != p->dtype);
+    return cuda_launch(call, p->dtype, variant, variants[variant], shape, &args);
 }
 
 static ctrt_status run(const ctrt_call *call, const struct cuda_product *p)

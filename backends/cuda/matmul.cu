@@ -34,19 +34,20 @@ template <typename T> struct matrix {
     }
 };
 
-template <typename T, int SIDE> DEVICE void matmul(const matmul_args &a)
+/* O: of the result and the bias. */
+template <typename T, int SIDE, typename O = T> DEVICE void matmul(const matmul_args &a)
 {
     using W = sum<T>;
     using TILE = tile<W, SIDE, SIDE, SIDE / 16>;
     const int64_t row0 = blockIdx.x / a.tiles_across * SIDE, column0 = blockIdx.x % a.tiles_across * SIDE;
-    const T *bias = static_cast<const T *>(a.bias);
+    const O *bias = static_cast<const O *>(a.bias);
     for (int64_t batch = blockIdx.z; batch < a.batch; batch += gridDim.z) {
         const matrix<T> left = { static_cast<const T *>(a.a) + batch * a.a_batch, a.m, a.k, a.a_row, a.a_column };
         const matrix<T> right = { static_cast<const T *>(a.b) + batch * a.b_batch, a.n, a.k, a.b_column, a.b_row };
-        T *c = static_cast<T *>(a.c) + batch * a.m * a.n;
+        O *c = static_cast<O *>(a.c) + batch * a.m * a.n;
         gemm_tile<TILE>(left, a.a_column == 1, right, a.b_row == 1, row0, column0, 0, a.k, [&](int64_t i, int64_t j, W x) {
             if (i < a.m && j < a.n)
-                c[i * a.n + j] = (T)(bias != nullptr ? x + (W)(work<T>)bias[j] : x);
+                c[i * a.n + j] = (O)(bias != nullptr ? x + (W)(work<O>)bias[j] : x);
         });
     }
 }
@@ -57,6 +58,10 @@ template <typename T, int SIDE> DEVICE void matmul(const matmul_args &a)
     KERNEL_BLOCKS(matmul_##name##_small, matmul_args, MATMUL_THREADS, 2) { matmul<T, MATMUL_SMALL>(a); }
 #define LARGE(name, T, blocks) \
     KERNEL_BLOCKS(matmul_##name##_large, matmul_args, MATMUL_THREADS, blocks) { matmul<T, MATMUL_LARGE>(a); }
+
+#define TO_F32(name, T)                                                                                             \
+    KERNEL_BLOCKS(matmul_##name##_small_f32, matmul_args, MATMUL_THREADS, 2) { matmul<T, MATMUL_SMALL, float>(a); } \
+    KERNEL_BLOCKS(matmul_##name##_large_f32, matmul_args, MATMUL_THREADS, 2) { matmul<T, MATMUL_LARGE, float>(a); }
 
 LARGE(f32, float, 1)
 LARGE(f16, f16, 2)
@@ -74,6 +79,8 @@ SMALL(u8, uint8_t)
 SMALL(i16, int16_t)
 SMALL(i32, int32_t)
 SMALL(i64, int64_t)
+TO_F32(f16, f16)
+TO_F32(bf16, bf16)
 
 /* For libraries that cannot add it themselves: what they are to add to, so that the sum is rounded once. */
 template <typename T> DEVICE void fill_bias(const bias_args &a)

@@ -7,7 +7,8 @@
 
 /* c[batch,m,n] = a[batch,m,k] b[batch,k,n] + bias[n] (of_rows: bias[m]); strides in elements; c is contiguous; bias may be NULL. */
 struct cuda_product {
-    ctrt_dtype dtype;
+    ctrt_dtype dtype;                       /* of a and b */
+    ctrt_dtype out;                         /* of c and bias: the same, or f32 where that is f16 or bf16 */
     int64_t batch, m, n, k;
     const void *a, *b, *bias;
     void *c;

@@ -23,7 +23,8 @@
  *     4.2); blocked or pairwise by log2(n). The suite sums 70,001 terms at most: 16 allows any decent scheme and
  *     catches a plain loop in f32.
  * PRODUCTS: sums of products, of at most a few hundred terms here, in any order, fused or not.
- *     On a device that multiplies matrices of f32 in a smaller type (properties.matrix_dtype), each factor is rounded to that first.
+ *     On a device that multiplies matrices of f32 in a smaller type (properties.matrix_dtype), each factor is rounded to that first, which
+ *     makes one of its epsilons together, and the result may be rounded to it too, which makes half of one: 2 allow for both.
  * COMPOSED: several of the above after one another (norms, losses, attention), each adding its share; in half
  *     precision each rounds its result, and up to four such roundings meet. */
 static const struct { double f32, f64; } steps[TOLERANCES] = {
@@ -122,7 +123,7 @@ bool check_array(struct run *run, const char *what, const struct array *got, con
         double expected = fabs(want->f[k]), size = want->size ? want->size[k] : expected;
         bounds[k] = factor * epsilon_of(compute) * size;
         if (compute == CTRT_F32)
-            bounds[k] += (tolerance == COMPOSED ? 16 : 4) * run->lowered * size;
+            bounds[k] += (tolerance == COMPOSED ? 16 : 2) * run->lowered * size;
         if (tolerance != EXACT) {
             bounds[k] += compute == CTRT_F64 ? 0x1p-1022 : 0x1p-126;
             if (half)

@@ -36,12 +36,17 @@ static void begin_again(char **argv)
 }
 
 /* In a child, before anything else. */
-static bool open_devices(void)
+static bool open_device(const char *name)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     soft = driver != NULL ? dlsym(driver, "softcuda_control") : NULL;
-    return CHECK(soft != NULL, "no driver in software: %s", dlerror()) && CHECK_OK(ctrt_device_get(&gpu, "cuda:0"))
+    return CHECK(soft != NULL, "no driver in software: %s", dlerror()) && CHECK_OK(ctrt_device_get(&gpu, name))
            && CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+}
+
+static bool open_devices(void)
+{
+    return open_device("cuda:0");
 }
 
 static int64_t draw(int64_t below)
@@ -145,6 +150,30 @@ static void products(int count)
     }
     product(1, 260, 300, 20, CTRT_F32);         /* more tiles of the large kernel than the device has processors */
     product(1, 300, 260, 12, CTRT_I8);
+}
+
+/* On cuda-fp16: integers whose products f16 does not hold come out to the bit, in f32 from the operands in f16. */
+static void wide_products(void)
+{
+    static const struct { int64_t batch, m, n, k; } shapes[] = { { 1, 3, 4, 5 }, { 1, 70, 65, 40 }, { 3, 20, 31, 17 }, { 1, 1, 1, 1 }, { 1, 300, 260, 9 }, { 1, 4, 6, 0 } };
+    for (size_t s = 0; s < COUNT(shapes); s++)
+        for (int odd = 0; odd < 2; odd++) {
+            const int64_t batch = shapes[s].batch, m = shapes[s].m, n = shapes[s].n, k = shapes[s].k;
+            CTRT_AUTO(tensor) a = integers(CTRT_SHAPE(batch, m, k), CTRT_F32, 500), b = integers(CTRT_SHAPE(n, k), CTRT_F32, 500);
+            CTRT_AUTO(tensor) bias = integers(CTRT_SHAPE(n + odd), CTRT_F32, 70000);
+            CTRT_AUTO(tensor) a_far = NULL, b_far = NULL, bias_far = NULL, y = NULL, y_far = NULL;
+            CHECK_OK(ctrt_to_device(&a_far, a, gpu));
+            CHECK_OK(ctrt_to_device(&b_far, b, gpu));
+            CHECK_OK(ctrt_to_device(&bias_far, bias, gpu));
+            CHECK_OK(ctrt_narrow(&bias, bias, 0, odd, n));
+            CHECK_OK(ctrt_narrow(&bias_far, bias_far, 0, odd, n));
+            if (CHECK_OK(ctrt_linear(&y, a, b, bias)) && CHECK_OK(ctrt_linear(&y_far, a_far, b_far, bias_far)))
+                same(y, y_far, "linear");
+            CHECK_OK(ctrt_transpose(&b, b, 0, 1));
+            CHECK_OK(ctrt_transpose(&b_far, b_far, 0, 1));
+            if (CHECK_OK(ctrt_matmul(&y, a, b)) && CHECK_OK(ctrt_matmul(&y_far, a_far, b_far)))
+                same(y, y_far, "matmul");
+        }
 }
 
 /* ---- convolutions ---- */
@@ -543,6 +572,17 @@ int main(int argc, char **argv)
         }
     }
     CHILD_END;
+    group("products of f32 matrices on cuda-fp16 are f32");
+    for (int way = 0; way < 4; way++) {
+        IN_CHILD(way & 1 ? "CTRT_CUDA_GEMM=builtin" : "CTRT_CUDA_GEMM=cublaslt", way & 2 ? "SOFTCUDA_BLAS=bias=no" : "SOFTCUDA_BLAS=") {
+            if (open_device("cuda-fp16:0")) {
+                wide_products();
+                CHECK(way & 1 ? soft->launches("matmul_f16_small_f32") > 0 && soft->launches("matmul_f16_large_f32") > 0 : calls("cublasLtMatmul") > 10,
+                      "who did it?");
+            }
+        }
+        CHILD_END;
+    }
     group("convolutions by our own kernels");
     IN_CHILD("CTRT_CUDA_CONV=builtin") {
         if (open_devices()) {

@@ -199,6 +199,7 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  * Matrices (strided; of the last two strides of each input one is 1):
  *   matmul(a[B,M,K], b[B,K,N]) -> out[B,M,N] contiguous; batch strides may be 0
  *   linear(x[M,K], w[N,K], bias[N] or NULL) -> out[M,N] contiguous
+ *   A backend's rows may also take an f32 out beside f16 or bf16 operands (bias: f32 then), for overlays; the core does not ask for it
  * Convolution and pooling, NCHW shapes, contiguous or (flag) channels-last:
  *   conv2d(x[N,C,H,W], w[O,C/g,kh,kw], bias[O] or NULL) -> y;   conv2d_input_grad(dy, w) -> dx;   conv2d_weight_grad(dy, x) -> dw
  *   max_pool2d(x) -> y, indices i64 (h*W+w of the input plane; -1: the window lies outside);   max_pool2d_backward(dy, indices) -> dx
@@ -222,6 +223,7 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  * Optimizers, in place on many tensors at once (contiguous; key: parameter; sequences of n equal shapes):
  *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
  *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
+ *   buf, m and v are f32 where p and g are f16 or bf16, else of p's dtype
  */
 
 /* ---- what the library lends ------------------------------------------------------------------------------------- */
