@@ -4,8 +4,8 @@
 #
 # Random numbers are the same on both, and so is all else but the order in which f32 are added up. The first loss of gpt comes of equal parameters, so that
 # only that rounding shows: 1e-5 of it. AdamW's first steps go by the sign of a gradient almost alone, and a sign can turn where a gradient is nearly 0; so
-# losses after some steps may differ by 1 %, and of 359 images 4 may fall on the other side. All of them train by AdamW, which does not go with the f16
-# parameters of cuda-fp16 (doc/cuda.md); cuda-fp16.sh has what runs there.
+# losses after some steps may differ by 1 %, and of 359 images 4 may fall on the other side. cuda-fp16 is left to
+# cuda-fp16.sh.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 SOFTCUDA=devices=1,memory=512m
