@@ -182,6 +182,17 @@ static ctrt_status slots_load(struct optim_slot *fresh, size_t found, const ctrt
     return CTRT_OK;
 }
 
+/* Takes over what was read. A captured step goes on with the tensors that it knows, so these get the values. */
+static ctrt_status state_give(ctrt_optimizer *optimizer, ctrt_tensor **state, ctrt_tensor *fresh)
+{
+    if (atomic_load(&optimizer->refs) == 1 || *state == NULL || fresh == NULL || ctrt_tensor_device(*state) != ctrt_tensor_device(fresh)
+        || ctrt_tensor_dtype(*state) != ctrt_tensor_dtype(fresh)) {
+        ctrt_tensor_assign(state, fresh);
+        return CTRT_OK;
+    }
+    return ctrt_copy_(*state, fresh);
+}
+
 static ctrt_status optimizer_read(ctrt_optimizer *optimizer, const char *path)
 {
     CTRT_AUTO(tensor_file) file = NULL;
@@ -201,7 +212,7 @@ static ctrt_status optimizer_read(ctrt_optimizer *optimizer, const char *path)
             slot->steps = fresh[i].steps;
         for (int s = 0; s < OPTIM_STATES; s++) {
             if (status == CTRT_OK)
-                ctrt_tensor_assign(&slot->state[s], fresh[i].state[s]);
+                ctrt_no_grad status = state_give(optimizer, &slot->state[s], fresh[i].state[s]);
             ctrt_tensor_release(&fresh[i].state[s]);
         }
     }

@@ -339,12 +339,19 @@ static void count_steps(const struct captured_step *step, int64_t more)
         step->optimizer->slots[step->slots[i]].steps += more;
 }
 
-static void step_again(void *state, void *numbers)
+static ctrt_status step_again(void *state, void *numbers)
 {
     const struct captured_step *step = state;
     ctrt_optimizer *optimizer = step->optimizer;
+    const struct optim_slot *slots = optimizer->slots, *first = &slots[step->slots[0]];
+    for (size_t i = 1; i < step->count; i++)
+        if (unlikely(slots[step->slots[i]].steps != first->steps))
+            return ctrt_fail(CTRT_ERR_STATE, "%s: %s has taken %lld steps and %s %lld by now, but the captured step has one count for both: capture it anew",
+                             optimizer->kind->name, first->name, (long long)first->steps, slots[step->slots[i]].name,
+                             (long long)slots[step->slots[i]].steps);
     count_steps(step, 1);
-    optimizer->kind->replayed(numbers, &optimizer->options, optimizer->slots[step->slots[0]].steps);
+    optimizer->kind->replayed(numbers, &optimizer->options, first->steps);
+    return CTRT_OK;
 }
 
 static void step_undo(void *state)

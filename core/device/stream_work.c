@@ -81,6 +81,9 @@ static void look_for_error(ctrt_stream *stream)
     const ctrt_status status = queue->error(stream->device->handle, stream->queue, &at);
     if (status == CTRT_OK)
         return;
+    /* Of a call that was known to be done well: it came again, in a replay. */
+    if (at <= stream->good)
+        at = 0;
     stream->broke_at = at > 0 ? at : stream->good + 1;
     keep_error(stream, status, at);
 }

@@ -11,6 +11,7 @@
 
 #include "base/base.h"
 #include "base/memory.h"
+#include "memory/oom.h"
 #include "memory/order.h"
 
 static struct capture *running;             /* all devices' */
@@ -36,7 +37,7 @@ static ctrt_status source_alloc(void *state, void **address, size_t bytes, void 
     struct segment *segment = memory_zeroed(sizeof *segment);
     if (segment == NULL)
         return out_of_memory(sizeof *segment, "a segment");
-    ctrt_status status = pool_alloc(capture->memory, &segment->block, bytes, queue);
+    ctrt_status status = pool_draw(capture->memory, &segment->block, bytes, queue);
     if (status != CTRT_OK) {
         memory_free(segment);
         return status;
@@ -98,6 +99,7 @@ void capture_drop(struct capture *capture)
     memory_free(capture->marks);
     pthread_mutex_destroy(&capture->lock);
     memory_free(capture->uses);
+    memory_free(capture->recorded);
     memory_free(capture->text);
     memory_free(capture);
 }
@@ -131,7 +133,7 @@ static ctrt_status layer_alloc(struct capture *capture, ctrt_block *block, size_
     block->fence = NULL;
     ctrt_status status = capture->layer->policy->alloc(capture->layer->state, block, bytes, queue);
     if (status == CTRT_ERR_OUT_OF_MEMORY)
-        ctrt_context(status, "in a capture on %s", capture->memory->device->name);
+        status = ctrt_context(oom_fail(capture->memory, bytes, ctrt_error_message()), "in a capture on %s", capture->memory->device->name);
     if (status != CTRT_OK)
         capture_fail(capture, status);
     return status;
@@ -149,22 +151,35 @@ ctrt_status capture_storage(struct storage *storage, struct capture *capture, si
     return CTRT_OK;
 }
 
+/* A block that is a capture's says so, and holds it, where others have a fence: when it is given back, the capture may be over, or another
+ * thread may have begun one. */
+#define OF_CAPTURE ((uintptr_t)1)
+
 bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
 {
     struct capture *capture = capture_of(memory, queue);
     if (capture == NULL)
         return false;
     *status = layer_alloc(capture, block, bytes, queue);
-    capture_drop(capture);
+    if (*status == CTRT_OK)
+        block->fence = (void *)((uintptr_t)capture | OF_CAPTURE);
+    else
+        capture_drop(capture);
     return true;
 }
 
-bool capture_free_fixed(struct device_memory *memory, const ctrt_block *block, void *queue)
+bool capture_free_fixed(const ctrt_block *block)
 {
-    struct capture *capture = capture_of(memory, queue);
-    if (capture == NULL)
+    if (likely(!((uintptr_t)block->fence & OF_CAPTURE)))
         return false;
-    capture->layer->policy->free(capture->layer->state, block, queue);
+    struct capture *capture = (struct capture *)((uintptr_t)block->fence & ~OF_CAPTURE);
+    ctrt_block plain = *block;
+    plain.fence = NULL;
+    pthread_mutex_lock(&capture->lock);
+    const bool running = capture->stream != NULL;
+    pthread_mutex_unlock(&capture->lock);
+    if (running)                            /* afterwards the layer serves nobody */
+        capture->layer->policy->free(capture->layer->state, &plain, capture->queue);
     capture_drop(capture);
     return true;
 }
@@ -202,21 +217,20 @@ ctrt_status capture_numbers(const void **where, struct capture *capture, size_t 
     pthread_mutex_unlock(&capture->lock);
     if (*where != NULL)
         return CTRT_OK;
+    struct numbers *more = NULL;
     ctrt_status status = source_alloc(capture, &memory, NUMBERS_ROOM, capture->queue);
-    if (status == CTRT_OK) {
-        pthread_mutex_lock(&capture->lock);
-        status = numbers_grow(&capture->numbers, capture->memory->device, memory);
-        if (status == CTRT_OK)
-            *where = numbers_place(capture->numbers, bytes, source, state);
-        pthread_mutex_unlock(&capture->lock);
-        if (status != CTRT_OK)
-            source_free(capture, memory, NUMBERS_ROOM, capture->queue);
-    }
+    if (status == CTRT_OK)
+        status = numbers_new(&more, capture->memory->device, memory);
     if (status != CTRT_OK) {
         capture_fail(capture, status);
         source->release(state);
+        return status;
     }
-    return status;
+    pthread_mutex_lock(&capture->lock);
+    numbers_link(&capture->numbers, more);
+    *where = numbers_place(more, bytes, source, state);
+    pthread_mutex_unlock(&capture->lock);
+    return CTRT_OK;
 }
 
 void *capture_numbers_of(const void **where, struct capture *capture, const struct number_source *source)

@@ -16,7 +16,8 @@ void capture_storage_free(struct storage *storage, const stream_mark *marks, int
 
 /* Memory of one piece of work. False: the queue is not being captured, ask the policy. */
 bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
-bool capture_free_fixed(struct device_memory *memory, const ctrt_block *block, void *queue);
+/* False: the block is not a capture's. */
+bool capture_free_fixed(const ctrt_block *block);
 
 /* Work on the storage was put on a stream that is being captured. */
 void capture_note(struct capture *capture, struct storage *storage, bool writes);

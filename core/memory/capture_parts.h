@@ -35,6 +35,8 @@ struct capture {
     struct use *uses;                       /* a hash table by storage */
     size_t use_count, use_room;             /* count: places taken, with those that are empty again */
     struct numbers *numbers;
+    stream_mark *recorded;                  /* the last number of each captured stream */
+    size_t recorded_count;
     ctrt_status failed;
     char *text;
 };

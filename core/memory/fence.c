@@ -64,7 +64,8 @@ void fence_add(struct fence **fence, const stream_mark *marks, int count)
 ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
 {
     *out = NULL;
-    if (!device_asynchronous(device))
+    /* What a captured queue had to do was done when the capture began, and what is recorded uses memory of the capture's own. */
+    if (!device_asynchronous(device) || unlikely(queue_captured(device, queue)))
         return CTRT_OK;
     const ctrt_queue_table *table = device->backend->queue;
     struct fence *fence = memory_alloc(sizeof *fence + sizeof fence->parts[0]);

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "memory/capture_parts.h"
 #include "memory/order.h"
+#include "memory/plan.h"
 
 struct ctrt_graph {
     atomic_int refs;
@@ -49,14 +50,26 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
     return CTRT_OK;
 }
 
+static bool note_recorded(struct capture *capture, const ctrt_stream *stream)
+{
+    stream_mark *larger = memory_resize(capture->recorded, (capture->recorded_count + 1) * sizeof *larger);
+    if (larger == NULL)
+        return false;
+    capture->recorded = larger;
+    larger[capture->recorded_count++] = mark_of(stream->slot, atomic_load(&stream->put));
+    return true;
+}
+
 /* Streams that joined come together again where the capture began. */
 static ctrt_status rejoin(struct capture *capture)
 {
-    ctrt_status status = CTRT_OK;
+    ctrt_status status = note_recorded(capture, capture->stream) ? CTRT_OK : out_of_memory(sizeof(stream_mark), "a capture's streams");
     ctrt_stream *other;
     for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++) {
         if (other == capture->stream || atomic_load(&other->capture) != capture)
             continue;
+        if (status == CTRT_OK && !note_recorded(capture, other))
+            status = out_of_memory(sizeof(stream_mark), "a capture's streams");
         ctrt_status one = stream_wait_for(capture->stream, other);
         status = status != CTRT_OK ? status : one;
         atomic_store(&other->capture, NULL);
@@ -116,6 +129,18 @@ bool ctrt_capture_running(ctrt_device *device)
 
 /* ---- replaying ---- */
 
+/* The numbers that work of captured streams had are of work that never ran: whoever replays has it behind him. */
+static bool see_captured(const struct capture *capture, ctrt_stream *stream)
+{
+    bool seen = true;
+    pthread_mutex_lock(&stream->lock);
+    for (size_t i = 0; i < capture->recorded_count; i++)
+        if (mark_slot(capture->recorded[i]) != stream->slot)
+            seen &= clock_raise(&stream->clock, mark_slot(capture->recorded[i]), mark_sequence(capture->recorded[i]));
+    pthread_mutex_unlock(&stream->lock);
+    return seen;
+}
+
 static ctrt_status order_all(struct capture *capture, ctrt_stream *stream, stream_mark mark)
 {
     ctrt_status status = CTRT_OK;
@@ -123,10 +148,14 @@ static ctrt_status order_all(struct capture *capture, ctrt_stream *stream, strea
         if (!capture_use_lives(&capture->uses[i]))
             continue;
         const ctrt_view view = { .owner = capture->uses[i].storage, .data = capture->uses[i].storage->block.address };
-        if (mark == 0)
+        if (mark == 0) {
             status = order_before(stream, &view, capture->uses[i].writes, "a replay", NULL);
-        else
-            order_after(stream, &view, capture->uses[i].writes, mark);
+            continue;
+        }
+        order_after(stream, &view, capture->uses[i].writes, mark);
+        /* What graphs of autograd saved before is written over. Results of the capture are new values of the same. */
+        if (capture->uses[i].writes && capture->uses[i].storage->capture != capture)
+            atomic_fetch_add_explicit(&capture->uses[i].storage->version, 1, memory_order_relaxed);
     }
     return status;
 }
@@ -142,6 +171,10 @@ ctrt_status ctrt_capture_replay(ctrt_graph *graph)
     struct capture *capture = graph->capture;
     if (stream_captured(stream))
         return ctrt_fail(CTRT_ERR_STATE, "capture_replay: the current stream of %s is being captured", device->name);
+    if (plan_running(device))
+        return ctrt_fail(CTRT_ERR_STATE, "capture_replay: a plan runs on %s, whose steps do not run (ctrt_memory_plan_end)", device->name);
+    if (!see_captured(capture, stream))
+        return out_of_memory(sizeof(uint64_t), "a stream's clock");
     pthread_mutex_lock(&graph->lock);
     pthread_mutex_lock(&capture->lock);
     /* Memory of the step itself is behind the replay before, and behind work on results that have died. */

@@ -29,7 +29,7 @@ struct numbers {
     struct number list[NUMBERS_ROOM / PLACE];
 };
 
-ctrt_status numbers_grow(struct numbers **list, ctrt_device *device, void *memory)
+ctrt_status numbers_new(struct numbers **out, ctrt_device *device, void *memory)
 {
     const size_t bytes = IMAGES * NUMBERS_ROOM;
     struct numbers *fresh = memory_zeroed(sizeof *fresh);
@@ -46,12 +46,17 @@ ctrt_status numbers_grow(struct numbers **list, ctrt_device *device, void *memor
         return status;
     }
     memset(images, 0, bytes);
-    fresh->next = *list;
     fresh->device = device;
     fresh->memory = memory;
     fresh->images = images;
-    *list = fresh;
+    *out = fresh;
     return CTRT_OK;
+}
+
+void numbers_link(struct numbers **list, struct numbers *more)
+{
+    more->next = *list;
+    *list = more;
 }
 
 const void *numbers_place(struct numbers *list, size_t bytes, const struct number_source *source, void *state)
@@ -77,21 +82,33 @@ void *numbers_find(const void **where, const struct numbers *list, const struct 
 }
 
 /* In the order in which they were asked for: one may build on what another counts. */
-static void fill_all(struct numbers *list)
+static void undo(struct numbers *list, size_t count)
 {
-    if (list == NULL)
-        return;
-    fill_all(list->next);
-    char *image = list->images + list->turn * NUMBERS_ROOM;
-    for (size_t i = 0; i < list->count; i++)
-        list->list[i].source->fill(list->list[i].state, image + list->list[i].at);
+    for (size_t i = count; i-- > 0;)
+        list->list[i].source->undo(list->list[i].state);
 }
 
 static void undo_all(struct numbers *list)
 {
     for (; list != NULL; list = list->next)
-        for (size_t i = list->count; i-- > 0;)
-            list->list[i].source->undo(list->list[i].state);
+        undo(list, list->count);
+}
+
+static ctrt_status fill_all(struct numbers *list)
+{
+    if (list == NULL)
+        return CTRT_OK;
+    CTRT_TRY(fill_all(list->next));
+    char *image = list->images + list->turn * NUMBERS_ROOM;
+    for (size_t i = 0; i < list->count; i++) {
+        ctrt_status status = list->list[i].source->fill(list->list[i].state, image + list->list[i].at);
+        if (unlikely(status != CTRT_OK)) {
+            undo(list, i);
+            undo_all(list->next);
+            return status;
+        }
+    }
+    return CTRT_OK;
 }
 
 void numbers_ready(const struct numbers *list)
@@ -103,7 +120,7 @@ void numbers_ready(const struct numbers *list)
 ctrt_status numbers_put(struct numbers *list, const ctrt_stream *stream)
 {
     ctrt_status status = CTRT_OK;
-    fill_all(list);
+    CTRT_TRY(fill_all(list));
     for (struct numbers *at = list; at != NULL && status == CTRT_OK; at = at->next)
         status = at->device->backend->memory->copy(at->device->handle, stream->queue, at->memory, at->images + at->turn * NUMBERS_ROOM,
                                                    at->used, CTRT_COPY_TO_DEVICE);

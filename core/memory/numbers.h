@@ -11,17 +11,19 @@
 struct numbers;                             /* of one capture; NULL: none */
 
 struct number_source {
-    void (*fill)(void *state, void *numbers);       /* for the next replay */
+    ctrt_status (*fill)(void *state, void *numbers);        /* for the next replay; on an error nothing has happened */
     void (*undo)(void *state);              /* that replay came to nothing */
     void (*release)(void *state);
 };
 
 #define NUMBERS_ROOM ((size_t)1024)         /* bytes of one piece of device memory; an owner has some of one */
 
-/* Where `bytes` more are on the device; NULL: there is no room, numbers_grow first. With the place goes `state`, until numbers_free. */
+/* Where `bytes` more are on the device; NULL: there is no room, numbers_new first. With the place goes `state`, until numbers_free. */
 const void *numbers_place(struct numbers *list, size_t bytes, const struct number_source *source, void *state);
-/* `memory`: NUMBERS_ROOM bytes of the device's, which the caller frees when all is over. */
-ctrt_status numbers_grow(struct numbers **list, ctrt_device *device, void *memory);
+/* More room: `memory`, NUMBERS_ROOM bytes of the device's, which the caller frees when all is over. With no lock held: without memory the program's
+ * own function may be called. */
+ctrt_status numbers_new(struct numbers **out, ctrt_device *device, void *memory);
+void numbers_link(struct numbers **list, struct numbers *more);
 /* The state that numbers_place was given with this source; NULL: it was not. */
 void *numbers_find(const void **where, const struct numbers *list, const struct number_source *source);
 

@@ -223,6 +223,11 @@ static void add_mark(ctrt_stream *stream, struct storage_uses *uses, stream_mark
 {
     while (unlikely(!note_reader(stream, uses, mark))) {
         const stream_mark first = uses->readers[0];
+        /* Captured work runs at replays, which are ordered for themselves. */
+        if (unlikely(stream_captured(stream_at(mark_slot(first))))) {
+            uses->readers[0] = uses->readers[--uses->n_readers];
+            continue;
+        }
         uses_unlock(uses);
         stream_finish(first);
         uses_lock(uses);

@@ -281,7 +281,7 @@ static inline __attribute__((always_inline)) void count_alloc(struct device_memo
 
 /* The policy said no: give back what is cached anywhere and ask once more. */
 static ctrt_status __attribute__((noinline))
-alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, ctrt_status status)
+alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, ctrt_status status, bool report)
 {
     if (status == CTRT_ERR_OUT_OF_MEMORY && bytes <= PTRDIFF_MAX) {
         atomic_fetch_add_explicit(&memory->retries, 1, memory_order_relaxed);
@@ -297,7 +297,7 @@ alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void 
     }
     if (status != CTRT_ERR_OUT_OF_MEMORY)
         return ctrt_context(status, "allocating %zu bytes on %s", bytes, memory->device->name);
-    return oom_fail(memory, bytes, ctrt_error_message());
+    return report ? oom_fail(memory, bytes, ctrt_error_message()) : status;
 }
 
 /* Nobody was asked. */
@@ -320,7 +320,19 @@ ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t b
     block->fence = NULL;
     ctrt_status status = memory->alloc(memory->state, block, bytes, queue);
     if (unlikely(status != CTRT_OK))
-        return alloc_again(memory, block, bytes, queue, status);
+        return alloc_again(memory, block, bytes, queue, status, true);
+    count_alloc(memory, block, bytes, queue);
+    return CTRT_OK;
+}
+
+ctrt_status pool_draw(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
+{
+    if (unlikely(memory_injecting) && memory_must_fail())
+        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "injected failure");
+    block->fence = NULL;
+    ctrt_status status = memory->alloc(memory->state, block, bytes, queue);
+    if (unlikely(status != CTRT_OK))
+        return alloc_again(memory, block, bytes, queue, status, false);
     count_alloc(memory, block, bytes, queue);
     return CTRT_OK;
 }
@@ -402,7 +414,7 @@ ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, si
 
 void pool_free_fixed(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue)
 {
-    if (unlikely(atomic_load_explicit(&memory->captures, memory_order_relaxed) > 0) && capture_free_fixed(memory, block, queue))
+    if (unlikely(capture_free_fixed(block)))
         return;
     if (unlikely(memory->moves && queue != NULL))
         pool_unuse(memory, block, queue);

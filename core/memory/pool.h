@@ -62,6 +62,8 @@ void pool_destroy(struct device_memory *memory);
 /* Allocates from the policy and counts. bytes 0 gives address NULL and counts nothing. An error says how much
  * was asked, what is allocated and reserved on which device, and what to do. */
 ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
+/* The same for a layer above, that may make do with less: that memory ran out is not reported. */
+ctrt_status pool_draw(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
 /* `bytes`: as was asked for. */
 void pool_free(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue);
 

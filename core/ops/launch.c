@@ -19,7 +19,7 @@ static stream_mark count_work(ctrt_stream *stream, const char *name)
 
 static ctrt_status after_launch(ctrt_status status, ctrt_stream *stream, const char *name)
 {
-    if (likely(status == CTRT_OK) && unlikely(stream_launch_blocking))
+    if (likely(status == CTRT_OK) && unlikely(stream_launch_blocking) && !stream_captured(stream))
         status = stream_synchronize(stream);
     return likely(status == CTRT_OK) ? CTRT_OK : ctrt_context(status, "%s", name);
 }

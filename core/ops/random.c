@@ -95,6 +95,7 @@ ctrt_status ctrt_generator_set(ctrt_device *device, uint64_t seed, uint64_t offs
 {
     CTRT_TRY(device_or_default(&device, device));
     device = device_home(device);
+    CTRT_TRY(capture_refuse(device, "its random numbers go on from the generator's place at each replay: set that before a replay"));
     pthread_mutex_lock(&device->generator_lock);
     device->seed = seed;
     device->seed_offset = offset;
@@ -117,21 +118,23 @@ static void take(uint64_t *seed, uint64_t *offset, ctrt_device *device, uint64_t
 /* What all ops of a capture draw. */
 struct captured_draws {
     ctrt_device *device;
-    uint64_t blocks;
+    _Atomic uint64_t blocks;                /* streams that joined may be other threads' */
 };
 
-static void draw_again(void *state, void *numbers)
+static ctrt_status draw_again(void *state, void *numbers)
 {
     const struct captured_draws *draws = state;
     uint64_t *place = numbers;
     take(&place[0], &place[1], draws->device, draws->blocks);
+    return CTRT_OK;
 }
 
 static void draw_undo(void *state)
 {
     const struct captured_draws *draws = state;
+    const uint64_t blocks = draws->blocks;
     pthread_mutex_lock(&draws->device->generator_lock);
-    draws->device->seed_offset -= MIN(draws->blocks, draws->device->seed_offset);   /* another thread may have seeded it anew */
+    draws->device->seed_offset -= MIN(blocks, draws->device->seed_offset);  /* another thread may have seeded it anew */
     pthread_mutex_unlock(&draws->device->generator_lock);
 }
 
@@ -145,13 +148,13 @@ static ctrt_status draw_captured(ctrt_random_attributes *attributes, ctrt_device
         draws = memory_alloc(sizeof *draws);
         if (draws == NULL)
             return out_of_memory(sizeof *draws, "random numbers of a capture");
-        *draws = (struct captured_draws){ .device = device };
+        draws->device = device;
+        atomic_init(&draws->blocks, 0);
         CTRT_TRY(capture_numbers(&where, capture, 2 * sizeof(uint64_t), &draws_source, draws));
     }
     attributes->seed = 0;
-    attributes->offset = draws->blocks;
+    attributes->offset = atomic_fetch_add(&draws->blocks, blocks);
     attributes->place = where;
-    draws->blocks += blocks;
     return CTRT_OK;
 }
 

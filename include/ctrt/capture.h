@@ -18,7 +18,13 @@
  *  - numbers of the host stay what they were: factors, branches, shapes. Three are taken anew at each replay: the place of the device's generator,
  *    so that random numbers are those of a step that is not captured; an optimizer's learning rate (ctrt_optimizer_set_lr); its count of steps.
  *    Optimizers live as long as their graphs; their state must exist before (take a step first);
- *  - nothing may wait for the stream: ctrt_item, copies to the host and ctrt_stream_synchronize fail with CTRT_ERR_STATE.
+ *  - nothing may wait for the stream: ctrt_item, copies to the host and ctrt_stream_synchronize fail with CTRT_ERR_STATE;
+ *  - parameters that have no gradient then are never stepped by replays; those that have are stepped together, so that their counts of steps must
+ *    stay equal. What replaces tensors (ctrt_module_to) leaves the graph with the old ones; ctrt_optimizer_load writes into them;
+ *  - of an optimizer over several devices only what is on the captured one is replayed.
+ *
+ * What a capture writes has no values before the first replay. A call that fails is not in the recording: release the graph of a step that did not come
+ * to its end.
  *
  * What is refused leaves the capture open: ctrt_capture_end is due all the same, says what made the recording worthless (memory that ran out, say),
  * and afterwards all is as without a capture. */
@@ -32,7 +38,8 @@ CTRT_BEGIN_DECLS
 typedef struct ctrt_graph ctrt_graph;
 
 /* Begins to record the calling thread's current stream of `device` (NULL: the default device), after all work of the device is done. One
- * capture a stream; other streams of the device join it by waiting for it (ctrt_stream_wait, ctrt_stream_wait_event) before they use its results,
+ * capture a device. No other thread may use the stream until its end (the default stream is every thread's): what it puts there is recorded too. A
+ * thread that ends before leaves its stream captured. Other streams of the device join it by waiting for it (ctrt_stream_wait, ctrt_stream_wait_event) before they use its results,
  * until it ends.
  * Errors: CTRT_ERR_NOT_SUPPORTED where the backend cannot, CTRT_ERR_STATE when the stream is being captured already, the device's own error. */
 CTRT_API ctrt_status ctrt_capture_begin(ctrt_device *device);

@@ -78,6 +78,7 @@ struct figures {
     struct tally segment[CTRT_POOLS], reserved[CTRT_POOLS], split[CTRT_POOLS], split_bytes[CTRT_POOLS];
     struct tally oversize;
     uint64_t source_allocs, source_frees, retries;
+    uint64_t splits;                            /* times that split and split_bytes moved */
 };
 
 #define DIVISIONS 16                            /* by powers of two: up to 1 MiB, 2 MiB, ... */

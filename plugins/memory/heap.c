@@ -92,6 +92,7 @@ static inline void count_split(struct heap *heap, int64_t blocks, int64_t bytes)
     struct figures *figures = &heap->pool->policy->figures;
     tally_move(figures->split, heap->kind, blocks);
     tally_move(figures->split_bytes, heap->kind, bytes);
+    figures->splits++;
 }
 
 static inline bool is_split(const struct block *block)
@@ -136,7 +137,7 @@ void heap_cut_off(struct block *block, size_t bytes, struct block *rest)
     rest->segment = block->segment;
     rest->state = block->state;
     rest->fence = NULL;
-    rest->returns = 0;
+    rest->returns = rest->wave_splits = rest->wave_blocks = rest->wave_bytes = 0;
     rest->before = block;
     rest->after = block->after;
     if (rest->after != NULL)
@@ -221,7 +222,7 @@ static uint64_t tally_wave(struct tally *pools, int kind, int64_t amount)
 }
 
 /* As heap_give and heap_take would count it. */
-static void wave_of(struct heap *heap, struct block *block)
+static __attribute__((noinline)) void wave_of(struct heap *heap, struct block *block)
 {
     struct figures *figures = &heap->pool->policy->figures;
     const struct block *after = block->after;
@@ -236,9 +237,10 @@ static void wave_of(struct heap *heap, struct block *block)
     }
     block->wave_blocks = tally_wave(figures->split, heap->kind, blocks);
     block->wave_bytes = tally_wave(figures->split_bytes, heap->kind, bytes);
+    block->wave_splits = figures->splits;
 }
 
-static bool __attribute__((noinline)) would_return(struct heap *heap, struct block *block)
+static bool __attribute__((noinline)) would_return(const struct heap *heap, struct block *block)
 {
     const struct block *before = block->before, *after = block->after;
     size_t merged = block->bytes;
@@ -255,7 +257,6 @@ static bool __attribute__((noinline)) would_return(struct heap *heap, struct blo
     if (best != NULL && (best->bytes < merged || (best->bytes == merged && best->address < block->address)))
         return false;
     block->returns = heap->changes;
-    wave_of(heap, block);
     return true;
 }
 
@@ -264,6 +265,9 @@ bool heap_returns(struct heap *heap, struct block *block)
     /* It did, and nothing happened since: so it does again. */
     if (unlikely(block->returns != heap->changes) && !would_return(heap, block))
         return false;
+    /* Figures are of all heaps: with others of them a peak may be new. */
+    if (unlikely(block->wave_splits != heap->pool->policy->figures.splits))
+        wave_of(heap, block);
     heap->wave_blocks += block->wave_blocks;
     heap->wave_bytes += block->wave_bytes;
     return true;

@@ -35,6 +35,7 @@ struct block {
     uint64_t shelved;                           /* heap->searches when it became free */
     uint64_t returns;                           /* heap->changes when heap_returns said so */
     uint64_t wave_blocks, wave_bytes;           /* what split figures then go up and down by */
+    uint64_t wave_splits;                       /* figures.splits when that was found out */
 };
 
 struct shelves {

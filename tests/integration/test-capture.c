@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps that are recorded once and replayed, on the device that argv[1] names: the same bits as step by step, memory, what is refused, streams. */
+#include <pthread.h>
+
 #include "tests/unit/tensors.h"
 
 #define STEPS 6
@@ -391,6 +393,129 @@ static void test_optimizer(void)
     CHECK(ctrt_memory_allocated(device) == before, "%lld bytes are not back", (long long)(ctrt_memory_allocated(device) - before));
 }
 
+/* ---- what goes on beside ---- */
+
+static void test_versions(void)
+{
+    group("autograd is told that a replay wrote what it had saved; plans and captures do not mix; generators are not set in a capture");
+    ctrt_tensor *w = NULL, *l = NULL;
+    ctrt_graph *graph = NULL;
+    ctrt_memory_plan *plan = NULL;
+    CHECK_OK(ctrt_ones(&w, CTRT_SHAPE(4), CTRT_F32, device));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(ctrt_mul_scalar_(w, ctrt_float(2)));
+    CHECK_FAILS(ctrt_memory_plan_begin(&plan, device), CTRT_ERR_STATE, "a capture runs on");
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    CHECK_OK(ctrt_mul(&l, w, w));
+    CHECK_OK(ctrt_sum(&l, l, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_FAILS(ctrt_backward(l), CTRT_ERR_AUTOGRAD, "");
+    ctrt_tensor_release(&l);
+    CHECK_OK(ctrt_memory_plan_begin(&plan, device));
+    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "a plan runs on");
+    CHECK_OK(ctrt_memory_plan_end(NULL, &plan));
+    ctrt_graph_release(&graph);
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_FAILS(ctrt_generator_set(device, 1, 0), CTRT_ERR_STATE, "before a replay");
+    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "generator");
+    ctrt_tensor_release(&w);
+}
+
+static void test_counts(void)
+{
+    group("a captured step has one count of steps: parameters that were stepped apart since are refused; a loaded state reaches the graph");
+    const struct kind kind = { "AdamW", true, 0 };
+    const char *file = "test-capture.safetensors";
+    struct training t;
+    ctrt_graph *graph = NULL;
+    ctrt_tensor *gradient = NULL, *p = NULL;
+    float before[1024], after[1024];
+    if (!training_new(&t, &kind))
+        return;
+    batch(&t, 0);
+    CHECK_OK(step(&t));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(step(&t));
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_optimizer_save(t.optimizer, file));
+    const size_t n = read_all(before, COUNT(before), &t);
+    float start[1024];
+    memcpy(start, before, sizeof start);
+    CHECK_OK(ctrt_capture_replay(graph));
+    read_all(before, COUNT(before), &t);
+    CHECK_OK(ctrt_capture_replay(graph));
+    /* Parameters and state as they were: the same step again. */
+    CHECK_OK(ctrt_optimizer_load(t.optimizer, file));
+    size_t used = 0;
+    for (size_t i = 0; i < ctrt_module_parameter_count(t.model); i++) {
+        CHECK_OK(ctrt_module_parameter(NULL, &p, t.model, i));
+        ctrt_no_grad CHECK_OK(ctrt_from_host_(p, start + used, (size_t)ctrt_tensor_numel(p), CTRT_F32));
+        used += (size_t)ctrt_tensor_numel(p);
+    }
+    CHECK_OK(ctrt_capture_replay(graph));
+    read_all(after, COUNT(after), &t);
+    CHECK(memcmp(before, after, n * sizeof *before) == 0, "the state that was loaded did not reach the graph");
+    /* One parameter steps alone. */
+    CHECK_OK(ctrt_optimizer_zero_grad(t.optimizer, true));
+    CHECK_OK(ctrt_module_parameter(NULL, &p, t.model, 0));
+    CHECK_OK(ctrt_zeros_like(&gradient, p, CTRT_DTYPE_DEFAULT, NULL));
+    CHECK_OK(ctrt_tensor_set_grad(p, gradient));
+    CHECK_OK(ctrt_optimizer_step(t.optimizer));
+    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "capture it anew");
+    remove(file);
+    ctrt_tensor_release(&gradient);
+    ctrt_graph_release(&graph);
+    training_free(&t);
+}
+
+/* A thread that uses the default stream all the time, with memory for a copy's packing. */
+static atomic_bool enough;
+
+static void *busy(void *argument)
+{
+    ctrt_tensor *x = argument, *y = NULL;
+    float out[64 * 64];
+    while (!atomic_load(&enough)) {
+        if (ctrt_transpose(&y, x, 0, 1) == CTRT_OK)
+            (void)ctrt_to_host(out, sizeof out, y, CTRT_F32);       /* refused while a capture runs */
+    }
+    ctrt_tensor_release(&y);
+    return NULL;
+}
+
+static void test_other_thread(void)
+{
+    group("another thread on the same stream can spoil a capture, and nothing else");
+    ctrt_tensor *x = NULL, *y = NULL;
+    ctrt_graph *graph = NULL;
+    ctrt_stream *stream = NULL;
+    pthread_t thread;
+    double got = 0;
+    int made = 0;
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(64, 64), CTRT_F32, device));
+    CHECK_OK(ctrt_stream_default(&stream, device));
+    atomic_store(&enough, false);
+    CHECK(pthread_create(&thread, NULL, busy, x) == 0, "no thread");
+    for (int i = 0; i < 60; i++) {
+        if (ctrt_capture_begin(device) != CTRT_OK)
+            continue;
+        (void)ctrt_add(&y, x, x);
+        made += ctrt_capture_end(&graph, device) == CTRT_OK;
+        ctrt_graph_release(&graph);
+        ctrt_tensor_release(&y);
+    }
+    atomic_store(&enough, true);
+    pthread_join(thread, NULL);
+    CHECK_OK(ctrt_stream_reset(stream));
+    CHECK_OK(ctrt_sum(&y, x, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_item(&got, y));
+    CHECK(got == 4096, "%g after %d graphs, expected 4096", got, made);
+    ctrt_stream_release(&stream);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&y);
+}
+
 int main(int argc, char **argv)
 {
     group("the device opens");
@@ -402,6 +527,9 @@ int main(int argc, char **argv)
         test_readers();
         test_random();
         test_optimizer();
+        test_versions();
+        test_counts();
+        test_other_thread();
     }
     return done();
 }
