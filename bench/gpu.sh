@@ -61,6 +61,7 @@ for device in cuda:0 cuda-fp16:0; do
     suite "captures-$device" ./test-capture "$device"
 done
 CTRT_CUDA_GEMM=builtin CTRT_CUDA_CONV=builtin suite "conformance-builtin" ctrt check --device cuda:0
+CTRT_CUDA_ATTENTION=composite suite "conformance-composite" ctrt check --device cuda:0 --op '*attention*'
 suite "training-reference" ./test-train-reference cuda:0
 CTRT_MEMORY=caching:expandable=true suite "conformance-expandable" ctrt check --device cuda:0 --op 'a*'
 CTRT_CUDA_POOL=yes CTRT_MEMORY=direct suite "conformance-pool" ctrt check --device cuda:0

@@ -42,7 +42,7 @@ libctrt_core_la_SOURCES += \
 
 # ops: ops.def, dispatch, the front of each family
 libctrt_core_la_SOURCES += \
-    core/ops/attributes.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/conv.c \
+    core/ops/attention.c core/ops/attributes.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/conv.c \
     core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c \
     core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/front.c core/ops/front.h \
     core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h core/ops/matmul.c core/ops/norm.c core/ops/op.h \
@@ -51,7 +51,7 @@ libctrt_core_la_SOURCES += \
 
 # autograd: tape, engine, the derivatives of each family
 libctrt_core_la_SOURCES += \
-    core/autograd/accumulate.c core/autograd/conv.c core/autograd/copy.c core/autograd/elementwise.c \
+    core/autograd/accumulate.c core/autograd/attention.c core/autograd/conv.c core/autograd/copy.c core/autograd/elementwise.c \
     core/autograd/elementwise_math.c core/autograd/engine.c core/autograd/engine.h core/autograd/fit.c \
     core/autograd/function.c core/autograd/grad.c core/autograd/growth.c core/autograd/growth.h core/autograd/hooks.c core/autograd/hooks.h \
     core/autograd/index.c core/autograd/inplace.c core/autograd/inplace.h core/autograd/matmul.c \

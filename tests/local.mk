@@ -434,7 +434,7 @@ test_alloc_failure_LDADD    = $(INTERNAL_LIBS)
 # The suite as a library, on the public API alone: for the program below and for `ctrt check`.
 noinst_LTLIBRARIES += libconformance.la
 libconformance_la_SOURCES = \
-    tests/conformance/array.c tests/conformance/binary.c tests/conformance/compare.c tests/conformance/conformance.h \
+    tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c tests/conformance/conformance.h \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c tests/conformance/forward.c \
     tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c tests/conformance/matmul.c \
     tests/conformance/norm.c tests/conformance/optim.c tests/conformance/place.c tests/conformance/random.c \

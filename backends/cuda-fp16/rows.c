@@ -3,7 +3,7 @@
  *
  * Operands are rounded into the workspace, layouts kept. Of matrices cuda's row multiplies them, sums in f32, adds the bias as it is and writes f32.
  * Of convolutions the bias is rounded too, and the result, which comes back as f32: what autocast does, with the same limit: beyond 65504 it is
- * infinite in f16 (not in bf16). */
+ * infinite in f16 (not in bf16). So are attention's results, but for the rows' logsumexp, which is f32 always. */
 #include "fp16.h"
 
 #include <pthread.h>
@@ -11,8 +11,9 @@
 #include <stdbool.h>
 #include <string.h>
 
-#define OPERANDS 4                          /* three inputs and an output */
-#define BIAS     2                          /* its place among the inputs */
+#define INPUTS   6
+#define OUTPUTS  3
+#define OPERANDS (INPUTS + OUTPUTS)
 #define ALIGNED  256u
 
 static const ctrt_param type_param = {
@@ -110,9 +111,8 @@ static const ctrt_kernel *find(const char *op, ctrt_dtype dtype, ctrt_call *call
 
 struct lowered {
     ctrt_call call;                         /* of cuda's row */
-    bool wide;                              /* bias and result stay f32 */
-    ctrt_view views[OPERANDS];
-    const ctrt_view *inputs[OPERANDS], *outputs[1];
+    ctrt_view views[OPERANDS];              /* inputs, then outputs, from INPUTS on */
+    const ctrt_view *inputs[INPUTS], *outputs[OUTPUTS];
     size_t places[OPERANDS], bytes;         /* in the workspace */
 };
 
@@ -150,10 +150,35 @@ static int64_t stand_in(ctrt_view *out, const ctrt_view *view)
     return count;
 }
 
-static void place(struct lowered *l, int operand, int64_t count)
+/* Operands that are handed on as they are. */
+#define INPUT(i)  (1u << (i))
+#define OUTPUT(i) (1u << (INPUTS + (i)))
+static const struct { const char *op; unsigned kept; } exceptions[] = {
+    { "matmul", OUTPUT(0) },
+    { "linear", INPUT(2) | OUTPUT(0) },     /* the bias */
+    { "attention", OUTPUT(1) },             /* logsumexp */
+    { "attention_backward", INPUT(5) },
+};
+
+/* Is `view`, operand `i`, to be rounded? */
+static bool rounded(const ctrt_call *call, const ctrt_view *view, unsigned i)
 {
-    l->places[operand] = l->bytes;
+    unsigned kept = 0;
+    for (size_t k = 0; k < sizeof exceptions / sizeof exceptions[0]; k++)
+        if (strcmp(call->row->op, exceptions[k].op) == 0)
+            kept = exceptions[k].kept;
+    return view != NULL && !(kept >> i & 1);
+}
+
+/* What cuda's row gets for `view`, operand `i`. */
+static const ctrt_view *place(struct lowered *l, const ctrt_call *call, const ctrt_view *view, unsigned i)
+{
+    if (!rounded(call, view, i))
+        return view;
+    const int64_t count = stand_in(&l->views[i], view);
+    l->places[i] = l->bytes;
     l->bytes += ((size_t)count * 2 + ALIGNED - 1) / ALIGNED * ALIGNED;
+    return &l->views[i];
 }
 
 static ctrt_status fail_missing(const ctrt_call *call)
@@ -161,33 +186,19 @@ static ctrt_status fail_missing(const ctrt_call *call)
     return fp16_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: cuda has no kernel for it in the type that cuda-fp16 wants", call->row->op);
 }
 
-static bool is_lowered(const struct lowered *l, const ctrt_call *call, uint32_t input)
-{
-    return call->inputs[input] != NULL && !(l->wide && input == BIAS);
-}
-
 /* The call as cuda's row will see it; addresses are filled in later. */
 static ctrt_status lower(struct lowered *l, const ctrt_call *call)
 {
     memset(l, 0, sizeof *l);
-    l->wide = strcmp(call->row->op, "matmul") == 0 || strcmp(call->row->op, "linear") == 0;
     l->call = *call;
     l->call.inputs = l->inputs;
     l->call.outputs = l->outputs;
     l->call.workspace = NULL;
     l->call.workspace_bytes = 0;
-    for (uint32_t i = 0; i < call->n_inputs; i++) {
-        l->inputs[i] = call->inputs[i];
-        if (!is_lowered(l, call, i))
-            continue;
-        place(l, (int)i, stand_in(&l->views[i], call->inputs[i]));
-        l->inputs[i] = &l->views[i];
-    }
-    l->outputs[0] = call->outputs[0];
-    if (!l->wide) {
-        place(l, OPERANDS - 1, stand_in(&l->views[OPERANDS - 1], call->outputs[0]));
-        l->outputs[0] = &l->views[OPERANDS - 1];
-    }
+    for (uint32_t i = 0; i < call->n_inputs; i++)
+        l->inputs[i] = place(l, call, call->inputs[i], i);
+    for (uint32_t i = 0; i < call->n_outputs; i++)
+        l->outputs[i] = place(l, call, call->outputs[i], INPUTS + i);
     return find(call->row->op, half, &l->call) != NULL ? CTRT_OK : fail_missing(call);
 }
 
@@ -205,7 +216,7 @@ static ctrt_status workspace(const ctrt_call *call, size_t *bytes)
 static bool accepts(const ctrt_call *call)
 {
     struct lowered l;
-    return call->n_inputs < OPERANDS && lower(&l, call) == CTRT_OK;
+    return call->n_inputs <= INPUTS && call->n_outputs <= OUTPUTS && lower(&l, call) == CTRT_OK;
 }
 
 /* Copies between the types, on the call's queue. Dense views go as one run. */
@@ -239,19 +250,22 @@ static ctrt_status run(const ctrt_call *call)
         return status;
     char *room = call->workspace;
     for (uint32_t i = 0; i < call->n_inputs && status == CTRT_OK; i++) {
-        if (!is_lowered(&l, call, i))
+        if (!rounded(call, call->inputs[i], i))
             continue;
         l.views[i].data = room + l.places[i];
         if (call->inputs[i]->numel > 0)
             status = convert(call, &l.views[i], call->inputs[i]);
     }
-    l.views[OPERANDS - 1].data = room + l.places[OPERANDS - 1];
+    for (uint32_t i = 0; i < call->n_outputs; i++)
+        if (rounded(call, call->outputs[i], INPUTS + i))
+            l.views[INPUTS + i].data = room + l.places[INPUTS + i];
     l.call.workspace = room + l.bytes;
     l.call.workspace_bytes = call->workspace_bytes - l.bytes;
     if (status == CTRT_OK)
         status = l.call.row->run(&l.call);
-    if (status == CTRT_OK && !l.wide && call->outputs[0]->numel > 0)
-        status = convert(call, call->outputs[0], &l.views[OPERANDS - 1]);
+    for (uint32_t i = 0; i < call->n_outputs && status == CTRT_OK; i++)
+        if (rounded(call, call->outputs[i], INPUTS + i) && call->outputs[i]->numel > 0)
+            status = convert(call, call->outputs[i], &l.views[INPUTS + i]);
     return status;
 }
 
@@ -273,6 +287,8 @@ static ctrt_status prepare(void *device)
 static const ctrt_kernel rows[] = {
     ROW("matmul", CTRT_KERNEL_STRIDED),
     ROW("linear", CTRT_KERNEL_STRIDED),
+    ROW("attention", CTRT_KERNEL_STRIDED),
+    ROW("attention_backward", CTRT_KERNEL_STRIDED),
     ROW("conv2d", CTRT_KERNEL_CHANNELS_LAST),
     ROW("conv2d_input_grad", CTRT_KERNEL_CHANNELS_LAST),
     ROW("conv2d_weight_grad", CTRT_KERNEL_CHANNELS_LAST),

@@ -3,7 +3,8 @@
 # The host side is C and builds everywhere: tests run it over a driver in software (tests/softcuda). The kernels, one family a .cu file, are
 # compiled by nvcc into fat binaries that the plugin contains; without nvcc there is no plugin to install.
 backend_cuda_sources = \
-    backends/cuda/binary.c backends/cuda/capture.c backends/cuda/compare.c backends/cuda/conv.c backends/cuda/conv.h backends/cuda/conv_args.h \
+    backends/cuda/attention.c backends/cuda/attention_args.h backends/cuda/binary.c backends/cuda/capture.c backends/cuda/compare.c \
+    backends/cuda/conv.c backends/cuda/conv.h backends/cuda/conv_args.h \
     backends/cuda/conv_builtin.c backends/cuda/conv_product.c backends/cuda/copy.c backends/cuda/copy_args.h backends/cuda/counted.h \
     backends/cuda/cublaslt.c backends/cuda/cublaslt_api.h backends/cuda/cuda.h backends/cuda/cudnn.c backends/cuda/cudnn_api.h \
     backends/cuda/device.c backends/cuda/discovery.c backends/cuda/discovery.h backends/cuda/divide.c backends/cuda/divide_args.h \
@@ -23,12 +24,14 @@ backend_cuda_sources = \
 cuda_kernels = \
     backends/cuda/unary.cu backends/cuda/binary.cu backends/cuda/reduce.cu backends/cuda/extreme.cu backends/cuda/math.cu \
     backends/cuda/gradient.cu backends/cuda/divide.cu backends/cuda/compare.cu backends/cuda/copy.cu backends/cuda/cast.cu \
-    backends/cuda/range.cu backends/cuda/random.cu backends/cuda/softmax.cu backends/cuda/matmul.cu backends/cuda/conv.cu backends/cuda/loss.cu \
+    backends/cuda/range.cu backends/cuda/random.cu backends/cuda/softmax.cu backends/cuda/attention.cu \
+    backends/cuda/attention_backward.cu backends/cuda/matmul.cu backends/cuda/conv.cu backends/cuda/loss.cu \
     backends/cuda/norm.cu backends/cuda/batch_norm.cu backends/cuda/pool.cu backends/cuda/index.cu backends/cuda/optim.cu
 cuda_kernel_headers = \
-    backends/cuda/conv.cuh backends/cuda/conv_args.h backends/cuda/copy_args.h backends/cuda/counted.h backends/cuda/divide_args.h \
+    backends/cuda/attention.cuh backends/cuda/attention_args.h backends/cuda/conv.cuh backends/cuda/conv_args.h backends/cuda/copy_args.h backends/cuda/counted.h backends/cuda/divide_args.h \
     backends/cuda/elementwise.cuh backends/cuda/elementwise_args.h backends/cuda/functions.cuh backends/cuda/gemm.cuh \
     backends/cuda/index_args.h backends/cuda/kernel.h backends/cuda/kernel_error.h backends/cuda/loss_args.h backends/cuda/matmul_args.h \
+    backends/cuda/mma.cuh \
     backends/cuda/norm.cuh backends/cuda/norm_args.h backends/cuda/optim_args.h backends/cuda/pool_args.h backends/cuda/random_args.h \
     backends/cuda/range_args.h backends/cuda/reduce.cuh backends/cuda/reduce_args.h backends/cuda/row.cuh backends/cuda/row_args.h \
     backends/cuda/softmax_args.h

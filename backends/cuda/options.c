@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/options.c: the parameters of products, convolutions and memory. */
+/* backends/cuda/options.c: the parameters of products, convolutions, attention and memory. */
 #include "options.h"
 
 struct cuda_options cuda_options = { .workspace = 64u << 20 };
 
-enum { GEMM, CONV, TF32, WORKSPACE, BENCHMARK, DETERMINISTIC, TUNING, SHARE, POOL };
+enum { GEMM, CONV, ATTENTION, TF32, WORKSPACE, BENCHMARK, DETERMINISTIC, TUNING, SHARE, POOL };
 
 static const ctrt_param params[] = {
     [GEMM] = { sizeof(ctrt_param), "CTRT_CUDA_GEMM", CTRT_PARAM_ENUM, "auto", "auto|cublaslt|builtin",
                "who computes cuda's matrix products; what that one cannot do is built in" },
     [CONV] = { sizeof(ctrt_param), "CTRT_CUDA_CONV", CTRT_PARAM_ENUM, "auto", "auto|cudnn|builtin|cublaslt",
                "who computes cuda's convolutions; what that one cannot do is built in" },
+    [ATTENTION] = { sizeof(ctrt_param), "CTRT_CUDA_ATTENTION", CTRT_PARAM_ENUM, "auto", "auto|builtin|composite",
+                    "cuda's attention: by kernels that write no scores, or composed of products and softmax" },
     [TF32] = { sizeof(ctrt_param), "CTRT_CUDA_TF32", CTRT_PARAM_ENUM, "no", "no|yes|matmul|conv",
                "let tensor cores round f32 operands to tf32, which has 10 bits of fraction" },
     [WORKSPACE] = { sizeof(ctrt_param), "CTRT_CUDA_WORKSPACE", CTRT_PARAM_BYTES, "64m", NULL,
@@ -37,6 +39,7 @@ ctrt_status cuda_options_init(void)
     cuda_options = (struct cuda_options){
         .products = (enum cuda_path)value[GEMM].integer,
         .convolutions = (enum cuda_path)value[CONV].integer,
+        .attention = (enum cuda_attention)value[ATTENTION].integer,
         .tf32_products = value[TF32].integer == 1 || value[TF32].integer == 2,
         .tf32_convolutions = value[TF32].integer == 1 || value[TF32].integer == 3,
         .workspace = value[WORKSPACE].integer > 0 ? (size_t)value[WORKSPACE].integer : 0,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/options.h: who computes products and convolutions, and how; how memory is allocated. */
+/* backends/cuda/options.h: who computes products, convolutions and attention, and how; how memory is allocated. */
 #ifndef CUDA_OPTIONS_H
 #define CUDA_OPTIONS_H
 
@@ -10,6 +10,8 @@ enum cuda_library_slot { CUDA_LIBRARY_LT, CUDA_LIBRARY_DNN };
 
 enum cuda_path { CUDA_PATH_AUTO, CUDA_PATH_LIBRARY, CUDA_PATH_BUILTIN, CUDA_PATH_PRODUCT };    /* product: convolutions by cuBLASLt */
 
+enum cuda_attention { CUDA_ATTENTION_AUTO, CUDA_ATTENTION_BUILTIN, CUDA_ATTENTION_COMPOSITE };
+
 /* Which algorithms of a library may be taken. Those whose sums come in an order that varies are left out unless asked for. */
 enum cuda_determinism {
     CUDA_DETERMINISM_AUTO,                  /* what is quickest may be found by timing, of those that give the same always */
@@ -19,6 +21,7 @@ enum cuda_determinism {
 
 struct cuda_options {
     enum cuda_path products, convolutions;
+    enum cuda_attention attention;          /* one kernel, or composed of products and softmax */
     bool tf32_products, tf32_convolutions;  /* f32 may be rounded to 10 bits of fraction before it is multiplied */
     size_t workspace;                       /* bytes that an algorithm may ask for */
     bool benchmark;                         /* algorithms are timed at a shape's first use */

@@ -170,7 +170,7 @@ static inline struct grad_want edge_want(const struct grad_edge *edge)
 /* ---- nodes of ops (op_node.c) ---- */
 
 #define NODE_INLINE_EDGES 4
-#define NODE_SAVED        4
+#define NODE_SAVED        5
 
 enum saved_state { SAVED_THERE, SAVED_LOCKED, SAVED_TAKEN, SAVED_STALE };
 

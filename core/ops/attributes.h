@@ -22,6 +22,7 @@ union op_attributes {
     ctrt_pool_attributes pool;
     struct { double epsilon, momentum; bool training; int normalized; } norm;   /* layer_norm: how many last dimensions */
     ctrt_cross_entropy_attributes cross_entropy;
+    struct { double scale; bool causal; } attention;
     struct { double p; } dropout;
     struct { int8_t dims[CTRT_MAX_DIMS]; } permute;             /* out dim i was in dim dims[i] */
     struct { int dim; int64_t start, end, step; } slice;        /* normalised; select: start */

@@ -20,6 +20,12 @@ ctrt_status op_log_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_ten
 ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
                                       ctrt_tensor *logsumexp, ctrt_tensor *dloss, const ctrt_cross_entropy_attributes *attributes);
 
+/* D. The weights of attention, softmax(scale q k^T + mask): q [.., L, E], k [.., S, E]; mask and causal as in ctrt_scaled_dot_product_attention. */
+ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *mask, bool causal, double scale);
+/* *done false: the device has no kernel that takes these, and nothing was made. A broadcast operand's gradient has the broadcast shape. */
+ctrt_status op_attention_backward(ctrt_tensor **dq, ctrt_tensor **dk, ctrt_tensor **dv, bool *done, ctrt_tensor *dy, ctrt_tensor *q,
+                                  ctrt_tensor *k, ctrt_tensor *v, ctrt_tensor *y, ctrt_tensor *logsumexp, bool causal, double scale);
+
 /* Gradients that are not wanted have a NULL variable. `normalized`: how many last dimensions. */
 ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt_tensor **dbias, ctrt_tensor *dy, ctrt_tensor *x,
                                    ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd, int normalized);

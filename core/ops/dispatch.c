@@ -297,34 +297,59 @@ static ctrt_status run_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device 
     return status;
 }
 
-/* Tries the rows of a cell in order. *ran tells whether one accepted. */
+/* The first row of a cell that takes the call: `call` and `p` are as it wants them, *replaced of the operands by copies. NULL: none. */
+static const ctrt_kernel *choose_row(ctrt_call *call, struct prepared *p, int *replaced, const struct op_cell *cell, ctrt_device *device,
+                                     const ctrt_view *const *inputs, const ctrt_view *const *outputs, const void *attributes)
+{
+    for (int r = 0; r < cell->count; r++) {
+        const ctrt_kernel *row = cell->rows[r];
+        *replaced = prepare_layouts(p, row, inputs, outputs);
+        *call = (ctrt_call){ .size = sizeof *call, .device = device->handle, .inputs = p->inputs, .outputs = p->outputs,
+                             .n_inputs = (uint32_t)p->n_inputs, .n_outputs = (uint32_t)p->n_outputs, .attributes = attributes, .row = row };
+        if (!CTRT_SLOT(row, accepts) || row->accepts(call))
+            return row;
+    }
+    return NULL;
+}
+
+/* Runs the first row of a cell that accepts. *ran tells whether one did. */
 static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepared *p, ctrt_device *device, const ctrt_view *const *inputs,
                             const ctrt_view *const *outputs, const void *attributes)
 {
-    *ran = false;
-    for (int r = 0; r < cell->count; r++) {
-        const ctrt_kernel *row = cell->rows[r];
-        int replaced = prepare_layouts(p, row, inputs, outputs);
-        ctrt_call call = { .size = sizeof call, .device = device->handle, .inputs = p->inputs,
-                           .outputs = p->outputs, .n_inputs = (uint32_t)p->n_inputs, .n_outputs = (uint32_t)p->n_outputs,
-                           .attributes = attributes, .row = row };
-        if (CTRT_SLOT(row, accepts) && !row->accepts(&call))
-            continue;
-        *ran = true;
+    ctrt_call call;
+    int replaced = 0;
+    const ctrt_kernel *row = choose_row(&call, p, &replaced, cell, device, inputs, outputs, attributes);
+    *ran = row != NULL;
+    if (row == NULL)
+        return CTRT_OK;
+    ctrt_status status = replaced ? prepare_memory(p, device, inputs) : CTRT_OK;
+    if (status == CTRT_OK)
+        status = run_row(row, &call, device);
+    for (int o = 0; replaced && o < p->n_outputs && status == CTRT_OK; o++)
+        if (outputs[o] != p->outputs[o])
+            status = kernel_copy(outputs[o], device, p->outputs[o], device);
+    for (int i = 0; replaced && i < p->n_inputs + p->n_outputs; i++)
+        if (p->blocks[i].address != NULL)
+            pool_free_fixed(device->memory, &p->blocks[i],
+                            (size_t)p->replaced[i].numel * dtype_bytes(p->replaced[i].dtype), stream_queue(device));
+    return status;
+}
 
-        ctrt_status status = replaced ? prepare_memory(p, device, inputs) : CTRT_OK;
-        if (status == CTRT_OK)
-            status = run_row(row, &call, device);
-        for (int o = 0; replaced && o < p->n_outputs && status == CTRT_OK; o++)
-            if (outputs[o] != p->outputs[o])
-                status = kernel_copy(outputs[o], device, p->outputs[o], device);
-        for (int i = 0; replaced && i < p->n_inputs + p->n_outputs; i++)
-            if (p->blocks[i].address != NULL)
-                pool_free_fixed(device->memory, &p->blocks[i],
-                                (size_t)p->replaced[i].numel * dtype_bytes(p->replaced[i].dtype), stream_queue(device));
-        return status;
-    }
-    return CTRT_OK;
+bool kernel_available(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
+                      const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+{
+    struct op_cell *cells;
+    if (dispatch_cells(&cells, device) != CTRT_OK)
+        return false;
+    const struct op_cell *cell = &cells[(int)op * CTRT_DTYPE_COUNT + (int)key];
+    if (cell->count == 0)
+        return false;
+    const ctrt_view *pointers[KERNEL_MAX_OPERANDS];
+    ctrt_view replaced[KERNEL_MAX_OPERANDS];
+    struct prepared p = { .n_inputs = n_inputs, .n_outputs = n_outputs, .inputs = pointers, .outputs = pointers + n_inputs, .replaced = replaced };
+    ctrt_call call;
+    int count;
+    return choose_row(&call, &p, &count, cell, device, inputs, outputs, attributes) != NULL;
 }
 
 /* Pinned memory may still be on its way to or from a device. */

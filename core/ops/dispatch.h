@@ -11,7 +11,7 @@
 #include "ops/op.h"
 #include "tensor/shape.h"
 
-#define KERNEL_MAX_OPERANDS 8               /* of a call with a fixed number of operands */
+#define KERNEL_MAX_OPERANDS 10              /* of a call with a fixed number of operands */
 
 struct op_cell {
     ctrt_status (*run)(const ctrt_call *call);      /* the one row, when it alone matches and takes no workspace; else NULL */
@@ -35,7 +35,12 @@ static inline struct op_cell *dispatch_cell(ctrt_device *device, enum op op, ctr
 ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
                         const ctrt_view *const *outputs, int n_outputs, const void *attributes);
 
-/* The same for elementwise ops: all views have one shape; merges dimensions first. */
+/* Would a row of the device's own take that call? Shapes, strides and dtypes of the views count; there need be no data yet. At most
+ * KERNEL_MAX_OPERANDS operands. For ops that the core can also compose of others. */
+bool kernel_available(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
+                      const ctrt_view *const *outputs, int n_outputs, const void *attributes);
+
+/* kernel_call for elementwise ops: all views have one shape; merges dimensions first. */
 ctrt_status kernel_call_elementwise(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
                                     const ctrt_view *output, const void *attributes);
 

@@ -16,32 +16,14 @@ static bool is_matrix(const ctrt_view *view)
 /* Folds the leading dimensions of `view` into one; false when strides do not allow it. */
 static bool fold_batch(ctrt_view *view)
 {
-    const int leading = view->ndim - 2;
-    int64_t size = 1, stride = 0;
-    for (int d = leading - 1; d >= 0; d--) {
-        if (view->shape[d] == 1)
-            continue;
-        if (size == 1)
-            stride = view->strides[d];
-        else if (view->strides[d] != stride * size)
-            return false;
-        size *= view->shape[d];
-    }
-    const int64_t rows = view->shape[leading], columns = view->shape[leading + 1];
-    const int64_t row = view->strides[leading], column = view->strides[leading + 1];
-    view->shape[0] = size;
-    view->shape[1] = rows;
-    view->shape[2] = columns;
-    view->strides[0] = stride;
-    view->strides[1] = row;
-    view->strides[2] = column;
+    if (!view_fold(view, 2))
+        return false;
+    const int64_t rows = view->shape[1], columns = view->shape[2], row = view->strides[1], column = view->strides[2];
     /* A size of 1 has no stride to speak of; give it one that looks like a matrix. */
     if (rows == 1 && column == 1)
         view->strides[1] = MAX(columns, 1);
     if (columns == 1 && row == 1)
         view->strides[2] = MAX(rows, 1);
-    view->ndim = 3;
-    view_refresh(view);
     return true;
 }
 

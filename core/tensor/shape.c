@@ -223,6 +223,28 @@ void view_expand(ctrt_view *out, const ctrt_view *in, const int64_t *shape, int 
     view_refresh(out);
 }
 
+bool view_fold(ctrt_view *view, int kept)
+{
+    const int leading = view->ndim - kept;
+    int64_t size = 1, stride = 0;
+    for (int d = leading - 1; d >= 0; d--) {
+        if (view->shape[d] == 1)
+            continue;
+        if (size == 1)
+            stride = view->strides[d];
+        else if (view->strides[d] != stride * size)
+            return false;
+        size *= view->shape[d];
+    }
+    memmove(view->shape + 1, view->shape + leading, (size_t)kept * sizeof view->shape[0]);
+    memmove(view->strides + 1, view->strides + leading, (size_t)kept * sizeof view->strides[0]);
+    view->shape[0] = size;
+    view->strides[0] = stride;
+    view->ndim = (uint8_t)(kept + 1);
+    view_refresh(view);
+    return true;
+}
+
 ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t numel)
 {
     char text[SHAPE_TEXT_BYTES];

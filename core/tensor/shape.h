@@ -36,6 +36,9 @@ bool shape_equal(const int64_t *a, int a_ndim, const int64_t *b, int b_ndim);
 /* Writes `in`'s view expanded to shape (strides 0 where broadcast); the shapes are known to fit. */
 void view_expand(ctrt_view *out, const ctrt_view *in, const int64_t *shape, int ndim);
 
+/* Folds all dimensions but the last `kept` into one, so that ndim is kept + 1; false, and the view is as it was, when strides do not allow it. */
+bool view_fold(ctrt_view *view, int kept);
+
 /* Resolves one -1 and checks that numel stays. */
 ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t numel);
 /* Strides that view `in` as shape without copying; false when there are none. */

@@ -213,8 +213,14 @@ CTRT_API ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_int
  * `momentum` (negative: not at all); one value per channel is CTRT_ERR_SHAPE. Else running_* are used. */
 CTRT_API ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
                                      ctrt_tensor *running_mean, ctrt_tensor *running_var, bool training, double momentum, double epsilon);
-/* softmax(q k^T * scale + mask) v over the last two dimensions, q [..., L, E], k [..., S, E], v [..., S, V]. mask: bool (true takes part) or
- * floating (added), broadcast to [..., L, S], or NULL; causal: row i sees columns up to i. scale 0: 1/sqrt(E). */
+/* softmax(q k^T * scale + mask) v over the last two dimensions, q [..., L, E], k [..., S, E], v [..., S, V]; leading dimensions broadcast. mask: bool
+ * (true takes part) or floating (added), broadcast to [..., L, S], or NULL; causal: row i sees columns up to i. scale 0: 1/sqrt(E). A row whose
+ * scores are all -inf, as where the mask hides all of it, is NaN.
+ *
+ * Where the device has a kernel for it (cuda: without mask and dropout, operands of one floating dtype, E and V up to 128) the L x S scores are
+ * never in memory, in backward neither, and half precision rounds the weights alone; a derivative of the derivative (create_graph) is composed of
+ * other ops. Else all of it is: products and softmax. Either way a value of v that is NaN or infinite may or may not be seen through a weight of 0.
+ * The result's dimensions may lie in memory in the order of q's, so heads that are a transposed view come out as one. */
 CTRT_API ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *v,
                                                        ctrt_tensor *mask, double dropout_p, bool causal, double scale);
 /* Zeroes elements with probability p and scales the rest by 1/(1-p); the input itself when not training. */

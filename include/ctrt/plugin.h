@@ -135,6 +135,12 @@ typedef struct ctrt_cross_entropy_attributes {
     double label_smoothing;
 } ctrt_cross_entropy_attributes;
 
+typedef struct ctrt_attention_attributes {  /* attention attention_backward */
+    size_t size;
+    double scale;                           /* of the scores */
+    bool causal;                            /* row i sees columns up to i */
+} ctrt_attention_attributes;
+
 typedef struct ctrt_index_attributes {      /* index_add: a row that gets no gradient; tril triu: the diagonal */
     size_t size;
     int64_t value;                          /* index_add: -1 for none */
@@ -214,6 +220,12 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   batch statistics, and where running_* are given, outputs 3 and 4 are they again, to be updated in place (unbiased variance); else
  *   running_* are used and mean, rstd are made of them. weight, bias and running_* may be f32 where x is f16 or bf16
  *   batch_norm_backward(dy, x, weight or NULL, mean, rstd) -> dx, dweight or NULL, dbias or NULL
+ * Attention (strided; the last stride of q, k, v, y and their gradients is 1; no size is 0). A device may do without: the core then composes it
+ * of other ops. Hidden: column j of row i where causal and j > i; its weight is 0. A row of weights whose scores are all -inf is NaN:
+ *   attention(q[B,H,L,E], k[B,H,S,E], v[B,H,S,V]) -> y[B,H,L,V] = softmax(scale q k^T) v, logsumexp[B,H,L] of the rows of scale q k^T (f64 for
+ *   f64, else f32; contiguous)
+ *   attention_backward(dy, q, k, v, y, logsumexp) -> dq, dk, dv, each like its operand; with p = exp(scale q k^T - logsumexp) and
+ *   ds = p (dy v^T - sum(dy y)):  dv = p^T dy, dq = scale ds k, dk = scale ds^T q
  * Indexing (contiguous; an index out of range is an error that names it):
  *   index_select(x[O,V,I], index i64[M]) -> out[O,M,I];   index_add(dy[O,M,I], index[M]) -> dx[O,V,I], zeroed first; attributes.value: row to skip
  *   gather(x[O,V,I], index i64[O,M,I]) -> out[O,M,I];   scatter_add(dy[O,M,I], index[O,M,I]) -> dx[O,V,I], zeroed first

@@ -13,7 +13,7 @@ static const char usage[] =
     "  --device NAME      the device that is judged (cpu)\n"
     "  --op PATTERN       only ops whose name matches the shell pattern\n"
     "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, "
-    "softmax, norm, index, view,\n"
+    "softmax, attention, norm, index, view,\n"
     "                     copy, random, optim), a dtype, or forward, scalar, inplace, gradient, gradient2\n"
     "  --skip-tags LIST   no checks with one of them\n"
     "  --expect FILE      what is known not to work: lines of 'unsupported PATTERN: REASON' or 'fails PATTERN: "

@@ -7,7 +7,7 @@
 
 static const struct family *const families[] = {
     &unary_family, &binary_family, &reduce_family, &matmul_family, &conv_family,   &softmax_family,
-    &norm_family,  &index_family,  &view_family,   &copy_family,   &random_family, &optim_family,
+    &attention_family, &norm_family,  &index_family,  &view_family,   &copy_family,   &random_family, &optim_family,
 };
 enum { FAMILIES = sizeof families / sizeof families[0] };
 
@@ -175,6 +175,7 @@ static const char *const gradient_kernels[] = {
     "softmax_backward",
     "log_softmax_backward",
     "cross_entropy_backward",
+    "attention_backward",
     "layer_norm_backward",
     "batch_norm_backward",
     "index_add",

@@ -165,76 +165,9 @@ static ctrt_status mse_call(ctrt_tensor **out, ctrt_tensor *const *in, const str
     return ctrt_mse_loss(out, in[0], in[1], (ctrt_reduction)v->n[0]);
 }
 
-/* ---- attention: q, k, v, mask; n[0] causal; x[0] scale ---- */
-
-static const struct variant attentions[] = {
-    { "plain", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), NONE } },
-    { "causal", NORMAL, .in = { S(2, 4, 3), S(2, 4, 3), S(2, 4, 2), NONE }, .n = { 1 } },
-    { "scale", NORMAL, .in = { S(3, 4), S(5, 4), S(5, 3), NONE }, .x = { 0.25 } },
-    { "heads", NORMAL, .in = { S(2, 2, 3, 4), S(2, 2, 5, 4), S(2, 2, 5, 3), NONE } },
-    { "mask", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(3, 5) } },
-    { "mask broadcasts", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(2, 1, 5) } },
-    { "no rows", ZERO_SIZE, .in = { S(2, 0, 4), S(2, 5, 4), S(2, 5, 3), NONE } },
-    { "", LARGE, .in = { S(3, 33, 16), S(3, 37, 16), S(3, 37, 20), NONE } },
-};
-static const struct variant masked_attentions[] = {
-    { "mask", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(3, 5) } },
-    { "mask broadcasts", NORMAL, .in = { S(2, 3, 4), S(2, 5, 4), S(2, 5, 3), S(2, 1, 5) } },
-};
-
-static void attention_reference(struct array *out, const struct array *in, const struct variant *v,
-                                const struct check_op *op)
-{
-    (void)op;
-    const struct array *q = &in[0], *k = &in[1], *value = &in[2], *mask = present(v, 3) ? &in[3] : NULL;
-    int n = q->ndim;
-    int64_t width = q->shape[n - 1], rows = q->shape[n - 2], keys = k->shape[n - 2],
-            columns = value->shape[n - 1];
-    int64_t shape[CTRT_MAX_DIMS], index[CTRT_MAX_DIMS];
-    memcpy(shape, q->shape, sizeof shape);
-    shape[n - 1] = columns;
-    array_make(out, q->dtype, n, shape);
-    out->size = scratch((size_t)out->numel * sizeof *out->size);
-    double *weights = scratch((size_t)keys * sizeof *weights),
-           scale = v->x[0] != 0 ? v->x[0] : 1 / sqrt((double)width);
-    for (int64_t o = 0; o < out->numel; o++) {
-        index_of(index, o, n, shape);
-        int64_t batch = o / (rows * columns), row = index[n - 2], column = index[n - 1];
-        double most = -INFINITY, sum = 0, result = 0, size = 0;
-        for (int64_t s = 0; s < keys; s++) {
-            double score = 0;
-            for (int64_t e = 0; e < width; e++)
-                score += q->f[(batch * rows + row) * width + e] * k->f[(batch * keys + s) * width + e];
-            score *= scale;
-            index[n - 1] = s;
-            if (mask && mask->f)
-                score += mask->f[offset_in(mask, index, n)];
-            if ((mask && mask->i && !mask->i[offset_in(mask, index, n)]) || (v->n[0] && s > row))
-                score = -INFINITY;
-            weights[s] = score;
-            most = fmax(most, score);
-        }
-        for (int64_t s = 0; s < keys; s++)
-            sum += weights[s] = exp(weights[s] - most);
-        for (int64_t s = 0; s < keys; s++) {
-            double term = weights[s] / sum * value->f[(batch * keys + s) * columns + column];
-            result += term;
-            size += fabs(term);
-        }
-        out->f[o] = result;
-        out->size[o] = size;
-    }
-}
-
-static ctrt_status attention_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
-{
-    return ctrt_scaled_dot_product_attention(out, in[0], in[1], in[2], in[3], 0, v->n[0] != 0, v->x[0]);
-}
-
 /* ---- the rows ---- */
 
 #define ANY { REAL, -3, 3 }
-#define ONE { REAL, -1, 1 }
 
 static const struct check_op ops[] = {
     { "softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED,
@@ -246,12 +179,6 @@ static const struct check_op ops[] = {
       VARIANTS(entropies) },
     { "mse_loss", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = COMPOSED,
       .call = mse_call, .in = { ANY, ANY }, .reference = mse_reference, VARIANTS(squares) },
-    { "attention", .kernel = "softmax", .dtypes = FLOATS, .flags = MATRICES | GRAD | GRAD2, .inputs = 4,
-      .tolerance = COMPOSED, .call = attention_call, .in = { ONE, ONE, ONE, { CONSTANT, -2, 2 } },
-      .reference = attention_reference, VARIANTS(attentions) },
-    { "masked attention", .kernel = "softmax", .dtypes = FLOATS, .flags = MATRICES | GRAD, .inputs = 4,
-      .tolerance = COMPOSED, .call = attention_call, .in = { ONE, ONE, ONE, { MASK, 1, 1 } },
-      .reference = attention_reference, VARIANTS(masked_attentions) },
 };
 
 const struct family softmax_family = { "softmax", FAMILY_OPS(ops) };

@@ -239,6 +239,6 @@ static inline bool present(const struct variant *v, int input) { return v->in[in
 ctrt_dtype compute_dtype(ctrt_dtype dtype);
 
 extern const struct family unary_family, binary_family, reduce_family, matmul_family, conv_family,
-    softmax_family, norm_family, index_family, view_family, copy_family, random_family, optim_family;
+    softmax_family, attention_family, norm_family, index_family, view_family, copy_family, random_family, optim_family;
 
 #endif

@@ -76,7 +76,17 @@ extern SOFTCUDA_EXPORT struct softcuda_space softcuda_space;
 enum softcuda_shuffle { SOFTCUDA_INDEX, SOFTCUDA_UP, SOFTCUDA_DOWN, SOFTCUDA_XOR };
 enum softcuda_vote {
     SOFTCUDA_SYNC = 4, SOFTCUDA_BALLOT, SOFTCUDA_ADD, SOFTCUDA_MIN, SOFTCUDA_MAX, SOFTCUDA_MIN_SIGNED, SOFTCUDA_MAX_SIGNED, SOFTCUDA_AND, SOFTCUDA_OR,
-    SOFTCUDA_EXCLUSIVE, SOFTCUDA_MATCH, SOFTCUDA_WARP_KINDS
+    SOFTCUDA_EXCLUSIVE, SOFTCUDA_MATCH, SOFTCUDA_LDMATRIX, SOFTCUDA_MMA, SOFTCUDA_WARP_KINDS
+};
+
+/* What a lane brings to a matrix operation, and takes from it; the operation's value is its address. */
+struct softcuda_ldmatrix {
+    uint16_t row[8];                            /* that its address points to */
+    uint32_t out[4];
+};
+struct softcuda_mma {
+    uint32_t a[4], b[2];
+    float c[4];                                 /* what is added to; then the sum */
 };
 enum softcuda_barrier { SOFTCUDA_BARRIER, SOFTCUDA_BARRIER_OR, SOFTCUDA_BARRIER_AND, SOFTCUDA_BARRIER_COUNT };
 

@@ -142,5 +142,6 @@ template <class T> static inline void __stcg(T *p, T value) { *p = value; }
 template <class T> static inline void __stwt(T *p, T value) { *p = value; }
 
 #include "device_atomic.h"
+#include "device_matrix.h"
 
 #endif

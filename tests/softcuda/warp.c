@@ -13,7 +13,7 @@ static const char *const names[SOFTCUDA_WARP_KINDS] = {
     [SOFTCUDA_SYNC] = "__syncwarp", [SOFTCUDA_BALLOT] = "__ballot_sync", [SOFTCUDA_ADD] = "__reduce_add_sync", [SOFTCUDA_MIN] = "__reduce_min_sync",
     [SOFTCUDA_MAX] = "__reduce_max_sync", [SOFTCUDA_MIN_SIGNED] = "__reduce_min_sync", [SOFTCUDA_MAX_SIGNED] = "__reduce_max_sync",
     [SOFTCUDA_AND] = "__reduce_and_sync", [SOFTCUDA_OR] = "__reduce_or_sync", [SOFTCUDA_EXCLUSIVE] = "__reduce_xor_sync",
-    [SOFTCUDA_MATCH] = "__match_any_sync",
+    [SOFTCUDA_MATCH] = "__match_any_sync", [SOFTCUDA_LDMATRIX] = "ldmatrix", [SOFTCUDA_MMA] = "mma",
 };
 
 const char *warp_name(int kind)
@@ -99,6 +99,13 @@ static void perform(struct lane *lanes, int kind, unsigned arrived)
 {
     uint64_t all = 0;
     bool first = true;
+    if (kind == SOFTCUDA_LDMATRIX || kind == SOFTCUDA_MMA) {
+        if (arrived != 0xffffffffu)
+            softcuda_fault(SOFTCUDA_FAILED, "%s by the lanes %08x of a warp alone (%s:%d)", names[kind], arrived,
+                           lanes[__builtin_ctz(arrived)].file, lanes[__builtin_ctz(arrived)].line);
+        matrix_perform(lanes, kind);
+        return;
+    }
     for (unsigned rest = arrived; rest != 0; rest &= rest - 1) {
         const unsigned i = (unsigned)__builtin_ctz(rest);
         if (kind == SOFTCUDA_BALLOT)

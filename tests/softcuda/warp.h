@@ -54,6 +54,9 @@ void runner_ready(struct softcuda_runner *runner, unsigned thread);
 void runner_wait(struct softcuda_runner *runner);
 void runner_fail(struct softcuda_runner *runner, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* matrix.c: SOFTCUDA_LDMATRIX and SOFTCUDA_MMA, for all 32 lanes. */
+void matrix_perform(struct lane *lanes, int kind);
+
 /* warp.c */
 struct softcuda_runner *runner_new(void);
 bool runner_shared(struct softcuda_runner *runner, size_t dynamic_bytes);

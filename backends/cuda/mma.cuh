@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/mma.cuh: products of a warp on tensor cores, for f16 and bf16 with sums in f32; and copies to shared memory that go on by
+ * themselves.
+ *
+ * Fragments are those of mma.m16n8k16 and ldmatrix (PTX ISA, "Warp Level Matrix Instructions"). Lane l is g = l / 4, t = l % 4. Of a 16 x 8 sum it
+ * has row g, columns 2t and 2t + 1, and the same of row g + 8. bf16 needs compute capability 8.0; f16 is made of two halves below that, where an
+ * instruction takes 8 rows of b. Tests run both over tests/softcuda/device_matrix.h. */
+#ifndef CUDA_MMA_CUH
+#define CUDA_MMA_CUH
+
+#include "kernel.h"
+
+template <typename T> struct is_bf16 { static constexpr bool value = false; };
+template <> struct is_bf16<bf16> { static constexpr bool value = true; };
+
+#ifndef CTRT_SOFTCUDA
+DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+#endif
+
+/* Four 8 x 8 matrices: lanes 8 i ... 8 i + 7 give the rows of matrix i, 16 bytes each, on 16 bytes. */
+template <bool TRANSPOSED> DEVICE void load_matrices(uint32_t (&out)[4], const void *row)
+{
+#ifdef CTRT_SOFTCUDA
+    softcuda_ldmatrix(out, row, TRANSPOSED);
+#else
+    const uint32_t at = shared_address(row);
+    if (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(at) : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3]) : "r"(at) : "memory");
+#endif
+}
+
+/* c += a b, of 16 x 16 by 16 x 8. */
+template <typename T> DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+{
+#ifdef CTRT_SOFTCUDA
+    softcuda_mma_m16n8k16(c, a, b, is_bf16<T>::value);
+#elif __CUDA_ARCH__ >= 800
+    if (is_bf16<T>::value)
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    if (is_bf16<T>::value) {
+        __trap();                           /* the host does not launch it there */
+    } else {
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[2]), "r"(a[3]), "r"(b[1]));
+    }
+#endif
+}
+
+/* Two numbers as a word, the first in its lower half. */
+template <typename T> DEVICE uint32_t pair_of(float first, float second)
+{
+    const vec<T, 2> pair = { { T(first), T(second) } };
+    uint32_t word;
+    memcpy(&word, &pair, sizeof word);
+    return word;
+}
+
+/* 16 bytes to shared memory, zeros where `inside` is false; there after copies_wait. */
+DEVICE void copy_async(void *to, const void *from, bool inside)
+{
+#ifdef CTRT_SOFTCUDA
+    softcuda_copy_async(to, from, inside);
+#elif __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
+#else
+    *static_cast<uint4 *>(to) = inside ? *static_cast<const uint4 *>(from) : make_uint4(0, 0, 0, 0);
+#endif
+}
+
+/* The thread's own copies have arrived; a barrier makes that true of the block's. */
+DEVICE void copies_wait()
+{
+#if !defined(CTRT_SOFTCUDA) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+#endif

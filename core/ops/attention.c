@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* ops/attention.c: scaled dot product attention: one op where the device has it and can do the call, else a formula over other ops, which writes
+ * the weights of all pairs to memory. */
+#include <math.h>
+
+#include "ops/backward.h"
+#include "ops/front.h"
+
+static const char who[] = "scaled_dot_product_attention";
+
+static ctrt_status check_attention(ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *v)
+{
+    char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES], c[SHAPE_TEXT_BYTES];
+    const ctrt_view *x = &q->view, *y = &k->view, *z = &v->view;
+    if (x->ndim >= 2 && y->ndim >= 2 && z->ndim >= 2 && x->shape[x->ndim - 1] == y->shape[y->ndim - 1]
+        && y->shape[y->ndim - 2] == z->shape[z->ndim - 2])
+        return front_floating(who, "q", q);
+    return ctrt_fail(CTRT_ERR_SHAPE, "%s: q %s, k %s and v %s do not fit; expected [.., L, E], [.., S, E], [.., S, V]", who,
+                     shape_text(a, x->shape, x->ndim), shape_text(b, y->shape, y->ndim), shape_text(c, z->shape, z->ndim));
+}
+
+/* scores + mask, or -inf where a bool mask is false. */
+static ctrt_status apply_mask(ctrt_tensor **scores, ctrt_tensor *mask)
+{
+    if (tensor_dtype(mask) != CTRT_BOOL) {
+        CTRT_TRY(front_floating(who, "mask", mask));
+        return ctrt_add(scores, *scores, mask);
+    }
+    ctrt_tensor *hidden = NULL;
+    CTRT_TRY(ctrt_logical_not(&hidden, mask));
+    ctrt_status status = ctrt_masked_fill(scores, *scores, hidden, ctrt_float(-INFINITY));
+    tensor_release(hidden);
+    return status;
+}
+
+/* Column j is hidden from row i when j > i. */
+static ctrt_status apply_causal(ctrt_tensor **scores)
+{
+    const ctrt_view *view = &(*scores)->view;
+    ctrt_tensor *hidden = NULL;
+    CTRT_TRY(ctrt_ones(&hidden, CTRT_SHAPE(view->shape[view->ndim - 2], view->shape[view->ndim - 1]), CTRT_BOOL, (*scores)->device));
+    ctrt_status status = ctrt_triu(&hidden, hidden, 1);
+    if (status == CTRT_OK)
+        status = ctrt_masked_fill(scores, *scores, hidden, ctrt_float(-INFINITY));
+    tensor_release(hidden);
+    return status;
+}
+
+/* ---- the formula ---- */
+
+ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *mask, bool causal, double scale)
+{
+    ctrt_tensor *scores = NULL, *columns = NULL;
+    ctrt_status status = ctrt_mul_scalar(&scores, q, ctrt_float(scale));
+    if (status == CTRT_OK)
+        status = ctrt_transpose(&columns, k, -2, -1);
+    if (status == CTRT_OK)
+        status = ctrt_matmul(&scores, scores, columns);
+    if (status == CTRT_OK && mask != NULL)
+        status = apply_mask(&scores, mask);
+    if (status == CTRT_OK && causal)
+        status = apply_causal(&scores);
+    if (status == CTRT_OK)
+        status = ctrt_softmax(out, scores, -1);
+    tensor_release(columns);
+    tensor_release(scores);
+    return status;
+}
+
+/* ---- the op ---- */
+
+/* q [leading.., rows, width], k [leading.., keys, width], v [leading.., keys, values]; kernels see leading.. as [batch, heads]. */
+struct sizes {
+    int n_leading;
+    int64_t leading[CTRT_MAX_DIMS];
+    int64_t batch, heads, rows, keys, width, values;
+};
+
+/* False: no size that the op is for, or leading dimensions that do not fit one another. */
+static bool find_sizes(struct sizes *s, const ctrt_view *q, const ctrt_view *k, const ctrt_view *v)
+{
+    s->rows = q->shape[q->ndim - 2];
+    s->width = q->shape[q->ndim - 1];
+    s->keys = v->shape[v->ndim - 2];
+    s->values = v->shape[v->ndim - 1];
+    if (shape_broadcast(s->leading, &s->n_leading, who, q->shape, q->ndim - 2, k->shape, k->ndim - 2) != CTRT_OK
+        || shape_broadcast(s->leading, &s->n_leading, who, s->leading, s->n_leading, v->shape, v->ndim - 2) != CTRT_OK)
+        return false;
+    s->heads = s->n_leading > 0 ? s->leading[s->n_leading - 1] : 1;
+    s->batch = shape_numel(s->leading, MAX(s->n_leading - 1, 0));
+    return s->batch > 0 && s->heads > 0 && s->rows > 0 && s->keys > 0 && s->width > 0 && s->values > 0;
+}
+
+/* leading.. and a matrix's size; returns how many dimensions. */
+static int full_shape(int64_t *shape, const struct sizes *s, int64_t rows, int64_t columns)
+{
+    memcpy(shape, s->leading, (size_t)s->n_leading * sizeof *shape);
+    shape[s->n_leading] = rows;
+    shape[s->n_leading + 1] = columns;
+    return s->n_leading + 2;
+}
+
+/* `x` as [batch, heads, rows, columns] with rows of stride 1; false when its strides do not allow that. */
+static bool heads_view(ctrt_view *out, const ctrt_view *x, const struct sizes *s)
+{
+    int64_t shape[CTRT_MAX_DIMS];
+    const int64_t columns = x->shape[x->ndim - 1];
+    const int ndim = full_shape(shape, s, x->shape[x->ndim - 2], columns);
+    view_expand(out, x, shape, ndim);
+    if (columns == 1)
+        out->strides[ndim - 1] = 1;         /* says nothing otherwise */
+    if (out->strides[ndim - 1] != 1)
+        return false;
+    if (s->n_leading > 0)
+        return view_fold(out, 3);
+    return view_fold(out, 2) && (view_expand(out, out, (const int64_t[]){ 1, 1, shape[0], shape[1] }, 4), true);
+}
+
+/* An operand as the kernel wants it; copied, into *keep, only where it must be. */
+static ctrt_status heads_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor *x, const struct sizes *s)
+{
+    int64_t shape[CTRT_MAX_DIMS];
+    ctrt_view expanded;
+    if (heads_view(out, &x->view, s))
+        return CTRT_OK;
+    const int ndim = full_shape(shape, s, x->view.shape[x->view.ndim - 2], x->view.shape[x->view.ndim - 1]);
+    CTRT_TRY(tensor_new(keep, shape, ndim, tensor_dtype(x), x->device));
+    view_expand(&expanded, &x->view, shape, ndim);
+    CTRT_TRY(kernel_copy(&(*keep)->view, x->device, &expanded, x->device));
+    heads_view(out, &(*keep)->view, s);
+    return CTRT_OK;
+}
+
+/* A result [leading.., rows, columns], whose dimensions lie in memory in the order of `like`'s where that suits: heads that were a transposed view
+ * come out as one, and joining them again is no copy. */
+static ctrt_status heads_result(ctrt_view *out, ctrt_tensor **result, const struct sizes *s, int64_t rows, int64_t columns, const ctrt_tensor *like)
+{
+    int64_t shape[CTRT_MAX_DIMS];
+    const int ndim = full_shape(shape, s, rows, columns);
+    CTRT_TRY(tensor_new(result, shape, ndim, tensor_dtype(like), like->device));
+    ctrt_view *view = &(*result)->view;
+    if (like->view.ndim == ndim) {
+        ctrt_view order = like->view;
+        memcpy(order.shape, shape, (size_t)ndim * sizeof *shape);
+        shape_strides_in_order(view->strides, &order);
+        view_refresh(view);
+        if (heads_view(out, view, s))
+            return CTRT_OK;
+        shape_strides(view->strides, shape, ndim);
+        view_refresh(view);
+    }
+    heads_view(out, view, s);
+    return CTRT_OK;
+}
+
+/* Contiguous, without data: for asking. */
+static void example(ctrt_view *view, ctrt_dtype dtype, const struct sizes *s, int64_t rows, int64_t columns)
+{
+    const int64_t shape[4] = { s->batch, s->heads, rows, columns };
+    *view = (ctrt_view){ .dtype = (uint8_t)dtype, .ndim = columns > 0 ? 4 : 3 };
+    memcpy(view->shape, shape, sizeof shape);
+    shape_strides(view->strides, shape, view->ndim);
+    view_refresh(view);
+}
+
+static ctrt_dtype logsumexp_dtype(ctrt_dtype dtype)
+{
+    return dtype == CTRT_F64 ? CTRT_F64 : CTRT_F32;
+}
+
+enum { QUERIES, KEYS, VALUES, RESULTS, LOGSUMEXP, EXAMPLES };
+
+static void examples(ctrt_view *views, ctrt_dtype dtype, const struct sizes *s)
+{
+    example(&views[QUERIES], dtype, s, s->rows, s->width);
+    example(&views[KEYS], dtype, s, s->keys, s->width);
+    example(&views[VALUES], dtype, s, s->keys, s->values);
+    example(&views[RESULTS], dtype, s, s->rows, s->values);
+    example(&views[LOGSUMEXP], logsumexp_dtype(dtype), s, s->rows, 0);
+}
+
+static bool forward_available(ctrt_dtype dtype, ctrt_device *device, const struct sizes *s, const ctrt_attention_attributes *attributes)
+{
+    ctrt_view v[EXAMPLES];
+    examples(v, dtype, s);
+    const ctrt_view *const in[3] = { &v[QUERIES], &v[KEYS], &v[VALUES] }, *const outputs[2] = { &v[RESULTS], &v[LOGSUMEXP] };
+    return kernel_available(OP_attention, dtype, device, in, 3, outputs, 2, attributes);
+}
+
+static bool backward_available(ctrt_dtype dtype, ctrt_device *device, const struct sizes *s, const ctrt_attention_attributes *attributes)
+{
+    ctrt_view v[EXAMPLES];
+    examples(v, dtype, s);
+    const ctrt_view *const in[6] = { &v[RESULTS], &v[QUERIES], &v[KEYS], &v[VALUES], &v[RESULTS], &v[LOGSUMEXP] },
+                    *const outputs[3] = { &v[QUERIES], &v[KEYS], &v[VALUES] };
+    return kernel_available(OP_attention_backward, dtype, device, in, 6, outputs, 3, attributes);
+}
+
+/* The rows' logsumexp, contiguous, as [batch, heads, rows]. */
+static void rows_view(ctrt_view *out, const ctrt_view *logsumexp, const struct sizes *s)
+{
+    *out = *logsumexp;
+    out->ndim = 3;
+    out->shape[0] = s->batch;
+    out->shape[1] = s->heads;
+    out->shape[2] = s->rows;
+    shape_strides(out->strides, out->shape, 3);
+    view_refresh(out);
+}
+
+static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struct sizes *s, const ctrt_attention_attributes *attributes)
+{
+    FRONT_OP(OP_attention);
+    const ctrt_dtype dtype = tensor_dtype(qkv[0]);
+    ctrt_device *device = qkv[0]->device;
+    ctrt_tensor *kept[3] = { NULL, NULL, NULL }, *results[2] = { NULL, NULL };
+    ctrt_view views[3], y, logsumexp;
+    int64_t shape[CTRT_MAX_DIMS];
+    ctrt_status status = heads_result(&y, &results[0], s, s->rows, s->values, qkv[0]);
+    if (status == CTRT_OK)
+        status = tensor_new(&results[1], shape, full_shape(shape, s, s->rows, 1) - 1, logsumexp_dtype(dtype), device);
+    for (int i = 0; i < 3 && status == CTRT_OK; i++)
+        status = heads_operand(&views[i], &kept[i], qkv[i], s);
+    if (status == CTRT_OK) {
+        rows_view(&logsumexp, &results[1]->view, s);
+        const ctrt_view *const in[3] = { &views[0], &views[1], &views[2] }, *const outputs[2] = { &y, &logsumexp };
+        status = kernel_call(OP_attention, dtype, device, in, 3, outputs, 2, attributes);
+    }
+    for (int i = 0; i < 3; i++)
+        tensor_release(kept[i]);
+    const union op_attributes graph = { .attention = { .scale = attributes->scale, .causal = attributes->causal } };
+    status = front_finish(status, out, OP_attention, results, 2, qkv, 3, &graph);
+    tensor_release(results[1]);
+    return status;
+}
+
+static ctrt_status backward(ctrt_tensor **const *outs, ctrt_tensor *const *operands, ctrt_tensor *logsumexp, const struct sizes *s,
+                            const ctrt_attention_attributes *attributes)
+{
+    FRONT_OP(OP_attention_backward);
+    const ctrt_dtype dtype = tensor_dtype(operands[1]);
+    ctrt_device *device = operands[1]->device;
+    ctrt_tensor *kept[5] = { NULL }, *results[3] = { NULL };
+    ctrt_view in_views[6], out_views[3];
+    const ctrt_view *in[6], *outputs[3];
+    ctrt_status status = CTRT_OK;
+    for (int i = 0; i < 5 && status == CTRT_OK; i++) {
+        status = heads_operand(&in_views[i], &kept[i], operands[i], s);
+        in[i] = &in_views[i];
+    }
+    rows_view(&in_views[5], &logsumexp->view, s);
+    in[5] = &in_views[5];
+    for (int i = 0; i < 3 && status == CTRT_OK; i++) {
+        status = heads_result(&out_views[i], &results[i], s, i == 0 ? s->rows : s->keys, i == 2 ? s->values : s->width, operands[1 + i]);
+        outputs[i] = &out_views[i];
+    }
+    if (status == CTRT_OK)
+        status = kernel_call(OP_attention_backward, dtype, device, in, 6, outputs, 3, attributes);
+    for (int i = 0; i < 5; i++)
+        tensor_release(kept[i]);
+    for (int i = 0; i < 3; i++) {
+        if (status == CTRT_OK)
+            tensor_move(outs[i], results[i]);
+        else
+            tensor_release(results[i]);
+    }
+    return ctrt_context(status, "%s", op_table[OP_attention_backward].name);
+}
+
+ctrt_status op_attention_backward(ctrt_tensor **dq, ctrt_tensor **dk, ctrt_tensor **dv, bool *done, ctrt_tensor *dy, ctrt_tensor *q,
+                                  ctrt_tensor *k, ctrt_tensor *v, ctrt_tensor *y, ctrt_tensor *logsumexp, bool causal, double scale)
+{
+    const ctrt_attention_attributes attributes = { .size = sizeof attributes, .scale = scale, .causal = causal };
+    ctrt_tensor **const outs[3] = { dq, dk, dv }, *const operands[5] = { dy, q, k, v, y };
+    struct sizes s;
+    *done = find_sizes(&s, &q->view, &k->view, &v->view) && backward_available(tensor_dtype(q), q->device, &s, &attributes);
+    return *done ? backward(outs, operands, logsumexp, &s, &attributes) : CTRT_OK;
+}
+
+/* One dtype and one device: what differs is the formula's to cast or to refuse. */
+static bool alike(ctrt_tensor *const *qkv)
+{
+    for (int i = 1; i < 3; i++)
+        if (tensor_dtype(qkv[i]) != tensor_dtype(qkv[0]) || qkv[i]->device != qkv[0]->device)
+            return false;
+    return true;
+}
+
+ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *v, ctrt_tensor *mask,
+                                              double dropout_p, bool causal, double scale)
+{
+    FRONT_CHECK(who, out);
+    FRONT_CHECK(who, q);
+    FRONT_CHECK(who, k);
+    FRONT_CHECK(who, v);
+    CTRT_TRY(check_attention(q, k, v));
+    if (scale == 0)
+        scale = 1 / sqrt((double)MAX(q->view.shape[q->view.ndim - 1], 1));
+    ctrt_tensor *const qkv[3] = { q, k, v };
+    const ctrt_attention_attributes attributes = { .size = sizeof attributes, .scale = scale, .causal = causal };
+    struct sizes s;
+    if (mask == NULL && dropout_p == 0 && alike(qkv) && find_sizes(&s, &q->view, &k->view, &v->view)
+        && forward_available(tensor_dtype(q), q->device, &s, &attributes))
+        return ctrt_context(fused(out, qkv, &s, &attributes), who);
+
+    ctrt_tensor *weights = NULL;
+    ctrt_status status = op_attention_weights(&weights, q, k, mask, causal, scale);
+    if (status == CTRT_OK)
+        status = ctrt_dropout(&weights, weights, dropout_p, dropout_p > 0);
+    if (status == CTRT_OK)
+        status = ctrt_matmul(out, weights, v);
+    tensor_release(weights);
+    return ctrt_context(status, who);
+}
