@@ -120,6 +120,11 @@ TESTS          += test-cuda-device
 test_cuda_device_SOURCES  = tests/unit/test-cuda-device.c
 test_cuda_device_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit
 test_cuda_device_LDADD    = $(PUBLIC_LIBS)
+check_PROGRAMS += test-cuda-attention
+TESTS          += test-cuda-attention
+test_cuda_attention_SOURCES  = tests/unit/test-cuda-attention.c tests/unit/soft_begin.h
+test_cuda_attention_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit
+test_cuda_attention_LDADD    = $(PUBLIC_LIBS) -lm
 check_PROGRAMS += test-cuda-products
 TESTS          += test-cuda-products
 test_cuda_products_SOURCES  = tests/unit/test-cuda-products.c
@@ -447,7 +452,7 @@ ctrt_conformance_LDADD   = libconformance.la libctrt.la
 
 # Kernels that are wrong on purpose: the suite has to notice.
 check_LTLIBRARIES += mutant.la
-mutant_la_SOURCES  = tests/plugins/mutant.c
+mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU

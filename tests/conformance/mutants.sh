@@ -34,6 +34,10 @@ judge() {
 # The suite without mutants: nothing to complain of, else what follows says nothing.
 found=$(judge '' --tags forward --op 'a*')
 check "no mutant, no complaint" "$found"
+# Attention that the core composes, and by kernels of the device's; gradients by those, or composed where there is none for them.
+for kernels in '' attention@none attention@none,attention_backward@none; do
+    check "attention by ${kernels:-other ops}: no complaint" "$(judge "$kernels" --op '*attention*')"
+done
 
 # ---- every kernel can be found out ----
 
@@ -49,14 +53,25 @@ looked_at() {
     *)           echo "$1" ;;
     esac
 }
+# The mutant, and what it takes for its kernel to be called.
+with_company() {
+    case $1 in
+    attention_backward*) echo "attention@none,$1" ;;
+    *)                   echo "$1" ;;
+    esac
+}
 for kernel in $(sed -n '/VIEW,/d; s/^OP(\([a-z0-9_]*\),.*/\1/p' "$srcdir/core/ops/ops.def"); do
     op=$(looked_at "$kernel")
-    found=$(judge "$kernel" --op "$op")
+    found=$(judge "$(with_company "$kernel")" --op "$op")
     case $found in
     crash*) not_ok "a wrong $kernel is noticed" "$found" ;;
     '')     not_ok "a wrong $kernel is noticed" "no check of '$op' failed" ;;
     *)      ok "a wrong $kernel is noticed" ;;
     esac
+done
+for kernel in attention_backward:1 attention_backward:2; do
+    found=$(judge "$(with_company "$kernel")" --op attention)
+    [ -n "$found" ] && ok "a wrong result of $kernel is noticed" || not_ok "a wrong result of $kernel is noticed"
 done
 for kernel in max_pool2d:1 batch_norm:3 batch_norm:4 sgd_step:3 adam_step:3; do
     found=$(judge "$kernel" --op "${kernel%:*}")
@@ -78,6 +93,7 @@ blamed max_pool2d max_pool2d
 blamed add add attention
 blamed matmul matmul attention masked_attention
 blamed softmax softmax attention masked_attention
+blamed attention attention
 blamed sum sum var mse_loss cross_entropy
 blamed index_select index_select embedding cross_entropy
 blamed layer_norm layer_norm
@@ -112,6 +128,8 @@ names  matmul@strides matmul 'matmul f32 transposed' 'result\[.*got'
 names  neg@strides neg 'neg i64 sliced'     'result\[.*got'
 names  neg@strides neg 'neg f64 broadcast'  'result\[.*got'
 spared neg@strides neg 'neg f32 contiguous'
+names  attention@strides attention 'attention f32 permuted' 'result\[.*got'
+names  attention:1,attention_backward@none attention 'attention f32 gradients' 'gradient of'
 names  exp@nan     exp 'exp f32 NaN'        'expected nan'
 spared exp@nan     exp 'exp f32 contiguous'
 names  neg@input   neg 'neg f32 contiguous' 'operand 0 was changed'

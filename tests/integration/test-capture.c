@@ -34,7 +34,8 @@ static bool training_new(struct training *t, const struct kind *kind)
     *t = (struct training){ .kind = kind };
     ctrt_manual_seed(7);
     return CHECK_OK(ctrt_set_default_device(device))
-           && CHECK_OK(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(linear, 8, 16, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, NULL),
+           && CHECK_OK(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(multihead_attention, 8, 2, 0, true, true, NULL),
+                                                                   CTRT_NEW(linear, 8, 16, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(16), 0, true, NULL),
                                                                    CTRT_NEW(tanh), CTRT_NEW(dropout, kind->dropout), CTRT_NEW(linear, 16, 4, true, NULL))))
            && CHECK_OK(optimizer_new(t))
            && CHECK_OK(ctrt_zeros(&t->x, CTRT_SHAPE(5, 8), CTRT_F32, device)) && CHECK_OK(ctrt_zeros(&t->y, CTRT_SHAPE(5), CTRT_I64, device));

@@ -9,15 +9,18 @@
  *   flaky     every other call is off by a little
  *   large     results of more than 4000 elements are off by a little
  *   refuse    the kernel says that it does not support this
+ *   none      nothing is wrong
+ * Ops that the cpu has no kernel for, because the core composes them, get one here (plain-attention.h).
  * Installed nowhere; tests/conformance/mutants.sh copies it beside the cpu plugin as kernels-cpu-mutant.so. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "ctrt/plugin.h"
+#include "plain-attention.h"
 
-enum way { VALUE, STRIDES, NANS, INPUT, FLAKY, LARGE, REFUSE, WAYS };
-static const char *const way_words[WAYS] = { "value", "strides", "nan", "input", "flaky", "large", "refuse" };
+enum way { VALUE, STRIDES, NANS, INPUT, FLAKY, LARGE, REFUSE, NOTHING, WAYS };
+static const char *const way_words[WAYS] = { "value", "strides", "nan", "input", "flaky", "large", "refuse", "none" };
 
 enum { ROWS = 512 };
 
@@ -142,8 +145,10 @@ static ctrt_status add(const ctrt_kernel_table *from, const char *op, struct mut
         rows[table.count].run = runs[table.count];
         table.count++;
     }
-    return table.count == before ? host->fail(CTRT_ERR_PLUGIN, "mutant: the cpu has no kernel '%s'", op)
-                                 : CTRT_OK;
+    if (table.count > before)
+        return CTRT_OK;
+    return from != &plain_table ? add(&plain_table, op, mutation)
+                                : host->fail(CTRT_ERR_PLUGIN, "mutant: the cpu has no kernel '%s'", op);
 }
 
 static ctrt_status mutant_init(const ctrt_host *lent)

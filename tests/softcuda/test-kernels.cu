@@ -29,6 +29,30 @@ SOFTCUDA_KERNEL(sum_shared, struct vector_args, 256)
         a.out[blockIdx.x] = part[0];
 }
 
+/* out[16][8] = a[16][16] b: numbers of two bytes; b[16][8] as it lies (b_turned: [8][16], of which it is the transpose). */
+SOFTCUDA_KERNEL(matrix_product, struct matrix_args, 32)
+{
+    alignas(16) __shared__ uint16_t left[16][24], right[16][24];
+    const int lane = (int)threadIdx.x;
+    const int rows = a.b_turned ? 8 : 16, columns = a.b_turned ? 16 : 8;
+    for (int i = lane; i < 256; i += 32)
+        left[i / 16][i % 16] = a.a[i];
+    for (int i = lane; i < 16 * 24; i += 32)                /* rows beside b are read too */
+        right[i / 24][i % 24] = i / 24 < rows && i % 24 < columns ? a.b[i / 24 * columns + i % 24] : 0;
+    __syncwarp();
+    uint32_t x[4], y[4];
+    softcuda_ldmatrix(x, &left[lane % 16][lane / 16 * 8], false);
+    if (a.b_turned)
+        softcuda_ldmatrix(y, &right[lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8], false);
+    else
+        softcuda_ldmatrix(y, &right[lane % 16][lane / 16 * 8], true);
+    float c[4] = { 1, 1, 1, 1 };                            /* what is added to */
+    const uint32_t first[2] = { y[0], y[1] };
+    softcuda_mma_m16n8k16(c, x, first, a.bf16 != 0);
+    for (int i = 0; i < 4; i++)
+        a.out[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = c[i] - 1;
+}
+
 /* The same by shuffles, into one number. */
 SOFTCUDA_KERNEL(sum_warp, struct vector_args, 1024)
 {
@@ -163,6 +187,15 @@ SOFTCUDA_KERNEL(bad_mask, struct number_args, 32)
         a.out[threadIdx.x] = __ballot_sync(0xffffffffu, 1);
     else if (threadIdx.x == 16)
         a.out[0] = __ballot_sync(0x1u, 1);
+}
+
+SOFTCUDA_KERNEL(bad_matrix, struct matrix_args, 32)
+{
+    float c[4] = { 0, 0, 0, 0 };
+    const uint32_t left[4] = { 0, 0, 0, 0 }, right[2] = { 0, 0 };
+    if (threadIdx.x != 5)
+        softcuda_mma_m16n8k16(c, left, right, false);
+    a.out[threadIdx.x] = c[0];
 }
 
 SOFTCUDA_KERNEL(bad_overrun, struct vector_args, 64)

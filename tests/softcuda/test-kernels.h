@@ -17,4 +17,10 @@ struct number_args {
     int32_t which;
 };
 
+struct matrix_args {
+    float *out;
+    const uint16_t *a, *b;
+    int32_t b_turned, bf16;
+};
+
 #endif

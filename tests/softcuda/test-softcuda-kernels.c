@@ -20,6 +20,49 @@ static address device_copy(const void *from, size_t bytes)
     return out;
 }
 
+/* Small integers, as f16 and bf16 have them. */
+static uint16_t half_of(int x, bool bf16)
+{
+    float number = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    const uint32_t exponent = bits >> 23 & 255;
+    if (bf16 || x == 0)
+        return (uint16_t)(bits >> 16);
+    return (uint16_t)((bits >> 31) << 15 | (exponent - 112) << 10 | (bits >> 13 & 1023));
+}
+
+/* All sums are exact, so the order of adding does not show. */
+static void run_matrices(void)
+{
+    group("products of a warp: ldmatrix and mma");
+    for (int way = 0; way < 4; way++) {
+        const bool turned = way & 1, bf16 = way & 2;
+        int left[16][16], right[16][8];
+        uint16_t a[256], b[128];
+        float got[16][8];
+        for (int i = 0; i < 16; i++) {
+            for (int k = 0; k < 16; k++)
+                a[i * 16 + k] = half_of(left[i][k] = (i * 7 + k * 5) % 13 - 6, bf16);
+            for (int j = 0; j < 8; j++)
+                b[turned ? j * 16 + i : i * 8 + j] = half_of(right[i][j] = (i * 3 + j * 11) % 17 - 8, bf16);
+        }
+        address out = 0;
+        OK(cuMemAlloc_v2(&out, sizeof got));
+        const struct matrix_args args = { (float *)(uintptr_t)out, (const uint16_t *)(uintptr_t)device_copy(a, sizeof a),
+                                          (const uint16_t *)(uintptr_t)device_copy(b, sizeof b), turned, bf16 };
+        OK(launch("matrix_product", 1, 32, 0, stream, &args));
+        OK(cuMemcpyDtoHAsync_v2(got, out, sizeof got, stream));
+        for (int i = 0; i < 16; i++)
+            for (int j = 0; j < 8; j++) {
+                int wanted = 0;
+                for (int k = 0; k < 16; k++)
+                    wanted += left[i][k] * right[k][j];
+                CHECK(got[i][j] == (float)wanted, "way %d: element %d, %d is %g, expected %d", way, i, j, (double)got[i][j], wanted);
+            }
+    }
+}
+
 static void run_vectors(void)
 {
     float *x = numbers(N), *got = malloc(sizeof *got * N);
@@ -177,6 +220,9 @@ static void run_bad(void)
     numbers_args.out = (uint64_t *)(uintptr_t)fresh(4096);
     goes_wrong("bad_mask", 32, &numbers_args, CUDA_ERROR_LAUNCH_FAILED, "lane 16 itself is not");
 
+    struct matrix_args matrix = { .out = (float *)(uintptr_t)fresh(4096) };
+    goes_wrong("bad_matrix", 32, &matrix, CUDA_ERROR_LAUNCH_FAILED, "mma by the lanes ffffffdf of a warp alone");
+
     group("memory that is not the kernel's");
     struct vector_args args = { .out = (float *)(uintptr_t)fresh(40), .n = 10 };
     goes_wrong("bad_overrun", 64, &args, CUDA_ERROR_ILLEGAL_ADDRESS, "byte 40 of a block of 40 bytes of device 0");
@@ -211,6 +257,7 @@ int main(void)
     group("opening");
     open_bed();
     run_vectors();
+    run_matrices();
     run_warps();
     run_bad();
     CHECK(softcuda_control.launches("vector_add") == 1, "vector_add was launched %llu times", (unsigned long long)softcuda_control.launches("vector_add"));
