@@ -25,6 +25,7 @@ SHOW(ctrt_conv_attributes);
 SHOW(ctrt_pool_attributes);
 SHOW(ctrt_norm_attributes);
 SHOW(ctrt_cross_entropy_attributes);
+SHOW(ctrt_attention_attributes);
 SHOW(ctrt_index_attributes);
 SHOW(ctrt_random_attributes);
 SHOW(ctrt_sgd_attributes);
