@@ -185,6 +185,7 @@ static void memory(const char *device)
             CHECK_OK(train(x));
             CHECK_OK(ctrt_memory_scope_end(&peaks, &scope));
             CHECK(peaks.allocated_bytes - before < 64 << 10, "%lld bytes beside %lld", (long long)(peaks.allocated_bytes - before), (long long)before);
+            CHECK_OK(ctrt_device_synchronize(gpu));
             CHECK(soft->launches("attention_f32_32") + soft->launches("attention_f16_32") == 1, "composed, or planned in earnest");
             CHECK(found.peak_allocated == peaks.allocated_bytes, "%lld bytes planned, %lld taken", (long long)found.peak_allocated, (long long)peaks.allocated_bytes);
         }
