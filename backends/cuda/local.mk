@@ -28,11 +28,11 @@ cuda_kernels = \
     backends/cuda/attention_backward.cu backends/cuda/matmul.cu backends/cuda/conv.cu backends/cuda/loss.cu \
     backends/cuda/norm.cu backends/cuda/batch_norm.cu backends/cuda/pool.cu backends/cuda/index.cu backends/cuda/optim.cu
 cuda_kernel_headers = \
-    backends/cuda/attention.cuh backends/cuda/attention_args.h backends/cuda/conv.cuh backends/cuda/conv_args.h backends/cuda/copy_args.h backends/cuda/counted.h backends/cuda/divide_args.h \
+    backends/cuda/attention.cuh backends/cuda/attention_args.h backends/cuda/conv.cuh backends/cuda/conv_args.h \
+    backends/cuda/copy_args.h backends/cuda/counted.h backends/cuda/divide_args.h \
     backends/cuda/elementwise.cuh backends/cuda/elementwise_args.h backends/cuda/functions.cuh backends/cuda/gemm.cuh \
     backends/cuda/index_args.h backends/cuda/kernel.h backends/cuda/kernel_error.h backends/cuda/loss_args.h backends/cuda/matmul_args.h \
-    backends/cuda/mma.cuh \
-    backends/cuda/norm.cuh backends/cuda/norm_args.h backends/cuda/optim_args.h backends/cuda/pool_args.h backends/cuda/random_args.h \
+    backends/cuda/mma.cuh backends/cuda/norm.cuh backends/cuda/norm_args.h backends/cuda/optim_args.h backends/cuda/pool_args.h backends/cuda/random_args.h \
     backends/cuda/range_args.h backends/cuda/reduce.cuh backends/cuda/reduce_args.h backends/cuda/row.cuh backends/cuda/row_args.h \
     backends/cuda/softmax_args.h
 EXTRA_DIST         += $(cuda_kernels) $(cuda_kernel_headers)
