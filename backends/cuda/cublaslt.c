@@ -171,6 +171,17 @@ bool cuda_lt_ready(struct cuda_device *device)
     return lt_of(device) != NULL;
 }
 
+void cuda_lt_prepare(struct cuda_device *device)
+{
+    void *file = NULL;
+    for (size_t i = 0; i < COUNT_OF(names) && file == NULL && cuda_options.products != CUDA_PATH_BUILTIN; i++)
+        file = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    if (file == NULL)
+        return;
+    (void)lt_of(device);
+    dlclose(file);
+}
+
 /* ---- what a product looks like to the library ---- */
 
 static bool operand_of(struct operand *out, int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t batch_step)

@@ -56,6 +56,7 @@ struct cuda_device {
     struct cuda_queue *queues;
     struct cuda_mapping *mappings;
     struct cuda_block *blocks;              /* export.c */
+    struct cuda_graph *graphs;              /* capture.c */
     _Atomic uint64_t peers_checked, peers_direct;   /* bits by index: how copies from there go (peers.c) */
     struct cuda_ordered *ordered;           /* ordered.c; NULL: memory is not in the order of queues */
     atomic_int captures;                    /* that run */
@@ -125,6 +126,12 @@ struct cuda_queue {
 };
 
 extern const ctrt_queue_table cuda_queue_table;
+/* A place in pinned memory where kernels tell of a failure, and its address for the device. */
+ctrt_status cuda_error_new(struct cuda_device *device, struct kernel_error **error, cu_address *address);
+/* "WHERE: NAME, call 7: index 9 (element 1) is out of range [0, 5)"; name: of the op, NULL: not known. */
+void cuda_error_text(char *text, size_t bytes, const struct kernel_error *error, const char *where, const char *name);
+/* The queue has failed, unless it had before. */
+void cuda_queue_fail(struct cuda_queue *queue, ctrt_status status, uint64_t sequence, const char *text);
 ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, int32_t priority);
 void cuda_queues_close(struct cuda_device *device);
 /* The device's queue of the least number from `number` on; NULL: there is none. */
@@ -150,6 +157,12 @@ ctrt_status cuda_event_synchronize(void *device, void *event);
 ctrt_status cuda_event_elapsed(void *device, void *from, void *to, double *milliseconds);
 
 extern const ctrt_capture_table cuda_capture_table;
+/* Where a kernel of this call that may fail tells so, and under which number: the queue's place, or that of the graph which is being recorded. */
+cu_address cuda_error_place(const ctrt_call *call, uint64_t *sequence);
+/* Failures of replays on the queue that are known by now become the queue's. */
+void cuda_graphs_judge(struct cuda_queue *queue);
+/* The same when all its replays are over, or it goes: graphs forget it. */
+void cuda_graphs_over(struct cuda_queue *queue);
 
 /* ---- launch.c: kernels by name ---- */
 

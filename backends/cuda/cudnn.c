@@ -144,6 +144,16 @@ static struct dnn *dnn_of(struct cuda_device *device)
     return dnn != &no_library ? dnn : NULL;
 }
 
+void cuda_dnn_prepare(struct cuda_device *device)
+{
+    const bool wanted = cuda_options.convolutions != CUDA_PATH_BUILTIN && cuda_options.convolutions != CUDA_PATH_PRODUCT;
+    void *file = wanted ? dlopen(NAME, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (file == NULL)
+        return;
+    (void)dnn_of(device);
+    dlclose(file);
+}
+
 /* Does a failure say something about the convolution: it cannot be done so, now or later? */
 static bool is_refusal(dnn_status status)
 {

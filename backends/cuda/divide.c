@@ -10,8 +10,7 @@ static ctrt_status integer_run(const ctrt_call *call)
 {
     struct elementwise_args args;
     cuda_elementwise_clear(&args);
-    args.error = (struct kernel_error *)(uintptr_t)cuda_queue_of(call->device, call->queue)->error_address;
-    args.sequence = call->sequence;
+    args.error = (struct kernel_error *)(uintptr_t)cuda_error_place(call, &args.sequence);
     return cuda_elementwise(call, &args, (ctrt_dtype)call->inputs[0]->dtype, 0, NULL);
 }
 

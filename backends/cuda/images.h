@@ -9,4 +9,7 @@
 #include "images.def"
 #undef IMAGE
 
+/* Loads all that is not loaded yet; what fails says so when it is used. */
+void cuda_images_load(struct cuda_device *device);
+
 #endif

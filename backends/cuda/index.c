@@ -21,14 +21,12 @@ static ctrt_dtype by_bytes(ctrt_dtype dtype)
 
 static void start(struct index_args *a, const ctrt_call *call)
 {
-    struct cuda_queue *queue = cuda_queue_of(call->device, call->queue);
     memset(a, 0, sizeof *a);
     a->from = call->inputs[0]->data;
     a->index = call->inputs[1]->data;
     a->to = call->outputs[0]->data;
     a->n = call->outputs[0]->numel;
-    a->error = (struct kernel_error *)(uintptr_t)queue->error_address;
-    a->sequence = call->sequence;
+    a->error = (struct kernel_error *)(uintptr_t)cuda_error_place(call, &a->sequence);
 }
 
 /* ---- picking ---- */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/launch.c: kernels, found by name in the fat binaries at their first use, and put on queues. */
-#include "cuda.h"
+#include "images.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -59,6 +59,18 @@ static ctrt_status load(struct cuda_device *device, struct cuda_image *image, cu
     }
     *out = library;
     return status;
+}
+
+void cuda_images_load(struct cuda_device *device)
+{
+    static struct cuda_image *const images[] = {
+#define IMAGE(file) &cuda_image_##file,
+#include "images.def"
+#undef IMAGE
+    };
+    cu_library unused;
+    for (size_t i = 0; i < sizeof images / sizeof images[0]; i++)
+        (void)load(device, images[i], &unused);
 }
 
 static ctrt_status find(struct cuda_device *device, struct cuda_image *image, struct cuda_entry *entry, const char *name, cu_kernel *out)

@@ -32,8 +32,7 @@ static ctrt_status run(const ctrt_call *call)
     a.ignore = attributes->ignore_index;
     a.smoothing = attributes->label_smoothing;
     a.block = a.classes > WARP_CLASSES;
-    a.error = (struct kernel_error *)(uintptr_t)cuda_queue_of(device, call->queue)->error_address;
-    a.sequence = call->sequence;
+    a.error = (struct kernel_error *)(uintptr_t)cuda_error_place(call, &a.sequence);
     const struct cuda_shape shape = {
         .grid = { cuda_blocks(device, a.rows * (a.block ? ROW_THREADS : 32), ROW_THREADS) }, .block = ROW_THREADS
     };

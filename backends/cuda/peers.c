@@ -60,6 +60,14 @@ static bool trial_passes(struct cuda_device *to, struct cuda_device *from)
     return right;
 }
 
+/* Without access of the one to the other's memory the driver's copies go through the host. Pages (pages.c) have access for their own device alone, so
+ * that theirs do in any case. */
+static void enable(struct cuda_device *device, struct cuda_device *peer)
+{
+    if (cuda_driver.context_set(device->context) == CU_OK && cuda_can_access_peer(device, peer))
+        (void)cuda_driver.context_enable_peer(peer->context, 0);    /* it may be enabled already, by others in the process */
+}
+
 /* May copies go straight from `from` to `to`? Tried at the first copy. */
 static bool direct(struct cuda_device *to, struct cuda_device *from)
 {
@@ -68,8 +76,8 @@ static bool direct(struct cuda_device *to, struct cuda_device *from)
         return atomic_load_explicit(&to->peers_direct, memory_order_relaxed) & bit;
     pthread_mutex_lock(&lock);
     if (!(atomic_load(&to->peers_checked) & bit)) {
-        /* Peer access is not enabled: no kernel reads another device's memory, and the driver's copies know the way also for pages, which have
-         * access for their own device alone. */
+        enable(from, to);
+        enable(to, from);
         if (trial_passes(to, from))
             atomic_fetch_or(&to->peers_direct, bit);
         else
@@ -118,6 +126,13 @@ ctrt_status cuda_copy_peer(void *to_handle, void *target, void *from_handle, con
     const cu_address there = (cu_address)(uintptr_t)source, here = (cu_address)(uintptr_t)target;
     if (to == from)
         return cuda_check(to, cuda_driver.copy_on_device(here, there, bytes, queue->stream), "a copy of %zu bytes", bytes);
+    int state = 0;
+    const bool known = atomic_load_explicit(&to->peers_checked, memory_order_acquire) & (uint64_t)1 << from->index;
+    if (__builtin_expect((!known || !direct(to, from)) && atomic_load(&to->captures) > 0, 0)
+        && cuda_driver.capture_state(queue->stream, &state) == CU_OK && state != 0)
+        return cuda_host->fail(CTRT_ERR_STATE, "a copy from %s to %s %s, which cannot be recorded: %s", from->name, to->name,
+                               known ? "goes through the host's memory" : "is the first over that link and has to be tried",
+                               known ? "take it out of the captured step" : "make one before the capture");
     if (!direct(to, from))
         return staged(to, here, from, there, bytes, queue->stream);
     return cuda_check(to, cuda_driver.copy_peer(here, to->context, there, from->context, bytes, queue->stream), "a copy of %zu bytes from %s", bytes,

@@ -9,6 +9,23 @@
 #include <stdio.h>
 #include <string.h>
 
+ctrt_status cuda_error_new(struct cuda_device *device, struct kernel_error **error, cu_address *address)
+{
+    ctrt_status status = cuda_check(device, cuda_driver.host_alloc((void **)error, sizeof **error, CU_HOST_PORTABLE | CU_HOST_MAPPED),
+                                    "pinned memory for what kernels tell");
+    if (status != CTRT_OK) {
+        *error = NULL;
+        return status;
+    }
+    memset(*error, 0, sizeof **error);
+    status = cuda_check(device, cuda_driver.host_device_address(address, *error, 0), "the device's address of pinned memory");
+    if (status != CTRT_OK) {
+        (void)cuda_driver.host_free(*error);
+        *error = NULL;
+    }
+    return status;
+}
+
 static void error_free(struct cuda_queue *queue)
 {
     if (queue->error != NULL)
@@ -26,12 +43,7 @@ ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, 
     /* CUDA's greatest priority is the least number; a priority out of range is clamped, as there. */
     (void)cuda_driver.context_priorities(&least, &greatest);
     queue->priority = priority < greatest ? greatest : priority > least ? least : priority;
-    ctrt_status status = cuda_check(device, cuda_driver.host_alloc((void **)&queue->error, sizeof *queue->error, CU_HOST_PORTABLE | CU_HOST_MAPPED),
-                                    "pinned memory for a queue");
-    if (status == CTRT_OK) {
-        memset(queue->error, 0, sizeof *queue->error);
-        status = cuda_check(device, cuda_driver.host_device_address(&queue->error_address, queue->error, 0), "the device's address of pinned memory");
-    }
+    ctrt_status status = cuda_error_new(device, &queue->error, &queue->error_address);
     if (status == CTRT_OK)
         status = cuda_check(device, cuda_driver.stream_create(&queue->stream, CU_STREAM_NON_BLOCKING, queue->priority), "creating a stream");
     if (status != CTRT_OK) {
@@ -54,6 +66,7 @@ static void queue_free(struct cuda_queue *queue)
 {
     cuda_ordered_flush(queue->device, queue);
     (void)cuda_driver.stream_synchronize(queue->stream);
+    cuda_graphs_over(queue);
     (void)cuda_driver.stream_destroy(queue->stream);
     error_free(queue);
     pthread_mutex_destroy(&queue->lock);
@@ -103,26 +116,44 @@ static void destroy(void *handle, void *object)
 
 /* ---- failures ---- */
 
+void cuda_error_text(char *text, size_t bytes, const struct kernel_error *error, const char *where, const char *name)
+{
+    char place[48] = "";
+    if (error->place >= 0)
+        snprintf(place, sizeof place, " (element %lld)", (long long)error->place);
+    if (error->code == KERNEL_ERROR_DIVISOR) {
+        snprintf(text, bytes, "%s: %s of integers, call %llu: a divisor is 0%s", where, name != NULL ? name : "division",
+                 (unsigned long long)error->sequence, place);
+        return;
+    }
+    snprintf(text, bytes, "%s: %s, call %llu: %s %lld%s is out of range [0, %lld)", where, name != NULL ? name : "a kernel",
+             (unsigned long long)error->sequence, error->code == KERNEL_ERROR_TARGET ? "target" : "index", (long long)error->value, place,
+             (long long)error->limit);
+}
+
+void cuda_queue_fail(struct cuda_queue *queue, ctrt_status status, uint64_t sequence, const char *text)
+{
+    pthread_mutex_lock(&queue->lock);
+    if (queue->failed == CTRT_OK) {
+        queue->failed = status;
+        queue->failed_at = sequence;
+        snprintf(queue->text, sizeof queue->text, "%s", text);
+    }
+    pthread_mutex_unlock(&queue->lock);
+}
+
 /* With the queue's lock: a kernel has written what is wrong. */
 static void note_kernel_error(struct cuda_queue *queue)
 {
     const struct kernel_error *error = queue->error;
+    char where[64];
     if (queue->failed != CTRT_OK || __atomic_load_n(&error->state, __ATOMIC_ACQUIRE) != 2)
         return;
     const char *name = error->sequence > 0 && error->sequence + CUDA_NAMES > queue->last ? queue->names[error->sequence % CUDA_NAMES] : NULL;
-    char place[48] = "";
-    if (error->place >= 0)
-        snprintf(place, sizeof place, " (element %lld)", (long long)error->place);
     queue->failed = CTRT_ERR_INVALID_ARGUMENT;
     queue->failed_at = error->sequence;
-    if (error->code == KERNEL_ERROR_DIVISOR) {
-        snprintf(queue->text, sizeof queue->text, "%s, queue %d: %s of integers, call %llu: a divisor is 0%s", queue->device->name, queue->number,
-                 name != NULL ? name : "division", (unsigned long long)error->sequence, place);
-        return;
-    }
-    snprintf(queue->text, sizeof queue->text, "%s, queue %d: %s, call %llu: %s %lld%s is out of range [0, %lld)", queue->device->name, queue->number,
-             name != NULL ? name : "a kernel", (unsigned long long)error->sequence, error->code == KERNEL_ERROR_TARGET ? "target" : "index",
-             (long long)error->value, place, (long long)error->limit);
+    snprintf(where, sizeof where, "%s, queue %d", queue->device->name, queue->number);
+    cuda_error_text(queue->text, sizeof queue->text, error, where, name);
 }
 
 /* The last kernels that were put there, for a message. With the lock. */
@@ -140,6 +171,7 @@ static void last_names(const struct cuda_queue *queue, char *text, size_t bytes)
 static ctrt_status failure_of(struct cuda_queue *queue, uint64_t *sequence)
 {
     char text[sizeof queue->text];
+    cuda_graphs_judge(queue);
     pthread_mutex_lock(&queue->lock);
     note_kernel_error(queue);
     const ctrt_status status = queue->failed;
@@ -191,8 +223,12 @@ static ctrt_status synchronize(void *handle, void *object)
     ctrt_status status = cuda_enter(device);
     if (status != CTRT_OK)
         return status;
-    if (queue != NULL)
-        return judge(queue, cuda_driver.stream_synchronize(queue->stream), "waiting for");
+    if (queue != NULL) {
+        const cu_result result = cuda_driver.stream_synchronize(queue->stream);
+        if (result == CU_OK)
+            cuda_graphs_over(queue);
+        return judge(queue, result, "waiting for");
+    }
     status = cuda_check(device, cuda_driver.context_synchronize(), "waiting for all its work");
     for (struct cuda_queue *q = cuda_queue_from(device, 0); q != NULL && status == CTRT_OK; q = cuda_queue_from(device, q->number + 1))
         status = failure_of(q, NULL);
@@ -234,6 +270,7 @@ static ctrt_status reset_one(struct cuda_queue *queue)
     ctrt_status status = cuda_check(device, cuda_driver.stream_synchronize(queue->stream), "waiting for queue %d", queue->number);
     if (status != CTRT_OK)
         return status;
+    cuda_graphs_over(queue);
     pthread_mutex_lock(&queue->lock);
     queue->failed = CTRT_OK;
     queue->failed_at = 0;

@@ -250,6 +250,54 @@ static void test_replay(void)
     CHILD_END;
 }
 
+static void test_replayed_index(void)
+{
+    group("an index out of range in a replay is the failure of the stream where it was replayed, and of no other");
+    IN_CHILD("CTRT_MEMORY=caching") {
+        ctrt_device *device = NULL;
+        ctrt_tensor *x = NULL, *index = NULL, *y = NULL, *sum = NULL;
+        ctrt_stream *here = NULL, *there = NULL;
+        ctrt_graph *graph = NULL;
+        int64_t places[3] = { 0, 3, 1 };
+        double value = 0;
+        CHECK_OK(ctrt_device_get(&device, "cuda:0"));
+        CHECK_OK(ctrt_stream_default(&here, device));
+        CHECK_OK(ctrt_stream_new(&there, device, 0));
+        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(5, 3), CTRT_F32, device));
+        CHECK_OK(ctrt_from_data(&index, places, 3, CTRT_SHAPE(3), CTRT_I64, device));
+        CHECK_OK(ctrt_capture_begin(device));
+        CHECK_OK(ctrt_index_select(&y, x, 0, index));
+        CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_capture_end(&graph, device));
+        for (int round = 0; round < 3; round++) {
+            places[1] = round == 1 ? 1000 : 3;
+            CHECK_OK(ctrt_from_host_(index, places, 3, CTRT_I64));
+            CHECK_OK(ctrt_stream_push(there));
+            CHECK_OK(ctrt_capture_replay(graph));
+            if (round == 1) {
+                CHECK_FAILS(ctrt_stream_synchronize(there), CTRT_ERR_INVALID_ARGUMENT, "a replay: index_select");
+                CHECK(strstr(ctrt_error_message(), "index 1000 (element 1) is out of range [0, 5)") != NULL, "%s", ctrt_error_message());
+                CHECK_OK(ctrt_stream_reset(there));
+            } else if (CHECK_OK(ctrt_item(&value, sum))) {
+                CHECK(value == 9, "round %d: %g, expected 9", round, value);
+            }
+            CHECK_OK(ctrt_stream_pop());
+            CHECK_OK(ctrt_stream_synchronize(here));
+        }
+        CHECK_OK(ctrt_capture_replay(graph));
+        CHECK_OK(ctrt_item(&value, sum));
+        ctrt_graph_release(&graph);
+        ctrt_tensor_release(&x);
+        ctrt_tensor_release(&y);
+        ctrt_tensor_release(&sum);
+        ctrt_tensor_release(&index);
+        ctrt_stream_release(&here);
+        ctrt_stream_release(&there);
+        CHECK_OK(ctrt_shutdown());
+    }
+    CHILD_END;
+}
+
 static void test_index(void)
 {
     group("an index out of range: named with op, number, value and range; the stream is usable again after a reset");
@@ -293,5 +341,6 @@ int main(int argc, char **argv)
     test_illegal();
     test_replay();
     test_index();
+    test_replayed_index();
     return done();
 }
