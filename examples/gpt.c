@@ -74,7 +74,7 @@ static ctrt_status gpt_new(ctrt_module **out, int vocabulary, ctrt_device *devic
     struct gpt *g = ctrt_module_state(*out);
     g->tokens = CTRT_NEW(embedding, vocabulary, WIDTH, -1, device);
     CTRT_TRY(ctrt_module_add_module(*out, "tokens", g->tokens));
-    CTRT_TRY(ctrt_randn(&positions, CTRT_SHAPE(CONTEXT, WIDTH), CTRT_F32, device));
+    CTRT_TRY(ctrt_randn(&positions, CTRT_SHAPE(CONTEXT, WIDTH), CTRT_DTYPE_DEFAULT, device));
     CTRT_TRY(ctrt_module_add_parameter(*out, "positions", g->positions = positions));
     g->body = CTRT_NEW(sequential, CTRT_NO_MODULES);
     CTRT_TRY(ctrt_module_add_module(*out, "body", g->body));

@@ -4,8 +4,8 @@
 #
 # Random numbers are the same on both, and so is all else but the order in which f32 are added up. The first loss of gpt comes of equal parameters, so that
 # only that rounding shows: 1e-5 of it. AdamW's first steps go by the sign of a gradient almost alone, and a sign can turn where a gradient is nearly 0; so
-# losses after some steps may differ by 1 %, and of 359 images 4 may fall on the other side. cuda-fp16 is left to
-# cuda-fp16.sh.
+# losses after some steps may differ by 1 %, and of 359 images 4 may fall on the other side. On cuda-fp16 parameters and results have 11 bits: losses within
+# 2 %, images within 3 %, the first loss of gpt within 0.2 %. Under the address sanitizer the convolutions, which take minutes there, are left out.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 SOFTCUDA=devices=1,memory=512m
@@ -34,11 +34,15 @@ compare() {
     near "digits $1 on $2: the loss" "$(loss_of "$1-cpu")" "$(loss_of "$1-$3")" "$4"
     near "digits $1 on $2: images that are right" "$(right_of "$1-cpu")" "$(right_of "$1-$3")" "$5"
 }
-for model in mlp cnn; do
+models='mlp cnn'
+case ${SANITIZE:-} in *address*) models=mlp; skip "digits cnn on cuda:0" "it takes minutes under the address sanitizer" ;; esac
+for model in $models; do
     check "digits $model on the cpu" "$(digits $model cpu cpu; grep -q 'to the bit' $model-cpu || cat $model-cpu)"
     check "digits $model on cuda:0" "$(digits $model cuda:0 cuda; grep -q 'to the bit' $model-cuda || cat $model-cuda)"
     compare $model cuda:0 cuda 0.01 0.015
 done
+check "digits mlp on cuda-fp16:0" "$(digits mlp cuda-fp16:0 fp16; grep -q 'to the bit' mlp-fp16 || cat mlp-fp16)"
+compare mlp cuda-fp16:0 fp16 0.02 0.03
 # ---- gpt: the first losses, and that it writes ----
 i=0
 while [ $i -lt 100 ]; do
@@ -46,10 +50,12 @@ while [ $i -lt 100 ]; do
     i=$((i + 1))
 done >text
 step_of() { sed -n "s/^step *$2 of .* loss \([0-9.]*\) .*/\1/p" "$1"; }
-for device in cpu cuda:0; do
+for device in cpu cuda:0 cuda-fp16:0; do
     CTRT_DEVICE=$device "$build/example-gpt" text 3 >"gpt-$device" 2>&1 || not_ok "gpt on $device" "$(cat "gpt-$device")"
 done
 near "gpt on cuda:0: the first loss" "$(step_of gpt-cpu 1)" "$(step_of gpt-cuda:0 1)" 0.00001
 near "gpt on cuda:0: the third loss" "$(step_of gpt-cpu 3)" "$(step_of gpt-cuda:0 3)" 0.01
+near "gpt on cuda-fp16:0: the first loss" "$(step_of gpt-cpu 1)" "$(step_of gpt-cuda-fp16:0 1)" 0.002
+near "gpt on cuda-fp16:0: the third loss" "$(step_of gpt-cpu 3)" "$(step_of gpt-cuda-fp16:0 3)" 0.02
 check "gpt on cuda:0 writes 600 letters" "$(n=$(sed 1,/^step/d gpt-cuda:0 | sed '/^step/d' | wc -c); [ "$n" -ge 600 ] || echo "$n")"
 finish
