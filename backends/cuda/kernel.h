@@ -71,6 +71,7 @@ template <typename T> using work = typename work_of<T>::type;
 
 /* K numbers that are loaded and stored at once; 16 bytes at most. */
 template <typename T, int K = 16 / sizeof(T)> struct alignas(sizeof(T) * K) vec {
+    static_assert(sizeof(T) * K <= 16, "more than 16 bytes want an alignment that nobody looks at");
     T at[K];
 };
 

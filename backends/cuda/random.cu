@@ -53,19 +53,27 @@ template <typename T, int K> DEVICE void store(const random_args &a, T *out, int
             out[first + k] = x.at[k];
 }
 
-/* BLOCKS counter blocks a turn, of PER elements each; f(words, x) writes the PER of a block to x. */
+/* BLOCKS counter blocks a turn, of PER elements each; f(words, x) writes the PER of a block to x. What is more than 16 bytes is stored in several
+ * vectors. */
 template <typename T, int PER, typename F> DEVICE void generate(const random_args &a, F f)
 {
-    constexpr int BLOCKS = PER * sizeof(T) >= 16 ? 1 : PER * sizeof(T) == 8 ? 2 : 4, K = BLOCKS * PER;
+    constexpr int BLOCKS = PER * sizeof(T) >= 16 ? 1 : PER * sizeof(T) == 8 ? 2 : 4, K = BLOCKS * PER, V = K * sizeof(T) > 16 ? 16 / sizeof(T) : K;
     const origin from = origin_of(a);
     const int64_t steps = (a.n + K - 1) / K;
 #pragma unroll 1
     for (int64_t step = thread_index(); step < steps; step += thread_count()) {
-        vec<T, K> x;
+        T x[K];
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++)
-            f(philox(from, (uint64_t)(step * BLOCKS + b)), x.at + b * PER);
-        store<T, K>(a, static_cast<T *>(a.out), step * K, x);
+            f(philox(from, (uint64_t)(step * BLOCKS + b)), x + b * PER);
+#pragma unroll
+        for (int v = 0; v < K; v += V) {
+            vec<T, V> out;
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                out.at[k] = x[v + k];
+            store<T, V>(a, static_cast<T *>(a.out), step * K + v, out);
+        }
     }
 }
 
