@@ -116,9 +116,11 @@ template <typename T> DEVICE T block_sum(T x, T *room) { return block_fold(x, T(
 
 /* ---- failures ---- */
 
-/* The queue's first failure stays; `place`: which element, or -1. */
+/* The queue's first failure stays; `place`: which element, or -1. The error is in the host's memory, so of lanes that are here together one asks. */
 DEVICE void report(struct kernel_error *error, uint32_t code, int64_t value, int64_t limit, int64_t place, uint64_t sequence)
 {
+    if ((int)threadIdx.x % WARP != __ffs((int)__activemask()) - 1)
+        return;
     if (atomicCAS(&error->state, 0u, 1u) != 0u)
         return;
     error->code = code;
