@@ -48,13 +48,12 @@ template <typename T> DEVICE void loss_rows(const loss_args &a)
         const T *const x = static_cast<const T *>(a.x) + row * a.classes;
         exponentials<W> e;
         e.begin();
-        along<K>(head_of(x, a.classes, 0), a.classes, lane, team, [&](auto step, int64_t c) {
+        along<K, 1>(head_of(x, a.classes, 0), a.classes, lane, team, &x, [&](auto step, int64_t, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(x, c);
             W wide[N];
 #pragma unroll
             for (int k = 0; k < N; k++)
-                wide[k] = (W)in.at[k];
+                wide[k] = (W)in[0].at[k];
             e.add(wide);
         });
         const W largest = team_max(e.largest, a.block, room);
@@ -101,13 +100,12 @@ template <typename T> DEVICE void gradient_rows(const loss_args &a)
         const W lse = static_cast<const W *>(a.lse)[row], dloss = static_cast<const W *>(a.dloss)[row];
         const W hard = target >= 0 ? dloss * (1 - smoothing) * weight_of<T>(a, target) : 0, soft = dloss * smoothing / (W)a.classes;
         const W factor = soft != 0 ? hard + soft * all : hard;
-        along<K>(head_of(x, a.classes, apart(x, dx)), a.classes, lane, team, [&](auto step, int64_t c) {
+        along<K, 1>(head_of(x, a.classes, apart(x, dx)), a.classes, lane, team, &x, [&](auto step, int64_t c, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(x, c);
             vec<T, N> out;
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                W d = exp_of((W)in.at[k] - lse) * factor;
+                W d = exp_of((W)in[0].at[k] - lse) * factor;
                 if (soft != 0)
                     d -= soft * weight_of<T>(a, c + k);
                 if (c + k == target)

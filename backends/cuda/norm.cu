@@ -7,6 +7,10 @@
  * gradients of weight and bias read both once more, along columns (NAME_c), and are joined by NAME_f. Memory's speed is the limit of all. */
 #include "norm.cuh"
 
+/* All threads make it, once a row: in f64, GPUs without many units for that would take longer over it than over the row. */
+DEVICE float rstd_of(float variance, float epsilon) { return 1 / sqrtf(variance + epsilon); }
+DEVICE double rstd_of(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
+
 template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
 {
     typedef work<T> W;
@@ -14,29 +18,28 @@ template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.rows, [&](int64_t row) {
-        const vec<T, K> *const x = reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n);
+        const vec<T, K> *const x[1] = { reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n) };
         vec<T, K> *const y = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
-        held<W, K, R> keep;
+        held<kept<T, R>, K, R> keep;
         keep.open(memory, 0, 0);
         W sum = 0, squares = 0;
-        rounds<R>(vectors, [&](int r, int64_t v) {
-            const vec<T, K> in = x[v];
+        loaded_rounds<R>(vectors, x, [&](int r, int64_t, const vec<T, K> (&in)[1]) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
-                keep.at(r, k) = (W)in.at[k];
-                sum += (W)in.at[k];
+                keep.at(r, k) = in[0].at[k];
+                sum += (W)in[0].at[k];
             }
         });
         const W mean = team_of<R == 0>(sum, W(0), fold_sum(), room) / (W)a.n;
         rounds<R>(vectors, [&](int r, int64_t) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
-                const W d = keep.at(r, k) - mean;
+                const W d = (W)keep.at(r, k) - mean;
                 squares += d * d;
             }
         });
         squares = team_of<R == 0>(squares, W(0), fold_sum(), room);
-        const W rstd = (W)(1 / sqrt((double)squares / (double)a.n + a.epsilon));
+        const W rstd = rstd_of(squares / (W)a.n, (W)a.epsilon);
         if ((R == 0 ? threadIdx.x : threadIdx.x % WARP) == 0) {
             static_cast<W *>(a.mean)[row] = mean;
             static_cast<W *>(a.rstd)[row] = rstd;
@@ -48,7 +51,7 @@ template <typename T, int K, int R> DEVICE void forward_kept(const norm_args &a)
             parameters<T, K>(bias, a.bias, a.wide & NORM_BIAS, v, 0);
 #pragma unroll
             for (int k = 0; k < K; k++)
-                out.at[k] = (T)((keep.at(r, k) - mean) * rstd * weight[k] + bias[k]);
+                out.at[k] = (T)(((W)keep.at(r, k) - mean) * rstd * weight[k] + bias[k]);
             y[v] = out;
         });
     });
@@ -64,42 +67,39 @@ template <typename T> DEVICE void forward_long(const norm_args &a)
         T *const y = static_cast<T *>(a.out) + row * a.n;
         const int64_t head = head_of(x, a.n, 0);
         double sum = 0, squares = 0;
-        along<K>(head, a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+        along<K, 1>(head, a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(x, i);
             W part = 0;
 #pragma unroll
             for (int k = 0; k < N; k++)
-                part += (W)in.at[k];
+                part += (W)in[0].at[k];
             sum += (double)part;
         });
         const W mean = (W)(block_fold(sum, 0.0, fold_sum(), room) / (double)a.n);
-        along<K>(head, a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+        along<K, 1>(head, a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(x, i);
             W part = 0;
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                const W d = (W)in.at[k] - mean;
+                const W d = (W)in[0].at[k] - mean;
                 part += d * d;
             }
             squares += (double)part;
         });
-        const W rstd = (W)(1 / sqrt(block_fold(squares, 0.0, fold_sum(), room) / (double)a.n + a.epsilon));
+        const W rstd = rstd_of((W)(block_fold(squares, 0.0, fold_sum(), room) / (double)a.n), (W)a.epsilon);
         if (threadIdx.x == 0) {
             static_cast<W *>(a.mean)[row] = mean;
             static_cast<W *>(a.rstd)[row] = rstd;
         }
-        along<K>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+        along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(x, i);
             vec<T, N> out;
 #pragma unroll
             for (int k = 0; k < N; k++) {
                 W weight[1], bias[1];       /* these lie otherwise than the row */
                 parameters<T, 1>(weight, a.weight, a.wide & NORM_WEIGHT, i + k, 1);
                 parameters<T, 1>(bias, a.bias, a.wide & NORM_BIAS, i + k, 0);
-                out.at[k] = (T)(((W)in.at[k] - mean) * rstd * weight[0] + bias[0]);
+                out.at[k] = (T)(((W)in[0].at[k] - mean) * rstd * weight[0] + bias[0]);
             }
             put_numbers<N>(y, i, out);
         });
@@ -114,25 +114,25 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.rows, [&](int64_t row) {
-        const vec<T, K> *const x = reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n);
-        const vec<T, K> *const dy = reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.dy) + row * a.n);
+        const vec<T, K> *const from[2] = { reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n),
+                                           reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.dy) + row * a.n) };
         vec<T, K> *const dx = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
         const W mean = static_cast<const W *>(a.mean)[row], rstd = static_cast<const W *>(a.rstd)[row];
-        held<W, K, R> g, d;
+        held<W, K, R> g;
+        held<kept<T, R>, K, R> x;
         g.open(memory, 0, 0);
-        d.open(memory, 1, a.room);
+        x.open(memory, 1, a.room);
         W sum = 0, with_x = 0;
-        rounds<R>(vectors, [&](int r, int64_t v) {
-            const vec<T, K> in = x[v], up = dy[v];
+        loaded_rounds<R>(vectors, from, [&](int r, int64_t v, const vec<T, K> (&in)[2]) {
             W weight[K];
             parameters<T, K>(weight, a.weight, a.wide & NORM_WEIGHT, v, 1);
 #pragma unroll
             for (int k = 0; k < K; k++) {
-                const W gradient = (W)up.at[k] * weight[k], distance = (W)in.at[k] - mean;
+                const W gradient = (W)in[1].at[k] * weight[k];
                 g.at(r, k) = gradient;
-                d.at(r, k) = distance;
+                x.at(r, k) = in[0].at[k];
                 sum += gradient;
-                with_x += gradient * distance;
+                with_x += gradient * ((W)in[0].at[k] - mean);
             }
         });
         const W shift = team_of<R == 0>(sum, W(0), fold_sum(), room) / (W)a.n;
@@ -141,7 +141,7 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
             vec<T, K> out;
 #pragma unroll
             for (int k = 0; k < K; k++)
-                out.at[k] = (T)(rstd * (g.at(r, k) - shift - d.at(r, k) * slope));
+                out.at[k] = (T)(rstd * (g.at(r, k) - shift - ((W)x.at(r, k) - mean) * slope));
             dx[v] = out;
         });
     });
@@ -159,32 +159,30 @@ template <typename T> DEVICE void backward_long(const norm_args &a)
     constexpr int K = 16 / (int)sizeof(T);
     __shared__ double room[WARP];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const T *const x = static_cast<const T *>(a.x) + row * a.n, *const dy = static_cast<const T *>(a.dy) + row * a.n;
+        const T *const x = static_cast<const T *>(a.x) + row * a.n, *const dy = static_cast<const T *>(a.dy) + row * a.n, *const from[2] = { x, dy };
         T *const dx = static_cast<T *>(a.out) + row * a.n;
         const W mean = static_cast<const W *>(a.mean)[row], rstd = static_cast<const W *>(a.rstd)[row];
         double sum = 0, with_x = 0;
-        along<K>(head_of(x, a.n, apart(x, dy)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+        along<K, 2>(head_of(x, a.n, apart(x, dy)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(x, i), up = numbers_at<N>(dy, i);
             W plain = 0, product = 0;
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                const W g = scaled<T>(a, up.at[k], i + k);
+                const W g = scaled<T>(a, in[1].at[k], i + k);
                 plain += g;
-                product += g * ((W)in.at[k] - mean);
+                product += g * ((W)in[0].at[k] - mean);
             }
             sum += (double)plain;
             with_x += (double)product;
         });
         const W shift = (W)(block_fold(sum, 0.0, fold_sum(), room) / (double)a.n);
         const W slope = (W)(block_fold(with_x, 0.0, fold_sum(), room) / (double)a.n) * rstd * rstd;
-        along<K>(head_of(x, a.n, apart(x, dy) | apart(x, dx)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+        along<K, 2>(head_of(x, a.n, apart(x, dy) | apart(x, dx)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(x, i), up = numbers_at<N>(dy, i);
             vec<T, N> out;
 #pragma unroll
             for (int k = 0; k < N; k++)
-                out.at[k] = (T)(rstd * (scaled<T>(a, up.at[k], i + k) - shift - ((W)in.at[k] - mean) * slope));
+                out.at[k] = (T)(rstd * (scaled<T>(a, in[1].at[k], i + k) - shift - ((W)in[0].at[k] - mean) * slope));
             put_numbers<N>(dx, i, out);
         });
     }

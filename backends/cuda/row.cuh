@@ -9,17 +9,17 @@
 #include "kernel.h"
 #include "row_args.h"
 
-template <typename W, int K, int R> struct held {
-    W x[R > 0 ? R * K : 1];
-    W *shared;
+template <typename N, int K, int R> struct held {
+    N x[R > 0 ? R * K : 1];
+    N *shared;
 
     /* `number`: of the row that is kept, when there are several; each has `room` numbers of shared memory. */
-    DEVICE void open(W *memory, int number, int64_t room)
+    DEVICE void open(void *memory, int number, int64_t room)
     {
         if constexpr (R == 0)
-            shared = memory + number * room;
+            shared = static_cast<N *>(memory) + number * room;
     }
-    DEVICE W &at(int round, int k)
+    DEVICE N &at(int round, int k)
     {
         if constexpr (R > 0)
             return x[round * K + k];
@@ -27,6 +27,11 @@ template <typename W, int K, int R> struct held {
             return shared[(int64_t)(round * K + k) * blockDim.x + threadIdx.x];
     }
 };
+
+/* What numbers that do not change are kept as: short ones as they came where registers are short. */
+template <typename T, int R> struct kept_of { using type = T; };
+template <typename T> struct kept_of<T, 0> { using type = work<T>; };
+template <typename T, int R> using kept = typename kept_of<T, R>::type;
 
 /* f(round, vector) for each of the thread's vectors. */
 template <int R, typename F> DEVICE void rounds(int64_t vectors, F f)
@@ -45,6 +50,51 @@ template <int R, typename F> DEVICE void rounds(int64_t vectors, F f)
 #pragma unroll 4
         for (int64_t v = threadIdx.x; v < vectors; v += blockDim.x)
             f(r++, v);
+    }
+}
+
+/* f(round, vector, what the N rows have there) for each of the thread's vectors. Several are loaded before the first is looked at: memory answers after
+ * hundreds of cycles, and what is asked for only then is waited for again. */
+template <int R, typename V, int N, typename F> DEVICE void loaded_rounds(int64_t vectors, const V *const (&rows)[N], F f)
+{
+    constexpr int most = (sizeof(V) < 16 ? 16 : R > 0 ? 8 : 4) / N, turns = R > 0 && R < most ? R : most;
+    V in[turns][N];
+    if constexpr (R > 0) {
+        const int lane = threadIdx.x % WARP;
+#pragma unroll
+        for (int first = 0; first < R; first += turns) {
+            if (first * WARP >= vectors)
+                break;
+#pragma unroll
+            for (int t = 0; t < turns; t++)
+                if ((first + t) * WARP + lane < vectors)
+#pragma unroll
+                    for (int i = 0; i < N; i++)
+                        in[t][i] = rows[i][(first + t) * WARP + lane];
+#pragma unroll
+            for (int t = 0; t < turns; t++)
+                if ((first + t) * WARP + lane < vectors)
+                    f(first + t, (int64_t)((first + t) * WARP + lane), in[t]);
+        }
+    } else {
+        int r = 0;
+        int64_t v = threadIdx.x;
+        for (; v + (turns - 1) * blockDim.x < vectors; v += turns * blockDim.x, r += turns) {
+#pragma unroll
+            for (int t = 0; t < turns; t++)
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    in[t][i] = rows[i][v + t * blockDim.x];
+#pragma unroll
+            for (int t = 0; t < turns; t++)
+                f(r + t, v + t * blockDim.x, in[t]);
+        }
+        for (; v < vectors; v += blockDim.x) {
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                in[0][i] = rows[i][v];
+            f(r++, v, in[0]);
+        }
     }
 }
 
@@ -81,26 +131,63 @@ template <typename T> DEVICE int64_t head_of(const T *x, int64_t n, uintptr_t ap
 
 template <typename T, typename U> DEVICE uintptr_t apart(const T *x, const U *y) { return (uintptr_t)x ^ (uintptr_t)y; }
 
+/* Numbers [i, i + N) of a row. */
+template <int N, typename T> DEVICE vec<T, N> numbers_at(const T *x, int64_t i) { return *reinterpret_cast<const vec<T, N> *>(x + i); }
+/* Where a row's odd end is part of the place, nvcc 13.0 makes a store of each number out of a vector's: 16 bytes say so themselves. */
+template <int N, typename T> DEVICE void put_numbers(T *x, int64_t i, const vec<T, N> &numbers)
+{
+#ifndef CTRT_SOFTCUDA
+    if constexpr (sizeof numbers == 16) {
+        __stwb(reinterpret_cast<uint4 *>(x + i), *reinterpret_cast<const uint4 *>(&numbers));
+        return;
+    }
+#endif
+    *reinterpret_cast<vec<T, N> *>(x + i) = numbers;
+}
+
+/* How many steps are loaded together: exponentials of f64 take the registers of more. */
+template <typename T> constexpr int together = sizeof(T) == 8 ? 2 : 4;
+
+/* f(i, the N numbers that each of M rows has at i) for i = place(step), of steps lane, lane + team, ... below `steps`. `turns` of them are loaded before f
+ * stores the first: a store may change what is loaded after it, so the compiler moves no load over one. */
+template <int N, int M, int turns, typename T, typename P, typename F>
+DEVICE void loaded_steps(int64_t steps, int lane, int team, const T *const *rows, P place, F f)
+{
+    vec<T, N> in[turns][M];
+    int64_t step = lane;
+    for (; step + (turns - 1) * team < steps; step += turns * team) {
+#pragma unroll
+        for (int t = 0; t < turns; t++)
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                in[t][m] = numbers_at<N>(rows[m], place(step + t * team));
+#pragma unroll
+        for (int t = 0; t < turns; t++)
+            f(place(step + t * team), in[t]);
+    }
+    for (; step < steps; step += team) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            in[0][m] = numbers_at<N>(rows[m], place(step));
+        f(place(step), in[0]);
+    }
+}
+
 /* How many numbers a step of `along` has. */
 template <int N> struct width {
     static constexpr int count = N;
 };
 
-/* f(width, i) for numbers [i, i + width::count) of [0, n), each by one thread of the team: vectors of K from `head` on, numbers before and after. */
-template <int K, typename F> DEVICE void along(int64_t head, int64_t n, int lane, int team, F f)
+/* f(width, i, in) for numbers [i, i + width::count) of [0, n), each by one thread of the team: vectors of K from `head` on, numbers before and after. in[m]:
+ * what row m of M has there. */
+template <int K, int M, typename T, typename F> DEVICE void along(int64_t head, int64_t n, int lane, int team, const T *const *rows, F f)
 {
     const int64_t vectors = (n - head) / K, within = vectors * K;
-#pragma unroll 4
-    for (int64_t i = lane; i < n - within; i += team)
-        f(width<1>(), i < head ? i : i + within);
-#pragma unroll 2
-    for (int64_t v = lane; v < vectors; v += team)
-        f(width<K>(), head + v * K);
+    loaded_steps<1, M, together<T>>(n - within, lane, team, rows, [&](int64_t step) { return step < head ? step : step + within; },
+                          [&](int64_t i, const vec<T, 1> *in) { f(width<1>(), i, in); });
+    loaded_steps<K, M, together<T> / M>(vectors, lane, team, rows, [&](int64_t step) { return head + step * K; },
+                              [&](int64_t i, const vec<T, K> *in) { f(width<K>(), i, in); });
 }
-
-/* Numbers [i, i + N) of a row. */
-template <int N, typename T> DEVICE vec<T, N> numbers_at(const T *x, int64_t i) { return *reinterpret_cast<const vec<T, N> *>(x + i); }
-template <int N, typename T> DEVICE void put_numbers(T *x, int64_t i, const vec<T, N> &numbers) { *reinterpret_cast<vec<T, N> *>(x + i) = numbers; }
 
 /* ---- exponentials ---- */
 

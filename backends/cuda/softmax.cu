@@ -19,17 +19,16 @@ template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const sof
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.outer, [&](int64_t row) {
-        const vec<T, K> *const x = reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row));
+        const vec<T, K> *const from[1] = { reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row)) };
         vec<T, K> *const y = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
         held<W, K, R> keep;
         keep.open(memory, 0, 0);
         W largest = -infinity<W>(), sum = 0;
-        rounds<R>(vectors, [&](int r, int64_t v) {
-            const vec<T, K> in = x[v];
+        loaded_rounds<R>(vectors, from, [&](int r, int64_t, const vec<T, K> (&in)[1]) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
-                keep.at(r, k) = (W)in.at[k];
-                largest = fold_max()(largest, (W)in.at[k]);
+                keep.at(r, k) = (W)in[0].at[k];
+                largest = fold_max()(largest, (W)in[0].at[k]);
             }
         });
         largest = team_of<R == 0>(largest, -infinity<W>(), fold_max(), room);
@@ -61,21 +60,19 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.outer, [&](int64_t row) {
-        const vec<T, K> *const dy = reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row)), *const y =
-            reinterpret_cast<const vec<T, K> *>(row_of<T>(a.b, a, row));
+        const vec<T, K> *const from[2] = { reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row)),        /* dy and y */
+                                           reinterpret_cast<const vec<T, K> *>(row_of<T>(a.b, a, row)) };
         vec<T, K> *const dx = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
-        held<W, K, R> g, s;
+        held<kept<T, R>, K, R> g, s;
         g.open(memory, 0, 0);
         s.open(memory, 1, a.room);
         W sum = 0;
-        rounds<R>(vectors, [&](int r, int64_t v) {
-            const vec<T, K> in = dy[v], out = y[v];
+        loaded_rounds<R>(vectors, from, [&](int r, int64_t, const vec<T, K> (&in)[2]) {
 #pragma unroll
             for (int k = 0; k < K; k++) {
-                const W d = (W)in.at[k], o = (W)out.at[k];
-                g.at(r, k) = d;
-                s.at(r, k) = o;
-                sum += Log ? d : d * o;
+                g.at(r, k) = in[0].at[k];
+                s.at(r, k) = in[1].at[k];
+                sum += Log ? (W)in[0].at[k] : (W)in[0].at[k] * (W)in[1].at[k];
             }
         });
         sum = team_of<R == 0>(sum, W(0), fold_sum(), room);
@@ -83,7 +80,7 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
             vec<T, K> out;
 #pragma unroll
             for (int k = 0; k < K; k++)
-                out.at[k] = (T)(Log ? g.at(r, k) - exp_of(s.at(r, k)) * sum : s.at(r, k) * (g.at(r, k) - sum));
+                out.at[k] = (T)(Log ? (W)g.at(r, k) - exp_of((W)s.at(r, k)) * sum : (W)s.at(r, k) * ((W)g.at(r, k) - sum));
             dx[v] = out;
         });
     });
@@ -101,24 +98,22 @@ template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
         T *const y = static_cast<T *>(a.out) + row * a.n;
         exponentials<W> e;
         e.begin();
-        along<K>(head_of(x, a.n, 0), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+        along<K, 1>(head_of(x, a.n, 0), a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(x, i);
             W numbers[N];
 #pragma unroll
             for (int k = 0; k < N; k++)
-                numbers[k] = (W)in.at[k];
+                numbers[k] = (W)in[0].at[k];
             e.add(numbers);
         });
         const W largest = block_fold(e.largest, -infinity<W>(), fold_max(), room);
         const W sum = block_fold(e.scaled(largest), W(0), fold_sum(), room), last = Log ? log_of(sum) : 1 / sum;
-        along<K>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+        along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(x, i);
             vec<T, N> out;
 #pragma unroll
             for (int k = 0; k < N; k++)
-                out.at[k] = (T)(Log ? (W)in.at[k] - largest - last : exp_of((W)in.at[k] - largest) * last);
+                out.at[k] = (T)(Log ? (W)in[0].at[k] - largest - last : exp_of((W)in[0].at[k] - largest) * last);
             put_numbers<N>(y, i, out);
         });
     }
@@ -130,27 +125,23 @@ template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
     constexpr int K = 16 / (int)sizeof(T);
     __shared__ W room[WARP];
     for (int64_t row = blockIdx.x; row < a.outer; row += gridDim.x) {
-        const T *const dy = row_of<T>(a.a, a, row), *const y = row_of<T>(a.b, a, row);
+        const T *const dy = row_of<T>(a.a, a, row), *const y = row_of<T>(a.b, a, row), *const from[2] = { dy, y };
         T *const dx = static_cast<T *>(a.out) + row * a.n;
         W sum = 0;
-        along<K>(head_of(dy, a.n, Log ? 0 : apart(dy, y)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+        constexpr int summed = Log ? 1 : 2;
+        along<K, summed>(head_of(dy, a.n, Log ? 0 : apart(dy, y)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(dy, i);
-            vec<T, N> out;
-            if (!Log)
-                out = numbers_at<N>(y, i);
 #pragma unroll
             for (int k = 0; k < N; k++)
-                sum += Log ? (W)in.at[k] : (W)in.at[k] * (W)out.at[k];
+                sum += Log ? (W)in[0].at[k] : (W)in[0].at[k] * (W)in[summed - 1].at[k];
         });
         sum = block_fold(sum, W(0), fold_sum(), room);
-        along<K>(head_of(dy, a.n, apart(dy, y) | apart(dy, dx)), a.n, threadIdx.x, blockDim.x, [&](auto step, int64_t i) {
+        along<K, 2>(head_of(dy, a.n, apart(dy, y) | apart(dy, dx)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
-            const vec<T, N> in = numbers_at<N>(dy, i), out = numbers_at<N>(y, i);
             vec<T, N> gradient;
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                const W g = (W)in.at[k], o = (W)out.at[k];
+                const W g = (W)in[0].at[k], o = (W)in[1].at[k];
                 gradient.at[k] = (T)(Log ? g - exp_of(o) * sum : o * (g - sum));
             }
             put_numbers<N>(dx, i, gradient);
@@ -176,6 +167,7 @@ template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &
     typedef work<T> W;
     __shared__ exponentials<W> room[ROW_THREADS];
     const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = ROW_THREADS / a.team;
+    const auto place = [&](int64_t i) { return i * a.inner; };
     each_column(a, [&](int64_t at, bool inside) {
         const T *const from = static_cast<const T *>(a.a) + at;
         T *const to = static_cast<T *>(a.out) + at;
@@ -202,11 +194,10 @@ template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &
         __syncthreads();
         e = room[x];
         const W last = Log ? log_of(e.sum) : 1 / e.sum;
-#pragma unroll 4
-        for (i = inside ? y : a.n; i < a.n; i += height) {
-            const W in = (W)from[i * a.inner];
-            to[i * a.inner] = (T)(Log ? in - e.largest - last : exp_of(in - e.largest) * last);
-        }
+        loaded_steps<1, 1, together<T>>(inside ? a.n : 0, y, height, &from, place, [&](int64_t i, const vec<T, 1> *numbers) {
+            const W in = (W)numbers[0].at[0];
+            to[i] = (T)(Log ? in - e.largest - last : exp_of(in - e.largest) * last);
+        });
     });
 }
 
@@ -215,13 +206,15 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
     typedef work<T> W;
     __shared__ W room[ROW_THREADS];
     const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = ROW_THREADS / a.team;
+    const auto place = [&](int64_t i) { return i * a.inner; };
     each_column(a, [&](int64_t at, bool inside) {
-        const T *const dy = static_cast<const T *>(a.a) + at, *const s = static_cast<const T *>(a.b) + at;
+        const T *const from[2] = { static_cast<const T *>(a.a) + at, static_cast<const T *>(a.b) + at };        /* dy and y */
         T *const dx = static_cast<T *>(a.out) + at;
         W sum = 0;
-#pragma unroll 4
-        for (int64_t i = inside ? y : a.n; i < a.n; i += height)
-            sum += Log ? (W)dy[i * a.inner] : (W)dy[i * a.inner] * (W)s[i * a.inner];
+        constexpr int summed = Log ? 1 : 2;
+        loaded_steps<1, summed, together<T>>(inside ? a.n : 0, y, height, from, place, [&](int64_t, const vec<T, 1> *in) {
+            sum += Log ? (W)in[0].at[0] : (W)in[0].at[0] * (W)in[summed - 1].at[0];
+        });
         __syncthreads();
         room[threadIdx.x] = sum;
         for (int step = height / 2; step > 0; step /= 2) {
@@ -231,11 +224,10 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
         }
         __syncthreads();
         sum = room[x];
-#pragma unroll 4
-        for (int64_t i = inside ? y : a.n; i < a.n; i += height) {
-            const W g = (W)dy[i * a.inner], o = (W)s[i * a.inner];
-            dx[i * a.inner] = (T)(Log ? g - exp_of(o) * sum : o * (g - sum));
-        }
+        loaded_steps<1, 2, together<T>>(inside ? a.n : 0, y, height, from, place, [&](int64_t i, const vec<T, 1> *in) {
+            const W g = (W)in[0].at[0], o = (W)in[1].at[0];
+            dx[i] = (T)(Log ? g - exp_of(o) * sum : o * (g - sum));
+        });
     });
 }
 
