@@ -4,6 +4,7 @@
 #include "matmul_args.h"
 #include "options.h"
 #include "product.h"
+#include "row.h"
 
 #include <string.h>
 
@@ -92,16 +93,22 @@ static ctrt_status linear_workspace(const ctrt_call *call, size_t *bytes)
     return CTRT_OK;
 }
 
-static const char *const bias_names[CTRT_DTYPE_COUNT] = {
-    [CTRT_F32] = "bias_f32", [CTRT_F64] = "bias_f64", [CTRT_F16] = "bias_f16", [CTRT_BF16] = "bias_bf16"
+static const char *const bias_names[2][CTRT_DTYPE_COUNT] = {
+    { [CTRT_F32] = "bias_f32", [CTRT_F64] = "bias_f64", [CTRT_F16] = "bias_f16", [CTRT_BF16] = "bias_bf16" },
+    { [CTRT_F32] = "bias_f32_v", [CTRT_F64] = "bias_f64_v", [CTRT_F16] = "bias_f16_v", [CTRT_BF16] = "bias_bf16_v" }
 };
 
 ctrt_status cuda_fill_bias(const ctrt_call *call, ctrt_dtype dtype, void *c, const void *bias, int64_t count, int64_t n, int64_t inner)
 {
-    static struct cuda_entry entries[CTRT_DTYPE_COUNT];
-    const struct bias_args args = { .c = c, .bias = bias, .count = count, .n = counted_of(n), .inner = counted_of(inner) };
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, count, MATMUL_THREADS) }, .block = MATMUL_THREADS };
-    return cuda_launch_named(call, &cuda_image_matmul, &entries[dtype], bias_names[dtype], shape, &args);
+    static struct cuda_entry entries[2][CTRT_DTYPE_COUNT];
+    const bool along = inner == 1;
+    const int64_t bytes = cuda_dtype_bytes[dtype];
+    const bool vectors = cuda_whole_vectors((uintptr_t)c | (along ? (uintptr_t)bias : 0) | (uintptr_t)((along ? n : inner) * bytes));
+    const int64_t each = vectors ? 16 / bytes : 1;
+    const struct bias_args args = { .c = c, .bias = bias, .count = count / each, .n = counted_of(along ? n / each : n),
+                                    .inner = counted_of(along ? 1 : inner / each), .along = along };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.count, MATMUL_THREADS) }, .block = MATMUL_THREADS };
+    return cuda_launch_named(call, &cuda_image_matmul, &entries[vectors][dtype], bias_names[vectors][dtype], shape, &args);
 }
 
 /* The kernels of linear are matmul's. Integers have no library and no workspace. */

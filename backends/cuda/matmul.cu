@@ -82,18 +82,31 @@ SMALL(i64, int64_t)
 TO_F32(f16, f16)
 TO_F32(bf16, bf16)
 
-/* For libraries that cannot add it themselves: what they are to add to, so that the sum is rounded once. */
-template <typename T> DEVICE void fill_bias(const bias_args &a)
+/* For libraries that cannot add it themselves: what they are to add to, so that the sum is rounded once. In vectors, of which each is divided for once
+ * where a row of one bias has whole ones (inner a multiple of K) or biases do (inner 1, n a multiple of K). */
+template <typename T, int K> DEVICE void fill_bias(const bias_args &a)
 {
-    T *c = static_cast<T *>(a.c);
+    const T *const bias = static_cast<const T *>(a.bias);
+    vec<T, K> *const c = static_cast<vec<T, K> *>(a.c);
     for (int64_t i = thread_index(); i < a.count; i += thread_count()) {
-        int64_t rest = above(i, a.inner);
-        c[i] = static_cast<const T *>(a.bias)[split_off(rest, a.n)];
+        int64_t rest = i;
+        vec<T, K> out;
+        if (a.along) {
+            out = reinterpret_cast<const vec<T, K> *>(bias)[split_off(rest, a.n)];
+        } else {
+            rest = above(i, a.inner);
+            const T same = bias[split_off(rest, a.n)];
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                out.at[k] = same;
+        }
+        c[i] = out;
     }
 }
 
-#define BIAS(name, T) \
-    KERNEL_BOUNDS(bias_##name, bias_args, MATMUL_THREADS) { fill_bias<T>(a); }
+#define BIAS(name, T)                                                                                               \
+    KERNEL_BOUNDS(bias_##name, bias_args, MATMUL_THREADS) { fill_bias<T, 1>(a); }                                   \
+    KERNEL_BOUNDS(bias_##name##_v, bias_args, MATMUL_THREADS) { fill_bias<T, 16 / (int)sizeof(T)>(a); }
 BIAS(f32, float)
 BIAS(f64, double)
 BIAS(f16, f16)

@@ -15,12 +15,13 @@ struct matmul_args {
     int64_t tiles_across;                   /* along n */
 };
 
-/* c[i] = bias[i / inner % n], for i < count. */
+/* c[i] = bias[i / inner % n], for i < count; all in vectors where the kernel goes in them. */
 struct bias_args {
     void *c;
     const void *bias;
     int64_t count;
-    struct counted n, inner;
+    struct counted n, inner;                /* one of them in vectors: n if `along`, else inner */
+    int32_t along;                          /* inner is 1 */
 };
 
 /* Sides of the two kernels' tiles. */

@@ -444,11 +444,19 @@ static void test_failures(void)
     CHILD_END;
     IN_CHILD("SOFTCUDA_BLAS=bias=no", "SOFTCUDA_DNN=bias=no") {
         if (open_devices()) {
-            product(1, 20, 30, 40, CTRT_F32);
-            product(1, 20, 30, 7, CTRT_F64);
+            product(1, 20, 40, 30, CTRT_F32);
+            product(1, 20, 7, 30, CTRT_F64);
+            CHECK(soft->launches("bias_f32_v") > 0 && soft->launches("bias_f64") > 0, "no bias was added to products");
             for (int i = 0; i < 6; i++)
                 one_convolution();
-            CHECK(soft->launches("bias_f32") > 1 && soft->launches("bias_f64") > 0, "no bias was added");
+            CHECK(soft->launches("bias_f32") > 0, "no bias was added to convolutions");
+            const int64_t product_biases = soft->launches("bias_f32_v");
+            const struct shape even = { 2, 4, 8, 8, 8, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } };
+            for (int i = 0; i < 6; i++) {
+                convolution(&even, CTRT_F32, false);
+                convolution(&even, CTRT_F16, true);
+            }
+            CHECK(soft->launches("bias_f32_v") > product_biases && soft->launches("bias_f16_v") > 0, "no bias was added in vectors, to planes and to pixels");
             CHECK(calls("cublasLtMatmul") >= 3 && soft->launches("matmul_f32_small") == 0, "the library was not asked");
         }
     }
