@@ -41,7 +41,8 @@ struct conv_args {
 struct conv_turn_args {
     const void *from;
     void *to;
-    int64_t a, b, c;
+    int64_t count, b;                       /* count: of all */
+    struct counted a, c;
 };
 
 #define CONV_SIDE 64                        /* of a tile */

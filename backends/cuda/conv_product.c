@@ -155,9 +155,9 @@ static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *
 static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan, void *to)
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
-    const struct conv_turn_args args = { .from = plan->back ? v->weight : v->y, .to = to, .a = plan->back ? v->o : v->n,
-                                         .b = plan->back ? v->c : v->o, .c = plan->back ? v->kh * v->kw : plan->pixels };
-    const struct cuda_shape shape = { .grid = { clipped(args.a * args.b, MOST) }, .block = args.c >= CONV_THREADS ? CONV_THREADS : (unsigned)(args.c + 31) / 32 * 32 };
+    const int64_t a = plan->back ? v->o : v->n, b = plan->back ? v->c : v->o, c = plan->back ? v->kh * v->kw : plan->pixels;
+    const struct conv_turn_args args = { .from = plan->back ? v->weight : v->y, .to = to, .count = a * b * c, .b = b, .a = counted_of(a), .c = counted_of(c) };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.count, CONV_THREADS) }, .block = CONV_THREADS };
     return cuda_launch_named(call, &cuda_image_conv, &entries[v->dtype], turn_names[v->dtype], shape, &args);
 }
 
