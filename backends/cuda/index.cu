@@ -20,26 +20,56 @@ DEVICE bool in_range(const index_args &a, int64_t index, int64_t place)
     return false;
 }
 
+/* Of a result: where its index is, and where its value would be for index 0. */
+struct pick {
+    int64_t place, first;
+};
+
+/* Indices first, then values, then results, of several elements: an index and then its value are two waits for memory, and what tells of bad ones and what
+ * stores keep the compiler from moving one element's loads over another's. */
+template <typename V, typename F> DEVICE void pick_all(const index_args &a, F where)
+{
+    constexpr int turns = 2;
+    const V *const from = static_cast<const V *>(a.from);
+    V *const to = static_cast<V *>(a.to);
+    const int64_t threads = thread_count();
+    for (int64_t i = thread_index(); i < a.n; i += turns * threads) {
+        pick at[turns];
+        int64_t index[turns];
+        V x[turns];
+#pragma unroll
+        for (int t = 0; t < turns; t++)
+            if (i + t * threads < a.n) {
+                at[t] = where(i + t * threads);
+                index[t] = a.index[at[t].place];
+            }
+#pragma unroll
+        for (int t = 0; t < turns; t++)
+            if (i + t * threads < a.n && index[t] >= 0 && index[t] < a.size)
+                x[t] = from[at[t].first + index[t] * a.inner.size];
+#pragma unroll
+        for (int t = 0; t < turns; t++)
+            if (i + t * threads < a.n && in_range(a, index[t], at[t].place))
+                to[i + t * threads] = x[t];
+    }
+}
+
 template <typename V> DEVICE void select_rows(const index_args &a)
 {
-#pragma unroll 2
-    for (int64_t i = thread_index(); i < a.n; i += thread_count()) {
+    pick_all<V>(a, [&](int64_t i) -> pick {
         int64_t rest = i;
-        const int64_t at = split_off(rest, a.inner), row = split_off(rest, a.count), index = a.index[row];
-        if (in_range(a, index, row))
-            static_cast<V *>(a.to)[i] = static_cast<const V *>(a.from)[(rest * a.size + index) * a.inner.size + at];
-    }
+        const int64_t at = split_off(rest, a.inner), row = split_off(rest, a.count);
+        return { row, rest * a.size * a.inner.size + at };
+    });
 }
 
 template <typename V> DEVICE void gather(const index_args &a)
 {
-#pragma unroll 2
-    for (int64_t i = thread_index(); i < a.n; i += thread_count()) {
+    pick_all<V>(a, [&](int64_t i) -> pick {
         int64_t rest = i;
-        const int64_t index = a.index[i], at = split_off(rest, a.inner), outer = above(rest, a.count);
-        if (in_range(a, index, i))
-            static_cast<V *>(a.to)[i] = static_cast<const V *>(a.from)[(outer * a.size + index) * a.inner.size + at];
-    }
+        const int64_t at = split_off(rest, a.inner), outer = above(rest, a.count);
+        return { i, outer * a.size * a.inner.size + at };
+    });
 }
 
 /* ---- adding ---- */
