@@ -5,24 +5,53 @@
  * channel joins them and makes what the last kernel needs (NAME_f); the last one (NAME_v in vectors, NAME_n by number) writes y or dx. x is read twice, and
  * in the gradient dy with it: the limit.
  *
- * Mean and variance come from one pass, as sums of d and d^2 in f64, d the distance from the channel's first number: that is exact in f64 for
- * shorter types, and what cancels in sum(d^2) - sum(d)^2 / n is small unless the first number lies very far from all others. */
+ * Mean and variance come from one pass, as sums of d and d^2 in f64, d the distance from the channel's first number: what cancels in
+ * sum(d^2) - sum(d)^2 / n is small unless the first number lies very far from all others, and even then f64 has the digits. Along rows a thread's few
+ * numbers are added in the type that they are computed in first, as distances e from one of them, D from the channel's first: the sum of d is then that of
+ * e and of the D, and that of d^2 is sum(e^2) + 2 D sum(e) + D^2 of each. Many GPUs do two operations of f64 in the time of 64 of f32. */
 #include "norm.cuh"
 
-/* f(n-th of the channel's vectors' place in x) for each vector of this block's piece of a channel; sums go to partial. */
-template <typename W, typename F> DEVICE void pair_rows(const norm_args &a, F f)
+/* Vectors that a thread loads before it looks at the first: sizes are divided by and results stored between, over which the compiler moves no load. */
+template <int M> constexpr int loads = 4 / M;
+
+/* f(constants(channel), in, first, second) adds to two sums what vectors in[n][M] of the M operands hold, for all of this block's piece of a channel; sums
+ * go to partial. */
+template <int M, typename V, typename C, typename F> DEVICE void pair_rows(const norm_args &a, const V *const (&operands)[M], C constants, F f)
 {
+    constexpr int turns = loads<M>;
     __shared__ double room[WARP];
     for (int64_t item = blockIdx.x; item < a.channels.size * a.pieces.size; item += gridDim.x) {
         int64_t piece = item;
         const int64_t channel = split_off(piece, a.channels);
         const int64_t begin = piece * a.piece, end = begin + a.piece < a.count ? begin + a.piece : a.count;
-        double first = 0, second = 0;
-#pragma unroll 4
-        for (int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) {
+        const auto known = constants(channel);
+        const auto place = [&](int64_t i) {
             int64_t image = i;
             const int64_t at = split_off(image, a.size);
-            f(channel, (image * a.channels.size + channel) * a.size.size + at, first, second);
+            return (image * a.channels.size + channel) * a.size.size + at;
+        };
+        double first = 0, second = 0;
+        int64_t i = begin + threadIdx.x;
+        for (; i + (turns - 1) * blockDim.x < end; i += turns * blockDim.x) {
+            int64_t at[turns];
+            V in[turns][M];
+#pragma unroll
+            for (int t = 0; t < turns; t++)
+                at[t] = place(i + t * blockDim.x);
+#pragma unroll
+            for (int t = 0; t < turns; t++)
+#pragma unroll
+                for (int m = 0; m < M; m++)
+                    in[t][m] = operands[m][at[t]];
+            f(known, in, first, second);
+        }
+        for (; i < end; i += blockDim.x) {
+            const int64_t at = place(i);
+            V in[1][M];
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                in[0][m] = operands[m][at];
+            f(known, in, first, second);
         }
         first = block_fold(first, 0.0, fold_sum(), room);
         second = block_fold(second, 0.0, fold_sum(), room);
@@ -33,24 +62,35 @@ template <typename W, typename F> DEVICE void pair_rows(const norm_args &a, F f)
     }
 }
 
-/* What sums are taken relative to: the channel's first number, 0 where that is none. */
+/* What sums are taken relative to: x, 0 where that is no number. */
+template <typename W> DEVICE W or_zero(W x) { return x - x == 0 ? x : W(0); }
+
+/* The channel's first number. */
 template <typename T> DEVICE double origin(const norm_args &a, int64_t channel, int per_vector)
 {
-    const double x = (double)(work<T>)static_cast<const T *>(a.x)[channel * a.size.size * per_vector];
-    return x - x == 0 ? x : 0;
+    return or_zero((double)(work<T>)static_cast<const T *>(a.x)[channel * a.size.size * per_vector]);
 }
 
 template <typename T, int K> DEVICE void statistics_rows(const norm_args &a)
 {
-    pair_rows<work<T>>(a, [&](int64_t channel, int64_t v, double &sum, double &squares) {
-        const vec<T, K> in = static_cast<const vec<T, K> *>(a.x)[v];
-        const double from = origin<T>(a, channel, K);
+    typedef work<T> W;
+    const vec<T, K> *const x[1] = { static_cast<const vec<T, K> *>(a.x) };
+    pair_rows(a, x, [&](int64_t channel) { return origin<T>(a, channel, K); },
+              [&](double from, const auto &in, double &sum, double &squares) {
+        constexpr int turns = sizeof in / sizeof in[0];
+        const W near = or_zero((W)in[0][0].at[0]);
+        W plain = 0, product = 0;
 #pragma unroll
-        for (int k = 0; k < K; k++) {
-            const double d = (double)(work<T>)in.at[k] - from;
-            sum += d;
-            squares += d * d;
-        }
+        for (int t = 0; t < turns; t++)
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const W e = (W)in[t][0].at[k] - near;
+                plain += e;
+                product += e * e;
+            }
+        const double distance = (double)near - from, all = distance * (turns * K);
+        sum += (double)plain + all;
+        squares += (double)product + distance * (2 * (double)plain + all);
     });
 }
 
@@ -96,29 +136,52 @@ template <typename T> DEVICE void statistics_finish(const norm_args &a)
     }
 }
 
-/* f(channel, vector) for every vector of x. */
-template <typename F> DEVICE void each_vector(const norm_args &a, F f)
+/* f(constants(channel), the M operands' vectors) -> the result's, for every vector. */
+template <int M, typename V, typename C, typename F> DEVICE void each_vector(const norm_args &a, const V *const (&operands)[M], C constants, F f)
 {
-#pragma unroll 2
-    for (int64_t v = thread_index(); v < a.vectors; v += thread_count()) {
-        int64_t rest = above(v, a.size);
-        f(split_off(rest, a.channels), v);
+    constexpr int turns = loads<M>;
+    const int64_t threads = thread_count();
+    V *const out = static_cast<V *>(a.out);
+    for (int64_t v = thread_index(); v < a.vectors; v += turns * threads) {
+        V in[turns][M];
+        decltype(constants(0)) known[turns];
+#pragma unroll
+        for (int t = 0; t < turns; t++)
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                if (v + t * threads < a.vectors)
+                    in[t][m] = operands[m][v + t * threads];
+#pragma unroll
+        for (int t = 0; t < turns; t++)
+            if (v + t * threads < a.vectors) {
+                int64_t rest = above(v + t * threads, a.size);
+                known[t] = constants(split_off(rest, a.channels));
+            }
+#pragma unroll
+        for (int t = 0; t < turns; t++)
+            if (v + t * threads < a.vectors)
+                out[v + t * threads] = f(known[t], in[t]);
     }
 }
 
 template <typename T, int K> DEVICE void normalise(const norm_args &a)
 {
     typedef work<T> W;
-    each_vector(a, [&](int64_t channel, int64_t v) {
-        const vec<T, K> in = static_cast<const vec<T, K> *>(a.x)[v];
+    struct channel_constants {
+        W mean, scale, shift;
+    };
+    const vec<T, K> *const x[1] = { static_cast<const vec<T, K> *>(a.x) };
+    each_vector(a, x, [&](int64_t channel) -> channel_constants {
+        const W rstd = static_cast<const W *>(a.rstd)[channel];
+        return { static_cast<const W *>(a.mean)[channel],
+                 a.weight != nullptr ? rstd * parameter<T>(a.weight, a.wide & NORM_WEIGHT, channel) : rstd,
+                 a.bias != nullptr ? parameter<T>(a.bias, a.wide & NORM_BIAS, channel) : W(0) };
+    }, [&](const channel_constants &c, const vec<T, K> (&in)[1]) {
         vec<T, K> out;
-        const W mean = static_cast<const W *>(a.mean)[channel], rstd = static_cast<const W *>(a.rstd)[channel];
-        const W scale = a.weight != nullptr ? rstd * parameter<T>(a.weight, a.wide & NORM_WEIGHT, channel) : rstd;
-        const W shift = a.bias != nullptr ? parameter<T>(a.bias, a.wide & NORM_BIAS, channel) : W(0);
 #pragma unroll
         for (int k = 0; k < K; k++)
-            out.at[k] = (T)(((W)in.at[k] - mean) * scale + shift);
-        static_cast<vec<T, K> *>(a.out)[v] = out;
+            out.at[k] = (T)(((W)in[0].at[k] - c.mean) * c.scale + c.shift);
+        return out;
     });
 }
 
@@ -127,15 +190,18 @@ template <typename T, int K> DEVICE void normalise(const norm_args &a)
 template <typename T, int K> DEVICE void gradient_rows(const norm_args &a)
 {
     typedef work<T> W;
-    pair_rows<W>(a, [&](int64_t channel, int64_t v, double &sum, double &with_x) {
-        const vec<T, K> in = static_cast<const vec<T, K> *>(a.x)[v], up = static_cast<const vec<T, K> *>(a.dy)[v];
-        const W mean = static_cast<const W *>(a.mean)[channel];
+    const vec<T, K> *const operands[2] = { static_cast<const vec<T, K> *>(a.x), static_cast<const vec<T, K> *>(a.dy) };
+    pair_rows(a, operands, [&](int64_t channel) { return static_cast<const W *>(a.mean)[channel]; },
+              [&](W mean, const auto &in, double &sum, double &with_x) {
+        constexpr int turns = sizeof in / sizeof in[0];
         W plain = 0, product = 0;
 #pragma unroll
-        for (int k = 0; k < K; k++) {
-            plain += (W)up.at[k];
-            product += (W)up.at[k] * ((W)in.at[k] - mean);
-        }
+        for (int t = 0; t < turns; t++)
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                plain += (W)in[t][1].at[k];
+                product += (W)in[t][1].at[k] * ((W)in[t][0].at[k] - mean);
+            }
         sum += (double)plain;
         with_x += (double)product;
     });
@@ -151,7 +217,13 @@ template <typename T> DEVICE void gradient_columns(const norm_args &a)
     });
 }
 
-/* dweight, dbias; and in piece 0 of partial the whole sums, for the last kernel. */
+/* What the last kernel reads where the sums of a channel's piece 0 were: 0, the mean of dy; 1, the slope along x. */
+template <typename W> DEVICE W &ready(const norm_args &a, int which, int64_t channel)
+{
+    return *reinterpret_cast<W *>(a.partial + which * a.channels.size + channel);
+}
+
+/* dweight, dbias, and what the last kernel needs: it would divide for each vector. */
 template <typename T> DEVICE void gradient_finish(const norm_args &a)
 {
     const int64_t channels = a.channels.size;
@@ -161,8 +233,8 @@ template <typename T> DEVICE void gradient_finish(const norm_args &a)
             const work<T> rstd = static_cast<const work<T> *>(a.rstd)[channel];
             put_parameter<T>(a.dweight, a.wide & NORM_DWEIGHT, channel, (work<T>)(sums.second * (double)rstd));
             put_parameter<T>(a.dbias, a.wide & NORM_DBIAS, channel, (work<T>)sums.first);
-            a.partial[channel] = sums.first;
-            a.partial[channels + channel] = sums.second;
+            ready<work<T>>(a, 0, channel) = a.training ? (work<T>)(sums.first / a.elements) : work<T>(0);
+            ready<work<T>>(a, 1, channel) = a.training ? (work<T>)(sums.second / a.elements) * rstd * rstd : work<T>(0);
         }
     }
 }
@@ -171,17 +243,21 @@ template <typename T> DEVICE void gradient_finish(const norm_args &a)
 template <typename T, int K> DEVICE void gradient(const norm_args &a)
 {
     typedef work<T> W;
-    each_vector(a, [&](int64_t channel, int64_t v) {
-        const vec<T, K> in = static_cast<const vec<T, K> *>(a.x)[v], up = static_cast<const vec<T, K> *>(a.dy)[v];
+    struct channel_constants {
+        W mean, factor, shift, slope;
+    };
+    const vec<T, K> *const operands[2] = { static_cast<const vec<T, K> *>(a.x), static_cast<const vec<T, K> *>(a.dy) };
+    each_vector(a, operands, [&](int64_t channel) -> channel_constants {
+        const W rstd = static_cast<const W *>(a.rstd)[channel];
+        return { static_cast<const W *>(a.mean)[channel],
+                 a.weight != nullptr ? rstd * parameter<T>(a.weight, a.wide & NORM_WEIGHT, channel) : rstd,
+                 ready<W>(a, 0, channel), ready<W>(a, 1, channel) };
+    }, [&](const channel_constants &c, const vec<T, K> (&in)[2]) {
         vec<T, K> out;
-        const W mean = static_cast<const W *>(a.mean)[channel], rstd = static_cast<const W *>(a.rstd)[channel];
-        const W factor = a.weight != nullptr ? rstd * parameter<T>(a.weight, a.wide & NORM_WEIGHT, channel) : rstd;
-        const W shift = a.training ? (W)(a.partial[channel] / a.elements) : W(0);
-        const W slope = a.training ? (W)(a.partial[a.channels.size + channel] / a.elements) * rstd * rstd : W(0);
 #pragma unroll
         for (int k = 0; k < K; k++)
-            out.at[k] = (T)(factor * ((W)up.at[k] - shift - ((W)in.at[k] - mean) * slope));
-        static_cast<vec<T, K> *>(a.out)[v] = out;
+            out.at[k] = (T)(c.factor * ((W)in[1].at[k] - c.shift - ((W)in[0].at[k] - c.mean) * c.slope));
+        return out;
     });
 }
 
