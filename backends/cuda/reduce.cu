@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/reduce.cu: sum, mean, prod. Floating numbers are added and multiplied in f64 and rounded once, integers in 64 bits that wrap. */
+/* backends/cuda/reduce.cu: sum, mean, prod. Floating numbers are multiplied in f64 and rounded once, and added likewise, shorter ones after up to 16 of
+ * them were added in f32; integers in 64 bits that wrap. */
 #include "reduce.cuh"
 
 template <typename T> struct wide_of { using type = uint64_t; };
@@ -8,17 +9,25 @@ template <> struct wide_of<double> { using type = double; };
 template <> struct wide_of<f16> { using type = double; };
 template <> struct wide_of<bf16> { using type = double; };
 
-/* What few numbers of a short type are added up in. */
-template <typename T> struct part_of { using type = int32_t; };
-template <> struct part_of<f16> { using type = float; };
-template <> struct part_of<bf16> { using type = float; };
+/* What few numbers are added up in first, and whether they are. */
+template <typename T> struct part_of {
+    using type = int32_t;
+    static constexpr bool quick = sizeof(T) <= 2;
+};
+struct in_f32 {
+    using type = float;
+    static constexpr bool quick = true;
+};
+template <> struct part_of<float> : in_f32 {};
+template <> struct part_of<f16> : in_f32 {};
+template <> struct part_of<bf16> : in_f32 {};
 
 template <typename T, typename O> struct summed {
     using in = T;
     using out = O;
     using acc = typename wide_of<T>::type;
     using part = typename part_of<T>::type;
-    static constexpr bool quick = sizeof(T) <= 2;
+    static constexpr bool quick = part_of<T>::quick;
     static DEVICE acc start() { return 0; }
     static DEVICE acc fold(acc a, T x, int64_t, const reduce_args &) { return a + (acc)(work<T>)x; }
     static DEVICE acc merge(acc a, acc b) { return a + b; }

@@ -7,8 +7,9 @@
  * and joining goes in trees of fixed form: the same input gives the same bits.
  *
  * Every element is read once: n * sizeof(in) bytes are the limit. Loads are 16 bytes, several at a time in rows; eight lines of a warp's 128
- * bytes in columns. Sums in f64 cost f32 a conversion and an addition an element: a third of what an SM of compute capability 9.0 converts in the
- * time in which it gets the bytes; of shorter types that would be more than it can, so they are added up in f32 or 32 bits first, 8 or 16 at a time. */
+ * bytes in columns. A conversion to f64 and an addition for each element would take longer than memory does where an SM has 2 units for f64, and for
+ * types of two bytes everywhere; so f32 is added up in f32 first, 4 at a time along rows and 8 along columns, and shorter types in f32 or 32 bits, 8 or
+ * 16 at a time. */
 #ifndef CUDA_REDUCE_CUH
 #define CUDA_REDUCE_CUH
 
