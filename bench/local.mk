@@ -31,4 +31,4 @@ CLEANFILES += bench-smallstep
 EXTRA_DIST += bench/bookkeeping.sh bench/compare.sh bench/peers/build.sh bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
 EXTRA_DIST += bench/results/2026-11-first.md bench/results/2026-11-memory.md bench/results/2026-11-streams.md
 CLEANFILES += bench-hostmem
-EXTRA_DIST += bench/results/2026-11-hostmem.md
+EXTRA_DIST += bench/results/2026-11-hostmem.md bench/results/2026-11-gpu.md
