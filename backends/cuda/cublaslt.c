@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "cublaslt_api.h"
+#include "library.h"
 #include "options.h"
 #include "product.h"
 #include "tuning.h"
@@ -80,10 +81,7 @@ __attribute__((constructor)) static void lt_start(void)
 
 /* ---- the library ---- */
 
-static const struct symbol {
-    const char *symbol;
-    size_t place;
-} symbols[] = {
+static const struct cuda_symbol symbols[] = {
 #define LT(name, symbol, result, arguments) { symbol, offsetof(struct lt_library, name) },
     LT_ENTRIES(LT)
 #undef LT
@@ -93,22 +91,8 @@ static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12" };
 
 static bool open_library(struct lt_library *library, const char *name, char *why, size_t bytes)
 {
-    library->file = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (library->file == NULL) {
-        snprintf(why, bytes, "%s", dlerror());
-        return false;
-    }
-    for (size_t i = 0; i < COUNT_OF(symbols); i++) {
-        void *address = dlsym(library->file, symbols[i].symbol);
-        if (address == NULL) {
-            snprintf(why, bytes, "%s lacks %s", name, symbols[i].symbol);
-            dlclose(library->file);
-            library->file = NULL;
-            return false;
-        }
-        *(void **)((char *)library + symbols[i].place) = address;
-    }
-    return true;
+    library->file = cuda_library_open(library, name, symbols, COUNT_OF(symbols), why, bytes);
+    return library->file != NULL;
 }
 
 static struct lt *lt_new(struct cuda_device *device, const struct lt_library *library, const char *name, char *why, size_t bytes)

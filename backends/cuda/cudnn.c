@@ -10,6 +10,7 @@
 
 #include "conv.h"
 #include "cudnn_api.h"
+#include "library.h"
 #include "options.h"
 #include "product.h"
 #include "tuning.h"
@@ -71,10 +72,7 @@ __attribute__((constructor)) static void dnn_start(void)
 
 #define NAME "libcudnn.so.9"
 
-static const struct symbol {
-    const char *symbol;
-    size_t place;
-} symbols[] = {
+static const struct cuda_symbol symbols[] = {
 #define DNN(name, symbol, result, arguments) { symbol, offsetof(struct dnn_library, name) },
     DNN_ENTRIES(DNN)
 #undef DNN
@@ -82,22 +80,8 @@ static const struct symbol {
 
 static bool open_library(struct dnn_library *library, char *why, size_t bytes)
 {
-    library->file = dlopen(NAME, RTLD_NOW | RTLD_LOCAL);
-    if (library->file == NULL) {
-        snprintf(why, bytes, "%s", dlerror());
-        return false;
-    }
-    for (size_t i = 0; i < COUNT_OF(symbols); i++) {
-        void *address = dlsym(library->file, symbols[i].symbol);
-        if (address == NULL) {
-            snprintf(why, bytes, "%s lacks %s", NAME, symbols[i].symbol);
-            dlclose(library->file);
-            library->file = NULL;
-            return false;
-        }
-        *(void **)((char *)library + symbols[i].place) = address;
-    }
-    return true;
+    library->file = cuda_library_open(library, NAME, symbols, COUNT_OF(symbols), why, bytes);
+    return library->file != NULL;
 }
 
 static struct dnn *open_dnn(struct cuda_device *device)

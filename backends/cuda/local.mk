@@ -11,7 +11,8 @@ backend_cuda_sources = \
     backends/cuda/driver.c backends/cuda/driver.def backends/cuda/driver_api.h backends/cuda/elementwise.c backends/cuda/elementwise.h \
     backends/cuda/elementwise_args.h backends/cuda/events.c backends/cuda/families.def backends/cuda/gradient.c backends/cuda/images.c \
     backends/cuda/images.def backends/cuda/images.h backends/cuda/index.c backends/cuda/index_args.h backends/cuda/kernel_error.h \
-    backends/cuda/kernels.c backends/cuda/launch.c backends/cuda/loss.c backends/cuda/loss_args.h backends/cuda/math.c backends/cuda/matmul.c \
+    backends/cuda/kernels.c backends/cuda/launch.c backends/cuda/library.c backends/cuda/library.h backends/cuda/loss.c backends/cuda/loss_args.h \
+    backends/cuda/math.c backends/cuda/matmul.c \
     backends/cuda/matmul_args.h backends/cuda/memory.c backends/cuda/norm.c backends/cuda/norm_args.h backends/cuda/nvml.c \
     backends/cuda/nvml_api.h backends/cuda/optim.c backends/cuda/optim_args.h backends/cuda/options.c backends/cuda/options.h \
     backends/cuda/ordered.c backends/cuda/pages.c backends/cuda/peers.c backends/cuda/plugin.c backends/cuda/pool.c backends/cuda/pool_args.h backends/cuda/product.h \

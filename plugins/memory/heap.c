@@ -214,9 +214,7 @@ static uint64_t tally_wave(struct tally *pools, int kind, int64_t amount)
 {
     if (amount > 0) {
         tally_move(pools, kind, amount);
-        tally_move(pools, kind, -amount);
-        pools[kind].allocated -= amount;        /* counted by who called, as each time */
-        pools[kind].freed -= amount;
+        pools[kind].allocated -= amount;        /* counted in the heap, as each time */
     }
     return (uint64_t)(amount < 0 ? -amount : amount);
 }

@@ -450,7 +450,7 @@ static void test_failures(void)
             for (int i = 0; i < 6; i++)
                 one_convolution();
             CHECK(soft->launches("bias_f32") > 0, "no bias was added to convolutions");
-            const int64_t product_biases = soft->launches("bias_f32_v");
+            const uint64_t product_biases = soft->launches("bias_f32_v");
             const struct shape even = { 2, 4, 8, 8, 8, 3, 3, { { 1, 1 }, { 1, 1 }, { 1, 1 }, 1 } };
             for (int i = 0; i < 6; i++) {
                 convolution(&even, CTRT_F32, false);
