@@ -4,7 +4,7 @@
 #
 #   bench/compare.sh ROUNDS OURS THEIRS        each a command line; e.g. bench/compare.sh 5 ./bench-overhead ./overhead_torch
 #
-# COMPARE_RAW=FILE keeps all lines that were printed, each with "ours" or "theirs" before it.
+# COMPARE_RAW=FILE: each printed line is appended to FILE as soon as it is printed, with "ours" or "theirs" before it.
 #
 # Settings that slow one side down (OPENBLAS_CORETYPE and the like) are removed; THREADS=N (default 1) binds both.
 set -eu
@@ -12,15 +12,15 @@ set -eu
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE OPENBLAS_NUM_THREADS MKL_NUM_THREADS
 threads=${THREADS:-1}
 export OMP_NUM_THREADS="$threads" CTRT_NUM_THREADS="$threads"
-lines=$(mktemp)
-trap 'rm -f "$lines"' EXIT
+lines=${COMPARE_RAW:-}
+[ -n "$lines" ] || { lines=$(mktemp) && trap 'rm -f "$lines"' EXIT; }
+: >"$lines"
 round=0
 while [ "$round" -lt "$1" ]; do
-    sh -c "$2" | sed 's/^/ours /' >>"$lines"
-    sh -c "$3" | sed 's/^/theirs /' >>"$lines"
+    sh -c "$2" | sed -u 's/^/ours /' >>"$lines"
+    sh -c "$3" | sed -u 's/^/theirs /' >>"$lines"
     round=$((round + 1))
 done
-[ -z "${COMPARE_RAW:-}" ] || cp "$lines" "$COMPARE_RAW"
 sort -k2,2 -k1,1 -k3,3g "$lines" | awk '
     function flush() { if (key != "") median[key] = n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2 }
     { k = $2 " " $1; if (k != key) { flush(); key = k; n = 0 } v[++n] = $3; names[$2] = 1 }

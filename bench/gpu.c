@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/gpu.c: what a GPU does for ctrt: bandwidth of elementwise ops, reductions and rows, products, launches, copies, training steps. Prints
- * "NAME NANOSECONDS [BYTES]" lines; peers/gpu_torch.py prints the same names, and gpu.sh both in turns. Lines cublas_ and driver_ are those libraries
- * called directly, overlap_ is ctrt alone.
+/* bench/gpu.c: measures one GPU. Prints "NAME NANOSECONDS [BYTES]" lines; peers/gpu_torch.py prints the same names for PyTorch, and gpu.sh
+ * runs both. Lines cublas_ and driver_ call those libraries directly; overlap_ lines are ctrt alone.
  *
- *     bench-gpu [DEVICE] [SECTION...] [small] [trace=FILE]
+ *     bench-gpu [DEVICE] [SECTION...] [only=PATTERN] [small] [trace=FILE]
  *
- * SECTION: launches, bandwidth, products, tf32, transfers, overlap, steps; without any, all but tf32, which a process of its own does, for whether
- * f32 may be rounded is settled once. small: sizes that a driver in software can do; its times mean nothing. trace: when copies and products ran. */
+ * SECTION: smoke, launches, products, tf32, attention, convolution, index, softmax, norms, cross-entropy, optimizers, bandwidth, transfers, overlap,
+ * steps; without any, all but smoke and tf32. tf32 needs a process of its own because CTRT_CUDA_TF32 is read once. only: cases whose name matches the
+ * shell pattern. small: sizes that a driver in software can run, whose times mean nothing. trace: where overlap writes when copies and products ran.
+ * A case that fails is reported on stderr, the others are measured, and the exit status is 1. */
 #include "gpu.h"
 
+#include <fnmatch.h>
 #include <string.h>
 
 ctrt_device *gpu;
-bool gpu_small;
+bool gpu_small, gpu_failed;
+static const char *only;
 
 void gpu_check(ctrt_status status)
 {
@@ -22,50 +25,77 @@ void gpu_check(ctrt_status status)
     exit(1);
 }
 
+bool gpu_case(const char *name, ctrt_status status)
+{
+    if (status == CTRT_OK)
+        return true;
+    fprintf(stderr, "bench-gpu: %s failed: %s\n", name, ctrt_error_message());
+    gpu_failed = true;
+    return false;
+}
+
+bool gpu_wanted(const char *name)
+{
+    return only == NULL || fnmatch(only, name, 0) == 0;
+}
+
 /* ---- timing: by events on the device ---- */
 
-double gpu_report(const char *name, gpu_batch *batch, void *argument, double bytes)
+enum { SAMPLES = 11 };
+
+static ctrt_status sample(double *median, gpu_batch *batch, void *argument)
 {
-    double samples[11];
+    double samples[SAMPLES], ms = 0;
     long times = 1;
-    (void)batch(argument, 3);
-    while (batch(argument, times) < (gpu_small ? 0.01 : 2) && times < 1 << 16)
+    CTRT_TRY(batch(&ms, argument, 3));
+    for (;;) {
+        CTRT_TRY(batch(&ms, argument, times));
+        if (ms >= (gpu_small ? 0.01 : 2) || times >= 1 << 16)
+            break;
         times *= 2;
-    for (int s = 0; s < 11; s++)
-        samples[s] = batch(argument, times) * 1e6 / (double)times;
-    qsort(samples, 11, sizeof samples[0], timing_compare);
+    }
+    const int count = gpu_small ? 1 : SAMPLES;
+    for (int s = 0; s < count; s++) {
+        CTRT_TRY(batch(&ms, argument, times));
+        samples[s] = ms * 1e6 / (double)times;
+    }
+    qsort(samples, (size_t)count, sizeof samples[0], timing_compare);
+    *median = samples[count / 2];
+    return CTRT_OK;
+}
+
+void gpu_report(const char *name, gpu_batch *batch, void *argument, double bytes)
+{
+    double median = 0;
+    if (!gpu_wanted(name) || !gpu_case(name, sample(&median, batch, argument)))
+        return;
     if (bytes > 0)
-        printf("%s %.1f %.0f\n", name, samples[5], bytes);
+        printf("%s %.1f %.0f\n", name, median, bytes);
     else
-        printf("%s %.1f\n", name, samples[5]);
+        printf("%s %.1f\n", name, median);
     fflush(stdout);
-    return samples[5];
 }
 
 struct measured { gpu_body *body; void *argument; ctrt_event *from, *to; };
 
-static double batch_here(void *argument, long times)
+static ctrt_status batch_here(double *ms, void *argument, long times)
 {
     struct measured *m = argument;
-    double ms = 0;
-    gpu_check(ctrt_event_record(m->from, NULL));
+    CTRT_TRY(ctrt_event_record(m->from, NULL));
     for (long i = 0; i < times; i++)
-        m->body(m->argument);
-    gpu_check(ctrt_event_record(m->to, NULL));
-    gpu_check(ctrt_event_synchronize(m->to));
-    gpu_check(ctrt_event_elapsed(&ms, m->from, m->to));
-    return ms;
+        CTRT_TRY(m->body(m->argument));
+    CTRT_TRY(ctrt_event_record(m->to, NULL));
+    CTRT_TRY(ctrt_event_synchronize(m->to));
+    return ctrt_event_elapsed(ms, m->from, m->to);
 }
 
-double gpu_measure(const char *name, gpu_body *body, void *argument, double bytes)
+void gpu_measure(const char *name, gpu_body *body, void *argument, double bytes)
 {
     struct measured m = { .body = body, .argument = argument };
-    gpu_check(ctrt_event_new(&m.from, gpu, true));
-    gpu_check(ctrt_event_new(&m.to, gpu, true));
-    const double ns = gpu_report(name, batch_here, &m, bytes);
+    if (gpu_case(name, ctrt_event_new(&m.from, gpu, true)) && gpu_case(name, ctrt_event_new(&m.to, gpu, true)))
+        gpu_report(name, batch_here, &m, bytes);
     ctrt_event_release(&m.from);
     ctrt_event_release(&m.to);
-    return ns;
 }
 
 /* ---- ops on 1 GiB ---- */
@@ -85,38 +115,47 @@ static void free_operands(struct operands *o)
     gpu_check(ctrt_memory_empty_cache(gpu));
 }
 
-static void do_copy(void *a) { struct operands *o = a; gpu_check(ctrt_copy_(o->out, o->x)); }
-static void do_add(void *a) { struct operands *o = a; gpu_check(ctrt_add(&o->out, o->x, o->y)); }
-static void do_relu(void *a) { struct operands *o = a; gpu_check(ctrt_relu(&o->out, o->x)); }
-static void do_exp(void *a) { struct operands *o = a; gpu_check(ctrt_exp(&o->out, o->x)); }
-static void do_sum(void *a) { struct operands *o = a; gpu_check(ctrt_sum(&o->out, o->x, CTRT_ALL_DIMS)); }
-static void do_sum_rows(void *a) { struct operands *o = a; gpu_check(ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(1), false)); }
-static void do_sum_columns(void *a) { struct operands *o = a; gpu_check(ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(0), false)); }
-static void do_softmax(void *a) { struct operands *o = a; gpu_check(ctrt_softmax(&o->out, o->x, 1)); }
-static void do_layer_norm(void *a)
+static ctrt_status do_copy(void *a) { struct operands *o = a; return ctrt_copy_(o->out, o->x); }
+static ctrt_status do_add(void *a) { struct operands *o = a; return ctrt_add(&o->out, o->x, o->y); }
+static ctrt_status do_relu(void *a) { struct operands *o = a; return ctrt_relu(&o->out, o->x); }
+static ctrt_status do_exp(void *a) { struct operands *o = a; return ctrt_exp(&o->out, o->x); }
+static ctrt_status do_sum(void *a) { struct operands *o = a; return ctrt_sum(&o->out, o->x, CTRT_ALL_DIMS); }
+static ctrt_status do_sum_rows(void *a) { struct operands *o = a; return ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(1), false); }
+static ctrt_status do_sum_columns(void *a) { struct operands *o = a; return ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(0), false); }
+static ctrt_status do_softmax(void *a) { struct operands *o = a; return ctrt_softmax(&o->out, o->x, 1); }
+static ctrt_status do_layer_norm(void *a)
 {
     struct operands *o = a;
-    gpu_check(ctrt_layer_norm(&o->out, o->x, CTRT_SHAPE(ctrt_tensor_shape(o->x)[1]), o->weight, o->bias, 1e-5));
+    return ctrt_layer_norm(&o->out, o->x, CTRT_SHAPE(ctrt_tensor_shape(o->x)[1]), o->weight, o->bias, 1e-5);
 }
-static void do_transpose(void *a)
+static ctrt_status do_transpose(void *a)
 {
     struct operands *o = a;
-    ctrt_tensor *t = NULL;
-    gpu_check(ctrt_transpose(&t, o->x, 0, 1));
-    gpu_check(ctrt_contiguous(&o->out, t, CTRT_CONTIGUOUS_FORMAT));
-    ctrt_tensor_release(&t);
+    CTRT_AUTO(tensor) t = NULL;
+    CTRT_TRY(ctrt_transpose(&t, o->x, 0, 1));
+    return ctrt_contiguous(&o->out, t, CTRT_CONTIGUOUS_FORMAT);
 }
-static void do_matmul(void *a) { struct operands *o = a; gpu_check(ctrt_matmul(&o->out, o->x, o->y)); }
+static ctrt_status do_matmul(void *a) { struct operands *o = a; return ctrt_matmul(&o->out, o->x, o->y); }
 
-static void do_gelu(void *a) { struct operands *o = a; gpu_check(ctrt_gelu(&o->out, o->x, false)); }
-static void do_amax(void *a) { struct operands *o = a; gpu_check(ctrt_amax(&o->out, o->x, CTRT_SHAPE(1), false)); }
-static void do_slice(void *a)               /* half of each row */
+static ctrt_status do_gelu(void *a) { struct operands *o = a; return ctrt_gelu(&o->out, o->x, false); }
+static ctrt_status do_amax(void *a) { struct operands *o = a; return ctrt_amax(&o->out, o->x, CTRT_SHAPE(1), false); }
+static ctrt_status do_slice(void *a)               /* half of each row */
 {
     struct operands *o = a;
-    ctrt_tensor *t = NULL;
-    gpu_check(ctrt_narrow(&t, o->x, 1, 8, ctrt_tensor_shape(o->x)[1] / 2));
-    gpu_check(ctrt_contiguous(&o->out, t, CTRT_CONTIGUOUS_FORMAT));
-    ctrt_tensor_release(&t);
+    CTRT_AUTO(tensor) t = NULL;
+    CTRT_TRY(ctrt_narrow(&t, o->x, 1, 8, ctrt_tensor_shape(o->x)[1] / 2));
+    return ctrt_contiguous(&o->out, t, CTRT_CONTIGUOUS_FORMAT);
+}
+
+static ctrt_status make_operands(struct operands *o, gpu_body *f, int64_t rows, int64_t columns, ctrt_dtype dtype)
+{
+    CTRT_TRY(ctrt_randn(&o->x, CTRT_SHAPE(rows, columns), dtype, gpu));
+    if (f == do_add)
+        CTRT_TRY(ctrt_randn(&o->y, CTRT_SHAPE(rows, columns), dtype, gpu));
+    if (f == do_copy)
+        CTRT_TRY(ctrt_empty(&o->out, CTRT_SHAPE(rows, columns), dtype, gpu));
+    CTRT_TRY(ctrt_ones(&o->weight, CTRT_SHAPE(columns), dtype, gpu));
+    return ctrt_zeros(&o->bias, CTRT_SHAPE(columns), dtype, gpu);
 }
 
 /* `moved`: how often the operand's bytes are read or written. */
@@ -131,15 +170,9 @@ static void bandwidth(ctrt_dtype dtype)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct operands o = { 0 };
         char name[64];
-        gpu_check(ctrt_randn(&o.x, CTRT_SHAPE(rows, columns), dtype, gpu));
-        if (cases[i].f == do_add)
-            gpu_check(ctrt_randn(&o.y, CTRT_SHAPE(rows, columns), dtype, gpu));
-        if (cases[i].f == do_copy)
-            gpu_check(ctrt_empty(&o.out, CTRT_SHAPE(rows, columns), dtype, gpu));
-        gpu_check(ctrt_ones(&o.weight, CTRT_SHAPE(columns), dtype, gpu));
-        gpu_check(ctrt_zeros(&o.bias, CTRT_SHAPE(columns), dtype, gpu));
         snprintf(name, sizeof name, "%s_1g_%s", cases[i].name, ctrt_dtype_name(dtype));
-        gpu_measure(name, cases[i].f, &o, cases[i].moved * (double)(rows * columns) * (double)ctrt_dtype_size(dtype));
+        if (gpu_wanted(name) && gpu_case(name, make_operands(&o, cases[i].f, rows, columns, dtype)))
+            gpu_measure(name, cases[i].f, &o, cases[i].moved * (double)(rows * columns) * (double)ctrt_dtype_size(dtype));
         free_operands(&o);
     }
 }
@@ -153,13 +186,14 @@ static void products(ctrt_dtype dtype, const char *dtype_name)
         struct operands o = { 0 };
         const int64_t part = gpu_small ? 64 : 1, m = (sizes[s][0] + part - 1) / part, n = (sizes[s][1] + part - 1) / part, k = (sizes[s][2] + part - 1) / part;
         char name[64], direct[72];
-        gpu_check(ctrt_randn(&o.x, CTRT_SHAPE(m, k), dtype, gpu));
-        gpu_check(ctrt_randn(&o.y, CTRT_SHAPE(k, n), dtype, gpu));
         snprintf(name, sizeof name, "matmul_%lldx%lldx%lld_%s", (long long)sizes[s][0], (long long)sizes[s][1], (long long)sizes[s][2], dtype_name);
         snprintf(direct, sizeof direct, "cublas_%s", name);
-        gpu_measure(name, do_matmul, &o, 0);
-        gpu_check(ctrt_device_synchronize(gpu));
-        gpu_direct_product(m, n, k, dtype_name, direct, ctrt_tensor_data(o.x), ctrt_tensor_data(o.y));
+        if (gpu_wanted(name) && gpu_case(name, ctrt_randn(&o.x, CTRT_SHAPE(m, k), dtype, gpu)) &&
+            gpu_case(name, ctrt_randn(&o.y, CTRT_SHAPE(k, n), dtype, gpu))) {
+            gpu_measure(name, do_matmul, &o, 0);
+            if (gpu_case(name, ctrt_device_synchronize(gpu)))
+                gpu_direct_product(m, n, k, dtype_name, direct, ctrt_tensor_data(o.x), ctrt_tensor_data(o.y));
+        }
         free_operands(&o);
     }
 }
@@ -173,12 +207,12 @@ static void launches(void)
     gpu_check(ctrt_randn(&o.x, CTRT_SHAPE(64), CTRT_F32, gpu));
     gpu_check(ctrt_randn(&o.y, CTRT_SHAPE(64), CTRT_F32, gpu));
     for (int i = 0; i < 200; i++)
-        do_add(&o);
+        gpu_check(do_add(&o));
     for (int s = 0; s < 31; s++) {
         gpu_check(ctrt_device_synchronize(gpu));
         const double begin = timing_now();
         for (int i = 0; i < 200; i++)           /* fewer than the driver's queue holds */
-            do_add(&o);
+            gpu_check(do_add(&o));
         samples[s] = (timing_now() - begin) / 200 * 1e9;
     }
     qsort(samples, 31, sizeof samples[0], timing_compare);
@@ -201,11 +235,11 @@ static void launches(void)
 
 struct transfer { ctrt_tensor *host, *there; };
 
-static void do_transfer(void *a)
+static ctrt_status do_transfer(void *a)
 {
     struct transfer *t = a;
     bool asynchronous;
-    gpu_check(ctrt_copy_non_blocking_(t->there, t->host, &asynchronous));
+    return ctrt_copy_non_blocking_(t->there, t->host, &asynchronous);
 }
 
 static void transfers(void)
@@ -232,8 +266,10 @@ static void products_tf32(void) { products(CTRT_F32, "tf32"); }
 static void overlap(void) { gpu_overlap(trace); }
 
 static const struct { const char *name; void (*run)(void); bool by_default; } sections[] = {
-    { "launches", launches, true }, { "bandwidth", all_bandwidth, true }, { "products", all_products, true }, { "tf32", products_tf32, false },
-    { "transfers", transfers, true }, { "overlap", overlap, true }, { "steps", gpu_steps, true },
+    { "smoke", gpu_smoke, false }, { "launches", launches, true }, { "products", all_products, true }, { "tf32", products_tf32, false },
+    { "attention", gpu_attention, true }, { "convolution", gpu_convolution, true }, { "index", gpu_index, true }, { "softmax", gpu_softmax, true },
+    { "norms", gpu_norms, true }, { "cross-entropy", gpu_cross_entropy, true }, { "optimizers", gpu_optimizers, true },
+    { "bandwidth", all_bandwidth, true }, { "transfers", transfers, true }, { "overlap", overlap, true }, { "steps", gpu_steps, true },
 };
 enum { SECTIONS = sizeof sections / sizeof sections[0] };
 
@@ -251,6 +287,8 @@ int main(int argc, char **argv)
             known = gpu_small = true;
         if (strncmp(argv[i], "trace=", 6) == 0)
             known = (trace = argv[i] + 6) != NULL;
+        if (strncmp(argv[i], "only=", 5) == 0)
+            known = (only = argv[i] + 5) != NULL;
         if (!known)
             name = argv[i];
     }
@@ -262,5 +300,5 @@ int main(int argc, char **argv)
     for (int s = 0; s < SECTIONS; s++)
         if (any ? wanted[s] : sections[s].by_default)
             sections[s].run();
-    return 0;
+    return gpu_failed;
 }

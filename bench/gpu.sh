@@ -1,100 +1,279 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Everything that wants a real GPU, in one call: builds from a release archive, runs the suites on the driver, looks for bad accesses and races in
-# kernels, and measures beside PyTorch.
+# Tests and measures ctrt on a GPU that is there for minutes: in phases of at most 9 minutes, what matters most first, and with every result kept from
+# the moment it exists.
 #
-#   make dist && bench/gpu.sh ctrt-0.1.0.tar.gz FOLDER [ROUNDS [small]]    FOLDER: where logs and tables go; rounds of the measurement: 3; small:
-#                                                                       sizes for a driver in software, to try this script
+#   bench/gpu.sh package [ARCH]         builds for compute capability ARCH (default: that of the GPU here, else 90) into _build-gpu/package: programs,
+#                                       libraries, plugins, reference data. It runs on any machine with the same or a newer C library.
+#   bench/gpu.sh PHASE OUT [small]      runs a phase on that package (built first where there is none that runs) and writes into the folder OUT.
+#                                       small: sizes for a driver in software, without the suites that take it minutes.
 #
-# Needs a C compiler, make, pkg-config, nvcc and the driver; PyTorch (python3 -c "import torch") for the comparison, compute-sanitizer for the
-# check of kernels: what is missing is said and left out. Prints a summary at the end, with the goals of speed that were missed (gpu_goals.sh); its
-# exit status tells whether all suites passed.
+#   bench/gpu.sh facts                  prints what the machine has.
+#
+#   PHASE 1  facts, smoke test, conformance, captured steps, training reference, then measurements of ctrt
+#         2  PyTorch's measurements, each followed by a second one of ctrt
+#         3  conformance of other settings (cuda-fp16, built-in products, driver pools, expandable segments) and measurements of settings
+#         4  compute-sanitizer, Nsight Compute (each only if a probe of it works), PyTorch compiled
+#
+# Each step has a timeout and a file of its own, and no failure ends the phase. After every step these are written anew:
+#   OUT/summary.txt        one line a step: ok, FAILED, TIMEOUT or not started, and how long it took
+#   OUT/measured.txt       "ours|theirs NAME NANOSECONDS [BYTES]", for bench/gpu_goals.sh
+#   OUT/results.tar.gz     all of it, with the output of each step as STEP.txt
+#   OUT/running.txt        "# SIDE STEP", then the output of the step that runs now; a phase that is killed leaves it, and the next one into OUT keeps it
+# Files that a phase finds in OUT are continued.
+#
+# Environment: GPU_SECONDS: how long a phase may take (540). GPU_DEVICE: the device (cuda:0). GPU_PACKAGE: the package's folder. GPU_PYTHON: a Python
+# with PyTorch (python3). Exit status: 0 if every step that started passed.
 set -u
-[ $# -ge 2 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,26s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || usage
 here=$(cd "$(dirname "$0")" && pwd)
-archive=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
-mkdir -p "$2" && out=$(cd "$2" && pwd)
-rounds=${3:-3}
-small=${4:-}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failed=
-summary=$out/summary.txt
-: >"$summary"
-say() { echo "$*" | tee -a "$summary"; }
+top=$(cd "$here/.." && pwd)
+package=${GPU_PACKAGE:-$top/_build-gpu/package}
+device=${GPU_DEVICE:-cuda:0}
+python=${GPU_PYTHON:-python3}
 
-nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv >"$out/gpu.txt" 2>&1 || { cat "$out/gpu.txt"; exit 1; }
-say "$(sed 1d "$out/gpu.txt" | head -n 1), $(date -u +%F)"
-arch=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+# ---- the package ----
 
-# ---- built ----
-cd "$work" && tar xf "$archive" && mkdir build && cd build || exit 1
-{ ../ctrt-*/configure --prefix="$work/installed" --with-cuda-arch="$arch" && make -j "$(nproc)" && make install; } >"$out/build.log" 2>&1 ||
-    { tail -n 30 "$out/build.log"; say "the build failed"; exit 1; }
-say "built for compute capability $arch"
-PATH=$work/installed/bin:$PATH
-LD_LIBRARY_PATH=$work/installed/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-# cuBLAS and cuDNN, where only a pip-installed PyTorch has them.
-more=$(python3 -c 'import glob, os, torch
-print(":".join(sorted(glob.glob(os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "nvidia", "*", "lib")))))' 2>/dev/null)
-[ -z "$more" ] || LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$more
-export PATH LD_LIBRARY_PATH
-ctrt info >"$out/info.txt" 2>&1
+gpu_arch() { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n '1s/\.//p' | grep '^[0-9]*$' || echo 90; }
 
-# ---- the suites, on the real driver ----
-suite() {
-    name=$1
-    shift
-    if "$@" >"$out/$name.log" 2>&1; then
-        say "$name: passed ($(grep -c '^ok' "$out/$name.log") checks)"
-    else
-        say "$name: FAILED, $(grep -c '^not ok' "$out/$name.log") checks: $out/$name.log"
-        grep -A2 '^not ok' "$out/$name.log" | head -n 12
-        failed=yes
-    fi
-}
-make -s test-train-reference test-capture >>"$out/build.log" 2>&1
-srcdir=$(cd ../ctrt-*/ && pwd)
-export srcdir
-for device in cuda:0 cuda-fp16:0; do
-    suite "conformance-$device" ctrt check --device "$device"
-    suite "captures-$device" ./test-capture "$device"
-done
-CTRT_CUDA_GEMM=builtin CTRT_CUDA_CONV=builtin suite "conformance-builtin" ctrt check --device cuda:0
-CTRT_CUDA_ATTENTION=composite suite "conformance-composite" ctrt check --device cuda:0 --op '*attention*'
-suite "training-reference" ./test-train-reference cuda:0
-CTRT_MEMORY=caching:expandable=true suite "conformance-expandable" ctrt check --device cuda:0 --op 'a*'
-CTRT_CUDA_POOL=yes CTRT_MEMORY=direct suite "conformance-pool" ctrt check --device cuda:0
-CTRT_CUDA_POOL=yes CTRT_MEMORY=direct suite "captures-pool" ./test-capture cuda:0
-
-# ---- bad accesses, races, reads of what nobody wrote, bad barriers in kernels; each block of its own, so that its end is known ----
-if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck initcheck synccheck; do
-        CTRT_MEMORY=direct suite "$tool" compute-sanitizer --tool $tool --error-exitcode 9 ctrt check --device cuda:0 --tags forward --op '[a-s]*'
+# The build folder is kept, so that a second call builds what has changed.
+make_package() {
+    build=$top/_build-gpu/build
+    mkdir -p "$build" && cd "$build" || return 1
+    [ -x "$top/configure" ] || (cd "$top" && ./autogen.sh) || return 1
+    [ "$(cat .arch 2>/dev/null)" = "$1" ] || { ../../configure --prefix="$package" --with-cuda-arch="$1" && echo "$1" >.arch; } || return 1
+    make -j "$(nproc)" all || return 1        # by itself: two goals at once would build the library twice
+    make -j "$(nproc)" test-train-reference test-capture bench-gpu || return 1
+    rm -rf "$package"
+    make install || return 1
+    for program in test-train-reference test-capture bench-gpu; do
+        ./libtool --mode=install cp $program "$package/bin/" || return 1
     done
-else
-    say "no compute-sanitizer: kernels were not looked at by it"
+    mkdir -p "$package/tests/reference" && cp "$top"/tests/reference/train_*.txt "$package/tests/reference/"
+}
+
+if [ "$1" = package ]; then
+    make_package "${2:-$(gpu_arch)}" || exit 1
+    echo "packaged for compute capability ${2:-$(gpu_arch)}: $package ($(du -sh "$package" | cut -f 1))"
+    exit 0
 fi
 
-# ---- speed ----
-make -s bench-gpu >>"$out/build.log" 2>&1 || { say "bench-gpu was not built"; failed=yes; }
-bench="./bench-gpu cuda:0 $small trace=$out/overlap.json && ./bench-gpu cuda:0 $small tf32"
-COMPARE_RAW=$out/raw.txt
-export COMPARE_RAW
-if python3 -c 'import torch; assert torch.cuda.is_available()' 2>"$out/torch.log"; then
-    say "PyTorch $(python3 -c 'import torch; print(torch.__version__)')"
-    "$here/compare.sh" "$rounds" "$bench" "python3 $here/peers/gpu_torch.py" >"$out/speed.txt" 2>"$out/speed.log" || failed=yes
-else
-    say "no PyTorch with CUDA: ctrt alone"
-    "$here/compare.sh" "$rounds" "$bench" true >"$out/speed.txt" 2>"$out/speed.log" || failed=yes
+# ---- facts of the machine ----
+
+if [ "$1" = facts ]; then
+    nvidia-smi --query-gpu=index,name,driver_version,memory.total,compute_cap,pcie.link.gen.max,pcie.link.width.max --format=csv
+    uname -srm
+    nproc
+    ldd --version | head -n 1
+    ldd "$package"/lib/ctrt/*/backend-cuda.so
+    ldconfig -p | grep -E 'libcuda|libcublas|libcudnn|libnvidia-ml|libnccl'
+    "$python" -c 'import torch; print("PyTorch", torch.__version__, torch.cuda.is_available())'
+    "$package/bin/ctrt" info
+    "$package/bin/ctrt" info --params
+    "$package/bin/ctrt" plugins
+    exit 0
 fi
-cat "$out/speed.txt"
-grep -h 'note:\|no comparison\|torch.compile' "$out/speed.log" | sort -u | tee -a "$summary"
-"$here/gpu_goals.sh" "$out/raw.txt" >"$out/goals.txt"
+
+# ---- steps ----
+
+case $1 in 1|2|3|4) ;; *) usage ;; esac
+[ $# -ge 2 ] || usage
+phase=$1
+mkdir -p "$2" || exit 1
+out=$(cd "$2" && pwd)
+small=${3:-}
+deadline=$(($(date +%s) + ${GPU_SECONDS:-540}))
+work=$(mktemp -d)
+failed=
+child=
+
+# Rewrites the archive; a file that is being written has another name until it is whole.
+archive() {
+    cp "$out/summary.txt" "$out/measured.txt" "$work/results/" 2>/dev/null
+    tar czf "$out/results.tar.gz.new" -C "$work/results" . && mv "$out/results.tar.gz.new" "$out/results.tar.gz"
+}
+# keep FILE LINE: running.txt becomes FILE in the archive, and LINE goes into the summary. In this order, so that whatever the summary names is there.
+keep() {
+    cp "$out/running.txt" "$work/results/$1"
+    archive
+    say "$2"
+    rm -f "$out/running.txt"
+}
+say() { echo "$*" | tee -a "$out/summary.txt"; }
+
+stop() {
+    trap - TERM INT EXIT
+    [ -z "$child" ] || kill "$child" 2>/dev/null
+    [ ! -s "$out/running.txt" ] || { record; keep "$name.cut.txt" "$name: cut off"; }
+    rm -rf "$work"
+    exit 1
+}
+
+# Adds the measurements in running.txt to measured.txt, as those of the side that its first line names.
+record() {
+    sed -n '1s/^# \([^ ]*\) .*/\1/p' "$out/running.txt" >"$work/side"
+    sed -n "s/^\([a-z][a-z0-9_]* [0-9][0-9.]*\( [0-9]*\)\{0,1\}\)\$/$(cat "$work/side") \1/p" "$out/running.txt" >>"$out/measured.txt"
+}
+
+# step SIDE NAME SECONDS COMMAND...
+step() {
+    side=$1 name=$phase-$2 limit=$3
+    shift 3
+    left=$((deadline - $(date +%s) - 3))
+    if [ "$left" -lt 5 ]; then
+        say "$name: not started, the phase's time is over"
+        return
+    fi
+    [ "$limit" -lt "$left" ] || limit=$left
+    begin=$(date +%s)
+    echo "# $side $name" >"$out/running.txt"
+    timeout -k 5 "$limit" "$@" >>"$out/running.txt" 2>&1 </dev/null &
+    child=$!
+    wait "$child"
+    status=$?
+    child=
+    case $status in
+    0) word=ok ;;
+    124|137) word="TIMEOUT" failed=yes ;;
+    *) word="FAILED (status $status)" failed=yes ;;
+    esac
+    record
+    checks=$(grep -c '^ok ' "$out/running.txt")
+    line="$name: $word, $(($(date +%s) - begin)) s"
+    [ "$checks" -eq 0 ] || line="$line, $checks checks passed, $(grep -c '^not ok ' "$out/running.txt") failed"
+    [ "$status" -eq 0 ] || line="$line
+$(grep -E '^not ok |failed|FAILED|rror:' "$out/running.txt" | head -n 5 | sed 's/^/    /')"
+    keep "$name.txt" "$line"
+}
+
+# conforms NAME SECONDS [VARIABLE=VALUE...]
+conforms() {
+    name_=$1 seconds_=$2
+    shift 2
+    step ours "$name_" "$seconds_" env "$@" ctrt check --device "$device" ${small:+--op add}
+}
+bench() { name_=$1 seconds_=$2; shift 2; step ours "$name_" "$seconds_" bench-gpu "$device" "$@" ${small:+small}; }
+peer() { name_=$1 seconds_=$2; shift 2; step theirs "$name_" "$seconds_" "$python" "$here/peers/gpu_torch.py" "$@"; }
+
+# ---- what the phases do ----
+
+models='step_mlp step_cnn step_transformer'
+sections='launches products attention convolution index softmax norms cross-entropy optimizers bandwidth transfers'
+seconds_of() { case $1 in launches|transfers) echo 20 ;; products|attention|convolution|bandwidth) echo 60 ;; *) echo 30 ;; esac; }
+
+phase_1() {
+    step ours facts 30 "$here/gpu.sh" facts
+    bench smoke 40 smoke
+    conforms conformance 180
+    if [ -z "$small" ]; then
+        step ours captures 60 test-capture "$device"
+        step ours training-reference 60 test-train-reference "$device"
+    fi
+    for section in $sections; do
+        bench "$section" "$(seconds_of "$section")" "$section"
+    done
+    for model in $models; do
+        for kind in small_f32 small_bf16 large_f32 large_bf16; do
+            bench "${model}_$kind" 30 steps "only=${model}_$kind*"
+        done
+    done
+    bench overlap 20 overlap "trace=$work/results/overlap.json"
+    bench tf32 40 tf32
+}
+
+phase_2() {
+    for section in $sections tf32; do
+        peer "torch-$section" "$(seconds_of "$section")" "$section"
+        bench "$section" "$(seconds_of "$section")" "$section"
+    done
+    for model in $models; do
+        for kind in small_f32 small_bf16 large_f32 large_bf16; do
+            peer "torch-${model}_$kind" 40 steps "only=${model}_$kind*"
+            bench "${model}_$kind" 30 steps "only=${model}_$kind*"
+        done
+    done
+}
+
+# The side of these measurements is the setting's label, so that they are not taken for those of the default.
+setting() {
+    label=$1 section=$2
+    shift 2
+    step "$label" "$section-$label" 60 env "$@" bench-gpu "$device" "$section" ${small:+small}
+}
+
+phase_3() {
+    fp16=${device%%:*}-fp16:${device##*:}
+    step ours conformance-fp16 120 ctrt check --device "$fp16" ${small:+--op add}
+    step ours captures-fp16 60 test-capture "$fp16"
+    conforms conformance-builtin 120 CTRT_CUDA_GEMM=builtin CTRT_CUDA_CONV=builtin
+    conforms conformance-composite 90 CTRT_CUDA_ATTENTION=composite
+    conforms conformance-pool 120 CTRT_CUDA_POOL=yes CTRT_MEMORY=direct
+    conforms conformance-expandable 90 CTRT_MEMORY=caching:expandable=true
+    step ours captures-pool 60 env CTRT_CUDA_POOL=yes CTRT_MEMORY=direct test-capture "$device"
+    setting composite attention CTRT_CUDA_ATTENTION=composite
+    setting workspace-2g convolution CTRT_CUDA_WORKSPACE=2g
+    setting benchmark convolution CTRT_CUDA_BENCHMARK=yes
+    setting nondeterministic convolution CTRT_CUDA_DETERMINISTIC=no
+    setting nondeterministic index CTRT_CUDA_DETERMINISTIC=no
+    setting builtin products CTRT_CUDA_GEMM=builtin
+}
+
+phase_4() {
+    if compute-sanitizer --tool memcheck ctrt check --device "$device" --op add --tags scalar >"$work/probe" 2>&1; then
+        for tool in memcheck racecheck initcheck synccheck; do
+            # With the direct policy each tensor is a block of its own, so that an access past its end is seen.
+            step ours "$tool" 100 env CTRT_MEMORY=direct compute-sanitizer --tool $tool --error-exitcode 9 \
+                ctrt check --device "$device" --tags forward --op '[a-s]*'
+        done
+    else
+        say "$phase-sanitizers: skipped, compute-sanitizer does not work here: $(tail -n 1 "$work/probe")"
+    fi
+    if ncu --clock-control none -c 1 bench-gpu "$device" launches ${small:+small} >"$work/probe" 2>&1; then
+        for section in attention softmax norms index; do
+            step ncu "ncu-$section" 60 ncu --clock-control none -c 12 bench-gpu "$device" "$section" ${small:+small}
+        done
+    else
+        say "$phase-profiles: skipped, Nsight Compute does not work here: $(tail -n 1 "$work/probe")"
+    fi
+    for model in $models; do
+        peer "torch-compiled-$model" 150 compiled "only=${model}_*"
+    done
+}
+
+# ---- the run ----
+
+mkdir "$work/results"
+trap stop TERM INT
+trap 'rm -rf "$work"' EXIT
+if [ -f "$out/results.tar.gz" ]; then tar xzf "$out/results.tar.gz" -C "$work/results" || say "results.tar.gz was unreadable and begins anew"; fi
+if [ -s "$out/running.txt" ]; then
+    name=$(sed -n '1s/^# [^ ]* //p' "$out/running.txt")
+    [ -e "$work/results/$name.txt" ] || { record; mv "$out/running.txt" "$work/results/$name.cut.txt"; }
+fi
+: >>"$out/measured.txt"
+PATH=$package/bin:$PATH
+LD_LIBRARY_PATH=$package/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# cuBLAS and cuDNN of a pip-installed PyTorch, for the case that the loader finds no others.
+pip=$("$python" -c 'import glob, importlib.util, os
+print(":".join(sorted(glob.glob(os.path.join(os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin)), "nvidia", "*", "lib")))))' 2>/dev/null)
+[ -z "$pip" ] || LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$pip
+srcdir=$package
+export PATH LD_LIBRARY_PATH srcdir
+say "phase $phase on $device, $(date -u '+%F %T')"
+archive
+ctrt --version >/dev/null 2>&1 || step build package 400 "$here/gpu.sh" package
+if ! version=$(ctrt --version 2>&1); then
+    say "the package in $package does not run here: $(echo "$version" | head -n 1)"
+    archive
+    exit 1
+fi
+say "$version"
+phase_"$phase"
+"$here/gpu_goals.sh" "$out/measured.txt" >"$out/goals.txt" 2>&1
 say "$(tail -n 1 "$out/goals.txt")"
-grep '^MISSED' "$out/goals.txt" | tee -a "$summary"
-say "copies and products on two streams: $out/overlap.json (chrome://tracing or ui.perfetto.dev)"
-say "link: PCIe generation and lanes, as nvidia-smi tells: $(nvidia-smi --query-gpu=pcie.link.gen.max,pcie.link.width.max --format=csv,noheader | head -n 1)"
-echo
-cat "$summary"
+cp "$out/goals.txt" "$work/results/"
+archive
+grep '^MISSED' "$out/goals.txt"
+cat "$out/summary.txt"
 [ -z "$failed" ]

@@ -92,7 +92,7 @@ static int ready(void)
     return d.state = 2;
 }
 
-static double batch(void (*body)(void *argument), void *argument, long times)
+static ctrt_status batch(double *out, void (*body)(void *argument), void *argument, long times)
 {
     float ms = 0;
     MUST(d.cuEventRecord(d.from, d.stream));
@@ -101,7 +101,8 @@ static double batch(void (*body)(void *argument), void *argument, long times)
     MUST(d.cuEventRecord(d.to, d.stream));
     MUST(d.cuEventSynchronize(d.to));
     MUST(d.cuEventElapsedTime(&ms, d.from, d.to));
-    return ms;
+    *out = ms;
+    return CTRT_OK;
 }
 
 /* ---- copies ---- */
@@ -114,9 +115,9 @@ static void do_copy(void *argument)
     MUST(d.cuMemcpyHtoDAsync_v2(c->there, c->host, c->bytes, d.stream));
 }
 
-static double batch_copy(void *argument, long times)
+static ctrt_status batch_copy(double *ms, void *argument, long times)
 {
-    return batch(do_copy, argument, times);
+    return batch(ms, do_copy, argument, times);
 }
 
 void gpu_direct_copy(const char *name, size_t bytes)
@@ -145,9 +146,9 @@ static void do_product(void *argument)
                         &zero, (void *)(uintptr_t)p->c, p->type, p->n, p->compute, ALGORITHM_DEFAULT));
 }
 
-static double batch_product(void *argument, long times)
+static ctrt_status batch_product(double *ms, void *argument, long times)
 {
-    return batch(do_product, argument, times);
+    return batch(ms, do_product, argument, times);
 }
 
 /* On ctrt's own operands: the clock of a GPU depends on what it multiplies. */

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Holds what bench-gpu and its peer printed against what ctrt is to reach on a GPU.
 #
-#   bench/gpu_goals.sh RAW      RAW: lines "ours|theirs NAME NANOSECONDS [BYTES]" of all rounds (compare.sh writes them to $COMPARE_RAW)
+#   bench/gpu_goals.sh FILE...      lines "ours|theirs NAME NANOSECONDS [BYTES]" of all rounds, as gpu.sh writes them to measured.txt
 #
 # Prints a line for each goal, "met" or "MISSED", and counts both; exits with 1 when one is missed. The goals: products at least 0.98 of cuBLAS called
-# directly and PyTorch's; ops on 1 GiB at least 0.90 of the device's copies and PyTorch's; an eager add of 64 elements enqueued in at most half of
+# directly and PyTorch's; single ops PyTorch's; ops on 1 GiB at least 0.90 of the device's copies and PyTorch's; an eager add of 64 elements enqueued in at most half of
 # PyTorch's time, 100 ns for a cached allocation; small training steps 1.5 times as quick as PyTorch's eager ones, captured 3 times, large ones as
 # quick; copies from pinned memory at least 0.95 of the driver's; copies and products together in at most 1.1 of the longer one's time.
 set -eu
-[ $# -eq 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-sort -k2,2 -k1,1 -k3,3g "$1" | awk '
+[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+cat "$@" | sort -k2,2 -k1,1 -k3,3g | awk '
     function flush() { if (key != "") median[key] = n % 2 ? v[(n + 1) / 2] : (v[n / 2] + v[n / 2 + 1]) / 2 }
     # A ratio that is to reach `least`; what was not measured is no goal.
     function goal(name, what, ratio, least) {
@@ -46,6 +46,8 @@ sort -k2,2 -k1,1 -k3,3g "$1" | awk '
                 eager = name; sub(/_captured$/, "", eager)
                 if (name ~ /_small_/ && theirs(eager) != "") goal(name, "of PyTorch, eager", theirs(eager) / o, 3)
                 if (t != "") printf "%-6s %-34s %-38s %8.3f\n", "info", name, "of PyTorch, captured", t / o | "sort"
+            } else if (name ~ /^(attention|conv|embedding|index_select|gather|softmax|log_softmax|layer_norm|batch_norm|cross_entropy|optimizer)_/) {
+                if (t != "") goal(name, "of PyTorch", t / o, 1)
             } else if (name ~ /^step_/) {
                 if (t != "") goal(name, "of PyTorch, eager", t / o, name ~ /_small_/ ? 1.5 : 1)
                 if (theirs(name "_compiled") != "") printf "%-6s %-34s %-38s %8.3f\n", "info", name, "of torch.compile", theirs(name "_compiled") / o | "sort"

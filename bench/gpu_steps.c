@@ -78,121 +78,118 @@ static ctrt_status step(struct training *t)
     return ctrt_optimizer_step(t->optimizer);
 }
 
-static void eager(void *argument)
+static ctrt_status eager(void *argument)
 {
-    gpu_check(step(argument));
+    return step(argument);
 }
 
-static void replay(void *argument)
+static ctrt_status replay(void *argument)
 {
-    gpu_check(ctrt_capture_replay(((struct training *)argument)->graph));
+    return ctrt_capture_replay(((struct training *)argument)->graph);
 }
 
-static bool capture(struct training *t)
+static ctrt_status capture(struct training *t)
 {
-    gpu_check(ctrt_capture_begin(gpu));
-    (void)step(t);                          /* what is refused comes out at the end */
-    return ctrt_capture_end(&t->graph, gpu) == CTRT_OK;
+    CTRT_TRY(ctrt_capture_begin(gpu));
+    (void)step(t);                          /* ctrt_capture_end returns its error */
+    return ctrt_capture_end(&t->graph, gpu);
 }
 
-static double loss_of(const struct training *t)
+static ctrt_status train(const char *name, struct training *t, int64_t outputs, int64_t classes, ctrt_dtype dtype)
 {
-    double value = 0;
-    gpu_check(ctrt_item(&value, t->loss));
-    return value;
-}
-
-/* `outputs`: how many rows the loss has. The model and the input become this function's. */
-static void train(const char *name, ctrt_module *model, ctrt_tensor *x, int64_t outputs, int64_t classes, ctrt_dtype dtype)
-{
-    struct training t = { .model = model, .x = x };
+    double before = 0, after = 0;
     char captured[80];
-    gpu_check(ctrt_module_to(t.model, gpu, dtype));
-    if (ctrt_tensor_dtype(t.x) != CTRT_I64)
-        gpu_check(ctrt_to_dtype(&t.x, t.x, dtype));
-    gpu_check(ctrt_randint(&t.y, 0, classes, CTRT_SHAPE(outputs), CTRT_I64, gpu));
-    gpu_check(ctrt_adamw_new(&t.optimizer, t.model, &(ctrt_adamw_options){ .lr = 1e-4, .weight_decay = 0.01 }));
-    gpu_check(step(&t));
-    const double before = loss_of(&t);
-    gpu_measure(name, eager, &t, 0);
-    const double after = loss_of(&t);
-    if (!(after < 1e6)) {                   /* NaN too */
-        fprintf(stderr, "bench-gpu: %s: the loss went from %g to %g\n", name, before, after);
-        exit(1);
-    }
+    CTRT_TRY(ctrt_module_to(t->model, gpu, dtype));
+    if (ctrt_tensor_dtype(t->x) != CTRT_I64)
+        CTRT_TRY(ctrt_to_dtype(&t->x, t->x, dtype));
+    CTRT_TRY(ctrt_randint(&t->y, 0, classes, CTRT_SHAPE(outputs), CTRT_I64, gpu));
+    CTRT_TRY(ctrt_adamw_new(&t->optimizer, t->model, &(ctrt_adamw_options){ .lr = 1e-4, .weight_decay = 0.01 }));
+    CTRT_TRY(step(t));
+    CTRT_TRY(ctrt_item(&before, t->loss));
+    gpu_measure(name, eager, t, 0);
+    CTRT_TRY(ctrt_item(&after, t->loss));
+    if (!(after < 1e6))                     /* NaN too */
+        return ctrt_fail(CTRT_ERR_STATE, "the loss went from %g to %g", before, after);
     if (!(after < before))
         fprintf(stderr, "bench-gpu: note: %s: the loss did not fall: %g, then %g\n", name, before, after);
     snprintf(captured, sizeof captured, "%s_captured", name);
-    if (!capture(&t)) {
-        fprintf(stderr, "bench-gpu: note: %s has SGD: %s\n", captured, ctrt_error_message());
-        ctrt_optimizer_release(&t.optimizer);
-        gpu_check(ctrt_sgd_new(&t.optimizer, t.model, &(ctrt_sgd_options){ .lr = 1e-3, .momentum = 0.9 }));
-        gpu_check(step(&t));
-        gpu_check(step(&t));
-        if (!capture(&t))
-            gpu_check(ctrt_fail(CTRT_ERR_STATE, "%s: %s", captured, ctrt_error_message()));
-    }
-    gpu_measure(captured, replay, &t, 0);
-    ctrt_graph_release(&t.graph);
-    ctrt_tensor_release(&t.x);
-    ctrt_tensor_release(&t.y);
-    ctrt_tensor_release(&t.loss);
-    ctrt_optimizer_release(&t.optimizer);
-    ctrt_module_release(&t.model);
-    gpu_check(ctrt_memory_empty_cache(gpu));
+    if (gpu_case(captured, capture(t)))
+        gpu_measure(captured, replay, t, 0);
+    return CTRT_OK;
 }
 
-static void mlp(const char *name, int64_t batch, ctrt_dtype dtype)
+/* A model and its input; `outputs` is the number of rows of the loss. */
+struct problem { int64_t outputs, classes; };
+
+static ctrt_status mlp(struct training *t, struct problem *p, int64_t batch)
 {
-    ctrt_module *model = NULL;
-    ctrt_tensor *x = NULL;
     const int64_t hidden = gpu_small ? 32 : 1024;
-    gpu_check(ctrt_sequential_new(&model, CTRT_MODULES(CTRT_NEW(linear, 784, hidden, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, hidden, hidden, true, NULL),
-                                                       CTRT_NEW(relu), CTRT_NEW(linear, hidden, 10, true, NULL))));
-    gpu_check(ctrt_randn(&x, CTRT_SHAPE(batch, 784), CTRT_F32, gpu));
-    train(name, model, x, batch, 10, dtype);
+    *p = (struct problem){ batch, 10 };
+    CTRT_TRY(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(linear, 784, hidden, true, NULL), CTRT_NEW(relu),
+                                                         CTRT_NEW(linear, hidden, hidden, true, NULL), CTRT_NEW(relu),
+                                                         CTRT_NEW(linear, hidden, 10, true, NULL))));
+    return ctrt_randn(&t->x, CTRT_SHAPE(batch, 784), CTRT_F32, gpu);
 }
 
-static void cnn(const char *name, int64_t batch, ctrt_dtype dtype)
+static ctrt_status cnn(struct training *t, struct problem *p, int64_t batch)
 {
     const ctrt_conv2d_options same = { .padding = { 1, 1 } };
     const ctrt_pool2d_options halve = { .kernel = { 2, 2 } };
     const int64_t wide = gpu_small ? 2 : 32;
-    ctrt_module *model = NULL;
-    ctrt_tensor *x = NULL;
-    gpu_check(ctrt_sequential_new(&model, CTRT_MODULES(
+    *p = (struct problem){ batch, 10 };
+    CTRT_TRY(ctrt_sequential_new(&t->model, CTRT_MODULES(
         CTRT_NEW(conv2d, 1, wide, 3, 3, &same, true, NULL), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
         CTRT_NEW(conv2d, wide, 2 * wide, 3, 3, &same, true, NULL), CTRT_NEW(relu), CTRT_NEW(max_pool2d, &halve),
         CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 98 * wide, 10, true, NULL))));
-    gpu_check(ctrt_randn(&x, CTRT_SHAPE(batch, 1, 28, 28), CTRT_F32, gpu));
-    train(name, model, x, batch, 10, dtype);
+    return ctrt_randn(&t->x, CTRT_SHAPE(batch, 1, 28, 28), CTRT_F32, gpu);
 }
 
-static void transformer(const char *name, int64_t batch, ctrt_dtype dtype)
+static ctrt_status transformer(struct training *t, struct problem *p, int64_t batch)
 {
     const struct sizes s = sizes_of();
-    ctrt_module *model = NULL, *body = NULL;
-    ctrt_tensor *x = NULL;
-    gpu_check(body_new(&body, &s));
-    gpu_check(ctrt_sequential_new(&model, CTRT_MODULES(CTRT_NEW(embedding, s.vocabulary, s.width, -1, NULL), body,
-                                                       CTRT_NEW(layer_norm, CTRT_SHAPE(s.width), 0, true, NULL),
-                                                       CTRT_NEW(linear, s.width, s.vocabulary, true, NULL), CTRT_NEW(flatten, 0, 1))));
-    gpu_check(ctrt_randint(&x, 0, s.vocabulary, CTRT_SHAPE(batch, s.length), CTRT_I64, gpu));
-    train(name, model, x, batch * s.length, s.vocabulary, dtype);
+    ctrt_module *body = NULL;
+    *p = (struct problem){ batch * s.length, s.vocabulary };
+    CTRT_TRY(body_new(&body, &s));
+    CTRT_TRY(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(embedding, s.vocabulary, s.width, -1, NULL), body,
+                                                         CTRT_NEW(layer_norm, CTRT_SHAPE(s.width), 0, true, NULL),
+                                                         CTRT_NEW(linear, s.width, s.vocabulary, true, NULL), CTRT_NEW(flatten, 0, 1))));
+    return ctrt_randint(&t->x, 0, s.vocabulary, CTRT_SHAPE(batch, s.length), CTRT_I64, gpu);
+}
+
+static ctrt_status run(const char *name, ctrt_status (*make)(struct training *t, struct problem *p, int64_t batch), struct training *t,
+                       int64_t batch, ctrt_dtype dtype)
+{
+    struct problem p;
+    CTRT_TRY(make(t, &p, batch));
+    return train(name, t, p.outputs, p.classes, dtype);
 }
 
 void gpu_steps(void)
 {
-    static const struct { const char *name; void (*run)(const char *name, int64_t batch, ctrt_dtype dtype); int64_t small, large; } models[] = {
+    static const struct {
+        const char *name;
+        ctrt_status (*make)(struct training *t, struct problem *p, int64_t batch);
+        int64_t small, large;
+    } models[] = {
         { "mlp", mlp, 32, 4096 }, { "cnn", cnn, 32, 4096 }, { "transformer", transformer, 1, 32 },
     };
     static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_BF16 };
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++)
-        for (size_t t = 0; t < sizeof dtypes / sizeof dtypes[0]; t++)
+        for (size_t k = 0; k < sizeof dtypes / sizeof dtypes[0]; k++)
             for (int large = 0; large < 2; large++) {
                 const int64_t batch = large ? models[m].large : models[m].small;
+                struct training t = { 0 };
                 char name[64];
-                snprintf(name, sizeof name, "step_%s_%s_%s", models[m].name, large ? "large" : "small", ctrt_dtype_name(dtypes[t]));
-                models[m].run(name, gpu_small ? (batch + 63) / 64 : batch, dtypes[t]);
+                snprintf(name, sizeof name, "step_%s_%s_%s", models[m].name, large ? "large" : "small", ctrt_dtype_name(dtypes[k]));
+                if (!gpu_wanted(name))
+                    continue;
+                gpu_case(name, run(name, models[m].make, &t, gpu_small ? (batch + 63) / 64 : batch, dtypes[k]));
+                ctrt_graph_release(&t.graph);
+                ctrt_tensor_release(&t.x);
+                ctrt_tensor_release(&t.y);
+                ctrt_tensor_release(&t.loss);
+                ctrt_optimizer_release(&t.optimizer);
+                ctrt_module_release(&t.model);
+                gpu_case("ctrt_memory_empty_cache", ctrt_memory_empty_cache(gpu));
             }
 }

@@ -17,10 +17,11 @@ EXTRA_PROGRAMS       += bench-hostmem
 bench_hostmem_SOURCES = bench/hostmem.c
 bench_hostmem_LDADD   = libctrt.la
 
-EXTRA_PROGRAMS    += bench-gpu
-bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_overlap.c bench/gpu_steps.c bench/timing.h
+# Also a test's program: tests/integration/gpu-script.sh.
+check_PROGRAMS    += bench-gpu
+bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c bench/gpu_overlap.c bench/gpu_smoke.c \
+                     bench/gpu_steps.c bench/timing.h
 bench_gpu_LDADD    = libctrt.la -ldl
-CLEANFILES        += bench-gpu
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
 bench: all bench-gpu bench-hostmem bench-memory bench-memory-trace bench-overhead bench-smallstep bench-startup bench-train

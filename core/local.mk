@@ -2,13 +2,15 @@
 
 # base: status and messages, log, parameters, containers
 libctrt_core_la_SOURCES += \
-    core/base/base.h core/base/keep.c core/base/keep.h core/base/lock.c core/base/lock.h core/base/log.c \
-    core/base/memory.c core/base/memory.h core/base/nearest.c core/base/param.c core/base/param.h \
-    core/base/param_parse.c core/base/status.c core/base/text.c core/base/text.h core/base/thread.c core/base/thread.h core/base/version.c
+    core/base/base.h core/base/bindings.c core/base/constants.def \
+    core/base/file_writer.c core/base/file_writer.h core/base/keep.c core/base/keep.h core/base/lock.c core/base/lock.h core/base/log.c \
+    core/base/memory.c core/base/memory.h core/base/nearest.c core/base/option.c core/base/param.c core/base/param.h \
+    core/base/param_parse.c core/base/stack.c core/base/stack.h core/base/status.c core/base/text.c core/base/text.h \
+    core/base/thread.c core/base/thread.h core/base/version.c
 
 # registry: plugins, components, selection
 libctrt_core_la_SOURCES += \
-    core/registry/elf.c core/registry/host.c core/registry/internal.h core/registry/judge.c \
+    core/registry/dl.c core/registry/elf.c core/registry/host.c core/registry/internal.h core/registry/judge.c \
     core/registry/load.c core/registry/registry.c core/registry/registry.h core/registry/search.c \
     core/registry/select.c core/registry/trust.c
 
@@ -16,14 +18,15 @@ libctrt_core_la_SOURCES += \
 libctrt_core_la_SOURCES += \
     core/device/auto.c core/device/close.c core/device/close.h core/device/current.c core/device/current.h core/device/device.h core/device/event.c \
     core/device/internal.h core/device/open.c core/device/parse.c core/device/properties.c core/device/stream.c \
-    core/device/stream.h core/device/stream_work.c core/device/types.c core/device/utilization.c core/device/visible.c core/device/visible.h
+    core/device/stream.h core/device/stream_site.c core/device/stream_work.c core/device/types.c core/device/utilization.c \
+    core/device/visible.c core/device/visible.h
 
 # memory: storage, allocator interface, accounting
 libctrt_core_la_SOURCES += \
     core/memory/account.c core/memory/account.h core/memory/fence.c core/memory/fence.h core/memory/order.c \
     core/memory/order.h core/memory/pinned.c core/memory/pinned.h core/memory/policy.c core/memory/policy.h core/memory/pool.c \
     core/memory/pool.h core/memory/source.c core/memory/source.h core/memory/storage.c core/memory/storage.h
-libctrt_core_la_SOURCES += core/memory/pressure.c core/memory/pressure.h
+libctrt_core_la_SOURCES += core/memory/pressure.c core/memory/pressure.h core/memory/races.c core/memory/races.h
 libctrt_core_la_SOURCES += core/memory/capture.c core/memory/capture.h core/memory/capture_parts.h core/memory/graph.c core/memory/numbers.c core/memory/numbers.h
 libctrt_core_la_SOURCES += core/memory/frames.c core/memory/frames.h
 libctrt_core_la_SOURCES += core/memory/plan.c core/memory/plan.h core/memory/plan_source.c core/memory/plan_source.h
@@ -51,7 +54,8 @@ libctrt_core_la_SOURCES += \
 
 # autograd: tape, engine, the derivatives of each family
 libctrt_core_la_SOURCES += \
-    core/autograd/accumulate.c core/autograd/attention.c core/autograd/conv.c core/autograd/copy.c core/autograd/elementwise.c \
+    core/autograd/accumulate.c core/autograd/attention.c core/autograd/conv.c core/autograd/copy.c core/autograd/cycle.c \
+    core/autograd/elementwise.c \
     core/autograd/elementwise_math.c core/autograd/engine.c core/autograd/engine.h core/autograd/fit.c \
     core/autograd/function.c core/autograd/grad.c core/autograd/growth.c core/autograd/growth.h core/autograd/hooks.c core/autograd/hooks.h \
     core/autograd/index.c core/autograd/inplace.c core/autograd/inplace.h core/autograd/matmul.c \

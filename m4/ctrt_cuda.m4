@@ -5,7 +5,8 @@
 # --with-cuda[=DIR|no] and --with-cuda-arch=LIST. Looks for nvcc, which compiles the kernels of the cuda plugin; the driver and its libraries
 # are found at run time, so nothing else is needed here.
 #
-# Afterwards: NVCC, NVCC_ARCH (its -gencode options), ctrt_nvcc=no or the path, ctrt_nvcc_why.
+# Afterwards: NVCC, NVCC_ARCH (its -gencode options), ctrt_nvcc=no or the path, ctrt_nvcc_why; CUDA_HEADERS, an option that finds the toolkit's headers,
+# for a test alone.
 AC_DEFUN([CTRT_CUDA], [
     AC_ARG_WITH([cuda],
         [AS_HELP_STRING([--with-cuda@<:@=DIR@:>@], [where the CUDA toolkit is, or no @<:@look in PATH, CUDA_HOME, /usr/local/cuda@:>@])],
@@ -48,5 +49,10 @@ AC_DEFUN([CTRT_CUDA], [
             ctrt_nvcc_why="$NVCC, for $ctrt_nvcc_list"
         ], [ctrt_nvcc_why="$NVCC compiles for none of $with_cuda_arch"])
     ])
+    CUDA_HEADERS=
+    for ctrt_dir in "$with_cuda" "${NVCC%/bin/nvcc}" "$CUDA_HOME" /usr/local/cuda; do
+        AS_IF([test -z "$CUDA_HEADERS" && test -f "$ctrt_dir/include/cuda.h"], [CUDA_HEADERS="-isystem $ctrt_dir/include"])
+    done
+    AC_SUBST([CUDA_HEADERS])
     AC_SUBST([NVCC_ARCH])
 ])

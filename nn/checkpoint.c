@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/checkpoint.c: modules and optimizers to and from files. */
+#define _GNU_SOURCE                     /* madvise */
 #include "ctrt/checkpoint.h"
 
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/thread.h"
 #include "nn/module.h"
 #include "nn/optim.h"
 #include "nn/tensor_file.h"
+#include "ops/inplace.h"
 #include "tensor/shape.h"
 
 /* ---- what a module's file holds ---- */
@@ -36,6 +43,7 @@ static ctrt_status module_items(struct items *list, ctrt_module *module)
 
 ctrt_status ctrt_save(ctrt_module *module, const char *path)
 {
+    CANCEL_DISABLED;
     /* Readers ask whose names and layouts these are: PyTorch's. */
     static const struct safetensors_pair metadata[] = { { "format", "pt" } };
     struct items list = { 0 };
@@ -52,8 +60,31 @@ ctrt_status ctrt_save(ctrt_module *module, const char *path)
 
 /* ---- loading a module ---- */
 
-/* Compares names, shapes and dtypes of file and items, and says all that differs. */
-static ctrt_status items_check(const struct items *list, const ctrt_tensor_file *file)
+static int compare_entries(const void *a, const void *b)
+{
+    const struct safetensors_entry *const *x = a, *const *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+/* Names the file's tensors that are not among `entries`, in the file's order. Sorts `entries`. */
+static void surplus_add(struct name_list *surplus, const ctrt_tensor_file *file,
+                        const struct safetensors_entry **entries, size_t count)
+{
+    size_t at = 0;
+    qsort(entries, count, sizeof *entries, compare_entries);
+    for (size_t i = 0; i < file->header.count; i++) {
+        const struct safetensors_entry *entry = &file->header.entries[i];
+        while (at < count && entries[at] < entry)
+            at++;
+        if (at == count || entries[at] != entry)
+            name_list_add(surplus, "%s", entry->name);
+    }
+}
+
+/* Compares names, shapes and dtypes of file and items, and says all that differs. On CTRT_OK entries[i] is the file's
+ * for items[i]. */
+static ctrt_status items_check(const struct safetensors_entry **entries, const struct items *list,
+                               const ctrt_tensor_file *file)
 {
     struct name_list missing = { 0 }, surplus = { 0 }, unfit = { 0 };
     size_t found = 0;
@@ -61,7 +92,8 @@ static ctrt_status items_check(const struct items *list, const ctrt_tensor_file 
         const struct safetensors_item *item = &list->items[i];
         const struct safetensors_entry *entry = safetensors_find(&file->header, item->name);
         char ours[SHAPE_TEXT_BYTES], theirs[SHAPE_TEXT_BYTES];
-        found += entry != NULL;
+        if (entry != NULL)
+            entries[found++] = entry;
         if (entry == NULL)
             name_list_add(&missing, "%s", item->name);
         else if (!tensor_file_fits(entry, item->tensor) || entry->dtype != ctrt_tensor_dtype(item->tensor))
@@ -71,13 +103,8 @@ static ctrt_status items_check(const struct items *list, const ctrt_tensor_file 
                                                                     ctrt_dtype_name(ctrt_tensor_dtype(item->tensor)),
                           shape_text(ours, ctrt_tensor_shape(item->tensor), ctrt_tensor_ndim(item->tensor)));
     }
-    for (size_t i = 0; i < file->header.count && found < file->header.count; i++) {
-        bool wanted = false;
-        for (size_t j = 0; j < list->count && !wanted; j++)
-            wanted = strcmp(file->header.entries[i].name, list->items[j].name) == 0;
-        if (!wanted)
-            name_list_add(&surplus, "%s", file->header.entries[i].name);
-    }
+    if (found < file->header.count)
+        surplus_add(&surplus, file, entries, found);
     if (missing.total + surplus.total + unfit.total == 0)
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_STATE, "the file does not fit the module:%s%s%s%s%s%s",
@@ -86,18 +113,83 @@ static ctrt_status items_check(const struct items *list, const ctrt_tensor_file 
                      unfit.total ? " different: " : "", name_list_end(&unfit));
 }
 
+/* Where the values of the item after one at `at` begin: aligned for any dtype. */
+static size_t staged_after(size_t at, const struct safetensors_entry *entry)
+{
+    return (at + (entry->end - entry->begin) + 15) & ~(size_t)15;
+}
+
+/* A copy to an asynchronous device may need memory of the backend's, which finished work gives back: tries again when
+ * all work is done. */
+static ctrt_status item_write(ctrt_tensor *tensor, const void *values, const struct safetensors_entry *entry)
+{
+    ctrt_status status;
+    ctrt_no_grad {
+        status = ctrt_from_host_(tensor, values, entry->numel, entry->dtype);
+        if (status == CTRT_ERR_OUT_OF_MEMORY && ctrt_device_synchronize(ctrt_tensor_device(tensor)) == CTRT_OK)
+            status = ctrt_from_host_(tensor, values, entry->numel, entry->dtype);
+    }
+    return status;
+}
+
+/* `entries`: the file's for each item. All values are read before the first tensor is written, so that an error of the
+ * file or of host memory leaves the module as it was. */
+static ctrt_status items_fill(const struct items *list, const ctrt_tensor_file *file,
+                              const struct safetensors_entry *const *entries, char *staged)
+{
+    size_t at = 0;
+    ctrt_status status = CTRT_OK;
+    for (size_t i = 0; i < list->count; at = staged_after(at, entries[i]), i++)
+        CTRT_TRY(tensor_file_values(staged + at, file, entries[i], 0, entries[i]->numel));
+    for (size_t i = 0; i < list->count; i++)
+        CTRT_TRY(ctrt_context(inplace_check("load", list->items[i].tensor), "\"%s\"", list->items[i].name));
+    at = 0;
+    for (size_t i = 0; i < list->count && status == CTRT_OK; at = staged_after(at, entries[i]), i++)
+        status = ctrt_context(item_write(list->items[i].tensor, staged + at, entries[i]), "%s\"%s\"",
+                              i > 0 ? "the module is loaded in part, up to " : "writing ", list->items[i].name);
+    return status;
+}
+
+/* Memory that is about to be written as a whole: one call for all of its pages is several times quicker than a fault
+ * for each. */
+static void populate(char *bytes, size_t size)
+{
+#ifdef MADV_POPULATE_WRITE
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)bytes + page - 1) & ~(page - 1);
+    const uintptr_t end = ((uintptr_t)bytes + size) & ~(page - 1);
+    if (end > begin)
+        (void)madvise((void *)begin, end - begin, MADV_POPULATE_WRITE);
+#else
+    (void)bytes, (void)size;
+#endif
+}
+
 static ctrt_status items_load(const struct items *list, const char *path)
 {
     CTRT_AUTO(tensor_file) file = NULL;
+    size_t bytes = 0;
     CTRT_TRY(ctrt_tensor_file_open(&file, path));
-    CTRT_TRY(items_check(list, file));
-    for (size_t i = 0; i < list->count; i++)
-        CTRT_TRY(tensor_file_fill(list->items[i].tensor, file, safetensors_find(&file->header, list->items[i].name)));
-    return CTRT_OK;
+    const size_t list_bytes = (list->count + 1) * sizeof(struct safetensors_entry *);
+    const struct safetensors_entry **entries = memory_alloc(list_bytes);
+    if (entries == NULL)
+        return out_of_memory(list_bytes, "a list of tensors");
+    ctrt_status status = items_check(entries, list, file);
+    for (size_t i = 0; i < list->count && status == CTRT_OK; i++)
+        bytes = staged_after(bytes, entries[i]);
+    char *staged = status == CTRT_OK ? memory_alloc(bytes + 1) : NULL;
+    if (staged != NULL)
+        populate(staged, bytes);
+    if (status == CTRT_OK)
+        status =
+            staged != NULL ? items_fill(list, file, entries, staged) : out_of_memory(bytes, "a checkpoint's values");
+    memory_free(staged);
+    memory_free(entries);
+    return status;
 }
 
 ctrt_status ctrt_load(ctrt_module *module, const char *path)
 {
+    CANCEL_DISABLED;
     struct items list = { 0 };
     if (module == NULL)
         return fail_null("load", "module");
@@ -114,6 +206,7 @@ ctrt_status ctrt_load(ctrt_module *module, const char *path)
 
 ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_tensor *const *tensors, size_t count)
 {
+    CANCEL_DISABLED;
     struct items list = { 0 };
     ctrt_status status = CTRT_OK;
     if (path == NULL)

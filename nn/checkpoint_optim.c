@@ -4,10 +4,10 @@
  * "NAME.exp_avg" and so on are the state tensors of parameter NAME, "NAME.step" (i64) is how many steps it has
  * taken. The kind stands in the metadata. The options are f64 tensors "optimizer.lr" and so on: exact, and the
  * same in every locale, where a number as text is neither. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/thread.h"
 #include "ctrt/checkpoint.h"
 #include "nn/module.h"
 #include "nn/optim.h"
@@ -15,6 +15,7 @@
 #include "tensor/shape.h"
 
 #define KIND_KEY "optimizer"
+#define MAX_STEPS ((int64_t)1 << 53)    /* exact as a double, and far from where counting on overflows */
 
 /* ---- saving ---- */
 
@@ -81,6 +82,7 @@ static ctrt_status optimizer_write(ctrt_optimizer *optimizer, struct state_items
 
 ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
 {
+    CANCEL_DISABLED;
     struct state_items list = { 0 };
     if (optimizer == NULL)
         return fail_null("optimizer_save", "optimizer");
@@ -124,8 +126,6 @@ static ctrt_status number_load(double *out, ctrt_tensor_file *file, const char *
     CTRT_AUTO(tensor) tensor = NULL;
     CTRT_TRY(scalar_read(&tensor, file, KIND_KEY, name, CTRT_F64));
     CTRT_TRY(ctrt_item(out, tensor));
-    if (!(*out >= 0) || isinf(*out))
-        return ctrt_fail(CTRT_ERR_FORMAT, KIND_KEY ".%s is %g, expected a number that is not negative", name, *out);
     ++*found;
     return CTRT_OK;
 }
@@ -141,7 +141,7 @@ static ctrt_status options_load(union optim_options *out, const ctrt_optimizer *
     CTRT_TRY(number_load(optim_number(out, optimizer->kind->lr), file, "lr", found));
     for (const struct optim_number *number = optimizer->kind->numbers; number->name; number++)
         CTRT_TRY(number_load(optim_number(out, number->offset), file, number->name, found));
-    return CTRT_OK;
+    return optimizer->kind->check(out, "the file's options", CTRT_ERR_FORMAT);
 }
 
 /* *found counts the file's tensors that belong to the slot. */
@@ -152,8 +152,8 @@ static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const ctrt
     CTRT_AUTO(tensor) steps = NULL;
     CTRT_TRY(scalar_read(&steps, file, slot->name, "step", CTRT_I64));
     CTRT_TRY(ctrt_item_int(&fresh->steps, steps));
-    if (fresh->steps < 0)
-        return ctrt_fail(CTRT_ERR_FORMAT, "%s.step is %lld", slot->name, (long long)fresh->steps);
+    if (fresh->steps < 0 || fresh->steps > MAX_STEPS)
+        return ctrt_fail(CTRT_ERR_FORMAT, "%s.step is %lld, expected 0 to 2^53", slot->name, (long long)fresh->steps);
     ++*found;
     for (int i = 0; i < optimizer->kind->states(options); i++) {
         const char *what = optimizer->kind->state_names[i];
@@ -204,24 +204,24 @@ static ctrt_status optimizer_read(ctrt_optimizer *optimizer, const char *path)
     if (fresh == NULL)
         return out_of_memory((optimizer->count + 1) * sizeof *fresh, "an optimizer's state");
     ctrt_status status = slots_load(fresh, found, optimizer, &options, file);
-    if (status == CTRT_OK)
-        optimizer->options = options;
     for (size_t i = 0; i < optimizer->count; i++) {
-        struct optim_slot *slot = &optimizer->slots[i];
-        if (status == CTRT_OK)
-            slot->steps = fresh[i].steps;
         for (int s = 0; s < OPTIM_STATES; s++) {
             if (status == CTRT_OK)
-                ctrt_no_grad status = state_give(optimizer, &slot->state[s], fresh[i].state[s]);
+                ctrt_no_grad status = state_give(optimizer, &optimizer->slots[i].state[s], fresh[i].state[s]);
             ctrt_tensor_release(&fresh[i].state[s]);
         }
     }
+    for (size_t i = 0; i < optimizer->count && status == CTRT_OK; i++)
+        optimizer->slots[i].steps = fresh[i].steps;
+    if (status == CTRT_OK)
+        optimizer->options = options;
     memory_free(fresh);
     return status;
 }
 
 ctrt_status ctrt_optimizer_load(ctrt_optimizer *optimizer, const char *path)
 {
+    CANCEL_DISABLED;
     if (optimizer == NULL)
         return fail_null("optimizer_load", "optimizer");
     if (path == NULL)

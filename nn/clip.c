@@ -40,10 +40,9 @@ static ctrt_status scale(const struct walk *walk, ctrt_tensor *norm, double max_
 {
     CTRT_AUTO(tensor) factor = NULL;
     CTRT_AUTO(tensor) here = NULL;
-    const ctrt_scalar one = ctrt_float(1);
     CTRT_TRY(ctrt_add_scalar(&factor, norm, ctrt_float(1e-6)));
     CTRT_TRY(ctrt_rdiv_scalar(&factor, factor, ctrt_float(max_norm)));
-    CTRT_TRY(ctrt_clamp(&factor, factor, NULL, &one));
+    CTRT_TRY(ctrt_clamp_max(&factor, factor, ctrt_float(1)));
     for (size_t i = 0; i < walk->count; i++) {
         ctrt_tensor *grad = ctrt_tensor_grad(walk->entries[i].tensor);
         if (grad == NULL)

@@ -9,7 +9,7 @@ static ctrt_status sequential_forward(ctrt_tensor **y, ctrt_module *self, ctrt_t
     for (size_t i = 0; i < self->children.count; i++) {
         ctrt_status status = ctrt_forward(&h, self->children.items[i].module, h);
         if (status)
-            return ctrt_context(status, "%s", self->children.items[i].name);
+            return module_context(status, self->children.items[i].name);
     }
     ctrt_tensor_assign(y, h);
     return CTRT_OK;

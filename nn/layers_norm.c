@@ -85,8 +85,8 @@ static ctrt_status batch_norm_new(ctrt_module **out, const ctrt_module_class *cl
                          momentum);
     CTRT_TRY(ctrt_module_new(&self, class_of));
     struct batch_norm *norm = ctrt_module_state(self);
-    norm->epsilon = epsilon > 0 ? epsilon : 1e-5;
-    norm->momentum = momentum != 0 ? momentum : 0.1;
+    norm->epsilon = option_value(epsilon, 1e-5);
+    norm->momentum = option_value(momentum, 0.1);
     if (affine) {
         CTRT_TRY(module_new_parameter(&norm->weight, self, "weight", CTRT_SHAPE(features), device));
         CTRT_TRY(module_new_parameter(&norm->bias, self, "bias", CTRT_SHAPE(features), device));
@@ -153,7 +153,7 @@ ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape, d
     struct layer_norm *norm = ctrt_module_state(self);
     memcpy(norm->shape, normalized_shape.values, (size_t)normalized_shape.count * sizeof(int64_t));
     norm->ndim = normalized_shape.count;
-    norm->epsilon = epsilon > 0 ? epsilon : 1e-5;
+    norm->epsilon = option_value(epsilon, 1e-5);
     if (affine) {
         CTRT_TRY(module_new_parameter(&norm->weight, self, "weight", normalized_shape, device));
         CTRT_TRY(module_new_parameter(&norm->bias, self, "bias", normalized_shape, device));

@@ -2,6 +2,7 @@
 /* nn/module.c: modules as objects: life, registering tensors and children, running. */
 #include "nn/module.h"
 
+#include "base/stack.h"
 #include "memory/tag.h"
 #include "tensor/scope.h"
 
@@ -52,7 +53,8 @@ static void tensors_free(struct module_tensors *tensors)
     memory_free(tensors->items);
 }
 
-static void module_destroy(ctrt_module *module)
+/* Frees the module itself. A child that dies with it waits in the list below instead of being freed by a deeper call. */
+static void module_free(ctrt_module *module)
 {
     if (CTRT_SLOT(module->class_of, destroy))
         module->class_of->destroy(module);
@@ -65,12 +67,30 @@ static void module_destroy(ctrt_module *module)
     tensors_free(&module->buffers);
     for (int kind = 0; kind < WALK_KINDS; kind++)
         memory_free(module->walks[kind].entries);
-    while (module->names) {
-        struct module_name *next = module->names->next;
-        memory_free(module->names);
-        module->names = next;
-    }
+    for (size_t i = 0; i < module->name_chains; i++)
+        while (module->names[i]) {
+            struct module_name *next = module->names[i]->next;
+            memory_free(module->names[i]);
+            module->names[i] = next;
+        }
+    memory_free(module->names);
     memory_free(module);
+}
+
+static void module_destroy(ctrt_module *module)
+{
+    static __thread ctrt_module *dying;
+    static __thread bool draining;
+    module->next_dying = dying;
+    dying = module;
+    if (draining)
+        return;
+    draining = true;
+    while ((module = dying) != NULL) {
+        dying = module->next_dying;
+        module_free(module);
+    }
+    draining = false;
 }
 
 void ctrt_module_release(ctrt_module **module)
@@ -178,7 +198,7 @@ ctrt_status ctrt_module_add_parameter(ctrt_module *module, const char *name, ctr
                          "module_add_parameter: \"%s\" is the result of %s; a parameter is a leaf: detach it, or make "
                          "it inside ctrt_no_grad", name,
                          ctrt_tensor_grad_fn(tensor) ? ctrt_tensor_grad_fn(tensor) : "an op");
-    if (ctrt_dtype_is_floating(ctrt_tensor_dtype(tensor)) && !ctrt_tensor_requires_grad(tensor))
+    if (ctrt_dtype_is_floating(ctrt_tensor_dtype(tensor)))
         CTRT_TRY(ctrt_tensor_require_grad(tensor, true));
     return tensors_add(&module->parameters, name, tensor, true);
 }
@@ -197,7 +217,9 @@ static ctrt_status children_add(ctrt_module *module, const char *name, ctrt_modu
 {
     struct module_children *children = &module->children;
     CTRT_TRY(name_check(module, "module_add_module", name));
-    if (module_contains(child, module))
+    bool contains = false;
+    CTRT_TRY(module_contains(&contains, child, module));
+    if (contains)
         return ctrt_fail(CTRT_ERR_STATE,
                          "module_add_module: \"%s\" (%s) contains the module that it was to be added to", name,
                          child->class_of->kind);
@@ -250,7 +272,7 @@ static __thread struct running *running;
 /* Writes the path from `module` to `what` behind `path`; false when it is not below. */
 static bool path_to(char *path, size_t room, const ctrt_module *module, const ctrt_module *what)
 {
-    for (size_t i = 0; i < module->children.count; i++) {
+    for (size_t i = 0; i < module->children.count && room > 1; i++) {
         const struct module_child *child = &module->children.items[i];
         int length = snprintf(path, room, "%s", child->name);
         if (child->module == what)
@@ -298,14 +320,20 @@ static ctrt_status forward(ctrt_tensor **result, ctrt_module *module, ctrt_tenso
     return status;
 }
 
+ctrt_status module_context(ctrt_status status, const char *name)
+{
+    return strlen(ctrt_error_message()) < 2048 ? ctrt_context(status, "%s", name) : status;
+}
+
 /* The result goes through a variable of its own: *y may be the owner of an input, which the module may still
  * read, and stays as it was when the module fails. */
 static ctrt_status run(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count)
 {
     CTRT_AUTO(tensor) result = NULL;
+    CTRT_TRY(stack_check("forward"));
     ctrt_status status = forward(&result, module, inputs, count);
     if (status)
-        return ctrt_context(status, "%s", module->class_of->kind);
+        return module_context(status, module->class_of->kind);
     if (result == NULL)
         return ctrt_fail(CTRT_ERR_STATE, "%s: forward succeeded without a result", module->class_of->kind);
     ctrt_tensor *old = *y;
@@ -373,6 +401,10 @@ void ctrt_module_train(ctrt_module *module, bool training)
 {
     if (module == NULL)
         return;
+    if (stack_check("module_train") != CTRT_OK) {
+        log_message(CTRT_LOG_ERROR, "nn", "%s", ctrt_error_message());
+        return;
+    }
     module->training = training;
     if (CTRT_SLOT(module->class_of, train))
         module->class_of->train(module, training);

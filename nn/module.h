@@ -41,7 +41,8 @@ struct walk {
 };
 enum walk_kind { WALK_PARAMETERS, WALK_BUFFERS, WALK_KINDS };
 
-struct module_name {                    /* dotted names that were given out; they live as long as the module */
+/* Dotted names that were given out; they live as long as the module. Chains of a hash table. */
+struct module_name {
     struct module_name *next;
     char text[];
 };
@@ -53,7 +54,9 @@ struct ctrt_module {
     struct module_tensors parameters, buffers;
     struct module_children children;
     struct walk walks[WALK_KINDS];
-    struct module_name *names;
+    struct module_name **names;         /* name_chains of them, a power of 2 or 0 */
+    size_t name_chains, name_count;
+    ctrt_module *next_dying;            /* in the list of modules without references, not freed yet */
     _Alignas(16) unsigned char state[];
 };
 
@@ -62,8 +65,8 @@ extern _Atomic uint64_t module_structure;
 
 /* Everything below `module`, from its cache when the structure has not changed. *out belongs to the module. */
 ctrt_status module_walk(const struct walk **out, ctrt_module *module, enum walk_kind kind);
-/* Is `what` the module itself or somewhere below it? */
-bool module_contains(const ctrt_module *module, const ctrt_module *what);
+/* *out: is `what` the module itself or somewhere below it? CTRT_ERR_STATE for modules nested too deep for the stack. */
+ctrt_status module_contains(bool *out, const ctrt_module *module, const ctrt_module *what);
 
 /* *out = *fresh by the assignment rule; *fresh becomes NULL. */
 void module_give(ctrt_module **out, ctrt_module **fresh);
@@ -75,6 +78,8 @@ ctrt_status module_missing(const char *who, const char *argument);
  * module. */
 ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape,
                                  ctrt_device *device);
+/* Puts `name` before the message of a failed forward. Left out when the message is long, so that deep nesting does not cut off the cause. */
+ctrt_status module_context(ctrt_status status, const char *name);
 /* For forward functions of modules with one input. */
 ctrt_status module_one_input(const ctrt_module *module, ctrt_tensor *const *inputs, int count);
 /* CTRT_ERR_INVALID_ARGUMENT "linear_new: in_features is -3, expected at least 0" */

@@ -15,6 +15,42 @@
 #include "tensor/tensor.h"
 #include "tensor/scope.h"
 
+/* ---- values of options: the same for constructors and for files ---- */
+
+/* `below`: a limit that is not to be reached. */
+static ctrt_status option_check(const char *who, ctrt_status refusal, const char *what, double value, double below)
+{
+    if (value >= 0 && value < below)
+        return CTRT_OK;
+    if (below == INFINITY)
+        return ctrt_fail(refusal, "%s: %s is %g, expected a finite number of at least 0", who, what, value);
+    return ctrt_fail(refusal, "%s: %s is %g, expected at least 0 and less than %g", who, what, value, below);
+}
+
+static ctrt_status sgd_check(const union optim_options *options, const char *who, ctrt_status refusal)
+{
+    const ctrt_sgd_options *o = &options->sgd;
+    CTRT_TRY(option_check(who, refusal, "lr", o->lr, INFINITY));
+    CTRT_TRY(option_check(who, refusal, "momentum", o->momentum, INFINITY));
+    CTRT_TRY(option_check(who, refusal, "weight_decay", o->weight_decay, INFINITY));
+    if (!isfinite(o->dampening))
+        return ctrt_fail(refusal, "%s: dampening is %g, expected a finite number", who, o->dampening);
+    if (o->nesterov && !(o->momentum > 0 && o->dampening == 0))
+        return ctrt_fail(refusal, "%s: nesterov needs a momentum above 0 and dampening 0, got %g and %g", who,
+                         o->momentum, o->dampening);
+    return CTRT_OK;
+}
+
+static ctrt_status adamw_check(const union optim_options *options, const char *who, ctrt_status refusal)
+{
+    const ctrt_adamw_options *o = &options->adamw;
+    CTRT_TRY(option_check(who, refusal, "lr", o->lr, INFINITY));
+    CTRT_TRY(option_check(who, refusal, "beta1", o->beta1, 1));
+    CTRT_TRY(option_check(who, refusal, "beta2", o->beta2, 1));
+    CTRT_TRY(option_check(who, refusal, "epsilon", o->epsilon, INFINITY));
+    return option_check(who, refusal, "weight_decay", o->weight_decay, INFINITY);
+}
+
 /* ---- SGD ---- */
 
 static int sgd_states(const union optim_options *options)
@@ -53,8 +89,9 @@ static const struct optim_number sgd_numbers[] = {
     { NULL, 0 },
 };
 static const struct optim_kind sgd_kind = {
-    .name = "SGD", .state_names = { "momentum_buffer" }, .numbers = sgd_numbers, .lr = offsetof(ctrt_sgd_options, lr),
-    .states = sgd_states, .replayed_count = 1, .replayed = sgd_replayed, .key = sgd_key, .launch = sgd_launch,
+    .name = "SGD", .check = sgd_check, .state_names = { "momentum_buffer" }, .numbers = sgd_numbers,
+    .lr = offsetof(ctrt_sgd_options, lr), .states = sgd_states, .replayed_count = 1, .replayed = sgd_replayed,
+    .key = sgd_key, .launch = sgd_launch,
 };
 
 /* ---- AdamW ---- */
@@ -98,7 +135,7 @@ static const struct optim_number adamw_numbers[] = {
     { NULL, 0 },
 };
 static const struct optim_kind adamw_kind = {
-    .name = "AdamW", .state_names = { "exp_avg",
+    .name = "AdamW", .check = adamw_check, .state_names = { "exp_avg",
                                       "exp_avg_sq" }, .numbers = adamw_numbers, .lr = offsetof(ctrt_adamw_options, lr),
     .states = adamw_states, .replayed_count = 3, .replayed = adamw_replayed, .key = adamw_key, .launch = adamw_launch,
 };
@@ -202,31 +239,17 @@ static ctrt_status optimizer_new(ctrt_optimizer **out, const struct optim_kind *
     return CTRT_OK;
 }
 
-/* CTRT_ERR_INVALID_ARGUMENT "sgd_new: momentum is -1, expected at least 0"; `below`: a limit not to be reached. */
-static ctrt_status option_check(const char *who, const char *what, double value, double below)
-{
-    if (value >= 0 && value < below)
-        return CTRT_OK;
-    if (below == INFINITY)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %g, expected at least 0", who, what, value);
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %g, expected at least 0 and less than %g", who, what,
-                     value, below);
-}
-
 ctrt_status ctrt_sgd_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_sgd_options *options)
 {
     union optim_options full = { .sgd = options ? *options : (ctrt_sgd_options){ 0 } };
     ctrt_sgd_options *o = &full.sgd;
     if (out == NULL)
         return fail_null("sgd_new", "out");
-    CTRT_TRY(option_check("sgd_new", "lr", o->lr, INFINITY));
-    CTRT_TRY(option_check("sgd_new", "momentum", o->momentum, INFINITY));
-    CTRT_TRY(option_check("sgd_new", "weight_decay", o->weight_decay, INFINITY));
-    if (o->nesterov && !(o->momentum > 0 && o->dampening == 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "sgd_new: nesterov needs a momentum above 0 and dampening 0, got %g and %g", o->momentum,
-                         o->dampening);
-    o->lr = o->lr != 0 ? o->lr : 1e-3;
+    o->lr = option_value(o->lr, 1e-3);
+    o->momentum = option_value(o->momentum, 0);
+    o->dampening = option_value(o->dampening, 0);
+    o->weight_decay = option_value(o->weight_decay, 0);
+    CTRT_TRY(sgd_check(&full, "sgd_new", CTRT_ERR_INVALID_ARGUMENT));
     return optimizer_new(out, &sgd_kind, &full, module);
 }
 
@@ -236,15 +259,12 @@ ctrt_status ctrt_adamw_new(ctrt_optimizer **out, ctrt_module *module, const ctrt
     ctrt_adamw_options *o = &full.adamw;
     if (out == NULL)
         return fail_null("adamw_new", "out");
-    CTRT_TRY(option_check("adamw_new", "lr", o->lr, INFINITY));
-    CTRT_TRY(option_check("adamw_new", "beta1", o->beta1, 1));
-    CTRT_TRY(option_check("adamw_new", "beta2", o->beta2, 1));
-    CTRT_TRY(option_check("adamw_new", "epsilon", o->epsilon, INFINITY));
-    CTRT_TRY(option_check("adamw_new", "weight_decay", o->weight_decay, INFINITY));
-    o->lr = o->lr != 0 ? o->lr : 1e-3;
-    o->beta1 = o->beta1 != 0 ? o->beta1 : 0.9;
-    o->beta2 = o->beta2 != 0 ? o->beta2 : 0.999;
-    o->epsilon = o->epsilon != 0 ? o->epsilon : 1e-8;
+    o->lr = option_value(o->lr, 1e-3);
+    o->beta1 = option_value(o->beta1, 0.9);
+    o->beta2 = option_value(o->beta2, 0.999);
+    o->epsilon = option_value(o->epsilon, 1e-8);
+    o->weight_decay = option_value(o->weight_decay, 0);
+    CTRT_TRY(adamw_check(&full, "adamw_new", CTRT_ERR_INVALID_ARGUMENT));
     return optimizer_new(out, &adamw_kind, &full, module);
 }
 
@@ -259,7 +279,7 @@ ctrt_status ctrt_optimizer_add(ctrt_optimizer *optimizer, ctrt_tensor *const *pa
     size_t before = optimizer->count;
     for (int i = 0; i < count && status == CTRT_OK; i++) {
         status = slot_add(optimizer, parameters[i], NULL);
-        if (status == CTRT_OK && !ctrt_tensor_requires_grad(parameters[i]))
+        if (status == CTRT_OK)
             status = ctrt_tensor_require_grad(parameters[i], true);
     }
     if (status == CTRT_OK)
@@ -476,8 +496,8 @@ ctrt_status ctrt_optimizer_set_lr(ctrt_optimizer *optimizer, double lr)
 {
     if (optimizer == NULL)
         return fail_null("optimizer_set_lr", "optimizer");
-    CTRT_TRY(option_check("optimizer_set_lr", "lr", lr, INFINITY));
-    *optim_number(&optimizer->options, optimizer->kind->lr) = lr;
+    CTRT_TRY(option_check("optimizer_set_lr", CTRT_ERR_INVALID_ARGUMENT, "lr", lr, INFINITY));
+    *optim_number(&optimizer->options, optimizer->kind->lr) = option_value(lr, 0);
     return CTRT_OK;
 }
 

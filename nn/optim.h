@@ -31,6 +31,9 @@ union optim_options {
 
 struct optim_kind {
     const char *name;
+    /* Fails with `refusal` and a message that begins with `who` for values that no optimizer may have; defaults are
+     * filled in before. */
+    ctrt_status (*check)(const union optim_options *options, const char *who, ctrt_status refusal);
     const char *state_names[OPTIM_STATES];
     const struct optim_number *numbers; /* all options but lr that are doubles; ends with name NULL */
     size_t lr;                          /* offset of the learning rate */

@@ -31,9 +31,13 @@ struct safetensors_header {
     char *text;                         /* all strings */
 };
 
-/* Reads and judges the header of the file image bytes[size]. On CTRT_OK every entry lies inside the file, fits
- * its shape and dtype, and the entries cover the data without hole or overlap. Free in any case. CTRT_ERR_FORMAT
- * says at which byte; CTRT_ERR_NOT_SUPPORTED names a dtype that we lack. */
+/* How many bytes of a file of `size` bytes the header takes, with its length; from the file's first 8 bytes, or all of
+ * a shorter file. */
+ctrt_status safetensors_header_bytes(size_t *out, const void *first, size_t size);
+/* Reads and judges the header of a file of `size` bytes; `bytes` holds at least as many as safetensors_header_bytes
+ * gives. On CTRT_OK every entry lies inside the file, fits its shape and dtype, and the entries cover the data without
+ * hole or overlap. Free in any case. CTRT_ERR_FORMAT says at which byte; CTRT_ERR_NOT_SUPPORTED names a dtype that we
+ * lack. */
 ctrt_status safetensors_parse(struct safetensors_header *out, const void *bytes, size_t size);
 void safetensors_free(struct safetensors_header *header);
 const struct safetensors_entry *safetensors_find(const struct safetensors_header *header, const char *name);
@@ -47,7 +51,7 @@ struct safetensors_item {
     const char *name;
     ctrt_tensor *tensor;
 };
-/* Writes `path` anew: all of it or, on failure, nothing. Large elements first, then by name, so that every
+/* Writes `path` by the rules of base/file_writer.h. Large elements first, then by name, so that every
  * tensor is aligned to its element and the file depends on the contents alone. */
 ctrt_status safetensors_write(const char *path, const struct safetensors_item *items, size_t count,
                               const struct safetensors_pair *metadata, size_t metadata_count);

@@ -3,8 +3,7 @@
  *
  * The parser knows this one header and nothing else of JSON: a file from a stranger is the most hostile input
  * that we read, the library may need nothing but libc, and the grammar that remains without nested values,
- * fractions and booleans fits on a page. It never recurses, reads each byte once, and copies all it keeps, so a
- * file that changes under the mapping cannot undo a check. */
+ * fractions and booleans fits on a page. It never recurses, and copies all it keeps. */
 #include "nn/safetensors.h"
 
 #include <limits.h>
@@ -423,8 +422,9 @@ static ctrt_status judge(const struct parser *p)
     return check_names(header);
 }
 
-static ctrt_status parse(struct safetensors_header *out, const unsigned char *bytes, size_t size)
+ctrt_status safetensors_header_bytes(size_t *out, const void *first, size_t size)
 {
+    const unsigned char *bytes = first;
     uint64_t length = 0;
     if (size < 8)
         return ctrt_fail(CTRT_ERR_FORMAT, "%zu bytes are no safetensors file: it begins with an 8-byte header length",
@@ -437,13 +437,20 @@ static ctrt_status parse(struct safetensors_header *out, const unsigned char *by
     if (length > SAFETENSORS_MAX_HEADER)
         return ctrt_fail(CTRT_ERR_FORMAT, "header length %llu exceeds %u bytes", (unsigned long long)length,
                          SAFETENSORS_MAX_HEADER);
+    *out = 8 + (size_t)length;
+    return CTRT_OK;
+}
 
-    out->text = memory_alloc((size_t)length + 1);
+static ctrt_status parse(struct safetensors_header *out, const unsigned char *bytes, size_t size)
+{
+    size_t header_bytes;
+    CTRT_TRY(safetensors_header_bytes(&header_bytes, bytes, size));
+    out->text = memory_alloc(header_bytes);
     if (out->text == NULL)
-        return out_of_memory((size_t)length + 1, "a file's header");
+        return out_of_memory(header_bytes, "a file's header");
     struct parser p = {
-        .start = bytes + 8, .at = bytes + 8, .end = bytes + 8 + length, .text = out->text, .header = out,
-        .data_begin = 8 + (size_t)length, .data_size = size - 8 - (size_t)length,
+        .start = bytes + 8, .at = bytes + 8, .end = bytes + header_bytes, .text = out->text, .header = out,
+        .data_begin = header_bytes, .data_size = size - header_bytes,
     };
     CTRT_TRY(parse_header(&p));
     return judge(&p);

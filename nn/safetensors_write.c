@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/safetensors_write.c: safetensors files, written beside their place and renamed when they are whole and on
- * the disk. */
-#include <errno.h>
-#include <fcntl.h>
-#include <libgen.h>
-#include <limits.h>
+/* nn/safetensors_write.c: writing safetensors files. */
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/base.h"
+#include "base/file_writer.h"
 #include "base/memory.h"
 #include "device/device.h"
 #include "nn/safetensors.h"
@@ -128,105 +122,35 @@ static ctrt_status put_header(struct text *text, const struct safetensors_item *
 
 /* ---- the file ---- */
 
-static ctrt_status io_failed(const char *what, const char *path)
-{
-    return ctrt_fail(CTRT_ERR_IO, "cannot %s %.500s: %s", what, path, strerror(errno));
-}
-
-static ctrt_status write_all(int fd, const char *path, const void *bytes, size_t size)
-{
-    const char *at = bytes;
-    while (size > 0) {
-        ssize_t done = write(fd, at, size);
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done <= 0)
-            return io_failed("write to", path);
-        at += done;
-        size -= (size_t)done;
-    }
-    return CTRT_OK;
-}
-
 /* Straight from its memory where the host can read it and it lies in order; else through a copy. */
-static ctrt_status write_tensor(int fd, const char *path, ctrt_tensor *tensor)
+static ctrt_status write_tensor(struct file_writer *file, ctrt_tensor *tensor)
 {
     size_t bytes = tensor_bytes(tensor);
     if (bytes == 0)
         return CTRT_OK;
     if (device_host_memory(ctrt_tensor_device(tensor)) && ctrt_tensor_is_contiguous(tensor, CTRT_CONTIGUOUS_FORMAT)) {
         CTRT_TRY(ctrt_device_synchronize(ctrt_tensor_device(tensor)));
-        return write_all(fd, path, ctrt_tensor_data(tensor), bytes);
+        return file_writer_write(file, ctrt_tensor_data(tensor), bytes);
     }
     void *copy = memory_alloc(bytes);
     if (copy == NULL)
         return out_of_memory(bytes, "a tensor's copy on the host");
     ctrt_status status = ctrt_to_host(copy, bytes, tensor, ctrt_tensor_dtype(tensor));
     if (status == CTRT_OK)
-        status = write_all(fd, path, copy, bytes);
+        status = file_writer_write(file, copy, bytes);
     memory_free(copy);
     return status;
-}
-
-/* Opens "PATH.tmp-PID-N", which must be new; the mode follows the umask. */
-static ctrt_status temporary_open(int *fd, char *name, size_t name_bytes, const char *path)
-{
-    static atomic_uint counter;
-    for (int tries = 0; tries < 100; tries++) {
-        int length = snprintf(name, name_bytes, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
-        if (length < 0 || (size_t)length >= name_bytes)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "the path has more than %d characters", PATH_MAX);
-        *fd = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
-        if (*fd >= 0)
-            return CTRT_OK;
-        if (errno != EEXIST)
-            break;
-    }
-    return io_failed("create", name);
-}
-
-/* The name itself survives a crash only when its folder is on the disk. Some file systems cannot sync folders:
- * EINVAL is no failure. */
-static ctrt_status folder_sync(const char *path)
-{
-    char copy[PATH_MAX + 64];
-    snprintf(copy, sizeof copy, "%s", path);
-    const char *folder = dirname(copy);
-    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)                         /* writable but not readable: nothing more can be done */
-        return errno == EACCES ? CTRT_OK : io_failed("open", folder);
-    ctrt_status status = fsync(fd) != 0 && errno != EINVAL && errno != EROFS ? io_failed("sync", folder) : CTRT_OK;
-    close(fd);
-    return status;
-}
-
-static ctrt_status write_contents(int fd, const char *path, const struct text *header,
-                                  const struct safetensors_item *const *sorted, size_t count)
-{
-    CTRT_TRY(write_all(fd, path, header->bytes, header->length));
-    for (size_t i = 0; i < count; i++) {
-        ctrt_status status = write_tensor(fd, path, sorted[i]->tensor);
-        if (status)
-            return ctrt_context(status, "tensor \"%s\"", sorted[i]->name);
-    }
-    return fsync(fd) != 0 ? io_failed("sync", path) : CTRT_OK;
 }
 
 static ctrt_status write_file(const char *path, const struct text *header,
                               const struct safetensors_item *const *sorted, size_t count)
 {
-    char name[PATH_MAX + 64];
-    int fd = -1;
-    CTRT_TRY(temporary_open(&fd, name, sizeof name, path));
-    ctrt_status status = write_contents(fd, name, header, sorted, count);
-    if (close(fd) != 0 && status == CTRT_OK)
-        status = io_failed("close", name);
-    if (status == CTRT_OK && rename(name, path) != 0)
-        status = io_failed("rename the finished file to", path);
-    if (status == CTRT_OK)
-        return folder_sync(path);
-    unlink(name);
-    return status;
+    struct file_writer file;
+    CTRT_TRY(file_writer_open(&file, path));
+    ctrt_status status = file_writer_write(&file, header->bytes, header->length);
+    for (size_t i = 0; i < count && status == CTRT_OK; i++)
+        status = ctrt_context(write_tensor(&file, sorted[i]->tensor), "tensor \"%s\"", sorted[i]->name);
+    return file_writer_close(&file, status);
 }
 
 /* ---- what is written ---- */

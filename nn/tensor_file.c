@@ -1,50 +1,82 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/tensor_file.c: reading tensors out of mapped safetensors files. */
+/* nn/tensor_file.c: reading tensors out of open safetensors files. */
 #include "nn/tensor_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/base.h"
 #include "base/memory.h"
+#include "base/thread.h"
+#include "device/stream.h"
+#include "memory/plan.h"
 #include "tensor/shape.h"
+#include "tensor/tensor.h"
 
-static ctrt_status file_map(ctrt_tensor_file *file, int fd)
+#define BUFFER_BYTES ((size_t)16 << 20)
+
+/* The file is read, not mapped: where another process makes a mapped file shorter, access to the missing pages ends
+ * this process. */
+static ctrt_status read_at(void *to, int fd, size_t bytes, size_t offset)
 {
-    struct stat facts;
-    if (fstat(fd, &facts) != 0)
-        return ctrt_fail(CTRT_ERR_IO, "%s", strerror(errno));
-    if (!S_ISREG(facts.st_mode))
-        return ctrt_fail(CTRT_ERR_IO, "not a regular file");
-    if ((uint64_t)facts.st_size > PTRDIFF_MAX)
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "%lld bytes are too many to map", (long long)facts.st_size);
-    file->size = (size_t)facts.st_size;
-    if (file->size == 0)
-        return CTRT_OK;                 /* the parser says what is wrong with it */
-    void *bytes = mmap(NULL, file->size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (bytes == MAP_FAILED)
-        return ctrt_fail(CTRT_ERR_IO, "cannot map %zu bytes: %s", file->size, strerror(errno));
-    file->bytes = bytes;
+    char *at = to;
+    while (bytes > 0) {
+        const ssize_t got = pread(fd, at, bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return ctrt_fail(CTRT_ERR_IO, "cannot read byte %zu: %s", offset, strerror(errno));
+        if (got == 0)
+            return ctrt_fail(CTRT_ERR_IO, "the file has become shorter since it was opened: byte %zu is missing",
+                             offset);
+        at += got;
+        bytes -= (size_t)got;
+        offset += (size_t)got;
+    }
     return CTRT_OK;
+}
+
+static ctrt_status header_read(ctrt_tensor_file *file)
+{
+    unsigned char first[8];
+    struct stat about;
+    size_t bytes;
+    if (fstat(file->fd, &about) != 0)
+        return ctrt_fail(CTRT_ERR_IO, "%s", strerror(errno));
+    if (!S_ISREG(about.st_mode))
+        return ctrt_fail(CTRT_ERR_IO, "not a regular file");
+    const size_t size = (size_t)about.st_size;
+    CTRT_TRY(read_at(first, file->fd, MIN(size, sizeof first), 0));
+    CTRT_TRY(safetensors_header_bytes(&bytes, first, size));
+    unsigned char *header = memory_alloc(bytes);
+    if (header == NULL)
+        return out_of_memory(bytes, "a file's header");
+    memcpy(header, first, sizeof first);            /* not read again: it may have changed */
+    ctrt_status status = read_at(header + sizeof first, file->fd, bytes - sizeof first, sizeof first);
+    if (status == CTRT_OK)
+        status = safetensors_parse(&file->header, header, size);
+    memory_free(header);
+    return status;
 }
 
 void ctrt_tensor_file_release(ctrt_tensor_file **file)
 {
+    CANCEL_DISABLED;
     if (file == NULL || *file == NULL)
         return;
     safetensors_free(&(*file)->header);
-    if ((*file)->bytes)
-        munmap((*file)->bytes, (*file)->size);
+    if ((*file)->fd >= 0)
+        close((*file)->fd);
     memory_free(*file);
     *file = NULL;
 }
 
 ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path)
 {
+    CANCEL_DISABLED;
     if (out == NULL)
         return fail_null("tensor_file_open", "out");
     if (path == NULL)
@@ -52,15 +84,12 @@ ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path)
     CTRT_AUTO(tensor_file) file = memory_zeroed(sizeof *file);
     if (file == NULL)
         return out_of_memory(sizeof(ctrt_tensor_file), "an open file");
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);         /* a pipe must not make us wait */
-    if (fd < 0)
+    do
+        file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);   /* a pipe must not make us wait */
+    while (file->fd < 0 && errno == EINTR);
+    if (file->fd < 0)
         return ctrt_fail(CTRT_ERR_IO, "cannot open %.500s: %s", path, strerror(errno));
-    ctrt_status status = file_map(file, fd);
-    close(fd);
-    if (status == CTRT_OK)
-        status = safetensors_parse(&file->header, file->bytes, file->size);
-    if (status)
-        return ctrt_context(status, "%.500s", path);
+    CTRT_TRY(ctrt_context(header_read(file), "%.500s", path));
     ctrt_tensor_file *old = *out;
     *out = file;
     file = old;
@@ -84,49 +113,64 @@ const char *ctrt_tensor_file_metadata(const ctrt_tensor_file *file, const char *
 
 /* ---- reading ---- */
 
-/* The entry's values where their type wants them: in the mapping or, for files that do not align their data, in
- * *copy, which the caller frees. */
-static ctrt_status values_aligned(const void **out, void **copy, const ctrt_tensor_file *file,
-                                  const struct safetensors_entry *entry)
+ctrt_status tensor_file_values(void *to, const ctrt_tensor_file *file, const struct safetensors_entry *entry,
+                               int64_t from, int64_t count)
 {
-    *out = file->bytes + entry->begin;
-    *copy = NULL;
-    if ((uintptr_t)*out % dtype_bytes(entry->dtype) == 0)
-        return CTRT_OK;
-    size_t bytes = entry->end - entry->begin;
-    *copy = memory_alloc(bytes + 1);
-    if (*copy == NULL)
-        return out_of_memory(bytes, "unaligned data");
-    memcpy(*copy, *out, bytes);
-    *out = *copy;
+    const size_t each = dtype_bytes(entry->dtype);
+    CTRT_TRY(ctrt_context(read_at(to, file->fd, (size_t)count * each, entry->begin + (size_t)from * each),
+                          "reading \"%s\"", entry->name));
+    if (entry->dtype == CTRT_BOOL)                  /* a byte of a bool may be anything in a file of unknown origin */
+        for (int64_t i = 0; i < count; i++)
+            ((unsigned char *)to)[i] = ((unsigned char *)to)[i] != 0;
     return CTRT_OK;
 }
 
-/* A byte of a bool may be anything in a stranger's file: taken as u8 and converted, it becomes 0 or 1. */
-static ctrt_dtype values_dtype(const struct safetensors_entry *entry)
+/* Can the values be read right into the memory of a new tensor? */
+static bool host_writes(const ctrt_tensor *tensor)
 {
-    return entry->dtype == CTRT_BOOL ? CTRT_U8 : entry->dtype;
+    return device_host_memory(tensor->device) && !device_asynchronous(tensor->device) && !plan_running(tensor->device)
+           && !tensor->storage->moves;
+}
+
+/* Through a buffer in host memory. */
+static ctrt_status read_buffered(ctrt_tensor *tensor, const ctrt_tensor_file *file,
+                                 const struct safetensors_entry *entry)
+{
+    const int64_t most = MIN(entry->numel, (int64_t)(BUFFER_BYTES / dtype_bytes(entry->dtype)));
+    const size_t bytes = (size_t)most * dtype_bytes(entry->dtype);
+    CTRT_AUTO(tensor) flat = NULL, part = NULL;
+    CTRT_TRY(ctrt_reshape(&flat, tensor, CTRT_SHAPE(entry->numel)));
+    void *buffer = memory_alloc(bytes);
+    if (buffer == NULL)
+        return out_of_memory(bytes, "a buffer for a file's values");
+    ctrt_status status = CTRT_OK;
+    for (int64_t from = 0; from < entry->numel && status == CTRT_OK; from += most) {
+        const int64_t count = MIN(most, entry->numel - from);
+        status = tensor_file_values(buffer, file, entry, from, count);
+        if (status == CTRT_OK)
+            status = ctrt_narrow(&part, flat, 0, from, count);
+        if (status == CTRT_OK)
+            status = ctrt_from_host_(part, buffer, count, entry->dtype);
+    }
+    memory_free(buffer);
+    return status;
 }
 
 static ctrt_status read_values(ctrt_tensor **out, const ctrt_tensor_file *file, const struct safetensors_entry *entry,
                                ctrt_device *device)
 {
     CTRT_AUTO(tensor) tensor = NULL;
-    const void *values;
-    void *copy;
-    CTRT_TRY(values_aligned(&values, &copy, file, entry));
-    ctrt_status status = ctrt_from_data(&tensor, values, entry->numel, ctrt_ints_of(entry->shape, entry->ndim),
-                                        values_dtype(entry), device);
-    memory_free(copy);
-    if (status == CTRT_OK)
-        status = ctrt_to_dtype(&tensor, tensor, entry->dtype);
-    if (status == CTRT_OK)
-        ctrt_tensor_assign(out, tensor);
-    return status;
+    CTRT_TRY(ctrt_empty(&tensor, ctrt_ints_of(entry->shape, entry->ndim), entry->dtype, device));
+    if (entry->numel > 0)
+        CTRT_TRY(host_writes(tensor) ? tensor_file_values(tensor->view.data, file, entry, 0, entry->numel)
+                                     : read_buffered(tensor, file, entry));
+    ctrt_tensor_assign(out, tensor);
+    return CTRT_OK;
 }
 
 ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, const char *name, ctrt_device *device)
 {
+    CANCEL_DISABLED;
     if (out == NULL)
         return fail_null("tensor_file_read", "out");
     if (file == NULL)
@@ -151,17 +195,6 @@ ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, con
 bool tensor_file_fits(const struct safetensors_entry *entry, const ctrt_tensor *tensor)
 {
     return shape_equal(entry->shape, entry->ndim, ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor));
-}
-
-ctrt_status tensor_file_fill(ctrt_tensor *tensor, const ctrt_tensor_file *file, const struct safetensors_entry *entry)
-{
-    const void *values;
-    void *copy;
-    ctrt_status status;
-    CTRT_TRY(values_aligned(&values, &copy, file, entry));
-    ctrt_no_grad status = ctrt_from_host_(tensor, values, entry->numel, values_dtype(entry));
-    memory_free(copy);
-    return ctrt_context(status, "reading \"%s\"", entry->name);
 }
 
 /* ---- lists for messages ---- */

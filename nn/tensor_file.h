@@ -8,8 +8,7 @@
 
 struct ctrt_tensor_file {
     struct safetensors_header header;
-    unsigned char *bytes;               /* the mapping */
-    size_t size;
+    int fd;
 };
 
 /* A list of names for a message: "a, b and 3 more". */
@@ -23,7 +22,9 @@ const char *name_list_end(struct name_list *list);
 
 /* Does `entry` have the tensor's shape? */
 bool tensor_file_fits(const struct safetensors_entry *entry, const ctrt_tensor *tensor);
-/* Writes the entry's values into `tensor`, which it fits in shape. In place, without recording. */
-ctrt_status tensor_file_fill(ctrt_tensor *tensor, const ctrt_tensor_file *file, const struct safetensors_entry *entry);
+/* Reads `count` of the entry's elements, from the `from`-th on, into host memory that is aligned for them. CTRT_ERR_IO
+ * where the file has become shorter. */
+ctrt_status tensor_file_values(void *to, const ctrt_tensor_file *file, const struct safetensors_entry *entry,
+                               int64_t from, int64_t count);
 
 #endif

@@ -2,6 +2,7 @@
 /* nn/walk.c: everything below a module: listing by dotted name, moving, devices, gradients. */
 #include "nn/module.h"
 
+#include "base/stack.h"
 #include "memory/tag.h"
 #include "tensor/tensor.h"
 
@@ -79,6 +80,40 @@ static void path_cut(struct walker *w, size_t length)
         w->path[length] = '\0';
 }
 
+/* FNV-1a. */
+static size_t name_hash(const char *text)
+{
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    return (size_t)(hash ^ hash >> 32);
+}
+
+/* Where the chain of the name begins. There are at least as many chains as names. */
+static struct module_name **name_chain(const ctrt_module *root, const char *text)
+{
+    return &root->names[name_hash(text) & (root->name_chains - 1)];
+}
+
+static ctrt_status names_grow(ctrt_module *root)
+{
+    const size_t before = root->name_chains, chains = before ? before * 2 : 16;
+    struct module_name **old = root->names, **larger = memory_zeroed(chains * sizeof *larger);
+    if (larger == NULL)
+        return out_of_memory(chains * sizeof *larger, "a module's names");
+    root->names = larger;
+    root->name_chains = chains;
+    for (size_t i = 0; i < before; i++)
+        for (struct module_name *name = old[i], *next; name; name = next) {
+            struct module_name **chain = name_chain(root, name->text);
+            next = name->next;
+            name->next = *chain;
+            *chain = name;
+        }
+    memory_free(old);
+    return CTRT_OK;
+}
+
 /* The root's own copy of the path: names that were given out once stay the same pointers. `like`: where it
  * probably is. */
 static ctrt_status path_intern(const char **out, struct walker *w, const char *like)
@@ -87,7 +122,10 @@ static ctrt_status path_intern(const char **out, struct walker *w, const char *l
         *out = like;
         return CTRT_OK;
     }
-    for (struct module_name *n = w->root->names; n; n = n->next) {
+    if (w->root->name_count == w->root->name_chains)
+        CTRT_TRY(names_grow(w->root));
+    struct module_name **chain = name_chain(w->root, w->path);
+    for (struct module_name *n = *chain; n; n = n->next) {
         if (strcmp(n->text, w->path) == 0) {
             *out = n->text;
             return CTRT_OK;
@@ -97,8 +135,9 @@ static ctrt_status path_intern(const char **out, struct walker *w, const char *l
     if (name == NULL)
         return out_of_memory(sizeof *name + w->length + 1, "a dotted name");
     memcpy(name->text, w->path, w->length + 1);
-    name->next = w->root->names;
-    w->root->names = name;
+    name->next = *chain;
+    *chain = name;
+    w->root->name_count++;
     *out = name->text;
     return CTRT_OK;
 }
@@ -125,6 +164,7 @@ static ctrt_status walk_module(struct walker *w, const ctrt_module *module)
 {
     const struct module_tensors *own = w->kind == WALK_PARAMETERS ? &module->parameters : &module->buffers;
     bool is_new;
+    CTRT_TRY(stack_check(w->root->class_of->kind));
     CTRT_TRY(set_add(&w->seen, module, &is_new));
     if (!is_new)
         return CTRT_OK;
@@ -161,14 +201,13 @@ ctrt_status module_walk(const struct walk **out, ctrt_module *module, enum walk_
     return CTRT_OK;
 }
 
-bool module_contains(const ctrt_module *module, const ctrt_module *what)
+ctrt_status module_contains(bool *out, const ctrt_module *module, const ctrt_module *what)
 {
-    if (module == what)
-        return true;
-    for (size_t i = 0; i < module->children.count; i++)
-        if (module_contains(module->children.items[i].module, what))
-            return true;
-    return false;
+    CTRT_TRY(stack_check("module_add_module"));
+    *out = module == what;
+    for (size_t i = 0; i < module->children.count && !*out; i++)
+        CTRT_TRY(module_contains(out, module->children.items[i].module, what));
+    return CTRT_OK;
 }
 
 /* ---- listing ---- */

@@ -13,6 +13,8 @@ sanitized="built with $SANITIZE, which adds symbols and libraries of its own"
 
 names() { $NM -D "$@" | awk '{ print $NF }' | sed 's/@.*//' | sort -u; }
 
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
 exported=$(names --defined-only "$library") || exit 1
 count=$(printf '%s\n' "$exported" | grep -c '^ctrt_')
 if [ "$count" -gt 0 ]; then
@@ -29,8 +31,7 @@ else
     check "libctrt needs libc and libm only" \
         "$($READELF -d "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\].*/\1/p' |
            grep -v -e '^libc\.so' -e '^libm\.so' -e '^libdl\.so' -e '^libpthread\.so' -e '^ld-linux')"
-    stripped=$(mktemp) || exit 1
-    trap 'rm -f "$stripped"' EXIT
+    stripped=$work/stripped
     strip -o "$stripped" "$library"
     size=$(wc -c <"$stripped")
     if [ "$size" -lt 2097152 ]; then
@@ -39,6 +40,24 @@ else
         not_ok "libctrt is under 2 MiB stripped" "it has $size bytes"
     fi
 fi
+# What a binding finds by name: every inline function of a public header as a symbol, every constant in the list.
+inline=$(sed -n 's/^static inline .*[ *]\(ctrt_[a-z_0-9]*\)(.*/\1/p' "$srcdir"/include/ctrt/*.h)
+[ -n "$inline" ] || not_ok "public headers have inline functions" "none was found"
+check "libctrt exports the inline functions of its headers" \
+    "$(for name in $inline; do printf '%s\n' "$exported" | grep -qx "$name" || echo "$name is missing in core/base/bindings.c"; done)"
+constants() {
+    echo '#include <ctrt/ctrt.h>' | ${CC:-cc} -I"$srcdir/include" "$@" -x c -
+}
+{
+    constants -E -P | tr '\n' ' ' | grep -o 'enum[^{}();]*{[^}]*}' | sed 's/.*{//; s/}//' | tr ',' '\n' | sed 's/=.*//; s/ //g'
+    constants -E -dM | sed -n 's/^#define \(CTRT_[A-Z_0-9]*\) -*[0-9][0-9A-Za-z]*$/\1/p'
+} | grep -v -e '_$' -e '_H$' | sort -u >"$work/constants"
+{
+    sed -n 's/^CONSTANT(\(.*\))$/\1/p' "$srcdir/core/base/constants.def"
+    sed -n -e 's/^STATUS(\([A-Z0-9_]*\),.*/CTRT_\1/p' -e 's/^DTYPE(\([A-Z0-9_]*\),.*/CTRT_\1/p' "$srcdir"/include/ctrt/*.def
+} | sort -u >"$work/listed"
+[ "$(wc -l <"$work/constants")" -gt 50 ] || not_ok "public headers have constants" "$(cat "$work/constants")"
+check "ctrt_constant_get lists the constants of the public headers" "$(diff "$work/listed" "$work/constants")"
 check "libctrt carries no text relocations or executable stack" \
     "$($READELF -dW "$library" | grep TEXTREL; $READELF -lW "$library" | grep 'GNU_STACK.*E ')"
 

@@ -61,6 +61,14 @@ run "a C program builds with pkg-config alone" $CC ${SANITIZE_FLAGS:-} "$srcdir/
 run "it computes, derives, and finds its plugins in $plugindir" "$work/program" "$plugindir"
 [ ! -x "$prefix/bin/ctrt" ] || run "ctrt info runs" "$prefix/bin/ctrt" info
 
+# --- the tree, moved --------------------------------------------------------------------------------------------------
+
+# The tree stays where it is, so the plugins of the copy are found for its own place, not because the first is gone.
+cp -R "$prefix" "$work/moved"
+moved_libdir=$work/moved${libdir#"$prefix"}
+run "a copy of the tree elsewhere uses its own plugins" env -u CTRT_PLUGIN_PATH LD_LIBRARY_PATH="$moved_libdir" \
+    "$work/program" "$moved_libdir/ctrt/$abi"
+
 # --- the examples, each from its own Makefile ------------------------------------------------------------------------
 
 if [ -f "$srcdir/examples/Makefile" ]; then

@@ -31,6 +31,9 @@ EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.
 # What tests compare with, and the scripts that made it.
 EXTRA_DIST += \
     tests/reference/README.md tests/reference/can_cast.txt tests/reference/cases.py \
+    tests/reference/compare.py tests/reference/compare_check.py tests/reference/compare_ctrt.py \
+    tests/reference/compare_known.py tests/reference/compare_layout_table.py tests/reference/compare_nn.py tests/reference/compare_op_table.py \
+    tests/reference/compare_ops.py tests/reference/compare_optim.py tests/reference/compare_programs.py \
     tests/reference/make_nn.py tests/reference/make_ops.py tests/reference/make_printing.py \
     tests/reference/make_promotion.py tests/reference/make_training.py tests/reference/op_dtypes.txt \
     tests/reference/ops_activation.txt tests/reference/ops_attention.txt tests/reference/ops_cast.txt \
@@ -88,6 +91,7 @@ test_cpu_reduce_LDADD = $(CPU_TEST_LIBS)
 test_cpu_threads_SOURCES = tests/unit/test-cpu-threads.c
 test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_threads_LDADD = $(CPU_TEST_LIBS)
+test_cpu_threads_LDFLAGS = $(AM_LDFLAGS) -export-dynamic
 TSAN_TESTS += test-cpu-threads test-cpu-memory
 test_cpu_memory_SOURCES = tests/unit/test-cpu-memory.c
 test_cpu_memory_CPPFLAGS = $(INTERNAL_CPPFLAGS)
@@ -135,6 +139,11 @@ TESTS          += test-cuda-faults
 test_cuda_faults_SOURCES  = tests/unit/test-cuda-faults.c tests/unit/soft_begin.h
 test_cuda_faults_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
 test_cuda_faults_LDADD    = $(PUBLIC_LIBS)
+check_PROGRAMS += test-cuda-libraries
+TESTS          += test-cuda-libraries
+test_cuda_libraries_SOURCES  = tests/unit/test-cuda-libraries.c tests/unit/soft_begin.h
+test_cuda_libraries_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
+test_cuda_libraries_LDADD    = $(PUBLIC_LIBS)
 check_PROGRAMS += test-cuda-pool
 TESTS          += test-cuda-pool
 test_cuda_pool_SOURCES  = tests/unit/test-cuda-pool.c tests/unit/soft_begin.h
@@ -191,7 +200,7 @@ test_split_LDADD    = $(PUBLIC_LIBS) -lm
 test_utilization_SOURCES  = tests/unit/test-utilization.c
 test_utilization_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_utilization_LDADD    = $(PUBLIC_LIBS)
-stream_tests    = test-stream test-stream-corners test-stream-errors test-stream-order test-stream-train test-pinned
+stream_tests    = test-stream test-stream-corners test-stream-errors test-stream-order test-stream-races test-stream-train test-pinned
 check_PROGRAMS += $(stream_tests)
 TESTS          += $(stream_tests)
 TSAN_TESTS     += $(stream_tests)
@@ -207,6 +216,9 @@ test_stream_errors_LDADD    = $(PUBLIC_LIBS)
 test_stream_order_SOURCES   = tests/unit/test-stream-order.c
 test_stream_order_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_stream_order_LDADD     = $(PUBLIC_LIBS)
+test_stream_races_SOURCES   = tests/unit/test-stream-races.c
+test_stream_races_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
+test_stream_races_LDADD     = $(PUBLIC_LIBS)
 test_stream_train_SOURCES   = tests/unit/test-stream-train.c
 test_stream_train_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_stream_train_LDADD     = $(PUBLIC_LIBS)
@@ -286,14 +298,16 @@ test_format_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
 test_format_LDADD       = $(INTERNAL_LIBS)
 
 # Autograd.
-autograd_tests = test-autograd test-autograd-growth test-autograd-hooks test-autograd-inplace test-autograd-memory test-autograd-rules \
-                 test-autograd-threads
+autograd_tests = test-autograd test-autograd-edges test-autograd-growth test-autograd-hooks test-autograd-inplace \
+                 test-autograd-memory test-autograd-rules test-autograd-threads
 check_PROGRAMS += $(autograd_tests)
 TESTS          += $(autograd_tests)
 TSAN_TESTS     += test-autograd-threads
 EXTRA_DIST     += tests/unit/autograd_check.h tests/unit/gradcheck.h
 test_autograd_SOURCES         = tests/unit/test-autograd.c
 test_autograd_LDADD           = $(PUBLIC_LIBS)
+test_autograd_edges_SOURCES   = tests/unit/test-autograd-edges.c
+test_autograd_edges_LDADD     = $(PUBLIC_LIBS)
 test_autograd_growth_SOURCES  = tests/unit/test-autograd-growth.c
 test_autograd_growth_LDADD    = $(PUBLIC_LIBS)
 test_autograd_hooks_SOURCES   = tests/unit/test-autograd-hooks.c
@@ -309,7 +323,7 @@ test_autograd_threads_SOURCES = tests/unit/test-autograd-threads.c
 test_autograd_threads_LDADD   = $(PUBLIC_LIBS)
 
 # Modules, optimizers, checkpoints.
-nn_tests = test-nn test-nn-devices test-nn-layers test-nn-memory test-optim test-checkpoint
+nn_tests = test-nn test-nn-devices test-nn-layers test-nn-memory test-optim test-checkpoint test-checkpoint-files
 check_PROGRAMS += $(nn_tests)
 TESTS          += $(nn_tests)
 test_nn_SOURCES         = tests/unit/test-nn.c
@@ -326,14 +340,19 @@ test_optim_SOURCES      = tests/unit/test-optim.c
 test_optim_LDADD        = $(PUBLIC_LIBS)
 test_checkpoint_SOURCES = tests/unit/test-checkpoint.c
 test_checkpoint_LDADD   = $(PUBLIC_LIBS)
+test_checkpoint_files_SOURCES = tests/unit/test-checkpoint-files.c
+test_checkpoint_files_LDADD   = $(PUBLIC_LIBS)
 
 # The floors below tensors: on test plugins, which a test copies under the names of the roles that they play.
-core_tests = test-account test-account-live test-account-peaks test-base test-device test-device-fork test-memory test-registry
-check_LTLIBRARIES += actor.la later.la stranger.la
+core_tests = test-account test-account-live test-account-peaks test-base test-device test-device-fork test-memory test-registry \
+             test-registry-faults
+check_LTLIBRARIES += actor.la later.la static-tls.la stranger.la
 actor_la_SOURCES    = tests/plugins/actor.c
 actor_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
 later_la_SOURCES    = tests/plugins/later.c
 later_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
+static_tls_la_SOURCES = tests/plugins/static-tls.c
+static_tls_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 stranger_la_SOURCES = tests/plugins/stranger.c
 stranger_la_CFLAGS  = $(AM_CFLAGS) -fvisibility=default
 stranger_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
@@ -366,6 +385,9 @@ test_memory_LDADD      = $(INTERNAL_LIBS)
 test_registry_SOURCES  = tests/unit/test-registry.c
 test_registry_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_registry_LDADD    = $(INTERNAL_LIBS)
+test_registry_faults_SOURCES  = tests/unit/test-registry-faults.c
+test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_registry_faults_LDADD    = $(INTERNAL_LIBS)
 
 # Cached memory is given back under pressure: on the cpu with the caching policy.
 if PLUGIN_CPU
@@ -433,6 +455,41 @@ endif
 test_alloc_failure_SOURCES  = tests/unit/test-alloc-failure.c
 test_alloc_failure_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_alloc_failure_LDADD    = $(INTERNAL_LIBS)
+
+# --- faults ----------------------------------------------------------------------------------------------------------
+# Calls of the system that fail, limits of the system, and cancelled threads. CTRT_FAULTS=full in the environment of test-faults, run by
+# hand, tries every n.
+
+if PLUGIN_CPU
+if PLUGIN_SIM
+if PLUGIN_MEMORY_CACHING
+check_LTLIBRARIES += libfaults.la
+libfaults_la_SOURCES   = tests/faults/shim.c tests/faults/shim.h
+libfaults_la_CPPFLAGS  = $(AM_CPPFLAGS) -D_GNU_SOURCE
+libfaults_la_LDFLAGS   = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
+libfaults_la_LIBADD    = -ldl
+fault_tests            = test-faults test-limits
+check_PROGRAMS        += $(fault_tests)
+TESTS                 += $(fault_tests)
+FAULT_CPPFLAGS         = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
+FAULT_WORK             = tests/faults/work.c tests/faults/work.h
+test_faults_SOURCES    = tests/faults/test-faults.c $(FAULT_WORK)
+test_faults_CPPFLAGS   = $(FAULT_CPPFLAGS)
+test_faults_LDADD      = $(PUBLIC_LIBS) -ldl -lm
+test_limits_SOURCES    = tests/faults/test-limits.c $(FAULT_WORK)
+test_limits_CPPFLAGS   = $(FAULT_CPPFLAGS)
+test_limits_LDADD      = $(PUBLIC_LIBS) -lm
+if PLUGIN_MEMORY_SPILL
+check_PROGRAMS        += test-cancel
+TESTS                 += test-cancel
+TSAN_TESTS            += test-cancel
+test_cancel_SOURCES    = tests/faults/test-cancel.c $(FAULT_WORK)
+test_cancel_CPPFLAGS   = $(FAULT_CPPFLAGS)
+test_cancel_LDADD      = $(PUBLIC_LIBS) -lm
+endif
+endif
+endif
+endif
 
 # --- conformance -----------------------------------------------------------------------------------------------------
 
@@ -516,6 +573,14 @@ check_PROGRAMS += test-train-reference
 TESTS          += test-train-reference
 test_train_reference_SOURCES = tests/integration/test-train-reference.c
 test_train_reference_LDADD   = $(PUBLIC_LIBS)
+
+# The example for bindings to other languages, where python3 is there.
+TESTS      += tests/integration/bindings.sh
+EXTRA_DIST += tests/integration/bindings.sh
+
+# A few random cases against an installed PyTorch; skipped without one.
+TESTS      += tests/integration/compare.sh
+EXTRA_DIST += tests/integration/compare.sh
 
 # DLPack with other libraries at the other end, where python3 has them.
 TESTS      += tests/integration/dlpack.sh

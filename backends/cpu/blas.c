@@ -113,7 +113,7 @@ static void tasks(void *argument, int64_t begin, int64_t end)
 
 bool cpu_blas_product(const struct cpu_product *p, bool forced)
 {
-    if ((p->dtype != CTRT_F32 && p->dtype != CTRT_F64) || p->k == 0)
+    if ((p->dtype != CTRT_F32 && p->dtype != CTRT_F64) || p->k == 0 || cpu_threads_limited())
         return false;
     pthread_once(&once, open_library);
     struct job job = { .p = p, .row_step = p->m, .column_step = p->n, .down = 1, .across = 1 };

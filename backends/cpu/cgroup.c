@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,10 +20,12 @@ bool cpu_read_file(const char *path, char *buffer, size_t bytes)
     char full[2048];
     if ((size_t)snprintf(full, sizeof full, "%s%s", cpu_root, path) >= sizeof full)
         return false;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    size_t used = 0;
     int fd = open(full, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false;
-    size_t used = 0;
+        goto done;
     while (used < bytes - 1) {
         ssize_t got = read(fd, buffer + used, bytes - 1 - used);
         if (got < 0 && errno == EINTR)
@@ -33,6 +36,8 @@ bool cpu_read_file(const char *path, char *buffer, size_t bytes)
     }
     close(fd);
     buffer[used] = '\0';
+done:
+    pthread_setcancelstate(cancel, NULL);
     return used > 0;
 }
 

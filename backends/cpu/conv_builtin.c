@@ -16,8 +16,8 @@
 static void inside(const struct cpu_conv *v, int64_t kx, int64_t *first, int64_t *last)
 {
     const int64_t shift = kx * v->dilation[1] - v->padding[1], s = v->stride[1];
-    *first = shift >= 0 ? 0 : (-shift + s - 1) / s;
-    *last = v->w - shift <= 0 ? 0 : (v->w - shift + s - 1) / s;
+    *first = shift >= 0 ? 0 : cpu_divide_up(-shift, s);
+    *last = v->w - shift <= 0 ? 0 : cpu_divide_up(v->w - shift, s);
     *last = *last > v->ow ? v->ow : *last;
     *first = *first > *last ? *last : *first;
 }

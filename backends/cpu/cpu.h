@@ -24,11 +24,20 @@ extern const ctrt_host *cpu_host;
 #define CPU_NUMBERS  (CPU_FLOATING | CPU_INTEGRAL)
 #define CPU_ALL      (CPU_NUMBERS | CPU_BOOL)
 
+/* a / b rounded up, for b > 0 and a >= 0; a + b - 1 could overflow. */
+static inline int64_t cpu_divide_up(int64_t a, int64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
 /* Runs body(argument, begin, end) over pieces of [0, count), in parallel when count exceeds `grain` (the least that is
  * worth a thread), else in this thread. Nested calls run in the calling thread. */
 void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument, int64_t begin, int64_t end), void *argument);
 /* How many threads cpu_parallel_for may use: CTRT_NUM_THREADS, else affinity mask and cgroup quota. */
 int cpu_thread_count(void);
+/* Could fewer threads be started than cpu_parallel_for may use? Libraries that start threads of their own are not called then, because
+ * they end the process when that fails. */
+bool cpu_threads_limited(void);
 /* Around calls of libraries that open OpenMP regions of their own (oneDNN, BLAS): enter makes them use cpu_thread_count threads and
  * returns what leave restores. */
 int cpu_threads_enter(void);

@@ -34,7 +34,7 @@ static inline double gelu_tanh_slope(double x)
     CPU_LOOP_2(op##_f64, double, double, f64)                                                                     \
     CPU_RUN_2(op##_f64, (cost) * 4, CPU_8, CPU_8)                                                                 \
     CPU_RUN_HALVES(op, op##_f32, 2, cost, CPU_HALF, CPU_BRAIN)
-GRADIENT(relu_backward, 1, y > 0 ? x : 0, y > 0 ? x : 0)
+GRADIENT(relu_backward, 1, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
 GRADIENT(sigmoid_backward, 1, x * ((1 - y) * y), x * ((1 - y) * y))
 GRADIENT(tanh_backward, 1, x * (1 - y * y), x * (1 - y * y))
 GRADIENT(silu_backward, 4, x * math_silu_slope(y), x * silu_slope(y))

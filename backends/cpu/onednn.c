@@ -9,8 +9,13 @@
 #ifdef HAVE_ONEDNN
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "onednn_api.h"
 #include "scratch.h"
@@ -18,32 +23,77 @@
 /* ---- the library ---- */
 
 static struct onednn library;
-static bool usable;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+enum verdict { UNDECIDED, USABLE, UNUSABLE };
+static _Atomic enum verdict state;      /* decided once, under `opening` */
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
-static void open_library(void)
+/* The thread that held the mutex is not in the child, which opens the library again when `state` is undecided. */
+static void after_fork_in_child(void)
 {
+    pthread_mutex_init(&opening, NULL);
+}
+
+__attribute__((constructor)) static void onednn_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+/* oneDNN ends the process when memory runs out while it opens, makes a primitive or runs one for the first time (a C++ exception that
+ * nobody catches, code written to a mapping that failed). So each of these is done only when this much memory can be allocated. */
+#define ROOM_TO_MAKE ((size_t)64 << 20)
+/* The same for a primitive that has run before, which allocates some hundred bytes. Less than malloc maps or returns to the system, so
+ * that this costs no system call. */
+#define ROOM_TO_RUN  ((size_t)32 << 10)
+
+static bool room_to_run(void)
+{
+    void *room = malloc(ROOM_TO_RUN);
+    __asm__ volatile("" : "+r"(room));          /* else the compiler leaves both calls out */
+    free(room);
+    return room != NULL;
+}
+
+static bool room_to_make(void)
+{
+    void *room = mmap(NULL, ROOM_TO_MAKE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
+        return false;
+    munmap(room, ROOM_TO_MAKE);
+    return room_to_run();
+}
+
+static bool transient(int error)
+{
+    return error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO || error == EINTR || error == EAGAIN;
+}
+
+/* UNDECIDED, with `text` left empty, after a failure that may not happen again. Else `text` is what there is to
+ * report. */
+static enum verdict open_library(char *text, size_t bytes)
+{
+    if (!room_to_make())
+        return UNDECIDED;
+    errno = 0;
     /* Local: another copy in the process (PyTorch's) must not be mixed with ours. Never closed: its threads
      * outlive us. */
     void *object = dlopen(CTRT_ONEDNN_SONAME, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!object && transient(errno))
+        return UNDECIDED;
     if (!object) {
-        cpu_host->log(CTRT_LOG_INFO, "backend-cpu", "products and convolutions without oneDNN: %s", dlerror());
-        return;
+        snprintf(text, bytes, "%s", dlerror());
+        return UNUSABLE;
     }
     const dnnl_version_t *(*version)(void) = NULL;
     *(void **)&version = dlsym(object, "dnnl_version");
     if (!version || version()->major != CTRT_ONEDNN_MAJOR) {
-        cpu_host->log(CTRT_LOG_INFO, "backend-cpu",
-                      "products and convolutions without oneDNN: %s is version %d, this build knows %d",
-                      CTRT_ONEDNN_SONAME, version ? version()->major : 0, CTRT_ONEDNN_MAJOR);
-        return;
+        snprintf(text, bytes, "%s is version %d, this build knows %d", CTRT_ONEDNN_SONAME,
+                 version ? version()->major : 0, CTRT_ONEDNN_MAJOR);
+        return UNUSABLE;
     }
     /* Its threads have to be OpenMP's, which cpu_threads_enter counts: two pools would fight for the processors. */
     if (version()->cpu_runtime != DNNL_RUNTIME_OMP && version()->cpu_runtime != DNNL_RUNTIME_SEQ) {
-        cpu_host->log(CTRT_LOG_INFO, "backend-cpu",
-                      "products and convolutions without oneDNN: %s has a thread pool of its own",
-                      CTRT_ONEDNN_SONAME);
-        return;
+        snprintf(text, bytes, "%s has a thread pool of its own", CTRT_ONEDNN_SONAME);
+        return UNUSABLE;
     }
     const char *missing = NULL;
 #define F(name)                                                                                                         \
@@ -51,20 +101,37 @@ static void open_library(void)
         missing = #name;
     ONEDNN_COMMON(F) ONEDNN_OWN(F)
 #undef F
-    if (missing || library.dnnl_engine_create(&library.engine, dnnl_cpu, 0) != dnnl_success) {
-        cpu_host->log(CTRT_LOG_INFO, "backend-cpu", "products and convolutions without oneDNN: %s lacks %s",
-                      CTRT_ONEDNN_SONAME, missing ? missing : "an engine for this processor");
-        return;
+    const dnnl_status_t made = missing ? dnnl_unimplemented : library.dnnl_engine_create(&library.engine, dnnl_cpu, 0);
+    if (made == dnnl_out_of_memory)
+        return UNDECIDED;
+    if (made != dnnl_success) {
+        snprintf(text, bytes, "%s lacks %s", CTRT_ONEDNN_SONAME, missing ? missing : "an engine for this processor");
+        return UNUSABLE;
     }
-    cpu_host->log(CTRT_LOG_DEBUG, "backend-cpu", "oneDNN %d.%d.%d is %s", version()->major, version()->minor,
-                  version()->patch, CTRT_ONEDNN_SONAME);
-    usable = true;
+    snprintf(text, bytes, "oneDNN %d.%d.%d is %s", version()->major, version()->minor, version()->patch,
+             CTRT_ONEDNN_SONAME);
+    return USABLE;
+}
+
+/* The report is logged without the lock: the program's log callback may compute products. */
+static void decide(void)
+{
+    char text[512] = "";
+    pthread_mutex_lock(&opening);
+    if (state == UNDECIDED)
+        state = open_library(text, sizeof text);
+    pthread_mutex_unlock(&opening);
+    if (text[0] && state == USABLE)
+        cpu_host->log(CTRT_LOG_DEBUG, "backend-cpu", "%s", text);
+    else if (text[0])
+        cpu_host->log(CTRT_LOG_INFO, "backend-cpu", "products and convolutions without oneDNN: %s", text);
 }
 
 const struct onednn *cpu_onednn(void)
 {
-    pthread_once(&once, open_library);
-    return usable ? &library : NULL;
+    if (state == UNDECIDED)
+        decide();
+    return state == USABLE ? &library : NULL;
 }
 
 /* ---- descriptors ---- */
@@ -159,7 +226,7 @@ static struct cache *cache_of_thread(void)
     if (mine)
         return mine;
     pthread_once(&key_once, make_key);
-    struct cache *cache = have_key ? cpu_host->alloc(sizeof *cache) : NULL;
+    struct cache *cache = have_key && room_to_run() ? cpu_host->alloc(sizeof *cache) : NULL;
     if (!cache)
         return NULL;
     memset(cache, 0, sizeof *cache);
@@ -200,6 +267,8 @@ struct onednn_entry *onednn_find(const struct onednn_key *key, bool *fresh)
         if (!place || (place->used && (!e->used || e->last_use < place->last_use)))
             place = e;
     }
+    if (!room_to_make())
+        return NULL;
     if (place->used)
         clear(place);
     place->key = *key;
@@ -236,9 +305,10 @@ static bool add_operand(struct onednn_entry *e, int argument, bool output, onedn
                                                    output ? user : wanted, library.engine, NULL)
         != dnnl_success)
         return false;
-    const bool made = library.dnnl_primitive_create(&o->reorder, pd) == dnnl_success;
+    const dnnl_status_t made = library.dnnl_primitive_create(&o->reorder, pd);
     library.dnnl_primitive_desc_destroy(pd);
-    return made;
+    e->no_memory |= made == dnnl_out_of_memory;
+    return made == dnnl_success;
 }
 
 bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, const int *arguments,
@@ -257,9 +327,15 @@ bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, co
     for (int i = 0; i < count && good; i++)
         good = add_operand(e, arguments[i], outputs[i], users[i],
                            library.dnnl_primitive_desc_query_md(pd, queries[i], indices[i]));
-    good = good && library.dnnl_primitive_create(&e->primitive, pd) == dnnl_success;
+    if (good) {
+        const dnnl_status_t made = library.dnnl_primitive_create(&e->primitive, pd);
+        good = made == dnnl_success;
+        e->no_memory |= made == dnnl_out_of_memory;
+    }
     library.dnnl_primitive_desc_destroy(pd);
-    if (!good) {
+    if (!good && e->no_memory) {
+        clear(e);                       /* not declined: the next call tries again */
+    } else if (!good) {
         const struct onednn_key key = e->key;
         const uint64_t last_use = e->last_use;
         clear(e);
@@ -279,6 +355,8 @@ bool onednn_run(struct onednn_entry *e, void *const *addresses)
 {
     struct cache *cache = mine;
     char *scratch = NULL;
+    if (!(e->has_run ? room_to_run() : room_to_make()))
+        return false;
     if (e->scratch_bytes && !(scratch = cpu_scratch(SCRATCH_LIBRARY, e->scratch_bytes)))
         return false;
     dnnl_exec_arg_t arguments[ONEDNN_OPERANDS + 1];
@@ -306,6 +384,7 @@ bool onednn_run(struct onednn_entry *e, void *const *addresses)
         if (e->operands[i].reorder && e->operands[i].output)
             good = move(cache, &e->operands[i]);
     cpu_threads_leave(before);
+    e->has_run |= good;
     return good;
 }
 

@@ -76,6 +76,8 @@ struct onednn_operand {
 struct onednn_entry {
     struct onednn_key key;
     bool used;
+    bool has_run;                       /* its code has run once */
+    bool no_memory;                     /* it could not be made for that reason */
     uint64_t last_use;
     dnnl_primitive_t primitive;         /* NULL: oneDNN has nothing good for this key */
     struct onednn_operand operands[ONEDNN_OPERANDS];

@@ -181,7 +181,7 @@ done:
 bool cpu_onednn_conv(const struct cpu_conv *v)
 {
     if ((v->dtype != CTRT_F32 && v->dtype != CTRT_BF16 && v->dtype != CTRT_F16) || v->n * v->c * v->o == 0
-        || v->h * v->w == 0 || !cpu_onednn())
+        || v->h * v->w == 0 || cpu_threads_limited() || !cpu_onednn())
         return false;
     struct onednn_key key = { {
         2, v->pass, v->dtype, v->channels_last, v->bias != NULL, v->n, v->c, v->h, v->w, v->o, v->kh, v->kw,

@@ -90,7 +90,7 @@ done:
 bool cpu_onednn_product(const struct cpu_product *p)
 {
     dnnl_data_type_t type;
-    if (!type_of(p->dtype, &type) || p->k == 0 || !cpu_onednn())
+    if (!type_of(p->dtype, &type) || p->k == 0 || cpu_threads_limited() || !cpu_onednn())
         return false;
     const int64_t a_batch = p->a_batch ? p->batch : 1, b_batch = p->b_batch ? p->batch : 1;
     struct operand of[4] = {

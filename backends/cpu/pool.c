@@ -26,8 +26,8 @@ static void taps(int64_t out, int64_t size, int64_t kernel, int64_t stride, int6
                  int64_t *first, int64_t *last)
 {
     const int64_t start = out * stride - padding;
-    *first = start >= 0 ? 0 : (-start + dilation - 1) / dilation;
-    *last = start >= size ? 0 : (size - start + dilation - 1) / dilation;
+    *first = start >= 0 ? 0 : cpu_divide_up(-start, dilation);
+    *last = start >= size ? 0 : cpu_divide_up(size - start, dilation);
     *last = *last > kernel ? kernel : *last;
 }
 

@@ -54,10 +54,13 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
     for (int64_t c0 = 0; c0 < job->ow; c0 += CHANNELS) {
         const int64_t count = job->ow - c0 < CHANNELS ? job->ow - c0 : CHANNELS, begin = c0 * s - a->padding[1];
         int32_t left[CHANNELS];         /* the first column of each window that lies inside; -1: none does */
+        int64_t kx0 = a->kernel[1], kx1 = 0;        /* the taps that lie inside for one of the windows */
         for (int64_t x = 0; x < count; x++) {
             int64_t first, last;
             taps(c0 + x, job->w, a->kernel[1], s, a->padding[1], a->dilation[1], &first, &last);
             left[x] = first < last ? (int32_t)(begin + x * s + first * a->dilation[1]) : -1;
+            kx0 = first < last && first < kx0 ? first : kx0;
+            kx1 = first < last && last > kx1 ? last : kx1;
         }
         for (int64_t oy = 0; oy < job->oh; oy++) {
             C best[CHANNELS];
@@ -70,13 +73,13 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
                 index[x] = ky0 < ky1 && left[x] >= 0 ? (int32_t)((top + ky0 * a->dilation[0]) * job->w) + left[x] : -1;
             }
             for (int64_t ky = ky0; ky < ky1; ky++)
-                for (int64_t kx = 0; kx < a->kernel[1]; kx++) {
+                for (int64_t kx = kx0; kx < kx1; kx++) {
                     /* The outputs whose tap lies inside: all, but at the edges. */
                     const int64_t shift = begin + kx * a->dilation[1];
-                    const int64_t x0 = shift >= 0 ? 0 : (-shift + s - 1) / s;
+                    const int64_t x0 = shift >= 0 ? 0 : cpu_divide_up(-shift, s);
                     int64_t x1 = shift + (count - 1) * s < job->w ? count
                                  : shift >= job->w                ? 0
-                                                                  : (job->w - shift + s - 1) / s;
+                                                                  : cpu_divide_up(job->w - shift, s);
                     x1 = x1 < count ? x1 : count;
                     const int64_t at = (top + ky * a->dilation[0]) * job->w + shift;
                     /* `at` may lie before the plane, at + x0 * s does not. */

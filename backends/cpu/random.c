@@ -43,6 +43,7 @@ struct random {
     /* Writes elements begin .. begin+n of the output out of their words. */
     void (*make)(const struct random *r, int64_t begin, int64_t n, const uint32_t *words);
     int64_t per_block;          /* elements out of one counter block: 4, or 2 of 64 bits each */
+    void (*round)(float *x, int64_t n);     /* uniform: to an output type narrower than f32; else NULL */
     int64_t numel;
     void *out, *mask;
     const void *in;
@@ -99,6 +100,20 @@ static void store_bf16(void *out, int64_t begin, const float *from, int64_t n)
     cpu_bf16_from_f32_row((uint16_t *)out + begin, from, n);
 }
 
+/* x[i] as the narrower type keeps it. */
+static void round_f16(float *x, int64_t n)
+{
+    uint16_t kept[WORDS];
+    cpu_f16_from_f32_row(kept, x, n);
+    cpu_f32_from_f16_row(x, kept, n);
+}
+static void round_bf16(float *x, int64_t n)
+{
+    uint16_t kept[WORDS];
+    cpu_bf16_from_f32_row(kept, x, n);
+    cpu_f32_from_bf16_row(x, kept, n);
+}
+
 /* x[i] = x[i] * scale + shift in two roundings, on every instruction set: a loop each, so that they are not fused. */
 static void scale_shift(float *x, int64_t n, float scale, float shift)
 {
@@ -122,9 +137,13 @@ static void uniform(const struct random *r, float *x, int64_t n, const uint32_t 
     float lo = (float)r->attributes->a, hi = (float)r->attributes->b;
     for (int64_t i = 0; i < n; i++)
         x[i] = (float)(int32_t)(words[i] >> 8) * 0x1p-24f;
-    if (lo == 0 && hi == 1)
+    const bool standard = lo == 0 && hi == 1;
+    if (standard && r->round == NULL)
         return;
-    scale_shift(x, n, hi - lo, lo);
+    if (!standard)
+        scale_shift(x, n, hi - lo, lo);
+    if (r->round != NULL)
+        r->round(x, n);
     for (int64_t i = 0; i < n; i++)
         x[i] = x[i] < hi ? x[i] : lo;               /* rounding may have reached hi, which is not in [lo, hi) */
 }
@@ -194,13 +213,15 @@ static void normal_f64(const struct random *r, int64_t begin, int64_t n, const u
         op(r, x, n, words);                                                                                       \
         store_##type(r->out, begin, x, n);                                                                        \
     }
-#define RUN(op, type, elements)                                                                                   \
+#define RUN(op, type, elements, narrow)                                                                           \
     static ctrt_status op##_##type##_run(const ctrt_call *call)                                                   \
     {                                                                                                             \
-        struct random r = { .make = op##_##type, .per_block = elements };                                         \
+        struct random r = { .make = op##_##type, .per_block = elements, .round = narrow };                        \
         return random_fill(call, &r);                                                                             \
     }
-#define FLOATING(op) FLOATS(op, f32) RUN(op, f32, 4) FLOATS(op, f16) RUN(op, f16, 4) FLOATS(op, bf16) RUN(op, bf16, 4) RUN(op, f64, 2)
+#define FLOATING(op)                                                                                              \
+    FLOATS(op, f32) RUN(op, f32, 4, NULL) FLOATS(op, f16) RUN(op, f16, 4, round_f16)                              \
+    FLOATS(op, bf16) RUN(op, bf16, 4, round_bf16) RUN(op, f64, 2, NULL)
 FLOATING(uniform)
 FLOATING(normal)
 

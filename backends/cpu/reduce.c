@@ -240,7 +240,7 @@ static void join_part(void *argument, int64_t begin, int64_t end)
 
 static int64_t up(int64_t a, int64_t b)
 {
-    return (a + b - 1) / b;
+    return cpu_divide_up(a, b);
 }
 
 ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *how, const char *op)

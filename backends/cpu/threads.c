@@ -16,6 +16,9 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -53,22 +56,31 @@ int cpu_allowed_processors(void)
 }
 
 #ifdef _OPENMP
-static atomic_int threads_proved;       /* 0: not tried, 1: a thread could be started, -1: could not */
 static bool fork_broke_pool;            /* in a child whose parent could not dismiss its pool */
 static _Thread_local bool had_pool;     /* this thread opened a parallel region since its pool was last dismissed */
 static _Thread_local bool pause_failed;
+/* Threads of this thread's pool, the caller included; 0 before the first parallel region. Teams are never smaller than
+ * the pool, because libgomp would end the rest and start them again later. */
+static _Thread_local int team_size;
+static _Thread_local bool team_limited;     /* the last attempt to enlarge the pool started fewer threads than wanted */
+static _Thread_local int calls_to_retry;    /* while team_limited: calls of team_of before the next attempt */
+static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;    /* held while threads for a pool are started */
 
 static void before_fork(void)
 {
     pause_failed = false;
     if (had_pool || omp_in_parallel())
         pause_failed = omp_pause_resource_all(omp_pause_soft) != 0;
-    if (!pause_failed)
+    if (!pause_failed) {
         had_pool = false;
+        team_size = 0;
+        team_limited = false;
+    }
 }
 
 static void after_fork_in_child(void)
 {
+    pthread_mutex_init(&starting, NULL);    /* the thread that held it is not in the child */
     if (pause_failed) {
         fork_broke_pool = true;
         omp_set_num_threads(1);         /* for libraries that open parallel regions of their own */
@@ -100,37 +112,120 @@ ctrt_status cpu_threads_init(void)
 }
 
 #ifdef _OPENMP
-static void *nothing(void *argument)
+/* libgomp ends the process when it cannot start a thread or has no memory for it (a limit on processes, memory or addresses). So as
+ * many threads as a pool lacks are started here first, all at the same time, and then the pool gets as many as that were. One caller at
+ * a time, so that two callers do not count on the same threads. */
+#define RETRY_AFTER 1024                /* calls of team_of until a pool that is too small is tried again */
+#define HEADROOM    ((size_t)256 << 10) /* bytes that libgomp may allocate for a team */
+
+struct started { pthread_mutex_t *gate; pthread_t thread; pid_t tid; };
+
+static void *wait_for_gate(void *argument)
 {
-    return argument;
+    struct started *self = argument;
+    self->tid = (pid_t)syscall(SYS_gettid);
+    pthread_mutex_lock(self->gate);
+    pthread_mutex_unlock(self->gate);
+    return NULL;
 }
 
-/* libgomp ends the process when it cannot start a thread (a limit on processes): try it once beforehand. */
-static bool threads_can_start(void)
+/* Waits until the kernel no longer counts a joined thread against the limit on processes, which happens a moment after
+ * pthread_join returns; for 50 ms at most. */
+static void wait_until_gone(pid_t tid)
 {
-    int proved = atomic_load_explicit(&threads_proved, memory_order_relaxed);
-    if (proved == 0) {
-        pthread_t thread;
-        bool started = pthread_create(&thread, NULL, nothing, NULL) == 0;
-        if (started)
-            pthread_join(thread, NULL);
-        else
-            cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "no thread can be started (limit on processes?); working in one");
-        proved = started ? 1 : -1;
-        atomic_store_explicit(&threads_proved, proved, memory_order_relaxed);
+    for (int i = 0; i < 500 && syscall(SYS_tgkill, getpid(), tid, 0) == 0; i++)
+        nanosleep(&(struct timespec){ .tv_nsec = 100000 }, NULL);
+}
+
+static bool headroom(void)
+{
+    void *room = malloc(HEADROOM);
+    __asm__ volatile("" : "+r"(room));          /* else the compiler leaves both calls out */
+    free(room);
+    return room != NULL;
+}
+
+/* How many of `count` more threads can run at the same time. */
+static int threads_that_start(int count)
+{
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    struct started *threads = malloc((size_t)count * sizeof *threads);
+    int started = 0;
+    if (threads == NULL)
+        return 0;
+    pthread_mutex_lock(&gate);
+    for (; started < count; started++) {
+        threads[started].gate = &gate;
+        if (pthread_create(&threads[started].thread, NULL, wait_for_gate, &threads[started]) != 0)
+            break;
     }
-    return proved > 0;
+    const bool room = headroom();
+    pthread_mutex_unlock(&gate);
+    for (int i = 0; i < started; i++)
+        pthread_join(threads[i].thread, NULL);
+    for (int i = 0; i < started; i++)
+        wait_until_gone(threads[i].tid);
+    free(threads);
+    return room ? started : 0;
+}
+
+static void pool_grow(int wanted)
+{
+    static atomic_flag warned = ATOMIC_FLAG_INIT;
+    const int now = team_size > 0 ? team_size : 1;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    pthread_mutex_lock(&starting);
+    team_size = now + threads_that_start(wanted - now);
+    if (team_size > now) {
+        had_pool = true;
+#pragma omp parallel num_threads(team_size)
+        {
+        }
+    }
+    pthread_mutex_unlock(&starting);
+    pthread_setcancelstate(cancel, NULL);
+    team_limited = team_size < wanted;
+    calls_to_retry = RETRY_AFTER;
+    if (team_limited && !atomic_flag_test_and_set(&warned))
+        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",
+                      "only %d of %d threads can be started (a limit on processes, memory or addresses?); working in %d", team_size, wanted,
+                      team_size);
+}
+
+/* The team for `wanted` threads: the pool, which grows when it is smaller. Outside parallel regions. */
+static int team_of(int wanted)
+{
+    if (wanted > team_size && (!team_limited || --calls_to_retry <= 0))
+        pool_grow(wanted);
+    return team_size;
+}
+
+/* As many threads as parameters and OpenMP's own limit (OMP_THREAD_LIMIT, a teams region around the calling thread) allow. */
+static int threads_allowed(void)
+{
+    const int limit = omp_get_thread_limit(), count = threads_wanted < limit ? threads_wanted : limit;
+    return count > 1 && !fork_broke_pool ? count : 1;
 }
 #endif
 
 int cpu_thread_count(void)
 {
 #ifdef _OPENMP
-    const int limit = omp_get_thread_limit();       /* of the calling thread: OMP_THREAD_LIMIT, or a teams region around it */
-    const int count = threads_wanted < limit ? threads_wanted : limit;
-    return count > 1 && !fork_broke_pool && threads_can_start() ? count : 1;
+    const int count = threads_allowed();
+    return team_limited && team_size < count ? team_size : count;
 #else
     return 1;
+#endif
+}
+
+bool cpu_threads_limited(void)
+{
+#ifdef _OPENMP
+    const int count = threads_allowed();
+    return count > 1 && !omp_in_parallel() && team_of(count) < count;
+#else
+    return false;
 #endif
 }
 
@@ -164,14 +259,18 @@ void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument,
 #ifdef _OPENMP
     if (count > grain && !omp_in_parallel()) {
         int64_t pieces = (count + grain - 1) / grain;
-        int threads = cpu_thread_count();
+        int threads = threads_allowed();        /* not cpu_thread_count: team_of may enlarge a limited pool */
         if (threads > pieces)
             threads = (int)pieces;
+        if (threads > 1)
+            threads = team_of(threads);
         if (threads > 1) {
             had_pool = true;
 #pragma omp parallel num_threads(threads)
             {
                 int64_t team = omp_get_num_threads(), self = omp_get_thread_num();
+                if (team > pieces)
+                    team = pieces;
                 int64_t share = (count + team - 1) / team;
                 if (count >= 128 * team)
                     share = (share + 63) & ~(int64_t)63;        /* whole cache lines, whole vectors */

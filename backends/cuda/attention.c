@@ -94,7 +94,7 @@ static void begin(struct attention_args *args, const ctrt_call *call, const ctrt
     args->keys = (int32_t)k->shape[2];
     args->width = (int32_t)q->shape[3];
     args->values = (int32_t)v->shape[3];
-    args->causal = attributes->causal;
+    args->causal = attributes->causal != 0;
     args->scale = attributes->scale;
 }
 

@@ -83,8 +83,9 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
                 const int row = first + team::row(r), column = j + team::column(i);
                 const W shift = KEYS ? statistics[team::column(i)] : logsumexp[r];
                 const W off = KEYS ? statistics[STEP + team::column(i)] : delta[r];
-                const bool out = hidden && (column >= step_rows || (a.causal && (KEYS ? row > column : column > row)));
-                const W weight = out ? W(0) : power<T>::of(t.at(r, i) * factor - shift);
+                /* Without branches: &, | and a choice before the exponential. */
+                const bool out = hidden & ((column >= step_rows) | (a.causal & (KEYS ? row > column : column > row)));
+                const W weight = power<T>::of(out ? -infinity<W>() : t.at(r, i) * factor - shift);
                 u.at(r, i) = out ? W(0) : weight * (u.at(r, i) - off);
                 t.at(r, i) = weight;
             }

@@ -2,7 +2,8 @@
 /* backends/cuda/capture.c: work of a stream, recorded once as a CUDA graph and put there again at one stroke.
  *
  * The capture is relaxed: memory may be drawn from the driver meanwhile, which is the core's, that keeps it for the graph's life. What may synchronize
- * when it is used first, kernels' images and libraries, is made ready before.
+ * when it is used first, kernels' images and cuBLASLt, is made ready before. cuDNN, which takes long to open and much memory, is opened by the first
+ * convolution only.
  *
  * A recorded kernel that fails cannot write into the place of a queue: it runs on whatever queue the graph is replayed on. So each graph has a place of
  * its own, and remembers the queues with replays that may not be over. */
@@ -152,7 +153,6 @@ static void get_ready(struct cuda_device *device)
 {
     cuda_images_load(device);
     cuda_lt_prepare(device);
-    cuda_dnn_prepare(device);
 }
 
 static ctrt_status begin(void *handle, void *object)

@@ -2,6 +2,9 @@
 /* backends/cuda/conv.c: conv2d and its two gradients: from views to struct cuda_conv, and who computes it. */
 #include "conv.h"
 #include "images.h"
+#include "options.h"
+
+#define MOST_WORKSPACE ((size_t)1 << 30)
 
 /* Views that are both (a single channel, a single pixel) fit either layout; one that is not contiguous decides. */
 static bool channels_last(const ctrt_view *x, const ctrt_view *weight, const ctrt_view *y)
@@ -49,6 +52,12 @@ static bool sums_nothing(const ctrt_call *call)
     return call->inputs[0]->numel == 0 || call->inputs[1]->numel == 0;
 }
 
+size_t cuda_conv_room(const struct cuda_device *device)
+{
+    const size_t eighth = device->total_bytes / 8;
+    return cuda_options.workspace_set ? cuda_options.workspace : eighth < MOST_WORKSPACE ? eighth : MOST_WORKSPACE;
+}
+
 static ctrt_status run(const ctrt_call *call, const struct cuda_conv *conv)
 {
     ctrt_status status = CTRT_OK;
@@ -61,9 +70,11 @@ static ctrt_status run(const ctrt_call *call, const struct cuda_conv *conv)
 
 static ctrt_status workspace(const ctrt_call *call, const struct cuda_conv *conv, size_t *bytes)
 {
+    const size_t most = cuda_conv_room(call->device), denied = call->workspace_bytes;
+    const size_t room = denied > 0 && denied <= most ? denied - 1 : most;
     *bytes = 0;
-    if (!empty(call) && (sums_nothing(call) || (!cuda_dnn_workspace(call->device, conv, bytes)
-                                                && !cuda_conv_product_workspace(call->device, conv, bytes))))
+    if (!empty(call) && (sums_nothing(call) || (!cuda_dnn_workspace(call->device, conv, room, bytes)
+                                                && !cuda_conv_product_workspace(call->device, conv, room, bytes))))
         *bytes = cuda_conv_builtin_workspace(call->device, conv);
     return CTRT_OK;
 }

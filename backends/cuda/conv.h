@@ -28,13 +28,17 @@ void cuda_conv_args(struct conv_args *args, const struct cuda_conv *conv);
 
 /* conv_product.c: as a matrix product by cuBLASLt, over patches that are written out. False: not this one; nothing has been put on the queue. */
 bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *conv, ctrt_status *status);
-/* False: it will not do this one. */
-bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *conv, size_t *bytes);
+/* What it asks for, of at most `room` bytes and what the product's algorithm takes. False: it will not do this one. */
+bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *conv, size_t room, size_t *bytes);
+
+/* Most bytes of workspace that an algorithm of a convolution may use: CTRT_CUDA_WORKSPACE; where that is not set, 1 GiB or an eighth of the device's
+ * memory. Does not depend on how much memory is free, so that the same algorithm is chosen in every run. */
+size_t cuda_conv_room(const struct cuda_device *device);
 
 /* cudnn.c: by the library. False: it cannot, or there is none; nothing has been put on the queue then. */
 bool cuda_dnn_conv(const ctrt_call *call, const struct cuda_conv *conv, ctrt_status *status);
-/* What it will ask for. False: it will not do this one. */
-bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *conv, size_t *bytes);
+/* The workspace of its first algorithm that makes do with `room` bytes. False: it will not do this one. */
+bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *conv, size_t room, size_t *bytes);
 void cuda_dnn_close(struct cuda_device *device);
 
 #endif

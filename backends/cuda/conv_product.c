@@ -104,10 +104,10 @@ static size_t needs(const struct plan *plan)
     return plan->patches + plan->turned + plan->library;
 }
 
-bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t *bytes)
+bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t room, size_t *bytes)
 {
     struct plan plan;
-    if (!make_plan(&plan, device, v, cuda_options.workspace))
+    if (!make_plan(&plan, device, v, room))
         return false;
     *bytes = needs(&plan);
     return true;
@@ -164,7 +164,7 @@ static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const 
 bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *v, ctrt_status *status)
 {
     struct plan plan;
-    if (!make_plan(&plan, call->device, v, cuda_options.workspace))
+    if (!make_plan(&plan, call->device, v, cuda_conv_room(call->device)))
         return false;
     /* The workspace was asked for on behalf of cuDNN, which then would not: as many images at a time as fit there, and what is left is the library's. */
     if (needs(&plan) > call->workspace_bytes && !make_plan(&plan, call->device, v, call->workspace_bytes))

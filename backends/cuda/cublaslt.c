@@ -89,9 +89,9 @@ static const struct cuda_symbol symbols[] = {
 
 static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12" };
 
-static bool open_library(struct lt_library *library, const char *name, char *why, size_t bytes)
+static bool open_library(struct lt_library *library, const char *name, enum cuda_library_place place, char *why, size_t bytes)
 {
-    library->file = cuda_library_open(library, name, symbols, COUNT_OF(symbols), why, bytes);
+    library->file = cuda_library_open(library, name, place, symbols, COUNT_OF(symbols), why, bytes);
     return library->file != NULL;
 }
 
@@ -112,22 +112,22 @@ static struct lt *lt_new(struct cuda_device *device, const struct lt_library *li
     }
     lt->version = library->version();
     pthread_rwlock_init(&lt->lock, NULL);
-    cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: matrix products by %s (%zu)", device->name, name, lt->version);
+    cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: matrix products by %s (%zu)", device->name, cuda_library_path(library->file, name), lt->version);
     return lt;
 }
 
-/* The first that works: one that is newer than the driver is there, and fails. */
+/* The first that works, by place and then by version: one that is newer than the driver is there, and fails. */
 static struct lt *open_lt(struct cuda_device *device)
 {
     static struct lt_library libraries[COUNT_OF(names)];
-    char why[COUNT_OF(names)][256];
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        struct lt *lt = NULL;
-        if (libraries[i].file != NULL || open_library(&libraries[i], names[i], why[i], sizeof why[i]))
-            lt = lt_new(device, &libraries[i], names[i], why[i], sizeof why[i]);
-        if (lt != NULL)
-            return lt;
-    }
+    char why[COUNT_OF(names)][512] = { "" };
+    for (int place = 0; place < CUDA_LIBRARY_PLACES; place++)
+        for (size_t i = 0; i < COUNT_OF(names); i++) {
+            const bool open = libraries[i].file != NULL, to_try = open ? place == 0 : open_library(&libraries[i], names[i], place, why[i], sizeof why[i]);
+            struct lt *lt = to_try ? lt_new(device, &libraries[i], names[i], why[i], sizeof why[i]) : NULL;
+            if (lt != NULL)
+                return lt;
+        }
     cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: no cuBLASLt, so matrix products take kernels of ctrt's own, which are slower: %s; %s", device->name,
                    why[0], why[1]);
     return NULL;
@@ -157,9 +157,11 @@ bool cuda_lt_ready(struct cuda_device *device)
 
 void cuda_lt_prepare(struct cuda_device *device)
 {
+    char unused[512] = "";
     void *file = NULL;
-    for (size_t i = 0; i < COUNT_OF(names) && file == NULL && cuda_options.products != CUDA_PATH_BUILTIN; i++)
-        file = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    for (int place = 0; place < CUDA_LIBRARY_PLACES && cuda_options.products != CUDA_PATH_BUILTIN; place++)
+        for (size_t i = 0; i < COUNT_OF(names) && file == NULL; i++)
+            file = cuda_library_load(names[i], place, unused, sizeof unused);
     if (file == NULL)
         return;
     (void)lt_of(device);

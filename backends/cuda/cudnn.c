@@ -3,7 +3,6 @@
  *
  * For each shape the library names algorithms, the likely quickest first; of those, what asks for too much memory, or gives sums in an
  * order that varies (unless that is wished for), is left out. A handle serves one thread at a time, so calls for one device take turns. */
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +56,7 @@ struct dnn {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* opening */
 static struct dnn no_library;               /* stands in a device's slot where there is none */
+static struct dnn not_while_captured;       /* the same, until no capture runs any more */
 
 static void after_fork_in_child(void)
 {
@@ -80,16 +80,20 @@ static const struct cuda_symbol symbols[] = {
 
 static bool open_library(struct dnn_library *library, char *why, size_t bytes)
 {
-    library->file = cuda_library_open(library, NAME, symbols, COUNT_OF(symbols), why, bytes);
+    for (int place = 0; place < CUDA_LIBRARY_PLACES && library->file == NULL; place++)
+        library->file = cuda_library_open(library, NAME, place, symbols, COUNT_OF(symbols), why, bytes);
     return library->file != NULL;
 }
 
 static struct dnn *open_dnn(struct cuda_device *device)
 {
     static struct dnn_library library;
-    char why[256] = "no host memory";
+    char why[512] = "";
     struct dnn *dnn = NULL;
-    if ((library.file != NULL || open_library(&library, why, sizeof why)) && (dnn = cuda_host->alloc(sizeof *dnn)) != NULL) {
+    const bool open = library.file != NULL || open_library(&library, why, sizeof why);
+    if (open && (dnn = cuda_host->alloc(sizeof *dnn)) == NULL)
+        snprintf(why, sizeof why, "no host memory");
+    if (dnn != NULL) {
         memset(dnn, 0, sizeof *dnn);
         dnn->library = &library;
         dnn_status status = library.create(&dnn->handle);
@@ -101,41 +105,42 @@ static struct dnn *open_dnn(struct cuda_device *device)
             }
             dnn->version = library.version();
             pthread_mutex_init(&dnn->lock, NULL);
-            cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: convolutions by %s (%zu)", device->name, NAME, dnn->version);
+            cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: convolutions by %s (%zu)", device->name, cuda_library_path(library.file, NAME), dnn->version);
             return dnn;
         }
         snprintf(why, sizeof why, "%s: cudnnCreate: %s", NAME, library.error_string(status));
         cuda_host->free(dnn);
     }
+    if (library.file != NULL && atomic_load(&device->captures) > 0) {
+        cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: cuDNN cannot be opened while work is captured, so the captured convolutions use slower kernels; "
+                       "run the step once before its capture: %s", device->name, why);
+        return &not_while_captured;
+    }
     cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: no cuDNN, so convolutions are made of matrix products, or take kernels of ctrt's own, which are slower: %s", device->name, why);
-    return NULL;
+    return &no_library;
 }
 
-/* NULL: convolutions are not the library's. The device's context is current. */
+/* Is there something to open? A failure while work was captured is not final. */
+static bool to_open(const struct cuda_device *device, const struct dnn *dnn)
+{
+    return dnn == NULL || (dnn == &not_while_captured && atomic_load(&device->captures) == 0);
+}
+
+/* NULL: convolutions are not the library's. The device's context is current. The first convolution of a device opens the library, also while work is
+ * captured: captures are relaxed, which allows the calls of cudnnCreate. */
 static struct dnn *dnn_of(struct cuda_device *device)
 {
     struct dnn *dnn = __atomic_load_n((struct dnn **)&device->libraries[CUDA_LIBRARY_DNN], __ATOMIC_ACQUIRE);
-    if (__builtin_expect(dnn == NULL, 0)) {
+    if (__builtin_expect(to_open(device, dnn), 0)) {
         pthread_mutex_lock(&lock);
         dnn = device->libraries[CUDA_LIBRARY_DNN];
-        if (dnn == NULL) {
+        if (to_open(device, dnn)) {
             dnn = open_dnn(device);
-            dnn = dnn != NULL ? dnn : &no_library;
             __atomic_store_n((struct dnn **)&device->libraries[CUDA_LIBRARY_DNN], dnn, __ATOMIC_RELEASE);
         }
         pthread_mutex_unlock(&lock);
     }
-    return dnn != &no_library ? dnn : NULL;
-}
-
-void cuda_dnn_prepare(struct cuda_device *device)
-{
-    const bool wanted = cuda_options.convolutions != CUDA_PATH_BUILTIN && cuda_options.convolutions != CUDA_PATH_PRODUCT;
-    void *file = wanted ? dlopen(NAME, RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (file == NULL)
-        return;
-    (void)dnn_of(device);
-    dlclose(file);
+    return dnn != &no_library && dnn != &not_while_captured ? dnn : NULL;
 }
 
 /* Does a failure say something about the convolution: it cannot be done so, now or later? */
@@ -255,14 +260,14 @@ static dnn_status describe(const struct dnn_library *library, struct entry *entr
     return status;
 }
 
-static bool allowed(const struct key *key, const dnn_choice *choice)
+static bool allowed(const struct cuda_device *device, const struct key *key, const dnn_choice *choice)
 {
-    return choice->status == DNN_OK && choice->workspace <= cuda_options.workspace
+    return choice->status == DNN_OK && choice->workspace <= cuda_conv_room(device)
            && (choice->deterministic != 0 || cuda_options.determinism == CUDA_DETERMINISM_NO)
            && (math_of(key) != DNN_MATH_PLAIN || choice->math == DNN_MATH_PLAIN || choice->math == DNN_MATH_DEFAULT);
 }
 
-static dnn_status choose(struct dnn *dnn, struct entry *entry)
+static dnn_status choose(const struct cuda_device *device, struct dnn *dnn, struct entry *entry)
 {
     const struct dnn_library *library = dnn->library;
     dnn_choice choices[CANDIDATES];
@@ -277,7 +282,7 @@ static dnn_status choose(struct dnn *dnn, struct entry *entry)
     entry->count = 0;
     for (int i = 0; i < found && status == DNN_OK; i++) {
         entry->passing |= is_want_of_memory(choices[i].status);
-        if (allowed(&entry->key, &choices[i]))
+        if (allowed(device, &entry->key, &choices[i]))
             entry->choices[entry->count++] = choices[i];
     }
     return status;
@@ -362,7 +367,7 @@ static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const
     dnn->count++;
     dnn_status status = describe(dnn->library, entry);
     if (status == DNN_OK)
-        status = choose(dnn, entry);
+        status = choose(device, dnn, entry);
     /* That the library could not say how it would do it is no reason never to ask again. */
     if (entry->count == 0 && (entry->passing || (status != DNN_OK && !is_refusal(status)))) {
         forget(dnn, entry);
@@ -372,7 +377,7 @@ static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const
     return entry;
 }
 
-bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t *bytes)
+bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *v, size_t room, size_t *bytes)
 {
     struct key key;
     if (!key_of(&key, v) || cuda_enter(device) != CTRT_OK)
@@ -382,13 +387,17 @@ bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *v, s
         return false;
     pthread_mutex_lock(&dnn->lock);
     const struct entry *entry = entry_of(device, dnn, &key);
-    const int count = entry != NULL ? entry->count : 0;
+    bool any = false;
     *bytes = 0;
-    for (int i = 0; i < (count > 0 && entry->to_time ? count : count > 0); i++)
-        if (entry->choices[i].workspace > *bytes)
-            *bytes = entry->choices[i].workspace;
+    for (int i = 0; entry != NULL && i < entry->count && (!any || entry->to_time); i++) {
+        const size_t wanted = entry->choices[i].workspace;
+        if (wanted > room)
+            continue;
+        any = true;
+        *bytes = wanted > *bytes ? wanted : *bytes;
+    }
     pthread_mutex_unlock(&dnn->lock);
-    return count > 0;
+    return any;
 }
 
 /* ---- doing it ---- */
@@ -547,7 +556,7 @@ void cuda_dnn_close(struct cuda_device *device)
 {
     struct dnn *dnn = device->libraries[CUDA_LIBRARY_DNN];
     device->libraries[CUDA_LIBRARY_DNN] = NULL;
-    if (dnn == NULL || dnn == &no_library)
+    if (dnn == NULL || dnn == &no_library || dnn == &not_while_captured)
         return;
     forget_all(dnn);
     if (dnn->identity != NULL)

@@ -307,8 +307,10 @@ static ctrt_status look(void)
     static struct cuda_gpu all[CUDA_DEVICES];
     char why[512];
     int present = 0;
-    if (found.known)
+    if (found.known) {
+        tell_changed();
         return CTRT_OK;
+    }
     ctrt_status status = cuda_driver_tried() ? cuda_driver_open() : cuda_driver_load();
     if (status != CTRT_OK)
         return status;

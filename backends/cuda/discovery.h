@@ -56,6 +56,8 @@ ctrt_status cuda_ordinal_of(cu_device *ordinal, int32_t index);
 
 /* Does something stand against CUDA that NVML does not see: a node of the driver that is missing or closed to this process? Not a verdict. */
 bool cuda_reason_suspects(void);
+/* Does the loader's message tell of a shortage of the moment, such as too many open files? */
+bool cuda_transient(const char *told);
 /* Where CUDA_VISIBLE_DEVICES leaves none of `present` GPUs. */
 void cuda_reason_hidden(char *text, size_t bytes, const char *visible, int present, bool twice);
 void cuda_reason_mig(char *text, size_t bytes, const char *name, const char *pci);

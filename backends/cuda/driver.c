@@ -76,7 +76,12 @@ static ctrt_status load(void)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library != NULL)
         return find_entries(library);
-    cuda_reason(loaded.words, sizeof loaded.words, -1, dlerror());
+    const char *told = dlerror();
+    if (cuda_transient(told)) {
+        snprintf(loaded.words, sizeof loaded.words, "%s", told);
+        return CTRT_ERR_IO;
+    }
+    cuda_reason(loaded.words, sizeof loaded.words, -1, told);
     return CTRT_ERR_NO_DEVICE;
 }
 
@@ -91,12 +96,12 @@ static ctrt_status initialise(void)
     return result == CU_OUT_OF_MEMORY ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_NO_DEVICE;
 }
 
-/* Once, with the lock held; the outcome is repeated to whoever asks. */
+/* Once, with the lock held; the outcome is repeated to whoever asks, except CTRT_ERR_IO, after which the next call tries again. */
 static ctrt_status take(struct step *step, ctrt_status (*act)(void))
 {
     if (!step->done) {
         step->status = act();
-        step->done = true;
+        step->done = step->status != CTRT_ERR_IO;
     }
     return step->status == CTRT_OK ? CTRT_OK : cuda_host->fail(step->status, "%s", step->words);
 }

@@ -5,7 +5,7 @@
 #include "elementwise.cuh"
 #include "functions.cuh"
 
-FLOATING_2(relu_backward, y > 0 ? x : 0, y > 0 ? x : 0, y > 0 ? x : 0)
+FLOATING_2(relu_backward, y <= 0 ? 0 : x, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
 FLOATING_2(sigmoid_backward, x * ((1.0f - y) * y), x * ((1.0f - y) * y), x * ((1.0 - y) * y))
 FLOATING_2(tanh_backward, x * (1.0f - y * y), x * (1.0f - y * y), x * (1.0 - y * y))
 FLOATING_LONG_2(silu_backward, x * silu_slope<quick>(y), x * silu_slope<exact>(y), x * silu_slope_f64(y))

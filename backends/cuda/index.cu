@@ -3,11 +3,12 @@
  *
  * Selecting moves bytes, 16 at a time where rows are whole ones: read and written once.
  *
- * Adding knows neither atomics nor sorting. A block owns a tile of the result, 32 KiB of sums in shared memory, looks through all indices
+ * Adding here uses neither atomics nor sorting. A block owns a tile of the result, 32 KiB of sums in shared memory, looks through all indices
  * and adds what falls into its tile, each sum by one thread and in the order of the indices: the same bits in every run, and, as long as
  * there is one piece, those of a loop over the indices. The price is that every tile reads all indices, from the L2 cache: 8 bytes of index a tile beside
  * 32 KiB of result. Where columns are fewer than a warp's lanes (NAME_n) the lanes look at indices side by side instead of one after the other, and
- * those of them that meet in one sum take turns. Where tiles are too few to keep the device busy the indices are cut into pieces, whose sums are joined in order. */
+ * those of them that meet in one sum take turns. Where tiles are too few to keep the device busy the indices are cut into pieces, whose sums are joined in order.
+ * Where tiles are so many that reading all indices for each costs more than sorting them, index_sort.cu does it. */
 #include "index_args.h"
 
 /* ---- picking ---- */
@@ -73,14 +74,6 @@ template <typename V> DEVICE void gather(const index_args &a)
 }
 
 /* ---- adding ---- */
-
-/* What sums of a type are kept in; integers wrap, whatever their sign. */
-template <typename T> struct sum_of { using type = uint32_t; };
-template <> struct sum_of<float> { using type = float; };
-template <> struct sum_of<double> { using type = double; };
-template <> struct sum_of<f16> { using type = float; };
-template <> struct sum_of<bf16> { using type = float; };
-template <> struct sum_of<int64_t> { using type = uint64_t; };
 
 /* A block's piece of work: rows [row, row + rows) of image `outer`, this thread's column, and what is added: [begin, end). */
 struct tile {

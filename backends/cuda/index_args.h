@@ -26,4 +26,14 @@ struct index_args {
     uint64_t sequence;
 };
 
+#ifdef __cplusplus
+/* What sums of a type are kept in; integers wrap, whatever their sign. */
+template <typename T> struct sum_of { using type = uint32_t; };
+template <> struct sum_of<float> { using type = float; };
+template <> struct sum_of<double> { using type = double; };
+template <> struct sum_of<f16> { using type = float; };
+template <> struct sum_of<bf16> { using type = float; };
+template <> struct sum_of<int64_t> { using type = uint64_t; };
+#endif
+
 #endif

@@ -10,7 +10,8 @@ backend_cuda_sources = \
     backends/cuda/device.c backends/cuda/discovery.c backends/cuda/discovery.h backends/cuda/divide.c backends/cuda/divide_args.h \
     backends/cuda/driver.c backends/cuda/driver.def backends/cuda/driver_api.h backends/cuda/elementwise.c backends/cuda/elementwise.h \
     backends/cuda/elementwise_args.h backends/cuda/events.c backends/cuda/families.def backends/cuda/gradient.c backends/cuda/images.c \
-    backends/cuda/images.def backends/cuda/images.h backends/cuda/index.c backends/cuda/index_args.h backends/cuda/kernel_error.h \
+    backends/cuda/images.def backends/cuda/images.h backends/cuda/index.c backends/cuda/index_args.h \
+    backends/cuda/index_sort.c backends/cuda/index_sort.h backends/cuda/index_sort_args.h backends/cuda/kernel_error.h \
     backends/cuda/kernels.c backends/cuda/launch.c backends/cuda/library.c backends/cuda/library.h backends/cuda/loss.c backends/cuda/loss_args.h \
     backends/cuda/math.c backends/cuda/matmul.c \
     backends/cuda/matmul_args.h backends/cuda/memory.c backends/cuda/norm.c backends/cuda/norm_args.h backends/cuda/nvml.c \
@@ -27,12 +28,13 @@ cuda_kernels = \
     backends/cuda/gradient.cu backends/cuda/divide.cu backends/cuda/compare.cu backends/cuda/copy.cu backends/cuda/cast.cu \
     backends/cuda/range.cu backends/cuda/random.cu backends/cuda/softmax.cu backends/cuda/attention.cu \
     backends/cuda/attention_backward.cu backends/cuda/matmul.cu backends/cuda/conv.cu backends/cuda/loss.cu \
-    backends/cuda/norm.cu backends/cuda/batch_norm.cu backends/cuda/pool.cu backends/cuda/index.cu backends/cuda/optim.cu
+    backends/cuda/norm.cu backends/cuda/batch_norm.cu backends/cuda/pool.cu backends/cuda/index.cu \
+    backends/cuda/index_sort.cu backends/cuda/optim.cu
 cuda_kernel_headers = \
     backends/cuda/attention.cuh backends/cuda/attention_args.h backends/cuda/conv.cuh backends/cuda/conv_args.h \
     backends/cuda/copy_args.h backends/cuda/counted.h backends/cuda/divide_args.h \
     backends/cuda/elementwise.cuh backends/cuda/elementwise_args.h backends/cuda/functions.cuh backends/cuda/gemm.cuh \
-    backends/cuda/index_args.h backends/cuda/kernel.h backends/cuda/kernel_error.h backends/cuda/loss_args.h backends/cuda/matmul_args.h \
+    backends/cuda/index_args.h backends/cuda/index_sort_args.h backends/cuda/kernel.h backends/cuda/kernel_error.h backends/cuda/loss_args.h backends/cuda/matmul_args.h \
     backends/cuda/mma.cuh backends/cuda/norm.cuh backends/cuda/norm_args.h backends/cuda/optim_args.h backends/cuda/pool_args.h backends/cuda/random_args.h \
     backends/cuda/range_args.h backends/cuda/reduce.cuh backends/cuda/reduce_args.h backends/cuda/row.cuh backends/cuda/row_args.h \
     backends/cuda/softmax_args.h
@@ -76,12 +78,13 @@ test_capture_SOURCES  = tests/integration/test-capture.c
 test_capture_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 test_capture_LDADD    = $(PUBLIC_LIBS)
 test_cuda_rows_SOURCES  = tests/unit/test-cuda-rows.c
-test_cuda_rows_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/unit
+test_cuda_rows_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
 test_cuda_rows_LDADD    = $(PUBLIC_LIBS)
 
 cuda_suites = tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
-              tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh
+              tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/gpu-script.sh
 TESTS += $(cuda_suites)
 endif
 EXTRA_DIST += tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
-              tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/cuda_lib.sh tests/integration/test-capture.c
+              tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/gpu-script.sh \
+              tests/integration/cuda_lib.sh tests/integration/test-capture.c

@@ -2,9 +2,11 @@
 /* backends/cuda/options.c: the parameters of products, convolutions, attention and memory. */
 #include "options.h"
 
-struct cuda_options cuda_options = { .workspace = 64u << 20 };
+#define PRODUCT_WORKSPACE ((size_t)64 << 20)
 
-enum { GEMM, CONV, ATTENTION, TF32, WORKSPACE, BENCHMARK, DETERMINISTIC, TUNING, SHARE, POOL };
+struct cuda_options cuda_options = { .workspace = PRODUCT_WORKSPACE };
+
+enum { GEMM, CONV, ATTENTION, SCATTER, TF32, WORKSPACE, BENCHMARK, DETERMINISTIC, TUNING, LIBRARIES, SHARE, POOL };
 
 static const ctrt_param params[] = {
     [GEMM] = { sizeof(ctrt_param), "CTRT_CUDA_GEMM", CTRT_PARAM_ENUM, "auto", "auto|cublaslt|builtin",
@@ -13,15 +15,19 @@ static const ctrt_param params[] = {
                "who computes cuda's convolutions; what that one cannot do is built in" },
     [ATTENTION] = { sizeof(ctrt_param), "CTRT_CUDA_ATTENTION", CTRT_PARAM_ENUM, "auto", "auto|builtin|composite",
                     "cuda's attention: by kernels that write no scores, or composed of products and softmax" },
+    [SCATTER] = { sizeof(ctrt_param), "CTRT_CUDA_SCATTER", CTRT_PARAM_ENUM, "auto", "auto|tiles|sort",
+                  "how cuda's index_add and scatter_add find what to add: each tile of the result reads all indices, or indices are sorted" },
     [TF32] = { sizeof(ctrt_param), "CTRT_CUDA_TF32", CTRT_PARAM_ENUM, "no", "no|yes|matmul|conv",
                "let tensor cores round f32 operands to tf32, which has 10 bits of fraction" },
-    [WORKSPACE] = { sizeof(ctrt_param), "CTRT_CUDA_WORKSPACE", CTRT_PARAM_BYTES, "64m", NULL,
-                    "most memory that an algorithm of a product or convolution may ask for" },
+    [WORKSPACE] = { sizeof(ctrt_param), "CTRT_CUDA_WORKSPACE", CTRT_PARAM_BYTES, NULL, NULL,
+                    "most memory that an algorithm may ask for; unset: 64m for a product, 1g or an eighth of the device for a convolution" },
     [BENCHMARK] = { sizeof(ctrt_param), "CTRT_CUDA_BENCHMARK", CTRT_PARAM_BOOL, "no", NULL,
                     "time the algorithms of each new shape of products and convolutions, and keep the quickest" },
     [DETERMINISTIC] = { sizeof(ctrt_param), "CTRT_CUDA_DETERMINISTIC", CTRT_PARAM_ENUM, "auto", "auto|yes|no",
                         "auto: algorithms that always give the same; yes: and none chosen by timing; no: any" },
     [TUNING] = { sizeof(ctrt_param), "CTRT_CUDA_TUNING", CTRT_PARAM_STRING, NULL, NULL, "file that keeps what CTRT_CUDA_BENCHMARK found" },
+    [LIBRARIES] = { sizeof(ctrt_param), "CTRT_CUDA_LIBRARIES", CTRT_PARAM_STRING, NULL, NULL,
+                    "folders, separated by ':', where cuBLASLt and cuDNN are searched first: their own, or site-packages/nvidia of a pip installation" },
     [SHARE] = { sizeof(ctrt_param), "CTRT_CUDA_SHARE", CTRT_PARAM_BOOL, "no", NULL,
                 "yes: memory of CUDA devices is allocated so that it can be shared with other processes" },
     [POOL] = { sizeof(ctrt_param), "CTRT_CUDA_POOL", CTRT_PARAM_BOOL, "no", NULL,
@@ -40,12 +46,15 @@ ctrt_status cuda_options_init(void)
         .products = (enum cuda_path)value[GEMM].integer,
         .convolutions = (enum cuda_path)value[CONV].integer,
         .attention = (enum cuda_attention)value[ATTENTION].integer,
+        .scatter = (enum cuda_scatter)value[SCATTER].integer,
         .tf32_products = value[TF32].integer == 1 || value[TF32].integer == 2,
         .tf32_convolutions = value[TF32].integer == 1 || value[TF32].integer == 3,
-        .workspace = value[WORKSPACE].integer > 0 ? (size_t)value[WORKSPACE].integer : 0,
+        .workspace = !value[WORKSPACE].is_set ? PRODUCT_WORKSPACE : value[WORKSPACE].integer > 0 ? (size_t)value[WORKSPACE].integer : 0,
+        .workspace_set = value[WORKSPACE].is_set,
         .benchmark = value[BENCHMARK].integer != 0,
         .determinism = (enum cuda_determinism)value[DETERMINISTIC].integer,
         .tuning = value[TUNING].text != NULL && value[TUNING].text[0] != '\0' ? value[TUNING].text : NULL,
+        .libraries = value[LIBRARIES].text != NULL && value[LIBRARIES].text[0] != '\0' ? value[LIBRARIES].text : NULL,
         .share = value[SHARE].integer != 0,
         .pool = value[POOL].integer != 0,
     };

@@ -12,6 +12,8 @@ enum cuda_path { CUDA_PATH_AUTO, CUDA_PATH_LIBRARY, CUDA_PATH_BUILTIN, CUDA_PATH
 
 enum cuda_attention { CUDA_ATTENTION_AUTO, CUDA_ATTENTION_BUILTIN, CUDA_ATTENTION_COMPOSITE };
 
+enum cuda_scatter { CUDA_SCATTER_AUTO, CUDA_SCATTER_TILES, CUDA_SCATTER_SORT };
+
 /* Which algorithms of a library may be taken. Those whose sums come in an order that varies are left out unless asked for. */
 enum cuda_determinism {
     CUDA_DETERMINISM_AUTO,                  /* what is quickest may be found by timing, of those that give the same always */
@@ -22,11 +24,14 @@ enum cuda_determinism {
 struct cuda_options {
     enum cuda_path products, convolutions;
     enum cuda_attention attention;          /* one kernel, or composed of products and softmax */
+    enum cuda_scatter scatter;              /* how index_add and scatter_add find what to add */
     bool tf32_products, tf32_convolutions;  /* f32 may be rounded to 10 bits of fraction before it is multiplied */
-    size_t workspace;                       /* bytes that an algorithm may ask for */
+    size_t workspace;                       /* bytes that an algorithm of a product may ask for; of a convolution: cuda_conv_room */
+    bool workspace_set;                     /* by the user, for both */
     bool benchmark;                         /* algorithms are timed at a shape's first use */
     enum cuda_determinism determinism;
     const char *tuning;                     /* file where timed choices are kept; NULL: none */
+    const char *libraries;                  /* "FOLDER:FOLDER", where cuBLASLt and cuDNN are; NULL: where the loader searches */
     bool share;                             /* memory is allocated so that it can be exported */
     bool pool;                              /* memory comes in the order of queues: ordered.c */
 };

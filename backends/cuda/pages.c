@@ -4,11 +4,15 @@
 
 #include <string.h>
 
-/* One call of cuda_map; unmapping may begin and end within several. */
+#define PIECE_PAGES 10                      /* at most: 20 MiB, as PyTorch does; 2 MiB each time make 512 pairs of calls a GiB */
+
+/* A piece of memory, which the driver maps and unmaps as a whole. Pages of it that have been unmapped stay until all have been; mapping one of them
+ * again takes no call of the driver. */
 struct cuda_mapping {
     struct cuda_mapping *next;
     uintptr_t begin, end;
     cu_allocation allocation;
+    uint32_t used;                          /* a bit for each page that is mapped for the caller */
 };
 
 static ctrt_status can_map(struct cuda_device *device, size_t bytes)
@@ -48,23 +52,29 @@ static void properties_of(const struct cuda_device *device, cu_allocation_proper
     properties->location = (cu_location){ CU_LOCATION_DEVICE, device->ordinal };
 }
 
-/* An allocation is a page, so that any part of a range can be given back. Pages that are there already are taken back when one fails. */
-static ctrt_status map_page(struct cuda_device *device, uintptr_t at)
+static ctrt_status map_piece(struct cuda_device *device, uintptr_t begin, uintptr_t end)
 {
+    const cu_access access = { { CU_LOCATION_DEVICE, device->ordinal }, CU_ACCESS_READ_WRITE };
+    const size_t bytes = end - begin;
     cu_allocation_properties properties;
     struct cuda_mapping *mapping = cuda_host->alloc(sizeof *mapping);
     if (mapping == NULL)
         return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a page", device->name);
-    *mapping = (struct cuda_mapping){ .begin = at, .end = at + device->page_bytes };
+    *mapping = (struct cuda_mapping){ .begin = begin, .end = end, .used = (1u << bytes / device->page_bytes) - 1 };
     properties_of(device, &properties);
-    ctrt_status status = cuda_check(device, cuda_driver.allocation_create(&mapping->allocation, device->page_bytes, &properties, 0),
-                                    "a page of %zu bytes", device->page_bytes);
+    ctrt_status status = cuda_check(device, cuda_driver.allocation_create(&mapping->allocation, bytes, &properties, 0), "%zu bytes of pages", bytes);
+    if (status != CTRT_OK) {
+        cuda_host->free(mapping);
+        return status;
+    }
+    status = cuda_check(device, cuda_driver.map(begin, bytes, 0, mapping->allocation, 0), "mapping %zu bytes of pages", bytes);
     if (status == CTRT_OK) {
-        status = cuda_check(device, cuda_driver.map(at, device->page_bytes, 0, mapping->allocation, 0), "mapping a page");
+        status = cuda_check(device, cuda_driver.set_access(begin, bytes, &access, 1), "access to %zu bytes of pages", bytes);
         if (status != CTRT_OK)
-            (void)cuda_driver.allocation_release(mapping->allocation);
+            (void)cuda_driver.unmap(begin, bytes);
     }
     if (status != CTRT_OK) {
+        (void)cuda_driver.allocation_release(mapping->allocation);
         cuda_host->free(mapping);
         return status;
     }
@@ -75,13 +85,42 @@ static ctrt_status map_page(struct cuda_device *device, uintptr_t at)
     return CTRT_OK;
 }
 
+/* The bits of the piece's pages in [begin, end). */
+static uint32_t pages_of(const struct cuda_device *device, const struct cuda_mapping *mapping, uintptr_t begin, uintptr_t end)
+{
+    const uintptr_t from = begin > mapping->begin ? begin : mapping->begin, to = end < mapping->end ? end : mapping->end;
+    if (from >= to)
+        return 0;
+    return ((1u << (to - from) / device->page_bytes) - 1) << (from - mapping->begin) / device->page_bytes;
+}
+
+/* Marks the pages from `at` on of a piece that is there; *next: the end of it, or where the next piece begins, `end` at most. Was there one? */
+static bool map_again(struct cuda_device *device, uintptr_t at, uintptr_t end, uintptr_t *next)
+{
+    bool found = false;
+    *next = end;
+    pthread_mutex_lock(&device->lock);
+    for (struct cuda_mapping *mapping = device->mappings; mapping != NULL && !found; mapping = mapping->next) {
+        found = mapping->begin <= at && at < mapping->end;
+        if (found) {
+            mapping->used |= pages_of(device, mapping, at, end);
+            *next = mapping->end < end ? mapping->end : end;
+        } else if (mapping->begin > at && mapping->begin < *next) {
+            *next = mapping->begin;
+        }
+    }
+    pthread_mutex_unlock(&device->lock);
+    return found;
+}
+
 static void unmap_range(struct cuda_device *device, uintptr_t begin, uintptr_t end)
 {
     struct cuda_mapping *gone = NULL;
     pthread_mutex_lock(&device->lock);
     for (struct cuda_mapping **link = &device->mappings; *link != NULL;) {
         struct cuda_mapping *mapping = *link;
-        if (mapping->begin < begin || mapping->end > end) {
+        mapping->used &= ~pages_of(device, mapping, begin, end);
+        if (mapping->used != 0) {
             link = &mapping->next;
             continue;
         }
@@ -102,20 +141,19 @@ static void unmap_range(struct cuda_device *device, uintptr_t begin, uintptr_t e
 ctrt_status cuda_map(void *handle, void *address, size_t bytes)
 {
     struct cuda_device *device = handle;
-    const uintptr_t begin = (uintptr_t)address, end = begin + bytes;
-    const cu_access access = { { CU_LOCATION_DEVICE, device->ordinal }, CU_ACCESS_READ_WRITE };
+    const uintptr_t begin = (uintptr_t)address, end = begin + bytes, most = PIECE_PAGES * device->page_bytes;
     ctrt_status status = cuda_enter(device);
     if (status == CTRT_OK)
         status = can_map(device, bytes);
-    if (status != CTRT_OK)
-        return status;
-    uintptr_t at = begin;
-    for (; at < end && status == CTRT_OK; at += device->page_bytes)
-        status = map_page(device, at);
-    if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.set_access(begin, bytes, &access, 1), "access to %zu bytes of pages", bytes);
-    if (status != CTRT_OK)
-        unmap_range(device, begin, at);
+    uintptr_t next;
+    for (uintptr_t at = begin; at < end && status == CTRT_OK; at = next) {
+        if (map_again(device, at, end, &next))
+            continue;
+        next = next - at < most ? next : at + most;
+        status = map_piece(device, at, next);
+        if (status != CTRT_OK)
+            unmap_range(device, begin, at);
+    }
     return status;
 }
 

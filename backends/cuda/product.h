@@ -28,7 +28,6 @@ size_t cuda_lt_workspace(struct cuda_device *device, const struct cuda_product *
 bool cuda_lt_ready(struct cuda_device *device);
 /* Before a capture: opens the library where there is one. Of one that is missing, the first call that wants it tells. */
 void cuda_lt_prepare(struct cuda_device *device);
-void cuda_dnn_prepare(struct cuda_device *device);
 void cuda_lt_close(struct cuda_device *device);
 
 #endif

@@ -81,16 +81,14 @@ template <typename T, int PER, typename F> DEVICE void generate(const random_arg
 
 DEVICE float unit(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
-DEVICE float uniform(const random_args &a, uint32_t word)
+template <typename T> DEVICE T uniform(const random_args &a, uint32_t word)
 {
     const float lo = (float)a.a, hi = (float)a.b, u = unit(word);
-    if (a.standard)
-        return u;
-    const float x = __fadd_rn(__fmul_rn(u, __fsub_rn(hi, lo)), lo);
-    return x < hi ? x : lo;                         /* rounding may have reached hi, which is not in [lo, hi) */
+    const T x = (T)(a.standard ? u : __fadd_rn(__fmul_rn(u, __fsub_rn(hi, lo)), lo));
+    return (float)x < hi ? x : (T)lo;               /* rounding may have reached hi, which is not in [lo, hi) */
 }
 
-DEVICE double uniform(const random_args &a, uint64_t bits)
+DEVICE double wide_uniform(const random_args &a, uint64_t bits)
 {
     const double u = (double)bits * 0x1p-53;
     if (a.standard)
@@ -128,7 +126,7 @@ DEVICE void normal(const random_args &a, uint64_t first, uint64_t second, double
     {                                                                                                               \
         generate<T, 4>(a, [&](const words &w, T *x) {                                                               \
             for (int k = 0; k < 4; k++)                                                                             \
-                x[k] = (T)uniform(a, w.at[k]);                                                                      \
+                x[k] = uniform<T>(a, w.at[k]);                                                                      \
         });                                                                                                         \
     }                                                                                                               \
     KERNEL_BOUNDS(normal_##type, random_args, RANDOM_THREADS)                                                       \
@@ -146,7 +144,9 @@ FLOATING_OF_F32(f16, f16)
 FLOATING_OF_F32(bf16, bf16)
 KERNEL_BOUNDS(uniform_f64, random_args, RANDOM_THREADS)
 {
-    generate<double, 2>(a, [&](const words &w, double *x) { x[0] = uniform(a, bits53(w, 0)), x[1] = uniform(a, bits53(w, 1)); });
+    generate<double, 2>(a, [&](const words &w, double *x) {
+        x[0] = wide_uniform(a, bits53(w, 0)), x[1] = wide_uniform(a, bits53(w, 1));
+    });
 }
 KERNEL_BOUNDS(normal_f64, random_args, RANDOM_THREADS)
 {

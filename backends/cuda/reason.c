@@ -413,11 +413,25 @@ void cuda_reason(char *text, size_t bytes, cu_result result, const char *told)
                  m.version[0] != '\0' ? " " : "", m.version, result);
 }
 
+bool cuda_transient(const char *told)
+{
+    static const int errors[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR };
+    for (size_t i = 0; i < COUNT_OF(errors); i++)
+        if (told != NULL && strstr(told, strerror(errors[i])) != NULL)
+            return true;
+    return false;
+}
+
 int32_t cuda_probe(char *reason, size_t bytes)
 {
     void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
     if (library == NULL) {
-        cuda_reason(reason, bytes, -1, dlerror());
+        const char *told = dlerror();
+        if (cuda_transient(told)) {
+            snprintf(reason, bytes, "%s", told);
+            return CTRT_PROBE_AGAIN;
+        }
+        cuda_reason(reason, bytes, -1, told);
         return 0;
     }
     if (bytes > 0)                              /* the library stays: it will be wanted */

@@ -8,7 +8,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -39,9 +41,10 @@ static char *read_file(const char *path)
 {
     char *text = NULL;
     struct stat facts;
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);         /* a pipe must not block the open */
     if (file < 0) {
-        if (errno != ENOENT)
+        refused = errno != ENOENT;          /* a file that cannot be read is not replaced */
+        if (refused)
             cuda_host->log(CTRT_LOG_WARNING, "cuda", "CTRT_CUDA_TUNING: %s cannot be read: %s", path, strerror(errno));
         return NULL;
     }
@@ -85,13 +88,17 @@ static bool write_all(int file, const char *text, size_t bytes)
     return true;
 }
 
-static void write_file(const char *path, const char *text)
+/* A symbolic link stays, and the file that it names is replaced, with the same permissions. */
+static void write_file(const char *given, const char *text)
 {
-    char beside[4096];
+    char beside[4096], real[PATH_MAX];
+    struct stat old;
+    const bool exists = stat(given, &old) == 0;
+    const char *path = exists && realpath(given, real) != NULL ? real : given;
     const int n = snprintf(beside, sizeof beside, "%s.%ld.new", path, (long)getpid());
     const int file = n > 0 && (size_t)n < sizeof beside ? open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
     bool good = file >= 0 && write_all(file, HEADER, sizeof HEADER - 1) && write_all(file, text, strlen(text));
-    good = good && fsync(file) == 0;
+    good = good && (!exists || fchmod(file, old.st_mode & 0777) == 0) && fsync(file) == 0;
     const int error = errno;
     if (file >= 0)
         close(file);

@@ -17,6 +17,18 @@ ctrt_kernel_table sim_kernel_table = { .size = sizeof(ctrt_kernel_table), .strid
 static struct sim_row *rows;
 static size_t row_count;
 static const ctrt_kernel_table *cpu_table;
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;     /* held by sim_kernels_there */
+
+/* The thread that held the mutex is not in the child. */
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&making, NULL);
+}
+
+__attribute__((constructor)) static void kernels_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
 
 static const struct { uint8_t bytes; const char *name; } dtypes[CTRT_DTYPE_COUNT] = {
 #define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) [CTRT_##name] = { bytes, text },
@@ -234,17 +246,15 @@ ctrt_status sim_kernels_init(void)
     if (rows != NULL)
         sim_host->free(rows);
     rows = NULL;
-    row_count = cpu_table != NULL ? cpu_table->count : 0;
+    row_count = 0;
     sim_kernel_table.count = 0;
-    if (row_count == 0)
+    const size_t count = cpu_table != NULL ? cpu_table->count : 0;
+    if (count == 0)
         return CTRT_OK;
-    rows = sim_host->alloc(row_count * sizeof *rows);
-    if (rows == NULL) {
-        size_t wanted = row_count;
-        row_count = 0;
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "sim: no memory for the table of %zu kernels", wanted);
-    }
-    for (size_t i = 0; i < row_count; i++) {
+    rows = sim_host->alloc(count * sizeof *rows);
+    if (rows == NULL)
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "sim: no memory for the table of %zu kernels", count);
+    for (size_t i = 0; i < count; i++) {
         const ctrt_kernel *row = (const ctrt_kernel *)((const char *)cpu_table->rows + i * cpu_table->stride);
         rows[i] = (struct sim_row){ .cpu = row };
         rows[i].kernel = (ctrt_kernel){ .size = sizeof(ctrt_kernel), .op = row->op, .dtypes = row->dtypes, .score = row->score,
@@ -254,15 +264,21 @@ ctrt_status sim_kernels_init(void)
         rows[i].kernel.workspace = CTRT_SLOT(row, workspace) ? row->workspace : NULL;
     }
     sim_kernel_table.rows = &rows[0].kernel;
-    sim_kernel_table.count = row_count;
+    sim_kernel_table.count = count;
     sim_kernel_table.prepare = prepare;
+    row_count = count;                  /* last: after a fork before this the child makes the rows again */
     return CTRT_OK;
 }
 
+/* The cpu may have been unusable for a while only (no memory, too many open files), so it is asked again. */
 ctrt_status sim_kernels_there(void)
 {
-    if (row_count > 0)
-        return CTRT_OK;
+    pthread_mutex_lock(&making);
+    const ctrt_status status = row_count > 0 ? CTRT_OK : sim_kernels_init();
+    const bool there = row_count > 0;
+    pthread_mutex_unlock(&making);
+    if (status != CTRT_OK || there)
+        return status;
     return sim_host->fail(CTRT_ERR_NOT_SUPPORTED, "sim: simulated devices run the cpu's kernels, and the backend cpu cannot be used");
 }
 

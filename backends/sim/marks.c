@@ -45,11 +45,14 @@ void sim_mark_drop(struct sim_mark *mark)
 
 int64_t sim_mark_wait(struct sim_mark *mark)
 {
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&mark->lock);
     while (!mark->done)
         pthread_cond_wait(&mark->reached, &mark->lock);
     int64_t time = mark->time;
     pthread_mutex_unlock(&mark->lock);
+    pthread_setcancelstate(cancel, NULL);
     return time;
 }
 

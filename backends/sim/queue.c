@@ -72,6 +72,16 @@ static void queue_end(struct sim_queue *queue)
     pthread_mutex_unlock(&queue->lock);
 }
 
+/* Waits for the worker's end. Not a cancellation point. */
+static void queue_join(struct sim_queue *queue)
+{
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    if (queue->started)
+        pthread_join(queue->thread, NULL);
+    pthread_setcancelstate(cancel, NULL);
+}
+
 /* Frees the queues whose workers have ended. */
 static void queues_reap(struct sim_device *device)
 {
@@ -94,8 +104,7 @@ static void queues_reap(struct sim_device *device)
     while (ended != NULL) {
         struct sim_queue *queue = ended;
         ended = queue->next;
-        if (queue->started)
-            pthread_join(queue->thread, NULL);
+        queue_join(queue);
         queue_free(queue);
     }
 }
@@ -135,8 +144,7 @@ void sim_queues_close(struct sim_device *device)
     while (queues != NULL) {
         struct sim_queue *queue = queues;
         queues = queue->next;
-        if (queue->started)
-            pthread_join(queue->thread, NULL);
+        queue_join(queue);
         queue_free(queue);
     }
 }
@@ -219,11 +227,14 @@ static ctrt_status host_call(void *handle, void *queue, void (*function)(void *)
 
 void sim_queue_finish(struct sim_queue *queue)
 {
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&queue->lock);
     const uint64_t wanted = queue->put;
     while (queue->completed < wanted)
         pthread_cond_wait(&queue->done, &queue->lock);
     pthread_mutex_unlock(&queue->lock);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 static void failure_of(struct sim_queue *queue, struct sim_failure *out)

@@ -22,8 +22,11 @@ int64_t sim_now(void)
 void sim_sleep_until(int64_t time)
 {
     const struct timespec until = { .tv_sec = time / 1000000000, .tv_nsec = time % 1000000000 };
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
         continue;
+    pthread_setcancelstate(cancel, NULL);
 }
 
 /* xorshift64* (Vigna 2016). */

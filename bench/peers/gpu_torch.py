@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/peers/gpu_torch.py: what bench/gpu.c measures, in PyTorch; the same names. Lines that end in _compiled are torch.compile's, for information."""
-import statistics, sys, time
+"""bench/peers/gpu_torch.py: what bench/gpu.c measures, in PyTorch; the same names.
+
+    gpu_torch.py [SECTION...] [only=PATTERN]
+
+SECTION: launches, products, tf32, attention, convolution, index, softmax, norms, cross-entropy, optimizers, bandwidth, transfers, steps, compiled;
+without any, all but compiled. compiled: the training steps under torch.compile, whose lines end in _compiled; compiling takes minutes. A case that fails
+is reported on stderr and the others are measured."""
+import fnmatch, statistics, sys, time
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -23,7 +29,31 @@ def batch_ms(f, times, begin, end):
     return begin.elapsed_time(end)
 
 
+sections = [a for a in sys.argv[1:] if not a.startswith("only=")]
+only = next((a[len("only="):] for a in sys.argv[1:] if a.startswith("only=")), "*")
+failed = False
+
+
+def wanted(name):
+    return fnmatch.fnmatchcase(name, only)
+
+
+def report(name, error):
+    global failed
+    failed = True
+    print(f"gpu_torch: {name} failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}", file=sys.stderr, flush=True)
+
+
 def measure(name, f):
+    if not wanted(name):
+        return
+    try:
+        measure_now(name, f)
+    except Exception as error:
+        report(name, error)
+
+
+def measure_now(name, f):
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     for _ in range(3):
         f()
@@ -61,6 +91,9 @@ def product(dtype, name):
 def products():
     for dtype, name in names.items():
         product(dtype, name)
+
+
+def products_tf32():
     torch.backends.cuda.matmul.allow_tf32 = True
     product(torch.float32, "tf32")
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -128,22 +161,99 @@ def transformer():
     return nn.Sequential(nn.Embedding(1000, 512), *(Block(512, 8) for _ in range(8)), nn.LayerNorm(512), nn.Linear(512, 1000), nn.Flatten(0, 1))
 
 
-def training(name, make, x, outputs, classes, dtype):
-    y = torch.randint(0, classes, (outputs,), device=device)
+def op(name, f, shapes, index=None, below=0):
+    """Forward, and forward with backward, of one op; the table below is that of bench/gpu_ops.c."""
+    for dtype in (torch.float32, torch.bfloat16):
+        full = f"{name}_{names[dtype]}"
+        if not wanted(full) and not wanted(f"{full}_train"):
+            continue
+        try:
+            x = [torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for shape in shapes]
+            more = [torch.randint(0, below, index, device=device)] if index else []
+            dy = torch.ones_like(f(*x, *more))
 
-    def step_of(model, **more):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, **more)
+            def forward():
+                with torch.no_grad():
+                    return f(*x, *more)
 
-        def step():
-            optimizer.zero_grad(set_to_none=True)
-            F.cross_entropy(model(x), y).backward()
-            optimizer.step()
+            measure(full, forward)
+            measure(f"{full}_train", lambda: torch.autograd.grad(f(*x, *more), x, dy))
+            del x, more, dy
+        except Exception as error:
+            report(full, error)
+        torch.cuda.empty_cache()
 
-        return step, optimizer
 
-    model = make().to(device, dtype)
-    measure(name, step_of(model)[0])
-    step, optimizer = step_of(model, capturable=True)
+def attention():
+    sdpa = F.scaled_dot_product_attention
+    op("attention_causal_32x8x512x64", lambda q, k, v: sdpa(q, k, v, is_causal=True), [(32, 8, 512, 64)] * 3)
+    op("attention_causal_4x16x4096x128", lambda q, k, v: sdpa(q, k, v, is_causal=True), [(4, 16, 4096, 128)] * 3)
+    op("attention_full_16x12x1024x64", sdpa, [(16, 12, 1024, 64)] * 3)
+
+
+def convolution():
+    op("conv_7x7_stride2_3to64_224", lambda x, w: F.conv2d(x, w, stride=2, padding=3), [(64, 3, 224, 224), (64, 3, 7, 7)])
+    op("conv_3x3_64to64_56", lambda x, w: F.conv2d(x, w, padding=1), [(64, 64, 56, 56), (64, 64, 3, 3)])
+    op("conv_1x1_64to256_56", F.conv2d, [(64, 64, 56, 56), (256, 64, 1, 1)])
+    op("conv_3x3_256to256_14", lambda x, w: F.conv2d(x, w, padding=1), [(64, 256, 14, 14), (256, 256, 3, 3)])
+
+
+def index():
+    op("embedding_50304x512_of_16384", lambda w, i: F.embedding(i, w), [(50304, 512)], (16384,), 50304)
+    op("index_select_65536x256_of_65536", lambda x, i: x.index_select(0, i), [(65536, 256)], (65536,), 65536)
+    op("gather_65536x256", lambda x, i: x.gather(0, i), [(65536, 256)], (65536, 256), 65536)
+    op("gather_16777216", lambda x, i: x.gather(0, i), [(16777216,)], (1048576,), 16777216)
+
+
+def softmax():
+    op("softmax_65536x1024", lambda x: torch.softmax(x, -1), [(65536, 1024)])
+    op("softmax_4096x50304", lambda x: torch.softmax(x, -1), [(4096, 50304)])
+    op("log_softmax_65536x1024", lambda x: torch.log_softmax(x, -1), [(65536, 1024)])
+
+
+def norms():
+    op("layer_norm_65536x1024", lambda x, w, b: F.layer_norm(x, (1024,), w, b), [(65536, 1024), (1024,), (1024,)])
+    op("layer_norm_8192x8192", lambda x, w, b: F.layer_norm(x, (8192,), w, b), [(8192, 8192), (8192,), (8192,)])
+    op("batch_norm_64x256x56x56", lambda x, w, b: F.batch_norm(x, None, None, w, b, True), [(64, 256, 56, 56), (256,), (256,)])
+
+
+def cross_entropy():
+    op("cross_entropy_16384x50304", F.cross_entropy, [(16384, 50304)], (16384,), 50304)
+    op("cross_entropy_65536x1000", F.cross_entropy, [(65536, 1000)], (65536,), 1000)
+
+
+def optimizers():
+    for dtype in (torch.float32, torch.bfloat16):
+        for kind in ("adamw", "sgd"):
+            name = f"optimizer_{kind}_64m_{names[dtype]}"
+            if not wanted(name):
+                continue
+            parameters = [torch.randn(1024, 1024, dtype=dtype, device=device, requires_grad=True) for _ in range(64)]
+            for p in parameters:
+                p.grad = torch.randn_like(p)
+            if kind == "adamw":
+                optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01)
+            else:
+                optimizer = torch.optim.SGD(parameters, lr=1e-4, momentum=0.9)
+            measure(name, optimizer.step)
+            del parameters, optimizer, p
+            torch.cuda.empty_cache()
+
+
+def step_of(model, x, y, **more):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, **more)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return step, optimizer
+
+
+def eager_and_captured(name, make, x, y, dtype):
+    measure(name, step_of(make().to(device, dtype), x, y)[0])
+    step, optimizer = step_of(make().to(device, dtype), x, y, capturable=True)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -155,26 +265,37 @@ def training(name, make, x, outputs, classes, dtype):
     with torch.cuda.graph(graph):
         step()
     measure(f"{name}_captured", graph.replay)
-    del graph, step, optimizer
-    try:
-        measure(f"{name}_compiled", step_of(torch.compile(make().to(device, dtype)))[0])
-    except Exception as error:  # it wants a compiler of its own; the comparison goes on without it
-        print(f"torch.compile: {name}: {type(error).__name__}: {str(error).splitlines()[0][:200]}", file=sys.stderr)
-    torch.cuda.empty_cache()
 
 
-def steps():
-    for dtype in (torch.float32, torch.bfloat16):
-        for size, batch in (("small", 32), ("large", 4096)):
-            training(f"step_mlp_{size}_{names[dtype]}", mlp, torch.randn(batch, 784, device=device, dtype=dtype), batch, 10, dtype)
-            training(f"step_cnn_{size}_{names[dtype]}", cnn, torch.randn(batch, 1, 28, 28, device=device, dtype=dtype), batch, 10, dtype)
-        for size, batch in (("small", 1), ("large", 32)):
-            training(f"step_transformer_{size}_{names[dtype]}", transformer, torch.randint(0, 1000, (batch, 512), device=device), batch * 512, 1000, dtype)
+def compiled(name, make, x, y, dtype):
+    measure(f"{name}_compiled", step_of(torch.compile(make().to(device, dtype)), x, y)[0])
 
 
-launches()
-bandwidth(torch.float32)
-bandwidth(torch.bfloat16)
-products()
-transfers()
-steps()
+def training(run):
+    for model, make, small, large in (("mlp", mlp, 32, 4096), ("cnn", cnn, 32, 4096), ("transformer", transformer, 1, 32)):
+        for dtype in (torch.float32, torch.bfloat16):
+            for size, batch in (("small", small), ("large", large)):
+                name = f"step_{model}_{size}_{names[dtype]}"
+                if not wanted(name):
+                    continue
+                if model == "transformer":
+                    x, outputs, classes = torch.randint(0, 1000, (batch, 512), device=device), batch * 512, 1000
+                else:
+                    shape = (batch, 784) if model == "mlp" else (batch, 1, 28, 28)
+                    x, outputs, classes = torch.randn(shape, dtype=dtype, device=device), batch, 10
+                try:
+                    run(name, make, x, torch.randint(0, classes, (outputs,), device=device), dtype)
+                except Exception as error:
+                    report(name, error)
+                torch.cuda.empty_cache()
+
+
+every = {
+    "launches": launches, "products": products, "tf32": products_tf32, "attention": attention, "convolution": convolution, "index": index,
+    "softmax": softmax, "norms": norms, "cross-entropy": cross_entropy, "optimizers": optimizers,
+    "bandwidth": lambda: (bandwidth(torch.float32), bandwidth(torch.bfloat16)), "transfers": transfers,
+    "steps": lambda: training(eager_and_captured), "compiled": lambda: training(compiled),
+}
+for section in sections or [name for name in every if name != "compiled"]:
+    every[section]()
+sys.exit(failed)

@@ -82,6 +82,10 @@ ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool cre
 {
     ctrt_tensor *tensor = leaf->tensor;
     struct grad_meta *meta = tensor->grad;
+    CTRT_TRY(ctrt_context(grad_refresh(tensor), "backward to a leaf"));
+    if (unlikely(meta->node != NULL))
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "a leaf of the graph was changed in place after its use and is a result now: change it under "
+                         "ctrt_no_grad, or use the op that makes a new tensor");
     if (unlikely(!tensor_requires_grad(tensor)))
         return CTRT_OK;                 /* it was told to stop since */
     if (unlikely(meta->hooks != NULL)) {

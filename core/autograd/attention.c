@@ -24,16 +24,20 @@ done:
 
 static ctrt_status attention_composed(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *dy)
 {
-    ctrt_tensor *q = ctx->inputs[0], *k = ctx->inputs[1], *p = NULL, *ds = NULL, *turned = NULL;
+    ctrt_tensor *q = NULL, *k = NULL, *v = NULL, *p = NULL, *ds = NULL, *turned = NULL, *wide = NULL;
     const ctrt_scalar scale = ctrt_float(ctx->attributes->attention.scale);
     ctrt_status status;
+    STEP(op_widen(&q, ctx->inputs[0]));         /* in f32, as the forward formula */
+    STEP(op_widen(&k, ctx->inputs[1]));
+    STEP(op_widen(&v, ctx->inputs[2]));
+    STEP(op_widen(&wide, dy));
     STEP(op_attention_weights(&p, q, k, NULL, ctx->attributes->attention.causal, ctx->attributes->attention.scale));
     if (needs_grad(ctx, 2)) {
         STEP(ctrt_transpose(&turned, p, -2, -1));
-        STEP(ctrt_matmul(&dx[2], turned, dy));
+        STEP(ctrt_matmul(&dx[2], turned, wide));
     }
     if (needs_grad(ctx, 0) || needs_grad(ctx, 1))
-        STEP(score_gradient(&ds, p, dy, ctx->inputs[2]));
+        STEP(score_gradient(&ds, p, wide, v));
     if (needs_grad(ctx, 0)) {
         STEP(ctrt_matmul(&dx[0], ds, k));
         STEP(ctrt_mul_scalar(&dx[0], dx[0], scale));
@@ -44,6 +48,10 @@ static ctrt_status attention_composed(const struct grad_context *ctx, ctrt_tenso
         STEP(ctrt_mul_scalar(&dx[1], dx[1], scale));
     }
 done:
+    tensor_release(q);
+    tensor_release(k);
+    tensor_release(v);
+    tensor_release(wide);
     tensor_release(p);
     tensor_release(ds);
     tensor_release(turned);

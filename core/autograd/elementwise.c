@@ -55,10 +55,10 @@ static ctrt_status relu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
 {
     if (!ctx->create_graph)
         return op_relu_backward(&dx[0], dy[0], ctx->outputs[0]);
-    ctrt_tensor *positive = NULL;
-    CTRT_TRY(ctrt_gt_scalar(&positive, ctx->outputs[0], ctrt_float(0)));
-    ctrt_status status = where_else_zero(&dx[0], positive, dy[0]);
-    tensor_release(positive);
+    ctrt_tensor *flat = NULL;
+    CTRT_TRY(ctrt_le_scalar(&flat, ctx->outputs[0], ctrt_float(0)));
+    ctrt_status status = zero_where(&dx[0], flat, dy[0]);       /* NaN passes the gradient on */
+    tensor_release(flat);
     return status;
 }
 const struct grad_rule rule_relu = {.saves = {{.outputs = 1}}, .vjp = relu_vjp};
@@ -75,15 +75,15 @@ const struct grad_rule rule_ceil = {.vjp = zero_vjp};
 const struct grad_rule rule_round = {.vjp = zero_vjp};
 const struct grad_rule rule_trunc = {.vjp = zero_vjp};
 
-/* 1 inside the limits and on them. */
+/* 1 between the limits, 0 on them. */
 static ctrt_status clamp_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     ctrt_tensor *inside = NULL, *below = NULL, *x = ctx->inputs[0];
     ctrt_status status = CTRT_OK;
     if (ctx->attributes->clamp.has_lo)
-        STEP(ctrt_ge_scalar(&inside, x, ctx->attributes->clamp.lo));
+        STEP(ctrt_gt_scalar(&inside, x, ctx->attributes->clamp.lo));
     if (ctx->attributes->clamp.has_hi) {
-        STEP(ctrt_le_scalar(&below, x, ctx->attributes->clamp.hi));
+        STEP(ctrt_lt_scalar(&below, x, ctx->attributes->clamp.hi));
         if (inside)
             STEP(ctrt_logical_and(&inside, inside, below));
     }
@@ -151,9 +151,21 @@ const struct grad_rule rule_div = {
     .saves = {{.inputs = 2}, {.inputs = 3}}, .has_number_form = true, .number_left = true, .vjp = div_vjp
 };
 
+/* Makes *whole, recorded from here on, depend on a and b with derivatives of 0. Those of a division would be NaN where b is 0. */
+static ctrt_status flat_in(ctrt_tensor **whole, ctrt_tensor *a, ctrt_tensor *b)
+{
+    ctrt_tensor *yes = NULL;
+    CTRT_TRY(ctrt_new_ones(&yes, *whole, CTRT_SCALAR_SHAPE, CTRT_BOOL, NULL));
+    ctrt_status status = ctrt_where(whole, yes, *whole, a);
+    if (status == CTRT_OK)
+        status = ctrt_where(whole, yes, *whole, b);
+    tensor_release(yes);
+    return status;
+}
+
 /* a - b q with a whole number q that is flat: da = dy, db = -dy q. */
 static ctrt_status rest_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy,
-                            ctrt_status (*whole)(ctrt_tensor **, ctrt_tensor *))
+                            ctrt_status (*quotient)(ctrt_tensor **, ctrt_tensor *, ctrt_tensor *))
 {
     if (has_scalar(ctx))
         return pass_on(&dx[0], dy[0]);
@@ -161,18 +173,29 @@ static ctrt_status rest_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
         CTRT_TRY(pass_on(&dx[0], dy[0]));
     if (!needs_grad(ctx, 1))
         return CTRT_OK;
-    CTRT_TRY(ctrt_div(&dx[1], ctx->inputs[0], ctx->inputs[1]));
-    CTRT_TRY(whole(&dx[1], dx[1]));
+    ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1];
+    const bool was = ctrt_set_grad_enabled(false);
+    ctrt_status status = quotient(&dx[1], a, b);
+    ctrt_set_grad_enabled(was);
+    CTRT_TRY(status);
+    if (ctx->create_graph)
+        CTRT_TRY(flat_in(&dx[1], a, b));
     CTRT_TRY(ctrt_mul(&dx[1], dy[0], dx[1]));
     return ctrt_neg(&dx[1], dx[1]);
 }
+static ctrt_status trunc_divide(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
+{
+    CTRT_TRY(ctrt_div(out, a, b));
+    return ctrt_trunc(out, *out);
+}
+/* Uses the quotient that the op uses: remainder(1.0, 0.1) subtracts 9 * 0.1, although 1.0 / 0.1 rounds to 10. */
 static ctrt_status remainder_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    return rest_vjp(ctx, dx, dy, ctrt_floor);
+    return rest_vjp(ctx, dx, dy, ctrt_floor_divide);
 }
 static ctrt_status fmod_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    return rest_vjp(ctx, dx, dy, ctrt_trunc);
+    return rest_vjp(ctx, dx, dy, trunc_divide);
 }
 const struct grad_rule rule_remainder = {.saves = {{0}, {.inputs = 3}}, .vjp = remainder_vjp};
 const struct grad_rule rule_fmod = {.saves = {{0}, {.inputs = 3}}, .vjp = fmod_vjp};
@@ -198,27 +221,27 @@ static ctrt_status pow_of_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s
     ctrt_status status;
     STEP(ctrt_rpow_scalar(dx, x, s));
     STEP(ctrt_mul_scalar(dx, *dx, ctrt_float(__builtin_log(base))));
-    STEP(ctrt_mul(dx, dy, *dx));
     if (base == 0) {
         STEP(ctrt_ge_scalar(&flat, x, ctrt_float(0)));
         STEP(zero_where(dx, flat, *dx));
     }
+    STEP(ctrt_mul(dx, dy, *dx));
 done:
     tensor_release(flat);
     return status;
 }
 
-/* da = dy b a^(b-1), 0 where b = 0;  db = dy a^b ln a, 0 where a = 0 and b >= 0. */
+/* da = dy b a^(b-1), 0 where b = 0;  db = dy a^b ln a, 0 where a = 0 and b >= 0. The logarithm has the result's dtype, as the power. */
 static ctrt_status pow_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1], *flat = NULL, *zero = NULL;
+    ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1], *flat = NULL, *zero = NULL, *wide = NULL;
     ctrt_status status = CTRT_OK;
     if (has_scalar(ctx)) {
         ctrt_scalar s = ctx->attributes->scalar.value;
         return ctx->attributes->scalar.left ? pow_of_scalar(&dx[0], a, s, dy[0]) : pow_scalar(&dx[0], a, s, dy[0]);
     }
     if (needs_grad(ctx, 0)) {
-        STEP(ctrt_sub_scalar(&dx[0], b, ctrt_float(1)));
+        STEP(ctrt_sub_scalar(&dx[0], b, ctrt_int(1)));
         STEP(ctrt_pow(&dx[0], a, dx[0]));
         STEP(ctrt_mul(&dx[0], b, dx[0]));
         STEP(ctrt_mul(&dx[0], dy[0], dx[0]));
@@ -226,16 +249,18 @@ static ctrt_status pow_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
         STEP(zero_where(&dx[0], flat, dx[0]));
     }
     if (needs_grad(ctx, 1)) {
-        STEP(ctrt_log(&dx[1], a));
+        STEP(ctrt_to_dtype(&wide, a, tensor_dtype(dy[0])));
+        STEP(ctrt_log(&dx[1], wide));
         STEP(ctrt_pow(&zero, a, b));
         STEP(ctrt_mul(&dx[1], zero, dx[1]));
-        STEP(ctrt_mul(&dx[1], dy[0], dx[1]));
         STEP(ctrt_eq_scalar(&flat, a, ctrt_float(0)));
         STEP(ctrt_ge_scalar(&zero, b, ctrt_float(0)));
         STEP(ctrt_logical_and(&flat, flat, zero));
         STEP(zero_where(&dx[1], flat, dx[1]));
+        STEP(ctrt_mul(&dx[1], dy[0], dx[1]));
     }
 done:
+    tensor_release(wide);
     tensor_release(flat);
     tensor_release(zero);
     return status;

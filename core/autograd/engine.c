@@ -521,6 +521,8 @@ ctrt_status engine_run(const struct engine_task *task)
     struct scope *scope = scope_pause();        /* gradients are the leaves' */
     thread_state.grad_disabled = !task->create_graph;
     thread_state.order_auto = true;             /* which streams there are is the engine's business here, not the program's */
+    const bool running_was = autograd_thread.running;
+    autograd_thread.running = true;
     /* A hook may drop the last tensor that holds the graph. */
     struct grad_edge root = task->root;
     edge_retain(&root);
@@ -529,6 +531,7 @@ ctrt_status engine_run(const struct engine_task *task)
     edge_release(&root);
     thread_state.grad_disabled = was;
     thread_state.order_auto = order_was;
+    autograd_thread.running = running_was;
     scope_resume(scope);
     if (unlikely(run.n_used > 0)) {
         ctrt_status waited = wait_for_used(&run);

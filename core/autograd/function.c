@@ -157,7 +157,16 @@ static ctrt_status function_run(struct grad_node *node, const struct node_run *r
     return status;
 }
 
-static const struct node_class function_class = {function_run, function_name, function_destroy};
+static void function_visit(struct grad_node *node, void (*report)(void *user, void *object, bool is_tensor), void *user)
+{
+    struct function_node *self = (struct function_node *)node;
+    pthread_mutex_lock(&self->lock);
+    for (int i = 0; self->context != NULL && i < self->context->n_kept; i++)
+        report(user, self->context->kept[i].tensor, true);
+    pthread_mutex_unlock(&self->lock);
+}
+
+static const struct node_class function_class = {function_run, function_name, function_destroy, function_visit};
 
 static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *results, int n_out, ctrt_tensor *const *in, int n_in)
 {
@@ -197,10 +206,21 @@ static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *resu
 /* Does somebody besides this call know results[k]: an operand, a tensor of the program's, an earlier result? */
 static bool is_shared(const struct ctrt_function_context *context, ctrt_tensor *const *results, int k)
 {
+    const struct grad_meta *meta = results[k]->grad;
     int known = 1;
     for (int i = 0; i < context->n_kept; i++)
         known += context->kept[i].tensor == results[k];
-    return results[k]->grad || atomic_load_explicit(&results[k]->refs, memory_order_relaxed) > known;
+    const bool fresh_view = meta != NULL && meta->base != NULL && meta->node == NULL && !(results[k]->flags & TENSOR_REQUIRES_GRAD);
+    return (meta != NULL && !fresh_view) || atomic_load_explicit(&results[k]->refs, memory_order_relaxed) > known;
+}
+
+/* Does results[k] show elements of a tensor that was there before: is it an operand or a view? */
+static bool is_view(ctrt_tensor *const *results, int k, ctrt_tensor *const *in, int n_in)
+{
+    for (int i = 0; i < n_in; i++)
+        if (in[i] == results[k])
+            return true;
+    return results[k]->flags & TENSOR_IS_VIEW;
 }
 
 /* Gives the results their history. A saved result becomes an alias: the node must not own what owns the node. */
@@ -216,8 +236,14 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
         ctrt_tensor *alias = NULL;
         if (is_shared(context, results, k)) {
             CTRT_TRY(tensor_alias(&alias, results[k]));
+            ctrt_status noted = is_view(results, k, in, n_in) ? grad_note_view(alias, results[k], VIEW_FUNCTION) : CTRT_OK;
             tensor_move(&results[k], alias);
+            CTRT_TRY(noted);
             continue;
+        }
+        if (results[k]->grad) {                     /* forward may have written the view */
+            results[k]->grad->view_kind = VIEW_FUNCTION;
+            atomic_store_explicit(&results[k]->grad->version, tensor_version(results[k]), memory_order_relaxed);
         }
         for (int i = 0; i < context->n_kept; i++)
             if (context->kept[i].tensor == results[k]) {

@@ -47,6 +47,11 @@ static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const c
         *gradient = given;
     }
     *root = grad_edge_to(tensor);
+    if (unlikely(root->to == NULL)) {
+        ctrt_tensor_release(gradient);
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "%s: the tensor is a view that has no history: it was made under ctrt_no_grad, or before its base "
+                         "required grad", who);
+    }
     return CTRT_OK;
 }
 

@@ -91,6 +91,47 @@ ctrt_status retained_move(ctrt_tensor *tensor, struct grad_node *node, uint32_t 
     return status;
 }
 
+/* Adds `grad` to the gradients of the tensors that retain that of `output`.
+ *
+ * The lock keeps a retained tensor alive, because a tensor that dies removes itself from the list first. Ops run without the lock, so a tensor
+ * that has a gradient is looked for again when the sum is there. */
+static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t output, ctrt_tensor *grad)
+{
+    struct { ctrt_tensor *tensor, *old; } sums[8];
+    int count = 0;
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&lock);
+    for (struct retained *retained = extras->retained; retained && count < (int)COUNT_OF(sums); retained = retained->next) {
+        struct grad_meta *meta = retained->tensor->grad;
+        if (retained->output != output)
+            continue;
+        if (meta->grad == NULL) {
+            meta->grad = ctrt_tensor_retain(grad);
+        } else {
+            sums[count].tensor = retained->tensor;
+            sums[count++].old = ctrt_tensor_retain(meta->grad);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < count; i++) {
+        ctrt_tensor *sum = NULL;
+        if (status == CTRT_OK)
+            status = ctrt_add(&sum, sums[i].old, grad);
+        pthread_mutex_lock(&lock);
+        for (struct retained *retained = extras->retained; retained && sum; retained = retained->next)
+            if (retained->tensor == sums[i].tensor && retained->tensor->grad->grad == sums[i].old) {
+                retained->tensor->grad->grad = sum;
+                sum = sums[i].old;          /* the reference that the tensor owned */
+                break;
+            }
+        pthread_mutex_unlock(&lock);
+        if (sum)
+            tensor_release(sum);
+        tensor_release(sums[i].old);
+    }
+    return status;
+}
+
 ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
 {
     FRONT_CHECK("tensor_retain_grad", tensor);
@@ -197,21 +238,7 @@ ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor 
     running_free(&running);
     if (status != CTRT_OK || *grad == NULL)
         return status;
-    /* The lock also keeps a retained tensor from dying in another thread meanwhile: it has to strike itself out first. */
-    ctrt_tensor *old[8];
-    int olds = 0;
-    pthread_mutex_lock(&lock);
-    for (struct retained *retained = extras->retained; retained; retained = retained->next)
-        if (retained->output == output && olds < (int)COUNT_OF(old)) {
-            struct grad_meta *meta = retained->tensor->grad;
-            tensor_retain(*grad);
-            old[olds++] = meta->grad;
-            meta->grad = *grad;
-        }
-    pthread_mutex_unlock(&lock);
-    for (int i = 0; i < olds; i++)
-        tensor_release(old[i]);
-    return CTRT_OK;
+    return retained_accumulate(extras, output, *grad);
 }
 
 ctrt_status leaf_hooks_run(struct grad_meta *meta, ctrt_tensor **grad)

@@ -34,7 +34,7 @@ struct node_extras {
     struct retained *retained;
 };
 
-/* Runs the hooks on *grad, the gradient of the node's result `output`, and stores it in tensors that retain theirs. What hooks put in its place
+/* Runs the hooks on *grad, the gradient of the node's result `output`, and adds it to the gradients of tensors that retain theirs. What hooks put in its place
  * has to look like it. */
 ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor **grad);
 void node_extras_free(struct node_extras *extras);

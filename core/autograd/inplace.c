@@ -47,33 +47,61 @@ bool geometry_disjoint(const struct geometry *g)
 
 /* ---- views ---- */
 
+/* How a view was made, for messages. */
+static const char *const view_origin[] = {
+    [VIEW_NO_GRAD] = "made under ctrt_no_grad",
+    [VIEW_CHUNK] = "made by ctrt_chunk together with others",
+    [VIEW_FUNCTION] = "made by a function of ctrt_function_apply",
+};
+
+/* Without grad mode the base is noted too, because it may require grad, now or later, and the view may be written in grad mode. The
+ * views that rules make are not, so that the storage of a gradient has no other owner. */
 ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, const union op_attributes *attributes)
 {
+    const bool recording = !thread_state.grad_disabled;
     result->flags |= TENSOR_IS_VIEW;
-    if (thread_state.grad_disabled || !dtype_floating(tensor_dtype(base)))
+    if (!dtype_floating(tensor_dtype(base)) || (!recording && autograd_thread.running))
         return CTRT_OK;
-    if (tensor_requires_grad(base))
+    if (recording && tensor_requires_grad(base))
         CTRT_TRY(autograd_record(op, &result, 1, &base, 1, attributes));
-    ctrt_tensor *root = base;
-    if (base->flags & TENSOR_IS_VIEW) {
-        if (base->grad == NULL || base->grad->base == NULL)
-            return CTRT_OK;             /* made in a moment without grad mode, like what it is a view of */
-        root = base->grad->base;
+    return grad_note_view(result, base, recording ? VIEW_PLAIN : VIEW_NO_GRAD);
+}
+
+ctrt_status grad_note_view(ctrt_tensor *view, ctrt_tensor *of, enum view_kind kind)
+{
+    ctrt_tensor *root = of;
+    view->flags |= TENSOR_IS_VIEW;
+    if (of->flags & TENSOR_IS_VIEW) {
+        if (of->grad == NULL || of->grad->base == NULL)
+            return CTRT_OK;             /* made by a rule: its base is not known */
+        root = of->grad->base;
+        kind = kind == VIEW_PLAIN ? of->grad->view_kind : kind;
     }
     struct grad_meta *meta = NULL;
-    CTRT_TRY(grad_meta_get(&meta, result));
+    CTRT_TRY(grad_meta_get(&meta, view));
     tensor_retain(root);
     scope_hold(root);
     meta->base = root;
-    atomic_store_explicit(&meta->version, tensor_version(result), memory_order_relaxed);
+    meta->view_kind = (uint8_t)kind;
+    atomic_store_explicit(&meta->version, tensor_version(view), memory_order_relaxed);
     return CTRT_OK;
+}
+
+void autograd_view_of_several(ctrt_tensor *view)
+{
+    if (view->grad != NULL && view->grad->base != NULL && view->grad->view_kind == VIEW_PLAIN)
+        view->grad->view_kind = VIEW_CHUNK;
 }
 
 /* Other threads may be reading the tensor, so its flags stay as they are: that the base requires grad is enough. */
 static ctrt_status refresh(ctrt_tensor *tensor, struct grad_meta *meta)
 {
     ctrt_tensor *base = meta->base;
-    if (!(base->flags & TENSOR_REQUIRES_GRAD))
+    const bool base_requires_grad = base->flags & TENSOR_REQUIRES_GRAD;
+    if (meta->view_kind != VIEW_PLAIN && (base_requires_grad || meta->node != NULL))
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "an operand is a view %s, and its elements were changed in place since, so its history is not "
+                         "known: make the view again after the change, in grad mode", view_origin[meta->view_kind]);
+    if (!base_requires_grad)
         return CTRT_OK;
     struct geometry g;
     geometry_of(&g, tensor);
@@ -116,19 +144,22 @@ static ctrt_status overwrite_vjp(const struct grad_context *ctx, ctrt_tensor **d
 }
 static const struct grad_rule rule_overwrite = {.vjp = overwrite_vjp};
 
-static ctrt_status check_self(const char *op, ctrt_tensor *self)
+/* PyTorch's rules: views that are not VIEW_PLAIN, leaves that require grad, and views that require grad of a base that is a leaf, whether
+ * or not the base itself requires grad. */
+static ctrt_status check_self(ctrt_tensor *self)
 {
     const struct grad_meta *meta = self->grad;
     bool tracked = meta && meta->base;
-    if (self->flags & TENSOR_IS_VIEW && !tracked)
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view that was made under ctrt_no_grad, so autograd does not know of what: make the view in "
-                         "grad mode, or run %s_ under ctrt_no_grad", op);
+    if (self->flags & TENSOR_IS_VIEW && (!tracked || meta->view_kind != VIEW_PLAIN))
+        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view %s, so its change in place can't be recorded: make the view in grad mode by an op "
+                         "that returns one view, or change it under ctrt_no_grad", view_origin[tracked ? meta->view_kind : VIEW_NO_GRAD]);
+    CTRT_TRY(grad_refresh(self));
     if ((self->flags & TENSOR_REQUIRES_GRAD) && (meta == NULL || meta->node == NULL))
         return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a new tensor");
     if (!tracked)
         return CTRT_OK;
     const ctrt_tensor *base = meta->base;
-    if ((base->flags & TENSOR_REQUIRES_GRAD) && base->grad->node == NULL)
+    if (tensor_requires_grad(self) && (base->grad == NULL || base->grad->node == NULL))
         return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view of a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a "
                          "new tensor");
     struct geometry g;
@@ -155,8 +186,7 @@ ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt
     token->node = NULL;
     if (thread_state.grad_disabled || !dtype_floating(tensor_dtype(self)) || !front_needs_grad(inputs, n_inputs))
         return CTRT_OK;
-    CTRT_TRY(grad_refresh(self));
-    CTRT_TRY(check_self(op_table[op].name, self));
+    CTRT_TRY(check_self(self));
     const struct grad_rule *rule = grad_rules[op] ? grad_rules[op] : &rule_overwrite;
     struct op_node *node = NULL;
     CTRT_TRY(op_node_new(&node, op, rule, self, inputs, n_inputs, attributes));

@@ -7,6 +7,14 @@
 
 struct grad_hook;
 
+/* How a view was made. Only VIEW_PLAIN may be written in place while autograd records; a view of a view of another kind has that kind too. */
+enum view_kind {
+    VIEW_PLAIN,
+    VIEW_NO_GRAD,                       /* without grad mode: has no history, although its base may have one */
+    VIEW_CHUNK,                         /* by an op that returns several views */
+    VIEW_FUNCTION                       /* by a function of the program's (ctrt_function_apply) */
+};
+
 struct grad_meta {
     ctrt_tensor *grad;                  /* accumulated (leaf) or retained */
     struct grad_node *node;             /* the history, owned; NULL for leaves */
@@ -16,12 +24,16 @@ struct grad_meta {
     struct grad_hook *hooks;            /* hooks.c; a leaf's run from here, others stand here to be removed */
     struct grad_leaf leaf;
     bool retain_grad;
+    uint8_t view_kind;                  /* enum view_kind, of a view with a base */
 };
 
 /* The tensor's meta, made when it has none. */
 ctrt_status grad_meta_get(struct grad_meta **out, ctrt_tensor *tensor);
 
-/* view.c: the history of a view whose storage was written through another tensor is made anew from its base's. */
+/* inplace.c: `view` shows elements of `of`: marks it and notes its base, the tensor at the root of `of`. */
+ctrt_status grad_note_view(ctrt_tensor *view, ctrt_tensor *of, enum view_kind kind);
+
+/* inplace.c: the history of a view whose storage was written through another tensor is made anew from its base's. */
 ctrt_status grad_view_refresh(ctrt_tensor *tensor);
 
 static inline ctrt_status grad_refresh(ctrt_tensor *tensor)
@@ -45,7 +57,7 @@ static inline struct grad_edge grad_edge_to(ctrt_tensor *tensor)
         node_retain(meta->node);
         edge.to = &meta->node->head;
         edge.output = meta->output;
-    } else {
+    } else if (likely(tensor->flags & TENSOR_REQUIRES_GRAD)) {      /* else only its base requires grad: no gradient reaches the view */
         tensor_retain(tensor);
         edge.to = &meta->leaf.head;
     }

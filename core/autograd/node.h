@@ -53,6 +53,8 @@ struct node_class {
     ctrt_status (*run)(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy);
     const char *(*name)(const struct grad_node *node);
     void (*destroy)(struct grad_node *node);        /* all but edges and extras, then the struct itself */
+    /* Optional: reports each tensor that the node holds (scope_hold), and each node besides those at its edges. */
+    void (*visit)(struct grad_node *node, void (*report)(void *user, void *object, bool is_tensor), void *user);
 };
 
 struct grad_node {

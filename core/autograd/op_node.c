@@ -313,4 +313,19 @@ static ctrt_status op_node_run(struct grad_node *base, const struct node_run *ru
     return status;
 }
 
-const struct node_class op_node_class = {op_node_run, op_node_name, op_node_destroy};
+/* Under the lock of the saved values, which another thread may be taking. */
+static void op_node_visit(struct grad_node *base, void (*report)(void *user, void *object, bool is_tensor), void *user)
+{
+    struct op_node *node = (struct op_node *)base;
+    unsigned char state = SAVED_THERE;
+    while (!atomic_compare_exchange_weak_explicit(&node->state, &state, SAVED_LOCKED, memory_order_acq_rel, memory_order_acquire)) {
+        if (state == SAVED_TAKEN || state == SAVED_STALE)
+            return;
+        state = SAVED_THERE;
+    }
+    for (int i = 0; i < node->n_saved; i++)
+        report(user, node->saved[i].tensor, true);
+    atomic_store_explicit(&node->state, SAVED_THERE, memory_order_release);
+}
+
+const struct node_class op_node_class = {op_node_run, op_node_name, op_node_destroy, op_node_visit};

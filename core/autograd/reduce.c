@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* autograd/reduce.c: derivatives of reductions. */
+#include <math.h>
+
 #include "autograd/rule.h"
 
 /* `reduced` so that it broadcasts against x: with the reduced dimensions back at size 1, unless only leading ones are gone. */
@@ -46,37 +48,57 @@ static ctrt_status mean_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
 {
     ctrt_ints shape = input_shape(ctx, 0);
     CTRT_TRY(unreduce(&dx[0], ctx, dy[0], shape));
-    CTRT_TRY(ctrt_div_scalar(&dx[0], dx[0], ctrt_float((double)reduced_count(ctx, shape))));
+    const int64_t count = reduced_count(ctx, shape);
+    if (count > 0)                          /* else there is no element to get a gradient, and none of its derivative is NaN */
+        CTRT_TRY(ctrt_div_scalar(&dx[0], dx[0], ctrt_float((double)count)));
     return ctrt_expand(&dx[0], dx[0], shape);
 }
 const struct grad_rule rule_mean = {.vjp = mean_vjp};
 
 /* ---- product ---- */
 
-/* dy times the product of all other factors, for any number of zeros among them, without recording: with the product p of the factors that
- * are not 0 it is p/x where there is no 0, p at the 0 where there is one, else 0. */
+/* Replaces a mask by the mask of the elements with another masked element in their product. */
+static ctrt_status among_others(ctrt_tensor **mask, ctrt_ints dims)
+{
+    ctrt_tensor *count = NULL;
+    ctrt_status status = ctrt_sum_dims(&count, *mask, dims, true);
+    if (status == CTRT_OK)
+        status = ctrt_gt(mask, count, *mask);
+    tensor_release(count);
+    return status;
+}
+
+/* The product of all other factors, without recording. Zeros, infinities and NaN can't be divided out of the product, so they are left out of
+ * it, and their effect on the others is chosen by masks. Nothing is multiplied by 0, because the product of the rest may overflow. */
 static ctrt_status prod_of_others(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {
-    ctrt_tensor *is_zero = NULL, *filled = NULL, *p = NULL, *zeros = NULL, *at_zero = NULL, *count = NULL;
+    ctrt_tensor *zero = NULL, *infinite = NULL, *nan = NULL, *filled = NULL, *p = NULL, *huge = NULL;
     ctrt_status status;
-    STEP(ctrt_eq_scalar(&is_zero, x, ctrt_float(0)));
-    STEP(ctrt_masked_fill(&filled, x, is_zero, ctrt_float(1)));
+    STEP(ctrt_eq_scalar(&zero, x, ctrt_float(0)));
+    STEP(ctrt_isinf(&infinite, x));
+    STEP(ctrt_isnan(&nan, x));
+    STEP(ctrt_masked_fill(&filled, x, zero, ctrt_float(1)));
+    STEP(ctrt_masked_fill(&filled, filled, nan, ctrt_float(1)));
     STEP(ctrt_prod_dims(&p, filled, dims, true));
-    STEP(ctrt_sum_dims(&zeros, is_zero, dims, true));
+    STEP(ctrt_mul(&huge, p, filled));                       /* with another infinity: infinite, with the sign of p / filled */
+    STEP(ctrt_masked_fill(&filled, filled, infinite, ctrt_float(1)));
+    STEP(ctrt_prod_dims(&p, filled, dims, true));
     STEP(ctrt_div(out, p, filled));
-    STEP(ctrt_eq_scalar(&count, zeros, ctrt_int(0)));
-    STEP(ctrt_mul(out, *out, count));                       /* there is no 0 */
-    STEP(ctrt_eq_scalar(&count, zeros, ctrt_int(1)));
-    STEP(ctrt_logical_and(&count, count, is_zero));
-    STEP(ctrt_mul(&at_zero, p, count));                     /* this is the only 0 */
-    STEP(ctrt_add(out, *out, at_zero));
+    STEP(among_others(&zero, dims));
+    STEP(among_others(&infinite, dims));
+    STEP(among_others(&nan, dims));
+    STEP(ctrt_where(out, infinite, huge, *out));
+    STEP(ctrt_masked_fill(out, *out, zero, ctrt_float(0)));
+    STEP(ctrt_logical_and(&infinite, infinite, zero));
+    STEP(ctrt_logical_or(&nan, nan, infinite));
+    STEP(ctrt_masked_fill(out, *out, nan, ctrt_float(NAN)));
 done:
-    tensor_release(is_zero);
+    tensor_release(zero);
+    tensor_release(infinite);
+    tensor_release(nan);
     tensor_release(filled);
     tensor_release(p);
-    tensor_release(zeros);
-    tensor_release(at_zero);
-    tensor_release(count);
+    tensor_release(huge);
     return status;
 }
 
@@ -120,17 +142,19 @@ done:
     return status;
 }
 
-static ctrt_status any_zero(bool *out, ctrt_tensor *x)
+/* Has x a zero, an infinity or NaN? */
+static ctrt_status any_indivisible(bool *out, ctrt_tensor *x)
 {
-    ctrt_tensor *zeros = NULL;
+    ctrt_tensor *divisible = NULL;
     int64_t value = 0;
     ctrt_status status;
-    STEP(ctrt_eq_scalar(&zeros, x, ctrt_int(0)));
-    STEP(ctrt_any(&zeros, zeros, CTRT_ALL_DIMS, false));
-    STEP(ctrt_item_int(&value, zeros));
-    *out = value != 0;
+    STEP(ctrt_isfinite(&divisible, x));
+    STEP(ctrt_logical_and(&divisible, divisible, x));
+    STEP(ctrt_all(&divisible, divisible, CTRT_ALL_DIMS, false));
+    STEP(ctrt_item_int(&value, divisible));
+    *out = value == 0;
 done:
-    tensor_release(zeros);
+    tensor_release(divisible);
     return status;
 }
 
@@ -142,10 +166,10 @@ static ctrt_status prod_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
     ctrt_status status;
     if (x->view.ndim == 0)
         return pass_on(&dx[0], dy[0]);
-    bool zeros = true;
+    bool indivisible = true;
     if (ctx->create_graph)
-        STEP(any_zero(&zeros, x));
-    if (!zeros) {
+        STEP(any_indivisible(&indivisible, x));
+    if (!indivisible) {
         STEP(ctrt_prod_dims(&dx[0], x, dims, true));
         STEP(ctrt_div(&dx[0], dx[0], x));
     } else {

@@ -106,7 +106,12 @@ done:
     return status;
 }
 
-static const struct node_class slices_class = {slices_run, slices_name, slices_destroy};
+static void slices_visit(struct grad_node *node, void (*report)(void *user, void *object, bool is_tensor), void *user)
+{
+    report(user, &((struct slices_node *)node)->inner->node, false);
+}
+
+static const struct node_class slices_class = {slices_run, slices_name, slices_destroy, slices_visit};
 
 ctrt_status slices_rebase(ctrt_tensor *base, ctrt_tensor *view, struct op_node *inner)
 {

@@ -37,11 +37,11 @@ const struct grad_rule rule_log_softmax = {.saves = {{.outputs = 1}}, .vjp = log
 /* What the gradient of a row multiplies, without history: `pull`, how much of each class's softmax, [N, 1], and `target`, [N, C], what is
  * taken off. For a row with target t, weights w and smoothing e:
  *   loss = -(1-e) w_t log p_t - e/C sum_c w_c log p_c,  so  dloss/dx_c = ((1-e) w_t + e/C sum w) p_c - ((1-e) w_t [c=t] + e/C w_c)
- * and 0 in rows that are ignored. */
-static ctrt_status cross_entropy_parts(ctrt_tensor **pull, ctrt_tensor **target, const struct grad_context *ctx)
+ * and 0 in rows that are `ignored`, [N, 1]. */
+static ctrt_status cross_entropy_parts(ctrt_tensor **pull, ctrt_tensor **target, ctrt_tensor **ignored, const struct grad_context *ctx)
 {
     const ctrt_cross_entropy_attributes *a = &ctx->attributes->cross_entropy;
-    ctrt_tensor *logits = ctx->inputs[0], *weight = ctx->inputs[2], *classes = NULL, *index = NULL, *counts = NULL;
+    ctrt_tensor *logits = ctx->inputs[0], *weight = ctx->inputs[2], *classes = NULL, *index = NULL;
     const double e = a->label_smoothing;
     const int64_t n = logits->view.shape[1];
     ctrt_dtype dtype = tensor_dtype(logits);
@@ -55,35 +55,35 @@ static ctrt_status cross_entropy_parts(ctrt_tensor **pull, ctrt_tensor **target,
     STEP(ctrt_add_scalar(target, *target, ctrt_float(e / (double)n)));
     if (weight)
         STEP(ctrt_mul(target, *target, weight));
-    STEP(ctrt_ne_scalar(&counts, index, ctrt_int(a->ignore_index)));
-    STEP(ctrt_mul(target, *target, counts));
+    STEP(ctrt_eq_scalar(ignored, index, ctrt_int(a->ignore_index)));
     STEP(ctrt_sum_dims(pull, *target, CTRT_DIMS(1), true));         /* its rows sum to just that */
 done:
     ctrt_set_grad_enabled(was);
     tensor_release(classes);
     tensor_release(index);
-    tensor_release(counts);
     return status;
 }
 
 static ctrt_status cross_entropy_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
-    ctrt_tensor *pull = NULL, *target = NULL, *row = NULL;
+    ctrt_tensor *pull = NULL, *target = NULL, *ignored = NULL, *row = NULL;
     ctrt_status status;
     if (!needs_grad(ctx, 0))
         return CTRT_OK;                                             /* as in PyTorch, none for the class weights */
     if (!ctx->create_graph)
         return op_cross_entropy_backward(&dx[0], ctx->inputs[0], ctx->inputs[1], ctx->inputs[2], ctx->outputs[1], dy[0],
                                          &ctx->attributes->cross_entropy);
-    STEP(cross_entropy_parts(&pull, &target, ctx));
+    STEP(cross_entropy_parts(&pull, &target, &ignored, ctx));
     STEP(ctrt_softmax(&dx[0], ctx->inputs[0], 1));
     STEP(ctrt_mul(&dx[0], dx[0], pull));
     STEP(ctrt_sub(&dx[0], dx[0], target));
     STEP(ctrt_unsqueeze(&row, dy[0], 1));
+    STEP(ctrt_masked_fill(&row, row, ignored, ctrt_float(0)));      /* dy is NaN for a mean over no row */
     STEP(ctrt_mul(&dx[0], dx[0], row));
 done:
     tensor_release(pull);
     tensor_release(target);
+    tensor_release(ignored);
     tensor_release(row);
     return status;
 }

@@ -22,6 +22,7 @@ struct autograd_thread {
     uint32_t passes;                        /* this thread, and the backward passes that it has run (growth.h) */
     uint8_t draining;                       /* somebody further up the stack takes the dying apart */
     uint8_t listed;                         /* 1: in the list of threads; 2: the thread is ending */
+    bool running;                           /* engine_run is on the stack of this thread */
 };
 
 extern __thread struct autograd_thread autograd_thread __attribute__((tls_model("initial-exec")));

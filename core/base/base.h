@@ -18,6 +18,12 @@
 /* log.c: to the callback, when the level passes. `component`: "core", "registry", "cpu"... */
 void log_message(ctrt_log_level level, const char *component, const char *format, ...) CTRT_PRINTF(3, 4);
 
+/* The value of an option for which 0 means `otherwise` and CTRT_ZERO means 0. */
+static inline double option_value(double given, double otherwise)
+{
+    return given == 0 ? otherwise : given == CTRT_ZERO ? 0 : given;
+}
+
 /* CTRT_ERR_INVALID_ARGUMENT "FUNCTION: ARGUMENT is NULL" */
 ctrt_status fail_null(const char *function, const char *argument);
 

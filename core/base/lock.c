@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "base/base.h"
+#include "base/thread.h"
 
 /* Filled while the library is loaded, constant afterwards. */
 static struct lock *locks[LOCK_LEVELS];
@@ -17,6 +18,7 @@ void lock_enter(struct lock *lock)
         atomic_fetch_add(&lock->depth, 1);
         return;
     }
+    cancel_disable();
     pthread_mutex_lock(&lock->mutex);
     atomic_store(&lock->owner, self);
     atomic_store(&lock->depth, 1);
@@ -24,8 +26,10 @@ void lock_enter(struct lock *lock)
 
 void lock_leave(struct lock *lock)
 {
-    if (atomic_fetch_sub(&lock->depth, 1) == 1)
+    if (atomic_fetch_sub(&lock->depth, 1) == 1) {
         pthread_mutex_unlock(&lock->mutex);
+        cancel_restore();
+    }
 }
 
 /* What plugins have to do around a fork. Entries are never changed once they count. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/lock.h: a mutex that its holder may take again, and that survives fork.
  *
- * Plugins are called with locks held and call back (host->backend, host->param), hence recursive. Around a
+ * Plugins are called with locks held, except for their init, and call back (host->backend, host->param), hence recursive. Around a
  * fork all these locks are taken, lower levels first, so that the child never inherits one in the middle of
- * something. A thread that holds a lock may take locks of higher levels only. */
+ * something. A thread that holds a lock may take locks of higher levels only, and is not cancelled. */
 #ifndef CORE_BASE_LOCK_H
 #define CORE_BASE_LOCK_H
 

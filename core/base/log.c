@@ -5,6 +5,7 @@
 #include "base/base.h"
 #include "base/lock.h"
 #include "base/param.h"
+#include "base/thread.h"
 
 static const char *const level_words[] = { "error", "warning", "info", "debug" };
 
@@ -27,6 +28,7 @@ static void to_stderr(void *user, ctrt_log_level level, const char *component, c
 
 static void emit(ctrt_log_level level, const char *component, const char *text)
 {
+    CANCEL_DISABLED;
     lock_enter(&log_lock);
     ctrt_log_callback callback = log_callback;
     void *user = log_user;

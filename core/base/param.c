@@ -13,22 +13,28 @@
 
 enum origin { ORIGIN_DEFAULT, ORIGIN_ENVIRONMENT, ORIGIN_PROGRAM };
 
+struct value {
+    const char *text;
+    int64_t integer;
+    enum origin origin;
+};
+
 /* A name that was declared, set, or found in the environment. Nodes are never freed; strings are kept. */
 struct node {
     struct node *next;
     const char *name, *owner;
-    const ctrt_param *param;    /* NULL: nobody has declared it (yet) */
+    const ctrt_param *param;    /* the first declaration; NULL: none yet */
+    const ctrt_param *other;    /* the last declaration with another meaning that was reported */
     const char *program;        /* set by ctrt_param_set */
     const char
         *rejected; /* why the program's value was malformed, found out when the parameter was declared */
-    bool read;                  /* the three below are final */
-    const char *text;
-    int64_t integer;
-    enum origin origin;
+    bool read;                  /* `value` is final */
+    struct value value;         /* by the first declaration */
     bool complained;            /* a misspelt or too late environment variable was reported */
 };
 
 void (*param_declare_all)(void);
+void (*param_before_set)(const char *name);
 
 LOCK_DEFINE(param_lock, LOCK_PARAM);
 static struct node *first;
@@ -56,6 +62,17 @@ static struct node *find_or_add(const char *name)
         end = &(*end)->next;
     *end = node;
     return node;
+}
+
+static bool same_text(const char *a, const char *b)
+{
+    return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
+}
+
+/* Whether the two have one type, one default and the same words. */
+static bool same_meaning(const ctrt_param *a, const ctrt_param *b)
+{
+    return a == b || (a->type == b->type && same_text(a->words, b->words) && same_text(a->fallback, b->fallback));
 }
 
 /* With the lock held. */
@@ -89,49 +106,69 @@ void param_declare(const ctrt_param *param, const char *owner)
     lock_leave(&param_lock);
 }
 
-/* Finds the value for the first time: the program's, else the environment's, else the default. An empty
+/* Finds the value by the declaration `param`: the program's, else the environment's, else the default. An empty
  * variable counts as unset except for strings, where it may mean something ("no device is visible"). */
-static ctrt_status node_read(struct node *node)
+static ctrt_status find_value(struct value *out, const struct node *node, const ctrt_param *param)
 {
     const char *text = node->program;
     enum origin origin = ORIGIN_PROGRAM;
     if (text == NULL) {
         text = secure_getenv(node->name);
         origin = ORIGIN_ENVIRONMENT;
-        if (text != NULL && text[0] == '\0' && node->param->type != CTRT_PARAM_STRING)
+        if (text != NULL && text[0] == '\0' && param->type != CTRT_PARAM_STRING)
             text = NULL;
     }
     if (text == NULL) {
-        text = node->param->fallback;
+        text = param->fallback;
         origin = ORIGIN_DEFAULT;
     }
     int64_t integer = 0;
     if (text != NULL) {
-        CTRT_TRY(param_parse(&integer, node->param, text));
+        CTRT_TRY(param_parse(&integer, param, text));
         size_t bytes = strlen(text) + 1;
         text = keep_text(text);
         if (text == NULL)
             return out_of_memory(bytes, node->name);
     }
-    node->text = text;
-    node->integer = integer;
-    node->origin = origin;
-    node->read = true;
+    out->text = text;
+    out->integer = integer;
+    out->origin = origin;
     return CTRT_OK;
 }
 
 /* The environment says something else than when it was read: true once. */
 static bool changed_late(struct node *node)
 {
-    if (!node->read || node->origin == ORIGIN_PROGRAM || node->complained)
+    if (!node->read || node->value.origin == ORIGIN_PROGRAM || node->complained)
         return false;
-    const char *now = secure_getenv(node->name), *then = node->origin == ORIGIN_ENVIRONMENT ? node->text : NULL;
+    const char *now = secure_getenv(node->name), *then = node->value.origin == ORIGIN_ENVIRONMENT ? node->value.text : NULL;
     if (now != NULL && now[0] == '\0' && node->param->type != CTRT_PARAM_STRING)
         now = NULL;
     if (now == NULL || (then != NULL && strcmp(now, then) == 0))
         return false;
     node->complained = true;
     return true;
+}
+
+static void warn_late(const char *name, const char *text)
+{
+    log_message(CTRT_LOG_WARNING, "core",
+                "the environment variable %s was changed after it had been read as \"%s\"; the change has "
+                "no effect. Set it before the program starts, or call ctrt_param_set first",
+                name, text != NULL ? text : "(unset)");
+}
+
+static const char *or_unknown(const char *owner)
+{
+    return owner != NULL ? owner : "?";
+}
+
+static void warn_other(const char *name, const char *owner, const char *first_owner)
+{
+    log_message(CTRT_LOG_WARNING, "core",
+                "%s declares the parameter %s with another type, other words or another default than %s, which declared it "
+                "first; each reads it by its own declaration",
+                or_unknown(owner), name, first_owner);
 }
 
 ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const char *owner)
@@ -141,24 +178,71 @@ ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const cha
                          owner ? owner : "?");
     lock_enter(&param_lock);
     struct node *node = declare(param, owner);
-    ctrt_status status = node == NULL ? out_of_memory(sizeof *node, param->name) : CTRT_OK;
-    if (status == CTRT_OK && !node->read)
-        status = node_read(node);
+    const bool first_meaning = node != NULL && same_meaning(node->param, param);
+    struct value value = { 0 };
+    const char *other_owner = NULL;
     bool late = false;
-    if (status == CTRT_OK) {
-        out->text = node->text;
-        out->integer = node->integer;
-        out->is_set = node->origin != ORIGIN_DEFAULT;
-        late = changed_late(node);
+    ctrt_status status = node == NULL ? out_of_memory(sizeof *node, param->name) : CTRT_OK;
+    if (first_meaning) {
+        if (!node->read)
+            status = find_value(&node->value, node, param);
+        node->read = status == CTRT_OK;
+        value = node->value;
+        late = node->read && changed_late(node);
+    } else if (node != NULL) {
+        status = find_value(&value, node, param);
+        other_owner = node->other != param ? or_unknown(node->owner) : NULL;
+        node->other = param;
     }
     lock_leave(&param_lock);
+    if (other_owner != NULL)
+        warn_other(param->name, owner, other_owner);
     if (late)
-        log_message(
-            CTRT_LOG_WARNING, "core",
-            "the environment variable %s was changed after it had been read as \"%s\"; the change has "
-            "no effect. Set it before the program starts, or call ctrt_param_set first",
-            param->name, out->text != NULL ? out->text : "(unset)");
-    return status;
+        warn_late(param->name, value.text);
+    if (status != CTRT_OK)
+        return status;
+    out->text = value.text;
+    out->integer = value.integer;
+    out->is_set = value.origin != ORIGIN_DEFAULT;
+    return CTRT_OK;
+}
+
+void param_reopen(const char *name)
+{
+    lock_enter(&param_lock);
+    struct node *node = find(name);
+    if (node != NULL)
+        node->read = false;
+    lock_leave(&param_lock);
+}
+
+/* A number that changes when the environment does: setenv and putenv replace the pointer of an entry. */
+static uintptr_t environment_version(void)
+{
+    uintptr_t version = 1;
+    for (char **entry = environ; entry != NULL && *entry != NULL; entry++)
+        version = version * 31 + (uintptr_t)*entry;
+    return version;
+}
+
+void param_check_late(void)
+{
+    static _Atomic uintptr_t seen;
+    struct { const char *name, *text; } late[8];
+    size_t count = 0;
+    const uintptr_t version = environment_version();
+    if (atomic_exchange_explicit(&seen, version, memory_order_relaxed) == version)
+        return;
+    lock_enter(&param_lock);
+    for (struct node *node = first; node != NULL && count < COUNT_OF(late); node = node->next)
+        if (node->param != NULL && changed_late(node)) {
+            late[count].name = node->name;
+            late[count++].text = node->value.text;
+        }
+    lock_leave(&param_lock);
+    for (size_t i = 0; i < count; i++)
+        warn_late(late[i].name, late[i].text);
+    param_check_environment();
 }
 
 /* ---- public ---- */
@@ -185,12 +269,12 @@ static ctrt_status node_set(struct node *node, const char *value)
     if (value != NULL)
         CTRT_TRY(param_parse(&ignored, node->param, value));
     if (node->read) {
-        bool same = value != NULL && node->text != NULL && strcmp(value, node->text) == 0;
+        bool same = value != NULL && node->value.text != NULL && strcmp(value, node->value.text) == 0;
         if (same)
             return CTRT_OK;
         return ctrt_fail(CTRT_ERR_STATE,
                          "%s has been used already as \"%s\"; set it before the first call that needs it",
-                         node->name, node->text != NULL ? node->text : "(unset)");
+                         node->name, node->value.text != NULL ? node->value.text : "(unset)");
     }
     const char *kept = keep_text(value);
     if (value != NULL && kept == NULL)
@@ -203,6 +287,8 @@ ctrt_status ctrt_param_set(const char *name, const char *value)
 {
     if (name == NULL)
         return fail_null("ctrt_param_set", "name");
+    if (param_before_set != NULL)
+        param_before_set(name);
     lock_enter(&param_lock);
     struct node *node = find(name);
     bool known = node != NULL && node->param != NULL;
@@ -256,11 +342,11 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
         /* Listing does not make a value final. */
         const char *environment = node->read ? NULL : keep_text(secure_getenv(node->name));
         info->name = node->name;
-        info->value = node->read      ? node->text
+        info->value = node->read      ? node->value.text
                       : node->program ? node->program
                       : environment   ? environment
                                       : node->param->fallback;
-        info->origin = origins[node->read ? node->origin : node->program ? ORIGIN_PROGRAM
+        info->origin = origins[node->read ? node->value.origin : node->program ? ORIGIN_PROGRAM
                                : environment ? ORIGIN_ENVIRONMENT : ORIGIN_DEFAULT];
         info->owner = node->owner != NULL ? node->owner : "";
         info->help = node->param->help != NULL ? node->param->help : "";
@@ -332,7 +418,7 @@ void param_forget_values(void)
     lock_enter(&param_lock);
     for (struct node *node = first; node != NULL; node = node->next) {
         node->read = node->complained = false;
-        node->program = node->text = node->rejected = NULL;
+        node->program = node->value.text = node->rejected = NULL;
     }
     lock_leave(&param_lock);
 }

@@ -10,8 +10,10 @@
 #include "ctrt/base.h"
 #include "ctrt/plugin.h"
 
-/* Declares (once; again is harmless) and reads. `owner`: "core" or the plugin's name, static. Errors name the
- * variable, the value and what would be right. Thread-safe. */
+/* Declares (once; again is harmless) and reads. `owner`: "core" or the plugin's name, static. When the name was
+ * declared before with another type, words or default, a warning names both owners, once, and the value is read by
+ * `param`; listings and ctrt_param_set keep to the first declaration. Errors name the variable, the value and what
+ * would be right. Thread-safe. */
 ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const char *owner);
 
 /* Declares alone, so that listings show the parameter unread. The core's are declared while the library is
@@ -32,6 +34,15 @@ extern void (*param_declare_all)(void);
 
 /* Warns of environment variables that look like a known one misspelt, each once. */
 void param_check_environment(void);
+
+/* When the environment has changed since the last call: the same, and warns of variables that were read before they changed, each once.
+ * Costs a few nanoseconds a variable of the environment when nothing has changed. Thread-safe, as far as getenv is. */
+void param_check_late(void);
+
+/* Called by ctrt_param_set before it sets `name`, without locks: a module whose use of the value can be undone makes it settable
+ * again by param_reopen. NULL: no module does. */
+extern void (*param_before_set)(const char *name);
+void param_reopen(const char *name);
 
 /* The rules for a value's text; the message names `param`. Exposed for tests. */
 ctrt_status param_parse(int64_t *integer, const ctrt_param *param, const char *text);

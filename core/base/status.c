@@ -13,8 +13,8 @@ struct error_text {
     char text[ERROR_BYTES];
 };
 
-static const struct { ctrt_status status; const char *text; } texts[] = {
-#define STATUS(name, value, text) { CTRT_##name, text },
+static const struct { ctrt_status status; const char *name, *text; } texts[] = {
+#define STATUS(name, value, text) { CTRT_##name, "CTRT_" #name, text },
 #include "ctrt/status.def"
 #undef STATUS
 };
@@ -28,6 +28,17 @@ const char *ctrt_status_string(ctrt_status status)
         if (texts[i].status == status)
             return texts[i].text;
     return "unknown status";
+}
+
+ctrt_status ctrt_status_get(const char **name, ctrt_status *value, size_t index)
+{
+    if (index >= COUNT_OF(texts))
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "status_get: there are %zu status codes", COUNT_OF(texts));
+    if (name != NULL)
+        *name = texts[index].name;
+    if (value != NULL)
+        *value = texts[index].status;
+    return CTRT_OK;
 }
 
 const char *ctrt_error_message(void)

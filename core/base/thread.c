@@ -43,6 +43,18 @@ void thread_register(void)
         thread_state.registered = true;
 }
 
+void cancel_disable(void)
+{
+    if (thread_state.cancel_depth++ == 0)
+        pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &thread_state.cancel_before);
+}
+
+void cancel_restore(void)
+{
+    if (--thread_state.cancel_depth == 0)
+        pthread_setcancelstate(thread_state.cancel_before, NULL);
+}
+
 void thread_on_exit(void (*cleaner)(struct thread_state *state))
 {
     for (int i = 0; i < MAX_CLEANERS; i++) {

@@ -35,6 +35,8 @@ struct thread_state {
     struct account_table *memory;   /* counters of devices: memory/account.h */
     struct memory_tag *tag;         /* memory/tag.h: on whose behalf memory is taken */
     struct scope *scope;            /* tensor/scope.h: what new tensors belong to; NULL: nothing */
+    int cancel_depth, cancel_before; /* cancel_disable: how deep, and the thread's own state */
+    const char *stack_limit;        /* base/stack.h: recursion has to end above; NULL: not known yet */
 };
 
 extern __thread struct thread_state thread_state __attribute__((tls_model("initial-exec")));
@@ -43,5 +45,20 @@ extern __thread struct thread_state thread_state __attribute__((tls_model("initi
  * floors above want to run at a thread's end are registered once per process with thread_on_exit. */
 void thread_register(void);
 void thread_on_exit(void (*cleaner)(struct thread_state *state));
+
+/* Disables cancellation of the calling thread (pthread_cancel) until the matching cancel_restore. Pairs nest. Every lock (lock.h) does
+ * this while it is held; code that does input or output, or waits, without such a lock does it itself, because a thread that is
+ * cancelled there would leave the library's structures half changed. No system call. */
+void cancel_disable(void);
+void cancel_restore(void);
+
+/* Disables cancellation until the end of the block. */
+#define CANCEL_DISABLED                                                         \
+    __attribute__((cleanup(cancel_leave), unused)) const char cancel_disabled_ = (cancel_disable(), 0)
+static inline void cancel_leave(const char *unused)
+{
+    (void)unused;
+    cancel_restore();
+}
 
 #endif

@@ -19,19 +19,26 @@ CORE_PARAM(device_param);
 
 static _Atomic(ctrt_device *) default_device;
 
-/* How many visible devices the backend has; 0 when it cannot be used. */
-static int count_of(const struct component *backend)
+/* How many visible devices the backend has; 0 when it cannot be used. Errors: a shortage of memory or descriptors, after which the
+ * next call may count them. */
+static ctrt_status count_of(int *count, const struct component *backend)
 {
     struct device_type *type;
-    return device_type_get(&type, backend->name) == CTRT_OK ? type->count : 0;
+    const ctrt_status status = device_type_get(&type, backend->name);
+    *count = status == CTRT_OK ? type->count : 0;
+    return status == CTRT_ERR_OUT_OF_MEMORY || status == CTRT_ERR_IO ? status : CTRT_OK;
 }
 
 ctrt_status device_best_accelerator(char *type)
 {
     const struct component *ranked[MAX_BACKENDS];
-    size_t count = registry_ranked(ranked, MAX_BACKENDS, CTRT_COMPONENT_BACKEND);
+    size_t count;
+    CTRT_TRY(registry_ranked(ranked, &count, MAX_BACKENDS, CTRT_COMPONENT_BACKEND));
     for (size_t i = 0; i < count; i++) {
-        if (ranked[i]->score >= 0 && strcmp(ranked[i]->name, "cpu") != 0 && count_of(ranked[i]) > 0) {
+        int visible = 0;
+        if (ranked[i]->score >= 0 && strcmp(ranked[i]->name, "cpu") != 0)
+            CTRT_TRY(count_of(&visible, ranked[i]));
+        if (visible > 0) {
             snprintf(type, 32, "%s", ranked[i]->name);
             return CTRT_OK;
         }
@@ -62,9 +69,13 @@ static ctrt_status fail_no_backend(void)
 static ctrt_status best_type(ctrt_device_spec *out)
 {
     const struct component *ranked[MAX_BACKENDS];
-    size_t count = registry_ranked(ranked, MAX_BACKENDS, CTRT_COMPONENT_BACKEND);
+    size_t count;
+    CTRT_TRY(registry_ranked(ranked, &count, MAX_BACKENDS, CTRT_COMPONENT_BACKEND));
     for (size_t i = 0; i < count; i++) {
-        if (ranked[i]->score < 0 || count_of(ranked[i]) == 0)
+        int visible = 0;
+        if (ranked[i]->score >= 0)
+            CTRT_TRY(count_of(&visible, ranked[i]));
+        if (visible == 0)
             continue;
         snprintf(out->type, sizeof out->type, "%s", ranked[i]->name);
         out->index = -1;
@@ -73,13 +84,20 @@ static ctrt_status best_type(ctrt_device_spec *out)
     return fail_no_backend();
 }
 
-ctrt_status device_auto_spec(ctrt_device_spec *out)
+/* The device that CTRT_DEVICE names; NULL when it leaves the choice to "auto". */
+static ctrt_status asked_device(const char **out)
 {
     ctrt_param_value value;
     CTRT_TRY(param_read(&value, &device_param, "core"));
-    if (value.text == NULL || value.text[0] == '\0' || strcmp(value.text, "auto") == 0)
-        return best_type(out);
-    return ctrt_context(ctrt_device_parse(out, value.text), "CTRT_DEVICE=%s", value.text);
+    *out = value.text == NULL || value.text[0] == '\0' || strcmp(value.text, "auto") == 0 ? NULL : value.text;
+    return CTRT_OK;
+}
+
+ctrt_status device_auto_spec(ctrt_device_spec *out)
+{
+    const char *asked;
+    CTRT_TRY(asked_device(&asked));
+    return asked == NULL ? best_type(out) : ctrt_context(ctrt_device_parse(out, asked), "CTRT_DEVICE=%s", asked);
 }
 
 ctrt_status ctrt_device_auto(ctrt_device **out)
@@ -89,7 +107,10 @@ ctrt_status ctrt_device_auto(ctrt_device **out)
         return fail_null("ctrt_device_auto", "out");
     CTRT_TRY(device_auto_spec(&spec));
     /* One that is there and does not open is an error, not a reason to compute silently on something slower. */
-    return ctrt_context(device_open(out, &spec), "the device chosen by auto (CTRT_DEVICE chooses another)");
+    const char *asked;
+    CTRT_TRY(asked_device(&asked));
+    return asked != NULL ? ctrt_context(device_open(out, &spec), "CTRT_DEVICE=%s", asked)
+                         : ctrt_context(device_open(out, &spec), "the device chosen by auto (CTRT_DEVICE chooses another)");
 }
 
 /* ---- the default device ---- */
@@ -134,16 +155,18 @@ ctrt_status ctrt_device_list(ctrt_device_spec *out, size_t index)
     const struct component *ranked[MAX_BACKENDS];
     if (out == NULL)
         return fail_null("ctrt_device_list", "out");
-    size_t count = registry_ranked(ranked, MAX_BACKENDS, CTRT_COMPONENT_BACKEND);
+    size_t count;
+    CTRT_TRY(registry_ranked(ranked, &count, MAX_BACKENDS, CTRT_COMPONENT_BACKEND));
     for (size_t i = 0; i < count; i++) {
-        size_t visible = (size_t)count_of(ranked[i]);
-        if (index < visible) {
+        int visible;
+        CTRT_TRY(count_of(&visible, ranked[i]));
+        if (index < (size_t)visible) {
             ctrt_device_spec spec = { "", strcmp(ranked[i]->name, "cpu") == 0 ? -1 : (int)index };
             snprintf(spec.type, sizeof spec.type, "%s", ranked[i]->name);
             *out = spec;
             return CTRT_OK;
         }
-        index -= visible;
+        index -= (size_t)visible;
     }
     return ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no device of that index");
 }

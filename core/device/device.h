@@ -27,7 +27,7 @@ struct ctrt_device {
     size_t event_count, event_room;
     _Atomic(struct pinned *) pinned;        /* memory/pinned.h */
     uint32_t number;                        /* among all devices that were opened, from 0 */
-    _Atomic(uint8_t *) peers;               /* by number of the other device: does copying between the two work? (ops/transfer.c) */
+    _Atomic(uint8_t *) peers;               /* by number of the other device: does copying between the two work? (ops/peers.c) */
     struct device_memory *memory;           /* policy and accounting */
     _Atomic(struct op_cell *) cells; /* kernel rows by op and dtype; built at first use by ops/dispatch.c */
     const ctrt_kernel_table
@@ -37,6 +37,7 @@ struct ctrt_device {
     bool seeded;
     pid_t owner;                            /* process that opened it; 0: it was closed */
     _Atomic uint32_t events_held;           /* ctrt_event handles */
+    _Atomic uint64_t synchronizations;      /* times that the host waited for work of the device; only the home's is used */
     int physical;                           /* index by which the backend knows it */
     /* A backend can stand over another one (ctrt_backend.base): its devices are names for those of that one, with their memory, streams and
      * handle and kernels of their own. */
@@ -44,6 +45,12 @@ struct ctrt_device {
     ctrt_device *names, *next_name;         /* the other names of a home */
     uint8_t float_default;                  /* dtype of new tensors that are to have the default; 0: the process's */
 };
+
+/* Counts a wait of the host for work of the device. */
+static inline void device_count_wait(ctrt_device *device)
+{
+    atomic_fetch_add_explicit(&device->home->synchronizations, 1, memory_order_relaxed);
+}
 
 /* Whose memory and streams the device has. */
 static inline ctrt_device *device_home(ctrt_device *device)
@@ -91,5 +98,9 @@ ctrt_status device_cpu(ctrt_device **out);
 ctrt_status device_accelerator(ctrt_device **out);
 /* Calls `visit` for every open device. */
 void device_for_each(void (*visit)(ctrt_device *device, void *argument), void *argument);
+
+/* Defined in ops/peers.c: false when direct copies from `from` to `to`, which are open, were tried and do not work. Tries them unless
+ * work of one of them is captured or planned. */
+bool device_link_works(ctrt_device *to, ctrt_device *from);
 
 #endif

@@ -12,6 +12,8 @@ struct ctrt_event {
     bool timing;
     pthread_mutex_t lock;                   /* for what the last record left */
     stream_mark mark;                       /* the last work before it */
+    ctrt_stream *stream;                    /* where it was recorded */
+    uint64_t stream_id;                     /* its id then; if it differs now, the stream was released and reused */
     struct clock clock;                     /* what was done before it */
     uint64_t records;                       /* how often it was recorded; 0: never */
     struct capture *capture;                /* in which it was recorded, perhaps over by now; only compared; NULL: in none */
@@ -96,15 +98,17 @@ static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
 {
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&stream->lock);
-    if (!clock_room(&event->clock, MAX(stream->clock.count, stream->slot + 1)))
+    if (!clock_room(&event->clock, MAX(stream->clock.count, stream_slot(stream) + 1)))
         status = out_of_memory(sizeof(uint64_t), "an event's clock");
     if (status == CTRT_OK)
         status = event->device->backend->queue->event_record(event->device->handle, event->event, stream->queue);
     if (status == CTRT_OK) {
         memset(event->clock.seen, 0, event->clock.count * sizeof *event->clock.seen);
         clock_merge(&event->clock, &stream->clock);
-        clock_raise(&event->clock, stream->slot, stream->sequence);
-        event->mark = mark_of(stream->slot, stream->sequence);
+        clock_raise(&event->clock, stream_slot(stream), stream->sequence);
+        event->mark = mark_of(stream_slot(stream), stream->sequence);
+        event->stream = stream;
+        event->stream_id = ctrt_stream_id(stream);
         event->capture = atomic_load(&stream->capture);
     }
     pthread_mutex_unlock(&stream->lock);
@@ -142,7 +146,7 @@ ctrt_status ctrt_event_query(ctrt_event *event, bool *done)
     if (event->records > 0 && event->event != NULL && (status = check_runs("ctrt_event_query", event)) == CTRT_OK) {
         status = event->device->backend->queue->event_query(event->device->handle, event->event, done);
         if (status == CTRT_OK && *done)
-            stream_note_done(stream_at(mark_slot(event->mark)), mark_sequence(event->mark), event->clock.seen, event->clock.count);
+            stream_note_done(event->stream, mark_sequence(event->mark), event->clock.seen, event->clock.count);
     }
     pthread_mutex_unlock(&event->lock);
     return ctrt_context(status, "ctrt_event_query");
@@ -158,8 +162,9 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
         return runs;
     }
     const bool waits = event->records > 0 && event->event != NULL;
-    ctrt_stream *stream = waits ? stream_at(mark_slot(event->mark)) : NULL;
-    const uint64_t sequence = mark_sequence(event->mark), records = event->records;
+    ctrt_stream *stream = waits ? event->stream : NULL;
+    const stream_mark mark = event->mark;
+    const uint64_t sequence = mark_sequence(mark), records = event->records, stream_id = event->stream_id;
     uint64_t *seen = waits ? memory_alloc(event->clock.count * sizeof *seen) : NULL;
     const uint32_t count = seen != NULL ? event->clock.count : 0;
     if (count > 0)
@@ -167,11 +172,15 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
     pthread_mutex_unlock(&event->lock);
     ctrt_status status = CTRT_OK;
     if (waits) {
+        device_count_wait(event->device);
         status = event->device->backend->queue->event_synchronize(event->device->handle, event->event);
         pthread_mutex_lock(&event->lock);
         const bool moved = event->records != records;       /* somebody recorded it anew: who knows what was waited for */
         pthread_mutex_unlock(&event->lock);
-        status = stream_waited(stream, status, moved ? 0 : sequence, seen, moved ? 0 : count);
+        if (likely(status != CTRT_OK || stream_id == ctrt_stream_id(stream)))
+            status = stream_waited(stream, status, moved ? 0 : sequence, seen, moved ? 0 : count);
+        else                                /* an error of the stream may be one of its new work */
+            status = stream_outcome(mark);
     }
     memory_free(seen);
     return ctrt_context(status, "ctrt_event_synchronize");
@@ -218,7 +227,7 @@ ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)
     pthread_mutex_lock(&event->lock);
     if (event->records > 0) {
         bool joins = false;
-        const ctrt_stream *other = stream_at(mark_slot(event->mark));
+        const ctrt_stream *other = event->stream;
         if (unlikely(event->capture != NULL && event->capture != atomic_load(&other->capture)))
             status = ctrt_fail(CTRT_ERR_STATE, "the event was recorded in a capture that is over");
         else if (unlikely(event->capture != NULL || stream_captured(stream)))

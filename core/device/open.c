@@ -78,10 +78,11 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
     }
     if (status == CTRT_OK)
         status = stream_device_open(device);
-    if (status == CTRT_OK) {
-        registry_overlays(device->overlays, COUNT_OF(device->overlays) - 1, type->name);
+    size_t overlays;
+    if (status == CTRT_OK)
+        status = registry_overlays(device->overlays, &overlays, COUNT_OF(device->overlays) - 1, type->name);
+    if (status == CTRT_OK)
         status = device_memory_create(device);
-    }
     if (status != CTRT_OK) {
         ctrt_context(status, "opening %s", device->name);
         device_free(device);
@@ -118,9 +119,11 @@ static ctrt_status name_new(ctrt_device **out, const struct device_type *type, i
     device->float_default = type->float_default;
     pthread_mutex_init(&device->generator_lock, NULL);
     take_over(device, home);
-    registry_overlays(device->overlays, COUNT_OF(device->overlays) - 1, type->name);
-    while (count < COUNT_OF(device->overlays) - 1 && device->overlays[count] != NULL)
-        count++;
+    const ctrt_status status = registry_overlays(device->overlays, &count, COUNT_OF(device->overlays) - 1, type->name);
+    if (status != CTRT_OK) {
+        device_free(device);
+        return status;
+    }
     if (type->kernels != NULL && count < COUNT_OF(device->overlays) - 1)
         device->overlays[count++] = type->kernels;
     for (size_t i = 0; home->overlays[i] != NULL && count < COUNT_OF(device->overlays) - 1; i++)

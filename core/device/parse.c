@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/parse.c: names of devices: "cuda:1" and back. */
+#include <strings.h>
+
 #include "base/base.h"
 #include "device/internal.h"
 #include "registry/registry.h"
 
 #define MAX_INDEX 65535
 
-/* Words that people write for a device and that are no type. */
+/* Words that are often written for a device but are no type; the first three mean an accelerator. */
 static const char *const no_types[] = { "gpu", "device", "accelerator", "auto", "default", "none", "null" };
+#define ACCELERATOR_WORDS 3
 
 static ctrt_status fail_name(const char *text, const char *why)
 {
@@ -16,10 +19,29 @@ static ctrt_status fail_name(const char *text, const char *why)
         "\"%.64s\" is no name of a device: %s. A name is TYPE or TYPE:INDEX, as in cpu or cuda:1", text, why);
 }
 
+static bool is_word(const char *type, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcasecmp(type, no_types[i]) == 0)
+            return true;
+    return false;
+}
+
+/* By its letters "gpu" is nearest to "cpu": suggests cuda instead, where it is known. */
+static void known_types(char *known, size_t bytes, const char *type)
+{
+    const char *names[64];
+    registry_known(known, bytes, CTRT_COMPONENT_BACKEND, is_word(type, COUNT_OF(no_types)) ? "" : type);
+    const size_t count = registry_names(names, COUNT_OF(names), CTRT_COMPONENT_BACKEND), used = strlen(known);
+    for (size_t i = 0; i < count && is_word(type, ACCELERATOR_WORDS); i++)
+        if (strcmp(names[i], "cuda") == 0)
+            snprintf(known + used, bytes - used, "; did you mean cuda?");
+}
+
 static ctrt_status fail_type(const char *text, const char *type)
 {
     char known[512], why[640];
-    registry_known(known, sizeof known, CTRT_COMPONENT_BACKEND, type);
+    known_types(known, sizeof known, type);
     snprintf(why, sizeof why, "%.40s is no type of device; known types: %s", type, known);
     return fail_name(text, why);
 }
@@ -43,12 +65,7 @@ static ctrt_status parse_index(int *out, const char *text, const char *digits)
 
 static ctrt_status check_type(const char *text, const char *type)
 {
-    if (!registry_name_valid(type))
-        return fail_type(text, type);
-    for (size_t i = 0; i < COUNT_OF(no_types); i++)
-        if (strcmp(type, no_types[i]) == 0)
-            return fail_type(text, type);
-    return CTRT_OK;
+    return registry_name_valid(type) && !is_word(type, COUNT_OF(no_types)) ? CTRT_OK : fail_type(text, type);
 }
 
 ctrt_status ctrt_device_parse(ctrt_device_spec *out, const char *text)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/stream.c: the life of streams, and which are current. */
+/* device/stream.c: streams are created, released and reused; which are current. */
 #include "device/stream.h"
 
 #include "base/memory.h"
@@ -26,7 +26,8 @@ bool stream_launch_blocking;
 /* Guards all lists of streams and events. Not taken in a forked child, which uses no stream. */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(ctrt_stream *) all_streams[STREAM_MAX];
-static uint32_t stream_count;
+static uint32_t stream_count;               /* slots that were ever taken */
+#define SLOT_WAITS 16                       /* busy released streams that a new one waits for when no slot is free */
 static _Atomic uint64_t last_id;
 static uint32_t device_count;
 
@@ -37,40 +38,172 @@ ctrt_stream *stream_at(uint32_t slot)
 
 /* ---- a device's streams ---- */
 
+/* Is all of the stream's work done? */
+static bool queue_idle(const ctrt_stream *stream)
+{
+    const ctrt_queue_table *queue = stream->device->backend->queue;
+    const uint64_t put = atomic_load_explicit(&stream->put, memory_order_acquire);
+    bool idle = atomic_load_explicit(&stream->done, memory_order_acquire) >= put;
+    if (!idle && (!CTRT_SLOT(queue, query) || queue->query(stream->device->handle, stream->queue, &idle) != CTRT_OK))
+        idle = false;
+    return idle;
+}
+
+static bool reusable(ctrt_stream *stream);
+
+/* Streams of devices that did not open. Marks and clocks may name their slots, and other threads may read them, so they
+ * are not freed: the next device that opens reuses one. Until then they belong to a synchronous device without work. */
+static ctrt_stream *orphans;
+static const ctrt_backend no_backend = { .size = sizeof no_backend };
+static ctrt_device no_device = {
+    .name = "a device that did not open", .backend = &no_backend, .flags = CTRT_DEVICE_HOST_MEMORY, .home = &no_device,
+};
+
+/* With streams_lock and both locks; `old` is released and idle. The new stream continues the slot's numbering, so every
+ * mark of the old stream has a number that is already done. */
+static void slot_move(ctrt_stream *stream, ctrt_stream *old)
+{
+    const uint32_t slot = stream_slot(old);
+    stream->sequence = MAX(stream->sequence, old->sequence);
+    stream->good = stream->sequence;
+    atomic_store_explicit(&old->done, old->sequence, memory_order_release);
+    memcpy(stream->failures, old->failures, sizeof stream->failures);
+    stream->resets = old->resets;
+    atomic_store_explicit(&stream->put, stream->sequence, memory_order_release);
+    atomic_store_explicit(&stream->done, stream->sequence, memory_order_release);
+    atomic_store_explicit(&stream->slot, slot, memory_order_relaxed);
+    atomic_store_explicit(&old->slot, SLOT_NONE, memory_order_relaxed);
+    atomic_store_explicit(&all_streams[slot], stream, memory_order_release);
+}
+
+/* Takes the slot of `old` for `stream`, if no handle refers to `old` and all of its work is done. */
+static bool slot_take(ctrt_stream *stream, ctrt_stream *old)
+{
+    if (atomic_load_explicit(&old->refs, memory_order_acquire) != 0)
+        return false;
+    /* Closing a device ends its work. */
+    const bool closed = old->queue == NULL && device_asynchronous(old->device);
+    if (!closed && !reusable(old))
+        return false;
+    /* The library can put work on a queue without a handle, so check again under the lock. Do not wait for the lock:
+     * two threads that each hold one stream's lock would deadlock, and in the child of a fork its owner may not
+     * exist. */
+    if (pthread_mutex_trylock(&old->lock) != 0)
+        return false;
+    bool taken = pthread_mutex_trylock(&stream->lock) == 0;
+    if (taken) {
+        taken = closed || queue_idle(old);
+        if (taken)
+            slot_move(stream, old);
+        pthread_mutex_unlock(&stream->lock);
+    }
+    pthread_mutex_unlock(&old->lock);
+    return taken;
+}
+
+/* Gives a stream without a slot an unused one, else that of a released stream. False: all slots belong to streams with
+ * a handle or with pending work. With streams_lock held. */
+static bool slot_assign(ctrt_stream *stream)
+{
+    static uint32_t next;                   /* where the last search ended */
+    if (stream_count < STREAM_MAX) {
+        atomic_store_explicit(&stream->slot, stream_count++, memory_order_relaxed);
+        atomic_store_explicit(&all_streams[stream_slot(stream)], stream, memory_order_release);
+        return true;
+    }
+    for (uint32_t i = 0; i < STREAM_MAX; i++) {
+        next = (next + 1) % STREAM_MAX;
+        if (slot_take(stream, stream_at(next)))
+            return true;
+    }
+    return false;
+}
+
+/* The stream is used by `device` from now on. */
+static void stream_attach(ctrt_stream *stream, ctrt_device *device, void *queue, int priority)
+{
+    pthread_mutex_lock(&stream->lock);
+    stream->device = device;
+    stream->queue = queue;
+    stream->priority = priority;
+    pthread_mutex_unlock(&stream->lock);
+}
+
+static ctrt_status fail_slots(const ctrt_device *device)
+{
+    return ctrt_fail(CTRT_ERR_STATE, "%s: %d streams live already; release some", device->name, STREAM_MAX);
+}
+
+/* A stream of no device yet; NULL without memory. */
+static ctrt_stream *stream_blank(void)
+{
+    ctrt_stream *stream = memory_zeroed(sizeof *stream);
+    if (stream == NULL)
+        return NULL;
+    pthread_mutex_init(&stream->lock, NULL);
+    stream->device = &no_device;
+    atomic_store_explicit(&stream->slot, SLOT_NONE, memory_order_relaxed);
+    return stream;
+}
+
+static void stream_free(ctrt_stream *stream)
+{
+    pthread_mutex_destroy(&stream->lock);
+    memory_free(stream->works);
+    memory_free(stream);
+}
+
+/* Gives `stream`, of no device yet, what a stream of `device` needs. */
+static ctrt_status stream_equip(ctrt_stream *stream, ctrt_device *device, int priority)
+{
+    void *queue = NULL;
+    if (stream->works == NULL && stream_order_mode == ORDER_CHECK && device_asynchronous(device)) {
+        stream->works = memory_zeroed(STREAM_WORKS * sizeof *stream->works);
+        if (stream->works == NULL)
+            return out_of_memory(STREAM_WORKS * sizeof *stream->works, "the names of a stream's work");
+    }
+    if (device_asynchronous(device))
+        CTRT_TRY(ctrt_context(device->backend->queue->create(device->handle, &queue, priority), "a stream on %s",
+                              device->name));
+    stream_attach(stream, device, queue, priority);
+    if (stream_slot(stream) != SLOT_NONE || slot_assign(stream))
+        return CTRT_OK;
+    stream_attach(stream, &no_device, NULL, 0);
+    if (queue != NULL)
+        device->backend->queue->destroy(device->handle, queue);
+    return fail_slots(device);
+}
+
 /* With streams_lock held. */
 static ctrt_status stream_create(ctrt_stream **out, ctrt_device *device, int priority)
 {
-    if (stream_count == STREAM_MAX)
-        return ctrt_fail(CTRT_ERR_STATE, "%s: %d streams live already; release some", device->name, STREAM_MAX);
-    ctrt_stream *stream = memory_zeroed(sizeof *stream);
+    /* Only for a device that is being opened: other threads have no pointer to it, so none of them finds the orphan as
+     * one of its streams before it is complete. */
+    ctrt_stream *orphan = device->stream == NULL ? orphans : NULL;
+    ctrt_stream *stream = orphan != NULL ? orphan : stream_blank();
     if (stream == NULL)
         return out_of_memory(sizeof *stream, "a stream");
-    ctrt_status status = CTRT_OK;
-    if (stream_order_mode == ORDER_CHECK && device_asynchronous(device)) {
-        stream->names = memory_zeroed(STREAM_NAMES * sizeof *stream->names);
-        if (stream->names == NULL)
-            status = out_of_memory(STREAM_NAMES * sizeof *stream->names, "the names of a stream's work");
-    }
-    if (status == CTRT_OK && device_asynchronous(device))
-        status = device->backend->queue->create(device->handle, &stream->queue, priority);
+    ctrt_status status = stream_equip(stream, device, priority);
     if (status != CTRT_OK) {
-        memory_free(stream->names);
-        memory_free(stream);
-        return ctrt_context(status, "a stream on %s", device->name);
+        if (orphan == NULL)
+            stream_free(stream);
+        return status;
     }
-    pthread_mutex_init(&stream->lock, NULL);
-    stream->device = device;
-    stream->priority = priority;
-    stream->slot = stream_count++;
+    if (orphan != NULL)
+        orphans = orphan->next;
     stream->next = device->streams;
     device->streams = stream;
-    atomic_store_explicit(&all_streams[stream->slot], stream, memory_order_release);
     *out = stream;
     return CTRT_OK;
 }
 
-static void stream_begin_life(ctrt_stream *stream)
+/* With streams_lock held. */
+static void stream_begin_use(ctrt_stream *stream)
 {
+    /* A later error cannot come from work before the reuse. */
+    pthread_mutex_lock(&stream->lock);
+    stream->good = MAX(stream->good, stream->sequence);
+    pthread_mutex_unlock(&stream->lock);
     atomic_store(&stream->id, atomic_fetch_add(&last_id, 1) + 1);
     atomic_store(&stream->refs, 1);
 }
@@ -106,35 +239,10 @@ ctrt_status stream_device_open(ctrt_device *device)
     pthread_mutex_lock(&streams_lock);
     device->number = device_count++;
     ctrt_status status = stream_create(&device->stream, device, 0);
-    pthread_mutex_unlock(&streams_lock);
     if (status == CTRT_OK)
-        stream_begin_life(device->stream);
-    return status;
-}
-
-/* A device whose opening failed: nobody has seen its streams. */
-void stream_device_close(ctrt_device *device)
-{
-    pthread_mutex_lock(&streams_lock);
-    for (ctrt_stream *stream = device->streams, *next; stream != NULL; stream = next) {
-        next = stream->next;
-        if (stream->queue != NULL)
-            device->backend->queue->destroy(device->handle, stream->queue);
-        stream->queue = NULL;
-        stream->device = NULL;
-        /* The last slot serves again: nobody has a mark of it. Another is taken for good, and its struct stays. */
-        if (stream->slot + 1 == stream_count) {
-            atomic_store_explicit(&all_streams[--stream_count], NULL, memory_order_release);
-            pthread_mutex_destroy(&stream->lock);
-            memory_free(stream->names);
-            memory_free(stream);
-        }
-    }
-    device->stream = device->streams = NULL;
-    for (size_t i = 0; i < device->event_count; i++)
-        device->backend->queue->event_destroy(device->handle, device->events[i]);
-    memory_free(device->events);
+        stream_begin_use(device->stream);
     pthread_mutex_unlock(&streams_lock);
+    return status;
 }
 
 uint32_t stream_device_held(ctrt_device *device)
@@ -164,6 +272,25 @@ static void queue_drop(ctrt_stream *stream)
     pthread_mutex_unlock(&stream->lock);
 }
 
+/* A device that did not open. */
+void stream_device_close(ctrt_device *device)
+{
+    pthread_mutex_lock(&streams_lock);
+    for (ctrt_stream *stream = device->streams, *next; stream != NULL; stream = next) {
+        next = stream->next;
+        queue_drop(stream);
+        stream_attach(stream, &no_device, NULL, 0);
+        atomic_store(&stream->refs, 0);
+        stream->next = orphans;
+        orphans = stream;
+    }
+    device->stream = device->streams = NULL;
+    for (size_t i = 0; i < device->event_count; i++)
+        device->backend->queue->event_destroy(device->handle, device->events[i]);
+    memory_free(device->events);
+    pthread_mutex_unlock(&streams_lock);
+}
+
 void stream_device_shut(ctrt_device *device)
 {
     ctrt_stream *none = NULL;
@@ -182,7 +309,8 @@ ctrt_status stream_device_reopen(ctrt_device *device)
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&streams_lock);
     for (ctrt_stream *stream = device->streams; stream != NULL && status == CTRT_OK && device_asynchronous(device); stream = stream->next)
-        status = device->backend->queue->create(device->handle, &stream->queue, stream->priority);
+        if (stream_slot(stream) != SLOT_NONE)
+            status = device->backend->queue->create(device->handle, &stream->queue, stream->priority);
     pthread_mutex_unlock(&streams_lock);
     if (status != CTRT_OK)
         stream_device_shut(device);
@@ -221,21 +349,74 @@ void stream_event_put(void *event, ctrt_device *device)
         device->backend->queue->event_destroy(device->handle, event);
 }
 
+uint64_t stream_queue_id(const ctrt_device *device, const void *queue)
+{
+    uint64_t id = 0;
+    pthread_mutex_lock(&streams_lock);
+    for (const ctrt_stream *stream = device->streams; stream != NULL && id == 0; stream = stream->next)
+        if (stream->queue == queue)
+            id = atomic_load(&stream->id);
+    pthread_mutex_unlock(&streams_lock);
+    return id;
+}
+
 /* ---- handles ---- */
 
-/* Can a stream that nobody has serve again? Not while old work is on it, which may still fail, and not with an error that stays. */
+/* Can a released stream be reused? Not while old work is on it, which may still fail, and not with an error that cannot
+ * be reset. */
 static bool reusable(ctrt_stream *stream)
 {
     if (!device_asynchronous(stream->device))
         return true;
-    if (stream_captured(stream))
+    if (stream_captured(stream) || !device_usable(stream->device))
         return false;
-    const ctrt_queue_table *queue = stream->device->backend->queue;
-    bool idle = atomic_load_explicit(&stream->done, memory_order_acquire)
-                >= atomic_load_explicit(&stream->put, memory_order_acquire);
-    if (!idle && (!CTRT_SLOT(queue, query) || queue->query(stream->device->handle, stream->queue, &idle) != CTRT_OK))
-        idle = false;
-    return idle && ctrt_stream_reset(stream) == CTRT_OK;
+    return queue_idle(stream) && ctrt_stream_reset(stream) == CTRT_OK;
+}
+
+/* Prepares a released stream that lost its slot for reuse; false when that is not possible now. */
+static bool stream_revive(ctrt_stream *stream)
+{
+    const ctrt_device *device = stream->device;
+    if (!device_asynchronous(device))
+        return slot_assign(stream);
+    if (stream->queue == NULL
+        && device->backend->queue->create(device->handle, &stream->queue, stream->priority) != CTRT_OK)
+        return false;
+    if (!reusable(stream) || !slot_assign(stream))
+        return false;
+    /* The memory policy may have put waits on the queue, which were not counted without a slot. This number counts
+     * them. */
+    pthread_mutex_lock(&stream->lock);
+    stream_count_work(stream);
+    pthread_mutex_unlock(&stream->lock);
+    return true;
+}
+
+/* A released stream that can be reused, preferably one that has a slot; NULL: there is none. With streams_lock held. */
+static ctrt_stream *stream_again(const ctrt_device *device, int priority)
+{
+    ctrt_stream *bare = NULL;
+    for (ctrt_stream *stream = device->streams; stream != NULL; stream = stream->next) {
+        if (stream->priority != priority || atomic_load_explicit(&stream->refs, memory_order_acquire) != 0)
+            continue;
+        if (stream_slot(stream) == SLOT_NONE)
+            bare = stream;
+        else if (reusable(stream))
+            return stream;
+    }
+    return bare != NULL && stream_revive(bare) ? bare : NULL;
+}
+
+/* A released stream with a slot and unfinished work; NULL: there is none. With streams_lock held. */
+static ctrt_stream *stream_finishing(void)
+{
+    for (uint32_t slot = 0; slot < stream_count; slot++) {
+        ctrt_stream *stream = stream_at(slot);
+        if (stream->queue != NULL && atomic_load_explicit(&stream->refs, memory_order_acquire) == 0
+            && !stream_captured(stream) && device_usable(stream->device) && !queue_idle(stream))
+            return stream;
+    }
+    return NULL;
 }
 
 ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority)
@@ -248,15 +429,18 @@ ctrt_status ctrt_stream_new(ctrt_stream **out, ctrt_device *device, int priority
     device = device_home(device);
     ctrt_stream *stream = NULL;
     ctrt_status status = CTRT_OK;
-    pthread_mutex_lock(&streams_lock);
-    for (stream = device->streams; stream != NULL; stream = stream->next)
-        if (stream->priority == priority && atomic_load_explicit(&stream->refs, memory_order_acquire) == 0 && reusable(stream))
+    for (int tries = 0; tries < SLOT_WAITS; tries++) {
+        pthread_mutex_lock(&streams_lock);
+        stream = stream_again(device, priority);
+        status = stream == NULL ? stream_create(&stream, device, priority) : CTRT_OK;
+        if (status == CTRT_OK)
+            stream_begin_use(stream);
+        ctrt_stream *busy = status == CTRT_ERR_STATE ? stream_finishing() : NULL;
+        pthread_mutex_unlock(&streams_lock);
+        if (busy == NULL)
             break;
-    if (stream == NULL)
-        status = stream_create(&stream, device, priority);
-    if (status == CTRT_OK)
-        stream_begin_life(stream);
-    pthread_mutex_unlock(&streams_lock);
+        (void)stream_synchronize(busy);
+    }
     CTRT_TRY(status);
     ctrt_stream_release(out);
     *out = stream;

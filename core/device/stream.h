@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/stream.h: streams as floors above see them: their queues, and what is known of the order of their work.
  *
- * Each stream counts the pieces of work put on it: 1, 2, 3... A *mark* names one piece of work of one stream. A stream's
- * *clock* says, of every other stream, up to where that one's work is done before whatever is put here next; waiting for a
- * stream takes its clock over too (vector clocks: Mattern 1989, Fidge 1988). So whether a piece of work is ordered before the next
- * one on some stream is a comparison, and nothing has to be waited for twice.
+ * Each stream counts the pieces of work put on it: 1, 2, 3... A *mark* names one piece of work of one stream. A
+ * stream's *clock* holds, for every other stream, the number up to which that stream's work is done before the next
+ * work here; waiting for a stream also merges its clock (vector clocks: Mattern 1989, Fidge 1988). So one comparison
+ * says whether a piece of work is ordered before the next one on some stream, and no work is waited for twice.
  *
- * A stream's struct belongs to a queue of the backend and is never freed: what the program lets go of serves the next
- * ctrt_stream_new, so marks stay meaningful, and there are never more queues than were needed at once. */
+ * A stream's struct belongs to a queue of the backend and is never freed: a released stream is reused by the next
+ * ctrt_stream_new of the same device and priority.
+ *
+ * A mark names the stream by its *slot*. When all slots are used, the slot of a released stream without pending work
+ * goes to another stream, which continues the slot's numbering. So every mark of the slot's previous stream is done,
+ * and a clock that has seen the previous stream does not cover the new one's work. The released stream keeps its
+ * struct and its queue, because storages and memory policies may still refer to them, and gets a slot again when it is
+ * reused. */
 #ifndef CORE_DEVICE_STREAM_H
 #define CORE_DEVICE_STREAM_H
 
@@ -21,7 +27,10 @@
 
 #define STREAM_MAX   4096                   /* in a process */
 #define STREAM_FAILURES 8                   /* of a stream that are known after resets */
-#define STREAM_NAMES 1024                   /* of a stream's last work that the detector of races can tell */
+#define STREAM_SITES 256                    /* changes of the label that are kept for each stream */
+#define STREAM_WORKS 1024                   /* last pieces of work of which name and calls are kept */
+
+struct frames;                              /* memory/frames.h */
 
 struct clock {
     uint64_t *seen;                         /* by slot; 0 from `count` on */
@@ -29,12 +38,12 @@ struct clock {
 };
 
 struct ctrt_stream {
-    atomic_int refs;                        /* handles; 0: waits for its next life */
+    atomic_int refs;                        /* handles; 0: released, can be reused */
     ctrt_device *device;
     void *queue;                            /* the backend's; NULL on a synchronous device */
-    uint32_t slot;                          /* index among all streams of the process */
+    _Atomic uint32_t slot;                  /* stream_slot; changes under `lock`, without a handle */
     int priority;
-    _Atomic uint64_t id;                    /* of the present life */
+    _Atomic uint64_t id;                    /* a new one at each reuse */
     pthread_mutex_t lock;                   /* for all below but `done`, and for putting work on the queue */
     uint64_t sequence;                      /* work put here so far */
     struct clock clock;
@@ -49,9 +58,19 @@ struct ctrt_stream {
     struct stream_failure { uint64_t from, to; ctrt_status status; } failures[STREAM_FAILURES];
     uint64_t failure, forgiven;             /* number of the error; numbers up to which it does not inherit any more */
     _Atomic(struct capture *) capture;      /* memory/capture.h: its work is recorded, not run; NULL: it is not */
-    const char **names;                     /* of the last pieces of work, by number; CTRT_STREAM_ORDER=check only */
+    const char *tag;                        /* of the last work: memory/tag.h */
+    struct stream_site { uint64_t from; const char *tag; } *sites;      /* the last labels from which work on; a ring */
+    uint64_t site_count;
+    struct stream_work { const char *name; const struct frames *frames; } *works;   /* by number, a ring; NULL: none */
     ctrt_stream *next;                      /* of the device */
 };
+
+/* Index in the table of streams and in clocks. SLOT_NONE: the stream was released and another has its slot. */
+#define SLOT_NONE (UINT32_MAX - 1)
+static inline uint32_t stream_slot(const ctrt_stream *stream)
+{
+    return atomic_load_explicit(&stream->slot, memory_order_relaxed);
+}
 
 /* A mark: 12 bits of slot, 52 of number. 0: none. */
 typedef uint64_t stream_mark;
@@ -109,12 +128,15 @@ ctrt_status stream_swap(ctrt_device *device, ctrt_stream **stream);
 
 /* The stream of that slot. */
 ctrt_stream *stream_at(uint32_t slot);
+/* The id of the device's stream that has, or had last, that queue; 0: none. */
+uint64_t stream_queue_id(const ctrt_device *device, const void *queue);
 
 /* Is the marked work done before whatever `stream` does next? With the stream's lock held. */
 static inline bool stream_covers(const ctrt_stream *stream, stream_mark mark)
 {
     const uint32_t slot = mark_slot(mark);
-    return slot == stream->slot || (slot < stream->clock.count && stream->clock.seen[slot] >= mark_sequence(mark));
+    return slot == stream_slot(stream)
+           || (slot < stream->clock.count && stream->clock.seen[slot] >= mark_sequence(mark));
 }
 static inline bool mark_done(stream_mark mark)
 {
@@ -137,7 +159,7 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other);
 /* Waits on the host; returns the stream's error. */
 ctrt_status stream_synchronize(ctrt_stream *stream);
 /* All work of the stream up to `sequence` is done, and of other streams what `seen`, its clock then, says. */
-void stream_note_done(const ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count);
+void stream_note_done(ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count);
 /* Something is on the queue that its stream does not know, a wait or a copy: counts as work, so that who comes after it is behind that. 0: it is
  * no stream's queue. */
 stream_mark stream_note_wait(const ctrt_device *device, const void *queue);
@@ -154,7 +176,7 @@ ctrt_status stream_outcome(stream_mark mark);
 /* Events of a device, kept for the next one that needs them. */
 ctrt_status stream_event_take(void **event, ctrt_device *device);
 void stream_event_put(void *event, ctrt_device *device);
-/* Records an event behind all work on `stream`; *mark names the last of it. */
+/* Records an event behind all work on `stream`; *mark names the last of it, 0 when the stream has no slot. */
 ctrt_status stream_event_record(void *event, ctrt_stream *stream, stream_mark *mark);
 
 /* Makes room for `count` slots, so that the two below do not fail. */
@@ -163,16 +185,27 @@ bool clock_room(struct clock *clock, uint32_t count);
 bool clock_raise(struct clock *clock, uint32_t slot, uint64_t sequence);
 bool clock_merge(struct clock *to, const struct clock *from);
 
-/* Counts one more piece of work, with the stream's lock held. */
+/* Counts one more piece of work, with the stream's lock held; the stream has a slot. */
 static inline stream_mark stream_count_work(ctrt_stream *stream)
 {
     atomic_store_explicit(&stream->put, ++stream->sequence, memory_order_release);
-    if (unlikely(stream->names != NULL))
-        stream->names[stream->sequence % STREAM_NAMES] = NULL;
-    return mark_of(stream->slot, stream->sequence);
+    if (unlikely(stream->works != NULL))
+        stream->works[stream->sequence % STREAM_WORKS] = (struct stream_work){ 0 };
+    return mark_of(stream_slot(stream), stream->sequence);
 }
 
-/* For the detector of races: the op's name of a piece of work, "work" when it is not known any more. */
-const char *stream_work_name(stream_mark mark);
+/* ---- from where work was put there: stream_site.c ---- */
+
+/* With the lock held: the last counted work is the op `name` of a thread whose label is `tag`; `frames`: the calls, if
+ * they are recorded. */
+void stream_note_site(ctrt_stream *stream, const char *name, const char *tag, const struct frames *frames);
+/* " in LABEL at CALL" of the stream's work with that number, as far as it is known; "" when nothing is. With the lock
+ * held. */
+void stream_site_text(char *text, size_t bytes, const ctrt_stream *stream, uint64_t sequence);
+/* The same of marked work, with the op (where works are recorded) and the stream before it: "exp on stream 2 of sim:0
+ * in encoder.0". */
+void stream_work_text(char *text, size_t bytes, stream_mark mark);
+/* memory/frames.c: the innermost call from outside the library, "train(step+0x1c)"; "" when there is none. */
+void frames_place(char *text, size_t bytes, const struct frames *frames);
 
 #endif

@@ -36,11 +36,12 @@ bool clock_merge(struct clock *to, const struct clock *from)
     return true;
 }
 
-/* Two streams' locks, lower slot first, so that threads that wait crosswise do not block one another. */
+/* Two streams' locks, lower address first, so that threads that wait crosswise do not block one another. */
 static void lock_both(ctrt_stream *a, ctrt_stream *b)
 {
-    pthread_mutex_lock(a->slot < b->slot ? &a->lock : &b->lock);
-    pthread_mutex_lock(a->slot < b->slot ? &b->lock : &a->lock);
+    const bool a_first = (uintptr_t)a < (uintptr_t)b;
+    pthread_mutex_lock(a_first ? &a->lock : &b->lock);
+    pthread_mutex_lock(a_first ? &b->lock : &a->lock);
 }
 
 static void unlock_both(ctrt_stream *a, ctrt_stream *b)
@@ -71,6 +72,23 @@ static ctrt_status fail_kept(const ctrt_stream *stream)
     return ctrt_fail(stream->error, "stream %llu of %s: %s", (unsigned long long)ctrt_stream_id(stream), stream->device->name, text);
 }
 
+/* Adds to the thread's message from where the failed work was put on the stream; `at` 0: one of those that are not
+ * known to be good. */
+static ctrt_status add_site(const ctrt_stream *stream, ctrt_status status, uint64_t at)
+{
+    char text[1024], first[512], last[512] = "";
+    stream_site_text(first, sizeof first, stream, at > 0 ? at : stream->good + 1);
+    if (at == 0)
+        stream_site_text(last, sizeof last, stream, stream->sequence);
+    if (first[0] == '\0' && last[0] == '\0')
+        return status;
+    snprintf(text, sizeof text, "%s", ctrt_error_message());
+    if (at > 0 || strcmp(first, last) == 0)
+        return ctrt_fail(status, "%s, called%s", text, first);
+    return ctrt_fail(status, "%s, called between work %llu%s and work %llu%s", text,
+                     (unsigned long long)stream->good + 1, first, (unsigned long long)stream->sequence, last);
+}
+
 /* Asks the backend for a failure that is known by now. With the lock held. */
 static void look_for_error(ctrt_stream *stream)
 {
@@ -85,7 +103,7 @@ static void look_for_error(ctrt_stream *stream)
     if (at <= stream->good)
         at = 0;
     stream->broke_at = at > 0 ? at : stream->good + 1;
-    keep_error(stream, status, at);
+    keep_error(stream, add_site(stream, status, at), at);
 }
 
 /* Work of `stream` that used results of a stream that failed before is worth nothing. With no lock held. */
@@ -95,8 +113,8 @@ static void inherit_errors(ctrt_stream *stream)
     const uint32_t count = stream->clock.count;
     pthread_mutex_unlock(&stream->lock);
     for (uint32_t slot = 0; slot < count; slot++) {
-        ctrt_stream *other = slot != stream->slot ? stream_at(slot) : NULL;
-        if (other == NULL || other->queue == NULL)
+        ctrt_stream *other = slot < STREAM_MAX ? stream_at(slot) : NULL;
+        if (other == NULL || other == stream || other->queue == NULL)
             continue;
         lock_both(stream, other);
         const uint64_t seen = stream->clock.seen[slot];
@@ -119,11 +137,17 @@ static ctrt_status forked(const ctrt_stream *stream)
     return likely(device_usable(stream->device)) ? CTRT_OK : device_fail_forked(stream->device);
 }
 
+/* With the lock held. */
+static stream_mark mark_last(const ctrt_stream *stream)
+{
+    return stream_slot(stream) != SLOT_NONE ? mark_of(stream_slot(stream), stream->sequence) : 0;
+}
+
 ctrt_status stream_event_record(void *event, ctrt_stream *stream, stream_mark *mark)
 {
     pthread_mutex_lock(&stream->lock);
     ctrt_status status = stream->device->backend->queue->event_record(stream->device->handle, event, stream->queue);
-    *mark = mark_of(stream->slot, stream->sequence);
+    *mark = mark_last(stream);
     pthread_mutex_unlock(&stream->lock);
     return status;
 }
@@ -134,7 +158,8 @@ static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
     const uint64_t put = atomic_load_explicit(&other->put, memory_order_acquire);
     ctrt_status status = stream_synchronize(other);
     pthread_mutex_lock(&stream->lock);
-    bool room = clock_raise(&stream->clock, other->slot, put);
+    const uint32_t slot = stream_slot(other);
+    bool room = slot == SLOT_NONE || clock_raise(&stream->clock, slot, put);
     pthread_mutex_unlock(&stream->lock);
     return status != CTRT_OK || room ? status : out_of_memory(sizeof(uint64_t), "a stream's clock");
 }
@@ -178,7 +203,8 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
     CTRT_TRY(stream_event_take(&event, other->device));
     lock_both(stream, other);
     /* The clock tells what is ordered, so it may tell of this only when the wait is on the queue. */
-    ctrt_status status = clock_room(&stream->clock, MAX(other->clock.count, other->slot + 1))
+    const uint32_t slot = stream_slot(other);       /* without one, all of its work is done */
+    ctrt_status status = clock_room(&stream->clock, MAX(other->clock.count, slot != SLOT_NONE ? slot + 1 : 0))
                              ? CTRT_OK
                              : out_of_memory(sizeof(uint64_t), "a stream's clock");
     if (status == CTRT_OK)
@@ -187,7 +213,8 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
         status = queue->wait_event(stream->device->handle, stream->queue, event);
     if (status == CTRT_OK) {
         clock_merge(&stream->clock, &other->clock);
-        clock_raise(&stream->clock, other->slot, other->sequence);
+        if (likely(slot != SLOT_NONE))
+            clock_raise(&stream->clock, slot, other->sequence);
         if (unlikely(joins))
             atomic_store(&stream->capture, theirs);
     }
@@ -197,10 +224,10 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
 }
 
 /* All that the stream has waited for is done as well. `seen`: its clock before the host waited. */
-void stream_note_done(const ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count)
+void stream_note_done(ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count)
 {
     for (uint32_t slot = 0; slot <= count; slot++) {
-        ctrt_stream *other = slot < count ? stream_at(slot) : stream_at(stream->slot);
+        ctrt_stream *other = slot < count ? slot < STREAM_MAX ? stream_at(slot) : NULL : stream;
         const uint64_t upto = slot < count ? seen[slot] : sequence;
         if (other == NULL || upto == 0)
             continue;
@@ -217,7 +244,8 @@ ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequ
     if (unlikely(status != CTRT_OK)) {
         pthread_mutex_lock(&stream->lock);
         look_for_error(stream);
-        keep_error(stream, status, 0);
+        if (stream->error == CTRT_OK)
+            keep_error(stream, add_site(stream, status, 0), 0);
         if (stream->broke_at == 0)
             stream->broke_at = stream->error_at;
         pthread_mutex_unlock(&stream->lock);
@@ -232,7 +260,8 @@ ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequ
     return status;
 }
 
-ctrt_status stream_synchronize(ctrt_stream *stream)
+/* Without counting the wait. */
+static ctrt_status wait_here(ctrt_stream *stream)
 {
     CTRT_TRY(forked(stream));
     if (!device_asynchronous(stream->device))
@@ -249,6 +278,13 @@ ctrt_status stream_synchronize(ctrt_stream *stream)
 
     ctrt_status status = stream->device->backend->queue->synchronize(stream->device->handle, stream->queue);
     return stream_waited(stream, status, sequence, seen, count);
+}
+
+ctrt_status stream_synchronize(ctrt_stream *stream)
+{
+    if (device_asynchronous(stream->device) && likely(!stream_captured(stream)))
+        device_count_wait(stream->device);
+    return wait_here(stream);
 }
 
 ctrt_status stream_finish(stream_mark mark)
@@ -273,7 +309,7 @@ stream_mark stream_note_wait(const ctrt_device *device, const void *queue)
     for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
         if (stream->queue == queue && stream->device == device) {
             pthread_mutex_lock(&stream->lock);
-            const stream_mark mark = stream_count_work(stream);
+            const stream_mark mark = stream_slot(stream) != SLOT_NONE ? stream_count_work(stream) : 0;
             pthread_mutex_unlock(&stream->lock);
             return mark;
         }
@@ -307,20 +343,6 @@ ctrt_status stream_outcome(stream_mark mark)
         status = fail_dropped(stream, oldest->status);
     pthread_mutex_unlock(&stream->lock);
     return status;
-}
-
-/* ---- names of work ---- */
-
-const char *stream_work_name(stream_mark mark)
-{
-    ctrt_stream *stream = stream_at(mark_slot(mark));
-    const uint64_t sequence = mark_sequence(mark);
-    const char *name = NULL;
-    pthread_mutex_lock(&stream->lock);
-    if (stream->names != NULL && sequence + STREAM_NAMES > stream->sequence)
-        name = stream->names[sequence % STREAM_NAMES];
-    pthread_mutex_unlock(&stream->lock);
-    return name != NULL ? name : "work";
 }
 
 /* ---- public ---- */
@@ -397,10 +419,11 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
     const ctrt_queue_table *queue = stream->device->backend->queue;
     pthread_mutex_lock(&stream->lock);
     look_for_error(stream);
+    const bool had_error = stream->error != CTRT_OK;
     pthread_mutex_unlock(&stream->lock);
     /* What depends on the failed work keeps the error before it is forgotten here. */
     ctrt_stream *other;
-    for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++)
+    for (uint32_t slot = 0; had_error && slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++)
         if (other != stream && other->queue != NULL)
             inherit_errors(other);
     pthread_mutex_lock(&stream->lock);
@@ -408,6 +431,7 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
     ctrt_status status = CTRT_OK;
     const bool failed = stream->error != CTRT_OK;
     if (failed) {
+        device_count_wait(stream->device);
         (void)queue->synchronize(stream->device->handle, stream->queue);
         look_for_error(stream);             /* what fails while the rest is waited for is forgotten by the backend */
         if (CTRT_SLOT(queue, reset))
@@ -430,6 +454,13 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
     return status;
 }
 
+uint64_t ctrt_device_synchronizations(ctrt_device *device)
+{
+    if (device_or_default(&device, device) != CTRT_OK)
+        return 0;
+    return atomic_load_explicit(&device_home(device)->synchronizations, memory_order_relaxed);
+}
+
 ctrt_status ctrt_device_synchronize(ctrt_device *device)
 {
     CTRT_TRY(device_or_default(&device, device));
@@ -438,11 +469,12 @@ ctrt_status ctrt_device_synchronize(ctrt_device *device)
     if (!device_asynchronous(device))
         return CTRT_OK;
     device = device_home(device);
+    device_count_wait(device);
     ctrt_status status = CTRT_OK;
     ctrt_stream *stream;
     for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
         if (stream->device == device) {
-            ctrt_status here = stream_synchronize(stream);
+            ctrt_status here = wait_here(stream);
             if (status == CTRT_OK)
                 status = here;
         }

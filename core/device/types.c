@@ -156,8 +156,39 @@ static ctrt_status type_find(struct device_type **out, const char *name)
     return CTRT_OK;
 }
 
+/* The list of visible devices can be set until a device that it concerns is opened: what was counted before is counted again. */
+static void before_set(const char *name)
+{
+    static struct device_type *retired;     /* other threads may still read them */
+    bool opened = false;
+    if (strcmp(name, visible_param.name) != 0)
+        return;
+    device_enter();
+    for (struct device_type *type = types; type != NULL; type = type->next)
+        for (int i = 0; i < type->count && strcmp(type->name, "cpu") != 0; i++)
+            opened = opened || type->open[i] != NULL;
+    for (struct device_type **at = &types; *at != NULL && !opened;) {
+        struct device_type *type = *at;
+        if (strcmp(type->name, "cpu") == 0) {
+            at = &type->next;
+            continue;
+        }
+        *at = type->next;
+        type->next = retired, retired = type;
+    }
+    if (!opened)
+        param_reopen(name);
+    device_leave();
+}
+
+__attribute__((constructor)) static void types_start(void)
+{
+    param_before_set = before_set;
+}
+
 ctrt_status device_type_get(struct device_type **out, const char *name)
 {
+    param_check_late();
     device_enter();
     ctrt_status status = type_find(out, name);
     device_leave();

@@ -10,6 +10,7 @@
 #include "base/base.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "device/internal.h"
 
 #define PROCESSES 256                   /* of one device that are listed */
@@ -45,6 +46,7 @@ static ctrt_status usage_of(ctrt_device_usage *usage, struct device_type *type, 
 
 ctrt_status ctrt_device_get_usage(ctrt_usage *out, const char *name)
 {
+    CANCEL_DISABLED;
     struct device_type *type;
     ctrt_device_usage usage;
     int index;
@@ -114,6 +116,7 @@ static ctrt_status processes_of(ctrt_device_process **out, size_t *listed, size_
 
 ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t room, const char *name)
 {
+    CANCEL_DISABLED;
     struct device_type *type;
     int index;
     ctrt_device_process *found = NULL;
@@ -258,6 +261,7 @@ static int width(int least, const char *text)
 
 ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
 {
+    CANCEL_DISABLED;
     struct device_type *found;
     struct text text = { 0 };
     char why[512] = "";
@@ -417,15 +421,16 @@ static ctrt_status judge(ctrt_pick_options *o, const ctrt_pick_options *options)
                          "negative", o->max_load, o->max_memory, o->attempts, o->interval);
     if (o->exclude == NULL && o->exclude_count > 0)
         return fail_null("ctrt_pick_devices", "exclude");
-    o->max_load = o->max_load == 0 ? 0.5 : o->max_load;
-    o->max_memory = o->max_memory == 0 ? 0.5 : o->max_memory;
+    o->max_load = option_value(o->max_load, 0.5);
+    o->max_memory = option_value(o->max_memory, 0.5);
     o->attempts = MAX(o->attempts, 1);
-    o->interval = o->interval == 0 ? 900 : o->interval;
+    o->interval = option_value(o->interval, 900);
     return CTRT_OK;
 }
 
 ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t room, const ctrt_pick_options *options)
 {
+    CANCEL_DISABLED;
     ctrt_pick_options o = { .type = NULL };
     struct device_type *type;
     size_t picked = 0;
@@ -460,6 +465,7 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t room
 
 ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *peer)
 {
+    CANCEL_DISABLED;
     static const char *const kinds[] = {
         [CTRT_LINK_UNKNOWN] = "",           [CTRT_LINK_NVLINK] = "NVLink",      [CTRT_LINK_BOARD] = "same board",
         [CTRT_LINK_SWITCH] = "PCI switch",  [CTRT_LINK_SWITCHES] = "PCI switches", [CTRT_LINK_BRIDGE] = "host bridge",
@@ -474,6 +480,12 @@ ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *p
     CTRT_TRY(device_locate(&other, &to, peer));
     if (type->backend == other->backend && CTRT_SLOT(type->backend->device, link))
         CTRT_TRY(type->backend->device->link(type->physical[index], type->physical[to], &link));
+    device_enter();
+    ctrt_device *from_device = type->open[index], *to_device = other->open[to];
+    device_leave();
+    if (link.direct > 0 && from_device != NULL && to_device != NULL && from_device != to_device && device_usable(from_device)
+        && device_usable(to_device) && !device_link_works(to_device, from_device))
+        link.direct = 0;
     *out = (ctrt_link){ .direct = link.direct, .links = link.links };
     snprintf(out->kind, sizeof out->kind, "%s", (unsigned)link.kind < COUNT_OF(kinds) ? kinds[link.kind] : "");
     return CTRT_OK;

@@ -131,7 +131,9 @@ static struct capture *capture_of(const struct device_memory *memory, const void
 static ctrt_status layer_alloc(struct capture *capture, ctrt_block *block, size_t bytes, void *queue)
 {
     block->fence = NULL;
+    block->address = NULL;
     ctrt_status status = capture->layer->policy->alloc(capture->layer->state, block, bytes, queue);
+    status = policy_check_address(status, block->address, capture->layer->name, bytes);
     if (status == CTRT_ERR_OUT_OF_MEMORY)
         status = ctrt_context(oom_fail(capture->memory, bytes, ctrt_error_message()), "in a capture on %s", capture->memory->device->name);
     if (status != CTRT_OK)
@@ -329,7 +331,7 @@ void capture_storage_free(struct storage *storage, const stream_mark *marks, int
     for (int i = 0; i < count; i++) {
         if (mark_done(marks[i]))
             continue;
-        apart = apart || mark_slot(marks[i]) != storage->stream->slot;
+        apart = apart || mark_slot(marks[i]) != stream_slot(storage->stream);
         if (!stream_captured(stream_at(mark_slot(marks[i]))))
             mark_note(capture, marks[i]);   /* a replay waits for it, and who gives the memory back */
     }

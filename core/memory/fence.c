@@ -27,6 +27,7 @@ static bool part_done(const struct part *part)
 
 static void part_wait(const struct part *part)
 {
+    device_count_wait(part->device);
     part->device->backend->queue->event_synchronize(part->device->handle, part->event);
 }
 
@@ -83,6 +84,7 @@ ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
     }
     memory_free(fence);
     /* Nothing to ask later: the host waits now. */
+    device_count_wait(device);
     return table->synchronize(device->handle, queue);
 }
 

@@ -281,6 +281,9 @@ void ctrt_memory_reset_peak(ctrt_device *device)
     if (memory_get(&memory, device) != CTRT_OK)
         return;
     account_reset_peaks(&memory->account);
+    for (int i = 0; i < memory->layer_count; i++)
+        if (CTRT_SLOT(memory->layers[i]->policy, reset_peaks))
+            memory->layers[i]->policy->reset_peaks(memory->layers[i]->state);
     pinned_reset_peaks(memory->device);
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/base.h"
 #include "base/text.h"
+#include "device/stream.h"
 
 /* Not every C library has it (musl has not). */
 extern int backtrace(void **addresses, int most) __attribute__((weak));
@@ -77,6 +78,25 @@ __attribute__((noinline)) const struct frames *frames_here(void)
         found = keep(bucket, at, count);
     pthread_mutex_unlock(&lock);
     return found;
+}
+
+void frames_place(char *text, size_t bytes, const struct frames *frames)
+{
+    Dl_info own = { 0 }, about;
+    *text = '\0';
+    if (dladdr(&stacks, &own) == 0)
+        return;
+    for (int i = 0; i < frames->count; i++) {
+        const char *address = (const char *)frames->at[i] - 1;
+        if (dladdr(address, &about) == 0 || about.dli_fbase == own.dli_fbase)
+            continue;
+        const char *file = about.dli_fname != NULL ? about.dli_fname : "?", *slash = strrchr(file, '/');
+        const void *base = about.dli_sname != NULL ? about.dli_saddr : about.dli_fbase;
+        snprintf(text, bytes, "%s(%s+0x%llx)", slash != NULL ? slash + 1 : file,
+                 about.dli_sname != NULL ? about.dli_sname : "",
+                 (unsigned long long)((uintptr_t)address - (uintptr_t)base));
+        return;
+    }
 }
 
 void frames_json(struct text *text, const struct frames *frames)

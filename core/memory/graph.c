@@ -56,7 +56,7 @@ static bool note_recorded(struct capture *capture, const ctrt_stream *stream)
     if (larger == NULL)
         return false;
     capture->recorded = larger;
-    larger[capture->recorded_count++] = mark_of(stream->slot, atomic_load(&stream->put));
+    larger[capture->recorded_count++] = mark_of(stream_slot(stream), atomic_load(&stream->put));
     return true;
 }
 
@@ -135,7 +135,7 @@ static bool see_captured(const struct capture *capture, ctrt_stream *stream)
     bool seen = true;
     pthread_mutex_lock(&stream->lock);
     for (size_t i = 0; i < capture->recorded_count; i++)
-        if (mark_slot(capture->recorded[i]) != stream->slot)
+        if (mark_slot(capture->recorded[i]) != stream_slot(stream))
             seen &= clock_raise(&stream->clock, mark_slot(capture->recorded[i]), mark_sequence(capture->recorded[i]));
     pthread_mutex_unlock(&stream->lock);
     return seen;

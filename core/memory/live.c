@@ -150,8 +150,8 @@ static bool live_describe(char *text, size_t bytes, const void *address)
     const ctrt_stream *stream;
     bool found = false;
     for (uint32_t slot = 0; slot < STREAM_MAX && !found && (stream = stream_at(slot)) != NULL; slot++) {
-        const struct device_memory *memory = stream->device->memory;
-        if (stream->queue == NULL || stream != stream->device->stream || memory == NULL || memory->live == NULL)
+        const struct device_memory *memory = stream->device != NULL ? stream->device->memory : NULL;
+        if (memory == NULL || stream->queue == NULL || stream != stream->device->stream || memory->live == NULL)
             continue;
         for (int shard = 0; shard < SHARDS && !found; shard++) {
             if (!shard_try(shard))

@@ -71,6 +71,7 @@ static int64_t frees(const struct reading *r) { return r->figures.allocation[0].
 static int64_t device_allocs(const struct reading *r) { return r->figures.num_device_alloc; }
 static int64_t device_frees(const struct reading *r) { return r->figures.num_device_free; }
 static int64_t retries(const struct reading *r) { return r->figures.num_alloc_retries; }
+static int64_t synchronizations(const struct reading *r) { return (int64_t)ctrt_device_synchronizations(r->of); }
 static int64_t ooms(const struct reading *r) { return r->figures.num_ooms; }
 
 static const struct metric {
@@ -99,6 +100,7 @@ static const struct metric {
     { "ctrt_memory_retries_total", "counter", "Allocations tried again after the cache was given back.", retries },
     { "ctrt_memory_ooms_total", "counter", "Allocations that failed for good.", ooms },
     { "ctrt_memory_oom_rejections_total", "counter", "Of these, refused by a limit before the device was asked.", rejections },
+    { "ctrt_device_synchronizations_total", "counter", "Waits of the host for work of the device.", synchronizations },
 };
 
 /* A label's value: backslash, quote and newline are escaped. */
@@ -137,7 +139,7 @@ static void to_json(struct text *text, const struct readings *readings)
         text_add(text, ", \"policy\": ");
         text_add_json(text, readings->at[i].policy);
         for (size_t m = 0; m < COUNT_OF(metrics); m++)
-            text_add(text, ",\n     \"%s\": %lld", metrics[m].name + strlen("ctrt_memory_"),
+            text_add(text, ",\n     \"%s\": %lld", metrics[m].name + strlen("ctrt_memory_")   /* or ctrt_device_ */,
                      (long long)metrics[m].value(&readings->at[i]));
         text_add(text, "}");
     }

@@ -3,23 +3,16 @@
 #include "memory/order.h"
 
 #include "memory/capture.h"
+#include "memory/fence.h"
+#include "memory/races.h"
 
 #include <sched.h>
 
 #include "base/base.h"
 
-#define RACES_TOLD 50                       /* in the log; all are counted */
-
-static _Atomic uint64_t races;
-
-uint64_t ctrt_race_count(void)
-{
-    return atomic_load(&races);
-}
-
 static inline bool is_alone(const struct storage_uses *uses, const ctrt_stream *stream)
 {
-    return atomic_load_explicit(&uses->owner, memory_order_acquire) == stream->slot;
+    return atomic_load_explicit(&uses->owner, memory_order_acquire) == stream_slot(stream);
 }
 
 /* The owner's marks become shared ones, behind the last work that it noted. */
@@ -27,6 +20,11 @@ static void uses_share(struct storage_uses *uses, uint32_t owner)
 {
     ctrt_stream *stream = stream_at(owner);
     pthread_mutex_lock(&stream->lock);
+    while (unlikely(stream_at(owner) != stream)) {      /* the slot went to another stream meanwhile */
+        pthread_mutex_unlock(&stream->lock);
+        stream = stream_at(owner);
+        pthread_mutex_lock(&stream->lock);
+    }
     if (atomic_load_explicit(&uses->owner, memory_order_relaxed) != USES_SHARED) {
         uses->n_readers = uses->readers[0] > uses->writer;
         atomic_store_explicit(&uses->owner, USES_SHARED, memory_order_release);
@@ -60,6 +58,19 @@ static int list_marks(stream_mark *marks, const struct storage_uses *uses, bool 
     return count;
 }
 
+/* Before the first use in check mode: makes all uses shared, so that order_after sees each of them. */
+static void begin_history(struct storage *storage)
+{
+    struct storage_uses *uses = &storage->uses;
+    const bool fresh = atomic_load_explicit(&uses->owner, memory_order_acquire) != USES_SHARED;
+    if (!fresh && atomic_load_explicit(&uses->accesses, memory_order_relaxed) != NULL)
+        return;
+    uses_lock(uses);
+    const stream_mark available_after = fresh && uses->writer == 0 && uses->n_readers == 1 ? uses->readers[0] : 0;
+    uses_unlock(uses);
+    races_begin(storage, available_after);
+}
+
 bool order_alone(const struct storage *storage, const ctrt_stream *stream)
 {
     return is_alone(&storage->uses, stream);
@@ -73,17 +84,15 @@ int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
     return count;
 }
 
-/* The marks that come before a new access of `stream`: returns how many; *written: the first is a writer's. Those of the stream itself do not
- * count. */
-static int conflicts(stream_mark *marks, bool *written, ctrt_stream *stream, struct storage_uses *uses, bool writes)
+/* The marks that come before a new access of `stream`: returns how many. Those of the stream itself do not count. */
+static int conflicts(stream_mark *marks, ctrt_stream *stream, struct storage_uses *uses, bool writes)
 {
     int count = 0;
     uses_lock(uses);
     const int all = list_marks(marks, uses, writes);
-    *written = uses->writer != 0 && mark_slot(uses->writer) != stream->slot;
     uses_unlock(uses);
     for (int i = 0; i < all; i++)
-        if (mark_slot(marks[i]) != stream->slot)
+        if (mark_slot(marks[i]) != stream_slot(stream))
             marks[count++] = marks[i];
     return count;
 }
@@ -96,23 +105,6 @@ static bool covered(ctrt_stream *stream, stream_mark mark)
     const bool known = stream_covers(stream, mark);
     pthread_mutex_unlock(&stream->lock);
     return known;
-}
-
-static void tell_race(ctrt_stream *stream, const ctrt_view *view, bool writes, const char *name, stream_mark mark, bool after_write)
-{
-    ctrt_stream *other = stream_at(mark_slot(mark));
-    if (atomic_fetch_add(&races, 1) >= RACES_TOLD)
-        return;
-    char shape[128];
-    int used = snprintf(shape, sizeof shape, "[");
-    for (int d = 0; d < view->ndim && used < (int)sizeof shape - 24; d++)
-        used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%lld", d > 0 ? ", " : "", (long long)view->shape[d]);
-    log_message(CTRT_LOG_WARNING, "stream",
-                "race: %s on stream %llu of %s %s a tensor of shape %s] that %s on stream %llu of %s %s (its work number %llu), and nothing "
-                "orders the two: ctrt_stream_wait or an event between them does",
-                name, (unsigned long long)ctrt_stream_id(stream), stream->device->name, writes ? "writes" : "reads", shape,
-                stream_work_name(mark), (unsigned long long)ctrt_stream_id(other), other->device->name,
-                after_write ? "writes" : "reads", (unsigned long long)mark_sequence(mark));
 }
 
 /* A policy that moves memory knows queues of its own device alone. Work of another device's stream on the memory counts as work of the
@@ -130,13 +122,22 @@ static ctrt_status make_room(ctrt_stream *stream, struct storage_uses *uses)
     uses_lock(uses);
     bool room = uses->n_readers < ORDER_READERS;
     for (uint32_t i = 0; i < uses->n_readers && !room; i++)
-        room = mark_slot(uses->readers[i]) == stream->slot || mark_done(uses->readers[i]);
+        room = mark_slot(uses->readers[i]) == stream_slot(stream) || mark_done(uses->readers[i]);
     if (!room)
         victim = uses->readers[0];
     uses_unlock(uses);
     if (likely(room))
         return CTRT_OK;
-    CTRT_TRY(stream_wait_for(stream, stream_at(mark_slot(victim))));
+    if (stream_order_mode == ORDER_CHECK && !thread_state.order_auto) {
+        /* The program did not ask for this wait, so the clocks must not show it: the race detector goes by them. */
+        struct fence *fence = NULL;
+        fence_add(&fence, &victim, 1);
+        ctrt_status status = fence_wait(fence, stream->device, stream->queue);
+        fence_free(fence);
+        CTRT_TRY(status);
+    } else {
+        CTRT_TRY(stream_wait_for(stream, stream_at(mark_slot(victim))));
+    }
     uses_lock(uses);
     for (uint32_t i = 0; i < uses->n_readers; i++)
         if (uses->readers[i] == victim) {
@@ -160,17 +161,15 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
     if (unlikely(stream_captured(stream)))
         capture_note(atomic_load(&stream->capture), storage, writes);
     stream_mark marks[ORDER_READERS + 1];
-    bool written = false;
+    if (unlikely(stream_order_mode == ORDER_CHECK))
+        begin_history(storage);
     const bool alone = is_alone(&storage->uses, stream);
-    const int count = likely(alone) ? 0 : conflicts(marks, &written, stream, &storage->uses, writes);
+    const int count = likely(alone) ? 0 : conflicts(marks, stream, &storage->uses, writes);
     for (int i = 0; i < count; i++) {
         if (likely(covered(stream, marks[i])))
             continue;
-        if (unlikely(stream_order_mode != ORDER_AUTO) && !thread_state.order_auto) {
-            if (stream_order_mode == ORDER_CHECK)
-                tell_race(stream, view, writes, name, marks[i], i == 0 && written);
+        if (unlikely(stream_order_mode != ORDER_AUTO) && !thread_state.order_auto)
             continue;
-        }
         ctrt_stream *other = stream_at(mark_slot(marks[i]));
         /* This op has memory from outside the capture already. */
         if (unlikely(stream_captured(other) && !stream_captured(stream)))
@@ -202,7 +201,7 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
 static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, stream_mark mark)
 {
     for (uint32_t i = 0; i < uses->n_readers; i++)
-        if (mark_slot(uses->readers[i]) == stream->slot) {
+        if (mark_slot(uses->readers[i]) == stream_slot(stream)) {
             uses->readers[i] = MAX(uses->readers[i], mark);
             return true;
         }
@@ -245,7 +244,7 @@ static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
     const stream_mark writer = uses->writer;
     uses_unlock(uses);
     for (int i = 0; i < count; i++)
-        if (mark_slot(all[i]) != stream->slot && unlikely(!covered(stream, all[i])))
+        if (mark_slot(all[i]) != stream_slot(stream) && unlikely(!covered(stream, all[i])))
             kept[keeps++] = all[i];
     uses_lock(uses);
     /* Whatever came in between stays as well. */
@@ -262,7 +261,7 @@ static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
     }
     const bool writer_stays = uses->writer != writer || (keeps > 0 && writer != 0 && kept[0] == writer);
     uses->mixed = uses->n_readers > 0 && (was_mixed || uses->mixed);
-    if (unlikely(writer_stays && uses->writer != 0 && mark_slot(uses->writer) != stream->slot)) {
+    if (unlikely(writer_stays && uses->writer != 0 && mark_slot(uses->writer) != stream_slot(stream))) {
         uses->mixed = true;
         add_mark(stream_at(mark_slot(uses->writer)), uses, uses->writer);
     }
@@ -313,6 +312,8 @@ void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream
     if (storage == NULL || !storage->ordered)
         return;
     if (mark != 0) {
+        if (unlikely(stream_order_mode == ORDER_CHECK))
+            races_note(stream, view, writes, mark);
         pthread_mutex_lock(&stream->lock);
         const bool noted = note_alone(stream, &storage->uses, writes, mark);
         pthread_mutex_unlock(&stream->lock);
@@ -335,6 +336,10 @@ void order_note(const ctrt_view *view, stream_mark mark)
         return;
     /* It may have written, and nothing says what it comes behind: everybody waits for it, and for all that was there before. */
     struct storage_uses *uses = &storage->uses;
+    /* Not noted for the race detector: in check mode it only delays the reuse of the memory, as PyTorch's record_stream
+     * does. */
+    if (unlikely(stream_order_mode == ORDER_CHECK))
+        begin_history(storage);
     uses_lock(uses);
     uses->mixed = true;
     add_mark(stream_at(mark_slot(mark)), uses, mark);

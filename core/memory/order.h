@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/order.h: who uses a storage on which stream, and the order that follows from it.
  *
- * Reading waits for the last writer, writing also for all readers since. Who is on the same stream, or on one that this stream has
- * waited for since, costs a comparison. With CTRT_STREAM_ORDER=check nothing waits and what would have is reported. */
+ * Reading waits for the last writer, writing also for all readers since. An earlier access on the same stream, or on
+ * one that this stream has waited for since, costs a comparison. With CTRT_STREAM_ORDER=check nothing waits, and
+ * races.h reports the accesses that no wait orders. */
 #ifndef CORE_MEMORY_ORDER_H
 #define CORE_MEMORY_ORDER_H
 

@@ -126,8 +126,11 @@ static ctrt_status obtain(struct pinned *own, ctrt_device *device, void **addres
     int64_t begin = clock_now();
     atomic_fetch_add_explicit(&own->held, bytes, memory_order_relaxed);
     ctrt_status status = quota_check(device->memory, bytes);
+    *address = NULL;
     if (status == CTRT_OK)
         status = device->backend->memory->host_alloc(device->handle, address, bytes);
+    if (status == CTRT_OK && *address == NULL)
+        status = ctrt_fail(CTRT_ERR_PLUGIN, "backend %s: host_alloc returned success without an address for %zu bytes", device->type, bytes);
     if (status != CTRT_OK) {
         atomic_fetch_sub_explicit(&own->held, bytes, memory_order_relaxed);
         return status;

@@ -135,6 +135,7 @@ static bool lift(struct plan *plan, size_t bytes)
 static ctrt_status ask(struct plan *plan, ctrt_block *inner, size_t bytes, void *queue)
 {
     const struct memory_layer *layer = top(plan);
+    inner->address = NULL;
     ctrt_status status = layer->policy->alloc(layer->state, inner, bytes, queue);
     if (status == CTRT_ERR_OUT_OF_MEMORY) {
         trim(plan);
@@ -142,7 +143,7 @@ static ctrt_status ask(struct plan *plan, ctrt_block *inner, size_t bytes, void 
     }
     if (status == CTRT_ERR_OUT_OF_MEMORY && lift(plan, bytes))
         status = layer->policy->alloc(layer->state, inner, bytes, queue);
-    return status;
+    return policy_check_address(status, inner->address, layer->name, bytes);
 }
 
 /* Where a block of the plan seems to lie. Host memory may be read and written, and has memory from then on. */

@@ -130,6 +130,13 @@ static ctrt_status layer_remember(struct memory_layer *layer, struct layer_block
     return status;
 }
 
+ctrt_status policy_check_address(ctrt_status status, const void *address, const char *policy, size_t bytes)
+{
+    if (status == CTRT_OK && address == NULL && bytes > 0)
+        return ctrt_fail(CTRT_ERR_PLUGIN, "memory policy %s: alloc returned success without an address for %zu bytes", policy, bytes);
+    return status;
+}
+
 static ctrt_status draw(struct memory_layer *layer, ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue),
                         void **address, size_t bytes, void *queue)
 {
@@ -137,7 +144,9 @@ static ctrt_status draw(struct memory_layer *layer, ctrt_status (*alloc)(void *p
     if (entry == NULL)
         return out_of_memory(sizeof *entry, "a block");
     entry->block.fence = NULL;
+    entry->block.address = NULL;
     ctrt_status status = alloc(layer->state, &entry->block, bytes, queue);
+    status = policy_check_address(status, entry->block.address, layer->name, bytes);
     if (status == CTRT_OK && entry->block.fence != NULL) {
         /* A queue that cannot be told to wait fails on its own; the memory is good once the host has waited. */
         if (layer->below->fence_wait(layer->below->state, entry->block.fence, queue) != CTRT_OK)
@@ -268,6 +277,7 @@ ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *sp
     if (layer == NULL)
         return out_of_memory(sizeof *layer, "a memory policy");
     layer->policy = component->table;
+    layer->name = component->name;
     source_of_layer(layer, source);
     ctrt_status status = layer->policy->create(&layer->state, source, spec->options);
     if (status != CTRT_OK) {
@@ -310,6 +320,7 @@ ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, con
     if (layer == NULL)
         return out_of_memory(sizeof *layer, "a memory policy");
     layer->policy = from->policy;
+    layer->name = from->name;
     source_of_layer(layer, source);
     ctrt_status status = layer->policy->clone(from->state, &layer->state, source);
     if (status != CTRT_OK) {

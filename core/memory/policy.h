@@ -21,6 +21,7 @@ ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_LAYERS], int *count
 /* A policy at work, and itself a source for the policy above. */
 struct memory_layer {
     const ctrt_memory_policy *policy;
+    const char *name;                       /* of the policy; static */
     void *state;
     ctrt_memory_source source;              /* for the layer above: source.state is this layer */
     const ctrt_memory_source *below;
@@ -29,6 +30,10 @@ struct memory_layer {
     struct layer_block **blocks;
     size_t block_count, block_room;
 };
+
+/* Of an alloc that returned `status` and left `address`: success without an address is the policy's error, CTRT_ERR_PLUGIN. `address`
+ * must be NULL before the call. */
+ctrt_status policy_check_address(ctrt_status status, const void *address, const char *policy, size_t bytes);
 
 /* Creates a policy over `source`. */
 ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec,

@@ -31,8 +31,11 @@ static ctrt_status backend_alloc(void *state, void **address, size_t bytes, void
     pressure_follow_fork();
     CTRT_TRY(quota_take(memory, bytes));
     const ctrt_memory_table *table = memory->device->backend->memory;
+    *address = NULL;
     ctrt_status status = memory->ordered ? table->alloc_on(memory->device->handle, address, bytes, queue)
                                          : table->alloc(memory->device->handle, address, bytes);
+    if (status == CTRT_OK && *address == NULL && bytes > 0)
+        status = ctrt_fail(CTRT_ERR_PLUGIN, "backend %s: alloc returned success without an address for %zu bytes", memory->device->type, bytes);
     if (status != CTRT_OK) {
         quota_give(memory, bytes);
         return status;
@@ -279,10 +282,11 @@ static inline __attribute__((always_inline)) void count_alloc(struct device_memo
         live_alloc(memory, block, bytes, queue);
 }
 
-/* The policy said no: give back what is cached anywhere and ask once more. */
+/* The policy refused an alloc: frees cached memory and tries once more. CTRT_OK without an address is possible. */
 static ctrt_status __attribute__((noinline))
 alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, ctrt_status status, bool report)
 {
+    status = policy_check_address(status, block->address, memory->policy_name, bytes);
     if (status == CTRT_ERR_OUT_OF_MEMORY && bytes <= PTRDIFF_MAX) {
         atomic_fetch_add_explicit(&memory->retries, 1, memory_order_relaxed);
         pool_trim(memory);
@@ -290,6 +294,7 @@ alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void 
             pinned_trim(memory->device);    /* a limit counts both */
         quota_refused = false;
         status = memory->alloc(memory->state, block, bytes, queue);
+        status = policy_check_address(status, block->address, memory->policy_name, bytes);
     }
     if (status == CTRT_OK) {
         count_alloc(memory, block, bytes, queue);
@@ -318,8 +323,9 @@ ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t b
     if (unlikely(memory_injecting) && memory_must_fail())
         return refuse(memory, bytes, "injected failure");
     block->fence = NULL;
+    block->address = NULL;
     ctrt_status status = memory->alloc(memory->state, block, bytes, queue);
-    if (unlikely(status != CTRT_OK))
+    if (unlikely(status != CTRT_OK || block->address == NULL))
         return alloc_again(memory, block, bytes, queue, status, true);
     count_alloc(memory, block, bytes, queue);
     return CTRT_OK;
@@ -330,8 +336,9 @@ ctrt_status pool_draw(struct device_memory *memory, ctrt_block *block, size_t by
     if (unlikely(memory_injecting) && memory_must_fail())
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "injected failure");
     block->fence = NULL;
+    block->address = NULL;
     ctrt_status status = memory->alloc(memory->state, block, bytes, queue);
-    if (unlikely(status != CTRT_OK))
+    if (unlikely(status != CTRT_OK || block->address == NULL))
         return alloc_again(memory, block, bytes, queue, status, false);
     count_alloc(memory, block, bytes, queue);
     return CTRT_OK;

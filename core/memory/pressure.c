@@ -26,6 +26,7 @@
 
 #include "base/base.h"
 #include "base/param.h"
+#include "base/thread.h"
 #include "ctrt/memory.h"
 #include "device/device.h"
 #include "memory/pinned.h"
@@ -294,6 +295,7 @@ static bool start_thread(void)
 
 ctrt_status pressure_start(void)
 {
+    CANCEL_DISABLED;
     static atomic_flag registered = ATOMIC_FLAG_INIT, failed = ATOMIC_FLAG_INIT;
     struct pressure_wish wish;
     ctrt_param_value value, file;
@@ -327,6 +329,7 @@ void pressure_restart(void)
 
 void pressure_stop(void)
 {
+    CANCEL_DISABLED;
     int running = RUNNING;
     uint64_t one = 1;
     if (!atomic_compare_exchange_strong(&state, &running, STOPPING))

@@ -3,15 +3,13 @@
  *
  * What is one thing to the reader is read at slightly different moments: figures, live blocks, segments, history. While
  * other threads allocate they may differ by what happened in between. */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/base.h"
+#include "base/file_writer.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "device/stream.h"
 #include "memory/figures.h"
 #include "memory/frames.h"
@@ -100,14 +98,7 @@ static unsigned long long stream_number(const ctrt_device *device, const void *q
 {
     if (queue == NULL || device->stream == NULL || device->stream->queue == queue)
         return 0;
-    for (uint32_t slot = 0; slot < STREAM_MAX; slot++) {
-        const ctrt_stream *stream = stream_at(slot);
-        if (stream == NULL)
-            break;
-        if (stream->device == device && stream->queue == queue)
-            return (unsigned long long)atomic_load(&stream->id);
-    }
-    return 0;
+    return (unsigned long long)stream_queue_id(device, queue);
 }
 
 /* ---- segments ---- */
@@ -273,88 +264,17 @@ ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device)
 
 /* ---- into a file ---- */
 
-/* 0, or errno. */
-static int write_all(int fd, const char *text)
-{
-    for (size_t left = strlen(text); left > 0;) {
-        ssize_t put = write(fd, text, left);
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return errno;
-        text += put;
-        left -= (size_t)put;
-    }
-    return 0;
-}
-
-/* The descriptor that a path like /dev/stdout means, even when a file is behind it, which others go on writing to; -1: none. */
-static int descriptor_of(const char *path)
-{
-    int fd = -1, end = 0;
-    if (strcmp(path, "/dev/stdout") == 0 || strcmp(path, "/dev/stderr") == 0)
-        return path[8] == 'o' ? STDOUT_FILENO : STDERR_FILENO;
-    return sscanf(path, "/dev/fd/%9d%n", &fd, &end) == 1 && path[end] == '\0' && fd >= 0 ? fd : -1;
-}
-
-/* A pipe, a terminal: what is there is written to, as it cannot be replaced. */
-static int write_into(const char *path, const char *text)
-{
-    int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0)
-        return errno;
-    int error = write_all(fd, text);
-    return close(fd) != 0 && error == 0 ? errno : error;
-}
-
-/* Into a file beside it first, so that nobody ever sees half of one. It has the rights that a new file would have, or those of the
- * file that it replaces. */
-static int write_beside(const char *path, const struct stat *there, const char *text)
-{
-    static atomic_uint number;
-    char *beside = memory_alloc(strlen(path) + 64);
-    int fd = -1, error = 0;
-    if (beside == NULL)
-        return ENOMEM;
-    do {
-        sprintf(beside, "%s.%ld-%u", path, (long)getpid(), atomic_fetch_add(&number, 1));
-        fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (fd < 0 && errno == EEXIST);
-    if (fd < 0) {
-        error = errno;
-    } else {
-        error = there != NULL && fchmod(fd, there->st_mode & 0777) != 0 ? errno : write_all(fd, text);
-        if (close(fd) != 0 && error == 0)
-            error = errno;
-        if (error == 0 && rename(beside, path) != 0)
-            error = errno;
-        if (error != 0)
-            unlink(beside);
-    }
-    memory_free(beside);
-    return error;
-}
-
-static ctrt_status write_whole(const char *path, const char *text)
-{
-    struct stat there;
-    const int descriptor = descriptor_of(path);
-    bool exists = stat(path, &there) == 0;
-    char *real = exists && S_ISREG(there.st_mode) ? realpath(path, NULL) : NULL;      /* a link stays one */
-    int error = descriptor >= 0                     ? write_all(descriptor, text)
-                : exists && !S_ISREG(there.st_mode) ? write_into(path, text)
-                                                    : write_beside(real != NULL ? real : path, exists ? &there : NULL, text);
-    free(real);
-    return error == 0 ? CTRT_OK : ctrt_fail(CTRT_ERR_IO, "memory_snapshot_write: %.500s: %s", path, strerror(error));
-}
-
 ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device)
 {
+    CANCEL_DISABLED;
     char *text;
     if (path == NULL)
         return fail_null("memory_snapshot_write", "path");
     CTRT_TRY(snapshot(&text, device, ""));
-    ctrt_status status = write_whole(path, text);
+    struct file_writer file;
+    ctrt_status status = file_writer_open(&file, path);
+    if (status == CTRT_OK)
+        status = file_writer_close(&file, file_writer_write(&file, text, strlen(text)));
     memory_free(text);
-    return status;
+    return ctrt_context(status, "memory_snapshot_write");
 }

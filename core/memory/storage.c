@@ -7,13 +7,14 @@
 #include "memory/capture.h"
 #include "memory/fence.h"
 #include "memory/order.h"
+#include "memory/races.h"
 
 /* The memory is free behind all work that is on its stream now, waits for fences too (stream_note_wait). Who writes it first on another
  * stream has to be behind that. */
 static stream_mark birth_on(const ctrt_stream *stream)
 {
     const uint64_t put = atomic_load_explicit(&stream->put, memory_order_acquire);
-    return put > 0 ? mark_of(stream->slot, put) : 0;
+    return put > 0 ? mark_of(stream_slot(stream), put) : 0;
 }
 
 /* On a device with streams. */
@@ -47,6 +48,7 @@ static void free_ordered(struct storage *self)
     stream_mark marks[ORDER_READERS + 1];
     struct fence *fence = NULL;
     int foreign = 0;
+    races_end(self);
     if (unlikely(self->block.address == NULL))
         return;
     if (unlikely(self->capture != NULL)) {
@@ -59,7 +61,7 @@ static void free_ordered(struct storage *self)
     }
     const int count = likely(order_alone(self, self->stream)) ? 0 : order_marks(self, marks);
     for (int i = 0; i < count; i++)
-        if (mark_slot(marks[i]) != self->stream->slot)
+        if (mark_slot(marks[i]) != stream_slot(self->stream))
             marks[foreign++] = marks[i];
     fence_add(&fence, marks, foreign);
     self->block.fence = fence;
@@ -78,6 +80,8 @@ static void finish_uses(struct storage *self)
 void storage_destroy(struct storage *self)
 {
     if (unlikely(self->release != NULL)) {
+        if (self->ordered)
+            races_end(self);
         if (self->ordered && self->stream != NULL && device_usable(self->device))
             finish_uses(self);
         self->release(self);

@@ -22,6 +22,7 @@ struct storage_uses {
     bool mixed;                             /* not all of `readers` only read: who reads waits for all */
     uint32_t n_readers;
     stream_mark writer, readers[ORDER_READERS];     /* of the owner: its last write, its last use */
+    struct accesses *_Atomic accesses;      /* races.h; NULL: none, or CTRT_STREAM_ORDER is not check */
 };
 #define USES_SHARED UINT32_MAX
 
@@ -57,12 +58,13 @@ static inline void storage_order(struct storage *self, ctrt_stream *stream, stre
     self->ordered = true;
     self->stream = stream;
     self->capture = NULL;
-    atomic_init(&self->uses.owner, stream != NULL ? stream->slot : USES_SHARED);
+    atomic_init(&self->uses.owner, stream != NULL ? stream_slot(stream) : USES_SHARED);
     atomic_init(&self->uses.locked, false);
     self->uses.mixed = false;
     self->uses.n_readers = 0;
     self->uses.writer = 0;
     self->uses.readers[0] = birth;
+    atomic_init(&self->uses.accesses, NULL);
 }
 
 /* Gives the data back; the struct itself is its home's business. */

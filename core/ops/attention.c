@@ -48,6 +48,11 @@ static ctrt_status apply_causal(ctrt_tensor **scores)
 
 /* ---- the formula ---- */
 
+ctrt_status op_widen(ctrt_tensor **out, ctrt_tensor *x)
+{
+    return ctrt_to_dtype(out, x, dtype_half(tensor_dtype(x)) ? CTRT_F32 : tensor_dtype(x));
+}
+
 ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *mask, bool causal, double scale)
 {
     ctrt_tensor *scores = NULL, *columns = NULL;
@@ -277,6 +282,32 @@ ctrt_status op_attention_backward(ctrt_tensor **dq, ctrt_tensor **dk, ctrt_tenso
     return *done ? backward(outs, operands, logsumexp, &s, &attributes) : CTRT_OK;
 }
 
+/* The formula. Operands of one half dtype are computed in f32, because a rounding error of a score multiplies its
+ * weight; only the result is rounded. */
+static ctrt_status composed(ctrt_tensor **out, ctrt_tensor *const *qkv, ctrt_tensor *mask, double dropout_p,
+                            bool causal, double scale)
+{
+    const ctrt_dtype dtype = tensor_dtype(qkv[0]);
+    const bool half = dtype_half(dtype) && tensor_dtype(qkv[1]) == dtype && tensor_dtype(qkv[2]) == dtype;
+    ctrt_tensor *wide[3] = { NULL, NULL, NULL }, *weights = NULL, *y = NULL;
+    ctrt_status status = CTRT_OK;
+    for (int i = 0; i < 3 && status == CTRT_OK; i++)
+        status = half ? op_widen(&wide[i], qkv[i]) : (ctrt_tensor_assign(&wide[i], qkv[i]), CTRT_OK);
+    if (status == CTRT_OK)
+        status = op_attention_weights(&weights, wide[0], wide[1], mask, causal, scale);
+    if (status == CTRT_OK)
+        status = ctrt_dropout(&weights, weights, dropout_p, dropout_p > 0);
+    if (status == CTRT_OK)
+        status = ctrt_matmul(&y, weights, wide[2]);
+    if (status == CTRT_OK)
+        status = ctrt_to_dtype(out, y, half ? dtype : tensor_dtype(y));
+    for (int i = 0; i < 3; i++)
+        tensor_release(wide[i]);
+    tensor_release(weights);
+    tensor_release(y);
+    return status;
+}
+
 /* One dtype and one device: what differs is the formula's to cast or to refuse. */
 static bool alike(ctrt_tensor *const *qkv)
 {
@@ -294,8 +325,7 @@ ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q,
     FRONT_CHECK(who, k);
     FRONT_CHECK(who, v);
     CTRT_TRY(check_attention(q, k, v));
-    if (scale == 0)
-        scale = 1 / sqrt((double)MAX(q->view.shape[q->view.ndim - 1], 1));
+    scale = option_value(scale, 1 / sqrt((double)MAX(q->view.shape[q->view.ndim - 1], 1)));
     ctrt_tensor *const qkv[3] = { q, k, v };
     const ctrt_attention_attributes attributes = { .size = sizeof attributes, .scale = scale, .causal = causal };
     struct sizes s;
@@ -303,12 +333,5 @@ ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q,
         && forward_available(tensor_dtype(q), q->device, &s, &attributes))
         return ctrt_context(fused(out, qkv, &s, &attributes), who);
 
-    ctrt_tensor *weights = NULL;
-    ctrt_status status = op_attention_weights(&weights, q, k, mask, causal, scale);
-    if (status == CTRT_OK)
-        status = ctrt_dropout(&weights, weights, dropout_p, dropout_p > 0);
-    if (status == CTRT_OK)
-        status = ctrt_matmul(out, weights, v);
-    tensor_release(weights);
-    return ctrt_context(status, who);
+    return ctrt_context(composed(out, qkv, mask, dropout_p, causal, scale), who);
 }

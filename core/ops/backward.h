@@ -20,6 +20,9 @@ ctrt_status op_log_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_ten
 ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
                                       ctrt_tensor *logsumexp, ctrt_tensor *dloss, const ctrt_cross_entropy_attributes *attributes);
 
+/* D. x as f32 where it is f16 or bf16, else x itself, for formulas whose intermediate results must not be rounded to
+ * half. */
+ctrt_status op_widen(ctrt_tensor **out, ctrt_tensor *x);
 /* D. The weights of attention, softmax(scale q k^T + mask): q [.., L, E], k [.., S, E]; mask and causal as in ctrt_scaled_dot_product_attention. */
 ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *mask, bool causal, double scale);
 /* *done false: the device has no kernel that takes these, and nothing was made. A broadcast operand's gradient has the broadcast shape. */

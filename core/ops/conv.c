@@ -21,9 +21,12 @@ static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_opt
     *out = (ctrt_conv_attributes){ sizeof *out, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 };
     if (options == NULL)
         return CTRT_OK;
+    CTRT_TRY(front_window("conv2d", "stride", options->stride, 0));
+    CTRT_TRY(front_window("conv2d", "padding", options->padding, 0));
+    CTRT_TRY(front_window("conv2d", "dilation", options->dilation, 0));
+    if (options->groups < 0)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "conv2d: groups is %lld", (long long)options->groups);
     for (int i = 0; i < 2; i++) {
-        if (options->stride[i] < 0 || options->padding[i] < 0 || options->dilation[i] < 0 || options->groups < 0)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "conv2d: stride, padding, dilation and groups can't be negative");
         if (options->stride[i])
             out->stride[i] = options->stride[i];
         if (options->dilation[i])

@@ -276,21 +276,32 @@ static ctrt_status prepare_memory(struct prepared *p, ctrt_device *device, const
     return CTRT_OK;
 }
 
+/* Allocates the workspace of a call. A row that asks for less when it is asked again after a failure gets that. */
+static ctrt_status alloc_workspace(ctrt_block *workspace, const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
+{
+    size_t bytes = 0;
+    CTRT_TRY(row->workspace(call, &bytes));
+    while (bytes > 0) {
+        const char *before = thread_state.op;
+        thread_state.op = row->op;
+        ctrt_status status = pool_alloc_fixed(device->memory, workspace, bytes, stream_queue(device), &call->workspace);
+        thread_state.op = before;
+        call->workspace_bytes = bytes;
+        if (status == CTRT_OK)
+            break;
+        const size_t denied = bytes;
+        if (status != CTRT_ERR_OUT_OF_MEMORY || row->workspace(call, &bytes) != CTRT_OK || bytes >= denied)
+            return ctrt_context(status, "workspace");
+        call->workspace_bytes = 0;
+    }
+    return CTRT_OK;
+}
+
 static ctrt_status run_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
 {
     ctrt_block workspace = { 0 };
-    if (CTRT_SLOT(row, workspace)) {
-        size_t bytes = 0;
-        CTRT_TRY(row->workspace(call, &bytes));
-        if (bytes > 0) {
-            const char *before = thread_state.op;
-            thread_state.op = row->op;
-            ctrt_status status = pool_alloc_fixed(device->memory, &workspace, bytes, stream_queue(device), &call->workspace);
-            thread_state.op = before;
-            CTRT_TRY(ctrt_context(status, "workspace"));
-            call->workspace_bytes = bytes;
-        }
-    }
+    if (CTRT_SLOT(row, workspace))
+        CTRT_TRY(alloc_workspace(&workspace, row, call, device));
     ctrt_status status = device_asynchronous(device) ? launch_row(row, call, device) : row->run(call);
     if (workspace.address != NULL)
         pool_free_fixed(device->memory, &workspace, call->workspace_bytes, stream_queue(device));

@@ -53,13 +53,38 @@ void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype)
 
 ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute)
 {
-    static const bool exact_numbers[OP_COUNT] = { [OP_add] = true, [OP_sub] = true, [OP_mul] = true, [OP_div] = true };
-    if (likely(compute != CTRT_F16 && compute != CTRT_BF16) || !exact_numbers[op])
+    static const bool exact_numbers[OP_COUNT] = { [OP_add] = true, [OP_sub] = true, [OP_mul] = true, [OP_div] = true,
+                                                   [OP_floor_divide] = true };
+    if (likely(!dtype_half(compute)) || !exact_numbers[op])
         return compute;
     unsigned char element[8];
     dtype_store(element, compute, value);
     const double kept = dtype_load(element, compute).f, asked = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
     return kept == asked || asked != asked ? compute : CTRT_F32;
+}
+
+/* Reads the only element of a 0-dim tensor in host memory, after the work on streams that writes it. */
+static ctrt_status read_number(ctrt_scalar *out, const ctrt_tensor *tensor)
+{
+    if (unlikely(tensor->view.flags & CTRT_VIEW_PINNED))
+        CTRT_TRY(order_host(&tensor->view, false));
+    *out = dtype_load(tensor->view.data, tensor_dtype(tensor));
+    return CTRT_OK;
+}
+
+ctrt_status operands_dtype(ctrt_dtype *out, enum op op, ctrt_tensor *const *tensors, int count, ctrt_dtype compute)
+{
+    *out = compute;
+    if (likely(!dtype_half(compute)))
+        return CTRT_OK;
+    for (int i = 0; i < count && *out == compute; i++) {
+        ctrt_scalar value;
+        if (tensors[i]->view.ndim > 0 || tensor_dtype(tensors[i]) == compute || !device_host_memory(tensors[i]->device))
+            continue;
+        CTRT_TRY(read_number(&value, tensors[i]));
+        *out = number_dtype(op, value, compute);
+    }
+    return CTRT_OK;
 }
 
 void operands_release(struct operand *operands, int count)
@@ -77,14 +102,13 @@ ctrt_status operands_prepare(struct operand *operands, ctrt_tensor *const *tenso
         ctrt_tensor *tensor = tensors[i];
         const bool fits = tensor_dtype(tensor) == dtypes[i] && tensor->device == device;
         if (!fits && tensor->view.ndim == 0 && device_host_memory(tensor->device)) {
-            if (unlikely(tensor->view.flags & CTRT_VIEW_PINNED)) {
-                ctrt_status status = order_host(&tensor->view, false);
-                if (status != CTRT_OK) {
-                    operands_release(operands, i);
-                    return status;
-                }
+            ctrt_scalar value;
+            ctrt_status status = read_number(&value, tensor);
+            if (status != CTRT_OK) {
+                operands_release(operands, i);
+                return status;
             }
-            number_init(&operands[i].number, dtype_load(tensor->view.data, tensor_dtype(tensor)), dtypes[i]);
+            number_init(&operands[i].number, value, dtypes[i]);
             operands[i].view = &operands[i].number.view;
             continue;
         }
@@ -179,12 +203,11 @@ ctrt_status ctrt_gelu(ctrt_tensor **out, ctrt_tensor *x, bool tanh_approximation
     return unary(out, OP_gelu, RULE_gelu, x, &kernel, &graph);
 }
 
-ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, const ctrt_scalar *lo, const ctrt_scalar *hi)
+/* lo or hi may be NULL: no limit on that side. */
+static ctrt_status clamp(const char *name, ctrt_tensor **out, ctrt_tensor *x, const ctrt_scalar *lo, const ctrt_scalar *hi)
 {
     if (out == NULL || x == NULL)
-        return fail_null("clamp", out == NULL ? "out" : "x");
-    if (lo == NULL && hi == NULL)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "clamp: give a lower limit, an upper limit, or both");
+        return fail_null(name, out == NULL ? "out" : "x");
     ctrt_dtype dtype = tensor_dtype(x), with_hi;
     if (lo != NULL)
         CTRT_TRY(ctrt_result_type(&dtype, &x, 1, lo));
@@ -205,7 +228,34 @@ ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, const ctrt_scalar *lo,
     return status;
 }
 
+ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo, ctrt_scalar hi)
+{
+    return clamp("clamp", out, x, &lo, &hi);
+}
+
+ctrt_status ctrt_clamp_min(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo)
+{
+    return clamp("clamp_min", out, x, &lo, NULL);
+}
+
+ctrt_status ctrt_clamp_max(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar hi)
+{
+    return clamp("clamp_max", out, x, NULL, &hi);
+}
+
 /* ---- two operands --------------------------------------------------------------------------------------------------- */
+
+/* Replaces *y by a copy in `dtype` with the same layout, unless it has that dtype. */
+static ctrt_status result_to(ctrt_tensor **y, ctrt_dtype dtype)
+{
+    ctrt_tensor *computed = *y;
+    if (likely(tensor_dtype(computed) == dtype))
+        return CTRT_OK;
+    *y = NULL;
+    ctrt_status status = front_operand(y, computed, dtype, computed->device, false);
+    tensor_release(computed);
+    return status;
+}
 
 /* Promotion, broadcasting, strides, mixed devices. */
 static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, enum op op, ctrt_tensor *a, ctrt_tensor *b)
@@ -228,14 +278,18 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
 
     struct operand operands[2];
     ctrt_tensor *y = NULL;
-    const ctrt_dtype dtypes[2] = { compute, compute };
+    ctrt_dtype work;
+    CTRT_TRY(ctrt_context(operands_dtype(&work, op, tensors, 2, compute), "%s", who));
+    const ctrt_dtype dtypes[2] = { work, work };
     CTRT_TRY(ctrt_context(operands_prepare(operands, tensors, dtypes, 2, device, shape, ndim), "%s", who));
-    ctrt_status status = elementwise_result(&y, tensors, 2, shape, ndim, result_dtype(promotion, compute), device);
+    ctrt_status status = elementwise_result(&y, tensors, 2, shape, ndim, result_dtype(promotion, work), device);
     if (status == CTRT_OK) {
         const ctrt_view *in[2] = { operands[0].view, operands[1].view };
-        status = kernel_call_elementwise(op, compute, device, in, 2, &y->view, NULL);
+        status = kernel_call_elementwise(op, work, device, in, 2, &y->view, NULL);
     }
     operands_release(operands, 2);
+    if (status == CTRT_OK)
+        status = result_to(&y, result_dtype(promotion, compute));
     return front_finish(status, out, op, &y, 1, tensors, 2, NULL);
 }
 
@@ -303,13 +357,9 @@ static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, 
         const ctrt_view *in[2] = { left ? &number.view : &cast->view, left ? &cast->view : &number.view };
         status = kernel_call_elementwise(op, work, x->device, in, 2, &y->view, NULL);
     }
-    if (unlikely(work != compute) && status == CTRT_OK) {
-        ctrt_tensor *wide = y;
-        y = NULL;
-        status = front_operand(&y, wide, compute, x->device, false);
-        tensor_release(wide);
-    }
     tensor_release(cast);
+    if (status == CTRT_OK)
+        status = result_to(&y, result_dtype(promotion, compute));
     const union op_attributes graph = { .scalar = { .value = value, .present = true, .left = left } };
     return front_finish(status, out, op, &y, 1, &x, 1, &graph);
 }
@@ -404,18 +454,33 @@ ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a
     return front_finish(status, out, OP_where, &y, 1, tensors, 3, NULL);
 }
 
+ctrt_status masked_fill(ctrt_tensor **out, const char *who, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value)
+{
+    ctrt_tensor *const tensors[2] = { x, mask };
+    ctrt_tensor *number = NULL;
+    ctrt_device *device, *cpu;
+    int64_t shape[CTRT_MAX_DIMS];
+    int ndim;
+    if (tensor_dtype(mask) != CTRT_BOOL)
+        return ctrt_fail(CTRT_ERR_DTYPE, "%s: mask has dtype %s, expected bool", who,
+                         ctrt_dtype_name(tensor_dtype(mask)));
+    CTRT_TRY(front_device(&device, who, tensors, 2));
+    CTRT_TRY(shape_broadcast(shape, &ndim, who, x->view.shape, x->view.ndim, mask->view.shape, mask->view.ndim));
+    CTRT_TRY(dtype_check_scalar(who, tensor_dtype(x), value));
+    CTRT_TRY(device_cpu(&cpu));
+    ctrt_status status = ctrt_scalar_tensor(&number, value, tensor_dtype(x), cpu);
+    if (status == CTRT_OK)
+        status = ctrt_where(out, mask, number, x);
+    tensor_release(number);
+    return ctrt_context(status, "%s", who);
+}
+
 ctrt_status ctrt_masked_fill(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value)
 {
     FRONT_CHECK("masked_fill", out);
     FRONT_CHECK("masked_fill", x);
     FRONT_CHECK("masked_fill", mask);
-    ctrt_tensor *number = NULL;
-    ctrt_device *cpu;
-    CTRT_TRY(device_cpu(&cpu));
-    CTRT_TRY(ctrt_scalar_tensor(&number, value, tensor_dtype(x), cpu));
-    ctrt_status status = ctrt_where(out, mask, number, x);
-    tensor_release(number);
-    return ctrt_context(status, "masked_fill");
+    return masked_fill(out, "masked_fill", x, mask, value);
 }
 
 /* ---- fused gradients ---------------------------------------------------------------------------------------------------- */

@@ -11,9 +11,12 @@ struct number {
     _Alignas(8) char element[8];
 };
 void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype);
-/* The dtype to work in where a number is an operand and the dtype would be `compute`. f16 and bf16 arithmetic with a number that they do not have
- * exactly is done in f32, so that x * 0.1 is not x * 0.09998 (as in PyTorch, whose kernels keep the number in f32). */
+/* The dtype in which `op` computes with the operand `value`, where its tensors promote to `compute`: f32 for add, sub,
+ * mul, div and floor_divide in f16 or bf16 when `compute` cannot represent the value, so that x * 0.1 is not
+ * x * 0.09998; else `compute`. PyTorch's CUDA kernels do the same for these five ops alone. */
 ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute);
+/* The same for tensor operands: a 0-dim tensor in host memory counts as a number. */
+ctrt_status operands_dtype(ctrt_dtype *out, enum op op, ctrt_tensor *const *tensors, int count, ctrt_dtype compute);
 
 /* What stands for tensor operand i of a call. */
 struct operand {
@@ -43,6 +46,9 @@ static inline bool plain_alike(const ctrt_view *a, const ctrt_view *b)
 /* A new tensor for the result of an elementwise op: dense like the first operand that has the result's shape, else row major. */
 ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, const int64_t *shape, int ndim, ctrt_dtype dtype,
                                ctrt_device *device);
+
+/* ctrt_masked_fill under another name for messages. */
+ctrt_status masked_fill(ctrt_tensor **out, const char *who, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value);
 
 /* CTRT_ERR_DTYPE for ops that have no meaning for bool. */
 ctrt_status elementwise_check_bool(enum op op, ctrt_dtype dtype);

@@ -38,6 +38,15 @@ ctrt_status front_floating(const char *who, const char *argument, const ctrt_ten
                      ctrt_dtype_name(tensor_dtype(tensor)));
 }
 
+ctrt_status front_window(const char *who, const char *argument, const int64_t values[2], int64_t least)
+{
+    for (int i = 0; i < 2; i++)
+        if (unlikely(values[i] < least || values[i] > INT32_MAX))
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %s is %lld, expected %lld to %d", who, argument,
+                             (long long)values[i], (long long)least, INT32_MAX);
+    return CTRT_OK;
+}
+
 bool front_needs_grad(ctrt_tensor *const *tensors, int count)
 {
     if (thread_state.grad_disabled)
@@ -51,7 +60,10 @@ bool front_needs_grad(ctrt_tensor *const *tensors, int count)
 ctrt_status front_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format)
 {
     ctrt_tensor *copy = NULL;
-    CTRT_TRY(tensor_new_format(&copy, x->view.shape, x->view.ndim, dtype, device, format));
+    if (format == CTRT_PRESERVE_FORMAT && device == x->device)
+        CTRT_TRY(tensor_new_like(&copy, x, dtype));
+    else
+        CTRT_TRY(tensor_new_format(&copy, x->view.shape, x->view.ndim, dtype, device, format));
     ctrt_status status = kernel_copy(&copy->view, device, &x->view, x->device);
     if (status == CTRT_OK)
         *out = copy;
@@ -73,7 +85,7 @@ ctrt_status front_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, c
         *out = x;
         return CTRT_OK;
     }
-    return front_copy(out, x, dtype, device, CTRT_CONTIGUOUS_FORMAT);
+    return front_copy(out, x, dtype, device, contiguous ? CTRT_CONTIGUOUS_FORMAT : CTRT_PRESERVE_FORMAT);
 }
 
 ctrt_status front_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,

@@ -22,6 +22,10 @@ ctrt_status front_device(ctrt_device **out, const char *who, ctrt_tensor *const 
 /* CTRT_ERR_DTYPE "who: argument has dtype i32, expected a floating type". */
 ctrt_status front_floating(const char *who, const char *argument, const ctrt_tensor *tensor);
 
+/* Checks the two values of a window's parameter, `least` <= value <= INT32_MAX. CTRT_ERR_INVALID_ARGUMENT "conv2d:
+ * stride is 4294967296, expected 0 to 2147483647". */
+ctrt_status front_window(const char *who, const char *argument, const int64_t values[2], int64_t least);
+
 /* Floating operands of several dtypes on a device whose default is one of its own (cuda-fp16): products are then made in that. */
 static inline bool front_mixed(ctrt_tensor *const *tensors, int count)
 {
@@ -63,8 +67,8 @@ static inline void front_op_leave(const char **before)
     thread_state.op = *before;
 }
 
-/* x as `dtype` on `device`, contiguous when asked: *out is a new reference (perhaps of x itself); not differentiable: for operands on their
- * way into a kernel. */
+/* x as `dtype` on `device`, contiguous when asked, else a copy has the layout of x: *out is a new reference (perhaps
+ * of x itself); not differentiable: for operands on their way into a kernel. */
 ctrt_status front_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, bool contiguous);
 
 /* A dense copy of x in `format`: *out is a new reference, not recorded. */
@@ -78,7 +82,7 @@ ctrt_memory_format front_format(const ctrt_tensor *x);
 ctrt_status front_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,
                          ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes);
 
-/* record.h, below: autograd/record.c defines them; the ops floor calls upward through these four only. */
+/* record.h, below: autograd/record.c defines them; the ops floor calls upward through these five only. */
 
 /* Makes results[0] the output of a graph node with edges to the inputs (NULL ones allowed). */
 ctrt_status autograd_record(enum op op, ctrt_tensor **results, int n_results, ctrt_tensor *const *inputs, int n_inputs,
@@ -92,5 +96,7 @@ ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt
 ctrt_status autograd_inplace_end(struct inplace_token *token, ctrt_tensor *self, ctrt_status status);
 /* A view result: remembers base for in-place writes through views; records the view op. Called for every view op, also without grad. */
 ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, const union op_attributes *attributes);
+/* A view that an op returns together with others: autograd does not record changes of it in place. */
+void autograd_view_of_several(ctrt_tensor *view);
 
 #endif

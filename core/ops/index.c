@@ -48,6 +48,25 @@ static ctrt_status check_index(const char *who, const ctrt_tensor *x, const ctrt
     return CTRT_OK;
 }
 
+/* The index check of the kernel, for a result without elements, for which no kernel runs. Waits for the device. */
+static ctrt_status check_range(ctrt_tensor *index, int64_t size)
+{
+    static ctrt_status (*const ends[2])(ctrt_tensor **, ctrt_tensor *, ctrt_ints, bool) = { ctrt_amin, ctrt_amax };
+    for (int i = 0; i < 2; i++) {
+        ctrt_tensor *end = NULL;
+        int64_t value = 0;
+        ctrt_status status = ends[i](&end, index, CTRT_ALL_DIMS, false);
+        if (status == CTRT_OK)
+            status = ctrt_item_int(&value, end);
+        tensor_release(end);
+        CTRT_TRY(status);
+        if (value < 0 || value >= size)
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "index_select: index %lld is outside [0, %lld)",
+                             (long long)value, (long long)size);
+    }
+    return CTRT_OK;
+}
+
 /* ---- whole slices -------------------------------------------------------------------------------------------------- */
 
 /* x at `index` along `dim`; the index's shape takes the place of the dimension. Recorded as index_select. */
@@ -80,6 +99,8 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
         ctrt_view to = as_split(&y->view, split[0], at.numel, split[2]);
         const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
         status = kernel_call(OP_index_select, tensor_dtype(x), x->device, in, 2, &outputs, 1, NULL);
+    } else if (status == CTRT_OK && places->view.numel > 0) {
+        status = check_range(places, split[1]);
     }
     const union op_attributes graph = { .index = { .size = split[1], .padding_idx = padding_idx, .dim = dim } };
     ctrt_tensor *const inputs[2] = { x, places };
@@ -195,6 +216,23 @@ static ctrt_status check_gather(const ctrt_tensor *x, const ctrt_tensor *index, 
                      shape_text(a, index->view.shape, index->view.ndim), shape_text(b, x->view.shape, x->view.ndim), dim);
 }
 
+/* x and the index are 0-dim and 1-dim, or the reverse: a 0-dim tensor counts as one element. */
+static ctrt_status gather_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index)
+{
+    ctrt_tensor *vector = NULL, *list = NULL, *picked = NULL;
+    ctrt_status status = ctrt_reshape(&vector, x, CTRT_SHAPE(x->view.numel));
+    if (status == CTRT_OK)
+        status = ctrt_reshape(&list, index, CTRT_SHAPE(index->view.numel));
+    if (status == CTRT_OK)
+        status = ctrt_gather(&picked, vector, 0, list);
+    if (status == CTRT_OK)
+        status = ctrt_reshape(out, picked, ctrt_ints_of(index->view.shape, index->view.ndim));
+    tensor_release(vector);
+    tensor_release(list);
+    tensor_release(picked);
+    return status;
+}
+
 ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index)
 {
     FRONT_OP(OP_gather);
@@ -203,6 +241,8 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
     FRONT_CHECK("gather", index);
     CTRT_TRY(check_index("gather", x, index));
     CTRT_TRY(shape_dim(&dim, "gather", dim, x->view.ndim));
+    if (x->view.ndim + index->view.ndim == 1)
+        return gather_scalar(out, x, index);
     CTRT_TRY(check_gather(x, index, dim));
 
     ctrt_tensor *part = NULL, *source = NULL, *places = NULL, *y = NULL;

@@ -73,6 +73,8 @@ static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op 
     *compute = op_table[op].promotion == PROMOTION_TO_FLOAT && !dtype_floating(promoted) ? ctrt_default_dtype() : promoted;
     if (scalar != NULL)
         *compute = number_dtype(op, *scalar, *compute);
+    else
+        CTRT_TRY(operands_dtype(compute, op, tensors + 1, count - 1, *compute));
     CTRT_TRY(check_category(who, *compute, tensor_dtype(self)));
     CTRT_TRY(elementwise_check_bool(op, *compute));
 
@@ -224,11 +226,10 @@ INPLACE_BINARY(sub)
 INPLACE_BINARY(mul)
 INPLACE_BINARY(div)
 
-ctrt_status ctrt_clamp_(ctrt_tensor *self, const ctrt_scalar *lo, const ctrt_scalar *hi)
+/* lo or hi may be NULL: no limit on that side. */
+static ctrt_status clamp_inplace(const char *name, ctrt_tensor *self, const ctrt_scalar *lo, const ctrt_scalar *hi)
 {
-    FRONT_CHECK("clamp_", self);
-    if (lo == NULL && hi == NULL)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "clamp_: give a lower limit, an upper limit, or both");
+    FRONT_CHECK(name, self);
     ctrt_range_attributes kernel = { .size = sizeof kernel, .has_lo = lo != NULL, .has_hi = hi != NULL };
     union op_attributes graph = { .clamp = { .has_lo = lo != NULL, .has_hi = hi != NULL } };
     if (lo != NULL)
@@ -239,6 +240,21 @@ ctrt_status ctrt_clamp_(ctrt_tensor *self, const ctrt_scalar *lo, const ctrt_sca
     return inplace(OP_clamp, &self, 1, higher, &kernel, &graph);
 }
 
+ctrt_status ctrt_clamp_(ctrt_tensor *self, ctrt_scalar lo, ctrt_scalar hi)
+{
+    return clamp_inplace("clamp_", self, &lo, &hi);
+}
+
+ctrt_status ctrt_clamp_min_(ctrt_tensor *self, ctrt_scalar lo)
+{
+    return clamp_inplace("clamp_min_", self, &lo, NULL);
+}
+
+ctrt_status ctrt_clamp_max_(ctrt_tensor *self, ctrt_scalar hi)
+{
+    return clamp_inplace("clamp_max_", self, NULL, &hi);
+}
+
 /* Through copy_: the value must not change self's dtype, and where() has no in-place form. */
 ctrt_status ctrt_masked_fill_(ctrt_tensor *self, ctrt_tensor *mask, ctrt_scalar value)
 {
@@ -246,7 +262,7 @@ ctrt_status ctrt_masked_fill_(ctrt_tensor *self, ctrt_tensor *mask, ctrt_scalar 
     FRONT_CHECK("masked_fill_", mask);
     CTRT_TRY(inplace_check("masked_fill_", self));
     ctrt_tensor *filled = NULL;
-    ctrt_status status = ctrt_masked_fill(&filled, self, mask, value);
+    ctrt_status status = masked_fill(&filled, "masked_fill_", self, mask, value);
     if (status == CTRT_OK && !shape_equal(filled->view.shape, filled->view.ndim, self->view.shape, self->view.ndim))
         status = ctrt_fail(CTRT_ERR_SHAPE, "masked_fill_: the mask is larger than self");
     if (status == CTRT_OK)

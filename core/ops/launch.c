@@ -4,16 +4,32 @@
 
 #include "base/base.h"
 #include "base/memory.h"
+#include "memory/frames.h"
+#include "memory/tag.h"
 #include "ops/plan.h"
 
 /* ---- one piece of work ---- */
 
+static pthread_once_t frames_once = PTHREAD_ONCE_INIT;
+
+static __attribute__((noinline)) void note_site(ctrt_stream *stream, const char *name, const char *tag)
+{
+    const struct frames *frames = NULL;
+    if (stream_order_mode == ORDER_CHECK || atomic_load_explicit(&frames_wanted, memory_order_relaxed)) {
+        pthread_once(&frames_once, frames_prepare);
+        frames = frames_here();
+    }
+    stream_note_site(stream, name, tag, frames);
+}
+
 /* With the stream's lock held: the work is on the queue. */
-static stream_mark count_work(ctrt_stream *stream, const char *name)
+static inline stream_mark count_work(ctrt_stream *stream, const char *name)
 {
     const stream_mark mark = stream_count_work(stream);
-    if (unlikely(stream->names != NULL))
-        stream->names[stream->sequence % STREAM_NAMES] = name;
+    const char *tag = tag_here();
+    if (unlikely(tag != stream->tag || stream->works != NULL
+                 || atomic_load_explicit(&frames_wanted, memory_order_relaxed)))
+        note_site(stream, name, tag);
     return mark;
 }
 

@@ -7,6 +7,8 @@
 
 #include "base/base.h"
 #include "base/memory.h"
+#include "memory/plan.h"
+#include "memory/pool.h"
 #include "ops/dispatch.h"
 #include "ops/launch.h"
 
@@ -83,6 +85,19 @@ static uint8_t try_out(ctrt_device *to, ctrt_device *from)
                     "the host",
                     to->name, from->name);
     return right ? WORKS : FAILS;
+}
+
+static bool busy(const ctrt_device *device)
+{
+    return plan_running(device) || atomic_load(&device->memory->captures) > 0;
+}
+
+bool device_link_works(ctrt_device *to, ctrt_device *from)
+{
+    const uint8_t *verdict = verdict_of(to, from);
+    if (!busy(to) && !busy(from))
+        peers_work(to, from);
+    return verdict == NULL || __atomic_load_n(verdict, __ATOMIC_ACQUIRE) != FAILS;
 }
 
 bool peers_work(ctrt_device *to, ctrt_device *from)

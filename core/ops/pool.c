@@ -6,9 +6,11 @@
 static ctrt_status read_options(ctrt_pool_attributes *out, const ctrt_pool2d_options *options)
 {
     *out = (ctrt_pool_attributes){ .size = sizeof *out };
+    CTRT_TRY(front_window("max_pool2d", "kernel", options->kernel, 1));
+    CTRT_TRY(front_window("max_pool2d", "stride", options->stride, 0));
+    CTRT_TRY(front_window("max_pool2d", "padding", options->padding, 0));
+    CTRT_TRY(front_window("max_pool2d", "dilation", options->dilation, 0));
     for (int i = 0; i < 2; i++) {
-        if (options->kernel[i] < 1 || options->stride[i] < 0 || options->padding[i] < 0 || options->dilation[i] < 0)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "max_pool2d: the kernel must be at least 1, stride, padding and dilation not negative");
         out->kernel[i] = options->kernel[i];
         out->stride[i] = options->stride[i] ? options->stride[i] : options->kernel[i];
         out->padding[i] = options->padding[i];

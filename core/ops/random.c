@@ -9,6 +9,7 @@
 
 #include "base/base.h"
 #include "base/memory.h"
+#include "base/thread.h"
 #include "memory/capture.h"
 #include "ops/front.h"
 #include "ops/inplace.h"
@@ -38,6 +39,7 @@ __attribute__((constructor)) static void random_start(void)
 /* Without ctrt_manual_seed each process draws its own seed, as PyTorch does. */
 static uint64_t initial_seed(void)
 {
+    CANCEL_DISABLED;
     pthread_mutex_lock(&seed_lock);
     if (!process_seeded) {
         if (getrandom(&process_seed, sizeof process_seed, 0) != (ssize_t)sizeof process_seed)
@@ -213,6 +215,30 @@ ctrt_status ctrt_randn(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctr
     return new_random(out, "randn", OP_normal, shape, dtype, device, &attributes);
 }
 
+/* The value that `dtype` keeps of an integer. long double represents every int64_t and every kept value. */
+static long double kept(ctrt_dtype dtype, int64_t value)
+{
+    unsigned char element[8];
+    dtype_store(element, dtype, ctrt_int(value));
+    return (long double)dtype_load(element, dtype).f;
+}
+
+/* Narrows [low, high) until rounding to the floating `dtype` leaves every number of it in [low, high), as PyTorch does. */
+static ctrt_status randint_range(int64_t *low, int64_t *high, ctrt_dtype dtype)
+{
+    int64_t first = *low, last = *high - 1;
+    for (int64_t step = 1; first <= last && kept(dtype, last) >= (long double)*high; step *= 2)
+        last = (uint64_t)last - (uint64_t)first < (uint64_t)step ? first - 1 : last - step;
+    for (int64_t step = 1; first <= last && kept(dtype, first) < (long double)*low; step *= 2)
+        first = (uint64_t)last - (uint64_t)first < (uint64_t)step ? last + 1 : first + step;
+    if (first > last)
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randint: %s has no value from %lld up to, not including, %lld",
+                         ctrt_dtype_name(dtype), (long long)*low, (long long)*high);
+    *low = first;
+    *high = last + 1;
+    return CTRT_OK;
+}
+
 ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
     if (low >= high)
@@ -222,6 +248,8 @@ ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, ctrt_ints
     CTRT_TRY(dtype_resolve(&dtype, "randint", dtype == CTRT_DTYPE_DEFAULT ? CTRT_I64 : dtype));
     CTRT_TRY(dtype_check_scalar("randint", dtype, ctrt_int(low)));
     CTRT_TRY(dtype_check_scalar("randint", dtype, ctrt_int(high - 1)));
+    if (dtype_floating(dtype))
+        CTRT_TRY(randint_range(&low, &high, dtype));
     ctrt_random_attributes attributes = { .lo = low, .hi = high };
     return new_random(out, "randint", OP_randint, shape, dtype, device, &attributes);
 }
@@ -300,6 +328,11 @@ ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
 {
     if (!(low <= high))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "uniform_: low %g is above high %g", low, high);
+    FRONT_CHECK("uniform_", self);
+    if (dtype_floating(tensor_dtype(self))) {
+        CTRT_TRY(dtype_check_scalar("uniform_", tensor_dtype(self), ctrt_float(low)));
+        CTRT_TRY(dtype_check_scalar("uniform_", tensor_dtype(self), ctrt_float(high)));
+    }
     return random_inplace("uniform_", OP_uniform, self, low, high);
 }
 

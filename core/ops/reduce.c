@@ -3,6 +3,7 @@
  *
  * Kernels get the input as it lies and an output view of the same rank whose reduced dimensions have size 1. Neighbouring dimensions
  * with the same fate are merged first, so that common cases arrive as two or three dimensions. */
+#include "ops/backward.h"
 #include "ops/front.h"
 
 /* Merges neighbouring dimensions of `in` that are both kept or both reduced and follow on in memory. The output is contiguous, so
@@ -236,7 +237,21 @@ ctrt_status ctrt_min(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x
     return pick(values, indices, OP_argmin, x, dim, keepdim);
 }
 
-/* Two passes: squared distances from the mean, over n - correction. */
+/* Divides the squared distances when there is no degree of freedom: records a division by `divisor`, and sets the
+ * values to those of a division by 0. */
+static ctrt_status div_no_freedom(ctrt_tensor **squares, double divisor)
+{
+    ctrt_tensor *values = NULL;
+    CTRT_TRY(ctrt_div_scalar(squares, *squares, ctrt_float(divisor)));
+    CTRT_TRY(ctrt_detach(&values, *squares));
+    const ctrt_status status = ctrt_div_scalar_(values, ctrt_float(0 * divisor));      /* the divisor's sign */
+    tensor_release(values);
+    return status;
+}
+
+/* Two passes: squared distances from the mean, over n - correction. f16 and bf16 are computed in f32, because squares
+ * in them would be rounded and could overflow. When n <= correction, derivatives over given dimensions are divided by
+ * n - correction, although it is negative, as PyTorch's; over all dimensions they are 0 without elements, else NaN. */
 ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int correction, bool keepdim)
 {
     FRONT_CHECK("var", out);
@@ -248,16 +263,25 @@ ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int corr
     for (int d = 0; d < x->view.ndim; d++)
         if (set >> d & 1)
             n *= x->view.shape[d];
-    ctrt_tensor *centred = NULL;
-    ctrt_status status = reduce_dims(&centred, OP_mean, x, set, true);
+    const ctrt_dtype dtype = tensor_dtype(x);
+    ctrt_tensor *wide = NULL, *centred = NULL;
+    ctrt_status status = op_widen(&wide, x);
     if (status == CTRT_OK)
-        status = ctrt_sub(&centred, x, centred);
+        status = reduce_dims(&centred, OP_mean, wide, set, true);
+    if (status == CTRT_OK)
+        status = ctrt_sub(&centred, wide, centred);
     if (status == CTRT_OK)
         status = ctrt_square(&centred, centred);
     if (status == CTRT_OK)
         status = reduce_dims(&centred, OP_sum, centred, set, keepdim);
+    const double freedom = (double)(n - correction);
+    if (status == CTRT_OK && n > 0 && freedom > 0)
+        status = ctrt_div_scalar(&centred, centred, ctrt_float(freedom));
+    else if (status == CTRT_OK)
+        status = div_no_freedom(&centred, dims.count >= 0 ? freedom : n == 0 ? 1 : 0);
     if (status == CTRT_OK)
-        status = ctrt_div_scalar(out, centred, ctrt_float((double)MAX(n - correction, 0)));
+        status = ctrt_to_dtype(out, centred, dtype);
+    tensor_release(wide);
     tensor_release(centred);
     return ctrt_context(status, "var");
 }

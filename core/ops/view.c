@@ -342,7 +342,7 @@ ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks
 
     /* Pieces of ceil(size/chunks); the last may be smaller, and there may be fewer than asked for. */
     const int64_t size = x->view.shape[at], piece = size / chunks + (size % chunks != 0);
-    const int n = size == 0 ? chunks : (int)((size + piece - 1) / piece);
+    const int n = size == 0 ? chunks : (int)(size / piece + (size % piece != 0));
     ctrt_tensor *few[16] = { NULL }, **pieces = few;
     if (n > (int)COUNT_OF(few)) {
         pieces = memory_zeroed((size_t)n * sizeof *pieces);
@@ -350,8 +350,11 @@ ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks
             return out_of_memory((size_t)n * sizeof *pieces, "chunk");
     }
     ctrt_status status = CTRT_OK;
-    for (int i = 0; i < n && status == CTRT_OK; i++)
-        status = sliced(&pieces[i], x, at, MIN(i * piece, size), MIN((i + 1) * piece, size), 1);
+    for (int i = 0; i < n && status == CTRT_OK; i++) {
+        status = sliced(&pieces[i], x, at, i * piece, i * piece + MIN(piece, size - i * piece), 1);
+        if (status == CTRT_OK)
+            autograd_view_of_several(pieces[i]);
+    }
     for (int i = 0; i < n; i++) {
         if (status == CTRT_OK)
             tensor_move(&out[i], pieces[i]);

@@ -3,7 +3,6 @@
  */
 #include <elf.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <link.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,22 +17,38 @@
 #define OWN_CLASS ELFCLASS32
 #endif
 
-static bool read_at(int fd, void *to, size_t bytes, uint64_t offset)
+/* Reads all of `bytes`, however few the system gives at a time. False at the end of the file, with *error 0, and on an error. */
+static bool read_at(int fd, void *to, size_t bytes, uint64_t offset, int *error)
 {
-    return offset <= INT64_MAX - bytes && pread(fd, to, bytes, (off_t)offset) == (ssize_t)bytes;
+    *error = 0;
+    if (offset > INT64_MAX - bytes)
+        return false;
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t got = pread(fd, (char *)to + done, bytes - done, (off_t)(offset + done));
+        if (got > 0)
+            done += (size_t)got;
+        else if (got == 0 || errno != EINTR) {
+            *error = got == 0 ? 0 : errno;
+            return false;
+        }
+    }
+    return true;
 }
 
 /* Does every segment that will be mapped lie inside the file? */
-static bool judge_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *header, char *reason, size_t bytes)
+static int judge_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *header, const char *path, char *reason, size_t bytes)
 {
+    int error;
     if (header->e_phentsize != sizeof(ElfW(Phdr)))
-        return true;
+        return JUDGED_WELL;
     for (unsigned i = 0; i < header->e_phnum; i++) {
         ElfW(Phdr) segment;
-        if (!read_at(fd, &segment, sizeof segment, header->e_phoff + (uint64_t)i * sizeof segment)) {
+        if (!read_at(fd, &segment, sizeof segment, header->e_phoff + (uint64_t)i * sizeof segment, &error)) {
+            if (error != 0)
+                return judge_errno(error, "reading", path, reason, bytes);
             snprintf(reason, bytes, "the file is truncated: %llu bytes, its program headers lie beyond",
                      (unsigned long long)file_bytes);
-            return false;
+            return JUDGED_BAD;
         }
         bool read_by_loader = segment.p_type == PT_LOAD || segment.p_type == PT_DYNAMIC;
         if (read_by_loader
@@ -41,29 +56,24 @@ static bool judge_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *header
             snprintf(reason, bytes, "the file is truncated: %llu bytes, segment %u wants %llu at %llu",
                      (unsigned long long)file_bytes, i, (unsigned long long)segment.p_filesz,
                      (unsigned long long)segment.p_offset);
-            return false;
+            return JUDGED_BAD;
         }
     }
-    return true;
+    return JUDGED_WELL;
 }
 
-bool elf_judge(const char *path, char *reason, size_t bytes)
+int elf_judge(int fd, const char *path, char *reason, size_t bytes)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) {
-        snprintf(reason, bytes, "cannot be opened: %s", strerror(errno));
-        return false;
-    }
     struct stat facts;
     ElfW(Ehdr) header;
-    bool well = true;
+    int error;
     if (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
-        snprintf(reason, bytes, "is not a regular file");
-        well = false;
-    } else if (read_at(fd, &header, sizeof header, 0) && memcmp(header.e_ident, ELFMAG, SELFMAG) == 0
-               && header.e_ident[EI_CLASS] == OWN_CLASS) {
-        well = judge_segments(fd, (uint64_t)facts.st_size, &header, reason, bytes);
+        snprintf(reason, bytes, "%s is not a regular file", path);
+        return JUDGED_BAD;
     }
-    close(fd);
-    return well;
+    if (!read_at(fd, &header, sizeof header, 0, &error))
+        return error != 0 ? judge_errno(error, "reading", path, reason, bytes) : JUDGED_WELL;
+    if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != OWN_CLASS)
+        return JUDGED_WELL;
+    return judge_segments(fd, (uint64_t)facts.st_size, &header, path, reason, bytes);
 }

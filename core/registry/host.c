@@ -31,7 +31,7 @@ static ctrt_status host_param(ctrt_param_value *out, const ctrt_param *param)
 static const struct ctrt_backend *host_backend(const char *name)
 {
     const struct component *found;
-    if (name == NULL || registry_use(&found, CTRT_COMPONENT_BACKEND, name) != CTRT_OK)
+    if (name == NULL || registry_use_from(&found, CTRT_COMPONENT_BACKEND, name, __builtin_return_address(0)) != CTRT_OK)
         return NULL;
     return found->table;
 }

@@ -2,12 +2,13 @@
 /* registry/load.c: opening a plugin file (phase one) and initialising it (phase two). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <unistd.h>
+#include <errno.h>
 
 #include "base/base.h"
 #include "base/keep.h"
 #include "base/memory.h"
 #include "base/param.h"
+#include "base/thread.h"
 #include "registry/internal.h"
 
 LOCK_DEFINE(registry_lock, LOCK_REGISTRY);
@@ -62,6 +63,7 @@ static void probe(struct component *component, const ctrt_component *declared)
         reason[sizeof reason - 1] = '\0';
     }
     bool fit = component->fitness > 0;
+    component->file->probe_again = component->file->probe_again || component->fitness == CTRT_PROBE_AGAIN;
     component->state = fit ? PLUGIN_READY : PLUGIN_ABSENT;
     component->reason = reason[0] != '\0' ? keep_format("%s", reason)
                         : fit             ? ""
@@ -110,50 +112,6 @@ static ctrt_status take_components(struct plugin_file *file)
     return CTRT_OK;
 }
 
-ctrt_status file_open(struct plugin_file *file)
-{
-    char reason[1024] = "";
-    if (file->state != PLUGIN_FOUND)
-        return CTRT_OK;
-    if (file->kind == CTRT_COMPONENT_BACKEND) {
-        ctrt_status allowed = select_backend(file->name);
-        if (allowed == CTRT_ERR_OUT_OF_MEMORY)
-            return allowed;
-        if (allowed != CTRT_OK) {
-            file->state = PLUGIN_DISABLED;
-            file->reason = keep_format("%s", ctrt_error_message());
-            return CTRT_OK;
-        }
-    }
-    if (!trust_judge(file->path, trust_needed(), geteuid(), getegid(), reason, sizeof reason)
-        || !elf_judge(file->path, reason, sizeof reason))
-        return refuse(file, reason);
-    void *handle = dlopen(file->path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (handle == NULL) {
-        const char *text = dlerror();
-        return refuse(file, text != NULL ? text : "dlopen failed");
-    }
-    ctrt_plugin_entry entry = entry_of(handle, reason, sizeof reason);
-    if (entry == NULL)
-        return refuse(file, reason);
-    const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
-    if (!judge_plugin(plugin, reason, sizeof reason))
-        return refuse(file, reason);
-    file->plugin = plugin;
-    return take_components(file);
-}
-
-ctrt_status file_open_all(ctrt_component_kind kind)
-{
-    CTRT_TRY(search_files());
-    for (size_t i = 0; i < registry_file_count; i++)
-        if ((int)kind == 0 || registry_files[i]->kind == kind)
-            CTRT_TRY(file_open(registry_files[i]));
-    return CTRT_OK;
-}
-
-/* ---- phase two ---- */
-
 static void component_refuse(struct component *component, const char *reason)
 {
     component->state = PLUGIN_REFUSED;
@@ -173,11 +131,211 @@ static void judge_late(struct component *component)
         component_refuse(component, keep_format("%s", reason));
 }
 
-ctrt_status file_init(struct plugin_file *file)
+/* CTRT_ERR_IO when a probe could not tell. */
+static ctrt_status probe_status(const struct plugin_file *file)
+{
+    for (size_t i = 0; i < file->count && file->probe_again; i++)
+        if (file->components[i].fitness == CTRT_PROBE_AGAIN)
+            return ctrt_fail(CTRT_ERR_IO, "plugin %s: %s; the next use tries again", file->stem, file->components[i].reason);
+    return CTRT_OK;
+}
+
+/* Asks the probes again that could not tell. */
+static ctrt_status probe_again(struct plugin_file *file)
+{
+    file->probe_again = false;
+    for (size_t i = 0; i < file->count; i++) {
+        struct component *component = &file->components[i];
+        if (component->state != PLUGIN_ABSENT || component->fitness != CTRT_PROBE_AGAIN)
+            continue;
+        const char *declared = (const char *)file->plugin->components + i * file->plugin->component_stride;
+        probe(component, (const ctrt_component *)declared);
+        if (file->initialised)
+            judge_late(component);
+    }
+    return probe_status(file);
+}
+
+ctrt_status file_open(struct plugin_file *file)
+{
+    char reason[1024] = "";
+    if (file->state != PLUGIN_FOUND)
+        return file->probe_again && file->state == PLUGIN_READY ? probe_again(file) : CTRT_OK;
+    if (file->kind == CTRT_COMPONENT_BACKEND) {
+        ctrt_status allowed = select_backend(file->name);
+        if (allowed == CTRT_ERR_OUT_OF_MEMORY)
+            return allowed;
+        if (allowed != CTRT_OK) {
+            file->state = PLUGIN_DISABLED;
+            file->reason = keep_format("%s", ctrt_error_message());
+            return CTRT_OK;
+        }
+    }
+    void *handle = NULL;
+    const int verdict = dl_load(&handle, file, reason, sizeof reason);
+    if (verdict == JUDGED_BAD)
+        return refuse(file, reason);
+    if (verdict != JUDGED_WELL) {
+        file->reason = keep_format("%s; the next use tries again", reason);
+        return ctrt_fail(verdict == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "plugin %s: %s", file->stem, file->reason);
+    }
+    file->reason = "";
+    ctrt_plugin_entry entry = entry_of(handle, reason, sizeof reason);
+    if (entry == NULL)
+        return refuse(file, reason);
+    const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
+    if (!judge_plugin(plugin, reason, sizeof reason))
+        return refuse(file, reason);
+    file->plugin = plugin;
+    CTRT_TRY(take_components(file));
+    return probe_status(file);
+}
+
+ctrt_status file_open_all(ctrt_component_kind kind)
+{
+    ctrt_status first = CTRT_OK;
+    CTRT_TRY(search_files());
+    for (size_t i = 0; i < registry_file_count; i++)
+        if ((int)kind == 0 || registry_files[i]->kind == kind) {
+            const ctrt_status status = file_open(registry_files[i]);
+            first = first == CTRT_OK ? status : first;
+        }
+    return first;
+}
+
+/* ---- phase two ---- */
+
+/* init runs without the registry's lock, because it may start threads that use the host, and wait for them. */
+static pthread_mutex_t init_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t init_ended = PTHREAD_COND_INITIALIZER;     /* or waits_for has changed */
+static struct plugin_file *running;         /* files whose init runs, by next_running; with init_mutex */
+
+/* Does `file`'s init run in this thread, or is `file` the plugin that calls? */
+static bool runs_here(const struct plugin_file *file, const struct plugin_file *caller)
+{
+    return file->initialising && (file == caller || pthread_equal(file->initialiser, pthread_self()));
+}
+
+/* Would the end of `file`'s init wait for this thread? With init_mutex. */
+static bool waits_for_here(const struct plugin_file *file, const struct plugin_file *caller)
+{
+    for (size_t i = 0; file != NULL && i <= registry_file_count; i++, file = file->waits_for)
+        if (runs_here(file, caller))
+            return true;
+    return false;
+}
+
+/* Waits while another thread initialises `file`; false when that init waits for this thread. Without the registry's lock. */
+static bool wait_for_init(const struct plugin_file *file, const struct plugin_file *caller)
+{
+    cancel_disable();
+    pthread_mutex_lock(&init_mutex);
+    const bool waits = waits_for_here(file, caller);
+    pthread_cond_broadcast(&init_ended);        /* a fork does not wait for the files that are marked below */
+    while (file->initialising && !waits) {
+        for (struct plugin_file *here = running; here != NULL; here = here->next_running)
+            if (runs_here(here, caller))
+                here->waits_for = file;
+        pthread_cond_wait(&init_ended, &init_mutex);
+    }
+    for (struct plugin_file *here = running; here != NULL && !waits; here = here->next_running)
+        if (runs_here(here, caller))
+            here->waits_for = NULL;
+    pthread_mutex_unlock(&init_mutex);
+    cancel_restore();
+    return !waits;
+}
+
+static void init_begins(struct plugin_file *file)
+{
+    pthread_mutex_lock(&init_mutex);
+    file->initialiser = pthread_self();
+    file->initialising = true;
+    file->next_running = running;
+    running = file;
+    pthread_mutex_unlock(&init_mutex);
+}
+
+static void init_ends(struct plugin_file *file)
+{
+    pthread_mutex_lock(&init_mutex);
+    struct plugin_file **at = &running;
+    while (*at != file)
+        at = &(*at)->next_running;
+    *at = file->next_running;
+    file->initialising = false;
+    pthread_cond_broadcast(&init_ended);
+    pthread_mutex_unlock(&init_mutex);
+}
+
+/* A cancelled thread would leave the file in the middle of its initialisation. */
+static ctrt_status run_init(struct plugin_file *file)
+{
+    cancel_disable();
+    init_begins(file);
+    registry_leave();
+    const ctrt_status status = file->plugin->init(&registry_host);
+    registry_enter();
+    init_ends(file);
+    cancel_restore();
+    return status;
+}
+
+/* A fork waits until no other thread initialises a plugin, except for an init that waits for an init of this thread. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&init_mutex);
+    for (struct plugin_file *file = running; file != NULL;) {
+        if (waits_for_here(file, NULL)) {
+            file = file->next_running;
+        } else {
+            pthread_cond_wait(&init_ended, &init_mutex);
+            file = running;
+        }
+    }
+    pthread_mutex_unlock(&init_mutex);
+}
+
+/* An init that began after that wait, or waits for this thread, has no thread in the child, which cannot use the plugin. */
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&init_mutex, NULL);
+    pthread_cond_init(&init_ended, NULL);
+    for (struct plugin_file **at = &running; *at != NULL;) {
+        struct plugin_file *file = *at;
+        if (runs_here(file, NULL)) {
+            at = &file->next_running;
+            continue;
+        }
+        *at = file->next_running;
+        file->initialising = false;
+        file->state = PLUGIN_REFUSED;
+        file->reason = "another thread was initialising it when the process forked";
+        for (size_t i = 0; i < file->count; i++)
+            if (file->components[i].state == PLUGIN_READY)
+                component_refuse(&file->components[i], file->reason);
+    }
+}
+
+/* After the lock's declaration, so that this waits before a fork takes the locks. */
+__attribute__((constructor)) static void load_start(void)
+{
+    pthread_atfork(before_fork, NULL, after_fork_in_child);
+}
+
+ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller)
 {
     if (file->initialised)
         return CTRT_OK;
-    if (file->initialising)
+    bool ended = true;
+    while (file->initialising && ended) {
+        registry_leave();
+        ended = wait_for_init(file, caller);
+        registry_enter();
+    }
+    if (file->initialised)
+        return CTRT_OK;
+    if (!ended)
         return ctrt_fail(CTRT_ERR_STATE, "plugin %s needs itself while it is initialised", file->stem);
     if (file->state != PLUGIN_READY)
         return ctrt_fail(CTRT_ERR_PLUGIN, "plugin %s: %s", file->stem, file->reason);
@@ -187,14 +345,12 @@ ctrt_status file_init(struct plugin_file *file)
         char before[4096];
         snprintf(before, sizeof before, "%s", ctrt_error_message());
         ctrt_fail(CTRT_ERR_PLUGIN, "init returned an error without a message");
-        file->initialising = true;
-        status = file->plugin->init(&registry_host);
-        file->initialising = false;
+        status = run_init(file);
         if (status == CTRT_OK)
             ctrt_fail(CTRT_ERR_PLUGIN, "%s", before); /* nothing failed: the message stays what it was */
     }
     param_check_environment();
-    if (status == CTRT_ERR_OUT_OF_MEMORY)
+    if (status == CTRT_ERR_OUT_OF_MEMORY || status == CTRT_ERR_IO)
         return ctrt_context(status, "plugin %s", file->stem);       /* may be tried again */
     if (status != CTRT_OK) {
         file->state = PLUGIN_REFUSED;
@@ -209,4 +365,14 @@ ctrt_status file_init(struct plugin_file *file)
     for (size_t i = 0; i < file->count; i++)
         judge_late(&file->components[i]);
     return CTRT_OK;
+}
+
+void file_declare(struct plugin_file *file)
+{
+    if (file->initialised || file->initialising || file->listed || file->state != PLUGIN_READY || !CTRT_SLOT(file->plugin, init))
+        return;
+    if (run_init(file) == CTRT_OK)
+        file->initialised = true;
+    else
+        file->listed = true;
 }

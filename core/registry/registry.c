@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/registry.c: the table of components: looking them up, ranking them, listing them. */
+#define _GNU_SOURCE
 #include "registry/registry.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -173,28 +175,45 @@ ctrt_status registry_find(const struct component **out, ctrt_component_kind kind
 }
 
 /* Initialises; with the lock held. */
-static ctrt_status use(struct component *component)
+static ctrt_status use(struct component *component, const struct plugin_file *caller)
 {
     if (component->state == PLUGIN_LOADED)
         return CTRT_OK;
-    CTRT_TRY(file_init(component->file));
-    if (component->state != PLUGIN_READY)
+    CTRT_TRY(file_init(component->file, caller));
+    if (component->state != PLUGIN_READY && component->state != PLUGIN_LOADED)
         return ctrt_fail(CTRT_ERR_PLUGIN, "plugin %s: %s", component->file->stem, component->reason);
     component->state = PLUGIN_LOADED;
     return CTRT_OK;
 }
 
-ctrt_status registry_use(const struct component **out, ctrt_component_kind kind, const char *name)
+/* The plugin whose code or data `address` is; NULL when it belongs to no plugin. */
+static const struct plugin_file *plugin_at(const void *address)
+{
+    Dl_info object, own;
+    if (address == NULL || dladdr(address, &object) == 0)
+        return NULL;
+    for (size_t f = 0; f < registry_file_count; f++)
+        if (registry_files[f]->plugin != NULL && dladdr(registry_files[f]->plugin, &own) != 0 && own.dli_fbase == object.dli_fbase)
+            return registry_files[f];
+    return NULL;
+}
+
+ctrt_status registry_use_from(const struct component **out, ctrt_component_kind kind, const char *name, const void *address)
 {
     struct component *found = NULL;
     registry_enter();
     ctrt_status status = find(&found, kind, name);
-    if (status == CTRT_OK)
-        status = use(found);
+    if (status == CTRT_OK && found->state != PLUGIN_LOADED)
+        status = use(found, plugin_at(address));
     registry_leave();
     if (status == CTRT_OK)
         *out = found;
     return status;
+}
+
+ctrt_status registry_use(const struct component **out, ctrt_component_kind kind, const char *name)
+{
+    return registry_use_from(out, kind, name, NULL);
 }
 
 /* ---- many at once ---- */
@@ -219,65 +238,73 @@ static int by_rank(const void *x, const void *y)
     return strcmp(a->name, b->name);
 }
 
-size_t registry_ranked(const struct component **list, size_t max, ctrt_component_kind kind)
+ctrt_status registry_ranked(const struct component **list, size_t *count, size_t max, ctrt_component_kind kind)
 {
-    size_t count = 0;
+    *count = 0;
     registry_enter();
-    file_open_all(kind);
-    for (size_t f = 0; f < registry_file_count; f++)
-        for (size_t i = 0; i < registry_files[f]->count && count < max; i++) {
+    const ctrt_status status = file_open_all(kind);
+    for (size_t f = 0; f < registry_file_count && status == CTRT_OK; f++)
+        for (size_t i = 0; i < registry_files[f]->count && *count < max; i++) {
             struct component *here = &registry_files[f]->components[i];
             if (here->kind != kind || !usable(here) || settle(kind, here->name) != here)
                 continue;
             if (kind == CTRT_COMPONENT_BACKEND && select_backend(here->name) != CTRT_OK)
                 continue;
-            list[count++] = here;
+            list[(*count)++] = here;
         }
     registry_leave();
-    qsort(list, count, sizeof *list, by_rank);
-    return count;
+    qsort(list, *count, sizeof *list, by_rank);
+    return status;
 }
 
-size_t registry_overlays(const ctrt_kernel_table **list, size_t max, const char *name)
+static bool try_again(ctrt_status status)
+{
+    return status == CTRT_ERR_OUT_OF_MEMORY || status == CTRT_ERR_IO;
+}
+
+ctrt_status registry_overlays(const ctrt_kernel_table **list, size_t *count, size_t max, const char *name)
 {
     const struct component *found[16];
-    size_t count = 0, length = strlen(name);
+    size_t length = strlen(name);
+    *count = 0;
     registry_enter();
-    if (search_files() == CTRT_OK) {
-        for (size_t f = 0; f < registry_file_count; f++) {
-            struct plugin_file *file = registry_files[f];
-            /* kernels-cuda.so and kernels-cuda-anything.so */
-            bool named = strncmp(file->name, name, length) == 0
-                         && (file->name[length] == '\0' || file->name[length] == '-');
-            if (file->kind == CTRT_COMPONENT_KERNELS && named)
-                file_open(file);
-            for (size_t i = 0; i < file->count && count < COUNT_OF(found); i++) {
-                struct component *here = &file->components[i];
-                if (here->kind == CTRT_COMPONENT_KERNELS && strcmp(here->name, name) == 0 && usable(here)
-                    && use(here) == CTRT_OK)
-                    found[count++] = here;
-            }
+    ctrt_status status = search_files();
+    for (size_t f = 0; f < registry_file_count && !try_again(status); f++) {
+        struct plugin_file *file = registry_files[f];
+        /* kernels-cuda.so and kernels-cuda-anything.so */
+        bool named = strncmp(file->name, name, length) == 0 && (file->name[length] == '\0' || file->name[length] == '-');
+        if (file->kind == CTRT_COMPONENT_KERNELS && named)
+            status = file_open(file);
+        for (size_t i = 0; i < file->count && *count < COUNT_OF(found) && !try_again(status); i++) {
+            struct component *here = &file->components[i];
+            if (here->kind == CTRT_COMPONENT_KERNELS && strcmp(here->name, name) == 0 && usable(here)
+                && (status = use(here, NULL)) == CTRT_OK)
+                found[(*count)++] = here;
         }
     }
     registry_leave();
-    qsort(found, count, sizeof *found, by_rank);
-    count = MIN(count, max);
-    for (size_t i = 0; i < count; i++)
+    if (try_again(status))
+        return status;
+    qsort(found, *count, sizeof *found, by_rank);
+    *count = MIN(*count, max);
+    for (size_t i = 0; i < *count; i++)
         list[i] = ((const ctrt_kernels *)found[i]->table)->kernels;
-    return count;
+    return CTRT_OK;
 }
 
-/* Lets every usable plugin declare its parameters. */
+/* Lets every plugin that was not refused declare its parameters. */
 static void init_all(void)
 {
     registry_enter();
-    if (file_open_all((ctrt_component_kind)0) == CTRT_OK)
+    if (file_open_all((ctrt_component_kind)0) != CTRT_ERR_OUT_OF_MEMORY)
         for (size_t f = 0; f < registry_file_count; f++) {
             bool wanted = false;
             for (size_t i = 0; i < registry_files[f]->count; i++)
                 wanted = wanted || usable(&registry_files[f]->components[i]);
-            if (wanted && !registry_files[f]->initialising)
-                file_init(registry_files[f]);
+            if (wanted)
+                file_init(registry_files[f], NULL);
+            else
+                file_declare(registry_files[f]);
         }
     registry_leave();
 }
@@ -296,6 +323,15 @@ static const char *or_empty(const char *text)
     return text != NULL ? text : "";
 }
 
+/* The backend that the component stands over, when that one cannot be used; else NULL. With all files opened. */
+static const char *missing_base(const struct component *component)
+{
+    if (component == NULL || component->kind != CTRT_COMPONENT_BACKEND || !usable(component))
+        return NULL;
+    const ctrt_backend *backend = component->table;
+    return CTRT_SLOT(backend, base) && settle(CTRT_COMPONENT_BACKEND, backend->base) == NULL ? backend->base : NULL;
+}
+
 static void describe(ctrt_plugin_info *out, const struct plugin_file *file, const struct component *component)
 {
     bool known = file->plugin != NULL;
@@ -309,6 +345,11 @@ static void describe(ctrt_plugin_info *out, const struct plugin_file *file, cons
     out->state = state_words[component != NULL ? component->state : file->state];
     out->reason = component != NULL ? component->reason : file->reason;
     out->score = component != NULL ? (int)component->score : 0;
+    const char *base = missing_base(component);
+    if (base != NULL) {
+        out->state = state_words[PLUGIN_ABSENT];
+        out->reason = keep_format("it stands over the backend %s, which cannot be used", base);
+    }
 }
 
 ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
@@ -317,6 +358,8 @@ ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
         return fail_null("ctrt_plugin_list", "out");
     registry_enter();
     ctrt_status status = file_open_all((ctrt_component_kind)0);
+    if (status == CTRT_ERR_IO)
+        status = CTRT_OK;                   /* such a file is listed as found, with the reason */
     bool found = false;
     for (size_t f = 0; f < registry_file_count && status == CTRT_OK && !found; f++) {
         struct plugin_file *file = registry_files[f];

@@ -36,20 +36,22 @@ struct component {
 
 /* The component of that kind and name, ready to use; its plugin is initialised if need be. Errors:
  * CTRT_ERR_NOT_FOUND with the reasons of each candidate, what is known and the nearest match; CTRT_ERR_PLUGIN
- * when init fails; CTRT_ERR_INVALID_ARGUMENT for a malformed CTRT_BACKENDS; CTRT_ERR_OUT_OF_MEMORY, after
- * which one may try again. */
+ * when init fails; CTRT_ERR_INVALID_ARGUMENT for a malformed CTRT_BACKENDS; CTRT_ERR_OUT_OF_MEMORY and
+ * CTRT_ERR_IO, after which one may try again. */
 ctrt_status registry_use(const struct component **out, ctrt_component_kind kind, const char *name);
 
 /* As above without initialising. */
 ctrt_status registry_find(const struct component **out, ctrt_component_kind kind, const char *name);
 
-/* The ready components of `kind` in all files of that kind: at most `max`, best first (fitness, then score,
+/* The ready components of `kind` in all files of that kind: *count of them, at most `max`, best first (fitness, then score,
  * then name). Backends with a negative score are never chosen unasked: they come last, after the cpu, which
- * comes after all others. Returns how many. */
-size_t registry_ranked(const struct component **list, size_t max, ctrt_component_kind kind);
+ * comes after all others. Errors: CTRT_ERR_OUT_OF_MEMORY, CTRT_ERR_IO when a file could not be judged for lack of memory, descriptors
+ * or input, because the list might lack the best; the next call tries again. */
+ctrt_status registry_ranked(const struct component **list, size_t *count, size_t max, ctrt_component_kind kind);
 
-/* The kernel tables laid over backend `name`, best first; plugins initialised, tables judged. */
-size_t registry_overlays(const ctrt_kernel_table **list, size_t max, const char *name);
+/* The kernel tables laid over backend `name`: *count of them, at most `max`, best first; plugins initialised, tables judged. Errors
+ * as registry_ranked. */
+ctrt_status registry_overlays(const ctrt_kernel_table **list, size_t *count, size_t max, const char *name);
 
 /* Names of `kind` that are known from files on the path and from opened components; opens nothing. */
 size_t registry_names(const char **names, size_t max, ctrt_component_kind kind);

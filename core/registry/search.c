@@ -2,11 +2,13 @@
 /* registry/search.c: the folders and files that may be plugins.
  *
  * CTRT_PLUGIN_PATH first (absolute folders, separated by ':'; ignored in setuid programs), then the folder
- * that configure chose or, when that does not exist, ctrt/<ABI> beside the library itself, so that an
- * installed tree can be moved. */
+ * ctrt/<ABI> beside the library itself, so that an installed tree can be moved, or, when that does not exist, the one that configure
+ * chose. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -134,6 +136,8 @@ static ctrt_status add_folder(const char *folder, const char **note)
     ctrt_status status = CTRT_OK;
     if (count < 0) {
         struct stat facts;
+        if (error_is_transient(errno))
+            return ctrt_fail(errno == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "folder %s of plugins: %s", folder, strerror(errno));
         *note = stat(folder, &facts) != 0 ? " (no such folder)" : " (cannot be read)";
         return CTRT_OK;
     }
@@ -148,19 +152,41 @@ static ctrt_status add_folder(const char *folder, const char **note)
 
 const char *search_installed_folder = CTRT_PLUGINDIR;
 
-/* The installed folder; the one beside the library when that is gone; NULL when neither can be named. */
-static const char *installed_folder(char *buffer, size_t bytes)
+/* Writes ctrt/<ABI> beside the library at `path`; false when there is no such folder. */
+static bool folder_beside(char *buffer, size_t bytes, const char *path)
 {
     struct stat facts;
+    const char *slash = strrchr(path, '/');
+    return path[0] == '/' && snprintf(buffer, bytes, "%.*s/ctrt/%u", (int)(slash - path), path, CTRT_PLUGIN_ABI_MAJOR) < (int)bytes
+           && stat(buffer, &facts) == 0 && S_ISDIR(facts.st_mode);
+}
+
+/* The library's real path when the loader's name for it is relative, else "". It is resolved while the library is loaded, because
+ * the program can change its working directory later. A name without '/' (argv[0], found through PATH) is never resolved. */
+static char loaded_path[PATH_MAX];
+
+__attribute__((constructor)) static void search_start(void)
+{
     Dl_info self;
-    if (stat(search_installed_folder, &facts) == 0)
+    if (dladdr((void *)(uintptr_t)kind_word, &self) != 0 && self.dli_fname != NULL && self.dli_fname[0] != '/'
+        && strchr(self.dli_fname, '/') != NULL && realpath(self.dli_fname, loaded_path) == NULL)
+        loaded_path[0] = '\0';
+}
+
+/* The installed folder: the one beside the library by the absolute path that it was loaded from, then by its real path, so that a
+ * tree that was moved finds its own plugins even when another stands where it was configured for; then the one that configure chose. */
+static const char *installed_folder(char *buffer, size_t bytes)
+{
+    Dl_info self;
+    char real[PATH_MAX];
+    if (strcmp(search_installed_folder, CTRT_PLUGINDIR) != 0 || dladdr((void *)(uintptr_t)kind_word, &self) == 0
+        || self.dli_fname == NULL)
         return search_installed_folder;
-    if (dladdr((void *)(uintptr_t)kind_word, &self) == 0 || self.dli_fname == NULL || self.dli_fname[0] != '/')
-        return search_installed_folder;
-    int length = (int)(strrchr(self.dli_fname, '/') - self.dli_fname);
-    if (snprintf(buffer, bytes, "%.*s/ctrt/%u", length, self.dli_fname, CTRT_PLUGIN_ABI_MAJOR) >= (int)bytes)
-        return search_installed_folder;
-    return stat(buffer, &facts) == 0 ? buffer : search_installed_folder;
+    const char *path = self.dli_fname[0] == '/' ? self.dli_fname : loaded_path;
+    if (folder_beside(buffer, bytes, path)
+        || (path[0] == '/' && realpath(path, real) != NULL && folder_beside(buffer, bytes, real)))
+        return buffer;
+    return search_installed_folder;
 }
 
 ctrt_status search_files(void)

@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/trust.c: may this file's code run in this process?
  *
- * Who runs as root, or with rights that the caller lacks (setuid, setgid, capabilities), opens a plugin only
- * when nobody but root and the user can have put it there: the file and its folder belong to root or the
- * user, and neither others nor a foreign group can write to them. Everybody else may open what they can read:
- * they could as well run it. */
+ * A process of root, or one with rights that its caller lacks (setuid, setgid, capabilities), loads a plugin only when no
+ * user except root and the effective user can decide what is loaded. As sshd does for its files, every folder is judged, from "/" to the plugin,
+ * on the given path and on the targets of symbolic links: each belongs to root or the user, and neither others nor its group can
+ * write to it. That holds for root's group too, because with an access control list the group's bits are the list's mask.
+ * A folder above the plugin's own may be writable if it is sticky (/tmp) and the entry that leads on belongs
+ * to root or the user, because then others can neither rename nor replace that entry.
+ *
+ * The path is resolved once, one openat after the other, so that what was judged is what is open. The loader then reaches the file
+ * through the descriptor of its folder: see dl.c. */
+#define _GNU_SOURCE
 #include "registry/internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,58 +24,233 @@
 
 #include "base/base.h"
 
+#define MAX_LINKS 40
+
+struct walk {
+    int at;                     /* the folder that was reached (O_PATH) */
+    bool shared;                /* others can write to it; it is sticky then */
+    uid_t user;
+    int links;
+    char shown[PATH_MAX];       /* the path of `at`, without a '/' at its end, for messages */
+    char rest[PATH_MAX];        /* what is to be resolved from there */
+    char *reason;
+    size_t bytes;
+};
+
 bool trust_needed(void)
 {
     return geteuid() == 0 || getauxval(AT_SECURE) != 0;
 }
 
-static bool judge_one(const char *path, const char *what, uid_t user, gid_t group, char *reason, size_t bytes)
+bool error_is_transient(int error)
+{
+    static const int errors[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, EBUSY, ENOBUFS, ESTALE, ETIMEDOUT };
+    for (size_t i = 0; i < COUNT_OF(errors); i++)
+        if (errors[i] == error)
+            return true;
+    return false;
+}
+
+int judge_errno(int error, const char *what, const char *path, char *reason, size_t bytes)
+{
+    snprintf(reason, bytes, "%s %s: %s", what, path, strerror(error));
+    return error_is_transient(error) ? error : JUDGED_BAD;
+}
+
+static bool trusted_owner(const struct walk *w, const struct stat *facts)
+{
+    return facts->st_uid == 0 || facts->st_uid == w->user;
+}
+
+static bool writable_by_others(const struct stat *facts)
+{
+    return (facts->st_mode & (S_IWGRP | S_IWOTH)) != 0;
+}
+
+static int bad_owner(struct walk *w, const char *what, const char *path, const struct stat *facts)
+{
+    snprintf(w->reason, w->bytes, "%s %s belongs to user %u, neither root nor the user who runs this (%u)", what, path,
+             (unsigned)facts->st_uid, (unsigned)w->user);
+    return JUDGED_BAD;
+}
+
+static int bad_mode(struct walk *w, const char *what, const char *path, const struct stat *facts)
+{
+    const unsigned mode = (unsigned)(facts->st_mode & 07777);
+    if (facts->st_mode & S_IWOTH)
+        snprintf(w->reason, w->bytes, "%s %s can be written by everybody (mode %03o)", what, path, mode);
+    else
+        snprintf(w->reason, w->bytes, "%s %s can be written by group %u (mode %03o)", what, path, (unsigned)facts->st_gid, mode);
+    return JUDGED_BAD;
+}
+
+static const char *shown(const struct walk *w)
+{
+    return w->shown[0] != '\0' ? w->shown : "/";
+}
+
+/* Makes `fd` the folder that the walk stands in. Owns `fd`. */
+static int enter(struct walk *w, int fd, const struct stat *facts)
+{
+    if (w->at >= 0)
+        close(w->at);
+    w->at = fd;
+    w->shared = writable_by_others(facts);
+    if (!trusted_owner(w, facts))
+        return bad_owner(w, "folder", shown(w), facts);
+    return w->shared && !(facts->st_mode & S_ISVTX) ? bad_mode(w, "folder", shown(w), facts) : JUDGED_WELL;
+}
+
+static int enter_root(struct walk *w)
 {
     struct stat facts;
-    if (stat(path, &facts) != 0) {
-        snprintf(reason, bytes, "%s %s: %s", what, path, strerror(errno));
-        return false;
+    int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    w->shown[0] = '\0';
+    if (fd < 0 || fstat(fd, &facts) != 0) {
+        const int error = errno;
+        if (fd >= 0)
+            close(fd);
+        return judge_errno(error, "folder", "/", w->reason, w->bytes);
     }
-    if (facts.st_uid != 0 && facts.st_uid != user) {
-        snprintf(reason, bytes, "%s %s belongs to user %u, neither root nor the user who runs this (%u)",
-                 what, path, (unsigned)facts.st_uid, (unsigned)user);
-        return false;
-    }
-    if (facts.st_mode & S_IWOTH) {
-        snprintf(reason, bytes, "%s %s can be written by everybody (mode %03o)", what, path,
-                 (unsigned)(facts.st_mode & 07777));
-        return false;
-    }
-    if ((facts.st_mode & S_IWGRP) && facts.st_gid != 0 && facts.st_gid != group) {
-        snprintf(reason, bytes, "%s %s can be written by group %u (mode %03o)", what, path,
-                 (unsigned)facts.st_gid, (unsigned)(facts.st_mode & 07777));
-        return false;
-    }
-    return true;
+    return enter(w, fd, &facts);
 }
 
-/* The folder that `path` stands in, of a path that has a '/'. */
-static bool judge_folder(const char *path, uid_t user, gid_t group, char *reason, size_t bytes)
+/* Puts the target of the link `fd` before what is left of the path. Owns `fd`. */
+static int follow(struct walk *w, int fd, const char *path)
 {
-    char folder[PATH_MAX];
-    size_t length = (size_t)(strrchr(path, '/') - path);
-    if (length >= sizeof folder)
-        return false;
-    memcpy(folder, path, length);
-    folder[length] = '\0';
-    return judge_one(length > 0 ? folder : "/", "folder", user, group, reason, bytes);
+    char target[PATH_MAX], rest[PATH_MAX];
+    const ssize_t length = readlinkat(fd, "", target, sizeof target - 1);
+    const int error = length < 0 ? errno : ++w->links > MAX_LINKS ? ELOOP : 0;
+    close(fd);
+    if (error != 0)
+        return judge_errno(error, "link", path, w->reason, w->bytes);
+    target[length] = '\0';
+    if (snprintf(rest, sizeof rest, "%s%s", target, w->rest) >= (int)sizeof rest)
+        return judge_errno(ENAMETOOLONG, "link", path, w->reason, w->bytes);
+    memcpy(w->rest, rest, sizeof rest);
+    return target[0] == '/' ? enter_root(w) : JUDGED_WELL;
 }
 
-bool trust_judge(const char *path, bool strict, uid_t user, gid_t group, char *reason, size_t bytes)
+/* Opens for reading the file `name` of the folder that was reached, and judges what was opened. */
+static int open_file(struct walk *w, int *out, const char *name, const char *path)
 {
-    if (!strict)
-        return true;
-    char real[PATH_MAX];
-    if (realpath(path, real) == NULL) {
-        snprintf(reason, bytes, "file %s: %s", path, strerror(errno));
-        return false;
+    struct stat facts;
+    int fd = openat(w->at, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &facts) != 0) {
+        const int error = errno;
+        if (fd >= 0)
+            close(fd);
+        return judge_errno(error, "file", path, w->reason, w->bytes);
     }
-    /* A link leads elsewhere: both folders matter. */
-    return judge_one(real, "file", user, group, reason, bytes) && judge_folder(real, user, group, reason, bytes)
-        && judge_folder(path, user, group, reason, bytes);
+    int verdict = !trusted_owner(w, &facts)     ? bad_owner(w, "file", path, &facts)
+                  : writable_by_others(&facts)  ? bad_mode(w, "file", path, &facts)
+                                                : JUDGED_WELL;
+    if (verdict == JUDGED_WELL && w->shared) {
+        fstat(w->at, &facts);
+        verdict = bad_mode(w, "folder", shown(w), &facts);
+    }
+    if (verdict == JUDGED_WELL)
+        *out = fd;
+    else
+        close(fd);
+    return verdict;
+}
+
+/* Writes the path of the entry `name` of `folder`, which has no links in it; false when it is too long. */
+static bool append(char *path, size_t bytes, const char *folder, const char *name)
+{
+    const char *end = strcmp(name, "..") == 0 ? strrchr(folder, '/') : NULL;
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return snprintf(path, bytes, "%.*s", end != NULL ? (int)(end - folder) : (int)strlen(folder), folder) < (int)bytes;
+    return snprintf(path, bytes, "%s/%s", folder, name) < (int)bytes;
+}
+
+/* Resolves w->rest from w->at. `file` NULL: all of it are folders; otherwise the last is a file, which is opened. */
+static int walk_on(struct walk *w, int *file)
+{
+    while (w->rest[strspn(w->rest, "/")] != '\0') {
+        char name[NAME_MAX + 1], path[PATH_MAX];
+        const char *from = w->rest + strspn(w->rest, "/");
+        const size_t length = strcspn(from, "/");
+        struct stat facts;
+        if (length >= sizeof name)
+            return judge_errno(ENAMETOOLONG, "entry", from, w->reason, w->bytes);
+        memcpy(name, from, length);
+        name[length] = '\0';
+        if (!append(path, sizeof path, w->shown, name))
+            return judge_errno(ENAMETOOLONG, "folder", shown(w), w->reason, w->bytes);
+        memmove(w->rest, from + length, strlen(from + length) + 1);
+        const int fd = openat(w->at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0 || fstat(fd, &facts) != 0) {
+            const int error = errno;
+            if (fd >= 0)
+                close(fd);
+            return judge_errno(error, file != NULL ? "file" : "folder", path, w->reason, w->bytes);
+        }
+        int verdict;
+        if (w->shared && !trusted_owner(w, &facts)) {
+            close(fd);
+            return bad_owner(w, "entry", path, &facts);
+        }
+        if (S_ISLNK(facts.st_mode)) {
+            verdict = follow(w, fd, path);
+        } else if (S_ISDIR(facts.st_mode)) {
+            memcpy(w->shown, path, sizeof path);
+            verdict = enter(w, fd, &facts);
+        } else {
+            close(fd);
+            if (file == NULL || w->rest[0] != '\0')
+                return judge_errno(ENOTDIR, "file", path, w->reason, w->bytes);
+            return open_file(w, file, name, path);
+        }
+        if (verdict != JUDGED_WELL)
+            return verdict;
+    }
+    if (file == NULL)
+        return JUDGED_WELL;
+    snprintf(w->reason, w->bytes, "%s is not a regular file", shown(w));
+    return JUDGED_BAD;
+}
+
+static int open_judged(struct trusted_file *out, struct walk *w, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    int verdict = enter_root(w);
+    if (verdict == JUDGED_WELL) {
+        snprintf(w->rest, sizeof w->rest, "%.*s", (int)(slash - path), path);
+        verdict = walk_on(w, NULL);
+    }
+    if (verdict == JUDGED_WELL && w->shared) {
+        struct stat facts;
+        fstat(w->at, &facts);
+        return bad_mode(w, "folder", shown(w), &facts);
+    }
+    if (verdict != JUDGED_WELL)
+        return verdict;
+    const int folder = fcntl(w->at, F_DUPFD_CLOEXEC, 3);
+    if (folder < 0)
+        return judge_errno(errno, "folder", shown(w), w->reason, w->bytes);
+    snprintf(w->rest, sizeof w->rest, "%s", slash + 1);
+    verdict = walk_on(w, &out->file);
+    if (verdict == JUDGED_WELL)
+        out->folder = folder;
+    else
+        close(folder);
+    return verdict;
+}
+
+int trust_open(struct trusted_file *out, const char *path, bool strict, uid_t user, char *reason, size_t bytes)
+{
+    out->file = out->folder = -1;
+    if (!strict) {
+        out->file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+        return out->file >= 0 ? JUDGED_WELL : judge_errno(errno, "file", path, reason, bytes);
+    }
+    if (path[0] != '/' || strlen(path) >= PATH_MAX)
+        return judge_errno(EINVAL, "file", path, reason, bytes);
+    struct walk w = { .at = -1, .user = user, .reason = reason, .bytes = bytes };
+    const int verdict = open_judged(out, &w, path);
+    if (w.at >= 0)
+        close(w.at);
+    return verdict;
 }

@@ -38,21 +38,29 @@ static void blob_release(struct storage *storage)
         free_data(storage->user[1], storage->block.address);
 }
 
-ctrt_status shape_span(int64_t *elements, const char *who, const int64_t *shape, const int64_t *strides, int ndim, ctrt_dtype dtype)
+ctrt_status strides_import(int64_t *out, int64_t *elements, const char *who, const int64_t *shape,
+                           const int64_t *strides, int ndim, ctrt_dtype dtype)
 {
     int64_t span = 1, bytes;
     bool overflow = false;
-    for (int d = 0; d < ndim; d++) {
+    const bool empty = shape_numel(shape, ndim) == 0;
+    shape_strides(out, shape, ndim);
+    for (int d = 0; d < ndim && strides != NULL; d++) {
         int64_t reach;
         if (unlikely(strides[d] < 0))
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: negative stride %lld at dimension %d; strides are 0 or more", who,
                              (long long)strides[d], d);
-        if (shape[d] > 1)
-            overflow |= __builtin_mul_overflow(shape[d] - 1, strides[d], &reach) || __builtin_add_overflow(span, reach, &span);
+        if (shape[d] <= 1 || empty)
+            continue;
+        out[d] = strides[d];
+        overflow |=
+            __builtin_mul_overflow(shape[d] - 1, strides[d], &reach) || __builtin_add_overflow(span, reach, &span);
     }
+    if (strides == NULL && !empty)
+        span = shape_numel(shape, ndim);
     overflow = overflow || __builtin_mul_overflow(span, (int64_t)dtype_bytes(dtype), &bytes);
-    *elements = shape_numel(shape, ndim) == 0 ? 0 : span;
-    if (unlikely(overflow && *elements != 0)) {
+    *elements = empty ? 0 : span;
+    if (unlikely(overflow)) {
         char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
         return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shape %s with strides %s reaches over more than 2^63 bytes", who,
                          shape_text(a, shape, ndim), shape_text(b, strides, ndim));
@@ -67,15 +75,10 @@ ctrt_status ctrt_from_blob(ctrt_tensor **out, void *data, ctrt_ints shape, ctrt_
         return fail_null("from_blob", "out");
     CTRT_TRY(dtype_resolve(&dtype, "from_blob", dtype));
     CTRT_TRY(shape_check("from_blob", shape, dtype));
-    int64_t row_major[CTRT_MAX_DIMS], elements;
-    const int64_t *steps = strides.values;
-    if (strides.values == NULL) {
-        shape_strides(row_major, shape.values, shape.count);
-        steps = row_major;
-    } else if (unlikely(strides.count != shape.count)) {
+    int64_t steps[CTRT_MAX_DIMS], elements;
+    if (unlikely(strides.values != NULL && strides.count != shape.count))
         return ctrt_fail(CTRT_ERR_SHAPE, "from_blob: %d sizes and %d strides", shape.count, strides.count);
-    }
-    CTRT_TRY(shape_span(&elements, "from_blob", shape.values, steps, shape.count, dtype));
+    CTRT_TRY(strides_import(steps, &elements, "from_blob", shape.values, strides.values, shape.count, dtype));
     if (unlikely(data == NULL && elements > 0))
         return fail_null("from_blob", "data");
     if (unlikely((uintptr_t)data % dtype_bytes(dtype) != 0))

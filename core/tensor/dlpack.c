@@ -156,19 +156,18 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "from_dlpack: a tensor of %d dimensions", (int)tensor->ndim);
     const ctrt_ints shape = ctrt_ints_of(tensor->shape, tensor->ndim);
     CTRT_TRY(shape_check("from_dlpack", shape, dtype));
-    int64_t row_major[CTRT_MAX_DIMS], elements;
-    const int64_t *strides = tensor->strides;
-    if (strides == NULL) {
-        shape_strides(row_major, shape.values, shape.count);
-        strides = row_major;
-    }
-    CTRT_TRY(shape_span(&elements, "from_dlpack", shape.values, strides, shape.count, dtype));
+    int64_t strides[CTRT_MAX_DIMS], elements;
+    CTRT_TRY(strides_import(strides, &elements, "from_dlpack", shape.values, tensor->strides, shape.count, dtype));
     if (tensor->data == NULL && elements > 0)
         return fail_null("from_dlpack", "data");
-    uintptr_t address;
-    if (__builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &address))
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "from_dlpack: byte_offset %llu reaches outside the address space",
-                         (unsigned long long)tensor->byte_offset);
+    /* No object has more than PTRDIFF_MAX bytes, so neither has an offset into one, and its end is an address. */
+    uintptr_t address, end;
+    if (tensor->byte_offset > PTRDIFF_MAX
+        || __builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &address)
+        || __builtin_add_overflow(address, (uintptr_t)elements * dtype_bytes(dtype), &end))
+        return ctrt_fail(CTRT_ERR_OVERFLOW,
+                         "from_dlpack: data %p, byte_offset %llu and %lld elements reach outside the address space",
+                         tensor->data, (unsigned long long)tensor->byte_offset, (long long)elements);
     if (address % dtype_bytes(dtype) != 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: the first element is not aligned to the %zu bytes of %s; have it exported "
                          "as a copy", dtype_bytes(dtype), ctrt_dtype_name(dtype));

@@ -33,6 +33,22 @@ bool ctrt_dtype_is_floating(ctrt_dtype dtype)
     return is_dtype(dtype) && dtype_floating(dtype);
 }
 
+ctrt_status ctrt_dtype_get(const char **name, ctrt_dtype *value, size_t index)
+{
+    static const ctrt_dtype all[] = {
+#define DTYPE(id, value, size, kind, text, dlpack, safetensors, torch) CTRT_##id,
+#include "ctrt/dtype.def"
+#undef DTYPE
+    };
+    if (index >= COUNT_OF(all))
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "dtype_get: there are %zu data types", COUNT_OF(all));
+    if (name != NULL)
+        *name = dtype_table[all[index]].name;
+    if (value != NULL)
+        *value = all[index];
+    return CTRT_OK;
+}
+
 ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name)
 {
     /* Names that PyTorch gives besides the long ones. */

@@ -193,6 +193,31 @@ static ctrt_tensor *take(struct scope *scope, struct scope *rest)
     return found;
 }
 
+/* Ends the tensors of the scope, all of which are held, that only hold each other. */
+static bool end_cycles(struct scope *scope)
+{
+    size_t count = 0, i = 0;
+    lock_enter(&scopes_lock);
+    for (uint32_t place = scope->first; place != 0; place = entries[place].next)
+        count++;
+    struct scope_held *held = memory_alloc(MAX(count, 1) * sizeof *held);
+    for (uint32_t place = scope->first; place != 0 && held != NULL; place = entries[place].next) {
+        tensor_retain(entries[place].tensor);
+        held[i++] = (struct scope_held){ .tensor = entries[place].tensor, .held = entries[place].held };
+    }
+    lock_leave(&scopes_lock);
+    const size_t unused = grad_find_cycles(held, i);
+    while (i-- > 0) {
+        if (held[i].unused && unused > 0) {
+            scope_forget(held[i].tensor);
+            tensor_end(held[i].tensor, atomic_load(&nothing));
+        }
+        tensor_release(held[i].tensor);
+    }
+    memory_free(held);
+    return unused > 0;
+}
+
 /* Ending one tensor may let go of others, which then are looked at again. */
 static void end_all(struct scope *scope)
 {
@@ -212,6 +237,8 @@ static void end_all(struct scope *scope)
             link_in(place, scope);
         }
         lock_leave(&scopes_lock);
+        if (!ended && scope->first != 0)
+            ended = end_cycles(scope);
     }
 }
 

@@ -48,6 +48,15 @@ static inline void scope_resume(struct scope *was)
 
 /* tensor.c: the tensor's history goes, and its storage becomes `storage`, of another device; the handle stays. */
 void tensor_end(ctrt_tensor *tensor, struct storage *storage);
+/* A tensor of an ending scope that the library still holds. */
+struct scope_held {
+    ctrt_tensor *tensor;
+    uint32_t held;                          /* by how many references */
+    bool unused;                            /* result: no parameter, and only these tensors and histories refer to it */
+};
+/* autograd/cycle.c: finds the tensors that only keep each other alive, through saved values and histories; returns how
+ * many. 0 when there is no memory for the search. */
+size_t grad_find_cycles(struct scope_held *tensors, size_t count);
 /* autograd/meta.c: is it a leaf that requires grad? Those are parameters, and end with no scope. */
 bool grad_is_parameter(const ctrt_tensor *tensor);
 

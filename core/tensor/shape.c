@@ -138,8 +138,8 @@ ctrt_status shape_dim(int *out, const char *who, int64_t dim, int ndim)
 {
     int range = MAX(ndim, 1);
     if (unlikely(dim < -range || dim >= range))
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: dimension %lld is out of range [%d, %d] of a tensor with %d dimensions", who,
-                         (long long)dim, -range, range - 1, ndim);
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: dimension %lld is out of range [%d, %d]", who, (long long)dim, -range,
+                         range - 1);
     *out = (int)(dim < 0 ? dim + range : dim);
     return CTRT_OK;
 }

@@ -58,6 +58,7 @@ struct dtype_info {
 extern const struct dtype_info dtype_table[CTRT_DTYPE_COUNT];       /* entry 0 is empty */
 static inline size_t dtype_bytes(ctrt_dtype dtype) { return dtype_table[dtype].bytes; }
 static inline bool dtype_floating(ctrt_dtype dtype) { return dtype_table[dtype].category == DTYPE_FLOATING; }
+static inline bool dtype_half(ctrt_dtype dtype) { return dtype == CTRT_F16 || dtype == CTRT_BF16; }
 /* CTRT_ERR_DTYPE unless it is one of ours; resolves CTRT_DTYPE_DEFAULT to the default floating type. */
 ctrt_status dtype_resolve(ctrt_dtype *out, const char *who, ctrt_dtype dtype);
 /* The same for a new tensor on `device` (NULL: the default device), which may have a default dtype of its own. */

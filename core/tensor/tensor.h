@@ -15,7 +15,7 @@ struct grad_meta;                           /* autograd/meta.h: gradient, histor
 
 enum {                                      /* ctrt_tensor.flags */
     TENSOR_REQUIRES_GRAD = 1,               /* leaf that asks, or made by a recorded op */
-    TENSOR_IS_VIEW = 2,                     /* made by a view op; its base is known when grad mode was on */
+    TENSOR_IS_VIEW = 2,                     /* made by a view op; its base is known unless a rule made it */
     TENSOR_SCOPED = 4                       /* scope.h */
 };
 

@@ -15,7 +15,7 @@ CTRT_BEGIN_DECLS
 CTRT_API ctrt_status ctrt_tensor_require_grad(ctrt_tensor *tensor, bool require);
 CTRT_API bool ctrt_tensor_requires_grad(const ctrt_tensor *tensor);
 CTRT_API bool ctrt_tensor_is_leaf(const ctrt_tensor *tensor);
-/* Keeps the gradient of a tensor that is not a leaf. */
+/* Keeps the gradient of a tensor that is not a leaf: each backward pass adds to it, as to a leaf's. */
 CTRT_API ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor);
 /* The accumulated gradient: borrowed, NULL when there is none. */
 CTRT_API ctrt_tensor *ctrt_tensor_grad(const ctrt_tensor *tensor);
@@ -25,7 +25,8 @@ CTRT_API ctrt_status ctrt_tensor_set_grad(ctrt_tensor *tensor, ctrt_tensor *grad
 CTRT_API const char *ctrt_tensor_grad_fn(const ctrt_tensor *tensor);
 
 /* Adds d(tensor)/d(leaf) to the grad of every leaf, then frees the graph. `tensor` has one element.
- * Errors: CTRT_ERR_AUTOGRAD for a tensor without history, a graph that was freed, or a saved tensor that was changed in place since. */
+ * Errors: CTRT_ERR_AUTOGRAD for a tensor without history, a graph that was freed, a saved tensor that was changed in place since, or
+ * a leaf whose change in place after its use was recorded, so that it is a result now. */
 CTRT_API ctrt_status ctrt_backward(ctrt_tensor *tensor);
 /* The same with an upstream gradient (NULL: ones, for one element). retain_graph keeps the graph for another call; create_graph
  * records the backward pass itself, so that gradients can be derived again; a leaf's grad then holds the graph, which holds the leaf,
@@ -39,7 +40,10 @@ CTRT_API ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tens
 /* Grad mode of this thread. Pairs nest: bool was = ctrt_set_grad_enabled(false); ... ctrt_set_grad_enabled(was); */
 CTRT_API bool ctrt_set_grad_enabled(bool enabled);
 CTRT_API bool ctrt_grad_enabled(void);
-/* The statement or block that follows runs without recording: ctrt_no_grad { ... }. Do not leave it by return, break or goto. */
+/* The statement or block that follows runs without recording: ctrt_no_grad { ... }. Do not leave it by return, break or goto.
+ * A view that is made without recording has no history, so no gradient passes it. It requires grad as its base does, which it keeps
+ * alive, and outside of such a block it can neither be changed in place nor be used after its elements were changed. ctrt_detach makes
+ * a tensor of the same elements that has neither history nor base. */
 #ifndef __cplusplus
 #define CTRT_NO_GRAD_BY_(was, once)                                                                        \
     for (int was = ctrt_set_grad_enabled(false), once = 1; once; ctrt_set_grad_enabled(was != 0), once = 0)

@@ -76,6 +76,10 @@ CTRT_API ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free
 
 /* Waits until all work of the device is done. CTRT_OK at once on a synchronous device. */
 CTRT_API ctrt_status ctrt_device_synchronize(ctrt_device *device);
+/* How often the host has waited for work of `device` (NULL: the default device) since it was opened: ctrt_item, copies
+ * to and from the host that return when they are complete, synchronizing a stream, an event or the device, and the
+ * library's own waits. 0 on a synchronous device. The metrics have it too (ctrt_memory_metrics). Thread-safe. */
+CTRT_API uint64_t ctrt_device_synchronizations(ctrt_device *device);
 
 /* This thread's current device of its type, which "cuda" without index means; a new thread starts with index 0. Where an op
  * runs depends on its operands alone. NULL: CTRT_ERR_INVALID_ARGUMENT. */
@@ -137,7 +141,7 @@ typedef enum ctrt_pick_order {          /* which of those that are free come fir
     CTRT_PICK_MEMORY                    /* smallest part of its memory in use */
 } ctrt_pick_order;
 
-/* What ctrt_pick_devices takes for free. Zeros mean what stands in brackets. */
+/* What ctrt_pick_devices takes for free. Zeros mean what stands in brackets; CTRT_ZERO means the number 0. */
 typedef struct ctrt_pick_options {
     const char *type;                   /* [the best accelerator's] */
     ctrt_pick_order order;
@@ -156,11 +160,13 @@ CTRT_API ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, si
 
 /* The way between two devices of one type, as of the first one. Unknown: -1 or "". */
 typedef struct ctrt_link {
-    int direct;                         /* 1: copies go straight; 0: through the host; -1: unknown, or of different types */
+    int direct;                         /* 1: copies to the other go straight; 0: through the host; -1: unknown, or of different types */
     int links;                          /* NVLinks that join the two; 0: none, or through switches */
     char kind[32];                      /* "NVLink", "PCI switch", "host bridge", "system", ... */
 } ctrt_link;
 
+/* The link from device `name` to `peer`. Opens no device. Between devices that are open a link that the backend calls direct is tried
+ * once, by copying 4 KiB, as before the first copy: one that does not deliver what was sent is reported as not direct. Thread-safe. */
 CTRT_API ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *peer);
 
 /* ---- plugins ---- */

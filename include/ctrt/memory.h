@@ -19,7 +19,8 @@ CTRT_API uint64_t ctrt_memory_max_allocated(ctrt_device *device);
 /* Bytes that the memory policy holds of the device, in use or cached: now, and at most. */
 CTRT_API uint64_t ctrt_memory_reserved(ctrt_device *device);
 CTRT_API uint64_t ctrt_memory_max_reserved(ctrt_device *device);
-/* Sets all peaks to what is current. Scopes keep theirs. */
+/* Sets all peaks to the current values, of totals, pools, pinned memory and spilled blocks alike, as PyTorch's
+ * reset_peak_memory_stats. Scopes keep theirs. */
 CTRT_API void ctrt_memory_reset_peak(ctrt_device *device);
 /* Gives cached memory back to the device. Tensors keep theirs. */
 CTRT_API ctrt_status ctrt_memory_empty_cache(ctrt_device *device);
@@ -47,11 +48,11 @@ typedef struct ctrt_memory_times {
     int64_t total, max, min, count, avg;
 } ctrt_memory_times;
 
-/* allocation: blocks in tensors' hands. active: those, and blocks that wait for streams; ctrt hands such blocks out again
- * behind the work instead of waiting, so the two are the same. segment: pieces that the policy drew from the device.
- * inactive_split: free blocks that share their segment with blocks in use, so that it cannot be given back.
- * requested_bytes: what was asked for, before rounding. The peaks of segments and inactive_split by pool are the policy's and
- * are not reset. */
+/* allocation: blocks in tensors' hands. active: those, and blocks that wait for streams; ctrt hands such blocks out
+ * again behind the work instead of waiting, so the two are the same. segment: pieces that the policy drew from the
+ * device. inactive_split: free blocks that share their segment with blocks in use, so that it cannot be given back.
+ * requested_bytes: what was asked for, before rounding. The peaks of segments and inactive_split by pool are the
+ * policy's; a policy from another source that cannot reset them (ctrt_memory_policy.reset_peaks) keeps them. */
 typedef struct ctrt_memory_figures {
     ctrt_memory_figure allocation[CTRT_MEMORY_POOLS], segment[CTRT_MEMORY_POOLS], active[CTRT_MEMORY_POOLS],
         inactive_split[CTRT_MEMORY_POOLS];
@@ -153,8 +154,8 @@ CTRT_API ctrt_status ctrt_memory_owners(ctrt_memory_owner **out, size_t *count, 
 /* Segments, blocks, owners and history as JSON; `ctrt memory` makes a page of it. The members are PyTorch's (segments,
  * device_traces), see doc/memory.md. */
 CTRT_API ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device);
-/* The same into the file `path`, which is replaced whole or not at all, and has the rights of the one that it replaces, or of
- * any new file. What is no file (a pipe, /dev/stdout) is written to as it is. CTRT_ERR_IO. */
+/* The same into the file `path`, by the rules of ctrt_save (ctrt/checkpoint.h): a regular file is replaced as a whole
+ * and keeps its permissions; a pipe, a device and /dev/stdout are written to in place. CTRT_ERR_IO. */
 CTRT_API ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device);
 
 /* ---- out of memory ---- */

@@ -17,7 +17,8 @@ CTRT_API ctrt_module *ctrt_module_retain(ctrt_module *module);
 CTRT_API void ctrt_module_release(ctrt_module **module);
 
 /* y = module(x), by the assignment rule: ctrt_forward(&h, layer, h) is fine. Errors say in which module they
- * arose. */
+ * arose. CTRT_ERR_STATE for modules nested so deep that the thread's stack is used up; so do the other functions
+ * that go through what is below a module. */
 CTRT_API ctrt_status ctrt_forward(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *x);
 /* For modules of several inputs; which of them may be NULL is the module's business. */
 CTRT_API ctrt_status ctrt_forward_n(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count);
@@ -31,14 +32,14 @@ CTRT_API ctrt_status ctrt_linear_new(ctrt_module **out, int64_t in_features, int
 CTRT_API ctrt_status ctrt_conv2d_new(ctrt_module **out, int64_t in_channels, int64_t out_channels, int64_t kernel_h,
                                      int64_t kernel_w, const ctrt_conv2d_options *options, bool bias,
                                      ctrt_device *device);
-/* Of [N, C] or [N, C, L], and of [N, C, H, W]. epsilon 0: 1e-5; momentum 0: 0.1; negative momentum: running
- * statistics are the plain average over all batches seen. Buffers running_mean, running_var (unbiased),
+/* Of [N, C] or [N, C, L], and of [N, C, H, W]. epsilon 0: 1e-5; momentum 0: 0.1 (CTRT_ZERO: 0); negative momentum:
+ * running statistics are the plain average over all batches seen. Buffers running_mean, running_var (unbiased),
  * num_batches_tracked (i64). */
 CTRT_API ctrt_status ctrt_batch_norm1d_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
                                            bool affine, ctrt_device *device);
 CTRT_API ctrt_status ctrt_batch_norm2d_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
                                            bool affine, ctrt_device *device);
-/* epsilon 0: 1e-5. */
+/* epsilon 0: 1e-5; CTRT_ZERO: 0. */
 CTRT_API ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape, double epsilon, bool affine,
                                          ctrt_device *device);
 /* Rows of weight [count, dim] at integer indices. padding_idx: a row that starts as zeros and gets no gradient;

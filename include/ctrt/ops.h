@@ -49,8 +49,10 @@ CTRT_UNARY(logical_not);
 
 /* x Phi(x); `tanh_approximation`: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016). */
 CTRT_API ctrt_status ctrt_gelu(ctrt_tensor **out, ctrt_tensor *x, bool tanh_approximation);
-/* Limits x to [*lo, *hi]; NULL: no limit. */
-CTRT_API ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, const ctrt_scalar *lo, const ctrt_scalar *hi);
+/* Limits x to [lo, hi], from below to lo, from above to hi. The kinds of x and of the limits decide the result's dtype. */
+CTRT_API ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo, ctrt_scalar hi);
+CTRT_API ctrt_status ctrt_clamp_min(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo);
+CTRT_API ctrt_status ctrt_clamp_max(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar hi);
 
 /* ---- elementwise, two operands; the _scalar forms take a number on the right ---- */
 
@@ -85,7 +87,8 @@ CTRT_API ctrt_status ctrt_rdiv_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_sc
 CTRT_API ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s);
 
 /* In place: the result must fit self's shape and category. CTRT_ERR_DTYPE when it would narrow the category,
- * CTRT_ERR_AUTOGRAD on a leaf that requires grad outside ctrt_no_grad. */
+ * CTRT_ERR_AUTOGRAD when the op would be recorded and self is a leaf that requires grad, a view that requires grad of a leaf, or a
+ * view that was made under ctrt_no_grad, by ctrt_chunk or by a function of ctrt_function_apply. */
 CTRT_API ctrt_status ctrt_add_(ctrt_tensor *self, ctrt_tensor *other);
 CTRT_API ctrt_status ctrt_sub_(ctrt_tensor *self, ctrt_tensor *other);
 CTRT_API ctrt_status ctrt_mul_(ctrt_tensor *self, ctrt_tensor *other);
@@ -100,7 +103,9 @@ CTRT_API ctrt_status ctrt_sqrt_(ctrt_tensor *self);
 CTRT_API ctrt_status ctrt_exp_(ctrt_tensor *self);
 CTRT_API ctrt_status ctrt_tanh_(ctrt_tensor *self);
 CTRT_API ctrt_status ctrt_sigmoid_(ctrt_tensor *self);
-CTRT_API ctrt_status ctrt_clamp_(ctrt_tensor *self, const ctrt_scalar *lo, const ctrt_scalar *hi);
+CTRT_API ctrt_status ctrt_clamp_(ctrt_tensor *self, ctrt_scalar lo, ctrt_scalar hi);
+CTRT_API ctrt_status ctrt_clamp_min_(ctrt_tensor *self, ctrt_scalar lo);
+CTRT_API ctrt_status ctrt_clamp_max_(ctrt_tensor *self, ctrt_scalar hi);
 CTRT_API ctrt_status ctrt_masked_fill_(ctrt_tensor *self, ctrt_tensor *mask, ctrt_scalar value);
 
 /* condition ? a : b, element by element; condition is bool. */
@@ -178,14 +183,14 @@ CTRT_API ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor 
 /* Cross-correlation of x [N, C, H, W] with weight [O, C/groups, kh, kw], plus bias [O] (may be NULL). Pairs are {vertical,
  * horizontal}; NULL: stride 1, padding 0, dilation 1. */
 typedef struct ctrt_conv2d_options {
-    int64_t stride[2], padding[2], dilation[2], groups;     /* 0: the default */
+    int64_t stride[2], padding[2], dilation[2], groups;     /* 0: the default; the first three at most INT32_MAX */
 } ctrt_conv2d_options;
 CTRT_API ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
                                  const ctrt_conv2d_options *options);
 /* Largest of each window; NaN wins. stride 0: as kernel. `indices` (may be NULL): i64, h*W+w of the input plane; -1 with the
  * lowest value for a window that, dilated, lies in the padding alone. */
 typedef struct ctrt_pool2d_options {
-    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    int64_t kernel[2], stride[2], padding[2], dilation[2];  /* each at most INT32_MAX */
 } ctrt_pool2d_options;
 CTRT_API ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tensor *x, const ctrt_pool2d_options *options);
 
@@ -214,12 +219,13 @@ CTRT_API ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_int
 CTRT_API ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
                                      ctrt_tensor *running_mean, ctrt_tensor *running_var, bool training, double momentum, double epsilon);
 /* softmax(q k^T * scale + mask) v over the last two dimensions, q [..., L, E], k [..., S, E], v [..., S, V]; leading dimensions broadcast. mask: bool
- * (true takes part) or floating (added), broadcast to [..., L, S], or NULL; causal: row i sees columns up to i. scale 0: 1/sqrt(E). A row whose
- * scores are all -inf, as where the mask hides all of it, is NaN.
+ * (true takes part) or floating (added), broadcast to [..., L, S], or NULL; causal: row i sees columns up to i. scale
+ * 0: 1/sqrt(E); CTRT_ZERO: 0. A row whose scores are all -inf, as where the mask hides all of it, is NaN.
  *
  * Where the device has a kernel for it (cuda: without mask and dropout, operands of one floating dtype, E and V up to 128) the L x S scores are
  * never in memory, in backward neither, and half precision rounds the weights alone; a derivative of the derivative (create_graph) is composed of
- * other ops. Else all of it is: products and softmax. Either way a value of v that is NaN or infinite may or may not be seen through a weight of 0.
+ * other ops. Else all of it is: products and softmax, in f32 for half precision, whose result alone is rounded. Either
+ * way a value of v that is NaN or infinite may or may not be seen through a weight of 0.
  * The result's dimensions may lie in memory in the order of q's, so heads that are a transposed view come out as one. */
 CTRT_API ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *v,
                                                        ctrt_tensor *mask, double dropout_p, bool causal, double scale);
@@ -237,7 +243,8 @@ CTRT_API ctrt_status ctrt_generator_set(ctrt_device *device, uint64_t seed, uint
 CTRT_API ctrt_status ctrt_rand(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device);      /* [0, 1) */
 CTRT_API ctrt_status ctrt_randn(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device);     /* mean 0, variance 1 */
 CTRT_API ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, ctrt_ints shape, ctrt_dtype dtype,
-                                  ctrt_device *device);         /* low <= value < high; CTRT_DTYPE_DEFAULT: i64 */
+                                  ctrt_device *device);         /* low <= value < high; CTRT_DTYPE_DEFAULT: i64.
+                                                                 * A floating dtype: also after rounding to it. */
 CTRT_API ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device);                          /* i64 */
 CTRT_API ctrt_status ctrt_bernoulli(ctrt_tensor **out, ctrt_ints shape, double p, ctrt_dtype dtype, ctrt_device *device);
 CTRT_API ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high);

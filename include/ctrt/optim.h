@@ -9,7 +9,9 @@ CTRT_BEGIN_DECLS
 
 typedef struct ctrt_optimizer ctrt_optimizer;
 
-/* Names and meanings are PyTorch's. What is 0 here has the default in the comment; without one it is 0. */
+/* Names and meanings are PyTorch's. What is 0 has the default in the comment, and without one it is 0; for the number 0
+ * where there is a default see CTRT_ZERO. Values are refused (CTRT_ERR_INVALID_ARGUMENT) that PyTorch refuses, and
+ * those that are not finite. */
 typedef struct ctrt_sgd_options {
     double lr;                          /* 0: 1e-3 */
     double momentum, dampening, weight_decay;

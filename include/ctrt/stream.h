@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctrt/stream.h: ordered queues of work on a device, and events in them.
  *
- * Work put on one stream runs in order; work on different streams may overlap. Each thread has a current stream per device,
- * at first the device's default stream, and ops go there. ctrt orders streams by itself where tensors are shared between them:
- * an op waits, on the device, for what other streams still do to its operands, and memory is handed out again only behind
- * the work that used it. So most programs never wait by hand. CTRT_STREAM_ORDER=manual leaves ordering to the program, as
- * PyTorch does; CTRT_STREAM_ORDER=check does that and reports each access that nothing orders (ctrt_race_count).
+ * Work put on one stream runs in order; work on different streams may overlap. Each thread has a current stream per
+ * device, at first the device's default stream, and ops go there. ctrt orders streams by itself where tensors are
+ * shared between them: an op waits, on the device, for what other streams still do to its operands, and memory is
+ * handed out again only behind the work that used it. So most programs never wait by hand. CTRT_STREAM_ORDER=manual
+ * leaves ordering to the program, as PyTorch does; CTRT_STREAM_ORDER=check does that and reports each access that
+ * nothing orders (ctrt_race_count).
  *
- * On a synchronous device (cpu) work is done when the call returns; its streams and events exist, so that programs need no
- * second version, and are always done.
+ * On a synchronous device (cpu) work is done when the call returns; its streams and events exist, so that programs
+ * need no second version, and are always done.
  *
- * Work that fails on the device is noticed later. The error stays with its stream, names the op, and is returned by
- * ctrt_stream_synchronize, ctrt_stream_query, ctrt_event_synchronize, ctrt_item and copies to the host that depend on it; other
- * streams go on. ctrt_stream_reset makes the stream usable again. All functions may be called from any thread. */
+ * Work that fails on the device is noticed later. The error stays with its stream, names the op and the module or
+ * label it was called in, and is returned by ctrt_stream_synchronize, ctrt_stream_query, ctrt_event_synchronize,
+ * ctrt_item and copies to the host that depend on it; other streams go on. ctrt_stream_reset makes the stream usable
+ * again. All functions may be called from any thread. */
 #ifndef CTRT_STREAM_H
 #define CTRT_STREAM_H
 
@@ -83,8 +85,9 @@ CTRT_API ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, 
 
 /* ---- tensors and streams ---- */
 
-/* Notes that work on `stream` that ctrt has not seen (a kernel of the program's own) uses the tensor's memory: ops on other
- * streams, and whoever gets the memory next, wait for what is on `stream` now. */
+/* Notes that work on `stream` that ctrt has not seen (a kernel of the program's own) uses the tensor's memory: ops on
+ * other streams, and whoever gets the memory next, wait for what is on `stream` now. With CTRT_STREAM_ORDER=manual and
+ * =check only the memory's next user waits, as in PyTorch. */
 CTRT_API ctrt_status ctrt_tensor_record_stream(ctrt_tensor *tensor, ctrt_stream *stream);
 
 /* As ctrt_to_device and ctrt_copy_, but the caller does not wait where the hardware can copy by itself: between a device and
@@ -101,8 +104,8 @@ CTRT_API ctrt_status ctrt_pin_memory(ctrt_tensor **out, ctrt_tensor *tensor, ctr
 CTRT_API ctrt_status ctrt_empty_pinned(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device);
 CTRT_API bool ctrt_tensor_is_pinned(const ctrt_tensor *tensor);
 
-/* How many accesses the race detector has reported (CTRT_STREAM_ORDER=check). Each is a warning in the log that names both ops and
- * streams. */
+/* How many accesses the race detector has reported (CTRT_STREAM_ORDER=check). Each is a warning in the log that names
+ * both ops, with their streams, labels and calls; the log has the first 50. */
 CTRT_API uint64_t ctrt_race_count(void);
 
 CTRT_END_DECLS

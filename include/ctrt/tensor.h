@@ -73,6 +73,9 @@ CTRT_API uint32_t ctrt_tensor_version(const ctrt_tensor *tensor);
 CTRT_API const char *ctrt_dtype_name(ctrt_dtype dtype);             /* "f32"; "?" for none of ours */
 CTRT_API size_t ctrt_dtype_size(ctrt_dtype dtype);                  /* bytes; 0 for none of ours */
 CTRT_API bool ctrt_dtype_is_floating(ctrt_dtype dtype);
+/* The `index`-th data type as a name ("f32") and a value, for listings; CTRT_ERR_NOT_FOUND past the last. Either pointer may be NULL.
+ * Names are static. */
+CTRT_API ctrt_status ctrt_dtype_get(const char **name, ctrt_dtype *value, size_t index);
 /* Parses "f32", also PyTorch's "float32". */
 CTRT_API ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name);
 /* The type of a op b for two dimensioned tensors, as torch.promote_types. */

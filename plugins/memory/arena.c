@@ -311,6 +311,15 @@ static void arena_free(void *policy, const ctrt_block *given, void *queue)
 
 /* ---- figures ---- */
 
+static void arena_reset_peaks(void *policy)
+{
+    struct arena *arena = policy;
+    pthread_mutex_lock(&lock);
+    arena->segment.peak = arena->segment.current;
+    arena->reserved.peak = arena->reserved.current;
+    pthread_mutex_unlock(&lock);
+}
+
 static void arena_stats(void *policy, ctrt_memory_stats *out)
 {
     const struct arena *arena = policy;
@@ -388,6 +397,7 @@ static const ctrt_memory_policy policy_table = {
     .flags = CTRT_MEMORY_FENCES,
     .trim = arena_trim,
     .stats = arena_stats,
+    .reset_peaks = arena_reset_peaks,
     .walk = arena_walk,
     .alloc_spare = arena_alloc_spare,
 };

@@ -375,6 +375,7 @@ static const ctrt_memory_policy policy_table = {
     .walk = caching_walk,
     .clone = caching_clone,
     .alloc_spare = caching_alloc_spare,
+    .reset_peaks = caching_reset_peaks,
 };
 
 static const ctrt_component components[] = {

@@ -232,6 +232,7 @@ void expand_forked(struct policy *policy);
 /* ---- figures.c ---- */
 
 void caching_stats(void *policy, ctrt_memory_stats *stats);
+void caching_reset_peaks(void *policy);
 void caching_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument);
 
 /* ---- threads.c ---- */

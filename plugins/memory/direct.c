@@ -97,6 +97,17 @@ static void direct_stats(void *policy, ctrt_memory_stats *out)
     memcpy(out, &stats, out->size < sizeof stats ? out->size : sizeof stats);
 }
 
+static void direct_reset_peaks(void *policy)
+{
+    struct direct *self = policy;
+    pthread_mutex_lock(&lock);
+    for (int pool = 0; pool < CTRT_POOLS; pool++) {
+        self->segment[pool].peak = self->segment[pool].current;
+        self->reserved[pool].peak = self->reserved[pool].current;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 static void direct_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
 {
     struct direct *self = policy;
@@ -188,6 +199,7 @@ static const ctrt_memory_policy policy = {
     .free = direct_free,
     .flags = CTRT_MEMORY_FENCES,
     .stats = direct_stats,
+    .reset_peaks = direct_reset_peaks,
     .walk = direct_walk,
 };
 

@@ -62,6 +62,32 @@ void caching_stats(void *state, ctrt_memory_stats *out)
     memcpy(out, &stats, out->size < sizeof stats ? out->size : sizeof stats);
 }
 
+static void reset_peaks(struct tally pools[CTRT_POOLS])
+{
+    int64_t both = 0;
+    for (int pool = CTRT_POOL_LARGE; pool < CTRT_POOLS; pool++) {
+        pools[pool].peak = pools[pool].allocated - pools[pool].freed;
+        both += pools[pool].peak;
+    }
+    pools[CTRT_POOL_ALL].peak = both;
+}
+
+void caching_reset_peaks(void *state)
+{
+    struct policy *policy = state;
+    struct figures *figures = &policy->figures;
+    pthread_mutex_lock(&policy->lock);
+    policy_pause(policy);
+    reset_peaks(figures->segment);
+    reset_peaks(figures->reserved);
+    reset_peaks(figures->split);
+    reset_peaks(figures->split_bytes);
+    figures->oversize.peak = figures->oversize.allocated - figures->oversize.freed;
+    figures->splits++;                      /* the next return of a block makes a peak again (wave_of) */
+    policy_resume(policy);
+    pthread_mutex_unlock(&policy->lock);
+}
+
 struct walker {
     void (*visit)(const ctrt_memory_piece *piece, void *argument);
     void *argument;

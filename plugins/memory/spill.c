@@ -393,6 +393,16 @@ static void spill_stats(void *policy, ctrt_memory_stats *out)
     memcpy(out, &stats, out->size < sizeof stats ? out->size : sizeof stats);
 }
 
+static void spill_reset_peaks(void *policy)
+{
+    struct spill *self = policy;
+    pthread_mutex_lock(&self->lock);
+    self->reserved.peak = self->reserved.current;
+    self->spilled.peak = self->spilled.current;
+    self->spilled_bytes.peak = self->spilled_bytes.current;
+    pthread_mutex_unlock(&self->lock);
+}
+
 /* What is away is no device memory and is not shown. */
 static void spill_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
 {
@@ -423,6 +433,7 @@ static const ctrt_memory_policy policy = {
     .flags = CTRT_MEMORY_FENCES | CTRT_MEMORY_MOVES,
     .trim = spill_trim,
     .stats = spill_stats,
+    .reset_peaks = spill_reset_peaks,
     .walk = spill_walk,
     .use = spill_use,
     .unuse = spill_unuse,

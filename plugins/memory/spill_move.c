@@ -121,10 +121,13 @@ void spill_settled(struct spill *self, const struct block *block)
 {
     if (block->place != LEAVING && block->place != COMING)
         return;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     wait_begin(self);
     while (block->place == LEAVING || block->place == COMING)
         pthread_cond_wait(&self->changed, &self->lock);
     wait_end(self);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 /* With the lock held. True when another thread has let go of something since there were `seen` changes, or does within the time. */
@@ -139,10 +142,13 @@ static bool wait_for_others(struct spill *self, struct timespec *until, uint64_t
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     bool late = now.tv_sec > until->tv_sec || (now.tv_sec == until->tv_sec && now.tv_nsec >= until->tv_nsec);
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     wait_begin(self);
     while (!late && self->changes == seen && (self->leaving > 0 || self->in_use > self->stuck))
         late = pthread_cond_timedwait(&self->changed, &self->lock, until) == ETIMEDOUT;
     wait_end(self);
+    pthread_setcancelstate(cancel, NULL);
     return !late && self->changes != seen;
 }
 

@@ -52,7 +52,10 @@ static void barrier_on_all(void)
         return;
     /* It worked when the program began, and was forbidden since. What a processor has stored is seen by the others
      * long before a millisecond is over. */
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    pthread_setcancelstate(cancel, NULL);
 }
 
 static void shut_gate(struct policy *policy)

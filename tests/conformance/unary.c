@@ -64,14 +64,14 @@ static int64_t clamp_i(int64_t x, const struct variant *v)
 static ctrt_status clamp_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
 {
     ctrt_scalar lo = ctrt_int((int64_t)v->x[0]), hi = ctrt_int((int64_t)v->x[1]);
-    return ctrt_clamp(out, in[0], v->n[0] ? &lo : NULL, v->n[1] ? &hi : NULL);
+    return !v->n[1] ? ctrt_clamp_min(out, in[0], lo) : !v->n[0] ? ctrt_clamp_max(out, in[0], hi) : ctrt_clamp(out, in[0], lo, hi);
 }
 
 static ctrt_status clamp_call_(ctrt_tensor *self, ctrt_tensor *const *in, const struct variant *v)
 {
     (void)in;
     ctrt_scalar lo = ctrt_int((int64_t)v->x[0]), hi = ctrt_int((int64_t)v->x[1]);
-    return ctrt_clamp_(self, v->n[0] ? &lo : NULL, v->n[1] ? &hi : NULL);
+    return !v->n[1] ? ctrt_clamp_min_(self, lo) : !v->n[0] ? ctrt_clamp_max_(self, hi) : ctrt_clamp_(self, lo, hi);
 }
 
 /* ---- the rows ---- */

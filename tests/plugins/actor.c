@@ -6,10 +6,14 @@
  * backend-null-slot.so and so on; the roles stand in the table at the end. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "ctrt/plugin.h"
 
@@ -251,10 +255,114 @@ static ctrt_status init_looks_up_itself(const ctrt_host *given)
     return given->fail(CTRT_ERR_STATE, "looked up itself and got nothing");
 }
 
+static void *use_host(void *status)
+{
+    ctrt_param_value value;
+    void *memory = host->alloc(16);
+    host->free(memory);
+    *(ctrt_status *)status = host->param(&value, &devices_param);
+    if (host->backend("fake") == NULL || host->backend(own_name) != NULL)
+        *(ctrt_status *)status = CTRT_ERR_STATE;
+    return NULL;
+}
+
+/* A thread of init's uses the host: it gets another backend, and an error for its own. */
+static ctrt_status init_in_thread(const ctrt_host *given)
+{
+    ctrt_status status = init(given);
+    pthread_t thread;
+    if (status == CTRT_OK && pthread_create(&thread, NULL, use_host, &status) == 0)
+        pthread_join(thread, NULL);
+    return status == CTRT_OK ? CTRT_OK : given->fail(CTRT_ERR_STATE, "the thread of init failed");
+}
+
+/* Two plugins whose init asks for the other. */
+static ctrt_status init_looks_up_other(const ctrt_host *given)
+{
+    const bool found = given->backend(strcmp(own_name, "init-ping") == 0 ? "init-pong" : "init-ping") != NULL;
+    const ctrt_status status = init(given);
+    return found ? status : given->fail(CTRT_ERR_STATE, "the other is not there");
+}
+
+static ctrt_status init_short(const ctrt_host *given)
+{
+    static int calls;
+    return calls++ == 0 ? given->fail(CTRT_ERR_IO, "no descriptor is left") : init(given);
+}
+
 static ctrt_status count_fails(int32_t *out)
 {
     (void)out;
     return host->fail(CTRT_ERR_BACKEND, "cannot count");
+}
+
+static ctrt_status allocate_nothing(void *device, void **address, size_t bytes)
+{
+    (void)device, (void)bytes;
+    *address = NULL;
+    return CTRT_OK;
+}
+
+static ctrt_status hollow_create(void **policy, const ctrt_memory_source *source, const char *options)
+{
+    (void)source, (void)options;
+    *policy = &overlay;
+    return CTRT_OK;
+}
+
+static ctrt_status hollow_alloc(void *policy, ctrt_block *block, size_t bytes, void *queue)
+{
+    (void)policy, (void)block, (void)bytes, (void)queue;
+    return CTRT_OK;
+}
+
+/* Declares another plugin's parameter with another meaning. */
+static ctrt_status init_thief(const ctrt_host *given)
+{
+    static const ctrt_param stolen = {
+        sizeof stolen, "CTRT_FAKE_DEVICES", CTRT_PARAM_ENUM, "few", "few|many", "what the fake backend has",
+    };
+    ctrt_param_value value;
+    const ctrt_status status = given->param(&value, &stolen);
+    if (status == CTRT_OK && (value.integer != 0 || strcmp(value.text, "few") != 0))
+        return given->fail(CTRT_ERR_STATE, "few is \"%s\"", value.text);
+    return status == CTRT_OK ? init(given) : status;
+}
+
+static void pause_ms(long ms)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
+}
+
+/* Forks after 100 ms, while another init waits for this one or is about to. */
+static ctrt_status init_forks(const ctrt_host *given)
+{
+    int status = 0;
+    pause_ms(100);
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0)
+        return given->fail(CTRT_ERR_STATE, "the fork failed");
+    return init(given);
+}
+
+/* Needs the above at once, or after it began to fork. */
+static ctrt_status init_needs_fork(const ctrt_host *given)
+{
+    pause_ms(strcmp(own_name, "needs-fork") == 0 ? 20 : 300);
+    const bool found = given->backend("init-forks") != NULL;
+    const ctrt_status status = init(given);
+    return found ? status : given->fail(CTRT_ERR_STATE, "init-forks is not there");
+}
+
+static int32_t probe_later(char *reason, size_t bytes)
+{
+    static int calls;
+    if (calls++ > 0)
+        return 1;
+    snprintf(reason, bytes, "no descriptor is left to look");
+    return CTRT_PROBE_AGAIN;
 }
 
 static int32_t probe_no(char *reason, size_t bytes)
@@ -325,6 +433,16 @@ static void play_kernel_rows(void)      { kernel_table.rows = NULL; }
 static void play_init_fails(void)       { plugin.init = init_fails; }
 static void play_init_silent(void)      { plugin.init = init_fails_silently; }
 static void play_init_itself(void)      { plugin.init = init_looks_up_itself; }
+static void play_init_thread(void)      { plugin.init = init_in_thread; }
+static void play_init_other(void)       { plugin.init = init_looks_up_other; }
+static void play_init_short(void)       { plugin.init = init_short; }
+static void play_init_thief(void)       { plugin.init = init_thief; }
+static void play_alloc_null(void)       { memory_table.alloc = allocate_nothing; backend.default_memory = "direct"; }
+static void play_probe_later(void)      { components[0].probe = probe_later; }
+static void play_late_kernel(void)      { play_probe_later(); play_kernel_run(); }
+static void play_init_forks(void)       { plugin.init = init_forks; }
+static void play_needs_fork(void)       { plugin.init = init_needs_fork; }
+static void play_over(void)             { backend.base = "nobody"; }
 static void play_probe_no(void)         { components[0].probe = probe_no; }
 static void play_probe_silent(void)     { components[0].probe = probe_no_words; }
 static void play_probe_long(void)       { components[0].probe = probe_long; }
@@ -337,6 +455,13 @@ static void play_policy(void)
 {
     components[0].kind = CTRT_COMPONENT_MEMORY;
     components[0].table = &policy;
+}
+
+static void play_policy_hollow(void)
+{
+    play_policy();
+    policy.create = hollow_create;
+    policy.alloc = hollow_alloc;
 }
 
 static void play_policy_null(void)
@@ -385,6 +510,19 @@ static const struct role {
     { "init-fails", play_init_fails },
     { "init-silent", play_init_silent },
     { "init-itself", play_init_itself },
+    { "init-thread", play_init_thread },
+    { "init-ping", play_init_other },
+    { "init-thief", play_init_thief },
+    { "alloc-null", play_alloc_null },
+    { "probe-later", play_probe_later },
+    { "late-kernel", play_late_kernel },
+    { "init-forks", play_init_forks },
+    { "needs-fork", play_needs_fork },
+    { "needs-fork-late", play_needs_fork },
+    { "over", play_over },
+    { "policy-hollow", play_policy_hollow },
+    { "init-pong", play_init_other },
+    { "init-short", play_init_short },
     { "probe-no", play_probe_no },
     { "probe-silent", play_probe_silent },
     { "probe-long", play_probe_long },

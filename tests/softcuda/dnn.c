@@ -3,7 +3,7 @@
  *
  * For each pass an algorithm is named first that wants a workspace and always gives the same; then one that wants none. Gradients have, before
  * both, one whose sums come in another order each time. SOFTCUDA_DNN="create=no" has cudnnCreate fail, "bias=no" takes the bias away that
- * comes with the convolution, "late=N" makes algorithm N slow, "version=N" changes the version. */
+ * comes with the convolution, "late=N" makes algorithm N slow, "version=N" changes the version, "workspace=N" is what the algorithm wants, in MiB. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,6 @@
 enum { HANDLE = MAGIC(1), TENSOR = MAGIC(2), FILTER = MAGIC(3), CONV = MAGIC(4), ACTIVATION = MAGIC(5) };
 enum { OK = 0, NOT_INITIALIZED = 1001, BAD_PARAM = 2000, BAD_NULL = 2002, BAD_SHAPE = 2008, NOT_SUPPORTED = 3000, INTERNAL_ERROR = 4000, EXECUTION_FAILED = 5000 };
 enum { MATH_DEFAULT = 0, MATH_TENSOR = 1, MATH_PLAIN = 3 };
-enum { WORKSPACE = 1 << 20 };
 
 struct handle { unsigned magic; void *stream; };
 struct tensor { unsigned magic; int format, type, sides[4]; };
@@ -230,7 +229,8 @@ static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor
 /* Of gradients 0 is the one that varies; of the forward pass 0 wants no workspace. 1 wants one, 5 wants none. */
 static size_t workspace_of(int algorithm)
 {
-    return algorithm == 1 ? WORKSPACE : 0;
+    const long wanted = option("workspace");
+    return algorithm == 1 ? (size_t)(wanted > 0 ? wanted : 1) << 20 : 0;
 }
 
 static bool algorithm_is(enum dnn_pass pass, int algorithm)

@@ -87,8 +87,9 @@ test_softcuda_blas_CPPFLAGS        = $(SOFTCUDA_TEST_CPPFLAGS)
 test_softcuda_blas_LDFLAGS         = $(SOFTCUDA_TEST_LINK)
 test_softcuda_blas_LDADD           = $(soft)/libcublasLt.so.13 $(soft)/libcuda.so.1 -lm
 test_softcuda_blas_DEPENDENCIES    = $(softcuda_libraries)
-test_softcuda_facts_SOURCES        = tests/softcuda/test-softcuda-facts.c tests/softcuda/facts-backend.c tests/softcuda/facts.def
-test_softcuda_facts_CPPFLAGS       = $(SOFTCUDA_TEST_CPPFLAGS)
+test_softcuda_facts_SOURCES        = tests/softcuda/test-softcuda-facts.c tests/softcuda/facts-backend.c tests/softcuda/facts-libraries.c \
+                                     tests/softcuda/facts-libraries.h tests/softcuda/facts.def
+test_softcuda_facts_CPPFLAGS       = $(SOFTCUDA_TEST_CPPFLAGS) $(CUDA_HEADERS)
 test_softcuda_kernels_SOURCES      = tests/softcuda/test-softcuda-kernels.c
 test_softcuda_kernels_CPPFLAGS     = $(SOFTCUDA_TEST_CPPFLAGS)
 test_softcuda_kernels_LDFLAGS      = $(SOFTCUDA_TEST_LINK)

@@ -8,6 +8,7 @@
 
 static void base(void)
 {
+    int64_t value = 0;
     ctrt_param_info info;
     FINE(ctrt_status_string((ctrt_status)12345) != NULL);
     FINE(strcmp(ctrt_status_string(CTRT_ERR_SHAPE), ctrt_status_string((ctrt_status)12345)) != 0);
@@ -18,6 +19,7 @@ static void base(void)
     FINE(ctrt_version() != NULL && ctrt_version()[0] != '\0');
     FINE((ctrt_log_set_callback(NULL, NULL), true));
     FINE((ctrt_log_set_level((ctrt_log_level)99), ctrt_log_set_level(CTRT_LOG_ERROR), true));
+    FINE(ctrt_exact(0) == CTRT_ZERO);
     BAD(INVALID_ARGUMENT, ctrt_param_set(NULL, "1"));
     BAD(NOT_FOUND, ctrt_param_set("CTRT_NO_SUCH_THING", "1"));
     BAD(NOT_FOUND, ctrt_param_set("", "1"));
@@ -26,6 +28,12 @@ static void base(void)
     BAD(INVALID_ARGUMENT, ctrt_param_set("CTRT_FALLBACK", "maybe"));
     BAD(INVALID_ARGUMENT, ctrt_param_get_info(NULL, 0));
     BAD(NOT_FOUND, ctrt_param_get_info(&info, SIZE_MAX));
+    BAD(NOT_FOUND, ctrt_status_get(NULL, NULL, SIZE_MAX));
+    BAD(NOT_FOUND, ctrt_constant_get(NULL, NULL, SIZE_MAX));
+    BAD(INVALID_ARGUMENT, ctrt_constant_find(NULL, "CTRT_OK"));
+    BAD(INVALID_ARGUMENT, ctrt_constant_find(&value, NULL));
+    BAD(NOT_FOUND, ctrt_constant_find(&value, "CTRT_CHANELS_LAST"));
+    FINE(strstr(ctrt_error_message(), "CTRT_CHANNELS_LAST") != NULL);
 }
 
 static void device(void)
@@ -103,6 +111,8 @@ static void device(void)
          && ctrt_device_memory_info(p.cpu, &free_bytes, &total) == CTRT_OK);
     FINE(ctrt_device_memory_info(NULL, NULL, NULL) <= 0);
     FINE(ctrt_device_synchronize(NULL) <= 0);
+    FINE((ctrt_device_synchronizations(NULL), true));
+    FINE(ctrt_device_synchronizations(NULL) == ctrt_device_synchronizations(NULL));
     BAD(INVALID_ARGUMENT, ctrt_device_set_current(NULL));
     BAD(INVALID_ARGUMENT, ctrt_device_get_current(NULL, "cpu"));
     BAD(NO_DEVICE, ctrt_device_get_current(&device, "quantum"));

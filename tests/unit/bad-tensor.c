@@ -45,6 +45,7 @@ static void facts(void)
     FINE(ctrt_dtype_size(no_dtype) == 0 && ctrt_dtype_size((ctrt_dtype)-1) == 0);
     FINE(!ctrt_dtype_is_floating(no_dtype) && !ctrt_dtype_is_floating((ctrt_dtype)-1));
     ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
+    BAD(NOT_FOUND, ctrt_dtype_get(NULL, NULL, SIZE_MAX));
     BAD(INVALID_ARGUMENT, ctrt_dtype_parse(NULL, "f32"));
     BAD(INVALID_ARGUMENT, ctrt_dtype_parse(&dtype, NULL));
     BAD(ANY, ctrt_dtype_parse(&dtype, "f33"));

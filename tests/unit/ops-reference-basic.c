@@ -26,7 +26,11 @@ UNARY(abs) UNARY(neg) UNARY(relu) UNARY(isnan) UNARY(isinf) UNARY(isfinite) UNAR
                             static ctrt_status clamp_case(struct ref_case *c)
 {
     ctrt_scalar lo = ctrt_float(number(c, "min", 0)), hi = ctrt_float(number(c, "max", 0));
-    return ctrt_clamp(&c->out[0], input(c, "x"), attr(c, "min") ? &lo : NULL, attr(c, "max") ? &hi : NULL);
+    if (!attr(c, "max"))
+        return ctrt_clamp_min(&c->out[0], input(c, "x"), lo);
+    if (!attr(c, "min"))
+        return ctrt_clamp_max(&c->out[0], input(c, "x"), hi);
+    return ctrt_clamp(&c->out[0], input(c, "x"), lo, hi);
 }
 
 static ctrt_status where_case(struct ref_case *c)

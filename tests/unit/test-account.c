@@ -532,16 +532,17 @@ static void test_metrics(void)
             char name[100] = "", rest[200] = "";
             long long value;
             if (strncmp(at, "# HELP ", 7) == 0 || strncmp(at, "# TYPE ", 7) == 0) {
-                CHECK(strncmp(at + 7, "ctrt_memory_", 12) == 0, "%.*s", (int)length, at);
+                CHECK(strncmp(at + 7, "ctrt_memory_", 12) == 0 || strncmp(at + 7, "ctrt_device_", 12) == 0, "%.*s", (int)length, at);
             } else {
                 CHECK(sscanf(at, "%99[a-z_]{device=\"%199[^\"]\",policy=\"direct\"} %lld\n", name, rest, &value) == 3
-                          && strncmp(name, "ctrt_memory_", 12) == 0, "\"%.*s\" is no sample", (int)length, at);
+                          && (strncmp(name, "ctrt_memory_", 12) == 0 || strcmp(name, "ctrt_device_synchronizations_total") == 0),
+                      "\"%.*s\" is no sample", (int)length, at);
                 samples++;
             }
             CHECK(at[length] == '\n', "the last line does not end");
             at += length + 1;
         }
-        CHECK(samples == 22, "%d samples", samples);
+        CHECK(samples == 23, "%d samples", samples);
         free(text);
         CHECK_OK(pool_alloc(memory, &block, 5 * MIB, NULL));
         pool_free(memory, &block, 5 * MIB, NULL);

@@ -150,9 +150,12 @@ static void hooks(void)
     CHECK_FAILS(ctrt_tensor_retain_grad(k), CTRT_ERR_AUTOGRAD, NULL);
     CHECK_OK(ctrt_square(&y, v));
     ctrt_tensor_release(&v);                            /* died before its gradient came */
-    CHECK_OK(ctrt_backward(y));
+    CHECK_OK(ctrt_backward_with(y, NULL, true, false));
     VALUES("grad of u", ctrt_tensor_grad(u), 600);
     VALUES("grad of x", ctrt_tensor_grad(x), 2400);
+    CHECK_OK(ctrt_backward(y));                         /* adds to both */
+    VALUES("grad of u", ctrt_tensor_grad(u), 1200);
+    VALUES("grad of x", ctrt_tensor_grad(x), 4800);
     CHECK(ctrt_tensor_grad(y) == NULL, "a gradient was kept unasked");
     RELEASE(&x, &u, &y, &k);
     nothing_left();

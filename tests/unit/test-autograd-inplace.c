@@ -68,6 +68,31 @@ static void refused(void)
     CHECK(ctrt_tensor_grad(x) && sum_of(ctrt_tensor_grad(x)) == 3, "the view's gradient after a change of its base is wrong");
     RELEASE(&v);
 
+    group("leaves of a graph that become results");
+    ctrt_tensor *w = filled(3, true);
+    for (int how = 0; how < 4; how++) {                     /* the leaf, a view of it, without grad mode, its base */
+        ctrt_tensor *base = filled(2, false), *leaf = NULL;
+        if (how == 3)
+            CHECK_OK(ctrt_narrow(&leaf, base, 0, 0, 1));
+        else
+            ctrt_tensor_assign(&leaf, base);
+        CHECK_OK(ctrt_tensor_require_grad(leaf, true));
+        CHECK_OK(ctrt_mul_scalar(&e, leaf, ctrt_float(2)));
+        CHECK_OK(ctrt_tensor_require_grad(leaf, how == 3));
+        CHECK_OK(how == 1 ? ctrt_select(&v, leaf, 0, 1) : (ctrt_tensor_assign(&v, base), CTRT_OK));
+        CHECK_OK(how == 1 ? ctrt_select(&k, w, 0, 1) : (ctrt_tensor_assign(&k, w), CTRT_OK));
+        const bool was = ctrt_set_grad_enabled(how != 2);
+        CHECK_OK(ctrt_mul_(v, k));
+        ctrt_set_grad_enabled(was);
+        if (how == 2)
+            CHECK_OK(backward_of_sum(e));
+        else
+            CHECK_FAILS(backward_of_sum(e), CTRT_ERR_AUTOGRAD, "changed in place after its use");
+        CHECK(ctrt_tensor_grad(leaf) == NULL, "way %d: the leaf got a gradient", how);
+        RELEASE(&base, &leaf, &v, &k, &e);
+    }
+    RELEASE(&w);
+
     group("views that autograd does not know");
     CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(2)));
     ctrt_no_grad {
@@ -79,7 +104,6 @@ static void refused(void)
     CHECK_OK(ctrt_select(&e, v, 0, 1));
     CHECK_OK(ctrt_select(&k, k, 0, 1));
     CHECK_FAILS(ctrt_mul_(e, k), CTRT_ERR_AUTOGRAD, "made under ctrt_no_grad");
-    CHECK_OK(ctrt_add_scalar_(v, ctrt_float(1)));       /* nothing to record: nobody requires grad */
     RELEASE(&v, &e, &k);
 
     group("expanded tensors");
@@ -208,6 +232,179 @@ static void histories(void)
     nothing_left();
 }
 
+/* ---- views: each row makes x (a leaf of 4 ones that requires grad), sets up a view and writes it in grad mode; as PyTorch 2.15 ---- */
+
+static ctrt_status same_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
+{
+    (void)context, (void)n_out, (void)n_in;
+    ctrt_tensor_assign(&out[0], in[0]);
+    return CTRT_OK;
+}
+static ctrt_status part_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
+{
+    (void)context, (void)n_out, (void)n_in;
+    return ctrt_slice(&out[0], in[0], 0, 0, 2, 1);
+}
+static ctrt_status no_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in, ctrt_tensor *const *grad_out, int n_out)
+{
+    (void)context, (void)grad_in, (void)n_in, (void)grad_out, (void)n_out;
+    return CTRT_OK;
+}
+static const ctrt_function same_function = { sizeof same_function, "same", same_forward, no_backward, NULL };
+static const ctrt_function part_function = { sizeof part_function, "part", part_forward, no_backward, NULL };
+
+struct view_tensors { ctrt_tensor *x, *y, *v; };
+#define V(name, ...) static ctrt_status name(struct view_tensors *t) { __VA_ARGS__ }
+V(v_leaf_view,                          /* a parameter that is a slice of a flat buffer, and a part of it */
+  ctrt_tensor *flat = NULL;
+  CTRT_TRY(ctrt_zeros(&flat, CTRT_SHAPE(6), CTRT_F64, NULL));
+  ctrt_status s = ctrt_slice(&t->y, flat, 0, 0, 4, 1);
+  ctrt_tensor_release(&flat);
+  CTRT_TRY(s);
+  CTRT_TRY(ctrt_tensor_require_grad(t->y, true));
+  return ctrt_slice(&t->v, t->y, 0, 0, 2, 1);)
+V(v_late_leaf,                          /* the base begins to require grad after the view was made */
+  CTRT_TRY(ctrt_zeros(&t->y, CTRT_SHAPE(4), CTRT_F64, NULL));
+  CTRT_TRY(ctrt_slice(&t->v, t->y, 0, 0, 2, 1));
+  return ctrt_tensor_require_grad(t->y, true);)
+V(v_no_grad, ctrt_status s = CTRT_OK;
+  ctrt_no_grad s = ctrt_slice(&t->v, t->y, 0, 0, 2, 1);
+  return s;)
+V(v_no_grad_leaf, ctrt_status s = CTRT_OK;
+  ctrt_no_grad s = ctrt_slice(&t->v, t->x, 0, 0, 2, 1);
+  return s;)
+V(v_no_grad_of_view, ctrt_status s = CTRT_OK;
+  CTRT_TRY(ctrt_slice(&t->v, t->y, 0, 0, 3, 1));
+  ctrt_no_grad s = ctrt_slice(&t->v, t->v, 0, 0, 2, 1);
+  return s;)
+V(v_view_of_no_grad, CTRT_TRY(v_no_grad(t));
+  return ctrt_slice(&t->v, t->v, 0, 0, 1, 1);)
+V(v_no_grad_late, ctrt_status s = CTRT_OK;      /* the base gets its history after the view was made */
+  CTRT_TRY(ctrt_ones(&t->y, CTRT_SHAPE(4), CTRT_F64, NULL));
+  ctrt_no_grad s = ctrt_slice(&t->v, t->y, 0, 0, 2, 1);
+  return s == CTRT_OK ? ctrt_mul_(t->y, t->x) : s;)
+V(v_no_grad_leaf_view, CTRT_TRY(v_no_grad(t));
+  return ctrt_tensor_require_grad(t->v, true);)
+V(v_chunk, ctrt_tensor *p[2] = {NULL}; int n;
+  CTRT_TRY(ctrt_chunk(p, &n, t->y, 2, 0));
+  t->v = p[0];
+  ctrt_tensor_release(&p[1]);
+  return CTRT_OK;)
+V(v_view_of_chunk, CTRT_TRY(v_chunk(t));
+  return ctrt_slice(&t->v, t->v, 0, 0, 1, 1);)
+V(v_same_function, return ctrt_function_apply(&same_function, NULL, &t->v, 1, &t->y, 1);)
+V(v_part_function, return ctrt_function_apply(&part_function, NULL, &t->v, 1, &t->y, 1);)
+V(v_view_of_function, CTRT_TRY(v_part_function(t));
+  return ctrt_slice(&t->v, t->v, 0, 0, 1, 1);)
+V(v_plain, return ctrt_slice(&t->v, t->y, 0, 0, 2, 1);)
+V(v_detached, return ctrt_detach(&t->v, t->y);)
+V(v_of_detached, CTRT_TRY(v_detached(t));
+  return ctrt_slice(&t->v, t->v, 0, 0, 2, 1);)
+V(v_no_grad_constant, ctrt_status s = CTRT_OK;
+  CTRT_TRY(ctrt_ones(&t->y, CTRT_SHAPE(4), CTRT_F64, NULL));
+  ctrt_no_grad s = ctrt_slice(&t->v, t->y, 0, 0, 2, 1);
+  return s;)
+#undef V
+
+static ctrt_status w_add(ctrt_tensor *v) { return ctrt_add_scalar_(v, ctrt_float(1)); }
+static ctrt_status w_relu(ctrt_tensor *v) { return ctrt_relu_(v); }
+static ctrt_status w_zero(ctrt_tensor *v) { return ctrt_zero_(v); }
+static ctrt_status w_normal(ctrt_tensor *v) { return ctrt_normal_(v, 0, 1); }
+static ctrt_status w_clamp(ctrt_tensor *v) { return ctrt_clamp_min_(v, ctrt_float(0)); }
+static ctrt_status w_from_host(ctrt_tensor *v)
+{
+    const double zeros[4] = {0};
+    return ctrt_from_host_(v, zeros, ctrt_tensor_numel(v), CTRT_F64);
+}
+static ctrt_status with_constant(ctrt_tensor *v, ctrt_status (*op)(ctrt_tensor *, ctrt_tensor *), ctrt_dtype dtype)
+{
+    ctrt_tensor *c = NULL;
+    ctrt_status status = ctrt_new_ones(&c, v, CTRT_SHAPE(ctrt_tensor_size(v, 0)), dtype, NULL);
+    if (status == CTRT_OK)
+        status = op(v, c);
+    ctrt_tensor_release(&c);
+    return status;
+}
+static ctrt_status fill_where(ctrt_tensor *v, ctrt_tensor *mask) { return ctrt_masked_fill_(v, mask, ctrt_float(3)); }
+static ctrt_status w_mul(ctrt_tensor *v) { return with_constant(v, ctrt_mul_, CTRT_F64); }
+static ctrt_status w_copy(ctrt_tensor *v) { return with_constant(v, ctrt_copy_, CTRT_F64); }
+static ctrt_status w_masked_fill(ctrt_tensor *v) { return with_constant(v, fill_where, CTRT_BOOL); }
+static ctrt_status (*const writes[])(ctrt_tensor *v) = {
+    w_add, w_relu, w_zero, w_normal, w_clamp, w_from_host, w_mul, w_copy, w_masked_fill,
+};
+
+static const struct view_case {
+    const char *name;
+    ctrt_status (*make)(struct view_tensors *t);
+    const char *refusal;                /* NULL: the write is allowed */
+} view_cases[] = {
+    {"a view of a leaf that is itself a view", v_leaf_view, "view of a leaf"},
+    {"a view made before its base required grad", v_late_leaf, "view of a leaf"},
+    {"a view made without grad mode", v_no_grad, "under ctrt_no_grad"},
+    {"a view of a leaf made without grad mode", v_no_grad_leaf, "under ctrt_no_grad"},
+    {"a view of a view made without grad mode", v_no_grad_of_view, "under ctrt_no_grad"},
+    {"a view of a view that was made without grad mode", v_view_of_no_grad, "under ctrt_no_grad"},
+    {"a view made without grad mode before its base had a history", v_no_grad_late, "under ctrt_no_grad"},
+    {"a leaf that is a view made without grad mode", v_no_grad_leaf_view, "under ctrt_no_grad"},
+    {"a chunk", v_chunk, "ctrt_chunk"},
+    {"a view of a chunk", v_view_of_chunk, "ctrt_chunk"},
+    {"the operand of a function as its result", v_same_function, "ctrt_function_apply"},
+    {"a view made by a function", v_part_function, "ctrt_function_apply"},
+    {"a view of a view made by a function", v_view_of_function, "ctrt_function_apply"},
+    {"a view", v_plain, NULL},
+    {"a detached tensor", v_detached, NULL},
+    {"a view of a detached tensor", v_of_detached, NULL},
+    {"a view made without grad mode of a constant", v_no_grad_constant, NULL},
+};
+
+static bool begin_views(struct view_tensors *t, const struct view_case *c)
+{
+    *t = (struct view_tensors){NULL};
+    return CHECK_OK(ctrt_ones(&t->x, CTRT_SHAPE(4), CTRT_F64, NULL)) && CHECK_OK(ctrt_tensor_require_grad(t->x, true))
+           && CHECK_OK(ctrt_mul_scalar(&t->y, t->x, ctrt_float(2))) && CHECK_OK(c->make(t));
+}
+
+static void views(void)
+{
+    for (size_t i = 0; i < sizeof view_cases / sizeof *view_cases; i++) {
+        const struct view_case *c = &view_cases[i];
+        group(c->name);
+        for (size_t w = 0; w < sizeof writes / sizeof *writes; w++) {
+            struct view_tensors t;
+            if (!begin_views(&t, c))
+                return;
+            if (c->refusal)
+                CHECK_FAILS(writes[w](t.v), CTRT_ERR_AUTOGRAD, c->refusal);
+            else
+                CHECK_OK(writes[w](t.v));
+            ctrt_no_grad CHECK_OK(writes[w](t.v));
+            RELEASE(&t.x, &t.y, &t.v);
+        }
+    }
+    group("a view whose history is not known any more");
+    struct view_tensors t;
+    ctrt_tensor *z = NULL;
+    static const struct view_case *const stale[] = { &view_cases[2], &view_cases[5], &view_cases[8], &view_cases[10], &view_cases[11] };
+    for (size_t i = 0; i < sizeof stale / sizeof *stale; i++) {
+        if (!begin_views(&t, stale[i]))
+            return;
+        CHECK_OK(ctrt_mul_scalar(&z, t.v, ctrt_float(2)));
+        CHECK_OK(ctrt_mul_scalar_(t.y, ctrt_float(3)));
+        CHECK_FAILS(ctrt_mul_scalar(&z, t.v, ctrt_float(2)), CTRT_ERR_AUTOGRAD, "changed in place since");
+        ctrt_no_grad CHECK_OK(ctrt_mul_scalar(&z, t.v, ctrt_float(2)));
+        RELEASE(&t.x, &t.y, &t.v, &z);
+    }
+
+    group("a view made without grad mode requires grad with its base and passes no gradient");
+    if (!begin_views(&t, &view_cases[2]))
+        return;
+    CHECK(ctrt_tensor_requires_grad(t.v) && ctrt_tensor_is_leaf(t.v), "it does not require grad, or is no leaf");
+    CHECK_FAILS(backward_of_sum(t.v), CTRT_ERR_AUTOGRAD, NULL);
+    CHECK(ctrt_tensor_grad(t.v) == NULL && ctrt_tensor_grad(t.x) == NULL, "there is a gradient");
+    RELEASE(&t.x, &t.y, &t.v);
+    nothing_left();
+}
+
 int main(void)
 {
     ctrt_device *device = NULL;
@@ -215,6 +412,7 @@ int main(void)
     if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
         return done();
     refused();
+    views();
     versions();
     histories();
     return done();

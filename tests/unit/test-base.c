@@ -55,6 +55,16 @@ static void test_messages(void)
         CHECK(strcmp(ctrt_status_string((ctrt_status)code), "unknown status") != 0, "code %d has none", code);
     CHECK(strcmp(ctrt_status_string(CTRT_OK), "success") == 0, "%s", ctrt_status_string(CTRT_OK));
     CHECK(strcmp(ctrt_status_string((ctrt_status)-1000), "unknown status") == 0, "an unknown code has a text");
+    size_t codes = 0;
+    const char *name = NULL;
+    ctrt_status value = CTRT_OK;
+    while (ctrt_status_get(&name, &value, codes) == CTRT_OK) {
+        int64_t found = 1;
+        CHECK(ctrt_constant_find(&found, name) == CTRT_OK && found == value, "%s is %d and %lld", name, value, (long long)found);
+        codes++;
+    }
+    CHECK(codes == 19 && strcmp(name, "CTRT_ERR_DEVICE_LOST") == 0 && value == CTRT_ERR_DEVICE_LOST, "%zu, %s", codes, name);
+    CHECK_FAILS(ctrt_status_get(NULL, NULL, codes), CTRT_ERR_NOT_FOUND, "there are 19 status codes");
     CHECK(strcmp(ctrt_version(), "") != 0 && strchr(ctrt_version(), '.'), "version %s", ctrt_version());
 }
 

@@ -350,11 +350,11 @@ static void failing(void)
     CHECK_OK(ctrt_tensor_file_read(&t, file, name, cpu));
     CHECK(ctrt_tensor_numel(t) == 3, "the old file has %lld elements", (long long)ctrt_tensor_numel(t));
     CHECK_FAILS(ctrt_save_tensors(in_folder("no/such/folder"), &name, &t, 1), CTRT_ERR_IO, "cannot create");
-    CHECK_FAILS(ctrt_save_tensors(folder, &name, &t, 1), CTRT_ERR_IO, "rename");
+    CHECK_FAILS(ctrt_save_tensors(folder, &name, &t, 1), CTRT_ERR_IO, "Is a directory");
     char longest[8192];
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    CHECK_FAILS(ctrt_save_tensors(longest, &name, &t, 1), CTRT_ERR_INVALID_ARGUMENT, "characters");
+    CHECK_FAILS(ctrt_save_tensors(longest, &name, &t, 1), CTRT_ERR_IO, "File name too long");
     char beside[600];                               /* a folder cannot be replaced by a file: the temporary one goes away */
     snprintf(beside, sizeof beside, "%s.tmp-%ld-", folder, (long)getpid());
     CHECK(access(beside, F_OK) != 0, "%s was left behind", beside);

@@ -47,7 +47,7 @@ static double ge(double x, double y) { return x >= y; }
 static double logical_and(double x, double y) { return x != 0 && y != 0; }
 static double logical_or(double x, double y) { return x != 0 || y != 0; }
 static double logical_xor(double x, double y) { return (x != 0) != (y != 0); }
-static double relu_backward(double dy, double y) { return y > 0 ? dy : 0; }
+static double relu_backward(double dy, double y) { return y <= 0 ? 0 : dy; }
 static double sigmoid_backward(double dy, double y) { return dy * y * (1 - y); }
 static double tanh_backward(double dy, double y) { return dy * (1 - y * y); }
 static double silu_backward(double dy, double x) { double s = sigmoid(x); return dy * s * (1 + x * (1 - s)); }

@@ -22,6 +22,27 @@
 
 #define COUNT (1 << 21)
 
+/* The sanitizers' allocators and thread registries cannot be used after a fork while another thread allocates or
+ * starts threads. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define NOT_SANITIZED() skip()
+#else
+#define NOT_SANITIZED() (void)0
+#endif
+
+/* An add of `n` elements, in as many pieces of 32768 as fit; is the result right? */
+static bool add(int64_t n)
+{
+    fake_tensor a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n);
+    memset(a.view.data, 0, (size_t)n * sizeof(float));
+    ((float *)a.view.data)[n - 1] = 3;
+    const bool good = fake_run("add", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL)
+                          == CTRT_OK
+                      && ((float *)out.view.data)[0] == 0 && ((float *)out.view.data)[n - 1] == 6;
+    fake_free(&a), fake_free(&out);
+    return good;
+}
+
 /* A large add and a large sum; is the result right? */
 static bool work(void)
 {
@@ -152,6 +173,35 @@ static void test_refused(void **state)
     assert_int_equal(in_child(refused), 0);
 }
 
+/* ---- threads that cannot be started ---- */
+
+/* Without threads at first, then with them, by elementwise ops alone. */
+static int recovers(void)
+{
+    const int64_t n = 4 * 32768;
+    pthread_attr_t usual, too_large;
+    set_threads("3");
+    const int before = thread_count();
+    if (pthread_getattr_default_np(&usual) != 0 || pthread_getattr_default_np(&too_large) != 0
+        || pthread_attr_setstacksize(&too_large, SIZE_MAX / 4 + 1) != 0 || pthread_setattr_default_np(&too_large) != 0)
+        return 1;
+    if (!add(n) || thread_count() != before)
+        return 2;
+    if (pthread_setattr_default_np(&usual) != 0)
+        return 3;
+    for (int i = 0; i < 2000; i++)
+        if (!add(n))
+            return 4;
+    return thread_count() == before + 2 ? 0 : 5;
+}
+
+static void test_recovers(void **state)
+{
+    (void)state;
+    if (openmp)
+        assert_int_equal(in_child(recovers), 0);
+}
+
 /* ---- fork ---- */
 
 static int works_in_child(void)
@@ -207,6 +257,137 @@ static void test_fork_beside_work(void **state)
     assert_true(good);
 }
 
+/* While another thread starts the threads of its pool. */
+static void *add_in_thread(void *argument)
+{
+    *(bool *)argument = add(8 * 32768);
+    return NULL;
+}
+
+static void *keep_starting(void *argument)
+{
+    bool *good = argument;
+    while (!stop) {
+        pthread_t thread;
+        bool fine = false;
+        if (pthread_create(&thread, NULL, add_in_thread, &fine) == 0)
+            pthread_join(thread, NULL);
+        *good &= fine;
+    }
+    return NULL;
+}
+
+static int adds_in_child(void)
+{
+    return add(8 * 32768) ? 0 : 1;
+}
+
+static void test_fork_beside_start(void **state)
+{
+    (void)state;
+    NOT_SANITIZED();
+    bool good = true;
+    pthread_t thread;
+    set_threads("8");
+    stop = false;
+    assert_int_equal(pthread_create(&thread, NULL, keep_starting, &good), 0);
+    for (int i = 0; i < 40; i++)
+        assert_int_equal(in_child(adds_in_child), 0);
+    stop = true;
+    pthread_join(thread, NULL);
+    assert_true(good);
+}
+
+/* While a thread opens oneDNN. Its library is this program for once, whose dnnl_version below calls at_opening and
+ * reports an unknown version. */
+static void (*at_opening)(void);
+static void (*in_version)(void);
+
+__attribute__((visibility("default"))) void *dlopen(const char *file, int flags)
+{
+    void *(*next)(const char *, int) = NULL;
+    *(void **)&next = dlsym(RTLD_NEXT, "dlopen");
+    if (at_opening == NULL || file == NULL || strstr(file, "dnnl") == NULL)
+        return next(file, flags);
+    in_version = at_opening;
+    at_opening = NULL;
+    return next(NULL, flags);
+}
+
+__attribute__((visibility("default"))) const void *dnnl_version(void);
+const void *dnnl_version(void)
+{
+    static const char zeros[256];
+    void (*const hook)(void) = in_version;
+    in_version = NULL;
+    if (hook != NULL)
+        hook();
+    return zeros;
+}
+
+static bool multiply(void)
+{
+    static const int64_t shape[] = { 1, 64, 64 };
+    fake_tensor a = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape), out = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, shape);
+    for (int i = 0; i < 64 * 64; i++)
+        ((float *)a.view.data)[i] = 1;
+    const bool good = fake_run("matmul", CTRT_F32, FAKE_VIEWS(&out.view), 1, FAKE_VIEWS(&a.view, &a.view), 2, NULL)
+                          == CTRT_OK
+                      && *(float *)out.view.data == 64;
+    fake_free(&a), fake_free(&out);
+    return good;
+}
+
+static pthread_t second;
+static atomic_bool second_done;
+static bool second_good;
+static int opening_result = 105;
+
+static void *multiply_in_thread(void *argument)
+{
+    *(bool *)argument = multiply();
+    second_done = true;
+    return NULL;
+}
+
+static int multiplies_in_child(void)
+{
+    return multiply() ? 0 : 1;
+}
+
+/* A second thread's product waits until it is known whether there is a oneDNN; a child of fork opens it itself. */
+static void during_opening(void)
+{
+    if (pthread_create(&second, NULL, multiply_in_thread, &second_good) != 0)
+        _exit(101);
+    usleep(200000);
+    opening_result = second_done ? 102 : in_child(multiplies_in_child);
+}
+
+static int opens(void)
+{
+    setenv("CTRT_CPU_GEMM", "onednn", 1);
+    set_threads("2");
+    at_opening = during_opening;
+    if (!multiply())
+        return 103;
+    if (at_opening != NULL)
+        return 100;
+    pthread_join(second, NULL);
+    return second_good ? opening_result : 104;
+}
+
+static void test_opening(void **state)
+{
+    (void)state;
+    NOT_SANITIZED();
+    const int result = in_child(opens);
+    if (result == 100)
+        printf("# built without oneDNN: not tested while it is opened\n");
+    else
+        assert_int_equal(result, 0);
+}
+
 static void *one_round(void *argument)
 {
     *(bool *)argument = work();
@@ -238,8 +419,10 @@ static int setup(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_count),            cmocka_unit_test(test_refused),      cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_fork_beside_work), cmocka_unit_test(test_many_callers),
+        cmocka_unit_test(test_count),             cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_recovers),          cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_fork_beside_work),  cmocka_unit_test(test_fork_beside_start),
+        cmocka_unit_test(test_opening),           cmocka_unit_test(test_many_callers),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

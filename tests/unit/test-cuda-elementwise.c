@@ -183,13 +183,12 @@ static int class_of(ctrt_dtype dtype)
 
 static ctrt_status clamp_op(ctrt_tensor **out, ctrt_tensor *x)
 {
-    const ctrt_scalar lo = ctrt_int(-2), hi = ctrt_float(5.5);
-    return ctrt_clamp(out, x, &lo, class_of(ctrt_tensor_dtype(x)) == FLOATS ? &hi : NULL);
+    return class_of(ctrt_tensor_dtype(x)) == FLOATS ? ctrt_clamp(out, x, ctrt_int(-2), ctrt_float(5.5))
+                                                    : ctrt_clamp_min(out, x, ctrt_int(-2));
 }
 static ctrt_status clamp_nan_op(ctrt_tensor **out, ctrt_tensor *x)
 {
-    const ctrt_scalar nan = ctrt_float(NAN);
-    return ctrt_clamp(out, x, NULL, &nan);
+    return ctrt_clamp_max(out, x, ctrt_float(NAN));
 }
 static ctrt_status gelu_op(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_gelu(out, x, false); }
 static ctrt_status gelu_tanh_op(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_gelu(out, x, true); }

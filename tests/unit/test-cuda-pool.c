@@ -151,6 +151,56 @@ static void test_memory(void)
         CHILD_END;
 }
 
+static void check_all(ctrt_tensor *x, double want, const char *what)
+{
+    double low = 0, high = 0;
+    CTRT_AUTO(tensor) y = NULL;
+    if (CHECK_OK(ctrt_amin(&y, x, CTRT_ALL_DIMS, false)) && CHECK_OK(ctrt_item(&low, y)) && CHECK_OK(ctrt_amax(&y, x, CTRT_ALL_DIMS, false))
+        && CHECK_OK(ctrt_item(&high, y)))
+        CHECK(low == want && high == want, "%s: %g to %g, expected %g", what, low, high, want);
+}
+
+static void test_pieces(void)
+{
+    group("expandable segments take memory in pieces of 20 MiB, and give back those of which all is free");
+    IN_CHILD("CTRT_MEMORY=caching:expandable=true", "SOFTCUDA=devices=1,memory=1g") {
+        static const struct { const char *what; int64_t creates, mib; } steps[] = {
+            { "200 MiB", 10, 200 }, { "two of 30 MiB beside them", 13, 260 },
+            { "without the first of 30 MiB, which shares a piece with the other", 13, 240 }, { "30 MiB again, 10 of them in that piece", 14, 260 },
+            { "without the 200 MiB", 14, 60 },
+        };
+        ctrt_tensor *x = NULL, *a = NULL, *b = NULL, *small = NULL;
+        ctrt_device *device = open_device();
+        CHECK_OK(ctrt_ones(&small, CTRT_SHAPE(4), CTRT_F32, device));       /* a piece of the small pool */
+        check_all(small, 1, "a small one");
+        const int64_t creates = soft->calls("cuMemCreate"), bytes = (int64_t)soft->live_bytes(0);
+        for (size_t i = 0; i < COUNT(steps); i++) {
+            if (i == 0) {
+                CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(200 * MIB), CTRT_F32, device));
+            } else if (i == 1) {
+                CHECK_OK(ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(2), CTRT_F32, device));
+                CHECK_OK(ctrt_full(&b, CTRT_SHAPE(30 * MIB), ctrt_float(3), CTRT_F32, device));
+            } else if (i == 3) {
+                CHECK_OK(ctrt_full(&a, CTRT_SHAPE(30 * MIB), ctrt_float(4), CTRT_F32, device));
+            } else {
+                ctrt_tensor_release(i == 2 ? &a : &x);
+                CHECK_OK(ctrt_memory_empty_cache(device));
+            }
+            const int64_t made = soft->calls("cuMemCreate") - creates, mib = ((int64_t)soft->live_bytes(0) - bytes) >> 20;
+            CHECK(made == steps[i].creates && mib == steps[i].mib, "%s: %d pieces made, %d MiB there; expected %d and %d", steps[i].what, (int)made, (int)mib,
+                  (int)steps[i].creates, (int)steps[i].mib);
+        }
+        check_all(a, 4, "the first of 30 MiB");
+        check_all(b, 3, "the second of 30 MiB");
+        CHECK(soft->faults() == 0, "%s", soft->fault_text());
+        ctrt_tensor_release(&a);
+        ctrt_tensor_release(&b);
+        ctrt_tensor_release(&small);
+        close_clean("pieces");
+    }
+    CHILD_END;
+}
+
 static void test_cannot(void)
 {
     group("a device without pools says so; memory to be shared wins, and says so");
@@ -267,6 +317,7 @@ int main(int argc, char **argv)
         skip_rest("calls of the driver in software are counted");
     test_order();
     test_memory();
+    test_pieces();
     test_cannot();
     test_capture();
     test_failures();

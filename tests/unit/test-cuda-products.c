@@ -3,6 +3,7 @@
  * the same to the bit, because operands are small integers and every sum is exact. And what the libraries' choices depend on: timing, the
  * file that keeps it, workspaces, determinism, libraries that are missing or fail. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdint.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -336,10 +337,14 @@ static void test_timing(void)
     group("but not for another version of the library, and its lines stay");
     IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130105") {
         const int before = lines("130002");
+        struct stat about = { 0 };
+        CHECK(chmod(tuning, 0600) == 0, "chmod: %s", strerror(errno));
         if (open_devices()) {
             one_product();
             CHECK(calls("cublasLtMatmul") > 6, "%lld products", (long long)calls("cublasLtMatmul"));
             CHECK(before == 1 && lines("130002") == before && lines("130105") == 1, "%d lines, then %d and %d", before, lines("130002"), lines("130105"));
+            stat(tuning, &about);
+            CHECK((about.st_mode & 0777) == 0600, "mode %o after it was replaced", about.st_mode & 0777);
         }
     }
     CHILD_END;

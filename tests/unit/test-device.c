@@ -334,6 +334,13 @@ static void test_choice(void)
         CHECK_OK(ctrt_device_get(&device, "fake:1"));
     }
     CHILD_END;
+    group("a device of CTRT_DEVICE that fails to open was not chosen by auto");
+    IN_CHILD(folder_path(fake_only, NULL), "CTRT_FAKE_BROKEN=1", "CTRT_DEVICE=fake:1") {
+        ctrt_device *device = NULL;
+        CHECK_FAILS(ctrt_device_auto(&device), CTRT_ERR_BACKEND, "CTRT_DEVICE=fake:1: opening fake:1");
+        CHECK(strstr(ctrt_error_message(), "chosen by auto") == NULL, "%s", ctrt_error_message());
+    }
+    CHILD_END;
     group("without any backend: an error that says why");
     char *empty = folder_new();
     IN_CHILD(folder_path(empty, NULL)) {
@@ -355,6 +362,87 @@ static void test_choice(void)
         ctrt_fail(CTRT_ERR_SHAPE, "what was there before");
         CHECK(!ctrt_is_available("nothing", NULL), "nothing is available");
         CHECK(strcmp(ctrt_error_message(), "what was there before") == 0, "%s", ctrt_error_message());
+    }
+    CHILD_END;
+}
+
+static void test_suggestions(void)
+{
+    char *types = folder_new();
+    folder_text(types, "backend-cpu.so", "");
+    static const struct { const char *name, *words; } cases[] = {
+        { "gpu:0", "cuda" }, { "GPU", "cuda" }, { "accelerator", "cuda" }, { "none", NULL }, { "Cpu:0", "cpu" },
+    };
+    for (int with_cuda = 0; with_cuda < 2; with_cuda++) {
+        group("what is suggested for a name that is no type, %s cuda", with_cuda ? "with" : "without");
+        if (with_cuda)
+            folder_text(types, "backend-cuda.so", "");
+        IN_CHILD(folder_path(types, NULL)) {
+            for (size_t i = 0; i < COUNT(cases); i++) {
+                ctrt_device_spec spec;
+                char words[64] = "did you mean ";
+                const bool some = cases[i].words != NULL && (with_cuda || strcmp(cases[i].words, "cpu") == 0);
+                CHECK(ctrt_device_parse(&spec, cases[i].name) == CTRT_ERR_INVALID_ARGUMENT, "%s is a device", cases[i].name);
+                if (some)
+                    strcat(strcat(words, cases[i].words), "?");
+                CHECK((strstr(ctrt_error_message(), words) != NULL) == some, "%s: %s", cases[i].name, ctrt_error_message());
+            }
+        }
+        CHILD_END;
+    }
+    folder_remove(types);
+}
+
+static char logged[4096];
+
+static void keep_log(void *user, ctrt_log_level level, const char *component, const char *text)
+{
+    (void)user, (void)level, (void)component;
+    strncat(logged, text, sizeof logged - strlen(logged) - 2);
+    strcat(logged, "\n");
+}
+
+static void test_late_changes(void)
+{
+    static const struct { const char *name, *value, *words; } cases[] = {
+        { "CTRT_VISIBLE_DEVICES", "0", "CTRT_VISIBLE_DEVICES was changed after it had been read" },
+        { "CTRT_BACKENDS", "fake", "CTRT_BACKENDS was changed after it had been read" },
+        { "CTRT_FAKE_MEMORY", "1m", "CTRT_FAKE_MEMORY was changed after it had been read" },
+        { "CUDA_VISIBLE_DEVICE", "0", "did you mean CUDA_VISIBLE_DEVICES?" },
+        { "CTRT_VISIBLE_DEVICE", "0", "did you mean CTRT_VISIBLE_DEVICES?" },
+        { "CTRT_DEVICE", "fake:1", NULL },              /* nobody has read it */
+        { "SOMETHING_ELSE", "0", NULL },
+    };
+    for (size_t i = 0; i < COUNT(cases); i++)
+        for (int opened = 0; opened < 2; opened++) {
+            group("%s set after devices were %s", cases[i].name, opened ? "opened" : "counted");
+            IN_CHILD(folder_path(fake_only, NULL)) {
+                ctrt_device *device = NULL;
+                ctrt_log_set_callback(keep_log, NULL);
+                CHECK(ctrt_device_count("fake") == 3, "%d devices", ctrt_device_count("fake"));
+                if (opened)
+                    CHECK_OK(ctrt_device_get(&device, "fake:0"));
+                CHECK(logged[0] == '\0', "%s", logged);
+                setenv(cases[i].name, cases[i].value, 1);
+                for (int again = 0; again < 2; again++)
+                    CHECK(ctrt_device_count("fake") == 3, "%d devices", ctrt_device_count("fake"));
+                const char *at = cases[i].words != NULL ? strstr(logged, cases[i].words) : NULL;
+                CHECK((at != NULL) == (cases[i].words != NULL), "logged: %s", logged);
+                CHECK(at == NULL || strstr(at + 1, cases[i].words) == NULL, "logged twice: %s", logged);
+            }
+            CHILD_END;
+        }
+    group("visible devices can be set after a count, until one is opened");
+    IN_CHILD(folder_path(fake_only, NULL)) {
+        ctrt_device *device = NULL;
+        CHECK(ctrt_device_count("fake") == 3, "%d devices", ctrt_device_count("fake"));
+        CHECK_OK(ctrt_param_set("CTRT_VISIBLE_DEVICES", "2,0"));
+        CHECK(ctrt_device_count("fake") == 2, "%d devices", ctrt_device_count("fake"));
+        CHECK_OK(ctrt_param_set("CTRT_VISIBLE_DEVICES", "1"));
+        CHECK(ctrt_device_count("fake") == 1, "%d devices", ctrt_device_count("fake"));
+        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        CHECK_FAILS(ctrt_param_set("CTRT_VISIBLE_DEVICES", "0"), CTRT_ERR_STATE, "used already as \"1\"");
+        CHECK(ctrt_device_count("fake") == 1, "%d devices", ctrt_device_count("fake"));
     }
     CHILD_END;
 }
@@ -499,6 +587,8 @@ int main(void)
     test_visible_lists();
     test_visible_devices();
     test_choice();
+    test_suggestions();
+    test_late_changes();
     test_facts();
     test_current();
     folder_remove(folder);

@@ -162,6 +162,21 @@ static void in(void)
     SHAPE_IS(y, 0, 3);
     ctrt_tensor_release(&y);
 
+    /* Strides that say nothing may be any number. */
+    static const struct {
+        int64_t shape[2], strides[2];
+    } any[] = { { { 1, 6 }, { INT64_MAX, 1 } }, { { 0, 5 }, { 1, INT64_MAX } } };
+    for (size_t i = 0; i < COUNT(any); i++) {
+        managed = produced();
+        managed.dl_tensor.shape = (int64_t *)(uintptr_t)any[i].shape;
+        managed.dl_tensor.strides = (int64_t *)(uintptr_t)any[i].strides;
+        CHECK_OK(ctrt_from_dlpack(&y, &managed));
+        SHAPE_IS(y, any[i].shape[0], any[i].shape[1]);
+        CHECK(ctrt_tensor_strides(y)[0] <= 6 && ctrt_tensor_strides(y)[1] == 1, "strides %lld, %lld",
+              (long long)ctrt_tensor_strides(y)[0], (long long)ctrt_tensor_strides(y)[1]);
+        ctrt_tensor_release(&y);
+    }
+
     managed = produced();
     unsigned char flags[6] = { 1, 0, 1, 1, 0, 0 };
     managed.dl_tensor.data = flags;
@@ -170,7 +185,7 @@ static void in(void)
     CHECK(ctrt_tensor_dtype(y) == CTRT_BOOL, "dtype %s", ctrt_dtype_name(ctrt_tensor_dtype(y)));
     VALUES_ARE(y, 1, 0, 1, 1, 0, 0);
     ctrt_tensor_release(&y);
-    CHECK(deleted == 5, "deleted %d times, expected 5", deleted);
+    CHECK(deleted == 7, "deleted %d times, expected 7", deleted);
 }
 
 static void version_2(DLManagedTensorVersioned *m) { m->version.major = 2; m->dl_tensor.shape = (int64_t *)8; }
@@ -192,6 +207,8 @@ static void huge_stride(DLManagedTensorVersioned *m) { static int64_t s[2] = { I
 static void no_data(DLManagedTensorVersioned *m) { m->dl_tensor.data = NULL; }
 static void off_by_one(DLManagedTensorVersioned *m) { m->dl_tensor.byte_offset = 1; }
 static void far_offset(DLManagedTensorVersioned *m) { m->dl_tensor.byte_offset = UINT64_MAX - 3; }
+static void half_offset(DLManagedTensorVersioned *m) { m->dl_tensor.byte_offset = UINT64_C(1) << 63; }
+static void high_data(DLManagedTensorVersioned *m) { m->dl_tensor.data = (void *)(UINTPTR_MAX - 15); }
 static void unknown_device(DLManagedTensorVersioned *m) { m->dl_tensor.device.device_type = 77; }
 static void negative_device(DLManagedTensorVersioned *m) { m->dl_tensor.device.device_id = -1; }
 static void absent_device(DLManagedTensorVersioned *m) { m->dl_tensor.device = (DLDevice){ kDLROCM, 3 }; }
@@ -208,6 +225,8 @@ static void refused(void)
         { "size -3", negative_size, CTRT_ERR_SHAPE, "negative size" }, { "sizes overflow", huge_size, CTRT_ERR_OVERFLOW, NULL },
         { "stride -3", negative_stride, CTRT_ERR_INVALID_ARGUMENT, "negative stride" }, { "strides overflow", huge_stride, CTRT_ERR_OVERFLOW, NULL },
         { "data NULL", no_data, CTRT_ERR_INVALID_ARGUMENT, "data is NULL" }, { "byte_offset 1", off_by_one, CTRT_ERR_NOT_SUPPORTED, "not aligned" },
+        { "byte_offset 2^63", half_offset, CTRT_ERR_OVERFLOW, "byte_offset" },
+        { "data at the end", high_data, CTRT_ERR_OVERFLOW, "6 elements" },
         { "byte_offset 2^64", far_offset, CTRT_ERR_OVERFLOW, "byte_offset" }, { "device type 77", unknown_device, CTRT_ERR_NOT_SUPPORTED, "77" },
         { "device -1", negative_device, CTRT_ERR_NOT_SUPPORTED, "-1" }, { "absent device", absent_device, CTRT_ERR_NO_DEVICE, "rocm" },
     };

@@ -22,6 +22,20 @@ static void names(void)
     }
 }
 
+static void listing(void)
+{
+    size_t count = 0;
+    const char *name = NULL;
+    ctrt_dtype dtype;
+    group("listing");
+    while (ctrt_dtype_get(&name, &dtype, count) == CTRT_OK) {
+        CHECK(dtype == (ctrt_dtype)(count + 1) && strcmp(name, ctrt_dtype_name(dtype)) == 0, "%zu is %s, %d", count, name, dtype);
+        count++;
+    }
+    CHECK(count == CTRT_DTYPE_COUNT - 1, "%zu data types", count);
+    CHECK_FAILS(ctrt_dtype_get(NULL, NULL, count), CTRT_ERR_NOT_FOUND, "there are 10 data types");
+}
+
 static void parsing(void)
 {
     static const struct { const char *name; ctrt_dtype dtype; } good[] = {
@@ -159,6 +173,7 @@ static void elements(void)
 int main(void)
 {
     names();
+    listing();
     parsing();
     the_default();
     half_types();

@@ -234,7 +234,9 @@ static void channel(double *mean, double *variance, const double *x, int n, int 
 
 static void batch_norm(double momentum)
 {
-    group("BatchNorm2d, %s", momentum < 0 ? "cumulative average" : "momentum 0.1");
+    group("BatchNorm2d, %s", momentum < 0            ? "cumulative average"
+                             : momentum == CTRT_ZERO ? "momentum 0"
+                                                     : "momentum 0.1");
     enum { N = 3, C = 2, S = 4, BATCHES = 3 };
     CTRT_AUTO(module) module = NULL;
     CTRT_AUTO(tensor) x = NULL, y = NULL;
@@ -246,7 +248,7 @@ static void batch_norm(double momentum)
     const double *w = values(tensor_of(module, "weight")), *b = values(tensor_of(module, "bias"));
     for (int batch = 1; batch <= BATCHES + 1; batch++) {
         bool training = batch <= BATCHES;
-        double factor = momentum < 0 ? 1.0 / batch : 0.1;
+        double factor = momentum < 0 ? 1.0 / batch : momentum == CTRT_ZERO ? 0 : 0.1;
         ctrt_module_train(module, training);
         ctrt_tensor_release(&x);
         x = numbers(CTRT_SHAPE(N, C, 2, 2), 3 * batch);
@@ -293,6 +295,42 @@ static void batch_norm_bad(void)
     CHECK_FAILS(ctrt_batch_norm1d_new(&one, 2, -1, 0, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "epsilon");
     CHECK_FAILS(ctrt_batch_norm2d_new(&one, 2, 0, 2, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "momentum");
     CHECK_FAILS(ctrt_batch_norm2d_new(NULL, 2, 0, 0, true, cpu), CTRT_ERR_INVALID_ARGUMENT, "out");
+}
+
+static double mean_square(ctrt_tensor *tensor)
+{
+    const double *v = values(tensor);
+    const int64_t n = ctrt_tensor_numel(tensor);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += v[i] * v[i];
+    return sum / (double)n;
+}
+
+static void zero_options(void)
+{
+    group("epsilon and scale: 0 is the default, CTRT_ZERO is 0");
+    static const double epsilons[] = { 0, CTRT_ZERO };
+    CTRT_AUTO(tensor) x = numbers(CTRT_SHAPE(5, 3), 0), y = NULL, q = numbers(CTRT_SHAPE(2, 4), 3), mean = NULL;
+    CHECK_OK(ctrt_mul_scalar(&x, x, ctrt_float(1e-5)));         /* a variance far below the default epsilon, 1e-5 */
+    for (int i = 0; i < 2; i++) {
+        CTRT_AUTO(module) layer = NULL, batch = NULL;
+        CHECK_OK(ctrt_layer_norm_new(&layer, CTRT_SHAPE(3), epsilons[i], false, cpu));
+        CHECK_OK(ctrt_batch_norm1d_new(&batch, 3, epsilons[i], 0, false, cpu));
+        CHECK_OK(ctrt_forward(&y, layer, x));
+        CHECK(i == 0 ? mean_square(y) < 1e-3 : near(mean_square(y), 1), "LayerNorm with epsilon %g: mean square %g",
+              epsilons[i], mean_square(y));
+        CHECK_OK(ctrt_forward(&y, batch, x));
+        CHECK(i == 0 ? mean_square(y) < 1e-3 : near(mean_square(y), 1), "BatchNorm with epsilon %g: mean square %g",
+              epsilons[i], mean_square(y));
+    }
+    CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, false, CTRT_ZERO));
+    CHECK_OK(ctrt_mean(&mean, q, CTRT_DIMS(0)));
+    for (int i = 0; i < 8; i++)
+        CHECK(near(values(y)[i], values(mean)[i % 4]), "attention with scale 0: %g, expected the mean %g", values(y)[i],
+              values(mean)[i % 4]);
+    CHECK_OK(ctrt_scaled_dot_product_attention(&y, q, q, q, NULL, 0, false, 0));
+    CHECK(!near(values(y)[0], values(mean)[0]), "the default scale weighs alike");
 }
 
 /* ---- functions as modules ---- */
@@ -558,6 +596,8 @@ int main(void)
     layer_norm();
     batch_norm(0);
     batch_norm(-1);
+    batch_norm(CTRT_ZERO);
+    zero_options();
     batch_norm_bad();
     activations();
     shapes();

@@ -120,6 +120,70 @@ static void moving(void)
     }
 }
 
+/* The bytes of all parameters and buffers, one after another. */
+static size_t bytes_of(unsigned char *to, size_t room, ctrt_module *net)
+{
+    ctrt_tensor *tensor;
+    size_t used = 0;
+    for (int buffers = 0; buffers < 2; buffers++)
+        for (size_t i = 0; (buffers ? ctrt_module_buffer : ctrt_module_parameter)(NULL, &tensor, net, i) == CTRT_OK;
+             i++) {
+            CHECK_OK(ctrt_to_host(to + used, room - used, tensor, ctrt_tensor_dtype(tensor)));
+            used += (size_t)ctrt_tensor_numel(tensor) * ctrt_dtype_size(ctrt_tensor_dtype(tensor));
+        }
+    return used;
+}
+
+/* One of its parameters is not contiguous, and one buffer holds bools. */
+static ctrt_status mixed_new(ctrt_module **out, ctrt_device *device)
+{
+    CTRT_AUTO(tensor) turned = NULL, flags = NULL;
+    CTRT_TRY(cnn_new(out));
+    CTRT_TRY(ctrt_randn(&turned, CTRT_SHAPE(5, 3), CTRT_F32, cpu));
+    CTRT_TRY(ctrt_t(&turned, turned));
+    CTRT_TRY(ctrt_randint(&flags, 0, 2, CTRT_SHAPE(7), CTRT_BOOL, cpu));
+    CTRT_TRY(ctrt_module_add_parameter(*out, "turned", turned));
+    CTRT_TRY(ctrt_module_add_buffer(*out, "flags", flags, true));
+    return ctrt_module_to(*out, device, CTRT_DTYPE_DEFAULT);
+}
+
+/* All or nothing, whichever allocation fails. `forever`: and all after it. A device that can enqueue no copy at all is
+ * not covered. */
+static void loading(const char *name, bool forever)
+{
+    group("a module that cannot be loaded as a whole stays as it was, on %s", name);
+    static unsigned char old[4096], new[4096], now[4096];
+    CTRT_AUTO(module) net = NULL, other = NULL;
+    ctrt_device *device = NULL;
+    if (!CHECK_OK(ctrt_device_get(&device, name)) || !CHECK_OK(mixed_new(&net, device))
+        || !CHECK_OK(mixed_new(&other, device)))
+        return;
+    CHECK_OK(ctrt_save(other, net_path));
+    const size_t size = bytes_of(old, sizeof old, net);
+    CHECK(bytes_of(new, sizeof new, other) == size && memcmp(old, new, size) != 0, "nothing to load");
+    CHECK_OK(ctrt_load(net, net_path));             /* what is made once */
+    CHECK_OK(ctrt_save(net, optimizer_path));
+    memory_fail_at(UINT64_MAX, false);
+    CHECK_OK(ctrt_load(net, net_path));
+    const uint64_t allocations = memory_fail_at(0, false);
+    CHECK(allocations > 3, "only %llu allocations were seen", (unsigned long long)allocations);
+    CHECK_OK(mixed_new(&net, device));
+    bytes_of(old, sizeof old, net);
+    CHECK_OK(ctrt_save(net, optimizer_path));
+    for (uint64_t n = 1; n <= allocations; n++) {
+        memory_fail_at(n, forever);
+        const ctrt_status status = ctrt_load(net, net_path);
+        memory_fail_at(0, false);
+        CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s", (unsigned long long)n,
+              ctrt_error_message());
+        bytes_of(now, sizeof now, net);
+        CHECK(memcmp(now, status == CTRT_OK ? new : old, size) == 0,
+              "allocation %llu of %llu: status %s, but the values are not the %s ones", (unsigned long long)n,
+              (unsigned long long)allocations, ctrt_status_string(status), status == CTRT_OK ? "new" : "old");
+        CHECK_OK(ctrt_load(net, optimizer_path));
+    }
+}
+
 int main(void)
 {
     static const struct program programs[] = {
@@ -135,6 +199,8 @@ int main(void)
     for (size_t i = 0; i < sizeof programs / sizeof programs[0]; i++)
         sweep(&programs[i]);
     moving();
+    loading("cpu", true);
+    loading("sim:0", false);
     unlink(net_path);
     unlink(optimizer_path);
     return done();

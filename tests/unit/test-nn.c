@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Modules as objects: registering, names, walking, running, moving. The layers are in test-nn-layers.c. */
 #include <math.h>
+#include <pthread.h>
 
 #include <ctrt/ctrt.h>
 
@@ -402,6 +403,47 @@ static void zeroing(void)
     CHECK_FAILS(ctrt_module_zero_grad(NULL, true), CTRT_ERR_INVALID_ARGUMENT, "module");
 }
 
+/* `depth` Sequentials, each in the one before, the last empty. */
+static ctrt_module *nest(int depth)
+{
+    ctrt_module *outer = NULL, *last = NULL, *next = NULL;
+    CHECK_OK(ctrt_sequential_new(&outer, (ctrt_module_list){ NULL, 0 }));
+    last = outer;
+    for (int i = 1; i < depth; i++) {
+        CHECK_OK(ctrt_sequential_new(&next, (ctrt_module_list){ NULL, 0 }));
+        CHECK_OK(ctrt_sequential_add(last, ctrt_module_retain(next)));
+        last = next;
+        ctrt_module_release(&next);
+    }
+    return outer;
+}
+
+static void *nested_on_a_small_stack(void *unused)
+{
+    ctrt_module *deep = nest(20000), *fine = nest(50), *parent = nest(1);
+    ctrt_tensor *x = ones(1), *y = NULL;
+    CHECK_FAILS(ctrt_forward(&y, deep, x), CTRT_ERR_STATE, "nested too deep");
+    CHECK_FAILS(ctrt_module_to(deep, cpu, CTRT_F64), CTRT_ERR_STATE, "nested too deep");
+    CHECK_FAILS(ctrt_module_add_module(parent, "deep", ctrt_module_retain(deep)), CTRT_ERR_STATE, "nested too deep");
+    ctrt_module_train(deep, false);
+    CHECK_OK(ctrt_forward(&y, fine, x));
+    ctrt_module_release(&deep), ctrt_module_release(&fine), ctrt_module_release(&parent);
+    ctrt_tensor_release(&x), ctrt_tensor_release(&y);
+    return unused;
+}
+
+static void deep(void)
+{
+    group("modules nested 20000 deep, on a stack of 512 KiB");
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 512 << 10);
+    if (CHECK(pthread_create(&thread, &attributes, nested_on_a_small_stack, NULL) == 0, "a thread"))
+        pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
 int main(void)
 {
     group("the cpu");
@@ -416,5 +458,6 @@ int main(void)
     expressions();
     moving();
     zeroing();
+    deep();
     return done();
 }

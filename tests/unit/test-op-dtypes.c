@@ -34,14 +34,12 @@ WRAP(item_mul_float, ctrt_mul_scalar(out, t, ctrt_float(0.5)))
 
 static ctrt_status clamp_int_of(ctrt_tensor **out, ctrt_tensor *t)
 {
-    ctrt_scalar lo = ctrt_int(1), hi = ctrt_int(2);
-    return ctrt_clamp(out, t, &lo, &hi);
+    return ctrt_clamp(out, t, ctrt_int(1), ctrt_int(2));
 }
 
 static ctrt_status clamp_float_of(ctrt_tensor **out, ctrt_tensor *t)
 {
-    ctrt_scalar lo = ctrt_float(0.5), hi = ctrt_float(1.5);
-    return ctrt_clamp(out, t, &lo, &hi);
+    return ctrt_clamp(out, t, ctrt_float(0.5), ctrt_float(1.5));
 }
 
 static ctrt_status where_of(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)

@@ -103,6 +103,50 @@ static void windows(void)
     ctrt_tensor *empty = NULL;
     CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(1, 1, 0, 3), CTRT_F32, cpu));
     CHECK_FAILS(ctrt_max_pool2d(&y, NULL, empty, &padded), CTRT_ERR_SHAPE, "nothing to choose from");
+    /* As PyTorch; a kernel, dilation or stride of nearly 2^31 costs no more than the elements inside. */
+    static const struct wide { ctrt_pool2d_options options; double want; } wide[] = {
+        { { .kernel = { INT32_MAX, INT32_MAX }, .padding = { INT32_MAX / 2, INT32_MAX / 2 } }, 15 },
+        { { .kernel = { 2, 2 }, .stride = { INT32_MAX, INT32_MAX } }, 5 },
+        { { .kernel = { 2, 2 }, .stride = { INT32_MAX, 1 }, .dilation = { 1, 3 } }, 7 },
+    };
+    for (size_t i = 0; i < COUNT(wide); i++)
+        for (int layout = CTRT_CONTIGUOUS_FORMAT; layout <= CTRT_CHANNELS_LAST; layout++) {
+            ctrt_tensor *x = COUNTING(1, 1, 4, 4);
+            CHECK_OK(ctrt_expand(&x, x, CTRT_SHAPE(1, 2, 4, 4)));
+            CHECK_OK(ctrt_contiguous(&x, x, (ctrt_memory_format)layout));
+            if (CHECK_OK(ctrt_max_pool2d(&y, NULL, x, &wide[i].options)))
+                VALUES_ARE(y, wide[i].want, wide[i].want);
+            ctrt_tensor_release(&x);
+        }
+    static const struct conv { ctrt_conv2d_options options; int64_t side; double sum; } convs[] = {
+        { { .stride = { INT32_MAX, INT32_MAX } }, 1, 10 },
+        { { .stride = { INT32_MAX, INT32_MAX }, .padding = { 1, 1 } }, 1, 0 },
+        { { .stride = { INT32_MAX, INT32_MAX }, .padding = { INT32_MAX, INT32_MAX } }, 3, 10 },
+        { { .stride = { 1 << 30, 1 << 30 }, .padding = { 1 << 30, 1 << 30 }, .dilation = { 1 << 30, 1 << 30 } }, 2, 0 },
+    };
+    ctrt_tensor *image = COUNTING(1, 1, 4, 4), *weight = NULL;
+    CHECK_OK(ctrt_ones(&weight, CTRT_SHAPE(1, 1, 2, 2), CTRT_F32, cpu));
+    for (size_t i = 0; i < COUNT(convs); i++)
+        if (CHECK_OK(ctrt_conv2d(&y, image, weight, NULL, &convs[i].options))) {
+            SHAPE_IS(y, 1, 1, convs[i].side, convs[i].side);
+            CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+            VALUES_ARE(y, convs[i].sum);
+        }
+    const int64_t above = (int64_t)1 << 31;
+    const ctrt_conv2d_options bad_convs[] = {
+        { .stride = { 1, above } }, { .padding = { above, 0 } }, { .dilation = { 1, above } },
+        { .stride = { INT64_MAX, INT64_MAX }, .padding = { 1, 1 } },
+    };
+    for (size_t i = 0; i < COUNT(bad_convs); i++)
+        CHECK_FAILS(ctrt_conv2d(&y, image, weight, NULL, &bad_convs[i]), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
+    const ctrt_pool2d_options bad_pools[] = {
+        { .kernel = { 2, above } }, { .kernel = { 2, 2 }, .stride = { 1, INT64_MAX } },
+        { .kernel = { 1, 1 }, .dilation = { above, 1 } },
+    };
+    for (size_t i = 0; i < COUNT(bad_pools); i++)
+        CHECK_FAILS(ctrt_max_pool2d(&y, NULL, image, &bad_pools[i]), CTRT_ERR_INVALID_ARGUMENT, "to 2147483647");
+    ctrt_tensor_release(&image);
+    ctrt_tensor_release(&weight);
     CHECK_OK(ctrt_zeros(&empty, CTRT_SHAPE(0, 1, 4, 4), CTRT_F32, cpu));
     CHECK_OK(ctrt_max_pool2d(&y, NULL, empty, &padded));
     SHAPE_IS(y, 0, 1, 3, 3);
@@ -124,6 +168,25 @@ static void scalars(void)
     ctrt_tensor_assign(&y, old);
     CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_SHAPE, "one index");
     CHECK(y == old, "a failure changed the result");
+    CHECK_OK(ctrt_full(&x, CTRT_SCALAR_SHAPE, ctrt_float(5), CTRT_F32, cpu));
+    CHECK_OK(ctrt_tensor_require_grad(x, true));
+    CHECK_OK(ctrt_gather(&y, x, 0, index));
+    VALUES_ARE(y, 5, 5);
+    CHECK_OK(ctrt_sum(&y, y, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_backward(y));
+    VALUES_ARE(ctrt_tensor_grad(x), 2);
+    CHECK_OK(ctrt_zeros(&index, CTRT_SCALAR_SHAPE, CTRT_I64, cpu));
+    CHECK_OK(ctrt_gather(&y, old, 0, index));
+    CHECK(ctrt_tensor_ndim(y) == 0, "%d dimensions", ctrt_tensor_ndim(y));
+
+    /* An index is checked even where the result has no elements. */
+    CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(3, 0), CTRT_F32, cpu));
+    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(2), CTRT_I64, cpu));
+    CHECK_OK(ctrt_index_select(&y, x, 0, index));
+    SHAPE_IS(y, 2, 0);
+    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(7), CTRT_I64, cpu));
+    CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_INVALID_ARGUMENT, "index 7 is outside [0, 3)");
+    CHECK_FAILS(ctrt_embedding(&y, x, index, -1), CTRT_ERR_INVALID_ARGUMENT, "index 7");
     ctrt_tensor *all[] = { x, places, old, index };
     release_all(all, COUNT(all));
 }
@@ -139,6 +202,25 @@ static void numbers(void)
     CHECK_FAILS(ctrt_randint(&y, 0, 300, CTRT_SHAPE(2), CTRT_U8, cpu), CTRT_ERR_OVERFLOW, "randint: 299");
     CHECK_OK(ctrt_lt_scalar(&y, x, ctrt_int(255)));
     VALUES_ARE(y, 1, 1);
+    static const struct range { ctrt_dtype dtype; int64_t low, high; } ranges[] = {
+        { CTRT_F16, 0, 4096 }, { CTRT_F16, 2049, 2052 }, { CTRT_BF16, -261, -256 },
+        { CTRT_F32, (1 << 25) - 2, 1 << 25 },
+    };
+    for (size_t i = 0; i < COUNT(ranges); i++) {
+        double least = 0, largest = 0;
+        CHECK_OK(ctrt_randint(&logits, ranges[i].low, ranges[i].high, CTRT_SHAPE(20000), ranges[i].dtype, cpu));
+        CHECK_OK(ctrt_amin(&y, logits, CTRT_ALL_DIMS, false));
+        CHECK_OK(ctrt_item(&least, y));
+        CHECK_OK(ctrt_amax(&y, logits, CTRT_ALL_DIMS, false));
+        CHECK_OK(ctrt_item(&largest, y));
+        CHECK(least >= (double)ranges[i].low && largest < (double)ranges[i].high,
+              "randint of %s from %lld to %lld gives %g to %g", ctrt_dtype_name(ranges[i].dtype),
+              (long long)ranges[i].low, (long long)ranges[i].high, least, largest);
+    }
+    CHECK_FAILS(ctrt_randint(&y, 4095, 4096, CTRT_SHAPE(2), CTRT_F16, cpu), CTRT_ERR_INVALID_ARGUMENT,
+                "randint: f16 has no value");
+    CHECK_OK(ctrt_zeros(&logits, CTRT_SHAPE(2), CTRT_F16, cpu));
+    CHECK_FAILS(ctrt_uniform_(logits, 0, 70000), CTRT_ERR_OVERFLOW, "uniform_: 70000");
     CHECK_OK(ctrt_lt_scalar(&y, x, ctrt_float(300)));
     VALUES_ARE(y, 1, 1);
 
@@ -152,6 +234,86 @@ static void numbers(void)
                 CTRT_ERR_INVALID_ARGUMENT, "7 is no reduction");
     ctrt_tensor *all[] = { x, logits, target };
     release_all(all, COUNT(all));
+}
+
+/* The expected values are PyTorch's. It keeps such a number in f32 for add, sub, mul, div and floor_divide, and rounds
+ * it for other ops. */
+static void half_numbers(void)
+{
+    group("f16, bf16 and a number that they do not have");
+    static const struct half_case {
+        const char *name;
+        ctrt_status (*scalar)(ctrt_tensor **, ctrt_tensor *, ctrt_scalar);
+        ctrt_status (*tensor)(ctrt_tensor **, ctrt_tensor *, ctrt_tensor *);
+        double x, number, f16, bf16;
+    } cases[] = {
+        { "mul", ctrt_mul_scalar, ctrt_mul, 3, 0.3, 0.89990234375, 0.8984375 },
+        { "div", ctrt_div_scalar, ctrt_div, 4.5, 0.1, 45, 45 },
+        { "floor_divide", ctrt_floor_divide_scalar, ctrt_floor_divide, 4.5, 0.1, 44, 44 },
+        { "floor_divide", ctrt_floor_divide_scalar, ctrt_floor_divide, 2048, 2049, 0, 0 },
+        { "remainder", ctrt_remainder_scalar, ctrt_remainder, 4.5, 0.1, 0.0010986328125, 0.095703125 },
+        { "eq", ctrt_eq_scalar, ctrt_eq, 0.1, 0.1, 1, 1 },
+    };
+    ctrt_tensor *x = NULL, *number = NULL;
+    for (size_t i = 0; i < 2 * COUNT(cases); i++) {
+        const struct half_case *c = &cases[i / 2];
+        const double want[2] = { i % 2 ? c->bf16 : c->f16, i % 2 ? c->bf16 : c->f16 };
+        CHECK_OK(ctrt_full(&x, CTRT_SHAPE(2), ctrt_float(c->x), i % 2 ? CTRT_BF16 : CTRT_F16, cpu));
+        CHECK_OK(ctrt_scalar_tensor(&number, ctrt_float(c->number), CTRT_F64, cpu));
+        if (CHECK_OK(c->scalar(&y, x, ctrt_float(c->number))))
+            check_values(c->name, __LINE__, y, want, 2);
+        if (CHECK_OK(c->tensor(&y, x, number)))
+            check_values(c->name, __LINE__, y, want, 2);
+    }
+    ctrt_tensor_release(&x);
+    x = counting_of(CTRT_SHAPE(2, 3), CTRT_F16);
+    CHECK_OK(ctrt_t(&x, x));
+    CHECK_OK(ctrt_mul_scalar(&y, x, ctrt_float(0.1)));
+    STRIDES_ARE(y, 1, 3);
+    CHECK_OK(ctrt_mul(&y, number, x));
+    STRIDES_ARE(y, 1, 3);
+    CHECK_OK(ctrt_mul_(x, number));
+    VALUES_ARE(x, 0, 0.300048828125, 0.0999755859375, 0.39990234375, 0.199951171875, 0.5);
+    ctrt_tensor *all[] = { x, number };
+    release_all(all, COUNT(all));
+}
+
+static void halves(void)
+{
+    group("f16, bf16 formulas are rounded once");
+    static const double values[] = { 1, 1.0078125, 1.015625, 1.0234375 };     /* of bf16, and of f16 */
+    for (int i = 0; i < 2; i++) {
+        ctrt_tensor *x = NULL;
+        double got = 0;
+        CHECK_OK(ctrt_empty(&x, CTRT_SHAPE(4), i ? CTRT_BF16 : CTRT_F16, cpu));
+        CHECK_OK(ctrt_from_host_(x, values, 4, CTRT_F64));
+        CHECK_OK(ctrt_var(&y, x, CTRT_ALL_DIMS, 1, false));
+        CHECK_OK(ctrt_item(&got, y));
+        const double want = 1.25 / 1.5 * 0x1p-13, off = fabs(got - want) / want;
+        CHECK(off < (i ? 0x1p-8 : 0x1p-11), "var of %s is %g, expected %g", ctrt_dtype_name(ctrt_tensor_dtype(x)), got,
+              want);
+        CHECK_OK(ctrt_var(&y, x, CTRT_ALL_DIMS, 4, false));
+        VALUES_ARE(y, INFINITY);
+        CHECK_OK(ctrt_var(&y, x, CTRT_DIMS(0), 5, false));
+        VALUES_ARE(y, INFINITY);
+        CHECK(ctrt_tensor_dtype(y) == ctrt_tensor_dtype(x), "the result has dtype %s",
+              ctrt_dtype_name(ctrt_tensor_dtype(y)));
+        ctrt_tensor_release(&x);
+    }
+}
+
+/* Messages of a function that is composed of others name the function that was called, and its operands. */
+static void names(void)
+{
+    group("messages of composed functions");
+    ctrt_tensor *x = COUNTING(2, 3), *mask = NULL;
+    CHECK_FAILS(ctrt_masked_fill(&y, x, x, ctrt_float(1)), CTRT_ERR_DTYPE, "masked_fill: mask has dtype f32");
+    CHECK_FAILS(ctrt_masked_fill_(x, x, ctrt_float(1)), CTRT_ERR_DTYPE, "masked_fill_: mask has dtype f32");
+    CHECK_OK(ctrt_zeros(&mask, CTRT_SHAPE(4), CTRT_BOOL, cpu));
+    CHECK_FAILS(ctrt_masked_fill(&y, x, mask, ctrt_float(1)), CTRT_ERR_SHAPE, "masked_fill: ");
+    CHECK(strstr(ctrt_error_message(), "where") == NULL, "%s", ctrt_error_message());
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&mask);
 }
 
 static void itself(void)
@@ -209,6 +371,9 @@ int main(void)
     windows();
     scalars();
     numbers();
+    half_numbers();
+    halves();
+    names();
     itself();
     twice();
     ctrt_tensor_release(&y);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers: against PyTorch's numbers, and the cases that a fused step gets wrong: late gradients, mixed types, strides. */
 #include <math.h>
+#include <unistd.h>
 
 #include <ctrt/ctrt.h>
 
@@ -26,7 +27,7 @@ static void set_grad(ctrt_tensor *tensor, const double *values)
     CHECK_OK(ctrt_tensor_set_grad(tensor, grad));
 }
 
-static void read(double *values, size_t count, ctrt_tensor *tensor)
+static void values_of(double *values, size_t count, ctrt_tensor *tensor)
 {
     CHECK_OK(ctrt_to_host(values, count * sizeof *values, tensor, CTRT_F64));
 }
@@ -69,7 +70,7 @@ static void reference_case(const struct ref_file *ref, const char *test)
         for (int64_t step = 0; step < grads->dims[0]; step++) {
             set_grad(tensor, grads->f + step * p->numel);
             CHECK_OK(ctrt_optimizer_step(optimizer));
-            read(got, (size_t)p->numel, tensor);
+            values_of(got, (size_t)p->numel, tensor);
             for (int64_t i = 0; i < p->numel; i++) {
                 double expected = want->f[step * p->numel + i];
                 CHECK(fabs(got[i] - expected) <= (wide ? 1e-8 : 2e-6) * fmax(1, fabs(expected)), "%s, step %lld, element %lld: %.10g, expected %.10g",
@@ -252,14 +253,14 @@ static void strides(void)
     CHECK(ctrt_tensor_version(plain) == before + 2 && ctrt_tensor_version(turned) > turned_before, "steps count as writes: %u after %u",
           ctrt_tensor_version(plain), before);
     /* buffers g, then 0.5 g + g: p - 0.5 (g + 1.5 g) */
-    read(got, 6, turned);
+    values_of(got, 6, turned);
     for (int i = 0; i < 6; i++) {
         int at = i % 2 * 3 + i / 2;
         CHECK(fabs(got[i] - (values[at] - 1.25 * grads[at])) < 1e-12, "transposed parameter, element %d: %g", i, got[i]);
     }
-    read(got, 6, base);
+    values_of(got, 6, base);
     CHECK(fabs(got[1] - (values[1] - 1.25 * grads[1])) < 1e-12, "the view's base sees the step: %g", got[1]);
-    read(got, 6, plain);
+    values_of(got, 6, plain);
     for (int i = 0; i < 6; i++)
         CHECK(fabs(got[i] - (values[i] - 1.25 * grads[i % 2 * 3 + i / 2])) < 1e-12, "transposed gradient, element %d: %g", i, got[i]);
 }
@@ -353,6 +354,155 @@ static void bad(void)
     ctrt_optimizer_release(NULL);
 }
 
+/* ---- an explicit zero ---- */
+
+/* One step from 2 with the gradient 0.5; returns the new value. */
+static double stepped(ctrt_optimizer *optimizer)
+{
+    static const double two = 2, half = 0.5;
+    CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F64);
+    double value = NAN;
+    CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
+    set_grad(w, &half);
+    CHECK_OK(ctrt_optimizer_step(optimizer));
+    CHECK_OK(ctrt_item(&value, w));
+    return value;
+}
+
+static void zeros(void)
+{
+    group("options: 0 is the default, CTRT_ZERO is 0");
+    /* What PyTorch gives for these values. */
+    static const struct { ctrt_adamw_options options; double lr, want; } adamw[] = {
+        { { .lr = 0 }, 1e-3, 1.99900000002 },
+        { { .lr = CTRT_ZERO }, 0, 2 },
+        { { .lr = 0.1, .beta1 = CTRT_ZERO, .epsilon = CTRT_ZERO }, 0.1, 1.9 },
+        { { .lr = 0.1, .beta2 = CTRT_ZERO, .epsilon = 0.5, .weight_decay = CTRT_ZERO }, 0.1, 1.95 },
+    };
+    static const struct { ctrt_sgd_options options; double want; bool buffer; } sgd[] = {
+        { { .lr = 0 }, 1.9995, false },
+        { { .lr = CTRT_ZERO }, 2, false },
+        { { .lr = 1, .momentum = CTRT_ZERO }, 1.5, false },
+        { { .lr = 1, .momentum = 0.5, .dampening = CTRT_ZERO, .weight_decay = CTRT_ZERO, .nesterov = true },
+          1.25, true },
+    };
+    for (size_t i = 0; i < sizeof adamw / sizeof adamw[0]; i++) {
+        CTRT_AUTO(optimizer) optimizer = NULL;
+        CHECK_OK(ctrt_adamw_new(&optimizer, NULL, &adamw[i].options));
+        CHECK(ctrt_optimizer_lr(optimizer) == adamw[i].lr, "AdamW %zu: lr %g", i, ctrt_optimizer_lr(optimizer));
+        const double got = stepped(optimizer);
+        CHECK(fabs(got - adamw[i].want) < 1e-13, "AdamW %zu: %.15g, expected %.15g", i, got, adamw[i].want);
+    }
+    for (size_t i = 0; i < sizeof sgd / sizeof sgd[0]; i++) {
+        CTRT_AUTO(optimizer) optimizer = NULL;
+        ctrt_tensor *buffer = NULL;
+        CHECK_OK(ctrt_sgd_new(&optimizer, NULL, &sgd[i].options));
+        const double got = stepped(optimizer);
+        CHECK(fabs(got - sgd[i].want) < 1e-15, "SGD %zu: %.15g, expected %.15g", i, got, sgd[i].want);
+        CHECK((ctrt_optimizer_state(&buffer, optimizer, 0, "momentum_buffer") == CTRT_OK) == sgd[i].buffer,
+              "SGD %zu: momentum", i);
+    }
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CHECK_OK(ctrt_sgd_new(&optimizer, NULL, NULL));
+    CHECK_OK(ctrt_optimizer_set_lr(optimizer, CTRT_ZERO));
+    CHECK(ctrt_optimizer_lr(optimizer) == 0, "lr %g", ctrt_optimizer_lr(optimizer));
+    CHECK_FAILS(ctrt_sgd_new(&optimizer, NULL, &(ctrt_sgd_options){ .momentum = CTRT_ZERO, .nesterov = true }),
+                CTRT_ERR_INVALID_ARGUMENT, "nesterov");
+    CHECK(ctrt_exact(0) == CTRT_ZERO && ctrt_exact(-0.0) == CTRT_ZERO && ctrt_exact(-2) == -2 && isnan(ctrt_exact(NAN)),
+          "ctrt_exact");
+}
+
+/* ---- files ---- */
+
+/* Saves the optimizer with the 8 bytes of `marker`, which the file has once, replaced by `value`. */
+static void save_spoiled(const char *path, ctrt_optimizer *optimizer, const void *marker, const void *value)
+{
+    static unsigned char bytes[4096];
+    int found = 0;
+    CHECK_OK(ctrt_optimizer_save(optimizer, path));
+    FILE *file = fopen(path, "r+b");
+    const size_t size = file != NULL ? fread(bytes, 1, sizeof bytes, file) : 0;
+    for (size_t at = 0; at + 8 <= size; at += 8)
+        if (memcmp(bytes + at, marker, 8) == 0) {
+            memcpy(bytes + at, value, 8);
+            found++;
+        }
+    CHECK(found == 1, "the marker is %d times in the file", found);
+    if (file != NULL) {
+        rewind(file);
+        CHECK(fwrite(bytes, 1, size, file) == size && fclose(file) == 0, "not written");
+    }
+}
+
+static void files(void)
+{
+    group("a file's values are refused as a constructor refuses them");
+    static const double mark = 0.4242, two = 2, one = 1;
+    static const struct { ctrt_adamw_options options; double value; const char *words; } adamw[] = {
+        { { .beta1 = mark }, 5, "beta1 is 5" },
+        { { .beta1 = mark }, 1, "beta1 is 1" },
+        { { .beta2 = mark }, 2, "beta2 is 2" },
+        { { .beta2 = mark }, NAN, "beta2" },
+        { { .epsilon = mark }, -1, "epsilon is -1" },
+        { { .epsilon = mark }, INFINITY, "epsilon is inf" },
+        { { .lr = mark }, -1, "lr is -1" },
+        { { .weight_decay = mark }, NAN, "weight_decay" },
+        { { .epsilon = mark }, 0, NULL },
+        { { .lr = mark }, 0, NULL },
+        { { .beta1 = mark }, 0, NULL },
+    };
+    static const struct { ctrt_sgd_options options; double value; const char *words; } sgd[] = {
+        { { .momentum = mark }, -1, "momentum is -1" }, { { .momentum = 0.5, .dampening = mark }, NAN, "dampening" },
+        { { .momentum = mark, .nesterov = true }, 0, "nesterov" }, { { .momentum = 0.5, .dampening = mark }, -1, NULL },
+    };
+    static const struct { int64_t value; const char *words; } steps[] = {
+        { INT64_MAX, "step is 9223372036854775807" },
+        { INT64_MAX - 1, "step" },
+        { INT64_MIN, "step" },
+        { -1, "step is -1" },
+        { ((int64_t)1 << 53) + 1, "2^53" },
+        { (int64_t)1 << 53, NULL },
+    };
+    char path[] = "/tmp/ctrt-optim-XXXXXX";
+    const int fd = mkstemp(path);
+    if (!CHECK(fd >= 0, "no temporary file"))
+        return;
+    close(fd);
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    for (size_t i = 0; i < sizeof adamw / sizeof adamw[0]; i++) {
+        CHECK_OK(ctrt_adamw_new(&optimizer, NULL, &adamw[i].options));
+        save_spoiled(path, optimizer, &mark, &adamw[i].value);
+        if (adamw[i].words != NULL)
+            CHECK_FAILS(ctrt_optimizer_load(optimizer, path), CTRT_ERR_FORMAT, adamw[i].words);
+        else
+            CHECK_OK(ctrt_optimizer_load(optimizer, path));
+    }
+    for (size_t i = 0; i < sizeof sgd / sizeof sgd[0]; i++) {
+        CHECK_OK(ctrt_sgd_new(&optimizer, NULL, &sgd[i].options));
+        save_spoiled(path, optimizer, &mark, &sgd[i].value);
+        if (sgd[i].words != NULL)
+            CHECK_FAILS(ctrt_optimizer_load(optimizer, path), CTRT_ERR_FORMAT, sgd[i].words);
+        else
+            CHECK_OK(ctrt_optimizer_load(optimizer, path));
+    }
+    const int64_t taken = 12345;
+    CTRT_AUTO(tensor) w = parameter(&two, CTRT_SHAPE(1), CTRT_F64);
+    CHECK_OK(ctrt_adamw_new(&optimizer, NULL, NULL));
+    CHECK_OK(ctrt_optimizer_add(optimizer, &w, 1));
+    set_grad(w, &one);
+    for (int64_t i = 0; i < taken; i++)
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+        save_spoiled(path, optimizer, &taken, &steps[i].value);
+        if (steps[i].words != NULL)
+            CHECK_FAILS(ctrt_optimizer_load(optimizer, path), CTRT_ERR_FORMAT, steps[i].words);
+        else
+            CHECK_OK(ctrt_optimizer_load(optimizer, path));
+    }
+    CHECK_OK(ctrt_optimizer_step(optimizer));       /* after 2^53 steps */
+    unlink(path);
+}
+
 /* ---- clipping ---- */
 
 static void clipping(void)
@@ -376,10 +526,10 @@ static void clipping(void)
             set_grad(b, (const double[]){ 12 });
             CHECK_OK(ctrt_clip_grad_norm_(asked ? &norm : NULL, net, cases[i].max_norm));
             CHECK(!asked || fabs(norm - 13) < 1e-5, "max_norm %g: the norm is %g, expected 13", cases[i].max_norm, norm);
-            read(got, 2, ctrt_tensor_grad(w));
+            values_of(got, 2, ctrt_tensor_grad(w));
             CHECK(fabs(got[0] - 3 * cases[i].factor) < 1e-5 && fabs(got[1] + 4 * cases[i].factor) < 1e-5, "max_norm %g: %g %g", cases[i].max_norm,
                   got[0], got[1]);
-            read(got, 1, ctrt_tensor_grad(b));
+            values_of(got, 1, ctrt_tensor_grad(b));
             CHECK(fabs(got[0] - 12 * cases[i].factor) < 1e-5, "max_norm %g: %g", cases[i].max_norm, got[0]);
         }
     }
@@ -391,7 +541,7 @@ static void clipping(void)
     set_grad(b, zeros);
     CHECK_OK(ctrt_clip_grad_norm_(&norm, net, 50));
     CHECK(fabs(norm - 500) < 1e-3, "f16: the norm is %g, expected 500", norm);
-    read(got, 2, ctrt_tensor_grad(w));
+    values_of(got, 2, ctrt_tensor_grad(w));
     CHECK(fabs(got[0] - 30) < 0.1 && fabs(got[1] - 40) < 0.1, "f16: %g %g", got[0], got[1]);
 }
 
@@ -409,6 +559,8 @@ int main(void)
     versions();
     rates();
     bad();
+    zeros();
+    files();
     clipping();
     return done();
 }

@@ -177,6 +177,82 @@ static void test_graphs(void)
     }
 }
 
+/* u = 2w is changed in place, as a whole or through a view, by a result of the op that saved it: u's history then keeps u. */
+static void cycle(ctrt_tensor **u, ctrt_tensor **y, ctrt_tensor *w, bool by_view, bool saves_w)
+{
+    ctrt_tensor *to = NULL, *from = NULL;
+    CHECK_OK(ctrt_mul_scalar(u, w, ctrt_float(2)));
+    CHECK_OK(ctrt_mul(y, *u, saves_w ? w : *u));
+    if (by_view) {
+        CHECK_OK(ctrt_slice(&to, *u, 0, 0, 10, 1));
+        CHECK_OK(ctrt_slice(&from, *y, 0, 0, 10, 1));
+        CHECK_OK(ctrt_add_(to, from));
+    } else {
+        CHECK_OK(ctrt_add_(*u, *y));
+    }
+    ctrt_tensor_release(&to);
+    ctrt_tensor_release(&from);
+}
+
+static void test_cycles(void)
+{
+    group("%s: tensors and histories that only keep each other end", ctrt_device_name(device));
+    ctrt_tensor *w = full(3, 100, device), *u = NULL, *y = NULL, *z = NULL;
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    const uint64_t before = ctrt_memory_allocated(device), nodes = ctrt_autograd_live_nodes();
+    for (int variant = 0; variant < 4; variant++) {
+        const bool exported = variant >= 2;
+        begins();
+        cycle(&u, &y, w, variant & 1, false);
+        if (exported) {                             /* a result that needs the cycle */
+            CHECK_OK(ctrt_mul(&z, u, w));
+            CHECK_OK(ctrt_scope_export(z));
+        }
+        ends();
+        if (exported) {
+            CHECK(!has_ended(z) && !has_ended(u) && ctrt_autograd_live_nodes() > nodes, "what an exported result needs has ended");
+            CHECK_FAILS(ctrt_backward_with(z, w, false, false), CTRT_ERR_AUTOGRAD, "changed in place");     /* frees it */
+        } else {
+            CHECK(has_ended(u) && has_ended(y), "a tensor of the cycle lives");
+        }
+        ctrt_tensor_release(&u), ctrt_tensor_release(&y), ctrt_tensor_release(&z);
+        CHECK(ctrt_autograd_live_nodes() == nodes, "%d: %llu nodes are left", variant,
+              (unsigned long long)(ctrt_autograd_live_nodes() - nodes));
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes are left", variant,
+              (unsigned long long)(ctrt_memory_allocated(device) - before));
+    }
+    ctrt_tensor_release(&w);
+}
+
+/* The parameter is an operand that the cycle saves, and the base of its view is in the scope too. */
+static void test_cycle_of_parameter(void)
+{
+    group("%s: a parameter that is made in a scope outlives a cycle that saved it", ctrt_device_name(device));
+    const uint64_t before = ctrt_memory_allocated(device), nodes = ctrt_autograd_live_nodes();
+    for (int variant = 0; variant < 4; variant++) {
+        ctrt_tensor *base = NULL, *w = NULL, *u = NULL, *y = NULL;
+        begins();
+        base = full(3, 100, device);
+        if (variant >= 2)
+            CHECK_OK(ctrt_slice(&w, base, 0, 0, 50, 1));
+        else
+            ctrt_tensor_assign(&w, base);
+        CHECK_OK(ctrt_tensor_require_grad(w, true));
+        cycle(&u, &y, w, variant & 1, true);
+        ends();
+        CHECK(has_ended(u) && has_ended(y), "%d: a tensor of the cycle lives", variant);
+        if (CHECK(!has_ended(w) && !has_ended(base), "%d: the parameter or its base has ended", variant))
+            CHECK(total(w) == (variant >= 2 ? 150 : 300), "%d: the parameter's sum is %g", variant, total(w));
+        CHECK(ctrt_autograd_live_nodes() == nodes, "%d: %llu nodes are left", variant,
+              (unsigned long long)(ctrt_autograd_live_nodes() - nodes));
+        ctrt_tensor_release(&u), ctrt_tensor_release(&y), ctrt_tensor_release(&w), ctrt_tensor_release(&base);
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK(ctrt_memory_allocated(device) == before, "%d: %llu bytes are left", variant,
+              (unsigned long long)(ctrt_memory_allocated(device) - before));
+    }
+}
+
 static void test_views_of_graphs(void)
 {
     group("%s: an exported view goes on with its history when what it is a view of was not exported", ctrt_device_name(device));
@@ -340,6 +416,8 @@ int main(void)
         test_basics();
         test_uses();
         test_graphs();
+        test_cycles();
+        test_cycle_of_parameter();
         test_views_of_graphs();
         test_training();
         test_threads();

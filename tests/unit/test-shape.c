@@ -228,17 +228,39 @@ static void viewing(void)
 
 static void spans(void)
 {
-    int64_t elements = 0;
-    group("how far strides reach");
-    CHECK_OK(shape_span(&elements, "test", LIST(2, 3).values, LIST(10, 2).values, 2, CTRT_F32));
-    CHECK(elements == 15, "%lld elements", (long long)elements);
-    CHECK_OK(shape_span(&elements, "test", LIST(0, 3).values, LIST(INT64_MAX, INT64_MAX).values, 2, CTRT_F32));
-    CHECK(elements == 0, "%lld elements of an empty shape", (long long)elements);
-    CHECK_OK(shape_span(&elements, "test", NULL, NULL, 0, CTRT_F32));
-    CHECK(elements == 1, "%lld elements of a 0-dim shape", (long long)elements);
-    CHECK_FAILS(shape_span(&elements, "test", LIST(3).values, LIST(INT64_MAX).values, 1, CTRT_I8), CTRT_ERR_OVERFLOW, "2^63");
-    CHECK_FAILS(shape_span(&elements, "test", LIST(2).values, LIST(INT64_MAX / 2).values, 1, CTRT_F64), CTRT_ERR_OVERFLOW, "2^63");
-    CHECK_FAILS(shape_span(&elements, "test", LIST(2).values, LIST(-1).values, 1, CTRT_F64), CTRT_ERR_INVALID_ARGUMENT, "negative stride");
+    static const struct {
+        int ndim;
+        int64_t shape[2], strides[2];
+        ctrt_dtype dtype;
+        int64_t elements, want[2];
+        ctrt_status status;
+        const char *words;
+    } cases[] = {
+        { 2, { 2, 3 }, { 10, 2 }, CTRT_F32, 15, { 10, 2 }, CTRT_OK, NULL },
+        { 2, { 0, 3 }, { INT64_MAX, INT64_MAX }, CTRT_F32, 0, { 3, 1 }, CTRT_OK, NULL },
+        { 2, { 1, 3 }, { INT64_MAX, 2 }, CTRT_F32, 5, { 3, 2 }, CTRT_OK, NULL },
+        { 0, { 0 }, { 0 }, CTRT_F32, 1, { 0 }, CTRT_OK, NULL },
+        { 1, { 3 }, { INT64_MAX }, CTRT_I8, 0, { 0 }, CTRT_ERR_OVERFLOW, "2^63" },
+        { 1, { 2 }, { INT64_MAX / 2 }, CTRT_F64, 0, { 0 }, CTRT_ERR_OVERFLOW, "2^63" },
+        { 1, { 2 }, { -1 }, CTRT_F64, 0, { 0 }, CTRT_ERR_INVALID_ARGUMENT, "negative stride" },
+    };
+    int64_t elements = 0, got[CTRT_MAX_DIMS];
+    group("strides from outside, and how far they reach");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const ctrt_status status = strides_import(got, &elements, "test", cases[i].shape, cases[i].strides, cases[i].ndim,
+                                                  cases[i].dtype);
+        if (cases[i].status != CTRT_OK) {
+            CHECK_FAILS(status, cases[i].status, cases[i].words);
+            continue;
+        }
+        CHECK_OK(status);
+        CHECK(elements == cases[i].elements, "case %zu: %lld elements", i, (long long)elements);
+        for (int d = 0; d < cases[i].ndim; d++)
+            CHECK(got[d] == cases[i].want[d], "case %zu: strides %s, expected %s", i, text(got, cases[i].ndim),
+                  text(cases[i].want, cases[i].ndim));
+    }
+    CHECK_OK(strides_import(got, &elements, "test", cases[0].shape, NULL, 2, CTRT_F32));
+    CHECK(elements == 6 && got[0] == 3 && got[1] == 1, "row major: %s, %lld elements", text(got, 2), (long long)elements);
 }
 
 int main(void)

@@ -236,6 +236,179 @@ static void test_many_readers(void)
     CHILD_END;
 }
 
+/* ---- slots: all but `room` belong to live streams of the cpu ---- */
+
+enum { SLOTS = 4096, CYCLES = 20000 };
+
+static ctrt_stream *held[SLOTS];
+
+static int hold_all_but(int room)
+{
+    ctrt_device *cpu = NULL;
+    int count = 0;
+    CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+    while (count < SLOTS && ctrt_stream_new(&held[count], cpu, 0) == CTRT_OK)
+        count++;
+    CHECK_FAILS(ctrt_stream_new(&held[SLOTS - 1], cpu, 0), CTRT_ERR_STATE, "4096 streams live already");
+    for (int i = 0; i < room; i++)
+        ctrt_stream_release(&held[--count]);
+    return count;
+}
+
+static void release_held(int count)
+{
+    for (int i = 0; i < count; i++)
+        ctrt_stream_release(&held[i]);
+}
+
+static void test_slots(void)
+{
+    group("released streams leave room: 20,000 over two devices and five priorities, where four can live at a time");
+    IN_CHILD("CTRT_SIM=devices=2,jitter=20us") {
+        ctrt_device *devices[2] = { sim_open("sim:0"), sim_open("sim:1") };
+        const int count = hold_all_but(4);
+        CTRT_AUTO(stream) earlier = NULL;
+        ctrt_tensor *x[2] = { full(0, 64, devices[0]), full(0, 64, devices[1]) };
+        int wrong = 0, refused = 0, adds[2] = { 0 };
+        for (int i = 0; i < CYCLES && refused == 0; i++) {
+            CTRT_AUTO(stream) s = NULL;
+            const int d = i % 3 == 0;
+            if (ctrt_stream_new(&s, devices[d], i % 5 - 2) != CTRT_OK) {
+                CHECK(++refused == 0, "stream %d: %s", i, ctrt_error_message());
+                continue;
+            }
+            if (i % 20 < 2) {                               /* what one stream writes the next one reads */
+                CHECK_OK(ctrt_stream_push(s));
+                CHECK_OK(ctrt_add_scalar_(x[d], ctrt_float(1)));
+                CHECK_OK(ctrt_stream_pop());
+                adds[d]++;
+                if (earlier != NULL)
+                    CHECK_OK(ctrt_stream_wait(s, earlier));
+                ctrt_stream_release(&earlier);
+                earlier = ctrt_stream_retain(s);
+            }
+            if (i % 200 == 1)
+                wrong += total(x[d]) != 64.0 * adds[d];
+        }
+        CHECK(wrong == 0, "%d sums were wrong", wrong);
+        ctrt_tensor_release(&x[0]);
+        ctrt_tensor_release(&x[1]);
+        release_held(count);
+    }
+    CHILD_END;
+    group("a stream in another's slot: neither ordered, nor failed, nor freed in its place");
+    IN_CHILD("CTRT_SIM=devices=2,memory=64m,latency=3ms") {
+        ctrt_device *device = sim_open("sim:0"), *other = sim_open("sim:1");
+        CTRT_AUTO(stream) reader = NULL, s = NULL, t = NULL;
+        CTRT_AUTO(event) event = NULL;
+        CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL, copy = NULL;
+        bool done = false;
+        CHECK_OK(ctrt_stream_new(&reader, other, 0));
+        CHECK_OK(ctrt_event_new(&event, device, false));
+        const int count = hold_all_but(1);
+        CHECK_OK(ctrt_stream_new(&s, device, 0));
+        CHECK_OK(ctrt_stream_push(s));
+        x = full(7, 1 << 20, device);
+        for (int i = 0; i < 9; i++)
+            CHECK_OK(ctrt_add_scalar_(x, ctrt_float(0)));
+        CHECK_OK(ctrt_event_record(event, s));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_wait(reader, s));
+        const uint64_t id = ctrt_stream_id(s);
+        ctrt_stream_release(&s);
+        CHECK_OK(ctrt_stream_new(&t, other, 3));            /* waits for the work of s, which has the only slot */
+        CHECK(ctrt_stream_id(t) != id && ctrt_stream_device(t) == other, "another stream");
+        CHECK_OK(ctrt_event_query(event, &done));
+        CHECK(done, "the slot went on before its work was done");
+        CHECK_OK(ctrt_stream_push(t));
+        y = full(2, N, other);
+        CHECK_OK(ctrt_add_scalar_(y, ctrt_float(1)));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_push(reader));                 /* has waited for s, not for t */
+        CHECK_OK(ctrt_neg(&z, y));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK(total(z) == -3 * N, "read before it was written: %g", total(z));
+        /* x is memory of s and is read by the stream in the slot of s when it is freed. */
+        CHECK_OK(ctrt_stream_push(t));
+        for (int i = 0; i < 4; i++)
+            CHECK_OK(ctrt_add_scalar_(y, ctrt_float(1)));
+        CHECK_OK(ctrt_to_device(&copy, x, other));
+        CHECK_OK(ctrt_stream_pop());
+        const void *place = ctrt_tensor_data(x);
+        ctrt_tensor_release(&x);
+        ctrt_stream_release(&held[0]);
+        CHECK_OK(ctrt_stream_new(&s, device, 0));
+        CHECK_OK(ctrt_stream_push(s));
+        x = full(1, 1 << 20, device);
+        CHECK(ctrt_tensor_data(x) == place, "the block went to another stream than its own");
+        CHECK_OK(ctrt_stream_pop());
+        CHECK(total(copy) == 7.0 * (1 << 20), "written while it was read: %g", total(copy));
+        /* The event is of the slot's first stream. */
+        CHECK_OK(sim->inject(1, "op:exp@1"));
+        CHECK_OK(ctrt_stream_push(t));
+        CHECK_OK(ctrt_exp(&z, y));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_FAILS(ctrt_stream_synchronize(t), CTRT_ERR_BACKEND, "exp");
+        CHECK_OK(ctrt_event_synchronize(event));
+        CHECK_OK(ctrt_event_query(event, &done));
+        CHECK(total(x) == 1 << 20, "a stream that did not fail: %g", total(x));
+        release_held(count);
+    }
+    CHILD_END;
+}
+
+/* fake:0 gets a stream and then does not open, because half of an unknown amount is no limit. */
+static void test_failed_open(bool last)
+{
+    group("a device that does not open, after its stream got %s of the used slots", last ? "the last" : "the first");
+    const char *folder = folder_new();
+    folder_plugin(folder, "backend-cpu");
+    folder_plugin(folder, "backend-sim");
+    folder_plugin(folder, "memory-caching");
+    folder_actor(folder, "backend-fake");
+    IN_CHILD(folder_path(folder, NULL), "CTRT_SIM=devices=1,latency=3ms", "CTRT_FAKE_MEMORY=0", "CTRT_MEMORY_LIMIT=fake=50%") {
+        ctrt_device *device = sim_open("sim:0"), *fake = NULL;
+        CTRT_AUTO(stream) reader = NULL, s = NULL, t = NULL;
+        CTRT_AUTO(event) event = NULL;
+        CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
+        CHECK_OK(ctrt_stream_new(&reader, device, 0));
+        CHECK_OK(ctrt_event_new(&event, device, false));
+        const int count = hold_all_but(0);
+        ctrt_stream_release(&held[last ? count - 1 : 0]);
+        CHECK_OK(ctrt_stream_new(&s, device, 0));
+        CHECK_OK(ctrt_stream_push(s));
+        x = full(7, N, device);
+        for (int i = 0; i < 9; i++)
+            CHECK_OK(ctrt_add_scalar_(x, ctrt_float(0)));
+        CHECK_OK(ctrt_event_record(event, s));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_wait(reader, s));
+        CHECK_OK(ctrt_stream_synchronize(s));
+        ctrt_stream_release(&s);
+        CHECK_FAILS(ctrt_device_get(&fake, "fake:0"), CTRT_ERR_INVALID_ARGUMENT, "give a size");
+        CHECK_OK(ctrt_stream_push(reader));
+        CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));       /* last used by work that is named by that slot */
+        CHECK_OK(ctrt_stream_pop());
+        ctrt_stream_release(&held[1]);
+        CHECK_OK(ctrt_stream_new(&s, device, 0));           /* the same stream with the slot of held[1] */
+        CHECK_OK(ctrt_event_synchronize(event));
+        CHECK_OK(ctrt_stream_new(&t, device, 3));           /* the slot of the stream of fake:0 */
+        CHECK_OK(ctrt_stream_push(t));
+        y = full(2, N, device);
+        CHECK_OK(ctrt_add_scalar_(y, ctrt_float(1)));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_stream_push(reader));                 /* has waited for s, not for t */
+        CHECK_OK(ctrt_neg(&z, y));
+        CHECK_OK(ctrt_stream_pop());
+        CHECK(total(z) == -3 * N, "read before it was written: %g", total(z));
+        CHECK_FAILS(ctrt_device_get(&fake, "fake:0"), CTRT_ERR_STATE, "4096 streams live already");
+        CHECK(total(x) == 8 * N, "the sum is %g", total(x));
+        release_held(count);
+    }
+    CHILD_END;
+    folder_remove(folder);
+}
+
 static ctrt_stream *busy_stream;
 static ctrt_tensor *busy_tensor;
 static atomic_bool stop;
@@ -310,6 +483,9 @@ int main(void)
     test_errors();
     test_queries();
     test_many_readers();
+    test_slots();
+    test_failed_open(true);
+    test_failed_open(false);
     test_fork();
     return done();
 }

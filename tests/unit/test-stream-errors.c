@@ -4,6 +4,9 @@
 
 #define N 100
 
+/* Not every C library can walk the stack. */
+extern int backtrace(void **addresses, int most) __attribute__((weak));
+
 static void test_tagged(void)
 {
     group("an op that fails late is named, on its stream alone; the stream can be reset");
@@ -38,6 +41,48 @@ static void test_tagged(void)
         CHECK(total(z) == 2 * N, "after the reset");
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_device_synchronize(device));
+    }
+    CHILD_END;
+}
+
+static void test_site(const char *watch, bool calls)
+{
+    group("a late error has the op's number, name, stream, module path and label%s", calls ? ", and the call" : "");
+    IN_CHILD("CTRT_SIM=devices=1", watch) {
+        ctrt_device *device = sim_open("sim:0");
+        CTRT_AUTO(stream) stream = NULL;
+        CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
+        CTRT_AUTO(module) net = NULL;
+        ctrt_module *inner = NULL, *tanh = NULL;
+        char where[64];
+        CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(4, 4), CTRT_F32, device));
+        CHECK_OK(ctrt_tanh_new(&tanh));
+        CHECK_OK(ctrt_sequential_new(&inner, CTRT_MODULES(tanh)));
+        CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(inner)));
+        CHECK_OK(ctrt_device_synchronize(device));
+        CHECK_OK(ctrt_stream_new(&stream, device, 0));
+        CHECK_OK(ctrt_stream_push(stream));
+        for (int i = 0; i < 56; i++)
+            CHECK_OK(ctrt_neg(&y, x));
+        CHECK_OK(sim->inject(0, "op:tanh@1"));
+        CHECK_OK(ctrt_memory_tag_push("epoch 3"));
+        CHECK_OK(ctrt_forward(&z, net, x));
+        CHECK_OK(ctrt_memory_tag_pop());
+        for (int i = 0; i < 2000; i++)                      /* more than are kept of the calls */
+            if (!calls)
+                CHECK_OK(ctrt_neg(&y, x));
+        snprintf(where, sizeof where, "stream %llu of sim:0", (unsigned long long)ctrt_stream_id(stream));
+        CHECK_FAILS(ctrt_stream_synchronize(stream), CTRT_ERR_BACKEND, "tanh");
+        const char *message = ctrt_error_message();
+        CHECK(strstr(message, "call 57") && strstr(message, where) && strstr(message, "called in epoch 3/0.0"), "%s",
+              message);
+        CHECK((strstr(message, " at ") != NULL && strstr(message, "test-stream-errors(") != NULL) == calls, "%s",
+              message);
+        CHECK_OK(ctrt_stream_pop());
+        CHECK_OK(ctrt_add(&z, x, x));
+        CHECK(total(z) == 32, "another stream: %g", total(z));
+        CHECK_OK(ctrt_stream_reset(stream));
+        CHECK_OK(ctrt_stream_synchronize(stream));
     }
     CHILD_END;
 }
@@ -191,6 +236,9 @@ static void test_each(const char *what)
 int main(void)
 {
     test_tagged();
+    test_site("CTRT_MEMORY_HISTORY=state", false);
+    if (backtrace != NULL)
+        test_site("CTRT_MEMORY_HISTORY=frames", true);
     test_inherited();
     test_blocking();
     test_lost();

@@ -313,8 +313,52 @@ static void test_forgotten_copy(void)
     CHECK(strstr(text, "host read memory of sim:0") && strstr(text, "matmul") && strstr(text, "encoder.layer1"), "%s", text);
 }
 
+static void test_waits_counted(void)
+{
+    group("the host's waits are counted: item, copies to the host, synchronizing; ops are none");
+    IN_CHILD("CTRT_SIM=devices=1") {
+        ctrt_device *device = sim_open("sim:0"), *cpu = NULL;
+        CTRT_AUTO(stream) stream = NULL;
+        CTRT_AUTO(event) event = NULL;
+        CTRT_AUTO(tensor) x = full(1, 1, device), y = NULL, here = NULL;
+        double value = 0;
+        char *text = NULL;
+        CHECK_OK(ctrt_device_get(&cpu, "cpu"));
+        CHECK_OK(ctrt_stream_new(&stream, device, 0));
+        CHECK_OK(ctrt_event_new(&event, device, false));
+        CHECK_OK(ctrt_event_record(event, NULL));
+        CHECK_OK(ctrt_device_synchronize(device));
+        const uint64_t before = ctrt_device_synchronizations(device);
+#define WAITS(call, count)                                                                                     \
+    do {                                                                                                       \
+        const uint64_t was = ctrt_device_synchronizations(device);                                             \
+        CHECK_OK(call);                                                                                        \
+        CHECK(ctrt_device_synchronizations(device) - was == (count), "%s: %llu waits", #call,                  \
+              (unsigned long long)(ctrt_device_synchronizations(device) - was));                               \
+    } while (0)
+        WAITS(ctrt_add(&y, x, x), 0);
+        WAITS(ctrt_item(&value, y), 1);
+        WAITS(ctrt_to_device(&here, y, cpu), 1);
+        WAITS(ctrt_stream_synchronize(stream), 1);
+        WAITS(ctrt_event_synchronize(event), 1);
+        WAITS(ctrt_device_synchronize(device), 1);
+        WAITS(ctrt_item(&value, here), 0);
+        CHECK(ctrt_device_synchronizations(cpu) == 0, "the cpu is waited for");
+        CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_JSON));
+        const char *found = text != NULL ? strstr(text, "\"sim:0\"") : NULL;
+        found = found != NULL ? strstr(found, "\"synchronizations_total\": ") : NULL;
+        CHECK(found != NULL && strtoull(strchr(found, ':') + 1, NULL, 10) == before + 5, "%s", text);
+        free(text);
+        CHECK_OK(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
+        CHECK(text != NULL && strstr(text, "ctrt_device_synchronizations_total{device=\"sim:0\"") != NULL, "%s", text);
+        free(text);
+    }
+    CHILD_END;
+}
+
 int main(void)
 {
+    test_waits_counted();
     test_forgotten_copy();
     test_asynchronous();
     test_handles();

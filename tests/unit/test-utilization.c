@@ -211,11 +211,29 @@ static void test_links(void)
     CHILD_END;
 }
 
+static void test_broken_link(void)
+{
+    group("a link that delivers something else is not direct once both devices are open");
+    IN_CHILD("CTRT_SIM=devices=2", "CTRT_SIM_FAULT=link:0-1", "CTRT_LOG=error") {
+        ctrt_device *device = NULL;
+        for (int opened = 0; opened < 2; opened++) {
+            ctrt_link there = { 0 }, back = { 0 };
+            CHECK_OK(ctrt_device_get_link(&there, "sim:0", "sim:1"));
+            CHECK_OK(ctrt_device_get_link(&back, "sim:1", "sim:0"));
+            CHECK(there.direct == !opened && back.direct == 1, "%d and %d", there.direct, back.direct);
+            CHECK_OK(ctrt_device_get(&device, "sim:0"));
+            CHECK_OK(ctrt_device_get(&device, "sim:1"));
+        }
+    }
+    CHILD_END;
+}
+
 int main(void)
 {
     test_usage();
     test_table();
     test_picking();
     test_links();
+    test_broken_link();
     return done();
 }

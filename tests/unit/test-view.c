@@ -103,6 +103,7 @@ static void squeezing(void)
     SHAPE_IS(y, 1, 3, 1, 2, 1);
     STRIDES_ARE(y, 6, 2, 2, 1, 1);
     CHECK_FAILS(ctrt_unsqueeze(&y, x, 5), CTRT_ERR_SHAPE, "out of range [-5, 4]");
+    CHECK(strstr(ctrt_error_message(), "5 dimensions") == NULL, "x has 4 dimensions: %s", ctrt_error_message());
     CHECK_FAILS(ctrt_unsqueeze(&y, x, -6), CTRT_ERR_SHAPE, "out of range");
     CHECK_FAILS(ctrt_unsqueeze(&y, eight, 0), CTRT_ERR_SHAPE, "9 dimensions");
     CHECK_FAILS(ctrt_unsqueeze(&y, NULL, 0), CTRT_ERR_INVALID_ARGUMENT, "x is NULL");
@@ -290,6 +291,15 @@ static void chunks(void)
     CHECK_FAILS(ctrt_chunk(NULL, &count, x, 2, 0), CTRT_ERR_INVALID_ARGUMENT, "out is NULL");
     CHECK_FAILS(ctrt_chunk(pieces, &count, NULL, 2, 0), CTRT_ERR_INVALID_ARGUMENT, "x is NULL");
     CHECK(count == 40 && pieces[0] == NULL, "a failing call wrote");
+    ctrt_tensor *huge = NULL;
+    CHECK_OK(ctrt_zeros(&huge, CTRT_SCALAR_SHAPE, CTRT_U8, cpu));
+    CHECK_OK(ctrt_expand(&huge, huge, CTRT_SHAPE(INT64_MAX)));
+    CHECK_OK(ctrt_chunk(pieces, &count, huge, 2, 0));
+    CHECK(count == 2 && ctrt_tensor_size(pieces[1], 0) == INT64_MAX / 2, "%d pieces, the second of %lld", count,
+          (long long)ctrt_tensor_size(pieces[1], 0));
+    ctrt_tensor *all[] = { huge, pieces[0], pieces[1] };
+    for (size_t i = 0; i < COUNT(all); i++)
+        ctrt_tensor_release(&all[i]);
     ctrt_tensor_release(&x);
     ctrt_tensor_release(&scalar);
 }

@@ -92,7 +92,9 @@ typedef struct ctrt_kernel {
     uint32_t reserved;
     ctrt_status (*run)(const ctrt_call *call);      /* required */
     bool (*accepts)(const ctrt_call *call);         /* optional: declines shapes or layouts; data must not be read */
-    ctrt_status (*workspace)(const ctrt_call *call, size_t *bytes);     /* optional; data must not be read */
+    /* Optional: bytes of workspace that run() needs; data must not be read. call->workspace_bytes is 0, or so many bytes as could not be allocated:
+     * then a kernel that can do with less says how much (0: none), any other the same again, and the op fails. */
+    ctrt_status (*workspace)(const ctrt_call *call, size_t *bytes);
 } ctrt_kernel;
 
 /* ---- attributes of ops ---------------------------------------------------------------------------------------- */
@@ -115,12 +117,12 @@ typedef struct ctrt_gelu_attributes {       /* gelu gelu_backward */
 
 typedef struct ctrt_conv_attributes {       /* conv2d conv2d_input_grad conv2d_weight_grad */
     size_t size;
-    int64_t stride[2], padding[2], dilation[2], groups;
+    int64_t stride[2], padding[2], dilation[2], groups;     /* stride, padding, dilation at most INT32_MAX */
 } ctrt_conv_attributes;
 
 typedef struct ctrt_pool_attributes {       /* max_pool2d max_pool2d_backward */
     size_t size;
-    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    int64_t kernel[2], stride[2], padding[2], dilation[2];  /* each at most INT32_MAX */
 } ctrt_pool_attributes;
 
 typedef struct ctrt_norm_attributes {       /* layer_norm batch_norm and their gradients */
@@ -148,8 +150,8 @@ typedef struct ctrt_index_attributes {      /* index_add: a row that gets no gra
 
 /* Random numbers are Philox4x32-10 (Salmon et al. 2011): element i of the output takes word i%4 of the block with counter
  * {offset + i/4 (64 bit), 0, 0} and key `seed`, so the same seed gives the same numbers on every backend. uniform: (word >> 8) *
- * 2^-24, then * (hi - lo), + lo, each rounded to f32, and lo where that gives hi (f64 outputs: block i/2, words 2(i%2) and
- * 2(i%2)+1 as hi and lo, top 53 bits * 2^-53, the rest in f64).
+ * 2^-24, then * (hi - lo), + lo, each rounded to f32, then rounded to the output's dtype, and lo where that is not below
+ * hi (f64 outputs: block i/2, words 2(i%2) and 2(i%2)+1 as hi and lo, top 53 bits * 2^-53, the rest in f64).
  * normal: Box-Muller over word pairs (0,1) and (2,3): with u1 = ((w0>>8)+1) * 2^-24 and u2 = (w1>>8) * 2^-24,
  * r = sqrt(-2 ln u1): element even r*cos(2 pi u2), odd r*sin(2 pi u2), computed in f32 (f64: from the 53-bit pairs, one block per
  * two elements). randint: lo + (((uint64)word_pair) % range), block i/2, as 64 bits (w_even << 32 | w_odd). bernoulli and dropout: the f32 uniform < p
@@ -192,7 +194,7 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   neg abs sign square relu(x); floor ceil round trunc (ties to even); clamp(x), range_attributes   any dtype but bool
  *   sqrt rsqrt reciprocal exp expm1 log log1p sin cos tan tanh sigmoid silu erf gelu(x)     floating
  *   isnan isinf isfinite logical_not(x) -> bool out
- *   relu_backward(dy, y): y > 0 ? dy : 0    sigmoid_backward(dy, y)    tanh_backward(dy, y)
+ *   relu_backward(dy, y): y <= 0 ? 0 : dy   sigmoid_backward(dy, y)    tanh_backward(dy, y)
  *   gelu_backward(dy, x)    silu_backward(dy, x)
  *   add sub mul div(floating) remainder(sign of divisor) fmod floor_divide pow maximum minimum (NaN wins) (a, b)
  *       bool: add is or, mul and maximum are and/or
@@ -258,7 +260,7 @@ typedef struct ctrt_host {
     /* Memory that failure injection can see; alloc returns NULL when there is none. */
     void *(*alloc)(size_t bytes);
     void (*free)(void *pointer);
-    /* Declares `param` (once; again is harmless) and reads it. A malformed value is an error that names the variable. */
+    /* Declares `param` (may be repeated), reads it by that declaration. A malformed value is an error that names it. */
     ctrt_status (*param)(ctrt_param_value *out, const ctrt_param *param);
     /* The tables of another backend, loading it if need be; NULL when there is none. For overlays. */
     const struct ctrt_backend *(*backend)(const char *name);
@@ -560,6 +562,8 @@ typedef struct ctrt_memory_policy {
     ctrt_status (*clone)(void *policy, void **copy, const ctrt_memory_source *source);
     /* Optional: as alloc, but without giving anything back to the source for it; else alloc must not do that either. */
     ctrt_status (*alloc_spare)(void *policy, ctrt_block *block, size_t bytes, void *queue);
+    /* Optional: sets all peaks of `stats` to the current values. */
+    void (*reset_peaks)(void *policy);
 } ctrt_memory_policy;
 
 /* ---- the plugin itself --------------------------------------------------------------------------------------------------- */
@@ -574,6 +578,8 @@ typedef enum ctrt_component_kind {
     CTRT_COMPONENT_KIND_MAX_ = 0x7fffffff
 } ctrt_component_kind;
 
+#define CTRT_PROBE_AGAIN (-0x7fffffff - 1)
+
 typedef struct ctrt_component {
     size_t size;
     ctrt_component_kind kind;
@@ -581,6 +587,7 @@ typedef struct ctrt_component {
     const char *name;                   /* "cpu": letters, digits, '-'; begins with a letter */
     const void *table;                  /* begins with size_t size */
     /* Optional. Can it work here? Above 0: yes, and how well; else no. Writes one line of reason ("" allowed on yes).
+     * CTRT_PROBE_AGAIN: not known, for a shortage of the moment; the next use asks again.
      * Must be cheap, open no context and survive a fork. */
     int32_t (*probe)(char *reason, size_t reason_bytes);
 } ctrt_component;
@@ -594,7 +601,11 @@ typedef struct ctrt_plugin {
     const ctrt_component *components;
     size_t component_count;
     size_t component_stride;            /* sizeof(ctrt_component) as the plugin was built */
-    /* Optional: keeps the host table; declares parameters. Called once, before any slot but probe. */
+    /* Optional: keeps the host table; declares parameters. Called also when parameters are listed, even if probe said no: it must not
+     * need the device, and a failure then has no effect. Called before any slot but probe, once, or again after it returned
+     * CTRT_ERR_OUT_OF_MEMORY or CTRT_ERR_IO, which mean a shortage of the moment (descriptors, memory, input). No lock of the library
+     * is held: init may start threads that use the host, and wait for them. host->backend returns NULL for a plugin whose init waits
+     * for this one. */
     ctrt_status (*init)(const ctrt_host *host);
 } ctrt_plugin;
 

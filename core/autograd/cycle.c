@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* autograd/cycle.c: tensors of an ending scope that only keep each other alive.
+ *
+ * A node keeps the tensors that it saved, and a tensor keeps the node of its history. A tensor that is changed in place
+ * by a result of an op that saved it closes a cycle.
+ *
+ * Trial deletion (Bacon and Rajan 2001). Counts, for each tensor and node reachable from the scope's tensors, the
+ * references that come from this set. An object with more references than that is used from outside; it and everything
+ * reachable from it stay. Parameters outlive the scope, so they and everything reachable from them stay too. */
+#include "autograd/meta.h"
+#include "tensor/scope.h"
+
+struct vertex {
+    void *object;                       /* a tensor of the scope, or a node */
+    bool is_tensor, in_use;
+    uint32_t references;                /* to a node: all; to a tensor: those of the library */
+    uint32_t inside;                    /* how many of them come from this set */
+};
+
+struct search {
+    struct vertex *vertices;
+    uint32_t count, room;
+    uint32_t *places;                   /* hash table of 1 + index; 0: empty */
+    uint32_t place_mask;
+    bool failed;
+    bool marking;                       /* second pass: what is in use marks what it reaches */
+    uint32_t *work, n_work;
+};
+
+static uint32_t place_of(const struct search *s, const void *object)
+{
+    uint32_t at = (uint32_t)(((uint64_t)(uintptr_t)object >> 4) * 0x9E3779B97F4A7C15u >> 32);
+    while (s->places[at & s->place_mask] != 0 && s->vertices[s->places[at & s->place_mask] - 1].object != object)
+        at++;
+    return at & s->place_mask;
+}
+
+static bool grow(struct search *s)
+{
+    const uint32_t room = s->room > 0 ? 2 * s->room : 256;
+    struct vertex *vertices = memory_resize(s->vertices, room * sizeof *vertices);
+    uint32_t *places = memory_zeroed(2 * (size_t)room * sizeof *places);
+    if (vertices != NULL)
+        s->vertices = vertices;
+    if (vertices == NULL || places == NULL) {
+        memory_free(places);
+        return false;
+    }
+    memory_free(s->places);
+    s->places = places;
+    s->place_mask = 2 * room - 1;
+    s->room = room;
+    for (uint32_t i = 0; i < s->count; i++)
+        s->places[place_of(s, s->vertices[i].object)] = i + 1;
+    return true;
+}
+
+static struct vertex *vertex_add(struct search *s, void *object, bool is_tensor, uint32_t references)
+{
+    if (s->count == s->room && !grow(s)) {
+        s->failed = true;
+        return NULL;
+    }
+    s->places[place_of(s, object)] = s->count + 1;
+    s->vertices[s->count] = (struct vertex){ .object = object, .is_tensor = is_tensor, .references = references };
+    return &s->vertices[s->count++];
+}
+
+static struct vertex *vertex_find(const struct search *s, const void *object)
+{
+    const uint32_t index = s->places[place_of(s, object)];
+    return index != 0 ? &s->vertices[index - 1] : NULL;
+}
+
+/* One reference from a vertex to `object`. Tensors outside the scope are no vertices. */
+static void reach(void *user, void *object, bool is_tensor)
+{
+    struct search *s = user;
+    struct vertex *to = s->failed ? NULL : vertex_find(s, object);
+    if (s->marking) {
+        if (to != NULL && !to->in_use) {
+            to->in_use = true;
+            s->work[s->n_work++] = (uint32_t)(to - s->vertices);
+        }
+        return;
+    }
+    if (to == NULL && !is_tensor && !s->failed)
+        to = vertex_add(s, object, false, (uint32_t)atomic_load(&((struct grad_node *)object)->refs));
+    if (to != NULL)
+        to->inside++;
+}
+
+static void reach_from(struct search *s, uint32_t index)
+{
+    const struct vertex from = s->vertices[index];
+    if (from.is_tensor) {
+        const struct grad_meta *meta = ((ctrt_tensor *)from.object)->grad;
+        if (meta != NULL && meta->node != NULL)
+            reach(s, meta->node, false);
+        if (meta != NULL && meta->base != NULL)
+            reach(s, meta->base, true);
+        return;
+    }
+    struct grad_node *node = from.object;
+    for (uint32_t i = 0; i < node->n_in; i++)
+        if (node->edges[i].to != NULL && !edge_is_leaf(&node->edges[i]))
+            reach(s, edge_node(&node->edges[i]), false);
+    if (node->class->visit != NULL)
+        node->class->visit(node, reach, s);
+}
+
+static void mark_used(struct search *s)
+{
+    s->work = memory_alloc(MAX(s->count, 1) * sizeof *s->work);
+    if (s->work == NULL) {
+        s->failed = true;
+        return;
+    }
+    s->marking = true;
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct vertex *vertex = &s->vertices[i];
+        if (vertex->references > vertex->inside || (vertex->is_tensor && grad_is_parameter(vertex->object))) {
+            vertex->in_use = true;
+            s->work[s->n_work++] = i;
+        }
+    }
+    while (s->n_work > 0)
+        reach_from(s, s->work[--s->n_work]);
+}
+
+size_t grad_find_cycles(struct scope_held *tensors, size_t count)
+{
+    struct search s = { .count = 0 };
+    size_t dead = 0;
+    for (size_t i = 0; i < count && !s.failed; i++)
+        vertex_add(&s, tensors[i].tensor, true, tensors[i].held);
+    for (uint32_t i = 0; i < s.count && !s.failed; i++)
+        reach_from(&s, i);
+    if (!s.failed)
+        mark_used(&s);
+    for (size_t i = 0; i < count && !s.failed; i++)     /* the first vertices are the tensors, in their order */
+        dead += tensors[i].unused = !s.vertices[i].in_use;
+    memory_free(s.vertices);
+    memory_free(s.places);
+    memory_free(s.work);
+    return dead;
+}

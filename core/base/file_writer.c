@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE                     /* O_PATH */
+#include "base/file_writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "base/memory.h"
+
+#define MAX_LINKS 40                    /* as the kernel */
+
+static ctrt_status failed(const char *what, const char *path, int error)
+{
+    return ctrt_fail(CTRT_ERR_IO, "cannot %s %.500s: %s", what, path, strerror(error));
+}
+
+/* ---- what the path names ---- */
+
+/* The descriptor that a path like /dev/fd/1 means, even when a regular file is behind it, because other code goes on
+ * writing there; -1: none. */
+static int descriptor_of(const char *path)
+{
+    static const char *const folders[] = { "/dev/fd/", "/proc/self/fd/" };
+    if (strcmp(path, "/dev/stdout") == 0)
+        return STDOUT_FILENO;
+    if (strcmp(path, "/dev/stderr") == 0)
+        return STDERR_FILENO;
+    for (size_t i = 0; i < COUNT_OF(folders); i++) {
+        const size_t length = strlen(folders[i]);
+        int fd = -1, end = 0;
+        if (strncmp(path, folders[i], length) == 0 && sscanf(path + length, "%9d%n", &fd, &end) == 1
+            && path[length + (size_t)end] == '\0')
+            return fd;
+    }
+    return -1;
+}
+
+/* The folder of `path`, in `buffer` of PATH_MAX bytes. */
+static const char *folder_of(char *buffer, const char *path)
+{
+    snprintf(buffer, PATH_MAX, "%s", path);
+    return dirname(buffer);
+}
+
+/* The kernel's rule for links in /tmp (fs.protected_symlinks), also where that setting is off: another user must not
+ * choose which file is replaced. */
+static bool link_trusted(const char *path, const struct stat *link)
+{
+    char buffer[PATH_MAX];
+    struct stat folder;
+    if (stat(folder_of(buffer, path), &folder) != 0)
+        return false;
+    return (folder.st_mode & (S_ISVTX | S_IWOTH)) != (S_ISVTX | S_IWOTH) || link->st_uid == geteuid()
+           || link->st_uid == folder.st_uid;
+}
+
+/* Replaces the path of a link in *path (PATH_MAX bytes) by what it contains. 0 or errno. */
+static int link_follow(char *path, int fd, const struct stat *about)
+{
+    char content[PATH_MAX], buffer[PATH_MAX];
+    if (!link_trusted(path, about))
+        return EACCES;
+    const ssize_t length = readlinkat(fd, "", content, sizeof content - 1);
+    if (length < 0)
+        return errno;
+    content[length] = '\0';
+    const char *folder = folder_of(buffer, path);
+    const int needed = content[0] == '/' ? snprintf(path, PATH_MAX, "%s", content)
+                                         : snprintf(path, PATH_MAX, "%s/%s", folder, content);
+    return needed < PATH_MAX ? 0 : ENAMETOOLONG;
+}
+
+/* What the end of the path is after its links: a path in `target` (PATH_MAX bytes), and `about`, with st_mode 0 where
+ * nothing exists. 0 or errno. */
+static int path_resolve(char *target, struct stat *about, const char *path)
+{
+    if (snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX)
+        return ENAMETOOLONG;
+    for (int links = 0; links <= MAX_LINKS; links++) {
+        if (descriptor_of(target) >= 0)
+            return 0;
+        /* The descriptor pins the link, so that the one that is judged is the one that is read. */
+        const int fd = open(target, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        if (fd < 0) {
+            *about = (struct stat){ 0 };
+            return errno == ENOENT ? 0 : errno;
+        }
+        int error = fstat(fd, about) != 0 ? errno : 0;
+        const bool link = error == 0 && S_ISLNK(about->st_mode);
+        if (link)
+            error = link_follow(target, fd, about);
+        close(fd);
+        if (error != 0 || !link)
+            return error;
+    }
+    return ELOOP;
+}
+
+/* ---- opening ---- */
+
+/* A pipe, a terminal, a device. */
+static ctrt_status open_in_place(struct file_writer *writer, const char *target)
+{
+    struct stat about;
+    do
+        writer->fd = open(target, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW); /* of a pipe waits for its reader */
+    while (writer->fd < 0 && errno == EINTR);
+    if (writer->fd < 0)
+        return failed("open", writer->path, errno);
+    if (fstat(writer->fd, &about) == 0 && !S_ISREG(about.st_mode))
+        return CTRT_OK;
+    close(writer->fd); /* a regular file has taken its place meanwhile, and would be half overwritten */
+    return failed("write to", writer->path, ESTALE);
+}
+
+/* Gives `fd` the access control list of the file at `target`, or none where that has none. */
+static bool acl_keep(int fd, const char *target)
+{
+    static const char name[] = "system.posix_acl_access";
+    char acl[4096];
+    const ssize_t size = lgetxattr(target, name, acl, sizeof acl);
+    if (size >= 0)
+        return fsetxattr(fd, name, acl, (size_t)size, 0) == 0;
+    if (errno != ENODATA && errno != ENOTSUP)
+        return false;
+    fremovexattr(fd, name);                 /* what the folder gives to new files; fails where there is none */
+    return true;
+}
+
+/* The permissions, the access control list and, where the process may set them, the owner and group of the file at
+ * `target`, which is replaced. Where the group or the list cannot be kept, the group gets the permissions of others: the
+ * old ones were those of another group or, beside a list, the list's mask. 0 or errno. */
+static int attributes_keep(int fd, const char *target, const struct stat *old)
+{
+    struct stat now;
+    mode_t mode = old->st_mode & 0777;
+    if (fstat(fd, &now) != 0)
+        return errno;
+    if ((now.st_uid != old->st_uid || now.st_gid != old->st_gid) && fchown(fd, old->st_uid, old->st_gid) != 0
+        && now.st_gid != old->st_gid && fchown(fd, (uid_t)-1, old->st_gid) != 0)
+        mode &= ~(mode_t)070 | (mode & 007) << 3;
+    if (!acl_keep(fd, target))
+        mode &= ~(mode_t)070 | (mode & 007) << 3;
+    return fchmod(fd, mode) != 0 ? errno : 0;
+}
+
+/* The temporary name is the target's, cut where it would be too long, with ".tmp-PID-N". */
+static ctrt_status open_beside(struct file_writer *writer, const char *target, const struct stat *old)
+{
+    static atomic_uint counter;
+    const bool exists = old->st_mode != 0;
+    const char *slash = strrchr(target, '/');
+    const size_t before = slash != NULL ? (size_t)(slash + 1 - target) : 0, room = strlen(target) + 48;
+    const size_t name = MIN(strlen(target) - before, (size_t)NAME_MAX - 40);
+    if (exists && faccessat(AT_FDCWD, target, W_OK, AT_EACCESS) != 0)
+        return failed("write to", writer->path, errno);
+    writer->target = memory_strdup(target);
+    writer->temporary = memory_alloc(room);
+    if (writer->target == NULL || writer->temporary == NULL)
+        return out_of_memory(room, "a path");
+    do {
+        snprintf(writer->temporary, room, "%.*s.tmp-%ld-%u", (int)(before + name), target, (long)getpid(),
+                 atomic_fetch_add(&counter, 1));
+        writer->fd =
+            open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, exists ? 0600 : 0666);
+    } while (writer->fd < 0 && (errno == EEXIST || errno == EINTR));
+    if (writer->fd < 0)
+        return failed("create a temporary file beside", writer->path, errno);
+    const int error = exists ? attributes_keep(writer->fd, target, old) : 0;
+    if (error == 0)
+        return CTRT_OK;
+    unlink(writer->temporary);
+    close(writer->fd);
+    return failed("set the permissions of a temporary file beside", writer->path, error);
+}
+
+static void paths_free(struct file_writer *writer)
+{
+    memory_free(writer->target);
+    memory_free(writer->temporary);
+}
+
+ctrt_status file_writer_open(struct file_writer *writer, const char *path)
+{
+    char target[PATH_MAX];
+    struct stat about = { 0 };
+    *writer = (struct file_writer){ .path = path, .fd = -1 };
+    const int error = path_resolve(target, &about, path);
+    if (error != 0)
+        return failed("write to", path, error);
+    writer->fd = descriptor_of(target);
+    writer->borrowed = writer->fd >= 0;
+    if (writer->borrowed)
+        return CTRT_OK;
+    if (S_ISDIR(about.st_mode))
+        return failed("write to", path, EISDIR);
+    if (about.st_mode != 0 && !S_ISREG(about.st_mode))
+        return open_in_place(writer, target);
+    const ctrt_status status = open_beside(writer, target, &about);
+    if (status != CTRT_OK)
+        paths_free(writer);
+    return status;
+}
+
+/* ---- writing ---- */
+
+ctrt_status file_writer_write(struct file_writer *writer, const void *bytes, size_t size)
+{
+    const char *at = bytes;
+    while (size > 0) {
+        const ssize_t put = write(writer->fd, at, size);
+        if (put > 0) {
+            at += put;
+            size -= (size_t)put;
+        } else if (put < 0 && errno == EAGAIN) {
+            struct pollfd ready = { .fd = writer->fd, .events = POLLOUT };
+            poll(&ready, 1, -1);
+        } else if (put == 0 || errno != EINTR) {
+            return failed("write to", writer->path, put == 0 ? ENOSPC : errno);
+        }
+    }
+    return CTRT_OK;
+}
+
+/* ---- closing ---- */
+
+/* Waits until the contents are on the disk. Pipes and some file systems cannot sync; that is no failure. */
+static int sync_to_disk(int fd)
+{
+    int error;
+    do
+        error = fsync(fd) != 0 ? errno : 0;
+    while (error == EINTR);
+    return error == EINVAL || error == ENOTSUP || error == EROFS ? 0 : error;
+}
+
+/* A rename survives a crash only when the folder is on the disk too. A folder that is writable but not readable cannot
+ * be synced. */
+static int folder_sync(const char *path)
+{
+    char buffer[PATH_MAX];
+    const int fd = open(folder_of(buffer, path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == EACCES ? 0 : errno;
+    const int error = sync_to_disk(fd);
+    close(fd);
+    return error;
+}
+
+ctrt_status file_writer_close(struct file_writer *writer, ctrt_status status)
+{
+    int error = 0;
+    if (status == CTRT_OK && !writer->borrowed && (error = sync_to_disk(writer->fd)) != 0)
+        status = failed("sync", writer->path, error);
+    if (!writer->borrowed && close(writer->fd) != 0 && errno != EINTR && status == CTRT_OK)
+        status = failed("close", writer->path, errno);
+    if (writer->temporary != NULL) {
+        if (status == CTRT_OK && rename(writer->temporary, writer->target) != 0)
+            status = failed("rename the finished file to", writer->path, errno);
+        if (status != CTRT_OK)
+            unlink(writer->temporary);
+        else if ((error = folder_sync(writer->target)) != 0)
+            status = failed("sync the folder of", writer->path, error);
+    }
+    paths_free(writer);
+    return status;
+}

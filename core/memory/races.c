@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/races.c: the race detector. */
+#include "memory/races.h"
+
+#include "base/base.h"
+#include "base/memory.h"
+#include "ctrt/stream.h"
+
+#define RACES_LOGGED 50                     /* all are counted */
+#define RACES_AT_ONCE 8                     /* other streams that one use is reported to race with */
+#define ACCESSES_MAX 4096                   /* uses kept for each storage, the last ones */
+#define FOOTPRINT_DIMS 6
+
+static _Atomic uint64_t races;
+
+uint64_t ctrt_race_count(void)
+{
+    return atomic_load(&races);
+}
+
+/* ---- which bytes ---- */
+
+/* Bytes from the storage's begin: blocks of `block` bytes at `lo` + i1 * stride[0] + i2 * stride[1] + ..., 0 <= i1 <
+ * count[0]. All within [lo, hi). */
+struct footprint {
+    int64_t lo, hi, block;
+    int32_t dims;
+    struct { int64_t stride, count; } dim[FOOTPRINT_DIMS];      /* by stride; counts above 1 */
+};
+
+static void footprint_add(struct footprint *at, int64_t stride, int64_t count)
+{
+    int32_t i = at->dims;
+    if (i > FOOTPRINT_DIMS)
+        return;
+    for (; i > 0 && i < FOOTPRINT_DIMS && at->dim[i - 1].stride > stride; i--)
+        at->dim[i] = at->dim[i - 1];
+    if (i < FOOTPRINT_DIMS) {
+        at->dim[i].stride = stride;
+        at->dim[i].count = count;
+    }
+    at->dims++;
+}
+
+/* Merges dimensions that together are one contiguous range, or have one stride. */
+static void footprint_merge(struct footprint *at)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < at->dims; i++) {
+        const int64_t stride = at->dim[i].stride, count = at->dim[i].count;
+        if (kept == 0 && stride == at->block)
+            at->block *= count;
+        else if (kept > 0 && stride == at->dim[kept - 1].stride * at->dim[kept - 1].count)
+            at->dim[kept - 1].count *= count;
+        else
+            at->dim[kept++] = at->dim[i];
+    }
+    at->dims = kept;
+}
+
+/* False: the view has no elements. */
+static bool footprint_of(struct footprint *at, const ctrt_view *view, const struct storage *storage)
+{
+    const int64_t item = (int64_t)ctrt_dtype_size(view->dtype);
+    if (view->numel == 0 && view->ndim == 0) {
+        *at = (struct footprint){ .hi = INT64_MAX, .block = INT64_MAX };
+        return true;
+    }
+    if (view->numel == 0)
+        return false;
+    const int64_t offset = (int64_t)((intptr_t)view->data - (intptr_t)storage->block.address);
+    *at = (struct footprint){ .lo = offset, .hi = offset + item, .block = item };
+    for (int d = 0; d < view->ndim; d++) {
+        const int64_t stride = view->strides[d] * item, reach = (view->shape[d] - 1) * stride;
+        if (reach == 0)
+            continue;
+        *(reach < 0 ? &at->lo : &at->hi) += reach;
+        footprint_add(at, stride < 0 ? -stride : stride, view->shape[d]);
+    }
+    if (at->dims > FOOTPRINT_DIMS) {        /* all from the first byte to the last */
+        at->block = at->hi - at->lo;
+        at->dims = 0;
+    }
+    footprint_merge(at);
+    return true;
+}
+
+/* Upper bound of the bytes that the footprint covers from its first byte on, modulo `period`. */
+static int64_t extent_modulo(const struct footprint *at, int64_t period)
+{
+    int64_t extent = at->block;
+    for (int32_t i = 0; i < at->dims; i++)
+        if (at->dim[i].stride % period != 0)
+            extent += (at->dim[i].count - 1) * at->dim[i].stride;
+    return extent;
+}
+
+/* Do the two have no byte in common modulo `period`? Then they have none. */
+static bool disjoint_modulo(const struct footprint *a, const struct footprint *b, int64_t period)
+{
+    const int64_t a_extent = extent_modulo(a, period), b_extent = extent_modulo(b, period);
+    const int64_t distance = ((b->lo - a->lo) % period + period) % period;
+    return distance >= a_extent && b_extent <= period - distance;
+}
+
+/* Are they known to have no byte in common? Finds this for columns, for tiles and for every k-th element of one tensor;
+ * false when it is unknown. */
+static bool disjoint(const struct footprint *a, const struct footprint *b)
+{
+    if (a->hi <= b->lo || b->hi <= a->lo)
+        return true;
+    for (int32_t i = 0; i < a->dims; i++)
+        if (disjoint_modulo(a, b, a->dim[i].stride))
+            return true;
+    for (int32_t i = 0; i < b->dims; i++)
+        if (disjoint_modulo(a, b, b->dim[i].stride))
+            return true;
+    return false;
+}
+
+static bool contains(const struct footprint *outer, const struct footprint *inner)
+{
+    if (outer->dims == 0)
+        return outer->lo <= inner->lo && outer->hi >= inner->hi;
+    return outer->lo == inner->lo && outer->block == inner->block && outer->dims == inner->dims
+           && memcmp(outer->dim, inner->dim, (size_t)inner->dims * sizeof inner->dim[0]) == 0;
+}
+
+/* ---- the history of a storage ---- */
+
+/* ACCESS_AVAILABLE: work of the memory's previous owner; the first write must be ordered after it. */
+enum access_kind { ACCESS_AVAILABLE, ACCESS_READ, ACCESS_WRITE };
+
+struct access {
+    stream_mark mark;
+    const struct capture *capture;          /* in which the work was recorded; only compared */
+    enum access_kind kind;
+    struct footprint at;
+};
+
+struct accesses {
+    uint32_t count, room;
+    struct access *list;                    /* oldest first */
+};
+
+/* Guards all histories. Streams' locks are taken while it is held. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool append(struct accesses *own, const struct access *access)
+{
+    if (own->count == ACCESSES_MAX)
+        memmove(own->list, own->list + 1, --own->count * sizeof *own->list);
+    if (own->count == own->room) {
+        const uint32_t room = own->room > 0 ? 2 * own->room : 4;
+        struct access *larger = memory_resize(own->list, room * sizeof *larger);
+        if (larger == NULL)
+            return false;
+        own->list = larger;
+        own->room = room;
+    }
+    own->list[own->count++] = *access;
+    return true;
+}
+
+void races_begin(struct storage *storage, stream_mark available_after)
+{
+    pthread_mutex_lock(&lock);
+    struct accesses *own = atomic_load(&storage->uses.accesses);
+    if (own == NULL) {
+        own = memory_zeroed(sizeof *own);
+        atomic_store(&storage->uses.accesses, own);
+    }
+    if (own != NULL && available_after != 0) {
+        const struct access access = {
+            .mark = available_after, .kind = ACCESS_AVAILABLE, .at = { .hi = INT64_MAX, .block = INT64_MAX },
+        };
+        append(own, &access);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void races_end(struct storage *storage)
+{
+    struct accesses *own = atomic_load_explicit(&storage->uses.accesses, memory_order_relaxed);
+    if (likely(own == NULL))
+        return;
+    memory_free(own->list);
+    memory_free(own);
+    atomic_store_explicit(&storage->uses.accesses, NULL, memory_order_relaxed);
+}
+
+/* ---- reports ---- */
+
+struct race {
+    stream_mark mark;
+    enum access_kind kind;
+};
+
+static void report(const struct race *race, const ctrt_view *view, bool writes, stream_mark mark)
+{
+    static const char *const verbs[] = { "may still use", "reads", "writes" };
+    char shape[128], here[768], there[768];
+    int used = snprintf(shape, sizeof shape, "[");
+    if (atomic_fetch_add(&races, 1) >= RACES_LOGGED)
+        return;
+    for (int d = 0; d < view->ndim && used < (int)sizeof shape - 24; d++)
+        used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%lld", d > 0 ? ", " : "",
+                         (long long)view->shape[d]);
+    stream_work_text(here, sizeof here, mark);
+    stream_work_text(there, sizeof there, race->mark);
+    log_message(CTRT_LOG_WARNING, "stream",
+                "race: %s %s a tensor of shape %s] that %s %s (its work number %llu), and nothing orders the two: "
+                "ctrt_stream_wait or an event between them does",
+                here, writes ? "writes" : "reads", shape, there, verbs[race->kind],
+                (unsigned long long)mark_sequence(race->mark));
+}
+
+static bool covers(ctrt_stream *stream, stream_mark mark)
+{
+    pthread_mutex_lock(&stream->lock);
+    const bool known = stream_covers(stream, mark);
+    pthread_mutex_unlock(&stream->lock);
+    return known;
+}
+
+/* True when no later work can race with it. */
+static bool over(const struct access *access)
+{
+    if (mark_done(access->mark))
+        return true;
+    /* After the end of a capture its work runs in replays, whose accesses are noted then. */
+    return access->capture != NULL && atomic_load(&stream_at(mark_slot(access->mark))->capture) != access->capture;
+}
+
+/* Does all later work that races with `before` also race with `now`, which is ordered after it? */
+static bool replaced(const struct access *before, const struct access *now)
+{
+    if (before->capture != now->capture || !contains(&now->at, &before->at))
+        return false;
+    return now->kind == ACCESS_WRITE
+           || (before->kind == ACCESS_READ && mark_slot(before->mark) == mark_slot(now->mark));
+}
+
+/* Is `now`, which was just put on `stream`, ordered after `before`? Or before it, when another thread noted its later
+ * work first? */
+static bool ordered(ctrt_stream *stream, const struct access *before, const struct access *now)
+{
+    return thread_state.order_auto || mark_slot(before->mark) == mark_slot(now->mark) || covers(stream, before->mark)
+           || covers(stream_at(mark_slot(before->mark)), now->mark);
+}
+
+static bool conflict(const struct access *a, const struct access *b)
+{
+    return (a->kind == ACCESS_WRITE || b->kind == ACCESS_WRITE) && a->capture == b->capture
+           && !disjoint(&a->at, &b->at);
+}
+
+/* Adds a race; for each other stream only the latest access is kept. */
+static void add_race(struct race *found, int *count, const struct access *before)
+{
+    int i = 0;
+    while (i < *count && mark_slot(found[i].mark) != mark_slot(before->mark))
+        i++;
+    if (i == RACES_AT_ONCE)
+        return;
+    found[i] = (struct race){ before->mark, before->kind };
+    *count = MAX(*count, i + 1);
+}
+
+void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, stream_mark mark)
+{
+    struct storage *storage = view->owner;
+    struct race found[RACES_AT_ONCE];
+    struct access now = { .mark = mark, .kind = writes ? ACCESS_WRITE : ACCESS_READ };
+    int count = 0;
+    if (!footprint_of(&now.at, view, storage))
+        return;
+    now.capture = atomic_load(&stream->capture);
+    pthread_mutex_lock(&lock);
+    struct accesses *own = atomic_load(&storage->uses.accesses);
+    uint32_t kept = 0;
+    for (uint32_t i = 0; own != NULL && i < own->count; i++) {
+        struct access *before = &own->list[i];
+        if (over(before))
+            continue;
+        const bool in_order = ordered(stream, before, &now);
+        if (!in_order && conflict(before, &now))
+            add_race(found, &count, before);
+        if (!in_order || !replaced(before, &now))
+            own->list[kept++] = *before;
+    }
+    if (own != NULL) {
+        own->count = kept;
+        append(own, &now);
+    }
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < count; i++)
+        report(&found[i], view, writes, mark);
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* registry/dl.c: judges a plugin file and passes it to the dynamic loader.
+ *
+ * The loader takes paths only, and resolves them itself. Where the file had to be trusted it gets /proc/self/fd/FOLDER/NAME, FOLDER
+ * being the descriptor of the folder that was judged, so a folder that is renamed or replaced meanwhile has no effect. The path goes
+ * through the folder, not through the descriptor of the file, for three reasons:
+ * - $ORIGIN in the plugin's run path is then that folder. The descriptor stays open for the life of the process, because the loader
+ *   expands $ORIGIN also when the plugin loads a library later.
+ * - The loader does not look again at a path that it has loaded before. Numbers of closed descriptors are used again, so
+ *   /proc/self/fd/FILE could name a plugin loaded earlier.
+ * - dladdr and error messages have the file's name.
+ * Afterwards the loaded object gets the plugin's own path as its name, for dladdr, debuggers and symbolizers.
+ *
+ * Without /proc the path is loaded: only root and the user can change what it names, since all folders above were judged. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/base.h"
+#include "registry/internal.h"
+
+void (*trust_judged_hook)(void);
+
+static bool same_file(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Keeps `fd` open for good, or the descriptor of the same folder that is kept already. Owns `fd`; -1 when there are too many. */
+static int keep_folder(int fd)
+{
+    static struct { int fd; dev_t dev; ino_t ino; } kept[4 * MAX_FOLDERS];
+    static size_t count;
+    struct stat facts, now;
+    if (fstat(fd, &facts) != 0)
+        return fd;
+    for (size_t i = 0; i < count; i++) {
+        if (kept[i].dev != facts.st_dev || kept[i].ino != facts.st_ino)
+            continue;
+        /* The program may have closed it and opened something else under the number. */
+        if (fstat(kept[i].fd, &now) == 0 && same_file(&now, &facts) && kept[i].fd != fd)
+            close(fd);
+        else
+            kept[i].fd = fd;
+        return kept[i].fd;
+    }
+    if (count == COUNT_OF(kept)) {
+        close(fd);
+        return -1;
+    }
+    kept[count].dev = facts.st_dev, kept[count].ino = facts.st_ino;
+    kept[count++].fd = fd;
+    return fd;
+}
+
+/* The path by which the loader reaches the judged file. Returns a verdict. */
+static int loader_path(char *path, size_t room, struct plugin_file *file, struct trusted_file *judged, char *reason, size_t bytes)
+{
+    struct stat facts, seen;
+    snprintf(path, room, "%s", file->path);
+    if (judged->folder < 0)
+        return JUDGED_WELL;
+    const int folder = keep_folder(judged->folder);
+    judged->folder = -1;
+    if (folder < 0)
+        return JUDGED_WELL;
+    snprintf(path, room, "/proc/self/fd/%d/%s", folder, strrchr(file->path, '/') + 1);
+    if (fstat(judged->file, &facts) != 0)
+        return judge_errno(errno, "file", file->path, reason, bytes);
+    if (stat(path, &seen) != 0) {
+        if (error_is_transient(errno))
+            return judge_errno(errno, "file", file->path, reason, bytes);
+        snprintf(path, room, "%s", file->path);
+    } else if (!same_file(&facts, &seen)) {
+        snprintf(reason, bytes, "file %s was replaced while it was judged", file->path);
+        return EAGAIN;
+    }
+    return JUDGED_WELL;
+}
+
+/* Why the loader could not map the file: ENOMEM, or JUDGED_BAD when no process may (a file system mounted with noexec). */
+static int verdict_of_mapping(int fd)
+{
+    void *page = mmap(NULL, 1, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
+    if (page == MAP_FAILED)
+        return error_is_transient(errno) ? ENOMEM : JUDGED_BAD;
+    munmap(page, 1);
+    return ENOMEM;
+}
+
+/* The errno value of a failed dlopen when that is a transient one, else JUDGED_BAD. The loader has an errno of its own, which is part of
+ * its messages, except when mmap fails. */
+static int verdict_of_loader(const char *text, int fd)
+{
+    static const int errors[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, ESTALE };
+    for (size_t i = 0; i < COUNT_OF(errors); i++)
+        if (strstr(text, strerror(errors[i])) != NULL)
+            return errors[i];
+    /* "cannot allocate memory in static TLS block": the block's size is fixed when the process starts. */
+    if (strstr(text, "static TLS") != NULL)
+        return JUDGED_BAD;
+    if (strstr(text, "failed to map segment") != NULL || strstr(text, "cannot map zero-fill pages") != NULL)
+        return verdict_of_mapping(fd);
+    /* "cannot create shared object descriptor", "cannot allocate dependency list": the loader has no memory. */
+    return strcmp(text, "out of memory") == 0 || strstr(text, "cannot create ") != NULL || strstr(text, "cannot allocate ") != NULL
+               ? ENOMEM
+               : JUDGED_BAD;
+}
+
+static void name_object(struct plugin_file *file, void *handle)
+{
+    struct link_map *object = NULL;
+    if (dlinfo(handle, RTLD_DI_LINKMAP, &object) != 0 || object == NULL || strncmp(object->l_name, "/proc/self/fd/", 14) != 0)
+        return;
+    file->loader_name = object->l_name;
+    object->l_name = (char *)(uintptr_t)file->path;
+}
+
+static int load(void **handle, struct plugin_file *file, struct trusted_file *judged, char *reason, size_t bytes)
+{
+    char path[4200];
+    int verdict = elf_judge(judged->file, file->path, reason, bytes);
+    if (verdict == JUDGED_WELL)
+        verdict = loader_path(path, sizeof path, file, judged, reason, bytes);
+    if (verdict != JUDGED_WELL)
+        return verdict;
+    if (trust_judged_hook != NULL)
+        trust_judged_hook();
+    *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (*handle == NULL) {
+        const char *text = dlerror();
+        const bool of_file = text != NULL && strncmp(text, path, strlen(path)) == 0;
+        snprintf(reason, bytes, "%s%s", of_file ? file->path : "", text == NULL ? "dlopen failed" : of_file ? text + strlen(path) : text);
+        return verdict_of_loader(reason, judged->file);
+    }
+    name_object(file, *handle);
+    return JUDGED_WELL;
+}
+
+int dl_load(void **handle, struct plugin_file *file, char *reason, size_t bytes)
+{
+    struct trusted_file judged;
+    int verdict = trust_open(&judged, file->path, trust_needed(), geteuid(), reason, bytes);
+    if (verdict != JUDGED_WELL)
+        return verdict;
+    verdict = load(handle, file, &judged, reason, bytes);
+    close(judged.file);
+    if (judged.folder >= 0)
+        close(judged.folder);
+    return verdict;
+}

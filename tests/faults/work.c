@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* work.c: devices, ops, training, files, reports and streams on the default device; see work.h. */
+#include "work.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static ctrt_status add_sum(double *result, ctrt_tensor *x)
+{
+    CTRT_AUTO(tensor) sum = NULL;
+    double value = 0;
+    CTRT_TRY(ctrt_to_dtype(&sum, x, CTRT_F32));
+    CTRT_TRY(ctrt_sum(&sum, sum, CTRT_ALL_DIMS));
+    CTRT_TRY(ctrt_item(&value, sum));
+    *result += value;
+    return CTRT_OK;
+}
+
+static ctrt_status devices(double *result, const char *folder)
+{
+    (void)folder;
+    ctrt_device *device = NULL;
+    ctrt_device_properties properties;
+    uint64_t unused = 0, total = 0;
+    CTRT_TRY(ctrt_device_get(&device, NULL));
+    CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(device)));
+    CTRT_TRY(ctrt_device_memory_info(device, &unused, &total));
+    *result = properties.asynchronous + 2 * (total > 0);
+    return CTRT_OK;
+}
+
+static ctrt_status plugins(double *result, const char *folder)
+{
+    (void)folder;
+    ctrt_plugin_info info;
+    size_t index = 0;
+    ctrt_status status;
+    while ((status = ctrt_plugin_list(&info, index)) == CTRT_OK)
+        index++;
+    *result = (double)index;
+    return status == CTRT_ERR_NOT_FOUND ? CTRT_OK : status;
+}
+
+static ctrt_status tensors(double *result, const char *folder)
+{
+    (void)folder;
+    CTRT_AUTO(tensor) x = NULL, y = NULL, z = NULL;
+    char *text = NULL;
+    CTRT_TRY(ctrt_arange(&x, ctrt_float(0), ctrt_float(600), ctrt_float(1), CTRT_F32, NULL));
+    CTRT_TRY(ctrt_reshape(&x, x, CTRT_SHAPE(20, 30)));
+    CTRT_TRY(ctrt_transpose(&y, x, 0, 1));
+    CTRT_TRY(ctrt_slice(&y, y, 0, 3, 20, 2));
+    CTRT_TRY(ctrt_contiguous(&z, y, CTRT_CONTIGUOUS_FORMAT));
+    CTRT_TRY(ctrt_cat(&z, (ctrt_tensor *[]){ z, y }, 2, 0));
+    CTRT_TRY(ctrt_to_dtype(&z, z, CTRT_F64));
+    CTRT_TRY(ctrt_tensor_format(&text, z));
+    *result += (double)strlen(text);
+    free(text);
+    CTRT_TRY(ctrt_randint(&x, 0, 10, CTRT_SHAPE(5), CTRT_I64, NULL));
+    CTRT_TRY(ctrt_index_select(&y, z, 0, x));
+    return ctrt_tensor_numel(y) == 100 ? add_sum(result, z) : ctrt_fail(CTRT_ERR_STATE, "a wrong shape");
+}
+
+static ctrt_status ops(double *result, const char *folder)
+{
+    (void)folder;
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    CTRT_TRY(ctrt_full(&x, CTRT_SHAPE(300, 300), ctrt_float(0.5), CTRT_F32, NULL));
+    CTRT_TRY(ctrt_exp(&y, x));
+    CTRT_TRY(ctrt_mul(&y, y, x));
+    CTRT_TRY(ctrt_add_scalar_(y, ctrt_float(1)));
+    CTRT_TRY(ctrt_softmax(&y, y, 1));
+    CTRT_TRY(add_sum(result, y));
+    CTRT_TRY(ctrt_var(&y, x, CTRT_SHAPE(0), 1, false));
+    return add_sum(result, y);
+}
+
+/* Large enough for the libraries of the cpu. */
+static ctrt_status products(double *result, const char *folder)
+{
+    (void)folder;
+    static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F64, CTRT_BF16 };
+    for (int i = 0; i < 3; i++) {
+        CTRT_AUTO(tensor) x = NULL, y = NULL;
+        CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(160, 160), dtypes[i], NULL));
+        CTRT_TRY(ctrt_matmul(&y, x, x));
+        CTRT_TRY(add_sum(result, y));
+    }
+    CTRT_AUTO(tensor) image = NULL, weight = NULL;
+    CTRT_TRY(ctrt_ones(&image, CTRT_SHAPE(2, 8, 16, 16), CTRT_F32, NULL));
+    CTRT_TRY(ctrt_ones(&weight, CTRT_SHAPE(16, 8, 3, 3), CTRT_F32, NULL));
+    CTRT_TRY(ctrt_conv2d(&image, image, weight, NULL, NULL));
+    return add_sum(result, image);
+}
+
+static ctrt_status network(ctrt_module **out)
+{
+    return ctrt_sequential_new(out, CTRT_MODULES(
+        CTRT_NEW(conv2d, 1, 4, 3, 3, NULL, true, NULL), CTRT_NEW(batch_norm2d, 4, 0, 0, true, NULL), CTRT_NEW(relu),
+        CTRT_NEW(max_pool2d, &(ctrt_pool2d_options){ .kernel = { 2, 2 } }), CTRT_NEW(flatten, 1, -1),
+        CTRT_NEW(linear, 36, 8, true, NULL), CTRT_NEW(layer_norm, CTRT_SHAPE(8), 0, true, NULL), CTRT_NEW(dropout, 0.25),
+        CTRT_NEW(linear, 8, 3, true, NULL)));
+}
+
+static ctrt_status step(double *result, ctrt_module *module, ctrt_optimizer *optimizer)
+{
+    CTRT_AUTO(tensor) x = NULL, target = NULL;
+    double loss = 0;
+    CTRT_TRY(ctrt_randn(&x, CTRT_SHAPE(4, 1, 8, 8), CTRT_F32, NULL));
+    CTRT_TRY(ctrt_from_data(&target, (int64_t[]){ 0, 1, 2, 1 }, 4, CTRT_SHAPE(4), CTRT_I64, NULL));
+    CTRT_TRY(ctrt_forward(&x, module, x));
+    CTRT_TRY(ctrt_cross_entropy(&x, x, target, NULL));
+    CTRT_TRY(ctrt_item(&loss, x));
+    CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, true));
+    CTRT_TRY(ctrt_backward(x));
+    CTRT_TRY(ctrt_clip_grad_norm_(NULL, module, 1));
+    *result += loss;
+    return ctrt_optimizer_step(optimizer);
+}
+
+static ctrt_status parameters_sum(double *result, ctrt_module *module)
+{
+    const char *name;
+    ctrt_tensor *parameter;
+    for (size_t i = 0; i < ctrt_module_parameter_count(module); i++) {
+        CTRT_TRY(ctrt_module_parameter(&name, &parameter, module, i));
+        CTRT_TRY(add_sum(result, parameter));
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status training(double *result, const char *folder)
+{
+    CTRT_AUTO(module) module = NULL, copy = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    char path[512], state[512];
+    snprintf(path, sizeof path, "%s/module.safetensors", folder);
+    snprintf(state, sizeof state, "%s/optimizer.safetensors", folder);
+    ctrt_manual_seed(1);
+    CTRT_TRY(network(&module));
+    CTRT_TRY(ctrt_adamw_new(&optimizer, module, NULL));
+    for (int i = 0; i < 2; i++)
+        CTRT_TRY(step(result, module, optimizer));
+    CTRT_TRY(ctrt_save(module, path));
+    CTRT_TRY(ctrt_optimizer_save(optimizer, state));
+    CTRT_TRY(network(&copy));
+    CTRT_TRY(ctrt_load(copy, path));
+    CTRT_TRY(ctrt_optimizer_load(optimizer, state));
+    return parameters_sum(result, copy);
+}
+
+static ctrt_status reports(double *result, const char *folder)
+{
+    CTRT_AUTO(tensor) x = NULL;
+    ctrt_device *device = NULL;
+    char *text = NULL, path[512];
+    snprintf(path, sizeof path, "%s/snapshot", folder);
+    CTRT_TRY(ctrt_device_get(&device, NULL));
+    CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(1000), CTRT_F32, NULL));
+    CTRT_TRY(ctrt_memory_summary(&text, device, false));
+    free(text);
+    CTRT_TRY(ctrt_memory_metrics(&text, CTRT_METRICS_PROMETHEUS));
+    free(text);
+    CTRT_TRY(ctrt_memory_set_watch(CTRT_MEMORY_WATCH_FRAMES, 100));
+    ctrt_status status = ctrt_clone(&x, x);
+    if (status == CTRT_OK)
+        status = ctrt_memory_snapshot_write(path, device);
+    *result = 1;
+    return ctrt_memory_set_watch(CTRT_MEMORY_WATCH_NONE, 0) == CTRT_OK ? status : CTRT_ERR_STATE;
+}
+
+static ctrt_status on_streams(double *result, ctrt_device *device, ctrt_stream *stream)
+{
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    CTRT_AUTO(event) event = NULL;
+    CTRT_TRY(ctrt_ones(&x, CTRT_SHAPE(1000), CTRT_F32, device));
+    CTRT_TRY(ctrt_stream_push(stream));
+    ctrt_status status = ctrt_add(&y, x, x);
+    CTRT_TRY(ctrt_stream_pop());
+    CTRT_TRY(status);
+    CTRT_TRY(ctrt_event_new(&event, device, false));
+    CTRT_TRY(ctrt_event_record(event, stream));
+    CTRT_TRY(ctrt_event_synchronize(event));
+    CTRT_TRY(ctrt_stream_synchronize(stream));
+    return add_sum(result, y);
+}
+
+static ctrt_status streams(double *result, const char *folder)
+{
+    (void)folder;
+    ctrt_device *device = NULL;
+    ctrt_device_properties properties;
+    CTRT_AUTO(stream) stream = NULL;
+    CTRT_TRY(ctrt_device_get(&device, NULL));
+    CTRT_TRY(ctrt_device_get_properties(&properties, ctrt_device_name(device)));
+    if (!properties.asynchronous)
+        return CTRT_OK;
+    CTRT_TRY(ctrt_stream_new(&stream, device, 0));
+    CTRT_TRY(on_streams(result, device, stream));
+    return ctrt_device_synchronize(device);
+}
+
+void work_clean(const char *folder)
+{
+    static const char *const names[] = { "module.safetensors", "optimizer.safetensors", "snapshot" };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+}
+
+const struct work_part work_parts[] = {
+    { "devices", devices, false },   { "tensors", tensors, false },   { "ops", ops, false },
+    { "products", products, false }, { "training", training, false }, { "streams", streams, false },
+    { "reports", reports, false },   { "plugins", plugins, true },    { "devices again", devices, false },
+};
+_Static_assert(sizeof work_parts / sizeof work_parts[0] == WORK_PARTS, "WORK_PARTS");

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random networks: forward, backward, train and eval; parameters and buffers are copied from PyTorch's at first."""
+import ctypes as c
+from itertools import count
+
+import torch
+from torch import nn
+
+import compare_ctrt as C
+from compare_check import REFUSALS, both_refuse, difference, largest, values
+
+# (PyTorch's module, ctrt's) for inputs of a shape; each takes (r, shape) and returns the pair of constructors and the
+# output's shape.
+
+# In f64 PyTorch is its own reference, so its error does not say how much a network amplifies rounding.
+ROUNDINGS = {torch.float32: 4096, torch.float64: 2 ** 22}
+
+
+def linear(r, sizes):
+    out, bias = r.randint(1, 6), r.random() < 0.8
+    return nn.Linear(sizes[-1], out, bias), ("linear_new", sizes[-1], out, bias, None), sizes[:-1] + (out,)
+
+
+def conv2d(r, sizes):
+    groups = r.choice([g for g in (1, 2) if sizes[1] % g == 0])
+    out, kernel, stride, padding, bias = groups * \
+        r.randint(1, 3), r.randint(1, 3), r.randint(1, 2), r.randint(0, 1), r.random() < 0.7
+    options = C.Conv2dOptions((stride, stride), (padding, padding), (1, 1), groups)
+    made = nn.Conv2d(sizes[1], out, kernel, stride, padding, 1, groups, bias)
+    spatial = tuple((s + 2 * padding - kernel) // stride + 1 for s in sizes[2:])
+    return made, ("conv2d_new", sizes[1], out, kernel, kernel, options, bias, None), sizes[:1] + (out,) + spatial
+
+
+def batch_norm(r, sizes):
+    epsilon, momentum, affine = r.choice((1e-5, 1e-3)), r.choice((0.1, 0.3)), r.random() < 0.7
+    kind = "2d" if len(sizes) == 4 else "1d"
+    return getattr(nn, "BatchNorm" + kind)(sizes[1], epsilon, momentum, affine), \
+        ("batch_norm%s_new" % kind, sizes[1], epsilon, momentum, affine, None), sizes
+
+
+def layer_norm(r, sizes):
+    inner, epsilon, affine = sizes[-r.randint(1, len(sizes) - 1):], r.choice((1e-5, 1e-3)), r.random() < 0.7
+    return nn.LayerNorm(inner, epsilon, affine), ("layer_norm_new", inner, epsilon, affine, None), sizes
+
+
+def activation(r, sizes):
+    kind = r.choice(("relu", "gelu", "gelu tanh", "tanh", "sigmoid", "softmax", "dropout"))
+    dim = r.choice((-1, 1))
+    return {
+    "relu": (
+        nn.ReLU(), ("relu_new",)), "gelu": (
+            nn.GELU(), ("gelu_new", False)), "tanh": (
+                nn.Tanh(), ("tanh_new",)), "gelu tanh": (
+                    nn.GELU(
+                        approximate="tanh"), ("gelu_new", True)), "sigmoid": (
+                            nn.Sigmoid(), ("sigmoid_new",)), "softmax": (
+                                nn.Softmax(dim), ("softmax_new", dim)), "dropout": (
+                                    nn.Dropout(0.0), ("dropout_new", 0.0))}[kind] + (
+                                        sizes,)
+
+
+def max_pool(r, sizes):
+    kernel, stride = r.randint(1, 2), r.randint(1, 2)
+    options = C.Pool2dOptions((kernel, kernel), (stride, stride), (0, 0), (1, 1))
+    return nn.MaxPool2d(kernel, stride), ("max_pool2d_new",
+                        options), sizes[:2] + tuple((s - kernel) // stride + 1 for s in sizes[2:])
+
+
+def flatten(r, sizes):
+    rest = 1
+    for size in sizes[1:]:
+        rest *= size
+    return nn.Flatten(), ("flatten_new", 1, -1), (sizes[0], rest)
+
+
+class Attention(nn.Module):
+    def __init__(self, embed, heads, bias, causal):
+        super().__init__()
+        self.inner, self.causal = nn.MultiheadAttention(embed, heads, 0.0, bias, batch_first=True), causal
+
+    def forward(self, x):
+        mask = torch.triu(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool), 1) if self.causal else None
+        return self.inner(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+
+def attention(r, sizes):
+    heads = r.choice([h for h in (1, 2, 4) if sizes[-1] % h == 0])
+    bias, causal = r.random() < 0.8, r.random() < 0.5
+    return Attention(sizes[-1], heads, bias, causal), ("multihead_attention_new",
+                     sizes[-1], heads, 0.0, bias, causal, None), sizes
+
+
+def choose(r, sizes, first):
+    kinds = [activation, activation, linear, layer_norm]
+    if len(sizes) == 4:
+        kinds = [activation, conv2d, conv2d, batch_norm, flatten] + ([max_pool] if min(sizes[2:]) >= 2 else [])
+        if min(sizes[2:]) < 3:
+            kinds.remove(conv2d), kinds.remove(conv2d)
+    elif len(sizes) == 3:
+        kinds += [attention, attention, batch_norm]
+    elif sizes[0] > 1:
+        kinds.append(batch_norm)
+    return r.choice(kinds)(r, sizes)
+
+
+def make(r):
+    """(PyTorch's network, ctrt's, input, text)"""
+    sizes = r.choice(
+    ((r.randint(
+        2, 4), r.randint(
+            1, 6)), (2, r.randint(
+                1, 4), 4), (2, r.choice(
+                    (1, 2, 4)), r.randint(
+                        4, 7), r.randint(
+                            4, 7))))
+    inputs, layers, made, text = None, [], [], []
+    if len(sizes) == 3 and r.random() < 0.5:
+        rows, padding = r.randint(2, 6), r.choice((-1, -1, 0))
+        layers.append(nn.Embedding(rows, sizes[-1], padding if padding >= 0 else None))
+        made.append(("embedding_new", rows, sizes[-1], padding, None))
+        inputs = torch.randint(0, rows, sizes[:2], generator=torch.Generator().manual_seed(r.getrandbits(30)))
+    else:
+        inputs = values(r, sizes, torch.float32, "normal")
+    for _ in range(r.randint(1, 4)):
+        module, arguments, sizes = choose(r, sizes, not layers)
+        layers.append(module)
+        made.append(arguments)
+    net = C.op("sequential_new", C.Modules(None, 0), kind=C.Module)
+    for name, *arguments in made:
+        text.append("  %s %s" % (name, ["options" if isinstance(a, c.Structure) else a for a in arguments]))
+        child = C.op(name, *[c.addressof(a) if isinstance(a, c.Structure) else a for a in arguments], kind=C.Module)
+        C.call("sequential_add", net, C.LIB.ctrt_module_retain(child.handle))
+    return nn.Sequential(*layers), net, inputs, text
+
+
+def tensors(net, kind):
+    """[(name, tensor)] of ctrt's parameters or buffers."""
+    name, pointer, found = c.c_char_p(), c.c_void_p(), []
+    for index in count():
+        try:
+            C.call("module_" + kind, c.addressof(name), c.addressof(pointer), net, index)
+        except C.Refused:
+            return found
+        found.append((name.value.decode(), C.borrowed(pointer)))
+
+
+def named(model):
+    """PyTorch's state by ctrt's names."""
+    return {
+    name.replace(
+        ".inner.",
+        "."): value for name,
+        value in list(
+            model.named_parameters()) +
+            list(
+                model.named_buffers())}
+
+
+def copy_state(model, net):
+    """All of PyTorch's values into ctrt's tensors of the same names."""
+    wanted, found = named(model), tensors(net, "parameter") + tensors(net, "buffer")
+    if sorted(wanted) != sorted(name for name, _ in found):
+        return "names %s, PyTorch's %s" % (sorted(name for name, _ in found), sorted(wanted))
+    was = C.LIB.ctrt_set_grad_enabled(False)
+    for name, tensor in found:
+        C.call("copy_", tensor, C.from_torch(wanted[name]))
+    C.LIB.ctrt_set_grad_enabled(was)
+    return None
+
+
+def run(r):
+    of = r.choice((torch.float32, torch.float32, torch.float64))
+    model, net, x, text = make(r)
+    exact = None
+    model.to(of)
+    C.call("module_to", net, None, of)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(values(r, tuple(parameter.shape), of, "normal") * 0.5)
+    text = ["network in %s, input %s %s" % (C.NAMES[of], list(x.shape), x.flatten()[:24].tolist())] + text
+    message = copy_state(model, net)
+    if message:
+        return "network", text, [message]
+    exact = make_exact(model)
+    found = []
+    for step in range(r.randint(1, 3)):
+        training = r.random() < 0.7
+        model.train(training), exact.train(training)
+        C.LIB.ctrt_module_train(net.handle, training)
+        x = x if not x.is_floating_point() else values(r, tuple(x.shape), of, "normal")
+        text.append("  step %d, %s" % (step, "train" if training else "eval"))
+        torch_error = ctrt_error = None
+        try:
+            xt, xe = x.clone(), x.double() if x.is_floating_point() else x.clone()
+            if x.is_floating_point():
+                xt.requires_grad_(), xe.requires_grad_()
+            yt, ye = model(xt), exact(xe)
+        except REFUSALS as error:
+            torch_error = error
+        try:
+            xc = C.from_torch(x)
+            if x.is_floating_point():
+                C.call("tensor_require_grad", xc, True)
+            yc = C.op("forward", net, xc)
+        except C.Refused as error:
+            ctrt_error = error
+        if torch_error or ctrt_error:
+            message = both_refuse(torch_error, ctrt_error)
+            return "network", text, [message] if message else []
+        pairs = [("output", yc.torch(), yt, ye)]
+        if yt.requires_grad:
+            g = values(r, tuple(yt.shape), of, "normal")
+            yt.backward(g), ye.backward(g.double())
+            C.backward(yc, C.from_torch(g))
+            if x.is_floating_point():
+                pairs.append(("gradient of the input", xc.grad.torch(), xt.grad, xe.grad))
+        theirs, precise = named(model), named(exact)
+        for name, tensor in tensors(net, "parameter"):
+            if (tensor.grad is None) != (theirs[name].grad is None):
+                found.append("gradient of %s: %s, PyTorch %s" % (name, tensor.grad, theirs[name].grad))
+            elif tensor.grad is not None:
+                pairs.append(("gradient of " + name, tensor.grad.torch(), theirs[name].grad, precise[name].grad))
+        pairs += [(name, tensor.torch(), theirs[name], precise[name]) for name, tensor in tensors(net, "buffer")]
+        size = max(largest(e.detach()) for what, _, _, e in pairs if "gradient" in what or what == "output")
+        for what, got, same, wanted in pairs:
+            # A network can amplify rounding (batch norm of two nearly equal values):
+            # then PyTorch's own error says by how much.
+            amplified = 4 * largest(same.detach().double() - wanted.detach()) / (ROUNDINGS[of] * torch.finfo(of).eps)
+            message = difference(got, same.detach(), wanted.detach(), ROUNDINGS[of], max(size, 1.0, amplified))
+            if message:
+                found.append("%s: %s" % (what, message))
+    return "network", text, found
+
+
+def make_exact(model):
+    import copy
+    return copy.deepcopy(model).double()

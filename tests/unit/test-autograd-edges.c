@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* First and second derivatives where a rule has a special case: at 0, at limits, at NaN, of overflow, of nothing. What PyTorch 2.15 computes. */
+#include <math.h>
+
+#include "ctrt/ctrt.h"
+#include "tap.h"
+
+#define N 8
+
+struct edge {
+    const char *name;
+    ctrt_status (*function)(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);
+    ctrt_dtype a_dtype, b_dtype;
+    int n;                              /* elements of a, and of b where there is one */
+    const double *a, *b;
+    const double *da, *db;              /* of the result's sum; NULL: none, for an integer operand too */
+    const double *dda, *ddb, *ddw;      /* of sum(da) + sum(db), by the operands and by the gradient of the result */
+};
+
+#define F(name, ...)                                                                                \
+    static ctrt_status name(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b) { (void)b; return __VA_ARGS__; }
+F(relu, ctrt_relu(out, a))
+F(clamp, ctrt_clamp(out, a, ctrt_float(0), ctrt_float(1)))
+F(clamp_min, ctrt_clamp_min(out, a, ctrt_int(0)))
+F(clamp_max, ctrt_clamp_max(out, a, ctrt_float(1)))
+F(clamp_nan, ctrt_clamp(out, a, ctrt_float(NAN), ctrt_float(1)))
+F(remainder_, ctrt_remainder(out, a, b))
+F(fmod_, ctrt_fmod(out, a, b))
+F(pow_, ctrt_pow(out, a, b))
+F(zero_to_the, ctrt_rpow_scalar(out, a, ctrt_float(0)))
+F(prod, ctrt_prod_dims(out, a, CTRT_ALL_DIMS, false))
+F(prod_dim, ctrt_prod_dims(out, a, CTRT_DIMS(0), true))
+F(mean, ctrt_mean(out, a, CTRT_ALL_DIMS))
+F(var, ctrt_var(out, a, CTRT_ALL_DIMS, 1, false))
+F(var_0, ctrt_var(out, a, CTRT_ALL_DIMS, 0, false))
+F(var_dim, ctrt_var(out, a, CTRT_DIMS(0), 1, false))
+F(var_dim_0, ctrt_var(out, a, CTRT_DIMS(0), 0, false))
+F(var_dim_4, ctrt_var(out, a, CTRT_DIMS(0), 4, false))
+F(var_rows, (ctrt_reshape(out, a, CTRT_SHAPE(3, 0)), ctrt_var(out, *out, CTRT_DIMS(1), 1, false)))
+F(mse, ctrt_mse_loss(out, a, b, CTRT_REDUCE_MEAN))
+
+static ctrt_status pow_0dim(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
+{
+    ctrt_tensor *first = NULL;
+    ctrt_status status = ctrt_select(&first, a, 0, 0);
+    if (status == CTRT_OK)
+        status = ctrt_pow(out, first, b);
+    ctrt_tensor_release(&first);
+    return status;
+}
+
+/* Rows of two classes, the targets of which are all ignored. */
+static ctrt_status ignored(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
+{
+    ctrt_tensor *rows = NULL, *target = NULL;
+    const ctrt_cross_entropy_options smooth = { .label_smoothing = 0.1 };
+    (void)b;
+    ctrt_status status = ctrt_reshape(&rows, a, CTRT_SHAPE(-1, 2));
+    if (status == CTRT_OK)
+        status = ctrt_full(&target, CTRT_SHAPE(ctrt_tensor_size(rows, 0)), ctrt_int(-100), CTRT_I64, NULL);
+    if (status == CTRT_OK)
+        status = ctrt_cross_entropy(out, rows, target, &smooth);
+    ctrt_tensor_release(&rows);
+    ctrt_tensor_release(&target);
+    return status;
+}
+
+#define L(...) (const double[]){__VA_ARGS__}
+#define ZEROS L(0, 0, 0, 0, 0, 0, 0, 0)
+#define E11     1.10000002384185791015625               /* 1.1 in f32, and its logarithm */
+#define LOG_E11 0.0953102014787409
+
+static const struct edge edges[] = {
+    {"relu", relu, CTRT_F32, 0, 6, L(NAN, -1, 0, 1, INFINITY, -INFINITY), NULL, L(1, 0, 0, 1, 1, 0), NULL, ZEROS, NULL, L(1, 0, 0, 1, 1, 0)},
+    {"relu in bf16", relu, CTRT_BF16, 0, 4, L(NAN, -1, 0, 1), NULL, L(1, 0, 0, 1), NULL, ZEROS, NULL, L(1, 0, 0, 1)},
+    {"clamp", clamp, CTRT_F64, 0, 6, L(-1, 0, 0.5, 1, 2, NAN), NULL, L(0, 0, 1, 0, 0, 0), NULL, ZEROS, NULL, L(0, 0, 1, 0, 0, 0)},
+    {"clamp from below", clamp_min, CTRT_F64, 0, 5, L(-1, 0, 0.5, INFINITY, NAN), NULL, L(0, 0, 1, 1, 0), NULL, ZEROS, NULL, L(0, 0, 1, 1, 0)},
+    {"clamp from above", clamp_max, CTRT_F64, 0, 5, L(-INFINITY, 0.5, 1, 2, NAN), NULL, L(1, 1, 0, 0, 0), NULL, ZEROS, NULL, L(1, 1, 0, 0, 0)},
+    {"clamp by NaN", clamp_nan, CTRT_F64, 0, 3, L(-1, 1, 2), NULL, ZEROS, NULL, ZEROS, NULL, ZEROS},
+    {"remainder", remainder_, CTRT_F64, CTRT_F64, 7, L(5, -5, 1, -1, 5, 0, INFINITY), L(3, 3, 0.1, INFINITY, 0, 0, 3), L(1, 1, 1, 1, 1, 1, 1),
+     L(-1, 2, -9, 1, -INFINITY, NAN, NAN), ZEROS, ZEROS, L(0, 3, -8, 2, -INFINITY, NAN, NAN)},
+    {"remainder of integers", remainder_, CTRT_I64, CTRT_F32, 3, L(1, -5, 7), L(0.1, 3, -2), NULL, L(-9, 2, 4), NULL, ZEROS, L(-9, 2, 4)},
+    {"fmod", fmod_, CTRT_F64, CTRT_F64, 6, L(5, -5, 1, 5, 0, INFINITY), L(3, 3, 0.1, 0, 0, 3), L(1, 1, 1, 1, 1, 1),
+     L(-1, 1, -10, -INFINITY, NAN, -INFINITY), ZEROS, ZEROS, L(0, 2, -9, -INFINITY, NAN, -INFINITY)},
+    {"pow at 0", pow_, CTRT_F64, CTRT_F64, 6, L(0, 0, 0, 0, 0, 2), L(0, 1, 2, 0.5, -1, 0), L(0, 1, 0, INFINITY, -INFINITY, 0),
+     L(0, 0, 0, 0, -INFINITY, M_LN2), L(NAN, NAN, NAN, NAN, INFINITY, 0.5), L(NAN, NAN, NAN, NAN, INFINITY, M_LN2 * M_LN2),
+     L(NAN, 1, 0, INFINITY, -INFINITY, M_LN2)},
+    {"powers of 0", zero_to_the, CTRT_F64, 0, 4, L(0, 1, -2, NAN), NULL, L(0, 0, -INFINITY, NAN), NULL, L(NAN, NAN, INFINITY, NAN), NULL,
+     L(0, 0, -INFINITY, NAN)},
+    {"pow of integers by f64", pow_, CTRT_I64, CTRT_F64, 2, L(2, 3), L(1.5, 0.3), NULL, L(1.9605162869370945, 1.5274986285401153), NULL,
+     L(1.3589263367322997, 1.678128764237855), L(1.9605162869370945, 1.5274986285401153)},
+    {"pow of a 0-dim f32 by f64", pow_0dim, CTRT_F32, CTRT_F64, 1, L(E11), L(2), L(2.2), L(E11 * E11 * LOG_E11),
+     L(2 + 2 * E11 * LOG_E11 + E11), L(E11 + 2 * E11 * LOG_E11 + E11 * E11 * LOG_E11 * LOG_E11), L(2 * E11 + E11 * E11 * LOG_E11)},
+    {"prod of two zeros and an overflow", prod, CTRT_F32, 0, 4, L(0, 0, 1e30, 1e30), NULL, ZEROS, NULL, L(INFINITY, INFINITY, 0, 0), NULL, ZEROS},
+    {"prod of a zero and an overflow", prod_dim, CTRT_F32, 0, 3, L(0, 1e30, 1e30), NULL, L(INFINITY, 0, 0), NULL, NULL, NULL, NULL},
+    {"prod of a zero and infinity", prod, CTRT_F64, 0, 3, L(INFINITY, 0, 2), NULL, L(0, INFINITY, NAN), NULL, NULL, NULL, NULL},
+    {"prod of a zero and NaN", prod_dim, CTRT_F64, 0, 3, L(NAN, 0, 2), NULL, L(0, NAN, NAN), NULL, NULL, NULL, NULL},
+    {"prod of an infinity", prod, CTRT_F32, 0, 3, L(-INFINITY, 0.5, -3), NULL, L(-1.5, INFINITY, -INFINITY), NULL, NULL, NULL, NULL},
+    {"prod of two infinities", prod, CTRT_F64, 0, 3, L(-INFINITY, INFINITY, -3), NULL, L(-INFINITY, INFINITY, -INFINITY), NULL, NULL, NULL, NULL},
+    {"prod of NaN", prod_dim, CTRT_F64, 0, 3, L(NAN, 4, 2), NULL, L(8, NAN, NAN), NULL, NULL, NULL, NULL},
+    {"prod of infinities, zeros and NaN", prod, CTRT_F64, 0, 4, L(0, INFINITY, NAN, 0), NULL, L(NAN, NAN, NAN, NAN), NULL, NULL, NULL, NULL},
+    {"mean of nothing", mean, CTRT_F64, 0, 0, L(0), NULL, L(0), NULL, NULL, NULL, L(0)},
+    {"var of nothing", var, CTRT_F64, 0, 0, L(0), NULL, L(0), NULL, NULL, NULL, L(0)},
+    {"var of nothing, correction 0", var_0, CTRT_F64, 0, 0, L(0), NULL, L(0), NULL, NULL, NULL, L(0)},
+    {"var of nothing over a dimension", var_dim, CTRT_F64, 0, 0, L(0), NULL, L(0), NULL, NULL, NULL, L(0)},
+    {"var of nothing over a dimension, correction 0", var_dim_0, CTRT_F64, 0, 0, L(0), NULL, L(0), NULL, NULL, NULL,
+     L(NAN)},
+    {"var of rows of nothing", var_rows, CTRT_F64, 0, 0, L(0), NULL, L(0), NULL, NULL, NULL, ZEROS},
+    {"var over a dimension, correction above its size", var_dim_4, CTRT_F64, 0, 3, L(1, 2, 6), NULL, L(4, 2, -6), NULL,
+     ZEROS, NULL, L(0)},
+    {"mse of nothing", mse, CTRT_F64, CTRT_F64, 0, L(0), L(0), L(0), L(0), L(0), L(0), L(0)},
+    {"cross entropy of ignored targets", ignored, CTRT_F64, 0, 4, L(1, 2, 3, 5), NULL, ZEROS, NULL, ZEROS, NULL, NULL},
+};
+
+static void compare(const char *what, ctrt_tensor *t, const double *wanted)
+{
+    double got[N];
+    if (wanted == NULL || t == NULL) {
+        CHECK(wanted == NULL || wanted[0] == 0, "%s: there is none", what);
+        return;
+    }
+    const double tolerance = ctrt_tensor_dtype(t) == CTRT_F64 ? 1e-12 : 1e-6;
+    CHECK_OK(ctrt_to_host(got, sizeof got, t, CTRT_F64));
+    for (int i = 0; i < (int)ctrt_tensor_numel(t); i++)
+        CHECK(isnan(wanted[i]) ? isnan(got[i]) : got[i] == wanted[i] || fabs(got[i] - wanted[i]) <= tolerance * fabs(wanted[i]),
+              "%s, element %d: %.17g, expected %.17g", what, i, got[i], wanted[i]);
+}
+
+static ctrt_tensor *operand(const double *values, int n, ctrt_dtype dtype)
+{
+    ctrt_tensor *t = NULL;
+    if (values == NULL)
+        return NULL;
+    CHECK_OK(ctrt_from_data(&t, values, n, CTRT_SHAPE(n), CTRT_F64, NULL));
+    CHECK_OK(ctrt_to_dtype(&t, t, dtype));
+    if (ctrt_dtype_is_floating(dtype))
+        CHECK_OK(ctrt_tensor_require_grad(t, true));
+    return t;
+}
+
+static void run(const struct edge *e)
+{
+    ctrt_tensor *a = operand(e->a, e->n, e->a_dtype), *b = operand(e->b, e->n, e->b_dtype), *y = NULL, *w = NULL, *sum = NULL, *term = NULL;
+    ctrt_tensor *leaves[3], *grads[2] = {NULL}, *second[3] = {NULL};
+    const double *first[2], *wanted[3];
+    int n = 0;
+    group("%s", e->name);
+    if (ctrt_tensor_requires_grad(a))
+        leaves[n] = a, first[n] = e->da, wanted[n++] = e->dda;
+    if (b != NULL)
+        leaves[n] = b, first[n] = e->db, wanted[n++] = e->ddb;
+    CHECK_OK(e->function(&y, a, b));
+    CHECK_OK(ctrt_ones_like(&w, y, CTRT_DTYPE_DEFAULT, NULL));
+    CHECK_OK(ctrt_tensor_require_grad(w, true));
+    for (int create = 0; create < 2; create++) {
+        CHECK_OK(ctrt_grad(grads, y, leaves, n, w, true, create != 0, true));
+        for (int i = 0; i < n; i++)
+            compare(create ? "first derivative, recorded" : "first derivative", grads[i], first[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        if (grads[i] == NULL || !ctrt_tensor_requires_grad(grads[i]))
+            continue;
+        CHECK_OK(ctrt_sum(&term, grads[i], CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_to_dtype(&term, term, CTRT_F64));
+        CHECK_OK(sum ? ctrt_add(&sum, sum, term) : (ctrt_tensor_assign(&sum, term), CTRT_OK));
+    }
+    leaves[n] = w, wanted[n] = e->ddw;
+    if (sum != NULL && CHECK_OK(ctrt_grad(second, sum, leaves, n + 1, NULL, false, false, true)))
+        for (int i = 0; i <= n; i++)
+            compare("second derivative", second[i], wanted[i]);
+    for (int i = 0; i < 3; i++) {
+        ctrt_tensor_release(&second[i]);
+        if (i < 2)
+            ctrt_tensor_release(&grads[i]);
+    }
+    ctrt_tensor_release(&a), ctrt_tensor_release(&b), ctrt_tensor_release(&y);
+    ctrt_tensor_release(&w), ctrt_tensor_release(&sum), ctrt_tensor_release(&term);
+    CHECK(ctrt_autograd_live_nodes() == 0, "%llu graph nodes are left", (unsigned long long)ctrt_autograd_live_nodes());
+}
+
+int main(void)
+{
+    ctrt_device *device = NULL;
+    group("there is a device to run on");
+    if (!CHECK_OK(ctrt_device_get(&device, "cpu")))
+        return done();
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
+        run(&edges[i]);
+    return done();
+}

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checkpoints and their paths: links, devices, permissions, full disks, interrupted saves, files that change while they
+ * are open. */
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <dirent.h>
+
+#include <ctrt/ctrt.h>
+
+#include "tap.h"
+
+#define NAME "t"
+
+static ctrt_device *cpu;
+static char folder[256];
+
+static const char *in_folder(const char *name)
+{
+    static char paths[4][512];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+/* Saves one tensor of `count` elements. */
+static ctrt_status save(const char *path, int64_t count)
+{
+    CTRT_AUTO(tensor) t = NULL;
+    const char *name = NAME;
+    CTRT_TRY(ctrt_ones(&t, CTRT_SHAPE(count), CTRT_F32, cpu));
+    return ctrt_save_tensors(path, &name, &t, 1);
+}
+
+/* How many elements the tensor at `path` has; -1: no such file. */
+static int64_t saved(const char *path)
+{
+    CTRT_AUTO(tensor_file) file = NULL;
+    CTRT_AUTO(tensor) t = NULL;
+    if (ctrt_tensor_file_open(&file, path) != CTRT_OK || ctrt_tensor_file_read(&t, file, NAME, cpu) != CTRT_OK)
+        return -1;
+    return ctrt_tensor_numel(t);
+}
+
+static int mode_of(const char *path)
+{
+    struct stat about;
+    return lstat(path, &about) == 0 ? (int)about.st_mode : -1;
+}
+
+static size_t files_in_folder(void)
+{
+    size_t count = 0;
+    DIR *dir = opendir(folder);
+    while (dir && readdir(dir))
+        count++;
+    if (dir)
+        closedir(dir);
+    return count;
+}
+
+static void permissions(void)
+{
+    group("permissions: a new file's follow the umask, a replaced file's stay");
+    static const struct { mode_t before, mask; int after; } cases[] = {
+        { 0, 022, 0644 }, { 0, 077, 0600 }, { 0600, 022, 0600 }, { 0640, 077, 0640 }, { 0664, 022, 0664 },
+    };
+    const char *path = in_folder("mode");
+    const mode_t mask = umask(0);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        unlink(path);
+        umask(cases[i].mask);
+        if (cases[i].before != 0)
+            CHECK(close(open(path, O_CREAT | O_WRONLY, 0600)) == 0 && chmod(path, cases[i].before) == 0, "%s",
+                  strerror(errno));
+        CHECK_OK(save(path, 3));
+        CHECK(mode_of(path) == (S_IFREG | cases[i].after), "from %o with umask %o: %o, expected %o", cases[i].before,
+              cases[i].mask, mode_of(path) & 07777, cases[i].after);
+    }
+    umask(mask);
+
+    /* user::rw- user:1234:rw- group::--- mask::rw- other::---, as the kernel stores it. */
+    static const uint16_t list[] = { 2, 0, 1, 6, 0xffff, 0xffff, 2, 6, 1234, 0, 4, 0, 0xffff, 0xffff,
+                                     16, 6, 0xffff, 0xffff, 32, 0, 0xffff, 0xffff };
+    uint16_t after[sizeof list / sizeof list[0] + 8];
+    group("the access control list of a replaced file stays, and none comes from the folder");
+    if (setxattr(path, "system.posix_acl_access", list, sizeof list, 0) != 0) {
+        skip_group("this file system has no access control lists");
+    } else {
+        CHECK_OK(save(path, 3));
+        CHECK(getxattr(path, "system.posix_acl_access", after, sizeof after) == sizeof list
+              && memcmp(after, list, sizeof list) == 0, "another list");
+        CHECK(removexattr(path, "system.posix_acl_access") == 0 && chmod(path, 0600) == 0
+              && setxattr(folder, "system.posix_acl_default", list, sizeof list, 0) == 0, "%s", strerror(errno));
+        CHECK_OK(save(path, 3));
+        CHECK(getxattr(path, "system.posix_acl_access", after, sizeof after) < 0 && mode_of(path) == (S_IFREG | 0600),
+              "a list, or mode %o", mode_of(path));
+        CHECK(removexattr(folder, "system.posix_acl_default") == 0, "%s", strerror(errno));
+    }
+
+    group("the owner of a replaced file stays");
+    if (geteuid() != 0) {
+        skip_group("needs root");
+        return;
+    }
+    struct stat about;
+    CHECK(chown(path, 12345, 23456) == 0, "chown: %s", strerror(errno));
+    CHECK_OK(save(path, 4));
+    CHECK(stat(path, &about) == 0 && about.st_uid == 12345 && about.st_gid == 23456, "owner %d:%d", (int)about.st_uid,
+          (int)about.st_gid);
+
+    group("a file that may not be written is not replaced");
+    CHECK(chmod(path, 0444) == 0 && chmod(folder, 0777) == 0, "chmod: %s", strerror(errno));
+    CHECK(seteuid(12345) == 0, "seteuid: %s", strerror(errno));
+    const ctrt_status status = save(path, 5);
+    CHECK(seteuid(0) == 0 && chmod(folder, 0700) == 0, "seteuid: %s", strerror(errno));
+    CHECK_FAILS(status, CTRT_ERR_IO, "Permission denied");
+    CHECK(saved(path) == 4, "%lld elements", (long long)saved(path));
+}
+
+static void links(void)
+{
+    group("symbolic links stay, and the file that they name is replaced");
+    static const struct { const char *link, *content, *file; } cases[] = {
+        { "link", "target", "target" },
+        { "link2", "link", "target" },
+        { "dangling", "new", "new" },
+        { "below/link", "../target", "target" },
+    };
+    CHECK(mkdir(in_folder("below"), 0700) == 0, "mkdir: %s", strerror(errno));
+    CHECK_OK(save(in_folder("target"), 1));
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        CHECK(symlink(cases[i].content, in_folder(cases[i].link)) == 0, "symlink: %s", strerror(errno));
+        CHECK_OK(save(in_folder(cases[i].link), 10 + i));
+        CHECK(S_ISLNK(mode_of(in_folder(cases[i].link))), "%s was replaced", cases[i].link);
+        CHECK(S_ISREG(mode_of(in_folder(cases[i].file))) && saved(in_folder(cases[i].file)) == 10 + i,
+              "%s has %lld elements", cases[i].file, (long long)saved(in_folder(cases[i].file)));
+    }
+    CHECK(symlink("circle", in_folder("circle")) == 0, "symlink: %s", strerror(errno));
+    CHECK_FAILS(save(in_folder("circle"), 1), CTRT_ERR_IO, "Too many levels");
+
+    group("another user's link in a folder that everybody may write to is not followed");
+    if (geteuid() != 0) {
+        skip_group("needs root");
+        return;
+    }
+    CHECK(chmod(in_folder("below"), 01777) == 0 && lchown(in_folder("below/link"), 12345, 12345) == 0, "%s",
+          strerror(errno));
+    CHECK_FAILS(save(in_folder("below/link"), 99), CTRT_ERR_IO, "Permission denied");
+    CHECK(S_ISLNK(mode_of(in_folder("below/link"))) && saved(in_folder("target")) == 13, "the link was followed");
+}
+
+static void *read_all(void *path)
+{
+    static char bytes[1 << 16];
+    size_t used = 0;
+    FILE *file = fopen(path, "rb");
+    for (size_t got = 1; file != NULL && got > 0; used += got)
+        got = fread(bytes + used, 1, sizeof bytes - used, file);
+    if (file != NULL)
+        fclose(file);
+    return (void *)(uintptr_t)used;
+}
+
+static void devices(void)
+{
+    group("what is no file is written to and stays");
+    pthread_t thread;
+    void *got = NULL;
+    char pipe[512];
+    snprintf(pipe, sizeof pipe, "%s", in_folder("pipe"));
+    CHECK(mkfifo(pipe, 0600) == 0, "mkfifo: %s", strerror(errno));
+    CHECK(pthread_create(&thread, NULL, read_all, pipe) == 0, "no thread");
+    CHECK_OK(save(pipe, 1000));
+    /* When the pipe was replaced by a file, nobody writes into the pipe: do it, so that its reader ends. */
+    if (!S_ISFIFO(mode_of(pipe)))
+        pthread_cancel(thread);
+    pthread_join(thread, &got);
+    CHECK(S_ISFIFO(mode_of(pipe)) && (uintptr_t)got > 4000 && got != PTHREAD_CANCELED, "mode %o, %lld bytes came",
+          mode_of(pipe), (long long)(intptr_t)got);
+    CHECK_FAILS(save(folder, 1), CTRT_ERR_IO, "Is a directory");
+
+    group("device nodes");
+    const char *null = in_folder("null"), *full = in_folder("full");
+    if (mknod(null, S_IFCHR | 0666, (1 << 8) | 3) != 0 || mknod(full, S_IFCHR | 0666, (1 << 8) | 7) != 0) {
+        skip_group("mknod needs root");
+        return;
+    }
+    const int probe = open(null, O_WRONLY);
+    if (probe < 0) {
+        skip_group("devices cannot be opened here");
+        return;
+    }
+    close(probe);
+    CHECK_OK(save(null, 5));
+    CHECK(S_ISCHR(mode_of(null)), "the device node was replaced");
+    CHECK_FAILS(save(full, 5), CTRT_ERR_IO, "No space left on device");
+    CHECK(S_ISCHR(mode_of(full)), "the device node was replaced");
+}
+
+/* The first bytes are at the path of a temporary file soon after the child begins; it is killed then. */
+static void interrupted(void)
+{
+    group("a save that is killed leaves the old file");
+    const char *path = in_folder("killed");
+    CHECK_OK(save(path, 7));
+    const size_t before = files_in_folder();
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        for (;;)
+            save(path, 1 << 24);
+    }
+    for (int i = 0; i < 5000 && files_in_folder() == before; i++)
+        usleep(1000);
+    int status = 0;
+    kill(child, SIGKILL);
+    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status), "the child ended with %d", status);
+    CHECK(saved(path) == 7 || saved(path) == 1 << 24, "the file has %lld elements", (long long)saved(path));
+
+    group("a name that is nearly too long");
+    char name[256];
+    memset(name, 'n', 255);
+    name[255] = '\0';
+    CHECK_OK(save(in_folder(name), 2));
+    CHECK(saved(in_folder(name)) == 2, "%lld elements", (long long)saved(in_folder(name)));
+}
+
+/* ---- files that change ---- */
+
+static void shrinking(void)
+{
+    group("a file that becomes shorter while it is open is an error");
+    CTRT_AUTO(tensor_file) file = NULL;
+    CTRT_AUTO(tensor) t = NULL;
+    const char *path = in_folder("shrinks");
+    CHECK_OK(save(path, 1 << 20));
+    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    CHECK_OK(ctrt_tensor_file_read(&t, file, NAME, cpu));
+    CHECK(truncate(path, 4000) == 0, "truncate: %s", strerror(errno));
+    CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "shorter");
+    CHECK(truncate(path, 0) == 0, "truncate: %s", strerror(errno));
+    CHECK_FAILS(ctrt_tensor_file_read(&t, file, NAME, cpu), CTRT_ERR_IO, "shorter");
+    CHECK(ctrt_tensor_file_count(file) == 1 && strcmp(ctrt_tensor_file_name(file, 0), NAME) == 0, "the header is gone");
+    CHECK(ctrt_tensor_numel(t) == 1 << 20, "a failed read changed its variable");
+
+    group("a file that is replaced while it is open stays the one that was opened");
+    CHECK_OK(save(path, 3));
+    CHECK_OK(ctrt_tensor_file_open(&file, path));
+    CHECK_OK(save(path, 5));
+    CHECK_OK(ctrt_tensor_file_read(&t, file, NAME, cpu));
+    CHECK(ctrt_tensor_numel(t) == 3, "%lld elements", (long long)ctrt_tensor_numel(t));
+}
+
+static atomic_bool stop;
+
+/* Writes the file of `from` over `to` in place, as cp does, until it is stopped. */
+static void *copy_over(void *unused)
+{
+    static unsigned char bytes[1 << 20];
+    (void)unused;
+    FILE *file = fopen(in_folder("from"), "rb");
+    const size_t size = file != NULL ? fread(bytes, 1, sizeof bytes, file) : 0;
+    if (file != NULL)
+        fclose(file);
+    while (!stop) {
+        const int fd = open(in_folder("to"), O_WRONLY | O_TRUNC | O_CREAT, 0600);
+        for (size_t put = 0; put < size; put += 64 << 10)
+            (void)!write(fd, bytes + put, size - put < 64 << 10 ? size - put : 64 << 10);
+        close(fd);
+    }
+    return NULL;
+}
+
+/* Sets both weights. */
+static void set_weights(ctrt_module *net, double value)
+{
+    ctrt_tensor *w;
+    for (size_t i = 0; ctrt_module_parameter(NULL, &w, net, i) == CTRT_OK; i++)
+        CHECK_OK(ctrt_init_constant_(w, value));
+}
+
+/* Is every weight `value`? */
+static bool weights_are(ctrt_module *net, double value)
+{
+    static double got[150 * 400];
+    ctrt_tensor *w;
+    bool are = true;
+    for (size_t i = 0; ctrt_module_parameter(NULL, &w, net, i) == CTRT_OK; i++) {
+        CHECK_OK(ctrt_to_host(got, sizeof got, w, CTRT_F64));
+        for (int64_t k = 0; k < ctrt_tensor_numel(w); k++)
+            are &= got[k] == value;
+    }
+    return are;
+}
+
+static void loading_meanwhile(void)
+{
+    group("a module is loaded as a whole or not at all from a file that is being overwritten");
+    CTRT_AUTO(module) net = NULL;
+    pthread_t thread;
+    int failed = 0, loaded = 0;
+    CHECK_OK(ctrt_sequential_new(
+        &net, CTRT_MODULES(CTRT_NEW(linear, 400, 150, false, cpu), CTRT_NEW(linear, 150, 400, false, cpu))));
+    set_weights(net, 1);
+    CHECK_OK(ctrt_save(net, in_folder("from")));
+    stop = false;
+    CHECK(pthread_create(&thread, NULL, copy_over, NULL) == 0, "no thread");
+    for (int i = 0; i < 2000 && (i < 300 || failed == 0 || loaded == 0); i++) {
+        set_weights(net, 2);
+        const ctrt_status status = ctrt_load(net, in_folder("to"));
+        *(status == CTRT_OK ? &loaded : &failed) += 1;
+        CHECK(status == CTRT_OK || status == CTRT_ERR_IO || status == CTRT_ERR_FORMAT, "%s", ctrt_error_message());
+        CHECK(status == CTRT_OK || weights_are(net, 2), "a failed load changed the module: %s", ctrt_error_message());
+    }
+    stop = true;
+    pthread_join(thread, NULL);
+    printf("# %d loads, %d failures\n", loaded, failed);
+    CHECK(failed > 0, "no load failed");
+    CHECK_OK(ctrt_load(net, in_folder("to")));
+    CHECK(weights_are(net, 1), "not loaded");
+}
+
+/* Comparing all names with all names would take a thousand million comparisons, several seconds. */
+static void many_names(void)
+{
+    group("a file of many names that the module does not have");
+    enum { N = 40000, CHILDREN = 200 };
+    static char names[N][16];
+    static const char *list[N];
+    static ctrt_tensor *tensors[N];
+    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(tensor) one = NULL;
+    CHECK_OK(ctrt_ones(&one, CTRT_SHAPE(1), CTRT_F32, cpu));
+    CHECK_OK(ctrt_sequential_new(&net, CTRT_NO_MODULES));
+    for (int i = 0; i < CHILDREN; i++) {
+        ctrt_module *child = NULL;
+        CHECK_OK(ctrt_sequential_new(&child, CTRT_NO_MODULES));
+        for (int k = 0; k < N / CHILDREN; k++) {
+            CTRT_AUTO(tensor) own = NULL;
+            char name[16];
+            snprintf(name, sizeof name, "b%d", k);
+            CHECK_OK(ctrt_clone(&own, one));
+            CHECK_OK(ctrt_module_add_buffer(child, name, own, true));
+        }
+        CHECK_OK(ctrt_sequential_add(net, child));
+    }
+    for (int i = 0; i < N; i++) {
+        snprintf(names[i], sizeof names[i], "surplus%d", i);
+        list[i] = names[i], tensors[i] = one;
+    }
+    CHECK_OK(ctrt_save_tensors(in_folder("names"), list, tensors, N));
+    const clock_t before = clock();
+    CHECK_FAILS(ctrt_load(net, in_folder("names")), CTRT_ERR_STATE, "not in the module: surplus0, surplus1");
+    const double seconds = (double)(clock() - before) / CLOCKS_PER_SEC;
+    printf("# %.2f s\n", seconds);
+    CHECK(seconds < 2, "%.1f s", seconds);
+}
+
+int main(void)
+{
+    const char *base = getenv("TMPDIR");
+    char command[300];
+    snprintf(folder, sizeof folder, "%s/ctrt-files-XXXXXX", base && *base ? base : "/tmp");
+    group("the cpu and a folder");
+    if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK(mkdtemp(folder) != NULL, "mkdtemp: %s", strerror(errno)))
+        return done();
+    permissions();
+    links();
+    devices();
+    interrupted();
+    shrinking();
+    loading_meanwhile();
+    many_names();
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    group("the folder is removed");
+    CHECK(system(command) == 0, "%s", command);
+    return done();
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When the cuda backend opens NVIDIA's libraries, and how much workspace they get: over the driver in software (tests/softcuda). */
+#include "soft_begin.h"
+
+#include "child.h"
+#include "ctrt/capture.h"
+#include "tensors.h"
+
+#define MIB ((int64_t)1 << 18)          /* floats */
+
+static const struct softcuda_control *soft;
+static ctrt_device *gpu;
+
+static bool open_device(void)
+{
+    if (!CHECK_OK(ctrt_device_get(&gpu, "cuda:0")))
+        return false;
+    soft = soft_control();
+    return CHECK(soft != NULL, "no driver in software");
+}
+
+static int64_t calls(const char *name)
+{
+    return soft->calls(name) > 0 ? soft->calls(name) : 0;
+}
+
+/* ones[1,4,6,6] by ones[4,4,3,3]: 36 everywhere. */
+static void operands(ctrt_tensor **x, ctrt_tensor **w)
+{
+    CHECK_OK(ctrt_ones(x, CTRT_SHAPE(1, 4, 6, 6), CTRT_F32, gpu));
+    CHECK_OK(ctrt_ones(w, CTRT_SHAPE(4, 4, 3, 3), CTRT_F32, gpu));
+}
+
+static void check_sum(ctrt_tensor *y, double want, const char *what)
+{
+    double got = 0;
+    CTRT_AUTO(tensor) sum = NULL;
+    if (CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS)) && CHECK_OK(ctrt_item(&got, sum)))
+        CHECK(got == want, "%s: the sum is %g, expected %g", what, got, want);
+}
+
+#define CONVOLVED (36.0 * 4 * 4 * 4)
+
+/* ---- captures ---- */
+
+static void test_captures(void)
+{
+    group("a capture without convolutions does not open cuDNN");
+    IN_CHILD("SOFTCUDA=devices=1") {
+        CTRT_AUTO(tensor) x = NULL, y = NULL;
+        ctrt_graph *graph = NULL;
+        if (open_device()) {
+            CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(8, 8), CTRT_F32, gpu));
+            CHECK_OK(ctrt_capture_begin(gpu));
+            CHECK_OK(ctrt_matmul(&y, x, x));
+            CHECK_OK(ctrt_capture_end(&graph, gpu));
+            CHECK_OK(ctrt_capture_replay(graph));
+            check_sum(y, 512, "the product");
+            CHECK(calls("cudnnCreate") == 0, "cudnnCreate was called %d times", (int)calls("cudnnCreate"));
+            ctrt_graph_release(&graph);
+        }
+    }
+    CHILD_END;
+
+    group("the first convolution may come in a capture; one whose capture cannot open cuDNN uses other kernels, the next one cuDNN");
+    for (int refused = 0; refused < 2; refused++)
+        IN_CHILD("SOFTCUDA=devices=1", "CTRT_LOG=error") {
+            CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL;
+            ctrt_graph *graph = NULL;
+            if (open_device()) {
+                operands(&x, &w);
+                if (refused) {
+                    void *library = dlopen("libcudnn.so.9", RTLD_NOW);      /* its functions are known from now on */
+                    CHECK(library != NULL && soft->inject("cudnnCreate", 1, 1001, false), "cannot inject");
+                }
+                CHECK_OK(ctrt_capture_begin(gpu));
+                CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+                CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+                CHECK_OK(ctrt_capture_end(&graph, gpu));
+                CHECK(calls("cudnnCreate") == 1 && calls("cudnnConvolutionForward") == (refused ? 0 : 2), "%d times created, %d times used",
+                      (int)calls("cudnnCreate"), (int)calls("cudnnConvolutionForward"));
+                for (int i = 1; i < 3; i++) {
+                    CHECK_OK(ctrt_fill_(w, ctrt_float(i)));
+                    CHECK_OK(ctrt_capture_replay(graph));
+                    check_sum(y, i * CONVOLVED, "a replay");
+                }
+                ctrt_graph_release(&graph);
+                CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+                check_sum(y, 2 * CONVOLVED, "afterwards");
+                CHECK(calls("cudnnCreate") == 1 + refused && calls("cudnnConvolutionForward") == (refused ? 1 : 3), "afterwards: %d times created, "
+                      "%d times used", (int)calls("cudnnCreate"), (int)calls("cudnnConvolutionForward"));
+            }
+        }
+        CHILD_END;
+}
+
+/* ---- workspaces ---- */
+
+static void test_workspace(void)
+{
+    static const struct { const char *what, *soft, *dnn, *set; int64_t held, workspace; } cases[] = {
+        { "100 MiB, less than an eighth of the device", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 0, 100 },
+        { "100 MiB, more than an eighth of the device", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", NULL, 0, 0 },
+        { "1100 MiB of a large device", "SOFTCUDA=devices=1,memory=16g", "SOFTCUDA_DNN=workspace=1100", NULL, 0, 0 },
+        { "100 MiB where 64 are allowed", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=64m", 0, 0 },
+        { "100 MiB where 200 are allowed", "SOFTCUDA=devices=1,memory=512m", "SOFTCUDA_DNN=workspace=100", "CTRT_CUDA_WORKSPACE=200m", 0, 100 },
+        { "100 MiB where 60 are free: the next algorithm", "SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100", NULL, 964, 0 },
+    };
+    group("workspaces of convolutions: up to 1 GiB or an eighth of the device, or as set; with too little free memory an algorithm that needs less");
+    for (size_t i = 0; i < COUNT(cases); i++)
+        IN_CHILD(cases[i].soft, cases[i].dnn, "CTRT_MEMORY=direct", cases[i].set) {
+            CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
+            if (open_device()) {
+                operands(&x, &w);
+                if (cases[i].held > 0)
+                    CHECK_OK(ctrt_empty(&held, CTRT_SHAPE(cases[i].held * MIB), CTRT_F32, gpu));
+                ctrt_memory_reset_peak(gpu);
+                const uint64_t before = ctrt_memory_allocated(gpu);
+                CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+                const int64_t used = (int64_t)(ctrt_memory_max_allocated(gpu) - before) >> 20;
+                CHECK(used == cases[i].workspace, "%s: %lld MiB were used, expected %lld", cases[i].what, (long long)used, (long long)cases[i].workspace);
+                CHECK(calls("cudnnConvolutionForward") == 1, "%s: not by cuDNN", cases[i].what);
+                check_sum(y, CONVOLVED, cases[i].what);
+            }
+        }
+        CHILD_END;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    if (getenv("CTRT_TEST_GPU") != NULL) {
+        printf("1..0 # SKIP counts calls of the driver in software\n");
+        return 0;
+    }
+    soft_begin(argv);
+    test_captures();
+    test_workspace();
+    return done();
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A shortage or failure of the moment while a plugin is searched, judged and loaded is an error of that call alone: the next call uses
+ * the plugin. Failures come from the functions below, which stand before the C library's, and from resource limits. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include "child.h"
+#include "ctrt/device.h"
+#include "folder.h"
+
+enum { OPEN, READ };
+
+/* The n-th call of one function fails; n 0: none does. */
+static struct { int function, nth, error, injected; } *fault;
+
+static bool fails(int function)
+{
+    if (fault == NULL || fault->function != function || fault->nth == 0 || --fault->nth > 0)
+        return false;
+    fault->injected++;
+    errno = fault->error;
+    return true;
+}
+
+int openat(int folder, const char *path, int flags, ...)
+{
+    va_list arguments;
+    va_start(arguments, flags);
+    const mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    return fails(OPEN) ? -1 : (int)syscall(SYS_openat, folder, path, flags, mode);
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list arguments;
+    va_start(arguments, flags);
+    const mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    return fails(OPEN) ? -1 : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+/* Error 0: a short read. */
+ssize_t pread(int fd, void *to, size_t bytes, off_t offset)
+{
+    if (fails(READ)) {
+        if (fault->error != 0)
+            return -1;
+        bytes = bytes > 1 ? bytes / 2 : bytes;
+    }
+    return (ssize_t)syscall(SYS_pread64, fd, to, bytes, offset);
+}
+
+static char *folder;
+
+static bool transient(ctrt_status status)
+{
+    return status == CTRT_ERR_IO || status == CTRT_ERR_OUT_OF_MEMORY;
+}
+
+/* Fails each call of `function` in turn, each in a process of its own. `harmless`: the library goes on after that error. */
+static void inject(int function, int error, bool harmless)
+{
+    int failed = 0;
+    for (int n = 1; n < 200; n++) {
+        fault->injected = 0;
+        IN_CHILD(folder_path(folder, NULL), "CTRT_LOG=error") {
+            ctrt_device *device = NULL;
+            fault->function = function, fault->nth = n, fault->error = error;
+            const ctrt_status status = ctrt_device_get(&device, "auto");
+            CHECK(status == CTRT_OK || (!harmless && transient(status)), "call %d: status %d: %s", n, (int)status, ctrt_error_message());
+            CHECK(status != CTRT_OK || strcmp(ctrt_device_name(device), "fake:0") == 0, "call %d: auto is %s", n, ctrt_device_name(device));
+            fault->nth = 0;
+            CHECK_OK(ctrt_device_get(&device, "fake:1"));
+            CHECK_OK(ctrt_device_get(&device, "auto"));
+        }
+        CHILD_END;
+        if (fault->injected == 0)
+            break;
+        failed++;
+    }
+    if (failed == 0)
+        skip_group("the library calls this function by another name in this build");
+}
+
+static void limit(int resource, rlim_t value, struct rlimit *before)
+{
+    struct rlimit now;
+    CHECK(getrlimit(resource, before) == 0, "getrlimit");
+    now = *before;
+    now.rlim_cur = value;
+    CHECK(setrlimit(resource, &now) == 0, "setrlimit");
+}
+
+/* Runs with `from`, `from` + `step` and so on, until the device is there at once. */
+static void raise_limit(int resource, rlim_t from, rlim_t step)
+{
+    int *refused = (int *)(void *)(fault + 1), limits = 0;
+    do {
+        *refused = 0;
+        IN_CHILD(folder_path(folder, NULL), "CTRT_LOG=error") {
+            struct rlimit before;
+            ctrt_device *device = NULL;
+            limit(resource, from + step * (rlim_t)limits, &before);
+            const ctrt_status status = ctrt_device_get(&device, "auto");
+            *refused = status != CTRT_OK;
+            setrlimit(resource, &before);
+            CHECK(status == CTRT_OK || transient(status), "limit %d: status %d: %s", limits, (int)status, ctrt_error_message());
+            CHECK_OK(ctrt_device_get(&device, "auto"));
+            CHECK(strcmp(ctrt_device_name(device), "fake:0") == 0, "auto is %s", ctrt_device_name(device));
+        }
+        CHILD_END;
+    } while (*refused && ++limits < 400);
+    CHECK(limits > 0 && limits < 400, "%d limits were too small", limits);
+}
+
+static rlim_t address_space(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    CHECK(file != NULL && fscanf(file, "%lu", &pages) == 1, "/proc/self/statm");
+    if (file != NULL)
+        fclose(file);
+    return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
+}
+
+int main(void)
+{
+    static const struct { const char *name; int function, error; bool harmless; } cases[] = {
+        { "open: EMFILE", OPEN, EMFILE, false }, { "open: ENFILE", OPEN, ENFILE, false }, { "open: ENOMEM", OPEN, ENOMEM, false },
+        { "open: EIO", OPEN, EIO, false },       { "open: EINTR", OPEN, EINTR, false },   { "pread: EIO", READ, EIO, false },
+        { "pread: ENOMEM", READ, ENOMEM, false }, { "pread: EINTR", READ, EINTR, true },  { "pread: a short read", READ, 0, true },
+    };
+    fault = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (fault == MAP_FAILED)
+        return skip_rest("no shared memory");
+    folder = folder_new();
+    folder_actor(folder, "backend-fake");
+    folder_plugin(folder, "memory-direct");
+    folder_plugin(folder, "memory-caching");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        group("%s", cases[i].name);
+        inject(cases[i].function, cases[i].error, cases[i].harmless);
+    }
+    group("few descriptors");
+    raise_limit(RLIMIT_NOFILE, 3, 1);
+    group("little address space");
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+    skip_group("sanitizers reserve address space");
+#else
+    raise_limit(RLIMIT_AS, address_space(), 32768);
+#endif
+    folder_remove(folder);
+    return done();
+}

@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The race detector, CTRT_STREAM_ORDER=check: programs that are right, of which nothing is reported, and programs that
+ * are wrong. */
+#include "sims.h"
+
+#define N 1000
+#define READERS 9                           /* more than a storage has places for */
+
+static ctrt_device *device;
+static ctrt_stream *first, *a, *b, *readers[READERS];
+static ctrt_tensor *x, *grid;               /* [N] and [8, 8], written on the default stream; all have waited for it */
+
+static void wait_for(ctrt_stream *stream, ctrt_stream *other)
+{
+    CHECK_OK(ctrt_stream_wait(stream, other));
+}
+
+static void reads(ctrt_stream *stream, ctrt_tensor *tensor)
+{
+    CTRT_AUTO(tensor) sum = NULL;
+    CHECK_OK(ctrt_stream_push(stream));
+    CHECK_OK(ctrt_sum(&sum, tensor, CTRT_ALL_DIMS));
+    CHECK_OK(ctrt_stream_pop());
+}
+
+static void writes(ctrt_stream *stream, ctrt_tensor *tensor)
+{
+    CHECK_OK(ctrt_stream_push(stream));
+    CHECK_OK(ctrt_fill_(tensor, ctrt_float(2)));
+    CHECK_OK(ctrt_stream_pop());
+}
+
+/* The elements begin, begin + step, ... of dimension `dim` of `of`. */
+static ctrt_tensor *part(ctrt_tensor *of, int dim, int64_t begin, int64_t end, int64_t step)
+{
+    ctrt_tensor *view = NULL;
+    CHECK_OK(ctrt_slice(&view, of, dim, begin, end, step));
+    return view;
+}
+
+/* Two streams write two parts of a tensor at the same time. */
+static void write_parts(ctrt_tensor *of, int dim, int64_t begin_a, int64_t end_a, int64_t begin_b, int64_t end_b,
+                        int64_t step)
+{
+    CTRT_AUTO(tensor) left = part(of, dim, begin_a, end_a, step), right = part(of, dim, begin_b, end_b, step);
+    writes(a, left);
+    writes(b, right);
+}
+
+static void pytorch_pattern(void)
+{
+    CTRT_AUTO(tensor) y = NULL;
+    CHECK_OK(ctrt_full(&y, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device));
+    wait_for(a, first);
+    reads(a, y);
+    CHECK_OK(ctrt_tensor_record_stream(y, a));
+    reads(first, y);
+    reads(b, x);
+}
+
+static void readers_beside_readers(void)
+{
+    for (int i = 0; i < READERS; i++)
+        reads(readers[i], x);
+    reads(first, x);
+    reads(a, x);
+    reads(readers[0], x);
+}
+
+static void readers_of_joined_parts(void)
+{
+    write_parts(x, 0, 0, N / 2, N / 2, N, 1);
+    wait_for(a, b);
+    wait_for(b, a);
+    reads(a, x);
+    reads(b, x);
+    reads(a, x);
+}
+
+static void halves(void) { write_parts(x, 0, 0, N / 2, N / 2, N, 1); }
+static void columns(void) { write_parts(grid, 1, 0, 3, 3, 8, 1); }
+static void every_second(void) { write_parts(x, 0, 0, N, 1, N, 2); }
+static void overlapping_halves(void) { write_parts(x, 0, 0, 600, 400, N, 1); }
+static void overlapping_columns(void) { write_parts(grid, 1, 0, 4, 3, 8, 1); }
+static void same_columns_of_a_step(void) { write_parts(grid, 1, 0, 8, 4, 8, 4); }
+
+static void tiles(void)
+{
+    CTRT_AUTO(tensor) top = part(grid, 0, 0, 4, 1), bottom = part(grid, 0, 4, 8, 1);
+    CTRT_AUTO(tensor) tile = part(bottom, 1, 4, 8, 1), turned = NULL;
+    CHECK_OK(ctrt_transpose(&turned, tile, 0, 1));
+    writes(b, turned);
+    write_parts(top, 1, 0, 4, 4, 8, 1);
+}
+
+static void row_and_column(void)
+{
+    CTRT_AUTO(tensor) row = part(grid, 0, 5, 6, 1), column = part(grid, 1, 5, 6, 1);
+    writes(a, row);
+    reads(b, column);
+}
+
+static void pipeline(int waits)
+{
+    ctrt_event *done[2] = { NULL };
+    ctrt_tensor *parts[2] = { part(x, 0, 0, 500, 1), part(x, 0, 500, N, 1) };
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(ctrt_event_new(&done[i], device, false));
+        writes(a, parts[i]);
+        CHECK_OK(ctrt_event_record(done[i], a));
+    }
+    for (int i = 0; i < 2; i++) {
+        if (i < waits)
+            CHECK_OK(ctrt_stream_wait_event(b, done[i]));
+        reads(b, parts[i]);
+        ctrt_event_release(&done[i]);
+        ctrt_tensor_release(&parts[i]);
+    }
+}
+
+static void pipeline_right(void) { pipeline(2); }
+static void pipeline_wrong(void) { pipeline(1); }
+
+static void unwaited(void)
+{
+    writes(a, x);
+    reads(b, x);
+}
+
+static void written_while_read(void)
+{
+    reads(a, x);
+    writes(b, x);
+}
+
+/* What record_stream keeps is the memory, not the order. */
+static void recorded_for_a_wait(void)
+{
+    reads(a, x);
+    CHECK_OK(ctrt_tensor_record_stream(x, a));
+    writes(first, x);
+}
+
+static void written_first_elsewhere(void)
+{
+    CTRT_AUTO(tensor) y = NULL;
+    reads(first, x);                        /* the memory is free behind this */
+    CHECK_OK(ctrt_empty(&y, CTRT_SHAPE(N), CTRT_F32, device));
+    writes(a, y);
+}
+
+static void last_of_many_readers(void)
+{
+    for (int i = 0; i < READERS; i++)
+        reads(readers[i], x);
+    for (int i = 1; i < READERS; i++)
+        wait_for(first, readers[i]);
+    writes(first, x);
+}
+
+static void twice_wrong(void)
+{
+    writes(a, x);
+    reads(b, x);
+    reads(first, x);
+}
+
+static const struct row {
+    const char *what;
+    void (*program)(void);
+    unsigned reports;
+} rows[] = {
+    { "PyTorch's pattern: wait_stream, record_stream, a later read", pytorch_pattern, 0 },
+    { "readers beside readers", readers_beside_readers, 0 },
+    { "readers beside readers of parts that two streams wrote", readers_of_joined_parts, 0 },
+    { "two halves", halves, 0 },
+    { "columns", columns, 0 },
+    { "even and odd elements", every_second, 0 },
+    { "tiles", tiles, 0 },
+    { "parts handed over by events", pipeline_right, 0 },
+    { "written, and read without a wait", unwaited, 1 },
+    { "written while it is read", written_while_read, 1 },
+    { "record_stream for a wait", recorded_for_a_wait, 1 },
+    { "written first on another stream than it was allocated on", written_first_elsewhere, 1 },
+    { "halves that overlap", overlapping_halves, 1 },
+    { "columns that overlap", overlapping_columns, 1 },
+    { "every fourth column, from 0 and from 4", same_columns_of_a_step, 1 },
+    { "a row and a column", row_and_column, 1 },
+    { "the second part read after the first one's event", pipeline_wrong, 1 },
+    { "a write behind all readers but one", last_of_many_readers, 1 },
+    { "a write that two streams race with", twice_wrong, 2 },
+};
+
+static char told[2000];
+
+static void listen(void *user, ctrt_log_level level, const char *component, const char *text)
+{
+    (void)user, (void)level;
+    if (strcmp(component, "stream") == 0)
+        snprintf(told, sizeof told, "%s", text);
+}
+
+static void begin(void)
+{
+    device = sim_open("sim:0");
+    ctrt_log_set_callback(listen, NULL);
+    CHECK_OK(ctrt_stream_default(&first, device));
+    CHECK_OK(ctrt_stream_new(&a, device, 0));
+    CHECK_OK(ctrt_stream_new(&b, device, 0));
+    for (int i = 0; i < READERS; i++)
+        CHECK_OK(ctrt_stream_new(&readers[i], device, 0));
+    CHECK_OK(ctrt_full(&x, CTRT_SHAPE(N), ctrt_float(1), CTRT_F32, device));
+    CHECK_OK(ctrt_full(&grid, CTRT_SHAPE(8, 8), ctrt_float(1), CTRT_F32, device));
+    CHECK_OK(ctrt_add_scalar_(x, ctrt_float(1)));
+    CHECK_OK(ctrt_add_scalar_(grid, ctrt_float(1)));
+    wait_for(a, first);
+    wait_for(b, first);
+    for (int i = 0; i < READERS; i++)
+        wait_for(readers[i], first);
+}
+
+/* The streams live as long as the process. */
+static void end(void)
+{
+    CHECK_OK(ctrt_device_synchronize(device));
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&grid);
+    ctrt_log_set_callback(NULL, NULL);
+}
+
+static void test_rows(void)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        group("%s: %u reports", rows[i].what, rows[i].reports);
+#ifdef __SANITIZE_THREAD__
+        if (rows[i].reports > 0) {
+            skip_group("a race on purpose, which the thread sanitizer finds too");
+            continue;
+        }
+#endif
+        IN_CHILD("CTRT_SIM=devices=1,latency=200us", "CTRT_STREAM_ORDER=check") {
+            begin();
+            rows[i].program();
+            CHECK(ctrt_race_count() == rows[i].reports, "%llu reports, the last: %s",
+                  (unsigned long long)ctrt_race_count(), told);
+            end();
+        }
+        CHILD_END;
+    }
+}
+
+/* Not every C library can walk the stack. */
+extern int backtrace(void **addresses, int most) __attribute__((weak));
+
+static void test_sites(void)
+{
+    group("a report names both ops, streams, labels and calls");
+#ifdef __SANITIZE_THREAD__
+    skip_group("a race on purpose, which the thread sanitizer finds too");
+    return;
+#endif
+    IN_CHILD("CTRT_SIM=devices=1", "CTRT_STREAM_ORDER=check") {
+        begin();
+        CHECK_OK(ctrt_memory_tag_push("loader"));
+        writes(a, x);
+        CHECK_OK(ctrt_memory_tag_pop());
+        CHECK_OK(ctrt_memory_tag_push("encoder.0"));
+        reads(b, x);
+        CHECK_OK(ctrt_memory_tag_pop());
+        char here[64], there[64];
+        snprintf(here, sizeof here, "sum on stream %llu of sim:0 in encoder.0", (unsigned long long)ctrt_stream_id(b));
+        snprintf(there, sizeof there, "fill on stream %llu of sim:0 in loader", (unsigned long long)ctrt_stream_id(a));
+        CHECK(strstr(told, here) != NULL && strstr(told, there) != NULL, "%s", told);
+        const char *call = strstr(told, "test-stream-races(");
+        CHECK(backtrace == NULL || (call != NULL && strstr(call + 1, "test-stream-races(") != NULL), "no calls: %s",
+              told);
+        end();
+    }
+    CHILD_END;
+}
+
+int main(void)
+{
+    test_rows();
+    test_sites();
+    return done();
+}
