@@ -185,10 +185,10 @@ static int64_t target_of(struct entropy *e, int64_t row)
 static void forward_f64(void *argument, int64_t begin, int64_t end)
 {
     struct entropy *e = argument;
-    double *loss = e->call->outputs[0]->data, *lse = e->call->outputs[1]->data;
+    double *loss = e->call->outputs[0]->data, *statistics = e->call->outputs[1]->data;
     for (int64_t i = begin; i < end; i++) {
         const double *x = (const double *)e->call->inputs[0]->data + i * e->classes;
-        loss[i] = cross_entropy_row_f64(lse + i, x, e->weight, target_of(e, i), e->classes,
+        loss[i] = cross_entropy_row_f64(statistics + 2 * i, x, e->weight, target_of(e, i), e->classes,
                                         e->attributes->label_smoothing);
     }
 }
@@ -214,18 +214,18 @@ static float *wide_row(struct entropy *e)
 static void forward_f32(void *argument, int64_t begin, int64_t end)
 {
     struct entropy *e = argument;
-    float *loss = e->call->outputs[0]->data, *lse = e->call->outputs[1]->data, *wide = wide_row(e);
+    float *loss = e->call->outputs[0]->data, *statistics = e->call->outputs[1]->data, *wide = wide_row(e);
     if (e->half && !wide)
         return;
     for (int64_t i = begin; i < end; i++)
-        loss[i] = cross_entropy_row_f32(lse + i, row_f32(e, i, wide), e->weight, target_of(e, i), e->classes,
-                                        (float)e->attributes->label_smoothing);
+        loss[i] = cross_entropy_row_f32(statistics + 2 * i, row_f32(e, i, wide), e->weight, target_of(e, i),
+                                        e->classes, (float)e->attributes->label_smoothing);
 }
 
 static void backward_f64(void *argument, int64_t begin, int64_t end)
 {
     struct entropy *e = argument;
-    const double *lse = e->call->inputs[3]->data, *dloss = e->call->inputs[4]->data;
+    const double *statistics = e->call->inputs[3]->data, *dloss = e->call->inputs[4]->data;
     for (int64_t i = begin; i < end; i++) {
         const double *x = (const double *)e->call->inputs[0]->data + i * e->classes;
         double *dx = (double *)e->call->outputs[0]->data + i * e->classes;
@@ -233,7 +233,7 @@ static void backward_f64(void *argument, int64_t begin, int64_t end)
         if (target < 0)
             memset(dx, 0, (size_t)e->classes * sizeof *dx);
         else
-            cross_entropy_backward_row_f64(dx, x, e->weight, target, e->classes, lse[i], dloss[i],
+            cross_entropy_backward_row_f64(dx, x, e->weight, target, e->classes, statistics + 2 * i, dloss[i],
                                            e->attributes->label_smoothing);
     }
 }
@@ -241,7 +241,7 @@ static void backward_f64(void *argument, int64_t begin, int64_t end)
 static void backward_f32(void *argument, int64_t begin, int64_t end)
 {
     struct entropy *e = argument;
-    const float *lse = e->call->inputs[3]->data, *dloss = e->call->inputs[4]->data;
+    const float *statistics = e->call->inputs[3]->data, *dloss = e->call->inputs[4]->data;
     float *wide = wide_row(e);
     if (e->half && !wide)
         return;
@@ -252,7 +252,7 @@ static void backward_f32(void *argument, int64_t begin, int64_t end)
         if (target < 0)
             memset(dx, 0, (size_t)e->classes * sizeof *dx);
         else
-            cross_entropy_backward_row_f32(dx, x, e->weight, target, e->classes, lse[i], dloss[i],
+            cross_entropy_backward_row_f32(dx, x, e->weight, target, e->classes, statistics + 2 * i, dloss[i],
                                            (float)e->attributes->label_smoothing);
         if (e->half)
             e->half->narrow((uint16_t *)e->call->outputs[0]->data + i * e->classes, wide, e->classes);

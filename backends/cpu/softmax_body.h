@@ -186,26 +186,36 @@ static void NAME(log_softmax_backward_block)(T *dx, int64_t dx_step, const T *dy
 
 /* ---- cross entropy of one row of logits ---- */
 
-/* *lse: log of the sum of exponentials. `weight` NULL: all 1. Returns the loss; target -1: the row counts
+/* Stores the largest logit and sum(e^(x - largest)) at `statistics`: two numbers, because the logarithm of the sum
+ * would be rounded away beside a large logit. `weight` NULL: all 1. Returns the loss; target -1: the row counts
  * nothing. */
-static T NAME(cross_entropy_row)(T *lse, const T *x, const T *weight, int64_t target, int64_t classes, T smoothing)
+static T NAME(cross_entropy_row)(T *statistics, const T *x, const T *weight, int64_t target, int64_t classes,
+                                 T smoothing)
 {
-    const T shift = NAME(largest)(x, classes), total = shift + LOG(NAME(exponentials)(NULL, x, shift, classes));
-    *lse = total;
+    const T largest = NAME(largest)(x, classes), sum = NAME(exponentials)(NULL, x, largest, classes),
+            log_sum = LOG(sum);
+    statistics[0] = largest;
+    statistics[1] = sum;
     if (target < 0)
         return 0;
-    T loss = (weight ? weight[target] : 1) * (total - x[target]);
+    T loss = (weight ? weight[target] : 1) * (log_sum - (x[target] - largest));
     if (smoothing != 0) {
-        T smooth = 0;
-        for (int64_t c = 0; c < classes; c++)
-            smooth += (weight ? weight[c] : 1) * (total - x[c]);
-        loss = (1 - smoothing) * loss + smoothing / (T)classes * smooth;
+        V lanes = OP(set)(0);
+        T rest = 0;
+        int64_t i = 0;
+        for (; i + LANES <= classes; i += LANES) {
+            const V one = log_sum - (OP(load)(x + i) - largest);
+            lanes += weight ? OP(load)(weight + i) * one : one;
+        }
+        for (; i < classes; i++)
+            rest += (weight ? weight[i] : 1) * (log_sum - (x[i] - largest));
+        loss = (1 - smoothing) * loss + smoothing / (T)classes * (OP(sum)(lanes) + rest);
     }
     return loss;
 }
 
 static void NAME(cross_entropy_backward_row)(T *dx, const T *x, const T *weight, int64_t target, int64_t classes,
-                                             T lse, T dloss, T smoothing)
+                                             const T *statistics, T dloss, T smoothing)
 {
     const T hard = dloss * (1 - smoothing) * (weight ? weight[target] : 1), soft = dloss * smoothing / (T)classes;
     T factor = hard;
@@ -218,12 +228,14 @@ static void NAME(cross_entropy_backward_row)(T *dx, const T *x, const T *weight,
         }
         factor += soft * all;
     }
+    const T largest = statistics[0];
+    factor /= statistics[1];
     int64_t i = 0;
     for (; i + LANES <= classes; i += LANES)
-        OP(store)(dx + i, OP(exp)(OP(load)(x + i) - lse) * factor);
+        OP(store)(dx + i, OP(exp)(OP(load)(x + i) - largest) * factor);
     if (i < classes) {
         const int left = (int)(classes - i);
-        OP(store_n)(dx + i, OP(exp)(OP(load_n)(x + i, left) - lse) * factor, left);
+        OP(store_n)(dx + i, OP(exp)(OP(load_n)(x + i, left) - largest) * factor, left);
     }
     if (soft != 0)
         for (int64_t c = 0; c < classes; c++)

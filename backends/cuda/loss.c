@@ -23,10 +23,10 @@ static ctrt_status run(const ctrt_call *call)
     a.target = call->inputs[1]->data;
     a.weight = weight != NULL ? weight->data : NULL;
     a.weight_wide = weight != NULL && weight->dtype == CTRT_F32 && bytes == 2;
-    a.lse = backward ? call->inputs[3]->data : NULL;
+    a.statistics = backward ? call->inputs[3]->data : NULL;
     a.dloss = backward ? call->inputs[4]->data : NULL;
     a.out = call->outputs[0]->data;
-    a.out_lse = backward ? NULL : call->outputs[1]->data;
+    a.out_statistics = backward ? NULL : call->outputs[1]->data;
     a.rows = x->shape[0];
     a.classes = x->shape[1];
     a.ignore = attributes->ignore_index;

@@ -57,24 +57,26 @@ template <typename T> DEVICE void loss_rows(const loss_args &a)
             e.add(wide);
         });
         const W largest = team_max(e.largest, a.block, room);
-        const W sum = team_sum(e.scaled(largest), a.block, room);
-        /* A row of nothing but -infinity has no sum. */
-        const W total = largest == -infinity<W>() ? largest - largest : largest + log_of(sum);
+        W sum = team_sum(e.scaled(largest), a.block, room);
+        if (largest == -infinity<W>())
+            sum = largest - largest;        /* NaN: a row of nothing but -infinity has no sum */
+        const W log_sum = log_of(sum);
         const int64_t target = target_of(a, row, lane == 0);
         W loss = 0;
         if (target >= 0) {
-            loss = weight_of<T>(a, target) * (total - (W)x[target]);
+            loss = weight_of<T>(a, target) * (log_sum - ((W)x[target] - largest));
             if (a.smoothing != 0) {
                 W smooth = 0;
                 for (int64_t c = lane; c < a.classes; c += team)
-                    smooth += weight_of<T>(a, c) * (total - (W)x[c]);
+                    smooth += weight_of<T>(a, c) * (log_sum - ((W)x[c] - largest));
                 smooth = team_sum(smooth, a.block, room);
                 loss = (W)(1 - (W)a.smoothing) * loss + (W)a.smoothing / (W)a.classes * smooth;
             }
         }
         if (lane == 0) {
             static_cast<W *>(a.out)[row] = loss;
-            static_cast<W *>(a.out_lse)[row] = total;
+            static_cast<W *>(a.out_statistics)[2 * row] = largest;
+            static_cast<W *>(a.out_statistics)[2 * row + 1] = sum;
         }
     });
 }
@@ -97,15 +99,16 @@ template <typename T> DEVICE void gradient_rows(const loss_args &a)
         const T *const x = static_cast<const T *>(a.x) + row * a.classes;
         T *const dx = static_cast<T *>(a.out) + row * a.classes;
         const int64_t target = target_of(a, row, lane == 0);
-        const W lse = static_cast<const W *>(a.lse)[row], dloss = static_cast<const W *>(a.dloss)[row];
+        const W *const statistics = static_cast<const W *>(a.statistics) + 2 * row;
+        const W largest = statistics[0], dloss = static_cast<const W *>(a.dloss)[row];
         const W hard = target >= 0 ? dloss * (1 - smoothing) * weight_of<T>(a, target) : 0, soft = dloss * smoothing / (W)a.classes;
-        const W factor = soft != 0 ? hard + soft * all : hard;
+        const W factor = (soft != 0 ? hard + soft * all : hard) / statistics[1];
         along<K, 1>(head_of(x, a.classes, apart(x, dx)), a.classes, lane, team, &x, [&](auto step, int64_t c, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> out;
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                W d = exp_of((W)in[0].at[k] - lse) * factor;
+                W d = exp_of((W)in[0].at[k] - largest) * factor;
                 if (soft != 0)
                     d -= soft * weight_of<T>(a, c + k);
                 if (c + k == target)

@@ -11,8 +11,9 @@ struct loss_args {
     const void *x;                          /* logits [rows, classes] */
     const int64_t *target;
     const void *weight;                     /* [classes], or NULL */
-    const void *lse, *dloss;                /* of the gradient: [rows] */
-    void *out, *out_lse;                    /* loss and log of the sum of exponentials [rows]; or dx [rows, classes] */
+    const void *statistics, *dloss;         /* of the gradient: what the loss stored at out_statistics, and [rows] */
+    void *out;                              /* loss [rows]; or dx [rows, classes] */
+    void *out_statistics;                   /* [rows, 2]: the largest logit, the sum of e^(x - largest) */
     int64_t rows, classes, ignore;
     double smoothing;
     int32_t weight_wide;                    /* weight is f32 beside logits of 2 bytes */

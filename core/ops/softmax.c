@@ -87,7 +87,7 @@ static const ctrt_view *optional_view(ctrt_tensor *tensor)
     return tensor ? &tensor->view : NULL;
 }
 
-/* The op: one loss per row of logits [N, C], and the log of the row's sum for the gradient. */
+/* The op: one loss per row of logits [N, C]; for the gradient the row's largest logit and sum of exponentials, [N, 2]. */
 static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
                                       const ctrt_cross_entropy_attributes *attributes)
 {
@@ -100,8 +100,9 @@ static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ct
         status = front_operand(&t, target, CTRT_I64, device, true);
     if (status == CTRT_OK && weight != NULL)
         status = front_operand(&w, weight, dtype, device, true);
+    const int64_t shape[2] = { logits->view.shape[0], 2 };
     for (int i = 0; i < 2 && status == CTRT_OK; i++)
-        status = tensor_new(&results[i], logits->view.shape, 1, loss_dtype, device);
+        status = tensor_new(&results[i], shape, i + 1, loss_dtype, device);
     if (status == CTRT_OK && logits->view.shape[0] > 0) {
         const ctrt_view *in[3] = { &x->view, &t->view, optional_view(w) }, *outputs[2] = { &results[0]->view, &results[1]->view };
         status = kernel_call(OP_cross_entropy, dtype, device, in, 3, outputs, 2, attributes);
@@ -117,7 +118,7 @@ static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ct
 }
 
 ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
-                                      ctrt_tensor *logsumexp, ctrt_tensor *dloss, const ctrt_cross_entropy_attributes *attributes)
+                                      ctrt_tensor *statistics, ctrt_tensor *dloss, const ctrt_cross_entropy_attributes *attributes)
 {
     FRONT_OP(OP_cross_entropy_backward);
     ctrt_device *device = logits->device;
@@ -125,11 +126,11 @@ ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ct
     ctrt_tensor *x = NULL, *g = NULL, *dx = NULL;
     ctrt_status status = front_operand(&x, logits, dtype, device, true);
     if (status == CTRT_OK)
-        status = front_operand(&g, dloss, tensor_dtype(logsumexp), device, true);
+        status = front_operand(&g, dloss, tensor_dtype(statistics), device, true);
     if (status == CTRT_OK)
         status = tensor_new(&dx, logits->view.shape, 2, dtype, device);
     if (status == CTRT_OK && logits->view.numel > 0) {
-        const ctrt_view *in[5] = { &x->view, &target->view, optional_view(weight), &logsumexp->view, &g->view }, *outputs = &dx->view;
+        const ctrt_view *in[5] = { &x->view, &target->view, optional_view(weight), &statistics->view, &g->view }, *outputs = &dx->view;
         status = kernel_call(OP_cross_entropy_backward, dtype, device, in, 5, &outputs, 1, attributes);
     }
     tensor_release(x);

@@ -106,7 +106,7 @@ static void entropy_reference(struct array *out, const struct array *in, const s
             double weight = present(v, 2) ? in[2].f[c] : 1,
                    share = v->x[0] / (double)classes + (c == y ? 1 - v->x[0] : 0);
             loss += share * weight * (most + log(sum) - row[c * inner]);
-            size += share * weight * (fabs(most) + log(sum) + fabs(row[c * inner]));
+            size += share * weight * (log(sum) + fabs(row[c * inner] - most));
         }
         total += loss;
         total_size += size;
@@ -133,6 +133,66 @@ static ctrt_status entropy_call(ctrt_tensor **out, ctrt_tensor *const *in, const
         .reduction = (ctrt_reduction)v->n[0],
     };
     return ctrt_cross_entropy(out, in[0], in[1], &options);
+}
+
+/* Rows of equal logits, but for one that is `gap` below them: the logarithm of their sum is nothing beside such a
+ * logit, so it must not be added to it on the way to the loss or to the gradient. */
+static const struct { ctrt_dtype dtype; double logit, gap; } heights[] = {
+    { CTRT_F32, 1e4, 0.5 }, { CTRT_F32, 3e38, 0 }, { CTRT_F32, -1e6, 1 }, { CTRT_F64, 1e12, 1 }, { CTRT_F64, -1e300, 0 },
+    { CTRT_F16, 2048, 2 }, { CTRT_F16, -65504, 0 }, { CTRT_BF16, 512, 4 }, { CTRT_BF16, 3e38, 0 },
+};
+
+static void check_height(struct run *run, ctrt_dtype dtype, double logit, double gap, int64_t classes, double smoothing)
+{
+    enum { ROWS = 3 };
+    const double below = round_to(dtype, logit) - gap, rest = exp(-gap), log_sum = log((double)(classes - 1) + rest),
+                 soft = smoothing / (double)classes, tolerance = 64 * epsilon_of(compute_dtype(dtype));
+    struct array x, target, got, loss, grad;
+    ctrt_tensor *logits = NULL, *index = NULL, *y = NULL, *dx = NULL;
+    array_make(&x, dtype, 2, (int64_t[]){ ROWS, classes });
+    array_make(&grad, dtype, 2, x.shape);
+    array_make(&target, CTRT_I64, 1, x.shape);
+    array_make(&loss, dtype, 0, NULL);
+    for (int64_t row = 0; row < ROWS; row++) {
+        target.i[row] = row * (classes - 1) / (ROWS - 1);
+        loss.f[0] += log_sum + (soft + (target.i[row] ? 0 : 1 - smoothing)) * gap;
+        for (int64_t c = 0; c < classes; c++) {
+            const double share = soft + (c == target.i[row] ? 1 - smoothing : 0);
+            x.f[row * classes + c] = c ? round_to(dtype, logit) : below;
+            grad.f[row * classes + c] = (c ? 1 : rest) / exp(log_sum) - share;
+        }
+    }
+    const ctrt_cross_entropy_options options = { .label_smoothing = smoothing, .reduction = CTRT_REDUCE_SUM };
+    if (check_ok(run, array_upload(&logits, &x, run->device), NULL, 0, "placing")
+        && check_ok(run, array_upload(&index, &target, run->device), NULL, 0, "placing")
+        && check_ok(run, ctrt_tensor_require_grad(logits, true), NULL, 0, "requiring grad")
+        && check_ok(run, ctrt_cross_entropy(&y, logits, index, &options), "cross_entropy", dtype, "the call")
+        && check_ok(run, ctrt_grad(&dx, y, &logits, 1, NULL, false, false, false), NULL, 0, "backward")) {
+        const double rounding = tolerance + (dtype == compute_dtype(dtype) ? 0 : epsilon_of(dtype));
+        if (check_ok(run, array_download(&got, y), NULL, 0, "reading the loss"))
+            check_near(run, "loss", &got, &loss, rounding, 0);
+        if (check_ok(run, array_download(&got, dx), NULL, 0, "reading the gradient"))
+            check_near(run, "gradient", &got, &grad, rounding, 1 / (double)classes);
+    }
+    ctrt_tensor_release(&logits);
+    ctrt_tensor_release(&index);
+    ctrt_tensor_release(&y);
+    ctrt_tensor_release(&dx);
+}
+
+static void check_heights(struct run *run, const char *name)
+{
+    static const int64_t classes[] = { 4, 37, 5000 };
+    run->kernel = "cross_entropy";
+    for (size_t h = 0; h < sizeof heights / sizeof heights[0]; h++)
+        for (size_t c = 0; c < sizeof classes / sizeof classes[0]; c++)
+            for (int smoothed = 0; smoothed < 2; smoothed++) {
+                if (!check_begin(run, name, heights[h].dtype, "gradient", "%d logits of %g, %g apart%s", (int)classes[c],
+                                 heights[h].logit, heights[h].gap, smoothed ? ", smoothed" : ""))
+                    continue;
+                check_height(run, heights[h].dtype, heights[h].logit, heights[h].gap, classes[c], smoothed * 0.125);
+                check_end(run);
+            }
 }
 
 /* ---- mse_loss: n[0] reduction ---- */
@@ -181,4 +241,6 @@ static const struct check_op ops[] = {
       .call = mse_call, .in = { ANY, ANY }, .reference = mse_reference, VARIANTS(squares) },
 };
 
-const struct family softmax_family = { "softmax", FAMILY_OPS(ops) };
+static const struct check_special specials[] = { { "cross_entropy", "gradient", check_heights } };
+
+const struct family softmax_family = { "softmax", FAMILY_OPS(ops), FAMILY_SPECIALS(specials) };
