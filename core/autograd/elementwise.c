@@ -126,18 +126,28 @@ static ctrt_status mul_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
 }
 const struct grad_rule rule_mul = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = mul_vjp};
 
+/* -dy (s/x)/x, not in half precision, where s/x can overflow although the derivative does not. */
+static ctrt_status div_of_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
+{
+    ctrt_tensor *wide = NULL;
+    ctrt_status status;
+    STEP(op_widen(&wide, x));
+    STEP(ctrt_rdiv_scalar(dx, wide, s));
+    STEP(ctrt_div(dx, *dx, wide));
+    STEP(ctrt_mul(dx, dy, *dx));
+    STEP(ctrt_neg(dx, *dx));
+done:
+    tensor_release(wide);
+    return status;
+}
+
 /* y = a/b: da = dy/b, db = -dy (a/b)/b. */
 static ctrt_status div_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     if (has_scalar(ctx) && !ctx->attributes->scalar.left)
         return ctrt_div_scalar(&dx[0], dy[0], ctx->attributes->scalar.value);
-    if (has_scalar(ctx)) {                              /* s/x */
-        ctrt_tensor *x = ctx->inputs[0];
-        CTRT_TRY(ctrt_rdiv_scalar(&dx[0], x, ctx->attributes->scalar.value));
-        CTRT_TRY(ctrt_div(&dx[0], dx[0], x));
-        CTRT_TRY(ctrt_mul(&dx[0], dy[0], dx[0]));
-        return ctrt_neg(&dx[0], dx[0]);
-    }
+    if (has_scalar(ctx))
+        return div_of_scalar(&dx[0], ctx->inputs[0], ctx->attributes->scalar.value, dy[0]);
     if (needs_grad(ctx, 0))
         CTRT_TRY(ctrt_div(&dx[0], dy[0], ctx->inputs[1]));
     if (!needs_grad(ctx, 1))
@@ -202,15 +212,25 @@ const struct grad_rule rule_fmod = {.saves = {{0}, {.inputs = 3}}, .vjp = fmod_v
 
 /* ---- powers ---- */
 
-/* dy s x^(s-1); 0 for s = 0 also where x = 0. */
+/* dy s x^(s-1); 0 for s = 0 also where x = 0. A whole s-1 that the dtype of x would round, to an even number, is kept in f64: the power of a
+ * negative x has its sign from it. */
 static ctrt_status pow_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
 {
-    double power = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i;
+    const double power = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i, less = power - 1;
     if (power == 0)
         return ctrt_zeros_like(dx, dy, CTRT_DTYPE_DEFAULT, NULL);
-    CTRT_TRY(ctrt_pow_scalar(dx, x, ctrt_float(power - 1)));
-    CTRT_TRY(ctrt_mul_scalar(dx, *dx, ctrt_float(power)));
-    return ctrt_mul(dx, dy, *dx);
+    unsigned char element[8];
+    ctrt_tensor *base = NULL;
+    ctrt_status status;
+    dtype_store(element, tensor_dtype(x), ctrt_float(less));
+    const bool rounded = less == __builtin_floor(less) && dtype_load(element, tensor_dtype(x)).f != less;
+    STEP(ctrt_to_dtype(&base, x, rounded ? CTRT_F64 : tensor_dtype(x)));
+    STEP(ctrt_pow_scalar(dx, base, ctrt_float(less)));
+    STEP(ctrt_mul_scalar(dx, *dx, ctrt_float(power)));
+    STEP(ctrt_mul(dx, dy, *dx));
+done:
+    tensor_release(base);
+    return status;
 }
 
 /* dy s^x ln s; 0 for s = 0 and x >= 0, where s^x is flat but for the jump at 0. */

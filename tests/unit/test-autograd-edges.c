@@ -27,6 +27,9 @@ F(clamp_nan, ctrt_clamp(out, a, ctrt_float(NAN), ctrt_float(1)))
 F(remainder_, ctrt_remainder(out, a, b))
 F(fmod_, ctrt_fmod(out, a, b))
 F(pow_, ctrt_pow(out, a, b))
+F(pow_1e10, ctrt_pow_scalar(out, a, ctrt_float(1e10)))
+F(pow_2050, ctrt_pow_scalar(out, a, ctrt_int(2050)))
+F(over_1e10, ctrt_rdiv_scalar(out, a, ctrt_float(1e10)))
 F(zero_to_the, ctrt_rpow_scalar(out, a, ctrt_float(0)))
 F(prod, ctrt_prod_dims(out, a, CTRT_ALL_DIMS, false))
 F(prod_dim, ctrt_prod_dims(out, a, CTRT_DIMS(0), true))
@@ -36,6 +39,9 @@ F(var_0, ctrt_var(out, a, CTRT_ALL_DIMS, 0, false))
 F(var_dim, ctrt_var(out, a, CTRT_DIMS(0), 1, false))
 F(var_dim_0, ctrt_var(out, a, CTRT_DIMS(0), 0, false))
 F(var_dim_4, ctrt_var(out, a, CTRT_DIMS(0), 4, false))
+F(var_3, ctrt_var(out, a, CTRT_ALL_DIMS, 3, false))
+F(var_4, ctrt_var(out, a, CTRT_ALL_DIMS, 4, true))
+F(var_dim_3, ctrt_var(out, a, CTRT_DIMS(0), 3, true))
 F(var_rows, (ctrt_reshape(out, a, CTRT_SHAPE(3, 0)), ctrt_var(out, *out, CTRT_DIMS(1), 1, false)))
 F(mse, ctrt_mse_loss(out, a, b, CTRT_REDUCE_MEAN))
 
@@ -45,6 +51,17 @@ static ctrt_status pow_0dim(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
     ctrt_status status = ctrt_select(&first, a, 0, 0);
     if (status == CTRT_OK)
         status = ctrt_pow(out, first, b);
+    ctrt_tensor_release(&first);
+    return status;
+}
+
+static ctrt_status var_0dim_2(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
+{
+    ctrt_tensor *first = NULL;
+    (void)b;
+    ctrt_status status = ctrt_select(&first, a, 0, 0);
+    if (status == CTRT_OK)
+        status = ctrt_var(out, first, CTRT_DIMS(0), 2, false);
     ctrt_tensor_release(&first);
     return status;
 }
@@ -85,6 +102,12 @@ static const struct edge edges[] = {
     {"pow at 0", pow_, CTRT_F64, CTRT_F64, 6, L(0, 0, 0, 0, 0, 2), L(0, 1, 2, 0.5, -1, 0), L(0, 1, 0, INFINITY, -INFINITY, 0),
      L(0, 0, 0, 0, -INFINITY, M_LN2), L(NAN, NAN, NAN, NAN, INFINITY, 0.5), L(NAN, NAN, NAN, NAN, INFINITY, M_LN2 * M_LN2),
      L(NAN, 1, 0, INFINITY, -INFINITY, M_LN2)},
+    {"pow by an even number, one less than which f32 lacks", pow_1e10, CTRT_F32, 0, 3, L(-1, 1, 0), NULL, L(-1e10, 1e10, 0), NULL,
+     L(9999999999e10, 9999999999e10, 0), NULL, L(-1e10, 1e10, 0)},
+    {"pow by an even number, one less than which f16 lacks", pow_2050, CTRT_F16, 0, 3, L(-1, 1, 0), NULL, L(-2050, 2050, 0), NULL, NULL, NULL,
+     L(-2050, 2050, 0)},
+    {"a number beyond f16 by f16", over_1e10, CTRT_F16, 0, 2, L(65504, -65504), NULL, L(-2.330078125, -2.330078125), NULL, NULL, NULL,
+     L(-2.330078125, -2.330078125)},
     {"powers of 0", zero_to_the, CTRT_F64, 0, 4, L(0, 1, -2, NAN), NULL, L(0, 0, -INFINITY, NAN), NULL, L(NAN, NAN, INFINITY, NAN), NULL,
      L(0, 0, -INFINITY, NAN)},
     {"pow of integers by f64", pow_, CTRT_I64, CTRT_F64, 2, L(2, 3), L(1.5, 0.3), NULL, L(1.9605162869370945, 1.5274986285401153), NULL,
@@ -108,6 +131,13 @@ static const struct edge edges[] = {
     {"var of rows of nothing", var_rows, CTRT_F64, 0, 0, L(0), NULL, L(0), NULL, NULL, NULL, ZEROS},
     {"var over a dimension, correction above its size", var_dim_4, CTRT_F64, 0, 3, L(1, 2, 6), NULL, L(4, 2, -6), NULL,
      ZEROS, NULL, L(0)},
+    {"var over a dimension, correction its size", var_dim_3, CTRT_F64, 0, 3, L(1, 2, 6), NULL, L(-INFINITY, -INFINITY, INFINITY), NULL, NULL,
+     NULL, NULL},
+    {"var, correction the number of elements", var_3, CTRT_F32, 0, 3, L(1, 3, 5), NULL, L(INFINITY, NAN, INFINITY), NULL, ZEROS, NULL, L(NAN)},
+    {"var, correction above the number of elements", var_4, CTRT_F16, 0, 3, L(-1, -2, -6), NULL, L(INFINITY, INFINITY, INFINITY), NULL, ZEROS,
+     NULL, L(INFINITY)},
+    {"var of equal elements, correction above their number", var_3, CTRT_F64, 0, 2, L(2, 2), NULL, L(NAN, NAN), NULL, ZEROS, NULL, L(NAN)},
+    {"var of 0-dim, correction above 1", var_0dim_2, CTRT_F64, 0, 1, L(2), NULL, L(NAN), NULL, ZEROS, NULL, L(NAN)},
     {"mse of nothing", mse, CTRT_F64, CTRT_F64, 0, L(0), L(0), L(0), L(0), L(0), L(0), L(0)},
     {"cross entropy of ignored targets", ignored, CTRT_F64, 0, 4, L(1, 2, 3, 5), NULL, ZEROS, NULL, ZEROS, NULL, NULL},
 };
