@@ -55,6 +55,37 @@ static ctrt_status mean_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
 }
 const struct grad_rule rule_mean = {.vjp = mean_vjp};
 
+/* dx = 2 dy (x - mean) / (n - correction), also where n - correction is 0 or negative. Where it is and no dimensions were given, PyTorch has
+ * infinity instead, and NaN where x is the mean. */
+static ctrt_status var_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
+{
+    const ctrt_ints shape = input_shape(ctx, 0);
+    const double freedom = (double)(reduced_count(ctx, shape) - ctx->attributes->reduce.correction);
+    const bool infinite = freedom <= 0 && (ctx->attributes->reduce.no_dims || shape.count == 0);
+    int64_t dims[CTRT_MAX_DIMS];
+    ctrt_tensor *x = NULL, *mean = NULL, *slope = NULL;
+    ctrt_status status;
+    STEP(op_widen(&x, ctx->inputs[0]));
+    STEP(ctrt_mean_dims(&mean, x, reduced_dims(ctx, shape.count, dims), true));
+    STEP(op_widen(&dx[0], dy[0]));
+    if (infinite) {
+        STEP(ctrt_eq(&mean, x, mean));
+        STEP(ctrt_full_like(&slope, x, ctrt_float(INFINITY), CTRT_DTYPE_DEFAULT, NULL));
+        STEP(ctrt_masked_fill(&slope, slope, mean, ctrt_float(NAN)));
+    } else {
+        STEP(ctrt_sub(&slope, x, mean));
+        STEP(unreduce(&dx[0], ctx, dx[0], shape));
+        STEP(ctrt_mul_scalar(&dx[0], dx[0], ctrt_float(2 / freedom)));
+    }
+    STEP(ctrt_mul(&dx[0], dx[0], slope));
+done:
+    tensor_release(x);
+    tensor_release(mean);
+    tensor_release(slope);
+    return status;
+}
+const struct grad_rule rule_var = {.saves = {{.inputs = 1}}, .vjp = var_vjp};
+
 /* ---- product ---- */
 
 /* Replaces a mask by the mask of the elements with another masked element in their product. */

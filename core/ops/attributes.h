@@ -13,7 +13,11 @@ union op_attributes {
     struct { ctrt_scalar value; bool present, left; } scalar;   /* elementwise: a number in place of operand 1 (or, left, of operand 0) */
     struct { ctrt_scalar lo, hi; bool has_lo, has_hi; } clamp;
     struct { bool tanh; } gelu;
-    struct { uint32_t dims; bool keepdim; } reduce;             /* dims: bit set over the input's dimensions */
+    struct {
+        uint32_t dims;                                          /* bit set over the input's dimensions */
+        bool keepdim, no_dims;                                  /* no_dims: var over all, because none were given */
+        int correction;                                         /* var */
+    } reduce;
     struct { int dim; } dim;                                    /* softmax log_softmax cat index_select gather (index_*: dim of the input) */
     struct { int64_t size, padding_idx; int dim; } index;       /* index_select: padding_idx or -1; index_add, scatter_add: size along dim */
     struct { int64_t diagonal; } triangle;

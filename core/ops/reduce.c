@@ -237,52 +237,8 @@ ctrt_status ctrt_min(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x
     return pick(values, indices, OP_argmin, x, dim, keepdim);
 }
 
-/* Divides the squared distances by 0, keeping its sign, and records a division by `divisor` instead. */
-static ctrt_status div_no_freedom(ctrt_tensor **squares, double divisor)
-{
-    ctrt_tensor *values = NULL;
-    CTRT_TRY(ctrt_div_scalar(squares, *squares, ctrt_float(divisor)));
-    CTRT_TRY(ctrt_detach(&values, *squares));
-    const ctrt_status status = ctrt_div_scalar_(values, ctrt_float(0 * divisor));
-    tensor_release(values);
-    return status;
-}
-
-/* Divides the squared distances by 0. Records a sum of x times its derivative instead, +-infinity, because derivatives
- * by way of the mean would make NaN of it. `sign`: that of x - mean, else always +. */
-static ctrt_status infinite_slopes(ctrt_tensor **squares, ctrt_tensor *x, ctrt_tensor *centred, bool sign, uint32_t set,
-                                   bool keepdim)
-{
-    ctrt_tensor *slope = NULL, *result = NULL, *values = NULL;
-    ctrt_status status = ctrt_detach(&slope, centred);
-    if (status == CTRT_OK && !sign)
-        status = ctrt_abs(&slope, slope);
-    if (status == CTRT_OK)
-        status = ctrt_div_scalar(&slope, slope, ctrt_float(0));
-    if (status == CTRT_OK)
-        status = ctrt_mul(&result, x, slope);
-    if (status == CTRT_OK)
-        status = reduce_dims(&result, OP_sum, result, set, keepdim);
-    if (status == CTRT_OK)
-        status = ctrt_detach(&values, result);
-    if (status == CTRT_OK)
-        status = ctrt_detach(&slope, *squares);
-    if (status == CTRT_OK)
-        status = ctrt_copy_(values, slope);
-    if (status == CTRT_OK)
-        status = ctrt_div_scalar_(values, ctrt_float(0));
-    if (status == CTRT_OK)
-        ctrt_tensor_assign(squares, result);
-    tensor_release(slope);
-    tensor_release(result);
-    tensor_release(values);
-    return status;
-}
-
-/* Two passes: squared distances from the mean, over n - correction. f16 and bf16 are computed in f32, because squares
- * in them would be rounded and could overflow. When n <= correction, derivatives are PyTorch's: over given dimensions
- * those of a division by n - correction, although it is not positive; over all they are infinite. Both are NaN where a
- * division by 0 has x at the mean. */
+/* Two passes: squared distances from the mean, over n - correction, or over 0 where that is negative. f16 and bf16 are
+ * computed in f32, because squares in them would be rounded and could overflow. */
 ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int correction, bool keepdim)
 {
     FRONT_CHECK("var", out);
@@ -294,28 +250,25 @@ ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int corr
     for (int d = 0; d < x->view.ndim; d++)
         if (set >> d & 1)
             n *= x->view.shape[d];
-    const double freedom = (double)(n - correction);
-    const bool over_all = dims.count < 0 || x->view.ndim == 0;
-    ctrt_tensor *wide = NULL, *centred = NULL, *squares = NULL;
+    ctrt_tensor *wide = NULL, *y = NULL;
+    const bool was = front_pause_grad(true);
     ctrt_status status = op_widen(&wide, x);
     if (status == CTRT_OK)
-        status = reduce_dims(&centred, OP_mean, wide, set, true);
+        status = reduce_dims(&y, OP_mean, wide, set, true);
     if (status == CTRT_OK)
-        status = ctrt_sub(&centred, wide, centred);
+        status = ctrt_sub(&y, wide, y);
     if (status == CTRT_OK)
-        status = ctrt_square(&squares, centred);
+        status = ctrt_square(&y, y);
     if (status == CTRT_OK)
-        status = reduce_dims(&squares, OP_sum, squares, set, keepdim);
-    if (status == CTRT_OK && n > 0 && freedom > 0)
-        status = ctrt_div_scalar(&squares, squares, ctrt_float(freedom));
-    else if (status == CTRT_OK && n > 0 && (over_all || freedom == 0))
-        status = infinite_slopes(&squares, wide, centred, !over_all, set, keepdim);
-    else if (status == CTRT_OK)
-        status = div_no_freedom(&squares, over_all ? 1 : freedom);
+        status = reduce_dims(&y, OP_sum, y, set, keepdim);
     if (status == CTRT_OK)
-        status = ctrt_to_dtype(out, squares, tensor_dtype(x));
+        status = ctrt_div_scalar(&y, y, ctrt_float((double)MAX(n - correction, 0)));
+    if (status == CTRT_OK)
+        status = ctrt_to_dtype(&y, y, tensor_dtype(x));
+    front_pause_grad(was);
     tensor_release(wide);
-    tensor_release(centred);
-    tensor_release(squares);
-    return ctrt_context(status, "var");
+    const union op_attributes graph = {
+        .reduce = { .dims = set, .keepdim = keepdim, .no_dims = dims.count < 0, .correction = correction }
+    };
+    return front_finish(status, out, OP_var, &y, 1, &x, 1, &graph);
 }
