@@ -212,8 +212,8 @@ const struct grad_rule rule_fmod = {.saves = {{0}, {.inputs = 3}}, .vjp = fmod_v
 
 /* ---- powers ---- */
 
-/* dy s x^(s-1); 0 for s = 0 also where x = 0. A whole s-1 that the dtype of x would round, to an even number, is kept in f64: the power of a
- * negative x has its sign from it. */
+/* dy s x^(s-1); 0 for s = 0 also where x = 0. A whole s-1 that the dtype of x would round, to an even number, is kept
+ * in f64, because the sign of a negative number's power depends on it. */
 static ctrt_status pow_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
 {
     const double power = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i, less = power - 1;

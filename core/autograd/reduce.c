@@ -55,8 +55,8 @@ static ctrt_status mean_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
 }
 const struct grad_rule rule_mean = {.vjp = mean_vjp};
 
-/* dx = 2 dy (x - mean) / (n - correction), also where n - correction is 0 or negative. Where it is and no dimensions were given, PyTorch has
- * infinity instead, and NaN where x is the mean. */
+/* dx = 2 dy (x - mean) / (n - correction), also where n - correction is 0 or negative; but then, if no dimensions were
+ * given, PyTorch has dy times infinity instead, and NaN where x is the mean. */
 static ctrt_status var_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     const ctrt_ints shape = input_shape(ctx, 0);

@@ -18,7 +18,8 @@ ctrt_status op_silu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x)
 ctrt_status op_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y, int dim);
 ctrt_status op_log_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y, int dim);
 ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
-                                      ctrt_tensor *statistics, ctrt_tensor *dloss, const ctrt_cross_entropy_attributes *attributes);
+                                      ctrt_tensor *statistics, ctrt_tensor *dloss,
+                                      const ctrt_cross_entropy_attributes *attributes);
 
 /* D. x as f32 where it is f16 or bf16, else x itself, for formulas whose intermediate results must not be rounded to
  * half. */

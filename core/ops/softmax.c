@@ -87,7 +87,7 @@ static const ctrt_view *optional_view(ctrt_tensor *tensor)
     return tensor ? &tensor->view : NULL;
 }
 
-/* The op: one loss per row of logits [N, C]; for the gradient the row's largest logit and sum of exponentials, [N, 2]. */
+/* The op: one loss per row of logits [N, C], and for the gradient [N, 2]: the largest logit, the sum of exponentials. */
 static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
                                       const ctrt_cross_entropy_attributes *attributes)
 {
@@ -118,7 +118,8 @@ static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ct
 }
 
 ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
-                                      ctrt_tensor *statistics, ctrt_tensor *dloss, const ctrt_cross_entropy_attributes *attributes)
+                                      ctrt_tensor *statistics, ctrt_tensor *dloss,
+                                      const ctrt_cross_entropy_attributes *attributes)
 {
     FRONT_OP(OP_cross_entropy_backward);
     ctrt_device *device = logits->device;
@@ -130,7 +131,8 @@ ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ct
     if (status == CTRT_OK)
         status = tensor_new(&dx, logits->view.shape, 2, dtype, device);
     if (status == CTRT_OK && logits->view.numel > 0) {
-        const ctrt_view *in[5] = { &x->view, &target->view, optional_view(weight), &statistics->view, &g->view }, *outputs = &dx->view;
+        const ctrt_view *in[5] = { &x->view, &target->view, optional_view(weight), &statistics->view, &g->view };
+        const ctrt_view *outputs = &dx->view;
         status = kernel_call(OP_cross_entropy_backward, dtype, device, in, 5, &outputs, 1, attributes);
     }
     tensor_release(x);

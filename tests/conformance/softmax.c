@@ -138,7 +138,8 @@ static ctrt_status entropy_call(ctrt_tensor **out, ctrt_tensor *const *in, const
 /* Rows of equal logits, but for one that is `gap` below them: the logarithm of their sum is nothing beside such a
  * logit, so it must not be added to it on the way to the loss or to the gradient. */
 static const struct { ctrt_dtype dtype; double logit, gap; } heights[] = {
-    { CTRT_F32, 1e4, 0.5 }, { CTRT_F32, 3e38, 0 }, { CTRT_F32, -1e6, 1 }, { CTRT_F64, 1e12, 1 }, { CTRT_F64, -1e300, 0 },
+    { CTRT_F32, 1e4, 0.5 }, { CTRT_F32, 3e38, 0 }, { CTRT_F32, -1e6, 1 },
+    { CTRT_F64, 1e12, 1 }, { CTRT_F64, -1e300, 0 },
     { CTRT_F16, 2048, 2 }, { CTRT_F16, -65504, 0 }, { CTRT_BF16, 512, 4 }, { CTRT_BF16, 3e38, 0 },
 };
 
@@ -187,8 +188,8 @@ static void check_heights(struct run *run, const char *name)
     for (size_t h = 0; h < sizeof heights / sizeof heights[0]; h++)
         for (size_t c = 0; c < sizeof classes / sizeof classes[0]; c++)
             for (int smoothed = 0; smoothed < 2; smoothed++) {
-                if (!check_begin(run, name, heights[h].dtype, "gradient", "%d logits of %g, %g apart%s", (int)classes[c],
-                                 heights[h].logit, heights[h].gap, smoothed ? ", smoothed" : ""))
+                if (!check_begin(run, name, heights[h].dtype, "gradient", "%d logits of %g, %g apart%s",
+                                 (int)classes[c], heights[h].logit, heights[h].gap, smoothed ? ", smoothed" : ""))
                     continue;
                 check_height(run, heights[h].dtype, heights[h].logit, heights[h].gap, classes[c], smoothed * 0.125);
                 check_end(run);

@@ -155,8 +155,8 @@ static void entropy(ctrt_dtype dtype, int64_t rows, int64_t classes, bool weight
     fake_must(fake_run("cross_entropy", dtype, FAKE_VIEWS(&loss.view, &statistics.view), 2,
                        FAKE_VIEWS(&x.view, &target.view, w), 3, &attributes),
               what);
-    double *vx = fake_values(&x.view), *want = fake_values(&loss.view), *want_statistics = fake_values(&statistics.view),
-           *want_dx = fake_values(&x.view);
+    double *vx = fake_values(&x.view), *want = fake_values(&loss.view), *want_dx = fake_values(&x.view),
+           *want_statistics = fake_values(&statistics.view);
     for (int64_t i = 0; i < rows; i++) {
         const double *row = vx + i * classes;
         double largest = row[0], sum = 0, smooth = 0, all = 0;

@@ -213,10 +213,10 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   max_pool2d(x) -> y, indices i64 (h*W+w of the input plane; -1: the window lies outside);   max_pool2d_backward(dy, indices) -> dx
  * Rows (contiguous):
  *   softmax log_softmax(x[O,N,I]) over the middle;  softmax_backward log_softmax_backward(dy, y) alike
- *   cross_entropy(logits[N,C], target i64[N], class weight[C] or NULL) -> loss f32/f64[N] (f32 for f16, bf16), statistics likewise[N,2]:
- *   of each row the largest logit and the sum of e^(logit - largest)
- *   cross_entropy_backward(logits, target, weight or NULL, statistics, dloss[N]) -> dlogits[N,C].  A target outside [0,C) that is not
- *   ignore_index is an error that names it
+ *   cross_entropy(logits[N,C], target i64[N], class weight[C] or NULL) -> loss f32/f64[N] (f32 for f16, bf16),
+ *   statistics likewise[N,2]: of each row the largest logit and the sum of e^(logit - largest)
+ *   cross_entropy_backward(logits, target, weight or NULL, statistics, dloss[N]) -> dlogits[N,C].  A target outside
+ *   [0,C) that is not ignore_index is an error that names it
  *   layer_norm(x[M,N], weight[N] or NULL, bias[N] or NULL) -> y, mean[M], rstd[M] (f64 for f64, else f32)
  *   layer_norm_backward(dy, x, weight or NULL, mean, rstd) -> dx, dweight[N] or NULL, dbias[N] or NULL
  *   batch_norm(x[N,C,S], weight[C] or NULL, bias or NULL, running_mean[C] or NULL, running_var or NULL) -> y, mean[C], rstd[C]; training:
