@@ -100,11 +100,13 @@ static ctrt_status among_others(ctrt_tensor **mask, ctrt_ints dims)
 }
 
 /* The product of all other factors, without recording. Zeros, infinities and NaN can't be divided out of the product, so they are left out of
- * it, and their effect on the others is chosen by masks. Nothing is multiplied by 0, because the product of the rest may overflow. */
-static ctrt_status prod_of_others(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
+ * it, and their effect on the others is chosen by masks. Nothing is multiplied by 0, because the product of the rest may overflow. In f64,
+ * because the product of all factors may overflow where that of the others does not. */
+static ctrt_status prod_of_others(ctrt_tensor **out, ctrt_tensor *factors, ctrt_ints dims)
 {
-    ctrt_tensor *zero = NULL, *infinite = NULL, *nan = NULL, *filled = NULL, *p = NULL, *huge = NULL;
+    ctrt_tensor *x = NULL, *zero = NULL, *infinite = NULL, *nan = NULL, *filled = NULL, *p = NULL, *huge = NULL;
     ctrt_status status;
+    STEP(ctrt_to_dtype(&x, factors, CTRT_F64));
     STEP(ctrt_eq_scalar(&zero, x, ctrt_float(0)));
     STEP(ctrt_isinf(&infinite, x));
     STEP(ctrt_isnan(&nan, x));
@@ -123,7 +125,9 @@ static ctrt_status prod_of_others(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints d
     STEP(ctrt_logical_and(&infinite, infinite, zero));
     STEP(ctrt_logical_or(&nan, nan, infinite));
     STEP(ctrt_masked_fill(out, *out, nan, ctrt_float(NAN)));
+    STEP(ctrt_to_dtype(out, *out, tensor_dtype(factors)));
 done:
+    tensor_release(x);
     tensor_release(zero);
     tensor_release(infinite);
     tensor_release(nan);

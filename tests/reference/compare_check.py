@@ -128,11 +128,10 @@ def difference(got, same, exact, ulps, scale=0.0, either=False, coarse=None):
     """None, or how `got` (ctrt's) differs. same: PyTorch's result in the same dtype. exact: PyTorch's in float64,
     None where `same` is exact.
 
-    An element is right when it is close to `exact`. Where PyTorch's own result in that dtype is NaN or infinite, the
-    same is right too. Where
-    `exact` and `same` disagree about NaN and infinity, or with `either`, it may be close to `same` instead. coarse: a
-    dtype that values passed
-    through on their way, whose rounding is allowed."""
+    An element is right when it is close to `exact`, or no further from it than PyTorch's own result in that dtype.
+    Where PyTorch's own result is NaN or infinite, the same is right too. Where `exact` and `same` disagree about NaN
+    and infinity, or with `either`, it may be close to `same` instead. coarse: a dtype that values passed through on
+    their way, whose rounding is allowed."""
     if got.shape != same.shape:
         return "shape %s, PyTorch %s" % (tuple(got.shape), tuple(same.shape))
     if got.dtype != same.dtype:
@@ -144,7 +143,7 @@ def difference(got, same, exact, ulps, scale=0.0, either=False, coarse=None):
         g, e, s = got.double(), exact.double(), same.double()
         if coarse is not None and torch.finfo(coarse).eps > torch.finfo(got.dtype).eps:
             ulps *= torch.finfo(coarse).eps / torch.finfo(got.dtype).eps
-        right = close(g, e, got.dtype, ulps, scale)
+        right = close(g, e, got.dtype, ulps, scale) | ((g - e).abs() <= (s - e).abs())
         right |= ~s.isfinite() & ((g == s) | (g.isnan() & s.isnan()))
         conflict = (e.isnan() != s.isnan()) | (e.to(got.dtype).double().isinf() != s.isinf())
         right |= (conflict | either) & close(g, s, got.dtype, ulps, scale)

@@ -116,6 +116,7 @@ static const struct edge edges[] = {
      L(2 + 2 * E11 * LOG_E11 + E11), L(E11 + 2 * E11 * LOG_E11 + E11 * E11 * LOG_E11 * LOG_E11), L(2 * E11 + E11 * E11 * LOG_E11)},
     {"prod of two zeros and an overflow", prod, CTRT_F32, 0, 4, L(0, 0, 1e30, 1e30), NULL, ZEROS, NULL, L(INFINITY, INFINITY, 0, 0), NULL, ZEROS},
     {"prod of a zero and an overflow", prod_dim, CTRT_F32, 0, 3, L(0, 1e30, 1e30), NULL, L(INFINITY, 0, 0), NULL, NULL, NULL, NULL},
+    {"prod that overflows", prod, CTRT_F32, 0, 3, L(1e30, 1e30, 1e-30), NULL, L(1, 1, INFINITY), NULL, NULL, NULL, NULL},
     {"prod of a zero and infinity", prod, CTRT_F64, 0, 3, L(INFINITY, 0, 2), NULL, L(0, INFINITY, NAN), NULL, NULL, NULL, NULL},
     {"prod of a zero and NaN", prod_dim, CTRT_F64, 0, 3, L(NAN, 0, 2), NULL, L(0, NAN, NAN), NULL, NULL, NULL, NULL},
     {"prod of an infinity", prod, CTRT_F32, 0, 3, L(-INFINITY, 0.5, -3), NULL, L(-1.5, INFINITY, -INFINITY), NULL, NULL, NULL, NULL},
