@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <time.h>
 
 #include "base/base.h"
 #include "base/keep.h"
@@ -281,22 +282,30 @@ static ctrt_status run_init(struct plugin_file *file)
     return status;
 }
 
-/* A fork waits until no other thread initialises a plugin, except for an init that waits for an init of this thread. */
+/* A fork waits until no other thread initialises a plugin, except for an init that waits for an init of this thread. It
+ * waits no longer than this, because the init may wait for this thread in a way that is not visible here: it may have
+ * started this thread, and join it. */
+#define FORK_WAIT_SECONDS 3
+
 static void before_fork(void)
 {
+    struct timespec until;
+    bool in_time = true;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += FORK_WAIT_SECONDS;
     pthread_mutex_lock(&init_mutex);
-    for (struct plugin_file *file = running; file != NULL;) {
+    for (struct plugin_file *file = running; file != NULL && in_time;) {
         if (waits_for_here(file, NULL)) {
             file = file->next_running;
         } else {
-            pthread_cond_wait(&init_ended, &init_mutex);
+            in_time = pthread_cond_timedwait(&init_ended, &init_mutex, &until) != ETIMEDOUT;
             file = running;
         }
     }
     pthread_mutex_unlock(&init_mutex);
 }
 
-/* An init that began after that wait, or waits for this thread, has no thread in the child, which cannot use the plugin. */
+/* The thread of an init that still runs is not in the child, which therefore cannot use the plugin. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&init_mutex, NULL);

@@ -648,6 +648,7 @@ static void test_init(void)
     folder_actor(folder, "backend-init-pong");
     folder_actor(folder, "backend-init-short");
     folder_actor(folder, "backend-init-forks");
+    folder_actor(folder, "backend-init-thread-forks");
     folder_actor(folder, "backend-needs-fork");
     folder_actor(folder, "backend-needs-fork-late");
     group("init starts and joins a thread that uses the host");
@@ -703,6 +704,18 @@ static void test_init(void)
             CHECK(pthread_create(&other, NULL, use_ping, "init-forks") == 0, "no thread");
             CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, needing[i]));
             CHECK(pthread_join(other, &status) == 0 && status == NULL, "init-forks failed");
+        }
+        CHILD_END;
+    }
+    for (int opened = 0; opened <= 1; opened++) {
+        group("a thread that init waits for forks, %s", opened ? "while a device is opened" : "while the plugin is looked up");
+        IN_CHILD(folder_path(folder, NULL), QUIET) {
+            const struct component *component;
+            alarm(20);
+            if (opened)
+                CHECK(ctrt_device_count("init-thread-forks") == 3, "%d devices", ctrt_device_count("init-thread-forks"));
+            else
+                CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-thread-forks"));
         }
         CHILD_END;
     }
