@@ -144,7 +144,9 @@ static int load(void **handle, struct plugin_file *file, struct trusted_file *ju
 int dl_load(void **handle, struct plugin_file *file, char *reason, size_t bytes)
 {
     struct trusted_file judged;
-    int verdict = trust_open(&judged, file->path, trust_needed(), geteuid(), reason, bytes);
+    uid_t user;
+    const bool strict = trust_needed(&user);
+    int verdict = trust_open(&judged, file->path, strict, user, reason, bytes);
     if (verdict != JUDGED_WELL)
         return verdict;
     verdict = load(handle, file, &judged, reason, bytes);

@@ -473,6 +473,24 @@ static void test_trust(void)
     test_trust_swap();
     test_trust_race();
 
+    /* IDs after a change, and whether a plugin of user 4321 is loaded then. */
+    static const struct { uid_t real, effective, saved; bool loaded; } ids[] = {
+        { 0, 0, 0, false }, { 0, 4321, 0, false }, { 4321, 4321, 0, false }, { 0, 4321, 4321, false }, { 4321, 4321, 4321, true },
+    };
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0] && user == 0; i++) {
+        group("user 4321's plugin in a process with real, effective and saved user %u, %u, %u", (unsigned)ids[i].real,
+              (unsigned)ids[i].effective, (unsigned)ids[i].saved);
+        CHECK(chown(folder, 4321, 4321) == 0 && chown(file, 4321, 4321) == 0, "chown failed");
+        IN_CHILD(folder_path(folder, NULL), QUIET) {
+            const struct component *component;
+            CHECK(setresuid(ids[i].real, ids[i].effective, ids[i].saved) == 0, "setresuid failed");
+            const bool loaded = registry_use(&component, CTRT_COMPONENT_BACKEND, "fake") == CTRT_OK;
+            CHECK(loaded == ids[i].loaded, "%s: %s", loaded ? "loaded" : "refused", ctrt_error_message());
+        }
+        CHILD_END;
+        CHECK(chown(folder, 0, 0) == 0 && chown(file, 0, 0) == 0, "chown failed");
+    }
+
     if (user == 0) {
         chmod(file, 0666);
         group("as root, a plugin that everybody can write is refused");
