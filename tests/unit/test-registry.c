@@ -420,6 +420,22 @@ static void test_trust_swap(void)
         }
     }
     CHILD_END;
+    folder_copy(two, "backend-fake.so", built_path("stranger"), -1);
+    group("two files of one name are different objects, also when the program closed the first one's folder in between");
+    IN_CHILD(QUIET) {
+        struct plugin_file files[2] = { { .path = "" } };
+        void *objects[2] = { NULL, NULL };
+        char paths[2][200], reason[1024] = "";
+        for (size_t i = 0; i < 2; i++) {
+            snprintf(paths[i], sizeof paths[i], "%s/backend-fake.so", i == 0 ? one : two);
+            files[i].path = paths[i];
+            CHECK(dl_load(&objects[i], &files[i], reason, sizeof reason) == JUDGED_WELL, "%s", reason);
+            for (int fd = 3; fd < 32; fd++)
+                close(fd);
+        }
+        CHECK(objects[0] != objects[1], "the second file is the first object");
+    }
+    CHILD_END;
     folder_remove(one);
     folder_remove(two);
 }
