@@ -12,11 +12,14 @@
 #endif
 #include "internal.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -145,22 +148,42 @@ static bool headroom(void)
     return room != NULL;
 }
 
+/* The stack size of libgomp's threads in bytes: a number and B, K (when there is no letter), M or G. 0: the system's
+ * default. */
+static size_t stack_size(void)
+{
+    static const char units[] = "bkmg";
+    const char *text = getenv("OMP_STACKSIZE");
+    unsigned long long number = 0;
+    char unit = 'k';
+    if (text == NULL)
+        text = getenv("GOMP_STACKSIZE");
+    if (text == NULL || sscanf(text, "%llu %c", &number, &unit) < 1)
+        return 0;
+    const char *found = strchr(units, tolower((unsigned char)unit));
+    return found != NULL && number <= SIZE_MAX >> 30 ? (size_t)number << 10 * (found - units) : 0;
+}
+
 /* How many of `count` more threads can run at the same time. */
 static int threads_that_start(int count)
 {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     struct started *threads = malloc((size_t)count * sizeof *threads);
+    pthread_attr_t attributes;
     int started = 0;
     if (threads == NULL)
         return 0;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, stack_size());           /* refuses 0 and what is too small */
     pthread_mutex_lock(&gate);
     for (; started < count; started++) {
         threads[started].gate = &gate;
-        if (pthread_create(&threads[started].thread, NULL, wait_for_gate, &threads[started]) != 0)
+        if (pthread_create(&threads[started].thread, &attributes, wait_for_gate, &threads[started]) != 0)
             break;
     }
     const bool room = headroom();
     pthread_mutex_unlock(&gate);
+    pthread_attr_destroy(&attributes);
     for (int i = 0; i < started; i++)
         pthread_join(threads[i].thread, NULL);
     for (int i = 0; i < started; i++)
