@@ -16,6 +16,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
+#include <locale.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -122,6 +123,21 @@ static int verdict_of_loader(const char *text, int fd)
                : JUDGED_BAD;
 }
 
+/* Writes why dlopen failed for `path`, under the file's own path, and returns the verdict. In English, because the loader's
+ * messages are compared: in the "C" locale they are not translated. */
+static int judge_loader(const char *path, const struct plugin_file *file, int fd, char *reason, size_t bytes)
+{
+    const locale_t english = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(english);
+    const char *text = dlerror();
+    const bool of_file = text != NULL && strncmp(text, path, strlen(path)) == 0;
+    snprintf(reason, bytes, "%s%s", of_file ? file->path : "",
+             text == NULL ? "dlopen failed" : of_file ? text + strlen(path) : text);
+    const int verdict = verdict_of_loader(reason, fd);
+    uselocale(before);
+    freelocale(english);
+    return verdict;
+}
+
 static void name_object(struct plugin_file *file, void *handle)
 {
     struct link_map *object = NULL;
@@ -142,12 +158,8 @@ static int load(void **handle, struct plugin_file *file, struct trusted_file *ju
     if (trust_judged_hook != NULL)
         trust_judged_hook();
     *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (*handle == NULL) {
-        const char *text = dlerror();
-        const bool of_file = text != NULL && strncmp(text, path, strlen(path)) == 0;
-        snprintf(reason, bytes, "%s%s", of_file ? file->path : "", text == NULL ? "dlopen failed" : of_file ? text + strlen(path) : text);
-        return verdict_of_loader(reason, judged->file);
-    }
+    if (*handle == NULL)
+        return judge_loader(path, file, judged->file, reason, bytes);
     name_object(file, *handle);
     return JUDGED_WELL;
 }
