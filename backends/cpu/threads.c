@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/threads.c: how many threads, and the loop that uses them.
  *
- * The pool is OpenMP's, because oneDNN and most BLAS libraries use it too: one pool, never two that fight for the
- * processors. GCC's run-time library keeps a pool for each thread that opens parallel regions; after fork the child
- * inherits the list of its threads but not the threads, and would wait for them for ever. So the pool of the
- * forking thread is dismissed before the fork (OpenMP 5.0's omp_pause_resource_all joins it); parent and child each
- * start a new one when they next need it. Where that is not possible (fork inside a parallel region) the child
- * works in one thread. */
+ * The pool is OpenMP's, because oneDNN and most BLAS libraries use it too; two pools would compete for the processors.
+ * GCC's libgomp keeps a pool for each thread that opens parallel regions. After a fork the child has the list of the
+ * pool's threads but not the threads, and would wait for them forever. Therefore the forking thread ends its pool before
+ * the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child each start a new one when they need it. Where
+ * that is not possible (fork inside a parallel region) the child works in one thread. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -32,7 +32,7 @@ static ctrt_status refuse(struct plugin_file *file, const char *reason)
     return CTRT_OK;
 }
 
-/* The plugin's entry, or NULL with a reason. The handle is never closed: RTLD_NODELETE would make that void. */
+/* The plugin's entry, or NULL with a reason. The handle is never closed, because dlclose has no effect with RTLD_NODELETE. */
 static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
 {
     ctrt_plugin_entry entry;
@@ -54,7 +54,7 @@ static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
     return NULL;
 }
 
-/* Asks whether the component can work here. What it writes is bounded and terminated by us. */
+/* Calls the component's probe, and terminates the reason that it writes. */
 static void probe(struct component *component, const ctrt_component *declared)
 {
     char reason[256] = "";
@@ -119,7 +119,7 @@ static void component_refuse(struct component *component, const char *reason)
     component->reason = reason;
 }
 
-/* Kernels may have been put together by init, so they are judged after it. */
+/* Kernel tables are judged after init, because init may fill them. */
 static void judge_late(struct component *component)
 {
     char reason[512];
@@ -132,7 +132,7 @@ static void judge_late(struct component *component)
         component_refuse(component, keep_format("%s", reason));
 }
 
-/* CTRT_ERR_IO when a probe could not tell. */
+/* CTRT_ERR_IO when a probe returned CTRT_PROBE_AGAIN. */
 static ctrt_status probe_status(const struct plugin_file *file)
 {
     for (size_t i = 0; i < file->count && file->probe_again; i++)
@@ -141,7 +141,7 @@ static ctrt_status probe_status(const struct plugin_file *file)
     return CTRT_OK;
 }
 
-/* Asks the probes again that could not tell. */
+/* Calls the probes again that returned CTRT_PROBE_AGAIN. */
 static ctrt_status probe_again(struct plugin_file *file)
 {
     file->probe_again = false;
@@ -269,7 +269,7 @@ static void init_ends(struct plugin_file *file)
     pthread_mutex_unlock(&init_mutex);
 }
 
-/* A cancelled thread would leave the file in the middle of its initialisation. */
+/* Cancellation is disabled, because a cancelled thread would leave the plugin half initialised. */
 static ctrt_status run_init(struct plugin_file *file)
 {
     cancel_disable();
