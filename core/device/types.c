@@ -198,11 +198,11 @@ __attribute__((constructor)) static void types_start(void)
 ctrt_status device_type_get(struct device_type **out, const char *name)
 {
     const struct component *component = NULL, *base = NULL;
-    param_check_late();
     device_enter();
     const bool known = type_known(name) != NULL;
     device_leave();
     if (!known) {           /* without the lock, because plugins may start threads in their init and wait for them */
+        param_check_late();
         CTRT_TRY(backend_use(&component, name));
         const ctrt_backend *backend = component->table;
         if (CTRT_SLOT(backend, base))

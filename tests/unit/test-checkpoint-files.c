@@ -171,6 +171,12 @@ static void *read_all(void *path)
     return (void *)(uintptr_t)used;
 }
 
+static void *read_nothing(void *path)
+{
+    close(open(path, O_RDONLY));
+    return NULL;
+}
+
 static void devices(void)
 {
     group("what is no file is written to and stays");
@@ -188,6 +194,11 @@ static void devices(void)
     CHECK(S_ISFIFO(mode_of(pipe)) && (uintptr_t)got > 4000 && got != PTHREAD_CANCELED, "mode %o, %lld bytes came",
           mode_of(pipe), (long long)(intptr_t)got);
     CHECK_FAILS(save(folder, 1), CTRT_ERR_IO, "Is a directory");
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN);
+    CHECK(pthread_create(&thread, NULL, read_nothing, pipe) == 0, "no thread");
+    CHECK_FAILS(save(pipe, 1 << 20), CTRT_ERR_IO, "Broken pipe");
+    pthread_join(thread, NULL);
+    signal(SIGPIPE, before);
 
     group("device nodes");
     const char *null = in_folder("null"), *full = in_folder("full");

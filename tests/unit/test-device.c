@@ -432,6 +432,17 @@ static void test_late_changes(void)
             }
             CHILD_END;
         }
+    group("an open device is looked up without the environment, which another thread may be changing");
+    IN_CHILD(folder_path(fake_only, NULL)) {
+        ctrt_device *device = NULL, *again = NULL;
+        char **before = environ;
+        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        environ = (char **)(uintptr_t)16;
+        const ctrt_status status = ctrt_device_get(&again, "fake:0");
+        environ = before;
+        CHECK(status == CTRT_OK && again == device, "another device");
+    }
+    CHILD_END;
     group("visible devices can be set after a count, until one is opened");
     IN_CHILD(folder_path(fake_only, NULL)) {
         ctrt_device *device = NULL;
