@@ -88,6 +88,23 @@ static void after_fork_in_child(void)
         omp_set_num_threads(1);         /* for libraries that open parallel regions of their own */
     }
 }
+
+static size_t stack_bytes;              /* of libgomp's threads; 0: the system's default */
+
+/* The value that libgomp reads when it is loaded: a number and B, K (when there is no letter), M or G. */
+static size_t read_stack_size(void)
+{
+    static const char units[] = "bkmg";
+    const char *text = getenv("OMP_STACKSIZE");
+    unsigned long long number = 0;
+    char unit = 'k';
+    if (text == NULL)
+        text = getenv("GOMP_STACKSIZE");
+    if (text == NULL || sscanf(text, "%llu %c", &number, &unit) < 1)
+        return 0;
+    const char *found = strchr(units, tolower((unsigned char)unit));
+    return found != NULL && number <= SIZE_MAX >> 30 ? (size_t)number << 10 * (found - units) : 0;
+}
 #endif
 
 ctrt_status cpu_threads_init(void)
@@ -104,6 +121,7 @@ ctrt_status cpu_threads_init(void)
         return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_NUM_THREADS is \"%s\"; it must be 1 to 4096", value.text);
     threads_wanted = value.text ? (int)value.integer : cpu_allowed_processors();
 #ifdef _OPENMP
+    stack_bytes = read_stack_size();
     static atomic_flag registered = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&registered) && pthread_atfork(before_fork, NULL, after_fork_in_child) != 0)
         return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no memory to register for fork");
@@ -147,22 +165,6 @@ static bool headroom(void)
     return room != NULL;
 }
 
-/* The stack size of libgomp's threads in bytes: a number and B, K (when there is no letter), M or G. 0: the system's
- * default. */
-static size_t stack_size(void)
-{
-    static const char units[] = "bkmg";
-    const char *text = getenv("OMP_STACKSIZE");
-    unsigned long long number = 0;
-    char unit = 'k';
-    if (text == NULL)
-        text = getenv("GOMP_STACKSIZE");
-    if (text == NULL || sscanf(text, "%llu %c", &number, &unit) < 1)
-        return 0;
-    const char *found = strchr(units, tolower((unsigned char)unit));
-    return found != NULL && number <= SIZE_MAX >> 30 ? (size_t)number << 10 * (found - units) : 0;
-}
-
 /* How many of `count` more threads can run at the same time. */
 static int threads_that_start(int count)
 {
@@ -173,7 +175,7 @@ static int threads_that_start(int count)
     if (threads == NULL)
         return 0;
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, stack_size());           /* refuses 0 and what is too small */
+    pthread_attr_setstacksize(&attributes, stack_bytes);           /* refuses 0 and what is too small */
     pthread_mutex_lock(&gate);
     for (; started < count; started++) {
         threads[started].gate = &gate;

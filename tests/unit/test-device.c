@@ -393,6 +393,8 @@ static void test_suggestions(void)
     folder_remove(types);
 }
 
+extern char **environ;
+
 static char logged[4096];
 
 static void keep_log(void *user, ctrt_log_level level, const char *component, const char *text)
