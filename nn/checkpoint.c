@@ -44,7 +44,7 @@ static ctrt_status module_items(struct items *list, ctrt_module *module)
 ctrt_status ctrt_save(ctrt_module *module, const char *path)
 {
     CANCEL_DISABLED;
-    /* Readers ask whose names and layouts these are: PyTorch's. */
+    /* The framework whose names and layouts the file follows; some readers require the key. */
     static const struct safetensors_pair metadata[] = { { "format", "pt" } };
     struct items list = { 0 };
     if (module == NULL)
@@ -81,8 +81,8 @@ static void surplus_add(struct name_list *surplus, const ctrt_tensor_file *file,
     }
 }
 
-/* Compares names, shapes and dtypes of file and items, and says all that differs. On CTRT_OK entries[i] is the file's
- * for items[i]. */
+/* Compares names, shapes and dtypes of file and items, and reports all differences in one error. On CTRT_OK entries[i] is
+ * the file's entry for items[i]. */
 static ctrt_status items_check(const struct safetensors_entry **entries, const struct items *list,
                                const ctrt_tensor_file *file)
 {
@@ -113,14 +113,14 @@ static ctrt_status items_check(const struct safetensors_entry **entries, const s
                      unfit.total ? " different: " : "", name_list_end(&unfit));
 }
 
-/* Where the values of the item after one at `at` begin: aligned for any dtype. */
+/* The offset of the next item's values, if those of `entry` begin at `at`: aligned for any dtype. */
 static size_t staged_after(size_t at, const struct safetensors_entry *entry)
 {
     return (at + (entry->end - entry->begin) + 15) & ~(size_t)15;
 }
 
-/* A copy to an asynchronous device may need memory of the backend's, which finished work gives back: tries again when
- * all work is done. */
+/* A copy to an asynchronous device may need memory of the backend, which is freed when earlier work has finished: waits
+ * for all work and tries again. */
 static ctrt_status item_write(ctrt_tensor *tensor, const void *values, const struct safetensors_entry *entry)
 {
     ctrt_status status;
@@ -132,8 +132,8 @@ static ctrt_status item_write(ctrt_tensor *tensor, const void *values, const str
     return status;
 }
 
-/* `entries`: the file's for each item. All values are read before the first tensor is written, so that an error of the
- * file or of host memory leaves the module as it was. */
+/* `entries`: the file's entry for each item. All values are read before the first tensor is written, so that an error of
+ * the file or of host memory leaves the module as it was. */
 static ctrt_status items_fill(const struct items *list, const ctrt_tensor_file *file,
                               const struct safetensors_entry *const *entries, char *staged)
 {
@@ -150,8 +150,8 @@ static ctrt_status items_fill(const struct items *list, const ctrt_tensor_file *
     return status;
 }
 
-/* Memory that is about to be written as a whole: one call for all of its pages is several times quicker than a fault
- * for each. */
+/* Maps the pages of memory that will be written as a whole: one call is several times faster than a page fault for each
+ * page. */
 static void populate(char *bytes, size_t size)
 {
 #ifdef MADV_POPULATE_WRITE

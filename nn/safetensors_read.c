@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/safetensors_read.c: the header of a safetensors file, parsed and judged.
+/* nn/safetensors_read.c: parses and validates the header of a safetensors file.
  *
- * The parser knows this one header and nothing else of JSON: a file from a stranger is the most hostile input
- * that we read, the library may need nothing but libc, and the grammar that remains without nested values,
- * fractions and booleans fits on a page. It never recurses, and copies all it keeps. */
+ * The file may come from an attacker. The parser therefore accepts only the JSON that this header may contain: no nested
+ * values, fractions or booleans. It does not recurse, and copies every string that it keeps. The library depends on libc
+ * alone, so no JSON library is used. */
 #include "nn/safetensors.h"
 
 #include <limits.h>
@@ -18,7 +18,7 @@
 
 struct parser {
     const unsigned char *start, *at, *end;
-    char *text;                         /* where the next decoded string goes; there is room for all of the header */
+    char *text;                         /* the next decoded string is written here; as long as the whole header */
     struct safetensors_header *header;
     size_t data_begin, data_size;       /* of the file */
 };
@@ -176,7 +176,7 @@ static ctrt_status escape(struct parser *p, char **to)
     return CTRT_OK;
 }
 
-/* *out: decoded, terminated, in the header's text. Decoding never lengthens. */
+/* *out: decoded and terminated, in the header's text, where it fits because decoding never makes a string longer. */
 static ctrt_status string(struct parser *p, const char **out)
 {
     char *to = p->text;
@@ -365,7 +365,7 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(((const struct safetensors_pair *)a)->key, ((const struct safetensors_pair *)b)->key);
 }
 
-/* By place; of two at one place the empty one comes first. */
+/* By offset; of two tensors at one offset the empty one comes first. */
 static int compare_places(const void *a, const void *b)
 {
     const struct safetensors_entry *x = *(const struct safetensors_entry *const *)a;

@@ -171,8 +171,8 @@ void onednn_drop(onednn_desc *desc, bool made)
 #endif
 }
 
-/* ---- the cache: open addressing over a fixed table; in a crowded neighbourhood the entry unused for longest
- * goes ---- */
+/* ---- the cache: open addressing over a fixed table; if all NEIGHBOURS are used, the least recently used one is
+ * replaced ---- */
 
 enum { ENTRIES = 256, NEIGHBOURS = 8 };
 

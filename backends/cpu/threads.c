@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/threads.c: how many threads, and the loop that uses them.
  *
- * The pool is OpenMP's, because oneDNN and most BLAS libraries use it too: one pool, never two that fight for the
- * processors. GCC's run-time library keeps a pool for each thread that opens parallel regions; after fork the child
- * inherits the list of its threads but not the threads, and would wait for them for ever. So the pool of the
- * forking thread is dismissed before the fork (OpenMP 5.0's omp_pause_resource_all joins it); parent and child each
- * start a new one when they next need it. Where that is not possible (fork inside a parallel region) the child
- * works in one thread. */
+ * The pool is OpenMP's, because oneDNN and most BLAS libraries use it too; two pools would compete for the processors.
+ * GCC's libgomp keeps a pool for each thread that opens parallel regions. After a fork the child has the list of the
+ * pool's threads but not the threads, and would wait for them forever. Therefore the forking thread ends its pool before
+ * the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child each start a new one when they need it. Where
+ * that is not possible (fork inside a parallel region) the child works in one thread. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "internal.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -86,6 +88,23 @@ static void after_fork_in_child(void)
         omp_set_num_threads(1);         /* for libraries that open parallel regions of their own */
     }
 }
+
+static size_t stack_bytes;              /* of libgomp's threads; 0: the system's default */
+
+/* The value that libgomp reads when it is loaded: a number and B, K (when there is no letter), M or G. */
+static size_t read_stack_size(void)
+{
+    static const char units[] = "bkmg";
+    const char *text = getenv("OMP_STACKSIZE");
+    unsigned long long number = 0;
+    char unit = 'k';
+    if (text == NULL)
+        text = getenv("GOMP_STACKSIZE");
+    if (text == NULL || sscanf(text, "%llu %c", &number, &unit) < 1)
+        return 0;
+    const char *found = strchr(units, tolower((unsigned char)unit));
+    return found != NULL && number <= SIZE_MAX >> 30 ? (size_t)number << 10 * (found - units) : 0;
+}
 #endif
 
 ctrt_status cpu_threads_init(void)
@@ -102,6 +121,7 @@ ctrt_status cpu_threads_init(void)
         return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_NUM_THREADS is \"%s\"; it must be 1 to 4096", value.text);
     threads_wanted = value.text ? (int)value.integer : cpu_allowed_processors();
 #ifdef _OPENMP
+    stack_bytes = read_stack_size();
     static atomic_flag registered = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&registered) && pthread_atfork(before_fork, NULL, after_fork_in_child) != 0)
         return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no memory to register for fork");
@@ -150,17 +170,21 @@ static int threads_that_start(int count)
 {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     struct started *threads = malloc((size_t)count * sizeof *threads);
+    pthread_attr_t attributes;
     int started = 0;
     if (threads == NULL)
         return 0;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, stack_bytes);           /* refuses 0 and what is too small */
     pthread_mutex_lock(&gate);
     for (; started < count; started++) {
         threads[started].gate = &gate;
-        if (pthread_create(&threads[started].thread, NULL, wait_for_gate, &threads[started]) != 0)
+        if (pthread_create(&threads[started].thread, &attributes, wait_for_gate, &threads[started]) != 0)
             break;
     }
     const bool room = headroom();
     pthread_mutex_unlock(&gate);
+    pthread_attr_destroy(&attributes);
     for (int i = 0; i < started; i++)
         pthread_join(threads[i].thread, NULL);
     for (int i = 0; i < started; i++)

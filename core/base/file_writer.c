@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "base/memory.h"
 
 #define MAX_LINKS 40                    /* as the kernel */
 
@@ -151,47 +150,58 @@ static int attributes_keep(int fd, const char *target, const struct stat *old)
     return fchmod(fd, mode) != 0 ? errno : 0;
 }
 
-/* The temporary name is the target's, cut where it would be too long, with ".tmp-PID-N". */
-static ctrt_status open_beside(struct file_writer *writer, const char *target, const struct stat *old)
+/* Opens the folder of `target`, so that the program may change its working directory meanwhile. A folder that is
+ * writable but not readable can only be opened with O_PATH. */
+static int folder_open(const char *target)
 {
-    static atomic_uint counter;
-    const bool exists = old->st_mode != 0;
-    const char *slash = strrchr(target, '/');
-    const size_t before = slash != NULL ? (size_t)(slash + 1 - target) : 0, room = strlen(target) + 48;
-    const size_t name = MIN(strlen(target) - before, (size_t)NAME_MAX - 40);
-    if (exists && faccessat(AT_FDCWD, target, W_OK, AT_EACCESS) != 0)
-        return failed("write to", writer->path, errno);
-    writer->target = memory_strdup(target);
-    writer->temporary = memory_alloc(room);
-    if (writer->target == NULL || writer->temporary == NULL)
-        return out_of_memory(room, "a path");
-    do {
-        snprintf(writer->temporary, room, "%.*s.tmp-%ld-%u", (int)(before + name), target, (long)getpid(),
-                 atomic_fetch_add(&counter, 1));
-        writer->fd =
-            open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, exists ? 0600 : 0666);
-    } while (writer->fd < 0 && (errno == EEXIST || errno == EINTR));
-    if (writer->fd < 0)
-        return failed("create a temporary file beside", writer->path, errno);
-    const int error = exists ? attributes_keep(writer->fd, target, old) : 0;
-    if (error == 0)
-        return CTRT_OK;
-    unlink(writer->temporary);
-    close(writer->fd);
-    return failed("set the permissions of a temporary file beside", writer->path, error);
+    char buffer[PATH_MAX];
+    const char *folder = folder_of(buffer, target);
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 && errno == EACCES ? open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC) : fd;
 }
 
-static void paths_free(struct file_writer *writer)
+/* The temporary name is the target's, cut where it would be too long, with ".tmp-PID-N". 0 or errno. */
+static int temporary_create(struct file_writer *writer, mode_t mode)
 {
-    memory_free(writer->target);
-    memory_free(writer->temporary);
+    static atomic_uint counter;
+    const int kept = (int)MIN(strlen(writer->name), sizeof writer->temporary - 41);
+    do {
+        snprintf(writer->temporary, sizeof writer->temporary, "%.*s.tmp-%ld-%u", kept, writer->name, (long)getpid(),
+                 atomic_fetch_add(&counter, 1));
+        writer->fd = openat(writer->folder, writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                            mode);
+    } while (writer->fd < 0 && (errno == EEXIST || errno == EINTR));
+    return writer->fd < 0 ? errno : 0;
+}
+
+static ctrt_status open_beside(struct file_writer *writer, const char *target, const struct stat *old)
+{
+    const bool exists = old->st_mode != 0;
+    const char *slash = strrchr(target, '/');
+    snprintf(writer->name, sizeof writer->name, "%s", slash != NULL ? slash + 1 : target);
+    if (writer->name[0] == '\0')
+        return failed("write to", writer->path, ENOENT);
+    writer->folder = folder_open(target);
+    if (writer->folder < 0)
+        return failed("open the folder of", writer->path, errno);
+    if (exists && faccessat(writer->folder, writer->name, W_OK, AT_EACCESS) != 0)
+        return failed("write to", writer->path, errno);
+    int error = temporary_create(writer, exists ? 0600 : 0666);
+    if (error != 0)
+        return failed("create a temporary file beside", writer->path, error);
+    error = exists ? attributes_keep(writer->fd, target, old) : 0;
+    if (error == 0)
+        return CTRT_OK;
+    unlinkat(writer->folder, writer->temporary, 0);
+    close(writer->fd);
+    return failed("set the permissions of a temporary file beside", writer->path, error);
 }
 
 ctrt_status file_writer_open(struct file_writer *writer, const char *path)
 {
     char target[PATH_MAX];
     struct stat about = { 0 };
-    *writer = (struct file_writer){ .path = path, .fd = -1 };
+    *writer = (struct file_writer){ .path = path, .folder = -1, .fd = -1 };
     const int error = path_resolve(target, &about, path);
     if (error != 0)
         return failed("write to", path, error);
@@ -204,8 +214,8 @@ ctrt_status file_writer_open(struct file_writer *writer, const char *path)
     if (about.st_mode != 0 && !S_ISREG(about.st_mode))
         return open_in_place(writer, target);
     const ctrt_status status = open_beside(writer, target, &about);
-    if (status != CTRT_OK)
-        paths_free(writer);
+    if (status != CTRT_OK && writer->folder >= 0)
+        close(writer->folder);
     return status;
 }
 
@@ -241,17 +251,11 @@ static int sync_to_disk(int fd)
     return error == EINVAL || error == ENOTSUP || error == EROFS ? 0 : error;
 }
 
-/* A rename survives a crash only when the folder is on the disk too. A folder that is writable but not readable cannot
- * be synced. */
-static int folder_sync(const char *path)
+/* A rename survives a crash only when the folder is on the disk too. EBADF: it was opened with O_PATH. */
+static int folder_sync(int fd)
 {
-    char buffer[PATH_MAX];
-    const int fd = open(folder_of(buffer, path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == EACCES ? 0 : errno;
     const int error = sync_to_disk(fd);
-    close(fd);
-    return error;
+    return error == EBADF ? 0 : error;
 }
 
 ctrt_status file_writer_close(struct file_writer *writer, ctrt_status status)
@@ -261,14 +265,14 @@ ctrt_status file_writer_close(struct file_writer *writer, ctrt_status status)
         status = failed("sync", writer->path, error);
     if (!writer->borrowed && close(writer->fd) != 0 && errno != EINTR && status == CTRT_OK)
         status = failed("close", writer->path, errno);
-    if (writer->temporary != NULL) {
-        if (status == CTRT_OK && rename(writer->temporary, writer->target) != 0)
-            status = failed("rename the finished file to", writer->path, errno);
-        if (status != CTRT_OK)
-            unlink(writer->temporary);
-        else if ((error = folder_sync(writer->target)) != 0)
-            status = failed("sync the folder of", writer->path, error);
-    }
-    paths_free(writer);
+    if (writer->folder < 0)
+        return status;
+    if (status == CTRT_OK && renameat(writer->folder, writer->temporary, writer->folder, writer->name) != 0)
+        status = failed("rename the finished file to", writer->path, errno);
+    if (status != CTRT_OK)
+        unlinkat(writer->folder, writer->temporary, 0);
+    else if ((error = folder_sync(writer->folder)) != 0)
+        status = failed("sync the folder of", writer->path, error);
+    close(writer->folder);
     return status;
 }

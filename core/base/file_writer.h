@@ -5,23 +5,27 @@
  * the old contents or the new ones, and a failed or interrupted write leaves the old file. If only the last step fails,
  * syncing the folder, the new file is in place, but a crash of the system may bring the old one back. The new file keeps
  * the permissions and access control list of the file that it replaces, and its owner and group as far as the process
- * may set them. A file that the process may not write is not replaced.
+ * may set them. Its other hard links keep the old contents. A file that the process may not write is not replaced.
  *
  * Symbolic links at the end of the path are followed and stay, except a link of another user in a folder with the
  * sticky bit that everybody may write to (EACCES). Anything else that exists at the path (a pipe, a terminal, a device)
  * is opened and written to in place, and so are /dev/stdout, /dev/stderr and /dev/fd/N, which mean descriptors of this
- * process.
+ * process. A pipe whose reader has gone raises SIGPIPE, as with write(); where the program ignores SIGPIPE, it is
+ * CTRT_ERR_IO.
  *
- * Errors: CTRT_ERR_IO, CTRT_ERR_OUT_OF_MEMORY. One thread uses a writer at a time; two writers may write the same path,
+ * Errors: CTRT_ERR_IO. One thread uses a writer at a time; two writers may write the same path,
  * and the last one to close wins. */
 #ifndef CORE_BASE_FILE_WRITER_H
 #define CORE_BASE_FILE_WRITER_H
+
+#include <limits.h>
 
 #include "ctrt/base.h"
 
 struct file_writer {
     const char *path;                   /* the caller's, for messages; must live until file_writer_close */
-    char *target, *temporary;           /* NULL: written in place */
+    int folder;                         /* of the two files below; -1: written in place */
+    char name[PATH_MAX], temporary[NAME_MAX + 1];
     int fd;
     bool borrowed;                      /* fd is a descriptor of the process, which stays open */
 };

@@ -91,7 +91,7 @@ static struct node *declare(const ctrt_param *param, const char *owner)
     return node;
 }
 
-/* A table that a plugin hands in is judged before it is used. */
+/* The table may come from a plugin. */
 static bool plausible(const ctrt_param *param)
 {
     return param != NULL && param->size >= sizeof *param && param->name != NULL && param->name[0] != '\0';
@@ -296,8 +296,8 @@ ctrt_status ctrt_param_set(const char *name, const char *value)
     if (known) {
         status = node_set(node, value);
     } else {
-        /* Perhaps a plugin's that is not loaded yet. The value waits, because the plugin may read it while it
-         * is initialised. */
+        /* It may belong to a plugin that is not loaded yet. The value is kept, because the plugin may read it in its
+         * init. */
         node = find_or_add(name);
         const char *kept = keep_text(value);
         if (node == NULL || (value != NULL && kept == NULL))
@@ -358,8 +358,7 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
 
 /* ---- misspelt variables ---- */
 
-/* What is compared: "CTRT_LGO" by "LGO", since the prefix is right. NULL when the variable is none of our
- * business. */
+/* The part of the name that is compared, without the prefix CTRT_. NULL for variables without it. */
 static const char *own_part(const char *name)
 {
     return strncmp(name, "CTRT_", 5) == 0 && name[5] != '\0' ? name + 5 : NULL;

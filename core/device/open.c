@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/memory.h"
+#include "base/param.h"
 #include "device/internal.h"
 #include "device/stream.h"
 
@@ -173,6 +174,8 @@ ctrt_status device_open(ctrt_device **out, const ctrt_device_spec *spec)
     if (status == CTRT_OK)
         type->open[index] = device;
     device_leave();
+    if (fresh)
+        param_check_late();
     CTRT_TRY(status);
     if (fresh)
         device_memory_opened(device);

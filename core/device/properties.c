@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/properties.c: facts about devices, asked without opening them, and of open ones. */
 #include "base/base.h"
+#include "base/param.h"
 #include "device/current.h"
 #include "device/internal.h"
 
@@ -30,6 +31,7 @@ bool ctrt_is_available(const char *type, const char **why)
     }
     /* A question is no failure: the thread's message stays as it was. */
     snprintf(saved, sizeof saved, "%s", ctrt_error_message());
+    param_check_late();
     ctrt_status status = device_locate(&found, &index, type);
     if (status == CTRT_OK)
         return true;
@@ -48,6 +50,7 @@ int ctrt_device_count(const char *type)
 {
     ctrt_device_spec spec;
     struct device_type *found;
+    param_check_late();
     if (type == NULL || ctrt_device_parse(&spec, type) != CTRT_OK
         || device_type_get(&found, spec.type) != CTRT_OK)
         return 0;

@@ -64,6 +64,13 @@ static ctrt_status choose_visible(int *ids, int *count, const struct component *
                           with_uuids ? uuids : NULL);
 }
 
+/* The backend's plugin, initialised. */
+static ctrt_status backend_use(const struct component **out, const char *name)
+{
+    const ctrt_status status = registry_use(out, CTRT_COMPONENT_BACKEND, name);
+    return status == CTRT_ERR_NOT_FOUND || status == CTRT_ERR_PLUGIN ? CTRT_ERR_NO_DEVICE : status;
+}
+
 static ctrt_status type_find(struct device_type **out, const char *name);
 
 /* What there is of a type: of one that stands over another, what there is of that one. */
@@ -136,20 +143,22 @@ static ctrt_status type_new(struct device_type **out, const struct component *co
     return CTRT_OK;
 }
 
-/* With the lock held. */
-static ctrt_status type_find(struct device_type **out, const char *name)
+static struct device_type *type_known(const char *name)
 {
     struct device_type *type = types;
     while (type != NULL && strcmp(type->name, name) != 0)
         type = type->next;
+    return type;
+}
+
+/* With the lock held. */
+static ctrt_status type_find(struct device_type **out, const char *name)
+{
+    struct device_type *type = type_known(name);
     if (type == NULL) {
         const struct component *component = NULL;
-        ctrt_status status = registry_use(&component, CTRT_COMPONENT_BACKEND, name);
-        if (status == CTRT_ERR_NOT_FOUND || status == CTRT_ERR_PLUGIN)
-            status = CTRT_ERR_NO_DEVICE;
-        if (status == CTRT_OK)
-            status = ctrt_context(type_new(&type, component), "counting the devices of %s", name);
-        CTRT_TRY(status);
+        CTRT_TRY(backend_use(&component, name));
+        CTRT_TRY(ctrt_context(type_new(&type, component), "counting the devices of %s", name));
         type->next = types, types = type;
     }
     *out = type;
@@ -188,7 +197,17 @@ __attribute__((constructor)) static void types_start(void)
 
 ctrt_status device_type_get(struct device_type **out, const char *name)
 {
-    param_check_late();
+    const struct component *component = NULL, *base = NULL;
+    device_enter();
+    const bool known = type_known(name) != NULL;
+    device_leave();
+    if (!known) {           /* without the lock, because plugins may start threads in their init and wait for them */
+        param_check_late();
+        CTRT_TRY(backend_use(&component, name));
+        const ctrt_backend *backend = component->table;
+        if (CTRT_SLOT(backend, base))
+            CTRT_TRY(ctrt_context(backend_use(&base, backend->base), "counting the devices of %s", name));
+    }
     device_enter();
     ctrt_status status = type_find(out, name);
     device_leave();

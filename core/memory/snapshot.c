@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/snapshot.c: a device's memory at one moment, as JSON.
  *
- * What is one thing to the reader is read at slightly different moments: figures, live blocks, segments, history. While
- * other threads allocate they may differ by what happened in between. */
+ * Statistics, live blocks, segments and history are read one after the other. While other threads allocate, they may
+ * therefore differ by the allocations in between. */
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -92,8 +92,7 @@ static const struct live_block *live_at(const struct parts *parts, const void *a
     return low < parts->block_count && parts->blocks[low].address == address ? &parts->blocks[low] : NULL;
 }
 
-/* 0: the device's default stream, and any queue of a device without streams; else the id of the stream whose queue it is (the
- * queue's last life). */
+/* The id of the stream that has, or last had, this queue. 0: the device's default stream, or a device without streams. */
 static unsigned long long stream_number(const ctrt_device *device, const void *queue)
 {
     if (queue == NULL || device->stream == NULL || device->stream->queue == queue)
@@ -170,7 +169,7 @@ static void segments_walked(struct text *text, const struct parts *parts, const 
     }
 }
 
-/* Of a policy that does not tell its segments: each live block as one. */
+/* For a policy that does not report its segments: each live block as a segment. */
 static void segments_live(struct text *text, const struct parts *parts, const ctrt_device *device)
 {
     for (size_t i = 0; i < parts->block_count; i++) {

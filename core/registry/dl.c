@@ -7,7 +7,7 @@
  * - $ORIGIN in the plugin's run path is then that folder. The descriptor stays open for the life of the process, because the loader
  *   expands $ORIGIN also when the plugin loads a library later.
  * - The loader does not look again at a path that it has loaded before. Numbers of closed descriptors are used again, so
- *   /proc/self/fd/FILE could name a plugin loaded earlier.
+ *   /proc/self/fd/FILE could name a plugin loaded earlier. (For the same reason each folder has a path of its own: kept_path.)
  * - dladdr and error messages have the file's name.
  * Afterwards the loaded object gets the plugin's own path as its name, for dladdr, debuggers and symbolizers.
  *
@@ -16,6 +16,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <link.h>
+#include <locale.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,31 +31,42 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Keeps `fd` open for good, or the descriptor of the same folder that is kept already. Owns `fd`; -1 when there are too many. */
-static int keep_folder(int fd)
+/* Folders of loaded plugins, whose descriptors stay open. */
+static struct kept_folder { int fd; dev_t dev; ino_t ino; } kept[4 * MAX_FOLDERS];
+static size_t kept_count;
+
+/* Keeps `fd` open, or the descriptor of the same folder that is kept already. Owns `fd`. NULL when there are too many. */
+static struct kept_folder *keep_folder(int fd)
 {
-    static struct { int fd; dev_t dev; ino_t ino; } kept[4 * MAX_FOLDERS];
-    static size_t count;
     struct stat facts, now;
-    if (fstat(fd, &facts) != 0)
-        return fd;
-    for (size_t i = 0; i < count; i++) {
-        if (kept[i].dev != facts.st_dev || kept[i].ino != facts.st_ino)
-            continue;
-        /* The program may have closed it and opened something else under the number. */
-        if (fstat(kept[i].fd, &now) == 0 && same_file(&now, &facts) && kept[i].fd != fd)
-            close(fd);
-        else
-            kept[i].fd = fd;
-        return kept[i].fd;
-    }
-    if (count == COUNT_OF(kept)) {
+    struct kept_folder *folder = kept;
+    if (fstat(fd, &facts) != 0) {
         close(fd);
-        return -1;
+        return NULL;
     }
-    kept[count].dev = facts.st_dev, kept[count].ino = facts.st_ino;
-    kept[count++].fd = fd;
-    return fd;
+    while (folder < kept + kept_count && (folder->dev != facts.st_dev || folder->ino != facts.st_ino))
+        folder++;
+    if (folder == kept + COUNT_OF(kept)) {
+        close(fd);
+        return NULL;
+    }
+    /* The program may have closed the descriptor and opened something else under its number. */
+    const bool known = folder < kept + kept_count;
+    if (known && folder->fd != fd && fstat(folder->fd, &now) == 0 && same_file(&now, &facts))
+        close(fd);
+    else
+        *folder = (struct kept_folder){ fd, facts.st_dev, facts.st_ino };
+    kept_count += !known;
+    return folder;
+}
+
+/* Writes the path of `name` in the folder, which differs from the paths of other folders even where the program closed
+ * their descriptors, so that this one has the number of another one now: the n-th folder's has n slashes before the name. */
+static void kept_path(char *path, size_t room, const struct kept_folder *folder, const char *name)
+{
+    char slashes[COUNT_OF(kept) + 1];
+    memset(slashes, '/', sizeof slashes);
+    snprintf(path, room, "/proc/self/fd/%d%.*s%s", folder->fd, (int)(folder - kept + 1), slashes, name);
 }
 
 /* The path by which the loader reaches the judged file. Returns a verdict. */
@@ -64,11 +76,11 @@ static int loader_path(char *path, size_t room, struct plugin_file *file, struct
     snprintf(path, room, "%s", file->path);
     if (judged->folder < 0)
         return JUDGED_WELL;
-    const int folder = keep_folder(judged->folder);
+    const struct kept_folder *folder = keep_folder(judged->folder);
     judged->folder = -1;
-    if (folder < 0)
+    if (folder == NULL)
         return JUDGED_WELL;
-    snprintf(path, room, "/proc/self/fd/%d/%s", folder, strrchr(file->path, '/') + 1);
+    kept_path(path, room, folder, strrchr(file->path, '/') + 1);
     if (fstat(judged->file, &facts) != 0)
         return judge_errno(errno, "file", file->path, reason, bytes);
     if (stat(path, &seen) != 0) {
@@ -111,6 +123,21 @@ static int verdict_of_loader(const char *text, int fd)
                : JUDGED_BAD;
 }
 
+/* Writes why dlopen failed for `path`, under the file's own path, and returns the verdict. In English, because the loader's
+ * messages are compared: in the "C" locale they are not translated. */
+static int judge_loader(const char *path, const struct plugin_file *file, int fd, char *reason, size_t bytes)
+{
+    const locale_t english = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(english);
+    const char *text = dlerror();
+    const bool of_file = text != NULL && strncmp(text, path, strlen(path)) == 0;
+    snprintf(reason, bytes, "%s%s", of_file ? file->path : "",
+             text == NULL ? "dlopen failed" : of_file ? text + strlen(path) : text);
+    const int verdict = verdict_of_loader(reason, fd);
+    uselocale(before);
+    freelocale(english);
+    return verdict;
+}
+
 static void name_object(struct plugin_file *file, void *handle)
 {
     struct link_map *object = NULL;
@@ -131,12 +158,8 @@ static int load(void **handle, struct plugin_file *file, struct trusted_file *ju
     if (trust_judged_hook != NULL)
         trust_judged_hook();
     *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (*handle == NULL) {
-        const char *text = dlerror();
-        const bool of_file = text != NULL && strncmp(text, path, strlen(path)) == 0;
-        snprintf(reason, bytes, "%s%s", of_file ? file->path : "", text == NULL ? "dlopen failed" : of_file ? text + strlen(path) : text);
-        return verdict_of_loader(reason, judged->file);
-    }
+    if (*handle == NULL)
+        return judge_loader(path, file, judged->file, reason, bytes);
     name_object(file, *handle);
     return JUDGED_WELL;
 }
@@ -144,7 +167,9 @@ static int load(void **handle, struct plugin_file *file, struct trusted_file *ju
 int dl_load(void **handle, struct plugin_file *file, char *reason, size_t bytes)
 {
     struct trusted_file judged;
-    int verdict = trust_open(&judged, file->path, trust_needed(), geteuid(), reason, bytes);
+    uid_t user;
+    const bool strict = trust_needed(&user);
+    int verdict = trust_open(&judged, file->path, strict, user, reason, bytes);
     if (verdict != JUDGED_WELL)
         return verdict;
     verdict = load(handle, file, &judged, reason, bytes);

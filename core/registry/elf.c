@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/elf.c: a truncated shared object is found out before dlopen maps it and touches what is not there.
- */
+/* registry/elf.c: rejects a truncated shared object, which dlopen would map and end the process with SIGBUS. */
 #include <elf.h>
 #include <errno.h>
 #include <link.h>

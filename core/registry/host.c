@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/host.c: what the library lends to plugins. */
+/* registry/host.c: the functions of the library that plugins may call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
@@ -10,7 +10,7 @@
 #include "base/param.h"
 #include "registry/internal.h"
 
-/* A parameter's table lies in the plugin that declares it, so its address tells whose it is. */
+/* The name of the plugin whose data contains `param`. */
 static const char *owner_of(const ctrt_param *param)
 {
     Dl_info info;

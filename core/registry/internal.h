@@ -66,8 +66,8 @@ struct trusted_file {
 /* Opens the plugin at `path`. `strict`: only when no user except root and `user` can decide what that file and all folders
  * above it are. Returns a verdict. */
 int trust_open(struct trusted_file *out, const char *path, bool strict, uid_t user, char *reason, size_t bytes);
-/* Whether this process has to be strict: root's, or with more rights than its caller. */
-bool trust_needed(void);
+/* Whether this process has to be strict: root's, or with more rights than its caller. *user: who is trusted then. */
+bool trust_needed(uid_t *user);
 /* Called between judging and loading. For tests. */
 extern void (*trust_judged_hook)(void);
 

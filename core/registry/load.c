@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <time.h>
 
 #include "base/base.h"
 #include "base/keep.h"
@@ -31,7 +32,7 @@ static ctrt_status refuse(struct plugin_file *file, const char *reason)
     return CTRT_OK;
 }
 
-/* The plugin's entry, or NULL with a reason. The handle is never closed: RTLD_NODELETE would make that void. */
+/* The plugin's entry, or NULL with a reason. The handle is never closed, because dlclose has no effect with RTLD_NODELETE. */
 static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
 {
     ctrt_plugin_entry entry;
@@ -53,7 +54,7 @@ static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
     return NULL;
 }
 
-/* Asks whether the component can work here. What it writes is bounded and terminated by us. */
+/* Calls the component's probe, and terminates the reason that it writes. */
 static void probe(struct component *component, const ctrt_component *declared)
 {
     char reason[256] = "";
@@ -118,7 +119,7 @@ static void component_refuse(struct component *component, const char *reason)
     component->reason = reason;
 }
 
-/* Kernels may have been put together by init, so they are judged after it. */
+/* Kernel tables are judged after init, because init may fill them. */
 static void judge_late(struct component *component)
 {
     char reason[512];
@@ -131,7 +132,7 @@ static void judge_late(struct component *component)
         component_refuse(component, keep_format("%s", reason));
 }
 
-/* CTRT_ERR_IO when a probe could not tell. */
+/* CTRT_ERR_IO when a probe returned CTRT_PROBE_AGAIN. */
 static ctrt_status probe_status(const struct plugin_file *file)
 {
     for (size_t i = 0; i < file->count && file->probe_again; i++)
@@ -140,7 +141,7 @@ static ctrt_status probe_status(const struct plugin_file *file)
     return CTRT_OK;
 }
 
-/* Asks the probes again that could not tell. */
+/* Calls the probes again that returned CTRT_PROBE_AGAIN. */
 static ctrt_status probe_again(struct plugin_file *file)
 {
     file->probe_again = false;
@@ -268,7 +269,7 @@ static void init_ends(struct plugin_file *file)
     pthread_mutex_unlock(&init_mutex);
 }
 
-/* A cancelled thread would leave the file in the middle of its initialisation. */
+/* Cancellation is disabled, because a cancelled thread would leave the plugin half initialised. */
 static ctrt_status run_init(struct plugin_file *file)
 {
     cancel_disable();
@@ -281,22 +282,30 @@ static ctrt_status run_init(struct plugin_file *file)
     return status;
 }
 
-/* A fork waits until no other thread initialises a plugin, except for an init that waits for an init of this thread. */
+/* A fork waits until no other thread initialises a plugin, except for an init that waits for an init of this thread. It
+ * waits no longer than this, because the init may wait for this thread in a way that is not visible here: it may have
+ * started this thread, and join it. */
+#define FORK_WAIT_SECONDS 3
+
 static void before_fork(void)
 {
+    struct timespec until;
+    bool in_time = true;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += FORK_WAIT_SECONDS;
     pthread_mutex_lock(&init_mutex);
-    for (struct plugin_file *file = running; file != NULL;) {
+    for (struct plugin_file *file = running; file != NULL && in_time;) {
         if (waits_for_here(file, NULL)) {
             file = file->next_running;
         } else {
-            pthread_cond_wait(&init_ended, &init_mutex);
+            in_time = pthread_cond_timedwait(&init_ended, &init_mutex, &until) != ETIMEDOUT;
             file = running;
         }
     }
     pthread_mutex_unlock(&init_mutex);
 }
 
-/* An init that began after that wait, or waits for this thread, has no thread in the child, which cannot use the plugin. */
+/* The thread of an init that still runs is not in the child, which therefore cannot use the plugin. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&init_mutex, NULL);

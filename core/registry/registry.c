@@ -14,7 +14,7 @@
 
 #define MAX_ASKED 32
 
-/* Names that were asked for and stand in no file, for listings. */
+/* Names that a program asked for and that no file has, for listings. */
 static struct { ctrt_component_kind kind; const char *name; const char *reason; } asked[MAX_ASKED];
 static size_t asked_count;
 
@@ -39,7 +39,7 @@ static bool better(const struct component *b, const struct component *a)
     return b->score > a->score;
 }
 
-/* The best usable component of that name among the opened files; the others are disabled, and say for whom. */
+/* The best usable component of that name among the opened files. The others are disabled, with the best one as reason. */
 static struct component *settle(ctrt_component_kind kind, const char *name)
 {
     struct component *best = NULL;
@@ -70,7 +70,7 @@ size_t registry_names(const char **names, size_t max, ctrt_component_kind kind)
     if (search_files() == CTRT_OK) {
         for (size_t f = 0; f < registry_file_count; f++) {
             struct plugin_file *file = registry_files[f];
-            /* The file's own name, then what it brought besides. */
+            /* The name of the file, then those of its components. */
             for (size_t i = 0; i <= file->count; i++) {
                 const char *name = i == 0 ? file->name : file->components[i - 1].name;
                 ctrt_component_kind its = i == 0 ? file->kind : file->components[i - 1].kind;
@@ -218,7 +218,7 @@ ctrt_status registry_use(const struct component **out, ctrt_component_kind kind,
 
 /* ---- many at once ---- */
 
-/* Backends: accelerators, then the cpu, then what nobody wants unasked. */
+/* Backends: accelerators, then the cpu, then those that are used only if named (negative score). */
 static int group(const struct component *component)
 {
     if (component->kind != CTRT_COMPONENT_BACKEND)
@@ -323,7 +323,7 @@ static const char *or_empty(const char *text)
     return text != NULL ? text : "";
 }
 
-/* The backend that the component stands over, when that one cannot be used; else NULL. With all files opened. */
+/* The component's base backend if that one cannot be used, else NULL. With all files opened. */
 static const char *missing_base(const struct component *component)
 {
     if (component == NULL || component->kind != CTRT_COMPONENT_BACKEND || !usable(component))

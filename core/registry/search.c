@@ -96,7 +96,7 @@ static ctrt_status add_file(const char *folder, const char *base)
         return CTRT_OK;
     for (size_t i = 0; i < registry_file_count; i++)
         if (strcmp(registry_files[i]->path, path) == 0)
-            return CTRT_OK;                 /* the folder stands on the path twice */
+            return CTRT_OK;                 /* the search path names the folder twice */
     if (registry_file_count == file_room) {
         size_t room = file_room > 0 ? 2 * file_room : 16;
         void *larger = memory_resize(registry_files, room * sizeof *registry_files);
@@ -128,7 +128,7 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* `note` gets what is to be said of the folder, or stays "". */
+/* *note: a remark about the folder for messages; unchanged if there is none. */
 static ctrt_status add_folder(const char *folder, const char **note)
 {
     struct dirent **entries = NULL;

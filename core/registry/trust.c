@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/trust.c: may this file's code run in this process?
  *
- * A process of root, or one with rights that its caller lacks (setuid, setgid, capabilities), loads a plugin only when no
- * user except root and the effective user can decide what is loaded. As sshd does for its files, every folder is judged, from "/" to the plugin,
- * on the given path and on the targets of symbolic links: each belongs to root or the user, and neither others nor its group can
- * write to it. That holds for root's group too, because with an access control list the group's bits are the list's mask.
- * A folder above the plugin's own may be writable if it is sticky (/tmp) and the entry that leads on belongs
- * to root or the user, because then others can neither rename nor replace that entry.
+ * A process of root, or one with rights that its caller lacks (setuid, setgid, capabilities), loads a plugin only when
+ * no user except root and the effective user can decide what is loaded. A process that is root by its real or saved id
+ * trusts root alone. As sshd does for its files, every folder is judged, from "/" to the plugin, on the given path and
+ * on the targets of symbolic links: each belongs to root or the user, and neither others nor its group can write to it.
+ * That holds for root's group too, because with an access control list the group's bits are the list's mask. A folder
+ * above the plugin's own may be writable if it is sticky (/tmp) and the entry that leads on belongs to root or the user,
+ * because then others can neither rename nor replace that entry.
  *
  * The path is resolved once, one openat after the other, so that what was judged is what is open. The loader then reaches the file
  * through the descriptor of its folder: see dl.c. */
@@ -37,9 +38,14 @@ struct walk {
     size_t bytes;
 };
 
-bool trust_needed(void)
+bool trust_needed(uid_t *user)
 {
-    return geteuid() == 0 || getauxval(AT_SECURE) != 0;
+    uid_t real, saved;
+    getresuid(&real, user, &saved);
+    /* A process that is root's for now under another user's id can become root again, and the plugin's code with it. */
+    if (real == 0 || saved == 0)
+        *user = 0;
+    return *user == 0 || getauxval(AT_SECURE) != 0;
 }
 
 bool error_is_transient(int error)

@@ -7,14 +7,14 @@
 #include "tensor/create.h"
 #include "tensor/scope.h"
 
-/* Device types that have a code; host memory that a GPU can reach directly is the CPU's to us. */
+/* Device types that have a code. Pinned host memory counts as the CPU's. */
 static const struct { int32_t code; const char *type; } device_codes[] = {
     { kDLCPU, "cpu" }, { kDLCUDA, "cuda" }, { kDLROCM, "rocm" }, { kDLCUDAHost, "cpu" }, { kDLROCMHost, "cpu" },
 };
 
 /* ---- out ---- */
 
-/* What an exported tensor stands on: one allocation, freed by the deleter. */
+/* An exported tensor: one allocation, freed by the deleter. */
 struct exported {
     DLManagedTensorVersioned managed;
     ctrt_tensor *tensor;
@@ -113,7 +113,7 @@ static ctrt_status imported_device(ctrt_device **out, DLDevice device)
                          (int)device.device_id, (int)device.device_type);
     if (strcmp(type, "cpu") == 0)
         return ctrt_context(device_cpu(out), "from_dlpack");
-    /* DLPack counts as the backend does, before masking. */
+    /* DLPack's device number is the backend's, before CTRT_VISIBLE_DEVICES. */
     struct wanted wanted = { type, device.device_id, NULL };
     device_for_each(find_physical, &wanted);
     for (int i = 0; wanted.found == NULL && i < ctrt_device_count(type); i++) {

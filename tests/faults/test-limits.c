@@ -52,9 +52,9 @@ static void quiet(void *user, ctrt_log_level level, const char *component, const
     (void)user, (void)level, (void)component, (void)text;
 }
 
-static void limited_addresses(const double *expected, uint64_t more, bool warm)
+static void limited_addresses(const double *expected, uint64_t more, bool warm, const char *setting)
 {
-    IN_CHILD("CTRT_DEVICE=cpu", "CTRT_NUM_THREADS=4") {
+    IN_CHILD("CTRT_DEVICE=cpu", "CTRT_NUM_THREADS=4", setting) {
         alarm(60);
         struct rlimit limit;
         ctrt_log_set_callback(quiet, NULL);
@@ -108,7 +108,12 @@ int main(void)
     for (int warm = 0; warm < 2; warm++) {
         group("%s", names[warm]);
         for (uint64_t more = 1; more <= (uint64_t)300 << 20; more = more * 5 / 4 + ((uint64_t)1 << 18))
-            limited_addresses(expected, more, warm);
+            limited_addresses(expected, more, warm, NULL);
+    }
+    static const char *const stacks[] = { "OMP_STACKSIZE=64M", "OMP_STACKSIZE= 65536 K ", "OMP_STACKSIZE=100000", "GOMP_STACKSIZE=1g" };
+    for (size_t i = 0; i < sizeof stacks / sizeof stacks[0]; i++) {
+        group("few addresses, %s", stacks[i]);
+        limited_addresses(expected, (uint64_t)180 << 20, false, stacks[i]);
     }
     work_clean(folder);
     rmdir(folder);

@@ -347,7 +347,26 @@ static ctrt_status init_forks(const ctrt_host *given)
     return init(given);
 }
 
-/* Needs the above at once, or after it began to fork. */
+static void *fork_once(void *status)
+{
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, status, 0);
+    return NULL;
+}
+
+/* A thread of init's forks, and init waits for it. */
+static ctrt_status init_thread_forks(const ctrt_host *given)
+{
+    int status = 1;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, fork_once, &status) == 0)
+        pthread_join(thread, NULL);
+    return status == 0 ? init(given) : given->fail(CTRT_ERR_STATE, "the fork failed");
+}
+
+/* Needs init-forks at once, or after it began to fork. */
 static ctrt_status init_needs_fork(const ctrt_host *given)
 {
     pause_ms(strcmp(own_name, "needs-fork") == 0 ? 20 : 300);
@@ -441,6 +460,7 @@ static void play_alloc_null(void)       { memory_table.alloc = allocate_nothing;
 static void play_probe_later(void)      { components[0].probe = probe_later; }
 static void play_late_kernel(void)      { play_probe_later(); play_kernel_run(); }
 static void play_init_forks(void)       { plugin.init = init_forks; }
+static void play_thread_forks(void)     { plugin.init = init_thread_forks; }
 static void play_needs_fork(void)       { plugin.init = init_needs_fork; }
 static void play_over(void)             { backend.base = "nobody"; }
 static void play_probe_no(void)         { components[0].probe = probe_no; }
@@ -517,6 +537,7 @@ static const struct role {
     { "probe-later", play_probe_later },
     { "late-kernel", play_late_kernel },
     { "init-forks", play_init_forks },
+    { "init-thread-forks", play_thread_forks },
     { "needs-fork", play_needs_fork },
     { "needs-fork-late", play_needs_fork },
     { "over", play_over },

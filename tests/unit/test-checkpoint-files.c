@@ -171,6 +171,12 @@ static void *read_all(void *path)
     return (void *)(uintptr_t)used;
 }
 
+static void *read_nothing(void *path)
+{
+    close(open(path, O_RDONLY));
+    return NULL;
+}
+
 static void devices(void)
 {
     group("what is no file is written to and stays");
@@ -188,6 +194,11 @@ static void devices(void)
     CHECK(S_ISFIFO(mode_of(pipe)) && (uintptr_t)got > 4000 && got != PTHREAD_CANCELED, "mode %o, %lld bytes came",
           mode_of(pipe), (long long)(intptr_t)got);
     CHECK_FAILS(save(folder, 1), CTRT_ERR_IO, "Is a directory");
+    void (*before)(int) = signal(SIGPIPE, SIG_IGN);
+    CHECK(pthread_create(&thread, NULL, read_nothing, pipe) == 0, "no thread");
+    CHECK_FAILS(save(pipe, 1 << 20), CTRT_ERR_IO, "Broken pipe");
+    pthread_join(thread, NULL);
+    signal(SIGPIPE, before);
 
     group("device nodes");
     const char *null = in_folder("null"), *full = in_folder("full");
@@ -233,6 +244,48 @@ static void interrupted(void)
     name[255] = '\0';
     CHECK_OK(save(in_folder(name), 2));
     CHECK(saved(in_folder(name)) == 2, "%lld elements", (long long)saved(in_folder(name)));
+}
+
+static size_t files_before;
+
+/* Changes the working directory as soon as there is a temporary file. */
+static void *leave_folder(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 50000 && files_in_folder() == files_before; i++)
+        usleep(100);
+    return (void *)(intptr_t)chdir("/");
+}
+
+static void moving(void)
+{
+    group("the program changes its working directory during a save to a relative path");
+    pthread_t thread;
+    void *failed = NULL;
+    int before = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(chdir(folder) == 0, "chdir: %s", strerror(errno));
+    files_before = files_in_folder();
+    CHECK(pthread_create(&thread, NULL, leave_folder, NULL) == 0, "no thread");
+    CHECK_OK(save("relative", 1 << 24));
+    CHECK(pthread_join(thread, &failed) == 0 && failed == NULL, "chdir: %s", strerror(errno));
+    CHECK(files_in_folder() == files_before + 1 && saved(in_folder("relative")) == 1 << 24, "%lld elements, %zu files more",
+          (long long)saved(in_folder("relative")), files_in_folder() - files_before);
+    CHECK(fchdir(before) == 0 && close(before) == 0, "fchdir: %s", strerror(errno));
+
+    group("a path so long that the temporary file's would be too long");
+    char path[4096];
+    size_t length = (size_t)snprintf(path, sizeof path, "%s", folder);
+    for (int part = 0; length < 4075; part++) {
+        const size_t bytes = length + 201 < 4075 ? 200 : 4075 - length;
+        path[length] = '/';
+        memset(path + length + 1, 'p', bytes - 1);
+        path[length += bytes] = '\0';
+        CHECK(mkdir(path, 0700) == 0, "mkdir: %s", strerror(errno));
+    }
+    snprintf(path + length, sizeof path - length, "/file-with-a-name");
+    CHECK_OK(save(path, 6));
+    CHECK(saved(path) == 6, "%lld elements", (long long)saved(path));
+    CHECK_FAILS(save("", 1), CTRT_ERR_IO, "No such file");
 }
 
 /* ---- files that change ---- */
@@ -378,6 +431,7 @@ int main(void)
     links();
     devices();
     interrupted();
+    moving();
     shrinking();
     loading_meanwhile();
     many_names();

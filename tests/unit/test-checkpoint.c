@@ -349,7 +349,7 @@ static void failing(void)
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(ctrt_tensor_file_read(&t, file, name, cpu));
     CHECK(ctrt_tensor_numel(t) == 3, "the old file has %lld elements", (long long)ctrt_tensor_numel(t));
-    CHECK_FAILS(ctrt_save_tensors(in_folder("no/such/folder"), &name, &t, 1), CTRT_ERR_IO, "cannot create");
+    CHECK_FAILS(ctrt_save_tensors(in_folder("no/such/folder"), &name, &t, 1), CTRT_ERR_IO, "cannot open the folder");
     CHECK_FAILS(ctrt_save_tensors(folder, &name, &t, 1), CTRT_ERR_IO, "Is a directory");
     char longest[8192];
     memset(longest, 'x', sizeof longest - 1);

@@ -393,6 +393,8 @@ static void test_suggestions(void)
     folder_remove(types);
 }
 
+extern char **environ;
+
 static char logged[4096];
 
 static void keep_log(void *user, ctrt_log_level level, const char *component, const char *text)
@@ -432,6 +434,17 @@ static void test_late_changes(void)
             }
             CHILD_END;
         }
+    group("an open device is looked up without the environment, which another thread may be changing");
+    IN_CHILD(folder_path(fake_only, NULL)) {
+        ctrt_device *device = NULL, *again = NULL;
+        char **before = environ;
+        CHECK_OK(ctrt_device_get(&device, "fake:0"));
+        environ = (char **)(uintptr_t)16;
+        const ctrt_status status = ctrt_device_get(&again, "fake:0");
+        environ = before;
+        CHECK(status == CTRT_OK && again == device, "another device");
+    }
+    CHILD_END;
     group("visible devices can be set after a count, until one is opened");
     IN_CHILD(folder_path(fake_only, NULL)) {
         ctrt_device *device = NULL;

@@ -4,9 +4,12 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <libintl.h>
+#include <locale.h>
 #include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include "child.h"
@@ -129,6 +132,26 @@ static rlim_t address_space(void)
     return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
+/* Makes a catalogue in which one message of the loader has another text, and has it used from now on. */
+static void translate_loader(void)
+{
+    static const char from[] = "failed to map segment from shared object", to[] = "kein Platz";
+    enum { START = 28, TEXTS = START + 16 };
+    const uint32_t head[] = { 0x950412de, 0, 1, START, START + 8, 0, TEXTS,
+                              sizeof from - 1, TEXTS, sizeof to - 1, TEXTS + sizeof from };
+    char path[300];
+    snprintf(path, sizeof path, "%s/xx", folder);
+    mkdir(path, 0755);
+    snprintf(path, sizeof path, "%s/xx/LC_MESSAGES", folder);
+    mkdir(path, 0755);
+    snprintf(path, sizeof path, "%s/xx/LC_MESSAGES/libc.mo", folder);
+    FILE *file = fopen(path, "wbe");
+    CHECK(file != NULL && fwrite(head, sizeof head, 1, file) == 1 && fwrite(from, sizeof from, 1, file) == 1
+          && fwrite(to, sizeof to, 1, file) == 1 && fclose(file) == 0, "%s: %s", path, strerror(errno));
+    setenv("LANGUAGE", "xx", 1);
+    bindtextdomain("libc", folder);
+}
+
 int main(void)
 {
     static const struct { const char *name; int function, error; bool harmless; } cases[] = {
@@ -154,6 +177,13 @@ int main(void)
     skip_group("sanitizers reserve address space");
 #else
     raise_limit(RLIMIT_AS, address_space(), 32768);
+    group("little address space, and messages of the loader in another language");
+    if (setlocale(LC_ALL, "C.UTF-8") == NULL) {
+        skip_group("no locale C.UTF-8");
+    } else {
+        translate_loader();
+        raise_limit(RLIMIT_AS, address_space(), 32768);
+    }
 #endif
     folder_remove(folder);
     return done();

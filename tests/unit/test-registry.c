@@ -420,6 +420,22 @@ static void test_trust_swap(void)
         }
     }
     CHILD_END;
+    folder_copy(two, "backend-fake.so", built_path("stranger"), -1);
+    group("two files of one name are different objects, also when the program closed the first one's folder in between");
+    IN_CHILD(QUIET) {
+        struct plugin_file files[2] = { { .path = "" } };
+        void *objects[2] = { NULL, NULL };
+        char paths[2][200], reason[1024] = "";
+        for (size_t i = 0; i < 2; i++) {
+            snprintf(paths[i], sizeof paths[i], "%s/backend-fake.so", i == 0 ? one : two);
+            files[i].path = paths[i];
+            CHECK(dl_load(&objects[i], &files[i], reason, sizeof reason) == JUDGED_WELL, "%s", reason);
+            for (int fd = 3; fd < 32; fd++)
+                close(fd);
+        }
+        CHECK(objects[0] != objects[1], "the second file is the first object");
+    }
+    CHILD_END;
     folder_remove(one);
     folder_remove(two);
 }
@@ -472,6 +488,24 @@ static void test_trust(void)
     test_trust_paths();
     test_trust_swap();
     test_trust_race();
+
+    /* IDs after a change, and whether a plugin of user 4321 is loaded then. */
+    static const struct { uid_t real, effective, saved; bool loaded; } ids[] = {
+        { 0, 0, 0, false }, { 0, 4321, 0, false }, { 4321, 4321, 0, false }, { 0, 4321, 4321, false }, { 4321, 4321, 4321, true },
+    };
+    for (size_t i = 0; i < sizeof ids / sizeof ids[0] && user == 0; i++) {
+        group("user 4321's plugin in a process with real, effective and saved user %u, %u, %u", (unsigned)ids[i].real,
+              (unsigned)ids[i].effective, (unsigned)ids[i].saved);
+        CHECK(chown(folder, 4321, 4321) == 0 && chown(file, 4321, 4321) == 0, "chown failed");
+        IN_CHILD(folder_path(folder, NULL), QUIET) {
+            const struct component *component;
+            CHECK(setresuid(ids[i].real, ids[i].effective, ids[i].saved) == 0, "setresuid failed");
+            const bool loaded = registry_use(&component, CTRT_COMPONENT_BACKEND, "fake") == CTRT_OK;
+            CHECK(loaded == ids[i].loaded, "%s: %s", loaded ? "loaded" : "refused", ctrt_error_message());
+        }
+        CHILD_END;
+        CHECK(chown(folder, 0, 0) == 0 && chown(file, 0, 0) == 0, "chown failed");
+    }
 
     if (user == 0) {
         chmod(file, 0666);
@@ -648,6 +682,7 @@ static void test_init(void)
     folder_actor(folder, "backend-init-pong");
     folder_actor(folder, "backend-init-short");
     folder_actor(folder, "backend-init-forks");
+    folder_actor(folder, "backend-init-thread-forks");
     folder_actor(folder, "backend-needs-fork");
     folder_actor(folder, "backend-needs-fork-late");
     group("init starts and joins a thread that uses the host");
@@ -703,6 +738,18 @@ static void test_init(void)
             CHECK(pthread_create(&other, NULL, use_ping, "init-forks") == 0, "no thread");
             CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, needing[i]));
             CHECK(pthread_join(other, &status) == 0 && status == NULL, "init-forks failed");
+        }
+        CHILD_END;
+    }
+    for (int opened = 0; opened <= 1; opened++) {
+        group("a thread that init waits for forks, %s", opened ? "while a device is opened" : "while the plugin is looked up");
+        IN_CHILD(folder_path(folder, NULL), QUIET) {
+            const struct component *component;
+            alarm(20);
+            if (opened)
+                CHECK(ctrt_device_count("init-thread-forks") == 3, "%d devices", ctrt_device_count("init-thread-forks"));
+            else
+                CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "init-thread-forks"));
         }
         CHILD_END;
     }
