@@ -96,6 +96,12 @@ static void test_captures(void)
 
 /* ---- workspaces ---- */
 
+static void count_report(void *user, ctrt_device *device, size_t bytes, const char *report)
+{
+    (void)device, (void)bytes, (void)report;
+    ++*(int *)user;
+}
+
 static void test_workspace(void)
 {
     static const struct { const char *what, *soft, *dnn, *set; int64_t held, workspace; } cases[] = {
@@ -111,19 +117,42 @@ static void test_workspace(void)
         IN_CHILD(cases[i].soft, cases[i].dnn, "CTRT_MEMORY=direct", cases[i].set) {
             CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
             if (open_device()) {
+                int reports = 0;
                 operands(&x, &w);
                 if (cases[i].held > 0)
                     CHECK_OK(ctrt_empty(&held, CTRT_SHAPE(cases[i].held * MIB), CTRT_F32, gpu));
                 ctrt_memory_reset_peak(gpu);
                 const uint64_t before = ctrt_memory_allocated(gpu);
+                ctrt_memory_set_oom_callback(count_report, &reports);
                 CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
                 const int64_t used = (int64_t)(ctrt_memory_max_allocated(gpu) - before) >> 20;
                 CHECK(used == cases[i].workspace, "%s: %lld MiB were used, expected %lld", cases[i].what, (long long)used, (long long)cases[i].workspace);
                 CHECK(calls("cudnnConvolutionForward") == 1, "%s: not by cuDNN", cases[i].what);
                 check_sum(y, CONVOLVED, cases[i].what);
+                CHECK(reports == 0, "%s: %d reports of memory that ran out", cases[i].what, reports);
             }
         }
         CHILD_END;
+
+    group("a capture goes on when the first workspace does not fit");
+    IN_CHILD("SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100") {
+        CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
+        ctrt_graph *graph = NULL;
+        if (open_device()) {
+            int reports = 0;
+            operands(&x, &w);
+            CHECK_OK(ctrt_empty(&held, CTRT_SHAPE(940 * MIB), CTRT_F32, gpu));
+            ctrt_memory_set_oom_callback(count_report, &reports);
+            CHECK_OK(ctrt_capture_begin(gpu));
+            CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+            CHECK_OK(ctrt_capture_end(&graph, gpu));
+            CHECK_OK(ctrt_capture_replay(graph));
+            check_sum(y, CONVOLVED, "the replay");
+            CHECK(reports == 0, "%d reports of memory that ran out", reports);
+            ctrt_graph_release(&graph);
+        }
+    }
+    CHILD_END;
 }
 
 int main(int argc, char **argv)
