@@ -2,6 +2,8 @@
 /* When the cuda backend opens NVIDIA's libraries, and how much workspace they get: over the driver in software (tests/softcuda). */
 #include "soft_begin.h"
 
+#include <sys/resource.h>
+
 #include "child.h"
 #include "ctrt/capture.h"
 #include "tensors.h"
@@ -155,6 +157,32 @@ static void test_workspace(void)
     CHILD_END;
 }
 
+/* ---- failures that pass ---- */
+
+static void test_transient(void)
+{
+    group("libraries that cannot be opened for want of file descriptors are taken when there are some again");
+    IN_CHILD("SOFTCUDA=devices=1", "CTRT_LOG=error") {
+        CTRT_AUTO(tensor) x = NULL, w = NULL, a = NULL, y = NULL;
+        struct rlimit limit;
+        if (open_device() && CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "no limit of files")) {
+            operands(&x, &w);
+            CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(8, 8), CTRT_F32, gpu));
+            check_sum(a, 64, "all that needs files otherwise");
+            for (int given = 0; given < 2; given++) {
+                CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ given ? limit.rlim_cur : 0, limit.rlim_max }) == 0, "cannot set the limit");
+                CHECK_OK(ctrt_matmul(&y, a, a));
+                check_sum(y, 512, "the product");
+                CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+                check_sum(y, CONVOLVED, "the convolution");
+                CHECK(calls("cublasLtMatmul") == given && calls("cudnnConvolutionForward") == given, "with%s descriptors: %d products by cuBLASLt, %d "
+                      "convolutions by cuDNN", given ? "" : "out", (int)calls("cublasLtMatmul"), (int)calls("cudnnConvolutionForward"));
+            }
+        }
+    }
+    CHILD_END;
+}
+
 int main(int argc, char **argv)
 {
     (void)argc;
@@ -165,5 +193,6 @@ int main(int argc, char **argv)
     soft_begin(argv);
     test_captures();
     test_workspace();
+    test_transient();
     return done();
 }
