@@ -12,7 +12,7 @@ struct cuda_symbol {
     size_t place;
 };
 
-/* Where a library is looked for, in this order. */
+/* Where a library is looked for, in this order (doc/cuda.md). */
 enum cuda_library_place {
     CUDA_LIBRARY_LOADED,                    /* in the process: another user of CUDA has loaded it */
     CUDA_LIBRARY_FOLDERS,                   /* FOLDER/NAME and FOLDER/.../lib/NAME for the folders of CTRT_CUDA_LIBRARIES */
