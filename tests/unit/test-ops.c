@@ -185,7 +185,7 @@ static void scalars(void)
     CHECK_OK(ctrt_index_select(&y, x, 0, index));
     SHAPE_IS(y, 2, 0);
     CHECK_OK(ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(7), CTRT_I64, cpu));
-    CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_INVALID_ARGUMENT, "index 7 is outside [0, 3)");
+    CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_INVALID_ARGUMENT, "index 7 at position 0 is outside [0, 3)");
     CHECK_FAILS(ctrt_embedding(&y, x, index, -1), CTRT_ERR_INVALID_ARGUMENT, "index 7");
     ctrt_tensor *all[] = { x, places, old, index };
     release_all(all, COUNT(all));
