@@ -152,7 +152,7 @@ ctrt_status ctrt_embedding(ctrt_tensor **out, ctrt_tensor *weight, ctrt_tensor *
     if (padding_idx < -1 || padding_idx >= weight->view.shape[0])
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "embedding: padding_idx %lld is not a row of weight %s (-1 is none)",
                          (long long)padding_idx, shape_text(text, weight->view.shape, 2));
-    return ctrt_context(select_slices(out, weight, 0, indices, padding_idx), "embedding");
+    return front_context(select_slices(out, weight, 0, indices, padding_idx), "embedding");
 }
 
 ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size, int64_t padding_idx)
@@ -232,6 +232,21 @@ static ctrt_status gather_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor 
     return status;
 }
 
+/* An index without elements may have any shape, which is the result's. */
+static ctrt_status gather_nothing(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index)
+{
+    ctrt_tensor *part = NULL;
+    ctrt_status status = x->view.ndim > 0 ? (ctrt_tensor_assign(&part, x), CTRT_OK) : ctrt_reshape(&part, x, CTRT_SHAPE(1));
+    if (status == CTRT_OK)
+        status = ctrt_narrow(&part, part, 0, 0, 0);
+    if (status == CTRT_OK)
+        status = ctrt_reshape(&part, part, ctrt_ints_of(index->view.shape, index->view.ndim));
+    if (status == CTRT_OK)
+        status = ctrt_clone(out, part);
+    tensor_release(part);
+    return status;
+}
+
 ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index)
 {
     FRONT_OP(OP_gather);
@@ -240,6 +255,8 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
     FRONT_CHECK("gather", index);
     CTRT_TRY(check_index("gather", x, index));
     CTRT_TRY(shape_dim(&dim, "gather", dim, x->view.ndim));
+    if (index->view.numel == 0)
+        return front_context(gather_nothing(out, x, index), "gather");
     if (x->view.ndim + index->view.ndim == 1)
         return gather_scalar(out, x, index);
     CTRT_TRY(check_gather(x, index, dim));
