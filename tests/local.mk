@@ -225,9 +225,12 @@ test_stream_train_LDADD     = $(PUBLIC_LIBS)
 test_pinned_SOURCES         = tests/unit/test-pinned.c
 test_pinned_CPPFLAGS        = $(INTERNAL_CPPFLAGS)
 test_pinned_LDADD           = $(INTERNAL_LIBS)
+test_workspace_SOURCES      = tests/unit/test-workspace.c
+test_workspace_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
+test_workspace_LDADD        = $(INTERNAL_LIBS)
 if PLUGIN_MEMORY_CACHING
-check_PROGRAMS += test-account-sim
-TESTS          += test-account-sim
+check_PROGRAMS += test-account-sim test-workspace
+TESTS          += test-account-sim test-workspace
 TSAN_TESTS     += test-account-sim
 test_account_sim_SOURCES  = tests/unit/test-account-sim.c tests/unit/sims.h
 test_account_sim_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)

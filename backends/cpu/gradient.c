@@ -23,8 +23,8 @@ static inline double gelu_slope(double x)
 static inline double gelu_tanh_slope(double x)
 {
     const double scale = 2 * (M_2_SQRTPI * M_SQRT1_2);
-    double c = x > 20 ? 20 : x < -20 ? -20 : x, s = sigmoid(scale * (c + 0.044715 * c * c * c));
-    return s + c * s * (1 - s) * scale * (1 + 3 * 0.044715 * c * c);
+    double c = x > 22 ? 22 : x < -22 ? -22 : x, s = sigmoid(scale * (c + 0.044715 * c * c * c));
+    return s + c * s * (1 - s) * scale * (1 + 3 * 0.044715 * c * c) + x * 0;      /* of infinities NaN, as in PyTorch */
 }
 
 /* x is dy, y the second operand. */

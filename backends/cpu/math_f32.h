@@ -203,14 +203,14 @@ MATH float math_gelu(float x)
     return x < -MATH_TAIL_END ? x * 0 : y;      /* of -infinity: NaN, as in PyTorch */
 }
 
-/* Its derivative: Phi(x) + x phi(x). */
+/* Its derivative: Phi(x) + x phi(x). Of infinities NaN, as in PyTorch. */
 MATH float math_gelu_slope(float x)
 {
     float z = fabsf(x);
     z = z > MATH_TAIL_END ? MATH_TAIL_END : z;
     int32_t n;
     float part = math_bell(&n, z), tail = math_scale(part * math_tail_over_bell(z), n), bell = math_scale(part, n);
-    return (x < 0 ? tail : 1.0f - tail) + copysignf(z, x) * (0.398942280f * bell);
+    return (x < 0 ? tail : 1.0f - tail) + copysignf(z, x) * (0.398942280f * bell) + x * 0;
 }
 
 /* 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016). */
@@ -223,7 +223,7 @@ MATH float math_gelu_tanh_slope(float x)
 {
     float c = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x, square = c * c;      /* beyond, the slope is 1 or 0 */
     float s = math_sigmoid(c * (1.59576912f + 0.0713548163f * square));
-    return s + c * (s * (1.0f - s)) * (1.59576912f + 0.214064449f * square);
+    return s + c * (s * (1.0f - s)) * (1.59576912f + 0.214064449f * square) + x * 0;     /* of infinities NaN, as in PyTorch */
 }
 
 MATH float math_silu_slope(float x)

@@ -89,24 +89,25 @@ static const struct cuda_symbol symbols[] = {
 
 static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12" };
 
-static bool open_library(struct lt_library *library, const char *name, enum cuda_library_place place, char *why, size_t bytes)
+static bool open_library(struct lt_library *library, const char *name, enum cuda_library_place place, struct cuda_library_failure *why)
 {
-    library->file = cuda_library_open(library, name, place, symbols, COUNT_OF(symbols), why, bytes);
+    library->file = cuda_library_open(library, name, place, symbols, COUNT_OF(symbols), why);
     return library->file != NULL;
 }
 
-static struct lt *lt_new(struct cuda_device *device, const struct lt_library *library, const char *name, char *why, size_t bytes)
+static struct lt *lt_new(struct cuda_device *device, const struct lt_library *library, const char *name, struct cuda_library_failure *why)
 {
     struct lt *lt = cuda_host->alloc(sizeof *lt);
     if (lt == NULL) {
-        snprintf(why, bytes, "no host memory");
+        *why = (struct cuda_library_failure){ "no host memory", true };
         return NULL;
     }
     memset(lt, 0, sizeof *lt);
     lt->library = library;
     const lt_status status = library->create(&lt->handle);
     if (status != LT_OK) {
-        snprintf(why, bytes, "%s: cublasLtCreate gave %s", name, library->status_name(status));
+        snprintf(why->text, sizeof why->text, "%s: cublasLtCreate gave %s", name, library->status_name(status));
+        why->transient = status == LT_ALLOC_FAILED;
         cuda_host->free(lt);
         return NULL;
     }
@@ -116,21 +117,30 @@ static struct lt *lt_new(struct cuda_device *device, const struct lt_library *li
     return lt;
 }
 
-/* The first that works, by place and then by version: one that is newer than the driver is there, and fails. */
+/* The first that works, by place and then by version: one that is newer than the driver is there, and fails. NULL: the failure is transient,
+ * and the next product tries again. */
 static struct lt *open_lt(struct cuda_device *device)
 {
     static struct lt_library libraries[COUNT_OF(names)];
-    char why[COUNT_OF(names)][512] = { "" };
+    static bool warned;
+    struct cuda_library_failure why[COUNT_OF(names)] = { 0 };
     for (int place = 0; place < CUDA_LIBRARY_PLACES; place++)
         for (size_t i = 0; i < COUNT_OF(names); i++) {
-            const bool open = libraries[i].file != NULL, to_try = open ? place == 0 : open_library(&libraries[i], names[i], place, why[i], sizeof why[i]);
-            struct lt *lt = to_try ? lt_new(device, &libraries[i], names[i], why[i], sizeof why[i]) : NULL;
+            const bool open = libraries[i].file != NULL, to_try = open ? place == 0 : open_library(&libraries[i], names[i], place, &why[i]);
+            struct lt *lt = to_try ? lt_new(device, &libraries[i], names[i], &why[i]) : NULL;
             if (lt != NULL)
                 return lt;
+            if (why[i].transient) {
+                if (!warned)
+                    cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: cuBLASLt cannot be opened now, so matrix products take kernels of ctrt's own, which "
+                                   "are slower, until it can be: %s", device->name, why[i].text);
+                warned = true;
+                return NULL;
+            }
         }
     cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: no cuBLASLt, so matrix products take kernels of ctrt's own, which are slower: %s; %s", device->name,
-                   why[0], why[1]);
-    return NULL;
+                   why[0].text, why[1].text);
+    return &no_library;
 }
 
 /* NULL: products are not the library's. The device's context is current. */
@@ -141,8 +151,7 @@ static struct lt *lt_of(struct cuda_device *device)
         pthread_mutex_lock(&lock);
         lt = device->libraries[CUDA_LIBRARY_LT];
         if (lt == NULL) {
-            lt = cuda_options.products == CUDA_PATH_BUILTIN ? NULL : open_lt(device);
-            lt = lt != NULL ? lt : &no_library;
+            lt = cuda_options.products == CUDA_PATH_BUILTIN ? &no_library : open_lt(device);
             __atomic_store_n((struct lt **)&device->libraries[CUDA_LIBRARY_LT], lt, __ATOMIC_RELEASE);
         }
         pthread_mutex_unlock(&lock);
@@ -157,11 +166,11 @@ bool cuda_lt_ready(struct cuda_device *device)
 
 void cuda_lt_prepare(struct cuda_device *device)
 {
-    char unused[512] = "";
+    struct cuda_library_failure unused = { 0 };
     void *file = NULL;
     for (int place = 0; place < CUDA_LIBRARY_PLACES && cuda_options.products != CUDA_PATH_BUILTIN; place++)
         for (size_t i = 0; i < COUNT_OF(names) && file == NULL; i++)
-            file = cuda_library_load(names[i], place, unused, sizeof unused);
+            file = cuda_library_load(names[i], place, &unused);
     if (file == NULL)
         return;
     (void)lt_of(device);

@@ -78,21 +78,28 @@ static const struct cuda_symbol symbols[] = {
 #undef DNN
 };
 
-static bool open_library(struct dnn_library *library, char *why, size_t bytes)
+static bool open_library(struct dnn_library *library, struct cuda_library_failure *why)
 {
-    for (int place = 0; place < CUDA_LIBRARY_PLACES && library->file == NULL; place++)
-        library->file = cuda_library_open(library, NAME, place, symbols, COUNT_OF(symbols), why, bytes);
+    for (int place = 0; place < CUDA_LIBRARY_PLACES && library->file == NULL && !why->transient; place++)
+        library->file = cuda_library_open(library, NAME, place, symbols, COUNT_OF(symbols), why);
     return library->file != NULL;
 }
 
+static bool is_want_of_memory(dnn_status status)
+{
+    return status == DNN_NO_HOST_MEMORY || status == DNN_NO_DEVICE_MEMORY;
+}
+
+/* NULL: the failure is transient, and the next convolution tries again. */
 static struct dnn *open_dnn(struct cuda_device *device)
 {
     static struct dnn_library library;
-    char why[512] = "";
+    static bool warned;
+    struct cuda_library_failure why = { 0 };
     struct dnn *dnn = NULL;
-    const bool open = library.file != NULL || open_library(&library, why, sizeof why);
+    const bool open = library.file != NULL || open_library(&library, &why);
     if (open && (dnn = cuda_host->alloc(sizeof *dnn)) == NULL)
-        snprintf(why, sizeof why, "no host memory");
+        why = (struct cuda_library_failure){ "no host memory", true };
     if (dnn != NULL) {
         memset(dnn, 0, sizeof *dnn);
         dnn->library = &library;
@@ -108,15 +115,23 @@ static struct dnn *open_dnn(struct cuda_device *device)
             cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: convolutions by %s (%zu)", device->name, cuda_library_path(library.file, NAME), dnn->version);
             return dnn;
         }
-        snprintf(why, sizeof why, "%s: cudnnCreate: %s", NAME, library.error_string(status));
+        snprintf(why.text, sizeof why.text, "%s: cudnnCreate: %s", NAME, library.error_string(status));
+        why.transient = is_want_of_memory(status);
         cuda_host->free(dnn);
     }
     if (library.file != NULL && atomic_load(&device->captures) > 0) {
         cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: cuDNN cannot be opened while work is captured, so the captured convolutions use slower kernels; "
-                       "run the step once before its capture: %s", device->name, why);
+                       "run the step once before its capture: %s", device->name, why.text);
         return &not_while_captured;
     }
-    cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: no cuDNN, so convolutions are made of matrix products, or take kernels of ctrt's own, which are slower: %s", device->name, why);
+    if (why.transient) {
+        if (!warned)
+            cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: cuDNN cannot be opened now, so convolutions are made of matrix products, or take kernels of "
+                           "ctrt's own, which are slower, until it can be: %s", device->name, why.text);
+        warned = true;
+        return NULL;
+    }
+    cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: no cuDNN, so convolutions are made of matrix products, or take kernels of ctrt's own, which are slower: %s", device->name, why.text);
     return &no_library;
 }
 
@@ -147,11 +162,6 @@ static struct dnn *dnn_of(struct cuda_device *device)
 static bool is_refusal(dnn_status status)
 {
     return status >= DNN_BAD_PARAM && status < DNN_INTERNAL_ERROR;
-}
-
-static bool is_want_of_memory(dnn_status status)
-{
-    return status == DNN_NO_HOST_MEMORY || status == DNN_NO_DEVICE_MEMORY;
 }
 
 /* ---- a convolution as the library sees it; all below with the device's lock ---- */

@@ -139,7 +139,7 @@ template <typename How> DEVICE float gelu_slope(float x)
     float z = fabsf(x);
     z = z > TAIL_END ? TAIL_END : z;
     const float b = How::bell(z), tail = b * How::tail_over_bell(z);
-    return fmaf(copysignf(z, x), 0.398942280f * b, x < 0 ? tail : 1.0f - tail);
+    return fmaf(x, 0, fmaf(copysignf(z, x), 0.398942280f * b, x < 0 ? tail : 1.0f - tail));     /* of infinities NaN, as in PyTorch */
 }
 
 /* 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016). */
@@ -152,7 +152,7 @@ template <typename How> DEVICE float gelu_tanh_slope(float x)
 {
     const float c = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x, square = c * c;        /* beyond, the slope is 1 or 0 */
     const float s = sigmoid_of<How>(c * fmaf(0.0713548163f, square, 1.59576912f));
-    return fmaf(c * (s * (1.0f - s)), fmaf(0.214064449f, square, 1.59576912f), s);
+    return fmaf(x, 0, fmaf(c * (s * (1.0f - s)), fmaf(0.214064449f, square, 1.59576912f), s));
 }
 
 /* ---- f64 ---- */
@@ -191,8 +191,8 @@ DEVICE double gelu_tanh_f64(double x)
 
 DEVICE double gelu_tanh_slope_f64(double x)
 {
-    const double scale = 2 * SQRT_2_PI, c = x > 20 ? 20 : x < -20 ? -20 : x, s = sigmoid_f64(scale * (c + 0.044715 * c * c * c));
-    return s + c * s * (1 - s) * scale * (1 + 3 * 0.044715 * c * c);
+    const double scale = 2 * SQRT_2_PI, c = x > 22 ? 22 : x < -22 ? -22 : x, s = sigmoid_f64(scale * (c + 0.044715 * c * c * c));
+    return s + c * s * (1 - s) * scale * (1 + 3 * 0.044715 * c * c) + x * 0;
 }
 
 #endif

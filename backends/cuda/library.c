@@ -3,29 +3,64 @@
 #include "library.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <link.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "options.h"
 
-static CTRT_PRINTF(3, 4) void append(char *text, size_t bytes, const char *format, ...)
+static CTRT_PRINTF(2, 3) void append(struct cuda_library_failure *why, const char *format, ...)
 {
-    const size_t used = strlen(text);
+    const size_t used = strlen(why->text);
     va_list arguments;
-    if (used + 2 >= bytes)
+    if (used + 2 >= sizeof why->text)
         return;
     if (used > 0)
-        memcpy(text + used, "; ", 3);
+        memcpy(why->text + used, "; ", 3);
     va_start(arguments, format);
-    vsnprintf(text + strlen(text), bytes - strlen(text), format, arguments);
+    vsnprintf(why->text + strlen(why->text), sizeof why->text - strlen(why->text), format, arguments);
     va_end(arguments);
 }
 
+/* ---- failures that say nothing about the file ---- */
+
+static const int transient[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, ESTALE };
+
+/* Adds the loader's message. The loader keeps no error number; core/registry/dl.c judges plugins by the same words. */
+static void append_loader(struct cuda_library_failure *why, const char *name)
+{
+    static const char *const words[] = { "out of memory", "cannot create ", "cannot allocate ", "failed to map segment", "cannot map zero-fill pages" };
+    const char *text = dlerror();
+    text = text != NULL ? text : name;
+    append(why, "%s", text);
+    for (size_t i = 0; i < COUNT_OF(transient); i++)
+        why->transient |= strstr(text, strerror(transient[i])) != NULL;
+    for (size_t i = 0; i < COUNT_OF(words) && strstr(text, "static TLS") == NULL; i++)
+        why->transient |= strstr(text, words[i]) != NULL;
+}
+
+/* Can a file be opened? Asked before the loader is: once it could not open its cache, it ignores the cache from then on. */
+static bool can_open(struct cuda_library_failure *why)
+{
+    const int file = open("/", O_PATH | O_CLOEXEC);
+    if (file < 0) {
+        append(why, "no file can be opened: %s", strerror(errno));
+        why->transient = true;
+        return false;
+    }
+    close(file);
+    return true;
+}
+
+/* ---- places ---- */
+
 /* Of the folder's own libraries and those below it as pip lays them: nvidia/cublas/lib, nvidia/cudnn/lib, nvidia/cu13/lib. */
-static void *load_from(const char *folder, const char *name, char *why, size_t bytes)
+static void *load_from(const char *folder, const char *name, struct cuda_library_failure *why)
 {
     static const char *const below[] = { "", "lib/", "*/lib/", "nvidia/*/lib/" };
     char pattern[4096];
@@ -39,16 +74,16 @@ static void *load_from(const char *folder, const char *name, char *why, size_t b
             any = true;
             file = dlopen(found.gl_pathv[k], RTLD_NOW | RTLD_LOCAL);
             if (file == NULL)
-                append(why, bytes, "%s", dlerror());
+                append_loader(why, name);
         }
         globfree(&found);
     }
     if (!any)
-        append(why, bytes, "no %s in %s", name, folder);
+        append(why, "no %s in %s", name, folder);
     return file;
 }
 
-static void *load_from_folders(const char *name, char *why, size_t bytes)
+static void *load_from_folders(const char *name, struct cuda_library_failure *why)
 {
     char folder[2048];
     void *file = NULL;
@@ -58,31 +93,35 @@ static void *load_from_folders(const char *name, char *why, size_t bytes)
             continue;
         snprintf(folder, sizeof folder, "%.*s", (int)length, at);
         if (folder[0] == '/')
-            file = load_from(folder, name, why, bytes);
+            file = load_from(folder, name, why);
         else
-            append(why, bytes, "CTRT_CUDA_LIBRARIES has %s, which is not an absolute path", folder);
+            append(why, "CTRT_CUDA_LIBRARIES has %s, which is not an absolute path", folder);
     }
     return file;
 }
 
-void *cuda_library_load(const char *name, enum cuda_library_place place, char *why, size_t bytes)
+void *cuda_library_load(const char *name, enum cuda_library_place place, struct cuda_library_failure *why)
 {
+    if (!can_open(why))
+        return NULL;
     if (place == CUDA_LIBRARY_FOLDERS)
-        return load_from_folders(name, why, bytes);
+        return load_from_folders(name, why);
     void *file = dlopen(name, RTLD_NOW | RTLD_LOCAL | (place == CUDA_LIBRARY_LOADED ? RTLD_NOLOAD : 0));
-    const char *words = dlerror();
     if (file == NULL && place == CUDA_LIBRARY_SEARCH)
-        append(why, bytes, "%s", words != NULL ? words : name);
+        append_loader(why, name);
+    else if (file == NULL)
+        (void)dlerror();
     return file;
 }
 
-void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols, size_t count, char *why, size_t bytes)
+void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols, size_t count,
+                        struct cuda_library_failure *why)
 {
-    void *file = cuda_library_load(name, place, why, bytes);
+    void *file = cuda_library_load(name, place, why);
     for (size_t i = 0; file != NULL && i < count; i++) {
         void *address = dlsym(file, symbols[i].symbol);
         if (address == NULL) {
-            append(why, bytes, "%s lacks %s", cuda_library_path(file, name), symbols[i].symbol);
+            append(why, "%s lacks %s", cuda_library_path(file, name), symbols[i].symbol);
             dlclose(file);
             return NULL;
         }

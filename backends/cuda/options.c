@@ -27,7 +27,8 @@ static const ctrt_param params[] = {
                         "auto: algorithms that always give the same; yes: and none chosen by timing; no: any" },
     [TUNING] = { sizeof(ctrt_param), "CTRT_CUDA_TUNING", CTRT_PARAM_STRING, NULL, NULL, "file that keeps what CTRT_CUDA_BENCHMARK found" },
     [LIBRARIES] = { sizeof(ctrt_param), "CTRT_CUDA_LIBRARIES", CTRT_PARAM_STRING, NULL, NULL,
-                    "folders, separated by ':', where cuBLASLt and cuDNN are searched first: their own, or site-packages/nvidia of a pip installation" },
+                    "folders, separated by ':', where cuBLASLt and cuDNN are searched unless the process has loaded them already, before the loader searches: "
+                    "their own, or site-packages/nvidia of a pip installation" },
     [SHARE] = { sizeof(ctrt_param), "CTRT_CUDA_SHARE", CTRT_PARAM_BOOL, "no", NULL,
                 "yes: memory of CUDA devices is allocated so that it can be shared with other processes" },
     [POOL] = { sizeof(ctrt_param), "CTRT_CUDA_POOL", CTRT_PARAM_BOOL, "no", NULL,

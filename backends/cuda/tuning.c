@@ -88,15 +88,33 @@ static bool write_all(int file, const char *text, size_t bytes)
     return true;
 }
 
-/* A symbolic link stays, and the file that it names is replaced, with the same permissions. */
+/* The temporary file is created by this process, under a name that does not exist. -1: errno says why. */
+static int open_beside(char *beside, size_t bytes, const char *path, bool exists)
+{
+    static unsigned counter;
+    int file;
+    if (exists && faccessat(AT_FDCWD, path, W_OK, AT_EACCESS) != 0)
+        return -1;
+    do {
+        const int n = snprintf(beside, bytes, "%s.tmp-%ld-%u", path, (long)getpid(), counter++);
+        if (n < 0 || (size_t)n >= bytes) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        file = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, exists ? 0600 : 0666);
+    } while (file < 0 && (errno == EEXIST || errno == EINTR));
+    return file;
+}
+
+/* As core/base/file_writer.h, which a plugin cannot call: a symbolic link stays, and the file that it names is replaced, with the same
+ * permissions, unless the process may not write it. */
 static void write_file(const char *given, const char *text)
 {
     char beside[4096], real[PATH_MAX];
     struct stat old;
     const bool exists = stat(given, &old) == 0;
     const char *path = exists && realpath(given, real) != NULL ? real : given;
-    const int n = snprintf(beside, sizeof beside, "%s.%ld.new", path, (long)getpid());
-    const int file = n > 0 && (size_t)n < sizeof beside ? open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666) : -1;
+    const int file = open_beside(beside, sizeof beside, path, exists);
     bool good = file >= 0 && write_all(file, HEADER, sizeof HEADER - 1) && write_all(file, text, strlen(text));
     good = good && (!exists || fchmod(file, old.st_mode & 0777) == 0) && fsync(file) == 0;
     const int error = errno;

@@ -128,12 +128,14 @@ static struct capture *capture_of(const struct device_memory *memory, const void
     return found;
 }
 
-static ctrt_status layer_alloc(struct capture *capture, ctrt_block *block, size_t bytes, void *queue)
+static ctrt_status layer_alloc(struct capture *capture, ctrt_block *block, size_t bytes, void *queue, bool report)
 {
     block->fence = NULL;
     block->address = NULL;
     ctrt_status status = capture->layer->policy->alloc(capture->layer->state, block, bytes, queue);
     status = policy_check_address(status, block->address, capture->layer->name, bytes);
+    if (status == CTRT_ERR_OUT_OF_MEMORY && !report)
+        return status;
     if (status == CTRT_ERR_OUT_OF_MEMORY)
         status = ctrt_context(oom_fail(capture->memory, bytes, ctrt_error_message()), "in a capture on %s", capture->memory->device->name);
     if (status != CTRT_OK)
@@ -147,7 +149,7 @@ ctrt_status capture_storage(struct storage *storage, struct capture *capture, si
         storage->block = (ctrt_block){ 0 };
         return CTRT_OK;
     }
-    CTRT_TRY(layer_alloc(capture, &storage->block, bytes, queue));
+    CTRT_TRY(layer_alloc(capture, &storage->block, bytes, queue, true));
     atomic_fetch_add(&capture->refs, 1);
     storage->capture = capture;
     return CTRT_OK;
@@ -157,12 +159,12 @@ ctrt_status capture_storage(struct storage *storage, struct capture *capture, si
  * thread may have begun one. */
 #define OF_CAPTURE ((uintptr_t)1)
 
-bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
+bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, bool report)
 {
     struct capture *capture = capture_of(memory, queue);
     if (capture == NULL)
         return false;
-    *status = layer_alloc(capture, block, bytes, queue);
+    *status = layer_alloc(capture, block, bytes, queue, report);
     if (*status == CTRT_OK)
         block->fence = (void *)((uintptr_t)capture | OF_CAPTURE);
     else

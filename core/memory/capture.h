@@ -15,7 +15,7 @@ ctrt_status capture_storage(struct storage *storage, struct capture *capture, si
 void capture_storage_free(struct storage *storage, const stream_mark *marks, int count);
 
 /* Memory of one piece of work. False: the queue is not being captured, ask the policy. */
-bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
+bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, bool report);
 /* False: the block is not a capture's. */
 bool capture_free_fixed(const ctrt_block *block);
 

@@ -305,43 +305,41 @@ alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void 
     return report ? oom_fail(memory, bytes, ctrt_error_message()) : status;
 }
 
-/* Nobody was asked. */
-static ctrt_status __attribute__((noinline)) refuse(struct device_memory *memory, size_t bytes, const char *why)
+/* The allocation fails before the policy was asked. */
+static ctrt_status __attribute__((noinline)) refuse(struct device_memory *memory, size_t bytes, const char *why, bool report)
 {
     quota_refused = false;
-    return oom_fail(memory, bytes, why);
+    return report ? oom_fail(memory, bytes, why) : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "%s", why);
 }
 
-ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
+static inline __attribute__((always_inline)) ctrt_status
+alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, bool report)
 {
     if (unlikely(bytes == 0)) {
         *block = (ctrt_block){ 0 };
         return CTRT_OK;
     }
     if (unlikely(bytes > PTRDIFF_MAX))
-        return refuse(memory, bytes, "more than an address space holds");
+        return refuse(memory, bytes, "more than an address space holds", report);
     if (unlikely(memory_injecting) && memory_must_fail())
-        return refuse(memory, bytes, "injected failure");
+        return refuse(memory, bytes, "injected failure", report);
     block->fence = NULL;
     block->address = NULL;
     ctrt_status status = memory->alloc(memory->state, block, bytes, queue);
     if (unlikely(status != CTRT_OK || block->address == NULL))
-        return alloc_again(memory, block, bytes, queue, status, true);
+        return alloc_again(memory, block, bytes, queue, status, report);
     count_alloc(memory, block, bytes, queue);
     return CTRT_OK;
 }
 
+ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
+{
+    return alloc(memory, block, bytes, queue, true);
+}
+
 ctrt_status pool_draw(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
 {
-    if (unlikely(memory_injecting) && memory_must_fail())
-        return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "injected failure");
-    block->fence = NULL;
-    block->address = NULL;
-    ctrt_status status = memory->alloc(memory->state, block, bytes, queue);
-    if (unlikely(status != CTRT_OK || block->address == NULL))
-        return alloc_again(memory, block, bytes, queue, status, false);
-    count_alloc(memory, block, bytes, queue);
-    return CTRT_OK;
+    return alloc(memory, block, bytes, queue, false);
 }
 
 void pool_free(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue)
@@ -372,7 +370,7 @@ void pool_forget(struct device_memory *memory, const ctrt_block *block, size_t b
         live_free(memory, block, bytes, queue);
 }
 
-ctrt_status pool_use(struct device_memory *memory, const ctrt_block *block, void *queue, void **address)
+static ctrt_status use(struct device_memory *memory, const ctrt_block *block, void *queue, void **address, bool report)
 {
     *address = block->address;
     if (block->address == NULL)
@@ -385,9 +383,14 @@ ctrt_status pool_use(struct device_memory *memory, const ctrt_block *block, void
     const struct memory_layer *top = memory->layers[0];
     quota_refused = false;
     ctrt_status status = top->policy->use(top->state, block, queue, address);
-    if (unlikely(status == CTRT_ERR_OUT_OF_MEMORY))
+    if (unlikely(status == CTRT_ERR_OUT_OF_MEMORY) && report)
         return oom_fail(memory, block->bytes, ctrt_error_message());
     return ctrt_context(status, "memory of %s", memory->device->name);
+}
+
+ctrt_status pool_use(struct device_memory *memory, const ctrt_block *block, void *queue, void **address)
+{
+    return use(memory, block, queue, address, true);
 }
 
 void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *queue)
@@ -400,18 +403,19 @@ void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *que
         memory->layers[0]->policy->unuse(memory->layers[0]->state, block, queue);
 }
 
-ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, void **address)
+ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, void **address, bool report)
 {
     ctrt_status taken;
-    if (unlikely(atomic_load_explicit(&memory->captures, memory_order_relaxed) > 0) && capture_alloc_fixed(&taken, memory, block, bytes, queue)) {
+    if (unlikely(atomic_load_explicit(&memory->captures, memory_order_relaxed) > 0)
+        && capture_alloc_fixed(&taken, memory, block, bytes, queue, report)) {
         *address = block->address;
         return taken;
     }
-    CTRT_TRY(pool_alloc(memory, block, bytes, queue));
+    CTRT_TRY(alloc(memory, block, bytes, queue, report));
     *address = block->address;
     if (likely(!memory->moves || queue == NULL))
         return CTRT_OK;
-    ctrt_status status = pool_use(memory, block, queue, address);
+    ctrt_status status = use(memory, block, queue, address, report);
     if (status != CTRT_OK) {
         pool_free(memory, block, bytes, queue);
         *block = (ctrt_block){ 0 };

@@ -78,8 +78,9 @@ void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *que
 /* The policies that a device is to have, upper first. */
 ctrt_status pool_policies(struct policy_spec *specs, int *count, const ctrt_device *device);
 
-/* Memory for one piece of work on `queue`, in whose order it is used and given back; *address: where it is. */
-ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, void **address);
+/* Memory for one piece of work on `queue`, in whose order it is used and given back; *address: where it is. Without `report`, for a caller
+ * that can do with less, running out of memory is neither counted nor reported, and does not end a capture. */
+ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, void **address, bool report);
 void pool_free_fixed(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue);
 
 /* Gives back what policies have cached. */

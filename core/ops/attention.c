@@ -331,7 +331,7 @@ ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q,
     struct sizes s;
     if (mask == NULL && dropout_p == 0 && alike(qkv) && find_sizes(&s, &q->view, &k->view, &v->view)
         && forward_available(tensor_dtype(q), q->device, &s, &attributes))
-        return ctrt_context(fused(out, qkv, &s, &attributes), who);
+        return front_context(fused(out, qkv, &s, &attributes), who);
 
-    return ctrt_context(composed(out, qkv, mask, dropout_p, causal, scale), who);
+    return front_context(composed(out, qkv, mask, dropout_p, causal, scale), who);
 }

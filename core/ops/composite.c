@@ -24,5 +24,5 @@ ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target
     if (status == CTRT_OK)
         ctrt_tensor_assign(out, difference);
     tensor_release(difference);
-    return ctrt_context(status, "mse_loss");
+    return front_context(status, "mse_loss");
 }

@@ -269,14 +269,15 @@ static ctrt_status prepare_memory(struct prepared *p, ctrt_device *device, const
         if (!used || view->numel == 0)
             continue;
         CTRT_TRY(pool_alloc_fixed(device->memory, &p->blocks[i], (size_t)view->numel * dtype_bytes(view->dtype), stream_queue(device),
-                                  &view->data));
+                                  &view->data, true));
         if (i < p->n_inputs)
             CTRT_TRY(kernel_copy(view, device, inputs[i], device));
     }
     return CTRT_OK;
 }
 
-/* Allocates the workspace of a call. A row that asks for less when it is asked again after a failure gets that. */
+/* Allocates the workspace of a call. A kernel that asks for less after a failure gets that, so only the last failure is reported: the
+ * allocation of a kernel that asks for no less is repeated with the report. */
 static ctrt_status alloc_workspace(ctrt_block *workspace, const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
 {
     size_t bytes = 0;
@@ -284,13 +285,16 @@ static ctrt_status alloc_workspace(ctrt_block *workspace, const ctrt_kernel *row
     while (bytes > 0) {
         const char *before = thread_state.op;
         thread_state.op = row->op;
-        ctrt_status status = pool_alloc_fixed(device->memory, workspace, bytes, stream_queue(device), &call->workspace);
+        const size_t wanted = bytes;
+        ctrt_status status = pool_alloc_fixed(device->memory, workspace, wanted, stream_queue(device), &call->workspace, false);
+        call->workspace_bytes = wanted;
+        const bool give_up = status == CTRT_ERR_OUT_OF_MEMORY && (row->workspace(call, &bytes) != CTRT_OK || bytes >= wanted);
+        if (give_up)
+            status = pool_alloc_fixed(device->memory, workspace, wanted, stream_queue(device), &call->workspace, true);
         thread_state.op = before;
-        call->workspace_bytes = bytes;
         if (status == CTRT_OK)
             break;
-        const size_t denied = bytes;
-        if (status != CTRT_ERR_OUT_OF_MEMORY || row->workspace(call, &bytes) != CTRT_OK || bytes >= denied)
+        if (give_up || status != CTRT_ERR_OUT_OF_MEMORY)
             return ctrt_context(status, "workspace");
         call->workspace_bytes = 0;
     }

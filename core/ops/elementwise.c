@@ -222,10 +222,11 @@ static ctrt_status clamp(const char *name, ctrt_tensor **out, ctrt_tensor *x, co
     if (hi != NULL)
         kernel.hi = graph.clamp.hi = *hi;
     ctrt_tensor *cast = NULL;
-    CTRT_TRY(ctrt_to_dtype(&cast, x, dtype));
-    ctrt_status status = unary(out, OP_clamp, RULE_clamp, cast, &kernel, &graph);
+    ctrt_status status = ctrt_to_dtype(&cast, x, dtype);
+    if (status == CTRT_OK)
+        status = unary(out, OP_clamp, RULE_clamp, cast, &kernel, &graph);
     tensor_release(cast);
-    return status;
+    return front_context(status, name);
 }
 
 ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo, ctrt_scalar hi)
@@ -407,17 +408,23 @@ ctrt_status ctrt_pow_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)
 
 ctrt_status ctrt_rsub_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
-    return binary_scalar(out, OP_sub, x, s, true);
+    FRONT_CHECK("rsub_scalar", out);
+    FRONT_CHECK("rsub_scalar", x);
+    return front_context(binary_scalar(out, OP_sub, x, s, true), "rsub_scalar");
 }
 
 ctrt_status ctrt_rdiv_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
-    return binary_scalar(out, OP_div, x, s, true);
+    FRONT_CHECK("rdiv_scalar", out);
+    FRONT_CHECK("rdiv_scalar", x);
+    return front_context(binary_scalar(out, OP_div, x, s, true), "rdiv_scalar");
 }
 
 ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
-    return binary_scalar(out, OP_pow, x, s, true);
+    FRONT_CHECK("rpow_scalar", out);
+    FRONT_CHECK("rpow_scalar", x);
+    return front_context(binary_scalar(out, OP_pow, x, s, true), "rpow_scalar");
 }
 
 /* ---- three operands ------------------------------------------------------------------------------------------------- */

@@ -38,6 +38,23 @@ ctrt_status front_floating(const char *who, const char *argument, const ctrt_ten
                      ctrt_dtype_name(tensor_dtype(tensor)));
 }
 
+ctrt_status front_context(ctrt_status status, const char *who)
+{
+    if (likely(status == CTRT_OK))
+        return CTRT_OK;
+    const char *text = ctrt_error_message();
+    for (int op = 0; op < OP_COUNT; op++) {
+        const size_t length = strlen(op_table[op].name);
+        const char *rest = text + length;
+        if (strncmp(text, op_table[op].name, length) != 0)
+            continue;
+        rest += *rest == '_';               /* in place */
+        if (strncmp(rest, ": ", 2) == 0 || strncmp(rest, " (", 2) == 0)
+            return ctrt_fail(status, "%s%s", who, rest);
+    }
+    return ctrt_context(status, "%s", who);
+}
+
 ctrt_status front_window(const char *who, const char *argument, const int64_t values[2], int64_t least)
 {
     for (int i = 0; i < 2; i++)

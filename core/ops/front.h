@@ -22,6 +22,10 @@ ctrt_status front_device(ctrt_device **out, const char *who, ctrt_tensor *const 
 /* CTRT_ERR_DTYPE "who: argument has dtype i32, expected a floating type". */
 ctrt_status front_floating(const char *who, const char *argument, const ctrt_tensor *tensor);
 
+/* The context `who` for an error of an op that `who`, a function over other ops, has called: the name of that op is replaced. "mean: x has dtype
+ * i32" becomes "mse_loss: x has dtype i32". */
+ctrt_status front_context(ctrt_status status, const char *who);
+
 /* Checks the two values of a window's parameter, `least` <= value <= INT32_MAX. CTRT_ERR_INVALID_ARGUMENT "conv2d:
  * stride is 4294967296, expected 0 to 2147483647". */
 ctrt_status front_window(const char *who, const char *argument, const int64_t values[2], int64_t least);

@@ -48,23 +48,22 @@ static ctrt_status check_index(const char *who, const ctrt_tensor *x, const ctrt
     return CTRT_OK;
 }
 
-/* The index check of the kernel, for a result without elements, for which no kernel runs. Waits for the device. */
-static ctrt_status check_range(ctrt_tensor *index, int64_t size)
+/* Checks the index of a result without elements. The kernel selects from a stand-in with one byte for each slice, so errors are reported as
+ * those of other results, and the host does not wait for the device. */
+static ctrt_status check_range(const ctrt_tensor *index, int64_t size)
 {
-    static ctrt_status (*const ends[2])(ctrt_tensor **, ctrt_tensor *, ctrt_ints, bool) = { ctrt_amin, ctrt_amax };
-    for (int i = 0; i < 2; i++) {
-        ctrt_tensor *end = NULL;
-        int64_t value = 0;
-        ctrt_status status = ends[i](&end, index, CTRT_ALL_DIMS, false);
-        if (status == CTRT_OK)
-            status = ctrt_item_int(&value, end);
-        tensor_release(end);
-        CTRT_TRY(status);
-        if (value < 0 || value >= size)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "index_select: index %lld is outside [0, %lld)",
-                             (long long)value, (long long)size);
+    ctrt_tensor *x = NULL, *y = NULL;
+    ctrt_status status = tensor_new(&x, &size, 1, CTRT_U8, index->device);
+    if (status == CTRT_OK)
+        status = tensor_new(&y, &index->view.numel, 1, CTRT_U8, index->device);
+    if (status == CTRT_OK) {
+        ctrt_view from = as_split(&x->view, 1, size, 1), at = as_vector(&index->view), to = as_split(&y->view, 1, at.numel, 1);
+        const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
+        status = kernel_call(OP_index_select, CTRT_U8, index->device, in, 2, &outputs, 1, NULL);
     }
-    return CTRT_OK;
+    tensor_release(x);
+    tensor_release(y);
+    return status;
 }
 
 /* ---- whole slices -------------------------------------------------------------------------------------------------- */
@@ -153,7 +152,7 @@ ctrt_status ctrt_embedding(ctrt_tensor **out, ctrt_tensor *weight, ctrt_tensor *
     if (padding_idx < -1 || padding_idx >= weight->view.shape[0])
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "embedding: padding_idx %lld is not a row of weight %s (-1 is none)",
                          (long long)padding_idx, shape_text(text, weight->view.shape, 2));
-    return ctrt_context(select_slices(out, weight, 0, indices, padding_idx), "embedding");
+    return front_context(select_slices(out, weight, 0, indices, padding_idx), "embedding");
 }
 
 ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size, int64_t padding_idx)
@@ -233,6 +232,21 @@ static ctrt_status gather_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor 
     return status;
 }
 
+/* An index without elements may have any shape, which is the result's. */
+static ctrt_status gather_nothing(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index)
+{
+    ctrt_tensor *part = NULL;
+    ctrt_status status = x->view.ndim > 0 ? (ctrt_tensor_assign(&part, x), CTRT_OK) : ctrt_reshape(&part, x, CTRT_SHAPE(1));
+    if (status == CTRT_OK)
+        status = ctrt_narrow(&part, part, 0, 0, 0);
+    if (status == CTRT_OK)
+        status = ctrt_reshape(&part, part, ctrt_ints_of(index->view.shape, index->view.ndim));
+    if (status == CTRT_OK)
+        status = ctrt_clone(out, part);
+    tensor_release(part);
+    return status;
+}
+
 ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index)
 {
     FRONT_OP(OP_gather);
@@ -241,6 +255,8 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
     FRONT_CHECK("gather", index);
     CTRT_TRY(check_index("gather", x, index));
     CTRT_TRY(shape_dim(&dim, "gather", dim, x->view.ndim));
+    if (index->view.numel == 0)
+        return front_context(gather_nothing(out, x, index), "gather");
     if (x->view.ndim + index->view.ndim == 1)
         return gather_scalar(out, x, index);
     CTRT_TRY(check_gather(x, index, dim));

@@ -237,7 +237,7 @@ static ctrt_status clamp_inplace(const char *name, ctrt_tensor *self, const ctrt
     if (hi != NULL)
         kernel.hi = graph.clamp.hi = *hi;
     const ctrt_scalar *higher = lo == NULL || (hi != NULL && hi->kind > lo->kind) ? hi : lo;
-    return inplace(OP_clamp, &self, 1, higher, &kernel, &graph);
+    return front_context(inplace(OP_clamp, &self, 1, higher, &kernel, &graph), name);
 }
 
 ctrt_status ctrt_clamp_(ctrt_tensor *self, ctrt_scalar lo, ctrt_scalar hi)

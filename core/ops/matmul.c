@@ -230,12 +230,13 @@ static ctrt_status check_linear(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor
             return ctrt_fail(CTRT_ERR_DTYPE, "linear: x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
                              ctrt_dtype_name(tensor_dtype(x)), i == 1 ? "weight" : "bias", ctrt_dtype_name(tensor_dtype(tensors[i])));
     CTRT_TRY(front_device(&device, "linear", tensors, 3));
-    if (x->view.ndim < 1 || weight->view.ndim != 2 || x->view.shape[x->view.ndim - 1] != weight->view.shape[1])
-        return ctrt_fail(CTRT_ERR_SHAPE, "linear: x of shape %s does not fit weight of shape %s, which must be [out, in]",
-                         shape_text(a, x->view.shape, x->view.ndim), shape_text(b, weight->view.shape, weight->view.ndim));
-    if (bias != NULL && (bias->view.ndim != 1 || bias->view.shape[0] != weight->view.shape[0]))
-        return ctrt_fail(CTRT_ERR_SHAPE, "linear: bias of shape %s does not fit weight of shape %s, which must be [out, in]",
-                         shape_text(a, bias->view.shape, bias->view.ndim), shape_text(b, weight->view.shape, weight->view.ndim));
+    const ctrt_view *w = &weight->view;
+    if (x->view.ndim < 1 || w->ndim < 1 || w->ndim > 2 || x->view.shape[x->view.ndim - 1] != w->shape[w->ndim - 1])
+        return ctrt_fail(CTRT_ERR_SHAPE, "linear: x of shape %s does not fit weight of shape %s, which must be [out, in] or [in]",
+                         shape_text(a, x->view.shape, x->view.ndim), shape_text(b, w->shape, w->ndim));
+    if (bias != NULL && !shape_equal(bias->view.shape, bias->view.ndim, w->shape, w->ndim - 1))
+        return ctrt_fail(CTRT_ERR_SHAPE, "linear: bias of shape %s does not fit weight of shape %s; expected [out] for [out, in], [] for [in]",
+                         shape_text(a, bias->view.shape, bias->view.ndim), shape_text(b, w->shape, w->ndim));
     return CTRT_OK;
 }
 
@@ -286,6 +287,23 @@ static ctrt_status run_linear(ctrt_tensor *y, ctrt_tensor *x, ctrt_tensor *weigh
     return status;
 }
 
+/* A weight [in] is one of [1, in], without the last dimension of the result. */
+static ctrt_status linear_vector(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
+{
+    ctrt_tensor *row = NULL, *single = NULL, *y = NULL;
+    ctrt_status status = ctrt_unsqueeze(&row, weight, 0);
+    if (status == CTRT_OK && bias != NULL)
+        status = ctrt_unsqueeze(&single, bias, 0);
+    if (status == CTRT_OK)
+        status = ctrt_linear(&y, x, row, single);
+    if (status == CTRT_OK)
+        status = ctrt_squeeze(out, y, CTRT_DIMS(-1));
+    tensor_release(row);
+    tensor_release(single);
+    tensor_release(y);
+    return front_context(status, "linear");
+}
+
 ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
 {
     FRONT_OP(OP_linear);
@@ -302,6 +320,8 @@ ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, 
         return status;
     }
     CTRT_TRY(check_linear(x, weight, bias));
+    if (weight->view.ndim == 1)
+        return linear_vector(out, x, weight, bias);
     int64_t shape[CTRT_MAX_DIMS];
     memcpy(shape, x->view.shape, (size_t)x->view.ndim * sizeof *shape);
     shape[x->view.ndim - 1] = weight->view.shape[0];

@@ -131,7 +131,7 @@ static ctrt_status span_to_host(void **buffer, ctrt_view *here, const ctrt_view 
 static ctrt_status packed_on_device(ctrt_block *block, ctrt_view *packed, const ctrt_view *like, ctrt_device *device)
 {
     void *address;
-    CTRT_TRY(pool_alloc_fixed(device->memory, block, view_bytes(like), stream_queue(device), &address));
+    CTRT_TRY(pool_alloc_fixed(device->memory, block, view_bytes(like), stream_queue(device), &address, true));
     view_contiguous(packed, like, address);
     return CTRT_OK;
 }

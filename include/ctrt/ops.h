@@ -175,7 +175,7 @@ CTRT_API ctrt_status ctrt_mean(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims
 /* 1-d: dot product; 2-d: matrix product; matrix-vector; more: batched over broadcast leading dimensions. Transposed operands
  * are not copied. Floating and, without speed, integer types; both alike. */
 CTRT_API ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);
-/* x [..., in] times weight [out, in] transposed, plus bias [out] (may be NULL): [..., out]. */
+/* x [..., in] times weight [out, in] transposed, plus bias [out] (may be NULL): [..., out]. With weight [in] and bias []: [...]. */
 CTRT_API ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias);
 
 /* ---- neural networks ---- */

@@ -261,6 +261,10 @@ static void check_range(struct run *run, const char *name)
         expect_index_error(run, "gather", ctrt_gather(&out, a, 0, i));
         if (check_ok(run, ctrt_reshape(&i, i, CTRT_SHAPE(3)), NULL, 0, "reshape"))
             expect_index_error(run, "index_select", ctrt_index_select(&out, a, 0, i));
+        if (check_ok(run, ctrt_narrow(&a, a, 1, 0, 0), NULL, 0, "narrow")) {
+            expect_index_error(run, "index_select of slices without elements", ctrt_index_select(&out, a, 0, i));
+            expect_index_error(run, "embedding without elements", ctrt_embedding(&out, a, i, -1));
+        }
     }
     ctrt_tensor_release(&a);
     ctrt_tensor_release(&i);

@@ -228,6 +228,33 @@ static void test_refused(void)
     ctrt_tensor_release(&y);
 }
 
+/* Indices are checked where they are used, by the kernel, also of a result without elements. */
+static void test_index(void)
+{
+    group("an index into slices without elements does not make a capture wait, and is checked by each replay");
+    ctrt_tensor *x = NULL, *index = NULL, *y = NULL;
+    ctrt_graph *graph = NULL;
+    ctrt_stream *stream = NULL;
+    CHECK_OK(ctrt_zeros(&x, CTRT_SHAPE(5, 0), CTRT_F32, device));
+    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(4), CTRT_I64, device));
+    CHECK_OK(ctrt_capture_begin(device));
+    CHECK_OK(ctrt_index_select(&y, x, 0, index));
+    CHECK_OK(ctrt_embedding(&y, x, index, -1));
+    CHECK_OK(ctrt_capture_end(&graph, device));
+    CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_OK(ctrt_device_synchronize(device));
+    CHECK_OK(ctrt_fill_(index, ctrt_int(5)));
+    CHECK_OK(ctrt_capture_replay(graph));
+    CHECK_FAILS(ctrt_device_synchronize(device), CTRT_ERR_INVALID_ARGUMENT, "[0, 5)");
+    CHECK_OK(ctrt_stream_default(&stream, device));
+    CHECK_OK(ctrt_stream_reset(stream));
+    ctrt_stream_release(&stream);
+    ctrt_graph_release(&graph);
+    ctrt_tensor_release(&x);
+    ctrt_tensor_release(&index);
+    ctrt_tensor_release(&y);
+}
+
 /* ---- streams ---- */
 
 static void test_streams(void)
@@ -524,6 +551,7 @@ int main(int argc, char **argv)
         test_training();
         test_memory();
         test_refused();
+        test_index();
         test_streams();
         test_readers();
         test_random();

@@ -24,6 +24,8 @@ F(clamp, ctrt_clamp(out, a, ctrt_float(0), ctrt_float(1)))
 F(clamp_min, ctrt_clamp_min(out, a, ctrt_int(0)))
 F(clamp_max, ctrt_clamp_max(out, a, ctrt_float(1)))
 F(clamp_nan, ctrt_clamp(out, a, ctrt_float(NAN), ctrt_float(1)))
+F(gelu, ctrt_gelu(out, a, false))
+F(gelu_tanh, ctrt_gelu(out, a, true))
 F(remainder_, ctrt_remainder(out, a, b))
 F(fmod_, ctrt_fmod(out, a, b))
 F(pow_, ctrt_pow(out, a, b))
@@ -84,6 +86,9 @@ static ctrt_status ignored(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 
 #define L(...) (const double[]){__VA_ARGS__}
 #define ZEROS L(0, 0, 0, 0, 0, 0, 0, 0)
+#define GELU_AT    L(INFINITY, -INFINITY, NAN, 0, 100, -100)
+#define GELU_SLOPE L(NAN, NAN, NAN, 0.5, 1, 0)
+#define GELU_CURVE L(NAN, NAN, NAN, 0.797884560802865356, 0, 0)
 #define E11     1.10000002384185791015625               /* 1.1 in f32, and its logarithm */
 #define LOG_E11 0.0953102014787409
 
@@ -91,6 +96,10 @@ static const struct edge edges[] = {
     {"relu", relu, CTRT_F32, 0, 6, L(NAN, -1, 0, 1, INFINITY, -INFINITY), NULL, L(1, 0, 0, 1, 1, 0), NULL, ZEROS, NULL, L(1, 0, 0, 1, 1, 0)},
     {"relu in bf16", relu, CTRT_BF16, 0, 4, L(NAN, -1, 0, 1), NULL, L(1, 0, 0, 1), NULL, ZEROS, NULL, L(1, 0, 0, 1)},
     {"clamp", clamp, CTRT_F64, 0, 6, L(-1, 0, 0.5, 1, 2, NAN), NULL, L(0, 0, 1, 0, 0, 0), NULL, ZEROS, NULL, L(0, 0, 1, 0, 0, 0)},
+    {"gelu, f32", gelu, CTRT_F32, 0, 6, GELU_AT, NULL, GELU_SLOPE, NULL, GELU_CURVE, NULL, GELU_SLOPE},
+    {"gelu, f64", gelu, CTRT_F64, 0, 6, GELU_AT, NULL, GELU_SLOPE, NULL, GELU_CURVE, NULL, GELU_SLOPE},
+    {"gelu by tanh, f32", gelu_tanh, CTRT_F32, 0, 6, GELU_AT, NULL, GELU_SLOPE, NULL, GELU_CURVE, NULL, GELU_SLOPE},
+    {"gelu by tanh, f64", gelu_tanh, CTRT_F64, 0, 6, GELU_AT, NULL, GELU_SLOPE, NULL, GELU_CURVE, NULL, GELU_SLOPE},
     {"clamp from below", clamp_min, CTRT_F64, 0, 5, L(-1, 0, 0.5, INFINITY, NAN), NULL, L(0, 0, 1, 1, 0), NULL, ZEROS, NULL, L(0, 0, 1, 1, 0)},
     {"clamp from above", clamp_max, CTRT_F64, 0, 5, L(-INFINITY, 0.5, 1, 2, NAN), NULL, L(1, 1, 0, 0, 0), NULL, ZEROS, NULL, L(1, 1, 0, 0, 0)},
     {"clamp by NaN", clamp_nan, CTRT_F64, 0, 3, L(-1, 1, 2), NULL, ZEROS, NULL, ZEROS, NULL, ZEROS},

@@ -2,6 +2,8 @@
 /* When the cuda backend opens NVIDIA's libraries, and how much workspace they get: over the driver in software (tests/softcuda). */
 #include "soft_begin.h"
 
+#include <sys/resource.h>
+
 #include "child.h"
 #include "ctrt/capture.h"
 #include "tensors.h"
@@ -96,6 +98,12 @@ static void test_captures(void)
 
 /* ---- workspaces ---- */
 
+static void count_report(void *user, ctrt_device *device, size_t bytes, const char *report)
+{
+    (void)device, (void)bytes, (void)report;
+    ++*(int *)user;
+}
+
 static void test_workspace(void)
 {
     static const struct { const char *what, *soft, *dnn, *set; int64_t held, workspace; } cases[] = {
@@ -111,19 +119,68 @@ static void test_workspace(void)
         IN_CHILD(cases[i].soft, cases[i].dnn, "CTRT_MEMORY=direct", cases[i].set) {
             CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
             if (open_device()) {
+                int reports = 0;
                 operands(&x, &w);
                 if (cases[i].held > 0)
                     CHECK_OK(ctrt_empty(&held, CTRT_SHAPE(cases[i].held * MIB), CTRT_F32, gpu));
                 ctrt_memory_reset_peak(gpu);
                 const uint64_t before = ctrt_memory_allocated(gpu);
+                ctrt_memory_set_oom_callback(count_report, &reports);
                 CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
                 const int64_t used = (int64_t)(ctrt_memory_max_allocated(gpu) - before) >> 20;
                 CHECK(used == cases[i].workspace, "%s: %lld MiB were used, expected %lld", cases[i].what, (long long)used, (long long)cases[i].workspace);
                 CHECK(calls("cudnnConvolutionForward") == 1, "%s: not by cuDNN", cases[i].what);
                 check_sum(y, CONVOLVED, cases[i].what);
+                CHECK(reports == 0, "%s: %d reports of memory that ran out", cases[i].what, reports);
             }
         }
         CHILD_END;
+
+    group("a capture goes on when the first workspace does not fit");
+    IN_CHILD("SOFTCUDA=devices=1,memory=1g", "SOFTCUDA_DNN=workspace=100") {
+        CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL, held = NULL;
+        ctrt_graph *graph = NULL;
+        if (open_device()) {
+            int reports = 0;
+            operands(&x, &w);
+            CHECK_OK(ctrt_empty(&held, CTRT_SHAPE(940 * MIB), CTRT_F32, gpu));
+            ctrt_memory_set_oom_callback(count_report, &reports);
+            CHECK_OK(ctrt_capture_begin(gpu));
+            CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+            CHECK_OK(ctrt_capture_end(&graph, gpu));
+            CHECK_OK(ctrt_capture_replay(graph));
+            check_sum(y, CONVOLVED, "the replay");
+            CHECK(reports == 0, "%d reports of memory that ran out", reports);
+            ctrt_graph_release(&graph);
+        }
+    }
+    CHILD_END;
+}
+
+/* ---- failures that pass ---- */
+
+static void test_transient(void)
+{
+    group("libraries that cannot be opened for want of file descriptors are taken when there are some again");
+    IN_CHILD("SOFTCUDA=devices=1", "CTRT_LOG=error") {
+        CTRT_AUTO(tensor) x = NULL, w = NULL, a = NULL, y = NULL;
+        struct rlimit limit;
+        if (open_device() && CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0, "no limit of files")) {
+            operands(&x, &w);
+            CHECK_OK(ctrt_ones(&a, CTRT_SHAPE(8, 8), CTRT_F32, gpu));
+            check_sum(a, 64, "all that needs files otherwise");
+            for (int given = 0; given < 2; given++) {
+                CHECK(setrlimit(RLIMIT_NOFILE, &(struct rlimit){ given ? limit.rlim_cur : 0, limit.rlim_max }) == 0, "cannot set the limit");
+                CHECK_OK(ctrt_matmul(&y, a, a));
+                check_sum(y, 512, "the product");
+                CHECK_OK(ctrt_conv2d(&y, x, w, NULL, NULL));
+                check_sum(y, CONVOLVED, "the convolution");
+                CHECK(calls("cublasLtMatmul") == given && calls("cudnnConvolutionForward") == given, "with%s descriptors: %d products by cuBLASLt, %d "
+                      "convolutions by cuDNN", given ? "" : "out", (int)calls("cublasLtMatmul"), (int)calls("cudnnConvolutionForward"));
+            }
+        }
+    }
+    CHILD_END;
 }
 
 int main(int argc, char **argv)
@@ -136,5 +193,6 @@ int main(int argc, char **argv)
     soft_begin(argv);
     test_captures();
     test_workspace();
+    test_transient();
     return done();
 }

@@ -349,6 +349,25 @@ static void test_timing(void)
     }
     CHILD_END;
 
+    group("files and links that lie under the names of its temporary file are left alone");
+    IN_CHILD("CTRT_CUDA_BENCHMARK=yes", "SOFTCUDA_BLAS=version=130106") {
+        char names[2][96], said[16] = "";
+        for (int i = 0; i < 2; i++)
+            snprintf(names[i], sizeof names[i], "%s.tmp-%ld-%d", tuning, (long)getpid(), i);
+        FILE *file = fopen(names[0], "w");
+        CHECK(file != NULL && fputs("precious", file) >= 0 && fclose(file) == 0 && symlink(names[0], names[1]) == 0, "%s: %s", names[0], strerror(errno));
+        if (open_devices())
+            one_product();
+        file = fopen(names[0], "r");
+        CHECK(file != NULL && fgets(said, sizeof said, file) != NULL && strcmp(said, "precious") == 0, "the file was overwritten: %s", said);
+        if (file != NULL)
+            fclose(file);
+        CHECK(lines("130106") == 1, "the choice was not kept");
+        unlink(names[0]);
+        unlink(names[1]);
+    }
+    CHILD_END;
+
     group("a file of something else is left alone");
     FILE *file = fopen(tuning, "w");
     fputs("precious\n", file);

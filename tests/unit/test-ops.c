@@ -185,7 +185,7 @@ static void scalars(void)
     CHECK_OK(ctrt_index_select(&y, x, 0, index));
     SHAPE_IS(y, 2, 0);
     CHECK_OK(ctrt_full(&index, CTRT_SHAPE(2), ctrt_int(7), CTRT_I64, cpu));
-    CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_INVALID_ARGUMENT, "index 7 is outside [0, 3)");
+    CHECK_FAILS(ctrt_index_select(&y, x, 0, index), CTRT_ERR_INVALID_ARGUMENT, "index 7 at position 0 is outside [0, 3)");
     CHECK_FAILS(ctrt_embedding(&y, x, index, -1), CTRT_ERR_INVALID_ARGUMENT, "index 7");
     ctrt_tensor *all[] = { x, places, old, index };
     release_all(all, COUNT(all));
@@ -312,8 +312,96 @@ static void names(void)
     CHECK_OK(ctrt_zeros(&mask, CTRT_SHAPE(4), CTRT_BOOL, cpu));
     CHECK_FAILS(ctrt_masked_fill(&y, x, mask, ctrt_float(1)), CTRT_ERR_SHAPE, "masked_fill: ");
     CHECK(strstr(ctrt_error_message(), "where") == NULL, "%s", ctrt_error_message());
-    ctrt_tensor_release(&x);
-    ctrt_tensor_release(&mask);
+
+    ctrt_tensor *truth = NULL, *whole = NULL, *f64 = NULL, *index = NULL, *wide = NULL;
+    CHECK_OK(ctrt_ones(&truth, CTRT_SHAPE(2, 3), CTRT_BOOL, cpu));
+    CHECK_OK(ctrt_ones(&whole, CTRT_SHAPE(2, 3), CTRT_I32, cpu));
+    CHECK_OK(ctrt_ones(&f64, CTRT_SHAPE(2, 3), CTRT_F64, cpu));
+    CHECK_OK(ctrt_full(&index, CTRT_SHAPE(1), ctrt_int(7), CTRT_I64, cpu));
+    CHECK_OK(ctrt_zeros(&wide, CTRT_SHAPE(1, 1, 1, 1, 1, 1, 1, 1), CTRT_I64, cpu));
+#define ATTENTION(v, mask, p) ctrt_scaled_dot_product_attention(&y, x, x, v, mask, p, false, NAN)
+    const struct { ctrt_status got; const char *text, *start; } messages[] = {
+#define MESSAGE(call, start) { (call), strdup(ctrt_error_message()), start }
+        MESSAGE(ctrt_mse_loss(&y, truth, truth, CTRT_REDUCE_MEAN), "mse_loss: not defined for bool"),
+        MESSAGE(ctrt_mse_loss(&y, whole, whole, CTRT_REDUCE_MEAN), "mse_loss: x has dtype i32"),
+        MESSAGE(ctrt_embedding(&y, x, index, -1), "embedding: index 7 at position 0"),
+        MESSAGE(ctrt_embedding(&y, x, wide, -1), "embedding: the result would have 9 dimensions"),
+        MESSAGE(ctrt_rsub_scalar(&y, truth, ctrt_bool(true)), "rsub_scalar: not defined for bool"),
+        MESSAGE(ctrt_rsub_scalar(&y, NULL, ctrt_int(1)), "rsub_scalar: x is NULL"),
+        MESSAGE(ctrt_rdiv_scalar(&y, NULL, ctrt_int(1)), "rdiv_scalar: x is NULL"),
+        MESSAGE(ctrt_rpow_scalar(&y, truth, ctrt_bool(true)), "rpow_scalar: not defined for bool"),
+        MESSAGE(ctrt_rpow_scalar(&y, NULL, ctrt_int(1)), "rpow_scalar: x is NULL"),
+        MESSAGE(ctrt_clamp_min(&y, truth, ctrt_bool(false)), "clamp_min: not defined for bool"),
+        MESSAGE(ctrt_clamp_max(&y, truth, ctrt_bool(false)), "clamp_max: not defined for bool"),
+        MESSAGE(ctrt_clamp_(truth, ctrt_bool(false), ctrt_bool(true)), "clamp_: not defined for bool"),
+        MESSAGE(ctrt_clamp_min_(whole, ctrt_float(0.5)), "clamp_min_: the result has dtype f32"),
+        MESSAGE(ATTENTION(f64, NULL, 0), "scaled_dot_product_attention: operands have dtypes f32 and f64"),
+        MESSAGE(ATTENTION(x, x, 0), "scaled_dot_product_attention: shapes [2, 2] and [2, 3] do not broadcast"),
+        MESSAGE(ATTENTION(x, NULL, 1.5), "scaled_dot_product_attention: p is 1.5"),
+    };
+    for (size_t i = 0; i < COUNT(messages); i++) {
+        CHECK(messages[i].got != CTRT_OK && strncmp(messages[i].text, messages[i].start, strlen(messages[i].start)) == 0, "\"%s\", expected \"%s\"",
+              messages[i].text, messages[i].start);
+        free((char *)(uintptr_t)messages[i].text);
+    }
+    ctrt_tensor *all[] = { x, mask, truth, whole, f64, index, wide };
+    release_all(all, COUNT(all));
+}
+
+/* The shapes of results that PyTorch gives, and what it refuses. */
+static void shapes(void)
+{
+    group("linear with a weight of one dimension; gather with an index without elements");
+    static const struct { int x, bias; int64_t x_shape[3], bias_shape[1]; int ndim; int64_t shape[3]; } linears[] = {
+        /* bias: dimensions; -1: none. ndim: of the result; -1: refused */
+        { 3, -1, { 2, 2, 4 }, { 0 }, 2, { 2, 2 } }, { 2, 0, { 3, 4 }, { 0 }, 1, { 3 } }, { 1, 0, { 4 }, { 0 }, 0, { 0 } },
+        { 2, -1, { 0, 4 }, { 0 }, 1, { 0 } },       { 2, 1, { 3, 4 }, { 1 }, -1, { 0 } }, { 2, -1, { 3, 5 }, { 0 }, -1, { 0 } },
+        { 0, -1, { 0 }, { 0 }, -1, { 0 } },
+    };
+    ctrt_tensor *x = NULL, *weight = NULL, *bias = NULL, *sum = NULL, *index = NULL;
+    for (size_t i = 0; i < COUNT(linears); i++) {
+        const int ndim = linears[i].ndim;
+        ctrt_tensor_release(&bias);
+        CHECK_OK(ctrt_full(&x, ctrt_ints_of(linears[i].x_shape, linears[i].x), ctrt_float(2), CTRT_F32, cpu));
+        weight = (ctrt_tensor_release(&weight), counting_of(CTRT_SHAPE(4), CTRT_F32));
+        CHECK_OK(ctrt_tensor_require_grad(weight, true));
+        if (linears[i].bias >= 0)
+            CHECK_OK(ctrt_ones(&bias, ctrt_ints_of(linears[i].bias_shape, linears[i].bias), CTRT_F32, cpu));
+        if (ndim < 0) {
+            CHECK_FAILS(ctrt_linear(&y, x, weight, bias), CTRT_ERR_SHAPE, "linear: ");
+            continue;
+        }
+        CHECK_OK(ctrt_linear(&y, x, weight, bias));
+        CHECK(ctrt_tensor_ndim(y) == ndim, "case %zu: %d dimensions, expected %d", i, ctrt_tensor_ndim(y), ndim);
+        for (int d = 0; d < ndim && d < ctrt_tensor_ndim(y); d++)
+            CHECK(ctrt_tensor_size(y, d) == linears[i].shape[d], "case %zu: size %lld of dimension %d", i, (long long)ctrt_tensor_size(y, d), d);
+        const double rows = (double)ctrt_tensor_numel(y), each = 2 * (0 + 1 + 2 + 3) + (bias != NULL);
+        CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_backward(sum));
+        VALUES_ARE(sum, rows * each);
+        VALUES_ARE(ctrt_tensor_grad(weight), 2 * rows, 2 * rows, 2 * rows, 2 * rows);
+    }
+    static const struct { int x, dim, index; int64_t x_shape[2], index_shape[3]; } gathers[] = {
+        { 2, 1, 1, { 3, 5 }, { 0 } },    { 2, 1, 3, { 3, 5 }, { 0, 1, 2 } }, { 2, 1, 2, { 3, 5 }, { 7, 0 } },
+        { 0, 0, 1, { 0 }, { 0 } },       { 0, 0, 2, { 0 }, { 0, 2 } },       { 2, 1, 2, { 0, 5 }, { 0, 3 } },
+    };
+    for (size_t i = 0; i < COUNT(gathers); i++) {
+        CHECK_OK(ctrt_ones(&x, ctrt_ints_of(gathers[i].x_shape, gathers[i].x), CTRT_F32, cpu));
+        CHECK_OK(ctrt_tensor_require_grad(x, true));
+        CHECK_OK(ctrt_zeros(&index, ctrt_ints_of(gathers[i].index_shape, gathers[i].index), CTRT_I64, cpu));
+        CHECK_OK(ctrt_gather(&y, x, gathers[i].dim, index));
+        CHECK(ctrt_tensor_ndim(y) == gathers[i].index && ctrt_tensor_numel(y) == 0 && ctrt_tensor_size(y, -1) == gathers[i].index_shape[gathers[i].index - 1],
+              "case %zu: %d dimensions", i, ctrt_tensor_ndim(y));
+        CHECK_OK(ctrt_sum(&sum, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_backward(sum));
+        CHECK_OK(ctrt_sum(&sum, ctrt_tensor_grad(x), CTRT_ALL_DIMS));
+        VALUES_ARE(sum, 0);
+        ctrt_tensor_release(&x);
+    }
+    CHECK_OK(ctrt_ones(&x, CTRT_SHAPE(3, 5), CTRT_F32, cpu));
+    CHECK_FAILS(ctrt_gather(&y, x, 2, index), CTRT_ERR_SHAPE, "gather: ");
+    ctrt_tensor *all[] = { x, weight, bias, sum, index };
+    release_all(all, COUNT(all));
 }
 
 static void itself(void)
@@ -374,6 +462,7 @@ int main(void)
     half_numbers();
     halves();
     names();
+    shapes();
     itself();
     twice();
     ctrt_tensor_release(&y);
