@@ -9,7 +9,6 @@
 #define RACES_LOGGED 50                     /* all are counted */
 #define RACES_AT_ONCE 8                     /* other streams that one use is reported to race with */
 #define ACCESSES_MAX 4096                   /* uses kept for each storage, the last ones */
-#define FOOTPRINT_DIMS 6
 
 static _Atomic uint64_t races;
 
@@ -25,24 +24,19 @@ uint64_t ctrt_race_count(void)
 struct footprint {
     int64_t lo, hi, block;
     int32_t dims;
-    struct { int64_t stride, count; } dim[FOOTPRINT_DIMS];      /* by stride; counts above 1 */
+    struct { int64_t stride, count; } dim[CTRT_MAX_DIMS];       /* by stride; counts above 1 */
 };
 
 static void footprint_add(struct footprint *at, int64_t stride, int64_t count)
 {
-    int32_t i = at->dims;
-    if (i > FOOTPRINT_DIMS)
-        return;
-    for (; i > 0 && i < FOOTPRINT_DIMS && at->dim[i - 1].stride > stride; i--)
+    int32_t i = at->dims++;
+    for (; i > 0 && at->dim[i - 1].stride > stride; i--)
         at->dim[i] = at->dim[i - 1];
-    if (i < FOOTPRINT_DIMS) {
-        at->dim[i].stride = stride;
-        at->dim[i].count = count;
-    }
-    at->dims++;
+    at->dim[i].stride = stride;
+    at->dim[i].count = count;
 }
 
-/* Merges dimensions that together are one contiguous range, or have one stride. */
+/* Merges dimensions that together are one contiguous range, or steps of one stride. */
 static void footprint_merge(struct footprint *at)
 {
     int32_t kept = 0;
@@ -76,10 +70,6 @@ static bool footprint_of(struct footprint *at, const ctrt_view *view, const stru
             continue;
         *(reach < 0 ? &at->lo : &at->hi) += reach;
         footprint_add(at, stride < 0 ? -stride : stride, view->shape[d]);
-    }
-    if (at->dims > FOOTPRINT_DIMS) {        /* all from the first byte to the last */
-        at->block = at->hi - at->lo;
-        at->dims = 0;
     }
     footprint_merge(at);
     return true;
@@ -232,7 +222,7 @@ static bool over(const struct access *access)
     return access->capture != NULL && atomic_load(&stream_at(mark_slot(access->mark))->capture) != access->capture;
 }
 
-/* Does all later work that races with `before` also race with `now`, which is ordered after it? */
+/* `now` is ordered after `before`. Does all later work that races with `before` also race with `now`? */
 static bool replaced(const struct access *before, const struct access *now)
 {
     if (before->capture != now->capture || !contains(&now->at, &before->at))
@@ -241,12 +231,18 @@ static bool replaced(const struct access *before, const struct access *now)
            || (before->kind == ACCESS_READ && mark_slot(before->mark) == mark_slot(now->mark));
 }
 
-/* Is `now`, which was just put on `stream`, ordered after `before`? Or before it, when another thread noted its later
- * work first? */
-static bool ordered(ctrt_stream *stream, const struct access *before, const struct access *now)
+/* Is `now`, which was just put on `stream`, ordered after `before`? */
+static bool follows(ctrt_stream *stream, const struct access *before, const struct access *now)
 {
-    return thread_state.order_auto || mark_slot(before->mark) == mark_slot(now->mark) || covers(stream, before->mark)
-           || covers(stream_at(mark_slot(before->mark)), now->mark);
+    if (mark_slot(before->mark) == mark_slot(now->mark))
+        return before->mark <= now->mark;
+    return thread_state.order_auto || covers(stream, before->mark);
+}
+
+/* Is `now` ordered before `noted`? Threads note their work in any order, so later work may be in the history already. */
+static bool precedes(const struct access *now, const struct access *noted)
+{
+    return covers(stream_at(mark_slot(noted->mark)), now->mark);
 }
 
 static bool conflict(const struct access *a, const struct access *b)
@@ -283,10 +279,10 @@ void races_note(ctrt_stream *stream, const ctrt_view *view, bool writes, stream_
         struct access *before = &own->list[i];
         if (over(before))
             continue;
-        const bool in_order = ordered(stream, before, &now);
-        if (!in_order && conflict(before, &now))
+        const bool after = follows(stream, before, &now);
+        if (!after && conflict(before, &now) && !precedes(&now, before))
             add_race(found, &count, before);
-        if (!in_order || !replaced(before, &now))
+        if (!after || !replaced(before, &now))
             own->list[kept++] = *before;
     }
     if (own != NULL) {

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random comparison of libctrt.so with PyTorch. See README.md, "Random comparison"."""
+
 import argparse
 import collections
 import importlib
@@ -16,9 +17,10 @@ import compare_op_table
 from compare_known import known
 
 KINDS = {"ops": "compare_ops", "programs": "compare_programs", "nn": "compare_nn", "optim": "compare_optim"}
+WEIGHTS = {"ops": 6, "programs": 4, "nn": 1, "optim": 1}  # how often a kind is chosen
 
 
-def main():
+def options():
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", default=os.path.join(root, "_build", ".libs", "libctrt.so"))
@@ -30,48 +32,52 @@ def main():
     parser.add_argument("--seconds", type=float, default=0, help="stop after so many seconds")
     parser.add_argument("--only", default="", help="for kind ops: names of functions of compare_op_table.py")
     parser.add_argument("--verbose", action="store_true", help="print every case, and known differences")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def run_case(chosen, kinds, case):
+    """Runs case number `case`; returns its kind, its text and [(message, reason or None)]."""
+    r = random.Random("%d:%d" % (chosen.seed, case))
+    kind = r.choices(list(kinds), [WEIGHTS[name] for name in kinds])[0]
+    torch.manual_seed(r.getrandbits(40))
+    if chosen.verbose:
+        print("case", case, kind, flush=True)
+    name, lines, messages = kinds[kind].run(r)
+    text = "\n".join(lines)
+    if chosen.verbose:
+        print(text, flush=True)
+    return kind, text, [(message, known(kind, name, text, message)) for message in messages]
+
+
+def main():
+    chosen = options()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    compare_ctrt.load(options.library, options.device)
-    kinds = [importlib.import_module(KINDS[name]) for name in options.kinds.split(",")]
-    names = options.kinds.split(",")
-    if options.only:
-        compare_op_table.TABLE[:] = [row for row in compare_op_table.TABLE if row.__name__ in options.only.split(",")]
-    totals, begun, unexplained = collections.Counter(), time.time(), 0
-    reasons = collections.Counter()
-    for case in range(options.first, options.first + options.count):
-        if options.seconds and time.time() - begun > options.seconds:
+    compare_ctrt.load(chosen.library, chosen.device)
+    kinds = {name: importlib.import_module(KINDS[name]) for name in chosen.kinds.split(",")}
+    if chosen.only:
+        only = chosen.only.split(",")
+        compare_op_table.TABLE[:] = [row for row in compare_op_table.TABLE if row.__name__ in only]
+    cases, reasons, begun = collections.Counter(), collections.Counter(), time.time()
+    for case in range(chosen.first, chosen.first + chosen.count):
+        if chosen.seconds and time.time() - begun > chosen.seconds:
             break
-        r = random.Random("%d:%d" % (options.seed, case))
-        kind = r.choices(range(len(kinds)), [6 if name == "ops" else 4 if name ==
-                         "programs" else 1 for name in names])[0]
-        torch.manual_seed(r.getrandbits(40))
-        if options.verbose:
-            print("case", case, names[kind], flush=True)
-        name, text, found = kinds[kind].run(r)
-        totals[names[kind]] += 1
-        if options.verbose:
-            print("\n".join(text), flush=True)
-        for message in found:
-            reason = known(names[kind], name, "\n".join(text), message)
+        kind, text, differences = run_case(chosen, kinds, case)
+        cases[kind] += 1
+        for message, reason in differences:
             reasons[reason] += 1
-            if reason is None:
-                unexplained += 1
-            if reason is None or options.verbose:
-                print(
-    "%s: --seed %d --first %d --count 1 --kinds %s --device %s" %
-    ( "DIFFERENCE" if reason is None else "known (%s)" %
-     reason, options.seed, case, options.kinds, options.device))
-                print("\n".join(text))
+            if reason is None or chosen.verbose:
+                what = "DIFFERENCE" if reason is None else "known (%s)" % reason
+                repeat = (chosen.seed, case, chosen.kinds, chosen.device)
+                print("%s: --seed %d --first %d --count 1 --kinds %s --device %s" % ((what,) + repeat))
+                print(text)
                 print("  " + message, flush=True)
-    for reason, times in sorted((k, v) for k, v in reasons.items() if k is not None):
-        print("known, %d times: %s" % (times, reason))
-    print(
-    "seed %d, PyTorch %s, device %s: %s, %d unexplained differences" %
-    ( options.seed, torch.__version__, options.device, ", ".join(
-        "%d %s" %
-         (totals[n], n) for n in names), unexplained))
+    unexplained = reasons.pop(None, 0)
+    for reason in sorted(reasons):
+        print("known, %d times: %s" % (reasons[reason], reason))
+    numbers = ", ".join("%d %s" % (cases[kind], kind) for kind in kinds)
+    about = (chosen.seed, torch.__version__, chosen.device, numbers, unexplained)
+    print("seed %d, PyTorch %s, device %s: %s, %d unexplained differences" % about)
     return 1 if unexplained else 0
 
 

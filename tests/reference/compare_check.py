@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values, views and tolerances, for compare.py."""
+
 import torch
 
 import compare_ctrt as C
@@ -7,10 +8,11 @@ import compare_ctrt as C
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 SPECIAL = (0.0, -0.0, float("nan"), float("inf"), float("-inf"), 1.0, -1.0, 0.5, 1.5, 2.5, -0.5, -2.5, 3.0, 1e4, -1e4)
-REFUSALS = (RuntimeError, TypeError, IndexError, ValueError, ZeroDivisionError)     # what PyTorch raises
+REFUSALS = (RuntimeError, TypeError, IndexError, ValueError, ZeroDivisionError)  # what PyTorch raises
 
 
 # ---- random inputs ----
+
 
 def shape(r, ndim=None, least=0, big=True):
     """Mostly small sizes; sometimes 0, sometimes large enough for vector loops and their tails."""
@@ -28,7 +30,7 @@ def broadcast(r, target):
     if r.random() < 0.03:
         return shape(r)
     sizes = [1 if r.random() < 0.25 else size for size in target]
-    return tuple(sizes[r.randint(0, len(sizes)):] if r.random() < 0.3 else sizes)
+    return tuple(sizes[r.randint(0, len(sizes)) :] if r.random() < 0.3 else sizes)
 
 
 def dtype(r, integers=True):
@@ -64,6 +66,7 @@ def values(r, sizes, of, mode):
 
 
 # ---- views ----
+
 
 def views(r, sizes, expands=True):
     """The shape of a base and the views (name, arguments) that make `sizes` of it."""
@@ -109,12 +112,13 @@ def ctrt_view(x, step):
 
 # ---- comparison ----
 
+
 def close(got, wanted, of, ulps, scale):
     """Elements of got (f64) within ulps roundings of `of` of wanted (f64); `scale` is added to each element's
     magnitude."""
     info = torch.finfo(of)
     bound = ulps * info.eps * (wanted.abs() + scale) + (ulps + 1) * info.tiny * info.eps
-    rounded = wanted.to(of).double()        # beyond the largest number it is infinite
+    rounded = wanted.to(of).double()  # beyond the largest number it is infinite
     return ((got - wanted).abs() <= bound) | (got == wanted) | (got == rounded) | (got.isnan() & wanted.isnan())
 
 
@@ -125,8 +129,8 @@ def largest(x):
 
 
 def difference(got, same, exact, ulps, scale=0.0, either=False, coarse=None):
-    """None, or how `got` (ctrt's) differs. same: PyTorch's result in the same dtype. exact: PyTorch's in float64,
-    None where `same` is exact.
+    """None, or how `got` (ctrt's) differs. same: PyTorch's result in the same dtype. exact: PyTorch's in float64, None
+    where `same` is exact.
 
     An element is right when it is close to `exact`, or no further from it than PyTorch's own result in that dtype.
     Where PyTorch's own result is NaN or infinite, the same is right too. Where `exact` and `same` disagree about NaN
@@ -151,7 +155,13 @@ def difference(got, same, exact, ulps, scale=0.0, either=False, coarse=None):
         return None
     at = tuple((~right).nonzero()[0].tolist())
     return "%d of %d elements, first at %s: ctrt %r, PyTorch %r, in f64 %r" % (
-        int((~right).sum()), right.numel(), list(at), got[at].item(), same[at].item(), exact[at].item())
+        int((~right).sum()),
+        right.numel(),
+        list(at),
+        got[at].item(),
+        same[at].item(),
+        exact[at].item(),
+    )
 
 
 def both_refuse(torch_error, ctrt_error):
@@ -160,6 +170,6 @@ def both_refuse(torch_error, ctrt_error):
         return None
     if ctrt_error is None:
         if "not implemented for" in str(torch_error):
-            return None                     # a kernel that PyTorch lacks
+            return None  # a kernel that PyTorch lacks
         return "PyTorch refuses, ctrt does not: %s" % str(torch_error).split("\n")[0][:160]
     return "ctrt refuses, PyTorch does not: %s" % str(ctrt_error)[:160]

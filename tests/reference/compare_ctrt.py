@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """libctrt.so by ctypes, for compare.py: the functions with the types that the public headers declare, and tensors to
 and from PyTorch."""
+
 import ctypes as c
 import glob
 import os
@@ -8,10 +9,20 @@ import re
 
 import torch
 
-DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16, "i8": torch.int8,
-          "u8": torch.uint8, "i16": torch.int16, "i32": torch.int32, "i64": torch.int64, "bool": torch.bool}
+DTYPES = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bool": torch.bool,
+}
 NAMES = {torch_dtype: name for name, torch_dtype in DTYPES.items()}
-ALL = "all dimensions"                      # as an argument of type ctrt_ints
+ALL = "all dimensions"  # as an argument of type ctrt_ints
 
 
 class Refused(Exception):
@@ -54,13 +65,28 @@ class Pool2dOptions(c.Structure):
 
 
 class CrossEntropyOptions(c.Structure):
-    _fields_ = [("weight", c.c_void_p), ("has_ignore_index", c.c_bool), ("ignore_index", c.c_int64),
-                ("label_smoothing", c.c_double), ("reduction", c.c_int)]
+    _fields_ = [
+        ("weight", c.c_void_p),
+        ("has_ignore_index", c.c_bool),
+        ("ignore_index", c.c_int64),
+        ("label_smoothing", c.c_double),
+        ("reduction", c.c_int),
+    ]
 
 
-PLAIN = {"int": c.c_int, "int64_t": c.c_int64, "uint64_t": c.c_uint64, "uint32_t": c.c_uint32, "size_t": c.c_size_t,
-         "bool": c.c_bool, "double": c.c_double, "ctrt_scalar": Scalar, "ctrt_ints": Ints, "ctrt_module_list": Modules,
-         "void": None}
+PLAIN = {
+    "int": c.c_int,
+    "int64_t": c.c_int64,
+    "uint64_t": c.c_uint64,
+    "uint32_t": c.c_uint32,
+    "size_t": c.c_size_t,
+    "bool": c.c_bool,
+    "double": c.c_double,
+    "ctrt_scalar": Scalar,
+    "ctrt_ints": Ints,
+    "ctrt_module_list": Modules,
+    "void": None,
+}
 
 
 def ctype(text):
@@ -68,24 +94,29 @@ def ctype(text):
     if "*" in text or "[" in text or "(" in text:
         return c.c_char_p if re.match(r"const char \*[^*]*$", text.strip()) else c.c_void_p
     words = text.replace("const", "").split()
-    return PLAIN.get(words[0], c.c_int)         # everything else is an enum
+    return PLAIN.get(words[0], c.c_int)  # everything else is an enum
 
 
 def declare(lib, headers):
     """Gives every CTRT_API function of the headers its argument and result types."""
-    text = "".join(open(path).read() for path in sorted(glob.glob(os.path.join(headers, "ctrt", "*.h")))
-                   if not path.endswith("plugin.h"))
+    text = "".join(
+        open(path).read()
+        for path in sorted(glob.glob(os.path.join(headers, "ctrt", "*.h")))
+        if not path.endswith("plugin.h")
+    )
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     text = re.sub(r"\\\n", " ", text)
     text = re.sub(r"^#.*$", "", text, flags=re.M)
     text = re.sub(r"CTRT_UNARY\((\w+)\);", r"CTRT_API ctrt_status ctrt_\1(ctrt_tensor **out, ctrt_tensor *x);", text)
     text = re.sub(
-    r"CTRT_BINARY\((\w+)\);",
-    r"CTRT_API ctrt_status ctrt_\1(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);"
-    r"CTRT_API ctrt_status ctrt_\1_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b);",
-     text)
+        r"CTRT_BINARY\((\w+)\);",
+        r"CTRT_API ctrt_status ctrt_\1(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);"
+        r"CTRT_API ctrt_status ctrt_\1_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b);",
+        text,
+    )
     for result, name, parameters in re.findall(
-    r"CTRT_API\s+([\w ]+?[\s*]+)(ctrt_\w+)\(((?:[^()]|\([^()]*\))*)\)", text):
+        r"CTRT_API\s+([\w ]+?[\s*]+)(ctrt_\w+)\(((?:[^()]|\([^()]*\))*)\)", text
+    ):
         if "..." in parameters:
             continue
         function = getattr(lib, name)
@@ -101,6 +132,7 @@ def declare(lib, headers):
 
 class Handle:
     """A variable that owns one reference, or NULL."""
+
     kind = "tensor"
 
     def __init__(self):
@@ -213,7 +245,7 @@ def load(library, device):
     """Loads the library and opens the device; the other functions of this file need it."""
     global LIB, DEVICE, VALUE, DTYPE_OF
     built = os.path.join(os.path.dirname(os.path.abspath(library)), "..", "plugins-built")
-    if os.path.isdir(built):                    # a library in its build tree
+    if os.path.isdir(built):  # a library in its build tree
         os.environ.setdefault("CTRT_PLUGIN_PATH", built)
     LIB = c.CDLL(library)
     declare(LIB, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "include"))

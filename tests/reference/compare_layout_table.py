@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """More rows of compare_op_table.py: indexing, joining, views, conversion and creation."""
+
 import ctypes as c
 
 import torch
@@ -23,37 +24,40 @@ def indexing(r, Input):
 
     def index(of_shape):
         return Input.of(torch.randint(0, max(high, 1), of_shape, generator=g).to(kind))
+
     if name == "index_select":
         return Case(
-    name, [
-        Input(
-            r, sizes, of, mode(r)), index(
-                (r.randint(
-                    0, 6),))], lambda x, i: torch.index_select(
-                        x, dim, i), lambda x, i: C.op(
-                            name, x, dim, i), " dim %d" %
-                             dim, ulps=1)
+            name,
+            [Input(r, sizes, of, mode(r)), index((r.randint(0, 6),))],
+            lambda x, i: torch.index_select(x, dim, i),
+            lambda x, i: C.op(name, x, dim, i),
+            " dim %d" % dim,
+            ulps=1,
+        )
     if name == "gather":
         wanted = [r.randint(0, 4) if k == dim % max(len(sizes), 1) else r.randint(0, s) for k, s in enumerate(sizes)]
         if r.random() < 0.03:
             wanted = list(shape(r, big=False))
         kind = torch.int64
-        return Case(name, [Input(r, sizes, of, mode(r)), index(wanted)], lambda x, i: torch.gather(x, dim, i),
-                    lambda x, i: C.op(name, x, dim, i), " dim %d" % dim, ulps=1)
+        return Case(
+            name,
+            [Input(r, sizes, of, mode(r)), index(wanted)],
+            lambda x, i: torch.gather(x, dim, i),
+            lambda x, i: C.op(name, x, dim, i),
+            " dim %d" % dim,
+            ulps=1,
+        )
     rows, width = r.randint(1, 5), r.randint(1, 4)
     high = rows + (r.random() < 0.05)
     padding = r.choice((-1, -1, 0, rows - 1))
     return Case(
-    name, [
-        Input(
-            r, (rows, width), dtype(
-                r, integers=False), mode(r)), index(
-                    shape(
-                        r, r.randint(
-                            0, 2)))], lambda w, i: F.embedding(
-                                i, w, None if padding < 0 else padding), lambda w, i: C.op(
-                                    name, w, i, padding), " padding %d" %
-                                     padding, ulps=1)
+        name,
+        [Input(r, (rows, width), dtype(r, integers=False), mode(r)), index(shape(r, r.randint(0, 2)))],
+        lambda w, i: F.embedding(i, w, None if padding < 0 else padding),
+        lambda w, i: C.op(name, w, i, padding),
+        " padding %d" % padding,
+        ulps=1,
+    )
 
 
 @row(2)
@@ -61,20 +65,13 @@ def triangle(r, Input):
     name, diagonal = r.choice(("tril", "triu")), r.randint(-3, 3)
     x = Input(r, shape(r, r.choice((1, 2, 2, 3))), dtype(r), mode(r))
     return Case(
-    name,
-    [x],
-    lambda t: getattr(
-        torch,
-        name)(
-            t,
-            diagonal),
-            lambda h: C.op(
-                name,
-                h,
-                diagonal),
-                " %d" %
-                diagonal,
-                 ulps=None)
+        name,
+        [x],
+        lambda t: getattr(torch, name)(t, diagonal),
+        lambda h: C.op(name, h, diagonal),
+        " %d" % diagonal,
+        ulps=None,
+    )
 
 
 @row(3)
@@ -90,8 +87,15 @@ def joining(r, Input):
         if r.random() < 0.03:
             each = [0]
         inputs.append(Input(r, tuple(each), of if r.random() < 0.8 else dtype(r), mode(r)))
-    return Case(name, inputs, lambda *xs: getattr(torch, name)(xs, dim), lambda *hs: C.op(name,
-                C.handles(hs), count, dim), " dim %d" % dim, ulps=1, promotes=name == "cat")
+    return Case(
+        name,
+        inputs,
+        lambda *xs: getattr(torch, name)(xs, dim),
+        lambda *hs: C.op(name, C.handles(hs), count, dim),
+        " dim %d" % dim,
+        ulps=1,
+        promotes=name == "cat",
+    )
 
 
 @row(6)
@@ -121,6 +125,7 @@ def view(r, Input):
         for result, pointer in zip(results, out):
             result.handle.value = pointer
         return results
+
     choices = {
         "reshape": (other, lambda t: t.reshape(other), lambda h: C.op("reshape", h, other)),
         "view_as": (other, lambda t: t.view(other), lambda h: C.op("view_as", h, other)),
@@ -128,19 +133,29 @@ def view(r, Input):
         "permute": (order, lambda t: t.permute(order), lambda h: C.op("permute", h, order)),
         "transpose": ((d, e), lambda t: t.transpose(d, e), lambda h: C.op("transpose", h, d, e)),
         "t": ("", lambda t: t.t(), lambda h: C.op("t", h)),
-        "squeeze": (some, lambda t: t.squeeze() if some is C.ALL else t.squeeze(some), lambda h: C.op("squeeze", h, some)),
+        "squeeze": (
+            some,
+            lambda t: t.squeeze() if some is C.ALL else t.squeeze(some),
+            lambda h: C.op("squeeze", h, some),
+        ),
         "unsqueeze": (r.choice((d, n, -n - 1, n + 1)),) + (None, None),
         "expand": (wider, lambda t: t.expand(wider), lambda h: C.op("expand", h, wider)),
         "select": ((d, diagonal), lambda t: t.select(d, diagonal), lambda h: C.op("select", h, d, diagonal)),
-        "slice": ((d, low, high, step), lambda t: torch.ops.aten.slice.Tensor(t, d, low, high, step),
-                  lambda h: C.op("slice", h, d, low, high, step)),
+        "slice": (
+            (d, low, high, step),
+            lambda t: torch.ops.aten.slice.Tensor(t, d, low, high, step),
+            lambda h: C.op("slice", h, d, low, high, step),
+        ),
         "narrow": ((d, low, length), lambda t: t.narrow(d, low, length), lambda h: C.op("narrow", h, d, low, length)),
         "chunk": ((chunks, d), lambda t: t.chunk(chunks, d), in_chunks),
         "clone": ("", lambda t: t.clone(), lambda h: C.op("clone", h)),
         "contiguous": ("", lambda t: t.contiguous(), lambda h: C.op("contiguous", h, 1)),
         "detach": ("", lambda t: t.detach(), lambda h: C.op("detach", h)),
-        "as_strided": ((first, step), lambda t: torch.as_strided(t, (2, 2), (first, step), 0),
-                       lambda h: C.op("as_strided", h, (2, 2), (first, step), 0)),
+        "as_strided": (
+            (first, step),
+            lambda t: torch.as_strided(t, (2, 2), (first, step), 0),
+            lambda h: C.op("as_strided", h, (2, 2), (first, step), 0),
+        ),
     }
     name = r.choice(list(choices))
     if name == "as_strided":
@@ -155,7 +170,7 @@ def view(r, Input):
 @row(2)
 def cast(r, Input):
     of, to = dtype(r), r.choice(FLOATS + FLOATS + INTS + (torch.bool,))
-    inside = of in FLOATS and to in INTS                # other values of that conversion are undefined in C
+    inside = of in FLOATS and to in INTS  # other values of that conversion are undefined in C
     x = Input(r, shape(r), of, r.choice(("ties", "positive")) if inside else mode(r))
     return Case("to_dtype", [x], lambda t: t.to(to), lambda h: C.op("to_dtype", h, to), " " + C.NAMES[to], ulps=None)
 
@@ -168,37 +183,50 @@ def create(r, Input):
     like = Input(r, shape(r), dtype(r), "normal", grad=False)
     if name == "arange":
         start, end, step = (
-            r.choice((lambda: r.randint(-9, 9), lambda: round(r.uniform(-9, 9), r.choice((1, 6)))))() for _ in range(3))
+            r.choice((lambda: r.randint(-9, 9), lambda: round(r.uniform(-9, 9), r.choice((1, 6)))))() for _ in range(3)
+        )
         return Case(
-    name, [like], lambda t: torch.arange(
-        start, end, step, dtype=of), lambda h: C.op(
-            "arange", start, end, step, default, C.DEVICE), " %r %r %r %s" %
-             (start, end, step, of), ulps=4, scale=lambda bases, exact: 9.0)
+            name,
+            [like],
+            lambda t: torch.arange(start, end, step, dtype=of),
+            lambda h: C.op("arange", start, end, step, default, C.DEVICE),
+            " %r %r %r %s" % (start, end, step, of),
+            ulps=4,
+            scale=lambda bases, exact: 9.0,
+        )
     if name == "eye":
         n, m = r.randint(0, 4), r.randint(0, 4)
         return Case(
-    name, [like], lambda t: torch.eye(
-        n, m, dtype=of), lambda h: C.op(
-            "eye", n, m, default, C.DEVICE), " %d %d" %
-             (n, m))
+            name,
+            [like],
+            lambda t: torch.eye(n, m, dtype=of),
+            lambda h: C.op("eye", n, m, default, C.DEVICE),
+            " %d %d" % (n, m),
+        )
     s = scalar(r, of)
     if of in INTS or name != "full" and not like.base.dtype.is_floating_point:
         s = 3
     if name == "full":
         sizes = shape(r)
         return Case(
-    name, [like], lambda t: torch.full(
-        sizes, s, dtype=of), lambda h: C.op(
-            "full", sizes, s, default, C.DEVICE), " %r %s" %
-             (s, of))
+            name,
+            [like],
+            lambda t: torch.full(sizes, s, dtype=of),
+            lambda h: C.op("full", sizes, s, default, C.DEVICE),
+            " %r %s" % (s, of),
+        )
     if name == "ones_like":
         return Case(
-    name, [like], lambda t: torch.ones_like(
-        t, dtype=of), lambda h: C.op(
-            "ones_like", h, default, None), " %s" %
-             of)
+            name,
+            [like],
+            lambda t: torch.ones_like(t, dtype=of),
+            lambda h: C.op("ones_like", h, default, None),
+            " %s" % of,
+        )
     return Case(
-    name, [like], lambda t: torch.full_like(
-        t, s, dtype=of), lambda h: C.op(
-            "full_like", h, s, default, None), " %r %s" %
-             (s, of))
+        name,
+        [like],
+        lambda t: torch.full_like(t, s, dtype=of),
+        lambda h: C.op("full_like", h, s, default, None),
+        " %r %s" % (s, of),
+    )

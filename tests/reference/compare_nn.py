@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random networks: forward, backward, train and eval; parameters and buffers are copied from PyTorch's at first."""
+
+import copy
 import ctypes as c
 from itertools import count
 
@@ -9,11 +11,12 @@ from torch import nn
 import compare_ctrt as C
 from compare_check import REFUSALS, both_refuse, difference, largest, values
 
-# (PyTorch's module, ctrt's) for inputs of a shape; each takes (r, shape) and returns the pair of constructors and the
-# output's shape.
-
 # In f64 PyTorch is its own reference, so its error does not say how much a network amplifies rounding.
-ROUNDINGS = {torch.float32: 4096, torch.float64: 2 ** 22}
+ROUNDINGS = {torch.float32: 4096, torch.float64: 2**22}
+
+
+# Each layer function takes an input's shape and returns PyTorch's module, the arguments of C.op for ctrt's, and the
+# output's shape.
 
 
 def linear(r, sizes):
@@ -23,8 +26,13 @@ def linear(r, sizes):
 
 def conv2d(r, sizes):
     groups = r.choice([g for g in (1, 2) if sizes[1] % g == 0])
-    out, kernel, stride, padding, bias = groups * \
-        r.randint(1, 3), r.randint(1, 3), r.randint(1, 2), r.randint(0, 1), r.random() < 0.7
+    out, kernel, stride, padding, bias = (
+        groups * r.randint(1, 3),
+        r.randint(1, 3),
+        r.randint(1, 2),
+        r.randint(0, 1),
+        r.random() < 0.7,
+    )
     options = C.Conv2dOptions((stride, stride), (padding, padding), (1, 1), groups)
     made = nn.Conv2d(sizes[1], out, kernel, stride, padding, 1, groups, bias)
     spatial = tuple((s + 2 * padding - kernel) // stride + 1 for s in sizes[2:])
@@ -34,12 +42,15 @@ def conv2d(r, sizes):
 def batch_norm(r, sizes):
     epsilon, momentum, affine = r.choice((1e-5, 1e-3)), r.choice((0.1, 0.3)), r.random() < 0.7
     kind = "2d" if len(sizes) == 4 else "1d"
-    return getattr(nn, "BatchNorm" + kind)(sizes[1], epsilon, momentum, affine), \
-        ("batch_norm%s_new" % kind, sizes[1], epsilon, momentum, affine, None), sizes
+    return (
+        getattr(nn, "BatchNorm" + kind)(sizes[1], epsilon, momentum, affine),
+        ("batch_norm%s_new" % kind, sizes[1], epsilon, momentum, affine, None),
+        sizes,
+    )
 
 
 def layer_norm(r, sizes):
-    inner, epsilon, affine = sizes[-r.randint(1, len(sizes) - 1):], r.choice((1e-5, 1e-3)), r.random() < 0.7
+    inner, epsilon, affine = sizes[-r.randint(1, len(sizes) - 1) :], r.choice((1e-5, 1e-3)), r.random() < 0.7
     return nn.LayerNorm(inner, epsilon, affine), ("layer_norm_new", inner, epsilon, affine, None), sizes
 
 
@@ -47,23 +58,24 @@ def activation(r, sizes):
     kind = r.choice(("relu", "gelu", "gelu tanh", "tanh", "sigmoid", "softmax", "dropout"))
     dim = r.choice((-1, 1))
     return {
-    "relu": (
-        nn.ReLU(), ("relu_new",)), "gelu": (
-            nn.GELU(), ("gelu_new", False)), "tanh": (
-                nn.Tanh(), ("tanh_new",)), "gelu tanh": (
-                    nn.GELU(
-                        approximate="tanh"), ("gelu_new", True)), "sigmoid": (
-                            nn.Sigmoid(), ("sigmoid_new",)), "softmax": (
-                                nn.Softmax(dim), ("softmax_new", dim)), "dropout": (
-                                    nn.Dropout(0.0), ("dropout_new", 0.0))}[kind] + (
-                                        sizes,)
+        "relu": (nn.ReLU(), ("relu_new",)),
+        "gelu": (nn.GELU(), ("gelu_new", False)),
+        "tanh": (nn.Tanh(), ("tanh_new",)),
+        "gelu tanh": (nn.GELU(approximate="tanh"), ("gelu_new", True)),
+        "sigmoid": (nn.Sigmoid(), ("sigmoid_new",)),
+        "softmax": (nn.Softmax(dim), ("softmax_new", dim)),
+        "dropout": (nn.Dropout(0.0), ("dropout_new", 0.0)),
+    }[kind] + (sizes,)
 
 
 def max_pool(r, sizes):
     kernel, stride = r.randint(1, 2), r.randint(1, 2)
     options = C.Pool2dOptions((kernel, kernel), (stride, stride), (0, 0), (1, 1))
-    return nn.MaxPool2d(kernel, stride), ("max_pool2d_new",
-                        options), sizes[:2] + tuple((s - kernel) // stride + 1 for s in sizes[2:])
+    return (
+        nn.MaxPool2d(kernel, stride),
+        ("max_pool2d_new", options),
+        sizes[:2] + tuple((s - kernel) // stride + 1 for s in sizes[2:]),
+    )
 
 
 def flatten(r, sizes):
@@ -86,8 +98,11 @@ class Attention(nn.Module):
 def attention(r, sizes):
     heads = r.choice([h for h in (1, 2, 4) if sizes[-1] % h == 0])
     bias, causal = r.random() < 0.8, r.random() < 0.5
-    return Attention(sizes[-1], heads, bias, causal), ("multihead_attention_new",
-                     sizes[-1], heads, 0.0, bias, causal, None), sizes
+    return (
+        Attention(sizes[-1], heads, bias, causal),
+        ("multihead_attention_new", sizes[-1], heads, 0.0, bias, causal, None),
+        sizes,
+    )
 
 
 def choose(r, sizes, first):
@@ -106,13 +121,12 @@ def choose(r, sizes, first):
 def make(r):
     """(PyTorch's network, ctrt's, input, text)"""
     sizes = r.choice(
-    ((r.randint(
-        2, 4), r.randint(
-            1, 6)), (2, r.randint(
-                1, 4), 4), (2, r.choice(
-                    (1, 2, 4)), r.randint(
-                        4, 7), r.randint(
-                            4, 7))))
+        (
+            (r.randint(2, 4), r.randint(1, 6)),
+            (2, r.randint(1, 4), 4),
+            (2, r.choice((1, 2, 4)), r.randint(4, 7), r.randint(4, 7)),
+        )
+    )
     inputs, layers, made, text = None, [], [], []
     if len(sizes) == 3 and r.random() < 0.5:
         rows, padding = r.randint(2, 6), r.choice((-1, -1, 0))
@@ -147,13 +161,9 @@ def tensors(net, kind):
 def named(model):
     """PyTorch's state by ctrt's names."""
     return {
-    name.replace(
-        ".inner.",
-        "."): value for name,
-        value in list(
-            model.named_parameters()) +
-            list(
-                model.named_buffers())}
+        name.replace(".inner.", "."): value
+        for name, value in list(model.named_parameters()) + list(model.named_buffers())
+    }
 
 
 def copy_state(model, net):
@@ -171,7 +181,6 @@ def copy_state(model, net):
 def run(r):
     of = r.choice((torch.float32, torch.float32, torch.float64))
     model, net, x, text = make(r)
-    exact = None
     model.to(of)
     C.call("module_to", net, None, of)
     with torch.no_grad():
@@ -223,8 +232,8 @@ def run(r):
         pairs += [(name, tensor.torch(), theirs[name], precise[name]) for name, tensor in tensors(net, "buffer")]
         size = max(largest(e.detach()) for what, _, _, e in pairs if "gradient" in what or what == "output")
         for what, got, same, wanted in pairs:
-            # A network can amplify rounding (batch norm of two nearly equal values):
-            # then PyTorch's own error says by how much.
+            # A network can amplify rounding (batch norm of two nearly equal values). PyTorch's own error says by how
+            # much.
             amplified = 4 * largest(same.detach().double() - wanted.detach()) / (ROUNDINGS[of] * torch.finfo(of).eps)
             message = difference(got, same.detach(), wanted.detach(), ROUNDINGS[of], max(size, 1.0, amplified))
             if message:
@@ -233,5 +242,4 @@ def run(r):
 
 
 def make_exact(model):
-    import copy
     return copy.deepcopy(model).double()

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random calls of one op: values, dtypes, first and second derivatives, refusals."""
+
 import torch
 
 import compare_ctrt as C
 from compare_check import REFUSALS, both_refuse, ctrt_view, difference, largest, torch_view, values, views
-import compare_layout_table             # noqa: F401, adds its rows to TABLE
+import compare_layout_table  # noqa: F401, adds its rows to TABLE
 from compare_op_table import TABLE
 
 
@@ -23,14 +24,23 @@ class Input:
         made.base, made.steps, made.mode, made.grad = tensor, [], "given", False
         return made
 
+    def view(self):
+        """PyTorch's operand without history, a view of the base."""
+        operand = self.base
+        for step in self.steps:
+            operand = torch_view(operand, step)
+        return operand
+
     def text(self):
         small = self.base.tolist() if self.base.numel() <= 24 else "(%d values)" % self.base.numel()
-        return "%s %s %s%s%s %s" % (C.NAMES[self.base.dtype],
-    list(self.base.shape),
-    self.mode,
-    " grad" if self.grad else "",
-    " ".join([""] + [repr(step) for step in self.steps]),
-     small)
+        return "%s %s %s%s%s %s" % (
+            C.NAMES[self.base.dtype],
+            list(self.base.shape),
+            self.mode,
+            " grad" if self.grad else "",
+            " ".join([""] + [repr(step) for step in self.steps]),
+            small,
+        )
 
 
 def upstream(r, outs):
@@ -56,8 +66,14 @@ def torch_run(case, inputs, cast, gradients, weights):
     wanted = [leaf for leaf, x in zip(leaves, inputs) if x.grad]
     if not used or not wanted:
         return outs, [], []
-    first = torch.autograd.grad([out for out, _ in used], wanted, [g for _, g in used], allow_unused=True,
-                                create_graph=weights is not None, retain_graph=True)
+    first = torch.autograd.grad(
+        [out for out, _ in used],
+        wanted,
+        [g for _, g in used],
+        allow_unused=True,
+        create_graph=weights is not None,
+        retain_graph=True,
+    )
     if weights is None:
         return outs, first, []
     again = [(g * w.to(g.dtype)).sum() for g, w in zip(first, weights) if g is not None and g.requires_grad]
@@ -141,8 +157,9 @@ def run(r):
 
     gradients = upstream(r, outs)
     differentiable = [x for x in inputs if x.grad]
-    second = case.second and differentiable and all(
-        x.base.dtype in (torch.float32, torch.float64) for x in differentiable)
+    second = (
+        case.second and differentiable and all(x.base.dtype in (torch.float32, torch.float64) for x in differentiable)
+    )
     weights = [values(r, tuple(x.base.shape), x.base.dtype, "normal") for x in differentiable] if second else None
     found = []
     try:
@@ -161,12 +178,8 @@ def run(r):
     for i, (g, s, e) in enumerate(zip(got[0], same[0], exact[0])):
         scale = case.scale([x.base for x in inputs], e.detach()) if case.scale else 0.0
         message = difference(
-    g.torch(),
-    s.detach(),
-    None if case.ulps is None else e.detach(),
-    case.ulps or 0,
-    scale,
-     case.either)
+            g.torch(), s.detach(), None if case.ulps is None else e.detach(), case.ulps or 0, scale, case.either
+        )
         if message:
             found.append("output %d: %s" % (i, message))
         if g.requires_grad != s.requires_grad:
@@ -174,17 +187,12 @@ def run(r):
     if len(got[0]) != len(same[0]):
         found.append("%d outputs, PyTorch %d" % (len(got[0]), len(same[0])))
     largest_upstream = max([largest(g) for g in gradients if g is not None] + [0.0])
-    found += compare_gradients("gradient", got[1], same[1], exact[1], inputs,
-                               case.grad_ulps, largest_upstream * size, case.either, result)
+    found += compare_gradients(
+        "gradient", got[1], same[1], exact[1], inputs, case.grad_ulps, largest_upstream * size, case.either, result
+    )
     if second:
         scale = largest_upstream * size * size * max([largest(w) for w in weights] + [1.0])
-        found += compare_gradients("second derivative",
-    got[2],
-    same[2],
-    exact[2],
-    inputs,
-    4 * case.grad_ulps,
-    scale,
-    case.either,
-     result)
+        found += compare_gradients(
+            "second derivative", got[2], same[2], exact[2], inputs, 4 * case.grad_ulps, scale, case.either, result
+        )
     return case.name, text, found

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizers: random options and gradients, several steps, a changed learning rate, state saved and loaded."""
+
 import ctypes as c
 import os
 import tempfile
@@ -11,13 +12,18 @@ from compare_check import difference, largest, shape, values
 
 
 class SgdOptions(c.Structure):
-    _fields_ = [(name, c.c_double) for name in ("lr", "momentum", "dampening", "weight_decay")] + \
-        [("nesterov", c.c_bool), ("maximize", c.c_bool), ("reserved", c.c_int64 * 8)]
+    _fields_ = [(name, c.c_double) for name in ("lr", "momentum", "dampening", "weight_decay")] + [
+        ("nesterov", c.c_bool),
+        ("maximize", c.c_bool),
+        ("reserved", c.c_int64 * 8),
+    ]
 
 
 class AdamwOptions(c.Structure):
-    _fields_ = [(name, c.c_double) for name in ("lr", "beta1", "beta2", "epsilon", "weight_decay")] + \
-        [("maximize", c.c_bool), ("reserved", c.c_int64 * 8)]
+    _fields_ = [(name, c.c_double) for name in ("lr", "beta1", "beta2", "epsilon", "weight_decay")] + [
+        ("maximize", c.c_bool),
+        ("reserved", c.c_int64 * 8),
+    ]
 
 
 def make(r):
@@ -29,12 +35,8 @@ def make(r):
         dampening = r.choice((0.0, 0.0, 0.3))
         nesterov = momentum > 0 and dampening == 0 and r.random() < 0.5
         arguments = dict(
-    lr=lr,
-    momentum=momentum,
-    dampening=dampening,
-    weight_decay=decay,
-    nesterov=nesterov,
-     maximize=maximize)
+            lr=lr, momentum=momentum, dampening=dampening, weight_decay=decay, nesterov=nesterov, maximize=maximize
+        )
         return "SGD %s" % arguments, lambda p: torch.optim.SGD(p, **arguments), "sgd_new", SgdOptions(**arguments)
     beta1, beta2, epsilon = r.choice((0.9, 0.5)), r.choice((0.999, 0.9)), r.choice((1e-8, 1e-3))
     options = AdamwOptions(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=decay, maximize=maximize)
@@ -56,6 +58,7 @@ def run(r):
         made = C.op(name, None, c.addressof(options), kind=C.Optimizer)
         C.call("optimizer_add", made, C.handles(ours), len(ours))
         return made
+
     stepper = make_ours()
     text, found = ["%s, %s of shapes %s" % (line, C.NAMES[of], [list(x.shape) for x in starts])], []
     used = set()

@@ -35,6 +35,8 @@ F(over_1e10, ctrt_rdiv_scalar(out, a, ctrt_float(1e10)))
 F(zero_to_the, ctrt_rpow_scalar(out, a, ctrt_float(0)))
 F(prod, ctrt_prod_dims(out, a, CTRT_ALL_DIMS, false))
 F(prod_dim, ctrt_prod_dims(out, a, CTRT_DIMS(0), true))
+F(amax_0dim, (ctrt_select(out, a, 0, 0), ctrt_amax(out, *out, CTRT_ALL_DIMS, false)))
+F(amin_0dim, (ctrt_select(out, a, 0, 0), ctrt_amin(out, *out, CTRT_ALL_DIMS, false)))
 F(mean, ctrt_mean(out, a, CTRT_ALL_DIMS))
 F(var, ctrt_var(out, a, CTRT_ALL_DIMS, 1, false))
 F(var_0, ctrt_var(out, a, CTRT_ALL_DIMS, 0, false))
@@ -132,6 +134,9 @@ static const struct edge edges[] = {
     {"prod of two infinities", prod, CTRT_F64, 0, 3, L(-INFINITY, INFINITY, -3), NULL, L(-INFINITY, INFINITY, -INFINITY), NULL, NULL, NULL, NULL},
     {"prod of NaN", prod_dim, CTRT_F64, 0, 3, L(NAN, 4, 2), NULL, L(8, NAN, NAN), NULL, NULL, NULL, NULL},
     {"prod of infinities, zeros and NaN", prod, CTRT_F64, 0, 4, L(0, INFINITY, NAN, 0), NULL, L(NAN, NAN, NAN, NAN), NULL, NULL, NULL, NULL},
+    {"amax of a 0-dim number", amax_0dim, CTRT_F32, 0, 1, L(3), NULL, L(1), NULL, L(0), NULL, L(1)},
+    {"amax of a 0-dim NaN", amax_0dim, CTRT_F32, 0, 1, L(NAN), NULL, L(NAN), NULL, NULL, NULL, L(NAN)},
+    {"amin of a 0-dim NaN", amin_0dim, CTRT_F32, 0, 1, L(NAN), NULL, L(NAN), NULL, NULL, NULL, L(NAN)},
     {"mean of nothing", mean, CTRT_F64, 0, 0, L(0), NULL, L(0), NULL, NULL, NULL, L(0)},
     {"var of nothing", var, CTRT_F64, 0, 0, L(0), NULL, L(0), NULL, NULL, NULL, L(0)},
     {"var of nothing, correction 0", var_0, CTRT_F64, 0, 0, L(0), NULL, L(0), NULL, NULL, NULL, L(0)},

@@ -80,6 +80,22 @@ static void readers_of_joined_parts(void)
 static void halves(void) { write_parts(x, 0, 0, N / 2, N / 2, N, 1); }
 static void columns(void) { write_parts(grid, 1, 0, 3, 3, 8, 1); }
 static void every_second(void) { write_parts(x, 0, 0, N, 1, N, 2); }
+
+/* Neighbouring columns, with gaps in each other dimension, so that none of them merge. */
+static void columns_of_most_dimensions(void)
+{
+    int64_t shape[CTRT_MAX_DIMS];
+    for (int d = 0; d < CTRT_MAX_DIMS; d++)
+        shape[d] = 3;
+    CTRT_AUTO(tensor) y = NULL;
+    CHECK_OK(ctrt_full(&y, ctrt_ints_of(shape, CTRT_MAX_DIMS), ctrt_float(1), CTRT_F32, device));
+    wait_for(a, first);
+    wait_for(b, first);
+    for (int d = 0; d < CTRT_MAX_DIMS - 1; d++)
+        CHECK_OK(ctrt_slice(&y, y, d, 0, 2, 1));
+    write_parts(y, CTRT_MAX_DIMS - 1, 0, 1, 1, 2, 1);
+}
+
 static void overlapping_halves(void) { write_parts(x, 0, 0, 600, 400, N, 1); }
 static void overlapping_columns(void) { write_parts(grid, 1, 0, 4, 3, 8, 1); }
 static void same_columns_of_a_step(void) { write_parts(grid, 1, 0, 8, 4, 8, 4); }
@@ -177,6 +193,7 @@ static const struct row {
     { "columns", columns, 0 },
     { "even and odd elements", every_second, 0 },
     { "tiles", tiles, 0 },
+    { "columns of a tensor of 8 dimensions", columns_of_most_dimensions, 0 },
     { "parts handed over by events", pipeline_right, 0 },
     { "written, and read without a wait", unwaited, 1 },
     { "written while it is read", written_while_read, 1 },
