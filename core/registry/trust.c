@@ -121,7 +121,7 @@ static int enter_root(struct walk *w)
     return enter(w, fd, &facts);
 }
 
-/* Puts the target of the link `fd` before what is left of the path. Owns `fd`. */
+/* Follows the link `fd`: its target is resolved before the rest of the path. Owns `fd`. */
 static int follow(struct walk *w, int fd, const char *path)
 {
     char target[PATH_MAX], rest[PATH_MAX];
