@@ -182,8 +182,8 @@ static ctrt_status slots_load(struct optim_slot *fresh, size_t found, const ctrt
     return CTRT_OK;
 }
 
-/* Puts the loaded state in place. A captured step keeps using the state tensors that it was captured with, so the values
- * are copied into them. */
+/* Puts the loaded state in place. A captured step keeps using the state tensors that it was captured with, so the
+ * values are copied into them. */
 static ctrt_status state_give(ctrt_optimizer *optimizer, ctrt_tensor **state, ctrt_tensor *fresh)
 {
     if (atomic_load(&optimizer->refs) == 1 || *state == NULL || fresh == NULL || ctrt_tensor_device(*state) != ctrt_tensor_device(fresh)

@@ -22,8 +22,8 @@ static ctrt_status failed(const char *what, const char *path, int error)
 
 /* ---- what the path names ---- */
 
-/* The descriptor that a path like /dev/fd/1 names, also if a regular file is open there, because the rest of the program
- * continues to write to that file. -1: none. */
+/* The descriptor that a path like /dev/fd/1 names, also if a regular file is open there, because the rest of the
+ * program continues to write to that file. -1: none. */
 static int descriptor_of(const char *path)
 {
     static const char *const folders[] = { "/dev/fd/", "/proc/self/fd/" };
@@ -76,8 +76,8 @@ static int link_follow(char *path, int fd, const struct stat *about)
     return needed < PATH_MAX ? 0 : ENAMETOOLONG;
 }
 
-/* Follows the links at the end of the path. Writes the path of the file into `target` (PATH_MAX bytes) and its status into
- * `about`, with st_mode 0 where nothing exists. 0 or errno. */
+/* Follows the links at the end of the path. Writes the path of the file into `target` (PATH_MAX bytes) and its status
+ * into `about`, with st_mode 0 where nothing exists. 0 or errno. */
 static int path_resolve(char *target, struct stat *about, const char *path)
 {
     if (snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX)

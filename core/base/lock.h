@@ -20,7 +20,7 @@ struct lock {
     pthread_mutex_t mutex;
     _Atomic pthread_t owner;        /* meaningful while depth > 0 */
     _Atomic int depth;              /* written by the owner alone */
-    void (*before_fork)(void);      /* optional: called when a fork has taken the lock; may release it and take it again */
+    void (*before_fork)(void);      /* optional: called when a fork has taken the lock, which it may release meanwhile */
 };
 
 /* Defines a static lock, the only one of its level. */

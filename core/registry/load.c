@@ -32,7 +32,8 @@ static ctrt_status refuse(struct plugin_file *file, const char *reason)
     return CTRT_OK;
 }
 
-/* The plugin's entry, or NULL with a reason. The handle is never closed, because dlclose has no effect with RTLD_NODELETE. */
+/* The plugin's entry, or NULL with a reason. The handle is never closed, because dlclose has no effect with
+ * RTLD_NODELETE. */
 static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
 {
     ctrt_plugin_entry entry;
@@ -282,7 +283,8 @@ static ctrt_status run_init(struct plugin_file *file)
     return status;
 }
 
-/* Does another thread initialise a plugin, other than by an init that waits for an init of this thread? With init_mutex. */
+/* Does another thread initialise a plugin, other than by an init that waits for an init of this thread? With
+ * init_mutex. */
 static bool init_elsewhere(void)
 {
     const struct plugin_file *file = running;
