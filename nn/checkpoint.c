@@ -81,8 +81,8 @@ static void surplus_add(struct name_list *surplus, const ctrt_tensor_file *file,
     }
 }
 
-/* Compares names, shapes and dtypes of file and items, and reports all differences in one error. On CTRT_OK entries[i] is
- * the file's entry for items[i]. */
+/* Compares names, shapes and dtypes of file and items, and reports all differences in one error. On CTRT_OK
+ * entries[i] is the file's entry for items[i]. */
 static ctrt_status items_check(const struct safetensors_entry **entries, const struct items *list,
                                const ctrt_tensor_file *file)
 {
@@ -132,8 +132,8 @@ static ctrt_status item_write(ctrt_tensor *tensor, const void *values, const str
     return status;
 }
 
-/* `entries`: the file's entry for each item. All values are read before the first tensor is written, so that an error of
- * the file or of host memory leaves the module as it was. */
+/* `entries`: the file's entry for each item. All values are read before the first tensor is written, so that an error
+ * of the file or of host memory leaves the module as it was. */
 static ctrt_status items_fill(const struct items *list, const ctrt_tensor_file *file,
                               const struct safetensors_entry *const *entries, char *staged)
 {

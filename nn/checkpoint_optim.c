@@ -2,8 +2,8 @@
 /* nn/checkpoint_optim.c: optimizers to and from files.
  *
  * "NAME.exp_avg" and so on are the state tensors of parameter NAME, "NAME.step" (i64) is how many steps it has
- * taken. The kind stands in the metadata. The options are f64 tensors "optimizer.lr" and so on: exact, and the
- * same in every locale, where a number as text is neither. */
+ * taken. The metadata has the kind. The options are f64 tensors "optimizer.lr" and so on, because numbers as text would
+ * be rounded and depend on the locale. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -182,7 +182,8 @@ static ctrt_status slots_load(struct optim_slot *fresh, size_t found, const ctrt
     return CTRT_OK;
 }
 
-/* Takes over what was read. A captured step goes on with the tensors that it knows, so these get the values. */
+/* Puts the loaded state in place. A captured step keeps using the state tensors that it was captured with, so the
+ * values are copied into them. */
 static ctrt_status state_give(ctrt_optimizer *optimizer, ctrt_tensor **state, ctrt_tensor *fresh)
 {
     if (atomic_load(&optimizer->refs) == 1 || *state == NULL || fresh == NULL || ctrt_tensor_device(*state) != ctrt_tensor_device(fresh)
@@ -197,7 +198,7 @@ static ctrt_status optimizer_read(ctrt_optimizer *optimizer, const char *path)
 {
     CTRT_AUTO(tensor_file) file = NULL;
     union optim_options options;
-    size_t found = 0;                   /* tensors of the file that have a place in the optimizer */
+    size_t found = 0;                   /* tensors of the file that belong to the optimizer */
     CTRT_TRY(ctrt_tensor_file_open(&file, path));
     CTRT_TRY(options_load(&options, optimizer, file, &found));
     struct optim_slot *fresh = memory_zeroed((optimizer->count + 1) * sizeof *fresh);

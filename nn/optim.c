@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/optim.c: optimizers: their parameters, and the step in as few kernel calls as there are groups.
+/* nn/optim.c: optimizers: their parameters, and the step with one kernel call for each group of parameters.
  *
- * A kernel call updates many tensors. Those that go into one call have the same device and dtype and, because
- * the formulas contain the number of steps a parameter has taken, the same count: a parameter whose first
- * gradient comes late is in a group of its own from then on. */
+ * The parameters of a group have the same device, dtype and number of steps taken, which is part of the formulas. A
+ * parameter whose first gradient comes later than the others' therefore stays in a group of its own. */
 #include "nn/optim.h"
 
 #include <math.h>
@@ -17,7 +16,7 @@
 
 /* ---- values of options: the same for constructors and for files ---- */
 
-/* `below`: a limit that is not to be reached. */
+/* The value must be at least 0 and less than `below`. */
 static ctrt_status option_check(const char *who, ctrt_status refusal, const char *what, double value, double below)
 {
     if (value >= 0 && value < below)
@@ -312,7 +311,7 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
     return CTRT_OK;
 }
 
-/* Contiguous forms of what the kernels take. Almost always the tensors themselves. */
+/* Makes contiguous copies of the parameter and its gradient where these are not contiguous themselves. */
 static ctrt_status slot_prepare(ctrt_optimizer *optimizer, struct optim_slot *slot)
 {
     ctrt_tensor *grad = ctrt_tensor_grad(slot->parameter);

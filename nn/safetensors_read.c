@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/safetensors_read.c: parses and validates the header of a safetensors file.
  *
- * The file may come from an attacker. The parser therefore accepts only the JSON that this header may contain: no nested
- * values, fractions or booleans. It does not recurse, and copies every string that it keeps. The library depends on libc
- * alone, so no JSON library is used. */
+ * The file may come from an attacker. The parser therefore accepts only the JSON that this header may contain: no
+ * nested values, fractions or booleans. It does not recurse, and copies every string that it keeps. The library
+ * depends on libc alone, so no JSON library is used. */
 #include "nn/safetensors.h"
 
 #include <limits.h>

@@ -3,9 +3,9 @@
  *
  * The pool is OpenMP's, because oneDNN and most BLAS libraries use it too; two pools would compete for the processors.
  * GCC's libgomp keeps a pool for each thread that opens parallel regions. After a fork the child has the list of the
- * pool's threads but not the threads, and would wait for them forever. Therefore the forking thread ends its pool before
- * the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child each start a new one when they need it. Where
- * that is not possible (fork inside a parallel region) the child works in one thread. */
+ * pool's threads but not the threads, and would wait for them forever. Therefore the forking thread ends its pool
+ * before the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child each start a new one when they need
+ * it. Where that is not possible (fork inside a parallel region) the child works in one thread. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -22,8 +22,8 @@ static ctrt_status failed(const char *what, const char *path, int error)
 
 /* ---- what the path names ---- */
 
-/* The descriptor that a path like /dev/fd/1 means, even when a regular file is behind it, because other code goes on
- * writing there; -1: none. */
+/* The descriptor that a path like /dev/fd/1 names, also if a regular file is open there, because the rest of the
+ * program continues to write to that file. -1: none. */
 static int descriptor_of(const char *path)
 {
     static const char *const folders[] = { "/dev/fd/", "/proc/self/fd/" };
@@ -60,7 +60,7 @@ static bool link_trusted(const char *path, const struct stat *link)
            || link->st_uid == folder.st_uid;
 }
 
-/* Replaces the path of a link in *path (PATH_MAX bytes) by what it contains. 0 or errno. */
+/* Replaces a link's path in `path` (PATH_MAX bytes) by the path of its target. 0 or errno. */
 static int link_follow(char *path, int fd, const struct stat *about)
 {
     char content[PATH_MAX], buffer[PATH_MAX];
@@ -76,8 +76,8 @@ static int link_follow(char *path, int fd, const struct stat *about)
     return needed < PATH_MAX ? 0 : ENAMETOOLONG;
 }
 
-/* What the end of the path is after its links: a path in `target` (PATH_MAX bytes), and `about`, with st_mode 0 where
- * nothing exists. 0 or errno. */
+/* Follows the links at the end of the path. Writes the path of the file into `target` (PATH_MAX bytes) and its status
+ * into `about`, with st_mode 0 where nothing exists. 0 or errno. */
 static int path_resolve(char *target, struct stat *about, const char *path)
 {
     if (snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX)
@@ -85,7 +85,7 @@ static int path_resolve(char *target, struct stat *about, const char *path)
     for (int links = 0; links <= MAX_LINKS; links++) {
         if (descriptor_of(target) >= 0)
             return 0;
-        /* The descriptor pins the link, so that the one that is judged is the one that is read. */
+        /* Owner and content are read through one descriptor, so that both are those of the same link. */
         const int fd = open(target, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0) {
             *about = (struct stat){ 0 };
@@ -115,7 +115,7 @@ static ctrt_status open_in_place(struct file_writer *writer, const char *target)
         return failed("open", writer->path, errno);
     if (fstat(writer->fd, &about) == 0 && !S_ISREG(about.st_mode))
         return CTRT_OK;
-    close(writer->fd); /* a regular file has taken its place meanwhile, and would be half overwritten */
+    close(writer->fd); /* it was replaced by a regular file, which would be partly overwritten */
     return failed("write to", writer->path, ESTALE);
 }
 
@@ -129,7 +129,7 @@ static bool acl_keep(int fd, const char *target)
         return fsetxattr(fd, name, acl, (size_t)size, 0) == 0;
     if (errno != ENODATA && errno != ENOTSUP)
         return false;
-    fremovexattr(fd, name);                 /* what the folder gives to new files; fails where there is none */
+    fremovexattr(fd, name);                 /* the folder's default list; fails where there is none */
     return true;
 }
 

@@ -41,9 +41,13 @@ static int hooks_run;                       /* by the fork that is going on; und
 
 static void before_fork(void)
 {
-    for (int level = 0; level < LOCK_LEVELS; level++)
-        if (locks[level] != NULL)
-            lock_enter(locks[level]);
+    for (int level = 0; level < LOCK_LEVELS; level++) {
+        if (locks[level] == NULL)
+            continue;
+        lock_enter(locks[level]);
+        if (locks[level]->before_fork != NULL)
+            locks[level]->before_fork();
+    }
     hooks_run = atomic_load(&hook_count);
     for (int i = 0; i < hooks_run; i++)
         if (hooks[i].before != NULL)

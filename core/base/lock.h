@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "ctrt/types.h"
 
@@ -19,11 +20,12 @@ struct lock {
     pthread_mutex_t mutex;
     _Atomic pthread_t owner;        /* meaningful while depth > 0 */
     _Atomic int depth;              /* written by the owner alone */
+    void (*before_fork)(void);      /* optional: called when a fork has taken the lock, which it may release meanwhile */
 };
 
 /* Defines a static lock, the only one of its level. */
 #define LOCK_DEFINE(name, level)                                                \
-    static struct lock name = { PTHREAD_MUTEX_INITIALIZER, 0, 0 };              \
+    static struct lock name = { PTHREAD_MUTEX_INITIALIZER, 0, 0, NULL };        \
     __attribute__((constructor)) static void name##_declare(void)               \
     {                                                                           \
         lock_declare(&name, level);                                             \

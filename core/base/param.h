@@ -36,8 +36,9 @@ extern void (*param_declare_all)(void);
 void param_check_environment(void);
 
 /* When the environment has changed since the last call: the same, and warns of variables that were read before they changed, each once.
- * Costs a few nanoseconds a variable of the environment when nothing has changed. Reads the environment, as getenv does: another
- * thread must not change it meanwhile. So it is called where devices are counted and opened, not where open ones are looked up. */
+ * Costs a few nanoseconds a variable of the environment when nothing has changed. Reads the environment, as getenv
+ * does: another thread must not change it meanwhile. So it is called where devices are counted and opened, not where
+ * open ones are looked up. */
 void param_check_late(void);
 
 /* Called by ctrt_param_set before it sets `name`, without locks: a module whose use of the value can be undone makes it settable

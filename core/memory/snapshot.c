@@ -92,7 +92,8 @@ static const struct live_block *live_at(const struct parts *parts, const void *a
     return low < parts->block_count && parts->blocks[low].address == address ? &parts->blocks[low] : NULL;
 }
 
-/* The id of the stream that has, or last had, this queue. 0: the device's default stream, or a device without streams. */
+/* The id of the stream that has, or last had, this queue. 0: the device's default stream, or a device without
+ * streams. */
 static unsigned long long stream_number(const ctrt_device *device, const void *queue)
 {
     if (queue == NULL || device->stream == NULL || device->stream->queue == queue)

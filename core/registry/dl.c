@@ -7,7 +7,8 @@
  * - $ORIGIN in the plugin's run path is then that folder. The descriptor stays open for the life of the process, because the loader
  *   expands $ORIGIN also when the plugin loads a library later.
  * - The loader does not look again at a path that it has loaded before. Numbers of closed descriptors are used again, so
- *   /proc/self/fd/FILE could name a plugin loaded earlier. (For the same reason each folder has a path of its own: kept_path.)
+ *   /proc/self/fd/FILE could name a plugin loaded earlier. For the same reason each folder has a path of its own
+ *   (kept_path).
  * - dladdr and error messages have the file's name.
  * Afterwards the loaded object gets the plugin's own path as its name, for dladdr, debuggers and symbolizers.
  *
@@ -35,7 +36,8 @@ static bool same_file(const struct stat *a, const struct stat *b)
 static struct kept_folder { int fd; dev_t dev; ino_t ino; } kept[4 * MAX_FOLDERS];
 static size_t kept_count;
 
-/* Keeps `fd` open, or the descriptor of the same folder that is kept already. Owns `fd`. NULL when there are too many. */
+/* Keeps `fd` open, or the descriptor of the same folder that is kept already. Owns `fd`. NULL when there are too
+ * many. */
 static struct kept_folder *keep_folder(int fd)
 {
     struct stat facts, now;
@@ -61,7 +63,8 @@ static struct kept_folder *keep_folder(int fd)
 }
 
 /* Writes the path of `name` in the folder, which differs from the paths of other folders even where the program closed
- * their descriptors, so that this one has the number of another one now: the n-th folder's has n slashes before the name. */
+ * their descriptors, so that this one has the number of another one now: the n-th folder's has n slashes before the
+ * name. */
 static void kept_path(char *path, size_t room, const struct kept_folder *folder, const char *name)
 {
     char slashes[COUNT_OF(kept) + 1];
@@ -123,8 +126,8 @@ static int verdict_of_loader(const char *text, int fd)
                : JUDGED_BAD;
 }
 
-/* Writes why dlopen failed for `path`, under the file's own path, and returns the verdict. In English, because the loader's
- * messages are compared: in the "C" locale they are not translated. */
+/* Writes why dlopen failed for `path`, under the file's own path, and returns the verdict. In English, because the
+ * loader's messages are compared: in the "C" locale they are not translated. */
 static int judge_loader(const char *path, const struct plugin_file *file, int fd, char *reason, size_t bytes)
 {
     const locale_t english = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(english);

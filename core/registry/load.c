@@ -32,7 +32,8 @@ static ctrt_status refuse(struct plugin_file *file, const char *reason)
     return CTRT_OK;
 }
 
-/* The plugin's entry, or NULL with a reason. The handle is never closed, because dlclose has no effect with RTLD_NODELETE. */
+/* The plugin's entry, or NULL with a reason. The handle is never closed, because dlclose has no effect with
+ * RTLD_NODELETE. */
 static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
 {
     ctrt_plugin_entry entry;
@@ -282,11 +283,21 @@ static ctrt_status run_init(struct plugin_file *file)
     return status;
 }
 
-/* A fork waits until no other thread initialises a plugin, except for an init that waits for an init of this thread. It
- * waits no longer than this, because the init may wait for this thread in a way that is not visible here: it may have
- * started this thread, and join it. */
+/* Does another thread initialise a plugin, other than by an init that waits for an init of this thread? With
+ * init_mutex. */
+static bool init_elsewhere(void)
+{
+    const struct plugin_file *file = running;
+    while (file != NULL && waits_for_here(file, NULL))
+        file = file->next_running;
+    return file != NULL;
+}
+
+/* A fork waits until no other thread initialises a plugin, but no longer than this, because the init may wait for this
+ * thread in a way that is not visible here: it may have started this thread, and join it. */
 #define FORK_WAIT_SECONDS 3
 
+/* Called and returns with the lock, so that no init begins until the process has forked. */
 static void before_fork(void)
 {
     struct timespec until;
@@ -294,13 +305,12 @@ static void before_fork(void)
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += FORK_WAIT_SECONDS;
     pthread_mutex_lock(&init_mutex);
-    for (struct plugin_file *file = running; file != NULL && in_time;) {
-        if (waits_for_here(file, NULL)) {
-            file = file->next_running;
-        } else {
-            in_time = pthread_cond_timedwait(&init_ended, &init_mutex, &until) != ETIMEDOUT;
-            file = running;
-        }
+    while (in_time && init_elsewhere()) {
+        registry_leave();
+        in_time = pthread_cond_timedwait(&init_ended, &init_mutex, &until) != ETIMEDOUT;
+        pthread_mutex_unlock(&init_mutex);
+        registry_enter();
+        pthread_mutex_lock(&init_mutex);
     }
     pthread_mutex_unlock(&init_mutex);
 }
@@ -326,10 +336,10 @@ static void after_fork_in_child(void)
     }
 }
 
-/* After the lock's declaration, so that this waits before a fork takes the locks. */
 __attribute__((constructor)) static void load_start(void)
 {
-    pthread_atfork(before_fork, NULL, after_fork_in_child);
+    registry_lock.before_fork = before_fork;
+    pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
 ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller)

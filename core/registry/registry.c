@@ -39,7 +39,8 @@ static bool better(const struct component *b, const struct component *a)
     return b->score > a->score;
 }
 
-/* The best usable component of that name among the opened files. The others are disabled, with the best one as reason. */
+/* The best usable component of that name among the opened files. The others are disabled, with the best one as
+ * reason. */
 static struct component *settle(ctrt_component_kind kind, const char *name)
 {
     struct component *best = NULL;

@@ -6,8 +6,8 @@
  * trusts root alone. As sshd does for its files, every folder is judged, from "/" to the plugin, on the given path and
  * on the targets of symbolic links: each belongs to root or the user, and neither others nor its group can write to it.
  * That holds for root's group too, because with an access control list the group's bits are the list's mask. A folder
- * above the plugin's own may be writable if it is sticky (/tmp) and the entry that leads on belongs to root or the user,
- * because then others can neither rename nor replace that entry.
+ * above the plugin's own may be writable if it is sticky (/tmp) and the entry that leads on belongs to root or the
+ * user, because then others can neither rename nor replace that entry.
  *
  * The path is resolved once, one openat after the other, so that what was judged is what is open. The loader then reaches the file
  * through the descriptor of its folder: see dl.c. */
@@ -121,7 +121,7 @@ static int enter_root(struct walk *w)
     return enter(w, fd, &facts);
 }
 
-/* Puts the target of the link `fd` before what is left of the path. Owns `fd`. */
+/* Follows the link `fd`: its target is resolved before the rest of the path. Owns `fd`. */
 static int follow(struct walk *w, int fd, const char *path)
 {
     char target[PATH_MAX], rest[PATH_MAX];

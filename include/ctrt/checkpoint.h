@@ -3,9 +3,10 @@
  *
  * A regular file is written under a temporary name in the same folder, synced and renamed, so that a failed or
  * interrupted save leaves the old file. The new file has the permissions of the file that it replaces, and its owner as
- * far as the process may set it; other hard links keep the old contents. Symbolic links at the end of `path` are followed, except another user's in a folder
- * with the sticky bit that everybody may write to. A pipe or a device is written to in place; a pipe whose reader has
- * gone raises SIGPIPE unless the program ignores it.
+ * far as the process may set it; other hard links keep the old contents. Symbolic links at the end of `path` are
+ * followed, except another user's in a folder with the sticky bit that everybody may write to. A pipe or a device is
+ * written to in place. A pipe is opened when it has a reader, for which the call waits, and raises SIGPIPE when the
+ * reader has gone, unless the program ignores that.
  *
  * Every field of a file's header is checked before use. A file that another process makes shorter while it is read is
  * CTRT_ERR_IO. Errors: CTRT_ERR_IO, CTRT_ERR_FORMAT (malformed file), CTRT_ERR_NOT_SUPPORTED (a data type that ctrt

@@ -110,7 +110,9 @@ int main(void)
         for (uint64_t more = 1; more <= (uint64_t)300 << 20; more = more * 5 / 4 + ((uint64_t)1 << 18))
             limited_addresses(expected, more, warm, NULL);
     }
-    static const char *const stacks[] = { "OMP_STACKSIZE=64M", "OMP_STACKSIZE= 65536 K ", "OMP_STACKSIZE=100000", "GOMP_STACKSIZE=1g" };
+    static const char *const stacks[] = {
+        "OMP_STACKSIZE=64M", "OMP_STACKSIZE= 65536 K ", "OMP_STACKSIZE=100000", "GOMP_STACKSIZE=1g",
+    };
     for (size_t i = 0; i < sizeof stacks / sizeof stacks[0]; i++) {
         group("few addresses, %s", stacks[i]);
         limited_addresses(expected, (uint64_t)180 << 20, false, stacks[i]);

@@ -491,7 +491,8 @@ static void test_trust(void)
 
     /* IDs after a change, and whether a plugin of user 4321 is loaded then. */
     static const struct { uid_t real, effective, saved; bool loaded; } ids[] = {
-        { 0, 0, 0, false }, { 0, 4321, 0, false }, { 4321, 4321, 0, false }, { 0, 4321, 4321, false }, { 4321, 4321, 4321, true },
+        { 0, 0, 0, false },       { 0, 4321, 0, false },      { 4321, 4321, 0, false },
+        { 0, 4321, 4321, false }, { 4321, 4321, 4321, true },
     };
     for (size_t i = 0; i < sizeof ids / sizeof ids[0] && user == 0; i++) {
         group("user 4321's plugin in a process with real, effective and saved user %u, %u, %u", (unsigned)ids[i].real,
@@ -742,7 +743,8 @@ static void test_init(void)
         CHILD_END;
     }
     for (int opened = 0; opened <= 1; opened++) {
-        group("a thread that init waits for forks, %s", opened ? "while a device is opened" : "while the plugin is looked up");
+        group("a thread that init waits for forks, %s",
+              opened ? "while a device is opened" : "while the plugin is looked up");
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             const struct component *component;
             alarm(20);

@@ -604,9 +604,9 @@ typedef struct ctrt_plugin {
     size_t component_stride;            /* sizeof(ctrt_component) as the plugin was built */
     /* Optional: keeps the host table; declares parameters. Called also when parameters are listed, even if probe said no: it must not
      * need the device, and a failure then has no effect. Called before any slot but probe, once, or again after it returned
-     * CTRT_ERR_OUT_OF_MEMORY or CTRT_ERR_IO, which mean a shortage of the moment (descriptors, memory, input). No lock is held
-     * that functions of the host take, so init may start threads that use the host, and wait for them; a backend's may also fork.
-     * host->backend returns NULL for a plugin whose init waits for this one. */
+     * CTRT_ERR_OUT_OF_MEMORY or CTRT_ERR_IO, which mean a shortage of the moment (descriptors, memory, input). No
+     * lock is held that functions of the host take, so init may start threads that use the host, and wait for them; a
+     * backend's may also fork. host->backend returns NULL for a plugin whose init waits for this one. */
     ctrt_status (*init)(const ctrt_host *host);
 } ctrt_plugin;
 
