@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* autograd/inplace.c: histories of views, and of tensors that an op overwrites.
  *
- * A view knows its base, the tensor that is no view. Who writes through a view changes the base's history; the histories of all its
- * views, which the storage's version shows to be out of date, are made anew from the base's when they are next asked for. */
+ * A view refers to its base, the tensor at the root of its chain of views. A write through a view changes the base's history. The history
+ * of each of the base's views is then out of date, which the storage's version shows, and is rebuilt from the base's at its next use. */
 #include "autograd/inplace.h"
 
 #include <pthread.h>
@@ -54,8 +54,8 @@ static const char *const view_origin[] = {
     [VIEW_FUNCTION] = "made by a function of ctrt_function_apply",
 };
 
-/* Without grad mode the base is noted too, because it may require grad, now or later, and the view may be written in grad mode. The
- * views that rules make are not, so that the storage of a gradient has no other owner. */
+/* Notes the base without grad mode too, because the base may require grad, now or later, and the view may be written in grad mode. Views
+ * that derivatives make note no base, so that the storage of a gradient has no other owner. */
 ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, const union op_attributes *attributes)
 {
     const bool recording = !thread_state.grad_disabled;
@@ -93,7 +93,8 @@ void autograd_view_of_several(ctrt_tensor *view)
         view->grad->view_kind = VIEW_CHUNK;
 }
 
-/* Other threads may be reading the tensor, so its flags stay as they are: that the base requires grad is enough. */
+/* Rebuilds a view's history from its base's. Does not change the tensor's flags, because other threads may read them; tensor_requires_grad
+ * also looks at the base. */
 static ctrt_status refresh(ctrt_tensor *tensor, struct grad_meta *meta)
 {
     ctrt_tensor *base = meta->base;
@@ -137,15 +138,15 @@ ctrt_status grad_view_refresh(ctrt_tensor *tensor)
 
 /* ---- in place ---- */
 
-/* Random fills and the like: what was there before has no influence any more. */
+/* For ops without a derivative, such as random fills: the result does not depend on the old values. */
 static ctrt_status overwrite_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     return needs_grad(ctx, 0) ? ctrt_zeros_like(&dx[0], dy[0], CTRT_DTYPE_DEFAULT, NULL) : CTRT_OK;
 }
 static const struct grad_rule rule_overwrite = {.vjp = overwrite_vjp};
 
-/* PyTorch's rules: views that are not VIEW_PLAIN, leaves that require grad, and views that require grad of a base that is a leaf, whether
- * or not the base itself requires grad. */
+/* Refuses what PyTorch refuses: views that are not VIEW_PLAIN, leaves that require grad, and views that require grad of a base that is a
+ * leaf, whether or not the base itself requires grad. */
 static ctrt_status check_self(ctrt_tensor *self)
 {
     const struct grad_meta *meta = self->grad;

@@ -54,7 +54,8 @@ done:
     return status;
 }
 
-/* What inner saved of its result is the view's part of base: that is its history. Were it inner, inner would run a second time. */
+/* The result that inner saved is the view's part of base, so its history is a view of base. With inner itself as history, inner would run a
+ * second time. */
 static ctrt_status slices_restore(struct grad_node *node, ctrt_tensor *alias)
 {
     struct slices_node *self = (struct slices_node *)node;

@@ -7,7 +7,7 @@
 
 #define RESERVE ((size_t)256 << 10)         /* for what is called below: kernels, libraries */
 
-/* The bounds are asked for again in the rare case that `here` is below the limit: it may be in another stack than the thread's. */
+/* Reads the stack's bounds. Also when they are known and `here` is below the limit, because it may lie in another stack (makecontext). */
 ctrt_status stack_check_limit(const char *who, const char *here)
 {
     pthread_attr_t attributes;

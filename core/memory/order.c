@@ -15,7 +15,7 @@ static inline bool is_alone(const struct storage_uses *uses, const ctrt_stream *
     return atomic_load_explicit(&uses->owner, memory_order_acquire) == stream_slot(stream);
 }
 
-/* The owner's marks become shared ones, behind the last work that it noted. */
+/* Makes the uses shared, after the last work that the owner noted. */
 static void uses_share(struct storage_uses *uses, uint32_t owner)
 {
     ctrt_stream *stream = stream_at(owner);
@@ -47,7 +47,8 @@ static void uses_unlock(struct storage_uses *uses)
     atomic_store_explicit(&uses->locked, false, memory_order_release);
 }
 
-/* The writer, then those noted as readers: for who reads only where some of them may have written. With the lock. */
+/* The marks that an access has to be ordered after: the writer's, then the readers'. A read needs the readers' only if some of them may have
+ * written (`mixed`). With the lock. */
 static int list_marks(stream_mark *marks, const struct storage_uses *uses, bool writes)
 {
     int count = 0;
@@ -84,7 +85,7 @@ int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
     return count;
 }
 
-/* The marks that come before a new access of `stream`: returns how many. Those of the stream itself do not count. */
+/* The marks of other streams that a new access of `stream` has to be ordered after; returns how many. */
 static int conflicts(stream_mark *marks, ctrt_stream *stream, struct storage_uses *uses, bool writes)
 {
     int count = 0;
@@ -107,15 +108,15 @@ static bool covered(ctrt_stream *stream, stream_mark mark)
     return known;
 }
 
-/* A policy that moves memory knows queues of its own device alone. Work of another device's stream on the memory counts as work of the
- * stream here, which it waits for and which waits for it. */
+/* A policy that moves memory accepts queues of its own device only. Work of another device's stream counts as work of the current stream of
+ * the storage's device; the two streams wait for each other before and after it. */
 static ctrt_stream *stream_of(const struct storage *storage, ctrt_stream *stream)
 {
     return likely(storage->device == stream->device) ? stream : stream_here(storage->device);
 }
 
-/* Room for one reader more. When all places are taken by streams that still read, this one waits for one of them, on the device, and stands
- * for it from then on. */
+/* Makes room for one more reader. When all places are taken by streams that still read, `stream` waits for one of them, on the device, and
+ * its own mark then replaces that one. */
 static ctrt_status make_room(ctrt_stream *stream, struct storage_uses *uses)
 {
     stream_mark victim = 0;
@@ -216,8 +217,7 @@ static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, stream_m
     return true;
 }
 
-/* Adds a mark to those that readers are noted in, waiting for one of them when all places are taken. With the lock, which is given back
- * meanwhile. */
+/* Adds a mark to the readers'. When all places are taken, the host waits for one of them. With the lock, which is released while it waits. */
 static void add_mark(ctrt_stream *stream, struct storage_uses *uses, stream_mark mark)
 {
     while (unlikely(!note_reader(stream, uses, mark))) {
@@ -233,8 +233,8 @@ static void add_mark(ctrt_stream *stream, struct storage_uses *uses, stream_mark
     }
 }
 
-/* Marks that a write on `stream` is not behind: work of threads that used the storage at the same time, in other parts of it perhaps. The
- * rest goes. */
+/* Removes the marks that a write on `stream` is ordered after. The others stay: work of threads that used the storage at the same time,
+ * perhaps other parts of it. With the lock, which is released meanwhile. */
 static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
 {
     stream_mark all[ORDER_READERS + 1], kept[ORDER_READERS + 1];
@@ -247,7 +247,7 @@ static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
         if (mark_slot(all[i]) != stream_slot(stream) && unlikely(!covered(stream, all[i])))
             kept[keeps++] = all[i];
     uses_lock(uses);
-    /* Whatever came in between stays as well. */
+    /* Keep the marks that other threads added meanwhile. */
     for (uint32_t i = 0; i < uses->n_readers;) {
         bool known = false, keep = false;
         for (int k = 0; k < count; k++)
@@ -267,7 +267,7 @@ static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
     }
 }
 
-/* Notes a use where several streams have a part in it. */
+/* Notes a use of a storage that several streams use. */
 static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool writes, stream_mark mark)
 {
     uses_lock(uses);
@@ -334,7 +334,7 @@ void order_note(const ctrt_view *view, stream_mark mark)
     struct storage *storage = view->owner;
     if (storage == NULL || !storage->ordered)
         return;
-    /* It may have written, and nothing says what it comes behind: everybody waits for it, and for all that was there before. */
+    /* The work may have written, and what it is ordered after is unknown, so later accesses wait for it and for all earlier ones. */
     struct storage_uses *uses = &storage->uses;
     /* Not noted for the race detector: in check mode it only delays the reuse of the memory, as PyTorch's record_stream
      * does. */

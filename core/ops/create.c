@@ -60,8 +60,8 @@ static double as_double(ctrt_scalar value)
     return value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
 }
 
-/* How many elements lie in start, start+step, ... before end. Integers are counted exactly, which doubles cannot do for
- * all of them. */
+/* How many elements lie in start, start+step, ... before end. Integers are compared and counted as such, because a double
+ * cannot hold all of them. */
 static ctrt_status arange_count(int64_t *count, ctrt_scalar start, ctrt_scalar end, ctrt_scalar step, bool integers)
 {
     const double first = as_double(start), last = as_double(end), by = as_double(step);
@@ -69,7 +69,7 @@ static ctrt_status arange_count(int64_t *count, ctrt_scalar start, ctrt_scalar e
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: start %g, end %g, step %g; all have to be finite", first, last, by);
     if (unlikely(by == 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: the step is 0");
-    if (unlikely(by > 0 ? first > last : first < last))
+    if (unlikely(integers ? (step.i > 0 ? start.i > end.i : start.i < end.i) : by > 0 ? first > last : first < last))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: a step of %g does not lead from %g to %g", by, first, last);
     if (integers) {
         /* Of unsigned distances, which cannot overflow. */

@@ -4,6 +4,7 @@
  * A generator is a seed and a count of Philox blocks used so far. Kernels get both, so the numbers depend on nothing else: not on
  * threads, not on the backend. In a capture they get their place within the step; each replay draws for the whole step, so that the
  * numbers are those of a step that is not captured. */
+#include <math.h>
 #include <pthread.h>
 #include <sys/random.h>
 
@@ -215,11 +216,11 @@ ctrt_status ctrt_randn(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctr
     return new_random(out, "randn", OP_normal, shape, dtype, device, &attributes);
 }
 
-/* The value that `dtype` keeps of an integer. long double represents every int64_t and every kept value. */
-static long double kept(ctrt_dtype dtype, int64_t value)
+/* The value that the floating `dtype` keeps of a number. long double represents every int64_t and every kept value. */
+static long double kept(ctrt_dtype dtype, ctrt_scalar value)
 {
     unsigned char element[8];
-    dtype_store(element, dtype, ctrt_int(value));
+    dtype_store(element, dtype, value);
     return (long double)dtype_load(element, dtype).f;
 }
 
@@ -227,9 +228,9 @@ static long double kept(ctrt_dtype dtype, int64_t value)
 static ctrt_status randint_range(int64_t *low, int64_t *high, ctrt_dtype dtype)
 {
     int64_t first = *low, last = *high - 1;
-    for (int64_t step = 1; first <= last && kept(dtype, last) >= (long double)*high; step *= 2)
+    for (int64_t step = 1; first <= last && kept(dtype, ctrt_int(last)) >= (long double)*high; step *= 2)
         last = (uint64_t)last - (uint64_t)first < (uint64_t)step ? first - 1 : last - step;
-    for (int64_t step = 1; first <= last && kept(dtype, first) < (long double)*low; step *= 2)
+    for (int64_t step = 1; first <= last && kept(dtype, ctrt_int(first)) < (long double)*low; step *= 2)
         first = (uint64_t)last - (uint64_t)first < (uint64_t)step ? last + 1 : first + step;
     if (first > last)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randint: %s has no value from %lld up to, not including, %lld",
@@ -248,6 +249,8 @@ ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, ctrt_ints
     CTRT_TRY(dtype_resolve(&dtype, "randint", dtype == CTRT_DTYPE_DEFAULT ? CTRT_I64 : dtype));
     CTRT_TRY(dtype_check_scalar("randint", dtype, ctrt_int(low)));
     CTRT_TRY(dtype_check_scalar("randint", dtype, ctrt_int(high - 1)));
+    if (dtype == CTRT_U8 && low < 0)            /* as a scalar, it would wrap */
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "randint: low is %lld, which u8 cannot represent", (long long)low);
     if (dtype_floating(dtype))
         CTRT_TRY(randint_range(&low, &high, dtype));
     ctrt_random_attributes attributes = { .lo = low, .hi = high };
@@ -329,9 +332,13 @@ ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
     if (!(low <= high))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "uniform_: low %g is above high %g", low, high);
     FRONT_CHECK("uniform_", self);
-    if (dtype_floating(tensor_dtype(self))) {
-        CTRT_TRY(dtype_check_scalar("uniform_", tensor_dtype(self), ctrt_float(low)));
-        CTRT_TRY(dtype_check_scalar("uniform_", tensor_dtype(self), ctrt_float(high)));
+    const ctrt_dtype dtype = tensor_dtype(self);
+    if (dtype_floating(dtype)) {
+        CTRT_TRY(dtype_check_scalar("uniform_", dtype, ctrt_float(low)));
+        CTRT_TRY(dtype_check_scalar("uniform_", dtype, ctrt_float(high)));
+        if (!isfinite(kept(dtype, ctrt_float(high - low))))
+            return ctrt_fail(CTRT_ERR_OVERFLOW, "uniform_: the distance from %g to %g is too large for %s", low, high,
+                             ctrt_dtype_name(dtype));
     }
     return random_inplace("uniform_", OP_uniform, self, low, high);
 }

@@ -247,6 +247,7 @@ CTRT_API ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, 
                                                                  * A floating dtype: also after rounding to it. */
 CTRT_API ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device);                          /* i64 */
 CTRT_API ctrt_status ctrt_bernoulli(ctrt_tensor **out, ctrt_ints shape, double p, ctrt_dtype dtype, ctrt_device *device);
+/* [low, high). CTRT_ERR_OVERFLOW when self's dtype cannot represent low, high or their distance. */
 CTRT_API ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high);
 CTRT_API ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std);
 

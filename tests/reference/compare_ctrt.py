@@ -173,6 +173,10 @@ class Tensor(Handle):
         return host
 
 
+class Stream(Handle):
+    kind = "stream"
+
+
 class Module(Handle):
     kind = "module"
 
@@ -212,6 +216,15 @@ def op(name, *arguments, outs=1, kind=Tensor):
     results = [kind() for _ in range(outs)]
     call(name, *[c.byref(result.handle) for result in results], *arguments)
     return results[0] if outs == 1 else tuple(results)
+
+
+def finish():
+    """Waits for the device's work. Raises the error of an op that failed after its call, and resets the stream."""
+    try:
+        call("device_synchronize", DEVICE)
+    except Refused:
+        call("stream_reset", op("stream_default", DEVICE, kind=Stream))
+        raise
 
 
 def handles(tensors):

@@ -444,9 +444,12 @@ static void others(void)
     FINE(ctrt_generator_get(p.cpu, NULL, NULL) <= 0);
     FINE(ctrt_generator_get(NULL, &seed, &offset) <= 0);
     FINE(ctrt_generator_set(NULL, 1, 0) <= 0);
+    BAD(OVERFLOW, ctrt_randint(&out, -5, 5, CTRT_SHAPE(3), CTRT_U8, p.cpu));
     BAD(INVALID_ARGUMENT, ctrt_uniform_(NULL, 0, 1));
     BAD(INVALID_ARGUMENT, ctrt_uniform_(p.x, 2, 1));
     BAD(INVALID_ARGUMENT, ctrt_uniform_(p.x, NAN, 1));
+    BAD(OVERFLOW, ctrt_uniform_(p.x, -3e38, 3e38));
+    BAD(OVERFLOW, ctrt_uniform_(p.x, -INFINITY, 0));
     BAD(DTYPE, ctrt_uniform_(p.whole, 0, 1));
     BAD(AUTOGRAD, ctrt_uniform_(p.leaf, 0, 1));
     BAD(INVALID_ARGUMENT, ctrt_normal_(NULL, 0, 1));

@@ -116,6 +116,8 @@ static void sequences(void)
           (long long)ctrt_tensor_numel(y), (long long)exact[0]);
     CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(0), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "step is 0");
     CHECK_FAILS(ctrt_arange(&y, ctrt_int(0), ctrt_int(5), ctrt_int(-1), CTRT_I64, cpu), CTRT_ERR_INVALID_ARGUMENT, "does not lead");
+    CHECK_FAILS(ctrt_arange(&y, ctrt_int(((int64_t)1 << 53) + 1), ctrt_int((int64_t)1 << 53), ctrt_int(2), CTRT_I64, cpu),
+                CTRT_ERR_INVALID_ARGUMENT, "does not lead");       /* the two are one double */
     CHECK_FAILS(ctrt_arange(&y, ctrt_int(5), ctrt_int(0), ctrt_int(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "does not lead");
     CHECK_FAILS(ctrt_arange(&y, ctrt_float(0), ctrt_float(INFINITY), ctrt_float(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "finite");
     CHECK_FAILS(ctrt_arange(&y, ctrt_float(NAN), ctrt_float(1), ctrt_float(1), CTRT_F32, cpu), CTRT_ERR_INVALID_ARGUMENT, "finite");
