@@ -36,6 +36,10 @@ void lock_declare(struct lock *lock, enum lock_level level);
 void lock_enter(struct lock *lock);
 void lock_leave(struct lock *lock);
 
+/* A fork that has taken all locks asks `ready`; when that says no, the fork releases the locks, calls `wait` and begins again. For one caller,
+ * while the library is loaded. */
+void lock_fork_when(bool (*ready)(void), void (*wait)(void));
+
 /* host->at_fork. */
 ctrt_status lock_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 

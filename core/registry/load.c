@@ -281,22 +281,34 @@ static ctrt_status run_init(struct plugin_file *file)
     return status;
 }
 
-/* A fork waits until no other thread initialises a plugin, except for an init that waits for an init of this thread. */
-static void before_fork(void)
+/* Does another thread initialise a plugin, apart from inits that wait for an init of this thread? With init_mutex. */
+static bool init_elsewhere(void)
+{
+    for (struct plugin_file *file = running; file != NULL; file = file->next_running)
+        if (!waits_for_here(file, NULL))
+            return true;
+    return false;
+}
+
+/* A fork waits until that is over: before it takes the locks, and again when one has begun before it had them. */
+static void wait_for_inits(void)
 {
     pthread_mutex_lock(&init_mutex);
-    for (struct plugin_file *file = running; file != NULL;) {
-        if (waits_for_here(file, NULL)) {
-            file = file->next_running;
-        } else {
-            pthread_cond_wait(&init_ended, &init_mutex);
-            file = running;
-        }
-    }
+    while (init_elsewhere())
+        pthread_cond_wait(&init_ended, &init_mutex);
     pthread_mutex_unlock(&init_mutex);
 }
 
-/* An init that began after that wait, or waits for this thread, has no thread in the child, which cannot use the plugin. */
+/* With the registry's lock, without which no init begins. */
+static bool no_inits(void)
+{
+    pthread_mutex_lock(&init_mutex);
+    const bool none = !init_elsewhere();
+    pthread_mutex_unlock(&init_mutex);
+    return none;
+}
+
+/* An init that waits for this thread has no thread in the child, which cannot use the plugin. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&init_mutex, NULL);
@@ -320,7 +332,8 @@ static void after_fork_in_child(void)
 /* After the lock's declaration, so that this waits before a fork takes the locks. */
 __attribute__((constructor)) static void load_start(void)
 {
-    pthread_atfork(before_fork, NULL, after_fork_in_child);
+    lock_fork_when(no_inits, wait_for_inits);
+    pthread_atfork(wait_for_inits, NULL, after_fork_in_child);
 }
 
 ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller)
