@@ -348,7 +348,7 @@ test_checkpoint_files_LDADD   = $(PUBLIC_LIBS)
 
 # The floors below tensors: on test plugins, which a test copies under the names of the roles that they play.
 core_tests = test-account test-account-live test-account-peaks test-base test-device test-device-fork test-memory test-registry \
-             test-registry-faults
+             test-registry-faults test-registry-files test-registry-init
 check_LTLIBRARIES += actor.la later.la static-tls.la stranger.la
 actor_la_SOURCES    = tests/plugins/actor.c
 actor_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
@@ -391,6 +391,12 @@ test_registry_LDADD    = $(INTERNAL_LIBS)
 test_registry_faults_SOURCES  = tests/unit/test-registry-faults.c
 test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_registry_faults_LDADD    = $(INTERNAL_LIBS)
+test_registry_files_SOURCES   = tests/unit/test-registry-files.c
+test_registry_files_CPPFLAGS  = $(INTERNAL_CPPFLAGS)
+test_registry_files_LDADD     = $(INTERNAL_LIBS)
+test_registry_init_SOURCES    = tests/unit/test-registry-init.c
+test_registry_init_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+test_registry_init_LDADD      = $(INTERNAL_LIBS)
 
 # Cached memory is given back under pressure: on the cpu with the caching policy.
 if PLUGIN_CPU

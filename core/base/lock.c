@@ -39,14 +39,30 @@ static _Atomic int hook_count;
 
 static int hooks_run;                       /* by the fork that is going on; under the locks */
 
+static bool (*fork_ready)(void), (*fork_wait)(void);
+
+static void enter_all(void)
+{
+    for (int level = 0; level < LOCK_LEVELS; level++)
+        if (locks[level] != NULL)
+            lock_enter(locks[level]);
+}
+
+static void leave_all(void)
+{
+    for (int level = LOCK_LEVELS - 1; level >= 0; level--)
+        if (locks[level] != NULL)
+            lock_leave(locks[level]);
+}
+
 static void before_fork(void)
 {
-    for (int level = 0; level < LOCK_LEVELS; level++) {
-        if (locks[level] == NULL)
-            continue;
-        lock_enter(locks[level]);
-        if (locks[level]->before_fork != NULL)
-            locks[level]->before_fork();
+    bool again = true;
+    enter_all();
+    while (again && fork_ready != NULL && !fork_ready()) {
+        leave_all();
+        again = fork_wait();
+        enter_all();
     }
     hooks_run = atomic_load(&hook_count);
     for (int i = 0; i < hooks_run; i++)
@@ -62,9 +78,7 @@ static void after_fork(bool child)
         if (after != NULL)
             after();
     }
-    for (int level = LOCK_LEVELS - 1; level >= 0; level--)
-        if (locks[level] != NULL)
-            lock_leave(locks[level]);
+    leave_all();
 }
 
 static void in_parent(void)
@@ -93,6 +107,12 @@ ctrt_status lock_at_fork(void (*before)(void), void (*parent)(void), void (*chil
     }
     pthread_mutex_unlock(&adding);
     return status;
+}
+
+void lock_fork_when(bool (*ready)(void), bool (*wait)(void))
+{
+    fork_ready = ready;
+    fork_wait = wait;
 }
 
 void lock_declare(struct lock *lock, enum lock_level level)

@@ -20,12 +20,11 @@ struct lock {
     pthread_mutex_t mutex;
     _Atomic pthread_t owner;        /* meaningful while depth > 0 */
     _Atomic int depth;              /* written by the owner alone */
-    void (*before_fork)(void);      /* optional: called when a fork has taken the lock, which it may release meanwhile */
 };
 
 /* Defines a static lock, the only one of its level. */
 #define LOCK_DEFINE(name, level)                                                \
-    static struct lock name = { PTHREAD_MUTEX_INITIALIZER, 0, 0, NULL };        \
+    static struct lock name = { PTHREAD_MUTEX_INITIALIZER, 0, 0 };              \
     __attribute__((constructor)) static void name##_declare(void)               \
     {                                                                           \
         lock_declare(&name, level);                                             \
@@ -37,6 +36,10 @@ void lock_declare(struct lock *lock, enum lock_level level);
 /* Takes the lock; counts when this thread has it already. */
 void lock_enter(struct lock *lock);
 void lock_leave(struct lock *lock);
+
+/* A fork that has taken all locks calls `ready`. If that returns false, the fork releases the locks, calls `wait` and
+ * tries again, unless `wait` returns false. For one caller, while the library is loaded. */
+void lock_fork_when(bool (*ready)(void), bool (*wait)(void));
 
 /* host->at_fork. */
 ctrt_status lock_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));

@@ -293,26 +293,33 @@ static bool init_elsewhere(void)
     return file != NULL;
 }
 
-/* A fork waits until no other thread initialises a plugin, but no longer than this, because the init may wait for this
- * thread in a way that is not visible here: it may have started this thread, and join it. */
+/* Called with the library's locks, without which no init begins. */
+static bool no_init_elsewhere(void)
+{
+    pthread_mutex_lock(&init_mutex);
+    const bool none = !init_elsewhere();
+    pthread_mutex_unlock(&init_mutex);
+    return none;
+}
+
+/* A fork waits for inits of other threads, but no longer than this, because the init may wait for this thread in a way
+ * that is not visible here: it may have started this thread, and join it. */
 #define FORK_WAIT_SECONDS 3
 
-/* Called and returns with the lock, so that no init begins until the process has forked. */
-static void before_fork(void)
+/* False: the time is over. */
+static bool wait_for_inits(void)
 {
     struct timespec until;
     bool in_time = true;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += FORK_WAIT_SECONDS;
+    cancel_disable();
     pthread_mutex_lock(&init_mutex);
-    while (in_time && init_elsewhere()) {
-        registry_leave();
+    while (in_time && init_elsewhere())
         in_time = pthread_cond_timedwait(&init_ended, &init_mutex, &until) != ETIMEDOUT;
-        pthread_mutex_unlock(&init_mutex);
-        registry_enter();
-        pthread_mutex_lock(&init_mutex);
-    }
     pthread_mutex_unlock(&init_mutex);
+    cancel_restore();
+    return in_time;
 }
 
 /* The thread of an init that still runs is not in the child, which therefore cannot use the plugin. */
@@ -338,7 +345,7 @@ static void after_fork_in_child(void)
 
 __attribute__((constructor)) static void load_start(void)
 {
-    registry_lock.before_fork = before_fork;
+    lock_fork_when(no_init_elsewhere, wait_for_inits);
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 

@@ -334,6 +334,12 @@ static void pause_ms(long ms)
     nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
 }
 
+static ctrt_status init_slow(const ctrt_host *given)
+{
+    pause_ms(2);
+    return init(given);
+}
+
 /* Forks after 100 ms, while another init waits for this one or is about to. */
 static ctrt_status init_forks(const ctrt_host *given)
 {
@@ -453,6 +459,7 @@ static void play_init_fails(void)       { plugin.init = init_fails; }
 static void play_init_silent(void)      { plugin.init = init_fails_silently; }
 static void play_init_itself(void)      { plugin.init = init_looks_up_itself; }
 static void play_init_thread(void)      { plugin.init = init_in_thread; }
+static void play_init_slow(void)        { plugin.init = init_slow; }
 static void play_init_other(void)       { plugin.init = init_looks_up_other; }
 static void play_init_short(void)       { plugin.init = init_short; }
 static void play_init_thief(void)       { plugin.init = init_thief; }
@@ -531,6 +538,7 @@ static const struct role {
     { "init-silent", play_init_silent },
     { "init-itself", play_init_itself },
     { "init-thread", play_init_thread },
+    { "init-slow", play_init_slow },
     { "init-ping", play_init_other },
     { "init-thief", play_init_thief },
     { "alloc-null", play_alloc_null },
