@@ -133,8 +133,9 @@ ctrt_status cpu_threads_init(void)
 
 #ifdef _OPENMP
 /* libgomp ends the process when it cannot start a thread or has no memory for it (a limit on processes, memory or addresses). So as
- * many threads as a pool lacks are started here first, all at the same time, and then the pool gets as many as that were. One caller at
- * a time, so that two callers do not count on the same threads. */
+ * many threads as a pool lacks are started here first, all at the same time, and then the pool gets as many as that were. There must be
+ * room for each thread twice: libgomp ends threads when a region is smaller than the one before, and the kernel still counts them when
+ * the next region starts others. One caller at a time, so that two callers do not count on the same threads. */
 #define RETRY_AFTER 1024                /* calls of team_of until a pool that is too small is tried again */
 #define HEADROOM    ((size_t)256 << 10) /* bytes that libgomp may allocate for a team */
 
@@ -196,11 +197,12 @@ static int threads_that_start(int count)
 static void pool_grow(int wanted)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
-    const int now = team_size > 0 ? team_size : 1;
+    const int now = team_size > 0 ? team_size : 1, pool = now - 1;
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_mutex_lock(&starting);
-    team_size = now + threads_that_start(wanted - now);
+    const int room = pool + threads_that_start(2 * (wanted - 1) - pool);
+    team_size = room / 2 > pool ? 1 + room / 2 : now;
     if (team_size > now) {
         had_pool = true;
 #pragma omp parallel num_threads(team_size)
