@@ -21,16 +21,7 @@ static bool living(const struct device *context)
 static void destroy(struct device *device)
 {
     device_wait_idle(device);
-    for (;;) {
-        pthread_mutex_lock(&device->lock);
-        struct stream *stream = device->streams;
-        pthread_mutex_unlock(&device->lock);
-        if (stream == NULL)
-            break;
-        handle_remove(HANDLE_STREAM, stream);
-        capture_abandon(stream);
-        stream_close(stream, true);
-    }
+    streams_close(device);
     device->standard = NULL;
     memory_drop_all(device);
     pools_drop(device);

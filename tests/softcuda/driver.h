@@ -184,6 +184,8 @@ struct stream {
 
 struct stream *stream_new(struct device *device, unsigned flags, int priority);
 void stream_close(struct stream *stream, bool wait);
+/* Closes all streams of the device and waits for their work. */
+void streams_close(struct device *device);
 /* What a handle means; NULL: it is none. Takes 0, 1 and 2 for the device's standard stream. */
 struct stream *stream_of(void *handle);
 /* Takes the operation over; with an error too. */

@@ -50,6 +50,28 @@ static void free_stream(struct stream *stream)
     free(stream);
 }
 
+static void unlink_stream(struct stream *stream)
+{
+    struct stream **place = &stream->device->streams;
+    while (*place != NULL && *place != stream)
+        place = &(*place)->next;
+    if (*place == stream)
+        *place = stream->next;
+}
+
+/* Removes a destroyed stream from its device, unless new work came. Called and returns with stream->lock. */
+static bool leave_device(struct stream *stream)
+{
+    pthread_mutex_unlock(&stream->lock);
+    pthread_mutex_lock(&stream->device->lock);
+    pthread_mutex_lock(&stream->lock);
+    const bool idle = stream->first == NULL;
+    if (idle)
+        unlink_stream(stream);
+    pthread_mutex_unlock(&stream->device->lock);
+    return idle;
+}
+
 static void *run_stream(void *argument)
 {
     struct stream *stream = argument;
@@ -58,8 +80,11 @@ static void *run_stream(void *argument)
         while (stream->first == NULL && !stream->closing)
             pthread_cond_wait(&stream->work, &stream->lock);
         struct op *op = stream->first;
-        if (op == NULL)
-            break;
+        if (op == NULL) {
+            if (leave_device(stream))
+                break;
+            continue;
+        }
         stream->first = op->next;
         if (stream->first == NULL)
             stream->last = NULL;
@@ -107,30 +132,40 @@ struct stream *stream_new(struct device *device, unsigned flags, int priority)
     return stream;
 }
 
-/* What is in the queue is still done. */
+/* Work that is in the queue is still done. Until then the stream stays in its device's list, so that device_wait_idle waits for it. */
 void stream_close(struct stream *stream, bool wait)
 {
     struct device *device = stream->device;
     const pthread_t thread = stream->thread;
     pthread_mutex_lock(&device->lock);
-    struct stream **place = &device->streams;
-    while (*place != NULL && *place != stream)
-        place = &(*place)->next;
-    if (*place == stream)
-        *place = stream->next;
-    pthread_mutex_unlock(&device->lock);
-    const bool self = pthread_equal(thread, pthread_self());
     pthread_mutex_lock(&stream->lock);
+    const bool detached = !wait || pthread_equal(thread, pthread_self());
     stream->closing = true;
-    stream->detached = !wait || self;
-    const bool detached = stream->detached;
+    stream->detached = detached;
     pthread_cond_broadcast(&stream->work);
     pthread_mutex_unlock(&stream->lock);
+    pthread_mutex_unlock(&device->lock);
     if (detached) {
         pthread_detach(thread);
     } else {
         pthread_join(thread, NULL);
         free_stream(stream);
+    }
+}
+
+void streams_close(struct device *device)
+{
+    for (;;) {
+        pthread_mutex_lock(&device->lock);
+        struct stream *stream = device->streams;
+        while (stream != NULL && stream->closing)
+            stream = stream->next;
+        pthread_mutex_unlock(&device->lock);
+        if (stream == NULL)
+            break;
+        handle_remove(HANDLE_STREAM, stream);
+        capture_abandon(stream);
+        stream_close(stream, true);
     }
 }
 
@@ -280,19 +315,8 @@ void device_wait_idle(struct device *device)
 
 void streams_wait_all(void)
 {
-    for (int i = 0; i < n_devices; i++) {
-        struct device *device = &devices[i];
-        for (;;) {
-            pthread_mutex_lock(&device->lock);
-            struct stream *stream = device->streams;
-            pthread_mutex_unlock(&device->lock);
-            if (stream == NULL)
-                break;
-            handle_remove(HANDLE_STREAM, stream);
-            capture_abandon(stream);
-            stream_close(stream, true);
-        }
-    }
+    for (int i = 0; i < n_devices; i++)
+        streams_close(&devices[i]);
     for (int i = 0; i < 50000 && threads > 0; i++)          /* those of streams that were destroyed with work in them */
         usleep(100);
 }

@@ -74,10 +74,10 @@ static void run_events(void)
     OK(cuEventDestroy_v2(plain));
     GIVES(cuEventDestroy_v2(plain), CUDA_ERROR_INVALID_HANDLE);
     GIVES(cuEventRecord(plain, stream), CUDA_ERROR_INVALID_HANDLE);
-    OK(put_spin(other, slow, 1000));                                /* a stream goes when its work is done */
+    OK(put_spin(other, slow, 3000000));                             /* a stream goes when its work is done, */
     OK(cuStreamDestroy_v2(other));
     GIVES(cuStreamSynchronize(other), CUDA_ERROR_INVALID_HANDLE);
-    OK(cuCtxSynchronize());
+    OK(cuCtxSynchronize());                                         /* for which the context waits */
     OK(cuEventDestroy_v2(first));
     OK(cuEventDestroy_v2(second));
     OK(cuMemFree_v2(slow));
