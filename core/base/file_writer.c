@@ -112,14 +112,14 @@ static int path_resolve(char *target, struct stat *about, const char *path)
 static ctrt_status open_in_place(struct file_writer *writer, const char *target)
 {
     struct stat about;
-    do
-        writer->fd = open(target, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW); /* waits for a pipe's reader */
+    do /* open of a pipe waits for a reader */
+        writer->fd = open(target, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW);
     while (writer->fd < 0 && errno == EINTR);
     if (writer->fd < 0)
         return failed("open", writer->path, errno);
     if (fstat(writer->fd, &about) == 0 && !S_ISREG(about.st_mode))
         return CTRT_OK;
-    /* A regular file has replaced the device since path_resolve. Writing in place would overwrite a part of the file. */
+    /* A regular file has replaced the device since path_resolve. Writing in place would overwrite a part of it. */
     close(writer->fd);
     return failed("write to", writer->path, ESTALE);
 }
