@@ -99,9 +99,8 @@ static ctrt_status items_check(const struct safetensors_entry **entries, const s
             name_list_add(&missing, "%s", item->name);
         else if (!tensor_file_fits(entry, item->tensor) || entry->dtype != ctrt_tensor_dtype(item->tensor))
             name_list_add(&unfit, "%s is %s%s in the file and %s%s in the module", item->name,
-                          ctrt_dtype_name(entry->dtype), shape_text(theirs, entry->shape,
-                                                                    entry->ndim),
-                                                                    ctrt_dtype_name(ctrt_tensor_dtype(item->tensor)),
+                          ctrt_dtype_name(entry->dtype), shape_text(theirs, entry->shape, entry->ndim),
+                          ctrt_dtype_name(ctrt_tensor_dtype(item->tensor)),
                           shape_text(ours, ctrt_tensor_shape(item->tensor), ctrt_tensor_ndim(item->tensor)));
     }
     if (found < file->header.count)

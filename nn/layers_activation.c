@@ -3,7 +3,7 @@
 #include "nn/layers.h"
 
 struct activation {
-    int first, last;    /* Flatten: first and last dimension; GELU: first != 0 means tanh; Softmax: first is the dim */
+    int first, last;    /* Flatten: the dimensions; GELU: first != 0: tanh approximation; Softmax: first: dimension */
 };
 
 static ctrt_status relu_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)

@@ -171,8 +171,8 @@ static ctrt_status name_check(const ctrt_module *module, const char *who, const 
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "%s: the name \"%s\" in module %s: names are not empty and have no dots, which "
                          "separate the names of nested modules", who, name, kind);
-    if (tensors_have(&module->parameters, name) || tensors_have(&module->buffers,
-                                                                name) || children_have(&module->children, name))
+    if (tensors_have(&module->parameters, name) || tensors_have(&module->buffers, name)
+        || children_have(&module->children, name))
         return ctrt_fail(CTRT_ERR_STATE, "%s: module %s already has something named \"%s\"", who, kind, name);
     return CTRT_OK;
 }

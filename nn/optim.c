@@ -137,9 +137,9 @@ static const struct optim_number adamw_numbers[] = {
     { NULL, 0 },
 };
 static const struct optim_kind adamw_kind = {
-    .name = "AdamW", .check = adamw_check, .state_names = { "exp_avg",
-                                      "exp_avg_sq" }, .numbers = adamw_numbers, .lr = offsetof(ctrt_adamw_options, lr),
-    .states = adamw_states, .replayed_count = 3, .replayed = adamw_replayed, .key = adamw_key, .launch = adamw_launch,
+    .name = "AdamW", .check = adamw_check, .state_names = { "exp_avg", "exp_avg_sq" }, .numbers = adamw_numbers,
+    .lr = offsetof(ctrt_adamw_options, lr), .states = adamw_states, .replayed_count = 3, .replayed = adamw_replayed,
+    .key = adamw_key, .launch = adamw_launch,
 };
 
 /* ---- creation, parameters, destruction ---- */
@@ -300,7 +300,7 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
     int states = optimizer->kind->states(&optimizer->options);
     for (int i = 0; i < states; i++) {
         ctrt_tensor **state = &slot->state[i];
-        /* State that was created in a dry run that has ended has no memory. */
+        /* A state tensor that was allocated in a dry run has no memory after the dry run. */
         if (*state != NULL && unlikely(plan_left((*state)->storage->device->memory, &(*state)->storage->block)))
             ctrt_tensor_release(state);
         if (*state == NULL)
@@ -376,8 +376,7 @@ static ctrt_status step_again(void *state, void *numbers)
     const struct optim_slot *slots = optimizer->slots, *first = &slots[step->slots[0]];
     for (size_t i = 1; i < step->count; i++)
         if (unlikely(slots[step->slots[i]].steps != first->steps))
-            return ctrt_fail(
-                CTRT_ERR_STATE,
+            return ctrt_fail(CTRT_ERR_STATE,
         "%s: %s has taken %lld steps and %s %lld by now, but the captured step has one count for both: capture it anew",
                              optimizer->kind->name, first->name, (long long)first->steps, slots[step->slots[i]].name,
                              (long long)slots[step->slots[i]].steps);

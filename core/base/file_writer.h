@@ -33,6 +33,7 @@ struct file_writer {
 
 /* Opens `path` for writing. After success the caller must call file_writer_close. */
 ctrt_status file_writer_open(struct file_writer *writer, const char *path);
+/* Writes `size` bytes. On error the caller still calls file_writer_close, with the error as `status`. */
 ctrt_status file_writer_write(struct file_writer *writer, const void *bytes, size_t size);
 /* Closes the writer. If `status` is CTRT_OK, syncs the file and renames it to its final name; otherwise discards the
  * temporary file and returns `status`. */

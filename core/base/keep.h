@@ -9,7 +9,8 @@
 /* Returns an interned copy of `text`: the same pointer for equal strings. NULL if `text` is NULL or if there is not
  * enough memory. Thread-safe. */
 const char *keep_text(const char *text);
-/* The same for a formatted string, which is truncated to 1023 bytes. Returns "(out of memory)" instead of NULL. */
+/* Formats and interns a string, which is truncated to 1023 bytes. Never returns NULL; returns "(out of memory)" if
+ * there is not enough memory. Thread-safe. */
 const char *keep_format(const char *format, ...) CTRT_PRINTF(1, 2);
 
 #endif

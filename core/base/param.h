@@ -39,8 +39,8 @@ extern void (*param_declare_all)(void);
 /* Logs a warning, once per variable, for unknown environment variables whose names are similar to a known one. */
 void param_check_environment(void);
 
-/* If the environment has changed since the last call, does the same, and logs a warning, once per variable, for
- * variables that were changed after their value had been read.
+/* If the environment has changed since the last call, calls param_check_environment and logs a warning, once per
+ * variable, for variables that were changed after their value had been read.
  *
  * Costs a few nanoseconds per environment variable if nothing has changed. Reads the environment like getenv, so no
  * other thread may change the environment during the call. Therefore only the functions that count and open devices

@@ -39,7 +39,7 @@ static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
     ctrt_plugin_entry entry;
     void *symbol = dlsym(handle, "ctrt_plugin_v1");
     if (symbol != NULL) {
-        memcpy(&entry, &symbol, sizeof entry);      /* ISO C has no cast from an object to a function pointer */
+        memcpy(&entry, &symbol, sizeof entry);      /* ISO C does not define a cast between these types */
         return entry;
     }
     for (int major = 2; major < 10; major++) {
