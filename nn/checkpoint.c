@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/checkpoint.c: modules and optimizers to and from files. */
+/* nn/checkpoint.c: saves modules and named tensors to safetensors files and loads modules from them. */
 #define _GNU_SOURCE                     /* madvise */
 #include "ctrt/checkpoint.h"
 
@@ -14,7 +14,7 @@
 #include "ops/inplace.h"
 #include "tensor/shape.h"
 
-/* ---- what a module's file holds ---- */
+/* ---- contents of a module's file ---- */
 
 struct items {
     struct safetensors_item *items;
@@ -28,7 +28,7 @@ static ctrt_status items_add(struct items *list, const char *name, ctrt_tensor *
     return CTRT_OK;
 }
 
-/* Parameters and persistent buffers. */
+/* Lists the parameters and persistent buffers of a module. The list borrows names and tensors from the module. */
 static ctrt_status module_items(struct items *list, ctrt_module *module)
 {
     for (int kind = 0; kind < WALK_KINDS; kind++) {
@@ -44,7 +44,7 @@ static ctrt_status module_items(struct items *list, ctrt_module *module)
 ctrt_status ctrt_save(ctrt_module *module, const char *path)
 {
     CANCEL_DISABLED;
-    /* The framework whose names and layouts the file follows; some readers require the key. */
+    /* "format" is the framework whose names and layouts the file uses (PyTorch). Some readers require this key. */
     static const struct safetensors_pair metadata[] = { { "format", "pt" } };
     struct items list = { 0 };
     if (module == NULL)
@@ -66,7 +66,8 @@ static int compare_entries(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
-/* Names the file's tensors that are not among `entries`, in the file's order. Sorts `entries`. */
+/* Adds the names of the file's tensors that are not among `entries` to `surplus`, in the order of the file. Sorts
+ * `entries`. */
 static void surplus_add(struct name_list *surplus, const ctrt_tensor_file *file,
                         const struct safetensors_entry **entries, size_t count)
 {
@@ -81,7 +82,7 @@ static void surplus_add(struct name_list *surplus, const ctrt_tensor_file *file,
     }
 }
 
-/* Compares names, shapes and dtypes of file and items, and reports all differences in one error. On CTRT_OK
+/* Compares names, shapes and dtypes of the file and the items, and reports all differences in one error. On CTRT_OK
  * entries[i] is the file's entry for items[i]. */
 static ctrt_status items_check(const struct safetensors_entry **entries, const struct items *list,
                                const ctrt_tensor_file *file)
@@ -98,9 +99,8 @@ static ctrt_status items_check(const struct safetensors_entry **entries, const s
             name_list_add(&missing, "%s", item->name);
         else if (!tensor_file_fits(entry, item->tensor) || entry->dtype != ctrt_tensor_dtype(item->tensor))
             name_list_add(&unfit, "%s is %s%s in the file and %s%s in the module", item->name,
-                          ctrt_dtype_name(entry->dtype), shape_text(theirs, entry->shape,
-                                                                    entry->ndim),
-                                                                    ctrt_dtype_name(ctrt_tensor_dtype(item->tensor)),
+                          ctrt_dtype_name(entry->dtype), shape_text(theirs, entry->shape, entry->ndim),
+                          ctrt_dtype_name(ctrt_tensor_dtype(item->tensor)),
                           shape_text(ours, ctrt_tensor_shape(item->tensor), ctrt_tensor_ndim(item->tensor)));
     }
     if (found < file->header.count)
@@ -113,14 +113,16 @@ static ctrt_status items_check(const struct safetensors_entry **entries, const s
                      unfit.total ? " different: " : "", name_list_end(&unfit));
 }
 
-/* The offset of the next item's values, if those of `entry` begin at `at`: aligned for any dtype. */
+/* Returns the offset of the next item's values in the staging buffer if the values of `entry` begin at offset `at`.
+ * The result is a multiple of 16, which is aligned for every dtype. */
 static size_t staged_after(size_t at, const struct safetensors_entry *entry)
 {
     return (at + (entry->end - entry->begin) + 15) & ~(size_t)15;
 }
 
-/* A copy to an asynchronous device may need memory of the backend, which is freed when earlier work has finished: waits
- * for all work and tries again. */
+/* Writes values from host memory into a tensor. If that fails with CTRT_ERR_OUT_OF_MEMORY, waits for all work on the
+ * device and tries again, because a copy to an asynchronous device may need backend memory that is freed only when
+ * earlier work has finished. */
 static ctrt_status item_write(ctrt_tensor *tensor, const void *values, const struct safetensors_entry *entry)
 {
     ctrt_status status;
@@ -132,8 +134,9 @@ static ctrt_status item_write(ctrt_tensor *tensor, const void *values, const str
     return status;
 }
 
-/* `entries`: the file's entry for each item. All values are read before the first tensor is written, so that an error
- * of the file or of host memory leaves the module as it was. */
+/* Reads the values of all items into `staged` and then writes them into the tensors. `entries`: the file's entry for
+ * each item. All values are read before the first tensor is written, so that an error of the file or of host memory
+ * leaves the module unchanged. */
 static ctrt_status items_fill(const struct items *list, const ctrt_tensor_file *file,
                               const struct safetensors_entry *const *entries, char *staged)
 {
@@ -150,8 +153,8 @@ static ctrt_status items_fill(const struct items *list, const ctrt_tensor_file *
     return status;
 }
 
-/* Maps the pages of memory that will be written as a whole: one call is several times faster than a page fault for each
- * page. */
+/* Maps the pages of a buffer that will be written completely. One system call is several times faster than a page fault
+ * for each page. */
 static void populate(char *bytes, size_t size)
 {
 #ifdef MADV_POPULATE_WRITE

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/checkpoint_optim.c: optimizers to and from files.
+/* nn/checkpoint_optim.c: saves optimizers to safetensors files and loads them.
  *
- * "NAME.exp_avg" and so on are the state tensors of parameter NAME, "NAME.step" (i64) is how many steps it has
- * taken. The metadata has the kind. The options are f64 tensors "optimizer.lr" and so on, because numbers as text would
- * be rounded and depend on the locale. */
+ * The tensors "NAME.exp_avg" and so on are the optimizer state of the parameter NAME; "NAME.step" (i64) is the number
+ * of steps of this parameter. The metadata contains the kind of the optimizer. The options are f64 tensors
+ * ("optimizer.lr" and so on), because numbers in the text metadata would be rounded and depend on the locale. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,7 +15,7 @@
 #include "tensor/shape.h"
 
 #define KIND_KEY "optimizer"
-#define MAX_STEPS ((int64_t)1 << 53)    /* exact as a double, and far from where counting on overflows */
+#define MAX_STEPS ((int64_t)1 << 53)    /* exact as a double; further steps cannot overflow int64_t */
 
 /* ---- saving ---- */
 
@@ -24,7 +24,7 @@ struct state_items {
     size_t count, capacity;
 };
 
-/* Adds a tensor under "NAME.WHAT"; the list owns both from then on, also on failure. */
+/* Adds a tensor with the name "NAME.WHAT". The list owns a copy of the name and a reference to the tensor. */
 static ctrt_status state_add(struct state_items *list, const char *name, const char *what, ctrt_tensor *tensor)
 {
     size_t bytes = strlen(name) + strlen(what) + 2;
@@ -93,7 +93,7 @@ ctrt_status ctrt_optimizer_save(ctrt_optimizer *optimizer, const char *path)
     return ctrt_context(status, "saving %.500s", path);
 }
 
-/* ---- loading: everything is read into `fresh` slots first, and put in place at the end ---- */
+/* ---- loading: all state is read into temporary (`fresh`) slots before the optimizer is changed ---- */
 
 static ctrt_status entry_find(const struct safetensors_entry **out, const ctrt_tensor_file *file, const char *name,
                               const char *what)
@@ -108,7 +108,7 @@ static ctrt_status entry_find(const struct safetensors_entry **out, const ctrt_t
     return CTRT_OK;
 }
 
-/* A 0-dim tensor of the file, which must be there. */
+/* Reads the 0-dim tensor "NAME.WHAT" of the file. CTRT_ERR_STATE if the file has no such tensor of that dtype. */
 static ctrt_status scalar_read(ctrt_tensor **out, ctrt_tensor_file *file, const char *name, const char *what,
                                ctrt_dtype dtype)
 {
@@ -144,7 +144,8 @@ static ctrt_status options_load(union optim_options *out, const ctrt_optimizer *
     return optimizer->kind->check(out, "the file's options", CTRT_ERR_FORMAT);
 }
 
-/* *found counts the file's tensors that belong to the slot. */
+/* Reads the state of one parameter into `fresh`. Adds the number of the file's tensors that belong to this parameter to
+ * *found. */
 static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const ctrt_optimizer *optimizer,
                              const struct optim_slot *slot, const union optim_options *options, ctrt_tensor_file *file)
 {
@@ -159,7 +160,7 @@ static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const ctrt
         const char *what = optimizer->kind->state_names[i];
         CTRT_TRY(entry_find(&entry, file, slot->name, what));
         if (entry == NULL && fresh->steps == 0)
-            continue;                   /* not stepped yet when it was saved */
+            continue;                   /* the parameter had no state when the file was saved */
         if (entry == NULL || !tensor_file_fits(entry, slot->parameter) || !ctrt_dtype_is_floating(entry->dtype))
             return ctrt_fail(CTRT_ERR_STATE, "%s.%s is missing in the file, or does not have the parameter's shape",
                              slot->name, what);
@@ -182,11 +183,12 @@ static ctrt_status slots_load(struct optim_slot *fresh, size_t found, const ctrt
     return CTRT_OK;
 }
 
-/* Puts the loaded state in place. A captured step keeps using the state tensors that it was captured with, so the
- * values are copied into them. */
+/* Replaces a state tensor of the optimizer by the loaded one. If a captured step refers to the optimizer, copies the
+ * values into the old tensor, because replays continue to use the tensor from the capture. */
 static ctrt_status state_give(ctrt_optimizer *optimizer, ctrt_tensor **state, ctrt_tensor *fresh)
 {
-    if (atomic_load(&optimizer->refs) == 1 || *state == NULL || fresh == NULL || ctrt_tensor_device(*state) != ctrt_tensor_device(fresh)
+    if (atomic_load(&optimizer->refs) == 1 || *state == NULL || fresh == NULL
+        || ctrt_tensor_device(*state) != ctrt_tensor_device(fresh)
         || ctrt_tensor_dtype(*state) != ctrt_tensor_dtype(fresh)) {
         ctrt_tensor_assign(state, fresh);
         return CTRT_OK;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/clip.c: clipping gradients by their common norm (Pascanu et al. 2013), with PyTorch's 1e-6 in the
- * denominator. */
+/* nn/clip.c: clips gradients by their total norm (Pascanu et al. 2013), with 1e-6 in the denominator as in PyTorch. */
 #include "ctrt/optim.h"
 #include "nn/module.h"
 
 #include "device/device.h"
 
-/* The sum of squares of one gradient as a 0-dim f32 or f64 tensor on `device`. */
+/* Computes the sum of squares of one gradient as a 0-dim tensor on `device`. The dtype is f32 or f64. */
 static ctrt_status squares(ctrt_tensor **out, ctrt_tensor *grad, ctrt_device *device)
 {
     ctrt_dtype dtype = ctrt_tensor_dtype(grad);
@@ -18,7 +17,8 @@ static ctrt_status squares(ctrt_tensor **out, ctrt_tensor *grad, ctrt_device *de
     return ctrt_to_device(out, *out, device);
 }
 
-/* *norm: of all gradients, as a 0-dim tensor on the device of the first; NULL when there are none. */
+/* Computes the norm of all gradients as a 0-dim tensor on the device of the first gradient. *norm is NULL if there are
+ * no gradients. */
 static ctrt_status total_norm(ctrt_tensor **norm, const struct walk *walk)
 {
     CTRT_AUTO(tensor) one = NULL;
@@ -35,7 +35,7 @@ static ctrt_status total_norm(ctrt_tensor **norm, const struct walk *walk)
     return *norm ? ctrt_sqrt(norm, *norm) : CTRT_OK;
 }
 
-/* grad *= min(1, max_norm / (norm + 1e-6)), without asking the device for the norm. */
+/* grad *= min(1, max_norm / (norm + 1e-6)). Computes the factor on the device, without copying the norm to the host. */
 static ctrt_status scale(const struct walk *walk, ctrt_tensor *norm, double max_norm)
 {
     CTRT_AUTO(tensor) factor = NULL;

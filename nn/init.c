@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/init.c: initial values: in place, never recorded.
+/* nn/init.c: sets initial values of tensors in place, without autograd recording.
  *
- * Fans as in PyTorch: the weight of a linear layer is [out, in], that of a convolution [out, in/groups, kh, kw]. */
+ * Fan in and fan out are computed as in PyTorch: the weight of a linear layer is [out, in], the weight of a convolution
+ * is [out, in/groups, kh, kw]. */
 #include <math.h>
 
 #include "base/base.h"
@@ -43,8 +44,8 @@ static ctrt_status fans(double *in, double *out, const char *who, const ctrt_ten
     return CTRT_OK;
 }
 
-/* Glorot and Bengio 2010: variance 2 / (fan_in + fan_out); a uniform distribution on (-b, b) has variance b^2 /
- * 3. */
+/* Glorot and Bengio 2010: the variance is 2 / (fan_in + fan_out). A uniform distribution on (-b, b) has the variance
+ * b^2 / 3. */
 ctrt_status ctrt_init_xavier_uniform_(ctrt_tensor *tensor, double gain)
 {
     double in, out;
@@ -62,7 +63,7 @@ ctrt_status ctrt_init_xavier_normal_(ctrt_tensor *tensor, double gain)
     return ctrt_tensor_numel(tensor) == 0 ? CTRT_OK : ctrt_init_normal_(tensor, 0, gain * sqrt(2 / (in + out)));
 }
 
-/* He et al. 2015, with the gain of a leaky ReLU of slope a: variance 2 / ((1 + a^2) fan_in). */
+/* He et al. 2015, with the gain of a leaky ReLU of slope a: the variance is 2 / ((1 + a^2) fan_in). */
 ctrt_status ctrt_init_kaiming_uniform_(ctrt_tensor *tensor, double a)
 {
     double in, out;

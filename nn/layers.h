@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/layers.h: what the files of standard modules share. */
+/* nn/layers.h: functions shared by the standard modules (layers_*.c). */
 #ifndef NN_LAYERS_H
 #define NN_LAYERS_H
 
 #include "nn/module.h"
 
-/* Linear and convolution: weight and bias uniform in +-1/sqrt(fan_in), PyTorch's default. bias may be NULL. */
+/* Initialises the weight and bias of a linear layer or a convolution with uniform values in +-1/sqrt(fan_in), which is
+ * PyTorch's default. `bias` may be NULL. */
 ctrt_status layer_init_uniform(ctrt_tensor *weight, ctrt_tensor *bias);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/layers_activation.c: ReLU, GELU, Tanh, Sigmoid, Softmax, Flatten: functions as modules. */
+/* nn/layers_activation.c: modules without parameters that call one op: ReLU, GELU, Tanh, Sigmoid, Softmax, Flatten. */
 #include "nn/layers.h"
 
 struct activation {
-    int first, last;                    /* GELU: first is "tanh"; Softmax: first is the dimension */
+    int first, last;    /* Flatten: the dimensions; GELU: first != 0: tanh approximation; Softmax: first: dimension */
 };
 
 static ctrt_status relu_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)

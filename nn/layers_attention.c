@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/layers_attention.c: MultiheadAttention (Vaswani et al. 2017), batch first.
  *
- * The three input projections are one matrix in_proj_weight [3 embed, embed]: rows of q, then k, then v. */
+ * The three input projections are one matrix in_proj_weight [3 embed, embed]: the rows for q, then k, then v. */
 #include "nn/layers.h"
 
 struct attention {
@@ -12,7 +12,7 @@ struct attention {
     bool causal;
 };
 
-/* [..., T, embed] to [..., heads, T, embed / heads]. */
+/* Reshapes [..., T, embed] to [..., heads, T, embed / heads]. */
 static ctrt_status heads_split(ctrt_tensor **out, ctrt_tensor *x, const struct attention *a)
 {
     int64_t shape[CTRT_MAX_DIMS];
@@ -24,14 +24,14 @@ static ctrt_status heads_split(ctrt_tensor **out, ctrt_tensor *x, const struct a
     return ctrt_transpose(out, *out, -3, -2);
 }
 
-/* The way back. */
+/* The inverse of heads_split. */
 static ctrt_status heads_join(ctrt_tensor **out, ctrt_tensor *x)
 {
     CTRT_TRY(ctrt_transpose(out, x, -3, -2));
     return ctrt_flatten(out, *out, -2, -1);
 }
 
-/* qkv[i] = x[i] through rows [i embed, (i + 1) embed) of the projection, split into heads. */
+/* Projects x[i] with the rows [i embed, (i + 1) embed) of in_proj_weight and splits the result qkv[i] into heads. */
 static ctrt_status project_each(ctrt_tensor **qkv, ctrt_tensor *const *x, const struct attention *a)
 {
     for (int i = 0; i < 3; i++) {
@@ -45,7 +45,7 @@ static ctrt_status project_each(ctrt_tensor **qkv, ctrt_tensor *const *x, const 
     return CTRT_OK;
 }
 
-/* The same with x for all three: one product. */
+/* The same for self-attention (q, k and v are projections of x), with one matrix product. */
 static ctrt_status project_self(ctrt_tensor **qkv, ctrt_tensor *x, const struct attention *a)
 {
     CTRT_AUTO(tensor) all = NULL;

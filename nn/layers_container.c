@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/layers_container.c: Sequential: modules one after another. */
+/* nn/layers_container.c: Sequential, which calls its child modules in order. */
 #include "nn/layers.h"
 
 static ctrt_status sequential_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
@@ -49,7 +49,7 @@ ctrt_status ctrt_sequential_new(ctrt_module **out, ctrt_module_list list)
         if (status == CTRT_OK)
             status = ctrt_sequential_add(self, module);
         else
-            ctrt_module_release(&module);           /* handed over, also when something before it failed */
+            ctrt_module_release(&module);           /* the function owns all modules of the list, also on failure */
     }
     if (status == CTRT_OK)
         module_give(out, &self);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/layers_dropout.c: Dropout: zeroes elements while training. */
+/* nn/layers_dropout.c: Dropout, which zeroes random elements in training mode. */
 #include "nn/layers.h"
 
 static ctrt_status dropout_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/layers_embedding.c: Embedding: rows of a table. */
+/* nn/layers_embedding.c: Embedding, a lookup table of vectors. */
 #include "nn/layers.h"
 
 struct embedding {

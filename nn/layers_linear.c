@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/layers_linear.c: Linear: y = x weight^T + bias. */
+/* nn/layers_linear.c: Linear, y = x weight^T + bias. */
 #include <math.h>
 
 #include "nn/layers.h"
 
 struct linear {
-    ctrt_tensor *weight, *bias;         /* borrowed from the registry, as in all modules of nn/ */
+    ctrt_tensor *weight, *bias;         /* borrowed from the module's parameter list, as in all modules of nn/ */
 };
 
 ctrt_status layer_init_uniform(ctrt_tensor *weight, ctrt_tensor *bias)
 {
-    /* He's rule with a = sqrt(5) is the bound 1/sqrt(fan_in). */
+    /* Kaiming initialisation with a = sqrt(5) has the bound 1/sqrt(fan_in). */
     CTRT_TRY(ctrt_init_kaiming_uniform_(weight, sqrt(5)));
     if (bias == NULL)
         return CTRT_OK;

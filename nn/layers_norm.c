@@ -6,11 +6,11 @@
 
 struct batch_norm {
     ctrt_tensor *weight, *bias, *running_mean, *running_var, *batches;
-    double epsilon, momentum;           /* momentum below 0: cumulative average */
+    double epsilon, momentum;           /* negative momentum: cumulative average */
 };
 
-/* How far the running statistics move toward this batch's. The op takes a fraction (negative means "not at all"
- * to it), so the cumulative average is made here: the n-th batch weighs 1/n. */
+/* Computes the weight of the current batch in the update of the running statistics. For the cumulative average the n-th
+ * batch has the weight 1/n. The op batch_norm cannot compute that, because a negative momentum disables its update. */
 static ctrt_status batch_norm_momentum(double *out, const struct batch_norm *norm)
 {
     int64_t batches;
@@ -61,7 +61,7 @@ static const ctrt_module_class batch_norm2d_class = {
     .forward = batch_norm2d_forward,
 };
 
-/* A buffer of the module; *borrowed belongs to it. */
+/* Adds a buffer filled with `value` to the module. *borrowed: the buffer, which the module owns. */
 static ctrt_status batch_norm_buffer(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape,
                                      int value, ctrt_dtype dtype, ctrt_device *device)
 {

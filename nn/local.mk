@@ -1,4 +1,4 @@
-# Sources and private headers of nn/: modules, losses, optimizers, checkpoints. Part of libctrt.
+# Sources and private headers of nn/ (modules, optimizers, checkpoints). Part of libctrt.
 libctrt_core_la_SOURCES += \
     nn/checkpoint.c nn/checkpoint_optim.c nn/clip.c nn/init.c nn/layers.h nn/layers_activation.c \
     nn/layers_attention.c nn/layers_container.c nn/layers_conv.c nn/layers_dropout.c nn/layers_embedding.c \

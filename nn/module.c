@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/module.c: modules as objects: life, registering tensors and children, running. */
+/* nn/module.c: modules: creation and destruction, registration of tensors and child modules, forward. */
 #include "nn/module.h"
 
 #include "base/stack.h"
@@ -8,10 +8,10 @@
 
 _Atomic uint64_t module_structure = 1;
 
-/* A constructor's failure on its way from CTRT_NEW to the function that gets the NULL. */
+/* The status of a constructor that failed inside CTRT_NEW, for the function that then gets NULL as a module. */
 static __thread ctrt_status made_status;
 
-/* ---- life ---- */
+/* ---- creation, references, destruction ---- */
 
 ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of)
 {
@@ -53,7 +53,8 @@ static void tensors_free(struct module_tensors *tensors)
     memory_free(tensors->items);
 }
 
-/* Frees the module itself. A child that dies with it waits in the list below instead of being freed by a deeper call. */
+/* Frees the module and releases its children. A child without other references is not freed recursively;
+ * module_destroy adds it to its list. */
 static void module_free(ctrt_module *module)
 {
     if (CTRT_SLOT(module->class_of, destroy))
@@ -77,6 +78,8 @@ static void module_free(ctrt_module *module)
     memory_free(module);
 }
 
+/* Frees a module without references. A list replaces recursion, so that deeply nested modules do not overflow the
+ * stack. */
 static void module_destroy(ctrt_module *module)
 {
     static __thread ctrt_module *dying;
@@ -127,7 +130,7 @@ ctrt_status module_missing(const char *who, const char *argument)
     return status ? ctrt_context(status, "%s", who) : fail_null(who, argument);
 }
 
-/* ---- registering ---- */
+/* ---- registration ---- */
 
 ctrt_status array_reserve(void **items, size_t *capacity, size_t count, size_t item_bytes)
 {
@@ -158,7 +161,7 @@ static bool children_have(const struct module_children *children, const char *na
     return false;
 }
 
-/* A name must be able to stand between dots and be new in its module. */
+/* Checks a name: it must not be empty, contain a dot (the separator of nested names) or exist in the module already. */
 static ctrt_status name_check(const ctrt_module *module, const char *who, const char *name)
 {
     const char *kind = module->class_of->kind;
@@ -168,8 +171,8 @@ static ctrt_status name_check(const ctrt_module *module, const char *who, const 
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "%s: the name \"%s\" in module %s: names are not empty and have no dots, which "
                          "separate the names of nested modules", who, name, kind);
-    if (tensors_have(&module->parameters, name) || tensors_have(&module->buffers,
-                                                                name) || children_have(&module->children, name))
+    if (tensors_have(&module->parameters, name) || tensors_have(&module->buffers, name)
+        || children_have(&module->children, name))
         return ctrt_fail(CTRT_ERR_STATE, "%s: module %s already has something named \"%s\"", who, kind, name);
     return CTRT_OK;
 }
@@ -258,18 +261,19 @@ ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, co
     return CTRT_OK;
 }
 
-/* ---- running ---- */
+/* ---- forward ---- */
 
-/* The modules that run in this thread, while memory is watched: each knows its path below the outermost one. */
+/* The stack of modules whose forward runs in this thread. Maintained only while memory is watched, for memory tags. */
 struct running {
     struct running *outer;
     const ctrt_module *module;
-    const char *base;                       /* the tag that the outermost one was called under */
-    char path[200];                         /* "encoder.layer1"; "" of the outermost */
+    const char *base;                       /* the thread's tag when the outermost module was called */
+    char path[200];                         /* path from the outermost module, "encoder.layer1"; "": outermost */
 };
 static __thread struct running *running;
 
-/* Writes the path from `module` to `what` behind `path`; false when it is not below. */
+/* Writes the path from `module` to its descendant `what` into `path` (`room` bytes). Returns false if `what` is not a
+ * descendant of `module`. */
 static bool path_to(char *path, size_t room, const ctrt_module *module, const ctrt_module *what)
 {
     for (size_t i = 0; i < module->children.count && room > 1; i++) {
@@ -288,7 +292,8 @@ static bool path_to(char *path, size_t room, const ctrt_module *module, const ct
     return false;
 }
 
-/* Where `self` stands below what runs already; a module that is not registered there begins a path of its own. */
+/* Fills in `self` for `module`: its path from the outermost running module, or a new path if `module` is not a
+ * descendant of the innermost running module. */
 static void place(struct running *self, const ctrt_module *module)
 {
     self->outer = running;
@@ -325,8 +330,8 @@ ctrt_status module_context(ctrt_status status, const char *name)
     return strlen(ctrt_error_message()) < 2048 ? ctrt_context(status, "%s", name) : status;
 }
 
-/* The result goes through a variable of its own: *y may be the owner of an input, which the module may still
- * read, and stays as it was when the module fails. */
+/* Calls forward. The result is stored in a local variable first, because *y may own an input that the module still
+ * reads, and because *y must not change if the module fails. */
 static ctrt_status run(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count)
 {
     CTRT_AUTO(tensor) result = NULL;
@@ -380,7 +385,7 @@ ctrt_status module_at_least(const char *who, const char *what, int64_t value, in
                      (long long)least);
 }
 
-/* ---- facts ---- */
+/* ---- accessors ---- */
 
 void *ctrt_module_state(ctrt_module *module)
 {

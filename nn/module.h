@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/module.h: the module's struct, and what the standard modules share. */
+/* nn/module.h: the struct of modules, and functions shared by the standard modules. */
 #ifndef NN_MODULE_H
 #define NN_MODULE_H
 
@@ -28,20 +28,21 @@ struct module_children {
     size_t count, capacity;
 };
 
-/* All parameters or buffers below a module, as found at some state of the modules' structure. */
+/* A cached list of all parameters or buffers of a module and its descendants. */
 struct walk_entry {
-    const char *name;                   /* interned in the module that was asked */
+    const char *name;                   /* dotted name, interned in the module that owns the walk */
     ctrt_tensor *tensor;                /* borrowed */
     bool persistent;
 };
 struct walk {
     struct walk_entry *entries;
     size_t count, capacity;
-    uint64_t structure;                 /* module_structure when made; 0: never */
+    uint64_t structure;                 /* value of module_structure for which the list is valid; 0: never built */
 };
 enum walk_kind { WALK_PARAMETERS, WALK_BUFFERS, WALK_KINDS };
 
-/* Dotted names that were given out; they live as long as the module. Chains of a hash table. */
+/* A dotted name in the module's hash table of interned names. Freed with the module, because the public API returns
+ * these names. */
 struct module_name {
     struct module_name *next;
     char text[];
@@ -54,38 +55,41 @@ struct ctrt_module {
     struct module_tensors parameters, buffers;
     struct module_children children;
     struct walk walks[WALK_KINDS];
-    struct module_name **names;         /* name_chains of them, a power of 2 or 0 */
-    size_t name_chains, name_count;
-    ctrt_module *next_dying;            /* in the list of modules without references, not freed yet */
+    struct module_name **names;         /* hash table with separate chaining */
+    size_t name_chains, name_count;     /* name_chains is 0 or a power of 2 */
+    ctrt_module *next_dying;            /* list of modules that module_destroy will free */
     _Alignas(16) unsigned char state[];
 };
 
-/* Changes whenever something is registered in any module; never 0. */
+/* Incremented when a tensor or child is registered in any module. Never 0. */
 extern _Atomic uint64_t module_structure;
 
-/* Everything below `module`, from its cache when the structure has not changed. *out belongs to the module. */
+/* Lists the tensors of `module` and its descendants. Uses the module's cached list if the structure has not changed.
+ * *out belongs to the module. */
 ctrt_status module_walk(const struct walk **out, ctrt_module *module, enum walk_kind kind);
-/* *out: is `what` the module itself or somewhere below it? CTRT_ERR_STATE for modules nested too deep for the stack. */
+/* *out: whether `what` is `module` or one of its descendants. CTRT_ERR_STATE if modules are nested too deep for the
+ * stack. */
 ctrt_status module_contains(bool *out, const ctrt_module *module, const ctrt_module *what);
 
-/* *out = *fresh by the assignment rule; *fresh becomes NULL. */
+/* Moves *fresh to *out: releases the old *out and sets *fresh to NULL. */
 void module_give(ctrt_module **out, ctrt_module **fresh);
-/* What to return for a NULL where a module was to be handed over: the failure of its constructor, if there was
- * one. */
+/* Returns the error for a NULL module argument: the error of the module's constructor inside CTRT_NEW if there was one,
+ * else CTRT_ERR_INVALID_ARGUMENT. */
 ctrt_status module_missing(const char *who, const char *argument);
 
-/* For constructors: a new parameter of the default floating type, uninitialised; *borrowed belongs to the
- * module. */
+/* For constructors: adds a new uninitialised parameter of the default dtype to `module`. *borrowed: the parameter,
+ * which the module owns. */
 ctrt_status module_new_parameter(ctrt_tensor **borrowed, ctrt_module *module, const char *name, ctrt_ints shape,
                                  ctrt_device *device);
-/* Puts `name` before the message of a failed forward. Left out when the message is long, so that deep nesting does not cut off the cause. */
+/* Adds `name` in front of the message of a failed forward. Has no effect on messages of 2048 bytes or more, so that
+ * deep nesting does not truncate the cause. */
 ctrt_status module_context(ctrt_status status, const char *name);
-/* For forward functions of modules with one input. */
+/* For forward functions of modules with one input: checks the number of inputs and that the input is not NULL. */
 ctrt_status module_one_input(const ctrt_module *module, ctrt_tensor *const *inputs, int count);
-/* CTRT_ERR_INVALID_ARGUMENT "linear_new: in_features is -3, expected at least 0" */
+/* Returns CTRT_ERR_INVALID_ARGUMENT if value < least: "linear_new: in_features is -3, expected at least 0". */
 ctrt_status module_at_least(const char *who, const char *what, int64_t value, int64_t least);
 
-/* Makes room for one more item at the end of a growing array; *items may move. */
+/* Ensures that a growing array has capacity for one more item. *items may move. */
 ctrt_status array_reserve(void **items, size_t *capacity, size_t count, size_t item_bytes);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/optim.c: optimizers: their parameters, and the step with one kernel call for each group of parameters.
+/* nn/optim.c: optimizers (SGD, AdamW): parameters, options, and the step with one kernel call per group of parameters.
  *
- * The parameters of a group have the same device, dtype and number of steps taken, which is part of the formulas. A
- * parameter whose first gradient comes later than the others' therefore stays in a group of its own. */
+ * The parameters of a group have the same device, dtype and key. AdamW's key is the number of steps, which is part of
+ * its formulas. Therefore an AdamW parameter whose first gradient comes later than that of the others remains in
+ * another group. */
 #include "nn/optim.h"
 
 #include <math.h>
@@ -14,9 +15,9 @@
 #include "tensor/tensor.h"
 #include "tensor/scope.h"
 
-/* ---- values of options: the same for constructors and for files ---- */
+/* ---- validation of options, for constructors and checkpoints ---- */
 
-/* The value must be at least 0 and less than `below`. */
+/* Returns `refusal` unless 0 <= value < below. INFINITY as `below` accepts all finite values. */
 static ctrt_status option_check(const char *who, ctrt_status refusal, const char *what, double value, double below)
 {
     if (value >= 0 && value < below)
@@ -57,7 +58,7 @@ static int sgd_states(const union optim_options *options)
     return options->sgd.momentum != 0;
 }
 
-/* Only the first step differs: it sets the momentum buffer. */
+/* Only the first step differs from the others, because it initialises the momentum buffer. */
 static int64_t sgd_key(const struct optim_slot *slot)
 {
     return slot->steps > 0;
@@ -69,8 +70,9 @@ static void sgd_replayed(double *numbers, const union optim_options *options, in
     numbers[0] = options->sgd.lr;
 }
 
-static ctrt_status sgd_launch(const union optim_options *options, int64_t key, const double *replayed, ctrt_device *device, ctrt_dtype dtype,
-                              const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs)
+static ctrt_status sgd_launch(const union optim_options *options, int64_t key, const double *replayed,
+                              ctrt_device *device, ctrt_dtype dtype, const ctrt_view *const *inputs, int n_inputs,
+                              const ctrt_view *const *outputs, int n_outputs)
 {
     const ctrt_sgd_options *o = &options->sgd;
     const ctrt_sgd_attributes attributes = {
@@ -114,8 +116,9 @@ static void adamw_replayed(double *numbers, const union optim_options *options, 
     numbers[2] = 1 / sqrt(1 - pow(o->beta2, (double)step));
 }
 
-static ctrt_status adamw_launch(const union optim_options *options, int64_t key, const double *replayed, ctrt_device *device, ctrt_dtype dtype,
-                                const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs)
+static ctrt_status adamw_launch(const union optim_options *options, int64_t key, const double *replayed,
+                                ctrt_device *device, ctrt_dtype dtype, const ctrt_view *const *inputs, int n_inputs,
+                                const ctrt_view *const *outputs, int n_outputs)
 {
     const ctrt_adamw_options *o = &options->adamw;
     const ctrt_adam_attributes attributes = {
@@ -134,12 +137,12 @@ static const struct optim_number adamw_numbers[] = {
     { NULL, 0 },
 };
 static const struct optim_kind adamw_kind = {
-    .name = "AdamW", .check = adamw_check, .state_names = { "exp_avg",
-                                      "exp_avg_sq" }, .numbers = adamw_numbers, .lr = offsetof(ctrt_adamw_options, lr),
-    .states = adamw_states, .replayed_count = 3, .replayed = adamw_replayed, .key = adamw_key, .launch = adamw_launch,
+    .name = "AdamW", .check = adamw_check, .state_names = { "exp_avg", "exp_avg_sq" }, .numbers = adamw_numbers,
+    .lr = offsetof(ctrt_adamw_options, lr), .states = adamw_states, .replayed_count = 3, .replayed = adamw_replayed,
+    .key = adamw_key, .launch = adamw_launch,
 };
 
-/* ---- life ---- */
+/* ---- creation, parameters, destruction ---- */
 
 static ctrt_status slot_add(ctrt_optimizer *optimizer, ctrt_tensor *parameter, const char *name)
 {
@@ -170,6 +173,7 @@ static ctrt_status slot_add(ctrt_optimizer *optimizer, ctrt_tensor *parameter, c
     return CTRT_OK;
 }
 
+/* Removes all slots after the first `count`. */
 static void slots_cut(ctrt_optimizer *optimizer, size_t count)
 {
     while (optimizer->count > count) {
@@ -181,7 +185,7 @@ static void slots_cut(ctrt_optimizer *optimizer, size_t count)
     }
 }
 
-/* The scratch lists are as long as the slots need, so that a step allocates nothing for itself. */
+/* Resizes the scratch arrays for the current number of slots, so that a step does not allocate host memory for them. */
 static ctrt_status scratch_resize(ctrt_optimizer *optimizer)
 {
     size_t count = optimizer->count ? optimizer->count : 1;
@@ -296,10 +300,12 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
     int states = optimizer->kind->states(&optimizer->options);
     for (int i = 0; i < states; i++) {
         ctrt_tensor **state = &slot->state[i];
+        /* A state tensor that was allocated in a dry run has no memory after the dry run. */
         if (*state != NULL && unlikely(plan_left((*state)->storage->device->memory, &(*state)->storage->block)))
             ctrt_tensor_release(state);
         if (*state == NULL)
-            CTRT_TRY(capture_refuse(ctrt_tensor_device(parameter), "the optimizer's state would begin anew at every replay: take a step before it"));
+            CTRT_TRY(capture_refuse(ctrt_tensor_device(parameter),
+                                    "the optimizer's state would begin anew at every replay: take a step before it"));
         if (*state == NULL)
             CTRT_TRY(ctrt_zeros(state, ctrt_ints_of(ctrt_tensor_shape(parameter), ctrt_tensor_ndim(parameter)),
                                 optim_state_dtype(parameter), ctrt_tensor_device(parameter)));
@@ -311,7 +317,8 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
     return CTRT_OK;
 }
 
-/* Makes contiguous copies of the parameter and its gradient where these are not contiguous themselves. */
+/* Prepares a slot with a gradient for the step. slot->target and slot->grad become the parameter and its gradient, or
+ * contiguous copies if these are not contiguous. */
 static ctrt_status slot_prepare(ctrt_optimizer *optimizer, struct optim_slot *slot)
 {
     ctrt_tensor *grad = ctrt_tensor_grad(slot->parameter);
@@ -322,12 +329,13 @@ static ctrt_status slot_prepare(ctrt_optimizer *optimizer, struct optim_slot *sl
     return ctrt_contiguous(&slot->grad, grad, CTRT_CONTIGUOUS_FORMAT);
 }
 
-/* After the kernel: a parameter that was not contiguous gets its values back. */
+/* Completes the step of a slot after the kernel call: copies the result into a parameter that is not contiguous, and
+ * counts the step. */
 static ctrt_status slot_finish(struct optim_slot *slot)
 {
     ctrt_status status = CTRT_OK;
     if (unlikely(slot->target != slot->parameter))
-        status = ctrt_copy_(slot->parameter, slot->target);         /* counts as a write by itself */
+        status = ctrt_copy_(slot->parameter, slot->target);         /* increments the version itself */
     else
         tensor_bump_version(slot->parameter);
     if (likely(!plan_running(slot->parameter->device) && capture_here(slot->parameter->device) == NULL))
@@ -337,6 +345,7 @@ static ctrt_status slot_finish(struct optim_slot *slot)
     return status;
 }
 
+/* Returns whether `slot` can be in the same kernel call as `first`. */
 static bool slot_fits(const ctrt_optimizer *optimizer, const struct optim_slot *slot, const struct optim_slot *first)
 {
     return slot->grad != NULL && slot->target->device == first->target->device
@@ -344,12 +353,12 @@ static bool slot_fits(const ctrt_optimizer *optimizer, const struct optim_slot *
            && optimizer->kind->key(slot) == optimizer->kind->key(first);
 }
 
-/* ---- steps that are captured ---- */
+/* ---- captured steps ---- */
 
-/* One kernel call of such a step. */
+/* A kernel call of a captured step. Owns a reference to the optimizer. */
 struct captured_step {
     ctrt_optimizer *optimizer;
-    size_t count, slots[];              /* their places: slots may move */
+    size_t count, slots[];              /* indices into optimizer->slots, because that array may move */
 };
 
 static void count_steps(const struct captured_step *step, int64_t more)
@@ -358,6 +367,8 @@ static void count_steps(const struct captured_step *step, int64_t more)
         step->optimizer->slots[step->slots[i]].steps += more;
 }
 
+/* Before a replay: counts the step and computes the values that the kernel reads. CTRT_ERR_STATE if the numbers of
+ * steps of the parameters differ. */
 static ctrt_status step_again(void *state, void *numbers)
 {
     const struct captured_step *step = state;
@@ -365,7 +376,8 @@ static ctrt_status step_again(void *state, void *numbers)
     const struct optim_slot *slots = optimizer->slots, *first = &slots[step->slots[0]];
     for (size_t i = 1; i < step->count; i++)
         if (unlikely(slots[step->slots[i]].steps != first->steps))
-            return ctrt_fail(CTRT_ERR_STATE, "%s: %s has taken %lld steps and %s %lld by now, but the captured step has one count for both: capture it anew",
+            return ctrt_fail(CTRT_ERR_STATE,
+        "%s: %s has taken %lld steps and %s %lld by now, but the captured step has one count for both: capture it anew",
                              optimizer->kind->name, first->name, (long long)first->steps, slots[step->slots[i]].name,
                              (long long)slots[step->slots[i]].steps);
     count_steps(step, 1);
@@ -387,8 +399,10 @@ static void step_release(void *state)
 
 static const struct number_source step_source = { .fill = step_again, .undo = step_undo, .release = step_release };
 
-/* *numbers: what the kernel reads at each replay; NULL when the step is not being captured. */
-static ctrt_status step_captured(const double **numbers, ctrt_optimizer *optimizer, struct optim_slot *const *group, size_t n)
+/* Registers a kernel call with the capture of the current stream. *numbers: the device memory that the kernel reads at
+ * each replay, or NULL if no capture runs. */
+static ctrt_status step_captured(const double **numbers, ctrt_optimizer *optimizer, struct optim_slot *const *group,
+                                 size_t n)
 {
     struct capture *capture = capture_here(group[0]->target->device);
     *numbers = NULL;
@@ -403,10 +417,11 @@ static ctrt_status step_captured(const double **numbers, ctrt_optimizer *optimiz
     step->count = n;
     for (size_t i = 0; i < n; i++)
         step->slots[i] = (size_t)(group[i] - optimizer->slots);
-    return capture_numbers((const void **)numbers, capture, optimizer->kind->replayed_count * sizeof(double), &step_source, step);
+    return capture_numbers((const void **)numbers, capture, optimizer->kind->replayed_count * sizeof(double),
+                           &step_source, step);
 }
 
-/* Steps all slots from `begin` on that fit the one at `begin`. */
+/* Runs one kernel call for the slot at `begin` and all later slots of the same group. */
 static ctrt_status group_step(ctrt_optimizer *optimizer, size_t begin)
 {
     struct optim_slot *first = &optimizer->slots[begin], **group = optimizer->group;
@@ -415,7 +430,8 @@ static ctrt_status group_step(ctrt_optimizer *optimizer, size_t begin)
         if (slot_fits(optimizer, &optimizer->slots[i], first))
             group[n++] = &optimizer->slots[i];
 
-    /* Sequences of n: inputs p, g, states; outputs p, states. */
+    /* The kernel's inputs are n parameters, n gradients, then n tensors of each state; its outputs are n parameters,
+     * then n tensors of each state. */
     int states = optimizer->kind->states(&optimizer->options);
     const ctrt_view **inputs = optimizer->views, **outputs = optimizer->views + n * (2 + OPTIM_STATES);
     for (size_t i = 0; i < n; i++) {
@@ -427,8 +443,9 @@ static ctrt_status group_step(ctrt_optimizer *optimizer, size_t begin)
     const double *replayed;
     ctrt_status status = step_captured(&replayed, optimizer, group, n);
     if (status == CTRT_OK)
-        status = optimizer->kind->launch(&optimizer->options, optimizer->kind->key(first), replayed, first->target->device,
-                                         tensor_dtype(first->target), inputs, (int)n * (2 + states), outputs, (int)n * (1 + states));
+        status = optimizer->kind->launch(&optimizer->options, optimizer->kind->key(first), replayed,
+                                         first->target->device, tensor_dtype(first->target), inputs,
+                                         (int)n * (2 + states), outputs, (int)n * (1 + states));
     for (size_t i = 0; i < n && status == CTRT_OK; i++)
         status = slot_finish(group[i]);
     return status;
@@ -454,7 +471,7 @@ ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer)
         return fail_null("optimizer_step", "optimizer");
     struct memory_tag tag;
     const bool tagged = tag_enter_watched(&tag, "optimizer");
-    struct scope *scope = scope_pause();                /* the optimizer's state is its own */
+    struct scope *scope = scope_pause();                /* state tensors must outlive the program's scope */
     ctrt_no_grad status = step(optimizer);
     scope_resume(scope);
     if (tagged)
@@ -484,7 +501,7 @@ ctrt_status ctrt_optimizer_zero_grad(ctrt_optimizer *optimizer, bool set_to_none
     return CTRT_OK;
 }
 
-/* ---- facts ---- */
+/* ---- accessors ---- */
 
 double ctrt_optimizer_lr(const ctrt_optimizer *optimizer)
 {

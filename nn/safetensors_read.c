@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nn/safetensors_read.c: parses and validates the header of a safetensors file.
  *
- * The file may come from an attacker. The parser therefore accepts only the JSON that this header may contain: no
- * nested values, fractions or booleans. It does not recurse, and copies every string that it keeps. The library
- * depends on libc alone, so no JSON library is used. */
+ * The file may come from an attacker. Therefore the parser accepts only the JSON that this header may contain: no
+ * other nested values, no fractions, no booleans. The parser does not recurse, and copies every string that it stores.
+ * The library depends only on libc, so it cannot use a JSON library. */
 #include "nn/safetensors.h"
 
 #include <limits.h>
@@ -18,9 +18,9 @@
 
 struct parser {
     const unsigned char *start, *at, *end;
-    char *text;                         /* the next decoded string is written here; as long as the whole header */
+    char *text;                         /* next free byte of the string buffer, which is as large as the header */
     struct safetensors_header *header;
-    size_t data_begin, data_size;       /* of the file */
+    size_t data_begin, data_size;       /* offset and size of the file's data in bytes */
 };
 
 static ctrt_status malformed(const struct parser *p, const char *what)
@@ -54,7 +54,7 @@ static ctrt_status expect(struct parser *p, char c)
     return malformed(p, what);
 }
 
-/* After an item of a list: *more when a comma follows; otherwise the list must close. */
+/* Reads the token after a list item: a comma (*more is true) or the end of the list (*more is false). */
 static ctrt_status list_next(struct parser *p, char close, bool *more)
 {
     *more = take(p, ',');
@@ -140,7 +140,7 @@ static ctrt_status hex4(struct parser *p, uint32_t *out)
     return CTRT_OK;
 }
 
-/* After "\u": one code point, perhaps out of two surrogates. */
+/* Parses the rest of an escape after "\u": one code point, or a surrogate pair. */
 static ctrt_status escape_unicode(struct parser *p, char **to)
 {
     uint32_t code, low;
@@ -176,7 +176,8 @@ static ctrt_status escape(struct parser *p, char **to)
     return CTRT_OK;
 }
 
-/* *out: decoded and terminated, in the header's text, where it fits because decoding never makes a string longer. */
+/* Decodes a string into the header's string buffer; *out is null-terminated. The buffer is large enough, because a
+ * decoded string is never longer than its JSON text. */
 static ctrt_status string(struct parser *p, const char **out)
 {
     char *to = p->text;
@@ -309,7 +310,7 @@ static ctrt_status parse_entry(struct parser *p, const char *name)
     return CTRT_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- header ---- */
 
 static ctrt_status parse_metadata(struct parser *p)
 {
@@ -365,7 +366,7 @@ static int compare_keys(const void *a, const void *b)
     return strcmp(((const struct safetensors_pair *)a)->key, ((const struct safetensors_pair *)b)->key);
 }
 
-/* By offset; of two tensors at one offset the empty one comes first. */
+/* Compares by offset, then by end, so that an empty tensor precedes the tensor at the same offset. */
 static int compare_places(const void *a, const void *b)
 {
     const struct safetensors_entry *x = *(const struct safetensors_entry *const *)a;
@@ -375,6 +376,7 @@ static int compare_places(const void *a, const void *b)
     return (x->end > y->end) - (x->end < y->end);
 }
 
+/* Checks that the tensors cover the file's data without gap or overlap. */
 static ctrt_status check_cover(const struct parser *p)
 {
     const struct safetensors_header *header = p->header;
@@ -394,6 +396,7 @@ static ctrt_status check_cover(const struct parser *p)
     return CTRT_OK;
 }
 
+/* Checks that names and metadata keys are unique. Leaves by_name and metadata sorted by name. */
 static ctrt_status check_names(const struct safetensors_header *header)
 {
     if (header->count)

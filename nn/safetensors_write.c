@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/safetensors_write.c: writing safetensors files. */
+/* nn/safetensors_write.c: writes safetensors files. */
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -9,12 +9,12 @@
 #include "nn/safetensors.h"
 #include "tensor/shape.h"
 
-/* ---- the header's text ---- */
+/* ---- header ---- */
 
 struct text {
     char *bytes;
     size_t length, capacity;
-    bool failed;                        /* out of memory; asked for once, at the end */
+    bool failed;                        /* an allocation failed; checked once, at the end of put_header */
 };
 
 static void put(struct text *text, const char *bytes, size_t length)
@@ -84,7 +84,7 @@ static void put_entry(struct text *text, const struct safetensors_item *item, si
     put_text(text, "]}");
 }
 
-/* Length and JSON, padded with spaces so that the data begins at a multiple of 8. */
+/* Writes the header length and the JSON header, padded with spaces so that the data begins at a multiple of 8 bytes. */
 static ctrt_status put_header(struct text *text, const struct safetensors_item *const *sorted, size_t count,
                               const struct safetensors_pair *metadata, size_t metadata_count)
 {
@@ -120,9 +120,9 @@ static ctrt_status put_header(struct text *text, const struct safetensors_item *
     return CTRT_OK;
 }
 
-/* ---- the file ---- */
+/* ---- file ---- */
 
-/* Straight from its memory where the host can read it and it lies in order; else through a copy. */
+/* Writes the values of a tensor: directly from its memory if that is host memory and contiguous, else from a copy. */
 static ctrt_status write_tensor(struct file_writer *file, ctrt_tensor *tensor)
 {
     size_t bytes = tensor_bytes(tensor);
@@ -153,7 +153,7 @@ static ctrt_status write_file(const char *path, const struct text *header,
     return file_writer_close(&file, status);
 }
 
-/* ---- what is written ---- */
+/* ---- validation of the items ---- */
 
 static ctrt_status name_check(const char *name)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/split.c: a batch in pieces that fit.
+/* nn/split.c: runs a batch in several micro-batches (pieces) if the whole batch does not fit into memory.
  *
- * Gradients that were there before are put aside for the time of a step, so that an attempt that fails is forgotten by dropping what it
- * left in the parameters. Of buffers (batch_norm's running statistics) copies are kept, of the generators of all devices their places. */
+ * A failed attempt must have no effect. For this purpose a step saves the state that an attempt can change: the
+ * gradients (detached from the parameters during the step), copies of the buffers (batch_norm's running statistics) and
+ * the positions of the random number generators of all devices. */
 #include "ctrt/split.h"
 
 #include "ctrt/autograd.h"
@@ -15,27 +16,27 @@
 struct ctrt_split {
     ctrt_module *module;
     ctrt_split_options options;
-    int64_t pieces;                     /* of the next step */
-    int64_t good, wait;                 /* steps since the last change; how many it takes to try fewer pieces */
-    bool trying;                        /* the step in progress tries fewer pieces */
+    int64_t pieces;                     /* number of pieces of the next step */
+    int64_t good, wait;                 /* successful steps since the last change; steps until fewer pieces are tried */
+    bool trying;                        /* the next step is a trial with fewer pieces */
 };
 
-struct place {                          /* of a device's generator */
+struct place {                          /* position of a device's random number generator */
     ctrt_device *device;
     uint64_t seed, offset;
-    bool holds;                         /* parameters or buffers of the module lie there */
+    bool holds;                         /* the device has parameters or buffers of the module */
 };
 
-/* What an attempt can change. */
+/* The saved state. */
 struct kept {
     const struct walk *parameters, *buffers;
-    ctrt_tensor **grads;                /* one per parameter; NULL: it had none */
-    ctrt_tensor **values;               /* one per buffer: a copy */
-    struct place *places;               /* of all devices that were open */
+    ctrt_tensor **grads;                /* one per parameter; NULL: the parameter had no gradient */
+    ctrt_tensor **values;               /* one copy per buffer */
+    struct place *places;               /* one per device that was open */
     size_t place_count, place_room;
 };
 
-/* ---- life ---- */
+/* ---- creation, destruction, accessors ---- */
 
 ctrt_status ctrt_split_new(ctrt_split **out, ctrt_module *module, const ctrt_split_options *options)
 {
@@ -74,7 +75,7 @@ int64_t ctrt_split_pieces(const ctrt_split *split)
     return split != NULL ? split->pieces : 0;
 }
 
-/* ---- what was there before ---- */
+/* ---- saving and restoring state ---- */
 
 struct noting {
     struct kept *kept;
@@ -86,7 +87,8 @@ static void note_open(ctrt_device *device, void *argument)
     struct noting *noting = argument;
     struct kept *kept = noting->kept;
     if (noting->status == CTRT_OK)
-        noting->status = array_reserve((void **)&kept->places, &kept->place_room, kept->place_count, sizeof *kept->places);
+        noting->status = array_reserve((void **)&kept->places, &kept->place_room, kept->place_count,
+                                       sizeof *kept->places);
     if (noting->status == CTRT_OK)
         kept->places[kept->place_count++] = (struct place){ .device = device };
 }
@@ -99,7 +101,8 @@ static struct place *place_of(const struct kept *kept, const ctrt_device *device
     return NULL;
 }
 
-/* An attempt draws from whatever generator it likes: a model on an accelerator may well take numbers from the cpu's. */
+/* Saves the generator positions of all open devices, because a model on an accelerator may also use the generator of
+ * another device, for example the cpu. */
 static ctrt_status keep_places(struct kept *kept)
 {
     struct noting noting = { kept, CTRT_OK };
@@ -117,7 +120,7 @@ static ctrt_status keep_places(struct kept *kept)
     return CTRT_OK;
 }
 
-/* A device that the attempt was the first to open goes back to its generator's beginning. */
+/* Restores the generator position of a device. A device that was opened during the step gets the offset 0. */
 static void place_back(ctrt_device *device, void *argument)
 {
     const struct kept *kept = argument;
@@ -130,7 +133,7 @@ static void place_back(ctrt_device *device, void *argument)
     pthread_mutex_unlock(&device->generator_lock);
 }
 
-/* Drops the gradients of an attempt and hangs in those from before. */
+/* Replaces the gradients of an attempt by the saved ones. */
 static void grads_back(const struct kept *kept)
 {
     for (size_t i = 0; i < kept->parameters->count; i++)
@@ -148,6 +151,7 @@ static void kept_free(struct kept *kept)
     memory_free(kept->places);
 }
 
+/* Saves gradients and generator positions, before the first attempt. The caller calls kept_free, also on error. */
 static ctrt_status keep(struct kept *kept, ctrt_module *module)
 {
     CTRT_TRY(module_walk(&kept->parameters, module, WALK_PARAMETERS));
@@ -162,8 +166,8 @@ static ctrt_status keep(struct kept *kept, ctrt_module *module)
     return keep_places(kept);
 }
 
-/* Before each attempt: no gradients, and copies of the buffers. Whether anything below the module will write to them is for its parts to
- * know: a root in eval may have parts in training. */
+/* Prepares an attempt: clears the gradients and copies the buffers. The buffers are copied even if the module is in
+ * evaluation mode, because a descendant may be in training mode and write to its buffers. */
 static ctrt_status attempt_begin(struct kept *kept)
 {
     for (size_t i = 0; i < kept->parameters->count; i++)
@@ -175,7 +179,7 @@ static ctrt_status attempt_begin(struct kept *kept)
     return CTRT_OK;
 }
 
-/* Takes back what can be, and gives the first failure. */
+/* Restores the saved state after a failed attempt. Returns the first error of restoring the buffers. */
 static ctrt_status attempt_forget(struct kept *kept)
 {
     ctrt_status status = CTRT_OK;
@@ -184,15 +188,18 @@ static ctrt_status attempt_forget(struct kept *kept)
     for (size_t i = 0; i < kept->buffers->count && status == CTRT_OK; i++)
         if (kept->values[i] != NULL)
             status = ctrt_copy_(kept->buffers->entries[i].tensor, kept->values[i]);
-    /* A stream that failed takes copies and drops them; who waits for it hears of it. */
+    /* A stream that has failed accepts copies without executing them. Only the synchronization reports that error. */
     for (size_t i = 0; i < kept->place_count && kept->buffers->count > 0 && status == CTRT_OK; i++)
         if (kept->places[i].holds && device_asynchronous(kept->places[i].device))
             status = stream_synchronize(stream_here(kept->places[i].device));
     return status;
 }
 
-/* The gradients from before go on as the same tensors, as with ctrt_backward: who holds one sees the sum. First new + old for
- * all, in the new ones: as long as that can fail for want of memory, the old ones are whole. */
+/* Adds the saved gradients to the gradients of the successful attempt. As with ctrt_backward, the saved tensors remain
+ * the parameters' gradients, so that the program sees the sum in tensors to which it holds references.
+ *
+ * The first loop computes all sums in the new tensors, because an allocation may fail; until then the saved tensors are
+ * unchanged. */
 static ctrt_status grads_join(const struct kept *kept)
 {
     ctrt_status status = CTRT_OK;
@@ -202,11 +209,12 @@ static ctrt_status grads_join(const struct kept *kept)
             status = ctrt_add_(grad, kept->grads[i]);
     }
     for (size_t i = 0; i < kept->parameters->count && status == CTRT_OK; i++) {
-        ctrt_tensor *parameter = kept->parameters->entries[i].tensor, *old = kept->grads[i], *sum = ctrt_tensor_grad(parameter);
+        ctrt_tensor *parameter = kept->parameters->entries[i].tensor, *old = kept->grads[i],
+                    *sum = ctrt_tensor_grad(parameter);
         if (old == NULL || (sum != NULL && (tensor_requires_grad(old) || tensor_requires_grad(sum))))
-            continue;                           /* gradients with a history are replaced, as ctrt_backward does it */
+            continue;                           /* gradients that require grad are replaced, as in ctrt_backward */
         if (sum != NULL && ctrt_copy_(old, sum) != CTRT_OK)
-            tensor_set_data(old, sum);          /* the same values, if any, in other memory */
+            tensor_set_data(old, sum);          /* cannot fail: `old` uses the memory of `sum` */
         status = ctrt_tensor_set_grad(parameter, old);
     }
     return status;
@@ -219,7 +227,7 @@ static ctrt_status attempt(struct kept *kept, int64_t batch, int64_t pieces, ctr
     ctrt_status status = CTRT_OK;
     ctrt_no_grad status = attempt_begin(kept);
     for (int64_t i = 0; i < pieces && status == CTRT_OK; i++) {
-        /* batch * i / pieces without overflow: the first pieces are the larger ones. */
+        /* The first batch % pieces pieces have one row more than the others. */
         const int64_t least = batch / pieces, more = batch % pieces;
         const int64_t from = i * least + MIN(i, more), to = from + least + (i < more);
         status = function(user, from, to, (double)(to - from) / (double)batch);
@@ -232,8 +240,8 @@ static ctrt_status attempt(struct kept *kept, int64_t batch, int64_t pieces, ctr
 static void tell(const struct kept *kept, int64_t batch, int64_t pieces, int64_t next)
 {
     char text[160];
-    snprintf(text, sizeof text, "out of memory with %lld rows in %lld piece%s: trying %lld", (long long)batch, (long long)pieces,
-             pieces > 1 ? "s" : "", (long long)next);
+    snprintf(text, sizeof text, "out of memory with %lld rows in %lld piece%s: trying %lld", (long long)batch,
+             (long long)pieces, pieces > 1 ? "s" : "", (long long)next);
     log_message(CTRT_LOG_WARNING, "split", "%s", text);
     for (size_t i = 0; i < kept->place_count; i++)
         if (kept->places[i].holds)
@@ -247,7 +255,8 @@ static void empty_caches(const struct kept *kept)
             (void)ctrt_memory_empty_cache(kept->places[i].device);
 }
 
-/* After a step that went well: fewer pieces next time? */
+/* After a successful step: sets the number of pieces of the next step, which is halved after `wait` successful steps. A
+ * trial with fewer pieces that fails doubles `wait`. */
 static void consider_growing(ctrt_split *split, int64_t pieces, int64_t failures)
 {
     if (split->trying && failures > 0)
@@ -255,7 +264,7 @@ static void consider_growing(ctrt_split *split, int64_t pieces, int64_t failures
     split->trying = false;
     split->good = failures > 0 ? 0 : split->good + 1;
     if (failures > 0)
-        split->pieces = pieces;             /* else pieces may be fewer for want of rows */
+        split->pieces = pieces;             /* not without failures: `pieces` may be limited by the number of rows */
     if (split->wait == 0 || split->pieces == 1 || split->options.canonical > 0 || split->good < split->wait)
         return;
     split->pieces = (split->pieces + 1) / 2;
@@ -263,11 +272,11 @@ static void consider_growing(ctrt_split *split, int64_t pieces, int64_t failures
     split->trying = true;
 }
 
-/* How many pieces after `pieces` did not fit; 0: it is to be given up. */
+/* Returns the number of pieces for the next attempt after `pieces` did not fit, or 0 to give up. */
 static int64_t next_pieces(const ctrt_split *split, int64_t batch, int64_t pieces, int64_t failures)
 {
     if (split->options.canonical > 0)
-        return failures == 0 ? pieces : 0;      /* what was cached may have been in the way */
+        return failures == 0 ? pieces : 0;      /* one more attempt, because empty_caches has freed memory */
     const int64_t most = split->options.most_pieces > 0 ? MIN(split->options.most_pieces, batch) : batch;
     return pieces < most ? (pieces <= most / 2 ? 2 * pieces : most) : 0;
 }
@@ -283,7 +292,7 @@ static ctrt_status run(ctrt_split *split, struct kept *kept, int64_t batch, ctrt
         char message[1024];
         snprintf(message, sizeof message, "%s", ctrt_error_message());
         ctrt_no_grad forgotten = attempt_forget(kept);
-        if (forgotten != CTRT_OK) {             /* what failed first says more: a stream that failed fails this too */
+        if (forgotten != CTRT_OK) {             /* the first error is the cause: a failed stream fails this call too */
             char why[1024];
             snprintf(why, sizeof why, "%s", ctrt_error_message());
             return ctrt_fail(status, "%s (and the module's buffers could not be taken back: %s)", message, why);
@@ -303,7 +312,8 @@ static ctrt_status run(ctrt_split *split, struct kept *kept, int64_t batch, ctrt
     return CTRT_OK;
 }
 
-ctrt_status ctrt_split_step(ctrt_split_result *result, ctrt_split *split, int64_t batch, ctrt_split_function function, void *user)
+ctrt_status ctrt_split_step(ctrt_split_result *result, ctrt_split *split, int64_t batch, ctrt_split_function function,
+                            void *user)
 {
     struct kept kept = { .grads = NULL };
     if (split == NULL)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/tensor_file.c: reading tensors out of open safetensors files. */
+/* nn/tensor_file.c: reads tensors from open safetensors files. */
 #include "nn/tensor_file.h"
 
 #include <errno.h>
@@ -18,8 +18,8 @@
 
 #define BUFFER_BYTES ((size_t)16 << 20)
 
-/* The file is read, not mapped: where another process makes a mapped file shorter, access to the missing pages ends
- * this process. */
+/* Reads exactly `bytes` bytes at `offset`. The file is not mapped, because access to a mapped page raises SIGBUS if
+ * another process has truncated the file. */
 static ctrt_status read_at(void *to, int fd, size_t bytes, size_t offset)
 {
     char *at = to;
@@ -54,7 +54,7 @@ static ctrt_status header_read(ctrt_tensor_file *file)
     unsigned char *header = memory_alloc(bytes);
     if (header == NULL)
         return out_of_memory(bytes, "a file's header");
-    memcpy(header, first, sizeof first);            /* not read again: it may have changed */
+    memcpy(header, first, sizeof first);            /* not read again, because the file may have changed */
     ctrt_status status = read_at(header + sizeof first, file->fd, bytes - sizeof first, sizeof first);
     if (status == CTRT_OK)
         status = safetensors_parse(&file->header, header, size);
@@ -85,7 +85,7 @@ ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path)
     if (file == NULL)
         return out_of_memory(sizeof(ctrt_tensor_file), "an open file");
     do
-        file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);   /* a pipe must not make us wait */
+        file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);   /* O_NONBLOCK: open of a pipe must not wait */
     while (file->fd < 0 && errno == EINTR);
     if (file->fd < 0)
         return ctrt_fail(CTRT_ERR_IO, "cannot open %.500s: %s", path, strerror(errno));
@@ -119,20 +119,20 @@ ctrt_status tensor_file_values(void *to, const ctrt_tensor_file *file, const str
     const size_t each = dtype_bytes(entry->dtype);
     CTRT_TRY(ctrt_context(read_at(to, file->fd, (size_t)count * each, entry->begin + (size_t)from * each),
                           "reading \"%s\"", entry->name));
-    if (entry->dtype == CTRT_BOOL)                  /* a byte of a bool may be anything in a file of unknown origin */
+    if (entry->dtype == CTRT_BOOL)                  /* a file may contain bool bytes other than 0 and 1 */
         for (int64_t i = 0; i < count; i++)
             ((unsigned char *)to)[i] = ((unsigned char *)to)[i] != 0;
     return CTRT_OK;
 }
 
-/* Can the values be read right into the memory of a new tensor? */
+/* Returns whether the host may write directly to the memory of a new tensor. */
 static bool host_writes(const ctrt_tensor *tensor)
 {
     return device_host_memory(tensor->device) && !device_asynchronous(tensor->device) && !plan_running(tensor->device)
            && !tensor->storage->moves;
 }
 
-/* Through a buffer in host memory. */
+/* Reads the values through a buffer of at most BUFFER_BYTES in host memory. */
 static ctrt_status read_buffered(ctrt_tensor *tensor, const ctrt_tensor_file *file,
                                  const struct safetensors_entry *entry)
 {
@@ -197,7 +197,7 @@ bool tensor_file_fits(const struct safetensors_entry *entry, const ctrt_tensor *
     return shape_equal(entry->shape, entry->ndim, ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor));
 }
 
-/* ---- lists for messages ---- */
+/* ---- name lists for messages ---- */
 
 void name_list_add(struct name_list *list, const char *format, ...)
 {
@@ -208,7 +208,7 @@ void name_list_add(struct name_list *list, const char *format, ...)
     va_end(arguments);
     list->total++;
     if (list->named + 1 < list->total || list->length + strlen(words) + 32 > sizeof list->text)
-        return;                         /* once full, only counting */
+        return;                         /* after the first name that does not fit, names are only counted */
     list->length += (size_t)sprintf(list->text + list->length, "%s%s", list->named ? ", " : "", words);
     list->named++;
 }

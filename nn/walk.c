@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/walk.c: everything below a module: listing by dotted name, moving, devices, gradients. */
+/* nn/walk.c: operations on a module and all its descendants: listing tensors by dotted name, moving to a device or
+ * dtype, finding the device, clearing gradients. */
 #include "nn/module.h"
 
 #include "base/stack.h"
 #include "memory/tag.h"
 #include "tensor/tensor.h"
 
-/* ---- a set of pointers: each module and tensor counts once ---- */
+/* ---- pointer set: a shared module or tensor is visited once ---- */
 
 struct pointer_set {
     const void **slots;
-    size_t count, capacity;             /* capacity: a power of 2, at least twice count */
+    size_t count, capacity;             /* capacity is a power of 2 and at least twice count */
 };
 
 static size_t pointer_place(const struct pointer_set *set, const void *pointer)
@@ -35,7 +36,7 @@ static ctrt_status set_grow(struct pointer_set *set)
     return CTRT_OK;
 }
 
-/* *is_new: it was not in the set before. */
+/* Adds a pointer. *is_new: whether it was not in the set before. */
 static ctrt_status set_add(struct pointer_set *set, const void *pointer, bool *is_new)
 {
     if (set->count * 2 >= set->capacity)
@@ -54,7 +55,7 @@ struct walker {
     enum walk_kind kind;
     struct walk walk;
     struct pointer_set seen;
-    char *path;                         /* "blocks.0.", to which names are appended */
+    char *path;                         /* dotted prefix of the current module, "blocks.0." */
     size_t length, capacity;
 };
 
@@ -80,7 +81,7 @@ static void path_cut(struct walker *w, size_t length)
         w->path[length] = '\0';
 }
 
-/* FNV-1a. */
+/* The FNV-1a hash. */
 static size_t name_hash(const char *text)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
@@ -89,7 +90,7 @@ static size_t name_hash(const char *text)
     return (size_t)(hash ^ hash >> 32);
 }
 
-/* Where the chain of the name begins. There are at least as many chains as names. */
+/* Returns the hash chain of a name. The table has at least as many chains as names. */
 static struct module_name **name_chain(const ctrt_module *root, const char *text)
 {
     return &root->names[name_hash(text) & (root->name_chains - 1)];
@@ -114,8 +115,8 @@ static ctrt_status names_grow(ctrt_module *root)
     return CTRT_OK;
 }
 
-/* The root's own copy of the path: names that were given out once stay the same pointers. `like`: where it
- * probably is. */
+/* Returns the root's interned copy of the current path, so that the pointer of a name never changes. `like`: a likely
+ * interned copy, which is compared first, or NULL. */
 static ctrt_status path_intern(const char **out, struct walker *w, const char *like)
 {
     if (like && strcmp(like, w->path) == 0) {
@@ -322,9 +323,9 @@ ctrt_status ctrt_module_child(const char **name, ctrt_module **borrowed, ctrt_mo
     return CTRT_OK;
 }
 
-/* ---- moving ---- */
+/* ---- moving to a device or dtype ---- */
 
-/* A tensor and what it is to become. */
+/* A tensor and the tensor whose data it will take over. */
 struct move {
     ctrt_tensor *tensor, *becomes;
 };
@@ -338,7 +339,7 @@ static ctrt_status moves_add(struct moves *moves, ctrt_tensor *tensor, ctrt_devi
     CTRT_AUTO(tensor) becomes = NULL;
     CTRT_AUTO(tensor) plain = NULL;
     if (!ctrt_dtype_is_floating(ctrt_tensor_dtype(tensor)))
-        dtype = CTRT_DTYPE_DEFAULT;                 /* integers and bool move, but keep their type */
+        dtype = CTRT_DTYPE_DEFAULT;                 /* integer and bool tensors keep their dtype */
     if ((device == NULL || device == ctrt_tensor_device(tensor))
         && (dtype == CTRT_DTYPE_DEFAULT || dtype == ctrt_tensor_dtype(tensor)))
         return CTRT_OK;
@@ -349,7 +350,7 @@ static ctrt_status moves_add(struct moves *moves, ctrt_tensor *tensor, ctrt_devi
     return CTRT_OK;
 }
 
-/* Prepares all new tensors first, so that running out of memory half way leaves the module whole. */
+/* Creates all new tensors before the module is changed, so that an error leaves the module unchanged. */
 static ctrt_status moves_prepare(struct moves *moves, ctrt_module *module, ctrt_device *device, ctrt_dtype dtype)
 {
     for (int kind = 0; kind < WALK_KINDS; kind++) {
@@ -404,7 +405,7 @@ ctrt_status ctrt_module_device(ctrt_device **out, ctrt_module *module)
     ctrt_device *first = ctrt_tensor_device(walk->entries[0].tensor), *last = NULL;
     for (size_t i = 0; i < walk->count; i++) {
         ctrt_device *device = ctrt_tensor_device(walk->entries[i].tensor);
-        if (device != last && length < sizeof text) {               /* the first of each run on one device */
+        if (device != last && length < sizeof text) {               /* name the first of adjacent ones on one device */
             named++;
             length += (size_t)snprintf(text + length, sizeof text - length, "%s%s on %s", i ? ", " : "",
                                        walk->entries[i].name, ctrt_device_name(device));

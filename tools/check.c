@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tools/check.c: `ctrt check`: the conformance suite on a device, or on the backend that a plugin file brings. */
+/* tools/check.c: `ctrt check`, which runs the conformance suite on a device or on the backend in a plugin file. */
 #include <getopt.h>
 #include <libgen.h>
 #include <limits.h>
@@ -30,8 +30,8 @@ static const char usage[] =
     "What a backend has no kernel for is run on the cpu and reported as skipped; CTRT_FALLBACK=error forbids "
     "it.\n";
 
-/* Where plugins are searched: first the folder of the file, then where they were searched before. Must come
- * before anything is loaded. */
+/* Adds `folder` to the front of CTRT_PLUGIN_PATH. Must be called before the library reads that variable. Returns false
+ * if memory runs out. */
 static bool search_in(const char *folder)
 {
     const char *before = getenv("CTRT_PLUGIN_PATH");
@@ -51,8 +51,8 @@ static bool same_file(const char *a, const char *b)
     return realpath(a, x) != NULL && realpath(b, y) != NULL && strcmp(x, y) == 0;
 }
 
-/* The device of the backend in `file`, or of the one that it lays kernels over; NULL after telling why there is
- * none. */
+/* Returns the device name of the backend in the plugin `file`, or of the backend to which the plugin adds kernels.
+ * Returns NULL after an error message if the file has neither. */
 static const char *device_of(const char *file)
 {
     char copy[PATH_MAX];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tools/info.c: `ctrt info` and `ctrt plugins`. */
+/* tools/info.c: `ctrt info` and `ctrt plugins`, which list devices, plugins and parameters. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct choice {
 
 /* ---- devices ---- */
 
-/* Free bytes of a device, -1 when it does not open or cannot tell; the reason is in the thread's message. */
+/* Returns the free memory of a device in bytes, or -1 on error; ctrt_error_message has the reason. Opens the device. */
 static long long free_memory(const char *name)
 {
     ctrt_device *device = NULL;
@@ -85,7 +85,7 @@ static void device_json(const char *name, const ctrt_device_properties *facts, c
     json_close('}');
 }
 
-/* Returns how many there are. */
+/* Returns the number of devices shown. */
 static int show_devices(const struct choice *choice)
 {
     ctrt_device_spec spec;
@@ -107,7 +107,8 @@ static int show_devices(const struct choice *choice)
 
 /* ---- links ---- */
 
-/* How `name` reaches `peer`, in a word of at most 6 letters: "-" itself, "?" unknown. */
+/* Describes the link from `name` to `peer` in at most 7 characters: "-" for the same device, "?" for unknown, "yes" or
+ * "no" for direct copies, "NV4" for NVLink with 4 links. */
 static const char *link_word(char word[8], const char *name, const char *peer)
 {
     ctrt_link link;
@@ -144,7 +145,8 @@ static void links_head(const char *type, int count)
     printf("\n");
 }
 
-/* Which devices of a type copy to one another without the host, a row for each; nothing for types of one device. */
+/* Prints for each device type which devices can copy directly to each other, one row per device. Skips types with only
+ * one device. */
 static void show_links(const struct choice *choice)
 {
     ctrt_device_spec spec;
@@ -172,7 +174,7 @@ static void show_links(const struct choice *choice)
 
 /* ---- load ---- */
 
-/* A table for each type of devices that can tell. */
+/* Prints a utilization table, or an error message, for each device type. */
 static void show_load(void)
 {
     ctrt_device_spec spec;
@@ -213,7 +215,8 @@ static void load_json(const char *name)
     json_close(']');
 }
 
-/* What auto would choose, asked without opening it: the first of the list unless CTRT_DEVICE says otherwise. */
+/* Writes the name of the default device ("auto") into `name` without opening it: the value of CTRT_DEVICE if set, else
+ * the first device of the list. Returns NULL if there is no device. */
 static const char *chosen(char *name, size_t bytes)
 {
     ctrt_param_info info;
@@ -290,7 +293,7 @@ static void show_params(const struct choice *choice)
     }
 }
 
-/* ---- the whole ---- */
+/* ---- output ---- */
 
 static void show_json(const struct choice *choice)
 {

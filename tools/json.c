@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tools/json.c: a printer of JSON. */
+/* tools/json.c: prints JSON to stdout. */
 #include "json.h"
 
 #include <stdio.h>
 
 static int depth;
-static bool first = true;               /* the next value is the first of its object or array */
+static bool first = true;               /* the next value is the first one of its object or array */
 
-/* Length of the UTF-8 sequence at `s`, 0 when it is none (RFC 3629: no surrogates, no overlong forms, at most
- * U+10FFFF). */
+/* Returns the length of the UTF-8 sequence at `s`, or 0 if it is not valid (RFC 3629: no surrogates, no overlong forms,
+ * at most U+10FFFF). */
 static int sequence(const unsigned char *s)
 {
     if (s[0] < 0x80)
@@ -44,7 +44,7 @@ static void quoted(const char *text)
     putchar('"');
 }
 
-/* Comma, line and key before a value. */
+/* Prints the comma, line break, indentation and key before a value. */
 static void before(const char *key)
 {
     if (depth > 0)

@@ -1,10 +1,10 @@
-# The command `ctrt`, on the public API alone: one file a subcommand, one row each in main.c.
+# The command `ctrt`, which uses only the public API. Each subcommand has a row in the table of main.c.
 bin_PROGRAMS += ctrt
 ctrt_SOURCES  = tools/check.c tools/info.c tools/json.c tools/json.h tools/main.c tools/memory.c tools/tool.h
 ctrt_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/conformance -Itools
 ctrt_LDADD    = libconformance.la libctrt.la
 
-# The page of `ctrt memory`, as a string.
+# The HTML page of `ctrt memory`, converted to a C string literal.
 EXTRA_DIST           += tools/page.html
 BUILT_SOURCES        += tools/page.inc
 CLEANFILES           += tools/page.inc

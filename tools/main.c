@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tools/main.c: the command `ctrt`: finds the subcommand. */
+/* tools/main.c: the command `ctrt`, which calls a subcommand. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
         printf("ctrt %s (plugin ABI %u.%u)\n", ctrt_version(), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
         return 0;
     }
-    /* What is refused is listed with its reason; unless asked for, the log need not tell it too. */
+    /* Hides warnings about refused plugins unless CTRT_LOG is set, because the listings contain the same reasons. */
     if (getenv("CTRT_LOG") == NULL)
         ctrt_log_set_level(CTRT_LOG_ERROR);
     for (size_t i = 0; i < COMMANDS; i++)

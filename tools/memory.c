@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tools/memory.c: `ctrt memory`: a page for a browser from a snapshot of memory.
+/* tools/memory.c: `ctrt memory`, which writes an HTML page that shows a memory snapshot.
  *
- * The page holds the snapshot as it is and draws it itself (page.html), so here the file is only judged: whole JSON (RFC
- * 8259), and a snapshot of ours. */
+ * The page contains the snapshot as JSON, and the page's script draws it (page.html). Therefore this file only
+ * validates that the input is complete JSON (RFC 8259) and a snapshot written by ctrt_memory_snapshot_write. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,21 +16,21 @@ static const char page[] =
     ;
 static const char marker[] = "@SNAPSHOT@";
 
-/* ---- judging JSON ---- */
+/* ---- validation of the JSON ---- */
 
 #define MOST_NESTED 64
 
 struct reader {
     const char *at, *end, *begin;
-    char why[160];                          /* "" while all is well */
+    char why[160];                          /* error message; "": no error so far */
     int depth;
-    unsigned found;                         /* bit per member below */
+    unsigned found;                         /* one bit per item of `members` */
 };
 
-/* What the outermost object must have, and how each begins. */
+/* The required members of the outermost object, and the beginnings of their values. */
 static const struct { const char *name, *begins; } members[] = {
-    { "format", "\"" }, { "version", "1" }, { "device", "\"" }, { "stats", "{" }, { "owners", "[" }, { "segments", "[" },
-    { "device_traces", "[" },
+    { "format", "\"" }, { "version", "1" }, { "device", "\"" }, { "stats", "{" }, { "owners", "[" },
+    { "segments", "[" }, { "device_traces", "[" },
 };
 #define MEMBERS (sizeof members / sizeof members[0])
 
@@ -124,7 +124,7 @@ static bool word(struct reader *r, const char *text)
     return true;
 }
 
-/* The outermost object has a member of this name, whose value begins here. */
+/* Records that the outermost object has a member of this name. The reader is at the member's value. */
 static void note_member(struct reader *r, const char *name, size_t length)
 {
     for (size_t i = 0; i < MEMBERS; i++)
@@ -181,11 +181,12 @@ static bool value(struct reader *r)
     case 't': return word(r, "true");
     case 'f': return word(r, "false");
     case 'n': return word(r, "null");
-    default:  return *r->at == '-' || (*r->at >= '0' && *r->at <= '9') ? number(r) : fails(r, "something that is not JSON");
+    default:
+        return *r->at == '-' || (*r->at >= '0' && *r->at <= '9') ? number(r) : fails(r, "something that is not JSON");
     }
 }
 
-/* Why `text` is no snapshot, into why[160]; "" when it is one. */
+/* Validates `text`. Writes the reason why it is not a snapshot into why[160], or "" if it is valid. */
 static void judge(char *why, const char *text, size_t length)
 {
     struct reader r = { .at = text, .begin = text, .end = text + length };
@@ -211,6 +212,8 @@ static void judge(char *why, const char *text, size_t length)
 
 /* ---- files ---- */
 
+/* Reads a whole file ("-": standard input) into a null-terminated buffer, which the caller frees. Returns NULL with
+ * errno set on error. */
 static char *read_whole(const char *path, size_t *length)
 {
     FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
@@ -244,8 +247,9 @@ static char *read_whole(const char *path, size_t *length)
     return text;
 }
 
-/* Nothing in the snapshot can end the element that it stands in: '<' can only be part of a string. The two line
- * separators are no line ends in JSON, but are in older JavaScript. */
+/* Writes the JSON such that it cannot end the script element that contains it: '<', which can only be part of a string,
+ * is escaped. Also escapes U+2028 and U+2029, which are valid in JSON strings but line terminators in older
+ * JavaScript. */
 static void write_json(FILE *out, const char *text, size_t length)
 {
     for (size_t i = 0; i < length; i++) {
@@ -282,10 +286,11 @@ static int write_page(const char *path, const char *text, size_t length)
 
 static int usage(FILE *out, int status)
 {
-    fputs("usage: ctrt memory SNAPSHOT.json [-o PAGE.html]\n\n"
-          "Writes a page that shows a snapshot of memory (ctrt_memory_snapshot_write): who had how much when, the\n"
-          "segments and their blocks, every event. The page needs a browser and nothing else. Without -o it is written\n"
-          "beside the snapshot; \"-\" is standard input or output.\n", out);
+    fputs(
+        "usage: ctrt memory SNAPSHOT.json [-o PAGE.html]\n\n"
+        "Writes a page that shows a snapshot of memory (ctrt_memory_snapshot_write): who had how much when, the\n"
+        "segments and their blocks, every event. The page needs a browser and nothing else. Without -o it is written\n"
+        "beside the snapshot; \"-\" is standard input or output.\n", out);
     return status;
 }
 

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tools/tool.h: what the subcommands of `ctrt` share. Each is a function in a file of its own, and a row of
- * the table in main.c. */
+/* tools/tool.h: declarations shared by the subcommands of `ctrt`. Each subcommand is a function and has a row in the
+ * table of main.c. */
 #ifndef CTRT_TOOL_H
 #define CTRT_TOOL_H
 
-/* A subcommand gets its own name as argv[0]; it returns the exit status: 0 well, 1 something is wrong, 2
- * wrong usage. */
+/* argv[0] is the name of the subcommand. Returns the exit status: 0 for success, 1 for a failure, 2 for wrong usage. */
 int tool_info(int argc, char **argv);
 int tool_plugins(int argc, char **argv);
 int tool_check(int argc, char **argv);
 int tool_memory(int argc, char **argv);
 
-/* "64.00 MiB" into text[32]; returns text. */
+/* Formats a size, for example "64.00 MiB", into text[32]. Returns `text`. */
 const char *tool_bytes(char *text, unsigned long long bytes);
 
 #endif

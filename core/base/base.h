@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/base.h: small things that every floor of the core uses. */
+/* base/base.h: macros and functions that every layer of the core uses. */
 #ifndef CORE_BASE_BASE_H
 #define CORE_BASE_BASE_H
 
@@ -15,20 +15,21 @@
 #define MIN(a, b)   ((a) < (b) ? (a) : (b))
 #define MAX(a, b)   ((a) > (b) ? (a) : (b))
 
-/* log.c: to the callback, when the level passes. `component`: "core", "registry", "cpu"... */
+/* log.c: passes a line to the log callback if `level` is at most the current log level. `component`: the origin of the
+ * line ("core", "registry", "cpu", ...). Thread-safe. */
 void log_message(ctrt_log_level level, const char *component, const char *format, ...) CTRT_PRINTF(3, 4);
 
-/* The value of an option for which 0 means `otherwise` and CTRT_ZERO means 0. */
+/* Returns the value of an option: `otherwise` (the default) for 0, 0 for CTRT_ZERO, `given` for all other values. */
 static inline double option_value(double given, double otherwise)
 {
     return given == 0 ? otherwise : given == CTRT_ZERO ? 0 : given;
 }
 
-/* CTRT_ERR_INVALID_ARGUMENT "FUNCTION: ARGUMENT is NULL" */
+/* Returns CTRT_ERR_INVALID_ARGUMENT with the message "FUNCTION: ARGUMENT is NULL". */
 ctrt_status fail_null(const char *function, const char *argument);
 
-/* nearest.c: the candidate that differs least from `word` (edit distance at most a third of its length), or
- * NULL. */
+/* nearest.c: returns the candidate with the smallest edit distance to `word`, or NULL when every distance is larger
+ * than a third of the length of `word` (but at least 1 is allowed). Skips candidates that are NULL. */
 const char *nearest_word(const char *word, const char *const *candidates, size_t count);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/bindings.c: what a program that cannot read the C headers needs: the constants by name, and the inline
- * functions as symbols. */
+/* base/bindings.c: support for language bindings, which cannot read the C headers: the constants by name, and the
+ * inline functions as exported symbols. */
 
 /* The header's inline functions get other names in this file, so that the public names are free for the exported
  * functions below. */
@@ -18,8 +18,8 @@
 
 #include "base/base.h"
 
-/* Defines the exported function of an inline one. tests/exports.sh fails when an inline function of a public header
- * has none. */
+/* Defines an exported function with the name of an inline function. tests/exports.sh fails if an inline function of a
+ * public header has no exported function. */
 #define EXPORTED(type, name, parameters, arguments)   \
     CTRT_API type ctrt_##name parameters;             \
     type ctrt_##name parameters                       \
@@ -68,6 +68,6 @@ ctrt_status ctrt_constant_find(int64_t *value, const char *name)
         }
     }
     const char *nearest = nearest_word(name, known, COUNT_OF(constants));
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "constant_find: no constant \"%.60s\"%s%s%s", name, nearest ? " (did you mean \"" : "",
-                     nearest ? nearest : "", nearest ? "\"?)" : "");
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "constant_find: no constant \"%.60s\"%s%s%s", name,
+                     nearest ? " (did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?)" : "");
 }

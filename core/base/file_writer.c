@@ -13,17 +13,19 @@
 
 #include "base/base.h"
 
-#define MAX_LINKS 40                    /* as the kernel */
+#define MAX_LINKS 40                    /* the limit of the Linux kernel */
 
 static ctrt_status failed(const char *what, const char *path, int error)
 {
     return ctrt_fail(CTRT_ERR_IO, "cannot %s %.500s: %s", what, path, strerror(error));
 }
 
-/* ---- what the path names ---- */
+/* ---- path resolution ---- */
 
-/* The descriptor that a path like /dev/fd/1 names, also if a regular file is open there, because the rest of the
- * program continues to write to that file. -1: none. */
+/* Returns the number of the file descriptor that a path like /dev/fd/1 names, or -1 for other paths.
+ *
+ * A descriptor is used as it is even if it refers to a regular file, because other code of the program may continue to
+ * write to that descriptor. */
 static int descriptor_of(const char *path)
 {
     static const char *const folders[] = { "/dev/fd/", "/proc/self/fd/" };
@@ -41,15 +43,16 @@ static int descriptor_of(const char *path)
     return -1;
 }
 
-/* The folder of `path`, in `buffer` of PATH_MAX bytes. */
+/* Returns the directory part of `path`. Uses `buffer` (PATH_MAX bytes) for the result. */
 static const char *folder_of(char *buffer, const char *path)
 {
     snprintf(buffer, PATH_MAX, "%s", path);
     return dirname(buffer);
 }
 
-/* The kernel's rule for links in /tmp (fs.protected_symlinks), also where that setting is off: another user must not
- * choose which file is replaced. */
+/* Applies the rule of the kernel setting fs.protected_symlinks, even where that setting is off: in a directory that is
+ * sticky and writable by everybody (/tmp), a symbolic link is followed only if its owner is the effective user or the
+ * owner of the directory. Otherwise another user could choose which file is replaced. */
 static bool link_trusted(const char *path, const struct stat *link)
 {
     char buffer[PATH_MAX];
@@ -60,7 +63,8 @@ static bool link_trusted(const char *path, const struct stat *link)
            || link->st_uid == folder.st_uid;
 }
 
-/* Replaces a link's path in `path` (PATH_MAX bytes) by the path of its target. 0 or errno. */
+/* Replaces the path of a symbolic link in `path` (PATH_MAX bytes) by the path of the link's target. `fd` is a
+ * descriptor of the link and `about` its status. Returns 0 or an errno value. */
 static int link_follow(char *path, int fd, const struct stat *about)
 {
     char content[PATH_MAX], buffer[PATH_MAX];
@@ -76,8 +80,8 @@ static int link_follow(char *path, int fd, const struct stat *about)
     return needed < PATH_MAX ? 0 : ENAMETOOLONG;
 }
 
-/* Follows the links at the end of the path. Writes the path of the file into `target` (PATH_MAX bytes) and its status
- * into `about`, with st_mode 0 where nothing exists. 0 or errno. */
+/* Follows the symbolic links at the end of `path`. Writes the path of the file into `target` (PATH_MAX bytes) and the
+ * file's status into `about`; st_mode is 0 if no file exists. Returns 0 or an errno value. */
 static int path_resolve(char *target, struct stat *about, const char *path)
 {
     if (snprintf(target, PATH_MAX, "%s", path) >= PATH_MAX)
@@ -85,7 +89,7 @@ static int path_resolve(char *target, struct stat *about, const char *path)
     for (int links = 0; links <= MAX_LINKS; links++) {
         if (descriptor_of(target) >= 0)
             return 0;
-        /* Owner and content are read through one descriptor, so that both are those of the same link. */
+        /* Owner and content are read through one descriptor, because the path could be replaced between two calls. */
         const int fd = open(target, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0) {
             *about = (struct stat){ 0 };
@@ -104,22 +108,24 @@ static int path_resolve(char *target, struct stat *about, const char *path)
 
 /* ---- opening ---- */
 
-/* A pipe, a terminal, a device. */
+/* Opens a pipe, a terminal or a device for writing in place. */
 static ctrt_status open_in_place(struct file_writer *writer, const char *target)
 {
     struct stat about;
-    do
-        writer->fd = open(target, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW); /* of a pipe waits for its reader */
+    do /* open of a pipe waits for a reader */
+        writer->fd = open(target, O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW);
     while (writer->fd < 0 && errno == EINTR);
     if (writer->fd < 0)
         return failed("open", writer->path, errno);
     if (fstat(writer->fd, &about) == 0 && !S_ISREG(about.st_mode))
         return CTRT_OK;
-    close(writer->fd); /* it was replaced by a regular file, which would be partly overwritten */
+    /* A regular file has replaced the device since path_resolve. Writing in place would overwrite a part of it. */
+    close(writer->fd);
     return failed("write to", writer->path, ESTALE);
 }
 
-/* Gives `fd` the access control list of the file at `target`, or none where that has none. */
+/* Copies the access control list of the file at `target` to `fd`. Removes the list of `fd` if `target` has none.
+ * Returns false if the list cannot be read or set. */
 static bool acl_keep(int fd, const char *target)
 {
     static const char name[] = "system.posix_acl_access";
@@ -129,13 +135,15 @@ static bool acl_keep(int fd, const char *target)
         return fsetxattr(fd, name, acl, (size_t)size, 0) == 0;
     if (errno != ENODATA && errno != ENOTSUP)
         return false;
-    fremovexattr(fd, name);                 /* the folder's default list; fails where there is none */
+    fremovexattr(fd, name);                 /* a list inherited from the directory; fails if there is none */
     return true;
 }
 
-/* The permissions, the access control list and, where the process may set them, the owner and group of the file at
- * `target`, which is replaced. Where the group or the list cannot be kept, the group gets the permissions of others: the
- * old ones were those of another group or, beside a list, the list's mask. 0 or errno. */
+/* Copies the attributes of the old file at `target` to `fd`: permissions, access control list and, if the process may
+ * set them, owner and group. Returns 0 or an errno value.
+ *
+ * If the group or the list cannot be copied, the group permissions are set to those of others, because the old group
+ * permissions applied to another group or, with an access control list, were the mask of that list. */
 static int attributes_keep(int fd, const char *target, const struct stat *old)
 {
     struct stat now;
@@ -150,8 +158,8 @@ static int attributes_keep(int fd, const char *target, const struct stat *old)
     return fchmod(fd, mode) != 0 ? errno : 0;
 }
 
-/* Opens the folder of `target`, so that the program may change its working directory meanwhile. A folder that is
- * writable but not readable can only be opened with O_PATH. */
+/* Opens the directory of `target`. Later calls use this descriptor, so that a change of the working directory has no
+ * effect. O_PATH is for directories that are writable but not readable. */
 static int folder_open(const char *target)
 {
     char buffer[PATH_MAX];
@@ -160,7 +168,8 @@ static int folder_open(const char *target)
     return fd < 0 && errno == EACCES ? open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC) : fd;
 }
 
-/* The temporary name is the target's, cut where it would be too long, with ".tmp-PID-N". 0 or errno. */
+/* Creates and opens the temporary file. Its name is the target's name, truncated to NAME_MAX, plus ".tmp-PID-N".
+ * Returns 0 or an errno value. */
 static int temporary_create(struct file_writer *writer, mode_t mode)
 {
     static atomic_uint counter;
@@ -174,6 +183,8 @@ static int temporary_create(struct file_writer *writer, mode_t mode)
     return writer->fd < 0 ? errno : 0;
 }
 
+/* Opens a temporary file in the directory of `target`, which file_writer_close will rename. `old`: the status of the
+ * file at `target`, st_mode 0 if there is none. On error the caller closes writer->folder. */
 static ctrt_status open_beside(struct file_writer *writer, const char *target, const struct stat *old)
 {
     const bool exists = old->st_mode != 0;
@@ -241,7 +252,8 @@ ctrt_status file_writer_write(struct file_writer *writer, const void *bytes, siz
 
 /* ---- closing ---- */
 
-/* Waits until the contents are on the disk. Pipes and some file systems cannot sync; that is no failure. */
+/* Waits until the contents are on the disk. Returns 0 or an errno value; 0 also for pipes and file systems that do not
+ * support fsync. */
 static int sync_to_disk(int fd)
 {
     int error;
@@ -251,7 +263,8 @@ static int sync_to_disk(int fd)
     return error == EINVAL || error == ENOTSUP || error == EROFS ? 0 : error;
 }
 
-/* A rename survives a crash only when the folder is on the disk too. EBADF: it was opened with O_PATH. */
+/* Syncs the directory, because a rename is durable only after that. EBADF is ignored: fsync returns it for a directory
+ * that was opened with O_PATH. */
 static int folder_sync(int fd)
 {
     const int error = sync_to_disk(fd);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/keep.c: kept strings, in a small hash table of chains. */
+/* base/keep.c: interned strings in a hash table with separate chaining. */
 #include "base/keep.h"
 
 #include <stdarg.h>

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/keep.h: strings that live until the process ends, each once: names, reasons and values that listings
- * hand out. */
+/* base/keep.h: interned strings, which are never freed: names, reasons and values that the public listing functions
+ * return. */
 #ifndef CORE_BASE_KEEP_H
 #define CORE_BASE_KEEP_H
 
 #include "ctrt/types.h"
 
-/* A kept copy of `text`, the same pointer for equal texts; NULL when memory is out, and for NULL.
- * Thread-safe. */
+/* Returns an interned copy of `text`: the same pointer for equal strings. NULL if `text` is NULL or if there is not
+ * enough memory. Thread-safe. */
 const char *keep_text(const char *text);
-/* The same for formatted text; never NULL: without memory it is "(out of memory)". */
+/* Formats and interns a string, which is truncated to 1023 bytes. Never returns NULL; returns "(out of memory)" if
+ * there is not enough memory. Thread-safe. */
 const char *keep_format(const char *format, ...) CTRT_PRINTF(1, 2);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/lock.c: recursive locks that survive fork. */
+/* base/lock.c: recursive locks that are consistent after fork. */
 #include "base/lock.h"
 
 #include <stddef.h>
@@ -7,13 +7,14 @@
 #include "base/base.h"
 #include "base/thread.h"
 
-/* Filled while the library is loaded, constant afterwards. */
+/* Written by constructors while the library is loaded, constant afterwards. */
 static struct lock *locks[LOCK_LEVELS];
 
 void lock_enter(struct lock *lock)
 {
     pthread_t self = pthread_self();
-    /* Only this thread can have written its own name there, and it does so before it raises the depth. */
+    /* This read needs no lock: only the calling thread can have stored its own id in `owner`, and it does so before it
+     * increments `depth`. */
     if (atomic_load(&lock->depth) > 0 && pthread_equal(atomic_load(&lock->owner), self)) {
         atomic_fetch_add(&lock->depth, 1);
         return;
@@ -32,12 +33,12 @@ void lock_leave(struct lock *lock)
     }
 }
 
-/* What plugins have to do around a fork. Entries are never changed once they count. */
+/* Functions that plugins have registered with host->at_fork. An entry is constant once hook_count includes it. */
 #define MOST_HOOKS 64
 static struct { void (*before)(void), (*in_parent)(void), (*in_child)(void); } hooks[MOST_HOOKS];
 static _Atomic int hook_count;
 
-static int hooks_run;                       /* by the fork that is going on; under the locks */
+static int hooks_run;           /* number of hooks that the fork in progress runs; protected by all locks together */
 
 static bool (*fork_ready)(void), (*fork_wait)(void);
 
@@ -70,7 +71,8 @@ static void before_fork(void)
             hooks[i].before();
 }
 
-/* In the parent and in the child, whose only thread has the same pthread_self() as the one that forked. */
+/* Runs in the parent and in the child. The child can release the locks because its only thread has the same
+ * pthread_self() as the thread that forked. */
 static void after_fork(bool child)
 {
     for (int i = hooks_run - 1; i >= 0; i--) {

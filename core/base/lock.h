@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/lock.h: a mutex that its holder may take again, and that survives fork.
+/* base/lock.h: recursive mutexes that are consistent after fork.
  *
- * Plugins are called with locks held, except for their init, and call back (host->backend, host->param), hence recursive. Around a
- * fork all these locks are taken, lower levels first, so that the child never inherits one in the middle of
- * something. A thread that holds a lock may take locks of higher levels only, and is not cancelled. */
+ * The locks are recursive because plugins are called with locks held (except for init) and call back into the library
+ * (host->backend, host->param). A fork acquires all locks, lower levels first, so that the child never inherits a
+ * data structure in the middle of a change. A thread that holds a lock may acquire only locks of higher levels, and
+ * its cancellation is disabled. */
 #ifndef CORE_BASE_LOCK_H
 #define CORE_BASE_LOCK_H
 
@@ -14,15 +15,18 @@
 
 #include "ctrt/types.h"
 
-enum lock_level { LOCK_PLAN, LOCK_DEVICE, LOCK_REGISTRY, LOCK_PARAM, LOCK_LOG, LOCK_KEEP, LOCK_LAYERS, LOCK_ACCOUNT, LOCK_SCOPE, LOCK_LEVELS };
+enum lock_level {
+    LOCK_PLAN, LOCK_DEVICE, LOCK_REGISTRY, LOCK_PARAM, LOCK_LOG, LOCK_KEEP, LOCK_LAYERS, LOCK_ACCOUNT, LOCK_SCOPE,
+    LOCK_LEVELS
+};
 
 struct lock {
     pthread_mutex_t mutex;
     _Atomic pthread_t owner;        /* meaningful while depth > 0 */
-    _Atomic int depth;              /* written by the owner alone */
+    _Atomic int depth;              /* number of nested lock_enter calls; only the owner writes it */
 };
 
-/* Defines a static lock, the only one of its level. */
+/* Defines a static lock. Each level has at most one lock. */
 #define LOCK_DEFINE(name, level)                                                \
     static struct lock name = { PTHREAD_MUTEX_INITIALIZER, 0, 0 };              \
     __attribute__((constructor)) static void name##_declare(void)               \
@@ -33,15 +37,18 @@ struct lock {
 
 void lock_declare(struct lock *lock, enum lock_level level);
 
-/* Takes the lock; counts when this thread has it already. */
+/* Acquires the lock. If the calling thread holds it already, increments its depth. */
 void lock_enter(struct lock *lock);
 void lock_leave(struct lock *lock);
 
-/* A fork that has taken all locks calls `ready`. If that returns false, the fork releases the locks, calls `wait` and
- * tries again, unless `wait` returns false. For one caller, while the library is loaded. */
+/* Sets two functions that delay a fork. A fork acquires all locks and calls `ready`. If `ready` returns false, the fork
+ * releases the locks, calls `wait` and acquires the locks again. It then proceeds if `wait` returned false, else it
+ * calls `ready` again. Only one caller may use this function, from a constructor of the library. */
 void lock_fork_when(bool (*ready)(void), bool (*wait)(void));
 
-/* host->at_fork. */
+/* Implements host->at_fork: registers functions that run around each fork while all locks are held. `before` runs in
+ * order of registration, the other two in reverse order; each may be NULL. CTRT_ERR_STATE when there are too many.
+ * Thread-safe. */
 ctrt_status lock_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/log.c: log lines, from anywhere to the program's callback. */
+/* base/log.c: passes log lines of the core and of plugins to the program's callback. */
 #include <stdarg.h>
 
 #include "base/base.h"
@@ -16,9 +16,9 @@ static const ctrt_param log_param = {
 CORE_PARAM(log_param);
 
 LOCK_DEFINE(log_lock, LOCK_LOG);
-static ctrt_log_callback log_callback;          /* NULL: to stderr */
+static ctrt_log_callback log_callback;          /* NULL: lines are written to stderr */
 static void *log_user;
-static _Atomic int log_level = -1;              /* -1: CTRT_LOG was not read yet */
+static _Atomic int log_level = -1;              /* -1: CTRT_LOG has not been read yet */
 
 static void to_stderr(void *user, ctrt_log_level level, const char *component, const char *text)
 {
@@ -33,7 +33,7 @@ static void emit(ctrt_log_level level, const char *component, const char *text)
     ctrt_log_callback callback = log_callback;
     void *user = log_user;
     lock_leave(&log_lock);
-    /* Outside the lock, so that a callback may log or replace itself. */
+    /* The lock is released before the call, so that the callback may log or replace itself. */
     (callback != NULL ? callback : to_stderr)(user, level, component, text);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/memory.c: host memory for the library's own structures, its failure on demand, and free lists. */
+/* base/memory.c: host memory for the library's own structures, injected allocation failures for tests, free lists. */
 #include "base/memory.h"
 
 #include <stdatomic.h>
@@ -82,8 +82,8 @@ static void free_lists_drop(struct thread_state *state)
 
 void free_list_overflow(void *object)
 {
-    /* A thread's first object registers it, so that its lists are dropped at its end; the object itself is
-     * not worth keeping. */
+    /* The first object that a thread frees registers the thread, so that its lists are freed when the thread exits.
+     * The object itself is freed here. */
     if (!FREE_LISTS_BYPASSED && !thread_state.registered)
         thread_register();
     free(object);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/memory.h: host memory for the library's own structures.
  *
- * Everything that the core and plugins (host->alloc) allocate passes through here, so that tests can make the
- * n-th allocation fail. Functions return NULL when there is none; callers report with out_of_memory(). */
+ * All allocations of the core and of plugins (host->alloc) use these functions, so that tests can make the n-th
+ * allocation fail. The functions return NULL on failure; callers then return out_of_memory(). Thread-safe. */
 #ifndef CORE_BASE_MEMORY_H
 #define CORE_BASE_MEMORY_H
 
@@ -12,7 +12,7 @@
 #include "ctrt/base.h"
 
 void *memory_alloc(size_t bytes);
-void *memory_zeroed(size_t bytes);              /* zeroed */
+void *memory_zeroed(size_t bytes);
 void *memory_resize(void *pointer, size_t bytes);
 char *memory_strdup(const char *text);
 void memory_free(void *pointer);
@@ -20,20 +20,21 @@ void memory_free(void *pointer);
 /* Sets the message "out of memory: N bytes for WHAT" and returns CTRT_ERR_OUT_OF_MEMORY. */
 ctrt_status out_of_memory(size_t bytes, const char *what);
 
-/* Testing: the n-th allocation from now (1 is the next) fails, and all after it when `forever`; 0: none.
- * Counts allocations of memory_*, free lists and device memory. Returns how many were counted since the last
- * call. */
+/* For tests: makes the n-th allocation from now fail (1 is the next one), and all allocations after it if `forever`.
+ * n = 0: no allocation fails. Counts the allocations of memory_*, of free lists and of device memory. Returns how many
+ * allocations were counted since the last call. */
 uint64_t memory_fail_at(uint64_t n, bool forever);
-/* True when the allocation that is about to be made has to fail. For allocators below the tensor floor that
- * do not use memory_alloc. */
+/* Counts one allocation and returns true if it must fail. For allocators below the tensor layer that do not use
+ * memory_alloc. */
 bool memory_must_fail(void);
-extern bool memory_injecting;                   /* hot paths ask this first */
+extern bool memory_injecting;                   /* whether memory_fail_at is active; hot paths check this first */
 
-/* Objects of one size per list, kept per thread, at most FREE_LIST_LIMIT. Contents are unspecified. */
+/* Per-thread free lists. All objects of a list have one size; a list holds at most FREE_LIST_LIMIT objects. The
+ * contents of an object that free_list_take returns are unspecified. */
 #define FREE_LIST_LIMIT 256
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define FREE_LISTS_BYPASSED 1                   /* so that the sanitizer sees each object's life */
+#define FREE_LISTS_BYPASSED 1                   /* the sanitizer must see each allocation and each free */
 #else
 #define FREE_LISTS_BYPASSED 0
 #endif
@@ -49,7 +50,7 @@ static inline void *free_list_take(enum free_list_id id, size_t bytes)
     return object;
 }
 
-void free_list_overflow(void *object);          /* registers the thread or frees; memory.c */
+void free_list_overflow(void *object);          /* slow path of free_list_put: frees `object`; memory.c */
 
 static inline void free_list_put(enum free_list_id id, void *object)
 {

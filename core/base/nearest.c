@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/nearest.c: which known word was meant? */
+/* base/nearest.c: finds the known word that is most similar to a misspelled one. */
 #include "base/base.h"
 
 #include <ctype.h>
 
 #define LONGEST 64
 
-/* Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours, ignoring
- * case. Both words have at most LONGEST characters. */
+/* Returns the optimal string alignment distance (insertions, deletions, substitutions and swaps of adjacent
+ * characters), ignoring case. Both words must have at most LONGEST characters. */
 static int distance(const char *a, size_t a_length, const char *b, size_t b_length)
 {
     int row[3][LONGEST + 1];
@@ -44,7 +44,7 @@ const char *nearest_word(const char *word, const char *const *candidates, size_t
         if (other == 0 || other > LONGEST)
             continue;
         int d = distance(word, length, candidates[i], other);
-        /* One letter for another says nothing about words of one letter. */
+        /* A distance as large as the longer word means that the words have nothing in common. */
         if (d < best && (size_t)d < MAX(length, other))
             best = d, found = candidates[i];
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/option.c: options for which 0 means a default. */
+/* base/option.c: a value for options in which 0 means the default. */
 #include "base/base.h"
 
 double ctrt_exact(double value)

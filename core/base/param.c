@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/param.c: the table of parameters, their values and where these came from. */
+/* base/param.c: the table of parameters with their values and the origin of each value. */
 #define _GNU_SOURCE
 #include "base/param.h"
 
@@ -19,18 +19,17 @@ struct value {
     enum origin origin;
 };
 
-/* A name that was declared, set, or found in the environment. Nodes are never freed; strings are kept. */
+/* A name that was declared, set, or found in the environment. Nodes are never freed; strings are interned (keep.h). */
 struct node {
     struct node *next;
     const char *name, *owner;
     const ctrt_param *param;    /* the first declaration; NULL: none yet */
-    const ctrt_param *other;    /* the last declaration with another meaning that was reported */
+    const ctrt_param *other;    /* the last conflicting declaration that was reported */
     const char *program;        /* set by ctrt_param_set */
-    const char
-        *rejected; /* why the program's value was malformed, found out when the parameter was declared */
+    const char *rejected;       /* error message: `program` was malformed according to a later declaration */
     bool read;                  /* `value` is final */
-    struct value value;         /* by the first declaration */
-    bool complained;            /* a misspelt or too late environment variable was reported */
+    struct value value;         /* parsed according to the first declaration */
+    bool complained;            /* a misspelled or late-changed environment variable was reported */
 };
 
 void (*param_declare_all)(void);
@@ -69,13 +68,14 @@ static bool same_text(const char *a, const char *b)
     return a == b || (a != NULL && b != NULL && strcmp(a, b) == 0);
 }
 
-/* Whether the two have one type, one default and the same words. */
+/* Returns whether two declarations have the same type, default and enum words. */
 static bool same_meaning(const ctrt_param *a, const ctrt_param *b)
 {
     return a == b || (a->type == b->type && same_text(a->words, b->words) && same_text(a->fallback, b->fallback));
 }
 
-/* With the lock held. */
+/* Adds a declaration; has no effect if the name has one already. Parses a value that the program set before. The caller
+ * holds param_lock. Returns NULL when out of memory. */
 static struct node *declare(const ctrt_param *param, const char *owner)
 {
     struct node *node = find_or_add(param->name);
@@ -91,7 +91,7 @@ static struct node *declare(const ctrt_param *param, const char *owner)
     return node;
 }
 
-/* The table may come from a plugin. */
+/* Returns whether `param`, which may come from a plugin, has a name and is large enough. */
 static bool plausible(const ctrt_param *param)
 {
     return param != NULL && param->size >= sizeof *param && param->name != NULL && param->name[0] != '\0';
@@ -106,8 +106,9 @@ void param_declare(const ctrt_param *param, const char *owner)
     lock_leave(&param_lock);
 }
 
-/* Finds the value by the declaration `param`: the program's, else the environment's, else the default. An empty
- * variable counts as unset except for strings, where it may mean something ("no device is visible"). */
+/* Reads a value according to the declaration `param`: the value set by the program, else the environment variable, else
+ * the default. An empty environment variable counts as unset, except for string parameters, for which the empty string
+ * can have a meaning (for example "no device is visible"). */
 static ctrt_status find_value(struct value *out, const struct node *node, const ctrt_param *param)
 {
     const char *text = node->program;
@@ -136,12 +137,13 @@ static ctrt_status find_value(struct value *out, const struct node *node, const 
     return CTRT_OK;
 }
 
-/* The environment says something else than when it was read: true once. */
+/* Returns true, once per parameter, if the environment variable has been set to another value since it was read. */
 static bool changed_late(struct node *node)
 {
     if (!node->read || node->value.origin == ORIGIN_PROGRAM || node->complained)
         return false;
-    const char *now = secure_getenv(node->name), *then = node->value.origin == ORIGIN_ENVIRONMENT ? node->value.text : NULL;
+    const char *now = secure_getenv(node->name),
+               *then = node->value.origin == ORIGIN_ENVIRONMENT ? node->value.text : NULL;
     if (now != NULL && now[0] == '\0' && node->param->type != CTRT_PARAM_STRING)
         now = NULL;
     if (now == NULL || (then != NULL && strcmp(now, then) == 0))
@@ -166,9 +168,9 @@ static const char *or_unknown(const char *owner)
 static void warn_other(const char *name, const char *owner, const char *first_owner)
 {
     log_message(CTRT_LOG_WARNING, "core",
-                "%s declares the parameter %s with another type, other words or another default than %s, which declared it "
-                "first; each reads it by its own declaration",
-                or_unknown(owner), name, first_owner);
+            "%s declares the parameter %s with another type, other words or another default than %s, which declared it "
+            "first; each reads it by its own declaration",
+            or_unknown(owner), name, first_owner);
 }
 
 ctrt_status param_read(ctrt_param_value *out, const ctrt_param *param, const char *owner)
@@ -216,7 +218,8 @@ void param_reopen(const char *name)
     lock_leave(&param_lock);
 }
 
-/* A number that changes when the environment does: setenv and putenv replace the pointer of an entry. */
+/* Returns a hash of the environment's pointers. The hash detects changes because setenv and putenv replace the pointer
+ * of an entry. */
 static uintptr_t environment_version(void)
 {
     uintptr_t version = 1;
@@ -247,7 +250,7 @@ void param_check_late(void)
 
 /* ---- public ---- */
 
-/* CTRT_ERR_NOT_FOUND with the nearest of the declared names. */
+/* Returns CTRT_ERR_NOT_FOUND; the message suggests the most similar declared name. */
 static ctrt_status fail_unknown(const char *name)
 {
     const char *names[256];
@@ -262,7 +265,7 @@ static ctrt_status fail_unknown(const char *name)
                      name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
-/* Sets a declared parameter; with the lock held. */
+/* Sets the value of a declared parameter. The caller holds param_lock. */
 static ctrt_status node_set(struct node *node, const char *value)
 {
     int64_t ignored;
@@ -296,8 +299,8 @@ ctrt_status ctrt_param_set(const char *name, const char *value)
     if (known) {
         status = node_set(node, value);
     } else {
-        /* It may belong to a plugin that is not loaded yet. The value is kept, because the plugin may read it in its
-         * init. */
+        /* The parameter may belong to a plugin that is not loaded yet. The value is stored before the plugins are
+         * loaded (param_declare_all below), because the plugin may read it in its init. */
         node = find_or_add(name);
         const char *kept = keep_text(value);
         if (node == NULL || (value != NULL && kept == NULL))
@@ -339,7 +342,7 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
     if (node == NULL) {
         status = ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no parameter of that index");
     } else {
-        /* Listing does not make a value final. */
+        /* Listing reads the environment without setting node->read, so that the value can still be set. */
         const char *environment = node->read ? NULL : keep_text(secure_getenv(node->name));
         info->name = node->name;
         info->value = node->read      ? node->value.text
@@ -356,15 +359,17 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
     return status;
 }
 
-/* ---- misspelt variables ---- */
+/* ---- misspelled variables ---- */
 
-/* The part of the name that is compared, without the prefix CTRT_. NULL for variables without it. */
+/* Returns the part of the name after the prefix CTRT_, or NULL for names without this prefix. Only this part is
+ * compared, because the common prefix would make all names similar. */
 static const char *own_part(const char *name)
 {
     return strncmp(name, "CTRT_", 5) == 0 && name[5] != '\0' ? name + 5 : NULL;
 }
 
-/* The known name that the environment's `name` seems to mean, or NULL. With the lock held. */
+/* Returns the known name that is most similar to the unknown environment variable `name`. NULL if `name` is known or if
+ * no name is similar. The caller holds param_lock. */
 static const char *meant(const char *name)
 {
     static const char *const foreign[] = { "CUDA_VISIBLE_DEVICES" };

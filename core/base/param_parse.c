@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/param_parse.c: what the text of a parameter means. */
+/* base/param_parse.c: parses the text of a parameter's value. */
 #include <ctype.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -40,7 +40,8 @@ static ctrt_status parse_bool(int64_t *out, const ctrt_param *param, const char 
     return malformed(param, text, "expected 1, yes, true, on, or 0, no, false, off");
 }
 
-/* "512k", "64m", "1g", "2t", powers of 1024; a final b or ib is allowed; without a letter: bytes. */
+/* Parses a size: "512k", "64m", "1g" or "2t" (powers of 1024, optionally followed by "b" or "ib"), or a number of
+ * bytes. */
 static ctrt_status parse_bytes(int64_t *out, const ctrt_param *param, const char *text)
 {
     static const char units[] = "kmgt";

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/stack.c: how much of a thread's stack is left. */
+/* base/stack.c: checks how much stack space the calling thread has left. */
 #define _GNU_SOURCE                         /* pthread_getattr_np */
 #include "base/stack.h"
 
 #include <pthread.h>
 
-#define RESERVE ((size_t)256 << 10)         /* for what is called below: kernels, libraries */
+#define RESERVE ((size_t)256 << 10)         /* bytes for the functions that the caller calls: kernels, libraries */
 
-/* Reads the stack's bounds. Also when they are known and `here` is below the limit, because it may lie in another stack (makecontext). */
+/* Reads the bounds of the thread's stack and checks `here` against them. The bounds are read again even if the limit is
+ * known, because `here` may be in another stack (makecontext). */
 ctrt_status stack_check_limit(const char *who, const char *here)
 {
     pthread_attr_t attributes;

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/stack.h: an error instead of a crash where recursion, as deep as a program's data, would overflow the stack. */
+/* base/stack.h: makes recursion whose depth depends on the program's data return an error instead of overflowing the
+ * stack. */
 #ifndef CORE_BASE_STACK_H
 #define CORE_BASE_STACK_H
 
 #include "base/base.h"
 #include "base/thread.h"
 
+/* The slow path of stack_check. `here`: an address in the current stack frame. */
 ctrt_status stack_check_limit(const char *who, const char *here);
 
-/* CTRT_ERR_STATE when less than 256 KiB, or a quarter of a stack smaller than 1 MiB, is left of the calling thread's stack. A stack that a
- * program made itself (makecontext) is not checked. */
+/* Returns CTRT_ERR_STATE if the calling thread's stack has less than 256 KiB left, or less than a quarter if the stack
+ * is smaller than 1 MiB. `who`: the function's name for the message. Does not check a stack that the program created
+ * itself (makecontext). */
 static inline ctrt_status stack_check(const char *who)
 {
     const char *here = __builtin_frame_address(0);

@@ -19,7 +19,7 @@ static const struct { ctrt_status status; const char *name, *text; } texts[] = {
 #undef STATUS
 };
 
-/* Stands in when there is no memory for a message; never written to. */
+/* The message of threads for which no message buffer could be allocated. Never written to. */
 static struct error_text no_memory = { "out of memory (even for the details of this error)" };
 
 const char *ctrt_status_string(ctrt_status status)
@@ -53,8 +53,8 @@ static void error_drop(struct thread_state *state)
     state->error = NULL;
 }
 
-/* The thread's message, to be overwritten; NULL when there is no memory for it. malloc itself: a message is
- * not what tests of failing allocations want to see fail. */
+/* Returns the calling thread's message buffer for writing, or NULL if it cannot be allocated. Uses malloc instead of
+ * memory_alloc, so that injected allocation failures do not affect error messages. */
 static struct error_text *error_writable(void)
 {
     if (thread_state.error == NULL || thread_state.error == &no_memory) {
@@ -68,7 +68,7 @@ static struct error_text *error_writable(void)
     return thread_state.error;
 }
 
-/* Marks a text that did not fit. */
+/* Replaces the end of a truncated text by "...". `length`: the length that the whole text would have. */
 static void mark_cut(char *text, int length)
 {
     if (length >= ERROR_BYTES)
@@ -77,7 +77,7 @@ static void mark_cut(char *text, int length)
 
 ctrt_status ctrt_fail(ctrt_status status, const char *format, ...)
 {
-    /* Formatted aside first: the arguments may point into the current message. */
+    /* The message is formatted in a local buffer because the arguments may point into the current message. */
     char text[ERROR_BYTES];
     va_list arguments;
     va_start(arguments, format);
@@ -108,7 +108,7 @@ ctrt_status ctrt_context(ctrt_status status, const char *format, ...)
     if (length < 0)
         return status;
     length = MIN(length, ERROR_BYTES - 1);
-    /* A kernel names its op, and so does the front that called it: once is enough. */
+    /* Both a kernel and the op function that calls it add the op's name; do not add the same prefix twice. */
     if (strncmp(error->text, text, (size_t)length) == 0 && strncmp(error->text + length, ": ", 2) == 0)
         return status;
     int more = snprintf(text + length, sizeof text - (size_t)length, ": %s", error->text);

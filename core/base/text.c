@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/text.c: text that grows. */
+/* base/text.c: a growing string buffer. */
 #include "base/text.h"
 
 #include <stdarg.h>
@@ -93,7 +93,7 @@ void text_add_json(struct text *text, const char *string)
 
 ctrt_status text_finish(char **out, struct text *text, const char *what)
 {
-    text_add_bytes(text, "", 0);            /* never NULL */
+    text_add_bytes(text, "", 0);            /* allocates the buffer, so that an empty text is "" and not NULL */
     if (text->failed) {
         size_t wanted = text->room;
         text_drop(text);

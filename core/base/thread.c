@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/thread.c: what each thread has of its own, and its end. */
+/* base/thread.c: per-thread state and its cleanup at thread exit. */
 #include "base/thread.h"
 
 #include <pthread.h>
@@ -15,8 +15,8 @@ static pthread_key_t key;
 static bool key_made;
 static _Atomic(void (*)(struct thread_state *)) cleaners[MAX_CLEANERS];
 
-/* Runs the cleaners, last registered first, since floors above register later. What a cleaner releases may
- * register the thread anew; POSIX then calls this once more. */
+/* Runs the cleaners in reverse order of registration, because higher layers register later. A cleaner may free objects
+ * and thereby register the thread again; POSIX then calls this function again. */
 static void thread_end(void *state)
 {
     struct thread_state *self = state;
@@ -38,7 +38,7 @@ void thread_register(void)
     if (thread_state.registered)
         return;
     pthread_once(&key_once, make_key);
-    /* Without a key the thread stays unregistered: free lists are not used, nothing leaks. */
+    /* Without a key the thread remains unregistered. Then it does not use free lists, so nothing leaks. */
     if (key_made && pthread_setspecific(key, &thread_state) == 0)
         thread_state.registered = true;
 }

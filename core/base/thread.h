@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/thread.h: what each thread has of its own.
+/* base/thread.h: per-thread state.
  *
- * One small struct in static TLS (initial-exec: a register plus an offset, no call), so that the hot path can
- * afford it. It must stay small: a host that dlopens libctrt has few bytes of static TLS left. */
+ * The state is one struct in static TLS with the initial-exec model, so that hot paths reach it with a register plus an
+ * offset and without a call. It must be small because a process that loads libctrt with dlopen has only a few bytes of
+ * static TLS left. */
 #ifndef CORE_BASE_THREAD_H
 #define CORE_BASE_THREAD_H
 
 #include "ctrt/types.h"
 
-/* Objects that come and go with every op are kept per thread for the next one (memory.h). */
+/* Kinds of objects that almost every op allocates and frees; each thread keeps freed ones for reuse (memory.h). */
 enum free_list_id { FREE_TENSOR, FREE_NODE, FREE_META, FREE_LISTS };
 
 struct free_list {
-    void *head;                     /* linked through the first word of each free object */
+    void *head;                     /* the first word of each free object points to the next one */
     uint32_t count;
 };
 
@@ -23,32 +24,35 @@ struct memory_tag;                  /* memory/tag.h */
 struct stream_thread;               /* device/stream.h */
 
 struct thread_state {
-    bool grad_disabled;             /* autograd: zero-initialised means enabled */
-    bool registered;                /* thread exit will clean up */
-    bool order_auto;                /* streams are ordered whatever CTRT_STREAM_ORDER says: the library's own work */
-    const char *op;                 /* name of the op that the thread is in, static; NULL: none */
+    bool grad_disabled;             /* autograd recording is off; negated so that zero-initialised means enabled */
+    bool registered;                /* the cleaners run when the thread exits */
+    bool order_auto;                /* orders streams automatically, whatever CTRT_STREAM_ORDER is, for internal work */
+    const char *op;                 /* name (static string) of the op that the thread executes; NULL: none */
     struct free_list free[FREE_LISTS];
     struct error_text *error;
     struct device_thread *devices;  /* current devices and the guard stack */
     struct stream_thread *streams;  /* current streams; NULL: the devices' default streams */
-    void *autograd;                 /* scratch of the engine */
-    struct account_table *memory;   /* counters of devices: memory/account.h */
-    struct memory_tag *tag;         /* memory/tag.h: on whose behalf memory is taken */
-    struct scope *scope;            /* tensor/scope.h: what new tensors belong to; NULL: nothing */
-    int cancel_depth, cancel_before; /* cancel_disable: how deep, and the thread's own state */
-    const char *stack_limit;        /* base/stack.h: recursion has to end above; NULL: not known yet */
+    void *autograd;                 /* scratch memory of the autograd engine */
+    struct account_table *memory;   /* memory/account.h: memory statistics per device */
+    struct memory_tag *tag;         /* memory/tag.h: label of the memory that the thread allocates */
+    struct scope *scope;            /* tensor/scope.h: scope that new tensors belong to; NULL: none */
+    int cancel_depth, cancel_before; /* nesting of cancel_disable; cancellation state before the outermost call */
+    const char *stack_limit;        /* base/stack.h: lowest address that recursion may reach; NULL: not known yet */
 };
 
 extern __thread struct thread_state thread_state __attribute__((tls_model("initial-exec")));
 
-/* Makes sure that this thread's state is cleaned up at its end; cheap after the first call. Cleaners that
- * floors above want to run at a thread's end are registered once per process with thread_on_exit. */
+/* Registers the calling thread, so that the cleaners run when it exits. Cheap after the first call. */
 void thread_register(void);
+/* Adds a cleaner, which runs at the exit of each registered thread. Adding the same function twice has no effect. Call
+ * it once per process, from a constructor of the library. */
 void thread_on_exit(void (*cleaner)(struct thread_state *state));
 
-/* Disables cancellation of the calling thread (pthread_cancel) until the matching cancel_restore. Pairs nest. Every lock (lock.h) does
- * this while it is held; code that does input or output, or waits, without such a lock does it itself, because a thread that is
- * cancelled there would leave the library's structures half changed. No system call. */
+/* Disables cancellation of the calling thread (pthread_cancel) until the matching cancel_restore. Pairs can nest.
+ *
+ * A thread that holds a lock of lock.h has cancellation disabled. Code that does I/O or waits without such a lock must
+ * call cancel_disable, because a cancelled thread would leave the library's data structures in the middle of a change.
+ * Needs no system call. */
 void cancel_disable(void);
 void cancel_restore(void);
 

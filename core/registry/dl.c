@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/dl.c: judges a plugin file and passes it to the dynamic loader.
+/* registry/dl.c: validates a plugin file and loads it with dlopen.
  *
- * The loader takes paths only, and resolves them itself. Where the file had to be trusted it gets /proc/self/fd/FOLDER/NAME, FOLDER
- * being the descriptor of the folder that was judged, so a folder that is renamed or replaced meanwhile has no effect. The path goes
- * through the folder, not through the descriptor of the file, for three reasons:
- * - $ORIGIN in the plugin's run path is then that folder. The descriptor stays open for the life of the process, because the loader
- *   expands $ORIGIN also when the plugin loads a library later.
- * - The loader does not look again at a path that it has loaded before. Numbers of closed descriptors are used again, so
- *   /proc/self/fd/FILE could name a plugin loaded earlier. For the same reason each folder has a path of its own
- *   (kept_path).
- * - dladdr and error messages have the file's name.
- * Afterwards the loaded object gets the plugin's own path as its name, for dladdr, debuggers and symbolizers.
+ * dlopen accepts only paths and resolves them itself. If the file's permissions were validated (trust.c), dl.c passes
+ * /proc/self/fd/FOLDER/NAME, where FOLDER is the descriptor of the validated directory, so that renaming or replacing
+ * a directory after the validation has no effect. The path contains the directory's descriptor and not the file's
+ * descriptor, for three reasons:
+ * - $ORIGIN in the plugin's run path is then that directory. The descriptor remains open until the process ends,
+ *   because the loader also expands $ORIGIN when the plugin loads a library later.
+ * - The loader does not open a path again that it has loaded before. Descriptor numbers are reused after close, so
+ *   /proc/self/fd/FILE could be the path of a plugin that was loaded earlier. For the same reason each directory has a
+ *   unique path (kept_path).
+ * - dladdr and error messages contain the file's name.
+ * After loading, the name of the loaded object is set to the plugin's own path, for dladdr, debuggers and symbolizers.
  *
- * Without /proc the path is loaded: only root and the user can change what it names, since all folders above were judged. */
+ * Without /proc, dl.c passes the plain path. This is safe because trust.c has checked that only root and the user can
+ * change the directories above the file. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -32,12 +34,12 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Folders of loaded plugins, whose descriptors stay open. */
+/* Directories of loaded plugins. Their descriptors remain open. */
 static struct kept_folder { int fd; dev_t dev; ino_t ino; } kept[4 * MAX_FOLDERS];
 static size_t kept_count;
 
-/* Keeps `fd` open, or the descriptor of the same folder that is kept already. Owns `fd`. NULL when there are too
- * many. */
+/* Returns the entry of the directory `fd`, adding one if necessary. Takes ownership of `fd`: closes it if the entry has
+ * another open descriptor of the same directory. Returns NULL if fstat fails or the table is full. */
 static struct kept_folder *keep_folder(int fd)
 {
     struct stat facts, now;
@@ -52,7 +54,7 @@ static struct kept_folder *keep_folder(int fd)
         close(fd);
         return NULL;
     }
-    /* The program may have closed the descriptor and opened something else under its number. */
+    /* The entry's descriptor is checked, because the program may have closed it and reused its number. */
     const bool known = folder < kept + kept_count;
     if (known && folder->fd != fd && fstat(folder->fd, &now) == 0 && same_file(&now, &facts))
         close(fd);
@@ -62,9 +64,8 @@ static struct kept_folder *keep_folder(int fd)
     return folder;
 }
 
-/* Writes the path of `name` in the folder, which differs from the paths of other folders even where the program closed
- * their descriptors, so that this one has the number of another one now: the n-th folder's has n slashes before the
- * name. */
+/* Writes the path of `name` in the directory. The path of the n-th directory has n slashes before the name, so that
+ * paths of different directories differ even if the program closed a descriptor and its number was reused. */
 static void kept_path(char *path, size_t room, const struct kept_folder *folder, const char *name)
 {
     char slashes[COUNT_OF(kept) + 1];
@@ -72,8 +73,9 @@ static void kept_path(char *path, size_t room, const struct kept_folder *folder,
     snprintf(path, room, "/proc/self/fd/%d%.*s%s", folder->fd, (int)(folder - kept + 1), slashes, name);
 }
 
-/* The path by which the loader reaches the judged file. Returns a verdict. */
-static int loader_path(char *path, size_t room, struct plugin_file *file, struct trusted_file *judged, char *reason, size_t bytes)
+/* Writes the path that dlopen gets for the validated file. Returns a verdict. */
+static int loader_path(char *path, size_t room, struct plugin_file *file, struct trusted_file *judged, char *reason,
+                       size_t bytes)
 {
     struct stat facts, seen;
     snprintf(path, room, "%s", file->path);
@@ -97,7 +99,8 @@ static int loader_path(char *path, size_t room, struct plugin_file *file, struct
     return JUDGED_WELL;
 }
 
-/* Why the loader could not map the file: ENOMEM, or JUDGED_BAD when no process may (a file system mounted with noexec). */
+/* Finds out why the loader could not map the file. Returns ENOMEM, or JUDGED_BAD if the file cannot be mapped as
+ * executable at all (for example a file system mounted with noexec). */
 static int verdict_of_mapping(int fd)
 {
     void *page = mmap(NULL, 1, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
@@ -107,8 +110,8 @@ static int verdict_of_mapping(int fd)
     return ENOMEM;
 }
 
-/* The errno value of a failed dlopen when that is a transient one, else JUDGED_BAD. The loader has an errno of its own, which is part of
- * its messages, except when mmap fails. */
+/* Returns the errno value of a failed dlopen if the error is transient, else JUDGED_BAD. The value is found by the
+ * text of the message, because dlopen does not set errno; messages about a failed mmap do not contain the error. */
 static int verdict_of_loader(const char *text, int fd)
 {
     static const int errors[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, ESTALE };
@@ -121,13 +124,14 @@ static int verdict_of_loader(const char *text, int fd)
     if (strstr(text, "failed to map segment") != NULL || strstr(text, "cannot map zero-fill pages") != NULL)
         return verdict_of_mapping(fd);
     /* "cannot create shared object descriptor", "cannot allocate dependency list": the loader has no memory. */
-    return strcmp(text, "out of memory") == 0 || strstr(text, "cannot create ") != NULL || strstr(text, "cannot allocate ") != NULL
+    return strcmp(text, "out of memory") == 0 || strstr(text, "cannot create ") != NULL
+                   || strstr(text, "cannot allocate ") != NULL
                ? ENOMEM
                : JUDGED_BAD;
 }
 
-/* Writes why dlopen failed for `path`, under the file's own path, and returns the verdict. In English, because the
- * loader's messages are compared: in the "C" locale they are not translated. */
+/* Writes the loader's error message as the reason, with the plugin's own path instead of `path`. Returns the verdict.
+ * Uses the "C" locale, in which messages are not translated, because verdict_of_loader compares them. */
 static int judge_loader(const char *path, const struct plugin_file *file, int fd, char *reason, size_t bytes)
 {
     const locale_t english = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(english);
@@ -141,10 +145,12 @@ static int judge_loader(const char *path, const struct plugin_file *file, int fd
     return verdict;
 }
 
+/* Sets the loader's name of the object to the plugin's path if the object was loaded through /proc. */
 static void name_object(struct plugin_file *file, void *handle)
 {
     struct link_map *object = NULL;
-    if (dlinfo(handle, RTLD_DI_LINKMAP, &object) != 0 || object == NULL || strncmp(object->l_name, "/proc/self/fd/", 14) != 0)
+    if (dlinfo(handle, RTLD_DI_LINKMAP, &object) != 0 || object == NULL
+        || strncmp(object->l_name, "/proc/self/fd/", 14) != 0)
         return;
     file->loader_name = object->l_name;
     object->l_name = (char *)(uintptr_t)file->path;

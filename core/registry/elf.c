@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/elf.c: rejects a truncated shared object, which dlopen would map and end the process with SIGBUS. */
+/* registry/elf.c: rejects truncated shared objects, because dlopen of such a file ends the process with SIGBUS. */
 #include <elf.h>
 #include <errno.h>
 #include <link.h>
@@ -16,7 +16,8 @@
 #define OWN_CLASS ELFCLASS32
 #endif
 
-/* Reads all of `bytes`, however few the system gives at a time. False at the end of the file, with *error 0, and on an error. */
+/* Reads exactly `bytes` bytes at `offset`, with several pread calls if necessary. Returns false at the end of the file
+ * (*error is 0) and on an error (*error is the errno value). */
 static bool read_at(int fd, void *to, size_t bytes, uint64_t offset, int *error)
 {
     *error = 0;
@@ -34,8 +35,9 @@ static bool read_at(int fd, void *to, size_t bytes, uint64_t offset, int *error)
     return true;
 }
 
-/* Does every segment that will be mapped lie inside the file? */
-static int judge_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *header, const char *path, char *reason, size_t bytes)
+/* Checks that every segment that the loader reads is inside the file. Returns a verdict. */
+static int judge_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *header, const char *path, char *reason,
+                          size_t bytes)
 {
     int error;
     if (header->e_phentsize != sizeof(ElfW(Phdr)))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/host.c: the functions of the library that plugins may call. */
+/* registry/host.c: the host table, which contains the library functions that plugins may call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
@@ -10,7 +10,7 @@
 #include "base/param.h"
 #include "registry/internal.h"
 
-/* The name of the plugin whose data contains `param`. */
+/* Returns the name of the plugin that contains `param`: its file name without extension ("backend-cpu"). */
 static const char *owner_of(const ctrt_param *param)
 {
     Dl_info info;

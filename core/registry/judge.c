@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/judge.c: is what a plugin hands over what it must be? Sizes first, then versions, then required
- * slots. */
+/* registry/judge.c: validates the tables of a plugin: first sizes, then versions, then required slots. */
 #include "base/base.h"
 #include "registry/internal.h"
 
-/* Bytes from a table's beginning to the end of `member`: what ABI 1.0 had. */
+/* Bytes from the beginning of a table to the end of `member`. With the last member of ABI 1.0: the minimum size. */
 #define SIZE_TO(type, member) (offsetof(type, member) + sizeof(((type *)0)->member))
-#define LARGEST 65536           /* a larger "size" is no size */
+#define LARGEST 65536           /* bytes; a larger `size` member is not plausible */
 
 #define REFUSE(...)                                                             \
     do {                                                                        \

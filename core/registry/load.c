@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/load.c: opening a plugin file (phase one) and initialising it (phase two). */
+/* registry/load.c: opens plugin files (phase one) and initialises them (phase two). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -32,14 +32,14 @@ static ctrt_status refuse(struct plugin_file *file, const char *reason)
     return CTRT_OK;
 }
 
-/* The plugin's entry, or NULL with a reason. The handle is never closed, because dlclose has no effect with
- * RTLD_NODELETE. */
+/* Returns the plugin's entry function, or NULL with a reason. The handle is never closed, because dlclose has no effect
+ * with RTLD_NODELETE. */
 static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
 {
     ctrt_plugin_entry entry;
     void *symbol = dlsym(handle, "ctrt_plugin_v1");
     if (symbol != NULL) {
-        memcpy(&entry, &symbol, sizeof entry);      /* a function from an object pointer, as POSIX has it */
+        memcpy(&entry, &symbol, sizeof entry);      /* ISO C does not define a cast between these types */
         return entry;
     }
     for (int major = 2; major < 10; major++) {
@@ -55,7 +55,7 @@ static ctrt_plugin_entry entry_of(void *handle, char *reason, size_t bytes)
     return NULL;
 }
 
-/* Calls the component's probe, and terminates the reason that it writes. */
+/* Calls the component's probe and stores its result. Terminates the reason, because the plugin may not have done so. */
 static void probe(struct component *component, const ctrt_component *declared)
 {
     char reason[256] = "";
@@ -120,7 +120,7 @@ static void component_refuse(struct component *component, const char *reason)
     component->reason = reason;
 }
 
-/* Kernel tables are judged after init, because init may fill them. */
+/* Validates the component's kernel table. Runs after init, because init may fill the table. */
 static void judge_late(struct component *component)
 {
     char reason[512];
@@ -133,16 +133,17 @@ static void judge_late(struct component *component)
         component_refuse(component, keep_format("%s", reason));
 }
 
-/* CTRT_ERR_IO when a probe returned CTRT_PROBE_AGAIN. */
+/* Returns CTRT_ERR_IO if a probe returned CTRT_PROBE_AGAIN. */
 static ctrt_status probe_status(const struct plugin_file *file)
 {
     for (size_t i = 0; i < file->count && file->probe_again; i++)
         if (file->components[i].fitness == CTRT_PROBE_AGAIN)
-            return ctrt_fail(CTRT_ERR_IO, "plugin %s: %s; the next use tries again", file->stem, file->components[i].reason);
+            return ctrt_fail(CTRT_ERR_IO, "plugin %s: %s; the next use tries again", file->stem,
+                             file->components[i].reason);
     return CTRT_OK;
 }
 
-/* Calls the probes again that returned CTRT_PROBE_AGAIN. */
+/* Repeats the probes that returned CTRT_PROBE_AGAIN. */
 static ctrt_status probe_again(struct plugin_file *file)
 {
     file->probe_again = false;
@@ -179,7 +180,8 @@ ctrt_status file_open(struct plugin_file *file)
         return refuse(file, reason);
     if (verdict != JUDGED_WELL) {
         file->reason = keep_format("%s; the next use tries again", reason);
-        return ctrt_fail(verdict == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "plugin %s: %s", file->stem, file->reason);
+        return ctrt_fail(verdict == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "plugin %s: %s", file->stem,
+                         file->reason);
     }
     file->reason = "";
     ctrt_plugin_entry entry = entry_of(handle, reason, sizeof reason);
@@ -207,18 +209,20 @@ ctrt_status file_open_all(ctrt_component_kind kind)
 
 /* ---- phase two ---- */
 
-/* init runs without the registry's lock, because it may start threads that use the host, and wait for them. */
+/* A plugin's init runs without the registry lock, because init may start threads that call host functions and may wait
+ * for these threads. */
 static pthread_mutex_t init_mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t init_ended = PTHREAD_COND_INITIALIZER;     /* or waits_for has changed */
-static struct plugin_file *running;         /* files whose init runs, by next_running; with init_mutex */
+static pthread_cond_t init_ended = PTHREAD_COND_INITIALIZER;    /* signalled also when a waits_for changes */
+static struct plugin_file *running;         /* list of files whose init runs; protected by init_mutex */
 
-/* Does `file`'s init run in this thread, or is `file` the plugin that calls? */
+/* Returns whether the init of `file` runs in the calling thread or was the origin of the call (`caller`). */
 static bool runs_here(const struct plugin_file *file, const struct plugin_file *caller)
 {
     return file->initialising && (file == caller || pthread_equal(file->initialiser, pthread_self()));
 }
 
-/* Would the end of `file`'s init wait for this thread? With init_mutex. */
+/* Returns whether the init of `file` waits, directly or through other inits, for the calling thread or `caller`. The
+ * caller of this function holds init_mutex. */
 static bool waits_for_here(const struct plugin_file *file, const struct plugin_file *caller)
 {
     for (size_t i = 0; file != NULL && i <= registry_file_count; i++, file = file->waits_for)
@@ -227,13 +231,14 @@ static bool waits_for_here(const struct plugin_file *file, const struct plugin_f
     return false;
 }
 
-/* Waits while another thread initialises `file`; false when that init waits for this thread. Without the registry's lock. */
+/* Waits until another thread has ended the init of `file`. Returns false without waiting if that init waits for the
+ * calling thread. Call it without the registry lock. */
 static bool wait_for_init(const struct plugin_file *file, const struct plugin_file *caller)
 {
     cancel_disable();
     pthread_mutex_lock(&init_mutex);
     const bool waits = waits_for_here(file, caller);
-    pthread_cond_broadcast(&init_ended);        /* a fork does not wait for the files that are marked below */
+    pthread_cond_broadcast(&init_ended);        /* a waiting fork must see the change of waits_for below */
     while (file->initialising && !waits) {
         for (struct plugin_file *here = running; here != NULL; here = here->next_running)
             if (runs_here(here, caller))
@@ -270,7 +275,8 @@ static void init_ends(struct plugin_file *file)
     pthread_mutex_unlock(&init_mutex);
 }
 
-/* Cancellation is disabled, because a cancelled thread would leave the plugin half initialised. */
+/* Runs the init of a plugin with the registry lock released. Cancellation is disabled, because a cancelled thread would
+ * leave the plugin partly initialised. */
 static ctrt_status run_init(struct plugin_file *file)
 {
     cancel_disable();
@@ -283,7 +289,7 @@ static ctrt_status run_init(struct plugin_file *file)
     return status;
 }
 
-/* Does another thread initialise a plugin, other than by an init that waits for an init of this thread? With
+/* Returns whether another thread runs an init that does not wait for an init of the calling thread. The caller holds
  * init_mutex. */
 static bool init_elsewhere(void)
 {
@@ -293,7 +299,7 @@ static bool init_elsewhere(void)
     return file != NULL;
 }
 
-/* Called with the library's locks, without which no init begins. */
+/* For lock_fork_when. The caller holds all locks of the library, so no init can begin meanwhile. */
 static bool no_init_elsewhere(void)
 {
     pthread_mutex_lock(&init_mutex);
@@ -302,11 +308,11 @@ static bool no_init_elsewhere(void)
     return none;
 }
 
-/* A fork waits for inits of other threads, but no longer than this, because the init may wait for this thread in a way
- * that is not visible here: it may have started this thread, and join it. */
+/* A fork waits at most this long for inits of other threads, because an init may wait for the forking thread in a way
+ * that the registry cannot detect. For example, the init may have started that thread and join it. */
 #define FORK_WAIT_SECONDS 3
 
-/* False: the time is over. */
+/* For lock_fork_when. Waits until no other thread runs an init; returns false on timeout. */
 static bool wait_for_inits(void)
 {
     struct timespec until;
@@ -322,7 +328,7 @@ static bool wait_for_inits(void)
     return in_time;
 }
 
-/* The thread of an init that still runs is not in the child, which therefore cannot use the plugin. */
+/* Marks plugins as refused whose init runs in another thread, because that thread does not exist in the child. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&init_mutex, NULL);
@@ -373,11 +379,11 @@ ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller
         ctrt_fail(CTRT_ERR_PLUGIN, "init returned an error without a message");
         status = run_init(file);
         if (status == CTRT_OK)
-            ctrt_fail(CTRT_ERR_PLUGIN, "%s", before); /* nothing failed: the message stays what it was */
+            ctrt_fail(CTRT_ERR_PLUGIN, "%s", before); /* restores the message from before init */
     }
     param_check_environment();
     if (status == CTRT_ERR_OUT_OF_MEMORY || status == CTRT_ERR_IO)
-        return ctrt_context(status, "plugin %s", file->stem);       /* may be tried again */
+        return ctrt_context(status, "plugin %s", file->stem);       /* transient: the next use tries again */
     if (status != CTRT_OK) {
         file->state = PLUGIN_REFUSED;
         file->reason = keep_format("init failed: %s", ctrt_error_message());
@@ -395,7 +401,8 @@ ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller
 
 void file_declare(struct plugin_file *file)
 {
-    if (file->initialised || file->initialising || file->listed || file->state != PLUGIN_READY || !CTRT_SLOT(file->plugin, init))
+    if (file->initialised || file->initialising || file->listed || file->state != PLUGIN_READY
+        || !CTRT_SLOT(file->plugin, init))
         return;
     if (run_init(file) == CTRT_OK)
         file->initialised = true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/registry.c: the table of components: looking them up, ranking them, listing them. */
+/* registry/registry.c: lookup, ranking and listing of components. */
 #define _GNU_SOURCE
 #include "registry/registry.h"
 
@@ -14,7 +14,7 @@
 
 #define MAX_ASKED 32
 
-/* Names that a program asked for and that no file has, for listings. */
+/* Names that were looked up without success; listings include them. */
 static struct { ctrt_component_kind kind; const char *name; const char *reason; } asked[MAX_ASKED];
 static size_t asked_count;
 
@@ -28,8 +28,7 @@ static bool has_own_file(const struct component *component)
     return component->file->kind == component->kind && strcmp(component->file->name, component->name) == 0;
 }
 
-/* Which of two usable components of one name is to be used? Files are asked in the order of the path, so `a`
- * was found first. */
+/* Returns whether `b` is preferred to `a`, which has the same name and comes earlier on the search path. */
 static bool better(const struct component *b, const struct component *a)
 {
     if ((a->state == PLUGIN_LOADED) != (b->state == PLUGIN_LOADED))
@@ -39,8 +38,8 @@ static bool better(const struct component *b, const struct component *a)
     return b->score > a->score;
 }
 
-/* The best usable component of that name among the opened files. The others are disabled, with the best one as
- * reason. */
+/* Returns the best usable component of that name among the opened files, or NULL. Disables all others, unless they are
+ * of kind CTRT_COMPONENT_KERNELS; the reason contains the preferred component. */
 static struct component *settle(ctrt_component_kind kind, const char *name)
 {
     struct component *best = NULL;
@@ -71,7 +70,7 @@ size_t registry_names(const char **names, size_t max, ctrt_component_kind kind)
     if (search_files() == CTRT_OK) {
         for (size_t f = 0; f < registry_file_count; f++) {
             struct plugin_file *file = registry_files[f];
-            /* The name of the file, then those of its components. */
+            /* Index 0 is the name of the file, the others are the names of its components. */
             for (size_t i = 0; i <= file->count; i++) {
                 const char *name = i == 0 ? file->name : file->components[i - 1].name;
                 ctrt_component_kind its = i == 0 ? file->kind : file->components[i - 1].kind;
@@ -100,7 +99,7 @@ const char *registry_known(char *buffer, size_t bytes, ctrt_component_kind kind,
     return buffer;
 }
 
-/* ---- looking up ---- */
+/* ---- lookup ---- */
 
 static void remember_asked(ctrt_component_kind kind, const char *name, const char *reason)
 {
@@ -115,8 +114,8 @@ static void remember_asked(ctrt_component_kind kind, const char *name, const cha
     asked[asked_count++].reason = keep_format("%s", reason);
 }
 
-/* Writes the error for a component that cannot be had: the reasons of all candidates, or where it was
- * searched. */
+/* Returns CTRT_ERR_NOT_FOUND. The message contains the reasons of all candidates or, if there are none, the searched
+ * folders and the known names. */
 static ctrt_status fail_missing(ctrt_component_kind kind, const char *name)
 {
     char reasons[2048] = "", known[512];
@@ -175,7 +174,7 @@ ctrt_status registry_find(const struct component **out, ctrt_component_kind kind
     return status;
 }
 
-/* Initialises; with the lock held. */
+/* Initialises the component's plugin if necessary and marks the component as loaded. The caller holds the lock. */
 static ctrt_status use(struct component *component, const struct plugin_file *caller)
 {
     if (component->state == PLUGIN_LOADED)
@@ -187,19 +186,21 @@ static ctrt_status use(struct component *component, const struct plugin_file *ca
     return CTRT_OK;
 }
 
-/* The plugin whose code or data `address` is; NULL when it belongs to no plugin. */
+/* Returns the plugin that contains the code or data at `address`, or NULL. */
 static const struct plugin_file *plugin_at(const void *address)
 {
     Dl_info object, own;
     if (address == NULL || dladdr(address, &object) == 0)
         return NULL;
     for (size_t f = 0; f < registry_file_count; f++)
-        if (registry_files[f]->plugin != NULL && dladdr(registry_files[f]->plugin, &own) != 0 && own.dli_fbase == object.dli_fbase)
+        if (registry_files[f]->plugin != NULL && dladdr(registry_files[f]->plugin, &own) != 0
+            && own.dli_fbase == object.dli_fbase)
             return registry_files[f];
     return NULL;
 }
 
-ctrt_status registry_use_from(const struct component **out, ctrt_component_kind kind, const char *name, const void *address)
+ctrt_status registry_use_from(const struct component **out, ctrt_component_kind kind, const char *name,
+                              const void *address)
 {
     struct component *found = NULL;
     registry_enter();
@@ -217,9 +218,10 @@ ctrt_status registry_use(const struct component **out, ctrt_component_kind kind,
     return registry_use_from(out, kind, name, NULL);
 }
 
-/* ---- many at once ---- */
+/* ---- ranking ---- */
 
-/* Backends: accelerators, then the cpu, then those that are used only if named (negative score). */
+/* Returns the first sort key of backends: 0 for accelerators, 1 for the cpu, 2 for backends with a negative score,
+ * which are used only if the program names them. */
 static int group(const struct component *component)
 {
     if (component->kind != CTRT_COMPONENT_BACKEND)
@@ -272,8 +274,9 @@ ctrt_status registry_overlays(const ctrt_kernel_table **list, size_t *count, siz
     ctrt_status status = search_files();
     for (size_t f = 0; f < registry_file_count && !try_again(status); f++) {
         struct plugin_file *file = registry_files[f];
-        /* kernels-cuda.so and kernels-cuda-anything.so */
-        bool named = strncmp(file->name, name, length) == 0 && (file->name[length] == '\0' || file->name[length] == '-');
+        /* For the backend cuda: kernels-cuda.so and kernels-cuda-*.so. */
+        bool named = strncmp(file->name, name, length) == 0
+                     && (file->name[length] == '\0' || file->name[length] == '-');
         if (file->kind == CTRT_COMPONENT_KERNELS && named)
             status = file_open(file);
         for (size_t i = 0; i < file->count && *count < COUNT_OF(found) && !try_again(status); i++) {
@@ -293,7 +296,7 @@ ctrt_status registry_overlays(const ctrt_kernel_table **list, size_t *count, siz
     return CTRT_OK;
 }
 
-/* Lets every plugin that was not refused declare its parameters. */
+/* Calls the init of every plugin that was not refused, so that its parameters are declared. */
 static void init_all(void)
 {
     registry_enter();
@@ -324,7 +327,8 @@ static const char *or_empty(const char *text)
     return text != NULL ? text : "";
 }
 
-/* The component's base backend if that one cannot be used, else NULL. With all files opened. */
+/* Returns the name of the component's base backend if that backend is not usable, else NULL. All files must have been
+ * opened. */
 static const char *missing_base(const struct component *component)
 {
     if (component == NULL || component->kind != CTRT_COMPONENT_BACKEND || !usable(component))
@@ -360,7 +364,7 @@ ctrt_status ctrt_plugin_list(ctrt_plugin_info *out, size_t index)
     registry_enter();
     ctrt_status status = file_open_all((ctrt_component_kind)0);
     if (status == CTRT_ERR_IO)
-        status = CTRT_OK;                   /* such a file is listed as found, with the reason */
+        status = CTRT_OK;                   /* a file with a transient error is listed as found, with the reason */
     bool found = false;
     for (size_t f = 0; f < registry_file_count && status == CTRT_OK && !found; f++) {
         struct plugin_file *file = registry_files[f];

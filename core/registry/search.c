@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/search.c: the folders and files that may be plugins.
+/* registry/search.c: finds plugin files on the search path.
  *
- * CTRT_PLUGIN_PATH first (absolute folders, separated by ':'; ignored in setuid programs), then the folder
- * ctrt/<ABI> beside the library itself, so that an installed tree can be moved, or, when that does not exist, the one that configure
- * chose. */
+ * The search path consists of CTRT_PLUGIN_PATH (absolute folders, separated by ':'; ignored in setuid programs) and the
+ * installed folder. The installed folder is ctrt/<ABI> in the directory of the library, so that an installed tree can
+ * be moved, or, if that does not exist, the folder set by configure. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -71,7 +71,7 @@ ctrt_component_kind kind_of_word(const char *word, size_t length)
     return (ctrt_component_kind)0;
 }
 
-/* Splits "backend-cpu.so" into kind and name; false for files that are no plugins by their name. */
+/* Splits a file name like "backend-cpu.so" into kind and name. Returns false for names of other files. */
 static bool take_apart(const char *file, ctrt_component_kind *kind, char *name, size_t bytes)
 {
     size_t length = strlen(file);
@@ -96,7 +96,7 @@ static ctrt_status add_file(const char *folder, const char *base)
         return CTRT_OK;
     for (size_t i = 0; i < registry_file_count; i++)
         if (strcmp(registry_files[i]->path, path) == 0)
-            return CTRT_OK;                 /* the search path names the folder twice */
+            return CTRT_OK;                 /* the folder is twice on the path, or an earlier search failed */
     if (registry_file_count == file_room) {
         size_t room = file_room > 0 ? 2 * file_room : 16;
         void *larger = memory_resize(registry_files, room * sizeof *registry_files);
@@ -128,7 +128,8 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* *note: a remark about the folder for messages; unchanged if there is none. */
+/* Adds the plugin files of a folder. A folder that cannot be read is not an error; *note is then set to a remark for
+ * messages. */
 static ctrt_status add_folder(const char *folder, const char **note)
 {
     struct dirent **entries = NULL;
@@ -137,7 +138,8 @@ static ctrt_status add_folder(const char *folder, const char **note)
     if (count < 0) {
         struct stat facts;
         if (error_is_transient(errno))
-            return ctrt_fail(errno == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "folder %s of plugins: %s", folder, strerror(errno));
+            return ctrt_fail(errno == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "folder %s of plugins: %s", folder,
+                             strerror(errno));
         *note = stat(folder, &facts) != 0 ? " (no such folder)" : " (cannot be read)";
         return CTRT_OK;
     }
@@ -152,17 +154,20 @@ static ctrt_status add_folder(const char *folder, const char **note)
 
 const char *search_installed_folder = CTRT_PLUGINDIR;
 
-/* Writes ctrt/<ABI> beside the library at `path`; false when there is no such folder. */
+/* Writes the path of the folder ctrt/<ABI> in the directory of the library at `path`. Returns false if that folder does
+ * not exist. */
 static bool folder_beside(char *buffer, size_t bytes, const char *path)
 {
     struct stat facts;
     const char *slash = strrchr(path, '/');
-    return path[0] == '/' && snprintf(buffer, bytes, "%.*s/ctrt/%u", (int)(slash - path), path, CTRT_PLUGIN_ABI_MAJOR) < (int)bytes
+    return path[0] == '/'
+           && snprintf(buffer, bytes, "%.*s/ctrt/%u", (int)(slash - path), path, CTRT_PLUGIN_ABI_MAJOR) < (int)bytes
            && stat(buffer, &facts) == 0 && S_ISDIR(facts.st_mode);
 }
 
-/* The library's real path when the loader's name for it is relative, else "". It is resolved while the library is loaded, because
- * the program can change its working directory later. A name without '/' (argv[0], found through PATH) is never resolved. */
+/* The library's real path if the loader's name of the library is a relative path, else "". The path is resolved while
+ * the library is loaded, because the program may change its working directory later. A name without '/' (argv[0], found
+ * through PATH) is not resolved. */
 static char loaded_path[PATH_MAX];
 
 __attribute__((constructor)) static void search_start(void)
@@ -173,8 +178,9 @@ __attribute__((constructor)) static void search_start(void)
         loaded_path[0] = '\0';
 }
 
-/* The installed folder: the one beside the library by the absolute path that it was loaded from, then by its real path, so that a
- * tree that was moved finds its own plugins even when another stands where it was configured for; then the one that configure chose. */
+/* Returns the installed folder: ctrt/<ABI> in the directory from which the library was loaded, then in the directory of
+ * the library's real path, then the folder set by configure. The configured folder is last, so that a moved tree uses
+ * its own plugins even if another installation exists at the configured place. */
 static const char *installed_folder(char *buffer, size_t bytes)
 {
     Dl_info self;

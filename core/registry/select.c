@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/select.c: CTRT_BACKENDS: "cuda,cpu" allows these alone, "-cuda" all but this. */
+/* registry/select.c: the parameter CTRT_BACKENDS. "cuda,cpu" allows only these backends, "-cuda" all except cuda. */
 #include <stdlib.h>
 
 #include "base/base.h"

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/trust.c: may this file's code run in this process?
+/* registry/trust.c: checks the owners and permissions of a plugin file and of all folders above it.
  *
- * A process of root, or one with rights that its caller lacks (setuid, setgid, capabilities), loads a plugin only when
- * no user except root and the effective user can decide what is loaded. A process that is root by its real or saved id
- * trusts root alone. As sshd does for its files, every folder is judged, from "/" to the plugin, on the given path and
- * on the targets of symbolic links: each belongs to root or the user, and neither others nor its group can write to it.
- * That holds for root's group too, because with an access control list the group's bits are the list's mask. A folder
- * above the plugin's own may be writable if it is sticky (/tmp) and the entry that leads on belongs to root or the
- * user, because then others can neither rename nor replace that entry.
+ * A process of root, or one with more privileges than its caller (setuid, setgid, capabilities), loads a plugin only if
+ * no user except root and the effective user can change or replace the file. A process whose real or saved user id is
+ * root trusts only root. Like sshd for its files, trust.c checks every folder from "/" to the plugin, on the given path
+ * and on the targets of symbolic links. Each folder must belong to root or the user, and neither others nor the
+ * folder's group may have write permission. This applies to root's group too, because with an access control list the
+ * group bits are the mask of that list. A folder above the plugin's own folder may be writable by others if it is
+ * sticky (/tmp) and the next entry on the path belongs to root or the user, because then others can neither rename nor
+ * replace that entry.
  *
- * The path is resolved once, one openat after the other, so that what was judged is what is open. The loader then reaches the file
- * through the descriptor of its folder: see dl.c. */
+ * The path is resolved only once, by one openat per entry, so that the checked file is the opened file. The loader then
+ * opens the file through the descriptor of its folder (dl.c). */
 #define _GNU_SOURCE
 #include "registry/internal.h"
 
@@ -28,13 +29,13 @@
 #define MAX_LINKS 40
 
 struct walk {
-    int at;                     /* the folder that was reached (O_PATH) */
-    bool shared;                /* others can write to it; it is sticky then */
-    uid_t user;
-    int links;
-    char shown[PATH_MAX];       /* the path of `at`, without a '/' at its end, for messages */
-    char rest[PATH_MAX];        /* what is to be resolved from there */
-    char *reason;
+    int at;                     /* descriptor of the current folder (O_PATH) */
+    bool shared;                /* the current folder is writable by others, and sticky */
+    uid_t user;                 /* trusted in addition to root */
+    int links;                  /* number of symbolic links followed */
+    char shown[PATH_MAX];       /* path of the current folder without a final '/', for messages */
+    char rest[PATH_MAX];        /* remaining path, relative to the current folder */
+    char *reason;               /* the caller's buffer for the reason, of `bytes` bytes */
     size_t bytes;
 };
 
@@ -42,7 +43,7 @@ bool trust_needed(uid_t *user)
 {
     uid_t real, saved;
     getresuid(&real, user, &saved);
-    /* A process that is root's for now under another user's id can become root again, and the plugin's code with it. */
+    /* A process whose real or saved id is root can get the effective id root again, and so can the plugin's code. */
     if (real == 0 || saved == 0)
         *user = 0;
     return *user == 0 || getauxval(AT_SECURE) != 0;
@@ -86,7 +87,8 @@ static int bad_mode(struct walk *w, const char *what, const char *path, const st
     if (facts->st_mode & S_IWOTH)
         snprintf(w->reason, w->bytes, "%s %s can be written by everybody (mode %03o)", what, path, mode);
     else
-        snprintf(w->reason, w->bytes, "%s %s can be written by group %u (mode %03o)", what, path, (unsigned)facts->st_gid, mode);
+        snprintf(w->reason, w->bytes, "%s %s can be written by group %u (mode %03o)", what, path,
+                 (unsigned)facts->st_gid, mode);
     return JUDGED_BAD;
 }
 
@@ -95,7 +97,7 @@ static const char *shown(const struct walk *w)
     return w->shown[0] != '\0' ? w->shown : "/";
 }
 
-/* Makes `fd` the folder that the walk stands in. Owns `fd`. */
+/* Makes `fd` the current folder and checks its owner and permissions. Takes ownership of `fd`. Returns a verdict. */
 static int enter(struct walk *w, int fd, const struct stat *facts)
 {
     if (w->at >= 0)
@@ -121,7 +123,8 @@ static int enter_root(struct walk *w)
     return enter(w, fd, &facts);
 }
 
-/* Follows the link `fd`: its target is resolved before the rest of the path. Owns `fd`. */
+/* Follows the symbolic link `fd`: prepends its target to the remaining path. Takes ownership of `fd`. Returns a
+ * verdict. */
 static int follow(struct walk *w, int fd, const char *path)
 {
     char target[PATH_MAX], rest[PATH_MAX];
@@ -137,7 +140,7 @@ static int follow(struct walk *w, int fd, const char *path)
     return target[0] == '/' ? enter_root(w) : JUDGED_WELL;
 }
 
-/* Opens for reading the file `name` of the folder that was reached, and judges what was opened. */
+/* Opens the file `name` of the current folder for reading and checks the owner and permissions of the opened file. */
 static int open_file(struct walk *w, int *out, const char *name, const char *path)
 {
     struct stat facts;
@@ -162,16 +165,19 @@ static int open_file(struct walk *w, int *out, const char *name, const char *pat
     return verdict;
 }
 
-/* Writes the path of the entry `name` of `folder`, which has no links in it; false when it is too long. */
+/* Writes the path of the entry `name` of `folder` into `path`. Resolves "." and ".." in the text, which is correct
+ * because `folder` contains no symbolic links. Returns false if the path is too long. */
 static bool append(char *path, size_t bytes, const char *folder, const char *name)
 {
     const char *end = strcmp(name, "..") == 0 ? strrchr(folder, '/') : NULL;
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return snprintf(path, bytes, "%.*s", end != NULL ? (int)(end - folder) : (int)strlen(folder), folder) < (int)bytes;
+        return snprintf(path, bytes, "%.*s", end != NULL ? (int)(end - folder) : (int)strlen(folder), folder)
+               < (int)bytes;
     return snprintf(path, bytes, "%s/%s", folder, name) < (int)bytes;
 }
 
-/* Resolves w->rest from w->at. `file` NULL: all of it are folders; otherwise the last is a file, which is opened. */
+/* Resolves the remaining path from the current folder. If `file` is NULL, all entries must be folders; otherwise the
+ * last entry must be a file, which is opened as *file. Returns a verdict. */
 static int walk_on(struct walk *w, int *file)
 {
     while (w->rest[strspn(w->rest, "/")] != '\0') {
