@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/open.c: getting a device by name; opening it at first use. */
+/* device/open.c: returns devices by name, and opens them at first use. */
 #include <unistd.h>
 
 #include "base/base.h"
@@ -51,7 +51,7 @@ static void device_free(ctrt_device *device)
     memory_free(device);
 }
 
-/* With the lock held. */
+/* Requires the device lock. */
 static ctrt_status device_new(ctrt_device **out, const struct device_type *type, int index)
 {
     ctrt_device *device = memory_zeroed(sizeof *device);
@@ -93,7 +93,7 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
     return CTRT_OK;
 }
 
-/* What a name takes over from its home, each time that this is opened. */
+/* Copies to an alias what it shares with its home, each time the alias is opened. */
 static void take_over(ctrt_device *device, ctrt_device *home)
 {
     device->flags = home->flags;
@@ -106,7 +106,7 @@ static void take_over(ctrt_device *device, ctrt_device *home)
     device->physical = home->physical;
 }
 
-/* Another name for `home`: its own kernels lie over the home's. With the lock held. */
+/* Creates an alias of `home`, whose own kernels are preferred to the home's. Requires the device lock. */
 static ctrt_status name_new(ctrt_device **out, const struct device_type *type, int index, ctrt_device *home)
 {
     ctrt_device *device = memory_zeroed(sizeof *device);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/utilization.c: what goes on on the devices: load, memory, processes, links; and choosing devices that are free.
+/* device/utilization.c: load, memory, processes and links of devices; selection of devices that are free.
  *
- * The table and the way of choosing are those of the GPUtil package (showUtilization, getAvailable, getFirstAvailable), which read
- * nvidia-smi; here the backends tell. */
+ * The table and the selection follow the GPUtil package (showUtilization, getAvailable, getFirstAvailable), which reads
+ * nvidia-smi; here the backends report the values. */
 #include <errno.h>
 #include <math.h>
 #include <time.h>
@@ -13,11 +13,11 @@
 #include "base/thread.h"
 #include "device/internal.h"
 
-#define PROCESSES 256                   /* of one device that are listed */
+#define PROCESSES 256                   /* maximum number listed for one device */
 
 /* ---- one device ---- */
 
-/* A backend that has no `usage`: what is known of its memory where the device is open. */
+/* For a backend without `usage`: reports the memory if the device is open. */
 static ctrt_status usage_by_hand(ctrt_device_usage *usage, struct device_type *type, int index)
 {
     const ctrt_device_table *table = type->backend->device;
@@ -78,7 +78,7 @@ static int by_memory(const void *a, const void *b)
     return m > n ? -1 : m < n;
 }
 
-/* The command of a process, "" when it is not to be seen from here. */
+/* Writes the command name of a process; "" if /proc does not show it. */
 static void program_name(char *text, size_t bytes, int64_t pid)
 {
     char path[48];
@@ -93,7 +93,8 @@ static void program_name(char *text, size_t bytes, int64_t pid)
     fclose(file);
 }
 
-/* Sorted, at most PROCESSES; *count is how many there are, of which *listed are in the new array. */
+/* Lists the processes with memory on the device, sorted, at most PROCESSES. The caller frees *out. *count is the number
+ * of processes, *listed the number of entries in *out. */
 static ctrt_status processes_of(ctrt_device_process **out, size_t *listed, size_t *count, struct device_type *type, int index)
 {
     ctrt_device_usage usage;
@@ -155,13 +156,13 @@ size_t device_other_processes(ctrt_process *list, size_t room, const ctrt_device
         program_name(list[count].name, sizeof list[count].name, found[i].pid);
         count++;
     }
-    /* In a container the numbers may be the machine's, and one of them this process. */
+    /* In a container the process IDs may be those of the host, so they are used only if this process is among them. */
     return self ? count : 0;
 }
 
 /* ---- the table ---- */
 
-/* "87%", "nan". */
+/* Formats "87%", or "nan" for an unknown value. */
 static const char *percent_text(char text[16], double part)
 {
     if (isnan(part))
@@ -218,7 +219,7 @@ static void add_processes(struct text *text, struct device_type *type, int index
     memory_free(list);
 }
 
-/* The type of that name; NULL: the best accelerator's. */
+/* Returns the type of that name; NULL: the type of the best accelerator. */
 static ctrt_status type_named(struct device_type **out, const char *type)
 {
     char name[32];
@@ -238,7 +239,7 @@ struct row {
     bool known;
 };
 
-/* The rows of all devices; what one cannot tell is nan, and why in *why. */
+/* Fills the rows of all devices. Values that a device does not report are nan, and *why is the reason. */
 static void read_rows(struct row *rows, struct device_type *type, char *why, size_t bytes)
 {
     for (int i = 0; i < type->count; i++) {
@@ -297,14 +298,14 @@ ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
     return text_finish(out, &text, "a table of devices");
 }
 
-/* ---- choosing ---- */
+/* ---- selection ---- */
 
 struct candidate {
     int index;
     double load, memory;
     uint64_t free_bytes;
-    uint64_t key;                       /* for the random order */
-    bool taken;                         /* excluded or not free */
+    uint64_t key;                       /* sort key of the random order */
+    bool taken;                         /* excluded, or not free */
 };
 
 static bool excluded(const ctrt_pick_options *options, int index)
@@ -315,7 +316,7 @@ static bool excluded(const ctrt_pick_options *options, int index)
     return false;
 }
 
-/* Is a part below its limit? An unknown one counts as the caller wishes. */
+/* Reports whether `part` is below its limit; returns `unknown` for an unknown value. */
 static bool below(double part, double limit, bool unknown)
 {
     return isnan(part) ? unknown : part < limit;
@@ -360,7 +361,8 @@ static int (*const orders[])(const void *, const void *) = {
     [CTRT_PICK_LOAD] = by_load,   [CTRT_PICK_MEMORY] = by_memory_part,
 };
 
-/* SplitMix64 (Steele, Lea, Flood 2014), from the clock: two programs that start together should choose differently. */
+/* SplitMix64 (Steele, Lea, Flood 2014). The state is seeded from the clock, so that two programs that start together
+ * select different devices. */
 static uint64_t next_random(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
