@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/dlpack.c: tensors to and from other libraries, without copying, through DLPack 1.x. */
+/* tensor/dlpack.c: exchanges tensors with other libraries without copying, through DLPack 1.x. */
 #include "tensor/dlpack.h"
 
 #include "base/memory.h"
@@ -7,12 +7,12 @@
 #include "tensor/create.h"
 #include "tensor/scope.h"
 
-/* Device types that have a code. Pinned host memory counts as the CPU's. */
+/* Device types that have a DLPack code. Pinned host memory is CPU memory. */
 static const struct { int32_t code; const char *type; } device_codes[] = {
     { kDLCPU, "cpu" }, { kDLCUDA, "cuda" }, { kDLROCM, "rocm" }, { kDLCUDAHost, "cpu" }, { kDLROCMHost, "cpu" },
 };
 
-/* ---- out ---- */
+/* ---- export ---- */
 
 /* An exported tensor: one allocation, freed by the deleter. */
 struct exported {
@@ -73,7 +73,7 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
     return CTRT_OK;
 }
 
-/* ---- in ---- */
+/* ---- import ---- */
 
 static ctrt_status imported_dtype(ctrt_dtype *out, DLDataType type)
 {
@@ -113,7 +113,7 @@ static ctrt_status imported_device(ctrt_device **out, DLDevice device)
                          (int)device.device_id, (int)device.device_type);
     if (strcmp(type, "cpu") == 0)
         return ctrt_context(device_cpu(out), "from_dlpack");
-    /* DLPack's device number is the backend's, before CTRT_VISIBLE_DEVICES. */
+    /* DLPack's device id is the backend's index, which CTRT_VISIBLE_DEVICES does not renumber. */
     struct wanted wanted = { type, device.device_id, NULL };
     device_for_each(find_physical, &wanted);
     for (int i = 0; wanted.found == NULL && i < ctrt_device_count(type); i++) {
@@ -143,7 +143,7 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
         return fail_null("from_dlpack", "out");
     if (unlikely(managed == NULL))
         return fail_null("from_dlpack", "managed");
-    if (managed->version.major != 1)            /* the rest of the struct is unknown then */
+    if (managed->version.major != 1)            /* the layout of the rest is unknown then */
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: DLPack version %u.%u; this library reads 1.x",
                          (unsigned)managed->version.major, (unsigned)managed->version.minor);
     if (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY)
@@ -160,7 +160,8 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
     CTRT_TRY(strides_import(strides, &elements, "from_dlpack", shape.values, tensor->strides, shape.count, dtype));
     if (tensor->data == NULL && elements > 0)
         return fail_null("from_dlpack", "data");
-    /* No object has more than PTRDIFF_MAX bytes, so neither has an offset into one, and its end is an address. */
+    /* No object is larger than PTRDIFF_MAX bytes, so no valid offset is, and the end of the object must be a valid
+     * address. */
     uintptr_t address, end;
     if (tensor->byte_offset > PTRDIFF_MAX
         || __builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &address)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/format.c: a tensor as text, as PyTorch prints it.
+/* tensor/format.c: formats a tensor as PyTorch's print does.
  *
- * All numbers get the width of the widest. Floating ones lose their digits when all are whole ("1., 2."), and are scientific when the
- * largest is above 1e8 or 1000 times the smallest, or the smallest below 1e-4 (zeros and non-finite numbers aside). Tensors of more
- * elements than the threshold show the first and last few of each dimension, and only these decide. */
+ * All numbers have the width of the widest. Floating-point numbers are printed without decimals if all are whole ("1.,
+ * 2."), and in scientific notation if the largest is above 1e8 or above 1000 times the smallest, or the smallest is
+ * below 1e-4 (zeros and non-finite numbers are ignored). Tensors with more elements than the threshold show the first
+ * and last few of each dimension, and only these determine the format. */
 #include "tensor/format.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 
 const struct format_options format_defaults = { .precision = 4, .threshold = 1000, .edgeitems = 3, .linewidth = 80, .scientific = -1 };
 
-/* ---- text that grows ---- */
+/* ---- growing string ---- */
 
 struct text {
     char *at;
@@ -61,7 +62,7 @@ struct numbers {
     int width, precision;
 };
 
-/* snprintf keeps the sign of a NaN; Python drops it. */
+/* snprintf prints the sign of a NaN; Python does not. */
 static int put_double(char *buffer, const char *format, int precision, double value)
 {
     if (isnan(value))
@@ -87,7 +88,7 @@ static int number_text(char *buffer, const struct numbers *numbers, ctrt_scalar 
     return length;
 }
 
-/* ---- walking over what is shown ---- */
+/* ---- iterating over the shown elements ---- */
 
 struct print {
     const ctrt_view *view;
@@ -95,8 +96,8 @@ struct print {
     bool partly;                    /* more elements than the threshold */
     struct numbers numbers;
     struct text text;
-    /* first pass */
-    double smallest, largest;       /* magnitudes of the finite numbers that are not 0 */
+    /* results of the first pass */
+    double smallest, largest;       /* magnitudes of the finite numbers other than 0 */
     bool any;
 };
 
@@ -111,7 +112,7 @@ static ctrt_scalar element_at(const struct print *print, int64_t offset)
     return dtype_load((const char *)print->view->data + offset * (int64_t)dtype_bytes(dtype), dtype);
 }
 
-/* Calls `visit` for every element shown. */
+/* Calls `visit` for every element that is shown. */
 static void for_each_shown(struct print *print, int dim, int64_t offset, void (*visit)(struct print *print, ctrt_scalar value))
 {
     if (dim == print->view->ndim) {
@@ -164,7 +165,7 @@ static void choose_numbers(struct print *print)
                                   || (!numbers->whole && print->smallest < 1e-4);
     }
     for_each_shown(print, 0, 0, visit_width);
-    if (print->options->scientific >= 0)            /* after the width was found, as in PyTorch */
+    if (print->options->scientific >= 0)            /* after the width was computed, as in PyTorch */
         numbers->scientific = print->options->scientific;
 }
 
@@ -182,7 +183,7 @@ static void put_vector(struct print *print, int dim, int64_t offset, int indent)
 {
     const int64_t size = print->view->shape[dim], edge = print->options->edgeitems;
     const bool parts = in_parts(print, dim);
-    const int64_t items = parts ? 2 * edge + 1 : size;      /* the dots are an item */
+    const int64_t items = parts ? 2 * edge + 1 : size;      /* the dots count as an item */
     const int64_t per_line = MAX((print->options->linewidth - indent) / (print->numbers.width + 2), 1);
     text_put(&print->text, "[");
     for (int64_t i = 0; i < items; i++) {
@@ -229,13 +230,13 @@ static void put_block(struct print *print, int dim, int64_t offset, int indent)
     text_put(&print->text, "]");
 }
 
-/* ---- what follows the elements ---- */
+/* ---- suffixes after the elements ---- */
 
-/* Appends ", name=value", on a new line when this one would grow too long. */
+/* State of put_suffix, which appends ", name=value", on a new line if the current one would become too long. */
 struct suffixes {
     struct print *print;
     int indent;
-    size_t line;                    /* length of the last line so far */
+    size_t line;                    /* length of the last line */
 };
 
 static void put_suffix(struct suffixes *suffixes, const char *format, ...) CTRT_PRINTF(2, 3);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/promote.c: the type of a result, from the types of its operands. */
+/* tensor/promote.c: the dtype of a result from the dtypes of its operands. */
 #include "tensor/shape.h"
 
-/* Two dimensioned operands; PyTorch's table. Types without a common wider one meet in the next that holds both:
- * i8 with u8 in i16, f16 with bf16 in f32. An integer with a floating type gives that floating type. */
+/* PyTorch's promotion table, for two operands with dimensions. Two types of which neither holds the other promote to
+ * the next type that holds both: i8 and u8 to i16, f16 and bf16 to f32. An integer and a floating type promote to that
+ * floating type. */
 static const uint8_t promotion[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = {
 #define ROW(name, f32, f64, f16, bf16, i8, u8, i16, i32, i64, b)                                                        \
     [CTRT_##name] = { [CTRT_F32] = CTRT_##f32, [CTRT_F64] = CTRT_##f64, [CTRT_F16] = CTRT_##f16,                        \
@@ -30,13 +31,13 @@ ctrt_dtype ctrt_promote_types(ctrt_dtype a, ctrt_dtype b)
     return (ctrt_dtype)promotion[a][b];
 }
 
-/* Joins a type to a bucket that may be empty (CTRT_DTYPE_DEFAULT). */
+/* Promotes an operand category's dtype so far, which may be CTRT_DTYPE_DEFAULT for none, with one more dtype. */
 static ctrt_dtype join(ctrt_dtype bucket, ctrt_dtype dtype)
 {
     return bucket == CTRT_DTYPE_DEFAULT ? dtype : (ctrt_dtype)promotion[bucket][dtype];
 }
 
-/* A bucket of lower rank (0-dim tensors, numbers) counts only where its category is higher. */
+/* Operands of lower priority (0-dim tensors, scalars) change the result only if their category is higher. */
 static ctrt_dtype fold(ctrt_dtype higher, ctrt_dtype lower)
 {
     if (lower == CTRT_DTYPE_DEFAULT)

@@ -10,7 +10,8 @@ const char *shape_text(char *buffer, const int64_t *shape, int ndim)
     buffer[used++] = '[';
     for (int d = 0; d < ndim; d++) {
         int n = snprintf(buffer + used, SHAPE_TEXT_BYTES - used, d ? ", %lld" : "%lld", (long long)shape[d]);
-        if (n < 0 || used + (size_t)n > SHAPE_TEXT_BYTES - 8) {        /* lists from outside may be longer than any tensor's */
+        /* a program's list may be longer than any tensor's shape */
+        if (n < 0 || used + (size_t)n > SHAPE_TEXT_BYTES - 8) {
             memcpy(buffer + used, ", ...", 5);
             used += 5;
             break;
@@ -30,7 +31,7 @@ ctrt_status shape_check(const char *who, ctrt_ints shape, ctrt_dtype dtype)
                          "%s: a shape of %d dimensions; a tensor has 0 to %d", who, shape.count, CTRT_MAX_DIMS);
     if (unlikely(shape.values == NULL && shape.count > 0))
         return fail_null(who, "shape.values");
-    /* Sizes of 0 count as 1 here, so that row-major strides cannot overflow either. */
+    /* Count sizes of 0 as 1, so that row-major strides cannot overflow either. */
     int64_t bytes = (int64_t)dtype_bytes(dtype);
     for (int d = 0; d < shape.count; d++) {
         int64_t size = shape.values[d];
@@ -71,7 +72,8 @@ void shape_strides_channels_last(int64_t *strides, const int64_t *shape)
 
 void shape_strides_in_order(int64_t *strides, const ctrt_view *view)
 {
-    /* Fastest first. A dimension that is repeated (stride 0) says nothing about order and keeps its row-major place. */
+    /* Sort the dimensions, fastest first. A repeated dimension (stride 0) has no order and keeps its row-major
+     * position. */
     int order[CTRT_MAX_DIMS];
     const int ndim = view->ndim;
     for (int i = 0; i < ndim; i++) {
@@ -97,7 +99,7 @@ void shape_strides_in_order(int64_t *strides, const ctrt_view *view)
     }
 }
 
-/* Do the dimensions, fastest first, follow one another without gaps? Strides of size-1 dimensions say nothing. */
+/* Reports whether the dimensions, fastest first, are dense. Strides of dimensions of size 1 are ignored. */
 static bool dense_in_order(const ctrt_view *view, const uint8_t *order)
 {
     int64_t expected = 1;
@@ -163,7 +165,7 @@ ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim)
             return ctrt_fail(CTRT_ERR_SHAPE, "%s: dimension %d is named twice in the list of dimensions", who, d);
         set |= 1u << d;
     }
-    *out = ndim == 0 ? 0 : set;         /* a 0-dim tensor takes dim 0 and -1, but has no dimension to reduce */
+    *out = ndim == 0 ? 0 : set;         /* a 0-dim tensor accepts dim 0 and -1, but has no dimension to reduce */
     return CTRT_OK;
 }
 
@@ -205,7 +207,7 @@ ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const 
 
 void view_expand(ctrt_view *out, const ctrt_view *in, const int64_t *shape, int ndim)
 {
-    /* From the last dimension, so that out may be in. */
+    /* Start at the last dimension, because out may alias in. */
     int in_ndim = in->ndim;
     for (int d = ndim - 1, i = in_ndim - 1; d >= 0; d--, i--) {
         bool given = i >= 0 && in->shape[i] == shape[d];
@@ -292,15 +294,15 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
 
 bool shape_view_strides(int64_t *strides, const ctrt_view *in, const int64_t *shape, int ndim)
 {
-    if (in->flags & CTRT_VIEW_CONTIGUOUS) {             /* tensors without elements, too */
+    if (in->flags & CTRT_VIEW_CONTIGUOUS) {             /* includes tensors without elements */
         if (unlikely(in->numel == 0) && shape_equal(shape, ndim, in->shape, in->ndim))
             memcpy(strides, in->strides, sizeof strides[0] * (size_t)ndim);
         else
             shape_strides(strides, shape, ndim);
         return true;
     }
-    /* Runs of old dimensions that lie in memory like one long dimension are cut into new dimensions; a new dimension
-     * cannot reach over the border of two runs. */
+    /* Group the old dimensions into runs that are contiguous like one long dimension, and split each run into new
+     * dimensions. A new dimension cannot span two runs. */
     int d = ndim - 1;
     for (int old = in->ndim - 1; old >= 0;) {
         int64_t step = in->strides[old], run = in->shape[old--];
@@ -316,7 +318,7 @@ bool shape_view_strides(int64_t *strides, const ctrt_view *in, const int64_t *sh
         if (cut != run)
             return false;
     }
-    for (; d >= 0; d--) {                               /* the rest has size 1 */
+    for (; d >= 0; d--) {                               /* the remaining dimensions must have size 1 */
         if (shape[d] != 1)
             return false;
         strides[d] = d + 1 < ndim ? strides[d + 1] * shape[d + 1] : 1;
