@@ -31,7 +31,7 @@ ctrt_dtype ctrt_promote_types(ctrt_dtype a, ctrt_dtype b)
     return (ctrt_dtype)promotion[a][b];
 }
 
-/* Promotes an operand category's dtype so far, which may be CTRT_DTYPE_DEFAULT for none, with one more dtype. */
+/* Promotes `bucket`, the result for one category of operands so far (CTRT_DTYPE_DEFAULT: none), with `dtype`. */
 static ctrt_dtype join(ctrt_dtype bucket, ctrt_dtype dtype)
 {
     return bucket == CTRT_DTYPE_DEFAULT ? dtype : (ctrt_dtype)promotion[bucket][dtype];
