@@ -110,7 +110,8 @@ ctrt_status ctrt_device_auto(ctrt_device **out)
     const char *asked;
     CTRT_TRY(asked_device(&asked));
     return asked != NULL ? ctrt_context(device_open(out, &spec), "CTRT_DEVICE=%s", asked)
-                         : ctrt_context(device_open(out, &spec), "the device chosen by auto (CTRT_DEVICE chooses another)");
+                         : ctrt_context(device_open(out, &spec),
+                                        "the device chosen by auto (CTRT_DEVICE chooses another)");
 }
 
 /* ---- the default device ---- */

@@ -85,7 +85,8 @@ static ctrt_status check_runs(const char *who, const ctrt_event *event)
 {
     if (likely(event->capture == NULL))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_STATE, "%s: the event was recorded in a capture, and stands for nothing that runs by itself", who);
+    return ctrt_fail(CTRT_ERR_STATE,
+                     "%s: the event was recorded in a capture, and stands for nothing that runs by itself", who);
 }
 
 static double now_ms(void)
@@ -196,7 +197,8 @@ ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_even
     CTRT_TRY(check("ctrt_event_elapsed", from));
     CTRT_TRY(check("ctrt_event_elapsed", to));
     if (from->device != to->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "ctrt_event_elapsed: events of %s and %s", from->device->name, to->device->name);
+        return ctrt_fail(CTRT_ERR_DEVICE, "ctrt_event_elapsed: events of %s and %s", from->device->name,
+                         to->device->name);
     ctrt_event *const events[2] = { from, to };
     for (int i = 0; i < 2; i++) {
         const char *which = i == 0 ? "first" : "second";
@@ -207,7 +209,9 @@ ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_even
             return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event was not recorded", which);
         CTRT_TRY(ctrt_event_query(events[i], &done));
         if (!done)
-            return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event is not done; ctrt_event_synchronize waits for it", which);
+            return ctrt_fail(CTRT_ERR_STATE,
+                             "ctrt_event_elapsed: the %s event is not done; ctrt_event_synchronize waits for it",
+                             which);
     }
     if (from->event == NULL) {
         *milliseconds = to->host_ms - from->host_ms;
@@ -215,8 +219,10 @@ ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_even
     }
     const ctrt_queue_table *queue = from->device->backend->queue;
     if (!CTRT_SLOT(queue, event_elapsed))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "ctrt_event_elapsed: the backend of %s has no clock", from->device->name);
-    return ctrt_context(queue->event_elapsed(from->device->handle, from->event, to->event, milliseconds), "ctrt_event_elapsed");
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "ctrt_event_elapsed: the backend of %s has no clock",
+                         from->device->name);
+    return ctrt_context(queue->event_elapsed(from->device->handle, from->event, to->event, milliseconds),
+                        "ctrt_event_elapsed");
 }
 
 ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)

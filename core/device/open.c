@@ -26,9 +26,11 @@ __attribute__((constructor)) static void device_start(void)
 ctrt_status device_fail_forked(const ctrt_device *device)
 {
     if (device->owner == DEVICE_ENDED)
-        return ctrt_fail(CTRT_ERR_STATE, "the tensor was made in a scope that has ended (ctrt_scope_end), and ctrt_scope_export had not kept it");
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "the tensor was made in a scope that has ended (ctrt_scope_end), and ctrt_scope_export had not kept it");
     if (device->owner == 0)
-        return ctrt_fail(CTRT_ERR_STATE, "%s was closed by ctrt_shutdown; ctrt_device_get opens it again", device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "%s was closed by ctrt_shutdown; ctrt_device_get opens it again",
+                         device->name);
     return ctrt_fail(
         CTRT_ERR_FORKED,
         "%s was opened by process %d before it forked this one (%d), and devices do not follow a fork. "

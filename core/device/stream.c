@@ -223,7 +223,8 @@ static ctrt_status require_slots(const ctrt_device *device)
                                                                   : NULL;
     if (missing == NULL)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_PLUGIN, "%s says that it is asynchronous, but its queue table has no %s", device->name, missing);
+    return ctrt_fail(CTRT_ERR_PLUGIN, "%s says that it is asynchronous, but its queue table has no %s", device->name,
+                     missing);
 }
 
 ctrt_status stream_device_open(ctrt_device *device)
@@ -252,7 +253,8 @@ uint32_t stream_device_held(ctrt_device *device)
     uint32_t held = 0;
     pthread_mutex_lock(&streams_lock);
     for (ctrt_stream *stream = device->streams; stream != NULL; stream = stream->next)
-        held += atomic_load_explicit(&stream->refs, memory_order_acquire) > (stream == device->stream) + (stream == current);
+        held += atomic_load_explicit(&stream->refs, memory_order_acquire) > (stream == device->stream)
+                + (stream == current);
     pthread_mutex_unlock(&streams_lock);
     return held;
 }
@@ -265,7 +267,8 @@ static void queue_drop(ctrt_stream *stream)
     if (stream->queue != NULL)
         stream->device->backend->queue->destroy(stream->device->handle, stream->queue);
     stream->queue = NULL;
-    atomic_store_explicit(&stream->done, atomic_load_explicit(&stream->put, memory_order_relaxed), memory_order_release);
+    atomic_store_explicit(&stream->done, atomic_load_explicit(&stream->put, memory_order_relaxed),
+                          memory_order_release);
     memory_free(stream->error_text);
     stream->error_text = NULL;
     stream->error = CTRT_OK;
@@ -309,7 +312,8 @@ ctrt_status stream_device_reopen(ctrt_device *device)
 {
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&streams_lock);
-    for (ctrt_stream *stream = device->streams; stream != NULL && status == CTRT_OK && device_asynchronous(device); stream = stream->next)
+    for (ctrt_stream *stream = device->streams; stream != NULL && status == CTRT_OK && device_asynchronous(device);
+         stream = stream->next)
         if (stream_slot(stream) != SLOT_NONE)
             status = device->backend->queue->create(device->handle, &stream->queue, stream->priority);
     pthread_mutex_unlock(&streams_lock);
@@ -327,7 +331,8 @@ ctrt_status stream_event_take(void **event, ctrt_device *device)
     pthread_mutex_unlock(&streams_lock);
     if (found)
         return CTRT_OK;
-    return ctrt_context(device->backend->queue->event_create(device->handle, event, false), "an event on %s", device->name);
+    return ctrt_context(device->backend->queue->event_create(device->handle, event, false), "an event on %s",
+                        device->name);
 }
 
 void stream_event_put(void *event, ctrt_device *device)

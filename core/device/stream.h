@@ -148,7 +148,8 @@ static inline bool stream_covers(const ctrt_stream *stream, stream_mark mark)
 }
 static inline bool mark_done(stream_mark mark)
 {
-    return mark == 0 || atomic_load_explicit(&stream_at(mark_slot(mark))->done, memory_order_acquire) >= mark_sequence(mark);
+    return mark == 0
+           || atomic_load_explicit(&stream_at(mark_slot(mark))->done, memory_order_acquire) >= mark_sequence(mark);
 }
 
 /* Fails with CTRT_ERR_STATE, because work of a captured stream can be neither waited for nor queried. */
@@ -175,7 +176,8 @@ void stream_note_done(ctrt_stream *stream, uint64_t sequence, const uint64_t *se
 stream_mark stream_note_wait(const ctrt_device *device, const void *queue);
 /* Called after the host has waited, with the result `status`, for the stream's work up to `sequence`; `seen` is the
  * stream's clock from before the wait (`count` entries). Records what is done now, and returns the stream's error. */
-ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen, uint32_t count);
+ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen,
+                          uint32_t count);
 /* Waits on the host until the work at `mark` is done. Returns the stream's error if that work failed or comes after
  * work that failed. */
 ctrt_status stream_finish(stream_mark mark);

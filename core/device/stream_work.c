@@ -69,8 +69,10 @@ static void keep_error(ctrt_stream *stream, ctrt_status status, uint64_t at)
 static ctrt_status fail_kept(const ctrt_stream *stream)
 {
     char text[1024];
-    snprintf(text, sizeof text, "%s", stream->error_text != NULL ? stream->error_text : ctrt_status_string(stream->error));
-    return ctrt_fail(stream->error, "stream %llu of %s: %s", (unsigned long long)ctrt_stream_id(stream), stream->device->name, text);
+    snprintf(text, sizeof text, "%s",
+             stream->error_text != NULL ? stream->error_text : ctrt_status_string(stream->error));
+    return ctrt_fail(stream->error, "stream %llu of %s: %s", (unsigned long long)ctrt_stream_id(stream),
+                     stream->device->name, text);
 }
 
 /* Appends to the thread's message where the failed work was enqueued. `at` 0: the work is one of those not yet known to
@@ -169,8 +171,10 @@ static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
 
 ctrt_status stream_fail_captured(const ctrt_stream *stream)
 {
-    return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s is being captured: its work does not run yet, so that nothing can wait for it, read a result "
-                     "or copy one to the host before ctrt_capture_end", (unsigned long long)ctrt_stream_id(stream), stream->device->name);
+    return ctrt_fail(CTRT_ERR_STATE,
+                     "stream %llu of %s is being captured: its work does not run yet, so that nothing can wait for it, read a result "
+                     "or copy one to the host before ctrt_capture_end", (unsigned long long)ctrt_stream_id(stream),
+                     stream->device->name);
 }
 
 /* A stream that waits for captured work joins the capture. A captured stream cannot wait for work outside the capture,
@@ -182,12 +186,14 @@ ctrt_status stream_may_wait(bool *joins, ctrt_stream *stream, struct capture *th
     if (ours == theirs)
         return CTRT_OK;
     if (theirs == NULL)
-        return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s is being captured and would have to wait for work on stream %llu that is not: let it be done "
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "stream %llu of %s is being captured and would have to wait for work on stream %llu that is not: let it be done "
                          "before the capture", (unsigned long long)ctrt_stream_id(stream), stream->device->name,
                          (unsigned long long)ctrt_stream_id(other));
     if (ours != NULL || stream->device != other->device)
-        return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s cannot join the capture of stream %llu of %s", (unsigned long long)ctrt_stream_id(stream),
-                         stream->device->name, (unsigned long long)ctrt_stream_id(other), other->device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s cannot join the capture of stream %llu of %s",
+                         (unsigned long long)ctrt_stream_id(stream), stream->device->name,
+                         (unsigned long long)ctrt_stream_id(other), other->device->name);
     *joins = true;
     return CTRT_OK;
 }
@@ -242,7 +248,8 @@ void stream_note_done(ctrt_stream *stream, uint64_t sequence, const uint64_t *se
     }
 }
 
-ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen, uint32_t count)
+ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen,
+                          uint32_t count)
 {
     stream_note_done(stream, sequence, seen, count);
     if (unlikely(status != CTRT_OK)) {
@@ -442,10 +449,12 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
         if (CTRT_SLOT(queue, reset))
             status = queue->reset(stream->device->handle, stream->queue);
         else
-            status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot recover from a failure; start the program anew", stream->device->name);
+            status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot recover from a failure; start the program anew",
+                               stream->device->name);
     }
     if (status == CTRT_OK && stream->broke_at != 0) {
-        stream->failures[stream->resets++ % STREAM_FAILURES] = (struct stream_failure){ stream->broke_at, stream->sequence, stream->error };
+        stream->failures[stream->resets++ % STREAM_FAILURES]
+            = (struct stream_failure){ stream->broke_at, stream->sequence, stream->error };
         stream->broke_at = 0;
     }
     if (status == CTRT_OK) {

@@ -74,7 +74,8 @@ static ctrt_status backend_use(const struct component **out, const char *name)
 static ctrt_status type_find(struct device_type **out, const char *name);
 
 /* Counts the devices of a type. An alias type has the devices of its base. */
-static ctrt_status count_devices(int *ids, int *visible, int32_t *present, const struct component *component, const struct device_type *base)
+static ctrt_status count_devices(int *ids, int *visible, int32_t *present, const struct component *component,
+                                 const struct device_type *base)
 {
     const ctrt_backend *backend = component->table;
     if (base != NULL) {
@@ -91,7 +92,8 @@ static ctrt_status count_devices(int *ids, int *visible, int32_t *present, const
 
 static bool is_floating(uint32_t dtype)
 {
-    static const uint32_t types = CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64) | CTRT_DTYPE_BIT(CTRT_F16) | CTRT_DTYPE_BIT(CTRT_BF16);
+    static const uint32_t types = CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64) | CTRT_DTYPE_BIT(CTRT_F16)
+                                  | CTRT_DTYPE_BIT(CTRT_BF16);
     return dtype < CTRT_DTYPE_COUNT && (types >> dtype & 1);
 }
 
@@ -104,13 +106,15 @@ static ctrt_status type_new(struct device_type **out, const struct component *co
     if (CTRT_SLOT(backend, base)) {
         static bool within;                 /* guarded by the device lock; true while the base of a type is resolved */
         if (within)
-            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, and was itself asked for as a base", component->name, backend->base);
+            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, and was itself asked for as a base", component->name,
+                             backend->base);
         within = true;
         const ctrt_status found = type_find(&base, backend->base);
         within = false;
         CTRT_TRY(found);
         if (base->base[0] != '\0')
-            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, which stands over another type itself", component->name, backend->base);
+            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, which stands over another type itself",
+                             component->name, backend->base);
     }
     CTRT_TRY(count_devices(ids, &visible, &present, component, base));
 

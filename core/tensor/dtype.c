@@ -78,7 +78,8 @@ ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name)
         }
     }
     const char *nearest = nearest_word(word, known, count);
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "dtype_parse: unknown dtype \"%.40s\"%s%s%s; known: f32 f64 f16 bf16 i8 u8 i16 i32 "
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                     "dtype_parse: unknown dtype \"%.40s\"%s%s%s; known: f32 f64 f16 bf16 i8 u8 i16 i32 "
                      "i64 bool", name, nearest ? " (did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?)" : "");
 }
 
@@ -253,7 +254,8 @@ ctrt_status dtype_check_scalar(const char *who, ctrt_dtype dtype, ctrt_scalar va
     bool floating = value.kind == CTRT_SCALAR_FLOAT, fits = true;
     double f = floating ? value.f : (double)value.i;
     if (unlikely((unsigned)value.kind > CTRT_SCALAR_FLOAT))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a scalar of unknown kind %d; use ctrt_float, ctrt_int or ctrt_bool", who,
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "%s: a scalar of unknown kind %d; use ctrt_float, ctrt_int or ctrt_bool", who,
                          (int)value.kind);
     if (dtype == CTRT_BOOL)
         return CTRT_OK;
@@ -267,5 +269,6 @@ ctrt_status dtype_check_scalar(const char *who, ctrt_dtype dtype, ctrt_scalar va
         fits = f >= ranges[dtype].lowest && f <= ranges[dtype].largest;
     if (likely(fits))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %.17g cannot be converted to %s without overflow", who, f, ctrt_dtype_name(dtype));
+    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %.17g cannot be converted to %s without overflow", who, f,
+                     ctrt_dtype_name(dtype));
 }

@@ -12,7 +12,8 @@
 
 #include "base/memory.h"
 
-const struct format_options format_defaults = { .precision = 4, .threshold = 1000, .edgeitems = 3, .linewidth = 80, .scientific = -1 };
+const struct format_options format_defaults = { .precision = 4, .threshold = 1000, .edgeitems = 3, .linewidth = 80,
+                                                .scientific = -1 };
 
 /* ---- growing string ---- */
 
@@ -113,7 +114,8 @@ static ctrt_scalar element_at(const struct print *print, int64_t offset)
 }
 
 /* Calls `visit` for every element that is shown. */
-static void for_each_shown(struct print *print, int dim, int64_t offset, void (*visit)(struct print *print, ctrt_scalar value))
+static void for_each_shown(struct print *print, int dim, int64_t offset,
+                           void (*visit)(struct print *print, ctrt_scalar value))
 {
     if (dim == print->view->ndim) {
         visit(print, element_at(print, offset));
@@ -225,7 +227,8 @@ static void put_block(struct print *print, int dim, int64_t offset, int indent)
         if (parts && i == edge)
             text_put(&print->text, "...");
         else
-            put_block(print, dim + 1, offset + (parts && i > edge ? size - items + i : i) * print->view->strides[dim], indent + 1);
+            put_block(print, dim + 1, offset + (parts && i > edge ? size - items + i : i) * print->view->strides[dim],
+                      indent + 1);
     }
     text_put(&print->text, "]");
 }
@@ -265,7 +268,8 @@ static void put_suffixes(struct print *print, const struct format_suffix *suffix
     const ctrt_view *view = print->view;
     const ctrt_dtype dtype = view->dtype;
     const char *last = print->text.at ? strrchr(print->text.at, '\n') : NULL;
-    struct suffixes suffixes = { print, indent, print->text.used - (last ? (size_t)(last - print->text.at) : (size_t)-1) + 1 };
+    struct suffixes suffixes = { print, indent,
+                                 print->text.used - (last ? (size_t)(last - print->text.at) : (size_t)-1) + 1 };
     if (suffix->device != NULL)
         put_suffix(&suffixes, "device='%s'", suffix->device);
     bool told = dtype != ctrt_default_dtype() && dtype != CTRT_I64 && dtype != CTRT_BOOL;

@@ -36,8 +36,8 @@ ctrt_status shape_check(const char *who, ctrt_ints shape, ctrt_dtype dtype)
     for (int d = 0; d < shape.count; d++) {
         int64_t size = shape.values[d];
         if (unlikely(size < 0))
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: negative size %lld at dimension %d of shape %s", who, (long long)size, d,
-                             shape_text(text, shape.values, shape.count));
+            return ctrt_fail(CTRT_ERR_SHAPE, "%s: negative size %lld at dimension %d of shape %s", who, (long long)size,
+                             d, shape_text(text, shape.values, shape.count));
         if (unlikely(__builtin_mul_overflow(bytes, MAX(size, 1), &bytes)))
             return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: a tensor of shape %s and dtype %s has more than 2^63 bytes", who,
                              shape_text(text, shape.values, shape.count), ctrt_dtype_name(dtype));
@@ -153,8 +153,8 @@ ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim)
         return CTRT_OK;
     }
     if (unlikely(dims.count < 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a list of %d dimensions; use CTRT_DIMS(...) or CTRT_ALL_DIMS", who,
-                         dims.count);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a list of %d dimensions; use CTRT_DIMS(...) or CTRT_ALL_DIMS",
+                         who, dims.count);
     if (unlikely(dims.values == NULL))
         return fail_null(who, "dims.values");
     uint32_t set = 0;
@@ -179,7 +179,8 @@ bool shape_equal(const int64_t *a, int a_ndim, const int64_t *b, int b_ndim)
     return true;
 }
 
-ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const int64_t *a, int a_ndim, const int64_t *b, int b_ndim)
+ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const int64_t *a, int a_ndim,
+                            const int64_t *b, int b_ndim)
 {
     int ndim = MAX(a_ndim, b_ndim);
     int64_t result[CTRT_MAX_DIMS], numel = 1;
@@ -188,17 +189,18 @@ ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const 
         int64_t p = i < 0 ? 1 : a[i], q = j < 0 ? 1 : b[j];
         if (unlikely(p != q && p != 1 && q != 1)) {
             char first[SHAPE_TEXT_BYTES], second[SHAPE_TEXT_BYTES];
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: shapes %s and %s do not broadcast: %lld and %lld at dimension %d from the end "
-                             "differ and neither is 1", who, shape_text(first, a, a_ndim), shape_text(second, b, b_ndim),
-                             (long long)p, (long long)q, ndim - 1 - d);
+            return ctrt_fail(CTRT_ERR_SHAPE,
+                             "%s: shapes %s and %s do not broadcast: %lld and %lld at dimension %d from the end "
+                             "differ and neither is 1", who, shape_text(first, a, a_ndim),
+                             shape_text(second, b, b_ndim), (long long)p, (long long)q, ndim - 1 - d);
         }
         result[d] = p == 1 ? q : p;
         overflow |= __builtin_mul_overflow(numel, MAX(result[d], 1), &numel);
     }
     if (unlikely(overflow)) {
         char first[SHAPE_TEXT_BYTES], second[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shapes %s and %s broadcast to more than 2^63 elements", who, shape_text(first, a, a_ndim),
-                         shape_text(second, b, b_ndim));
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shapes %s and %s broadcast to more than 2^63 elements", who,
+                         shape_text(first, a, a_ndim), shape_text(second, b, b_ndim));
     }
     memcpy(out, result, sizeof out[0] * (size_t)ndim);
     *out_ndim = ndim;
@@ -268,8 +270,8 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
                                  shape_text(text, wanted.values, wanted.count));
             inferred = d;
         } else if (unlikely(size < 0)) {
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: negative size %lld at dimension %d of shape %s", who, (long long)size, d,
-                             shape_text(text, wanted.values, wanted.count));
+            return ctrt_fail(CTRT_ERR_SHAPE, "%s: negative size %lld at dimension %d of shape %s", who, (long long)size,
+                             d, shape_text(text, wanted.values, wanted.count));
         } else {
             has_zero |= size == 0;
             overflow |= __builtin_mul_overflow(known, size, &known);
@@ -279,8 +281,9 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
         known = 0, overflow = false;
     if (inferred >= 0) {
         if (unlikely(known == 0 && numel == 0))
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: the size -1 in shape %s of a tensor without elements could be anything; name it",
-                             who, shape_text(text, wanted.values, wanted.count));
+            return ctrt_fail(CTRT_ERR_SHAPE,
+                             "%s: the size -1 in shape %s of a tensor without elements could be anything; name it", who,
+                             shape_text(text, wanted.values, wanted.count));
         if (likely(!overflow && known > 0 && numel % known == 0)) {
             out[inferred] = numel / known;
             return CTRT_OK;

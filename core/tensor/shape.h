@@ -36,7 +36,8 @@ ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim)
 
 /* Broadcasts two shapes; `out` may alias either of them. CTRT_ERR_SHAPE names both shapes. CTRT_ERR_OVERFLOW if the
  * result has more than 2^63 elements, which is possible because dimensions of both are repeated. */
-ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const int64_t *a, int a_ndim, const int64_t *b, int b_ndim);
+ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const int64_t *a, int a_ndim,
+                            const int64_t *b, int b_ndim);
 bool shape_equal(const int64_t *a, int a_ndim, const int64_t *b, int b_ndim);
 /* Expands `in` to a shape that it is known to broadcast to (strides 0 in broadcast dimensions). `out` may alias
  * `in`. */

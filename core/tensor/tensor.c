@@ -42,12 +42,14 @@ static ctrt_tensor *struct_new(void)
 
 /* Frees `tensor` and fails. A result may be larger than all of its operands, because repeated dimensions broadcast, and
  * because the sizes of operands without elements multiply. */
-static __attribute__((noinline, cold)) ctrt_status too_large(ctrt_tensor *tensor, const int64_t *shape, int ndim, ctrt_dtype dtype)
+static __attribute__((noinline, cold)) ctrt_status too_large(ctrt_tensor *tensor, const int64_t *shape, int ndim,
+                                                             ctrt_dtype dtype)
 {
     char text[SHAPE_TEXT_BYTES];
     shape_text(text, shape, ndim);
     free_list_put(FREE_TENSOR, tensor);
-    return ctrt_fail(CTRT_ERR_OVERFLOW, "a tensor of shape %s and dtype %s has more than 2^63 bytes", text, ctrt_dtype_name(dtype));
+    return ctrt_fail(CTRT_ERR_OVERFLOW, "a tensor of shape %s and dtype %s has more than 2^63 bytes", text,
+                     ctrt_dtype_name(dtype));
 }
 
 /* Allocates the embedded storage of `tensor`, whose view must be complete, for numel elements. Frees the tensor on
@@ -159,7 +161,8 @@ ctrt_status tensor_new_like(ctrt_tensor **out, const ctrt_tensor *like, ctrt_dty
     return CTRT_OK;
 }
 
-ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t *shape, const int64_t *strides, int ndim, int64_t offset)
+ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t *shape, const int64_t *strides,
+                            int ndim, int64_t offset)
 {
     ctrt_tensor *tensor = struct_new();
     if (unlikely(tensor == NULL))
@@ -186,8 +189,9 @@ ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t 
     return CTRT_OK;
 }
 
-ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, const int64_t *shape, const int64_t *strides, int ndim,
-                               ctrt_dtype dtype, ctrt_device *device, void (*release)(struct storage *), void *user0, void *user1)
+ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, const int64_t *shape,
+                               const int64_t *strides, int ndim, ctrt_dtype dtype, ctrt_device *device,
+                               void (*release)(struct storage *), void *user0, void *user1)
 {
     ctrt_tensor *tensor = struct_new();
     if (unlikely(tensor == NULL))

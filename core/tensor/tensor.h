@@ -43,11 +43,13 @@ ctrt_status tensor_new_format(ctrt_tensor **out, const int64_t *shape, int ndim,
 ctrt_status tensor_new_like(ctrt_tensor **out, const ctrt_tensor *like, ctrt_dtype dtype);
 /* Creates a tensor that shares the storage of `base`, without autograd history. `offset`: in elements of the
  * storage. */
-ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t *shape, const int64_t *strides, int ndim, int64_t offset);
+ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t *shape, const int64_t *strides,
+                            int ndim, int64_t offset);
 /* Creates a tensor over memory that was not allocated by the library (blob, DLPack). When the storage is destroyed,
  * `release` is called with it; user0 and user1 are in storage->user. */
-ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, const int64_t *shape, const int64_t *strides, int ndim,
-                               ctrt_dtype dtype, ctrt_device *device, void (*release)(struct storage *), void *user0, void *user1);
+ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, const int64_t *shape,
+                               const int64_t *strides, int ndim, ctrt_dtype dtype, ctrt_device *device,
+                               void (*release)(struct storage *), void *user0, void *user1);
 /* Called by tensor_release when the last reference is gone. */
 void tensor_destroy(ctrt_tensor *tensor);
 

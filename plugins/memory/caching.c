@@ -73,7 +73,8 @@ static inline struct block *list_pop(struct cache *cache, size_t rounded, void *
 static inline bool list_push(struct cache *cache, struct block *block)
 {
     struct rack *rack = cache->rack;
-    if (unlikely(rack == NULL || rack->pool != block->heap->pool) && (rack = rack_find(cache, block->heap->pool)) == NULL)
+    if (unlikely(rack == NULL || rack->pool != block->heap->pool)
+        && (rack = rack_find(cache, block->heap->pool)) == NULL)
         return false;
     if (unlikely(block->heap->kind != CTRT_POOL_SMALL))
         return false;

@@ -305,7 +305,8 @@ static inline void policy_settle(struct policy *policy)
 
 static inline struct bin *rack_bin(struct rack *rack, size_t units)
 {
-    return &rack->bins[units <= BINS_EXACT ? units - 1 : BINS_EXACT + (units * 0x9e3779b1u >> 20) % (BINS - BINS_EXACT)];
+    return &rack->bins[units <= BINS_EXACT ? units - 1
+                                           : BINS_EXACT + (units * 0x9e3779b1u >> 20) % (BINS - BINS_EXACT)];
 }
 
 /* ---- clone.c ---- */

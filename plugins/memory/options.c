@@ -122,8 +122,8 @@ static size_t item_length(const char *text)
     return length;
 }
 
-ctrt_status options_read(const ctrt_host *host, const char *policy, const struct option *options, size_t count, void *settings,
-                         const char *text)
+ctrt_status options_read(const ctrt_host *host, const char *policy, const struct option *options, size_t count,
+                         void *settings, const char *text)
 {
     for (const char *at = text; at != NULL && *at != '\0';) {
         size_t length = item_length(at);

@@ -19,8 +19,8 @@ struct option {
 
 /* Parses all of `text` (NULL: no options) into `settings`. Commas within brackets do not separate options. Fails for an
  * unknown option or an invalid value; the message names the policy, the known options and the most similar one. */
-ctrt_status options_read(const ctrt_host *host, const char *policy, const struct option *options, size_t count, void *settings,
-                         const char *text);
+ctrt_status options_read(const ctrt_host *host, const char *policy, const struct option *options, size_t count,
+                         void *settings, const char *text);
 
 /* Parse one value; false if it is invalid. option_bytes: "64m", bytes with an optional factor k, m, g (powers of 1024).
  * option_share: "0.8". option_bool: "true", "on", "1" and their opposites. option_number: a whole number. */

@@ -9,7 +9,8 @@
 #include "ctrt/plugin.h"
 
 /* Registers handlers that run around a fork, inside the library's own locks if the library supports that. */
-static inline ctrt_status around_fork(const ctrt_host *host, void (*before)(void), void (*in_parent)(void), void (*in_child)(void))
+static inline ctrt_status around_fork(const ctrt_host *host, void (*before)(void), void (*in_parent)(void),
+                                      void (*in_child)(void))
 {
     if (CTRT_SLOT(host, at_fork))
         return host->at_fork(before, in_parent, in_child);

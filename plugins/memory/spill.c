@@ -56,7 +56,8 @@ static ctrt_status check_stack(void)
         return status;
     const char *at = value.text != NULL ? strstr(value.text, "spill") : NULL;
     if (at != NULL && strchr(at, '+') == NULL)
-        return spill_host->fail(CTRT_ERR_INVALID_ARGUMENT, "spill stands on another policy, which holds the device's memory: "
+        return spill_host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                                "spill stands on another policy, which holds the device's memory: "
                                 "CTRT_MEMORY=spill+caching");
     return CTRT_OK;
 }
@@ -78,7 +79,8 @@ static ctrt_status spill_create(void **policy, const ctrt_memory_source *source,
     self->ceiling = source->total_bytes > 0 ? (size_t)source->total_bytes : SIZE_MAX;
     ctrt_status status = check_stack();
     if (status == CTRT_OK)
-        status = options_read(spill_host, "spill", options_known, sizeof options_known / sizeof options_known[0], self, options);
+        status = options_read(spill_host, "spill", options_known, sizeof options_known / sizeof options_known[0], self,
+                              options);
     if (status == CTRT_OK && self->moves)
         status = spill_names_open(self);
     if (status != CTRT_OK) {
@@ -347,7 +349,8 @@ static struct block *next_ahead(struct spill *self, struct block *block)
     struct block *next = rising ? self->away.first : self->away.last;
     while (next != NULL && (rising ? next->left <= block->left : next->left >= block->left))
         next = rising ? next->after : next->before;
-    if (next == NULL || next->buffer == NULL || self->here_bytes > self->ceiling || next->bytes > self->ceiling - self->here_bytes)
+    if (next == NULL || next->buffer == NULL || self->here_bytes > self->ceiling
+        || next->bytes > self->ceiling - self->here_bytes)
         return NULL;
     spill_away_take(self, next);
     next->place = COMING;

@@ -29,11 +29,13 @@ struct run {
  * sides is not contiguous. */
 static bool joins(const struct candidate *a, const struct candidate *b)
 {
-    return (char *)a->block->address + a->block->bytes <= (char *)b->block->address && a->block->uses == 0 && b->block->uses == 0;
+    return (char *)a->block->address + a->block->bytes <= (char *)b->block->address && a->block->uses == 0
+           && b->block->uses == 0;
 }
 
 /* Finds the best run among the blocks with a rank below `oldest`; if `queue` is not NULL, only of that queue. */
-static bool best_run(struct run *best, const struct candidate *at, size_t count, size_t bytes, size_t oldest, const void *queue)
+static bool best_run(struct run *best, const struct candidate *at, size_t count, size_t bytes, size_t oldest,
+                     const void *queue)
 {
     bool found = false;
     for (size_t i = 0; i < count; i++) {

@@ -179,7 +179,8 @@ static ctrt_status buffer_outcome(struct spill *self, struct buffer *buffer)
     if (buffer->fence != NULL)
         (void)self->source->fence_wait(self->source->state, buffer->fence, NULL);
     ctrt_status status = fence_outcome(self->source, buffer->fence, &known);
-    return known ? status : spill_host->fail(CTRT_ERR_BACKEND, "spill: a copy on %s does not end", self->source->device_name);
+    return known ? status
+                 : spill_host->fail(CTRT_ERR_BACKEND, "spill: a copy on %s does not end", self->source->device_name);
 }
 
 bool spill_arrived(struct spill *self, struct block *block, bool *known)
@@ -194,8 +195,9 @@ static ctrt_status fail_copy(struct spill *self, const struct block *block, ctrt
 {
     char why[384];
     snprintf(why, sizeof why, "%s", spill_host->message());
-    return spill_host->fail(status, "spill: %zu bytes cannot leave %s, because the queue they are on failed; they stay: %s", block->bytes,
-                            self->source->device_name, why);
+    return spill_host->fail(status,
+                            "spill: %zu bytes cannot leave %s, because the queue they are on failed; they stay: %s",
+                            block->bytes, self->source->device_name, why);
 }
 
 /* Enqueues the copy of a LEAVING block to the host. If its last copy to the device failed, the host still has the valid
@@ -223,7 +225,8 @@ static void tell(struct spill *self)
 {
     pthread_mutex_lock(&self->lock);
     const bool first = self->told == 0, due = self->out_bytes >= self->told;
-    const unsigned long long out = self->out_count, out_bytes = self->out_bytes, back = self->back_count, back_bytes = self->back_bytes,
+    const unsigned long long out = self->out_count, out_bytes = self->out_bytes, back = self->back_count,
+                             back_bytes = self->back_bytes,
                              hits = self->hits, ahead = self->ahead_count;
     if (due)
         self->told = 2 * self->out_bytes;
@@ -231,8 +234,8 @@ static void tell(struct spill *self)
     if (due)
         spill_host->log(first ? CTRT_LOG_INFO : CTRT_LOG_DEBUG, "memory",
                         "spill: %s has too little memory: so far %llu blocks, %llu bytes, went to the host, and %llu blocks, %llu bytes, came "
-                        "back; %llu of %llu that came ahead were of use", self->source->device_name, out, out_bytes, back, back_bytes, hits,
-                        ahead);
+                        "back; %llu of %llu that came ahead were of use", self->source->device_name, out, out_bytes,
+                        back, back_bytes, hits, ahead);
 }
 
 /* Enqueues the move of a LEAVING block that is on no list. */
@@ -296,9 +299,10 @@ static ctrt_status fail_full(struct spill *self, size_t bytes, const char *why)
         *(block->uses > 0 ? &held : &idle) += block->bytes;
     const size_t away = self->away_bytes, away_count = self->away_count, pinned = self->pinned_bytes;
     pthread_mutex_unlock(&self->lock);
-    return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no room for %zu bytes: blocks of %zu bytes are in use and cannot move, %zu bytes are "
-                            "idle, %zu blocks of %zu bytes are away, %zu of %zu bytes of pinned memory are drawn; %s", bytes, held, idle,
-                            away_count, away, pinned, self->host_limit, reason);
+    return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                            "spill: no room for %zu bytes: blocks of %zu bytes are in use and cannot move, %zu bytes are "
+                            "idle, %zu blocks of %zu bytes are away, %zu of %zu bytes of pinned memory are drawn; %s",
+                            bytes, held, idle, away_count, away, pinned, self->host_limit, reason);
 }
 
 /* Removes the blocks that should leave for `bytes` on `queue` from the list and returns them, linked by `after`.
@@ -320,8 +324,10 @@ ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *q
     size_t failures = 0;
     ctrt_status status;
     if (source->total_bytes > 0 && bytes > source->total_bytes)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: a block of %zu bytes is larger than all of %s, which has %llu; a block that is "
-                                "used must be on the device whole", bytes, source->device_name, (unsigned long long)source->total_bytes);
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                                "spill: a block of %zu bytes is larger than all of %s, which has %llu; a block that is "
+                                "used must be on the device whole", bytes, source->device_name,
+                                (unsigned long long)source->total_bytes);
     for (;;) {
         const uint64_t seen = self->changes;    /* memory that is freed from here on may satisfy the request */
         status = source->alloc(source->state, address, bytes, queue);

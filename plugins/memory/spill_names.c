@@ -39,7 +39,8 @@ ctrt_status spill_names_open(struct spill *self)
         range = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     }
     if (range == MAP_FAILED)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no address range of %zu bytes for the names of blocks (ulimit -v)", bytes);
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                                "spill: no address range of %zu bytes for the names of blocks (ulimit -v)", bytes);
     self->names_from = self->names_at = range;
     self->names_end = self->names_from + bytes;
     return CTRT_OK;

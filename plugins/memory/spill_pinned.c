@@ -159,7 +159,8 @@ static ctrt_status draw(struct spill *self, struct buffer *buffer, size_t bytes)
     const ctrt_memory_source *source = self->source;
     size_t drawn;
     if (!count_pinned(self, bytes, &drawn) && !(give_back(self, bytes) && count_pinned(self, bytes, &drawn)))
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: %zu of %zu bytes of pinned host memory are in use, and %zu more are needed "
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                                "spill: %zu of %zu bytes of pinned host memory are in use, and %zu more are needed "
                                 "(CTRT_MEMORY=spill:host=...)", drawn, self->host_limit, bytes);
     ctrt_status status = source->host_alloc(source->state, &buffer->address, bytes);
     if (status == CTRT_ERR_OUT_OF_MEMORY) {
