@@ -25,7 +25,7 @@ struct ctrt_device {
     struct ctrt_stream *streams;            /* all streams, newest first; guarded by streams_lock of stream.c */
     void **events;                          /* free backend events, for reuse; guarded by streams_lock */
     size_t event_count, event_room;
-    _Atomic(struct pinned *) pinned;        /* memory/pinned.h */
+    _Atomic(struct pinned *) pinned;        /* cache of pinned host memory (memory/pinned.h) */
     uint32_t number;                        /* index among all devices opened by this process, from 0 */
     _Atomic(uint8_t *) peers; /* indexed by the other device's number: whether direct copies work (ops/peers.c) */
     struct device_memory *memory;           /* memory policy and statistics */

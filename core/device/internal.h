@@ -22,6 +22,7 @@ struct device_type {
     ctrt_device **open;             /* one for each visible device; NULL until opened */
 };
 
+/* types.c: acquire and release the device lock, which guards device types and the opening of devices. */
 void device_enter(void);
 void device_leave(void);
 

@@ -45,7 +45,7 @@ struct ctrt_stream {
     _Atomic uint32_t slot;                  /* stream_slot; changes only under `lock` and while there is no handle */
     int priority;
     _Atomic uint64_t id;                    /* a new value at each reuse */
-    pthread_mutex_t lock;                   /* guards all members below except the atomic ones, and enqueueing */
+    pthread_mutex_t lock;                   /* guards all members below except `done`, and enqueueing */
     uint64_t sequence;                      /* number of the last work put on the stream */
     struct clock clock;
     _Atomic uint64_t done;                  /* all work up to this number is known to be done */

@@ -80,7 +80,8 @@ ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name)
     const char *nearest = nearest_word(word, known, count);
     return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                      "dtype_parse: unknown dtype \"%.40s\"%s%s%s; known: f32 f64 f16 bf16 i8 u8 i16 i32 "
-                     "i64 bool", name, nearest ? " (did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?)" : "");
+                     "i64 bool", name, nearest ? " (did you mean \"" : "", nearest ? nearest : "",
+                     nearest ? "\"?)" : "");
 }
 
 /* ---- the default floating type ---- */

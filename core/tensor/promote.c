@@ -8,8 +8,9 @@
 static const uint8_t promotion[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = {
 #define ROW(name, f32, f64, f16, bf16, i8, u8, i16, i32, i64, b)                                                       \
     [CTRT_##name] = { [CTRT_F32] = CTRT_##f32, [CTRT_F64] = CTRT_##f64, [CTRT_F16] = CTRT_##f16,                       \
-                      [CTRT_BF16] = CTRT_##bf16, [CTRT_I8] = CTRT_##i8, [CTRT_U8] = CTRT_##u8,                     \
-                      [CTRT_I16] = CTRT_##i16, [CTRT_I32] = CTRT_##i32, [CTRT_I64] = CTRT_##i64, [CTRT_BOOL] = CTRT_##b }
+                      [CTRT_BF16] = CTRT_##bf16, [CTRT_I8] = CTRT_##i8, [CTRT_U8] = CTRT_##u8,                         \
+                      [CTRT_I16] = CTRT_##i16, [CTRT_I32] = CTRT_##i32, [CTRT_I64] = CTRT_##i64,                       \
+                      [CTRT_BOOL] = CTRT_##b }
     /*        F32  F64  F16   BF16  I8    U8    I16   I32   I64   BOOL */
     ROW(F32,  F32, F64, F32,  F32,  F32,  F32,  F32,  F32,  F32,  F32),
     ROW(F64,  F64, F64, F64,  F64,  F64,  F64,  F64,  F64,  F64,  F64),

@@ -54,7 +54,7 @@ struct segment {
 
 struct heap {
     struct pool *pool;
-    int kind;                                   /* CTRT_POOL_SMALL, CTRT_POOL_LARGE */
+    int kind;                                   /* CTRT_POOL_SMALL or CTRT_POOL_LARGE */
     uint64_t searches;                          /* number of searches; the heap's clock for garbage collection */
     uint64_t changes;                           /* number of changes of the free blocks */
     size_t free_bytes;

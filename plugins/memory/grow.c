@@ -106,8 +106,8 @@ static bool release_oversize(struct heap *heap, size_t bytes)
     return released >= wanted;
 }
 
-/* Garbage collection: returns large segments that have been unused for longer than the average free large segment,
- * until less than the allowed share is reserved. Age is counted in searches. */
+/* Garbage collection: returns large segments that have been unused for at least the mean age of the free
+ * large segments, until no more than the allowed share is reserved. Age is counted in searches. */
 static void collect(struct policy *policy)
 {
     struct figures *figures = &policy->figures;

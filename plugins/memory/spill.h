@@ -56,7 +56,7 @@ struct block {                          /* the cookie */
     bool follow; /* was moved to the device because it was used, so unuse may prefetch the next block */
     uint64_t left;                      /* AWAY: sequence number of its move to the host */
     uint64_t used;                      /* HERE: time of the last use, in `clock` */
-    void *address, *home;               /* HERE */
+    void *address, *home;               /* HERE: address in device memory, and the queue that the memory belongs to */
     void **others;                      /* HERE: queues other than home that have used it since it is here */
     uint32_t other_count, other_room;
     struct buffer *buffer; /* AWAY: the content, NULL: none. HERE: the buffer it was copied from, or NULL */
