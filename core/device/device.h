@@ -27,9 +27,10 @@ struct ctrt_device {
     size_t event_count, event_room;
     _Atomic(struct pinned *) pinned;        /* cache of pinned host memory (memory/pinned.h) */
     uint32_t number;                        /* index among all devices opened by this process, from 0 */
-    _Atomic(uint8_t *) peers; /* indexed by the other device's number: whether direct copies work (ops/peers.c) */
+    _Atomic(uint8_t *) peers;               /* indexed by the other device's number: whether direct copies work
+                                             * (ops/peers.c) */
     struct device_memory *memory;           /* memory policy and statistics */
-    _Atomic(struct op_cell *) cells; /* kernels by op and dtype; built at first use by ops/dispatch.c */
+    _Atomic(struct op_cell *) cells;        /* kernels by op and dtype; built at first use by ops/dispatch.c */
     const ctrt_kernel_table
         *overlays[4]; /* kernel tables that extend this backend, best first; NULL-terminated */
     pthread_mutex_t generator_lock;         /* guards the random number generator's state (ops/random.c) */

@@ -56,9 +56,11 @@ struct ctrt_stream {
     char *error_text;
     uint64_t broke_at;                      /* number of the first work that the queue dropped, as far as known; 0: none
                                              * since the last reset */
-    uint64_t resets; /* number of resets after such failures; the last STREAM_FAILURES of them follow */
+    uint64_t resets;                        /* number of resets after such failures; the last STREAM_FAILURES of them
+                                             * follow */
     struct stream_failure { uint64_t from, to; ctrt_status status; } failures[STREAM_FAILURES];
-    uint64_t failure, forgiven; /* number of the error; errors numbered up to `forgiven` are no longer inherited */
+    uint64_t failure, forgiven;             /* number of the error; errors numbered up to `forgiven` are no longer
+                                             * inherited */
     _Atomic(struct capture *) capture;      /* memory/capture.h: the capture that records the stream's work; NULL: the
                                              * work runs */
     const char *tag;                        /* label of the last work: memory/tag.h */

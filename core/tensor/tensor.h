@@ -15,7 +15,8 @@ struct grad_meta;                           /* autograd/meta.h: gradient, histor
 
 enum {                                      /* ctrt_tensor.flags */
     TENSOR_REQUIRES_GRAD = 1,               /* a leaf that requires grad, or created by a recorded op */
-    TENSOR_IS_VIEW = 2, /* created by a view op; the base is known unless a derivative rule created the view */
+    TENSOR_IS_VIEW = 2,                     /* created by a view op; the base is known unless a derivative rule created
+                                             * the view */
     TENSOR_SCOPED = 4                       /* scope.h */
 };
 
@@ -26,7 +27,8 @@ struct ctrt_tensor {
     ctrt_device *device;
     struct storage *storage;
     struct grad_meta *grad;
-    atomic_int parts; /* 2: tensor and own storage are alive; the struct is freed when both are gone */
+    atomic_int parts;                       /* 2: tensor and own storage are alive; the struct is freed when both are
+                                             * gone */
     uint32_t scope_place;                   /* index of the scope's table entry, if TENSOR_SCOPED */
     struct storage own;                     /* used when storage == &own */
 };

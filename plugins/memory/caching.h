@@ -58,7 +58,8 @@ struct heap {
     uint64_t searches;                          /* number of searches; the heap's clock for garbage collection */
     uint64_t changes;                           /* number of changes of the free blocks */
     size_t free_bytes;
-    uint64_t wave_blocks, wave_bytes; /* total by which heap_returns raised and lowered the split statistics */
+    uint64_t wave_blocks, wave_bytes;           /* total by which heap_returns raised and lowered the split
+                                                 * statistics */
     struct segment *segments, *range;           /* range: the expandable segment, if any */
     struct shelves shelves;
 };
@@ -138,7 +139,8 @@ struct policy {
     const ctrt_memory_source *source;
     struct slab *slabs;
     struct cache *caches, *alone;               /* alone: the cache of the only thread that uses the policy */
-    bool shared_for_good; /* threads without a cache use the policy, so it never has a single user again */
+    bool shared_for_good;                       /* threads without a cache use the policy, so it never has a single user
+                                                 * again */
     bool copy;                                  /* a clone for predictions: threads have no lists */
     struct twin *twins;                         /* of a clone: maps the original's blocks to the clone's */
     size_t twin_room;

@@ -53,13 +53,15 @@ struct block {                          /* the cookie */
     bool copying;                       /* LEAVING: a copy to the host is in progress */
     ctrt_status outcome;                /* LEAVING: result so far */
     bool ahead;                         /* was prefetched and not used since */
-    bool follow; /* was moved to the device because it was used, so unuse may prefetch the next block */
+    bool follow;                        /* was moved to the device because it was used, so unuse may prefetch the next
+                                         * block */
     uint64_t left;                      /* AWAY: sequence number of its move to the host */
     uint64_t used;                      /* HERE: time of the last use, in `clock` */
     void *address, *home;               /* HERE: address in device memory, and the queue that the memory belongs to */
     void **others;                      /* HERE: queues other than home that have used it since it is here */
     uint32_t other_count, other_room;
-    struct buffer *buffer; /* AWAY: the content, NULL: none. HERE: the buffer it was copied from, or NULL */
+    struct buffer *buffer;              /* AWAY: the content, NULL: none. HERE: the buffer it was copied from, or
+                                         * NULL */
 };
 
 struct list {
@@ -69,8 +71,10 @@ struct list {
 struct spill {
     const ctrt_memory_source *source;
     struct spill *next;                 /* in the list of all policies, for fork handlers */
-    bool moves; /* false: passes all requests through, because the device uses host memory or is synchronous */
-    bool forked; /* in a forked child, for a device of the parent: neither usable nor consistent */
+    bool moves;                         /* false: passes all requests through, because the device uses host memory or is
+                                         * synchronous */
+    bool forked;                        /* in a forked child, for a device of the parent: neither usable nor
+                                         * consistent */
     /* Options. */
     size_t host_limit;                  /* limit of pinned bytes */
     bool prefetch;
