@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/auto.c: the best device, the default device, and the list of all. */
+/* device/auto.c: the best device, the default device, and the list of all devices. */
 #include "base/base.h"
 #include "base/param.h"
 #include "device/internal.h"
@@ -19,8 +19,8 @@ CORE_PARAM(device_param);
 
 static _Atomic(ctrt_device *) default_device;
 
-/* How many visible devices the backend has; 0 when it cannot be used. Errors: a shortage of memory or descriptors, after which the
- * next call may count them. */
+/* Returns the number of the backend's visible devices; 0 if the backend cannot be used. Fails only when memory or
+ * descriptors run out; the next call may succeed then. */
 static ctrt_status count_of(int *count, const struct component *backend)
 {
     struct device_type *type;
@@ -49,7 +49,7 @@ ctrt_status device_best_accelerator(char *type)
                      registry_known(known, sizeof known, CTRT_COMPONENT_BACKEND, ""));
 }
 
-/* Why no backend at all can be used: one reason a plugin. */
+/* Fails with the reason of every plugin that cannot be used. */
 static ctrt_status fail_no_backend(void)
 {
     char reasons[2048] = "";
@@ -84,7 +84,7 @@ static ctrt_status best_type(ctrt_device_spec *out)
     return fail_no_backend();
 }
 
-/* The device that CTRT_DEVICE names; NULL when it leaves the choice to "auto". */
+/* Returns the device that CTRT_DEVICE names; NULL if it is unset or "auto". */
 static ctrt_status asked_device(const char **out)
 {
     ctrt_param_value value;
@@ -106,11 +106,12 @@ ctrt_status ctrt_device_auto(ctrt_device **out)
     if (out == NULL)
         return fail_null("ctrt_device_auto", "out");
     CTRT_TRY(device_auto_spec(&spec));
-    /* One that is there and does not open is an error, not a reason to compute silently on something slower. */
+    /* If the selected device exists but does not open, fail, and do not select a slower device silently. */
     const char *asked;
     CTRT_TRY(asked_device(&asked));
     return asked != NULL ? ctrt_context(device_open(out, &spec), "CTRT_DEVICE=%s", asked)
-                         : ctrt_context(device_open(out, &spec), "the device chosen by auto (CTRT_DEVICE chooses another)");
+                         : ctrt_context(device_open(out, &spec),
+                                        "the device chosen by auto (CTRT_DEVICE chooses another)");
 }
 
 /* ---- the default device ---- */
@@ -132,7 +133,7 @@ ctrt_status ctrt_default_device(ctrt_device **out)
         ctrt_device *none = NULL;
         CTRT_TRY(ctrt_device_auto(&device));
         if (!atomic_compare_exchange_strong(&default_device, &none, device))
-            device = none;                  /* another thread chose meanwhile */
+            device = none;                  /* another thread set it meanwhile */
     }
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
@@ -148,7 +149,7 @@ ctrt_status device_or_default(ctrt_device **out, ctrt_device *device)
     return CTRT_OK;
 }
 
-/* ---- the list of all ---- */
+/* ---- the list of all devices ---- */
 
 ctrt_status ctrt_device_list(ctrt_device_spec *out, size_t index)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/close.c: closing a device, and opening it again.
  *
- * Handles of devices are valid for good, so the struct stays, with its streams' structs, its place in tables and its figures; what goes is
- * all that belongs to the backend. */
+ * Device handles stay valid permanently. Closing therefore keeps the struct, its streams' structs, its table entries
+ * and its statistics, and releases everything that belongs to the backend. */
 #include "device/close.h"
 
 #include "base/base.h"
@@ -10,7 +10,8 @@
 #include "device/internal.h"
 #include "device/stream.h"
 
-/* Kernels are prepared anew for the next handle, links tried out anew. */
+/* Drops the kernel table, the results of link tests and the random seed; they are set up again for the next backend
+ * handle. */
 static void forget(ctrt_device *device)
 {
     memory_free(atomic_exchange(&device->cells, NULL));

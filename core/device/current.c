@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/current.c: the thread's current devices, and guards. */
+/* device/current.c: the thread's current devices, and the guard stack. */
 #include "base/base.h"
 #include "base/memory.h"
 #include "base/thread.h"
@@ -9,10 +9,10 @@
 #define MAX_TYPES 16
 
 struct device_thread {
-    ctrt_device *current[MAX_TYPES];        /* at most one of each type, NULL-terminated */
+    ctrt_device *current[MAX_TYPES];        /* at most one for each type, NULL-terminated */
     struct guard *guards;
     size_t depth, room;
-    char why[1024];                         /* what ctrt_is_available handed out */
+    char why[1024];                         /* reason returned by ctrt_is_available */
 };
 
 static void thread_drop(struct thread_state *state)
@@ -47,7 +47,7 @@ char *device_why_buffer(size_t *bytes)
     return own != NULL ? own->why : NULL;
 }
 
-/* The slot of `type`, or the free one that it would take; NULL when there are too many types. */
+/* Returns the slot of `type`, or the free slot to use for it; NULL when the table is full. */
 static ctrt_device **slot_of(struct device_thread *own, const char *type)
 {
     for (size_t i = 0; i < MAX_TYPES; i++)
@@ -62,7 +62,7 @@ int device_current_index(const char *type)
     return slot != NULL && *slot != NULL ? (*slot)->ordinal : 0;
 }
 
-/* Forgets the choice in `slot`, closing the gap. */
+/* Removes the entry in `slot` and moves the last entry into the gap. */
 static void forget(struct device_thread *own, ctrt_device **slot)
 {
     ctrt_device **last = slot;

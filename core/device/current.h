@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/current.h: what a thread keeps about devices. */
+/* device/current.h: the guard stack of a thread's current devices and streams. */
 #ifndef CORE_DEVICE_CURRENT_H
 #define CORE_DEVICE_CURRENT_H
 
@@ -8,22 +8,23 @@
 
 #include "ctrt/stream.h"
 
-/* What a push found: the device that was current for that type (NULL: none was chosen), and the stream that was current on it. */
+/* One entry of the guard stack: the state to restore at pop. */
 struct guard {
     ctrt_device *pushed;            /* NULL: the push changed nothing */
     ctrt_device *before;
-    bool of_stream;                 /* ctrt_stream_push, else ctrt_device_push */
-    ctrt_stream *stream;            /* NULL: the default one */
+    bool of_stream;                 /* pushed by ctrt_stream_push, otherwise by ctrt_device_push */
+    ctrt_stream *stream;            /* the stream that was current on `pushed`; NULL: the default stream */
 };
 
-/* Makes `device` current (NULL: nothing) and remembers what was in *out, which lives until the next push. */
+/* Makes `device` current (NULL: no change) and pushes a guard with the previous state. *out is valid until the next
+ * push. */
 ctrt_status device_guard_push(struct guard **out, ctrt_device *device);
-/* The innermost guard of this thread; NULL: none. */
+/* Returns the innermost guard of this thread; NULL if there is none. */
 struct guard *device_guard_top(void);
-/* Restores what the innermost guard, `guard`, remembers. */
+/* Restores the state saved in `guard`, which must be the innermost one, and removes it. */
 void device_guard_pop(struct guard *guard);
 
-/* The thread's room for a reason that ctrt_is_available hands out; NULL when memory is out. */
+/* Returns the thread's buffer for the reason that ctrt_is_available returns, and its size; NULL when out of memory. */
 char *device_why_buffer(size_t *bytes);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/event.c: events of the program's. */
+/* device/event.c: the public events. */
 #include <time.h>
 
 #include "base/memory.h"
@@ -8,16 +8,18 @@
 struct ctrt_event {
     atomic_int refs;
     ctrt_device *device;
-    void *event;                            /* the backend's; NULL on a synchronous device */
+    void *event;                            /* the backend's event; NULL on a synchronous device */
     bool timing;
-    pthread_mutex_t lock;                   /* for what the last record left */
-    stream_mark mark;                       /* the last work before it */
-    ctrt_stream *stream;                    /* where it was recorded */
-    uint64_t stream_id;                     /* its id then; if it differs now, the stream was released and reused */
-    struct clock clock;                     /* what was done before it */
-    uint64_t records;                       /* how often it was recorded; 0: never */
-    struct capture *capture;                /* in which it was recorded, perhaps over by now; only compared; NULL: in none */
-    double host_ms;                         /* when, on a synchronous device */
+    pthread_mutex_t lock;                   /* guards the members that a record sets */
+    stream_mark mark;                       /* timepoint of the last work before the event */
+    ctrt_stream *stream;                    /* the stream on which it was recorded */
+    uint64_t stream_id;                     /* the stream's id at the record; if the stream has another one now, it was
+                                             * released and reused */
+    struct clock clock;                     /* the stream's clock at the record */
+    uint64_t records;                       /* number of records; 0: never recorded */
+    struct capture *capture;                /* the capture in which it was recorded, which may have ended; only
+                                             * compared, never dereferenced; NULL: none */
+    double host_ms;                         /* time of the record, on a synchronous device */
 };
 
 ctrt_status ctrt_event_new(ctrt_event **out, ctrt_device *device, bool timing)
@@ -78,12 +80,13 @@ static ctrt_status check(const char *who, const ctrt_event *event)
     return device_usable(event->device) ? CTRT_OK : device_fail_forked(event->device);
 }
 
-/* An event that was recorded in a capture stands for work of replays, which nobody can ask about. With its lock. */
+/* An event recorded in a capture names work of replays, which cannot be queried. Requires the event's lock. */
 static ctrt_status check_runs(const char *who, const ctrt_event *event)
 {
     if (likely(event->capture == NULL))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_STATE, "%s: the event was recorded in a capture, and stands for nothing that runs by itself", who);
+    return ctrt_fail(CTRT_ERR_STATE,
+                     "%s: the event was recorded in a capture, and stands for nothing that runs by itself", who);
 }
 
 static double now_ms(void)
@@ -93,7 +96,7 @@ static double now_ms(void)
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
-/* With the event's lock held. */
+/* Requires the event's lock. */
 static ctrt_status record_on(ctrt_event *event, ctrt_stream *stream)
 {
     ctrt_status status = CTRT_OK;
@@ -175,11 +178,12 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
         device_count_wait(event->device);
         status = event->device->backend->queue->event_synchronize(event->device->handle, event->event);
         pthread_mutex_lock(&event->lock);
-        const bool moved = event->records != records;       /* somebody recorded it anew: who knows what was waited for */
+        /* recorded again meanwhile, so it is unknown which record was waited for */
+        const bool moved = event->records != records;
         pthread_mutex_unlock(&event->lock);
         if (likely(status != CTRT_OK || stream_id == ctrt_stream_id(stream)))
             status = stream_waited(stream, status, moved ? 0 : sequence, seen, moved ? 0 : count);
-        else                                /* an error of the stream may be one of its new work */
+        else                                /* the stream was reused, so its error may belong to newer work */
             status = stream_outcome(mark);
     }
     memory_free(seen);
@@ -193,7 +197,8 @@ ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_even
     CTRT_TRY(check("ctrt_event_elapsed", from));
     CTRT_TRY(check("ctrt_event_elapsed", to));
     if (from->device != to->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "ctrt_event_elapsed: events of %s and %s", from->device->name, to->device->name);
+        return ctrt_fail(CTRT_ERR_DEVICE, "ctrt_event_elapsed: events of %s and %s", from->device->name,
+                         to->device->name);
     ctrt_event *const events[2] = { from, to };
     for (int i = 0; i < 2; i++) {
         const char *which = i == 0 ? "first" : "second";
@@ -204,7 +209,9 @@ ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_even
             return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event was not recorded", which);
         CTRT_TRY(ctrt_event_query(events[i], &done));
         if (!done)
-            return ctrt_fail(CTRT_ERR_STATE, "ctrt_event_elapsed: the %s event is not done; ctrt_event_synchronize waits for it", which);
+            return ctrt_fail(CTRT_ERR_STATE,
+                             "ctrt_event_elapsed: the %s event is not done; ctrt_event_synchronize waits for it",
+                             which);
     }
     if (from->event == NULL) {
         *milliseconds = to->host_ms - from->host_ms;
@@ -212,8 +219,10 @@ ctrt_status ctrt_event_elapsed(double *milliseconds, ctrt_event *from, ctrt_even
     }
     const ctrt_queue_table *queue = from->device->backend->queue;
     if (!CTRT_SLOT(queue, event_elapsed))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "ctrt_event_elapsed: the backend of %s has no clock", from->device->name);
-    return ctrt_context(queue->event_elapsed(from->device->handle, from->event, to->event, milliseconds), "ctrt_event_elapsed");
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "ctrt_event_elapsed: the backend of %s has no clock",
+                         from->device->name);
+    return ctrt_context(queue->event_elapsed(from->device->handle, from->event, to->event, milliseconds),
+                        "ctrt_event_elapsed");
 }
 
 ctrt_status ctrt_stream_wait_event(ctrt_stream *stream, ctrt_event *event)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/internal.h: what the device floor's own files share. */
+/* device/internal.h: declarations shared by the files of core/device. */
 #ifndef CORE_DEVICE_INTERNAL_H
 #define CORE_DEVICE_INTERNAL_H
 
@@ -8,47 +8,51 @@
 
 #define MAX_DEVICES_OF_TYPE 256
 
-/* A backend and its visible devices; made once per process, when the type is first asked for. */
+/* A backend and its visible devices; created once per process, at the first use of the type. */
 struct device_type {
     struct device_type *next;
     const struct component *component;
     const ctrt_backend *backend;
-    char name[32], base[32];        /* base: "", or the type whose devices these are under another name */
-    const ctrt_kernel_table *kernels;       /* of such a type: over the base's; NULL: none */
-    uint8_t float_default, matrix_dtype;    /* ctrt_backend has them; float_default 0: the process's */
-    int present;                    /* as the backend counts */
-    int count;                      /* visible */
-    int *physical;                  /* the backend's index of each visible one */
-    ctrt_device **open;             /* per visible one; NULL until opened */
+    char name[32], base[32];        /* base: the type that this type's devices are aliases for; "": none */
+    const ctrt_kernel_table *kernels;       /* of an alias type: kernels preferred to the base's; NULL: none */
+    uint8_t float_default, matrix_dtype;    /* from ctrt_backend; float_default 0: the process default */
+    int present;                    /* number of devices that the backend reports */
+    int count;                      /* number of visible devices */
+    int *physical;                  /* the backend's index of each visible device */
+    ctrt_device **open;             /* one for each visible device; NULL until opened */
 };
 
+/* types.c: acquire and release the device lock, which guards device types and the opening of devices. */
 void device_enter(void);
 void device_leave(void);
 
-/* types.c: loads the backend and counts; CTRT_ERR_NO_DEVICE says why there is none. count may be 0. */
+/* types.c: returns the type; loads the backend and counts its devices on first use. CTRT_ERR_NO_DEVICE with the reason
+ * if the backend is not usable. count may be 0. */
 ctrt_status device_type_get(struct device_type **out, const char *type);
-/* CTRT_ERR_NO_DEVICE with the reason unless `index` is visible. */
+/* Fails with CTRT_ERR_NO_DEVICE and the reason unless `index` is a visible device. */
 ctrt_status device_type_check(const struct device_type *type, int index);
 /* The value of CTRT_VISIBLE_DEVICES; NULL when unset. */
 const char *device_visible_text(void);
 
-/* auto.c: the type of the best accelerator that has a device, into type[32]; CTRT_ERR_NO_DEVICE without one. */
+/* auto.c: writes the type of the best accelerator that has a device into type[32]; CTRT_ERR_NO_DEVICE without one. */
 ctrt_status device_best_accelerator(char *type);
-/* What "auto" means now: CTRT_DEVICE, else the best type; opens nothing. */
+/* Resolves "auto": the device of CTRT_DEVICE if set, otherwise the best type. Opens no device. */
 ctrt_status device_auto_spec(ctrt_device_spec *out);
 
-/* properties.c: the type and the index of `name` ("auto" and NULL included), checked to exist; opens nothing. */
+/* properties.c: resolves `name` ("auto" and NULL included) to a type and an index, and checks that the device exists.
+ * Opens no device. */
 ctrt_status device_locate(struct device_type **type, int *index, const char *name);
 
-/* current.c: the thread's index for "cuda" without index; 0 unless it chose. */
+/* current.c: the thread's current index of `type`, for names without an index such as "cuda"; 0 if none was set. */
 int device_current_index(const char *type);
 
-/* close.c: opens a closed device again, in the same struct. With the lock held. */
+/* close.c: opens a closed device again, in the same struct. Requires the device lock. */
 ctrt_status device_reopen(ctrt_device *device);
-/* stream.c: no queue and no event is left; and new queues for all streams. */
+/* stream.c: stream_device_shut destroys all backend queues and events of the device; stream_device_reopen creates new
+ * queues for all its streams. */
 void stream_device_shut(ctrt_device *device);
 ctrt_status stream_device_reopen(ctrt_device *device);
-/* open.c: the device of that spec; opens it at first use. */
+/* open.c: returns the device of `spec`, opened at first use. */
 ctrt_status device_open(ctrt_device **out, const ctrt_device_spec *spec);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/open.c: getting a device by name; opening it at first use. */
+/* device/open.c: returns devices by name, and opens them at first use. */
 #include <unistd.h>
 
 #include "base/base.h"
@@ -26,9 +26,11 @@ __attribute__((constructor)) static void device_start(void)
 ctrt_status device_fail_forked(const ctrt_device *device)
 {
     if (device->owner == DEVICE_ENDED)
-        return ctrt_fail(CTRT_ERR_STATE, "the tensor was made in a scope that has ended (ctrt_scope_end), and ctrt_scope_export had not kept it");
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "the tensor was made in a scope that has ended (ctrt_scope_end), and ctrt_scope_export had not kept it");
     if (device->owner == 0)
-        return ctrt_fail(CTRT_ERR_STATE, "%s was closed by ctrt_shutdown; ctrt_device_get opens it again", device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "%s was closed by ctrt_shutdown; ctrt_device_get opens it again",
+                         device->name);
     return ctrt_fail(
         CTRT_ERR_FORKED,
         "%s was opened by process %d before it forked this one (%d), and devices do not follow a fork. "
@@ -51,7 +53,7 @@ static void device_free(ctrt_device *device)
     memory_free(device);
 }
 
-/* With the lock held. */
+/* Requires the device lock. */
 static ctrt_status device_new(ctrt_device **out, const struct device_type *type, int index)
 {
     ctrt_device *device = memory_zeroed(sizeof *device);
@@ -93,7 +95,7 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
     return CTRT_OK;
 }
 
-/* What a name takes over from its home, each time that this is opened. */
+/* Copies to an alias what it shares with its home, each time the alias is opened. */
 static void take_over(ctrt_device *device, ctrt_device *home)
 {
     device->flags = home->flags;
@@ -106,7 +108,7 @@ static void take_over(ctrt_device *device, ctrt_device *home)
     device->physical = home->physical;
 }
 
-/* Another name for `home`: its own kernels lie over the home's. With the lock held. */
+/* Creates an alias of `home`, whose own kernels are preferred to the home's. Requires the device lock. */
 static ctrt_status name_new(ctrt_device **out, const struct device_type *type, int index, ctrt_device *home)
 {
     ctrt_device *device = memory_zeroed(sizeof *device);

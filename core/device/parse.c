@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/parse.c: names of devices: "cuda:1" and back. */
+/* device/parse.c: parses and formats device names such as "cuda:1". */
 #include <strings.h>
 
 #include "base/base.h"
@@ -8,7 +8,7 @@
 
 #define MAX_INDEX 65535
 
-/* Words that are often written for a device but are no type; the first three mean an accelerator. */
+/* Words that users often write for a device but that are not types; the first three mean an accelerator. */
 static const char *const no_types[] = { "gpu", "device", "accelerator", "auto", "default", "none", "null" };
 #define ACCELERATOR_WORDS 3
 
@@ -27,7 +27,7 @@ static bool is_word(const char *type, size_t count)
     return false;
 }
 
-/* By its letters "gpu" is nearest to "cpu": suggests cuda instead, where it is known. */
+/* Writes the known types. By edit distance "gpu" is nearest to "cpu", so suggest cuda for such words if it is known. */
 static void known_types(char *known, size_t bytes, const char *type)
 {
     const char *names[64];
@@ -46,7 +46,7 @@ static ctrt_status fail_type(const char *text, const char *type)
     return fail_name(text, why);
 }
 
-/* Digits without a leading zero. */
+/* Parses digits without a leading zero, at most MAX_INDEX. */
 static ctrt_status parse_index(int *out, const char *text, const char *digits)
 {
     size_t length = strspn(digits, "0123456789");

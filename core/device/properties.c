@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/properties.c: facts about devices, asked without opening them, and of open ones. */
+/* device/properties.c: properties of devices, most of them without opening the device. */
 #include "base/base.h"
 #include "base/param.h"
 #include "device/current.h"
@@ -29,7 +29,7 @@ bool ctrt_is_available(const char *type, const char **why)
             *why = "no type of device was named";
         return false;
     }
-    /* A question is no failure: the thread's message stays as it was. */
+    /* A negative result is not an error: restore the thread's message afterwards. */
     snprintf(saved, sizeof saved, "%s", ctrt_error_message());
     param_check_late();
     ctrt_status status = device_locate(&found, &index, type);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/stream.c: streams are created, released and reused; which are current. */
+/* device/stream.c: creating, releasing and reusing streams; the thread's current streams. */
 #include "device/stream.h"
 
 #include "base/memory.h"
@@ -23,11 +23,11 @@ CORE_PARAM(blocking_param);
 enum stream_order stream_order_mode;
 bool stream_launch_blocking;
 
-/* Guards all lists of streams and events. Not taken in a forked child, which uses no stream. */
+/* Guards all lists of streams and events. A forked child does not take it, because it uses no stream. */
 static pthread_mutex_t streams_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(ctrt_stream *) all_streams[STREAM_MAX];
-static uint32_t stream_count;               /* slots that were ever taken */
-#define SLOT_WAITS 16                       /* busy released streams that a new one waits for when no slot is free */
+static uint32_t stream_count;               /* number of slots that were ever assigned */
+#define SLOT_WAITS 16 /* maximum number of busy released streams that ctrt_stream_new waits for when no slot is free */
 static _Atomic uint64_t last_id;
 static uint32_t device_count;
 
@@ -38,7 +38,7 @@ ctrt_stream *stream_at(uint32_t slot)
 
 /* ---- a device's streams ---- */
 
-/* Is all of the stream's work done? */
+/* Reports whether all of the stream's work is done. */
 static bool queue_idle(const ctrt_stream *stream)
 {
     const ctrt_queue_table *queue = stream->device->backend->queue;
@@ -51,16 +51,17 @@ static bool queue_idle(const ctrt_stream *stream)
 
 static bool reusable(ctrt_stream *stream);
 
-/* Streams of devices that did not open. Marks and clocks may name their slots, and other threads may read them, so they
- * are not freed: the next device that opens reuses one. Until then they belong to a synchronous device without work. */
+/* Streams of devices that failed to open. They are not freed, because timepoints and clocks may refer to their slots
+ * and other threads may read them. The next device that opens reuses one. Until then they belong to no_device, a
+ * synchronous device without work. */
 static ctrt_stream *orphans;
 static const ctrt_backend no_backend = { .size = sizeof no_backend };
 static ctrt_device no_device = {
     .name = "a device that did not open", .backend = &no_backend, .flags = CTRT_DEVICE_HOST_MEMORY, .home = &no_device,
 };
 
-/* With streams_lock and both locks; `old` is released and idle. The new stream continues the slot's numbering, so every
- * mark of the old stream has a number that is already done. */
+/* Requires streams_lock and both streams' locks; `old` is released and idle. The new stream continues the numbering of
+ * the slot, so every timepoint of the old stream has a number that is already done. */
 static void slot_move(ctrt_stream *stream, ctrt_stream *old)
 {
     const uint32_t slot = stream_slot(old);
@@ -76,18 +77,17 @@ static void slot_move(ctrt_stream *stream, ctrt_stream *old)
     atomic_store_explicit(&all_streams[slot], stream, memory_order_release);
 }
 
-/* Takes the slot of `old` for `stream`, if no handle refers to `old` and all of its work is done. */
+/* Assigns the slot of `old` to `stream` if no handle refers to `old` and all of its work is done. */
 static bool slot_take(ctrt_stream *stream, ctrt_stream *old)
 {
     if (atomic_load_explicit(&old->refs, memory_order_acquire) != 0)
         return false;
-    /* Closing a device ends its work. */
+    /* A stream of a closed device has no pending work. */
     const bool closed = old->queue == NULL && device_asynchronous(old->device);
     if (!closed && !reusable(old))
         return false;
-    /* The library can put work on a queue without a handle, so check again under the lock. Do not wait for the lock:
-     * two threads that each hold one stream's lock would deadlock, and in the child of a fork its owner may not
-     * exist. */
+    /* The library can enqueue work without a handle, so check again under the lock. Do not wait for the lock: two
+     * threads that each hold one stream's lock would deadlock, and in a forked child the lock's owner may not exist. */
     if (pthread_mutex_trylock(&old->lock) != 0)
         return false;
     bool taken = pthread_mutex_trylock(&stream->lock) == 0;
@@ -101,11 +101,11 @@ static bool slot_take(ctrt_stream *stream, ctrt_stream *old)
     return taken;
 }
 
-/* Gives a stream without a slot an unused one, else that of a released stream. False: all slots belong to streams with
- * a handle or with pending work. With streams_lock held. */
+/* Assigns an unused slot to a stream without one or, if there is none, the slot of a released stream. Returns false if
+ * all slots belong to streams with a handle or with pending work. Requires streams_lock. */
 static bool slot_assign(ctrt_stream *stream)
 {
-    static uint32_t next;                   /* where the last search ended */
+    static uint32_t next;                   /* the slot at which the last search ended */
     if (stream_count < STREAM_MAX) {
         atomic_store_explicit(&stream->slot, stream_count++, memory_order_relaxed);
         atomic_store_explicit(&all_streams[stream_slot(stream)], stream, memory_order_release);
@@ -119,7 +119,7 @@ static bool slot_assign(ctrt_stream *stream)
     return false;
 }
 
-/* The stream is used by `device` from now on. */
+/* Assigns the stream to `device`. */
 static void stream_attach(ctrt_stream *stream, ctrt_device *device, void *queue, int priority)
 {
     pthread_mutex_lock(&stream->lock);
@@ -134,7 +134,7 @@ static ctrt_status fail_slots(const ctrt_device *device)
     return ctrt_fail(CTRT_ERR_STATE, "%s: %d streams live already; release some", device->name, STREAM_MAX);
 }
 
-/* A stream of no device yet; NULL without memory. */
+/* Allocates a stream that belongs to no device yet; NULL when out of memory. */
 static ctrt_stream *stream_blank(void)
 {
     ctrt_stream *stream = memory_zeroed(sizeof *stream);
@@ -153,7 +153,7 @@ static void stream_free(ctrt_stream *stream)
     memory_free(stream);
 }
 
-/* Gives `stream`, of no device yet, what a stream of `device` needs. */
+/* Creates the queue, the slot and the work log that `stream` needs on `device`. The stream belongs to no device yet. */
 static ctrt_status stream_equip(ctrt_stream *stream, ctrt_device *device, int priority)
 {
     void *queue = NULL;
@@ -174,11 +174,11 @@ static ctrt_status stream_equip(ctrt_stream *stream, ctrt_device *device, int pr
     return fail_slots(device);
 }
 
-/* With streams_lock held. */
+/* Requires streams_lock. */
 static ctrt_status stream_create(ctrt_stream **out, ctrt_device *device, int priority)
 {
-    /* Only for a device that is being opened: other threads have no pointer to it, so none of them finds the orphan as
-     * one of its streams before it is complete. */
+    /* An orphan is reused only for a device that is being opened. Other threads have no pointer to that device, so they
+     * cannot find the stream before it is complete. */
     ctrt_stream *orphan = device->stream == NULL ? orphans : NULL;
     ctrt_stream *stream = orphan != NULL ? orphan : stream_blank();
     if (stream == NULL)
@@ -197,10 +197,10 @@ static ctrt_status stream_create(ctrt_stream **out, ctrt_device *device, int pri
     return CTRT_OK;
 }
 
-/* With streams_lock held. */
+/* Requires streams_lock. */
 static void stream_begin_use(ctrt_stream *stream)
 {
-    /* A later error cannot come from work before the reuse. */
+    /* Work from before the reuse cannot cause a later error. */
     pthread_mutex_lock(&stream->lock);
     stream->good = MAX(stream->good, stream->sequence);
     pthread_mutex_unlock(&stream->lock);
@@ -223,7 +223,8 @@ static ctrt_status require_slots(const ctrt_device *device)
                                                                   : NULL;
     if (missing == NULL)
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_PLUGIN, "%s says that it is asynchronous, but its queue table has no %s", device->name, missing);
+    return ctrt_fail(CTRT_ERR_PLUGIN, "%s says that it is asynchronous, but its queue table has no %s", device->name,
+                     missing);
 }
 
 ctrt_status stream_device_open(ctrt_device *device)
@@ -252,19 +253,22 @@ uint32_t stream_device_held(ctrt_device *device)
     uint32_t held = 0;
     pthread_mutex_lock(&streams_lock);
     for (ctrt_stream *stream = device->streams; stream != NULL; stream = stream->next)
-        held += atomic_load_explicit(&stream->refs, memory_order_acquire) > (stream == device->stream) + (stream == current);
+        held += atomic_load_explicit(&stream->refs, memory_order_acquire) > (stream == device->stream)
+                + (stream == current);
     pthread_mutex_unlock(&streams_lock);
     return held;
 }
 
-/* Whatever was on the queue is done, or was dropped, and an error goes with it. */
+/* Destroys the queue and marks its work as done. Work that had not finished is dropped, and a pending error is
+ * cleared. */
 static void queue_drop(ctrt_stream *stream)
 {
     pthread_mutex_lock(&stream->lock);
     if (stream->queue != NULL)
         stream->device->backend->queue->destroy(stream->device->handle, stream->queue);
     stream->queue = NULL;
-    atomic_store_explicit(&stream->done, atomic_load_explicit(&stream->put, memory_order_relaxed), memory_order_release);
+    atomic_store_explicit(&stream->done, atomic_load_explicit(&stream->put, memory_order_relaxed),
+                          memory_order_release);
     memory_free(stream->error_text);
     stream->error_text = NULL;
     stream->error = CTRT_OK;
@@ -272,7 +276,7 @@ static void queue_drop(ctrt_stream *stream)
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* A device that did not open. */
+/* For a device that failed to open. */
 void stream_device_close(ctrt_device *device)
 {
     pthread_mutex_lock(&streams_lock);
@@ -308,7 +312,8 @@ ctrt_status stream_device_reopen(ctrt_device *device)
 {
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&streams_lock);
-    for (ctrt_stream *stream = device->streams; stream != NULL && status == CTRT_OK && device_asynchronous(device); stream = stream->next)
+    for (ctrt_stream *stream = device->streams; stream != NULL && status == CTRT_OK && device_asynchronous(device);
+         stream = stream->next)
         if (stream_slot(stream) != SLOT_NONE)
             status = device->backend->queue->create(device->handle, &stream->queue, stream->priority);
     pthread_mutex_unlock(&streams_lock);
@@ -326,7 +331,8 @@ ctrt_status stream_event_take(void **event, ctrt_device *device)
     pthread_mutex_unlock(&streams_lock);
     if (found)
         return CTRT_OK;
-    return ctrt_context(device->backend->queue->event_create(device->handle, event, false), "an event on %s", device->name);
+    return ctrt_context(device->backend->queue->event_create(device->handle, event, false), "an event on %s",
+                        device->name);
 }
 
 void stream_event_put(void *event, ctrt_device *device)
@@ -362,8 +368,8 @@ uint64_t stream_queue_id(const ctrt_device *device, const void *queue)
 
 /* ---- handles ---- */
 
-/* Can a released stream be reused? Not while old work is on it, which may still fail, and not with an error that cannot
- * be reset. */
+/* Reports whether a released stream can be reused. It cannot while old work is pending, because the work may still
+ * fail, or if it has an error that cannot be reset. */
 static bool reusable(ctrt_stream *stream)
 {
     if (!device_asynchronous(stream->device))
@@ -373,7 +379,7 @@ static bool reusable(ctrt_stream *stream)
     return queue_idle(stream) && ctrt_stream_reset(stream) == CTRT_OK;
 }
 
-/* Prepares a released stream that lost its slot for reuse; false when that is not possible now. */
+/* Prepares a released stream that lost its slot for reuse. Returns false if that is not possible now. */
 static bool stream_revive(ctrt_stream *stream)
 {
     const ctrt_device *device = stream->device;
@@ -384,15 +390,15 @@ static bool stream_revive(ctrt_stream *stream)
         return false;
     if (!reusable(stream) || !slot_assign(stream))
         return false;
-    /* The memory policy may have put waits on the queue, which were not counted without a slot. This number counts
-     * them. */
+    /* While the stream had no slot, the memory policy may have enqueued waits that were not counted. Count them as one
+     * piece of work. */
     pthread_mutex_lock(&stream->lock);
     stream_count_work(stream);
     pthread_mutex_unlock(&stream->lock);
     return true;
 }
 
-/* A released stream that can be reused, preferably one that has a slot; NULL: there is none. With streams_lock held. */
+/* Returns a released stream that can be reused, preferably one that has a slot, or NULL. Requires streams_lock. */
 static ctrt_stream *stream_again(const ctrt_device *device, int priority)
 {
     ctrt_stream *bare = NULL;
@@ -407,7 +413,7 @@ static ctrt_stream *stream_again(const ctrt_device *device, int priority)
     return bare != NULL && stream_revive(bare) ? bare : NULL;
 }
 
-/* A released stream with a slot and unfinished work; NULL: there is none. With streams_lock held. */
+/* Returns a released stream that has a slot and unfinished work, or NULL. Requires streams_lock. */
 static ctrt_stream *stream_finishing(void)
 {
     for (uint32_t slot = 0; slot < stream_count; slot++) {
@@ -575,7 +581,7 @@ ctrt_status ctrt_stream_pop(void)
         return ctrt_fail(CTRT_ERR_STATE, "ctrt_stream_pop without a matching ctrt_stream_push%s",
                          guard != NULL ? " (the last push was ctrt_device_push)" : "");
     if (guard->pushed != NULL) {
-        stream_swap(guard->pushed, &guard->stream);      /* the room is there since the push */
+        stream_swap(guard->pushed, &guard->stream);      /* cannot fail: ctrt_stream_push allocated the entry */
         ctrt_stream_release(&guard->stream);
     }
     device_guard_pop(guard);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/stream_site.c: from where a stream's work was put there: the label (module path), and the calls if they are
- * recorded. */
+/* device/stream_site.c: where a stream's work was enqueued: the label (module path), and the backtrace if recorded. */
 #include "base/memory.h"
 #include "device/stream.h"
 
@@ -19,7 +18,7 @@ void stream_note_site(ctrt_stream *stream, const char *name, const char *tag, co
         stream->works[stream->sequence % STREAM_WORKS] = (struct stream_work){ name, frames };
 }
 
-/* NULL: not known any more. */
+/* Returns NULL if that work is no longer remembered. */
 static const struct stream_work *work_of(const ctrt_stream *stream, uint64_t sequence)
 {
     const bool kept = stream->works != NULL && sequence + STREAM_WORKS > stream->sequence

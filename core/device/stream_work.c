@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/stream_work.c: what streams know of one another, waiting, and errors that show late. */
+/* device/stream_work.c: ordering between streams, waiting, and asynchronous errors. */
 #include "base/memory.h"
 #include "device/stream.h"
 
@@ -36,7 +36,7 @@ bool clock_merge(struct clock *to, const struct clock *from)
     return true;
 }
 
-/* Two streams' locks, lower address first, so that threads that wait crosswise do not block one another. */
+/* Locks two streams, lower address first, so that two threads that lock the same streams do not deadlock. */
 static void lock_both(ctrt_stream *a, ctrt_stream *b)
 {
     const bool a_first = (uintptr_t)a < (uintptr_t)b;
@@ -52,9 +52,10 @@ static void unlock_both(ctrt_stream *a, ctrt_stream *b)
 
 /* ---- errors ---- */
 
-static _Atomic uint64_t last_failure;       /* failures are numbered, so that a reset stream does not inherit an old one again */
+static _Atomic uint64_t last_failure;       /* numbers the failures, so that a stream that was reset does not inherit an
+                                             * old failure again */
 
-/* Keeps the thread's message as the stream's error, unless it has one. With its lock held. */
+/* Stores the thread's message as the stream's error, unless it already has one. Requires the stream's lock. */
 static void keep_error(ctrt_stream *stream, ctrt_status status, uint64_t at)
 {
     if (stream->error != CTRT_OK)
@@ -62,18 +63,20 @@ static void keep_error(ctrt_stream *stream, ctrt_status status, uint64_t at)
     stream->error = status;
     stream->error_at = at > 0 ? at : stream->good + 1;
     stream->failure = atomic_fetch_add(&last_failure, 1) + 1;
-    stream->error_text = memory_strdup(ctrt_error_message());      /* NULL: the status must do */
+    stream->error_text = memory_strdup(ctrt_error_message());      /* NULL: the status string is used instead */
 }
 
 static ctrt_status fail_kept(const ctrt_stream *stream)
 {
     char text[1024];
-    snprintf(text, sizeof text, "%s", stream->error_text != NULL ? stream->error_text : ctrt_status_string(stream->error));
-    return ctrt_fail(stream->error, "stream %llu of %s: %s", (unsigned long long)ctrt_stream_id(stream), stream->device->name, text);
+    snprintf(text, sizeof text, "%s",
+             stream->error_text != NULL ? stream->error_text : ctrt_status_string(stream->error));
+    return ctrt_fail(stream->error, "stream %llu of %s: %s", (unsigned long long)ctrt_stream_id(stream),
+                     stream->device->name, text);
 }
 
-/* Adds to the thread's message from where the failed work was put on the stream; `at` 0: one of those that are not
- * known to be good. */
+/* Appends to the thread's message where the failed work was enqueued. `at` 0: the work is one of those not yet known to
+ * have succeeded. */
 static ctrt_status add_site(const ctrt_stream *stream, ctrt_status status, uint64_t at)
 {
     char text[1024], first[512], last[512] = "";
@@ -89,7 +92,7 @@ static ctrt_status add_site(const ctrt_stream *stream, ctrt_status status, uint6
                      (unsigned long long)stream->good + 1, first, (unsigned long long)stream->sequence, last);
 }
 
-/* Asks the backend for a failure that is known by now. With the lock held. */
+/* Queries the backend for a failure. Requires the stream's lock. */
 static void look_for_error(ctrt_stream *stream)
 {
     const ctrt_queue_table *queue = stream->device->backend->queue;
@@ -99,14 +102,15 @@ static void look_for_error(ctrt_stream *stream)
     const ctrt_status status = queue->error(stream->device->handle, stream->queue, &at);
     if (status == CTRT_OK)
         return;
-    /* Of a call that was known to be done well: it came again, in a replay. */
+    /* The backend names a call that is known to have succeeded; a replay has run it again. */
     if (at <= stream->good)
         at = 0;
     stream->broke_at = at > 0 ? at : stream->good + 1;
     keep_error(stream, add_site(stream, status, at), at);
 }
 
-/* Work of `stream` that used results of a stream that failed before is worth nothing. With no lock held. */
+/* Copies errors of other streams whose results the work of `stream` uses, because that work's own results are invalid
+ * then. Requires that the caller holds no stream lock. */
 static void inherit_errors(ctrt_stream *stream)
 {
     pthread_mutex_lock(&stream->lock);
@@ -137,7 +141,7 @@ static ctrt_status forked(const ctrt_stream *stream)
     return likely(device_usable(stream->device)) ? CTRT_OK : device_fail_forked(stream->device);
 }
 
-/* With the lock held. */
+/* Requires the stream's lock. */
 static stream_mark mark_last(const ctrt_stream *stream)
 {
     return stream_slot(stream) != SLOT_NONE ? mark_of(stream_slot(stream), stream->sequence) : 0;
@@ -152,7 +156,8 @@ ctrt_status stream_event_record(void *event, ctrt_stream *stream, stream_mark *m
     return status;
 }
 
-/* Streams of two backends do not know each other's events: the host waits for one and tells the other. */
+/* For streams of two backends, which cannot wait for each other's events: waits on the host for `other` and records
+ * that in the clock of `stream`. */
 static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
 {
     const uint64_t put = atomic_load_explicit(&other->put, memory_order_acquire);
@@ -166,11 +171,14 @@ static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
 
 ctrt_status stream_fail_captured(const ctrt_stream *stream)
 {
-    return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s is being captured: its work does not run yet, so that nothing can wait for it, read a result "
-                     "or copy one to the host before ctrt_capture_end", (unsigned long long)ctrt_stream_id(stream), stream->device->name);
+    return ctrt_fail(CTRT_ERR_STATE,
+                     "stream %llu of %s is being captured: its work does not run yet, so that nothing can wait for it, read a result "
+                     "or copy one to the host before ctrt_capture_end", (unsigned long long)ctrt_stream_id(stream),
+                     stream->device->name);
 }
 
-/* Whoever waits for captured work is captured too. A captured stream cannot wait for what runs outside, which a replay would not repeat. */
+/* A stream that waits for captured work joins the capture. A captured stream cannot wait for work outside the capture,
+ * because a replay would not repeat that work. */
 ctrt_status stream_may_wait(bool *joins, ctrt_stream *stream, struct capture *theirs, const ctrt_stream *other)
 {
     struct capture *ours = atomic_load(&stream->capture);
@@ -178,12 +186,14 @@ ctrt_status stream_may_wait(bool *joins, ctrt_stream *stream, struct capture *th
     if (ours == theirs)
         return CTRT_OK;
     if (theirs == NULL)
-        return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s is being captured and would have to wait for work on stream %llu that is not: let it be done "
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "stream %llu of %s is being captured and would have to wait for work on stream %llu that is not: let it be done "
                          "before the capture", (unsigned long long)ctrt_stream_id(stream), stream->device->name,
                          (unsigned long long)ctrt_stream_id(other));
     if (ours != NULL || stream->device != other->device)
-        return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s cannot join the capture of stream %llu of %s", (unsigned long long)ctrt_stream_id(stream),
-                         stream->device->name, (unsigned long long)ctrt_stream_id(other), other->device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s cannot join the capture of stream %llu of %s",
+                         (unsigned long long)ctrt_stream_id(stream), stream->device->name,
+                         (unsigned long long)ctrt_stream_id(other), other->device->name);
     *joins = true;
     return CTRT_OK;
 }
@@ -202,8 +212,8 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
     void *event = NULL;
     CTRT_TRY(stream_event_take(&event, other->device));
     lock_both(stream, other);
-    /* The clock tells what is ordered, so it may tell of this only when the wait is on the queue. */
-    const uint32_t slot = stream_slot(other);       /* without one, all of its work is done */
+    /* The clock must record the wait only if the wait was enqueued, so reserve its memory before. */
+    const uint32_t slot = stream_slot(other);       /* without a slot, all work of `other` is done */
     ctrt_status status = clock_room(&stream->clock, MAX(other->clock.count, slot != SLOT_NONE ? slot + 1 : 0))
                              ? CTRT_OK
                              : out_of_memory(sizeof(uint64_t), "a stream's clock");
@@ -223,7 +233,7 @@ ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
     return ctrt_context(status, "ordering streams of %s and %s", stream->device->name, other->device->name);
 }
 
-/* All that the stream has waited for is done as well. `seen`: its clock before the host waited. */
+/* When the stream's work is done, all work that the stream waited for is done, too. */
 void stream_note_done(ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count)
 {
     for (uint32_t slot = 0; slot <= count; slot++) {
@@ -238,7 +248,8 @@ void stream_note_done(ctrt_stream *stream, uint64_t sequence, const uint64_t *se
     }
 }
 
-ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen, uint32_t count)
+ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen,
+                          uint32_t count)
 {
     stream_note_done(stream, sequence, seen, count);
     if (unlikely(status != CTRT_OK)) {
@@ -260,7 +271,7 @@ ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequ
     return status;
 }
 
-/* Without counting the wait. */
+/* Does not count the wait. */
 static ctrt_status wait_here(ctrt_stream *stream)
 {
     CTRT_TRY(forked(stream));
@@ -294,7 +305,7 @@ ctrt_status stream_finish(stream_mark mark)
     ctrt_stream *stream = stream_at(mark_slot(mark));
     if (!mark_done(mark))
         stream_synchronize(stream);
-    /* What failed later is not this work's business. */
+    /* Ignore failures of later work. */
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&stream->lock);
     if (unlikely(stream->error != CTRT_OK) && mark_sequence(mark) >= stream->error_at)
@@ -337,7 +348,8 @@ ctrt_status stream_outcome(stream_mark mark)
         if (sequence >= failure->from && sequence <= failure->to)
             status = fail_dropped(stream, failure->status);
     }
-    /* Before all failures that are kept, with others forgotten: what cannot be known has not gone well. */
+    /* The work is older than all remembered failures, and some failures were forgotten: report a failure, because
+     * success cannot be proved. */
     const struct stream_failure *oldest = &stream->failures[stream->resets % STREAM_FAILURES];
     if (status == CTRT_OK && stream->resets > STREAM_FAILURES && sequence < oldest->from)
         status = fail_dropped(stream, oldest->status);
@@ -360,7 +372,7 @@ ctrt_status ctrt_stream_wait(ctrt_stream *stream, ctrt_stream *other)
     if (other == NULL)
         return fail_null("ctrt_stream_wait", "other");
     if (!device_asynchronous(stream->device))
-        return stream_synchronize(other);       /* the next op of a synchronous device runs at once */
+        return stream_synchronize(other);       /* a synchronous device runs its next op at once */
     return stream_wait_for(stream, other);
 }
 
@@ -421,7 +433,7 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
     look_for_error(stream);
     const bool had_error = stream->error != CTRT_OK;
     pthread_mutex_unlock(&stream->lock);
-    /* What depends on the failed work keeps the error before it is forgotten here. */
+    /* Streams that depend on the failed work must inherit the error before it is cleared here. */
     ctrt_stream *other;
     for (uint32_t slot = 0; had_error && slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++)
         if (other != stream && other->queue != NULL)
@@ -433,14 +445,16 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
     if (failed) {
         device_count_wait(stream->device);
         (void)queue->synchronize(stream->device->handle, stream->queue);
-        look_for_error(stream);             /* what fails while the rest is waited for is forgotten by the backend */
+        look_for_error(stream); /* the backend forgets failures that occur during this wait, so read them now */
         if (CTRT_SLOT(queue, reset))
             status = queue->reset(stream->device->handle, stream->queue);
         else
-            status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot recover from a failure; start the program anew", stream->device->name);
+            status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot recover from a failure; start the program anew",
+                               stream->device->name);
     }
     if (status == CTRT_OK && stream->broke_at != 0) {
-        stream->failures[stream->resets++ % STREAM_FAILURES] = (struct stream_failure){ stream->broke_at, stream->sequence, stream->error };
+        stream->failures[stream->resets++ % STREAM_FAILURES]
+            = (struct stream_failure){ stream->broke_at, stream->sequence, stream->error };
         stream->broke_at = 0;
     }
     if (status == CTRT_OK) {

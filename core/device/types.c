@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/types.c: backends as types of devices: how many there are and which of them are to be seen. */
+/* device/types.c: device types: loads a backend, counts its devices and selects the visible ones. */
 #include "base/base.h"
 #include "base/keep.h"
 #include "base/lock.h"
@@ -33,7 +33,7 @@ const char *device_visible_text(void)
     return param_read(&value, &visible_param, "core") == CTRT_OK ? value.text : NULL;
 }
 
-/* UUIDs are asked for only when the list may mean them. */
+/* Reads the UUIDs of all devices. Called only if the list may contain UUIDs. */
 static ctrt_status read_uuids(const char **uuids, const ctrt_backend *backend, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -52,7 +52,7 @@ static bool may_name_uuids(const char *text)
     return text != NULL && strchr(text, '-') != NULL && strpbrk(text, "GMUSgmus") != NULL;
 }
 
-/* Fills `ids` with what is visible of the `present` devices. */
+/* Fills `ids` with the visible ones of the `present` devices. */
 static ctrt_status choose_visible(int *ids, int *count, const struct component *component, int present)
 {
     const char *uuids[MAX_DEVICES_OF_TYPE];
@@ -64,7 +64,7 @@ static ctrt_status choose_visible(int *ids, int *count, const struct component *
                           with_uuids ? uuids : NULL);
 }
 
-/* The backend's plugin, initialised. */
+/* Returns the backend's component with its plugin initialised. */
 static ctrt_status backend_use(const struct component **out, const char *name)
 {
     const ctrt_status status = registry_use(out, CTRT_COMPONENT_BACKEND, name);
@@ -73,8 +73,9 @@ static ctrt_status backend_use(const struct component **out, const char *name)
 
 static ctrt_status type_find(struct device_type **out, const char *name);
 
-/* What there is of a type: of one that stands over another, what there is of that one. */
-static ctrt_status count_devices(int *ids, int *visible, int32_t *present, const struct component *component, const struct device_type *base)
+/* Counts the devices of a type. An alias type has the devices of its base. */
+static ctrt_status count_devices(int *ids, int *visible, int32_t *present, const struct component *component,
+                                 const struct device_type *base)
 {
     const ctrt_backend *backend = component->table;
     if (base != NULL) {
@@ -91,7 +92,8 @@ static ctrt_status count_devices(int *ids, int *visible, int32_t *present, const
 
 static bool is_floating(uint32_t dtype)
 {
-    static const uint32_t types = CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64) | CTRT_DTYPE_BIT(CTRT_F16) | CTRT_DTYPE_BIT(CTRT_BF16);
+    static const uint32_t types = CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64) | CTRT_DTYPE_BIT(CTRT_F16)
+                                  | CTRT_DTYPE_BIT(CTRT_BF16);
     return dtype < CTRT_DTYPE_COUNT && (types >> dtype & 1);
 }
 
@@ -102,15 +104,17 @@ static ctrt_status type_new(struct device_type **out, const struct component *co
     int ids[MAX_DEVICES_OF_TYPE], visible = 0;
     int32_t present = 0;
     if (CTRT_SLOT(backend, base)) {
-        static bool within;                 /* with the lock: a base of a base is looked for */
+        static bool within;                 /* guarded by the device lock; true while the base of a type is resolved */
         if (within)
-            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, and was itself asked for as a base", component->name, backend->base);
+            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, and was itself asked for as a base", component->name,
+                             backend->base);
         within = true;
         const ctrt_status found = type_find(&base, backend->base);
         within = false;
         CTRT_TRY(found);
         if (base->base[0] != '\0')
-            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, which stands over another type itself", component->name, backend->base);
+            return ctrt_fail(CTRT_ERR_PLUGIN, "%s stands over %s, which stands over another type itself",
+                             component->name, backend->base);
     }
     CTRT_TRY(count_devices(ids, &visible, &present, component, base));
 
@@ -151,7 +155,7 @@ static struct device_type *type_known(const char *name)
     return type;
 }
 
-/* With the lock held. */
+/* Requires the device lock. */
 static ctrt_status type_find(struct device_type **out, const char *name)
 {
     struct device_type *type = type_known(name);
@@ -165,10 +169,11 @@ static ctrt_status type_find(struct device_type **out, const char *name)
     return CTRT_OK;
 }
 
-/* The list of visible devices can be set until a device that it concerns is opened: what was counted before is counted again. */
+/* CTRT_VISIBLE_DEVICES can be set until a device of an affected type is opened. Types counted earlier are removed from
+ * the list, so that the next use counts them again. */
 static void before_set(const char *name)
 {
-    static struct device_type *retired;     /* other threads may still read them */
+    static struct device_type *retired;     /* never freed, because other threads may still read them */
     bool opened = false;
     if (strcmp(name, visible_param.name) != 0)
         return;
@@ -201,7 +206,7 @@ ctrt_status device_type_get(struct device_type **out, const char *name)
     device_enter();
     const bool known = type_known(name) != NULL;
     device_leave();
-    if (!known) {           /* without the lock, because plugins may start threads in their init and wait for them */
+    if (!known) {           /* without the lock, because a plugin's init may start threads and wait for them */
         param_check_late();
         CTRT_TRY(backend_use(&component, name));
         const ctrt_backend *backend = component->table;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/utilization.c: what goes on on the devices: load, memory, processes, links; and choosing devices that are free.
+/* device/utilization.c: load, memory, processes and links of devices; selection of devices that are free.
  *
- * The table and the way of choosing are those of the GPUtil package (showUtilization, getAvailable, getFirstAvailable), which read
- * nvidia-smi; here the backends tell. */
+ * The table and the selection follow the GPUtil package (showUtilization, getAvailable, getFirstAvailable), which reads
+ * nvidia-smi; here the backends report the values. */
 #include <errno.h>
 #include <math.h>
 #include <time.h>
@@ -13,11 +13,11 @@
 #include "base/thread.h"
 #include "device/internal.h"
 
-#define PROCESSES 256                   /* of one device that are listed */
+#define PROCESSES 256                   /* maximum number listed for one device */
 
 /* ---- one device ---- */
 
-/* A backend that has no `usage`: what is known of its memory where the device is open. */
+/* For a backend without `usage`: reports the memory if the device is open. */
 static ctrt_status usage_by_hand(ctrt_device_usage *usage, struct device_type *type, int index)
 {
     const ctrt_device_table *table = type->backend->device;
@@ -34,11 +34,13 @@ static ctrt_status usage_by_hand(ctrt_device_usage *usage, struct device_type *t
     return CTRT_OK;
 }
 
-static ctrt_status usage_of(ctrt_device_usage *usage, struct device_type *type, int index, ctrt_device_process *processes, int room)
+static ctrt_status usage_of(ctrt_device_usage *usage, struct device_type *type, int index,
+                            ctrt_device_process *processes, int room)
 {
     const ctrt_device_table *table = type->backend->device;
-    *usage = (ctrt_device_usage){ .size = sizeof *usage, .busy = -1, .memory_busy = -1, .temperature = -1, .power = -1, .power_limit = -1,
-                                  .clock_khz = -1, .process_count = -1, .process_room = room, .processes = processes };
+    *usage = (ctrt_device_usage){ .size = sizeof *usage, .busy = -1, .memory_busy = -1, .temperature = -1, .power = -1,
+                                  .power_limit = -1, .clock_khz = -1, .process_count = -1, .process_room = room,
+                                  .processes = processes };
     if (!CTRT_SLOT(table, usage))
         return usage_by_hand(usage, type, index);
     return table->usage(type->physical[index], usage);
@@ -78,7 +80,7 @@ static int by_memory(const void *a, const void *b)
     return m > n ? -1 : m < n;
 }
 
-/* The command of a process, "" when it is not to be seen from here. */
+/* Writes the command name of a process; "" if /proc does not show it. */
 static void program_name(char *text, size_t bytes, int64_t pid)
 {
     char path[48];
@@ -93,8 +95,10 @@ static void program_name(char *text, size_t bytes, int64_t pid)
     fclose(file);
 }
 
-/* Sorted, at most PROCESSES; *count is how many there are, of which *listed are in the new array. */
-static ctrt_status processes_of(ctrt_device_process **out, size_t *listed, size_t *count, struct device_type *type, int index)
+/* Lists the processes with memory on the device, sorted, at most PROCESSES. The caller frees *out. *count is the number
+ * of processes, *listed the number of entries in *out. */
+static ctrt_status processes_of(ctrt_device_process **out, size_t *listed, size_t *count, struct device_type *type,
+                                int index)
 {
     ctrt_device_usage usage;
     ctrt_device_process *list = memory_alloc(PROCESSES * sizeof *list);
@@ -140,7 +144,8 @@ size_t device_other_processes(ctrt_process *list, size_t room, const ctrt_device
 {
     const ctrt_device_table *table = device->backend->device;
     ctrt_device_process found[64];
-    ctrt_device_usage usage = { .size = sizeof usage, .process_count = -1, .process_room = (int32_t)COUNT_OF(found), .processes = found };
+    ctrt_device_usage usage = { .size = sizeof usage, .process_count = -1, .process_room = (int32_t)COUNT_OF(found),
+                                .processes = found };
     size_t count = 0;
     bool self = false;
     if (!CTRT_SLOT(table, usage) || table->usage(device->physical, &usage) != CTRT_OK || usage.process_count <= 0)
@@ -155,13 +160,13 @@ size_t device_other_processes(ctrt_process *list, size_t room, const ctrt_device
         program_name(list[count].name, sizeof list[count].name, found[i].pid);
         count++;
     }
-    /* In a container the numbers may be the machine's, and one of them this process. */
+    /* In a container the process IDs may be those of the host, so they are used only if this process is among them. */
     return self ? count : 0;
 }
 
 /* ---- the table ---- */
 
-/* "87%", "nan". */
+/* Formats "87%", or "nan" for an unknown value. */
 static const char *percent_text(char text[16], double part)
 {
     if (isnan(part))
@@ -210,7 +215,8 @@ static void add_processes(struct text *text, struct device_type *type, int index
     for (size_t i = 0; i < listed; i++) {
         char name[32], bytes[32];
         program_name(name, sizeof name, list[i].pid);
-        text_add(text, "%s:%d: process %lld%s%s uses %s\n", type->name, index, (long long)list[i].pid, name[0] != '\0' ? " " : "", name,
+        text_add(text, "%s:%d: process %lld%s%s uses %s\n", type->name, index, (long long)list[i].pid,
+                 name[0] != '\0' ? " " : "", name,
                  list[i].memory == UINT64_MAX ? "memory, how much is not told" : text_bytes(bytes, list[i].memory));
     }
     if (count > listed)
@@ -218,7 +224,7 @@ static void add_processes(struct text *text, struct device_type *type, int index
     memory_free(list);
 }
 
-/* The type of that name; NULL: the best accelerator's. */
+/* Returns the type of that name; NULL: the type of the best accelerator. */
 static ctrt_status type_named(struct device_type **out, const char *type)
 {
     char name[32];
@@ -228,7 +234,8 @@ static ctrt_status type_named(struct device_type **out, const char *type)
         return device_type_get(out, spec.type);
     }
     if (device_best_accelerator(name) != CTRT_OK)
-        return ctrt_fail(CTRT_ERR_NO_DEVICE, "there is no accelerator; name another type of devices (\"sim\") to ask for its load");
+        return ctrt_fail(CTRT_ERR_NO_DEVICE,
+                         "there is no accelerator; name another type of devices (\"sim\") to ask for its load");
     return device_type_get(out, name);
 }
 
@@ -238,7 +245,7 @@ struct row {
     bool known;
 };
 
-/* The rows of all devices; what one cannot tell is nan, and why in *why. */
+/* Fills the rows of all devices. Values that a device does not report are nan, and *why is the reason. */
 static void read_rows(struct row *rows, struct device_type *type, char *why, size_t bytes)
 {
     for (int i = 0; i < type->count; i++) {
@@ -278,7 +285,8 @@ ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
         load = width(load, rows[i].load);
         memory = width(memory, rows[i].memory);
     }
-    text_add(&text, "| %*s | %*s | %*s |%s\n", id, "ID", load, "GPU", memory, "MEM", full ? "                   memory |  temp |  power | name" : "");
+    text_add(&text, "| %*s | %*s | %*s |%s\n", id, "ID", load, "GPU", memory, "MEM",
+             full ? "                   memory |  temp |  power | name" : "");
     for (int i = 0; i < id + load + memory + 10; i++)
         text_add(&text, "-");
     text_add(&text, "%s\n", full ? "--------------------------------------------------" : "");
@@ -297,14 +305,14 @@ ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
     return text_finish(out, &text, "a table of devices");
 }
 
-/* ---- choosing ---- */
+/* ---- selection ---- */
 
 struct candidate {
     int index;
     double load, memory;
     uint64_t free_bytes;
-    uint64_t key;                       /* for the random order */
-    bool taken;                         /* excluded or not free */
+    uint64_t key;                       /* sort key of the random order */
+    bool taken;                         /* excluded, or not free */
 };
 
 static bool excluded(const ctrt_pick_options *options, int index)
@@ -315,7 +323,7 @@ static bool excluded(const ctrt_pick_options *options, int index)
     return false;
 }
 
-/* Is a part below its limit? An unknown one counts as the caller wishes. */
+/* Reports whether `part` is below its limit; returns `unknown` for an unknown value. */
 static bool below(double part, double limit, bool unknown)
 {
     return isnan(part) ? unknown : part < limit;
@@ -360,7 +368,8 @@ static int (*const orders[])(const void *, const void *) = {
     [CTRT_PICK_LOAD] = by_load,   [CTRT_PICK_MEMORY] = by_memory_part,
 };
 
-/* SplitMix64 (Steele, Lea, Flood 2014), from the clock: two programs that start together should choose differently. */
+/* SplitMix64 (Steele, Lea, Flood 2014). The state is seeded from the clock, so that two programs that start together
+ * select different devices. */
 static uint64_t next_random(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -373,14 +382,16 @@ static void look_at_all(struct candidate *list, struct device_type *type, const 
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t state = (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec + (uint64_t)device_process * 0x9e3779b9u;
+    uint64_t state = (uint64_t)now.tv_sec * 1000000007u + (uint64_t)now.tv_nsec
+                     + (uint64_t)device_process * 0x9e3779b9u;
     for (int i = 0; i < type->count; i++) {
         ctrt_device_usage usage;
         if (usage_of(&usage, type, i, NULL, 0) != CTRT_OK)
             usage = (ctrt_device_usage){ .busy = -1 };
-        list[i] = (struct candidate){ .index = i, .load = load_of(&usage), .memory = memory_of(&usage), .free_bytes = usage.free_memory,
-                                      .key = next_random(&state) };
-        const bool enough = usage.total_memory == 0 ? o->unknown_is_free || o->min_free == 0 : usage.free_memory >= o->min_free;
+        list[i] = (struct candidate){ .index = i, .load = load_of(&usage), .memory = memory_of(&usage),
+                                      .free_bytes = usage.free_memory, .key = next_random(&state) };
+        const bool enough = usage.total_memory == 0 ? o->unknown_is_free || o->min_free == 0
+                                                    : usage.free_memory >= o->min_free;
         list[i].taken = excluded(o, i) || !enough || !below(list[i].load, o->max_load, o->unknown_is_free)
                         || !below(list[i].memory, o->max_memory, o->unknown_is_free);
     }
@@ -394,13 +405,15 @@ static ctrt_status fail_none_free(struct candidate *list, const struct device_ty
     qsort(list, (size_t)type->count, sizeof *list, by_index);
     for (int i = 0; i < type->count && used < sizeof told; i++) {
         char load[16], memory[16], left[32];
-        used += (size_t)snprintf(told + used, sizeof told - used, "%s%s:%d is %s busy, %s of its memory used, %s free%s", i > 0 ? "; " : "",
-                                 type->name, list[i].index, percent_text(load, list[i].load), percent_text(memory, list[i].memory),
+        used += (size_t)snprintf(told + used, sizeof told - used,
+                                 "%s%s:%d is %s busy, %s of its memory used, %s free%s", i > 0 ? "; " : "", type->name,
+                                 list[i].index, percent_text(load, list[i].load), percent_text(memory, list[i].memory),
                                  text_bytes(left, list[i].free_bytes), excluded(o, list[i].index) ? ", excluded" : "");
     }
     char need[32];
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "no device of type %s is free (busy below %.0f%%, memory used below %.0f%%, %s free): %s", type->name,
-                     o->max_load * 100, o->max_memory * 100, text_bytes(need, o->min_free), told);
+    return ctrt_fail(CTRT_ERR_NOT_FOUND,
+                     "no device of type %s is free (busy below %.0f%%, memory used below %.0f%%, %s free): %s",
+                     type->name, o->max_load * 100, o->max_memory * 100, text_bytes(need, o->min_free), told);
 }
 
 static void sleep_for(double seconds)
@@ -417,7 +430,8 @@ static ctrt_status judge(ctrt_pick_options *o, const ctrt_pick_options *options)
     if ((unsigned)o->order >= COUNT_OF(orders))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_pick_devices: %d is no order", (int)o->order);
     if (!(o->max_load >= 0) || !(o->max_memory >= 0) || !(o->interval >= 0) || o->interval > 1e9 || o->attempts < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "ctrt_pick_devices: max_load %g, max_memory %g, %d attempts and %g seconds between them must not be "
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "ctrt_pick_devices: max_load %g, max_memory %g, %d attempts and %g seconds between them must not be "
                          "negative", o->max_load, o->max_memory, o->attempts, o->interval);
     if (o->exclude == NULL && o->exclude_count > 0)
         return fail_null("ctrt_pick_devices", "exclude");
@@ -483,8 +497,8 @@ ctrt_status ctrt_device_get_link(ctrt_link *out, const char *name, const char *p
     device_enter();
     ctrt_device *from_device = type->open[index], *to_device = other->open[to];
     device_leave();
-    if (link.direct > 0 && from_device != NULL && to_device != NULL && from_device != to_device && device_usable(from_device)
-        && device_usable(to_device) && !device_link_works(to_device, from_device))
+    if (link.direct > 0 && from_device != NULL && to_device != NULL && from_device != to_device
+        && device_usable(from_device) && device_usable(to_device) && !device_link_works(to_device, from_device))
         link.direct = 0;
     *out = (ctrt_link){ .direct = link.direct, .links = link.links };
     snprintf(out->kind, sizeof out->kind, "%s", (unsigned)link.kind < COUNT_OF(kinds) ? kinds[link.kind] : "");

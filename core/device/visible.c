@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/visible.c: which devices the user wants to be seen, and in which order.
+/* device/visible.c: which devices are visible, and in which order.
  *
- * The rules for plain lists are those of NVIDIA's driver for CUDA_VISIBLE_DEVICES (CUDA C++ Programming
- * Guide, "CUDA Environment Variables"; details as PyTorch's tests of its device count record them). */
+ * The rules for plain lists are those of NVIDIA's driver for CUDA_VISIBLE_DEVICES (CUDA C++ Programming Guide, "CUDA
+ * Environment Variables"; details as PyTorch's tests of its device count record them). */
 #include "device/visible.h"
 
 #include <ctype.h>
@@ -14,7 +14,7 @@
 
 enum { NOTHING = -1 };
 
-/* The number that `entry` begins with, or NOTHING: "+3" 3, "-0" 0, "2ampere" 2, "-1" and "one" NOTHING. */
+/* Returns the number that `entry` begins with, or NOTHING: "+3" 3, "-0" 0, "2ampere" 2, "-1" and "one" NOTHING. */
 static int leading_number(const char *entry)
 {
     bool negative = entry[0] == '-';
@@ -28,7 +28,7 @@ static int leading_number(const char *entry)
     return negative && value > 0 ? NOTHING : (int)value;
 }
 
-/* The one device whose UUID begins with `entry`, or NOTHING. */
+/* Returns the only device whose UUID begins with `entry`, or NOTHING if there is none or more than one. */
 static int by_uuid(const char *entry, int count, const char *const *uuids)
 {
     int found = NOTHING;
@@ -51,8 +51,8 @@ static bool looks_like_uuid(const char *entry)
     return letters > 0 && entry[letters] == '-';
 }
 
-/* Copies the next entry of *rest, without blanks around it; false at the end. A longer one than fits cannot
- * be right and is cut. */
+/* Copies the next entry of *rest without surrounding white space; returns false at the end. An entry that is too long
+ * for the buffer cannot be valid and is truncated. */
 static bool next_entry(char *entry, const char **rest)
 {
     const char *from = *rest;
@@ -86,8 +86,8 @@ static int all(int *ids, int max, int count)
     return used;
 }
 
-/* What is beyond the devices there are ends the list, but only after duplicates were looked for in all of it.
- */
+/* Returns the number of entries before the first one that is not less than `count`. Called after the whole list was
+ * searched for duplicates. */
 static int clip(const int *ids, int used, int count)
 {
     for (int i = 0; i < used; i++)
@@ -121,15 +121,15 @@ int visible_parse(int *ids, int max, const char *text, int count, const char *co
     return clip(ids, used, count);
 }
 
-/* One entry of a list with types: the index it means among `type`'s devices; NOTHING when it names no device
- * (and ends the list); `other` when it is another type's. */
+/* Parses one entry of a list with types. *id: the index among the devices of `type`, or NOTHING if the entry names no
+ * device (which ends the list). *every: the entry is the type alone. *other: the entry is for another type. */
 static ctrt_status typed_entry(int *id, bool *other, bool *every, const char *entry, const char *type,
                                int count, const char *const *uuids, const char *text)
 {
     *other = *every = false;
     if (looks_like_uuid(entry) && strchr(entry, ':') == NULL && strcmp(entry, type) != 0) {
         *id = by_uuid(entry, count, uuids);
-        *other = *id == NOTHING;            /* it may be another type's */
+        *other = *id == NOTHING;            /* another type may have that UUID */
         return CTRT_OK;
     }
     size_t length = strcspn(entry, ":");
@@ -182,7 +182,7 @@ static ctrt_status typed_list(int *ids, int max, int *selected, const char *text
 ctrt_status visible_select(int *ids, int max, int *selected, const char *text, const char *type, int count,
                            const char *const *uuids)
 {
-    /* A list is plain when its first entry is a number or a UUID and no entry has a type. */
+    /* A list is plain if its first entry is a number or a UUID and no entry has a type. */
     bool typed = text != NULL && strchr(text, ':') != NULL;
     if (text != NULL && !typed) {
         char entry[LONGEST_ENTRY];

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/create.c: tensors with memory but no values: uninitialised, or somebody else's. Factories that compute are in ops/create.c. */
+/* tensor/create.c: creates tensors with uninitialised memory or with memory of the program. Factories that compute
+ * values are in ops/create.c. */
 #include "tensor/create.h"
 
 ctrt_status dtype_default_on(ctrt_dtype *out, const char *who, ctrt_device *device)
@@ -28,7 +29,7 @@ ctrt_status ctrt_empty(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctr
     return CTRT_OK;
 }
 
-/* ---- memory of the program's ---- */
+/* ---- memory of the program ---- */
 
 static void blob_release(struct storage *storage)
 {
@@ -48,7 +49,8 @@ ctrt_status strides_import(int64_t *out, int64_t *elements, const char *who, con
     for (int d = 0; d < ndim && strides != NULL; d++) {
         int64_t reach;
         if (unlikely(strides[d] < 0))
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: negative stride %lld at dimension %d; strides are 0 or more", who,
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                             "%s: negative stride %lld at dimension %d; strides are 0 or more", who,
                              (long long)strides[d], d);
         if (shape[d] <= 1 || empty)
             continue;
@@ -82,15 +84,17 @@ ctrt_status ctrt_from_blob(ctrt_tensor **out, void *data, ctrt_ints shape, ctrt_
     if (unlikely(data == NULL && elements > 0))
         return fail_null("from_blob", "data");
     if (unlikely((uintptr_t)data % dtype_bytes(dtype) != 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "from_blob: the address %p is not aligned to the %zu bytes of %s; copy it with "
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "from_blob: the address %p is not aligned to the %zu bytes of %s; copy it with "
                          "ctrt_from_data", data, dtype_bytes(dtype), ctrt_dtype_name(dtype));
     ctrt_device *cpu;
     CTRT_TRY(ctrt_context(device_cpu(&cpu), "from_blob"));
     void *function;
-    memcpy(&function, &free_data, sizeof function);         /* POSIX: pointers of both kinds have one size */
+    /* POSIX: function pointers and object pointers have the same size */
+    memcpy(&function, &free_data, sizeof function);
     ctrt_tensor *fresh = NULL;
-    CTRT_TRY(tensor_new_foreign(&fresh, data, (size_t)elements * dtype_bytes(dtype), shape.values, steps, shape.count, dtype, cpu,
-                                blob_release, function, user));
+    CTRT_TRY(tensor_new_foreign(&fresh, data, (size_t)elements * dtype_bytes(dtype), shape.values, steps, shape.count,
+                                dtype, cpu, blob_release, function, user));
     tensor_move(out, fresh);
     return CTRT_OK;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/dlpack.c: tensors to and from other libraries, without copying, through DLPack 1.x. */
+/* tensor/dlpack.c: exchanges tensors with other libraries without copying, through DLPack 1.x. */
 #include "tensor/dlpack.h"
 
 #include "base/memory.h"
@@ -7,12 +7,12 @@
 #include "tensor/create.h"
 #include "tensor/scope.h"
 
-/* Device types that have a code. Pinned host memory counts as the CPU's. */
+/* Device types that have a DLPack code. Pinned host memory is CPU memory. */
 static const struct { int32_t code; const char *type; } device_codes[] = {
     { kDLCPU, "cpu" }, { kDLCUDA, "cuda" }, { kDLROCM, "rocm" }, { kDLCUDAHost, "cpu" }, { kDLROCMHost, "cpu" },
 };
 
-/* ---- out ---- */
+/* ---- export ---- */
 
 /* An exported tensor: one allocation, freed by the deleter. */
 struct exported {
@@ -35,18 +35,22 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
     if (unlikely(tensor == NULL))
         return fail_null("to_dlpack", "tensor");
     if (tensor_requires_grad(tensor))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "to_dlpack: the tensor requires grad, which another library would not see; export its "
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "to_dlpack: the tensor requires grad, which another library would not see; export its "
                          "ctrt_detach");
     int32_t code = 0;
     for (size_t i = 0; i < COUNT_OF(device_codes) && code == 0; i++)
         if (strcmp(device_codes[i].type, tensor->device->type) == 0)
             code = device_codes[i].code;
     if (code == 0)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "to_dlpack: DLPack has no code for devices of type %s; copy the tensor with ctrt_cpu first",
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
+                         "to_dlpack: DLPack has no code for devices of type %s; copy the tensor with ctrt_cpu first",
                          tensor->device->type);
     if (unlikely(tensor->storage->moves))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "to_dlpack: the memory policy %s of %s moves tensors, so another library cannot have their "
-                         "address; copy the tensor with ctrt_cpu first", tensor->device->memory->policy_name, tensor->device->name);
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
+                         "to_dlpack: the memory policy %s of %s moves tensors, so another library cannot have their "
+                         "address; copy the tensor with ctrt_cpu first", tensor->device->memory->policy_name,
+                         tensor->device->name);
     CTRT_TRY(ctrt_context(ctrt_device_synchronize(tensor->device), "to_dlpack"));
 
     struct exported *exported = memory_zeroed(sizeof *exported);
@@ -73,19 +77,21 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
     return CTRT_OK;
 }
 
-/* ---- in ---- */
+/* ---- import ---- */
 
 static ctrt_status imported_dtype(ctrt_dtype *out, DLDataType type)
 {
     if (type.lanes != 1)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: elements of %d lanes; only single numbers are understood", type.lanes);
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
+                         "from_dlpack: elements of %d lanes; only single numbers are understood", type.lanes);
     for (int d = 1; d < CTRT_DTYPE_COUNT; d++) {
         if (dtype_table[d].dlpack_code == type.code && 8 * dtype_table[d].bytes == type.bits) {
             *out = (ctrt_dtype)d;
             return CTRT_OK;
         }
     }
-    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: no dtype with code %d and %d bits; known: int 8 to 64, uint 8, float 16 to 64, "
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
+                     "from_dlpack: no dtype with code %d and %d bits; known: int 8 to 64, uint 8, float 16 to 64, "
                      "bfloat 16, bool 8", type.code, type.bits);
 }
 
@@ -109,11 +115,12 @@ static ctrt_status imported_device(ctrt_device **out, DLDevice device)
         if (device_codes[i].code == device.device_type)
             type = device_codes[i].type;
     if (type == NULL || device.device_id < 0)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: device %d of DLPack's type %d is none of ours; export from the cpu",
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
+                         "from_dlpack: device %d of DLPack's type %d is none of ours; export from the cpu",
                          (int)device.device_id, (int)device.device_type);
     if (strcmp(type, "cpu") == 0)
         return ctrt_context(device_cpu(out), "from_dlpack");
-    /* DLPack's device number is the backend's, before CTRT_VISIBLE_DEVICES. */
+    /* DLPack's device id is the backend's index, which CTRT_VISIBLE_DEVICES does not renumber. */
     struct wanted wanted = { type, device.device_id, NULL };
     device_for_each(find_physical, &wanted);
     for (int i = 0; wanted.found == NULL && i < ctrt_device_count(type); i++) {
@@ -124,7 +131,8 @@ static ctrt_status imported_device(ctrt_device **out, DLDevice device)
         find_physical(candidate, &wanted);
     }
     if (wanted.found == NULL)
-        return ctrt_fail(CTRT_ERR_NO_DEVICE, "from_dlpack: device %d of type %s is not visible here; export from the cpu",
+        return ctrt_fail(CTRT_ERR_NO_DEVICE,
+                         "from_dlpack: device %d of type %s is not visible here; export from the cpu",
                          (int)device.device_id, type);
     *out = wanted.found;
     return CTRT_OK;
@@ -143,11 +151,12 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
         return fail_null("from_dlpack", "out");
     if (unlikely(managed == NULL))
         return fail_null("from_dlpack", "managed");
-    if (managed->version.major != 1)            /* the rest of the struct is unknown then */
+    if (managed->version.major != 1)            /* the layout of the rest is unknown then */
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: DLPack version %u.%u; this library reads 1.x",
                          (unsigned)managed->version.major, (unsigned)managed->version.minor);
     if (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: the tensor is read-only, which ctrt's are not; have it exported as a copy");
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
+                         "from_dlpack: the tensor is read-only, which ctrt's are not; have it exported as a copy");
 
     const DLTensor *tensor = &managed->dl_tensor;
     ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
@@ -160,7 +169,8 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
     CTRT_TRY(strides_import(strides, &elements, "from_dlpack", shape.values, tensor->strides, shape.count, dtype));
     if (tensor->data == NULL && elements > 0)
         return fail_null("from_dlpack", "data");
-    /* No object has more than PTRDIFF_MAX bytes, so neither has an offset into one, and its end is an address. */
+    /* No object is larger than PTRDIFF_MAX bytes, so no valid offset is, and the end of the object must be a valid
+     * address. */
     uintptr_t address, end;
     if (tensor->byte_offset > PTRDIFF_MAX
         || __builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &address)
@@ -169,15 +179,16 @@ ctrt_status ctrt_from_dlpack(ctrt_tensor **out, struct DLManagedTensorVersioned 
                          "from_dlpack: data %p, byte_offset %llu and %lld elements reach outside the address space",
                          tensor->data, (unsigned long long)tensor->byte_offset, (long long)elements);
     if (address % dtype_bytes(dtype) != 0)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "from_dlpack: the first element is not aligned to the %zu bytes of %s; have it exported "
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
+                         "from_dlpack: the first element is not aligned to the %zu bytes of %s; have it exported "
                          "as a copy", dtype_bytes(dtype), ctrt_dtype_name(dtype));
     ctrt_device *device = NULL;
     CTRT_TRY(imported_device(&device, tensor->device));
 
     ctrt_tensor *fresh = NULL;
     void *data = tensor->data == NULL ? NULL : (char *)tensor->data + tensor->byte_offset;
-    CTRT_TRY(tensor_new_foreign(&fresh, data, (size_t)elements * dtype_bytes(dtype), shape.values, strides, shape.count, dtype, device,
-                                imported_release, managed, NULL));
+    CTRT_TRY(tensor_new_foreign(&fresh, data, (size_t)elements * dtype_bytes(dtype), shape.values, strides, shape.count,
+                                dtype, device, imported_release, managed, NULL));
     tensor_move(out, fresh);
     return CTRT_OK;
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/dlpack.h: the structs of DLPack 1.x, by the layout that its specification fixes (dmlc.github.io/dlpack).
+/* tensor/dlpack.h: the structs of DLPack 1.x, with the layout of its specification (dmlc.github.io/dlpack).
  *
- * Private: programs that exchange tensors include the DLPack project's own dlpack.h, whose names these are. */
+ * Not installed: programs that exchange tensors include the DLPack project's own dlpack.h, which defines the same
+ * names. */
 #ifndef CORE_TENSOR_DLPACK_H
 #define CORE_TENSOR_DLPACK_H
 
 #include <stdint.h>
 
 typedef struct {
-    uint32_t major;             /* another major number: only version, manager_ctx and deleter keep their places */
+    uint32_t major;             /* if it differs, only version, manager_ctx and deleter have the same offsets */
     uint32_t minor;
 } DLPackVersion;
 
@@ -24,7 +25,7 @@ enum { kDLInt = 0, kDLUInt = 1, kDLFloat = 2, kDLBfloat = 4, kDLBool = 6 };
 typedef struct {
     uint8_t code;
     uint8_t bits;
-    uint16_t lanes;             /* above 1: a vector type */
+    uint16_t lanes;             /* more than 1: a vector type */
 } DLDataType;
 
 typedef struct {
@@ -34,7 +35,7 @@ typedef struct {
     DLDataType dtype;
     int64_t *shape;
     int64_t *strides;           /* in elements; NULL: row major */
-    uint64_t byte_offset;       /* of the first element from data */
+    uint64_t byte_offset;       /* offset of the first element from data */
 } DLTensor;
 
 #define DLPACK_FLAG_BITMASK_READ_ONLY UINT64_C(1)

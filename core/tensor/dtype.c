@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/dtype.c: the data types: facts, names, and converting single elements on the host. */
+/* tensor/dtype.c: data types: properties, names, and host conversion of single elements. */
 #include "tensor/shape.h"
 
 #include <math.h>
@@ -51,7 +51,7 @@ ctrt_status ctrt_dtype_get(const char **name, ctrt_dtype *value, size_t index)
 
 ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name)
 {
-    /* Names that PyTorch gives besides the long ones. */
+    /* PyTorch's short names for some types. */
     static const struct { const char *name; ctrt_dtype dtype; } others[] = {
         { "float", CTRT_F32 }, { "double", CTRT_F64 }, { "half", CTRT_F16 }, { "short", CTRT_I16 }, { "int", CTRT_I32 },
         { "long", CTRT_I64 },
@@ -78,8 +78,10 @@ ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name)
         }
     }
     const char *nearest = nearest_word(word, known, count);
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "dtype_parse: unknown dtype \"%.40s\"%s%s%s; known: f32 f64 f16 bf16 i8 u8 i16 i32 "
-                     "i64 bool", name, nearest ? " (did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?)" : "");
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                     "dtype_parse: unknown dtype \"%.40s\"%s%s%s; known: f32 f64 f16 bf16 i8 u8 i16 i32 "
+                     "i64 bool", name, nearest ? " (did you mean \"" : "", nearest ? nearest : "",
+                     nearest ? "\"?)" : "");
 }
 
 /* ---- the default floating type ---- */
@@ -112,7 +114,7 @@ ctrt_status dtype_resolve(ctrt_dtype *out, const char *who, ctrt_dtype dtype)
     return CTRT_OK;
 }
 
-/* ---- 16-bit floating types, by their bits (IEEE 754-2019, binary16; bfloat16 is the upper half of binary32) ---- */
+/* ---- 16-bit floating types as bit patterns (IEEE 754-2019 binary16; bfloat16 is the upper half of binary32) ---- */
 
 static uint32_t bits_of_float(float value)
 {
@@ -131,14 +133,14 @@ static float float_of_bits(uint32_t bits)
 uint16_t f16_of_float(float value)
 {
     uint32_t bits = bits_of_float(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000)                         /* NaN: keep it quiet and a NaN */
+    if (magnitude > 0x7f800000)                         /* NaN: stays a NaN and becomes quiet */
         return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
-    if (magnitude >= 0x477ff000)                        /* from 65520 on the nearest is infinity */
+    if (magnitude >= 0x477ff000)                        /* 65520 and above round to infinity */
         return (uint16_t)(sign | 0x7c00);
     if (magnitude < 0x38800000) {                       /* below 2^-14: subnormal, units of 2^-24 */
         if (magnitude < 0x33000000)                     /* below 2^-25 */
             return (uint16_t)sign;
-        int shift = 126 - (int)(magnitude >> 23);       /* 14..24 places */
+        int shift = 126 - (int)(magnitude >> 23);       /* 14 to 24 bits */
         uint32_t mantissa = (magnitude & 0x7fffff) | 0x800000;
         uint32_t kept = mantissa >> shift, rest = mantissa & ((1u << shift) - 1), half = 1u << (shift - 1);
         kept += rest > half || (rest == half && (kept & 1));
@@ -173,9 +175,9 @@ float float_of_bf16(uint16_t value)
     return float_of_bits((uint32_t)value << 16);
 }
 
-/* ---- one element ---- */
+/* ---- conversion of one element ---- */
 
-/* A C cast where the value fits; what does not becomes the smallest number, as the processors' own instruction gives. */
+/* A C cast if the value fits; otherwise INT64_MIN, the result of the CPU's conversion instruction. */
 static int64_t truncated(double value)
 {
     return value >= -0x1p63 && value < 0x1p63 ? (int64_t)value : INT64_MIN;
@@ -195,7 +197,7 @@ void dtype_store(void *element, ctrt_dtype dtype, ctrt_scalar value)
     switch (dtype) {
     case CTRT_F32: STORE(float, f); break;
     case CTRT_F64: STORE(double, f); break;
-    case CTRT_F16: STORE(uint16_t, f16_of_float((float)f)); break;      /* over f32, as PyTorch */
+    case CTRT_F16: STORE(uint16_t, f16_of_float((float)f)); break;      /* via f32, as in PyTorch */
     case CTRT_BF16: STORE(uint16_t, bf16_of_float((float)f)); break;
     case CTRT_I8: STORE(int8_t, i); break;
     case CTRT_U8: STORE(uint8_t, i); break;
@@ -235,7 +237,7 @@ ctrt_scalar dtype_load(const void *element, ctrt_dtype dtype)
     }
 }
 
-/* ---- numbers that a type cannot hold ---- */
+/* ---- range check of scalars ---- */
 
 static const struct dtype_range { double lowest, largest; } ranges[CTRT_DTYPE_COUNT] = {
     [CTRT_F32] = { -0x1.fffffep127, 0x1.fffffep127 },
@@ -243,7 +245,7 @@ static const struct dtype_range { double lowest, largest; } ranges[CTRT_DTYPE_CO
     [CTRT_F16] = { -65504, 65504 },
     [CTRT_BF16] = { -0x1.fep127, 0x1.fep127 },
     [CTRT_I8] = { -128, 127 },
-    [CTRT_U8] = { -255, 255 },                          /* -1 wraps to 255, as PyTorch's */
+    [CTRT_U8] = { -255, 255 },                          /* -1 wraps to 255, as in PyTorch */
     [CTRT_I16] = { -32768, 32767 },
     [CTRT_I32] = { -2147483648.0, 2147483647.0 },
 };
@@ -253,7 +255,8 @@ ctrt_status dtype_check_scalar(const char *who, ctrt_dtype dtype, ctrt_scalar va
     bool floating = value.kind == CTRT_SCALAR_FLOAT, fits = true;
     double f = floating ? value.f : (double)value.i;
     if (unlikely((unsigned)value.kind > CTRT_SCALAR_FLOAT))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a scalar of unknown kind %d; use ctrt_float, ctrt_int or ctrt_bool", who,
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "%s: a scalar of unknown kind %d; use ctrt_float, ctrt_int or ctrt_bool", who,
                          (int)value.kind);
     if (dtype == CTRT_BOOL)
         return CTRT_OK;
@@ -267,5 +270,6 @@ ctrt_status dtype_check_scalar(const char *who, ctrt_dtype dtype, ctrt_scalar va
         fits = f >= ranges[dtype].lowest && f <= ranges[dtype].largest;
     if (likely(fits))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %.17g cannot be converted to %s without overflow", who, f, ctrt_dtype_name(dtype));
+    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %.17g cannot be converted to %s without overflow", who, f,
+                     ctrt_dtype_name(dtype));
 }

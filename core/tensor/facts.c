@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/facts.c: what a program can ask of a tensor. */
+/* tensor/facts.c: public accessors of a tensor's properties. */
 #include "tensor/shape.h"
 
 ctrt_dtype ctrt_tensor_dtype(const ctrt_tensor *tensor)
@@ -64,8 +64,10 @@ void *ctrt_tensor_data(const ctrt_tensor *tensor)
     if (tensor == NULL)
         return NULL;
     if (unlikely(tensor->storage->moves && tensor->view.data != NULL)) {
-        ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "tensor_data: the memory policy %s of %s moves tensors, so they have no address that stays; "
-                  "copy the tensor (ctrt_cpu, ctrt_to_host)", tensor->device->memory->policy_name, tensor->device->name);
+        ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
+                  "tensor_data: the memory policy %s of %s moves tensors, so they have no address that stays; "
+                  "copy the tensor (ctrt_cpu, ctrt_to_host)", tensor->device->memory->policy_name,
+                  tensor->device->name);
         return NULL;
     }
     return tensor->view.data;

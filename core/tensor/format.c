@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/format.c: a tensor as text, as PyTorch prints it.
+/* tensor/format.c: formats a tensor as PyTorch's print does.
  *
- * All numbers get the width of the widest. Floating ones lose their digits when all are whole ("1., 2."), and are scientific when the
- * largest is above 1e8 or 1000 times the smallest, or the smallest below 1e-4 (zeros and non-finite numbers aside). Tensors of more
- * elements than the threshold show the first and last few of each dimension, and only these decide. */
+ * All numbers have the width of the widest. Floating-point numbers are printed without decimals if all are whole ("1.,
+ * 2."), and in scientific notation if the largest is above 1e8 or above 1000 times the smallest, or the smallest is
+ * below 1e-4 (zeros and non-finite numbers are ignored). Tensors with more elements than the threshold show the first
+ * and last few of each dimension, and only these determine the format. */
 #include "tensor/format.h"
 
 #include <math.h>
@@ -11,9 +12,10 @@
 
 #include "base/memory.h"
 
-const struct format_options format_defaults = { .precision = 4, .threshold = 1000, .edgeitems = 3, .linewidth = 80, .scientific = -1 };
+const struct format_options format_defaults = { .precision = 4, .threshold = 1000, .edgeitems = 3, .linewidth = 80,
+                                                .scientific = -1 };
 
-/* ---- text that grows ---- */
+/* ---- growing string ---- */
 
 struct text {
     char *at;
@@ -61,7 +63,7 @@ struct numbers {
     int width, precision;
 };
 
-/* snprintf keeps the sign of a NaN; Python drops it. */
+/* snprintf prints the sign of a NaN; Python does not. */
 static int put_double(char *buffer, const char *format, int precision, double value)
 {
     if (isnan(value))
@@ -87,7 +89,7 @@ static int number_text(char *buffer, const struct numbers *numbers, ctrt_scalar 
     return length;
 }
 
-/* ---- walking over what is shown ---- */
+/* ---- iterating over the shown elements ---- */
 
 struct print {
     const ctrt_view *view;
@@ -95,8 +97,8 @@ struct print {
     bool partly;                    /* more elements than the threshold */
     struct numbers numbers;
     struct text text;
-    /* first pass */
-    double smallest, largest;       /* magnitudes of the finite numbers that are not 0 */
+    /* results of the first pass */
+    double smallest, largest;       /* magnitudes of the finite numbers other than 0 */
     bool any;
 };
 
@@ -111,8 +113,9 @@ static ctrt_scalar element_at(const struct print *print, int64_t offset)
     return dtype_load((const char *)print->view->data + offset * (int64_t)dtype_bytes(dtype), dtype);
 }
 
-/* Calls `visit` for every element shown. */
-static void for_each_shown(struct print *print, int dim, int64_t offset, void (*visit)(struct print *print, ctrt_scalar value))
+/* Calls `visit` for every element that is shown. */
+static void for_each_shown(struct print *print, int dim, int64_t offset,
+                           void (*visit)(struct print *print, ctrt_scalar value))
 {
     if (dim == print->view->ndim) {
         visit(print, element_at(print, offset));
@@ -164,7 +167,7 @@ static void choose_numbers(struct print *print)
                                   || (!numbers->whole && print->smallest < 1e-4);
     }
     for_each_shown(print, 0, 0, visit_width);
-    if (print->options->scientific >= 0)            /* after the width was found, as in PyTorch */
+    if (print->options->scientific >= 0)            /* after the width was computed, as in PyTorch */
         numbers->scientific = print->options->scientific;
 }
 
@@ -182,7 +185,7 @@ static void put_vector(struct print *print, int dim, int64_t offset, int indent)
 {
     const int64_t size = print->view->shape[dim], edge = print->options->edgeitems;
     const bool parts = in_parts(print, dim);
-    const int64_t items = parts ? 2 * edge + 1 : size;      /* the dots are an item */
+    const int64_t items = parts ? 2 * edge + 1 : size;      /* the dots count as an item */
     const int64_t per_line = MAX((print->options->linewidth - indent) / (print->numbers.width + 2), 1);
     text_put(&print->text, "[");
     for (int64_t i = 0; i < items; i++) {
@@ -224,18 +227,19 @@ static void put_block(struct print *print, int dim, int64_t offset, int indent)
         if (parts && i == edge)
             text_put(&print->text, "...");
         else
-            put_block(print, dim + 1, offset + (parts && i > edge ? size - items + i : i) * print->view->strides[dim], indent + 1);
+            put_block(print, dim + 1, offset + (parts && i > edge ? size - items + i : i) * print->view->strides[dim],
+                      indent + 1);
     }
     text_put(&print->text, "]");
 }
 
-/* ---- what follows the elements ---- */
+/* ---- suffixes after the elements ---- */
 
-/* Appends ", name=value", on a new line when this one would grow too long. */
+/* State of put_suffix, which appends ", name=value", on a new line if the current one would become too long. */
 struct suffixes {
     struct print *print;
     int indent;
-    size_t line;                    /* length of the last line so far */
+    size_t line;                    /* length of the last line */
 };
 
 static void put_suffix(struct suffixes *suffixes, const char *format, ...) CTRT_PRINTF(2, 3);
@@ -264,7 +268,8 @@ static void put_suffixes(struct print *print, const struct format_suffix *suffix
     const ctrt_view *view = print->view;
     const ctrt_dtype dtype = view->dtype;
     const char *last = print->text.at ? strrchr(print->text.at, '\n') : NULL;
-    struct suffixes suffixes = { print, indent, print->text.used - (last ? (size_t)(last - print->text.at) : (size_t)-1) + 1 };
+    struct suffixes suffixes = { print, indent,
+                                 print->text.used - (last ? (size_t)(last - print->text.at) : (size_t)-1) + 1 };
     if (suffix->device != NULL)
         put_suffix(&suffixes, "device='%s'", suffix->device);
     bool told = dtype != ctrt_default_dtype() && dtype != CTRT_I64 && dtype != CTRT_BOOL;

@@ -5,8 +5,8 @@
 
 #include "tensor/tensor.h"
 
-/* A row-major CPU tensor in memory that `device` copies by itself; in ordinary memory where its backend has no such. *out is
- * overwritten. */
+/* Creates a row-major CPU tensor in pinned host memory for copies to and from `device`, or in ordinary memory if the
+ * backend has no pinned memory. *out is overwritten, not released. */
 ctrt_status tensor_new_pinned(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device);
 
 #endif

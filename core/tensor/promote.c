@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/promote.c: the type of a result, from the types of its operands. */
+/* tensor/promote.c: the dtype of a result from the dtypes of its operands. */
 #include "tensor/shape.h"
 
-/* Two dimensioned operands; PyTorch's table. Types without a common wider one meet in the next that holds both:
- * i8 with u8 in i16, f16 with bf16 in f32. An integer with a floating type gives that floating type. */
+/* PyTorch's promotion table, for two operands with dimensions. Two types of which neither holds the other promote to
+ * the next type that holds both: i8 and u8 to i16, f16 and bf16 to f32. An integer and a floating type promote to that
+ * floating type. */
 static const uint8_t promotion[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = {
-#define ROW(name, f32, f64, f16, bf16, i8, u8, i16, i32, i64, b)                                                        \
-    [CTRT_##name] = { [CTRT_F32] = CTRT_##f32, [CTRT_F64] = CTRT_##f64, [CTRT_F16] = CTRT_##f16,                        \
-                      [CTRT_BF16] = CTRT_##bf16, [CTRT_I8] = CTRT_##i8, [CTRT_U8] = CTRT_##u8, [CTRT_I16] = CTRT_##i16, \
-                      [CTRT_I32] = CTRT_##i32, [CTRT_I64] = CTRT_##i64, [CTRT_BOOL] = CTRT_##b }
+#define ROW(name, f32, f64, f16, bf16, i8, u8, i16, i32, i64, b)                                                       \
+    [CTRT_##name] = { [CTRT_F32] = CTRT_##f32, [CTRT_F64] = CTRT_##f64, [CTRT_F16] = CTRT_##f16,                       \
+                      [CTRT_BF16] = CTRT_##bf16, [CTRT_I8] = CTRT_##i8, [CTRT_U8] = CTRT_##u8,                         \
+                      [CTRT_I16] = CTRT_##i16, [CTRT_I32] = CTRT_##i32, [CTRT_I64] = CTRT_##i64,                       \
+                      [CTRT_BOOL] = CTRT_##b }
     /*        F32  F64  F16   BF16  I8    U8    I16   I32   I64   BOOL */
     ROW(F32,  F32, F64, F32,  F32,  F32,  F32,  F32,  F32,  F32,  F32),
     ROW(F64,  F64, F64, F64,  F64,  F64,  F64,  F64,  F64,  F64,  F64),
@@ -30,13 +32,13 @@ ctrt_dtype ctrt_promote_types(ctrt_dtype a, ctrt_dtype b)
     return (ctrt_dtype)promotion[a][b];
 }
 
-/* Joins a type to a bucket that may be empty (CTRT_DTYPE_DEFAULT). */
+/* Promotes `bucket`, the result for one category of operands so far (CTRT_DTYPE_DEFAULT: none), with `dtype`. */
 static ctrt_dtype join(ctrt_dtype bucket, ctrt_dtype dtype)
 {
     return bucket == CTRT_DTYPE_DEFAULT ? dtype : (ctrt_dtype)promotion[bucket][dtype];
 }
 
-/* A bucket of lower rank (0-dim tensors, numbers) counts only where its category is higher. */
+/* Operands of lower priority (0-dim tensors, scalars) change the result only if their category is higher. */
 static ctrt_dtype fold(ctrt_dtype higher, ctrt_dtype lower)
 {
     if (lower == CTRT_DTYPE_DEFAULT)
@@ -64,7 +66,8 @@ ctrt_status ctrt_result_type(ctrt_dtype *out, ctrt_tensor *const *tensors, int c
     if (unlikely(tensors == NULL && count > 0))
         return fail_null("result_type", "tensors");
     if (unlikely(scalar != NULL && (unsigned)scalar->kind > CTRT_SCALAR_FLOAT))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "result_type: a scalar of unknown kind %d; use ctrt_float, ctrt_int or ctrt_bool",
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "result_type: a scalar of unknown kind %d; use ctrt_float, ctrt_int or ctrt_bool",
                          (int)scalar->kind);
 
     ctrt_dtype dimensioned = CTRT_DTYPE_DEFAULT, zero_dim = CTRT_DTYPE_DEFAULT, number = CTRT_DTYPE_DEFAULT;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/scope.c: scopes of tensors: what is made in one and not exported ends with it.
+/* tensor/scope.c: tensor scopes: the tensors created in a scope and not exported from it end with the scope.
  *
- * Handles belong to variables, which nobody here knows, so a tensor that ends stays a valid handle: it moves to a device that has no memory
- * and no kernels and answers every use with the reason. */
+ * The program's variables still contain handles of ended tensors, and the library cannot find these variables. So an
+ * ended tensor stays a valid handle: it moves to a device without memory and kernels, and every use fails with the
+ * reason. */
 #include "tensor/scope.h"
 
 #include "base/lock.h"
@@ -11,21 +12,21 @@
 
 struct scope {
     struct scope *outer;
-    uint32_t first;                         /* of its tensors; 0: none */
+    uint32_t first;                         /* first entry of its list of tensors; 0: none */
 };
 
 struct entry {
-    ctrt_tensor *tensor;                    /* NULL: free */
+    ctrt_tensor *tensor;                    /* NULL: the entry is free */
     struct scope *scope;
-    uint32_t next, previous;                /* of the scope; next free one */
+    uint32_t next, previous;                /* of the scope's list; `next` also links free entries */
     uint32_t held;
 };
 
 LOCK_DEFINE(scopes_lock, LOCK_SCOPE);
-static struct entry *entries;               /* the first is not used */
+static struct entry *entries;               /* entry 0 is not used */
 static uint32_t entry_count, entry_room, free_entry;
 
-/* ---- the table; with the lock ---- */
+/* ---- the table; all functions require the lock ---- */
 
 static uint32_t entry_new(void)
 {
@@ -109,12 +110,12 @@ void scope_count(ctrt_tensor *tensor, int by)
     lock_leave(&scopes_lock);
 }
 
-/* ---- where tensors go that have ended ---- */
+/* ---- the device of ended tensors ---- */
 
 static const ctrt_device_table no_device = { .size = sizeof(size_t) };
 static const ctrt_memory_table no_memory = { .size = sizeof(size_t) };
 static const ctrt_backend no_backend = { .size = sizeof no_backend, .device = &no_device, .memory = &no_memory };
-static _Atomic(struct storage *) nothing;  /* on a device that is none */
+static _Atomic(struct storage *) nothing;  /* storage on a placeholder device */
 
 static ctrt_status nowhere_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
 {
@@ -127,7 +128,7 @@ static void nowhere_free(void *state, const ctrt_block *block, void *queue)
     (void)state, (void)block, (void)queue;
 }
 
-/* Made at the first scope, for good. */
+/* Creates the placeholder at the first scope; it is never freed. */
 static ctrt_status nowhere_make(void)
 {
     if (atomic_load_explicit(&nothing, memory_order_acquire) != NULL)
@@ -170,7 +171,8 @@ static ctrt_status none_open(const char *who)
     return ctrt_fail(CTRT_ERR_STATE, "%s without a matching ctrt_scope_begin in this thread", who);
 }
 
-/* Takes a tensor out that nothing holds; NULL when there is none. What is held goes to `rest`. */
+/* Removes a tensor without holds from the scope and returns it with a reference; NULL if there is none. Moves tensors
+ * with holds to `rest`. */
 static ctrt_tensor *take(struct scope *scope, struct scope *rest)
 {
     ctrt_tensor *found = NULL;
@@ -193,7 +195,7 @@ static ctrt_tensor *take(struct scope *scope, struct scope *rest)
     return found;
 }
 
-/* Ends the tensors of the scope, all of which are held, that only hold each other. */
+/* Ends those tensors of the scope that are referred to only by each other. All tensors of the scope have holds. */
 static bool end_cycles(struct scope *scope)
 {
     size_t count = 0, i = 0;
@@ -218,7 +220,7 @@ static bool end_cycles(struct scope *scope)
     return unused > 0;
 }
 
-/* Ending one tensor may let go of others, which then are looked at again. */
+/* Repeats, because ending a tensor may release the holds of others. */
 static void end_all(struct scope *scope)
 {
     struct scope rest = { .outer = NULL };
@@ -242,7 +244,7 @@ static void end_all(struct scope *scope)
     }
 }
 
-/* What is left belongs to the scope around it, or to none. */
+/* The remaining tensors move to the outer scope or, if there is none, leave all scopes. */
 static void scope_drop(struct scope *scope)
 {
     lock_enter(&scopes_lock);

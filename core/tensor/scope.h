@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/scope.h: tensors that end with the scope that they were made in.
+/* tensor/scope.h: scopes, which end the tensors that were created in them.
  *
- * A tensor of a scope has TENSOR_SCOPED and a place in a table, from which it goes when it dies, is exported or ends. What the library
- * itself keeps by handle (saved values, bases of views) is held: such a tensor does not end before it is let go of. */
+ * A tensor of a scope has TENSOR_SCOPED and an entry in a table. The entry is removed when the tensor is destroyed,
+ * exported or ended. Tensors that the library itself refers to by handle (saved values, bases of views) are held: such
+ * a tensor does not end before the last hold is released. */
 #ifndef CORE_TENSOR_SCOPE_H
 #define CORE_TENSOR_SCOPE_H
 
@@ -10,13 +11,14 @@
 
 struct scope;
 
-/* The tensor, just made, belongs to the thread's scope from now on. Without memory for that it stays outside. */
+/* Adds a new tensor to the thread's scope. If memory for the entry runs out, the tensor stays outside of all scopes. */
 void scope_note(ctrt_tensor *tensor);
-/* It belongs to none any more: it dies, or something keeps it for good. */
+/* Removes the tensor from its scope because it is being destroyed or is kept permanently. scope_count adds `by` to the
+ * tensor's number of holds. */
 void scope_forget(ctrt_tensor *tensor);
 void scope_count(ctrt_tensor *tensor, int by);
 
-/* While a reference of the library's own lives. */
+/* Bracket the lifetime of a reference that the library itself has to the tensor. */
 static inline void scope_hold(ctrt_tensor *tensor)
 {
     if (unlikely(tensor->flags & TENSOR_SCOPED))
@@ -27,14 +29,15 @@ static inline void scope_let_go(ctrt_tensor *tensor)
     if (unlikely(tensor->flags & TENSOR_SCOPED))
         scope_count(tensor, -1);
 }
-/* Something keeps it for good: a module, another library. */
+/* Removes the tensor from its scope because a module or another library keeps it permanently. */
 static inline void scope_keep(ctrt_tensor *tensor)
 {
     if (unlikely(tensor->flags & TENSOR_SCOPED))
         scope_forget(tensor);
 }
 
-/* What the thread makes meanwhile belongs to no scope; returns what to resume with. */
+/* Between scope_pause and scope_resume, new tensors of the thread belong to no scope. Returns the scope to pass to
+ * scope_resume. */
 static inline struct scope *scope_pause(void)
 {
     struct scope *was = thread_state.scope;
@@ -46,18 +49,21 @@ static inline void scope_resume(struct scope *was)
     thread_state.scope = was;
 }
 
-/* tensor.c: the tensor's history goes, and its storage becomes `storage`, of another device; the handle stays. */
+/* tensor.c: frees the tensor's autograd history and replaces its storage by `storage`, which belongs to another device.
+ * The handle stays valid. */
 void tensor_end(ctrt_tensor *tensor, struct storage *storage);
 /* A tensor of an ending scope that the library still holds. */
 struct scope_held {
     ctrt_tensor *tensor;
-    uint32_t held;                          /* by how many references */
-    bool unused;                            /* result: no parameter, and only these tensors and histories refer to it */
+    uint32_t held;                          /* number of holds */
+    bool unused;                            /* result: the tensor is no parameter, and only the tensors of this list and
+                                             * their histories refer to it */
 };
-/* autograd/cycle.c: finds the tensors that only keep each other alive, through saved values and histories; returns how
- * many. 0 when there is no memory for the search. */
+/* autograd/cycle.c: finds the tensors that are referred to only by each other, through saved values and histories, and
+ * sets `unused`. Returns how many; 0 when out of memory. */
 size_t grad_find_cycles(struct scope_held *tensors, size_t count);
-/* autograd/meta.c: is it a leaf that requires grad? Those are parameters, and end with no scope. */
+/* autograd/meta.c: reports whether the tensor is a leaf that requires grad. Such tensors are parameters, and no scope
+ * ends them. */
 bool grad_is_parameter(const ctrt_tensor *tensor);
 
 #endif

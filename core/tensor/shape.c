@@ -10,7 +10,8 @@ const char *shape_text(char *buffer, const int64_t *shape, int ndim)
     buffer[used++] = '[';
     for (int d = 0; d < ndim; d++) {
         int n = snprintf(buffer + used, SHAPE_TEXT_BYTES - used, d ? ", %lld" : "%lld", (long long)shape[d]);
-        if (n < 0 || used + (size_t)n > SHAPE_TEXT_BYTES - 8) {        /* lists from outside may be longer than any tensor's */
+        /* a program's list may be longer than any tensor's shape */
+        if (n < 0 || used + (size_t)n > SHAPE_TEXT_BYTES - 8) {
             memcpy(buffer + used, ", ...", 5);
             used += 5;
             break;
@@ -30,13 +31,13 @@ ctrt_status shape_check(const char *who, ctrt_ints shape, ctrt_dtype dtype)
                          "%s: a shape of %d dimensions; a tensor has 0 to %d", who, shape.count, CTRT_MAX_DIMS);
     if (unlikely(shape.values == NULL && shape.count > 0))
         return fail_null(who, "shape.values");
-    /* Sizes of 0 count as 1 here, so that row-major strides cannot overflow either. */
+    /* Count sizes of 0 as 1, so that row-major strides cannot overflow either. */
     int64_t bytes = (int64_t)dtype_bytes(dtype);
     for (int d = 0; d < shape.count; d++) {
         int64_t size = shape.values[d];
         if (unlikely(size < 0))
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: negative size %lld at dimension %d of shape %s", who, (long long)size, d,
-                             shape_text(text, shape.values, shape.count));
+            return ctrt_fail(CTRT_ERR_SHAPE, "%s: negative size %lld at dimension %d of shape %s", who, (long long)size,
+                             d, shape_text(text, shape.values, shape.count));
         if (unlikely(__builtin_mul_overflow(bytes, MAX(size, 1), &bytes)))
             return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: a tensor of shape %s and dtype %s has more than 2^63 bytes", who,
                              shape_text(text, shape.values, shape.count), ctrt_dtype_name(dtype));
@@ -71,7 +72,8 @@ void shape_strides_channels_last(int64_t *strides, const int64_t *shape)
 
 void shape_strides_in_order(int64_t *strides, const ctrt_view *view)
 {
-    /* Fastest first. A dimension that is repeated (stride 0) says nothing about order and keeps its row-major place. */
+    /* Sort the dimensions, fastest first. A repeated dimension (stride 0) has no order and keeps its row-major
+     * position. */
     int order[CTRT_MAX_DIMS];
     const int ndim = view->ndim;
     for (int i = 0; i < ndim; i++) {
@@ -97,7 +99,7 @@ void shape_strides_in_order(int64_t *strides, const ctrt_view *view)
     }
 }
 
-/* Do the dimensions, fastest first, follow one another without gaps? Strides of size-1 dimensions say nothing. */
+/* Reports whether the dimensions, fastest first, are dense. Strides of dimensions of size 1 are ignored. */
 static bool dense_in_order(const ctrt_view *view, const uint8_t *order)
 {
     int64_t expected = 1;
@@ -151,8 +153,8 @@ ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim)
         return CTRT_OK;
     }
     if (unlikely(dims.count < 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a list of %d dimensions; use CTRT_DIMS(...) or CTRT_ALL_DIMS", who,
-                         dims.count);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a list of %d dimensions; use CTRT_DIMS(...) or CTRT_ALL_DIMS",
+                         who, dims.count);
     if (unlikely(dims.values == NULL))
         return fail_null(who, "dims.values");
     uint32_t set = 0;
@@ -163,7 +165,7 @@ ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim)
             return ctrt_fail(CTRT_ERR_SHAPE, "%s: dimension %d is named twice in the list of dimensions", who, d);
         set |= 1u << d;
     }
-    *out = ndim == 0 ? 0 : set;         /* a 0-dim tensor takes dim 0 and -1, but has no dimension to reduce */
+    *out = ndim == 0 ? 0 : set;         /* a 0-dim tensor accepts dim 0 and -1, but has no dimension to reduce */
     return CTRT_OK;
 }
 
@@ -177,7 +179,8 @@ bool shape_equal(const int64_t *a, int a_ndim, const int64_t *b, int b_ndim)
     return true;
 }
 
-ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const int64_t *a, int a_ndim, const int64_t *b, int b_ndim)
+ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const int64_t *a, int a_ndim,
+                            const int64_t *b, int b_ndim)
 {
     int ndim = MAX(a_ndim, b_ndim);
     int64_t result[CTRT_MAX_DIMS], numel = 1;
@@ -186,17 +189,18 @@ ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const 
         int64_t p = i < 0 ? 1 : a[i], q = j < 0 ? 1 : b[j];
         if (unlikely(p != q && p != 1 && q != 1)) {
             char first[SHAPE_TEXT_BYTES], second[SHAPE_TEXT_BYTES];
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: shapes %s and %s do not broadcast: %lld and %lld at dimension %d from the end "
-                             "differ and neither is 1", who, shape_text(first, a, a_ndim), shape_text(second, b, b_ndim),
-                             (long long)p, (long long)q, ndim - 1 - d);
+            return ctrt_fail(CTRT_ERR_SHAPE,
+                             "%s: shapes %s and %s do not broadcast: %lld and %lld at dimension %d from the end "
+                             "differ and neither is 1", who, shape_text(first, a, a_ndim),
+                             shape_text(second, b, b_ndim), (long long)p, (long long)q, ndim - 1 - d);
         }
         result[d] = p == 1 ? q : p;
         overflow |= __builtin_mul_overflow(numel, MAX(result[d], 1), &numel);
     }
     if (unlikely(overflow)) {
         char first[SHAPE_TEXT_BYTES], second[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shapes %s and %s broadcast to more than 2^63 elements", who, shape_text(first, a, a_ndim),
-                         shape_text(second, b, b_ndim));
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: shapes %s and %s broadcast to more than 2^63 elements", who,
+                         shape_text(first, a, a_ndim), shape_text(second, b, b_ndim));
     }
     memcpy(out, result, sizeof out[0] * (size_t)ndim);
     *out_ndim = ndim;
@@ -205,7 +209,7 @@ ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const 
 
 void view_expand(ctrt_view *out, const ctrt_view *in, const int64_t *shape, int ndim)
 {
-    /* From the last dimension, so that out may be in. */
+    /* Start at the last dimension, because out may alias in. */
     int in_ndim = in->ndim;
     for (int d = ndim - 1, i = in_ndim - 1; d >= 0; d--, i--) {
         bool given = i >= 0 && in->shape[i] == shape[d];
@@ -266,8 +270,8 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
                                  shape_text(text, wanted.values, wanted.count));
             inferred = d;
         } else if (unlikely(size < 0)) {
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: negative size %lld at dimension %d of shape %s", who, (long long)size, d,
-                             shape_text(text, wanted.values, wanted.count));
+            return ctrt_fail(CTRT_ERR_SHAPE, "%s: negative size %lld at dimension %d of shape %s", who, (long long)size,
+                             d, shape_text(text, wanted.values, wanted.count));
         } else {
             has_zero |= size == 0;
             overflow |= __builtin_mul_overflow(known, size, &known);
@@ -277,8 +281,9 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
         known = 0, overflow = false;
     if (inferred >= 0) {
         if (unlikely(known == 0 && numel == 0))
-            return ctrt_fail(CTRT_ERR_SHAPE, "%s: the size -1 in shape %s of a tensor without elements could be anything; name it",
-                             who, shape_text(text, wanted.values, wanted.count));
+            return ctrt_fail(CTRT_ERR_SHAPE,
+                             "%s: the size -1 in shape %s of a tensor without elements could be anything; name it", who,
+                             shape_text(text, wanted.values, wanted.count));
         if (likely(!overflow && known > 0 && numel % known == 0)) {
             out[inferred] = numel / known;
             return CTRT_OK;
@@ -292,15 +297,15 @@ ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t
 
 bool shape_view_strides(int64_t *strides, const ctrt_view *in, const int64_t *shape, int ndim)
 {
-    if (in->flags & CTRT_VIEW_CONTIGUOUS) {             /* tensors without elements, too */
+    if (in->flags & CTRT_VIEW_CONTIGUOUS) {             /* includes tensors without elements */
         if (unlikely(in->numel == 0) && shape_equal(shape, ndim, in->shape, in->ndim))
             memcpy(strides, in->strides, sizeof strides[0] * (size_t)ndim);
         else
             shape_strides(strides, shape, ndim);
         return true;
     }
-    /* Runs of old dimensions that lie in memory like one long dimension are cut into new dimensions; a new dimension
-     * cannot reach over the border of two runs. */
+    /* Group the old dimensions into runs that are contiguous like one long dimension, and split each run into new
+     * dimensions. A new dimension cannot span two runs. */
     int d = ndim - 1;
     for (int old = in->ndim - 1; old >= 0;) {
         int64_t step = in->strides[old], run = in->shape[old--];
@@ -316,7 +321,7 @@ bool shape_view_strides(int64_t *strides, const ctrt_view *in, const int64_t *sh
         if (cut != run)
             return false;
     }
-    for (; d >= 0; d--) {                               /* the rest has size 1 */
+    for (; d >= 0; d--) {                               /* the remaining dimensions must have size 1 */
         if (shape[d] != 1)
             return false;
         strides[d] = d + 1 < ndim ? strides[d + 1] * shape[d + 1] : 1;

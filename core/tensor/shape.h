@@ -1,50 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/shape.h: arithmetic of shapes and strides, and their errors. Pure; no tensor is made here. */
+/* tensor/shape.h: arithmetic of shapes and strides, with error messages. Pure functions that create no tensors. */
 #ifndef CORE_TENSOR_SHAPE_H
 #define CORE_TENSOR_SHAPE_H
 
 #include "tensor/tensor.h"
 
-/* Checks a shape from outside: count, negative sizes, overflow of numel * element bytes. `who` begins the message. */
+/* Checks a program's shape: number of dimensions, negative sizes, overflow of numel * element size. `who` begins the
+ * message. */
 ctrt_status shape_check(const char *who, ctrt_ints shape, ctrt_dtype dtype);
 
-/* Product of sizes (already checked). */
+/* Returns the product of the sizes, which must have been checked. */
 int64_t shape_numel(const int64_t *shape, int ndim);
 /* Row-major strides. */
 void shape_strides(int64_t *strides, const int64_t *shape, int ndim);
 /* NHWC strides of an NCHW shape (ndim 4). */
 void shape_strides_channels_last(int64_t *strides, const int64_t *shape);
-/* Strides without gaps whose dimensions come in the order of `view`'s (PyTorch's preserve_format). */
+/* Dense strides in the same dimension order as the strides of `view` (PyTorch's preserve_format). */
 void shape_strides_in_order(int64_t *strides, const ctrt_view *view);
-/* Recomputes numel and flags of a view from shape and strides (sizes 0 and 1 do not matter, as in PyTorch). */
+/* Recomputes numel and flags of a view from its shape and strides. As in PyTorch, strides of dimensions of size 0 or 1
+ * are ignored. */
 void view_refresh(ctrt_view *view);
 
-/* The shape and dtype of `like`, row major over `data`. */
+/* Makes `out` a row-major view of `data` with the shape and dtype of `like`. */
 void view_contiguous(ctrt_view *out, const ctrt_view *like, void *data);
-/* The bytes from the lowest to the end of the highest element. *before: how far element 0 stands from the lowest. numel > 0. */
+/* Returns the bytes from the lowest element to the end of the highest one. *before: bytes from the lowest element to
+ * element 0. Requires numel > 0. */
 size_t view_span(const ctrt_view *view, size_t *before);
 
-/* dim + ndim for negative; CTRT_ERR_SHAPE "who: dimension 5 out of range [-2, 1]" (a 0-dim tensor is treated as having 1). */
+/* Resolves a negative dimension to dim + ndim; CTRT_ERR_SHAPE "who: dimension 5 out of range [-2, 1]". A 0-dim tensor
+ * is treated as 1-dim. */
 ctrt_status shape_dim(int *out, const char *who, int64_t dim, int ndim);
-/* A list of dims as a bit set: CTRT_ALL_DIMS and, as in PyTorch, an empty list mean all; duplicates are an error. */
+/* Converts a list of dimensions to a bit set. CTRT_ALL_DIMS and, as in PyTorch, an empty list mean all; duplicates are
+ * an error. */
 ctrt_status shape_dims(uint32_t *out, const char *who, ctrt_ints dims, int ndim);
 
-/* Broadcast of two shapes (may alias out). CTRT_ERR_SHAPE names both shapes, and CTRT_ERR_OVERFLOW when the result has more than 2^63
- * elements, as of repeated dimensions it may. */
-ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const int64_t *a, int a_ndim, const int64_t *b, int b_ndim);
+/* Broadcasts two shapes; `out` may alias either of them. CTRT_ERR_SHAPE names both shapes. CTRT_ERR_OVERFLOW if the
+ * result has more than 2^63 elements, which is possible because dimensions of both are repeated. */
+ctrt_status shape_broadcast(int64_t *out, int *out_ndim, const char *who, const int64_t *a, int a_ndim,
+                            const int64_t *b, int b_ndim);
 bool shape_equal(const int64_t *a, int a_ndim, const int64_t *b, int b_ndim);
-/* Writes `in`'s view expanded to shape (strides 0 where broadcast); the shapes are known to fit. */
+/* Expands `in` to a shape that it is known to broadcast to (strides 0 in broadcast dimensions). `out` may alias
+ * `in`. */
 void view_expand(ctrt_view *out, const ctrt_view *in, const int64_t *shape, int ndim);
 
-/* Folds all dimensions but the last `kept` into one, so that ndim is kept + 1; false, and the view is as it was, when strides do not allow it. */
+/* Merges all dimensions but the last `kept` into one, so that ndim is kept + 1. Returns false and leaves the view
+ * unchanged if the strides do not allow it. */
 bool view_fold(ctrt_view *view, int kept);
 
-/* Resolves one -1 and checks that numel stays. */
+/* Resolves at most one size of -1, and checks that the number of elements is `numel`. */
 ctrt_status shape_infer(int64_t *out, const char *who, ctrt_ints wanted, int64_t numel);
-/* Strides that view `in` as shape without copying; false when there are none. */
+/* Computes strides that view `in` with the given shape without copying; returns false if there are none. */
 bool shape_view_strides(int64_t *strides, const ctrt_view *in, const int64_t *shape, int ndim);
 
-/* Formats "[2, 3]" into a buffer and returns it, for messages. */
+/* Formats "[2, 3]" for messages into a buffer of SHAPE_TEXT_BYTES, and returns the buffer. */
 #define SHAPE_TEXT_BYTES 192
 const char *shape_text(char *buffer, const int64_t *shape, int ndim);
 
@@ -59,20 +67,22 @@ extern const struct dtype_info dtype_table[CTRT_DTYPE_COUNT];       /* entry 0 i
 static inline size_t dtype_bytes(ctrt_dtype dtype) { return dtype_table[dtype].bytes; }
 static inline bool dtype_floating(ctrt_dtype dtype) { return dtype_table[dtype].category == DTYPE_FLOATING; }
 static inline bool dtype_half(ctrt_dtype dtype) { return dtype == CTRT_F16 || dtype == CTRT_BF16; }
-/* CTRT_ERR_DTYPE unless it is one of ours; resolves CTRT_DTYPE_DEFAULT to the default floating type. */
+/* Resolves CTRT_DTYPE_DEFAULT to the default floating type; CTRT_ERR_DTYPE if `dtype` is invalid. */
 ctrt_status dtype_resolve(ctrt_dtype *out, const char *who, ctrt_dtype dtype);
-/* The same for a new tensor on `device` (NULL: the default device), which may have a default dtype of its own. */
+/* Returns the default floating type of new tensors on `device` (NULL: the default device), which may differ from the
+ * process default. */
 ctrt_status dtype_default_on(ctrt_dtype *out, const char *who, ctrt_device *device);
 static inline ctrt_status dtype_resolve_on(ctrt_dtype *out, const char *who, ctrt_dtype dtype, ctrt_device *device)
 {
     return likely(dtype != CTRT_DTYPE_DEFAULT) ? dtype_resolve(out, who, dtype) : dtype_default_on(out, who, device);
 }
-/* Converts one host element. Float to integer truncates, saturating nothing: as a C cast of the in-range value (PyTorch's CPU rule). */
+/* Converts one host element. Floats are truncated to integers without saturation, as a C cast does for values in range
+ * (the rule of PyTorch on CPU). */
 void dtype_store(void *element, ctrt_dtype dtype, ctrt_scalar value);
 ctrt_scalar dtype_load(const void *element, ctrt_dtype dtype);
-/* CTRT_ERR_OVERFLOW "who: 300 cannot be converted to i8 without overflow": for numbers of the user's (fill, full). */
+/* Checks a program's scalar (fill, full): CTRT_ERR_OVERFLOW "who: 300 cannot be converted to i8 without overflow". */
 ctrt_status dtype_check_scalar(const char *who, ctrt_dtype dtype, ctrt_scalar value);
-/* bool, i64 or the default floating type, by the scalar's kind. */
+/* Returns bool, i64 or the default floating type, depending on the scalar's kind. */
 ctrt_dtype dtype_of_scalar(ctrt_scalar value);
 /* Round to nearest, ties to even; NaN stays NaN. */
 uint16_t f16_of_float(float value);
@@ -80,11 +90,11 @@ float float_of_f16(uint16_t half);
 uint16_t bf16_of_float(float value);
 float float_of_bf16(uint16_t value);
 
-/* Of the first element, in elements from the start of the storage. */
+/* Returns the offset of the first element from the start of the storage, in elements. */
 static inline int64_t tensor_offset(const ctrt_tensor *tensor)
 {
     return ((const char *)tensor->view.data - (const char *)tensor->storage->block.address)
-           >> __builtin_ctz((unsigned)dtype_bytes(tensor_dtype(tensor)));        /* sizes are powers of two */
+           >> __builtin_ctz((unsigned)dtype_bytes(tensor_dtype(tensor)));        /* element sizes are powers of two */
 }
 
 #endif

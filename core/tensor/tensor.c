@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/tensor.c: the life of a tensor.
+/* tensor/tensor.c: creates and destroys tensors.
  *
- * A tensor's struct embeds the storage that it made. The struct lives until both the tensor and that storage are gone
- * (`parts`), because views may keep the storage longer than the tensor. When they go together, as nearly always, no atomic
- * read-modify-write is needed. */
+ * A tensor's struct embeds the storage that was created with it. The struct lives until both the tensor and that
+ * storage are gone (`parts`), because views may keep the storage longer than the tensor. If both end together, which is
+ * the usual case, no atomic read-modify-write is needed. */
 #include "tensor/tensor.h"
 
 #include "base/memory.h"
@@ -34,22 +34,26 @@ static ctrt_tensor *struct_new(void)
     atomic_init(&tensor->refs, 1);
     tensor->flags = 0;
     tensor->grad = NULL;
-    tensor->view.flags = 0;         /* recycled memory: view_refresh keeps the flags that it does not know */
+    tensor->view.flags = 0; /* the memory is recycled, and view_refresh keeps the flags that it does not compute */
     tensor->view.owner = NULL;
     tensor->view.reserved = 0;
     return tensor;
 }
 
-/* Results may be larger than all of their operands: repeated dimensions broadcast, rows of no elements multiply. Drops the tensor. */
-static __attribute__((noinline, cold)) ctrt_status too_large(ctrt_tensor *tensor, const int64_t *shape, int ndim, ctrt_dtype dtype)
+/* Frees `tensor` and fails. A result may be larger than all of its operands, because repeated dimensions broadcast, and
+ * because the sizes of operands without elements multiply. */
+static __attribute__((noinline, cold)) ctrt_status too_large(ctrt_tensor *tensor, const int64_t *shape, int ndim,
+                                                             ctrt_dtype dtype)
 {
     char text[SHAPE_TEXT_BYTES];
     shape_text(text, shape, ndim);
     free_list_put(FREE_TENSOR, tensor);
-    return ctrt_fail(CTRT_ERR_OVERFLOW, "a tensor of shape %s and dtype %s has more than 2^63 bytes", text, ctrt_dtype_name(dtype));
+    return ctrt_fail(CTRT_ERR_OVERFLOW, "a tensor of shape %s and dtype %s has more than 2^63 bytes", text,
+                     ctrt_dtype_name(dtype));
 }
 
-/* Gives `tensor`, whose view is complete, a storage of its own for its numel elements. On failure the tensor is gone. */
+/* Allocates the embedded storage of `tensor`, whose view must be complete, for numel elements. Frees the tensor on
+ * failure. */
 static inline ctrt_status storage_embed(ctrt_tensor *tensor, ctrt_device *device, ctrt_dtype dtype)
 {
     int64_t bytes;
@@ -67,7 +71,7 @@ static inline ctrt_status storage_embed(ctrt_tensor *tensor, ctrt_device *device
     tensor->view.dtype = (uint8_t)dtype;
     tensor->view.data = tensor->own.block.address;
     tensor->view.owner = &tensor->own;
-    tensor->view.flags &= (uint16_t)~CTRT_VIEW_PINNED;      /* `like` may have been */
+    tensor->view.flags &= (uint16_t)~CTRT_VIEW_PINNED;      /* `like` may be pinned */
     if (unlikely(thread_state.scope != NULL))
         scope_note(tensor);
     return CTRT_OK;
@@ -113,7 +117,8 @@ ctrt_status tensor_new_format(ctrt_tensor **out, const int64_t *shape, int ndim,
     return CTRT_OK;
 }
 
-/* Is every element of the storage region visited once, so that another tensor can have the same strides? */
+/* Reports whether the strides visit every element of the storage range once, so that another tensor can have the same
+ * strides. */
 static bool view_is_dense(const ctrt_view *view)
 {
     int order[CTRT_MAX_DIMS], n = 0;
@@ -150,13 +155,14 @@ ctrt_status tensor_new_like(ctrt_tensor **out, const ctrt_tensor *like, ctrt_dty
     ctrt_tensor *tensor = struct_new();
     if (unlikely(tensor == NULL))
         return CTRT_ERR_OUT_OF_MEMORY;
-    tensor->view = *view;            /* whole: a copy of fixed size is cheaper than two loops */
+    tensor->view = *view;            /* the whole struct: a copy of fixed size is cheaper than two loops */
     CTRT_TRY(storage_embed(tensor, like->device, dtype));
     *out = tensor;
     return CTRT_OK;
 }
 
-ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t *shape, const int64_t *strides, int ndim, int64_t offset)
+ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t *shape, const int64_t *strides,
+                            int ndim, int64_t offset)
 {
     ctrt_tensor *tensor = struct_new();
     if (unlikely(tensor == NULL))
@@ -183,8 +189,9 @@ ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t 
     return CTRT_OK;
 }
 
-ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, const int64_t *shape, const int64_t *strides, int ndim,
-                               ctrt_dtype dtype, ctrt_device *device, void (*release)(struct storage *), void *user0, void *user1)
+ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, const int64_t *shape,
+                               const int64_t *strides, int ndim, ctrt_dtype dtype, ctrt_device *device,
+                               void (*release)(struct storage *), void *user0, void *user1)
 {
     ctrt_tensor *tensor = struct_new();
     if (unlikely(tensor == NULL))
@@ -228,14 +235,14 @@ void tensor_destroy(ctrt_tensor *tensor)
         grad_meta_free(tensor);
     struct storage *storage = tensor->storage;
     if (likely(storage == &tensor->own)) {
-        /* Sole user of its own storage: both parts go at once. */
+        /* The tensor is the only user of its own storage: free both parts at once. */
         if (atomic_load_explicit(&storage->refs, memory_order_acquire) == 1) {
             storage_destroy(storage);
             free_list_put(FREE_TENSOR, tensor);
             return;
         }
     }
-    storage_release(storage);       /* may end the storage's part of this very struct */
+    storage_release(storage);       /* may end the storage that is embedded in this struct */
     struct_part_gone(tensor);
 }
 

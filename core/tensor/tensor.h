@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/tensor.h: the tensor's struct, and making new ones inside the library. */
+/* tensor/tensor.h: the tensor's struct, and functions that create tensors inside the library. */
 #ifndef CORE_TENSOR_TENSOR_H
 #define CORE_TENSOR_TENSOR_H
 
@@ -14,40 +14,49 @@
 struct grad_meta;                           /* autograd/meta.h: gradient, history, hooks; NULL for most tensors */
 
 enum {                                      /* ctrt_tensor.flags */
-    TENSOR_REQUIRES_GRAD = 1,               /* leaf that asks, or made by a recorded op */
-    TENSOR_IS_VIEW = 2,                     /* made by a view op; its base is known unless a rule made it */
+    TENSOR_REQUIRES_GRAD = 1,               /* a leaf that requires grad, or created by a recorded op */
+    TENSOR_IS_VIEW = 2,                     /* created by a view op; the base is known unless a derivative rule created
+                                             * the view */
     TENSOR_SCOPED = 4                       /* scope.h */
 };
 
 struct ctrt_tensor {
-    ctrt_view view;                         /* what kernels get, by pointer */
+    ctrt_view view;                         /* passed to kernels by pointer */
     atomic_int refs;
     uint32_t flags;
     ctrt_device *device;
     struct storage *storage;
     struct grad_meta *grad;
-    atomic_int parts;                       /* 2: tensor and own storage alive; the struct goes when both are gone */
-    uint32_t scope_place;                   /* with TENSOR_SCOPED */
+    atomic_int parts;                       /* 2: tensor and own storage are alive; the struct is freed when both are
+                                             * gone */
+    uint32_t scope_place;                   /* index of the scope's table entry, if TENSOR_SCOPED */
     struct storage own;                     /* used when storage == &own */
 };
 
-/* A new tensor with uninitialised data, by the given shape, row major. *out is overwritten, not released: for fresh local variables.
- * No size is negative; CTRT_ERR_OVERFLOW for more than 2^63 bytes, here and in the two below. */
+/* Creates a row-major tensor of the given shape with uninitialised data. *out is overwritten, not released: for
+ * uninitialised local variables. Sizes must not be negative. CTRT_ERR_OVERFLOW for more than 2^63 bytes, also in the
+ * two functions below. */
 ctrt_status tensor_new(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device);
-/* The same with strides of `format`; CTRT_CHANNELS_LAST needs 4 dimensions. */
+/* The same with the strides of `format`; CTRT_CHANNELS_LAST requires 4 dimensions. */
 ctrt_status tensor_new_format(ctrt_tensor **out, const int64_t *shape, int ndim, ctrt_dtype dtype, ctrt_device *device,
                               ctrt_memory_format format);
-/* Dense with the same order of strides as `like` (PyTorch's preserve_format): for elementwise results. */
+/* Creates a dense tensor with the shape and the stride order of `like` (PyTorch's preserve_format), for elementwise
+ * results. */
 ctrt_status tensor_new_like(ctrt_tensor **out, const ctrt_tensor *like, ctrt_dtype dtype);
-/* A tensor over the storage of `base`: fresh struct, no history. offset in elements of the storage. */
-ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t *shape, const int64_t *strides, int ndim, int64_t offset);
-/* A tensor around memory that is not the pool's (blob, DLPack): release is called with the storage when it dies. */
-ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, const int64_t *shape, const int64_t *strides, int ndim,
-                               ctrt_dtype dtype, ctrt_device *device, void (*release)(struct storage *), void *user0, void *user1);
-/* The last reference is gone. */
+/* Creates a tensor that shares the storage of `base`, without autograd history. `offset`: in elements of the
+ * storage. */
+ctrt_status tensor_new_view(ctrt_tensor **out, ctrt_tensor *base, const int64_t *shape, const int64_t *strides,
+                            int ndim, int64_t offset);
+/* Creates a tensor over memory that was not allocated by the library (blob, DLPack). When the storage is destroyed,
+ * `release` is called with it; user0 and user1 are in storage->user. */
+ctrt_status tensor_new_foreign(ctrt_tensor **out, void *data, size_t bytes, const int64_t *shape,
+                               const int64_t *strides, int ndim, ctrt_dtype dtype, ctrt_device *device,
+                               void (*release)(struct storage *), void *user0, void *user1);
+/* Called by tensor_release when the last reference is gone. */
 void tensor_destroy(ctrt_tensor *tensor);
 
-/* Replaces what `tensor` is made of (storage, dtype, shape, device) by `source`'s, keeping handle, grad and hooks: Module.to. */
+/* Replaces the storage, dtype, shape and device of `tensor` by those of `source`; the handle, grad and hooks stay. Used
+ * by Module.to. */
 void tensor_set_data(ctrt_tensor *tensor, ctrt_tensor *source);
 
 static inline void tensor_retain(ctrt_tensor *tensor)
@@ -57,7 +66,7 @@ static inline void tensor_retain(ctrt_tensor *tensor)
 
 static inline void tensor_release(ctrt_tensor *tensor)
 {
-    /* A sole owner needs no read-modify-write: nobody else can add a reference. */
+    /* If there is one reference, no other thread can add one, so no atomic read-modify-write is needed. */
     if (tensor == NULL)
         return;
     if (atomic_load_explicit(&tensor->refs, memory_order_acquire) == 1
@@ -65,7 +74,7 @@ static inline void tensor_release(ctrt_tensor *tensor)
         tensor_destroy(tensor);
 }
 
-/* *out = fresh, releasing what *out held; takes over the reference. */
+/* Moves the reference `fresh` to *out, and releases the previous value of *out. */
 static inline void tensor_move(ctrt_tensor **out, ctrt_tensor *fresh)
 {
     ctrt_tensor *old = *out;
@@ -73,10 +82,11 @@ static inline void tensor_move(ctrt_tensor **out, ctrt_tensor *fresh)
     tensor_release(old);
 }
 
-/* autograd/meta.c: does the base of a view require grad by now? */
+/* autograd/meta.c: reports whether the base of a view requires grad now. */
 bool grad_base_requires_grad(const ctrt_tensor *tensor);
 
-/* A view made while its base had no history gets one when the base is written in place by something that has. */
+/* A view of a base without history requires grad as soon as a tensor that requires grad is written into the base in
+ * place. */
 static inline bool tensor_requires_grad(const ctrt_tensor *tensor)
 {
     return (tensor->flags & TENSOR_REQUIRES_GRAD)
@@ -98,7 +108,8 @@ static inline uint32_t tensor_version(const ctrt_tensor *tensor)
     return atomic_load_explicit(&tensor->storage->version, memory_order_relaxed);
 }
 
-/* autograd/meta.c defines it: frees a dying tensor's gradient and history. Declared here because tensors die below that floor. */
+/* Frees the gradient and history of a tensor that is being destroyed. Defined in autograd/meta.c; declared here because
+ * tensors are destroyed in this layer. */
 void grad_meta_free(ctrt_tensor *tensor);
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/arena.c: the memory policy for steps that end with nothing left.
+/* plugins/memory/arena.c: a memory policy for steps that free all their blocks.
  *
- * Each queue has a region of chunks. A block is what comes next in the first chunk with room for it: no search among
- * blocks, no splitting, and after a step that freed all of its blocks the next one starts over at the same addresses. A chunk
- * whose blocks are all free is empty again, and blocks at its end that are free give their place back at once. What is
- * freed in the middle waits for that: a block that outlives its step keeps what lies before it. */
+ * Each queue has a region of chunks. A new block is placed at the end of the first chunk that has room for it, so there
+ * is no search among blocks and no splitting, and after a step that freed all its blocks the next one uses the same
+ * addresses. A chunk without used blocks is empty again, and free blocks at the end of a chunk are removed at once. A
+ * free block is not reused while any block after it is used, so a block that outlives its step keeps all memory before
+ * it in the chunk allocated. */
 #include <pthread.h>
 #include <string.h>
 
@@ -22,22 +23,22 @@
 
 static const ctrt_host *host;
 
-/* A piece of a chunk; the cookie. */
+/* A part of a chunk; the cookie. */
 struct block {
-    struct block *before, *after;               /* in the chunk */
+    struct block *before, *after;               /* neighbours in the chunk */
     struct chunk *chunk;
     size_t bytes;
     bool used;
 };
 
 struct chunk {
-    struct chunk *next;                         /* of the region, in the order of filling */
+    struct chunk *next;                         /* in the region, in the order of filling */
     struct region *region;
     char *address;
-    size_t bytes, end;                          /* end: of the last block */
-    size_t used, used_bytes;                    /* blocks that live */
+    size_t bytes, end;                          /* end: offset of the end of the last block */
+    size_t used, used_bytes;                    /* used blocks */
     struct block *first, *last;
-    void *fence;                                /* of blocks that were here */
+    void *fence;                                /* the fences of the blocks freed here, joined */
 };
 
 struct region {
@@ -51,16 +52,17 @@ struct arena {
     const ctrt_memory_source *source;
     size_t chunk_bytes;
     struct region *regions;
-    struct block *unused;                       /* descriptions, linked by before */
+    struct block *unused;                       /* free block descriptors, linked by `before` */
     ctrt_memory_stat segment, reserved;
     uint64_t retries;
 };
 
-/* For what all arenas know; never held while a source works, which may be another arena. A fork gets it free. As in caching.h, fences that cannot
- * be joined or ordered for want of host memory are waited for with it held, which ends. */
+/* Guards the data of all arenas; never held during a call of the source, which may be another arena. In a forked child
+ * it is free. As in caching.h, fences that cannot be joined or ordered because host memory is exhausted are waited for
+ * with the lock held, and this wait always ends. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 static bool read_chunk(void *settings, struct option_text value)
 {
@@ -104,7 +106,7 @@ static void lose(ctrt_memory_stat *stat, int64_t amount)
     stat->freed += amount;
 }
 
-/* Takes the blocks out of a chunk that nobody uses. */
+/* Removes all blocks from a chunk that has no used ones. */
 static void drop_blocks(struct arena *arena, struct chunk *chunk)
 {
     if (chunk->last == NULL)
@@ -115,7 +117,7 @@ static void drop_blocks(struct arena *arena, struct chunk *chunk)
     chunk->end = 0;
 }
 
-/* Empty chunks go back to the source; returns how many. */
+/* Returns empty chunks to the source; returns the number of chunks. */
 static size_t release(struct arena *arena)
 {
     struct chunk *leaving = NULL;
@@ -167,7 +169,7 @@ static void arena_destroy(void *policy)
     host->free(arena);
 }
 
-/* ---- blocks; with the lock held ---- */
+/* ---- blocks; requires the lock ---- */
 
 static struct region *region_get(struct arena *arena, void *queue)
 {
@@ -212,7 +214,7 @@ static void place(struct chunk *chunk, struct block *block, size_t bytes, ctrt_b
     chunk->used_bytes += bytes;
 }
 
-/* A chunk for at least `bytes`; the lock is given up meanwhile. */
+/* Allocates a chunk for at least `bytes`; releases the lock meanwhile. */
 static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes, bool spare)
 {
     struct arena *arena = region->arena;
@@ -289,7 +291,7 @@ static void arena_free(void *policy, const ctrt_block *given, void *queue)
     struct arena *arena = policy;
     struct block *block = given->cookie;
     struct chunk *chunk = block->chunk;
-    (void)queue;                                /* the block knows its own */
+    (void)queue;                                /* the block's region determines the queue */
     pthread_mutex_lock(&lock);
     chunk->fence = fence_both(arena->source, chunk->fence, given->fence);
     block->used = false;
@@ -297,7 +299,7 @@ static void arena_free(void *policy, const ctrt_block *given, void *queue)
     if (--chunk->used == 0) {
         drop_blocks(arena, chunk);
     } else {
-        while (!chunk->last->used) {            /* one is used, so the first is never taken here */
+        while (!chunk->last->used) {            /* ends at a used block, of which there is at least one */
             struct block *last = chunk->last;
             chunk->last = last->before;
             chunk->last->after = NULL;
@@ -309,7 +311,7 @@ static void arena_free(void *policy, const ctrt_block *given, void *queue)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- figures ---- */
+/* ---- statistics ---- */
 
 static void arena_reset_peaks(void *policy)
 {

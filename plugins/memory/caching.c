@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/caching.c: the caching policy: its table, and the paths that every block takes. See caching.h. */
+/* plugins/memory/caching.c: the caching policy: its function table, and allocation and freeing of blocks. See
+ * caching.h. */
 #include "caching.h"
 
 #include <string.h>
@@ -11,10 +12,10 @@
 #define PACKAGE_VERSION "0"
 #endif
 
-#define BIN_COUNT   64                          /* a thread's list has at most so many blocks */
-#define BIN_BYTES   ((size_t)256 << 10)         /* and so many bytes, but always two blocks; */
-#define RACK_BYTES  ((size_t)8 << 20)           /* all lists together so many */
-#define BATCH_BYTES ((size_t)8 << 10)           /* blocks up to this size come several at a time */
+#define BIN_COUNT   64                          /* maximum number of blocks in a thread's list */
+#define BIN_BYTES   ((size_t)256 << 10)         /* maximum bytes in a list, which may always hold two blocks */
+#define RACK_BYTES  ((size_t)8 << 20)           /* maximum bytes in all lists of a rack */
+#define BATCH_BYTES ((size_t)8 << 10) /* lists of blocks up to this size are filled with several blocks at a time */
 #define LARGEST     (SIZE_MAX / 4)
 
 const ctrt_host *host;
@@ -45,7 +46,7 @@ struct pool *pool_get(struct policy *policy, void *queue)
     return pool;
 }
 
-/* ---- lists ---- */
+/* ---- thread lists ---- */
 
 static inline struct block *list_pop(struct cache *cache, size_t rounded, void *queue)
 {
@@ -72,7 +73,8 @@ static inline struct block *list_pop(struct cache *cache, size_t rounded, void *
 static inline bool list_push(struct cache *cache, struct block *block)
 {
     struct rack *rack = cache->rack;
-    if (unlikely(rack == NULL || rack->pool != block->heap->pool) && (rack = rack_find(cache, block->heap->pool)) == NULL)
+    if (unlikely(rack == NULL || rack->pool != block->heap->pool)
+        && (rack = rack_find(cache, block->heap->pool)) == NULL)
         return false;
     if (unlikely(block->heap->kind != CTRT_POOL_SMALL))
         return false;
@@ -87,7 +89,8 @@ static inline bool list_push(struct cache *cache, struct block *block)
     return true;
 }
 
-/* Prepares the list for blocks of that size, if another has its place. With the policy's lock held. */
+/* Returns the list for blocks of that size, emptied first if it holds blocks of another size. Requires the policy's
+ * lock. */
 static struct bin *list_for(struct rack *rack, size_t bytes)
 {
     struct bin *bin = rack_bin(rack, bytes / GRANULE);
@@ -100,7 +103,8 @@ static struct bin *list_for(struct rack *rack, size_t bytes)
     return bin;
 }
 
-/* The next requests of that size shall not come here: some more blocks, where that breaks nothing large. */
+/* Adds more blocks of that size to the thread's list, so that its next requests need no lock. A larger free block is
+ * split for that only if it is at least 16 times as large. */
 static void list_fill(struct cache *cache, struct heap *heap, size_t bytes)
 {
     struct rack *rack = bytes <= BATCH_BYTES ? rack_get(cache, heap->pool) : NULL;
@@ -118,7 +122,7 @@ static void list_fill(struct cache *cache, struct heap *heap, size_t bytes)
             block->fence = NULL;
         }
         if (block->bytes != bytes) {
-            heap_give(heap, block);             /* there was no memory to describe the rest */
+            heap_give(heap, block);             /* no host memory for the descriptor of the rest */
             return;
         }
         block->left = bin->head;
@@ -128,7 +132,8 @@ static void list_fill(struct cache *cache, struct heap *heap, size_t bytes)
     }
 }
 
-/* With the policy's lock held. */
+/* Adds a freed small block to the thread's list; returns false if the block must go to its heap. Requires the policy's
+ * lock. */
 static bool list_keep(struct cache *cache, struct block *block)
 {
     if (block->heap->kind != CTRT_POOL_SMALL || block->bytes > SMALL_LARGEST)
@@ -144,7 +149,7 @@ static bool list_keep(struct cache *cache, struct block *block)
     return list_push(cache, block);
 }
 
-/* ---- allocating ---- */
+/* ---- allocation ---- */
 
 static ctrt_status out_of_host_memory(void)
 {
@@ -154,7 +159,8 @@ static ctrt_status out_of_host_memory(void)
 static inline void hand_out(const struct policy *policy, ctrt_block *out, struct block *block, size_t bytes)
 {
     char *address = block->address;
-    /* One-element tensors would all begin at a multiple of 512 and share an eighth of the cache's sets: spread them. */
+    /* One-element tensors at multiples of 512 bytes would all map to an eighth of the cache's sets. Spread them within
+     * their block. */
     if (bytes <= TINY && policy->host_memory)
         address += (uintptr_t)address / GRANULE % (GRANULE / TINY) * TINY;
     UNPOISON(policy, address, bytes);
@@ -166,7 +172,8 @@ static inline void hand_out(const struct policy *policy, ctrt_block *out, struct
         block->fence = NULL;
 }
 
-/* Neither the thread's lists nor, where it is alone, the heaps have such a block; or the thread is new here. */
+/* Allocates if the fast path fails: neither the thread's lists nor, if it is alone, the heaps have a suitable block, or
+ * the thread has no cache yet. */
 static ctrt_status __attribute__((noinline))
 alloc_slow(struct policy *policy, ctrt_block *out, size_t bytes, void *queue, bool spare)
 {
@@ -216,7 +223,7 @@ static inline struct block *alloc_fast(struct policy *policy, struct cache *cach
     }
     block = heap_take(heap, rounded);
     if (unlikely(block == NULL))
-        heap->searches--;                       /* the slow path will search, and counts it */
+        heap->searches--;                       /* the slow path searches again and counts that search */
     return block;
 }
 
@@ -257,7 +264,7 @@ static void __attribute__((noinline)) free_slow(struct policy *policy, const ctr
     pthread_mutex_unlock(&policy->lock);
 }
 
-/* The block knows its queue. */
+/* Ignores `queue`, because the block's heap determines it. */
 static void caching_free(void *state, const ctrt_block *given, void *queue)
 {
     struct policy *policy = state;
@@ -292,13 +299,13 @@ static void caching_trim(void *state)
     pthread_mutex_unlock(&policy->growth);
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 struct policy *policy_new(const ctrt_memory_source *source)
 {
     struct policy *policy = policies_reuse();
     if (policy != NULL) {
-        /* Its locks and its place in the list stay. */
+        /* Its locks and its position in the list of policies stay. */
         const size_t last = offsetof(struct policy, lock);
         memset(policy, 0, last);
     } else {
@@ -339,7 +346,7 @@ static void segments_free(struct heap *heap)
     }
 }
 
-/* Without giving anything back to the source. */
+/* Frees the policy's own structures. Returns no memory to the source. */
 void policy_free(struct policy *policy)
 {
     for (struct pool *pool = atomic_exchange(&policy->pools, NULL), *next; pool != NULL; pool = next) {
@@ -353,7 +360,7 @@ void policy_free(struct policy *policy)
     atomic_store(&policy->dead, true);
 }
 
-/* Nobody uses the policy any more, and all its blocks are back. */
+/* Requires that no thread uses the policy and that all its blocks have been freed. */
 static void caching_destroy(void *state)
 {
     struct policy *policy = state;

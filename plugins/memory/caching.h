@@ -1,27 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/caching.h: what the rooms of the caching policy share.
+/* plugins/memory/caching.h: declarations shared by the files of the caching policy.
  *
- * Memory that tensors give back is kept for the next ones, so that in a steady state nobody asks the device.
- * Sizes, segments and the choice of blocks are those of PyTorch's allocator for CUDA ("CUDA semantics: memory
- * management" in its manual), so that figures can be compared and nothing that fits there fails to fit here:
+ * Memory of freed blocks is kept for later requests, so that in a steady state the source is not called. Sizes,
+ * segments and the choice of blocks are those of PyTorch's allocator for CUDA ("CUDA semantics: memory management" in
+ * its manual), so that statistics can be compared and every workload that fits there also fits here:
  *
- *   up to 1 MiB   multiples of 512 bytes, cut from segments of 2 MiB
- *   larger        from segments of 20 MiB, or, from 10 MiB on, of as many times 2 MiB as it takes
+ *   up to 1 MiB   multiples of 512 bytes, split from segments of 2 MiB
+ *   larger        from segments of 20 MiB or, from 10 MiB on, of the next multiple of 2 MiB
  *
- * Each queue has two heaps (heap.c), one for small and one for large blocks: the free block that fits best, the
- * lowest of equals, is split; a freed block merges with its free neighbours.
+ * Each queue has two heaps (heap.c), one for small and one for large blocks. A request splits the best-fitting free
+ * block, the lowest address among equals; a freed block is merged with its free neighbours.
  *
- * Threads (threads.c). As long as one thread alone uses a policy, it works on the heaps directly, without a lock:
- * exactly the algorithm above. (The block freed last waits outside, because mostly the next request gets just it.) From the second thread on, each has lists of small free blocks of its own, by exact
- * size; the heaps are then behind the policy's lock and count blocks in lists as handed out. Before a segment is asked
- * of the source, and for every figure, all lists go back into the heaps.
+ * Threads (threads.c): while only one thread uses a policy, it works on the heaps directly, without a lock, by exactly
+ * the algorithm above. (The block freed last is kept outside the heap, because the next request usually returns exactly
+ * that block.) From the second thread on, each thread has a cache: lists of small free blocks by exact size. The heaps
+ * are then guarded by the policy's lock and count blocks in these lists as allocated. Before a segment is requested
+ * from the source, and before any statistic is read, all lists are flushed into the heaps.
  *
- * A block freed with a fence goes into the heap at once, and which block is handed out next never depends on
- * whether a fence is done. All blocks of a pool are used in the order of its queue. So when a block with a fence is
- * split, the queue waits for the fence, the first part takes the fence along for whoever uses it first, and the rest needs none.
+ * A block freed with a fence goes into the heap at once, and the choice of the next block never depends on whether a
+ * fence is done. All blocks of a pool are used in the order of its queue. So when a block with a fence is split, the
+ * queue waits for the fence, the first part keeps the fence for its first user, and the rest needs none.
  *
- * The host waits for work without the lock. Only where host memory is out, or a queue cannot be told to wait, do fence_join and
- * fence_wait wait for themselves, with the lock held: then other threads wait too, but not for ever, because what is on a queue calls no policy. */
+ * The host waits for work without the lock. The exceptions are fence_join and fence_wait: if host memory runs out, or
+ * if a queue cannot be made to wait, they block with the lock held. Other threads block then, too, but not permanently,
+ * because work on a queue never calls a policy. */
 #ifndef CTRT_MEMORY_CACHING_H
 #define CTRT_MEMORY_CACHING_H
 
@@ -33,43 +35,44 @@
 
 #define SMALL_LARGEST  ((size_t)1 << 20)
 #define SMALL_SEGMENT  ((size_t)2 << 20)
-#define LARGE_ROUNDING ((size_t)2 << 20)        /* of segments for large blocks of half a usual segment and more */
+#define LARGE_ROUNDING ((size_t)2 << 20) /* large segments of at least half the usual size are multiples of this */
 #define TINY           ((size_t)64)
 
 struct policy;
 struct pool;
 
-/* Memory from the source, or (expandable) a range of addresses that is mapped bit by bit. */
+/* Memory from the source or, if expandable, a range of addresses whose pages are mapped as needed. */
 struct segment {
-    struct segment *next, *previous;            /* of the heap */
+    struct segment *next, *previous;            /* in the heap's list */
     struct heap *heap;
     struct block *first;
     char *address;
-    size_t bytes;                               /* expandable: mapped or not */
+    size_t bytes;                               /* expandable: mapped and unmapped */
     bool expandable;
-    void *fence;                                /* on the way back to the source */
+    void *fence;                                /* must be done before the segment returns to the source */
 };
 
 struct heap {
     struct pool *pool;
-    int kind;                                   /* CTRT_POOL_SMALL, CTRT_POOL_LARGE */
-    uint64_t searches;                          /* the heap's clock, for garbage collection */
-    uint64_t changes;                           /* of what is on the shelves */
+    int kind;                                   /* CTRT_POOL_SMALL or CTRT_POOL_LARGE */
+    uint64_t searches;                          /* number of searches; the heap's clock for garbage collection */
+    uint64_t changes;                           /* number of changes of the free blocks */
     size_t free_bytes;
-    uint64_t wave_blocks, wave_bytes;           /* what split figures went up, and down again, without moving */
-    struct segment *segments, *range;           /* range: the expandable one, if any */
+    uint64_t wave_blocks, wave_bytes;           /* total by which heap_returns raised and lowered the split
+                                                 * statistics */
+    struct segment *segments, *range;           /* range: the expandable segment, if any */
     struct shelves shelves;
 };
 
-/* What one queue has. */
+/* The heaps of one queue. */
 struct pool {
-    struct pool *next;                          /* of the policy */
+    struct pool *next;                          /* in the policy's list */
     struct policy *policy;
     void *queue;
     struct heap small, large;
 };
 
-/* One figure; its current value is allocated - freed. */
+/* One statistic; its current value is allocated - freed. */
 struct tally {
     int64_t allocated, freed, peak;
 };
@@ -78,22 +81,23 @@ struct figures {
     struct tally segment[CTRT_POOLS], reserved[CTRT_POOLS], split[CTRT_POOLS], split_bytes[CTRT_POOLS];
     struct tally oversize;
     uint64_t source_allocs, source_frees, retries;
-    uint64_t splits;                            /* times that split and split_bytes moved */
+    uint64_t splits;                            /* number of changes of split and split_bytes */
 };
 
 #define DIVISIONS 16                            /* by powers of two: up to 1 MiB, 2 MiB, ... */
 
 struct settings {
-    size_t max_split;                           /* blocks from here on are never split; SIZE_MAX: all may be */
+    size_t max_split; /* blocks of at least this size are never split; SIZE_MAX: all may be split */
     size_t large_segment, max_rounding;
-    double collect_from;                        /* share of the device's memory; 0: never */
+    double collect_from; /* share of the device's memory above which segments are collected; 0: never */
     bool expandable, divided;
-    bool plain;                                 /* neither max_split nor expandable: the best fit is the best */
-    uint32_t divisions[DIVISIONS];              /* where divided: round up to one of so many steps a doubling */
+    bool plain; /* neither max_split nor expandable: the smallest sufficient block is always chosen */
+    /* if `divided`: number of rounding steps between two powers of two, for each interval */
+    uint32_t divisions[DIVISIONS];
 };
 
-/* Lists of a thread for one pool's small blocks, by exact size: units of 512 bytes; above 32 KiB several sizes share a
- * place, and whoever comes last has it. */
+/* A thread's cache for one pool: lists of small blocks by exact size, in units of 512 bytes. Above 32 KiB several sizes
+ * share a list, which holds blocks of the size used last. */
 #define BINS_EXACT 64
 #define BINS       (BINS_EXACT + 32)
 struct bin {
@@ -102,20 +106,20 @@ struct bin {
 };
 
 struct rack {
-    struct rack *next;                          /* of the same cache */
+    struct rack *next;                          /* of the same thread */
     struct pool *pool;
     size_t bytes;
     struct bin bins[BINS];
 };
 
-/* What a thread has of one policy. */
+/* A thread's state for one policy. */
 struct cache {
-    _Atomic(struct policy *) policy;            /* NULL: it is gone */
-    atomic_bool busy;                           /* the thread is at its lists, or at the heaps */
-    bool alone;                                 /* the policy is this thread's: no lists are needed */
-    struct rack *rack;                          /* used last */
+    _Atomic(struct policy *) policy;            /* NULL: the policy was destroyed */
+    atomic_bool busy;                           /* the thread is using its lists or the heaps */
+    bool alone;                                 /* only this thread uses the policy, so it needs no lists */
+    struct rack *rack;                          /* the rack used last */
     struct rack *racks;
-    void *thread;                               /* its thread_cache */
+    void *thread;                               /* identifies the thread: the address of its thread_cache */
     struct cache *next_of_thread, *next_of_policy;
 };
 
@@ -123,26 +127,29 @@ struct slab;
 struct twin;
 
 struct policy {
-    /* What the hot path reads. */
-    atomic_bool gate;                           /* everybody stay out of lists and heaps */
+    /* Read by the hot path. */
+    atomic_bool gate;                           /* set: threads must not enter lists and heaps */
     bool host_memory, poison;
     struct settings settings;
     _Atomic(struct pool *) pools;
-    struct block *pending;                      /* freed last by the thread that is alone, not yet in its heap */
-    struct block *unused;                       /* descriptions, linked by left */
+    struct block *pending;                      /* the block that the only thread freed last, not yet in its heap */
+    struct block *unused;                       /* free block descriptors, linked by `left` */
     struct figures figures;
-    /* The rest. */
+    /* Not read by the hot path. */
     const ctrt_memory_source *source;
     struct slab *slabs;
-    struct cache *caches, *alone;               /* alone: whose policy it is */
-    bool shared_for_good;                       /* threads without a cache use it */
-    bool copy;                                  /* for predicting: no threads have lists */
-    struct twin *twins;                         /* of a copy: the original's blocks and their counterparts */
+    struct cache *caches, *alone;               /* alone: the cache of the only thread that uses the policy */
+    bool shared_for_good;                       /* threads without a cache use the policy, so it never has a single user
+                                                 * again */
+    bool copy;                                  /* a clone for predictions: threads have no lists */
+    struct twin *twins;                         /* of a clone: maps the original's blocks to the clone's */
     size_t twin_room;
-    pthread_mutex_t lock;                       /* for all above; never held while the source works */
-    pthread_mutex_t growth;                     /* taken before it by who asks the source for memory or gives it back */
-    struct policy *next;                        /* of all policies there ever were */
-    _Atomic(struct block *) leaving;            /* pages on their way back to the source, by left, from the next to be unmapped on */
+    pthread_mutex_t lock;                       /* guards all members above; never held during a call of the source */
+    /* taken before `lock` by threads that request memory from the source or return memory to it */
+    pthread_mutex_t growth;
+    struct policy *next;                        /* in the list of all policies ever created */
+    /* pages being returned to the source, linked by `left`; the first one is unmapped next */
+    _Atomic(struct block *) leaving;
     atomic_bool dead;
 };
 
@@ -155,7 +162,7 @@ static inline void tally_up(struct tally *tally, int64_t amount)
         tally->peak = tally->allocated - tally->freed;
 }
 
-/* Of a figure by pools. Of the sum of both only the peak is kept here. */
+/* Adds to a statistic that is kept for each pool. For the sum of the pools only the peak is kept here. */
 static inline void tally_move(struct tally *pools, int kind, int64_t amount)
 {
     struct tally *large = &pools[CTRT_POOL_LARGE], *small = &pools[CTRT_POOL_SMALL], *all = &pools[CTRT_POOL_ALL];
@@ -173,7 +180,7 @@ static inline void tally_move(struct tally *pools, int kind, int64_t amount)
 ctrt_status settings_read(struct settings *settings, const ctrt_memory_source *source, const char *options);
 size_t settings_divide(const struct settings *settings, size_t bytes);
 
-/* `bytes`: at most SIZE_MAX / 2. */
+/* Rounds a request up to a block size. `bytes` must be at most SIZE_MAX / 2. */
 static inline size_t round_bytes(const struct settings *settings, size_t bytes)
 {
     return unlikely(settings->divided) ? settings_divide(settings, bytes)
@@ -185,28 +192,31 @@ static inline struct heap *heap_for(struct pool *pool, size_t rounded)
     return rounded <= SMALL_LARGEST ? &pool->small : &pool->large;
 }
 
-/* ---- heap.c: with the policy's lock held, or by the thread that is alone ---- */
+/* ---- heap.c: requires the policy's lock, or that the calling thread is the policy's only one ---- */
 
-/* The best free block, split; NULL when there is none. Its fence, if any, is in block->fence. */
+/* Returns the best free block, split; NULL if there is none. If block->fence is set, the user of the block must wait
+ * for it. */
 struct block *heap_take(struct heap *heap, size_t bytes);
-/* A block that is in no heap: cut to `bytes` where that is worth it. */
+/* Splits a block that is in no heap to `bytes` if the rest is worth keeping. */
 void heap_cut(struct heap *heap, struct block *block, size_t bytes);
-/* With block->fence set where need be. */
+/* Frees a block. The caller sets block->fence if the block is still in use by the device. */
 void heap_give(struct heap *heap, struct block *block);
-/* Whether heap_take would find one, and which. */
+/* Returns the block that heap_take would split, or NULL. */
 struct block *heap_find(const struct heap *heap, size_t bytes);
-/* Would heap_give(block), followed by heap_take of its size, give the block again and change nothing but figures? Then these are as if. */
+/* Reports whether heap_give(block) followed by heap_take of its size would return the same block and change only
+ * statistics. If so, records the statistics that these two calls would have recorded. */
 bool heap_returns(struct heap *heap, struct block *block);
 void heap_shelve(struct heap *heap, struct block *block);
 void heap_unshelve(struct heap *heap, struct block *block);
-/* Puts block->after into block. */
+/* Merges block->after into `block`. */
 void heap_absorb(struct block *block);
-/* Cuts off what comes after the first `bytes`, in `rest`: a description, in the block's state and on no shelf. */
+/* Splits `block` after the first `bytes`. `rest` describes the remainder and gets the block's state; it is not added to
+ * the free blocks. */
 void heap_cut_off(struct block *block, size_t bytes, struct block *rest);
-/* The block's queue waits for the fence. */
+/* Makes the block's queue wait for block->fence. */
 void heap_order(struct block *block);
 
-/* Descriptions: NULL when there is no memory for them. */
+/* Block descriptors. block_new returns NULL when out of memory. */
 struct block *block_new(struct policy *policy);
 void block_drop(struct policy *policy, struct block *block);
 void blocks_free(struct policy *policy);
@@ -214,19 +224,20 @@ void blocks_free(struct policy *policy);
 struct segment *segment_new(struct heap *heap, void *address, size_t bytes, bool expandable);
 void segment_unlink(struct segment *segment);
 
-/* ---- grow.c: with the lock held as well as growth; the lock is given up meanwhile ---- */
+/* ---- grow.c: requires `growth` and the lock; the lock is released during calls of the source ---- */
 
-/* A block of at least `bytes`, when heap_take found none: from the source, if need be, and unless it is `spare`, after giving something back. */
+/* Returns a block of at least `bytes` after heap_take found none, from the source if necessary. Unless `spare`, returns
+ * free memory to the source if it is out of memory. */
 ctrt_status heap_grow(struct heap *heap, struct block **block, size_t bytes, bool spare);
-/* Gives back all that is whole; returns the bytes. */
+/* Returns all completely free segments and pages to the source; returns the number of bytes. */
 size_t policy_release(struct policy *policy);
 
-/* ---- expand.c: likewise ---- */
+/* ---- expand.c: requires `growth` and the lock, as above ---- */
 
 ctrt_status expand_map(struct heap *heap, struct block **block, size_t bytes, size_t step);
 size_t expand_step(const struct heap *heap);
 size_t expand_release(struct policy *policy);
-/* In the child of a fork: what another thread was about to give back stays. */
+/* In a forked child: keeps the pages that another thread was returning to the source. */
 void expand_forked(struct policy *policy);
 
 /* ---- figures.c ---- */
@@ -237,30 +248,35 @@ void caching_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, vo
 
 /* ---- threads.c ---- */
 
-extern __thread struct cache *thread_cache __attribute__((tls_model("initial-exec")));  /* used last; never NULL */
+/* the cache used last; never NULL */
+extern __thread struct cache *thread_cache __attribute__((tls_model("initial-exec")));
 
 ctrt_status threads_init(void);
-/* This thread's cache of the policy, which becomes thread_cache; NULL when it has none yet. */
+/* Returns this thread's cache of the policy and makes it thread_cache; NULL if the thread has none yet. */
 struct cache *cache_find(const struct policy *policy);
-/* This cache's lists for a pool, used last from now on; NULL when there are none, or no memory for them. */
+/* Return the cache's lists for a pool, and make them the ones used last. rack_find returns NULL if there are none;
+ * rack_get creates them and returns NULL when out of memory. */
 struct rack *rack_find(struct cache *cache, const struct pool *pool);
 struct rack *rack_get(struct cache *cache, struct pool *pool);
-/* Takes the lock; from then on this thread may use the heaps. Returns its cache, made where need be, or NULL. */
+/* Takes the lock; until it is released, this thread may use the heaps. Returns the thread's cache, which is created if
+ * necessary, or NULL. */
 struct cache *policy_enter(struct policy *policy);
-/* All others stay out and all lists are in the heaps, until policy_resume. With the lock held. */
+/* Keeps all other threads out and flushes all lists into the heaps, until policy_resume. Requires the lock. */
 void policy_pause(struct policy *policy);
 void policy_resume(struct policy *policy);
-/* Gives `count` blocks of a list back, or all of them. With the lock held. */
+/* Return `count` blocks of a list, or all blocks of all lists, to the heaps. Require the lock. */
 void bin_drop(struct rack *rack, struct bin *bin, uint32_t count);
 void rack_flush(struct rack *rack);
-/* The list of all policies: a new one joins it; one that is gone may be used again; all caches forget one that goes. */
+/* The list of all policies: policies_add adds a new policy, policies_reuse returns a destroyed one for reuse,
+ * policies_part removes a policy that is being destroyed from all caches. */
 void policies_add(struct policy *policy);
 struct policy *policies_reuse(void);
 void policies_part(struct policy *policy);
 
-extern bool threads_fenced;                     /* the kernel has no membarrier: each entry pays for one */
+extern bool threads_fenced; /* the kernel has no membarrier, so each cache_enter needs a full barrier */
 
-/* Between enter and leave nobody else uses the cache's lists, or, where it is alone, the heaps. False: use the lock. */
+/* Between cache_enter and cache_leave no other thread uses the cache's lists or, if the cache is alone, the heaps.
+ * Returns false if the caller must use the lock. */
 static inline bool cache_enter(struct cache *cache, const struct policy *policy)
 {
     if (unlikely(threads_fenced))
@@ -279,7 +295,7 @@ static inline void cache_leave(struct cache *cache)
     atomic_store_explicit(&cache->busy, false, memory_order_release);
 }
 
-/* The pending block goes into its heap. */
+/* Moves the pending block into its heap. */
 static inline void policy_settle(struct policy *policy)
 {
     struct block *block = policy->pending;
@@ -291,13 +307,14 @@ static inline void policy_settle(struct policy *policy)
 
 static inline struct bin *rack_bin(struct rack *rack, size_t units)
 {
-    return &rack->bins[units <= BINS_EXACT ? units - 1 : BINS_EXACT + (units * 0x9e3779b1u >> 20) % (BINS - BINS_EXACT)];
+    return &rack->bins[units <= BINS_EXACT ? units - 1
+                                           : BINS_EXACT + (units * 0x9e3779b1u >> 20) % (BINS - BINS_EXACT)];
 }
 
 /* ---- clone.c ---- */
 
 ctrt_status caching_clone(void *policy, void **copy, const ctrt_memory_source *source);
-/* The counterpart of an original's block, which is forgotten; the block itself where it is no such. */
+/* Returns the clone's block for a block of the original, and removes the pair. Other blocks are returned unchanged. */
 struct block *twin_take(struct policy *copy, struct block *block);
 void twins_free(struct policy *copy);
 
@@ -305,11 +322,12 @@ void twins_free(struct policy *copy);
 
 struct policy *policy_new(const ctrt_memory_source *source);
 void policy_free(struct policy *policy);
-/* The pool of a queue; NULL: there is none yet, or no memory. */
+/* Return the pool of a queue. pool_find returns NULL if there is none; pool_get creates it and returns NULL when out of
+ * memory. */
 struct pool *pool_find(struct policy *policy, void *queue);
-struct pool *pool_get(struct policy *policy, void *queue);      /* with the lock held */
+struct pool *pool_get(struct policy *policy, void *queue);      /* requires the lock */
 
-/* What nobody may touch: under the address sanitizer, free blocks of host memory are poisoned. */
+/* Under AddressSanitizer, free blocks of host memory are poisoned. */
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define POISON(policy, address, bytes)                                                                       \

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/clone.c: a second policy in the state of the first, to see what it would do.
+/* plugins/memory/clone.c: copies the state of a policy, for predictions of its behaviour.
  *
- * Segments and blocks have the addresses of the original's, but nobody may touch them. Fences are not copied: they
- * decide nothing. A block that lives has a counterpart in the copy, found by its cookie when the block is freed there. */
+ * Segments and blocks have the addresses of the original's, whose memory must not be accessed through the copy. Fences
+ * are not copied, because no decision depends on them. Each used block of the original is mapped to a block of the
+ * copy, which is looked up by its cookie when the block is freed in the copy. */
 #include <string.h>
 
 #include "caching.h"
 
 struct twin {
-    const struct block *original;               /* NULL: never used; &gone: no more */
+    const struct block *original;               /* NULL: never used; &gone: removed */
     struct block *copy;
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/direct.c: the memory policy that keeps nothing: every block comes from the source and goes
- * back to it at once, when all work that uses it is done; behind that work where the source has memory in the order of queues. */
+/* plugins/memory/direct.c: a memory policy without caching. Each block is allocated from the source, and returned to it
+ * when it is freed: ordered after the work that uses it if the source is CTRT_SOURCE_ORDERED, otherwise after the host
+ * has waited for that work. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -14,12 +15,12 @@
 #define PACKAGE_VERSION "0"
 #endif
 
-#define GRANULE       64        /* blocks are multiples of a cache line */
+#define GRANULE       64        /* block sizes are multiples of a cache line */
 #define SMALL_LARGEST ((size_t)1 << 20)
 
 static const ctrt_host *host;
 
-/* A block, which is a segment of its own; the cookie. */
+/* A block, which is also a segment of its own; the cookie. */
 struct block {
     struct block *next, *previous;
     void *address, *queue;
@@ -32,7 +33,7 @@ struct direct {
     ctrt_memory_stat segment[CTRT_POOLS], reserved[CTRT_POOLS];
 };
 
-/* For what all of them know; never held while a source works. A fork gets it free. */
+/* Guards the data of all policies; never held during a call of the source. In a forked child it is free. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static ctrt_status direct_create(void **policy, const ctrt_memory_source *source, const char *options)
@@ -53,7 +54,7 @@ static void direct_destroy(void *policy)
     host->free(policy);
 }
 
-/* ---- figures ---- */
+/* ---- statistics ---- */
 
 static int kind_of(size_t bytes)
 {

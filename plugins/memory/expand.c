@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/expand.c: segments that grow and shrink by pages, where the source has such.
+/* plugins/memory/expand.c: segments that grow and shrink by pages, if the source supports it.
  *
- * Each heap reserves addresses for 1 1/8 times the device's memory once and maps pages at the lowest place that makes
- * a block large enough, so that sizes that change from step to step leave no unusable gaps. What is not mapped is a
- * block too, of its own state. When memory is wanted back, pages that lie in free blocks as a whole are unmapped. */
+ * Each heap reserves an address range of 1 1/8 times the device's memory once, and maps pages at the lowest position
+ * that yields a large enough block, so that sizes that change from step to step leave no unusable gaps. Unmapped memory
+ * is a block, too, with a state of its own. When memory must be returned, the pages that are entirely in free blocks
+ * are unmapped. */
 #include "caching.h"
 
 static size_t up_to(size_t bytes, size_t unit)
@@ -43,7 +44,7 @@ static inline bool usable(const struct block *block)
     return block != NULL && (block->state == BLOCK_FREE || block->state == BLOCK_UNMAPPED);
 }
 
-/* The lowest run of blocks that nobody uses with at least `bytes`, something of it not mapped. */
+/* Returns the first block of the lowest run of unused blocks that has at least `bytes` and is partly unmapped. */
 static struct block *room_for(const struct heap *heap, size_t bytes)
 {
     for (struct block *at = heap->range->first; at != NULL; at = at->after) {
@@ -64,11 +65,11 @@ static inline bool is_mapped(const struct block *block)
     return block != NULL && block->state != BLOCK_UNMAPPED;
 }
 
-/* `block` has been mapped: a free block, merged with those beside it. */
+/* Makes the newly mapped `block` a free block, merged with its free neighbours. */
 static struct block *now_mapped(struct heap *heap, struct block *block)
 {
     struct figures *figures = &heap->pool->policy->figures;
-    /* A segment, in figures, is a run of mapped pages. */
+    /* In statistics, a segment is a run of mapped pages. */
     tally_move(figures->segment, heap->kind, 1 - is_mapped(block->before) - is_mapped(block->after));
     tally_move(figures->reserved, heap->kind, (int64_t)block->bytes);
     figures->source_allocs++;
@@ -86,7 +87,7 @@ static struct block *now_mapped(struct heap *heap, struct block *block)
     return block;
 }
 
-/* Maps the first `bytes` of an unmapped block. Nobody but the holder of the growth lock changes unmapped blocks. */
+/* Maps the first `bytes` of an unmapped block. Only the holder of the growth lock changes unmapped blocks. */
 static ctrt_status map(struct heap *heap, struct block **mapped, struct block *block, size_t bytes)
 {
     struct policy *policy = heap->pool->policy;
@@ -137,9 +138,9 @@ ctrt_status expand_map(struct heap *heap, struct block **out, size_t bytes, size
     }
 }
 
-/* ---- giving pages back ---- */
+/* ---- returning pages ---- */
 
-/* The whole pages of a free block become one that leaves; the rest stays. */
+/* Splits the whole pages of a free block into a block of state BLOCK_LEAVING; the rest stays free. */
 static bool carve_pages(struct heap *heap, struct block *block, struct block **leaving)
 {
     struct policy *policy = heap->pool->policy;
@@ -164,7 +165,7 @@ static bool carve_pages(struct heap *heap, struct block *block, struct block **l
         heap_shelve(heap, high);
     }
     if (low != NULL) {
-        /* `low` describes the pages, so that the block keeps its place before them. */
+        /* `low` describes the pages, so that the block stays before them. */
         heap_cut_off(block, from - base, low);
         low->fence = block->fence;
         block->fence = NULL;
@@ -190,7 +191,7 @@ static void now_unmapped(struct block *block)
         heap_absorb(block->before);
 }
 
-/* A range without a page is given up. */
+/* Removes a range without mapped pages from the heap and returns it; NULL if pages are mapped. */
 static struct segment *empty_range(struct heap *heap)
 {
     struct segment *range = heap->range;
@@ -246,7 +247,8 @@ static size_t release_heap(struct heap *heap)
     return released;
 }
 
-/* A block is free again when nobody has begun to unmap it; the one that somebody had is taken to be unmapped, and may be mapped once more. */
+/* In a forked child: a block that is not yet being unmapped becomes free again. The block that another thread was
+ * unmapping is treated as unmapped; it may be mapped a second time. */
 static void forked_heap(struct heap *heap, const struct block *whole)
 {
     struct block *after;
@@ -260,7 +262,7 @@ static void forked_heap(struct heap *heap, const struct block *whole)
         if (at != NULL)
             continue;
         now_unmapped(block);
-        after = heap->range->first;             /* blocks have merged */
+        after = heap->range->first;             /* now_unmapped merges blocks */
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/figures.c: what the caching policy knows of itself. */
+/* plugins/memory/figures.c: statistics of the caching policy, and the walk over its blocks. */
 #include <string.h>
 
 #include "caching.h"
@@ -25,7 +25,7 @@ static uint64_t largest_of(const struct heap *heap, uint64_t largest)
     return block != NULL && block->bytes > largest ? block->bytes : largest;
 }
 
-/* What blocks have counted that went and came again. */
+/* Adds the changes that heap_returns recorded. */
 static void add_waves(struct figures *figures, const struct heap *heap)
 {
     figures->split[heap->kind].allocated += (int64_t)heap->wave_blocks;
@@ -83,7 +83,7 @@ void caching_reset_peaks(void *state)
     reset_peaks(figures->split);
     reset_peaks(figures->split_bytes);
     figures->oversize.peak = figures->oversize.allocated - figures->oversize.freed;
-    figures->splits++;                      /* the next return of a block makes a peak again (wave_of) */
+    figures->splits++;                      /* makes heap_returns update the peaks again */
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
 }
@@ -113,7 +113,7 @@ static void report(const struct walker *walker, const struct block *block, bool 
     walker->visit(&piece, walker->argument);
 }
 
-/* Of an expandable segment, each run of mapped blocks. */
+/* Reports a segment and its blocks; of an expandable segment, each run of mapped blocks as one segment. */
 static void walk_segment(const struct walker *walker, const struct segment *segment)
 {
     for (const struct block *block = segment->first; block != NULL;) {
@@ -134,7 +134,7 @@ void caching_walk(void *state, void (*visit)(const ctrt_memory_piece *piece, voi
 {
     struct policy *policy = state;
     struct walker walker = { visit, argument, policy->source };
-    pthread_mutex_lock(&policy->growth);        /* no pages are on their way */
+    pthread_mutex_lock(&policy->growth);        /* so that no pages are being unmapped */
     pthread_mutex_lock(&policy->lock);
     policy_pause(policy);
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/grow.c: segments come from the source and go back to it.
+/* plugins/memory/grow.c: requests segments from the source and returns them.
  *
- * The source is asked, and fences are waited for, without the policy's lock: it may take its time, and work that it
- * waits for may free blocks of this policy. */
+ * The source is called, and fences are waited for, without the policy's lock, because such calls may take long, and
+ * work that they wait for may free blocks of this policy. */
 #include "caching.h"
 
 static size_t segment_bytes(const struct heap *heap, size_t bytes)
@@ -14,7 +14,7 @@ static size_t segment_bytes(const struct heap *heap, size_t bytes)
                                                : (bytes + LARGE_ROUNDING - 1) / LARGE_ROUNDING * LARGE_ROUNDING;
 }
 
-/* ---- giving back ---- */
+/* ---- returning segments ---- */
 
 static inline bool whole_and_free(const struct segment *segment)
 {
@@ -85,8 +85,8 @@ size_t policy_release(struct policy *policy)
     return released + expand_release(policy);
 }
 
-/* Blocks that are never split are of use to nobody else: gives the smallest one back that makes room enough, or else as
- * many as it takes, the largest first. False when there are not enough of them. */
+/* Blocks that are never split cannot serve other requests. Returns the smallest of them that frees enough memory or, if
+ * there is none, as many as necessary, the largest first. Returns false if all of them are not enough. */
 static bool release_oversize(struct heap *heap, size_t bytes)
 {
     struct policy *policy = heap->pool->policy;
@@ -106,8 +106,8 @@ static bool release_oversize(struct heap *heap, size_t bytes)
     return released >= wanted;
 }
 
-/* Garbage collection: large segments that nobody wanted for longer than the mean of their kind go back until less is
- * reserved than the share that is allowed. The age is counted in searches. */
+/* Garbage collection: returns large segments that have been unused for at least the mean age of the free
+ * large segments, until no more than the allowed share is reserved. Age is counted in searches. */
 static void collect(struct policy *policy)
 {
     struct figures *figures = &policy->figures;
@@ -175,8 +175,9 @@ static ctrt_status from_source(struct heap *heap, struct block **out, size_t byt
     return CTRT_OK;
 }
 
-/* `frugal`: a segment of the usual size does not fit, perhaps one that is just large enough does. A plan that has passed the size of the device
- * passes that of the addresses reserved for it too: from there on in segments of as many steps. */
+/* Requests memory from the source. `frugal`: after a segment of the usual size did not fit, request one that is just
+ * large enough. A plan that exceeds the device's size also exceeds the reserved address range of an expandable segment;
+ * from there on it uses separate segments of a multiple of the expansion step. */
 static ctrt_status draw(struct heap *heap, struct block **out, size_t bytes, bool frugal)
 {
     const struct policy *policy = heap->pool->policy;
@@ -195,9 +196,9 @@ ctrt_status heap_grow(struct heap *heap, struct block **out, size_t bytes, bool 
 {
     struct policy *policy = heap->pool->policy;
     if (policy->alone == NULL) {
-        /* Another thread may have what is missing, or may have asked the source meanwhile. */
+        /* Another thread's cache may hold a suitable block, or another thread may have requested memory meanwhile. */
         policy_pause(policy);
-        heap->searches--;                       /* it is still the same one */
+        heap->searches--;                       /* part of the same search */
         *out = heap_take(heap, bytes);
         policy_resume(policy);
         if (*out != NULL)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/heap.c: segments cut into blocks: the best free one, split and merged.
+/* plugins/memory/heap.c: splits segments into blocks and merges free blocks.
  *
- * Blocks of a segment form a list in the order of their addresses; two free neighbours never stay apart. */
+ * The blocks of a segment form a list in address order. Adjacent free blocks are always merged. */
 #include <string.h>
 
 #include "caching.h"
@@ -13,7 +13,7 @@ struct slab {
     struct block blocks[SLAB_BLOCKS];
 };
 
-/* ---- descriptions ---- */
+/* ---- block descriptors ---- */
 
 static bool more_blocks(struct policy *policy)
 {
@@ -54,7 +54,7 @@ void blocks_free(struct policy *policy)
 
 /* ---- segments ---- */
 
-/* One free block, on no shelf. NULL without memory to describe it. */
+/* Creates a segment with one free block, which is not yet added to the free blocks. Returns NULL when out of memory. */
 struct segment *segment_new(struct heap *heap, void *address, size_t bytes, bool expandable)
 {
     struct policy *policy = heap->pool->policy;
@@ -86,7 +86,8 @@ void segment_unlink(struct segment *segment)
 
 /* ---- splitting and merging ---- */
 
-/* Free, beside used ones in its segment; expandable segments can give their pages back and do not count. */
+/* Counts free blocks that are only a part of their segment. Expandable segments are not counted, because their pages
+ * can be returned separately. */
 static inline void count_split(struct heap *heap, int64_t blocks, int64_t bytes)
 {
     struct figures *figures = &heap->pool->policy->figures;
@@ -152,8 +153,8 @@ void heap_order(struct block *block)
     fence_order(pool->policy->source, block->fence, pool->queue);
 }
 
-/* Small blocks are split down to 512 bytes; large ones only when more than 1 MiB remains, because a smaller piece is
- * never asked of this heap, and those from max_split on never. */
+/* Small blocks are split down to 512 bytes; large ones only if more than 1 MiB remains, because smaller blocks are
+ * never requested from this heap. Large blocks of at least max_split are never split. */
 static inline bool worth_splitting(const struct heap *heap, size_t bytes, size_t remaining)
 {
     const struct settings *settings = &heap->pool->policy->settings;
@@ -162,7 +163,7 @@ static inline bool worth_splitting(const struct heap *heap, size_t bytes, size_t
     return bytes < settings->max_split && remaining > SMALL_LARGEST;
 }
 
-/* Without memory to describe the rest the block stays whole. */
+/* The block stays whole if there is no memory for the descriptor of the rest. */
 void heap_cut(struct heap *heap, struct block *block, size_t bytes)
 {
     struct policy *policy = heap->pool->policy;
@@ -181,14 +182,14 @@ void heap_cut(struct heap *heap, struct block *block, size_t bytes)
     }
 }
 
-/* What a block can grow to where it lies, for the choice among expandable ones. */
+/* Returns the size to which a block can grow in place; used to choose among blocks of expandable segments. */
 static size_t reach(const struct block *block)
 {
     const struct block *after = block->after;
     return block->bytes + (after != NULL && after->state == BLOCK_UNMAPPED ? after->bytes : 0);
 }
 
-/* Blocks from max_split on serve only requests of their own kind that leave little of them unused. */
+/* Blocks of at least max_split serve only requests of at least max_split that leave less than max_rounding unused. */
 struct block *heap_find(const struct heap *heap, size_t bytes)
 {
     const struct settings *settings = &heap->pool->policy->settings;
@@ -209,17 +210,18 @@ struct block *heap_find(const struct heap *heap, size_t bytes)
     return block;
 }
 
-/* What a figure of the heap's kind moves up and down by while a block returns; that makes a peak at most the first time. */
+/* Updates the peak as if a statistic rose and fell by `amount`, and returns the absolute amount. The totals are updated
+ * by heap_returns, because they change each time, but the peak can change only the first time. */
 static uint64_t tally_wave(struct tally *pools, int kind, int64_t amount)
 {
     if (amount > 0) {
         tally_move(pools, kind, amount);
-        pools[kind].allocated -= amount;        /* counted in the heap, as each time */
+        pools[kind].allocated -= amount;        /* counted in heap->wave_blocks or wave_bytes instead */
     }
     return (uint64_t)(amount < 0 ? -amount : amount);
 }
 
-/* As heap_give and heap_take would count it. */
+/* Computes the changes of the split statistics that heap_give and heap_take of the block would cause. */
 static __attribute__((noinline)) void wave_of(struct heap *heap, struct block *block)
 {
     struct figures *figures = &heap->pool->policy->figures;
@@ -247,7 +249,7 @@ static bool __attribute__((noinline)) would_return(const struct heap *heap, stru
     const struct block *best = shelf_least(&heap->shelves, block->bytes);
     if (after != NULL && after->state == BLOCK_FREE) {
         if (heap->kind == CTRT_POOL_LARGE && after->bytes <= SMALL_LARGEST)
-            return false;                       /* it would not be split off again */
+            return false;                       /* heap_take would not split it off again */
         merged += after->bytes;
         if (best == after)
             best = shelf_next(&heap->shelves, best);
@@ -260,10 +262,10 @@ static bool __attribute__((noinline)) would_return(const struct heap *heap, stru
 
 bool heap_returns(struct heap *heap, struct block *block)
 {
-    /* It did, and nothing happened since: so it does again. */
+    /* If the answer was yes and the free blocks did not change since, it is still yes. */
     if (unlikely(block->returns != heap->changes) && !would_return(heap, block))
         return false;
-    /* Figures are of all heaps: with others of them a peak may be new. */
+    /* The statistics are sums over all heaps. After changes in any of them the peak may be a new one. */
     if (unlikely(block->wave_splits != heap->pool->policy->figures.splits))
         wave_of(heap, block);
     heap->wave_blocks += block->wave_blocks;

@@ -70,7 +70,7 @@ bool option_bool(bool *out, struct option_text value)
 
 /* ---- names ---- */
 
-/* Levenshtein's distance, of short words. */
+/* Returns the Levenshtein distance of two short words. */
 static size_t distance(const char *word, struct option_text other)
 {
     enum { LONGEST = 32 };
@@ -112,7 +112,7 @@ static ctrt_status fail_unknown(const ctrt_host *host, const char *policy, const
                       name.length < 64 ? (int)name.length : 64, name.at, known, hint);
 }
 
-/* Up to the next comma outside of brackets. */
+/* Returns the length up to the next comma outside of brackets. */
 static size_t item_length(const char *text)
 {
     int depth = 0;
@@ -122,8 +122,8 @@ static size_t item_length(const char *text)
     return length;
 }
 
-ctrt_status options_read(const ctrt_host *host, const char *policy, const struct option *options, size_t count, void *settings,
-                         const char *text)
+ctrt_status options_read(const ctrt_host *host, const char *policy, const struct option *options, size_t count,
+                         void *settings, const char *text)
 {
     for (const char *at = text; at != NULL && *at != '\0';) {
         size_t length = item_length(at);

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plugins/memory/settings.c: the options of the caching policy.
  *
- *   max_split=64m        blocks from this size on are never split: large ones stay whole for large requests
- *   max_rounding=20m     and such a block serves a request that leaves less than this of it unused
- *   gc=0.8               from this share of the device's memory on, segments that were not used for long go back
- *   roundup=4            sizes are rounded up to one of so many steps a doubling; or by size: [256:1,512:2,1024:4,>:8],
- *                        the first number in MiB: for requests from there up to its double, the first also for all smaller
- *                        ones, '>' for all above those named
- *   expandable=true      segments that grow by pages, where the backend has such
+ *   max_split=64m        blocks of at least this size are never split, so that large ones stay whole for large requests
+ *   max_rounding=20m     such a block serves a request only if that leaves less than this unused
+ *   gc=0.8               above this share of the device's memory, segments that have long been unused are returned
+ *   roundup=4            sizes are rounded up to one of this many steps between two powers of two; or by size:
+ *                        [256:1,512:2,1024:4,>:8], where the first number, in MiB, is the start of an interval
+ *                        that ends at its double; the first entry also applies to all smaller sizes, '>' to all
+ *                        larger ones
+ *   expandable=true      segments that grow by pages, if the backend supports them
  *   large_segment=20m    size of the segments for blocks above 1 MiB and below half of it */
 #include <string.h>
 
 #include "caching.h"
 #include "options.h"
 
-#define INTERVAL_FIRST 20                       /* divisions[0] is for what is below 2 MiB */
+#define INTERVAL_FIRST 20                       /* divisions[0] is for sizes below 2 MiB */
 
 static bool is_power(size_t value)
 {
@@ -55,7 +56,7 @@ static bool read_division(size_t *out, struct option_text value)
     return option_number(out, value) && is_power(*out) && *out <= 1024;
 }
 
-/* One "256:1" or ">:8" of the list; `last`: the interval before it, -1 for none. */
+/* Parses one "256:1" or ">:8" of the list. `last`: the interval of the previous entry, -1 for none. */
 static bool read_interval(struct settings *settings, struct option_text item, int *last)
 {
     const char *colon = memchr(item.at, ':', item.length);
@@ -104,8 +105,9 @@ static bool read_roundup(void *given, struct option_text value)
     }
 }
 
-/* Powers of two are kept; else up to the next of the steps between two of them, as long as a step is at least 512
- * bytes: up to 512 bytes times their number, and where there is but one, multiples of 512. */
+/* Keeps powers of two and rounds other sizes up to the next of the steps between two powers of two, as long as a step
+ * is at least 512 bytes. Sizes up to 512 bytes times the number of steps, and all sizes if there is one step, are
+ * rounded to multiples of 512. */
 size_t settings_divide(const struct settings *settings, size_t bytes)
 {
     int power = 63 - __builtin_clzll(bytes);

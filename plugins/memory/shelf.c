@@ -7,7 +7,7 @@ static bool comes_before(const struct block *a, const struct block *b)
     return a->bytes < b->bytes || (a->bytes == b->bytes && a->address < b->address);
 }
 
-/* Priorities in the treap. */
+/* The block's priority in the treap. */
 static uint32_t rank(const struct block *block)
 {
     return (uint32_t)((uintptr_t)block->address >> 9) * 0x9e3779b1u;
@@ -18,7 +18,7 @@ void shelf_put_among(struct block **root, struct block *block)
     struct block **at = root;
     while (*at != NULL && rank(*at) >= rank(block))
         at = comes_before(block, *at) ? &(*at)->left : &(*at)->right;
-    /* What was there is divided into what comes before and after. */
+    /* Split the subtree at this position into the blocks before and after `block`. */
     struct block *rest = *at, **low = &block->left, **high = &block->right;
     while (rest != NULL)
         if (comes_before(rest, block)) {
@@ -53,7 +53,7 @@ void shelf_remove_among(struct block **root, struct block *block)
     *at = a != NULL ? a : b;
 }
 
-/* The first block of the first shelf from `shelf` on that has any. */
+/* Returns the first block of the first shelf from `shelf` on that is not empty. */
 static struct block *first_from(const struct shelves *shelves, unsigned shelf)
 {
     unsigned word = shelf / 64;

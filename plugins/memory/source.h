@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/source.h: what policies ask of their source and of the library, either of which may be too old to have it. */
+/* plugins/memory/source.h: helpers for calls of the memory source and the library. An older source or library may lack
+ * optional functions. */
 #ifndef CTRT_MEMORY_SOURCE_H
 #define CTRT_MEMORY_SOURCE_H
 
@@ -7,17 +8,18 @@
 
 #include "ctrt/plugin.h"
 
-/* The functions run around a fork, inside the library's own locks where it can do that. */
-static inline ctrt_status around_fork(const ctrt_host *host, void (*before)(void), void (*in_parent)(void), void (*in_child)(void))
+/* Registers handlers that run around a fork, inside the library's own locks if the library supports that. */
+static inline ctrt_status around_fork(const ctrt_host *host, void (*before)(void), void (*in_parent)(void),
+                                      void (*in_child)(void))
 {
     if (CTRT_SLOT(host, at_fork))
         return host->at_fork(before, in_parent, in_child);
     return pthread_atfork(before, in_parent, in_child) == 0 ? CTRT_OK : CTRT_ERR_OUT_OF_MEMORY;
 }
 
-/* ---- fences; NULL is one that is done ---- */
+/* ---- fences; NULL is a fence that is done ---- */
 
-/* The caller waits for the fence, which is gone afterwards. What failed on the queue is for others to report. */
+/* Blocks the caller until the fence is done, and frees it. A failure of the queue is ignored here; others report it. */
 static inline void fence_finish(const ctrt_memory_source *source, void *fence)
 {
     if (fence == NULL)
@@ -26,7 +28,7 @@ static inline void fence_finish(const ctrt_memory_source *source, void *fence)
     source->fence_free(source->state, fence);
 }
 
-/* The caller waits for all work that is on `queue` now. */
+/* Blocks the caller until all work that is on `queue` now is done. */
 static inline void queue_finish(const ctrt_memory_source *source, void *queue)
 {
     void *fence = NULL;
@@ -41,7 +43,8 @@ static inline void *fence_both(const ctrt_memory_source *source, void *a, void *
     return source->fence_join(source->state, a, b);
 }
 
-/* `queue` waits; the fence stays the caller's. Where that fails, the caller waits itself. */
+/* Makes `queue` wait for the fence, which the caller keeps. If that fails, blocks the caller until the fence is
+ * done. */
 static inline void fence_order(const ctrt_memory_source *source, void *fence, void *queue)
 {
     if (fence != NULL && source->fence_wait(source->state, fence, queue) != CTRT_OK)
@@ -53,7 +56,8 @@ static inline bool fence_is_done(const ctrt_memory_source *source, void *fence)
     return fence == NULL || source->fence_done(source->state, fence);
 }
 
-/* How the fence's work ended; *known: has it? To a source that cannot tell, what is done went well. */
+/* Returns the result of the fence's work. *known: false if the work is not done. For a source without fence_status,
+ * work that is done has succeeded. */
 static inline ctrt_status fence_outcome(const ctrt_memory_source *source, void *fence, bool *known)
 {
     *known = true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/spill.c: the memory policy for models larger than the device: what was used longest ago goes to the host and
- * comes back when it is used. It stands on another policy: CTRT_MEMORY=spill+caching. */
+/* plugins/memory/spill.c: a memory policy for models larger than the device. The least recently used blocks are moved
+ * to the host, and back when they are used. Requires another policy beneath it: CTRT_MEMORY=spill+caching. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@
 
 const ctrt_host *spill_host;
 
-/* All of the process, for forks. */
+/* Guards the list of all policies of the process, which the fork handlers use. */
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct spill *all;
 
@@ -45,7 +45,8 @@ static size_t host_default(void)
     return pages > 0 && bytes > 0 ? (size_t)pages / 2 * (size_t)bytes : (size_t)1 << 30;
 }
 
-/* The source does not tell whether it is a policy; a backend takes memory back at once, with work on it or not. */
+/* A policy must be beneath this one, because a backend frees memory at once, even if work uses it. The source does not
+ * report whether it is a policy, so check the parameter. */
 static ctrt_status check_stack(void)
 {
     static const ctrt_param memory = { sizeof memory, "CTRT_MEMORY", CTRT_PARAM_STRING, NULL, NULL, NULL };
@@ -55,12 +56,13 @@ static ctrt_status check_stack(void)
         return status;
     const char *at = value.text != NULL ? strstr(value.text, "spill") : NULL;
     if (at != NULL && strchr(at, '+') == NULL)
-        return spill_host->fail(CTRT_ERR_INVALID_ARGUMENT, "spill stands on another policy, which holds the device's memory: "
+        return spill_host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                                "spill stands on another policy, which holds the device's memory: "
                                 "CTRT_MEMORY=spill+caching");
     return CTRT_OK;
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
 static ctrt_status spill_create(void **policy, const ctrt_memory_source *source, const char *options)
 {
@@ -77,7 +79,8 @@ static ctrt_status spill_create(void **policy, const ctrt_memory_source *source,
     self->ceiling = source->total_bytes > 0 ? (size_t)source->total_bytes : SIZE_MAX;
     ctrt_status status = check_stack();
     if (status == CTRT_OK)
-        status = options_read(spill_host, "spill", options_known, sizeof options_known / sizeof options_known[0], self, options);
+        status = options_read(spill_host, "spill", options_known, sizeof options_known / sizeof options_known[0], self,
+                              options);
     if (status == CTRT_OK && self->moves)
         status = spill_names_open(self);
     if (status != CTRT_OK) {
@@ -113,7 +116,8 @@ static void spill_destroy(void *policy)
     spill_host->free(self);
 }
 
-/* The child uses no device of its parent's. What other threads had under way stays so there: nobody waits for them, nothing is given back. */
+/* The child cannot use the parent's devices. Blocks that other threads were moving keep their state: the child neither
+ * waits for them nor frees anything. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&all_lock, NULL);
@@ -129,7 +133,7 @@ static ctrt_status fail_forked(const struct spill *self)
     return spill_host->fail(CTRT_ERR_FORKED, "spill: %s was opened before the fork", self->source->device_name);
 }
 
-/* ---- blocks come and go ---- */
+/* ---- allocation and freeing ---- */
 
 static size_t granules(size_t bytes)
 {
@@ -199,7 +203,7 @@ static void spill_free(void *policy, const ctrt_block *given, void *queue)
     }
     pthread_mutex_unlock(&self->lock);
     if (!here && given->fence != NULL)
-        source->fence_free(source->state, given->fence);        /* leaving has waited for all that */
+        source->fence_free(source->state, given->fence);        /* the move to the host has waited for that work */
     const bool gone = here && spill_drop(self, block, given->fence);
     if (!here || gone)
         spill_buffer_put(self, buffer);
@@ -218,9 +222,9 @@ static void spill_free(void *policy, const ctrt_block *given, void *queue)
     pthread_mutex_unlock(&self->lock);
 }
 
-/* ---- blocks are used ---- */
+/* ---- use ---- */
 
-/* `queue` waits for what is on `home`. */
+/* Makes `queue` wait for the work on `home`. */
 static ctrt_status follow(struct spill *self, void *home, void *queue)
 {
     void *fence = NULL;
@@ -233,9 +237,9 @@ static ctrt_status follow(struct spill *self, void *home, void *queue)
     return CTRT_OK;
 }
 
-/* Notes that `queue` works with the block from now on. What its home queue does to the memory comes before that: the copy that
- * brought the block, and the work of those that had the memory before. With the lock held, so that no other user of `queue`
- * slips in between. */
+/* Records that `queue` uses the block from now on, and makes `queue` wait for the home queue: for the copy to the
+ * device, and for the work of earlier users of the memory. Requires the lock, so that no other user of `queue` can run
+ * in between. */
 static ctrt_status note_queue(struct spill *self, struct block *block, void *queue)
 {
     if (queue == block->home)
@@ -275,8 +279,9 @@ static void count_unuse(struct spill *self, struct block *block)
     spill_changed(self);
 }
 
-/* With the lock held, of a block HERE: need `queue` not ask what became of the copy that brought it? If that failed on the queue itself, so does
- * what comes after it there. */
+/* Reports whether `queue` may use a block that is HERE without waiting for the result of the copy to the device. It may
+ * if the copy succeeded, or if the copy is on the same queue, because later work on a failed queue fails, too. Requires
+ * the lock. */
 static bool trusted(struct spill *self, struct block *block, const void *queue)
 {
     bool known;
@@ -334,8 +339,9 @@ static ctrt_status spill_use(void *policy, const ctrt_block *given, void *queue,
     return status;
 }
 
-/* With the lock held: the block that is likely to be wanted next, marked as coming; NULL: none, or there is no room for it. What left one
- * after the other is mostly wanted back in the opposite order, by a backward pass, or in the same order, by the next step's forward. */
+/* Returns the block to prefetch, with place COMING; NULL if there is none or no room. Blocks that left one after the
+ * other are usually needed again in the opposite order, by a backward pass, or in the same order, by the forward pass
+ * of the next step. Requires the lock. */
 static struct block *next_ahead(struct spill *self, struct block *block)
 {
     const bool rising = block->left > self->last_back;
@@ -343,7 +349,8 @@ static struct block *next_ahead(struct spill *self, struct block *block)
     struct block *next = rising ? self->away.first : self->away.last;
     while (next != NULL && (rising ? next->left <= block->left : next->left >= block->left))
         next = rising ? next->after : next->before;
-    if (next == NULL || next->buffer == NULL || self->here_bytes > self->ceiling || next->bytes > self->ceiling - self->here_bytes)
+    if (next == NULL || next->buffer == NULL || self->here_bytes > self->ceiling
+        || next->bytes > self->ceiling - self->here_bytes)
         return NULL;
     spill_away_take(self, next);
     next->place = COMING;
@@ -363,10 +370,10 @@ static void spill_unuse(void *policy, const ctrt_block *given, void *queue)
     block->follow = false;
     pthread_mutex_unlock(&self->lock);
     if (next != NULL)
-        (void)spill_bring(self, next, queue, true);     /* when it comes to nothing, the use brings it */
+        (void)spill_bring(self, next, queue, true);     /* if it fails, the use moves the block */
 }
 
-/* ---- figures ---- */
+/* ---- statistics ---- */
 
 static void spill_trim(void *policy)
 {
@@ -403,7 +410,7 @@ static void spill_reset_peaks(void *policy)
     pthread_mutex_unlock(&self->lock);
 }
 
-/* What is away is no device memory and is not shown. */
+/* Blocks that are AWAY use no device memory and are not reported. */
 static void spill_walk(void *policy, void (*visit)(const ctrt_memory_piece *piece, void *argument), void *argument)
 {
     struct spill *self = policy;

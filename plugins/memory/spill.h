@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/spill.h: device memory that goes to the host when there is too little of it, and comes back when it is used.
+/* plugins/memory/spill.h: a memory policy that moves device memory to the host when the device is full, and back when
+ * it is used.
  *
- * A block has a name, an address that nobody can read and that is its own while it lives (spill_names.c), and a place:
+ * A block has a name, which is an address that is unique while the block exists and cannot be accessed (spill_names.c),
+ * and a place:
  *
- *   HERE      in device memory, drawn from the source for the queue `home`; on the list of age, the latest used last
- *   AWAY      its bytes are in pinned host memory, or it has none worth keeping; on the list of what is away
- *   LEAVING   a thread is moving it away
- *   COMING    a thread is bringing it back
+ *   HERE      in device memory allocated from the source for the queue `home`; on the list `here`, oldest use first
+ *   AWAY      its bytes are in pinned host memory, or it has no content; on the list `away`
+ *   LEAVING   a thread is moving it to the host
+ *   COMING    a thread is moving it to the device
  *
- * All copies run on the block's home queue, behind the work of the other queues that used it. No value is given up before another is
- * known to be good, because a queue that fails drops its copies: the memory of a block that leaves goes back when the host has seen the
- * copy succeed, and what was copied back keeps its pinned memory until that is seen, to be copied again if it was not.
- * One lock guards lists, places and counts; it is not held while the source is asked for memory, pinned memory, or to wait. */
+ * All copies run on the block's home queue, after the work of the other queues that used it. A copy of the bytes is
+ * released only when another one is known to be valid, because a queue that fails drops its copies: device memory is
+ * freed after the host has verified the copy to it, and pinned memory is kept after the copy back until that copy is
+ * verified, and copied again if the copy failed. One lock guards lists, places and counters; it is released during
+ * requests for device or pinned memory and during waits. */
 #ifndef CTRT_MEMORY_SPILL_H
 #define CTRT_MEMORY_SPILL_H
 
@@ -21,14 +24,14 @@
 #include "source.h"
 
 #define SPILL_GRANULE 512               /* sizes and names are multiples of this */
-#define SPILL_CLASSES 320               /* eight to each doubling from 512 bytes on, up to 2^48 */
+#define SPILL_CLASSES 320               /* eight between two powers of two, from 512 bytes up to 2^48 */
 
 extern const ctrt_host *spill_host;
 
 enum place { HERE, AWAY, LEAVING, COMING };
 
-/* Pinned host memory, or pageable when it has run out and something must give way. A copy may still read or write it: until
- * `fence`, or, where none could be had, until all work on `queue`. */
+/* Pinned host memory, or pageable memory if pinned memory has run out and a block must leave the device. A copy may use
+ * it until `fence` is done or, if no fence could be created (`unfenced`), until all work on `queue` is done. */
 struct buffer {
     struct buffer *next;
     void *address;
@@ -39,24 +42,26 @@ struct buffer {
 };
 
 struct block {                          /* the cookie */
-    struct block *before, *after;       /* on one of the lists */
+    struct block *before, *after;       /* neighbours on one of the lists */
     void *name;
-    unsigned class;                     /* of the name: these bytes of names are the block's */
+    unsigned class;                     /* size class of the name: the number of addresses that belong to the block */
     enum place place;
     size_t bytes;
-    uint32_t uses;                      /* between use and unuse */
-    bool written;                       /* was ever used: there are bytes to keep */
-    bool arrived;                       /* HERE, with a buffer: the copy back went well */
-    bool copying;                       /* LEAVING: a copy to the host is under way */
-    ctrt_status outcome;                /* LEAVING: so far */
-    bool ahead;                         /* came before it was asked for, and was not used since */
-    bool follow;                        /* came because it was used: at unuse the next one may come ahead */
-    uint64_t left;                      /* AWAY: number of its leaving */
-    uint64_t used;                      /* HERE: when last */
-    void *address, *home;               /* HERE */
-    void **others;                      /* HERE: queues besides home that used it since it came */
+    uint32_t uses;                      /* number of calls of use without unuse */
+    bool written;                       /* was ever used, so it has content */
+    bool arrived;                       /* HERE, with a buffer: the copy to the device succeeded */
+    bool copying;                       /* LEAVING: a copy to the host is in progress */
+    ctrt_status outcome;                /* LEAVING: result so far */
+    bool ahead;                         /* was prefetched and not used since */
+    bool follow;                        /* was moved to the device because it was used, so unuse may prefetch the next
+                                         * block */
+    uint64_t left;                      /* AWAY: sequence number of its move to the host */
+    uint64_t used;                      /* HERE: time of the last use, in `clock` */
+    void *address, *home;               /* HERE: address in device memory, and the queue that the memory belongs to */
+    void **others;                      /* HERE: queues other than home that have used it since it is here */
     uint32_t other_count, other_room;
-    struct buffer *buffer;              /* AWAY: the bytes, NULL: none. HERE: where they came from, or NULL */
+    struct buffer *buffer;              /* AWAY: the content, NULL: none. HERE: the buffer it was copied from, or
+                                         * NULL */
 };
 
 struct list {
@@ -65,28 +70,31 @@ struct list {
 
 struct spill {
     const ctrt_memory_source *source;
-    struct spill *next;                 /* of all, for forks */
-    bool moves;                         /* else all is handed through: host memory, or a synchronous device */
-    bool forked;                        /* of a parent's device, in the child of a fork: nothing here can be used, or is whole */
+    struct spill *next;                 /* in the list of all policies, for fork handlers */
+    bool moves;                         /* false: passes all requests through, because the device uses host memory or is
+                                         * synchronous */
+    bool forked;                        /* in a forked child, for a device of the parent: neither usable nor
+                                         * consistent */
     /* Options. */
-    size_t host_limit;                  /* pinned bytes */
+    size_t host_limit;                  /* limit of pinned bytes */
     bool prefetch;
 
     pthread_mutex_t lock;
-    pthread_cond_t changed;             /* a block arrived, left, was let go of or freed */
-    struct list here, away, limbo;      /* limbo: freed, but its queues could not be asked to wait: spill_settle tries again */
-    struct block *names[SPILL_CLASSES]; /* free ones, by `after` */
+    pthread_cond_t changed;             /* a block arrived, left, was unused or was freed */
+    struct list here, away, limbo;      /* limbo: freed blocks whose queues could not be made to wait; spill_settle
+                                         * tries again */
+    struct block *names[SPILL_CLASSES]; /* free names, linked by `after` */
     char *names_from, *names_at, *names_end;
     struct buffer *buffers[SPILL_CLASSES];
-    uint64_t clock, leavings;           /* last number of a use, of a leaving */
-    uint64_t last_back;                 /* number of the leaving of what came back last */
+    uint64_t clock, leavings;           /* last number of a use and of a move to the host */
+    uint64_t last_back;                 /* `left` of the block that came back last */
     size_t here_bytes, away_bytes, pinned_bytes, away_count, here_count;
-    size_t ceiling;                     /* bytes that fit here, as far as is known */
-    uint32_t leaving;                   /* blocks that are */
-    uint64_t in_use, stuck;             /* uses; uses of threads that wait for others */
-    uint32_t waiting;                   /* threads */
-    _Atomic uint64_t changes;           /* times that something arrived, left, was let go of or freed */
-    /* Figures. */
+    size_t ceiling;                     /* bytes that fit on the device, as far as known */
+    uint32_t leaving;                   /* number of blocks that are LEAVING */
+    uint64_t in_use, stuck;             /* uses; uses by threads that wait for others */
+    uint32_t waiting;                   /* number of waiting threads */
+    _Atomic uint64_t changes;           /* number of times that a block arrived, left, was unused or was freed */
+    /* Statistics. */
     uint64_t source_allocs, source_frees, rounds, out_count, out_bytes, back_count, back_bytes, ahead_count, hits, told;
     ctrt_memory_stat reserved, spilled, spilled_bytes;
 };
@@ -107,7 +115,7 @@ static inline void list_take(struct list *list, struct block *block)
     *(block->after != NULL ? &block->after->before : &list->last) = block->before;
 }
 
-/* ---- names (spill_names.c), with the lock held where there is one ---- */
+/* ---- names (spill_names.c); requires the lock, except to open and close ---- */
 
 unsigned spill_class(size_t bytes);
 size_t spill_class_bytes(unsigned class);
@@ -116,44 +124,50 @@ void spill_names_close(struct spill *self);
 ctrt_status spill_name_new(struct spill *self, struct block **out, size_t bytes);
 void spill_name_free(struct spill *self, struct block *block);
 
-/* ---- pinned memory (spill_pinned.c), without the lock ---- */
+/* ---- pinned memory (spill_pinned.c); the lock must not be held ---- */
 
-/* At least `bytes`, which work on `queue` may use from now on; `must`: pageable memory will do. */
+/* Returns a buffer of at least `bytes`, which later work on `queue` may use. `must`: use pageable memory if pinned
+ * memory runs out. */
 ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t bytes, void *queue, bool must);
-/* All work on `queue` up to now may use it. A failure: it cannot be known when that is done, and how. */
+/* Records that all work on `queue` until now may use the buffer. On failure the buffer is `unfenced`: completion and
+ * result of that work are unknown. */
 ctrt_status spill_buffer_fence(struct spill *self, struct buffer *buffer, void *queue);
-/* `queue` waits for that. */
+/* Makes `queue` wait for the work recorded by spill_buffer_fence. */
 ctrt_status spill_buffer_order(struct spill *self, struct buffer *buffer, void *queue);
 bool spill_buffer_idle(struct spill *self, struct buffer *buffer);
-/* Back to the others. */
+/* Adds the buffer to the free buffers. */
 void spill_buffer_put(struct spill *self, struct buffer *buffer);
-/* Gives back what nobody needs, waiting for copies. */
+/* Frees all free buffers, after waiting for their copies. */
 void spill_buffers_trim(struct spill *self);
 
-/* ---- moving (spill_move.c), without the lock ---- */
+/* ---- moving (spill_move.c); the lock must not be held, unless stated otherwise ---- */
 
-/* Device memory for `bytes` on `queue`; others move away for it. `must`: for a block that exists already, so that pinned memory may not
- * be what it fails for. Else a device full of blocks and pinned memory full of others could not exchange any. */
+/* Allocates device memory for `bytes` on `queue`, and moves other blocks to the host if necessary. `must`: for a block
+ * that exists already; then a lack of pinned memory must not be the reason to fail. Otherwise no blocks could be
+ * exchanged when the device and the pinned memory are both full. */
 ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *queue, bool must);
-/* Brings a block back that the caller has marked COMING and taken off its list; `ahead`: only if nothing has to leave for it. */
+/* Moves a block to the device. The caller has set its place to COMING and removed it from its list. `ahead`: only if no
+ * other block has to leave. */
 ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bool ahead);
-/* Gives the device memory of a block back that is on no list. False: nothing can make its queues wait now. */
+/* Frees the device memory of a block that is on no list. Returns false if the home queue cannot be made to wait for the
+ * block's other queues now. */
 bool spill_drop(struct spill *self, struct block *block, void *fence);
-/* Tries the blocks in limbo again. */
+/* Tries to free the blocks in limbo again. */
 void spill_settle(struct spill *self);
-/* With the lock held: this thread has one use more (1) or less (-1). */
+/* Adds `sign` (1 or -1) to the calling thread's number of uses. Requires the lock. */
 void spill_hold(struct spill *self, int sign);
-/* With the lock held: until no other thread moves the block. */
+/* Waits until no other thread moves the block. Requires the lock. */
 void spill_settled(struct spill *self, const struct block *block);
 void spill_changed(struct spill *self);
-/* With the lock held, of a block HERE: did what was copied back arrive? *known: can that be said? */
+/* Reports whether the copy of a block that is HERE to the device succeeded. *known: false if that is not known yet.
+ * Requires the lock. */
 bool spill_arrived(struct spill *self, struct block *block, bool *known);
-/* The bytes of a block that the caller has marked COMING and taken off its list are what they should be, for work on `queue` from now on: waits
- * until that is known, and copies them once more if need be. */
+/* Makes the bytes of a block valid for later work on `queue`: waits for the result of the copy to the device, and
+ * copies again if it failed. The caller has set the block's place to COMING and removed it from its list. */
 ctrt_status spill_assure(struct spill *self, struct block *block, void *queue);
-/* With the lock held: a block arrived, or its memory is gone. */
+/* Counts a block that arrived (1) or whose device memory was freed (-1). Requires the lock. */
 void spill_count_here(struct spill *self, const struct block *block, int sign);
-/* With the lock held: the host has the bytes of a block from now on (1), or not any more (-1). */
+/* Counts a block whose bytes are on the host now (1) or no longer (-1). Requires the lock. */
 void spill_count_away(struct spill *self, const struct block *block, int sign);
 void spill_away_add(struct spill *self, struct block *block);
 void spill_away_take(struct spill *self, struct block *block);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/spill_choice.c: which blocks leave.
+/* plugins/memory/spill_choice.c: selection of the blocks to move to the host.
  *
- * What makes room must be in one piece: a single block, or neighbours. So of all runs of neighbours that are large enough and that nobody
- * holds, one leaves: of the older half of the blocks if there is one, else of all; among those the run with the fewest bytes
- * to move, at equal bytes the one that was used longest ago. Memory of the queue that asks comes first, because the policy
- * beneath may keep the others' for those. When no run is large enough, the oldest block leaves, and the caller tries again. */
+ * The freed memory must be contiguous: a single block or a run of neighbours. Candidates are all runs of unused
+ * neighbours that are large enough, first among the older half of the blocks, then among all. Of these, the run with
+ * the fewest bytes to copy is selected, and among equals the least recently used one. Memory of the requesting queue is
+ * preferred, because the underlying policy may reserve other queues' memory for them. If no run is large enough, the
+ * oldest block is selected, and the caller tries again. */
 #include <stdlib.h>
 
 #include "spill_choice.h"
 
 struct candidate {
     struct block *block;
-    size_t rank;                        /* by age, 0 is the oldest */
+    size_t rank;                        /* by age; 0 is the oldest */
 };
 
 static int by_address(const void *a, const void *b)
@@ -21,17 +22,20 @@ static int by_address(const void *a, const void *b)
 }
 
 struct run {
-    size_t from, count, moved, rank;    /* rank: of its youngest */
+    size_t from, count, moved, rank;    /* rank: of the run's most recently used block */
 };
 
-/* Is `block` between the neighbours `a` and `b`? A block in use is: what lies around it is not one piece. */
+/* Reports whether `a` and `b` can be parts of one run. A block in use ends a run, because the memory on both of its
+ * sides is not contiguous. */
 static bool joins(const struct candidate *a, const struct candidate *b)
 {
-    return (char *)a->block->address + a->block->bytes <= (char *)b->block->address && a->block->uses == 0 && b->block->uses == 0;
+    return (char *)a->block->address + a->block->bytes <= (char *)b->block->address && a->block->uses == 0
+           && b->block->uses == 0;
 }
 
-/* The best run among blocks up to `oldest` ranks, of `queue` alone if it is given. */
-static bool best_run(struct run *best, const struct candidate *at, size_t count, size_t bytes, size_t oldest, const void *queue)
+/* Finds the best run among the blocks with a rank below `oldest`; if `queue` is not NULL, only of that queue. */
+static bool best_run(struct run *best, const struct candidate *at, size_t count, size_t bytes, size_t oldest,
+                     const void *queue)
 {
     bool found = false;
     for (size_t i = 0; i < count; i++) {

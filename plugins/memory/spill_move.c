@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/spill_move.c: blocks leave device memory and come back.
+/* plugins/memory/spill_move.c: moves blocks between device and host.
  *
- * A copy to the host, and the giving back of the device memory, run on the queue that the memory belongs to, after that has been told
- * to wait for the other queues that used the block. The source thus gets memory back in the order of that queue, as from
- * any program. */
+ * The copy to the host and the freeing of the device memory are enqueued on the home queue of the memory, after the
+ * home queue was made to wait for the other queues that used the block. So the source gets the memory back in the order
+ * of that queue, as from any other program. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,9 +12,9 @@
 #include "spill.h"
 #include "spill_choice.h"
 
-#define PATIENCE_MS 2000                /* for other threads that hold what is needed */
+#define PATIENCE_MS 2000                /* maximum wait for other threads that use the memory */
 
-/* ---- counts ---- */
+/* ---- statistics ---- */
 
 static void count(ctrt_memory_stat *stat, int64_t amount, int sign)
 {
@@ -46,7 +46,7 @@ void spill_away_add(struct spill *self, struct block *block)
     block->place = AWAY;
     if (block->left == 0)
         block->left = ++self->leavings;
-    /* By the number of leaving: one that came back in vain has an old one. */
+    /* The list is sorted by `left`; a block whose move to the device failed has an old number. */
     struct block *before = self->away.last;
     while (before != NULL && before->left > block->left)
         before = before->before;
@@ -65,10 +65,10 @@ void spill_away_take(struct spill *self, struct block *block)
     self->away_bytes -= block->bytes;
 }
 
-/* ---- threads that need one another ---- */
+/* ---- waiting for other threads ---- */
 
-/* What the calling thread uses of whose memory: a copy between devices uses two. A thread that ran out of places is not seen to hold
- * what it holds, and waits where it might know that nobody will come. */
+/* The calling thread's uses, by policy: a copy between two devices uses two. If a thread exceeds MOST_HELD policies,
+ * its further uses are not counted as stuck, so threads may wait for the timeout although no thread can free memory. */
 #define MOST_HELD 16
 static __thread struct { const struct spill *of; uint64_t uses; } held[MOST_HELD];
 
@@ -103,7 +103,8 @@ void spill_changed(struct spill *self)
         pthread_cond_broadcast(&self->changed);
 }
 
-/* What this thread holds does not help those that wait for it; they are told so once. */
+/* The uses of a waiting thread do not end while it waits, so count them as stuck, and wake the other waiting threads to
+ * check that. */
 static void wait_begin(struct spill *self)
 {
     self->stuck += held_of(self);
@@ -130,7 +131,8 @@ void spill_settled(struct spill *self, const struct block *block)
     pthread_setcancelstate(cancel, NULL);
 }
 
-/* With the lock held. True when another thread has let go of something since there were `seen` changes, or does within the time. */
+/* Waits for other threads; returns true if `changes` differs from `seen`, false on timeout or if no progress is
+ * possible. Requires the lock. */
 static bool wait_for_others(struct spill *self, struct timespec *until, uint64_t seen)
 {
     if (until->tv_sec == 0) {
@@ -152,9 +154,9 @@ static bool wait_for_others(struct spill *self, struct timespec *until, uint64_t
     return !late && self->changes != seen;
 }
 
-/* ---- away ---- */
+/* ---- moving to the host ---- */
 
-/* The home queue waits for all that the others have to do with the block. */
+/* Makes the home queue wait for all work of the block's other queues. */
 static ctrt_status order_others(struct spill *self, struct block *block)
 {
     const ctrt_memory_source *source = self->source;
@@ -170,14 +172,15 @@ static ctrt_status order_others(struct spill *self, struct block *block)
     return CTRT_OK;
 }
 
-/* The caller waits until it is known how the last copy to or from the buffer ended, and returns that. */
+/* Waits for the last copy to or from the buffer and returns its result. */
 static ctrt_status buffer_outcome(struct spill *self, struct buffer *buffer)
 {
     bool known = true;
     if (buffer->fence != NULL)
         (void)self->source->fence_wait(self->source->state, buffer->fence, NULL);
     ctrt_status status = fence_outcome(self->source, buffer->fence, &known);
-    return known ? status : spill_host->fail(CTRT_ERR_BACKEND, "spill: a copy on %s does not end", self->source->device_name);
+    return known ? status
+                 : spill_host->fail(CTRT_ERR_BACKEND, "spill: a copy on %s does not end", self->source->device_name);
 }
 
 bool spill_arrived(struct spill *self, struct block *block, bool *known)
@@ -192,34 +195,38 @@ static ctrt_status fail_copy(struct spill *self, const struct block *block, ctrt
 {
     char why[384];
     snprintf(why, sizeof why, "%s", spill_host->message());
-    return spill_host->fail(status, "spill: %zu bytes cannot leave %s, because the queue they are on failed; they stay: %s", block->bytes,
-                            self->source->device_name, why);
+    return spill_host->fail(status,
+                            "spill: %zu bytes cannot leave %s, because the queue they are on failed; they stay: %s",
+                            block->bytes, self->source->device_name, why);
 }
 
-/* Puts the bytes of a block that is LEAVING on their way to the host. If those that were copied back never arrived, they are there already. */
+/* Enqueues the copy of a LEAVING block to the host. If its last copy to the device failed, the host still has the valid
+ * bytes and no copy is needed. */
 static ctrt_status copy_out(struct spill *self, struct block *block, bool must)
 {
     const ctrt_memory_source *source = self->source;
-    struct buffer *buffer = block->buffer;      /* the copy that brought it comes before, on a queue that home waits for */
+    struct buffer *buffer = block->buffer; /* the copy to the device comes before, on a queue that home waits for */
     if (buffer != NULL && !block->arrived && buffer_outcome(self, buffer) != CTRT_OK)
         return CTRT_OK;
     ctrt_status status = buffer != NULL ? CTRT_OK : spill_buffer_take(self, &buffer, block->bytes, block->home, must);
     if (status != CTRT_OK)
         return status;
     block->buffer = buffer;
-    block->arrived = true;                      /* the device's memory has the value, whatever becomes of this copy */
+    block->arrived = true;                      /* the device memory is valid, whether or not this copy succeeds */
     block->copying = true;
     status = source->copy(source->state, buffer->address, block->address, block->bytes, CTRT_COPY_TO_HOST, block->home);
     const ctrt_status fenced = spill_buffer_fence(self, buffer, block->home);
     return status != CTRT_OK ? status : fenced;
 }
 
-/* Without the lock: whoever gets the log may ask for memory. */
+/* Logs totals each time the amount has doubled. The lock must not be held, because the log handler may allocate
+ * memory. */
 static void tell(struct spill *self)
 {
     pthread_mutex_lock(&self->lock);
     const bool first = self->told == 0, due = self->out_bytes >= self->told;
-    const unsigned long long out = self->out_count, out_bytes = self->out_bytes, back = self->back_count, back_bytes = self->back_bytes,
+    const unsigned long long out = self->out_count, out_bytes = self->out_bytes, back = self->back_count,
+                             back_bytes = self->back_bytes,
                              hits = self->hits, ahead = self->ahead_count;
     if (due)
         self->told = 2 * self->out_bytes;
@@ -227,11 +234,11 @@ static void tell(struct spill *self)
     if (due)
         spill_host->log(first ? CTRT_LOG_INFO : CTRT_LOG_DEBUG, "memory",
                         "spill: %s has too little memory: so far %llu blocks, %llu bytes, went to the host, and %llu blocks, %llu bytes, came "
-                        "back; %llu of %llu that came ahead were of use", self->source->device_name, out, out_bytes, back, back_bytes, hits,
-                        ahead);
+                        "back; %llu of %llu that came ahead were of use", self->source->device_name, out, out_bytes,
+                        back, back_bytes, hits, ahead);
 }
 
-/* Begins to move a block away that is LEAVING and on no list. */
+/* Enqueues the move of a LEAVING block that is on no list. */
 static void leave_begin(struct spill *self, struct block *block, bool must)
 {
     block->copying = false;
@@ -240,7 +247,8 @@ static void leave_begin(struct spill *self, struct block *block, bool must)
         block->outcome = copy_out(self, block, must);
 }
 
-/* Ends that: its memory goes back once its bytes are known to be on the host. Else it stays. */
+/* Completes the move: frees the device memory once the bytes are known to be on the host, otherwise keeps the block on
+ * the device. */
 static ctrt_status leave_end(struct spill *self, struct block *block)
 {
     struct buffer *spoilt = NULL;
@@ -279,7 +287,7 @@ static ctrt_status leave_end(struct spill *self, struct block *block)
     return status;
 }
 
-/* ---- room ---- */
+/* ---- allocation of device memory ---- */
 
 static ctrt_status fail_full(struct spill *self, size_t bytes, const char *why)
 {
@@ -291,12 +299,14 @@ static ctrt_status fail_full(struct spill *self, size_t bytes, const char *why)
         *(block->uses > 0 ? &held : &idle) += block->bytes;
     const size_t away = self->away_bytes, away_count = self->away_count, pinned = self->pinned_bytes;
     pthread_mutex_unlock(&self->lock);
-    return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no room for %zu bytes: blocks of %zu bytes are in use and cannot move, %zu bytes are "
-                            "idle, %zu blocks of %zu bytes are away, %zu of %zu bytes of pinned memory are drawn; %s", bytes, held, idle,
-                            away_count, away, pinned, self->host_limit, reason);
+    return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                            "spill: no room for %zu bytes: blocks of %zu bytes are in use and cannot move, %zu bytes are "
+                            "idle, %zu blocks of %zu bytes are away, %zu of %zu bytes of pinned memory are drawn; %s",
+                            bytes, held, idle, away_count, away, pinned, self->host_limit, reason);
 }
 
-/* With the lock held: takes what should leave for `bytes` on `queue` off the list, linked by `after`. */
+/* Removes the blocks that should leave for `bytes` on `queue` from the list and returns them, linked by `after`.
+ * Requires the lock. */
 static struct block *take_victims(struct spill *self, size_t bytes, void *queue)
 {
     struct block *victims = spill_choose(&self->here, bytes, queue);
@@ -314,10 +324,12 @@ ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *q
     size_t failures = 0;
     ctrt_status status;
     if (source->total_bytes > 0 && bytes > source->total_bytes)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: a block of %zu bytes is larger than all of %s, which has %llu; a block that is "
-                                "used must be on the device whole", bytes, source->device_name, (unsigned long long)source->total_bytes);
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                                "spill: a block of %zu bytes is larger than all of %s, which has %llu; a block that is "
+                                "used must be on the device whole", bytes, source->device_name,
+                                (unsigned long long)source->total_bytes);
     for (;;) {
-        const uint64_t seen = self->changes;    /* what comes back from here on may be what is missing */
+        const uint64_t seen = self->changes;    /* memory that is freed from here on may satisfy the request */
         status = source->alloc(source->state, address, bytes, queue);
         if (status != CTRT_ERR_OUT_OF_MEMORY)
             break;
@@ -341,11 +353,12 @@ ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *q
             if (here != CTRT_OK)
                 one = here;
         }
-        if (one == CTRT_ERR_OUT_OF_MEMORY) {    /* of leave_end, or of leave_begin where nothing came after it */
+        if (one == CTRT_ERR_OUT_OF_MEMORY) {    /* from leave_end, or from leave_begin if no later error replaced it */
             snprintf(why, sizeof why, "%s", spill_host->message());
             return fail_full(self, bytes, why);
         }
-        /* A queue that failed copies nothing. What is on it has become the youngest, so that all others get their turn. */
+        /* A failed queue copies nothing. Its blocks are now the last in the list, so that all other blocks are
+         * tried. */
         pthread_mutex_lock(&self->lock);
         const bool vain = one != CTRT_OK && ++failures > self->here_count;
         pthread_mutex_unlock(&self->lock);
@@ -360,9 +373,9 @@ ctrt_status spill_room(struct spill *self, void **address, size_t bytes, void *q
     return status;
 }
 
-/* ---- back ---- */
+/* ---- moving to the device ---- */
 
-/* The bytes from the block's buffer to `address`, and from then on the buffer's fence stands for that copy. */
+/* Enqueues the copy from the block's buffer to `address`, and sets the buffer's fence to that copy. */
 static ctrt_status copy_in(struct spill *self, struct block *block, void *address, void *queue)
 {
     const ctrt_memory_source *source = self->source;
@@ -392,11 +405,11 @@ ctrt_status spill_assure(struct spill *self, struct block *block, void *queue)
         source->fence_free(source->state, fence);
     status = copy_in(self, block, block->address, queue);
     if (status == CTRT_OK)
-        fence_order(source, block->buffer->fence, block->home);     /* in whose order the memory is */
+        fence_order(source, block->buffer->fence, block->home);     /* the memory is ordered by the home queue */
     return status;
 }
 
-/* Device memory for a block that comes back. */
+/* Allocates device memory for a block that comes back. */
 static ctrt_status room_back(struct spill *self, void **address, size_t bytes, void *queue, bool ahead)
 {
     const ctrt_memory_source *source = self->source;
@@ -449,7 +462,7 @@ ctrt_status spill_bring(struct spill *self, struct block *block, void *queue, bo
     return status;
 }
 
-/* ---- freed ---- */
+/* ---- freeing ---- */
 
 bool spill_drop(struct spill *self, struct block *block, void *fence)
 {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/spill_names.c: names of blocks: addresses in a range that is reserved and holds nothing.
+/* plugins/memory/spill_names.c: names of blocks, which are addresses in a reserved range without memory.
  *
- * Whoever reads at a name faults. A name goes from block to block together with the struct that describes it, among those
- * of its size class, so that having and losing one costs a list operation; the range is large enough for that waste. */
+ * Reading at a name faults. A name is reused together with the block descriptor, within its size class, so that
+ * allocating and freeing a name is a list operation. The range is large enough for the unused remainder of each
+ * class. */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -28,7 +29,7 @@ size_t spill_class_bytes(unsigned class)
     return ((size_t)1 << power) + eighth * ((size_t)1 << (power - 3));
 }
 
-/* Less where the address space is limited. */
+/* Reserves the range; a smaller one if the address space is limited. */
 ctrt_status spill_names_open(struct spill *self)
 {
     void *range = MAP_FAILED;
@@ -38,7 +39,8 @@ ctrt_status spill_names_open(struct spill *self)
         range = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     }
     if (range == MAP_FAILED)
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: no address range of %zu bytes for the names of blocks (ulimit -v)", bytes);
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                                "spill: no address range of %zu bytes for the names of blocks (ulimit -v)", bytes);
     self->names_from = self->names_at = range;
     self->names_end = self->names_from + bytes;
     return CTRT_OK;
@@ -83,7 +85,7 @@ ctrt_status spill_name_new(struct spill *self, struct block **out, size_t bytes)
         block->class = class;
         self->names_at += whole;
     }
-    /* The range is used up: a larger name does as well. */
+    /* The range is used up: a larger name can be used, too. */
     for (unsigned larger = class + 1; block == NULL && larger < SPILL_CLASSES; larger++)
         block = free_one(self, larger);
     if (block == NULL)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/spill_pinned.c: pinned host memory for blocks that are away, kept for reuse.
+/* plugins/memory/spill_pinned.c: pinned host memory for blocks that are AWAY, cached for reuse.
  *
- * A buffer whose last copy is not done can be had at once: the queue that gets it waits. The host waits only to give memory
- * back, and it gives back only when the limit is reached, or the system has no more. */
+ * A buffer whose last copy is not done can be reused at once, because the new queue is made to wait. The host waits
+ * only to free memory, and memory is freed only if the limit is reached or the system has no more. */
 #include "spill.h"
 
 static bool fence_made(struct spill *self, struct buffer *buffer)
@@ -15,7 +15,7 @@ static bool fence_made(struct spill *self, struct buffer *buffer)
 ctrt_status spill_buffer_fence(struct spill *self, struct buffer *buffer, void *queue)
 {
     if (buffer->fence != NULL)
-        self->source->fence_free(self->source->state, buffer->fence);       /* the new one comes after it */
+        self->source->fence_free(self->source->state, buffer->fence);       /* the new fence includes the old one */
     buffer->fence = NULL;
     buffer->queue = queue;
     ctrt_status status = self->source->fence_new(self->source->state, &buffer->fence, queue);
@@ -38,7 +38,7 @@ bool spill_buffer_idle(struct spill *self, struct buffer *buffer)
     return fence_made(self, buffer) && fence_is_done(self->source, buffer->fence);
 }
 
-/* False: its queue cannot be waited for now. */
+/* Returns false if the end of the work on its queue cannot be waited for now. */
 static bool buffer_free(struct spill *self, struct buffer *buffer)
 {
     if (!fence_made(self, buffer))
@@ -67,7 +67,8 @@ void spill_buffer_put(struct spill *self, struct buffer *buffer)
     pthread_mutex_unlock(&self->lock);
 }
 
-/* Gives free buffers back until `wanted` bytes may be drawn; blocks that are known to have come back well need theirs no more. */
+/* Frees free buffers until `wanted` bytes can be allocated within the limit. First makes the buffers of blocks whose
+ * copy to the device succeeded free. */
 static bool give_back(struct spill *self, size_t wanted)
 {
     struct buffer *idle = NULL, *held = NULL;
@@ -124,7 +125,7 @@ void spill_buffers_trim(struct spill *self)
     }
 }
 
-/* A free buffer of the class, at best one that nothing uses any more. */
+/* Returns a free buffer of the class, preferably one that is idle; NULL if there is none. */
 static struct buffer *take_free(struct spill *self, unsigned class)
 {
     struct buffer **best = NULL;
@@ -141,7 +142,7 @@ static struct buffer *take_free(struct spill *self, unsigned class)
     return buffer;
 }
 
-/* Counts the bytes as drawn if the limit allows it. *drawn: how many there are. */
+/* Counts the bytes as allocated if the limit permits it. *drawn: the bytes allocated now. */
 static bool count_pinned(struct spill *self, size_t bytes, size_t *drawn)
 {
     pthread_mutex_lock(&self->lock);
@@ -158,7 +159,8 @@ static ctrt_status draw(struct spill *self, struct buffer *buffer, size_t bytes)
     const ctrt_memory_source *source = self->source;
     size_t drawn;
     if (!count_pinned(self, bytes, &drawn) && !(give_back(self, bytes) && count_pinned(self, bytes, &drawn)))
-        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY, "spill: %zu of %zu bytes of pinned host memory are in use, and %zu more are needed "
+        return spill_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                                "spill: %zu of %zu bytes of pinned host memory are in use, and %zu more are needed "
                                 "(CTRT_MEMORY=spill:host=...)", drawn, self->host_limit, bytes);
     ctrt_status status = source->host_alloc(source->state, &buffer->address, bytes);
     if (status == CTRT_ERR_OUT_OF_MEMORY) {
@@ -181,7 +183,7 @@ ctrt_status spill_buffer_take(struct spill *self, struct buffer **out, size_t by
     pthread_mutex_unlock(&self->lock);
     if (buffer != NULL) {
         *out = buffer;
-        return spill_buffer_order(self, buffer, queue);     /* has its fence, so this succeeds */
+        return spill_buffer_order(self, buffer, queue);     /* cannot fail, because the buffer has its fence */
     }
     buffer = spill_host->alloc(sizeof *buffer);
     if (buffer == NULL)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/threads.c: which thread may use a policy's lists and heaps, and when.
+/* plugins/memory/threads.c: synchronizes the threads' access to lists and heaps.
  *
- * The hot path takes no lock. A thread says that it is busy, looks whether the gate is shut, and says when it is done:
- * plain stores and loads. Who must see everything (the first call of a second thread, a trim, a figure) shuts the gate and
- * has the kernel run a memory barrier on all processors that run this process (membarrier(2)); from then on every
- * thread either is seen busy, and is waited for, or sees the gate shut. Where the kernel cannot do that each entry pays for
- * a barrier of its own. */
+ * The hot path takes no lock. A thread sets its busy flag, checks the gate, and clears the flag when it is done, with
+ * plain stores and loads. A thread that needs exclusive access (the first call of a second thread, a trim, a query of
+ * statistics) closes the gate and makes the kernel execute a memory barrier on all processors that run this process
+ * (membarrier(2)). After that, every other thread is either seen busy, and waited for, or sees the closed gate. If the
+ * kernel does not support this, each entry executes a full barrier itself. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -17,8 +17,8 @@
 
 #include "caching.h"
 
-#define BARRIER          8                      /* MEMBARRIER_CMD_PRIVATE_EXPEDITED of linux/membarrier.h, */
-#define BARRIER_REGISTER 16                     /* and its registration */
+#define BARRIER          8                      /* MEMBARRIER_CMD_PRIVATE_EXPEDITED of linux/membarrier.h */
+#define BARRIER_REGISTER 16                     /* MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED */
 
 bool threads_fenced;
 
@@ -26,9 +26,9 @@ static struct cache no_cache;
 __thread struct cache *thread_cache __attribute__((tls_model("initial-exec"))) = &no_cache;
 static __thread struct cache *thread_caches __attribute__((tls_model("initial-exec")));
 
-/* Guards what caches and policies know of one another when either goes. Taken before any other lock here. */
+/* Guards the links between caches and policies when either is destroyed. Taken before any other lock here. */
 static pthread_mutex_t caches_lock = PTHREAD_MUTEX_INITIALIZER;
-/* Policies are never freed, only used again, so that a fork can walk the list without a lock. */
+/* Policies are never freed but reused, so that the fork handlers can walk the list without a lock. */
 static _Atomic(struct policy *) policies;
 
 static pthread_key_t thread_key;
@@ -50,8 +50,8 @@ static void barrier_on_all(void)
 {
     if (threads_fenced || membarrier(BARRIER) || (membarrier(BARRIER_REGISTER) && membarrier(BARRIER)))
         return;
-    /* It worked when the program began, and was forbidden since. What a processor has stored is seen by the others
-     * long before a millisecond is over. */
+    /* membarrier worked when the program began and was forbidden later. Wait instead: stores of a processor
+     * become visible to the others in far less than a millisecond. */
     int cancel;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -147,7 +147,7 @@ struct cache *cache_find(const struct policy *policy)
     return NULL;
 }
 
-/* One that a policy has left, or a new one. */
+/* Returns a cache whose policy was destroyed, or a new one; NULL when out of memory. */
 static struct cache *cache_blank(void)
 {
     struct cache *cache = thread_caches;
@@ -216,9 +216,9 @@ void policy_resume(struct policy *policy)
     open_gate(policy);
 }
 
-/* ---- leaving ---- */
+/* ---- destruction of caches ---- */
 
-/* With the policy's lock held. */
+/* Requires the policy's lock. */
 static void cache_unlink(struct policy *policy, struct cache *cache)
 {
     cache_flush(cache);
@@ -285,13 +285,14 @@ struct policy *policies_reuse(void)
     return policy;
 }
 
-/* ---- fork: the child gets the policies' locks free, and what they protect whole ----
+/* ---- fork: in the child the policies' locks are free and the data that they guard is consistent ----
  *
- * caches_lock is not among them: it is taken before policies' locks, by threads that end too, and what it protects besides is the
- * child's only thread's. Nor are the growth locks, under which the source may take its own. */
+ * caches_lock is not taken around a fork, because it is taken before the policies' locks by threads that exit, and
+ * because the other data that it guards is used by the child's only thread alone. Nor are the growth locks taken,
+ * because the source may take its own locks while a thread holds one. */
 
 static __thread struct policy *fork_first
-    __attribute__((tls_model("initial-exec"))); /* a policy made meanwhile stands before it in the list */
+    __attribute__((tls_model("initial-exec"))); /* policies created during the fork precede this one in the list */
 
 static void before_fork(void)
 {
@@ -310,7 +311,7 @@ static void after_fork_in_parent(void)
     }
 }
 
-/* Only one thread is left: what the others had in their lists goes back. */
+/* Only one thread is left: return the blocks in the other threads' lists to the heaps. */
 static void after_fork_in_child(void)
 {
     for (struct policy *policy = fork_first; policy != NULL; policy = policy->next) {
