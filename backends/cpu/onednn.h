@@ -11,8 +11,8 @@
 #include "conv.h"
 #include "product.h"
 
-/* Compute the result, or return false if the library is not available or has no fast implementation for this shape and
- * dtype. */
+/* Compute the result, or return false and leave the output unchanged if the library is not available or has no fast
+ * implementation for this shape and dtype. */
 bool cpu_onednn_product(const struct cpu_product *p);
 bool cpu_onednn_conv(const struct cpu_conv *conv);
 
