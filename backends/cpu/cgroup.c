@@ -146,7 +146,8 @@ static void visit_memory_v2(const char *text, const char *folder, void *argument
     struct cpu_memory_group *group = max == UINT64_MAX && high == UINT64_MAX ? NULL : next_group(argument, folder);
     if (!group)
         return;
-    uint64_t swap = number_in(folder, "memory.swap.max", UINT64_MAX), swapped = number_in(folder, "memory.swap.current", 0);
+    uint64_t swap = number_in(folder, "memory.swap.max", UINT64_MAX),
+             swapped = number_in(folder, "memory.swap.current", 0);
     group->max = max;
     group->high = high;
     group->used = number_in(folder, "memory.current", 0);

@@ -33,7 +33,8 @@ static inline int64_t cpu_divide_up(int64_t a, int64_t b)
 /* Runs body(argument, begin, end) over consecutive ranges of [0, count). Uses several threads when count exceeds
  * `grain`, the smallest number of items that is worth a thread; otherwise, and when called inside a parallel region,
  * runs the whole range in the calling thread. */
-void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument, int64_t begin, int64_t end), void *argument);
+void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument, int64_t begin, int64_t end),
+                      void *argument);
 /* Number of threads that cpu_parallel_for may use: CTRT_NUM_THREADS if set, otherwise what the affinity mask and the
  * cgroup's CPU quota allow. */
 int cpu_thread_count(void);
@@ -58,7 +59,7 @@ struct cpu_rows {
     const ctrt_kernel *rows;
     size_t count;
 };
-extern const struct cpu_rows cpu_copy_rows, cpu_elementwise_rows, cpu_reduce_rows, cpu_random_rows, cpu_matmul_rows, cpu_conv_rows,
-    cpu_pool_rows, cpu_norm_rows, cpu_softmax_rows, cpu_index_rows, cpu_optim_rows;
+extern const struct cpu_rows cpu_copy_rows, cpu_elementwise_rows, cpu_reduce_rows, cpu_random_rows, cpu_matmul_rows,
+    cpu_conv_rows, cpu_pool_rows, cpu_norm_rows, cpu_softmax_rows, cpu_index_rows, cpu_optim_rows;
 
 #endif

@@ -96,7 +96,8 @@ static ctrt_status memory_info(void *device, uint64_t *free_bytes, uint64_t *tot
     struct cpu_memory_room room;
     cpu_memory_room(&room);
     if (room.total == 0)
-        return cpu_host->fail(CTRT_ERR_IO, "cpu: /proc/meminfo cannot be read, and no other limit says how much memory there is");
+        return cpu_host->fail(CTRT_ERR_IO,
+                              "cpu: /proc/meminfo cannot be read, and no other limit says how much memory there is");
     *free_bytes = room.free;
     *total_bytes = room.total;
     return CTRT_OK;

@@ -96,7 +96,9 @@ FLOATING(pow, 24, powf, pow)
 SHORT_POWERS(F32)
 #undef ROOT
 #define ROOT(x) __builtin_sqrt(x)
-#define F64(value, name, expression) CPU_LOOP_1(name##_f64, double, double, expression) CPU_RUN_1(name##_f64, 1, CPU_8, CPU_8)
+#define F64(value, name, expression)                                                                              \
+    CPU_LOOP_1(name##_f64, double, double, expression)                                                            \
+    CPU_RUN_1(name##_f64, 1, CPU_8, CPU_8)
 SHORT_POWERS(F64)
 
 static const struct short_power {

@@ -349,7 +349,8 @@ TILES(uint16_t, 2, 0, NO_TURN)
 TILES(uint32_t, 4, VF_BLOCK, TURN_4)
 TILES(uint64_t, 8, VD_BLOCK, TURN_8)
 
-static void gather_tile(void *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down, int64_t right)
+static void gather_tile(void *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down,
+                        int64_t right)
 {
     if (bytes == 4)
         tile_4(to, from, rows, columns, down, right);
@@ -362,8 +363,8 @@ static void gather_tile(void *to, const char *from, size_t bytes, int64_t rows, 
 }
 
 /* Writes an output tile to the tensor, whole rows if the columns are contiguous, otherwise element by element. */
-static void scatter_tile(char *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down, int64_t right,
-                         bool past_caches)
+static void scatter_tile(char *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down,
+                         int64_t right, bool past_caches)
 {
     for (int64_t i = 0; i < rows; i++, from += columns * (int64_t)bytes, to += down * (int64_t)bytes) {
         if (right == 1) {
@@ -385,7 +386,8 @@ static void tiles_part(void *argument, int64_t begin, int64_t end)
     const struct cpu_plan *how = w->how;
     const ctrt_view *out = w->out.view;
     int last = out->ndim - 1, across = w->across;
-    int64_t high = out->shape[across], wide = out->shape[last], highs = (high + SIDE - 1) / SIDE, wides = (wide + SIDE - 1) / SIDE;
+    int64_t high = out->shape[across], wide = out->shape[last], highs = (high + SIDE - 1) / SIDE,
+            wides = (wide + SIDE - 1) / SIDE;
     char blocks[4][BLOCK * 8] __attribute__((aligned(64)));
     uint16_t halves[BLOCK];
     const void *p[4] = { NULL, NULL, NULL, NULL };

@@ -46,15 +46,17 @@ typedef void (*NAME(tile_function))(int64_t k, const T *a, int64_t a_row, int64_
                                     int64_t b_row, T *c, int64_t c_row, const T *start, int64_t start_row,
                                     int last);
 
-#define TILE(rows, vectors)                                                                                             \
-    static void NAME(tile_##rows##_##vectors)(int64_t k, const T *a, int64_t a_row, int64_t a_col, const T *b,          \
-                                              int64_t b_row, T *c, int64_t c_row, const T *start, int64_t start_row,    \
-                                              int last)                                                                 \
-    {                                                                                                                   \
-        if (last == LANES)                                                                                              \
-            NAME(tile)(rows, vectors, true, k, a, a_row, a_col, b, b_row, c, c_row, start, start_row, last);            \
-        else                                                                                                            \
-            NAME(tile)(rows, vectors, false, k, a, a_row, a_col, b, b_row, c, c_row, start, start_row, last);           \
+#define TILE(rows, vectors)                                                                                       \
+    static void NAME(tile_##rows##_##vectors)(int64_t k, const T *a, int64_t a_row, int64_t a_col,                \
+                                              const T *b, int64_t b_row, T *c, int64_t c_row,                     \
+                                              const T *start, int64_t start_row, int last)                        \
+    {                                                                                                             \
+        if (last == LANES)                                                                                        \
+            NAME(tile)(rows, vectors, true, k, a, a_row, a_col, b, b_row, c, c_row, start, start_row,             \
+                       last);                                                                                     \
+        else                                                                                                      \
+            NAME(tile)(rows, vectors, false, k, a, a_row, a_col, b, b_row, c, c_row, start, start_row,            \
+                       last);                                                                                     \
     }
 TILE(1, 1) TILE(1, 2) TILE(1, 3)
 TILE(2, 1) TILE(2, 2) TILE(2, 3)
@@ -271,18 +273,18 @@ static inline __attribute__((always_inline)) void NAME(dots)(const int rows, con
         }
 }
 
-#define DOTS(rows)                                                                                                      \
-    static void NAME(dots_##rows)(const G *g, int64_t i, T *packed)                                                     \
-    {                                                                                                                   \
-        for (int64_t p = 0; p < g->k; p += DEPTH) {                                                                     \
-            const int64_t depth = g->k - p < DEPTH ? g->k - p : DEPTH;                                                  \
-            int64_t j = 0;                                                                                              \
-            NAME(pack_rows)(packed, g, i, rows, p, depth);                                                              \
-            for (; j + VECTORS <= g->n; j += VECTORS)                                                                   \
-                NAME(dots)(rows, VECTORS, g, packed, i, j, p, depth);                                                   \
-            for (; j < g->n; j++)                                                                                       \
-                NAME(dots)(rows, 1, g, packed, i, j, p, depth);                                                         \
-        }                                                                                                               \
+#define DOTS(rows)                                                                                                \
+    static void NAME(dots_##rows)(const G *g, int64_t i, T *packed)                                               \
+    {                                                                                                             \
+        for (int64_t p = 0; p < g->k; p += DEPTH) {                                                               \
+            const int64_t depth = g->k - p < DEPTH ? g->k - p : DEPTH;                                            \
+            int64_t j = 0;                                                                                        \
+            NAME(pack_rows)(packed, g, i, rows, p, depth);                                                        \
+            for (; j + VECTORS <= g->n; j += VECTORS)                                                             \
+                NAME(dots)(rows, VECTORS, g, packed, i, j, p, depth);                                             \
+            for (; j < g->n; j++)                                                                                 \
+                NAME(dots)(rows, 1, g, packed, i, j, p, depth);                                                   \
+        }                                                                                                         \
     }
 DOTS(1) DOTS(2) DOTS(4)
 #if ROWS == 8

@@ -75,17 +75,17 @@ static ctrt_status index_select(const ctrt_call *call)
 
 /* ---- gather ---- */
 
-#define GATHER(bits)                                                                                                    \
-    static void gather_##bits(void *argument, int64_t begin, int64_t end)                                               \
-    {                                                                                                                   \
-        const struct job *job = argument;                                                                               \
-        const uint##bits##_t *from = (const uint##bits##_t *)job->from;                                                 \
-        uint##bits##_t *to = (uint##bits##_t *)job->to;                                                                 \
-        for (int64_t r = begin; r < end; r++) {                                                                         \
-            const int64_t plane = r / job->count * job->size * job->inner, row = r * job->inner;                        \
-            for (int64_t i = 0; i < job->inner; i++)                                                                    \
-                to[row + i] = from[plane + job->index[row + i] * job->inner + i];                                       \
-        }                                                                                                               \
+#define GATHER(bits)                                                                                              \
+    static void gather_##bits(void *argument, int64_t begin, int64_t end)                                         \
+    {                                                                                                             \
+        const struct job *job = argument;                                                                         \
+        const uint##bits##_t *from = (const uint##bits##_t *)job->from;                                           \
+        uint##bits##_t *to = (uint##bits##_t *)job->to;                                                           \
+        for (int64_t r = begin; r < end; r++) {                                                                   \
+            const int64_t plane = r / job->count * job->size * job->inner, row = r * job->inner;                  \
+            for (int64_t i = 0; i < job->inner; i++)                                                              \
+                to[row + i] = from[plane + job->index[row + i] * job->inner + i];                                 \
+        }                                                                                                         \
     }
 GATHER(8)
 GATHER(16)
@@ -114,28 +114,28 @@ static ctrt_status gather(const ctrt_call *call)
  * same element ---- */
 
 /* Adds rows dy[outer,count,inner] to dx[outer,size,inner], for one outer index and the columns [c0, c1). */
-#define ADD(name, T)                                                                                                    \
-    static void index_add_##name(const struct job *job, int64_t outer, int64_t c0, int64_t c1)                          \
-    {                                                                                                                   \
-        T *dx = (T *)job->to + outer * job->size * job->inner;                                                          \
-        const T *dy = (const T *)job->from + outer * job->count * job->inner;                                           \
-        for (int64_t i = 0; i < job->count; i++) {                                                                      \
-            if (job->index[i] == job->skip)                                                                             \
-                continue;                                                                                               \
-            T *to = dx + job->index[i] * job->inner;                                                                    \
-            const T *from = dy + i * job->inner;                                                                        \
-            for (int64_t c = c0; c < c1; c++)                                                                           \
-                to[c] = (T)(to[c] + from[c]);                                                                           \
-        }                                                                                                               \
-    }                                                                                                                   \
-    static void scatter_add_##name(const struct job *job, int64_t outer, int64_t c0, int64_t c1)                        \
-    {                                                                                                                   \
-        T *dx = (T *)job->to + outer * job->size * job->inner;                                                          \
-        const T *dy = (const T *)job->from + outer * job->count * job->inner;                                           \
-        const int64_t *index = job->index + outer * job->count * job->inner;                                            \
-        for (int64_t i = 0; i < job->count; i++, dy += job->inner, index += job->inner)                                 \
-            for (int64_t c = c0; c < c1; c++)                                                                           \
-                dx[index[c] * job->inner + c] = (T)(dx[index[c] * job->inner + c] + dy[c]);                             \
+#define ADD(name, T)                                                                                              \
+    static void index_add_##name(const struct job *job, int64_t outer, int64_t c0, int64_t c1)                    \
+    {                                                                                                             \
+        T *dx = (T *)job->to + outer * job->size * job->inner;                                                    \
+        const T *dy = (const T *)job->from + outer * job->count * job->inner;                                     \
+        for (int64_t i = 0; i < job->count; i++) {                                                                \
+            if (job->index[i] == job->skip)                                                                       \
+                continue;                                                                                         \
+            T *to = dx + job->index[i] * job->inner;                                                              \
+            const T *from = dy + i * job->inner;                                                                  \
+            for (int64_t c = c0; c < c1; c++)                                                                     \
+                to[c] = (T)(to[c] + from[c]);                                                                     \
+        }                                                                                                         \
+    }                                                                                                             \
+    static void scatter_add_##name(const struct job *job, int64_t outer, int64_t c0, int64_t c1)                  \
+    {                                                                                                             \
+        T *dx = (T *)job->to + outer * job->size * job->inner;                                                    \
+        const T *dy = (const T *)job->from + outer * job->count * job->inner;                                     \
+        const int64_t *index = job->index + outer * job->count * job->inner;                                      \
+        for (int64_t i = 0; i < job->count; i++, dy += job->inner, index += job->inner)                           \
+            for (int64_t c = c0; c < c1; c++)                                                                     \
+                dx[index[c] * job->inner + c] = (T)(dx[index[c] * job->inner + c] + dy[c]);                       \
     }
 ADD(f32, float)
 ADD(f64, double)

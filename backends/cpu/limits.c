@@ -36,7 +36,8 @@ static _Atomic uint64_t seen_left;              /* bytes that the last check fou
 ctrt_status cpu_limits_init(void)
 {
     static const ctrt_param param = {
-        .size = sizeof(ctrt_param), .name = "CTRT_CPU_MEMORY_CHECK", .type = CTRT_PARAM_ENUM, .fallback = "on", .words = "off|on",
+        .size = sizeof(ctrt_param), .name = "CTRT_CPU_MEMORY_CHECK", .type = CTRT_PARAM_ENUM, .fallback = "on",
+        .words = "off|on",
         .help = "refuse blocks that machine or control group cannot hold, instead of inviting the kernel's out-of-memory killer",
     };
     ctrt_param_value value;
@@ -163,19 +164,20 @@ ctrt_status cpu_memory_refuse(size_t bytes, const char *why)
     struct cpu_memory_room room;
     char asked[32], left[32], total[32];
     cpu_memory_room(&room);
-    return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no %s (%zu bytes) of memory: %s; %s of %s are free", in_words(asked, bytes),
-                          bytes, why, in_words(left, room.free), in_words(total, room.total));
+    return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no %s (%zu bytes) of memory: %s; %s of %s are free",
+                          in_words(asked, bytes), bytes, why, in_words(left, room.free), in_words(total, room.total));
 }
 
 static ctrt_status beyond(size_t bytes, const struct cpu_memory_room *room)
 {
     char asked[32], limit[32], used[32], ours[32], swap[32], left[32];
-    return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                          "cpu: %s (%zu bytes) would pass what the %s can hold, and the kernel would end the process when they are "
-                          "written to: limit %s, used and not reclaimable %s, handed out but not yet written to %s, swap left on the "
-                          "machine %s; %s could be had. Release tensors, raise the limit, or set CTRT_CPU_MEMORY_CHECK=off",
-                          in_words(asked, bytes), bytes, room->bound, in_words(limit, room->limit), in_words(used, room->used),
-                          in_words(ours, room->untouched), in_words(swap, room->swap), in_words(left, room->grantable));
+    return cpu_host->fail(
+        CTRT_ERR_OUT_OF_MEMORY,
+        "cpu: %s (%zu bytes) would pass what the %s can hold, and the kernel would end the process when they are "
+        "written to: limit %s, used and not reclaimable %s, handed out but not yet written to %s, swap left on the "
+        "machine %s; %s could be had. Release tensors, raise the limit, or set CTRT_CPU_MEMORY_CHECK=off",
+        in_words(asked, bytes), bytes, room->bound, in_words(limit, room->limit), in_words(used, room->used),
+        in_words(ours, room->untouched), in_words(swap, room->swap), in_words(left, room->grantable));
 }
 
 ctrt_status cpu_memory_grant(size_t bytes)

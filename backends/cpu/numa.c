@@ -90,7 +90,8 @@ static bool read_allowed(struct cpu_list *list)
 bool cpu_numa_allowed(struct cpu_list *nodes)
 {
     struct cpu_list allowed;
-    if (!read_list(nodes, "/sys/devices/system/node/has_memory") && !read_list(nodes, "/sys/devices/system/node/online"))
+    if (!read_list(nodes, "/sys/devices/system/node/has_memory")
+        && !read_list(nodes, "/sys/devices/system/node/online"))
         return false;
     if (read_allowed(&allowed))
         *nodes = both(nodes, &allowed);
@@ -169,12 +170,14 @@ ctrt_status cpu_numa_choose(int *mode, struct cpu_list *nodes, const char *text,
     unsigned long node = 0;
     if (!interleave) {
         if (text[0] < '0' || text[0] > '9' || (node = strtoul(text, &end, 10), *end))
-            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_NUMA is \"%s\"; it must be local, interleave, or the number of a "
-                                                             "memory node", text);
+            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                                  "CTRT_NUMA is \"%s\"; it must be local, interleave, or the number of a "
+                                  "memory node", text);
         if (known ? !has(nodes, node) : node != 0) {
             if (known)
                 list_text(listed, sizeof listed, nodes);
-            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_NUMA is %s, but the memory nodes that this process may use are %s",
+            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                                  "CTRT_NUMA is %s, but the memory nodes that this process may use are %s",
                                   text, known ? listed : "0 alone");
         }
     }

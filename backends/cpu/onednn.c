@@ -99,8 +99,8 @@ static enum verdict open_library(char *text, size_t bytes)
         return UNUSABLE;
     }
     const char *missing = NULL;
-#define F(name)                                                                                                         \
-    if (!(*(void **)&library.name = dlsym(object, #name)) && !missing)                                                  \
+#define F(name)                                                                                                   \
+    if (!(*(void **)&library.name = dlsym(object, #name)) && !missing)                                            \
         missing = #name;
     ONEDNN_COMMON(F) ONEDNN_OWN(F)
 #undef F

@@ -9,30 +9,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ONEDNN_COMMON(F)                                                                                                \
-    F(dnnl_engine_create) F(dnnl_stream_create) F(dnnl_stream_destroy) F(dnnl_memory_create) F(dnnl_memory_destroy)     \
-    F(dnnl_memory_set_data_handle) F(dnnl_memory_desc_get_size) F(dnnl_memory_desc_equal) F(dnnl_primitive_attr_create) \
-    F(dnnl_primitive_attr_destroy) F(dnnl_primitive_attr_set_scratchpad_mode) F(dnnl_primitive_create)                  \
-    F(dnnl_primitive_destroy) F(dnnl_primitive_execute) F(dnnl_primitive_desc_destroy) F(dnnl_primitive_desc_query)     \
-    F(dnnl_primitive_desc_query_md) F(dnnl_reorder_primitive_desc_create)
+#define ONEDNN_COMMON(F)                                                                                          \
+    F(dnnl_engine_create) F(dnnl_stream_create) F(dnnl_stream_destroy) F(dnnl_memory_create)                      \
+    F(dnnl_memory_destroy) F(dnnl_memory_set_data_handle) F(dnnl_memory_desc_get_size) F(dnnl_memory_desc_equal)  \
+    F(dnnl_primitive_attr_create) F(dnnl_primitive_attr_destroy) F(dnnl_primitive_attr_set_scratchpad_mode)       \
+    F(dnnl_primitive_create) F(dnnl_primitive_destroy) F(dnnl_primitive_execute) F(dnnl_primitive_desc_destroy)   \
+    F(dnnl_primitive_desc_query) F(dnnl_primitive_desc_query_md) F(dnnl_reorder_primitive_desc_create)
 
 /* In 2.x a memory descriptor is a struct and a primitive descriptor is created in two steps; in 3.x a memory descriptor
  * is a handle. */
 #if CTRT_ONEDNN_MAJOR == 2
-#define ONEDNN_OWN(F)                                                                                                   \
-    F(dnnl_memory_desc_init_by_strides) F(dnnl_memory_desc_init_by_tag) F(dnnl_primitive_desc_create)                   \
-    F(dnnl_matmul_desc_init) F(dnnl_dilated_convolution_forward_desc_init)                                              \
+#define ONEDNN_OWN(F)                                                                                             \
+    F(dnnl_memory_desc_init_by_strides) F(dnnl_memory_desc_init_by_tag) F(dnnl_primitive_desc_create)             \
+    F(dnnl_matmul_desc_init) F(dnnl_dilated_convolution_forward_desc_init)                                        \
     F(dnnl_dilated_convolution_backward_data_desc_init) F(dnnl_dilated_convolution_backward_weights_desc_init)
 typedef dnnl_memory_desc_t onednn_desc;
 typedef const dnnl_memory_desc_t *onednn_desc_ref;
 #define ONEDNN_REF(desc) (&(desc))
 #else
-#define ONEDNN_OWN(F) \
-    F(dnnl_memory_desc_create_with_strides) \
-    F(dnnl_memory_desc_create_with_tag) F(dnnl_memory_desc_destroy) F(dnnl_matmul_primitive_desc_create) \
-        F(dnnl_convolution_forward_primitive_desc_create) \
-            F(dnnl_convolution_backward_data_primitive_desc_create) \
-                F(dnnl_convolution_backward_weights_primitive_desc_create)
+#define ONEDNN_OWN(F)                                                                                             \
+    F(dnnl_memory_desc_create_with_strides) F(dnnl_memory_desc_create_with_tag) F(dnnl_memory_desc_destroy)       \
+    F(dnnl_matmul_primitive_desc_create) F(dnnl_convolution_forward_primitive_desc_create)                        \
+    F(dnnl_convolution_backward_data_primitive_desc_create)                                                       \
+    F(dnnl_convolution_backward_weights_primitive_desc_create)
 typedef dnnl_memory_desc_t onednn_desc;
 typedef const_dnnl_memory_desc_t onednn_desc_ref;
 #define ONEDNN_REF(desc) (desc)

@@ -86,8 +86,8 @@ static void unmap(void *address, size_t bytes)
     int why = errno;
     (void)madvise(address, bytes, MADV_DONTNEED);
     if (!atomic_flag_test_and_set(&said))
-        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "munmap of %zu bytes: %s; the memory went back, its addresses did not", bytes,
-                      strerror(why));
+        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",
+                      "munmap of %zu bytes: %s; the memory went back, its addresses did not", bytes, strerror(why));
 }
 
 /* Maps memory at a multiple of 2 MiB. Recent kernels align mappings of such sizes by themselves, so try without extra
@@ -123,8 +123,9 @@ static void advise(char *block, size_t bytes)
      * effect. */
     if ((madvise(block, end, MADV_POPULATE_WRITE) != 0 || madvise(block, end, MADV_COLLAPSE) != 0)
         && !atomic_flag_test_and_set(&said))
-        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "CTRT_HUGE_PAGES=always: not all of a block of %zu bytes is in huge pages: %s",
-                      bytes, strerror(errno));
+        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",
+                      "CTRT_HUGE_PAGES=always: not all of a block of %zu bytes is in huge pages: %s", bytes,
+                      strerror(errno));
 }
 
 ctrt_status cpu_pages_map(void **address, size_t bytes)

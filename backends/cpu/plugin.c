@@ -28,7 +28,8 @@ static int32_t probe(char *reason, size_t reason_bytes)
 }
 
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "cpu", .table = &backend, .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "cpu", .table = &backend,
+      .probe = probe },
 };
 
 /* May be called again; then reads the parameters and builds the kernel table anew. */

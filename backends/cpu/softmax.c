@@ -145,10 +145,10 @@ static ctrt_status run(const ctrt_call *call, block_f32 f32, block_f64 f64)
     return job.failed ? cpu_no_scratch("softmax", (size_t)(job.n * job.width) * 2 * sizeof(float)) : CTRT_OK;
 }
 
-#define SOFTMAX(name)                                                                                                   \
-    static ctrt_status name(const ctrt_call *call)                                                                      \
-    {                                                                                                                   \
-        return run(call, name##_block_f32, name##_block_f64);                                                           \
+#define SOFTMAX(name)                                                                                             \
+    static ctrt_status name(const ctrt_call *call)                                                                \
+    {                                                                                                             \
+        return run(call, name##_block_f32, name##_block_f64);                                                     \
     }
 SOFTMAX(softmax)
 SOFTMAX(log_softmax)

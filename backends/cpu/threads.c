@@ -120,7 +120,8 @@ ctrt_status cpu_threads_init(void)
     if (status)
         return status;
     if (value.text && (value.integer < 1 || value.integer > 4096))
-        return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_NUM_THREADS is \"%s\"; it must be 1 to 4096", value.text);
+        return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                              "CTRT_NUM_THREADS is \"%s\"; it must be 1 to 4096", value.text);
     threads_wanted = value.text ? (int)value.integer : cpu_allowed_processors();
 #ifdef _OPENMP
     stack_bytes = read_stack_size();
@@ -217,9 +218,10 @@ static void pool_grow(int wanted)
     team_limited = team_size < wanted;
     calls_to_retry = RETRY_AFTER;
     if (team_limited && !atomic_flag_test_and_set(&warned))
-        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",
-                      "only %d of %d threads can be started (a limit on processes, memory or addresses?); working in %d", team_size, wanted,
-                      team_size);
+        cpu_host->log(
+            CTRT_LOG_WARNING, "backend-cpu",
+            "only %d of %d threads can be started (a limit on processes, memory or addresses?); working in %d",
+            team_size, wanted, team_size);
 }
 
 /* Returns the team size to use for `wanted` threads, which is the size of the pool; enlarges the pool if it is smaller.
@@ -283,7 +285,8 @@ void cpu_threads_leave(int before)
 #endif
 }
 
-void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument, int64_t begin, int64_t end), void *argument)
+void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument, int64_t begin, int64_t end),
+                      void *argument)
 {
     if (count <= 0)
         return;
