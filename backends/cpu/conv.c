@@ -11,8 +11,7 @@ static const size_t bytes_of[CTRT_DTYPE_COUNT] = {
     [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2
 };
 
-/* A view can have both layouts (one channel, or one pixel), so any view that is not contiguous determines the
- * layout. */
+/* A view can have both layouts (one channel, or one pixel), so any non-contiguous view determines the layout. */
 static bool channels_last(const ctrt_view *x, const ctrt_view *weight, const ctrt_view *y)
 {
     return !(x->flags & y->flags & weight->flags & CTRT_VIEW_CONTIGUOUS);

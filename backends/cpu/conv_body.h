@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/conv_body.h: a template that conv_builtin.c includes once per type.
  *
- * Layout of patches: [channel, ky, kx][pixel] for contiguous images, [pixel][ky, kx, channel] for channels-last
- * ones. */
+ * Layout of patches: contiguous images [channel, ky, kx][pixel], channels-last images [pixel][ky, kx, channel]. */
 
 struct NAME(job) {
     const struct cpu_conv *conv;
@@ -11,8 +10,7 @@ struct NAME(job) {
     bool failed;
 };
 
-/* Fills patches[(c, ky, kx)][pixel] for channels [c0, c0+channels) and output rows [y0, y0+rows) of one image
- * (im2col). */
+/* im2col: fills patches[(c, ky, kx)][pixel] for channels [c0, c0+channels), output rows [y0, y0+rows) of one image. */
 static void NAME(unfold)(const struct cpu_conv *v, T *patches, const T *image, int64_t c0, int64_t channels,
                          int64_t y0, int64_t rows)
 {

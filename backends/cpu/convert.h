@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/convert.h: conversion of half precision (IEEE 754 binary16; bfloat16, the upper half of binary32) to and
- * from float, rounding to nearest even. A NaN stays a NaN and becomes quiet. For one element and for rows of
- * elements. */
+ * from float, for single elements and rows. Rounds to nearest even. A NaN stays a NaN and becomes quiet. */
 #ifndef CTRT_CPU_CONVERT_H
 #define CTRT_CPU_CONVERT_H
 

@@ -3,7 +3,9 @@
 #include "drive.h"
 #include "convert.h"
 
-/* ---- copy with conversion: one loop per pair of types; f16 and bf16 are converted to and from f32 ---- */
+/* ---- copy with conversion ----
+ *
+ * One loop per pair of types. f16 and bf16 are converted to and from f32. */
 
 /* A conversion from floating point to an integer truncates toward zero. Narrow integers are converted through i64, so
  * that values out of their range wrap. */
@@ -96,7 +98,7 @@ static ctrt_status copy_run(const ctrt_call *call)
     return cpu_drive(call, &moves[bytes[in->dtype]], NULL);
 }
 
-/* ---- fill: the loop receives the value as `extra` ---- */
+/* ---- fill: `extra` is the value ---- */
 
 #define FILL(bytes, T)                                                                                            \
     static void fill_##bytes(void *out, const void *a, const void *b, const void *c, int64_t n)                   \

@@ -50,8 +50,7 @@ void cpu_threads_leave(int before);
  * the plugin's init selected: the best that the processor and the build have, or a lower one set by CTRT_CPU_ISA. */
 enum cpu_isa { CPU_ISA_BASELINE, CPU_ISA_AVX2, CPU_ISA_AVX512 };
 enum cpu_isa cpu_isa(void);
-/* Returns the size of the last-level cache in bytes. Outputs of at least this size are written with non-temporal
- * stores. */
+/* Returns the size of the last-level cache in bytes. Outputs of this size or larger use non-temporal stores. */
 size_t cpu_stream_bytes(void);
 
 /* The kernel tables of the op families. */

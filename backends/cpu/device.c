@@ -11,8 +11,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-/* Copies the value of "key<spaces>: value" from /proc/cpuinfo to `out`; returns false if there is no such line or no
- * value. */
+/* Copies the value of "key<spaces>: value" from /proc/cpuinfo to `out`. Returns false if the line or its
+ * value is missing. */
 static bool cpuinfo_value(char *out, size_t bytes, const char *key)
 {
     char text[8192];                            /* enough for the first processor's entry, which suffices */

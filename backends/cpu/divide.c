@@ -41,7 +41,9 @@ FLOATING(fmod, 16, fmodf, fmod)
 FLOATING(remainder, 16, remainder_of_f32, remainder_of_f64)
 FLOATING(floor_divide, 16, floor_divide_of_f32, floor_divide_of_f64)
 
-/* ---- integers: division by 0 is an error; the loop sets the flag that it receives as its third operand ---- */
+/* ---- integers ----
+ *
+ * Division by 0 is an error. The loop sets the flag that it receives as its third operand. */
 
 #define DIVIDE(op, type, T, lie, expression)                                                                      \
     static void op##_##type(void *out, const void *pa, const void *pb, const void *pc, int64_t n)                 \
@@ -110,8 +112,7 @@ static const struct short_power {
     SHORT_POWERS(ENTRY)
 };
 
-/* Returns the matching entry if the exponent is a single element or a scalar with one of these values, otherwise
- * NULL. */
+/* Returns the entry of the exponent if it is a single element or scalar with one of these values, otherwise NULL. */
 static const struct short_power *short_power(const ctrt_view *v)
 {
     if (v->numel != 1 && !(v->flags & CTRT_VIEW_HOST_SCALAR))

@@ -10,9 +10,9 @@
 #define SIDE  32
 
 enum way {
-    DIRECT,         /* contiguous and in the loop's format: the loop reads or writes the tensor itself */
+    DIRECT,         /* contiguous and in the loop's format, so the loop works on the tensor itself */
     CONVERTED,      /* contiguous half precision */
-    CONSTANT,       /* all elements are the same element in memory: a block is filled once */
+    CONSTANT,       /* one element in memory for all elements, so a block is filled once */
     GATHERED        /* any other layout */
 };
 
@@ -29,8 +29,7 @@ struct work {
     const void *extra;
     bool plain;             /* all operands are DIRECT: no blocks are needed */
     bool stream;            /* write the output with non-temporal stores */
-    int64_t row;            /* end each block at a multiple of this many elements (the innermost dimension); 0: do
-                             * not */
+    int64_t row;            /* blocks end at multiples of this (length of the innermost dimension); 0: anywhere */
     int across;             /* second dimension of the tiles, besides the innermost one; -1: no tiles */
 };
 
@@ -73,8 +72,7 @@ static int64_t locate(const ctrt_view *v, int64_t index, int64_t *at)
     return offset;
 }
 
-/* Returns the offset of the first element of the next row and advances `at`. `offset` is the first element of the
- * current row. */
+/* Advances `at` to the next row and returns its offset. `offset` is the offset of the current row. */
 static int64_t next_row(const ctrt_view *v, int64_t offset, int64_t *at)
 {
     for (int d = v->ndim - 2; d >= 0; d--) {
@@ -313,8 +311,10 @@ static void drive_part(void *argument, int64_t begin, int64_t end)
 #endif
 }
 
-/* ---- tiles: if an operand is contiguous along a dimension other than the innermost, process it in tiles of both
- * dimensions, so that all bytes of a cache line are used ---- */
+/* ---- tiles ----
+ *
+ * If an operand is contiguous along a dimension other than the innermost, the loop processes tiles of both dimensions,
+ * so that all bytes of a cache line are used. */
 
 /* Copies the tile of `rows` x `columns` elements at `in`, with strides `down` and `right`, to to[rows][columns]. */
 #define TILES(T, suffix, SQUARE, TURN)                                                                            \
@@ -437,8 +437,7 @@ static void tiles_part(void *argument, int64_t begin, int64_t end)
 #endif
 }
 
-/* Returns a dimension along which some operand is contiguous that is not contiguous along the innermost dimension, or
- * -1. */
+/* Returns a dimension along which some operand is contiguous while it is not along the innermost one; -1 if none. */
 static int find_across(const struct work *w)
 {
     const ctrt_view *out = w->out.view;

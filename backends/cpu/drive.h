@@ -14,8 +14,7 @@
  * argument of cpu_drive; further ones are NULL. out may alias an input. */
 typedef void (*cpu_loop)(void *out, const void *a, const void *b, const void *c, int64_t n);
 
-/* Storage format of an operand: its element size in bytes, or a half-precision type that is converted to f32 for the
- * loop. */
+/* Storage format of an operand: its element size in bytes, or a half-precision type, which is converted to f32. */
 enum cpu_lie { CPU_1 = 1, CPU_2 = 2, CPU_4 = 4, CPU_8 = 8, CPU_HALF = 16, CPU_BRAIN = 32 };
 
 struct cpu_plan {
@@ -31,9 +30,9 @@ struct cpu_plan {
 #define cpu_drive CPU_NAME(cpu_drive_run)
 ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const void *extra);
 
-/* For other families. cpu_gather copies the elements [begin, begin + count) of v, in row-major order, to `to`; `bytes`
- * is the element size. cpu_widen and cpu_narrow convert `count` elements from CPU_HALF or CPU_BRAIN (`lie`) to float
- * and back. */
+/* For other families. cpu_gather copies elements [begin, begin + count) of v, in row-major order, to `to`;
+ * `bytes` is the element size. cpu_widen converts `count` elements of CPU_HALF or CPU_BRAIN (`lie`) to float,
+ * cpu_narrow the reverse. */
 #define cpu_gather CPU_NAME(cpu_gather_run)
 #define cpu_widen  CPU_NAME(cpu_widen_run)
 #define cpu_narrow CPU_NAME(cpu_narrow_run)
@@ -41,8 +40,7 @@ void cpu_gather(void *to, const ctrt_view *v, size_t bytes, int64_t begin, int64
 void cpu_widen(float *to, const void *from, int lie, int64_t count);
 void cpu_narrow(void *to, const float *from, int lie, int64_t count);
 
-/* Returns true if one call of the loop in the calling thread can process all elements. `inputs` must be a compile-time
- * constant. */
+/* Returns true if one call of the loop in the calling thread can process all elements. `inputs` must be a constant. */
 static inline __attribute__((always_inline)) bool cpu_is_short(const ctrt_call *call, int inputs, int cost)
 {
     const ctrt_view *out = call->outputs[0];

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/extreme.c: amax, amin, argmax, argmin. NaN is the result if there is one; of equal elements, the first
- * counts. */
+/* backends/cpu/extreme.c: amax, amin, argmax, argmin. A NaN takes precedence. Of equal elements, the first counts. */
 #include <math.h>
 
 #include "reduce_fold.h"
@@ -11,8 +10,7 @@
 #define BEATS_MIN(x, a) ((x) < (a) || (x) != (x))
 
 /* Four vectors at a time, which compilers do not generate themselves because of NaN. The vector max and min return the
- * second operand if either is NaN, so a NaN does not change the result; a separate comparison of pairs of vectors
- * detects NaNs. */
+ * second operand if either is NaN, so they skip NaNs; a separate comparison of pairs of vectors detects NaNs. */
 #if VEC_AVX512
 #define UNORDERED_f32(a, b) _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
 #define UNORDERED_f64(a, b) _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)

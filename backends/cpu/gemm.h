@@ -26,8 +26,7 @@ struct gemm_f64 {
     const double *start; int64_t start_row;
 };
 
-/* Compute the product with as many threads as are worthwhile. Return false if there is no memory for the packed
- * blocks. */
+/* Compute the product with as many threads as are worthwhile. Return false if memory for packed blocks is missing. */
 bool cpu_gemm_f32(const struct gemm_f32 *g);
 bool cpu_gemm_f64(const struct gemm_f64 *g);
 

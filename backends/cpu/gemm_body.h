@@ -221,7 +221,9 @@ static void NAME(transpose)(T *to, const G *g)
             to[q * g->n + j] = g->b[q * g->b_row + j * g->b_col];
 }
 
-/* ---- few rows: the cost is reading B once, so use each loaded part of B for all rows ---- */
+/* ---- few rows ----
+ *
+ * Reading B once is the main cost, so each loaded part of B is used for all rows. */
 
 /* Elements of A's rows processed at once: 8 such rows stay in the L1 cache together with the part of B that is read. */
 #define DEPTH ((int64_t)(4096 / sizeof(T)))
@@ -311,8 +313,7 @@ static void NAME(sweep)(const G *g)
                 for (int64_t i = 0; i < g->m; i++)
                     a[i][d] = g->a[i * g->a_row + (p + d) * g->a_col];
             }
-            /* Prefetch the next four rows, because they are on other pages and the hardware prefetcher stops at page
-             * boundaries. */
+            /* Prefetch the next four rows, because the hardware prefetcher stops at the page boundary before them. */
             const int64_t ahead = p + 8 <= g->k ? 4 * g->b_row : 0;
             int64_t j = 0;
             for (; j + LANES <= columns; j += LANES) {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/gemm_drive.h: a template that gemm_builtin.c includes once per type. */
 
-/* Products of at most this many multiplications use one thread, because waking a second one costs more than it
- * saves. */
+/* Products of at most this many multiplications use one thread, because waking a second costs more than it saves. */
 #define SERIAL_WORK 160000
 /* A B of at most this many elements stays in the L2 cache and is not packed. */
 #define UNPACKED_B (64 * 1024)

@@ -110,8 +110,9 @@ static ctrt_status gather(const ctrt_call *call)
     return CTRT_OK;
 }
 
-/* ---- index_add and scatter_add: tasks are divided by columns and by outer index, so that two threads never add to the
- * same element ---- */
+/* ---- index_add and scatter_add ----
+ *
+ * Tasks are divided by columns and by outer index, so that two threads never add to the same element. */
 
 /* Adds rows dy[outer,count,inner] to dx[outer,size,inner], for one outer index and the columns [c0, c1). */
 #define ADD(name, T)                                                                                              \

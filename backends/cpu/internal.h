@@ -27,23 +27,20 @@ struct cpu_memory_room {
                                  * 0 if unknown */
     uint64_t free;              /* bytes free under the tightest of these limits */
     uint64_t grantable;         /* upper bound in bytes of any allocation that can succeed; UINT64_MAX if unknown */
-    char bound[160];            /* name of the limit that sets `grantable`, "machine" or "control group /a/b"; its
-                                 * values follow: */
-    uint64_t limit, used, swap;
+    char bound[160];            /* limit that sets `grantable`: "machine", "control group /a/b" */
+    uint64_t limit, used, swap; /* bytes: that limit, its used and not reclaimable part, the machine's free swap */
     uint64_t untouched;         /* bytes allocated by this backend that have not been written to yet */
 };
 void cpu_memory_room(struct cpu_memory_room *room);
 uint64_t cpu_memory_total(void);
 
-/* Call cpu_memory_grant before a large block is mapped: counts the block, or returns CTRT_ERR_OUT_OF_MEMORY with the
- * current figures in the message. Call cpu_memory_returned after the block is unmapped, or if it could not be
- * mapped. */
+/* Call cpu_memory_grant before mapping a large block. It counts the block, or returns CTRT_ERR_OUT_OF_MEMORY with the
+ * current figures in the message. Call cpu_memory_returned after unmapping the block, or if mapping it failed. */
 ctrt_status cpu_memory_grant(size_t bytes);
 void cpu_memory_returned(size_t bytes);
 /* Returns the bytes that are granted and not returned. */
 uint64_t cpu_memory_out(void);
-/* Returns CTRT_ERR_OUT_OF_MEMORY with the current figures in the message; `why` is the reason, for example the text of
- * errno. */
+/* Returns CTRT_ERR_OUT_OF_MEMORY with the current figures in the message. `why`: the reason, e.g. the text of errno. */
 ctrt_status cpu_memory_refuse(size_t bytes, const char *why);
 
 /* numa.c: sets the memory policy of a fresh mapping as CTRT_NUMA requires. */
@@ -60,8 +57,7 @@ void cpu_pages_unmap(void *address, size_t bytes);
 ctrt_status cpu_pinned_alloc(void *device, void **address, size_t bytes);
 void cpu_pinned_free(void *device, void *address, size_t bytes);
 
-/* cgroup.c: lists the control groups that have a memory limit, from this process's own group up to the root; returns
- * their number. */
+/* cgroup.c: lists the control groups with a memory limit, from this process's own up to the root. Returns how many. */
 #define CPU_MEMORY_GROUPS 16
 struct cpu_memory_group {
     char name[128];
@@ -73,8 +69,7 @@ int cpu_cgroup_memory(struct cpu_memory_group groups[CPU_MEMORY_GROUPS]);
 /* Returns the smallest CPU quota (quota divided by period) of the control groups, in processors; 0 without a quota. */
 double cpu_cgroup_cpus(void);
 
-/* Prefix of the path of every /proc and /sys file that the backend reads: "", except in tests, which read recorded
- * directory trees. */
+/* Prefix of the paths of all /proc and /sys files that the backend reads: "", or a recorded directory tree in tests. */
 extern const char *cpu_root;
 /* Reads at most bytes-1 bytes of the file at `path` into `buffer` and adds a terminating NUL. Returns false if the file
  * cannot be read or is empty. */

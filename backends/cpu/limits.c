@@ -5,8 +5,7 @@
  * request is refused if it exceeds the memory that can be had at all. For each limit (the machine's memory, and the
  * hard limit of every control group above this process), that is
  *
- *     limit - used memory that cannot be reclaimed + free swap - memory that this backend has allocated
- *                                                                            and that has not been written to yet.
+ *     limit - used and not reclaimable + free swap - allocated by this backend and not written to yet.
  *
  * Each term errs toward granting: page cache and reclaimable slab count as free although the kernel may keep some; of
  * the allocated memory, only what exceeds the process's whole anonymous memory counts as not written to. A granted
@@ -30,8 +29,7 @@
 static bool checking = true;
 static _Atomic uint64_t promised;               /* bytes of granted blocks that are not returned */
 static _Atomic uint64_t unseen;                 /* bytes granted since the last check */
-static _Atomic uint64_t seen_left;              /* bytes that the last check found grantable; 0 before the first
-                                                 * check */
+static _Atomic uint64_t seen_left;              /* bytes grantable at the last check; 0 before the first */
 
 ctrt_status cpu_limits_init(void)
 {

@@ -53,7 +53,9 @@ GELU(f64)
 GELU(f16)
 GELU(bf16)
 
-/* ---- trigonometry: arguments for which the range reduction is not exact use the C library, element by element ---- */
+/* ---- trigonometry ----
+ *
+ * Elements for which the range reduction is not exact use the C library, one by one. */
 
 #define PIECE 256
 #define TRIG(op, f32, library, f64)                                                                               \

@@ -28,8 +28,7 @@ MATH float math_select(bool which, float a, float b)
  * no bits for the fraction. The low bits of the sum are the integer. */
 #define MATH_MAGIC 12582912.0f
 
-/* Returns 2^n * x for n in [-252, 254]. Multiplies by two factors, so that subnormal and infinite results are
- * correct. */
+/* Returns 2^n * x for n in [-252, 254]. Two factors, so that subnormal and infinite results are correct. */
 MATH float math_scale(float x, int32_t n)
 {
     int32_t half = n >> 1;
@@ -37,8 +36,7 @@ MATH float math_scale(float x, int32_t n)
 }
 
 /* For x in [-115, 89] and a small `rest`: returns n and stores r in [-ln 2 / 2, ln 2 / 2] such that e^(x + rest) = 2^n
- * e^r. ln 2 is subtracted in two parts; the first is so short that its product with n is exact (Cody and Waite
- * 1980). */
+ * e^r. ln 2 is subtracted in two parts, the first so short that its product with n is exact (Cody and Waite 1980). */
 MATH int32_t math_reduce(float *r, float x, float rest)
 {
     float shifted = x * 1.44269504f + MATH_MAGIC, n = shifted - MATH_MAGIC;
@@ -236,9 +234,11 @@ MATH float math_silu_slope(float x)
     return s + s * (x * (1.0f - s));
 }
 
-/* ---- sine and cosine, computed in double. Range reduction: x - n pi/2 with pi/2 in two parts, the first of 33 bits,
- * exact for |x| up to MATH_TRIG_END (constants of fdlibm's e_rem_pio2.c, Sun Microsystems 1993). Then Taylor series.
- * ---- */
+/* ---- sine and cosine ----
+ *
+ * Computed in double. The range reduction is x - n pi/2 with pi/2 in two parts, the first of 33 bits, and is exact for
+ * |x| up to MATH_TRIG_END (the constants are those of fdlibm's e_rem_pio2.c, Sun Microsystems 1993). The rest is
+ * evaluated by Taylor series. */
 
 #define MATH_TRIG_END 1.0e6f
 

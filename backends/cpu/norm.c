@@ -11,8 +11,8 @@
 #define GRAIN 8192
 /* Rows of up to this many bytes stay in the L1 cache while they are computed. */
 #define STREAMED_ROW 16384
-/* The gradients of weight and bias are sums over rows: the largest number of partial sums, independent of the number of
- * threads. */
+/* Largest number of partial sums of the gradients of weight and bias, which are sums over rows. Does not depend on the
+ * number of threads. */
 #define PARTS 32
 
 struct job {
@@ -23,8 +23,7 @@ struct job {
     const struct half_loops *half;      /* NULL for f32 and f64 */
     int64_t rows, rows_per_part;        /* gradient: number of rows, and rows per partial sum */
     void *partial;                      /* [parts][2][n], or NULL */
-    bool stream;                        /* compute rows of the result in scratch memory and copy them with non-temporal
-                                         * stores */
+    bool stream;                        /* compute rows in scratch memory, copy them with non-temporal stores */
     bool failed;
 };
 

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/numa.c: NUMA placement of large blocks.
  *
- * By default, Linux places a page on the node of the thread that first writes to it. That is right here too: kernels
- * divide loops among threads in the same way each time (threads.c), so the thread that fills a part of a tensor also
- * works on it later. `interleave` is for data that all nodes read equally; a node number is for a process that should
- * stay on one node. Both are set with mbind(2) before the memory is touched. A requested node is preferred
- * (MPOL_PREFERRED), not bound: when it is full, the kernel uses other nodes, whereas a binding would end the
- * process. */
+ * By default, Linux places a page on the node of the thread that first writes to it. That is right here too, because
+ * kernels divide loops among threads in the same way each time (threads.c), so the thread that fills a part of a tensor
+ * also works on it later. `interleave` is for data that all nodes read equally; a node number is for a process that
+ * should stay on one node. Both are set with mbind(2) before the memory is touched. A requested node is only preferred
+ * (MPOL_PREFERRED). When it is full, the kernel uses other nodes, whereas a binding would end the process. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

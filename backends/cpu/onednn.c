@@ -27,8 +27,7 @@ enum verdict { UNDECIDED, USABLE, UNUSABLE };
 static _Atomic enum verdict state;      /* set once, with `opening` locked */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
-/* A thread that held the mutex does not exist in the child. If `state` is undecided, the child opens the library
- * again. */
+/* A thread that held the mutex does not exist in the child, which opens the library again if `state` is undecided. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&opening, NULL);
@@ -69,8 +68,7 @@ static bool transient(int error)
     return error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO || error == EINTR || error == EAGAIN;
 }
 
-/* Returns UNDECIDED, with an empty `text`, after a failure that may be temporary. Otherwise `text` is the message to
- * log. */
+/* Returns UNDECIDED, with an empty `text`, after a possibly temporary failure; otherwise `text` is a message to log. */
 static enum verdict open_library(char *text, size_t bytes)
 {
     if (!room_to_make())
@@ -92,8 +90,8 @@ static enum verdict open_library(char *text, size_t bytes)
                  version ? version()->major : 0, CTRT_ONEDNN_MAJOR);
         return UNUSABLE;
     }
-    /* The library must use OpenMP threads, which cpu_threads_enter limits; two thread pools would compete for the
-     * processors. */
+    /* The library must use OpenMP threads, which cpu_threads_enter limits, because two thread pools would compete for
+     * the processors. */
     if (version()->cpu_runtime != DNNL_RUNTIME_OMP && version()->cpu_runtime != DNNL_RUNTIME_SEQ) {
         snprintf(text, bytes, "%s has a thread pool of its own", CTRT_ONEDNN_SONAME);
         return UNUSABLE;
@@ -174,8 +172,9 @@ void onednn_drop(onednn_desc *desc, bool made)
 #endif
 }
 
-/* ---- primitive cache: a fixed hash table with open addressing; if all NEIGHBOURS are used, the least recently used
- * entry is replaced ---- */
+/* ---- primitive cache ----
+ *
+ * A fixed hash table with open addressing. If all NEIGHBOURS are used, the least recently used entry is replaced. */
 
 enum { ENTRIES = 256, NEIGHBOURS = 8 };
 
@@ -338,7 +337,7 @@ bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, co
     }
     library.dnnl_primitive_desc_destroy(pd);
     if (!good && e->no_memory) {
-        clear(e);                       /* removed, not declined: the next call tries again */
+        clear(e);                       /* removed, not declined, so the next call tries again */
     } else if (!good) {
         const struct onednn_key key = e->key;
         const uint64_t last_use = e->last_use;

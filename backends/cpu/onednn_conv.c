@@ -65,8 +65,8 @@ static bool describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const 
     const dnnl_dims_t strides = { v->stride[0], v->stride[1] },
                       dilates = { v->dilation[0] - 1, v->dilation[1] - 1 };
     const dnnl_dims_t before = { v->padding[0], v->padding[1] };
-    /* Input that the last stride does not reach is unused, not padded. The exact (possibly negative) padding makes the
-     * shapes consistent. */
+    /* Input that the last stride does not reach is unused, not padded. The exact, possibly negative, padding gives
+     * consistent shapes. */
     const dnnl_dims_t after = {
         (v->oh - 1) * v->stride[0] + (v->kh - 1) * v->dilation[0] + 1 - v->h - v->padding[0],
         (v->ow - 1) * v->stride[1] + (v->kw - 1) * v->dilation[1] + 1 - v->w - v->padding[1]

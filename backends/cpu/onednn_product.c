@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by oneDNN: strides of which one is 1, batches, bias; f32, bf16 and, if the processor supports it,
- * f16. */
+/* Matrix products by oneDNN. One of a matrix's strides must be 1. Supports batches, bias, f32, bf16 and, if the
+ * processor has it, f16. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -13,7 +13,7 @@
 
 /* Adjusts the strides of one matrix to oneDNN's rules: one stride must be 1, and the other at least the length of the
  * lines that it separates. The stride of a dimension of size 1 is arbitrary, so it is set to a valid value. Returns
- * false if the strides do not comply. */
+ * false if the strides violate the rules. */
 static bool good_strides(int64_t rows, int64_t columns, int64_t *row, int64_t *column)
 {
     if (rows == 1 && columns == 1) {

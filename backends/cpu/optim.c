@@ -22,9 +22,8 @@ struct sgd {
 /* Coefficients of the step, each computed once in f64. */
 struct adam {
     double beta1, beta2, one_minus_beta1, one_minus_beta2;
-    double decay;               /* decoupled weight decay: factor of the parameter, 1 - lr * weight_decay; otherwise
-                                 * 1 */
-    double coupled;             /* weight_decay that is added to the gradient, otherwise 0 */
+    double decay;               /* decoupled weight decay: factor on the parameter, 1 - lr * weight_decay; else 1 */
+    double coupled;             /* weight_decay that is added to the gradient; else 0 */
     double step_size;           /* lr / (1 - beta1^t) */
     double root_correction;     /* 1 / sqrt(1 - beta2^t) */
     double epsilon, sign;

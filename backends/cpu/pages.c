@@ -2,7 +2,7 @@
 /* backends/cpu/pages.c: large blocks, each a mapping of its own, in huge pages.
  *
  * A page fault per 4 KiB costs several times as much as clearing the page; a fault per 2 MiB is negligible (64 MiB: 37
- * ms against 5.5). The memory is not touched here: where huge pages are available, touching it in advance is slower
+ * ms against 5.5). The memory is not touched here. Where huge pages are available, touching it in advance is slower
  * than the faults are (4.7 ms against 4.3), because the cleared page has left the caches before its first use; and
  * memory that is never touched costs nothing. Measurements: bench/results/2026-11-hostmem.md. */
 #ifndef _GNU_SOURCE
@@ -90,8 +90,7 @@ static void unmap(void *address, size_t bytes)
                       "munmap of %zu bytes: %s; the memory went back, its addresses did not", bytes, strerror(why));
 }
 
-/* Maps memory at a multiple of 2 MiB. Recent kernels align mappings of such sizes by themselves, so try without extra
- * space first. */
+/* Maps memory at a multiple of 2 MiB. First tries without extra space, because recent kernels align such mappings. */
 static void *map_aligned(size_t bytes)
 {
     const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -119,8 +118,7 @@ static void advise(char *block, size_t bytes)
         (void)madvise(block, end, MADV_HUGEPAGE);                       /* a hint; small pages work too */
     if (mode != ALWAYS)
         return;
-    /* Populate first, because MADV_COLLAPSE works only on populated memory; it has nothing to do where the hint took
-     * effect. */
+    /* Populate first, because MADV_COLLAPSE requires populated memory. It has nothing to do if the hint took effect. */
     if ((madvise(block, end, MADV_POPULATE_WRITE) != 0 || madvise(block, end, MADV_COLLAPSE) != 0)
         && !atomic_flag_test_and_set(&said))
         cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",

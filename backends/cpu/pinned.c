@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/pinned.c: page-locked host memory. No device of this backend uses DMA, so pinning is mlock as far as
  * RLIMIT_MEMLOCK allows; blocks beyond that limit are ordinary memory. Allocates whole pages, because locks do not
- * nest: unlocking a page would unlock a neighbouring block's part of it too. */
+ * nest, and unlocking a page would unlock a neighbouring block's part of it too. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -18,8 +18,7 @@ struct job {
     int64_t channels, h, w, oh, ow;
     bool channels_last;
     int64_t across;                     /* channels-last: number of channel blocks */
-    bool pairs;                         /* f32, 2x2 window, stride 2, no padding or dilation, and int32 indices
-                                         * suffice */
+    bool pairs;                         /* f32, 2x2 window, stride 2, no padding or dilation, int32 indices */
 };
 
 /* Stores in [*first, *last) the kernel positions of the window of output `out` that lie inside the input. */

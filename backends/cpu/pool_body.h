@@ -54,8 +54,7 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
     for (int64_t c0 = 0; c0 < job->ow; c0 += CHANNELS) {
         const int64_t count = job->ow - c0 < CHANNELS ? job->ow - c0 : CHANNELS, begin = c0 * s - a->padding[1];
         int32_t left[CHANNELS];         /* first column of each window inside the input; -1 if there is none */
-        int64_t kx0 = a->kernel[1], kx1 = 0;        /* kernel columns that lie inside the input for at least one
-                                                     * window */
+        int64_t kx0 = a->kernel[1], kx1 = 0;        /* kernel columns inside the input for at least one window */
         for (int64_t x = 0; x < count; x++) {
             int64_t first, last;
             taps(c0 + x, job->w, a->kernel[1], s, a->padding[1], a->dilation[1], &first, &last);
@@ -75,8 +74,8 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
             }
             for (int64_t ky = ky0; ky < ky1; ky++)
                 for (int64_t kx = kx0; kx < kx1; kx++) {
-                    /* Outputs [x0, x1) are those for which this position lies inside the input: all, except at the
-                     * edges. */
+                    /* Outputs [x0, x1) are those for which this position lies inside the input: all,
+                     * except near edges. */
                     const int64_t shift = begin + kx * a->dilation[1];
                     const int64_t x0 = shift >= 0 ? 0 : cpu_divide_up(-shift, s);
                     int64_t x1 = shift + (count - 1) * s < job->w ? count

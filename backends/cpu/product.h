@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/product.h: description of a matrix product, passed by matmul and linear to the library that computes
- * it. */
+/* backends/cpu/product.h: description of a matrix product, passed by matmul and linear to the library
+ * that computes it. */
 #ifndef CTRT_CPU_PRODUCT_H
 #define CTRT_CPU_PRODUCT_H
 

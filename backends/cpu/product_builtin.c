@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products without a library: f32 and f64 by gemm_builtin.c, f16 and bf16 converted to f32, integers by simple
- * loops. */
+/* Matrix products without a library: f32 and f64 by gemm_builtin.c, f16 and bf16 through f32, integers by loops. */
 #include "gemm.h"
 #include "half.h"
 #include "product.h"
@@ -130,7 +129,7 @@ ctrt_status cpu_product_builtin(const struct cpu_product *p)
     struct batch batch = { .product = p };
     const int64_t work = p->m * p->n * p->k;
     if (p->batch < cpu_thread_count())
-        run_batch(&batch, 0, p->batch);                 /* fewer matrices than threads: split each matrix */
+        run_batch(&batch, 0, p->batch);                 /* fewer matrices than threads, so split each matrix */
     else
         cpu_parallel_for(p->batch, work >= 65536 ? 1 : 65536 / (work + 1) + 1, run_batch, &batch);
     /* Set the error message again, because messages are per thread. */

@@ -36,7 +36,7 @@ static void philox(uint32_t *words, uint64_t first, int64_t count, uint64_t seed
     }
 }
 
-/* ---- common loop: generates pieces of 1024 words and passes each to `make` ---- */
+/* ---- common loop: passes pieces of 1024 words to `make` ---- */
 
 struct random {
     const ctrt_random_attributes *attributes;
@@ -114,8 +114,7 @@ static void round_bf16(float *x, int64_t n)
     cpu_f32_from_bf16_row(x, kept, n);
 }
 
-/* x[i] = x[i] * scale + shift with two roundings on every instruction set. Two loops, so that the compiler does not use
- * FMA. */
+/* x[i] = x[i] * scale + shift with two roundings on all instruction sets. Two loops, so that FMA cannot be used. */
 static void scale_shift(float *x, int64_t n, float scale, float shift)
 {
     for (int64_t i = 0; i < n; i++)

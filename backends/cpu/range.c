@@ -3,8 +3,7 @@
 #include "convert.h"
 #include "drive.h"
 
-/* Element i is computed as start + i*step, not from its predecessor, so that errors do not accumulate. Integers
- * wrap. */
+/* Element i is start + i*step, not its predecessor plus step, so that errors do not accumulate. Integers wrap. */
 struct range {
     double start, step;
     uint64_t first, stride;

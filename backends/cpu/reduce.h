@@ -12,12 +12,11 @@
 struct cpu_reducer {
     uint8_t in, out;            /* storage formats (enum cpu_lie); half precision is converted to f32 for the reducer */
     uint8_t acc_bytes;          /* size of one accumulator, at most CPU_ACC_BYTES */
-    bool ordered;               /* the positions of elements matter (argmax), so the reduced dimensions keep their
-                                 * order */
+    bool ordered;               /* the positions of elements matter (argmax), so the reduced dimensions
+                                 * keep their order */
     bool needs_one;             /* an error if no elements are reduced (amax) */
     void (*start)(void *acc, int64_t n);
-    /* Accumulates n adjacent elements into one accumulator. `base`: position of the first among all reduced
-     * elements. */
+    /* Accumulates n adjacent elements into one accumulator. `base`: position of the first of them in the reduction. */
     void (*run)(void *acc, const void *x, int64_t n, int64_t base);
     /* Accumulates x[i*stride + j] into accumulator j < n, for i < rows. The position of row i is base + i. */
     void (*columns)(void *acc, const void *x, int64_t n, int64_t rows, int64_t stride, int64_t base);
@@ -32,8 +31,7 @@ struct cpu_reducer {
 #define cpu_reduce CPU_NAME(cpu_reduce_run)
 ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *how, const char *op);
 
-/* Defines the run function of a kernel. One result of few adjacent elements is computed directly, without
- * cpu_reduce. */
+/* Defines the run function of a kernel. Computes one result of few adjacent elements directly, without cpu_reduce. */
 #define CPU_REDUCE(op, type, reducer)                                                                             \
     static ctrt_status op##_##type##_run(const ctrt_call *call)                                                   \
     {                                                                                                             \

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Per-thread workspace. It is kept between kernel calls because each fresh page costs a page fault, over a microsecond
- * on many machines, which is more than a small matrix product takes. Buffers only grow; they are freed when the thread
- * ends. */
+ * on many machines, which is more than a small matrix product takes. Buffers only grow. They are freed at the end of
+ * the thread. */
 #include "scratch.h"
 
 #include <pthread.h>

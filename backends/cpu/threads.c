@@ -2,11 +2,11 @@
 /* backends/cpu/threads.c: the number of threads, and the parallel loop.
  *
  * The thread pool is OpenMP's, because oneDNN and most BLAS libraries use it too; two pools would compete for the
- * processors. GCC's libgomp keeps one pool for each thread that opens parallel regions. After a fork, the child has the
- * pool's data structures but not its threads, and a parallel region would wait for them forever. Therefore the forking
- * thread releases its pool before the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child each start a
- * new pool when they need one. Where that is not possible (fork inside a parallel region), the child uses one
- * thread. */
+ * processors. GCC's libgomp keeps one pool for each thread that opens parallel regions. After a fork, the child has
+ * the pool's data structures but not its threads, and a parallel region would wait for them forever. Therefore the
+ * forking thread releases its pool before the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child
+ * each start a new pool when they need one. Where that is not possible (fork inside a parallel region), the child
+ * uses one thread. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -54,8 +54,7 @@ int cpu_allowed_processors(void)
     int count = affinity_count();
     double quota = cpu_cgroup_cpus();
     if (quota > 0 && quota < count)
-        count = (int)quota;             /* rounded down, because the quota would suspend one thread too many in the
-                                         * middle of a loop */
+        count = (int)quota;             /* rounded down, because the quota would suspend a surplus thread in a loop */
     return count > 0 ? count : 1;
 }
 
@@ -137,9 +136,9 @@ ctrt_status cpu_threads_init(void)
 #ifdef _OPENMP
 /* libgomp ends the process if it cannot start a thread or allocate memory for it (RLIMIT_NPROC, a cgroup's limit,
  * RLIMIT_AS). Therefore pool_grow first starts the missing threads itself, all at the same time, and then enlarges the
- * pool by as many as could be started. Each thread must fit twice: libgomp ends threads when a region is smaller than
- * the one before, and the kernel still counts them while the next region starts new ones. The mutex `starting` admits
- * one caller at a time, so that two callers do not count the same free capacity. */
+ * pool by as many as could be started. Each thread must fit twice, because libgomp ends threads when a region is
+ * smaller than the one before, and the kernel still counts them while the next region starts new ones. The mutex
+ * `starting` admits one caller at a time, so that two callers do not count the same free capacity. */
 #define RETRY_AFTER 1024                /* calls of team_of before a limited pool tries to grow again */
 #define HEADROOM    ((size_t)256 << 10) /* bytes that libgomp may allocate for a team */
 
@@ -233,8 +232,8 @@ static int team_of(int wanted)
     return team_size;
 }
 
-/* Returns the number of threads that the parameters and OpenMP's thread limit (OMP_THREAD_LIMIT, or an enclosing teams
- * region) allow. */
+/* Returns the number of threads that the parameters and OpenMP's limit (OMP_THREAD_LIMIT, an enclosing teams region)
+ * allow for a parallel region. */
 static int threads_allowed(void)
 {
     const int limit = omp_get_thread_limit(), count = threads_wanted < limit ? threads_wanted : limit;

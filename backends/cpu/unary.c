@@ -46,8 +46,9 @@ INTEGER(same, 2, uint16_t, CPU_2, x)
 INTEGER(same, 4, uint32_t, CPU_4, x)
 INTEGER(same, 8, uint64_t, CPU_8, x)
 
-/* ---- clamp: min(max(x, lo), hi). A NaN element remains NaN, a NaN limit makes all results NaN. `extra` holds the
- * limits. ---- */
+/* ---- clamp: min(max(x, lo), hi) ----
+ *
+ * A NaN element remains NaN; a NaN limit makes all results NaN. `extra` holds the limits. */
 
 #define CLAMP(type, T, LO, HI)                                                                                    \
     struct limits_##type { T lo, hi; };                                                                           \
@@ -86,8 +87,8 @@ INTEGER(same, 8, uint64_t, CPU_8, x)
         return cpu_drive(call, &how, &limits);                                                                    \
     }
 
-/* Converts a limit to the element type. For integers, a limit outside the type becomes its nearest value, and NaN means
- * no limit. */
+/* Converts a limit to the element type. For integers, a limit outside the type becomes the type's nearest value, and a
+ * NaN means no limit. */
 static double limit_floating(ctrt_scalar s)
 {
     return s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i;

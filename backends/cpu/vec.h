@@ -214,8 +214,8 @@ VEC_INLINE double vd_largest(vd v)
     return largest;
 }
 
-/* Copies with non-temporal stores, for results larger than the caches: avoids reading each cache line before it is
- * written. Call vec_streamed after the last copy, before another thread reads the data. */
+/* Copies with non-temporal stores, which do not read a cache line before writing it. For results larger than the
+ * caches. Call vec_streamed after the last copy, before another thread reads the data. */
 VEC_INLINE void vec_stream(void *to, const void *from, size_t bytes)
 {
 #if VEC_AVX512 || VEC_AVX2

@@ -51,8 +51,8 @@ VEC_INLINE vf vf_exp(vf x)
     p = vf_fma(p, r * r, r) + 1.0f;
     vf y = vf_scale(p, n);
 #if !VEC_AVX512
-    /* Restore NaN, because its conversion to an integer is undefined. n = 128 needs no special case: the two factors
-     * overflow to infinity only where the result does. */
+    /* Restore NaN, because its conversion to an integer is undefined. n = 128 needs no special case, because the two
+     * factors overflow to infinity only where the result does. */
     y = vf_select(x == x, y, x);
 #endif
     return y;
