@@ -8,7 +8,7 @@
  * One loop per pair of types. f16 and bf16 are converted to and from f32. */
 
 /* A conversion from floating point to an integer truncates toward zero. Narrow integers are converted through i64, so
- * that values out of their range wrap. */
+ * that values outside their range, but inside that of i64, wrap. */
 #define TO_SAME(T, x)  (x)
 #define TO_WRAP(T, x)  ((T)(int64_t)(x))
 #define TO_BOOL(T, x)  ((x) != 0)
