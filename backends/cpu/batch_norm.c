@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* batch_norm and its gradient; compiled once per instruction set.
  *
- * x is [N,C,S]. With S > 1 a task is a channel: N runs of S adjacent elements. With S = 1 it is a block of adjacent
- * channels: N rows. Either way one thread sums a channel, always in the same order, with f64 totals. */
+ * x is [N,C,S]. With S > 1 a task is a channel: N runs of S adjacent elements. With S = 1 a task is a block of adjacent
+ * channels: N rows. In both cases one thread sums a channel, always in the same order, with f64 totals. */
 #include <math.h>
 
 #include "half.h"
@@ -10,9 +10,9 @@
 #include "variant.h"
 #include "vec.h"
 
-/* Elements that are worth a thread. */
+/* Smallest number of elements that is worth a thread. */
 #define GRAIN 8192
-/* Channels of a task when S is 1. */
+/* Channels per task if S is 1. */
 #define CHANNELS 64
 
 struct job {
@@ -20,8 +20,8 @@ struct job {
     const ctrt_norm_attributes *a;
     const struct half_loops *half;      /* NULL for f32 and f64 */
     int64_t n, channels, size;
-    int64_t width, runs;                /* a task: `runs` runs of `width` adjacent elements, `step` apart */
-    int64_t step;
+    int64_t width, runs;                /* not used */
+    int64_t step;                       /* elements from one image to the next */
     bool failed;
 };
 

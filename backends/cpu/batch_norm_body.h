@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/batch_norm_body.h: a template, included by batch_norm.c once per type. */
+/* backends/cpu/batch_norm_body.h: a template that batch_norm.c includes once per type. */
 
-/* What a task knows of its channels: one when S > 1, else up to CHANNELS. */
+/* State of a task for its channels: one channel if S > 1, otherwise up to CHANNELS. */
 struct NAME(channels) {
-    int64_t first, count, width;        /* channels; width: elements of a run */
+    int64_t first, count, width;        /* first channel and number of channels; elements per run */
     T mean[CHANNELS], rstd[CHANNELS], scale[CHANNELS], shift[CHANNELS];
     double sum[CHANNELS], other[CHANNELS];
-    T *wide;                            /* two runs, where numbers are widened */
+    T *wide;                            /* space for two runs if elements are converted, otherwise NULL */
 };
 
-/* A [C] parameter's element as T; `otherwise` when there is none. */
+/* Returns element i of a [C] parameter as T; `otherwise` if there is no parameter. */
 static T NAME(element)(const struct job *job, const ctrt_view *view, int64_t i, T otherwise)
 {
     if (!view)
@@ -46,7 +46,7 @@ static bool NAME(begin)(struct job *job, struct NAME(channels) *c, int64_t task)
     return !job->half || c->wide;
 }
 
-/* The task's run of image n, widened into half `slot` of the scratch if need be. */
+/* Returns the task's run of image n, converted into half `slot` of the scratch memory if necessary. */
 static const T *NAME(run_of)(const struct job *job, const struct NAME(channels) * c, const ctrt_view *view,
                              int64_t n, int slot)
 {
@@ -140,8 +140,8 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
     }
 }
 
-/* Training: dx = w rstd (dy - mean(dy) - xhat mean(dy xhat)), xhat = (x - mean) rstd. Else mean and rstd are
- * constants: dx = w rstd dy. */
+/* Training: dx = w rstd (dy - mean(dy) - xhat mean(dy xhat)), xhat = (x - mean) rstd. Otherwise mean and rstd are
+ * constants, and dx = w rstd dy. */
 static void NAME(backward)(void *argument, int64_t begin, int64_t end)
 {
     struct job *job = argument;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by a CBLAS (OpenBLAS, BLIS, MKL, or the reference), opened when first wanted.
+/* Matrix products by a CBLAS library (OpenBLAS, BLIS, MKL or the reference), opened at first use.
  *
- * A BLAS with threads of its own would fight with ours for the processors. So it is told to use one, and the
- * product is cut here, for our threads. */
+ * The threads of a multithreaded BLAS would compete with the OpenMP pool for the processors. Therefore BLAS is limited
+ * to one thread, and this file divides the product among the pool's threads. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -15,7 +15,7 @@
 #include <limits.h>
 #include <pthread.h>
 
-/* CBLAS's ABI: order and transposition are ints with these values, sizes are ints. */
+/* The CBLAS ABI: order and transposition are ints with these values; sizes are ints. */
 enum { ROW_MAJOR = 101, AS_IS = 111, TRANSPOSED = 112 };
 typedef void (*sgemm_function)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha,
                                const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
@@ -25,7 +25,7 @@ typedef void (*dgemm_function)(int order, int transpose_a, int transpose_b, int 
 
 static sgemm_function sgemm;
 static dgemm_function dgemm;
-static bool tuned;                      /* not the reference, which is slower than the built-in product */
+static bool tuned;                      /* false for the reference CBLAS, which is slower than the built-in product */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void open_library(void)
@@ -46,7 +46,8 @@ static void open_library(void)
     static const char *const setters[] = { "openblas_set_num_threads", "bli_thread_set_num_threads",
                                            "MKL_Set_Num_Threads" };
     for (int i = 0; i < 3 && !tuned; i++) {
-        void (*set_threads)(long) = NULL;       /* int in OpenBLAS and MKL, dim_t in BLIS: 1 reads alike */
+        void (*set_threads)(long) = NULL;       /* the parameter is int in OpenBLAS and MKL, dim_t in BLIS; passing 1
+                                                 * works for both */
         *(void **)&set_threads = dlsym(object, setters[i]);
         if (set_threads) {
             set_threads(1);
@@ -55,7 +56,7 @@ static void open_library(void)
     }
 }
 
-/* One matrix as BLAS takes it: rows at a distance, or transposed. */
+/* Converts strides to BLAS's form, a transposition and a leading dimension. Returns false if that is not possible. */
 static bool lay(int64_t rows, int64_t columns, int64_t row, int64_t column, int *transposed, int *distance)
 {
     int64_t d;
@@ -75,7 +76,7 @@ static bool lay(int64_t rows, int64_t columns, int64_t row, int64_t column, int 
 struct job {
     const struct cpu_product *p;
     int a_how, b_how, a_distance, b_distance;
-    int64_t row_step, column_step, down, across;        /* size of a task's tile; tiles per matrix */
+    int64_t row_step, column_step, down, across;        /* size of a task's part of C; parts per matrix */
 };
 
 static void tasks(void *argument, int64_t begin, int64_t end)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/cgroup.c: the limits that control groups put on this process.
+/* backends/cpu/cgroup.c: the limits that control groups impose on this process.
  *
  * Kernel documentation: admin-guide/cgroup-v2.rst (cpu.max, memory.max, memory.high, memory.current, memory.stat) and
- * cgroup-v1/memory.rst. A limit of any group on the way up to the root counts. */
+ * cgroup-v1/memory.rst. The limits of all ancestor groups apply too. */
 #include "internal.h"
 
 #include <errno.h>
@@ -41,8 +41,8 @@ done:
     return used > 0;
 }
 
-/* The group of this process, below the mount of `controller` ("" is v2's single hierarchy); false when there is
- * none. */
+/* Stores the path of this process's group in the hierarchy of `controller` ("" is v2's single hierarchy). Returns false
+ * if there is none. */
 static bool own_group(char *path, size_t bytes, const char *controller)
 {
     char text[4096];
@@ -50,7 +50,7 @@ static bool own_group(char *path, size_t bytes, const char *controller)
         return false;
     char *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
-        char *names = strchr(line, ':');            /* "4:cpu,cpuacct:/path", v2: "0::/path" */
+        char *names = strchr(line, ':');            /* v1: "4:cpu,cpuacct:/path"; v2: "0::/path" */
         char *group = names ? strchr(names + 1, ':') : NULL;
         if (!group)
             continue;
@@ -65,8 +65,8 @@ static bool own_group(char *path, size_t bytes, const char *controller)
     return false;
 }
 
-/* Calls visit(text of `file`, folder) for each group from this process's own up to the root of the mount at
- * `mount`. */
+/* Calls visit(contents of `file`, directory, argument) for each group from this process's own up to the root of the
+ * hierarchy mounted at `mount`. */
 static void each_group(const char *mount, const char *controller, const char *file,
                        void (*visit)(const char *text, const char *folder, void *argument), void *argument)
 {
@@ -92,13 +92,13 @@ static void each_group(const char *mount, const char *controller, const char *fi
 struct groups {
     struct cpu_memory_group *list;
     int count;
-    size_t mount;                   /* length of the mount's path, which names of groups leave out */
+    size_t mount;                   /* length of the mount point's path, which group names omit */
 };
 
-/* v1 says "no limit" by a number near 2^63. */
+/* v1 represents "no limit" by a number near 2^63. */
 #define NO_LIMIT ((uint64_t)1 << 62)
 
-/* The number in a file of the group; `missing` when there is none ("max", or no file). */
+/* Returns the number in a file of the group; `missing` if the file contains no number ("max") or does not exist. */
 static uint64_t number_in(const char *folder, const char *file, uint64_t missing)
 {
     char path[1200], text[64], *end = NULL;
@@ -109,8 +109,8 @@ static uint64_t number_in(const char *folder, const char *file, uint64_t missing
     return end == text || number >= NO_LIMIT ? missing : number;
 }
 
-/* What the kernel can take back without swap: file pages and slab, of the group and those below. `keys`: lines of
- * memory.stat. */
+/* Returns the bytes that the kernel can reclaim without swap: page cache and slab of the group and its descendants, the
+ * sum of the memory.stat lines `keys`. */
 static uint64_t reclaimable(const char *folder, const char *const keys[3])
 {
     char path[1200], text[8192];
@@ -146,7 +146,8 @@ static void visit_memory_v2(const char *text, const char *folder, void *argument
     struct cpu_memory_group *group = max == UINT64_MAX && high == UINT64_MAX ? NULL : next_group(argument, folder);
     if (!group)
         return;
-    uint64_t swap = number_in(folder, "memory.swap.max", UINT64_MAX), swapped = number_in(folder, "memory.swap.current", 0);
+    uint64_t swap = number_in(folder, "memory.swap.max", UINT64_MAX),
+             swapped = number_in(folder, "memory.swap.current", 0);
     group->max = max;
     group->high = high;
     group->used = number_in(folder, "memory.current", 0);
@@ -154,7 +155,7 @@ static void visit_memory_v2(const char *text, const char *folder, void *argument
     group->swap_left = swap == UINT64_MAX ? swap : swap > swapped ? swap - swapped : 0;
 }
 
-/* v1 limits memory, and memory and swap together. */
+/* v1 has one limit for memory and one for memory plus swap. */
 static void visit_memory_v1(const char *text, const char *folder, void *argument)
 {
     static const char *const keys[3] = { "total_active_file", "total_inactive_file", NULL };
@@ -176,7 +177,8 @@ static void visit_memory_v1(const char *text, const char *folder, void *argument
 
 int cpu_cgroup_memory(struct cpu_memory_group groups[CPU_MEMORY_GROUPS])
 {
-    static const char *const mounts[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };     /* the latter beside v1 */
+    /* the second: v2 mounted beside v1 */
+    static const char *const mounts[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
     static const char v1[] = "/sys/fs/cgroup/memory";
     struct groups found = { .list = groups };
     for (int i = 0; i < 2; i++) {
@@ -200,7 +202,7 @@ static void visit_cpu_max(const char *text, const char *folder, void *argument)
 {
     (void)folder;
     double quota, period;
-    if (sscanf(text, "%lf %lf", &quota, &period) == 2)      /* "max 100000" is no limit */
+    if (sscanf(text, "%lf %lf", &quota, &period) == 2)      /* "max 100000" means no limit */
         take_least(argument, quota, period);
 }
 
@@ -209,7 +211,7 @@ static void visit_cfs_quota(const char *text, const char *folder, void *argument
     char path[1200], period[64];
     snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
     if (cpu_read_file(path, period, sizeof period))
-        take_least(argument, strtod(text, NULL), strtod(period, NULL));     /* -1 is no limit */
+        take_least(argument, strtod(text, NULL), strtod(period, NULL));     /* -1 means no limit */
 }
 
 double cpu_cgroup_cpus(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/compare.c: questions with yes or no for an answer, and the choice by such an answer. */
+/* backends/cpu/compare.c: comparisons, logical ops, isnan, isinf, isfinite, and where. */
 #include <math.h>
 
 #include "convert.h"
@@ -48,14 +48,14 @@ ASK_ONE(logical_not, 1, uint8_t, CPU_1, x == 0)
 ASK_ONE(logical_not, 2, uint16_t, CPU_2, x == 0)
 ASK_ONE(logical_not, 4, uint32_t, CPU_4, x == 0)
 ASK_ONE(logical_not, 8, uint64_t, CPU_8, x == 0)
-/* Integers are finite, all of them. */
+/* For integers, isnan and isinf are always false, and isfinite is always true. */
 #define NEVER(bytes, T) ASK_ONE(never, bytes, T, bytes, ((void)x, 0)) ASK_ONE(always, bytes, T, bytes, ((void)x, 1))
 NEVER(1, uint8_t)
 NEVER(2, uint16_t)
 NEVER(4, uint32_t)
 NEVER(8, uint64_t)
 
-/* ---- where(condition, a, b): bytes are moved, whatever they mean ---- */
+/* ---- where(condition, a, b): copies elements by size, independent of the dtype ---- */
 
 #define WHERE(bytes, T)                                                                                           \
     static void where_##bytes(void *out, const void *pa, const void *pb, const void *pc, int64_t n)               \
@@ -75,7 +75,7 @@ WHERE(2, uint16_t)
 WHERE(4, uint32_t)
 WHERE(8, uint64_t)
 
-/* Bools compare as bytes of 0 and 1. */
+/* Bools are compared as bytes of value 0 or 1. */
 #define ROWS_ALL(op)                                                                                              \
     CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),                             \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* conv2d and its two gradients: from views to struct cpu_conv, and who computes it. */
+/* conv2d and its two gradients: converts views to struct cpu_conv and selects the implementation. */
 #include "conv.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static const size_t bytes_of[CTRT_DTYPE_COUNT] = {
     [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2
 };
 
-/* Views that are both (a single channel, a single pixel) fit either layout; one that is not contiguous decides. */
+/* A view can have both layouts (one channel, or one pixel), so any non-contiguous view determines the layout. */
 static bool channels_last(const ctrt_view *x, const ctrt_view *weight, const ctrt_view *y)
 {
     return !(x->flags & y->flags & weight->flags & CTRT_VIEW_CONTIGUOUS);
@@ -32,7 +32,7 @@ static ctrt_status run(const ctrt_call *call, const char *op, enum cpu_conv_pass
     const ctrt_view *out = pass == CPU_CONV_FORWARD ? y : pass == CPU_CONV_INPUT_GRAD ? x : weight;
     if (out->numel == 0)
         return CTRT_OK;
-    /* Nothing to add up: an empty batch's weight gradient, no channels. A bias is still there. */
+    /* Nothing to sum: the weight gradient of an empty batch, or no channels. With a bias, the output is not zero. */
     if ((x->numel == 0 || weight->numel == 0 || y->numel == 0) && !bias) {
         memset(out->data, 0, (size_t)out->numel * bytes_of[out->dtype]);
         return CTRT_OK;

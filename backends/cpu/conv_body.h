@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/conv_body.h: a template, included by conv_builtin.c once per type.
+/* backends/cpu/conv_body.h: a template that conv_builtin.c includes once per type.
  *
- * Patches: contiguous layout [channel, ky, kx][pixel], channels-last [pixel][ky, kx, channel]. */
+ * Layout of patches: contiguous images [channel, ky, kx][pixel], channels-last images [pixel][ky, kx, channel]. */
 
 struct NAME(job) {
     const struct cpu_conv *conv;
     int64_t rows, blocks;               /* output rows per block, blocks per image */
-    int64_t cut, cuts;                  /* weight gradient, contiguous: channels per task, tasks per group */
+    int64_t cut, cuts;                  /* weight gradient, contiguous: channels per task, and tasks per group */
     bool failed;
 };
 
-/* patches[(c, ky, kx)][pixel] of channels [c0, c0+channels) and output rows [y0, y0+rows) of one image. */
+/* im2col: fills patches[(c, ky, kx)][pixel] for channels [c0, c0+channels), output rows [y0, y0+rows) of one image. */
 static void NAME(unfold)(const struct cpu_conv *v, T *patches, const T *image, int64_t c0, int64_t channels,
                          int64_t y0, int64_t rows)
 {
@@ -37,7 +37,7 @@ static void NAME(unfold)(const struct cpu_conv *v, T *patches, const T *image, i
             }
 }
 
-/* The reverse: adds patches to the image. */
+/* The reverse (col2im): adds patches to the image. */
 static void NAME(fold)(const struct cpu_conv *v, const T *patches, T *image, int64_t c0, int64_t channels,
                        int64_t y0, int64_t rows)
 {
@@ -57,7 +57,7 @@ static void NAME(fold)(const struct cpu_conv *v, const T *patches, T *image, int
             }
 }
 
-/* Channels-last: patches[pixel][(ky, kx), channel] of a group's channels, for taps [k0, k1). */
+/* Channels-last im2col: fills patches[pixel][(ky, kx), channel] for the kernel positions [k0, k1). */
 static void NAME(unfold_last)(const struct cpu_conv *v, T *patches, const T *image, int64_t c0, int64_t channels,
                               int64_t y0, int64_t rows, int64_t k0, int64_t k1)
 {
@@ -103,7 +103,7 @@ static void NAME(multiply)(struct NAME(job) *job, const struct NAME(gemm) *g)
         __atomic_store_n(&job->failed, true, __ATOMIC_RELAXED);
 }
 
-/* Tasks are (image, group, block of rows). */
+/* A task is (image, group, block of rows). */
 static void NAME(forward)(void *argument, int64_t begin, int64_t end)
 {
     struct NAME(job) *job = argument;
@@ -145,7 +145,7 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
     }
 }
 
-/* Tasks are (image, group): blocks overlap in the input. */
+/* A task is (image, group), because neighbouring blocks of rows overlap in the input. */
 static void NAME(input_grad)(void *argument, int64_t begin, int64_t end)
 {
     struct NAME(job) *job = argument;
@@ -187,8 +187,8 @@ static void NAME(input_grad)(void *argument, int64_t begin, int64_t end)
     }
 }
 
-/* Tasks own columns of the result: ranges of channels (contiguous) or single taps (channels-last), so that each
- * element is summed by one thread, image after image. */
+/* A task computes some columns of the result: a range of channels (contiguous) or one kernel position (channels-last).
+ * Therefore one thread sums each element, image after image. */
 static void NAME(weight_grad)(void *argument, int64_t begin, int64_t end)
 {
     struct NAME(job) *job = argument;
@@ -230,7 +230,7 @@ static ctrt_status NAME(conv)(const struct cpu_conv *v)
     const int64_t cg = v->c / v->groups, taps = v->kh * v->kw;
     struct NAME(job) job = { .conv = v };
     if (v->pass == CPU_CONV_WEIGHT_GRAD) {
-        /* Cuts do not follow the number of threads: results must not either. */
+        /* The division does not depend on the number of threads, because results must not. */
         job.cut = v->channels_last ? cg : (cg + 7) / 8;
         job.cuts = v->channels_last ? taps : (cg + job.cut - 1) / job.cut;
         job.rows = block_rows(v, v->channels_last ? cg : job.cut * taps);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution without a library: patches of the input are laid out as a matrix, a block of output rows at a time,
- * and multiplied by the weights (Chellapilla et al. 2006). f16 and bf16 go through f32. */
+/* Convolution without a library: copies patches of the input to a matrix (im2col), a block of output rows at a time,
+ * and multiplies it by the weights (Chellapilla et al. 2006). f16 and bf16 are converted to f32. */
 #include "conv.h"
 
 #include <string.h>
@@ -9,10 +9,10 @@
 #include "half.h"
 #include "scratch.h"
 
-/* Elements of the patch matrix that are worked on at once: it stays in the second cache. */
+/* Elements of the patch matrix that are processed at once; they stay in the L2 cache. */
 #define BLOCK 65536
 
-/* The output columns [*first, *last) whose tap at kernel column kx lies inside the input. */
+/* Stores in [*first, *last) the output columns whose input column at kernel column kx lies inside the input. */
 static void inside(const struct cpu_conv *v, int64_t kx, int64_t *first, int64_t *last)
 {
     const int64_t shift = kx * v->dilation[1] - v->padding[1], s = v->stride[1];
@@ -22,7 +22,7 @@ static void inside(const struct cpu_conv *v, int64_t kx, int64_t *first, int64_t
     *first = *first > *last ? *last : *first;
 }
 
-/* Output rows per block. */
+/* Returns the number of output rows per block. */
 static int64_t block_rows(const struct cpu_conv *v, int64_t per_pixel)
 {
     const int64_t rows = BLOCK / (per_pixel * v->ow);
@@ -37,7 +37,7 @@ static int64_t block_rows(const struct cpu_conv *v, int64_t per_pixel)
 #define NAME(name) name##_f64
 #include "conv_body.h"
 
-/* Widens the operands, computes in f32, narrows the result. */
+/* Converts the operands to f32, computes, and converts the result back. */
 static ctrt_status conv_half(const struct cpu_conv *v)
 {
     const struct half_loops *half = cpu_half(v->dtype);

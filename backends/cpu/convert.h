@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/convert.h: half precision numbers (IEEE 754 binary16, and bfloat16: the upper half of binary32) to
- * and from float, rounded to nearest even. NaN stays NaN and becomes quiet. One number, and rows of them. */
+/* backends/cpu/convert.h: conversion of half precision (IEEE 754 binary16; bfloat16, the upper half of binary32) to and
+ * from float, for single elements and rows. Rounds to nearest even. A NaN stays a NaN and becomes quiet. */
 #ifndef CTRT_CPU_CONVERT_H
 #define CTRT_CPU_CONVERT_H
 
@@ -40,7 +40,7 @@ CPU_CONVERT uint16_t cpu_bf16_from_f32(float x)
 CPU_CONVERT float cpu_f32_from_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, u = (uint32_t)(h & 0x7fff) << 13, exponent = u & 0x0f800000;
-    uint32_t normal = u + (112u << 23);                                     /* bias 15 becomes 127 */
+    uint32_t normal = u + (112u << 23);                                     /* rebias the exponent from 15 to 127 */
     uint32_t special = u + (224u << 23);                                    /* infinity, NaN */
     special |= special > 0x7f800000 ? 0x00400000 : 0;
     uint32_t subnormal = cpu_bits(cpu_float(u + (113u << 23)) - cpu_float(113u << 23));
@@ -53,7 +53,8 @@ CPU_CONVERT uint16_t cpu_f16_from_f32(float x)
     u &= 0x7fffffff;
     uint32_t nan = 0x7e00 | ((u >> 13) & 0x3ff);
     uint32_t normal = ((u + 0xfff + ((u >> 13) & 1)) >> 13) - (112u << 10);  /* a carry past 65504 gives infinity */
-    uint32_t subnormal = cpu_bits(cpu_float(u) + 0.5f) - 0x3f000000;          /* the unit of 0.5 is 2^-24: rounds for us */
+    /* an ulp of 0.5 is 2^-24, so the addition rounds */
+    uint32_t subnormal = cpu_bits(cpu_float(u) + 0.5f) - 0x3f000000;
     uint32_t finite = u < 0x38800000 ? subnormal : normal;
     return (uint16_t)(sign | (u > 0x7f800000 ? nan : u >= 0x47800000 ? 0x7c00 : finite));
 }

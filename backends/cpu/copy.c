@@ -3,10 +3,12 @@
 #include "drive.h"
 #include "convert.h"
 
-/* ---- copy: one loop for each pair of types; f16 and bf16 are f32 to the loop ---- */
+/* ---- copy with conversion ----
+ *
+ * One loop per pair of types. f16 and bf16 are converted to and from f32. */
 
-/* Floating to an integer truncates toward zero, through i64 where the integer is narrow, so that what does not fit
- * wraps. */
+/* A conversion from floating point to an integer truncates toward zero. Narrow integers are converted through i64, so
+ * that values outside their range, but inside that of i64, wrap. */
 #define TO_SAME(T, x)  (x)
 #define TO_WRAP(T, x)  ((T)(int64_t)(x))
 #define TO_BOOL(T, x)  ((x) != 0)
@@ -60,7 +62,7 @@ static ctrt_status copy_cast(const ctrt_call *call)
     return cpu_drive(call, &how, NULL);
 }
 
-/* ---- copy within a dtype: bytes ---- */
+/* ---- copy within a dtype: copies bytes ---- */
 
 #define MOVE(bytes)                                                                                               \
     static void move_##bytes(void *out, const void *a, const void *b, const void *c, int64_t n)                   \
@@ -96,7 +98,7 @@ static ctrt_status copy_run(const ctrt_call *call)
     return cpu_drive(call, &moves[bytes[in->dtype]], NULL);
 }
 
-/* ---- fill: the loop's constant comes as `extra` ---- */
+/* ---- fill: `extra` is the value ---- */
 
 #define FILL(bytes, T)                                                                                            \
     static void fill_##bytes(void *out, const void *a, const void *b, const void *c, int64_t n)                   \
@@ -112,7 +114,7 @@ FILL(2, uint16_t)
 FILL(4, uint32_t)
 FILL(8, uint64_t)
 
-/* Fillers: the scalar as one element of the dtype. */
+/* Store a scalar as one element of the dtype. */
 #define AS(scalar, T) ((scalar).kind == CTRT_SCALAR_FLOAT ? (T)(scalar).f : (T)(scalar).i)
 static void put_f32(void *to, ctrt_scalar s) { *(float *)to = AS(s, float); }
 static void put_f64(void *to, ctrt_scalar s) { *(double *)to = AS(s, double); }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/device.c: the one device of this backend and the facts about it. */
+/* backends/cpu/device.c: the device table of the one device, cpu:0. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -11,10 +11,11 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-/* Copies the value of "key<spaces>: value" in /proc/cpuinfo; false when there is no such line. */
+/* Copies the value of "key<spaces>: value" from /proc/cpuinfo to `out`. Returns false if the line or its
+ * value is missing. */
 static bool cpuinfo_value(char *out, size_t bytes, const char *key)
 {
-    char text[8192];                            /* the first processor's entry is all we need */
+    char text[8192];                            /* enough for the first processor's entry, which suffices */
     if (!cpu_read_file("/proc/cpuinfo", text, sizeof text))
         return false;
     size_t length = strlen(key);
@@ -74,7 +75,7 @@ static ctrt_status describe(int32_t index, ctrt_device_info *info)
     return CTRT_OK;
 }
 
-static int the_device;          /* its address is the handle; there is no state to keep */
+static int the_device;          /* its address is the device handle; the device has no state */
 
 static ctrt_status open_device(void **device, int32_t index)
 {
@@ -95,7 +96,8 @@ static ctrt_status memory_info(void *device, uint64_t *free_bytes, uint64_t *tot
     struct cpu_memory_room room;
     cpu_memory_room(&room);
     if (room.total == 0)
-        return cpu_host->fail(CTRT_ERR_IO, "cpu: /proc/meminfo cannot be read, and no other limit says how much memory there is");
+        return cpu_host->fail(CTRT_ERR_IO,
+                              "cpu: /proc/meminfo cannot be read, and no other limit says how much memory there is");
     *free_bytes = room.free;
     *total_bytes = room.total;
     return CTRT_OK;

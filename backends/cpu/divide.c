@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/divide.c: quotients rounded down, remainders, powers. */
+/* backends/cpu/divide.c: floor_divide, remainder, fmod, pow. */
 #include <math.h>
 #include <stdatomic.h>
 
 #include "convert.h"
 #include "drive.h"
 
-/* ---- floating ---- */
+/* ---- floating point ---- */
 
-/* Python's // and %: the quotient toward minus infinity, the remainder with the divisor's sign. By way of fmod,
- * which is exact. */
+/* Python's // and %: the quotient is rounded toward minus infinity, and the remainder has the sign of the divisor.
+ * Based on fmod, which is exact. */
 #define FLOORED(T, suffix, FMOD, FLOOR, COPYSIGN)                                                                 \
     static inline T remainder_of_##suffix(T x, T y)                                                               \
     {                                                                                                             \
@@ -41,7 +41,9 @@ FLOATING(fmod, 16, fmodf, fmod)
 FLOATING(remainder, 16, remainder_of_f32, remainder_of_f64)
 FLOATING(floor_divide, 16, floor_divide_of_f32, floor_divide_of_f64)
 
-/* ---- integers: a divisor of 0 is an error; the loop raises the flag that it gets as its third operand ---- */
+/* ---- integers ----
+ *
+ * Division by 0 is an error. The loop sets the flag that it receives as its third operand. */
 
 #define DIVIDE(op, type, T, lie, expression)                                                                      \
     static void op##_##type(void *out, const void *pa, const void *pb, const void *pc, int64_t n)                 \
@@ -66,7 +68,7 @@ FLOATING(floor_divide, 16, floor_divide_of_f32, floor_divide_of_f64)
             return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, #op " of " #type " integers: a divisor is 0");       \
         return status;                                                                                            \
     }
-/* The least number divided by -1 wraps; C leaves it undefined and processors trap. */
+/* The smallest integer divided by -1 wraps; the C expression would be undefined, and the instruction traps. */
 #define DIVIDE_SIGNED(type, T, U, lie)                                                                            \
     DIVIDE(fmod, type, T, lie, y == -1 ? 0 : x % y)                                                               \
     DIVIDE(remainder, type, T, lie, y == -1 ? 0 : x % y != 0 && (x % y < 0) != (y < 0) ? x % y + y : x % y)       \
@@ -83,7 +85,8 @@ DIVIDE(floor_divide, u8, uint8_t, CPU_1, x / y)
 
 FLOATING(pow, 24, powf, pow)
 
-/* Common exponents without pow, as PyTorch has them: for these 0.5 is the square root, also of -infinity and -0. */
+/* Common exponents are computed without pow, as in PyTorch. Therefore exponent 0.5 is the square root, also for
+ * -infinity and -0, where pow differs. */
 #define SHORT_POWERS(X)                                                                                           \
     X(2, square, x * x) X(3, cube, x * x * x) X(0.5, root, ROOT(x)) X(1, same, x) X(-1, inverse, 1 / x)           \
     X(-2, inverse_square, 1 / (x * x)) X(-0.5, inverse_root, 1 / ROOT(x))
@@ -95,7 +98,9 @@ FLOATING(pow, 24, powf, pow)
 SHORT_POWERS(F32)
 #undef ROOT
 #define ROOT(x) __builtin_sqrt(x)
-#define F64(value, name, expression) CPU_LOOP_1(name##_f64, double, double, expression) CPU_RUN_1(name##_f64, 1, CPU_8, CPU_8)
+#define F64(value, name, expression)                                                                              \
+    CPU_LOOP_1(name##_f64, double, double, expression)                                                            \
+    CPU_RUN_1(name##_f64, 1, CPU_8, CPU_8)
 SHORT_POWERS(F64)
 
 static const struct short_power {
@@ -107,7 +112,7 @@ static const struct short_power {
     SHORT_POWERS(ENTRY)
 };
 
-/* Is the exponent one number for all, and one of these? */
+/* Returns the entry of the exponent if it is a single element or scalar with one of these values, otherwise NULL. */
 static const struct short_power *short_power(const ctrt_view *v)
 {
     if (v->numel != 1 && !(v->flags & CTRT_VIEW_HOST_SCALAR))
@@ -133,7 +138,7 @@ POW(f64)
 POW(f16)
 POW(bf16)
 
-/* Integers: by squaring, wrapping around. A negative exponent leaves the integers but for the bases 1 and -1. */
+/* Integer powers by repeated squaring, with wrap-around. A negative exponent gives 0, except for the bases 1 and -1. */
 static uint64_t power(uint64_t base, int64_t exponent)
 {
     uint64_t result = 1;

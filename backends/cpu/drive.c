@@ -4,33 +4,33 @@
 #include "convert.h"
 #include "transpose.h"
 
-/* Elements of a block: four blocks of 8-byte elements are 32 KiB, the first cache. A tile is a block of so many
- * rows and columns. */
+/* Elements per block: four blocks of 8-byte elements are 32 KiB, the usual size of an L1 data cache. A tile is a block
+ * of SIDE x SIDE elements. */
 #define BLOCK 1024
 #define SIDE  32
 
 enum way {
-    DIRECT,         /* contiguous, as the loop wants it: the loop works on the tensor itself */
+    DIRECT,         /* contiguous and in the loop's format, so the loop works on the tensor itself */
     CONVERTED,      /* contiguous half precision */
-    CONSTANT,       /* one element for all: a block is filled once */
-    GATHERED        /* anything else */
+    CONSTANT,       /* one element in memory for all elements, so a block is filled once */
+    GATHERED        /* any other layout */
 };
 
 struct operand {
     const ctrt_view *view;
     enum way way;
     int lie;
-    size_t bytes;           /* of an element in memory */
+    size_t bytes;           /* size of an element in memory */
 };
 
 struct work {
     const struct cpu_plan *how;
     struct operand in[3], out;
     const void *extra;
-    bool plain;             /* all direct: no blocks */
-    bool stream;            /* the output passes by the caches */
-    int64_t row;            /* length of the innermost dimension */
-    int across;             /* dimension that with the innermost one makes tiles; -1: no tiles */
+    bool plain;             /* all operands are DIRECT: no blocks are needed */
+    bool stream;            /* write the output with non-temporal stores */
+    int64_t row;            /* blocks end at multiples of this (length of the innermost dimension); 0: anywhere */
+    int across;             /* second dimension of the tiles, besides the innermost one; -1: no tiles */
 };
 
 static size_t element_bytes(int lie)
@@ -58,9 +58,9 @@ static struct operand operand_of(const ctrt_view *v, int lie, bool output)
     return o;
 }
 
-/* ---- strided walks ---- */
+/* ---- strided access ---- */
 
-/* Where element `index`, counted row major, of a view lies; the coordinates are left in `at`. */
+/* Returns the offset, in elements, of element `index` of a view in row-major order; stores its coordinates in `at`. */
 static int64_t locate(const ctrt_view *v, int64_t index, int64_t *at)
 {
     int64_t offset = 0;
@@ -72,7 +72,7 @@ static int64_t locate(const ctrt_view *v, int64_t index, int64_t *at)
     return offset;
 }
 
-/* Goes to the beginning of the next row; `offset` is where the present row began. */
+/* Advances `at` to the next row and returns its offset. `offset` is the offset of the current row. */
 static int64_t next_row(const ctrt_view *v, int64_t offset, int64_t *at)
 {
     for (int d = v->ndim - 2; d >= 0; d--) {
@@ -85,7 +85,7 @@ static int64_t next_row(const ctrt_view *v, int64_t offset, int64_t *at)
     return offset;
 }
 
-/* gather: to[0..count) = elements begin..begin+count of v, row major. scatter: the reverse. */
+/* gather: copies elements [begin, begin + count) of v, in row-major order, to `out`. scatter: the reverse. */
 #define WALKS(T, suffix)                                                                                          \
     static void gather_##suffix(void *out, const ctrt_view *v, int64_t begin, int64_t count)                      \
     {                                                                                                             \
@@ -198,11 +198,11 @@ static void fill_constant(void *block, const struct operand *o, int64_t count)
         bytes = sizeof value;
     }
     size_t all = (size_t)count * bytes;
-    for (size_t done = bytes; done < all; done *= 2)        /* doubles what is there */
+    for (size_t done = bytes; done < all; done *= 2)        /* doubles the filled part */
         memcpy(to + done, to, done < all - done ? done : all - done);
 }
 
-/* Copies past the caches: a store that need not read the line first. `to` is aligned to its elements. */
+/* Copies with non-temporal stores, which need not read the cache line first. `to` is aligned to its element size. */
 static void stream(char *to, const char *from, size_t bytes)
 {
 #if VEC_AVX512 || VEC_AVX2
@@ -227,7 +227,7 @@ static void stream(char *to, const char *from, size_t bytes)
 #endif
 }
 
-/* The next `count` elements of an input as the loop wants them: the tensor itself or its block. */
+/* Returns the next `count` elements of an input in the loop's format: in the tensor itself, or copied to `block`. */
 static const void *fetch(const struct operand *o, void *block, int64_t begin, int64_t count)
 {
     const char *data = o->view->data;
@@ -244,7 +244,7 @@ static const void *fetch(const struct operand *o, void *block, int64_t begin, in
     }
     const ctrt_view *v = o->view;
     int64_t row = v->shape[v->ndim - 1];
-    if (v->strides[v->ndim - 1] == 1 && begin % row + count <= row) {       /* inside one unbroken row */
+    if (v->strides[v->ndim - 1] == 1 && begin % row + count <= row) {       /* inside one contiguous row */
         int64_t at[CTRT_MAX_DIMS];
         const char *piece = data + locate(v, begin, at) * (int64_t)o->bytes;
         if (o->lie < CPU_HALF)
@@ -311,10 +311,12 @@ static void drive_part(void *argument, int64_t begin, int64_t end)
 #endif
 }
 
-/* ---- tiles: an operand that is adjacent along another dimension than the innermost is read in squares of both, so
- * that whole cache lines are used ---- */
+/* ---- tiles ----
+ *
+ * If an operand is contiguous along a dimension other than the innermost, the loop processes tiles of both dimensions,
+ * so that all bytes of a cache line are used. */
 
-/* The tile of `rows` x `columns` at `from`, given the strides of both dimensions, becomes to[rows][columns]. */
+/* Copies the tile of `rows` x `columns` elements at `in`, with strides `down` and `right`, to to[rows][columns]. */
 #define TILES(T, suffix, SQUARE, TURN)                                                                            \
     static void tile_##suffix(void *out, const void *in, int64_t rows, int64_t columns, int64_t down, int64_t right) \
     {                                                                                                             \
@@ -326,7 +328,7 @@ static void drive_part(void *argument, int64_t begin, int64_t end)
             return;                                                                                               \
         }                                                                                                         \
         int64_t j = 0, whole = (SQUARE) ? rows - rows % ((SQUARE) ? (SQUARE) : 1) : 0;                            \
-        if (down == 1 && (SQUARE)) {            /* a cache line is used up before the next one is touched */      \
+        if (down == 1 && (SQUARE)) {            /* uses all of a cache line before the next one */                \
             for (; j + (SQUARE) <= columns; j += (SQUARE)) {                                                      \
                 for (int64_t i = 0; i < whole; i += (SQUARE))                                                     \
                     TURN(to + i * columns + j, columns, from + i + j * right, right);                             \
@@ -347,7 +349,8 @@ TILES(uint16_t, 2, 0, NO_TURN)
 TILES(uint32_t, 4, VF_BLOCK, TURN_4)
 TILES(uint64_t, 8, VD_BLOCK, TURN_8)
 
-static void gather_tile(void *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down, int64_t right)
+static void gather_tile(void *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down,
+                        int64_t right)
 {
     if (bytes == 4)
         tile_4(to, from, rows, columns, down, right);
@@ -359,9 +362,9 @@ static void gather_tile(void *to, const char *from, size_t bytes, int64_t rows, 
         tile_1(to, from, rows, columns, down, right);
 }
 
-/* An output tile back to where it belongs: rows of it, or elements. */
-static void scatter_tile(char *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down, int64_t right,
-                         bool past_caches)
+/* Writes an output tile to the tensor, whole rows if the columns are contiguous, otherwise element by element. */
+static void scatter_tile(char *to, const char *from, size_t bytes, int64_t rows, int64_t columns, int64_t down,
+                         int64_t right, bool past_caches)
 {
     for (int64_t i = 0; i < rows; i++, from += columns * (int64_t)bytes, to += down * (int64_t)bytes) {
         if (right == 1) {
@@ -376,14 +379,15 @@ static void scatter_tile(char *to, const char *from, size_t bytes, int64_t rows,
     }
 }
 
-/* Work item: a tile. Tiles next to one another along `across` come one after the other. */
+/* Processes tiles [begin, end). Consecutive tiles are neighbours along `across`. */
 static void tiles_part(void *argument, int64_t begin, int64_t end)
 {
     const struct work *w = argument;
     const struct cpu_plan *how = w->how;
     const ctrt_view *out = w->out.view;
     int last = out->ndim - 1, across = w->across;
-    int64_t high = out->shape[across], wide = out->shape[last], highs = (high + SIDE - 1) / SIDE, wides = (wide + SIDE - 1) / SIDE;
+    int64_t high = out->shape[across], wide = out->shape[last], highs = (high + SIDE - 1) / SIDE,
+            wides = (wide + SIDE - 1) / SIDE;
     char blocks[4][BLOCK * 8] __attribute__((aligned(64)));
     uint16_t halves[BLOCK];
     const void *p[4] = { NULL, NULL, NULL, NULL };
@@ -433,7 +437,7 @@ static void tiles_part(void *argument, int64_t begin, int64_t end)
 #endif
 }
 
-/* The dimension along which some operand is adjacent while it is not along the innermost; -1 when there is none. */
+/* Returns a dimension along which some operand is contiguous while it is not along the innermost one; -1 if none. */
 static int find_across(const struct work *w)
 {
     const ctrt_view *out = w->out.view;
@@ -460,7 +464,7 @@ ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const v
     if (out->numel == 0)
         return CTRT_OK;
     w.out = operand_of(out, how->out, true);
-    if (out->numel == 1 && w.out.way == GATHERED)       /* strides of a single element mean nothing */
+    if (out->numel == 1 && w.out.way == GATHERED)       /* the strides of a single element are arbitrary */
         w.out.way = how->out >= CPU_HALF ? CONVERTED : DIRECT;
     w.plain = w.out.way == DIRECT;
     gathered = w.out.way == GATHERED;
@@ -481,7 +485,7 @@ ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const v
     }
     w.stream &= w.out.way != GATHERED;
     w.plain &= !w.stream;
-    /* With long rows, blocks end where rows end, so that unbroken rows need no gathering. */
+    /* If rows are long, end blocks at the ends of rows, so that contiguous rows need no gathering. */
     if (gathered && out->ndim > 0 && out->shape[out->ndim - 1] >= 256)
         w.row = out->shape[out->ndim - 1];
     cpu_parallel_for(out->numel, CPU_GRAIN / how->cost, drive_part, &w);

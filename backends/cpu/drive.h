@@ -1,37 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/drive.h: from views to loops, for all elementwise kernels.
+/* backends/cpu/drive.h: runs the loops of elementwise kernels over views of any layout.
  *
- * A loop sees rows of contiguous elements and nothing else. The driver deals with the rest: strides and scalars
- * (gathered into small blocks that stay in the first cache), f16 and bf16 (the loop is that of f32), strided
- * outputs, threads, and outputs so large that they should pass by the caches. A row's run() takes the short way to
- * the loop by itself when it can. */
+ * A loop processes contiguous elements only. cpu_drive handles everything else: strides and scalars (gathered into
+ * small blocks that stay in the L1 cache), f16 and bf16 (computed by the f32 loop), strided outputs, threads, and
+ * outputs so large that they are written with non-temporal stores. A kernel's run() calls the loop directly when
+ * cpu_is_short returns true. */
 #ifndef CTRT_CPU_DRIVE_H
 #define CTRT_CPU_DRIVE_H
 
 #include "variant.h"
 
-/* out[i] = f(a[i], b[i], c[i]) for i < n. Inputs that the op does not have are NULL, but for the first of them: it
- * is what the caller handed to cpu_drive as `extra`. out may be one of the inputs. */
+/* Computes out[i] = f(a[i], b[i], c[i]) for i < n. The first input that the op does not have receives the `extra`
+ * argument of cpu_drive; further ones are NULL. out may alias an input. */
 typedef void (*cpu_loop)(void *out, const void *a, const void *b, const void *c, int64_t n);
 
-/* How an operand lies in memory: its size, or a half precision type that the loop sees as f32. */
+/* Storage format of an operand: its element size in bytes, or a half-precision type, which is converted to f32. */
 enum cpu_lie { CPU_1 = 1, CPU_2 = 2, CPU_4 = 4, CPU_8 = 8, CPU_HALF = 16, CPU_BRAIN = 32 };
 
 struct cpu_plan {
     cpu_loop loop;
-    int32_t inputs;             /* 0 to 3 */
-    int32_t cost;               /* of one element, in additions */
-    uint8_t in[3], out;         /* enum cpu_lie */
+    int32_t inputs;             /* number of inputs, 0 to 3 */
+    int32_t cost;               /* cost of one element, in additions */
+    uint8_t in[3], out;         /* storage formats (enum cpu_lie) */
 };
 
-/* Below this many elements over the cost a second thread does not pay. */
+/* Below CPU_GRAIN / cost elements, a second thread costs more time than it saves. */
 #define CPU_GRAIN 32768
 
 #define cpu_drive CPU_NAME(cpu_drive_run)
 ctrt_status cpu_drive(const ctrt_call *call, const struct cpu_plan *how, const void *extra);
 
-/* to[0..count) = elements begin .. begin+count of v, counted row major; `bytes` is an element's size. And halves
- * (lie says which) to floats and back. For other families. */
+/* For other families. cpu_gather copies elements [begin, begin + count) of v, in row-major order, to `to`;
+ * `bytes` is the element size. cpu_widen converts `count` elements of CPU_HALF or CPU_BRAIN (`lie`) to float,
+ * cpu_narrow the reverse. */
 #define cpu_gather CPU_NAME(cpu_gather_run)
 #define cpu_widen  CPU_NAME(cpu_widen_run)
 #define cpu_narrow CPU_NAME(cpu_narrow_run)
@@ -39,7 +40,7 @@ void cpu_gather(void *to, const ctrt_view *v, size_t bytes, int64_t begin, int64
 void cpu_widen(float *to, const void *from, int lie, int64_t count);
 void cpu_narrow(void *to, const float *from, int lie, int64_t count);
 
-/* Can the loop run over all of it at once, in this thread? `inputs` is a constant wherever this is called. */
+/* Returns true if one call of the loop in the calling thread can process all elements. `inputs` must be a constant. */
 static inline __attribute__((always_inline)) bool cpu_is_short(const ctrt_call *call, int inputs, int cost)
 {
     const ctrt_view *out = call->outputs[0];
@@ -55,7 +56,7 @@ static inline __attribute__((always_inline)) bool cpu_is_short(const ctrt_call *
     return n == 1 || (alike && flags & CTRT_VIEW_CONTIGUOUS);
 }
 
-/* Functions run() for a loop whose operands are as it wants them (no half precision). */
+/* Defines name_run for a loop that needs no conversion of its operands (no half precision). */
 #define CPU_RUN(name, count, price, lie_a, lie_b, lie_c, lie_out)                                                 \
     static ctrt_status name##_run(const ctrt_call *call)                                                          \
     {                                                                                                             \
@@ -70,7 +71,7 @@ static inline __attribute__((always_inline)) bool cpu_is_short(const ctrt_call *
 #define CPU_RUN_1(name, price, lie, lie_out) CPU_RUN(name, 1, price, lie, 0, 0, lie_out)
 #define CPU_RUN_2(name, price, lie, lie_out) CPU_RUN(name, 2, price, lie, lie, 0, lie_out)
 
-/* The same for f16 and bf16 through the loop of f32: name_f16_run, name_bf16_run. */
+/* Defines name_f16_run and name_bf16_run, which convert to f32 and call the f32 loop. */
 #define CPU_RUN_HALVES(name, loop, count, price, half_out, brain_out)                                             \
     static ctrt_status name##_f16_run(const ctrt_call *call)                                                      \
     {                                                                                                             \
@@ -83,7 +84,7 @@ static inline __attribute__((always_inline)) bool cpu_is_short(const ctrt_call *
         return cpu_drive(call, &how, NULL);                                                                       \
     }
 
-/* A loop over one, two inputs: `expression` of x, or of x and y, of type T; the result is of type R. */
+/* Define a loop over one input (x) or two inputs (x, y) of type T; `expression` computes the result, of type R. */
 #define CPU_LOOP_1(name, T, R, expression)                                                                        \
     static void name(void *out, const void *pa, const void *pb, const void *pc, int64_t n)                        \
     {                                                                                                             \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/elementwise.c: sums, differences, products, quotients, the larger and the smaller. */
+/* backends/cpu/elementwise.c: add, sub, mul, div, maximum, minimum. */
 #include "drive.h"
 
 #define FLOATING(op, cost, expression)                                                                            \
@@ -13,8 +13,8 @@
     CPU_LOOP_2(op##_##type, T, T, expression)                                                                     \
     CPU_RUN_2(op##_##type, 1, lie, lie)
 
-/* Sums and products wrap around, which C allows for unsigned types alone; the bits are the same for signed ones. 16
- * bits are widened first, because C would multiply them as signed int. */
+/* Integer results wrap, so compute with unsigned types, because signed overflow is undefined in C; the bits are the
+ * same. 16-bit operands are converted to uint32_t first, because C would multiply them as signed int. */
 #define WRAPPING(op, sign)                                                                                        \
     INTEGER(op, 8, uint8_t, CPU_1, x sign y)                                                                      \
     INTEGER(op, 16, uint16_t, CPU_2, (uint32_t)x sign (uint32_t)y)                                                \
@@ -32,7 +32,7 @@ FLOATING(add, 1, x + y)
 FLOATING(sub, 1, x - y)
 FLOATING(mul, 1, x * y)
 FLOATING(div, 2, x / y)
-FLOATING(maximum, 1, x > y || x != x ? x : y)       /* a NaN wins, on either side */
+FLOATING(maximum, 1, x > y || x != x ? x : y)       /* NaN if either operand is NaN */
 FLOATING(minimum, 1, x < y || x != x ? x : y)
 WRAPPING(add, +)
 WRAPPING(sub, -)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/extreme.c: the largest and the smallest, and where they are. A NaN wins; of equals the first. */
+/* backends/cpu/extreme.c: amax, amin, argmax, argmin. A NaN takes precedence. Of equal elements, the first counts. */
 #include <math.h>
 
 #include "reduce_fold.h"
@@ -9,9 +9,8 @@
 #define BEATS_MAX(x, a) ((x) > (a) || (x) != (x))
 #define BEATS_MIN(x, a) ((x) < (a) || (x) != (x))
 
-/* Four vectors at a time: what C allows no compiler to do by itself, because of the NaNs. The vectors' max and min
- * give the second operand when either is a NaN, so NaNs pass by unnoticed; whether there were any is asked of
- * pairs. */
+/* Four vectors at a time, which compilers do not generate themselves because of NaN. The vector max and min return the
+ * second operand if either is NaN, so they skip NaNs; a separate comparison of pairs of vectors detects NaNs. */
 #if VEC_AVX512
 #define UNORDERED_f32(a, b) _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
 #define UNORDERED_f64(a, b) _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)
@@ -98,10 +97,10 @@ INTEGER(i16, int16_t, CPU_2, INT16_MIN, INT16_MAX)
 INTEGER(i32, int32_t, CPU_4, INT32_MIN, INT32_MAX)
 INTEGER(i64, int64_t, CPU_8, INT64_MIN, INT64_MAX)
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
-/* An accumulator is a value and its position, -1 when there is none yet. A run asks for the extreme value of a
- * block first, at the speed of amax, and looks for its place only when it beats what is there. */
+/* An accumulator is a value and its position, -1 before the first element. A run first computes the extreme value of a
+ * block, at the speed of amax, and searches its position only if it replaces the accumulator's value. */
 #define PLACE_BLOCK 1024
 #define PLACES(op, values, type, T, lie, first, BEATS)                                                            \
     struct op##_##type { T value; int64_t at; };                                                                  \

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/gemm_body.h: a template, included by gemm_loops.c once per type.
+/* backends/cpu/gemm_body.h: a template that gemm_loops.c includes once per type.
  *
- * The scheme is Goto and van de Geijn's (2008): a kernel keeps a tile of C in registers and walks down k; A and B
- * are packed in blocks that fit the second and first cache, in the order in which the kernel reads them. */
+ * The algorithm is that of Goto and van de Geijn (2008): a kernel keeps a tile of C in registers and iterates over k. A
+ * and B are packed, in the order in which the kernel reads them, into blocks that fit the L2 and L1 cache. */
 
-/* One tile: `rows` x `vectors` vectors, of which the last has `last` lanes in use. */
+/* Computes one tile of `rows` rows and `vectors` vectors; `last` lanes of the last vector are used. */
 static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const int vectors, const bool full,
                                                              int64_t k, const T *a, int64_t a_row, int64_t a_col,
                                                              const T *b, int64_t b_row, T *c, int64_t c_row,
@@ -46,15 +46,17 @@ typedef void (*NAME(tile_function))(int64_t k, const T *a, int64_t a_row, int64_
                                     int64_t b_row, T *c, int64_t c_row, const T *start, int64_t start_row,
                                     int last);
 
-#define TILE(rows, vectors)                                                                                             \
-    static void NAME(tile_##rows##_##vectors)(int64_t k, const T *a, int64_t a_row, int64_t a_col, const T *b,          \
-                                              int64_t b_row, T *c, int64_t c_row, const T *start, int64_t start_row,    \
-                                              int last)                                                                 \
-    {                                                                                                                   \
-        if (last == LANES)                                                                                              \
-            NAME(tile)(rows, vectors, true, k, a, a_row, a_col, b, b_row, c, c_row, start, start_row, last);            \
-        else                                                                                                            \
-            NAME(tile)(rows, vectors, false, k, a, a_row, a_col, b, b_row, c, c_row, start, start_row, last);           \
+#define TILE(rows, vectors)                                                                                       \
+    static void NAME(tile_##rows##_##vectors)(int64_t k, const T *a, int64_t a_row, int64_t a_col,                \
+                                              const T *b, int64_t b_row, T *c, int64_t c_row,                     \
+                                              const T *start, int64_t start_row, int last)                        \
+    {                                                                                                             \
+        if (last == LANES)                                                                                        \
+            NAME(tile)(rows, vectors, true, k, a, a_row, a_col, b, b_row, c, c_row, start, start_row,             \
+                       last);                                                                                     \
+        else                                                                                                      \
+            NAME(tile)(rows, vectors, false, k, a, a_row, a_col, b, b_row, c, c_row, start, start_row,            \
+                       last);                                                                                     \
     }
 TILE(1, 1) TILE(1, 2) TILE(1, 3)
 TILE(2, 1) TILE(2, 2) TILE(2, 3)
@@ -64,7 +66,7 @@ TILE(8, 1) TILE(8, 2) TILE(8, 3)
 #endif
 #undef TILE
 
-/* By log2 of the rows and by vectors - 1. */
+/* Indexed by log2(rows) and vectors - 1. */
 static const NAME(tile_function) NAME(tiles)[4][VECTORS] = {
     { NAME(tile_1_1), NAME(tile_1_2), NAME(tile_1_3) },
     { NAME(tile_2_1), NAME(tile_2_2), NAME(tile_2_3) },
@@ -74,7 +76,8 @@ static const NAME(tile_function) NAME(tiles)[4][VECTORS] = {
 #endif
 };
 
-/* As many vectors as the next tile takes of `columns` columns: 3, but 2 + 2 and not 3 + 1. */
+/* Number of vectors of the next tile when `columns` columns remain: 3, except that 4 vectors are split into 2 + 2 and
+ * not 3 + 1. */
 static inline int NAME(tile_vectors)(int64_t columns)
 {
     int64_t vectors = (columns + LANES - 1) / LANES;
@@ -103,7 +106,7 @@ static void NAME(small)(const G *g)
     }
 }
 
-/* to[j * to_step + i] = from[i * from_step + j] for i < rows, j < columns. */
+/* Transposes: to[j * to_step + i] = from[i * from_step + j] for i < rows, j < columns. */
 static __attribute__((noinline)) void NAME(turn)(T *to, int64_t to_step, const T *from, int64_t from_step,
                                                  int64_t rows, int64_t columns)
 {
@@ -120,7 +123,7 @@ static __attribute__((noinline)) void NAME(turn)(T *to, int64_t to_step, const T
             to[j * to_step + i] = from[i * from_step + j];
 }
 
-/* A's rows [i, i+m), columns [p, p+k) in strips of ROWS rows: strip[k][ROWS]. */
+/* Packs A's rows [i, i+m) and columns [p, p+k) into strips of ROWS rows, strip[k][ROWS]; pads the last strip with 0. */
 static void NAME(pack_a)(T *to, const G *g, int64_t i, int64_t m, int64_t p, int64_t k)
 {
     for (int64_t s = 0; s < m; s += ROWS, to += ROWS * k) {
@@ -140,8 +143,8 @@ static void NAME(pack_a)(T *to, const G *g, int64_t i, int64_t m, int64_t p, int
     }
 }
 
-/* B's columns [j, j+n), rows [p, p+k) in strips of VECTORS vectors, the last strip as wide as it must be, filled
- * with 0. */
+/* Packs B's columns [j, j+n) and rows [p, p+k) into strips of at most VECTORS vectors; the last strip is only as wide
+ * as necessary and is padded with 0. */
 static void NAME(pack_b)(T *to, const G *g, int64_t j, int64_t n, int64_t p, int64_t k)
 {
     while (n > 0) {
@@ -218,14 +221,15 @@ static void NAME(transpose)(T *to, const G *g)
             to[q * g->n + j] = g->b[q * g->b_row + j * g->b_col];
 }
 
-/* ---- few rows: B is read once and that is the cost; every load of it serves all rows ---- */
+/* ---- few rows ----
+ *
+ * Reading B once is the main cost, so each loaded part of B is used for all rows. */
 
-/* How deep a stretch of A's rows is: 8 of them stay in the first cache beside what is read
- * of B. */
+/* Elements of A's rows processed at once: 8 such rows stay in the L1 cache together with the part of B that is read. */
 #define DEPTH ((int64_t)(4096 / sizeof(T)))
 
-/* packed[k / LANES][rows][LANES]: rows of A side by side, filled with 0. Rows a power of two apart would push
- * each other out of the cache. */
+/* Interleaves rows of A: packed[k / LANES][rows][LANES], padded with 0. Rows at a distance of a power of two would map
+ * to the same cache sets and evict each other. */
 static void NAME(pack_rows)(T *packed, const G *g, int64_t i, int rows, int64_t p, int64_t depth)
 {
     for (int64_t q = 0; q < depth; q += LANES)
@@ -235,8 +239,8 @@ static void NAME(pack_rows)(T *packed, const G *g, int64_t i, int rows, int64_t 
         }
 }
 
-/* B's columns are contiguous: elements of C are dot products. Adds those of `depth` elements from p on, of packed
- * rows [i, i+rows) and columns [j, j+columns). */
+/* B's columns are contiguous, so elements of C are dot products. Adds the products of `depth` elements from p on, for
+ * the packed rows [i, i+rows) and the columns [j, j+columns). */
 static inline __attribute__((always_inline)) void NAME(dots)(const int rows, const int columns, const G *g,
                                                              const T *packed, int64_t i, int64_t j, int64_t p,
                                                              int64_t depth)
@@ -271,18 +275,18 @@ static inline __attribute__((always_inline)) void NAME(dots)(const int rows, con
         }
 }
 
-#define DOTS(rows)                                                                                                      \
-    static void NAME(dots_##rows)(const G *g, int64_t i, T *packed)                                                     \
-    {                                                                                                                   \
-        for (int64_t p = 0; p < g->k; p += DEPTH) {                                                                     \
-            const int64_t depth = g->k - p < DEPTH ? g->k - p : DEPTH;                                                  \
-            int64_t j = 0;                                                                                              \
-            NAME(pack_rows)(packed, g, i, rows, p, depth);                                                              \
-            for (; j + VECTORS <= g->n; j += VECTORS)                                                                   \
-                NAME(dots)(rows, VECTORS, g, packed, i, j, p, depth);                                                   \
-            for (; j < g->n; j++)                                                                                       \
-                NAME(dots)(rows, 1, g, packed, i, j, p, depth);                                                         \
-        }                                                                                                               \
+#define DOTS(rows)                                                                                                \
+    static void NAME(dots_##rows)(const G *g, int64_t i, T *packed)                                               \
+    {                                                                                                             \
+        for (int64_t p = 0; p < g->k; p += DEPTH) {                                                               \
+            const int64_t depth = g->k - p < DEPTH ? g->k - p : DEPTH;                                            \
+            int64_t j = 0;                                                                                        \
+            NAME(pack_rows)(packed, g, i, rows, p, depth);                                                        \
+            for (; j + VECTORS <= g->n; j += VECTORS)                                                             \
+                NAME(dots)(rows, VECTORS, g, packed, i, j, p, depth);                                             \
+            for (; j < g->n; j++)                                                                                 \
+                NAME(dots)(rows, 1, g, packed, i, j, p, depth);                                                   \
+        }                                                                                                         \
     }
 DOTS(1) DOTS(2) DOTS(4)
 #if ROWS == 8
@@ -291,7 +295,7 @@ DOTS(8)
 #undef DOTS
 #undef DEPTH
 
-/* B's rows are contiguous: four of them at a time are added to a stretch of C that stays in the first cache. */
+/* B's rows are contiguous: adds four of them at a time to a range of C's columns that stays in the L1 cache. */
 static void NAME(sweep)(const G *g)
 {
     const int64_t stretch = 8192 / g->m / LANES * LANES;
@@ -309,7 +313,7 @@ static void NAME(sweep)(const G *g)
                 for (int64_t i = 0; i < g->m; i++)
                     a[i][d] = g->a[i * g->a_row + (p + d) * g->a_col];
             }
-            /* The next four rows are on other pages, where the processor does not look ahead by itself. */
+            /* Prefetch the next four rows, because the hardware prefetcher stops at the page boundary before them. */
             const int64_t ahead = p + 8 <= g->k ? 4 * g->b_row : 0;
             int64_t j = 0;
             for (; j + LANES <= columns; j += LANES) {

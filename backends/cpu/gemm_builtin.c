@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The built-in matrix product: which loop takes a shape, and how it is cut for threads. */
+/* The built-in matrix product: selects the loop for a shape and divides the product among threads. */
 #include "gemm.h"
 
 #include "cpu.h"

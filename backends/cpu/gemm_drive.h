@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/gemm_drive.h: a template, included by gemm_builtin.c once per type. */
+/* backends/cpu/gemm_drive.h: a template that gemm_builtin.c includes once per type. */
 
-/* Products of up to this many multiplications run in one thread: below, waking a second costs more than it
- * brings. */
+/* Products of at most this many multiplications use one thread, because waking a second costs more than it saves. */
 #define SERIAL_WORK 160000
-/* B of up to this many elements stays in the second cache and is not packed. */
+/* A B of at most this many elements stays in the L2 cache and is not packed. */
 #define UNPACKED_B (64 * 1024)
-/* B that lies the wrong way is turned as a whole up to so many elements, else strip by strip as it is packed. */
+/* A B whose columns are not adjacent is transposed as a whole up to this many elements; a larger one is transposed
+ * strip by strip while it is packed. */
 #define TURNED_B 10000
 
-/* In this thread. */
+/* Computes the product in the calling thread. */
 static bool NAME(serial)(const G *g)
 {
     if (g->m <= 0 || g->n <= 0)
@@ -47,8 +47,8 @@ static bool NAME(serial)(const G *g)
 
 struct NAME(cut) {
     const G *g;
-    int64_t row_step, column_step;      /* size of a task's tile of C */
-    int64_t across;                     /* tasks along the columns */
+    int64_t row_step, column_step;      /* size of a task's part of C */
+    int64_t across;                     /* number of tasks along the columns */
     bool failed;
 };
 
@@ -75,8 +75,8 @@ bool NAME(cpu_gemm)(const G *g)
     const int threads = g->m * g->n <= SERIAL_WORK && g->m * g->n * g->k <= SERIAL_WORK ? 1 : cpu_thread_count();
     if (threads <= 1)
         return NAME(serial)(g);
-    /* The longer side is cut, at multiples of the kernels' tiles, so that each element is summed in one order
-     * always. */
+    /* Split the longer side at multiples of the tile size, so that the order of summation of an element does not depend
+     * on the number of threads. */
     struct NAME(cut) cut = { .g = g, .row_step = g->m, .column_step = g->n, .across = 1 };
     int64_t tasks;
     if (g->n >= g->m) {

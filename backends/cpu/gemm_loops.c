@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inner loops of the built-in matrix product, compiled once per instruction set (see gemm.h, gemm_body.h). */
+/* The inner loops of the built-in matrix product (see gemm.h and gemm_body.h), compiled once per instruction set. */
 #include "gemm.h"
 
 #include <stdbool.h>
@@ -9,8 +9,7 @@
 #include "variant.h"
 #include "vec.h"
 
-/* Rows of C that a kernel holds in registers beside VECTORS vectors of columns: 24 accumulators of 32 registers,
- * or 12 of 16. */
+/* Rows of C in a register tile that is VECTORS vectors wide: 24 accumulators of 32 registers, or 12 of 16. */
 #if VEC_AVX512
 #define ROWS 8
 #else
@@ -18,7 +17,7 @@
 #endif
 #define VECTORS 3
 
-/* Loops over a tile have to vanish, or the accumulators live in memory. */
+/* Loops over a tile must be unrolled completely, otherwise the accumulators are kept in memory. */
 #define UNROLLED _Pragma("GCC unroll 8")
 
 #define T float

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CTRT_CPU_GEMM: who computes products and convolutions. */
+/* The parameter CTRT_CPU_GEMM: which library computes matrix products and convolutions. */
 #include "internal.h"
 #include "product.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/gradient.c: derivatives of activations times the gradient that comes in: f(dy, y) or f(dy, x). */
+/* backends/cpu/gradient.c: gradients of activations: f(dy, y) or f(dy, x). */
 #include "math_f32.h"
 #include "drive.h"
 
@@ -24,10 +24,10 @@ static inline double gelu_tanh_slope(double x)
 {
     const double scale = 2 * (M_2_SQRTPI * M_SQRT1_2);
     double c = x > 22 ? 22 : x < -22 ? -22 : x, s = sigmoid(scale * (c + 0.044715 * c * c * c));
-    return s + c * s * (1 - s) * scale * (1 + 3 * 0.044715 * c * c) + x * 0;      /* of infinities NaN, as in PyTorch */
+    return s + c * s * (1 - s) * scale * (1 + 3 * 0.044715 * c * c) + x * 0; /* NaN for infinities, as in PyTorch */
 }
 
-/* x is dy, y the second operand. */
+/* In the expressions, x is dy and y is the second operand. */
 #define GRADIENT(op, cost, f32, f64)                                                                              \
     CPU_LOOP_2(op##_f32, float, float, f32)                                                                       \
     CPU_RUN_2(op##_f32, cost, CPU_4, CPU_4)                                                                       \

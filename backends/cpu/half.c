@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rows of f16 and bf16 numbers to and from f32, for callers that are not compiled per instruction set. */
+/* Conversion of rows of f16 and bf16 to and from f32, for callers that are not compiled per instruction set. */
 #include "half.h"
 
 #include "convert.h"

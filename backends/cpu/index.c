@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Picking and placing by index: index_select, index_add, gather, scatter_add; and the triangles tril, triu. */
+/* index_select, index_add, gather, scatter_add, tril and triu. */
 #include <string.h>
 
 #include "cpu.h"
 #include "half.h"
 #include "scratch.h"
 
-/* Bytes that are worth a thread. */
+/* Smallest number of bytes that is worth a thread. */
 #define GRAIN 65536
 
 static const uint8_t bytes_of[CTRT_DTYPE_COUNT] = {
@@ -17,15 +17,15 @@ static const uint8_t bytes_of[CTRT_DTYPE_COUNT] = {
 
 struct job {
     const ctrt_call *call;
-    size_t bytes;                       /* of an element */
-    int64_t outer, size, inner, count;  /* x[outer,size,inner], index[count] or [outer,count,inner] */
+    size_t bytes;                       /* size of an element */
+    int64_t outer, size, inner, count;  /* x[outer,size,inner]; index[count] or index[outer,count,inner] */
     const int64_t *index;
     const char *from;
     char *to;
     int64_t skip;
 };
 
-/* The first index out of [0, size) is an error that names it. */
+/* Returns CTRT_ERR_INVALID_ARGUMENT, with a message about the first index outside [0, size), if there is one. */
 static ctrt_status check(const char *op, const int64_t *index, int64_t count, int64_t size)
 {
     uint64_t bad = 0;
@@ -49,7 +49,7 @@ static void select_rows(void *argument, int64_t begin, int64_t end)
     for (int64_t r = begin; r < end; r++) {
         const char *from = job->from + (size_t)(r / job->count * job->size + job->index[r % job->count]) * row;
         char *to = job->to + (size_t)r * row;
-        /* The usual short rows without a call. */
+        /* Constant sizes avoid the call of memcpy for common short rows. */
         if (row == 4)
             memcpy(to, from, 4);
         else if (row == 8)
@@ -75,17 +75,17 @@ static ctrt_status index_select(const ctrt_call *call)
 
 /* ---- gather ---- */
 
-#define GATHER(bits)                                                                                                    \
-    static void gather_##bits(void *argument, int64_t begin, int64_t end)                                               \
-    {                                                                                                                   \
-        const struct job *job = argument;                                                                               \
-        const uint##bits##_t *from = (const uint##bits##_t *)job->from;                                                 \
-        uint##bits##_t *to = (uint##bits##_t *)job->to;                                                                 \
-        for (int64_t r = begin; r < end; r++) {                                                                         \
-            const int64_t plane = r / job->count * job->size * job->inner, row = r * job->inner;                        \
-            for (int64_t i = 0; i < job->inner; i++)                                                                    \
-                to[row + i] = from[plane + job->index[row + i] * job->inner + i];                                       \
-        }                                                                                                               \
+#define GATHER(bits)                                                                                              \
+    static void gather_##bits(void *argument, int64_t begin, int64_t end)                                         \
+    {                                                                                                             \
+        const struct job *job = argument;                                                                         \
+        const uint##bits##_t *from = (const uint##bits##_t *)job->from;                                           \
+        uint##bits##_t *to = (uint##bits##_t *)job->to;                                                           \
+        for (int64_t r = begin; r < end; r++) {                                                                   \
+            const int64_t plane = r / job->count * job->size * job->inner, row = r * job->inner;                  \
+            for (int64_t i = 0; i < job->inner; i++)                                                              \
+                to[row + i] = from[plane + job->index[row + i] * job->inner + i];                                 \
+        }                                                                                                         \
     }
 GATHER(8)
 GATHER(16)
@@ -111,35 +111,36 @@ static ctrt_status gather(const ctrt_call *call)
 }
 
 /* ---- index_add and scatter_add ----
- * dx is cut by columns or outer index, never where two threads could add to one element. */
+ *
+ * Tasks are divided by columns and by outer index, so that two threads never add to the same element. */
 
-/* Adds rows dy[outer,count,inner] to dx[outer,size,inner]; for columns [c0, c1) of one outer index. */
-#define ADD(name, T)                                                                                                    \
-    static void index_add_##name(const struct job *job, int64_t outer, int64_t c0, int64_t c1)                          \
-    {                                                                                                                   \
-        T *dx = (T *)job->to + outer * job->size * job->inner;                                                          \
-        const T *dy = (const T *)job->from + outer * job->count * job->inner;                                           \
-        for (int64_t i = 0; i < job->count; i++) {                                                                      \
-            if (job->index[i] == job->skip)                                                                             \
-                continue;                                                                                               \
-            T *to = dx + job->index[i] * job->inner;                                                                    \
-            const T *from = dy + i * job->inner;                                                                        \
-            for (int64_t c = c0; c < c1; c++)                                                                           \
-                to[c] = (T)(to[c] + from[c]);                                                                           \
-        }                                                                                                               \
-    }                                                                                                                   \
-    static void scatter_add_##name(const struct job *job, int64_t outer, int64_t c0, int64_t c1)                        \
-    {                                                                                                                   \
-        T *dx = (T *)job->to + outer * job->size * job->inner;                                                          \
-        const T *dy = (const T *)job->from + outer * job->count * job->inner;                                           \
-        const int64_t *index = job->index + outer * job->count * job->inner;                                            \
-        for (int64_t i = 0; i < job->count; i++, dy += job->inner, index += job->inner)                                 \
-            for (int64_t c = c0; c < c1; c++)                                                                           \
-                dx[index[c] * job->inner + c] = (T)(dx[index[c] * job->inner + c] + dy[c]);                             \
+/* Adds rows dy[outer,count,inner] to dx[outer,size,inner], for one outer index and the columns [c0, c1). */
+#define ADD(name, T)                                                                                              \
+    static void index_add_##name(const struct job *job, int64_t outer, int64_t c0, int64_t c1)                    \
+    {                                                                                                             \
+        T *dx = (T *)job->to + outer * job->size * job->inner;                                                    \
+        const T *dy = (const T *)job->from + outer * job->count * job->inner;                                     \
+        for (int64_t i = 0; i < job->count; i++) {                                                                \
+            if (job->index[i] == job->skip)                                                                       \
+                continue;                                                                                         \
+            T *to = dx + job->index[i] * job->inner;                                                              \
+            const T *from = dy + i * job->inner;                                                                  \
+            for (int64_t c = c0; c < c1; c++)                                                                     \
+                to[c] = (T)(to[c] + from[c]);                                                                     \
+        }                                                                                                         \
+    }                                                                                                             \
+    static void scatter_add_##name(const struct job *job, int64_t outer, int64_t c0, int64_t c1)                  \
+    {                                                                                                             \
+        T *dx = (T *)job->to + outer * job->size * job->inner;                                                    \
+        const T *dy = (const T *)job->from + outer * job->count * job->inner;                                     \
+        const int64_t *index = job->index + outer * job->count * job->inner;                                      \
+        for (int64_t i = 0; i < job->count; i++, dy += job->inner, index += job->inner)                           \
+            for (int64_t c = c0; c < c1; c++)                                                                     \
+                dx[index[c] * job->inner + c] = (T)(dx[index[c] * job->inner + c] + dy[c]);                       \
     }
 ADD(f32, float)
 ADD(f64, double)
-ADD(i8, uint8_t)            /* unsigned, so that sums wrap */
+ADD(i8, uint8_t)            /* unsigned, because sums wrap */
 ADD(i16, uint16_t)
 ADD(i32, uint32_t)
 ADD(i64, uint64_t)
@@ -155,7 +156,7 @@ static const struct add_functions add_of[CTRT_DTYPE_COUNT] = {
 #undef ROW
 };
 
-/* Columns that go to one thread: a cache line at least. */
+/* Columns per task: at least one cache line. */
 #define COLUMNS 64
 
 struct add_job {
@@ -188,7 +189,7 @@ static ctrt_status add_over(const ctrt_call *call, const char *op, int64_t count
     };
     size_t bytes = (size_t)dx->numel * bytes_of[dx->dtype];
     if (half) {
-        /* Sums of many rows in 16 bits would lose the small ones: add in f32, round once. */
+        /* Sums of many rows in 16 bits would lose small terms, so add in f32 and round once. */
         const size_t wide_bytes = (size_t)(dx->numel + dy->numel) * sizeof(float);
         float *wide = cpu_scratch(SCRATCH_WIDE_A, wide_bytes);
         if (!wide)
@@ -227,13 +228,13 @@ struct triangle {
     bool upper;
 };
 
-/* Element (i, j) is kept where j - i <= diagonal (lower), j - i >= diagonal (upper). */
+/* Keeps element (i, j) where j - i <= diagonal (lower) or j - i >= diagonal (upper); the others become 0. */
 static void triangle_rows(void *argument, int64_t begin, int64_t end)
 {
     const struct triangle *t = argument;
     for (int64_t r = begin; r < end; r++) {
         const int64_t i = r % t->rows;
-        /* Guarded, since the diagonal can be any number. */
+        /* Checks for overflow, because the diagonal can be any integer. */
         int64_t edge = t->upper ? t->diagonal : t->diagonal < INT64_MAX ? t->diagonal + 1 : INT64_MAX;
         edge = edge > INT64_MAX - i ? INT64_MAX : edge + i;
         edge = edge < 0 ? 0 : edge > t->columns ? t->columns : edge;

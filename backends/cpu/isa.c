@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/isa.c: which instruction sets the kernels may use. */
+/* backends/cpu/isa.c: selects the instruction set of the kernels. */
 #include "internal.h"
 
 #include <stdlib.h>
@@ -21,19 +21,20 @@ size_t cpu_stream_bytes(void)
     return last_cache;
 }
 
-/* Of the last cache that one processor sees, from /sys; sysconf counts those of the whole package together on some
- * machines. What is larger than 64 MiB is shared by so many that it is not for us alone. */
+/* Reads the size of the last-level cache of one processor from /sys, because sysconf reports the sum over the whole
+ * package on some machines. Ignores sizes over 64 MiB, because so many processors share such a cache that one process
+ * cannot use all of it. */
 static size_t cache_size(void)
 {
     char text[32], *unit = NULL;
     if (!cpu_read_file("/sys/devices/system/cpu/cpu0/cache/index3/size", text, sizeof text))
         return (size_t)32 << 20;
-    size_t size = strtoul(text, &unit, 10);                             /* "32768K" */
+    size_t size = strtoul(text, &unit, 10);                             /* e.g. "32768K" */
     size <<= *unit == 'K' ? 10 : *unit == 'M' ? 20 : 0;
     return size < ((size_t)1 << 20) || size > ((size_t)64 << 20) ? (size_t)32 << 20 : size;
 }
 
-/* What processor and operating system can do, as far as this build has kernels for it. */
+/* Returns the best instruction set that processor, operating system and build support. */
 static enum cpu_isa best(void)
 {
     enum cpu_isa isa = CPU_ISA_BASELINE;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/kernels.c: joins the families' rows into the backend's one table. */
+/* backends/cpu/kernels.c: joins the families' kernel tables into the backend's single table. */
 #include "internal.h"
 
 #include <string.h>
 
-/* A family has either one table or one per instruction set (variant.h). A family that this build lacks leaves its
- * symbols undefined, which is why they are weak. */
+/* A family has either one table or one table per instruction set (variant.h). The symbols are weak because a table that
+ * this build does not contain is an undefined symbol. */
 #define WEAK __attribute__((weak, visibility("hidden")))
 #define FAMILY(name)                                                                                              \
     extern const struct cpu_rows cpu_##name##_rows WEAK, cpu_##name##_rows_baseline WEAK, cpu_##name##_rows_avx2 WEAK, \
@@ -14,7 +14,7 @@
 #undef FAMILY
 
 struct family {
-    const struct cpu_rows *plain, *variants[3];     /* variants by enum cpu_isa */
+    const struct cpu_rows *plain, *variants[3];     /* variants are indexed by enum cpu_isa */
 };
 
 static const struct family families[] = {
@@ -29,7 +29,7 @@ ctrt_kernel_table cpu_kernel_table = {
     .stride = sizeof(ctrt_kernel),
 };
 
-/* Appends `rows` at `to`, or only counts them when `to` is NULL. */
+/* Appends `rows` to `to` and returns their number. If `to` is NULL, only returns the number. */
 static size_t append(ctrt_kernel *to, const struct cpu_rows *rows)
 {
     if (!rows)

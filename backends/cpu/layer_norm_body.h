@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/layer_norm_body.h: a template, included by norm.c once per type. */
+/* backends/cpu/layer_norm_body.h: a template that norm.c includes once per type. */
 
-/* Row i of a view as T: itself, or widened into `wide`. */
+/* Returns row i of a view as T: the tensor's own data, or converted into `wide`. */
 static const T *NAME(row)(const struct job *job, const ctrt_view *view, int64_t i, T *wide)
 {
     if (!job->half)
@@ -10,7 +10,7 @@ static const T *NAME(row)(const struct job *job, const ctrt_view *view, int64_t 
     return wide;
 }
 
-/* Room for `count` rows when rows are widened or streamed; false when there is none. */
+/* Allocates scratch memory for `count` rows if rows are converted or streamed. Returns false if there is no memory. */
 static bool NAME(wide_rows)(struct job *job, T **wide, int count)
 {
     *wide = NULL;
@@ -56,7 +56,7 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
         vec_streamed();
 }
 
-/* Parts [begin, end) of the rows: dx, and the parts' sums of dy * xhat and of dy. */
+/* Computes dx for the rows of parts [begin, end), and each part's sums of dy * xhat and of dy. */
 static void NAME(backward)(void *argument, int64_t begin, int64_t end)
 {
     struct job *job = argument;
@@ -101,7 +101,7 @@ static void NAME(backward)(void *argument, int64_t begin, int64_t end)
     }
 }
 
-/* Adds the parts' sums, in order: which 0 is dweight, 1 dbias. */
+/* Adds the sums of the parts, in order. `which`: 0 for dweight, 1 for dbias. */
 static void NAME(join_parts)(const struct job *job, const ctrt_view *out, int which, int64_t parts)
 {
     const int64_t n = job->n;

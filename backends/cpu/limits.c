@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/limits.c: how much memory there is, how much is left, and which requests would end the process.
+/* backends/cpu/limits.c: how much memory exists and is free, and which requests would make the kernel end the process.
  *
- * Linux promises memory that it does not have and kills a process when the promise falls due. So large requests are
- * judged before: one is refused when it exceeds what can be had at all, which is, for each bound (the machine and every
- * control group above this process with a hard limit),
+ * Linux overcommits memory, and kills a process when the memory runs out. Therefore large requests are checked first. A
+ * request is refused if it exceeds the memory that can be had at all. For each limit (the machine's memory, and the
+ * hard limit of every control group above this process), that is
  *
- *     limit - what is used and cannot be given back + swap that is left - what this backend promised before
- *                                                                             and nobody has touched yet.
+ *     limit - used and not reclaimable + free swap - allocated by this backend and not written to yet.
  *
- * Each term errs toward granting: file pages and reclaimable slab count as free although the kernel may keep some; of the
- * promises only those count as untouched that exceed the process's whole anonymous memory. A request within these figures may
- * still fail later, because others take memory too; one beyond them cannot be met. memory.high slows a group down and
- * kills nobody: it bounds the figures that are shown, and refuses nothing. Nor does RLIMIT_AS: mmap itself obeys it. */
+ * Each term errs toward granting: page cache and reclaimable slab count as free although the kernel may keep some; of
+ * the allocated memory, only what exceeds the process's whole anonymous memory counts as not written to. A granted
+ * request may still fail later, because other processes take memory too; a refused one could not succeed. memory.high
+ * throttles a group and kills no process, so it lowers the reported figures but refuses nothing. RLIMIT_AS refuses
+ * nothing here either, because mmap itself enforces it. */
 #include "internal.h"
 
 #include <stdatomic.h>
@@ -21,20 +21,21 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* A look reads some ten files of the kernel's, in about 100 us; to clear so many bytes takes 3 ms. Less than that may pass
- * unseen, unless the last look found little left. */
+/* A check reads about ten files of the kernel in about 100 us; clearing LOOK_BYTES takes 3 ms. Requests are granted
+ * without a check until they add up to LOOK_BYTES, unless the last check found less than LITTLE. */
 #define LOOK_BYTES ((uint64_t)32 << 20)
 #define LITTLE     (4 * LOOK_BYTES)
 
 static bool checking = true;
-static _Atomic uint64_t promised;               /* bytes of blocks that are out */
-static _Atomic uint64_t unseen;                 /* granted since the last look */
-static _Atomic uint64_t seen_left;              /* what the last look found; 0 before the first */
+static _Atomic uint64_t promised;               /* bytes of granted blocks that are not returned */
+static _Atomic uint64_t unseen;                 /* bytes granted since the last check */
+static _Atomic uint64_t seen_left;              /* bytes grantable at the last check; 0 before the first */
 
 ctrt_status cpu_limits_init(void)
 {
     static const ctrt_param param = {
-        .size = sizeof(ctrt_param), .name = "CTRT_CPU_MEMORY_CHECK", .type = CTRT_PARAM_ENUM, .fallback = "on", .words = "off|on",
+        .size = sizeof(ctrt_param), .name = "CTRT_CPU_MEMORY_CHECK", .type = CTRT_PARAM_ENUM, .fallback = "on",
+        .words = "off|on",
         .help = "refuse blocks that machine or control group cannot hold, instead of inviting the kernel's out-of-memory killer",
     };
     ctrt_param_value value;
@@ -46,7 +47,7 @@ ctrt_status cpu_limits_init(void)
     return CTRT_OK;
 }
 
-/* The number after `key` at the beginning of a line, times `unit`; 0 when there is none. */
+/* Returns the number after `key` at the beginning of a line, times `unit`; 0 if there is none. */
 static uint64_t value_of(const char *text, const char *key, uint64_t unit)
 {
     size_t length = strlen(key);
@@ -66,7 +67,7 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* Blocks that were handed out and not written to yet; at least so much. */
+/* Returns a lower bound of the bytes that are granted and not written to yet. */
 static uint64_t untouched(void)
 {
     char status[4096];
@@ -74,7 +75,7 @@ static uint64_t untouched(void)
         return 0;
     uint64_t anonymous = value_of(status, "RssAnon:", 1024);
     if (anonymous == 0)
-        return 0;                               /* kernels before 4.5 do not say */
+        return 0;                               /* kernels before 4.5 do not report RssAnon */
     return less(atomic_load_explicit(&promised, memory_order_relaxed), anonymous + value_of(status, "VmSwap:", 1024));
 }
 
@@ -102,7 +103,7 @@ static void bound_by_groups(struct cpu_memory_room *room, uint64_t swap, uint64_
     }
 }
 
-/* Address space is no memory, but nothing beyond it can be had either. */
+/* RLIMIT_AS limits address space, not memory, but an allocation cannot exceed it either. */
 static void bound_by_process(struct cpu_memory_room *room)
 {
     struct rlimit space;
@@ -146,7 +147,7 @@ uint64_t cpu_memory_total(void)
     return room.total;
 }
 
-/* "1.50 GiB" */
+/* Formats a size as in "1.50 GiB". */
 static const char *in_words(char text[32], uint64_t bytes)
 {
     if (bytes >= (uint64_t)1 << 30)
@@ -161,19 +162,20 @@ ctrt_status cpu_memory_refuse(size_t bytes, const char *why)
     struct cpu_memory_room room;
     char asked[32], left[32], total[32];
     cpu_memory_room(&room);
-    return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no %s (%zu bytes) of memory: %s; %s of %s are free", in_words(asked, bytes),
-                          bytes, why, in_words(left, room.free), in_words(total, room.total));
+    return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no %s (%zu bytes) of memory: %s; %s of %s are free",
+                          in_words(asked, bytes), bytes, why, in_words(left, room.free), in_words(total, room.total));
 }
 
 static ctrt_status beyond(size_t bytes, const struct cpu_memory_room *room)
 {
     char asked[32], limit[32], used[32], ours[32], swap[32], left[32];
-    return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY,
-                          "cpu: %s (%zu bytes) would pass what the %s can hold, and the kernel would end the process when they are "
-                          "written to: limit %s, used and not reclaimable %s, handed out but not yet written to %s, swap left on the "
-                          "machine %s; %s could be had. Release tensors, raise the limit, or set CTRT_CPU_MEMORY_CHECK=off",
-                          in_words(asked, bytes), bytes, room->bound, in_words(limit, room->limit), in_words(used, room->used),
-                          in_words(ours, room->untouched), in_words(swap, room->swap), in_words(left, room->grantable));
+    return cpu_host->fail(
+        CTRT_ERR_OUT_OF_MEMORY,
+        "cpu: %s (%zu bytes) would pass what the %s can hold, and the kernel would end the process when they are "
+        "written to: limit %s, used and not reclaimable %s, handed out but not yet written to %s, swap left on the "
+        "machine %s; %s could be had. Release tensors, raise the limit, or set CTRT_CPU_MEMORY_CHECK=off",
+        in_words(asked, bytes), bytes, room->bound, in_words(limit, room->limit), in_words(used, room->used),
+        in_words(ours, room->untouched), in_words(swap, room->swap), in_words(left, room->grantable));
 }
 
 ctrt_status cpu_memory_grant(size_t bytes)

@@ -1,14 +1,15 @@
-# The cpu backend: backend-cpu.so. Sources and headers of backends/cpu/, in alphabetical order.
+# The CPU backend, backend-cpu.so. Sources and headers of backends/cpu/, in alphabetical order.
 backend_cpu_sources =
 backend_cpu_sources += \
     backends/cpu/cgroup.c backends/cpu/cpu.h backends/cpu/device.c backends/cpu/families.def backends/cpu/internal.h \
-    backends/cpu/isa.c backends/cpu/kernels.c backends/cpu/limits.c backends/cpu/memory.c backends/cpu/numa.c backends/cpu/numa.h \
-    backends/cpu/pages.c backends/cpu/pinned.c backends/cpu/plugin.c backends/cpu/threads.c
+    backends/cpu/isa.c backends/cpu/kernels.c backends/cpu/limits.c backends/cpu/memory.c backends/cpu/numa.c \
+    backends/cpu/numa.h backends/cpu/pages.c backends/cpu/pinned.c backends/cpu/plugin.c backends/cpu/threads.c
 backend_cpu_sources += \
-    backends/cpu/blas.c backends/cpu/conv.c backends/cpu/conv.h backends/cpu/conv_body.h backends/cpu/conv_builtin.c backends/cpu/gemm.h \
-    backends/cpu/gemm_builtin.c backends/cpu/gemm_drive.h backends/cpu/gemm_path.c backends/cpu/half_pick.c backends/cpu/index.c backends/cpu/matmul.c \
-    backends/cpu/onednn.c backends/cpu/onednn.h backends/cpu/onednn_api.h backends/cpu/onednn_conv.c backends/cpu/onednn_product.c \
-    backends/cpu/pick.h backends/cpu/product.h backends/cpu/product_builtin.c backends/cpu/scratch.c backends/cpu/scratch.h
+    backends/cpu/blas.c backends/cpu/conv.c backends/cpu/conv.h backends/cpu/conv_body.h backends/cpu/conv_builtin.c \
+    backends/cpu/gemm.h backends/cpu/gemm_builtin.c backends/cpu/gemm_drive.h backends/cpu/gemm_path.c \
+    backends/cpu/half_pick.c backends/cpu/index.c backends/cpu/matmul.c backends/cpu/onednn.c backends/cpu/onednn.h \
+    backends/cpu/onednn_api.h backends/cpu/onednn_conv.c backends/cpu/onednn_product.c backends/cpu/pick.h \
+    backends/cpu/product.h backends/cpu/product_builtin.c backends/cpu/scratch.c backends/cpu/scratch.h
 
 # Files that are compiled once per instruction set (variant.h).
 backend_cpu_variant_sources =
@@ -19,11 +20,13 @@ backend_cpu_variant_sources += \
     backends/cpu/reduce_fold.h backends/cpu/reduce_ops.c backends/cpu/unary.c backends/cpu/variant.h
 backend_cpu_variant_sources += \
     backends/cpu/batch_norm.c backends/cpu/batch_norm_body.h backends/cpu/gemm_body.h backends/cpu/gemm_loops.c \
-    backends/cpu/half.c backends/cpu/half.h backends/cpu/layer_norm_body.h backends/cpu/norm.c backends/cpu/norm_body.h \
-    backends/cpu/optim.c backends/cpu/optim_body.h backends/cpu/pool.c backends/cpu/pool_body.h backends/cpu/softmax.c \
-    backends/cpu/softmax_body.h backends/cpu/transpose.h backends/cpu/vec.h backends/cpu/vmath.h
+    backends/cpu/half.c backends/cpu/half.h backends/cpu/layer_norm_body.h backends/cpu/norm.c \
+    backends/cpu/norm_body.h backends/cpu/optim.c backends/cpu/optim_body.h backends/cpu/pool.c \
+    backends/cpu/pool_body.h backends/cpu/softmax.c backends/cpu/softmax_body.h backends/cpu/transpose.h \
+    backends/cpu/vec.h backends/cpu/vmath.h
 
-# Correct as C says, but with errno and traps left alone, so that loops become vectors.
+# ISO C semantics, except that math functions need not set errno and operations need not trap; otherwise loops that use
+# them would not be vectorised.
 CPU_KERNEL_CFLAGS = -O3 -fno-math-errno -fno-trapping-math
 
 if PLUGIN_CPU

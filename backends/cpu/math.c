@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/math.c: roots, exponentials, logarithms, trigonometry, activations. */
+/* backends/cpu/math.c: roots, exponentials, logarithms, trigonometric functions, activations. */
 #include "math_f32.h"
 #include "drive.h"
 
-/* f32 by our own functions (math_f32.h), f64 by the C library's, halves by way of f32. */
+/* f32 uses the functions of math_f32.h, f64 the C library's; half precision is converted to f32. */
 #define MATH_OP(op, cost, f32, f64)                                                                               \
     CPU_LOOP_1(op##_f32, float, float, f32)                                                                       \
     CPU_RUN_1(op##_f32, cost, CPU_4, CPU_4)                                                                       \
@@ -41,7 +41,7 @@ MATH_OP(erf, 4, math_erf(x), erf(x))
 MATH_OP(gelu_erf, 4, math_gelu(x), gelu(x))
 MATH_OP(gelu_tanh, 4, math_gelu_tanh(x), gelu_tanh(x))
 
-/* gelu's attribute says which of the two. */
+/* gelu's attribute `tanh` selects the approximation. */
 #define GELU(type)                                                                                                \
     static ctrt_status gelu_##type##_run(const ctrt_call *call)                                                   \
     {                                                                                                             \
@@ -53,7 +53,9 @@ GELU(f64)
 GELU(f16)
 GELU(bf16)
 
-/* ---- trigonometry: arguments so large that the reduction would lose bits go to the C library, one by one ---- */
+/* ---- trigonometry ----
+ *
+ * Elements for which the range reduction is not exact use the C library, one by one. */
 
 #define PIECE 256
 #define TRIG(op, f32, library, f64)                                                                               \
@@ -67,7 +69,7 @@ GELU(bf16)
             int32_t far = 0;                                                                                      \
             for (int64_t i = 0; i < count; i++)                                                                   \
                 far |= !(fabsf(from[i]) <= MATH_TRIG_END);                                                        \
-            if (far)                            /* out may be the input */                                        \
+            if (far)                            /* out may alias the input */                                     \
                 memcpy(copy, from, (size_t)count * sizeof(float));                                                \
             _Pragma("GCC ivdep") for (int64_t i = 0; i < count; i++)                                              \
             {                                                                                                     \

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/math_f32.h: elementary functions of float, about 1 ulp off (tests/unit/test-cpu-math.c has the
- * figures).
+/* backends/cpu/math_f32.h: elementary functions of float, with errors of about 1 ulp (measured by
+ * tests/unit/test-cpu-math.c).
  *
- * Plain C on one number, without branches, so that the compiler turns loops over them into vectors of any width.
- * Methods are the textbook's (Muller, "Elementary Functions", 2016): reduce the argument, take a polynomial, put
- * back. The polynomials are minimax ones found with Remez's exchange for the stated intervals and errors; they are
- * evaluated in pairs of terms, which shortens the chain that each result has to wait for. */
+ * Scalar C without branches, so that the compiler can vectorise loops over them for any vector width. The methods are
+ * textbook ones (Muller, "Elementary Functions", 2016): reduce the argument, evaluate a polynomial, undo the reduction.
+ * The polynomials are minimax polynomials computed with the Remez algorithm for the stated intervals and errors. They
+ * are evaluated in pairs of terms, which shortens the chain of dependent operations. */
 #ifndef CTRT_CPU_MATH_F32_H
 #define CTRT_CPU_MATH_F32_H
 
@@ -16,26 +16,27 @@
 
 #define MATH CPU_CONVERT
 
-/* which ? a : b, by bits: of a plain conditional the compiler makes two computations of everything around it. */
+/* Returns a if `which`, otherwise b. Uses bit operations, because the compiler would duplicate the surrounding
+ * computation for a conditional expression. */
 MATH float math_select(bool which, float a, float b)
 {
     uint32_t mask = 0u - (uint32_t)which;
     return cpu_float((cpu_bits(a) & mask) | (cpu_bits(b) & ~mask));
 }
 
-/* x rounded to an integer, ties to even, for |x| < 2^22: what is left when 1.5 * 2^23 pushes the fraction out. The
- * low bits of the sum are the integer itself. */
+/* 1.5 * 2^23: (x + MATH_MAGIC) - MATH_MAGIC rounds x to an integer, ties to even, for |x| < 2^22, because the sum has
+ * no bits for the fraction. The low bits of the sum are the integer. */
 #define MATH_MAGIC 12582912.0f
 
-/* 2^n * x for integral n in [-252, 254]: two factors, so that subnormal and infinite results come out right. */
+/* Returns 2^n * x for n in [-252, 254]. Two factors, so that subnormal and infinite results are correct. */
 MATH float math_scale(float x, int32_t n)
 {
     int32_t half = n >> 1;
     return x * cpu_float((uint32_t)(half + 127) << 23) * cpu_float((uint32_t)(n - half + 127) << 23);
 }
 
-/* e^(x + rest) for x in [-115, 89] and a small rest: *r in [-ln 2 / 2, ln 2 / 2] and the result n give 2^n e^r. ln
- * 2 is taken off in two parts, the first so short that its product with n is exact (Cody and Waite 1980). */
+/* For x in [-115, 89] and a small `rest`: returns n and stores r in [-ln 2 / 2, ln 2 / 2] such that e^(x + rest) = 2^n
+ * e^r. ln 2 is subtracted in two parts, the first so short that its product with n is exact (Cody and Waite 1980). */
 MATH int32_t math_reduce(float *r, float x, float rest)
 {
     float shifted = x * 1.44269504f + MATH_MAGIC, n = shifted - MATH_MAGIC;
@@ -43,7 +44,7 @@ MATH int32_t math_reduce(float *r, float x, float rest)
     return (int32_t)(cpu_bits(shifted) - cpu_bits(MATH_MAGIC));
 }
 
-/* e^r - 1 on [-ln 2 / 2, ln 2 / 2]; relative error 2.4e-10 before rounding. */
+/* Returns e^r - 1 for r in [-ln 2 / 2, ln 2 / 2]; relative error 2.4e-10 before rounding. */
 MATH float math_expm1_reduced(float r)
 {
     float u = r * r, p = 1.984588598e-04f * r + 1.394071965e-03f;
@@ -52,8 +53,8 @@ MATH float math_expm1_reduced(float r)
     return p * u + r;
 }
 
-/* e^(x + rest) as 2^n times the result. A factor that multiplies the result before the scaling costs no accuracy
- * where the whole is subnormal. */
+/* Returns p and stores n such that e^(x + rest) = 2^n p. Callers multiply p by a factor before scaling, because that
+ * loses no accuracy if the final result is subnormal. */
 MATH float math_exp_parts(int32_t *n, float x, float rest)
 {
     float r;
@@ -70,7 +71,7 @@ MATH float math_exp(float x)
     return math_scale(p, n);
 }
 
-/* e^x - 1 = 2^n ((e^r - 1) + (1 - 2^-n)). */
+/* Computes e^x - 1 = 2^n ((e^r - 1) + (1 - 2^-n)). */
 MATH float math_expm1(float x)
 {
     float a = x < -18.0f ? -18.0f : x, r;
@@ -81,7 +82,7 @@ MATH float math_expm1(float x)
     return x == 0 ? x : y;
 }
 
-/* Splits x > 0 as 2^e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */
+/* Splits x > 0 into 2^e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)); returns f. */
 MATH float math_split(float x, float *e)
 {
     bool small = x < 0x1p-126f;
@@ -91,7 +92,7 @@ MATH float math_split(float x, float *e)
     return cpu_float(u - ((uint32_t)k << 23)) - 1.0f;
 }
 
-/* e ln 2 + ln(1 + f) + rest; the polynomial is (ln(1+f) - f + f^2/2) / f^3, relative error 7.5e-10. */
+/* Returns e ln 2 + ln(1 + f) + rest. The polynomial is (ln(1+f) - f + f^2/2) / f^3, relative error 7.5e-10. */
 MATH float math_log_joined(float e, float f, float rest)
 {
     float s = f * f, p = 6.746648997e-02f * s + (-1.167565510e-01f * f + 1.188816056e-01f);
@@ -106,12 +107,12 @@ MATH float math_log_joined(float e, float f, float rest)
 MATH float math_log(float x)
 {
     float e, f = math_split(x, &e), y = math_log_joined(e, f, 0);
-    y = x < INFINITY ? y : x;                   /* infinity, NaN */
+    y = x < INFINITY ? y : x;                   /* infinity and NaN */
     y = x == 0 ? -INFINITY : y;
     return x < 0 ? NAN : y;
 }
 
-/* ln(1 + x): with u = 1 + x rounded, ln u plus what the rounding lost. */
+/* ln(1 + x) is computed as ln u plus a correction for the rounding of u = 1 + x. */
 MATH float math_log1p(float x)
 {
     float u = 1.0f + x, lost = (x - (u - 1.0f)) / u;
@@ -128,13 +129,13 @@ MATH float math_sigmoid(float x)
     return math_select(x < 0, e, 1.0f) / (1.0f + e);
 }
 
-/* With t = e^-2a - 1, a = |x|: -t/(t + 2), which is good near 0, or 1 - 2(t + 1)/(t + 2), which is good far from
- * it. */
+/* With a = |x| and t = e^-2a - 1, tanh a is -t/(t + 2), which is accurate near 0, and 1 - 2(t + 1)/(t + 2), which is
+ * accurate for larger a. */
 MATH float math_tanh(float x)
 {
     float a = fabsf(x), r;
     a = a > 10.0f ? 10.0f : a;
-    int32_t n = math_reduce(&r, -2.0f * a, 0);                  /* -29 to 0: one factor each for 2^n and 2^-n */
+    int32_t n = math_reduce(&r, -2.0f * a, 0);                  /* n in [-29, 0], so 2^n and 2^-n are normal floats */
     float power = cpu_float((uint32_t)(127 + n) << 23), inverse = cpu_float((uint32_t)(127 - n) << 23);
     float t = (math_expm1_reduced(r) + (1.0f - inverse)) * power;
     bool far = a > 0.55f;
@@ -147,12 +148,12 @@ MATH float math_silu(float x)
     int32_t n;
     float p = math_exp_parts(&n, -fabsf(x), 0), e = math_scale(p, n);
     float y = (x < 0 ? math_scale(x * p, n) : x) / (1.0f + e);
-    return x < -110.0f ? x * 0 : y;             /* of -infinity: NaN, as in PyTorch */
+    return x < -110.0f ? x * 0 : y;             /* for -infinity: NaN, as in PyTorch */
 }
 
-/* The normal distribution's tail P(X > z) for 0 <= z <= 14.6 is e^(-z^2/2) times a function that t = 1/(1 + 0.3 z)
- * and a polynomial in 1 - t give to 3.5e-9. The square is kept in two parts: rounded to one it would cost 2^-24
- * z^2/2. */
+/* The tail P(X > z) of the normal distribution, for 0 <= z <= 14.6, is the product of e^(-z^2/2) (math_bell) and a
+ * function (math_tail_over_bell) that is approximated, with an error of 3.5e-9, by t = 1/(1 + 0.3 z) times a polynomial
+ * in 1 - t. The square z^2 is kept in two parts, because rounding it would cause an error of 2^-24 z^2/2. */
 MATH float math_bell(int32_t *n, float z)
 {
     float square = z * z, low;
@@ -175,12 +176,12 @@ MATH float math_tail_over_bell(float z)
     return p * t;
 }
 
-/* Beyond, the tail is 0 in float. */
+/* For larger z, the tail is 0 in float. */
 #define MATH_TAIL_END 14.6f
 
 MATH float math_erf(float x)
 {
-    /* erf(x)/x - 1 on [0, 1]; relative error 1.2e-9. */
+    /* The polynomial is erf(x)/x - 1 on [0, 1]; relative error 1.2e-9. */
     float a = fabsf(x), u = x * x, v = u * u, p = 7.853860734e-05f * v + (-8.010193706e-04f * u + 5.188327748e-03f);
     p = p * v + (-2.685381100e-02f * u + 1.128358543e-01f);
     p = p * v + (-3.761262596e-01f * u + 1.283791661e-01f);
@@ -191,7 +192,7 @@ MATH float math_erf(float x)
     return a < 1.0f ? x + x * p : far;
 }
 
-/* x Phi(x), without cancellation for negative x. */
+/* Returns x Phi(x), without cancellation for negative x. */
 MATH float math_gelu(float x)
 {
     float z = fabsf(x);
@@ -200,10 +201,10 @@ MATH float math_gelu(float x)
     float bell = math_bell(&n, z), part = math_scale(x * (bell * math_tail_over_bell(z)), n);
     float y = x < 0 ? part : x - part;
     y = x > MATH_TAIL_END ? x : y;
-    return x < -MATH_TAIL_END ? x * 0 : y;      /* of -infinity: NaN, as in PyTorch */
+    return x < -MATH_TAIL_END ? x * 0 : y;      /* for -infinity: NaN, as in PyTorch */
 }
 
-/* Its derivative: Phi(x) + x phi(x). Of infinities NaN, as in PyTorch. */
+/* The derivative of gelu: Phi(x) + x phi(x). NaN for infinities, as in PyTorch. */
 MATH float math_gelu_slope(float x)
 {
     float z = fabsf(x);
@@ -221,9 +222,10 @@ MATH float math_gelu_tanh(float x)
 
 MATH float math_gelu_tanh_slope(float x)
 {
-    float c = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x, square = c * c;      /* beyond, the slope is 1 or 0 */
+    float c = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x, square = c * c; /* for larger |x|, the slope is 1 or 0 */
     float s = math_sigmoid(c * (1.59576912f + 0.0713548163f * square));
-    return s + c * (s * (1.0f - s)) * (1.59576912f + 0.214064449f * square) + x * 0;     /* of infinities NaN, as in PyTorch */
+    /* NaN for infinities, as in PyTorch */
+    return s + c * (s * (1.0f - s)) * (1.59576912f + 0.214064449f * square) + x * 0;
 }
 
 MATH float math_silu_slope(float x)
@@ -232,9 +234,11 @@ MATH float math_silu_slope(float x)
     return s + s * (x * (1.0f - s));
 }
 
-/* ---- sine and cosine, in double after the reduction: x - n pi/2 with pi/2 in two parts, the first of 33 bits,
- * exact for |x| up to the limit below (the constants are those of fdlibm's e_rem_pio2.c, Sun Microsystems 1993);
- * Taylor series after that ---- */
+/* ---- sine and cosine ----
+ *
+ * Computed in double. The range reduction is x - n pi/2 with pi/2 in two parts, the first of 33 bits, and is exact for
+ * |x| up to MATH_TRIG_END (the constants are those of fdlibm's e_rem_pio2.c, Sun Microsystems 1993). The rest is
+ * evaluated by Taylor series. */
 
 #define MATH_TRIG_END 1.0e6f
 
@@ -258,7 +262,7 @@ MATH double math_cos_reduced(double r)
     return 1 + u * (-1.0 / 2 + u * (1.0 / 24 + u * (-1.0 / 720 + u * (1.0 / 40320 - u / 3628800))));
 }
 
-/* sin(x + turns * pi/2) for |x| <= MATH_TRIG_END. */
+/* Returns sin(x + turns * pi/2) for |x| <= MATH_TRIG_END. */
 MATH float math_sin_turned(float x, int turns)
 {
     int32_t quadrant;

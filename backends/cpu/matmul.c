@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products: matmul and linear. */
+/* The matmul and linear kernels: select the implementation of a matrix product. */
 #include "onednn.h"
 #include "product.h"
 
-/* Up to so many multiplications the built-in product is at least as quick as oneDNN's in f32, which first has to
- * look up its code (0.3 us). In bf16 oneDNN has instructions of its own for it. */
+/* Up to this many multiplications, the built-in f32 product is at least as fast as oneDNN's, which first has to look up
+ * its primitive (0.3 us). For bf16, oneDNN uses special instructions. */
 #define SMALL_F32 1000000
 #define SMALL_HALF 2000
-/* With so few rows all that counts is to read B once, which the built-in loops do well. */
+/* With at most this many rows, the cost is reading B once, for which the built-in loops are fast. */
 #define FEW_ROWS 8
-#define FEW_ROWS_DOWN 4                 /* where B's columns are what is contiguous */
+#define FEW_ROWS_DOWN 4                 /* if B's columns are contiguous */
 
 static bool prefers_builtin(const struct cpu_product *p)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/memory.c: host memory as device memory. */
+/* backends/cpu/memory.c: the backend's memory table: host memory as device memory. */
 #include "internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies and fills: bytes that are worth a thread. */
+/* Copies and fills: the smallest number of bytes that is worth a thread. */
 #define THREAD_BYTES  ((int64_t)1 << 20)
 
 static ctrt_status alloc(void *device, void **address, size_t bytes)
@@ -21,7 +21,7 @@ static ctrt_status alloc(void *device, void **address, size_t bytes)
     return CTRT_OK;
 }
 
-/* `bytes` as they were asked for. */
+/* `bytes` is the size that was requested from alloc. */
 static void release(void *device, void *address, size_t bytes)
 {
     (void)device;

@@ -7,23 +7,23 @@
 #include "variant.h"
 #include "vec.h"
 
-/* Elements that are worth a thread. */
+/* Smallest number of elements that is worth a thread. */
 #define GRAIN 8192
-/* Rows up to so many bytes stay in the first cache while they are made. */
+/* Rows of up to this many bytes stay in the L1 cache while they are computed. */
 #define STREAMED_ROW 16384
-/* The gradients of weight and bias are sums over rows: at most so many partial sums, whatever the number of
- * threads. */
+/* Largest number of partial sums of the gradients of weight and bias, which are sums over rows. Does not depend on the
+ * number of threads. */
 #define PARTS 32
 
 struct job {
     const ctrt_call *call;
-    int64_t n;                          /* elements of a row */
+    int64_t n;                          /* elements per row */
     double epsilon;
-    const void *weight, *bias;          /* in the type of the work, or NULL */
+    const void *weight, *bias;          /* in the compute type, or NULL */
     const struct half_loops *half;      /* NULL for f32 and f64 */
-    int64_t rows, rows_per_part;        /* gradient: parts of the rows */
+    int64_t rows, rows_per_part;        /* gradient: number of rows, and rows per partial sum */
     void *partial;                      /* [parts][2][n], or NULL */
-    bool stream;                        /* rows of the result are made in scratch and pass by the caches */
+    bool stream;                        /* compute rows in scratch memory, copy them with non-temporal stores */
     bool failed;
 };
 
@@ -49,7 +49,7 @@ struct job {
 #include "norm_body.h"
 #include "layer_norm_body.h"
 
-/* A parameter as the type of the work: itself, or widened into `wide`. */
+/* Returns a parameter in the compute type: the tensor's own data, or converted into `wide`. */
 static const void *parameter(const struct job *job, const ctrt_view *view, float *wide)
 {
     if (!view)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/norm_body.h: a template, included by norm.c and batch_norm.c once per type: sums of adjacent
- * elements.
+/* backends/cpu/norm_body.h: a template that norm.c and batch_norm.c include once per type: sums of adjacent elements.
  *
- * Sums run in lanes of T over pieces of PIECE elements, and the pieces are added in f64, so that a mean over
- * millions of f32 elements is as good as over thousands. */
+ * Sums are computed in SIMD lanes of T over pieces of PIECE elements, and the pieces are added in f64, so that a mean
+ * over millions of f32 elements is as accurate as one over thousands. */
 
 #define PIECE 4096
 
@@ -27,7 +26,7 @@ static inline double NAME(sum_of)(const T *x, int64_t n)
     return total;
 }
 
-/* The sum of (x - mean)^2. */
+/* Returns the sum of (x - mean)^2. */
 static inline double NAME(squares_of)(const T *x, T mean, int64_t n)
 {
     double total = 0;
@@ -50,7 +49,7 @@ static inline double NAME(squares_of)(const T *x, T mean, int64_t n)
     return total;
 }
 
-/* The sums of g and of g * (x - mean), where g is dy, times w unless that is NULL. */
+/* Computes the sums of g and of g * (x - mean), where g is dy * w, or dy if w is NULL. */
 static inline void NAME(gradient_sums)(double *plain, double *with_x, const T *dy, const T *x, const T *w, T mean,
                                        int64_t n)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/numa.c: on which memory nodes large blocks lie.
+/* backends/cpu/numa.c: NUMA placement of large blocks.
  *
- * Left alone, Linux puts a page on the node of the thread that first writes to it. That is right here too: kernels share
- * loops out in the same way each time (threads.c), so the thread that fills a part of a tensor is the one that works on
- * it later. `interleave` is for what all nodes read alike, a number for a process that shall stay on one node. Both are
- * said by mbind(2) before the memory is touched. A node that is asked for is preferred, not commanded: when it is full, others
- * help out, where a command would end the process. */
+ * By default, Linux places a page on the node of the thread that first writes to it. That is right here too, because
+ * kernels divide loops among threads in the same way each time (threads.c), so the thread that fills a part of a tensor
+ * also works on it later. `interleave` is for data that all nodes read equally; a node number is for a process that
+ * should stay on one node. Both are set with mbind(2) before the memory is touched. A requested node is only preferred
+ * (MPOL_PREFERRED). When it is full, the kernel uses other nodes, whereas a binding would end the process. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 static struct {
-    int mode;                           /* MPOL_*; MPOL_DEFAULT: leave the kernel alone */
+    int mode;                           /* MPOL_*; MPOL_DEFAULT: do not call mbind */
     struct cpu_list nodes;
 } wanted;
 
@@ -72,7 +72,7 @@ static bool read_list(struct cpu_list *list, const char *path)
     return cpu_read_file(path, text, sizeof text) && cpu_list_parse(list, text);
 }
 
-/* Nodes of the cpuset: "Mems_allowed_list:\t0-1" in /proc/self/status. */
+/* Reads the cpuset's nodes: "Mems_allowed_list:\t0-1" in /proc/self/status. */
 static bool read_allowed(struct cpu_list *list)
 {
     static const char key[] = "\nMems_allowed_list:";
@@ -89,14 +89,15 @@ static bool read_allowed(struct cpu_list *list)
 bool cpu_numa_allowed(struct cpu_list *nodes)
 {
     struct cpu_list allowed;
-    if (!read_list(nodes, "/sys/devices/system/node/has_memory") && !read_list(nodes, "/sys/devices/system/node/online"))
+    if (!read_list(nodes, "/sys/devices/system/node/has_memory")
+        && !read_list(nodes, "/sys/devices/system/node/online"))
         return false;
     if (read_allowed(&allowed))
         *nodes = both(nodes, &allowed);
     return cpu_list_count(nodes) > 0;
 }
 
-/* Processors of `node`; false when there is no such node. */
+/* Reads the processors of `node`; returns false if the node does not exist. */
 static bool node_processors(struct cpu_list *list, unsigned long node)
 {
     char path[80];
@@ -119,7 +120,7 @@ void cpu_numa_near(struct cpu_list *nodes, const struct cpu_list *processors)
         *nodes = near;
 }
 
-/* The processors that this thread may use; all where the kernel has more than fit here. */
+/* Stores the affinity mask of the calling thread; all processors if the kernel's mask does not fit. */
 static void own_processors(struct cpu_list *list)
 {
     memset(list, 0, sizeof *list);
@@ -143,7 +144,7 @@ int32_t cpu_numa_node(void)
     return -1;
 }
 
-/* "0-3,8" */
+/* Formats a set as in "0-3,8". */
 static void list_text(char *out, size_t bytes, const struct cpu_list *list)
 {
     size_t used = 0;
@@ -168,12 +169,14 @@ ctrt_status cpu_numa_choose(int *mode, struct cpu_list *nodes, const char *text,
     unsigned long node = 0;
     if (!interleave) {
         if (text[0] < '0' || text[0] > '9' || (node = strtoul(text, &end, 10), *end))
-            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_NUMA is \"%s\"; it must be local, interleave, or the number of a "
-                                                             "memory node", text);
+            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                                  "CTRT_NUMA is \"%s\"; it must be local, interleave, or the number of a "
+                                  "memory node", text);
         if (known ? !has(nodes, node) : node != 0) {
             if (known)
                 list_text(listed, sizeof listed, nodes);
-            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_NUMA is %s, but the memory nodes that this process may use are %s",
+            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                                  "CTRT_NUMA is %s, but the memory nodes that this process may use are %s",
                                   text, known ? listed : "0 alone");
         }
     }
@@ -210,7 +213,7 @@ void cpu_numa_place(void *address, size_t bytes)
     static atomic_flag said = ATOMIC_FLAG_INIT;
     if (wanted.mode == MPOL_DEFAULT)
         return;
-    /* The kernel takes one bit less than it is told. */
+    /* The kernel ignores the last bit of the given mask size, so pass one bit more. */
     if (syscall(SYS_mbind, address, bytes, wanted.mode, wanted.nodes.bits, (unsigned long)CPU_LIST_MOST + 1, 0u) != 0
         && !atomic_flag_test_and_set(&said))
         cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "CTRT_NUMA has no effect: mbind: %s", strerror(errno));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* oneDNN: opening the library, and the cache of primitives that each thread keeps. */
+/* oneDNN: opening the library, and the per-thread primitive cache. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -24,10 +24,10 @@
 
 static struct onednn library;
 enum verdict { UNDECIDED, USABLE, UNUSABLE };
-static _Atomic enum verdict state;      /* decided once, under `opening` */
+static _Atomic enum verdict state;      /* set once, with `opening` locked */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
-/* The thread that held the mutex is not in the child, which opens the library again when `state` is undecided. */
+/* A thread that held the mutex does not exist in the child, which opens the library again if `state` is undecided. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&opening, NULL);
@@ -38,17 +38,18 @@ __attribute__((constructor)) static void onednn_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-/* oneDNN ends the process when memory runs out while it opens, makes a primitive or runs one for the first time (a C++ exception that
- * nobody catches, code written to a mapping that failed). So each of these is done only when this much memory can be allocated. */
+/* oneDNN ends the process if memory runs out while it initialises, creates a primitive, or executes one for the first
+ * time (an uncaught C++ exception; generated code written to a failed mapping). Therefore do each of these only if this
+ * much memory can be allocated. */
 #define ROOM_TO_MAKE ((size_t)64 << 20)
-/* The same for a primitive that has run before, which allocates some hundred bytes. Less than malloc maps or returns to the system, so
- * that this costs no system call. */
+/* The same for a primitive that was executed before, which allocates some hundred bytes. Smaller than malloc's mmap and
+ * trim thresholds, so that the check needs no system call. */
 #define ROOM_TO_RUN  ((size_t)32 << 10)
 
 static bool room_to_run(void)
 {
     void *room = malloc(ROOM_TO_RUN);
-    __asm__ volatile("" : "+r"(room));          /* else the compiler leaves both calls out */
+    __asm__ volatile("" : "+r"(room));          /* keeps the compiler from removing malloc and free */
     free(room);
     return room != NULL;
 }
@@ -67,15 +68,14 @@ static bool transient(int error)
     return error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO || error == EINTR || error == EAGAIN;
 }
 
-/* UNDECIDED, with `text` left empty, after a failure that may not happen again. Else `text` is what there is to
- * report. */
+/* Returns UNDECIDED, with an empty `text`, after a possibly temporary failure; otherwise `text` is a message to log. */
 static enum verdict open_library(char *text, size_t bytes)
 {
     if (!room_to_make())
         return UNDECIDED;
     errno = 0;
-    /* Local: another copy in the process (PyTorch's) must not be mixed with ours. Never closed: its threads
-     * outlive us. */
+    /* RTLD_LOCAL, so that symbols are not mixed with another copy in the process (PyTorch's). Never closed, because the
+     * library's threads can outlive the plugin's use of it. */
     void *object = dlopen(CTRT_ONEDNN_SONAME, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!object && transient(errno))
         return UNDECIDED;
@@ -90,14 +90,15 @@ static enum verdict open_library(char *text, size_t bytes)
                  version ? version()->major : 0, CTRT_ONEDNN_MAJOR);
         return UNUSABLE;
     }
-    /* Its threads have to be OpenMP's, which cpu_threads_enter counts: two pools would fight for the processors. */
+    /* The library must use OpenMP threads, which cpu_threads_enter limits, because two thread pools would compete for
+     * the processors. */
     if (version()->cpu_runtime != DNNL_RUNTIME_OMP && version()->cpu_runtime != DNNL_RUNTIME_SEQ) {
         snprintf(text, bytes, "%s has a thread pool of its own", CTRT_ONEDNN_SONAME);
         return UNUSABLE;
     }
     const char *missing = NULL;
-#define F(name)                                                                                                         \
-    if (!(*(void **)&library.name = dlsym(object, #name)) && !missing)                                                  \
+#define F(name)                                                                                                   \
+    if (!(*(void **)&library.name = dlsym(object, #name)) && !missing)                                            \
         missing = #name;
     ONEDNN_COMMON(F) ONEDNN_OWN(F)
 #undef F
@@ -113,7 +114,7 @@ static enum verdict open_library(char *text, size_t bytes)
     return USABLE;
 }
 
-/* The report is logged without the lock: the program's log callback may compute products. */
+/* Logs without holding the lock, because the program's log callback may compute matrix products. */
 static void decide(void)
 {
     char text[512] = "";
@@ -134,7 +135,7 @@ const struct onednn *cpu_onednn(void)
     return state == USABLE ? &library : NULL;
 }
 
-/* ---- descriptors ---- */
+/* ---- memory descriptors ---- */
 
 bool onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
                     const int64_t *strides)
@@ -171,8 +172,9 @@ void onednn_drop(onednn_desc *desc, bool made)
 #endif
 }
 
-/* ---- the cache: open addressing over a fixed table; if all NEIGHBOURS are used, the least recently used one is
- * replaced ---- */
+/* ---- primitive cache ----
+ *
+ * A fixed hash table with open addressing. If all NEIGHBOURS are used, the least recently used entry is replaced. */
 
 enum { ENTRIES = 256, NEIGHBOURS = 8 };
 
@@ -283,7 +285,7 @@ static size_t aligned(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
-/* One operand: the tensor's memory, and where the layouts differ a copy and the reorder. */
+/* Adds one operand: the tensor's memory and, if the layouts differ, a copy and the reorder primitive. */
 static bool add_operand(struct onednn_entry *e, int argument, bool output, onednn_desc_ref user,
                         onednn_desc_ref wanted)
 {
@@ -317,7 +319,8 @@ bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, co
 {
     const char *how = NULL;
     bool good = library.dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &how) == dnnl_success
-                && how && strncmp(how, "ref", 3) != 0;      /* the reference code is slower than ours */
+                /* reference implementations are slower than the built-in product */
+                && how && strncmp(how, "ref", 3) != 0;
     onednn_desc_ref pad = library.dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     const size_t pad_bytes = pad ? library.dnnl_memory_desc_get_size(pad) : 0;
     if (good && pad_bytes) {
@@ -334,7 +337,7 @@ bool onednn_fill(struct onednn_entry *e, dnnl_primitive_desc_t pd, int count, co
     }
     library.dnnl_primitive_desc_destroy(pd);
     if (!good && e->no_memory) {
-        clear(e);                       /* not declined: the next call tries again */
+        clear(e);                       /* removed, not declined, so the next call tries again */
     } else if (!good) {
         const struct onednn_key key = e->key;
         const uint64_t last_use = e->last_use;

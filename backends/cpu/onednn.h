@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/onednn.h: oneDNN through its C API, 2.x or 3.x, opened when first wanted.
+/* backends/cpu/onednn.h: matrix products and convolutions by oneDNN, through its C API, version 2.x or 3.x.
  *
- * A primitive is kept with memory objects of its own, per thread and by a key (op, dtype, shape, strides), so
- * that the next call of that shape only sets addresses and runs. Where the primitive wants a layout that the
- * tensor does not have, the entry has a reorder and room in the thread's scratch. */
+ * The library is opened at first use. Each thread caches primitives with their memory objects by a key (op, dtype,
+ * shape, strides), so that the next call with the same key only sets addresses and executes. Where the primitive
+ * requires a layout that the tensor does not have, the entry also has a reorder primitive, and the copy is in the
+ * thread's scratch memory. */
 #ifndef CTRT_CPU_ONEDNN_H
 #define CTRT_CPU_ONEDNN_H
 
 #include "conv.h"
 #include "product.h"
 
-/* Compute, or return false and leave the result untouched: the library is absent, or has nothing good for this
- * shape and dtype. */
+/* Compute the result, or return false and leave the output unchanged if the library is not available or has no fast
+ * implementation for this shape and dtype. */
 bool cpu_onednn_product(const struct cpu_product *p);
 bool cpu_onednn_conv(const struct cpu_conv *conv);
 

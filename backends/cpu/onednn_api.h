@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/onednn_api.h: what of oneDNN's C API is used, what differs between 2.x and 3.x, and the cache of
- * primitives. For onednn*.c. */
+/* backends/cpu/onednn_api.h: the used part of oneDNN's C API, the differences between 2.x and 3.x, and the primitive
+ * cache. For onednn*.c. */
 #ifndef CTRT_CPU_ONEDNN_API_H
 #define CTRT_CPU_ONEDNN_API_H
 
@@ -9,29 +9,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ONEDNN_COMMON(F)                                                                                                \
-    F(dnnl_engine_create) F(dnnl_stream_create) F(dnnl_stream_destroy) F(dnnl_memory_create) F(dnnl_memory_destroy)     \
-    F(dnnl_memory_set_data_handle) F(dnnl_memory_desc_get_size) F(dnnl_memory_desc_equal) F(dnnl_primitive_attr_create) \
-    F(dnnl_primitive_attr_destroy) F(dnnl_primitive_attr_set_scratchpad_mode) F(dnnl_primitive_create)                  \
-    F(dnnl_primitive_destroy) F(dnnl_primitive_execute) F(dnnl_primitive_desc_destroy) F(dnnl_primitive_desc_query)     \
-    F(dnnl_primitive_desc_query_md) F(dnnl_reorder_primitive_desc_create)
+#define ONEDNN_COMMON(F)                                                                                          \
+    F(dnnl_engine_create) F(dnnl_stream_create) F(dnnl_stream_destroy) F(dnnl_memory_create)                      \
+    F(dnnl_memory_destroy) F(dnnl_memory_set_data_handle) F(dnnl_memory_desc_get_size) F(dnnl_memory_desc_equal)  \
+    F(dnnl_primitive_attr_create) F(dnnl_primitive_attr_destroy) F(dnnl_primitive_attr_set_scratchpad_mode)       \
+    F(dnnl_primitive_create) F(dnnl_primitive_destroy) F(dnnl_primitive_execute) F(dnnl_primitive_desc_destroy)   \
+    F(dnnl_primitive_desc_query) F(dnnl_primitive_desc_query_md) F(dnnl_reorder_primitive_desc_create)
 
-/* A memory descriptor is a struct in 2.x and a handle in 3.x; primitives are described in two steps in 2.x. */
+/* In 2.x a memory descriptor is a struct and a primitive descriptor is created in two steps; in 3.x a memory descriptor
+ * is a handle. */
 #if CTRT_ONEDNN_MAJOR == 2
-#define ONEDNN_OWN(F)                                                                                                   \
-    F(dnnl_memory_desc_init_by_strides) F(dnnl_memory_desc_init_by_tag) F(dnnl_primitive_desc_create)                   \
-    F(dnnl_matmul_desc_init) F(dnnl_dilated_convolution_forward_desc_init)                                              \
+#define ONEDNN_OWN(F)                                                                                             \
+    F(dnnl_memory_desc_init_by_strides) F(dnnl_memory_desc_init_by_tag) F(dnnl_primitive_desc_create)             \
+    F(dnnl_matmul_desc_init) F(dnnl_dilated_convolution_forward_desc_init)                                        \
     F(dnnl_dilated_convolution_backward_data_desc_init) F(dnnl_dilated_convolution_backward_weights_desc_init)
 typedef dnnl_memory_desc_t onednn_desc;
 typedef const dnnl_memory_desc_t *onednn_desc_ref;
 #define ONEDNN_REF(desc) (&(desc))
 #else
-#define ONEDNN_OWN(F) \
-    F(dnnl_memory_desc_create_with_strides) \
-    F(dnnl_memory_desc_create_with_tag) F(dnnl_memory_desc_destroy) F(dnnl_matmul_primitive_desc_create) \
-        F(dnnl_convolution_forward_primitive_desc_create) \
-            F(dnnl_convolution_backward_data_primitive_desc_create) \
-                F(dnnl_convolution_backward_weights_primitive_desc_create)
+#define ONEDNN_OWN(F)                                                                                             \
+    F(dnnl_memory_desc_create_with_strides) F(dnnl_memory_desc_create_with_tag) F(dnnl_memory_desc_destroy)       \
+    F(dnnl_matmul_primitive_desc_create) F(dnnl_convolution_forward_primitive_desc_create)                        \
+    F(dnnl_convolution_backward_data_primitive_desc_create)                                                       \
+    F(dnnl_convolution_backward_weights_primitive_desc_create)
 typedef dnnl_memory_desc_t onednn_desc;
 typedef const_dnnl_memory_desc_t onednn_desc_ref;
 #define ONEDNN_REF(desc) (desc)
@@ -44,22 +44,22 @@ struct onednn {
     dnnl_engine_t engine;
 };
 
-/* NULL when oneDNN cannot be used; the reason was logged once. */
+/* Returns NULL if oneDNN cannot be used; logs the reason once. */
 const struct onednn *cpu_onednn(void);
 
-/* ---- descriptors ---- */
+/* ---- memory descriptors ---- */
 
 bool onednn_strided(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type,
                     const int64_t *strides);
-/* The layout is the primitive's choice. */
+/* Creates a descriptor whose layout the primitive chooses (dnnl_format_tag_any). */
 bool onednn_any(onednn_desc *desc, int ndims, const int64_t *dims, dnnl_data_type_t type);
 void onednn_drop(onednn_desc *desc, bool made);
 
-/* ---- the cache ---- */
+/* ---- primitive cache ---- */
 
 enum { ONEDNN_KEY = 24, ONEDNN_OPERANDS = 4 };
 
-/* Filled with 0 first; what identifies a primitive. */
+/* Identifies a primitive. Unused words must be 0. */
 struct onednn_key {
     int64_t words[ONEDNN_KEY];
 };
@@ -67,34 +67,34 @@ struct onednn_key {
 struct onednn_operand {
     int argument;                       /* DNNL_ARG_... */
     bool output;
-    dnnl_memory_t user;                 /* the tensor as it lies */
-    dnnl_memory_t memory;               /* as the primitive sees it: `user`, or a copy in scratch */
-    dnnl_primitive_t reorder;           /* between them, or NULL */
-    size_t offset;                      /* of the copy in scratch */
+    dnnl_memory_t user;                 /* the tensor's own memory and layout */
+    dnnl_memory_t memory;               /* memory in the primitive's layout: `user`, or a copy in scratch memory */
+    dnnl_primitive_t reorder;           /* between `user` and `memory`, or NULL */
+    size_t offset;                      /* of the copy in scratch memory */
 };
 
 struct onednn_entry {
     struct onednn_key key;
     bool used;
-    bool has_run;                       /* its code has run once */
-    bool no_memory;                     /* it could not be made for that reason */
+    bool has_run;                       /* the primitive was executed at least once */
+    bool no_memory;                     /* creating the primitive failed because of lack of memory */
     uint64_t last_use;
-    dnnl_primitive_t primitive;         /* NULL: oneDNN has nothing good for this key */
+    dnnl_primitive_t primitive;         /* NULL: declined, oneDNN has no fast implementation for this key */
     struct onednn_operand operands[ONEDNN_OPERANDS];
     int count;
-    dnnl_memory_t scratchpad;           /* or NULL */
-    size_t scratch_bytes;               /* scratchpad and copies */
+    dnnl_memory_t scratchpad;           /* may be NULL */
+    size_t scratch_bytes;               /* size of the scratchpad and the copies */
 };
 
-/* The entry of `key` in this thread; *fresh says that it has to be filled, by onednn_fill or by leaving it
- * declined. NULL: no memory. */
+/* Returns the calling thread's entry for `key`, or NULL if there is no memory. If *fresh is true, the caller must call
+ * onednn_fill; otherwise the entry stays declined. */
 struct onednn_entry *onednn_find(const struct onednn_key *key, bool *fresh);
-/* Makes the primitive of `pd` (destroyed in any case) for operands that lie as users[i] says; false leaves the
- * entry declined. */
+/* Creates the primitive of `pd` and destroys `pd` in all cases. users[i] is the layout of operand i's tensor. Returns
+ * false if it fails: the entry is then declined, or removed if the reason was lack of memory. */
 bool onednn_fill(struct onednn_entry *entry, dnnl_primitive_desc_t pd, int count, const int *arguments,
                  const bool *outputs, const onednn_desc_ref *users, const dnnl_query_t *queries,
                  const int *indices);
-/* Runs it on these addresses, in the order of the operands. */
+/* Executes the primitive; `addresses` are the tensors' addresses in the order of the operands. */
 bool onednn_run(struct onednn_entry *entry, void *const *addresses);
 
 #endif

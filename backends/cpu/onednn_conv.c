@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Convolutions by oneDNN.
  *
- * Its good kernels want channels-last or blocked images. Channels-last tensors are taken as they are; of
- * contiguous ones the primitive chooses its layout and copies go between, which costs less than its kernels for
- * plain images (but for 1x1, where plain is as good). Weights are always in the primitive's layout: they are
- * small. */
+ * oneDNN's fast kernels require channels-last or blocked images. Channels-last tensors are used as they are. For
+ * contiguous tensors, the primitive chooses its layout and the data is reordered, which costs less than its kernels for
+ * plain layouts (except 1x1 kernels, where plain layouts are as fast). Weights always use the primitive's layout,
+ * because they are small. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -55,7 +55,7 @@ static struct shapes shapes_of(const struct cpu_conv *v)
     return s;
 }
 
-/* Operands in one order for all passes: x, weight, y, bias. */
+/* The order of operands in all passes. */
 enum { X, WEIGHT, Y, BIAS };
 
 static bool describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const onednn_desc_ref *d,
@@ -65,7 +65,8 @@ static bool describe(dnnl_primitive_desc_t *pd, const struct cpu_conv *v, const 
     const dnnl_dims_t strides = { v->stride[0], v->stride[1] },
                       dilates = { v->dilation[0] - 1, v->dilation[1] - 1 };
     const dnnl_dims_t before = { v->padding[0], v->padding[1] };
-    /* What a stride leaves over at the end is not padding but unused: the true amount makes the shapes agree. */
+    /* Input that the last stride does not reach is unused, not padded. The exact, possibly negative, padding gives
+     * consistent shapes. */
     const dnnl_dims_t after = {
         (v->oh - 1) * v->stride[0] + (v->kh - 1) * v->dilation[0] + 1 - v->h - v->padding[0],
         (v->ow - 1) * v->stride[1] + (v->kw - 1) * v->dilation[1] + 1 - v->w - v->padding[1]
@@ -133,7 +134,7 @@ static void make(struct onednn_entry *entry, const struct cpu_conv *v, dnnl_data
     const int64_t *const dims[4] = { s.x, s.weight, s.y, s.bias };
     const int64_t *const strides[4] = { s.x_strides, s.weight_strides, s.y_strides, s.bias_strides };
     const int ndims[4] = { 4, s.weight_dims, 4, 1 }, count = v->bias ? 4 : 3;
-    /* users: as the tensors lie; wants: what the primitive is asked to take. */
+    /* users: the tensors' own layouts; wants: the layouts requested from the primitive. */
     onednn_desc users[4], wants[4];
     bool made_user[4] = { false }, made_want[4] = { false };
     dnnl_primitive_attr_t attr = NULL;
@@ -193,7 +194,7 @@ bool cpu_onednn_conv(const struct cpu_conv *v)
     if (!entry)
         return false;
     if (fresh) {
-        /* A primitive is made for a number of threads. */
+        /* A primitive is created for a certain number of threads. */
         const int before = cpu_threads_enter();
         make(entry, v, v->dtype == CTRT_F32 ? dnnl_f32 : v->dtype == CTRT_BF16 ? dnnl_bf16 : dnnl_f16);
         cpu_threads_leave(before);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products by oneDNN: any strides that have one unit stride, batches, bias; f32, bf16 and where the
- * processor has it f16. */
+/* Matrix products by oneDNN. One of a matrix's strides must be 1. Supports batches, bias, f32, bf16 and, if the
+ * processor has it, f16. */
 #ifdef HAVE_CONFIG_H
 #include "config.h"
 #endif
@@ -11,8 +11,9 @@
 
 #include "onednn_api.h"
 
-/* The strides of one matrix as oneDNN wants them: one is 1, the other at least as long as the lines that it
- * separates. A dimension of size 1 may have any stride: it gets a good one. */
+/* Adjusts the strides of one matrix to oneDNN's rules: one stride must be 1, and the other at least the length of the
+ * lines that it separates. The stride of a dimension of size 1 is arbitrary, so it is set to a valid value. Returns
+ * false if the strides violate the rules. */
 static bool good_strides(int64_t rows, int64_t columns, int64_t *row, int64_t *column)
 {
     if (rows == 1 && columns == 1) {
@@ -51,7 +52,7 @@ static void make(struct onednn_entry *entry, dnnl_data_type_t type, int ndims, c
                  bool biased)
 {
     const struct onednn *l = cpu_onednn();
-    const int skip = 3 - ndims;         /* one matrix: the batch dimension is left out */
+    const int skip = 3 - ndims;         /* a single matrix: omit the batch dimension */
     onednn_desc descs[4];
     bool made[4] = { false };
     dnnl_primitive_attr_t attr = NULL;
@@ -119,7 +120,7 @@ bool cpu_onednn_product(const struct cpu_product *p)
     if (!entry)
         return false;
     if (fresh) {
-        /* A primitive is made for a number of threads. */
+        /* A primitive is created for a certain number of threads. */
         const int before = cpu_threads_enter();
         make(entry, type, p->batch == 1 ? 2 : 3, of, p->bias != NULL);
         cpu_threads_leave(before);

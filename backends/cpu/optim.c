@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizer steps over many tensors at once; compiled once per instruction set.
  *
- * sgd_step: p[n], g[n], buf[n] (absent without momentum); adam_step: p[n], g[n], m[n], v[n]. Inputs and outputs
- * of a state are the same memory, or the new value is written beside the old. f16 and bf16 parameters are stepped
- * in f32 and rounded; their states are f32. */
+ * sgd_step: p[n], g[n], buf[n] (absent without momentum); adam_step: p[n], g[n], m[n], v[n]. A state's input and output
+ * are the same memory, or the new value is written to separate memory. f16 and bf16 parameters are updated in f32 and
+ * then rounded; their states are f32. */
 #include <math.h>
 
 #include "half.h"
 #include "variant.h"
 #include "vec.h"
 
-/* Elements that are worth a thread, and in which half numbers are widened. */
+/* Smallest number of elements that is worth a thread, and number of half-precision elements converted at once. */
 #define GRAIN 16384
 #define PIECE 1024
 
@@ -19,11 +19,11 @@ struct sgd {
     bool nesterov, first, has_buffer;
 };
 
-/* Every factor is a number of the step, computed once in f64. */
+/* Coefficients of the step, each computed once in f64. */
 struct adam {
     double beta1, beta2, one_minus_beta1, one_minus_beta2;
-    double decay;               /* decoupled: factor on the parameter, 1 - lr * weight_decay; else 1 */
-    double coupled;             /* weight_decay that joins the gradient, else 0 */
+    double decay;               /* decoupled weight decay: factor on the parameter, 1 - lr * weight_decay; else 1 */
+    double coupled;             /* weight_decay that is added to the gradient; else 0 */
     double step_size;           /* lr / (1 - beta1^t) */
     double root_correction;     /* 1 / sqrt(1 - beta2^t) */
     double epsilon, sign;
@@ -49,7 +49,7 @@ struct job {
     const struct half_loops *half;
     struct sgd sgd;
     struct adam adam;
-    const ctrt_view *const *in, *const *out;    /* of one tensor: at [k * tensors] the k-th state */
+    const ctrt_view *const *in, *const *out;    /* views of the current tensor; its k-th state is at [k * tensors] */
 };
 
 static void sgd_f32_range(void *argument, int64_t begin, int64_t end)
@@ -122,7 +122,7 @@ static void adam_half_range(void *argument, int64_t begin, int64_t end)
 
 typedef void (*range_function)(void *argument, int64_t begin, int64_t end);
 
-/* `states`: sequences among the inputs. */
+/* `states`: the number of inputs per tensor. */
 static ctrt_status step(const ctrt_call *call, struct job *job, int states, range_function f32,
                         range_function f64, range_function half)
 {

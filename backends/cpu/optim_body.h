@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/optim_body.h: a template, included by optim.c once per type. */
+/* backends/cpu/optim_body.h: a template that optim.c includes once per type. */
 
-/* Stochastic gradient descent with momentum (Sutskever et al. 2013), as PyTorch computes it. b and old_b are NULL
- * without momentum. */
+/* Stochastic gradient descent with momentum (Sutskever et al. 2013), as in PyTorch. b and old_b are
+ * NULL without momentum. */
 static void NAME(sgd)(const struct sgd *s, T *p, const T *old_p, const T *g, T *b, const T *old_b, int64_t n)
 {
     const T lr = (T)s->lr, decay = (T)s->weight_decay, momentum = (T)s->momentum, sign = (T)s->sign;
@@ -20,7 +20,7 @@ static void NAME(sgd)(const struct sgd *s, T *p, const T *old_p, const T *g, T *
     }
 }
 
-/* Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019). */
+/* Adam (Kingma and Ba 2015) and AdamW (Loshchilov and Hutter 2019). */
 static void NAME(adam)(const struct adam *a, T *p, T *m, T *v, const T *old_p, const T *g, const T *old_m,
                        const T *old_v, int64_t n)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/pages.c: large blocks, mapped one by one, in huge pages.
+/* backends/cpu/pages.c: large blocks, each a mapping of its own, in huge pages.
  *
- * A fault per 4 KiB costs several times what clearing the page costs; one per 2 MiB does not count (64 MiB: 37 ms against 5.5). The
- * memory is not touched here: where huge pages are to be had, touching it beforehand is slower than faults are (4.7 ms
- * against 4.3), because the cleared page has left the caches by the time it is used; and what nobody touches costs
- * nothing. Figures: bench/results/2026-11-hostmem.md. */
+ * A page fault per 4 KiB costs several times as much as clearing the page; a fault per 2 MiB is negligible (64 MiB: 37
+ * ms against 5.5). The memory is not touched here. Where huge pages are available, touching it in advance is slower
+ * than the faults are (4.7 ms against 4.3), because the cleared page has left the caches before its first use; and
+ * memory that is never touched costs nothing. Measurements: bench/results/2026-11-hostmem.md. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #define HUGE ((size_t)2 << 20)
-/* The first segments for small blocks are often all that a program needs, and mostly not all of it: until so much is drawn, a
- * block below two huge pages stays in small ones. A huge page at the start would cost 0.2 ms, and milliseconds where memory
- * is in pieces. */
+/* The first segments for small blocks are often all that a program needs, and are rarely used completely. Therefore
+ * blocks below two huge pages use small pages until this many bytes are allocated. A huge page at the start would cost
+ * 0.2 ms, and milliseconds if physical memory is fragmented. */
 #define LITTLE ((uint64_t)16 << 20)
 
 #ifndef MADV_COLLAPSE
@@ -29,7 +29,7 @@
 #define MADV_POPULATE_WRITE 23          /* Linux 5.14 */
 #endif
 
-/* Under the address sanitizer what follows a block is poisoned, so that there has to be something. */
+/* AddressSanitizer: poison the bytes after a block; MARGIN guarantees that there are some. */
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #define MARGIN ((size_t)64)
@@ -43,9 +43,9 @@
 
 enum { AUTO, ALWAYS, NEVER };
 static int mode = AUTO;
-static bool kernel_offers;              /* transparent huge pages, to those who ask */
+static bool kernel_offers;              /* the kernel's setting allows transparent huge pages with madvise */
 
-/* "always [madvise] never" */
+/* Returns true if the setting contains `word`. The file reads, for example, "always [madvise] never". */
 static bool kernel_says(const char *word)
 {
     char text[128];
@@ -76,8 +76,8 @@ static size_t mapped_bytes(size_t bytes)
     return (bytes + MARGIN + HUGE - 1) & ~(HUGE - 1);
 }
 
-/* munmap of a part of a mapping needs one mapping more, of which there may be no more (vm.max_map_count): then at least
- * the memory goes back. */
+/* munmap of a part of a mapping needs one more mapping, and fails at the limit vm.max_map_count. In that case, release
+ * at least the memory with MADV_DONTNEED. */
 static void unmap(void *address, size_t bytes)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
@@ -86,11 +86,11 @@ static void unmap(void *address, size_t bytes)
     int why = errno;
     (void)madvise(address, bytes, MADV_DONTNEED);
     if (!atomic_flag_test_and_set(&said))
-        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "munmap of %zu bytes: %s; the memory went back, its addresses did not", bytes,
-                      strerror(why));
+        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",
+                      "munmap of %zu bytes: %s; the memory went back, its addresses did not", bytes, strerror(why));
 }
 
-/* Fresh memory on a boundary of 2 MiB. New kernels place mappings of such sizes there by themselves. */
+/* Maps memory at a multiple of 2 MiB. First tries without extra space, because recent kernels align such mappings. */
 static void *map_aligned(size_t bytes)
 {
     const int protection = PROT_READ | PROT_WRITE, flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -107,7 +107,7 @@ static void *map_aligned(size_t bytes)
     return block + before;
 }
 
-/* Huge pages for the block; for its end too, where at least half of the last one would be used. */
+/* Requests huge pages for the block, including the last one if at least half of it is used. */
 static void advise(char *block, size_t bytes)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
@@ -115,14 +115,15 @@ static void advise(char *block, size_t bytes)
     if (mode == NEVER)
         (void)madvise(block, mapped_bytes(bytes), MADV_NOHUGEPAGE);
     else if (mode == ALWAYS || (kernel_offers && (bytes >= 2 * HUGE || cpu_memory_out() > LITTLE)))
-        (void)madvise(block, end, MADV_HUGEPAGE);                       /* a wish; small pages work too */
+        (void)madvise(block, end, MADV_HUGEPAGE);                       /* a hint; small pages work too */
     if (mode != ALWAYS)
         return;
-    /* Only memory that is there can be collapsed; a wish that was granted leaves nothing to collapse. */
+    /* Populate first, because MADV_COLLAPSE requires populated memory. It has nothing to do if the hint took effect. */
     if ((madvise(block, end, MADV_POPULATE_WRITE) != 0 || madvise(block, end, MADV_COLLAPSE) != 0)
         && !atomic_flag_test_and_set(&said))
-        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu", "CTRT_HUGE_PAGES=always: not all of a block of %zu bytes is in huge pages: %s",
-                      bytes, strerror(errno));
+        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",
+                      "CTRT_HUGE_PAGES=always: not all of a block of %zu bytes is in huge pages: %s", bytes,
+                      strerror(errno));
 }
 
 ctrt_status cpu_pages_map(void **address, size_t bytes)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/pick.h: chooses among the versions of what variant.h's CPU_NAME named. */
+/* backends/cpu/pick.h: selects one of the versions of a symbol that CPU_NAME (variant.h) named. */
 #ifndef CTRT_CPU_PICK_H
 #define CTRT_CPU_PICK_H
 
@@ -20,7 +20,7 @@
 #define CPU_PICK_AVX2(name)
 #endif
 
-/* The address of the best version of `name` that this processor can run. */
+/* Address of the best version of `name` that this processor can run. */
 #define CPU_PICK(name) (CPU_PICK_AVX512(name) CPU_PICK_AVX2(name) &name##_baseline)
 
 #endif

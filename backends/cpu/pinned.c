@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/pinned.c: host memory that stays in memory, which is what pinning means without a device that copies by
- * itself: locked as far as RLIMIT_MEMLOCK allows, plain beyond it. Whole pages, because locks do not nest: unlocking a
- * page would unlock its neighbour's part too. */
+/* backends/cpu/pinned.c: page-locked host memory. No device of this backend uses DMA, so pinning is mlock as far as
+ * RLIMIT_MEMLOCK allows; blocks beyond that limit are ordinary memory. Allocates whole pages, because locks do not
+ * nest, and unlocking a page would unlock a neighbouring block's part of it too. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -14,7 +14,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-static _Atomic uint64_t locked_blocks, plain_blocks, locked_bytes, plain_bytes;     /* since the start */
+static _Atomic uint64_t locked_blocks, plain_blocks, locked_bytes, plain_bytes; /* totals since the process started */
 
 static size_t whole_pages(size_t bytes)
 {
@@ -77,5 +77,6 @@ void cpu_pinned_free(void *device, void *address, size_t bytes)
     if (bytes >= CPU_MAPPED_FROM)
         cpu_pages_unmap(address, bytes);
     else
-        (void)munmap(address, whole_pages(bytes));          /* a whole mapping, or its edge: needs no memory */
+        /* unmaps a whole mapping or one end of it, so munmap needs no memory */
+        (void)munmap(address, whole_pages(bytes));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/plugin.c: what the CPU backend shows to the library. */
+/* backends/cpu/plugin.c: the plugin table of the CPU backend. */
 #include "cpu.h"
 #include "internal.h"
 
@@ -24,14 +24,15 @@ static int32_t probe(char *reason, size_t reason_bytes)
 {
     if (reason_bytes)
         reason[0] = '\0';
-    return 1;                   /* always there; any accelerator is the better choice */
+    return 1;                   /* always available; any accelerator is preferred */
 }
 
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "cpu", .table = &backend, .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "cpu", .table = &backend,
+      .probe = probe },
 };
 
-/* May be called again: parameters are read anew and the kernels joined anew. */
+/* May be called again; then reads the parameters and builds the kernel table anew. */
 static ctrt_status init(const ctrt_host *host)
 {
     cpu_host = host;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* max_pool2d and its gradient, in either layout; compiled once per instruction set. */
+/* max_pool2d and its gradient, contiguous and channels-last; compiled once per instruction set. */
 #include <math.h>
 #include <string.h>
 
@@ -7,9 +7,9 @@
 #include "variant.h"
 #include "vec.h"
 
-/* Outputs that are worth a thread. */
+/* Smallest number of outputs that is worth a thread. */
 #define GRAIN 8192
-/* Channels that are worked on together in channels-last images. */
+/* Channels processed together in channels-last images, and outputs of a row in contiguous ones. */
 #define CHANNELS 64
 
 struct job {
@@ -17,11 +17,11 @@ struct job {
     const ctrt_pool_attributes *a;
     int64_t channels, h, w, oh, ow;
     bool channels_last;
-    int64_t across;                     /* channels-last: blocks of channels */
-    bool pairs;                         /* 2x2 at stride 2 of f32 without padding, in a contiguous image */
+    int64_t across;                     /* channels-last: number of channel blocks */
+    bool pairs;                         /* f32, 2x2 window, stride 2, no padding or dilation, int32 indices */
 };
 
-/* Windows that begin before the input are cut; [*first, *last) are the taps inside. */
+/* Stores in [*first, *last) the kernel positions of the window of output `out` that lie inside the input. */
 static void taps(int64_t out, int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
                  int64_t *first, int64_t *last)
 {
@@ -31,8 +31,8 @@ static void taps(int64_t out, int64_t size, int64_t kernel, int64_t stride, int6
     *last = *last > kernel ? kernel : *last;
 }
 
-/* The usual pooling, 2x2 at stride 2: a row of outputs from rows r0 and r1 of the input, whose first elements
- * stand at `at` and at + w of the plane. */
+/* 2x2 pooling at stride 2, the most common case: computes a row of outputs from rows r0 and r1 of the input. `at` is
+ * the index of r0's first element in the plane; that of r1 is at + w. */
 static void pair_rows(float *y, int64_t *index, const float *r0, const float *r1, int64_t count, int32_t at,
                       int32_t w)
 {
@@ -155,8 +155,8 @@ static const struct functions of[CTRT_DTYPE_COUNT] = {
 
 static const size_t bytes_of[CTRT_DTYPE_COUNT] = { [CTRT_F32] = 4, [CTRT_F64] = 8, [CTRT_F16] = 2, [CTRT_BF16] = 2 };
 
-/* Tasks are planes; of channels-last images, blocks of channels. `large` and `small` are the two sides of the
- * pooling. */
+/* `large` is the view before pooling or its gradient, `small` the one after it. A task is a plane, or a block of
+ * channels of a channels-last image. */
 static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small,
                        const ctrt_view *indices, bool backward)
 {

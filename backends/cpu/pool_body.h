@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/pool_body.h: a template, included by pool.c once per type. Numbers are stored as T and compared as
- * C. */
+/* backends/cpu/pool_body.h: a template that pool.c includes once per type. T is the storage type, C the type in which
+ * elements are compared. */
 
-/* One window of `channels` channels that lie next to each other. */
+/* Computes one window for `channels` adjacent channels. */
 static void NAME(window)(const struct job *job, T *y, int64_t *index, const T *image, int64_t step, int64_t oy,
                          int64_t ox, int64_t channels)
 {
@@ -12,7 +12,7 @@ static void NAME(window)(const struct job *job, T *y, int64_t *index, const T *i
     taps(ox, job->w, a->kernel[1], a->stride[1], a->padding[1], a->dilation[1], &kx0, &kx1);
     const int64_t y0 = oy * a->stride[0] - a->padding[0], x0 = ox * a->stride[1] - a->padding[1];
     C best[CHANNELS];
-    const bool empty = ky0 >= ky1 || kx0 >= kx1;        /* all of it is padding */
+    const bool empty = ky0 >= ky1 || kx0 >= kx1;        /* the window lies in the padding completely */
     const int64_t start = empty ? -1 : (y0 + ky0 * a->dilation[0]) * job->w + x0 + kx0 * a->dilation[1];
     for (int64_t c = 0; c < channels; c++) {
         best[c] = LOWEST;
@@ -33,8 +33,8 @@ static void NAME(window)(const struct job *job, T *y, int64_t *index, const T *i
         y[c] = STORE(best[c]);
 }
 
-/* One tap of the outputs [x0, x1) of a row: input elements from[x * stride], which stand at `at` + x * stride of
- * the plane. */
+/* Updates the outputs [x0, x1) of a row with one kernel position: input from[x * stride], whose index in the plane is
+ * at + x * stride. */
 static inline __attribute__((always_inline)) void NAME(tap)(C *best, int32_t *index, const T *from, int32_t at,
                                                             const int64_t stride, int64_t x0, int64_t x1)
 {
@@ -46,15 +46,15 @@ static inline __attribute__((always_inline)) void NAME(tap)(C *best, int32_t *in
     }
 }
 
-/* A plane of a contiguous image, CHANNELS outputs of a row at a time. */
+/* Pools a plane of a contiguous image, CHANNELS outputs of a row at a time. */
 static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *image)
 {
     const ctrt_pool_attributes *a = job->a;
     const int64_t s = a->stride[1];
     for (int64_t c0 = 0; c0 < job->ow; c0 += CHANNELS) {
         const int64_t count = job->ow - c0 < CHANNELS ? job->ow - c0 : CHANNELS, begin = c0 * s - a->padding[1];
-        int32_t left[CHANNELS];         /* the first column of each window that lies inside; -1: none does */
-        int64_t kx0 = a->kernel[1], kx1 = 0;        /* the taps that lie inside for one of the windows */
+        int32_t left[CHANNELS];         /* first column of each window inside the input; -1 if there is none */
+        int64_t kx0 = a->kernel[1], kx1 = 0;        /* kernel columns inside the input for at least one window */
         for (int64_t x = 0; x < count; x++) {
             int64_t first, last;
             taps(c0 + x, job->w, a->kernel[1], s, a->padding[1], a->dilation[1], &first, &last);
@@ -74,7 +74,8 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
             }
             for (int64_t ky = ky0; ky < ky1; ky++)
                 for (int64_t kx = kx0; kx < kx1; kx++) {
-                    /* The outputs whose tap lies inside: all, but at the edges. */
+                    /* Outputs [x0, x1) are those for which this position lies inside the input: all,
+                     * except near edges. */
                     const int64_t shift = begin + kx * a->dilation[1];
                     const int64_t x0 = shift >= 0 ? 0 : cpu_divide_up(-shift, s);
                     int64_t x1 = shift + (count - 1) * s < job->w ? count
@@ -82,7 +83,7 @@ static void NAME(plane)(const struct job *job, T *y, int64_t *indices, const T *
                                                                   : cpu_divide_up(job->w - shift, s);
                     x1 = x1 < count ? x1 : count;
                     const int64_t at = (top + ky * a->dilation[0]) * job->w + shift;
-                    /* `at` may lie before the plane, at + x0 * s does not. */
+                    /* `at` may be before the plane, at + x0 * s is inside. */
                     const T *from = image + at + x0 * s;
                     const int32_t place = (int32_t)(at + x0 * s);
                     if (x0 >= x1)
@@ -138,7 +139,7 @@ static void NAME(forward)(void *argument, int64_t begin, int64_t end)
     }
 }
 
-/* Sends each gradient to where its maximum stood. */
+/* Adds each gradient at the index of its window's maximum. */
 static void NAME(backward)(void *argument, int64_t begin, int64_t end)
 {
     const struct job *job = argument;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/product.h: a matrix product as matmul and linear hand it to whoever computes it. */
+/* backends/cpu/product.h: description of a matrix product, passed by matmul and linear to the library
+ * that computes it. */
 #ifndef CTRT_CPU_PRODUCT_H
 #define CTRT_CPU_PRODUCT_H
 
 #include "cpu.h"
 
-/* c[batch,m,n] = a[batch,m,k] b[batch,k,n] + bias[n]; strides in elements; c is contiguous; bias may be NULL. All
- * of one dtype. */
+/* c[batch,m,n] = a[batch,m,k] b[batch,k,n] + bias[n]. Strides are in elements, c is contiguous, bias may be NULL, all
+ * operands have the same dtype. */
 struct cpu_product {
-    const char *op;                     /* for messages */
+    const char *op;                     /* name for error messages */
     ctrt_dtype dtype;
     int64_t batch, m, n, k;
     const void *a, *b, *bias;
@@ -17,14 +18,14 @@ struct cpu_product {
     int64_t b_batch, b_row, b_col;
 };
 
-/* The built-in path: any dtype that matmul has, any strides. */
+/* The built-in implementation: all dtypes of matmul, all strides. */
 ctrt_status cpu_product_builtin(const struct cpu_product *p);
 
-/* By a CBLAS; false when there is none, or none good enough and CTRT_CPU_GEMM does not force it, or it cannot
- * take this product. */
+/* Computes the product with CBLAS. Returns false if no CBLAS is available, if it does not support this product, or if
+ * it is only the slow reference CBLAS and `forced` (CTRT_CPU_GEMM=blas) is false. */
 bool cpu_blas_product(const struct cpu_product *p, bool forced);
 
-/* Which path computes products and convolutions: CTRT_CPU_GEMM, read at init. */
+/* Which library computes matrix products and convolutions: CTRT_CPU_GEMM, read at init. */
 enum cpu_gemm_path { CPU_GEMM_AUTO, CPU_GEMM_ONEDNN, CPU_GEMM_BLAS, CPU_GEMM_BUILTIN };
 enum cpu_gemm_path cpu_gemm_path(void);
 

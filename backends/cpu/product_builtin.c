@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products without a library: f32 and f64 by gemm_builtin.c, f16 and bf16 through f32, integers by plain loops. */
+/* Matrix products without a library: f32 and f64 by gemm_builtin.c, f16 and bf16 through f32, integers by loops. */
 #include "gemm.h"
 #include "half.h"
 #include "product.h"
 #include "scratch.h"
 
-/* One matrix of the batch. */
+/* Computes one matrix of the batch. */
 typedef ctrt_status (*one_function)(const struct cpu_product *p, int64_t index);
 
 static ctrt_status one_f32(const struct cpu_product *p, int64_t index)
@@ -30,7 +30,7 @@ static ctrt_status one_f64(const struct cpu_product *p, int64_t index)
     return cpu_gemm_f64(&g) ? CTRT_OK : cpu_no_scratch(p->op, GEMM_PACK_A + GEMM_PACK_B);
 }
 
-/* Widens a [rows, columns] matrix of half numbers into contiguous floats. */
+/* Converts a strided half-precision matrix [rows, columns] to contiguous floats. */
 static void widen_matrix(float *to, const uint16_t *from, int64_t rows, int64_t columns, int64_t row,
                          int64_t column, ctrt_dtype dtype)
 {
@@ -43,7 +43,7 @@ static void widen_matrix(float *to, const uint16_t *from, int64_t rows, int64_t 
                 half->widen(to + i * columns + j, from + i * row + j * column, 1);
 }
 
-/* The product in f32, rounded once. */
+/* Computes in f32, so that each element is rounded once. */
 static ctrt_status one_half(const struct cpu_product *p, int64_t index)
 {
     const size_t a_bytes = (size_t)(p->m * p->k) * sizeof(float), b_bytes = (size_t)(p->k * p->n) * sizeof(float),
@@ -52,7 +52,7 @@ static ctrt_status one_half(const struct cpu_product *p, int64_t index)
     float *c = cpu_scratch(SCRATCH_WIDE_C, c_bytes), *bias = c ? c + p->m * p->n : NULL;
     if (!a || !b || !c)
         return cpu_no_scratch(p->op, a_bytes + b_bytes + c_bytes);
-    /* A matrix whose columns are adjacent in memory is widened as it lies and addressed by swapped strides. */
+    /* A matrix whose columns are contiguous is converted in that order, and addressed by swapped strides. */
     const bool a_down = p->a_col != 1 && p->a_row == 1, b_down = p->b_col != 1 && p->b_row == 1;
     const uint16_t *from_a = (const uint16_t *)p->a + index * p->a_batch,
                    *from_b = (const uint16_t *)p->b + index * p->b_batch;
@@ -77,23 +77,24 @@ static ctrt_status one_half(const struct cpu_product *p, int64_t index)
     return CTRT_OK;
 }
 
-/* Integers wrap, as two's complement: W is the unsigned type that holds the sums. */
-#define INTEGER(name, T, W)                                                                                             \
-    static ctrt_status one_##name(const struct cpu_product *p, int64_t index)                                           \
-    {                                                                                                                   \
-        const T *a = (const T *)p->a + index * p->a_batch, *b = (const T *)p->b + index * p->b_batch, *bias = p->bias;  \
-        T *c = (T *)p->c + index * p->m * p->n;                                                                         \
-        for (int64_t i = 0; i < p->m; i++, c += p->n) {                                                                 \
-            for (int64_t j = 0; j < p->n; j++)                                                                          \
-                c[j] = bias ? bias[j] : 0;                                                                              \
-            for (int64_t q = 0; q < p->k; q++) {                                                                        \
-                const W element = (W)a[i * p->a_row + q * p->a_col];                                                    \
-                const T *row = b + q * p->b_row;                                                                        \
-                for (int64_t j = 0; j < p->n; j++)                                                                      \
-                    c[j] = (T)((W)c[j] + element * (W)row[j * p->b_col]);                                               \
-            }                                                                                                           \
-        }                                                                                                               \
-        return CTRT_OK;                                                                                                 \
+/* Integer products wrap in two's complement. W is the unsigned type used for the sums. */
+#define INTEGER(name, T, W)                                                                                       \
+    static ctrt_status one_##name(const struct cpu_product *p, int64_t index)                                     \
+    {                                                                                                             \
+        const T *a = (const T *)p->a + index * p->a_batch, *b = (const T *)p->b + index * p->b_batch,             \
+                *bias = p->bias;                                                                                  \
+        T *c = (T *)p->c + index * p->m * p->n;                                                                   \
+        for (int64_t i = 0; i < p->m; i++, c += p->n) {                                                           \
+            for (int64_t j = 0; j < p->n; j++)                                                                    \
+                c[j] = bias ? bias[j] : 0;                                                                        \
+            for (int64_t q = 0; q < p->k; q++) {                                                                  \
+                const W element = (W)a[i * p->a_row + q * p->a_col];                                              \
+                const T *row = b + q * p->b_row;                                                                  \
+                for (int64_t j = 0; j < p->n; j++)                                                                \
+                    c[j] = (T)((W)c[j] + element * (W)row[j * p->b_col]);                                         \
+            }                                                                                                     \
+        }                                                                                                         \
+        return CTRT_OK;                                                                                           \
     }
 INTEGER(i8, int8_t, uint32_t)
 INTEGER(u8, uint8_t, uint32_t)
@@ -128,9 +129,9 @@ ctrt_status cpu_product_builtin(const struct cpu_product *p)
     struct batch batch = { .product = p };
     const int64_t work = p->m * p->n * p->k;
     if (p->batch < cpu_thread_count())
-        run_batch(&batch, 0, p->batch);                 /* fewer matrices than threads: each is cut */
+        run_batch(&batch, 0, p->batch);                 /* fewer matrices than threads, so split each matrix */
     else
         cpu_parallel_for(p->batch, work >= 65536 ? 1 : 65536 / (work + 1) + 1, run_batch, &batch);
-    /* A message set in another thread stays there. */
+    /* Set the error message again, because messages are per thread. */
     return batch.status ? cpu_no_scratch(p->op, GEMM_PACK_A + GEMM_PACK_B) : CTRT_OK;
 }

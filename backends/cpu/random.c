@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/random.c: random numbers, by counter: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel Random
- * Numbers: As Easy as 1, 2, 3", 2011) as ctrt/plugin.h lays down, so that any part of a tensor can be filled by any
- * thread. */
+/* backends/cpu/random.c: random numbers by the counter-based generator Philox4x32-10 (Salmon, Moraes, Dror, Shaw:
+ * "Parallel Random Numbers: As Easy as 1, 2, 3", 2011), as specified in ctrt/plugin.h. Any thread can therefore
+ * generate any part of a tensor. */
 #include <math.h>
 
 #include "convert.h"
 #include "drive.h"
 #include "math_f32.h"
 
-#define BLOCKS 256              /* counter blocks that are made at once: 1024 words */
+#define BLOCKS 256              /* counter blocks generated at once: 1024 words */
 #define WORDS  (4 * BLOCKS)
 #define LANES  16
 
-/* words[4b .. 4b+3] = block `first + b`, for b < count (rounded up to LANES). */
+/* Stores counter block first + b in words[4b .. 4b+3], for b < count (rounded up to a multiple of LANES). */
 static void philox(uint32_t *words, uint64_t first, int64_t count, uint64_t seed)
 {
     for (int64_t b = 0; b < count; b += LANES) {
@@ -36,19 +36,19 @@ static void philox(uint32_t *words, uint64_t first, int64_t count, uint64_t seed
     }
 }
 
-/* ---- what all kernels share: pieces of 1024 words, each handed to `make` ---- */
+/* ---- common loop: passes pieces of 1024 words to `make` ---- */
 
 struct random {
     const ctrt_random_attributes *attributes;
-    /* Writes elements begin .. begin+n of the output out of their words. */
+    /* Writes the output elements [begin, begin + n), computed from `words`. */
     void (*make)(const struct random *r, int64_t begin, int64_t n, const uint32_t *words);
-    int64_t per_block;          /* elements out of one counter block: 4, or 2 of 64 bits each */
-    void (*round)(float *x, int64_t n);     /* uniform: to an output type narrower than f32; else NULL */
+    int64_t per_block;          /* elements per counter block: 4, or 2 that use 64 bits each */
+    void (*round)(float *x, int64_t n);     /* uniform: rounds x to an output type narrower than f32; otherwise NULL */
     int64_t numel;
     void *out, *mask;
     const void *in;
-    double scale;               /* dropout */
-    uint32_t threshold;         /* bernoulli, dropout: words whose upper 24 bits are less say yes to p */
+    double scale;               /* dropout: factor of the elements that are kept */
+    uint32_t threshold;         /* bernoulli, dropout: a word's upper 24 bits are less than this with probability p */
 };
 
 static void random_part(void *argument, int64_t begin, int64_t end)
@@ -74,19 +74,19 @@ static ctrt_status random_fill(const ctrt_call *call, struct random *r)
     return CTRT_OK;
 }
 
-/* p as a bound of the upper 24 bits: (word >> 8) 2^-24 < p just when (word >> 8) < bound. */
+/* Returns the smallest bound such that (word >> 8) 2^-24 < p if and only if (word >> 8) < bound. */
 static uint32_t threshold_of(double p)
 {
     return p <= 0 ? 0 : p >= 1 ? 1u << 24 : (uint32_t)ceil(p * 0x1p24);
 }
 
-/* 53 bits of two words, as an integer. */
+/* 53 random bits of two words, as an integer. */
 static inline uint64_t bits53(const uint32_t *words)
 {
     return ((uint64_t)words[0] << 32 | words[1]) >> 11;
 }
 
-/* Rows of floats to any of the narrower types. */
+/* Store n floats from element `begin` of the output on, converted to the output type. */
 static void store_f32(void *out, int64_t begin, const float *from, int64_t n)
 {
     memcpy((float *)out + begin, from, (size_t)n * sizeof(float));
@@ -100,7 +100,7 @@ static void store_bf16(void *out, int64_t begin, const float *from, int64_t n)
     cpu_bf16_from_f32_row((uint16_t *)out + begin, from, n);
 }
 
-/* x[i] as the narrower type keeps it. */
+/* Round x[i] to the precision of f16 or bf16. */
 static void round_f16(float *x, int64_t n)
 {
     uint16_t kept[WORDS];
@@ -114,7 +114,7 @@ static void round_bf16(float *x, int64_t n)
     cpu_f32_from_bf16_row(x, kept, n);
 }
 
-/* x[i] = x[i] * scale + shift in two roundings, on every instruction set: a loop each, so that they are not fused. */
+/* x[i] = x[i] * scale + shift with two roundings on all instruction sets. Two loops, so that FMA cannot be used. */
 static void scale_shift(float *x, int64_t n, float scale, float shift)
 {
     for (int64_t i = 0; i < n; i++)
@@ -145,7 +145,7 @@ static void uniform(const struct random *r, float *x, int64_t n, const uint32_t 
     if (r->round != NULL)
         r->round(x, n);
     for (int64_t i = 0; i < n; i++)
-        x[i] = x[i] < hi ? x[i] : lo;               /* rounding may have reached hi, which is not in [lo, hi) */
+        x[i] = x[i] < hi ? x[i] : lo;               /* rounding may have produced hi, which is not in [lo, hi) */
 }
 
 static void uniform_f64(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)
@@ -160,9 +160,10 @@ static void uniform_f64(const struct random *r, int64_t begin, int64_t n, const 
         x[i] = x[i] < hi ? x[i] : lo;
 }
 
-/* ---- normal: Box and Muller 1958 ---- */
+/* ---- normal: Box-Muller transform (1958) ---- */
 
-/* The angle 2 pi u is u4 = 4u quarter turns: the nearest number of them, exact, and a rest within a half. */
+/* Returns the cosine of 2 pi u and stores the sine, for u4 = 4u, the angle in quarter turns. Subtracting the nearest
+ * integer is exact and leaves at most half a quarter turn. */
 static inline float turned(float u4, float *sine)
 {
     float shifted = u4 + MATH_MAGIC, whole = shifted - MATH_MAGIC;
@@ -184,7 +185,7 @@ static void normal(const struct random *r, float *x, int64_t n, const uint32_t *
     }
     for (int64_t k = 0; k < pairs; k++)
         radius[k] = __builtin_sqrtf(-2.0f * math_log(radius[k]));
-    for (int64_t k = 0; k < pairs; k++) {                       /* x has room for a whole pair */
+    for (int64_t k = 0; k < pairs; k++) { /* x has space for the second element of the last pair */
         float sine, cosine = turned(angle[k], &sine);
         x[2 * k] = radius[k] * cosine;
         x[2 * k + 1] = radius[k] * sine;
@@ -225,7 +226,7 @@ static void normal_f64(const struct random *r, int64_t begin, int64_t n, const u
 FLOATING(uniform)
 FLOATING(normal)
 
-/* ---- randint: 64 bits each, modulo the range ---- */
+/* ---- randint: lo plus 64 random bits modulo the range ---- */
 
 #define SAME(T, x) (T)(x)
 #define F16(T, x)  cpu_f16_from_f32((float)(x))
@@ -260,7 +261,7 @@ RANDINT(64, uint64_t, SAME)
 #define TRUTH(T, x) ((x) != 0)
 RANDINT(bool, uint8_t, TRUTH)
 
-/* ---- bernoulli: ones with probability p, whatever the type ---- */
+/* ---- bernoulli: 1 with probability p, for every dtype ---- */
 
 #define BERNOULLI(type, T, one)                                                                                   \
     static void bernoulli_##type(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)         \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/range.c: arange: start, start + step, start + 2 step ... */
+/* backends/cpu/range.c: arange: start, start + step, start + 2 step, ... */
 #include "convert.h"
 #include "drive.h"
 
-/* Element i is start + i*step, not the one before plus step: errors do not add up. Integers wrap. */
+/* Element i is start + i*step, not its predecessor plus step, so that errors do not accumulate. Integers wrap. */
 struct range {
     double start, step;
     uint64_t first, stride;
@@ -18,7 +18,7 @@ static void range_f64_part(void *argument, int64_t begin, int64_t end)
     double *to = r->out;
     for (int64_t i = begin; i < end; i++)
         to[i] = (double)i * r->step;
-    for (int64_t i = begin; i < end; i++)           /* a loop of its own: one rounding after the other, with or without FMA */
+    for (int64_t i = begin; i < end; i++)           /* a separate loop: two roundings, with or without FMA */
         to[i] = r->start + to[i];
 }
 

@@ -1,30 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/reduce.c: walks the elements that are reduced, in the order in which they lie in memory (see
- * reduce.h). */
+/* backends/cpu/reduce.c: iterates over the reduced elements in memory order (see reduce.h). */
 #include "reduce.h"
 
-#define BUFFER  1024        /* elements that are gathered at once */
-#define TILE    1024        /* columns that are accumulated at once: 8 or 16 KiB of accumulators */
-#define PIECE   65536       /* elements of one piece of work, about */
+#define BUFFER  1024        /* elements gathered at once */
+#define TILE    1024        /* columns accumulated at once: 8 or 16 KiB of accumulators */
+#define PIECE   65536       /* approximate number of elements in a piece of work */
 
 struct dimension {
-    int64_t size, in, out;      /* strides; out is 0 where the dimension is reduced */
+    int64_t size, in, out;      /* strides in elements; out is 0 for reduced dimensions */
 };
 
 struct walk {
     const struct cpu_reducer *how;
     struct dimension kept[CTRT_MAX_DIMS], reduced[CTRT_MAX_DIMS];
     int n_kept, n_reduced;
-    ctrt_view space;            /* the reduced dimensions as a view; its data is set per accumulator */
+    ctrt_view space;            /* the reduced dimensions as a view; its data pointer is set per accumulator */
     const char *in;
     char *out;
     size_t in_bytes, out_bytes;
-    int64_t outputs, count;     /* accumulators; elements for each */
-    bool columns;               /* the innermost kept dimension is adjacent in memory, not the reduced one */
-    int64_t tile, tiles;        /* columns: of the innermost kept dimension, in pieces */
-    int64_t groups;             /* columns: the other kept dimensions */
-    int64_t piece, pieces;      /* reduced elements in one piece of work; how many pieces for an accumulator */
-    char *partial;              /* accumulators of all pieces when there is more than one: [pieces][outputs] */
+    int64_t outputs, count;     /* number of accumulators; elements reduced into each */
+    bool columns;               /* the innermost kept dimension is contiguous, and the innermost reduced one is not */
+    int64_t tile, tiles;        /* columns: length of a tile of the innermost kept dimension; number of tiles */
+    int64_t groups;             /* columns: number of index combinations of the other kept dimensions */
+    int64_t piece, pieces;      /* reduced elements per piece; pieces per accumulator */
+    char *partial;              /* accumulators of all pieces, [pieces][outputs]; NULL if there is one piece */
 };
 
 static size_t bytes_of(int lie)
@@ -34,7 +33,8 @@ static size_t bytes_of(int lie)
 
 /* ---- dimensions ---- */
 
-/* Stride 0 counts as the largest: repeating a whole is better than repeating each element. */
+/* Sort key of a dimension: its absolute stride. Stride 0 sorts as the largest, because repeating whole inner blocks is
+ * faster than repeating each element. */
 static uint64_t distance(const struct dimension *d)
 {
     uint64_t a = d->in < 0 ? 0 - (uint64_t)d->in : (uint64_t)d->in;
@@ -52,7 +52,7 @@ static void sort_by_stride(struct dimension *dims, int n)
     }
 }
 
-/* Joins neighbours that are one dimension in memory. */
+/* Merges adjacent dimensions that are contiguous with each other; returns the number that remains. */
 static int merge_dimensions(struct dimension *dims, int n)
 {
     int last = 0;
@@ -97,7 +97,8 @@ static void find_dimensions(struct walk *w, const ctrt_view *in, const ctrt_view
     }
 }
 
-/* Where accumulator `index`, or group `index` of columns when `n` leaves the innermost dimension out, begins. */
+/* Stores the input and output offsets of accumulator `index`. `n` is the number of kept dimensions, or one less for the
+ * offsets of a group of columns. */
 static void locate(const struct walk *w, int n, int64_t index, int64_t *in, int64_t *out)
 {
     *in = *out = 0;
@@ -109,9 +110,9 @@ static void locate(const struct walk *w, int n, int64_t index, int64_t *in, int6
     }
 }
 
-/* ---- along the reduced dimension ---- */
+/* ---- along a contiguous reduced dimension ---- */
 
-/* Folds the reduced elements begin .. end of the accumulator whose first element is at `data`. */
+/* Accumulates the reduced elements [begin, end) of the accumulator whose first input element is at `data`. */
 static void fold_run(const struct walk *w, void *acc, const char *data, int64_t begin, int64_t end)
 {
     const struct cpu_reducer *how = w->how;
@@ -124,7 +125,7 @@ static void fold_run(const struct walk *w, void *acc, const char *data, int64_t 
 
     for (int64_t i = begin, n; i < end; i += n) {
         n = end - i;
-        if (adjacent && (row >= 64 || last == 0)) {     /* unbroken rows, not too short */
+        if (adjacent && (row >= 64 || last == 0)) {     /* contiguous rows that are long enough */
             int64_t at = i % row, offset = 0, rest = i / row;
             if (n > row - at)
                 n = row - at;
@@ -153,7 +154,7 @@ static void fold_run(const struct walk *w, void *acc, const char *data, int64_t 
     }
 }
 
-/* Work item: accumulator by accumulator, piece by piece. */
+/* Processes work items [begin, end); an item is one piece of one accumulator. */
 static void runs_part(void *argument, int64_t begin, int64_t end)
 {
     const struct walk *w = argument;
@@ -171,9 +172,9 @@ static void runs_part(void *argument, int64_t begin, int64_t end)
     }
 }
 
-/* ---- across the reduced dimension ---- */
+/* ---- across the reduced dimensions, for adjacent columns ---- */
 
-/* Folds rows begin .. end of n adjacent columns, the first of which begins at `data`. */
+/* Accumulates rows [begin, end) of n adjacent columns; `data` is the first element of the first column. */
 static void fold_columns(const struct walk *w, void *acc, const char *data, int64_t n, int64_t begin, int64_t end)
 {
     const struct cpu_reducer *how = w->how;
@@ -199,7 +200,7 @@ static void fold_columns(const struct walk *w, void *acc, const char *data, int6
     }
 }
 
-/* Work item: group by group, tile by tile, piece by piece. */
+/* Processes work items [begin, end); an item is one piece of one tile of one group. */
 static void columns_part(void *argument, int64_t begin, int64_t end)
 {
     const struct walk *w = argument;
@@ -220,9 +221,9 @@ static void columns_part(void *argument, int64_t begin, int64_t end)
     }
 }
 
-/* ---- joining ---- */
+/* ---- merging the pieces ---- */
 
-/* Pieces are joined pairwise, in a tree of fixed form. */
+/* Merges the pieces pairwise, in a tree of fixed shape. */
 static void join_part(void *argument, int64_t begin, int64_t end)
 {
     const struct walk *w = argument;

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/reduce.h: from views to reducers, as drive.h for loops.
+/* backends/cpu/reduce.h: reductions over views of any layout, as drive.h is for elementwise loops.
  *
- * A reducer folds elements into accumulators. The walker (reduce.c) orders the dimensions by their strides, cuts
- * the work into pieces that depend on shape and strides alone, and joins the pieces in a fixed order: the result is
- * the same with any number of threads. */
+ * A reducer accumulates elements. cpu_reduce (reduce.c) orders the dimensions by stride, divides the work into pieces
+ * that depend on shape and strides only, and merges the pieces in a fixed order. Therefore the result does not depend
+ * on the number of threads. */
 #ifndef CTRT_CPU_REDUCE_H
 #define CTRT_CPU_REDUCE_H
 
 #include "drive.h"
 
 struct cpu_reducer {
-    uint8_t in, out;            /* enum cpu_lie; a half is f32 to the reducer */
-    uint8_t acc_bytes;          /* of one accumulator, at most CPU_ACC_BYTES */
-    bool ordered;               /* positions matter (argmax): dimensions keep their order */
-    bool needs_one;             /* undefined over no elements (amax) */
+    uint8_t in, out;            /* storage formats (enum cpu_lie); half precision is converted to f32 for the reducer */
+    uint8_t acc_bytes;          /* size of one accumulator, at most CPU_ACC_BYTES */
+    bool ordered;               /* the positions of elements matter (argmax), so the reduced dimensions
+                                 * keep their order */
+    bool needs_one;             /* an error if no elements are reduced (amax) */
     void (*start)(void *acc, int64_t n);
-    /* Folds n adjacent elements into one accumulator. `base`: position of the first among all that are reduced. */
+    /* Accumulates n adjacent elements into one accumulator. `base`: position of the first of them in the reduction. */
     void (*run)(void *acc, const void *x, int64_t n, int64_t base);
-    /* Folds x[i*stride + j] into accumulator j < n, for i < rows; position of row i: base + i. */
+    /* Accumulates x[i*stride + j] into accumulator j < n, for i < rows. The position of row i is base + i. */
     void (*columns)(void *acc, const void *x, int64_t n, int64_t rows, int64_t stride, int64_t base);
-    /* Folds accumulator j of `other`, whose elements come later, into accumulator j < n. */
+    /* Merges accumulator j of `other`, whose elements have later positions, into accumulator j < n. */
     void (*merge)(void *acc, const void *other, int64_t n);
-    /* out[j*stride] from accumulator j < n; `count` elements went into each. */
+    /* Stores the result of accumulator j < n at out[j*stride]. `count`: elements accumulated in each. */
     void (*finish)(void *out, int64_t stride, const void *acc, int64_t n, int64_t count);
 };
 
@@ -30,7 +31,7 @@ struct cpu_reducer {
 #define cpu_reduce CPU_NAME(cpu_reduce_run)
 ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *how, const char *op);
 
-/* run() of a row: the short way for one result out of few adjacent elements. */
+/* Defines the run function of a kernel. Computes one result of few adjacent elements directly, without cpu_reduce. */
 #define CPU_REDUCE(op, type, reducer)                                                                             \
     static ctrt_status op##_##type##_run(const ctrt_call *call)                                                   \
     {                                                                                                             \

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/reduce_fold.h: stamps out the functions and the rows of reducers (see reduce.h). */
+/* backends/cpu/reduce_fold.h: macros that define the functions and kernels of reducers (see reduce.h). */
 #ifndef CTRT_CPU_REDUCE_FOLD_H
 #define CTRT_CPU_REDUCE_FOLD_H
 
 #include "convert.h"
 #include "reduce.h"
 
-/* Functions that every reducer has in the same form, for accumulators of type A and elements of type T:
- * start with `first`; fold element x (position `at`) into *a; merge accumulator *b into *a. */
+/* Functions that have the same form in many reducers, for accumulators of type A and elements of type T: START sets
+ * accumulators to `first`; RUN and COLUMNS evaluate `fold`, the accumulator `a` after element x; MERGE evaluates `join`
+ * of accumulators a and b; FINISH evaluates `result` of accumulator a. */
 #define START(name, A, first)                                                                                     \
     static void name##_start(void *acc, int64_t n)                                                                \
     {                                                                                                             \

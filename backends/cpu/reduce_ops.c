@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/reduce_ops.c: sums, means, products, any and all.
+/* backends/cpu/reduce_ops.c: sum, mean, prod, any and all.
  *
- * Floating sums and products are accumulated in double, also those of f32: the conversion costs less than reading
- * memory does. Integers are summed in 64 bits and wrap. */
+ * Floating-point sums and products are accumulated in double, also for f32, because the conversion costs less than
+ * reading memory. Integers are accumulated in 64 bits and wrap. */
 #include "reduce_fold.h"
 
-/* ---- sum, mean, prod of floating numbers ---- */
+/* ---- sum, mean and prod of floating-point elements ---- */
 
-/* Sixteen (or fewer) floats at a time into eight vectors of doubles. */
+/* Eight vectors of double accumulators, so that additions do not depend on each other. */
 #define RUN_FLOATING(name, type, ADD, neutral)                                                                    \
     static void name##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                         \
     {                                                                                                             \
@@ -46,7 +46,7 @@ RUN_FLOATING(sum, f64, +, 0.0)
 RUN_FLOATING(prod, f32, *, 1.0)
 RUN_FLOATING(prod, f64, *, 1.0)
 
-/* Four rows at a time, so that an accumulator is read and written once for four elements. */
+/* Four rows at a time, so that an accumulator is loaded and stored once per four elements. */
 #define COLUMNS_FLOATING(name, type, ADD)                                                                         \
     static void name##_##type##_columns(void *acc, const void *from, int64_t n, int64_t rows, int64_t stride,     \
                                         int64_t base)                                                             \
@@ -91,7 +91,7 @@ FLOATING(sum, sum, plain)
 FLOATING(prod, prod, plain)
 FLOATING(mean, sum, mean)
 
-/* ---- sum and prod of integers and bools, into i64 ---- */
+/* ---- sum and prod of integers and bools: the result is i64 ---- */
 
 START(isum, uint64_t, 0)
 START(iprod, uint64_t, 1)

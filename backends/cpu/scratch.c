@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Working memory that a thread keeps between kernels: fresh pages cost a page fault each, over a microsecond on
- * many machines, which is more than a small product takes. Blocks only grow; they go when the thread ends. */
+/* Per-thread workspace. It is kept between kernel calls because each fresh page costs a page fault, over a microsecond
+ * on many machines, which is more than a small matrix product takes. Buffers only grow. They are freed at the end of
+ * the thread. */
 #include "scratch.h"
 
 #include <pthread.h>
@@ -10,7 +11,7 @@
 #include "cpu.h"
 
 struct block {
-    void *memory;               /* as allocated */
+    void *memory;               /* the address to free */
     void *aligned;
     size_t bytes;
 };
@@ -37,7 +38,7 @@ static void make_key(void)
 
 static void *grow(struct block *b, size_t bytes)
 {
-    /* Above a huge page's size alignment to it lets the kernel use one. */
+    /* From the size of a huge page on, align to it, so that the kernel can use huge pages. */
     const size_t huge = (size_t)2 << 20, align = bytes >= huge ? huge : 64;
     if (bytes > SIZE_MAX - 2 * huge)
         return NULL;

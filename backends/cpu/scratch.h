@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/scratch.h: working memory that a thread keeps between kernels. */
+/* backends/cpu/scratch.h: per-thread workspace that is kept between kernel calls. */
 #ifndef CTRT_CPU_SCRATCH_H
 #define CTRT_CPU_SCRATCH_H
 
 #include <stddef.h>
 
-/* Each use has memory of its own, so that a kernel may call another. */
+/* Each use has a buffer of its own, so that one kernel may call another. */
 enum cpu_scratch {
     SCRATCH_GEMM_A,
     SCRATCH_GEMM_B,
@@ -18,10 +18,11 @@ enum cpu_scratch {
     SCRATCH_COUNT
 };
 
-/* At least `bytes`, aligned to 64, of this thread; valid until the thread asks again with the same use. Contents
- * are undefined. NULL when there is no memory: the caller says so with cpu_no_scratch. */
+/* Returns at least `bytes` of memory that belongs to the calling thread, aligned to 64 bytes, with undefined contents.
+ * Valid until the same thread calls again with the same `use`. Returns NULL if there is no memory; the caller then
+ * returns cpu_no_scratch(). */
 void *cpu_scratch(enum cpu_scratch use, size_t bytes);
-/* Sets the message of CTRT_ERR_OUT_OF_MEMORY and returns that status. */
+/* Sets the error message for `op` and returns CTRT_ERR_OUT_OF_MEMORY. */
 int cpu_no_scratch(const char *op, size_t bytes);
 
 #endif

@@ -25,14 +25,14 @@
 #define LOG log
 #include "softmax_body.h"
 
-/* Elements that are worth a thread. */
+/* Smallest number of elements that is worth a thread. */
 #define GRAIN 8192
-/* Rows up to so long stay in the first cache while they are made. */
+/* Rows of up to this many elements stay in the L1 cache while they are computed. */
 #define STREAMED_ROW 4096
-/* Columns that are worked on together where the softmax is not over the last dimension: rows of 4 cache lines. */
+/* Columns processed together if the softmax is not over the last dimension: 4 cache lines of f32 per row. */
 #define COLUMNS 64
 
-/* ---- the softmax family: out = f(a, b) on [O,N,I], over N ---- */
+/* ---- softmax family: out = f(a, b) on [O,N,I], over N ---- */
 
 typedef void (*block_f32)(float *out, int64_t out_step, const float *a, const float *b, int64_t step, int64_t n,
                           int64_t width);
@@ -41,15 +41,15 @@ typedef void (*block_f64)(double *out, int64_t out_step, const double *a, const 
 
 struct job {
     const ctrt_call *call;
-    int64_t n, inner, width, across;    /* a task is `width` columns; `across` tasks side by side */
+    int64_t n, inner, width, across;    /* a task is `width` columns; `across` tasks cover `inner` */
     block_f32 f32;
     block_f64 f64;
     const struct half_loops *half;
-    bool stream;                        /* rows of f32 are made in scratch and pass by the caches */
+    bool stream;                        /* f32: compute rows in scratch memory and copy them with non-temporal stores */
     bool failed;
 };
 
-/* Finds the place of task t. */
+/* Returns the offset of task t's first element and stores its number of columns. */
 static int64_t place(const struct job *job, int64_t t, int64_t *width)
 {
     const int64_t column = t % job->across * job->width;
@@ -145,10 +145,10 @@ static ctrt_status run(const ctrt_call *call, block_f32 f32, block_f64 f64)
     return job.failed ? cpu_no_scratch("softmax", (size_t)(job.n * job.width) * 2 * sizeof(float)) : CTRT_OK;
 }
 
-#define SOFTMAX(name)                                                                                                   \
-    static ctrt_status name(const ctrt_call *call)                                                                      \
-    {                                                                                                                   \
-        return run(call, name##_block_f32, name##_block_f64);                                                           \
+#define SOFTMAX(name)                                                                                             \
+    static ctrt_status name(const ctrt_call *call)                                                                \
+    {                                                                                                             \
+        return run(call, name##_block_f32, name##_block_f64);                                                     \
     }
 SOFTMAX(softmax)
 SOFTMAX(log_softmax)
@@ -161,13 +161,13 @@ struct entropy {
     const ctrt_call *call;
     const ctrt_cross_entropy_attributes *attributes;
     const struct half_loops *half;      /* NULL for f32 and f64 */
-    const void *weight;                 /* in the type of the work, or NULL */
+    const void *weight;                 /* [classes] in the compute type, or NULL */
     int64_t classes;
-    int64_t bad_row;                    /* the first whose target is out of range; INT64_MAX: none */
+    int64_t bad_row;                    /* the first row whose target is out of range; INT64_MAX if none */
     bool failed;
 };
 
-/* The target of a row, or -1 when the row counts nothing. */
+/* Returns the target of a row, or -1 if it is ignore_index or out of range; records the first row out of range. */
 static int64_t target_of(struct entropy *e, int64_t row)
 {
     const int64_t target = ((const int64_t *)e->call->inputs[1]->data)[row];
@@ -193,7 +193,7 @@ static void forward_f64(void *argument, int64_t begin, int64_t end)
     }
 }
 
-/* A row of logits as floats: itself, or widened into `wide`. */
+/* Returns a row of logits as floats: the tensor's own, or converted into `wide`. */
 static const float *row_f32(const struct entropy *e, int64_t row, float *wide)
 {
     const ctrt_view *x = e->call->inputs[0];

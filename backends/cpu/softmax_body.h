@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/softmax_body.h: a template, included by softmax.c once per type.
+/* backends/cpu/softmax_body.h: a template that softmax.c includes once per type.
  *
- * A block is n rows of `width` adjacent columns, rows `step` elements apart; each column is one softmax. Width 1
- * is a vector of n adjacent elements and goes along it. */
+ * A block is n rows of `width` adjacent columns, with rows `step` elements apart; each column is one softmax. A block
+ * of width 1 and step 1 is a contiguous vector and has functions of its own. */
 
-/* ---- one vector ---- */
+/* ---- one contiguous vector ---- */
 
 static T NAME(largest)(const T *x, int64_t n)
 {
@@ -21,7 +21,7 @@ static T NAME(largest)(const T *x, int64_t n)
     return rest > all ? rest : all;
 }
 
-/* The sum of e^(x - shift), which is also stored at y unless that is NULL. */
+/* Returns the sum of e^(x - shift); also stores the terms at y unless y is NULL. */
 static T NAME(exponentials)(T *y, const T *x, T shift, int64_t n)
 {
     V sum = OP(set)(0), other = sum;
@@ -94,7 +94,7 @@ static void NAME(log_softmax_backward_vector)(T *dx, const T *dy, const T *y, in
     }
 }
 
-/* ---- blocks of columns: a vector holds LANES of them ---- */
+/* ---- blocks of columns: a SIMD vector holds LANES columns ---- */
 
 static void NAME(softmax_columns)(T *y, int64_t y_step, const T *x, int64_t step, int64_t n, int left,
                                   bool logarithm)
@@ -136,7 +136,7 @@ static void NAME(backward_columns)(T *dx, int64_t dx_step, const T *dy, const T 
     }
 }
 
-/* ---- the four ops on a block; b is NULL for the forward ones ---- */
+/* ---- the four ops on a block; b is NULL for the forward ops ---- */
 
 static void NAME(softmax_block)(T *y, int64_t y_step, const T *x, const T *b, int64_t step, int64_t n,
                                 int64_t width)
@@ -186,9 +186,9 @@ static void NAME(log_softmax_backward_block)(T *dx, int64_t dx_step, const T *dy
 
 /* ---- cross entropy of one row of logits ---- */
 
-/* Stores the largest logit and sum(e^(x - largest)) at `statistics`: two numbers, because the logarithm of the sum
- * would be rounded away beside a large logit. `weight` NULL: all 1. Returns the loss; target -1: the row counts
- * nothing. */
+/* Returns the loss of a row, 0 if target is -1 (ignored). Stores the largest logit and sum(e^(x - largest)) at
+ * `statistics`: separately, because adding the logarithm of the sum to a large logit would round it away. `weight` may
+ * be NULL, meaning all 1. */
 static T NAME(cross_entropy_row)(T *statistics, const T *x, const T *weight, int64_t target, int64_t classes,
                                  T smoothing)
 {

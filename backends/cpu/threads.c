@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/threads.c: how many threads, and the loop that uses them.
+/* backends/cpu/threads.c: the number of threads, and the parallel loop.
  *
- * The pool is OpenMP's, because oneDNN and most BLAS libraries use it too; two pools would compete for the processors.
- * GCC's libgomp keeps a pool for each thread that opens parallel regions. After a fork the child has the list of the
- * pool's threads but not the threads, and would wait for them forever. Therefore the forking thread ends its pool
- * before the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child each start a new one when they need
- * it. Where that is not possible (fork inside a parallel region) the child works in one thread. */
+ * The thread pool is OpenMP's, because oneDNN and most BLAS libraries use it too; two pools would compete for the
+ * processors. GCC's libgomp keeps one pool for each thread that opens parallel regions. After a fork, the child has
+ * the pool's data structures but not its threads, and a parallel region would wait for them forever. Therefore the
+ * forking thread releases its pool before the fork (omp_pause_resource_all of OpenMP 5.0), and parent and child
+ * each start a new pool when they need one. Where that is not possible (fork inside a parallel region), the child
+ * uses one thread. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -26,9 +27,9 @@
 #include <omp.h>
 #endif
 
-static int threads_wanted = 1;          /* decided at init */
+static int threads_wanted = 1;          /* set at init */
 
-/* Processors of the affinity mask; machines may have more than cpu_set_t counts. */
+/* Returns the number of processors in the affinity mask. The mask may be larger than cpu_set_t. */
 static int affinity_count(void)
 {
     for (int size = CPU_SETSIZE; size <= (1 << 20); size *= 2) {
@@ -53,18 +54,18 @@ int cpu_allowed_processors(void)
     int count = affinity_count();
     double quota = cpu_cgroup_cpus();
     if (quota > 0 && quota < count)
-        count = (int)quota;             /* rounded down: one thread too many is stopped in mid-loop by the quota */
+        count = (int)quota;             /* rounded down, because the quota would suspend a surplus thread in a loop */
     return count > 0 ? count : 1;
 }
 
 #ifdef _OPENMP
-static bool fork_broke_pool;            /* in a child whose parent could not dismiss its pool */
-static _Thread_local bool had_pool;     /* this thread opened a parallel region since its pool was last dismissed */
+static bool fork_broke_pool;            /* set in a child whose parent could not release its pool */
+static _Thread_local bool had_pool;     /* this thread opened a parallel region since its pool was last released */
 static _Thread_local bool pause_failed;
-/* Threads of this thread's pool, the caller included; 0 before the first parallel region. Teams are never smaller than
- * the pool, because libgomp would end the rest and start them again later. */
+/* Threads of this thread's pool, including the caller; 0 before the first parallel region. Teams are never smaller than
+ * the pool, because libgomp would end the remaining threads and start new ones later. */
 static _Thread_local int team_size;
-static _Thread_local bool team_limited;     /* the last attempt to enlarge the pool started fewer threads than wanted */
+static _Thread_local bool team_limited;     /* the last attempt to enlarge the pool could not start all the threads */
 static _Thread_local int calls_to_retry;    /* while team_limited: calls of team_of before the next attempt */
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;    /* held while threads for a pool are started */
 
@@ -82,16 +83,16 @@ static void before_fork(void)
 
 static void after_fork_in_child(void)
 {
-    pthread_mutex_init(&starting, NULL);    /* the thread that held it is not in the child */
+    pthread_mutex_init(&starting, NULL);    /* a thread that held the mutex does not exist in the child */
     if (pause_failed) {
         fork_broke_pool = true;
         omp_set_num_threads(1);         /* for libraries that open parallel regions of their own */
     }
 }
 
-static size_t stack_bytes;              /* of libgomp's threads; 0: the system's default */
+static size_t stack_bytes;              /* stack size of libgomp's threads in bytes; 0: the system's default */
 
-/* The value that libgomp reads when it is loaded: a number and B, K (when there is no letter), M or G. */
+/* Parses the stack size that libgomp reads when it is loaded: a number and a unit, B, K (the default), M or G. */
 static size_t read_stack_size(void)
 {
     static const char units[] = "bkmg";
@@ -118,7 +119,8 @@ ctrt_status cpu_threads_init(void)
     if (status)
         return status;
     if (value.text && (value.integer < 1 || value.integer > 4096))
-        return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_NUM_THREADS is \"%s\"; it must be 1 to 4096", value.text);
+        return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT,
+                              "CTRT_NUM_THREADS is \"%s\"; it must be 1 to 4096", value.text);
     threads_wanted = value.text ? (int)value.integer : cpu_allowed_processors();
 #ifdef _OPENMP
     stack_bytes = read_stack_size();
@@ -132,11 +134,12 @@ ctrt_status cpu_threads_init(void)
 }
 
 #ifdef _OPENMP
-/* libgomp ends the process when it cannot start a thread or has no memory for it (a limit on processes, memory or addresses). So as
- * many threads as a pool lacks are started here first, all at the same time, and then the pool gets as many as that were. There must be
- * room for each thread twice: libgomp ends threads when a region is smaller than the one before, and the kernel still counts them when
- * the next region starts others. One caller at a time, so that two callers do not count on the same threads. */
-#define RETRY_AFTER 1024                /* calls of team_of until a pool that is too small is tried again */
+/* libgomp ends the process if it cannot start a thread or allocate memory for it (RLIMIT_NPROC, a cgroup's limit,
+ * RLIMIT_AS). Therefore pool_grow first starts the missing threads itself, all at the same time, and then enlarges the
+ * pool by as many as could be started. Each thread must fit twice, because libgomp ends threads when a region is
+ * smaller than the one before, and the kernel still counts them while the next region starts new ones. The mutex
+ * `starting` admits one caller at a time, so that two callers do not count the same free capacity. */
+#define RETRY_AFTER 1024                /* calls of team_of before a limited pool tries to grow again */
 #define HEADROOM    ((size_t)256 << 10) /* bytes that libgomp may allocate for a team */
 
 struct started { pthread_mutex_t *gate; pthread_t thread; pid_t tid; };
@@ -150,8 +153,8 @@ static void *wait_for_gate(void *argument)
     return NULL;
 }
 
-/* Waits until the kernel no longer counts a joined thread against the limit on processes, which happens a moment after
- * pthread_join returns; for 50 ms at most. */
+/* Waits until the kernel no longer counts a joined thread against the limit on processes, which happens shortly after
+ * pthread_join returns; waits at most 50 ms. */
 static void wait_until_gone(pid_t tid)
 {
     for (int i = 0; i < 500 && syscall(SYS_tgkill, getpid(), tid, 0) == 0; i++)
@@ -161,12 +164,12 @@ static void wait_until_gone(pid_t tid)
 static bool headroom(void)
 {
     void *room = malloc(HEADROOM);
-    __asm__ volatile("" : "+r"(room));          /* else the compiler leaves both calls out */
+    __asm__ volatile("" : "+r"(room));          /* keeps the compiler from removing malloc and free */
     free(room);
     return room != NULL;
 }
 
-/* How many of `count` more threads can run at the same time. */
+/* Returns how many of `count` additional threads can run at the same time. */
 static int threads_that_start(int count)
 {
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
@@ -176,7 +179,7 @@ static int threads_that_start(int count)
     if (threads == NULL)
         return 0;
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, stack_bytes);           /* refuses 0 and what is too small */
+    pthread_attr_setstacksize(&attributes, stack_bytes); /* rejects 0 and too small sizes; the default remains */
     pthread_mutex_lock(&gate);
     for (; started < count; started++) {
         threads[started].gate = &gate;
@@ -214,12 +217,14 @@ static void pool_grow(int wanted)
     team_limited = team_size < wanted;
     calls_to_retry = RETRY_AFTER;
     if (team_limited && !atomic_flag_test_and_set(&warned))
-        cpu_host->log(CTRT_LOG_WARNING, "backend-cpu",
-                      "only %d of %d threads can be started (a limit on processes, memory or addresses?); working in %d", team_size, wanted,
-                      team_size);
+        cpu_host->log(
+            CTRT_LOG_WARNING, "backend-cpu",
+            "only %d of %d threads can be started (a limit on processes, memory or addresses?); working in %d",
+            team_size, wanted, team_size);
 }
 
-/* The team for `wanted` threads: the pool, which grows when it is smaller. Outside parallel regions. */
+/* Returns the team size to use for `wanted` threads, which is the size of the pool; enlarges the pool if it is smaller.
+ * Must be called outside parallel regions. */
 static int team_of(int wanted)
 {
     if (wanted > team_size && (!team_limited || --calls_to_retry <= 0))
@@ -227,7 +232,8 @@ static int team_of(int wanted)
     return team_size;
 }
 
-/* As many threads as parameters and OpenMP's own limit (OMP_THREAD_LIMIT, a teams region around the calling thread) allow. */
+/* Returns the number of threads that the parameters and OpenMP's limit (OMP_THREAD_LIMIT, an enclosing teams region)
+ * allow for a parallel region. */
 static int threads_allowed(void)
 {
     const int limit = omp_get_thread_limit(), count = threads_wanted < limit ? threads_wanted : limit;
@@ -278,14 +284,15 @@ void cpu_threads_leave(int before)
 #endif
 }
 
-void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument, int64_t begin, int64_t end), void *argument)
+void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument, int64_t begin, int64_t end),
+                      void *argument)
 {
     if (count <= 0)
         return;
 #ifdef _OPENMP
     if (count > grain && !omp_in_parallel()) {
         int64_t pieces = (count + grain - 1) / grain;
-        int threads = threads_allowed();        /* not cpu_thread_count: team_of may enlarge a limited pool */
+        int threads = threads_allowed();        /* not cpu_thread_count, because team_of may enlarge a limited pool */
         if (threads > pieces)
             threads = (int)pieces;
         if (threads > 1)
@@ -299,7 +306,7 @@ void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument,
                     team = pieces;
                 int64_t share = (count + team - 1) / team;
                 if (count >= 128 * team)
-                    share = (share + 63) & ~(int64_t)63;        /* whole cache lines, whole vectors */
+                    share = (share + 63) & ~(int64_t)63;        /* whole cache lines and whole vectors */
                 int64_t begin = self * share, end = begin + share < count ? begin + share : count;
                 if (begin < end)
                     body(argument, begin, end);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/transpose.h: small square blocks turned in registers: to[j][i] = from[i][j]. For variant files. */
+/* backends/cpu/transpose.h: transposes small square blocks in registers: to[j][i] = from[i][j]. For files compiled per
+ * instruction set (variant.h). */
 #ifndef CTRT_CPU_TRANSPOSE_H
 #define CTRT_CPU_TRANSPOSE_H
 
 #include "vec.h"
 
-#define VF_BLOCK 8      /* floats on a side */
-#define VD_BLOCK 4      /* doubles */
+#define VF_BLOCK 8      /* rows and columns of a block of floats */
+#define VD_BLOCK 4      /* rows and columns of a block of doubles */
 
 #if VEC_AVX512 || VEC_AVX2
 VEC_INLINE void vf_transpose(float *to, int64_t to_step, const float *from, int64_t from_step)
 {
     __m256 r[8], t[8];
-    /* Pairs of rows, then quads, then halves. */
+    /* Interleave pairs of rows, then groups of four, then exchange the 128-bit halves. */
     for (int i = 0; i < 8; i++)
         r[i] = _mm256_loadu_ps(from + i * from_step);
     for (int i = 0; i < 8; i += 2) {

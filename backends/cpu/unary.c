@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/unary.c: functions of one element that are no transcendental ones: signs, rounding, limits. */
+/* backends/cpu/unary.c: functions of one element that are not transcendental: sign, rounding, clamp and others. */
 #include <math.h>
 
 #include "convert.h"
@@ -27,9 +27,9 @@
 
 FLOATING(neg, -x, -x)
 FLOATING(abs, fabsf(x), fabs(x))
-FLOATING(sign, (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)))        /* of NaN: 0, as in PyTorch */
+FLOATING(sign, (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)))        /* 0 for NaN, as in PyTorch */
 FLOATING(square, x * x, x * x)
-FLOATING(relu, x < 0 ? 0 : x, x < 0 ? 0 : x)                                   /* NaN stays */
+FLOATING(relu, x < 0 ? 0 : x, x < 0 ? 0 : x)                                   /* NaN remains NaN */
 FLOATING(floor, floorf(x), floor(x))
 FLOATING(ceil, ceilf(x), ceil(x))
 FLOATING(round, nearbyintf(x), nearbyint(x))
@@ -40,13 +40,15 @@ SIGNED(abs, (int64_t)(x < 0 ? 0 - (uint64_t)x : (uint64_t)x))
 SIGNED(sign, (x > 0) - (x < 0))
 SIGNED(relu, x > 0 ? x : 0)
 INTEGER(sign, u8, uint8_t, CPU_1, x > 0)
-/* What leaves integers as they are: abs and relu of unsigned ones, all rounding. */
+/* The identity: abs and relu of unsigned integers, and rounding of all integers. */
 INTEGER(same, 1, uint8_t, CPU_1, x)
 INTEGER(same, 2, uint16_t, CPU_2, x)
 INTEGER(same, 4, uint32_t, CPU_4, x)
 INTEGER(same, 8, uint64_t, CPU_8, x)
 
-/* ---- clamp: min(max(x, lo), hi); a NaN stays, a NaN limit makes all NaN; the limits come as `extra` ---- */
+/* ---- clamp: min(max(x, lo), hi) ----
+ *
+ * A NaN element remains NaN; a NaN limit makes all results NaN. `extra` holds the limits. */
 
 #define CLAMP(type, T, LO, HI)                                                                                    \
     struct limits_##type { T lo, hi; };                                                                           \
@@ -85,7 +87,8 @@ INTEGER(same, 8, uint64_t, CPU_8, x)
         return cpu_drive(call, &how, &limits);                                                                    \
     }
 
-/* A limit as a number of the type: what lies outside an integer type becomes its end, and NaN is no limit there. */
+/* Converts a limit to the element type. For integers, a limit outside the type becomes the type's nearest value, and a
+ * NaN means no limit. */
 static double limit_floating(ctrt_scalar s)
 {
     return s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/variant.h: rooms that are compiled once per instruction set.
+/* backends/cpu/variant.h: for files that are compiled once per instruction set.
  *
- * A file named in backend_cpu_variant_sources (local.mk) is compiled for the baseline, AVX2 and AVX-512, each time
- * with CPU_VARIANT set and with the flags of that instruction set. Everything in it is static but what CPU_NAME
- * names. A family exports its table of rows by CPU_ROWS; kernels.c takes the best table that this processor can
- * run, so a row's run() is the right version and nothing is chosen later. */
+ * A file listed in backend_cpu_variant_sources (local.mk) is compiled for the baseline, AVX2 and AVX-512, each time
+ * with CPU_VARIANT defined and with the compiler flags of that instruction set. Everything in such a file is static,
+ * except names declared with CPU_NAME. A family exports its kernel table with CPU_ROWS; kernels.c takes the best table
+ * that this processor can run, so a kernel's run() never selects a version at run time. */
 #ifndef CTRT_CPU_VARIANT_H
 #define CTRT_CPU_VARIANT_H
 

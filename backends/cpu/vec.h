@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/vec.h: vectors of floats for the files that are compiled once per instruction set.
+/* backends/cpu/vec.h: SIMD vectors of floats and doubles, for files compiled once per instruction set (variant.h).
  *
- * For files that are compiled once per instruction set (variant.h). Types are the compiler's vector types, so
- * that + - * / and comparisons are written plainly; what C has no operator for is below. */
+ * The types are the compiler's vector types, so + - * / and comparisons work on them directly. This file adds the
+ * operations for which C has no operator. */
 #ifndef CTRT_CPU_VEC_H
 #define CTRT_CPU_VEC_H
 
@@ -36,11 +36,11 @@ VEC_INLINE vf vf_load(const float *p) { vf v; memcpy(&v, p, sizeof v); return v;
 VEC_INLINE void vf_store(float *p, vf v) { memcpy(p, &v, sizeof v); }
 VEC_INLINE vd vd_load(const double *p) { vd v; memcpy(&v, p, sizeof v); return v; }
 VEC_INLINE void vd_store(double *p, vd v) { memcpy(p, &v, sizeof v); }
-/* x - 0 and not x + 0, which would turn -0 into 0. */
+/* Subtracts 0 instead of adding it, because x + 0 would turn -0 into 0. */
 VEC_INLINE vf vf_set(float x) { vf v = {0}; return x - v; }
 VEC_INLINE vd vd_set(double x) { vd v = {0}; return x - v; }
 
-/* The first n lanes (0 <= n <= VF, VD); the others load as 0 and are not stored. */
+/* Masks of the first n lanes (0 <= n <= VF or VD). Masked-off lanes load as 0 and are not stored. */
 #if VEC_AVX512
 typedef __mmask16 vf_mask;
 typedef __mmask8 vd_mask;
@@ -104,7 +104,7 @@ VEC_INLINE void vf_store_n(float *p, vf v, int n) { vf_store_m(p, v, vf_first(n)
 VEC_INLINE vd vd_load_n(const double *p, int n) { return vd_load_m(p, vd_first(n)); }
 VEC_INLINE void vd_store_n(double *p, vd v, int n) { vd_store_m(p, v, vd_first(n)); }
 
-/* a*b + c; fused where the instruction set has it. */
+/* a*b + c, fused if the instruction set has FMA. */
 #if VEC_AVX512
 VEC_INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
@@ -116,11 +116,11 @@ VEC_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 VEC_INLINE vd vd_fma(vd a, vd b, vd c) { return a * b + c; }
 #endif
 
-/* Where mask is all ones a, where it is 0 b. Masks come from comparisons. */
+/* Selects a where all bits of the mask lane are set, b where they are 0. Comparisons produce such masks. */
 VEC_INLINE vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
 VEC_INLINE vd vd_select(vl mask, vd a, vd b) { return (vd)((mask & (vl)a) | (~mask & (vl)b)); }
 
-/* Lane i is lane index[i] of the lanes of a, then those of b. */
+/* Lane i of the result is lane index[i] of the concatenation of a and b. */
 VEC_INLINE vf vf_pick(vf a, vf b, vi index)
 {
 #if defined(__clang__)
@@ -133,7 +133,7 @@ VEC_INLINE vf vf_pick(vf a, vf b, vi index)
 #endif
 }
 
-/* The larger; when either is NaN, b. */
+/* max and min return b if either operand is NaN, as the x86 instructions do. */
 #if VEC_AVX512
 VEC_INLINE vd vd_max(vd a, vd b) { return _mm512_max_pd(a, b); }
 VEC_INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
@@ -164,7 +164,7 @@ VEC_INLINE vd vd_sqrt(vd a)
 }
 #endif
 
-/* Over the lanes, in a tree: halves are added until one is left. */
+/* Sums the lanes as a tree: repeatedly adds the upper half to the lower half. */
 #if VEC_AVX512 || VEC_AVX2
 VEC_INLINE float vf_sum(vf v)
 {
@@ -198,7 +198,7 @@ VEC_INLINE double vd_sum(vd v)
 }
 #endif
 
-/* The largest lane; of NaN nothing is promised. */
+/* Returns the largest lane; undefined if a lane is NaN. */
 VEC_INLINE float vf_largest(vf v)
 {
     float largest = v[0];
@@ -214,8 +214,8 @@ VEC_INLINE double vd_largest(vd v)
     return largest;
 }
 
-/* Copies to memory past the caches, for results that the caches could not hold anyway: no line is read to be
- * written. vec_streamed comes after the last, before another thread may look. */
+/* Copies with non-temporal stores, which do not read a cache line before writing it. For results larger than the
+ * caches. Call vec_streamed after the last copy, before another thread reads the data. */
 VEC_INLINE void vec_stream(void *to, const void *from, size_t bytes)
 {
 #if VEC_AVX512 || VEC_AVX2
@@ -246,7 +246,7 @@ VEC_INLINE void vec_streamed(void)
 #endif
 }
 
-/* The lower, the upper half of the lanes as doubles. */
+/* Converts the lower or upper half of the lanes to doubles. */
 typedef float vf_half __attribute__((vector_size(VEC_BYTES / 2)));
 VEC_INLINE vd vf_lower(vf v)
 {

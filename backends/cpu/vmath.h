@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cpu/vmath.h: elementary functions on vectors of floats (see vec.h). */
+/* backends/cpu/vmath.h: elementary functions of vectors (see vec.h). */
 #ifndef CTRT_CPU_VMATH_H
 #define CTRT_CPU_VMATH_H
 
@@ -7,7 +7,8 @@
 
 #include "vec.h"
 
-/* 2^n times a, for integral n as a float in [-252, 254]: two factors, so that subnormal results come out right. */
+/* Returns 2^n * a, for integers n in [-252, 254] stored as floats. Multiplies by two factors, so that subnormal results
+ * are correct. */
 VEC_INLINE vf vf_scale(vf a, vf n)
 {
 #if VEC_AVX512
@@ -19,7 +20,7 @@ VEC_INLINE vf vf_scale(vf a, vf n)
 #endif
 }
 
-/* The nearest integer, ties to even; |x| < 2^22. */
+/* Rounds to the nearest integer, ties to even, for |x| < 2^22. */
 VEC_INLINE vf vf_nearest(vf x)
 {
 #if VEC_AVX512
@@ -27,17 +28,17 @@ VEC_INLINE vf vf_nearest(vf x)
 #elif VEC_AVX2
     return _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
-    const float magic = 12582912.0f;        /* 1.5 * 2^23: adding it leaves no bit for the fraction */
+    const float magic = 12582912.0f;        /* 1.5 * 2^23: the sum has no bits for the fraction */
     return (x + magic) - magic;
 #endif
 }
 
-/* e^x, at most about 1 ulp off; 0 below -103.98, infinity above 88.73, NaN stays. e^x = 2^n e^r with n the
- * nearest integer to x/ln 2 and |r| <= ln(2)/2 taken off in two parts (Cody and Waite 1980); e^r by its Taylor
- * series to r^7. */
+/* Returns e^x with an error of at most about 1 ulp: 0 below -103.98, infinity above 88.73, NaN for NaN. e^x = 2^n e^r,
+ * where n is the integer nearest to x/ln 2. r, with |r| <= ln(2)/2, is computed by subtracting n ln 2 in two parts
+ * (Cody and Waite 1980), and e^r by its Taylor series to r^7. */
 VEC_INLINE vf vf_exp(vf x)
 {
-    /* Beyond these limits the result is 0 or infinity anyway. NaN passes: the second operand wins. */
+    /* Beyond these limits, the result is 0 or infinity. NaN is kept, because min and max return the second operand. */
     vf c = vf_min(vf_set(88.8f), vf_max(vf_set(-104.5f), x));
     vf n = vf_nearest(c * 1.44269504f);
     vf r = vf_fma(n, vf_set(-0.693359375f), c);
@@ -50,13 +51,14 @@ VEC_INLINE vf vf_exp(vf x)
     p = vf_fma(p, r * r, r) + 1.0f;
     vf y = vf_scale(p, n);
 #if !VEC_AVX512
-    /* An integer from NaN is not defined; and 2^128 as two factors rounds to infinity only where it should. */
+    /* Restore NaN, because its conversion to an integer is undefined. n = 128 needs no special case, because the two
+     * factors overflow to infinity only where the result does. */
     y = vf_select(x == x, y, x);
 #endif
     return y;
 }
 
-/* The C library's, lane by lane. */
+/* Calls the C library's exp for each lane. */
 VEC_INLINE vd vd_exp(vd x)
 {
     for (int i = 0; i < VD; i++)
