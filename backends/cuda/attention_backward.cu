@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/attention_backward.cu: gradients of attention from q, k, v, y and the rows' logsumexp (FlashAttention-2, Dao 2023): scores are made
- * again, tile by tile, and never written.
+/* backends/cuda/attention_backward.cu: gradients of attention from q, k, v, y and the logsumexp of the rows
+ * (FlashAttention-2, Dao 2023). The scores are recomputed tile by tile and never stored.
  *
- * Two passes after one over y and dy (delta: sum(dy y) of each row; 2 L V numbers read): blocks of keys walk over the queries and make dk and dv;
- * blocks of queries walk over the keys and make dq. Flops: 2 L S times 2 E + 2 V and times 2 E + V, causal about half; a single pass would save
- * E + V of 4 E + 3 V and would have to add to dq from many blocks at once, in an order that varies. Every result is summed up by one block in one
- * order: the same bits each time. Bytes: own operands and results once, the other side once for every OWN rows, mostly from the L2 cache.
+ * A first kernel computes delta, sum(dy * y) of each row, which reads 2 L V values. Two passes follow: blocks of keys
+ * loop over the queries and compute dk and dv; blocks of queries loop over the keys and compute dq. Flops: 2 L S times
+ * 2 E + 2 V and times 2 E + V, about half when causal. A single pass would save E + V of 4 E + 3 V, but many blocks
+ * would have to add to dq in varying order. Here one block sums each result in a fixed order, so results are bitwise
+ * reproducible. Bytes: own operands and results once, the other side once per OWN rows, mostly from the L2 cache.
  *
- * With `own` a and b, and the other side c and d (keys: k, v and q, dy; queries: q, dy and k, v):
- *     t = a c^T,  p = e^(scale t - logsumexp),  u = p (b d^T - delta):   first result += u c, in the end times scale;  keys: second += p d */
+ * With the block's own operands a, b and the other side c, d (pass over keys: k, v and q, dy; over queries: q, dy and
+ * k, v):
+ *
+ *     t = a c^T,  p = e^(scale t - logsumexp),  u = p (b d^T - delta)
+ *     first result += u c, in the end times scale;  pass over keys: second result += p d */
 #include "attention.cuh"
 
-/* Of the rows that a step brings: logsumexp, in the power's exponents, and delta. */
+/* Loads logsumexp, as an exponent of the base of power<T>, and delta of the STEP rows from `first` on. */
 template <typename W, int STEP> DEVICE void load_statistics(W *statistics, const attention_args &a, int64_t matrix, int first, W per_e)
 {
     for (int i = (int)threadIdx.x; i < 2 * STEP; i += (int)blockDim.x) {
@@ -33,7 +37,7 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
     T *const step_d = step_c + tile::STEP_NUMBERS, *const room = step_d + tile::STEP_NUMBERS;
     attention_place p = place_of(a);
     if (a.causal && !KEYS)
-        p.tile = (int)a.tiles.size - 1 - p.tile;                    /* what takes longest first */
+        p.tile = (int)a.tiles.size - 1 - p.tile;                    /* longest tiles first */
     const int own_rows = KEYS ? a.keys : a.rows, step_rows = KEYS ? a.rows : a.keys;
     const int first = p.tile * tile::OWN, count = own_rows - first;
     const int begin = KEYS && a.causal ? first / STEP * STEP : 0;
@@ -83,7 +87,7 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
                 const int row = first + team::row(r), column = j + team::column(i);
                 const W shift = KEYS ? statistics[team::column(i)] : logsumexp[r];
                 const W off = KEYS ? statistics[STEP + team::column(i)] : delta[r];
-                /* Without branches: &, | and a choice before the exponential. */
+                /* Without branches: the mask uses & and |, and is applied before the exponential. */
                 const bool out = hidden & ((column >= step_rows) | (a.causal & (KEYS ? row > column : column > row)));
                 const W weight = power<T>::of(out ? -infinity<W>() : t.at(r, i) * factor - shift);
                 u.at(r, i) = out ? W(0) : weight * (u.at(r, i) - off);
@@ -91,15 +95,15 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
             }
         if (KEYS)
             team::weigh(second_result, t, step_d, room);
-        __syncthreads();                    /* d has been used */
+        __syncthreads();                    /* d is no longer used */
         if (j + STEP < end)
             load_d(j + STEP);
         team::weigh(first_result, u, step_c, room);
-        __syncthreads();                    /* so have c and the statistics */
+        __syncthreads();                    /* c and the statistics are no longer used */
         if (j + STEP < end)
             load_c(j + STEP);
     }
-    copies_wait();                          /* none of them may outlive the block */
+    copies_wait();                          /* no asynchronous copy may outlive the block */
     const attention_operand &first_out = KEYS ? a.dk : a.dq;
     const W scale = (W)a.scale;
     store_tile<team>(matrix_of<T>(first_out, p.batch, p.head) + first * first_out.row, first_out.row, count, a.width, vectors, first_result,
@@ -109,7 +113,7 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
                          [](int) { return W(1); });
 }
 
-/* delta, a warp for each row; a.tiles: of the rows, by one. */
+/* Computes delta, one warp per row. a.tiles.size is the number of rows. */
 template <typename T> DEVICE void row_products(const attention_args &a)
 {
     using W = work<T>;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/conv.cu: convolution and its gradients, for where no library does them.
+/* backends/cuda/conv.cu: convolution and its gradients, for systems without a library that computes them.
  *
- * Dense ones are implicit matrix products (conv.cuh): limited by multiplications, and by working out addresses, which costs about a third
- * of that. Sides are laid out so that neighbouring threads read and write neighbouring elements: contiguous data by pixels,
- * channels-last data by channels. With few channels in a group (depthwise) there is nothing to share, and a thread makes an element by
- * itself, limited by memory and its caches. A weight's gradient adds up all pixels: they are cut in parts that are added in order. */
+ * Dense convolutions are implicit matrix products (conv.cuh). The limit is multiplications, and the computation of
+ * addresses, which costs about a third of that. Tiles are oriented so that neighbouring threads access adjacent
+ * elements: pixels for contiguous data, channels for channels-last data. With few channels per group (depthwise), there
+ * is no data to share, and a thread computes one element; memory and caches are the limit. A weight gradient sums over
+ * all pixels, which are split into parts that are added in order. */
 #include "conv.cuh"
 
 /* ---- dense ---- */
@@ -50,7 +51,7 @@ template <typename T, bool LAST> DEVICE void weight_gradient(const conv_args &a)
         gemm_tile<TILE>(dy, !LAST, x, !LAST, place.row0, place.column0, begin, end, [&](int64_t o, int64_t t, W s) {
             if (o >= a.o || t >= taps)
                 return;
-            const int64_t i = (first_y + o) * taps + t;         /* taps run as the weight's own memory does */
+            const int64_t i = (first_y + o) * taps + t;         /* taps in the order of the weight's memory */
             if (a.room != nullptr)
                 static_cast<W *>(a.room)[part * a.weights + i] = s;
             else
@@ -59,7 +60,7 @@ template <typename T, bool LAST> DEVICE void weight_gradient(const conv_args &a)
     }
 }
 
-/* The parts, in order. */
+/* Adds the parts in order. */
 template <typename T> DEVICE void add_parts(const conv_args &a)
 {
     for (int64_t i = thread_index(); i < a.weights; i += thread_count()) {
@@ -70,7 +71,7 @@ template <typename T> DEVICE void add_parts(const conv_args &a)
     }
 }
 
-/* ---- few channels in a group: an element of the result a thread ---- */
+/* ---- few channels per group: one element of the result per thread ---- */
 
 template <typename T, bool LAST, bool BACK> DEVICE void sparse(const conv_args &a)
 {
@@ -80,7 +81,7 @@ template <typename T, bool LAST, bool BACK> DEVICE void sparse(const conv_args &
     const int64_t *strides = BACK ? a.x_strides : a.y_strides;
     const T *bias = static_cast<const T *>(a.bias);
     for (int64_t i = thread_index(); i < count; i += thread_count()) {
-        int64_t rest = i;                   /* what lies side by side is split off first */
+        int64_t rest = i;                   /* the fastest dimension is split off first */
         const int inner = (int)split_off(rest, LAST ? a.all : a.image), outer = (int)split_off(rest, LAST ? a.image : a.all);
         const int channel = LAST ? inner : outer, place = LAST ? outer : inner, line = quotient(place, a.by_row);
         const pixel p = { (int)rest, line, place - line * (int)a.by_row.divisor, true };
@@ -102,7 +103,7 @@ template <typename T, bool LAST, bool BACK> DEVICE void sparse(const conv_args &
     }
 }
 
-/* A weight a block. */
+/* One weight per block. */
 template <typename T, bool LAST> DEVICE void sparse_weight_gradient(const conv_args &a)
 {
     using W = sum<T>;
@@ -126,7 +127,7 @@ template <typename T, bool LAST> DEVICE void sparse_weight_gradient(const conv_a
     }
 }
 
-/* ---- for a library's products: patches written out, and dimensions exchanged ---- */
+/* ---- im2col patches and permutations, for a library's matrix products ---- */
 
 template <typename T, bool LAST, bool BACK> DEVICE void patches(const conv_args &a)
 {
@@ -156,14 +157,15 @@ template <typename T, bool LAST, bool BACK> DEVICE void patches(const conv_args 
 template <typename T> DEVICE void all_patches(const conv_args &a)
 {
     if (a.back)
-        patches<T, false, true>(a);         /* in the order in which a weight's own memory has them, channels of y first */
+        patches<T, false, true>(a);         /* in the order of the weight's memory, channels of y first */
     else if (a.last)
         patches<T, true, false>(a);
     else
         patches<T, false, false>(a);
 }
 
-/* Results in order: c is often as short as a kernel of 3x3, and what a warp reads of it lies in few rows. */
+/* Iterates in the order of the result, so that stores coalesce. c is often only a 3x3 kernel's 9 elements, but the
+ * reads of a warp still fall into few rows. */
 template <typename T> DEVICE void turn(const conv_turn_args &a)
 {
     const T *const from = static_cast<const T *>(a.from);
@@ -174,7 +176,7 @@ template <typename T> DEVICE void turn(const conv_turn_args &a)
     }
 }
 
-/* blocks: of dense ones, that registers are for. */
+/* blocks: minimum resident blocks of the dense kernels, which limits their registers. */
 #define KERNELS(name, T, blocks)                                                                                    \
     KERNEL_BLOCKS(conv2d_##name##_dense, conv_args, CONV_THREADS, blocks) { dense<T, false, false>(a); }            \
     KERNEL_BLOCKS(conv2d_##name##_dense_last, conv_args, CONV_THREADS, blocks) { dense<T, true, false>(a); }        \

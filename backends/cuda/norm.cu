@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/norm.cu: layer_norm of rows [rows, n], and its gradient.
  *
- * Forward reads x and writes y; a row is kept (row.cuh) between mean, variance and result: in a warp's registers (NAME_w, NAME_v), in a block's
- * shared memory (NAME_b), or, when it is too long for that or odd, read again from the L2 cache (NAME_l; in vectors
- * between a row's odd ends). dx reads dy and x and writes dx, likewise; the
- * gradients of weight and bias read both once more, along columns (NAME_c), and are joined by NAME_f. Memory's speed is the limit of all. */
+ * Forward reads x and writes y. A row is kept (row.cuh) between mean, variance and result: in a warp's registers
+ * (NAME_w in vectors, NAME_v by element) or in a block's shared memory (NAME_b). A row that is too long for that, or
+ * long and not made of whole vectors, is read again from the L2 cache (NAME_l; in vectors between unaligned ends). The
+ * gradient dx reads dy and x and writes dx, in the same way. The gradients of weight and bias read both once more,
+ * along columns (NAME_c), and are joined by NAME_f. Memory is the limit of all kernels. */
 #include "norm.cuh"
 
-/* All threads make it, once a row: in f64, GPUs without many units for that would take longer over it than over the row. */
+/* All threads compute it, once per row. GPUs with few f64 units would take longer for it in f64 than for the row, so
+ * f32 has its own version. */
 DEVICE float rstd_of(float variance, float epsilon) { return 1 / sqrtf(variance + epsilon); }
 DEVICE double rstd_of(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
 
@@ -96,7 +98,7 @@ template <typename T> DEVICE void forward_long(const norm_args &a)
             vec<T, N> out;
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                W weight[1], bias[1];       /* these lie otherwise than the row */
+                W weight[1], bias[1];       /* not aligned as the row is */
                 parameters<T, 1>(weight, a.weight, a.wide & NORM_WEIGHT, i + k, 1);
                 parameters<T, 1>(bias, a.bias, a.wide & NORM_BIAS, i + k, 0);
                 out.at[k] = (T)(((W)in[0].at[k] - mean) * rstd * weight[0] + bias[0]);
@@ -147,7 +149,7 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
     });
 }
 
-/* Number i of the gradient with respect to the normalised row. */
+/* Returns element i of the gradient with respect to the normalized row. */
 template <typename T> DEVICE work<T> scaled(const norm_args &a, T dy, int64_t i)
 {
     return a.weight != nullptr ? (work<T>)dy * parameter<T>(a.weight, a.wide & NORM_WEIGHT, i) : (work<T>)dy;
@@ -188,7 +190,7 @@ template <typename T> DEVICE void backward_long(const norm_args &a)
     }
 }
 
-/* Sums of dy * xhat and of dy along columns. */
+/* Sums dy * xhat and dy along columns. */
 template <typename T> DEVICE void parameter_columns(const norm_args &a)
 {
     typedef work<T> W;

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/softmax.cu: softmax, log_softmax and their gradients over the middle of [outer, n, inner].
+/* backends/cuda/softmax.cu: softmax, log_softmax and their gradients over the middle dimension of [outer, n, inner].
  *
- * Forward 2, backward 3 operands of n numbers move, and that is the limit; the exponentials of f16 rows would be the next one, so softmax takes
- * each once and keeps it. inner 1: a row of up to 1024 numbers stays in the registers of a warp (NAME_w in vectors, NAME_v where rows are not whole
- * ones), a longer one in the shared memory of a block (NAME_b), and what does not fit there, or is long and odd, is read twice, the second time
- * mostly from the L2 cache (NAME_l; in vectors between a row's odd ends). inner > 1: neighbouring threads have neighbouring columns, several a column, which is read twice (NAME_c). */
+ * Forward moves 2 operands and backward 3, and memory is the limit. The exponentials of f16 rows would be the next
+ * limit, so softmax computes each once and keeps it. inner 1: a row of up to 1024 elements is kept in a warp's
+ * registers (NAME_w in vectors, NAME_v for rows that are not whole vectors), a longer one in a block's shared memory
+ * (NAME_b). A row that does not fit there, or is long and not made of whole vectors, is read twice, the second time
+ * mostly from the L2 cache (NAME_l; in vectors between unaligned ends). inner > 1: neighbouring threads have
+ * neighbouring columns, several threads share a column, and a column is read twice (NAME_c). */
 #include "row.cuh"
 #include "softmax_args.h"
 
 template <typename T> DEVICE const T *row_of(const void *data, const softmax_args &a, int64_t row) { return static_cast<const T *>(data) + row * a.n; }
 
-/* ---- kept rows ---- */
+/* ---- rows kept in registers or shared memory ---- */
 
 template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const softmax_args &a)
 {
@@ -60,7 +62,8 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.outer, [&](int64_t row) {
-        const vec<T, K> *const from[2] = { reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row)),        /* dy and y */
+        /* dy and y */
+        const vec<T, K> *const from[2] = { reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row)),
                                            reinterpret_cast<const vec<T, K> *>(row_of<T>(a.b, a, row)) };
         vec<T, K> *const dx = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
         held<kept<T, R>, K, R> g, s;
@@ -86,7 +89,7 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
     });
 }
 
-/* ---- long rows, of one block each ---- */
+/* ---- long rows: one block per row ---- */
 
 template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
 {
@@ -149,9 +152,9 @@ template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
     }
 }
 
-/* ---- columns: a.team side by side, blockDim.x / a.team threads for each ---- */
+/* ---- columns: a.team adjacent columns per block, blockDim.x / a.team threads per column ---- */
 
-/* Calls f(offset of the column's first number, where it is in the image; does the thread have one). */
+/* Calls f(offset of the first element of the thread's column, whether the column exists). */
 template <typename F> DEVICE void each_column(const softmax_args &a, F f)
 {
     const int x = threadIdx.x % a.team;
@@ -208,7 +211,8 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
     const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = ROW_THREADS / a.team;
     const auto place = [&](int64_t i) { return i * a.inner; };
     each_column(a, [&](int64_t at, bool inside) {
-        const T *const from[2] = { static_cast<const T *>(a.a) + at, static_cast<const T *>(a.b) + at };        /* dy and y */
+        /* dy and y */
+        const T *const from[2] = { static_cast<const T *>(a.a) + at, static_cast<const T *>(a.b) + at };
         T *const dx = static_cast<T *>(a.out) + at;
         W sum = 0;
         constexpr int summed = Log ? 1 : 2;
