@@ -11,7 +11,7 @@
 #define ELEMENTWISE_INPUTS 3
 #define ELEMENTWISE_THREADS 256
 
-union elementwise_number {    /* in the input's dtype; an operand's value is repeated to fill the 16 bytes */
+union elementwise_number {                  /* in the input's dtype; repeated to fill the 16 bytes */
     double f64;
     float f32;
     int64_t i64;

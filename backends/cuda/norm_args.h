@@ -15,7 +15,7 @@ struct norm_args {
     void *running_mean, *running_var;       /* batch_norm; may be NULL */
     void *dweight, *dbias;                  /* may be NULL */
     double *partial;                        /* two sums per column or channel: [pieces][2][columns] */
-    int64_t rows, n;                        /* layer_norm: x[rows, n]; batch_norm: n is the number of elements per vector */
+    int64_t rows, n;                        /* layer_norm: x[rows, n]; batch_norm: n is the elements per vector */
     int64_t count;                          /* summands: elements or vectors per channel; rows per column */
     int64_t piece;                          /* summands per piece */
     int64_t vectors;                        /* batch_norm: vectors of x */

@@ -13,7 +13,7 @@ struct random_args {
     uint8_t *mask;
     int64_t n;
     uint64_t seed, offset;
-    const uint64_t *place;    /* captured work: device memory with the seed and a value to add to offset; else NULL */
+    const uint64_t *place;                  /* captured work: device memory with seed, addend of offset; else NULL */
     double a, b;                            /* uniform: lo, hi; normal: mean, std */
     uint64_t lo, range, inverse;            /* randint: inverse is floor((2^64 - 1) / range) */
     double scale;                           /* dropout */

@@ -17,7 +17,7 @@ struct reduce_dim {
 struct reduce_args {
     const void *in;
     void *out;
-    void *partial;    /* accumulators [pieces][outputs]; NULL: one piece, results are stored in out */
+    void *partial;                          /* accumulators [pieces][outputs]; NULL: results are stored in out */
     int64_t outputs, count;                 /* number of accumulators; elements per accumulator */
     int64_t piece;                          /* elements per piece */
     struct counted pieces;                  /* pieces per accumulator */
@@ -26,7 +26,7 @@ struct reduce_args {
     /* rows kernel: threads per accumulator, a power of 2 up to 32, or the block; columns kernel: adjacent threads */
     int32_t team;
     int32_t runs;                           /* rows kernel: the innermost reduced dimension is dense */
-    int32_t wide;    /* columns kernel: elements of less than 4 bytes are loaded 4 bytes at a time */
+    int32_t wide;                           /* columns kernel: elements below 4 bytes are loaded 4 bytes at a time */
     int32_t mean;                           /* sum: divide by count */
     int32_t n_kept, n_reduced;
     struct reduce_dim kept[REDUCE_DIMS], reduced[REDUCE_DIMS];      /* by decreasing stride */

@@ -19,8 +19,7 @@
 
 FLOATING_1(neg, -x, -x, -x)
 FLOATING_1(abs, fabsf(x), fabsf(x), fabs(x))
-/* of NaN: 0, as in PyTorch */
-FLOATING_1(sign, (float)((x > 0) - (x < 0)), (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)))
+FLOATING_1(sign, (float)((x > 0) - (x < 0)), (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)))      /* dy, y */
 FLOATING_1(square, x * x, x * x, x * x)
 FLOATING_1(relu, x < 0 ? 0 : x, x < 0 ? 0 : x, x < 0 ? 0 : x)    /* NaN propagates */
 FLOATING_1(floor, floorf(x), floorf(x), floor(x))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/control.c: the table behind control.h. */
+/* backends/sim/control.c: the functions of control.h. */
 #include "sim.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static uint64_t get(uint64_t _Atomic *counter)
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* What the lists know, with the lock held. */
+/* Fills in the counters that are computed from the device's lists. The caller holds the device's lock. */
 static void count_lists(struct sim_device *device, sim_counters *c)
 {
     c->live_blocks = device->physical.count;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/copies.c: copies between host, device and peers, and fills. */
+/* backends/sim/copies.c: copies between the host, the device and its peers, and fills. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ struct copy {
     int byte;                                           /* fills */
 };
 
-/* Where a worker finds that side of a copy, or NULL with the reason. */
+/* Returns the worker's address of one side of a copy, or NULL with the reason in `why`. */
 static void *side(struct sim_device *device, const void *address, uint64_t bytes, char *why, size_t why_bytes)
 {
     if (device != NULL)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/device.c: the devices that CTRT_SIM asks for: counting, opening, closing. */
+/* backends/sim/device.c: the devices that CTRT_SIM defines: counting, describing, opening, closing. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -9,9 +9,9 @@
 pid_t sim_process;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct sim_device *devices[SIM_DEVICES];         /* open ones; by index */
+static struct sim_device *devices[SIM_DEVICES];         /* open devices by index */
 
-/* What the parent had opened stays with the parent: its workers are not here. */
+/* The parent's devices remain open in the parent only, because their worker threads do not exist in the child. */
 static void after_fork_in_child(void)
 {
     sim_process = getpid();
@@ -87,8 +87,8 @@ static ctrt_status describe(int32_t index, ctrt_device_info *info)
     return CTRT_OK;
 }
 
-/* In the child of a fork the workers are missing, locks may be held by nobody, and the memory is the parent's too: there only the
- * addresses are given back. */
+/* In the child of a fork, the worker threads do not exist, locks may be held by threads of the parent, and the memory
+ * is shared with the parent. There this function only unmaps the addresses. */
 static void device_free(struct sim_device *device)
 {
     if (sim_forked(device)) {

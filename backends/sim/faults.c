@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/faults.c: faults by request: what was asked for, and whether this is the time.
+/* backends/sim/faults.c: parses injected faults and decides which operations fail.
  *
  *     faults = fault { ";" fault }
  *     fault  = [ DEVICE "." ] kind
  *     kind   = "alloc:" N ["+"] | "host:" N ["+"] | "op:" [NAME "@"] N ["+"] | "copy:" N ["+"] | "lost:" N
- *            | "link:" A "-" B | "late:" TIME | "event:" N ["+"]
- */
+ *            | "link:" A "-" B | "late:" TIME | "event:" N ["+"] */
 #include "sim.h"
 
 #include <ctype.h>
@@ -75,7 +74,7 @@ static bool read_value(struct sim_fault *fault, char *value)
     return read_number(fault, value);
 }
 
-/* Is the op known to any row? Before the kernels are there nobody can tell. */
+/* Returns whether a kernel row has this op. Accepts every op if the kernel rows are not loaded yet. */
 static bool op_known(const char *op)
 {
     for (size_t row = 0; row < sim_rows(); row++)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/memory.c: blocks of device memory, and pinned memory of the host. */
+/* backends/sim/memory.c: allocates device memory and pinned host memory. */
 #include "sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Pinned memory begins at a page, as a driver's would. */
+/* Pinned memory is aligned to pages, as a driver's is. */
 #define PINNED_ALIGNMENT 4096
 
 static ctrt_status no_memory(struct sim_device *device, size_t bytes)
@@ -41,7 +41,7 @@ static ctrt_status alloc(void *handle, void **address, size_t bytes)
     return CTRT_OK;
 }
 
-/* In the child of a fork the memory is still the parent's, so nothing happens there. */
+/* In the child of a fork, the memory belongs to the parent, so this function does nothing. */
 static void release(void *handle, void *address, size_t bytes)
 {
     struct sim_device *device = handle;

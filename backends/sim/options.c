@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/options.c: CTRT_SIM: what the simulated devices are like. */
+/* backends/sim/options.c: parses CTRT_SIM, the configuration of the simulated devices. */
 #include "sim.h"
 
 #include <ctype.h>
@@ -20,7 +20,8 @@ static const ctrt_param fault_param = {
 
 /* ---- words and numbers ---- */
 
-/* Edits between two words: insertions, deletions, substitutions (Wagner and Fischer 1974). Both have under 32 letters. */
+/* Returns the edit distance of two words: insertions, deletions, substitutions (Wagner and Fischer 1974). Both words
+ * must have fewer than 32 letters. */
 static size_t distance(const char *a, const char *b)
 {
     size_t row[32], columns = strlen(b);
@@ -76,7 +77,8 @@ bool sim_parse_count(uint64_t *out, const char *text)
     return *end == '\0' && errno == 0;
 }
 
-/* A number, with a fraction where it has one, times the unit that follows; `units` ends with "". */
+/* Parses a number, possibly with a fraction, and multiplies it by the factor of the unit that follows. `units` ends
+ * with a NULL name. */
 struct unit {
     const char *name;
     double factor;
@@ -91,7 +93,7 @@ static bool parse_with_unit(double *out, const char *text, const struct unit *un
     for (; units->name != NULL; units++)
         if (strcasecmp(end, units->name) == 0) {
             *out = value * units->factor;
-            return *out <= 9e15;                /* whole numbers stay exact in a double */
+            return *out <= 9e15;                /* integers up to this are exact in a double */
         }
     return false;
 }
@@ -122,11 +124,11 @@ bool sim_parse_time(int64_t *nanoseconds, const char *text)
 
 /* ---- the options ---- */
 
-/* Where a value stands that is being read; `why` receives what was expected instead. */
+/* State of the parser; `why` receives what was expected if a value is malformed. */
 struct reading {
     struct sim_options *options;
-    const char *name;               /* of the variable */
-    const char *peers;              /* read when the number of devices is known */
+    const char *name;               /* name of the variable */
+    const char *peers;              /* parsed when the number of devices is known */
     uint64_t jitter;                /* ns */
     char why[256];
 };
@@ -145,7 +147,7 @@ static bool parse_time(uint64_t *out, const char *text)
     return good;
 }
 
-/* "64m/256m": an entry for each device; the last is for all that follow. */
+/* Parses "64m/256m": an entry per device; the last entry applies to all further devices. */
 static bool read_list(uint64_t list[SIM_DEVICES], char *value, bool (*parse)(uint64_t *out, const char *text))
 {
     int count = 0;
@@ -222,7 +224,7 @@ static bool read_holes(struct reading *r, char *value)
 static bool read_fault(struct reading *r, char *value)
 {
     r->why[0] = '\0';
-    return sim_faults_parse(&r->options->faults, r->name, value) == CTRT_OK;    /* which has told the reason */
+    return sim_faults_parse(&r->options->faults, r->name, value) == CTRT_OK;    /* sets the error */
 }
 
 static bool read_peers(struct reading *r, char *value)
@@ -247,7 +249,7 @@ static void link_both(struct sim_options *o, int a, int b)
     o->peers[b] |= (uint64_t)1 << a;
 }
 
-/* "ring", "all", "none", or pairs: 0-1/2-3. */
+/* Parses "ring", "all", "none", or pairs: 0-1/2-3. */
 static bool make_peers(struct reading *r, const char *value)
 {
     struct sim_options *o = r->options;

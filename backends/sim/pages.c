@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/pages.c: addresses without memory, and memory for parts of them.
+/* backends/sim/pages.c: reserves addresses and maps device memory to parts of them.
  *
- * A page is 2 MiB of the device's memory, wherever it lies there, that workers find at the page's address. */
+ * A page is 2 MiB of the device's memory, at any offset in that memory. Workers access it at the address of the
+ * page. */
 #include "sim.h"
 
 #include <errno.h>
@@ -55,7 +56,8 @@ ctrt_status sim_reserve(void *handle, void **address, size_t bytes)
     return CTRT_OK;
 }
 
-/* The reservation in which [address, address+bytes) lies by whole pages, and its first page; NULL else. With the lock held. */
+/* Returns the reservation that contains [address, address+bytes), which must consist of whole pages, and its first
+ * page; else NULL. The caller holds the device's lock. */
 static struct sim_reservation *pages_of(const struct sim_device *device, const void *address, size_t bytes, size_t *first)
 {
     uint64_t place = (uint64_t)((const char *)address - device->guard);
@@ -66,7 +68,7 @@ static struct sim_reservation *pages_of(const struct sim_device *device, const v
     return r;
 }
 
-/* Takes the page's memory away. With the lock held. */
+/* Unmaps the page and frees its memory. The caller holds the device's lock. */
 static bool page_unmap(struct sim_device *device, struct sim_reservation *r, size_t page)
 {
     if (r->pages[page] < 0)
@@ -79,7 +81,7 @@ static bool page_unmap(struct sim_device *device, struct sim_reservation *r, siz
     return true;
 }
 
-/* Gives the page memory. With the lock held. */
+/* Allocates memory for the page and maps it. The caller holds the device's lock. */
 static ctrt_status page_map(struct sim_device *device, struct sim_reservation *r, size_t page)
 {
     uint64_t start;
@@ -154,7 +156,7 @@ void sim_unmap(void *handle, void *address, size_t bytes)
                   unmapped);
 }
 
-/* With the lock held, or without other threads. */
+/* The caller holds the device's lock, or there are no other threads. */
 static void reservation_free(struct sim_device *device, struct sim_reservation **link)
 {
     struct sim_reservation *r = *link;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/usage.c: what goes on on a device, as NVML would tell it of a GPU. Only this process can use a simulated device. */
+/* backends/sim/usage.c: utilization and links of a device, as NVML reports them for GPUs. Only this process can use a
+ * simulated device. */
 #include "sim.h"
 
 #include <string.h>
 #include <unistd.h>
 
-/* Nanoseconds that the queues worked from the last question on, each counted alone; with the device's lock held. */
+/* Returns the nanoseconds for which the queues worked since the last query, summed over the queues. The caller holds
+ * the device's lock. */
 static int64_t worked(struct sim_device *device, int64_t now)
 {
     int64_t sum = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/worker.c: the thread behind a queue, and simulated time.
+/* backends/sim/worker.c: the worker thread of a queue, and simulated time.
  *
- * Work that should take 20 us begins when it came or when the work before it was done by simulated time, whichever is later, and
- * ends 20 us after that. The worker sleeps until then if it was faster; that it oversleeps a little does not add up, because
- * the next deadline counts from this one. */
+ * A work item with a duration of 20 us starts when it was enqueued or, if later, when the previous item ended in
+ * simulated time, and ends 20 us after that. The worker sleeps until then if the work was faster. Sleeping slightly too
+ * long does not accumulate, because the next deadline is computed from this one. */
 #include "sim.h"
 
 #include <errno.h>
@@ -53,7 +53,7 @@ ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work,
     return status;
 }
 
-/* Nothing after the first failure runs, but marks are still reached, so that nobody waits for ever. */
+/* After the first failure, no work runs except marks, which are still reached so that no thread waits permanently. */
 static bool dropped(struct sim_queue *queue, const struct sim_work *work)
 {
     if (work->always)
@@ -64,7 +64,7 @@ static bool dropped(struct sim_queue *queue, const struct sim_work *work)
     return failed || atomic_load(&queue->device->lost);
 }
 
-/* Work that is running now, and no more of it once the process exits. */
+/* The number of work items that are running now. No further work starts once `exiting` is set. */
 static _Atomic int running;
 #define EXIT_WAIT 5000000000                /* nanoseconds */
 static _Atomic bool exiting;
