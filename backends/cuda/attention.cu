@@ -18,7 +18,8 @@ template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
     using team = typename team_of_type<T, WIDTH, false>::type;
     using W = work<T>;
     KERNEL_DYNAMIC_SHARED(T, memory);
-    T *const own = memory, *const tile_k = own + tile::OWN_NUMBERS, *const tile_v = tile_k + tile::STEP_NUMBERS, *const room = tile_v + tile::STEP_NUMBERS;
+    T *const own = memory, *const tile_k = own + tile::OWN_NUMBERS, *const tile_v = tile_k + tile::STEP_NUMBERS,
+        *const room = tile_v + tile::STEP_NUMBERS;
     attention_place p = place_of(a);
     if (a.causal)
         p.tile = (int)a.tiles.size - 1 - p.tile;                    /* longest tiles first */
@@ -49,7 +50,8 @@ template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
         copies_wait();
         __syncthreads();                    /* v has arrived; k is no longer used */
         if (j + tile::STEP < end)
-            load_tile<T, tile::STEP, WIDTH>(tile_k, k + (j + tile::STEP) * a.k.row, a.k.row, a.keys - j - tile::STEP, a.width, vectors);
+            load_tile<T, tile::STEP, WIDTH>(tile_k, k + (j + tile::STEP) * a.k.row, a.k.row, a.keys - j - tile::STEP,
+                                            a.width, vectors);
         const bool hidden = j + tile::STEP > a.keys || (a.causal && j + tile::STEP > first + 1);
 #pragma unroll
         for (int r = 0; r < team::ROWS; r++) {
@@ -80,9 +82,11 @@ template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
         sum[r] = team::fold(sum[r], fold_sum());
         inverse[r] = 1 / sum[r];
         if (team::first_of_row() && team::row(r) < count)
-            static_cast<W *>(a.logsumexp)[p.matrix * a.rows + first + team::row(r)] = (most[r] + power<T>::log(sum[r])) / power<T>::per_e();
+            static_cast<W *>(a.logsumexp)[p.matrix * a.rows + first + team::row(r)] =
+                (most[r] + power<T>::log(sum[r])) / power<T>::per_e();
     }
-    store_tile<team>(matrix_of<T>(a.y, p.batch, p.head) + first * a.y.row, a.y.row, count, a.values, vectors, o, [&](int r) { return inverse[r]; });
+    store_tile<team>(matrix_of<T>(a.y, p.batch, p.head) + first * a.y.row, a.y.row, count, a.values, vectors, o,
+                     [&](int r) { return inverse[r]; });
 }
 
 #define KERNELS(type, T)                                                                                            \

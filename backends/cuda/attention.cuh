@@ -56,9 +56,11 @@ template <typename T> DEVICE T *matrix_of(const attention_operand &x, int64_t ba
 
 /* Loads rows [0, count) of `from`, `width` columns each, into a tile of ROWS x WIDTH and fills the rest with zeros.
  * `step`: distance between rows of `from` in elements. */
-template <typename T, int ROWS, int WIDTH> DEVICE void load_tile(T *tile, const T *from, int64_t step, int count, int width, bool vectors)
+template <typename T, int ROWS, int WIDTH>
+DEVICE void load_tile(T *tile, const T *from, int64_t step, int count, int width, bool vectors)
 {
-    constexpr int K = 16 / (int)sizeof(T), PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH), THREADS = ATTENTION_THREADS((int)sizeof(T));
+    constexpr int K = 16 / (int)sizeof(T), PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH),
+        THREADS = ATTENTION_THREADS((int)sizeof(T));
     if (vectors) {
 #pragma unroll 4
         for (int v = (int)threadIdx.x; v < ROWS * WIDTH / K; v += THREADS) {
@@ -78,7 +80,8 @@ template <typename T, int ROWS, int WIDTH> DEVICE void load_tile(T *tile, const 
 /* ---- f32, f64 ---- */
 
 template <typename T, int WIDTH, int OWN, int STEP> struct numbers_team {
-    static constexpr int PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH), ROOM_PITCH = ATTENTION_PITCH((int)sizeof(T), STEP);
+    static constexpr int PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH),
+        ROOM_PITCH = ATTENTION_PITCH((int)sizeof(T), STEP);
     static constexpr int K = 16 / (int)sizeof(T), ROWS = OWN / 16, COLUMNS = STEP / 16, DEPTH = WIDTH / 16;
     static constexpr int WIDE = DEPTH < K ? DEPTH : K;          /* adjacent results */
 
@@ -167,7 +170,8 @@ template <typename T, int WIDTH, int OWN, int STEP> struct numbers_team {
 /* ---- f16, bf16 ---- */
 
 template <typename T, int WIDTH, int OWN, int STEP> struct matrix_team {
-    static constexpr int PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH), ROWS = 2, COLUMNS = STEP / 4, DEPTH = WIDTH / 4, WIDE = 2;
+    static constexpr int PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH), ROWS = 2, COLUMNS = STEP / 4,
+        DEPTH = WIDTH / 4, WIDE = 2;
     static_assert(OWN == 16 * ATTENTION_THREADS(2) / WARP && STEP % 16 == 0 && WIDTH % 16 == 0, "a warp has 16 rows");
 
     struct scores {
@@ -220,7 +224,8 @@ template <typename T, int WIDTH, int OWN, int STEP> struct matrix_team {
 #pragma unroll
         for (int j = 0; j < STEP / 8; j += 2) {
             const uint32_t left[4] = { pair_of<T>(s.x[j][0], s.x[j][1]), pair_of<T>(s.x[j][2], s.x[j][3]),
-                                       pair_of<T>(s.x[j + 1][0], s.x[j + 1][1]), pair_of<T>(s.x[j + 1][2], s.x[j + 1][3]) };
+                                       pair_of<T>(s.x[j + 1][0], s.x[j + 1][1]),
+                                       pair_of<T>(s.x[j + 1][2], s.x[j + 1][3]) };
 #pragma unroll
             for (int n = 0; n < WIDTH / 8; n += 2) {
                 uint32_t both[4];
@@ -233,8 +238,10 @@ template <typename T, int WIDTH, int OWN, int STEP> struct matrix_team {
 };
 
 template <typename T, int WIDTH, bool BACKWARD> struct attention_tile {
-    static constexpr int BYTES = (int)sizeof(T), OWN = ATTENTION_OWN(BYTES, WIDTH, BACKWARD), STEP = ATTENTION_STEP(BYTES, WIDTH, BACKWARD);
-    static constexpr int OWN_NUMBERS = OWN * ATTENTION_PITCH(BYTES, WIDTH), STEP_NUMBERS = STEP * ATTENTION_PITCH(BYTES, WIDTH);
+    static constexpr int BYTES = (int)sizeof(T), OWN = ATTENTION_OWN(BYTES, WIDTH, BACKWARD),
+        STEP = ATTENTION_STEP(BYTES, WIDTH, BACKWARD);
+    static constexpr int OWN_NUMBERS = OWN * ATTENTION_PITCH(BYTES, WIDTH),
+        STEP_NUMBERS = STEP * ATTENTION_PITCH(BYTES, WIDTH);
 };
 template <typename T, int WIDTH, bool BACKWARD> struct team_of_type {
     using tile = attention_tile<T, WIDTH, BACKWARD>;

@@ -45,9 +45,12 @@ struct attention_args {
  * The softmax weights follow; 2-byte types keep them in registers. The statistics of the backward kernel are in static
  * shared memory and are not included. */
 #define ATTENTION_WEIGHTS(bytes, width, backward)                                                                   \
-    ((bytes) == 2 ? 0 : ATTENTION_OWN(bytes, width, backward) * ATTENTION_PITCH(bytes, ATTENTION_STEP(bytes, width, backward)))
+    ((bytes) == 2 ? 0                                                                                               \
+     : ATTENTION_OWN(bytes, width, backward)                                                                        \
+           * ATTENTION_PITCH(bytes, ATTENTION_STEP(bytes, width, backward)))
 #define ATTENTION_SHARED(bytes, width, backward)                                                                    \
     (((backward) ? 2 : 1) * ATTENTION_OWN(bytes, width, backward) * ATTENTION_PITCH(bytes, width)                   \
-     + 2 * ATTENTION_STEP(bytes, width, backward) * ATTENTION_PITCH(bytes, width) + ATTENTION_WEIGHTS(bytes, width, backward))
+     + 2 * ATTENTION_STEP(bytes, width, backward) * ATTENTION_PITCH(bytes, width)                                   \
+     + ATTENTION_WEIGHTS(bytes, width, backward))
 
 #endif

@@ -16,7 +16,8 @@
 #include "attention.cuh"
 
 /* Loads logsumexp, as an exponent of the base of power<T>, and delta of the STEP rows from `first` on. */
-template <typename W, int STEP> DEVICE void load_statistics(W *statistics, const attention_args &a, int64_t matrix, int first, W per_e)
+template <typename W, int STEP>
+DEVICE void load_statistics(W *statistics, const attention_args &a, int64_t matrix, int first, W per_e)
 {
     for (int i = (int)threadIdx.x; i < 2 * STEP; i += (int)blockDim.x) {
         const int row = first + i % STEP;
@@ -42,7 +43,8 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
     const int first = p.tile * tile::OWN, count = own_rows - first;
     const int begin = KEYS && a.causal ? first / STEP * STEP : 0;
     const int end = !KEYS && a.causal && first + tile::OWN < step_rows ? first + tile::OWN : step_rows;
-    const attention_operand &op_a = KEYS ? a.k : a.q, &op_b = KEYS ? a.v : a.dy, &op_c = KEYS ? a.q : a.k, &op_d = KEYS ? a.dy : a.v;
+    const attention_operand &op_a = KEYS ? a.k : a.q, &op_b = KEYS ? a.v : a.dy, &op_c = KEYS ? a.q : a.k,
+        &op_d = KEYS ? a.dy : a.v;
     const T *const c = matrix_of<T>(op_c, p.batch, p.head), *const d = matrix_of<T>(op_d, p.batch, p.head);
     const bool vectors = a.vectors != 0;
     const W per_e = power<T>::per_e(), factor = (W)(a.scale * (double)per_e);
@@ -64,10 +66,14 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
         if (KEYS)
             load_statistics<W, STEP>(statistics, a, p.matrix, j, per_e);
     };
-    const auto load_d = [&](int j) { load_tile<T, STEP, WIDTH>(step_d, d + j * op_d.row, op_d.row, step_rows - j, a.values, vectors); };
+    const auto load_d = [&](int j) {
+        load_tile<T, STEP, WIDTH>(step_d, d + j * op_d.row, op_d.row, step_rows - j, a.values, vectors);
+    };
 
-    load_tile<T, tile::OWN, WIDTH>(own_a, matrix_of<T>(op_a, p.batch, p.head) + first * op_a.row, op_a.row, count, a.width, vectors);
-    load_tile<T, tile::OWN, WIDTH>(own_b, matrix_of<T>(op_b, p.batch, p.head) + first * op_b.row, op_b.row, count, a.values, vectors);
+    load_tile<T, tile::OWN, WIDTH>(own_a, matrix_of<T>(op_a, p.batch, p.head) + first * op_a.row, op_a.row, count,
+                                   a.width, vectors);
+    load_tile<T, tile::OWN, WIDTH>(own_b, matrix_of<T>(op_b, p.batch, p.head) + first * op_b.row, op_b.row, count,
+                                   a.values, vectors);
     if (begin < end) {
         load_c(begin);
         load_d(begin);
@@ -79,7 +85,8 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
         typename team::scores t, u;
         team::compare(t, own_a, step_c);
         team::compare(u, own_b, step_d);
-        const bool hidden = j + STEP > step_rows || (a.causal && (KEYS ? first + tile::OWN > j + 1 : j + STEP > first + 1));
+        const bool hidden = j + STEP > step_rows
+            || (a.causal && (KEYS ? first + tile::OWN > j + 1 : j + STEP > first + 1));
 #pragma unroll
         for (int r = 0; r < team::ROWS; r++)
 #pragma unroll
@@ -106,11 +113,11 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
     copies_wait();                          /* no asynchronous copy may outlive the block */
     const attention_operand &first_out = KEYS ? a.dk : a.dq;
     const W scale = (W)a.scale;
-    store_tile<team>(matrix_of<T>(first_out, p.batch, p.head) + first * first_out.row, first_out.row, count, a.width, vectors, first_result,
-                     [&](int) { return scale; });
+    store_tile<team>(matrix_of<T>(first_out, p.batch, p.head) + first * first_out.row, first_out.row, count, a.width,
+                     vectors, first_result, [&](int) { return scale; });
     if (KEYS)
-        store_tile<team>(matrix_of<T>(a.dv, p.batch, p.head) + first * a.dv.row, a.dv.row, count, a.values, vectors, second_result,
-                         [](int) { return W(1); });
+        store_tile<team>(matrix_of<T>(a.dv, p.batch, p.head) + first * a.dv.row, a.dv.row, count, a.values, vectors,
+                         second_result, [](int) { return W(1); });
 }
 
 /* Computes delta, one warp per row. a.tiles.size is the number of rows. */
@@ -120,7 +127,8 @@ template <typename T> DEVICE void row_products(const attention_args &a)
     each_row<false>(a.matrices * a.rows, [&](int64_t at) {
         int64_t batch = at;
         const int64_t row = split_off(batch, a.tiles), head = split_off(batch, a.heads);
-        const T *const y = matrix_of<T>(a.y, batch, head) + row * a.y.row, *const dy = matrix_of<T>(a.dy, batch, head) + row * a.dy.row;
+        const T *const y = matrix_of<T>(a.y, batch, head) + row * a.y.row,
+            *const dy = matrix_of<T>(a.dy, batch, head) + row * a.dy.row;
         W sum = 0;
         for (int i = (int)threadIdx.x % WARP; i < a.values; i += WARP)
             sum += (W)y[i] * (W)dy[i];
@@ -131,8 +139,10 @@ template <typename T> DEVICE void row_products(const attention_args &a)
 }
 
 #define KERNELS_OF(type, T, width)                                                                                  \
-    KERNEL_BOUNDS(attention_backward_##type##_k##width, attention_args, ATTENTION_THREADS(sizeof(T))) { backward<T, width, true>(a); }    \
-    KERNEL_BOUNDS(attention_backward_##type##_q##width, attention_args, ATTENTION_THREADS(sizeof(T))) { backward<T, width, false>(a); }
+    KERNEL_BOUNDS(attention_backward_##type##_k##width, attention_args, ATTENTION_THREADS(sizeof(T)))               \
+        { backward<T, width, true>(a); }                                                                            \
+    KERNEL_BOUNDS(attention_backward_##type##_q##width, attention_args, ATTENTION_THREADS(sizeof(T)))               \
+        { backward<T, width, false>(a); }
 #define KERNELS(type, T)                                                                                            \
     KERNELS_OF(type, T, 32)                                                                                         \
     KERNELS_OF(type, T, 64)                                                                                         \

@@ -20,7 +20,8 @@ template <int M> constexpr int loads = 4 / M;
 
 /* Sums over this block's piece of a channel and stores the two sums in partial. f(constants(channel), in, first,
  * second) adds the values of the vectors in[n][M] of the M operands to the sums. */
-template <int M, typename V, typename C, typename F> DEVICE void pair_rows(const norm_args &a, const V *const (&operands)[M], C constants, F f)
+template <int M, typename V, typename C, typename F>
+DEVICE void pair_rows(const norm_args &a, const V *const (&operands)[M], C constants, F f)
 {
     constexpr int turns = loads<M>;
     __shared__ double room[WARP];
@@ -101,7 +102,8 @@ template <typename T, int K> DEVICE void statistics_rows(const norm_args &a)
 template <typename T> DEVICE void statistics_columns(const norm_args &a)
 {
     pair_columns<double>(a, a.channels.size, [&](int64_t row, int64_t column) -> pair<double> {
-        const double d = (double)(work<T>)static_cast<const T *>(a.x)[row * a.channels.size + column] - origin<T>(a, column, 1);
+        const double d = (double)(work<T>)static_cast<const T *>(a.x)[row * a.channels.size + column]
+            - origin<T>(a, column, 1);
         return { d, d * d };
     });
 }
@@ -124,7 +126,8 @@ template <typename T> DEVICE void statistics_finish(const norm_args &a)
             if (threadIdx.x % WARP == 0 && momentum >= 0) {
                 if (a.running_mean != nullptr)
                     put_parameter<T>(a.running_mean, a.wide & NORM_RUNNING_MEAN, channel,
-                                     (1 - momentum) * parameter<T>(a.running_mean, a.wide & NORM_RUNNING_MEAN, channel) + momentum * mean);
+                                     (1 - momentum) * parameter<T>(a.running_mean, a.wide & NORM_RUNNING_MEAN, channel)
+                                         + momentum * mean);
                 if (a.running_var != nullptr)
                     put_parameter<T>(a.running_var, a.wide & NORM_RUNNING_VAR, channel,
                                      (1 - momentum) * parameter<T>(a.running_var, a.wide & NORM_RUNNING_VAR, channel)
@@ -142,7 +145,8 @@ template <typename T> DEVICE void statistics_finish(const norm_args &a)
 }
 
 /* Stores f(constants(channel), the vectors of the M operands) in the result, for every vector. */
-template <int M, typename V, typename C, typename F> DEVICE void each_vector(const norm_args &a, const V *const (&operands)[M], C constants, F f)
+template <int M, typename V, typename C, typename F>
+DEVICE void each_vector(const norm_args &a, const V *const (&operands)[M], C constants, F f)
 {
     constexpr int turns = loads<M>;
     const int64_t threads = thread_count();

@@ -18,7 +18,9 @@ template <typename T, bool LAST, bool BACK> DEVICE void dense(const conv_args &a
     const int first_x = place.group * a.c, first_y = place.group * a.o;
     const int rows = BACK ? a.c : a.o, depth = (BACK ? a.o : a.c) * a.kh * a.kw;
     const int64_t *strides = BACK ? a.x_strides : a.y_strides;
-    const pixels_by_taps<T, LAST, BACK> pixels = { a, BACK ? channels<T>(a.y, a.y_strides, first_y) : channels<T>(a.x, a.x_strides, first_x) };
+    const pixels_by_taps<T, LAST, BACK> pixels = {
+        a, BACK ? channels<T>(a.y, a.y_strides, first_y) : channels<T>(a.x, a.x_strides, first_x)
+    };
     const channels_by_taps<T, LAST, BACK> weights = { a, static_cast<const T *>(a.weight) + first_y * a.w_strides[0] };
     T *out = static_cast<T *>(a.out) + (BACK ? first_x : first_y) * strides[CONV_C];
     const T *bias = static_cast<const T *>(a.bias);
@@ -29,10 +31,12 @@ template <typename T, bool LAST, bool BACK> DEVICE void dense(const conv_args &a
             return;
         if (!BACK && bias != nullptr)
             x += (W)bias[first_y + channel];
-        out[p.image * strides[CONV_N] + channel * strides[CONV_C] + p.row * strides[CONV_H] + p.column * strides[CONV_W]] = (T)x;
+        out[p.image * strides[CONV_N] + channel * strides[CONV_C] + p.row * strides[CONV_H]
+            + p.column * strides[CONV_W]] = (T)x;
     };
     if (LAST)
-        gemm_tile<TILE>(pixels, true, weights, !BACK, place.row0, place.column0, 0, depth, [&](int64_t i, int64_t j, W x) { store(j, i, x); });
+        gemm_tile<TILE>(pixels, true, weights, !BACK, place.row0, place.column0, 0, depth,
+                        [&](int64_t i, int64_t j, W x) { store(j, i, x); });
     else
         gemm_tile<TILE>(weights, true, pixels, false, place.row0, place.column0, 0, depth, store);
 }
@@ -82,24 +86,27 @@ template <typename T, bool LAST, bool BACK> DEVICE void sparse(const conv_args &
     const T *bias = static_cast<const T *>(a.bias);
     for (int64_t i = thread_index(); i < count; i += thread_count()) {
         int64_t rest = i;                   /* the fastest dimension is split off first */
-        const int inner = (int)split_off(rest, LAST ? a.all : a.image), outer = (int)split_off(rest, LAST ? a.image : a.all);
+        const int inner = (int)split_off(rest, LAST ? a.all : a.image),
+            outer = (int)split_off(rest, LAST ? a.image : a.all);
         const int channel = LAST ? inner : outer, place = LAST ? outer : inner, line = quotient(place, a.by_row);
         const pixel p = { (int)rest, line, place - line * (int)a.by_row.divisor, true };
         const int group = quotient(channel, a.by_mine), own = channel - group * mine;
         const T *weight = static_cast<const T *>(a.weight) + (int64_t)group * a.o * a.w_strides[0];
-        const T *data = BACK ? channels<T>(a.y, a.y_strides, (int64_t)group * a.o) : channels<T>(a.x, a.x_strides, (int64_t)group * a.c);
+        const T *data = BACK ? channels<T>(a.y, a.y_strides, (int64_t)group * a.o)
+            : channels<T>(a.x, a.x_strides, (int64_t)group * a.c);
         W s = 0;
         for (int other = 0; other < others; other++)
             for (int row = 0; row < a.kh; row++)
                 for (int column = 0; column < a.kw; column++) {
                     const tap t = { other, row, column, true };
-                    const W w = (W)weight[(BACK ? other : own) * a.w_strides[0] + (BACK ? own : other) * a.w_strides[1] + row * a.w_strides[2]
-                                          + column * a.w_strides[3]];
+                    const W w = (W)weight[(BACK ? other : own) * a.w_strides[0] + (BACK ? own : other) * a.w_strides[1]
+                                          + row * a.w_strides[2] + column * a.w_strides[3]];
                     s += w * (BACK ? y_at<T>(a, data, p, t) : x_at<T>(a, data, p, t));
                 }
         if (!BACK && bias != nullptr)
             s += (W)bias[channel];
-        static_cast<T *>(a.out)[p.image * strides[CONV_N] + channel * strides[CONV_C] + p.row * strides[CONV_H] + p.column * strides[CONV_W]] = (T)s;
+        static_cast<T *>(a.out)[p.image * strides[CONV_N] + channel * strides[CONV_C] + p.row * strides[CONV_H]
+                                + p.column * strides[CONV_W]] = (T)s;
     }
 }
 
@@ -116,7 +123,8 @@ template <typename T, bool LAST> DEVICE void sparse_weight_gradient(const conv_a
         W s = 0;
         for (int64_t q = threadIdx.x; q < pixels; q += blockDim.x) {
             const pixel p = pixel_of<false>(a, q);
-            const W dy = (W)y[p.image * a.y_strides[CONV_N] + p.row * a.y_strides[CONV_H] + p.column * a.y_strides[CONV_W]];
+            const W dy = (W)y[p.image * a.y_strides[CONV_N] + p.row * a.y_strides[CONV_H]
+                              + p.column * a.y_strides[CONV_W]];
             s += dy * x_at<T>(a, x, p, t);
         }
         s = block_sum(s, room);
@@ -140,7 +148,8 @@ template <typename T, bool LAST, bool BACK> DEVICE void patches(const conv_args 
             const tap t = tap_of<LAST>(a, i, channels);
             for (int64_t q = thread_index(); q < pixels; q += thread_count()) {
                 const pixel p = pixel_of<BACK>(a, q);
-                out[(p.image * taps + i) * image + (q - (int64_t)p.image * image)] = (T)(BACK ? y_at<T>(a, data, p, t) : x_at<T>(a, data, p, t));
+                out[(p.image * taps + i) * image + (q - (int64_t)p.image * image)] =
+                    (T)(BACK ? y_at<T>(a, data, p, t) : x_at<T>(a, data, p, t));
             }
         }
         return;
@@ -186,10 +195,14 @@ template <typename T> DEVICE void turn(const conv_turn_args &a)
     KERNEL_BLOCKS(conv2d_input_grad_##name##_dense_last, conv_args, CONV_THREADS, blocks) { dense<T, true, true>(a); } \
     KERNEL_BLOCKS(conv2d_input_grad_##name##_few, conv_args, CONV_THREADS, 4) { sparse<T, false, true>(a); }        \
     KERNEL_BLOCKS(conv2d_input_grad_##name##_few_last, conv_args, CONV_THREADS, 4) { sparse<T, true, true>(a); }    \
-    KERNEL_BLOCKS(conv2d_weight_grad_##name##_dense, conv_args, CONV_THREADS, blocks) { weight_gradient<T, false>(a); } \
-    KERNEL_BLOCKS(conv2d_weight_grad_##name##_dense_last, conv_args, CONV_THREADS, blocks) { weight_gradient<T, true>(a); } \
-    KERNEL_BLOCKS(conv2d_weight_grad_##name##_few, conv_args, CONV_THREADS, 4) { sparse_weight_gradient<T, false>(a); } \
-    KERNEL_BLOCKS(conv2d_weight_grad_##name##_few_last, conv_args, CONV_THREADS, 4) { sparse_weight_gradient<T, true>(a); } \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_dense, conv_args, CONV_THREADS, blocks)                               \
+        { weight_gradient<T, false>(a); }                                                                           \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_dense_last, conv_args, CONV_THREADS, blocks)                          \
+        { weight_gradient<T, true>(a); }                                                                            \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_few, conv_args, CONV_THREADS, 4)                                      \
+        { sparse_weight_gradient<T, false>(a); }                                                                    \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_few_last, conv_args, CONV_THREADS, 4)                                 \
+        { sparse_weight_gradient<T, true>(a); }                                                                     \
     KERNEL_BOUNDS(conv2d_parts_##name, conv_args, CONV_THREADS) { add_parts<T>(a); }                                \
     KERNEL_BOUNDS(conv2d_patches_##name, conv_args, CONV_THREADS) { all_patches<T>(a); }                            \
     KERNEL_BOUNDS(conv2d_turn_##name, conv_turn_args, CONV_THREADS) { turn<T>(a); }

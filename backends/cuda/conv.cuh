@@ -27,7 +27,8 @@ template <bool BACK> DEVICE pixel pixel_of(const conv_args &a, int64_t index)
     const int64_t count = (int64_t)a.n * (BACK ? a.h : a.oh) * (BACK ? a.w : a.ow);
     if (index >= count)
         return { 0, 0, 0, false };
-    const int image = quotient((int)index, a.by_image), rest = (int)index - image * (int)a.by_image.divisor, row = quotient(rest, a.by_row);
+    const int image = quotient((int)index, a.by_image), rest = (int)index - image * (int)a.by_image.divisor,
+        row = quotient(rest, a.by_row);
     return { image, row, rest - row * (int)a.by_row.divisor, true };
 }
 
@@ -43,7 +44,8 @@ template <bool LAST> DEVICE tap tap_of(const conv_args &a, int64_t index, int ch
     if (index >= (int64_t)channels * a.kh * a.kw)
         return { 0, 0, 0, false };
     const int i = (int)index;
-    const int slow = quotient(i, LAST ? a.by_channels : a.by_plane), place = LAST ? slow : i - slow * (int)a.by_plane.divisor;
+    const int slow = quotient(i, LAST ? a.by_channels : a.by_plane),
+        place = LAST ? slow : i - slow * (int)a.by_plane.divisor;
     const int row = quotient(place, a.by_kw);
     return { LAST ? i - slow * (int)a.by_channels.divisor : slow, row, place - row * a.kw, true };
 }
@@ -51,10 +53,12 @@ template <bool LAST> DEVICE tap tap_of(const conv_args &a, int64_t index, int ch
 /* Returns the element of x under tap t of pixel p of y; 0 in the padding. */
 template <typename T> DEVICE sum<T> x_at(const conv_args &a, const T *x, const pixel &p, const tap &t)
 {
-    const int h = p.row * a.stride[0] - a.padding[0] + t.row * a.dilation[0], w = p.column * a.stride[1] - a.padding[1] + t.column * a.dilation[1];
+    const int h = p.row * a.stride[0] - a.padding[0] + t.row * a.dilation[0],
+        w = p.column * a.stride[1] - a.padding[1] + t.column * a.dilation[1];
     if (!p.there || !t.there || (unsigned)h >= (unsigned)a.h || (unsigned)w >= (unsigned)a.w)
         return sum<T>(0);
-    return (sum<T>)x[p.image * a.x_strides[CONV_N] + t.channel * a.x_strides[CONV_C] + h * a.x_strides[CONV_H] + w * a.x_strides[CONV_W]];
+    return (sum<T>)x[p.image * a.x_strides[CONV_N] + t.channel * a.x_strides[CONV_C] + h * a.x_strides[CONV_H]
+                     + w * a.x_strides[CONV_W]];
 }
 
 /* Returns the element of y to which tap t contributes pixel p of x; 0 if there is none. */
@@ -66,7 +70,8 @@ template <typename T> DEVICE sum<T> y_at(const conv_args &a, const T *y, const p
     const int oh = quotient(h, a.by_stride[0]), ow = quotient(w, a.by_stride[1]);
     if (oh * a.stride[0] != h || ow * a.stride[1] != w || oh >= a.oh || ow >= a.ow)
         return sum<T>(0);
-    return (sum<T>)y[p.image * a.y_strides[CONV_N] + t.channel * a.y_strides[CONV_C] + oh * a.y_strides[CONV_H] + ow * a.y_strides[CONV_W]];
+    return (sum<T>)y[p.image * a.y_strides[CONV_N] + t.channel * a.y_strides[CONV_C] + oh * a.y_strides[CONV_H]
+                     + ow * a.y_strides[CONV_W]];
 }
 
 /* ---- operands of gemm.cuh: rows x k ---- */
@@ -114,8 +119,9 @@ template <typename T, bool LAST, bool BACK> struct channels_by_taps {
             const int channel = row + i * row_step;
             if (!t.there || channel >= (BACK ? a.c : a.o))
                 return sum<T>(0);
-            return (sum<T>)weight[(BACK ? t.channel : channel) * a.w_strides[0] + (BACK ? channel : t.channel) * a.w_strides[1]
-                                  + t.row * a.w_strides[2] + t.column * a.w_strides[3]];
+            return (sum<T>)weight[(BACK ? t.channel : channel) * a.w_strides[0]
+                                  + (BACK ? channel : t.channel) * a.w_strides[1] + t.row * a.w_strides[2]
+                                  + t.column * a.w_strides[3]];
         }
     };
     template <int N> DEVICE cursor<N> start(const gemm_share &share, int64_t row0) const

@@ -71,7 +71,8 @@ template <typename T> DEVICE void transpose(const transpose_args &a)
     for (int64_t t = blockIdx.x; t < a.tiles; t += gridDim.x) {
         /* Neighbouring blocks write neighbouring columns. */
         int64_t rest = t / a.tiles_across;
-        const int64_t column = (t - rest * a.tiles_across) * SIDE, down = rest / a.tiles_down, row = (rest - down * a.tiles_down) * SIDE;
+        const int64_t column = (t - rest * a.tiles_across) * SIDE, down = rest / a.tiles_down,
+            row = (rest - down * a.tiles_down) * SIDE;
         const T *in = static_cast<const T *>(a.in);
         T *out = static_cast<T *>(a.out);
         rest = down;

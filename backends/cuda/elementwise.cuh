@@ -60,7 +60,8 @@ template <typename T, int K> struct wide_loaded {
 
 DEVICE bool is_spread(const elementwise_args &a, int input) { return a.spread >> (1 + input) & 1u; }
 
-template <typename T, int K> DEVICE void load_wide(wide_loaded<T, K> *out, const elementwise_args &a, int input, int64_t place)
+template <typename T, int K>
+DEVICE void load_wide(wide_loaded<T, K> *out, const elementwise_args &a, int input, int64_t place)
 {
     const T *from = static_cast<const T *>(a.in[input]) + place;
     if (a.in[input] == nullptr)
@@ -106,11 +107,13 @@ DEVICE vec<Out, K> apply_all(F f, const vec<A, K> &x, const vec<B, K> &y, const 
 /* Elements per vector. The host computes the same value: 16 / (bytes of the largest operand type). */
 template <int N, typename Out, typename A, typename B, typename C> constexpr __host__ __device__ int vector_of()
 {
-    return 16 / larger(larger(sizeof(Out), N > 0 ? sizeof(A) : 1), larger(N > 1 ? sizeof(B) : 1, N > 2 ? sizeof(C) : 1));
+    return 16 / larger(larger(sizeof(Out), N > 0 ? sizeof(A) : 1),
+                       larger(N > 1 ? sizeof(B) : 1, N > 2 ? sizeof(C) : 1));
 }
 
 /* Computes out from N inputs of types A, B, C. All operands are contiguous and aligned to whole vectors. */
-template <int N, int TURNS, typename Out, typename A, typename B, typename C, typename F> DEVICE void elementwise_plain(const elementwise_args &a, F f)
+template <int N, int TURNS, typename Out, typename A, typename B, typename C, typename F>
+DEVICE void elementwise_plain(const elementwise_args &a, F f)
 {
     constexpr int K = vector_of<N, Out, A, B, C>();
     constexpr int64_t tile = ELEMENTWISE_THREADS * TURNS;
@@ -165,7 +168,9 @@ template <int N, int TURNS, typename Out, typename A, typename B, typename C, ty
 
 /* Computes the offset in each operand of the steps first, first + apart, ... Steps beyond the end get offsets, too,
  * which the caller does not use. */
-template <int N, int COUNT> DEVICE void find_places(const elementwise_args &a, uint32_t first, uint32_t apart, int32_t (&at)[COUNT][1 + ELEMENTWISE_INPUTS])
+template <int N, int COUNT>
+DEVICE void find_places(const elementwise_args &a, uint32_t first, uint32_t apart,
+                        int32_t (&at)[COUNT][1 + ELEMENTWISE_INPUTS])
 {
     uint32_t rest[COUNT];
 #pragma unroll
@@ -191,7 +196,8 @@ template <int N, int COUNT> DEVICE void find_places(const elementwise_args &a, u
 }
 
 /* Computes out from N inputs with any strides. The host guarantees that offsets fit into 31 bits. */
-template <int N, int TURNS, typename Out, typename A, typename B, typename C, typename F> DEVICE void elementwise_strided(const elementwise_args &a, F f)
+template <int N, int TURNS, typename Out, typename A, typename B, typename C, typename F>
+DEVICE void elementwise_strided(const elementwise_args &a, F f)
 {
     constexpr int K = vector_of<N, Out, A, B, C>(), U = 2 * TURNS;
     if (K > 1 && a.wide) {
@@ -227,7 +233,8 @@ template <int N, int TURNS, typename Out, typename A, typename B, typename C, ty
                     q = taken_apart<B, K>(y[t], is_spread(a, 1));
                 if constexpr (N > 2)
                     r = taken_apart<C, K>(z[t], is_spread(a, 2));
-                *reinterpret_cast<vec<Out, K> *>(static_cast<Out *>(a.out) + at[t][0]) = apply_all<N, K, Out, A, B, C>(f, p, q, r);
+                *reinterpret_cast<vec<Out, K> *>(static_cast<Out *>(a.out) + at[t][0]) =
+                    apply_all<N, K, Out, A, B, C>(f, p, q, r);
             }
         }
         return;
@@ -271,9 +278,11 @@ template <int N, int TURNS, typename Out, typename A, typename B, typename C, ty
         elementwise_strided<N, TURNS, Out, A, B, C>(a, [&] parameters { return __VA_ARGS__; });                     \
     }
 #define ELEMENTWISE_1(name, Out, A, ...)         ELEMENTWISE(name, 1, 2, Out, A, A, A, (work<A> x), __VA_ARGS__)
-#define ELEMENTWISE_2(name, Out, A, B, ...)      ELEMENTWISE(name, 2, 2, Out, A, B, A, (work<A> x, work<B> y), __VA_ARGS__)
+#define ELEMENTWISE_2(name, Out, A, B, ...)                                                                         \
+    ELEMENTWISE(name, 2, 2, Out, A, B, A, (work<A> x, work<B> y), __VA_ARGS__)
 #define ELEMENTWISE_LONG_1(name, Out, A, ...)    ELEMENTWISE(name, 1, 1, Out, A, A, A, (work<A> x), __VA_ARGS__)
-#define ELEMENTWISE_LONG_2(name, Out, A, B, ...) ELEMENTWISE(name, 2, 1, Out, A, B, A, (work<A> x, work<B> y), __VA_ARGS__)
+#define ELEMENTWISE_LONG_2(name, Out, A, B, ...)                                                                    \
+    ELEMENTWISE(name, 2, 1, Out, A, B, A, (work<A> x, work<B> y), __VA_ARGS__)
 
 /* Defines the kernels of an op for all floating-point dtypes. `half` is the expression for f16 and bf16, computed in
  * f32. */

@@ -197,7 +197,8 @@ DEVICE double gelu_tanh_f64(double x)
 
 DEVICE double gelu_tanh_slope_f64(double x)
 {
-    const double scale = 2 * SQRT_2_PI, c = x > 22 ? 22 : x < -22 ? -22 : x, s = sigmoid_f64(scale * (c + 0.044715 * c * c * c));
+    const double scale = 2 * SQRT_2_PI, c = x > 22 ? 22 : x < -22 ? -22 : x,
+        s = sigmoid_f64(scale * (c + 0.044715 * c * c * c));
     return s + c * s * (1 - s) * scale * (1 + 3 * 0.044715 * c * c) + x * 0;
 }
 

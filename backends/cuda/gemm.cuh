@@ -56,12 +56,13 @@ template <int ROWS, int DEPTH> DEVICE gemm_share share_of(bool along_k)
 
 /* Computes one tile of C, summed over k in [begin, end). An operand provides
  *
- *     cursor<N> start<N>(share, row0)     state for the N elements that a thread loads per step; the tile begins at row0
+ *     cursor<N> start<N>(share, row0)     state for a thread's N elements per step; the tile begins at row0
  *     number cursor.at(i, k)              element i of the step that begins at k; 0 outside of the operand
  *
  * store(row, column, number) receives each sum. row0 and column0: position of the tile in C. */
 template <typename TILE, typename A, typename B, typename S>
-DEVICE void gemm_tile(const A &a, bool a_along_k, const B &b, bool b_along_k, int64_t row0, int64_t column0, int64_t begin, int64_t end, const S &store)
+DEVICE void gemm_tile(const A &a, bool a_along_k, const B &b, bool b_along_k, int64_t row0, int64_t column0,
+                      int64_t begin, int64_t end, const S &store)
 {
     using W = typename TILE::number;
     constexpr int DEPTH = TILE::DEPTH, MINE = TILE::MINE, WIDE = TILE::WIDE, CHUNKS = MINE / WIDE;

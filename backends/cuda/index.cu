@@ -185,7 +185,8 @@ template <typename T> DEVICE void add_rows(const index_args &a)
         clear(a, t, sums);
         for (int64_t base = t.begin; base < t.end; base += INDEX_LIST) {
             const int matches = list_matches(a, t, base, places, rows, room);
-            const T *const from = static_cast<const T *>(a.from) + (t.outer * a.count.size + base) * a.inner.size + t.column;
+            const T *const from = static_cast<const T *>(a.from) + (t.outer * a.count.size + base) * a.inner.size
+                + t.column;
             for (int m = 0; inside && m < matches; m += turns) {
                 T x[turns];
                 int row[turns];

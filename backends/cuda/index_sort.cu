@@ -23,7 +23,8 @@ KERNEL_BOUNDS(index_sort_keys, index_sort_args, SORT_THREADS)
 {
     for (int64_t e = thread_index(); e < a.n; e += thread_count()) {
         int64_t rest = e;
-        const int64_t column = split_off(rest, a.columns), image = above(rest, a.count), place = a.rows ? e : from_place(a, e);
+        const int64_t column = split_off(rest, a.columns), image = above(rest, a.count),
+            place = a.rows ? e : from_place(a, e);
         const int64_t index = a.index[place];
         const bool good = index >= 0 && index < a.size, skipped = a.skip >= 0 && index == a.skip;
         if (!good && !skipped)
@@ -120,7 +121,8 @@ KERNEL_BOUNDS(index_sort_move, index_sort_args, SORT_THREADS)
         for (int k = 0; k < SORT_EACH; k++) {
             const bool inside = base + k * WARP < n;
             const unsigned digit = key[k] >> a.shift & DIGIT;
-            const unsigned peers = __match_any_sync(ALL_LANES, inside ? digit : DIGIT + 1), lower = peers & ((1u << lane) - 1);
+            const unsigned peers = __match_any_sync(ALL_LANES, inside ? digit : DIGIT + 1),
+                lower = peers & ((1u << lane) - 1);
             rank[k] = counts[warp][digit] + __popc(lower);
             __syncwarp();
             if (inside && lower == 0)

@@ -15,7 +15,7 @@
  * from outer0 on. index_add: one column, where an element stands for rows of `width` values in each of `images` images.
  * scatter_add: width and images are 1.
  *
- *     from    [outer, count, inner]    image outer0 + o, row e / columns (images are consecutive), column0 + e % columns + w
+ *     from    [outer, count, inner]    image outer0 + o, row e / columns (over all images), column0 + e % columns + w
  *     to      [outer, size, inner]     image outer0 + o, row key / columns, column0 + key % columns + w */
 struct index_sort_args {
     const void *from;

@@ -22,7 +22,8 @@
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#define KERNEL_BOUNDS(name, type, threads) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
+#define KERNEL_BOUNDS(name, type, threads)                                                                          \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
 #define KERNEL_BLOCKS(name, type, threads, blocks)                                                                  \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ type a)
 #define KERNEL(name, type) extern "C" __global__ void name(const __grid_constant__ type a)
@@ -121,7 +122,8 @@ template <typename T> DEVICE T block_sum(T x, T *room) { return block_fold(x, T(
 
 /* Stores an error in `error` unless the queue already has one, because the host reports the first error. `place`: index
  * of the element, or -1. `error` is in host memory, so only the first active lane of a warp writes to it. */
-DEVICE void report(struct kernel_error *error, uint32_t code, int64_t value, int64_t limit, int64_t place, uint64_t sequence)
+DEVICE void report(struct kernel_error *error, uint32_t code, int64_t value, int64_t limit, int64_t place,
+                   uint64_t sequence)
 {
     if ((int)threadIdx.x % WARP != __ffs((int)__activemask()) - 1)
         return;

@@ -25,11 +25,18 @@ template <typename T> DEVICE work<T> weight_of(const loss_args &a, int64_t c)
 {
     if (a.weight == nullptr)
         return 1;
-    return a.weight_wide ? (work<T>)static_cast<const float *>(a.weight)[c] : (work<T>)static_cast<const T *>(a.weight)[c];
+    return a.weight_wide ? (work<T>)static_cast<const float *>(a.weight)[c]
+        : (work<T>)static_cast<const T *>(a.weight)[c];
 }
 
-template <typename T> DEVICE T team_sum(T x, bool block, T *room) { return block ? block_fold(x, T(0), fold_sum(), room) : warp_sum(x); }
-template <typename T> DEVICE T team_max(T x, bool block, T *room) { return block ? block_fold(x, -infinity<T>(), fold_max(), room) : warp_max(x); }
+template <typename T> DEVICE T team_sum(T x, bool block, T *room)
+{
+    return block ? block_fold(x, T(0), fold_sum(), room) : warp_sum(x);
+}
+template <typename T> DEVICE T team_max(T x, bool block, T *room)
+{
+    return block ? block_fold(x, -infinity<T>(), fold_max(), room) : warp_max(x);
+}
 
 /* Calls f(row, thread index in the team, threads of the team) for each row of the team. */
 template <typename F> DEVICE void rows_of(const loss_args &a, F f)
@@ -102,9 +109,11 @@ template <typename T> DEVICE void gradient_rows(const loss_args &a)
         const int64_t target = target_of(a, row, lane == 0);
         const W *const statistics = static_cast<const W *>(a.statistics) + 2 * row;
         const W largest = statistics[0], dloss = static_cast<const W *>(a.dloss)[row];
-        const W hard = target >= 0 ? dloss * (1 - smoothing) * weight_of<T>(a, target) : 0, soft = dloss * smoothing / (W)a.classes;
+        const W hard = target >= 0 ? dloss * (1 - smoothing) * weight_of<T>(a, target) : 0,
+            soft = dloss * smoothing / (W)a.classes;
         const W factor = (soft != 0 ? hard + soft * all : hard) / statistics[1];
-        along<K, 1>(head_of(x, a.classes, apart(x, dx)), a.classes, lane, team, &x, [&](auto step, int64_t c, const auto *in) {
+        along<K, 1>(head_of(x, a.classes, apart(x, dx)), a.classes, lane, team, &x,
+                    [&](auto step, int64_t c, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> out;
 #pragma unroll

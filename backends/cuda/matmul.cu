@@ -20,12 +20,14 @@ template <typename T> struct matrix {
 
         DEVICE sum<T> at(int i, int64_t k) const
         {
-            return (inside >> i & 1u) && k + i * k_apart < left ? (sum<T>)(work<T>)first[i * step + k * k_step] : sum<T>(0);
+            return (inside >> i & 1u) && k + i * k_apart < left ? (sum<T>)(work<T>)first[i * step + k * k_step]
+                : sum<T>(0);
         }
     };
     template <int N> DEVICE cursor<N> start(const gemm_share &share, int64_t row0) const
     {
-        cursor<N> c = { data + (row0 + share.row) * row_step + share.k * k_step, share.row_step * row_step + share.k_step * k_step, k_step,
+        cursor<N> c = { data + (row0 + share.row) * row_step + share.k * k_step,
+                        share.row_step * row_step + share.k_step * k_step, k_step,
                         depth - share.k, share.k_step, 0 };
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -45,7 +47,8 @@ template <typename T, int SIDE, typename O = T> DEVICE void matmul(const matmul_
         const matrix<T> left = { static_cast<const T *>(a.a) + batch * a.a_batch, a.m, a.k, a.a_row, a.a_column };
         const matrix<T> right = { static_cast<const T *>(a.b) + batch * a.b_batch, a.n, a.k, a.b_column, a.b_row };
         O *c = static_cast<O *>(a.c) + batch * a.m * a.n;
-        gemm_tile<TILE>(left, a.a_column == 1, right, a.b_row == 1, row0, column0, 0, a.k, [&](int64_t i, int64_t j, W x) {
+        gemm_tile<TILE>(left, a.a_column == 1, right, a.b_row == 1, row0, column0, 0, a.k,
+                        [&](int64_t i, int64_t j, W x) {
             if (i < a.m && j < a.n)
                 c[i * a.n + j] = (O)(bias != nullptr ? x + (W)(work<O>)bias[j] : x);
         });

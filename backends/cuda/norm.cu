@@ -93,7 +93,8 @@ template <typename T> DEVICE void forward_long(const norm_args &a)
             static_cast<W *>(a.mean)[row] = mean;
             static_cast<W *>(a.rstd)[row] = rstd;
         }
-        along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t i, const auto *in) {
+        along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x,
+                    [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> out;
 #pragma unroll
@@ -116,8 +117,10 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.rows, [&](int64_t row) {
-        const vec<T, K> *const from[2] = { reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n),
-                                           reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.dy) + row * a.n) };
+        const vec<T, K> *const from[2] = {
+            reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n),
+            reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.dy) + row * a.n)
+        };
         vec<T, K> *const dx = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
         const W mean = static_cast<const W *>(a.mean)[row], rstd = static_cast<const W *>(a.rstd)[row];
         held<W, K, R> g;
@@ -161,11 +164,13 @@ template <typename T> DEVICE void backward_long(const norm_args &a)
     constexpr int K = 16 / (int)sizeof(T);
     __shared__ double room[WARP];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const T *const x = static_cast<const T *>(a.x) + row * a.n, *const dy = static_cast<const T *>(a.dy) + row * a.n, *const from[2] = { x, dy };
+        const T *const x = static_cast<const T *>(a.x) + row * a.n,
+            *const dy = static_cast<const T *>(a.dy) + row * a.n, *const from[2] = { x, dy };
         T *const dx = static_cast<T *>(a.out) + row * a.n;
         const W mean = static_cast<const W *>(a.mean)[row], rstd = static_cast<const W *>(a.rstd)[row];
         double sum = 0, with_x = 0;
-        along<K, 2>(head_of(x, a.n, apart(x, dy)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t i, const auto *in) {
+        along<K, 2>(head_of(x, a.n, apart(x, dy)), a.n, threadIdx.x, blockDim.x, from,
+                    [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
             W plain = 0, product = 0;
 #pragma unroll
@@ -179,7 +184,8 @@ template <typename T> DEVICE void backward_long(const norm_args &a)
         });
         const W shift = (W)(block_fold(sum, 0.0, fold_sum(), room) / (double)a.n);
         const W slope = (W)(block_fold(with_x, 0.0, fold_sum(), room) / (double)a.n) * rstd * rstd;
-        along<K, 2>(head_of(x, a.n, apart(x, dy) | apart(x, dx)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t i, const auto *in) {
+        along<K, 2>(head_of(x, a.n, apart(x, dy) | apart(x, dx)), a.n, threadIdx.x, blockDim.x, from,
+                    [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> out;
 #pragma unroll

@@ -18,7 +18,8 @@ template <typename T> DEVICE work<T> parameter(const void *data, bool wide, int6
 
 /* Loads elements [v * K, (v + 1) * K) of a parameter, or `otherwise` if data is NULL. The address is aligned to 16
  * bytes unless K is 1. */
-template <typename T, int K> DEVICE void parameters(work<T> (&out)[K], const void *data, bool wide, int64_t v, work<T> otherwise)
+template <typename T, int K>
+DEVICE void parameters(work<T> (&out)[K], const void *data, bool wide, int64_t v, work<T> otherwise)
 {
     if (data == nullptr) {
 #pragma unroll

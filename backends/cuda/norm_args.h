@@ -6,7 +6,8 @@
 #include "counted.h"
 
 /* Bits of `wide`: parameters that are f32 although the operands have 2 bytes. */
-enum { NORM_WEIGHT = 1, NORM_BIAS = 2, NORM_RUNNING_MEAN = 4, NORM_RUNNING_VAR = 8, NORM_DWEIGHT = 16, NORM_DBIAS = 32 };
+enum { NORM_WEIGHT = 1, NORM_BIAS = 2, NORM_RUNNING_MEAN = 4, NORM_RUNNING_VAR = 8, NORM_DWEIGHT = 16,
+       NORM_DBIAS = 32 };
 
 struct norm_args {
     const void *x, *dy, *weight, *bias;     /* dy: backward; weight, bias: may be NULL */

@@ -35,7 +35,8 @@ template <typename W> struct adam {
     static constexpr int states = 2;
     const W decay, step_size, correction;
     DEVICE adam(const optim_args &a)
-        : decay((W)(a.replayed != NULL ? a.replayed[0] : a.adam.decay)), step_size((W)(a.replayed != NULL ? a.replayed[1] : a.adam.step_size)),
+        : decay((W)(a.replayed != NULL ? a.replayed[0] : a.adam.decay)),
+          step_size((W)(a.replayed != NULL ? a.replayed[1] : a.adam.step_size)),
           correction((W)(a.replayed != NULL ? a.replayed[2] : a.adam.correction))
     {
     }
@@ -52,7 +53,8 @@ template <typename W> struct adam {
 
 /* Updates elements [begin, end) of a tensor in vectors of K. States may be wider than the parameters; a state then
  * takes several vectors. */
-template <typename T, int K, typename Step> DEVICE void step_range(const optim_args &a, const Step &how, int tensor, int64_t begin, int64_t end)
+template <typename T, int K, typename Step>
+DEVICE void step_range(const optim_args &a, const Step &how, int tensor, int64_t begin, int64_t end)
 {
     typedef vec<T, K> V;
     typedef work<T> W;

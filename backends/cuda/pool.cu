@@ -31,7 +31,8 @@ struct spot {
 DEVICE spot spot_of(const pool_args &a, int64_t i, int64_t size)
 {
     int64_t rest = i;
-    const int64_t last = split_off(rest, a.sizes[2]), middle = split_off(rest, a.sizes[1]), first = split_off(rest, a.sizes[0]);
+    const int64_t last = split_off(rest, a.sizes[2]), middle = split_off(rest, a.sizes[1]),
+        first = split_off(rest, a.sizes[0]);
     if (a.channels_last)
         return { first, middle, rest * size * a.channels + last, a.channels };
     return { middle, last, (rest * a.channels + first) * size, 1 };

@@ -27,7 +27,8 @@ DEVICE origin origin_of(const random_args &a)
 DEVICE words philox(const origin &from, uint64_t block)
 {
     const uint64_t counter = from.offset + block;
-    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)from.seed, k1 = (uint32_t)(from.seed >> 32);
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)from.seed,
+        k1 = (uint32_t)(from.seed >> 32);
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         const uint64_t p0 = (uint64_t)c0 * 0xD2511F53u, p1 = (uint64_t)c2 * 0xCD9E8D57u;
@@ -58,7 +59,8 @@ template <typename T, int K> DEVICE void store(const random_args &a, T *out, int
  * More than 16 bytes are stored as several vectors. */
 template <typename T, int PER, typename F> DEVICE void generate(const random_args &a, F f)
 {
-    constexpr int BLOCKS = PER * sizeof(T) >= 16 ? 1 : PER * sizeof(T) == 8 ? 2 : 4, K = BLOCKS * PER, V = K * sizeof(T) > 16 ? 16 / sizeof(T) : K;
+    constexpr int BLOCKS = PER * sizeof(T) >= 16 ? 1 : PER * sizeof(T) == 8 ? 2 : 4, K = BLOCKS * PER,
+        V = K * sizeof(T) > 16 ? 16 / sizeof(T) : K;
     const origin from = origin_of(a);
     const int64_t steps = (a.n + K - 1) / K;
 #pragma unroll 1
@@ -202,7 +204,8 @@ BERNOULLI(i64, uint64_t)
 
 template <typename T> DEVICE void dropout(const random_args &a)
 {
-    constexpr int BLOCKS = sizeof(T) == 2 ? 2 : 1, K = 4 * BLOCKS, V = 16 / sizeof(T) < K ? 16 / sizeof(T) : K, VECTORS = K / V;
+    constexpr int BLOCKS = sizeof(T) == 2 ? 2 : 1, K = 4 * BLOCKS, V = 16 / sizeof(T) < K ? 16 / sizeof(T) : K,
+        VECTORS = K / V;
     const work<T> scale = (work<T>)a.scale;
     const T *in = static_cast<const T *>(a.in);
     const origin from = origin_of(a);

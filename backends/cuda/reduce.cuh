@@ -71,7 +71,8 @@ DEVICE int64_t reduced_place(const reduce_args &a, int n, int64_t index)
     return in;
 }
 
-template <typename R> DEVICE void put(const reduce_args &a, typename R::acc x, int64_t piece, int64_t output, int64_t place)
+template <typename R>
+DEVICE void put(const reduce_args &a, typename R::acc x, int64_t piece, int64_t output, int64_t place)
 {
     if (a.partial != nullptr)
         static_cast<typename R::acc *>(a.partial)[piece * a.outputs + output] = x;
@@ -93,7 +94,9 @@ template <typename R> struct lanes_of {
 };
 
 /* Folds N elements with the indices at, at + step, ... A quick reducer sums them in R::part first. */
-template <typename R, int N> DEVICE typename R::acc fold_all(const reduce_args &a, typename R::acc acc, const typename R::in (&x)[N], int64_t at, int64_t step)
+template <typename R, int N>
+DEVICE typename R::acc fold_all(const reduce_args &a, typename R::acc acc, const typename R::in (&x)[N], int64_t at,
+                                int64_t step)
 {
     if constexpr (R::quick) {
         typename R::part part = (typename R::part)x[0];
@@ -111,7 +114,8 @@ template <typename R, int N> DEVICE typename R::acc fold_all(const reduce_args &
 
 /* Element k goes to accumulator k % P, so that an addition does not wait for the previous one. A quick reducer adds the
  * whole vector to accumulator t % P. */
-template <typename R> DEVICE void fold_vector(const reduce_args &a, typename R::acc *acc, const vec<typename R::in> &in, int64_t at, int t)
+template <typename R>
+DEVICE void fold_vector(const reduce_args &a, typename R::acc *acc, const vec<typename R::in> &in, int64_t at, int t)
 {
     constexpr int K = lanes_of<R>::vector, P = lanes_of<R>::count;
     if constexpr (R::quick) {
@@ -124,7 +128,9 @@ template <typename R> DEVICE void fold_vector(const reduce_args &a, typename R::
 }
 
 /* Folds n adjacent elements, the first of which has index `base`. */
-template <typename R> DEVICE void fold_run(const reduce_args &a, typename R::acc *acc, const typename R::in *x, int64_t n, int64_t base, int lane, int team)
+template <typename R>
+DEVICE void fold_run(const reduce_args &a, typename R::acc *acc, const typename R::in *x, int64_t n, int64_t base,
+                     int lane, int team)
 {
     constexpr int K = lanes_of<R>::vector, turns = K > 8 ? 2 : 4;
     typedef vec<typename R::in, K> V;
@@ -151,7 +157,9 @@ template <typename R> DEVICE void fold_run(const reduce_args &a, typename R::acc
 }
 
 /* Folds the thread's share of the elements [from, to) of an accumulator whose first element is at `data`. */
-template <typename R> DEVICE typename R::acc fold_piece(const reduce_args &a, const typename R::in *data, int64_t from, int64_t to, int lane, int team)
+template <typename R>
+DEVICE typename R::acc fold_piece(const reduce_args &a, const typename R::in *data, int64_t from, int64_t to, int lane,
+                                  int team)
 {
     constexpr int P = lanes_of<R>::count;
     typename R::acc acc[P];
@@ -193,7 +201,8 @@ template <typename R> DEVICE void reduce_rows(const reduce_args &a)
     int64_t item = block ? blockIdx.x : thread_index() / a.team;
     /* All lanes of a warp stay in the loop as long as one of its teams has an item, because team_fold exchanges values
      * across the warp. */
-    for (int64_t first = block ? item : thread_index() / WARP * (WARP / a.team); first < items; first += step, item += step) {
+    for (int64_t first = block ? item : thread_index() / WARP * (WARP / a.team); first < items;
+         first += step, item += step) {
         typename R::acc acc = R::start();
         int64_t output = 0, piece = 0, from = 0, place = 0;
         if (item < items) {
@@ -265,7 +274,8 @@ template <typename R, int C> DEVICE void columns_of(const reduce_args &a)
                     room[threadIdx.x] = R::merge(room[threadIdx.x], room[threadIdx.x + step * a.team]);
             }
             if (y == 0 && column + c < inner.n.size)
-                put<R>(a, room[threadIdx.x], piece, group * inner.n.size + column + c, place + (column + c) * inner.out);
+                put<R>(a, room[threadIdx.x], piece, group * inner.n.size + column + c,
+                       place + (column + c) * inner.out);
         }
     }
 }

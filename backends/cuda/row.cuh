@@ -57,7 +57,8 @@ template <int R, typename F> DEVICE void rounds(int64_t vectors, F f)
 
 /* Calls f(round, vector, the vectors of the N rows) for each of the thread's vectors. Several vectors are loaded before
  * the first is used, because a load takes hundreds of cycles. */
-template <int R, typename V, int N, typename F> DEVICE void loaded_rounds(int64_t vectors, const V *const (&rows)[N], F f)
+template <int R, typename V, int N, typename F>
+DEVICE void loaded_rounds(int64_t vectors, const V *const (&rows)[N], F f)
 {
     constexpr int most = (sizeof(V) < 16 ? 16 : R > 0 ? 8 : 4) / N, turns = R > 0 && R < most ? R : most;
     V in[turns][N];
@@ -134,7 +135,8 @@ template <typename T> DEVICE int64_t head_of(const T *x, int64_t n, uintptr_t ap
 template <typename T, typename U> DEVICE uintptr_t apart(const T *x, const U *y) { return (uintptr_t)x ^ (uintptr_t)y; }
 
 /* Returns elements [i, i + N) of a row. */
-template <int N, typename T> DEVICE vec<T, N> numbers_at(const T *x, int64_t i) { return *reinterpret_cast<const vec<T, N> *>(x + i); }
+template <int N, typename T>
+DEVICE vec<T, N> numbers_at(const T *x, int64_t i) { return *reinterpret_cast<const vec<T, N> *>(x + i); }
 /* Stores elements [i, i + N) of a row. If the address depends on an unaligned row start, nvcc 13.0 splits the store of
  * a vector into one store per element, so 16-byte vectors are stored explicitly. */
 template <int N, typename T> DEVICE void put_numbers(T *x, int64_t i, const vec<T, N> &numbers)
@@ -184,13 +186,15 @@ template <int N> struct width {
 
 /* Calls f(width, i, in) for elements [i, i + width::count) of [0, n), each in one thread of the team: vectors of K
  * elements from `head` on, single elements before and after them. in[m]: the elements of row m of M. */
-template <int K, int M, typename T, typename F> DEVICE void along(int64_t head, int64_t n, int lane, int team, const T *const *rows, F f)
+template <int K, int M, typename T, typename F>
+DEVICE void along(int64_t head, int64_t n, int lane, int team, const T *const *rows, F f)
 {
     const int64_t vectors = (n - head) / K, within = vectors * K;
-    loaded_steps<1, M, together<T>>(n - within, lane, team, rows, [&](int64_t step) { return step < head ? step : step + within; },
-                          [&](int64_t i, const vec<T, 1> *in) { f(width<1>(), i, in); });
+    loaded_steps<1, M, together<T>>(n - within, lane, team, rows,
+                                    [&](int64_t step) { return step < head ? step : step + within; },
+                                    [&](int64_t i, const vec<T, 1> *in) { f(width<1>(), i, in); });
     loaded_steps<K, M, together<T> / M>(vectors, lane, team, rows, [&](int64_t step) { return head + step * K; },
-                              [&](int64_t i, const vec<T, K> *in) { f(width<K>(), i, in); });
+                                        [&](int64_t i, const vec<T, K> *in) { f(width<K>(), i, in); });
 }
 
 /* ---- exponentials ---- */

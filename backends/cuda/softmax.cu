@@ -10,7 +10,10 @@
 #include "row.cuh"
 #include "softmax_args.h"
 
-template <typename T> DEVICE const T *row_of(const void *data, const softmax_args &a, int64_t row) { return static_cast<const T *>(data) + row * a.n; }
+template <typename T> DEVICE const T *row_of(const void *data, const softmax_args &a, int64_t row)
+{
+    return static_cast<const T *>(data) + row * a.n;
+}
 
 /* ---- rows kept in registers or shared memory ---- */
 
@@ -83,7 +86,8 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
             vec<T, K> out;
 #pragma unroll
             for (int k = 0; k < K; k++)
-                out.at[k] = (T)(Log ? (W)g.at(r, k) - exp_of((W)s.at(r, k)) * sum : (W)s.at(r, k) * ((W)g.at(r, k) - sum));
+                out.at[k] = (T)(Log ? (W)g.at(r, k) - exp_of((W)s.at(r, k)) * sum
+                                : (W)s.at(r, k) * ((W)g.at(r, k) - sum));
             dx[v] = out;
         });
     });
@@ -111,7 +115,8 @@ template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
         });
         const W largest = block_fold(e.largest, -infinity<W>(), fold_max(), room);
         const W sum = block_fold(e.scaled(largest), W(0), fold_sum(), room), last = Log ? log_of(sum) : 1 / sum;
-        along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t i, const auto *in) {
+        along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x,
+                    [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> out;
 #pragma unroll
@@ -132,14 +137,16 @@ template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
         T *const dx = static_cast<T *>(a.out) + row * a.n;
         W sum = 0;
         constexpr int summed = Log ? 1 : 2;
-        along<K, summed>(head_of(dy, a.n, Log ? 0 : apart(dy, y)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t, const auto *in) {
+        along<K, summed>(head_of(dy, a.n, Log ? 0 : apart(dy, y)), a.n, threadIdx.x, blockDim.x, from,
+                         [&](auto step, int64_t, const auto *in) {
             constexpr int N = decltype(step)::count;
 #pragma unroll
             for (int k = 0; k < N; k++)
                 sum += Log ? (W)in[0].at[k] : (W)in[0].at[k] * (W)in[summed - 1].at[k];
         });
         sum = block_fold(sum, W(0), fold_sum(), room);
-        along<K, 2>(head_of(dy, a.n, apart(dy, y) | apart(dy, dx)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t i, const auto *in) {
+        along<K, 2>(head_of(dy, a.n, apart(dy, y) | apart(dy, dx)), a.n, threadIdx.x, blockDim.x, from,
+                    [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> gradient;
 #pragma unroll
@@ -178,7 +185,8 @@ template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &
         e.begin();
         int64_t i = inside ? y : a.n;
         for (; i + 3 * height < a.n; i += 4 * height) {
-            const W in[4] = { (W)from[i * a.inner], (W)from[(i + height) * a.inner], (W)from[(i + 2 * height) * a.inner], (W)from[(i + 3 * height) * a.inner] };
+            const W in[4] = { (W)from[i * a.inner], (W)from[(i + height) * a.inner],
+                              (W)from[(i + 2 * height) * a.inner], (W)from[(i + 3 * height) * a.inner] };
             e.add(in);
         }
         for (; i < a.n; i += height) {
@@ -197,7 +205,8 @@ template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &
         __syncthreads();
         e = room[x];
         const W last = Log ? log_of(e.sum) : 1 / e.sum;
-        loaded_steps<1, 1, together<T>>(inside ? a.n : 0, y, height, &from, place, [&](int64_t i, const vec<T, 1> *numbers) {
+        loaded_steps<1, 1, together<T>>(inside ? a.n : 0, y, height, &from, place,
+                                        [&](int64_t i, const vec<T, 1> *numbers) {
             const W in = (W)numbers[0].at[0];
             to[i] = (T)(Log ? in - e.largest - last : exp_of(in - e.largest) * last);
         });
@@ -216,7 +225,8 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
         T *const dx = static_cast<T *>(a.out) + at;
         W sum = 0;
         constexpr int summed = Log ? 1 : 2;
-        loaded_steps<1, summed, together<T>>(inside ? a.n : 0, y, height, from, place, [&](int64_t, const vec<T, 1> *in) {
+        loaded_steps<1, summed, together<T>>(inside ? a.n : 0, y, height, from, place,
+                                             [&](int64_t, const vec<T, 1> *in) {
             sum += Log ? (W)in[0].at[0] : (W)in[0].at[0] * (W)in[summed - 1].at[0];
         });
         __syncthreads();
@@ -242,7 +252,8 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
         way##_kept<T, K, ROW_REGISTERS / WARP / K, Log>(a);                                                         \
     }                                                                                                               \
     KERNEL_BOUNDS(op##_##type##_v, softmax_args, ROW_THREADS) { way##_kept<T, 1, ROW_REGISTERS / WARP, Log>(a); }   \
-    KERNEL_BLOCKS(op##_##type##_b, softmax_args, ROW_BLOCK_THREADS, 2) { way##_kept<T, 16 / (int)sizeof(T), 0, Log>(a); } \
+    KERNEL_BLOCKS(op##_##type##_b, softmax_args, ROW_BLOCK_THREADS, 2)                                              \
+        { way##_kept<T, 16 / (int)sizeof(T), 0, Log>(a); }                                                          \
     KERNEL_BLOCKS(op##_##type##_l, softmax_args, ROW_BLOCK_THREADS, 2) { way##_long<T, Log>(a); }                   \
     KERNEL_BOUNDS(op##_##type##_c, softmax_args, ROW_THREADS) { way##_columns<T, Log>(a); }
 #define TYPES(op, way, Log)                                                                                         \
