@@ -34,7 +34,8 @@ static int32_t probe(char *reason, size_t reason_bytes)
 
 /* Because the score is negative, "auto" never selects a device with reduced precision. */
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = "cuda-fp16", .table = &backend, .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = "cuda-fp16",
+      .table = &backend, .probe = probe },
 };
 
 static ctrt_status init(const ctrt_host *host)

@@ -59,7 +59,8 @@ static void fill(struct found *f, const char *op, ctrt_dtype dtype)
 {
     const ctrt_backend *cuda = fp16_host->backend("cuda");
     *f = (struct found){ .op = op, .dtype = dtype };
-    for (size_t i = 0; cuda != NULL && CTRT_SLOT(cuda, kernels) && i < cuda->kernels->count && f->count < ROWS_OF_ONE; i++) {
+    for (size_t i = 0; cuda != NULL && CTRT_SLOT(cuda, kernels) && i < cuda->kernels->count
+         && f->count < ROWS_OF_ONE; i++) {
         const ctrt_kernel *row = row_at(cuda->kernels, i);
         if (strcmp(row->op, op) != 0 || !(row->dtypes & CTRT_DTYPE_BIT(dtype)))
             continue;
@@ -186,7 +187,8 @@ static const ctrt_view *place(struct lowered *l, const ctrt_call *call, const ct
 
 static ctrt_status fail_missing(const ctrt_call *call)
 {
-    return fp16_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: cuda has no kernel for it in the type that cuda-fp16 wants", call->row->op);
+    return fp16_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: cuda has no kernel for it in the type that cuda-fp16 wants",
+                           call->row->op);
 }
 
 /* Prepares the call of cuda's kernel; the addresses are set later. */
@@ -280,12 +282,13 @@ static ctrt_status prepare(void *device)
     if (status != CTRT_OK)
         return status;
     half = value.integer == 1 ? CTRT_BF16 : CTRT_F16;
-    return cuda != NULL && CTRT_SLOT(cuda, kernels) && CTRT_SLOT(cuda->kernels, prepare) ? cuda->kernels->prepare(device) : CTRT_OK;
+    return cuda != NULL && CTRT_SLOT(cuda, kernels) && CTRT_SLOT(cuda->kernels, prepare)
+           ? cuda->kernels->prepare(device) : CTRT_OK;
 }
 
 #define ROW(name, more)                                                                                             \
-    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .score = 100, .flags = (more), .run = run, .accepts = accepts, \
-      .workspace = workspace }
+    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .score = 100, .flags = (more),   \
+      .run = run, .accepts = accepts, .workspace = workspace }
 
 static const ctrt_kernel rows[] = {
     ROW("matmul", CTRT_KERNEL_STRIDED),

@@ -12,7 +12,8 @@
 bool sim_blocks_init(struct sim_blocks *blocks, uint64_t begin, uint64_t end, uint64_t most, uint64_t least)
 {
     uint64_t capacity = most / least + 1;
-    *blocks = (struct sim_blocks){ .begin = begin, .end = end, .most = most, .capacity = capacity < MOST_BLOCKS ? capacity : MOST_BLOCKS };
+    *blocks = (struct sim_blocks){ .begin = begin, .end = end, .most = most,
+                                   .capacity = capacity < MOST_BLOCKS ? capacity : MOST_BLOCKS };
     void *array = mmap(NULL, blocks->capacity * sizeof *blocks->at, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (array == MAP_FAILED)

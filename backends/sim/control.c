@@ -40,8 +40,9 @@ static ctrt_status counters(int index, sim_counters *out)
     sim_counters c = {
         .size = out->size, .allocs = get(&d->count.allocs), .frees = get(&d->count.frees), .maps = get(&d->count.maps),
         .unmaps = get(&d->count.unmaps), .reserves = get(&d->count.reserves), .unreserves = get(&d->count.unreserves),
-        .peak_bytes = get(&d->count.peak), .host_allocs = get(&d->count.host_allocs), .host_frees = get(&d->count.host_frees),
-        .bad_frees = get(&d->count.bad_frees), .peer_copies = get(&d->count.peer_copies), .peer_bytes = get(&d->count.peer_bytes),
+        .peak_bytes = get(&d->count.peak), .host_allocs = get(&d->count.host_allocs),
+        .host_frees = get(&d->count.host_frees), .bad_frees = get(&d->count.bad_frees),
+        .peer_copies = get(&d->count.peer_copies), .peer_bytes = get(&d->count.peer_bytes),
         .fills = get(&d->count.fills), .fill_bytes = get(&d->count.fill_bytes), .launches = get(&d->count.launches),
         .waits = get(&d->count.waits), .records = get(&d->count.records), .host_calls = get(&d->count.host_calls),
         .failures = get(&d->count.failures),

@@ -28,8 +28,8 @@ __attribute__((constructor)) static void device_start(void)
 ctrt_status sim_usable(const struct sim_device *device)
 {
     if (sim_forked(device))
-        return sim_host->fail(CTRT_ERR_FORKED, "%s was opened by process %d before it forked this one (%d)", device->name,
-                              (int)device->process, (int)sim_process);
+        return sim_host->fail(CTRT_ERR_FORKED, "%s was opened by process %d before it forked this one (%d)",
+                              device->name, (int)device->process, (int)sim_process);
     if (atomic_load_explicit(&device->lost, memory_order_relaxed))
         return sim_host->fail(CTRT_ERR_DEVICE_LOST, "%s is lost (by fault injection)", device->name);
     return CTRT_OK;
@@ -62,7 +62,8 @@ static ctrt_status read_for(struct sim_options *options, int32_t index)
     if (status)
         return status;
     if (index < 0 || index >= options->devices)
-        return sim_host->fail(CTRT_ERR_NO_DEVICE, "sim:%d: there are %d simulated devices; CTRT_SIM=devices=%d makes more", (int)index,
+        return sim_host->fail(CTRT_ERR_NO_DEVICE,
+                              "sim:%d: there are %d simulated devices; CTRT_SIM=devices=%d makes more", (int)index,
                               options->devices, (int)index + 1);
     return CTRT_OK;
 }

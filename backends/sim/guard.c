@@ -150,7 +150,8 @@ const struct sim_device *sim_owner(const void *address)
 {
     for (int i = 0; i < SIM_DEVICES; i++) {
         const struct sim_device *device = atomic_load(&guarded[i]);
-        if (device != NULL && (const char *)address >= device->guard && (const char *)address < device->guard + device->span)
+        if (device != NULL && (const char *)address >= device->guard
+            && (const char *)address < device->guard + device->span)
             return device;
     }
     return NULL;

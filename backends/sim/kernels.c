@@ -75,7 +75,8 @@ static size_t units(size_t bytes)
 static const char *dtype_of(const ctrt_call *call)
 {
     const ctrt_view *first = call->n_inputs > 0 ? call->inputs[0] : call->n_outputs > 0 ? call->outputs[0] : NULL;
-    return first != NULL && first->dtype < CTRT_DTYPE_COUNT && dtypes[first->dtype].name ? dtypes[first->dtype].name : "?";
+    return first != NULL && first->dtype < CTRT_DTYPE_COUNT && dtypes[first->dtype].name
+           ? dtypes[first->dtype].name : "?";
 }
 
 static const char *status_text(ctrt_status status)
@@ -114,8 +115,8 @@ static bool view_reach(struct sim_device *device, ctrt_view *view, char *why, si
 
 static ctrt_status kernel_fails(struct sim_queue *queue, struct kernel_work *work, ctrt_status status, const char *why)
 {
-    return sim_work_fails(queue, &work->work, status, "%s (%s), call %llu: %s", work->row->kernel.op, dtype_of(&work->call),
-                          (unsigned long long)work->work.sequence, why);
+    return sim_work_fails(queue, &work->work, status, "%s (%s), call %llu: %s", work->row->kernel.op,
+                          dtype_of(&work->call), (unsigned long long)work->work.sequence, why);
 }
 
 static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
@@ -137,7 +138,8 @@ static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
             again = views[k] == views[i];
         if (views[i] == NULL || again || view_reach(device, views[i], reason, sizeof reason))
             continue;
-        snprintf(why, sizeof why, "%s %u: %s", i < call->n_inputs ? "input" : "output", i < call->n_inputs ? i : i - call->n_inputs, reason);
+        snprintf(why, sizeof why, "%s %u: %s", i < call->n_inputs ? "input" : "output",
+                 i < call->n_inputs ? i : i - call->n_inputs, reason);
         return kernel_fails(queue, work, CTRT_ERR_BACKEND, why);
     }
     if (call->workspace_bytes > 0) {
@@ -160,7 +162,8 @@ static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
 }
 
 /* Copies the views of `from`. An output that is the same view as an input remains so. */
-static void copy_views(struct kernel_work *work, const ctrt_call *from, const ctrt_view **pointers, ctrt_view *views, char *scalars)
+static void copy_views(struct kernel_work *work, const ctrt_call *from, const ctrt_view **pointers, ctrt_view *views,
+                       char *scalars)
 {
     uint32_t like = 0;                                  /* in-place operands are in the order of the inputs */
     for (uint32_t i = 0; i < from->n_inputs + from->n_outputs; i++) {
@@ -192,7 +195,8 @@ static struct kernel_work *call_copy(const ctrt_call *from, const struct sim_row
 {
     const size_t count = from->n_inputs + from->n_outputs;
     const size_t attributes = from->attributes != NULL ? *(const size_t *)from->attributes : 0;
-    const size_t pointers_at = units(sizeof(struct kernel_work)), views_at = pointers_at + units(count * sizeof(ctrt_view *));
+    const size_t pointers_at = units(sizeof(struct kernel_work)),
+        views_at = pointers_at + units(count * sizeof(ctrt_view *));
     const size_t scalars_at = views_at + units(count * sizeof(ctrt_view)), attributes_at = scalars_at + count * UNIT;
     char *memory = sim_work_new(attributes_at + units(attributes), row->kernel.op);
     if (memory == NULL)
@@ -201,7 +205,8 @@ static struct kernel_work *call_copy(const ctrt_call *from, const struct sim_row
     work->row = row;
     work->call = (ctrt_call){ .size = sizeof(ctrt_call), .n_inputs = from->n_inputs, .n_outputs = from->n_outputs,
                               .workspace = from->workspace, .workspace_bytes = from->workspace_bytes, .row = row->cpu };
-    copy_views(work, from, (const ctrt_view **)(memory + pointers_at), (ctrt_view *)(memory + views_at), memory + scalars_at);
+    copy_views(work, from, (const ctrt_view **)(memory + pointers_at), (ctrt_view *)(memory + views_at),
+               memory + scalars_at);
     if (from->attributes != NULL)
         work->call.attributes = memcpy(memory + attributes_at, from->attributes, attributes);
     return work;
@@ -215,7 +220,8 @@ static ctrt_status sim_run(const ctrt_call *call)
     if (status)
         return status;
     if (row < rows || row >= rows + row_count)
-        return sim_host->fail(CTRT_ERR_INTERNAL, "%s: the call does not say which of the device's kernels is meant", device->name);
+        return sim_host->fail(CTRT_ERR_INTERNAL, "%s: the call does not say which of the device's kernels is meant",
+                              device->name);
     struct kernel_work *work = call_copy(call, row);
     if (work == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;
@@ -259,8 +265,8 @@ ctrt_status sim_kernels_init(void)
     for (size_t i = 0; i < count; i++) {
         const ctrt_kernel *row = (const ctrt_kernel *)((const char *)cpu_table->rows + i * cpu_table->stride);
         rows[i] = (struct sim_row){ .cpu = row };
-        rows[i].kernel = (ctrt_kernel){ .size = sizeof(ctrt_kernel), .op = row->op, .dtypes = row->dtypes, .score = row->score,
-                                        .flags = row->flags, .run = sim_run };
+        rows[i].kernel = (ctrt_kernel){ .size = sizeof(ctrt_kernel), .op = row->op, .dtypes = row->dtypes,
+                                        .score = row->score, .flags = row->flags, .run = sim_run };
         /* These functions only inspect shapes, so the cpu's can be used unchanged. */
         rows[i].kernel.accepts = CTRT_SLOT(row, accepts) ? row->accepts : NULL;
         rows[i].kernel.workspace = CTRT_SLOT(row, workspace) ? row->workspace : NULL;
@@ -281,7 +287,8 @@ ctrt_status sim_kernels_there(void)
     pthread_mutex_unlock(&making);
     if (status != CTRT_OK || there)
         return status;
-    return sim_host->fail(CTRT_ERR_NOT_SUPPORTED, "sim: simulated devices run the cpu's kernels, and the backend cpu cannot be used");
+    return sim_host->fail(CTRT_ERR_NOT_SUPPORTED,
+                          "sim: simulated devices run the cpu's kernels, and the backend cpu cannot be used");
 }
 
 /* Without this limit, a cpu kernel would start a thread per processor in each worker. The limit is set through OpenMP,

@@ -11,7 +11,8 @@
 static ctrt_status no_memory(struct sim_device *device, size_t bytes)
 {
     char free_bytes[160];
-    return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes: %s", device->name, bytes, sim_space_free(device, free_bytes));
+    return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes: %s", device->name, bytes,
+                          sim_space_free(device, free_bytes));
 }
 
 static ctrt_status alloc(void *handle, void **address, size_t bytes)
@@ -71,10 +72,14 @@ static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
         return status;
     pthread_mutex_lock(&device->lock);
     if (sim_fault_hits(device, SIM_FAULT_HOST, "", fault))
-        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pinned memory (fault %s)", device->name, bytes, fault);
-    else if (device->pinned_limit > 0 && (bytes > device->pinned_limit || device->pinned > device->pinned_limit - bytes))
-        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pinned memory: %llu of %llu are in use (CTRT_SIM=pinned=...)",
-                                device->name, bytes, (unsigned long long)device->pinned, (unsigned long long)device->pinned_limit);
+        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pinned memory (fault %s)", device->name,
+                                bytes, fault);
+    else if (device->pinned_limit > 0
+             && (bytes > device->pinned_limit || device->pinned > device->pinned_limit - bytes))
+        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                                "%s: no %zu bytes of pinned memory: %llu of %llu are in use (CTRT_SIM=pinned=...)",
+                                device->name, bytes, (unsigned long long)device->pinned,
+                                (unsigned long long)device->pinned_limit);
     else
         device->pinned += bytes;
     pthread_mutex_unlock(&device->lock);

@@ -102,8 +102,8 @@ bool sim_parse_bytes(uint64_t *out, const char *text)
 {
     static const struct unit units[] = {
         { "", 1 }, { "b", 1 }, { "k", 1024. }, { "kb", 1024. }, { "kib", 1024. }, { "m", 1048576. }, { "mb", 1048576. },
-        { "mib", 1048576. }, { "g", 1073741824. }, { "gb", 1073741824. }, { "gib", 1073741824. }, { "t", 1099511627776. },
-        { "tb", 1099511627776. }, { "tib", 1099511627776. }, { NULL, 0 }
+        { "mib", 1048576. }, { "g", 1073741824. }, { "gb", 1073741824. }, { "gib", 1073741824. },
+        { "t", 1099511627776. }, { "tb", 1099511627776. }, { "tib", 1099511627776. }, { NULL, 0 }
     };
     double value;
     if (!parse_with_unit(&value, text, units))
@@ -114,7 +114,9 @@ bool sim_parse_bytes(uint64_t *out, const char *text)
 
 bool sim_parse_time(int64_t *nanoseconds, const char *text)
 {
-    static const struct unit units[] = { { "", 1e3 }, { "ns", 1 }, { "us", 1e3 }, { "ms", 1e6 }, { "s", 1e9 }, { NULL, 0 } };
+    static const struct unit units[] = {
+        { "", 1e3 }, { "ns", 1 }, { "us", 1e3 }, { "ms", 1e6 }, { "s", 1e9 }, { NULL, 0 }
+    };
     double value;
     if (!parse_with_unit(&value, text, units) || value > 3600e9)
         return false;
@@ -237,9 +239,9 @@ static const struct option {
     const char *name;
     bool (*read)(struct reading *r, char *value);
 } options[] = {
-    { "devices", read_devices }, { "memory", read_memory }, { "latency", read_latency }, { "bandwidth", read_bandwidth },
-    { "peers", read_peers }, { "pinned", read_pinned }, { "seed", read_seed }, { "jitter", read_jitter },
-    { "poison", read_poison }, { "holes", read_holes }, { "fault", read_fault },
+    { "devices", read_devices }, { "memory", read_memory }, { "latency", read_latency },
+    { "bandwidth", read_bandwidth }, { "peers", read_peers }, { "pinned", read_pinned }, { "seed", read_seed },
+    { "jitter", read_jitter }, { "poison", read_poison }, { "holes", read_holes }, { "fault", read_fault },
 };
 #define OPTIONS (sizeof options / sizeof options[0])
 
@@ -301,20 +303,22 @@ static ctrt_status read_option(struct reading *r, const char *text, char *entry)
         if (strcmp(options[i].name, entry) != 0)
             continue;
         if (value == NULL)
-            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: \"%s\" has no value; write %s=...", r->name, text, entry, entry);
+            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: \"%s\" has no value; write %s=...", r->name, text,
+                                  entry, entry);
         value = trim(value);
         if (options[i].read(r, value))
             return CTRT_OK;
         if (r->why[0] == '\0')
             return CTRT_ERR_INVALID_ARGUMENT;
-        return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: %s: %s, not \"%s\"", r->name, text, entry, r->why, value);
+        return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: %s: %s, not \"%s\"", r->name, text, entry, r->why,
+                              value);
     }
     const char *words[OPTIONS + 1] = { NULL };
     char known[256];
     for (size_t i = 0; i < OPTIONS; i++)
         words[i] = options[i].name;
-    return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: there is no option \"%s\"; known: %s", r->name, text, entry,
-                          sim_known(known, sizeof known, entry, words));
+    return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: there is no option \"%s\"; known: %s", r->name, text,
+                          entry, sim_known(known, sizeof known, entry, words));
 }
 
 ctrt_status sim_options_parse(struct sim_options *out, const char *name, const char *text)

@@ -29,8 +29,10 @@ static int32_t probe(char *reason, size_t reason_bytes)
 
 /* Because the score is negative, "auto" never selects a simulated device. */
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = "sim", .table = &backend, .probe = probe },
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_HOOK, .score = -1, .name = "sim-control", .table = &sim_control_table },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = "sim", .table = &backend,
+      .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_HOOK, .score = -1, .name = "sim-control",
+      .table = &sim_control_table },
 };
 
 /* Options are read whenever devices are counted, described or opened, so that the program can set them until then. */
@@ -40,7 +42,8 @@ static ctrt_status init(const ctrt_host *host)
     sim_host = host;
     ctrt_status status = sim_kernels_init();
     if (!status && sim_options_read(&options) != CTRT_OK)
-        host->log(CTRT_LOG_WARNING, "backend-sim", "CTRT_SIM or CTRT_SIM_FAULT is malformed: there are no simulated devices");
+        host->log(CTRT_LOG_WARNING, "backend-sim",
+                  "CTRT_SIM or CTRT_SIM_FAULT is malformed: there are no simulated devices");
     return status;
 }
 

@@ -53,7 +53,8 @@ ctrt_status sim_queue_new(struct sim_queue **out, struct sim_device *device, int
     pthread_mutex_lock(&device->lock);
     queue->number = device->next_queue++;
     /* The state of xorshift must not be 0. The factor makes the states of neighbouring queues differ. */
-    queue->random = (device->seed * 1000003 + (uint64_t)device->index * 8191 + (uint64_t)queue->number + 1) * 0x9e3779b97f4a7c15u | 1;
+    queue->random = (device->seed * 1000003 + (uint64_t)device->index * 8191 + (uint64_t)queue->number + 1)
+        * 0x9e3779b97f4a7c15u | 1;
     queue->next = device->queues;
     device->queues = queue;
     pthread_mutex_unlock(&device->lock);
@@ -163,7 +164,8 @@ static ctrt_status start(struct sim_queue *queue)
     int failed = pthread_create(&queue->thread, NULL, sim_worker, queue);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
-        return sim_host->fail(CTRT_ERR_BACKEND, "%s, queue %d: no thread for it: %s", queue->device->name, queue->number, strerror(failed));
+        return sim_host->fail(CTRT_ERR_BACKEND, "%s, queue %d: no thread for it: %s", queue->device->name,
+                              queue->number, strerror(failed));
     snprintf(name, sizeof name, "%s.%d", queue->device->name, queue->number);
     name[15] = '\0';                               /* Linux limits thread names to 15 characters */
     pthread_setname_np(queue->thread, name);
@@ -269,8 +271,8 @@ static void queue_let_go(struct sim_queue *queue)
 
 /* Calls `visit` for the queue, or for every queue of the device if `queue` is NULL. Returns the first failure that
  * these queues have afterwards, and sets it as this thread's error. */
-static ctrt_status each_queue(struct sim_device *device, void *queue, void (*visit)(struct sim_queue *, void *), void *argument,
-                              uint64_t *sequence)
+static ctrt_status each_queue(struct sim_device *device, void *queue, void (*visit)(struct sim_queue *, void *),
+                              void *argument, uint64_t *sequence)
 {
     struct sim_failure first = { .status = CTRT_OK }, here;
     if (sim_forked(device))

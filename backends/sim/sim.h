@@ -27,7 +27,8 @@ extern const ctrt_host *sim_host;
 
 /* ---- options (options.c, faults.c) ---- */
 
-enum sim_fault_kind { SIM_FAULT_ALLOC, SIM_FAULT_HOST, SIM_FAULT_OP, SIM_FAULT_COPY, SIM_FAULT_LOST, SIM_FAULT_LINK, SIM_FAULT_LATE, SIM_FAULT_EVENT };
+enum sim_fault_kind { SIM_FAULT_ALLOC, SIM_FAULT_HOST, SIM_FAULT_OP, SIM_FAULT_COPY, SIM_FAULT_LOST, SIM_FAULT_LINK,
+                      SIM_FAULT_LATE, SIM_FAULT_EVENT };
 
 struct sim_fault {
     enum sim_fault_kind kind;
@@ -150,8 +151,8 @@ struct sim_device {
 
     uint64_t _Atomic *launches;                 /* per kernel row */
     struct { uint64_t _Atomic
-        allocs, frees, maps, unmaps, reserves, unreserves, host_allocs, host_frees, bad_frees, copies[3], copy_bytes[3], peer_copies,
-        peer_bytes, fills, fill_bytes, launches, waits, records, host_calls, failures, peak;
+        allocs, frees, maps, unmaps, reserves, unreserves, host_allocs, host_frees, bad_frees, copies[3], copy_bytes[3],
+        peer_copies, peer_bytes, fills, fill_bytes, launches, waits, records, host_calls, failures, peak;
     } count;
 };
 
@@ -280,8 +281,8 @@ void *sim_work_new(size_t bytes, const char *what);
 /* Returns the minimum duration of a transfer in ns, from latency and bandwidth. */
 int64_t sim_cost(const struct sim_device *device, uint64_t bytes);
 /* Stores why the queue's work failed; returns `status`. Called by run functions. */
-ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work, ctrt_status status, const char *format, ...)
-    CTRT_PRINTF(4, 5);
+ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work, ctrt_status status,
+                           const char *format, ...) CTRT_PRINTF(4, 5);
 /* Counts a work item for the fault lost:N and marks it if the fault hits. The caller holds the device's lock. */
 void sim_work_judge(struct sim_device *device, struct sim_work *work);
 

@@ -53,7 +53,8 @@ ctrt_status sim_space_open(struct sim_device *device)
             munmap(device->guard, device->span), device->guard = NULL;
     }
     if (device->guard == NULL)
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no addresses for %llu bytes of simulated memory (ulimit -v?)", device->name,
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                              "%s: no addresses for %llu bytes of simulated memory (ulimit -v?)", device->name,
                               (unsigned long long)device->memory);
     device->delta = worker - device->guard;
     device->fd = memfd_create(device->name, MFD_CLOEXEC);
@@ -97,7 +98,8 @@ void sim_space_give_back(struct sim_device *device, uint64_t start, uint64_t byt
 
 const char *sim_space_free(const struct sim_device *device, char text[160])
 {
-    int n = snprintf(text, 160, "%llu of %llu bytes are free", (unsigned long long)(device->memory - device->physical.used),
+    int n = snprintf(text, 160, "%llu of %llu bytes are free",
+                     (unsigned long long)(device->memory - device->physical.used),
                      (unsigned long long)device->memory);
     if (device->holes)
         snprintf(text + n, 160 - (size_t)n, ", the largest free piece has %llu",
@@ -122,7 +124,8 @@ void *sim_reach(struct sim_device *device, const void *address, uint64_t bytes, 
     uint64_t place = (uint64_t)((const char *)address - device->guard);
     if ((const char *)address < device->guard || place >= device->span) {
         const struct sim_device *other = sim_owner(address);
-        snprintf(why, why_bytes, "%p is %s%s", address, other ? "memory of " : "no device memory", other ? other->name : "");
+        snprintf(why, why_bytes, "%p is %s%s", address, other ? "memory of " : "no device memory",
+                 other ? other->name : "");
         return NULL;
     }
     pthread_mutex_lock(&device->lock);
@@ -135,7 +138,8 @@ void *sim_reach(struct sim_device *device, const void *address, uint64_t bytes, 
     }
     pthread_mutex_unlock(&device->lock);
     if (!good) {
-        snprintf(why, why_bytes, "%llu bytes at %p are not, or no longer, within one allocation", (unsigned long long)bytes, address);
+        snprintf(why, why_bytes, "%llu bytes at %p are not, or no longer, within one allocation",
+                 (unsigned long long)bytes, address);
         return NULL;
     }
     return (char *)device->guard + device->delta + place;

@@ -38,7 +38,8 @@ int64_t sim_random(uint64_t *state, int64_t limit)
     return limit > 0 ? (int64_t)((*state * 0x2545f4914f6cdd1du >> 11) % (uint64_t)limit) : 0;
 }
 
-ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work, ctrt_status status, const char *format, ...)
+ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work, ctrt_status status,
+                           const char *format, ...)
 {
     struct sim_failure failure = { .status = status, .sequence = work->sequence };
     va_list arguments;
