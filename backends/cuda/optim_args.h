@@ -17,7 +17,8 @@ struct optim_args {
     uint32_t end[OPTIM_TENSORS];            /* number of blocks of the tensors up to and including this one */
     int32_t tensors;
     int32_t nesterov, first;                /* sgd; first: initializes the momentum */
-    const double *replayed;                 /* captured work: device memory with lr, or decay and others; else NULL */
+    /* Captured work: device memory with lr (sgd) or decay, step_size and correction (adam); else NULL. */
+    const double *replayed;
     double sign;                            /* -1 to maximize the objective */
     union {
         struct { double lr, momentum, gain, decay; } sgd;       /* gain: 1 - dampening */

@@ -20,7 +20,7 @@
  * later; allocations are counted when they succeed. Copies are indexed by enum ctrt_copy_kind. */
 typedef struct sim_counters {
     size_t size;                            /* set by the caller */
-    uint64_t allocs, frees;                 /* calls of alloc, free */
+    uint64_t allocs, frees;                 /* successful calls of alloc, free */
     uint64_t maps, unmaps;                  /* successful calls of map, unmap */
     uint64_t reserves, unreserves;
     uint64_t live_blocks;                   /* allocated blocks and mapped pages */

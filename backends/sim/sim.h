@@ -95,6 +95,8 @@ struct sim_blocks {
     _Atomic uint32_t version;
 };
 
+/* Initializes the blocks of the address range [begin, end): at most `most` bytes in use, in blocks of at least `least`
+ * bytes. Returns false if there is no memory for the array. */
 bool sim_blocks_init(struct sim_blocks *blocks, uint64_t begin, uint64_t end, uint64_t most, uint64_t least);
 void sim_blocks_free(struct sim_blocks *blocks);
 /* Allocates a block, first fit. Returns false if there is no free range of that size or `most` would be exceeded. */
@@ -210,12 +212,14 @@ void sim_guard_namer(sim_namer namer);
 /* faults.c: counts an operation and returns whether a fault makes it fail. `text` receives the fault as the user wrote
  * it. The caller holds the device's lock. */
 bool sim_fault_hits(struct sim_device *device, enum sim_fault_kind kind, const char *op, char text[64]);
+/* Returns whether a link fault affects copies from device `from` to device `to`. The caller holds the device's lock. */
 bool sim_fault_link(struct sim_device *device, int from, int to);
 /* Sets device->late from the device's faults. */
 void sim_fault_late(struct sim_device *device);
 
 /* ---- queues and work ---- */
 
+/* The error of a queue. sequence: ctrt_call.sequence of the op that failed, 0 for other work. */
 struct sim_failure {
     ctrt_status status;
     uint64_t sequence;
