@@ -6,7 +6,7 @@
 
 #define INTEGER(op, type, T, ...) ELEMENTWISE_2(op##_##type, T, T, T, __VA_ARGS__)
 /* Integer sums and products wrap, so signed and unsigned types have the same bits. 8 and 16 bits are widened to
- * unsigned, because C++ would promote them to signed int, whose overflow is undefined. */
+ * unsigned, because C++ would promote them to signed int, which a product of 16-bit values can overflow. */
 #define WRAPPING(op, sign)                                                                                          \
     INTEGER(op, u8, uint8_t, (uint32_t)x sign (uint32_t)y)                                                          \
     INTEGER(op, i16, uint16_t, (uint32_t)x sign (uint32_t)y)                                                        \

@@ -89,7 +89,7 @@ static ctrt_status describe(int32_t index, ctrt_device_info *info)
 }
 
 /* In the child of a fork, the worker threads do not exist, locks may be held by threads of the parent, and the memory
- * is shared with the parent. There this function only unmaps the addresses. */
+ * is shared with the parent. There this function only unmaps the addresses and closes the file. */
 static void device_free(struct sim_device *device)
 {
     if (sim_forked(device)) {

@@ -303,7 +303,8 @@ static bool own_worker(struct sim_queue *queue)
     return own;
 }
 
-/* A host call that waited for its own queue would block permanently. For its own queue, it returns at once. */
+/* Does not wait for the queue of the calling worker, because a host call that waited for its own queue would block
+ * permanently. */
 static void visit_finish(struct sim_queue *queue, void *argument)
 {
     (void)argument;
