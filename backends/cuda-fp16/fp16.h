@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda-fp16/fp16.h: what the files of this overlay share. */
+/* backends/cuda-fp16/fp16.h: internal declarations of the cuda-fp16 backend. */
 #ifndef CUDA_FP16_H
 #define CUDA_FP16_H
 

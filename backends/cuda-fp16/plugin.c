@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda-fp16/plugin.c: the GPUs of the cuda backend under another name, cuda-fp16:0, where f32 matrices and convolutions go to the tensor
- * cores in f16 (or bf16: CTRT_CUDA_FP16), with sums in f32, and where new tensors are f16 unless the program says otherwise.
+/* backends/cuda-fp16/plugin.c: the GPUs of the cuda backend under the name cuda-fp16:0. f32 matrix products and
+ * convolutions run on tensor cores in f16 (or bf16: CTRT_CUDA_FP16) with f32 sums, and new tensors are f16 unless the
+ * program specifies a dtype.
  *
- * A program that is written for cuda runs there by name alone. Everything but those few ops is cuda's own; f16 operands are computed in f32
- * where precision asks for it (exponentials, logarithms, sums, norms, softmax, losses), as all of cuda's kernels do. */
+ * A program written for cuda runs there if it only changes the device name. All other ops are cuda's own. As in all
+ * cuda kernels, f16 operands are computed in f32 where this is needed for precision (exponentials, logarithms, sums,
+ * norms, softmax, losses). */
 #include "fp16.h"
 
 #ifdef HAVE_CONFIG_H
@@ -30,9 +32,10 @@ static int32_t probe(char *reason, size_t reason_bytes)
     return 1;
 }
 
-/* The negative score keeps "auto" from choosing a device that computes less exactly. */
+/* Because the score is negative, "auto" never selects a device with reduced precision. */
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = "cuda-fp16", .table = &backend, .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = "cuda-fp16",
+      .table = &backend, .probe = probe },
 };
 
 static ctrt_status init(const ctrt_host *host)

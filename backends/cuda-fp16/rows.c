@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda-fp16/rows.c: rows for f32 that hand their work to cuda's rows for f16 or bf16.
+/* backends/cuda-fp16/rows.c: kernels for f32 that call cuda's kernels for f16 or bf16.
  *
- * Operands are rounded into the workspace, layouts kept. Of matrices cuda's row multiplies them, sums in f32, adds the bias as it is and writes f32.
- * Of convolutions the bias is rounded too, and the result, which comes back as f32: what autocast does, with the same limit: beyond 65504 it is
- * infinite in f16 (not in bf16). So are attention's results, but for the rows' logsumexp, which is f32 always. */
+ * Operands are rounded into the workspace; their layouts are kept. Matrix products: cuda's kernel multiplies the
+ * rounded operands, sums in f32, adds the unrounded bias and writes f32. Convolutions: the bias and the result are
+ * rounded, too, and the result is converted back to f32. autocast does the same and has the same limit: in f16 (not in
+ * bf16), values beyond 65504 become infinite. The results of attention are also rounded, except the rows' logsumexp,
+ * which is always f32. */
 #include "fp16.h"
 
 #include <pthread.h>
@@ -21,17 +23,17 @@ static const ctrt_param type_param = {
     "the type in which cuda-fp16 devices multiply matrices of f32",
 };
 
-/* Half of the dtypes' business: chosen once, when the first kernel is prepared. */
+/* The dtype to which operands are rounded. Set by prepare, before the first kernel runs. */
 static ctrt_dtype half = CTRT_F16;
 
-/* ---- cuda's rows ---- */
+/* ---- cuda's kernels ---- */
 
 static const ctrt_kernel *row_at(const ctrt_kernel_table *table, size_t i)
 {
     return (const ctrt_kernel *)((const char *)table->rows + i * table->stride);
 }
 
-/* Rows of cuda's for an op and type, best first; found once. */
+/* cuda's kernels for an op and dtype, by decreasing score; looked up once. */
 #define ROWS_OF_ONE 8
 struct found {
     const char *op;
@@ -57,7 +59,8 @@ static void fill(struct found *f, const char *op, ctrt_dtype dtype)
 {
     const ctrt_backend *cuda = fp16_host->backend("cuda");
     *f = (struct found){ .op = op, .dtype = dtype };
-    for (size_t i = 0; cuda != NULL && CTRT_SLOT(cuda, kernels) && i < cuda->kernels->count && f->count < ROWS_OF_ONE; i++) {
+    for (size_t i = 0; cuda != NULL && CTRT_SLOT(cuda, kernels) && i < cuda->kernels->count
+         && f->count < ROWS_OF_ONE; i++) {
         const ctrt_kernel *row = row_at(cuda->kernels, i);
         if (strcmp(row->op, op) != 0 || !(row->dtypes & CTRT_DTYPE_BIT(dtype)))
             continue;
@@ -76,7 +79,7 @@ static const struct found *look(size_t from, size_t to, const char *op, ctrt_dty
     return NULL;
 }
 
-/* `op` is static: a row's own, or a word here. */
+/* Returns cuda's kernels for an op and dtype. `op` must be a static string. */
 static const struct found *rows_of(const char *op, ctrt_dtype dtype)
 {
     const size_t known = atomic_load_explicit(&found_count, memory_order_acquire);
@@ -95,7 +98,7 @@ static const struct found *rows_of(const char *op, ctrt_dtype dtype)
     return there;
 }
 
-/* The best row of cuda's for that op and type that takes the call; NULL: none. */
+/* Returns cuda's kernel with the highest score for this op and dtype that accepts the call, or NULL. */
 static const ctrt_kernel *find(const char *op, ctrt_dtype dtype, ctrt_call *call)
 {
     const struct found *f = rows_of(op, dtype);
@@ -107,16 +110,16 @@ static const ctrt_kernel *find(const char *op, ctrt_dtype dtype, ctrt_call *call
     return NULL;
 }
 
-/* ---- one call ---- */
+/* ---- lowering one call to 16 bits ---- */
 
 struct lowered {
-    ctrt_call call;                         /* of cuda's row */
-    ctrt_view views[OPERANDS];              /* inputs, then outputs, from INPUTS on */
+    ctrt_call call;                         /* the call of cuda's kernel */
+    ctrt_view views[OPERANDS];              /* inputs, then outputs from index INPUTS on */
     const ctrt_view *inputs[INPUTS], *outputs[OUTPUTS];
-    size_t places[OPERANDS], bytes;         /* in the workspace */
+    size_t places[OPERANDS], bytes;         /* offsets in the workspace; their total size */
 };
 
-/* Elements that have a place of their own, when the view is dense but for dimensions of stride 0; 0: it is not dense. */
+/* Returns the number of distinct elements if the view is dense apart from dimensions of stride 0; 0 if it is not. */
 static int64_t dense(const ctrt_view *view)
 {
     int64_t span = 1, count = 1;
@@ -131,12 +134,13 @@ static int64_t dense(const ctrt_view *view)
     return span == count ? count : 0;
 }
 
-/* The same elements in `half`: where they lie alike when the view is dense, else row major. */
+/* Makes `out` a view of the same elements in `half`, with the same layout if the view is dense, else row-major. Returns
+ * the number of distinct elements. */
 static int64_t stand_in(ctrt_view *out, const ctrt_view *view)
 {
     int64_t count = dense(view);
     *out = *view;
-    out->data = NULL;                       /* as aligned as can be, which places in the workspace are */
+    out->data = NULL;                       /* NULL counts as aligned; workspace offsets are multiples of ALIGNED */
     out->dtype = (uint8_t)half;
     out->owner = NULL;
     if (count > 0)
@@ -150,7 +154,7 @@ static int64_t stand_in(ctrt_view *out, const ctrt_view *view)
     return count;
 }
 
-/* Operands that are handed on as they are. */
+/* Operands that are passed unchanged. */
 #define INPUT(i)  (1u << (i))
 #define OUTPUT(i) (1u << (INPUTS + (i)))
 static const struct { const char *op; unsigned kept; } exceptions[] = {
@@ -160,7 +164,7 @@ static const struct { const char *op; unsigned kept; } exceptions[] = {
     { "attention_backward", INPUT(5) },
 };
 
-/* Is `view`, operand `i`, to be rounded? */
+/* Returns whether `view`, operand `i`, is rounded. */
 static bool rounded(const ctrt_call *call, const ctrt_view *view, unsigned i)
 {
     unsigned kept = 0;
@@ -170,7 +174,7 @@ static bool rounded(const ctrt_call *call, const ctrt_view *view, unsigned i)
     return view != NULL && !(kept >> i & 1);
 }
 
-/* What cuda's row gets for `view`, operand `i`. */
+/* Returns the view that cuda's kernel gets for `view`, operand `i`. */
 static const ctrt_view *place(struct lowered *l, const ctrt_call *call, const ctrt_view *view, unsigned i)
 {
     if (!rounded(call, view, i))
@@ -183,10 +187,11 @@ static const ctrt_view *place(struct lowered *l, const ctrt_call *call, const ct
 
 static ctrt_status fail_missing(const ctrt_call *call)
 {
-    return fp16_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: cuda has no kernel for it in the type that cuda-fp16 wants", call->row->op);
+    return fp16_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: cuda has no kernel for it in the type that cuda-fp16 wants",
+                           call->row->op);
 }
 
-/* The call as cuda's row will see it; addresses are filled in later. */
+/* Prepares the call of cuda's kernel; the addresses are set later. */
 static ctrt_status lower(struct lowered *l, const ctrt_call *call)
 {
     memset(l, 0, sizeof *l);
@@ -219,7 +224,7 @@ static bool accepts(const ctrt_call *call)
     return call->n_inputs <= INPUTS && call->n_outputs <= OUTPUTS && lower(&l, call) == CTRT_OK;
 }
 
-/* Copies between the types, on the call's queue. Dense views go as one run. */
+/* Converts between the dtypes, on the call's queue. Dense views are converted as one dimension. */
 static ctrt_status convert(const ctrt_call *call, const ctrt_view *to, const ctrt_view *from)
 {
     ctrt_view flat_to = *to, flat_from = *from;
@@ -277,12 +282,13 @@ static ctrt_status prepare(void *device)
     if (status != CTRT_OK)
         return status;
     half = value.integer == 1 ? CTRT_BF16 : CTRT_F16;
-    return cuda != NULL && CTRT_SLOT(cuda, kernels) && CTRT_SLOT(cuda->kernels, prepare) ? cuda->kernels->prepare(device) : CTRT_OK;
+    return cuda != NULL && CTRT_SLOT(cuda, kernels) && CTRT_SLOT(cuda->kernels, prepare)
+           ? cuda->kernels->prepare(device) : CTRT_OK;
 }
 
 #define ROW(name, more)                                                                                             \
-    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .score = 100, .flags = (more), .run = run, .accepts = accepts, \
-      .workspace = workspace }
+    { .size = sizeof(ctrt_kernel), .op = name, .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .score = 100, .flags = (more),   \
+      .run = run, .accepts = accepts, .workspace = workspace }
 
 static const ctrt_kernel rows[] = {
     ROW("matmul", CTRT_KERNEL_STRIDED),

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/attention.cu: softmax(scale q k^T) v without writing the scores: FlashAttention-2 (Dao 2023), with the softmax made while the keys
- * go by (Milakov and Gimelshein 2018).
+/* backends/cuda/attention.cu: computes softmax(scale q k^T) v without storing the scores. FlashAttention-2 (Dao 2023)
+ * with an online softmax (Milakov and Gimelshein 2018).
  *
- * A block keeps OWN queries and walks over the keys. Of each row it has the largest score so far and the sum of the exponentials below it; what
- * was added up is scaled when a larger one comes. Flops: 2 L S (E + V), causal about half, because tiles that are hidden altogether are left out.
- * Bytes: q and y once; k and v once for every OWN queries, which blocks that run side by side find in the L2 cache; 4 (8) a row for logsumexp,
- * where the formula writes and reads L S scores several times. v is under way while scores are made, the next k while they are used.
+ * A block keeps OWN queries and loops over the keys. For each row it keeps the largest score so far and the sum of the
+ * exponentials relative to it; the sums are rescaled when a larger score appears. Flops: 2 L S (E + V), about half when
+ * causal, because tiles that are entirely masked are skipped. Bytes: q and y once; k and v once per OWN queries, which
+ * concurrent blocks read from the L2 cache; 4 (f64: 8) bytes per row for logsumexp. The composite formula reads and
+ * writes the L S scores several times. v is loaded while the scores are computed, and the next k while they are used.
  *
- * A row whose scores are all -inf gives 0/0, NaN, as the softmax of it does. Rows do not depend on how blocks are timed: same bits always. */
+ * A row whose scores are all -inf gives 0/0 = NaN, as softmax does. The result of a row does not depend on the timing
+ * of blocks, so results are bitwise reproducible. */
 #include "attention.cuh"
 
 template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
@@ -16,11 +18,12 @@ template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
     using team = typename team_of_type<T, WIDTH, false>::type;
     using W = work<T>;
     KERNEL_DYNAMIC_SHARED(T, memory);
-    T *const own = memory, *const tile_k = own + tile::OWN_NUMBERS, *const tile_v = tile_k + tile::STEP_NUMBERS, *const room = tile_v + tile::STEP_NUMBERS;
+    T *const own = memory, *const tile_k = own + tile::OWN_NUMBERS, *const tile_v = tile_k + tile::STEP_NUMBERS,
+        *const room = tile_v + tile::STEP_NUMBERS;
     attention_place p = place_of(a);
     if (a.causal)
-        p.tile = (int)a.tiles.size - 1 - p.tile;                    /* what takes longest first */
-    const int first = p.tile * tile::OWN, count = a.rows - first;   /* perhaps more than OWN */
+        p.tile = (int)a.tiles.size - 1 - p.tile;                    /* longest tiles first */
+    const int first = p.tile * tile::OWN, count = a.rows - first;   /* may exceed OWN */
     const int end = a.causal && first + tile::OWN < a.keys ? first + tile::OWN : a.keys;
     const T *const q = matrix_of<T>(a.q, p.batch, p.head) + first * a.q.row;
     const T *const k = matrix_of<T>(a.k, p.batch, p.head), *const v = matrix_of<T>(a.v, p.batch, p.head);
@@ -40,14 +43,15 @@ template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
 #pragma unroll 1
     for (int j = 0; j < end; j += tile::STEP) {
         copies_wait();
-        __syncthreads();                    /* k is there, and v has been used */
+        __syncthreads();                    /* k has arrived; v is no longer used */
         load_tile<T, tile::STEP, WIDTH>(tile_v, v + j * a.v.row, a.v.row, a.keys - j, a.values, vectors);
         typename team::scores s;
         team::compare(s, own, tile_k);
         copies_wait();
-        __syncthreads();                    /* v is there, and k has been used */
+        __syncthreads();                    /* v has arrived; k is no longer used */
         if (j + tile::STEP < end)
-            load_tile<T, tile::STEP, WIDTH>(tile_k, k + (j + tile::STEP) * a.k.row, a.k.row, a.keys - j - tile::STEP, a.width, vectors);
+            load_tile<T, tile::STEP, WIDTH>(tile_k, k + (j + tile::STEP) * a.k.row, a.k.row, a.keys - j - tile::STEP,
+                                            a.width, vectors);
         const bool hidden = j + tile::STEP > a.keys || (a.causal && j + tile::STEP > first + 1);
 #pragma unroll
         for (int r = 0; r < team::ROWS; r++) {
@@ -57,7 +61,7 @@ template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
             for (int c = 0; c < team::COLUMNS; c++) {
                 W &x = s.at(r, c);
                 x = hidden && j + team::column(c) >= seen ? -infinity<W>() : x * factor;
-                top = x > top ? x : top;                            /* NaN comes through in the sum */
+                top = x > top ? x : top;                            /* NaN propagates through the sum */
             }
             top = team::fold(top, fold_max());
             const W shift = top == -infinity<W>() ? W(0) : top, again = power<T>::of(most[r] - shift);
@@ -78,9 +82,11 @@ template <typename T, int WIDTH> DEVICE void forward(const attention_args &a)
         sum[r] = team::fold(sum[r], fold_sum());
         inverse[r] = 1 / sum[r];
         if (team::first_of_row() && team::row(r) < count)
-            static_cast<W *>(a.logsumexp)[p.matrix * a.rows + first + team::row(r)] = (most[r] + power<T>::log(sum[r])) / power<T>::per_e();
+            static_cast<W *>(a.logsumexp)[p.matrix * a.rows + first + team::row(r)] =
+                (most[r] + power<T>::log(sum[r])) / power<T>::per_e();
     }
-    store_tile<team>(matrix_of<T>(a.y, p.batch, p.head) + first * a.y.row, a.y.row, count, a.values, vectors, o, [&](int r) { return inverse[r]; });
+    store_tile<team>(matrix_of<T>(a.y, p.batch, p.head) + first * a.y.row, a.y.row, count, a.values, vectors, o,
+                     [&](int r) { return inverse[r]; });
 }
 
 #define KERNELS(type, T)                                                                                            \

@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/attention.cuh: tiles of attention, for the forward and the backward kernels.
+/* backends/cuda/attention.cuh: tiles and thread layouts of attention, for the forward and backward kernels.
  *
- * A block has OWN rows of one side (queries, or keys) and walks over the other in steps of STEP. A `team` says how its threads share the products;
- * both kinds give the kernels the same view of them:
+ * A block keeps OWN rows of one side (queries or keys) and loops over the rows of the other side in steps of STEP. A
+ * `team` defines how the threads of a block share the matrix products. Both teams have the same interface:
  *
  *     scores s                    the thread's part of an OWN x STEP tile, in registers:
- *     ROWS, row(r)                rows that it has, and where they are in the tile
- *     COLUMNS, column(c)          columns of each, likewise
+ *     ROWS, row(r)                number of rows of this part, and their positions in the tile
+ *     COLUMNS, column(c)          number of columns of this part, and their positions
  *     s.at(r, c)
- *     sums o                      the same of an OWN x WIDTH tile of results; o.at(r, d)
- *     fold(x, f)                  over the lanes that share a row
- *     compare(s, a, b)            s = a b^T, of tiles of WIDTH columns in shared memory
- *     weigh(o, s, b, room)        o += s b; numbers of two bytes are rounded for it
+ *     sums o                      the thread's part of an OWN x WIDTH tile of results; o.at(r, d)
+ *     fold(x, f)                  reduces x over the lanes that share a row
+ *     compare(s, a, b)            s = a b^T, for tiles of WIDTH columns in shared memory
+ *     weigh(o, s, b, room)        o += s b; 2-byte types round s to their type first
  *
- * numbers_team (f32, f64): 256 threads; a thread multiplies OWN/16 x STEP/16 numbers out of vectors of 16 bytes along the width. Of a warp, 16 lanes
- * are neighbours in a tile's rows (whose pitch makes an odd number of 16 bytes: no two of 8 that are served at once meet in a bank), its halves are
- * 4 rows apart (4 pitches are 16 banks on). Weights go through `room`, which the 16 lanes that share a row write and read by themselves. For
- * 64 x 64 x 4 products a warp reads 12 times 128 bytes and does 64 multiplications, so that multiplying is the limit.
+ * numbers_team (f32, f64): 256 threads. A thread computes OWN/16 x STEP/16 values from 16-byte vectors along the width.
+ * The 16 lanes that share a row of s read neighbouring rows of b (the row pitch is an odd multiple of 16 bytes, so that
+ * no two of the 8 lanes that are served together access the same bank). The two halves of a warp read rows of a that
+ * are 4 rows apart (4 pitches are 16 banks). The weights go through `room`; only the 16 lanes that share a row write
+ * and read that row. For 64 x 64 x 4 products, a warp reads 12 times 128 bytes and executes 64 multiplications, so that
+ * arithmetic is the limit.
  *
- * matrix_team (f16, bf16): 4 warps with 16 rows each, on tensor cores (mma.cuh). The sums of one product are laid out as the left factor of the
- * next, so that weights never leave registers. ldmatrix reads 8 rows of 16 bytes at a time, which the pitch spreads over all banks. */
+ * matrix_team (f16, bf16): 4 warps of 16 rows each, on tensor cores (mma.cuh). The result of one product has the
+ * register layout of the left operand of the next, so that the weights stay in registers. ldmatrix reads 8 rows of 16
+ * bytes at a time, which the pitch spreads over all banks. */
 #ifndef CUDA_ATTENTION_CUH
 #define CUDA_ATTENTION_CUH
 
@@ -28,13 +31,13 @@
 #include "mma.cuh"
 #include "row.cuh"
 
-/* ---- powers: of e for f32 and f64; of 2, with the processor's own instruction, for two bytes ---- */
+/* ---- exponentials: base e for f32 and f64; base 2 (a hardware instruction) for 2-byte types ---- */
 
 template <typename T> struct power {
     using W = work<T>;
     static DEVICE W of(W x) { return exp_of(x); }
     static DEVICE W log(W x) { return log_of(x); }
-    static DEVICE W per_e() { return W(1); }            /* exponents of this base for one of e */
+    static DEVICE W per_e() { return W(1); }            /* factor from an exponent of base e */
 };
 struct power_of_two {
     static DEVICE float of(float x) { return quick_exp2(x); }
@@ -44,17 +47,20 @@ struct power_of_two {
 template <> struct power<f16> : power_of_two {};
 template <> struct power<bf16> : power_of_two {};
 
-/* ---- rows ---- */
+/* ---- loading tiles ---- */
 
 template <typename T> DEVICE T *matrix_of(const attention_operand &x, int64_t batch, int64_t head)
 {
     return static_cast<T *>(x.data) + batch * x.batch + head * x.head;
 }
 
-/* Rows [0, count) of `from`, `width` columns each, into a tile of ROWS x WIDTH; zeros beside them. */
-template <typename T, int ROWS, int WIDTH> DEVICE void load_tile(T *tile, const T *from, int64_t step, int count, int width, bool vectors)
+/* Loads rows [0, count) of `from`, `width` columns each, into a tile of ROWS x WIDTH and fills the rest with zeros.
+ * `step`: distance between rows of `from` in elements. */
+template <typename T, int ROWS, int WIDTH>
+DEVICE void load_tile(T *tile, const T *from, int64_t step, int count, int width, bool vectors)
 {
-    constexpr int K = 16 / (int)sizeof(T), PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH), THREADS = ATTENTION_THREADS((int)sizeof(T));
+    constexpr int K = 16 / (int)sizeof(T), PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH),
+        THREADS = ATTENTION_THREADS((int)sizeof(T));
     if (vectors) {
 #pragma unroll 4
         for (int v = (int)threadIdx.x; v < ROWS * WIDTH / K; v += THREADS) {
@@ -74,9 +80,10 @@ template <typename T, int ROWS, int WIDTH> DEVICE void load_tile(T *tile, const 
 /* ---- f32, f64 ---- */
 
 template <typename T, int WIDTH, int OWN, int STEP> struct numbers_team {
-    static constexpr int PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH), ROOM_PITCH = ATTENTION_PITCH((int)sizeof(T), STEP);
+    static constexpr int PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH),
+        ROOM_PITCH = ATTENTION_PITCH((int)sizeof(T), STEP);
     static constexpr int K = 16 / (int)sizeof(T), ROWS = OWN / 16, COLUMNS = STEP / 16, DEPTH = WIDTH / 16;
-    static constexpr int WIDE = DEPTH < K ? DEPTH : K;          /* results that are neighbours */
+    static constexpr int WIDE = DEPTH < K ? DEPTH : K;          /* adjacent results */
 
     struct scores {
         T x[ROWS][COLUMNS];
@@ -132,7 +139,7 @@ template <typename T, int WIDTH, int OWN, int STEP> struct numbers_team {
 
     static DEVICE void weigh(sums &o, scores &s, const T *b, T *room)
     {
-        __syncwarp();                       /* what was there has been read */
+        __syncwarp();                       /* the previous contents of room have been read */
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
 #pragma unroll
@@ -163,7 +170,8 @@ template <typename T, int WIDTH, int OWN, int STEP> struct numbers_team {
 /* ---- f16, bf16 ---- */
 
 template <typename T, int WIDTH, int OWN, int STEP> struct matrix_team {
-    static constexpr int PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH), ROWS = 2, COLUMNS = STEP / 4, DEPTH = WIDTH / 4, WIDE = 2;
+    static constexpr int PITCH = ATTENTION_PITCH((int)sizeof(T), WIDTH), ROWS = 2, COLUMNS = STEP / 4,
+        DEPTH = WIDTH / 4, WIDE = 2;
     static_assert(OWN == 16 * ATTENTION_THREADS(2) / WARP && STEP % 16 == 0 && WIDTH % 16 == 0, "a warp has 16 rows");
 
     struct scores {
@@ -202,7 +210,7 @@ template <typename T, int WIDTH, int OWN, int STEP> struct matrix_team {
             load_matrices<false>(left, from_a + e);
 #pragma unroll
             for (int n = 0; n < STEP / 8; n += 2) {
-                uint32_t both[4];           /* of columns 8 n ... 8 n + 15 */
+                uint32_t both[4];           /* columns 8 n ... 8 n + 15 */
                 load_matrices<false>(both, from_b + n * 8 * PITCH + e);
                 multiply_add<T>(s.x[n], left, { both[0], both[1] });
                 multiply_add<T>(s.x[n + 1], left, { both[2], both[3] });
@@ -216,7 +224,8 @@ template <typename T, int WIDTH, int OWN, int STEP> struct matrix_team {
 #pragma unroll
         for (int j = 0; j < STEP / 8; j += 2) {
             const uint32_t left[4] = { pair_of<T>(s.x[j][0], s.x[j][1]), pair_of<T>(s.x[j][2], s.x[j][3]),
-                                       pair_of<T>(s.x[j + 1][0], s.x[j + 1][1]), pair_of<T>(s.x[j + 1][2], s.x[j + 1][3]) };
+                                       pair_of<T>(s.x[j + 1][0], s.x[j + 1][1]),
+                                       pair_of<T>(s.x[j + 1][2], s.x[j + 1][3]) };
 #pragma unroll
             for (int n = 0; n < WIDTH / 8; n += 2) {
                 uint32_t both[4];
@@ -229,8 +238,10 @@ template <typename T, int WIDTH, int OWN, int STEP> struct matrix_team {
 };
 
 template <typename T, int WIDTH, bool BACKWARD> struct attention_tile {
-    static constexpr int BYTES = (int)sizeof(T), OWN = ATTENTION_OWN(BYTES, WIDTH, BACKWARD), STEP = ATTENTION_STEP(BYTES, WIDTH, BACKWARD);
-    static constexpr int OWN_NUMBERS = OWN * ATTENTION_PITCH(BYTES, WIDTH), STEP_NUMBERS = STEP * ATTENTION_PITCH(BYTES, WIDTH);
+    static constexpr int BYTES = (int)sizeof(T), OWN = ATTENTION_OWN(BYTES, WIDTH, BACKWARD),
+        STEP = ATTENTION_STEP(BYTES, WIDTH, BACKWARD);
+    static constexpr int OWN_NUMBERS = OWN * ATTENTION_PITCH(BYTES, WIDTH),
+        STEP_NUMBERS = STEP * ATTENTION_PITCH(BYTES, WIDTH);
 };
 template <typename T, int WIDTH, bool BACKWARD> struct team_of_type {
     using tile = attention_tile<T, WIDTH, BACKWARD>;
@@ -254,7 +265,7 @@ template <typename TEAM> DEVICE void clear(typename TEAM::sums &o)
             o.at(r, d) = 0;
 }
 
-/* Rows [0, count) of the tile, `width` columns of each, each row times factor(r). */
+/* Stores rows [0, count) of the tile, `width` columns each; each row is multiplied by factor(r). */
 template <typename TEAM, typename T, typename F>
 DEVICE void store_tile(T *to, int64_t step, int count, int width, bool vectors, typename TEAM::sums &o, F factor)
 {
@@ -283,7 +294,8 @@ DEVICE void store_tile(T *to, int64_t step, int count, int width, bool vectors, 
     }
 }
 
-/* Which matrix and tile a block has. Blocks that follow one another share a matrix, whose other side then comes from the L2 cache. */
+/* The matrix and tile of a block. Consecutive blocks share a matrix, so that they read the other side from the L2
+ * cache. */
 struct attention_place {
     int64_t matrix, batch, head;
     int tile;

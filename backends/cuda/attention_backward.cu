@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/attention_backward.cu: gradients of attention from q, k, v, y and the rows' logsumexp (FlashAttention-2, Dao 2023): scores are made
- * again, tile by tile, and never written.
+/* backends/cuda/attention_backward.cu: gradients of attention from q, k, v, y and the logsumexp of the rows
+ * (FlashAttention-2, Dao 2023). The scores are recomputed tile by tile and never stored.
  *
- * Two passes after one over y and dy (delta: sum(dy y) of each row; 2 L V numbers read): blocks of keys walk over the queries and make dk and dv;
- * blocks of queries walk over the keys and make dq. Flops: 2 L S times 2 E + 2 V and times 2 E + V, causal about half; a single pass would save
- * E + V of 4 E + 3 V and would have to add to dq from many blocks at once, in an order that varies. Every result is summed up by one block in one
- * order: the same bits each time. Bytes: own operands and results once, the other side once for every OWN rows, mostly from the L2 cache.
+ * A first kernel computes delta, sum(dy * y) of each row, which reads 2 L V values. Two passes follow: blocks of keys
+ * loop over the queries and compute dk and dv; blocks of queries loop over the keys and compute dq. Flops: 2 L S times
+ * 2 E + 2 V and times 2 E + V, about half when causal. A single pass would save E + V of 4 E + 3 V, but many blocks
+ * would have to add to dq in varying order. Here one block sums each result in a fixed order, so results are bitwise
+ * reproducible. Bytes: own operands and results once, the other side once per OWN rows, mostly from the L2 cache.
  *
- * With `own` a and b, and the other side c and d (keys: k, v and q, dy; queries: q, dy and k, v):
- *     t = a c^T,  p = e^(scale t - logsumexp),  u = p (b d^T - delta):   first result += u c, in the end times scale;  keys: second += p d */
+ * With the block's own operands a, b and the other side c, d (pass over keys: k, v and q, dy; over queries: q, dy and
+ * k, v):
+ *
+ *     t = a c^T,  p = e^(scale t - logsumexp),  u = p (b d^T - delta)
+ *     first result += u c, in the end times scale;  pass over keys: second result += p d */
 #include "attention.cuh"
 
-/* Of the rows that a step brings: logsumexp, in the power's exponents, and delta. */
-template <typename W, int STEP> DEVICE void load_statistics(W *statistics, const attention_args &a, int64_t matrix, int first, W per_e)
+/* Loads logsumexp, as an exponent of the base of power<T>, and delta of the STEP rows from `first` on. */
+template <typename W, int STEP>
+DEVICE void load_statistics(W *statistics, const attention_args &a, int64_t matrix, int first, W per_e)
 {
     for (int i = (int)threadIdx.x; i < 2 * STEP; i += (int)blockDim.x) {
         const int row = first + i % STEP;
@@ -33,12 +38,13 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
     T *const step_d = step_c + tile::STEP_NUMBERS, *const room = step_d + tile::STEP_NUMBERS;
     attention_place p = place_of(a);
     if (a.causal && !KEYS)
-        p.tile = (int)a.tiles.size - 1 - p.tile;                    /* what takes longest first */
+        p.tile = (int)a.tiles.size - 1 - p.tile;                    /* longest tiles first */
     const int own_rows = KEYS ? a.keys : a.rows, step_rows = KEYS ? a.rows : a.keys;
     const int first = p.tile * tile::OWN, count = own_rows - first;
     const int begin = KEYS && a.causal ? first / STEP * STEP : 0;
     const int end = !KEYS && a.causal && first + tile::OWN < step_rows ? first + tile::OWN : step_rows;
-    const attention_operand &op_a = KEYS ? a.k : a.q, &op_b = KEYS ? a.v : a.dy, &op_c = KEYS ? a.q : a.k, &op_d = KEYS ? a.dy : a.v;
+    const attention_operand &op_a = KEYS ? a.k : a.q, &op_b = KEYS ? a.v : a.dy, &op_c = KEYS ? a.q : a.k,
+        &op_d = KEYS ? a.dy : a.v;
     const T *const c = matrix_of<T>(op_c, p.batch, p.head), *const d = matrix_of<T>(op_d, p.batch, p.head);
     const bool vectors = a.vectors != 0;
     const W per_e = power<T>::per_e(), factor = (W)(a.scale * (double)per_e);
@@ -60,10 +66,14 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
         if (KEYS)
             load_statistics<W, STEP>(statistics, a, p.matrix, j, per_e);
     };
-    const auto load_d = [&](int j) { load_tile<T, STEP, WIDTH>(step_d, d + j * op_d.row, op_d.row, step_rows - j, a.values, vectors); };
+    const auto load_d = [&](int j) {
+        load_tile<T, STEP, WIDTH>(step_d, d + j * op_d.row, op_d.row, step_rows - j, a.values, vectors);
+    };
 
-    load_tile<T, tile::OWN, WIDTH>(own_a, matrix_of<T>(op_a, p.batch, p.head) + first * op_a.row, op_a.row, count, a.width, vectors);
-    load_tile<T, tile::OWN, WIDTH>(own_b, matrix_of<T>(op_b, p.batch, p.head) + first * op_b.row, op_b.row, count, a.values, vectors);
+    load_tile<T, tile::OWN, WIDTH>(own_a, matrix_of<T>(op_a, p.batch, p.head) + first * op_a.row, op_a.row, count,
+                                   a.width, vectors);
+    load_tile<T, tile::OWN, WIDTH>(own_b, matrix_of<T>(op_b, p.batch, p.head) + first * op_b.row, op_b.row, count,
+                                   a.values, vectors);
     if (begin < end) {
         load_c(begin);
         load_d(begin);
@@ -75,7 +85,8 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
         typename team::scores t, u;
         team::compare(t, own_a, step_c);
         team::compare(u, own_b, step_d);
-        const bool hidden = j + STEP > step_rows || (a.causal && (KEYS ? first + tile::OWN > j + 1 : j + STEP > first + 1));
+        const bool hidden = j + STEP > step_rows
+            || (a.causal && (KEYS ? first + tile::OWN > j + 1 : j + STEP > first + 1));
 #pragma unroll
         for (int r = 0; r < team::ROWS; r++)
 #pragma unroll
@@ -83,7 +94,7 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
                 const int row = first + team::row(r), column = j + team::column(i);
                 const W shift = KEYS ? statistics[team::column(i)] : logsumexp[r];
                 const W off = KEYS ? statistics[STEP + team::column(i)] : delta[r];
-                /* Without branches: &, | and a choice before the exponential. */
+                /* Without branches: the mask uses & and |, and is applied before the exponential. */
                 const bool out = hidden & ((column >= step_rows) | (a.causal & (KEYS ? row > column : column > row)));
                 const W weight = power<T>::of(out ? -infinity<W>() : t.at(r, i) * factor - shift);
                 u.at(r, i) = out ? W(0) : weight * (u.at(r, i) - off);
@@ -91,32 +102,33 @@ template <typename T, int WIDTH, bool KEYS> DEVICE void backward(const attention
             }
         if (KEYS)
             team::weigh(second_result, t, step_d, room);
-        __syncthreads();                    /* d has been used */
+        __syncthreads();                    /* d is no longer used */
         if (j + STEP < end)
             load_d(j + STEP);
         team::weigh(first_result, u, step_c, room);
-        __syncthreads();                    /* so have c and the statistics */
+        __syncthreads();                    /* c and the statistics are no longer used */
         if (j + STEP < end)
             load_c(j + STEP);
     }
-    copies_wait();                          /* none of them may outlive the block */
+    copies_wait();                          /* no asynchronous copy may outlive the block */
     const attention_operand &first_out = KEYS ? a.dk : a.dq;
     const W scale = (W)a.scale;
-    store_tile<team>(matrix_of<T>(first_out, p.batch, p.head) + first * first_out.row, first_out.row, count, a.width, vectors, first_result,
-                     [&](int) { return scale; });
+    store_tile<team>(matrix_of<T>(first_out, p.batch, p.head) + first * first_out.row, first_out.row, count, a.width,
+                     vectors, first_result, [&](int) { return scale; });
     if (KEYS)
-        store_tile<team>(matrix_of<T>(a.dv, p.batch, p.head) + first * a.dv.row, a.dv.row, count, a.values, vectors, second_result,
-                         [](int) { return W(1); });
+        store_tile<team>(matrix_of<T>(a.dv, p.batch, p.head) + first * a.dv.row, a.dv.row, count, a.values, vectors,
+                         second_result, [](int) { return W(1); });
 }
 
-/* delta, a warp for each row; a.tiles: of the rows, by one. */
+/* Computes delta, one warp per row. a.tiles.size is the number of rows. */
 template <typename T> DEVICE void row_products(const attention_args &a)
 {
     using W = work<T>;
     each_row<false>(a.matrices * a.rows, [&](int64_t at) {
         int64_t batch = at;
         const int64_t row = split_off(batch, a.tiles), head = split_off(batch, a.heads);
-        const T *const y = matrix_of<T>(a.y, batch, head) + row * a.y.row, *const dy = matrix_of<T>(a.dy, batch, head) + row * a.dy.row;
+        const T *const y = matrix_of<T>(a.y, batch, head) + row * a.y.row,
+            *const dy = matrix_of<T>(a.dy, batch, head) + row * a.dy.row;
         W sum = 0;
         for (int i = (int)threadIdx.x % WARP; i < a.values; i += WARP)
             sum += (W)y[i] * (W)dy[i];
@@ -127,8 +139,10 @@ template <typename T> DEVICE void row_products(const attention_args &a)
 }
 
 #define KERNELS_OF(type, T, width)                                                                                  \
-    KERNEL_BOUNDS(attention_backward_##type##_k##width, attention_args, ATTENTION_THREADS(sizeof(T))) { backward<T, width, true>(a); }    \
-    KERNEL_BOUNDS(attention_backward_##type##_q##width, attention_args, ATTENTION_THREADS(sizeof(T))) { backward<T, width, false>(a); }
+    KERNEL_BOUNDS(attention_backward_##type##_k##width, attention_args, ATTENTION_THREADS(sizeof(T)))               \
+        { backward<T, width, true>(a); }                                                                            \
+    KERNEL_BOUNDS(attention_backward_##type##_q##width, attention_args, ATTENTION_THREADS(sizeof(T)))               \
+        { backward<T, width, false>(a); }
 #define KERNELS(type, T)                                                                                            \
     KERNELS_OF(type, T, 32)                                                                                         \
     KERNELS_OF(type, T, 64)                                                                                         \

@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/batch_norm.cu: batch_norm of x[N, C, S] over N and S, and its gradient.
  *
- * Each takes three kernels: two sums a channel, in pieces (NAME_r along vectors, NAME_q along numbers, NAME_c along columns when S is 1); one warp a
- * channel joins them and makes what the last kernel needs (NAME_f); the last one (NAME_v in vectors, NAME_n by number) writes y or dx. x is read twice, and
- * in the gradient dy with it: the limit.
+ * Each takes three kernels. The first computes two sums per channel, in pieces: NAME_r along vectors, NAME_q along
+ * elements, NAME_c along columns when S is 1. The second, NAME_f, joins the sums with one warp per channel and computes
+ * what the third needs. The third writes y or dx: NAME_v in vectors, NAME_n by element. x (for the gradient also dy) is
+ * read twice, and memory is the limit.
  *
- * Mean and variance come from one pass, as sums of d and d^2 in f64, d the distance from the channel's first number: what cancels in
- * sum(d^2) - sum(d)^2 / n is small unless the first number lies very far from all others, and even then f64 has the digits. Along rows a thread's few
- * numbers are added in the type that they are computed in first, as distances e from one of them, D from the channel's first: the sum of d is then that of
- * e and of the D, and that of d^2 is sum(e^2) + 2 D sum(e) + D^2 of each. Many GPUs do two operations of f64 in the time of 64 of f32. */
+ * Mean and variance are computed in one pass, from the sums of d and d^2 in f64, where d is the distance from the
+ * channel's first value. The cancellation in sum(d^2) - sum(d)^2 / n is small unless the first value is very far from
+ * all others, and even then f64 has enough digits. Along rows, a thread first adds a few values in the type in which
+ * they are computed, as distances e from one of them; D is the distance of that one from the channel's first value. The
+ * sum of d is then the sum of e and of D, and the sum of d^2 is sum(e^2) + 2 D sum(e) + the sum of D^2. This matters
+ * because many GPUs execute two f64 operations in the time of 64 f32 operations. */
 #include "norm.cuh"
 
-/* Vectors that a thread loads before it looks at the first: sizes are divided by and results stored between, over which the compiler moves no load. */
+/* The number of vectors that a thread loads before it uses the first. The compiler moves no load across the divisions
+ * by sizes and the stores of results in between. */
 template <int M> constexpr int loads = 4 / M;
 
-/* f(constants(channel), in, first, second) adds to two sums what vectors in[n][M] of the M operands hold, for all of this block's piece of a channel; sums
- * go to partial. */
-template <int M, typename V, typename C, typename F> DEVICE void pair_rows(const norm_args &a, const V *const (&operands)[M], C constants, F f)
+/* Sums over this block's piece of a channel and stores the two sums in partial. f(constants(channel), in, first,
+ * second) adds the values of the vectors in[n][M] of the M operands to the sums. */
+template <int M, typename V, typename C, typename F>
+DEVICE void pair_rows(const norm_args &a, const V *const (&operands)[M], C constants, F f)
 {
     constexpr int turns = loads<M>;
     __shared__ double room[WARP];
@@ -62,10 +67,10 @@ template <int M, typename V, typename C, typename F> DEVICE void pair_rows(const
     }
 }
 
-/* What sums are taken relative to: x, 0 where that is no number. */
+/* The origin of the distances: x, or 0 if x is not finite. */
 template <typename W> DEVICE W or_zero(W x) { return x - x == 0 ? x : W(0); }
 
-/* The channel's first number. */
+/* The channel's first value. */
 template <typename T> DEVICE double origin(const norm_args &a, int64_t channel, int per_vector)
 {
     return or_zero((double)(work<T>)static_cast<const T *>(a.x)[channel * a.size.size * per_vector]);
@@ -97,12 +102,14 @@ template <typename T, int K> DEVICE void statistics_rows(const norm_args &a)
 template <typename T> DEVICE void statistics_columns(const norm_args &a)
 {
     pair_columns<double>(a, a.channels.size, [&](int64_t row, int64_t column) -> pair<double> {
-        const double d = (double)(work<T>)static_cast<const T *>(a.x)[row * a.channels.size + column] - origin<T>(a, column, 1);
+        const double d = (double)(work<T>)static_cast<const T *>(a.x)[row * a.channels.size + column]
+            - origin<T>(a, column, 1);
         return { d, d * d };
     });
 }
 
-/* Per channel: mean, rstd, and where they are given running_*. `vector`: numbers in one of a.size. */
+/* Per channel: computes mean and rstd and updates running_mean and running_var if they are given. a.n: elements per
+ * vector of a.size. */
 template <typename T> DEVICE void statistics_finish(const norm_args &a)
 {
     typedef work<T> W;
@@ -119,7 +126,8 @@ template <typename T> DEVICE void statistics_finish(const norm_args &a)
             if (threadIdx.x % WARP == 0 && momentum >= 0) {
                 if (a.running_mean != nullptr)
                     put_parameter<T>(a.running_mean, a.wide & NORM_RUNNING_MEAN, channel,
-                                     (1 - momentum) * parameter<T>(a.running_mean, a.wide & NORM_RUNNING_MEAN, channel) + momentum * mean);
+                                     (1 - momentum) * parameter<T>(a.running_mean, a.wide & NORM_RUNNING_MEAN, channel)
+                                         + momentum * mean);
                 if (a.running_var != nullptr)
                     put_parameter<T>(a.running_var, a.wide & NORM_RUNNING_VAR, channel,
                                      (1 - momentum) * parameter<T>(a.running_var, a.wide & NORM_RUNNING_VAR, channel)
@@ -136,8 +144,9 @@ template <typename T> DEVICE void statistics_finish(const norm_args &a)
     }
 }
 
-/* f(constants(channel), the M operands' vectors) -> the result's, for every vector. */
-template <int M, typename V, typename C, typename F> DEVICE void each_vector(const norm_args &a, const V *const (&operands)[M], C constants, F f)
+/* Stores f(constants(channel), the vectors of the M operands) in the result, for every vector. */
+template <int M, typename V, typename C, typename F>
+DEVICE void each_vector(const norm_args &a, const V *const (&operands)[M], C constants, F f)
 {
     constexpr int turns = loads<M>;
     const int64_t threads = thread_count();
@@ -217,13 +226,14 @@ template <typename T> DEVICE void gradient_columns(const norm_args &a)
     });
 }
 
-/* What the last kernel reads where the sums of a channel's piece 0 were: 0, the mean of dy; 1, the slope along x. */
+/* The values that the last kernel reads: 0, the mean of dy; 1, the slope along x. They replace the sums of piece 0 of
+ * the channel. */
 template <typename W> DEVICE W &ready(const norm_args &a, int which, int64_t channel)
 {
     return *reinterpret_cast<W *>(a.partial + which * a.channels.size + channel);
 }
 
-/* dweight, dbias, and what the last kernel needs: it would divide for each vector. */
+/* Computes dweight, dbias and the values that the last kernel needs, which would otherwise divide per vector. */
 template <typename T> DEVICE void gradient_finish(const norm_args &a)
 {
     const int64_t channels = a.channels.size;
@@ -239,7 +249,8 @@ template <typename T> DEVICE void gradient_finish(const norm_args &a)
     }
 }
 
-/* Training: dx = w rstd (dy - mean(dy) - xhat mean(dy xhat)), xhat = (x - mean) rstd. Else mean and rstd are constants: dx = w rstd dy. */
+/* Training: dx = w rstd (dy - mean(dy) - xhat mean(dy xhat)), xhat = (x - mean) rstd. Inference: mean and rstd are
+ * constants, so dx = w rstd dy. */
 template <typename T, int K> DEVICE void gradient(const norm_args &a)
 {
     typedef work<T> W;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/binary.cu: sums, differences, products, quotients, the larger and the smaller.
+/* backends/cuda/binary.cu: add, sub, mul, div, maximum, minimum.
  *
- * Two elements are read and one is written for each result; memory is the limit. */
+ * Each result takes two loads and one store; memory is the limit. */
 #include "elementwise.cuh"
 
 #define INTEGER(op, type, T, ...) ELEMENTWISE_2(op##_##type, T, T, T, __VA_ARGS__)
-/* Sums and products wrap around: the bits are the same for signed and unsigned numbers. 16 bits are widened, because they would be
- * multiplied as signed int. */
+/* Integer sums and products wrap, so signed and unsigned types have the same bits. 8 and 16 bits are widened to
+ * unsigned, because C++ would promote them to signed int, which a product of 16-bit values can overflow. */
 #define WRAPPING(op, sign)                                                                                          \
     INTEGER(op, u8, uint8_t, (uint32_t)x sign (uint32_t)y)                                                          \
     INTEGER(op, i16, uint16_t, (uint32_t)x sign (uint32_t)y)                                                        \
@@ -18,7 +18,7 @@
     INTEGER(op, i16, int16_t, __VA_ARGS__)                                                                          \
     INTEGER(op, i32, int32_t, __VA_ARGS__)                                                                          \
     INTEGER(op, i64, int64_t, __VA_ARGS__)
-#define LARGER  x > y || x != x ? x : y             /* a NaN wins, on either side */
+#define LARGER  x > y || x != x ? x : y             /* NaN propagates from either operand */
 #define SMALLER x < y || x != x ? x : y
 
 FLOATING_2(add, x + y, x + y, x + y)

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/cast.cu: copies from one dtype to another: cast_FROM_TO, where integers of a size are one TO, because the bits are the same.
+/* backends/cuda/cast.cu: copies from one dtype to another, cast_FROM_TO. Signed and unsigned integers of a size share
+ * one TO, because the bits are the same.
  *
- * Memory is the limit: each element is read once and written once; vectors are of the larger type's. */
+ * Each element is read once and written once; memory is the limit. The size of vectors follows the larger type. */
 #include "elementwise.cuh"
 
-/* Floating to an integer truncates toward zero, through 64 bits, so that what does not fit wraps; beyond 64 bits, and of NaN, as the host's
- * processors have it. */
+/* A floating-point value becomes an integer by truncation toward zero to 64 bits, so that values outside the target
+ * type wrap. NaN and values beyond 64 bits give the same result as on the host's processors. */
 template <typename T> DEVICE int64_t truncated(T x)
 {
     return x >= T(-9223372036854775808.0) && x < T(9223372036854775808.0) ? (int64_t)x : (int64_t)1 << 63;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/compare.cu: questions with yes or no for an answer, a byte each, and the choice by such an answer.
+/* backends/cuda/compare.cu: comparisons and logical ops with results of one byte, and where.
  *
- * Memory is the limit. What is larger is what is less with its operands swapped; integers are equal or zero whatever their signs. */
+ * Memory is the limit. gt and ge use the kernels of lt and le with swapped operands. Signed and unsigned integers share
+ * the kernels of eq, ne and the logical ops. */
 #include "elementwise.cuh"
 
 #define ASK(op, type, T, ...) ELEMENTWISE(op##_##type, 2, 2, uint8_t, T, T, T, (work<T> x, work<T> y), __VA_ARGS__)
@@ -42,7 +43,7 @@ ASK_ONE(logical_not, i16, int16_t, x == 0)
 ASK_ONE(logical_not, i32, int32_t, x == 0)
 ASK_ONE(logical_not, i64, int64_t, x == 0)
 
-/* where(condition, a, b): bytes are moved, whatever they mean. */
+/* where(condition, a, b) copies bits, so one kernel serves all dtypes of a size. */
 #define WHERE(type, T) ELEMENTWISE(where_##type, 3, 1, T, uint8_t, T, T, (uint8_t x, T y, T z), x ? y : z)
 WHERE(u8, uint8_t)
 WHERE(i16, int16_t)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/conv.cu: convolution and its gradients, for where no library does them.
+/* backends/cuda/conv.cu: convolution and its gradients, for systems without a library that computes them.
  *
- * Dense ones are implicit matrix products (conv.cuh): limited by multiplications, and by working out addresses, which costs about a third
- * of that. Sides are laid out so that neighbouring threads read and write neighbouring elements: contiguous data by pixels,
- * channels-last data by channels. With few channels in a group (depthwise) there is nothing to share, and a thread makes an element by
- * itself, limited by memory and its caches. A weight's gradient adds up all pixels: they are cut in parts that are added in order. */
+ * Dense convolutions are implicit matrix products (conv.cuh). The limit is multiplications, and the computation of
+ * addresses, which costs about a third of that. Tiles are oriented so that neighbouring threads access adjacent
+ * elements: pixels for contiguous data, channels for channels-last data. With few channels per group (depthwise), there
+ * is no data to share, and a thread computes one element; memory and caches are the limit. A weight gradient sums over
+ * all pixels, which are split into parts that are added in order. */
 #include "conv.cuh"
 
 /* ---- dense ---- */
@@ -17,7 +18,9 @@ template <typename T, bool LAST, bool BACK> DEVICE void dense(const conv_args &a
     const int first_x = place.group * a.c, first_y = place.group * a.o;
     const int rows = BACK ? a.c : a.o, depth = (BACK ? a.o : a.c) * a.kh * a.kw;
     const int64_t *strides = BACK ? a.x_strides : a.y_strides;
-    const pixels_by_taps<T, LAST, BACK> pixels = { a, BACK ? channels<T>(a.y, a.y_strides, first_y) : channels<T>(a.x, a.x_strides, first_x) };
+    const pixels_by_taps<T, LAST, BACK> pixels = {
+        a, BACK ? channels<T>(a.y, a.y_strides, first_y) : channels<T>(a.x, a.x_strides, first_x)
+    };
     const channels_by_taps<T, LAST, BACK> weights = { a, static_cast<const T *>(a.weight) + first_y * a.w_strides[0] };
     T *out = static_cast<T *>(a.out) + (BACK ? first_x : first_y) * strides[CONV_C];
     const T *bias = static_cast<const T *>(a.bias);
@@ -28,10 +31,12 @@ template <typename T, bool LAST, bool BACK> DEVICE void dense(const conv_args &a
             return;
         if (!BACK && bias != nullptr)
             x += (W)bias[first_y + channel];
-        out[p.image * strides[CONV_N] + channel * strides[CONV_C] + p.row * strides[CONV_H] + p.column * strides[CONV_W]] = (T)x;
+        out[p.image * strides[CONV_N] + channel * strides[CONV_C] + p.row * strides[CONV_H]
+            + p.column * strides[CONV_W]] = (T)x;
     };
     if (LAST)
-        gemm_tile<TILE>(pixels, true, weights, !BACK, place.row0, place.column0, 0, depth, [&](int64_t i, int64_t j, W x) { store(j, i, x); });
+        gemm_tile<TILE>(pixels, true, weights, !BACK, place.row0, place.column0, 0, depth,
+                        [&](int64_t i, int64_t j, W x) { store(j, i, x); });
     else
         gemm_tile<TILE>(weights, true, pixels, false, place.row0, place.column0, 0, depth, store);
 }
@@ -50,7 +55,7 @@ template <typename T, bool LAST> DEVICE void weight_gradient(const conv_args &a)
         gemm_tile<TILE>(dy, !LAST, x, !LAST, place.row0, place.column0, begin, end, [&](int64_t o, int64_t t, W s) {
             if (o >= a.o || t >= taps)
                 return;
-            const int64_t i = (first_y + o) * taps + t;         /* taps run as the weight's own memory does */
+            const int64_t i = (first_y + o) * taps + t;         /* taps in the order of the weight's memory */
             if (a.room != nullptr)
                 static_cast<W *>(a.room)[part * a.weights + i] = s;
             else
@@ -59,7 +64,7 @@ template <typename T, bool LAST> DEVICE void weight_gradient(const conv_args &a)
     }
 }
 
-/* The parts, in order. */
+/* Adds the parts in order. */
 template <typename T> DEVICE void add_parts(const conv_args &a)
 {
     for (int64_t i = thread_index(); i < a.weights; i += thread_count()) {
@@ -70,7 +75,7 @@ template <typename T> DEVICE void add_parts(const conv_args &a)
     }
 }
 
-/* ---- few channels in a group: an element of the result a thread ---- */
+/* ---- few channels per group: one element of the result per thread ---- */
 
 template <typename T, bool LAST, bool BACK> DEVICE void sparse(const conv_args &a)
 {
@@ -80,29 +85,32 @@ template <typename T, bool LAST, bool BACK> DEVICE void sparse(const conv_args &
     const int64_t *strides = BACK ? a.x_strides : a.y_strides;
     const T *bias = static_cast<const T *>(a.bias);
     for (int64_t i = thread_index(); i < count; i += thread_count()) {
-        int64_t rest = i;                   /* what lies side by side is split off first */
-        const int inner = (int)split_off(rest, LAST ? a.all : a.image), outer = (int)split_off(rest, LAST ? a.image : a.all);
+        int64_t rest = i;                   /* the fastest dimension is split off first */
+        const int inner = (int)split_off(rest, LAST ? a.all : a.image),
+            outer = (int)split_off(rest, LAST ? a.image : a.all);
         const int channel = LAST ? inner : outer, place = LAST ? outer : inner, line = quotient(place, a.by_row);
         const pixel p = { (int)rest, line, place - line * (int)a.by_row.divisor, true };
         const int group = quotient(channel, a.by_mine), own = channel - group * mine;
         const T *weight = static_cast<const T *>(a.weight) + (int64_t)group * a.o * a.w_strides[0];
-        const T *data = BACK ? channels<T>(a.y, a.y_strides, (int64_t)group * a.o) : channels<T>(a.x, a.x_strides, (int64_t)group * a.c);
+        const T *data = BACK ? channels<T>(a.y, a.y_strides, (int64_t)group * a.o)
+            : channels<T>(a.x, a.x_strides, (int64_t)group * a.c);
         W s = 0;
         for (int other = 0; other < others; other++)
             for (int row = 0; row < a.kh; row++)
                 for (int column = 0; column < a.kw; column++) {
                     const tap t = { other, row, column, true };
-                    const W w = (W)weight[(BACK ? other : own) * a.w_strides[0] + (BACK ? own : other) * a.w_strides[1] + row * a.w_strides[2]
-                                          + column * a.w_strides[3]];
+                    const W w = (W)weight[(BACK ? other : own) * a.w_strides[0] + (BACK ? own : other) * a.w_strides[1]
+                                          + row * a.w_strides[2] + column * a.w_strides[3]];
                     s += w * (BACK ? y_at<T>(a, data, p, t) : x_at<T>(a, data, p, t));
                 }
         if (!BACK && bias != nullptr)
             s += (W)bias[channel];
-        static_cast<T *>(a.out)[p.image * strides[CONV_N] + channel * strides[CONV_C] + p.row * strides[CONV_H] + p.column * strides[CONV_W]] = (T)s;
+        static_cast<T *>(a.out)[p.image * strides[CONV_N] + channel * strides[CONV_C] + p.row * strides[CONV_H]
+                                + p.column * strides[CONV_W]] = (T)s;
     }
 }
 
-/* A weight a block. */
+/* One weight per block. */
 template <typename T, bool LAST> DEVICE void sparse_weight_gradient(const conv_args &a)
 {
     using W = sum<T>;
@@ -115,7 +123,8 @@ template <typename T, bool LAST> DEVICE void sparse_weight_gradient(const conv_a
         W s = 0;
         for (int64_t q = threadIdx.x; q < pixels; q += blockDim.x) {
             const pixel p = pixel_of<false>(a, q);
-            const W dy = (W)y[p.image * a.y_strides[CONV_N] + p.row * a.y_strides[CONV_H] + p.column * a.y_strides[CONV_W]];
+            const W dy = (W)y[p.image * a.y_strides[CONV_N] + p.row * a.y_strides[CONV_H]
+                              + p.column * a.y_strides[CONV_W]];
             s += dy * x_at<T>(a, x, p, t);
         }
         s = block_sum(s, room);
@@ -126,7 +135,7 @@ template <typename T, bool LAST> DEVICE void sparse_weight_gradient(const conv_a
     }
 }
 
-/* ---- for a library's products: patches written out, and dimensions exchanged ---- */
+/* ---- im2col patches and permutations, for a library's matrix products ---- */
 
 template <typename T, bool LAST, bool BACK> DEVICE void patches(const conv_args &a)
 {
@@ -139,7 +148,8 @@ template <typename T, bool LAST, bool BACK> DEVICE void patches(const conv_args 
             const tap t = tap_of<LAST>(a, i, channels);
             for (int64_t q = thread_index(); q < pixels; q += thread_count()) {
                 const pixel p = pixel_of<BACK>(a, q);
-                out[(p.image * taps + i) * image + (q - (int64_t)p.image * image)] = (T)(BACK ? y_at<T>(a, data, p, t) : x_at<T>(a, data, p, t));
+                out[(p.image * taps + i) * image + (q - (int64_t)p.image * image)] =
+                    (T)(BACK ? y_at<T>(a, data, p, t) : x_at<T>(a, data, p, t));
             }
         }
         return;
@@ -156,14 +166,15 @@ template <typename T, bool LAST, bool BACK> DEVICE void patches(const conv_args 
 template <typename T> DEVICE void all_patches(const conv_args &a)
 {
     if (a.back)
-        patches<T, false, true>(a);         /* in the order in which a weight's own memory has them, channels of y first */
+        patches<T, false, true>(a);         /* in the order of the weight's memory, channels of y first */
     else if (a.last)
         patches<T, true, false>(a);
     else
         patches<T, false, false>(a);
 }
 
-/* Results in order: c is often as short as a kernel of 3x3, and what a warp reads of it lies in few rows. */
+/* Iterates in the order of the result, so that stores coalesce. c is often only a 3x3 kernel's 9 elements, but the
+ * reads of a warp still fall into few rows. */
 template <typename T> DEVICE void turn(const conv_turn_args &a)
 {
     const T *const from = static_cast<const T *>(a.from);
@@ -174,7 +185,7 @@ template <typename T> DEVICE void turn(const conv_turn_args &a)
     }
 }
 
-/* blocks: of dense ones, that registers are for. */
+/* blocks: minimum resident blocks of the dense kernels, which limits their registers. */
 #define KERNELS(name, T, blocks)                                                                                    \
     KERNEL_BLOCKS(conv2d_##name##_dense, conv_args, CONV_THREADS, blocks) { dense<T, false, false>(a); }            \
     KERNEL_BLOCKS(conv2d_##name##_dense_last, conv_args, CONV_THREADS, blocks) { dense<T, true, false>(a); }        \
@@ -184,10 +195,14 @@ template <typename T> DEVICE void turn(const conv_turn_args &a)
     KERNEL_BLOCKS(conv2d_input_grad_##name##_dense_last, conv_args, CONV_THREADS, blocks) { dense<T, true, true>(a); } \
     KERNEL_BLOCKS(conv2d_input_grad_##name##_few, conv_args, CONV_THREADS, 4) { sparse<T, false, true>(a); }        \
     KERNEL_BLOCKS(conv2d_input_grad_##name##_few_last, conv_args, CONV_THREADS, 4) { sparse<T, true, true>(a); }    \
-    KERNEL_BLOCKS(conv2d_weight_grad_##name##_dense, conv_args, CONV_THREADS, blocks) { weight_gradient<T, false>(a); } \
-    KERNEL_BLOCKS(conv2d_weight_grad_##name##_dense_last, conv_args, CONV_THREADS, blocks) { weight_gradient<T, true>(a); } \
-    KERNEL_BLOCKS(conv2d_weight_grad_##name##_few, conv_args, CONV_THREADS, 4) { sparse_weight_gradient<T, false>(a); } \
-    KERNEL_BLOCKS(conv2d_weight_grad_##name##_few_last, conv_args, CONV_THREADS, 4) { sparse_weight_gradient<T, true>(a); } \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_dense, conv_args, CONV_THREADS, blocks)                               \
+        { weight_gradient<T, false>(a); }                                                                           \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_dense_last, conv_args, CONV_THREADS, blocks)                          \
+        { weight_gradient<T, true>(a); }                                                                            \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_few, conv_args, CONV_THREADS, 4)                                      \
+        { sparse_weight_gradient<T, false>(a); }                                                                    \
+    KERNEL_BLOCKS(conv2d_weight_grad_##name##_few_last, conv_args, CONV_THREADS, 4)                                 \
+        { sparse_weight_gradient<T, true>(a); }                                                                     \
     KERNEL_BOUNDS(conv2d_parts_##name, conv_args, CONV_THREADS) { add_parts<T>(a); }                                \
     KERNEL_BOUNDS(conv2d_patches_##name, conv_args, CONV_THREADS) { all_patches<T>(a); }                            \
     KERNEL_BOUNDS(conv2d_turn_##name, conv_turn_args, CONV_THREADS) { turn<T>(a); }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/copy.cu: copies within a dtype, which move bytes; transposing ones; fill.
+/* backends/cuda/copy.cu: copies within a dtype, transposing copies, fill.
  *
- * Every byte is read once and written once, and memory is the limit. A transposing copy reads rows and writes columns, one of which would touch a
- * sector of 32 bytes for each element; by way of a tile in shared memory both go in whole sectors. A block has 4 to 8 KiB of loads on their
- * way, a multiprocessor 32 to 64 KiB. */
+ * Each byte is read and written once; memory is the limit. A transposing copy reads along one dimension and writes
+ * along another; without a tile in shared memory, one side would access a sector of 32 bytes per element. A block has
+ * loads of 4 to 8 KiB in flight, a multiprocessor 32 to 64 KiB. */
 #include "copy_args.h"
 #include "elementwise.cuh"
 
-/* Contiguous elements of any size as pairs of eight bytes. */
+/* Copies contiguous elements of any size as 16-byte vectors. */
 template <typename T> DEVICE void move_plain(const elementwise_args &a)
 {
     using pair = vec<uint64_t, 2>;
@@ -57,9 +57,10 @@ FILL(i16, uint16_t)
 FILL(i32, uint32_t)
 FILL(i64, uint64_t)
 
-/* ---- transposing ---- */
+/* ---- transposing copies ---- */
 
-/* SIDE by SIDE tiles; the pitch makes a column's elements fall into different banks: 33 words, or half or quarter an odd number of them. */
+/* Tiles of SIDE x SIDE elements. The pitch is 33 words, or a half or quarter of an odd number of words, so that the
+ * elements of a column fall into different banks. */
 template <typename T> DEVICE void transpose(const transpose_args &a)
 {
     constexpr int SIDE = sizeof(T) <= 2 ? 64 : 32, PITCH = SIDE + (sizeof(T) < 4 ? 4 / sizeof(T) : 1);
@@ -70,7 +71,8 @@ template <typename T> DEVICE void transpose(const transpose_args &a)
     for (int64_t t = blockIdx.x; t < a.tiles; t += gridDim.x) {
         /* Neighbouring blocks write neighbouring columns. */
         int64_t rest = t / a.tiles_across;
-        const int64_t column = (t - rest * a.tiles_across) * SIDE, down = rest / a.tiles_down, row = (rest - down * a.tiles_down) * SIDE;
+        const int64_t column = (t - rest * a.tiles_across) * SIDE, down = rest / a.tiles_down,
+            row = (rest - down * a.tiles_down) * SIDE;
         const T *in = static_cast<const T *>(a.in);
         T *out = static_cast<T *>(a.out);
         rest = down;
@@ -81,7 +83,7 @@ template <typename T> DEVICE void transpose(const transpose_args &a)
             out += place * a.out_strides[d];
             rest = above;
         }
-        /* tile[c][r] = in[r, c]: lanes along r. */
+        /* tile[c][r] = in[r, c], with the lanes along r. */
         T x[TURNS][ACROSS];
 #pragma unroll
         for (int u = 0; u < TURNS; u++)

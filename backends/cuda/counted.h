@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/counted.h: sizes that kernels divide indices by. C and CUDA C++.
+/* backends/cuda/counted.h: sizes by which kernels divide indices. C and CUDA C++.
  *
- * A GPU has no instruction that divides integers, and the 64-bit division that compilers call for it costs a hundred instructions and registers
- * beside. Indices of 31 bits are multiplied by a magic number (kernel.h, divide); larger ones by the inverse in f64, and put right by one. */
+ * GPUs have no integer division instruction. The 64-bit division that the compiler emits costs about a hundred
+ * instructions and additional registers. Therefore 31-bit indices are divided by multiplication with a magic number
+ * (`divide` in kernel.h), and larger ones by multiplication with the f64 reciprocal, corrected by at most one. */
 #ifndef CUDA_COUNTED_H
 #define CUDA_COUNTED_H
 
@@ -26,7 +27,7 @@ static inline struct counted counted_of(int64_t size)
 #else
 #include "kernel.h"
 
-/* n / size, for n of at most 2^52. */
+/* Returns n / size, for n up to 2^52. */
 DEVICE int64_t above(int64_t n, const counted &c)
 {
     if (n <= 0x7fffffff && c.size <= 0x7fffffff)
@@ -38,7 +39,7 @@ DEVICE int64_t above(int64_t n, const counted &c)
     return quotient;
 }
 
-/* n becomes n / size; the remainder is returned. */
+/* Replaces n by n / size and returns the remainder. */
 DEVICE int64_t split_off(int64_t &n, const counted &c)
 {
     const int64_t quotient = above(n, c), rest = n - quotient * c.size;

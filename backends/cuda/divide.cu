@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/divide.cu: quotients rounded down, remainders, powers.
+/* backends/cuda/divide.cu: floor_divide, remainder, fmod, pow.
  *
- * What limits here is arithmetic: fmod takes a turn for every 24 bits or so between the exponents, a power of f32 about 60 instructions, an
- * integer quotient 20 to 100. */
+ * Arithmetic is the limit: fmod iterates once per 24 bits or so of difference between the exponents of its operands, an
+ * f32 power takes about 60 instructions, an integer quotient 20 to 100. */
 #include "divide_args.h"
 #include "elementwise.cuh"
 
-/* ---- floating: Python's // and %: the quotient toward minus infinity, the remainder with the divisor's sign ---- */
+/* ---- floating-point: // and % as in Python: quotient rounded down, remainder with the divisor's sign ---- */
 
 template <typename T> DEVICE T rest_of(T x, T y)
 {
@@ -39,12 +39,13 @@ template <typename T> DEVICE T floored(T x, T y)
 FLOATING_LONG_2(fmod, fmodf(x, y), fmodf(x, y), fmod(x, y))
 FLOATING_LONG_2(remainder, floored_rest(x, y), floored_rest(x, y), floored_rest(x, y))
 FLOATING_LONG_2(floor_divide, floored(x, y), floored(x, y), floored(x, y))
-/* Of f64 a call: it is long, and within the loops the compiler runs out of registers around it. */
+/* Not inlined: pow in f64 is long, and inside the loops the compiler would run out of registers. */
 __device__ __noinline__ double power_f64(double x, double y) { return pow(x, y); }
 
 FLOATING_LONG_2(pow, powf(x, y), powf(x, y), power_f64(x, y))
 
-/* Common exponents without pow, as PyTorch has them: for these 0.5 is the square root, also of -infinity and -0. Which: divide_args.h. */
+/* Common exponents without pow, as in PyTorch. The exponent 0.5 is the square root, also for -infinity and -0. which:
+ * see divide_args.h. */
 template <typename T> DEVICE T short_power(T x, int which)
 {
     switch (which) {
@@ -62,19 +63,20 @@ ELEMENTWISE_LONG_1(pow_f64_short, double, double, short_power(x, a.flag))
 ELEMENTWISE_LONG_1(pow_f16_short, f16, f16, short_power(x, a.flag))
 ELEMENTWISE_LONG_1(pow_bf16_short, bf16, bf16, short_power(x, a.flag))
 
-/* ---- integers: a divisor of 0 is a failure; the least number divided by -1 wraps ---- */
+/* ---- integers: a divisor of 0 is an error; the minimum divided by -1 wraps ---- */
 
-/* The division of 64 bits is a call: it is long. */
+/* Not inlined: the 64-bit division is long. */
 __device__ __noinline__ int64_t quotient_of(int64_t x, int64_t y) { return x / y; }
 DEVICE int32_t quotient_of(int32_t x, int32_t y) { return x / y; }
 
-/* Of 16 bits, as floats: half of one added to the dividend keeps the quotient off whole numbers by 2^-16, which is far more than it is off. */
+/* Divides 8- and 16-bit integers in f32. Adding half to the dividend's magnitude keeps the exact quotient at least
+ * 2^-16 away from integers, which is far more than the error of the division. */
 DEVICE int32_t short_quotient(int32_t x, int32_t y)
 {
     return (int32_t)__fdividef((float)x + (x < 0 ? -0.5f : 0.5f), (float)y);
 }
 
-/* *rest: of the quotient toward zero, which is the result. */
+/* Returns the quotient rounded toward zero; *rest is its remainder. */
 template <typename T> DEVICE T divided(T x, T y, T *rest)
 {
     if constexpr (sizeof(T) < 4) {
@@ -95,7 +97,7 @@ template <typename T> DEVICE T integer_rest(T x, T y)
     return rest;
 }
 
-/* Has a rest that is not 0 the other sign than the divisor? */
+/* Returns whether the remainder is nonzero and its sign differs from the divisor's. */
 template <typename T> DEVICE bool is_beside(T rest, T y)
 {
     return rest != 0 && (int64_t)(rest ^ y) < 0;
@@ -114,7 +116,7 @@ template <typename T> DEVICE T integer_floored(T x, T y)
     return (T)(quotient - is_beside(rest, y));
 }
 
-/* Each thread remembers whether it met a divisor of 0, and tells at its end. */
+/* Each thread records whether it met a divisor of 0 and reports that once, at its end. */
 #define DIVIDE_KERNEL(name, loop, T, function)                                                                      \
     KERNEL_BOUNDS(name, elementwise_args, ELEMENTWISE_THREADS)                                                      \
     {                                                                                                               \
@@ -139,7 +141,7 @@ DIVIDE(i16, int16_t)
 DIVIDE(i32, int32_t)
 DIVIDE(i64, int64_t)
 
-/* Powers by squaring, wrapping around. A negative exponent leaves the integers but for the bases 1 and -1. */
+/* Integer power by squaring; wraps. For a negative exponent, the result is 0 unless the base is 1 or -1. */
 __device__ __noinline__ uint64_t integer_power(uint64_t base, int64_t exponent)
 {
     uint64_t result = 1;

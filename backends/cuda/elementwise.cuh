@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/elementwise.cuh: the loops of all elementwise kernels.
  *
- * Bytes are read and written once and memory's speed is the limit, so what counts is how many bytes are on their way: an H200 wants about 25 KiB
- * a multiprocessor. Contiguous operands go in vectors of 16 bytes, TURNS of them loaded by a thread before the first is used. Strided ones
- * find their place by dividing the index by the shape (multiplications, kernel.h): once a vector where the last dimension of every operand is
- * dense or a single element repeated (a bias, a scale per row), else four elements a thread at once. */
+ * Each byte is read and written once, so memory bandwidth is the limit, and the number of bytes in flight matters: an
+ * H200 needs about 25 KiB per multiprocessor. Contiguous operands are processed in vectors of 16 bytes; a thread loads
+ * TURNS of them before it uses the first. For strided operands, the index is divided by the shape (multiplications, see
+ * kernel.h): once per vector if the last dimension of every operand is dense or repeats a single element (a bias, a
+ * scale per row), else for four elements of a thread at a time. */
 #ifndef CUDA_ELEMENTWISE_CUH
 #define CUDA_ELEMENTWISE_CUH
 
@@ -23,7 +24,8 @@ template <typename T> DEVICE T load_one(const elementwise_args &a, int input, in
     return a.in[input] != nullptr ? static_cast<const T *>(a.in[input])[place] : number_of<T>(a.number[input]);
 }
 
-/* BYTES as they come from memory. Taken apart only where they are used, so that nothing waits between one load and the next. */
+/* A vector as it was loaded from memory. It is split into elements only where these are used, so that no load waits for
+ * an earlier one. */
 template <int BYTES> struct alignas(BYTES) loaded {
     uint32_t words[BYTES / 4];
 };
@@ -49,8 +51,8 @@ template <typename T, int K> DEVICE loaded_as<T, K> load_vector(const elementwis
     return *reinterpret_cast<const loaded_as<T, K> *>(&a.number[input]);
 }
 
-/* The same where the vector begins at any element that vectors may begin at; or one element is all of it, which has a place of its own, again so
- * that nothing waits for it. */
+/* As `loaded`, for a vector that begins at any vector-aligned element, or whose elements all repeat `one`. `one` has
+ * its own member so that, here too, no load waits for an earlier one. */
 template <typename T, int K> struct wide_loaded {
     loaded_as<T, K> all;
     T one;
@@ -58,7 +60,8 @@ template <typename T, int K> struct wide_loaded {
 
 DEVICE bool is_spread(const elementwise_args &a, int input) { return a.spread >> (1 + input) & 1u; }
 
-template <typename T, int K> DEVICE void load_wide(wide_loaded<T, K> *out, const elementwise_args &a, int input, int64_t place)
+template <typename T, int K>
+DEVICE void load_wide(wide_loaded<T, K> *out, const elementwise_args &a, int input, int64_t place)
 {
     const T *from = static_cast<const T *>(a.in[input]) + place;
     if (a.in[input] == nullptr)
@@ -78,7 +81,7 @@ template <typename T, int K> DEVICE vec<T, K> taken_apart(const wide_loaded<T, K
     return out;
 }
 
-/* Inputs beyond N are not looked at. f gets what each type is computed in. */
+/* Calls f with the first N values, each converted to the type in which it is computed. */
 template <int N, typename F, typename A, typename B, typename C> DEVICE auto apply(F f, A x, B y, C z)
 {
     if constexpr (N == 0)
@@ -101,14 +104,16 @@ DEVICE vec<Out, K> apply_all(F f, const vec<A, K> &x, const vec<B, K> &y, const 
     return out;
 }
 
-/* Elements of the operands' vectors: what the host computes as 16 / the largest operand's bytes. */
+/* Elements per vector. The host computes the same value: 16 / (bytes of the largest operand type). */
 template <int N, typename Out, typename A, typename B, typename C> constexpr __host__ __device__ int vector_of()
 {
-    return 16 / larger(larger(sizeof(Out), N > 0 ? sizeof(A) : 1), larger(N > 1 ? sizeof(B) : 1, N > 2 ? sizeof(C) : 1));
+    return 16 / larger(larger(sizeof(Out), N > 0 ? sizeof(A) : 1),
+                       larger(N > 1 ? sizeof(B) : 1, N > 2 ? sizeof(C) : 1));
 }
 
-/* out, inputs of types A, B, C; N of them. Contiguous, pointers aligned to whole vectors. */
-template <int N, int TURNS, typename Out, typename A, typename B, typename C, typename F> DEVICE void elementwise_plain(const elementwise_args &a, F f)
+/* Computes out from N inputs of types A, B, C. All operands are contiguous and aligned to whole vectors. */
+template <int N, int TURNS, typename Out, typename A, typename B, typename C, typename F>
+DEVICE void elementwise_plain(const elementwise_args &a, F f)
 {
     constexpr int K = vector_of<N, Out, A, B, C>();
     constexpr int64_t tile = ELEMENTWISE_THREADS * TURNS;
@@ -161,8 +166,11 @@ template <int N, int TURNS, typename Out, typename A, typename B, typename C, ty
     }
 }
 
-/* Where steps first, first + apart ... of the walk lie in each operand. Steps beyond the end get places, too: they are not used. */
-template <int N, int COUNT> DEVICE void find_places(const elementwise_args &a, uint32_t first, uint32_t apart, int32_t (&at)[COUNT][1 + ELEMENTWISE_INPUTS])
+/* Computes the offset in each operand of the steps first, first + apart, ... Steps beyond the end get offsets, too,
+ * which the caller does not use. */
+template <int N, int COUNT>
+DEVICE void find_places(const elementwise_args &a, uint32_t first, uint32_t apart,
+                        int32_t (&at)[COUNT][1 + ELEMENTWISE_INPUTS])
 {
     uint32_t rest[COUNT];
 #pragma unroll
@@ -187,8 +195,9 @@ template <int N, int COUNT> DEVICE void find_places(const elementwise_args &a, u
     }
 }
 
-/* Any strides; the host has seen to it that places are numbers of 31 bits. */
-template <int N, int TURNS, typename Out, typename A, typename B, typename C, typename F> DEVICE void elementwise_strided(const elementwise_args &a, F f)
+/* Computes out from N inputs with any strides. The host guarantees that offsets fit into 31 bits. */
+template <int N, int TURNS, typename Out, typename A, typename B, typename C, typename F>
+DEVICE void elementwise_strided(const elementwise_args &a, F f)
 {
     constexpr int K = vector_of<N, Out, A, B, C>(), U = 2 * TURNS;
     if (K > 1 && a.wide) {
@@ -224,7 +233,8 @@ template <int N, int TURNS, typename Out, typename A, typename B, typename C, ty
                     q = taken_apart<B, K>(y[t], is_spread(a, 1));
                 if constexpr (N > 2)
                     r = taken_apart<C, K>(z[t], is_spread(a, 2));
-                *reinterpret_cast<vec<Out, K> *>(static_cast<Out *>(a.out) + at[t][0]) = apply_all<N, K, Out, A, B, C>(f, p, q, r);
+                *reinterpret_cast<vec<Out, K> *>(static_cast<Out *>(a.out) + at[t][0]) =
+                    apply_all<N, K, Out, A, B, C>(f, p, q, r);
             }
         }
         return;
@@ -255,8 +265,9 @@ template <int N, int TURNS, typename Out, typename A, typename B, typename C, ty
     }
 }
 
-/* The two kernels of an op and type: NAME and NAME_s. `expression` is in x, y, z, of the types that numbers are computed in, and may use `a`.
- * TURNS: 2, or 1 where a function is so long that copies of it would crowd the instruction cache. */
+/* Defines the two kernels of an op and dtype, NAME (contiguous) and NAME_s (strided). The expression uses x, y, z, in
+ * the types in which they are computed, and may use `a`. TURNS is 2, or 1 for functions so long that several copies
+ * would not fit the instruction cache. */
 #define ELEMENTWISE(name, N, TURNS, Out, A, B, C, parameters, ...)                                                  \
     KERNEL_BOUNDS(name, elementwise_args, ELEMENTWISE_THREADS)                                                      \
     {                                                                                                               \
@@ -267,11 +278,14 @@ template <int N, int TURNS, typename Out, typename A, typename B, typename C, ty
         elementwise_strided<N, TURNS, Out, A, B, C>(a, [&] parameters { return __VA_ARGS__; });                     \
     }
 #define ELEMENTWISE_1(name, Out, A, ...)         ELEMENTWISE(name, 1, 2, Out, A, A, A, (work<A> x), __VA_ARGS__)
-#define ELEMENTWISE_2(name, Out, A, B, ...)      ELEMENTWISE(name, 2, 2, Out, A, B, A, (work<A> x, work<B> y), __VA_ARGS__)
+#define ELEMENTWISE_2(name, Out, A, B, ...)                                                                         \
+    ELEMENTWISE(name, 2, 2, Out, A, B, A, (work<A> x, work<B> y), __VA_ARGS__)
 #define ELEMENTWISE_LONG_1(name, Out, A, ...)    ELEMENTWISE(name, 1, 1, Out, A, A, A, (work<A> x), __VA_ARGS__)
-#define ELEMENTWISE_LONG_2(name, Out, A, B, ...) ELEMENTWISE(name, 2, 1, Out, A, B, A, (work<A> x, work<B> y), __VA_ARGS__)
+#define ELEMENTWISE_LONG_2(name, Out, A, B, ...)                                                                    \
+    ELEMENTWISE(name, 2, 1, Out, A, B, A, (work<A> x, work<B> y), __VA_ARGS__)
 
-/* An op in all floating types: `half` for f16 and bf16, in f32. */
+/* Defines the kernels of an op for all floating-point dtypes. `half` is the expression for f16 and bf16, computed in
+ * f32. */
 #define FLOATING_1(op, half, f32, f64)                                                                              \
     ELEMENTWISE_1(op##_f32, float, float, f32)                                                                      \
     ELEMENTWISE_1(op##_f64, double, double, f64)                                                                    \

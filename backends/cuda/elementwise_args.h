@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/elementwise_args.h: what kernels of elementwise ops get. C and CUDA C++. */
+/* backends/cuda/elementwise_args.h: arguments of the elementwise kernels. C and CUDA C++. */
 #ifndef CUDA_ELEMENTWISE_ARGS_H
 #define CUDA_ELEMENTWISE_ARGS_H
 
@@ -11,7 +11,7 @@
 #define ELEMENTWISE_INPUTS 3
 #define ELEMENTWISE_THREADS 256
 
-union elementwise_number {                  /* in the input's own type; of operands as often as a vector has room for it */
+union elementwise_number {                  /* in the input's dtype; repeated to fill the 16 bytes */
     double f64;
     float f32;
     int64_t i64;
@@ -21,22 +21,23 @@ union elementwise_number {                  /* in the input's own type; of opera
 
 struct elementwise_args {
     void *out;
-    const void *in[ELEMENTWISE_INPUTS];     /* NULL: `number` instead, the same for all elements */
+    const void *in[ELEMENTWISE_INPUTS];     /* NULL: `number` is the value for all elements */
     union elementwise_number number[ELEMENTWISE_INPUTS];
     int64_t n;
-    union elementwise_number lo, hi;        /* limits, fill's value, or another number of the op's own */
+    union elementwise_number lo, hi;        /* limits, the value of fill, or another value that the op defines */
     struct kernel_error *error;             /* for ops that can fail */
     uint64_t sequence;
-    int32_t flag;                           /* of the op's own */
-    /* For the strided kernels: dimension 0 runs slowest. */
+    int32_t flag;                           /* defined by the op */
+    /* For the strided kernels. Dimension 0 is the slowest. */
     int32_t ndim;
-    /* A step of the walk is a vector along the last dimension, whose shape and strides count vectors, instead of one element. */
+    /* Nonzero: a step of the loop processes a vector along the last dimension instead of one element. The shape and the
+     * strides of the last dimension then count vectors. */
     int32_t wide;
-    uint32_t spread;                        /* bit 1 + i: of input i one element fills the vector */
-    int64_t steps;                          /* of 31 bits, as all that follows */
+    uint32_t spread;                        /* bit 1 + i: input i repeats one element along the vector */
+    int64_t steps;                          /* fits into 31 bits, as do all fields below */
     int32_t shape[ELEMENTWISE_DIMS];
-    int32_t strides[1 + ELEMENTWISE_INPUTS][ELEMENTWISE_DIMS];      /* of out, then of inputs; in elements */
-    uint32_t magic[ELEMENTWISE_DIMS], shift[ELEMENTWISE_DIMS];      /* of shape (kernel.h, divide) */
+    int32_t strides[1 + ELEMENTWISE_INPUTS][ELEMENTWISE_DIMS];      /* of out, then of the inputs; in elements */
+    uint32_t magic[ELEMENTWISE_DIMS], shift[ELEMENTWISE_DIMS];      /* divisors for shape (`divide` in kernel.h) */
 };
 
 #endif

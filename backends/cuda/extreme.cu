@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/extreme.cu: the largest, the smallest, and where they are; any, all. A NaN wins; of equals the first. */
+/* backends/cuda/extreme.cu: amax, amin, argmax, argmin, any, all. NaN propagates; of equal values, the first index is
+ * returned. */
 #include "reduce.cuh"
 
-/* What values are compared in: 4 bytes at least, because lanes exchange no less. */
+/* The type in which values are compared: at least 4 bytes, the minimum for shuffles. */
 template <typename T> struct compared_of { using type = int32_t; };
 template <> struct compared_of<float> { using type = float; };
 template <> struct compared_of<double> { using type = double; };
@@ -66,7 +67,8 @@ EXTREMES(i16, int16_t)
 EXTREMES(i32, int32_t)
 EXTREMES(i64, int64_t)
 
-/* Whatever the type, a number differs from 0 when one of the bits of the mask is set: all, but the sign of floating ones. */
+/* For all dtypes, a value is nonzero if one of the mask's bits is set. The mask has all bits, except the sign bit for
+ * floating-point dtypes. */
 template <typename T, bool All> struct truth : one_by_one {
     using in = T;
     using out = uint8_t;

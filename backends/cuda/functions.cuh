@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/functions.cuh: functions that CUDA's library lacks, for activations and their gradients.
+/* backends/cuda/functions.cuh: activation functions and gradients that CUDA's math library lacks.
  *
- * Of three kinds: `exact` for f32 (an ulp or a few), `quick` for f16 and bf16 by way of f32 (2^-16, with the processor's own exponential and
- * inverse: a dozen instructions fewer, without which two-byte numbers would come slower than memory delivers them), and double. Formulas
- * are those of backends/cpu/math_f32.h, where the polynomials' errors are stated. */
+ * Three variants: `exact` for f32 (error of an ulp or a few); `quick` for f16 and bf16, computed in f32 with an error
+ * of 2^-16 by the hardware's exponential and reciprocal instructions; and double. `quick` saves a dozen instructions,
+ * without which kernels of 2-byte types would be slower than memory bandwidth allows. The formulas are those of
+ * backends/cpu/math_f32.h, which states the errors of the polynomials. */
 #ifndef CUDA_FUNCTIONS_CUH
 #define CUDA_FUNCTIONS_CUH
 
@@ -11,7 +12,7 @@
 
 #include "kernel.h"
 
-/* 1/y to an ulp, without the branches that a quotient of any numbers needs. */
+/* Returns 1/y with an error of one ulp, without the branches of a general division. */
 DEVICE float quick_reciprocal(float y)
 {
 #ifdef CTRT_SOFTCUDA
@@ -23,7 +24,7 @@ DEVICE float quick_reciprocal(float y)
 #endif
 }
 
-/* The same for y from 1 to 2^100, where nothing is subnormal. */
+/* As quick_reciprocal, for y in [1, 2^100], where no result is subnormal. */
 DEVICE float quick_inverse(float y)
 {
 #ifdef CTRT_SOFTCUDA
@@ -35,7 +36,7 @@ DEVICE float quick_inverse(float y)
 #endif
 }
 
-/* 2^x; what is less than 2^-126 is 0. */
+/* Returns 2^x; results below 2^-126 are 0. */
 DEVICE float quick_exp2(float x)
 {
 #ifdef CTRT_SOFTCUDA
@@ -66,7 +67,8 @@ struct exact {
         const float x = quick_inverse(y);
         return fmaf(fmaf(-y, x, 1.0f), x, x);
     }
-    /* e^(-z^2/2): the square is kept in two parts, because rounded to one it would cost 2^-24 z^2/2. */
+    /* Returns e^(-z^2/2). The square is kept in two parts, because rounding it to one float would cost a relative error
+     * of 2^-24 z^2/2. */
     static DEVICE float bell(float z)
     {
         const float square = z * z, low = fmaf(z, z, -square), e = expf(-0.5f * square);
@@ -88,7 +90,8 @@ struct quick {
     static DEVICE float exp(float x) { return __expf(x); }
     static DEVICE float inverse(float y) { return quick_inverse(y); }
     static DEVICE float bell(float z) { return quick_exp2(z * z * -0.721347520f); }        /* log2(e) / 2 */
-    /* As above with a polynomial of degree 5, by the same exchange; relative error 2^-16.8. */
+    /* As exact::tail_over_bell, with a polynomial of degree 5 fitted by the same exchange algorithm; relative error
+     * 2^-16.8. */
     static DEVICE float tail_over_bell(float z)
     {
         const float t = quick_inverse(fmaf(0.3f, z, 1.0f)), s = 1.0f - t;
@@ -102,19 +105,20 @@ struct quick {
 
 /* ---- f32 ---- */
 
-/* The exponential's argument is never above 0, so nothing overflows. */
+/* The argument of the exponential is never positive, so nothing overflows. */
 template <typename How> DEVICE float sigmoid_of(float x)
 {
     const float e = How::exp(-fabsf(x));
     return (x < 0 ? e : 1.0f) * How::inverse(1.0f + e);
 }
 
-/* x e^x / (1 + e^x), with the root of e^x taken twice where e^x itself would be subnormal and coarse. */
+/* Returns x e^x / (1 + e^x). It multiplies by the square root of e^x twice, because e^x itself may be subnormal and
+ * imprecise. */
 template <typename How> DEVICE float silu_of(float x)
 {
     const float root = How::exp(-0.5f * fabsf(x)), e = root * root;
     const float y = (x < 0 ? x * root * root : x) * How::inverse(1.0f + e);
-    return x < -110.0f ? x * 0 : y;                 /* of -infinity: NaN, as in PyTorch */
+    return x < -110.0f ? x * 0 : y;                 /* for -infinity: NaN, as in PyTorch */
 }
 
 template <typename How> DEVICE float silu_slope(float x)
@@ -123,15 +127,16 @@ template <typename How> DEVICE float silu_slope(float x)
     return fmaf(s, x * (1.0f - s), s);
 }
 
-/* The normal distribution's tail P(X > z) is bell(z) tail_over_bell(z), for 0 <= z <= 14.6; beyond it is 0 in float. */
+/* The tail P(X > z) of the normal distribution is bell(z) * tail_over_bell(z) for 0 <= z <= 14.6. Beyond that, it is 0
+ * in float. */
 #define TAIL_END 14.6f
 
-/* x P(X < x), without cancellation for negative x. */
+/* Returns x P(X < x), without cancellation for negative x. */
 template <typename How> DEVICE float gelu_of(float x)
 {
     const float z = fminf(fabsf(x), TAIL_END), above = x > 0 ? x : 0, below = x > 0 ? 0 : x;
     const float y = fmaf(-z, How::bell(z) * How::tail_over_bell(z), above);
-    return fmaf(below, 0, y);                       /* NaN stays; of -infinity: NaN, as in PyTorch */
+    return fmaf(below, 0, y);                       /* NaN propagates; for -infinity: NaN, as in PyTorch */
 }
 
 template <typename How> DEVICE float gelu_slope(float x)
@@ -139,10 +144,11 @@ template <typename How> DEVICE float gelu_slope(float x)
     float z = fabsf(x);
     z = z > TAIL_END ? TAIL_END : z;
     const float b = How::bell(z), tail = b * How::tail_over_bell(z);
-    return fmaf(x, 0, fmaf(copysignf(z, x), 0.398942280f * b, x < 0 ? tail : 1.0f - tail));     /* of infinities NaN, as in PyTorch */
+    /* for +-infinity: NaN, as in PyTorch */
+    return fmaf(x, 0, fmaf(copysignf(z, x), 0.398942280f * b, x < 0 ? tail : 1.0f - tail));
 }
 
-/* 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016). */
+/* Returns 0.5 x (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks and Gimpel 2016). */
 template <typename How> DEVICE float gelu_tanh_of(float x)
 {
     return x * sigmoid_of<How>(x * fmaf(0.0713548163f, x * x, 1.59576912f));
@@ -150,7 +156,7 @@ template <typename How> DEVICE float gelu_tanh_of(float x)
 
 template <typename How> DEVICE float gelu_tanh_slope(float x)
 {
-    const float c = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x, square = c * c;        /* beyond, the slope is 1 or 0 */
+    const float c = x > 20.0f ? 20.0f : x < -20.0f ? -20.0f : x, square = c * c;    /* outside, the slope is 1 or 0 */
     const float s = sigmoid_of<How>(c * fmaf(0.0713548163f, square, 1.59576912f));
     return fmaf(x, 0, fmaf(c * (s * (1.0f - s)), fmaf(0.214064449f, square, 1.59576912f), s));
 }
@@ -191,7 +197,8 @@ DEVICE double gelu_tanh_f64(double x)
 
 DEVICE double gelu_tanh_slope_f64(double x)
 {
-    const double scale = 2 * SQRT_2_PI, c = x > 22 ? 22 : x < -22 ? -22 : x, s = sigmoid_f64(scale * (c + 0.044715 * c * c * c));
+    const double scale = 2 * SQRT_2_PI, c = x > 22 ? 22 : x < -22 ? -22 : x,
+        s = sigmoid_f64(scale * (c + 0.044715 * c * c * c));
     return s + c * s * (1 - s) * scale * (1 + 3 * 0.044715 * c * c) + x * 0;
 }
 

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/gemm.cuh: tiles of a matrix product, for products and convolutions.
+/* backends/cuda/gemm.cuh: tiled matrix product, for matmul and convolutions.
  *
- * A block of 256 threads makes a tile of ROWS x COLUMNS of C and walks down k in steps of DEPTH: operands go through registers into shared
- * memory (twice, so that the next step's loads run while this one is multiplied, with one barrier a step), and every thread multiplies
- * its MINE_ROWS x MINE_COLUMNS part out of there. Per step of 128 x 128 x 8 a block does 131072 multiplications for 2048 numbers read;
- * a thread does 64 for 4 loads of 16 bytes from shared memory, so what limits is the rate of multiplications (no tensor cores: these
- * are for types that those do not have, and for where no library is).
+ * A block of 256 threads computes a tile of ROWS x COLUMNS of C and iterates over k in steps of DEPTH. The operands go
+ * through registers into shared memory, which is double-buffered, so that the loads of the next step overlap the
+ * products of this step, with one barrier per step. Every thread computes MINE x MINE elements from shared memory. Per
+ * step of 128 x 128 x 8, a block does 131072 multiplications for 2048 values read; a thread does 64 for 4 loads of 16
+ * bytes from shared memory. The limit is therefore the rate of multiplications. Tensor cores are not used, because
+ * these kernels serve the types that tensor cores do not support, and systems without the library.
  *
- * Operands are asked for element by element, by functions of (row, k): any strides, edges and the patches of a convolution are the
- * operand's affair. Each element of C is summed up by one thread in the order of k, so results do not depend on timing. */
+ * Operands are read element by element through functions of (row, k), so that strides, edges and the patches of a
+ * convolution are handled by the operand. One thread sums each element of C in the order of k, so results do not depend
+ * on timing. */
 #ifndef CUDA_GEMM_CUH
 #define CUDA_GEMM_CUH
 
@@ -16,7 +18,7 @@
 
 #define GEMM_THREADS 256
 
-/* What sums are held in: integers wrap, as two's complement. */
+/* The type of the sums. Integers wrap (two's complement). */
 template <typename T> struct sum_of { using type = work<T>; };
 template <> struct sum_of<int8_t> { using type = uint32_t; };
 template <> struct sum_of<uint8_t> { using type = uint32_t; };
@@ -25,18 +27,20 @@ template <> struct sum_of<int32_t> { using type = uint32_t; };
 template <> struct sum_of<int64_t> { using type = uint64_t; };
 template <typename T> using sum = typename sum_of<T>::type;
 
-/* The sizes of a tile. */
+/* Tile sizes. */
 template <typename W, int ROWS_, int COLUMNS_, int MINE_> struct tile {
     using number = W;
     static constexpr int ROWS = ROWS_, COLUMNS = COLUMNS_, MINE = MINE_, DEPTH = 8;
-    static constexpr int ACROSS = COLUMNS / MINE;                       /* threads side by side */
-    static constexpr int WIDE = 16 / (int)sizeof(W) < MINE ? 16 / (int)sizeof(W) : MINE;   /* numbers that are read from shared memory at once */
-    static constexpr int PAD = WIDE;                                    /* rows of k begin in other banks */
+    static constexpr int ACROSS = COLUMNS / MINE;                       /* threads along the columns */
+    /* elements per shared memory load */
+    static constexpr int WIDE = 16 / (int)sizeof(W) < MINE ? 16 / (int)sizeof(W) : MINE;
+    static constexpr int PAD = WIDE;    /* consecutive rows of k start in different banks */
     static constexpr int LOADS_A = ROWS * DEPTH / GEMM_THREADS, LOADS_B = COLUMNS * DEPTH / GEMM_THREADS;
     static_assert((ROWS / MINE) * (COLUMNS / MINE) == GEMM_THREADS, "every thread has its part");
 };
 
-/* Which elements of an operand's step a thread loads: (row + i row_step, k + i k_step). Neighbours load what is adjacent in memory. */
+/* The elements of an operand that a thread loads per step: (row + i row_step, k + i k_step). Neighbouring threads load
+ * adjacent elements. */
 struct gemm_share {
     int row, k, row_step, k_step;
 };
@@ -50,12 +54,15 @@ template <int ROWS, int DEPTH> DEVICE gemm_share share_of(bool along_k)
     return { t % ROWS, t / ROWS, 0, GEMM_THREADS / ROWS };
 }
 
-/* The tile's sums over k in [begin, end). An operand has
- *     cursor<N> start<N>(share, row0)     what a thread needs to know of its N elements a step, found once; the tile begins at row0
- *     number cursor.at(i, k)              its element i of the step that begins at k; 0 outside
- * and store(row, column, number) takes what comes out. row0 and column0: where the tile begins in C. */
+/* Computes one tile of C, summed over k in [begin, end). An operand provides
+ *
+ *     cursor<N> start<N>(share, row0)     state for a thread's N elements per step; the tile begins at row0
+ *     number cursor.at(i, k)              element i of the step that begins at k; 0 outside of the operand
+ *
+ * store(row, column, number) receives each sum. row0 and column0: position of the tile in C. */
 template <typename TILE, typename A, typename B, typename S>
-DEVICE void gemm_tile(const A &a, bool a_along_k, const B &b, bool b_along_k, int64_t row0, int64_t column0, int64_t begin, int64_t end, const S &store)
+DEVICE void gemm_tile(const A &a, bool a_along_k, const B &b, bool b_along_k, int64_t row0, int64_t column0,
+                      int64_t begin, int64_t end, const S &store)
 {
     using W = typename TILE::number;
     constexpr int DEPTH = TILE::DEPTH, MINE = TILE::MINE, WIDE = TILE::WIDE, CHUNKS = MINE / WIDE;
@@ -91,7 +98,7 @@ DEVICE void gemm_tile(const A &a, bool a_along_k, const B &b, bool b_along_k, in
             tile_b[half][sb.k + i * sb.k_step][sb.row + i * sb.row_step] = next_b[i];
     };
 
-    __syncthreads();                        /* a tile before this one may still be read */
+    __syncthreads();                        /* the previous tile may still be in use */
     if (begin < end) {
         load(begin);
         keep(0);

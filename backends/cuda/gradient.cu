@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/gradient.cu: derivatives of activations times the gradient that comes in: f(dy, y) or f(dy, x). x is dy here, y the second.
+/* backends/cuda/gradient.cu: gradients of activations, f(dy, y) or f(dy, x). In the expressions, x is dy and y is the
+ * second operand.
  *
- * 12 bytes an element in f32, 6 in f16: memory is the limit. */
+ * 12 bytes per element in f32, 6 in f16: memory is the limit. */
 #include "elementwise.cuh"
 #include "functions.cuh"
 

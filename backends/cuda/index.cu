@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/index.cu: index_select, gather, and their gradients index_add, scatter_add.
  *
- * Selecting moves bytes, 16 at a time where rows are whole ones: read and written once.
+ * index_select and gather copy bytes; rows that are whole 16-byte vectors are copied 16 bytes at a time. Each byte is
+ * read and written once.
  *
- * Adding here uses neither atomics nor sorting. A block owns a tile of the result, 32 KiB of sums in shared memory, looks through all indices
- * and adds what falls into its tile, each sum by one thread and in the order of the indices: the same bits in every run, and, as long as
- * there is one piece, those of a loop over the indices. The price is that every tile reads all indices, from the L2 cache: 8 bytes of index a tile beside
- * 32 KiB of result. Where columns are fewer than a warp's lanes (NAME_n) the lanes look at indices side by side instead of one after the other, and
- * those of them that meet in one sum take turns. Where tiles are too few to keep the device busy the indices are cut into pieces, whose sums are joined in order.
- * Where tiles are so many that reading all indices for each costs more than sorting them, index_sort.cu does it. */
+ * index_add and scatter_add use neither atomics nor sorting here. A block owns a tile of the result, 32 KiB of sums in
+ * shared memory. It scans all indices and adds the elements that fall into its tile; one thread updates each sum, in
+ * the order of the indices. The result is bitwise reproducible and, as long as there is one piece, equal to that of a
+ * sequential loop. The cost is that every tile reads all indices from the L2 cache: 8 bytes per index and tile,
+ * compared with 32 KiB of result. If there are fewer columns than lanes in a warp (NAME_n), the lanes read different
+ * indices at a time, and lanes that update the same sum do so one after another. If there are too few tiles to occupy
+ * the device, the indices are split into pieces, whose sums are joined in order. If there are so many tiles that
+ * reading all indices per tile costs more than sorting them, index_sort.cu is used. */
 #include "index_args.h"
 
-/* ---- picking ---- */
+/* ---- index_select, gather ---- */
 
 DEVICE bool in_range(const index_args &a, int64_t index, int64_t place)
 {
@@ -21,13 +24,14 @@ DEVICE bool in_range(const index_args &a, int64_t index, int64_t place)
     return false;
 }
 
-/* Of a result: where its index is, and where its value would be for index 0. */
+/* For an element of the result: the position of its index, and the offset of its value for index 0. */
 struct pick {
     int64_t place, first;
 };
 
-/* Indices first, then values, then results, of several elements: an index and then its value are two waits for memory, and what tells of bad ones and what
- * stores keep the compiler from moving one element's loads over another's. */
+/* Copies the selected elements. A thread loads several indices, then their values, then stores the results, because
+ * each index and value is a separate wait for memory, and the compiler moves no load across stores and error
+ * reports. */
 template <typename V, typename F> DEVICE void pick_all(const index_args &a, F where)
 {
     constexpr int turns = 2;
@@ -73,13 +77,14 @@ template <typename V> DEVICE void gather(const index_args &a)
     });
 }
 
-/* ---- adding ---- */
+/* ---- index_add, scatter_add ---- */
 
-/* A block's piece of work: rows [row, row + rows) of image `outer`, this thread's column, and what is added: [begin, end). */
+/* A block's work item: rows [row, row + rows) of image `outer`, this thread's column, and the indices [begin, end) to
+ * add. */
 struct tile {
     int64_t outer, row, rows, column, piece, begin, end;
     int x, y, height;                       /* the thread's column of the tile; it has rows y, y + height, ... */
-    bool first;                             /* the tile that tells of bad indices */
+    bool first;                             /* this tile reports invalid indices */
 };
 
 DEVICE tile tile_of(const index_args &a, int64_t item)
@@ -120,8 +125,8 @@ template <typename T, typename A> DEVICE void store(const index_args &a, const t
     }
 }
 
-/* Those of INDEX_LIST indices from `base` on that fall into the tile, in order: places[] counts from base, rows[] from the tile's first. All threads of the
- * block call it. */
+/* Lists, in order, which of the INDEX_LIST indices from `base` on fall into the tile: places[] relative to base, rows[]
+ * relative to the tile. Returns their number. All threads of the block must call it. */
 DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *places, int *rows, int *room)
 {
     constexpr int each = INDEX_LIST / INDEX_THREADS;
@@ -143,7 +148,7 @@ DEVICE int list_matches(const index_args &a, const tile &t, int64_t base, int *p
             mine++;
         }
     }
-    int before = mine;                      /* matches of this warp's lanes up to this one */
+    int before = mine;                      /* matches of this warp's lanes up to and including this one */
 #pragma unroll
     for (int step = 1; step < WARP; step *= 2) {
         const int below = __shfl_up_sync(ALL_LANES, before, step);
@@ -180,7 +185,8 @@ template <typename T> DEVICE void add_rows(const index_args &a)
         clear(a, t, sums);
         for (int64_t base = t.begin; base < t.end; base += INDEX_LIST) {
             const int matches = list_matches(a, t, base, places, rows, room);
-            const T *const from = static_cast<const T *>(a.from) + (t.outer * a.count.size + base) * a.inner.size + t.column;
+            const T *const from = static_cast<const T *>(a.from) + (t.outer * a.count.size + base) * a.inner.size
+                + t.column;
             for (int m = 0; inside && m < matches; m += turns) {
                 T x[turns];
                 int row[turns];
@@ -234,8 +240,9 @@ template <typename T> DEVICE void add_elements(const index_args &a)
     }
 }
 
-/* Fewer columns than lanes. A warp has the rows of its number modulo the number of warps, and its lanes look at neighbouring indices; lanes that have the same
- * sum to add to are found by matching, and add in the order of their indices. ROWS: an index serves a row of `from`, not an element. */
+/* For fewer columns than lanes. A warp owns the rows that are equal to its number modulo the number of warps, and its
+ * lanes read neighbouring indices. Lanes with the same sum are found with __match_any_sync and add in the order of
+ * their indices. ROWS: an index serves a row of `from`, not an element. */
 template <typename T, bool ROWS> DEVICE void add_narrow(const index_args &a)
 {
     typedef typename sum_of<T>::type A;

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/index_sort.cu: index_add and scatter_add for results so large that it does not pay to look through all indices for each part of them
- * (index.cu).
+/* backends/cuda/index_sort.cu: index_add and scatter_add for results so large that scanning all indices for each tile
+ * of the result (index.cu) is slower than sorting.
  *
- * Elements are sorted by the number that they are added to: a stable radix sort by digits of 8 bits (keys with the elements' places). Then threads that stand at the
- * first element of a key add up what follows, in the order of the indices. A thread stops where the next run of SORT_RUN elements begins; sums of keys that
- * go on there are joined run by run. No atomics of floating point: the same bits in every run of the program. */
+ * The elements are sorted by the element of the result to which they are added, with a stable radix sort by digits of 8
+ * bits (pairs of key and place). Then the thread at the first element of each key adds up the elements that follow, in
+ * the order of the indices. A thread stops at the next multiple of SORT_RUN elements; the sums of keys that continue
+ * there are joined run by run. No floating-point atomics are used, so results are bitwise reproducible. */
 #include "index_args.h"
 #include "index_sort_args.h"
 
 #define DIGIT 0xffu
 
-/* Of element e of this sort, for column 0 of a row and the first image. */
+/* Returns the offset of element e of this sort, for column 0 of a row and the first image. */
 DEVICE int64_t from_place(const index_sort_args &a, int64_t e)
 {
     int64_t rest = e;
@@ -22,7 +23,8 @@ KERNEL_BOUNDS(index_sort_keys, index_sort_args, SORT_THREADS)
 {
     for (int64_t e = thread_index(); e < a.n; e += thread_count()) {
         int64_t rest = e;
-        const int64_t column = split_off(rest, a.columns), image = above(rest, a.count), place = a.rows ? e : from_place(a, e);
+        const int64_t column = split_off(rest, a.columns), image = above(rest, a.count),
+            place = a.rows ? e : from_place(a, e);
         const int64_t index = a.index[place];
         const bool good = index >= 0 && index < a.size, skipped = a.skip >= 0 && index == a.skip;
         if (!good && !skipped)
@@ -32,7 +34,7 @@ KERNEL_BOUNDS(index_sort_keys, index_sort_args, SORT_THREADS)
     }
 }
 
-/* ---- a pass of the sort: count, sum up over tiles, move ---- */
+/* ---- a pass of the radix sort: count, prefix sum over tiles, move ---- */
 
 KERNEL_BOUNDS(index_sort_count, index_sort_args, SORT_THREADS)
 {
@@ -53,7 +55,8 @@ KERNEL_BOUNDS(index_sort_count, index_sort_args, SORT_THREADS)
     }
 }
 
-/* Of `x` of all threads before this one; *all: of all of them. All threads of the block call it; room: a number a warp, not in use by an earlier call. */
+/* Returns the sum of x over all threads before this one; *all: the sum over all threads. All threads of the block must
+ * call it. room: one element per warp, not in use by an earlier call. */
 DEVICE unsigned sum_before(unsigned x, unsigned *room, unsigned *all)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -76,7 +79,7 @@ DEVICE unsigned sum_before(unsigned x, unsigned *room, unsigned *all)
     return before;
 }
 
-/* A block for each value of the digit. */
+/* One block per digit value. */
 KERNEL_BOUNDS(index_sort_sum, index_sort_args, SORT_THREADS)
 {
     __shared__ unsigned room[SORT_THREADS / WARP];
@@ -94,19 +97,21 @@ KERNEL_BOUNDS(index_sort_sum, index_sort_args, SORT_THREADS)
         a.totals[blockIdx.x] = carry;
 }
 
-/* A warp has neighbouring elements, 32 at a time in order; lanes with the same digit are found by matching, so that the order within a value is kept. */
+/* A warp processes consecutive elements, 32 at a time in order. Lanes with the same digit are found with
+ * __match_any_sync, so that the sort is stable. */
 KERNEL_BOUNDS(index_sort_move, index_sort_args, SORT_THREADS)
 {
     constexpr int warps = SORT_THREADS / WARP;
     __shared__ unsigned counts[warps][SORT_THREADS], room[warps];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     for (int64_t tile = blockIdx.x; tile < a.tiles; tile += gridDim.x) {
-        const uint32_t n = (uint32_t)a.n, base = (uint32_t)(tile * SORT_TILE) + warp * (SORT_EACH * WARP) + lane;     /* of 31 bits */
+        /* 31 bits */
+        const uint32_t n = (uint32_t)a.n, base = (uint32_t)(tile * SORT_TILE) + warp * (SORT_EACH * WARP) + lane;
         uint32_t key[SORT_EACH], rank[SORT_EACH];
         unsigned all;
         for (int w = 0; w < warps; w++)
             counts[w][threadIdx.x] = 0;
-        const unsigned value_base = sum_before(a.totals[threadIdx.x], room, &all);      /* has barriers */
+        const unsigned value_base = sum_before(a.totals[threadIdx.x], room, &all);      /* contains barriers */
 #pragma unroll
         for (int k = 0; k < SORT_EACH; k++) {
             const uint32_t e = base + k * WARP;
@@ -116,7 +121,8 @@ KERNEL_BOUNDS(index_sort_move, index_sort_args, SORT_THREADS)
         for (int k = 0; k < SORT_EACH; k++) {
             const bool inside = base + k * WARP < n;
             const unsigned digit = key[k] >> a.shift & DIGIT;
-            const unsigned peers = __match_any_sync(ALL_LANES, inside ? digit : DIGIT + 1), lower = peers & ((1u << lane) - 1);
+            const unsigned peers = __match_any_sync(ALL_LANES, inside ? digit : DIGIT + 1),
+                lower = peers & ((1u << lane) - 1);
             rank[k] = counts[warp][digit] + __popc(lower);
             __syncwarp();
             if (inside && lower == 0)
@@ -142,7 +148,7 @@ KERNEL_BOUNDS(index_sort_move, index_sort_args, SORT_THREADS)
     }
 }
 
-/* ---- sums over sorted elements ---- */
+/* ---- sums over the sorted elements ---- */
 
 DEVICE int64_t to_place(const index_sort_args &a, int64_t image, uint32_t key, int64_t w)
 {
@@ -199,7 +205,7 @@ template <typename T> DEVICE void add_sorted(const index_sort_args &a)
     }
 }
 
-/* The sums of a key whose first element is in one run and whose last is in a later one. */
+/* Joins the sums of keys whose first element is in one run and whose last element is in a later one. */
 template <typename T> DEVICE void join_runs(const index_sort_args &a)
 {
     typedef typename sum_of<T>::type A;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/kernel.h: what kernels are written with. CUDA C++17, compiled by nvcc; and by g++ for tests, over a header that makes threads of
- * a block out of fibers (CTRT_SOFTCUDA).
+/* backends/cuda/kernel.h: helpers shared by all CUDA kernels. CUDA C++17. nvcc compiles the kernels for GPUs; for
+ * tests, g++ compiles them with CTRT_SOFTCUDA, where device.h emulates the threads of a block with fibers.
  *
- * A kernel has one parameter, a struct by value, called `a`:  KERNEL(add_f32, struct elementwise_args) { ... a.n ... }
- * KERNEL_BOUNDS: of so many threads a block at most; KERNEL_BLOCKS: and with registers for so many blocks of a multiprocessor, which wants to be
- * looked at: what does not fit is spilled (nvcc -Xptxas -v). */
+ * A kernel has one parameter, a struct passed by value and called `a`, for example KERNEL(add_f32, struct
+ * elementwise_args) { ... a.n ... }. KERNEL_BOUNDS sets the maximum number of threads per block. KERNEL_BLOCKS also
+ * sets the minimum number of resident blocks per multiprocessor, which limits the registers per thread; check with nvcc
+ * -Xptxas -v that the compiler does not spill. */
 #ifndef CUDA_KERNEL_H
 #define CUDA_KERNEL_H
 
@@ -21,11 +22,12 @@
 #else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#define KERNEL_BOUNDS(name, type, threads) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
+#define KERNEL_BOUNDS(name, type, threads)                                                                          \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ type a)
 #define KERNEL_BLOCKS(name, type, threads, blocks)                                                                  \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ type a)
 #define KERNEL(name, type) extern "C" __global__ void name(const __grid_constant__ type a)
-/* type *name: the shared memory that the launch asked for. */
+/* Declares `type *name`, the dynamic shared memory of the block. The launch sets its size. */
 #define KERNEL_DYNAMIC_SHARED(type, name)                                                                           \
     extern __shared__ __align__(16) unsigned char kernel_dynamic_shared[];                                          \
     type *const name = reinterpret_cast<type *>(kernel_dynamic_shared)
@@ -33,7 +35,7 @@
 
 #define DEVICE __device__ __forceinline__
 
-/* ---- numbers of two bytes: stored as such, computed with as f32 ---- */
+/* ---- 2-byte floating-point types: stored in 16 bits, computed in f32 ---- */
 
 #ifdef CTRT_SOFTCUDA
 struct f16 {
@@ -63,13 +65,13 @@ struct bf16 {
 };
 #endif
 
-/* What numbers of a type are computed in. */
+/* The type in which values of type T are computed. */
 template <typename T> struct work_of { using type = T; };
 template <> struct work_of<f16> { using type = float; };
 template <> struct work_of<bf16> { using type = float; };
 template <typename T> using work = typename work_of<T>::type;
 
-/* K numbers that are loaded and stored at once; 16 bytes at most. */
+/* K elements that are loaded and stored with one instruction; at most 16 bytes. */
 template <typename T, int K = 16 / sizeof(T)> struct alignas(sizeof(T) * K) vec {
     static_assert(sizeof(T) * K <= 16, "more than 16 bytes want an alignment that nobody looks at");
     T at[K];
@@ -80,7 +82,7 @@ template <typename T, int K = 16 / sizeof(T)> struct alignas(sizeof(T) * K) vec 
 DEVICE int64_t thread_index() { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }
 DEVICE int64_t thread_count() { return (int64_t)gridDim.x * blockDim.x; }
 
-/* ---- warps and blocks; every thread of the block calls them ---- */
+/* ---- warp and block reductions; all threads of the block must call them ---- */
 
 #define WARP 32
 #define ALL_LANES 0xffffffffu
@@ -93,12 +95,14 @@ template <typename T, typename F> DEVICE T warp_fold(T x, F f)
 }
 
 struct fold_sum { template <typename T> DEVICE T operator()(T a, T b) const { return a + b; } };
-struct fold_max { template <typename T> DEVICE T operator()(T a, T b) const { return a > b || a != a ? a : b; } };     /* NaN wins */
+/* NaN propagates */
+struct fold_max { template <typename T> DEVICE T operator()(T a, T b) const { return a > b || a != a ? a : b; } };
 
 template <typename T> DEVICE T warp_sum(T x) { return warp_fold(x, fold_sum()); }
 template <typename T> DEVICE T warp_max(T x) { return warp_fold(x, fold_max()); }
 
-/* The fold over the block's threads, in all of them; `room`: 32 of T in shared memory. blockDim.x is a multiple of 32. */
+/* Reduces x over all threads of the block with f and returns the result to all of them. `start`: the neutral element of
+ * f. `room`: 32 elements of T in shared memory. blockDim.x must be a multiple of 32. */
 template <typename T, typename F> DEVICE T block_fold(T x, T start, F f, T *room)
 {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
@@ -114,10 +118,12 @@ template <typename T, typename F> DEVICE T block_fold(T x, T start, F f, T *room
 
 template <typename T> DEVICE T block_sum(T x, T *room) { return block_fold(x, T(0), fold_sum(), room); }
 
-/* ---- failures ---- */
+/* ---- error reporting ---- */
 
-/* The queue's first failure stays; `place`: which element, or -1. The error is in the host's memory, so of lanes that are here together one asks. */
-DEVICE void report(struct kernel_error *error, uint32_t code, int64_t value, int64_t limit, int64_t place, uint64_t sequence)
+/* Stores an error in `error` unless the queue already has one, because the host reports the first error. `place`: index
+ * of the element, or -1. `error` is in host memory, so only the first active lane of a warp writes to it. */
+DEVICE void report(struct kernel_error *error, uint32_t code, int64_t value, int64_t limit, int64_t place,
+                   uint64_t sequence)
 {
     if ((int)threadIdx.x % WARP != __ffs((int)__activemask()) - 1)
         return;
@@ -132,7 +138,7 @@ DEVICE void report(struct kernel_error *error, uint32_t code, int64_t value, int
     atomicExch(&error->state, 2u);
 }
 
-/* ---- dividing by what stays the same: exact for all n of 31 bits (Granlund and Montgomery 1994) ---- */
+/* ---- division by an invariant divisor: exact for 31-bit n (Granlund and Montgomery 1994) ---- */
 
 struct divider {
     uint32_t divisor, magic, shift;

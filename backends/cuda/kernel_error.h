@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/kernel_error.h: how a kernel tells of a failure, and what kernels and the host agree on. C and CUDA C++. */
+/* backends/cuda/kernel_error.h: how a kernel reports an error to the host. C and CUDA C++. */
 #ifndef CUDA_KERNEL_ERROR_H
 #define CUDA_KERNEL_ERROR_H
 
 #include <stdint.h>
 
 enum kernel_error_code {
-    KERNEL_ERROR_INDEX = 1,                 /* `value` is not in [0, limit) */
-    KERNEL_ERROR_TARGET = 2,                /* a class likewise */
-    KERNEL_ERROR_DIVISOR = 3,               /* a divisor of integers is 0 */
+    KERNEL_ERROR_INDEX = 1,                 /* an index, `value`, is not in [0, limit) */
+    KERNEL_ERROR_TARGET = 2,                /* a target class, `value`, is not in [0, limit) */
+    KERNEL_ERROR_DIVISOR = 3,               /* integer division by zero */
 };
 
-/* In memory of the host that the device writes; one a queue. The first failure stays. */
+/* Host memory that the device writes, one per queue. The first error is kept. */
 struct kernel_error {
-    uint32_t state;                         /* 0: none; 1: being written; 2: there */
+    uint32_t state;                         /* 0: no error; 1: being written; 2: complete */
     uint32_t code;
     int64_t value, limit;
-    int64_t place;                          /* index of the element that is wrong; -1: none */
-    uint64_t sequence;                      /* of the call */
+    int64_t place;                          /* index of the invalid element; -1: unknown */
+    uint64_t sequence;                      /* ctrt_call.sequence of the failed call */
 };
 
 #endif

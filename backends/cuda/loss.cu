@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/loss.cu: cross entropy of rows of logits, and its gradient.
  *
- * The logits are read once (twice with label smoothing, the second time from caches): in one pass a thread keeps the largest logit and the sum of
- * exponentials above it, one exponential a number and one more a vector. The gradient reads and writes rows * classes numbers. Rows go in vectors
- * between odd ends; those of up to 2048 classes are a warp's, longer ones a block's. */
+ * The logits are read once (twice with label smoothing, the second time from caches). In one pass, a thread keeps the
+ * largest logit and the sum of exponentials relative to it, with one exponential per logit and one more per vector. The
+ * gradient reads and writes rows * classes elements. Rows are read in vectors, between unaligned ends. A warp processes
+ * a row of up to 2048 classes, a block a longer one. */
 #include "loss_args.h"
 #include "row.cuh"
 
-/* The target of a row, -1 when it counts nothing. `first`: this thread tells of a bad one. */
+/* Returns the target class of a row, -1 if the row is ignored. `first`: this thread reports an invalid target. */
 DEVICE int64_t target_of(const loss_args &a, int64_t row, bool first)
 {
     const int64_t target = a.target[row];
@@ -24,13 +25,20 @@ template <typename T> DEVICE work<T> weight_of(const loss_args &a, int64_t c)
 {
     if (a.weight == nullptr)
         return 1;
-    return a.weight_wide ? (work<T>)static_cast<const float *>(a.weight)[c] : (work<T>)static_cast<const T *>(a.weight)[c];
+    return a.weight_wide ? (work<T>)static_cast<const float *>(a.weight)[c]
+        : (work<T>)static_cast<const T *>(a.weight)[c];
 }
 
-template <typename T> DEVICE T team_sum(T x, bool block, T *room) { return block ? block_fold(x, T(0), fold_sum(), room) : warp_sum(x); }
-template <typename T> DEVICE T team_max(T x, bool block, T *room) { return block ? block_fold(x, -infinity<T>(), fold_max(), room) : warp_max(x); }
+template <typename T> DEVICE T team_sum(T x, bool block, T *room)
+{
+    return block ? block_fold(x, T(0), fold_sum(), room) : warp_sum(x);
+}
+template <typename T> DEVICE T team_max(T x, bool block, T *room)
+{
+    return block ? block_fold(x, -infinity<T>(), fold_max(), room) : warp_max(x);
+}
 
-/* f(row, thread in the team, threads of it) for the team's rows. */
+/* Calls f(row, thread index in the team, threads of the team) for each row of the team. */
 template <typename F> DEVICE void rows_of(const loss_args &a, F f)
 {
     const int team = a.block ? blockDim.x : WARP, lane = threadIdx.x % team;
@@ -59,7 +67,7 @@ template <typename T> DEVICE void loss_rows(const loss_args &a)
         const W largest = team_max(e.largest, a.block, room);
         W sum = team_sum(e.scaled(largest), a.block, room);
         if (largest == -infinity<W>())
-            sum = largest - largest;        /* NaN: a row of nothing but -infinity has no sum */
+            sum = largest - largest;        /* NaN: a row of only -infinity has no finite sum */
         const W log_sum = log_of(sum);
         const int64_t target = target_of(a, row, lane == 0);
         W loss = 0;
@@ -87,7 +95,7 @@ template <typename T> DEVICE void gradient_rows(const loss_args &a)
     constexpr int K = 16 / (int)sizeof(T);
     __shared__ W room[WARP];
     const W smoothing = (W)a.smoothing;
-    /* The sum of all weights, which smoothing needs, is the same for all rows. */
+    /* Label smoothing needs the sum of all weights, which is the same for all rows. */
     W all = (W)a.classes;
     if (smoothing != 0 && a.weight != nullptr) {
         all = 0;
@@ -101,9 +109,11 @@ template <typename T> DEVICE void gradient_rows(const loss_args &a)
         const int64_t target = target_of(a, row, lane == 0);
         const W *const statistics = static_cast<const W *>(a.statistics) + 2 * row;
         const W largest = statistics[0], dloss = static_cast<const W *>(a.dloss)[row];
-        const W hard = target >= 0 ? dloss * (1 - smoothing) * weight_of<T>(a, target) : 0, soft = dloss * smoothing / (W)a.classes;
+        const W hard = target >= 0 ? dloss * (1 - smoothing) * weight_of<T>(a, target) : 0,
+            soft = dloss * smoothing / (W)a.classes;
         const W factor = (soft != 0 ? hard + soft * all : hard) / statistics[1];
-        along<K, 1>(head_of(x, a.classes, apart(x, dx)), a.classes, lane, team, &x, [&](auto step, int64_t c, const auto *in) {
+        along<K, 1>(head_of(x, a.classes, apart(x, dx)), a.classes, lane, team, &x,
+                    [&](auto step, int64_t c, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> out;
 #pragma unroll

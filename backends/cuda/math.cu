@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/math.cu: roots, exponentials, logarithms, trigonometry, activations.
+/* backends/cuda/math.cu: roots, exponentials, logarithms, trigonometric functions, activations.
  *
- * 8 bytes an element in f32, 4 in f16: memory is the limit where a function takes fewer than about 50 and 25 instructions. f32 is exact to an
- * ulp or two (functions.cuh, and CUDA's library); f16 and bf16 are computed in f32; in f64 the processor's f64 units are the limit. */
+ * 8 bytes per element in f32, 4 in f16: memory is the limit if a function takes fewer than about 50 and 25
+ * instructions. f32 has an error of an ulp or two (functions.cuh, and CUDA's math library). f16 and bf16 are computed
+ * in f32. In f64, the f64 units are the limit. */
 #include "elementwise.cuh"
 #include "functions.cuh"
 

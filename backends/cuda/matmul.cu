@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/matmul.cu: matrix products of every type, for where no library does them, and of integers.
+/* backends/cuda/matmul.cu: matrix products of every dtype, for systems without a library, and for integers.
  *
- * gemm.cuh has the scheme and what limits it. The large tile is for products that fill the device with it; the small one for others and
- * for numbers of 8 bytes, whose sums would not fit the registers. */
+ * gemm.cuh describes the algorithm and its limits. The large tile serves products with enough tiles to fill the device.
+ * The small tile serves all others, and 8-byte types, for which the sums of a large tile do not fit into registers. */
 #include "gemm.cuh"
 #include "matmul_args.h"
 
-/* One operand of one matrix of the batch: rows of C by k. */
+/* One operand of one matrix product of the batch: rows of C by k. */
 template <typename T> struct matrix {
     const T *data;
     int64_t rows, depth, row_step, k_step;
 
-    /* Elements are one step apart, along rows or along k, so one pointer finds them all. */
+    /* Consecutive elements of a cursor are `step` elements apart, along rows or along k, so one pointer is enough. */
     template <int N> struct cursor {
         const T *first;                     /* element 0 at k = 0 */
-        int64_t step, k_step, left;         /* left: of the depth from element 0 on */
+        int64_t step, k_step, left;         /* left: remaining depth, from element 0 on */
         int k_apart;
-        unsigned inside;                    /* bit i: row of element i is there */
+        unsigned inside;                    /* bit i: the row of element i exists */
 
         DEVICE sum<T> at(int i, int64_t k) const
         {
-            return (inside >> i & 1u) && k + i * k_apart < left ? (sum<T>)(work<T>)first[i * step + k * k_step] : sum<T>(0);
+            return (inside >> i & 1u) && k + i * k_apart < left ? (sum<T>)(work<T>)first[i * step + k * k_step]
+                : sum<T>(0);
         }
     };
     template <int N> DEVICE cursor<N> start(const gemm_share &share, int64_t row0) const
     {
-        cursor<N> c = { data + (row0 + share.row) * row_step + share.k * k_step, share.row_step * row_step + share.k_step * k_step, k_step,
+        cursor<N> c = { data + (row0 + share.row) * row_step + share.k * k_step,
+                        share.row_step * row_step + share.k_step * k_step, k_step,
                         depth - share.k, share.k_step, 0 };
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -34,7 +36,7 @@ template <typename T> struct matrix {
     }
 };
 
-/* O: of the result and the bias. */
+/* O: type of the result and the bias. */
 template <typename T, int SIDE, typename O = T> DEVICE void matmul(const matmul_args &a)
 {
     using W = sum<T>;
@@ -45,15 +47,17 @@ template <typename T, int SIDE, typename O = T> DEVICE void matmul(const matmul_
         const matrix<T> left = { static_cast<const T *>(a.a) + batch * a.a_batch, a.m, a.k, a.a_row, a.a_column };
         const matrix<T> right = { static_cast<const T *>(a.b) + batch * a.b_batch, a.n, a.k, a.b_column, a.b_row };
         O *c = static_cast<O *>(a.c) + batch * a.m * a.n;
-        gemm_tile<TILE>(left, a.a_column == 1, right, a.b_row == 1, row0, column0, 0, a.k, [&](int64_t i, int64_t j, W x) {
+        gemm_tile<TILE>(left, a.a_column == 1, right, a.b_row == 1, row0, column0, 0, a.k,
+                        [&](int64_t i, int64_t j, W x) {
             if (i < a.m && j < a.n)
                 c[i * a.n + j] = (O)(bias != nullptr ? x + (W)(work<O>)bias[j] : x);
         });
     }
 }
 
-/* Two blocks of a multiprocessor hide one another's barriers. The large tile of types that are computed with as they are loaded wants 163 to 170
- * registers on sm_90, and at 128 it spills in the loop: it has one. */
+/* With two resident blocks per multiprocessor, one computes while the other waits at a barrier. The large tile of types
+ * that are computed as they are loaded needs 163 to 170 registers on sm_90 and would spill in the loop at 128, so it
+ * has one block. */
 #define SMALL(name, T) \
     KERNEL_BLOCKS(matmul_##name##_small, matmul_args, MATMUL_THREADS, 2) { matmul<T, MATMUL_SMALL>(a); }
 #define LARGE(name, T, blocks) \
@@ -82,8 +86,9 @@ SMALL(i64, int64_t)
 TO_F32(f16, f16)
 TO_F32(bf16, bf16)
 
-/* For libraries that cannot add it themselves: what they are to add to, so that the sum is rounded once. In vectors, of which each is divided for once
- * where a row of one bias has whole ones (inner a multiple of K) or biases do (inner 1, n a multiple of K). */
+/* Fills c with the bias, for libraries that can only add to c, so that the sum is rounded once. Vectors need one
+ * division each and are possible if a bias covers whole vectors (inner is a multiple of K) or the biases are whole
+ * vectors (inner is 1, n a multiple of K). */
 template <typename T, int K> DEVICE void fill_bias(const bias_args &a)
 {
     const T *const bias = static_cast<const T *>(a.bias);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/mma.cuh: products of a warp on tensor cores, for f16 and bf16 with sums in f32; and copies to shared memory that go on by
- * themselves.
+/* backends/cuda/mma.cuh: warp-level matrix products on tensor cores, for f16 and bf16 with f32 sums; and asynchronous
+ * copies to shared memory.
  *
- * Fragments are those of mma.m16n8k16 and ldmatrix (PTX ISA, "Warp Level Matrix Instructions"). Lane l is g = l / 4, t = l % 4. Of a 16 x 8 sum it
- * has row g, columns 2t and 2t + 1, and the same of row g + 8. bf16 needs compute capability 8.0; f16 is made of two halves below that, where an
- * instruction takes 8 rows of b. Tests run both over tests/softcuda/device_matrix.h. */
+ * Fragments are those of mma.m16n8k16 and ldmatrix (PTX ISA, "Warp Level Matrix Instructions"). With g = lane / 4 and t
+ * = lane % 4, a lane holds of a 16 x 8 sum the columns 2t and 2t + 1 of the rows g and g + 8. bf16 requires compute
+ * capability 8.0. Below 8.0, an f16 product consists of two m16n8k8 instructions. Tests run both types with
+ * tests/softcuda/device_matrix.h. */
 #ifndef CUDA_MMA_CUH
 #define CUDA_MMA_CUH
 
@@ -17,7 +18,8 @@ template <> struct is_bf16<bf16> { static constexpr bool value = true; };
 DEVICE uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 #endif
 
-/* Four 8 x 8 matrices: lanes 8 i ... 8 i + 7 give the rows of matrix i, 16 bytes each, on 16 bytes. */
+/* Loads four 8 x 8 matrices. Lanes 8 i ... 8 i + 7 pass the addresses of the rows of matrix i; a row has 16 bytes and
+ * is aligned to 16 bytes. */
 template <bool TRANSPOSED> DEVICE void load_matrices(uint32_t (&out)[4], const void *row)
 {
 #ifdef CTRT_SOFTCUDA
@@ -33,7 +35,7 @@ template <bool TRANSPOSED> DEVICE void load_matrices(uint32_t (&out)[4], const v
 #endif
 }
 
-/* c += a b, of 16 x 16 by 16 x 8. */
+/* c += a b, where a is 16 x 16 and b is 16 x 8. */
 template <typename T> DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
 #ifdef CTRT_SOFTCUDA
@@ -41,13 +43,15 @@ template <typename T> DEVICE void multiply_add(float (&c)[4], const uint32_t (&a
 #elif __CUDA_ARCH__ >= 800
     if (is_bf16<T>::value)
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
+              "r"(b[0]), "r"(b[1]));
     else
         asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
+              "r"(b[0]), "r"(b[1]));
 #else
     if (is_bf16<T>::value) {
-        __trap();                           /* the host does not launch it there */
+        __trap();                           /* the host does not launch bf16 kernels there */
     } else {
         asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b[0]));
@@ -57,7 +61,7 @@ template <typename T> DEVICE void multiply_add(float (&c)[4], const uint32_t (&a
 #endif
 }
 
-/* Two numbers as a word, the first in its lower half. */
+/* Packs two values into a word, the first into the lower half. */
 template <typename T> DEVICE uint32_t pair_of(float first, float second)
 {
     const vec<T, 2> pair = { { T(first), T(second) } };
@@ -66,19 +70,20 @@ template <typename T> DEVICE uint32_t pair_of(float first, float second)
     return word;
 }
 
-/* 16 bytes to shared memory, zeros where `inside` is false; there after copies_wait. */
+/* Copies 16 bytes to shared memory, or stores zeros if not `inside`. The data is visible after copies_wait. */
 DEVICE void copy_async(void *to, const void *from, bool inside)
 {
 #ifdef CTRT_SOFTCUDA
     softcuda_copy_async(to, from, inside);
 #elif __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(inside ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(inside ? 16 : 0) : "memory");
 #else
     *static_cast<uint4 *>(to) = inside ? *static_cast<const uint4 *>(from) : make_uint4(0, 0, 0, 0);
 #endif
 }
 
-/* The thread's own copies have arrived; a barrier makes that true of the block's. */
+/* Waits until the calling thread's copies have arrived. A barrier extends this to the copies of the block. */
 DEVICE void copies_wait()
 {
 #if !defined(CTRT_SOFTCUDA) && __CUDA_ARCH__ >= 800

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/norm.cu: layer_norm of rows [rows, n], and its gradient.
  *
- * Forward reads x and writes y; a row is kept (row.cuh) between mean, variance and result: in a warp's registers (NAME_w, NAME_v), in a block's
- * shared memory (NAME_b), or, when it is too long for that or odd, read again from the L2 cache (NAME_l; in vectors
- * between a row's odd ends). dx reads dy and x and writes dx, likewise; the
- * gradients of weight and bias read both once more, along columns (NAME_c), and are joined by NAME_f. Memory's speed is the limit of all. */
+ * Forward reads x and writes y. A row is kept (row.cuh) between mean, variance and result: in a warp's registers
+ * (NAME_w in vectors, NAME_v by element) or in a block's shared memory (NAME_b). A row that is too long for that, or
+ * long and not made of whole vectors, is read again from the L2 cache (NAME_l; in vectors between unaligned ends). The
+ * gradient dx reads dy and x and writes dx, in the same way. The gradients of weight and bias read both once more,
+ * along columns (NAME_c), and are joined by NAME_f. Memory is the limit of all kernels. */
 #include "norm.cuh"
 
-/* All threads make it, once a row: in f64, GPUs without many units for that would take longer over it than over the row. */
+/* All threads compute it, once per row. GPUs with few f64 units would take longer for it in f64 than for the row, so
+ * f32 has its own version. */
 DEVICE float rstd_of(float variance, float epsilon) { return 1 / sqrtf(variance + epsilon); }
 DEVICE double rstd_of(double variance, double epsilon) { return 1 / sqrt(variance + epsilon); }
 
@@ -91,12 +93,13 @@ template <typename T> DEVICE void forward_long(const norm_args &a)
             static_cast<W *>(a.mean)[row] = mean;
             static_cast<W *>(a.rstd)[row] = rstd;
         }
-        along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t i, const auto *in) {
+        along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x,
+                    [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> out;
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                W weight[1], bias[1];       /* these lie otherwise than the row */
+                W weight[1], bias[1];       /* not aligned as the row is */
                 parameters<T, 1>(weight, a.weight, a.wide & NORM_WEIGHT, i + k, 1);
                 parameters<T, 1>(bias, a.bias, a.wide & NORM_BIAS, i + k, 0);
                 out.at[k] = (T)(((W)in[0].at[k] - mean) * rstd * weight[0] + bias[0]);
@@ -114,8 +117,10 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.rows, [&](int64_t row) {
-        const vec<T, K> *const from[2] = { reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n),
-                                           reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.dy) + row * a.n) };
+        const vec<T, K> *const from[2] = {
+            reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.x) + row * a.n),
+            reinterpret_cast<const vec<T, K> *>(static_cast<const T *>(a.dy) + row * a.n)
+        };
         vec<T, K> *const dx = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
         const W mean = static_cast<const W *>(a.mean)[row], rstd = static_cast<const W *>(a.rstd)[row];
         held<W, K, R> g;
@@ -147,7 +152,7 @@ template <typename T, int K, int R> DEVICE void backward_kept(const norm_args &a
     });
 }
 
-/* Number i of the gradient with respect to the normalised row. */
+/* Returns element i of the gradient with respect to the normalized row. */
 template <typename T> DEVICE work<T> scaled(const norm_args &a, T dy, int64_t i)
 {
     return a.weight != nullptr ? (work<T>)dy * parameter<T>(a.weight, a.wide & NORM_WEIGHT, i) : (work<T>)dy;
@@ -159,11 +164,13 @@ template <typename T> DEVICE void backward_long(const norm_args &a)
     constexpr int K = 16 / (int)sizeof(T);
     __shared__ double room[WARP];
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        const T *const x = static_cast<const T *>(a.x) + row * a.n, *const dy = static_cast<const T *>(a.dy) + row * a.n, *const from[2] = { x, dy };
+        const T *const x = static_cast<const T *>(a.x) + row * a.n,
+            *const dy = static_cast<const T *>(a.dy) + row * a.n, *const from[2] = { x, dy };
         T *const dx = static_cast<T *>(a.out) + row * a.n;
         const W mean = static_cast<const W *>(a.mean)[row], rstd = static_cast<const W *>(a.rstd)[row];
         double sum = 0, with_x = 0;
-        along<K, 2>(head_of(x, a.n, apart(x, dy)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t i, const auto *in) {
+        along<K, 2>(head_of(x, a.n, apart(x, dy)), a.n, threadIdx.x, blockDim.x, from,
+                    [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
             W plain = 0, product = 0;
 #pragma unroll
@@ -177,7 +184,8 @@ template <typename T> DEVICE void backward_long(const norm_args &a)
         });
         const W shift = (W)(block_fold(sum, 0.0, fold_sum(), room) / (double)a.n);
         const W slope = (W)(block_fold(with_x, 0.0, fold_sum(), room) / (double)a.n) * rstd * rstd;
-        along<K, 2>(head_of(x, a.n, apart(x, dy) | apart(x, dx)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t i, const auto *in) {
+        along<K, 2>(head_of(x, a.n, apart(x, dy) | apart(x, dx)), a.n, threadIdx.x, blockDim.x, from,
+                    [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> out;
 #pragma unroll
@@ -188,7 +196,7 @@ template <typename T> DEVICE void backward_long(const norm_args &a)
     }
 }
 
-/* Sums of dy * xhat and of dy along columns. */
+/* Sums dy * xhat and dy along columns. */
 template <typename T> DEVICE void parameter_columns(const norm_args &a)
 {
     typedef work<T> W;

@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/norm.cuh: parameters of norms, and pairs of sums over columns.
+/* backends/cuda/norm.cuh: access to the parameters of norms, and pairs of sums over columns.
  *
- * Sums over many rows go in f64, a few f32 terms at a time, in pieces that are joined in order: the same input gives the same bits. */
+ * Sums over many rows are in f64, to which a few f32 terms are added at a time. They are split into pieces that are
+ * joined in a fixed order, so the same input gives the same bits. */
 #ifndef CUDA_NORM_CUH
 #define CUDA_NORM_CUH
 
 #include "norm_args.h"
 #include "row.cuh"
 
-#define COLUMN_TEAM 32                      /* threads side by side; ROW_THREADS / 32 below one another */
+#define COLUMN_TEAM 32                      /* adjacent columns; ROW_THREADS / 32 threads share a column */
 
 template <typename T> DEVICE work<T> parameter(const void *data, bool wide, int64_t i)
 {
     return wide ? (work<T>)static_cast<const float *>(data)[i] : (work<T>)static_cast<const T *>(data)[i];
 }
 
-/* Numbers [v * K, (v + 1) * K) of a parameter; `otherwise` when there is none. Aligned to 16 bytes unless K is 1. */
-template <typename T, int K> DEVICE void parameters(work<T> (&out)[K], const void *data, bool wide, int64_t v, work<T> otherwise)
+/* Loads elements [v * K, (v + 1) * K) of a parameter, or `otherwise` if data is NULL. The address is aligned to 16
+ * bytes unless K is 1. */
+template <typename T, int K>
+DEVICE void parameters(work<T> (&out)[K], const void *data, bool wide, int64_t v, work<T> otherwise)
 {
     if (data == nullptr) {
 #pragma unroll
@@ -53,7 +56,8 @@ template <typename W> struct pair {
     W first, second;
 };
 
-/* partial[piece][0 and 1][column] = sums of what f(row, column) gives, for a matrix of a.count rows and `columns` columns. */
+/* partial[piece][0 and 1][column] = sums of the pairs f(row, column), for a matrix of a.count rows and `columns`
+ * columns. */
 template <typename W, typename F> DEVICE void pair_columns(const norm_args &a, int64_t columns, F f)
 {
     __shared__ double room[2][ROW_THREADS];
@@ -96,7 +100,7 @@ template <typename W, typename F> DEVICE void pair_columns(const norm_args &a, i
     }
 }
 
-/* The whole sums of a column, for all lanes of a warp. */
+/* Returns the sums of a column over all pieces, to all lanes of the warp. */
 DEVICE pair<double> pair_joined(const norm_args &a, int64_t columns, int64_t column)
 {
     double first = 0, second = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/optim.cu: sgd_step and adam_step on many tensors in one launch.
  *
- * A block has 4096 elements of one tensor, which it finds by its number. Every operand is read once, every result written once: adam moves 7
- * numbers an element, sgd 3, with momentum 5; that is the limit. f16 and bf16 parameters are stepped in f32 and rounded, and have states in
- * f32. */
+ * A block processes 4096 elements of one tensor, which it finds by its block index. Each operand is read once and each
+ * result written once: adam moves 7 values per element, sgd 3, or 5 with momentum. Memory is the limit. f16 and bf16
+ * parameters are updated in f32 and rounded; their states are f32. */
 #include "kernel.h"
 #include "optim_args.h"
 
@@ -12,7 +12,7 @@ static_assert(sizeof(optim_args) <= 4000, "all arguments of a kernel fit into 40
 DEVICE float root(float x) { return sqrtf(x); }
 DEVICE double root(double x) { return sqrt(x); }
 
-/* Stochastic gradient descent, with momentum where there is a state (Sutskever et al. 2013), as PyTorch computes it. */
+/* Stochastic gradient descent, with momentum if there is a state (Sutskever et al. 2013), as in PyTorch. */
 template <typename W, int S> struct sgd {
     static constexpr int states = S;
     const W lr;
@@ -35,7 +35,8 @@ template <typename W> struct adam {
     static constexpr int states = 2;
     const W decay, step_size, correction;
     DEVICE adam(const optim_args &a)
-        : decay((W)(a.replayed != NULL ? a.replayed[0] : a.adam.decay)), step_size((W)(a.replayed != NULL ? a.replayed[1] : a.adam.step_size)),
+        : decay((W)(a.replayed != NULL ? a.replayed[0] : a.adam.decay)),
+          step_size((W)(a.replayed != NULL ? a.replayed[1] : a.adam.step_size)),
           correction((W)(a.replayed != NULL ? a.replayed[2] : a.adam.correction))
     {
     }
@@ -50,8 +51,10 @@ template <typename W> struct adam {
     }
 };
 
-/* Elements [begin, end) of a tensor, in vectors of K; states, which are wider than short parameters, in as many as they take. */
-template <typename T, int K, typename Step> DEVICE void step_range(const optim_args &a, const Step &how, int tensor, int64_t begin, int64_t end)
+/* Updates elements [begin, end) of a tensor in vectors of K. States may be wider than the parameters; a state then
+ * takes several vectors. */
+template <typename T, int K, typename Step>
+DEVICE void step_range(const optim_args &a, const Step &how, int tensor, int64_t begin, int64_t end)
 {
     typedef vec<T, K> V;
     typedef work<T> W;

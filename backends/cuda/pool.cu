@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/pool.cu: max_pool2d and its gradient, on NCHW and channels-last images.
  *
- * A thread makes one element of the result, neighbours in memory by neighbouring threads; windows overlap in caches. Pooling reads x and writes y and 8
- * bytes of index for each: with windows of 2x2 these 8 bytes are a third of the traffic of f32 and half of that of f16. The gradient goes from the
- * input's side: each element asks the windows over it, in order, whether it was their largest. So no two threads add to one place, and sums are the same
- * in every run. */
+ * A thread computes one element of the result; neighbouring threads compute adjacent elements, and overlapping windows
+ * are read from caches. Pooling reads x and writes y and 8 bytes of index per element of y; with windows of 2x2, these
+ * 8 bytes are a third of the traffic in f32 and half of it in f16. The gradient iterates over the elements of the
+ * input: each one checks, in order, which of the windows over it had it as their largest element. No two threads add to
+ * the same element, so results are bitwise reproducible. */
 #include "pool_args.h"
 
-/* Values are compared in 4 or 8 bytes. */
+/* The type in which values are compared: 4 or 8 bytes. */
 template <typename T> struct compared_of { using type = int32_t; };
 template <> struct compared_of<float> { using type = float; };
 template <> struct compared_of<double> { using type = double; };
@@ -21,8 +22,8 @@ template <> DEVICE double lowest() { return -__longlong_as_double(0x7ff000000000
 template <> DEVICE int32_t lowest() { return INT32_MIN; }
 template <> DEVICE int64_t lowest() { return INT64_MIN; }
 
-/* Where element i of the result stands: row, column; the plane's first element in an image of `size` elements a plane; and the distance from one
- * element of the plane to the next. */
+/* The position of element i of the result: row and column, the first element of its plane in an image with planes of
+ * `size` elements, and the distance between adjacent elements of the plane. */
 struct spot {
     int64_t y, x, base, step;
 };
@@ -30,13 +31,14 @@ struct spot {
 DEVICE spot spot_of(const pool_args &a, int64_t i, int64_t size)
 {
     int64_t rest = i;
-    const int64_t last = split_off(rest, a.sizes[2]), middle = split_off(rest, a.sizes[1]), first = split_off(rest, a.sizes[0]);
+    const int64_t last = split_off(rest, a.sizes[2]), middle = split_off(rest, a.sizes[1]),
+        first = split_off(rest, a.sizes[0]);
     if (a.channels_last)
         return { first, middle, rest * size * a.channels + last, a.channels };
     return { middle, last, (rest * a.channels + first) * size, 1 };
 }
 
-/* The window's elements inside the plane: taps [first, last) from `start` on. */
+/* The taps of a window that are inside the plane: [first, last), the first tap of the window at `start`. */
 struct span {
     int64_t start, first, last;
 };
@@ -87,7 +89,7 @@ template <typename T> DEVICE void pool(const pool_args &a)
     }
 }
 
-/* The windows that an element may be in: numbers [first, last]. */
+/* The windows that may contain an element: numbers [first, last]. */
 DEVICE span windows(const pool_args &a, int axis, int64_t at, int64_t count)
 {
     const int64_t to = at + a.padding[axis], from = to - (a.kernel[axis] - 1) * a.dilation[axis];
@@ -95,7 +97,7 @@ DEVICE span windows(const pool_args &a, int axis, int64_t at, int64_t count)
     return { 0, first, last < count ? last : count - 1 };
 }
 
-/* Sums are rounded to T after each addition. */
+/* The sum is rounded to T after each addition. */
 template <typename T> DEVICE void pool_gradient(const pool_args &a)
 {
     const T *const dy = static_cast<const T *>(a.in);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/random.cu: random numbers, by counter: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3",
- * 2011) as ctrt/plugin.h lays down: element i comes of block i/4 (i/2 for 64 bits), whoever makes it.
+/* backends/cuda/random.cu: counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel Random
+ * Numbers: As Easy as 1, 2, 3", 2011), as ctrt/plugin.h specifies. Element i uses block i/4 (64-bit elements: i/2), no
+ * matter which thread computes it.
  *
- * A thread makes a block of four words, about 70 instructions, and writes what comes of it at once: memory is the limit in f32, arithmetic where
- * elements have one or two bytes. */
+ * A thread computes a block of four words, about 70 instructions, and stores the results at once. Memory is the limit
+ * in f32; arithmetic is the limit for elements of one or two bytes. */
 #include "kernel.h"
 #include "random_args.h"
 
@@ -11,7 +12,7 @@ struct words {
     uint32_t at[4];
 };
 
-/* Where the numbers begin. */
+/* The seed and the first counter. */
 struct origin {
     uint64_t seed, offset;
 };
@@ -26,7 +27,8 @@ DEVICE origin origin_of(const random_args &a)
 DEVICE words philox(const origin &from, uint64_t block)
 {
     const uint64_t counter = from.offset + block;
-    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)from.seed, k1 = (uint32_t)(from.seed >> 32);
+    uint32_t c0 = (uint32_t)counter, c1 = (uint32_t)(counter >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)from.seed,
+        k1 = (uint32_t)(from.seed >> 32);
 #pragma unroll
     for (int round = 0; round < 10; round++) {
         const uint64_t p0 = (uint64_t)c0 * 0xD2511F53u, p1 = (uint64_t)c2 * 0xCD9E8D57u;
@@ -40,7 +42,7 @@ DEVICE words philox(const origin &from, uint64_t block)
 DEVICE uint64_t pair(const words &w, int i) { return (uint64_t)w.at[2 * i] << 32 | w.at[2 * i + 1]; }
 DEVICE uint64_t bits53(const words &w, int i) { return pair(w, i) >> 11; }
 
-/* out[first .. first + K), as far as there is so much. */
+/* Stores x to out[first .. first + K), limited to the a.n elements of out. */
 template <typename T, int K> DEVICE void store(const random_args &a, T *out, int64_t first, const vec<T, K> &x)
 {
     if (a.vectors && first + K <= a.n) {
@@ -53,11 +55,12 @@ template <typename T, int K> DEVICE void store(const random_args &a, T *out, int
             out[first + k] = x.at[k];
 }
 
-/* BLOCKS counter blocks a turn, of PER elements each; f(words, x) writes the PER of a block to x. What is more than 16 bytes is stored in several
- * vectors. */
+/* Computes BLOCKS counter blocks per iteration, PER elements each; f(words, x) writes the PER elements of a block to x.
+ * More than 16 bytes are stored as several vectors. */
 template <typename T, int PER, typename F> DEVICE void generate(const random_args &a, F f)
 {
-    constexpr int BLOCKS = PER * sizeof(T) >= 16 ? 1 : PER * sizeof(T) == 8 ? 2 : 4, K = BLOCKS * PER, V = K * sizeof(T) > 16 ? 16 / sizeof(T) : K;
+    constexpr int BLOCKS = PER * sizeof(T) >= 16 ? 1 : PER * sizeof(T) == 8 ? 2 : 4, K = BLOCKS * PER,
+        V = K * sizeof(T) > 16 ? 16 / sizeof(T) : K;
     const origin from = origin_of(a);
     const int64_t steps = (a.n + K - 1) / K;
 #pragma unroll 1
@@ -77,7 +80,7 @@ template <typename T, int PER, typename F> DEVICE void generate(const random_arg
     }
 }
 
-/* ---- uniform: each step rounded on its own, so that all backends agree to the bit ---- */
+/* ---- uniform: every operation is rounded separately, so that all backends give the same bits ---- */
 
 DEVICE float unit(uint32_t word) { return (float)(word >> 8) * 0x1p-24f; }
 
@@ -103,7 +106,7 @@ DEVICE void normal(const random_args &a, uint32_t first, uint32_t second, float 
 {
     const float radius = sqrtf(-2.0f * logf((float)((first >> 8) + 1) * 0x1p-24f));
     float sine, cosine;
-    sincospif((float)(second >> 8) * 0x1p-23f, &sine, &cosine);        /* of 2 pi u */
+    sincospif((float)(second >> 8) * 0x1p-23f, &sine, &cosine);        /* sine and cosine of 2 pi u */
     *x = __fmul_rn(radius, cosine);
     *y = __fmul_rn(radius, sine);
     if (!a.standard) {
@@ -153,9 +156,9 @@ KERNEL_BOUNDS(normal_f64, random_args, RANDOM_THREADS)
     generate<double, 2>(a, [&](const words &w, double *x) { normal(a, bits53(w, 0), bits53(w, 1), &x[0], &x[1]); });
 }
 
-/* ---- randint: 64 bits each, modulo the range ---- */
+/* ---- randint: 64 bits per element, modulo the range ---- */
 
-/* By multiplying with the range's inverse, which gives the quotient or one less (Barrett 1986). */
+/* Multiplies by the reciprocal of the range, which gives the quotient or one less (Barrett 1986). */
 DEVICE uint64_t randint(const random_args &a, uint64_t word)
 {
     const uint64_t rest = word - __umul64hi(word, a.inverse) * a.range;
@@ -182,7 +185,7 @@ RANDINT(i32, uint32_t, x)
 RANDINT(i64, uint64_t, x)
 RANDINT(bool, uint8_t, x != 0)
 
-/* ---- bernoulli: ones with probability p, whatever the type: `lo` has the bits of a one ---- */
+/* ---- bernoulli: 1 with probability p; `lo` has the bits of a 1 in the dtype ---- */
 
 #define BERNOULLI(type, T)                                                                                          \
     KERNEL_BOUNDS(bernoulli_##type, random_args, RANDOM_THREADS)                                                    \
@@ -201,7 +204,8 @@ BERNOULLI(i64, uint64_t)
 
 template <typename T> DEVICE void dropout(const random_args &a)
 {
-    constexpr int BLOCKS = sizeof(T) == 2 ? 2 : 1, K = 4 * BLOCKS, V = 16 / sizeof(T) < K ? 16 / sizeof(T) : K, VECTORS = K / V;
+    constexpr int BLOCKS = sizeof(T) == 2 ? 2 : 1, K = 4 * BLOCKS, V = 16 / sizeof(T) < K ? 16 / sizeof(T) : K,
+        VECTORS = K / V;
     const work<T> scale = (work<T>)a.scale;
     const T *in = static_cast<const T *>(a.in);
     const origin from = origin_of(a);

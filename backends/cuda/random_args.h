@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/random_args.h: what kernels of random numbers get. C and CUDA C++. */
+/* backends/cuda/random_args.h: arguments of the random number kernels. C and CUDA C++. */
 #ifndef CUDA_RANDOM_ARGS_H
 #define CUDA_RANDOM_ARGS_H
 
@@ -13,13 +13,14 @@ struct random_args {
     uint8_t *mask;
     int64_t n;
     uint64_t seed, offset;
-    const uint64_t *place;                  /* in captured work: seed, and what is added to offset; else NULL */
+    const uint64_t *place;                  /* captured work: device memory with seed, addend of offset; else NULL */
     double a, b;                            /* uniform: lo, hi; normal: mean, std */
-    uint64_t lo, range, inverse;            /* randint: of the range, floor((2^64 - 1) / range) */
+    uint64_t lo, range, inverse;            /* randint: inverse is floor((2^64 - 1) / range) */
     double scale;                           /* dropout */
-    uint32_t threshold;                     /* bernoulli, dropout: words whose upper 24 bits are less say yes to p */
-    int32_t standard;                       /* uniform from 0 to 1, normal with mean 0 and deviation 1: nothing to scale */
-    int32_t vectors;                        /* what is read and written begins at whole vectors of 16 bytes */
+    /* bernoulli, dropout: the event of probability p occurs if the upper 24 bits of a word are less */
+    uint32_t threshold;
+    int32_t standard;                       /* uniform in [0, 1), or normal with mean 0 and deviation 1: no scaling */
+    int32_t vectors;                        /* inputs and outputs are aligned to 16 bytes */
     int32_t reserved;
 };
 

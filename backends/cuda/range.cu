@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/range.cu: arange, and the triangles of matrices: tril, triu.
+/* backends/cuda/range.cu: arange, tril, triu.
  *
- * Memory is the limit: arange writes once; a triangle reads what it keeps and writes everything, in vectors of 16 bytes over the rows' ends. */
+ * Memory is the limit. arange writes once. tril and triu read the elements that they keep and write everything, in
+ * 16-byte vectors that may span rows. */
 #include "kernel.h"
 #include "range_args.h"
 
-/* ---- arange: element i is start + i*step, not the one before plus step: errors do not add up. Integers wrap ---- */
+/* ---- arange: start + i*step instead of repeated addition, so that errors do not accumulate; integers wrap ---- */
 
 template <typename T, typename F> DEVICE void arange(const arange_args &a, F f)
 {
@@ -15,7 +16,7 @@ template <typename T, typename F> DEVICE void arange(const arange_args &a, F f)
         out[i] = f(i);
 }
 
-/* One rounding after the other, never drawn together. */
+/* Two separate roundings; the compiler must not contract them into an fma. */
 DEVICE double element(const arange_args &a, int64_t i) { return __dadd_rn(a.start, __dmul_rn((double)i, a.step)); }
 
 #define ARANGE(type, T, ...)                                                                                        \
@@ -32,9 +33,9 @@ ARANGE(i16, uint16_t, a.first + (uint64_t)i * a.stride)
 ARANGE(i32, uint32_t, a.first + (uint64_t)i * a.stride)
 ARANGE(i64, uint64_t, a.first + (uint64_t)i * a.stride)
 
-/* ---- triangles ---- */
+/* ---- tril, triu ---- */
 
-/* Is element (i, j) kept? `diagonal` lies between -rows and columns, so nothing overflows. */
+/* Returns whether element (i, j) is kept. The diagonal is between -rows and columns, so nothing overflows. */
 DEVICE bool is_kept(const triangle_args &a, int64_t i, int64_t j)
 {
     return a.upper ? j - i >= a.diagonal : j - i <= a.diagonal;
@@ -50,7 +51,7 @@ template <typename T> DEVICE void triangle(const triangle_args &a)
     for (int64_t step = thread_index(); step < steps; step += thread_count()) {
         const int64_t first = step * K, line = first / a.columns;
         int64_t i = line % a.rows, j = first - line * a.columns;
-        unsigned kept = 0;                          /* a bit an element */
+        unsigned kept = 0;                          /* a bit per element */
 #pragma unroll
         for (int k = 0; k < K; k++) {
             kept |= (unsigned)is_kept(a, i, j) << k;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/range_args.h: what kernels of arange and of triangles get. C and CUDA C++. */
+/* backends/cuda/range_args.h: arguments of the kernels of arange, tril and triu. C and CUDA C++. */
 #ifndef CUDA_RANGE_ARGS_H
 #define CUDA_RANGE_ARGS_H
 
@@ -10,16 +10,17 @@
 struct arange_args {                        /* out[i] = start + i * step */
     void *out;
     int64_t n;
-    double start, step;                     /* of floating numbers */
-    uint64_t first, stride;                 /* of integers */
+    double start, step;                     /* floating-point dtypes */
+    uint64_t first, stride;                 /* integer dtypes */
 };
 
-struct triangle_args {                      /* [.., rows, columns], contiguous; element (i, j) is kept where j - i is beyond the diagonal or on it */
+/* [.., rows, columns], contiguous; element (i, j) is kept if j - i >= diagonal (upper) or <= diagonal (lower) */
+struct triangle_args {
     void *out;
     const void *in;
     int64_t n, rows, columns, diagonal;
     int32_t upper;
-    int32_t vectors;                        /* both begin at whole vectors of 16 bytes */
+    int32_t vectors;                        /* in and out are aligned to 16 bytes */
 };
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/reduce.cu: sum, mean, prod. Floating numbers are multiplied in f64 and rounded once, and added likewise, shorter ones after up to 16 of
- * them were added in f32; integers in 64 bits that wrap. */
+/* backends/cuda/reduce.cu: sum, mean, prod. Floating-point products are computed in f64 and rounded once. Sums
+ * likewise, but for f32 and shorter dtypes up to 16 elements are first summed in f32. Integers use 64 bits and wrap. */
 #include "reduce.cuh"
 
 template <typename T> struct wide_of { using type = uint64_t; };
@@ -9,7 +9,7 @@ template <> struct wide_of<double> { using type = double; };
 template <> struct wide_of<f16> { using type = double; };
 template <> struct wide_of<bf16> { using type = double; };
 
-/* What few numbers are added up in first, and whether they are. */
+/* The type in which a few elements are summed first; quick: whether they are. */
 template <typename T> struct part_of {
     using type = int32_t;
     static constexpr bool quick = sizeof(T) <= 2;

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cuda/reduce.cuh: the loops of all reductions.
  *
- * A reducer R folds elements of R::in into an R::acc. Three kernels for each: `rows`, where a team of threads walks along the elements of one
- * accumulator; `columns`, where neighbours in memory belong to different accumulators and a thread has its own column; and `join`, which
- * folds the accumulators of pieces when there were too few results to keep the device busy. Who folds what depends on shape and strides alone,
- * and joining goes in trees of fixed form: the same input gives the same bits.
+ * A reducer R folds elements of type R::in into an R::acc. Each reducer has three kernels. `rows`: a team of threads
+ * walks along the elements of one accumulator. `columns`: adjacent elements belong to different accumulators, and each
+ * thread has its own column. `join`: merges the accumulators of pieces, which exist when there are too few results to
+ * occupy the device. The shape and strides alone determine which thread folds which element, and merges form a fixed
+ * tree, so the same input gives the same bits.
  *
- * Every element is read once: n * sizeof(in) bytes are the limit. Loads are 16 bytes, several at a time in rows; eight lines of a warp's 128
- * bytes in columns. A conversion to f64 and an addition for each element would take longer than memory does where an SM has 2 units for f64, and for
- * types of two bytes everywhere; so f32 is added up in f32 first, 4 at a time along rows and 8 along columns, and shorter types in f32 or 32 bits, 8 or
- * 16 at a time. */
+ * Every element is read once; n * sizeof(in) bytes are the limit. Rows load 16 bytes, several times at once; columns
+ * load eight lines of 128 bytes per warp. A conversion to f64 and an f64 addition per element would be slower than
+ * memory, on GPUs with 2 f64 units per multiprocessor for all types and on all GPUs for 2-byte types. Therefore f32 is
+ * first summed in f32, 4 elements at a time along rows and 8 along columns; shorter types are first summed in f32 or
+ * 32-bit integers, 8 or 16 elements at a time. */
 #ifndef CUDA_REDUCE_CUH
 #define CUDA_REDUCE_CUH
 
 #include "reduce_args.h"
 
-/* ---- accumulators from thread to thread ---- */
+/* ---- exchange of accumulators between threads ---- */
 
-template <typename T> struct placed {       /* of argmax: a value and where it is */
+template <typename T> struct placed {       /* argmax, argmin: a value and its index */
     T value;
     int64_t at;
 };
@@ -28,7 +30,7 @@ template <typename T> DEVICE placed<T> from_lane(placed<T> x, int step)
     return { __shfl_xor_sync(ALL_LANES, x.value, step), __shfl_xor_sync(ALL_LANES, x.at, step) };
 }
 
-/* Over each `team` lanes of the warp. */
+/* Merges x over every group of `team` lanes of the warp. */
 template <typename R> DEVICE typename R::acc team_fold(typename R::acc x, int team)
 {
     for (int step = team / 2; step > 0; step /= 2)
@@ -48,7 +50,7 @@ template <typename R> DEVICE typename R::acc block_join(typename R::acc x)
     return team_fold<R>(lane < warps ? room[lane] : R::start(), WARP);
 }
 
-/* ---- places ---- */
+/* ---- offsets ---- */
 
 DEVICE void kept_place(const reduce_args &a, int n, int64_t index, int64_t &in, int64_t &out)
 {
@@ -60,7 +62,7 @@ DEVICE void kept_place(const reduce_args &a, int n, int64_t index, int64_t &in, 
     }
 }
 
-/* Of reduced element `index`, the innermost n dimensions left out. */
+/* Returns the offset of reduced element `index`, by the n outermost reduced dimensions. */
 DEVICE int64_t reduced_place(const reduce_args &a, int n, int64_t index)
 {
     int64_t in = 0;
@@ -69,7 +71,8 @@ DEVICE int64_t reduced_place(const reduce_args &a, int n, int64_t index)
     return in;
 }
 
-template <typename R> DEVICE void put(const reduce_args &a, typename R::acc x, int64_t piece, int64_t output, int64_t place)
+template <typename R>
+DEVICE void put(const reduce_args &a, typename R::acc x, int64_t piece, int64_t output, int64_t place)
 {
     if (a.partial != nullptr)
         static_cast<typename R::acc *>(a.partial)[piece * a.outputs + output] = x;
@@ -79,18 +82,21 @@ template <typename R> DEVICE void put(const reduce_args &a, typename R::acc x, i
 
 /* ---- rows ---- */
 
-/* A reducer that takes elements one by one; another one is quick. */
+/* Base of reducers that fold one element at a time. Reducers with quick = true sum several elements in R::part
+ * first. */
 struct one_by_one {
     static constexpr bool quick = false;
 };
 
-/* How many accumulators a thread has. */
+/* The number of accumulators per thread. */
 template <typename R> struct lanes_of {
     static constexpr int vector = 16 / (int)sizeof(typename R::in), count = vector < 4 ? vector : 4;
 };
 
-/* Several elements at once; number `at` and every `step` after it. A quick reducer adds them up in R::part first. */
-template <typename R, int N> DEVICE typename R::acc fold_all(const reduce_args &a, typename R::acc acc, const typename R::in (&x)[N], int64_t at, int64_t step)
+/* Folds N elements with the indices at, at + step, ... A quick reducer sums them in R::part first. */
+template <typename R, int N>
+DEVICE typename R::acc fold_all(const reduce_args &a, typename R::acc acc, const typename R::in (&x)[N], int64_t at,
+                                int64_t step)
 {
     if constexpr (R::quick) {
         typename R::part part = (typename R::part)x[0];
@@ -106,8 +112,10 @@ template <typename R, int N> DEVICE typename R::acc fold_all(const reduce_args &
     }
 }
 
-/* Element k goes to accumulator k % P, so that one addition need not wait for the other; a quick reducer's vector to accumulator t % P. */
-template <typename R> DEVICE void fold_vector(const reduce_args &a, typename R::acc *acc, const vec<typename R::in> &in, int64_t at, int t)
+/* Element k goes to accumulator k % P, so that an addition does not wait for the previous one. A quick reducer adds the
+ * whole vector to accumulator t % P. */
+template <typename R>
+DEVICE void fold_vector(const reduce_args &a, typename R::acc *acc, const vec<typename R::in> &in, int64_t at, int t)
 {
     constexpr int K = lanes_of<R>::vector, P = lanes_of<R>::count;
     if constexpr (R::quick) {
@@ -119,8 +127,10 @@ template <typename R> DEVICE void fold_vector(const reduce_args &a, typename R::
     }
 }
 
-/* n adjacent elements, the first of which is number `base`. */
-template <typename R> DEVICE void fold_run(const reduce_args &a, typename R::acc *acc, const typename R::in *x, int64_t n, int64_t base, int lane, int team)
+/* Folds n adjacent elements, the first of which has index `base`. */
+template <typename R>
+DEVICE void fold_run(const reduce_args &a, typename R::acc *acc, const typename R::in *x, int64_t n, int64_t base,
+                     int lane, int team)
 {
     constexpr int K = lanes_of<R>::vector, turns = K > 8 ? 2 : 4;
     typedef vec<typename R::in, K> V;
@@ -146,8 +156,10 @@ template <typename R> DEVICE void fold_run(const reduce_args &a, typename R::acc
         acc[0] = R::fold(acc[0], x[j], base + j, a);
 }
 
-/* A thread's share of the elements [from, to) of the accumulator whose first element is at `data`. */
-template <typename R> DEVICE typename R::acc fold_piece(const reduce_args &a, const typename R::in *data, int64_t from, int64_t to, int lane, int team)
+/* Folds the thread's share of the elements [from, to) of an accumulator whose first element is at `data`. */
+template <typename R>
+DEVICE typename R::acc fold_piece(const reduce_args &a, const typename R::in *data, int64_t from, int64_t to, int lane,
+                                  int team)
 {
     constexpr int P = lanes_of<R>::count;
     typename R::acc acc[P];
@@ -187,8 +199,10 @@ template <typename R> DEVICE void reduce_rows(const reduce_args &a)
     const int lane = threadIdx.x % a.team;
     const int64_t step = block ? gridDim.x : thread_count() / a.team;
     int64_t item = block ? blockIdx.x : thread_index() / a.team;
-    /* The lanes of a warp go on together while any of its teams has an item. */
-    for (int64_t first = block ? item : thread_index() / WARP * (WARP / a.team); first < items; first += step, item += step) {
+    /* All lanes of a warp stay in the loop as long as one of its teams has an item, because team_fold exchanges values
+     * across the warp. */
+    for (int64_t first = block ? item : thread_index() / WARP * (WARP / a.team); first < items;
+         first += step, item += step) {
         typename R::acc acc = R::start();
         int64_t output = 0, piece = 0, from = 0, place = 0;
         if (item < items) {
@@ -206,7 +220,7 @@ template <typename R> DEVICE void reduce_rows(const reduce_args &a)
 
 /* ---- columns ---- */
 
-/* C adjacent columns of a thread, a.team threads side by side, the others of the block below them. */
+/* A thread has C adjacent columns. a.team threads are side by side; the other threads of the block share the rows. */
 template <typename R, int C> DEVICE void columns_of(const reduce_args &a)
 {
     __shared__ typename R::acc room[REDUCE_THREADS];
@@ -260,7 +274,8 @@ template <typename R, int C> DEVICE void columns_of(const reduce_args &a)
                     room[threadIdx.x] = R::merge(room[threadIdx.x], room[threadIdx.x + step * a.team]);
             }
             if (y == 0 && column + c < inner.n.size)
-                put<R>(a, room[threadIdx.x], piece, group * inner.n.size + column + c, place + (column + c) * inner.out);
+                put<R>(a, room[threadIdx.x], piece, group * inner.n.size + column + c,
+                       place + (column + c) * inner.out);
         }
     }
 }
@@ -298,7 +313,7 @@ template <typename R> DEVICE void reduce_join(const reduce_args &a)
     }
 }
 
-/* The kernels of a reducer: NAME along rows, NAME_c columns, NAME_j pieces. */
+/* Defines the kernels of a reducer: NAME (rows), NAME_c (columns), NAME_j (joins pieces). */
 #define REDUCE_WAYS(name, ...)                                                                                      \
     KERNEL_BOUNDS(name, reduce_args, REDUCE_THREADS) { reduce_rows<__VA_ARGS__>(a); }                               \
     KERNEL_BOUNDS(name##_c, reduce_args, REDUCE_THREADS) { reduce_columns<__VA_ARGS__>(a); }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/reduce_args.h: what kernels of reductions get. C and CUDA C++. */
+/* backends/cuda/reduce_args.h: arguments of the reduction kernels. C and CUDA C++. */
 #ifndef CUDA_REDUCE_ARGS_H
 #define CUDA_REDUCE_ARGS_H
 
@@ -7,28 +7,29 @@
 
 #define REDUCE_THREADS 256
 #define REDUCE_DIMS 8
-#define REDUCE_ACCUMULATOR 16               /* bytes, the largest */
+#define REDUCE_ACCUMULATOR 16               /* size of the largest accumulator in bytes */
 
 struct reduce_dim {
     struct counted n;
-    int64_t in, out;                        /* strides in elements; out is 0 where the dimension is reduced */
+    int64_t in, out;                        /* strides in elements; out is 0 for a reduced dimension */
 };
 
 struct reduce_args {
     const void *in;
     void *out;
-    void *partial;                          /* accumulators [pieces][outputs]; NULL: one piece, results go to out */
-    int64_t outputs, count;                 /* accumulators; elements that each is made of */
-    int64_t piece;                          /* elements of a piece */
-    struct counted pieces;                  /* of an accumulator */
-    struct counted tiles;                   /* columns: of the innermost kept dimension */
-    uint64_t mask;                          /* any, all: the bits that make a number differ from 0 */
-    int32_t team;                           /* threads that fold one accumulator: a power of 2, at most 32, or the block; columns: side by side */
-    int32_t runs;                           /* rows: the innermost reduced dimension is adjacent in memory */
-    int32_t wide;                           /* columns: numbers of less than 4 bytes go 4 bytes at a time */
+    void *partial;                          /* accumulators [pieces][outputs]; NULL: results are stored in out */
+    int64_t outputs, count;                 /* number of accumulators; elements per accumulator */
+    int64_t piece;                          /* elements per piece */
+    struct counted pieces;                  /* pieces per accumulator */
+    struct counted tiles;                   /* columns kernel: tiles of the innermost kept dimension */
+    uint64_t mask;                          /* any, all: the bits of which at least one is set in a nonzero value */
+    /* rows kernel: threads per accumulator, a power of 2 up to 32, or the block; columns kernel: adjacent threads */
+    int32_t team;
+    int32_t runs;                           /* rows kernel: the innermost reduced dimension is dense */
+    int32_t wide;                           /* columns kernel: elements below 4 bytes are loaded 4 bytes at a time */
     int32_t mean;                           /* sum: divide by count */
     int32_t n_kept, n_reduced;
-    struct reduce_dim kept[REDUCE_DIMS], reduced[REDUCE_DIMS];      /* by stride, the smallest last */
+    struct reduce_dim kept[REDUCE_DIMS], reduced[REDUCE_DIMS];      /* by decreasing stride */
 };
 
 #endif

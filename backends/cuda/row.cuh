@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/row.cuh: a row of numbers that a team of threads keeps while it works on it.
+/* backends/cuda/row.cuh: a row of elements that a team of threads keeps while it processes the row.
  *
- * A thread has vectors lane, lane + team, ... of the row, K numbers each, and keeps them where only it looks: in registers, R vectors at most (the
- * team is a warp); or, R 0, in dynamic shared memory (the team is the block), spread so that neighbouring threads use neighbouring banks. */
+ * A thread holds the vectors lane, lane + team, ... of the row, K elements each, in storage that no other thread
+ * accesses: at most R vectors in registers (the team is a warp), or, if R is 0, in dynamic shared memory (the team is
+ * the block), laid out so that neighbouring threads use neighbouring banks. */
 #ifndef CUDA_ROW_CUH
 #define CUDA_ROW_CUH
 
@@ -13,7 +14,7 @@ template <typename N, int K, int R> struct held {
     N x[R > 0 ? R * K : 1];
     N *shared;
 
-    /* `number`: of the row that is kept, when there are several; each has `room` numbers of shared memory. */
+    /* `number`: index of the row, if the kernel keeps several; each uses `room` elements of shared memory. */
     DEVICE void open(void *memory, int number, int64_t room)
     {
         if constexpr (R == 0)
@@ -28,12 +29,13 @@ template <typename N, int K, int R> struct held {
     }
 };
 
-/* What numbers that do not change are kept as: short ones as they came where registers are short. */
+/* The type in which unchanged values are kept: in registers, which are scarce, the type of the operand; else the type
+ * in which they are computed. */
 template <typename T, int R> struct kept_of { using type = T; };
 template <typename T> struct kept_of<T, 0> { using type = work<T>; };
 template <typename T, int R> using kept = typename kept_of<T, R>::type;
 
-/* f(round, vector) for each of the thread's vectors. */
+/* Calls f(round, vector) for each of the thread's vectors. */
 template <int R, typename F> DEVICE void rounds(int64_t vectors, F f)
 {
     if constexpr (R > 0) {
@@ -53,9 +55,10 @@ template <int R, typename F> DEVICE void rounds(int64_t vectors, F f)
     }
 }
 
-/* f(round, vector, what the N rows have there) for each of the thread's vectors. Several are loaded before the first is looked at: memory answers after
- * hundreds of cycles, and what is asked for only then is waited for again. */
-template <int R, typename V, int N, typename F> DEVICE void loaded_rounds(int64_t vectors, const V *const (&rows)[N], F f)
+/* Calls f(round, vector, the vectors of the N rows) for each of the thread's vectors. Several vectors are loaded before
+ * the first is used, because a load takes hundreds of cycles. */
+template <int R, typename V, int N, typename F>
+DEVICE void loaded_rounds(int64_t vectors, const V *const (&rows)[N], F f)
 {
     constexpr int most = (sizeof(V) < 16 ? 16 : R > 0 ? 8 : 4) / N, turns = R > 0 && R < most ? R : most;
     V in[turns][N];
@@ -98,7 +101,7 @@ template <int R, typename V, int N, typename F> DEVICE void loaded_rounds(int64_
     }
 }
 
-/* The fold over the team; all of its threads get it. `room`: 32 of T in shared memory. */
+/* Reduces x over the team and returns the result to all of its threads. `room`: 32 elements of T in shared memory. */
 template <bool Block, typename T, typename F> DEVICE T team_of(T x, T start, F f, T *room)
 {
     if constexpr (Block)
@@ -107,7 +110,7 @@ template <bool Block, typename T, typename F> DEVICE T team_of(T x, T start, F f
         return warp_fold(x, f);
 }
 
-/* Rows that this team works on, one after another: `row` of `rows`. */
+/* Calls f(row) for each row, out of `rows`, of the team of the calling thread. */
 template <bool Block, typename F> DEVICE void each_row(int64_t rows, F f)
 {
     if constexpr (Block) {
@@ -119,10 +122,10 @@ template <bool Block, typename F> DEVICE void each_row(int64_t rows, F f)
     }
 }
 
-/* ---- rows that are not kept, and begin and end anywhere ---- */
+/* ---- unaligned rows that are not kept ---- */
 
-/* Numbers of a row before its first whole vector; all n where the other operands lie otherwise: `apart` has a bit of the lowest four
- * wherever their addresses and x differ. */
+/* Returns the number of elements of a row before its first 16-byte vector. Returns n if the operands have different
+ * alignments: `apart` is the XOR of their addresses, of which the lowest four bits matter. */
 template <typename T> DEVICE int64_t head_of(const T *x, int64_t n, uintptr_t apart)
 {
     const int64_t head = (int64_t)((0 - (uintptr_t)x) % 16 / sizeof(T));
@@ -131,9 +134,11 @@ template <typename T> DEVICE int64_t head_of(const T *x, int64_t n, uintptr_t ap
 
 template <typename T, typename U> DEVICE uintptr_t apart(const T *x, const U *y) { return (uintptr_t)x ^ (uintptr_t)y; }
 
-/* Numbers [i, i + N) of a row. */
-template <int N, typename T> DEVICE vec<T, N> numbers_at(const T *x, int64_t i) { return *reinterpret_cast<const vec<T, N> *>(x + i); }
-/* Where a row's odd end is part of the place, nvcc 13.0 makes a store of each number out of a vector's: 16 bytes say so themselves. */
+/* Returns elements [i, i + N) of a row. */
+template <int N, typename T>
+DEVICE vec<T, N> numbers_at(const T *x, int64_t i) { return *reinterpret_cast<const vec<T, N> *>(x + i); }
+/* Stores elements [i, i + N) of a row. If the address depends on an unaligned row start, nvcc 13.0 splits the store of
+ * a vector into one store per element, so 16-byte vectors are stored explicitly. */
 template <int N, typename T> DEVICE void put_numbers(T *x, int64_t i, const vec<T, N> &numbers)
 {
 #ifndef CTRT_SOFTCUDA
@@ -145,11 +150,12 @@ template <int N, typename T> DEVICE void put_numbers(T *x, int64_t i, const vec<
     *reinterpret_cast<vec<T, N> *>(x + i) = numbers;
 }
 
-/* How many steps are loaded together: exponentials of f64 take the registers of more. */
+/* The number of steps that are loaded together: fewer for f64, whose exponentials need the registers. */
 template <typename T> constexpr int together = sizeof(T) == 8 ? 2 : 4;
 
-/* f(i, the N numbers that each of M rows has at i) for i = place(step), of steps lane, lane + team, ... below `steps`. `turns` of them are loaded before f
- * stores the first: a store may change what is loaded after it, so the compiler moves no load over one. */
+/* Calls f(i, the N elements at i of each of M rows) for i = place(step), for the steps lane, lane + team, ... below
+ * `steps`. `turns` steps are loaded before f stores the result of the first, because the compiler does not move loads
+ * across stores that may alias them. */
 template <int N, int M, int turns, typename T, typename P, typename F>
 DEVICE void loaded_steps(int64_t steps, int lane, int team, const T *const *rows, P place, F f)
 {
@@ -173,20 +179,22 @@ DEVICE void loaded_steps(int64_t steps, int lane, int team, const T *const *rows
     }
 }
 
-/* How many numbers a step of `along` has. */
+/* The number of elements per step of `along`, as a type. */
 template <int N> struct width {
     static constexpr int count = N;
 };
 
-/* f(width, i, in) for numbers [i, i + width::count) of [0, n), each by one thread of the team: vectors of K from `head` on, numbers before and after. in[m]:
- * what row m of M has there. */
-template <int K, int M, typename T, typename F> DEVICE void along(int64_t head, int64_t n, int lane, int team, const T *const *rows, F f)
+/* Calls f(width, i, in) for elements [i, i + width::count) of [0, n), each in one thread of the team: vectors of K
+ * elements from `head` on, single elements before and after them. in[m]: the elements of row m of M. */
+template <int K, int M, typename T, typename F>
+DEVICE void along(int64_t head, int64_t n, int lane, int team, const T *const *rows, F f)
 {
     const int64_t vectors = (n - head) / K, within = vectors * K;
-    loaded_steps<1, M, together<T>>(n - within, lane, team, rows, [&](int64_t step) { return step < head ? step : step + within; },
-                          [&](int64_t i, const vec<T, 1> *in) { f(width<1>(), i, in); });
+    loaded_steps<1, M, together<T>>(n - within, lane, team, rows,
+                                    [&](int64_t step) { return step < head ? step : step + within; },
+                                    [&](int64_t i, const vec<T, 1> *in) { f(width<1>(), i, in); });
     loaded_steps<K, M, together<T> / M>(vectors, lane, team, rows, [&](int64_t step) { return head + step * K; },
-                              [&](int64_t i, const vec<T, K> *in) { f(width<K>(), i, in); });
+                                        [&](int64_t i, const vec<T, K> *in) { f(width<K>(), i, in); });
 }
 
 /* ---- exponentials ---- */
@@ -199,7 +207,7 @@ template <typename T> DEVICE T infinity();
 template <> DEVICE float infinity() { return __int_as_float(0x7f800000); }
 template <> DEVICE double infinity() { return __longlong_as_double(0x7ff0000000000000ll); }
 
-/* The sum of e^(x - largest), made in one pass: what was added is scaled when a larger x comes. */
+/* The sum of e^(x - largest), computed in one pass: the sum is rescaled when a larger x appears. */
 template <typename W> struct exponentials {
     W largest, sum;
 
@@ -223,7 +231,7 @@ template <typename W> struct exponentials {
         sum = sum * exp_of(largest - top) + more;
         largest = top;
     }
-    /* To a larger shift, for adding to others' sums. */
+    /* Returns the sum relative to a larger maximum, to be added to other sums. */
     DEVICE W scaled(W top) const { return largest == top ? sum : sum * exp_of(largest - top); }
     DEVICE void merge(const exponentials &other)
     {

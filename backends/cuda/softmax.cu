@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/softmax.cu: softmax, log_softmax and their gradients over the middle of [outer, n, inner].
+/* backends/cuda/softmax.cu: softmax, log_softmax and their gradients over the middle dimension of [outer, n, inner].
  *
- * Forward 2, backward 3 operands of n numbers move, and that is the limit; the exponentials of f16 rows would be the next one, so softmax takes
- * each once and keeps it. inner 1: a row of up to 1024 numbers stays in the registers of a warp (NAME_w in vectors, NAME_v where rows are not whole
- * ones), a longer one in the shared memory of a block (NAME_b), and what does not fit there, or is long and odd, is read twice, the second time
- * mostly from the L2 cache (NAME_l; in vectors between a row's odd ends). inner > 1: neighbouring threads have neighbouring columns, several a column, which is read twice (NAME_c). */
+ * Forward moves 2 operands and backward 3, and memory is the limit. The exponentials of f16 rows would be the next
+ * limit, so softmax computes each once and keeps it. inner 1: a row of up to 1024 elements is kept in a warp's
+ * registers (NAME_w in vectors, NAME_v for rows that are not whole vectors), a longer one in a block's shared memory
+ * (NAME_b). A row that does not fit there, or is long and not made of whole vectors, is read twice, the second time
+ * mostly from the L2 cache (NAME_l; in vectors between unaligned ends). inner > 1: neighbouring threads have
+ * neighbouring columns, several threads share a column, and a column is read twice (NAME_c). */
 #include "row.cuh"
 #include "softmax_args.h"
 
-template <typename T> DEVICE const T *row_of(const void *data, const softmax_args &a, int64_t row) { return static_cast<const T *>(data) + row * a.n; }
+template <typename T> DEVICE const T *row_of(const void *data, const softmax_args &a, int64_t row)
+{
+    return static_cast<const T *>(data) + row * a.n;
+}
 
-/* ---- kept rows ---- */
+/* ---- rows kept in registers or shared memory ---- */
 
 template <typename T, int K, int R, bool Log> DEVICE void forward_kept(const softmax_args &a)
 {
@@ -60,7 +65,8 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
     KERNEL_DYNAMIC_SHARED(W, memory);
     const int64_t vectors = a.n / K;
     each_row<R == 0>(a.outer, [&](int64_t row) {
-        const vec<T, K> *const from[2] = { reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row)),        /* dy and y */
+        /* dy and y */
+        const vec<T, K> *const from[2] = { reinterpret_cast<const vec<T, K> *>(row_of<T>(a.a, a, row)),
                                            reinterpret_cast<const vec<T, K> *>(row_of<T>(a.b, a, row)) };
         vec<T, K> *const dx = reinterpret_cast<vec<T, K> *>(static_cast<T *>(a.out) + row * a.n);
         held<kept<T, R>, K, R> g, s;
@@ -80,13 +86,14 @@ template <typename T, int K, int R, bool Log> DEVICE void backward_kept(const so
             vec<T, K> out;
 #pragma unroll
             for (int k = 0; k < K; k++)
-                out.at[k] = (T)(Log ? (W)g.at(r, k) - exp_of((W)s.at(r, k)) * sum : (W)s.at(r, k) * ((W)g.at(r, k) - sum));
+                out.at[k] = (T)(Log ? (W)g.at(r, k) - exp_of((W)s.at(r, k)) * sum
+                                : (W)s.at(r, k) * ((W)g.at(r, k) - sum));
             dx[v] = out;
         });
     });
 }
 
-/* ---- long rows, of one block each ---- */
+/* ---- long rows: one block per row ---- */
 
 template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
 {
@@ -108,7 +115,8 @@ template <typename T, bool Log> DEVICE void forward_long(const softmax_args &a)
         });
         const W largest = block_fold(e.largest, -infinity<W>(), fold_max(), room);
         const W sum = block_fold(e.scaled(largest), W(0), fold_sum(), room), last = Log ? log_of(sum) : 1 / sum;
-        along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x, [&](auto step, int64_t i, const auto *in) {
+        along<K, 1>(head_of(x, a.n, apart(x, y)), a.n, threadIdx.x, blockDim.x, &x,
+                    [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> out;
 #pragma unroll
@@ -129,14 +137,16 @@ template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
         T *const dx = static_cast<T *>(a.out) + row * a.n;
         W sum = 0;
         constexpr int summed = Log ? 1 : 2;
-        along<K, summed>(head_of(dy, a.n, Log ? 0 : apart(dy, y)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t, const auto *in) {
+        along<K, summed>(head_of(dy, a.n, Log ? 0 : apart(dy, y)), a.n, threadIdx.x, blockDim.x, from,
+                         [&](auto step, int64_t, const auto *in) {
             constexpr int N = decltype(step)::count;
 #pragma unroll
             for (int k = 0; k < N; k++)
                 sum += Log ? (W)in[0].at[k] : (W)in[0].at[k] * (W)in[summed - 1].at[k];
         });
         sum = block_fold(sum, W(0), fold_sum(), room);
-        along<K, 2>(head_of(dy, a.n, apart(dy, y) | apart(dy, dx)), a.n, threadIdx.x, blockDim.x, from, [&](auto step, int64_t i, const auto *in) {
+        along<K, 2>(head_of(dy, a.n, apart(dy, y) | apart(dy, dx)), a.n, threadIdx.x, blockDim.x, from,
+                    [&](auto step, int64_t i, const auto *in) {
             constexpr int N = decltype(step)::count;
             vec<T, N> gradient;
 #pragma unroll
@@ -149,9 +159,9 @@ template <typename T, bool Log> DEVICE void backward_long(const softmax_args &a)
     }
 }
 
-/* ---- columns: a.team side by side, blockDim.x / a.team threads for each ---- */
+/* ---- columns: a.team adjacent columns per block, blockDim.x / a.team threads per column ---- */
 
-/* Calls f(offset of the column's first number, where it is in the image; does the thread have one). */
+/* Calls f(offset of the first element of the thread's column, whether the column exists). */
 template <typename F> DEVICE void each_column(const softmax_args &a, F f)
 {
     const int x = threadIdx.x % a.team;
@@ -175,7 +185,8 @@ template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &
         e.begin();
         int64_t i = inside ? y : a.n;
         for (; i + 3 * height < a.n; i += 4 * height) {
-            const W in[4] = { (W)from[i * a.inner], (W)from[(i + height) * a.inner], (W)from[(i + 2 * height) * a.inner], (W)from[(i + 3 * height) * a.inner] };
+            const W in[4] = { (W)from[i * a.inner], (W)from[(i + height) * a.inner],
+                              (W)from[(i + 2 * height) * a.inner], (W)from[(i + 3 * height) * a.inner] };
             e.add(in);
         }
         for (; i < a.n; i += height) {
@@ -194,7 +205,8 @@ template <typename T, bool Log> DEVICE void forward_columns(const softmax_args &
         __syncthreads();
         e = room[x];
         const W last = Log ? log_of(e.sum) : 1 / e.sum;
-        loaded_steps<1, 1, together<T>>(inside ? a.n : 0, y, height, &from, place, [&](int64_t i, const vec<T, 1> *numbers) {
+        loaded_steps<1, 1, together<T>>(inside ? a.n : 0, y, height, &from, place,
+                                        [&](int64_t i, const vec<T, 1> *numbers) {
             const W in = (W)numbers[0].at[0];
             to[i] = (T)(Log ? in - e.largest - last : exp_of(in - e.largest) * last);
         });
@@ -208,11 +220,13 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
     const int x = threadIdx.x % a.team, y = threadIdx.x / a.team, height = ROW_THREADS / a.team;
     const auto place = [&](int64_t i) { return i * a.inner; };
     each_column(a, [&](int64_t at, bool inside) {
-        const T *const from[2] = { static_cast<const T *>(a.a) + at, static_cast<const T *>(a.b) + at };        /* dy and y */
+        /* dy and y */
+        const T *const from[2] = { static_cast<const T *>(a.a) + at, static_cast<const T *>(a.b) + at };
         T *const dx = static_cast<T *>(a.out) + at;
         W sum = 0;
         constexpr int summed = Log ? 1 : 2;
-        loaded_steps<1, summed, together<T>>(inside ? a.n : 0, y, height, from, place, [&](int64_t, const vec<T, 1> *in) {
+        loaded_steps<1, summed, together<T>>(inside ? a.n : 0, y, height, from, place,
+                                             [&](int64_t, const vec<T, 1> *in) {
             sum += Log ? (W)in[0].at[0] : (W)in[0].at[0] * (W)in[summed - 1].at[0];
         });
         __syncthreads();
@@ -238,7 +252,8 @@ template <typename T, bool Log> DEVICE void backward_columns(const softmax_args 
         way##_kept<T, K, ROW_REGISTERS / WARP / K, Log>(a);                                                         \
     }                                                                                                               \
     KERNEL_BOUNDS(op##_##type##_v, softmax_args, ROW_THREADS) { way##_kept<T, 1, ROW_REGISTERS / WARP, Log>(a); }   \
-    KERNEL_BLOCKS(op##_##type##_b, softmax_args, ROW_BLOCK_THREADS, 2) { way##_kept<T, 16 / (int)sizeof(T), 0, Log>(a); } \
+    KERNEL_BLOCKS(op##_##type##_b, softmax_args, ROW_BLOCK_THREADS, 2)                                              \
+        { way##_kept<T, 16 / (int)sizeof(T), 0, Log>(a); }                                                          \
     KERNEL_BLOCKS(op##_##type##_l, softmax_args, ROW_BLOCK_THREADS, 2) { way##_long<T, Log>(a); }                   \
     KERNEL_BOUNDS(op##_##type##_c, softmax_args, ROW_THREADS) { way##_columns<T, Log>(a); }
 #define TYPES(op, way, Log)                                                                                         \

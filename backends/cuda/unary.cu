@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/unary.cu: functions of one element that are no transcendental ones: signs, rounding, limits.
+/* backends/cuda/unary.cu: unary functions that are not transcendental: signs, rounding, clamping.
  *
- * An element is read and written once; a few instructions each, so memory is the limit. */
+ * Each element is read and written once with a few instructions, so memory is the limit. */
 #include "elementwise.cuh"
 
 #define INTEGER(op, type, T, ...) ELEMENTWISE_1(op##_##type, T, T, __VA_ARGS__)
@@ -10,7 +10,7 @@
     INTEGER(op, i16, int16_t, __VA_ARGS__)                                                                          \
     INTEGER(op, i32, int32_t, __VA_ARGS__)                                                                          \
     INTEGER(op, i64, int64_t, __VA_ARGS__)
-/* The same bits for signed and unsigned ones. */
+/* Signed and unsigned integers have the same bits. */
 #define WRAPPING(op, ...)                                                                                           \
     INTEGER(op, u8, uint8_t, __VA_ARGS__)                                                                           \
     INTEGER(op, i16, uint16_t, __VA_ARGS__)                                                                         \
@@ -19,9 +19,9 @@
 
 FLOATING_1(neg, -x, -x, -x)
 FLOATING_1(abs, fabsf(x), fabsf(x), fabs(x))
-FLOATING_1(sign, (float)((x > 0) - (x < 0)), (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)))      /* of NaN: 0, as in PyTorch */
+FLOATING_1(sign, (float)((x > 0) - (x < 0)), (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)))      /* dy, y */
 FLOATING_1(square, x * x, x * x, x * x)
-FLOATING_1(relu, x < 0 ? 0 : x, x < 0 ? 0 : x, x < 0 ? 0 : x)                                              /* NaN stays */
+FLOATING_1(relu, x < 0 ? 0 : x, x < 0 ? 0 : x, x < 0 ? 0 : x)    /* NaN propagates */
 FLOATING_1(floor, floorf(x), floorf(x), floor(x))
 FLOATING_1(ceil, ceilf(x), ceilf(x), ceil(x))
 FLOATING_1(round, rintf(x), rintf(x), rint(x))
@@ -33,7 +33,7 @@ SIGNED(sign, (x > 0) - (x < 0))
 SIGNED(relu, x > 0 ? x : 0)
 INTEGER(sign, u8, uint8_t, x > 0)
 
-/* min(max(x, lo), hi); a NaN stays, a NaN limit makes all NaN. */
+/* Returns min(max(x, lo), hi). NaN propagates; a NaN limit makes all results NaN. */
 template <typename T> DEVICE T clamped(T x, T lo, T hi)
 {
     x = x < lo || lo != lo ? lo : x;

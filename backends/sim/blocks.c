@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/blocks.c: which parts of a space are used: first fit, exact. */
+/* backends/sim/blocks.c: allocates blocks of an address range: first fit, without rounding. */
 #include "sim.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
-/* More blocks than this fit into no space that is asked for in earnest; 24 bytes each, of addresses only. */
+/* Limit of the array's capacity: more blocks than any realistic address range holds. 16 bytes of addresses per block;
+ * memory is used only for blocks that exist. */
 #define MOST_BLOCKS ((uint64_t)1 << 24)
 
 bool sim_blocks_init(struct sim_blocks *blocks, uint64_t begin, uint64_t end, uint64_t most, uint64_t least)
 {
     uint64_t capacity = most / least + 1;
-    *blocks = (struct sim_blocks){ .begin = begin, .end = end, .most = most, .capacity = capacity < MOST_BLOCKS ? capacity : MOST_BLOCKS };
+    *blocks = (struct sim_blocks){ .begin = begin, .end = end, .most = most,
+                                   .capacity = capacity < MOST_BLOCKS ? capacity : MOST_BLOCKS };
     void *array = mmap(NULL, blocks->capacity * sizeof *blocks->at, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (array == MAP_FAILED)
@@ -28,7 +30,7 @@ void sim_blocks_free(struct sim_blocks *blocks)
     blocks->count = 0;
 }
 
-/* How many blocks begin at or before `place`. */
+/* Returns the number of blocks that begin at or before `place`. */
 static size_t blocks_until(const struct sim_blocks *blocks, uint64_t place)
 {
     size_t low = 0, high = blocks->count;
@@ -116,7 +118,8 @@ uint64_t sim_blocks_largest_gap(const struct sim_blocks *blocks)
     return largest;
 }
 
-/* The writer may be in the middle of it, or may be the very thread that the signal stopped: then nothing is said. */
+/* Another thread may be modifying the array, or the signal may have interrupted the thread that modifies it. In both
+ * cases, this function returns false instead of waiting. */
 __attribute__((no_sanitize("thread")))
 bool sim_blocks_peek(const struct sim_blocks *blocks, uint64_t place, struct sim_block *out)
 {

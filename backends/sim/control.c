@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/control.c: the table behind control.h. */
+/* backends/sim/control.c: the functions of control.h. */
 #include "sim.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static uint64_t get(uint64_t _Atomic *counter)
     return atomic_load_explicit(counter, memory_order_relaxed);
 }
 
-/* What the lists know, with the lock held. */
+/* Fills in the counters that are computed from the device's lists. The caller holds the device's lock. */
 static void count_lists(struct sim_device *device, sim_counters *c)
 {
     c->live_blocks = device->physical.count;
@@ -40,8 +40,9 @@ static ctrt_status counters(int index, sim_counters *out)
     sim_counters c = {
         .size = out->size, .allocs = get(&d->count.allocs), .frees = get(&d->count.frees), .maps = get(&d->count.maps),
         .unmaps = get(&d->count.unmaps), .reserves = get(&d->count.reserves), .unreserves = get(&d->count.unreserves),
-        .peak_bytes = get(&d->count.peak), .host_allocs = get(&d->count.host_allocs), .host_frees = get(&d->count.host_frees),
-        .bad_frees = get(&d->count.bad_frees), .peer_copies = get(&d->count.peer_copies), .peer_bytes = get(&d->count.peer_bytes),
+        .peak_bytes = get(&d->count.peak), .host_allocs = get(&d->count.host_allocs),
+        .host_frees = get(&d->count.host_frees), .bad_frees = get(&d->count.bad_frees),
+        .peer_copies = get(&d->count.peer_copies), .peer_bytes = get(&d->count.peer_bytes),
         .fills = get(&d->count.fills), .fill_bytes = get(&d->count.fill_bytes), .launches = get(&d->count.launches),
         .waits = get(&d->count.waits), .records = get(&d->count.records), .host_calls = get(&d->count.host_calls),
         .failures = get(&d->count.failures),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/copies.c: copies between host, device and peers, and fills. */
+/* backends/sim/copies.c: copies between the host, the device and its peers, and fills. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -14,7 +14,7 @@ struct copy {
     int byte;                                           /* fills */
 };
 
-/* Where a worker finds that side of a copy, or NULL with the reason. */
+/* Returns the worker's address of one side of a copy, or NULL with the reason in `why`. */
 static void *side(struct sim_device *device, const void *address, uint64_t bytes, char *why, size_t why_bytes)
 {
     if (device != NULL)
@@ -39,8 +39,8 @@ static ctrt_status copy_run(struct sim_queue *queue, struct sim_work *work)
     unsigned char *to = side(copy->to_device, copy->to, copy->bytes, why, sizeof why);
     const unsigned char *from = to != NULL ? side(copy->from_device, copy->from, copy->bytes, why, sizeof why) : NULL;
     if (from == NULL)
-        return sim_work_fails(queue, work, CTRT_ERR_BACKEND, "copy of %llu bytes from %s to %s: %s", (unsigned long long)copy->bytes,
-                              place(copy->from_device), place(copy->to_device), why);
+        return sim_work_fails(queue, work, CTRT_ERR_BACKEND, "copy of %llu bytes from %s to %s: %s",
+                              (unsigned long long)copy->bytes, place(copy->from_device), place(copy->to_device), why);
     if (work->lies)
         memset(to, 0, copy->bytes);
     else
@@ -56,7 +56,8 @@ static ctrt_status fill_run(struct sim_queue *queue, struct sim_work *work)
     char why[160] = "";
     void *to = side(fill->to_device, fill->to, fill->bytes, why, sizeof why);
     if (to == NULL)
-        return sim_work_fails(queue, work, CTRT_ERR_BACKEND, "fill of %llu bytes: %s", (unsigned long long)fill->bytes, why);
+        return sim_work_fails(queue, work, CTRT_ERR_BACKEND, "fill of %llu bytes: %s", (unsigned long long)fill->bytes,
+                              why);
     memset(to, fill->byte, fill->bytes);
     return CTRT_OK;
 }
@@ -124,7 +125,8 @@ ctrt_status sim_copy_peer(void *to_handle, void *to, void *from_handle, const vo
     if (status || bytes == 0)
         return status;
     if (to_device != from_device && !sim_can_access_peer(to_device, from_device))
-        return sim_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot reach the memory of %s (CTRT_SIM=peers=... says who can)", to_device->name,
+        return sim_host->fail(CTRT_ERR_NOT_SUPPORTED,
+                              "%s cannot reach the memory of %s (CTRT_SIM=peers=... says who can)", to_device->name,
                               from_device->name);
     struct copy *copy = sim_work_new(sizeof *copy, "a copy between devices");
     if (copy == NULL)

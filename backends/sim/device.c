@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/device.c: the devices that CTRT_SIM asks for: counting, opening, closing. */
+/* backends/sim/device.c: the devices that CTRT_SIM defines: counting, describing, opening, closing. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -9,9 +9,9 @@
 pid_t sim_process;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct sim_device *devices[SIM_DEVICES];         /* open ones; by index */
+static struct sim_device *devices[SIM_DEVICES];         /* open devices by index */
 
-/* What the parent had opened stays with the parent: its workers are not here. */
+/* The parent's devices remain open in the parent only, because their worker threads do not exist in the child. */
 static void after_fork_in_child(void)
 {
     sim_process = getpid();
@@ -28,8 +28,8 @@ __attribute__((constructor)) static void device_start(void)
 ctrt_status sim_usable(const struct sim_device *device)
 {
     if (sim_forked(device))
-        return sim_host->fail(CTRT_ERR_FORKED, "%s was opened by process %d before it forked this one (%d)", device->name,
-                              (int)device->process, (int)sim_process);
+        return sim_host->fail(CTRT_ERR_FORKED, "%s was opened by process %d before it forked this one (%d)",
+                              device->name, (int)device->process, (int)sim_process);
     if (atomic_load_explicit(&device->lost, memory_order_relaxed))
         return sim_host->fail(CTRT_ERR_DEVICE_LOST, "%s is lost (by fault injection)", device->name);
     return CTRT_OK;
@@ -62,7 +62,8 @@ static ctrt_status read_for(struct sim_options *options, int32_t index)
     if (status)
         return status;
     if (index < 0 || index >= options->devices)
-        return sim_host->fail(CTRT_ERR_NO_DEVICE, "sim:%d: there are %d simulated devices; CTRT_SIM=devices=%d makes more", (int)index,
+        return sim_host->fail(CTRT_ERR_NO_DEVICE,
+                              "sim:%d: there are %d simulated devices; CTRT_SIM=devices=%d makes more", (int)index,
                               options->devices, (int)index + 1);
     return CTRT_OK;
 }
@@ -87,8 +88,8 @@ static ctrt_status describe(int32_t index, ctrt_device_info *info)
     return CTRT_OK;
 }
 
-/* In the child of a fork the workers are missing, locks may be held by nobody, and the memory is the parent's too: there only the
- * addresses are given back. */
+/* In the child of a fork, the worker threads do not exist, locks may be held by threads of the parent, and the memory
+ * is shared with the parent. There this function only unmaps the addresses and closes the file. */
 static void device_free(struct sim_device *device)
 {
     if (sim_forked(device)) {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/faults.c: faults by request: what was asked for, and whether this is the time.
+/* backends/sim/faults.c: parses injected faults and decides which operations fail.
  *
  *     faults = fault { ";" fault }
  *     fault  = [ DEVICE "." ] kind
  *     kind   = "alloc:" N ["+"] | "host:" N ["+"] | "op:" [NAME "@"] N ["+"] | "copy:" N ["+"] | "lost:" N
- *            | "link:" A "-" B | "late:" TIME | "event:" N ["+"]
- */
+ *            | "link:" A "-" B | "late:" TIME | "event:" N ["+"] */
 #include "sim.h"
 
 #include <ctype.h>
@@ -75,7 +74,7 @@ static bool read_value(struct sim_fault *fault, char *value)
     return read_number(fault, value);
 }
 
-/* Is the op known to any row? Before the kernels are there nobody can tell. */
+/* Returns whether a kernel row has this op. Accepts every op if the kernel rows are not loaded yet. */
 static bool op_known(const char *op)
 {
     for (size_t row = 0; row < sim_rows(); row++)
@@ -103,7 +102,8 @@ static ctrt_status read_fault(struct sim_fault *fault, const char *name, const c
         uint64_t device;
         *dot = '\0';
         if (!sim_parse_count(&device, entry) || device >= SIM_DEVICES)
-            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: \"%s\" is no device's number; write 1.alloc:3", name, text, entry);
+            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: \"%s\" is no device's number; write 1.alloc:3",
+                                  name, text, entry);
         fault->device = (int)device;
         entry = dot + 1;
     }
@@ -116,9 +116,11 @@ static ctrt_status read_fault(struct sim_fault *fault, const char *name, const c
         char kept[64];
         snprintf(kept, sizeof kept, "%s", value != NULL ? value : "");
         if (value == NULL || !read_value(fault, value))
-            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: %s: expected %s, not \"%s\"", name, text, entry, kinds[i].takes, kept);
+            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: %s: expected %s, not \"%s\"", name, text, entry,
+                                  kinds[i].takes, kept);
         if (fault->op[0] != '\0' && !op_known(fault->op))
-            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: the cpu has no kernel for an op \"%s\"", name, text, fault->op);
+            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: the cpu has no kernel for an op \"%s\"", name,
+                                  text, fault->op);
         return CTRT_OK;
     }
     return fault_unknown(name, text, entry);
@@ -129,7 +131,8 @@ ctrt_status sim_faults_parse(struct sim_faults *faults, const char *name, const 
     char copy[1024];
     struct sim_faults more = *faults;
     if ((size_t)snprintf(copy, sizeof copy, "%s", text) >= sizeof copy)
-        return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: faults longer than %zu characters", name, sizeof copy - 1);
+        return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: faults longer than %zu characters", name,
+                              sizeof copy - 1);
     for (char *rest = copy, *entry; (entry = strsep(&rest, ";")) != NULL;) {
         entry += strspn(entry, " \t");
         entry[strcspn(entry, " \t")] = '\0';
@@ -178,7 +181,8 @@ void sim_fault_late(struct sim_device *device)
     int64_t late = 0;
     for (int i = 0; i < device->faults.count; i++) {
         const struct sim_fault *fault = &device->faults.at[i];
-        if (fault->kind == SIM_FAULT_LATE && (fault->device < 0 || fault->device == device->index) && fault->late > late)
+        if (fault->kind == SIM_FAULT_LATE && (fault->device < 0 || fault->device == device->index)
+            && fault->late > late)
             late = fault->late;
     }
     atomic_store(&device->late, late);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/guard.c: says what happened when the host touches device memory.
+/* backends/sim/guard.c: a SIGSEGV handler that reports host accesses to device memory.
  *
- * The handler runs in the thread that faulted, wherever it was: it takes no lock and allocates nothing. It writes one line
- * and hands on to whoever handled SIGSEGV before, so that the program still dies as it would have. */
+ * The handler runs in the thread that faulted, at any point of the program, so it takes no lock and allocates nothing.
+ * It writes one line and calls the previous SIGSEGV handler, so that the program terminates as it would without the
+ * handler. */
 #include "sim.h"
 
 #include <signal.h>
@@ -13,7 +14,7 @@
 #include <ucontext.h>
 #endif
 
-/* Open devices. A closed one leaves a hole. */
+/* Open devices by index; NULL if closed. */
 static struct sim_device *_Atomic guarded[SIM_DEVICES];
 static _Atomic(sim_namer) namer;
 static struct sigaction before;
@@ -42,7 +43,7 @@ static void add_number(struct line *line, uint64_t value, unsigned base)
     add(line, &digits[at]);
 }
 
-/* "read" or "wrote", where the processor tells. */
+/* Returns "read" or "wrote" if the processor reports it, else "touched". */
 static const char *verb(const void *context)
 {
 #if defined(__x86_64__)
@@ -100,7 +101,8 @@ static void on_fault(int number, siginfo_t *info, void *context)
     if (before.sa_flags & SA_SIGINFO) {
         before.sa_sigaction(number, info, context);
     } else if (before.sa_handler == SIG_DFL || before.sa_handler == SIG_IGN) {
-        /* The instruction is tried again, or, for a signal that somebody sent, the signal: now it kills. */
+        /* With the default action restored, the process is killed when the handler returns and the instruction faults
+         * again. A signal that a process sent (si_code <= 0) is raised again. */
         struct sigaction standard = { .sa_handler = SIG_DFL };
         sigaction(SIGSEGV, &standard, NULL);
         if (info->si_code <= 0)
@@ -110,7 +112,8 @@ static void on_fault(int number, siginfo_t *info, void *context)
     }
 }
 
-/* Once, and again when somebody went back to the default. Where there is another's handler it may well call ours. */
+/* Installs the handler once, and again if the program has restored the default action since. A handler that the program
+ * installed later is left in place, because it may call this one. */
 static void install(void)
 {
     struct sigaction action = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_ONSTACK }, present;
@@ -147,7 +150,8 @@ const struct sim_device *sim_owner(const void *address)
 {
     for (int i = 0; i < SIM_DEVICES; i++) {
         const struct sim_device *device = atomic_load(&guarded[i]);
-        if (device != NULL && (const char *)address >= device->guard && (const char *)address < device->guard + device->span)
+        if (device != NULL && (const char *)address >= device->guard
+            && (const char *)address < device->guard + device->span)
             return device;
     }
     return NULL;

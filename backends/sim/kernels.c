@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/kernels.c: the cpu's kernels as this device's, by copying each call into a piece of work. */
+/* backends/sim/kernels.c: offers the cpu backend's kernels as kernels of the device. Each call is copied into a work
+ * item. */
 #include "sim.h"
 
 #include <stdio.h>
@@ -7,9 +8,9 @@
 #include <string.h>
 
 struct sim_row {
-    ctrt_kernel kernel;                     /* ours: with sim_run */
+    ctrt_kernel kernel;                     /* the row of this backend; runs sim_run */
     const ctrt_kernel *cpu;
-    atomic_bool ran;                        /* once */
+    atomic_bool ran;                        /* has run at least once */
 };
 
 ctrt_kernel_table sim_kernel_table = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(struct sim_row) };
@@ -19,7 +20,7 @@ static size_t row_count;
 static const ctrt_kernel_table *cpu_table;
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;     /* held by sim_kernels_there */
 
-/* The thread that held the mutex is not in the child. */
+/* The thread that held the mutex does not exist in the child. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&making, NULL);
@@ -52,17 +53,17 @@ const char *sim_row_op(size_t row)
     return rows[row].kernel.op;
 }
 
-/* ---- a call as work ---- */
+/* ---- calls as work items ---- */
 
 struct kernel_work {
     struct sim_work work;
     ctrt_call call;
     const struct sim_row *row;
     bool fails;
-    /* Behind it: pointers to views, views, elements of host scalars, attributes. */
+    /* Followed by: pointers to views, views, elements of host scalars, attributes. */
 };
 
-/* Bytes that an element of a host scalar and the attributes are aligned to. */
+/* Alignment in bytes of the elements of host scalars and of the attributes. */
 #define UNIT ((size_t)16)
 
 static size_t units(size_t bytes)
@@ -70,11 +71,12 @@ static size_t units(size_t bytes)
     return (bytes + UNIT - 1) / UNIT * UNIT;
 }
 
-/* What ops work on, by name, for messages. */
+/* Returns the dtype of the first operand, for messages. */
 static const char *dtype_of(const ctrt_call *call)
 {
     const ctrt_view *first = call->n_inputs > 0 ? call->inputs[0] : call->n_outputs > 0 ? call->outputs[0] : NULL;
-    return first != NULL && first->dtype < CTRT_DTYPE_COUNT && dtypes[first->dtype].name ? dtypes[first->dtype].name : "?";
+    return first != NULL && first->dtype < CTRT_DTYPE_COUNT && dtypes[first->dtype].name
+           ? dtypes[first->dtype].name : "?";
 }
 
 static const char *status_text(ctrt_status status)
@@ -85,7 +87,7 @@ static const char *status_text(ctrt_status status)
     return "unknown status";
 }
 
-/* First and last byte that a view covers, relative to its data. */
+/* Computes the first byte that a view covers and the end of the bytes that it covers, relative to its data. */
 static void extent(const ctrt_view *view, int64_t *low, int64_t *high)
 {
     int64_t bytes = dtypes[view->dtype].bytes;
@@ -99,7 +101,7 @@ static void extent(const ctrt_view *view, int64_t *low, int64_t *high)
     }
 }
 
-/* Makes the view's address one that this thread can use. */
+/* Replaces the view's address by the worker's address of the same memory. */
 static bool view_reach(struct sim_device *device, ctrt_view *view, char *why, size_t why_bytes)
 {
     int64_t low, high;
@@ -113,8 +115,8 @@ static bool view_reach(struct sim_device *device, ctrt_view *view, char *why, si
 
 static ctrt_status kernel_fails(struct sim_queue *queue, struct kernel_work *work, ctrt_status status, const char *why)
 {
-    return sim_work_fails(queue, &work->work, status, "%s (%s), call %llu: %s", work->row->kernel.op, dtype_of(&work->call),
-                          (unsigned long long)work->work.sequence, why);
+    return sim_work_fails(queue, &work->work, status, "%s (%s), call %llu: %s", work->row->kernel.op,
+                          dtype_of(&work->call), (unsigned long long)work->work.sequence, why);
 }
 
 static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
@@ -130,13 +132,14 @@ static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
     uint32_t count = call->n_inputs + call->n_outputs;
     ctrt_view *const *views = (ctrt_view *const *)call->inputs;
     for (uint32_t i = 0; i < count; i++) {
-        /* The same view on both sides has been made reachable as an input. */
+        /* An output that is also an input was already translated as an input. */
         bool again = false;
         for (uint32_t k = 0; i >= call->n_inputs && k < call->n_inputs && !again; k++)
             again = views[k] == views[i];
         if (views[i] == NULL || again || view_reach(device, views[i], reason, sizeof reason))
             continue;
-        snprintf(why, sizeof why, "%s %u: %s", i < call->n_inputs ? "input" : "output", i < call->n_inputs ? i : i - call->n_inputs, reason);
+        snprintf(why, sizeof why, "%s %u: %s", i < call->n_inputs ? "input" : "output",
+                 i < call->n_inputs ? i : i - call->n_inputs, reason);
         return kernel_fails(queue, work, CTRT_ERR_BACKEND, why);
     }
     if (call->workspace_bytes > 0) {
@@ -147,8 +150,9 @@ static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
         }
     }
     ctrt_status status = work->row->cpu->run(call);
-    /* The kernel may have loaded a library, which will take itself apart when the process exits: work has to be over before, and
-     * handlers of exit run the last registered first. */
+    /* The kernel may have loaded a library whose exit handler frees resources that kernels use. Work must be over
+     * before that. Exit handlers run in reverse order of registration, so this one is registered after the kernel's
+     * first run. */
     if (!atomic_exchange_explicit(&((struct sim_row *)(uintptr_t)work->row)->ran, true, memory_order_relaxed))
         atexit(sim_stop_at_exit);
     if (status == CTRT_OK)
@@ -157,10 +161,11 @@ static ctrt_status kernel_run(struct sim_queue *queue, struct sim_work *base)
     return kernel_fails(queue, work, status, why);
 }
 
-/* Copies the views of `from`; those of outputs that are inputs stay the same view. */
-static void copy_views(struct kernel_work *work, const ctrt_call *from, const ctrt_view **pointers, ctrt_view *views, char *scalars)
+/* Copies the views of `from`. An output that is the same view as an input remains so. */
+static void copy_views(struct kernel_work *work, const ctrt_call *from, const ctrt_view **pointers, ctrt_view *views,
+                       char *scalars)
 {
-    uint32_t like = 0;                                  /* in-place operands come in the order of the inputs */
+    uint32_t like = 0;                                  /* in-place operands are in the order of the inputs */
     for (uint32_t i = 0; i < from->n_inputs + from->n_outputs; i++) {
         const ctrt_view *view = i < from->n_inputs ? from->inputs[i] : from->outputs[i - from->n_inputs];
         if (view == NULL)
@@ -190,7 +195,8 @@ static struct kernel_work *call_copy(const ctrt_call *from, const struct sim_row
 {
     const size_t count = from->n_inputs + from->n_outputs;
     const size_t attributes = from->attributes != NULL ? *(const size_t *)from->attributes : 0;
-    const size_t pointers_at = units(sizeof(struct kernel_work)), views_at = pointers_at + units(count * sizeof(ctrt_view *));
+    const size_t pointers_at = units(sizeof(struct kernel_work)),
+        views_at = pointers_at + units(count * sizeof(ctrt_view *));
     const size_t scalars_at = views_at + units(count * sizeof(ctrt_view)), attributes_at = scalars_at + count * UNIT;
     char *memory = sim_work_new(attributes_at + units(attributes), row->kernel.op);
     if (memory == NULL)
@@ -199,7 +205,8 @@ static struct kernel_work *call_copy(const ctrt_call *from, const struct sim_row
     work->row = row;
     work->call = (ctrt_call){ .size = sizeof(ctrt_call), .n_inputs = from->n_inputs, .n_outputs = from->n_outputs,
                               .workspace = from->workspace, .workspace_bytes = from->workspace_bytes, .row = row->cpu };
-    copy_views(work, from, (const ctrt_view **)(memory + pointers_at), (ctrt_view *)(memory + views_at), memory + scalars_at);
+    copy_views(work, from, (const ctrt_view **)(memory + pointers_at), (ctrt_view *)(memory + views_at),
+               memory + scalars_at);
     if (from->attributes != NULL)
         work->call.attributes = memcpy(memory + attributes_at, from->attributes, attributes);
     return work;
@@ -213,7 +220,8 @@ static ctrt_status sim_run(const ctrt_call *call)
     if (status)
         return status;
     if (row < rows || row >= rows + row_count)
-        return sim_host->fail(CTRT_ERR_INTERNAL, "%s: the call does not say which of the device's kernels is meant", device->name);
+        return sim_host->fail(CTRT_ERR_INTERNAL, "%s: the call does not say which of the device's kernels is meant",
+                              device->name);
     struct kernel_work *work = call_copy(call, row);
     if (work == NULL)
         return CTRT_ERR_OUT_OF_MEMORY;
@@ -230,7 +238,7 @@ static ctrt_status sim_run(const ctrt_call *call)
     return sim_put(sim_queue_of(device, call->queue), &work->work);
 }
 
-/* ---- the rows ---- */
+/* ---- kernel rows ---- */
 
 static ctrt_status prepare(void *device)
 {
@@ -238,7 +246,7 @@ static ctrt_status prepare(void *device)
     return CTRT_SLOT(cpu_table, prepare) ? cpu_table->prepare(NULL) : CTRT_OK;
 }
 
-/* May be called again: the rows are made anew. Without a cpu there are none, and no devices. */
+/* May be called again, and then rebuilds the rows. Without a cpu backend there are no rows and no devices. */
 ctrt_status sim_kernels_init(void)
 {
     const ctrt_backend *cpu = sim_host->backend("cpu");
@@ -257,20 +265,20 @@ ctrt_status sim_kernels_init(void)
     for (size_t i = 0; i < count; i++) {
         const ctrt_kernel *row = (const ctrt_kernel *)((const char *)cpu_table->rows + i * cpu_table->stride);
         rows[i] = (struct sim_row){ .cpu = row };
-        rows[i].kernel = (ctrt_kernel){ .size = sizeof(ctrt_kernel), .op = row->op, .dtypes = row->dtypes, .score = row->score,
-                                        .flags = row->flags, .run = sim_run };
-        /* These look at shapes alone, so the cpu's own will do. */
+        rows[i].kernel = (ctrt_kernel){ .size = sizeof(ctrt_kernel), .op = row->op, .dtypes = row->dtypes,
+                                        .score = row->score, .flags = row->flags, .run = sim_run };
+        /* These functions only inspect shapes, so the cpu's can be used unchanged. */
         rows[i].kernel.accepts = CTRT_SLOT(row, accepts) ? row->accepts : NULL;
         rows[i].kernel.workspace = CTRT_SLOT(row, workspace) ? row->workspace : NULL;
     }
     sim_kernel_table.rows = &rows[0].kernel;
     sim_kernel_table.count = count;
     sim_kernel_table.prepare = prepare;
-    row_count = count;                  /* last: after a fork before this the child makes the rows again */
+    row_count = count;                  /* last, so that a child forked before this line rebuilds the rows */
     return CTRT_OK;
 }
 
-/* The cpu may have been unusable for a while only (no memory, too many open files), so it is asked again. */
+/* The cpu backend may have been unusable temporarily (no memory, too many open files), so initialization is retried. */
 ctrt_status sim_kernels_there(void)
 {
     pthread_mutex_lock(&making);
@@ -279,11 +287,12 @@ ctrt_status sim_kernels_there(void)
     pthread_mutex_unlock(&making);
     if (status != CTRT_OK || there)
         return status;
-    return sim_host->fail(CTRT_ERR_NOT_SUPPORTED, "sim: simulated devices run the cpu's kernels, and the backend cpu cannot be used");
+    return sim_host->fail(CTRT_ERR_NOT_SUPPORTED,
+                          "sim: simulated devices run the cpu's kernels, and the backend cpu cannot be used");
 }
 
-/* A kernel of the cpu would start a thread for each processor, in each worker. The limit is OpenMP's, which the cpu backend and
- * the libraries beneath it keep. */
+/* Without this limit, a cpu kernel would start a thread per processor in each worker. The limit is set through OpenMP,
+ * which the cpu backend and the libraries that it uses respect. */
 void sim_in_one_thread(void (*function)(void *argument), void *argument)
 {
 #ifdef _OPENMP

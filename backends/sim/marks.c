@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/sim/marks.c: events.
  *
- * Recording puts a mark on the queue; the worker that comes by it says so. The event names its last mark. Who waits holds
- * the mark, not the event, so that recording anew or destroying the event changes nothing for waits made before. */
+ * Recording an event enqueues a mark. The worker sets the mark when it reaches it. The event refers to its last mark. A
+ * waiter holds a reference to the mark, not to the event, so that recording the event again or destroying it does not
+ * affect earlier waits. */
 #include "sim.h"
 
 #include <string.h>
@@ -65,7 +66,7 @@ static bool mark_done(struct sim_mark *mark, int64_t *time)
     return done;
 }
 
-/* ---- work ---- */
+/* ---- work items ---- */
 
 struct mark_work {
     struct sim_work work;
@@ -95,7 +96,7 @@ static ctrt_status wait_run(struct sim_queue *queue, struct sim_work *work)
     return CTRT_OK;
 }
 
-/* Takes over one reference to the mark. */
+/* Enqueues work for a mark and takes ownership of one reference to the mark. */
 static ctrt_status put(struct sim_device *device, void *queue, struct sim_mark *mark,
                        ctrt_status (*run)(struct sim_queue *, struct sim_work *), const char *what)
 {
@@ -111,7 +112,7 @@ static ctrt_status put(struct sim_device *device, void *queue, struct sim_mark *
     return sim_put(sim_queue_of(device, queue), &work->work);
 }
 
-/* The mark of the event now, held; NULL when it was never recorded. */
+/* Returns a new reference to the event's current mark; NULL if the event was never recorded. */
 static struct sim_mark *mark_of(struct event *event)
 {
     pthread_mutex_lock(&event->lock);
@@ -120,7 +121,7 @@ static struct sim_mark *mark_of(struct event *event)
     return mark;
 }
 
-/* ---- slots. Events work on a lost device too: whoever waits has to come back. ---- */
+/* ---- functions of the queue table; events also work on a lost device, so that waits return ---- */
 
 ctrt_status sim_event_create(void *handle, void **out, bool timing)
 {
@@ -209,7 +210,7 @@ ctrt_status sim_event_synchronize(void *handle, void *object)
     return CTRT_OK;
 }
 
-/* When the event was reached; false unless it was made with timing, recorded and reached. */
+/* Returns when the event was reached. Returns false unless the event has timing, was recorded and was reached. */
 static bool time_of(struct event *event, int64_t *time)
 {
     struct sim_mark *mark = mark_of(event);
@@ -225,7 +226,8 @@ ctrt_status sim_event_elapsed(void *handle, void *from, void *to, double *millis
     if (sim_forked(device))
         return sim_usable(device);
     if (!time_of(from, &begin) || !time_of(to, &end))
-        return sim_host->fail(CTRT_ERR_STATE, "%s: elapsed time wants two events made with timing, recorded and done", device->name);
+        return sim_host->fail(CTRT_ERR_STATE, "%s: elapsed time wants two events made with timing, recorded and done",
+                              device->name);
     *milliseconds = (double)(end - begin) / 1e6;
     return CTRT_OK;
 }

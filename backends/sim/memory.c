@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/memory.c: blocks of device memory, and pinned memory of the host. */
+/* backends/sim/memory.c: allocates device memory and pinned host memory. */
 #include "sim.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Pinned memory begins at a page, as a driver's would. */
+/* Pinned memory is aligned to pages, as a driver's is. */
 #define PINNED_ALIGNMENT 4096
 
 static ctrt_status no_memory(struct sim_device *device, size_t bytes)
 {
     char free_bytes[160];
-    return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes: %s", device->name, bytes, sim_space_free(device, free_bytes));
+    return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes: %s", device->name, bytes,
+                          sim_space_free(device, free_bytes));
 }
 
 static ctrt_status alloc(void *handle, void **address, size_t bytes)
@@ -41,7 +42,7 @@ static ctrt_status alloc(void *handle, void **address, size_t bytes)
     return CTRT_OK;
 }
 
-/* In the child of a fork the memory is still the parent's, so nothing happens there. */
+/* In the child of a fork, the memory belongs to the parent, so this function does nothing. */
 static void release(void *handle, void *address, size_t bytes)
 {
     struct sim_device *device = handle;
@@ -71,10 +72,14 @@ static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
         return status;
     pthread_mutex_lock(&device->lock);
     if (sim_fault_hits(device, SIM_FAULT_HOST, "", fault))
-        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pinned memory (fault %s)", device->name, bytes, fault);
-    else if (device->pinned_limit > 0 && (bytes > device->pinned_limit || device->pinned > device->pinned_limit - bytes))
-        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pinned memory: %llu of %llu are in use (CTRT_SIM=pinned=...)",
-                                device->name, bytes, (unsigned long long)device->pinned, (unsigned long long)device->pinned_limit);
+        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pinned memory (fault %s)", device->name,
+                                bytes, fault);
+    else if (device->pinned_limit > 0
+             && (bytes > device->pinned_limit || device->pinned > device->pinned_limit - bytes))
+        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                                "%s: no %zu bytes of pinned memory: %llu of %llu are in use (CTRT_SIM=pinned=...)",
+                                device->name, bytes, (unsigned long long)device->pinned,
+                                (unsigned long long)device->pinned_limit);
     else
         device->pinned += bytes;
     pthread_mutex_unlock(&device->lock);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/options.c: CTRT_SIM: what the simulated devices are like. */
+/* backends/sim/options.c: parses CTRT_SIM, the configuration of the simulated devices. */
 #include "sim.h"
 
 #include <ctype.h>
@@ -20,7 +20,8 @@ static const ctrt_param fault_param = {
 
 /* ---- words and numbers ---- */
 
-/* Edits between two words: insertions, deletions, substitutions (Wagner and Fischer 1974). Both have under 32 letters. */
+/* Returns the edit distance of two words: insertions, deletions, substitutions (Wagner and Fischer 1974). Both words
+ * must have fewer than 32 letters. */
 static size_t distance(const char *a, const char *b)
 {
     size_t row[32], columns = strlen(b);
@@ -76,7 +77,8 @@ bool sim_parse_count(uint64_t *out, const char *text)
     return *end == '\0' && errno == 0;
 }
 
-/* A number, with a fraction where it has one, times the unit that follows; `units` ends with "". */
+/* Parses a number, possibly with a fraction, and multiplies it by the factor of the unit that follows. `units` ends
+ * with a NULL name. */
 struct unit {
     const char *name;
     double factor;
@@ -91,7 +93,7 @@ static bool parse_with_unit(double *out, const char *text, const struct unit *un
     for (; units->name != NULL; units++)
         if (strcasecmp(end, units->name) == 0) {
             *out = value * units->factor;
-            return *out <= 9e15;                /* whole numbers stay exact in a double */
+            return *out <= 9e15;                /* integers up to this are exact in a double */
         }
     return false;
 }
@@ -100,8 +102,8 @@ bool sim_parse_bytes(uint64_t *out, const char *text)
 {
     static const struct unit units[] = {
         { "", 1 }, { "b", 1 }, { "k", 1024. }, { "kb", 1024. }, { "kib", 1024. }, { "m", 1048576. }, { "mb", 1048576. },
-        { "mib", 1048576. }, { "g", 1073741824. }, { "gb", 1073741824. }, { "gib", 1073741824. }, { "t", 1099511627776. },
-        { "tb", 1099511627776. }, { "tib", 1099511627776. }, { NULL, 0 }
+        { "mib", 1048576. }, { "g", 1073741824. }, { "gb", 1073741824. }, { "gib", 1073741824. },
+        { "t", 1099511627776. }, { "tb", 1099511627776. }, { "tib", 1099511627776. }, { NULL, 0 }
     };
     double value;
     if (!parse_with_unit(&value, text, units))
@@ -112,7 +114,9 @@ bool sim_parse_bytes(uint64_t *out, const char *text)
 
 bool sim_parse_time(int64_t *nanoseconds, const char *text)
 {
-    static const struct unit units[] = { { "", 1e3 }, { "ns", 1 }, { "us", 1e3 }, { "ms", 1e6 }, { "s", 1e9 }, { NULL, 0 } };
+    static const struct unit units[] = {
+        { "", 1e3 }, { "ns", 1 }, { "us", 1e3 }, { "ms", 1e6 }, { "s", 1e9 }, { NULL, 0 }
+    };
     double value;
     if (!parse_with_unit(&value, text, units) || value > 3600e9)
         return false;
@@ -122,11 +126,11 @@ bool sim_parse_time(int64_t *nanoseconds, const char *text)
 
 /* ---- the options ---- */
 
-/* Where a value stands that is being read; `why` receives what was expected instead. */
+/* State of the parser; `why` receives what was expected if a value is malformed. */
 struct reading {
     struct sim_options *options;
-    const char *name;               /* of the variable */
-    const char *peers;              /* read when the number of devices is known */
+    const char *name;               /* name of the variable */
+    const char *peers;              /* parsed when the number of devices is known */
     uint64_t jitter;                /* ns */
     char why[256];
 };
@@ -145,7 +149,7 @@ static bool parse_time(uint64_t *out, const char *text)
     return good;
 }
 
-/* "64m/256m": an entry for each device; the last is for all that follow. */
+/* Parses "64m/256m": an entry per device; the last entry applies to all further devices. */
 static bool read_list(uint64_t list[SIM_DEVICES], char *value, bool (*parse)(uint64_t *out, const char *text))
 {
     int count = 0;
@@ -222,7 +226,7 @@ static bool read_holes(struct reading *r, char *value)
 static bool read_fault(struct reading *r, char *value)
 {
     r->why[0] = '\0';
-    return sim_faults_parse(&r->options->faults, r->name, value) == CTRT_OK;    /* which has told the reason */
+    return sim_faults_parse(&r->options->faults, r->name, value) == CTRT_OK;    /* sets the error */
 }
 
 static bool read_peers(struct reading *r, char *value)
@@ -235,9 +239,9 @@ static const struct option {
     const char *name;
     bool (*read)(struct reading *r, char *value);
 } options[] = {
-    { "devices", read_devices }, { "memory", read_memory }, { "latency", read_latency }, { "bandwidth", read_bandwidth },
-    { "peers", read_peers }, { "pinned", read_pinned }, { "seed", read_seed }, { "jitter", read_jitter },
-    { "poison", read_poison }, { "holes", read_holes }, { "fault", read_fault },
+    { "devices", read_devices }, { "memory", read_memory }, { "latency", read_latency },
+    { "bandwidth", read_bandwidth }, { "peers", read_peers }, { "pinned", read_pinned }, { "seed", read_seed },
+    { "jitter", read_jitter }, { "poison", read_poison }, { "holes", read_holes }, { "fault", read_fault },
 };
 #define OPTIONS (sizeof options / sizeof options[0])
 
@@ -247,7 +251,7 @@ static void link_both(struct sim_options *o, int a, int b)
     o->peers[b] |= (uint64_t)1 << a;
 }
 
-/* "ring", "all", "none", or pairs: 0-1/2-3. */
+/* Parses "ring", "all", "none", or pairs: 0-1/2-3. */
 static bool make_peers(struct reading *r, const char *value)
 {
     struct sim_options *o = r->options;
@@ -299,20 +303,22 @@ static ctrt_status read_option(struct reading *r, const char *text, char *entry)
         if (strcmp(options[i].name, entry) != 0)
             continue;
         if (value == NULL)
-            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: \"%s\" has no value; write %s=...", r->name, text, entry, entry);
+            return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: \"%s\" has no value; write %s=...", r->name, text,
+                                  entry, entry);
         value = trim(value);
         if (options[i].read(r, value))
             return CTRT_OK;
         if (r->why[0] == '\0')
             return CTRT_ERR_INVALID_ARGUMENT;
-        return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: %s: %s, not \"%s\"", r->name, text, entry, r->why, value);
+        return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: %s: %s, not \"%s\"", r->name, text, entry, r->why,
+                              value);
     }
     const char *words[OPTIONS + 1] = { NULL };
     char known[256];
     for (size_t i = 0; i < OPTIONS; i++)
         words[i] = options[i].name;
-    return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: there is no option \"%s\"; known: %s", r->name, text, entry,
-                          sim_known(known, sizeof known, entry, words));
+    return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s=%s: there is no option \"%s\"; known: %s", r->name, text,
+                          entry, sim_known(known, sizeof known, entry, words));
 }
 
 ctrt_status sim_options_parse(struct sim_options *out, const char *name, const char *text)

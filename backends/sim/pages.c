@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/pages.c: addresses without memory, and memory for parts of them.
+/* backends/sim/pages.c: reserves addresses and maps device memory to parts of them.
  *
- * A page is 2 MiB of the device's memory, wherever it lies there, that workers find at the page's address. */
+ * A page is 2 MiB of the device's memory, at any offset in that memory. Workers access it at the address of the
+ * page. */
 #include "sim.h"
 
 #include <errno.h>
@@ -18,8 +19,8 @@ struct sim_reservation *sim_reservation_at(const struct sim_device *device, uint
 
 static ctrt_status not_pages(const struct sim_device *device, size_t bytes)
 {
-    return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes are no whole number of pages of %llu bytes", device->name, bytes,
-                          (unsigned long long)SIM_PAGE);
+    return sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes are no whole number of pages of %llu bytes",
+                          device->name, bytes, (unsigned long long)SIM_PAGE);
 }
 
 ctrt_status sim_reserve(void *handle, void **address, size_t bytes)
@@ -31,12 +32,13 @@ ctrt_status sim_reserve(void *handle, void **address, size_t bytes)
     if (bytes == 0 || bytes % SIM_PAGE != 0)
         return not_pages(device, bytes);
     if (bytes > device->span)
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no addresses for %zu bytes; all its addresses are %llu", device->name, bytes,
-                              (unsigned long long)(device->span - device->reserved.begin));
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no addresses for %zu bytes; all its addresses are %llu",
+                              device->name, bytes, (unsigned long long)(device->span - device->reserved.begin));
     size_t pages = bytes / SIM_PAGE;
     struct sim_reservation *r = sim_host->alloc(sizeof *r + pages * sizeof r->pages[0]);
     if (r == NULL)
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a table of %zu pages", device->name, pages);
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a table of %zu pages", device->name,
+                              pages);
     memset(r->pages, -1, pages * sizeof r->pages[0]);
     r->bytes = bytes;
     pthread_mutex_lock(&device->lock);
@@ -55,18 +57,21 @@ ctrt_status sim_reserve(void *handle, void **address, size_t bytes)
     return CTRT_OK;
 }
 
-/* The reservation in which [address, address+bytes) lies by whole pages, and its first page; NULL else. With the lock held. */
-static struct sim_reservation *pages_of(const struct sim_device *device, const void *address, size_t bytes, size_t *first)
+/* Returns the reservation that contains [address, address+bytes), which must consist of whole pages, and its first
+ * page; else NULL. The caller holds the device's lock. */
+static struct sim_reservation *pages_of(const struct sim_device *device, const void *address, size_t bytes,
+                                        size_t *first)
 {
     uint64_t place = (uint64_t)((const char *)address - device->guard);
     struct sim_reservation *r = sim_reservation_at(device, place);
-    if (r == NULL || (place - r->start) % SIM_PAGE != 0 || bytes % SIM_PAGE != 0 || bytes > r->bytes - (place - r->start))
+    if (r == NULL || (place - r->start) % SIM_PAGE != 0 || bytes % SIM_PAGE != 0
+        || bytes > r->bytes - (place - r->start))
         return NULL;
     *first = (place - r->start) / SIM_PAGE;
     return r;
 }
 
-/* Takes the page's memory away. With the lock held. */
+/* Unmaps the page and frees its memory. The caller holds the device's lock. */
 static bool page_unmap(struct sim_device *device, struct sim_reservation *r, size_t page)
 {
     if (r->pages[page] < 0)
@@ -79,19 +84,20 @@ static bool page_unmap(struct sim_device *device, struct sim_reservation *r, siz
     return true;
 }
 
-/* Gives the page memory. With the lock held. */
+/* Allocates memory for the page and maps it. The caller holds the device's lock. */
 static ctrt_status page_map(struct sim_device *device, struct sim_reservation *r, size_t page)
 {
     uint64_t start;
     char free_bytes[160];
     if (!sim_blocks_take(&device->physical, &start, SIM_PAGE, SIM_PAGE))
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no page of %llu bytes: %s", device->name, (unsigned long long)SIM_PAGE,
-                              sim_space_free(device, free_bytes));
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no page of %llu bytes: %s", device->name,
+                              (unsigned long long)SIM_PAGE, sim_space_free(device, free_bytes));
     char *place = device->guard + device->delta + r->start + page * SIM_PAGE;
     if (mmap(place, SIM_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, device->fd, (off_t)start) == MAP_FAILED) {
         int why = errno;
         sim_blocks_give(&device->physical, start);
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: the system maps no more pages: %s", device->name, strerror(why));
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: the system maps no more pages: %s", device->name,
+                              strerror(why));
     }
     r->pages[page] = (int64_t)start;
     if (device->poison)
@@ -112,13 +118,15 @@ ctrt_status sim_map(void *handle, void *address, size_t bytes)
     pthread_mutex_lock(&device->lock);
     struct sim_reservation *r = pages_of(device, address, bytes, &first);
     if (r == NULL)
-        status = sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes at %p are no pages of one reservation", device->name, bytes, address);
+        status = sim_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes at %p are no pages of one reservation",
+                                device->name, bytes, address);
     else if (sim_fault_hits(device, SIM_FAULT_ALLOC, "", fault))
-        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pages (fault %s)", device->name, bytes, fault);
+        status = sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no %zu bytes of pages (fault %s)", device->name, bytes,
+                                fault);
     for (size_t page = first; !status && page < first + count; page++)
         if (r->pages[page] >= 0)
-            status = sim_host->fail(CTRT_ERR_STATE, "%s: page %zu of the reservation at %p is mapped already", device->name, page,
-                                    (void *)(device->guard + r->start));
+            status = sim_host->fail(CTRT_ERR_STATE, "%s: page %zu of the reservation at %p is mapped already",
+                                    device->name, page, (void *)(device->guard + r->start));
     for (; !status && done < count; done++)
         if ((status = page_map(device, r, first + done)) != CTRT_OK)
             break;
@@ -150,11 +158,11 @@ void sim_unmap(void *handle, void *address, size_t bytes)
         return;
     }
     sim_count(&device->count.bad_frees, 1);
-    sim_host->log(CTRT_LOG_ERROR, "backend-sim", "%s: unmap of %zu bytes at %p, of which %zu pages were mapped", device->name, bytes, address,
-                  unmapped);
+    sim_host->log(CTRT_LOG_ERROR, "backend-sim", "%s: unmap of %zu bytes at %p, of which %zu pages were mapped",
+                  device->name, bytes, address, unmapped);
 }
 
-/* With the lock held, or without other threads. */
+/* The caller holds the device's lock, or there are no other threads. */
 static void reservation_free(struct sim_device *device, struct sim_reservation **link)
 {
     struct sim_reservation *r = *link;
@@ -184,7 +192,8 @@ void sim_unreserve(void *handle, void *address, size_t bytes)
         return;
     }
     sim_count(&device->count.bad_frees, 1);
-    sim_host->log(CTRT_LOG_ERROR, "backend-sim", "%s: unreserve of %zu bytes at %p, where no reservation of that size begins", device->name,
+    sim_host->log(CTRT_LOG_ERROR, "backend-sim",
+                  "%s: unreserve of %zu bytes at %p, where no reservation of that size begins", device->name,
                   bytes, address);
 }
 

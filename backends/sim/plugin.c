@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/plugin.c: simulated devices: GPUs for a machine that has none. What they are and how to use them: doc/sim.md. */
+/* backends/sim/plugin.c: the sim backend, simulated GPUs for machines without a GPU. Usage: doc/sim.md. */
 #include "sim.h"
 
 #ifdef HAVE_CONFIG_H
@@ -27,20 +27,23 @@ static int32_t probe(char *reason, size_t reason_bytes)
     return 1;
 }
 
-/* The negative score keeps "auto" from choosing what nobody asked for. */
+/* Because the score is negative, "auto" never selects a simulated device. */
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = "sim", .table = &backend, .probe = probe },
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_HOOK, .score = -1, .name = "sim-control", .table = &sim_control_table },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = -1, .name = "sim", .table = &backend,
+      .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_HOOK, .score = -1, .name = "sim-control",
+      .table = &sim_control_table },
 };
 
-/* Options are read whenever devices are counted, described or opened, so that the program may set them until then. */
+/* Options are read whenever devices are counted, described or opened, so that the program can set them until then. */
 static ctrt_status init(const ctrt_host *host)
 {
     struct sim_options options;
     sim_host = host;
     ctrt_status status = sim_kernels_init();
     if (!status && sim_options_read(&options) != CTRT_OK)
-        host->log(CTRT_LOG_WARNING, "backend-sim", "CTRT_SIM or CTRT_SIM_FAULT is malformed: there are no simulated devices");
+        host->log(CTRT_LOG_WARNING, "backend-sim",
+                  "CTRT_SIM or CTRT_SIM_FAULT is malformed: there are no simulated devices");
     return status;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/queue.c: queues: made and ended, filled, waited for, and their failures. */
+/* backends/sim/queue.c: creates and destroys queues, enqueues work, waits for it, and returns its errors. */
 #include "sim.h"
 
 #include <signal.h>
@@ -28,7 +28,7 @@ void sim_work_judge(struct sim_device *device, struct sim_work *work)
     work->loses = sim_fault_hits(device, SIM_FAULT_LOST, "", work->fault);
 }
 
-/* ---- made and ended ---- */
+/* ---- creation and destruction ---- */
 
 static void queue_free(struct sim_queue *queue)
 {
@@ -52,8 +52,9 @@ ctrt_status sim_queue_new(struct sim_queue **out, struct sim_device *device, int
     pthread_cond_init(&queue->done, NULL);
     pthread_mutex_lock(&device->lock);
     queue->number = device->next_queue++;
-    /* The generator's state must not be 0; the factor keeps neighbours apart. */
-    queue->random = (device->seed * 1000003 + (uint64_t)device->index * 8191 + (uint64_t)queue->number + 1) * 0x9e3779b97f4a7c15u | 1;
+    /* The state of xorshift must not be 0. The factor makes the states of neighbouring queues differ. */
+    queue->random = (device->seed * 1000003 + (uint64_t)device->index * 8191 + (uint64_t)queue->number + 1)
+        * 0x9e3779b97f4a7c15u | 1;
     queue->next = device->queues;
     device->queues = queue;
     pthread_mutex_unlock(&device->lock);
@@ -61,7 +62,7 @@ ctrt_status sim_queue_new(struct sim_queue **out, struct sim_device *device, int
     return CTRT_OK;
 }
 
-/* Tells the worker to end when it has done what is there. */
+/* Requests that the worker end after the work that is on the queue. */
 static void queue_end(struct sim_queue *queue)
 {
     pthread_mutex_lock(&queue->lock);
@@ -72,7 +73,7 @@ static void queue_end(struct sim_queue *queue)
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* Waits for the worker's end. Not a cancellation point. */
+/* Waits until the worker has ended. Not a cancellation point. */
 static void queue_join(struct sim_queue *queue)
 {
     int cancel;
@@ -123,7 +124,7 @@ static ctrt_status create(void *handle, void **queue, int32_t priority)
     return status;
 }
 
-/* Nobody waits: the worker does what it has and is collected later. */
+/* Does not wait: the worker completes its work, and a later call of queues_reap frees the queue. */
 static void destroy(void *handle, void *queue)
 {
     struct sim_device *device = handle;
@@ -149,9 +150,10 @@ void sim_queues_close(struct sim_device *device)
     }
 }
 
-/* ---- filled ---- */
+/* ---- enqueueing ---- */
 
-/* With the queue's lock held. Signals stay with the program's own threads. */
+/* Starts the worker. It blocks asynchronous signals, so that they are delivered to the program's own threads. The
+ * caller holds the queue's lock. */
 static ctrt_status start(struct sim_queue *queue)
 {
     sigset_t all, before;
@@ -162,9 +164,10 @@ static ctrt_status start(struct sim_queue *queue)
     int failed = pthread_create(&queue->thread, NULL, sim_worker, queue);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
-        return sim_host->fail(CTRT_ERR_BACKEND, "%s, queue %d: no thread for it: %s", queue->device->name, queue->number, strerror(failed));
+        return sim_host->fail(CTRT_ERR_BACKEND, "%s, queue %d: no thread for it: %s", queue->device->name,
+                              queue->number, strerror(failed));
     snprintf(name, sizeof name, "%s.%d", queue->device->name, queue->number);
-    name[15] = '\0';                               /* the system takes no more */
+    name[15] = '\0';                               /* Linux limits thread names to 15 characters */
     pthread_setname_np(queue->thread, name);
     queue->started = true;
     return CTRT_OK;
@@ -223,7 +226,7 @@ static ctrt_status host_call(void *handle, void *queue, void (*function)(void *)
     return sim_put(sim_queue_of(device, queue), &call->work);
 }
 
-/* ---- waited for ---- */
+/* ---- waiting ---- */
 
 void sim_queue_finish(struct sim_queue *queue)
 {
@@ -244,7 +247,8 @@ static void failure_of(struct sim_queue *queue, struct sim_failure *out)
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* The device's queue with the least number from `number` on, held so that nobody frees it; NULL: there is none. */
+/* Returns the device's queue with the smallest number >= `number`, with a reference so that it is not freed, or
+ * NULL. */
 static struct sim_queue *queue_from(struct sim_device *device, int number)
 {
     struct sim_queue *found = NULL;
@@ -265,10 +269,10 @@ static void queue_let_go(struct sim_queue *queue)
     pthread_mutex_unlock(&queue->device->lock);
 }
 
-/* Calls `visit` for the queue, or for every queue of the device when it is NULL, and returns the first failure that those queues
- * have afterwards, as this thread's error. */
-static ctrt_status each_queue(struct sim_device *device, void *queue, void (*visit)(struct sim_queue *, void *), void *argument,
-                              uint64_t *sequence)
+/* Calls `visit` for the queue, or for every queue of the device if `queue` is NULL. Returns the first failure that
+ * these queues have afterwards, and sets it as this thread's error. */
+static ctrt_status each_queue(struct sim_device *device, void *queue, void (*visit)(struct sim_queue *, void *),
+                              void *argument, uint64_t *sequence)
 {
     struct sim_failure first = { .status = CTRT_OK }, here;
     if (sim_forked(device))
@@ -299,7 +303,8 @@ static bool own_worker(struct sim_queue *queue)
     return own;
 }
 
-/* A call of the host that waits for its own queue would wait for ever; it sees what is done so far. */
+/* Does not wait for the queue of the calling worker, because a host call that waited for its own queue would block
+ * permanently. */
 static void visit_finish(struct sim_queue *queue, void *argument)
 {
     (void)argument;
@@ -336,7 +341,7 @@ static ctrt_status error(void *handle, void *queue, uint64_t *sequence)
     return each_queue(handle, queue, visit_nothing, NULL, sequence);
 }
 
-/* What was put there before is dropped still; what comes from now on runs. */
+/* Work that was enqueued before the reset is still dropped; work that is enqueued after it runs. */
 static void visit_reset(struct sim_queue *queue, void *argument)
 {
     (void)argument;

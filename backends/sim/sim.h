@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/sim.h: what the rooms of the simulated devices share.
+/* backends/sim/sim.h: internal declarations of the sim backend (simulated devices).
  *
- * A device is a range of addresses that the host cannot touch (guard), the same memory once more where the worker
- * threads reach it (guard + delta), and queues, each with a worker. Work is a copy of all that a call points to. Locks, in the
- * order in which they may be taken: devices (device.c), device, queue, mark. None is held while work runs. */
+ * A device has an address range that the host cannot access (guard), a second mapping of the same memory for the worker
+ * threads (guard + delta), and queues with one worker thread each. Enqueued work is a copy of everything that a call
+ * points to. Locks are taken in this order: devices (device.c), device, queue, mark. No lock is held while work
+ * runs. */
 #ifndef CTRT_SIM_H
 #define CTRT_SIM_H
 
@@ -17,27 +18,28 @@
 #include "control.h"
 #include "ctrt/plugin.h"
 
-#define SIM_DEVICES 64                          /* most devices that CTRT_SIM may ask for */
-#define SIM_ALIGN   ((uint64_t)512)             /* blocks begin at multiples and have multiples, as on CUDA devices */
-#define SIM_PAGE    ((uint64_t)2 << 20)         /* unit of map, as on CUDA devices */
+#define SIM_DEVICES 64                          /* most devices that CTRT_SIM may request */
+#define SIM_ALIGN   ((uint64_t)512)             /* alignment and size granularity of blocks, as on CUDA devices */
+#define SIM_PAGE    ((uint64_t)2 << 20)         /* page size of map, as on CUDA devices */
 
-/* The host table, from init to the end of the process. */
+/* The host table; set by init, valid until the process ends. */
 extern const ctrt_host *sim_host;
 
 /* ---- options (options.c, faults.c) ---- */
 
-enum sim_fault_kind { SIM_FAULT_ALLOC, SIM_FAULT_HOST, SIM_FAULT_OP, SIM_FAULT_COPY, SIM_FAULT_LOST, SIM_FAULT_LINK, SIM_FAULT_LATE, SIM_FAULT_EVENT };
+enum sim_fault_kind { SIM_FAULT_ALLOC, SIM_FAULT_HOST, SIM_FAULT_OP, SIM_FAULT_COPY, SIM_FAULT_LOST, SIM_FAULT_LINK,
+                      SIM_FAULT_LATE, SIM_FAULT_EVENT };
 
 struct sim_fault {
     enum sim_fault_kind kind;
-    int device;                     /* -1: each */
-    bool onward;                    /* "3+": from the third on */
+    int device;                     /* -1: all devices */
+    bool onward;                    /* "3+": the third and all later ones */
     uint64_t nth;                   /* counted from 1 */
-    uint64_t seen;                  /* so many have come by */
-    char op[32];                    /* "" for any */
-    int from, to;                   /* link */
-    int64_t late;                   /* ns */
-    char text[64];                  /* as it was written */
+    uint64_t seen;                  /* matching operations so far */
+    char op[32];                    /* "": any op */
+    int from, to;                   /* SIM_FAULT_LINK */
+    int64_t late;                   /* SIM_FAULT_LATE; in ns */
+    char text[64];                  /* the fault as the user wrote it */
 };
 
 #define SIM_FAULTS 32
@@ -49,77 +51,81 @@ struct sim_faults {
 
 struct sim_options {
     int devices;
-    uint64_t memory[SIM_DEVICES];               /* bytes */
-    int64_t latency[SIM_DEVICES];               /* ns that each piece of work takes at least */
-    uint64_t bandwidth[SIM_DEVICES];            /* bytes a second between device and host or peer; 0: no limit */
-    uint64_t pinned;                            /* bytes of pinned host memory for one device; 0: no limit */
+    uint64_t memory[SIM_DEVICES];               /* in bytes */
+    int64_t latency[SIM_DEVICES];               /* minimum duration of each work item in ns */
+    uint64_t bandwidth[SIM_DEVICES];            /* bytes per second between device and host or peer; 0: no limit */
+    uint64_t pinned;                            /* limit of pinned host memory per device in bytes; 0: no limit */
     uint64_t seed;
-    uint64_t peers[SIM_DEVICES];                /* bit b of entry a: a can reach b's memory */
-    bool poison;                                /* fresh memory is filled with bytes that stand out */
-    bool holes;                                 /* memory is one range of places; else a block takes any place */
+    uint64_t peers[SIM_DEVICES];                /* bit b of entry a: device a can access the memory of device b */
+    bool poison;                                /* new memory is filled with 0xff bytes */
+    bool holes;                                 /* one address range of the memory's size, which can fragment */
     struct sim_faults faults;
 };
 
 /* Reads CTRT_SIM and CTRT_SIM_FAULT. */
 ctrt_status sim_options_read(struct sim_options *out);
-/* "CTRT_SIM" text to options; `name` says where it comes from. */
+/* Parses `text`, in the format of CTRT_SIM. `name`: the variable, for messages. */
 ctrt_status sim_options_parse(struct sim_options *out, const char *name, const char *text);
-/* Appends "alloc:3;op:add@57" to `faults`. */
+/* Parses `text`, for example "alloc:3;op:add@57", and appends the faults to `faults`. `name`: the source, for
+ * messages. */
 ctrt_status sim_faults_parse(struct sim_faults *faults, const char *name, const char *text);
-/* A number with a unit: 1048576, 64m; 20us, 3ms; the rest of the text is *end. False: malformed or too large. */
+/* Parse a number with a unit (1048576, 64m; 20us, 3ms) or a plain count. Return false if `text` is malformed or the
+ * value is too large. */
 bool sim_parse_bytes(uint64_t *out, const char *text);
 bool sim_parse_time(int64_t *nanoseconds, const char *text);
 bool sim_parse_count(uint64_t *out, const char *text);
-/* Which of the words was meant? NULL: none comes near. `words` ends with NULL. */
+/* Returns the word closest to `word` by edit distance, or NULL if none is close. `words` ends with NULL. */
 const char *sim_nearest(const char *word, const char *const *words);
-/* "a, b, c; did you mean b?" for messages. */
+/* Writes "a, b, c; did you mean b?" to `buffer`, for messages, and returns it. */
 const char *sim_known(char *buffer, size_t bytes, const char *word, const char *const *words);
 
-/* ---- blocks of a space, by address (blocks.c) ---- */
+/* ---- used blocks of an address range (blocks.c) ---- */
 
 struct sim_block {
     uint64_t start, bytes;
 };
 
-/* Used blocks, sorted by start. The array never moves, so that the fault handler can read it without a lock; `version` is
- * odd while it is written. */
+/* Used blocks, sorted by start. The array never moves, so that the fault handler can read it without a lock. `version`
+ * is odd while the array is being modified. */
 struct sim_blocks {
     struct sim_block *at;
     size_t count, capacity;
-    uint64_t begin, end;                        /* of the space */
-    uint64_t used, most;                        /* bytes; how many may be used at one time */
+    uint64_t begin, end;                        /* the address range */
+    uint64_t used, most;                        /* bytes in use; the limit for it */
     _Atomic uint32_t version;
 };
 
+/* Initializes the blocks of the address range [begin, end): at most `most` bytes in use, in blocks of at least `least`
+ * bytes. Returns false if there is no memory for the array. */
 bool sim_blocks_init(struct sim_blocks *blocks, uint64_t begin, uint64_t end, uint64_t most, uint64_t least);
 void sim_blocks_free(struct sim_blocks *blocks);
-/* First fit; false when there is no piece of that size. */
+/* Allocates a block, first fit. Returns false if there is no free range of that size or `most` would be exceeded. */
 bool sim_blocks_take(struct sim_blocks *blocks, uint64_t *start, uint64_t bytes, uint64_t alignment);
-/* Removes the block that begins there; 0 when none does. */
+/* Frees the block that begins at `start` and returns its size; 0 if no block begins there. */
 uint64_t sim_blocks_give(struct sim_blocks *blocks, uint64_t start);
-/* The block in which `place` lies, or NULL. */
+/* Returns the block that contains `place`, or NULL. */
 const struct sim_block *sim_blocks_find(const struct sim_blocks *blocks, uint64_t place);
-/* The free piece around `place` (which is free). */
+/* Returns the free range around `place`, which must be free. */
 void sim_blocks_gap(const struct sim_blocks *blocks, uint64_t place, uint64_t *begin, uint64_t *end);
 uint64_t sim_blocks_largest_gap(const struct sim_blocks *blocks);
-/* For the fault handler: as find, without a lock; false also when the array is being written. */
+/* As sim_blocks_find, without a lock, for the fault handler. Also returns false while the array is being modified. */
 bool sim_blocks_peek(const struct sim_blocks *blocks, uint64_t place, struct sim_block *out);
 
 /* ---- devices ---- */
 
 struct sim_queue;
 
-/* A reserved range of addresses and the memory behind each of its pages. */
+/* A reserved address range and the memory that is mapped at each of its pages. */
 struct sim_reservation {
     struct sim_reservation *next;
-    uint64_t start, bytes;                      /* from the beginning of the guard range */
-    int64_t pages[];                            /* place in the memory; -1: nothing mapped */
+    uint64_t start, bytes;                      /* offset in the guard range */
+    int64_t pages[];                            /* offset of the page in the memory; -1: not mapped */
 };
 
 struct sim_device {
     int index;
     char name[16];                              /* "sim:0" */
-    pid_t process;                              /* that opened it */
+    pid_t process;                              /* process that opened the device */
     uint64_t memory;                            /* bytes of device memory */
     uint64_t peers;
     int64_t _Atomic latency;
@@ -128,40 +134,40 @@ struct sim_device {
     bool poison, holes;
     atomic_bool lost;
 
-    char *guard;                                /* what the host sees: no access */
-    ptrdiff_t delta;                            /* the same byte for workers: address + delta */
-    uint64_t span;                              /* bytes of the guard range: places for memory, then room for reservations */
+    char *guard;                                /* the addresses that the host sees; access faults */
+    ptrdiff_t delta;                            /* workers access a byte at its address + delta */
+    uint64_t span;                              /* bytes of the guard range: memory, then reservations */
     int fd;
 
-    pthread_mutex_t lock;                       /* what follows, and faults */
+    pthread_mutex_t lock;                       /* guards the fields below and the faults */
     struct sim_blocks physical;                 /* blocks of alloc and pages of map */
-    struct sim_blocks reserved;                 /* behind them, up to span */
+    struct sim_blocks reserved;                 /* reservations; from the end of the memory's range to span */
     struct sim_reservation *reservations;
-    struct sim_queue *queues;                   /* live and dying */
-    struct sim_queue *standard;                 /* for queue NULL */
+    struct sim_queue *queues;                   /* including queues that are being destroyed */
+    struct sim_queue *standard;                 /* the default queue, for queue handle NULL */
     int next_queue;
     uint64_t pinned;
     struct sim_faults faults;
-    int64_t _Atomic late;                       /* ns; work and events begin up to so much later */
-    int64_t asked;                              /* usage.c: when usage was asked for last, ns */
+    int64_t _Atomic late;                       /* maximum of the random delay before work items and events, in ns */
+    int64_t asked;                              /* usage.c: time of the last usage query, in ns */
 
-    uint64_t _Atomic *launches;                 /* by row */
+    uint64_t _Atomic *launches;                 /* per kernel row */
     struct { uint64_t _Atomic
-        allocs, frees, maps, unmaps, reserves, unreserves, host_allocs, host_frees, bad_frees, copies[3], copy_bytes[3], peer_copies,
-        peer_bytes, fills, fill_bytes, launches, waits, records, host_calls, failures, peak;
+        allocs, frees, maps, unmaps, reserves, unreserves, host_allocs, host_frees, bad_frees, copies[3], copy_bytes[3],
+        peer_copies, peer_bytes, fills, fill_bytes, launches, waits, records, host_calls, failures, peak;
     } count;
 };
 
-/* The process as this plugin knows it, kept up to date through fork. */
+/* The current process id; updated after fork. */
 extern pid_t sim_process;
 
-/* CTRT_ERR_FORKED or CTRT_ERR_DEVICE_LOST with a message, or CTRT_OK. */
+/* Returns CTRT_OK, or CTRT_ERR_FORKED or CTRT_ERR_DEVICE_LOST with a message. */
 ctrt_status sim_usable(const struct sim_device *device);
 static inline bool sim_forked(const struct sim_device *device)
 {
     return device->process != sim_process;
 }
-/* The open device of that index, or NULL. */
+/* Returns the open device with that index, or NULL. */
 struct sim_device *sim_device_at(int index);
 static inline void sim_count(uint64_t _Atomic *counter, uint64_t by)
 {
@@ -175,17 +181,19 @@ extern const ctrt_memory_table sim_memory_table;
 extern const ctrt_queue_table sim_queue_table;
 extern ctrt_kernel_table sim_kernel_table;
 
-/* space.c: the mappings of a device. */
+/* space.c: the memory mappings of a device. */
 ctrt_status sim_space_open(struct sim_device *device);
 void sim_space_close(struct sim_device *device);
-/* Gives whole pages of free memory around [start, start+bytes) back to the system. With the lock held. */
+/* Returns the pages that overlap [start, start+bytes) and are entirely free to the system. The caller holds the
+ * device's lock. */
 void sim_space_give_back(struct sim_device *device, uint64_t start, uint64_t bytes);
-/* "512 of 1048576 bytes are free", for messages; in `text`. With the lock held. */
+/* Writes "512 of 1048576 bytes are free" to `text`, for messages, and returns it. The caller holds the device's
+ * lock. */
 const char *sim_space_free(const struct sim_device *device, char text[160]);
-/* Memory of the device at [address, address+bytes) as workers reach it, or NULL with the reason why that is no live memory
- * of this device. */
+/* Returns the worker's address of the device memory [address, address+bytes). Returns NULL and writes the reason to
+ * `why` if the range is not within one allocation of this device. */
 void *sim_reach(struct sim_device *device, const void *address, uint64_t bytes, char *why, size_t why_bytes);
-/* The open device in whose range the address lies, or NULL. */
+/* Returns the open device whose guard range contains the address, or NULL. */
 const struct sim_device *sim_owner(const void *address);
 
 /* pages.c */
@@ -196,99 +204,103 @@ void sim_unmap(void *device, void *address, size_t bytes);
 void sim_pages_close(struct sim_device *device);
 struct sim_reservation *sim_reservation_at(const struct sim_device *device, uint64_t place);
 
-/* guard.c: says what happened when the host touches device memory. */
+/* guard.c: reports host accesses to device memory. */
 void sim_guard_add(struct sim_device *device);
 void sim_guard_remove(struct sim_device *device);
 void sim_guard_namer(sim_namer namer);
 
-/* faults.c: does this one fail? Counts it. `text` receives the fault as it was written. With the device's lock held. */
+/* faults.c: counts an operation and returns whether a fault makes it fail. `text` receives the fault as the user wrote
+ * it. The caller holds the device's lock. */
 bool sim_fault_hits(struct sim_device *device, enum sim_fault_kind kind, const char *op, char text[64]);
+/* Returns whether a link fault affects copies from device `from` to device `to`. The caller holds the device's lock. */
 bool sim_fault_link(struct sim_device *device, int from, int to);
-/* Makes `late` what the faults say. */
+/* Sets device->late from the device's faults. */
 void sim_fault_late(struct sim_device *device);
 
 /* ---- queues and work ---- */
 
+/* The error of a queue. sequence: ctrt_call.sequence of the op that failed, 0 for other work. */
 struct sim_failure {
     ctrt_status status;
     uint64_t sequence;
     char text[512];
 };
 
-/* A point in a queue's work; events are names for them. */
+/* A point in a queue's work. An event refers to its last mark. Reference-counted. */
 struct sim_mark {
     atomic_int references;
     pthread_mutex_t lock;
     pthread_cond_t reached;
     bool done;
-    int64_t time;                               /* ns, when it was reached */
+    int64_t time;                               /* ns; when the mark was reached */
 };
 
 struct sim_work {
     struct sim_work *next;
-    /* In the worker. On failure: status, and a text that sim_work_fails puts into the queue's failure. */
+    /* Called by the worker. On failure, returns the status after sim_work_fails stored the message in the queue. */
     ctrt_status (*run)(struct sim_queue *queue, struct sim_work *work);
-    void (*drop)(struct sim_work *work);        /* frees what the work holds beside itself; NULL: nothing */
-    bool always;                                /* runs after a failure too */
-    bool loses;                                 /* the device is lost here */
-    bool corrupts, lies;                        /* copies */
-    uint64_t sequence;                          /* ctrt_call.sequence; 0 for what is no op */
-    int64_t put, cost;                          /* ns: when it came; how long it takes at least */
-    char fault[64];                             /* the fault that it dies of, as it was written; "" for none */
+    void (*drop)(struct sim_work *work);        /* frees what the work refers to; NULL: nothing */
+    bool always;                                /* runs even after a failure */
+    bool loses;                                 /* fault lost: the device is lost at this work */
+    bool corrupts, lies;                        /* copies: fault copy changes one byte; fault link writes zeros */
+    uint64_t sequence;                          /* ctrt_call.sequence; 0 if the work is not an op */
+    int64_t put, cost;                          /* ns; when the work was enqueued; its minimum duration */
+    char fault[64];                             /* the fault that makes it fail, as the user wrote it; "" for none */
 };
 
 struct sim_queue {
-    struct sim_queue *next;                     /* of the device */
+    struct sim_queue *next;                     /* in device->queues */
     struct sim_device *device;
     int number;
     int32_t priority;
     pthread_mutex_t lock;
-    pthread_cond_t come, done;                  /* work has come; work was done */
+    pthread_cond_t come, done;                  /* signaled when work is enqueued; when work is complete */
     struct sim_work *first, **last;
-    uint64_t put, completed;                    /* pieces of work */
+    uint64_t put, completed;                    /* number of work items enqueued; completed */
     struct sim_failure failure;
     bool started, ends, ended;
-    int held;                                   /* by whoever looks at all queues; under the device's lock */
+    int held;                                   /* references held by each_queue; under the device's lock */
     pthread_t thread;
-    int64_t clock;                              /* worker's: when the last work was done by simulated time */
-    int64_t _Atomic began, worked;              /* ns: when the work that runs now began, 0: none does; what all before took */
-    int64_t told;                               /* usage.c: of that; under the device's lock */
-    uint64_t random;                            /* worker's */
+    int64_t clock;                              /* used by the worker: when the last work ended, in simulated time */
+    int64_t _Atomic began, worked;              /* ns: start of the running work, 0: none; time of earlier work */
+    int64_t told;                               /* usage.c: the part already reported; under the device's lock */
+    uint64_t random;                            /* used by the worker: state of sim_random */
 };
 
-/* The queue of a handle: NULL is the device's own. */
+/* Returns the queue of a handle; NULL is the device's default queue. */
 static inline struct sim_queue *sim_queue_of(struct sim_device *device, void *queue)
 {
     return queue != NULL ? queue : device->standard;
 }
 ctrt_status sim_queue_new(struct sim_queue **out, struct sim_device *device, int32_t priority);
-/* Finishes all work and ends all threads of the device. */
+/* Completes all work, ends all worker threads and frees all queues of the device. */
 void sim_queues_close(struct sim_device *device);
-/* Puts work on the queue, which takes it over, also on failure. */
+/* Enqueues work and takes ownership of it, also on failure. */
 ctrt_status sim_put(struct sim_queue *queue, struct sim_work *work);
-/* Blocks until all that is on the queue now is done. */
+/* Blocks until all work that is on the queue at this moment is complete. */
 void sim_queue_finish(struct sim_queue *queue);
-/* New work with `bytes` for it and its data, zeroed; NULL after host->fail. */
+/* Allocates zeroed work of `bytes`, including its own data. Returns NULL and sets the error on failure; `what` names
+ * the work in the message. */
 void *sim_work_new(size_t bytes, const char *what);
-/* How long a transfer takes: latency and bandwidth. */
+/* Returns the minimum duration of a transfer in ns, from latency and bandwidth. */
 int64_t sim_cost(const struct sim_device *device, uint64_t bytes);
-/* Notes in the queue why its work fails; returns `status`. For run functions. */
-ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work, ctrt_status status, const char *format, ...)
-    CTRT_PRINTF(4, 5);
-/* Counts a piece of work against lost:N; with the device's lock held. */
+/* Stores why the queue's work failed; returns `status`. Called by run functions. */
+ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work, ctrt_status status,
+                           const char *format, ...) CTRT_PRINTF(4, 5);
+/* Counts a work item for the fault lost:N and marks it if the fault hits. The caller holds the device's lock. */
 void sim_work_judge(struct sim_device *device, struct sim_work *work);
 
 /* worker.c */
 void *sim_worker(void *queue);
 int64_t sim_now(void);
 void sim_sleep_until(int64_t time);
-/* In [0, limit). */
+/* Returns a random number in [0, limit). */
 int64_t sim_random(uint64_t *state, int64_t limit);
 
 /* marks.c */
 struct sim_mark *sim_mark_hold(struct sim_mark *mark);
 void sim_mark_drop(struct sim_mark *mark);
-/* Blocks until the mark is reached; its time. */
+/* Blocks until the mark is reached and returns the simulated time of that. */
 int64_t sim_mark_wait(struct sim_mark *mark);
 ctrt_status sim_wait_event(void *device, void *queue, void *event);
 ctrt_status sim_event_create(void *device, void **event, bool timing);
@@ -304,18 +316,19 @@ ctrt_status sim_fill(void *device, void *queue, void *address, int byte, size_t 
 bool sim_can_access_peer(void *device, void *peer);
 ctrt_status sim_copy_peer(void *to_device, void *to, void *from_device, const void *from, size_t bytes, void *queue);
 
-/* kernels.c: the cpu's rows, laid out again with our run; sim_rows is how many. */
+/* kernels.c: wraps each of the cpu backend's kernel rows in a row whose run function enqueues the call. sim_rows
+ * returns the number of rows. */
 ctrt_status sim_kernels_init(void);
-/* CTRT_ERR_NOT_SUPPORTED when there is no cpu backend to lend its kernels. */
+/* Returns CTRT_ERR_NOT_SUPPORTED if the cpu backend, whose kernels are used, is not available. */
 ctrt_status sim_kernels_there(void);
 size_t sim_rows(void);
 const char *sim_row_op(size_t row);
-/* How many threads a kernel may use in this thread from now on, whatever CTRT_NUM_THREADS says. */
+/* Calls function(argument) with OpenMP limited to one thread, whatever CTRT_NUM_THREADS is. */
 void sim_in_one_thread(void (*function)(void *argument), void *argument);
 
 extern const sim_control sim_control_table;
 
-/* worker.c: for atexit: waits for what is running and lets nothing more begin. */
+/* worker.c: an atexit handler. Waits for running work and prevents further work from starting. */
 void sim_stop_at_exit(void);
 
 #endif

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/space.c: a device's memory: one file in memory, mapped twice.
+/* backends/sim/space.c: the memory of a device: a memfd file that is mapped twice.
  *
- * The file has more places than the device has memory, as a GPU has more addresses than memory behind them: a block takes any place,
- * and only the bytes that are used are counted, so no holes come about in which nothing fits. What is not used is no memory
- * (files have holes of their own). With the option `holes` there are just as many places as there is memory.
+ * The file is larger than the device's memory, as a GPU has more addresses than memory: a block may be at any offset,
+ * and only the bytes in use are counted, so fragmentation does not make allocations fail. The unused parts are holes of
+ * the file and use no memory. With the option `holes`, the file is only as large as the memory.
  *
- * The host sees a range without access, so that it faults at once where it reads what it has not copied. Workers see the
- * file's pages at a constant distance from there. Behind the memory's own addresses both ranges have room for reservations. */
+ * The host's mapping permits no access, so that the host faults at once if it reads data that it has not copied. The
+ * workers' mapping of the file is at a constant distance from it. After the memory's own addresses, both mappings have
+ * space for reservations. */
 #include "sim.h"
 
 #include <errno.h>
@@ -17,8 +18,9 @@
 #include <unistd.h>
 
 #define SYSTEM_PAGE ((uint64_t)4096)
-/* Addresses for reservations, and a quarter as many places for memory, as multiples of the memory; they cost nothing. First fit
- * wastes at most a factor that is the logarithm of the ratio of sizes (Robson 1977), in practice less than two. */
+/* Address space for reservations, as a multiple of the memory; the file has a quarter of that. Both are only addresses.
+ * First fit wastes at most a factor that is the logarithm of the ratio of block sizes (Robson 1977), in practice less
+ * than two. */
 #define ROOM        64
 
 static uint64_t rounded(uint64_t value, uint64_t unit)
@@ -42,7 +44,7 @@ ctrt_status sim_space_open(struct sim_device *device)
 {
     uint64_t memory = rounded(device->memory, SIM_PAGE), times = ROOM, places = memory;
     char *worker = NULL;
-    for (; device->guard == NULL && times > 0; times /= 2) {        /* less room where addresses are limited */
+    for (; device->guard == NULL && times > 0; times /= 2) {        /* fewer addresses if they are limited */
         places = device->holes || times < 8 ? memory : memory * (times / 4);
         device->span = places + memory * times;
         device->guard = addresses(device->span);
@@ -51,7 +53,8 @@ ctrt_status sim_space_open(struct sim_device *device)
             munmap(device->guard, device->span), device->guard = NULL;
     }
     if (device->guard == NULL)
-        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no addresses for %llu bytes of simulated memory (ulimit -v?)", device->name,
+        return sim_host->fail(CTRT_ERR_OUT_OF_MEMORY,
+                              "%s: no addresses for %llu bytes of simulated memory (ulimit -v?)", device->name,
                               (unsigned long long)device->memory);
     device->delta = worker - device->guard;
     device->fd = memfd_create(device->name, MFD_CLOEXEC);
@@ -95,7 +98,8 @@ void sim_space_give_back(struct sim_device *device, uint64_t start, uint64_t byt
 
 const char *sim_space_free(const struct sim_device *device, char text[160])
 {
-    int n = snprintf(text, 160, "%llu of %llu bytes are free", (unsigned long long)(device->memory - device->physical.used),
+    int n = snprintf(text, 160, "%llu of %llu bytes are free",
+                     (unsigned long long)(device->memory - device->physical.used),
                      (unsigned long long)device->memory);
     if (device->holes)
         snprintf(text + n, 160 - (size_t)n, ", the largest free piece has %llu",
@@ -103,7 +107,7 @@ const char *sim_space_free(const struct sim_device *device, char text[160])
     return text;
 }
 
-/* Is every page of [place, place+bytes), which lies in the room for reservations, mapped? */
+/* Returns whether every page of [place, place+bytes), in the range for reservations, is mapped. */
 static bool all_mapped(const struct sim_device *device, uint64_t place, uint64_t bytes)
 {
     const struct sim_reservation *r = sim_reservation_at(device, place);
@@ -120,7 +124,8 @@ void *sim_reach(struct sim_device *device, const void *address, uint64_t bytes, 
     uint64_t place = (uint64_t)((const char *)address - device->guard);
     if ((const char *)address < device->guard || place >= device->span) {
         const struct sim_device *other = sim_owner(address);
-        snprintf(why, why_bytes, "%p is %s%s", address, other ? "memory of " : "no device memory", other ? other->name : "");
+        snprintf(why, why_bytes, "%p is %s%s", address, other ? "memory of " : "no device memory",
+                 other ? other->name : "");
         return NULL;
     }
     pthread_mutex_lock(&device->lock);
@@ -133,7 +138,8 @@ void *sim_reach(struct sim_device *device, const void *address, uint64_t bytes, 
     }
     pthread_mutex_unlock(&device->lock);
     if (!good) {
-        snprintf(why, why_bytes, "%llu bytes at %p are not, or no longer, within one allocation", (unsigned long long)bytes, address);
+        snprintf(why, why_bytes, "%llu bytes at %p are not, or no longer, within one allocation",
+                 (unsigned long long)bytes, address);
         return NULL;
     }
     return (char *)device->guard + device->delta + place;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/usage.c: what goes on on a device, as NVML would tell it of a GPU. Only this process can use a simulated device. */
+/* backends/sim/usage.c: utilization and links of a device, as NVML reports them for GPUs. Only this process can use a
+ * simulated device. */
 #include "sim.h"
 
 #include <string.h>
 #include <unistd.h>
 
-/* Nanoseconds that the queues worked from the last question on, each counted alone; with the device's lock held. */
+/* Returns the nanoseconds for which the queues worked since the last query, summed over the queues. The caller holds
+ * the device's lock. */
 static int64_t worked(struct sim_device *device, int64_t now)
 {
     int64_t sum = 0;
@@ -25,9 +27,11 @@ ctrt_status sim_usage(int32_t index, ctrt_device_usage *usage)
     ctrt_status status = sim_device_table.describe(index, &info);
     if (status != CTRT_OK)
         return status;
-    ctrt_device_usage now = { .size = usage->size, .total_memory = info.total_memory, .free_memory = info.total_memory, .memory_busy = -1,
-                              .temperature = -1, .power = -1, .power_limit = -1, .clock_khz = -1, .process_room = usage->process_room,
-                              .processes = usage->processes };
+    ctrt_device_usage now = {
+        .size = usage->size, .total_memory = info.total_memory, .free_memory = info.total_memory, .memory_busy = -1,
+        .temperature = -1, .power = -1, .power_limit = -1, .clock_khz = -1, .process_room = usage->process_room,
+        .processes = usage->processes
+    };
     struct sim_device *device = sim_device_at(index);
     if (device != NULL) {
         pthread_mutex_lock(&device->lock);
@@ -54,7 +58,8 @@ ctrt_status sim_link(int32_t index, int32_t peer, ctrt_device_link *link)
     if (status != CTRT_OK)
         return status;
     if (index < 0 || index >= options.devices || peer < 0 || peer >= options.devices)
-        return sim_host->fail(CTRT_ERR_NO_DEVICE, "sim:%d and sim:%d: there are %d simulated devices", (int)index, (int)peer, options.devices);
+        return sim_host->fail(CTRT_ERR_NO_DEVICE, "sim:%d and sim:%d: there are %d simulated devices", (int)index,
+                              (int)peer, options.devices);
     const ctrt_device_link now = { .size = link->size, .direct = (int32_t)(options.peers[index] >> peer & 1) };
     memcpy(link, &now, link->size < sizeof now ? link->size : sizeof now);
     return CTRT_OK;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/sim/worker.c: the thread behind a queue, and simulated time.
+/* backends/sim/worker.c: the worker thread of a queue, and simulated time.
  *
- * Work that should take 20 us begins when it came or when the work before it was done by simulated time, whichever is later, and
- * ends 20 us after that. The worker sleeps until then if it was faster; that it oversleeps a little does not add up, because
- * the next deadline counts from this one. */
+ * A work item with a duration of 20 us starts when it was enqueued or, if later, when the previous item ended in
+ * simulated time, and ends 20 us after that. The worker sleeps until then if the work was faster. Sleeping slightly too
+ * long does not accumulate, because the next deadline is computed from this one. */
 #include "sim.h"
 
 #include <errno.h>
@@ -38,7 +38,8 @@ int64_t sim_random(uint64_t *state, int64_t limit)
     return limit > 0 ? (int64_t)((*state * 0x2545f4914f6cdd1du >> 11) % (uint64_t)limit) : 0;
 }
 
-ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work, ctrt_status status, const char *format, ...)
+ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work, ctrt_status status,
+                           const char *format, ...)
 {
     struct sim_failure failure = { .status = status, .sequence = work->sequence };
     va_list arguments;
@@ -53,7 +54,7 @@ ctrt_status sim_work_fails(struct sim_queue *queue, const struct sim_work *work,
     return status;
 }
 
-/* Nothing after the first failure runs, but marks are still reached, so that nobody waits for ever. */
+/* After the first failure, no work runs except marks, which are still reached so that no thread waits permanently. */
 static bool dropped(struct sim_queue *queue, const struct sim_work *work)
 {
     if (work->always)
@@ -64,7 +65,7 @@ static bool dropped(struct sim_queue *queue, const struct sim_work *work)
     return failed || atomic_load(&queue->device->lost);
 }
 
-/* Work that is running now, and no more of it once the process exits. */
+/* The number of work items that are running now. No further work starts once `exiting` is set. */
 static _Atomic int running;
 #define EXIT_WAIT 5000000000                /* nanoseconds */
 static _Atomic bool exiting;
