@@ -5,7 +5,7 @@
  *   dv = p^T dy,  dq = scale ds k,  dk = scale ds^T q */
 #include "autograd/rule.h"
 
-/* ds, by ops that can be derived again. */
+/* Computes ds with differentiable ops. */
 static ctrt_status score_gradient(ctrt_tensor **ds, ctrt_tensor *p, ctrt_tensor *dy, ctrt_tensor *v)
 {
     ctrt_tensor *columns = NULL, *sum = NULL;
@@ -27,7 +27,7 @@ static ctrt_status attention_composed(const struct grad_context *ctx, ctrt_tenso
     ctrt_tensor *q = NULL, *k = NULL, *v = NULL, *p = NULL, *ds = NULL, *turned = NULL, *wide = NULL;
     const ctrt_scalar scale = ctrt_float(ctx->attributes->attention.scale);
     ctrt_status status;
-    STEP(op_widen(&q, ctx->inputs[0]));         /* in f32, as the forward formula */
+    STEP(op_widen(&q, ctx->inputs[0]));         /* half precision to f32, as in the forward formula */
     STEP(op_widen(&k, ctx->inputs[1]));
     STEP(op_widen(&v, ctx->inputs[2]));
     STEP(op_widen(&wide, dy));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/function.c: ops defined by programs. */
+/* autograd/function.c: ops defined by the program (ctrt_function_apply). */
 #include <pthread.h>
 
 #include "autograd/growth.h"
@@ -10,9 +10,9 @@
 
 struct kept {
     ctrt_tensor *tensor;
-    ctrt_tensor *with_history;          /* a result with its history back, during a backward that is recorded */
+    ctrt_tensor *with_history;          /* during a recorded backward: an alias of a saved result, with its history */
     uint32_t version;
-    int output;                         /* which result it is an alias of, or -1 */
+    int output;                         /* index of the result of which it is an alias, or -1 */
     int64_t bytes;
 };
 
@@ -30,7 +30,7 @@ struct ctrt_function_context {
 
 struct function_node {
     struct grad_node node;
-    pthread_mutex_t lock;               /* the context is for one run at a time */
+    pthread_mutex_t lock;               /* held during a run, because runs share the context */
     struct ctrt_function_context *context;
     struct grad_edge *edges;
     struct grad_shape *shapes;
@@ -185,7 +185,7 @@ static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *resu
     node_init(&self->node, &function_class, (uint32_t)n_in, (uint32_t)n_out);
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);    /* backward may run graphs */
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);    /* `backward` may start another backward pass */
     pthread_mutex_init(&self->lock, &attributes);
     pthread_mutexattr_destroy(&attributes);
     for (int i = 0; i < n_in; i++)
@@ -201,9 +201,10 @@ static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *resu
     return CTRT_OK;
 }
 
-/* ---- applying ---- */
+/* ---- application ---- */
 
-/* Does somebody besides this call know results[k]: an operand, a tensor of the program's, an earlier result? */
+/* Returns whether results[k] is also referenced outside this call: it is an operand, a tensor of the program or an
+ * earlier result. */
 static bool is_shared(const struct ctrt_function_context *context, ctrt_tensor *const *results, int k)
 {
     const struct grad_meta *meta = results[k]->grad;
@@ -214,7 +215,7 @@ static bool is_shared(const struct ctrt_function_context *context, ctrt_tensor *
     return (meta != NULL && !fresh_view) || atomic_load_explicit(&results[k]->refs, memory_order_relaxed) > known;
 }
 
-/* Does results[k] show elements of a tensor that was there before: is it an operand or a view? */
+/* Returns whether results[k] is an operand or a view. */
 static bool is_view(ctrt_tensor *const *results, int k, ctrt_tensor *const *in, int n_in)
 {
     for (int i = 0; i < n_in; i++)
@@ -223,7 +224,8 @@ static bool is_view(ctrt_tensor *const *results, int k, ctrt_tensor *const *in, 
     return results[k]->flags & TENSOR_IS_VIEW;
 }
 
-/* Gives the results their history. A saved result becomes an alias: the node must not own what owns the node. */
+/* Sets the results' histories. A saved result is replaced by an alias, because the result owns the node and the node
+ * must not own the result. */
 static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **results, int n_out, ctrt_tensor *const *in, int n_in)
 {
     struct function_node *node = NULL;
@@ -241,7 +243,7 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
             CTRT_TRY(noted);
             continue;
         }
-        if (results[k]->grad) {                     /* forward may have written the view */
+        if (results[k]->grad) {                     /* a view; forward may have changed it in place */
             results[k]->grad->view_kind = VIEW_FUNCTION;
             atomic_store_explicit(&results[k]->grad->version, tensor_version(results[k]), memory_order_relaxed);
         }
@@ -263,7 +265,7 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
             status = grad_set_history(results[k], &node->node, (uint32_t)k);
         }
     if (status == CTRT_OK) {
-        node->context = context;        /* owned by the node from here on */
+        node->context = context;        /* the node owns the context from here on */
         context->node = node;
     }
     node_release(&node->node);

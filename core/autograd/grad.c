@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/grad.c: the calls that run a graph backward. */
+/* autograd/grad.c: ctrt_backward and ctrt_grad. */
 #include "autograd/engine.h"
 #include "autograd/growth.h"
 #include "autograd/meta.h"
@@ -7,7 +7,7 @@
 #include "memory/tag.h"
 #include "ops/front.h"
 
-/* A one in the form of a tensor of one element. */
+/* Creates a tensor of ones like `tensor`, which has one element. */
 static ctrt_status one_like(ctrt_tensor **out, ctrt_tensor *tensor)
 {
     CTRT_TRY(tensor_new_like(out, tensor, tensor_dtype(tensor)));
@@ -21,7 +21,8 @@ static ctrt_status one_like(ctrt_tensor **out, ctrt_tensor *tensor)
     return status;
 }
 
-/* The tensor's edge, and the gradient to begin with: the caller's, checked, or a one. Both are owned. */
+/* Returns the tensor's edge and the initial gradient: `given` after a check or, if `given` is NULL, a one. The caller
+ * owns both. `who` is the name of the calling function for messages. */
 static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const char *who, ctrt_tensor *tensor, ctrt_tensor *given)
 {
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];

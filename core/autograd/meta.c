@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/meta.c: what a tensor carries for autograd, and the facts that programs ask about it. */
+/* autograd/meta.c: the autograd metadata of a tensor and its public accessors. */
 #include "autograd/hooks.h"
 #include "autograd/meta.h"
 #include "ops/front.h"
@@ -100,7 +100,7 @@ bool ctrt_tensor_requires_grad(const ctrt_tensor *tensor)
     return tensor && tensor_requires_grad(tensor);
 }
 
-/* The history, after a look whether it is out of date; NULL for leaves. */
+/* Returns the tensor's history after bringing it up to date; NULL for a leaf, or if the update fails. */
 static struct grad_node *current_node(const ctrt_tensor *tensor)
 {
     if (tensor == NULL || tensor->grad == NULL || grad_refresh((ctrt_tensor *)tensor) != CTRT_OK)

@@ -6,7 +6,7 @@
 #include "ops/front.h"
 #include "tensor/scope.h"
 
-/* ---- making ---- */
+/* ---- recording ---- */
 
 static void op_node_free_values(struct op_node *node)
 {
@@ -190,7 +190,8 @@ ctrt_status saved_changed(const char *what, int position, const ctrt_tensor *ten
                      tensor_version(tensor));
 }
 
-/* The saved values for one run: taken out of the node, or shared when the graph stays. Exactly one run can take them. */
+/* Returns the saved values for one run in `to`, with a reference to each. If the graph is retained (`stays`), the node
+ * keeps them too; otherwise they are moved out of the node, which only one run can do, and *bytes is their size. */
 static ctrt_status claim(struct op_node *node, struct saved *to, int *count, int64_t *bytes, bool stays)
 {
     *count = 0;
@@ -226,8 +227,9 @@ static ctrt_status claim(struct op_node *node, struct saved *to, int *count, int
     return CTRT_OK;
 }
 
-/* A saved tensor that has changed will never fit again. Letting go of what was saved also ends the cycle of references that
- * arises when a saved tensor was changed in place by a result of its own op. */
+/* Releases the saved values after one of them was found to be changed in place, because the node can never run again.
+ * This also breaks the reference cycle that exists if a saved tensor was changed in place by a result of the same op.
+ * `taken`: claim has moved the values out of the node. */
 static void make_stale(struct op_node *node, bool taken)
 {
     unsigned char state = SAVED_THERE;
@@ -243,7 +245,8 @@ static void make_stale(struct op_node *node, bool taken)
     op_node_free_values(node);
 }
 
-/* A saved result gets its history back: a rule that uses it can be derived again. */
+/* Replaces a saved result by an alias with the result's history, so that the rule's own computation is
+ * differentiable. */
 static ctrt_status restore(struct op_node *node, const struct node_run *run, struct saved *saved)
 {
     ctrt_tensor *alias = NULL;
@@ -313,7 +316,7 @@ static ctrt_status op_node_run(struct grad_node *base, const struct node_run *ru
     return status;
 }
 
-/* Under the lock of the saved values, which another thread may be taking. */
+/* Locks the saved values, because another thread may be claiming them. */
 static void op_node_visit(struct grad_node *base, void (*report)(void *user, void *object, bool is_tensor), void *user)
 {
     struct op_node *node = (struct op_node *)base;

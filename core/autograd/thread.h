@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/thread.h: what autograd keeps per thread: the sequence of its nodes, counters, nodes on their way out.
+/* autograd/thread.h: the per-thread state of autograd.
  *
- * The counters have one writer each, so counting is a plain addition; reading adds up all threads. */
+ * Each counter is written by its own thread only, so an update needs no atomic read-modify-write; a reader adds up the
+ * counters of all threads. */
 #ifndef CORE_AUTOGRAD_THREAD_H
 #define CORE_AUTOGRAD_THREAD_H
 
@@ -14,14 +15,14 @@ struct grad_node;
 struct engine_scratch;
 
 struct autograd_thread {
-    uint64_t sequence;                      /* of the node made last */
-    _Atomic int64_t nodes, saved_bytes;     /* made minus freed by this thread; may be negative */
-    struct grad_node *dying;                /* nodes without references, not yet taken apart */
-    struct engine_scratch *scratch;         /* of the engine, kept from run to run */
+    uint64_t sequence;                      /* sequence number of the newest node */
+    _Atomic int64_t nodes, saved_bytes;     /* created minus freed by this thread; may be negative */
+    struct grad_node *dying;                /* nodes without references that are not freed yet */
+    struct engine_scratch *scratch;         /* the engine's scratch, reused by later runs */
     struct autograd_thread *next, *previous;
-    uint32_t passes;                        /* this thread, and the backward passes that it has run (growth.h) */
-    uint8_t draining;                       /* somebody further up the stack takes the dying apart */
-    uint8_t listed;                         /* 1: in the list of threads; 2: the thread is ending */
+    uint32_t passes;                        /* thread number and count of backward passes (growth.h) */
+    uint8_t draining;                       /* node_die further up the stack is freeing the list `dying` */
+    uint8_t listed;                         /* 0: not registered yet; 1: in the list of threads; 2: not in the list */
     bool running;                           /* engine_run is on the stack of this thread */
 };
 
