@@ -62,8 +62,9 @@ static ctrt_status attention_vjp(const struct grad_context *ctx, ctrt_tensor **d
 {
     bool done = false;
     if (!ctx->create_graph)
-        CTRT_TRY(op_attention_backward(&dx[0], &dx[1], &dx[2], &done, dy[0], ctx->inputs[0], ctx->inputs[1], ctx->inputs[2], ctx->outputs[0],
-                                       ctx->outputs[1], ctx->attributes->attention.causal, ctx->attributes->attention.scale));
+        CTRT_TRY(op_attention_backward(&dx[0], &dx[1], &dx[2], &done, dy[0], ctx->inputs[0], ctx->inputs[1],
+                                       ctx->inputs[2], ctx->outputs[0], ctx->outputs[1],
+                                       ctx->attributes->attention.causal, ctx->attributes->attention.scale));
     return done ? CTRT_OK : attention_composed(ctx, dx, dy[0]);
 }
 #define EACH {.inputs = 7, .outputs = 3}

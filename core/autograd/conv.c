@@ -9,8 +9,8 @@
 static ctrt_status conv_of(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *w, const ctrt_conv_attributes *a)
 {
     ctrt_conv2d_options options = {
-        .stride = {a->stride[0], a->stride[1]}, .padding = {a->padding[0], a->padding[1]}, .dilation = {a->dilation[0], a->dilation[1]},
-        .groups = a->groups,
+        .stride = {a->stride[0], a->stride[1]}, .padding = {a->padding[0], a->padding[1]},
+        .dilation = {a->dilation[0], a->dilation[1]}, .groups = a->groups,
     };
     return ctrt_conv2d(out, x, w, NULL, &options);
 }
@@ -50,4 +50,5 @@ static ctrt_status conv2d_weight_grad_vjp(const struct grad_context *ctx, ctrt_t
         CTRT_TRY(op_conv2d_input_grad(&dx[1], ctx->inputs[0], g[0], a, input_shape(ctx, 1).values));
     return CTRT_OK;
 }
-const struct grad_rule rule_conv2d_weight_grad = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = conv2d_weight_grad_vjp};
+const struct grad_rule rule_conv2d_weight_grad = {.saves = {{.inputs = 2}, {.inputs = 1}},
+                                                  .vjp = conv2d_weight_grad_vjp};

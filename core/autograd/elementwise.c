@@ -291,7 +291,8 @@ done:
     return status;
 }
 const struct grad_rule rule_pow = {
-    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true, .vjp = pow_vjp
+    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true,
+    .vjp = pow_vjp
 };
 
 /* ---- selection ---- */
@@ -339,10 +340,12 @@ static ctrt_status minimum_vjp(const struct grad_context *ctx, ctrt_tensor **dx,
     return extreme_vjp(ctx, dx, dy, false);
 }
 const struct grad_rule rule_maximum = {
-    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true, .vjp = maximum_vjp
+    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true,
+    .vjp = maximum_vjp
 };
 const struct grad_rule rule_minimum = {
-    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true, .vjp = minimum_vjp
+    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true,
+    .vjp = minimum_vjp
 };
 
 static ctrt_status where_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)

@@ -257,7 +257,8 @@ static inline ctrt_tensor **slot(struct entry *entry, uint32_t output)
     return entry->many ? &entry->grads[output] : &entry->grad;
 }
 
-static struct engine_capture *capture_at(const struct engine_task *task, const struct grad_head *head, uint32_t output, int *from)
+static struct engine_capture *capture_at(const struct engine_task *task, const struct grad_head *head, uint32_t output,
+                                         int *from)
 {
     for (; *from < task->n_captures; (*from)++)
         if (task->captures[*from].at.to == head && task->captures[*from].at.output == output)
@@ -298,7 +299,8 @@ static ctrt_status leaf_finish(const struct engine_task *task, struct entry *ent
 
 /* Adds `grad` (NULL: zero) to the gradient of the target of edge i, and finishes the target if this was its last
  * gradient. Takes over the reference to `grad`. */
-static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32_t i, uint32_t target, ctrt_tensor *grad)
+static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32_t i, uint32_t target,
+                           ctrt_tensor *grad)
 {
     struct entry *entry = &run->s->entries[target];
     ctrt_status status = CTRT_OK;
@@ -327,8 +329,8 @@ static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32
 
 /* Computes dx from dy on the current stream. This is the part that a worker thread would run if the engine had one
  * thread for each device. */
-static ctrt_status run_node_here(const struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx,
-                                 ctrt_tensor **dy)
+static ctrt_status run_node_here(const struct run *run, struct grad_node *node, const uint32_t *targets,
+                                 ctrt_tensor **dx, ctrt_tensor **dy)
 {
     const struct engine_task *task = run->task;
     struct node_run how = {.create_graph = task->create_graph, .retain_graph = task->retain_graph};
@@ -366,8 +368,9 @@ static ctrt_status note_used(struct run *run, ctrt_stream *stream)
 }
 
 /* Runs the node on the stream on which its op ran, if that is not the current one. */
-static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct run *run, struct grad_node *node, const uint32_t *targets,
-                                                                ctrt_tensor **dx, ctrt_tensor **dy)
+static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct run *run, struct grad_node *node,
+                                                                const uint32_t *targets, ctrt_tensor **dx,
+                                                                ctrt_tensor **dy)
 {
     ctrt_device *device = node->shapes[0].device;
     if (stream_order_mode != ORDER_AUTO)
@@ -382,10 +385,12 @@ static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct run *run,
     return status;
 }
 
-static inline ctrt_status run_node(struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx, ctrt_tensor **dy)
+static inline ctrt_status run_node(struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx,
+                                   ctrt_tensor **dy)
 {
     const ctrt_device *device = node->shapes[0].device;
-    if (likely(!device_asynchronous(device)) || stream_here(device) == (node->stream != NULL ? node->stream : device->stream))
+    if (likely(!device_asynchronous(device))
+        || stream_here(device) == (node->stream != NULL ? node->stream : device->stream))
         return run_node_here(run, node, targets, dx, dy);
     return run_node_elsewhere(run, node, targets, dx, dy);
 }
@@ -403,7 +408,8 @@ static ctrt_status step(struct run *run, uint32_t e)
     bool any = false;
     for (uint32_t k = 0; k < node->n_out; k++) {
         ctrt_tensor **grad = slot(&s->entries[e], k);
-        if (unlikely(atomic_load_explicit(&node->extras, memory_order_acquire) != NULL) && *grad && s->entries[e].wanted) {
+        if (unlikely(atomic_load_explicit(&node->extras, memory_order_acquire) != NULL) && *grad
+            && s->entries[e].wanted) {
             /* A hook may start a nested run, but that uses another scratch, so `entries` is not reallocated. */
             CTRT_TRY(node_hooks_run(node, k, grad));
         }

@@ -20,8 +20,8 @@ static ctrt_status sum_broadcast(ctrt_tensor **grad, const struct grad_want *wan
     }
     if (!fits) {
         char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "a gradient of shape %s for an operand of shape %s", shape_text(a, view->shape, view->ndim),
-                         shape_text(b, want->shape, want->ndim));
+        return ctrt_fail(CTRT_ERR_SHAPE, "a gradient of shape %s for an operand of shape %s",
+                         shape_text(a, view->shape, view->ndim), shape_text(b, want->shape, want->ndim));
     }
     if (n == 0)
         return CTRT_OK;

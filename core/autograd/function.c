@@ -71,11 +71,12 @@ ctrt_status ctrt_function_saved(ctrt_tensor **borrowed, ctrt_function_context *c
     FRONT_CHECK("function_saved", borrowed);
     FRONT_CHECK("function_saved", context);
     if (index < 0 || index >= context->n_kept)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_saved: %s saved %d tensors; there is no index %d", context->function->name,
-                         context->n_kept, index);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_saved: %s saved %d tensors; there is no index %d",
+                         context->function->name, context->n_kept, index);
     struct kept *kept = &context->kept[index];
     if (tensor_version(kept->tensor) != kept->version)
-        return ctrt_context(saved_changed("saved tensor", index, kept->tensor, kept->version), "function_saved, %s", context->function->name);
+        return ctrt_context(saved_changed("saved tensor", index, kept->tensor, kept->version), "function_saved, %s",
+                            context->function->name);
     if (kept->output >= 0 && context->create_graph && context->phase == IN_BACKWARD && kept->with_history == NULL) {
         ctrt_tensor *alias = NULL;
         CTRT_TRY(tensor_alias(&alias, kept->tensor));
@@ -132,14 +133,16 @@ static const char *function_name(const struct grad_node *node)
     return ((const struct function_node *)node)->context->function->name;
 }
 
-static ctrt_status function_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy)
+static ctrt_status function_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx,
+                                ctrt_tensor *const *dy)
 {
     struct function_node *self = (struct function_node *)node;
     struct ctrt_function_context *context = self->context;
     ctrt_status status;
     pthread_mutex_lock(&self->lock);
     if (context->freed) {
-        status = ctrt_fail(CTRT_ERR_AUTOGRAD, "the graph was freed by an earlier backward; to go through it twice, call the first with "
+        status = ctrt_fail(CTRT_ERR_AUTOGRAD,
+                           "the graph was freed by an earlier backward; to go through it twice, call the first with "
                            "retain_graph (ctrt_backward_with)");
     } else {
         context->phase = IN_BACKWARD;
@@ -168,7 +171,8 @@ static void function_visit(struct grad_node *node, void (*report)(void *user, vo
 
 static const struct node_class function_class = {function_run, function_name, function_destroy, function_visit};
 
-static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *results, int n_out, ctrt_tensor *const *in, int n_in)
+static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *results, int n_out, ctrt_tensor *const *in,
+                            int n_in)
 {
     for (int i = 0; i < n_in; i++)
         if (in[i])
@@ -211,7 +215,8 @@ static bool is_shared(const struct ctrt_function_context *context, ctrt_tensor *
     int known = 1;
     for (int i = 0; i < context->n_kept; i++)
         known += context->kept[i].tensor == results[k];
-    const bool fresh_view = meta != NULL && meta->base != NULL && meta->node == NULL && !(results[k]->flags & TENSOR_REQUIRES_GRAD);
+    const bool fresh_view = meta != NULL && meta->base != NULL && meta->node == NULL
+        && !(results[k]->flags & TENSOR_REQUIRES_GRAD);
     return (meta != NULL && !fresh_view) || atomic_load_explicit(&results[k]->refs, memory_order_relaxed) > known;
 }
 
@@ -226,7 +231,8 @@ static bool is_view(ctrt_tensor *const *results, int k, ctrt_tensor *const *in, 
 
 /* Sets the results' histories. A saved result is replaced by an alias, because the result owns the node and the node
  * must not own the result. */
-static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **results, int n_out, ctrt_tensor *const *in, int n_in)
+static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **results, int n_out,
+                          ctrt_tensor *const *in, int n_in)
 {
     struct function_node *node = NULL;
     bool floating = false;
@@ -238,7 +244,8 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
         ctrt_tensor *alias = NULL;
         if (is_shared(context, results, k)) {
             CTRT_TRY(tensor_alias(&alias, results[k]));
-            ctrt_status noted = is_view(results, k, in, n_in) ? grad_note_view(alias, results[k], VIEW_FUNCTION) : CTRT_OK;
+            ctrt_status noted = is_view(results, k, in, n_in)
+                ? grad_note_view(alias, results[k], VIEW_FUNCTION) : CTRT_OK;
             tensor_move(&results[k], alias);
             CTRT_TRY(noted);
             continue;
@@ -272,18 +279,22 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
     return status;
 }
 
-static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
+static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
+                                  int n_in)
 {
     FRONT_CHECK("function_apply", function);
     FRONT_CHECK("function_apply", out);
     if (!CTRT_SLOT(function, name) || !CTRT_SLOT(function, forward) || !CTRT_SLOT(function, backward))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_apply: the function lacks name, forward or backward (size %zu)", function->size);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "function_apply: the function lacks name, forward or backward (size %zu)", function->size);
     if (n_out < 1 || n_in < 0 || (n_in > 0 && in == NULL))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_apply, %s: %d results, %d operands", function->name, n_out, n_in);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_apply, %s: %d results, %d operands", function->name,
+                         n_out, n_in);
     return CTRT_OK;
 }
 
-ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
+ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_tensor **out, int n_out,
+                                ctrt_tensor *const *in, int n_in)
 {
     CTRT_TRY(check_function(function, out, n_out, in, n_in));
     struct ctrt_function_context *context = memory_zeroed(sizeof *context);

@@ -103,7 +103,8 @@ static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t outp
     int count = 0;
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&lock);
-    for (struct retained *retained = extras->retained; retained && count < (int)COUNT_OF(sums); retained = retained->next) {
+    for (struct retained *retained = extras->retained; retained && count < (int)COUNT_OF(sums);
+         retained = retained->next) {
         struct grad_meta *meta = retained->tensor->grad;
         if (retained->output != output)
             continue;
@@ -208,9 +209,11 @@ static ctrt_status check_replaced(const ctrt_tensor *grad, const struct grad_wan
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     if (grad_fits(grad, want))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_SHAPE, "a hook on a gradient replaced it by a tensor %s of %s on %s; it has to be %s of %s on %s",
-                     shape_text(a, grad->view.shape, grad->view.ndim), ctrt_dtype_name(tensor_dtype(grad)), grad->device->name,
-                     shape_text(b, want->shape, want->ndim), ctrt_dtype_name(want->dtype), want->device->name);
+    return ctrt_fail(CTRT_ERR_SHAPE,
+                     "a hook on a gradient replaced it by a tensor %s of %s on %s; it has to be %s of %s on %s",
+                     shape_text(a, grad->view.shape, grad->view.ndim), ctrt_dtype_name(tensor_dtype(grad)),
+                     grad->device->name, shape_text(b, want->shape, want->ndim), ctrt_dtype_name(want->dtype),
+                     want->device->name);
 }
 
 /* Calls the gradient hooks in `running` on *grad, and checks the result against `want`. */
@@ -290,7 +293,8 @@ static ctrt_status link_to_node(struct grad_hook *hook, struct grad_node *node, 
     return status;
 }
 
-static ctrt_status add(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumulate_hook on_accumulated, void *user, uint64_t *id)
+static ctrt_status add(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumulate_hook on_accumulated, void *user,
+                       uint64_t *id)
 {
     struct grad_hook *hook = memory_zeroed(sizeof *hook);
     if (hook == NULL)
@@ -321,7 +325,8 @@ ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void 
     FRONT_CHECK("tensor_add_hook", hook);
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_add_hook: the tensor does not require grad, so no gradient will pass it");
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "tensor_add_hook: the tensor does not require grad, so no gradient will pass it");
     return add(tensor, hook, NULL, user, id);
 }
 
@@ -331,7 +336,8 @@ ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_h
     FRONT_CHECK("tensor_add_accumulate_hook", hook);
     CTRT_TRY(grad_refresh(leaf));
     if (!tensor_requires_grad(leaf) || leaf->grad->node)
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_add_accumulate_hook: gradients accumulate in leaves that require grad; this tensor %s",
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "tensor_add_accumulate_hook: gradients accumulate in leaves that require grad; this tensor %s",
                          tensor_requires_grad(leaf) ? "was made by an op" : "does not require grad");
     return add(leaf, NULL, hook, user, id);
 }

@@ -6,7 +6,8 @@
 static ctrt_status index_select_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     int dim = ctx->attributes->index.dim;
-    return op_index_add(&dx[0], dy[0], ctx->inputs[1], dim, input_shape(ctx, 0).values[dim], ctx->attributes->index.padding_idx);
+    return op_index_add(&dx[0], dy[0], ctx->inputs[1], dim, input_shape(ctx, 0).values[dim],
+                        ctx->attributes->index.padding_idx);
 }
 const struct grad_rule rule_index_select = {.saves = {{.inputs = 2}}, .vjp = index_select_vjp};
 

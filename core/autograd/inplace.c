@@ -102,7 +102,8 @@ static ctrt_status refresh(ctrt_tensor *tensor, struct grad_meta *meta)
     ctrt_tensor *base = meta->base;
     const bool base_requires_grad = base->flags & TENSOR_REQUIRES_GRAD;
     if (meta->view_kind != VIEW_PLAIN && (base_requires_grad || meta->node != NULL))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "an operand is a view %s, and its elements were changed in place since, so its history is not "
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "an operand is a view %s, and its elements were changed in place since, so its history is not "
                          "known: make the view again after the change, in grad mode", view_origin[meta->view_kind]);
     if (!base_requires_grad)
         return CTRT_OK;
@@ -155,21 +156,26 @@ static ctrt_status check_self(ctrt_tensor *self)
     const struct grad_meta *meta = self->grad;
     bool tracked = meta && meta->base;
     if (self->flags & TENSOR_IS_VIEW && (!tracked || meta->view_kind != VIEW_PLAIN))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view %s, so its change in place can't be recorded: make the view in grad mode by an op "
-                         "that returns one view, or change it under ctrt_no_grad", view_origin[tracked ? meta->view_kind : VIEW_NO_GRAD]);
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "self is a view %s, so its change in place can't be recorded: make the view in grad mode by an op "
+                         "that returns one view, or change it under ctrt_no_grad",
+                         view_origin[tracked ? meta->view_kind : VIEW_NO_GRAD]);
     CTRT_TRY(grad_refresh(self));
     if ((self->flags & TENSOR_REQUIRES_GRAD) && (meta == NULL || meta->node == NULL))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a new tensor");
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "self is a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a new tensor");
     if (!tracked)
         return CTRT_OK;
     const ctrt_tensor *base = meta->base;
     if (tensor_requires_grad(self) && (base->grad == NULL || base->grad->node == NULL))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view of a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a "
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "self is a view of a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a "
                          "new tensor");
     struct geometry g;
     geometry_of(&g, base);
     if (!geometry_disjoint(&g))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view of a tensor whose elements share memory; change a clone of it");
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "self is a view of a tensor whose elements share memory; change a clone of it");
     return CTRT_OK;
 }
 
@@ -184,8 +190,8 @@ static ctrt_status save_operand(struct op_node *node, ctrt_tensor *self, ctrt_te
     return op_node_save(node, saved, i, false);
 }
 
-ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt_tensor *self, ctrt_tensor *const *inputs, int n_inputs,
-                                   const union op_attributes *attributes)
+ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt_tensor *self,
+                                   ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
 {
     token->node = NULL;
     if (thread_state.grad_disabled || !dtype_floating(tensor_dtype(self)) || !front_needs_grad(inputs, n_inputs))

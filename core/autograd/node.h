@@ -223,7 +223,8 @@ extern const struct node_class op_node_class;
 /* Creates another tensor with the same storage and view, without history. */
 static inline ctrt_status tensor_alias(ctrt_tensor **out, ctrt_tensor *tensor)
 {
-    return tensor_new_view(out, tensor, tensor->view.shape, tensor->view.strides, tensor->view.ndim, ctrt_tensor_offset(tensor));
+    return tensor_new_view(out, tensor, tensor->view.shape, tensor->view.strides, tensor->view.ndim,
+                           ctrt_tensor_offset(tensor));
 }
 
 /* Returns CTRT_ERR_AUTOGRAD with a message about a saved tensor whose storage was changed after it was saved. */

@@ -19,7 +19,8 @@ static ctrt_status normalise(ctrt_tensor **xhat, ctrt_tensor **r, ctrt_tensor *x
 }
 
 /* r (g - mean(g) - x^ mean(g x^)) */
-static ctrt_status through_statistics(ctrt_tensor **dx, ctrt_tensor *g, ctrt_tensor *xhat, ctrt_tensor *r, ctrt_ints dims)
+static ctrt_status through_statistics(ctrt_tensor **dx, ctrt_tensor *g, ctrt_tensor *xhat, ctrt_tensor *r,
+                                      ctrt_ints dims)
 {
     ctrt_tensor *mean = NULL, *share = NULL;
     ctrt_status status;
@@ -74,8 +75,9 @@ static ctrt_status layer_norm_vjp(const struct grad_context *ctx, ctrt_tensor **
 {
     if (ctx->create_graph)
         return layer_norm_composed(ctx, dx, dy[0]);
-    return op_layer_norm_backward(&dx[0], needs_grad(ctx, 1) ? &dx[1] : NULL, needs_grad(ctx, 2) ? &dx[2] : NULL, dy[0], ctx->inputs[0],
-                                  ctx->inputs[1], ctx->outputs[1], ctx->outputs[2], ctx->attributes->norm.normalized);
+    return op_layer_norm_backward(&dx[0], needs_grad(ctx, 1) ? &dx[1] : NULL, needs_grad(ctx, 2) ? &dx[2] : NULL, dy[0],
+                                  ctx->inputs[0], ctx->inputs[1], ctx->outputs[1], ctx->outputs[2],
+                                  ctx->attributes->norm.normalized);
 }
 #define NORM_SAVES {{.inputs = 3, .outputs = 6}, {.inputs = 3, .outputs = 6}, {.inputs = 3, .outputs = 6}}
 const struct grad_rule rule_layer_norm = {.saves = NORM_SAVES, .vjp = layer_norm_vjp};
@@ -141,7 +143,8 @@ static ctrt_status batch_norm_vjp(const struct grad_context *ctx, ctrt_tensor **
 {
     if (ctx->create_graph)
         return batch_norm_composed(ctx, dx, dy[0]);
-    return op_batch_norm_backward(&dx[0], needs_grad(ctx, 1) ? &dx[1] : NULL, needs_grad(ctx, 2) ? &dx[2] : NULL, dy[0], ctx->inputs[0],
-                                  ctx->inputs[1], ctx->outputs[1], ctx->outputs[2], ctx->attributes->norm.training);
+    return op_batch_norm_backward(&dx[0], needs_grad(ctx, 1) ? &dx[1] : NULL, needs_grad(ctx, 2) ? &dx[2] : NULL, dy[0],
+                                  ctx->inputs[0], ctx->inputs[1], ctx->outputs[1], ctx->outputs[2],
+                                  ctx->attributes->norm.training);
 }
 const struct grad_rule rule_batch_norm = {.saves = NORM_SAVES, .vjp = batch_norm_vjp};

@@ -67,7 +67,8 @@ static ctrt_status slices_restore(struct grad_node *node, ctrt_tensor *alias)
     attributes.strided.offset = self->part.offset + self->first;
     memcpy(attributes.strided.shape, self->part.shape, sizeof self->part.shape);
     memcpy(attributes.strided.strides, self->part.strides, sizeof self->part.strides);
-    CTRT_TRY(tensor_new_view(&base, alias, self->base.shape, self->base.strides, self->base.ndim, self->base.offset + self->first));
+    CTRT_TRY(tensor_new_view(&base, alias, self->base.shape, self->base.strides, self->base.ndim,
+                             self->base.offset + self->first));
     node_retain(node);
     ctrt_status status = grad_set_history(base, node, 0);
     if (status == CTRT_OK)
@@ -76,7 +77,8 @@ static ctrt_status slices_restore(struct grad_node *node, ctrt_tensor *alias)
     return status == CTRT_OK ? grad_set_history(alias, &view->node, 0) : status;
 }
 
-static ctrt_status slices_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy)
+static ctrt_status slices_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx,
+                              ctrt_tensor *const *dy)
 {
     struct slices_node *self = (struct slices_node *)node;
     struct grad_node *inner = &self->inner->node;
@@ -92,7 +94,8 @@ static ctrt_status slices_run(struct grad_node *node, const struct node_run *run
     STEP(inner->class->run(inner, &how, dx, &inner_dy));
     if (run->needs & 1) {
         if (dx[0]) {
-            struct grad_want want = {self->part.shape, self->part.ndim, (ctrt_dtype)self->shape.dtype, self->shape.device};
+            struct grad_want want = {self->part.shape, self->part.ndim, (ctrt_dtype)self->shape.dtype,
+                                     self->shape.device};
             STEP(grad_fit(&dx[0], &want));
             STEP(ctrt_copy_(part, dx[0]));
         } else {

@@ -39,7 +39,8 @@ const struct grad_rule rule_log_softmax = {.saves = {{.outputs = 1}}, .vjp = log
  * weights w and smoothing e:
  *   loss = -(1-e) w_t log p_t - e/C sum_c w_c log p_c,  so
  *   dloss/dx_c = ((1-e) w_t + e/C sum w) p_c - ((1-e) w_t [c=t] + e/C w_c) */
-static ctrt_status cross_entropy_parts(ctrt_tensor **pull, ctrt_tensor **target, ctrt_tensor **ignored, const struct grad_context *ctx)
+static ctrt_status cross_entropy_parts(ctrt_tensor **pull, ctrt_tensor **target, ctrt_tensor **ignored,
+                                       const struct grad_context *ctx)
 {
     const ctrt_cross_entropy_attributes *a = &ctx->attributes->cross_entropy;
     ctrt_tensor *logits = ctx->inputs[0], *weight = ctx->inputs[2], *classes = NULL, *index = NULL;

@@ -49,7 +49,8 @@ static inline void autograd_count(struct autograd_thread *self, int64_t nodes, i
         atomic_store_explicit(&self->nodes, atomic_load_explicit(&self->nodes, memory_order_relaxed) + nodes,
                               memory_order_relaxed);
     if (bytes)
-        atomic_store_explicit(&self->saved_bytes, atomic_load_explicit(&self->saved_bytes, memory_order_relaxed) + bytes,
+        atomic_store_explicit(&self->saved_bytes,
+                              atomic_load_explicit(&self->saved_bytes, memory_order_relaxed) + bytes,
                               memory_order_relaxed);
 }
 

@@ -56,7 +56,8 @@ const struct grad_rule rule_select = {.vjp = select_vjp};
 /* ---- as_strided ---- */
 
 /* Stores the input's offset, then its strides. The input's shape is in the graph. */
-static size_t as_strided_remember(int64_t *to, ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
+static size_t as_strided_remember(int64_t *to, ctrt_tensor *const *inputs, int n_inputs,
+                                  const union op_attributes *attributes)
 {
     (void)n_inputs;
     (void)attributes;
@@ -97,7 +98,8 @@ static ctrt_status spread(ctrt_tensor **buffer, ctrt_tensor *dy, const struct ge
     ctrt_status status;
     if (geometry_disjoint(to)) {
         STEP(ctrt_new_zeros(buffer, dy, CTRT_SHAPE(size), CTRT_DTYPE_DEFAULT, NULL));
-        STEP(ctrt_as_strided(&part, *buffer, ctrt_ints_of(to->shape, to->ndim), ctrt_ints_of(to->strides, to->ndim), to->offset));
+        STEP(ctrt_as_strided(&part, *buffer, ctrt_ints_of(to->shape, to->ndim), ctrt_ints_of(to->strides, to->ndim),
+                             to->offset));
         STEP(ctrt_copy_(part, dy));
     } else {
         STEP(places_of(&places, to, dy->device));
@@ -139,7 +141,8 @@ static ctrt_status as_strided_vjp(const struct grad_context *ctx, ctrt_tensor **
         STEP(ctrt_maximum_scalar(&count, count, ctrt_float(1)));
         STEP(ctrt_div(&buffer, buffer, count));
     }
-    STEP(ctrt_as_strided(&dx[0], buffer, ctrt_ints_of(from.shape, from.ndim), ctrt_ints_of(from.strides, from.ndim), from.offset));
+    STEP(ctrt_as_strided(&dx[0], buffer, ctrt_ints_of(from.shape, from.ndim), ctrt_ints_of(from.strides, from.ndim),
+                         from.offset));
 done:
     tensor_release(buffer);
     tensor_release(ones);
