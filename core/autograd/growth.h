@@ -4,8 +4,8 @@
  * A step ends with a backward pass. The edges of a step's nodes usually lead to leaves and to nodes of the same step. A
  * node with an edge to a node of an earlier step keeps that step's graph alive. Therefore each node stores
  *   passes  its thread's number and how many backward passes that thread had run when the node was recorded,
- *   reach   over how many passes its graph reaches back: the maximum over its edges of the target's reach, plus one if a
- *           pass ran between the two recordings. Passes are counted per thread, so an edge between nodes of two
+ *   reach   over how many passes its graph reaches back: the maximum over its edges of the target's reach, plus one if
+ *           a pass ran between the two recordings. Passes are counted per thread, so an edge between nodes of two
  *           threads adds nothing.
  * A node whose reach is at least CTRT_GRAPH_GROWTH is counted, and the first one is logged as a warning. ctrt_grad does
  * not count as a pass, because its results are often part of a larger graph. */
