@@ -23,6 +23,7 @@ struct engine_task {
 
 /* Runs one backward pass. Several threads may run passes over the same graph. */
 ctrt_status engine_run(const struct engine_task *task);
+/* Frees the scratch memory of a thread; NULL is allowed. */
 void engine_scratch_free(struct engine_scratch *scratch);
 
 /* accumulate.c: runs the leaf's hooks and adds *grad to the leaf's gradient. May take over the reference; *grad is NULL

@@ -45,6 +45,7 @@ void node_extras_free(struct node_extras *extras);
 ctrt_status leaf_hooks_run(struct grad_meta *meta, ctrt_tensor **grad);
 /* Runs a leaf's hooks for accumulated gradients. */
 ctrt_status leaf_accumulated_hooks_run(struct grad_meta *meta, ctrt_tensor *leaf);
+/* Releases the hooks in a tensor's list. */
 void hooks_free(struct grad_hook *list);
 
 /* Registers a tensor with retain_grad at the node of its new history, and removes it from that of the old one. `node`

@@ -119,6 +119,7 @@ static inline void node_retain(struct grad_node *node)
     atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
 }
 
+/* node.c: frees a node whose last reference was released. */
 void node_die(struct grad_node *node);
 
 static inline void node_release(struct grad_node *node)

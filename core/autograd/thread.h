@@ -28,9 +28,12 @@ struct autograd_thread {
 
 extern __thread struct autograd_thread autograd_thread __attribute__((tls_model("initial-exec")));
 
+/* Registers the calling thread at its first use of autograd. */
 void autograd_thread_enter(struct autograd_thread *self);
+/* Adds directly to the totals, for threads that are not in the list. Thread-safe. */
 void autograd_count_ended(int64_t nodes, int64_t bytes);
 
+/* Returns the calling thread's state, registered. */
 static inline struct autograd_thread *autograd_here(void)
 {
     struct autograd_thread *self = &autograd_thread;
@@ -39,6 +42,7 @@ static inline struct autograd_thread *autograd_here(void)
     return self;
 }
 
+/* Adds to the calling thread's counts of nodes and of bytes in saved tensors. Negative numbers subtract. */
 static inline void autograd_count(struct autograd_thread *self, int64_t nodes, int64_t bytes)
 {
     if (unlikely(self->listed != 1)) {

@@ -297,7 +297,7 @@ ctrt_status op_attention_backward(ctrt_tensor **dq, ctrt_tensor **dk, ctrt_tenso
 }
 
 /* Composes the result from other ops. If all operands have the same half-precision dtype, the computation is in f32 and
- * only the result is rounded, because a rounding error of a score is amplified by the exponential. */
+ * only the result is rounded, because a rounding error e of a score multiplies its weight by exp(e). */
 static ctrt_status composed(ctrt_tensor **out, ctrt_tensor *const *qkv, ctrt_tensor *mask, double dropout_p,
                             bool causal, double scale)
 {

@@ -78,7 +78,9 @@ static ctrt_status conv_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_t
         shape[2 + i] = output_side(in->shape[2 + i], w->shape[2 + i], a->stride[i], a->padding[i], a->dilation[i]);
         if (shape[2 + i] < 1)
             return ctrt_fail(CTRT_ERR_SHAPE,
-                             "conv2d: the kernel of weight %s (stride, padding, dilation %lld, %lld, %lld) is larger than x %s", shape_text(t, w->shape, 4), (long long)a->stride[i], (long long)a->padding[i], (long long)a->dilation[i],
+                             "conv2d: the kernel of weight %s (stride, padding, dilation %lld, %lld, %lld) is larger than x %s",
+                             shape_text(t, w->shape, 4), (long long)a->stride[i], (long long)a->padding[i],
+                             (long long)a->dilation[i],
                              shape_text(s, in->shape, 4));
     }
     return shape_check("conv2d", ctrt_ints_of(shape, 4), tensor_dtype(x));

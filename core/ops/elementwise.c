@@ -59,8 +59,8 @@ ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute)
         return compute;
     unsigned char element[8];
     dtype_store(element, compute, value);
-    const double kept = dtype_load(element, compute).f, asked = value.kind == CTRT_SCALAR_FLOAT
-        ? value.f : (double)value.i;
+    const double kept = dtype_load(element, compute).f,
+                 asked = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
     return kept == asked || asked != asked ? compute : CTRT_F32;
 }
 

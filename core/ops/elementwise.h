@@ -10,6 +10,7 @@ struct number {
     ctrt_view view;
     _Alignas(8) char element[8];
 };
+/* Initializes `number` with `value`, converted to `dtype`. */
 void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype);
 /* Returns the dtype in which `op` computes with the number `value`, if its tensors promote to `compute`: f32 for add,
  * sub, mul, div and floor_divide in f16 or bf16 if `compute` cannot represent the value, so that x * 0.1 is not x *

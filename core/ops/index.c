@@ -88,7 +88,8 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
         shape[ndim++] = x->view.shape[d];
     if (ndim > CTRT_MAX_DIMS)
         return ctrt_fail(CTRT_ERR_SHAPE,
-                         "index_select: the result would have %d dimensions, at most %d are possible (index of shape %s)", ndim, CTRT_MAX_DIMS, shape_text(text, index->view.shape, index->view.ndim));
+                         "index_select: the result would have %d dimensions, at most %d are possible (index of shape %s)",
+                         ndim, CTRT_MAX_DIMS, shape_text(text, index->view.shape, index->view.ndim));
     CTRT_TRY(shape_check("index_select", ctrt_ints_of(shape, ndim), tensor_dtype(x)));
     split_shape(split, &x->view, dim);
 
@@ -246,8 +247,8 @@ static ctrt_status gather_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor 
 static ctrt_status gather_nothing(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index)
 {
     ctrt_tensor *part = NULL;
-    ctrt_status status = x->view.ndim > 0 ? (ctrt_tensor_assign(&part, x), CTRT_OK) : ctrt_reshape(&part, x,
-                                                                                                   CTRT_SHAPE(1));
+    ctrt_status status = x->view.ndim > 0 ? (ctrt_tensor_assign(&part, x), CTRT_OK)
+                                          : ctrt_reshape(&part, x, CTRT_SHAPE(1));
     if (status == CTRT_OK)
         status = ctrt_narrow(&part, part, 0, 0, 0);
     if (status == CTRT_OK)

@@ -20,7 +20,9 @@ struct launch_copy {
     enum ctrt_copy_kind kind;
     ctrt_device *from_device;               /* for copies between devices: the device of `from`; else NULL */
 };
+/* Enqueues a copy on `device`; for copies between devices that is the device of `to`. */
 ctrt_status launch_copy(const struct launch_copy *copy, ctrt_device *device);
+/* Enqueues a fill of `bytes` bytes, from element 0 of `to` on, with the value `byte`. */
 ctrt_status launch_fill(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes);
 
 /* Waits for the thread's current stream of `device`. Returns the stream's error. */

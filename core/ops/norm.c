@@ -241,8 +241,8 @@ ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weig
     struct operands operands = { .count = 0 };
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < MAX_OPERANDS && status == CTRT_OK; i++)
-        status = operands_add(&operands, training && i > 2 && !update ? NULL : wanted[i], wanted[i]
-                              ? tensor_dtype(wanted[i]) : dtype);
+        status = operands_add(&operands, training && i > 2 && !update ? NULL : wanted[i],
+                              wanted[i] ? tensor_dtype(wanted[i]) : dtype);
     if (status == CTRT_OK)
         status = tensor_new(&results[0], x->view.shape, x->view.ndim, dtype, x->device);
     for (int i = 1; i < 3 && status == CTRT_OK; i++)
@@ -295,8 +295,8 @@ ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
         reshape(&operands.views[0], shape, 3);
         reshape(&operands.views[1], shape, 3);
         const ctrt_norm_attributes attributes = { .size = sizeof attributes, .training = training };
-        const ctrt_view *outputs[3] = { &y, results[1] ? &results[1]->view : NULL, results[2]
-                                        ? &results[2]->view : NULL };
+        const ctrt_view *outputs[3] = { &y, results[1] ? &results[1]->view : NULL,
+                                        results[2] ? &results[2]->view : NULL };
         status = kernel_call(OP_batch_norm_backward, dtype, x->device, operands.in, MAX_OPERANDS, outputs, 3,
                              &attributes);
     } else if (status == CTRT_OK) {

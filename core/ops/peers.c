@@ -15,7 +15,7 @@
 #define PATTERN_BYTES 4096
 
 enum { UNKNOWN, WORKS, FAILS };
-#define MAX_NUMBER 1024                     /* greatest device number in the table plus 1; others are tested at each call */
+#define MAX_NUMBER 1024                     /* size of the table; devices with larger numbers are tested each time */
 
 static uint8_t *verdict_of(ctrt_device *to, const ctrt_device *from)
 {

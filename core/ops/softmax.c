@@ -161,8 +161,8 @@ static ctrt_status class_rows(ctrt_tensor **out, ctrt_tensor *logits)
     ctrt_tensor *moved = NULL;
     ctrt_status status = ctrt_permute(&moved, logits, ctrt_ints_of(order, ndim));
     if (status == CTRT_OK && logits->view.numel == 0)
-        status = ctrt_reshape(out, moved, CTRT_SHAPE(logits->view.shape[1]
-                                                     ? 0 : shape_numel(moved->view.shape, ndim - 1),
+        status = ctrt_reshape(out, moved, CTRT_SHAPE(logits->view.shape[1] ? 0
+                                                                            : shape_numel(moved->view.shape, ndim - 1),
                                                      logits->view.shape[1]));
     else if (status == CTRT_OK)
         status = ctrt_reshape(out, moved, CTRT_SHAPE(-1, logits->view.shape[1]));
@@ -187,7 +187,8 @@ static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target,
         fits = t->shape[d - 1] == x->shape[d];
     if (!fits)
         return ctrt_fail(CTRT_ERR_SHAPE,
-                         "cross_entropy: logits of shape %s do not fit a target of shape %s; expected [N, C, ...] and [N, ...]", shape_text(a, x->shape, x->ndim), shape_text(b, t->shape, t->ndim));
+                         "cross_entropy: logits of shape %s do not fit a target of shape %s; expected [N, C, ...] and [N, ...]",
+                         shape_text(a, x->shape, x->ndim), shape_text(b, t->shape, t->ndim));
     if ((unsigned)options->reduction > CTRT_REDUCE_NONE)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: %d is no reduction", (int)options->reduction);
     if (!(options->label_smoothing >= 0 && options->label_smoothing <= 1))
@@ -265,8 +266,9 @@ ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tens
     FRONT_CHECK("cross_entropy", logits);
     FRONT_CHECK("cross_entropy", target);
     CTRT_TRY(check_cross_entropy(logits, target, options));
-    const ctrt_cross_entropy_attributes attributes = { sizeof attributes, options->has_ignore_index
-                                                       ? options->ignore_index : -100, options->label_smoothing };
+    const ctrt_cross_entropy_attributes attributes = { sizeof attributes,
+                                                       options->has_ignore_index ? options->ignore_index : -100,
+                                                       options->label_smoothing };
     ctrt_tensor *rows = NULL, *flat = NULL, *losses = NULL;
     ctrt_status status = class_rows(&rows, logits);
     if (status == CTRT_OK)

@@ -3,8 +3,8 @@
  *
  *   same device            a copy of bytes if the layouts are equal, else the device's `copy` kernel
  *   both in host memory    a copy of bytes if the layouts are equal, else the CPU's `copy` kernel
- *   host and device        a copy of contiguous bytes; a strided side is packed by its device's `copy` kernel or, if the
- *                          device has none, the whole address range that the view spans is copied
+ *   host and device        a copy of contiguous bytes; a strided side is packed by its device's `copy` kernel or, if
+ *                          the device has none, the whole address range that the view spans is copied
  *   device and device      a peer copy if the backend supports it, else through the host */
 #include "ops/dispatch.h"
 #include "ops/launch.h"

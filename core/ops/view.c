@@ -236,8 +236,9 @@ ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
     CTRT_TRY(shape_check("expand", ctrt_ints_of(to, shape.count), tensor_dtype(x)));
     for (int d = shape.count - 1; d >= 0; d--) {
         int64_t given = d < added ? 1 : x->view.shape[d - added];
-        strides[d] = to[d] != given ? 0 : d >= added ? x->view.strides[d - added] : d + 1 < shape.count
-            ? to[d + 1] * strides[d + 1] : 1;
+        strides[d] = to[d] != given ? 0
+                     : d >= added ? x->view.strides[d - added]
+                     : d + 1 < shape.count ? to[d + 1] * strides[d + 1] : 1;
     }
     return view_make(out, OP_expand, x, to, strides, shape.count, tensor_offset(x), NULL);
 }
