@@ -13,8 +13,8 @@ struct grad_hook {                      /* shared by the tensor's list and the n
     atomic_int refs;
     atomic_bool removed;
     uint64_t id;
-    ctrt_grad_hook on_grad;             /* either this */
-    ctrt_accumulate_hook on_accumulated;    /* or this is set, the other is NULL */
+    ctrt_grad_hook on_grad;             /* one of on_grad and on_accumulated is set, the other is NULL */
+    ctrt_accumulate_hook on_accumulated;
     void *user;
     struct grad_hook *next;             /* in the tensor's list, oldest first */
 };
@@ -41,9 +41,10 @@ struct node_extras {
 ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor **grad);
 void node_extras_free(struct node_extras *extras);
 
-/* Runs a leaf's gradient hooks on *grad before accumulation, under the same conditions. */
+/* Runs a leaf's gradient hooks on *grad before accumulation. A replacement must have the leaf's shape, dtype and
+ * device. */
 ctrt_status leaf_hooks_run(struct grad_meta *meta, ctrt_tensor **grad);
-/* Runs a leaf's hooks for accumulated gradients. */
+/* Runs a leaf's accumulate hooks. */
 ctrt_status leaf_accumulated_hooks_run(struct grad_meta *meta, ctrt_tensor *leaf);
 /* Releases the hooks in a tensor's list. */
 void hooks_free(struct grad_hook *list);

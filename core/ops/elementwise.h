@@ -13,8 +13,8 @@ struct number {
 /* Initializes `number` with `value`, converted to `dtype`. */
 void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype);
 /* Returns the dtype in which `op` computes with the number `value`, if its tensors promote to `compute`: f32 for add,
- * sub, mul, div and floor_divide in f16 or bf16 if `compute` cannot represent the value, so that x * 0.1 is not x *
- * 0.09998; otherwise `compute`. PyTorch's CUDA kernels do the same, for these five ops only. */
+ * sub, mul, div and floor_divide in f16 or bf16 if `compute` cannot represent the value (x times 0.1 must not become x
+ * times 0.09998); otherwise `compute`. PyTorch's CUDA kernels do the same, for these five ops only. */
 ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute);
 /* The same for tensor operands, of which a 0-dim tensor in host memory counts as a number. Reads its value. */
 ctrt_status operands_dtype(ctrt_dtype *out, enum op op, ctrt_tensor *const *tensors, int count, ctrt_dtype compute);

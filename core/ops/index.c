@@ -226,7 +226,7 @@ static ctrt_status check_gather(const ctrt_tensor *x, const ctrt_tensor *index, 
                      dim);
 }
 
-/* gather if one of x and the index is 0-dim and the other 1-dim. The 0-dim tensor counts as one element. */
+/* Implements gather if one of x and the index is 0-dim and the other 1-dim. The 0-dim tensor counts as one element. */
 static ctrt_status gather_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index)
 {
     ctrt_tensor *vector = NULL, *list = NULL, *picked = NULL;
@@ -243,7 +243,7 @@ static ctrt_status gather_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor 
     return status;
 }
 
-/* gather with an index without elements, which may have any shape. The result has the same shape. */
+/* Implements gather with an index without elements, which may have any shape. The result has the same shape. */
 static ctrt_status gather_nothing(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index)
 {
     ctrt_tensor *part = NULL;

@@ -36,8 +36,8 @@ ctrt_status inplace_check(const char *who, const ctrt_tensor *self)
     return CTRT_OK;
 }
 
-/* PyTorch's rule: a result may be rounded to self's dtype, but that must not be of a lower category (bool, integer,
- * floating). */
+/* Checks PyTorch's rule: a result may be rounded to self's dtype, but the category of that dtype must not be lower than
+ * the result's (bool < integer < floating). */
 static ctrt_status check_category(const char *who, ctrt_dtype result, ctrt_dtype self)
 {
     if (dtype_table[result].category <= dtype_table[self].category)
