@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/accumulate.c: adding gradients up: on their way through the graph, and in the leaves. */
+/* autograd/accumulate.c: sums of gradients, between the nodes of a graph and in the leaves. */
 #include <sched.h>
 
 #include "autograd/engine.h"
@@ -7,7 +7,8 @@
 #include "autograd/rule.h"
 #include "ops/front.h"
 
-/* May `tensor` be overwritten or kept because nobody else sees it? It has to own all of its storage, which has to be the library's. */
+/* Returns whether `tensor` may be overwritten or kept because there is no other reference to it or to its storage.
+ * False for storage that the library did not allocate. */
 static bool is_sole_owner(const ctrt_tensor *tensor)
 {
     const struct storage *storage = tensor->storage;
@@ -45,14 +46,15 @@ ctrt_status grad_add(ctrt_tensor **sum, ctrt_tensor *term, bool create_graph)
     return status;
 }
 
-/* The first gradient of a leaf: kept as it is when it is nobody else's, fills its storage and lies like the leaf; else copied. */
+/* Sets *to to the first gradient of a leaf. Keeps the tensor itself if it has no other reference, uses all of its
+ * storage and has the layout of the leaf (*grad is NULL then); otherwise copies it. */
 static ctrt_status first(ctrt_tensor **to, ctrt_tensor *leaf, ctrt_tensor **grad, bool create_graph)
 {
     ctrt_tensor *given = *grad;
     size_t bytes = (size_t)given->view.numel * dtype_bytes(tensor_dtype(given));
     if (is_sole_owner(given) && same_layout(&given->view, &leaf->view) && given->storage->bytes <= bytes) {
         if (given->grad == NULL)
-            given->flags &= ~(uint32_t)TENSOR_IS_VIEW;      /* what it was a view of is gone */
+            given->flags &= ~(uint32_t)TENSOR_IS_VIEW;      /* the tensor of which it was a view is freed */
         *to = given;
         *grad = NULL;
         return CTRT_OK;
@@ -84,16 +86,17 @@ ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool cre
     struct grad_meta *meta = tensor->grad;
     CTRT_TRY(ctrt_context(grad_refresh(tensor), "backward to a leaf"));
     if (unlikely(meta->node != NULL))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "a leaf of the graph was changed in place after its use and is a result now: change it under "
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "a leaf of the graph was changed in place after its use and is a result now: change it under "
                          "ctrt_no_grad, or use the op that makes a new tensor");
     if (unlikely(!tensor_requires_grad(tensor)))
-        return CTRT_OK;                 /* it was told to stop since */
+        return CTRT_OK;                 /* the program turned requires_grad off after the forward pass */
     if (unlikely(meta->hooks != NULL)) {
         CTRT_TRY(leaf_hooks_run(meta, grad));
         if (*grad == NULL)
             return CTRT_OK;
     }
-    /* Other threads may be running other graphs, or this one, into the same leaf. */
+    /* Other threads may accumulate into the same leaf, from this graph or from others. */
     while (atomic_exchange_explicit(&leaf->locked, true, memory_order_acquire))
         sched_yield();
     ctrt_status status = add_up(meta, tensor, grad, create_graph);

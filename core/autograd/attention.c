@@ -5,7 +5,7 @@
  *   dv = p^T dy,  dq = scale ds k,  dk = scale ds^T q */
 #include "autograd/rule.h"
 
-/* ds, by ops that can be derived again. */
+/* Computes ds with differentiable ops. */
 static ctrt_status score_gradient(ctrt_tensor **ds, ctrt_tensor *p, ctrt_tensor *dy, ctrt_tensor *v)
 {
     ctrt_tensor *columns = NULL, *sum = NULL;
@@ -27,7 +27,7 @@ static ctrt_status attention_composed(const struct grad_context *ctx, ctrt_tenso
     ctrt_tensor *q = NULL, *k = NULL, *v = NULL, *p = NULL, *ds = NULL, *turned = NULL, *wide = NULL;
     const ctrt_scalar scale = ctrt_float(ctx->attributes->attention.scale);
     ctrt_status status;
-    STEP(op_widen(&q, ctx->inputs[0]));         /* in f32, as the forward formula */
+    STEP(op_widen(&q, ctx->inputs[0]));         /* half precision to f32, as in the forward formula */
     STEP(op_widen(&k, ctx->inputs[1]));
     STEP(op_widen(&v, ctx->inputs[2]));
     STEP(op_widen(&wide, dy));
@@ -62,8 +62,9 @@ static ctrt_status attention_vjp(const struct grad_context *ctx, ctrt_tensor **d
 {
     bool done = false;
     if (!ctx->create_graph)
-        CTRT_TRY(op_attention_backward(&dx[0], &dx[1], &dx[2], &done, dy[0], ctx->inputs[0], ctx->inputs[1], ctx->inputs[2], ctx->outputs[0],
-                                       ctx->outputs[1], ctx->attributes->attention.causal, ctx->attributes->attention.scale));
+        CTRT_TRY(op_attention_backward(&dx[0], &dx[1], &dx[2], &done, dy[0], ctx->inputs[0], ctx->inputs[1],
+                                       ctx->inputs[2], ctx->outputs[0], ctx->outputs[1],
+                                       ctx->attributes->attention.causal, ctx->attributes->attention.scale));
     return done ? CTRT_OK : attention_composed(ctx, dx, dy[0]);
 }
 #define EACH {.inputs = 7, .outputs = 3}

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* autograd/conv.c: derivatives of convolution.
  *
- * conv2d is linear in x and in w, so its two gradients are linear in dy as well, and each of the three is the derivative of the others:
- * with <., .> the sum of products, <dy, conv(x, w)> = <x, input_grad(dy, w)> = <w, weight_grad(dy, x)>. */
+ * conv2d is linear in x and in w, so its two gradients are linear in dy as well, and the derivatives of each of the
+ * three ops are the other two: with <., .> the sum of products,
+ *   <dy, conv(x, w)> = <x, input_grad(dy, w)> = <w, weight_grad(dy, x)>. */
 #include "autograd/rule.h"
 
 static ctrt_status conv_of(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *w, const ctrt_conv_attributes *a)
 {
     ctrt_conv2d_options options = {
-        .stride = {a->stride[0], a->stride[1]}, .padding = {a->padding[0], a->padding[1]}, .dilation = {a->dilation[0], a->dilation[1]},
-        .groups = a->groups,
+        .stride = {a->stride[0], a->stride[1]}, .padding = {a->padding[0], a->padding[1]},
+        .dilation = {a->dilation[0], a->dilation[1]}, .groups = a->groups,
     };
     return ctrt_conv2d(out, x, w, NULL, &options);
 }
@@ -27,7 +28,7 @@ static ctrt_status conv2d_vjp(const struct grad_context *ctx, ctrt_tensor **dx, 
 }
 const struct grad_rule rule_conv2d = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = conv2d_vjp};
 
-/* Inputs (dy, w); g is the gradient of the result, which is like x. */
+/* The inputs are (dy, w). g is the gradient of the result, which has the shape of x. */
 static ctrt_status conv2d_input_grad_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *g)
 {
     const ctrt_conv_attributes *a = &ctx->attributes->conv_grad.conv;
@@ -39,7 +40,7 @@ static ctrt_status conv2d_input_grad_vjp(const struct grad_context *ctx, ctrt_te
 }
 const struct grad_rule rule_conv2d_input_grad = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = conv2d_input_grad_vjp};
 
-/* Inputs (dy, x); g is the gradient of the result, which is like w. */
+/* The inputs are (dy, x). g is the gradient of the result, which has the shape of w. */
 static ctrt_status conv2d_weight_grad_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *g)
 {
     const ctrt_conv_attributes *a = &ctx->attributes->conv_grad.conv;
@@ -49,4 +50,5 @@ static ctrt_status conv2d_weight_grad_vjp(const struct grad_context *ctx, ctrt_t
         CTRT_TRY(op_conv2d_input_grad(&dx[1], ctx->inputs[0], g[0], a, input_shape(ctx, 1).values));
     return CTRT_OK;
 }
-const struct grad_rule rule_conv2d_weight_grad = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = conv2d_weight_grad_vjp};
+const struct grad_rule rule_conv2d_weight_grad = {.saves = {{.inputs = 2}, {.inputs = 1}},
+                                                  .vjp = conv2d_weight_grad_vjp};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/copy.c: derivatives of copies. The engine casts and moves gradients to where the source is. */
+/* autograd/copy.c: derivatives of copies. The engine converts gradients to the dtype and device of the source. */
 #include "autograd/rule.h"
 
-/* A copy into an existing tensor has two inputs: that tensor, of which nothing is left, and the source. */
+/* A copy into an existing tensor has two inputs: that tensor, whose gradient is 0 because its values are overwritten,
+ * and the source. */
 static ctrt_status copy_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     int source = ctx->n_in - 1;
@@ -13,12 +14,12 @@ static ctrt_status copy_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
 const struct grad_rule rule_copy = {.vjp = copy_vjp};
 const struct grad_rule rule_to = {.vjp = copy_vjp};
 
-/* Where each tensor of a cat begins. */
+/* Stores the size of each input along the dimension of the cat. */
 static size_t cat_remember(int64_t *to, ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
 {
     for (int i = 0; to && i < n_inputs; i++) {
         const ctrt_view *view = &inputs[i]->view;
-        bool skipped = view->ndim == 1 && view->shape[0] == 0;          /* an empty list joins anything */
+        bool skipped = view->ndim == 1 && view->shape[0] == 0;          /* cat ignores empty 1-dim tensors */
         to[i] = skipped ? 0 : view->shape[attributes->dim.dim];
     }
     return (size_t)n_inputs;

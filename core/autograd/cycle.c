@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/cycle.c: tensors of an ending scope that only keep each other alive.
+/* autograd/cycle.c: finds the tensors of an ending scope that are referenced only by reference cycles.
  *
- * A node keeps the tensors that it saved, and a tensor keeps the node of its history. A tensor that is changed in place
- * by a result of an op that saved it closes a cycle.
+ * A node owns the tensors that it saved, and a tensor owns the node of its history. Changing a tensor in place by a
+ * result of an op that saved the tensor creates a cycle.
  *
- * Trial deletion (Bacon and Rajan 2001). Counts, for each tensor and node reachable from the scope's tensors, the
- * references that come from this set. An object with more references than that is used from outside; it and everything
- * reachable from it stay. Parameters outlive the scope, so they and everything reachable from them stay too. */
+ * The algorithm is trial deletion (Bacon and Rajan 2001). It counts, for each tensor and node reachable from the
+ * scope's tensors, the references that come from this set. An object with more references than that is used from
+ * outside, so the object and everything reachable from it is kept. Parameters outlive the scope, so they and everything
+ * reachable from them are kept too. */
 #include "autograd/meta.h"
 #include "tensor/scope.h"
 
 struct vertex {
     void *object;                       /* a tensor of the scope, or a node */
     bool is_tensor, in_use;
-    uint32_t references;                /* to a node: all; to a tensor: those of the library */
-    uint32_t inside;                    /* how many of them come from this set */
+    uint32_t references;                /* node: all references to it; tensor: the references that the library holds */
+    uint32_t inside;                    /* number of references that come from this set */
 };
 
 struct search {
     struct vertex *vertices;
     uint32_t count, room;
-    uint32_t *places;                   /* hash table of 1 + index; 0: empty */
+    uint32_t *places;                   /* hash table of 1 + index in `vertices`; 0: empty */
     uint32_t place_mask;
     bool failed;
-    bool marking;                       /* second pass: what is in use marks what it reaches */
+    bool marking;                       /* second pass: marks everything reachable from a vertex in use */
     uint32_t *work, n_work;
 };
 
@@ -72,7 +73,7 @@ static struct vertex *vertex_find(const struct search *s, const void *object)
     return index != 0 ? &s->vertices[index - 1] : NULL;
 }
 
-/* One reference from a vertex to `object`. Tensors outside the scope are no vertices. */
+/* Visits one reference from a vertex to `object`. Tensors outside the scope are not vertices and are ignored. */
 static void reach(void *user, void *object, bool is_tensor)
 {
     struct search *s = user;
@@ -138,7 +139,7 @@ size_t grad_find_cycles(struct scope_held *tensors, size_t count)
         reach_from(&s, i);
     if (!s.failed)
         mark_used(&s);
-    for (size_t i = 0; i < count && !s.failed; i++)     /* the first vertices are the tensors, in their order */
+    for (size_t i = 0; i < count && !s.failed; i++)     /* the first vertices are `tensors`, in the same order */
         dead += tensors[i].unused = !s.vertices[i].in_use;
     memory_free(s.vertices);
     memory_free(s.places);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/elementwise.c: derivatives of arithmetic, comparisons of size, choice and rounding. Functions: elementwise_math.c.
+/* autograd/elementwise.c: derivatives of arithmetic, maximum and minimum, where and rounding. For mathematical
+ * functions see elementwise_math.c.
  *
- * A number in place of an operand is in attributes->scalar; the op then has one input. */
+ * If a number is given instead of an operand, it is in attributes->scalar, and the op has one input. */
 #include "autograd/rule.h"
 
 static bool has_scalar(const struct grad_context *ctx)
@@ -9,7 +10,7 @@ static bool has_scalar(const struct grad_context *ctx)
     return ctx->n_in == 1;
 }
 
-/* out = dy where the condition holds, else 0; and the other way round. */
+/* Sets *out to dy where the condition is true, else to 0. */
 static ctrt_status where_else_zero(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *dy)
 {
     ctrt_tensor *zero = NULL;
@@ -19,6 +20,7 @@ static ctrt_status where_else_zero(ctrt_tensor **out, ctrt_tensor *condition, ct
     return status;
 }
 
+/* Sets *out to 0 where the condition is true, else to dy. */
 static ctrt_status zero_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *dy)
 {
     ctrt_tensor *zero = NULL;
@@ -57,13 +59,13 @@ static ctrt_status relu_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
         return op_relu_backward(&dx[0], dy[0], ctx->outputs[0]);
     ctrt_tensor *flat = NULL;
     CTRT_TRY(ctrt_le_scalar(&flat, ctx->outputs[0], ctrt_float(0)));
-    ctrt_status status = zero_where(&dx[0], flat, dy[0]);       /* NaN passes the gradient on */
+    ctrt_status status = zero_where(&dx[0], flat, dy[0]);       /* NaN <= 0 is false, so NaN passes the gradient */
     tensor_release(flat);
     return status;
 }
 const struct grad_rule rule_relu = {.saves = {{.outputs = 1}}, .vjp = relu_vjp};
 
-/* Steps: flat wherever there is a derivative. */
+/* For step functions, whose derivative is 0 wherever it exists. */
 static ctrt_status zero_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     (void)ctx;
@@ -75,7 +77,7 @@ const struct grad_rule rule_ceil = {.vjp = zero_vjp};
 const struct grad_rule rule_round = {.vjp = zero_vjp};
 const struct grad_rule rule_trunc = {.vjp = zero_vjp};
 
-/* 1 between the limits, 0 on them. */
+/* The derivative is 1 strictly between the limits and 0 elsewhere, also at the limits. */
 static ctrt_status clamp_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     ctrt_tensor *inside = NULL, *below = NULL, *x = ctx->inputs[0];
@@ -126,7 +128,7 @@ static ctrt_status mul_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctr
 }
 const struct grad_rule rule_mul = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = mul_vjp};
 
-/* -dy (s/x)/x, not in half precision, where s/x can overflow although the derivative does not. */
+/* dx = -dy (s/x)/x. Half precision is widened, because s/x may overflow there although the derivative does not. */
 static ctrt_status div_of_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
 {
     ctrt_tensor *wide = NULL;
@@ -161,7 +163,8 @@ const struct grad_rule rule_div = {
     .saves = {{.inputs = 2}, {.inputs = 3}}, .has_number_form = true, .number_left = true, .vjp = div_vjp
 };
 
-/* Makes *whole, recorded from here on, depend on a and b with derivatives of 0. Those of a division would be NaN where b is 0. */
+/* Records *whole as a function of a and b whose derivatives are 0. Recording the division instead would give NaN where
+ * b is 0. */
 static ctrt_status flat_in(ctrt_tensor **whole, ctrt_tensor *a, ctrt_tensor *b)
 {
     ctrt_tensor *yes = NULL;
@@ -173,7 +176,7 @@ static ctrt_status flat_in(ctrt_tensor **whole, ctrt_tensor *a, ctrt_tensor *b)
     return status;
 }
 
-/* a - b q with a whole number q that is flat: da = dy, db = -dy q. */
+/* y = a - b q with an integer quotient q, whose derivative is 0: da = dy, db = -dy q. */
 static ctrt_status rest_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy,
                             ctrt_status (*quotient)(ctrt_tensor **, ctrt_tensor *, ctrt_tensor *))
 {
@@ -198,7 +201,7 @@ static ctrt_status trunc_divide(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *
     CTRT_TRY(ctrt_div(out, a, b));
     return ctrt_trunc(out, *out);
 }
-/* Uses the quotient that the op uses: remainder(1.0, 0.1) subtracts 9 * 0.1, although 1.0 / 0.1 rounds to 10. */
+/* Uses the same quotient as the op: remainder(1.0, 0.1) subtracts 9 * 0.1, although 1.0 / 0.1 rounds to 10. */
 static ctrt_status remainder_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     return rest_vjp(ctx, dx, dy, ctrt_floor_divide);
@@ -212,8 +215,9 @@ const struct grad_rule rule_fmod = {.saves = {{0}, {.inputs = 3}}, .vjp = fmod_v
 
 /* ---- powers ---- */
 
-/* dy s x^(s-1); 0 for s = 0 also where x = 0. A whole s-1 that the dtype of x would round, to an even number, is kept
- * in f64, because the sign of a negative number's power depends on it. */
+/* dx = dy s x^(s-1); for s = 0 it is 0, also where x = 0. If s-1 is an integer that the dtype of x cannot represent, it
+ * would be rounded to an even number. The power is computed in f64 then, because the sign of the power of a negative
+ * number depends on the parity. */
 static ctrt_status pow_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
 {
     const double power = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i, less = power - 1;
@@ -233,7 +237,7 @@ done:
     return status;
 }
 
-/* dy s^x ln s; 0 for s = 0 and x >= 0, where s^x is flat but for the jump at 0. */
+/* dx = dy s^x ln s; 0 for s = 0 and x >= 0, where s^x is constant except for the step at x = 0. */
 static ctrt_status pow_of_scalar(ctrt_tensor **dx, ctrt_tensor *x, ctrt_scalar s, ctrt_tensor *dy)
 {
     double base = s.kind == CTRT_SCALAR_FLOAT ? s.f : (double)s.i;
@@ -251,7 +255,8 @@ done:
     return status;
 }
 
-/* da = dy b a^(b-1), 0 where b = 0;  db = dy a^b ln a, 0 where a = 0 and b >= 0. The logarithm has the result's dtype, as the power. */
+/* da = dy b a^(b-1), 0 where b = 0;  db = dy a^b ln a, 0 where a = 0 and b >= 0. The logarithm is computed in the
+ * result's dtype, like the power. */
 static ctrt_status pow_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1], *flat = NULL, *zero = NULL, *wide = NULL;
@@ -286,12 +291,13 @@ done:
     return status;
 }
 const struct grad_rule rule_pow = {
-    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true, .vjp = pow_vjp
+    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true,
+    .vjp = pow_vjp
 };
 
-/* ---- choice ---- */
+/* ---- selection ---- */
 
-/* One side of maximum or minimum: dy where this operand won, half of it at ties, 0 where it lost. */
+/* Gradient of one operand of maximum or minimum: dy where this operand is the result, dy/2 at ties, 0 elsewhere. */
 static ctrt_status winner(ctrt_tensor **dx, ctrt_tensor *lost, ctrt_tensor *tie, ctrt_tensor *half, ctrt_tensor *dy)
 {
     CTRT_TRY(ctrt_where(dx, tie, half, dy));
@@ -334,10 +340,12 @@ static ctrt_status minimum_vjp(const struct grad_context *ctx, ctrt_tensor **dx,
     return extreme_vjp(ctx, dx, dy, false);
 }
 const struct grad_rule rule_maximum = {
-    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true, .vjp = maximum_vjp
+    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true,
+    .vjp = maximum_vjp
 };
 const struct grad_rule rule_minimum = {
-    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true, .vjp = minimum_vjp
+    .saves = {{.inputs = 3}, {.inputs = 3}}, .has_number_form = true, .number_right = true, .number_left = true,
+    .vjp = minimum_vjp
 };
 
 static ctrt_status where_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/engine.c: runs a graph backward.
+/* autograd/engine.c: the backward pass over a graph.
  *
- * First the nodes that the root reaches are listed, each once, and for each it is counted how many gradients will arrive (explore). Then
- * nodes whose gradients are complete run, the youngest first (Kahn's topological order with a heap), and hand their results on.
- * Nothing of this is stored in the graph, so several threads can run one graph at a time. All loops are flat: the depth of the
- * graph costs no stack. */
+ * explore() lists each node that is reachable from the root once and counts the gradients that it will receive. Then
+ * the nodes whose gradients are complete run, the highest sequence number first (Kahn's topological sort with a heap),
+ * and their results are added to the gradients of their edges' targets. The state of a pass is in the pass's scratch
+ * memory and not in the graph, so several threads can run the same graph at the same time. Nothing recurses, so the
+ * depth of the graph costs no stack. */
 #include "autograd/engine.h"
 
 #include "autograd/hooks.h"
@@ -13,35 +14,35 @@
 
 struct entry {                          /* a node or leaf of this run */
     struct grad_head *head;
-    uint32_t waiting;                   /* gradients that have still to arrive */
-    uint32_t first;                     /* where its edges' targets begin in scratch.targets */
-    bool many;                          /* more than one result: grads, else grad */
-    bool wanted;                        /* lies on the way to something that is wanted */
+    uint32_t waiting;                   /* number of gradients that have not arrived yet */
+    uint32_t first;                     /* index in scratch.targets of the target of its first edge */
+    bool many;                          /* the node has several results: `grads` is valid instead of `grad` */
+    bool wanted;                        /* is on a path to a leaf or capture whose gradient is required */
     union {
         ctrt_tensor *grad;
         ctrt_tensor **grads;
     };
 };
 
-struct place {                          /* hash table: node to entry */
+struct place {                          /* slot of the hash table from nodes and leaves to entries */
     uint32_t round, entry;
 };
 
 struct engine_scratch {
     bool busy;
-    uint32_t round;                     /* places of other rounds are empty */
+    uint32_t round;                     /* number of the current run; a place with another round is empty */
     struct place *places;
     uint32_t place_bits;
     struct entry *entries;
     uint32_t n_entries, entry_room;
-    uint32_t *targets;                  /* entry of each edge; NOWHERE for none */
+    uint32_t *targets;                  /* for each edge the index of its target's entry, or NOWHERE */
     uint32_t n_targets, target_room;
     uint32_t *heap;
     uint32_t n_heap, heap_room;
 };
 
 #define NOWHERE UINT32_MAX
-#define KEEP_ENTRIES (1u << 16)         /* larger scratch is given back after a run */
+#define KEEP_ENTRIES (1u << 16)         /* scratch with more entries is freed after the run */
 
 /* ---- scratch ---- */
 
@@ -62,7 +63,7 @@ void engine_scratch_free(struct engine_scratch *scratch)
     memory_free(scratch);
 }
 
-/* `array` is the address of a pointer to items of `item` bytes. */
+/* Doubles an array. `array` is the address of a pointer to the items; an item has `item` bytes. */
 static __attribute__((noinline)) ctrt_status grow(void *array, uint32_t *room, size_t item)
 {
     uint32_t more = *room ? *room * 2 : 64;
@@ -76,7 +77,7 @@ static __attribute__((noinline)) ctrt_status grow(void *array, uint32_t *room, s
     return CTRT_OK;
 }
 
-/* The thread's scratch or, when a run is going on further up the stack, a new one. */
+/* Returns the thread's scratch or, during a nested run (a hook or function may start one), a new one. */
 static ctrt_status scratch_take(struct engine_scratch **out)
 {
     struct autograd_thread *here = autograd_here();
@@ -112,11 +113,12 @@ static void scratch_put(struct engine_scratch *s)
     s->busy = false;
 }
 
-/* ---- exploring ---- */
+/* ---- reachable nodes ---- */
 
 static inline uint32_t hash(const struct engine_scratch *s, const void *pointer)
 {
-    return (uint32_t)(((uint64_t)(uintptr_t)pointer >> 4) * 0x9E3779B97F4A7C15u >> (64 - s->place_bits));   /* Knuth's multiplicative hash */
+    /* Knuth's multiplicative hash */
+    return (uint32_t)(((uint64_t)(uintptr_t)pointer >> 4) * 0x9E3779B97F4A7C15u >> (64 - s->place_bits));
 }
 
 static __attribute__((noinline)) ctrt_status rehash(struct engine_scratch *s)
@@ -138,7 +140,7 @@ static __attribute__((noinline)) ctrt_status rehash(struct engine_scratch *s)
     return CTRT_OK;
 }
 
-/* The entry of `head`, made when it has none. */
+/* Finds or creates the entry of `head`. */
 static inline ctrt_status entry_of(uint32_t *out, struct engine_scratch *s, struct grad_head *head)
 {
     if (unlikely(s->places == NULL || s->n_entries >= 1u << (s->place_bits - 1)))
@@ -162,7 +164,8 @@ static inline ctrt_status entry_of(uint32_t *out, struct engine_scratch *s, stru
     return CTRT_OK;
 }
 
-/* Lists all that the root reaches. The list of entries is at once the queue of what is still to be looked at. */
+/* Creates the entries of all nodes and leaves reachable from the root, in breadth-first order. The array of entries
+ * also serves as the queue of the search. */
 static ctrt_status explore(struct engine_scratch *s, struct grad_head *root)
 {
     uint32_t e;
@@ -194,7 +197,7 @@ static ctrt_status explore(struct engine_scratch *s, struct grad_head *root)
     return CTRT_OK;
 }
 
-/* ---- the heap of nodes that can run ---- */
+/* ---- heap of ready nodes ---- */
 
 static inline uint64_t age(const struct engine_scratch *s, uint32_t entry)
 {
@@ -236,14 +239,16 @@ static uint32_t heap_pop(struct engine_scratch *s)
     return top;
 }
 
-/* ---- running ---- */
+/* ---- execution ---- */
 
 #define STREAMS_USED 8
 
 struct run {
     struct engine_scratch *s;
     const struct engine_task *task;
-    ctrt_stream *used[STREAMS_USED];    /* streams of nodes that were not the caller's; a full list is waited for at once */
+    /* Streams other than the caller's current one on which nodes ran; when the list is full, the caller's stream waits
+     * for all of them and the list is emptied. */
+    ctrt_stream *used[STREAMS_USED];
     uint32_t n_used;
 };
 
@@ -252,7 +257,8 @@ static inline ctrt_tensor **slot(struct entry *entry, uint32_t output)
     return entry->many ? &entry->grads[output] : &entry->grad;
 }
 
-static struct engine_capture *capture_at(const struct engine_task *task, const struct grad_head *head, uint32_t output, int *from)
+static struct engine_capture *capture_at(const struct engine_task *task, const struct grad_head *head, uint32_t output,
+                                         int *from)
 {
     for (; *from < task->n_captures; (*from)++)
         if (task->captures[*from].at.to == head && task->captures[*from].at.output == output)
@@ -270,7 +276,7 @@ static void capture(const struct engine_task *task, const struct grad_head *head
     }
 }
 
-/* All gradients of a leaf have arrived. */
+/* Called when all gradients of a leaf have arrived. */
 static ctrt_status leaf_finish(const struct engine_task *task, struct entry *entry)
 {
     ctrt_tensor *grad = entry->grad;
@@ -291,8 +297,10 @@ static ctrt_status leaf_finish(const struct engine_task *task, struct entry *ent
     return status;
 }
 
-/* Hands a node's result on along edge i; takes `grad` (NULL: zero) over. */
-static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32_t i, uint32_t target, ctrt_tensor *grad)
+/* Adds `grad` (NULL: zero) to the gradient of the target of edge i, and finishes the target if this was its last
+ * gradient. Takes over the reference to `grad`. */
+static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32_t i, uint32_t target,
+                           ctrt_tensor *grad)
 {
     struct entry *entry = &run->s->entries[target];
     ctrt_status status = CTRT_OK;
@@ -319,10 +327,10 @@ static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32
     return entry->head->leaf ? leaf_finish(run->task, entry) : heap_push(run->s, target);
 }
 
-/* Runs the node itself: dx from dy. Everything that the calling thread does for one node and that, with a thread for each device, another
- * thread would do. */
-static ctrt_status run_node_here(const struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx,
-                                 ctrt_tensor **dy)
+/* Computes dx from dy on the current stream. This is the part that a worker thread would run if the engine had one
+ * thread for each device. */
+static ctrt_status run_node_here(const struct run *run, struct grad_node *node, const uint32_t *targets,
+                                 ctrt_tensor **dx, ctrt_tensor **dy)
 {
     const struct engine_task *task = run->task;
     struct node_run how = {.create_graph = task->create_graph, .retain_graph = task->retain_graph};
@@ -333,8 +341,8 @@ static ctrt_status run_node_here(const struct run *run, struct grad_node *node, 
     return unlikely(status != CTRT_OK) ? ctrt_context(status, "backward of %s", node->class->name(node)) : CTRT_OK;
 }
 
-/* The program's streams are not ordered for it (CTRT_STREAM_ORDER): what the backward pass did elsewhere comes before what the caller does
- * next. */
+/* Makes the caller's current streams wait for the other streams on which nodes ran. Required if the program orders its
+ * streams itself (CTRT_STREAM_ORDER): the caller's next work must come after the backward pass. */
 static ctrt_status wait_for_used(struct run *run)
 {
     ctrt_status status = CTRT_OK;
@@ -359,9 +367,10 @@ static ctrt_status note_used(struct run *run, ctrt_stream *stream)
     return CTRT_OK;
 }
 
-/* On the stream on which the op ran. */
-static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct run *run, struct grad_node *node, const uint32_t *targets,
-                                                                ctrt_tensor **dx, ctrt_tensor **dy)
+/* Runs the node on the stream on which its op ran, if that is not the current one. */
+static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct run *run, struct grad_node *node,
+                                                                const uint32_t *targets, ctrt_tensor **dx,
+                                                                ctrt_tensor **dy)
 {
     ctrt_device *device = node->shapes[0].device;
     if (stream_order_mode != ORDER_AUTO)
@@ -370,16 +379,18 @@ static __attribute__((noinline)) ctrt_status run_node_elsewhere(struct run *run,
     ctrt_status status = stream_swap(device, &stream);
     if (status == CTRT_OK) {
         status = run_node_here(run, node, targets, dx, dy);
-        stream_swap(device, &stream);           /* the room is there */
+        stream_swap(device, &stream);           /* cannot fail: the first swap allocated the slot */
     }
     ctrt_stream_release(&stream);
     return status;
 }
 
-static inline ctrt_status run_node(struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx, ctrt_tensor **dy)
+static inline ctrt_status run_node(struct run *run, struct grad_node *node, const uint32_t *targets, ctrt_tensor **dx,
+                                   ctrt_tensor **dy)
 {
     const ctrt_device *device = node->shapes[0].device;
-    if (likely(!device_asynchronous(device)) || stream_here(device) == (node->stream != NULL ? node->stream : device->stream))
+    if (likely(!device_asynchronous(device))
+        || stream_here(device) == (node->stream != NULL ? node->stream : device->stream))
         return run_node_here(run, node, targets, dx, dy);
     return run_node_elsewhere(run, node, targets, dx, dy);
 }
@@ -397,8 +408,9 @@ static ctrt_status step(struct run *run, uint32_t e)
     bool any = false;
     for (uint32_t k = 0; k < node->n_out; k++) {
         ctrt_tensor **grad = slot(&s->entries[e], k);
-        if (unlikely(atomic_load_explicit(&node->extras, memory_order_acquire) != NULL) && *grad && s->entries[e].wanted) {
-            /* The hook may start another run, but with other scratch: entries stay where they are. */
+        if (unlikely(atomic_load_explicit(&node->extras, memory_order_acquire) != NULL) && *grad
+            && s->entries[e].wanted) {
+            /* A hook may start a nested run, but that uses another scratch, so `entries` is not reallocated. */
             CTRT_TRY(node_hooks_run(node, k, grad));
         }
         if (unlikely(run->task->captures != NULL))
@@ -407,7 +419,7 @@ static ctrt_status step(struct run *run, uint32_t e)
     }
     bool runs = any;
     if (unlikely(run->task->captures != NULL)) {
-        runs = false;                       /* only when something beyond this node is wanted */
+        runs = false;                       /* run the node only if a capture is behind one of its inputs */
         for (uint32_t i = 0; any && i < n_in; i++)
             runs |= s->targets[first + i] != NOWHERE && s->entries[s->targets[first + i]].wanted;
     }
@@ -444,7 +456,8 @@ static ctrt_status step(struct run *run, uint32_t e)
     return status;
 }
 
-/* With captures: which entries lie on the way to one. Runs the topological order once without the nodes, then marks backward. */
+/* Sets `wanted` of the entries that are on a path to a capture, and clears it for all others. Computes a topological
+ * order without running the nodes and then propagates the flag in the reverse of that order. */
 static ctrt_status mark_wanted(const struct run *run)
 {
     struct engine_scratch *s = run->s;
@@ -518,12 +531,12 @@ ctrt_status engine_run(const struct engine_task *task)
     struct run run = {.task = task};
     CTRT_TRY(scratch_take(&run.s));
     const bool was = thread_state.grad_disabled, order_was = thread_state.order_auto;
-    struct scope *scope = scope_pause();        /* gradients are the leaves' */
+    struct scope *scope = scope_pause();        /* gradients outlive the caller's scope, because leaves own them */
     thread_state.grad_disabled = !task->create_graph;
-    thread_state.order_auto = true;             /* which streams there are is the engine's business here, not the program's */
+    thread_state.order_auto = true;             /* the engine selects the streams here, so it also orders them */
     const bool running_was = autograd_thread.running;
     autograd_thread.running = true;
-    /* A hook may drop the last tensor that holds the graph. */
+    /* A hook may release the last tensor that owns the graph. */
     struct grad_edge root = task->root;
     edge_retain(&root);
     ctrt_status status = run_all(&run);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/engine.h: runs a graph backward. */
+/* autograd/engine.h: the backward pass over a graph. */
 #ifndef CORE_AUTOGRAD_ENGINE_H
 #define CORE_AUTOGRAD_ENGINE_H
 
@@ -7,26 +7,30 @@
 
 struct engine_scratch;
 
-/* A gradient that is wanted for itself (ctrt_grad) instead of in leaves. */
+/* A gradient that the engine returns (for ctrt_grad) instead of accumulating it into leaves. */
 struct engine_capture {
     struct grad_edge at;                /* borrowed */
-    ctrt_tensor *grad;                  /* result, owned; NULL when nothing came */
+    ctrt_tensor *grad;                  /* result, owned; NULL if no gradient arrived */
 };
 
 struct engine_task {
-    struct grad_edge root;              /* borrowed; where `gradient` enters */
-    ctrt_tensor *gradient;              /* borrowed */
+    struct grad_edge root;              /* borrowed; the starting point of the pass */
+    ctrt_tensor *gradient;              /* borrowed; the gradient of the root */
     bool retain_graph, create_graph;
-    struct engine_capture *captures;    /* NULL: gradients go to the leaves */
+    struct engine_capture *captures;    /* NULL: gradients are accumulated into the leaves */
     int n_captures;
 };
 
+/* Runs one backward pass. Several threads may run passes over the same graph. */
 ctrt_status engine_run(const struct engine_task *task);
+/* Frees the scratch memory of a thread; NULL is allowed. */
 void engine_scratch_free(struct engine_scratch *scratch);
 
-/* accumulate.c: adds *grad to the leaf's gradient, after its hooks; may take *grad over. */
+/* accumulate.c: runs the leaf's hooks and adds *grad to the leaf's gradient. May take over the reference; *grad is NULL
+ * then. Thread-safe. */
 ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool create_graph);
-/* *sum += term (takes `term` over), in place when nobody else can see *sum. */
+/* Sets *sum to *sum + term and takes over the reference to `term`, also on failure. Adds in place if *sum or `term` has
+ * no other reference. */
 ctrt_status grad_add(ctrt_tensor **sum, ctrt_tensor *term, bool create_graph);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/fit.c: a gradient brought into the form of what it is the gradient of. */
+/* autograd/fit.c: converts a gradient to the shape, dtype and device of its operand. */
 #include "autograd/rule.h"
 
-/* Sums over the dimensions that `want` lacks or has at size 1: the reverse of broadcasting. */
+/* Sums over the dimensions that `want` lacks or in which it has size 1, which is the derivative of broadcasting. */
 static ctrt_status sum_broadcast(ctrt_tensor **grad, const struct grad_want *want)
 {
     const ctrt_view *view = &(*grad)->view;
@@ -20,8 +20,8 @@ static ctrt_status sum_broadcast(ctrt_tensor **grad, const struct grad_want *wan
     }
     if (!fits) {
         char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "a gradient of shape %s for an operand of shape %s", shape_text(a, view->shape, view->ndim),
-                         shape_text(b, want->shape, want->ndim));
+        return ctrt_fail(CTRT_ERR_SHAPE, "a gradient of shape %s for an operand of shape %s",
+                         shape_text(a, view->shape, view->ndim), shape_text(b, want->shape, want->ndim));
     }
     if (n == 0)
         return CTRT_OK;

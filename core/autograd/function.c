@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/function.c: ops defined by programs. */
+/* autograd/function.c: ops defined by the program (ctrt_function_apply). */
 #include <pthread.h>
 
 #include "autograd/growth.h"
@@ -10,9 +10,9 @@
 
 struct kept {
     ctrt_tensor *tensor;
-    ctrt_tensor *with_history;          /* a result with its history back, during a backward that is recorded */
+    ctrt_tensor *with_history;          /* during a recorded backward: an alias of a saved result, with its history */
     uint32_t version;
-    int output;                         /* which result it is an alias of, or -1 */
+    int output;                         /* index of the result of which it is an alias, or -1 */
     int64_t bytes;
 };
 
@@ -30,7 +30,7 @@ struct ctrt_function_context {
 
 struct function_node {
     struct grad_node node;
-    pthread_mutex_t lock;               /* the context is for one run at a time */
+    pthread_mutex_t lock;               /* held during a run, because runs share the context */
     struct ctrt_function_context *context;
     struct grad_edge *edges;
     struct grad_shape *shapes;
@@ -71,11 +71,12 @@ ctrt_status ctrt_function_saved(ctrt_tensor **borrowed, ctrt_function_context *c
     FRONT_CHECK("function_saved", borrowed);
     FRONT_CHECK("function_saved", context);
     if (index < 0 || index >= context->n_kept)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_saved: %s saved %d tensors; there is no index %d", context->function->name,
-                         context->n_kept, index);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_saved: %s saved %d tensors; there is no index %d",
+                         context->function->name, context->n_kept, index);
     struct kept *kept = &context->kept[index];
     if (tensor_version(kept->tensor) != kept->version)
-        return ctrt_context(saved_changed("saved tensor", index, kept->tensor, kept->version), "function_saved, %s", context->function->name);
+        return ctrt_context(saved_changed("saved tensor", index, kept->tensor, kept->version), "function_saved, %s",
+                            context->function->name);
     if (kept->output >= 0 && context->create_graph && context->phase == IN_BACKWARD && kept->with_history == NULL) {
         ctrt_tensor *alias = NULL;
         CTRT_TRY(tensor_alias(&alias, kept->tensor));
@@ -132,14 +133,16 @@ static const char *function_name(const struct grad_node *node)
     return ((const struct function_node *)node)->context->function->name;
 }
 
-static ctrt_status function_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy)
+static ctrt_status function_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx,
+                                ctrt_tensor *const *dy)
 {
     struct function_node *self = (struct function_node *)node;
     struct ctrt_function_context *context = self->context;
     ctrt_status status;
     pthread_mutex_lock(&self->lock);
     if (context->freed) {
-        status = ctrt_fail(CTRT_ERR_AUTOGRAD, "the graph was freed by an earlier backward; to go through it twice, call the first with "
+        status = ctrt_fail(CTRT_ERR_AUTOGRAD,
+                           "the graph was freed by an earlier backward; to go through it twice, call the first with "
                            "retain_graph (ctrt_backward_with)");
     } else {
         context->phase = IN_BACKWARD;
@@ -168,7 +171,8 @@ static void function_visit(struct grad_node *node, void (*report)(void *user, vo
 
 static const struct node_class function_class = {function_run, function_name, function_destroy, function_visit};
 
-static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *results, int n_out, ctrt_tensor *const *in, int n_in)
+static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *results, int n_out, ctrt_tensor *const *in,
+                            int n_in)
 {
     for (int i = 0; i < n_in; i++)
         if (in[i])
@@ -185,7 +189,7 @@ static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *resu
     node_init(&self->node, &function_class, (uint32_t)n_in, (uint32_t)n_out);
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);    /* backward may run graphs */
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_RECURSIVE);    /* `backward` may start another backward pass */
     pthread_mutex_init(&self->lock, &attributes);
     pthread_mutexattr_destroy(&attributes);
     for (int i = 0; i < n_in; i++)
@@ -201,20 +205,22 @@ static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *resu
     return CTRT_OK;
 }
 
-/* ---- applying ---- */
+/* ---- application ---- */
 
-/* Does somebody besides this call know results[k]: an operand, a tensor of the program's, an earlier result? */
+/* Returns whether results[k] is also referenced outside this call: it is an operand, a tensor of the program or an
+ * earlier result. */
 static bool is_shared(const struct ctrt_function_context *context, ctrt_tensor *const *results, int k)
 {
     const struct grad_meta *meta = results[k]->grad;
     int known = 1;
     for (int i = 0; i < context->n_kept; i++)
         known += context->kept[i].tensor == results[k];
-    const bool fresh_view = meta != NULL && meta->base != NULL && meta->node == NULL && !(results[k]->flags & TENSOR_REQUIRES_GRAD);
+    const bool fresh_view = meta != NULL && meta->base != NULL && meta->node == NULL
+        && !(results[k]->flags & TENSOR_REQUIRES_GRAD);
     return (meta != NULL && !fresh_view) || atomic_load_explicit(&results[k]->refs, memory_order_relaxed) > known;
 }
 
-/* Does results[k] show elements of a tensor that was there before: is it an operand or a view? */
+/* Returns whether results[k] is an operand or a view. */
 static bool is_view(ctrt_tensor *const *results, int k, ctrt_tensor *const *in, int n_in)
 {
     for (int i = 0; i < n_in; i++)
@@ -223,8 +229,10 @@ static bool is_view(ctrt_tensor *const *results, int k, ctrt_tensor *const *in, 
     return results[k]->flags & TENSOR_IS_VIEW;
 }
 
-/* Gives the results their history. A saved result becomes an alias: the node must not own what owns the node. */
-static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **results, int n_out, ctrt_tensor *const *in, int n_in)
+/* Sets the results' histories. A saved result is replaced by an alias, because the result owns the node and the node
+ * must not own the result. */
+static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **results, int n_out,
+                          ctrt_tensor *const *in, int n_in)
 {
     struct function_node *node = NULL;
     bool floating = false;
@@ -236,12 +244,13 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
         ctrt_tensor *alias = NULL;
         if (is_shared(context, results, k)) {
             CTRT_TRY(tensor_alias(&alias, results[k]));
-            ctrt_status noted = is_view(results, k, in, n_in) ? grad_note_view(alias, results[k], VIEW_FUNCTION) : CTRT_OK;
+            ctrt_status noted = is_view(results, k, in, n_in)
+                ? grad_note_view(alias, results[k], VIEW_FUNCTION) : CTRT_OK;
             tensor_move(&results[k], alias);
             CTRT_TRY(noted);
             continue;
         }
-        if (results[k]->grad) {                     /* forward may have written the view */
+        if (results[k]->grad) {                     /* a view; forward may have changed it in place */
             results[k]->grad->view_kind = VIEW_FUNCTION;
             atomic_store_explicit(&results[k]->grad->version, tensor_version(results[k]), memory_order_relaxed);
         }
@@ -263,25 +272,29 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
             status = grad_set_history(results[k], &node->node, (uint32_t)k);
         }
     if (status == CTRT_OK) {
-        node->context = context;        /* owned by the node from here on */
+        node->context = context;        /* the node owns the context from here on */
         context->node = node;
     }
     node_release(&node->node);
     return status;
 }
 
-static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
+static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
+                                  int n_in)
 {
     FRONT_CHECK("function_apply", function);
     FRONT_CHECK("function_apply", out);
     if (!CTRT_SLOT(function, name) || !CTRT_SLOT(function, forward) || !CTRT_SLOT(function, backward))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_apply: the function lacks name, forward or backward (size %zu)", function->size);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "function_apply: the function lacks name, forward or backward (size %zu)", function->size);
     if (n_out < 1 || n_in < 0 || (n_in > 0 && in == NULL))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_apply, %s: %d results, %d operands", function->name, n_out, n_in);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_apply, %s: %d results, %d operands", function->name,
+                         n_out, n_in);
     return CTRT_OK;
 }
 
-ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
+ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_tensor **out, int n_out,
+                                ctrt_tensor *const *in, int n_in)
 {
     CTRT_TRY(check_function(function, out, n_out, in, n_in));
     struct ctrt_function_context *context = memory_zeroed(sizeof *context);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/grad.c: the calls that run a graph backward. */
+/* autograd/grad.c: ctrt_backward and ctrt_grad. */
 #include "autograd/engine.h"
 #include "autograd/growth.h"
 #include "autograd/meta.h"
@@ -7,11 +7,12 @@
 #include "memory/tag.h"
 #include "ops/front.h"
 
-/* A one in the form of a tensor of one element. */
+/* Creates a tensor of ones like `tensor`, which has one element. */
 static ctrt_status one_like(ctrt_tensor **out, ctrt_tensor *tensor)
 {
     CTRT_TRY(tensor_new_like(out, tensor, tensor_dtype(tensor)));
-    if (likely((tensor->device->flags & (CTRT_DEVICE_HOST_MEMORY | CTRT_DEVICE_ASYNCHRONOUS)) == CTRT_DEVICE_HOST_MEMORY)) {
+    if (likely((tensor->device->flags & (CTRT_DEVICE_HOST_MEMORY | CTRT_DEVICE_ASYNCHRONOUS))
+               == CTRT_DEVICE_HOST_MEMORY)) {
         dtype_store((*out)->view.data, tensor_dtype(tensor), ctrt_float(1));
         return CTRT_OK;
     }
@@ -21,35 +22,43 @@ static ctrt_status one_like(ctrt_tensor **out, ctrt_tensor *tensor)
     return status;
 }
 
-/* The tensor's edge, and the gradient to begin with: the caller's, checked, or a one. Both are owned. */
-static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const char *who, ctrt_tensor *tensor, ctrt_tensor *given)
+/* Returns the tensor's edge and the initial gradient: `given` after a check or, if `given` is NULL, a one. The caller
+ * owns both. `who` is the name of the calling function for messages. */
+static ctrt_status begin(struct grad_edge *root, ctrt_tensor **gradient, const char *who, ctrt_tensor *tensor,
+                         ctrt_tensor *given)
 {
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "%s: the tensor does not require grad and has no history: none of its operands required grad "
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "%s: the tensor does not require grad and has no history: none of its operands required grad "
                          "(ctrt_tensor_require_grad), or it was made under ctrt_no_grad or ctrt_detach", who);
     if (given == NULL) {
         if (tensor->view.numel != 1)
-            return ctrt_fail(CTRT_ERR_AUTOGRAD, "%s: a gradient can be made up for a tensor of one element only, not for shape %s; reduce it "
-                             "(ctrt_sum, ctrt_mean) or pass a gradient", who, shape_text(a, tensor->view.shape, tensor->view.ndim));
+            return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                             "%s: a gradient can be made up for a tensor of one element only, not for shape %s; reduce it "
+                             "(ctrt_sum, ctrt_mean) or pass a gradient", who,
+                             shape_text(a, tensor->view.shape, tensor->view.ndim));
         CTRT_TRY(ctrt_context(one_like(gradient, tensor), "%s", who));
     } else {
         if (!shape_equal(given->view.shape, given->view.ndim, tensor->view.shape, tensor->view.ndim))
             return ctrt_fail(CTRT_ERR_SHAPE, "%s: the gradient has shape %s, the tensor %s", who,
-                             shape_text(a, given->view.shape, given->view.ndim), shape_text(b, tensor->view.shape, tensor->view.ndim));
+                             shape_text(a, given->view.shape, given->view.ndim),
+                             shape_text(b, tensor->view.shape, tensor->view.ndim));
         if (tensor_dtype(given) != tensor_dtype(tensor))
-            return ctrt_fail(CTRT_ERR_DTYPE, "%s: the gradient has dtype %s, the tensor %s", who, ctrt_dtype_name(tensor_dtype(given)),
-                             ctrt_dtype_name(tensor_dtype(tensor)));
+            return ctrt_fail(CTRT_ERR_DTYPE, "%s: the gradient has dtype %s, the tensor %s", who,
+                             ctrt_dtype_name(tensor_dtype(given)), ctrt_dtype_name(tensor_dtype(tensor)));
         if (given->device != tensor->device)
-            return ctrt_fail(CTRT_ERR_DEVICE, "%s: the gradient is on %s, the tensor on %s", who, given->device->name, tensor->device->name);
+            return ctrt_fail(CTRT_ERR_DEVICE, "%s: the gradient is on %s, the tensor on %s", who, given->device->name,
+                             tensor->device->name);
         tensor_retain(given);
         *gradient = given;
     }
     *root = grad_edge_to(tensor);
     if (unlikely(root->to == NULL)) {
         ctrt_tensor_release(gradient);
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "%s: the tensor is a view that has no history: it was made under ctrt_no_grad, or before its base "
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "%s: the tensor is a view that has no history: it was made under ctrt_no_grad, or before its base "
                          "required grad", who);
     }
     return CTRT_OK;
@@ -89,8 +98,8 @@ static ctrt_status captures_begin(struct engine_capture *captures, ctrt_tensor *
     return CTRT_OK;
 }
 
-ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, ctrt_tensor *gradient,
-                      bool retain_graph, bool create_graph, bool allow_unused)
+ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                      ctrt_tensor *gradient, bool retain_graph, bool create_graph, bool allow_unused)
 {
     FRONT_CHECK("grad", out);
     FRONT_CHECK("grad", output);
@@ -101,7 +110,8 @@ ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const
     if (captures == NULL)
         return out_of_memory((size_t)count * sizeof *captures, "grad");
     struct engine_task task = {
-        .retain_graph = retain_graph || create_graph, .create_graph = create_graph, .captures = captures, .n_captures = count,
+        .retain_graph = retain_graph || create_graph, .create_graph = create_graph, .captures = captures,
+        .n_captures = count,
     };
     ctrt_status status = captures_begin(captures, inputs, count);
     if (status == CTRT_OK)
@@ -110,7 +120,8 @@ ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const
         status = engine_run(&task);
     for (int i = 0; i < count && status == CTRT_OK && !allow_unused; i++)
         if (captures[i].grad == NULL)
-            status = ctrt_fail(CTRT_ERR_AUTOGRAD, "grad: output does not depend on inputs[%d] (or no gradient reaches it); with allow_unused its "
+            status = ctrt_fail(CTRT_ERR_AUTOGRAD,
+                               "grad: output does not depend on inputs[%d] (or no gradient reaches it); with allow_unused its "
                                "gradient is NULL", i);
     for (int i = 0; i < count; i++) {
         if (status == CTRT_OK)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/growth.c: notices graphs that grow from step to step. */
+/* autograd/growth.c: detects graphs that grow from training step to training step. */
 #include "autograd/growth.h"
 
 #include "base/param.h"
@@ -27,7 +27,7 @@ static uint32_t read_limit(void)
                     value.text);
     else
         limit = (uint32_t)value.integer;
-    uint32_t unread = GROWTH_UNREAD;            /* the program may have said something meanwhile */
+    uint32_t unread = GROWTH_UNREAD;            /* another thread may have set the limit meanwhile */
     atomic_compare_exchange_strong(&growth_limit, &unread, limit);
     return atomic_load(&growth_limit);
 }
@@ -46,7 +46,8 @@ static __attribute__((noinline)) void tell(const struct grad_node *node, uint32_
                 (unsigned long long)ctrt_autograd_live_nodes());
 }
 
-/* Of the calling thread, with a number for it. After some thousand threads numbers come again, which does no harm to speak of. */
+/* Returns the calling thread's `passes`, after assigning a number to the thread if it has none. Numbers repeat after
+ * about 4000 threads. Two threads with the same number can at worst cause a wrong warning. */
 static uint32_t passes_here(void)
 {
     static _Atomic uint32_t threads;
@@ -57,7 +58,7 @@ static uint32_t passes_here(void)
     return *passes;
 }
 
-/* Does a pass lie between the two? */
+/* Returns whether two nodes, given by their `passes`, were recorded by one thread with a backward pass in between. */
 static bool pass_between(uint32_t a, uint32_t b)
 {
     return a != b && ((a ^ b) & ~GROWTH_COUNT) == 0;
@@ -85,8 +86,8 @@ void growth_look(struct grad_node *node)
 ctrt_status ctrt_autograd_set_growth_limit(int passes)
 {
     if (passes < 0 || passes == 1)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "autograd_set_growth_limit: %d passes, expected 2 or more, or 0 for off",
-                         passes);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "autograd_set_growth_limit: %d passes, expected 2 or more, or 0 for off", passes);
     atomic_store(&growth_limit, (uint32_t)passes);
     atomic_store(&told, false);
     return CTRT_OK;

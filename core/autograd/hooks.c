@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/hooks.c: functions of the program that see gradients pass, and gradients kept in tensors that are no leaves. */
+/* autograd/hooks.c: gradient hooks, and retained gradients of tensors that are not leaves. */
 #include "autograd/hooks.h"
 
 #include <pthread.h>
@@ -7,7 +7,8 @@
 #include "autograd/rule.h"
 #include "ops/front.h"
 
-/* Guards lists of hooks and of retained tensors. They are rare and short, so one lock serves all; user code never runs under it. */
+/* Guards the nodes' lists of hooks and of retained tensors. The lists are rare and short, so one lock is enough for
+ * all. Code of the program never runs while the lock is held. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic uint64_t last_id;
 
@@ -34,7 +35,7 @@ void node_extras_free(struct node_extras *extras)
         hook_release(link->hook);
         memory_free(link);
     }
-    while (extras->retained) {      /* none: a retained tensor owns the node */
+    while (extras->retained) {      /* normally empty, because a retained tensor owns the node */
         struct retained *retained = extras->retained;
         extras->retained = retained->next;
         memory_free(retained);
@@ -42,7 +43,7 @@ void node_extras_free(struct node_extras *extras)
     memory_free(extras);
 }
 
-/* The node's extras, made when it has none. Under the lock. */
+/* Returns the node's extras, allocating them if there are none. The caller holds the lock. */
 static ctrt_status extras_of(struct node_extras **out, struct grad_node *node)
 {
     *out = atomic_load_explicit(&node->extras, memory_order_acquire);
@@ -91,17 +92,19 @@ ctrt_status retained_move(ctrt_tensor *tensor, struct grad_node *node, uint32_t 
     return status;
 }
 
-/* Adds `grad` to the gradients of the tensors that retain that of `output`.
+/* Adds `grad` to the gradients of the tensors that retain the gradient of `output`.
  *
- * The lock keeps a retained tensor alive, because a tensor that dies removes itself from the list first. Ops run without the lock, so a tensor
- * that has a gradient is looked for again when the sum is there. */
+ * A tensor in the list stays valid while the lock is held, because a tensor that is freed removes itself from the list
+ * first. Ops run without the lock, so a tensor that already has a gradient is searched in the list again after the sum
+ * is computed. */
 static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t output, ctrt_tensor *grad)
 {
     struct { ctrt_tensor *tensor, *old; } sums[8];
     int count = 0;
     ctrt_status status = CTRT_OK;
     pthread_mutex_lock(&lock);
-    for (struct retained *retained = extras->retained; retained && count < (int)COUNT_OF(sums); retained = retained->next) {
+    for (struct retained *retained = extras->retained; retained && count < (int)COUNT_OF(sums);
+         retained = retained->next) {
         struct grad_meta *meta = retained->tensor->grad;
         if (retained->output != output)
             continue;
@@ -121,7 +124,7 @@ static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t outp
         for (struct retained *retained = extras->retained; retained && sum; retained = retained->next)
             if (retained->tensor == sums[i].tensor && retained->tensor->grad->grad == sums[i].old) {
                 retained->tensor->grad->grad = sum;
-                sum = sums[i].old;          /* the reference that the tensor owned */
+                sum = sums[i].old;          /* release the reference that the tensor owned */
                 break;
             }
         pthread_mutex_unlock(&lock);
@@ -140,7 +143,7 @@ ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
         return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_retain_grad: the tensor does not require grad");
     struct grad_meta *meta = tensor->grad;
     if (meta->node == NULL || meta->retain_grad)
-        return CTRT_OK;                 /* a leaf keeps its gradient anyway */
+        return CTRT_OK;                 /* a leaf always keeps its gradient */
     pthread_mutex_lock(&lock);
     ctrt_status status = retained_add(meta->node, tensor, meta->output);
     pthread_mutex_unlock(&lock);
@@ -150,7 +153,7 @@ ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
 
 /* ---- hooks ---- */
 
-/* Hooks that are about to run: a copy of a list, each held by a reference, because a hook may add and remove hooks. */
+/* A copy of a list of hooks, with a reference to each, for iteration: a hook may add and remove hooks. */
 struct running {
     struct grad_hook **hooks;
     int count;
@@ -206,12 +209,14 @@ static ctrt_status check_replaced(const ctrt_tensor *grad, const struct grad_wan
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     if (grad_fits(grad, want))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_SHAPE, "a hook on a gradient replaced it by a tensor %s of %s on %s; it has to be %s of %s on %s",
-                     shape_text(a, grad->view.shape, grad->view.ndim), ctrt_dtype_name(tensor_dtype(grad)), grad->device->name,
-                     shape_text(b, want->shape, want->ndim), ctrt_dtype_name(want->dtype), want->device->name);
+    return ctrt_fail(CTRT_ERR_SHAPE,
+                     "a hook on a gradient replaced it by a tensor %s of %s on %s; it has to be %s of %s on %s",
+                     shape_text(a, grad->view.shape, grad->view.ndim), ctrt_dtype_name(tensor_dtype(grad)),
+                     grad->device->name, shape_text(b, want->shape, want->ndim), ctrt_dtype_name(want->dtype),
+                     want->device->name);
 }
 
-/* Shows *grad to the hooks on gradients among them. */
+/* Calls the gradient hooks in `running` on *grad, and checks the result against `want`. */
 static ctrt_status show(const struct running *running, ctrt_tensor **grad, const struct grad_want *want)
 {
     for (int i = 0; i < running->count && *grad; i++) {
@@ -288,7 +293,8 @@ static ctrt_status link_to_node(struct grad_hook *hook, struct grad_node *node, 
     return status;
 }
 
-static ctrt_status add(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumulate_hook on_accumulated, void *user, uint64_t *id)
+static ctrt_status add(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumulate_hook on_accumulated, void *user,
+                       uint64_t *id)
 {
     struct grad_hook *hook = memory_zeroed(sizeof *hook);
     if (hook == NULL)
@@ -319,7 +325,8 @@ ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void 
     FRONT_CHECK("tensor_add_hook", hook);
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_add_hook: the tensor does not require grad, so no gradient will pass it");
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "tensor_add_hook: the tensor does not require grad, so no gradient will pass it");
     return add(tensor, hook, NULL, user, id);
 }
 
@@ -329,12 +336,14 @@ ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_h
     FRONT_CHECK("tensor_add_accumulate_hook", hook);
     CTRT_TRY(grad_refresh(leaf));
     if (!tensor_requires_grad(leaf) || leaf->grad->node)
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_add_accumulate_hook: gradients accumulate in leaves that require grad; this tensor %s",
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "tensor_add_accumulate_hook: gradients accumulate in leaves that require grad; this tensor %s",
                          tensor_requires_grad(leaf) ? "was made by an op" : "does not require grad");
     return add(leaf, NULL, hook, user, id);
 }
 
-/* The hook of a tensor that was changed in place since lives on in its old node until then; it is marked and skipped there. */
+/* Nodes keep a reference to the hook: the tensor's node, or its earlier one if the tensor was changed in place after
+ * the hook was added. The flag `removed` makes them skip it. */
 ctrt_status ctrt_tensor_remove_hook(ctrt_tensor *tensor, uint64_t id)
 {
     FRONT_CHECK("tensor_remove_hook", tensor);

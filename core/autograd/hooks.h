@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/hooks.h: hooks and retained gradients. A hook of a tensor that an op made belongs to the node, which outlives the tensor; a
- * leaf's to the leaf. */
+/* autograd/hooks.h: hooks and retained gradients.
+ *
+ * A hook of a tensor that an op created is run from the tensor's node, which may outlive the tensor. A hook of a leaf
+ * is run from the leaf. */
 #ifndef CORE_AUTOGRAD_HOOKS_H
 #define CORE_AUTOGRAD_HOOKS_H
 
@@ -11,7 +13,7 @@ struct grad_hook {                      /* shared by the tensor's list and the n
     atomic_int refs;
     atomic_bool removed;
     uint64_t id;
-    ctrt_grad_hook on_grad;             /* or */
+    ctrt_grad_hook on_grad;             /* one of on_grad and on_accumulated is set, the other is NULL */
     ctrt_accumulate_hook on_accumulated;
     void *user;
     struct grad_hook *next;             /* in the tensor's list, oldest first */
@@ -23,7 +25,7 @@ struct hook_link {
     struct hook_link *next;             /* oldest first */
 };
 
-struct retained {                       /* a tensor that wants its gradient kept; struck out when it dies */
+struct retained {                       /* a tensor with retain_grad (borrowed); removed when the tensor is freed */
     ctrt_tensor *tensor;
     uint32_t output;
     struct retained *next;
@@ -34,16 +36,21 @@ struct node_extras {
     struct retained *retained;
 };
 
-/* Runs the hooks on *grad, the gradient of the node's result `output`, and adds it to the gradients of tensors that retain theirs. What hooks put in its place
- * has to look like it. */
+/* Runs the hooks on *grad, the gradient of the node's result `output`, and adds the result to the gradients of the
+ * tensors that retain theirs. A gradient by which a hook replaces *grad must have the same shape, dtype and device. */
 ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor **grad);
 void node_extras_free(struct node_extras *extras);
 
+/* Runs a leaf's gradient hooks on *grad before accumulation. A replacement must have the leaf's shape, dtype and
+ * device. */
 ctrt_status leaf_hooks_run(struct grad_meta *meta, ctrt_tensor **grad);
+/* Runs a leaf's accumulate hooks. */
 ctrt_status leaf_accumulated_hooks_run(struct grad_meta *meta, ctrt_tensor *leaf);
+/* Releases the hooks in a tensor's list. */
 void hooks_free(struct grad_hook *list);
 
-/* A retained tensor gets another history, or (node NULL) dies. */
+/* Registers a tensor with retain_grad at the node of its new history, and removes it from that of the old one. `node`
+ * is NULL if the tensor is being freed. */
 ctrt_status retained_move(ctrt_tensor *tensor, struct grad_node *node, uint32_t output);
 
 #endif

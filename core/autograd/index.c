@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/index.c: derivatives of indexing and of triangles. Taking elements and adding into places are each other's derivative. */
+/* autograd/index.c: derivatives of indexing and of tril and triu. Reading at an index (index_select, gather) and adding
+ * at an index (index_add, scatter_add) are each other's derivatives. */
 #include "autograd/rule.h"
 
 static ctrt_status index_select_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     int dim = ctx->attributes->index.dim;
-    return op_index_add(&dx[0], dy[0], ctx->inputs[1], dim, input_shape(ctx, 0).values[dim], ctx->attributes->index.padding_idx);
+    return op_index_add(&dx[0], dy[0], ctx->inputs[1], dim, input_shape(ctx, 0).values[dim],
+                        ctx->attributes->index.padding_idx);
 }
 const struct grad_rule rule_index_select = {.saves = {{.inputs = 2}}, .vjp = index_select_vjp};
 
-/* g at the index; an index of several dimensions is flattened and the result unflattened. */
+/* Sets *out to the slices of g at `index`. An index of several dimensions is flattened, and the result gets `shape`. */
 static ctrt_status slices_at(ctrt_tensor **out, ctrt_tensor *g, ctrt_tensor *index, int dim, ctrt_ints shape)
 {
     ctrt_tensor *flat = NULL;
@@ -19,7 +21,7 @@ static ctrt_status slices_at(ctrt_tensor **out, ctrt_tensor *g, ctrt_tensor *ind
     return status == CTRT_OK ? ctrt_reshape(out, *out, shape) : status;
 }
 
-/* Inputs (dy, index). What went to the padding place was dropped, so it gets nothing back. */
+/* The inputs are (dy, index). The slices of dy at the padding index were ignored, so their gradient is 0. */
 static ctrt_status index_add_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *g)
 {
     ctrt_tensor *index = ctx->inputs[1], *dropped = NULL;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/inplace.c: histories of views, and of tensors that an op overwrites.
+/* autograd/inplace.c: histories of views and of tensors that are changed in place.
  *
- * A view refers to its base, the tensor at the root of its chain of views. A write through a view changes the base's history. The history
- * of each of the base's views is then out of date, which the storage's version shows, and is rebuilt from the base's at its next use. */
+ * A view references its base, the tensor at the root of its chain of views. A write through a view changes the base's
+ * history. The histories of all views of that base are then out of date, which is detected by the storage's version,
+ * and each is rebuilt from the base's history when it is next used. */
 #include "autograd/inplace.h"
 
 #include <pthread.h>
@@ -10,7 +11,7 @@
 #include "ops/front.h"
 #include "tensor/scope.h"
 
-static pthread_mutex_t refresh_lock = PTHREAD_MUTEX_INITIALIZER;       /* two threads may read one view */
+static pthread_mutex_t refresh_lock = PTHREAD_MUTEX_INITIALIZER;       /* several threads may use one view */
 
 /* ---- geometry ---- */
 
@@ -25,7 +26,7 @@ int64_t geometry_end(const struct geometry *g)
     return end;
 }
 
-/* Sorted by stride, each dimension has to step over all that the smaller ones reach. */
+/* With the dimensions sorted by stride, each stride must be larger than the extent of the dimensions before it. */
 bool geometry_disjoint(const struct geometry *g)
 {
     int order[CTRT_MAX_DIMS], n = 0;
@@ -47,15 +48,16 @@ bool geometry_disjoint(const struct geometry *g)
 
 /* ---- views ---- */
 
-/* How a view was made, for messages. */
+/* How a view was created, for messages. */
 static const char *const view_origin[] = {
     [VIEW_NO_GRAD] = "made under ctrt_no_grad",
     [VIEW_CHUNK] = "made by ctrt_chunk together with others",
     [VIEW_FUNCTION] = "made by a function of ctrt_function_apply",
 };
 
-/* Notes the base without grad mode too, because the base may require grad, now or later, and the view may be written in grad mode. Views
- * that derivatives make note no base, so that the storage of a gradient has no other owner. */
+/* Records the base outside grad mode too, because the base may require grad now or later, and the view may be changed
+ * in grad mode later. A view created by a derivative records no base, because otherwise the base would share the
+ * storage of a gradient, which could not be accumulated without a copy. */
 ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, const union op_attributes *attributes)
 {
     const bool recording = !thread_state.grad_disabled;
@@ -73,7 +75,7 @@ ctrt_status grad_note_view(ctrt_tensor *view, ctrt_tensor *of, enum view_kind ki
     view->flags |= TENSOR_IS_VIEW;
     if (of->flags & TENSOR_IS_VIEW) {
         if (of->grad == NULL || of->grad->base == NULL)
-            return CTRT_OK;             /* made by a rule: its base is not known */
+            return CTRT_OK;             /* `of` was created by a derivative and has no recorded base */
         root = of->grad->base;
         kind = kind == VIEW_PLAIN ? of->grad->view_kind : kind;
     }
@@ -93,14 +95,15 @@ void autograd_view_of_several(ctrt_tensor *view)
         view->grad->view_kind = VIEW_CHUNK;
 }
 
-/* Rebuilds a view's history from its base's. Does not change the tensor's flags, because other threads may read them; tensor_requires_grad
- * also looks at the base. */
+/* Rebuilds a view's history from its base's. Does not change the tensor's flags, because other threads may read them.
+ * tensor_requires_grad also checks the base. */
 static ctrt_status refresh(ctrt_tensor *tensor, struct grad_meta *meta)
 {
     ctrt_tensor *base = meta->base;
     const bool base_requires_grad = base->flags & TENSOR_REQUIRES_GRAD;
     if (meta->view_kind != VIEW_PLAIN && (base_requires_grad || meta->node != NULL))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "an operand is a view %s, and its elements were changed in place since, so its history is not "
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "an operand is a view %s, and its elements were changed in place since, so its history is not "
                          "known: make the view again after the change, in grad mode", view_origin[meta->view_kind]);
     if (!base_requires_grad)
         return CTRT_OK;
@@ -124,7 +127,7 @@ ctrt_status grad_view_refresh(ctrt_tensor *tensor)
     uint32_t version = tensor_version(tensor);
     struct grad_node *old = meta->node;
     if (old)
-        node_retain(old);               /* so that it does not end, and call a program's code, under the lock */
+        node_retain(old);               /* freeing a node may call code of the program, so not under the lock */
     if (atomic_load_explicit(&meta->version, memory_order_relaxed) != version) {
         status = refresh(tensor, meta);
         if (status == CTRT_OK)
@@ -136,41 +139,47 @@ ctrt_status grad_view_refresh(ctrt_tensor *tensor)
     return status;
 }
 
-/* ---- in place ---- */
+/* ---- changes in place ---- */
 
-/* For ops without a derivative, such as random fills: the result does not depend on the old values. */
+/* For ops without a derivative, such as random fills, whose result does not depend on the old values. */
 static ctrt_status overwrite_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     return needs_grad(ctx, 0) ? ctrt_zeros_like(&dx[0], dy[0], CTRT_DTYPE_DEFAULT, NULL) : CTRT_OK;
 }
 static const struct grad_rule rule_overwrite = {.vjp = overwrite_vjp};
 
-/* Refuses what PyTorch refuses: views that are not VIEW_PLAIN, leaves that require grad, and views that require grad of a base that is a
- * leaf, whether or not the base itself requires grad. */
+/* Returns an error in the cases in which PyTorch does: self is a view that is not VIEW_PLAIN; self is a leaf that
+ * requires grad; self is a view that requires grad and its base is a leaf, whether or not the base itself requires
+ * grad. */
 static ctrt_status check_self(ctrt_tensor *self)
 {
     const struct grad_meta *meta = self->grad;
     bool tracked = meta && meta->base;
     if (self->flags & TENSOR_IS_VIEW && (!tracked || meta->view_kind != VIEW_PLAIN))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view %s, so its change in place can't be recorded: make the view in grad mode by an op "
-                         "that returns one view, or change it under ctrt_no_grad", view_origin[tracked ? meta->view_kind : VIEW_NO_GRAD]);
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "self is a view %s, so its change in place can't be recorded: make the view in grad mode by an op "
+                         "that returns one view, or change it under ctrt_no_grad",
+                         view_origin[tracked ? meta->view_kind : VIEW_NO_GRAD]);
     CTRT_TRY(grad_refresh(self));
     if ((self->flags & TENSOR_REQUIRES_GRAD) && (meta == NULL || meta->node == NULL))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a new tensor");
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "self is a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a new tensor");
     if (!tracked)
         return CTRT_OK;
     const ctrt_tensor *base = meta->base;
     if (tensor_requires_grad(self) && (base->grad == NULL || base->grad->node == NULL))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view of a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a "
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "self is a view of a leaf that requires grad: change it under ctrt_no_grad, or use the op that makes a "
                          "new tensor");
     struct geometry g;
     geometry_of(&g, base);
     if (!geometry_disjoint(&g))
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "self is a view of a tensor whose elements share memory; change a clone of it");
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "self is a view of a tensor whose elements share memory; change a clone of it");
     return CTRT_OK;
 }
 
-/* Saves operand i for the derivative: by a copy, with history, when the op is about to overwrite it. */
+/* Saves operand i for the derivative. If the op will overwrite the operand, saves a copy, which has a history. */
 static ctrt_status save_operand(struct op_node *node, ctrt_tensor *self, ctrt_tensor *operand, int i)
 {
     ctrt_tensor *saved = NULL;
@@ -181,8 +190,8 @@ static ctrt_status save_operand(struct op_node *node, ctrt_tensor *self, ctrt_te
     return op_node_save(node, saved, i, false);
 }
 
-ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt_tensor *self, ctrt_tensor *const *inputs, int n_inputs,
-                                   const union op_attributes *attributes)
+ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt_tensor *self,
+                                   ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
 {
     token->node = NULL;
     if (thread_state.grad_disabled || !dtype_floating(tensor_dtype(self)) || !front_needs_grad(inputs, n_inputs))

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/inplace.h: views, and ops that overwrite a tensor. */
+/* autograd/inplace.h: histories of views and of tensors that are changed in place. */
 #ifndef CORE_AUTOGRAD_INPLACE_H
 #define CORE_AUTOGRAD_INPLACE_H
 
 #include "autograd/meta.h"
 #include "autograd/rule.h"
 
-/* How a tensor lies in its storage. */
+/* The layout of a tensor in its storage, in elements. */
 struct geometry {
     int ndim;
     int64_t offset;
@@ -21,13 +21,15 @@ static inline void geometry_of(struct geometry *out, const ctrt_tensor *tensor)
         out->strides[d] = tensor->view.strides[d];
     }
 }
-/* One more than the storage index of the last element; offset when there are none. */
+/* Returns one more than the largest storage index of an element; the offset if there are no elements. */
 int64_t geometry_end(const struct geometry *g);
-/* Do no two elements share a place? Says false when in doubt. */
+/* Returns whether no two elements have the same storage index. Conservative: may return false if there is no
+ * overlap. */
 bool geometry_disjoint(const struct geometry *g);
 
-/* slices.c: `base` was written through its view `self` by `inner`, whose edge 0 is the view's history before. Rewrites base's history: its node
- * runs inner's derivative on the view's part of the gradient. Takes `inner` over. */
+/* slices.c: sets the history of `base` after its view `self` was changed in place by the op of `inner`. Edge 0 of
+ * `inner` is the view's history before the change. The new node of `base` runs inner's derivative on the view's part of
+ * the gradient. Takes over the reference to `inner`, also on failure. */
 ctrt_status slices_rebase(ctrt_tensor *base, ctrt_tensor *self, struct op_node *inner);
 
 #endif

@@ -7,7 +7,7 @@ static ctrt_status transposed(ctrt_tensor **out, ctrt_tensor *x)
     return ctrt_transpose(out, x, -2, -1);
 }
 
-/* x [..., n] as rows [m, n]. */
+/* Reshapes x [..., n] to a matrix [m, n]. */
 static ctrt_status as_rows(ctrt_tensor **out, ctrt_tensor *x)
 {
     if (x->view.ndim == 2)
@@ -16,7 +16,8 @@ static ctrt_status as_rows(ctrt_tensor **out, ctrt_tensor *x)
     return ctrt_reshape(out, x, CTRT_SHAPE(m, n));
 }
 
-/* dB [k, n] of a single matrix B that multiplied all of A [..., m, k]: one product over all rows. */
+/* Computes dB [k, n] if one matrix B was multiplied with all matrices of A [..., m, k], as one product over all
+ * rows. */
 static ctrt_status shared_right(ctrt_tensor **db, ctrt_tensor *a, ctrt_tensor *dy)
 {
     ctrt_tensor *rows = NULL, *dy_rows = NULL;
@@ -34,7 +35,8 @@ done:
 static ctrt_status matmul_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     ctrt_tensor *a = ctx->inputs[0], *b = ctx->inputs[1], *am = NULL, *bm = NULL, *dym = NULL;
-    /* Which operands are vectors; an operand that is not saved is one whose gradient is not needed, and then the other's shape tells. */
+    /* An operand's shape is in its edge if its gradient is needed. Otherwise the operand itself was saved, for the
+     * other operand's gradient. */
     bool a_vector = needs_grad(ctx, 0) ? input_shape(ctx, 0).count == 1 : a->view.ndim == 1;
     bool b_vector = needs_grad(ctx, 1) ? input_shape(ctx, 1).count == 1 : b->view.ndim == 1;
     ctrt_status status;
@@ -67,7 +69,7 @@ done:
 }
 const struct grad_rule rule_matmul = {.saves = {{.inputs = 2}, {.inputs = 1}}, .vjp = matmul_vjp};
 
-/* y = x w^T + b over rows: dx = dy w, dw = dy^T x, db = the sum of dy's rows. */
+/* y = x w^T + b for matrices of rows: dx = dy w, dw = dy^T x, db = the sum of dy's rows. */
 static ctrt_status linear_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     ctrt_tensor *rows = NULL, *dy_rows = NULL, *turned = NULL;

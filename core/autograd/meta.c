@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/meta.c: what a tensor carries for autograd, and the facts that programs ask about it. */
+/* autograd/meta.c: the autograd metadata of a tensor and its public accessors. */
 #include "autograd/hooks.h"
 #include "autograd/meta.h"
 #include "ops/front.h"
@@ -89,8 +89,10 @@ ctrt_status ctrt_tensor_require_grad(ctrt_tensor *tensor, bool require)
         return CTRT_OK;
     }
     if (made_by_op)
-        return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_require_grad: the tensor was made by %s, so it requires grad as long as its operands do; "
-                         "ctrt_detach gives one without history", made_by_op ? tensor->grad->node->class->name(tensor->grad->node) : "");
+        return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                         "tensor_require_grad: the tensor was made by %s, so it requires grad as long as its operands do; "
+                         "ctrt_detach gives one without history",
+                         made_by_op ? tensor->grad->node->class->name(tensor->grad->node) : "");
     tensor->flags &= ~(uint32_t)TENSOR_REQUIRES_GRAD;
     return CTRT_OK;
 }
@@ -100,7 +102,7 @@ bool ctrt_tensor_requires_grad(const ctrt_tensor *tensor)
     return tensor && tensor_requires_grad(tensor);
 }
 
-/* The history, after a look whether it is out of date; NULL for leaves. */
+/* Returns the tensor's history after bringing it up to date; NULL for a leaf, or if the update fails. */
 static struct grad_node *current_node(const ctrt_tensor *tensor)
 {
     if (tensor == NULL || tensor->grad == NULL || grad_refresh((ctrt_tensor *)tensor) != CTRT_OK)
@@ -137,12 +139,14 @@ ctrt_status ctrt_tensor_set_grad(ctrt_tensor *tensor, ctrt_tensor *grad)
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     if (!shape_equal(grad->view.shape, grad->view.ndim, tensor->view.shape, tensor->view.ndim))
         return ctrt_fail(CTRT_ERR_SHAPE, "tensor_set_grad: the gradient has shape %s, the tensor %s",
-                         shape_text(a, grad->view.shape, grad->view.ndim), shape_text(b, tensor->view.shape, tensor->view.ndim));
+                         shape_text(a, grad->view.shape, grad->view.ndim),
+                         shape_text(b, tensor->view.shape, tensor->view.ndim));
     if (tensor_dtype(grad) != tensor_dtype(tensor))
-        return ctrt_fail(CTRT_ERR_DTYPE, "tensor_set_grad: the gradient has dtype %s, the tensor %s", ctrt_dtype_name(tensor_dtype(grad)),
-                         ctrt_dtype_name(tensor_dtype(tensor)));
+        return ctrt_fail(CTRT_ERR_DTYPE, "tensor_set_grad: the gradient has dtype %s, the tensor %s",
+                         ctrt_dtype_name(tensor_dtype(grad)), ctrt_dtype_name(tensor_dtype(tensor)));
     if (grad->device != tensor->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "tensor_set_grad: the gradient is on %s, the tensor on %s", grad->device->name, tensor->device->name);
+        return ctrt_fail(CTRT_ERR_DEVICE, "tensor_set_grad: the gradient is on %s, the tensor on %s",
+                         grad->device->name, tensor->device->name);
     struct grad_meta *meta = NULL;
     CTRT_TRY(grad_meta_get(&meta, tensor));
     scope_keep(grad);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/meta.h: what a tensor that takes part in autograd carries: gradient, history, hooks, the base it is a view of. */
+/* autograd/meta.h: the autograd metadata of a tensor: gradient, history, hooks and, for a view, the base. */
 #ifndef CORE_AUTOGRAD_META_H
 #define CORE_AUTOGRAD_META_H
 
@@ -7,35 +7,37 @@
 
 struct grad_hook;
 
-/* How a view was made. Only VIEW_PLAIN may be written in place while autograd records; a view of a view of another kind has that kind too. */
+/* How a view was created. Only a VIEW_PLAIN may be changed in place in grad mode. A plain view of a view of another
+ * kind has that kind too. */
 enum view_kind {
     VIEW_PLAIN,
-    VIEW_NO_GRAD,                       /* without grad mode: has no history, although its base may have one */
+    VIEW_NO_GRAD,                       /* outside grad mode: has no history, although its base may have one */
     VIEW_CHUNK,                         /* by an op that returns several views */
-    VIEW_FUNCTION                       /* by a function of the program's (ctrt_function_apply) */
+    VIEW_FUNCTION                       /* by a custom function of the program (ctrt_function_apply) */
 };
 
 struct grad_meta {
     ctrt_tensor *grad;                  /* accumulated (leaf) or retained */
     struct grad_node *node;             /* the history, owned; NULL for leaves */
-    uint32_t output;                    /* which result of the node */
-    _Atomic uint32_t version;           /* of a view: the storage's when the history was made */
-    ctrt_tensor *base;                  /* of a view: the tensor that is no view, owned */
-    struct grad_hook *hooks;            /* hooks.c; a leaf's run from here, others stand here to be removed */
+    uint32_t output;                    /* index of the node's result */
+    _Atomic uint32_t version;           /* of a view: the storage's version at which the history is valid */
+    ctrt_tensor *base;                  /* of a view: the tensor at the root of the chain of views, owned */
+    struct grad_hook *hooks;            /* hooks.c; leaf: the hooks to run; others: a list for removal by id */
     struct grad_leaf leaf;
     bool retain_grad;
     uint8_t view_kind;                  /* enum view_kind, of a view with a base */
 };
 
-/* The tensor's meta, made when it has none. */
+/* Returns the tensor's metadata, allocating it if the tensor has none. */
 ctrt_status grad_meta_get(struct grad_meta **out, ctrt_tensor *tensor);
 
-/* inplace.c: `view` shows elements of `of`: marks it and notes its base, the tensor at the root of `of`. */
+/* inplace.c: marks `view` as a view of `of` and records its base, the root of `of`'s chain of views. */
 ctrt_status grad_note_view(ctrt_tensor *view, ctrt_tensor *of, enum view_kind kind);
 
-/* inplace.c: the history of a view whose storage was written through another tensor is made anew from its base's. */
+/* inplace.c: rebuilds the history of a view from its base's, if the storage was changed through another tensor. */
 ctrt_status grad_view_refresh(ctrt_tensor *tensor);
 
+/* Must be called before the tensor's history is read. Rebuilds the history of a view if it is out of date. */
 static inline ctrt_status grad_refresh(ctrt_tensor *tensor)
 {
     struct grad_meta *meta = tensor->grad;
@@ -45,8 +47,8 @@ static inline ctrt_status grad_refresh(ctrt_tensor *tensor)
     return grad_view_refresh(tensor);
 }
 
-/* An edge to the tensor's history, or to the tensor when it is a leaf that requires grad; to nowhere when it needs no gradient. The tensor
- * has been refreshed. The edge owns what it leads to. */
+/* Returns an edge to the tensor's history or, if the tensor is a leaf that requires grad, to the tensor. `to` is NULL
+ * if the tensor needs no gradient. Requires grad_refresh(tensor). The edge owns its target. */
 static inline struct grad_edge grad_edge_to(ctrt_tensor *tensor)
 {
     struct grad_edge edge = {NULL, 0};
@@ -57,16 +59,18 @@ static inline struct grad_edge grad_edge_to(ctrt_tensor *tensor)
         node_retain(meta->node);
         edge.to = &meta->node->head;
         edge.output = meta->output;
-    } else if (likely(tensor->flags & TENSOR_REQUIRES_GRAD)) {      /* else only its base requires grad: no gradient reaches the view */
+    } else if (likely(tensor->flags & TENSOR_REQUIRES_GRAD)) {
+        /* Without the flag only the base requires grad, and the view gets no gradient. */
         tensor_retain(tensor);
         edge.to = &meta->leaf.head;
     }
     return edge;
 }
 
-/* Makes result `output` of `node` the tensor's history (takes over the reference), in place of what it had. */
+/* Sets the tensor's history to result `output` of `node`, replacing the previous one, and sets TENSOR_REQUIRES_GRAD.
+ * Takes over the reference to `node`, also on failure. */
 ctrt_status grad_set_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output);
-/* The same for a tensor that requires grad already. */
+/* The same, but does not change the tensor's flags. */
 ctrt_status grad_replace_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output);
 
 #endif

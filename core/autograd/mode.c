@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/mode.c: does this thread record? */
+/* autograd/mode.c: the thread's grad mode. */
 #include "base/thread.h"
 #include "ctrt/autograd.h"
 

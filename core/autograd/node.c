@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/node.c: the end of nodes. */
+/* autograd/node.c: destruction of nodes. */
 #include "autograd/hooks.h"
 #include "autograd/node.h"
 
@@ -15,8 +15,9 @@ static void node_take_apart(struct grad_node *node)
     node->class->destroy(node);
 }
 
-/* Taking a node apart drops references to other nodes, directly and through saved tensors. Those that die of it wait in a
- * list instead of being taken apart by a deeper call, so a chain of any length needs little stack. */
+/* Frees a node without references. That releases other nodes, through its edges and through saved tensors. Nodes whose
+ * last reference is released are put in a list, which the outermost call works off, so a chain of any length needs
+ * constant stack. */
 void node_die(struct grad_node *node)
 {
     struct autograd_thread *here = autograd_here();

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/node.h: the graph. A node stands for one call of an op; an edge leads from a node to where the gradient of one
- * of the op's inputs goes: to the node that made the input or, for a leaf, to the leaf itself.
+/* autograd/node.h: the nodes and edges of the autograd graph.
  *
- * References: a result owns its node; an edge owns the node, or the leaf tensor, that it leads to. Nodes do not change once they
- * are recorded, but for their saved values, which a backward pass takes. */
+ * A node represents one call of an op. Each input of the call has an edge, which points to the destination of that
+ * input's gradient: the node that produced the input or, if the input is a leaf, the leaf itself.
+ *
+ * Ownership: a result owns its node; an edge owns the node or the leaf tensor that it points to. A recorded node is
+ * immutable except for its saved values, which a backward pass consumes. */
 #ifndef CORE_AUTOGRAD_NODE_H
 #define CORE_AUTOGRAD_NODE_H
 
@@ -16,22 +18,22 @@
 #include "tensor/shape.h"
 #include "tensor/tensor.h"
 
-struct grad_head {                      /* what an edge leads to: a grad_node or a grad_leaf */
+struct grad_head {                      /* target of an edge; the first member of grad_node and of grad_leaf */
     bool leaf;
 };
 
-struct grad_leaf {                      /* lies in the leaf's grad_meta */
+struct grad_leaf {                      /* embedded in the leaf's grad_meta */
     struct grad_head head;
-    atomic_bool locked;                 /* while a gradient is added */
+    atomic_bool locked;                 /* spin lock, held while a gradient is accumulated */
     ctrt_tensor *tensor;
 };
 
 struct grad_edge {
-    struct grad_head *to;               /* NULL: this input needs no gradient */
-    uint32_t output;                    /* which result of the node */
+    struct grad_head *to;               /* NULL if the input needs no gradient */
+    uint32_t output;                    /* index of the node's result that was the input */
 };
 
-/* What a gradient of a result has to look like. */
+/* The device, dtype and shape of a result, which its gradient must have too. */
 struct grad_shape {
     ctrt_device *device;
     uint8_t ndim, dtype;
@@ -40,20 +42,23 @@ struct grad_shape {
 
 struct grad_node;
 
-struct node_run {                       /* how a node is to run */
-    uint64_t needs;                     /* bit i: the gradient of input i is wanted (inputs past the 63rd: always) */
+struct node_run {                       /* parameters of one run of a node */
+    uint64_t needs;                     /* bit i: the gradient of input i is required; inputs from 64 on: always */
     bool create_graph, retain_graph;
-    /* The node that runs this one as a part of itself, or NULL, and how it gives a saved result its history back. */
+    /* If another node runs this node as a part of itself: that node, else NULL. `restore` then sets the history of
+     * `alias`, a saved result. */
     struct grad_node *owner;
     ctrt_status (*restore)(struct grad_node *owner, ctrt_tensor *alias);
 };
 
 struct node_class {
-    /* dx[n_in], NULL on entry, from dy[n_out], where NULL is zero. What is left NULL is zero too. */
+    /* Computes dx[n_in] from dy[n_out]. A NULL gradient means zero, in dy as in dx; all dx are NULL on entry. */
     ctrt_status (*run)(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy);
     const char *(*name)(const struct grad_node *node);
-    void (*destroy)(struct grad_node *node);        /* all but edges and extras, then the struct itself */
-    /* Optional: reports each tensor that the node holds (scope_hold), and each node besides those at its edges. */
+    /* Frees the node's other members and the node. The caller has released the edges and the extras. */
+    void (*destroy)(struct grad_node *node);
+    /* Optional: reports each tensor that the node holds (scope_hold), and each node that it owns apart from its
+     * edges. */
     void (*visit)(struct grad_node *node, void (*report)(void *user, void *object, bool is_tensor), void *user);
 };
 
@@ -62,13 +67,13 @@ struct grad_node {
     atomic_int refs;
     uint32_t n_in, n_out;
     const struct node_class *class;
-    uint32_t passes, reach;             /* growth.h; 0 while nobody asks */
-    uint64_t sequence;                  /* order of recording in its thread: backward runs the youngest first */
+    uint32_t passes, reach;             /* growth.h; 0 while the check is off */
+    uint64_t sequence;                  /* order of recording in the thread; backward runs the highest number first */
     struct grad_edge *edges;
     const struct grad_shape *shapes;    /* of the n_out results */
-    _Atomic(struct node_extras *) extras;   /* hooks.h; mostly NULL */
-    struct grad_node *next;             /* in the list of dying nodes */
-    ctrt_stream *stream;                /* current when the op ran, owned; NULL: the default stream, or a synchronous device */
+    _Atomic(struct node_extras *) extras;   /* hooks.h; usually NULL */
+    struct grad_node *next;             /* in the thread's list of nodes to be freed */
+    ctrt_stream *stream;                /* on which the op ran, owned; NULL: default stream or synchronous device */
 };
 
 static inline bool edge_is_leaf(const struct grad_edge *edge)
@@ -84,7 +89,8 @@ static inline ctrt_tensor *edge_leaf(const struct grad_edge *edge)
     return ((struct grad_leaf *)edge->to)->tensor;
 }
 
-/* Fills the head of a fresh node: one reference, no extras, the next sequence number; counts it. */
+/* Initializes a new node with one reference and the thread's next sequence number, and adds it to the node count.
+ * The caller sets edges and shapes. */
 static inline void node_init(struct grad_node *node, const struct node_class *class, uint32_t n_in, uint32_t n_out)
 {
     node->stream = NULL;
@@ -100,7 +106,8 @@ static inline void node_init(struct grad_node *node, const struct node_class *cl
     autograd_count(here, 1, 0);
 }
 
-/* The backward of an op runs where its forward ran: on the stream that is current now on the result's device. */
+/* Records the current stream of `device`, the result's device: the backward of an op runs on the stream of its
+ * forward. */
 static inline void node_take_stream(struct grad_node *node, const ctrt_device *device)
 {
     if (unlikely(device_asynchronous(device)) && thread_state.streams != NULL && stream_here(device) != device->stream)
@@ -112,6 +119,7 @@ static inline void node_retain(struct grad_node *node)
     atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
 }
 
+/* node.c: frees a node whose last reference was released. */
 void node_die(struct grad_node *node);
 
 static inline void node_release(struct grad_node *node)
@@ -152,7 +160,7 @@ static inline void grad_shape_of(struct grad_shape *out, const ctrt_tensor *tens
         out->shape[d] = tensor->view.shape[d];
 }
 
-/* What the gradient that travels along `edge` has to look like; shape points into the graph. */
+/* The form that a gradient sent along an edge must have. `shape` points into the graph. */
 struct grad_want {
     const int64_t *shape;
     int ndim;
@@ -178,8 +186,8 @@ enum saved_state { SAVED_THERE, SAVED_LOCKED, SAVED_TAKEN, SAVED_STALE };
 
 struct saved {
     ctrt_tensor *tensor;
-    uint32_t version;                   /* of its storage when it was saved */
-    uint8_t position;                   /* of the input or result */
+    uint32_t version;                   /* of the tensor's storage at the time of saving */
+    uint8_t position;                   /* index of the input or result */
     bool output;
 };
 
@@ -190,7 +198,7 @@ struct op_node {
     uint8_t n_saved;
     bool had_saved, has_attributes;
     atomic_uchar state;                 /* enum saved_state */
-    int64_t *extra;                     /* what rule->remember kept */
+    int64_t *extra;                     /* values stored by rule->remember, or NULL */
     int64_t saved_bytes;
     struct grad_edge inline_edges[NODE_INLINE_EDGES];
     struct grad_shape shape;
@@ -198,25 +206,29 @@ struct op_node {
     union op_attributes attributes;
 };
 
-/* A node for `op` whose result looks like `result`, with edges to the inputs' histories. *out is NULL when no input needs a gradient. */
+/* Creates a node for `op` with edges to the inputs' histories. The node copies the device, dtype and shape of `result`.
+ * *out is NULL if no input needs a gradient. */
 ctrt_status op_node_new(struct op_node **out, enum op op, const struct grad_rule *rule, const ctrt_tensor *result,
                         ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes);
-/* Saves `tensor` (takes over the reference) as it is now. */
+/* Saves `tensor` with its current version. Takes over the caller's reference, also on failure. */
 ctrt_status op_node_save(struct op_node *node, ctrt_tensor *tensor, int position, bool output);
-/* Saves what the rule wants of the results; results[0] by an alias without history, which would be a cycle. */
+/* Saves the results that the rule uses. results[0] is saved as an alias without history, because results[0] owns the
+ * node and a reference back would be a cycle. */
 ctrt_status op_node_save_results(struct op_node *node, ctrt_tensor *const *results, int n_results);
-/* Which inputs, results the rule wants for those inputs that need gradients. */
+/* Returns the set of inputs, or with `outputs` of results, that the rule must have saved; bit 0 is the first. Considers
+ * only the inputs that need a gradient. */
 uint32_t op_node_wants(const struct op_node *node, bool outputs);
 
 extern const struct node_class op_node_class;
 
-/* Another tensor over the same storage, without history. */
+/* Creates another tensor with the same storage and view, without history. */
 static inline ctrt_status tensor_alias(ctrt_tensor **out, ctrt_tensor *tensor)
 {
-    return tensor_new_view(out, tensor, tensor->view.shape, tensor->view.strides, tensor->view.ndim, ctrt_tensor_offset(tensor));
+    return tensor_new_view(out, tensor, tensor->view.shape, tensor->view.strides, tensor->view.ndim,
+                           ctrt_tensor_offset(tensor));
 }
 
-/* CTRT_ERR_AUTOGRAD about a saved tensor whose storage was written since. */
+/* Returns CTRT_ERR_AUTOGRAD with a message about a saved tensor whose storage was changed after it was saved. */
 ctrt_status saved_changed(const char *what, int position, const ctrt_tensor *tensor, uint32_t saved_version);
 
 #endif

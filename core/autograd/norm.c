@@ -3,10 +3,10 @@
  *
  * With x^ = (x - mean) r, r = 1/sqrt(var + epsilon), y = x^ w + b, and g = dy w:
  *   dx = r (g - mean(g) - x^ mean(g x^)),  dw = sum(dy x^),  db = sum(dy)
- * where the means go over what was normalised together. With fixed statistics dx = r g. */
+ * where the means are over the normalised dimensions. With fixed statistics dx = r g. */
 #include "autograd/rule.h"
 
-/* x^ and r by ops that can be derived again; `dims` is what is normalised together. */
+/* Computes x^ and r with differentiable ops; `dims` are the normalised dimensions. */
 static ctrt_status normalise(ctrt_tensor **xhat, ctrt_tensor **r, ctrt_tensor *x, ctrt_ints dims, double epsilon)
 {
     CTRT_TRY(ctrt_mean_dims(xhat, x, dims, true));
@@ -19,7 +19,8 @@ static ctrt_status normalise(ctrt_tensor **xhat, ctrt_tensor **r, ctrt_tensor *x
 }
 
 /* r (g - mean(g) - x^ mean(g x^)) */
-static ctrt_status through_statistics(ctrt_tensor **dx, ctrt_tensor *g, ctrt_tensor *xhat, ctrt_tensor *r, ctrt_ints dims)
+static ctrt_status through_statistics(ctrt_tensor **dx, ctrt_tensor *g, ctrt_tensor *xhat, ctrt_tensor *r,
+                                      ctrt_ints dims)
 {
     ctrt_tensor *mean = NULL, *share = NULL;
     ctrt_status status;
@@ -36,7 +37,7 @@ done:
     return status;
 }
 
-/* `first` ... `last`-1 as a list of dimensions. */
+/* Returns the dimensions `first` to `last`-1, stored in `list`. */
 static ctrt_ints dims_between(int64_t list[CTRT_MAX_DIMS], int first, int last)
 {
     for (int d = first; d < last; d++)
@@ -74,13 +75,14 @@ static ctrt_status layer_norm_vjp(const struct grad_context *ctx, ctrt_tensor **
 {
     if (ctx->create_graph)
         return layer_norm_composed(ctx, dx, dy[0]);
-    return op_layer_norm_backward(&dx[0], needs_grad(ctx, 1) ? &dx[1] : NULL, needs_grad(ctx, 2) ? &dx[2] : NULL, dy[0], ctx->inputs[0],
-                                  ctx->inputs[1], ctx->outputs[1], ctx->outputs[2], ctx->attributes->norm.normalized);
+    return op_layer_norm_backward(&dx[0], needs_grad(ctx, 1) ? &dx[1] : NULL, needs_grad(ctx, 2) ? &dx[2] : NULL, dy[0],
+                                  ctx->inputs[0], ctx->inputs[1], ctx->outputs[1], ctx->outputs[2],
+                                  ctx->attributes->norm.normalized);
 }
 #define NORM_SAVES {{.inputs = 3, .outputs = 6}, {.inputs = 3, .outputs = 6}, {.inputs = 3, .outputs = 6}}
 const struct grad_rule rule_layer_norm = {.saves = NORM_SAVES, .vjp = layer_norm_vjp};
 
-/* [C] as [1, C, 1, ...]. */
+/* Reshapes [C] to [1, C, 1, ...] with `ndim` dimensions. */
 static ctrt_status as_channels(ctrt_tensor **out, ctrt_tensor *tensor, int ndim)
 {
     int64_t shape[CTRT_MAX_DIMS];
@@ -89,7 +91,7 @@ static ctrt_status as_channels(ctrt_tensor **out, ctrt_tensor *tensor, int ndim)
     return ctrt_reshape(out, tensor, ctrt_ints_of(shape, ndim));
 }
 
-/* x^ and r with statistics that do not depend on x. */
+/* Computes x^ and r from the saved statistics, which do not depend on x. */
 static ctrt_status normalise_fixed(ctrt_tensor **xhat, ctrt_tensor **r, const struct grad_context *ctx, ctrt_tensor *x)
 {
     ctrt_tensor *mean = NULL;
@@ -109,7 +111,7 @@ static ctrt_status batch_norm_composed(const struct grad_context *ctx, ctrt_tens
     const int ndim = x->view.ndim;
     const bool training = ctx->attributes->norm.training;
     int64_t list[CTRT_MAX_DIMS];
-    ctrt_ints dims = dims_between(list, 1, ndim);          /* all but channels: 0, 2, 3, ... */
+    ctrt_ints dims = dims_between(list, 1, ndim);          /* becomes 0, 2, 3, ...: all but the channels */
     list[0] = 0;
     for (int d = 2; d < ndim; d++)
         list[d - 1] = d;
@@ -141,7 +143,8 @@ static ctrt_status batch_norm_vjp(const struct grad_context *ctx, ctrt_tensor **
 {
     if (ctx->create_graph)
         return batch_norm_composed(ctx, dx, dy[0]);
-    return op_batch_norm_backward(&dx[0], needs_grad(ctx, 1) ? &dx[1] : NULL, needs_grad(ctx, 2) ? &dx[2] : NULL, dy[0], ctx->inputs[0],
-                                  ctx->inputs[1], ctx->outputs[1], ctx->outputs[2], ctx->attributes->norm.training);
+    return op_batch_norm_backward(&dx[0], needs_grad(ctx, 1) ? &dx[1] : NULL, needs_grad(ctx, 2) ? &dx[2] : NULL, dy[0],
+                                  ctx->inputs[0], ctx->inputs[1], ctx->outputs[1], ctx->outputs[2],
+                                  ctx->attributes->norm.training);
 }
 const struct grad_rule rule_batch_norm = {.saves = NORM_SAVES, .vjp = batch_norm_vjp};

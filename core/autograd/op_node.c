@@ -6,7 +6,7 @@
 #include "ops/front.h"
 #include "tensor/scope.h"
 
-/* ---- making ---- */
+/* ---- recording ---- */
 
 static void op_node_free_values(struct op_node *node)
 {
@@ -38,7 +38,8 @@ static const char *op_node_name(const struct grad_node *base)
     return op_table[((const struct op_node *)base)->op].name;
 }
 
-static ctrt_status remember(struct op_node *node, ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
+static ctrt_status remember(struct op_node *node, ctrt_tensor *const *inputs, int n_inputs,
+                            const union op_attributes *attributes)
 {
     size_t count = node->rule->remember(NULL, inputs, n_inputs, attributes);
     node->extra = memory_alloc(MAX(count, 1) * sizeof *node->extra);
@@ -184,13 +185,15 @@ ctrt_status autograd_record(enum op op, ctrt_tensor **results, int n_results, ct
 ctrt_status saved_changed(const char *what, int position, const ctrt_tensor *tensor, uint32_t saved_version)
 {
     char text[SHAPE_TEXT_BYTES];
-    return ctrt_fail(CTRT_ERR_AUTOGRAD, "its %s %d, a tensor %s of %s, was changed in place since: it was saved at version %u and is at version "
+    return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                     "its %s %d, a tensor %s of %s, was changed in place since: it was saved at version %u and is at version "
                      "%u now; change a clone instead, or use the op that makes a new tensor", what, position,
-                     shape_text(text, tensor->view.shape, tensor->view.ndim), ctrt_dtype_name(tensor_dtype(tensor)), saved_version,
-                     tensor_version(tensor));
+                     shape_text(text, tensor->view.shape, tensor->view.ndim), ctrt_dtype_name(tensor_dtype(tensor)),
+                     saved_version, tensor_version(tensor));
 }
 
-/* The saved values for one run: taken out of the node, or shared when the graph stays. Exactly one run can take them. */
+/* Returns the saved values for one run in `to`, with a reference to each. If the graph is retained (`stays`), the node
+ * keeps them too; otherwise they are moved out of the node, which only one run can do, and *bytes is their size. */
 static ctrt_status claim(struct op_node *node, struct saved *to, int *count, int64_t *bytes, bool stays)
 {
     *count = 0;
@@ -199,14 +202,16 @@ static ctrt_status claim(struct op_node *node, struct saved *to, int *count, int
         return CTRT_OK;
     for (;;) {
         unsigned char state = SAVED_THERE;
-        if (atomic_compare_exchange_weak_explicit(&node->state, &state, stays ? SAVED_LOCKED : SAVED_TAKEN, memory_order_acq_rel,
-                                                  memory_order_acquire))
+        if (atomic_compare_exchange_weak_explicit(&node->state, &state, stays ? SAVED_LOCKED : SAVED_TAKEN,
+                                                  memory_order_acq_rel, memory_order_acquire))
             break;
         if (state == SAVED_TAKEN)
-            return ctrt_fail(CTRT_ERR_AUTOGRAD, "the graph was freed by an earlier backward; to go through it twice, call the first with "
+            return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                             "the graph was freed by an earlier backward; to go through it twice, call the first with "
                              "retain_graph (ctrt_backward_with)");
         if (state == SAVED_STALE)
-            return ctrt_fail(CTRT_ERR_AUTOGRAD, "a tensor that it saved was changed in place, as an earlier backward reported");
+            return ctrt_fail(CTRT_ERR_AUTOGRAD,
+                             "a tensor that it saved was changed in place, as an earlier backward reported");
     }
     *count = node->n_saved;
     for (int i = 0; i < node->n_saved; i++) {
@@ -226,8 +231,9 @@ static ctrt_status claim(struct op_node *node, struct saved *to, int *count, int
     return CTRT_OK;
 }
 
-/* A saved tensor that has changed will never fit again. Letting go of what was saved also ends the cycle of references that
- * arises when a saved tensor was changed in place by a result of its own op. */
+/* Releases the saved values after one of them was found to be changed in place, because the node can never run again.
+ * This also breaks the reference cycle that exists if a saved tensor was changed in place by a result of the same op.
+ * `taken`: claim has moved the values out of the node. */
 static void make_stale(struct op_node *node, bool taken)
 {
     unsigned char state = SAVED_THERE;
@@ -235,7 +241,8 @@ static void make_stale(struct op_node *node, bool taken)
         atomic_store_explicit(&node->state, SAVED_STALE, memory_order_release);
         return;
     }
-    while (!atomic_compare_exchange_weak_explicit(&node->state, &state, SAVED_STALE, memory_order_acq_rel, memory_order_acquire)) {
+    while (!atomic_compare_exchange_weak_explicit(&node->state, &state, SAVED_STALE, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
         if (state == SAVED_TAKEN || state == SAVED_STALE)
             return;
         state = SAVED_THERE;
@@ -243,7 +250,8 @@ static void make_stale(struct op_node *node, bool taken)
     op_node_free_values(node);
 }
 
-/* A saved result gets its history back: a rule that uses it can be derived again. */
+/* Replaces a saved result by an alias with the result's history, so that the rule's own computation is
+ * differentiable. */
 static ctrt_status restore(struct op_node *node, const struct node_run *run, struct saved *saved)
 {
     ctrt_tensor *alias = NULL;
@@ -262,12 +270,14 @@ static ctrt_status restore(struct op_node *node, const struct node_run *run, str
     return status;
 }
 
-static ctrt_status unpack(struct grad_context *ctx, struct op_node *node, const struct node_run *run, struct saved *saved, int count)
+static ctrt_status unpack(struct grad_context *ctx, struct op_node *node, const struct node_run *run,
+                          struct saved *saved, int count)
 {
     for (int i = 0; i < count; i++) {
         ctrt_tensor *tensor = saved[i].tensor;
         if (unlikely(tensor_version(tensor) != saved[i].version))
-            return saved_changed(saved[i].output ? "result" : "operand", saved[i].position + 1, tensor, saved[i].version);
+            return saved_changed(saved[i].output ? "result" : "operand", saved[i].position + 1, tensor,
+                                 saved[i].version);
         if (!saved[i].output) {
             ctx->inputs[saved[i].position] = tensor;
             continue;
@@ -281,7 +291,8 @@ static ctrt_status unpack(struct grad_context *ctx, struct op_node *node, const 
     return CTRT_OK;
 }
 
-static ctrt_status op_node_run(struct grad_node *base, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy)
+static ctrt_status op_node_run(struct grad_node *base, const struct node_run *run, ctrt_tensor **dx,
+                               ctrt_tensor *const *dy)
 {
     struct op_node *node = (struct op_node *)base;
     struct saved saved[NODE_SAVED];
@@ -313,12 +324,13 @@ static ctrt_status op_node_run(struct grad_node *base, const struct node_run *ru
     return status;
 }
 
-/* Under the lock of the saved values, which another thread may be taking. */
+/* Locks the saved values, because another thread may be claiming them. */
 static void op_node_visit(struct grad_node *base, void (*report)(void *user, void *object, bool is_tensor), void *user)
 {
     struct op_node *node = (struct op_node *)base;
     unsigned char state = SAVED_THERE;
-    while (!atomic_compare_exchange_weak_explicit(&node->state, &state, SAVED_LOCKED, memory_order_acq_rel, memory_order_acquire)) {
+    while (!atomic_compare_exchange_weak_explicit(&node->state, &state, SAVED_LOCKED, memory_order_acq_rel,
+                                                  memory_order_acquire)) {
         if (state == SAVED_TAKEN || state == SAVED_STALE)
             return;
         state = SAVED_THERE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/pool.c: derivative of max pooling: each gradient goes to the place that won. */
+/* autograd/pool.c: derivative of max pooling: each gradient goes to the position of the window's maximum. */
 #include "autograd/rule.h"
 
 static ctrt_status max_pool2d_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)

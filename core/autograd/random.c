@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/random.c: derivative of dropout: the same elements, scaled the same. */
+/* autograd/random.c: derivative of dropout, which applies the mask and the scale of the forward pass to dy. */
 #include "autograd/rule.h"
 
 static ctrt_status dropout_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)

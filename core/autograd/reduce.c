@@ -4,7 +4,8 @@
 
 #include "autograd/rule.h"
 
-/* `reduced` so that it broadcasts against x: with the reduced dimensions back at size 1, unless only leading ones are gone. */
+/* Reshapes `reduced` so that it broadcasts to `shape`, the input's: inserts the reduced dimensions with size 1, unless
+ * only leading ones were removed. */
 static ctrt_status unreduce(ctrt_tensor **out, const struct grad_context *ctx, ctrt_tensor *reduced, ctrt_ints shape)
 {
     const uint32_t dims = ctx->attributes->reduce.dims;
@@ -49,14 +50,14 @@ static ctrt_status mean_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ct
     ctrt_ints shape = input_shape(ctx, 0);
     CTRT_TRY(unreduce(&dx[0], ctx, dy[0], shape));
     const int64_t count = reduced_count(ctx, shape);
-    if (count > 0)                          /* else there is no element to get a gradient, and none of its derivative is NaN */
+    if (count > 0)                          /* otherwise dx has no elements, and must not be divided by 0 */
         CTRT_TRY(ctrt_div_scalar(&dx[0], dx[0], ctrt_float((double)count)));
     return ctrt_expand(&dx[0], dx[0], shape);
 }
 const struct grad_rule rule_mean = {.vjp = mean_vjp};
 
-/* dx = 2 dy (x - mean) / (n - correction), also where n - correction is 0 or negative; but then, if no dimensions were
- * given, PyTorch has dy times infinity instead, and NaN where x is the mean. */
+/* dx = 2 dy (x - mean) / (n - correction), also if n - correction is 0 or negative. Exception: if n - correction <= 0
+ * and no dimensions were given, dx is dy times infinity, and NaN where x equals the mean, as in PyTorch. */
 static ctrt_status var_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     const ctrt_ints shape = input_shape(ctx, 0);
@@ -88,7 +89,7 @@ const struct grad_rule rule_var = {.saves = {{.inputs = 1}}, .vjp = var_vjp};
 
 /* ---- product ---- */
 
-/* Replaces a mask by the mask of the elements with another masked element in their product. */
+/* Replaces a mask of factors by the mask of the factors whose product contains another factor of the original mask. */
 static ctrt_status among_others(ctrt_tensor **mask, ctrt_ints dims)
 {
     ctrt_tensor *count = NULL;
@@ -99,9 +100,11 @@ static ctrt_status among_others(ctrt_tensor **mask, ctrt_ints dims)
     return status;
 }
 
-/* The product of all other factors, without recording. Zeros, infinities and NaN can't be divided out of the product, so they are left out of
- * it, and their effect on the others is chosen by masks. Nothing is multiplied by 0, because the product of the rest may overflow. In f64,
- * because the product of all factors may overflow where that of the others does not. */
+/* Computes for each factor the product of all other factors, by division. Not differentiable. Zeros, infinities and NaN
+ * cannot be divided out of a product, so they are replaced by 1, and masks apply their effect on the other factors. A
+ * result of 0 is set by a mask and not by a multiplication by 0, because the product of the remaining factors may
+ * overflow. The computation is in f64, because the product of all factors may overflow although the product of the
+ * others does not. */
 static ctrt_status prod_of_others(ctrt_tensor **out, ctrt_tensor *factors, ctrt_ints dims)
 {
     ctrt_tensor *x = NULL, *zero = NULL, *infinite = NULL, *nan = NULL, *filled = NULL, *p = NULL, *huge = NULL;
@@ -113,7 +116,7 @@ static ctrt_status prod_of_others(ctrt_tensor **out, ctrt_tensor *factors, ctrt_
     STEP(ctrt_masked_fill(&filled, x, zero, ctrt_float(1)));
     STEP(ctrt_masked_fill(&filled, filled, nan, ctrt_float(1)));
     STEP(ctrt_prod_dims(&p, filled, dims, true));
-    STEP(ctrt_mul(&huge, p, filled));                       /* with another infinity: infinite, with the sign of p / filled */
+    STEP(ctrt_mul(&huge, p, filled));       /* if another factor is infinite: infinite, with the sign of p / filled */
     STEP(ctrt_masked_fill(&filled, filled, infinite, ctrt_float(1)));
     STEP(ctrt_prod_dims(&p, filled, dims, true));
     STEP(ctrt_div(out, p, filled));
@@ -137,7 +140,8 @@ done:
     return status;
 }
 
-/* The same by ops that can be derived again at zeros too: each element's row of all n factors, itself replaced by 1, multiplied. n^2 work. */
+/* The same with ops that are differentiable at zeros too: for each of the n factors multiplies a row of all factors in
+ * which the factor itself is replaced by 1. Takes O(n^2) time and memory. */
 static ctrt_status prod_of_others_square(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {
     ctrt_tensor *t = NULL, *eye = NULL;
@@ -177,7 +181,7 @@ done:
     return status;
 }
 
-/* Has x a zero, an infinity or NaN? */
+/* Sets *out to whether x contains a zero, an infinity or NaN. */
 static ctrt_status any_indivisible(bool *out, ctrt_tensor *x)
 {
     ctrt_tensor *divisible = NULL;
@@ -218,7 +222,7 @@ done:
 }
 const struct grad_rule rule_prod = {.saves = {{.inputs = 1}}, .vjp = prod_vjp};
 
-/* ---- largest and smallest: ties share the gradient evenly ---- */
+/* ---- amax and amin: ties share the gradient evenly ---- */
 
 static ctrt_status extreme_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {

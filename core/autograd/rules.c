@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/rules.c: the table of derivatives, out of ops.def. An op that says `yes` there without a rule does not link. */
+/* autograd/rules.c: the table of derivative rules, generated from ops.def. If an op is marked differentiable there
+ * (`yes`) but has no rule, the library does not link. */
 #include "autograd/rule.h"
 
 #define ENTRY_yes(name) [OP_##name] = &rule_##name,

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/slices.c: the history of a tensor that was written through a view.
+/* autograd/slices.c: the history of a tensor that was changed through a view (CopySlices in PyTorch).
  *
- * base' is base with the view's part replaced by y = op(part, others). So the gradient of base is that of base' outside the part, and inside it
- * what the op's derivative makes of the gradient there; the other operands get theirs from the same derivative. */
+ * The new base is the old base with the view's part replaced by y = op(part, others). So the gradient of the old base
+ * equals that of the new base outside the part. Inside the part it is the op's derivative applied to the gradient
+ * there. The gradients of the other operands come from the same derivative. */
 #include "autograd/growth.h"
 #include "autograd/inplace.h"
 
 struct slices_node {
-    struct grad_node node;              /* edge 0: base's history before; the rest as inner's */
+    struct grad_node node;              /* edge 0: base's history before the change; the other edges are inner's */
     struct op_node *inner;
     struct grad_shape shape;            /* of base */
-    struct geometry base, part;         /* offsets count from the first element of both */
-    int64_t first;                      /* where that is in the storage */
+    struct geometry base, part;         /* offsets are relative to `first` */
+    int64_t first;                      /* the smaller of both offsets in the storage, in elements */
 };
 
 static void slices_destroy(struct grad_node *node)
@@ -39,7 +40,7 @@ static ctrt_ints strides_of(const struct geometry *g)
     return ctrt_ints_of(g->strides, g->ndim);
 }
 
-/* A copy of dy that lies as base does: *whole; and the view's part of it. All of this is recorded in grad mode. */
+/* Creates *whole, a copy of dy with the layout of base, and *part, the view's part of *whole. Recorded in grad mode. */
 static ctrt_status split(ctrt_tensor **whole, ctrt_tensor **part, const struct slices_node *self, ctrt_tensor *dy)
 {
     ctrt_tensor *buffer = NULL;
@@ -54,8 +55,8 @@ done:
     return status;
 }
 
-/* The result that inner saved is the view's part of base, so its history is a view of base. With inner itself as history, inner would run a
- * second time. */
+/* Sets the history of `alias`, the result that inner saved: as_strided of base, because the result is the view's part
+ * of base. With inner itself as the history, inner would run a second time. */
 static ctrt_status slices_restore(struct grad_node *node, ctrt_tensor *alias)
 {
     struct slices_node *self = (struct slices_node *)node;
@@ -66,7 +67,8 @@ static ctrt_status slices_restore(struct grad_node *node, ctrt_tensor *alias)
     attributes.strided.offset = self->part.offset + self->first;
     memcpy(attributes.strided.shape, self->part.shape, sizeof self->part.shape);
     memcpy(attributes.strided.strides, self->part.strides, sizeof self->part.strides);
-    CTRT_TRY(tensor_new_view(&base, alias, self->base.shape, self->base.strides, self->base.ndim, self->base.offset + self->first));
+    CTRT_TRY(tensor_new_view(&base, alias, self->base.shape, self->base.strides, self->base.ndim,
+                             self->base.offset + self->first));
     node_retain(node);
     ctrt_status status = grad_set_history(base, node, 0);
     if (status == CTRT_OK)
@@ -75,7 +77,8 @@ static ctrt_status slices_restore(struct grad_node *node, ctrt_tensor *alias)
     return status == CTRT_OK ? grad_set_history(alias, &view->node, 0) : status;
 }
 
-static ctrt_status slices_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx, ctrt_tensor *const *dy)
+static ctrt_status slices_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx,
+                              ctrt_tensor *const *dy)
 {
     struct slices_node *self = (struct slices_node *)node;
     struct grad_node *inner = &self->inner->node;
@@ -91,7 +94,8 @@ static ctrt_status slices_run(struct grad_node *node, const struct node_run *run
     STEP(inner->class->run(inner, &how, dx, &inner_dy));
     if (run->needs & 1) {
         if (dx[0]) {
-            struct grad_want want = {self->part.shape, self->part.ndim, (ctrt_dtype)self->shape.dtype, self->shape.device};
+            struct grad_want want = {self->part.shape, self->part.ndim, (ctrt_dtype)self->shape.dtype,
+                                     self->shape.device};
             STEP(grad_fit(&dx[0], &want));
             STEP(ctrt_copy_(part, dx[0]));
         } else {

@@ -34,11 +34,13 @@ done:
 }
 const struct grad_rule rule_log_softmax = {.saves = {{.outputs = 1}}, .vjp = log_softmax_vjp};
 
-/* What the gradient of a row multiplies, without history: `pull`, how much of each class's softmax, [N, 1], and `target`, [N, C], what is
- * taken off. For a row with target t, weights w and smoothing e:
- *   loss = -(1-e) w_t log p_t - e/C sum_c w_c log p_c,  so  dloss/dx_c = ((1-e) w_t + e/C sum w) p_c - ((1-e) w_t [c=t] + e/C w_c)
- * and 0 in rows that are `ignored`, [N, 1]. */
-static ctrt_status cross_entropy_parts(ctrt_tensor **pull, ctrt_tensor **target, ctrt_tensor **ignored, const struct grad_context *ctx)
+/* Computes, without history, the constants of the derivative dloss/dx = pull p - target with p = softmax(x): `pull` [N,
+ * 1] and `target` [N, C]; and `ignored` [N, 1], true for the rows whose derivative is 0. For a row with target t,
+ * weights w and smoothing e:
+ *   loss = -(1-e) w_t log p_t - e/C sum_c w_c log p_c,  so
+ *   dloss/dx_c = ((1-e) w_t + e/C sum w) p_c - ((1-e) w_t [c=t] + e/C w_c) */
+static ctrt_status cross_entropy_parts(ctrt_tensor **pull, ctrt_tensor **target, ctrt_tensor **ignored,
+                                       const struct grad_context *ctx)
 {
     const ctrt_cross_entropy_attributes *a = &ctx->attributes->cross_entropy;
     ctrt_tensor *logits = ctx->inputs[0], *weight = ctx->inputs[2], *classes = NULL, *index = NULL;
@@ -56,7 +58,7 @@ static ctrt_status cross_entropy_parts(ctrt_tensor **pull, ctrt_tensor **target,
     if (weight)
         STEP(ctrt_mul(target, *target, weight));
     STEP(ctrt_eq_scalar(ignored, index, ctrt_int(a->ignore_index)));
-    STEP(ctrt_sum_dims(pull, *target, CTRT_DIMS(1), true));         /* its rows sum to just that */
+    STEP(ctrt_sum_dims(pull, *target, CTRT_DIMS(1), true));         /* pull equals the sum of target over the classes */
 done:
     ctrt_set_grad_enabled(was);
     tensor_release(classes);
@@ -69,7 +71,7 @@ static ctrt_status cross_entropy_vjp(const struct grad_context *ctx, ctrt_tensor
     ctrt_tensor *pull = NULL, *target = NULL, *ignored = NULL, *row = NULL;
     ctrt_status status;
     if (!needs_grad(ctx, 0))
-        return CTRT_OK;                                             /* as in PyTorch, none for the class weights */
+        return CTRT_OK;                         /* as in PyTorch, the class weights get no gradient */
     if (!ctx->create_graph)
         return op_cross_entropy_backward(&dx[0], ctx->inputs[0], ctx->inputs[1], ctx->inputs[2], ctx->outputs[1], dy[0],
                                          &ctx->attributes->cross_entropy);
@@ -78,7 +80,7 @@ static ctrt_status cross_entropy_vjp(const struct grad_context *ctx, ctrt_tensor
     STEP(ctrt_mul(&dx[0], dx[0], pull));
     STEP(ctrt_sub(&dx[0], dx[0], target));
     STEP(ctrt_unsqueeze(&row, dy[0], 1));
-    STEP(ctrt_masked_fill(&row, row, ignored, ctrt_float(0)));      /* dy is NaN for a mean over no row */
+    STEP(ctrt_masked_fill(&row, row, ignored, ctrt_float(0)));      /* dy is NaN if the mean is over 0 rows */
     STEP(ctrt_mul(&dx[0], dx[0], row));
 done:
     tensor_release(pull);

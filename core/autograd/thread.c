@@ -10,7 +10,7 @@ __thread struct autograd_thread autograd_thread __attribute__((tls_model("initia
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct autograd_thread *threads;
-static _Atomic int64_t ended_nodes, ended_bytes;    /* counted by threads that are gone */
+static _Atomic int64_t ended_nodes, ended_bytes;    /* counts of threads that have ended or are not in the list */
 
 void autograd_count_ended(int64_t nodes, int64_t bytes)
 {
@@ -18,7 +18,8 @@ void autograd_count_ended(int64_t nodes, int64_t bytes)
     atomic_fetch_add_explicit(&ended_bytes, bytes, memory_order_relaxed);
 }
 
-/* From here on what this thread counts goes to the totals at once: other destructors of the thread may still free graphs. */
+/* Moves the thread's counts to the totals and removes the thread from the list. Later counts of the thread are added to
+ * the totals directly, because other destructors of the thread may still free graphs. */
 static void thread_end(struct thread_state *state)
 {
     (void)state;
@@ -50,7 +51,7 @@ void autograd_thread_enter(struct autograd_thread *self)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, register_end);
     thread_register();
-    if (!thread_state.registered) {     /* nobody would take it off the list */
+    if (!thread_state.registered) {     /* thread_end would not run and could not remove the thread from the list */
         self->listed = 2;
         return;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/view.c: derivatives of views: what the view shows gets the gradient, the rest of its base zero. */
+/* autograd/view.c: derivatives of views: the elements that are in the view get its gradient, the others 0. */
 #include "autograd/inplace.h"
 
 static ctrt_status view_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
@@ -18,7 +18,7 @@ static ctrt_status permute_vjp(const struct grad_context *ctx, ctrt_tensor **dx,
 }
 const struct grad_rule rule_permute = {.vjp = permute_vjp};
 
-/* The engine sums what was repeated. */
+/* The engine sums over the expanded dimensions. */
 static ctrt_status expand_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     (void)ctx;
@@ -55,8 +55,9 @@ const struct grad_rule rule_select = {.vjp = select_vjp};
 
 /* ---- as_strided ---- */
 
-/* How the input lies: offset, then strides. Its shape the graph knows. */
-static size_t as_strided_remember(int64_t *to, ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
+/* Stores the input's offset, then its strides. The input's shape is in the graph. */
+static size_t as_strided_remember(int64_t *to, ctrt_tensor *const *inputs, int n_inputs,
+                                  const union op_attributes *attributes)
 {
     (void)n_inputs;
     (void)attributes;
@@ -68,7 +69,7 @@ static size_t as_strided_remember(int64_t *to, ctrt_tensor *const *inputs, int n
     return (size_t)x->view.ndim + 1;
 }
 
-/* The place of each element of `g` in a buffer, in the elements' order, as an i64 tensor on `device`. */
+/* Creates an i64 tensor on `device` with the buffer index of each element of `g`, in row-major order. */
 static ctrt_status places_of(ctrt_tensor **out, const struct geometry *g, ctrt_device *device)
 {
     int64_t numel = shape_numel(g->shape, g->ndim), at[CTRT_MAX_DIMS] = {0}, place = g->offset;
@@ -90,14 +91,15 @@ static ctrt_status places_of(ctrt_tensor **out, const struct geometry *g, ctrt_d
     return status;
 }
 
-/* A buffer of `size` elements with dy added where `to` says. */
+/* Creates a buffer of `size` zeros and adds each element of dy at its index in the layout `to`. */
 static ctrt_status spread(ctrt_tensor **buffer, ctrt_tensor *dy, const struct geometry *to, int64_t size)
 {
     ctrt_tensor *part = NULL, *places = NULL;
     ctrt_status status;
     if (geometry_disjoint(to)) {
         STEP(ctrt_new_zeros(buffer, dy, CTRT_SHAPE(size), CTRT_DTYPE_DEFAULT, NULL));
-        STEP(ctrt_as_strided(&part, *buffer, ctrt_ints_of(to->shape, to->ndim), ctrt_ints_of(to->strides, to->ndim), to->offset));
+        STEP(ctrt_as_strided(&part, *buffer, ctrt_ints_of(to->shape, to->ndim), ctrt_ints_of(to->strides, to->ndim),
+                             to->offset));
         STEP(ctrt_copy_(part, dy));
     } else {
         STEP(places_of(&places, to, dy->device));
@@ -110,8 +112,8 @@ done:
     return status;
 }
 
-/* dy is spread over a buffer that stands for the storage, and the gradient is what lies there where the input lay. Where elements of the
- * input share a place, they share the gradient too. */
+/* Adds dy to a buffer that represents the storage, and reads the gradient from it with the layout of the input. If
+ * several elements of the input have the same storage index, the gradient there is divided by their number. */
 static ctrt_status as_strided_vjp(const struct grad_context *ctx, ctrt_tensor **dx, ctrt_tensor *const *dy)
 {
     ctrt_tensor *buffer = NULL, *ones = NULL, *count = NULL;
@@ -139,7 +141,8 @@ static ctrt_status as_strided_vjp(const struct grad_context *ctx, ctrt_tensor **
         STEP(ctrt_maximum_scalar(&count, count, ctrt_float(1)));
         STEP(ctrt_div(&buffer, buffer, count));
     }
-    STEP(ctrt_as_strided(&dx[0], buffer, ctrt_ints_of(from.shape, from.ndim), ctrt_ints_of(from.strides, from.ndim), from.offset));
+    STEP(ctrt_as_strided(&dx[0], buffer, ctrt_ints_of(from.shape, from.ndim), ctrt_ints_of(from.strides, from.ndim),
+                         from.offset));
 done:
     tensor_release(buffer);
     tensor_release(ones);

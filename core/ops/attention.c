@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/attention.c: scaled dot product attention: one op where the device has it and can do the call, else a formula over other ops, which writes
- * the weights of all pairs to memory. */
+/* ops/attention.c: scaled dot product attention. Uses the fused op if the device has a kernel that accepts the call.
+ * Otherwise composes the result from other ops, which stores the weights of all pairs of rows and keys in memory. */
 #include <math.h>
 
 #include "ops/backward.h"
@@ -15,11 +15,12 @@ static ctrt_status check_attention(ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *
     if (x->ndim >= 2 && y->ndim >= 2 && z->ndim >= 2 && x->shape[x->ndim - 1] == y->shape[y->ndim - 1]
         && y->shape[y->ndim - 2] == z->shape[z->ndim - 2])
         return front_floating(who, "q", q);
-    return ctrt_fail(CTRT_ERR_SHAPE, "%s: q %s, k %s and v %s do not fit; expected [.., L, E], [.., S, E], [.., S, V]", who,
-                     shape_text(a, x->shape, x->ndim), shape_text(b, y->shape, y->ndim), shape_text(c, z->shape, z->ndim));
+    return ctrt_fail(CTRT_ERR_SHAPE, "%s: q %s, k %s and v %s do not fit; expected [.., L, E], [.., S, E], [.., S, V]",
+                     who, shape_text(a, x->shape, x->ndim), shape_text(b, y->shape, y->ndim),
+                     shape_text(c, z->shape, z->ndim));
 }
 
-/* scores + mask, or -inf where a bool mask is false. */
+/* Adds a floating mask to the scores, or sets the scores to -inf where a bool mask is false. */
 static ctrt_status apply_mask(ctrt_tensor **scores, ctrt_tensor *mask)
 {
     if (tensor_dtype(mask) != CTRT_BOOL) {
@@ -33,12 +34,13 @@ static ctrt_status apply_mask(ctrt_tensor **scores, ctrt_tensor *mask)
     return status;
 }
 
-/* Column j is hidden from row i when j > i. */
+/* Sets the score of row i and column j to -inf if j > i. */
 static ctrt_status apply_causal(ctrt_tensor **scores)
 {
     const ctrt_view *view = &(*scores)->view;
     ctrt_tensor *hidden = NULL;
-    CTRT_TRY(ctrt_ones(&hidden, CTRT_SHAPE(view->shape[view->ndim - 2], view->shape[view->ndim - 1]), CTRT_BOOL, (*scores)->device));
+    CTRT_TRY(ctrt_ones(&hidden, CTRT_SHAPE(view->shape[view->ndim - 2], view->shape[view->ndim - 1]), CTRT_BOOL,
+                       (*scores)->device));
     ctrt_status status = ctrt_triu(&hidden, hidden, 1);
     if (status == CTRT_OK)
         status = ctrt_masked_fill(scores, *scores, hidden, ctrt_float(-INFINITY));
@@ -46,14 +48,15 @@ static ctrt_status apply_causal(ctrt_tensor **scores)
     return status;
 }
 
-/* ---- the formula ---- */
+/* ---- composed attention ---- */
 
 ctrt_status op_widen(ctrt_tensor **out, ctrt_tensor *x)
 {
     return ctrt_to_dtype(out, x, dtype_half(tensor_dtype(x)) ? CTRT_F32 : tensor_dtype(x));
 }
 
-ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *mask, bool causal, double scale)
+ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *mask, bool causal,
+                                 double scale)
 {
     ctrt_tensor *scores = NULL, *columns = NULL;
     ctrt_status status = ctrt_mul_scalar(&scores, q, ctrt_float(scale));
@@ -72,16 +75,17 @@ ctrt_status op_attention_weights(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor 
     return status;
 }
 
-/* ---- the op ---- */
+/* ---- the fused op ---- */
 
-/* q [leading.., rows, width], k [leading.., keys, width], v [leading.., keys, values]; kernels see leading.. as [batch, heads]. */
+/* The sizes of q [leading.., rows, width], k [leading.., keys, width] and v [leading.., keys, values]. Kernels get the
+ * leading dimensions as [batch, heads]. */
 struct sizes {
     int n_leading;
     int64_t leading[CTRT_MAX_DIMS];
     int64_t batch, heads, rows, keys, width, values;
 };
 
-/* False: no size that the op is for, or leading dimensions that do not fit one another. */
+/* Returns false if a size is 0 or the leading dimensions do not broadcast; the fused op does not support such calls. */
 static bool find_sizes(struct sizes *s, const ctrt_view *q, const ctrt_view *k, const ctrt_view *v)
 {
     s->rows = q->shape[q->ndim - 2];
@@ -96,7 +100,7 @@ static bool find_sizes(struct sizes *s, const ctrt_view *q, const ctrt_view *k, 
     return s->batch > 0 && s->heads > 0 && s->rows > 0 && s->keys > 0 && s->width > 0 && s->values > 0;
 }
 
-/* leading.. and a matrix's size; returns how many dimensions. */
+/* Sets shape to [leading.., rows, columns] and returns the number of dimensions. */
 static int full_shape(int64_t *shape, const struct sizes *s, int64_t rows, int64_t columns)
 {
     memcpy(shape, s->leading, (size_t)s->n_leading * sizeof *shape);
@@ -105,7 +109,8 @@ static int full_shape(int64_t *shape, const struct sizes *s, int64_t rows, int64
     return s->n_leading + 2;
 }
 
-/* `x` as [batch, heads, rows, columns] with rows of stride 1; false when its strides do not allow that. */
+/* Sets *out to a view of `x` as [batch, heads, rows, columns] whose last stride is 1. Returns false if the strides of
+ * `x` do not allow that. */
 static bool heads_view(ctrt_view *out, const ctrt_view *x, const struct sizes *s)
 {
     int64_t shape[CTRT_MAX_DIMS];
@@ -113,7 +118,7 @@ static bool heads_view(ctrt_view *out, const ctrt_view *x, const struct sizes *s
     const int ndim = full_shape(shape, s, x->shape[x->ndim - 2], columns);
     view_expand(out, x, shape, ndim);
     if (columns == 1)
-        out->strides[ndim - 1] = 1;         /* says nothing otherwise */
+        out->strides[ndim - 1] = 1;         /* the stride of a dimension of size 1 has no meaning */
     if (out->strides[ndim - 1] != 1)
         return false;
     if (s->n_leading > 0)
@@ -121,7 +126,8 @@ static bool heads_view(ctrt_view *out, const ctrt_view *x, const struct sizes *s
     return view_fold(out, 2) && (view_expand(out, out, (const int64_t[]){ 1, 1, shape[0], shape[1] }, 4), true);
 }
 
-/* An operand as the kernel wants it; copied, into *keep, only where it must be. */
+/* Sets *out to a view of the operand in the form of heads_view. If the strides do not allow that, the operand is copied
+ * to *keep, which the caller releases. */
 static ctrt_status heads_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor *x, const struct sizes *s)
 {
     int64_t shape[CTRT_MAX_DIMS];
@@ -136,9 +142,10 @@ static ctrt_status heads_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor
     return CTRT_OK;
 }
 
-/* A result [leading.., rows, columns], whose dimensions lie in memory in the order of `like`'s where that suits: heads that were a transposed view
- * come out as one, and joining them again is no copy. */
-static ctrt_status heads_result(ctrt_view *out, ctrt_tensor **result, const struct sizes *s, int64_t rows, int64_t columns, const ctrt_tensor *like)
+/* Allocates a result [leading.., rows, columns], if possible with the dimension order in memory of `like`. So if the
+ * heads of the operand are a transposed view, those of the result are too, and they can be joined without a copy. */
+static ctrt_status heads_result(ctrt_view *out, ctrt_tensor **result, const struct sizes *s, int64_t rows,
+                                int64_t columns, const ctrt_tensor *like)
 {
     int64_t shape[CTRT_MAX_DIMS];
     const int ndim = full_shape(shape, s, rows, columns);
@@ -158,7 +165,7 @@ static ctrt_status heads_result(ctrt_view *out, ctrt_tensor **result, const stru
     return CTRT_OK;
 }
 
-/* Contiguous, without data: for asking. */
+/* Creates a contiguous view without data, for kernel_available. `columns` 0: the view has no last dimension. */
 static void example(ctrt_view *view, ctrt_dtype dtype, const struct sizes *s, int64_t rows, int64_t columns)
 {
     const int64_t shape[4] = { s->batch, s->heads, rows, columns };
@@ -184,15 +191,18 @@ static void examples(ctrt_view *views, ctrt_dtype dtype, const struct sizes *s)
     example(&views[LOGSUMEXP], logsumexp_dtype(dtype), s, s->rows, 0);
 }
 
-static bool forward_available(ctrt_dtype dtype, ctrt_device *device, const struct sizes *s, const ctrt_attention_attributes *attributes)
+static bool forward_available(ctrt_dtype dtype, ctrt_device *device, const struct sizes *s,
+                              const ctrt_attention_attributes *attributes)
 {
     ctrt_view v[EXAMPLES];
     examples(v, dtype, s);
-    const ctrt_view *const in[3] = { &v[QUERIES], &v[KEYS], &v[VALUES] }, *const outputs[2] = { &v[RESULTS], &v[LOGSUMEXP] };
+    const ctrt_view *const in[3] = { &v[QUERIES], &v[KEYS], &v[VALUES] },
+        *const outputs[2] = { &v[RESULTS], &v[LOGSUMEXP] };
     return kernel_available(OP_attention, dtype, device, in, 3, outputs, 2, attributes);
 }
 
-static bool backward_available(ctrt_dtype dtype, ctrt_device *device, const struct sizes *s, const ctrt_attention_attributes *attributes)
+static bool backward_available(ctrt_dtype dtype, ctrt_device *device, const struct sizes *s,
+                               const ctrt_attention_attributes *attributes)
 {
     ctrt_view v[EXAMPLES];
     examples(v, dtype, s);
@@ -201,7 +211,7 @@ static bool backward_available(ctrt_dtype dtype, ctrt_device *device, const stru
     return kernel_available(OP_attention_backward, dtype, device, in, 6, outputs, 3, attributes);
 }
 
-/* The rows' logsumexp, contiguous, as [batch, heads, rows]. */
+/* Sets *out to a view of the contiguous `logsumexp` as [batch, heads, rows]. */
 static void rows_view(ctrt_view *out, const ctrt_view *logsumexp, const struct sizes *s)
 {
     *out = *logsumexp;
@@ -213,7 +223,8 @@ static void rows_view(ctrt_view *out, const ctrt_view *logsumexp, const struct s
     view_refresh(out);
 }
 
-static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struct sizes *s, const ctrt_attention_attributes *attributes)
+static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struct sizes *s,
+                         const ctrt_attention_attributes *attributes)
 {
     FRONT_OP(OP_attention);
     const ctrt_dtype dtype = tensor_dtype(qkv[0]);
@@ -239,8 +250,8 @@ static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struc
     return status;
 }
 
-static ctrt_status backward(ctrt_tensor **const *outs, ctrt_tensor *const *operands, ctrt_tensor *logsumexp, const struct sizes *s,
-                            const ctrt_attention_attributes *attributes)
+static ctrt_status backward(ctrt_tensor **const *outs, ctrt_tensor *const *operands, ctrt_tensor *logsumexp,
+                            const struct sizes *s, const ctrt_attention_attributes *attributes)
 {
     FRONT_OP(OP_attention_backward);
     const ctrt_dtype dtype = tensor_dtype(operands[1]);
@@ -256,7 +267,8 @@ static ctrt_status backward(ctrt_tensor **const *outs, ctrt_tensor *const *opera
     rows_view(&in_views[5], &logsumexp->view, s);
     in[5] = &in_views[5];
     for (int i = 0; i < 3 && status == CTRT_OK; i++) {
-        status = heads_result(&out_views[i], &results[i], s, i == 0 ? s->rows : s->keys, i == 2 ? s->values : s->width, operands[1 + i]);
+        status = heads_result(&out_views[i], &results[i], s, i == 0 ? s->rows : s->keys, i == 2 ? s->values : s->width,
+                              operands[1 + i]);
         outputs[i] = &out_views[i];
     }
     if (status == CTRT_OK)
@@ -272,18 +284,20 @@ static ctrt_status backward(ctrt_tensor **const *outs, ctrt_tensor *const *opera
     return ctrt_context(status, "%s", op_table[OP_attention_backward].name);
 }
 
-ctrt_status op_attention_backward(ctrt_tensor **dq, ctrt_tensor **dk, ctrt_tensor **dv, bool *done, ctrt_tensor *dy, ctrt_tensor *q,
-                                  ctrt_tensor *k, ctrt_tensor *v, ctrt_tensor *y, ctrt_tensor *logsumexp, bool causal, double scale)
+ctrt_status op_attention_backward(ctrt_tensor **dq, ctrt_tensor **dk, ctrt_tensor **dv, bool *done, ctrt_tensor *dy,
+                                  ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *v, ctrt_tensor *y,
+                                  ctrt_tensor *logsumexp, bool causal, double scale)
 {
     const ctrt_attention_attributes attributes = { .size = sizeof attributes, .scale = scale, .causal = causal };
     ctrt_tensor **const outs[3] = { dq, dk, dv }, *const operands[5] = { dy, q, k, v, y };
     struct sizes s;
-    *done = find_sizes(&s, &q->view, &k->view, &v->view) && backward_available(tensor_dtype(q), q->device, &s, &attributes);
+    *done = find_sizes(&s, &q->view, &k->view, &v->view)
+        && backward_available(tensor_dtype(q), q->device, &s, &attributes);
     return *done ? backward(outs, operands, logsumexp, &s, &attributes) : CTRT_OK;
 }
 
-/* The formula. Operands of one half dtype are computed in f32, because a rounding error of a score multiplies its
- * weight; only the result is rounded. */
+/* Composes the result from other ops. If all operands have the same half-precision dtype, the computation is in f32 and
+ * only the result is rounded, because a rounding error e of a score multiplies its weight by exp(e). */
 static ctrt_status composed(ctrt_tensor **out, ctrt_tensor *const *qkv, ctrt_tensor *mask, double dropout_p,
                             bool causal, double scale)
 {
@@ -308,7 +322,8 @@ static ctrt_status composed(ctrt_tensor **out, ctrt_tensor *const *qkv, ctrt_ten
     return status;
 }
 
-/* One dtype and one device: what differs is the formula's to cast or to refuse. */
+/* Returns whether q, k and v have the same dtype and device. Other calls are composed, and the ops convert the operands
+ * or return an error. */
 static bool alike(ctrt_tensor *const *qkv)
 {
     for (int i = 1; i < 3; i++)
@@ -317,8 +332,8 @@ static bool alike(ctrt_tensor *const *qkv)
     return true;
 }
 
-ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *v, ctrt_tensor *mask,
-                                              double dropout_p, bool causal, double scale)
+ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *v,
+                                              ctrt_tensor *mask, double dropout_p, bool causal, double scale)
 {
     FRONT_CHECK(who, out);
     FRONT_CHECK(who, q);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/cat.c: joining tensors along a dimension. */
+/* ops/cat.c: fronts of cat and stack. */
 #include "ops/front.h"
 
 #include "base/memory.h"
 
-/* An empty tensor of one dimension joins anything, as it always has in PyTorch. */
+/* Returns whether cat ignores the tensor: an empty 1-dim tensor can be joined with tensors of any shape, as in
+ * PyTorch. */
 static bool skipped(const ctrt_tensor *tensor)
 {
     return tensor->view.ndim == 1 && tensor->view.shape[0] == 0;
@@ -21,7 +22,8 @@ static ctrt_status operands_check(const char *who, ctrt_tensor *const *tensors, 
     return CTRT_OK;
 }
 
-static ctrt_status shape_of_result(int64_t *shape, int *dim, ctrt_tensor *const *tensors, int count, const ctrt_tensor *first)
+static ctrt_status shape_of_result(int64_t *shape, int *dim, ctrt_tensor *const *tensors, int count,
+                                   const ctrt_tensor *first)
 {
     const int ndim = first->view.ndim;
     CTRT_TRY(shape_dim(dim, "cat", *dim, ndim));
@@ -36,7 +38,8 @@ static ctrt_status shape_of_result(int64_t *shape, int *dim, ctrt_tensor *const 
             fits = d == *dim || view->shape[d] == shape[d];
         if (unlikely(!fits)) {
             char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-            return ctrt_fail(CTRT_ERR_SHAPE, "cat: tensor %d has shape %s, which differs from %s in more than dimension %d", i + 1,
+            return ctrt_fail(CTRT_ERR_SHAPE,
+                             "cat: tensor %d has shape %s, which differs from %s in more than dimension %d", i + 1,
                              shape_text(a, view->shape, view->ndim), shape_text(b, first->view.shape, ndim), *dim);
         }
         if (unlikely(__builtin_add_overflow(shape[*dim], view->shape[*dim], &shape[*dim])))
@@ -45,7 +48,7 @@ static ctrt_status shape_of_result(int64_t *shape, int *dim, ctrt_tensor *const 
     return CTRT_OK;
 }
 
-/* Channels-last when all operands are, else row major. */
+/* Returns channels-last if all operands are channels-last and one is not contiguous as well, else contiguous. */
 static ctrt_memory_format format_of_result(ctrt_tensor *const *tensors, int count)
 {
     bool strictly = false;
@@ -81,7 +84,8 @@ ctrt_status ctrt_cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, 
     const ctrt_tensor *first = tensors[0];
     for (int i = 0; i < count; i++) {
         if (unlikely(tensors[i]->view.ndim == 0))
-            return ctrt_fail(CTRT_ERR_SHAPE, "cat: tensor %d of %d has no dimension; ctrt_stack joins such tensors", i + 1, count);
+            return ctrt_fail(CTRT_ERR_SHAPE, "cat: tensor %d of %d has no dimension; ctrt_stack joins such tensors",
+                             i + 1, count);
         if (skipped(first))
             first = tensors[i];
     }
@@ -110,7 +114,8 @@ ctrt_status ctrt_stack(ctrt_tensor **out, ctrt_tensor *const *tensors, int count
         const ctrt_view *view = &tensors[i]->view;
         if (unlikely(!shape_equal(view->shape, view->ndim, first->shape, first->ndim))) {
             char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-            return ctrt_fail(CTRT_ERR_SHAPE, "stack: tensors have to be of one shape, but tensor 1 has %s and tensor %d has %s",
+            return ctrt_fail(CTRT_ERR_SHAPE,
+                             "stack: tensors have to be of one shape, but tensor 1 has %s and tensor %d has %s",
                              shape_text(a, first->shape, first->ndim), i + 1, shape_text(b, view->shape, view->ndim));
         }
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/composite.c: functions that are formulas over other ops; their derivatives come from those. */
+/* ops/composite.c: functions that are composed from ops, which also provide the derivatives. */
 #include "ops/front.h"
 
 ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target, ctrt_reduction reduction)
@@ -10,7 +10,8 @@ ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     if (!shape_equal(x->view.shape, x->view.ndim, target->view.shape, target->view.ndim))
         return ctrt_fail(CTRT_ERR_SHAPE, "mse_loss: x has shape %s, target %s; they must be equal",
-                         shape_text(a, x->view.shape, x->view.ndim), shape_text(b, target->view.shape, target->view.ndim));
+                         shape_text(a, x->view.shape, x->view.ndim),
+                         shape_text(b, target->view.shape, target->view.ndim));
     if ((unsigned)reduction > CTRT_REDUCE_NONE)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "mse_loss: %d is no reduction", (int)reduction);
     ctrt_tensor *difference = NULL;

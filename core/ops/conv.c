@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/conv.c: fronts of two-dimensional convolution and its two gradients.
  *
- * The layout of the data (contiguous or channels-last) is kept; the weight is brought into the same. */
+ * The result has the layout of the input (contiguous or channels-last), and the weight is converted to it. If only the
+ * weight is channels-last, all are. */
 #include "ops/backward.h"
 #include "ops/front.h"
 
-/* `x` densely in `format`: itself, or a copy. Not recorded. */
+/* Returns x itself if it is dense in `format`, else a copy. The caller owns *out. Not recorded. */
 static ctrt_status in_format(ctrt_tensor **out, ctrt_tensor *x, ctrt_memory_format format)
 {
     const uint16_t flag = format == CTRT_CHANNELS_LAST ? CTRT_VIEW_CHANNELS_LAST : CTRT_VIEW_CONTIGUOUS;
@@ -38,7 +39,8 @@ static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_opt
     return CTRT_OK;
 }
 
-/* Length of the output along one side; below 1 when the kernel does not fit. */
+/* Returns the size of the output in one dimension; less than 1 if the kernel is larger than the input or on
+ * overflow. */
 static int64_t output_side(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation)
 {
     int64_t room, reach;
@@ -54,31 +56,37 @@ static ctrt_status conv_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_t
     char s[SHAPE_TEXT_BYTES], t[SHAPE_TEXT_BYTES];
     const ctrt_view *in = &x->view, *w = &weight->view;
     if (in->ndim != 4 || w->ndim != 4)
-        return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: x has shape %s and weight %s, expected [N, C, H, W] and [O, C/groups, kh, kw]",
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "conv2d: x has shape %s and weight %s, expected [N, C, H, W] and [O, C/groups, kh, kw]",
                          shape_text(s, in->shape, in->ndim), shape_text(t, w->shape, w->ndim));
     int64_t channels;
-    if (__builtin_mul_overflow(w->shape[1], a->groups, &channels) || in->shape[1] != channels || w->shape[0] % a->groups != 0)
-        return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: x of shape %s, weight of shape %s and %lld groups do not fit: x needs groups * C/groups "
+    if (__builtin_mul_overflow(w->shape[1], a->groups, &channels) || in->shape[1] != channels
+        || w->shape[0] % a->groups != 0)
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "conv2d: x of shape %s, weight of shape %s and %lld groups do not fit: x needs groups * C/groups "
                          "channels, weight a multiple of groups",
                          shape_text(s, in->shape, 4), shape_text(t, w->shape, 4), (long long)a->groups);
     if (bias != NULL && (bias->view.ndim != 1 || bias->view.shape[0] != w->shape[0]))
-        return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: bias has shape %s, expected [%lld]", shape_text(s, bias->view.shape, bias->view.ndim),
-                         (long long)w->shape[0]);
+        return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: bias has shape %s, expected [%lld]",
+                         shape_text(s, bias->view.shape, bias->view.ndim), (long long)w->shape[0]);
     shape[0] = in->shape[0];
     shape[1] = w->shape[0];
     for (int i = 0; i < 2; i++) {
         if (w->shape[2 + i] < 1)
-            return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: weight of shape %s has an empty kernel", shape_text(t, w->shape, 4));
+            return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: weight of shape %s has an empty kernel",
+                             shape_text(t, w->shape, 4));
         shape[2 + i] = output_side(in->shape[2 + i], w->shape[2 + i], a->stride[i], a->padding[i], a->dilation[i]);
         if (shape[2 + i] < 1)
-            return ctrt_fail(CTRT_ERR_SHAPE, "conv2d: the kernel of weight %s (stride, padding, dilation %lld, %lld, %lld) is larger than x %s",
-                             shape_text(t, w->shape, 4), (long long)a->stride[i], (long long)a->padding[i], (long long)a->dilation[i],
+            return ctrt_fail(CTRT_ERR_SHAPE,
+                             "conv2d: the kernel of weight %s (stride, padding, dilation %lld, %lld, %lld) is larger than x %s",
+                             shape_text(t, w->shape, 4), (long long)a->stride[i], (long long)a->padding[i],
+                             (long long)a->dilation[i],
                              shape_text(s, in->shape, 4));
     }
     return shape_check("conv2d", ctrt_ints_of(shape, 4), tensor_dtype(x));
 }
 
-/* One dtype and one device. */
+/* Checks that all operands have the same floating dtype and the same device. */
 static ctrt_status check_operands(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
 {
     ctrt_tensor *const tensors[3] = { x, weight, bias };
@@ -89,15 +97,16 @@ static ctrt_status check_operands(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tens
             continue;
         if (tensor_dtype(tensors[i]) != tensor_dtype(x))
             return ctrt_fail(CTRT_ERR_DTYPE, "conv2d: x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
-                             ctrt_dtype_name(tensor_dtype(x)), i == 1 ? "weight" : "bias", ctrt_dtype_name(tensor_dtype(tensors[i])));
+                             ctrt_dtype_name(tensor_dtype(x)), i == 1 ? "weight" : "bias",
+                             ctrt_dtype_name(tensor_dtype(tensors[i])));
         if (tensors[i]->device != x->device)
-            return ctrt_fail(CTRT_ERR_DEVICE, "conv2d: x is on %s, %s on %s; move one with ctrt_to_device", x->device->name,
-                             i == 1 ? "weight" : "bias", tensors[i]->device->name);
+            return ctrt_fail(CTRT_ERR_DEVICE, "conv2d: x is on %s, %s on %s; move one with ctrt_to_device",
+                             x->device->name, i == 1 ? "weight" : "bias", tensors[i]->device->name);
     }
     return front_device(&device, "conv2d", tensors, 3);
 }
 
-/* The three kernels take two 4-d operands and give a third. */
+/* Runs conv2d or one of its gradients, which all have two 4-dim operands and a 4-dim result of `shape`. */
 static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctrt_tensor *second, ctrt_tensor *bias,
                        const ctrt_conv_attributes *attributes, const int64_t *shape, ctrt_memory_format format)
 {
@@ -126,7 +135,8 @@ static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctr
     return status;
 }
 
-ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias, const ctrt_conv2d_options *options)
+ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
+                        const ctrt_conv2d_options *options)
 {
     FRONT_OP(OP_conv2d);
     FRONT_CHECK("conv2d", out);
@@ -154,8 +164,8 @@ ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, 
     return front_finish(status, out, OP_conv2d, &y, 1, inputs, 3, &graph);
 }
 
-ctrt_status op_conv2d_input_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *weight, const ctrt_conv_attributes *attributes,
-                                 const int64_t *shape)
+ctrt_status op_conv2d_input_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *weight,
+                                 const ctrt_conv_attributes *attributes, const int64_t *shape)
 {
     union op_attributes graph = { .conv_grad = { .conv = *attributes } };
     memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
@@ -165,8 +175,8 @@ ctrt_status op_conv2d_input_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor
     return front_finish(status, out, OP_conv2d_input_grad, &dx, 1, inputs, 2, &graph);
 }
 
-ctrt_status op_conv2d_weight_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x, const ctrt_conv_attributes *attributes,
-                                  const int64_t *shape)
+ctrt_status op_conv2d_weight_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x,
+                                  const ctrt_conv_attributes *attributes, const int64_t *shape)
 {
     union op_attributes graph = { .conv_grad = { .conv = *attributes } };
     memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);

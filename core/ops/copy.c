@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/copy.c: the same values in another layout, dtype or device, and to and from the host.
- *
- * The elements travel in transfer.c; here are the fronts. */
+/* ops/copy.c: fronts of ops that copy: to another layout, dtype or device, and between tensors and buffers of the host.
+ * transfer.c copies the elements. */
 #include "ops/front.h"
 
 #include "base/memory.h"
@@ -10,21 +9,25 @@
 #include "ops/plan.h"
 #include "tensor/pinned.h"
 
-/* ---- a copy as a new tensor ---- */
+/* ---- copies that are new tensors ---- */
 
-/* An empty tensor for a copy of `x`. PRESERVE: dense in x's order of dimensions. */
-static ctrt_status new_for_copy(ctrt_tensor **out, const ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format)
+/* Allocates a tensor for a copy of `x`. With CTRT_PRESERVE_FORMAT on the same device it is dense in x's dimension
+ * order; on another device it is channels-last if x is, else contiguous. */
+static ctrt_status new_for_copy(ctrt_tensor **out, const ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
+                                ctrt_memory_format format)
 {
     const ctrt_view *view = &x->view;
     if (format == CTRT_PRESERVE_FORMAT && device == x->device)
         return tensor_new_like(out, x, dtype);
-    if (format == CTRT_PRESERVE_FORMAT && !(view->flags & CTRT_VIEW_CONTIGUOUS) && (view->flags & CTRT_VIEW_CHANNELS_LAST))
+    if (format == CTRT_PRESERVE_FORMAT && !(view->flags & CTRT_VIEW_CONTIGUOUS)
+        && (view->flags & CTRT_VIEW_CHANNELS_LAST))
         format = CTRT_CHANNELS_LAST;
     return tensor_new_format(out, view->shape, view->ndim, dtype, device, format);
 }
 
-/* A copy, recorded as `op`. */
-static ctrt_status copied(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format)
+/* Makes a copy and records it as `op`. */
+static ctrt_status copied(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
+                          ctrt_memory_format format)
 {
     FRONT_OP(op);
     ctrt_tensor *result = NULL;
@@ -50,7 +53,8 @@ ctrt_status ctrt_to_non_blocking(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_de
     const ctrt_view *view = &tensor->view;
     const bool pinned = device_host_memory(device) && device_asynchronous(tensor->device)
                         && (view->flags & CTRT_VIEW_CONTIGUOUS);
-    ctrt_status status = pinned ? tensor_new_pinned(&result, view->shape, view->ndim, tensor_dtype(tensor), tensor->device)
+    ctrt_status status = pinned ? tensor_new_pinned(&result, view->shape, view->ndim, tensor_dtype(tensor),
+                                                    tensor->device)
                                 : new_for_copy(&result, tensor, tensor_dtype(tensor), device, CTRT_PRESERVE_FORMAT);
     CTRT_TRY(ctrt_context(status, "to_non_blocking"));
     status = kernel_copy_non_blocking(&result->view, device, view, tensor->device, &left);
@@ -83,7 +87,8 @@ ctrt_status ctrt_contiguous(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_memory_
     FRONT_CHECK("contiguous", tensor);
     CTRT_TRY(format_check("contiguous", format, tensor));
     if (unlikely(format == CTRT_PRESERVE_FORMAT))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "contiguous: name a format, CTRT_CONTIGUOUS_FORMAT or CTRT_CHANNELS_LAST");
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "contiguous: name a format, CTRT_CONTIGUOUS_FORMAT or CTRT_CHANNELS_LAST");
     if (has_format(tensor, format)) {
         ctrt_tensor_assign(out, tensor);
         return CTRT_OK;
@@ -98,7 +103,8 @@ ctrt_status ctrt_clone(ctrt_tensor **out, ctrt_tensor *tensor)
     return copied(out, OP_copy, tensor, tensor_dtype(tensor), tensor->device, CTRT_PRESERVE_FORMAT);
 }
 
-ctrt_status ctrt_to(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device, ctrt_dtype dtype, bool copy, ctrt_memory_format format)
+ctrt_status ctrt_to(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device, ctrt_dtype dtype, bool copy,
+                    ctrt_memory_format format)
 {
     FRONT_CHECK("to", out);
     FRONT_CHECK("to", tensor);
@@ -136,7 +142,7 @@ ctrt_status ctrt_cpu(ctrt_tensor **out, ctrt_tensor *tensor)
     return ctrt_to(out, tensor, cpu, CTRT_DTYPE_DEFAULT, false, CTRT_PRESERVE_FORMAT);
 }
 
-/* ---- into a tensor that is there ---- */
+/* ---- copies into an existing tensor ---- */
 
 static bool same_elements(const ctrt_view *a, const ctrt_view *b)
 {
@@ -148,7 +154,8 @@ static bool same_elements(const ctrt_view *a, const ctrt_view *b)
     return true;
 }
 
-/* Writes `from` (of self's shape) into self. A source that overlaps self otherwise than by being it is read first. */
+/* Copies `from`, the source expanded to self's shape, to self. A source that overlaps self, but is not the same view,
+ * is copied to a temporary tensor first. */
 static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt_tensor *source, bool *asynchronous)
 {
     if (source->device == self->device) {
@@ -172,7 +179,8 @@ static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt
     return kernel_copy(&self->view, self->device, from, source->device);
 }
 
-/* copy_, left to the device where asynchronous is not NULL and says so. */
+/* Implements copy_. If `asynchronous` is not NULL, the copy is non-blocking if possible, and *asynchronous is set to
+ * whether it is. */
 static ctrt_status copy_into(ctrt_tensor *self, ctrt_tensor *source, bool *asynchronous)
 {
     FRONT_CHECK("copy_", self);
@@ -180,11 +188,13 @@ static ctrt_status copy_into(ctrt_tensor *self, ctrt_tensor *source, bool *async
     CTRT_TRY(inplace_check("copy_", self));
     int64_t shape[CTRT_MAX_DIMS];
     int ndim;
-    CTRT_TRY(shape_broadcast(shape, &ndim, "copy_", self->view.shape, self->view.ndim, source->view.shape, source->view.ndim));
+    CTRT_TRY(shape_broadcast(shape, &ndim, "copy_", self->view.shape, self->view.ndim, source->view.shape,
+                             source->view.ndim));
     if (unlikely(!shape_equal(shape, ndim, self->view.shape, self->view.ndim))) {
         char to[SHAPE_TEXT_BYTES], from[SHAPE_TEXT_BYTES];
         return ctrt_fail(CTRT_ERR_SHAPE, "copy_: a source of shape %s does not broadcast to self's shape %s",
-                         shape_text(from, source->view.shape, source->view.ndim), shape_text(to, self->view.shape, self->view.ndim));
+                         shape_text(from, source->view.shape, source->view.ndim),
+                         shape_text(to, self->view.shape, self->view.ndim));
     }
     ctrt_view from;
     view_expand(&from, &source->view, self->view.shape, self->view.ndim);
@@ -244,9 +254,9 @@ ctrt_status ctrt_zero_(ctrt_tensor *self)
     return filled("zero_", self, ctrt_int(0));
 }
 
-/* ---- the host ---- */
+/* ---- transfers to and from the host ---- */
 
-/* The only element. */
+/* Reads the element of a tensor with one element. */
 static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *tensor)
 {
     FRONT_CHECK(who, tensor);
@@ -298,7 +308,7 @@ ctrt_status ctrt_item_int(int64_t *out, ctrt_tensor *tensor)
     return CTRT_OK;
 }
 
-/* A host buffer seen as a row-major view. */
+/* Sets *out to a row-major view of a host buffer with the shape of `like`. */
 static void buffer_view(ctrt_view *out, void *buffer, const ctrt_view *like, ctrt_dtype dtype)
 {
     *out = *like;
@@ -310,7 +320,8 @@ static void buffer_view(ctrt_view *out, void *buffer, const ctrt_view *like, ctr
     out->owner = NULL;
 }
 
-/* Kernels may assume that elements are aligned; a program's buffer need not be. */
+/* Returns whether the buffer needs an aligned copy: kernels require aligned elements, but a program's buffer may be
+ * misaligned. */
 static bool misaligned(const void *buffer, ctrt_dtype dtype)
 {
     return (uintptr_t)buffer % dtype_bytes(dtype) != 0;
@@ -323,8 +334,9 @@ ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_d
     size_t wanted;
     if (unlikely(__builtin_mul_overflow((size_t)tensor->view.numel, dtype_bytes(dtype), &wanted) || bytes < wanted)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "to_host: the buffer has %zu bytes; shape %s as %s needs %lld elements of %zu bytes",
-                         bytes, shape_text(text, tensor->view.shape, tensor->view.ndim), ctrt_dtype_name(dtype),
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "to_host: the buffer has %zu bytes; shape %s as %s needs %lld elements of %zu bytes", bytes,
+                         shape_text(text, tensor->view.shape, tensor->view.ndim), ctrt_dtype_name(dtype),
                          (long long)tensor->view.numel, dtype_bytes(dtype));
     }
     if (wanted == 0)
@@ -355,8 +367,9 @@ ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t num
     CTRT_TRY(inplace_check("from_host_", tensor));
     if (unlikely(numel != tensor->view.numel)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "from_host_: %lld values for a tensor of %lld elements, shape %s", (long long)numel,
-                         (long long)tensor->view.numel, shape_text(text, tensor->view.shape, tensor->view.ndim));
+        return ctrt_fail(CTRT_ERR_SHAPE, "from_host_: %lld values for a tensor of %lld elements, shape %s",
+                         (long long)numel, (long long)tensor->view.numel,
+                         shape_text(text, tensor->view.shape, tensor->view.ndim));
     }
     if (numel == 0)
         return CTRT_OK;
@@ -374,7 +387,7 @@ ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t num
     ctrt_view host;
     buffer_view(&host, aligned ? aligned : (void *)(uintptr_t)buffer, &tensor->view, dtype);
 
-    /* To the graph the new values are a constant, as those of fill. */
+    /* Recorded as a fill, because the new values are constants for the graph. */
     struct inplace_token token = { NULL };
     const bool grad = front_needs_grad(&tensor, 1);
     ctrt_status status = CTRT_OK;

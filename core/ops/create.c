@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/create.c: factories that fill their memory. */
+/* ops/create.c: functions that create and initialize a tensor. */
 #include "tensor/create.h"
 
 #include <math.h>
 
 #include "ops/front.h"
 
-/* Moves `fresh` into *out, or releases it. */
+/* On success moves `fresh` into *out; on failure releases it and adds the context `who`. */
 static ctrt_status finish(ctrt_status status, const char *who, ctrt_tensor **out, ctrt_tensor *fresh)
 {
     if (unlikely(status != CTRT_OK)) {
@@ -17,7 +17,8 @@ static ctrt_status finish(ctrt_status status, const char *who, ctrt_tensor **out
     return CTRT_OK;
 }
 
-static ctrt_status filled(ctrt_tensor **out, const char *who, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
+static ctrt_status filled(ctrt_tensor **out, const char *who, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype,
+                          ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
     FRONT_CHECK(who, out);
@@ -37,7 +38,8 @@ ctrt_status ctrt_ones(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt
     return filled(out, "ones", shape, ctrt_int(1), dtype, device);
 }
 
-/* A floating number gives the default dtype, which is the device's to say. */
+/* Returns the dtype of a tensor with this value. CTRT_DTYPE_DEFAULT stays for a floating number, because the default
+ * floating dtype depends on the device. */
 static ctrt_dtype dtype_for(ctrt_scalar value, ctrt_dtype dtype)
 {
     return dtype == CTRT_DTYPE_DEFAULT && value.kind != CTRT_SCALAR_FLOAT ? dtype_of_scalar(value) : dtype;
@@ -60,19 +62,21 @@ static double as_double(ctrt_scalar value)
     return value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
 }
 
-/* How many elements lie in start, start+step, ... before end. Integers are compared and counted as such, because a double
- * cannot hold all of them. */
+/* Sets *count to the number of elements of start, start+step, ... before end. Integers are compared and counted as
+ * integers, because a double cannot represent all of them. */
 static ctrt_status arange_count(int64_t *count, ctrt_scalar start, ctrt_scalar end, ctrt_scalar step, bool integers)
 {
     const double first = as_double(start), last = as_double(end), by = as_double(step);
     if (unlikely(!isfinite(first) || !isfinite(last) || !isfinite(by)))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: start %g, end %g, step %g; all have to be finite", first, last, by);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: start %g, end %g, step %g; all have to be finite", first,
+                         last, by);
     if (unlikely(by == 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: the step is 0");
     if (unlikely(integers ? (step.i > 0 ? start.i > end.i : start.i < end.i) : by > 0 ? first > last : first < last))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: a step of %g does not lead from %g to %g", by, first, last);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "arange: a step of %g does not lead from %g to %g", by, first,
+                         last);
     if (integers) {
-        /* Of unsigned distances, which cannot overflow. */
+        /* The distance is unsigned, so it cannot overflow. */
         uint64_t distance = step.i > 0 ? (uint64_t)end.i - (uint64_t)start.i : (uint64_t)start.i - (uint64_t)end.i;
         uint64_t stride = step.i > 0 ? (uint64_t)step.i : -(uint64_t)step.i;
         uint64_t n = distance / stride + (distance % stride != 0);
@@ -93,11 +97,13 @@ static ctrt_scalar as_integer(ctrt_scalar value)
     return ctrt_int(whole);
 }
 
-ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, ctrt_scalar step, ctrt_dtype dtype, ctrt_device *device)
+ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, ctrt_scalar step, ctrt_dtype dtype,
+                        ctrt_device *device)
 {
     FRONT_OP(OP_arange);
     FRONT_CHECK("arange", out);
-    const bool floating = start.kind == CTRT_SCALAR_FLOAT || end.kind == CTRT_SCALAR_FLOAT || step.kind == CTRT_SCALAR_FLOAT;
+    const bool floating = start.kind == CTRT_SCALAR_FLOAT || end.kind == CTRT_SCALAR_FLOAT
+        || step.kind == CTRT_SCALAR_FLOAT;
     if (dtype == CTRT_DTYPE_DEFAULT && !floating)
         dtype = CTRT_I64;
     CTRT_TRY(dtype_resolve_on(&dtype, "arange", dtype, device));
@@ -143,19 +149,21 @@ ctrt_status ctrt_eye(ctrt_tensor **out, int64_t n, int64_t m, ctrt_dtype dtype, 
 
 /* ---- from data ---- */
 
-/* Row-major host values of `from_dtype` into a fresh tensor of perhaps another dtype. */
-static ctrt_status values_into(ctrt_tensor *fresh, const char *who, const void *data, int64_t numel, ctrt_dtype from_dtype)
+/* Copies row-major host values of `from_dtype` to a new tensor and converts them to its dtype. */
+static ctrt_status values_into(ctrt_tensor *fresh, const char *who, const void *data, int64_t numel,
+                               ctrt_dtype from_dtype)
 {
     if (unlikely(numel != fresh->view.numel)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: %lld values for a tensor of %lld elements, shape %s", who, (long long)numel,
-                         (long long)fresh->view.numel, shape_text(text, fresh->view.shape, fresh->view.ndim));
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: %lld values for a tensor of %lld elements, shape %s", who,
+                         (long long)numel, (long long)fresh->view.numel,
+                         shape_text(text, fresh->view.shape, fresh->view.ndim));
     }
     return numel == 0 ? CTRT_OK : ctrt_from_host_(fresh, data, numel, from_dtype);
 }
 
-static ctrt_status created_from(ctrt_tensor **out, const char *who, const void *data, int64_t numel, ctrt_dtype data_dtype, ctrt_ints shape,
-                                ctrt_dtype dtype, ctrt_device *device)
+static ctrt_status created_from(ctrt_tensor **out, const char *who, const void *data, int64_t numel,
+                                ctrt_dtype data_dtype, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
     FRONT_CHECK(who, out);
@@ -173,7 +181,8 @@ static ctrt_status created_from(ctrt_tensor **out, const char *who, const void *
     return CTRT_OK;
 }
 
-ctrt_status ctrt_from_data(ctrt_tensor **out, const void *data, int64_t numel, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+ctrt_status ctrt_from_data(ctrt_tensor **out, const void *data, int64_t numel, ctrt_ints shape, ctrt_dtype dtype,
+                           ctrt_device *device)
 {
     CTRT_TRY(dtype_resolve_on(&dtype, "from_data", dtype, device));
     return created_from(out, "from_data", data, numel, dtype, shape, dtype, device);
@@ -192,13 +201,14 @@ ctrt_status ctrt_empty_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dty
         status = tensor_new_like(&fresh, like, dtype);
     else
         status = tensor_new_format(&fresh, like->view.shape, like->view.ndim, dtype, device,
-                                   (like->view.flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST)) == CTRT_VIEW_CHANNELS_LAST
+                                   (like->view.flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST))
+                                   == CTRT_VIEW_CHANNELS_LAST
                                        ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT);
     return finish(status, "empty_like", out, fresh);
 }
 
-static ctrt_status filled_like(ctrt_tensor **out, const char *who, ctrt_tensor *like, ctrt_scalar value, ctrt_dtype dtype,
-                               ctrt_device *device)
+static ctrt_status filled_like(ctrt_tensor **out, const char *who, ctrt_tensor *like, ctrt_scalar value,
+                               ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
     FRONT_CHECK(who, out);
@@ -219,12 +229,13 @@ ctrt_status ctrt_ones_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dtyp
     return filled_like(out, "ones_like", like, ctrt_int(1), dtype, device);
 }
 
-ctrt_status ctrt_full_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
+ctrt_status ctrt_full_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_scalar value, ctrt_dtype dtype,
+                           ctrt_device *device)
 {
     return filled_like(out, "full_like", like, value, dtype, device);
 }
 
-/* dtype and device of `like` where not told otherwise. */
+/* Sets *dtype and *device to those of `like` if they are the default. */
 static ctrt_status inherit(const char *who, ctrt_tensor *like, ctrt_dtype *dtype, ctrt_device **device)
 {
     FRONT_CHECK(who, like);
@@ -257,14 +268,15 @@ ctrt_status ctrt_new_ones(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape,
     return filled(out, "new_ones", shape, ctrt_int(1), dtype, device);
 }
 
-ctrt_status ctrt_new_full(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device)
+ctrt_status ctrt_new_full(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype,
+                          ctrt_device *device)
 {
     CTRT_TRY(inherit("new_full", like, &dtype, &device));
     return filled(out, "new_full", shape, value, dtype, device);
 }
 
-ctrt_status ctrt_new_tensor(ctrt_tensor **out, ctrt_tensor *like, const void *data, int64_t numel, ctrt_ints shape, ctrt_dtype data_dtype,
-                            ctrt_device *device)
+ctrt_status ctrt_new_tensor(ctrt_tensor **out, ctrt_tensor *like, const void *data, int64_t numel, ctrt_ints shape,
+                            ctrt_dtype data_dtype, ctrt_device *device)
 {
     ctrt_dtype dtype = CTRT_DTYPE_DEFAULT;
     CTRT_TRY(inherit("new_tensor", like, &dtype, &device));

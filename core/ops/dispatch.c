@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/dispatch.c: from an op and operands to the kernel that runs.
+/* ops/dispatch.c: selection and execution of the kernel for an op and its operands.
  *
- * A backend's rows are sorted once per device into cells, one per (op, dtype), best score first. Calls then look at
- * one cell. */
+ * A device's kernels are sorted once into a table with one entry (cell) per op and dtype, highest score first. A call
+ * then reads one entry. */
 #include "ops/dispatch.h"
 
 #include <pthread.h>
@@ -24,13 +24,14 @@ const struct op_info op_table[OP_COUNT] = {
 #undef OP
 };
 
-/* ---- building the cells ---------------------------------------------------------------------------------- */
+/* ---- the dispatch table ---- */
 
-static uint16_t op_order[OP_COUNT];                     /* ops by name, for the lookup */
+static uint16_t op_order[OP_COUNT];                     /* op ids sorted by name */
 static pthread_once_t op_order_once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t cells_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The lock may be held by a thread that the child of a fork does not have; cells are published whole or not at all. */
+/* The lock may have been held by a thread that does not exist in the child of a fork. Initializing it again is safe,
+ * because a table is published only when it is complete. */
 static void after_fork_in_child(void)
 {
     pthread_mutex_init(&cells_lock, NULL);
@@ -58,7 +59,7 @@ static int compare_name(const void *name, const void *entry)
     return strcmp(name, op_table[*(const uint16_t *)entry].name);
 }
 
-/* The id of an op's name, or -1. */
+/* Returns the id of the op `name`, or -1. */
 static int op_by_name(const char *name)
 {
     pthread_once(&op_order_once, op_order_init);
@@ -66,7 +67,8 @@ static int op_by_name(const char *name)
     return found ? *found : -1;
 }
 
-/* A row that the registry could not judge, because only ops.def knows the names. */
+/* Returns whether a kernel row is valid and its op is known. The registry cannot validate this when it loads a plugin,
+ * because the op names are defined in this layer (ops.def). */
 static bool row_usable(const ctrt_device *device, const ctrt_kernel *row)
 {
     if (!CTRT_SLOT(row, run) || row->op == NULL) {
@@ -85,7 +87,7 @@ static const ctrt_kernel *row_at(const ctrt_kernel_table *table, size_t index)
     return (const ctrt_kernel *)((const char *)table->rows + index * table->stride);
 }
 
-/* Calls `visit` for each usable row of the device, overlays first. */
+/* Calls `visit` for each usable kernel of the device, those of overlays first. */
 static void rows_for_each(ctrt_device *device, void (*visit)(const ctrt_kernel *row, void *argument), void *argument)
 {
     const ctrt_kernel_table *tables[COUNT_OF(device->overlays) + 1];
@@ -107,7 +109,7 @@ static void count_row(const ctrt_kernel *row, void *argument)
 
 struct cell_build {
     struct op_cell *cells;
-    const ctrt_kernel **next;           /* free place in the array of row pointers */
+    const ctrt_kernel **next;           /* next free element in the array of kernel pointers */
     bool counting;
 };
 
@@ -157,7 +159,7 @@ static ctrt_status cells_build(struct op_cell **out, ctrt_device *device)
             continue;
         const ctrt_kernel *best = cells[i].rows[0];
         cells[i].flags = best->flags;
-        /* On an asynchronous device every call has more to do: launch.c. */
+        /* On an asynchronous device every call must go through launch_row. */
         if (!CTRT_SLOT(best, accepts) && !CTRT_SLOT(best, workspace) && !device_asynchronous(device))
             cells[i].run = best->run;
     }
@@ -191,26 +193,28 @@ ctrt_status dispatch_cells(struct op_cell **out, ctrt_device *device)
     return ctrt_context(status, "preparing the kernels of %s", device->name);
 }
 
-/* ---- one call ------------------------------------------------------------------------------------------------- */
+/* ---- one call ---- */
 
-/* Operands of a call as one row wants them. Views that a row can't take are replaced by contiguous ones, which get
- * memory only once the row has accepted. */
+/* The operands of a call in the layout that one kernel requires. A view that the kernel does not support is replaced by
+ * a contiguous one, for which memory is allocated after the kernel has accepted the call. */
 struct prepared {
     const ctrt_view **inputs, **outputs;
-    ctrt_view *replaced;                    /* contiguous stand-ins, one per operand */
-    ctrt_block *blocks;                     /* their memory; address NULL where there is none */
+    ctrt_view *replaced;                    /* contiguous replacements, one element per operand */
+    ctrt_block *blocks;                     /* memory of the replacements; address NULL for operands without one */
     int n_inputs, n_outputs;
 };
 
 static bool layout_fits(const ctrt_view *view, uint32_t row_flags, bool all_channels_last)
 {
-    if (view == NULL || (view->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_HOST_SCALAR)) || (row_flags & CTRT_KERNEL_STRIDED))
+    if (view == NULL || (view->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_HOST_SCALAR))
+        || (row_flags & CTRT_KERNEL_STRIDED))
         return !(all_channels_last && view != NULL && view->ndim == 4 && !(view->flags & CTRT_VIEW_CHANNELS_LAST)
                  && !(row_flags & CTRT_KERNEL_STRIDED));
     return all_channels_last && (view->flags & CTRT_VIEW_CHANNELS_LAST);
 }
 
-/* True when every 4-d operand is channels-last, one of them strictly, and the row takes that. */
+/* Returns whether every 4-dim operand is channels-last and the kernel supports that. Sets *strictly if one of the
+ * operands is not contiguous as well. */
 static bool is_channels_last(uint32_t row_flags, const ctrt_view *const *views, int count, bool *strictly)
 {
     if (!(row_flags & CTRT_KERNEL_CHANNELS_LAST))
@@ -234,8 +238,9 @@ static bool is_input(const ctrt_view *output, const ctrt_view *const *inputs, in
     return false;
 }
 
-/* Points `p` at operands that the row can take; returns how many had to be replaced. */
-static int prepare_layouts(struct prepared *p, const ctrt_kernel *row, const ctrt_view *const *inputs, const ctrt_view *const *outputs)
+/* Sets the operands in `p` to views that the kernel supports. Returns the number of replaced operands. */
+static int prepare_layouts(struct prepared *p, const ctrt_kernel *row, const ctrt_view *const *inputs,
+                           const ctrt_view *const *outputs)
 {
     bool strictly = false;
     bool channels_last = is_channels_last(row->flags, inputs, p->n_inputs, &strictly)
@@ -245,7 +250,8 @@ static int prepare_layouts(struct prepared *p, const ctrt_kernel *row, const ctr
         const ctrt_view *view = i < p->n_inputs ? inputs[i] : outputs[i - p->n_inputs];
         const ctrt_view **place = i < p->n_inputs ? &p->inputs[i] : &p->outputs[i - p->n_inputs];
         *place = view;
-        /* Of outputs that are inputs the first is the caller's wish, which the row may lack; others are what the op says. */
+        /* Output 0 may alias an input only if the kernel has CTRT_KERNEL_INPLACE. If another output aliases an input,
+         * the op is defined that way and every kernel supports it. */
         const bool in_place = i == p->n_inputs && view != NULL && is_input(view, inputs, p->n_inputs);
         if (layout_fits(view, row->flags, channels_last) && (!in_place || (row->flags & CTRT_KERNEL_INPLACE)))
             continue;
@@ -253,7 +259,7 @@ static int prepare_layouts(struct prepared *p, const ctrt_kernel *row, const ctr
         *place = &p->replaced[i];
         replaced++;
     }
-    /* An in-place operand stays one operand where the row can do that. */
+    /* An operand that is input and output stays one operand if the kernel supports that. */
     for (int o = 0; replaced && (row->flags & CTRT_KERNEL_INPLACE) && o < p->n_outputs; o++)
         for (int i = 0; i < p->n_inputs; i++)
             if (outputs[o] != NULL && outputs[o] == inputs[i])
@@ -268,16 +274,16 @@ static ctrt_status prepare_memory(struct prepared *p, ctrt_device *device, const
         bool used = i < p->n_inputs ? p->inputs[i] == view : p->outputs[i - p->n_inputs] == view;
         if (!used || view->numel == 0)
             continue;
-        CTRT_TRY(pool_alloc_fixed(device->memory, &p->blocks[i], (size_t)view->numel * dtype_bytes(view->dtype), stream_queue(device),
-                                  &view->data, true));
+        CTRT_TRY(pool_alloc_fixed(device->memory, &p->blocks[i], (size_t)view->numel * dtype_bytes(view->dtype),
+                                  stream_queue(device), &view->data, true));
         if (i < p->n_inputs)
             CTRT_TRY(kernel_copy(view, device, inputs[i], device));
     }
     return CTRT_OK;
 }
 
-/* Allocates the workspace of a call. A kernel that asks for less after a failure gets that, so only the last failure is reported: the
- * allocation of a kernel that asks for no less is repeated with the report. */
+/* Allocates the workspace of a call. After a failure the kernel may request a smaller one, so only the last failure is
+ * reported: if the kernel requests no less than before, the allocation is repeated with reporting enabled. */
 static ctrt_status alloc_workspace(ctrt_block *workspace, const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
 {
     size_t bytes = 0;
@@ -286,9 +292,11 @@ static ctrt_status alloc_workspace(ctrt_block *workspace, const ctrt_kernel *row
         const char *before = thread_state.op;
         thread_state.op = row->op;
         const size_t wanted = bytes;
-        ctrt_status status = pool_alloc_fixed(device->memory, workspace, wanted, stream_queue(device), &call->workspace, false);
+        ctrt_status status = pool_alloc_fixed(device->memory, workspace, wanted, stream_queue(device), &call->workspace,
+                                              false);
         call->workspace_bytes = wanted;
-        const bool give_up = status == CTRT_ERR_OUT_OF_MEMORY && (row->workspace(call, &bytes) != CTRT_OK || bytes >= wanted);
+        const bool give_up = status == CTRT_ERR_OUT_OF_MEMORY
+            && (row->workspace(call, &bytes) != CTRT_OK || bytes >= wanted);
         if (give_up)
             status = pool_alloc_fixed(device->memory, workspace, wanted, stream_queue(device), &call->workspace, true);
         thread_state.op = before;
@@ -312,24 +320,27 @@ static ctrt_status run_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device 
     return status;
 }
 
-/* The first row of a cell that takes the call: `call` and `p` are as it wants them, *replaced of the operands by copies. NULL: none. */
-static const ctrt_kernel *choose_row(ctrt_call *call, struct prepared *p, int *replaced, const struct op_cell *cell, ctrt_device *device,
-                                     const ctrt_view *const *inputs, const ctrt_view *const *outputs, const void *attributes)
+/* Returns the first kernel of a dispatch entry that accepts the call, or NULL. Sets `call` and `p` for that kernel, and
+ * *replaced to the number of operands that are to be replaced by copies. */
+static const ctrt_kernel *choose_row(ctrt_call *call, struct prepared *p, int *replaced, const struct op_cell *cell,
+                                     ctrt_device *device, const ctrt_view *const *inputs,
+                                     const ctrt_view *const *outputs, const void *attributes)
 {
     for (int r = 0; r < cell->count; r++) {
         const ctrt_kernel *row = cell->rows[r];
         *replaced = prepare_layouts(p, row, inputs, outputs);
         *call = (ctrt_call){ .size = sizeof *call, .device = device->handle, .inputs = p->inputs, .outputs = p->outputs,
-                             .n_inputs = (uint32_t)p->n_inputs, .n_outputs = (uint32_t)p->n_outputs, .attributes = attributes, .row = row };
+                             .n_inputs = (uint32_t)p->n_inputs, .n_outputs = (uint32_t)p->n_outputs,
+                             .attributes = attributes, .row = row };
         if (!CTRT_SLOT(row, accepts) || row->accepts(call))
             return row;
     }
     return NULL;
 }
 
-/* Runs the first row of a cell that accepts. *ran tells whether one did. */
-static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepared *p, ctrt_device *device, const ctrt_view *const *inputs,
-                            const ctrt_view *const *outputs, const void *attributes)
+/* Runs the first kernel of a dispatch entry that accepts the call. Sets *ran to whether there is one. */
+static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepared *p, ctrt_device *device,
+                            const ctrt_view *const *inputs, const ctrt_view *const *outputs, const void *attributes)
 {
     ctrt_call call;
     int replaced = 0;
@@ -361,14 +372,16 @@ bool kernel_available(enum op op, ctrt_dtype key, ctrt_device *device, const ctr
         return false;
     const ctrt_view *pointers[KERNEL_MAX_OPERANDS];
     ctrt_view replaced[KERNEL_MAX_OPERANDS];
-    struct prepared p = { .n_inputs = n_inputs, .n_outputs = n_outputs, .inputs = pointers, .outputs = pointers + n_inputs, .replaced = replaced };
+    struct prepared p = { .n_inputs = n_inputs, .n_outputs = n_outputs, .inputs = pointers,
+                          .outputs = pointers + n_inputs, .replaced = replaced };
     ctrt_call call;
     int count;
     return choose_row(&call, &p, &count, cell, device, inputs, outputs, attributes) != NULL;
 }
 
-/* Pinned memory may still be on its way to or from a device. */
-static ctrt_status host_waits(const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs, int n_outputs)
+/* Waits for asynchronous copies between devices and operands in pinned memory. */
+static ctrt_status host_waits(const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs,
+                              int n_outputs)
 {
     for (int i = 0; i < n_inputs + n_outputs; i++) {
         const ctrt_view *view = i < n_inputs ? inputs[i] : outputs[i - n_inputs];
@@ -378,9 +391,9 @@ static ctrt_status host_waits(const ctrt_view *const *inputs, int n_inputs, cons
     return CTRT_OK;
 }
 
-/* The general case: several candidates, workspaces, layouts to mend, many operands. */
-static ctrt_status call_slowly(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
-                               const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+/* The general case: several candidates, workspaces, unsupported layouts, many operands, asynchronous devices. */
+static ctrt_status call_slowly(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs,
+                               int n_inputs, const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
     struct op_cell *cells;
     CTRT_TRY(dispatch_cells(&cells, device));
@@ -410,7 +423,7 @@ static ctrt_status call_slowly(enum op op, ctrt_dtype key, ctrt_device *device, 
     return fallback_call(op, key, device, inputs, n_inputs, outputs, n_outputs, attributes);
 }
 
-/* All operands as any row takes them. */
+/* Returns whether all operands have a layout that every kernel supports. */
 static inline bool all_plain(const ctrt_view *const *views, int count)
 {
     for (int i = 0; i < count; i++)
@@ -431,7 +444,7 @@ ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const c
                         const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
     const struct op_cell *cell = dispatch_cell(device, op, key);
-    /* Results that a front took are named. What it fills was taken nameless by somebody else. */
+    /* Outputs allocated by an op front already carry its name; name the others here. */
     if (unlikely(pool_watched(device->memory)) && thread_state.op == NULL)
         live_name_outputs(device->memory, outputs, n_outputs, inputs, n_inputs, op_table[op].name);
     if (likely(cell != NULL && cell->run != NULL)
@@ -446,10 +459,10 @@ ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const c
     return call_slowly(op, key, device, inputs, n_inputs, outputs, n_outputs, attributes);
 }
 
-/* ---- elementwise: fewer dimensions --------------------------------------------------------------------------------- */
+/* ---- elementwise ops: merging of dimensions ---- */
 
-/* Sorts dimensions so that the output is walked in memory order, then merges neighbours that all views step through evenly. All views
- * have the output's shape. */
+/* Sorts the dimensions by decreasing stride of the output, the last view, and removes those of size 1. Then merges
+ * adjacent dimensions wherever the strides of all views allow that. All views have the output's shape. */
 static void merge_dims(ctrt_view *views, int count)
 {
     ctrt_view *out = &views[count - 1];
@@ -499,8 +512,8 @@ static void merge_dims(ctrt_view *views, int count)
     }
 }
 
-ctrt_status kernel_call_elementwise(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
-                                    const ctrt_view *output, const void *attributes)
+ctrt_status kernel_call_elementwise(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs,
+                                    int n_inputs, const ctrt_view *output, const void *attributes)
 {
     if (output->numel == 0)
         return CTRT_OK;
@@ -522,7 +535,7 @@ ctrt_status kernel_call_elementwise(enum op op, ctrt_dtype key, ctrt_device *dev
     return kernel_call(op, key, device, pointers, n_inputs, &out, 1, attributes);
 }
 
-/* ---- questions --------------------------------------------------------------------------------------------------------- */
+/* ---- public ---- */
 
 ctrt_status ctrt_op_name(const char **out, size_t index)
 {

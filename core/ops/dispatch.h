@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/dispatch.h: from an op and operands to the kernel that runs.
+/* ops/dispatch.h: selection and execution of the kernel for an op and its operands.
  *
- * Each device has a cell per (op, dtype) that remembers the winning row. kernel_call works on views: no autograd, no
- * promotion, no allocation of results; fronts have done that. */
+ * Each device has a table with one dispatch entry (struct op_cell) per op and dtype, which lists the candidate kernels
+ * (rows). kernel_call works on views. Fronts are responsible for promotion, allocation of results and autograd. */
 #ifndef CORE_OPS_DISPATCH_H
 #define CORE_OPS_DISPATCH_H
 
@@ -11,48 +11,55 @@
 #include "ops/op.h"
 #include "tensor/shape.h"
 
-#define KERNEL_MAX_OPERANDS 10              /* of a call with a fixed number of operands */
+#define KERNEL_MAX_OPERANDS 10              /* greatest number of operands of a call with a fixed number of operands */
 
 struct op_cell {
-    ctrt_status (*run)(const ctrt_call *call);      /* the one row, when it alone matches and takes no workspace; else NULL */
-    uint32_t flags;                                 /* CTRT_KERNEL_* of that row */
-    uint16_t count;                                 /* candidates, best first */
-    const ctrt_kernel *const *rows;
+    /* The best kernel, if it can be called directly: on a synchronous device, without `accepts` and `workspace`. Else
+     * NULL. */
+    ctrt_status (*run)(const ctrt_call *call);
+    uint32_t flags;                                 /* CTRT_KERNEL_* of the best kernel */
+    uint16_t count;                                 /* number of candidates */
+    const ctrt_kernel *const *rows;                 /* candidates, highest score first */
 };
 
-/* The device's cells, built at first use. CTRT_OK and *out, or why the backend's rows are unusable. */
+/* Returns the device's dispatch table, which is built at first use. Errors: those of the backend's prepare, and
+ * CTRT_ERR_OUT_OF_MEMORY. Thread-safe. */
 ctrt_status dispatch_cells(struct op_cell **out, ctrt_device *device);
 
+/* Returns the dispatch entry of an op and dtype; NULL if the table has not been built yet. */
 static inline struct op_cell *dispatch_cell(ctrt_device *device, enum op op, ctrt_dtype key)
 {
     struct op_cell *cells = atomic_load_explicit(&device->cells, memory_order_acquire);
     return cells ? &cells[(int)op * CTRT_DTYPE_COUNT + (int)key] : NULL;
 }
 
-/* Runs `op` at dtype `key` on `device`. Inputs may be NULL where the op allows. A row that is not STRIDED gets contiguous copies of inputs
- * (outputs are contiguous or, for a copy into a view, written through a contiguous copy). Without a row: the fallback, or CTRT_ERR_NOT_SUPPORTED.
- * `attributes`: the plugin.h struct of the op. */
+/* Runs `op` at dtype `key` on `device`. Inputs may be NULL if the op allows that. A kernel without CTRT_KERNEL_STRIDED
+ * gets contiguous copies of operands that are not contiguous; outputs are copied back afterwards. If no kernel accepts
+ * the call, runs the fallback or returns CTRT_ERR_NOT_SUPPORTED. `attributes` is the op's struct in plugin.h. */
 ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
                         const ctrt_view *const *outputs, int n_outputs, const void *attributes);
 
-/* Would a row of the device's own take that call? Shapes, strides and dtypes of the views count; there need be no data yet. At most
- * KERNEL_MAX_OPERANDS operands. For ops that the core can also compose of others. */
+/* Returns whether the device has a kernel of its own that accepts the call. Only shapes, strides and dtypes of the
+ * views are used, so they need no data. At most KERNEL_MAX_OPERANDS operands. For ops that the core can also compose
+ * from others. */
 bool kernel_available(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
                       const ctrt_view *const *outputs, int n_outputs, const void *attributes);
 
-/* kernel_call for elementwise ops: all views have one shape; merges dimensions first. */
-ctrt_status kernel_call_elementwise(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
-                                    const ctrt_view *output, const void *attributes);
+/* kernel_call for elementwise ops, whose views all have the same shape. Merges dimensions first. */
+ctrt_status kernel_call_elementwise(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs,
+                                    int n_inputs, const ctrt_view *output, const void *attributes);
 
-/* Copies elements between views of one shape, converting dtype, within a device or across. The workhorse of contiguous, to, copy_, cat. */
+/* Copies elements between views of the same shape, within a device or between devices, and converts the dtype. */
 ctrt_status kernel_copy(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device);
-/* The same, but where the device copies by itself between its memory and pinned host memory, *asynchronous is set and nobody waits. */
-ctrt_status kernel_copy_non_blocking(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device,
-                                     bool *asynchronous);
-/* Every element of the view becomes `value`. */
+/* The same, but does not wait if the device can copy asynchronously between its memory and pinned host memory. Sets
+ * *asynchronous to whether that is the case. */
+ctrt_status kernel_copy_non_blocking(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from,
+                                     ctrt_device *from_device, bool *asynchronous);
+/* Sets every element of the view to `value`. */
 ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar value);
 
-/* fallback.c: the op on the CPU, with copies there and back; counted. */
+/* fallback.c: runs the op on the CPU, with copies of the operands, and counts the call. CTRT_ERR_NOT_SUPPORTED without
+ * CTRT_FALLBACK=cpu. */
 ctrt_status fallback_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
                           const ctrt_view *const *outputs, int n_outputs, const void *attributes);
 

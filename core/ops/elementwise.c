@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/elementwise.c: fronts of ops that work element by element and give a new tensor.
+/* ops/elementwise.c: fronts of elementwise ops that return a new tensor.
  *
- * Each function first tries the case that programs are made of: contiguous operands of one dtype, shape and device. Everything
- * else (promotion, broadcasting, strides, numbers, 0-dim CPU operands) goes through operands_prepare. */
+ * Binary ops have a fast path for the common case: contiguous operands of the same dtype, shape and device. All other
+ * cases (promotion, broadcasting, strides, 0-dim CPU operands) use operands_prepare. */
 #include "ops/elementwise.h"
 
 #include "memory/order.h"
 #include "ops/backward.h"
 
-/* Promotion of each op as a constant, so that the fast paths fold. */
+/* The promotion of each op as a constant expression, so that the compiler can simplify the fast paths. */
 enum {
 #define OP(name, inputs, family, promotion, differentiable, text) RULE_##name = PROMOTION_##promotion,
 #include "ops/ops.def"
@@ -16,9 +16,9 @@ enum {
 };
 
 static const bool refuses_bool[OP_COUNT] = {
-    [OP_neg] = true, [OP_abs] = true, [OP_sign] = true, [OP_square] = true, [OP_relu] = true, [OP_floor] = true, [OP_ceil] = true,
-    [OP_round] = true, [OP_trunc] = true, [OP_clamp] = true, [OP_sub] = true, [OP_floor_divide] = true, [OP_remainder] = true,
-    [OP_fmod] = true, [OP_pow] = true,
+    [OP_neg] = true, [OP_abs] = true, [OP_sign] = true, [OP_square] = true, [OP_relu] = true, [OP_floor] = true,
+    [OP_ceil] = true, [OP_round] = true, [OP_trunc] = true, [OP_clamp] = true, [OP_sub] = true,
+    [OP_floor_divide] = true, [OP_remainder] = true, [OP_fmod] = true, [OP_pow] = true,
 };
 
 ctrt_status elementwise_check_bool(enum op op, ctrt_dtype dtype)
@@ -28,7 +28,7 @@ ctrt_status elementwise_check_bool(enum op op, ctrt_dtype dtype)
     return CTRT_OK;
 }
 
-/* The dtype in which the op computes, from the promoted dtype of its operands. */
+/* Returns the compute dtype of an op, given the promoted dtype of its operands. */
 static inline ctrt_dtype compute_dtype(int promotion, ctrt_dtype promoted)
 {
     return promotion == PROMOTION_TO_FLOAT && !dtype_floating(promoted) ? ctrt_default_dtype() : promoted;
@@ -39,7 +39,7 @@ static inline ctrt_dtype result_dtype(int promotion, ctrt_dtype compute)
     return promotion == PROMOTION_COMPARE || promotion == PROMOTION_TO_BOOL ? CTRT_BOOL : compute;
 }
 
-/* ---- operands in general ------------------------------------------------------------------------------------- */
+/* ---- operands ---- */
 
 void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype)
 {
@@ -59,11 +59,12 @@ ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute)
         return compute;
     unsigned char element[8];
     dtype_store(element, compute, value);
-    const double kept = dtype_load(element, compute).f, asked = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
+    const double kept = dtype_load(element, compute).f,
+                 asked = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
     return kept == asked || asked != asked ? compute : CTRT_F32;
 }
 
-/* Reads the only element of a 0-dim tensor in host memory, after the work on streams that writes it. */
+/* Reads the element of a 0-dim tensor in host memory. Waits for device copies to it if it is pinned. */
 static ctrt_status read_number(ctrt_scalar *out, const ctrt_tensor *tensor)
 {
     if (unlikely(tensor->view.flags & CTRT_VIEW_PINNED))
@@ -129,8 +130,8 @@ ctrt_status operands_prepare(struct operand *operands, ctrt_tensor *const *tenso
     return CTRT_OK;
 }
 
-ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, const int64_t *shape, int ndim, ctrt_dtype dtype,
-                               ctrt_device *device)
+ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, const int64_t *shape,
+                               int ndim, ctrt_dtype dtype, ctrt_device *device)
 {
     for (int i = 0; i < count; i++)
         if (tensors[i] != NULL && tensors[i]->device == device
@@ -139,7 +140,7 @@ ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, i
     return tensor_new(out, shape, ndim, dtype, device);
 }
 
-/* ---- one operand ------------------------------------------------------------------------------------------------- */
+/* ---- one operand ---- */
 
 static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tensor *x, const void *kernel_attributes,
                          const union op_attributes *attributes)
@@ -203,8 +204,9 @@ ctrt_status ctrt_gelu(ctrt_tensor **out, ctrt_tensor *x, bool tanh_approximation
     return unary(out, OP_gelu, RULE_gelu, x, &kernel, &graph);
 }
 
-/* lo or hi may be NULL: no limit on that side. */
-static ctrt_status clamp(const char *name, ctrt_tensor **out, ctrt_tensor *x, const ctrt_scalar *lo, const ctrt_scalar *hi)
+/* lo or hi is NULL if there is no limit on that side. */
+static ctrt_status clamp(const char *name, ctrt_tensor **out, ctrt_tensor *x, const ctrt_scalar *lo,
+                         const ctrt_scalar *hi)
 {
     if (out == NULL || x == NULL)
         return fail_null(name, out == NULL ? "out" : "x");
@@ -244,7 +246,7 @@ ctrt_status ctrt_clamp_max(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar hi)
     return clamp("clamp_max", out, x, NULL, &hi);
 }
 
-/* ---- two operands --------------------------------------------------------------------------------------------------- */
+/* ---- two operands ---- */
 
 /* Replaces *y by a copy in `dtype` with the same layout, unless it has that dtype. */
 static ctrt_status result_to(ctrt_tensor **y, ctrt_dtype dtype)
@@ -258,8 +260,9 @@ static ctrt_status result_to(ctrt_tensor **y, ctrt_dtype dtype)
     return status;
 }
 
-/* Promotion, broadcasting, strides, mixed devices. */
-static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, enum op op, ctrt_tensor *a, ctrt_tensor *b)
+/* The general case: promotion, broadcasting, strides, mixed devices. */
+static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, enum op op, ctrt_tensor *a,
+                                                            ctrt_tensor *b)
 {
     FRONT_OP(op);
     const char *who = op_table[op].name;
@@ -294,8 +297,8 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
     return front_finish(status, out, op, &y, 1, tensors, 2, NULL);
 }
 
-static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **out, enum op op, int promotion, ctrt_tensor *a,
-                                                                ctrt_tensor *b)
+static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **out, enum op op, int promotion,
+                                                                ctrt_tensor *a, ctrt_tensor *b)
 {
     FRONT_OP(op);
     if (unlikely(out == NULL || a == NULL || b == NULL || a->device != b->device || !plain_alike(&a->view, &b->view)))
@@ -311,8 +314,8 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
     if (unlikely(status != CTRT_OK))
         return ctrt_context(status, "%s", op_table[op].name);
     const ctrt_view *in[2] = { &a->view, &b->view }, *result = &y->view;
-    const ctrt_call call = { .size = sizeof call, .device = a->device->handle, .inputs = in, .outputs = &result, .n_inputs = 2,
-                             .n_outputs = 1, .row = cell->rows[0] };
+    const ctrt_call call = { .size = sizeof call, .device = a->device->handle, .inputs = in, .outputs = &result,
+                             .n_inputs = 2, .n_outputs = 1, .row = cell->rows[0] };
     status = cell->run(&call);
     if (likely(status == CTRT_OK && !((a->flags | b->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))) {
         tensor_move(out, y);
@@ -322,7 +325,8 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
     return front_finish(status, out, op, &y, 1, tensors, 2, NULL);
 }
 
-/* A number that wraps around in the operands' type would compare wrongly: 100 < 300 is not 100 < 44. */
+/* Returns an error if an integer does not fit the compute dtype of a comparison. It would wrap around and give a wrong
+ * result: in u8, 100 < 300 would become 100 < 44. */
 static ctrt_status check_comparable(enum op op, ctrt_scalar value, ctrt_dtype compute)
 {
     char element[8];
@@ -331,11 +335,11 @@ static ctrt_status check_comparable(enum op op, ctrt_scalar value, ctrt_dtype co
     dtype_store(element, compute, value);
     if (likely(dtype_load(element, compute).i == value.i))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %lld is no value of %s; cast the tensor with ctrt_to_dtype", op_table[op].name,
-                     (long long)value.i, ctrt_dtype_name(compute));
+    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %lld is no value of %s; cast the tensor with ctrt_to_dtype",
+                     op_table[op].name, (long long)value.i, ctrt_dtype_name(compute));
 }
 
-/* A number for one operand: on the right, or on the left. */
+/* Runs a binary op with a number as the right or, with `left`, the left operand. */
 static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_scalar value, bool left)
 {
     FRONT_OP(op);
@@ -401,7 +405,8 @@ ctrt_status ctrt_pow(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 ctrt_status ctrt_pow_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)
 {
     if (a != NULL && b.kind == CTRT_SCALAR_INT && b.i < 0 && !dtype_floating(tensor_dtype(a)))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "pow: %s to the negative integer power %lld has no integer result; give the power as a "
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "pow: %s to the negative integer power %lld has no integer result; give the power as a "
                          "floating number", ctrt_dtype_name(tensor_dtype(a)), (long long)b.i);
     return binary_scalar(out, OP_pow, a, b, false);
 }
@@ -427,7 +432,7 @@ ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
     return front_context(binary_scalar(out, OP_pow, x, s, true), "rpow_scalar");
 }
 
-/* ---- three operands ------------------------------------------------------------------------------------------------- */
+/* ---- three operands ---- */
 
 ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a, ctrt_tensor *b)
 {
@@ -437,7 +442,8 @@ ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a
     FRONT_CHECK("where", a);
     FRONT_CHECK("where", b);
     if (tensor_dtype(condition) != CTRT_BOOL)
-        return ctrt_fail(CTRT_ERR_DTYPE, "where: condition has dtype %s, expected bool", ctrt_dtype_name(tensor_dtype(condition)));
+        return ctrt_fail(CTRT_ERR_DTYPE, "where: condition has dtype %s, expected bool",
+                         ctrt_dtype_name(tensor_dtype(condition)));
     ctrt_tensor *const tensors[3] = { condition, a, b };
     ctrt_device *device;
     ctrt_dtype dtype;
@@ -490,10 +496,11 @@ ctrt_status ctrt_masked_fill(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *mas
     return masked_fill(out, "masked_fill", x, mask, value);
 }
 
-/* ---- fused gradients ---------------------------------------------------------------------------------------------------- */
+/* ---- fused gradients ---- */
 
-/* dy and y of one dtype and shape, as in every backward of one operand. */
-static ctrt_status gradient(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *y, const void *kernel_attributes)
+/* Runs the fused gradient of a unary op. dy and y have the same dtype and shape. */
+static ctrt_status gradient(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *y,
+                            const void *kernel_attributes)
 {
     FRONT_OP(op);
     ctrt_tensor *dx = NULL;

@@ -1,41 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/elementwise.h: the general elementwise call, for the fronts of this family and for others that work element by element. */
+/* ops/elementwise.h: operands and results of elementwise ops, for the fronts of this family and for in-place ops. */
 #ifndef CORE_OPS_ELEMENTWISE_H
 #define CORE_OPS_ELEMENTWISE_H
 
 #include "ops/front.h"
 
-/* A number as a kernel operand: one element of `dtype` in host memory. */
+/* A number as a kernel operand: one element in host memory (CTRT_VIEW_HOST_SCALAR). */
 struct number {
     ctrt_view view;
     _Alignas(8) char element[8];
 };
+/* Initializes `number` with `value`, converted to `dtype`. */
 void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype);
-/* The dtype in which `op` computes with the operand `value`, where its tensors promote to `compute`: f32 for add, sub,
- * mul, div and floor_divide in f16 or bf16 when `compute` cannot represent the value, so that x * 0.1 is not
- * x * 0.09998; else `compute`. PyTorch's CUDA kernels do the same for these five ops alone. */
+/* Returns the dtype in which `op` computes with the number `value`, if its tensors promote to `compute`: f32 for add,
+ * sub, mul, div and floor_divide in f16 or bf16 if `compute` cannot represent the value (x times 0.1 must not become x
+ * times 0.09998); otherwise `compute`. PyTorch's CUDA kernels do the same, for these five ops only. */
 ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute);
-/* The same for tensor operands: a 0-dim tensor in host memory counts as a number. */
+/* The same for tensor operands, of which a 0-dim tensor in host memory counts as a number. Reads its value. */
 ctrt_status operands_dtype(ctrt_dtype *out, enum op op, ctrt_tensor *const *tensors, int count, ctrt_dtype compute);
 
-/* What stands for tensor operand i of a call. */
+/* A tensor operand in the form that the kernel gets. */
 struct operand {
-    const ctrt_view *view;          /* as the kernel gets it */
-    ctrt_tensor *cast;              /* a copy in the compute dtype, released by operands_release */
-    struct number number;           /* when the operand is read as a number */
-    ctrt_view expanded;
+    const ctrt_view *view;          /* the kernel's operand */
+    ctrt_tensor *cast;              /* a copy in the compute dtype, released by operands_release; or NULL */
+    struct number number;           /* used if the operand is read as a number */
+    ctrt_view expanded;             /* used if the operand is broadcast */
 };
 
-/* Brings tensors[count] into dtypes[i] on `device`, expanded to `shape`. On failure nothing needs releasing. */
+/* Converts tensors[i] to dtypes[i] on `device`, expanded to `shape`, for i < count. On failure there is nothing to
+ * release. */
 ctrt_status operands_prepare(struct operand *operands, ctrt_tensor *const *tensors, const ctrt_dtype *dtypes, int count,
                              ctrt_device *device, const int64_t *shape, int ndim);
 void operands_release(struct operand *operands, int count);
 
-/* Contiguous operands of one shape and dtype: what programs are made of. */
+/* Returns whether two operands are contiguous, not pinned, and have the same shape and dtype, which is the common
+ * case. */
 static inline bool plain_alike(const ctrt_view *a, const ctrt_view *b)
 {
-    if (!(a->flags & b->flags & CTRT_VIEW_CONTIGUOUS) || ((a->flags | b->flags) & CTRT_VIEW_PINNED) || a->ndim != b->ndim
-        || a->dtype != b->dtype)
+    if (!(a->flags & b->flags & CTRT_VIEW_CONTIGUOUS) || ((a->flags | b->flags) & CTRT_VIEW_PINNED)
+        || a->ndim != b->ndim || a->dtype != b->dtype)
         return false;
     for (int d = 0; d < a->ndim; d++)
         if (a->shape[d] != b->shape[d])
@@ -43,14 +46,15 @@ static inline bool plain_alike(const ctrt_view *a, const ctrt_view *b)
     return true;
 }
 
-/* A new tensor for the result of an elementwise op: dense like the first operand that has the result's shape, else row major. */
-ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, const int64_t *shape, int ndim, ctrt_dtype dtype,
-                               ctrt_device *device);
+/* Allocates the result of an elementwise op: dense, in the dimension order of the first operand that has the result's
+ * shape and device; row-major if there is none. */
+ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, const int64_t *shape,
+                               int ndim, ctrt_dtype dtype, ctrt_device *device);
 
-/* ctrt_masked_fill under another name for messages. */
+/* ctrt_masked_fill with the function name `who` in messages. */
 ctrt_status masked_fill(ctrt_tensor **out, const char *who, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value);
 
-/* CTRT_ERR_DTYPE for ops that have no meaning for bool. */
+/* Returns CTRT_ERR_DTYPE if `dtype` is bool and the op is not defined for it. */
 ctrt_status elementwise_check_bool(enum op op, ctrt_dtype dtype);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/fallback.c: an op that a device's backend lacks, run on the CPU: only when CTRT_FALLBACK=cpu says so, counted, and told once per op
- * in the log. Without it a missing kernel is an error: silent copies over a bus are how programs get slow. */
+/* ops/fallback.c: runs an op on the CPU if the device has no kernel for it, only with CTRT_FALLBACK=cpu. Each call is
+ * counted, and the first call of each op is logged. By default a missing kernel is an error, because implicit copies
+ * between device and host would make programs slow without notice. */
 #include "base/memory.h"
 #include "base/param.h"
 #include "memory/pool.h"
@@ -30,7 +31,7 @@ static ctrt_status no_kernel(enum op op, ctrt_dtype key, const ctrt_device *devi
                      ctrt_dtype_name(key), advice);
 }
 
-/* CPU copies of operands. Host memory is used where it lies. */
+/* An operand on the CPU: a copy, or the operand itself if it is in host memory. */
 struct staged {
     ctrt_view view;
     ctrt_block block;
@@ -50,9 +51,9 @@ static ctrt_status stage(struct staged *staged, const ctrt_view *view, ctrt_devi
     return read ? kernel_copy(&staged->view, cpu, view, device) : CTRT_OK;
 }
 
-static ctrt_status run_staged(struct staged *operands, const ctrt_view **pointers, enum op op, ctrt_dtype key, ctrt_device *device,
-                              ctrt_device *cpu, const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs,
-                              int n_outputs, const void *attributes)
+static ctrt_status run_staged(struct staged *operands, const ctrt_view **pointers, enum op op, ctrt_dtype key,
+                              ctrt_device *device, ctrt_device *cpu, const ctrt_view *const *inputs, int n_inputs,
+                              const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
     for (int i = 0; i < n_inputs; i++) {
         pointers[i] = inputs[i] ? &operands[i].view : NULL;
@@ -99,9 +100,10 @@ ctrt_status fallback_call(enum op op, ctrt_dtype key, ctrt_device *device, const
     const ctrt_view **pointers = (const ctrt_view **)(operands + count);
 
     if (atomic_fetch_add_explicit(&fallbacks[op], 1, memory_order_relaxed) == 0)
-        log_message(CTRT_LOG_INFO, "core", "%s has no kernel for %s (%s): running it on the cpu", device->name, op_table[op].name,
-                    ctrt_dtype_name(key));
-    ctrt_status status = run_staged(operands, pointers, op, key, device, cpu, inputs, n_inputs, outputs, n_outputs, attributes);
+        log_message(CTRT_LOG_INFO, "core", "%s has no kernel for %s (%s): running it on the cpu", device->name,
+                    op_table[op].name, ctrt_dtype_name(key));
+    ctrt_status status = run_staged(operands, pointers, op, key, device, cpu, inputs, n_inputs, outputs, n_outputs,
+                                    attributes);
     for (int i = 0; i < count; i++)
         if (operands[i].copied)
             pool_free(cpu->memory, &operands[i].block,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/format.c: brings a tensor's elements to the host and has them formatted (tensor/format.c). */
+/* ops/format.c: ctrt_tensor_format: copies a tensor's elements to the host and calls tensor/format.c. */
 #include "tensor/format.h"
 
 #include <ctype.h>
@@ -7,7 +7,7 @@
 #include "ctrt/autograd.h"
 #include "ops/front.h"
 
-/* "log_softmax" becomes "LogSoftmaxBackward0", as PyTorch names what made a tensor. */
+/* Converts an op name to PyTorch's name of the node: "log_softmax" becomes "LogSoftmaxBackward0". */
 static const char *grad_fn_name(char *buffer, size_t bytes, const char *op)
 {
     size_t used = 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/front.c: what the fronts of all families share. */
+/* ops/front.c: functions shared by the fronts of all op families. */
 #include "ops/front.h"
 
 #include "ctrt/ops.h"
 
-/* 0-dim CPU tensors mix with any device: they are read as numbers. */
+/* Returns whether the tensor can be combined with tensors on any device: a 0-dim CPU tensor is read as a number. */
 static bool is_number(const ctrt_tensor *tensor)
 {
     return tensor->view.ndim == 0 && strcmp(tensor->device->type, "cpu") == 0;
@@ -21,8 +21,10 @@ ctrt_status front_device(ctrt_device **out, const char *who, ctrt_tensor *const 
             continue;
         }
         if (operands[i]->device != operands[first]->device && !is_number(operands[i]))
-            return ctrt_fail(CTRT_ERR_DEVICE, "%s: operands are on different devices: operand %d on %s, operand %d on %s; move one with "
-                             "ctrt_to_device", who, first + 1, operands[first]->device->name, i + 1, operands[i]->device->name);
+            return ctrt_fail(CTRT_ERR_DEVICE,
+                             "%s: operands are on different devices: operand %d on %s, operand %d on %s; move one with "
+                             "ctrt_to_device", who, first + 1, operands[first]->device->name, i + 1,
+                             operands[i]->device->name);
     }
     if (first < 0)
         return fail_null(who, "every operand");
@@ -34,8 +36,8 @@ ctrt_status front_floating(const char *who, const char *argument, const ctrt_ten
 {
     if (likely(dtype_floating(tensor_dtype(tensor))))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_DTYPE, "%s: %s has dtype %s, expected a floating type; cast it with ctrt_to_dtype", who, argument,
-                     ctrt_dtype_name(tensor_dtype(tensor)));
+    return ctrt_fail(CTRT_ERR_DTYPE, "%s: %s has dtype %s, expected a floating type; cast it with ctrt_to_dtype", who,
+                     argument, ctrt_dtype_name(tensor_dtype(tensor)));
 }
 
 ctrt_status front_context(ctrt_status status, const char *who)
@@ -48,7 +50,7 @@ ctrt_status front_context(ctrt_status status, const char *who)
         const char *rest = text + length;
         if (strncmp(text, op_table[op].name, length) != 0)
             continue;
-        rest += *rest == '_';               /* in place */
+        rest += *rest == '_';               /* the in-place form of the op */
         if (strncmp(rest, ": ", 2) == 0 || strncmp(rest, " (", 2) == 0)
             return ctrt_fail(status, "%s%s", who, rest);
     }
@@ -74,7 +76,8 @@ bool front_needs_grad(ctrt_tensor *const *tensors, int count)
     return false;
 }
 
-ctrt_status front_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format)
+ctrt_status front_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
+                       ctrt_memory_format format)
 {
     ctrt_tensor *copy = NULL;
     if (format == CTRT_PRESERVE_FORMAT && device == x->device)

@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/front.h: what the fronts of all families share: checking operands, finishing results, telling autograd.
+/* ops/front.h: functions shared by the fronts of all op families.
  *
- * A front checks its operands, brings them into the canonical form of plugin.h, makes the results, calls the kernel and ends with
- * front_finish. */
+ * A front is the implementation of a public op function: it checks the operands, brings them into the canonical form of
+ * plugin.h, allocates the results, calls the kernel and ends with front_finish, which records the op for autograd. */
 #ifndef CORE_OPS_FRONT_H
 #define CORE_OPS_FRONT_H
 
 #include "ctrt/ops.h"
 #include "ops/dispatch.h"
 
-/* CTRT_ERR_INVALID_ARGUMENT "softmax: x is NULL" */
+/* Returns from the calling function with CTRT_ERR_INVALID_ARGUMENT if the argument is NULL: "softmax: x is NULL". */
 #define FRONT_CHECK(who, argument)                  \
     do {                                            \
         if (unlikely((argument) == NULL))           \
             return fail_null(who, #argument);       \
     } while (0)
 
-/* All operands (NULL ones are skipped) on one device, 0-dim CPU tensors aside: *out is that device. CTRT_ERR_DEVICE names op, both operands'
- * positions and both devices. */
+/* Checks that all operands are on the same device, which *out becomes. Ignores NULL, and 0-dim CPU tensors if there are
+ * other operands. The message of CTRT_ERR_DEVICE names the op, the positions of both operands and both devices. */
 ctrt_status front_device(ctrt_device **out, const char *who, ctrt_tensor *const *operands, int count);
-/* CTRT_ERR_DTYPE "who: argument has dtype i32, expected a floating type". */
+/* Checks for a floating dtype. CTRT_ERR_DTYPE "who: argument has dtype i32, expected a floating type". */
 ctrt_status front_floating(const char *who, const char *argument, const ctrt_tensor *tensor);
 
-/* The context `who` for an error of an op that `who`, a function over other ops, has called: the name of that op is replaced. "mean: x has dtype
- * i32" becomes "mse_loss: x has dtype i32". */
+/* Replaces the op name at the beginning of an error message by `who`, a function that is composed from other ops:
+ * "mean: x has dtype i32" becomes "mse_loss: x has dtype i32". A message without an op name gets `who` as context. */
 ctrt_status front_context(ctrt_status status, const char *who);
 
-/* Checks the two values of a window's parameter, `least` <= value <= INT32_MAX. CTRT_ERR_INVALID_ARGUMENT "conv2d:
- * stride is 4294967296, expected 0 to 2147483647". */
+/* Checks the two values of a window parameter such as the stride: `least` <= value <= INT32_MAX.
+ * CTRT_ERR_INVALID_ARGUMENT "conv2d: stride is 4294967296, expected 0 to 2147483647". */
 ctrt_status front_window(const char *who, const char *argument, const int64_t values[2], int64_t least);
 
-/* Floating operands of several dtypes on a device whose default is one of its own (cuda-fp16): products are then made in that. */
+/* Returns whether the operands are floating but of several dtypes, on a device with its own default dtype (cuda-fp16).
+ * Products are then computed in that default dtype. */
 static inline bool front_mixed(ctrt_tensor *const *tensors, int count)
 {
     if (likely(tensors[0]->device->float_default == 0))
@@ -42,13 +43,15 @@ static inline bool front_mixed(ctrt_tensor *const *tensors, int count)
     }
     return mixed && floating;
 }
-/* casts[i] = tensors[i] in the device's default dtype, a reference of the caller's (NULL stays); recorded. On an error there are none. */
+/* Sets casts[i] to tensors[i] in the device's default dtype, recorded. The caller owns the references. NULL stays NULL.
+ * On failure all casts are NULL. */
 ctrt_status front_unmix(ctrt_tensor **casts, ctrt_tensor *const *tensors, int count);
 
-/* True when the thread records and one of the tensors (NULL ones are skipped) requires grad. */
+/* Returns whether the thread is in grad mode and one of the tensors (NULL is ignored) requires grad. */
 bool front_needs_grad(ctrt_tensor *const *tensors, int count);
 
-/* Stops (true) or resumes recording in this thread; returns what was, for composites whose parts have no derivative. */
+/* Turns recording in this thread off (true) or on. Returns the previous value, to be passed to the second call. For
+ * composed functions that record themselves as one op. */
 static inline bool front_pause_grad(bool pause)
 {
     bool was = thread_state.grad_disabled;
@@ -56,7 +59,8 @@ static inline bool front_pause_grad(bool pause)
     return was;
 }
 
-/* Until the end of the block the thread is in this op: memory that it takes, or cannot have, is put down to it. */
+/* Sets the thread's current op until the end of the enclosing block. Allocations, and messages about failed ones, are
+ * attributed to that op. */
 #define FRONT_OP(op) __attribute__((cleanup(front_op_leave), unused)) const char *front_op_before = front_op_enter(op)
 
 static inline const char *front_op_enter(enum op op)
@@ -71,36 +75,43 @@ static inline void front_op_leave(const char **before)
     thread_state.op = *before;
 }
 
-/* x as `dtype` on `device`, contiguous when asked, else a copy has the layout of x: *out is a new reference (perhaps
- * of x itself); not differentiable: for operands on their way into a kernel. */
+/* Returns x converted to `dtype` on `device`, for use as a kernel operand: x itself if it already fits, else a copy,
+ * which is contiguous with `contiguous` and has the layout of x without. The caller owns the reference *out. Not
+ * recorded. */
 ctrt_status front_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, bool contiguous);
 
-/* A dense copy of x in `format`: *out is a new reference, not recorded. */
-ctrt_status front_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, ctrt_memory_format format);
-/* The format that results like x get: channels-last when x is that and not contiguous as well (sizes of 1 can make both true). */
+/* Makes a dense copy of x in `format`. Not recorded. */
+ctrt_status front_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
+                       ctrt_memory_format format);
+/* Returns the format of results that have the layout of x: channels-last if x is channels-last and not contiguous as
+ * well (with sizes of 1 it can be both), else contiguous. */
 ctrt_memory_format front_format(const ctrt_tensor *x);
 
-/* The end of a front. On an error releases results[0..n) and prefixes the message with the op's name. Else records the op when needed (results[0]
- * carries the history; further results are saved values without gradient unless `differentiable` > 1) and moves results[0] into *out. Further
- * results stay the caller's to release. */
+/* Finishes a front. On an error releases results[0..n_results), sets them to NULL and prefixes the message with the
+ * op's name. Otherwise records the op if an input needs a gradient, and moves results[0] into *out. Only results[0]
+ * gets a history; the derivative rule may save further results, but they have no gradient. The caller releases the
+ * further results. */
 ctrt_status front_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,
                          ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes);
 
-/* record.h, below: autograd/record.c defines them; the ops floor calls upward through these five only. */
+/* The functions below are defined in autograd/op_node.c and autograd/inplace.c. The ops layer calls the autograd layer
+ * only through them. */
 
-/* Makes results[0] the output of a graph node with edges to the inputs (NULL ones allowed). */
+/* Creates a graph node with edges to the inputs (NULL is allowed) and makes it the history of results[0]. */
 ctrt_status autograd_record(enum op op, ctrt_tensor **results, int n_results, ctrt_tensor *const *inputs, int n_inputs,
                             const union op_attributes *attributes);
-/* In place: called before self is written. Checks (leaf that requires grad, expanded self), saves what the rule needs (a clone of self if the
- * rule wants input 0). *token goes to autograd_inplace_end after the write, with the kernel's status. inputs[0] is self. */
+/* Must be called before an op writes self, which is inputs[0]. Returns CTRT_ERR_AUTOGRAD if autograd cannot record the
+ * change, for instance of a leaf that requires grad. Saves the inputs that the rule uses, and a clone of self if the
+ * rule uses input 0. After the write, *token must be passed to autograd_inplace_end with the kernel's status. */
 struct inplace_token { void *node; };
-ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt_tensor *self, ctrt_tensor *const *inputs, int n_inputs,
-                                   const union op_attributes *attributes);
-/* Bumps the version; rebases self's history on the new node. */
+ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt_tensor *self,
+                                   ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes);
+/* Increments the version of self's storage and, if `status` is CTRT_OK, makes the new node self's history. */
 ctrt_status autograd_inplace_end(struct inplace_token *token, ctrt_tensor *self, ctrt_status status);
-/* A view result: remembers base for in-place writes through views; records the view op. Called for every view op, also without grad. */
+/* Records a view op and stores the base in the view, for later writes through views. Must be called for every view op,
+ * outside grad mode too. */
 ctrt_status autograd_view(enum op op, ctrt_tensor *result, ctrt_tensor *base, const union op_attributes *attributes);
-/* A view that an op returns together with others: autograd does not record changes of it in place. */
+/* Marks a view that an op returned together with other views: autograd rejects changes of it in place (VIEW_CHUNK). */
 void autograd_view_of_several(ctrt_tensor *view);
 
 #endif

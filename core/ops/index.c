@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/index.c: fronts of ops that take indices, and of triangles.
+/* ops/index.c: fronts of ops with an index tensor, and of tril and triu.
  *
- * Kernels see [outer, size, inner] around the indexed dimension. An index of any shape stands for its flattened form, whose
- * shape takes the dimension's place in the result; so an embedding is an index_select. */
+ * Kernels get tensors as [outer, size, inner], where `size` is the indexed dimension. An index of several dimensions is
+ * flattened for the kernel, and in the result its shape replaces the indexed dimension. So an embedding is an
+ * index_select. */
 #include "ops/backward.h"
 #include "ops/front.h"
 
-/* Sizes before, at and after `dim`. A 0-dim tensor counts as one element. */
+/* Sets split to the product of the sizes before `dim`, the size of `dim`, and the product of those after it. A 0-dim
+ * tensor counts as a 1-dim tensor with one element. */
 static void split_shape(int64_t split[3], const ctrt_view *x, int dim)
 {
     split[0] = shape_numel(x->shape, dim);
@@ -36,20 +38,21 @@ static ctrt_view as_vector(const ctrt_view *x)
     return view;
 }
 
-/* Integers on the device of x. */
+/* Checks that the index has an integer dtype and is on the device of x. */
 static ctrt_status check_index(const char *who, const ctrt_tensor *x, const ctrt_tensor *index)
 {
     const ctrt_dtype dtype = tensor_dtype(index);
     if (dtype_floating(dtype) || dtype == CTRT_BOOL)
-        return ctrt_fail(CTRT_ERR_DTYPE, "%s: the index has dtype %s, expected an integer type", who, ctrt_dtype_name(dtype));
+        return ctrt_fail(CTRT_ERR_DTYPE, "%s: the index has dtype %s, expected an integer type", who,
+                         ctrt_dtype_name(dtype));
     if (index->device != x->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "%s: x is on %s, the index on %s; move one with ctrt_to_device", who, x->device->name,
-                         index->device->name);
+        return ctrt_fail(CTRT_ERR_DEVICE, "%s: x is on %s, the index on %s; move one with ctrt_to_device", who,
+                         x->device->name, index->device->name);
     return CTRT_OK;
 }
 
-/* Checks the index of a result without elements. The kernel selects from a stand-in with one byte for each slice, so errors are reported as
- * those of other results, and the host does not wait for the device. */
+/* Checks the values of the index if the result has no elements. Runs the kernel on a temporary tensor with one byte for
+ * each slice, so that errors are reported as usual and the host does not wait for the device. */
 static ctrt_status check_range(const ctrt_tensor *index, int64_t size)
 {
     ctrt_tensor *x = NULL, *y = NULL;
@@ -57,7 +60,8 @@ static ctrt_status check_range(const ctrt_tensor *index, int64_t size)
     if (status == CTRT_OK)
         status = tensor_new(&y, &index->view.numel, 1, CTRT_U8, index->device);
     if (status == CTRT_OK) {
-        ctrt_view from = as_split(&x->view, 1, size, 1), at = as_vector(&index->view), to = as_split(&y->view, 1, at.numel, 1);
+        ctrt_view from = as_split(&x->view, 1, size, 1), at = as_vector(&index->view),
+            to = as_split(&y->view, 1, at.numel, 1);
         const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
         status = kernel_call(OP_index_select, CTRT_U8, index->device, in, 2, &outputs, 1, NULL);
     }
@@ -66,9 +70,10 @@ static ctrt_status check_range(const ctrt_tensor *index, int64_t size)
     return status;
 }
 
-/* ---- whole slices -------------------------------------------------------------------------------------------------- */
+/* ---- slices ---- */
 
-/* x at `index` along `dim`; the index's shape takes the place of the dimension. Recorded as index_select. */
+/* Selects the slices of x at `index` along `dim`. In the result the index's shape replaces the dimension. Recorded as
+ * index_select. */
 static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index, int64_t padding_idx)
 {
     FRONT_OP(OP_index_select);
@@ -82,7 +87,8 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
     for (int d = dim + 1; d < x->view.ndim; d++)
         shape[ndim++] = x->view.shape[d];
     if (ndim > CTRT_MAX_DIMS)
-        return ctrt_fail(CTRT_ERR_SHAPE, "index_select: the result would have %d dimensions, at most %d are possible (index of shape %s)",
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "index_select: the result would have %d dimensions, at most %d are possible (index of shape %s)",
                          ndim, CTRT_MAX_DIMS, shape_text(text, index->view.shape, index->view.ndim));
     CTRT_TRY(shape_check("index_select", ctrt_ints_of(shape, ndim), tensor_dtype(x)));
     split_shape(split, &x->view, dim);
@@ -121,8 +127,9 @@ ctrt_status ctrt_index_select(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_t
     if (index->view.ndim == 1 && x->view.ndim > 0)
         return select_slices(out, x, dim, index, -1);
     if (x->view.ndim == 0 && index->view.numel != 1)
-        return ctrt_fail(CTRT_ERR_SHAPE, "index_select: of a 0-dim tensor one index can be taken, not %lld", (long long)index->view.numel);
-    /* A 0-dim index picks one slice and keeps the dimension; a 0-dim x counts as one element. */
+        return ctrt_fail(CTRT_ERR_SHAPE, "index_select: of a 0-dim tensor one index can be taken, not %lld",
+                         (long long)index->view.numel);
+    /* A 0-dim index selects one slice, and the result keeps the dimension. A 0-dim x counts as one element. */
     ctrt_tensor *list = NULL, *vector = NULL, *picked = NULL;
     ctrt_status status = ctrt_reshape(&list, index, CTRT_SHAPE(index->view.numel));
     if (status == CTRT_OK)
@@ -150,12 +157,14 @@ ctrt_status ctrt_embedding(ctrt_tensor **out, ctrt_tensor *weight, ctrt_tensor *
         return ctrt_fail(CTRT_ERR_SHAPE, "embedding: weight has shape %s, expected [count, dim]",
                          shape_text(text, weight->view.shape, weight->view.ndim));
     if (padding_idx < -1 || padding_idx >= weight->view.shape[0])
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "embedding: padding_idx %lld is not a row of weight %s (-1 is none)",
-                         (long long)padding_idx, shape_text(text, weight->view.shape, 2));
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "embedding: padding_idx %lld is not a row of weight %s (-1 is none)", (long long)padding_idx,
+                         shape_text(text, weight->view.shape, 2));
     return front_context(select_slices(out, weight, 0, indices, padding_idx), "embedding");
 }
 
-ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size, int64_t padding_idx)
+ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size,
+                         int64_t padding_idx)
 {
     FRONT_OP(OP_index_add);
     int64_t shape[CTRT_MAX_DIMS];
@@ -191,9 +200,10 @@ ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index,
     return status;
 }
 
-/* ---- single elements --------------------------------------------------------------------------------------------------- */
+/* ---- elements ---- */
 
-/* The kernel wants all other sizes of x equal to the index's; PyTorch lets the index be smaller. */
+/* Narrows x to the sizes of the index, except in `dim`. PyTorch allows a smaller index, but the kernel requires equal
+ * sizes. */
 static ctrt_status narrow_to(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index, int dim)
 {
     ctrt_tensor_assign(out, x);
@@ -212,10 +222,11 @@ static ctrt_status check_gather(const ctrt_tensor *x, const ctrt_tensor *index, 
     if (fits)
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_SHAPE, "gather: an index of shape %s does not fit x of shape %s along dimension %d",
-                     shape_text(a, index->view.shape, index->view.ndim), shape_text(b, x->view.shape, x->view.ndim), dim);
+                     shape_text(a, index->view.shape, index->view.ndim), shape_text(b, x->view.shape, x->view.ndim),
+                     dim);
 }
 
-/* x and the index are 0-dim and 1-dim, or the reverse: a 0-dim tensor counts as one element. */
+/* Implements gather if one of x and the index is 0-dim and the other 1-dim. The 0-dim tensor counts as one element. */
 static ctrt_status gather_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index)
 {
     ctrt_tensor *vector = NULL, *list = NULL, *picked = NULL;
@@ -232,11 +243,12 @@ static ctrt_status gather_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor 
     return status;
 }
 
-/* An index without elements may have any shape, which is the result's. */
+/* Implements gather with an index without elements, which may have any shape. The result has the same shape. */
 static ctrt_status gather_nothing(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *index)
 {
     ctrt_tensor *part = NULL;
-    ctrt_status status = x->view.ndim > 0 ? (ctrt_tensor_assign(&part, x), CTRT_OK) : ctrt_reshape(&part, x, CTRT_SHAPE(1));
+    ctrt_status status = x->view.ndim > 0 ? (ctrt_tensor_assign(&part, x), CTRT_OK)
+                                          : ctrt_reshape(&part, x, CTRT_SHAPE(1));
     if (status == CTRT_OK)
         status = ctrt_narrow(&part, part, 0, 0, 0);
     if (status == CTRT_OK)
@@ -279,7 +291,8 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
         const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
         status = kernel_call(OP_gather, tensor_dtype(x), x->device, in, 2, &outputs, 1, NULL);
     }
-    const union op_attributes graph = { .index = { .size = x->view.ndim ? x->view.shape[dim] : 1, .padding_idx = -1, .dim = dim } };
+    const union op_attributes graph = { .index = { .size = x->view.ndim ? x->view.shape[dim] : 1, .padding_idx = -1,
+                                                   .dim = dim } };
     ctrt_tensor *const inputs[2] = { part, places };
     status = front_finish(status, out, OP_gather, &y, 1, inputs, 2, &graph);
     tensor_release(part);
@@ -320,7 +333,7 @@ ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *inde
     return status;
 }
 
-/* ---- triangles ------------------------------------------------------------------------------------------------------------ */
+/* ---- tril and triu ---- */
 
 static ctrt_status triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64_t diagonal)
 {
@@ -331,13 +344,15 @@ static ctrt_status triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64
     char text[SHAPE_TEXT_BYTES];
     const int ndim = x->view.ndim;
     if (ndim < 2)
-        return ctrt_fail(CTRT_ERR_SHAPE, "%s: x has shape %s, expected at least two dimensions", who, shape_text(text, x->view.shape, ndim));
+        return ctrt_fail(CTRT_ERR_SHAPE, "%s: x has shape %s, expected at least two dimensions", who,
+                         shape_text(text, x->view.shape, ndim));
     ctrt_tensor *source = NULL, *y = NULL;
     ctrt_status status = front_operand(&source, x, tensor_dtype(x), x->device, true);
     if (status == CTRT_OK)
         status = tensor_new(&y, x->view.shape, ndim, tensor_dtype(x), x->device);
     if (status == CTRT_OK && y->view.numel > 0) {
-        const int64_t m = x->view.shape[ndim - 2], n = x->view.shape[ndim - 1], batch = shape_numel(x->view.shape, ndim - 2);
+        const int64_t m = x->view.shape[ndim - 2], n = x->view.shape[ndim - 1],
+            batch = shape_numel(x->view.shape, ndim - 2);
         ctrt_view from = as_split(&source->view, batch, m, n), to = as_split(&y->view, batch, m, n);
         const ctrt_view *in = &from, *outputs = &to;
         const ctrt_index_attributes attributes = { sizeof attributes, diagonal };

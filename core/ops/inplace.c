@@ -28,13 +28,16 @@ ctrt_status inplace_check(const char *who, const ctrt_tensor *self)
     for (int d = 0; d < self->view.ndim; d++)
         if (self->view.strides[d] == 0 && self->view.shape[d] > 1 && self->view.numel > 0) {
             char text[SHAPE_TEXT_BYTES];
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: elements of the expanded tensor %s share memory, so it can't be written in "
-                             "place; write to a ctrt_clone of it", who, shape_text(text, self->view.shape, self->view.ndim));
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                             "%s: elements of the expanded tensor %s share memory, so it can't be written in "
+                             "place; write to a ctrt_clone of it", who,
+                             shape_text(text, self->view.shape, self->view.ndim));
         }
     return CTRT_OK;
 }
 
-/* PyTorch's rule: a result may be rounded into self, but not fall to a lower category. */
+/* Checks PyTorch's rule: a result may be rounded to self's dtype, but the category of that dtype must not be lower than
+ * the result's (bool < integer < floating). */
 static ctrt_status check_category(const char *who, ctrt_dtype result, ctrt_dtype self)
 {
     if (dtype_table[result].category <= dtype_table[self].category)
@@ -43,7 +46,7 @@ static ctrt_status check_category(const char *who, ctrt_dtype result, ctrt_dtype
                      ctrt_dtype_name(result), ctrt_dtype_name(self));
 }
 
-/* self = op(inputs), computed in `compute`; through a temporary result when self has another dtype. */
+/* Computes self = op(inputs) in dtype `compute`. Uses a temporary result if self has another dtype. */
 static ctrt_status write_self(enum op op, ctrt_tensor *self, ctrt_dtype compute, const ctrt_view *const *in, int count,
                               const void *kernel_attributes)
 {
@@ -51,16 +54,18 @@ static ctrt_status write_self(enum op op, ctrt_tensor *self, ctrt_dtype compute,
         return kernel_call_elementwise(op, compute, self->device, in, count, &self->view, kernel_attributes);
     ctrt_tensor *result = NULL;
     CTRT_TRY(tensor_new(&result, self->view.shape, self->view.ndim, compute, self->device));
-    ctrt_status status = kernel_call_elementwise(op, compute, self->device, in, count, &result->view, kernel_attributes);
+    ctrt_status status = kernel_call_elementwise(op, compute, self->device, in, count, &result->view,
+                                                 kernel_attributes);
     if (status == CTRT_OK)
         status = kernel_copy(&self->view, self->device, &result->view, self->device);
     tensor_release(result);
     return status;
 }
 
-/* The checks that all forms share; *compute is the dtype to work in. tensors[0] is self; the others must broadcast to its shape. */
-static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op op, ctrt_tensor *const *tensors, int count,
-                                  const ctrt_scalar *scalar)
+/* Checks the operands of an in-place op and sets *compute to the compute dtype. tensors[0] is self; the others must
+ * broadcast to its shape. */
+static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op op, ctrt_tensor *const *tensors,
+                                  int count, const ctrt_scalar *scalar)
 {
     ctrt_tensor *self = tensors[0];
     ctrt_device *device;
@@ -68,9 +73,11 @@ static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op 
     CTRT_TRY(inplace_check(who, self));
     CTRT_TRY(front_device(&device, who, tensors, count));
     if (device != self->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "%s: self is on %s, the other operand on %s", who, self->device->name, device->name);
+        return ctrt_fail(CTRT_ERR_DEVICE, "%s: self is on %s, the other operand on %s", who, self->device->name,
+                         device->name);
     CTRT_TRY(ctrt_result_type(&promoted, tensors, count, scalar));
-    *compute = op_table[op].promotion == PROMOTION_TO_FLOAT && !dtype_floating(promoted) ? ctrt_default_dtype() : promoted;
+    *compute = op_table[op].promotion == PROMOTION_TO_FLOAT && !dtype_floating(promoted)
+        ? ctrt_default_dtype() : promoted;
     if (scalar != NULL)
         *compute = number_dtype(op, *scalar, *compute);
     else
@@ -92,10 +99,11 @@ static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op 
     return CTRT_OK;
 }
 
-/* The tensor itself, or a copy where it overlaps self in another way than being it. */
+/* Returns the tensor itself or, if it overlaps self without being the same view, a copy. The caller owns *out. */
 static ctrt_status without_overlap(ctrt_tensor **out, ctrt_tensor *tensor, const ctrt_tensor *self)
 {
-    /* By addresses: two storages may stand on the same memory of the program's, or of another library's. */
+    /* Compares addresses and not storages, because two storages may wrap the same memory of the program or of another
+     * library. */
     const bool overlaps = tensor->device == self->device && !same_view(&tensor->view, &self->view)
                           && views_overlap(&tensor->view, &self->view);
     if (!overlaps) {
@@ -106,7 +114,7 @@ static ctrt_status without_overlap(ctrt_tensor **out, ctrt_tensor *tensor, const
     return front_copy(out, tensor, tensor_dtype(tensor), tensor->device, CTRT_CONTIGUOUS_FORMAT);
 }
 
-/* One write of self: what is read, in which dtype, and what autograd is told. */
+/* The arguments of an in-place op: operands, and attributes for the kernel and for autograd. */
 struct inplace_call {
     enum op op;
     ctrt_tensor *const *tensors;
@@ -116,7 +124,8 @@ struct inplace_call {
     const union op_attributes *attributes;
 };
 
-/* Self and prepared operands are fine: tell autograd, run the kernel. A scalar comes as a further kernel operand. */
+/* Runs the kernel on checked and prepared operands, and records the op for autograd. A scalar becomes a further operand
+ * of the kernel. */
 static ctrt_status write_recorded(const struct inplace_call *call, const struct operand *operands, ctrt_dtype compute)
 {
     ctrt_tensor *self = call->tensors[0];
@@ -124,7 +133,8 @@ static ctrt_status write_recorded(const struct inplace_call *call, const struct 
     struct number number;
     int n = 0;
     for (; n < call->count; n++)
-        in[n] = operands[n].view->data == self->view.data && same_view(operands[n].view, &self->view) ? &self->view : operands[n].view;
+        in[n] = operands[n].view->data == self->view.data && same_view(operands[n].view, &self->view)
+            ? &self->view : operands[n].view;
     if (call->scalar != NULL && op_table[call->op].inputs > call->count) {
         number_init(&number, *call->scalar, compute);
         in[n++] = &number.view;
@@ -140,7 +150,7 @@ static ctrt_status write_recorded(const struct inplace_call *call, const struct 
     return status;
 }
 
-/* All forms: tensors[0] is self. */
+/* Implements all in-place ops of this file. tensors[0] is self. */
 static ctrt_status inplace(enum op op, ctrt_tensor *const *tensors, int count, const ctrt_scalar *scalar,
                            const void *kernel_attributes, const union op_attributes *attributes)
 {
@@ -168,18 +178,20 @@ static ctrt_status inplace(enum op op, ctrt_tensor *const *tensors, int count, c
     return ctrt_context(status, "%s", who);
 }
 
-/* The case that needs none of this: equal contiguous operands, nothing to record, a kernel that can overwrite. */
+/* Fast path: contiguous floating operands of the same shape and dtype, nothing to record and a kernel that supports
+ * in-place operation. Returns false, without effect, if the call is another case. */
 static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *self, ctrt_tensor *other)
 {
     if (unlikely(self->device != other->device || !plain_alike(&self->view, &other->view)
-                 || (!thread_state.grad_disabled && ((self->flags | other->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))
+                 || (!thread_state.grad_disabled
+                     && ((self->flags | other->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))
                  || !dtype_floating(tensor_dtype(self))
                  || self->view.numel == 0))
         return false;
     const int64_t apart = (const char *)self->view.data - (const char *)other->view.data;
     const int64_t bytes = self->view.numel * (int64_t)dtype_bytes(tensor_dtype(self));
     if (unlikely(self != other && apart < bytes && -apart < bytes))
-        return false;               /* they overlap, or are the same elements by another handle */
+        return false;               /* two tensors that overlap or have the same elements */
     const struct op_cell *cell = dispatch_cell(self->device, op, tensor_dtype(self));
     if (unlikely(cell == NULL || cell->run == NULL || !(cell->flags & CTRT_KERNEL_INPLACE)))
         return false;
@@ -226,7 +238,7 @@ INPLACE_BINARY(sub)
 INPLACE_BINARY(mul)
 INPLACE_BINARY(div)
 
-/* lo or hi may be NULL: no limit on that side. */
+/* lo or hi is NULL if there is no limit on that side. */
 static ctrt_status clamp_inplace(const char *name, ctrt_tensor *self, const ctrt_scalar *lo, const ctrt_scalar *hi)
 {
     FRONT_CHECK(name, self);
@@ -255,7 +267,7 @@ ctrt_status ctrt_clamp_max_(ctrt_tensor *self, ctrt_scalar hi)
     return clamp_inplace("clamp_max_", self, NULL, &hi);
 }
 
-/* Through copy_: the value must not change self's dtype, and where() has no in-place form. */
+/* Implemented with copy_, because the value must not change self's dtype and where has no in-place form. */
 ctrt_status ctrt_masked_fill_(ctrt_tensor *self, ctrt_tensor *mask, ctrt_scalar value)
 {
     FRONT_CHECK("masked_fill_", self);

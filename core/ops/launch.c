@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/launch.c: putting work on the thread's current stream. */
+/* ops/launch.c: enqueues work on the thread's current stream. */
 #include "ops/launch.h"
 
 #include "base/base.h"
@@ -8,7 +8,7 @@
 #include "memory/tag.h"
 #include "ops/plan.h"
 
-/* ---- one piece of work ---- */
+/* ---- records of enqueued work ---- */
 
 static pthread_once_t frames_once = PTHREAD_ONCE_INIT;
 
@@ -22,7 +22,7 @@ static __attribute__((noinline)) void note_site(ctrt_stream *stream, const char 
     stream_note_site(stream, name, tag, frames);
 }
 
-/* With the stream's lock held: the work is on the queue. */
+/* Counts work that was enqueued and returns its timepoint. The caller holds the stream's lock. */
 static inline stream_mark count_work(ctrt_stream *stream, const char *name)
 {
     const stream_mark mark = stream_count_work(stream);
@@ -42,7 +42,8 @@ static ctrt_status after_launch(ctrt_status status, ctrt_stream *stream, const c
 
 /* ---- kernels ---- */
 
-/* Where the views' memory is now, for policies that move it. */
+/* Replaces the views of a call by copies with the current addresses, for memory policies that move memory. The caller
+ * frees *copies. */
 static ctrt_status views_moved(ctrt_view **copies, ctrt_call *call, void *const *addresses)
 {
     const uint32_t count = call->n_inputs + call->n_outputs;
@@ -59,7 +60,7 @@ static ctrt_status views_moved(ctrt_view **copies, ctrt_call *call, void *const 
         views[i] = *view;
         views[i].data = addresses[i];
         pointers[i] = &views[i];
-        /* An operand that is updated in place stays one operand. */
+        /* An operand that is input and output stays one operand. */
         for (uint32_t j = 0; i >= call->n_inputs && j < call->n_inputs; j++)
             if (call->inputs[j] == view)
                 pointers[i] = &views[j];
@@ -90,7 +91,7 @@ ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *dev
     }
     ctrt_status status = CTRT_OK;
     stream_mark mark = 0;
-    uint64_t noted = 0;                     /* of the first 64 operands */
+    uint64_t noted = 0;                     /* bit i: the access to operand i is recorded; only for the first 64 */
     uint32_t ready = 0;
     ctrt_view *copies = NULL;
     for (; ready < count && status == CTRT_OK; ready++) {
@@ -102,7 +103,7 @@ ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *dev
             addresses[ready] = view->data;
     }
     if (unlikely(status != CTRT_OK))
-        ready--;                            /* the one that failed was not taken */
+        ready--;                            /* order_before failed for the last operand, so it needs no order_after */
     if (status == CTRT_OK && unlikely(moves))
         status = views_moved(&copies, call, addresses);
     if (likely(status == CTRT_OK)) {
@@ -114,7 +115,8 @@ ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *dev
             mark = count_work(stream, row->op);
             for (uint32_t i = 0; i < ready && i < 64; i++) {
                 const ctrt_view *view = i >= n_in ? outputs[i - n_in] : inputs[i];
-                if (view == NULL || (view->flags & CTRT_VIEW_HOST_SCALAR) || order_note_alone(stream, view, i >= n_in, mark))
+                if (view == NULL || (view->flags & CTRT_VIEW_HOST_SCALAR)
+                    || order_note_alone(stream, view, i >= n_in, mark))
                     noted |= (uint64_t)1 << i;
             }
         }

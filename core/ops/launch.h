@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/launch.h: putting work on the thread's current stream: in order, noted, and with errors where they belong. */
+/* ops/launch.h: enqueues kernels, copies and fills on the thread's current stream of an asynchronous device.
+ *
+ * Each function makes the stream wait for conflicting accesses to the operands on other streams, enqueues the work and
+ * records its accesses. Errors of work already enqueued may be reported later, by launch_finish. */
 #ifndef CORE_OPS_LAUNCH_H
 #define CORE_OPS_LAUNCH_H
 
 #include "memory/order.h"
 #include "tensor/tensor.h"
 
-/* Runs a row on an asynchronous device: waits for what other streams do to the operands, enqueues, notes the uses. */
+/* Enqueues a kernel. Sets the queue and the sequence number in *call. */
 ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *device);
 
-/* `bytes` that the device copies itself, from what one view shows to what another shows, beginning `before` bytes in front of element 0
- * of both. */
+/* A copy of `bytes` bytes by the device, from `from` to `to`. The copied range begins `before` bytes before element 0
+ * of both views. */
 struct launch_copy {
     const ctrt_view *to, *from;
     size_t before, bytes;
     enum ctrt_copy_kind kind;
-    ctrt_device *from_device;               /* for copies between devices: where `from` is; else NULL */
+    ctrt_device *from_device;               /* for copies between devices: the device of `from`; else NULL */
 };
+/* Enqueues a copy on `device`; for copies between devices that is the device of `to`. */
 ctrt_status launch_copy(const struct launch_copy *copy, ctrt_device *device);
+/* Enqueues a fill of `bytes` bytes, from element 0 of `to` on, with the value `byte`. */
 ctrt_status launch_fill(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes);
 
-/* The host needs what the thread's current stream of `device` was given: waits, and returns the stream's error. */
+/* Waits for the thread's current stream of `device`. Returns the stream's error. */
 ctrt_status launch_finish(ctrt_device *device);
 
 #endif

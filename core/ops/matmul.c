@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/matmul.c: fronts of matrix products.
  *
- * Kernels see a batch of matrices [B,M,K] x [B,K,N] with any strides as long as one of the last two is 1; so transposed operands
- * are not copied, and a broadcast batch has stride 0. */
+ * Kernels get batches of matrices [B,M,K] x [B,K,N] with any strides, except that one of the last two must be 1. So
+ * transposed operands are not copied, and a broadcast batch has stride 0. */
 #include "ops/front.h"
 
-/* One of the last two strides is 1 and the other spans a row: what a matrix library takes as it is. */
+/* Returns whether one of the last two strides is 1 and the other is at least the length of a row (or column), which
+ * BLAS libraries require. */
 static bool is_matrix(const ctrt_view *view)
 {
     const int d = view->ndim;
-    const int64_t rows = view->shape[d - 2], columns = view->shape[d - 1], row = view->strides[d - 2], column = view->strides[d - 1];
-    return (column == 1 && (row >= MAX(columns, 1) || rows == 1)) || (row == 1 && (column >= MAX(rows, 1) || columns == 1));
+    const int64_t rows = view->shape[d - 2], columns = view->shape[d - 1], row = view->strides[d - 2],
+        column = view->strides[d - 1];
+    return (column == 1 && (row >= MAX(columns, 1) || rows == 1))
+           || (row == 1 && (column >= MAX(rows, 1) || columns == 1));
 }
 
-/* Folds the leading dimensions of `view` into one; false when strides do not allow it. */
+/* Folds the leading dimensions of `view` into one. Returns false if the strides do not allow that. */
 static bool fold_batch(ctrt_view *view)
 {
     if (!view_fold(view, 2))
         return false;
     const int64_t rows = view->shape[1], columns = view->shape[2], row = view->strides[1], column = view->strides[2];
-    /* A size of 1 has no stride to speak of; give it one that looks like a matrix. */
+    /* The stride of a dimension of size 1 has no meaning. Set it to that of a dense matrix. */
     if (rows == 1 && column == 1)
         view->strides[1] = MAX(columns, 1);
     if (columns == 1 && row == 1)
@@ -27,7 +30,7 @@ static bool fold_batch(ctrt_view *view)
     return true;
 }
 
-/* A matrix as a batch of one. */
+/* Sets *out to a view of a matrix as a batch of one matrix. */
 static void single_matrix(ctrt_view *out, const ctrt_view *matrix)
 {
     const int64_t rows = matrix->shape[0], columns = matrix->shape[1];
@@ -46,9 +49,10 @@ static void single_matrix(ctrt_view *out, const ctrt_view *matrix)
     out->strides[2] = columns == 1 && matrix->strides[0] == 1 ? MAX(rows, 1) : matrix->strides[1];
 }
 
-/* An operand as the kernel wants it: cast, expanded over the batch, folded to three dimensions; copied only where it must be. */
-static ctrt_status matrix_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
-                                  const ctrt_view *as_matrix, const int64_t *batch, int batch_ndim)
+/* Sets *out to the operand in the form that the kernel requires: cast, expanded to the batch shape and folded to three
+ * dimensions. If that needs a copy, the copy is *keep, which the caller releases. */
+static ctrt_status matrix_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor *x, ctrt_dtype dtype,
+                                  ctrt_device *device, const ctrt_view *as_matrix, const int64_t *batch, int batch_ndim)
 {
     int64_t shape[CTRT_MAX_DIMS];
     *keep = NULL;
@@ -65,7 +69,7 @@ static ctrt_status matrix_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tenso
         if (fold_batch(out))
             return CTRT_OK;
     }
-    /* Contiguous; expanded too when the batch could not be folded otherwise. */
+    /* Make a contiguous copy, and expand that by another copy only if the batch still cannot be folded. */
     CTRT_TRY(tensor_new(keep, as_matrix->shape, as_matrix->ndim, dtype, device));
     CTRT_TRY(kernel_copy(&(*keep)->view, device, as_matrix, x->device));
     view_expand(out, &(*keep)->view, shape, batch_ndim + 2);
@@ -82,7 +86,7 @@ static ctrt_status matrix_operand(ctrt_view *out, ctrt_tensor **keep, ctrt_tenso
     return status;
 }
 
-/* The operand's view with a dimension of 1 put in where it is a vector: a row on the left, a column on the right. */
+/* Sets *out to the operand's view. A vector becomes a matrix: a row if it is the left operand, else a column. */
 static void promote_vector(ctrt_view *out, const ctrt_view *view, bool left)
 {
     *out = *view;
@@ -108,18 +112,19 @@ static ctrt_status check_matmul(ctrt_tensor *a, ctrt_tensor *b)
     if (tensor_dtype(a) == CTRT_BOOL)
         return ctrt_fail(CTRT_ERR_DTYPE, "matmul: not defined for bool; cast with ctrt_to_dtype");
     if (a->device != b->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "matmul: operand 1 is on %s, operand 2 on %s; move one with ctrt_to_device", a->device->name,
-                         b->device->name);
+        return ctrt_fail(CTRT_ERR_DEVICE, "matmul: operand 1 is on %s, operand 2 on %s; move one with ctrt_to_device",
+                         a->device->name, b->device->name);
     const int64_t inner_a = a->view.shape[a->view.ndim - 1];
     const int64_t inner_b = b->view.shape[MAX(b->view.ndim - 2, 0)];
     if (inner_a != inner_b)
         return ctrt_fail(CTRT_ERR_SHAPE, "matmul: inner sizes differ: %s times %s (%lld and %lld)",
-                         shape_text(x, a->view.shape, a->view.ndim), shape_text(y, b->view.shape, b->view.ndim), (long long)inner_a,
-                         (long long)inner_b);
+                         shape_text(x, a->view.shape, a->view.ndim), shape_text(y, b->view.shape, b->view.ndim),
+                         (long long)inner_a, (long long)inner_b);
     return CTRT_OK;
 }
 
-/* [.., M, K] x [K, N] is one product of (..M) rows when the left operand lies that way: *step is from row to row. */
+/* Returns whether the rows of the left operand a [.., M, K] have a constant distance *step in memory, so that its
+ * product with [K, N] is one product over all rows. */
 static bool rows_fold(int64_t *step, const ctrt_view *a)
 {
     const int last = a->ndim - 1;
@@ -127,7 +132,7 @@ static bool rows_fold(int64_t *step, const ctrt_view *a)
     *step = MAX(a->shape[last], 1);
     for (int d = last - 1; d >= 0; d--) {
         if (a->shape[d] == 1)
-            continue;                   /* its stride says nothing */
+            continue;                   /* the stride of a dimension of size 1 has no meaning */
         if (rows == 1)
             *step = a->strides[d];
         else if (a->strides[d] != *step * rows)
@@ -137,8 +142,8 @@ static bool rows_fold(int64_t *step, const ctrt_view *a)
     return a->strides[last] == 1;
 }
 
-static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, const ctrt_view *left, const ctrt_view *right,
-                            const int64_t *batch, int batch_ndim)
+static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, const ctrt_view *left,
+                            const ctrt_view *right, const int64_t *batch, int batch_ndim)
 {
     ctrt_tensor *keep_a = NULL, *keep_b = NULL;
     ctrt_view va, vb, vy = y->view;
@@ -201,7 +206,8 @@ ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 
     int64_t batch[CTRT_MAX_DIMS], shape[CTRT_MAX_DIMS + 2];
     int batch_ndim, ndim = 0;
-    CTRT_TRY(shape_broadcast(batch, &batch_ndim, "matmul (leading dimensions)", left.shape, left.ndim - 2, right.shape, right.ndim - 2));
+    CTRT_TRY(shape_broadcast(batch, &batch_ndim, "matmul (leading dimensions)", left.shape, left.ndim - 2, right.shape,
+                             right.ndim - 2));
     for (; ndim < batch_ndim; ndim++)
         shape[ndim] = batch[ndim];
     if (a->view.ndim > 1)
@@ -217,7 +223,7 @@ ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
     return front_finish(status, out, OP_matmul, &y, 1, inputs, 2, NULL);
 }
 
-/* ---- linear --------------------------------------------------------------------------------------------------------- */
+/* ---- linear ---- */
 
 static ctrt_status check_linear(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
 {
@@ -228,19 +234,23 @@ static ctrt_status check_linear(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor
     for (int i = 1; i < 3; i++)
         if (tensors[i] != NULL && tensor_dtype(tensors[i]) != tensor_dtype(x))
             return ctrt_fail(CTRT_ERR_DTYPE, "linear: x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
-                             ctrt_dtype_name(tensor_dtype(x)), i == 1 ? "weight" : "bias", ctrt_dtype_name(tensor_dtype(tensors[i])));
+                             ctrt_dtype_name(tensor_dtype(x)), i == 1 ? "weight" : "bias",
+                             ctrt_dtype_name(tensor_dtype(tensors[i])));
     CTRT_TRY(front_device(&device, "linear", tensors, 3));
     const ctrt_view *w = &weight->view;
     if (x->view.ndim < 1 || w->ndim < 1 || w->ndim > 2 || x->view.shape[x->view.ndim - 1] != w->shape[w->ndim - 1])
-        return ctrt_fail(CTRT_ERR_SHAPE, "linear: x of shape %s does not fit weight of shape %s, which must be [out, in] or [in]",
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "linear: x of shape %s does not fit weight of shape %s, which must be [out, in] or [in]",
                          shape_text(a, x->view.shape, x->view.ndim), shape_text(b, w->shape, w->ndim));
     if (bias != NULL && !shape_equal(bias->view.shape, bias->view.ndim, w->shape, w->ndim - 1))
-        return ctrt_fail(CTRT_ERR_SHAPE, "linear: bias of shape %s does not fit weight of shape %s; expected [out] for [out, in], [] for [in]",
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "linear: bias of shape %s does not fit weight of shape %s; expected [out] for [out, in], [] for [in]",
                          shape_text(a, bias->view.shape, bias->view.ndim), shape_text(b, w->shape, w->ndim));
     return CTRT_OK;
 }
 
-/* x as rows [M, K]: a view where its strides allow, else a contiguous copy kept in *keep. */
+/* Sets *out to a view of x as rows [M, K]. If the strides of x do not allow that, x is copied to *keep, which the
+ * caller releases. */
 static ctrt_status rows_of(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor *x)
 {
     *keep = NULL;
@@ -287,7 +297,7 @@ static ctrt_status run_linear(ctrt_tensor *y, ctrt_tensor *x, ctrt_tensor *weigh
     return status;
 }
 
-/* A weight [in] is one of [1, in], without the last dimension of the result. */
+/* linear with a 1-dim weight [in]: like a weight [1, in], but the result lacks the last dimension. */
 static ctrt_status linear_vector(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
 {
     ctrt_tensor *row = NULL, *single = NULL, *y = NULL;

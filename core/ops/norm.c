@@ -5,13 +5,13 @@
 
 #define MAX_OPERANDS 5
 
-/* A row's statistics are kept in f32, for f64 in f64. */
+/* Statistics are stored in f32; in f64 for f64 inputs. */
 static ctrt_dtype statistics_dtype(ctrt_dtype dtype)
 {
     return dtype == CTRT_F64 ? CTRT_F64 : CTRT_F32;
 }
 
-/* Contiguous versions of operands (NULL stays NULL), views of them, and their release. */
+/* Contiguous versions of operands and views of them. NULL stays NULL. Released by operands_release. */
 struct operands {
     ctrt_tensor *kept[MAX_OPERANDS];
     ctrt_view views[MAX_OPERANDS];
@@ -38,7 +38,7 @@ static void operands_release(struct operands *operands)
         tensor_release(operands->kept[i]);
 }
 
-/* Gives a contiguous view another shape of as many elements. */
+/* Changes the shape of a contiguous view. The new shape must have the same number of elements. */
 static void reshape(ctrt_view *view, const int64_t *shape, int ndim)
 {
     view->ndim = (uint8_t)ndim;
@@ -47,8 +47,8 @@ static void reshape(ctrt_view *view, const int64_t *shape, int ndim)
     view_refresh(view);
 }
 
-static ctrt_status check_same(const char *who, const char *name, ctrt_tensor *x, ctrt_tensor *tensor, const int64_t *shape, int ndim,
-                              bool f32_allowed)
+static ctrt_status check_same(const char *who, const char *name, ctrt_tensor *x, ctrt_tensor *tensor,
+                              const int64_t *shape, int ndim, bool f32_allowed)
 {
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     if (tensor == NULL)
@@ -60,8 +60,8 @@ static ctrt_status check_same(const char *who, const char *name, ctrt_tensor *x,
         return ctrt_fail(CTRT_ERR_DTYPE, "%s: x has dtype %s, %s has %s; cast one with ctrt_to_dtype", who,
                          ctrt_dtype_name(tensor_dtype(x)), name, ctrt_dtype_name(tensor_dtype(tensor)));
     if (tensor->device != x->device)
-        return ctrt_fail(CTRT_ERR_DEVICE, "%s: x is on %s, %s on %s; move one with ctrt_to_device", who, x->device->name, name,
-                         tensor->device->name);
+        return ctrt_fail(CTRT_ERR_DEVICE, "%s: x is on %s, %s on %s; move one with ctrt_to_device", who,
+                         x->device->name, name, tensor->device->name);
     return CTRT_OK;
 }
 
@@ -70,17 +70,17 @@ static bool half_precision(const ctrt_tensor *x)
     return tensor_dtype(x) == CTRT_F16 || tensor_dtype(x) == CTRT_BF16;
 }
 
-/* ---- layer norm ---------------------------------------------------------------------------------------------------- */
+/* ---- layer norm ---- */
 
-/* [M, N]: rows of what is normalised together. */
+/* Sets shape to [M, N], where each of the M rows is normalised separately. */
 static void row_shape(int64_t *shape, const ctrt_view *x, int normalized)
 {
     shape[0] = shape_numel(x->shape, x->ndim - normalized);
     shape[1] = shape_numel(x->shape + x->ndim - normalized, normalized);
 }
 
-ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normalized_shape, ctrt_tensor *weight, ctrt_tensor *bias,
-                            double epsilon)
+ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normalized_shape, ctrt_tensor *weight,
+                            ctrt_tensor *bias, double epsilon)
 {
     FRONT_OP(OP_layer_norm);
     FRONT_CHECK("layer_norm", out);
@@ -130,7 +130,7 @@ ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normali
     return status;
 }
 
-/* The end of both backward fronts: hands out what was wanted. */
+/* Finishes a backward front: moves the required gradients to the caller's variables and releases the others. */
 static ctrt_status give_gradients(ctrt_status status, enum op op, ctrt_tensor **outs[3], ctrt_tensor *results[3])
 {
     for (int i = 0; i < 3; i++) {
@@ -142,8 +142,9 @@ static ctrt_status give_gradients(ctrt_status status, enum op op, ctrt_tensor **
     return ctrt_context(status, "%s", op_table[op].name);
 }
 
-ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt_tensor **dbias, ctrt_tensor *dy, ctrt_tensor *x,
-                                   ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd, int normalized)
+ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt_tensor **dbias, ctrt_tensor *dy,
+                                   ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd,
+                                   int normalized)
 {
     FRONT_OP(OP_layer_norm_backward);
     const ctrt_dtype dtype = tensor_dtype(x);
@@ -186,9 +187,9 @@ ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
     return give_gradients(status, OP_layer_norm_backward, (ctrt_tensor ***)outs, results);
 }
 
-/* ---- batch norm ------------------------------------------------------------------------------------------------------- */
+/* ---- batch norm ---- */
 
-/* [N, C, S]. */
+/* Sets shape to [N, C, S], where S is the product of the sizes after the channels. */
 static void channel_shape(int64_t *shape, const ctrt_view *x)
 {
     shape[0] = x->shape[0];
@@ -204,7 +205,8 @@ static ctrt_status check_batch_norm(ctrt_tensor *x, ctrt_tensor *weight, ctrt_te
     ctrt_tensor *const tensors[4] = { weight, bias, running_mean, running_var };
     CTRT_TRY(front_floating("batch_norm", "x", x));
     if (x->view.ndim < 2)
-        return ctrt_fail(CTRT_ERR_SHAPE, "batch_norm: x has shape %s, expected [N, C, ...]", shape_text(text, x->view.shape, x->view.ndim));
+        return ctrt_fail(CTRT_ERR_SHAPE, "batch_norm: x has shape %s, expected [N, C, ...]",
+                         shape_text(text, x->view.shape, x->view.ndim));
     for (int i = 0; i < 4; i++)
         CTRT_TRY(check_same("batch_norm", names[i], x, tensors[i], &x->view.shape[1], 1, half_precision(x)));
     if ((running_mean == NULL) != (running_var == NULL))
@@ -215,13 +217,15 @@ static ctrt_status check_batch_norm(ctrt_tensor *x, ctrt_tensor *weight, ctrt_te
         if (training && tensors[i] != NULL && !(tensors[i]->view.flags & CTRT_VIEW_CONTIGUOUS))
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "batch_norm: %s must be contiguous to be updated", names[i]);
     if (training && x->view.shape[1] > 0 && x->view.numel / x->view.shape[1] == 1)
-        return ctrt_fail(CTRT_ERR_SHAPE, "batch_norm: x of shape %s has one value per channel, which has no variance to train on",
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "batch_norm: x of shape %s has one value per channel, which has no variance to train on",
                          shape_text(text, x->view.shape, x->view.ndim));
     return CTRT_OK;
 }
 
-ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias, ctrt_tensor *running_mean,
-                            ctrt_tensor *running_var, bool training, double momentum, double epsilon)
+ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
+                            ctrt_tensor *running_mean, ctrt_tensor *running_var, bool training, double momentum,
+                            double epsilon)
 {
     FRONT_OP(OP_batch_norm);
     FRONT_CHECK("batch_norm", out);
@@ -237,7 +241,8 @@ ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weig
     struct operands operands = { .count = 0 };
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < MAX_OPERANDS && status == CTRT_OK; i++)
-        status = operands_add(&operands, training && i > 2 && !update ? NULL : wanted[i], wanted[i] ? tensor_dtype(wanted[i]) : dtype);
+        status = operands_add(&operands, training && i > 2 && !update ? NULL : wanted[i],
+                              wanted[i] ? tensor_dtype(wanted[i]) : dtype);
     if (status == CTRT_OK)
         status = tensor_new(&results[0], x->view.shape, x->view.ndim, dtype, x->device);
     for (int i = 1; i < 3 && status == CTRT_OK; i++)
@@ -250,7 +255,8 @@ ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weig
                                                   .training = training };
         const ctrt_view *outputs[5] = { &y, &results[1]->view, &results[2]->view, update ? operands.in[3] : NULL,
                                         update ? operands.in[4] : NULL };
-        status = kernel_call(OP_batch_norm, dtype, x->device, operands.in, MAX_OPERANDS, outputs, update ? 5 : 3, &attributes);
+        status = kernel_call(OP_batch_norm, dtype, x->device, operands.in, MAX_OPERANDS, outputs, update ? 5 : 3,
+                             &attributes);
         for (int i = 3; i < 5 && status == CTRT_OK && update; i++)
             tensor_bump_version(wanted[i]);
     }
@@ -263,8 +269,9 @@ ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weig
     return status;
 }
 
-ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt_tensor **dbias, ctrt_tensor *dy, ctrt_tensor *x,
-                                   ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd, bool training)
+ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt_tensor **dbias, ctrt_tensor *dy,
+                                   ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd,
+                                   bool training)
 {
     FRONT_OP(OP_batch_norm_backward);
     const ctrt_dtype dtype = tensor_dtype(x), affine = weight ? tensor_dtype(weight) : dtype;
@@ -288,8 +295,10 @@ ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
         reshape(&operands.views[0], shape, 3);
         reshape(&operands.views[1], shape, 3);
         const ctrt_norm_attributes attributes = { .size = sizeof attributes, .training = training };
-        const ctrt_view *outputs[3] = { &y, results[1] ? &results[1]->view : NULL, results[2] ? &results[2]->view : NULL };
-        status = kernel_call(OP_batch_norm_backward, dtype, x->device, operands.in, MAX_OPERANDS, outputs, 3, &attributes);
+        const ctrt_view *outputs[3] = { &y, results[1] ? &results[1]->view : NULL,
+                                        results[2] ? &results[2]->view : NULL };
+        status = kernel_call(OP_batch_norm_backward, dtype, x->device, operands.in, MAX_OPERANDS, outputs, 3,
+                             &attributes);
     } else if (status == CTRT_OK) {
         for (int i = 1; i < 3 && status == CTRT_OK; i++)
             if (results[i] != NULL)

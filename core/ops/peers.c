@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/peers.c: which devices can copy from one another.
+/* ops/peers.c: direct copies between devices (peer access).
  *
- * Some machines say that their devices reach each other's memory and then deliver zeros, or nothing (IOMMU, virtual machines). So each
- * direction is tried before it is trusted. */
+ * On some machines (IOMMU, virtual machines) the driver reports peer access, but copies deliver zeros or nothing. So
+ * each direction is tested before it is used. */
 #include "ops/peers.h"
 
 #include "base/base.h"
@@ -15,7 +15,7 @@
 #define PATTERN_BYTES 4096
 
 enum { UNKNOWN, WORKS, FAILS };
-#define MAX_NUMBER 1024                     /* of devices in the table; others are tried each time */
+#define MAX_NUMBER 1024                     /* size of the table; devices with larger numbers are tested each time */
 
 static uint8_t *verdict_of(ctrt_device *to, const ctrt_device *from)
 {
@@ -32,7 +32,7 @@ static uint8_t *verdict_of(ctrt_device *to, const ctrt_device *from)
     return table != NULL ? &table[from->number] : NULL;
 }
 
-/* *right: what was sent arrived. */
+/* Copies a pattern from device to device and reads it back. Sets *right to whether it arrived unchanged. */
 static ctrt_status send_pattern(ctrt_tensor *sent, ctrt_tensor *received, bool *right)
 {
     uint8_t pattern[PATTERN_BYTES], back[PATTERN_BYTES];
@@ -46,10 +46,12 @@ static ctrt_status send_pattern(ctrt_tensor *sent, ctrt_tensor *received, bool *
     CTRT_TRY(kernel_copy(&sent->view, from, &here, cpu));
     CTRT_TRY(kernel_fill(&received->view, to, ctrt_int(0)));
     if (device_asynchronous(to)) {
-        const struct launch_copy copy = { .to = &received->view, .from = &sent->view, .bytes = PATTERN_BYTES, .from_device = from };
+        const struct launch_copy copy = { .to = &received->view, .from = &sent->view, .bytes = PATTERN_BYTES,
+                                          .from_device = from };
         CTRT_TRY(launch_copy(&copy, to));
     } else {
-        CTRT_TRY(to->backend->memory->copy_peer(to->handle, received->view.data, from->handle, sent->view.data, PATTERN_BYTES, NULL));
+        CTRT_TRY(to->backend->memory->copy_peer(to->handle, received->view.data, from->handle, sent->view.data,
+                                                PATTERN_BYTES, NULL));
     }
     here.data = back;
     CTRT_TRY(kernel_copy(&here, cpu, &received->view, to));
@@ -57,7 +59,8 @@ static ctrt_status send_pattern(ctrt_tensor *sent, ctrt_tensor *received, bool *
     return CTRT_OK;
 }
 
-/* UNKNOWN: something else stood in the way, and will be told by the copy that is made instead. */
+/* Tests one direction. Returns UNKNOWN if the test failed with an error such as a lack of memory; the copy through the
+ * host that follows will then report it. */
 static uint8_t try_out(ctrt_device *to, ctrt_device *from)
 {
     const ctrt_memory_table *memory = to->backend->memory;

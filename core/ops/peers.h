@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/peers.h: which devices can copy from one another. */
+/* ops/peers.h: direct copies between devices (peer access). */
 #ifndef CORE_OPS_PEERS_H
 #define CORE_OPS_PEERS_H
 
 #include "device/device.h"
 
-/* Does copying straight from one device's memory to the other's work? Asked of the backend, and tried with a pattern that is read back
- * the first time: a link that delivers something else is never used, and told in the log. */
+/* Returns whether direct copies from the memory of `from` to that of `to` work. Queries the backend and, at the first
+ * call, copies a test pattern and reads it back. If the pattern arrives changed, a warning is logged and the result is
+ * false permanently. */
 bool peers_work(ctrt_device *to, ctrt_device *from);
 
 #endif

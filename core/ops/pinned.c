@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/pinned.c: tensors for copies that the caller does not wait for, and streams that ctrt does not see. */
+/* ops/pinned.c: tensors in pinned host memory, and ctrt_tensor_record_stream. */
 #include "ctrt/stream.h"
 #include "memory/order.h"
 #include "ops/front.h"
 #include "tensor/create.h"
 #include "tensor/pinned.h"
 
-/* The device that the memory is for: the caller's, or the best accelerator; the CPU when there is none. */
+/* Returns the device for which memory is pinned: `device` or, if that is NULL, the best accelerator, or the CPU if
+ * there is none. */
 static ctrt_status pinning_device(ctrt_device **out, ctrt_device *device)
 {
     *out = device;
@@ -32,14 +33,16 @@ ctrt_status ctrt_pin_memory(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device 
     FRONT_CHECK("pin_memory", out);
     FRONT_CHECK("pin_memory", tensor);
     if (strcmp(tensor->device->type, "cpu") != 0)
-        return ctrt_fail(CTRT_ERR_DEVICE, "pin_memory: the tensor is on %s; only memory of the cpu can be pinned", tensor->device->name);
+        return ctrt_fail(CTRT_ERR_DEVICE, "pin_memory: the tensor is on %s; only memory of the cpu can be pinned",
+                         tensor->device->name);
     CTRT_TRY(pinning_device(&device, device));
     if (ctrt_tensor_is_pinned(tensor) || !device_asynchronous(device)) {
         ctrt_tensor_assign(out, tensor);
         return CTRT_OK;
     }
     ctrt_tensor *pinned = NULL;
-    CTRT_TRY(ctrt_context(tensor_new_pinned(&pinned, tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor), device), "pin_memory"));
+    CTRT_TRY(ctrt_context(tensor_new_pinned(&pinned, tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor),
+                                            device), "pin_memory"));
     ctrt_status status = kernel_copy(&pinned->view, pinned->device, &tensor->view, tensor->device);
     return front_finish(status, out, OP_copy, &pinned, 1, &tensor, 1, NULL);
 }
@@ -54,7 +57,8 @@ ctrt_status ctrt_tensor_record_stream(ctrt_tensor *tensor, ctrt_stream *stream)
     if (!device_usable(stream->device))
         return device_fail_forked(stream->device);
     pthread_mutex_lock(&stream->lock);
-    const stream_mark mark = stream_count_work(stream);  /* what the library has not seen is work too, so that others wait for it */
+    /* Work that the program enqueued itself counts as work of the stream, so that other streams wait for it. */
+    const stream_mark mark = stream_count_work(stream);
     pthread_mutex_unlock(&stream->lock);
     order_note(&tensor->view, mark);
     return CTRT_OK;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/plan.c: predicting the memory of a step: the device gets the memory of a plan, and a table of kernels that do nothing.
+/* ops/plan.c: dry runs, which predict the memory of a step. During a dry run (a plan) the device has the memory of the
+ * plan and a dispatch table of kernels that do nothing.
  *
- * The rows of that table are the device's own, with their flags, accepts and workspace, so that layouts are mended and workspaces taken
- * as in earnest; only run is another. So normal calls pay nothing for plans. */
+ * That table holds copies of the device's kernels, with their flags, accepts and workspace but another `run`, so
+ * operands are copied and workspaces are allocated as in a real run. Normal calls have no overhead for dry runs. */
 #include "ops/plan.h"
 
 #include "base/base.h"
@@ -13,19 +14,20 @@
 #include "tensor/shape.h"
 
 struct ctrt_memory_plan {
-    ctrt_memory_plan *next;                 /* of those that are running */
+    ctrt_memory_plan *next;                 /* in the list of running plans */
     ctrt_device *device;
     struct plan *memory;
-    struct op_cell *cells, *own;            /* the plan's, the device's */
-    uint64_t seed, seed_offset;
+    struct op_cell *cells, *own;            /* dispatch table of the plan, and that of the device */
+    uint64_t seed, seed_offset;             /* state of the device's generator before the plan */
     bool seeded;
-    pthread_t thread;                       /* that began it */
-    bool lost;                              /* in the child of a fork: ended, because that thread is not there */
+    pthread_t thread;                       /* the thread that began the plan */
+    bool lost;                              /* in the child of a fork: ended, because `thread` does not exist there */
 };
 
-static ctrt_memory_plan *running;           /* under plan_enter */
+static ctrt_memory_plan *running;           /* guarded by plan_enter */
 
-/* A plan goes on in the child when the thread that forked had begun it; others have nobody who would end them. */
+/* In the child of a fork, only the plans of the thread that forked continue. The others are ended, because the threads
+ * that would end them do not exist in the child. */
 static void after_fork_in_child(void)
 {
     for (ctrt_memory_plan **at = &running, *plan; (plan = *at) != NULL;) {
@@ -40,7 +42,8 @@ static void after_fork_in_child(void)
     }
 }
 
-/* Ahead of all plugins', and so behind them in the child: their locks are free then. */
+/* Registered before the fork handlers of all plugins, so that it runs after them in the child, when the plugins' locks
+ * are free. */
 __attribute__((constructor)) static void plan_start(void)
 {
     (void)lock_at_fork(NULL, NULL, after_fork_in_child);
@@ -48,7 +51,7 @@ __attribute__((constructor)) static void plan_start(void)
 
 /* ---- kernels that do nothing ---- */
 
-/* Where the block begins that the view shows a part of. */
+/* Returns the address of the block that contains the view's elements. */
 static const void *block_of(const ctrt_view *view)
 {
     const struct storage *storage = view->owner;
@@ -62,7 +65,7 @@ static void name_views(struct plan *plan, const ctrt_view *const *views, uint32_
             plan_memory_name(plan, block_of(views[i]), op);
 }
 
-/* In place of every kernel. Tells the plan who works with which memory. */
+/* The `run` of every kernel during a dry run. Reports the op and the addresses of its operands to the plan. */
 static ctrt_status nothing_run(const ctrt_call *call)
 {
     plan_enter();
@@ -81,14 +84,15 @@ static ctrt_status nothing_run(const ctrt_call *call)
 
 /* ---- operands of asynchronous devices ---- */
 
-/* The storage whose memory has to be asked where it is; NULL: none. */
+/* Returns the view's storage if the memory policy can move it, else NULL. */
 static const struct storage *moving(const ctrt_view *view)
 {
     const struct storage *storage = view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR) ? view->owner : NULL;
     return storage != NULL && storage->ordered && storage->moves ? storage : NULL;
 }
 
-/* Memory is used in the order of the views, as launch.c does it, in the name of `op`; *used: so many are to be let go of. */
+/* Calls pool_use for the memory of the views, in the order in which launch.c does, with `op` as the current op. Sets
+ * *used to the number of views for which unuse_views must be called. */
 static ctrt_status use_views(uint32_t *used, const ctrt_view *const *views, uint32_t count, const char *op)
 {
     const char *before = thread_state.op;
@@ -152,7 +156,7 @@ bool plan_view(const ctrt_view *view)
     return storage != NULL && plan_running(storage->device);
 }
 
-/* ---- the table ---- */
+/* ---- the dispatch table ---- */
 
 static const ctrt_kernel *copy_row(ctrt_kernel *row, const ctrt_kernel *from)
 {
@@ -163,7 +167,7 @@ static const ctrt_kernel *copy_row(ctrt_kernel *row, const ctrt_kernel *from)
     return row;
 }
 
-/* One block: cells, pointers to rows, rows. */
+/* Copies a dispatch table into one allocation: the entries, the pointers to kernels, the kernels. */
 static ctrt_status cells_copy(struct op_cell **out, const struct op_cell *own)
 {
     const size_t cell_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
@@ -187,7 +191,7 @@ static ctrt_status cells_copy(struct op_cell **out, const struct op_cell *own)
     return CTRT_OK;
 }
 
-/* ---- the generator ---- */
+/* ---- the random number generator ---- */
 
 static void generator_keep(ctrt_memory_plan *plan)
 {
@@ -282,7 +286,8 @@ ctrt_status ctrt_memory_plan_end(ctrt_memory_prediction *out, ctrt_memory_plan *
     const char *name = ended->device->name;
     memory_free(ended->cells);
     memory_free(ended);
-    return lost ? ctrt_fail(CTRT_ERR_FORKED, "memory_plan_end: another thread of the parent process was planning for %s, which ended with the "
+    return lost ? ctrt_fail(CTRT_ERR_FORKED,
+                            "memory_plan_end: another thread of the parent process was planning for %s, which ended with the "
                             "fork", name) : CTRT_OK;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/plan.h: work that is only planned (memory/plan.h): what takes the place of kernels and copies. */
+/* ops/plan.h: replacements for kernels and copies during a dry run, which predicts memory (memory/plan.h). */
 #ifndef CORE_OPS_PLAN_H
 #define CORE_OPS_PLAN_H
 
@@ -7,15 +7,15 @@
 #include "device/device.h"
 #include "memory/plan.h"
 
-/* In place of a kernel of an asynchronous device: the operands are used, and that is all. */
+/* Replaces the launch of a kernel on an asynchronous device: only accounts for the use of the operands' memory. */
 ctrt_status plan_launch(const ctrt_call *call, const char *op);
-/* Likewise in place of copies, and of fills (`from` NULL). */
+/* The same for copies, and for fills (`from` is NULL). */
 ctrt_status plan_copy(const ctrt_view *to, const ctrt_view *from, const char *op);
 
-/* In place of elements that a device gives the host. */
+/* Replaces a copy from a device to the host: sets the host memory to zeros, unless `to` is itself dry-run memory. */
 void plan_zeros(const ctrt_view *to);
 
-/* Does the view show memory of a device whose work is only planned? */
+/* Returns whether the view is in memory of a device with a dry run in progress. */
 bool plan_view(const ctrt_view *view);
 
 #endif

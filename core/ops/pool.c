@@ -29,7 +29,8 @@ static ctrt_status pool_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_p
         return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x has shape %s, expected [N, C, H, W]",
                          shape_text(text, x->view.shape, x->view.ndim));
     if (x->view.shape[2] == 0 || x->view.shape[3] == 0)
-        return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x of shape %s has nothing to choose from", shape_text(text, x->view.shape, 4));
+        return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: x of shape %s has nothing to choose from",
+                         shape_text(text, x->view.shape, 4));
     shape[0] = x->view.shape[0];
     shape[1] = x->view.shape[1];
     for (int i = 0; i < 2; i++) {
@@ -38,13 +39,15 @@ static ctrt_status pool_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_p
                         || __builtin_add_overflow(x->view.shape[2 + i] - 1, 2 * a->padding[i], &room)
                         || __builtin_sub_overflow(room, reach, &room);
         if (overflow || room < 0)
-            return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: the window is larger than x of shape %s", shape_text(text, x->view.shape, 4));
+            return ctrt_fail(CTRT_ERR_SHAPE, "max_pool2d: the window is larger than x of shape %s",
+                             shape_text(text, x->view.shape, 4));
         shape[2 + i] = room / a->stride[i] + 1;
     }
     return CTRT_OK;
 }
 
-ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tensor *x, const ctrt_pool2d_options *options)
+ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tensor *x,
+                            const ctrt_pool2d_options *options)
 {
     FRONT_OP(OP_max_pool2d);
     FRONT_CHECK("max_pool2d", out);
@@ -74,8 +77,8 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
     return CTRT_OK;
 }
 
-ctrt_status op_max_pool2d_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *indices, const ctrt_pool_attributes *attributes,
-                                   const int64_t *shape)
+ctrt_status op_max_pool2d_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *indices,
+                                   const ctrt_pool_attributes *attributes, const int64_t *shape)
 {
     FRONT_OP(OP_max_pool2d_backward);
     ctrt_tensor *dx = NULL;
@@ -84,7 +87,8 @@ ctrt_status op_max_pool2d_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tens
     if (status == CTRT_OK && dx->view.numel > 0) {
         const ctrt_view *in[2] = { &dy->view, &indices->view }, *outputs = &dx->view;
         status = dy->view.numel == 0 ? kernel_fill(&dx->view, dx->device, ctrt_int(0))
-                                     : kernel_call(OP_max_pool2d_backward, tensor_dtype(dy), dy->device, in, 2, &outputs, 1, attributes);
+                                     : kernel_call(OP_max_pool2d_backward, tensor_dtype(dy), dy->device, in, 2,
+                                                   &outputs, 1, attributes);
     }
     return front_finish(status, out, OP_max_pool2d_backward, &dx, 1, NULL, 0, NULL);
 }

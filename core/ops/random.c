@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/random.c: generators, and fronts of random ops.
+/* ops/random.c: random number generators, and fronts of random ops.
  *
- * A generator is a seed and a count of Philox blocks used so far. Kernels get both, so the numbers depend on nothing else: not on
- * threads, not on the backend. In a capture they get their place within the step; each replay draws for the whole step, so that the
- * numbers are those of a step that is not captured. */
+ * A generator consists of a seed and an offset, the number of Philox blocks used so far. Kernels get both, so the
+ * numbers do not depend on the number of threads or on the backend. In a graph capture a kernel gets its offset
+ * relative to the start of the step. Each replay reserves the blocks of the whole step, so the numbers equal those of a
+ * step that is not captured. */
 #include <math.h>
 #include <pthread.h>
 #include <sys/random.h>
@@ -16,10 +17,11 @@
 #include "ops/inplace.h"
 
 static pthread_mutex_t seed_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t process_seed;           /* what devices that were never used start with */
+static uint64_t process_seed;           /* initial seed of the generators of devices that have not been used yet */
 static bool process_seeded;
 
-/* A fork may find a lock held by a thread that the child does not have. What the locks protect is a few words each. */
+/* Initializes a lock again in the child of a fork, because a thread that does not exist there may have held it. Each
+ * lock guards only a few words. */
 static void free_generator(ctrt_device *device, void *argument)
 {
     (void)argument;
@@ -37,7 +39,7 @@ __attribute__((constructor)) static void random_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-/* Without ctrt_manual_seed each process draws its own seed, as PyTorch does. */
+/* Returns the process's seed. Without ctrt_manual_seed it is a random number, as in PyTorch. */
 static uint64_t initial_seed(void)
 {
     CANCEL_DISABLED;
@@ -45,7 +47,7 @@ static uint64_t initial_seed(void)
     if (!process_seeded) {
         if (getrandom(&process_seed, sizeof process_seed, 0) != (ssize_t)sizeof process_seed)
             process_seed = 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)&process_seed;
-        process_seed >>= 11;            /* exact as a double, for logs and files */
+        process_seed >>= 11;            /* 53 bits, which a double represents exactly, for logs and files */
         process_seeded = true;
     }
     uint64_t seed = process_seed;
@@ -53,7 +55,8 @@ static uint64_t initial_seed(void)
     return seed;
 }
 
-static void generator_ready(ctrt_device *device)        /* with the generator's lock held */
+/* Initializes the device's generator if it has not been used yet. The caller holds generator_lock. */
+static void generator_ready(ctrt_device *device)
 {
     if (device->seeded)
         return;
@@ -98,7 +101,8 @@ ctrt_status ctrt_generator_set(ctrt_device *device, uint64_t seed, uint64_t offs
 {
     CTRT_TRY(device_or_default(&device, device));
     device = device_home(device);
-    CTRT_TRY(capture_refuse(device, "its random numbers go on from the generator's place at each replay: set that before a replay"));
+    CTRT_TRY(capture_refuse(device,
+                            "its random numbers go on from the generator's place at each replay: set that before a replay"));
     pthread_mutex_lock(&device->generator_lock);
     device->seed = seed;
     device->seed_offset = offset;
@@ -107,7 +111,7 @@ ctrt_status ctrt_generator_set(ctrt_device *device, uint64_t seed, uint64_t offs
     return CTRT_OK;
 }
 
-/* Takes `blocks` from the device's generator. */
+/* Reserves `blocks` blocks of the device's generator. Returns the seed and the offset of the first. */
 static void take(uint64_t *seed, uint64_t *offset, ctrt_device *device, uint64_t blocks)
 {
     pthread_mutex_lock(&device->generator_lock);
@@ -118,10 +122,10 @@ static void take(uint64_t *seed, uint64_t *offset, ctrt_device *device, uint64_t
     pthread_mutex_unlock(&device->generator_lock);
 }
 
-/* What all ops of a capture draw. */
+/* The random numbers of all ops of one capture. */
 struct captured_draws {
     ctrt_device *device;
-    _Atomic uint64_t blocks;                /* streams that joined may be other threads' */
+    _Atomic uint64_t blocks;                /* atomic, because streams of other threads may have joined the capture */
 };
 
 static ctrt_status draw_again(void *state, void *numbers)
@@ -137,13 +141,15 @@ static void draw_undo(void *state)
     const struct captured_draws *draws = state;
     const uint64_t blocks = draws->blocks;
     pthread_mutex_lock(&draws->device->generator_lock);
-    draws->device->seed_offset -= MIN(blocks, draws->device->seed_offset);  /* another thread may have seeded it anew */
+    /* Another thread may have set the seed meanwhile, so the offset may be smaller. */
+    draws->device->seed_offset -= MIN(blocks, draws->device->seed_offset);
     pthread_mutex_unlock(&draws->device->generator_lock);
 }
 
 static const struct number_source draws_source = { .fill = draw_again, .undo = draw_undo, .release = memory_free };
 
-static ctrt_status draw_captured(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks, struct capture *capture)
+static ctrt_status draw_captured(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks,
+                                 struct capture *capture)
 {
     const void *where = NULL;
     struct captured_draws *draws = capture_numbers_of(&where, capture, &draws_source);
@@ -171,14 +177,15 @@ static ctrt_status draw(ctrt_random_attributes *attributes, ctrt_device *device,
     return CTRT_OK;
 }
 
-/* Blocks that a kernel uses: four f32 or two f64 or i64 numbers each (see plugin.h). */
+/* Returns the number of blocks that a kernel uses. A block yields four f32 numbers, or two f64 or i64 numbers (see
+ * plugin.h). */
 static uint64_t blocks_for(enum op op, int64_t numel, ctrt_dtype dtype)
 {
     const uint64_t per_block = op == OP_randint || (dtype == CTRT_F64 && (op == OP_uniform || op == OP_normal)) ? 2 : 4;
     return ((uint64_t)numel + per_block - 1) / per_block;
 }
 
-/* Fills a tensor that nobody else knows, or in place. */
+/* Runs a random op on `y`, which is a new tensor or is changed in place. */
 static ctrt_status fill_random(enum op op, ctrt_tensor *y, ctrt_random_attributes *attributes)
 {
     if (y->view.numel == 0)
@@ -189,8 +196,8 @@ static ctrt_status fill_random(enum op op, ctrt_tensor *y, ctrt_random_attribute
     return kernel_call(op, tensor_dtype(y), y->device, NULL, 0, &outputs, 1, attributes);
 }
 
-static ctrt_status new_random(ctrt_tensor **out, const char *who, enum op op, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device,
-                              ctrt_random_attributes *attributes)
+static ctrt_status new_random(ctrt_tensor **out, const char *who, enum op op, ctrt_ints shape, ctrt_dtype dtype,
+                              ctrt_device *device, ctrt_random_attributes *attributes)
 {
     FRONT_OP(op);
     FRONT_CHECK(who, out);
@@ -216,7 +223,8 @@ ctrt_status ctrt_randn(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctr
     return new_random(out, "randn", OP_normal, shape, dtype, device, &attributes);
 }
 
-/* The value that the floating `dtype` keeps of a number. long double represents every int64_t and every kept value. */
+/* Returns a number after rounding to the floating `dtype`. long double represents every int64_t and every such value
+ * exactly. */
 static long double kept(ctrt_dtype dtype, ctrt_scalar value)
 {
     unsigned char element[8];
@@ -224,7 +232,8 @@ static long double kept(ctrt_dtype dtype, ctrt_scalar value)
     return (long double)dtype_load(element, dtype).f;
 }
 
-/* Narrows [low, high) until rounding to the floating `dtype` leaves every number of it in [low, high), as PyTorch does. */
+/* Narrows [low, high) until every number in it stays in the original range after rounding to the floating `dtype`, as
+ * in PyTorch. */
 static ctrt_status randint_range(int64_t *low, int64_t *high, ctrt_dtype dtype)
 {
     int64_t first = *low, last = *high - 1;
@@ -240,16 +249,19 @@ static ctrt_status randint_range(int64_t *low, int64_t *high, ctrt_dtype dtype)
     return CTRT_OK;
 }
 
-ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, ctrt_ints shape, ctrt_dtype dtype,
+                         ctrt_device *device)
 {
     if (low >= high)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randint: low %lld must be below high %lld", (long long)low, (long long)high);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randint: low %lld must be below high %lld", (long long)low,
+                         (long long)high);
     if ((uint64_t)high - (uint64_t)low > INT64_MAX)
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "randint: the range %lld to %lld is too wide", (long long)low, (long long)high);
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "randint: the range %lld to %lld is too wide", (long long)low,
+                         (long long)high);
     CTRT_TRY(dtype_resolve(&dtype, "randint", dtype == CTRT_DTYPE_DEFAULT ? CTRT_I64 : dtype));
     CTRT_TRY(dtype_check_scalar("randint", dtype, ctrt_int(low)));
     CTRT_TRY(dtype_check_scalar("randint", dtype, ctrt_int(high - 1)));
-    if (dtype == CTRT_U8 && low < 0)            /* as a scalar, it would wrap */
+    if (dtype == CTRT_U8 && low < 0)            /* dtype_check_scalar allows it, because scalars wrap around */
         return ctrt_fail(CTRT_ERR_OVERFLOW, "randint: low is %lld, which u8 cannot represent", (long long)low);
     if (dtype_floating(dtype))
         CTRT_TRY(randint_range(&low, &high, dtype));
@@ -271,7 +283,7 @@ ctrt_status ctrt_bernoulli(ctrt_tensor **out, ctrt_ints shape, double p, ctrt_dt
     return new_random(out, "bernoulli", OP_bernoulli, shape, dtype, device, &attributes);
 }
 
-/* Fisher and Yates on the host, from one draw of random 64-bit numbers, so that every device gets the same order. */
+/* Fisher-Yates shuffle on the host with random 64-bit numbers, so that the order is the same on every device. */
 ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
 {
     FRONT_CHECK("randperm", out);
@@ -350,7 +362,7 @@ ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std)
     return random_inplace("normal_", OP_normal, self, mean, std);
 }
 
-/* ---- dropout ----------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ---- */
 
 ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool training)
 {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/reduce.c: fronts of reductions over any set of dimensions.
  *
- * Kernels get the input as it lies and an output view of the same rank whose reduced dimensions have size 1. Neighbouring dimensions
- * with the same fate are merged first, so that common cases arrive as two or three dimensions. */
+ * Kernels get the input with its strides, and an output view of the same rank in which the reduced dimensions have size
+ * 1. Adjacent dimensions that are all kept or all reduced are merged first, so that the common cases have two or three
+ * dimensions. */
 #include "ops/backward.h"
 #include "ops/front.h"
 
-/* Merges neighbouring dimensions of `in` that are both kept or both reduced and follow on in memory. The output is contiguous, so
- * its kept dimensions merge whenever the input's do. */
+/* Merges adjacent dimensions of `in` that are both kept or both reduced and whose strides allow it. The output is
+ * contiguous, so its kept dimensions can be merged whenever the input's can. */
 static void merge_dims(ctrt_view *in, ctrt_view *out, uint32_t *dims)
 {
     int n = 0;
@@ -42,7 +43,8 @@ static void merge_dims(ctrt_view *in, ctrt_view *out, uint32_t *dims)
     view_refresh(out);
 }
 
-/* The result's shape: reduced dimensions gone, or 1. */
+/* Sets shape to the result's shape, in which reduced dimensions are removed or have size 1, and returns the number of
+ * dimensions. */
 static int reduced_shape(int64_t *shape, const ctrt_view *in, uint32_t dims, bool keepdim)
 {
     int n = 0;
@@ -65,8 +67,9 @@ static ctrt_dtype result_dtype(enum op_promotion promotion, ctrt_dtype dtype)
     }
 }
 
-/* Ops without a neutral element have no value over nothing. */
-static const bool needs_elements[OP_COUNT] = { [OP_amax] = true, [OP_amin] = true, [OP_argmax] = true, [OP_argmin] = true };
+/* Ops without an identity element, which are not defined over zero elements. */
+static const bool needs_elements[OP_COUNT] = { [OP_amax] = true, [OP_amin] = true, [OP_argmax] = true,
+                                               [OP_argmin] = true };
 
 static ctrt_status check_elements(enum op op, const ctrt_view *in, uint32_t dims)
 {
@@ -81,7 +84,8 @@ static ctrt_status check_elements(enum op op, const ctrt_view *in, uint32_t dims
                      shape_text(text, in->shape, in->ndim));
 }
 
-/* Over no elements: sums are 0, products 1, means NaN. */
+/* Sets the result of a reduction over zero elements: the identity element of the op (sum 0, prod 1, any false, all
+ * true), NaN for mean. */
 static ctrt_status fill_empty(enum op op, ctrt_tensor *y)
 {
     if (op == OP_mean)
@@ -170,13 +174,15 @@ ctrt_status ctrt_all(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool kee
     return reduce(out, OP_all, x, dims, keepdim);
 }
 
-/* One dimension, or all as if flattened: that index is what a kernel counts row major over the reduced dimensions. */
+/* Reduces one dimension, or all with an index into the flattened tensor. A kernel returns the row-major index over the
+ * reduced dimensions, which is right in both cases. */
 static ctrt_status arg_reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_ints dim, bool keepdim)
 {
     FRONT_CHECK(op_table[op].name, out);
     FRONT_CHECK(op_table[op].name, x);
     if (dim.count > 1)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: give one dimension or CTRT_ALL_DIMS, not %d", op_table[op].name, dim.count);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: give one dimension or CTRT_ALL_DIMS, not %d",
+                         op_table[op].name, dim.count);
     if (tensor_dtype(x) == CTRT_BOOL)
         return ctrt_fail(CTRT_ERR_DTYPE, "%s: not defined for bool; cast with ctrt_to_dtype", op_table[op].name);
     return reduce(out, op, x, dim, keepdim);
@@ -192,7 +198,8 @@ ctrt_status ctrt_argmin(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dim, bool k
     return arg_reduce(out, OP_argmin, x, dim, keepdim);
 }
 
-/* Values with their places: argmax, then gather, which carries the gradient. */
+/* Returns the largest or smallest values with their indices: argmax or argmin, followed by gather, which is
+ * differentiable. */
 static ctrt_status pick(ctrt_tensor **values, ctrt_tensor **indices, enum op op, ctrt_tensor *x, int dim, bool keepdim)
 {
     const char *who = op == OP_argmax ? "max" : "min";
@@ -237,8 +244,8 @@ ctrt_status ctrt_min(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x
     return pick(values, indices, OP_argmin, x, dim, keepdim);
 }
 
-/* Two passes: squared distances from the mean, over n - correction, or over 0 where that is negative. f16 and bf16 are
- * computed in f32, because squares in them would be rounded and could overflow. */
+/* Two passes: the sum of the squared distances from the mean, divided by n - correction, or by 0 if that is negative.
+ * f16 and bf16 are computed in f32, because their squares would be rounded and could overflow. */
 ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int correction, bool keepdim)
 {
     FRONT_CHECK("var", out);

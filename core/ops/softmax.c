@@ -3,7 +3,7 @@
 #include "ops/backward.h"
 #include "ops/front.h"
 
-/* x as [outer, n, inner] around `dim`; x is contiguous. */
+/* Returns a view of the contiguous x as [outer, n, inner], where n is the size of `dim`. */
 static ctrt_view rows_view(const ctrt_view *x, int dim)
 {
     ctrt_view rows = *x;
@@ -21,7 +21,8 @@ static ctrt_view rows_view(const ctrt_view *x, int dim)
     return rows;
 }
 
-/* The four kernels share one form: operands of one shape, one of them or two, a result like them. */
+/* Runs softmax, log_softmax or one of their gradients: one or two operands of the same shape, and a result of that
+ * shape. */
 static ctrt_status run_rows(ctrt_tensor **result, enum op op, ctrt_tensor *a, ctrt_tensor *b, int dim)
 {
     FRONT_OP(op);
@@ -80,14 +81,15 @@ ctrt_status op_log_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_ten
     return front_finish(status, out, OP_log_softmax_backward, &dx, 1, NULL, 0, NULL);
 }
 
-/* ---- cross entropy ---------------------------------------------------------------------------------------------- */
+/* ---- cross entropy ---- */
 
 static const ctrt_view *optional_view(ctrt_tensor *tensor)
 {
     return tensor ? &tensor->view : NULL;
 }
 
-/* The op: one loss per row of logits [N, C], and for the gradient [N, 2]: the largest logit, the sum of exponentials. */
+/* Runs the op on logits [N, C]: returns one loss per row, and saves statistics [N, 2] for the gradient: the largest
+ * logit and the sum of the exponentials. */
 static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
                                       const ctrt_cross_entropy_attributes *attributes)
 {
@@ -104,7 +106,8 @@ static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ct
     for (int i = 0; i < 2 && status == CTRT_OK; i++)
         status = tensor_new(&results[i], shape, i + 1, loss_dtype, device);
     if (status == CTRT_OK && logits->view.shape[0] > 0) {
-        const ctrt_view *in[3] = { &x->view, &t->view, optional_view(w) }, *outputs[2] = { &results[0]->view, &results[1]->view };
+        const ctrt_view *in[3] = { &x->view, &t->view, optional_view(w) },
+            *outputs[2] = { &results[0]->view, &results[1]->view };
         status = kernel_call(OP_cross_entropy, dtype, device, in, 3, outputs, 2, attributes);
     }
     const union op_attributes graph = { .cross_entropy = *attributes };
@@ -140,7 +143,7 @@ ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ct
     return front_finish(status, out, OP_cross_entropy_backward, &dx, 1, NULL, 0, NULL);
 }
 
-/* [N, C, d...] as rows [N*d, C]. */
+/* Reshapes logits [N, C, d...] to rows [N*d, C]. */
 static ctrt_status class_rows(ctrt_tensor **out, ctrt_tensor *logits)
 {
     const int ndim = logits->view.ndim;
@@ -158,7 +161,8 @@ static ctrt_status class_rows(ctrt_tensor **out, ctrt_tensor *logits)
     ctrt_tensor *moved = NULL;
     ctrt_status status = ctrt_permute(&moved, logits, ctrt_ints_of(order, ndim));
     if (status == CTRT_OK && logits->view.numel == 0)
-        status = ctrt_reshape(out, moved, CTRT_SHAPE(logits->view.shape[1] ? 0 : shape_numel(moved->view.shape, ndim - 1),
+        status = ctrt_reshape(out, moved, CTRT_SHAPE(logits->view.shape[1] ? 0
+                                                                            : shape_numel(moved->view.shape, ndim - 1),
                                                      logits->view.shape[1]));
     else if (status == CTRT_OK)
         status = ctrt_reshape(out, moved, CTRT_SHAPE(-1, logits->view.shape[1]));
@@ -166,7 +170,8 @@ static ctrt_status class_rows(ctrt_tensor **out, ctrt_tensor *logits)
     return status;
 }
 
-static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target, const ctrt_cross_entropy_options *options)
+static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target,
+                                       const ctrt_cross_entropy_options *options)
 {
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     CTRT_TRY(front_floating("cross_entropy", "logits", logits));
@@ -181,25 +186,31 @@ static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target,
     for (int d = 2; fits && d < x->ndim; d++)
         fits = t->shape[d - 1] == x->shape[d];
     if (!fits)
-        return ctrt_fail(CTRT_ERR_SHAPE, "cross_entropy: logits of shape %s do not fit a target of shape %s; expected [N, C, ...] and [N, ...]",
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "cross_entropy: logits of shape %s do not fit a target of shape %s; expected [N, C, ...] and [N, ...]",
                          shape_text(a, x->shape, x->ndim), shape_text(b, t->shape, t->ndim));
     if ((unsigned)options->reduction > CTRT_REDUCE_NONE)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: %d is no reduction", (int)options->reduction);
     if (!(options->label_smoothing >= 0 && options->label_smoothing <= 1))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: label_smoothing %g is not in [0, 1]", options->label_smoothing);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "cross_entropy: label_smoothing %g is not in [0, 1]",
+                         options->label_smoothing);
     const int64_t classes = x->shape[x->ndim == 1 ? 0 : 1];
     ctrt_tensor *weight = options->weight;
-    if (weight != NULL && (weight->view.ndim != 1 || weight->view.shape[0] != classes || !dtype_floating(tensor_dtype(weight))))
+    if (weight != NULL && (weight->view.ndim != 1 || weight->view.shape[0] != classes
+                           || !dtype_floating(tensor_dtype(weight))))
         return ctrt_fail(CTRT_ERR_SHAPE, "cross_entropy: weight of shape %s and dtype %s; expected [%lld], floating",
-                         shape_text(a, weight->view.shape, weight->view.ndim), ctrt_dtype_name(tensor_dtype(weight)), (long long)classes);
+                         shape_text(a, weight->view.shape, weight->view.ndim), ctrt_dtype_name(tensor_dtype(weight)),
+                         (long long)classes);
     if (weight != NULL && weight->device != logits->device)
         return ctrt_fail(CTRT_ERR_DEVICE, "cross_entropy: logits are on %s, weight on %s; move one with ctrt_to_device",
                          logits->device->name, weight->device->name);
     return CTRT_OK;
 }
 
-/* What the mean divides by: the weights of the targets that count, or how many count. A 0-dim tensor like the losses. */
-static ctrt_status mean_divisor(ctrt_tensor **out, ctrt_tensor *target, ctrt_tensor *weight, int64_t ignore_index, ctrt_dtype dtype)
+/* Returns the divisor of the mean as a 0-dim tensor of `dtype`: the sum of the weights of the targets that are not
+ * ignored, or their number without weights. */
+static ctrt_status mean_divisor(ctrt_tensor **out, ctrt_tensor *target, ctrt_tensor *weight, int64_t ignore_index,
+                                ctrt_dtype dtype)
 {
     ctrt_tensor *counts = NULL, *safe = NULL, *picked = NULL;
     ctrt_status status = ctrt_ne_scalar(&counts, target, ctrt_int(ignore_index));
@@ -220,9 +231,9 @@ static ctrt_status mean_divisor(ctrt_tensor **out, ctrt_tensor *target, ctrt_ten
     return status;
 }
 
-/* `flat`: the target as a list of i64, one for each loss. */
-static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *flat,
-                                 const ctrt_cross_entropy_options *options, int64_t ignore_index)
+/* Applies the reduction to the losses. `flat`: the target as a 1-dim i64 tensor with one element per loss. */
+static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_tensor *logits, ctrt_tensor *target,
+                                 ctrt_tensor *flat, const ctrt_cross_entropy_options *options, int64_t ignore_index)
 {
     ctrt_tensor *loss = ctrt_tensor_retain(losses), *divisor = NULL;
     ctrt_status status = CTRT_OK;
@@ -245,7 +256,8 @@ static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_te
     return status;
 }
 
-ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, const ctrt_cross_entropy_options *options)
+ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target,
+                               const ctrt_cross_entropy_options *options)
 {
     static const ctrt_cross_entropy_options defaults = { 0 };
     if (options == NULL)
@@ -254,14 +266,15 @@ ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tens
     FRONT_CHECK("cross_entropy", logits);
     FRONT_CHECK("cross_entropy", target);
     CTRT_TRY(check_cross_entropy(logits, target, options));
-    const ctrt_cross_entropy_attributes attributes = { sizeof attributes, options->has_ignore_index ? options->ignore_index : -100,
+    const ctrt_cross_entropy_attributes attributes = { sizeof attributes,
+                                                       options->has_ignore_index ? options->ignore_index : -100,
                                                        options->label_smoothing };
     ctrt_tensor *rows = NULL, *flat = NULL, *losses = NULL;
     ctrt_status status = class_rows(&rows, logits);
     if (status == CTRT_OK)
         status = ctrt_reshape(&flat, target, CTRT_SHAPE(target->view.numel));
     if (status == CTRT_OK)
-        status = ctrt_to_dtype(&flat, flat, CTRT_I64);          /* ignore_index is no value of every integer type */
+        status = ctrt_to_dtype(&flat, flat, CTRT_I64);          /* other integer dtypes may not hold ignore_index */
     if (status == CTRT_OK)
         status = cross_entropy_rows(&losses, rows, flat, options->weight, &attributes);
     if (status == CTRT_OK)

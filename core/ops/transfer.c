@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/transfer.c: elements from one view to another, wherever they are: the ways that copies take.
+/* ops/transfer.c: copies of elements between views in any memory.
  *
- *   same device            bytes where the layouts agree, else the device's `copy` kernel
- *   both in host memory    the CPU's `copy` kernel on both
- *   host and device        contiguous bytes over the bus; a strided side is packed by its device's `copy` kernel, or, where that is
- *                          missing, the span of memory that it covers travels whole
- *   device and device      peer copy where the backend has it, else through the host */
+ *   same device            a copy of bytes if the layouts are equal, else the device's `copy` kernel
+ *   both in host memory    a copy of bytes if the layouts are equal, else the CPU's `copy` kernel
+ *   host and device        a copy of contiguous bytes; a strided side is packed by its device's `copy` kernel or, if
+ *                          the device has none, the whole address range that the view spans is copied
+ *   device and device      a peer copy if the backend supports it, else through the host */
 #include "ops/dispatch.h"
 #include "ops/launch.h"
 #include "ops/peers.h"
@@ -15,7 +15,7 @@
 #include "base/memory.h"
 #include "memory/pool.h"
 
-/* Above this a host copy is worth the kernel's threads. */
+/* From this size on, a copy in host memory uses the kernel, which has several threads. */
 #define BYTES_FOR_KERNEL ((size_t)1 << 20)
 
 static size_t view_bytes(const ctrt_view *view)
@@ -23,7 +23,8 @@ static size_t view_bytes(const ctrt_view *view)
     return (size_t)view->numel * dtype_bytes(view->dtype);
 }
 
-/* Would copying the bytes in one run copy the elements? */
+/* Returns whether one copy of bytes copies the elements: the dtypes are equal, and both views are dense in one
+ * order. */
 static bool same_layout(const ctrt_view *a, const ctrt_view *b)
 {
     if (a->dtype != b->dtype)
@@ -32,12 +33,13 @@ static bool same_layout(const ctrt_view *a, const ctrt_view *b)
     return both & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST);
 }
 
-/* Set while a copy may be left to the device: the fronts' non_blocking. */
+/* Set during a non-blocking copy, which may return before the device has finished it. */
 static __thread bool leave_copies;
 
-/* Bytes that the device moves. When we return the host's side is the caller's again, unless he said that he will wait. */
-static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ctrt_view *from, size_t before, size_t bytes,
-                              enum ctrt_copy_kind kind)
+/* Copies bytes by the device's copy function. Waits for the copy if one side is host memory and leave_copies is not
+ * set, so that the caller may use the host memory at once. */
+static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ctrt_view *from, size_t before,
+                              size_t bytes, enum ctrt_copy_kind kind)
 {
     ctrt_status status;
     if (unlikely(!device_usable(device)))
@@ -48,7 +50,8 @@ static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ct
         return device_asynchronous(device) ? plan_copy(to, from, "copy") : CTRT_OK;
     }
     if (device_asynchronous(device)) {
-        /* A copy that has to be waited for cannot be recorded: its host memory is gone when it is replayed. */
+        /* A capture cannot record a copy that the host must wait for, because the host memory may be freed before the
+         * replay. launch_finish returns the error. */
         if (unlikely(stream_captured(stream_here(device))) && kind != CTRT_COPY_ON_DEVICE && !leave_copies)
             return launch_finish(device);
         const struct launch_copy copy = { .to = to, .from = from, .before = before, .bytes = bytes, .kind = kind };
@@ -56,15 +59,17 @@ static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ct
         if (status == CTRT_OK && kind != CTRT_COPY_ON_DEVICE && !leave_copies)
             status = launch_finish(device);
     } else {
-        status = device->backend->memory->copy(device->handle, NULL, (char *)to->data - before, (const char *)from->data - before, bytes,
-                                               kind);
+        status = device->backend->memory->copy(device->handle, NULL, (char *)to->data - before,
+                                               (const char *)from->data - before, bytes, kind);
     }
     if (likely(status == CTRT_OK))
         return CTRT_OK;
-    return ctrt_context(status, "copying %zu bytes %s %s", bytes, kind == CTRT_COPY_TO_HOST ? "from" : "to", device->name);
+    return ctrt_context(status, "copying %zu bytes %s %s", bytes, kind == CTRT_COPY_TO_HOST ? "from" : "to",
+                        device->name);
 }
 
-/* Can the device's own kernel copy between such views? One that is not CTRT_KERNEL_STRIDED packs nothing itself. */
+/* Returns whether the device's own kernel can copy between such views. A kernel without CTRT_KERNEL_STRIDED cannot copy
+ * strided views. */
 static bool kernel_copies(ctrt_device *device, const ctrt_view *to, const ctrt_view *from)
 {
     struct op_cell *cells;
@@ -74,7 +79,7 @@ static bool kernel_copies(ctrt_device *device, const ctrt_view *to, const ctrt_v
     return cell->count > 0 && ((cell->flags & CTRT_KERNEL_STRIDED) || (to->flags & from->flags & CTRT_VIEW_CONTIGUOUS));
 }
 
-/* The CPU's kernel, on host addresses. */
+/* Copies between views that are both in host memory. */
 static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
 {
     if (unlikely((to->flags | from->flags) & CTRT_VIEW_PINNED)) {
@@ -101,7 +106,8 @@ static ctrt_status copy_on_device(ctrt_device *device, const ctrt_view *to, cons
     const size_t bytes = view_bytes(to);
     if (unlikely((to->flags | from->flags) & CTRT_VIEW_PINNED))
         return copy_on_host(to, from);
-    if (same_layout(to, from) && (bytes < BYTES_FOR_KERNEL || !device_host_memory(device) || !kernel_copies(device, to, from)))
+    if (same_layout(to, from) && (bytes < BYTES_FOR_KERNEL || !device_host_memory(device)
+                                  || !kernel_copies(device, to, from)))
         return bytes_copy(device, to, from, 0, bytes, CTRT_COPY_ON_DEVICE);
     if (likely(kernel_copies(device, to, from)))
         return kernel_call_elementwise(OP_copy, from->dtype, device, &from, 1, to, NULL);
@@ -116,7 +122,8 @@ static ctrt_status staging_host(void **out, size_t bytes)
     return *out ? CTRT_OK : out_of_memory(bytes, "a staging buffer");
 }
 
-/* Strided device memory without a kernel for it: its span, here in host memory, as the same view. */
+/* Copies the address range that a strided device view spans to a new host buffer, for devices without a kernel for such
+ * copies. *here is the view in the buffer; the caller frees *buffer. */
 static ctrt_status span_to_host(void **buffer, ctrt_view *here, const ctrt_view *there, ctrt_device *device)
 {
     size_t before, bytes = view_span(there, &before);
@@ -127,7 +134,7 @@ static ctrt_status span_to_host(void **buffer, ctrt_view *here, const ctrt_view 
     return bytes_copy(device, here, there, before, bytes, CTRT_COPY_TO_HOST);
 }
 
-/* A dense view on the device with the elements of a strided one, or for them. */
+/* Allocates a contiguous view on the device with the shape and dtype of `like`. The caller frees *block. */
 static ctrt_status packed_on_device(ctrt_block *block, ctrt_view *packed, const ctrt_view *like, ctrt_device *device)
 {
     void *address;
@@ -163,7 +170,8 @@ static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt
     return status;
 }
 
-/* Into a strided view without a kernel: its span comes here, is written and goes back. */
+/* Copies into a strided device view on a device without a kernel for that: copies the spanned range to the host,
+ * changes the elements and copies the range back. */
 static ctrt_status rewrite_span(const ctrt_view *to, ctrt_device *device, const ctrt_view *from)
 {
     size_t before, bytes = view_span(to, &before);
@@ -206,14 +214,18 @@ static ctrt_status copy_to_device(const ctrt_view *to, ctrt_device *device, cons
     return status;
 }
 
-static ctrt_status copy_between(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device)
+static ctrt_status copy_between(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from,
+                                ctrt_device *from_device)
 {
     const bool planned = plan_running(to_device) || plan_running(from_device);
     if (!planned && same_layout(to, from) && peers_work(to_device, from_device)) {
-        const struct launch_copy copy = { .to = to, .from = from, .bytes = view_bytes(from), .from_device = from_device };
+        const struct launch_copy copy = { .to = to, .from = from, .bytes = view_bytes(from),
+                                          .from_device = from_device };
         if (device_asynchronous(to_device))
-            return ctrt_context(launch_copy(&copy, to_device), "copying from %s to %s", from_device->name, to_device->name);
-        return to_device->backend->memory->copy_peer(to_device->handle, to->data, from_device->handle, from->data, view_bytes(from), NULL);
+            return ctrt_context(launch_copy(&copy, to_device), "copying from %s to %s", from_device->name,
+                                to_device->name);
+        return to_device->backend->memory->copy_peer(to_device->handle, to->data, from_device->handle, from->data,
+                                                     view_bytes(from), NULL);
     }
     void *buffer;
     ctrt_view here;
@@ -226,7 +238,7 @@ static ctrt_status copy_between(const ctrt_view *to, ctrt_device *to_device, con
     return status;
 }
 
-/* ---- what the fronts call ---- */
+/* ---- interface for the fronts ---- */
 
 ctrt_status kernel_copy(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device)
 {
@@ -244,8 +256,8 @@ ctrt_status kernel_copy(const ctrt_view *to, ctrt_device *to_device, const ctrt_
     return copy_on_host(to, from);
 }
 
-ctrt_status kernel_copy_non_blocking(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device,
-                                     bool *asynchronous)
+ctrt_status kernel_copy_non_blocking(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from,
+                                     ctrt_device *from_device, bool *asynchronous)
 {
     const bool to_host = device_host_memory(to_device), from_host = device_host_memory(from_device);
     const ctrt_view *host = to_host ? to : from;
@@ -265,7 +277,8 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
         return device_fail_forked(device);
     unsigned char element[8];
     dtype_store(element, to->dtype, value);
-    const ctrt_scalar stored = dtype_load(element, to->dtype);          /* of the dtype's own category, as kernels expect */
+    /* of the dtype's category, as kernels require */
+    const ctrt_scalar stored = dtype_load(element, to->dtype);
     if (unlikely(to->flags & CTRT_VIEW_PINNED))
         CTRT_TRY(order_host(to, true));
     bool repeats = true;
@@ -274,7 +287,8 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
     if (repeats && (to->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST)))
         return device_asynchronous(device) ? launch_fill(to, device, element[0], view_bytes(to))
                : plan_running(device) ? CTRT_OK
-                                      : device->backend->memory->fill(device->handle, NULL, to->data, element[0], view_bytes(to));
+                                      : device->backend->memory->fill(device->handle, NULL, to->data, element[0],
+                                                                      view_bytes(to));
     const ctrt_range_attributes attributes = { .size = sizeof attributes, .lo = stored, .has_lo = true };
     return kernel_call_elementwise(OP_fill, to->dtype, device, NULL, 0, to, &attributes);
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/view.c: tensors that look at the storage of another: nothing is copied.
+/* ops/view.c: ops that return a view, a tensor that shares the storage of its input.
  *
- * Each function works out shape, strides and offset, then view_make does the rest. The graph knows the shapes of inputs, so only what
- * cannot be seen from them is kept as attributes. */
+ * Each function computes shape, strides and offset and calls view_make. The graph stores the shapes of inputs, so
+ * attributes hold only what cannot be derived from these. */
 #include "ops/front.h"
 
 #include "base/memory.h"
 
-static ctrt_status view_make(ctrt_tensor **out, enum op op, ctrt_tensor *x, const int64_t *shape, const int64_t *strides, int ndim,
-                             int64_t offset, const union op_attributes *attributes)
+static ctrt_status view_make(ctrt_tensor **out, enum op op, ctrt_tensor *x, const int64_t *shape,
+                             const int64_t *strides, int ndim, int64_t offset, const union op_attributes *attributes)
 {
     ctrt_tensor *result = NULL;
     CTRT_TRY(tensor_new_view(&result, x, shape, strides, ndim, offset));
@@ -21,7 +21,7 @@ static ctrt_status view_make(ctrt_tensor **out, enum op op, ctrt_tensor *x, cons
     return CTRT_OK;
 }
 
-/* OP_view: same elements, other shape. */
+/* Creates a view of the same elements with another shape, recorded as OP_view. */
 static ctrt_status reshaped(ctrt_tensor **out, ctrt_tensor *x, const int64_t *shape, const int64_t *strides, int ndim)
 {
     return view_make(out, OP_view, x, shape, strides, ndim, tensor_offset(x), NULL);
@@ -29,15 +29,16 @@ static ctrt_status reshaped(ctrt_tensor **out, ctrt_tensor *x, const int64_t *sh
 
 static ctrt_status too_many_dims(const char *who, int ndim)
 {
-    return ctrt_fail(CTRT_ERR_SHAPE, "%s: the result would have %d dimensions; a tensor has at most %d", who, ndim, CTRT_MAX_DIMS);
+    return ctrt_fail(CTRT_ERR_SHAPE, "%s: the result would have %d dimensions; a tensor has at most %d", who, ndim,
+                     CTRT_MAX_DIMS);
 }
 
-/* ---- other shapes ---- */
+/* ---- changes of shape ---- */
 
 static ctrt_status infer(int64_t *to, const char *who, const ctrt_tensor *x, ctrt_ints shape)
 {
     CTRT_TRY(shape_infer(to, who, shape, x->view.numel));
-    if (unlikely(x->view.numel == 0))           /* sizes beside a 0 are not bounded by the elements there are */
+    if (unlikely(x->view.numel == 0))           /* the other sizes of an empty tensor are not limited by its elements */
         return shape_check(who, ctrt_ints_of(to, shape.count), tensor_dtype(x));
     return CTRT_OK;
 }
@@ -50,7 +51,8 @@ ctrt_status ctrt_view_as(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
     CTRT_TRY(infer(to, "view_as", x, shape));
     if (unlikely(!shape_view_strides(strides, &x->view, to, shape.count))) {
         char from_text[SHAPE_TEXT_BYTES], strides_text[SHAPE_TEXT_BYTES], to_text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "view_as: a tensor of shape %s and strides %s cannot be viewed as %s without a copy; use "
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "view_as: a tensor of shape %s and strides %s cannot be viewed as %s without a copy; use "
                          "ctrt_reshape", shape_text(from_text, x->view.shape, x->view.ndim),
                          shape_text(strides_text, x->view.strides, x->view.ndim), shape_text(to_text, to, shape.count));
     }
@@ -97,7 +99,7 @@ ctrt_status ctrt_flatten(ctrt_tensor **out, ctrt_tensor *x, int first_dim, int l
         to[ndim++] = x->view.shape[d];
     to[ndim] = 1;
     for (int d = first; d <= last && d < x->view.ndim; d++)
-        to[ndim] *= x->view.shape[d];           /* no larger than numel, or 0 in the end */
+        to[ndim] *= x->view.shape[d];           /* the result is at most numel, or 0 */
     ndim++;
     for (int d = last + 1; d < x->view.ndim; d++)
         to[ndim++] = x->view.shape[d];
@@ -108,7 +110,7 @@ ctrt_status ctrt_squeeze(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {
     FRONT_CHECK("squeeze", out);
     FRONT_CHECK("squeeze", x);
-    uint32_t set = 0;                           /* an empty list squeezes nothing, unlike in reductions */
+    uint32_t set = 0;                           /* an empty list means no dimension, unlike in reductions */
     if (dims.count != 0)
         CTRT_TRY(shape_dims(&set, "squeeze", dims, x->view.ndim));
     int64_t shape[CTRT_MAX_DIMS], strides[CTRT_MAX_DIMS];
@@ -140,7 +142,7 @@ ctrt_status ctrt_unsqueeze(ctrt_tensor **out, ctrt_tensor *x, int dim)
     return reshaped(out, x, shape, strides, from + 1);
 }
 
-/* ---- other orders ---- */
+/* ---- permutations ---- */
 
 static ctrt_status permuted(ctrt_tensor **out, ctrt_tensor *x, const int *order)
 {
@@ -201,7 +203,7 @@ ctrt_status ctrt_t(ctrt_tensor **out, ctrt_tensor *x)
     return permuted(out, x, reversed[x->view.ndim]);
 }
 
-/* ---- repeated ---- */
+/* ---- expansion ---- */
 
 ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
 {
@@ -217,26 +219,31 @@ ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
         return too_many_dims("expand", shape.count);
     if (unlikely(added < 0))
         return ctrt_fail(CTRT_ERR_SHAPE, "expand: shape %s has fewer dimensions than the tensor's %s",
-                         shape_text(to_text, shape.values, shape.count), shape_text(from_text, x->view.shape, x->view.ndim));
+                         shape_text(to_text, shape.values, shape.count),
+                         shape_text(from_text, x->view.shape, x->view.ndim));
     int64_t to[CTRT_MAX_DIMS], strides[CTRT_MAX_DIMS];
     for (int d = shape.count - 1; d >= 0; d--) {
         int64_t wanted = shape.values[d], given = d < added ? 1 : x->view.shape[d - added];
         bool keep = wanted == -1 && d >= added;
         if (unlikely(!keep && (wanted < 0 || (wanted != given && given != 1))))
-            return ctrt_fail(CTRT_ERR_SHAPE, "expand: size %lld at dimension %d cannot come from %lld; shape %s expanded to %s: only sizes "
+            return ctrt_fail(CTRT_ERR_SHAPE,
+                             "expand: size %lld at dimension %d cannot come from %lld; shape %s expanded to %s: only sizes "
                              "of 1 repeat, and -1 keeps a size that is there", (long long)wanted, d, (long long)given,
-                             shape_text(from_text, x->view.shape, x->view.ndim), shape_text(to_text, shape.values, shape.count));
+                             shape_text(from_text, x->view.shape, x->view.ndim),
+                             shape_text(to_text, shape.values, shape.count));
         to[d] = keep ? given : wanted;
     }
     CTRT_TRY(shape_check("expand", ctrt_ints_of(to, shape.count), tensor_dtype(x)));
     for (int d = shape.count - 1; d >= 0; d--) {
         int64_t given = d < added ? 1 : x->view.shape[d - added];
-        strides[d] = to[d] != given ? 0 : d >= added ? x->view.strides[d - added] : d + 1 < shape.count ? to[d + 1] * strides[d + 1] : 1;
+        strides[d] = to[d] != given ? 0
+                     : d >= added ? x->view.strides[d - added]
+                     : d + 1 < shape.count ? to[d + 1] * strides[d + 1] : 1;
     }
     return view_make(out, OP_expand, x, to, strides, shape.count, tensor_offset(x), NULL);
 }
 
-/* ---- parts ---- */
+/* ---- slices ---- */
 
 static ctrt_status dim_of_part(int *out, const char *who, const ctrt_tensor *x, int64_t dim)
 {
@@ -254,8 +261,8 @@ ctrt_status ctrt_select(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t inde
     const int64_t size = x->view.shape[at];
     if (unlikely(index < -size || index >= size)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "select: index %lld is out of range for dimension %d of shape %s", (long long)index, at,
-                         shape_text(text, x->view.shape, x->view.ndim));
+        return ctrt_fail(CTRT_ERR_SHAPE, "select: index %lld is out of range for dimension %d of shape %s",
+                         (long long)index, at, shape_text(text, x->view.shape, x->view.ndim));
     }
     if (index < 0)
         index += size;
@@ -272,10 +279,11 @@ ctrt_status ctrt_select(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t inde
     attributes.slice.start = index;
     attributes.slice.end = index + 1;
     attributes.slice.step = 1;
-    return view_make(out, OP_select, x, shape, strides, ndim, tensor_offset(x) + index * x->view.strides[at], &attributes);
+    return view_make(out, OP_select, x, shape, strides, ndim, tensor_offset(x) + index * x->view.strides[at],
+                     &attributes);
 }
 
-/* start..end lie inside the dimension. */
+/* Creates the view x[start:end:step] in `dim`. start and end must be within the dimension. */
 static ctrt_status sliced(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start, int64_t end, int64_t step)
 {
     const int ndim = x->view.ndim;
@@ -286,14 +294,15 @@ static ctrt_status sliced(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t st
     }
     shape[dim] = (end - start) / step + ((end - start) % step != 0);
     if (__builtin_mul_overflow(strides[dim], step, &stride))
-        stride = strides[dim];                  /* a step past the end: one element, whose stride says nothing */
+        stride = strides[dim];                  /* the step is past the end: one element, any stride is valid */
     strides[dim] = stride;
     union op_attributes attributes;
     attributes.slice.dim = dim;
     attributes.slice.start = start;
     attributes.slice.end = end;
     attributes.slice.step = step;
-    return view_make(out, OP_slice, x, shape, strides, ndim, tensor_offset(x) + start * x->view.strides[dim], &attributes);
+    return view_make(out, OP_slice, x, shape, strides, ndim, tensor_offset(x) + start * x->view.strides[dim],
+                     &attributes);
 }
 
 ctrt_status ctrt_slice(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start, int64_t end, int64_t step)
@@ -324,7 +333,8 @@ ctrt_status ctrt_narrow(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t star
     int64_t from = start < 0 ? start + size : start;
     if (unlikely(length < 0 || start < -size || start > size || from > size - length)) {
         char text[SHAPE_TEXT_BYTES];
-        return ctrt_fail(CTRT_ERR_SHAPE, "narrow: %lld elements from %lld on do not lie inside dimension %d of shape %s",
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "narrow: %lld elements from %lld on do not lie inside dimension %d of shape %s",
                          (long long)length, (long long)start, at, shape_text(text, x->view.shape, x->view.ndim));
     }
     return sliced(out, x, at, from, from + length, 1);
@@ -340,7 +350,7 @@ ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk: %d chunks; at least 1 is expected", chunks);
     CTRT_TRY(dim_of_part(&at, "chunk", x, dim));
 
-    /* Pieces of ceil(size/chunks); the last may be smaller, and there may be fewer than asked for. */
+    /* Chunks have size ceil(size/chunks). The last one may be smaller, and there may be fewer than `chunks`. */
     const int64_t size = x->view.shape[at], piece = size / chunks + (size % chunks != 0);
     const int n = size == 0 ? chunks : (int)(size / piece + (size % piece != 0));
     ctrt_tensor *few[16] = { NULL }, **pieces = few;
@@ -382,12 +392,13 @@ ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, 
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "as_strided: negative offset %lld", (long long)offset);
 
     union op_attributes attributes;
-    int64_t last = offset;                      /* the element farthest out */
+    int64_t last = offset;                      /* largest storage index of an element */
     bool outside = false, empty = false;
     for (int d = 0; d < shape.count; d++) {
         int64_t size = shape.values[d], stride = strides.values[d], reach;
         if (unlikely(stride < 0))
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "as_strided: negative stride %lld at dimension %d; strides are 0 or more",
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                             "as_strided: negative stride %lld at dimension %d; strides are 0 or more",
                              (long long)stride, d);
         attributes.strided.shape[d] = size;
         attributes.strided.strides[d] = stride;
@@ -398,12 +409,15 @@ ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, 
     const int64_t elements = (int64_t)(x->storage->bytes / dtype_bytes(tensor_dtype(x)));
     outside = empty ? offset > elements : outside || last >= elements;
     if (unlikely(outside))
-        return ctrt_fail(CTRT_ERR_SHAPE, "as_strided: shape %s with strides %s from element %lld on reaches outside the storage of %lld "
+        return ctrt_fail(CTRT_ERR_SHAPE,
+                         "as_strided: shape %s with strides %s from element %lld on reaches outside the storage of %lld "
                          "elements", shape_text(shape_words, shape.values, shape.count),
-                         shape_text(strides_words, strides.values, strides.count), (long long)offset, (long long)elements);
+                         shape_text(strides_words, strides.values, strides.count), (long long)offset,
+                         (long long)elements);
     attributes.strided.offset = offset;
     attributes.strided.ndim = shape.count;
-    return view_make(out, OP_as_strided, x, attributes.strided.shape, attributes.strided.strides, shape.count, offset, &attributes);
+    return view_make(out, OP_as_strided, x, attributes.strided.shape, attributes.strided.strides, shape.count, offset,
+                     &attributes);
 }
 
 ctrt_status ctrt_detach(ctrt_tensor **out, ctrt_tensor *x)
