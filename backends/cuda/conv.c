@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/conv.c: conv2d and its two gradients: from views to struct cuda_conv, and who computes it. */
+/* backends/cuda/conv.c: conv2d and its two gradients: converts views to struct cuda_conv and selects the
+ * implementation. */
 #include "conv.h"
 #include "images.h"
 #include "options.h"
 
 #define MOST_WORKSPACE ((size_t)1 << 30)
 
-/* Views that are both (a single channel, a single pixel) fit either layout; one that is not contiguous decides. */
+/* A view with a single channel or pixel is both contiguous and channels-last. Therefore any view that is not contiguous
+ * determines the layout. */
 static bool channels_last(const ctrt_view *x, const ctrt_view *weight, const ctrt_view *y)
 {
     return !(x->flags & y->flags & weight->flags & CTRT_VIEW_CONTIGUOUS);
@@ -46,7 +48,8 @@ static bool empty(const ctrt_call *call)
     return call->outputs[0]->numel == 0;
 }
 
-/* Nothing to add up (an empty batch's weight gradient, no channels); the built-in kernels make zeros and biases of that. */
+/* Returns true if the sums are empty (the weight gradient of an empty batch; no channels). The built-in kernels then
+ * write zeros or the bias. */
 static bool sums_nothing(const ctrt_call *call)
 {
     return call->inputs[0]->numel == 0 || call->inputs[1]->numel == 0;

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/conv_product.c: convolutions as matrix products by cuBLASLt, where cuDNN is missing or cannot: tensor cores are worth that each pixel is
- * written out once for every place of the kernel (im2col; Chellapilla et al. 2006).
+/* backends/cuda/conv_product.c: convolutions as matrix products by cuBLASLt, used where cuDNN is missing or does not
+ * support the convolution. The speed of tensor cores outweighs the cost of writing each pixel once per kernel position
+ * (im2col; Chellapilla et al. 2006).
  *
  *                        contiguous (a product for each image)          channels-last (one product)
  *     forward            y[O,P] = weight[O,T] patches[T,P]              y[P,O] = patches[P,T] weight[O,T]'
  *     input's gradient   dx[C,Q] = turned weight[C,S] patches[S,Q]      dx[Q,C] = patches[Q,S] weight[S,C]
  *     weight's gradient  dw[O,T] = turned dy[O,NP] patches[NP,T]        dw[O,T] = dy[P,O]' patches[P,T]
  *
- * P: pixels of y; Q: of x; T: channels of x and places in the kernel; S: channels of y and places. As many images are written out at a time as
- * the workspace may hold; a weight's gradient needs all at once. A kernel of 1 x 1 that takes every pixel needs no patches: they are x itself. */
+ * P: pixels of y; Q: pixels of x; T: channels of x times kernel positions; S: channels of y times kernel positions; ':
+ * transposed; turned: with dimensions 0 and 1 exchanged. Patches are written for as many images at a time as the
+ * workspace can hold; a weight gradient needs the patches of all images at once. A 1 x 1 kernel with stride 1 and
+ * without padding needs no patches, because they would be equal to x. */
 #include <string.h>
 
 #include "conv.h"
@@ -18,17 +21,17 @@
 #include "product.h"
 
 #define ALIGNED(bytes) (((bytes) + 255) / 256 * 256)
-#define LEAST 8                             /* channels on either side below which the library has nothing to win */
+#define LEAST 8                             /* minimum input and output channels; below, the library is not faster */
 #define MOST ((int64_t)INT32_MAX)
 
 struct plan {
-    bool back, weights, whole;              /* whole: patches are the data itself */
-    int64_t pixels, taps;                   /* of an image; of a patch */
-    int64_t images;                         /* at a time */
+    bool back, weights, whole;              /* whole: the data is used in place of patches */
+    int64_t pixels, taps;                   /* pixels of an image; elements of a patch */
+    int64_t images;                         /* images per product */
     size_t patches, turned, library;        /* bytes of each part of the workspace */
 };
 
-/* The product of `images` images from `first` on. */
+/* Returns the product for `images` images, beginning with image `first`. */
 static struct cuda_product product_of(const struct cuda_conv *v, const struct plan *plan, int64_t first, int64_t images, const char *patches,
                                       const char *turned)
 {
@@ -58,7 +61,8 @@ static struct cuda_product product_of(const struct cuda_conv *v, const struct pl
     return p;
 }
 
-/* room: bytes that patches and what is turned may take. */
+/* Plans the products. `room`: maximum bytes for patches and the turned operand. Returns false if the convolution is not
+ * supported. */
 static bool make_plan(struct plan *plan, struct cuda_device *device, const struct cuda_conv *v, size_t room)
 {
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
@@ -68,8 +72,9 @@ static bool make_plan(struct plan *plan, struct cuda_device *device, const struc
     *plan = (struct plan){ .back = v->pass == CUDA_CONV_INPUT_GRAD, .weights = v->pass == CUDA_CONV_WEIGHT_GRAD, .images = v->n };
     plan->pixels = plan->back ? v->h * v->w : v->oh * v->ow;
     plan->taps = (plan->back ? v->o : v->c) * v->kh * v->kw;
+    /* Not the weight gradient of contiguous data: it needs pixels as rows, but there they are columns. */
     plan->whole = v->kh == 1 && v->kw == 1 && v->stride[0] == 1 && v->stride[1] == 1 && v->padding[0] == 0 && v->padding[1] == 0
-                  && (v->channels_last || !plan->weights);      /* contiguous data has an image's pixels run faster than its channels */
+                  && (v->channels_last || !plan->weights);
     if (plan->pixels > MOST || plan->taps > MOST || v->kh * v->kw > MOST || v->n > MOST / plan->pixels)
         return false;
     if (!v->channels_last && plan->back)
@@ -91,7 +96,7 @@ static bool make_plan(struct plan *plan, struct cuda_device *device, const struc
     const int64_t rest = v->n % plan->images;
     for (int i = 0; i < 2; i++) {
         const int64_t images = i == 0 ? plan->images : rest;
-        /* Its parts lie as the workspace's do. */
+        /* NULL stands for the workspace's parts, because their alignment is the same. */
         const struct cuda_product p = product_of(v, plan, 0, images > 0 ? images : plan->images, NULL, NULL);
         const size_t library = cuda_lt_workspace(device, &p);
         plan->library = library > plan->library ? library : plan->library;
@@ -151,7 +156,7 @@ static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *
     return cuda_launch_named(call, &cuda_image_conv, &entries[v->dtype], patch_names[v->dtype], shape, &args);
 }
 
-/* [a,b,c] as [b,a,c]: the weight by channels of x, dy by channels. */
+/* Copies [a,b,c] as [b,a,c], so that channels of x (weight) or channels of y (dy) become dimension 0. */
 static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan, void *to)
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
@@ -166,7 +171,8 @@ bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *v, ctrt_st
     struct plan plan;
     if (!make_plan(&plan, call->device, v, cuda_conv_room(call->device)))
         return false;
-    /* The workspace was asked for on behalf of cuDNN, which then would not: as many images at a time as fit there, and what is left is the library's. */
+    /* The workspace may have been computed for cuDNN, which then did not support the convolution. Then process as many
+     * images at a time as fit; cuBLASLt gets the rest of the workspace. */
     if (needs(&plan) > call->workspace_bytes && !make_plan(&plan, call->device, v, call->workspace_bytes))
         return false;
     char *patches = call->workspace, *turned = patches + plan.patches;
@@ -179,7 +185,7 @@ bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *v, ctrt_st
         if (!plan.whole)
             *status = write_patches(call, v, &plan, first, images, patches);
         const struct cuda_product p = product_of(v, &plan, first, images, patches, turned);
-        /* What has been put there so far does no harm. */
+        /* The work enqueued so far is harmless: the caller's next implementation overwrites its results. */
         if (*status == CTRT_OK && !cuda_lt_product(&product_call, &p, status))
             return false;
     }

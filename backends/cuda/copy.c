@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/copy.c: rows of copy, of any layout and dtype to any other, and of fill. */
+/* backends/cuda/copy.c: copy, from any layout and dtype to any other, and fill. */
 #include "copy_args.h"
 #include "elementwise.h"
 
-/* ---- from dtype to dtype ---- */
+/* ---- casting ---- */
 
-/* The dtype that a kernel's name says for the result: integers of one size are alike. */
+/* Returns the result dtype in the kernel's name: integers of the same size share a kernel. */
 static ctrt_dtype cast_to(ctrt_dtype dtype)
 {
     return CTRT_DTYPE_BIT(dtype) & CUDA_INTEGRAL ? cuda_bits_of(dtype) : dtype;
 }
 
-/* Same values in the same bits: bytes are moved. A bool is 0 or 1 and so a u8, but a u8 is no bool. */
+/* Returns true if the cast does not change the bits, so that a plain copy suffices. A bool (0 or 1) is a valid u8, but
+ * a u8 is not a valid bool. */
 static bool same_bits(ctrt_dtype from, ctrt_dtype to)
 {
     return from == to || (cuda_dtype_bytes[from] == 1 && cuda_dtype_bytes[to] == 1 && to != CTRT_BOOL);
@@ -33,10 +34,11 @@ static ctrt_status copy_cast(const ctrt_call *call, ctrt_dtype from, ctrt_dtype 
 
 /* ---- transposing ---- */
 
-/* Below, a dimension leaves most of a tile empty, and caches do as well. */
+/* Minimum size of a transposed dimension. A smaller one leaves most of a tile empty, and the caches then serve the
+ * strided kernel as well. */
 #define TRANSPOSE_LEAST 16
 
-/* out is dense along its last dimension, `in` along another: which? -1: none. */
+/* If `out` has stride 1 in its last dimension and `in` in another, returns that other dimension; else -1. */
 static int transposed_dim(const ctrt_view *out, const ctrt_view *in)
 {
     const int last = out->ndim - 1;
@@ -77,7 +79,8 @@ static ctrt_status copy_transpose(const ctrt_call *call, ctrt_dtype bits, int di
     return cuda_launch_named(call, &cuda_image_copy, &entries[bits], names[bits], shape, &args);
 }
 
-/* ---- pairs of elements as one of twice the size, where everything allows it: fewer and larger accesses ---- */
+/* ---- strided copies: treats pairs of elements as one element of twice the size where possible, for wider accesses
+ * ---- */
 
 static bool pairs_up(const ctrt_view *view, size_t bytes)
 {

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/cublaslt_api.h: what this backend uses of cuBLASLt, declared here so that it builds where no toolkit is.
+/* backends/cuda/cublaslt_api.h: the part of cuBLASLt that this backend uses, declared here so that it builds without
+ * the CUDA toolkit.
  *
- * Names, values and layouts are those of NVIDIA's cuBLAS reference; they are the same in versions 12 and 13. Matrices are column major. */
+ * Values and layouts are those of NVIDIA's cuBLAS reference; they are the same in versions 12 and 13. Matrices are
+ * column major. */
 #ifndef CUDA_CUBLASLT_API_H
 #define CUDA_CUBLASLT_API_H
 
@@ -30,13 +32,13 @@ enum {                                          /* cublasStatus_t */
 enum { LT_F32 = 0, LT_F64 = 1, LT_F16 = 2, LT_BF16 = 14 };                          /* cudaDataType */
 enum { LT_COMPUTE_F32 = 68, LT_COMPUTE_F64 = 70, LT_COMPUTE_TF32 = 77 };            /* cublasComputeType_t */
 enum { LT_AS_IT_IS = 0, LT_TRANSPOSED = 1 };                                        /* cublasOperation_t */
-enum { LT_EPILOGUE_NONE = 1, LT_EPILOGUE_BIAS = 4 };                                /* adds a vector to each column */
+enum { LT_EPILOGUE_NONE = 1, LT_EPILOGUE_BIAS = 4 };                            /* bias: adds a vector to each column */
 enum { LT_PRODUCT_TRANSPOSE_A = 3, LT_PRODUCT_TRANSPOSE_B = 4, LT_PRODUCT_EPILOGUE = 7, LT_PRODUCT_BIAS = 8 };
 enum { LT_LAYOUT_BATCH = 5, LT_LAYOUT_BATCH_STRIDE = 6 };                           /* int32_t; int64_t, elements */
 enum {                                          /* size_t; uint32_t */
     LT_PREFER_WORKSPACE = 1, LT_PREFER_REDUCTIONS = 3, LT_PREFER_ALIGN_A = 5, LT_PREFER_ALIGN_B = 6, LT_PREFER_ALIGN_C = 7, LT_PREFER_ALIGN_D = 8
 };
-enum { LT_REDUCTION_COMPUTE_TYPE = 2 };         /* parts of a sum are added in the type that sums have */
+enum { LT_REDUCTION_COMPUTE_TYPE = 2 };         /* split-K partial sums are added in the compute type */
 
 /* LT(name, symbol, result, arguments): the entry points. */
 #define LT_ENTRIES(LT)                                                                                              \

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/cudnn.c: convolutions by cuDNN 9, found at run time.
+/* backends/cuda/cudnn.c: convolutions by cuDNN 9, which is loaded at run time.
  *
- * For each shape the library names algorithms, the likely quickest first; of those, what asks for too much memory, or gives sums in an
- * order that varies (unless that is wished for), is left out. A handle serves one thread at a time, so calls for one device take turns. */
+ * For each shape the library lists algorithms, by expected speed. Algorithms that need too much workspace are excluded,
+ * and so are nondeterministic ones, unless CTRT_CUDA_DETERMINISTIC=no. A cuDNN handle must not be used by two threads
+ * at once, so a lock serialises the calls for a device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include "tuning.h"
 
 #define BUCKETS 256u
-#define MOST_ENTRIES 4096u                  /* then all are forgotten */
+#define MOST_ENTRIES 4096u                  /* when the cache is full, it is cleared */
 #define CANDIDATES 8
 #define RUNS 3
 
@@ -37,26 +38,26 @@ struct entry {
     dnn_tensor x, y, bias;
     dnn_filter weight;
     dnn_conv conv;
-    dnn_choice choices[CANDIDATES];         /* the first is what is used; what the library then would not do is taken out */
-    int count;                              /* 0: the library cannot */
+    dnn_choice choices[CANDIDATES];         /* best first; algorithms that fail as unsupported are removed */
+    int count;                              /* 0: the library does not support the convolution */
     bool to_time, bias_apart;
-    bool passing;                           /* something failed that may work later: the entry is not to be kept */
+    bool passing;                           /* a temporary failure occurred: discard the entry after use */
 };
 
-/* Of a device. */
+/* State of a device. */
 struct dnn {
     const struct dnn_library *library;
     dnn_handle handle;
     dnn_activation identity;
     size_t version;
-    pthread_mutex_t lock;                   /* for all below, and the handle */
+    pthread_mutex_t lock;                   /* protects the members below and the handle */
     struct entry *buckets[BUCKETS];
     unsigned count;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* opening */
-static struct dnn no_library;               /* stands in a device's slot where there is none */
-static struct dnn not_while_captured;       /* the same, until no capture runs any more */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* held while the library is opened */
+static struct dnn no_library;               /* in the slot of a device without the library */
+static struct dnn not_while_captured;       /* the same, until all captures have ended */
 
 static void after_fork_in_child(void)
 {
@@ -90,7 +91,8 @@ static bool is_want_of_memory(dnn_status status)
     return status == DNN_NO_HOST_MEMORY || status == DNN_NO_DEVICE_MEMORY;
 }
 
-/* NULL: the failure is transient, and the next convolution tries again. */
+/* Opens the library. Returns &no_library or &not_while_captured if that is impossible, or NULL after a temporary
+ * failure: then the next convolution tries again. */
 static struct dnn *open_dnn(struct cuda_device *device)
 {
     static struct dnn_library library;
@@ -105,7 +107,7 @@ static struct dnn *open_dnn(struct cuda_device *device)
         dnn->library = &library;
         dnn_status status = library.create(&dnn->handle);
         if (status == DNN_OK) {
-            /* Without it biases are added apart. */
+            /* Without the activation, biases are added separately. */
             if (library.activation_create(&dnn->identity) == DNN_OK && library.activation_set(dnn->identity, DNN_IDENTITY, 0, 0.0) != DNN_OK) {
                 (void)library.activation_destroy(dnn->identity);
                 dnn->identity = NULL;
@@ -135,14 +137,15 @@ static struct dnn *open_dnn(struct cuda_device *device)
     return &no_library;
 }
 
-/* Is there something to open? A failure while work was captured is not final. */
+/* Returns true if opening the library should be tried. A failure during a capture is not permanent. */
 static bool to_open(const struct cuda_device *device, const struct dnn *dnn)
 {
     return dnn == NULL || (dnn == &not_while_captured && atomic_load(&device->captures) == 0);
 }
 
-/* NULL: convolutions are not the library's. The device's context is current. The first convolution of a device opens the library, also while work is
- * captured: captures are relaxed, which allows the calls of cudnnCreate. */
+/* Returns the device's state, or NULL if the library is not available. The device's context must be current. The first
+ * convolution of a device opens the library, even during a capture: the capture mode is relaxed, which allows the
+ * driver calls of cudnnCreate. */
 static struct dnn *dnn_of(struct cuda_device *device)
 {
     struct dnn *dnn = __atomic_load_n((struct dnn **)&device->libraries[CUDA_LIBRARY_DNN], __ATOMIC_ACQUIRE);
@@ -158,15 +161,15 @@ static struct dnn *dnn_of(struct cuda_device *device)
     return dnn != &no_library && dnn != &not_while_captured ? dnn : NULL;
 }
 
-/* Does a failure say something about the convolution: it cannot be done so, now or later? */
+/* Returns true if the status means that the library does not support the convolution, permanently. */
 static bool is_refusal(dnn_status status)
 {
     return status >= DNN_BAD_PARAM && status < DNN_INTERNAL_ERROR;
 }
 
-/* ---- a convolution as the library sees it; all below with the device's lock ---- */
+/* ---- conversion of a convolution for the library, and selection of algorithms; called with dnn->lock held ---- */
 
-/* Sides are ints there, and so are steps between images. */
+/* cuDNN's sizes and strides are ints, and no stride exceeds the product of all sizes. */
 static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
 {
     int64_t all;
@@ -174,7 +177,7 @@ static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
            && all <= INT32_MAX;
 }
 
-/* Its kernels load 16 bytes at once. */
+/* cuDNN's kernels load vectors of 16 bytes. */
 static bool aligned(const void *address)
 {
     return (uintptr_t)address % 16 == 0;
@@ -298,7 +301,7 @@ static dnn_status choose(const struct cuda_device *device, struct dnn *dnn, stru
     return status;
 }
 
-/* Choice i comes first; the others stay. */
+/* Swaps choice i with choice 0. */
 static void put_first(struct entry *entry, int i)
 {
     const dnn_choice first = entry->choices[i];
@@ -312,7 +315,8 @@ static void take_out(struct entry *entry, int i)
     memmove(&entry->choices[i], &entry->choices[i + 1], (size_t)(entry->count - i) * sizeof entry->choices[0]);
 }
 
-/* Puts what the file has first, if it is among what the library offers still. */
+/* Puts the choice of the tuning file first. Returns false if the file has none or the library does not list it any
+ * more. */
 static bool recall(struct cuda_device *device, struct dnn *dnn, struct entry *entry)
 {
     char key[TUNING_KEY], text[TUNING_CHOICE];
@@ -357,7 +361,8 @@ static void forget(struct dnn *dnn, struct entry *entry)
     entry_free(dnn->library, entry);
 }
 
-/* NULL: nothing is known of it now. The entry is for good, or is forgotten by its last user (`passing`). */
+/* Returns the convolution's entry. Returns NULL after a temporary failure. A caller that finds `passing` set removes
+ * the entry after use. */
 static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const struct key *key)
 {
     struct entry **bucket = &dnn->buckets[bucket_of(key)], *entry = *bucket;
@@ -378,7 +383,7 @@ static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const
     dnn_status status = describe(dnn->library, entry);
     if (status == DNN_OK)
         status = choose(device, dnn, entry);
-    /* That the library could not say how it would do it is no reason never to ask again. */
+    /* If the query failed for a temporary reason, do not cache that there is no algorithm. */
     if (entry->count == 0 && (entry->passing || (status != DNN_OK && !is_refusal(status)))) {
         forget(dnn, entry);
         return NULL;
@@ -410,7 +415,7 @@ bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *v, s
     return any;
 }
 
-/* ---- doing it ---- */
+/* ---- execution ---- */
 
 struct work {
     struct dnn *dnn;
@@ -421,11 +426,12 @@ struct work {
     size_t workspace_bytes;
     cu_stream stream;
     dnn_status status;
-    const ctrt_call *call;                  /* the one that counts; NULL while algorithms are timed */
-    ctrt_status filled;
+    const ctrt_call *call;                  /* NULL while algorithms are timed */
+    ctrt_status filled;                     /* status of cuda_fill_bias() */
 };
 
-/* The library's bias comes with one algorithm alone. */
+/* Computes convolution and bias in one call, which cuDNN supports with one algorithm only. Returns false if that is not
+ * possible or failed. */
 static bool forward_with_bias(struct work *w, const void *one, const void *zero)
 {
     const struct entry *e = w->entry;
@@ -439,7 +445,8 @@ static bool forward_with_bias(struct work *w, const void *one, const void *zero)
     return w->status == DNN_OK;
 }
 
-/* The convolution is added to its bias, so that the sum is rounded once. Timing goes without, for it would add up. */
+/* Fills the output with the bias and accumulates the convolution into it, so that the sum is rounded once. Timed runs
+ * omit the bias, because repeated runs would accumulate. */
 static dnn_status forward(struct work *w, const void *one, const void *zero)
 {
     const struct cuda_conv *v = w->v;
@@ -476,7 +483,7 @@ static bool convolve(void *argument)
     return w->status == DNN_OK;
 }
 
-/* Puts the quickest choice first. */
+/* Times the choices and puts the fastest one first. */
 static void time_choices(struct cuda_device *device, struct work *w)
 {
     struct entry *entry = w->entry;
@@ -496,8 +503,9 @@ static void time_choices(struct cuda_device *device, struct work *w)
         keep(device, w->dnn, entry);
 }
 
-/* The first choice that there is memory for and that the library then really does. What it refuses is taken out, so that a convolution of which
- * nothing is left goes the next way from then on, its workspace included; want of memory passes, and says nothing of the next time. */
+/* Runs the first choice that fits in the workspace and that the library executes. A choice that fails as unsupported is
+ * removed; when none is left, this convolution and its workspace() use another implementation from then on. Lack of
+ * memory is treated as temporary. Returns false if no choice worked. */
 static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
 {
     struct entry *entry = w->entry;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/cudnn_api.h: what this backend uses of cuDNN 9, declared here so that it builds where it is not.
+/* backends/cuda/cudnn_api.h: the part of cuDNN 9 that this backend uses, declared here so that it builds without cuDNN.
  *
- * Names, values and layouts are those of NVIDIA's cuDNN API reference. */
+ * Values and layouts are those of NVIDIA's cuDNN API reference. */
 #ifndef CUDA_CUDNN_API_H
 #define CUDA_CUDNN_API_H
 
@@ -23,13 +23,16 @@ typedef struct {                                /* cudnnConvolutionFwdAlgoPerf_t
     int reserved[3];
 } dnn_choice;
 
-enum { DNN_OK = 0, DNN_BAD_PARAM = 2000, DNN_NOT_SUPPORTED = 3000, DNN_INTERNAL_ERROR = 4000, DNN_EXECUTION_FAILED = 5000 };    /* thousands are kinds */
-enum { DNN_NO_HOST_MEMORY = 4003, DNN_NO_DEVICE_MEMORY = 4004 };                    /* CUDNN_STATUS_INTERNAL_ERROR_*_ALLOCATION_FAILED */
+/* cudnnStatus_t: one category per thousand. */
+enum { DNN_OK = 0, DNN_BAD_PARAM = 2000, DNN_NOT_SUPPORTED = 3000, DNN_INTERNAL_ERROR = 4000, DNN_EXECUTION_FAILED = 5000 };
+/* CUDNN_STATUS_INTERNAL_ERROR_*_ALLOCATION_FAILED */
+enum { DNN_NO_HOST_MEMORY = 4003, DNN_NO_DEVICE_MEMORY = 4004 };
 enum { DNN_F32 = 0, DNN_F64 = 1, DNN_F16 = 2, DNN_BF16 = 9 };                       /* cudnnDataType_t */
 enum { DNN_NCHW = 0, DNN_NHWC = 1 };
 enum { DNN_CROSS_CORRELATION = 1 };
-enum { DNN_MATH_DEFAULT = 0, DNN_MATH_TENSOR = 1, DNN_MATH_PLAIN = 3 };             /* default: tf32 for f32; plain: never */
-enum { DNN_FORWARD_PRECOMPUTED = 1 };                                               /* IMPLICIT_PRECOMP_GEMM: the one that adds a bias */
+enum { DNN_MATH_DEFAULT = 0, DNN_MATH_TENSOR = 1, DNN_MATH_PLAIN = 3 };     /* default: tf32 for f32; plain: never */
+/* IMPLICIT_PRECOMP_GEMM: the only algorithm that adds a bias */
+enum { DNN_FORWARD_PRECOMPUTED = 1 };
 enum { DNN_IDENTITY = 5 };                                                          /* cudnnActivationMode_t */
 
 /* DNN(name, symbol, result, arguments): the entry points. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/device.c: devices open and closed, and what the answers of the driver mean. Which devices there are: discovery.c. */
+/* backends/cuda/device.c: opens and closes devices, and converts the driver's errors. discovery.c enumerates
+ * devices. */
 #include "conv.h"
 #include "discovery.h"
 #include "product.h"
@@ -13,9 +14,9 @@
 pid_t cuda_process;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_device *devices[CUDA_DEVICES];       /* open ones, by index */
+static struct cuda_device *devices[CUDA_DEVICES];       /* open devices, by index */
 
-/* The driver does not work in the child of a process that used it. */
+/* CUDA does not work in a child of a process that used it. cuda_process identifies such children. */
 static void after_fork_in_child(void)
 {
     cuda_process = getpid();
@@ -28,9 +29,10 @@ __attribute__((constructor)) static void device_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-/* ---- answers of the driver ---- */
+/* ---- errors of the driver ---- */
 
-/* After these the context is of no use any more, and the primary context is the process's. */
+/* Errors after which the context is unusable. The primary context belongs to the whole process, so it is not
+ * recreated. */
 static bool fatal(cu_result result)
 {
     switch (result) {
@@ -102,7 +104,7 @@ static int attribute(cu_device device, int which, int unknown)
     return cuda_driver.device_attribute(&value, which, device) == CU_OK ? value : unknown;
 }
 
-/* ---- open and closed ---- */
+/* ---- opening and closing ---- */
 
 struct cuda_device *cuda_device_at(int index)
 {
@@ -121,7 +123,7 @@ static void close_device(void *handle)
     if (devices[device->index] == device)
         devices[device->index] = NULL;
     pthread_mutex_unlock(&lock);
-    /* In the child of a fork all of it is the parent's. */
+    /* After fork, the driver's objects belong to the parent; a child must not release them. */
     if (!cuda_forked(device)) {
         if (cuda_driver.context_set(device->context) == CU_OK) {
             cuda_dnn_close(device);

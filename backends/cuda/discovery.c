@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/discovery.c: which devices there are, in which order, and which of the driver's each is. */
+/* backends/cuda/discovery.c: enumerates and orders the devices, and maps each to its ordinal in the driver. */
 #include "discovery.h"
 
 #include <stdio.h>
@@ -10,15 +10,15 @@
 
 extern char **environ;
 
-/* What was found; settled for the life of the process once there is a device. */
+/* The devices. After the first successful enumeration only resolve() changes them. */
 static struct {
     bool known;
-    bool order_unknown;                         /* how many is certain; which is which, only the driver knows */
-    bool resolved;                              /* ordinals are the driver's, and so are the facts */
+    bool order_unknown;                         /* the count is final, but only the driver knows the order */
+    bool resolved;                              /* ordinals and facts come from the driver */
     int count;
     struct cuda_gpu at[CUDA_DEVICES];
     bool visible_set;
-    char visible[1024];                         /* CUDA_VISIBLE_DEVICES as it was then */
+    char visible[1024];                         /* CUDA_VISIBLE_DEVICES at the time of the enumeration */
 } found;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool told_misspelt, told_late, with_nvml = true;
@@ -57,7 +57,8 @@ ctrt_status cuda_discovery_init(void)
 
 /* ---- the environment ---- */
 
-/* Edits between two words of under 32 letters: insertions, deletions, substitutions (Wagner and Fischer 1974). */
+/* Returns the edit distance (insertions, deletions, substitutions) of two words of less than 32 letters (Wagner and
+ * Fischer 1974). */
 static int edits(const char *a, const char *b)
 {
     int row[33], columns = (int)strlen(b);
@@ -78,7 +79,7 @@ static int edits(const char *a, const char *b)
     return row[columns];
 }
 
-/* CUDA_VISIBLE_DEVICE and the like, which nobody reads. */
+/* Warns once about misspelt variables such as CUDA_VISIBLE_DEVICE, which have no effect. */
 static void tell_misspelt(void)
 {
     if (told_misspelt)
@@ -103,7 +104,8 @@ static void note_visible(const char *text)
     snprintf(found.visible, sizeof found.visible, "%s", text != NULL ? text : "");
 }
 
-/* The driver reads the variable when it is initialised, and never again. */
+/* Returns true, and warns once, if CUDA_VISIBLE_DEVICES has changed since the enumeration. The driver reads the
+ * variable only when it is initialised. */
 static bool tell_changed(void)
 {
     const char *now = getenv("CUDA_VISIBLE_DEVICES");
@@ -116,7 +118,8 @@ static bool tell_changed(void)
     return changed;
 }
 
-/* Does the driver number devices as nvidia-smi does? Else it begins with the one that it holds for the fastest. */
+/* Returns true if the driver numbers devices by PCI bus ID, as nvidia-smi does. By default it begins with the
+ * fastest. */
 static bool ordered_by_pci(void)
 {
     const char *order = getenv("CUDA_DEVICE_ORDER");
@@ -129,7 +132,7 @@ static bool ordered_by_speed(void)
     return order != NULL && strcmp(order, "FASTEST_FIRST") == 0;
 }
 
-/* ---- asked of NVML ---- */
+/* ---- enumeration by NVML ---- */
 
 static bool all_alike(const struct cuda_gpu *gpus, int count)
 {
@@ -147,7 +150,7 @@ static void first_line(const char *path, char *text, size_t bytes)
         text[0] = '\0';
 }
 
-/* What the system knows of the place of a PCI device: its NUMA node and the processors there. */
+/* Adds the NUMA node of a PCI device and the CPUs of that node, from sysfs. */
 static void add_place(ctrt_device_info *facts)
 {
     char path[128], text[sizeof facts->cpus];
@@ -164,7 +167,8 @@ static void add_place(ctrt_device_info *facts)
 
 enum answer { ANSWERED, NO_DEVICES, ASK_DRIVER };
 
-/* Settles `found` where NVML can tell as much as the driver; `why` on NO_DEVICES. */
+/* Fills `found` from NVML if NVML provides the same information as the driver would; else returns ASK_DRIVER. On
+ * NO_DEVICES, writes the reason to `why`. `all`, *present: the GPUs in NVML's list. */
 static enum answer ask_nvml(struct cuda_gpu *all, int *present, char *why, size_t bytes)
 {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
@@ -187,7 +191,8 @@ static enum answer ask_nvml(struct cuda_gpu *all, int *present, char *why, size_
         return NO_DEVICES;
     }
     if (split) {
-        /* Which instance stands for its GPU is the driver's choice. Where there is none, no choice is left. */
+        /* The driver chooses the MIG instance that it shows for a GPU, so only the driver can list instances. But if
+         * every visible GPU is in MIG mode without an instance, there is no device. */
         for (int i = 0; i < count; i++)
             if (all[ids[i]].mig != 2)
                 return ASK_DRIVER;
@@ -204,7 +209,7 @@ static enum answer ask_nvml(struct cuda_gpu *all, int *present, char *why, size_
     return ANSWERED;
 }
 
-/* ---- asked of the driver ---- */
+/* ---- enumeration by the driver ---- */
 
 static int attribute(cu_device device, int which, int unknown)
 {
@@ -212,7 +217,7 @@ static int attribute(cu_device device, int which, int unknown)
     return cuda_driver.device_attribute(&value, which, device) == CU_OK ? value : unknown;
 }
 
-/* NVIDIA's form: GPU-8 4 4 4 12 hexadecimal digits. */
+/* Writes the UUID in NVIDIA's format: the prefix and groups of 8, 4, 4, 4 and 12 hexadecimal digits. */
 static void write_uuid(char text[64], const char *prefix, const cu_uuid *uuid)
 {
     int used = snprintf(text, 64, "%s", prefix);
@@ -221,7 +226,8 @@ static void write_uuid(char text[64], const char *prefix, const cu_uuid *uuid)
                          (unsigned)(unsigned char)uuid->bytes[i]);
 }
 
-/* `all`: what NVML knows; a GPU of its list that is split shows one of its instances in its place. */
+/* Fills *gpu from the driver. `all`: NVML's list, which supplies CPUs and MIG mode; for a GPU in MIG mode the driver
+ * shows one of its instances. */
 static void driver_facts(struct cuda_gpu *gpu, int ordinal, cu_device device, const struct cuda_gpu *all, int present)
 {
     size_t bytes = 0;
@@ -260,7 +266,7 @@ static int by_pci(const void *a, const void *b)
     return strcmp(((const struct cuda_gpu *)a)->facts.pci, ((const struct cuda_gpu *)b)->facts.pci);
 }
 
-/* All devices that the driver shows, in its order. Initialises it. */
+/* Initialises the driver and lists all its devices, in its order. */
 static ctrt_status list_of_driver(struct cuda_gpu *list, int *count, const struct cuda_gpu *all, int present)
 {
     int n = 0;
@@ -284,7 +290,8 @@ static ctrt_status list_of_driver(struct cuda_gpu *list, int *count, const struc
     return CTRT_OK;
 }
 
-/* The driver's word as it stands: in the order of CUDA_VISIBLE_DEVICES, else nvidia-smi's. */
+/* Fills `found` from the driver: ordered by PCI address, as in nvidia-smi, unless CUDA_VISIBLE_DEVICES is set or
+ * CUDA_DEVICE_ORDER=FASTEST_FIRST: then in the driver's order. */
 static ctrt_status ask_driver(const struct cuda_gpu *all, int present)
 {
     int count = 0;
@@ -299,9 +306,9 @@ static ctrt_status ask_driver(const struct cuda_gpu *all, int present)
     return CTRT_OK;
 }
 
-/* ---- both ---- */
+/* ---- enumeration ---- */
 
-/* With the lock held. */
+/* Enumerates the devices at the first call. Called with the lock held. */
 static ctrt_status look(void)
 {
     static struct cuda_gpu all[CUDA_DEVICES];
@@ -329,14 +336,15 @@ static ctrt_status look(void)
     return status;
 }
 
-/* Gives what NVML told its number in the driver, by UUID. With the lock held and `found` known. */
+/* Looks up the driver's ordinals of the devices that NVML listed, by UUID. Initialises the driver. Called with the lock
+ * held and found.known set. */
 static ctrt_status resolve(void)
 {
     static struct cuda_gpu list[CUDA_DEVICES];
     int count = 0, missing = 0;
     const bool changed = tell_changed();
     if (found.resolved)
-        return cuda_driver_open();              /* a child must be told that it is one */
+        return cuda_driver_open();              /* returns CTRT_ERR_FORKED in a forked child */
     ctrt_status status = list_of_driver(list, &count, found.at, found.count);
     if (status != CTRT_OK)
         return status;
@@ -381,7 +389,7 @@ ctrt_status cuda_count(int32_t *count)
     return status;
 }
 
-/* A copy of what is known of device `index`. */
+/* Copies the description of device `index`; resolves the order of the devices if necessary. */
 static ctrt_status get(struct cuda_gpu *out, int32_t index)
 {
     pthread_mutex_lock(&lock);
@@ -432,7 +440,7 @@ ctrt_status cuda_link(int32_t index, int32_t peer, ctrt_device_link *link)
     if (status != CTRT_OK)
         return status;
     cuda_nvml_link(&a, &b, &now);
-    /* The driver's word, where it may be asked already. */
+    /* If the driver is initialised already, its answer takes precedence. */
     if (a.ordinal >= 0 && b.ordinal >= 0 && a.ordinal != b.ordinal && cuda_driver_process == getpid()
         && cuda_driver.device_get(&from, a.ordinal) == CU_OK && cuda_driver.device_get(&to, b.ordinal) == CU_OK
         && cuda_driver.device_can_access_peer(&can, from, to) == CU_OK)

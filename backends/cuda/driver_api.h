@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/driver_api.h: what this backend uses of the CUDA driver API, declared here so that it builds where no toolkit is.
+/* backends/cuda/driver_api.h: the part of the CUDA driver API that this backend uses, declared here so that it builds
+ * without the CUDA toolkit.
  *
- * Names, values and layouts are those of NVIDIA's CUDA Driver API reference (version 12.0); tests/softcuda compares them with cuda.h where
- * that can be had. */
+ * Values and layouts are those of NVIDIA's CUDA Driver API reference (version 12.0); tests/softcuda compares them with
+ * cuda.h where that is installed. */
 #ifndef CUDA_DRIVER_API_H
 #define CUDA_DRIVER_API_H
 
@@ -16,7 +17,7 @@ typedef struct cu_context *cu_context;
 typedef struct cu_stream *cu_stream;
 typedef struct cu_event *cu_event;
 typedef struct cu_library *cu_library;
-typedef struct cu_kernel *cu_kernel;            /* may be launched like a function */
+typedef struct cu_kernel *cu_kernel;            /* CUkernel; cuLaunchKernel accepts it */
 typedef struct cu_graph *cu_graph;
 typedef struct cu_graph_exec *cu_graph_exec;
 typedef struct cu_pool *cu_pool;
@@ -68,7 +69,7 @@ typedef struct {                                /* CUmemPoolProps */
     int type, handle_types;
     cu_location location;
     void *win32_attributes;
-    unsigned char reserved[64];                 /* later versions have named parts of it; 0 means as before */
+    unsigned char reserved[64];                 /* later versions define members here; 0: their defaults */
 } cu_pool_properties;
 
 typedef struct {                                /* CUmemAccessDesc */
@@ -76,7 +77,7 @@ typedef struct {                                /* CUmemAccessDesc */
     int flags;
 } cu_access;
 
-/* The entry points; driver.def lists them. */
+/* The entry points, listed in driver.def. */
 struct cuda_driver {
 #define DRIVER(name, symbol, needed, arguments) cu_result (*name) arguments;
 #include "driver.def"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/events.c: events are the driver's. */
+/* backends/cuda/events.c: events, on top of the driver's events. */
 #include "cuda.h"
 
 ctrt_status cuda_event_create(void *handle, void **out, bool timing)
@@ -14,7 +14,7 @@ ctrt_status cuda_event_create(void *handle, void **out, bool timing)
     return status;
 }
 
-/* The driver frees it when nothing waits for it any more. */
+/* The event may still be in use: cuEventDestroy defers the release until the event has completed. */
 void cuda_event_destroy(void *handle, void *event)
 {
     struct cuda_device *device = handle;

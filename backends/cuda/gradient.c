@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/gradient.c: rows of derivatives of activations. */
+/* backends/cuda/gradient.c: the gradients of activations. */
 #include "elementwise.h"
 
-/* The attribute says which of the two. */
+/* The attribute selects the exact formula or the tanh approximation. */
 static ctrt_status gelu_backward_run(const ctrt_call *call)
 {
     const ctrt_gelu_attributes *attributes = call->attributes;

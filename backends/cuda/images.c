@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/images.c: the fat binaries that nvcc made of the .cu files, as bytes of this plugin. A build without nvcc (for tests over a
- * driver in software, which has its own kernels) has empty ones. */
+/* backends/cuda/images.c: embeds the fat binaries that nvcc made from the .cu files. A build without nvcc embeds empty
+ * images; the software driver of the tests (tests/softcuda) has kernels of its own. */
 #include "images.h"
 
-#ifdef CUDA_IMAGES                          /* the folder where they are */
+#ifdef CUDA_IMAGES                          /* directory of the .fatbin files */
 #include "backends/cuda/images-made.h"
 #define BYTES(name) ".incbin \"" CUDA_IMAGES "/" #name ".fatbin\"\n"
 #else

@@ -8,12 +8,13 @@
 #include "index_sort_args.h"
 #include "row.h"
 
-#define MOST_ELEMENTS ((int64_t)1 << 22)    /* of one sort, if that is possible: 64 MiB of workspace */
-#define LEAST_COLUMNS 4                     /* indices that one access of memory brings */
+#define MOST_ELEMENTS ((int64_t)1 << 22)    /* of one sort, if possible: 64 MiB of workspace */
+#define LEAST_COLUMNS 4                     /* indices per memory transaction */
 #define MOST_KEYS     ((int64_t)INT32_MAX)
 #define ALIGNED(bytes) (((bytes) + 255) / 256 * 256)
 
-/* Sizes of one sort: of so many images and columns of scatter_add, or of all rows of index_add; byte offsets of the workspace's parts. */
+/* Sizes of one sort (`images` images and `columns` columns of scatter_add, or all rows of index_add), and byte offsets
+ * of the parts of the workspace. */
 struct plan {
     int64_t images, columns, n, tiles, runs, limit;
     size_t keys[2], places[2], counts, totals, partial, bytes;
@@ -36,7 +37,7 @@ static size_t take(size_t *bytes, int64_t wanted)
     return at;
 }
 
-/* Of images [outer, count, inner] to [outer, size, inner]. False: there are too many elements. */
+/* Plans the addition of [outer, count, inner] to [outer, size, inner]. Returns false if there are too many elements. */
 static bool make_plan(struct plan *plan, const ctrt_view *dx, int64_t count, bool rows)
 {
     const int64_t outer = dx->shape[0], size = dx->shape[1], inner = dx->shape[2], sum_bytes = cuda_dtype_bytes[dx->dtype] == 8 ? 8 : 4;
@@ -96,7 +97,8 @@ static ctrt_status launch_sums(const ctrt_call *call, ctrt_dtype dtype, bool joi
     return cuda_launch_named(call, &cuda_image_index_sort, &entries[join][dtype], names[join][dtype], shape, a);
 }
 
-/* Keys and places of a->keys, sorted; they are in a->keys and a->places afterwards. */
+/* Computes keys and places and sorts them by key. Swaps the buffers so that a->keys and a->places are the sorted
+ * ones. */
 static ctrt_status sort(const ctrt_call *call, struct index_sort_args *a)
 {
     ctrt_status status = launch(call, KEYS, a->tiles, a);

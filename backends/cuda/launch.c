@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/launch.c: kernels, found by name in the fat binaries at their first use, and put on queues. */
+/* backends/cuda/launch.c: looks up kernels in the fat binaries by name at their first use, and launches them. */
 #include "images.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ const uint8_t cuda_dtype_bytes[CTRT_DTYPE_COUNT] = {
 #undef DTYPE
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* while an image is loaded */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* held while an image is loaded */
 
 static void after_fork_in_child(void)
 {
@@ -29,7 +29,8 @@ __attribute__((constructor)) static void launch_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-/* What a driver that is older than the kernels' compiler answers, said so that one can do something about it. */
+/* Reports a failure to load an image. If the GPU or the driver does not support the image, the message names the
+ * remedy. */
 static ctrt_status fail_image(struct cuda_device *device, const struct cuda_image *image, cu_result result)
 {
     const ctrt_status status = cuda_check(device, result, "loading the kernels of %s", image->name);
@@ -109,11 +110,12 @@ ctrt_status cuda_stream_of(const ctrt_call *call, cu_stream *stream, bool *dropp
     return status;
 }
 
-/* Kernels have 48 KiB without asking, of which their own static shared memory counts too; none here has more than 16 KiB of that where it has
- * dynamic shared memory as well. */
+/* A kernel may use 48 KiB of shared memory, static and dynamic together, without
+ * CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES. Kernels of this backend that use dynamic shared memory have at most
+ * 16 KiB of static shared memory. */
 #define SHARED_WITHOUT_ASKING (32u << 10)
 
-/* Asked once for each kernel and device, for all that there is. */
+/* Allows the kernel the device's maximum of dynamic shared memory; once per kernel and device. */
 static ctrt_status make_room(struct cuda_device *device, struct cuda_entry *entry, cu_kernel kernel, const char *name)
 {
     const uint64_t bit = (uint64_t)1 << device->index;

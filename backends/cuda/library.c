@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/library.c: opening cuBLASLt and cuDNN. */
+/* backends/cuda/library.c: loads cuBLASLt and cuDNN. */
 #include "library.h"
 
 #include <dlfcn.h>
@@ -27,11 +27,12 @@ static CTRT_PRINTF(2, 3) void append(struct cuda_library_failure *why, const cha
     va_end(arguments);
 }
 
-/* ---- failures that say nothing about the file ---- */
+/* ---- temporary failures ---- */
 
 static const int transient[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, ESTALE };
 
-/* Adds the loader's message. The loader keeps no error number; core/registry/dl.c judges plugins by the same words. */
+/* Appends the loader's message. dlerror() has no error number, so the message determines whether the failure is
+ * temporary; core/registry/dl.c uses the same texts for plugins. */
 static void append_loader(struct cuda_library_failure *why, const char *name)
 {
     static const char *const words[] = { "out of memory", "cannot create ", "cannot allocate ", "failed to map segment", "cannot map zero-fill pages" };
@@ -44,7 +45,8 @@ static void append_loader(struct cuda_library_failure *why, const char *name)
         why->transient |= strstr(text, words[i]) != NULL;
 }
 
-/* Can a file be opened? Asked before the loader is: once it could not open its cache, it ignores the cache from then on. */
+/* Returns true if a file can be opened. Checked before dlopen(), because a loader that once failed to open its cache
+ * (ld.so.cache) ignores the cache permanently. */
 static bool can_open(struct cuda_library_failure *why)
 {
     const int file = open("/", O_PATH | O_CLOEXEC);
@@ -57,9 +59,10 @@ static bool can_open(struct cuda_library_failure *why)
     return true;
 }
 
-/* ---- places ---- */
+/* ---- search ---- */
 
-/* Of the folder's own libraries and those below it as pip lays them: nvidia/cublas/lib, nvidia/cudnn/lib, nvidia/cu13/lib. */
+/* Loads the library from `folder` or from the subfolders that pip packages use: nvidia/cublas/lib, nvidia/cudnn/lib,
+ * nvidia/cu13/lib. */
 static void *load_from(const char *folder, const char *name, struct cuda_library_failure *why)
 {
     static const char *const below[] = { "", "lib/", "*/lib/", "nvidia/*/lib/" };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/math.c: rows of roots, exponentials, logarithms, trigonometry, activations. */
+/* backends/cuda/math.c: roots, exponentials, logarithms, trigonometric functions, activations. */
 #include "elementwise.h"
 
-/* The attribute says which of the two. */
+/* The attribute selects the exact formula or the tanh approximation. */
 static ctrt_status gelu_run(const ctrt_call *call)
 {
     const ctrt_gelu_attributes *attributes = call->attributes;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/matmul.c: matrix products: matmul and linear. The library does floating ones where there is one; else kernels of our own. */
+/* backends/cuda/matmul.c: matmul and linear. Floating-point products use cuBLASLt if it is available; all others use
+ * this backend's own kernels. */
 #include "images.h"
 #include "matmul_args.h"
 #include "options.h"
@@ -30,7 +31,7 @@ static struct cuda_product product_of_linear(const ctrt_call *call)
     };
 }
 
-/* Blocks along z beyond which a block goes on with another matrix. */
+/* Maximum of grid.z; blocks loop over larger batches. */
 #define MOST_BATCHES 65535
 
 static ctrt_status run_builtin(const ctrt_call *call, const struct cuda_product *p)
@@ -38,7 +39,7 @@ static ctrt_status run_builtin(const ctrt_call *call, const struct cuda_product 
     static const char *const variants[] = { "small", "large", "small_f32", "large_f32" };
     const struct cuda_device *device = call->device;
     const int64_t large_tiles = (p->m + MATMUL_LARGE - 1) / MATMUL_LARGE * ((p->n + MATMUL_LARGE - 1) / MATMUL_LARGE);
-    /* Sums of 8 bytes would not fit the registers of the large one. */
+    /* In the large tile, sums of 8 bytes would not fit in registers. */
     const bool large = cuda_dtype_bytes[p->dtype] < 8 && large_tiles * p->batch >= device->processors;
     const int64_t side = large ? MATMUL_LARGE : MATMUL_SMALL;
     const struct matmul_args args = {
@@ -111,7 +112,7 @@ ctrt_status cuda_fill_bias(const ctrt_call *call, ctrt_dtype dtype, void *c, con
     return cuda_launch_named(call, &cuda_image_matmul, &entries[vectors][dtype], bias_names[vectors][dtype], shape, &args);
 }
 
-/* The kernels of linear are matmul's. Integers have no library and no workspace. */
+/* linear uses the kernels of matmul. Integer products never use the library and need no workspace. */
 #define ROW(name, types, space)                                                                                     \
     { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = name, .workspace = space }, .image = &cuda_image_matmul, \
       .kernel_name = "matmul" }

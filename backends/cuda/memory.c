@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/memory.c: memory of the device and pinned memory of the host; copies and fills on a queue. */
+/* backends/cuda/memory.c: device memory, pinned host memory, and copies and fills on a queue. */
 #include "options.h"
 
 static cu_address address_of(const void *pointer)
@@ -21,7 +21,7 @@ static ctrt_status alloc(void *handle, void **address, size_t bytes)
     return status;
 }
 
-/* In the child of a fork, and on a lost device, there is nothing to give back. */
+/* Does nothing in a forked child and on a lost device: the driver cannot be called then. */
 static void release(void *handle, void *address, size_t bytes)
 {
     struct cuda_device *device = handle;

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/norm.c: layer_norm and batch_norm with their gradients: what is launched for which shape. */
+/* backends/cuda/norm.c: layer_norm, batch_norm and their gradients: selects the kernels for a shape and launches
+ * them. */
 #include <string.h>
 
 #include "images.h"
 #include "norm_args.h"
 #include "row.h"
 
-#define ENOUGH_BLOCKS 1024                  /* keep any device busy; the same everywhere, so that results are */
+#define ENOUGH_BLOCKS 1024                  /* for any device; a constant, so that all devices give the same results */
 #define COLUMN_TEAM   32
 
-/* After the ways of rows. */
+/* Kernel variants of layer_norm_backward, after those of enum cuda_row_way; and of batch_norm. */
 enum { LAYER_COLUMNS = 4, LAYER_FINISH };
 enum { BATCH_ROWS, BATCH_NUMBERS, BATCH_COLUMNS, BATCH_FINISH, BATCH_LAST_VECTORS, BATCH_LAST_NUMBERS };
 
@@ -23,7 +24,8 @@ static const ctrt_view *output(const ctrt_call *call, uint32_t i)
     return i < call->n_outputs ? call->outputs[i] : NULL;
 }
 
-/* The data of an optional parameter; notes in `wide` when it is f32 beside operands of another type. */
+/* Returns the data of an optional parameter, or NULL; sets `bit` in *wide if it is f32 and the other operands are
+ * not. */
 static void *parameter(const ctrt_view *view, ctrt_dtype dtype, int32_t bit, int32_t *wide)
 {
     if (view == NULL)
@@ -38,14 +40,15 @@ static int64_t up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* As many pieces of `count` as keep the device busy beside `blocks`, none smaller than `least`. */
+/* Returns the number of pieces of `count` that make ENOUGH_BLOCKS blocks of `blocks`, with at least `least` elements
+ * each. */
 static int64_t pieces_of(int64_t count, int64_t blocks, int64_t least)
 {
     const int64_t busy = ENOUGH_BLOCKS / (blocks > 0 ? blocks : 1), most = count / least, pieces = busy < most ? busy : most;
     return pieces > 1 ? pieces : 1;
 }
 
-/* Cuts `count` into at most so many pieces. */
+/* Divides `count` into at most `pieces` pieces. */
 static void cut(struct norm_args *a, int64_t count, int64_t pieces)
 {
     a->count = count;
@@ -53,7 +56,7 @@ static void cut(struct norm_args *a, int64_t count, int64_t pieces)
     a->pieces = counted_of(count > 0 ? up(count, a->piece) : 1);
 }
 
-/* The sums of pieces of `columns` columns in the workspace. */
+/* Returns the bytes of workspace for the pieces' two sums of each of `columns` columns. */
 static size_t partial_bytes(int64_t pieces, int64_t columns)
 {
     return (size_t)(pieces * 2 * columns) * sizeof(double);
@@ -137,7 +140,8 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
 
 /* ---- batch_norm ---- */
 
-/* Returns how many numbers a vector has: all that is addressed by vectors begins at whole ones. */
+/* Fills the arguments. Returns the elements per vector: 16 bytes if all rows of all operands are aligned to 16 bytes,
+ * else 1. */
 static int batch_args(struct norm_args *a, const ctrt_view *x, const ctrt_view *dy, const ctrt_view *out, const ctrt_call *call)
 {
     const ctrt_norm_attributes *attributes = call->attributes;

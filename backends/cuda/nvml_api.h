@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/nvml_api.h: what this backend uses of NVML (libnvidia-ml.so.1), declared here so that it builds where no toolkit is.
+/* backends/cuda/nvml_api.h: the part of NVML (libnvidia-ml.so.1) that this backend uses, declared here so that it
+ * builds without the CUDA toolkit.
  *
- * Names, values and layouts are those of NVIDIA's NVML API reference (driver 525). */
+ * Values and layouts are those of NVIDIA's NVML API reference (driver 525). */
 #ifndef CUDA_NVML_API_H
 #define CUDA_NVML_API_H
 
@@ -20,7 +21,7 @@ enum { NVML_TEMPERATURE_GPU = 0 };
 enum { NVML_P2P_READ = 0, NVML_P2P_NVLINK = 2 };
 enum { NVML_LINKS = 18 };                       /* NVML_NVLINK_MAX_LINKS */
 
-#define NVML_NOT_AVAILABLE UINT64_MAX           /* memory of a process that is not told */
+#define NVML_NOT_AVAILABLE UINT64_MAX           /* NVML_VALUE_NOT_AVAILABLE: process memory unknown */
 #define NVML_MEMORY_V2     (sizeof(nvml_memory) | 2u << 24)
 
 typedef struct {                                /* nvmlPciInfo_t */
@@ -38,7 +39,7 @@ typedef struct { unsigned gpu, memory; } nvml_utilization;
 
 enum { NVML_FABRIC_NOT_STARTED = 1, NVML_FABRIC_IN_PROGRESS = 2 };
 
-typedef struct {                                /* nvmlGpuFabricInfo_t: where NVSwitch joins GPUs */
+typedef struct {                                /* nvmlGpuFabricInfo_t: GPUs connected by NVSwitch */
     char cluster[16];
     nvml_result status;
     unsigned clique;
@@ -51,7 +52,7 @@ typedef struct {                                /* nvmlProcessInfo_t of the _v3 
     unsigned gpu_instance, compute_instance;
 } nvml_process;
 
-/* NVML(our name, its symbol, 1 = needed | 0 = may be missing, arguments) */
+/* NVML(our name, symbol, 1 = required | 0 = optional, arguments) */
 #define NVML_ENTRIES                                                                                                                  \
     NVML(init, "nvmlInit_v2", 1, (void))                                                                                              \
     NVML(count, "nvmlDeviceGetCount_v2", 1, (unsigned *count))                                                                        \

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/optim.c: steps of optimizers, as many tensors a launch as its arguments hold. */
+/* backends/cuda/optim.c: optimizer steps, with as many tensors per launch as the kernel arguments can hold. */
 #include <math.h>
 #include <string.h>
 
 #include "images.h"
 #include "optim_args.h"
 
-/* The tensors among inputs and outputs, in sequences of `count`: parameters, gradients, states; and parameters, states. */
+/* Launches a step for all tensors. The call's inputs are `count` parameters, then as many gradients, then as many of
+ * each state; its outputs are parameters, then states. */
 static ctrt_status step(const ctrt_call *call, struct optim_args *a, uint32_t states, int index, const char *variant)
 {
     const uint32_t count = call->n_inputs / (2 + states);

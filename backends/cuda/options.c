@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/options.c: the parameters of products, convolutions, attention and memory. */
+/* backends/cuda/options.c: the CTRT_CUDA_* parameters of products, convolutions, attention and memory. */
 #include "options.h"
 
 #define PRODUCT_WORKSPACE ((size_t)64 << 20)

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/pages.c: addresses without memory, and memory for parts of them: what lets a segment grow where it is. */
+/* backends/cuda/pages.c: reserves address ranges and maps memory into parts of them, so that a segment can grow in
+ * place. */
 #include "cuda.h"
 
 #include <string.h>
 
-#define PIECE_PAGES 10                      /* at most: 20 MiB, as PyTorch does; 2 MiB each time make 512 pairs of calls a GiB */
+/* Maximum pages of a mapping: 20 MiB, as in PyTorch's expandable segments; mapping 2 MiB at a time would take 512 pairs
+ * of driver calls per GiB. */
+#define PIECE_PAGES 10
 
-/* A piece of memory, which the driver maps and unmaps as a whole. Pages of it that have been unmapped stay until all have been; mapping one of them
- * again takes no call of the driver. */
+/* Memory that the driver maps and unmaps as a whole. Pages that the caller unmaps stay mapped in the driver until all
+ * pages of the mapping are unmapped; mapping one of them again takes no driver call. */
 struct cuda_mapping {
     struct cuda_mapping *next;
     uintptr_t begin, end;
     cu_allocation allocation;
-    uint32_t used;                          /* a bit for each page that is mapped for the caller */
+    uint32_t used;                          /* bit i: page i is mapped for the caller */
 };
 
 static ctrt_status can_map(struct cuda_device *device, size_t bytes)
@@ -85,7 +88,7 @@ static ctrt_status map_piece(struct cuda_device *device, uintptr_t begin, uintpt
     return CTRT_OK;
 }
 
-/* The bits of the piece's pages in [begin, end). */
+/* Returns the bits of the mapping's pages in [begin, end). */
 static uint32_t pages_of(const struct cuda_device *device, const struct cuda_mapping *mapping, uintptr_t begin, uintptr_t end)
 {
     const uintptr_t from = begin > mapping->begin ? begin : mapping->begin, to = end < mapping->end ? end : mapping->end;
@@ -94,7 +97,8 @@ static uint32_t pages_of(const struct cuda_device *device, const struct cuda_map
     return ((1u << (to - from) / device->page_bytes) - 1) << (from - mapping->begin) / device->page_bytes;
 }
 
-/* Marks the pages from `at` on of a piece that is there; *next: the end of it, or where the next piece begins, `end` at most. Was there one? */
+/* If an existing mapping contains `at`, marks its pages in [at, end) as used, sets *next to the smaller of its end and
+ * `end`, and returns true. Else sets *next to the begin of the next mapping, at most `end`, and returns false. */
 static bool map_again(struct cuda_device *device, uintptr_t at, uintptr_t end, uintptr_t *next)
 {
     bool found = false;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/peers.c: copies from one device to another.
+/* backends/cuda/peers.c: copies between devices.
  *
- * Some machines say that two devices can reach one another and then move zeros or garbage (an IOMMU in between). So the first copy over each
- * link is tried with a pattern that is read back; where that fails, copies go through the host's memory, and the log says so once. */
+ * On some machines the driver reports peer access between two devices, but copies transfer zeros or garbage (for
+ * example because of an IOMMU). Therefore the first copy between two devices is preceded by a test copy of a pattern,
+ * which is read back. If the test fails, copies go through host memory, and a warning is logged once. */
 #include "cuda.h"
 
 #include <stdio.h>
@@ -31,7 +32,8 @@ bool cuda_can_access_peer(void *handle, void *peer)
     return cuda_driver.device_can_access_peer(&can, device->ordinal, other->ordinal) == CU_OK && can != 0;
 }
 
-/* Does a pattern arrive? Waits for it. With the lock, in the context of `to`. */
+/* Copies a pattern and returns true if it arrives unchanged. Waits for the copy. Called with the lock held and the
+ * context of `to` current. */
 static bool trial_passes(struct cuda_device *to, struct cuda_device *from)
 {
     uint32_t *pattern = NULL;
@@ -60,15 +62,15 @@ static bool trial_passes(struct cuda_device *to, struct cuda_device *from)
     return right;
 }
 
-/* Without access of the one to the other's memory the driver's copies go through the host. Pages (pages.c) have access for their own device alone, so
- * that theirs do in any case. */
+/* Without peer access the driver copies through host memory. Memory of pages.c is only accessible to its own device, so
+ * its copies always take that path. */
 static void enable(struct cuda_device *device, struct cuda_device *peer)
 {
     if (cuda_driver.context_set(device->context) == CU_OK && cuda_can_access_peer(device, peer))
-        (void)cuda_driver.context_enable_peer(peer->context, 0);    /* it may be enabled already, by others in the process */
+        (void)cuda_driver.context_enable_peer(peer->context, 0);    /* another user of CUDA may have done it already */
 }
 
-/* May copies go straight from `from` to `to`? Tried at the first copy. */
+/* Returns true if cuMemcpyPeerAsync from `from` to `to` works; runs the test at the first call. */
 static bool direct(struct cuda_device *to, struct cuda_device *from)
 {
     const uint64_t bit = (uint64_t)1 << from->index;
@@ -89,7 +91,8 @@ static bool direct(struct cuda_device *to, struct cuda_device *from)
     return atomic_load(&to->peers_direct) & bit;
 }
 
-/* Through the host, piece by piece. `queue` is the receiver's and already behind the sender's work; the host waits. */
+/* Copies in pieces through pinned host memory, and blocks the host. `stream` belongs to `to` and has already been made
+ * to wait for the work that produces the source. */
 static ctrt_status staged(struct cuda_device *to, cu_address target, struct cuda_device *from, cu_address source, size_t bytes, cu_stream stream)
 {
     const size_t piece = bytes < (4u << 20) ? bytes : 4u << 20;

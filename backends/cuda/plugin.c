@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/plugin.c: NVIDIA's GPUs. The driver and its libraries are found at run time: doc/cuda.md. */
+/* backends/cuda/plugin.c: the plugin for NVIDIA GPUs. The driver and NVIDIA's libraries are loaded at run time:
+ * doc/cuda.md. */
 #include "discovery.h"
 #include "options.h"
 
@@ -24,7 +25,7 @@ static const ctrt_backend backend = {
     .default_memory = "caching",
 };
 
-/* Looks at files alone: the driver must not be called before a fork that wants it in the child. */
+/* Must not initialise the driver: children that the process forks afterwards could not use CUDA. */
 static int32_t probe(char *reason, size_t reason_bytes)
 {
     return cuda_probe(reason, reason_bytes);

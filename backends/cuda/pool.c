@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/pool.c: max_pool2d. */
+/* backends/cuda/pool.c: max_pool2d and its gradient. */
 #include <string.h>
 
 #include "images.h"
 #include "pool_args.h"
 
-/* `large`, `small`: the two sides of the pooling; `out`: the one that is made. */
+/* `large`, `small`: the pooling's input and output (backward: dx and dy). `in` is the one that is read, `out` the one
+ * that is written. */
 static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small, const ctrt_view *indices, const ctrt_view *in,
                        const ctrt_view *out)
 {

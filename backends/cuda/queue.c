@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/queue.c: streams, and failures that show late.
+/* backends/cuda/queue.c: streams and their asynchronous failures.
  *
- * A kernel that finds a bad index writes it into memory of the host, one place a queue. From when that is seen, or the driver has told of a
- * failure, nothing more is put on the queue; its status is kept until reset. Other queues go on. What breaks the context itself (an
- * illegal address) ends the device for this process: the primary context is not ours alone and is never reset. */
+ * A kernel that finds an invalid index reports it in pinned host memory; each queue has one such error record. After a
+ * reported failure or an error of the driver, no more work is enqueued on the queue, and the queue keeps the status
+ * until it is reset. Other queues continue. An error that corrupts the context (such as an illegal address) makes the
+ * device unusable for this process, because the primary context is shared with other users of CUDA in the process and
+ * is never reset. */
 #include "cuda.h"
 
 #include <stdio.h>
@@ -40,7 +42,8 @@ ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, 
         return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a queue", device->name);
     memset(queue, 0, sizeof *queue);
     queue->device = device;
-    /* CUDA's greatest priority is the least number; a priority out of range is clamped, as there. */
+    /* In CUDA the highest priority has the smallest number. Clamp as cuStreamCreateWithPriority does, to record the
+     * priority used. */
     (void)cuda_driver.context_priorities(&least, &greatest);
     queue->priority = priority < greatest ? greatest : priority > least ? least : priority;
     ctrt_status status = cuda_error_new(device, &queue->error, &queue->error_address);
@@ -61,7 +64,7 @@ ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, 
     return CTRT_OK;
 }
 
-/* The driver lets work that is on the stream end by itself, but kernels may write our memory until then. */
+/* cuStreamDestroy returns before enqueued work has finished, but kernels may still write to queue->error until then. */
 static void queue_free(struct cuda_queue *queue)
 {
     cuda_ordered_flush(queue->device, queue);
@@ -142,7 +145,7 @@ void cuda_queue_fail(struct cuda_queue *queue, ctrt_status status, uint64_t sequ
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* With the queue's lock: a kernel has written what is wrong. */
+/* Marks the queue as failed if a kernel has reported a failure. Called with the queue's lock held. */
 static void note_kernel_error(struct cuda_queue *queue)
 {
     const struct kernel_error *error = queue->error;
@@ -156,7 +159,7 @@ static void note_kernel_error(struct cuda_queue *queue)
     cuda_error_text(queue->text, sizeof queue->text, error, where, name);
 }
 
-/* The last kernels that were put there, for a message. With the lock. */
+/* Writes the names of the last ops of the queue, for a message. Called with the queue's lock held. */
 static void last_names(const struct cuda_queue *queue, char *text, size_t bytes)
 {
     size_t used = 0;
@@ -182,13 +185,14 @@ static ctrt_status failure_of(struct cuda_queue *queue, uint64_t *sequence)
     return status == CTRT_OK ? CTRT_OK : cuda_host->fail(status, "%s", text);
 }
 
-/* What the driver said when it was asked about the queue. */
+/* Returns the status of the queue after a driver call for it returned `result`; an error of the driver marks the queue
+ * as failed. `what`: the operation, for the message. */
 static ctrt_status judge(struct cuda_queue *queue, cu_result result, const char *what)
 {
     if (result == CU_OK)
         return failure_of(queue, NULL);
     ctrt_status status = cuda_check(queue->device, result, "%s queue %d", what, queue->number);
-    /* That it is being captured is no failure of its work. */
+    /* These errors mean that the queue is being captured; its work has not failed. */
     if (result >= CU_STREAM_CAPTURE_UNSUPPORTED && result <= CU_CAPTURED_EVENT)
         return status;
     char names[160];

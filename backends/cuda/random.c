@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/random.c: rows of random numbers. */
+/* backends/cuda/random.c: uniform, normal, randint, bernoulli, dropout. */
 #include "random_args.h"
 
 #include <math.h>
 
 #include "elementwise.h"
 
-/* p as a bound of the upper 24 bits: (word >> 8) 2^-24 < p just when (word >> 8) < bound. */
+/* Converts p to a bound of a word's upper 24 bits: (word >> 8) 2^-24 < p if and only if (word >> 8) < bound. */
 static uint32_t threshold_of(double p)
 {
     return p <= 0 ? 0 : p >= 1 ? 1u << 24 : (uint32_t)ceil(p * 0x1p24);
@@ -22,7 +22,7 @@ static struct random_args arguments_of(const ctrt_call *call)
     };
 }
 
-/* About a thread for 16 bytes. */
+/* One thread per 16 bytes of output, if the device can hold that many. */
 static ctrt_status launch(const ctrt_call *call, ctrt_dtype key, const struct random_args *args)
 {
     const int64_t threads = (args->n * cuda_dtype_bytes[key] + 15) / 16;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/range.c: rows of arange and of triangles. */
+/* backends/cuda/range.c: arange, tril, triu. */
 #include "range_args.h"
 #include "elementwise.h"
 
@@ -32,7 +32,7 @@ static ctrt_status triangle_run(const ctrt_call *call)
     if (out->numel == 0)
         return CTRT_OK;
     const int64_t rows = in->shape[1], columns = in->shape[2], diagonal = attributes != NULL ? attributes->value : 0;
-    /* Farther than the corners all diagonals are alike. */
+    /* Clamped, because all diagonals beyond a corner give the same result. */
     const struct triangle_args args = {
         .out = out->data, .in = in->data, .n = out->numel, .rows = rows, .columns = columns,
         .diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal, .upper = cuda_row_of(call)->code,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/reason.c: why there is no CUDA device, in words that say what to do.
+/* backends/cuda/reason.c: diagnoses why there is no CUDA device, with messages that name the remedy.
  *
- * The driver gives a number and not always the one that fits. What it stands for is read from the files that its kernel module makes. Each
- * text begins with a word in brackets for programs to go by; doc/cuda.md lists them. Nothing here changes what the driver says: files
- * explain a failure, they never cause one. */
+ * The driver only returns an error number, and not always the most specific one. The cause is derived from the files of
+ * its kernel module. Each message begins with a keyword in brackets for programs; doc/cuda.md lists the keywords. The
+ * files only explain a failure of the driver; they never cause one. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -28,6 +28,7 @@ const char *cuda_root = "";
 
 /* ---- files ---- */
 
+/* Writes cuda_root and the formatted path. Returns false if the path is too long. */
 static bool place(char path[PATH_MAX], const char *format, ...) CTRT_PRINTF(2, 3);
 static bool place(char path[PATH_MAX], const char *format, ...)
 {
@@ -58,18 +59,18 @@ static bool exists(const char *path)
     return place(full, "%s", path) && access(full, F_OK) == 0;
 }
 
-/* What one sees of the driver's kernel side. */
+/* The state of the driver's kernel module and of the PCI bus. */
 struct machine {
-    bool module;                                /* it is loaded */
-    char version[32];                           /* "550.54.15"; "" unknown */
-    int gpus;                                   /* that the module works with */
-    int minors[CUDA_DEVICES];                   /* N of their /dev/nvidiaN; -1 unknown */
-    int cards;                                  /* of NVIDIA on the PCI bus; -1: the bus cannot be seen */
-    char card[32], card_driver[32];             /* address of the first, and the kernel driver that has it; "" none */
-    bool container, windows;                    /* is this one? under WSL? */
+    bool module;                                /* the kernel module is loaded */
+    char version[32];                           /* "550.54.15"; "": unknown */
+    int gpus;                                   /* number of GPUs that the module drives */
+    int minors[CUDA_DEVICES];                   /* N of each GPU's /dev/nvidiaN; -1: unknown */
+    int cards;                                  /* number of NVIDIA GPUs on the PCI bus; -1: the bus is not visible */
+    char card[32], card_driver[32];             /* address of the first and the kernel driver bound to it; "": none */
+    bool container, windows;                    /* running in a container; under WSL */
 };
 
-/* The first word that is a version: digits and at least one dot. */
+/* Finds the first word that is a version: digits with at least one dot. */
 static void find_version(char version[32], const char *text)
 {
     for (const char *at = text; *at != '\0' && *at != '\n';) {
@@ -104,7 +105,7 @@ static void look_at_module(struct machine *m)
         closedir(folder);
 }
 
-/* Display controllers (class 0x03) of NVIDIA (vendor 0x10de). */
+/* Counts NVIDIA's (vendor 0x10de) display controllers (class 0x03). */
 static void look_at_bus(struct machine *m)
 {
     char path[PATH_MAX], file[300], text[64];
@@ -145,7 +146,8 @@ static void look_around(struct machine *m)
 
 /* ---- device nodes ---- */
 
-/* Does anything stand against opening a node? Its errno, or 0. By its rights alone: to open it wakes a GPU, which can take a second. */
+/* Returns 0 if the permissions of a device node allow to open it, else an errno value. Does not open it, because that
+ * initialises an idle GPU, which can take a second. */
 static int look_at_node(const char *path)
 {
     char full[PATH_MAX];
@@ -154,7 +156,7 @@ static int look_at_node(const char *path)
     return faccessat(AT_FDCWD, full, R_OK | W_OK, AT_EACCESS) == 0 ? 0 : errno;
 }
 
-/* The same by opening it, as the driver does. */
+/* The same by opening the node, as the driver does. */
 static int open_node(const char *path)
 {
     char full[PATH_MAX];
@@ -208,7 +210,8 @@ static void tell_denied(char *text, size_t bytes, const char *path, int error)
              by_group ? group : "ask the administrator for the rights (NVreg_DeviceFileMode of the module)", by_group ? " and log in again" : "");
 }
 
-/* Is a node missing, or closed to us? True when `text` tells so. */
+/* Checks the device nodes with `try_node`. If one is missing or not accessible, writes that to `text` and returns
+ * true. */
 static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*try_node)(const char *path))
 {
     char nodes[CUDA_DEVICES + 2][32];
@@ -228,7 +231,7 @@ static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*
         usable += gpu && error == 0;
         if (error == 0)
             continue;
-        if (gpu) {                              /* one GPU will do; so the others may be kept from us */
+        if (gpu) {                              /* one usable GPU suffices */
             if (worst == 0 || error != ENOENT)
                 worst = error, worst_node = nodes[i];
             continue;
@@ -258,7 +261,7 @@ static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*
     return true;
 }
 
-/* ---- without a library ---- */
+/* ---- libcuda.so.1 cannot be loaded ---- */
 
 static void tell_no_module(char *text, size_t bytes, const struct machine *m)
 {
@@ -294,9 +297,9 @@ static void tell_no_library(char *text, size_t bytes, const struct machine *m, c
                  "version)", m->version[0] != '\0' ? " " : "", m->version);
 }
 
-/* ---- what the driver says ---- */
+/* ---- errors of the driver ---- */
 
-/* The version that is in the name of the file behind libcuda.so.1: "550.54.15"; "" when there is none. */
+/* Reads the version from the name of the file to which libcuda.so.1 links: "550.54.15"; "" if it has none. */
 static void library_version(char version[32])
 {
     struct link_map *map = NULL;
@@ -434,7 +437,7 @@ int32_t cuda_probe(char *reason, size_t bytes)
         cuda_reason(reason, bytes, -1, told);
         return 0;
     }
-    if (bytes > 0)                              /* the library stays: it will be wanted */
+    if (bytes > 0)                              /* the library stays loaded for cuda_driver_load() */
         reason[0] = '\0';
     return 1;
 }

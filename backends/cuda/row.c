@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/row.c: where a row is kept. */
+/* backends/cuda/row.c: selects where a kernel caches a row: registers, shared memory or not at all. */
 #include "row.h"
 
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define KEPT_BYTES (108u << 10)             /* of shared memory: two blocks of a multiprocessor have so much */
+#define KEPT_BYTES (108u << 10)             /* shared memory per block that lets two blocks share a multiprocessor */
 
 const char *const cuda_row_variants[] = { "w", "v", "b", "l" };
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/share.c: memory that several processes use, by file descriptors.
+/* backends/cuda/share.c: memory shared between processes by file descriptors.
  *
- * The driver exports only what was allocated for that. With CTRT_CUDA_SHARE=yes all of this device's raw memory is; then export_memory
- * gives a descriptor that another process imports. */
+ * The driver exports only memory that was allocated as exportable. With CTRT_CUDA_SHARE=yes, all memory that the
+ * backend's alloc() returns is exportable, and cuda_export() returns a descriptor that another process passes to
+ * cuda_import(). */
 #include "options.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@
 struct cuda_block {
     struct cuda_block *next;
     cu_address address;
-    size_t bytes;                           /* of the mapping */
+    size_t bytes;                           /* size of the mapping */
     cu_allocation allocation;
 };
 
@@ -22,7 +23,8 @@ static ctrt_status can_share(struct cuda_device *device)
     return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: the driver cannot share its memory by file descriptors", device->name);
 }
 
-/* Maps all of `allocation`, which becomes the block's. */
+/* Maps all `bytes` of `allocation` and records it in device->blocks. Takes over `allocation` and releases it on
+ * failure. */
 static ctrt_status block_new(struct cuda_device *device, void **address, cu_allocation allocation, size_t bytes)
 {
     const cu_access access = { { CU_LOCATION_DEVICE, device->ordinal }, CU_ACCESS_READ_WRITE };

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/softmax.c: which kernel of softmax.cu serves which shape, and the rows. */
+/* backends/cuda/softmax.c: softmax, log_softmax and their gradients: selects the kernel of softmax.cu for a shape. */
 #include <string.h>
 
 #include "images.h"
 #include "row.h"
 #include "softmax_args.h"
 
-#define COLUMNS 4                           /* after the ways of rows */
+#define COLUMNS 4                           /* kernel variant, after those of enum cuda_row_way */
 
 static struct cuda_shape shape_columns(struct softmax_args *a)
 {
-    const int64_t most = a->n <= 64 ? ROW_THREADS : 32;        /* short columns: a thread each */
+    const int64_t most = a->n <= 64 ? ROW_THREADS : 32;        /* short columns: one thread each */
     a->team = 1;
     while (a->team < most && a->team < a->inner)
         a->team *= 2;

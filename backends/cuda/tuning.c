@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/tuning.c: timing algorithms, and the file that keeps what was found.
+/* backends/cuda/tuning.c: times algorithms, and stores the results in the file CTRT_CUDA_TUNING.
  *
- * The file is text, a line a choice: for whom it holds (library, its version, device), key and choice, between tabs. Lines for others
- * stay in it and are not used. It is written anew for each choice that is added, beside itself, and put in place at once; two processes
- * that add at the same moment may lose a line of one of them, which is then found again. */
+ * The file is text with one choice per line: library and version, device, key and choice, separated by tabs. Lines for
+ * other libraries or devices are kept and ignored. Adding a choice writes a temporary file in the same directory and
+ * renames it. If two processes add a choice at the same time, one of the lines may be lost; that choice is timed again
+ * later. */
 #include "tuning.h"
 
 #include <errno.h>
@@ -22,8 +23,8 @@
 #define RUNS_AT_MOST 16
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char *content;                       /* of the file, without its header; lines end in \n. NULL: not read yet, or none */
-static bool was_read, refused;              /* refused: it is something else's file */
+static char *content;                       /* the file without its header; lines end in \n. NULL: not read, or no file */
+static bool was_read, refused;              /* refused: not a tuning file, or not readable */
 
 static void after_fork_in_child(void)
 {
@@ -35,7 +36,7 @@ __attribute__((constructor)) static void tuning_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-/* ---- the file; with the lock ---- */
+/* ---- the file; called with the lock held ---- */
 
 static char *read_file(const char *path)
 {
@@ -63,7 +64,7 @@ static char *read_file(const char *path)
             cuda_host->free(text);
             text = NULL;
         } else {
-            if (text[used - 1] != '\n')     /* cut off */
+            if (text[used - 1] != '\n')     /* the last line is incomplete */
                 strrchr(text, '\n')[1] = '\0';
             memmove(text, text + sizeof HEADER - 1, strlen(text) - (sizeof HEADER - 1) + 1);
         }
@@ -88,7 +89,8 @@ static bool write_all(int file, const char *text, size_t bytes)
     return true;
 }
 
-/* The temporary file is created by this process, under a name that does not exist. -1: errno says why. */
+/* Creates the temporary file in the directory of `path`, under a name that did not exist. Returns -1 and sets errno on
+ * failure. */
 static int open_beside(char *beside, size_t bytes, const char *path, bool exists)
 {
     static unsigned counter;
@@ -106,8 +108,8 @@ static int open_beside(char *beside, size_t bytes, const char *path, bool exists
     return file;
 }
 
-/* As core/base/file_writer.h, which a plugin cannot call: a symbolic link stays, and the file that it names is replaced, with the same
- * permissions, unless the process may not write it. */
+/* Like core/base/file_writer.h, which a plugin cannot call: keeps a symbolic link and replaces the file to which it
+ * points, with the same permissions; fails if the process has no write permission for the file. */
 static void write_file(const char *given, const char *text)
 {
     char beside[4096], real[PATH_MAX];
@@ -129,7 +131,7 @@ static void write_file(const char *given, const char *text)
 
 /* ---- lines ---- */
 
-/* "cublaslt 130100\tNVIDIA H200 9.0 132\tKEY\t" */
+/* Writes the part of a line before the choice: "cublaslt 130100\tNVIDIA H200 9.0 132\tKEY\t". */
 static void write_start(char *text, size_t bytes, struct cuda_device *device, const char *library, size_t version, const char *key)
 {
     char name[128] = "";
@@ -141,7 +143,7 @@ static void write_start(char *text, size_t bytes, struct cuda_device *device, co
     snprintf(text, bytes, "%s %zu\t%s %d.%d %d\t%s\t", library, version, name, device->capability / 10, device->capability % 10, device->processors, key);
 }
 
-/* The last line that begins so. */
+/* Returns the last line that begins with `start`, or NULL. */
 static const char *find_line(const char *text, const char *start)
 {
     const char *found = NULL;
@@ -184,7 +186,7 @@ void cuda_tuning_keep(struct cuda_device *device, const char *library, size_t ve
         return;
     write_start(start, sizeof start, device, library, version, key);
     pthread_mutex_lock(&lock);
-    /* What others have added meanwhile. */
+    /* Includes lines that other processes have added since. */
     char *now = refused ? NULL : read_file(cuda_options.tuning);
     const size_t before = now != NULL ? strlen(now) : 0, bytes = before + strlen(start) + strlen(choice) + 2;
     char *text = refused || bytes > MOST_BYTES ? NULL : cuda_host->alloc(bytes);

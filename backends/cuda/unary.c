@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/unary.c: rows of signs, rounding, limits; and what of these leaves integers as they are. */
+/* backends/cuda/unary.c: neg, abs, sign, square, relu, rounding, clamp. Some of them do not change integers. */
 #include "elementwise.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #define U8 CTRT_DTYPE_BIT(CTRT_U8)
 #define SIGNED (CUDA_INTEGRAL & ~U8)
 
-/* ---- abs and relu of unsigned numbers, rounding of all integers: copies ---- */
+/* ---- abs and relu of u8, rounding of integers: copies ---- */
 
 static ctrt_status same_run(const ctrt_call *call)
 {
@@ -16,7 +16,7 @@ static ctrt_status same_run(const ctrt_call *call)
     return cuda_elementwise_run(call);
 }
 
-/* ---- clamp: limits as numbers of the type: what lies outside an integer type becomes its end, and NaN is no limit there ---- */
+/* ---- clamp: converts the limits to the dtype; for integers, saturates them and ignores NaN ---- */
 
 static double floating_limit(ctrt_scalar s)
 {
