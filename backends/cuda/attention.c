@@ -77,7 +77,8 @@ static struct attention_operand operand_of(const ctrt_view *view, uintptr_t *ali
     int64_t step[3];
     for (int d = 0; d < 3; d++)
         step[d] = view->shape[d] > 1 ? view->strides[d] : 0;        /* the stride of size 1 has no meaning */
-    *alignment |= (uintptr_t)view->data | (uintptr_t)(step[0] | step[1] | step[2] | view->shape[3]) * cuda_dtype_bytes[view->dtype];
+    *alignment |= (uintptr_t)view->data
+                  | (uintptr_t)(step[0] | step[1] | step[2] | view->shape[3]) * cuda_dtype_bytes[view->dtype];
     return (struct attention_operand){ .data = view->data, .batch = step[0], .head = step[1], .row = step[2] };
 }
 
@@ -104,7 +105,8 @@ static void begin(struct attention_args *args, const ctrt_call *call, const ctrt
 static struct cuda_shape divide(struct attention_args *args, ctrt_dtype dtype, int64_t count, int own)
 {
     args->tiles = counted_of((count + own - 1) / own);
-    return (struct cuda_shape){ .grid = { (unsigned)(args->tiles.size * args->matrices) }, .block = ATTENTION_THREADS(cuda_dtype_bytes[dtype]) };
+    return (struct cuda_shape){ .grid = { (unsigned)(args->tiles.size * args->matrices) },
+                                .block = ATTENTION_THREADS(cuda_dtype_bytes[dtype]) };
 }
 
 /* ---- forward ---- */
@@ -120,7 +122,8 @@ static ctrt_status attention(const ctrt_call *call)
     args.y = operand_of(call->outputs[0], &alignment);
     args.logsumexp = call->outputs[1]->data;
     args.vectors = cuda_whole_vectors(alignment);
-    struct cuda_shape shape = divide(&args, dtype, args.rows, ATTENTION_OWN(cuda_dtype_bytes[dtype], ATTENTION_WIDTH(width), false));
+    struct cuda_shape shape = divide(&args, dtype, args.rows,
+                                     ATTENTION_OWN(cuda_dtype_bytes[dtype], ATTENTION_WIDTH(width), false));
     shape.shared = shared_of(dtype, width, false);
     return cuda_launch(call, dtype, width, words[width], shape, &args);
 }
@@ -148,7 +151,8 @@ static ctrt_status launch_delta(const ctrt_call *call, ctrt_dtype dtype, const s
     return cuda_launch(call, dtype, DELTA, "d", shape, &own);
 }
 
-static ctrt_status launch_pass(const ctrt_call *call, ctrt_dtype dtype, int pass, int width, struct attention_args *args)
+static ctrt_status launch_pass(const ctrt_call *call, ctrt_dtype dtype, int pass, int width,
+                               struct attention_args *args)
 {
     static const char *const words[PASSES * ATTENTION_WIDTHS] = { "q32", "k32", "q64", "k64", "q128", "k128" };
     const int index = width * PASSES + pass;
@@ -180,10 +184,12 @@ static ctrt_status attention_backward(const ctrt_call *call)
 }
 
 static struct cuda_row rows[] = {
-    { .kernel = { .op = "attention", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED, .run = attention, .accepts = attention_accepts },
+    { .kernel = { .op = "attention", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED, .run = attention,
+                  .accepts = attention_accepts },
       .image = &cuda_image_attention },
-    { .kernel = { .op = "attention_backward", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED, .run = attention_backward,
-                  .accepts = attention_backward_accepts, .workspace = attention_backward_workspace },
+    { .kernel = { .op = "attention_backward", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED,
+                  .run = attention_backward, .accepts = attention_backward_accepts,
+                  .workspace = attention_backward_workspace },
       .image = &cuda_image_attention_backward },
 };
 

@@ -74,7 +74,8 @@ static void judge(struct cuda_graph *graph)
     const uint64_t call = graph->error->sequence;
     const char *name = call > 0 && call + CUDA_NAMES > graph->calls ? graph->names[call % CUDA_NAMES] : NULL;
     for (int i = 0; i < graph->queue_count; i++) {
-        snprintf(where, sizeof where, "%s, queue %d, a replay", graph->queues[i]->device->name, graph->queues[i]->number);
+        snprintf(where, sizeof where, "%s, queue %d, a replay", graph->queues[i]->device->name,
+                 graph->queues[i]->number);
         cuda_error_text(text, sizeof text, graph->error, where, name);
         cuda_queue_fail(graph->queues[i], CTRT_ERR_INVALID_ARGUMENT, 0, text);
     }
@@ -171,7 +172,8 @@ static ctrt_status begin(void *handle, void *object)
         return status;
     get_ready(device);
     atomic_fetch_add(&device->captures, 1);
-    status = cuda_check(device, cuda_driver.capture_begin(queue->stream, CU_CAPTURE_RELAXED), "beginning a capture on queue %d", queue->number);
+    status = cuda_check(device, cuda_driver.capture_begin(queue->stream, CU_CAPTURE_RELAXED),
+                        "beginning a capture on queue %d", queue->number);
     if (status != CTRT_OK) {
         atomic_fetch_sub(&device->captures, 1);
         graph_free(device, graph, true);
@@ -204,7 +206,9 @@ static ctrt_status end(void *handle, void *object, void **out)
     struct cuda_queue *queue = cuda_queue_of(device, object);
     struct cuda_graph *graph = recorded_on(device, queue);
     cu_graph recorded = NULL;
-    ctrt_status status = graph != NULL ? cuda_enter(device) : cuda_host->fail(CTRT_ERR_STATE, "%s: nothing is recorded on queue %d", device->name, queue->number);
+    ctrt_status status = graph != NULL ? cuda_enter(device)
+                                       : cuda_host->fail(CTRT_ERR_STATE, "%s: nothing is recorded on queue %d",
+                                                         device->name, queue->number);
     if (status != CTRT_OK) {
         if (graph != NULL)
             graph_free(device, graph, false);
@@ -216,8 +220,8 @@ static ctrt_status end(void *handle, void *object, void **out)
     status = cuda_check(device, result, "ending a capture on queue %d", queue->number);
     if (status == CTRT_OK) {
         (void)cuda_driver.graph_nodes(recorded, NULL, &graph->nodes);
-        status = cuda_check(device, cuda_driver.graph_instantiate(&graph->executable, recorded, 0), "making %zu captured pieces of work executable",
-                            graph->nodes);
+        status = cuda_check(device, cuda_driver.graph_instantiate(&graph->executable, recorded, 0),
+                            "making %zu captured pieces of work executable", graph->nodes);
     }
     if (recorded != NULL)
         (void)cuda_driver.graph_destroy(recorded);
@@ -257,7 +261,8 @@ static ctrt_status replay(void *handle, void *object, void *queue_object)
         return status;
     if (graph->calls > 0)
         note_replay(device, graph, queue);
-    return cuda_check(device, cuda_driver.graph_launch(graph->executable, queue->stream), "replaying %zu pieces of work", graph->nodes);
+    return cuda_check(device, cuda_driver.graph_launch(graph->executable, queue->stream),
+                      "replaying %zu pieces of work", graph->nodes);
 }
 
 static void destroy(void *handle, void *object)

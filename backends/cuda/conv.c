@@ -14,8 +14,8 @@ static bool channels_last(const ctrt_view *x, const ctrt_view *weight, const ctr
     return !(x->flags & y->flags & weight->flags & CTRT_VIEW_CONTIGUOUS);
 }
 
-static struct cuda_conv conv_of(const ctrt_call *call, enum cuda_conv_pass pass, const ctrt_view *x, const ctrt_view *weight, const ctrt_view *bias,
-                                const ctrt_view *y)
+static struct cuda_conv conv_of(const ctrt_call *call, enum cuda_conv_pass pass, const ctrt_view *x,
+                                const ctrt_view *weight, const ctrt_view *bias, const ctrt_view *y)
 {
     const ctrt_conv_attributes *a = call->attributes;
     return (struct cuda_conv){
@@ -30,7 +30,8 @@ static struct cuda_conv conv_of(const ctrt_call *call, enum cuda_conv_pass pass,
 
 static struct cuda_conv forward_of(const ctrt_call *call)
 {
-    return conv_of(call, CUDA_CONV_FORWARD, call->inputs[0], call->inputs[1], call->n_inputs > 2 ? call->inputs[2] : NULL, call->outputs[0]);
+    return conv_of(call, CUDA_CONV_FORWARD, call->inputs[0], call->inputs[1],
+                   call->n_inputs > 2 ? call->inputs[2] : NULL, call->outputs[0]);
 }
 
 static struct cuda_conv input_grad_of(const ctrt_call *call)
@@ -98,7 +99,8 @@ PASS(conv2d_input_grad, input_grad_of)
 PASS(conv2d_weight_grad, weight_grad_of)
 
 #define ROW(name)                                                                                                   \
-    { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name, .workspace = name##_workspace }, \
+    { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name,            \
+                  .workspace = name##_workspace },                                                                  \
       .image = &cuda_image_conv }
 static struct cuda_row rows[] = { ROW(conv2d), ROW(conv2d_input_grad), ROW(conv2d_weight_grad) };
 

@@ -32,8 +32,8 @@ struct plan {
 };
 
 /* Returns the product for `images` images, beginning with image `first`. */
-static struct cuda_product product_of(const struct cuda_conv *v, const struct plan *plan, int64_t first, int64_t images, const char *patches,
-                                      const char *turned)
+static struct cuda_product product_of(const struct cuda_conv *v, const struct plan *plan, int64_t first, int64_t images,
+                                      const char *patches, const char *turned)
 {
     const int64_t bytes = cuda_dtype_bytes[v->dtype], in = v->c * v->h * v->w, out = v->o * v->oh * v->ow;
     const char *x = (const char *)v->x + first * in * bytes, *y = (const char *)v->y + first * out * bytes;
@@ -66,15 +66,18 @@ static struct cuda_product product_of(const struct cuda_conv *v, const struct pl
 static bool make_plan(struct plan *plan, struct cuda_device *device, const struct cuda_conv *v, size_t room)
 {
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
-    if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.products == CUDA_PATH_BUILTIN || v->groups != 1 || v->c < LEAST || v->o < LEAST
-        || v->h > MOST / 4 || v->w > MOST / 4 || v->kh > MOST || v->kw > MOST || v->padding[0] > MOST / 4 || v->padding[1] > MOST / 4)
+    if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.products == CUDA_PATH_BUILTIN || v->groups != 1
+        || v->c < LEAST || v->o < LEAST || v->h > MOST / 4 || v->w > MOST / 4 || v->kh > MOST || v->kw > MOST
+        || v->padding[0] > MOST / 4 || v->padding[1] > MOST / 4)
         return false;
-    *plan = (struct plan){ .back = v->pass == CUDA_CONV_INPUT_GRAD, .weights = v->pass == CUDA_CONV_WEIGHT_GRAD, .images = v->n };
+    *plan = (struct plan){ .back = v->pass == CUDA_CONV_INPUT_GRAD,
+                           .weights = v->pass == CUDA_CONV_WEIGHT_GRAD,
+                           .images = v->n };
     plan->pixels = plan->back ? v->h * v->w : v->oh * v->ow;
     plan->taps = (plan->back ? v->o : v->c) * v->kh * v->kw;
     /* Not the weight gradient of contiguous data: it needs pixels as rows, but there they are columns. */
-    plan->whole = v->kh == 1 && v->kw == 1 && v->stride[0] == 1 && v->stride[1] == 1 && v->padding[0] == 0 && v->padding[1] == 0
-                  && (v->channels_last || !plan->weights);
+    plan->whole = v->kh == 1 && v->kw == 1 && v->stride[0] == 1 && v->stride[1] == 1 && v->padding[0] == 0
+                  && v->padding[1] == 0 && (v->channels_last || !plan->weights);
     if (plan->pixels > MOST || plan->taps > MOST || v->kh * v->kw > MOST || v->n > MOST / plan->pixels)
         return false;
     if (!v->channels_last && plan->back)
@@ -121,10 +124,12 @@ bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_c
 /* ---- kernels ---- */
 
 static const char *const patch_names[CTRT_DTYPE_COUNT] = {
-    [CTRT_F32] = "conv2d_patches_f32", [CTRT_F64] = "conv2d_patches_f64", [CTRT_F16] = "conv2d_patches_f16", [CTRT_BF16] = "conv2d_patches_bf16"
+    [CTRT_F32] = "conv2d_patches_f32", [CTRT_F64] = "conv2d_patches_f64", [CTRT_F16] = "conv2d_patches_f16",
+    [CTRT_BF16] = "conv2d_patches_bf16"
 };
 static const char *const turn_names[CTRT_DTYPE_COUNT] = {
-    [CTRT_F32] = "conv2d_turn_f32", [CTRT_F64] = "conv2d_turn_f64", [CTRT_F16] = "conv2d_turn_f16", [CTRT_BF16] = "conv2d_turn_bf16"
+    [CTRT_F32] = "conv2d_turn_f32", [CTRT_F64] = "conv2d_turn_f64", [CTRT_F16] = "conv2d_turn_f16",
+    [CTRT_BF16] = "conv2d_turn_bf16"
 };
 
 static unsigned clipped(int64_t n, int64_t most)
@@ -132,7 +137,8 @@ static unsigned clipped(int64_t n, int64_t most)
     return (unsigned)(n < most ? n : most);
 }
 
-static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan, int64_t first, int64_t images, void *to)
+static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan,
+                                 int64_t first, int64_t images, void *to)
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
@@ -160,9 +166,12 @@ static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *
 static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan, void *to)
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
-    const int64_t a = plan->back ? v->o : v->n, b = plan->back ? v->c : v->o, c = plan->back ? v->kh * v->kw : plan->pixels;
-    const struct conv_turn_args args = { .from = plan->back ? v->weight : v->y, .to = to, .count = a * b * c, .b = b, .a = counted_of(a), .c = counted_of(c) };
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.count, CONV_THREADS) }, .block = CONV_THREADS };
+    const int64_t a = plan->back ? v->o : v->n, b = plan->back ? v->c : v->o,
+                  c = plan->back ? v->kh * v->kw : plan->pixels;
+    const struct conv_turn_args args = { .from = plan->back ? v->weight : v->y, .to = to, .count = a * b * c, .b = b,
+                                         .a = counted_of(a), .c = counted_of(c) };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.count, CONV_THREADS) },
+                                      .block = CONV_THREADS };
     return cuda_launch_named(call, &cuda_image_conv, &entries[v->dtype], turn_names[v->dtype], shape, &args);
 }
 

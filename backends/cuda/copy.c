@@ -22,11 +22,13 @@ static ctrt_status copy_cast(const ctrt_call *call, ctrt_dtype from, ctrt_dtype 
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT][2];
     static const char *const stems[CTRT_DTYPE_COUNT] = {
-        [CTRT_F32] = "cast_f32", [CTRT_F64] = "cast_f64", [CTRT_F16] = "cast_f16", [CTRT_BF16] = "cast_bf16", [CTRT_I8] = "cast_i8",
-        [CTRT_U8] = "cast_u8",   [CTRT_I16] = "cast_i16", [CTRT_I32] = "cast_i32", [CTRT_I64] = "cast_i64",   [CTRT_BOOL] = "cast_u8",
+        [CTRT_F32] = "cast_f32", [CTRT_F64] = "cast_f64", [CTRT_F16] = "cast_f16", [CTRT_BF16] = "cast_bf16",
+        [CTRT_I8] = "cast_i8",   [CTRT_U8] = "cast_u8",   [CTRT_I16] = "cast_i16", [CTRT_I32] = "cast_i32",
+        [CTRT_I64] = "cast_i64", [CTRT_BOOL] = "cast_u8",
     };
     const ctrt_dtype key = cast_to(to);
-    const struct elementwise_kernel kernel = { .image = &cuda_image_cast, .entries = entries[from][key], .stem = stems[from], .key = key };
+    const struct elementwise_kernel kernel = { .image = &cuda_image_cast, .entries = entries[from][key],
+                                               .stem = stems[from], .key = key };
     struct elementwise_args args;
     cuda_elementwise_clear(&args);
     return cuda_elementwise_kernel(call, &args, &kernel);
@@ -42,8 +44,8 @@ static ctrt_status copy_cast(const ctrt_call *call, ctrt_dtype from, ctrt_dtype 
 static int transposed_dim(const ctrt_view *out, const ctrt_view *in)
 {
     const int last = out->ndim - 1;
-    if (out->ndim < 2 || (in->flags & CTRT_VIEW_HOST_SCALAR) || out->strides[last] != 1 || in->strides[last] == 1 || in->strides[last] == 0
-        || out->shape[last] < TRANSPOSE_LEAST)
+    if (out->ndim < 2 || (in->flags & CTRT_VIEW_HOST_SCALAR) || out->strides[last] != 1 || in->strides[last] == 1
+        || in->strides[last] == 0 || out->shape[last] < TRANSPOSE_LEAST)
         return -1;
     for (int d = last - 1; d >= 0; d--)
         if (in->strides[d] == 1 && out->shape[d] >= TRANSPOSE_LEAST)
@@ -55,14 +57,15 @@ static ctrt_status copy_transpose(const ctrt_call *call, ctrt_dtype bits, int di
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
     static const char *const names[CTRT_DTYPE_COUNT] = {
-        [CTRT_U8] = "transpose_u8", [CTRT_I16] = "transpose_i16", [CTRT_I32] = "transpose_i32", [CTRT_I64] = "transpose_i64",
+        [CTRT_U8] = "transpose_u8", [CTRT_I16] = "transpose_i16", [CTRT_I32] = "transpose_i32",
+        [CTRT_I64] = "transpose_i64",
     };
     const ctrt_view *out = call->outputs[0], *in = call->inputs[0];
     const int last = out->ndim - 1;
     const int64_t side = cuda_dtype_bytes[bits] <= 2 ? 64 : 32;
     struct transpose_args args = {
-        .out = out->data, .in = in->data, .rows = out->shape[dim], .columns = out->shape[last], .out_row = out->strides[dim],
-        .in_column = in->strides[last],
+        .out = out->data, .in = in->data, .rows = out->shape[dim], .columns = out->shape[last],
+        .out_row = out->strides[dim], .in_column = in->strides[last],
     };
     args.tiles_down = (args.rows + side - 1) / side;
     args.tiles_across = (args.columns + side - 1) / side;
@@ -74,7 +77,8 @@ static ctrt_status copy_transpose(const ctrt_call *call, ctrt_dtype bits, int di
             args.in_strides[args.ndim++] = in->strides[d];
             args.tiles *= out->shape[d];
         }
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.tiles * TRANSPOSE_THREADS, TRANSPOSE_THREADS) },
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.tiles * TRANSPOSE_THREADS,
+                                                            TRANSPOSE_THREADS) },
                                       .block = TRANSPOSE_THREADS };
     return cuda_launch_named(call, &cuda_image_copy, &entries[bits], names[bits], shape, &args);
 }

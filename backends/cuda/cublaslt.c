@@ -89,13 +89,15 @@ static const struct cuda_symbol symbols[] = {
 
 static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12" };
 
-static bool open_library(struct lt_library *library, const char *name, enum cuda_library_place place, struct cuda_library_failure *why)
+static bool open_library(struct lt_library *library, const char *name, enum cuda_library_place place,
+                         struct cuda_library_failure *why)
 {
     library->file = cuda_library_open(library, name, place, symbols, COUNT_OF(symbols), why);
     return library->file != NULL;
 }
 
-static struct lt *lt_new(struct cuda_device *device, const struct lt_library *library, const char *name, struct cuda_library_failure *why)
+static struct lt *lt_new(struct cuda_device *device, const struct lt_library *library, const char *name,
+                         struct cuda_library_failure *why)
 {
     struct lt *lt = cuda_host->alloc(sizeof *lt);
     if (lt == NULL) {
@@ -113,7 +115,8 @@ static struct lt *lt_new(struct cuda_device *device, const struct lt_library *li
     }
     lt->version = library->version();
     pthread_rwlock_init(&lt->lock, NULL);
-    cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: matrix products by %s (%zu)", device->name, cuda_library_path(library->file, name), lt->version);
+    cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: matrix products by %s (%zu)", device->name,
+                   cuda_library_path(library->file, name), lt->version);
     return lt;
 }
 
@@ -127,20 +130,25 @@ static struct lt *open_lt(struct cuda_device *device)
     struct cuda_library_failure why[COUNT_OF(names)] = { 0 };
     for (int place = 0; place < CUDA_LIBRARY_PLACES; place++)
         for (size_t i = 0; i < COUNT_OF(names); i++) {
-            const bool open = libraries[i].file != NULL, to_try = open ? place == 0 : open_library(&libraries[i], names[i], place, &why[i]);
+            const bool open = libraries[i].file != NULL,
+                       to_try = open ? place == 0 : open_library(&libraries[i], names[i], place, &why[i]);
             struct lt *lt = to_try ? lt_new(device, &libraries[i], names[i], &why[i]) : NULL;
             if (lt != NULL)
                 return lt;
             if (why[i].transient) {
                 if (!warned)
-                    cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: cuBLASLt cannot be opened now, so matrix products take kernels of ctrt's own, which "
-                                   "are slower, until it can be: %s", device->name, why[i].text);
+                    cuda_host->log(
+                        CTRT_LOG_WARNING, "cuda",
+                        "%s: cuBLASLt cannot be opened now, so matrix products take kernels of ctrt's own, which "
+                        "are slower, until it can be: %s",
+                        device->name, why[i].text);
                 warned = true;
                 return NULL;
             }
         }
-    cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: no cuBLASLt, so matrix products take kernels of ctrt's own, which are slower: %s; %s", device->name,
-                   why[0].text, why[1].text);
+    cuda_host->log(CTRT_LOG_WARNING, "cuda",
+                   "%s: no cuBLASLt, so matrix products take kernels of ctrt's own, which are slower: %s; %s",
+                   device->name, why[0].text, why[1].text);
     return &no_library;
 }
 
@@ -180,13 +188,15 @@ void cuda_lt_prepare(struct cuda_device *device)
 
 /* ---- conversion of a product for the library ---- */
 
-static bool operand_of(struct operand *out, int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t batch_step)
+static bool operand_of(struct operand *out, int64_t rows, int64_t columns, int64_t row, int64_t column,
+                       int64_t batch_step)
 {
     /* A row-major matrix [rows, columns] is a column-major [columns, rows], which is the form that C' = B' A'
      * requires. */
     const bool across = column == 1 || columns == 1;
     const int64_t step = across ? row : column, least = across ? columns : rows;
-    *out = (struct operand){ .rows = least, .columns = across ? rows : columns, .step = step, .batch_step = batch_step, .transposed = !across };
+    *out = (struct operand){ .rows = least, .columns = across ? rows : columns, .step = step, .batch_step = batch_step,
+                             .transposed = !across };
     if (!across && row != 1 && rows != 1)
         return false;
     if (out->columns == 1 && out->step < least)
@@ -206,7 +216,8 @@ static bool key_of(struct key *key, const struct cuda_product *p)
     memset(key, 0, sizeof *key);
     if (p->dtype != CTRT_F32 && p->dtype != CTRT_F64 && p->dtype != CTRT_F16 && p->dtype != CTRT_BF16)
         return false;
-    if (p->k == 0 || p->m == 0 || p->n == 0 || p->batch == 0 || p->batch > INT32_MAX || (p->bias != NULL && !p->of_rows && p->batch != 1))
+    if (p->k == 0 || p->m == 0 || p->n == 0 || p->batch == 0 || p->batch > INT32_MAX
+        || (p->bias != NULL && !p->of_rows && p->batch != 1))
         return false;
     key->m = p->m, key->n = p->n, key->k = p->k, key->batch = p->batch;
     key->dtype = (uint8_t)p->dtype;
@@ -219,7 +230,8 @@ static bool key_of(struct key *key, const struct cuda_product *p)
     key->alignment[2] = alignment_of(p->c);
     key->alignment[3] = alignment_of(key->bias ? p->bias : NULL);
     const int64_t b_batch = p->batch > 1 ? p->b_batch : 0, a_batch = p->batch > 1 ? p->a_batch : 0;
-    return operand_of(&key->left, p->k, p->n, p->b_row, p->b_column, b_batch) && operand_of(&key->right, p->m, p->k, p->a_row, p->a_column, a_batch);
+    return operand_of(&key->left, p->k, p->n, p->b_row, p->b_column, b_batch)
+           && operand_of(&key->right, p->m, p->k, p->a_row, p->a_column, a_batch);
 }
 
 static unsigned bucket_of(const struct key *key)
@@ -238,11 +250,12 @@ _Static_assert(sizeof(struct key) % sizeof(uint64_t) == 0, "keys are hashed by w
 /* Writes the key as text, for the tuning file. */
 static void write_key(char text[TUNING_KEY], const struct key *key)
 {
-    snprintf(text, TUNING_KEY, "%s%s%s%s m%lld n%lld k%lld b%lld %c%lld,%lld %c%lld,%lld @%u%u%u%u", cuda_dtype_names[key->dtype],
-             key->out != key->dtype ? "(f32)" : "", key->tf32 ? "(tf32)" : "", key->bias ? "+bias" : "", (long long)key->m, (long long)key->n,
-             (long long)key->k, (long long)key->batch, "nt"[key->right.transposed], (long long)key->right.step, (long long)key->right.batch_step,
-             "nt"[key->left.transposed], (long long)key->left.step, (long long)key->left.batch_step, key->alignment[0], key->alignment[1],
-             key->alignment[2], key->alignment[3]);
+    snprintf(text, TUNING_KEY, "%s%s%s%s m%lld n%lld k%lld b%lld %c%lld,%lld %c%lld,%lld @%u%u%u%u",
+             cuda_dtype_names[key->dtype], key->out != key->dtype ? "(f32)" : "", key->tf32 ? "(tf32)" : "",
+             key->bias ? "+bias" : "", (long long)key->m, (long long)key->n, (long long)key->k, (long long)key->batch,
+             "nt"[key->right.transposed], (long long)key->right.step, (long long)key->right.batch_step,
+             "nt"[key->left.transposed], (long long)key->left.step, (long long)key->left.batch_step,
+             key->alignment[0], key->alignment[1], key->alignment[2], key->alignment[3]);
 }
 
 /* ---- selection of algorithms ---- */
@@ -259,10 +272,12 @@ static void entry_free(const struct lt_library *library, struct entry *entry)
     cuda_host->free(entry);
 }
 
-static lt_status layout_new(const struct lt_library *library, lt_layout *out, int type, const struct operand *operand, int64_t batch)
+static lt_status layout_new(const struct lt_library *library, lt_layout *out, int type, const struct operand *operand,
+                            int64_t batch)
 {
     const int32_t count = (int32_t)batch;
-    lt_status status = library->layout_create(out, type, (uint64_t)operand->rows, (uint64_t)operand->columns, operand->step);
+    lt_status status = library->layout_create(out, type, (uint64_t)operand->rows, (uint64_t)operand->columns,
+                                              operand->step);
     if (status == LT_OK && batch > 1)
         status = library->layout_set(*out, LT_LAYOUT_BATCH, &count, sizeof count);
     if (status == LT_OK && batch > 1)
@@ -272,16 +287,22 @@ static lt_status layout_new(const struct lt_library *library, lt_layout *out, in
 
 static lt_status describe(const struct lt_library *library, struct entry *entry)
 {
-    static const int types[CTRT_DTYPE_COUNT] = { [CTRT_F32] = LT_F32, [CTRT_F64] = LT_F64, [CTRT_F16] = LT_F16, [CTRT_BF16] = LT_BF16 };
+    static const int types[CTRT_DTYPE_COUNT] = {
+        [CTRT_F32] = LT_F32, [CTRT_F64] = LT_F64, [CTRT_F16] = LT_F16, [CTRT_BF16] = LT_BF16
+    };
     const struct key *key = &entry->key;
     const bool f64 = key->dtype == CTRT_F64;
     const int type = types[key->dtype], epilogue = LT_EPILOGUE_BIAS;
     const struct operand c = { .rows = key->n, .columns = key->m, .step = key->n, .batch_step = key->m * key->n };
-    lt_status status = library->product_create(&entry->product, f64 ? LT_COMPUTE_F64 : key->tf32 ? LT_COMPUTE_TF32 : LT_COMPUTE_F32, f64 ? LT_F64 : LT_F32);
+    lt_status status = library->product_create(&entry->product,
+                                               f64 ? LT_COMPUTE_F64 : key->tf32 ? LT_COMPUTE_TF32 : LT_COMPUTE_F32,
+                                               f64 ? LT_F64 : LT_F32);
     if (status == LT_OK)
-        status = library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_A, &key->left.transposed, sizeof key->left.transposed);
+        status = library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_A, &key->left.transposed,
+                                      sizeof key->left.transposed);
     if (status == LT_OK)
-        status = library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_B, &key->right.transposed, sizeof key->right.transposed);
+        status = library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_B, &key->right.transposed,
+                                      sizeof key->right.transposed);
     if (status == LT_OK && key->bias)
         status = library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue);
     if (status == LT_OK)
@@ -294,12 +315,14 @@ static lt_status describe(const struct lt_library *library, struct entry *entry)
 }
 
 /* Queries at most `wanted` choices that need at most `workspace` bytes; *count: their number. */
-static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *choices, int wanted, size_t workspace, int *count)
+static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *choices, int wanted, size_t workspace,
+                        int *count)
 {
     const struct lt_library *library = lt->library;
     lt_preference preference = NULL;
     const uint32_t reductions = LT_REDUCTION_COMPUTE_TYPE;
-    const uint32_t alignment[3] = { 1u << entry->key.alignment[0], 1u << entry->key.alignment[1], 1u << entry->key.alignment[2] };
+    const uint32_t alignment[3] = { 1u << entry->key.alignment[0], 1u << entry->key.alignment[1],
+                                    1u << entry->key.alignment[2] };
     int found = 0;
     *count = 0;
     lt_status status = library->preference_create(&preference);
@@ -317,7 +340,8 @@ static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *cho
     if (status == LT_OK)
         status = library->preference_set(preference, LT_PREFER_ALIGN_D, &alignment[2], sizeof alignment[2]);
     if (status == LT_OK)
-        status = library->choose(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c, preference, wanted, choices, &found);
+        status = library->choose(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c, preference,
+                                 wanted, choices, &found);
     (void)library->preference_destroy(preference);
     for (int i = 0; i < found && status == LT_OK; i++)
         if (choices[i].state == LT_OK && choices[i].workspace <= workspace)
@@ -343,7 +367,8 @@ static bool recall(struct cuda_device *device, struct lt *lt, struct entry *entr
         at = end;
     }
     lt_choice checked = choice;
-    if (lt->library->check(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c, &choice.algorithm, &checked) != LT_OK
+    if (lt->library->check(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c,
+                           &choice.algorithm, &checked) != LT_OK
         || checked.state != LT_OK || checked.workspace > cuda_options.workspace)
         return false;
     entry->choices[0] = checked;
@@ -358,7 +383,8 @@ static void keep(struct cuda_device *device, struct lt *lt, const struct entry *
     size_t used = 0;
     write_key(key, &entry->key);
     for (size_t i = 0; i < COUNT_OF(entry->choices[0].algorithm.data); i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%llx", i > 0 ? " " : "", (unsigned long long)entry->choices[0].algorithm.data[i]);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%llx", i > 0 ? " " : "",
+                                 (unsigned long long)entry->choices[0].algorithm.data[i]);
     cuda_tuning_keep(device, "cublaslt", lt->version, key, text);
 }
 
@@ -381,7 +407,8 @@ static struct entry *entry_new(struct cuda_device *device, struct lt *lt, const 
         status = choose(lt, entry, entry->choices, wanted, cuda_options.workspace, &entry->count);
         if (entry->count == 0 && status != LT_ALLOC_FAILED && key->bias) {
             const int epilogue = LT_EPILOGUE_NONE;
-            entry->bias_apart = lt->library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue) == LT_OK;
+            entry->bias_apart =
+                lt->library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue) == LT_OK;
             if (entry->bias_apart)
                 status = choose(lt, entry, entry->choices, wanted, cuda_options.workspace, &entry->count);
         }
@@ -490,9 +517,10 @@ static bool multiply(void *argument)
     const bool f64 = w->p->dtype == CTRT_F64;
     const float one = 1, beta = w->add ? 1 : 0;
     const double one_64 = 1, beta_64 = beta;
-    w->status = w->lt->library->multiply(w->lt->handle, entry->product, f64 ? (const void *)&one_64 : &one, w->p->b, entry->left, w->p->a, entry->right,
-                                         f64 ? (const void *)&beta_64 : &beta, w->p->c, entry->c, w->p->c, entry->c, &w->choice->algorithm,
-                                         w->workspace, w->workspace_bytes, w->stream);
+    w->status = w->lt->library->multiply(w->lt->handle, entry->product, f64 ? (const void *)&one_64 : &one, w->p->b,
+                                         entry->left, w->p->a, entry->right, f64 ? (const void *)&beta_64 : &beta,
+                                         w->p->c, entry->c, w->p->c, entry->c, &w->choice->algorithm, w->workspace,
+                                         w->workspace_bytes, w->stream);
     return w->status == LT_OK;
 }
 
@@ -555,7 +583,8 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
         return false;
     if (w->p->bias != NULL && (!entry->key.bias || entry->bias_apart)) {
         const struct cuda_product *p = w->p;
-        *status = cuda_fill_bias(call, p->out, p->c, p->bias, p->batch * p->m * p->n, p->of_rows ? p->m : p->n, p->of_rows ? p->n : 1);
+        *status = cuda_fill_bias(call, p->out, p->c, p->bias, p->batch * p->m * p->n, p->of_rows ? p->m : p->n,
+                                 p->of_rows ? p->n : 1);
         if (*status != CTRT_OK)
             return true;
         w->add = true;
@@ -570,8 +599,9 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
         }
         cuda_noted(call);
         *status = cuda_host->fail(w->status == LT_ALLOC_FAILED ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_BACKEND,
-                                  "%s: %s: cublasLtMatmul of [%lld, %lld] by [%lld, %lld], batch %lld, %s: %s", device->name, call->row->op,
-                                  (long long)w->p->m, (long long)w->p->k, (long long)w->p->k, (long long)w->p->n, (long long)w->p->batch,
+                                  "%s: %s: cublasLtMatmul of [%lld, %lld] by [%lld, %lld], batch %lld, %s: %s",
+                                  device->name, call->row->op, (long long)w->p->m, (long long)w->p->k,
+                                  (long long)w->p->k, (long long)w->p->n, (long long)w->p->batch,
                                   cuda_dtype_names[w->p->dtype], w->lt->library->status_name(w->status));
         return true;
     }

@@ -220,10 +220,11 @@ struct cuda_shape {
 /* Launches kernel NAME_dtype[_variant] of the call's row on the call's queue, with `arguments` of at most 4000 bytes.
  * `variant`: NULL or a suffix; `index` (less than CUDA_VARIANTS) identifies the variant of this row and dtype. Returns
  * CTRT_OK and launches nothing if the queue has failed. */
-ctrt_status cuda_launch(const ctrt_call *call, ctrt_dtype dtype, int index, const char *variant, struct cuda_shape shape, const void *arguments);
+ctrt_status cuda_launch(const ctrt_call *call, ctrt_dtype dtype, int index, const char *variant,
+                        struct cuda_shape shape, const void *arguments);
 /* The same for the kernel with full name `name` of `image`; `entry` caches the kernel. */
-ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_image *image, struct cuda_entry *entry, const char *name, struct cuda_shape shape,
-                              const void *arguments);
+ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_image *image, struct cuda_entry *entry,
+                              const char *name, struct cuda_shape shape, const void *arguments);
 /* Returns the number of blocks of `block` threads for `items` work items, one per thread, limited to 4 times the blocks
  * that are resident on the device at once (kernels use grid-stride loops). */
 unsigned cuda_blocks(const struct cuda_device *device, int64_t items, unsigned block);
@@ -245,8 +246,10 @@ struct cuda_rows {
 /* Defines the exported table of a family; used at the end of the family's file. */
 #define CUDA_ROWS(family, array) const struct cuda_rows cuda_##family##_rows = { array, COUNT_OF(array) }
 
-#define CUDA_FLOATING (CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64) | CTRT_DTYPE_BIT(CTRT_F16) | CTRT_DTYPE_BIT(CTRT_BF16))
-#define CUDA_INTEGRAL (CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8) | CTRT_DTYPE_BIT(CTRT_I16) | CTRT_DTYPE_BIT(CTRT_I32) | CTRT_DTYPE_BIT(CTRT_I64))
+#define CUDA_FLOATING (CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64) | CTRT_DTYPE_BIT(CTRT_F16)               \
+                       | CTRT_DTYPE_BIT(CTRT_BF16))
+#define CUDA_INTEGRAL (CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8) | CTRT_DTYPE_BIT(CTRT_I16)                 \
+                       | CTRT_DTYPE_BIT(CTRT_I32) | CTRT_DTYPE_BIT(CTRT_I64))
 #define CUDA_BOOL     CTRT_DTYPE_BIT(CTRT_BOOL)
 #define CUDA_NUMBERS  (CUDA_FLOATING | CUDA_INTEGRAL)
 #define CUDA_ALL      (CUDA_NUMBERS | CUDA_BOOL)

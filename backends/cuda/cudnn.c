@@ -108,13 +108,15 @@ static struct dnn *open_dnn(struct cuda_device *device)
         dnn_status status = library.create(&dnn->handle);
         if (status == DNN_OK) {
             /* Without the activation, biases are added separately. */
-            if (library.activation_create(&dnn->identity) == DNN_OK && library.activation_set(dnn->identity, DNN_IDENTITY, 0, 0.0) != DNN_OK) {
+            if (library.activation_create(&dnn->identity) == DNN_OK
+                && library.activation_set(dnn->identity, DNN_IDENTITY, 0, 0.0) != DNN_OK) {
                 (void)library.activation_destroy(dnn->identity);
                 dnn->identity = NULL;
             }
             dnn->version = library.version();
             pthread_mutex_init(&dnn->lock, NULL);
-            cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: convolutions by %s (%zu)", device->name, cuda_library_path(library.file, NAME), dnn->version);
+            cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: convolutions by %s (%zu)", device->name,
+                           cuda_library_path(library.file, NAME), dnn->version);
             return dnn;
         }
         snprintf(why.text, sizeof why.text, "%s: cudnnCreate: %s", NAME, library.error_string(status));
@@ -122,18 +124,27 @@ static struct dnn *open_dnn(struct cuda_device *device)
         cuda_host->free(dnn);
     }
     if (library.file != NULL && atomic_load(&device->captures) > 0) {
-        cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: cuDNN cannot be opened while work is captured, so the captured convolutions use slower kernels; "
-                       "run the step once before its capture: %s", device->name, why.text);
+        cuda_host->log(
+            CTRT_LOG_WARNING, "cuda",
+            "%s: cuDNN cannot be opened while work is captured, so the captured convolutions use slower kernels; "
+            "run the step once before its capture: %s",
+            device->name, why.text);
         return &not_while_captured;
     }
     if (why.transient) {
         if (!warned)
-            cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: cuDNN cannot be opened now, so convolutions are made of matrix products, or take kernels of "
-                           "ctrt's own, which are slower, until it can be: %s", device->name, why.text);
+            cuda_host->log(
+                CTRT_LOG_WARNING, "cuda",
+                "%s: cuDNN cannot be opened now, so convolutions are made of matrix products, or take kernels of "
+                "ctrt's own, which are slower, until it can be: %s",
+                device->name, why.text);
         warned = true;
         return NULL;
     }
-    cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: no cuDNN, so convolutions are made of matrix products, or take kernels of ctrt's own, which are slower: %s", device->name, why.text);
+    cuda_host->log(
+        CTRT_LOG_WARNING, "cuda",
+        "%s: no cuDNN, so convolutions are made of matrix products, or take kernels of ctrt's own, which are slower: %s",
+        device->name, why.text);
     return &no_library;
 }
 
@@ -173,8 +184,8 @@ static bool is_refusal(dnn_status status)
 static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
 {
     int64_t all;
-    return !__builtin_mul_overflow(a, b, &all) && !__builtin_mul_overflow(all, c, &all) && !__builtin_mul_overflow(all, d, &all) && all > 0
-           && all <= INT32_MAX;
+    return !__builtin_mul_overflow(a, b, &all) && !__builtin_mul_overflow(all, c, &all)
+           && !__builtin_mul_overflow(all, d, &all) && all > 0 && all <= INT32_MAX;
 }
 
 /* cuDNN's kernels load vectors of 16 bytes. */
@@ -185,7 +196,8 @@ static bool aligned(const void *address)
 
 static bool key_of(struct key *key, const struct cuda_conv *v)
 {
-    if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.convolutions == CUDA_PATH_PRODUCT || !fits(v->n, v->c, v->h, v->w) || !fits(v->n, v->o, v->oh, v->ow)
+    if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.convolutions == CUDA_PATH_PRODUCT
+        || !fits(v->n, v->c, v->h, v->w) || !fits(v->n, v->o, v->oh, v->ow)
         || !fits(v->o, v->c / v->groups, v->kh, v->kw) || !aligned(v->x) || !aligned(v->weight) || !aligned(v->y))
         return false;
     for (int i = 0; i < 2; i++)
@@ -193,8 +205,9 @@ static bool key_of(struct key *key, const struct cuda_conv *v)
             return false;
     memset(key, 0, sizeof *key);
     *key = (struct key){
-        .n = v->n, .c = v->c, .h = v->h, .w = v->w, .o = v->o, .kh = v->kh, .kw = v->kw, .oh = v->oh, .ow = v->ow, .groups = v->groups,
-        .stride = { v->stride[0], v->stride[1] }, .padding = { v->padding[0], v->padding[1] }, .dilation = { v->dilation[0], v->dilation[1] },
+        .n = v->n, .c = v->c, .h = v->h, .w = v->w, .o = v->o, .kh = v->kh, .kw = v->kw, .oh = v->oh, .ow = v->ow,
+        .groups = v->groups, .stride = { v->stride[0], v->stride[1] }, .padding = { v->padding[0], v->padding[1] },
+        .dilation = { v->dilation[0], v->dilation[1] },
         .pass = (uint8_t)v->pass, .dtype = (uint8_t)v->dtype, .channels_last = v->channels_last,
         .tf32 = v->dtype == CTRT_F32 && cuda_options.tf32_convolutions,
     };
@@ -216,11 +229,12 @@ _Static_assert(sizeof(struct key) % sizeof(int64_t) == 0, "keys are hashed by wo
 static void write_key(char text[TUNING_KEY], const struct key *key)
 {
     static const char *const passes[] = { "conv2d", "conv2d_input_grad", "conv2d_weight_grad" };
-    snprintf(text, TUNING_KEY, "%s %s%s%s x%lld,%lld,%lld,%lld w%lld,%lld,%lld s%lld,%lld p%lld,%lld d%lld,%lld g%lld", passes[key->pass],
-             cuda_dtype_names[key->dtype], key->tf32 ? "(tf32)" : "", key->channels_last ? " nhwc" : "", (long long)key->n, (long long)key->c,
-             (long long)key->h, (long long)key->w, (long long)key->o, (long long)key->kh, (long long)key->kw, (long long)key->stride[0],
-             (long long)key->stride[1], (long long)key->padding[0], (long long)key->padding[1], (long long)key->dilation[0],
-             (long long)key->dilation[1], (long long)key->groups);
+    snprintf(text, TUNING_KEY, "%s %s%s%s x%lld,%lld,%lld,%lld w%lld,%lld,%lld s%lld,%lld p%lld,%lld d%lld,%lld g%lld",
+             passes[key->pass], cuda_dtype_names[key->dtype], key->tf32 ? "(tf32)" : "",
+             key->channels_last ? " nhwc" : "", (long long)key->n, (long long)key->c, (long long)key->h,
+             (long long)key->w, (long long)key->o, (long long)key->kh, (long long)key->kw, (long long)key->stride[0],
+             (long long)key->stride[1], (long long)key->padding[0], (long long)key->padding[1],
+             (long long)key->dilation[0], (long long)key->dilation[1], (long long)key->groups);
 }
 
 static void entry_free(const struct dnn_library *library, struct entry *entry)
@@ -238,12 +252,15 @@ static void entry_free(const struct dnn_library *library, struct entry *entry)
 
 static int math_of(const struct key *key)
 {
-    return key->dtype == CTRT_F32 ? (key->tf32 ? DNN_MATH_DEFAULT : DNN_MATH_PLAIN) : key->dtype == CTRT_F64 ? DNN_MATH_DEFAULT : DNN_MATH_TENSOR;
+    return key->dtype == CTRT_F32 ? (key->tf32 ? DNN_MATH_DEFAULT : DNN_MATH_PLAIN)
+                                  : key->dtype == CTRT_F64 ? DNN_MATH_DEFAULT : DNN_MATH_TENSOR;
 }
 
 static dnn_status describe(const struct dnn_library *library, struct entry *entry)
 {
-    static const int types[CTRT_DTYPE_COUNT] = { [CTRT_F32] = DNN_F32, [CTRT_F64] = DNN_F64, [CTRT_F16] = DNN_F16, [CTRT_BF16] = DNN_BF16 };
+    static const int types[CTRT_DTYPE_COUNT] = {
+        [CTRT_F32] = DNN_F32, [CTRT_F64] = DNN_F64, [CTRT_F16] = DNN_F16, [CTRT_BF16] = DNN_BF16
+    };
     const struct key *k = &entry->key;
     const int type = types[k->dtype], format = k->channels_last ? DNN_NHWC : DNN_NCHW;
     dnn_status status = library->tensor_create(&entry->x);
@@ -260,12 +277,14 @@ static dnn_status describe(const struct dnn_library *library, struct entry *entr
     if (status == DNN_OK)
         status = library->filter_create(&entry->weight);
     if (status == DNN_OK)
-        status = library->filter_set(entry->weight, type, format, (int)k->o, (int)(k->c / k->groups), (int)k->kh, (int)k->kw);
+        status = library->filter_set(entry->weight, type, format, (int)k->o, (int)(k->c / k->groups), (int)k->kh,
+                                     (int)k->kw);
     if (status == DNN_OK)
         status = library->conv_create(&entry->conv);
     if (status == DNN_OK)
-        status = library->conv_set(entry->conv, (int)k->padding[0], (int)k->padding[1], (int)k->stride[0], (int)k->stride[1], (int)k->dilation[0],
-                                   (int)k->dilation[1], DNN_CROSS_CORRELATION, k->dtype == CTRT_F64 ? DNN_F64 : DNN_F32);
+        status = library->conv_set(entry->conv, (int)k->padding[0], (int)k->padding[1], (int)k->stride[0],
+                                   (int)k->stride[1], (int)k->dilation[0], (int)k->dilation[1], DNN_CROSS_CORRELATION,
+                                   k->dtype == CTRT_F64 ? DNN_F64 : DNN_F32);
     if (status == DNN_OK)
         status = library->conv_groups(entry->conv, (int)k->groups);
     if (status == DNN_OK)
@@ -287,11 +306,14 @@ static dnn_status choose(const struct cuda_device *device, struct dnn *dnn, stru
     int found = 0;
     dnn_status status;
     if (entry->key.pass == CUDA_CONV_FORWARD)
-        status = library->forward_choose(dnn->handle, entry->x, entry->weight, entry->conv, entry->y, CANDIDATES, &found, choices);
+        status = library->forward_choose(dnn->handle, entry->x, entry->weight, entry->conv, entry->y, CANDIDATES,
+                                         &found, choices);
     else if (entry->key.pass == CUDA_CONV_INPUT_GRAD)
-        status = library->input_choose(dnn->handle, entry->weight, entry->y, entry->conv, entry->x, CANDIDATES, &found, choices);
+        status = library->input_choose(dnn->handle, entry->weight, entry->y, entry->conv, entry->x, CANDIDATES, &found,
+                                       choices);
     else
-        status = library->weight_choose(dnn->handle, entry->x, entry->y, entry->conv, entry->weight, CANDIDATES, &found, choices);
+        status = library->weight_choose(dnn->handle, entry->x, entry->y, entry->conv, entry->weight, CANDIDATES, &found,
+                                        choices);
     entry->count = 0;
     for (int i = 0; i < found && status == DNN_OK; i++) {
         entry->passing |= is_want_of_memory(choices[i].status);
@@ -388,7 +410,8 @@ static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const
         forget(dnn, entry);
         return NULL;
     }
-    entry->to_time = !recall(device, dnn, entry) && cuda_options.benchmark && cuda_options.determinism != CUDA_DETERMINISM_YES && entry->count > 1;
+    entry->to_time = !recall(device, dnn, entry) && cuda_options.benchmark
+                     && cuda_options.determinism != CUDA_DETERMINISM_YES && entry->count > 1;
     return entry;
 }
 
@@ -435,11 +458,12 @@ struct work {
 static bool forward_with_bias(struct work *w, const void *one, const void *zero)
 {
     const struct entry *e = w->entry;
-    if (w->v->bias == NULL || e->bias_apart || w->dnn->identity == NULL || w->choice->algorithm != DNN_FORWARD_PRECOMPUTED
-        || w->v->dtype == CTRT_F64 || !aligned(w->v->bias))
+    if (w->v->bias == NULL || e->bias_apart || w->dnn->identity == NULL
+        || w->choice->algorithm != DNN_FORWARD_PRECOMPUTED || w->v->dtype == CTRT_F64 || !aligned(w->v->bias))
         return false;
-    w->status = w->dnn->library->forward_bias(w->dnn->handle, one, e->x, w->v->x, e->weight, w->v->weight, e->conv, w->choice->algorithm, w->workspace,
-                                              w->workspace_bytes, zero, e->y, w->v->y, e->bias, w->v->bias, w->dnn->identity, e->y, w->v->y);
+    w->status = w->dnn->library->forward_bias(w->dnn->handle, one, e->x, w->v->x, e->weight, w->v->weight, e->conv,
+                                              w->choice->algorithm, w->workspace, w->workspace_bytes, zero, e->y,
+                                              w->v->y, e->bias, w->v->bias, w->dnn->identity, e->y, w->v->y);
     if (is_refusal(w->status))
         w->entry->bias_apart = true;
     return w->status == DNN_OK;
@@ -453,11 +477,13 @@ static dnn_status forward(struct work *w, const void *one, const void *zero)
     const struct entry *e = w->entry;
     const bool add = w->call != NULL && v->bias != NULL;
     if (add)
-        w->filled = cuda_fill_bias(w->call, v->dtype, v->y, v->bias, v->n * v->o * v->oh * v->ow, v->o, v->channels_last ? 1 : v->oh * v->ow);
+        w->filled = cuda_fill_bias(w->call, v->dtype, v->y, v->bias, v->n * v->o * v->oh * v->ow, v->o,
+                                   v->channels_last ? 1 : v->oh * v->ow);
     if (w->filled != CTRT_OK)
         return DNN_EXECUTION_FAILED;
-    return w->dnn->library->forward(w->dnn->handle, one, e->x, v->x, e->weight, v->weight, e->conv, w->choice->algorithm, w->workspace,
-                                    w->workspace_bytes, add ? one : zero, e->y, v->y);
+    return w->dnn->library->forward(w->dnn->handle, one, e->x, v->x, e->weight, v->weight, e->conv,
+                                    w->choice->algorithm, w->workspace, w->workspace_bytes, add ? one : zero, e->y,
+                                    v->y);
 }
 
 static bool convolve(void *argument)
@@ -467,17 +493,18 @@ static bool convolve(void *argument)
     const struct entry *e = w->entry;
     const float one_32 = 1, zero_32 = 0;
     const double one_64 = 1, zero_64 = 0;
-    const void *one = w->v->dtype == CTRT_F64 ? (const void *)&one_64 : &one_32, *zero = w->v->dtype == CTRT_F64 ? (const void *)&zero_64 : &zero_32;
+    const void *one = w->v->dtype == CTRT_F64 ? (const void *)&one_64 : &one_32,
+               *zero = w->v->dtype == CTRT_F64 ? (const void *)&zero_64 : &zero_32;
     const int algorithm = w->choice->algorithm;
     w->status = math_of(&e->key) == DNN_MATH_PLAIN ? DNN_OK : library->conv_math(e->conv, w->choice->math);
     if (w->status != DNN_OK)
         return false;
     if (e->key.pass == CUDA_CONV_INPUT_GRAD)
-        w->status = library->input(w->dnn->handle, one, e->weight, w->v->weight, e->y, w->v->y, e->conv, algorithm, w->workspace, w->workspace_bytes,
-                                   zero, e->x, w->v->x);
+        w->status = library->input(w->dnn->handle, one, e->weight, w->v->weight, e->y, w->v->y, e->conv, algorithm,
+                                   w->workspace, w->workspace_bytes, zero, e->x, w->v->x);
     else if (e->key.pass == CUDA_CONV_WEIGHT_GRAD)
-        w->status = library->weight(w->dnn->handle, one, e->x, w->v->x, e->y, w->v->y, e->conv, algorithm, w->workspace, w->workspace_bytes, zero,
-                                    e->weight, w->v->weight);
+        w->status = library->weight(w->dnn->handle, one, e->x, w->v->x, e->y, w->v->y, e->conv, algorithm, w->workspace,
+                                    w->workspace_bytes, zero, e->weight, w->v->weight);
     else if (!forward_with_bias(w, one, zero))
         w->status = forward(w, one, zero);
     return w->status == DNN_OK;
@@ -491,7 +518,8 @@ static void time_choices(struct cuda_device *device, struct work *w)
     double least = -1;
     for (int i = 0; i < entry->count; i++) {
         w->choice = &entry->choices[i];
-        const double ms = w->choice->workspace <= w->workspace_bytes ? cuda_tuning_time(w->stream, RUNS, convolve, w) : -1;
+        const double ms = w->choice->workspace <= w->workspace_bytes ? cuda_tuning_time(w->stream, RUNS, convolve, w)
+                                                                     : -1;
         if (ms >= 0 && (least < 0 || ms < least)) {
             least = ms;
             best = i;
@@ -537,8 +565,8 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
             i++;
         } else {
             cuda_noted(call);
-            *status = cuda_host->fail(CTRT_ERR_BACKEND, "%s: %s: cuDNN: %s", ((struct cuda_device *)call->device)->name, call->row->op,
-                                      w->dnn->library->error_string(w->status));
+            *status = cuda_host->fail(CTRT_ERR_BACKEND, "%s: %s: cuDNN: %s", ((struct cuda_device *)call->device)->name,
+                                      call->row->op, w->dnn->library->error_string(w->status));
             return true;
         }
     }

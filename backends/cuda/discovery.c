@@ -44,7 +44,8 @@ static void after_fork_in_child(void)
 ctrt_status cuda_discovery_init(void)
 {
     static const ctrt_param param = {
-        .size = sizeof(ctrt_param), .name = "CTRT_CUDA_NVML", .type = CTRT_PARAM_ENUM, .fallback = "on", .words = "off|on",
+        .size = sizeof(ctrt_param), .name = "CTRT_CUDA_NVML", .type = CTRT_PARAM_ENUM, .fallback = "on",
+        .words = "off|on",
         .help = "count and describe GPUs through NVML until one is opened, so that children forked before can use CUDA",
     };
     ctrt_param_value value;
@@ -52,7 +53,8 @@ ctrt_status cuda_discovery_init(void)
     if (status != CTRT_OK)
         return status;
     with_nvml = value.integer == 1;
-    return CTRT_SLOT(cuda_host, at_fork) ? cuda_host->at_fork(before_fork, after_fork_in_parent, after_fork_in_child) : CTRT_OK;
+    return CTRT_SLOT(cuda_host, at_fork) ? cuda_host->at_fork(before_fork, after_fork_in_parent, after_fork_in_child)
+                                         : CTRT_OK;
 }
 
 /* ---- the environment ---- */
@@ -94,7 +96,8 @@ static void tell_misspelt(void)
         name[length] = '\0';
         const int distance = edits(name, "CUDA_VISIBLE_DEVICES");
         if (distance > 0 && distance <= 3 && strncasecmp(name, "CUDA_", 5) == 0)
-            cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "%s is set, and has no effect: the variable is called CUDA_VISIBLE_DEVICES", name);
+            cuda_host->log(CTRT_LOG_WARNING, "backend-cuda",
+                           "%s is set, and has no effect: the variable is called CUDA_VISIBLE_DEVICES", name);
     }
 }
 
@@ -109,11 +112,14 @@ static void note_visible(const char *text)
 static bool tell_changed(void)
 {
     const char *now = getenv("CUDA_VISIBLE_DEVICES");
-    const bool changed = (now != NULL) != found.visible_set || (now != NULL && strncmp(now, found.visible, sizeof found.visible - 1) != 0);
+    const bool changed = (now != NULL) != found.visible_set
+                         || (now != NULL && strncmp(now, found.visible, sizeof found.visible - 1) != 0);
     if (changed && !told_late) {
         told_late = true;
-        cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "CUDA_VISIBLE_DEVICES has changed to %s after devices were counted by %s: that comes too "
-                       "late. Set it before the first use of ctrt", now != NULL ? now : "nothing", found.visible_set ? found.visible : "nothing");
+        cuda_host->log(CTRT_LOG_WARNING, "backend-cuda",
+                       "CUDA_VISIBLE_DEVICES has changed to %s after devices were counted by %s: that comes too "
+                       "late. Set it before the first use of ctrt",
+                       now != NULL ? now : "nothing", found.visible_set ? found.visible : "nothing");
     }
     return changed;
 }
@@ -137,7 +143,8 @@ static bool ordered_by_speed(void)
 static bool all_alike(const struct cuda_gpu *gpus, int count)
 {
     for (int i = 1; i < count; i++)
-        if (strcmp(gpus[i].facts.name, gpus[0].facts.name) != 0 || gpus[i].facts.total_memory != gpus[0].facts.total_memory)
+        if (strcmp(gpus[i].facts.name, gpus[0].facts.name) != 0
+            || gpus[i].facts.total_memory != gpus[0].facts.total_memory)
             return false;
     return true;
 }
@@ -250,7 +257,8 @@ static void driver_facts(struct cuda_gpu *gpu, int ordinal, cu_device device, co
     if (cuda_driver.device_name(facts->name, sizeof facts->name, device) != CU_OK)
         snprintf(facts->name, sizeof facts->name, "CUDA device %d", ordinal);
     snprintf(facts->pci, sizeof facts->pci, "%04x:%02x:%02x.0", (unsigned)attribute(device, CU_ATTRIBUTE_PCI_DOMAIN, 0),
-             (unsigned)attribute(device, CU_ATTRIBUTE_PCI_BUS, 0), (unsigned)attribute(device, CU_ATTRIBUTE_PCI_DEVICE, 0));
+             (unsigned)attribute(device, CU_ATTRIBUTE_PCI_BUS, 0),
+             (unsigned)attribute(device, CU_ATTRIBUTE_PCI_DEVICE, 0));
     for (int i = 0; i < present; i++)
         if (strcmp(all[i].facts.pci, facts->pci) == 0) {
             gpu->mig = all[i].mig;
@@ -284,7 +292,9 @@ static ctrt_status list_of_driver(struct cuda_gpu *list, int *count, const struc
         cu_device device;
         const cu_result got = cuda_driver.device_get(&device, i);
         if (got != CU_OK)
-            return cuda_host->fail(CTRT_ERR_NO_DEVICE, "the driver counts %d CUDA devices and does not give number %d (error %d)", n, i, got);
+            return cuda_host->fail(CTRT_ERR_NO_DEVICE,
+                                   "the driver counts %d CUDA devices and does not give number %d (error %d)", n, i,
+                                   got);
         driver_facts(&list[(*count)++], i, device, all, present);
     }
     return CTRT_OK;
@@ -350,7 +360,8 @@ static ctrt_status resolve(void)
         return status;
     if (found.order_unknown) {
         if (count != found.count && !changed)
-            cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "NVML tells of %d visible devices, the driver of %d", found.count, count);
+            cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "NVML tells of %d visible devices, the driver of %d",
+                           found.count, count);
         found.count = count < found.count ? count : found.count;
         memcpy(found.at, list, sizeof list[0] * (size_t)found.count);
         found.order_unknown = false;
@@ -365,7 +376,8 @@ static ctrt_status resolve(void)
         missing += found.at[i].ordinal < 0;
     }
     if (missing > 0)
-        cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "of %d devices that NVML tells of the driver shows %d", found.count, found.count - missing);
+        cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "of %d devices that NVML tells of the driver shows %d",
+                       found.count, found.count - missing);
     found.resolved = true;
     return CTRT_OK;
 }
@@ -375,8 +387,8 @@ static ctrt_status check_index(int32_t index)
     if (index >= 0 && index < found.count)
         return CTRT_OK;
     const bool one = found.count == 1;
-    return cuda_host->fail(CTRT_ERR_NO_DEVICE, "cuda:%d: there %s %d CUDA device%s (cuda:0%s)", (int)index, one ? "is" : "are", found.count,
-                           one ? "" : "s", one ? "" : " and up");
+    return cuda_host->fail(CTRT_ERR_NO_DEVICE, "cuda:%d: there %s %d CUDA device%s (cuda:0%s)", (int)index,
+                           one ? "is" : "are", found.count, one ? "" : "s", one ? "" : " and up");
 }
 
 ctrt_status cuda_count(int32_t *count)
@@ -474,5 +486,7 @@ ctrt_status cuda_ordinal_of(cu_device *ordinal, int32_t index)
                                now != NULL ? "; CUDA_VISIBLE_DEVICES is now " : "", now != NULL ? now : "");
     }
     const cu_result result = cuda_driver.device_get(ordinal, number);
-    return result == CU_OK ? CTRT_OK : cuda_host->fail(CTRT_ERR_NO_DEVICE, "cuda:%d: the driver gives no such device (%d)", (int)index, result);
+    return result == CU_OK ? CTRT_OK
+                           : cuda_host->fail(CTRT_ERR_NO_DEVICE, "cuda:%d: the driver gives no such device (%d)",
+                                             (int)index, result);
 }

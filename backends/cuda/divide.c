@@ -26,7 +26,8 @@ static int short_power(const ctrt_view *exponent)
         return -1;
     memcpy(&value, exponent->data, cuda_dtype_bytes[exponent->dtype]);
     for (int which = 0; which < POWERS; which++) {
-        cuda_number(&same, (ctrt_scalar){ .kind = CTRT_SCALAR_FLOAT, .f = exponents[which] }, (ctrt_dtype)exponent->dtype);
+        cuda_number(&same, (ctrt_scalar){ .kind = CTRT_SCALAR_FLOAT, .f = exponents[which] },
+                    (ctrt_dtype)exponent->dtype);
         if (memcmp(&same, &value, sizeof same) == 0)
             return which;
     }

@@ -62,8 +62,8 @@ static ctrt_status find_entries(void *library)
         int found = 0;
         const cu_result result = get(entries[i].symbol, &address, WANTED, 0, &found);
         if ((result != CU_OK || address == NULL) && entries[i].needed) {
-            snprintf(loaded.words, sizeof loaded.words, "[driver-too-old] the driver (CUDA %d.%d) lacks %s", cuda_driver_version / 1000, cuda_driver_version % 1000 / 10,
-                     entries[i].symbol);
+            snprintf(loaded.words, sizeof loaded.words, "[driver-too-old] the driver (CUDA %d.%d) lacks %s",
+                     cuda_driver_version / 1000, cuda_driver_version % 1000 / 10, entries[i].symbol);
             return CTRT_ERR_NOT_SUPPORTED;
         }
         *(void **)((char *)&cuda_driver + entries[i].place) = result == CU_OK ? address : NULL;
@@ -131,7 +131,10 @@ ctrt_status cuda_driver_open(void)
         status = take(&opened, initialise);
     pthread_mutex_unlock(&lock);
     if (status == CTRT_OK && cuda_driver_process != getpid())
-        return cuda_host->fail(CTRT_ERR_FORKED, "process %d initialised CUDA before it forked this one (%d), which cannot use it for that: fork "
-                               "before a CUDA device is opened, or start the child by exec", (int)cuda_driver_process, (int)getpid());
+        return cuda_host->fail(
+            CTRT_ERR_FORKED,
+            "process %d initialised CUDA before it forked this one (%d), which cannot use it for that: fork "
+            "before a CUDA device is opened, or start the child by exec",
+            (int)cuda_driver_process, (int)getpid());
     return status;
 }

@@ -74,14 +74,14 @@ void cuda_elementwise_clear(struct elementwise_args *args)
 }
 
 /* Builds the kernel's full name only at its first launch. */
-static ctrt_status launch(const ctrt_call *call, const struct elementwise_kernel *kernel, bool strided, struct cuda_shape shape,
-                          const struct elementwise_args *args)
+static ctrt_status launch(const ctrt_call *call, const struct elementwise_kernel *kernel, bool strided,
+                          struct cuda_shape shape, const struct elementwise_args *args)
 {
     struct cuda_entry *entry = &kernel->entries[strided];
     char name[96] = "";
     if (__builtin_expect(atomic_load_explicit(&entry->kernel, memory_order_relaxed) == NULL, 0))
-        snprintf(name, sizeof name, "%s_%s%s%s%s", kernel->stem, cuda_dtype_names[kernel->key], kernel->word != NULL ? "_" : "",
-                 kernel->word != NULL ? kernel->word : "", strided ? "_s" : "");
+        snprintf(name, sizeof name, "%s_%s%s%s%s", kernel->stem, cuda_dtype_names[kernel->key],
+                 kernel->word != NULL ? "_" : "", kernel->word != NULL ? kernel->word : "", strided ? "_s" : "");
     return cuda_launch_named(call, kernel->image, entry, name[0] != '\0' ? name : kernel->stem, shape, args);
 }
 
@@ -182,7 +182,8 @@ static ctrt_status launch_small(const struct walk *w)
         cuda_divider(args->shape[d], &args->magic[d], &args->shift[d]);
     }
     const int64_t threads = wide ? args->steps : (args->steps + 3) / 4;
-    const struct cuda_shape shape = { .grid = { cuda_blocks(w->call->device, threads, ELEMENTWISE_THREADS) }, .block = ELEMENTWISE_THREADS };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(w->call->device, threads, ELEMENTWISE_THREADS) },
+                                      .block = ELEMENTWISE_THREADS };
     return launch(w->call, w->kernel, true, shape, args);
 }
 
@@ -244,7 +245,8 @@ static ctrt_status run_strided(struct walk *w)
 
 /* ---- launching ---- */
 
-ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_args *args, const struct elementwise_kernel *kernel)
+ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_args *args,
+                                    const struct elementwise_kernel *kernel)
 {
     const ctrt_view *out = call->outputs[0];
     const uint32_t count = call->n_inputs < ELEMENTWISE_INPUTS ? call->n_inputs : ELEMENTWISE_INPUTS;
@@ -268,7 +270,8 @@ ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_ar
     }
     if (vectors) {
         const int64_t threads = (out->numel * (int64_t)w.largest + 31) / 32;
-        const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, threads, ELEMENTWISE_THREADS) }, .block = ELEMENTWISE_THREADS };
+        const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, threads, ELEMENTWISE_THREADS) },
+                                          .block = ELEMENTWISE_THREADS };
         return launch(call, kernel, false, shape, args);
     }
     w.call = call;
@@ -278,11 +281,13 @@ ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_ar
     return run_strided(&w);
 }
 
-ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *args, ctrt_dtype key, int index, const char *word)
+ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *args, ctrt_dtype key, int index,
+                             const char *word)
 {
     struct cuda_row *row = cuda_row_of(call);
     const struct elementwise_kernel kernel = {
-        .image = row->image, .entries = &row->entries[key][index], .stem = row->kernel_name != NULL ? row->kernel_name : row->kernel.op,
+        .image = row->image, .entries = &row->entries[key][index],
+        .stem = row->kernel_name != NULL ? row->kernel_name : row->kernel.op,
         .key = key, .word = word,
     };
     return cuda_elementwise_kernel(call, args, &kernel);

@@ -21,7 +21,8 @@ enum {
 ctrt_status cuda_elementwise_run(const ctrt_call *call);
 /* The same for kernel NAME_KEY[_WORD][_s], with the op-specific members of `args` set by the caller. `index`: 0 or 2;
  * identifies the WORD among the entries of the row and `key`. */
-ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *args, ctrt_dtype key, int index, const char *word);
+ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *args, ctrt_dtype key, int index,
+                             const char *word);
 /* The same for kernels that do not belong to the row: STEM_KEY[_WORD] and STEM_KEY[_WORD]_s. */
 struct elementwise_kernel {
     struct cuda_image *image;
@@ -29,7 +30,8 @@ struct elementwise_kernel {
     const char *stem, *word;                /* word: may be NULL */
     ctrt_dtype key;
 };
-ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_args *args, const struct elementwise_kernel *kernel);
+ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_args *args,
+                                    const struct elementwise_kernel *kernel);
 /* Zeroes the members of `args` that must be zero before cuda_elementwise(): all before `shape`. Kernels read the others
  * only after cuda_elementwise() has set them. */
 void cuda_elementwise_clear(struct elementwise_args *args);
@@ -44,9 +46,11 @@ void cuda_divider(int64_t d, uint32_t *magic, uint32_t *shift);
 
 #define ELEMENTWISE_FLAGS (CTRT_KERNEL_STRIDED | CTRT_KERNEL_INPLACE)
 #define ELEMENTWISE_ROW_OF(name, types, file, function, code_, kernel_)                                             \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = ELEMENTWISE_FLAGS, .run = function }, .image = &cuda_image_##file, .code = (code_), \
-      .kernel_name = (kernel_) }
-#define ELEMENTWISE_ROW(name, types, file)  ELEMENTWISE_ROW_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_EXACT, NULL)
-#define ELEMENTWISE_BITS_ROW(name, types, file) ELEMENTWISE_ROW_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_BITS, NULL)
+    { .kernel = { .op = #name, .dtypes = (types), .flags = ELEMENTWISE_FLAGS, .run = function },                    \
+      .image = &cuda_image_##file, .code = (code_), .kernel_name = (kernel_) }
+#define ELEMENTWISE_ROW(name, types, file)                                                                          \
+    ELEMENTWISE_ROW_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_EXACT, NULL)
+#define ELEMENTWISE_BITS_ROW(name, types, file)                                                                     \
+    ELEMENTWISE_ROW_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_BITS, NULL)
 
 #endif

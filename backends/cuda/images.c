@@ -11,8 +11,10 @@
 #endif
 
 #define IMAGE(file)                                                                                                 \
-    __asm__(".pushsection .rodata\n.balign 64\n.global cuda_image_begin_" #file "\n.hidden cuda_image_begin_" #file "\ncuda_image_begin_" #file ":\n" \
-            BYTES(file) ".global cuda_image_end_" #file "\n.hidden cuda_image_end_" #file "\ncuda_image_end_" #file ":\n.byte 0\n.popsection\n"); \
+    __asm__(".pushsection .rodata\n.balign 64\n.global cuda_image_begin_" #file                                     \
+            "\n.hidden cuda_image_begin_" #file "\ncuda_image_begin_" #file ":\n"                                   \
+            BYTES(file) ".global cuda_image_end_" #file "\n.hidden cuda_image_end_" #file                           \
+            "\ncuda_image_end_" #file ":\n.byte 0\n.popsection\n");                                                 \
     extern const unsigned char cuda_image_begin_##file[], cuda_image_end_##file[];                                  \
     struct cuda_image cuda_image_##file = { #file, cuda_image_begin_##file, cuda_image_end_##file, NULL };
 #include "images.def"

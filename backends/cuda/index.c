@@ -54,8 +54,10 @@ static ctrt_status index_select(const ctrt_call *call)
     const int64_t per_vector = vectors ? (int64_t)(16 / bytes) : 1;
     a.n /= per_vector;
     a.inner = counted_of(x->shape[2] / per_vector);
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (a.n + 1) / 2, INDEX_THREADS) }, .block = INDEX_THREADS };
-    return cuda_launch(call, vectors ? CTRT_I64 : by_bytes((ctrt_dtype)x->dtype), vectors, vectors ? "v" : NULL, shape, &a);
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (a.n + 1) / 2, INDEX_THREADS) },
+                                      .block = INDEX_THREADS };
+    return cuda_launch(call, vectors ? CTRT_I64 : by_bytes((ctrt_dtype)x->dtype), vectors, vectors ? "v" : NULL, shape,
+                       &a);
 }
 
 static ctrt_status gather(const ctrt_call *call)
@@ -68,7 +70,8 @@ static ctrt_status gather(const ctrt_call *call)
     a.size = x->shape[1];
     a.count = counted_of(index->shape[1]);
     a.inner = counted_of(index->shape[2]);
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (a.n + 1) / 2, INDEX_THREADS) }, .block = INDEX_THREADS };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (a.n + 1) / 2, INDEX_THREADS) },
+                                      .block = INDEX_THREADS };
     return cuda_launch(call, by_bytes((ctrt_dtype)x->dtype), 0, NULL, shape, &a);
 }
 
@@ -115,8 +118,10 @@ static bool by_rows(const ctrt_call *call)
 /* Returns the workspace for sorting; 0: use tiles. */
 static size_t sort_workspace(const ctrt_call *call, const struct index_args *a)
 {
-    const double indices = (double)(a->outer * a->count.size) * (by_rows(call) ? (double)a->tiles.size : (double)a->inner.size);
-    const bool pays = indices * (double)(8 * a->groups.size) > SORT_BYTES && (by_rows(call) || a->groups.size >= SORT_GROUPS);
+    const double indices = (double)(a->outer * a->count.size)
+                           * (by_rows(call) ? (double)a->tiles.size : (double)a->inner.size);
+    const bool pays = indices * (double)(8 * a->groups.size) > SORT_BYTES
+                      && (by_rows(call) || a->groups.size >= SORT_GROUPS);
     if (cuda_options.scatter == CUDA_SCATTER_TILES || (cuda_options.scatter == CUDA_SCATTER_AUTO && !pays))
         return 0;
     return cuda_index_sort_workspace(call->outputs[0], a->count.size, by_rows(call));
@@ -154,7 +159,8 @@ static ctrt_status add(const ctrt_call *call)
     if (sorting > 0 && call->workspace_bytes >= sorting)
         return cuda_index_sort(call, dtype, a.count.size, by_rows(call), a.skip);
     a.partial = a.pieces.size > 1 ? call->workspace : NULL;
-    struct cuda_shape shape = { .grid = { cuda_grid(a.outer * a.pieces.size * a.groups.size * a.tiles.size) }, .block = INDEX_THREADS };
+    struct cuda_shape shape = { .grid = { cuda_grid(a.outer * a.pieces.size * a.groups.size * a.tiles.size) },
+                                .block = INDEX_THREADS };
     const bool narrow = a.team < 32;        /* fewer columns than a warp has lanes */
     ctrt_status status = cuda_launch(call, dtype, narrow ? NARROW : 0, narrow ? "n" : NULL, shape, &a);
     if (status != CTRT_OK || a.partial == NULL)

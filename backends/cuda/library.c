@@ -35,7 +35,8 @@ static const int transient[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, EST
  * temporary; core/registry/dl.c uses the same texts for plugins. */
 static void append_loader(struct cuda_library_failure *why, const char *name)
 {
-    static const char *const words[] = { "out of memory", "cannot create ", "cannot allocate ", "failed to map segment", "cannot map zero-fill pages" };
+    static const char *const words[] = { "out of memory", "cannot create ", "cannot allocate ", "failed to map segment",
+                                         "cannot map zero-fill pages" };
     const char *text = dlerror();
     text = text != NULL ? text : name;
     append(why, "%s", text);
@@ -71,7 +72,8 @@ static void *load_from(const char *folder, const char *name, struct cuda_library
     bool any = false;
     for (size_t i = 0; i < COUNT_OF(below) && file == NULL; i++) {
         glob_t found;
-        if (snprintf(pattern, sizeof pattern, "%s/%s%s", folder, below[i], name) >= (int)sizeof pattern || glob(pattern, 0, NULL, &found) != 0)
+        if (snprintf(pattern, sizeof pattern, "%s/%s%s", folder, below[i], name) >= (int)sizeof pattern
+            || glob(pattern, 0, NULL, &found) != 0)
             continue;
         for (size_t k = 0; k < found.gl_pathc && file == NULL; k++) {
             any = true;
@@ -90,7 +92,8 @@ static void *load_from_folders(const char *name, struct cuda_library_failure *wh
 {
     char folder[2048];
     void *file = NULL;
-    for (const char *at = cuda_options.libraries; at != NULL && file == NULL; at = strchr(at, ':'), at = at != NULL ? at + 1 : NULL) {
+    for (const char *at = cuda_options.libraries; at != NULL && file == NULL;
+         at = strchr(at, ':'), at = at != NULL ? at + 1 : NULL) {
         const size_t length = strcspn(at, ":");
         if (length == 0 || length >= sizeof folder)
             continue;
@@ -117,8 +120,8 @@ void *cuda_library_load(const char *name, enum cuda_library_place place, struct 
     return file;
 }
 
-void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols, size_t count,
-                        struct cuda_library_failure *why)
+void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols,
+                        size_t count, struct cuda_library_failure *why)
 {
     void *file = cuda_library_load(name, place, why);
     for (size_t i = 0; file != NULL && i < count; i++) {
@@ -136,5 +139,6 @@ void *cuda_library_open(void *table, const char *name, enum cuda_library_place p
 const char *cuda_library_path(void *file, const char *name)
 {
     struct link_map *map = NULL;
-    return dlinfo(file, RTLD_DI_LINKMAP, &map) == 0 && map->l_name != NULL && map->l_name[0] != '\0' ? map->l_name : name;
+    return dlinfo(file, RTLD_DI_LINKMAP, &map) == 0 && map->l_name != NULL && map->l_name[0] != '\0' ? map->l_name
+                                                                                                     : name;
 }

@@ -32,8 +32,8 @@ void *cuda_library_load(const char *name, enum cuda_library_place place, struct 
 
 /* The same, and stores the addresses of all `symbols` in `table`. Also returns NULL if a symbol is missing; the library
  * is closed then. */
-void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols, size_t count,
-                        struct cuda_library_failure *why);
+void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols,
+                        size_t count, struct cuda_library_failure *why);
 
 /* Returns the path of the loaded library, or `name` if the path is unknown. */
 const char *cuda_library_path(void *file, const char *name);

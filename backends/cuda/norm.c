@@ -44,7 +44,8 @@ static int64_t up(int64_t a, int64_t b)
  * each. */
 static int64_t pieces_of(int64_t count, int64_t blocks, int64_t least)
 {
-    const int64_t busy = ENOUGH_BLOCKS / (blocks > 0 ? blocks : 1), most = count / least, pieces = busy < most ? busy : most;
+    const int64_t busy = ENOUGH_BLOCKS / (blocks > 0 ? blocks : 1), most = count / least,
+                  pieces = busy < most ? busy : most;
     return pieces > 1 ? pieces : 1;
 }
 
@@ -89,7 +90,8 @@ static ctrt_status layer_norm(const ctrt_call *call)
     a.out = call->outputs[0]->data;
     a.mean = call->outputs[1]->data;
     a.rstd = call->outputs[2]->data;
-    const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.weight | (uintptr_t)a.bias | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
+    const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.weight | (uintptr_t)a.bias | (uintptr_t)a.out
+                                            | (uintptr_t)a.n * bytes);
     enum cuda_row_way way;
     const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 1, &way, &a.room);
     return cuda_launch(call, dtype, way, cuda_row_variants[way], shape, &a);
@@ -125,7 +127,8 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
     a.partial = call->workspace;
     if (dx != NULL && a.rows > 0) {
         a.out = dx->data;
-        const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.weight | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
+        const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.weight
+                                                | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
         enum cuda_row_way way;
         const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 2, &way, &a.room);
         status = cuda_launch(call, dtype, way, cuda_row_variants[way], shape, &a);
@@ -133,7 +136,8 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
     if (status != CTRT_OK || (a.dweight == NULL && a.dbias == NULL))
         return status;
     const struct cuda_shape sums = { .grid = { cuda_grid(a.tiles.size * a.pieces.size) }, .block = ROW_THREADS };
-    const struct cuda_shape finish = { .grid = { cuda_blocks(call->device, a.n * 32, ROW_THREADS) }, .block = ROW_THREADS };
+    const struct cuda_shape finish = { .grid = { cuda_blocks(call->device, a.n * 32, ROW_THREADS) },
+                                       .block = ROW_THREADS };
     status = cuda_launch(call, dtype, LAYER_COLUMNS, "c", sums, &a);
     return status == CTRT_OK ? cuda_launch(call, dtype, LAYER_FINISH, "f", finish, &a) : status;
 }
@@ -142,7 +146,8 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
 
 /* Fills the arguments. Returns the elements per vector: 16 bytes if all rows of all operands are aligned to 16 bytes,
  * else 1. */
-static int batch_args(struct norm_args *a, const ctrt_view *x, const ctrt_view *dy, const ctrt_view *out, const ctrt_call *call)
+static int batch_args(struct norm_args *a, const ctrt_view *x, const ctrt_view *dy, const ctrt_view *out,
+                      const ctrt_call *call)
 {
     const ctrt_norm_attributes *attributes = call->attributes;
     const size_t bytes = cuda_dtype_bytes[x->dtype];
@@ -150,7 +155,8 @@ static int batch_args(struct norm_args *a, const ctrt_view *x, const ctrt_view *
     a->x = x->data;
     a->dy = dy != NULL ? dy->data : NULL;
     a->out = out != NULL ? out->data : NULL;
-    const bool vectors = cuda_whole_vectors((uintptr_t)a->x | (uintptr_t)a->dy | (uintptr_t)a->out | (uintptr_t)x->shape[2] * bytes);
+    const bool vectors = cuda_whole_vectors((uintptr_t)a->x | (uintptr_t)a->dy | (uintptr_t)a->out
+                                            | (uintptr_t)x->shape[2] * bytes);
     const int per_vector = vectors ? (int)(16 / bytes) : 1;
     a->n = per_vector;
     a->rows = x->shape[0];
@@ -187,7 +193,8 @@ static ctrt_status batch_backward_workspace(const ctrt_call *call, size_t *bytes
     return CTRT_OK;
 }
 
-static ctrt_status launch_sums(const ctrt_call *call, const struct norm_args *a, ctrt_dtype dtype, int per_vector, bool columns)
+static ctrt_status launch_sums(const ctrt_call *call, const struct norm_args *a, ctrt_dtype dtype, int per_vector,
+                               bool columns)
 {
     const int64_t blocks = (columns ? a->tiles.size : a->channels.size) * a->pieces.size;
     const struct cuda_shape shape = { .grid = { cuda_grid(blocks) }, .block = ROW_THREADS };
@@ -198,14 +205,17 @@ static ctrt_status launch_sums(const ctrt_call *call, const struct norm_args *a,
 
 static ctrt_status launch_finish(const ctrt_call *call, const struct norm_args *a, ctrt_dtype dtype)
 {
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, a->channels.size * 32, ROW_THREADS) }, .block = ROW_THREADS };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, a->channels.size * 32, ROW_THREADS) },
+                                      .block = ROW_THREADS };
     return cuda_launch(call, dtype, BATCH_FINISH, "f", shape, a);
 }
 
 static ctrt_status launch_last(const ctrt_call *call, const struct norm_args *a, ctrt_dtype dtype, int per_vector)
 {
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, up(a->vectors, 2), ROW_THREADS) }, .block = ROW_THREADS };
-    return cuda_launch(call, dtype, per_vector > 1 ? BATCH_LAST_VECTORS : BATCH_LAST_NUMBERS, per_vector > 1 ? "v" : "n", shape, a);
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, up(a->vectors, 2), ROW_THREADS) },
+                                      .block = ROW_THREADS };
+    return cuda_launch(call, dtype, per_vector > 1 ? BATCH_LAST_VECTORS : BATCH_LAST_NUMBERS,
+                       per_vector > 1 ? "v" : "n", shape, a);
 }
 
 static ctrt_status batch_norm(const ctrt_call *call)

@@ -197,9 +197,10 @@ bool cuda_nvml_list(struct cuda_gpu *gpus, int max, int *count, int *result)
 
 /* Returns the processes that `ask` reports, in an array that the caller frees, or NULL if NVML does not report them or
  * there is no memory. */
-static nvml_process *list_processes(unsigned *count, nvml_result (*ask)(nvml_device, unsigned *, nvml_process *), nvml_device device)
+static nvml_process *list_processes(unsigned *count, nvml_result (*ask)(nvml_device, unsigned *, nvml_process *),
+                                    nvml_device device)
 {
-    for (unsigned room = 64; ask != NULL && room <= 1 << 16; room *= 4) {       /* the number may change between calls */
+    for (unsigned room = 64; ask != NULL && room <= 1 << 16; room *= 4) {       /* the number may change in between */
         nvml_process *list = cuda_host->alloc(room * sizeof *list);
         *count = room;
         const nvml_result result = list != NULL ? ask(device, count, list) : NVML_UNKNOWN;
@@ -213,7 +214,8 @@ static nvml_process *list_processes(unsigned *count, nvml_result (*ask)(nvml_dev
 }
 
 /* Adds the processes that are not in the list yet: a process can use a GPU for both compute and graphics. */
-static void add_processes(ctrt_device_usage *usage, nvml_result (*ask)(nvml_device, unsigned *, nvml_process *), nvml_device device)
+static void add_processes(ctrt_device_usage *usage, nvml_result (*ask)(nvml_device, unsigned *, nvml_process *),
+                          nvml_device device)
 {
     unsigned count = 0;
     nvml_process *list = list_processes(&count, ask, device);
@@ -262,8 +264,9 @@ static void usage_of(ctrt_device_usage *usage, nvml_device device)
 
 ctrt_status cuda_nvml_usage(const struct cuda_gpu *gpu, ctrt_device_usage *usage, const char *name)
 {
-    ctrt_device_usage now = { .size = usage->size, .busy = -1, .memory_busy = -1, .temperature = -1, .power = -1, .power_limit = -1,
-                              .clock_khz = -1, .process_count = -1, .process_room = usage->process_room, .processes = usage->processes };
+    ctrt_device_usage now = { .size = usage->size, .busy = -1, .memory_busy = -1, .temperature = -1, .power = -1,
+                              .power_limit = -1, .clock_khz = -1, .process_count = -1,
+                              .process_room = usage->process_room, .processes = usage->processes };
     nvml_device device;
     pthread_mutex_lock(&lock);
     nvml_result result = enter();
@@ -273,9 +276,11 @@ ctrt_status cuda_nvml_usage(const struct cuda_gpu *gpu, ctrt_device_usage *usage
         usage_of(&now, device);
     pthread_mutex_unlock(&lock);
     if (result == -1)
-        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: its load is told by NVML, and libnvidia-ml.so.1 cannot be loaded", name);
+        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED,
+                               "%s: its load is told by NVML, and libnvidia-ml.so.1 cannot be loaded", name);
     if (result == NVML_GPU_IS_LOST)
-        return cuda_host->fail(CTRT_ERR_DEVICE_LOST, "%s: NVML says that the GPU is lost (see dmesg for \"Xid\")", name);
+        return cuda_host->fail(CTRT_ERR_DEVICE_LOST, "%s: NVML says that the GPU is lost (see dmesg for \"Xid\")",
+                               name);
     if (result != NVML_OK)
         return cuda_host->fail(CTRT_ERR_BACKEND, "%s: NVML does not tell its load (error %d)", name, result);
     memcpy(usage, &now, usage->size < sizeof now ? usage->size : sizeof now);
@@ -304,8 +309,8 @@ static int links_between(nvml_device device, const char *pci)
 static int kind_of(int level)
 {
     static const struct { int level, kind; } levels[] = {       /* nvmlGpuTopologyLevel_t */
-        { 0, CTRT_LINK_BOARD }, { 10, CTRT_LINK_SWITCH }, { 20, CTRT_LINK_SWITCHES }, { 30, CTRT_LINK_BRIDGE }, { 40, CTRT_LINK_NODE },
-        { 50, CTRT_LINK_SYSTEM },
+        { 0, CTRT_LINK_BOARD }, { 10, CTRT_LINK_SWITCH }, { 20, CTRT_LINK_SWITCHES }, { 30, CTRT_LINK_BRIDGE },
+        { 40, CTRT_LINK_NODE }, { 50, CTRT_LINK_SYSTEM },
     };
     for (size_t i = 0; i < COUNT_OF(levels); i++)
         if (levels[i].level == level)
@@ -318,7 +323,8 @@ void cuda_nvml_link(const struct cuda_gpu *gpu, const struct cuda_gpu *peer, ctr
     nvml_device a, b;
     int value = 0;
     pthread_mutex_lock(&lock);
-    if (enter() == NVML_OK && nvml.by_uuid(gpu->facts.uuid, &a) == NVML_OK && nvml.by_uuid(peer->facts.uuid, &b) == NVML_OK) {
+    if (enter() == NVML_OK && nvml.by_uuid(gpu->facts.uuid, &a) == NVML_OK
+        && nvml.by_uuid(peer->facts.uuid, &b) == NVML_OK) {
         if (nvml.p2p != NULL && nvml.p2p(a, b, NVML_P2P_READ, &value) == NVML_OK)
             link->direct = value == 0;
         if (nvml.ancestor != NULL && nvml.ancestor(a, b, &value) == NVML_OK)

@@ -14,7 +14,8 @@ static ctrt_status step(const ctrt_call *call, struct optim_args *a, uint32_t st
     for (uint32_t t = 0; t < count;) {
         const ctrt_dtype dtype = (ctrt_dtype)call->inputs[t]->dtype;
         uint64_t blocks = 0;
-        for (a->tensors = 0; t < count && a->tensors < OPTIM_TENSORS && (ctrt_dtype)call->inputs[t]->dtype == dtype; t++) {
+        for (a->tensors = 0; t < count && a->tensors < OPTIM_TENSORS && (ctrt_dtype)call->inputs[t]->dtype == dtype;
+             t++) {
             const int64_t n = call->inputs[t]->numel;
             const uint64_t more = (uint64_t)(n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
             if (n == 0)
@@ -75,7 +76,8 @@ static ctrt_status adam_step(const ctrt_call *call)
     return step(call, &a, 2, 0, NULL);
 }
 
-#define ROW(name) { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_INPLACE, .run = name }, .image = &cuda_image_optim }
+#define ROW(name) { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_INPLACE, .run = name },  \
+                    .image = &cuda_image_optim }
 
 static struct cuda_row rows[] = {
     ROW(sgd_step),

@@ -32,11 +32,14 @@ static ctrt_status pool_new(struct cuda_device *device, struct cuda_ordered *ord
     memset(&properties, 0, sizeof properties);
     properties.type = CU_ALLOCATION_PINNED;
     properties.location = (cu_location){ CU_LOCATION_DEVICE, device->ordinal };
-    ctrt_status status = cuda_check(device, cuda_driver.pool_create(&ordered->pool, &properties), "making a pool of memory");
+    ctrt_status status = cuda_check(device, cuda_driver.pool_create(&ordered->pool, &properties),
+                                    "making a pool of memory");
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.pool_set(ordered->pool, CU_POOL_RELEASE_THRESHOLD, &threshold), "having its pool keep memory");
+        status = cuda_check(device, cuda_driver.pool_set(ordered->pool, CU_POOL_RELEASE_THRESHOLD, &threshold),
+                            "having its pool keep memory");
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.stream_create(&ordered->side, CU_STREAM_NON_BLOCKING, 0), "creating the stream of its pool");
+        status = cuda_check(device, cuda_driver.stream_create(&ordered->side, CU_STREAM_NON_BLOCKING, 0),
+                            "creating the stream of its pool");
     return status;
 }
 
@@ -45,12 +48,15 @@ ctrt_status cuda_ordered_open(struct cuda_device *device)
     if (!cuda_options.pool)
         return CTRT_OK;
     if (cuda_options.share) {
-        cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: CTRT_CUDA_SHARE=yes wins over CTRT_CUDA_POOL=yes: its memory is allocated to be shared, not from a pool",
-                       device->name);
+        cuda_host->log(
+            CTRT_LOG_WARNING, "cuda",
+            "%s: CTRT_CUDA_SHARE=yes wins over CTRT_CUDA_POOL=yes: its memory is allocated to be shared, not from a pool",
+            device->name);
         return CTRT_OK;
     }
     if (!device->pools)
-        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: CTRT_CUDA_POOL=yes, but the driver has no pools of memory there", device->name);
+        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED,
+                               "%s: CTRT_CUDA_POOL=yes, but the driver has no pools of memory there", device->name);
     device->ordered = cuda_host->alloc(sizeof *device->ordered);
     if (device->ordered == NULL)
         return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a pool", device->name);
@@ -66,12 +72,14 @@ bool cuda_ordered(void *handle)
 static bool captured(const struct cuda_device *device, const struct cuda_queue *queue)
 {
     int state = 0;
-    return atomic_load(&device->captures) > 0 && cuda_driver.capture_state(queue->stream, &state) == CU_OK && state != 0;
+    return atomic_load(&device->captures) > 0 && cuda_driver.capture_state(queue->stream, &state) == CU_OK
+           && state != 0;
 }
 
 static void free_now(struct cuda_device *device, cu_address address, cu_stream stream)
 {
-    if (cuda_check(device, cuda_driver.free_async(address, stream), "giving %#llx back to its pool", address) != CTRT_OK)
+    if (cuda_check(device, cuda_driver.free_async(address, stream), "giving %#llx back to its pool", address)
+        != CTRT_OK)
         cuda_host->log(CTRT_LOG_ERROR, "cuda", "%s", cuda_host->message());
 }
 
@@ -122,7 +130,8 @@ ctrt_status cuda_alloc_on(void *handle, void **address, size_t bytes, void *obje
         return status;
     const bool aside = captured(device, queue);
     const cu_stream stream = aside ? device->ordered->side : queue->stream;
-    status = cuda_check(device, cuda_driver.alloc_from_pool(&found, bytes, device->ordered->pool, stream), "an allocation of %zu bytes from its pool", bytes);
+    status = cuda_check(device, cuda_driver.alloc_from_pool(&found, bytes, device->ordered->pool, stream),
+                        "an allocation of %zu bytes from its pool", bytes);
     if (status != CTRT_OK)
         return status;
     if (aside) {
@@ -149,7 +158,8 @@ void cuda_free_on(void *handle, void *address, size_t bytes, void *object)
     }
     struct waiting *entry = cuda_host->alloc(sizeof *entry);
     if (entry == NULL) {
-        cuda_host->log(CTRT_LOG_ERROR, "cuda", "%s: no host memory to remember that %zu bytes were freed while their queue is captured; they stay with the pool "
+        cuda_host->log(CTRT_LOG_ERROR, "cuda",
+                       "%s: no host memory to remember that %zu bytes were freed while their queue is captured; they stay with the pool "
                        "until the process ends", device->name, bytes);
         return;
     }
@@ -167,9 +177,11 @@ void cuda_ordered_trim(void *handle)
     if (cuda_forked(device) || cuda_enter(device) != CTRT_OK)
         return;
     cuda_ordered_flush(device, NULL);
-    for (struct cuda_queue *queue = cuda_queue_from(device, 0); queue != NULL; queue = cuda_queue_from(device, queue->number + 1))
+    for (struct cuda_queue *queue = cuda_queue_from(device, 0); queue != NULL;
+         queue = cuda_queue_from(device, queue->number + 1))
         if (!captured(device, queue))
             (void)cuda_driver.stream_synchronize(queue->stream);        /* synchronize() or error() reports a failure */
-    if (cuda_check(device, cuda_driver.pool_trim(device->ordered->pool, 0), "having its pool give memory back") != CTRT_OK)
+    if (cuda_check(device, cuda_driver.pool_trim(device->ordered->pool, 0), "having its pool give memory back")
+        != CTRT_OK)
         cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s", cuda_host->message());
 }

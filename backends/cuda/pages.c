@@ -23,7 +23,8 @@ static ctrt_status can_map(struct cuda_device *device, size_t bytes)
     if (!device->pages)
         return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: the driver cannot map pages there", device->name);
     if (bytes % device->page_bytes != 0)
-        return cuda_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes are no multiple of its pages of %zu", device->name, bytes, device->page_bytes);
+        return cuda_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes are no multiple of its pages of %zu",
+                               device->name, bytes, device->page_bytes);
     return CTRT_OK;
 }
 
@@ -35,7 +36,8 @@ ctrt_status cuda_reserve(void *handle, void **address, size_t bytes)
     if (status == CTRT_OK)
         status = can_map(device, bytes);
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.address_reserve(&found, bytes, 0, 0, 0), "reserving %zu bytes of addresses", bytes);
+        status = cuda_check(device, cuda_driver.address_reserve(&found, bytes, 0, 0, 0),
+                            "reserving %zu bytes of addresses", bytes);
     if (status == CTRT_OK)
         *address = (void *)(uintptr_t)found;
     return status;
@@ -65,14 +67,17 @@ static ctrt_status map_piece(struct cuda_device *device, uintptr_t begin, uintpt
         return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a page", device->name);
     *mapping = (struct cuda_mapping){ .begin = begin, .end = end, .used = (1u << bytes / device->page_bytes) - 1 };
     properties_of(device, &properties);
-    ctrt_status status = cuda_check(device, cuda_driver.allocation_create(&mapping->allocation, bytes, &properties, 0), "%zu bytes of pages", bytes);
+    ctrt_status status = cuda_check(device, cuda_driver.allocation_create(&mapping->allocation, bytes, &properties, 0),
+                                    "%zu bytes of pages", bytes);
     if (status != CTRT_OK) {
         cuda_host->free(mapping);
         return status;
     }
-    status = cuda_check(device, cuda_driver.map(begin, bytes, 0, mapping->allocation, 0), "mapping %zu bytes of pages", bytes);
+    status = cuda_check(device, cuda_driver.map(begin, bytes, 0, mapping->allocation, 0), "mapping %zu bytes of pages",
+                        bytes);
     if (status == CTRT_OK) {
-        status = cuda_check(device, cuda_driver.set_access(begin, bytes, &access, 1), "access to %zu bytes of pages", bytes);
+        status = cuda_check(device, cuda_driver.set_access(begin, bytes, &access, 1), "access to %zu bytes of pages",
+                            bytes);
         if (status != CTRT_OK)
             (void)cuda_driver.unmap(begin, bytes);
     }
@@ -89,9 +94,11 @@ static ctrt_status map_piece(struct cuda_device *device, uintptr_t begin, uintpt
 }
 
 /* Returns the bits of the mapping's pages in [begin, end). */
-static uint32_t pages_of(const struct cuda_device *device, const struct cuda_mapping *mapping, uintptr_t begin, uintptr_t end)
+static uint32_t pages_of(const struct cuda_device *device, const struct cuda_mapping *mapping, uintptr_t begin,
+                         uintptr_t end)
 {
-    const uintptr_t from = begin > mapping->begin ? begin : mapping->begin, to = end < mapping->end ? end : mapping->end;
+    const uintptr_t from = begin > mapping->begin ? begin : mapping->begin,
+                    to = end < mapping->end ? end : mapping->end;
     if (from >= to)
         return 0;
     return ((1u << (to - from) / device->page_bytes) - 1) << (from - mapping->begin) / device->page_bytes;

@@ -32,7 +32,8 @@ static int32_t probe(char *reason, size_t reason_bytes)
 }
 
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = 0, .name = "cuda", .table = &backend, .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = 0, .name = "cuda", .table = &backend,
+      .probe = probe },
 };
 
 static ctrt_status init(const ctrt_host *host)

@@ -20,7 +20,8 @@ struct cuda_product {
 
 /* Sets c[i] = bias[i / inner % n] for i < count. The caller then has a library accumulate into c, if that library
  * cannot add the bias itself. */
-ctrt_status cuda_fill_bias(const ctrt_call *call, ctrt_dtype dtype, void *c, const void *bias, int64_t count, int64_t n, int64_t inner);
+ctrt_status cuda_fill_bias(const ctrt_call *call, ctrt_dtype dtype, void *c, const void *bias, int64_t count, int64_t n,
+                           int64_t inner);
 
 /* cublaslt.c: computes the product by cuBLASLt, with the workspace of `call`. Returns false if cuBLASLt is missing or
  * does not support this product; the caller then computes all of c by another implementation. */

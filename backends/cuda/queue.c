@@ -13,14 +13,16 @@
 
 ctrt_status cuda_error_new(struct cuda_device *device, struct kernel_error **error, cu_address *address)
 {
-    ctrt_status status = cuda_check(device, cuda_driver.host_alloc((void **)error, sizeof **error, CU_HOST_PORTABLE | CU_HOST_MAPPED),
-                                    "pinned memory for what kernels tell");
+    ctrt_status status = cuda_check(
+        device, cuda_driver.host_alloc((void **)error, sizeof **error, CU_HOST_PORTABLE | CU_HOST_MAPPED),
+        "pinned memory for what kernels tell");
     if (status != CTRT_OK) {
         *error = NULL;
         return status;
     }
     memset(*error, 0, sizeof **error);
-    status = cuda_check(device, cuda_driver.host_device_address(address, *error, 0), "the device's address of pinned memory");
+    status = cuda_check(device, cuda_driver.host_device_address(address, *error, 0),
+                        "the device's address of pinned memory");
     if (status != CTRT_OK) {
         (void)cuda_driver.host_free(*error);
         *error = NULL;
@@ -48,7 +50,8 @@ ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, 
     queue->priority = priority < greatest ? greatest : priority > least ? least : priority;
     ctrt_status status = cuda_error_new(device, &queue->error, &queue->error_address);
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.stream_create(&queue->stream, CU_STREAM_NON_BLOCKING, queue->priority), "creating a stream");
+        status = cuda_check(device, cuda_driver.stream_create(&queue->stream, CU_STREAM_NON_BLOCKING, queue->priority),
+                            "creating a stream");
     if (status != CTRT_OK) {
         error_free(queue);
         cuda_host->free(queue);
@@ -125,12 +128,13 @@ void cuda_error_text(char *text, size_t bytes, const struct kernel_error *error,
     if (error->place >= 0)
         snprintf(place, sizeof place, " (element %lld)", (long long)error->place);
     if (error->code == KERNEL_ERROR_DIVISOR) {
-        snprintf(text, bytes, "%s: %s of integers, call %llu: a divisor is 0%s", where, name != NULL ? name : "division",
-                 (unsigned long long)error->sequence, place);
+        snprintf(text, bytes, "%s: %s of integers, call %llu: a divisor is 0%s", where,
+                 name != NULL ? name : "division", (unsigned long long)error->sequence, place);
         return;
     }
-    snprintf(text, bytes, "%s: %s, call %llu: %s %lld%s is out of range [0, %lld)", where, name != NULL ? name : "a kernel",
-             (unsigned long long)error->sequence, error->code == KERNEL_ERROR_TARGET ? "target" : "index", (long long)error->value, place,
+    snprintf(text, bytes, "%s: %s, call %llu: %s %lld%s is out of range [0, %lld)", where,
+             name != NULL ? name : "a kernel", (unsigned long long)error->sequence,
+             error->code == KERNEL_ERROR_TARGET ? "target" : "index", (long long)error->value, place,
              (long long)error->limit);
 }
 
@@ -152,7 +156,9 @@ static void note_kernel_error(struct cuda_queue *queue)
     char where[64];
     if (queue->failed != CTRT_OK || __atomic_load_n(&error->state, __ATOMIC_ACQUIRE) != 2)
         return;
-    const char *name = error->sequence > 0 && error->sequence + CUDA_NAMES > queue->last ? queue->names[error->sequence % CUDA_NAMES] : NULL;
+    const char *name = error->sequence > 0 && error->sequence + CUDA_NAMES > queue->last
+                           ? queue->names[error->sequence % CUDA_NAMES]
+                           : NULL;
     queue->failed = CTRT_ERR_INVALID_ARGUMENT;
     queue->failed_at = error->sequence;
     snprintf(where, sizeof where, "%s, queue %d", queue->device->name, queue->number);
@@ -234,7 +240,8 @@ static ctrt_status synchronize(void *handle, void *object)
         return judge(queue, result, "waiting for");
     }
     status = cuda_check(device, cuda_driver.context_synchronize(), "waiting for all its work");
-    for (struct cuda_queue *q = cuda_queue_from(device, 0); q != NULL && status == CTRT_OK; q = cuda_queue_from(device, q->number + 1))
+    for (struct cuda_queue *q = cuda_queue_from(device, 0); q != NULL && status == CTRT_OK;
+         q = cuda_queue_from(device, q->number + 1))
         status = failure_of(q, NULL);
     return status;
 }
@@ -263,7 +270,8 @@ static ctrt_status error(void *handle, void *object, uint64_t *sequence)
     if (cuda_forked(device))
         return cuda_enter(device);
     ctrt_status status = object != NULL ? failure_of(object, sequence) : CTRT_OK;
-    for (struct cuda_queue *q = object == NULL ? cuda_queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK; q = cuda_queue_from(device, q->number + 1))
+    for (struct cuda_queue *q = object == NULL ? cuda_queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK;
+         q = cuda_queue_from(device, q->number + 1))
         status = failure_of(q, sequence);
     return status != CTRT_OK ? status : cuda_enter(device);
 }
@@ -271,7 +279,8 @@ static ctrt_status error(void *handle, void *object, uint64_t *sequence)
 static ctrt_status reset_one(struct cuda_queue *queue)
 {
     struct cuda_device *device = queue->device;
-    ctrt_status status = cuda_check(device, cuda_driver.stream_synchronize(queue->stream), "waiting for queue %d", queue->number);
+    ctrt_status status = cuda_check(device, cuda_driver.stream_synchronize(queue->stream), "waiting for queue %d",
+                                    queue->number);
     if (status != CTRT_OK)
         return status;
     cuda_graphs_over(queue);
@@ -301,7 +310,8 @@ static ctrt_status host_call(void *handle, void *object, void (*function)(void *
     ctrt_status status = cuda_enter(device);
     if (status != CTRT_OK)
         return status;
-    return cuda_check(device, cuda_driver.host_call(cuda_queue_of(device, object)->stream, function, argument), "queueing a call of the host");
+    return cuda_check(device, cuda_driver.host_call(cuda_queue_of(device, object)->stream, function, argument),
+                      "queueing a call of the host");
 }
 
 const ctrt_queue_table cuda_queue_table = {

@@ -125,7 +125,9 @@ static void look_at_bus(struct machine *m)
             continue;
         char target[PATH_MAX];
         snprintf(m->card, sizeof m->card, "%.31s", entry->d_name);
-        const ssize_t length = place(path, "/sys/bus/pci/devices/%s/driver", m->card) ? readlink(path, target, sizeof target - 1) : -1;
+        const ssize_t length = place(path, "/sys/bus/pci/devices/%s/driver", m->card)
+                                   ? readlink(path, target, sizeof target - 1)
+                                   : -1;
         target[length > 0 ? length : 0] = '\0';
         const char *slash = strrchr(target, '/');
         snprintf(m->card_driver, sizeof m->card_driver, "%.31s", slash != NULL ? slash + 1 : target);
@@ -141,7 +143,8 @@ static void look_around(struct machine *m)
     look_at_bus(m);
     m->container = exists("/.dockerenv") || exists("/run/.containerenv") || getenv("KUBERNETES_SERVICE_HOST") != NULL;
     if (!m->container && cuda_read_file("/proc/self/cgroup", text, sizeof text))
-        m->container = strstr(text, "docker") != NULL || strstr(text, "kubepods") != NULL || strstr(text, "/lxc") != NULL;
+        m->container = strstr(text, "docker") != NULL || strstr(text, "kubepods") != NULL
+                       || strstr(text, "/lxc") != NULL;
 }
 
 /* ---- device nodes ---- */
@@ -196,7 +199,8 @@ static void tell_denied(char *text, size_t bytes, const char *path, int error)
     char full[PATH_MAX], owner[64], group[64], me[64];
     struct stat facts;
     if (error == EPERM) {
-        snprintf(text, bytes, "[no-permission] %s may not be opened, whatever its rights: a control group keeps devices from this process (in "
+        snprintf(text, bytes,
+                 "[no-permission] %s may not be opened, whatever its rights: a control group keeps devices from this process (in "
                  "containers: start with the NVIDIA Container Toolkit, or --device %s)", path, path);
         return;
     }
@@ -205,9 +209,11 @@ static void tell_denied(char *text, size_t bytes, const char *path, int error)
         return;
     }
     const bool by_group = (facts.st_mode & 060) == 060;
-    snprintf(text, bytes, "[no-permission] %s belongs to %s:%s with mode %04o, so user %s may not open it: %s%s%s", path, user_name(owner, facts.st_uid),
-             group_name(group, facts.st_gid), (unsigned)facts.st_mode & 07777, user_name(me, geteuid()), by_group ? "add the user to group " : "",
-             by_group ? group : "ask the administrator for the rights (NVreg_DeviceFileMode of the module)", by_group ? " and log in again" : "");
+    snprintf(text, bytes, "[no-permission] %s belongs to %s:%s with mode %04o, so user %s may not open it: %s%s%s",
+             path, user_name(owner, facts.st_uid), group_name(group, facts.st_gid), (unsigned)facts.st_mode & 07777,
+             user_name(me, geteuid()), by_group ? "add the user to group " : "",
+             by_group ? group : "ask the administrator for the rights (NVreg_DeviceFileMode of the module)",
+             by_group ? " and log in again" : "");
 }
 
 /* Checks the device nodes with `try_node`. If one is missing or not accessible, writes that to `text` and returns
@@ -237,12 +243,15 @@ static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*
             continue;
         }
         if (error == ENOENT && i == 1)
-            snprintf(text, bytes, "[no-device-node] /dev/nvidia-uvm is missing: load the module (modprobe nvidia-uvm, or run nvidia-modprobe -u -c 0)%s",
-                     m->container ? "; in containers the host has to, before the container starts" : "");
+            snprintf(
+                text, bytes,
+                "[no-device-node] /dev/nvidia-uvm is missing: load the module (modprobe nvidia-uvm, or run nvidia-modprobe -u -c 0)%s",
+                m->container ? "; in containers the host has to, before the container starts" : "");
         else if (error == ENOENT)
             snprintf(text, bytes, "[no-device-node] %s is missing%s", nodes[i],
-                     m->container ? ": start the container with its GPUs (docker run --gpus all; NVIDIA Container Toolkit)"
-                                  : ": run nvidia-modprobe, or nvidia-smi as root, which make it");
+                     m->container
+                         ? ": start the container with its GPUs (docker run --gpus all; NVIDIA Container Toolkit)"
+                         : ": run nvidia-modprobe, or nvidia-smi as root, which make it");
         else if (error == EACCES || error == EPERM)
             tell_denied(text, bytes, nodes[i], error);
         else
@@ -254,10 +263,13 @@ static bool tell_nodes(char *text, size_t bytes, const struct machine *m, int (*
     if (worst == EACCES || worst == EPERM)
         tell_denied(text, bytes, worst_node, worst);
     else if (worst == ENOENT)
-        snprintf(text, bytes, "[no-device-node] %s is missing, and so %s%s", worst_node, numbered > 1 ? "are the nodes of all GPUs" : "is the way to the GPU",
-                 m->container ? ": start the container with its GPUs (docker run --gpus all; NVIDIA Container Toolkit)" : ": run nvidia-modprobe");
+        snprintf(text, bytes, "[no-device-node] %s is missing, and so %s%s", worst_node,
+                 numbered > 1 ? "are the nodes of all GPUs" : "is the way to the GPU",
+                 m->container ? ": start the container with its GPUs (docker run --gpus all; NVIDIA Container Toolkit)"
+                              : ": run nvidia-modprobe");
     else
-        snprintf(text, bytes, "[gpu-failed] %s cannot be opened: %s; the kernel's log (dmesg, NVRM: Xid) says more", worst_node, strerror(worst));
+        snprintf(text, bytes, "[gpu-failed] %s cannot be opened: %s; the kernel's log (dmesg, NVRM: Xid) says more",
+                 worst_node, strerror(worst));
     return true;
 }
 
@@ -270,12 +282,17 @@ static void tell_no_module(char *text, size_t bytes, const struct machine *m)
     else if (m->cards < 0)
         snprintf(text, bytes, "[no-driver] there is no NVIDIA driver: neither its kernel module nor libcuda.so.1");
     else if (strcmp(m->card_driver, "vfio-pci") == 0)
-        snprintf(text, bytes, "[no-driver] the NVIDIA GPU at %s is set aside for a virtual machine (vfio-pci has it)", m->card);
+        snprintf(text, bytes, "[no-driver] the NVIDIA GPU at %s is set aside for a virtual machine (vfio-pci has it)",
+                 m->card);
     else if (m->card_driver[0] != '\0')
-        snprintf(text, bytes, "[no-driver] the NVIDIA GPU at %s is run by %s: install NVIDIA's driver (525 or later) and keep %s from loading", m->card,
-                 m->card_driver, m->card_driver);
+        snprintf(
+            text, bytes,
+            "[no-driver] the NVIDIA GPU at %s is run by %s: install NVIDIA's driver (525 or later) and keep %s from loading",
+            m->card, m->card_driver, m->card_driver);
     else
-        snprintf(text, bytes, "[no-driver] there is an NVIDIA GPU at %s and no driver for it: install NVIDIA's driver, 525 or later", m->card);
+        snprintf(text, bytes,
+                 "[no-driver] there is an NVIDIA GPU at %s and no driver for it: install NVIDIA's driver, 525 or later",
+                 m->card);
 }
 
 static void tell_no_library(char *text, size_t bytes, const struct machine *m, const char *told)
@@ -284,16 +301,21 @@ static void tell_no_library(char *text, size_t bytes, const struct machine *m, c
     if (told != NULL && strstr(told, "libcuda.so.1: cannot open shared object file: No such file") == NULL)
         snprintf(text, bytes, "[library-broken] libcuda.so.1 cannot be loaded: %s", told);
     else if (m->windows)
-        snprintf(text, bytes, "[no-library] this is WSL, and libcuda.so.1 is not found: /usr/lib/wsl/lib belongs in the loader's path (ldconfig)");
+        snprintf(
+            text, bytes,
+            "[no-library] this is WSL, and libcuda.so.1 is not found: /usr/lib/wsl/lib belongs in the loader's path (ldconfig)");
     else if (!m->module)
         tell_no_module(text, bytes, m);
     else if (m->container && wanted != NULL && strstr(wanted, "compute") == NULL && strstr(wanted, "all") == NULL)
-        snprintf(text, bytes, "[no-library] this container was given no libcuda.so.1, because NVIDIA_DRIVER_CAPABILITIES=%s lacks \"compute\"", wanted);
+        snprintf(text, bytes,
+                 "[no-library] this container was given no libcuda.so.1, because NVIDIA_DRIVER_CAPABILITIES=%s lacks \"compute\"", wanted);
     else if (m->container)
-        snprintf(text, bytes, "[no-library] the kernel has NVIDIA's driver%s%s, but this container no libcuda.so.1: start it by docker run --gpus all "
+        snprintf(text, bytes,
+                 "[no-library] the kernel has NVIDIA's driver%s%s, but this container no libcuda.so.1: start it by docker run --gpus all "
                  "(NVIDIA Container Toolkit)", m->version[0] != '\0' ? " " : "", m->version);
     else
-        snprintf(text, bytes, "[no-library] the kernel has NVIDIA's driver%s%s, but libcuda.so.1 is not installed (Debian: libcuda1; of the same "
+        snprintf(text, bytes,
+                 "[no-library] the kernel has NVIDIA's driver%s%s, but libcuda.so.1 is not installed (Debian: libcuda1; of the same "
                  "version)", m->version[0] != '\0' ? " " : "", m->version);
 }
 
@@ -320,23 +342,29 @@ static void tell_mismatch(char *text, size_t bytes, const struct machine *m)
 {
     char library[32];
     library_version(library);
-    snprintf(text, bytes, "[version-mismatch] libcuda.so.1%s%s and the kernel module%s%s are of different versions: after an update of the driver, reboot "
-             "or reload the module%s", library[0] != '\0' ? " " : "", library, m->version[0] != '\0' ? " " : "", m->version,
-             m->container ? "; in containers, remove the image's own libcuda" : "");
+    snprintf(
+        text, bytes,
+        "[version-mismatch] libcuda.so.1%s%s and the kernel module%s%s are of different versions: after an update of the driver, reboot "
+        "or reload the module%s",
+        library[0] != '\0' ? " " : "", library, m->version[0] != '\0' ? " " : "", m->version,
+        m->container ? "; in containers, remove the image's own libcuda" : "");
 }
 
 void cuda_reason_hidden(char *text, size_t bytes, const char *visible, int present, bool twice)
 {
     if (twice)
-        snprintf(text, bytes, "[hidden] CUDA_VISIBLE_DEVICES=%s names a GPU twice, and then the driver shows none of %d", visible, present);
+        snprintf(text, bytes,
+                 "[hidden] CUDA_VISIBLE_DEVICES=%s names a GPU twice, and then the driver shows none of %d", visible,
+                 present);
     else
-        snprintf(text, bytes, "[hidden] CUDA_VISIBLE_DEVICES=%s hides %s%d NVIDIA GPU%s of this machine", visible, present == 1 ? "the " : "all ", present,
-                 present == 1 ? "" : "s");
+        snprintf(text, bytes, "[hidden] CUDA_VISIBLE_DEVICES=%s hides %s%d NVIDIA GPU%s of this machine", visible,
+                 present == 1 ? "the " : "all ", present, present == 1 ? "" : "s");
 }
 
 void cuda_reason_mig(char *text, size_t bytes, const char *name, const char *pci)
 {
-    snprintf(text, bytes, "[mig-without-instance] %s (%s) is in MIG mode and has no instance: make one (nvidia-smi mig -cgi ... -C), or end the mode "
+    snprintf(text, bytes,
+             "[mig-without-instance] %s (%s) is in MIG mode and has no instance: make one (nvidia-smi mig -cgi ... -C), or end the mode "
              "(nvidia-smi -mig 0)", name, pci);
 }
 
@@ -344,8 +372,9 @@ void cuda_reason_old(char *text, size_t bytes, int version)
 {
     struct machine m;
     look_around(&m);
-    snprintf(text, bytes, "[driver-too-old] the driver%s%s knows CUDA %d.%d, and 12.0 is needed: install driver 525 or later", m.version[0] != '\0' ? " " : "",
-             m.version, version / 1000, version % 1000 / 10);
+    snprintf(text, bytes,
+             "[driver-too-old] the driver%s%s knows CUDA %d.%d, and 12.0 is needed: install driver 525 or later",
+             m.version[0] != '\0' ? " " : "", m.version, version / 1000, version % 1000 / 10);
 }
 
 static void tell_no_device(char *text, size_t bytes, const struct machine *m)
@@ -355,7 +384,8 @@ static void tell_no_device(char *text, size_t bytes, const struct machine *m)
         tell_no_module(text, bytes, m);
         return;
     }
-    if (m->container && given != NULL && (strcmp(given, "void") == 0 || strcmp(given, "none") == 0 || given[0] == '\0')) {
+    if (m->container && given != NULL
+        && (strcmp(given, "void") == 0 || strcmp(given, "none") == 0 || given[0] == '\0')) {
         snprintf(text, bytes, "[hidden] NVIDIA_VISIBLE_DEVICES=%s gives this container no GPU", given);
         return;
     }
@@ -364,10 +394,13 @@ static void tell_no_device(char *text, size_t bytes, const struct machine *m)
     if (visible != NULL)
         cuda_reason_hidden(text, bytes, visible, m->gpus > 0 ? m->gpus : m->cards > 0 ? m->cards : 0, false);
     else if (m->gpus == 0)
-        snprintf(text, bytes, "[no-gpu] the driver%s%s is loaded and finds no GPU that it can run; the kernel's log (dmesg, NVRM) says why",
-                 m->version[0] != '\0' ? " " : "", m->version);
+        snprintf(
+            text, bytes,
+            "[no-gpu] the driver%s%s is loaded and finds no GPU that it can run; the kernel's log (dmesg, NVRM) says why",
+            m->version[0] != '\0' ? " " : "", m->version);
     else
-        snprintf(text, bytes, "[no-device] the driver sees %d GPU%s and gives none to CUDA; nvidia-smi may say why", m->gpus, m->gpus == 1 ? "" : "s");
+        snprintf(text, bytes, "[no-device] the driver sees %d GPU%s and gives none to CUDA; nvidia-smi may say why",
+                 m->gpus, m->gpus == 1 ? "" : "s");
 }
 
 bool cuda_reason_suspects(void)
@@ -379,19 +412,25 @@ bool cuda_reason_suspects(void)
 }
 
 static const struct { cu_result result; const char *words; } texts[] = {
-    { CU_SYSTEM_NOT_READY, "[not-ready] the machine's GPUs are not ready yet: on machines with NVSwitch the service nvidia-fabricmanager must run, in the "
-                           "driver's version (systemctl status nvidia-fabricmanager)" },
-    { CU_COMPAT_NOT_SUPPORTED_ON_DEVICE, "[compat-refused] this libcuda.so.1 is of a package for forward compatibility (cuda-compat), which works on "
-                                         "data centre GPUs alone: let the loader find the driver's own first" },
-    { CU_STUB_LIBRARY, "[stub-library] the libcuda.so.1 that was found is the toolkit's stub for linking: take its folder (lib64/stubs) out of "
-                       "LD_LIBRARY_PATH" },
-    { CU_NOT_INITIALIZED, "[forked] the driver cannot be initialised here: most likely something other than ctrt used CUDA in the parent before this "
-                          "process was forked. Fork before, or start the child by exec" },
+    { CU_SYSTEM_NOT_READY,
+      "[not-ready] the machine's GPUs are not ready yet: on machines with NVSwitch the service nvidia-fabricmanager must run, in the "
+      "driver's version (systemctl status nvidia-fabricmanager)" },
+    { CU_COMPAT_NOT_SUPPORTED_ON_DEVICE,
+      "[compat-refused] this libcuda.so.1 is of a package for forward compatibility (cuda-compat), which works on "
+      "data centre GPUs alone: let the loader find the driver's own first" },
+    { CU_STUB_LIBRARY,
+      "[stub-library] the libcuda.so.1 that was found is the toolkit's stub for linking: take its folder (lib64/stubs) out of "
+      "LD_LIBRARY_PATH" },
+    { CU_NOT_INITIALIZED,
+      "[forked] the driver cannot be initialised here: most likely something other than ctrt used CUDA in the parent before this "
+      "process was forked. Fork before, or start the child by exec" },
     { CU_DEINITIALIZED, "[ending] the driver has shut down: the process is about to exit" },
     { CU_OUT_OF_MEMORY, "[no-host-memory] the driver had not enough host memory to initialise itself" },
-    { CU_DEVICE_UNAVAILABLE, "[busy] the GPU is busy: it is in an exclusive or prohibited compute mode (nvidia-smi -q -d COMPUTE), and another process may "
-                             "have it" },
-    { CU_INVALID_DEVICE, "[invalid-device] the driver holds the list of devices for invalid: look at CUDA_VISIBLE_DEVICES, and with MIG at its instances" },
+    { CU_DEVICE_UNAVAILABLE,
+      "[busy] the GPU is busy: it is in an exclusive or prohibited compute mode (nvidia-smi -q -d COMPUTE), and another process may "
+      "have it" },
+    { CU_INVALID_DEVICE,
+      "[invalid-device] the driver holds the list of devices for invalid: look at CUDA_VISIBLE_DEVICES, and with MIG at its instances" },
 };
 
 void cuda_reason(char *text, size_t bytes, cu_result result, const char *told)
@@ -412,8 +451,10 @@ void cuda_reason(char *text, size_t bytes, cu_result result, const char *told)
     else if (!m.windows && !m.module && m.cards >= 0)
         tell_no_module(text, bytes, &m);
     else if (!tell_nodes(text, bytes, &m, open_node))
-        snprintf(text, bytes, "[driver-failed] the driver%s%s fails to initialise (error %d); the kernel's log (dmesg, NVRM) may say why",
-                 m.version[0] != '\0' ? " " : "", m.version, result);
+        snprintf(
+            text, bytes,
+            "[driver-failed] the driver%s%s fails to initialise (error %d); the kernel's log (dmesg, NVRM) may say why",
+            m.version[0] != '\0' ? " " : "", m.version, result);
 }
 
 bool cuda_transient(const char *told)

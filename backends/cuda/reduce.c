@@ -42,14 +42,16 @@ static int merge_dimensions(struct reduce_dim *dims, int n)
     for (int i = 1; i < n; i++) {
         struct reduce_dim *outer = &dims[last], *inner = &dims[i];
         if (outer->in == inner->in * inner->n.size && outer->out == inner->out * inner->n.size)
-            *outer = (struct reduce_dim){ .n = { .size = outer->n.size * inner->n.size }, .in = inner->in, .out = inner->out };
+            *outer = (struct reduce_dim){ .n = { .size = outer->n.size * inner->n.size }, .in = inner->in,
+                                          .out = inner->out };
         else
             dims[++last] = *inner;
     }
     return n > 0 ? last + 1 : 0;
 }
 
-static void find_dimensions(struct reduce_args *a, const ctrt_view *in, const ctrt_view *out, uint32_t dims, bool ordered)
+static void find_dimensions(struct reduce_args *a, const ctrt_view *in, const ctrt_view *out, uint32_t dims,
+                            bool ordered)
 {
     a->outputs = a->count = 1;
     for (int d = 0; d < in->ndim; d++) {
@@ -173,7 +175,9 @@ static ctrt_status room_for(const ctrt_call *call, size_t *bytes, bool ordered)
     *bytes = 0;
     for (int whole = 0; whole < 2; whole++) {               /* the alignment can be different when it runs */
         make_plan(&p, call, ordered, whole);
-        const size_t wanted = p.args.pieces.size > 1 ? (size_t)(p.args.pieces.size * p.args.outputs) * REDUCE_ACCUMULATOR : 0;
+        const size_t wanted = p.args.pieces.size > 1
+                                  ? (size_t)(p.args.pieces.size * p.args.outputs) * REDUCE_ACCUMULATOR
+                                  : 0;
         *bytes = wanted > *bytes ? wanted : *bytes;
     }
     return CTRT_OK;
@@ -193,7 +197,8 @@ static ctrt_status places_workspace(const ctrt_call *call, size_t *bytes)
 static ctrt_dtype kernel_dtype(enum way way, ctrt_dtype dtype)
 {
     if (way == TRUTH)
-        return cuda_dtype_bytes[dtype] == 1 ? CTRT_U8 : cuda_dtype_bytes[dtype] == 2 ? CTRT_I16 : cuda_dtype_bytes[dtype] == 4 ? CTRT_I32 : CTRT_I64;
+        return cuda_dtype_bytes[dtype] == 1 ? CTRT_U8 : cuda_dtype_bytes[dtype] == 2 ? CTRT_I16
+            : cuda_dtype_bytes[dtype] == 4 ? CTRT_I32 : CTRT_I64;
     return dtype == CTRT_BOOL ? CTRT_U8 : dtype;
 }
 
@@ -216,11 +221,14 @@ static ctrt_status run(const ctrt_call *call)
     make_plan(&p, call, way == PLACE, (uintptr_t)call->inputs[0]->data % 4 == 0);
     struct reduce_args *a = &p.args;
     if (a->count == 0 && (way == EXTREME || way == PLACE))
-        return cuda_host->fail(CTRT_ERR_SHAPE, "%s over no elements: the size of a reduced dimension is 0", call->row->op);
+        return cuda_host->fail(CTRT_ERR_SHAPE, "%s over no elements: the size of a reduced dimension is 0",
+                               call->row->op);
     a->mean = way == MEAN;
-    a->mask = CUDA_FLOATING & CTRT_DTYPE_BIT(dtype) ? ((uint64_t)1 << (8 * cuda_dtype_bytes[dtype] - 1)) - 1 : UINT64_MAX;
+    a->mask = CUDA_FLOATING & CTRT_DTYPE_BIT(dtype) ? ((uint64_t)1 << (8 * cuda_dtype_bytes[dtype] - 1)) - 1
+                                                    : UINT64_MAX;
     a->partial = a->pieces.size > 1 ? call->workspace : NULL;
-    ctrt_status status = cuda_launch(call, kernel_dtype(way, dtype), p.columns ? 1 : 0, p.columns ? "c" : NULL, p.shape, a);
+    ctrt_status status = cuda_launch(call, kernel_dtype(way, dtype), p.columns ? 1 : 0, p.columns ? "c" : NULL, p.shape,
+                                     a);
     if (status != CTRT_OK || a->pieces.size == 1)
         return status;
     a->team = a->pieces.size > 8 ? 32 : 1;
@@ -229,7 +237,8 @@ static ctrt_status run(const ctrt_call *call)
 }
 
 #define ROW(name, types, way, file, kernels)                                                                        \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = run, .workspace = way == PLACE ? places_workspace : workspace }, \
+    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = run,                         \
+                  .workspace = way == PLACE ? places_workspace : workspace },                                       \
       .image = &cuda_image_##file, .code = way, .kernel_name = kernels }
 
 static struct cuda_row rows[] = {

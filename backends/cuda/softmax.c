@@ -20,7 +20,8 @@ static struct cuda_shape shape_columns(struct softmax_args *a)
 
 static ctrt_status run(const ctrt_call *call)
 {
-    const ctrt_view *x = call->inputs[0], *second = call->n_inputs > 1 ? call->inputs[1] : NULL, *out = call->outputs[0];
+    const ctrt_view *x = call->inputs[0], *second = call->n_inputs > 1 ? call->inputs[1] : NULL,
+                    *out = call->outputs[0];
     const size_t bytes = cuda_dtype_bytes[x->dtype];
     struct softmax_args a;
     if (x->numel == 0)
@@ -35,8 +36,10 @@ static ctrt_status run(const ctrt_call *call)
     if (a.inner > 1)
         return cuda_launch(call, (ctrt_dtype)x->dtype, COLUMNS, "c", shape_columns(&a), &a);
     enum cuda_row_way way;
-    const bool vectors = cuda_whole_vectors((uintptr_t)a.a | (uintptr_t)a.b | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
-    const struct cuda_shape shape = cuda_row_shape(call->device, a.outer, a.n, bytes, vectors, second != NULL ? 2 : 1, &way, &a.room);
+    const bool vectors = cuda_whole_vectors((uintptr_t)a.a | (uintptr_t)a.b | (uintptr_t)a.out
+                                            | (uintptr_t)a.n * bytes);
+    const struct cuda_shape shape = cuda_row_shape(call->device, a.outer, a.n, bytes, vectors, second != NULL ? 2 : 1,
+                                                   &way, &a.room);
     return cuda_launch(call, (ctrt_dtype)x->dtype, way, cuda_row_variants[way], shape, &a);
 }
 

@@ -23,7 +23,7 @@
 #define RUNS_AT_MOST 16
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char *content;                       /* the file without its header; lines end in \n. NULL: not read, or no file */
+static char *content;                       /* the file without its header; lines end in \n. NULL: none or not read */
 static bool was_read, refused;              /* refused: not a tuning file, or not readable */
 
 static void after_fork_in_child(void)
@@ -71,7 +71,8 @@ static char *read_file(const char *path)
     }
     close(file);
     if (refused)
-        cuda_host->log(CTRT_LOG_WARNING, "cuda", "CTRT_CUDA_TUNING: %s is no tuning file of this version; it is left alone", path);
+        cuda_host->log(CTRT_LOG_WARNING, "cuda",
+                       "CTRT_CUDA_TUNING: %s is no tuning file of this version; it is left alone", path);
     return text;
 }
 
@@ -123,7 +124,8 @@ static void write_file(const char *given, const char *text)
     if (file >= 0)
         close(file);
     if (!good || rename(beside, path) != 0) {
-        cuda_host->log(CTRT_LOG_WARNING, "cuda", "CTRT_CUDA_TUNING: %s cannot be written: %s", path, strerror(good ? errno : error));
+        cuda_host->log(CTRT_LOG_WARNING, "cuda", "CTRT_CUDA_TUNING: %s cannot be written: %s", path,
+                       strerror(good ? errno : error));
         if (file >= 0)
             unlink(beside);
     }
@@ -132,7 +134,8 @@ static void write_file(const char *given, const char *text)
 /* ---- lines ---- */
 
 /* Writes the part of a line before the choice: "cublaslt 130100\tNVIDIA H200 9.0 132\tKEY\t". */
-static void write_start(char *text, size_t bytes, struct cuda_device *device, const char *library, size_t version, const char *key)
+static void write_start(char *text, size_t bytes, struct cuda_device *device, const char *library, size_t version,
+                        const char *key)
 {
     char name[128] = "";
     if (cuda_driver.device_name(name, sizeof name, device->ordinal) != CU_OK)
@@ -140,7 +143,8 @@ static void write_start(char *text, size_t bytes, struct cuda_device *device, co
     for (char *c = name; *c != '\0'; c++)
         if (*c == '\t' || *c == '\n')
             *c = ' ';
-    snprintf(text, bytes, "%s %zu\t%s %d.%d %d\t%s\t", library, version, name, device->capability / 10, device->capability % 10, device->processors, key);
+    snprintf(text, bytes, "%s %zu\t%s %d.%d %d\t%s\t", library, version, name, device->capability / 10,
+             device->capability % 10, device->processors, key);
 }
 
 /* Returns the last line that begins with `start`, or NULL. */
@@ -148,13 +152,15 @@ static const char *find_line(const char *text, const char *start)
 {
     const char *found = NULL;
     const size_t bytes = strlen(start);
-    for (const char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n'), line = line != NULL ? line + 1 : NULL)
+    for (const char *line = text; line != NULL && *line != '\0';
+         line = strchr(line, '\n'), line = line != NULL ? line + 1 : NULL)
         if (strncmp(line, start, bytes) == 0)
             found = line;
     return found;
 }
 
-bool cuda_tuning_find(struct cuda_device *device, const char *library, size_t version, const char *key, char choice[TUNING_CHOICE])
+bool cuda_tuning_find(struct cuda_device *device, const char *library, size_t version, const char *key,
+                      char choice[TUNING_CHOICE])
 {
     char start[TUNING_KEY + 256];
     bool found = false;
@@ -179,7 +185,8 @@ bool cuda_tuning_find(struct cuda_device *device, const char *library, size_t ve
     return found;
 }
 
-void cuda_tuning_keep(struct cuda_device *device, const char *library, size_t version, const char *key, const char *choice)
+void cuda_tuning_keep(struct cuda_device *device, const char *library, size_t version, const char *key,
+                      const char *choice)
 {
     char start[TUNING_KEY + 256];
     if (cuda_options.tuning == NULL)
@@ -224,8 +231,9 @@ double cuda_tuning_time(cu_stream stream, int runs, bool (*run)(void *argument),
     bool good = run(argument);
     for (int i = 0; i < runs && i < RUNS_AT_MOST && good; i++) {
         float ms = 0;
-        good = cuda_driver.event_record(from, stream) == CU_OK && run(argument) && cuda_driver.event_record(to, stream) == CU_OK
-               && cuda_driver.event_synchronize(to) == CU_OK && cuda_driver.event_elapsed(&ms, from, to) == CU_OK;
+        good = cuda_driver.event_record(from, stream) == CU_OK && run(argument)
+               && cuda_driver.event_record(to, stream) == CU_OK && cuda_driver.event_synchronize(to) == CU_OK
+               && cuda_driver.event_elapsed(&ms, from, to) == CU_OK;
         if (good && (best < 0 || ms < best))
             best = ms;
     }

@@ -11,9 +11,11 @@
 
 /* Looks up `key` in the file, for this type of device and this version of `library`. Returns false if it has no entry.
  * Thread-safe. */
-bool cuda_tuning_find(struct cuda_device *device, const char *library, size_t version, const char *key, char choice[TUNING_CHOICE]);
+bool cuda_tuning_find(struct cuda_device *device, const char *library, size_t version, const char *key,
+                      char choice[TUNING_CHOICE]);
 /* Adds an entry to the file. Failures are logged. Thread-safe. */
-void cuda_tuning_keep(struct cuda_device *device, const char *library, size_t version, const char *key, const char *choice);
+void cuda_tuning_keep(struct cuda_device *device, const char *library, size_t version, const char *key,
+                      const char *choice);
 
 /* Returns true if algorithms can be timed on the stream: it is not being captured. */
 bool cuda_tuning_allowed(cu_stream stream);

@@ -15,7 +15,7 @@
 #define NONE (-1)
 
 struct entry {
-    char text[128];                             /* without surrounding blanks; truncated if too long for a device name */
+    char text[128];                             /* without surrounding blanks; truncated if longer than any name */
 };
 
 /* Reads the next entry of the list. Returns false at the end of the list. */
