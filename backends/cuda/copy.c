@@ -83,8 +83,7 @@ static ctrt_status copy_transpose(const ctrt_call *call, ctrt_dtype bits, int di
     return cuda_launch_named(call, &cuda_image_copy, &entries[bits], names[bits], shape, &args);
 }
 
-/* ---- strided copies: treats pairs of elements as one element of twice the size where possible, for wider accesses
- * ---- */
+/* ---- strided copies; pairs of elements are copied as one element where possible, for wider accesses ---- */
 
 static bool pairs_up(const ctrt_view *view, size_t bytes)
 {

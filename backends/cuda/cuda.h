@@ -144,8 +144,8 @@ void cuda_error_text(char *text, size_t bytes, const struct kernel_error *error,
 void cuda_queue_fail(struct cuda_queue *queue, ctrt_status status, uint64_t sequence, const char *text);
 ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, int32_t priority);
 void cuda_queues_close(struct cuda_device *device);
-/* Returns the device's queue with the smallest number that is at least `number`, or NULL. Iterates without a held
- * lock. */
+/* Returns the device's queue with the smallest number that is at least `number`, or NULL. For iteration
+ * without holding device->lock. */
 struct cuda_queue *cuda_queue_from(struct cuda_device *device, int number);
 
 static inline struct cuda_queue *cuda_queue_of(struct cuda_device *device, void *queue)

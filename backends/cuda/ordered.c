@@ -6,9 +6,9 @@
  * released when an allocation would otherwise fail, or when the program trims it.
  *
  * During a capture the driver would turn an allocation on the captured stream into a graph node, whose memory exists
- * only during replays; but ctrt's captures own their memory permanently. Therefore memory for a captured queue is
- * allocated on a separate stream, which the host then waits for. Frees on a captured queue are deferred in a list until
- * its capture ends. */
+ * only during replays; but ctrt's captures own their memory for their whole lifetime. Therefore memory for a captured
+ * queue is allocated on a separate stream, which the host then waits for. Frees on a captured queue are deferred in a
+ * list until its capture ends. */
 #include "options.h"
 
 #include <string.h>

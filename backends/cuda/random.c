@@ -23,7 +23,7 @@ static struct random_args arguments_of(const ctrt_call *call)
     };
 }
 
-/* One thread per 16 bytes of output, if the device can hold that many. */
+/* About one thread per 16 bytes of output. */
 static ctrt_status launch(const ctrt_call *call, ctrt_dtype key, const struct random_args *args)
 {
     const int64_t threads = (args->n * cuda_dtype_bytes[key] + 15) / 16;
