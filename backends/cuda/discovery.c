@@ -13,7 +13,7 @@ extern char **environ;
 /* The devices. After the first successful enumeration only resolve() changes them. */
 static struct {
     bool known;
-    bool order_unknown;                         /* the count is final, but only the driver knows the order */
+    bool order_unknown;                         /* the count is final, but the driver determines the order */
     bool resolved;                              /* ordinals and facts come from the driver */
     int count;
     struct cuda_gpu at[CUDA_DEVICES];

@@ -36,7 +36,7 @@ static uint16_t half_of(float x)
         return (uint16_t)(sign | 0x7e00u | (u >> 13 & 0x3ffu));
     if (u >= 0x47800000u)
         return (uint16_t)(sign | 0x7c00u);
-    if (u >= 0x38800000u)                   /* round to nearest even; rounding up beyond 65504 gives infinity */
+    if (u >= 0x38800000u)                   /* round to nearest even; a carry beyond 65504 gives infinity */
         return (uint16_t)(sign | (((u + 0xfffu + (u >> 13 & 1u)) >> 13) - (112u << 10)));
     float small;
     memcpy(&small, &u, sizeof small);

@@ -91,8 +91,9 @@ static ctrt_status find(struct cuda_device *device, struct cuda_image *image, st
 unsigned cuda_blocks(const struct cuda_device *device, int64_t items, unsigned block)
 {
     const int64_t wanted = (items + block - 1) / block;
-    const int64_t most = (int64_t)device->processors
-                         * (device->processor_threads / (int)block > 0 ? device->processor_threads / (int)block : 1) * 4;
+    const int64_t most =
+        (int64_t)device->processors
+        * (device->processor_threads / (int)block > 0 ? device->processor_threads / (int)block : 1) * 4;
     return (unsigned)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
 
