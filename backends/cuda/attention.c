@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/attention.c: attention and its gradients by kernels of our own: which calls they take, and their launches. What they do not take the
- * core composes of products and softmax.
+/* backends/cuda/attention.c: fused attention and its gradients: which calls the kernels support, and their launches.
+ * The core composes all other calls of matrix products and softmax.
  *
- * When (CTRT_CUDA_ATTENTION=auto): the formula moves at least 16 bytes a score forward and 28 backward, between products of 4 E and 8 E flops; these
- * kernels move next to nothing, and leave out what causal hides. With f16 and bf16 both run on tensor cores, and bytes are what the formula
- * waits for. With f32 and f64 neither side uses tensor cores, and the backward kernels multiply 7 times where the formula does 5 times, for memory that
- * grows with L + S instead of L S. Where f32 products may go by tf32 (CTRT_CUDA_TF32), the library multiplies several times as fast as plain
- * multiplications do: then f32 is composed, as long as the scores fit into an eighth of the device's memory. */
+ * Choice with CTRT_CUDA_ATTENTION=auto: composed attention moves at least 16 bytes per score forward and 28 backward,
+ * between products of 4 E and 8 E flops. The fused kernels move almost no bytes per score and skip the scores that a
+ * causal mask hides. With f16 and bf16 both use tensor cores, and composed attention is limited by memory bandwidth.
+ * With f32 and f64 neither uses tensor cores, and the fused backward kernels compute 7 products instead of 5, but their
+ * memory grows with L + S instead of L S. If f32 products may use tf32 (CTRT_CUDA_TF32), the library multiplies several
+ * times as fast as the fused kernels; then f32 attention is composed, as long as the scores fit into an eighth of the
+ * device's memory. */
 #include "images.h"
 #include "attention_args.h"
 #include "options.h"
@@ -22,7 +24,7 @@ static int64_t max_of(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Which of the kernels for several widths; ATTENTION_WIDTHS: none. */
+/* Returns the index of the smallest kernel width that fits q and v; ATTENTION_WIDTHS: none. */
 static int width_of(const ctrt_view *q, const ctrt_view *v)
 {
     int i = 0;
@@ -69,13 +71,14 @@ static bool attention_backward_accepts(const ctrt_call *call)
 
 /* ---- arguments ---- */
 
-/* Notes in *alignment what address and strides are multiples of. */
+/* Converts a view. ORs the address, and the strides and row size in bytes, into *alignment. */
 static struct attention_operand operand_of(const ctrt_view *view, uintptr_t *alignment)
 {
     int64_t step[3];
     for (int d = 0; d < 3; d++)
-        step[d] = view->shape[d] > 1 ? view->strides[d] : 0;        /* of a size of 1 it says nothing */
-    *alignment |= (uintptr_t)view->data | (uintptr_t)(step[0] | step[1] | step[2] | view->shape[3]) * cuda_dtype_bytes[view->dtype];
+        step[d] = view->shape[d] > 1 ? view->strides[d] : 0;        /* the stride of size 1 has no meaning */
+    *alignment |= (uintptr_t)view->data
+                  | (uintptr_t)(step[0] | step[1] | step[2] | view->shape[3]) * cuda_dtype_bytes[view->dtype];
     return (struct attention_operand){ .data = view->data, .batch = step[0], .head = step[1], .row = step[2] };
 }
 
@@ -98,11 +101,12 @@ static void begin(struct attention_args *args, const ctrt_call *call, const ctrt
     args->scale = attributes->scale;
 }
 
-/* A block for every `own` of `count` rows of each matrix. */
+/* Returns a grid with one block per `own` rows of each matrix; `count`: rows of a matrix. */
 static struct cuda_shape divide(struct attention_args *args, ctrt_dtype dtype, int64_t count, int own)
 {
     args->tiles = counted_of((count + own - 1) / own);
-    return (struct cuda_shape){ .grid = { (unsigned)(args->tiles.size * args->matrices) }, .block = ATTENTION_THREADS(cuda_dtype_bytes[dtype]) };
+    return (struct cuda_shape){ .grid = { (unsigned)(args->tiles.size * args->matrices) },
+                                .block = ATTENTION_THREADS(cuda_dtype_bytes[dtype]) };
 }
 
 /* ---- forward ---- */
@@ -118,7 +122,8 @@ static ctrt_status attention(const ctrt_call *call)
     args.y = operand_of(call->outputs[0], &alignment);
     args.logsumexp = call->outputs[1]->data;
     args.vectors = cuda_whole_vectors(alignment);
-    struct cuda_shape shape = divide(&args, dtype, args.rows, ATTENTION_OWN(cuda_dtype_bytes[dtype], ATTENTION_WIDTH(width), false));
+    struct cuda_shape shape = divide(&args, dtype, args.rows,
+                                     ATTENTION_OWN(cuda_dtype_bytes[dtype], ATTENTION_WIDTH(width), false));
     shape.shared = shared_of(dtype, width, false);
     return cuda_launch(call, dtype, width, words[width], shape, &args);
 }
@@ -146,7 +151,8 @@ static ctrt_status launch_delta(const ctrt_call *call, ctrt_dtype dtype, const s
     return cuda_launch(call, dtype, DELTA, "d", shape, &own);
 }
 
-static ctrt_status launch_pass(const ctrt_call *call, ctrt_dtype dtype, int pass, int width, struct attention_args *args)
+static ctrt_status launch_pass(const ctrt_call *call, ctrt_dtype dtype, int pass, int width,
+                               struct attention_args *args)
 {
     static const char *const words[PASSES * ATTENTION_WIDTHS] = { "q32", "k32", "q64", "k64", "q128", "k128" };
     const int index = width * PASSES + pass;
@@ -178,10 +184,12 @@ static ctrt_status attention_backward(const ctrt_call *call)
 }
 
 static struct cuda_row rows[] = {
-    { .kernel = { .op = "attention", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED, .run = attention, .accepts = attention_accepts },
+    { .kernel = { .op = "attention", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED, .run = attention,
+                  .accepts = attention_accepts },
       .image = &cuda_image_attention },
-    { .kernel = { .op = "attention_backward", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED, .run = attention_backward,
-                  .accepts = attention_backward_accepts, .workspace = attention_backward_workspace },
+    { .kernel = { .op = "attention_backward", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED,
+                  .run = attention_backward, .accepts = attention_backward_accepts,
+                  .workspace = attention_backward_workspace },
       .image = &cuda_image_attention_backward },
 };
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/binary.c: rows of sums, differences, products, quotients, the larger and the smaller. Of bools these are or and and. */
+/* backends/cuda/binary.c: add, sub, mul, div, maximum, minimum. Of bools, add and maximum are logical or, mul and
+ * minimum logical and. */
 #include "elementwise.h"
 
 #define OR(name)  ELEMENTWISE_ROW_OF(name, CUDA_BOOL, compare, cuda_elementwise_run, ELEMENTWISE_BITS, "logical_or")

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/capture.c: work of a stream, recorded once as a CUDA graph and put there again at one stroke.
+/* backends/cuda/capture.c: captures the work of a stream as a CUDA graph, and replays it.
  *
- * The capture is relaxed: memory may be drawn from the driver meanwhile, which is the core's, that keeps it for the graph's life. What may synchronize
- * when it is used first, kernels' images and cuBLASLt, is made ready before. cuDNN, which takes long to open and much memory, is opened by the first
- * convolution only.
+ * The capture mode is relaxed, so that memory may be allocated from the driver during a capture; the core keeps that
+ * memory for the lifetime of the graph. Components whose first use may synchronize (fat binaries, cuBLASLt) are loaded
+ * before the capture begins. cuDNN is only opened by the first convolution, because opening it takes long and uses much
+ * memory.
  *
- * A recorded kernel that fails cannot write into the place of a queue: it runs on whatever queue the graph is replayed on. So each graph has a place of
- * its own, and remembers the queues with replays that may not be over. */
+ * A captured kernel cannot report a failure in the error record of a queue, because the graph can be replayed on any
+ * queue. Therefore each graph has an error record of its own, and a list of the queues whose replays may not have
+ * finished yet. */
 #include "images.h"
 
 #include <stdio.h>
@@ -17,16 +19,16 @@
 #define GRAPH_QUEUES 8
 
 struct cuda_graph {
-    struct cuda_graph *next;                /* of the device; its lock is for all but the executable */
-    struct cuda_queue *origin;              /* where it is being recorded; NULL: that is over */
-    unsigned long long id;                  /* the driver's, of the recording */
+    struct cuda_graph *next;                /* in device->graphs; all but `executable`: under the device's lock */
+    struct cuda_queue *origin;              /* the captured queue; NULL: the capture has ended */
+    unsigned long long id;                  /* the driver's capture ID */
     cu_graph_exec executable;
     size_t nodes;
-    struct kernel_error *error;             /* kernels write it; the host reads it here */
+    struct kernel_error *error;             /* written by kernels; the host's address */
     cu_address error_address;
-    uint64_t calls;                         /* of kernels that may fail */
-    const char *names[CUDA_NAMES];          /* of the last of them, by number */
-    struct cuda_queue *queues[GRAPH_QUEUES];
+    uint64_t calls;                         /* number of captured calls that can fail */
+    const char *names[CUDA_NAMES];          /* op of each such call, by its number % CUDA_NAMES */
+    struct cuda_queue *queues[GRAPH_QUEUES];    /* with replays that may not have finished */
     int queue_count;
 };
 
@@ -62,7 +64,8 @@ static bool replays_on(const struct cuda_graph *graph, const struct cuda_queue *
     return false;
 }
 
-/* A failure, if there is one, is that of all queues with replays. With the device's lock. */
+/* If a replay has reported a failure, marks all queues of the graph as failed, because the failing replay may have run
+ * on any of them. Called with the device's lock held. */
 static void judge(struct cuda_graph *graph)
 {
     char where[64], text[384];
@@ -71,7 +74,8 @@ static void judge(struct cuda_graph *graph)
     const uint64_t call = graph->error->sequence;
     const char *name = call > 0 && call + CUDA_NAMES > graph->calls ? graph->names[call % CUDA_NAMES] : NULL;
     for (int i = 0; i < graph->queue_count; i++) {
-        snprintf(where, sizeof where, "%s, queue %d, a replay", graph->queues[i]->device->name, graph->queues[i]->number);
+        snprintf(where, sizeof where, "%s, queue %d, a replay", graph->queues[i]->device->name,
+                 graph->queues[i]->number);
         cuda_error_text(text, sizeof text, graph->error, where, name);
         cuda_queue_fail(graph->queues[i], CTRT_ERR_INVALID_ARGUMENT, 0, text);
     }
@@ -100,7 +104,7 @@ void cuda_graphs_over(struct cuda_queue *queue)
             continue;
         judge(graph);
         if (__atomic_load_n(&graph->error->state, __ATOMIC_ACQUIRE) == 2) {
-            graph->queue_count = 0;         /* all of them know */
+            graph->queue_count = 0;         /* all queues are marked as failed */
             __atomic_store_n(&graph->error->state, 0, __ATOMIC_RELEASE);
         }
         for (int i = 0; i < graph->queue_count; i++)
@@ -110,7 +114,7 @@ void cuda_graphs_over(struct cuda_queue *queue)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* ---- recording ---- */
+/* ---- capture ---- */
 
 static ctrt_status graph_new(struct cuda_graph **out, struct cuda_device *device)
 {
@@ -131,7 +135,7 @@ static ctrt_status graph_new(struct cuda_graph **out, struct cuda_device *device
     return CTRT_OK;
 }
 
-/* `reachable`: the device's context is current. */
+/* `reachable`: the device's context is current, so the driver's objects can be destroyed. */
 static void graph_free(struct cuda_device *device, struct cuda_graph *graph, bool reachable)
 {
     pthread_mutex_lock(&device->lock);
@@ -168,7 +172,8 @@ static ctrt_status begin(void *handle, void *object)
         return status;
     get_ready(device);
     atomic_fetch_add(&device->captures, 1);
-    status = cuda_check(device, cuda_driver.capture_begin(queue->stream, CU_CAPTURE_RELAXED), "beginning a capture on queue %d", queue->number);
+    status = cuda_check(device, cuda_driver.capture_begin(queue->stream, CU_CAPTURE_RELAXED),
+                        "beginning a capture on queue %d", queue->number);
     if (status != CTRT_OK) {
         atomic_fetch_sub(&device->captures, 1);
         graph_free(device, graph, true);
@@ -177,7 +182,7 @@ static ctrt_status begin(void *handle, void *object)
     pthread_mutex_lock(&device->lock);
     graph->origin = queue;
     pthread_mutex_unlock(&device->lock);
-    /* Without its number kernels tell the queue. */
+    /* If this fails, graph->id stays 0 and kernels report failures in the queue's error record. */
     (void)cuda_driver.capture_info(queue->stream, &state, &graph->id, NULL, NULL, NULL);
     return CTRT_OK;
 }
@@ -201,7 +206,9 @@ static ctrt_status end(void *handle, void *object, void **out)
     struct cuda_queue *queue = cuda_queue_of(device, object);
     struct cuda_graph *graph = recorded_on(device, queue);
     cu_graph recorded = NULL;
-    ctrt_status status = graph != NULL ? cuda_enter(device) : cuda_host->fail(CTRT_ERR_STATE, "%s: nothing is recorded on queue %d", device->name, queue->number);
+    ctrt_status status = graph != NULL ? cuda_enter(device)
+                                       : cuda_host->fail(CTRT_ERR_STATE, "%s: nothing is recorded on queue %d",
+                                                         device->name, queue->number);
     if (status != CTRT_OK) {
         if (graph != NULL)
             graph_free(device, graph, false);
@@ -213,8 +220,8 @@ static ctrt_status end(void *handle, void *object, void **out)
     status = cuda_check(device, result, "ending a capture on queue %d", queue->number);
     if (status == CTRT_OK) {
         (void)cuda_driver.graph_nodes(recorded, NULL, &graph->nodes);
-        status = cuda_check(device, cuda_driver.graph_instantiate(&graph->executable, recorded, 0), "making %zu captured pieces of work executable",
-                            graph->nodes);
+        status = cuda_check(device, cuda_driver.graph_instantiate(&graph->executable, recorded, 0),
+                            "making %zu captured pieces of work executable", graph->nodes);
     }
     if (recorded != NULL)
         (void)cuda_driver.graph_destroy(recorded);
@@ -225,9 +232,9 @@ static ctrt_status end(void *handle, void *object, void **out)
     return status;
 }
 
-/* ---- replaying ---- */
+/* ---- replay ---- */
 
-/* The queue has a replay from now on. When there are too many, the oldest is waited for. */
+/* Adds the queue to the graph's list. If the list is full, waits for the queue that was added first and removes it. */
 static void note_replay(struct cuda_device *device, struct cuda_graph *graph, struct cuda_queue *queue)
 {
     pthread_mutex_lock(&device->lock);
@@ -254,14 +261,15 @@ static ctrt_status replay(void *handle, void *object, void *queue_object)
         return status;
     if (graph->calls > 0)
         note_replay(device, graph, queue);
-    return cuda_check(device, cuda_driver.graph_launch(graph->executable, queue->stream), "replaying %zu pieces of work", graph->nodes);
+    return cuda_check(device, cuda_driver.graph_launch(graph->executable, queue->stream),
+                      "replaying %zu pieces of work", graph->nodes);
 }
 
 static void destroy(void *handle, void *object)
 {
     struct cuda_device *device = handle;
     if (cuda_forked(device))
-        cuda_host->free(object);            /* locks may be held for ever, and the rest is the parent's */
+        cuda_host->free(object);            /* a lock may be held permanently; the driver's objects are the parent's */
     else if (object != NULL)
         graph_free(device, object, cuda_driver.context_set(device->context) == CU_OK);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/compare.c: rows of questions, and of where. */
+/* backends/cuda/compare.c: comparisons, logical operations, isnan, isinf, isfinite, and where. */
 #include "elementwise.h"
 
 
-/* Integers are finite, all of them: the answer is the same everywhere. code: the answer. */
+/* isnan, isinf and isfinite of integers: fills the output with the constant result, which is the row's code. */
 static ctrt_status same_answer_run(const ctrt_call *call)
 {
     struct elementwise_args args;
@@ -21,7 +21,7 @@ static ctrt_status where_run(const ctrt_call *call)
     return cuda_elementwise(call, &args, cuda_bits_of((ctrt_dtype)call->outputs[0]->dtype), 0, NULL);
 }
 
-/* The result is a byte and cannot be in an operand's place, except where that is one byte, too. */
+/* The result has elements of one byte, so it can only alias an operand whose elements have one byte, too. */
 #define ASK(name, types, code, kernel) ELEMENTWISE_ROW_OF(name, types, compare, cuda_elementwise_run, code, kernel)
 #define ASK_ALIKE(name)                                                                                             \
     ASK(name, CUDA_FLOATING, ELEMENTWISE_EXACT, NULL), ASK(name, CUDA_INTEGRAL | CUDA_BOOL, ELEMENTWISE_BITS, NULL)

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/conv.c: conv2d and its two gradients: from views to struct cuda_conv, and who computes it. */
+/* backends/cuda/conv.c: conv2d and its two gradients: converts views to struct cuda_conv and selects the
+ * implementation. */
 #include "conv.h"
 #include "images.h"
 #include "options.h"
 
 #define MOST_WORKSPACE ((size_t)1 << 30)
 
-/* Views that are both (a single channel, a single pixel) fit either layout; one that is not contiguous decides. */
+/* A view with a single channel or pixel is both contiguous and channels-last. Therefore any view that is not contiguous
+ * determines the layout. */
 static bool channels_last(const ctrt_view *x, const ctrt_view *weight, const ctrt_view *y)
 {
     return !(x->flags & y->flags & weight->flags & CTRT_VIEW_CONTIGUOUS);
 }
 
-static struct cuda_conv conv_of(const ctrt_call *call, enum cuda_conv_pass pass, const ctrt_view *x, const ctrt_view *weight, const ctrt_view *bias,
-                                const ctrt_view *y)
+static struct cuda_conv conv_of(const ctrt_call *call, enum cuda_conv_pass pass, const ctrt_view *x,
+                                const ctrt_view *weight, const ctrt_view *bias, const ctrt_view *y)
 {
     const ctrt_conv_attributes *a = call->attributes;
     return (struct cuda_conv){
@@ -28,7 +30,8 @@ static struct cuda_conv conv_of(const ctrt_call *call, enum cuda_conv_pass pass,
 
 static struct cuda_conv forward_of(const ctrt_call *call)
 {
-    return conv_of(call, CUDA_CONV_FORWARD, call->inputs[0], call->inputs[1], call->n_inputs > 2 ? call->inputs[2] : NULL, call->outputs[0]);
+    return conv_of(call, CUDA_CONV_FORWARD, call->inputs[0], call->inputs[1],
+                   call->n_inputs > 2 ? call->inputs[2] : NULL, call->outputs[0]);
 }
 
 static struct cuda_conv input_grad_of(const ctrt_call *call)
@@ -46,7 +49,8 @@ static bool empty(const ctrt_call *call)
     return call->outputs[0]->numel == 0;
 }
 
-/* Nothing to add up (an empty batch's weight gradient, no channels); the built-in kernels make zeros and biases of that. */
+/* Returns true if the sums are empty (the weight gradient of an empty batch; no channels). The built-in kernels then
+ * write zeros or the bias. */
 static bool sums_nothing(const ctrt_call *call)
 {
     return call->inputs[0]->numel == 0 || call->inputs[1]->numel == 0;
@@ -95,7 +99,8 @@ PASS(conv2d_input_grad, input_grad_of)
 PASS(conv2d_weight_grad, weight_grad_of)
 
 #define ROW(name)                                                                                                   \
-    { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name, .workspace = name##_workspace }, \
+    { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name,            \
+                  .workspace = name##_workspace },                                                                  \
       .image = &cuda_image_conv }
 static struct cuda_row rows[] = { ROW(conv2d), ROW(conv2d_input_grad), ROW(conv2d_weight_grad) };
 

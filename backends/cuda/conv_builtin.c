@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/conv_builtin.c: convolutions by kernels of our own (conv.cu). */
+/* backends/cuda/conv_builtin.c: convolutions by this backend's own kernels (conv.cu). */
 #include <string.h>
 
 #include "conv.h"
@@ -7,7 +7,7 @@
 #include "images.h"
 #include "options.h"
 
-/* Groups of fewer channels than that are not worth a tile. */
+/* Groups of fewer channels do not use tiles, but one thread per element. */
 #define FEW 4
 
 /* Indices of pixels and of taps have 31 bits. */
@@ -15,12 +15,12 @@
 
 static struct conv_divider divider_of(int64_t d)
 {
-    struct conv_divider out = { .divisor = d > 0 ? (uint32_t)d : 1 };   /* 1: of what has no places at all */
+    struct conv_divider out = { .divisor = d > 0 ? (uint32_t)d : 1 };   /* 1 for an empty dimension */
     cuda_divider(out.divisor, &out.magic, &out.shift);
     return out;
 }
 
-/* Strides of a dense tensor of shape [.., c, h, w] in either layout. */
+/* Strides of a dense tensor of shape [.., c, h, w]. `last`: channels-last, else contiguous. */
 static void dense_strides(int64_t strides[4], bool last, int64_t c, int64_t h, int64_t w)
 {
     strides[CONV_N] = c * h * w;
@@ -31,8 +31,9 @@ static void dense_strides(int64_t strides[4], bool last, int64_t c, int64_t h, i
 
 static bool fits(const struct cuda_conv *v)
 {
-    const int64_t sides[] = { v->h + 2 * v->padding[0], v->w + 2 * v->padding[1], v->stride[0], v->stride[1], v->padding[0], v->padding[1],
-                              v->dilation[0], v->dilation[1], v->n, v->c, v->o, v->kh, v->kw };
+    const int64_t sides[] = { v->h + 2 * v->padding[0], v->w + 2 * v->padding[1], v->stride[0], v->stride[1],
+                              v->padding[0], v->padding[1], v->dilation[0], v->dilation[1], v->n, v->c, v->o, v->kh,
+                              v->kw };
     for (size_t i = 0; i < COUNT_OF(sides); i++)
         if (sides[i] > MOST / 2)
             return false;
@@ -52,9 +53,11 @@ static int64_t tiles_of(int64_t n)
     return (n + CONV_SIDE - 1) / CONV_SIDE;
 }
 
-/* How a weight's gradient cuts its pixels: so that there are blocks for the whole device, and a part is worth its sums' way through memory.
- * Depends on nothing but shapes and the device, so that results repeat. whole: not at all. */
-static void cut_pixels(const struct cuda_device *device, const struct cuda_conv *v, bool whole, int64_t *part, int64_t *parts)
+/* Divides the pixels of a weight gradient into parts, so that there are blocks for the whole device and a part is long
+ * enough to be worth storing its partial sums. Depends only on shapes, device and options, so that results are
+ * reproducible. `whole`: a single part. */
+static void cut_pixels(const struct cuda_device *device, const struct cuda_conv *v, bool whole, int64_t *part,
+                       int64_t *parts)
 {
     const int64_t pixels = v->n * v->oh * v->ow, weights = v->o * (v->c / v->groups) * v->kh * v->kw;
     const int64_t sum = v->dtype == CTRT_F64 ? 8 : 4;
@@ -75,7 +78,7 @@ static void cut_pixels(const struct cuda_device *device, const struct cuda_conv 
         *parts = 1;
 }
 
-/* Images that one launch does. */
+/* Returns the number of images per launch, limited by 31-bit pixel indices. */
 static int64_t images_at_once(const struct cuda_conv *v)
 {
     const int64_t image = v->pass == CUDA_CONV_INPUT_GRAD ? v->h * v->w : v->oh * v->ow;
@@ -83,7 +86,8 @@ static int64_t images_at_once(const struct cuda_conv *v)
     return images < v->n ? images : v->n > 0 ? v->n : 1;
 }
 
-/* With all pixels in one launch: parts. Else: as many in each launch, of its own pixels. */
+/* Returns the number of partial weight gradients that are stored in the workspace: the parts of all launches. Returns 0
+ * if there is only one, which is the result. */
 static int64_t rooms_of(const struct cuda_device *device, const struct cuda_conv *v, bool whole)
 {
     int64_t part, parts, rooms = 0;
@@ -112,9 +116,11 @@ void cuda_conv_args(struct conv_args *out, const struct cuda_conv *v)
     const int64_t height = back ? v->h : v->oh, width = back ? v->w : v->ow;
     struct conv_args args = {
         .x = v->x, .weight = v->weight, .y = v->y, .bias = v->bias,
-        .n = (int32_t)v->n, .c = (int32_t)c, .h = (int32_t)v->h, .w = (int32_t)v->w, .o = (int32_t)o, .kh = (int32_t)v->kh, .kw = (int32_t)v->kw,
+        .n = (int32_t)v->n, .c = (int32_t)c, .h = (int32_t)v->h, .w = (int32_t)v->w, .o = (int32_t)o,
+        .kh = (int32_t)v->kh, .kw = (int32_t)v->kw,
         .oh = (int32_t)v->oh, .ow = (int32_t)v->ow, .groups = (int32_t)v->groups,
-        .stride = { (int32_t)v->stride[0], (int32_t)v->stride[1] }, .padding = { (int32_t)v->padding[0], (int32_t)v->padding[1] },
+        .stride = { (int32_t)v->stride[0], (int32_t)v->stride[1] },
+        .padding = { (int32_t)v->padding[0], (int32_t)v->padding[1] },
         .dilation = { (int32_t)v->dilation[0], (int32_t)v->dilation[1] },
         .by_plane = divider_of(v->kh * v->kw), .by_kw = divider_of(v->kw), .by_channels = divider_of(channels),
         .by_image = divider_of(height * width), .by_row = divider_of(width),
@@ -135,18 +141,22 @@ static ctrt_status launch(const ctrt_call *call, const struct cuda_conv *v, bool
     const bool back = v->pass == CUDA_CONV_INPUT_GRAD, weights = v->pass == CUDA_CONV_WEIGHT_GRAD;
     struct cuda_shape shape = { .block = CONV_THREADS };
     if (few) {
-        const int64_t items = weights ? args->weights : (int64_t)args->n * (back ? v->c * v->h * v->w : v->o * v->oh * v->ow);
-        shape.grid[0] = weights ? (unsigned)(items < MOST ? items : MOST) : cuda_blocks(call->device, items, CONV_THREADS);
+        const int64_t items = weights ? args->weights
+                                      : (int64_t)args->n * (back ? v->c * v->h * v->w : v->o * v->oh * v->ow);
+        shape.grid[0] = weights ? (unsigned)(items < MOST ? items : MOST)
+                                : cuda_blocks(call->device, items, CONV_THREADS);
         return cuda_launch(call, v->dtype, variant, variants[variant], shape, args);
     }
     const int64_t channels = tiles_of(back ? args->c : args->o);
-    const int64_t others = tiles_of(weights ? (int64_t)args->c * args->kh * args->kw : (int64_t)args->n * (back ? v->h * v->w : v->oh * v->ow));
-    /* The forward and the input's pass have pixels first in channels-last data; a weight's gradient has channels first. */
+    const int64_t others = tiles_of(weights ? (int64_t)args->c * args->kh * args->kw
+                                            : (int64_t)args->n * (back ? v->h * v->w : v->oh * v->ow));
+    /* Rows of the tiles: with channels-last data, pixels in forward and input gradient; in all other cases,
+     * channels. */
     args->tiles = channels * others;
     args->tiles_across = v->channels_last && !weights ? channels : others;
     if (args->tiles * v->groups > MOST)
-        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s is too large for the built-in kernel: %lld tiles", call->row->op,
-                               (long long)(args->tiles * v->groups));
+        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s is too large for the built-in kernel: %lld tiles",
+                               call->row->op, (long long)(args->tiles * v->groups));
     shape.grid[0] = (unsigned)(args->tiles * v->groups);
     shape.grid[1] = 1;
     shape.grid[2] = (unsigned)args->parts;
@@ -156,12 +166,14 @@ static ctrt_status launch(const ctrt_call *call, const struct cuda_conv *v, bool
 static ctrt_status add_parts(const ctrt_call *call, const struct cuda_conv *v, struct conv_args *args, int64_t rooms)
 {
     static const char *const names[CTRT_DTYPE_COUNT] = {
-        [CTRT_F32] = "conv2d_parts_f32", [CTRT_F64] = "conv2d_parts_f64", [CTRT_F16] = "conv2d_parts_f16", [CTRT_BF16] = "conv2d_parts_bf16"
+        [CTRT_F32] = "conv2d_parts_f32", [CTRT_F64] = "conv2d_parts_f64", [CTRT_F16] = "conv2d_parts_f16",
+        [CTRT_BF16] = "conv2d_parts_bf16"
     };
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
     args->room = call->workspace;
     args->parts = (int32_t)rooms;
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args->weights, CONV_THREADS) }, .block = CONV_THREADS };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args->weights, CONV_THREADS) },
+                                      .block = CONV_THREADS };
     return cuda_launch_named(call, &cuda_image_conv, &entries[v->dtype], names[v->dtype], shape, args);
 }
 
@@ -170,19 +182,23 @@ ctrt_status cuda_conv_builtin(const ctrt_call *call, const struct cuda_conv *v)
     struct cuda_device *device = call->device;
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
     if (!fits(v))
-        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: %s: sides of more than 2^30, or an image or kernel of more than 2^31 places, are too large "
-                               "for the built-in kernel", device->name, call->row->op);
+        return cuda_host->fail(
+            CTRT_ERR_NOT_SUPPORTED,
+            "%s: %s: sides of more than 2^30, or an image or kernel of more than 2^31 places, are too large "
+            "for the built-in kernel",
+            device->name, call->row->op);
     const bool few = is_few(v), weights = v->pass == CUDA_CONV_WEIGHT_GRAD;
-    /* The workspace may have been asked for on behalf of a library that then would not do it. */
+    /* The workspace may be smaller, if it was computed for a library that then did not support the convolution. */
     const bool whole = weights && call->workspace_bytes < cuda_conv_builtin_workspace(device, v);
     const int64_t rooms = weights ? rooms_of(device, v, whole) : 0, at_once = images_at_once(v);
     if (rooms > 1 && whole)
-        return cuda_host->fail(CTRT_ERR_INTERNAL, "%s: %s got %zu bytes of workspace", device->name, call->row->op, call->workspace_bytes);
+        return cuda_host->fail(CTRT_ERR_INTERNAL, "%s: %s got %zu bytes of workspace", device->name, call->row->op,
+                               call->workspace_bytes);
     struct conv_args args;
     cuda_conv_args(&args, v);
     char *room = rooms > 1 ? call->workspace : NULL;
     ctrt_status status = CTRT_OK;
-    /* Without images a weight's gradient is still to be written: zeros. */
+    /* Without images, one launch still writes zeros to the weight gradient. */
     for (int64_t first = 0; status == CTRT_OK && (first < v->n || (first == 0 && weights)); first += at_once) {
         struct cuda_conv some = *v;
         some.n = v->n - first < at_once ? v->n - first : at_once;

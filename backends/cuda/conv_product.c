@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/conv_product.c: convolutions as matrix products by cuBLASLt, where cuDNN is missing or cannot: tensor cores are worth that each pixel is
- * written out once for every place of the kernel (im2col; Chellapilla et al. 2006).
+/* backends/cuda/conv_product.c: convolutions as matrix products by cuBLASLt, used where cuDNN is missing or does not
+ * support the convolution. The speed of tensor cores outweighs the cost of writing each pixel once per kernel position
+ * (im2col; Chellapilla et al. 2006).
  *
  *                        contiguous (a product for each image)          channels-last (one product)
  *     forward            y[O,P] = weight[O,T] patches[T,P]              y[P,O] = patches[P,T] weight[O,T]'
  *     input's gradient   dx[C,Q] = turned weight[C,S] patches[S,Q]      dx[Q,C] = patches[Q,S] weight[S,C]
  *     weight's gradient  dw[O,T] = turned dy[O,NP] patches[NP,T]        dw[O,T] = dy[P,O]' patches[P,T]
  *
- * P: pixels of y; Q: of x; T: channels of x and places in the kernel; S: channels of y and places. As many images are written out at a time as
- * the workspace may hold; a weight's gradient needs all at once. A kernel of 1 x 1 that takes every pixel needs no patches: they are x itself. */
+ * P: pixels of y; Q: pixels of x; T: channels of x times kernel positions; S: channels of y times kernel positions; ':
+ * transposed; turned: with dimensions 0 and 1 exchanged. Patches are written for as many images at a time as the
+ * workspace can hold; a weight gradient needs the patches of all images at once. A 1 x 1 kernel with stride 1 and
+ * without padding needs no patches, because they would be equal to the data itself (x; in the input gradient, dy). */
 #include <string.h>
 
 #include "conv.h"
@@ -18,19 +21,19 @@
 #include "product.h"
 
 #define ALIGNED(bytes) (((bytes) + 255) / 256 * 256)
-#define LEAST 8                             /* channels on either side below which the library has nothing to win */
+#define LEAST 8                             /* minimum input and output channels; below, the library is not faster */
 #define MOST ((int64_t)INT32_MAX)
 
 struct plan {
-    bool back, weights, whole;              /* whole: patches are the data itself */
-    int64_t pixels, taps;                   /* of an image; of a patch */
-    int64_t images;                         /* at a time */
+    bool back, weights, whole;              /* whole: the data is used in place of patches */
+    int64_t pixels, taps;                   /* pixels of an image; elements of a patch */
+    int64_t images;                         /* images per product */
     size_t patches, turned, library;        /* bytes of each part of the workspace */
 };
 
-/* The product of `images` images from `first` on. */
-static struct cuda_product product_of(const struct cuda_conv *v, const struct plan *plan, int64_t first, int64_t images, const char *patches,
-                                      const char *turned)
+/* Returns the product for `images` images, beginning with image `first`. */
+static struct cuda_product product_of(const struct cuda_conv *v, const struct plan *plan, int64_t first, int64_t images,
+                                      const char *patches, const char *turned)
 {
     const int64_t bytes = cuda_dtype_bytes[v->dtype], in = v->c * v->h * v->w, out = v->o * v->oh * v->ow;
     const char *x = (const char *)v->x + first * in * bytes, *y = (const char *)v->y + first * out * bytes;
@@ -58,18 +61,23 @@ static struct cuda_product product_of(const struct cuda_conv *v, const struct pl
     return p;
 }
 
-/* room: bytes that patches and what is turned may take. */
+/* Plans the products. `room`: maximum bytes for patches and the turned operand. Returns false if the convolution is not
+ * supported. */
 static bool make_plan(struct plan *plan, struct cuda_device *device, const struct cuda_conv *v, size_t room)
 {
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
-    if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.products == CUDA_PATH_BUILTIN || v->groups != 1 || v->c < LEAST || v->o < LEAST
-        || v->h > MOST / 4 || v->w > MOST / 4 || v->kh > MOST || v->kw > MOST || v->padding[0] > MOST / 4 || v->padding[1] > MOST / 4)
+    if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.products == CUDA_PATH_BUILTIN || v->groups != 1
+        || v->c < LEAST || v->o < LEAST || v->h > MOST / 4 || v->w > MOST / 4 || v->kh > MOST || v->kw > MOST
+        || v->padding[0] > MOST / 4 || v->padding[1] > MOST / 4)
         return false;
-    *plan = (struct plan){ .back = v->pass == CUDA_CONV_INPUT_GRAD, .weights = v->pass == CUDA_CONV_WEIGHT_GRAD, .images = v->n };
+    *plan = (struct plan){ .back = v->pass == CUDA_CONV_INPUT_GRAD,
+                           .weights = v->pass == CUDA_CONV_WEIGHT_GRAD,
+                           .images = v->n };
     plan->pixels = plan->back ? v->h * v->w : v->oh * v->ow;
     plan->taps = (plan->back ? v->o : v->c) * v->kh * v->kw;
-    plan->whole = v->kh == 1 && v->kw == 1 && v->stride[0] == 1 && v->stride[1] == 1 && v->padding[0] == 0 && v->padding[1] == 0
-                  && (v->channels_last || !plan->weights);      /* contiguous data has an image's pixels run faster than its channels */
+    /* Not the weight gradient of contiguous data: it needs pixels as rows, but there they are columns. */
+    plan->whole = v->kh == 1 && v->kw == 1 && v->stride[0] == 1 && v->stride[1] == 1 && v->padding[0] == 0
+                  && v->padding[1] == 0 && (v->channels_last || !plan->weights);
     if (plan->pixels > MOST || plan->taps > MOST || v->kh * v->kw > MOST || v->n > MOST / plan->pixels)
         return false;
     if (!v->channels_last && plan->back)
@@ -91,7 +99,7 @@ static bool make_plan(struct plan *plan, struct cuda_device *device, const struc
     const int64_t rest = v->n % plan->images;
     for (int i = 0; i < 2; i++) {
         const int64_t images = i == 0 ? plan->images : rest;
-        /* Its parts lie as the workspace's do. */
+        /* NULL stands for the workspace's parts, because their alignment is the same. */
         const struct cuda_product p = product_of(v, plan, 0, images > 0 ? images : plan->images, NULL, NULL);
         const size_t library = cuda_lt_workspace(device, &p);
         plan->library = library > plan->library ? library : plan->library;
@@ -116,10 +124,12 @@ bool cuda_conv_product_workspace(struct cuda_device *device, const struct cuda_c
 /* ---- kernels ---- */
 
 static const char *const patch_names[CTRT_DTYPE_COUNT] = {
-    [CTRT_F32] = "conv2d_patches_f32", [CTRT_F64] = "conv2d_patches_f64", [CTRT_F16] = "conv2d_patches_f16", [CTRT_BF16] = "conv2d_patches_bf16"
+    [CTRT_F32] = "conv2d_patches_f32", [CTRT_F64] = "conv2d_patches_f64", [CTRT_F16] = "conv2d_patches_f16",
+    [CTRT_BF16] = "conv2d_patches_bf16"
 };
 static const char *const turn_names[CTRT_DTYPE_COUNT] = {
-    [CTRT_F32] = "conv2d_turn_f32", [CTRT_F64] = "conv2d_turn_f64", [CTRT_F16] = "conv2d_turn_f16", [CTRT_BF16] = "conv2d_turn_bf16"
+    [CTRT_F32] = "conv2d_turn_f32", [CTRT_F64] = "conv2d_turn_f64", [CTRT_F16] = "conv2d_turn_f16",
+    [CTRT_BF16] = "conv2d_turn_bf16"
 };
 
 static unsigned clipped(int64_t n, int64_t most)
@@ -127,7 +137,8 @@ static unsigned clipped(int64_t n, int64_t most)
     return (unsigned)(n < most ? n : most);
 }
 
-static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan, int64_t first, int64_t images, void *to)
+static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan,
+                                 int64_t first, int64_t images, void *to)
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
     const int64_t bytes = cuda_dtype_bytes[v->dtype];
@@ -151,13 +162,16 @@ static ctrt_status write_patches(const ctrt_call *call, const struct cuda_conv *
     return cuda_launch_named(call, &cuda_image_conv, &entries[v->dtype], patch_names[v->dtype], shape, &args);
 }
 
-/* [a,b,c] as [b,a,c]: the weight by channels of x, dy by channels. */
+/* Copies [a,b,c] as [b,a,c], so that channels of x (weight) or channels of y (dy) become dimension 0. */
 static ctrt_status turn(const ctrt_call *call, const struct cuda_conv *v, const struct plan *plan, void *to)
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
-    const int64_t a = plan->back ? v->o : v->n, b = plan->back ? v->c : v->o, c = plan->back ? v->kh * v->kw : plan->pixels;
-    const struct conv_turn_args args = { .from = plan->back ? v->weight : v->y, .to = to, .count = a * b * c, .b = b, .a = counted_of(a), .c = counted_of(c) };
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.count, CONV_THREADS) }, .block = CONV_THREADS };
+    const int64_t a = plan->back ? v->o : v->n, b = plan->back ? v->c : v->o,
+                  c = plan->back ? v->kh * v->kw : plan->pixels;
+    const struct conv_turn_args args = { .from = plan->back ? v->weight : v->y, .to = to, .count = a * b * c, .b = b,
+                                         .a = counted_of(a), .c = counted_of(c) };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.count, CONV_THREADS) },
+                                      .block = CONV_THREADS };
     return cuda_launch_named(call, &cuda_image_conv, &entries[v->dtype], turn_names[v->dtype], shape, &args);
 }
 
@@ -166,7 +180,8 @@ bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *v, ctrt_st
     struct plan plan;
     if (!make_plan(&plan, call->device, v, cuda_conv_room(call->device)))
         return false;
-    /* The workspace was asked for on behalf of cuDNN, which then would not: as many images at a time as fit there, and what is left is the library's. */
+    /* The workspace may have been computed for cuDNN, which then did not support the convolution. Then process as many
+     * images at a time as fit; cuBLASLt gets the rest of the workspace. */
     if (needs(&plan) > call->workspace_bytes && !make_plan(&plan, call->device, v, call->workspace_bytes))
         return false;
     char *patches = call->workspace, *turned = patches + plan.patches;
@@ -179,7 +194,7 @@ bool cuda_conv_product(const ctrt_call *call, const struct cuda_conv *v, ctrt_st
         if (!plan.whole)
             *status = write_patches(call, v, &plan, first, images, patches);
         const struct cuda_product p = product_of(v, &plan, first, images, patches, turned);
-        /* What has been put there so far does no harm. */
+        /* The work enqueued so far is harmless: the caller's next implementation overwrites its results. */
         if (*status == CTRT_OK && !cuda_lt_product(&product_call, &p, status))
             return false;
     }

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/copy.c: rows of copy, of any layout and dtype to any other, and of fill. */
+/* backends/cuda/copy.c: copy, from any layout and dtype to any other, and fill. */
 #include "copy_args.h"
 #include "elementwise.h"
 
-/* ---- from dtype to dtype ---- */
+/* ---- casting ---- */
 
-/* The dtype that a kernel's name says for the result: integers of one size are alike. */
+/* Returns the result dtype in the kernel's name: integers of the same size share a kernel. */
 static ctrt_dtype cast_to(ctrt_dtype dtype)
 {
     return CTRT_DTYPE_BIT(dtype) & CUDA_INTEGRAL ? cuda_bits_of(dtype) : dtype;
 }
 
-/* Same values in the same bits: bytes are moved. A bool is 0 or 1 and so a u8, but a u8 is no bool. */
+/* Returns true if the cast does not change the bits, so that a plain copy suffices. A bool (0 or 1) is a valid u8, but
+ * a u8 is not a valid bool. */
 static bool same_bits(ctrt_dtype from, ctrt_dtype to)
 {
     return from == to || (cuda_dtype_bytes[from] == 1 && cuda_dtype_bytes[to] == 1 && to != CTRT_BOOL);
@@ -21,11 +22,13 @@ static ctrt_status copy_cast(const ctrt_call *call, ctrt_dtype from, ctrt_dtype 
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT][2];
     static const char *const stems[CTRT_DTYPE_COUNT] = {
-        [CTRT_F32] = "cast_f32", [CTRT_F64] = "cast_f64", [CTRT_F16] = "cast_f16", [CTRT_BF16] = "cast_bf16", [CTRT_I8] = "cast_i8",
-        [CTRT_U8] = "cast_u8",   [CTRT_I16] = "cast_i16", [CTRT_I32] = "cast_i32", [CTRT_I64] = "cast_i64",   [CTRT_BOOL] = "cast_u8",
+        [CTRT_F32] = "cast_f32", [CTRT_F64] = "cast_f64", [CTRT_F16] = "cast_f16", [CTRT_BF16] = "cast_bf16",
+        [CTRT_I8] = "cast_i8",   [CTRT_U8] = "cast_u8",   [CTRT_I16] = "cast_i16", [CTRT_I32] = "cast_i32",
+        [CTRT_I64] = "cast_i64", [CTRT_BOOL] = "cast_u8",
     };
     const ctrt_dtype key = cast_to(to);
-    const struct elementwise_kernel kernel = { .image = &cuda_image_cast, .entries = entries[from][key], .stem = stems[from], .key = key };
+    const struct elementwise_kernel kernel = { .image = &cuda_image_cast, .entries = entries[from][key],
+                                               .stem = stems[from], .key = key };
     struct elementwise_args args;
     cuda_elementwise_clear(&args);
     return cuda_elementwise_kernel(call, &args, &kernel);
@@ -33,15 +36,16 @@ static ctrt_status copy_cast(const ctrt_call *call, ctrt_dtype from, ctrt_dtype 
 
 /* ---- transposing ---- */
 
-/* Below, a dimension leaves most of a tile empty, and caches do as well. */
+/* Minimum size of a transposed dimension. A smaller one leaves most of a tile empty, and the caches then serve the
+ * strided kernel as well. */
 #define TRANSPOSE_LEAST 16
 
-/* out is dense along its last dimension, `in` along another: which? -1: none. */
+/* If `out` has stride 1 in its last dimension and `in` in another, returns that other dimension; else -1. */
 static int transposed_dim(const ctrt_view *out, const ctrt_view *in)
 {
     const int last = out->ndim - 1;
-    if (out->ndim < 2 || (in->flags & CTRT_VIEW_HOST_SCALAR) || out->strides[last] != 1 || in->strides[last] == 1 || in->strides[last] == 0
-        || out->shape[last] < TRANSPOSE_LEAST)
+    if (out->ndim < 2 || (in->flags & CTRT_VIEW_HOST_SCALAR) || out->strides[last] != 1 || in->strides[last] == 1
+        || in->strides[last] == 0 || out->shape[last] < TRANSPOSE_LEAST)
         return -1;
     for (int d = last - 1; d >= 0; d--)
         if (in->strides[d] == 1 && out->shape[d] >= TRANSPOSE_LEAST)
@@ -53,14 +57,15 @@ static ctrt_status copy_transpose(const ctrt_call *call, ctrt_dtype bits, int di
 {
     static struct cuda_entry entries[CTRT_DTYPE_COUNT];
     static const char *const names[CTRT_DTYPE_COUNT] = {
-        [CTRT_U8] = "transpose_u8", [CTRT_I16] = "transpose_i16", [CTRT_I32] = "transpose_i32", [CTRT_I64] = "transpose_i64",
+        [CTRT_U8] = "transpose_u8", [CTRT_I16] = "transpose_i16", [CTRT_I32] = "transpose_i32",
+        [CTRT_I64] = "transpose_i64",
     };
     const ctrt_view *out = call->outputs[0], *in = call->inputs[0];
     const int last = out->ndim - 1;
     const int64_t side = cuda_dtype_bytes[bits] <= 2 ? 64 : 32;
     struct transpose_args args = {
-        .out = out->data, .in = in->data, .rows = out->shape[dim], .columns = out->shape[last], .out_row = out->strides[dim],
-        .in_column = in->strides[last],
+        .out = out->data, .in = in->data, .rows = out->shape[dim], .columns = out->shape[last],
+        .out_row = out->strides[dim], .in_column = in->strides[last],
     };
     args.tiles_down = (args.rows + side - 1) / side;
     args.tiles_across = (args.columns + side - 1) / side;
@@ -72,12 +77,13 @@ static ctrt_status copy_transpose(const ctrt_call *call, ctrt_dtype bits, int di
             args.in_strides[args.ndim++] = in->strides[d];
             args.tiles *= out->shape[d];
         }
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.tiles * TRANSPOSE_THREADS, TRANSPOSE_THREADS) },
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, args.tiles * TRANSPOSE_THREADS,
+                                                            TRANSPOSE_THREADS) },
                                       .block = TRANSPOSE_THREADS };
     return cuda_launch_named(call, &cuda_image_copy, &entries[bits], names[bits], shape, &args);
 }
 
-/* ---- pairs of elements as one of twice the size, where everything allows it: fewer and larger accesses ---- */
+/* ---- strided copies; pairs of elements are copied as one element where possible, for wider accesses ---- */
 
 static bool pairs_up(const ctrt_view *view, size_t bytes)
 {

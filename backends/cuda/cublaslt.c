@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/cublaslt.c: matrix products by cuBLASLt, found at run time.
+/* backends/cuda/cublaslt.c: matrix products by cuBLASLt, which is loaded at run time.
  *
- * The library wants column major matrices: C read that way is its own transpose, so C' = B' A' is asked for and nothing is moved. How a
- * product is to be done is worked out once per shape, layout, alignment and type, and kept. Parts of a sum are added up in f32 (f64 for f64),
- * never in f16 or bf16, and the library's algorithms give the same for the same product always. */
+ * The library expects column-major matrices. A row-major C is the column-major C', so the library computes C' = B' A'
+ * and no data is moved. The algorithm is selected once per shape, layout, alignment and dtype, and cached. Sums are
+ * accumulated in f32 (f64 for f64), never in f16 or bf16, and the selected algorithms are deterministic. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +16,8 @@
 #include "tuning.h"
 
 #define BUCKETS 1024u
-#define MOST_ENTRIES 8192u                  /* then all are forgotten */
-#define CANDIDATES 12                       /* that are timed */
+#define MOST_ENTRIES 8192u                  /* when the cache is full, it is cleared */
+#define CANDIDATES 12                       /* algorithms that are timed */
 #define RUNS 3
 
 struct lt_library {
@@ -27,47 +27,47 @@ struct lt_library {
 #undef LT
 };
 
-/* One of the two operands as the library sees it. */
+/* An operand as the library sees it: a column-major matrix. `step`: the leading dimension, in elements. */
 struct operand {
     int64_t rows, columns, step, batch_step;
     int transposed, reserved;
 };
 
 struct key {
-    struct operand left, right;             /* b', a' */
+    struct operand left, right;             /* B', A' */
     int64_t m, n, k, batch;
     uint8_t dtype, out, bias, tf32;
-    uint8_t alignment[4];                   /* of left, right, c, bias */
+    uint8_t alignment[4];                   /* log2 of bytes, of left, right, c, bias */
 };
 
 struct entry {
     struct key key;
     struct entry *next;
-    pthread_mutex_t lock;                   /* for all below */
+    pthread_mutex_t lock;                   /* protects the members below */
     lt_product product;
     lt_layout left, right, c;
-    lt_choice choices[CANDIDATES];          /* the first is what is used */
-    int count;                              /* 0: the library cannot */
-    /* What is used instead when a call has less workspace than the first choice wants, so many bytes. */
+    lt_choice choices[CANDIDATES];          /* choice 0 is used */
+    int count;                              /* 0: the library does not support the product */
+    /* The choice for calls with less workspace than choice 0 needs, selected for tight_bytes bytes. */
     lt_choice tight;
     size_t tight_bytes;
     enum { TIGHT_UNKNOWN, TIGHT_THERE, TIGHT_NONE } tight_state;
-    bool bias_apart;                        /* the library cannot add it */
-    bool to_time;
+    bool bias_apart;                        /* the library cannot add the bias */
+    bool to_time;                           /* the choices have not been timed yet */
 };
 
-/* Of a device. */
+/* State of a device. */
 struct lt {
     const struct lt_library *library;
     lt_handle handle;
     size_t version;
-    pthread_rwlock_t lock;                  /* of the table; entries go only with it held for writing */
+    pthread_rwlock_t lock;                  /* of the table; entries are freed only with it held for writing */
     struct entry *buckets[BUCKETS];
     unsigned count;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* opening */
-static struct lt no_library;                /* stands in a device's slot where there is none */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* held while the library is opened */
+static struct lt no_library;                /* in the slot of a device without the library */
 
 static void after_fork_in_child(void)
 {
@@ -89,13 +89,15 @@ static const struct cuda_symbol symbols[] = {
 
 static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12" };
 
-static bool open_library(struct lt_library *library, const char *name, enum cuda_library_place place, struct cuda_library_failure *why)
+static bool open_library(struct lt_library *library, const char *name, enum cuda_library_place place,
+                         struct cuda_library_failure *why)
 {
     library->file = cuda_library_open(library, name, place, symbols, COUNT_OF(symbols), why);
     return library->file != NULL;
 }
 
-static struct lt *lt_new(struct cuda_device *device, const struct lt_library *library, const char *name, struct cuda_library_failure *why)
+static struct lt *lt_new(struct cuda_device *device, const struct lt_library *library, const char *name,
+                         struct cuda_library_failure *why)
 {
     struct lt *lt = cuda_host->alloc(sizeof *lt);
     if (lt == NULL) {
@@ -113,12 +115,14 @@ static struct lt *lt_new(struct cuda_device *device, const struct lt_library *li
     }
     lt->version = library->version();
     pthread_rwlock_init(&lt->lock, NULL);
-    cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: matrix products by %s (%zu)", device->name, cuda_library_path(library->file, name), lt->version);
+    cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: matrix products by %s (%zu)", device->name,
+                   cuda_library_path(library->file, name), lt->version);
     return lt;
 }
 
-/* The first that works, by place and then by version: one that is newer than the driver is there, and fails. NULL: the failure is transient,
- * and the next product tries again. */
+/* Opens the first library that works, by place and then by version; one that is too new for the driver loads but fails
+ * in cublasLtCreate. Returns &no_library if there is none, or NULL after a temporary failure: then the next product
+ * tries again. */
 static struct lt *open_lt(struct cuda_device *device)
 {
     static struct lt_library libraries[COUNT_OF(names)];
@@ -126,24 +130,29 @@ static struct lt *open_lt(struct cuda_device *device)
     struct cuda_library_failure why[COUNT_OF(names)] = { 0 };
     for (int place = 0; place < CUDA_LIBRARY_PLACES; place++)
         for (size_t i = 0; i < COUNT_OF(names); i++) {
-            const bool open = libraries[i].file != NULL, to_try = open ? place == 0 : open_library(&libraries[i], names[i], place, &why[i]);
+            const bool open = libraries[i].file != NULL,
+                       to_try = open ? place == 0 : open_library(&libraries[i], names[i], place, &why[i]);
             struct lt *lt = to_try ? lt_new(device, &libraries[i], names[i], &why[i]) : NULL;
             if (lt != NULL)
                 return lt;
             if (why[i].transient) {
                 if (!warned)
-                    cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: cuBLASLt cannot be opened now, so matrix products take kernels of ctrt's own, which "
-                                   "are slower, until it can be: %s", device->name, why[i].text);
+                    cuda_host->log(
+                        CTRT_LOG_WARNING, "cuda",
+                        "%s: cuBLASLt cannot be opened now, so matrix products take kernels of ctrt's own, which "
+                        "are slower, until it can be: %s",
+                        device->name, why[i].text);
                 warned = true;
                 return NULL;
             }
         }
-    cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: no cuBLASLt, so matrix products take kernels of ctrt's own, which are slower: %s; %s", device->name,
-                   why[0].text, why[1].text);
+    cuda_host->log(CTRT_LOG_WARNING, "cuda",
+                   "%s: no cuBLASLt, so matrix products take kernels of ctrt's own, which are slower: %s; %s",
+                   device->name, why[0].text, why[1].text);
     return &no_library;
 }
 
-/* NULL: products are not the library's. The device's context is current. */
+/* Returns the device's state, or NULL if products must not use the library. The device's context must be current. */
 static struct lt *lt_of(struct cuda_device *device)
 {
     struct lt *lt = __atomic_load_n((struct lt **)&device->libraries[CUDA_LIBRARY_LT], __ATOMIC_ACQUIRE);
@@ -177,22 +186,25 @@ void cuda_lt_prepare(struct cuda_device *device)
     dlclose(file);
 }
 
-/* ---- what a product looks like to the library ---- */
+/* ---- conversion of a product for the library ---- */
 
-static bool operand_of(struct operand *out, int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t batch_step)
+static bool operand_of(struct operand *out, int64_t rows, int64_t columns, int64_t row, int64_t column,
+                       int64_t batch_step)
 {
-    /* A matrix [rows, columns] of ours; with rows adjacent it is [columns, rows] there, and that is as it should be. */
+    /* A row-major matrix [rows, columns] is a column-major [columns, rows], which is the form that C' = B' A'
+     * requires. */
     const bool across = column == 1 || columns == 1;
     const int64_t step = across ? row : column, least = across ? columns : rows;
-    *out = (struct operand){ .rows = least, .columns = across ? rows : columns, .step = step, .batch_step = batch_step, .transposed = !across };
+    *out = (struct operand){ .rows = least, .columns = across ? rows : columns, .step = step, .batch_step = batch_step,
+                             .transposed = !across };
     if (!across && row != 1 && rows != 1)
         return false;
     if (out->columns == 1 && out->step < least)
-        out->step = least;                  /* a single one has no step to speak of */
+        out->step = least;                  /* the step of a single column has no meaning */
     return out->step >= least && batch_step >= 0;
 }
 
-/* log2 of the bytes to whose multiple an address lies, 16 at most: more no algorithm asks for. */
+/* Returns log2 of the address's alignment in bytes, at most 4, because no algorithm requires more than 16 bytes. */
 static uint8_t alignment_of(const void *address)
 {
     const int zeros = address != NULL ? __builtin_ctzll((uintptr_t)address) : 4;
@@ -204,12 +216,13 @@ static bool key_of(struct key *key, const struct cuda_product *p)
     memset(key, 0, sizeof *key);
     if (p->dtype != CTRT_F32 && p->dtype != CTRT_F64 && p->dtype != CTRT_F16 && p->dtype != CTRT_BF16)
         return false;
-    if (p->k == 0 || p->m == 0 || p->n == 0 || p->batch == 0 || p->batch > INT32_MAX || (p->bias != NULL && !p->of_rows && p->batch != 1))
+    if (p->k == 0 || p->m == 0 || p->n == 0 || p->batch == 0 || p->batch > INT32_MAX
+        || (p->bias != NULL && !p->of_rows && p->batch != 1))
         return false;
     key->m = p->m, key->n = p->n, key->k = p->k, key->batch = p->batch;
     key->dtype = (uint8_t)p->dtype;
     key->out = (uint8_t)p->out;
-    /* The library is not told how its bias lies, and may read 16 bytes at once. */
+    /* cuBLASLt has no preference for the alignment of the bias and may read the bias in vectors of 16 bytes. */
     key->bias = p->bias != NULL && !p->of_rows && (uintptr_t)p->bias % 16 == 0;
     key->tf32 = p->dtype == CTRT_F32 && cuda_options.tf32_products;
     key->alignment[0] = alignment_of(p->b);
@@ -217,7 +230,8 @@ static bool key_of(struct key *key, const struct cuda_product *p)
     key->alignment[2] = alignment_of(p->c);
     key->alignment[3] = alignment_of(key->bias ? p->bias : NULL);
     const int64_t b_batch = p->batch > 1 ? p->b_batch : 0, a_batch = p->batch > 1 ? p->a_batch : 0;
-    return operand_of(&key->left, p->k, p->n, p->b_row, p->b_column, b_batch) && operand_of(&key->right, p->m, p->k, p->a_row, p->a_column, a_batch);
+    return operand_of(&key->left, p->k, p->n, p->b_row, p->b_column, b_batch)
+           && operand_of(&key->right, p->m, p->k, p->a_row, p->a_column, a_batch);
 }
 
 static unsigned bucket_of(const struct key *key)
@@ -233,17 +247,18 @@ static unsigned bucket_of(const struct key *key)
 }
 _Static_assert(sizeof(struct key) % sizeof(uint64_t) == 0, "keys are hashed by words");
 
-/* As text, for the file. */
+/* Writes the key as text, for the tuning file. */
 static void write_key(char text[TUNING_KEY], const struct key *key)
 {
-    snprintf(text, TUNING_KEY, "%s%s%s%s m%lld n%lld k%lld b%lld %c%lld,%lld %c%lld,%lld @%u%u%u%u", cuda_dtype_names[key->dtype],
-             key->out != key->dtype ? "(f32)" : "", key->tf32 ? "(tf32)" : "", key->bias ? "+bias" : "", (long long)key->m, (long long)key->n,
-             (long long)key->k, (long long)key->batch, "nt"[key->right.transposed], (long long)key->right.step, (long long)key->right.batch_step,
-             "nt"[key->left.transposed], (long long)key->left.step, (long long)key->left.batch_step, key->alignment[0], key->alignment[1],
-             key->alignment[2], key->alignment[3]);
+    snprintf(text, TUNING_KEY, "%s%s%s%s m%lld n%lld k%lld b%lld %c%lld,%lld %c%lld,%lld @%u%u%u%u",
+             cuda_dtype_names[key->dtype], key->out != key->dtype ? "(f32)" : "", key->tf32 ? "(tf32)" : "",
+             key->bias ? "+bias" : "", (long long)key->m, (long long)key->n, (long long)key->k, (long long)key->batch,
+             "nt"[key->right.transposed], (long long)key->right.step, (long long)key->right.batch_step,
+             "nt"[key->left.transposed], (long long)key->left.step, (long long)key->left.batch_step,
+             key->alignment[0], key->alignment[1], key->alignment[2], key->alignment[3]);
 }
 
-/* ---- how it is done ---- */
+/* ---- selection of algorithms ---- */
 
 static void entry_free(const struct lt_library *library, struct entry *entry)
 {
@@ -257,10 +272,12 @@ static void entry_free(const struct lt_library *library, struct entry *entry)
     cuda_host->free(entry);
 }
 
-static lt_status layout_new(const struct lt_library *library, lt_layout *out, int type, const struct operand *operand, int64_t batch)
+static lt_status layout_new(const struct lt_library *library, lt_layout *out, int type, const struct operand *operand,
+                            int64_t batch)
 {
     const int32_t count = (int32_t)batch;
-    lt_status status = library->layout_create(out, type, (uint64_t)operand->rows, (uint64_t)operand->columns, operand->step);
+    lt_status status = library->layout_create(out, type, (uint64_t)operand->rows, (uint64_t)operand->columns,
+                                              operand->step);
     if (status == LT_OK && batch > 1)
         status = library->layout_set(*out, LT_LAYOUT_BATCH, &count, sizeof count);
     if (status == LT_OK && batch > 1)
@@ -270,16 +287,22 @@ static lt_status layout_new(const struct lt_library *library, lt_layout *out, in
 
 static lt_status describe(const struct lt_library *library, struct entry *entry)
 {
-    static const int types[CTRT_DTYPE_COUNT] = { [CTRT_F32] = LT_F32, [CTRT_F64] = LT_F64, [CTRT_F16] = LT_F16, [CTRT_BF16] = LT_BF16 };
+    static const int types[CTRT_DTYPE_COUNT] = {
+        [CTRT_F32] = LT_F32, [CTRT_F64] = LT_F64, [CTRT_F16] = LT_F16, [CTRT_BF16] = LT_BF16
+    };
     const struct key *key = &entry->key;
     const bool f64 = key->dtype == CTRT_F64;
     const int type = types[key->dtype], epilogue = LT_EPILOGUE_BIAS;
     const struct operand c = { .rows = key->n, .columns = key->m, .step = key->n, .batch_step = key->m * key->n };
-    lt_status status = library->product_create(&entry->product, f64 ? LT_COMPUTE_F64 : key->tf32 ? LT_COMPUTE_TF32 : LT_COMPUTE_F32, f64 ? LT_F64 : LT_F32);
+    lt_status status = library->product_create(&entry->product,
+                                               f64 ? LT_COMPUTE_F64 : key->tf32 ? LT_COMPUTE_TF32 : LT_COMPUTE_F32,
+                                               f64 ? LT_F64 : LT_F32);
     if (status == LT_OK)
-        status = library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_A, &key->left.transposed, sizeof key->left.transposed);
+        status = library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_A, &key->left.transposed,
+                                      sizeof key->left.transposed);
     if (status == LT_OK)
-        status = library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_B, &key->right.transposed, sizeof key->right.transposed);
+        status = library->product_set(entry->product, LT_PRODUCT_TRANSPOSE_B, &key->right.transposed,
+                                      sizeof key->right.transposed);
     if (status == LT_OK && key->bias)
         status = library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue);
     if (status == LT_OK)
@@ -291,13 +314,15 @@ static lt_status describe(const struct lt_library *library, struct entry *entry)
     return status;
 }
 
-/* At most `wanted` choices that make do with so much workspace; *count: how many there are. */
-static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *choices, int wanted, size_t workspace, int *count)
+/* Queries at most `wanted` choices that need at most `workspace` bytes; *count: their number. */
+static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *choices, int wanted, size_t workspace,
+                        int *count)
 {
     const struct lt_library *library = lt->library;
     lt_preference preference = NULL;
     const uint32_t reductions = LT_REDUCTION_COMPUTE_TYPE;
-    const uint32_t alignment[3] = { 1u << entry->key.alignment[0], 1u << entry->key.alignment[1], 1u << entry->key.alignment[2] };
+    const uint32_t alignment[3] = { 1u << entry->key.alignment[0], 1u << entry->key.alignment[1],
+                                    1u << entry->key.alignment[2] };
     int found = 0;
     *count = 0;
     lt_status status = library->preference_create(&preference);
@@ -315,7 +340,8 @@ static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *cho
     if (status == LT_OK)
         status = library->preference_set(preference, LT_PREFER_ALIGN_D, &alignment[2], sizeof alignment[2]);
     if (status == LT_OK)
-        status = library->choose(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c, preference, wanted, choices, &found);
+        status = library->choose(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c, preference,
+                                 wanted, choices, &found);
     (void)library->preference_destroy(preference);
     for (int i = 0; i < found && status == LT_OK; i++)
         if (choices[i].state == LT_OK && choices[i].workspace <= workspace)
@@ -323,7 +349,7 @@ static lt_status choose(struct lt *lt, const struct entry *entry, lt_choice *cho
     return status;
 }
 
-/* A choice that was kept in the file, if the library still stands by it. */
+/* Sets the choice from the tuning file, if the file has one and the library accepts it. */
 static bool recall(struct cuda_device *device, struct lt *lt, struct entry *entry)
 {
     char key[TUNING_KEY], text[TUNING_CHOICE];
@@ -341,7 +367,8 @@ static bool recall(struct cuda_device *device, struct lt *lt, struct entry *entr
         at = end;
     }
     lt_choice checked = choice;
-    if (lt->library->check(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c, &choice.algorithm, &checked) != LT_OK
+    if (lt->library->check(lt->handle, entry->product, entry->left, entry->right, entry->c, entry->c,
+                           &choice.algorithm, &checked) != LT_OK
         || checked.state != LT_OK || checked.workspace > cuda_options.workspace)
         return false;
     entry->choices[0] = checked;
@@ -356,11 +383,13 @@ static void keep(struct cuda_device *device, struct lt *lt, const struct entry *
     size_t used = 0;
     write_key(key, &entry->key);
     for (size_t i = 0; i < COUNT_OF(entry->choices[0].algorithm.data); i++)
-        used += (size_t)snprintf(text + used, sizeof text - used, "%s%llx", i > 0 ? " " : "", (unsigned long long)entry->choices[0].algorithm.data[i]);
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%llx", i > 0 ? " " : "",
+                                 (unsigned long long)entry->choices[0].algorithm.data[i]);
     cuda_tuning_keep(device, "cublaslt", lt->version, key, text);
 }
 
-/* NULL: for want of memory nothing is known of it now. */
+/* Creates the entry of a product and selects its algorithms. Returns NULL if memory is short; the next call tries
+ * again. */
 static struct entry *entry_new(struct cuda_device *device, struct lt *lt, const struct key *key)
 {
     struct entry *entry = cuda_host->alloc(sizeof *entry);
@@ -378,7 +407,8 @@ static struct entry *entry_new(struct cuda_device *device, struct lt *lt, const 
         status = choose(lt, entry, entry->choices, wanted, cuda_options.workspace, &entry->count);
         if (entry->count == 0 && status != LT_ALLOC_FAILED && key->bias) {
             const int epilogue = LT_EPILOGUE_NONE;
-            entry->bias_apart = lt->library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue) == LT_OK;
+            entry->bias_apart =
+                lt->library->product_set(entry->product, LT_PRODUCT_EPILOGUE, &epilogue, sizeof epilogue) == LT_OK;
             if (entry->bias_apart)
                 status = choose(lt, entry, entry->choices, wanted, cuda_options.workspace, &entry->count);
         }
@@ -410,7 +440,8 @@ static struct entry *find(struct lt *lt, unsigned bucket, const struct key *key)
     return entry;
 }
 
-/* With the table's lock held for reading on return, to be given back by the caller; NULL: no memory, and no lock is held. */
+/* Returns the product's entry, with lt->lock held for reading; the caller unlocks it. Returns NULL, without the lock,
+ * if memory is short. */
 static struct entry *entry_of(struct cuda_device *device, struct lt *lt, const struct key *key)
 {
     const unsigned bucket = bucket_of(key);
@@ -438,7 +469,8 @@ static struct entry *entry_of(struct cuda_device *device, struct lt *lt, const s
     }
 }
 
-/* What the entry's calls ask for; as long as its choices are to be timed, for all of them. */
+/* Returns the workspace of choice 0 or, while the choices have not been timed yet, the largest workspace of all
+ * choices. */
 static size_t workspace_of(const struct entry *entry)
 {
     size_t bytes = 0;
@@ -464,7 +496,7 @@ size_t cuda_lt_workspace(struct cuda_device *device, const struct cuda_product *
     return bytes;
 }
 
-/* ---- doing it; with the entry's lock ---- */
+/* ---- execution; called with the entry's lock held ---- */
 
 struct work {
     struct lt *lt;
@@ -475,7 +507,7 @@ struct work {
     size_t workspace_bytes;
     cu_stream stream;
     lt_status status;
-    bool add;                               /* to what is in c */
+    bool add;                               /* accumulate into c */
 };
 
 static bool multiply(void *argument)
@@ -485,13 +517,14 @@ static bool multiply(void *argument)
     const bool f64 = w->p->dtype == CTRT_F64;
     const float one = 1, beta = w->add ? 1 : 0;
     const double one_64 = 1, beta_64 = beta;
-    w->status = w->lt->library->multiply(w->lt->handle, entry->product, f64 ? (const void *)&one_64 : &one, w->p->b, entry->left, w->p->a, entry->right,
-                                         f64 ? (const void *)&beta_64 : &beta, w->p->c, entry->c, w->p->c, entry->c, &w->choice->algorithm,
-                                         w->workspace, w->workspace_bytes, w->stream);
+    w->status = w->lt->library->multiply(w->lt->handle, entry->product, f64 ? (const void *)&one_64 : &one, w->p->b,
+                                         entry->left, w->p->a, entry->right, f64 ? (const void *)&beta_64 : &beta,
+                                         w->p->c, entry->c, w->p->c, entry->c, &w->choice->algorithm, w->workspace,
+                                         w->workspace_bytes, w->stream);
     return w->status == LT_OK;
 }
 
-/* Puts the quickest choice first. */
+/* Times the choices and makes the fastest one choice 0. */
 static void time_choices(struct cuda_device *device, struct work *w)
 {
     struct entry *entry = w->entry;
@@ -511,8 +544,9 @@ static void time_choices(struct cuda_device *device, struct work *w)
         keep(device, w->lt, entry);
 }
 
-/* What is used for a call of that much workspace; NULL: the library has nothing. The choice that all calls share stays as it is when one of them
- * has less: its operands lie otherwise than when the workspace was asked for, or the workspace was asked for on behalf of another library. */
+/* Returns the choice for the call's workspace, or NULL if the library has none. A call can have less workspace than
+ * choice 0 needs, if the alignment of its operands was different when the workspace was computed, or if the workspace
+ * was computed for another library. Such a call uses `tight`, and choice 0 stays the same for all other calls. */
 static const lt_choice *choice_for(struct work *w)
 {
     struct entry *entry = w->entry;
@@ -531,7 +565,8 @@ static const lt_choice *choice_for(struct work *w)
     return entry->tight_state == TIGHT_THERE ? &entry->tight : NULL;
 }
 
-/* Did it go to the queue? Else the product is another's to do. */
+/* Enqueues the product. Returns false if the library does not support it, so that another implementation must compute
+ * it. */
 static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
 {
     struct cuda_device *device = call->device;
@@ -548,7 +583,8 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
         return false;
     if (w->p->bias != NULL && (!entry->key.bias || entry->bias_apart)) {
         const struct cuda_product *p = w->p;
-        *status = cuda_fill_bias(call, p->out, p->c, p->bias, p->batch * p->m * p->n, p->of_rows ? p->m : p->n, p->of_rows ? p->n : 1);
+        *status = cuda_fill_bias(call, p->out, p->c, p->bias, p->batch * p->m * p->n, p->of_rows ? p->m : p->n,
+                                 p->of_rows ? p->n : 1);
         if (*status != CTRT_OK)
             return true;
         w->add = true;
@@ -563,8 +599,9 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
         }
         cuda_noted(call);
         *status = cuda_host->fail(w->status == LT_ALLOC_FAILED ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_BACKEND,
-                                  "%s: %s: cublasLtMatmul of [%lld, %lld] by [%lld, %lld], batch %lld, %s: %s", device->name, call->row->op,
-                                  (long long)w->p->m, (long long)w->p->k, (long long)w->p->k, (long long)w->p->n, (long long)w->p->batch,
+                                  "%s: %s: cublasLtMatmul of [%lld, %lld] by [%lld, %lld], batch %lld, %s: %s",
+                                  device->name, call->row->op, (long long)w->p->m, (long long)w->p->k,
+                                  (long long)w->p->k, (long long)w->p->n, (long long)w->p->batch,
                                   cuda_dtype_names[w->p->dtype], w->lt->library->status_name(w->status));
         return true;
     }

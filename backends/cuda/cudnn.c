@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/cudnn.c: convolutions by cuDNN 9, found at run time.
+/* backends/cuda/cudnn.c: convolutions by cuDNN 9, which is loaded at run time.
  *
- * For each shape the library names algorithms, the likely quickest first; of those, what asks for too much memory, or gives sums in an
- * order that varies (unless that is wished for), is left out. A handle serves one thread at a time, so calls for one device take turns. */
+ * For each shape the library lists algorithms, by expected speed. Algorithms that need too much workspace are excluded,
+ * and so are nondeterministic ones, unless CTRT_CUDA_DETERMINISTIC=no. A cuDNN handle must not be used by two threads
+ * at once, so a lock serialises the calls for a device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 #include "tuning.h"
 
 #define BUCKETS 256u
-#define MOST_ENTRIES 4096u                  /* then all are forgotten */
+#define MOST_ENTRIES 4096u                  /* when the cache is full, it is cleared */
 #define CANDIDATES 8
 #define RUNS 3
 
@@ -37,26 +38,26 @@ struct entry {
     dnn_tensor x, y, bias;
     dnn_filter weight;
     dnn_conv conv;
-    dnn_choice choices[CANDIDATES];         /* the first is what is used; what the library then would not do is taken out */
-    int count;                              /* 0: the library cannot */
+    dnn_choice choices[CANDIDATES];         /* best first; algorithms that fail as unsupported are removed */
+    int count;                              /* 0: the library does not support the convolution */
     bool to_time, bias_apart;
-    bool passing;                           /* something failed that may work later: the entry is not to be kept */
+    bool passing;                           /* a temporary failure occurred: discard the entry after use */
 };
 
-/* Of a device. */
+/* State of a device. */
 struct dnn {
     const struct dnn_library *library;
     dnn_handle handle;
     dnn_activation identity;
     size_t version;
-    pthread_mutex_t lock;                   /* for all below, and the handle */
+    pthread_mutex_t lock;                   /* protects the members below and the handle */
     struct entry *buckets[BUCKETS];
     unsigned count;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* opening */
-static struct dnn no_library;               /* stands in a device's slot where there is none */
-static struct dnn not_while_captured;       /* the same, until no capture runs any more */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   /* held while the library is opened */
+static struct dnn no_library;               /* in the slot of a device without the library */
+static struct dnn not_while_captured;       /* the same, until all captures have ended */
 
 static void after_fork_in_child(void)
 {
@@ -90,7 +91,8 @@ static bool is_want_of_memory(dnn_status status)
     return status == DNN_NO_HOST_MEMORY || status == DNN_NO_DEVICE_MEMORY;
 }
 
-/* NULL: the failure is transient, and the next convolution tries again. */
+/* Opens the library. Returns &no_library or &not_while_captured if that is impossible, or NULL after a temporary
+ * failure: then the next convolution tries again. */
 static struct dnn *open_dnn(struct cuda_device *device)
 {
     static struct dnn_library library;
@@ -105,14 +107,16 @@ static struct dnn *open_dnn(struct cuda_device *device)
         dnn->library = &library;
         dnn_status status = library.create(&dnn->handle);
         if (status == DNN_OK) {
-            /* Without it biases are added apart. */
-            if (library.activation_create(&dnn->identity) == DNN_OK && library.activation_set(dnn->identity, DNN_IDENTITY, 0, 0.0) != DNN_OK) {
+            /* Without the activation, biases are added separately. */
+            if (library.activation_create(&dnn->identity) == DNN_OK
+                && library.activation_set(dnn->identity, DNN_IDENTITY, 0, 0.0) != DNN_OK) {
                 (void)library.activation_destroy(dnn->identity);
                 dnn->identity = NULL;
             }
             dnn->version = library.version();
             pthread_mutex_init(&dnn->lock, NULL);
-            cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: convolutions by %s (%zu)", device->name, cuda_library_path(library.file, NAME), dnn->version);
+            cuda_host->log(CTRT_LOG_INFO, "cuda", "%s: convolutions by %s (%zu)", device->name,
+                           cuda_library_path(library.file, NAME), dnn->version);
             return dnn;
         }
         snprintf(why.text, sizeof why.text, "%s: cudnnCreate: %s", NAME, library.error_string(status));
@@ -120,29 +124,39 @@ static struct dnn *open_dnn(struct cuda_device *device)
         cuda_host->free(dnn);
     }
     if (library.file != NULL && atomic_load(&device->captures) > 0) {
-        cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: cuDNN cannot be opened while work is captured, so the captured convolutions use slower kernels; "
-                       "run the step once before its capture: %s", device->name, why.text);
+        cuda_host->log(
+            CTRT_LOG_WARNING, "cuda",
+            "%s: cuDNN cannot be opened while work is captured, so the captured convolutions use slower kernels; "
+            "run the step once before its capture: %s",
+            device->name, why.text);
         return &not_while_captured;
     }
     if (why.transient) {
         if (!warned)
-            cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: cuDNN cannot be opened now, so convolutions are made of matrix products, or take kernels of "
-                           "ctrt's own, which are slower, until it can be: %s", device->name, why.text);
+            cuda_host->log(
+                CTRT_LOG_WARNING, "cuda",
+                "%s: cuDNN cannot be opened now, so convolutions are made of matrix products, or take kernels of "
+                "ctrt's own, which are slower, until it can be: %s",
+                device->name, why.text);
         warned = true;
         return NULL;
     }
-    cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: no cuDNN, so convolutions are made of matrix products, or take kernels of ctrt's own, which are slower: %s", device->name, why.text);
+    cuda_host->log(
+        CTRT_LOG_WARNING, "cuda",
+        "%s: no cuDNN, so convolutions are made of matrix products, or take kernels of ctrt's own, which are slower: %s",
+        device->name, why.text);
     return &no_library;
 }
 
-/* Is there something to open? A failure while work was captured is not final. */
+/* Returns true if opening the library should be tried. A failure during a capture is not permanent. */
 static bool to_open(const struct cuda_device *device, const struct dnn *dnn)
 {
     return dnn == NULL || (dnn == &not_while_captured && atomic_load(&device->captures) == 0);
 }
 
-/* NULL: convolutions are not the library's. The device's context is current. The first convolution of a device opens the library, also while work is
- * captured: captures are relaxed, which allows the calls of cudnnCreate. */
+/* Returns the device's state, or NULL if the library is not available. The device's context must be current. The first
+ * convolution of a device opens the library, even during a capture: the capture mode is relaxed, which allows the
+ * driver calls of cudnnCreate. */
 static struct dnn *dnn_of(struct cuda_device *device)
 {
     struct dnn *dnn = __atomic_load_n((struct dnn **)&device->libraries[CUDA_LIBRARY_DNN], __ATOMIC_ACQUIRE);
@@ -158,23 +172,23 @@ static struct dnn *dnn_of(struct cuda_device *device)
     return dnn != &no_library && dnn != &not_while_captured ? dnn : NULL;
 }
 
-/* Does a failure say something about the convolution: it cannot be done so, now or later? */
+/* Returns true if the status means that the library does not support the convolution, permanently. */
 static bool is_refusal(dnn_status status)
 {
     return status >= DNN_BAD_PARAM && status < DNN_INTERNAL_ERROR;
 }
 
-/* ---- a convolution as the library sees it; all below with the device's lock ---- */
+/* ---- conversion of a convolution for the library, and selection of algorithms; called with dnn->lock held ---- */
 
-/* Sides are ints there, and so are steps between images. */
+/* cuDNN's sizes and strides are ints, and no stride exceeds the product of all sizes. */
 static bool fits(int64_t a, int64_t b, int64_t c, int64_t d)
 {
     int64_t all;
-    return !__builtin_mul_overflow(a, b, &all) && !__builtin_mul_overflow(all, c, &all) && !__builtin_mul_overflow(all, d, &all) && all > 0
-           && all <= INT32_MAX;
+    return !__builtin_mul_overflow(a, b, &all) && !__builtin_mul_overflow(all, c, &all)
+           && !__builtin_mul_overflow(all, d, &all) && all > 0 && all <= INT32_MAX;
 }
 
-/* Its kernels load 16 bytes at once. */
+/* cuDNN's kernels load vectors of 16 bytes. */
 static bool aligned(const void *address)
 {
     return (uintptr_t)address % 16 == 0;
@@ -182,7 +196,8 @@ static bool aligned(const void *address)
 
 static bool key_of(struct key *key, const struct cuda_conv *v)
 {
-    if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.convolutions == CUDA_PATH_PRODUCT || !fits(v->n, v->c, v->h, v->w) || !fits(v->n, v->o, v->oh, v->ow)
+    if (cuda_options.convolutions == CUDA_PATH_BUILTIN || cuda_options.convolutions == CUDA_PATH_PRODUCT
+        || !fits(v->n, v->c, v->h, v->w) || !fits(v->n, v->o, v->oh, v->ow)
         || !fits(v->o, v->c / v->groups, v->kh, v->kw) || !aligned(v->x) || !aligned(v->weight) || !aligned(v->y))
         return false;
     for (int i = 0; i < 2; i++)
@@ -190,8 +205,9 @@ static bool key_of(struct key *key, const struct cuda_conv *v)
             return false;
     memset(key, 0, sizeof *key);
     *key = (struct key){
-        .n = v->n, .c = v->c, .h = v->h, .w = v->w, .o = v->o, .kh = v->kh, .kw = v->kw, .oh = v->oh, .ow = v->ow, .groups = v->groups,
-        .stride = { v->stride[0], v->stride[1] }, .padding = { v->padding[0], v->padding[1] }, .dilation = { v->dilation[0], v->dilation[1] },
+        .n = v->n, .c = v->c, .h = v->h, .w = v->w, .o = v->o, .kh = v->kh, .kw = v->kw, .oh = v->oh, .ow = v->ow,
+        .groups = v->groups, .stride = { v->stride[0], v->stride[1] }, .padding = { v->padding[0], v->padding[1] },
+        .dilation = { v->dilation[0], v->dilation[1] },
         .pass = (uint8_t)v->pass, .dtype = (uint8_t)v->dtype, .channels_last = v->channels_last,
         .tf32 = v->dtype == CTRT_F32 && cuda_options.tf32_convolutions,
     };
@@ -213,11 +229,12 @@ _Static_assert(sizeof(struct key) % sizeof(int64_t) == 0, "keys are hashed by wo
 static void write_key(char text[TUNING_KEY], const struct key *key)
 {
     static const char *const passes[] = { "conv2d", "conv2d_input_grad", "conv2d_weight_grad" };
-    snprintf(text, TUNING_KEY, "%s %s%s%s x%lld,%lld,%lld,%lld w%lld,%lld,%lld s%lld,%lld p%lld,%lld d%lld,%lld g%lld", passes[key->pass],
-             cuda_dtype_names[key->dtype], key->tf32 ? "(tf32)" : "", key->channels_last ? " nhwc" : "", (long long)key->n, (long long)key->c,
-             (long long)key->h, (long long)key->w, (long long)key->o, (long long)key->kh, (long long)key->kw, (long long)key->stride[0],
-             (long long)key->stride[1], (long long)key->padding[0], (long long)key->padding[1], (long long)key->dilation[0],
-             (long long)key->dilation[1], (long long)key->groups);
+    snprintf(text, TUNING_KEY, "%s %s%s%s x%lld,%lld,%lld,%lld w%lld,%lld,%lld s%lld,%lld p%lld,%lld d%lld,%lld g%lld",
+             passes[key->pass], cuda_dtype_names[key->dtype], key->tf32 ? "(tf32)" : "",
+             key->channels_last ? " nhwc" : "", (long long)key->n, (long long)key->c, (long long)key->h,
+             (long long)key->w, (long long)key->o, (long long)key->kh, (long long)key->kw, (long long)key->stride[0],
+             (long long)key->stride[1], (long long)key->padding[0], (long long)key->padding[1],
+             (long long)key->dilation[0], (long long)key->dilation[1], (long long)key->groups);
 }
 
 static void entry_free(const struct dnn_library *library, struct entry *entry)
@@ -235,12 +252,15 @@ static void entry_free(const struct dnn_library *library, struct entry *entry)
 
 static int math_of(const struct key *key)
 {
-    return key->dtype == CTRT_F32 ? (key->tf32 ? DNN_MATH_DEFAULT : DNN_MATH_PLAIN) : key->dtype == CTRT_F64 ? DNN_MATH_DEFAULT : DNN_MATH_TENSOR;
+    return key->dtype == CTRT_F32 ? (key->tf32 ? DNN_MATH_DEFAULT : DNN_MATH_PLAIN)
+                                  : key->dtype == CTRT_F64 ? DNN_MATH_DEFAULT : DNN_MATH_TENSOR;
 }
 
 static dnn_status describe(const struct dnn_library *library, struct entry *entry)
 {
-    static const int types[CTRT_DTYPE_COUNT] = { [CTRT_F32] = DNN_F32, [CTRT_F64] = DNN_F64, [CTRT_F16] = DNN_F16, [CTRT_BF16] = DNN_BF16 };
+    static const int types[CTRT_DTYPE_COUNT] = {
+        [CTRT_F32] = DNN_F32, [CTRT_F64] = DNN_F64, [CTRT_F16] = DNN_F16, [CTRT_BF16] = DNN_BF16
+    };
     const struct key *k = &entry->key;
     const int type = types[k->dtype], format = k->channels_last ? DNN_NHWC : DNN_NCHW;
     dnn_status status = library->tensor_create(&entry->x);
@@ -257,12 +277,14 @@ static dnn_status describe(const struct dnn_library *library, struct entry *entr
     if (status == DNN_OK)
         status = library->filter_create(&entry->weight);
     if (status == DNN_OK)
-        status = library->filter_set(entry->weight, type, format, (int)k->o, (int)(k->c / k->groups), (int)k->kh, (int)k->kw);
+        status = library->filter_set(entry->weight, type, format, (int)k->o, (int)(k->c / k->groups), (int)k->kh,
+                                     (int)k->kw);
     if (status == DNN_OK)
         status = library->conv_create(&entry->conv);
     if (status == DNN_OK)
-        status = library->conv_set(entry->conv, (int)k->padding[0], (int)k->padding[1], (int)k->stride[0], (int)k->stride[1], (int)k->dilation[0],
-                                   (int)k->dilation[1], DNN_CROSS_CORRELATION, k->dtype == CTRT_F64 ? DNN_F64 : DNN_F32);
+        status = library->conv_set(entry->conv, (int)k->padding[0], (int)k->padding[1], (int)k->stride[0],
+                                   (int)k->stride[1], (int)k->dilation[0], (int)k->dilation[1], DNN_CROSS_CORRELATION,
+                                   k->dtype == CTRT_F64 ? DNN_F64 : DNN_F32);
     if (status == DNN_OK)
         status = library->conv_groups(entry->conv, (int)k->groups);
     if (status == DNN_OK)
@@ -284,11 +306,14 @@ static dnn_status choose(const struct cuda_device *device, struct dnn *dnn, stru
     int found = 0;
     dnn_status status;
     if (entry->key.pass == CUDA_CONV_FORWARD)
-        status = library->forward_choose(dnn->handle, entry->x, entry->weight, entry->conv, entry->y, CANDIDATES, &found, choices);
+        status = library->forward_choose(dnn->handle, entry->x, entry->weight, entry->conv, entry->y, CANDIDATES,
+                                         &found, choices);
     else if (entry->key.pass == CUDA_CONV_INPUT_GRAD)
-        status = library->input_choose(dnn->handle, entry->weight, entry->y, entry->conv, entry->x, CANDIDATES, &found, choices);
+        status = library->input_choose(dnn->handle, entry->weight, entry->y, entry->conv, entry->x, CANDIDATES, &found,
+                                       choices);
     else
-        status = library->weight_choose(dnn->handle, entry->x, entry->y, entry->conv, entry->weight, CANDIDATES, &found, choices);
+        status = library->weight_choose(dnn->handle, entry->x, entry->y, entry->conv, entry->weight, CANDIDATES, &found,
+                                        choices);
     entry->count = 0;
     for (int i = 0; i < found && status == DNN_OK; i++) {
         entry->passing |= is_want_of_memory(choices[i].status);
@@ -298,7 +323,7 @@ static dnn_status choose(const struct cuda_device *device, struct dnn *dnn, stru
     return status;
 }
 
-/* Choice i comes first; the others stay. */
+/* Swaps choice i with choice 0. */
 static void put_first(struct entry *entry, int i)
 {
     const dnn_choice first = entry->choices[i];
@@ -312,7 +337,8 @@ static void take_out(struct entry *entry, int i)
     memmove(&entry->choices[i], &entry->choices[i + 1], (size_t)(entry->count - i) * sizeof entry->choices[0]);
 }
 
-/* Puts what the file has first, if it is among what the library offers still. */
+/* Puts the choice of the tuning file first. Returns false if the file has none or the library does not list it any
+ * more. */
 static bool recall(struct cuda_device *device, struct dnn *dnn, struct entry *entry)
 {
     char key[TUNING_KEY], text[TUNING_CHOICE];
@@ -357,7 +383,8 @@ static void forget(struct dnn *dnn, struct entry *entry)
     entry_free(dnn->library, entry);
 }
 
-/* NULL: nothing is known of it now. The entry is for good, or is forgotten by its last user (`passing`). */
+/* Returns the convolution's entry. Returns NULL after a temporary failure. A caller that finds `passing` set removes
+ * the entry after use. */
 static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const struct key *key)
 {
     struct entry **bucket = &dnn->buckets[bucket_of(key)], *entry = *bucket;
@@ -378,12 +405,13 @@ static struct entry *entry_of(struct cuda_device *device, struct dnn *dnn, const
     dnn_status status = describe(dnn->library, entry);
     if (status == DNN_OK)
         status = choose(device, dnn, entry);
-    /* That the library could not say how it would do it is no reason never to ask again. */
+    /* If the query failed for a temporary reason, do not cache that there is no algorithm. */
     if (entry->count == 0 && (entry->passing || (status != DNN_OK && !is_refusal(status)))) {
         forget(dnn, entry);
         return NULL;
     }
-    entry->to_time = !recall(device, dnn, entry) && cuda_options.benchmark && cuda_options.determinism != CUDA_DETERMINISM_YES && entry->count > 1;
+    entry->to_time = !recall(device, dnn, entry) && cuda_options.benchmark
+                     && cuda_options.determinism != CUDA_DETERMINISM_YES && entry->count > 1;
     return entry;
 }
 
@@ -410,7 +438,7 @@ bool cuda_dnn_workspace(struct cuda_device *device, const struct cuda_conv *v, s
     return any;
 }
 
-/* ---- doing it ---- */
+/* ---- execution ---- */
 
 struct work {
     struct dnn *dnn;
@@ -421,36 +449,41 @@ struct work {
     size_t workspace_bytes;
     cu_stream stream;
     dnn_status status;
-    const ctrt_call *call;                  /* the one that counts; NULL while algorithms are timed */
-    ctrt_status filled;
+    const ctrt_call *call;                  /* NULL while algorithms are timed */
+    ctrt_status filled;                     /* status of cuda_fill_bias() */
 };
 
-/* The library's bias comes with one algorithm alone. */
+/* Computes convolution and bias in one call, which cuDNN supports with one algorithm only. Returns false if that is not
+ * possible or failed. */
 static bool forward_with_bias(struct work *w, const void *one, const void *zero)
 {
     const struct entry *e = w->entry;
-    if (w->v->bias == NULL || e->bias_apart || w->dnn->identity == NULL || w->choice->algorithm != DNN_FORWARD_PRECOMPUTED
-        || w->v->dtype == CTRT_F64 || !aligned(w->v->bias))
+    if (w->v->bias == NULL || e->bias_apart || w->dnn->identity == NULL
+        || w->choice->algorithm != DNN_FORWARD_PRECOMPUTED || w->v->dtype == CTRT_F64 || !aligned(w->v->bias))
         return false;
-    w->status = w->dnn->library->forward_bias(w->dnn->handle, one, e->x, w->v->x, e->weight, w->v->weight, e->conv, w->choice->algorithm, w->workspace,
-                                              w->workspace_bytes, zero, e->y, w->v->y, e->bias, w->v->bias, w->dnn->identity, e->y, w->v->y);
+    w->status = w->dnn->library->forward_bias(w->dnn->handle, one, e->x, w->v->x, e->weight, w->v->weight, e->conv,
+                                              w->choice->algorithm, w->workspace, w->workspace_bytes, zero, e->y,
+                                              w->v->y, e->bias, w->v->bias, w->dnn->identity, e->y, w->v->y);
     if (is_refusal(w->status))
         w->entry->bias_apart = true;
     return w->status == DNN_OK;
 }
 
-/* The convolution is added to its bias, so that the sum is rounded once. Timing goes without, for it would add up. */
+/* Fills the output with the bias and accumulates the convolution into it, so that the sum is rounded once. Timed runs
+ * omit the bias, because repeated runs would accumulate. */
 static dnn_status forward(struct work *w, const void *one, const void *zero)
 {
     const struct cuda_conv *v = w->v;
     const struct entry *e = w->entry;
     const bool add = w->call != NULL && v->bias != NULL;
     if (add)
-        w->filled = cuda_fill_bias(w->call, v->dtype, v->y, v->bias, v->n * v->o * v->oh * v->ow, v->o, v->channels_last ? 1 : v->oh * v->ow);
+        w->filled = cuda_fill_bias(w->call, v->dtype, v->y, v->bias, v->n * v->o * v->oh * v->ow, v->o,
+                                   v->channels_last ? 1 : v->oh * v->ow);
     if (w->filled != CTRT_OK)
         return DNN_EXECUTION_FAILED;
-    return w->dnn->library->forward(w->dnn->handle, one, e->x, v->x, e->weight, v->weight, e->conv, w->choice->algorithm, w->workspace,
-                                    w->workspace_bytes, add ? one : zero, e->y, v->y);
+    return w->dnn->library->forward(w->dnn->handle, one, e->x, v->x, e->weight, v->weight, e->conv,
+                                    w->choice->algorithm, w->workspace, w->workspace_bytes, add ? one : zero, e->y,
+                                    v->y);
 }
 
 static bool convolve(void *argument)
@@ -460,23 +493,24 @@ static bool convolve(void *argument)
     const struct entry *e = w->entry;
     const float one_32 = 1, zero_32 = 0;
     const double one_64 = 1, zero_64 = 0;
-    const void *one = w->v->dtype == CTRT_F64 ? (const void *)&one_64 : &one_32, *zero = w->v->dtype == CTRT_F64 ? (const void *)&zero_64 : &zero_32;
+    const void *one = w->v->dtype == CTRT_F64 ? (const void *)&one_64 : &one_32,
+               *zero = w->v->dtype == CTRT_F64 ? (const void *)&zero_64 : &zero_32;
     const int algorithm = w->choice->algorithm;
     w->status = math_of(&e->key) == DNN_MATH_PLAIN ? DNN_OK : library->conv_math(e->conv, w->choice->math);
     if (w->status != DNN_OK)
         return false;
     if (e->key.pass == CUDA_CONV_INPUT_GRAD)
-        w->status = library->input(w->dnn->handle, one, e->weight, w->v->weight, e->y, w->v->y, e->conv, algorithm, w->workspace, w->workspace_bytes,
-                                   zero, e->x, w->v->x);
+        w->status = library->input(w->dnn->handle, one, e->weight, w->v->weight, e->y, w->v->y, e->conv, algorithm,
+                                   w->workspace, w->workspace_bytes, zero, e->x, w->v->x);
     else if (e->key.pass == CUDA_CONV_WEIGHT_GRAD)
-        w->status = library->weight(w->dnn->handle, one, e->x, w->v->x, e->y, w->v->y, e->conv, algorithm, w->workspace, w->workspace_bytes, zero,
-                                    e->weight, w->v->weight);
+        w->status = library->weight(w->dnn->handle, one, e->x, w->v->x, e->y, w->v->y, e->conv, algorithm, w->workspace,
+                                    w->workspace_bytes, zero, e->weight, w->v->weight);
     else if (!forward_with_bias(w, one, zero))
         w->status = forward(w, one, zero);
     return w->status == DNN_OK;
 }
 
-/* Puts the quickest choice first. */
+/* Times the choices and puts the fastest one first. */
 static void time_choices(struct cuda_device *device, struct work *w)
 {
     struct entry *entry = w->entry;
@@ -484,7 +518,8 @@ static void time_choices(struct cuda_device *device, struct work *w)
     double least = -1;
     for (int i = 0; i < entry->count; i++) {
         w->choice = &entry->choices[i];
-        const double ms = w->choice->workspace <= w->workspace_bytes ? cuda_tuning_time(w->stream, RUNS, convolve, w) : -1;
+        const double ms = w->choice->workspace <= w->workspace_bytes ? cuda_tuning_time(w->stream, RUNS, convolve, w)
+                                                                     : -1;
         if (ms >= 0 && (least < 0 || ms < least)) {
             least = ms;
             best = i;
@@ -496,8 +531,9 @@ static void time_choices(struct cuda_device *device, struct work *w)
         keep(device, w->dnn, entry);
 }
 
-/* The first choice that there is memory for and that the library then really does. What it refuses is taken out, so that a convolution of which
- * nothing is left goes the next way from then on, its workspace included; want of memory passes, and says nothing of the next time. */
+/* Runs the first choice that fits in the workspace and that the library executes. A choice that fails as unsupported is
+ * removed; when none is left, this convolution and its workspace() use another implementation from then on. Lack of
+ * memory is treated as temporary. Returns false if no choice worked. */
 static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
 {
     struct entry *entry = w->entry;
@@ -529,8 +565,8 @@ static bool run(const ctrt_call *call, struct work *w, ctrt_status *status)
             i++;
         } else {
             cuda_noted(call);
-            *status = cuda_host->fail(CTRT_ERR_BACKEND, "%s: %s: cuDNN: %s", ((struct cuda_device *)call->device)->name, call->row->op,
-                                      w->dnn->library->error_string(w->status));
+            *status = cuda_host->fail(CTRT_ERR_BACKEND, "%s: %s: cuDNN: %s", ((struct cuda_device *)call->device)->name,
+                                      call->row->op, w->dnn->library->error_string(w->status));
             return true;
         }
     }

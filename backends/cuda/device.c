@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/device.c: devices open and closed, and what the answers of the driver mean. Which devices there are: discovery.c. */
+/* backends/cuda/device.c: opens and closes devices, and converts the driver's errors. discovery.c enumerates
+ * devices. */
 #include "conv.h"
 #include "discovery.h"
 #include "product.h"
@@ -13,9 +14,9 @@
 pid_t cuda_process;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_device *devices[CUDA_DEVICES];       /* open ones, by index */
+static struct cuda_device *devices[CUDA_DEVICES];       /* open devices, by index */
 
-/* The driver does not work in the child of a process that used it. */
+/* CUDA does not work in a child of a process that used it. cuda_process identifies such children. */
 static void after_fork_in_child(void)
 {
     cuda_process = getpid();
@@ -28,15 +29,17 @@ __attribute__((constructor)) static void device_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-/* ---- answers of the driver ---- */
+/* ---- errors of the driver ---- */
 
-/* After these the context is of no use any more, and the primary context is the process's. */
+/* Errors after which the context is unusable. The primary context belongs to the whole process, so it is not
+ * recreated. */
 static bool fatal(cu_result result)
 {
     switch (result) {
-    case CU_ECC_UNCORRECTABLE: case CU_NVLINK_UNCORRECTABLE: case CU_CONTAINED: case CU_ILLEGAL_ADDRESS: case CU_LAUNCH_TIMEOUT:
-    case CU_CONTEXT_IS_DESTROYED: case CU_ASSERT: case CU_HARDWARE_STACK_ERROR: case CU_ILLEGAL_INSTRUCTION: case CU_MISALIGNED_ADDRESS:
-    case CU_INVALID_ADDRESS_SPACE: case CU_INVALID_PC: case CU_LAUNCH_FAILED: case CU_EXTERNAL_DEVICE:
+    case CU_ECC_UNCORRECTABLE: case CU_NVLINK_UNCORRECTABLE: case CU_CONTAINED: case CU_ILLEGAL_ADDRESS:
+    case CU_LAUNCH_TIMEOUT: case CU_CONTEXT_IS_DESTROYED: case CU_ASSERT: case CU_HARDWARE_STACK_ERROR:
+    case CU_ILLEGAL_INSTRUCTION: case CU_MISALIGNED_ADDRESS: case CU_INVALID_ADDRESS_SPACE: case CU_INVALID_PC:
+    case CU_LAUNCH_FAILED: case CU_EXTERNAL_DEVICE:
         return true;
     default:
         return false;
@@ -52,8 +55,8 @@ static ctrt_status status_of(cu_result result)
         return CTRT_ERR_OUT_OF_MEMORY;
     case CU_NO_DEVICE: case CU_INVALID_DEVICE: case CU_DEVICE_UNAVAILABLE:
         return CTRT_ERR_NO_DEVICE;
-    case CU_NOT_SUPPORTED: case CU_NO_BINARY_FOR_GPU: case CU_UNSUPPORTED_PTX_VERSION: case CU_JIT_COMPILER_NOT_FOUND: case CU_INVALID_IMAGE:
-    case CU_STREAM_CAPTURE_UNSUPPORTED:
+    case CU_NOT_SUPPORTED: case CU_NO_BINARY_FOR_GPU: case CU_UNSUPPORTED_PTX_VERSION:
+    case CU_JIT_COMPILER_NOT_FOUND: case CU_INVALID_IMAGE: case CU_STREAM_CAPTURE_UNSUPPORTED:
         return CTRT_ERR_NOT_SUPPORTED;
     default:
         return CTRT_ERR_BACKEND;
@@ -78,16 +81,20 @@ ctrt_status cuda_check(struct cuda_device *device, cu_result result, const char 
     const bool lost = fatal(result);
     if (lost)
         atomic_compare_exchange_strong(&device->lost, &none, result);
-    return cuda_host->fail(status_of(result), "%s: %s: %s (%d, %s)%s", device->name, what, name, result, words,
-                           lost ? "; the device is of no more use to this process: save what is on the host and start it anew" : "");
+    return cuda_host->fail(
+        status_of(result), "%s: %s: %s (%d, %s)%s", device->name, what, name, result, words,
+        lost ? "; the device is of no more use to this process: save what is on the host and start it anew" : "");
 }
 
 ctrt_status cuda_enter(struct cuda_device *device)
 {
     cu_context current = NULL;
     if (__builtin_expect(cuda_forked(device), 0))
-        return cuda_host->fail(CTRT_ERR_FORKED, "%s was opened by process %d before it forked this one (%d): CUDA cannot be used in both; fork "
-                               "first, or start the child by exec", device->name, (int)device->process, (int)cuda_process);
+        return cuda_host->fail(
+            CTRT_ERR_FORKED,
+            "%s was opened by process %d before it forked this one (%d): CUDA cannot be used in both; fork "
+            "first, or start the child by exec",
+            device->name, (int)device->process, (int)cuda_process);
     const int lost = atomic_load_explicit(&device->lost, memory_order_relaxed);
     if (__builtin_expect(lost != 0, 0))
         return cuda_check(device, lost, "after an earlier failure");
@@ -102,7 +109,7 @@ static int attribute(cu_device device, int which, int unknown)
     return cuda_driver.device_attribute(&value, which, device) == CU_OK ? value : unknown;
 }
 
-/* ---- open and closed ---- */
+/* ---- opening and closing ---- */
 
 struct cuda_device *cuda_device_at(int index)
 {
@@ -121,7 +128,7 @@ static void close_device(void *handle)
     if (devices[device->index] == device)
         devices[device->index] = NULL;
     pthread_mutex_unlock(&lock);
-    /* In the child of a fork all of it is the parent's. */
+    /* After fork, the driver's objects belong to the parent; a child must not release them. */
     if (!cuda_forked(device)) {
         if (cuda_driver.context_set(device->context) == CU_OK) {
             cuda_dnn_close(device);
@@ -141,16 +148,21 @@ static void read_abilities(struct cuda_device *device)
 {
     const cu_device ordinal = device->ordinal;
     size_t total = 0, page = 0;
-    const cu_allocation_properties properties = { .type = CU_ALLOCATION_PINNED, .location = { CU_LOCATION_DEVICE, ordinal } };
+    const cu_allocation_properties properties = { .type = CU_ALLOCATION_PINNED,
+                                                  .location = { CU_LOCATION_DEVICE, ordinal } };
     device->processors = attribute(ordinal, CU_ATTRIBUTE_PROCESSORS, 1);
     device->processor_threads = attribute(ordinal, CU_ATTRIBUTE_PROCESSOR_THREADS, 1024);
     device->capability = 10 * attribute(ordinal, CU_ATTRIBUTE_MAJOR, 0) + attribute(ordinal, CU_ATTRIBUTE_MINOR, 0);
     device->shared_optin = attribute(ordinal, CU_ATTRIBUTE_SHARED_OPTIN, 48 << 10);
-    device->pools = cuda_driver.pool_create != NULL && cuda_driver.pool_destroy != NULL && cuda_driver.pool_set != NULL && cuda_driver.pool_trim != NULL
-                    && cuda_driver.alloc_from_pool != NULL && cuda_driver.free_async != NULL && attribute(ordinal, CU_ATTRIBUTE_POOLS, 0) != 0;
-    device->posix_handles = cuda_driver.allocation_export != NULL && attribute(ordinal, CU_ATTRIBUTE_POSIX_HANDLES, 0) != 0;
-    device->pages = cuda_driver.map != NULL && cuda_driver.set_access != NULL && attribute(ordinal, CU_ATTRIBUTE_VMM, 0) != 0
-                    && cuda_driver.allocation_granularity(&page, &properties, CU_GRANULARITY_RECOMMENDED) == CU_OK && page > 0;
+    device->pools = cuda_driver.pool_create != NULL && cuda_driver.pool_destroy != NULL && cuda_driver.pool_set != NULL
+                    && cuda_driver.pool_trim != NULL && cuda_driver.alloc_from_pool != NULL
+                    && cuda_driver.free_async != NULL && attribute(ordinal, CU_ATTRIBUTE_POOLS, 0) != 0;
+    device->posix_handles = cuda_driver.allocation_export != NULL
+                            && attribute(ordinal, CU_ATTRIBUTE_POSIX_HANDLES, 0) != 0;
+    device->pages = cuda_driver.map != NULL && cuda_driver.set_access != NULL
+                    && attribute(ordinal, CU_ATTRIBUTE_VMM, 0) != 0
+                    && cuda_driver.allocation_granularity(&page, &properties, CU_GRANULARITY_RECOMMENDED) == CU_OK
+                    && page > 0;
     device->page_bytes = page;
     if (cuda_driver.device_memory(&total, ordinal) == CU_OK)
         device->total_bytes = total;

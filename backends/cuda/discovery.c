@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/discovery.c: which devices there are, in which order, and which of the driver's each is. */
+/* backends/cuda/discovery.c: enumerates and orders the devices, and maps each to its ordinal in the driver. */
 #include "discovery.h"
 
 #include <stdio.h>
@@ -10,15 +10,15 @@
 
 extern char **environ;
 
-/* What was found; settled for the life of the process once there is a device. */
+/* The devices. After the first successful enumeration only resolve() changes them. */
 static struct {
     bool known;
-    bool order_unknown;                         /* how many is certain; which is which, only the driver knows */
-    bool resolved;                              /* ordinals are the driver's, and so are the facts */
+    bool order_unknown;                         /* the count is final, but the driver determines the order */
+    bool resolved;                              /* ordinals and facts come from the driver */
     int count;
     struct cuda_gpu at[CUDA_DEVICES];
     bool visible_set;
-    char visible[1024];                         /* CUDA_VISIBLE_DEVICES as it was then */
+    char visible[1024];                         /* CUDA_VISIBLE_DEVICES at the time of the enumeration */
 } found;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool told_misspelt, told_late, with_nvml = true;
@@ -44,7 +44,8 @@ static void after_fork_in_child(void)
 ctrt_status cuda_discovery_init(void)
 {
     static const ctrt_param param = {
-        .size = sizeof(ctrt_param), .name = "CTRT_CUDA_NVML", .type = CTRT_PARAM_ENUM, .fallback = "on", .words = "off|on",
+        .size = sizeof(ctrt_param), .name = "CTRT_CUDA_NVML", .type = CTRT_PARAM_ENUM, .fallback = "on",
+        .words = "off|on",
         .help = "count and describe GPUs through NVML until one is opened, so that children forked before can use CUDA",
     };
     ctrt_param_value value;
@@ -52,12 +53,14 @@ ctrt_status cuda_discovery_init(void)
     if (status != CTRT_OK)
         return status;
     with_nvml = value.integer == 1;
-    return CTRT_SLOT(cuda_host, at_fork) ? cuda_host->at_fork(before_fork, after_fork_in_parent, after_fork_in_child) : CTRT_OK;
+    return CTRT_SLOT(cuda_host, at_fork) ? cuda_host->at_fork(before_fork, after_fork_in_parent, after_fork_in_child)
+                                         : CTRT_OK;
 }
 
 /* ---- the environment ---- */
 
-/* Edits between two words of under 32 letters: insertions, deletions, substitutions (Wagner and Fischer 1974). */
+/* Returns the edit distance (insertions, deletions, substitutions) of two words of less than 32 letters (Wagner and
+ * Fischer 1974). */
 static int edits(const char *a, const char *b)
 {
     int row[33], columns = (int)strlen(b);
@@ -78,7 +81,7 @@ static int edits(const char *a, const char *b)
     return row[columns];
 }
 
-/* CUDA_VISIBLE_DEVICE and the like, which nobody reads. */
+/* Warns once about misspelt variables such as CUDA_VISIBLE_DEVICE, which have no effect. */
 static void tell_misspelt(void)
 {
     if (told_misspelt)
@@ -93,7 +96,8 @@ static void tell_misspelt(void)
         name[length] = '\0';
         const int distance = edits(name, "CUDA_VISIBLE_DEVICES");
         if (distance > 0 && distance <= 3 && strncasecmp(name, "CUDA_", 5) == 0)
-            cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "%s is set, and has no effect: the variable is called CUDA_VISIBLE_DEVICES", name);
+            cuda_host->log(CTRT_LOG_WARNING, "backend-cuda",
+                           "%s is set, and has no effect: the variable is called CUDA_VISIBLE_DEVICES", name);
     }
 }
 
@@ -103,20 +107,25 @@ static void note_visible(const char *text)
     snprintf(found.visible, sizeof found.visible, "%s", text != NULL ? text : "");
 }
 
-/* The driver reads the variable when it is initialised, and never again. */
+/* Returns true, and warns once, if CUDA_VISIBLE_DEVICES has changed since the enumeration. The driver reads the
+ * variable only when it is initialised. */
 static bool tell_changed(void)
 {
     const char *now = getenv("CUDA_VISIBLE_DEVICES");
-    const bool changed = (now != NULL) != found.visible_set || (now != NULL && strncmp(now, found.visible, sizeof found.visible - 1) != 0);
+    const bool changed = (now != NULL) != found.visible_set
+                         || (now != NULL && strncmp(now, found.visible, sizeof found.visible - 1) != 0);
     if (changed && !told_late) {
         told_late = true;
-        cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "CUDA_VISIBLE_DEVICES has changed to %s after devices were counted by %s: that comes too "
-                       "late. Set it before the first use of ctrt", now != NULL ? now : "nothing", found.visible_set ? found.visible : "nothing");
+        cuda_host->log(CTRT_LOG_WARNING, "backend-cuda",
+                       "CUDA_VISIBLE_DEVICES has changed to %s after devices were counted by %s: that comes too "
+                       "late. Set it before the first use of ctrt",
+                       now != NULL ? now : "nothing", found.visible_set ? found.visible : "nothing");
     }
     return changed;
 }
 
-/* Does the driver number devices as nvidia-smi does? Else it begins with the one that it holds for the fastest. */
+/* Returns true if the driver numbers devices by PCI bus ID, as nvidia-smi does. By default it begins with the
+ * fastest. */
 static bool ordered_by_pci(void)
 {
     const char *order = getenv("CUDA_DEVICE_ORDER");
@@ -129,12 +138,13 @@ static bool ordered_by_speed(void)
     return order != NULL && strcmp(order, "FASTEST_FIRST") == 0;
 }
 
-/* ---- asked of NVML ---- */
+/* ---- enumeration by NVML ---- */
 
 static bool all_alike(const struct cuda_gpu *gpus, int count)
 {
     for (int i = 1; i < count; i++)
-        if (strcmp(gpus[i].facts.name, gpus[0].facts.name) != 0 || gpus[i].facts.total_memory != gpus[0].facts.total_memory)
+        if (strcmp(gpus[i].facts.name, gpus[0].facts.name) != 0
+            || gpus[i].facts.total_memory != gpus[0].facts.total_memory)
             return false;
     return true;
 }
@@ -147,7 +157,7 @@ static void first_line(const char *path, char *text, size_t bytes)
         text[0] = '\0';
 }
 
-/* What the system knows of the place of a PCI device: its NUMA node and the processors there. */
+/* Adds the NUMA node of a PCI device and the CPUs of that node, from sysfs. */
 static void add_place(ctrt_device_info *facts)
 {
     char path[128], text[sizeof facts->cpus];
@@ -164,7 +174,8 @@ static void add_place(ctrt_device_info *facts)
 
 enum answer { ANSWERED, NO_DEVICES, ASK_DRIVER };
 
-/* Settles `found` where NVML can tell as much as the driver; `why` on NO_DEVICES. */
+/* Fills `found` from NVML if NVML provides the same information as the driver would; else returns ASK_DRIVER. On
+ * NO_DEVICES, writes the reason to `why`. `all`, *present: the GPUs in NVML's list. */
 static enum answer ask_nvml(struct cuda_gpu *all, int *present, char *why, size_t bytes)
 {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
@@ -187,7 +198,8 @@ static enum answer ask_nvml(struct cuda_gpu *all, int *present, char *why, size_
         return NO_DEVICES;
     }
     if (split) {
-        /* Which instance stands for its GPU is the driver's choice. Where there is none, no choice is left. */
+        /* The driver chooses the MIG instance that it shows for a GPU, so only the driver can list instances. But if
+         * every visible GPU is in MIG mode without an instance, there is no device. */
         for (int i = 0; i < count; i++)
             if (all[ids[i]].mig != 2)
                 return ASK_DRIVER;
@@ -204,7 +216,7 @@ static enum answer ask_nvml(struct cuda_gpu *all, int *present, char *why, size_
     return ANSWERED;
 }
 
-/* ---- asked of the driver ---- */
+/* ---- enumeration by the driver ---- */
 
 static int attribute(cu_device device, int which, int unknown)
 {
@@ -212,7 +224,7 @@ static int attribute(cu_device device, int which, int unknown)
     return cuda_driver.device_attribute(&value, which, device) == CU_OK ? value : unknown;
 }
 
-/* NVIDIA's form: GPU-8 4 4 4 12 hexadecimal digits. */
+/* Writes the UUID in NVIDIA's format: the prefix and groups of 8, 4, 4, 4 and 12 hexadecimal digits. */
 static void write_uuid(char text[64], const char *prefix, const cu_uuid *uuid)
 {
     int used = snprintf(text, 64, "%s", prefix);
@@ -221,7 +233,8 @@ static void write_uuid(char text[64], const char *prefix, const cu_uuid *uuid)
                          (unsigned)(unsigned char)uuid->bytes[i]);
 }
 
-/* `all`: what NVML knows; a GPU of its list that is split shows one of its instances in its place. */
+/* Fills *gpu from the driver. `all`: NVML's list, which supplies CPUs and MIG mode; for a GPU in MIG mode the driver
+ * shows one of its instances. */
 static void driver_facts(struct cuda_gpu *gpu, int ordinal, cu_device device, const struct cuda_gpu *all, int present)
 {
     size_t bytes = 0;
@@ -244,7 +257,8 @@ static void driver_facts(struct cuda_gpu *gpu, int ordinal, cu_device device, co
     if (cuda_driver.device_name(facts->name, sizeof facts->name, device) != CU_OK)
         snprintf(facts->name, sizeof facts->name, "CUDA device %d", ordinal);
     snprintf(facts->pci, sizeof facts->pci, "%04x:%02x:%02x.0", (unsigned)attribute(device, CU_ATTRIBUTE_PCI_DOMAIN, 0),
-             (unsigned)attribute(device, CU_ATTRIBUTE_PCI_BUS, 0), (unsigned)attribute(device, CU_ATTRIBUTE_PCI_DEVICE, 0));
+             (unsigned)attribute(device, CU_ATTRIBUTE_PCI_BUS, 0),
+             (unsigned)attribute(device, CU_ATTRIBUTE_PCI_DEVICE, 0));
     for (int i = 0; i < present; i++)
         if (strcmp(all[i].facts.pci, facts->pci) == 0) {
             gpu->mig = all[i].mig;
@@ -260,7 +274,7 @@ static int by_pci(const void *a, const void *b)
     return strcmp(((const struct cuda_gpu *)a)->facts.pci, ((const struct cuda_gpu *)b)->facts.pci);
 }
 
-/* All devices that the driver shows, in its order. Initialises it. */
+/* Initialises the driver and lists all its devices, in its order. */
 static ctrt_status list_of_driver(struct cuda_gpu *list, int *count, const struct cuda_gpu *all, int present)
 {
     int n = 0;
@@ -278,13 +292,16 @@ static ctrt_status list_of_driver(struct cuda_gpu *list, int *count, const struc
         cu_device device;
         const cu_result got = cuda_driver.device_get(&device, i);
         if (got != CU_OK)
-            return cuda_host->fail(CTRT_ERR_NO_DEVICE, "the driver counts %d CUDA devices and does not give number %d (error %d)", n, i, got);
+            return cuda_host->fail(CTRT_ERR_NO_DEVICE,
+                                   "the driver counts %d CUDA devices and does not give number %d (error %d)", n, i,
+                                   got);
         driver_facts(&list[(*count)++], i, device, all, present);
     }
     return CTRT_OK;
 }
 
-/* The driver's word as it stands: in the order of CUDA_VISIBLE_DEVICES, else nvidia-smi's. */
+/* Fills `found` from the driver: ordered by PCI address, as in nvidia-smi, unless CUDA_VISIBLE_DEVICES is set or
+ * CUDA_DEVICE_ORDER=FASTEST_FIRST: then in the driver's order. */
 static ctrt_status ask_driver(const struct cuda_gpu *all, int present)
 {
     int count = 0;
@@ -299,9 +316,9 @@ static ctrt_status ask_driver(const struct cuda_gpu *all, int present)
     return CTRT_OK;
 }
 
-/* ---- both ---- */
+/* ---- enumeration ---- */
 
-/* With the lock held. */
+/* Enumerates the devices at the first call. Called with the lock held. */
 static ctrt_status look(void)
 {
     static struct cuda_gpu all[CUDA_DEVICES];
@@ -329,20 +346,22 @@ static ctrt_status look(void)
     return status;
 }
 
-/* Gives what NVML told its number in the driver, by UUID. With the lock held and `found` known. */
+/* Looks up the driver's ordinals of the devices that NVML listed, by UUID. Initialises the driver. Called with the lock
+ * held and found.known set. */
 static ctrt_status resolve(void)
 {
     static struct cuda_gpu list[CUDA_DEVICES];
     int count = 0, missing = 0;
     const bool changed = tell_changed();
     if (found.resolved)
-        return cuda_driver_open();              /* a child must be told that it is one */
+        return cuda_driver_open();              /* returns CTRT_ERR_FORKED in a forked child */
     ctrt_status status = list_of_driver(list, &count, found.at, found.count);
     if (status != CTRT_OK)
         return status;
     if (found.order_unknown) {
         if (count != found.count && !changed)
-            cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "NVML tells of %d visible devices, the driver of %d", found.count, count);
+            cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "NVML tells of %d visible devices, the driver of %d",
+                           found.count, count);
         found.count = count < found.count ? count : found.count;
         memcpy(found.at, list, sizeof list[0] * (size_t)found.count);
         found.order_unknown = false;
@@ -357,7 +376,8 @@ static ctrt_status resolve(void)
         missing += found.at[i].ordinal < 0;
     }
     if (missing > 0)
-        cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "of %d devices that NVML tells of the driver shows %d", found.count, found.count - missing);
+        cuda_host->log(CTRT_LOG_WARNING, "backend-cuda", "of %d devices that NVML tells of the driver shows %d",
+                       found.count, found.count - missing);
     found.resolved = true;
     return CTRT_OK;
 }
@@ -367,8 +387,8 @@ static ctrt_status check_index(int32_t index)
     if (index >= 0 && index < found.count)
         return CTRT_OK;
     const bool one = found.count == 1;
-    return cuda_host->fail(CTRT_ERR_NO_DEVICE, "cuda:%d: there %s %d CUDA device%s (cuda:0%s)", (int)index, one ? "is" : "are", found.count,
-                           one ? "" : "s", one ? "" : " and up");
+    return cuda_host->fail(CTRT_ERR_NO_DEVICE, "cuda:%d: there %s %d CUDA device%s (cuda:0%s)", (int)index,
+                           one ? "is" : "are", found.count, one ? "" : "s", one ? "" : " and up");
 }
 
 ctrt_status cuda_count(int32_t *count)
@@ -381,7 +401,7 @@ ctrt_status cuda_count(int32_t *count)
     return status;
 }
 
-/* A copy of what is known of device `index`. */
+/* Copies the description of device `index`; resolves the order of the devices if necessary. */
 static ctrt_status get(struct cuda_gpu *out, int32_t index)
 {
     pthread_mutex_lock(&lock);
@@ -432,7 +452,7 @@ ctrt_status cuda_link(int32_t index, int32_t peer, ctrt_device_link *link)
     if (status != CTRT_OK)
         return status;
     cuda_nvml_link(&a, &b, &now);
-    /* The driver's word, where it may be asked already. */
+    /* If the driver is initialised already, its answer takes precedence. */
     if (a.ordinal >= 0 && b.ordinal >= 0 && a.ordinal != b.ordinal && cuda_driver_process == getpid()
         && cuda_driver.device_get(&from, a.ordinal) == CU_OK && cuda_driver.device_get(&to, b.ordinal) == CU_OK
         && cuda_driver.device_can_access_peer(&can, from, to) == CU_OK)
@@ -466,5 +486,7 @@ ctrt_status cuda_ordinal_of(cu_device *ordinal, int32_t index)
                                now != NULL ? "; CUDA_VISIBLE_DEVICES is now " : "", now != NULL ? now : "");
     }
     const cu_result result = cuda_driver.device_get(ordinal, number);
-    return result == CU_OK ? CTRT_OK : cuda_host->fail(CTRT_ERR_NO_DEVICE, "cuda:%d: the driver gives no such device (%d)", (int)index, result);
+    return result == CU_OK ? CTRT_OK
+                           : cuda_host->fail(CTRT_ERR_NO_DEVICE, "cuda:%d: the driver gives no such device (%d)",
+                                             (int)index, result);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/discovery.h: what is known of the GPUs without a context on any, and often without the driver.
+/* backends/cuda/discovery.h: enumerates the GPUs without creating a context and, where possible, without the driver.
  *
- * A process in which cuInit was called cannot give CUDA to the children that it forks afterwards. So devices are counted and described
- * through NVML, which is no part of CUDA, until one of them is opened; without NVML through the driver. The order is: that of
- * CUDA_VISIBLE_DEVICES where it is set, else nvidia-smi's. Devices of NVML and of the driver are told apart by their UUIDs. */
+ * After cuInit, children that a process forks cannot use CUDA. Therefore devices are counted and described through
+ * NVML, which is not part of CUDA, until one of them is opened; without NVML, through the driver. Devices are
+ * ordered as in CUDA_VISIBLE_DEVICES if it is set, else as in nvidia-smi. UUIDs identify a device in both NVML and
+ * the driver. */
 #ifndef CUDA_DISCOVERY_H
 #define CUDA_DISCOVERY_H
 
@@ -11,34 +12,39 @@
 
 struct cuda_gpu {
     ctrt_device_info facts;
-    int ordinal;                                /* the driver's; -1: not asked yet */
-    unsigned mig;                               /* 0: whole; 1: split into instances; 2: set to be split, and no instance is made */
-    bool joining;                               /* not yet part of the fabric of its NVSwitches, so perhaps not of use */
+    int ordinal;                                /* the driver's; -1: not looked up yet */
+    unsigned mig;                               /* MIG mode: 0: off; 1: on, with instances; 2: on, without instances */
+    bool joining;                               /* NVSwitch fabric not registered yet, so CUDA may not work */
 };
 
 /* ---- files ---- */
 
-/* Put before the path of every file of /proc, /sys and /dev that is looked at here; "" but in tests, which have recorded trees. */
+/* Prefix of the paths of files in /proc, /sys and /dev that reason.c and discovery.c read. "", except in tests, which
+ * use recorded trees. */
 extern const char *cuda_root;
+/* Reads at most bytes - 1 bytes of a file into `text` and terminates it. Returns false if nothing could be read. */
 bool cuda_read_file(const char *path, char *text, size_t bytes);
 
 /* ---- visible.c ---- */
 
 enum cuda_list_kind { CUDA_LIST_ALL, CUDA_LIST_NUMBERS, CUDA_LIST_UUIDS, CUDA_LIST_MIG };
 enum cuda_list_kind cuda_visible_kind(const char *text);
-/* Positions in `gpus`, in the order in which the driver will show them for CUDA_VISIBLE_DEVICES=text (NULL: unset), at most `max`; returns
- * how many. Not for CUDA_LIST_MIG. *twice: none, because one was named twice. */
+/* Predicts which devices the driver shows for CUDA_VISIBLE_DEVICES=text (NULL: unset), without calling the driver.
+ * Writes at most `max` positions in `gpus` to `ids`, in the driver's order, and returns their number. Not for
+ * CUDA_LIST_MIG. *twice: the result is 0 because the list names a device twice. */
 int cuda_visible(int *ids, int max, const char *text, const struct cuda_gpu *gpus, int count, bool *twice);
 
 /* ---- nvml.c ---- */
 
-/* All GPUs of the machine that this process may see, in the order of nvidia-smi, whatever the environment says. False: NVML does not work
- * (*result: its code; -1: it cannot be loaded). */
+/* Lists all GPUs that this process may access, in the order of nvidia-smi; ignores CUDA_VISIBLE_DEVICES. Returns false
+ * if NVML does not work. *result: NVML's error code; -1: the library cannot be loaded. */
 bool cuda_nvml_list(struct cuda_gpu *gpus, int max, int *count, int *result);
+/* Fills *usage with the GPU's current load. `name`: the device, for error messages. */
 ctrt_status cuda_nvml_usage(const struct cuda_gpu *gpu, ctrt_device_usage *usage, const char *name);
-/* Fills what NVML knows of the way between two GPUs. */
+/* Fills the members of *link that NVML can determine for the connection between two GPUs; leaves the others
+ * unchanged. */
 void cuda_nvml_link(const struct cuda_gpu *gpu, const struct cuda_gpu *peer, ctrt_device_link *link);
-/* One call at a time; taken by those above. Held through forks, so that no child finds it taken. */
+/* Lock and unlock, around fork(), the mutex that the functions above hold, so that it is never locked in a child. */
 void cuda_nvml_before_fork(void);
 void cuda_nvml_after_fork(bool in_child);
 
@@ -49,16 +55,18 @@ ctrt_status cuda_count(int32_t *count);
 ctrt_status cuda_describe(int32_t index, ctrt_device_info *info);
 ctrt_status cuda_usage(int32_t index, ctrt_device_usage *usage);
 ctrt_status cuda_link(int32_t index, int32_t peer, ctrt_device_link *link);
-/* Initialises the driver; the number by which it knows our device `index`. */
+/* Initialises the driver. *ordinal: the driver's handle of device `index`. */
 ctrt_status cuda_ordinal_of(cu_device *ordinal, int32_t index);
 
 /* ---- reason.c ---- */
 
-/* Does something stand against CUDA that NVML does not see: a node of the driver that is missing or closed to this process? Not a verdict. */
+/* Returns true if a device node of the driver is missing or not accessible to this process: then CUDA may fail even
+ * though NVML works. Only the driver decides whether it does. */
 bool cuda_reason_suspects(void);
-/* Does the loader's message tell of a shortage of the moment, such as too many open files? */
+/* Returns true if the loader's message reports a temporary shortage, such as too many open files. */
 bool cuda_transient(const char *told);
-/* Where CUDA_VISIBLE_DEVICES leaves none of `present` GPUs. */
+/* These write into `text` why there is no usable device: CUDA_VISIBLE_DEVICES hides all of `present` GPUs; a GPU is in
+ * MIG mode without an instance; the driver only supports CUDA `version` (12040: 12.4). */
 void cuda_reason_hidden(char *text, size_t bytes, const char *visible, int present, bool twice);
 void cuda_reason_mig(char *text, size_t bytes, const char *name, const char *pci);
 void cuda_reason_old(char *text, size_t bytes, int version);

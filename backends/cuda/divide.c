@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/divide.c: rows of quotients rounded down, remainders, powers. */
+/* backends/cuda/divide.c: fmod, remainder, floor_divide, pow. */
 #include <string.h>
 
 #include "divide_args.h"
 #include "elementwise.h"
 
-/* Of integers: the kernel tells the queue of a divisor that is 0. */
+/* For integers: the kernel reports a divisor of 0 as an error of the queue. */
 static ctrt_status integer_run(const ctrt_call *call)
 {
     struct elementwise_args args;
@@ -14,7 +14,7 @@ static ctrt_status integer_run(const ctrt_call *call)
     return cuda_elementwise(call, &args, (ctrt_dtype)call->inputs[0]->dtype, 0, NULL);
 }
 
-/* Is the exponent a number of the host's, and one that has a short way? */
+/* Returns the special case of a host scalar as exponent for which the kernel has a faster formula; -1: none. */
 static int short_power(const ctrt_view *exponent)
 {
     static const double exponents[POWERS] = {
@@ -26,7 +26,8 @@ static int short_power(const ctrt_view *exponent)
         return -1;
     memcpy(&value, exponent->data, cuda_dtype_bytes[exponent->dtype]);
     for (int which = 0; which < POWERS; which++) {
-        cuda_number(&same, (ctrt_scalar){ .kind = CTRT_SCALAR_FLOAT, .f = exponents[which] }, (ctrt_dtype)exponent->dtype);
+        cuda_number(&same, (ctrt_scalar){ .kind = CTRT_SCALAR_FLOAT, .f = exponents[which] },
+                    (ctrt_dtype)exponent->dtype);
         if (memcmp(&same, &value, sizeof same) == 0)
             return which;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/driver.c: finds the driver at run time. */
+/* backends/cuda/driver.c: loads the CUDA driver at run time. */
 #include "discovery.h"
 
 #include <dlfcn.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WANTED 12000                        /* the API as of CUDA 12.0, which drivers from 525 on have */
+#define WANTED 12000                        /* API version 12.0, which driver 525 and later have */
 
 struct cuda_driver cuda_driver;
 int cuda_driver_version;
@@ -16,7 +16,7 @@ pid_t cuda_driver_process;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* What became of loading and of initialising. */
+/* Results of loading and of initialising the driver. */
 static struct step {
     bool done;
     ctrt_status status;
@@ -62,8 +62,8 @@ static ctrt_status find_entries(void *library)
         int found = 0;
         const cu_result result = get(entries[i].symbol, &address, WANTED, 0, &found);
         if ((result != CU_OK || address == NULL) && entries[i].needed) {
-            snprintf(loaded.words, sizeof loaded.words, "[driver-too-old] the driver (CUDA %d.%d) lacks %s", cuda_driver_version / 1000, cuda_driver_version % 1000 / 10,
-                     entries[i].symbol);
+            snprintf(loaded.words, sizeof loaded.words, "[driver-too-old] the driver (CUDA %d.%d) lacks %s",
+                     cuda_driver_version / 1000, cuda_driver_version % 1000 / 10, entries[i].symbol);
             return CTRT_ERR_NOT_SUPPORTED;
         }
         *(void **)((char *)&cuda_driver + entries[i].place) = result == CU_OK ? address : NULL;
@@ -96,7 +96,8 @@ static ctrt_status initialise(void)
     return result == CU_OUT_OF_MEMORY ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_NO_DEVICE;
 }
 
-/* Once, with the lock held; the outcome is repeated to whoever asks, except CTRT_ERR_IO, after which the next call tries again. */
+/* Runs a step once and returns its result at every call; after CTRT_ERR_IO the next call runs the step again. Called
+ * with the lock held. */
 static ctrt_status take(struct step *step, ctrt_status (*act)(void))
 {
     if (!step->done) {
@@ -130,7 +131,10 @@ ctrt_status cuda_driver_open(void)
         status = take(&opened, initialise);
     pthread_mutex_unlock(&lock);
     if (status == CTRT_OK && cuda_driver_process != getpid())
-        return cuda_host->fail(CTRT_ERR_FORKED, "process %d initialised CUDA before it forked this one (%d), which cannot use it for that: fork "
-                               "before a CUDA device is opened, or start the child by exec", (int)cuda_driver_process, (int)getpid());
+        return cuda_host->fail(
+            CTRT_ERR_FORKED,
+            "process %d initialised CUDA before it forked this one (%d), which cannot use it for that: fork "
+            "before a CUDA device is opened, or start the child by exec",
+            (int)cuda_driver_process, (int)getpid());
     return status;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/elementwise.c: from a call to the arguments of an elementwise kernel. */
+/* backends/cuda/elementwise.c: converts a call to the arguments of an elementwise kernel, and launches it. */
 #include "elementwise.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static uint16_t half_of(float x)
         return (uint16_t)(sign | 0x7e00u | (u >> 13 & 0x3ffu));
     if (u >= 0x47800000u)
         return (uint16_t)(sign | 0x7c00u);
-    if (u >= 0x38800000u)                   /* to the nearest, ties to even; a carry past 65504 gives infinity */
+    if (u >= 0x38800000u)                   /* round to nearest even; a carry beyond 65504 gives infinity */
         return (uint16_t)(sign | (((u + 0xfffu + (u >> 13 & 1u)) >> 13) - (112u << 10)));
     float small;
     memcpy(&small, &u, sizeof small);
@@ -54,7 +54,7 @@ void cuda_number(union elementwise_number *out, ctrt_scalar number, ctrt_dtype d
 {
     const bool floating = number.kind == CTRT_SCALAR_FLOAT;
     const double f = floating ? number.f : (double)number.i;
-    /* Truncated; what does not fit, NaN too, as the host's processors have it. */
+    /* Truncates. NaN and values out of range give INT64_MIN, as the x86 conversion instruction does. */
     const int64_t i = !floating ? number.i : number.f >= -0x1p63 && number.f < 0x1p63 ? (int64_t)number.f : INT64_MIN;
     uint16_t half;
     memset(out, 0, sizeof *out);
@@ -64,7 +64,7 @@ void cuda_number(union elementwise_number *out, ctrt_scalar number, ctrt_dtype d
     case CTRT_F16: half = half_of((float)f), memcpy(out, &half, sizeof half); break;
     case CTRT_BF16: half = bfloat_of((float)f), memcpy(out, &half, sizeof half); break;
     case CTRT_BOOL: out->bytes[0] = floating ? number.f != 0 : number.i != 0; break;
-    default: memcpy(out, &i, cuda_dtype_bytes[dtype]); break;       /* little endian, as all that CUDA runs on */
+    default: memcpy(out, &i, cuda_dtype_bytes[dtype]); break;       /* all platforms of CUDA are little endian */
     }
 }
 
@@ -73,15 +73,15 @@ void cuda_elementwise_clear(struct elementwise_args *args)
     memset(args, 0, offsetof(struct elementwise_args, shape));
 }
 
-/* The kernel's full name is wanted at its first launch alone. */
-static ctrt_status launch(const ctrt_call *call, const struct elementwise_kernel *kernel, bool strided, struct cuda_shape shape,
-                          const struct elementwise_args *args)
+/* Builds the kernel's full name only at its first launch. */
+static ctrt_status launch(const ctrt_call *call, const struct elementwise_kernel *kernel, bool strided,
+                          struct cuda_shape shape, const struct elementwise_args *args)
 {
     struct cuda_entry *entry = &kernel->entries[strided];
     char name[96] = "";
     if (__builtin_expect(atomic_load_explicit(&entry->kernel, memory_order_relaxed) == NULL, 0))
-        snprintf(name, sizeof name, "%s_%s%s%s%s", kernel->stem, cuda_dtype_names[kernel->key], kernel->word != NULL ? "_" : "",
-                 kernel->word != NULL ? kernel->word : "", strided ? "_s" : "");
+        snprintf(name, sizeof name, "%s_%s%s%s%s", kernel->stem, cuda_dtype_names[kernel->key],
+                 kernel->word != NULL ? "_" : "", kernel->word != NULL ? kernel->word : "", strided ? "_s" : "");
     return cuda_launch_named(call, kernel->image, entry, name[0] != '\0' ? name : kernel->stem, shape, args);
 }
 
@@ -92,18 +92,18 @@ static bool plain(const ctrt_view *view)
     return view->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_HOST_SCALAR);
 }
 
-/* Vectors of 16 bytes at most begin at addresses that are whole ones: 16 is the largest that any operand may need. */
+/* Returns true if the data is aligned for vectors of any operand; the largest vector has 16 bytes. */
 static bool aligned(const ctrt_view *view)
 {
     return (view->flags & CTRT_VIEW_HOST_SCALAR) || (uintptr_t)view->data % 16 == 0;
 }
 
-/* What a place can be at most: of 31 bits. Lower in a build that tests the cutting. */
+/* Maximum element offset and element count of one launch: 31 bits. Tests of the splitting define a smaller value. */
 #ifndef ELEMENTWISE_REACH
 #define ELEMENTWISE_REACH INT32_MAX
 #endif
 
-/* A walk before it is cut to what 31 bits can count. */
+/* A strided iteration over the operands (output first), before it is split into launches whose offsets have 31 bits. */
 struct walk {
     const ctrt_call *call;
     struct elementwise_args *args;
@@ -119,7 +119,8 @@ static void *operand_data(const struct walk *w, uint32_t operand)
     return operand == 0 ? w->args->out : (void *)(uintptr_t)w->args->in[operand - 1];
 }
 
-/* Can vectors of `width` elements go along the last dimension of this operand? *spread: by repeating one element. */
+/* Returns true if the operand can be accessed in vectors of `width` elements along the last dimension. *spread: by
+ * repeating one element, because that dimension has stride 0. */
 static bool takes_vectors(const struct walk *w, uint32_t operand, int64_t width, bool *spread)
 {
     const int last = w->ndim - 1;
@@ -135,7 +136,7 @@ static bool takes_vectors(const struct walk *w, uint32_t operand, int64_t width,
     return true;
 }
 
-/* Is the farthest place of every operand, and the number of places, a number of 31 bits? */
+/* Returns true if the number of elements and the largest offset of every operand are at most ELEMENTWISE_REACH. */
 static bool is_small(const struct walk *w)
 {
     int64_t count = 1;
@@ -175,17 +176,19 @@ static ctrt_status launch_small(const struct walk *w)
         const int64_t by = wide && d == last ? width : 1;
         args->shape[d] = (int32_t)(w->shape[d] / by);
         args->steps *= args->shape[d];
-        /* The stride of a dimension of size 1 may be any number and leads nowhere. */
+        /* The stride of a dimension of size 1 may be any number and is never used. */
         for (uint32_t o = 0; o < w->operands; o++)
             args->strides[o][d] = w->shape[d] == 1 ? 0 : (int32_t)(w->strides[o][d] * by);
         cuda_divider(args->shape[d], &args->magic[d], &args->shift[d]);
     }
     const int64_t threads = wide ? args->steps : (args->steps + 3) / 4;
-    const struct cuda_shape shape = { .grid = { cuda_blocks(w->call->device, threads, ELEMENTWISE_THREADS) }, .block = ELEMENTWISE_THREADS };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(w->call->device, threads, ELEMENTWISE_THREADS) },
+                                      .block = ELEMENTWISE_THREADS };
     return launch(w->call, w->kernel, true, shape, args);
 }
 
-/* What is too large for 31 bits goes in halves, along the dimension that spans most. */
+/* Splits an iteration that is too large for 31 bits into halves, recursively: along the longest dimension if there are
+ * too many elements, else along the dimension with the largest span of offsets. */
 static ctrt_status launch_strided(const struct walk *w)
 {
     if (is_small(w))
@@ -229,7 +232,7 @@ static ctrt_status run_strided(struct walk *w)
     bool all_plain = plain(out);
     for (uint32_t o = 1; o < w->operands; o++)
         all_plain = all_plain && plain(w->call->inputs[o - 1]);
-    /* Contiguous operands at odd addresses are one dimension. */
+    /* Contiguous but unaligned operands: one dimension. */
     w->ndim = all_plain ? 1 : out->ndim;
     for (int d = 0; d < w->ndim; d++) {
         w->shape[d] = all_plain ? out->numel : out->shape[d];
@@ -242,7 +245,8 @@ static ctrt_status run_strided(struct walk *w)
 
 /* ---- launching ---- */
 
-ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_args *args, const struct elementwise_kernel *kernel)
+ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_args *args,
+                                    const struct elementwise_kernel *kernel)
 {
     const ctrt_view *out = call->outputs[0];
     const uint32_t count = call->n_inputs < ELEMENTWISE_INPUTS ? call->n_inputs : ELEMENTWISE_INPUTS;
@@ -266,7 +270,8 @@ ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_ar
     }
     if (vectors) {
         const int64_t threads = (out->numel * (int64_t)w.largest + 31) / 32;
-        const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, threads, ELEMENTWISE_THREADS) }, .block = ELEMENTWISE_THREADS };
+        const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, threads, ELEMENTWISE_THREADS) },
+                                          .block = ELEMENTWISE_THREADS };
         return launch(call, kernel, false, shape, args);
     }
     w.call = call;
@@ -276,11 +281,13 @@ ctrt_status cuda_elementwise_kernel(const ctrt_call *call, struct elementwise_ar
     return run_strided(&w);
 }
 
-ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *args, ctrt_dtype key, int index, const char *word)
+ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *args, ctrt_dtype key, int index,
+                             const char *word)
 {
     struct cuda_row *row = cuda_row_of(call);
     const struct elementwise_kernel kernel = {
-        .image = row->image, .entries = &row->entries[key][index], .stem = row->kernel_name != NULL ? row->kernel_name : row->kernel.op,
+        .image = row->image, .entries = &row->entries[key][index],
+        .stem = row->kernel_name != NULL ? row->kernel_name : row->kernel.op,
         .key = key, .word = word,
     };
     return cuda_elementwise_kernel(call, args, &kernel);

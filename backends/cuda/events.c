@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/events.c: events are the driver's. */
+/* backends/cuda/events.c: events, on top of the driver's events. */
 #include "cuda.h"
 
 ctrt_status cuda_event_create(void *handle, void **out, bool timing)
@@ -8,13 +8,14 @@ ctrt_status cuda_event_create(void *handle, void **out, bool timing)
     cu_event event = NULL;
     ctrt_status status = cuda_enter(device);
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.event_create(&event, timing ? 0 : CU_EVENT_DISABLE_TIMING), "creating an event");
+        status = cuda_check(device, cuda_driver.event_create(&event, timing ? 0 : CU_EVENT_DISABLE_TIMING),
+                            "creating an event");
     if (status == CTRT_OK)
         *out = event;
     return status;
 }
 
-/* The driver frees it when nothing waits for it any more. */
+/* The event may still be in use: cuEventDestroy defers the release until the event has completed. */
 void cuda_event_destroy(void *handle, void *event)
 {
     struct cuda_device *device = handle;
@@ -28,7 +29,8 @@ ctrt_status cuda_event_record(void *handle, void *event, void *queue)
     ctrt_status status = cuda_enter(device);
     if (status != CTRT_OK)
         return status;
-    return cuda_check(device, cuda_driver.event_record(event, cuda_queue_of(device, queue)->stream), "recording an event");
+    return cuda_check(device, cuda_driver.event_record(event, cuda_queue_of(device, queue)->stream),
+                      "recording an event");
 }
 
 ctrt_status cuda_wait_event(void *handle, void *queue, void *event)
@@ -37,7 +39,8 @@ ctrt_status cuda_wait_event(void *handle, void *queue, void *event)
     ctrt_status status = cuda_enter(device);
     if (status != CTRT_OK)
         return status;
-    return cuda_check(device, cuda_driver.stream_wait(cuda_queue_of(device, queue)->stream, event, 0), "waiting for an event");
+    return cuda_check(device, cuda_driver.stream_wait(cuda_queue_of(device, queue)->stream, event, 0),
+                      "waiting for an event");
 }
 
 ctrt_status cuda_event_query(void *handle, void *event, bool *done)
@@ -55,7 +58,8 @@ ctrt_status cuda_event_synchronize(void *handle, void *event)
 {
     struct cuda_device *device = handle;
     ctrt_status status = cuda_enter(device);
-    return status != CTRT_OK ? status : cuda_check(device, cuda_driver.event_synchronize(event), "waiting for an event");
+    return status != CTRT_OK ? status
+                             : cuda_check(device, cuda_driver.event_synchronize(event), "waiting for an event");
 }
 
 ctrt_status cuda_event_elapsed(void *handle, void *from, void *to, double *milliseconds)

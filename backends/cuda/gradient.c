@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/gradient.c: rows of derivatives of activations. */
+/* backends/cuda/gradient.c: the gradients of activations. */
 #include "elementwise.h"
 
-/* The attribute says which of the two. */
+/* The attribute selects the exact formula or the tanh approximation. */
 static ctrt_status gelu_backward_run(const ctrt_call *call)
 {
     const ctrt_gelu_attributes *attributes = call->attributes;
     struct elementwise_args args;
     cuda_elementwise_clear(&args);
-    return cuda_elementwise(call, &args, (ctrt_dtype)call->inputs[0]->dtype, attributes->tanh ? 2 : 0, attributes->tanh ? "tanh" : NULL);
+    return cuda_elementwise(call, &args, (ctrt_dtype)call->inputs[0]->dtype, attributes->tanh ? 2 : 0,
+                            attributes->tanh ? "tanh" : NULL);
 }
 
 #define ROW(op) ELEMENTWISE_ROW(op, CUDA_FLOATING, gradient)

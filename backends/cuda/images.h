@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/images.h: the fat binaries in this plugin, one a .cu file. */
+/* backends/cuda/images.h: the fat binaries embedded in this plugin, one per .cu file. */
 #ifndef CUDA_IMAGES_H
 #define CUDA_IMAGES_H
 
@@ -9,7 +9,8 @@
 #include "images.def"
 #undef IMAGE
 
-/* Loads all that is not loaded yet; what fails says so when it is used. */
+/* Loads all fat binaries that are not loaded yet. Ignores failures: the first launch from such an image tries again and
+ * reports the error. */
 void cuda_images_load(struct cuda_device *device);
 
 #endif

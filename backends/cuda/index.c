@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/index.c: picking and adding by index. */
+/* backends/cuda/index.c: index_select, gather, index_add, scatter_add. */
 #include <string.h>
 
 #include "images.h"
@@ -9,16 +9,19 @@
 #include "row.h"
 
 #define ENOUGH_BLOCKS 512
-#define LEAST_PIECE   256                   /* indices that are worth a block */
-#define MOST_PARTIAL  ((int64_t)64 << 20)   /* bytes of pieces' sums */
-/* Tiles read all indices of their columns. Sorting costs about 130 bytes an element and 15 launches instead, so that it pays from so many bytes of indices read
- * on (0.1 ms from the L2 cache of an H200), and, where each element has an index of its own, from so many tiles above one another. */
+#define LEAST_PIECE   256                   /* minimum number of indices per block */
+#define MOST_PARTIAL  ((int64_t)64 << 20)   /* maximum bytes of the pieces' partial sums */
+/* With tiles, every tile of the result reads all indices of its columns. Sorting instead costs about 130 bytes of
+ * memory traffic per element and 15 launches. It is chosen if the tiles would read more than SORT_BYTES of indices (0.1
+ * ms from the L2 cache of an H200) and, for scatter_add, whose elements each have an index, if there are at least
+ * SORT_GROUPS tiles along the indexed dimension. */
 #define SORT_BYTES    0x1p29
 #define SORT_GROUPS   32
 
-enum { JOIN = 1, NARROW };                  /* variants of sums */
+enum { JOIN = 1, NARROW };                  /* kernel variants of index_add and scatter_add */
 
-/* By how much memory an element takes: for moving it, and for adding integers, whose sign does not matter. */
+/* Returns the dtype that stands for all of its size: for copying, and for adding integers, where the sign makes no
+ * difference. */
 static ctrt_dtype by_bytes(ctrt_dtype dtype)
 {
     static const ctrt_dtype types[] = { [1] = CTRT_U8, [2] = CTRT_I16, [4] = CTRT_I32, [8] = CTRT_I64 };
@@ -35,7 +38,7 @@ static void start(struct index_args *a, const ctrt_call *call)
     a->error = (struct kernel_error *)(uintptr_t)cuda_error_place(call, &a->sequence);
 }
 
-/* ---- picking ---- */
+/* ---- index_select, gather ---- */
 
 static ctrt_status index_select(const ctrt_call *call)
 {
@@ -51,8 +54,10 @@ static ctrt_status index_select(const ctrt_call *call)
     const int64_t per_vector = vectors ? (int64_t)(16 / bytes) : 1;
     a.n /= per_vector;
     a.inner = counted_of(x->shape[2] / per_vector);
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (a.n + 1) / 2, INDEX_THREADS) }, .block = INDEX_THREADS };
-    return cuda_launch(call, vectors ? CTRT_I64 : by_bytes((ctrt_dtype)x->dtype), vectors, vectors ? "v" : NULL, shape, &a);
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (a.n + 1) / 2, INDEX_THREADS) },
+                                      .block = INDEX_THREADS };
+    return cuda_launch(call, vectors ? CTRT_I64 : by_bytes((ctrt_dtype)x->dtype), vectors, vectors ? "v" : NULL, shape,
+                       &a);
 }
 
 static ctrt_status gather(const ctrt_call *call)
@@ -65,18 +70,20 @@ static ctrt_status gather(const ctrt_call *call)
     a.size = x->shape[1];
     a.count = counted_of(index->shape[1]);
     a.inner = counted_of(index->shape[2]);
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (a.n + 1) / 2, INDEX_THREADS) }, .block = INDEX_THREADS };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (a.n + 1) / 2, INDEX_THREADS) },
+                                      .block = INDEX_THREADS };
     return cuda_launch(call, by_bytes((ctrt_dtype)x->dtype), 0, NULL, shape, &a);
 }
 
-/* ---- adding ---- */
+/* ---- index_add, scatter_add ---- */
 
 static int64_t up(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
 }
 
-/* `count`: indices along the indexed dimension. */
+/* Divides the work into tiles of columns, groups of rows of the result, and pieces of the indices. `count`: indices
+ * along the indexed dimension. */
 static void cut(struct index_args *a, const ctrt_view *dx, int64_t count)
 {
     const int64_t sum_bytes = cuda_dtype_bytes[dx->dtype] == 8 ? 8 : 4;
@@ -108,11 +115,13 @@ static bool by_rows(const ctrt_call *call)
     return call->inputs[1]->ndim != 3;
 }
 
-/* The workspace for sorting; 0: it is done by tiles. */
+/* Returns the workspace for sorting; 0: use tiles. */
 static size_t sort_workspace(const ctrt_call *call, const struct index_args *a)
 {
-    const double indices = (double)(a->outer * a->count.size) * (by_rows(call) ? (double)a->tiles.size : (double)a->inner.size);
-    const bool pays = indices * (double)(8 * a->groups.size) > SORT_BYTES && (by_rows(call) || a->groups.size >= SORT_GROUPS);
+    const double indices = (double)(a->outer * a->count.size)
+                           * (by_rows(call) ? (double)a->tiles.size : (double)a->inner.size);
+    const bool pays = indices * (double)(8 * a->groups.size) > SORT_BYTES
+                      && (by_rows(call) || a->groups.size >= SORT_GROUPS);
     if (cuda_options.scatter == CUDA_SCATTER_TILES || (cuda_options.scatter == CUDA_SCATTER_AUTO && !pays))
         return 0;
     return cuda_index_sort_workspace(call->outputs[0], a->count.size, by_rows(call));
@@ -150,8 +159,9 @@ static ctrt_status add(const ctrt_call *call)
     if (sorting > 0 && call->workspace_bytes >= sorting)
         return cuda_index_sort(call, dtype, a.count.size, by_rows(call), a.skip);
     a.partial = a.pieces.size > 1 ? call->workspace : NULL;
-    struct cuda_shape shape = { .grid = { cuda_grid(a.outer * a.pieces.size * a.groups.size * a.tiles.size) }, .block = INDEX_THREADS };
-    const bool narrow = a.team < 32;        /* lanes of a warp */
+    struct cuda_shape shape = { .grid = { cuda_grid(a.outer * a.pieces.size * a.groups.size * a.tiles.size) },
+                                .block = INDEX_THREADS };
+    const bool narrow = a.team < 32;        /* fewer columns than a warp has lanes */
     ctrt_status status = cuda_launch(call, dtype, narrow ? NARROW : 0, narrow ? "n" : NULL, shape, &a);
     if (status != CTRT_OK || a.partial == NULL)
         return status;

@@ -8,12 +8,13 @@
 #include "index_sort_args.h"
 #include "row.h"
 
-#define MOST_ELEMENTS ((int64_t)1 << 22)    /* of one sort, if that is possible: 64 MiB of workspace */
-#define LEAST_COLUMNS 4                     /* indices that one access of memory brings */
+#define MOST_ELEMENTS ((int64_t)1 << 22)    /* of one sort, if possible: 64 MiB of workspace */
+#define LEAST_COLUMNS 4                     /* indices per memory transaction */
 #define MOST_KEYS     ((int64_t)INT32_MAX)
 #define ALIGNED(bytes) (((bytes) + 255) / 256 * 256)
 
-/* Sizes of one sort: of so many images and columns of scatter_add, or of all rows of index_add; byte offsets of the workspace's parts. */
+/* Sizes of one sort (`images` images and `columns` columns of scatter_add, or all rows of index_add), and byte offsets
+ * of the parts of the workspace. */
 struct plan {
     int64_t images, columns, n, tiles, runs, limit;
     size_t keys[2], places[2], counts, totals, partial, bytes;
@@ -36,10 +37,11 @@ static size_t take(size_t *bytes, int64_t wanted)
     return at;
 }
 
-/* Of images [outer, count, inner] to [outer, size, inner]. False: there are too many elements. */
+/* Plans the addition of [outer, count, inner] to [outer, size, inner]. Returns false if there are too many elements. */
 static bool make_plan(struct plan *plan, const ctrt_view *dx, int64_t count, bool rows)
 {
-    const int64_t outer = dx->shape[0], size = dx->shape[1], inner = dx->shape[2], sum_bytes = cuda_dtype_bytes[dx->dtype] == 8 ? 8 : 4;
+    const int64_t outer = dx->shape[0], size = dx->shape[1], inner = dx->shape[2],
+                  sum_bytes = cuda_dtype_bytes[dx->dtype] == 8 ? 8 : 4;
     if (count > MOST_KEYS / LEAST_COLUMNS || size > MOST_KEYS / LEAST_COLUMNS)
         return false;
     *plan = (struct plan){ .images = 1, .columns = 1 };
@@ -79,24 +81,29 @@ enum { KEYS, COUNT, SUM, MOVE, STEPS };
 static ctrt_status launch(const ctrt_call *call, int step, int64_t blocks, const struct index_sort_args *a)
 {
     static struct cuda_entry entries[STEPS];
-    static const char *const names[STEPS] = { "index_sort_keys", "index_sort_count", "index_sort_sum", "index_sort_move" };
+    static const char *const names[STEPS] = { "index_sort_keys", "index_sort_count", "index_sort_sum",
+                                              "index_sort_move" };
     const struct cuda_shape shape = { .grid = { cuda_grid(blocks) }, .block = SORT_THREADS };
     return cuda_launch_named(call, &cuda_image_index_sort, &entries[step], names[step], shape, a);
 }
 
 #define NAMES(kernel)                                                                                               \
-    { [CTRT_F32] = kernel "_f32", [CTRT_F64] = kernel "_f64", [CTRT_F16] = kernel "_f16", [CTRT_BF16] = kernel "_bf16", [CTRT_U8] = kernel "_u8", \
+    { [CTRT_F32] = kernel "_f32", [CTRT_F64] = kernel "_f64", [CTRT_F16] = kernel "_f16",                           \
+      [CTRT_BF16] = kernel "_bf16", [CTRT_U8] = kernel "_u8",                                                       \
       [CTRT_I16] = kernel "_i16", [CTRT_I32] = kernel "_i32", [CTRT_I64] = kernel "_i64" }
 
-static ctrt_status launch_sums(const ctrt_call *call, ctrt_dtype dtype, bool join, int64_t items, const struct index_sort_args *a)
+static ctrt_status launch_sums(const ctrt_call *call, ctrt_dtype dtype, bool join, int64_t items,
+                               const struct index_sort_args *a)
 {
     static struct cuda_entry entries[2][CTRT_DTYPE_COUNT];
     static const char *const names[2][CTRT_DTYPE_COUNT] = { NAMES("index_sort_add"), NAMES("index_sort_join") };
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, items, SORT_THREADS) }, .block = SORT_THREADS };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, items, SORT_THREADS) },
+                                      .block = SORT_THREADS };
     return cuda_launch_named(call, &cuda_image_index_sort, &entries[join][dtype], names[join][dtype], shape, a);
 }
 
-/* Keys and places of a->keys, sorted; they are in a->keys and a->places afterwards. */
+/* Computes keys and places and sorts them by key. Swaps the buffers so that a->keys and a->places are the sorted
+ * ones. */
 static ctrt_status sort(const ctrt_call *call, struct index_sort_args *a)
 {
     ctrt_status status = launch(call, KEYS, a->tiles, a);
@@ -113,7 +120,8 @@ static ctrt_status sort(const ctrt_call *call, struct index_sort_args *a)
     return status;
 }
 
-static ctrt_status sort_and_add(const ctrt_call *call, ctrt_dtype dtype, const struct plan *plan, struct index_sort_args *a, int64_t images, int64_t columns)
+static ctrt_status sort_and_add(const ctrt_call *call, ctrt_dtype dtype, const struct plan *plan,
+                                struct index_sort_args *a, int64_t images, int64_t columns)
 {
     char *const room = call->workspace;
     const int64_t rows_of = a->rows ? a->count.size : images * a->count.size;
@@ -147,7 +155,8 @@ ctrt_status cuda_index_sort(const ctrt_call *call, ctrt_dtype dtype, int64_t cou
     if (status != CTRT_OK || dropped)
         return status;
     const size_t bytes = (size_t)dx->numel * cuda_dtype_bytes[dx->dtype];
-    status = cuda_check(device, cuda_driver.fill_bytes((cu_address)(uintptr_t)dx->data, 0, bytes, stream), "filling %zu bytes", bytes);
+    status = cuda_check(device, cuda_driver.fill_bytes((cu_address)(uintptr_t)dx->data, 0, bytes, stream),
+                        "filling %zu bytes", bytes);
     if (status != CTRT_OK || count == 0)
         return status;
     if (!make_plan(&plan, dx, count, rows))
@@ -170,6 +179,7 @@ ctrt_status cuda_index_sort(const ctrt_call *call, ctrt_dtype dtype, int64_t cou
         return sort_and_add(call, dtype, &plan, &a, outer, 1);
     for (a.outer0 = 0; a.outer0 < outer && status == CTRT_OK; a.outer0 += plan.images)
         for (a.column0 = 0; a.column0 < inner && status == CTRT_OK; a.column0 += plan.columns)
-            status = sort_and_add(call, dtype, &plan, &a, least(plan.images, outer - a.outer0), least(plan.columns, inner - a.column0));
+            status = sort_and_add(call, dtype, &plan, &a, least(plan.images, outer - a.outer0),
+                                  least(plan.columns, inner - a.column0));
     return status;
 }

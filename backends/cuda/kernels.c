@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/kernels.c: joins the families' rows into the backend's one table. */
+/* backends/cuda/kernels.c: concatenates the families' rows into the backend's kernel table. */
 #include "cuda.h"
 
 #include <string.h>
@@ -16,7 +16,8 @@ static const struct cuda_rows *const families[] = {
 
 ctrt_kernel_table cuda_kernel_table = { .size = sizeof(ctrt_kernel_table), .stride = sizeof(struct cuda_row) };
 
-/* The rows get a home that can be written, because kernels are found once and kept there. */
+/* Copies all rows into one array, because a kernel table is contiguous. The array is writable: rows cache their device
+ * kernels. */
 ctrt_status cuda_kernels_init(void)
 {
     size_t count = 0;

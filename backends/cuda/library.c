@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/library.c: opening cuBLASLt and cuDNN. */
+/* backends/cuda/library.c: loads cuBLASLt and cuDNN. */
 #include "library.h"
 
 #include <dlfcn.h>
@@ -27,14 +27,16 @@ static CTRT_PRINTF(2, 3) void append(struct cuda_library_failure *why, const cha
     va_end(arguments);
 }
 
-/* ---- failures that say nothing about the file ---- */
+/* ---- temporary failures ---- */
 
 static const int transient[] = { EMFILE, ENFILE, ENOMEM, EIO, EINTR, EAGAIN, ESTALE };
 
-/* Adds the loader's message. The loader keeps no error number; core/registry/dl.c judges plugins by the same words. */
+/* Appends the loader's message. dlerror() has no error number, so the message determines whether the failure is
+ * temporary; core/registry/dl.c uses the same texts for plugins. */
 static void append_loader(struct cuda_library_failure *why, const char *name)
 {
-    static const char *const words[] = { "out of memory", "cannot create ", "cannot allocate ", "failed to map segment", "cannot map zero-fill pages" };
+    static const char *const words[] = { "out of memory", "cannot create ", "cannot allocate ", "failed to map segment",
+                                         "cannot map zero-fill pages" };
     const char *text = dlerror();
     text = text != NULL ? text : name;
     append(why, "%s", text);
@@ -44,7 +46,8 @@ static void append_loader(struct cuda_library_failure *why, const char *name)
         why->transient |= strstr(text, words[i]) != NULL;
 }
 
-/* Can a file be opened? Asked before the loader is: once it could not open its cache, it ignores the cache from then on. */
+/* Returns true if a file can be opened. Checked before dlopen(), because a loader that once failed to open its cache
+ * (ld.so.cache) ignores the cache permanently. */
 static bool can_open(struct cuda_library_failure *why)
 {
     const int file = open("/", O_PATH | O_CLOEXEC);
@@ -57,9 +60,10 @@ static bool can_open(struct cuda_library_failure *why)
     return true;
 }
 
-/* ---- places ---- */
+/* ---- search ---- */
 
-/* Of the folder's own libraries and those below it as pip lays them: nvidia/cublas/lib, nvidia/cudnn/lib, nvidia/cu13/lib. */
+/* Loads the library from `folder` or from the subfolders that pip packages use: nvidia/cublas/lib, nvidia/cudnn/lib,
+ * nvidia/cu13/lib. */
 static void *load_from(const char *folder, const char *name, struct cuda_library_failure *why)
 {
     static const char *const below[] = { "", "lib/", "*/lib/", "nvidia/*/lib/" };
@@ -68,7 +72,8 @@ static void *load_from(const char *folder, const char *name, struct cuda_library
     bool any = false;
     for (size_t i = 0; i < COUNT_OF(below) && file == NULL; i++) {
         glob_t found;
-        if (snprintf(pattern, sizeof pattern, "%s/%s%s", folder, below[i], name) >= (int)sizeof pattern || glob(pattern, 0, NULL, &found) != 0)
+        if (snprintf(pattern, sizeof pattern, "%s/%s%s", folder, below[i], name) >= (int)sizeof pattern
+            || glob(pattern, 0, NULL, &found) != 0)
             continue;
         for (size_t k = 0; k < found.gl_pathc && file == NULL; k++) {
             any = true;
@@ -87,7 +92,8 @@ static void *load_from_folders(const char *name, struct cuda_library_failure *wh
 {
     char folder[2048];
     void *file = NULL;
-    for (const char *at = cuda_options.libraries; at != NULL && file == NULL; at = strchr(at, ':'), at = at != NULL ? at + 1 : NULL) {
+    for (const char *at = cuda_options.libraries; at != NULL && file == NULL;
+         at = strchr(at, ':'), at = at != NULL ? at + 1 : NULL) {
         const size_t length = strcspn(at, ":");
         if (length == 0 || length >= sizeof folder)
             continue;
@@ -114,8 +120,8 @@ void *cuda_library_load(const char *name, enum cuda_library_place place, struct 
     return file;
 }
 
-void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols, size_t count,
-                        struct cuda_library_failure *why)
+void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols,
+                        size_t count, struct cuda_library_failure *why)
 {
     void *file = cuda_library_load(name, place, why);
     for (size_t i = 0; file != NULL && i < count; i++) {
@@ -133,5 +139,6 @@ void *cuda_library_open(void *table, const char *name, enum cuda_library_place p
 const char *cuda_library_path(void *file, const char *name)
 {
     struct link_map *map = NULL;
-    return dlinfo(file, RTLD_DI_LINKMAP, &map) == 0 && map->l_name != NULL && map->l_name[0] != '\0' ? map->l_name : name;
+    return dlinfo(file, RTLD_DI_LINKMAP, &map) == 0 && map->l_name != NULL && map->l_name[0] != '\0' ? map->l_name
+                                                                                                     : name;
 }

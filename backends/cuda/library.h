@@ -1,40 +1,41 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/library.h: libraries of NVIDIA's that are opened when they are first needed. */
+/* backends/cuda/library.h: loads NVIDIA's libraries at run time, at their first use. */
 #ifndef CUDA_LIBRARY_H
 #define CUDA_LIBRARY_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* One function, and where its address goes in a table. */
+/* A function of a library, and the offset in a table of function pointers where its address is stored. */
 struct cuda_symbol {
     const char *symbol;
     size_t place;
 };
 
-/* Where a library is looked for, in this order (doc/cuda.md). */
+/* Places in which a library is searched, in this order (doc/cuda.md). */
 enum cuda_library_place {
-    CUDA_LIBRARY_LOADED,                    /* in the process: another user of CUDA has loaded it */
-    CUDA_LIBRARY_FOLDERS,                   /* FOLDER/NAME and FOLDER/.../lib/NAME for the folders of CTRT_CUDA_LIBRARIES */
-    CUDA_LIBRARY_SEARCH,                    /* as the loader searches */
+    CUDA_LIBRARY_LOADED,                    /* libraries that the process has loaded already */
+    CUDA_LIBRARY_FOLDERS,                   /* FOLDER/NAME and FOLDER/.../lib/NAME for FOLDER in CTRT_CUDA_LIBRARIES */
+    CUDA_LIBRARY_SEARCH,                    /* the loader's search path */
     CUDA_LIBRARY_PLACES
 };
 
-/* Why no library was opened. */
+/* Why a library could not be loaded. */
 struct cuda_library_failure {
-    char text[512];                         /* what was tried, joined by "; " */
-    bool transient;                         /* no file can be opened now, or memory is short: says nothing about the library's file */
+    char text[512];                         /* one message per attempt, joined by "; " */
+    bool transient;                         /* out of file descriptors or memory; a later attempt may succeed */
 };
 
-/* Loads the library of that file name from `place`. NULL: it is not there, or cannot be loaded; the reason, if anything was tried, is added to
- * `why`. */
+/* Loads the library with file name `name` from `place`. Returns its dlopen() handle, or NULL if it is missing or cannot
+ * be loaded; the reason, if a file was tried, is appended to `why`. */
 void *cuda_library_load(const char *name, enum cuda_library_place place, struct cuda_library_failure *why);
 
-/* The same; all functions are in `table` then. NULL also if one of them is missing; the library is closed again. */
-void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols, size_t count,
-                        struct cuda_library_failure *why);
+/* The same, and stores the addresses of all `symbols` in `table`. Also returns NULL if a symbol is missing; the library
+ * is closed then. */
+void *cuda_library_open(void *table, const char *name, enum cuda_library_place place, const struct cuda_symbol *symbols,
+                        size_t count, struct cuda_library_failure *why);
 
-/* The path of the file that was loaded; `name` if that is not known. */
+/* Returns the path of the loaded library, or `name` if the path is unknown. */
 const char *cuda_library_path(void *file, const char *name);
 
 #endif

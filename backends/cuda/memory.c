@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/memory.c: memory of the device and pinned memory of the host; copies and fills on a queue. */
+/* backends/cuda/memory.c: device memory, pinned host memory, and copies and fills on a queue. */
 #include "options.h"
 
 static cu_address address_of(const void *pointer)
@@ -21,7 +21,7 @@ static ctrt_status alloc(void *handle, void **address, size_t bytes)
     return status;
 }
 
-/* In the child of a fork, and on a lost device, there is nothing to give back. */
+/* Does nothing in a forked child and on a lost device: the driver cannot be called then. */
 static void release(void *handle, void *address, size_t bytes)
 {
     struct cuda_device *device = handle;
@@ -57,7 +57,8 @@ static ctrt_status fill(void *handle, void *object, void *address, int byte, siz
     ctrt_status status = cuda_enter(device);
     if (status != CTRT_OK || bytes == 0 || cuda_queue_failed(queue))
         return status;
-    return cuda_check(device, cuda_driver.fill_bytes(address_of(address), (unsigned char)byte, bytes, queue->stream), "filling %zu bytes", bytes);
+    return cuda_check(device, cuda_driver.fill_bytes(address_of(address), (unsigned char)byte, bytes, queue->stream),
+                      "filling %zu bytes", bytes);
 }
 
 static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
@@ -65,7 +66,8 @@ static ctrt_status host_alloc(void *handle, void **address, size_t bytes)
     struct cuda_device *device = handle;
     ctrt_status status = cuda_enter(device);
     return status != CTRT_OK ? status
-                             : cuda_check(device, cuda_driver.host_alloc(address, bytes, CU_HOST_PORTABLE), "%zu bytes of pinned memory", bytes);
+                             : cuda_check(device, cuda_driver.host_alloc(address, bytes, CU_HOST_PORTABLE),
+                                          "%zu bytes of pinned memory", bytes);
 }
 
 static void host_free(void *handle, void *address, size_t bytes)

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/norm.c: layer_norm and batch_norm with their gradients: what is launched for which shape. */
+/* backends/cuda/norm.c: layer_norm, batch_norm and their gradients: selects the kernels for a shape and launches
+ * them. */
 #include <string.h>
 
 #include "images.h"
 #include "norm_args.h"
 #include "row.h"
 
-#define ENOUGH_BLOCKS 1024                  /* keep any device busy; the same everywhere, so that results are */
+#define ENOUGH_BLOCKS 1024                  /* for any device; a constant, so that all devices give the same results */
 #define COLUMN_TEAM   32
 
-/* After the ways of rows. */
+/* Kernel variants of layer_norm_backward, after those of enum cuda_row_way; and of batch_norm. */
 enum { LAYER_COLUMNS = 4, LAYER_FINISH };
 enum { BATCH_ROWS, BATCH_NUMBERS, BATCH_COLUMNS, BATCH_FINISH, BATCH_LAST_VECTORS, BATCH_LAST_NUMBERS };
 
@@ -23,7 +24,8 @@ static const ctrt_view *output(const ctrt_call *call, uint32_t i)
     return i < call->n_outputs ? call->outputs[i] : NULL;
 }
 
-/* The data of an optional parameter; notes in `wide` when it is f32 beside operands of another type. */
+/* Returns the data of an optional parameter, or NULL; sets `bit` in *wide if it is f32 and the other operands are
+ * not. */
 static void *parameter(const ctrt_view *view, ctrt_dtype dtype, int32_t bit, int32_t *wide)
 {
     if (view == NULL)
@@ -38,14 +40,16 @@ static int64_t up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* As many pieces of `count` as keep the device busy beside `blocks`, none smaller than `least`. */
+/* Returns the number of pieces of `count` that make ENOUGH_BLOCKS blocks of `blocks`, with at least `least` elements
+ * each. */
 static int64_t pieces_of(int64_t count, int64_t blocks, int64_t least)
 {
-    const int64_t busy = ENOUGH_BLOCKS / (blocks > 0 ? blocks : 1), most = count / least, pieces = busy < most ? busy : most;
+    const int64_t busy = ENOUGH_BLOCKS / (blocks > 0 ? blocks : 1), most = count / least,
+                  pieces = busy < most ? busy : most;
     return pieces > 1 ? pieces : 1;
 }
 
-/* Cuts `count` into at most so many pieces. */
+/* Divides `count` into at most `pieces` pieces. */
 static void cut(struct norm_args *a, int64_t count, int64_t pieces)
 {
     a->count = count;
@@ -53,7 +57,7 @@ static void cut(struct norm_args *a, int64_t count, int64_t pieces)
     a->pieces = counted_of(count > 0 ? up(count, a->piece) : 1);
 }
 
-/* The sums of pieces of `columns` columns in the workspace. */
+/* Returns the bytes of workspace for the pieces' two sums of each of `columns` columns. */
 static size_t partial_bytes(int64_t pieces, int64_t columns)
 {
     return (size_t)(pieces * 2 * columns) * sizeof(double);
@@ -86,7 +90,8 @@ static ctrt_status layer_norm(const ctrt_call *call)
     a.out = call->outputs[0]->data;
     a.mean = call->outputs[1]->data;
     a.rstd = call->outputs[2]->data;
-    const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.weight | (uintptr_t)a.bias | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
+    const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.weight | (uintptr_t)a.bias | (uintptr_t)a.out
+                                            | (uintptr_t)a.n * bytes);
     enum cuda_row_way way;
     const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 1, &way, &a.room);
     return cuda_launch(call, dtype, way, cuda_row_variants[way], shape, &a);
@@ -122,7 +127,8 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
     a.partial = call->workspace;
     if (dx != NULL && a.rows > 0) {
         a.out = dx->data;
-        const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.weight | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
+        const bool vectors = cuda_whole_vectors((uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.weight
+                                                | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
         enum cuda_row_way way;
         const struct cuda_shape shape = cuda_row_shape(call->device, a.rows, a.n, bytes, vectors, 2, &way, &a.room);
         status = cuda_launch(call, dtype, way, cuda_row_variants[way], shape, &a);
@@ -130,15 +136,18 @@ static ctrt_status layer_norm_backward(const ctrt_call *call)
     if (status != CTRT_OK || (a.dweight == NULL && a.dbias == NULL))
         return status;
     const struct cuda_shape sums = { .grid = { cuda_grid(a.tiles.size * a.pieces.size) }, .block = ROW_THREADS };
-    const struct cuda_shape finish = { .grid = { cuda_blocks(call->device, a.n * 32, ROW_THREADS) }, .block = ROW_THREADS };
+    const struct cuda_shape finish = { .grid = { cuda_blocks(call->device, a.n * 32, ROW_THREADS) },
+                                       .block = ROW_THREADS };
     status = cuda_launch(call, dtype, LAYER_COLUMNS, "c", sums, &a);
     return status == CTRT_OK ? cuda_launch(call, dtype, LAYER_FINISH, "f", finish, &a) : status;
 }
 
 /* ---- batch_norm ---- */
 
-/* Returns how many numbers a vector has: all that is addressed by vectors begins at whole ones. */
-static int batch_args(struct norm_args *a, const ctrt_view *x, const ctrt_view *dy, const ctrt_view *out, const ctrt_call *call)
+/* Fills the arguments. Returns the elements per vector: 16 bytes if all rows of all operands are aligned to 16 bytes,
+ * else 1. */
+static int batch_args(struct norm_args *a, const ctrt_view *x, const ctrt_view *dy, const ctrt_view *out,
+                      const ctrt_call *call)
 {
     const ctrt_norm_attributes *attributes = call->attributes;
     const size_t bytes = cuda_dtype_bytes[x->dtype];
@@ -146,7 +155,8 @@ static int batch_args(struct norm_args *a, const ctrt_view *x, const ctrt_view *
     a->x = x->data;
     a->dy = dy != NULL ? dy->data : NULL;
     a->out = out != NULL ? out->data : NULL;
-    const bool vectors = cuda_whole_vectors((uintptr_t)a->x | (uintptr_t)a->dy | (uintptr_t)a->out | (uintptr_t)x->shape[2] * bytes);
+    const bool vectors = cuda_whole_vectors((uintptr_t)a->x | (uintptr_t)a->dy | (uintptr_t)a->out
+                                            | (uintptr_t)x->shape[2] * bytes);
     const int per_vector = vectors ? (int)(16 / bytes) : 1;
     a->n = per_vector;
     a->rows = x->shape[0];
@@ -183,7 +193,8 @@ static ctrt_status batch_backward_workspace(const ctrt_call *call, size_t *bytes
     return CTRT_OK;
 }
 
-static ctrt_status launch_sums(const ctrt_call *call, const struct norm_args *a, ctrt_dtype dtype, int per_vector, bool columns)
+static ctrt_status launch_sums(const ctrt_call *call, const struct norm_args *a, ctrt_dtype dtype, int per_vector,
+                               bool columns)
 {
     const int64_t blocks = (columns ? a->tiles.size : a->channels.size) * a->pieces.size;
     const struct cuda_shape shape = { .grid = { cuda_grid(blocks) }, .block = ROW_THREADS };
@@ -194,14 +205,17 @@ static ctrt_status launch_sums(const ctrt_call *call, const struct norm_args *a,
 
 static ctrt_status launch_finish(const ctrt_call *call, const struct norm_args *a, ctrt_dtype dtype)
 {
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, a->channels.size * 32, ROW_THREADS) }, .block = ROW_THREADS };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, a->channels.size * 32, ROW_THREADS) },
+                                      .block = ROW_THREADS };
     return cuda_launch(call, dtype, BATCH_FINISH, "f", shape, a);
 }
 
 static ctrt_status launch_last(const ctrt_call *call, const struct norm_args *a, ctrt_dtype dtype, int per_vector)
 {
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, up(a->vectors, 2), ROW_THREADS) }, .block = ROW_THREADS };
-    return cuda_launch(call, dtype, per_vector > 1 ? BATCH_LAST_VECTORS : BATCH_LAST_NUMBERS, per_vector > 1 ? "v" : "n", shape, a);
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, up(a->vectors, 2), ROW_THREADS) },
+                                      .block = ROW_THREADS };
+    return cuda_launch(call, dtype, per_vector > 1 ? BATCH_LAST_VECTORS : BATCH_LAST_NUMBERS,
+                       per_vector > 1 ? "v" : "n", shape, a);
 }
 
 static ctrt_status batch_norm(const ctrt_call *call)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/nvml.c: NVML, the management library of the driver (what nvidia-smi shows), found at run time.
+/* backends/cuda/nvml.c: NVML, the driver's management library, on which nvidia-smi is based; loaded at run time.
  *
- * It is no part of CUDA: it makes no context, and a process that used it may fork children that use CUDA. Beginning a session can take a
- * second a GPU where nothing else keeps the GPUs awake (nvidia-persistenced does), and so does the driver after its end; so there is one per
- * process, to the end. A child begins one of its own, and never ends its parent's. */
+ * NVML is not part of CUDA: it creates no context, and a process that used it may fork children that use CUDA. nvmlInit
+ * can take a second per GPU if nothing keeps the GPUs initialised (as nvidia-persistenced does), and after nvmlShutdown
+ * so can the initialisation of the driver. Therefore a process initialises NVML once and never shuts it down. A forked
+ * child initialises NVML for itself and never shuts down its parent's session. */
 #include "discovery.h"
 #include "nvml_api.h"
 
@@ -14,9 +15,9 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static bool sought;
-static void *library;                           /* NULL: there is none that has all it should */
+static void *library;                           /* NULL: not loaded, or a required symbol is missing */
 static struct nvml_library nvml;
-static pid_t session;                           /* the process that has one; 0: none */
+static pid_t session;                           /* the process that initialised NVML; 0: none */
 
 void cuda_nvml_before_fork(void)
 {
@@ -48,13 +49,14 @@ static void seek(void)
     for (size_t i = 0; found != NULL && i < COUNT_OF(entries); i++) {
         void *address = dlsym(found, entries[i].symbol);
         if (address == NULL && entries[i].needed)
-            return;                             /* older than 525; it stays loaded, for others may use it */
+            return;                             /* older than 525; stays loaded for other users */
         *(void **)((char *)&nvml + entries[i].place) = address;
     }
     library = found;
 }
 
-/* With the lock held. A session of the parent's is none of this process's. */
+/* Loads and initialises NVML, if this process has not done so yet. A parent's initialisation does not count. Returns -1
+ * if the library is not available. Called with the lock held. */
 static nvml_result enter(void)
 {
     if (!sought)
@@ -71,7 +73,8 @@ static nvml_result enter(void)
 
 /* ---- facts ---- */
 
-/* CUDA cores that a multiprocessor of that compute capability has (CUDA C++ Programming Guide, "Compute Capabilities"); 0: not known. */
+/* Returns the CUDA cores per multiprocessor of a compute capability (CUDA C++ Programming Guide, "Compute
+ * Capabilities"); 0: unknown. */
 static int cores_of(int major, int minor)
 {
     switch (major) {
@@ -90,7 +93,7 @@ static int cores_of(int major, int minor)
     }
 }
 
-/* "0-3,8" of a set of bits. */
+/* Writes a bit set as a list of ranges: "0-3,8". */
 static void write_cpus(char *text, size_t bytes, const unsigned long *set, unsigned words)
 {
     const unsigned bits = 8 * sizeof set[0], count = words * bits;
@@ -123,7 +126,7 @@ static unsigned mig_of(nvml_device device)
         return 0;
     if (nvml.mig_instance == NULL)
         return 1;
-    for (unsigned i = 0; i < 8; i++)            /* places are not filled in order */
+    for (unsigned i = 0; i < 8; i++)            /* instance indices may have gaps */
         if (nvml.mig_instance(device, i, &instance) == NVML_OK)
             return 1;
     return 2;
@@ -153,7 +156,7 @@ static void facts_of(struct cuda_gpu *gpu, nvml_device device)
         facts->uuid[0] = '\0';
     if (nvml.pci(device, &pci) == NVML_OK)
         snprintf(facts->pci, sizeof facts->pci, "%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
-    /* What the driver calls the total leaves out what it keeps for itself. */
+    /* cuDeviceTotalMem does not include memory reserved by the driver. */
     if (nvml.memory(device, &memory) == NVML_OK)
         facts->total_memory = memory.total - (memory.reserved < memory.total ? memory.reserved : 0);
     if (nvml.capability(device, &major, &minor) == NVML_OK)
@@ -180,9 +183,9 @@ bool cuda_nvml_list(struct cuda_gpu *gpus, int max, int *count, int *result)
         nvml_device device;
         const nvml_result got = nvml.by_index(i, &device);
         if (got == NVML_NO_PERMISSION)
-            continue;                           /* not among the nodes of this container */
+            continue;                           /* the GPU's device node is not accessible, as in a container */
         if (got != NVML_OK)
-            *result = got;                      /* lost, say: the driver's word counts */
+            *result = got;                      /* for example a lost GPU; the caller then asks the driver */
         else
             facts_of(&gpus[(*count)++], device);
     }
@@ -192,10 +195,12 @@ bool cuda_nvml_list(struct cuda_gpu *gpus, int max, int *count, int *result)
 
 /* ---- usage ---- */
 
-/* All processes that one of NVML's lists has, in a new array; NULL: it does not tell, or there is no memory. */
-static nvml_process *list_processes(unsigned *count, nvml_result (*ask)(nvml_device, unsigned *, nvml_process *), nvml_device device)
+/* Returns the processes that `ask` reports, in an array that the caller frees, or NULL if NVML does not report them or
+ * there is no memory. */
+static nvml_process *list_processes(unsigned *count, nvml_result (*ask)(nvml_device, unsigned *, nvml_process *),
+                                    nvml_device device)
 {
-    for (unsigned room = 64; ask != NULL && room <= 1 << 16; room *= 4) {       /* they come and go between two calls */
+    for (unsigned room = 64; ask != NULL && room <= 1 << 16; room *= 4) {       /* the number may change in between */
         nvml_process *list = cuda_host->alloc(room * sizeof *list);
         *count = room;
         const nvml_result result = list != NULL ? ask(device, count, list) : NVML_UNKNOWN;
@@ -208,8 +213,9 @@ static nvml_process *list_processes(unsigned *count, nvml_result (*ask)(nvml_dev
     return NULL;
 }
 
-/* Adds to the caller's list those who are not in it yet: a process may compute and draw. */
-static void add_processes(ctrt_device_usage *usage, nvml_result (*ask)(nvml_device, unsigned *, nvml_process *), nvml_device device)
+/* Adds the processes that are not in the list yet: a process can use a GPU for both compute and graphics. */
+static void add_processes(ctrt_device_usage *usage, nvml_result (*ask)(nvml_device, unsigned *, nvml_process *),
+                          nvml_device device)
 {
     unsigned count = 0;
     nvml_process *list = list_processes(&count, ask, device);
@@ -258,8 +264,9 @@ static void usage_of(ctrt_device_usage *usage, nvml_device device)
 
 ctrt_status cuda_nvml_usage(const struct cuda_gpu *gpu, ctrt_device_usage *usage, const char *name)
 {
-    ctrt_device_usage now = { .size = usage->size, .busy = -1, .memory_busy = -1, .temperature = -1, .power = -1, .power_limit = -1,
-                              .clock_khz = -1, .process_count = -1, .process_room = usage->process_room, .processes = usage->processes };
+    ctrt_device_usage now = { .size = usage->size, .busy = -1, .memory_busy = -1, .temperature = -1, .power = -1,
+                              .power_limit = -1, .clock_khz = -1, .process_count = -1,
+                              .process_room = usage->process_room, .processes = usage->processes };
     nvml_device device;
     pthread_mutex_lock(&lock);
     nvml_result result = enter();
@@ -269,9 +276,11 @@ ctrt_status cuda_nvml_usage(const struct cuda_gpu *gpu, ctrt_device_usage *usage
         usage_of(&now, device);
     pthread_mutex_unlock(&lock);
     if (result == -1)
-        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: its load is told by NVML, and libnvidia-ml.so.1 cannot be loaded", name);
+        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED,
+                               "%s: its load is told by NVML, and libnvidia-ml.so.1 cannot be loaded", name);
     if (result == NVML_GPU_IS_LOST)
-        return cuda_host->fail(CTRT_ERR_DEVICE_LOST, "%s: NVML says that the GPU is lost (see dmesg for \"Xid\")", name);
+        return cuda_host->fail(CTRT_ERR_DEVICE_LOST, "%s: NVML says that the GPU is lost (see dmesg for \"Xid\")",
+                               name);
     if (result != NVML_OK)
         return cuda_host->fail(CTRT_ERR_BACKEND, "%s: NVML does not tell its load (error %d)", name, result);
     memcpy(usage, &now, usage->size < sizeof now ? usage->size : sizeof now);
@@ -300,8 +309,8 @@ static int links_between(nvml_device device, const char *pci)
 static int kind_of(int level)
 {
     static const struct { int level, kind; } levels[] = {       /* nvmlGpuTopologyLevel_t */
-        { 0, CTRT_LINK_BOARD }, { 10, CTRT_LINK_SWITCH }, { 20, CTRT_LINK_SWITCHES }, { 30, CTRT_LINK_BRIDGE }, { 40, CTRT_LINK_NODE },
-        { 50, CTRT_LINK_SYSTEM },
+        { 0, CTRT_LINK_BOARD }, { 10, CTRT_LINK_SWITCH }, { 20, CTRT_LINK_SWITCHES }, { 30, CTRT_LINK_BRIDGE },
+        { 40, CTRT_LINK_NODE }, { 50, CTRT_LINK_SYSTEM },
     };
     for (size_t i = 0; i < COUNT_OF(levels); i++)
         if (levels[i].level == level)
@@ -314,7 +323,8 @@ void cuda_nvml_link(const struct cuda_gpu *gpu, const struct cuda_gpu *peer, ctr
     nvml_device a, b;
     int value = 0;
     pthread_mutex_lock(&lock);
-    if (enter() == NVML_OK && nvml.by_uuid(gpu->facts.uuid, &a) == NVML_OK && nvml.by_uuid(peer->facts.uuid, &b) == NVML_OK) {
+    if (enter() == NVML_OK && nvml.by_uuid(gpu->facts.uuid, &a) == NVML_OK
+        && nvml.by_uuid(peer->facts.uuid, &b) == NVML_OK) {
         if (nvml.p2p != NULL && nvml.p2p(a, b, NVML_P2P_READ, &value) == NVML_OK)
             link->direct = value == 0;
         if (nvml.ancestor != NULL && nvml.ancestor(a, b, &value) == NVML_OK)

@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/optim.c: steps of optimizers, as many tensors a launch as its arguments hold. */
+/* backends/cuda/optim.c: optimizer steps, with as many tensors per launch as the kernel arguments can hold. */
 #include <math.h>
 #include <string.h>
 
 #include "images.h"
 #include "optim_args.h"
 
-/* The tensors among inputs and outputs, in sequences of `count`: parameters, gradients, states; and parameters, states. */
+/* Launches a step for all tensors. The call's inputs are `count` parameters, then as many gradients, then as many of
+ * each state; its outputs are parameters, then states. */
 static ctrt_status step(const ctrt_call *call, struct optim_args *a, uint32_t states, int index, const char *variant)
 {
     const uint32_t count = call->n_inputs / (2 + states);
     for (uint32_t t = 0; t < count;) {
         const ctrt_dtype dtype = (ctrt_dtype)call->inputs[t]->dtype;
         uint64_t blocks = 0;
-        for (a->tensors = 0; t < count && a->tensors < OPTIM_TENSORS && (ctrt_dtype)call->inputs[t]->dtype == dtype; t++) {
+        for (a->tensors = 0; t < count && a->tensors < OPTIM_TENSORS && (ctrt_dtype)call->inputs[t]->dtype == dtype;
+             t++) {
             const int64_t n = call->inputs[t]->numel;
             const uint64_t more = (uint64_t)(n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
             if (n == 0)
@@ -74,7 +76,8 @@ static ctrt_status adam_step(const ctrt_call *call)
     return step(call, &a, 2, 0, NULL);
 }
 
-#define ROW(name) { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_INPLACE, .run = name }, .image = &cuda_image_optim }
+#define ROW(name) { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_INPLACE, .run = name },  \
+                    .image = &cuda_image_optim }
 
 static struct cuda_row rows[] = {
     ROW(sgd_step),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/options.c: the parameters of products, convolutions, attention and memory. */
+/* backends/cuda/options.c: the CTRT_CUDA_* parameters of products, convolutions, attention and memory. */
 #include "options.h"
 
 #define PRODUCT_WORKSPACE ((size_t)64 << 20)
@@ -25,7 +25,8 @@ static const ctrt_param params[] = {
                     "time the algorithms of each new shape of products and convolutions, and keep the quickest" },
     [DETERMINISTIC] = { sizeof(ctrt_param), "CTRT_CUDA_DETERMINISTIC", CTRT_PARAM_ENUM, "auto", "auto|yes|no",
                         "auto: algorithms that always give the same; yes: and none chosen by timing; no: any" },
-    [TUNING] = { sizeof(ctrt_param), "CTRT_CUDA_TUNING", CTRT_PARAM_STRING, NULL, NULL, "file that keeps what CTRT_CUDA_BENCHMARK found" },
+    [TUNING] = { sizeof(ctrt_param), "CTRT_CUDA_TUNING", CTRT_PARAM_STRING, NULL, NULL,
+                 "file that keeps what CTRT_CUDA_BENCHMARK found" },
     [LIBRARIES] = { sizeof(ctrt_param), "CTRT_CUDA_LIBRARIES", CTRT_PARAM_STRING, NULL, NULL,
                     "folders, separated by ':', where cuBLASLt and cuDNN are searched unless the process has loaded them already, before the loader searches: "
                     "their own, or site-packages/nvidia of a pip installation" },
@@ -50,7 +51,9 @@ ctrt_status cuda_options_init(void)
         .scatter = (enum cuda_scatter)value[SCATTER].integer,
         .tf32_products = value[TF32].integer == 1 || value[TF32].integer == 2,
         .tf32_convolutions = value[TF32].integer == 1 || value[TF32].integer == 3,
-        .workspace = !value[WORKSPACE].is_set ? PRODUCT_WORKSPACE : value[WORKSPACE].integer > 0 ? (size_t)value[WORKSPACE].integer : 0,
+        .workspace = !value[WORKSPACE].is_set       ? PRODUCT_WORKSPACE
+                     : value[WORKSPACE].integer > 0 ? (size_t)value[WORKSPACE].integer
+                                                    : 0,
         .workspace_set = value[WORKSPACE].is_set,
         .benchmark = value[BENCHMARK].integer != 0,
         .determinism = (enum cuda_determinism)value[DETERMINISTIC].integer,

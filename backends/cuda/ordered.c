@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/ordered.c: memory in the order of queues, from a pool of the driver's (CTRT_CUDA_POOL).
+/* backends/cuda/ordered.c: stream-ordered memory allocation from a memory pool of the driver (CTRT_CUDA_POOL).
  *
- * Each device has a pool of its own, so that settings of the default pool, which is everybody's in the process, stay as they are. The pool keeps what
- * is freed: its threshold of giving back is more than any device has. What it keeps goes when memory has run out, or the program asks.
+ * Each device has a pool of its own, so that the settings of the default pool, which the whole process shares, are not
+ * changed. The pool keeps freed memory, because its release threshold is larger than any device's memory. The memory is
+ * released when an allocation would otherwise fail, or when the program trims it.
  *
- * On a captured stream the driver would make an allocation a node of the graph, whose memory lives in replays alone; but ctrt's captures own their
- * memory from begin to end. So memory for a captured queue is asked for on a stream of the pool's and waited for, and what is freed on such a queue
- * meanwhile is kept in a list until the queue runs again. */
+ * During a capture the driver would turn an allocation on the captured stream into a graph node, whose memory exists
+ * only during replays; but ctrt's captures own their memory for their whole lifetime. Therefore memory for a captured
+ * queue is allocated on a separate stream, which the host then waits for. Frees on a captured queue are deferred in a
+ * list until its capture ends. */
 #include "options.h"
 
 #include <string.h>
 
-struct waiting {                            /* was freed while its queue was captured */
+struct waiting {                            /* a free deferred while the queue was captured */
     struct waiting *next;
     cu_address address;
     struct cuda_queue *queue;
@@ -19,8 +21,8 @@ struct waiting {                            /* was freed while its queue was cap
 
 struct cuda_ordered {
     cu_pool pool;
-    cu_stream side;
-    struct waiting *list;                   /* with the device's lock */
+    cu_stream side;                         /* for allocations during captures */
+    struct waiting *list;                   /* protected by the device's lock */
 };
 
 static ctrt_status pool_new(struct cuda_device *device, struct cuda_ordered *ordered)
@@ -30,11 +32,14 @@ static ctrt_status pool_new(struct cuda_device *device, struct cuda_ordered *ord
     memset(&properties, 0, sizeof properties);
     properties.type = CU_ALLOCATION_PINNED;
     properties.location = (cu_location){ CU_LOCATION_DEVICE, device->ordinal };
-    ctrt_status status = cuda_check(device, cuda_driver.pool_create(&ordered->pool, &properties), "making a pool of memory");
+    ctrt_status status = cuda_check(device, cuda_driver.pool_create(&ordered->pool, &properties),
+                                    "making a pool of memory");
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.pool_set(ordered->pool, CU_POOL_RELEASE_THRESHOLD, &threshold), "having its pool keep memory");
+        status = cuda_check(device, cuda_driver.pool_set(ordered->pool, CU_POOL_RELEASE_THRESHOLD, &threshold),
+                            "having its pool keep memory");
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.stream_create(&ordered->side, CU_STREAM_NON_BLOCKING, 0), "creating the stream of its pool");
+        status = cuda_check(device, cuda_driver.stream_create(&ordered->side, CU_STREAM_NON_BLOCKING, 0),
+                            "creating the stream of its pool");
     return status;
 }
 
@@ -43,17 +48,20 @@ ctrt_status cuda_ordered_open(struct cuda_device *device)
     if (!cuda_options.pool)
         return CTRT_OK;
     if (cuda_options.share) {
-        cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s: CTRT_CUDA_SHARE=yes wins over CTRT_CUDA_POOL=yes: its memory is allocated to be shared, not from a pool",
-                       device->name);
+        cuda_host->log(
+            CTRT_LOG_WARNING, "cuda",
+            "%s: CTRT_CUDA_SHARE=yes wins over CTRT_CUDA_POOL=yes: its memory is allocated to be shared, not from a pool",
+            device->name);
         return CTRT_OK;
     }
     if (!device->pools)
-        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: CTRT_CUDA_POOL=yes, but the driver has no pools of memory there", device->name);
+        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED,
+                               "%s: CTRT_CUDA_POOL=yes, but the driver has no pools of memory there", device->name);
     device->ordered = cuda_host->alloc(sizeof *device->ordered);
     if (device->ordered == NULL)
         return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a pool", device->name);
     memset(device->ordered, 0, sizeof *device->ordered);
-    return pool_new(device, device->ordered);           /* what there is of it goes with the device */
+    return pool_new(device, device->ordered);           /* on failure, closing the device frees what was created */
 }
 
 bool cuda_ordered(void *handle)
@@ -64,12 +72,14 @@ bool cuda_ordered(void *handle)
 static bool captured(const struct cuda_device *device, const struct cuda_queue *queue)
 {
     int state = 0;
-    return atomic_load(&device->captures) > 0 && cuda_driver.capture_state(queue->stream, &state) == CU_OK && state != 0;
+    return atomic_load(&device->captures) > 0 && cuda_driver.capture_state(queue->stream, &state) == CU_OK
+           && state != 0;
 }
 
 static void free_now(struct cuda_device *device, cu_address address, cu_stream stream)
 {
-    if (cuda_check(device, cuda_driver.free_async(address, stream), "giving %#llx back to its pool", address) != CTRT_OK)
+    if (cuda_check(device, cuda_driver.free_async(address, stream), "giving %#llx back to its pool", address)
+        != CTRT_OK)
         cuda_host->log(CTRT_LOG_ERROR, "cuda", "%s", cuda_host->message());
 }
 
@@ -120,7 +130,8 @@ ctrt_status cuda_alloc_on(void *handle, void **address, size_t bytes, void *obje
         return status;
     const bool aside = captured(device, queue);
     const cu_stream stream = aside ? device->ordered->side : queue->stream;
-    status = cuda_check(device, cuda_driver.alloc_from_pool(&found, bytes, device->ordered->pool, stream), "an allocation of %zu bytes from its pool", bytes);
+    status = cuda_check(device, cuda_driver.alloc_from_pool(&found, bytes, device->ordered->pool, stream),
+                        "an allocation of %zu bytes from its pool", bytes);
     if (status != CTRT_OK)
         return status;
     if (aside) {
@@ -147,7 +158,8 @@ void cuda_free_on(void *handle, void *address, size_t bytes, void *object)
     }
     struct waiting *entry = cuda_host->alloc(sizeof *entry);
     if (entry == NULL) {
-        cuda_host->log(CTRT_LOG_ERROR, "cuda", "%s: no host memory to remember that %zu bytes were freed while their queue is captured; they stay with the pool "
+        cuda_host->log(CTRT_LOG_ERROR, "cuda",
+                       "%s: no host memory to remember that %zu bytes were freed while their queue is captured; they stay with the pool "
                        "until the process ends", device->name, bytes);
         return;
     }
@@ -158,16 +170,18 @@ void cuda_free_on(void *handle, void *address, size_t bytes, void *object)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* What is freed behind work that still runs goes back too: so that is waited for. */
+/* Waits for the queues first, so that memory whose free is still pending behind their work is returned, too. */
 void cuda_ordered_trim(void *handle)
 {
     struct cuda_device *device = handle;
     if (cuda_forked(device) || cuda_enter(device) != CTRT_OK)
         return;
     cuda_ordered_flush(device, NULL);
-    for (struct cuda_queue *queue = cuda_queue_from(device, 0); queue != NULL; queue = cuda_queue_from(device, queue->number + 1))
+    for (struct cuda_queue *queue = cuda_queue_from(device, 0); queue != NULL;
+         queue = cuda_queue_from(device, queue->number + 1))
         if (!captured(device, queue))
-            (void)cuda_driver.stream_synchronize(queue->stream);        /* its failure is for who asks for results */
-    if (cuda_check(device, cuda_driver.pool_trim(device->ordered->pool, 0), "having its pool give memory back") != CTRT_OK)
+            (void)cuda_driver.stream_synchronize(queue->stream);        /* synchronize() or error() reports a failure */
+    if (cuda_check(device, cuda_driver.pool_trim(device->ordered->pool, 0), "having its pool give memory back")
+        != CTRT_OK)
         cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s", cuda_host->message());
 }

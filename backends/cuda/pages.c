@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/pages.c: addresses without memory, and memory for parts of them: what lets a segment grow where it is. */
+/* backends/cuda/pages.c: reserves address ranges and maps memory into parts of them, so that a segment can grow in
+ * place. */
 #include "cuda.h"
 
 #include <string.h>
 
-#define PIECE_PAGES 10                      /* at most: 20 MiB, as PyTorch does; 2 MiB each time make 512 pairs of calls a GiB */
+/* Maximum pages of a mapping: 20 MiB, as in PyTorch's expandable segments; mapping 2 MiB at a time would take 512 pairs
+ * of driver calls per GiB. */
+#define PIECE_PAGES 10
 
-/* A piece of memory, which the driver maps and unmaps as a whole. Pages of it that have been unmapped stay until all have been; mapping one of them
- * again takes no call of the driver. */
+/* Memory that the driver maps and unmaps as a whole. Pages that the caller unmaps stay mapped in the driver until all
+ * pages of the mapping are unmapped; mapping one of them again takes no driver call. */
 struct cuda_mapping {
     struct cuda_mapping *next;
     uintptr_t begin, end;
     cu_allocation allocation;
-    uint32_t used;                          /* a bit for each page that is mapped for the caller */
+    uint32_t used;                          /* bit i: page i is mapped for the caller */
 };
 
 static ctrt_status can_map(struct cuda_device *device, size_t bytes)
@@ -20,7 +23,8 @@ static ctrt_status can_map(struct cuda_device *device, size_t bytes)
     if (!device->pages)
         return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: the driver cannot map pages there", device->name);
     if (bytes % device->page_bytes != 0)
-        return cuda_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes are no multiple of its pages of %zu", device->name, bytes, device->page_bytes);
+        return cuda_host->fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %zu bytes are no multiple of its pages of %zu",
+                               device->name, bytes, device->page_bytes);
     return CTRT_OK;
 }
 
@@ -32,7 +36,8 @@ ctrt_status cuda_reserve(void *handle, void **address, size_t bytes)
     if (status == CTRT_OK)
         status = can_map(device, bytes);
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.address_reserve(&found, bytes, 0, 0, 0), "reserving %zu bytes of addresses", bytes);
+        status = cuda_check(device, cuda_driver.address_reserve(&found, bytes, 0, 0, 0),
+                            "reserving %zu bytes of addresses", bytes);
     if (status == CTRT_OK)
         *address = (void *)(uintptr_t)found;
     return status;
@@ -62,14 +67,17 @@ static ctrt_status map_piece(struct cuda_device *device, uintptr_t begin, uintpt
         return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a page", device->name);
     *mapping = (struct cuda_mapping){ .begin = begin, .end = end, .used = (1u << bytes / device->page_bytes) - 1 };
     properties_of(device, &properties);
-    ctrt_status status = cuda_check(device, cuda_driver.allocation_create(&mapping->allocation, bytes, &properties, 0), "%zu bytes of pages", bytes);
+    ctrt_status status = cuda_check(device, cuda_driver.allocation_create(&mapping->allocation, bytes, &properties, 0),
+                                    "%zu bytes of pages", bytes);
     if (status != CTRT_OK) {
         cuda_host->free(mapping);
         return status;
     }
-    status = cuda_check(device, cuda_driver.map(begin, bytes, 0, mapping->allocation, 0), "mapping %zu bytes of pages", bytes);
+    status = cuda_check(device, cuda_driver.map(begin, bytes, 0, mapping->allocation, 0), "mapping %zu bytes of pages",
+                        bytes);
     if (status == CTRT_OK) {
-        status = cuda_check(device, cuda_driver.set_access(begin, bytes, &access, 1), "access to %zu bytes of pages", bytes);
+        status = cuda_check(device, cuda_driver.set_access(begin, bytes, &access, 1), "access to %zu bytes of pages",
+                            bytes);
         if (status != CTRT_OK)
             (void)cuda_driver.unmap(begin, bytes);
     }
@@ -85,16 +93,19 @@ static ctrt_status map_piece(struct cuda_device *device, uintptr_t begin, uintpt
     return CTRT_OK;
 }
 
-/* The bits of the piece's pages in [begin, end). */
-static uint32_t pages_of(const struct cuda_device *device, const struct cuda_mapping *mapping, uintptr_t begin, uintptr_t end)
+/* Returns the bits of the mapping's pages in [begin, end). */
+static uint32_t pages_of(const struct cuda_device *device, const struct cuda_mapping *mapping, uintptr_t begin,
+                         uintptr_t end)
 {
-    const uintptr_t from = begin > mapping->begin ? begin : mapping->begin, to = end < mapping->end ? end : mapping->end;
+    const uintptr_t from = begin > mapping->begin ? begin : mapping->begin,
+                    to = end < mapping->end ? end : mapping->end;
     if (from >= to)
         return 0;
     return ((1u << (to - from) / device->page_bytes) - 1) << (from - mapping->begin) / device->page_bytes;
 }
 
-/* Marks the pages from `at` on of a piece that is there; *next: the end of it, or where the next piece begins, `end` at most. Was there one? */
+/* If an existing mapping contains `at`, marks its pages in [at, end) as used, sets *next to the smaller of its end and
+ * `end`, and returns true. Else sets *next to the begin of the next mapping, at most `end`, and returns false. */
 static bool map_again(struct cuda_device *device, uintptr_t at, uintptr_t end, uintptr_t *next)
 {
     bool found = false;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/plugin.c: NVIDIA's GPUs. The driver and its libraries are found at run time: doc/cuda.md. */
+/* backends/cuda/plugin.c: the plugin for NVIDIA GPUs. The driver and NVIDIA's libraries are loaded at run time:
+ * doc/cuda.md. */
 #include "discovery.h"
 #include "options.h"
 
@@ -24,14 +25,15 @@ static const ctrt_backend backend = {
     .default_memory = "caching",
 };
 
-/* Looks at files alone: the driver must not be called before a fork that wants it in the child. */
+/* Must not initialise the driver: children that the process forks afterwards could not use CUDA. */
 static int32_t probe(char *reason, size_t reason_bytes)
 {
     return cuda_probe(reason, reason_bytes);
 }
 
 static const ctrt_component components[] = {
-    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = 0, .name = "cuda", .table = &backend, .probe = probe },
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .score = 0, .name = "cuda", .table = &backend,
+      .probe = probe },
 };
 
 static ctrt_status init(const ctrt_host *host)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/pool.c: max_pool2d. */
+/* backends/cuda/pool.c: max_pool2d and its gradient. */
 #include <string.h>
 
 #include "images.h"
 #include "pool_args.h"
 
-/* `large`, `small`: the two sides of the pooling; `out`: the one that is made. */
-static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small, const ctrt_view *indices, const ctrt_view *in,
-                       const ctrt_view *out)
+/* `large`, `small`: the pooling's input and output (backward: dx and dy). `in` is the one that is read, `out` the one
+ * that is written. */
+static ctrt_status run(const ctrt_call *call, const ctrt_view *large, const ctrt_view *small, const ctrt_view *indices,
+                       const ctrt_view *in, const ctrt_view *out)
 {
     const ctrt_pool_attributes *attributes = call->attributes;
     struct pool_args a;
@@ -47,8 +48,9 @@ static ctrt_status max_pool2d_backward(const ctrt_call *call)
     return run(call, call->outputs[0], call->inputs[0], call->inputs[1], call->inputs[0], call->outputs[0]);
 }
 
-#define ROW(name, types) \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name }, .image = &cuda_image_pool }
+#define ROW(name, types)                                                                                            \
+    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name },                \
+      .image = &cuda_image_pool }
 
 static struct cuda_row rows[] = {
     ROW(max_pool2d, CUDA_NUMBERS),

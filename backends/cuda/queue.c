@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/queue.c: streams, and failures that show late.
+/* backends/cuda/queue.c: streams and their asynchronous failures.
  *
- * A kernel that finds a bad index writes it into memory of the host, one place a queue. From when that is seen, or the driver has told of a
- * failure, nothing more is put on the queue; its status is kept until reset. Other queues go on. What breaks the context itself (an
- * illegal address) ends the device for this process: the primary context is not ours alone and is never reset. */
+ * A kernel that finds an invalid index reports it in pinned host memory; each queue has one such error record. After a
+ * reported failure or an error of the driver, no more work is enqueued on the queue, and the queue keeps the status
+ * until it is reset. Other queues continue. An error that corrupts the context (such as an illegal address) makes the
+ * device unusable for this process, because the primary context is shared with other users of CUDA in the process and
+ * is never reset. */
 #include "cuda.h"
 
 #include <stdio.h>
@@ -11,14 +13,16 @@
 
 ctrt_status cuda_error_new(struct cuda_device *device, struct kernel_error **error, cu_address *address)
 {
-    ctrt_status status = cuda_check(device, cuda_driver.host_alloc((void **)error, sizeof **error, CU_HOST_PORTABLE | CU_HOST_MAPPED),
-                                    "pinned memory for what kernels tell");
+    ctrt_status status = cuda_check(
+        device, cuda_driver.host_alloc((void **)error, sizeof **error, CU_HOST_PORTABLE | CU_HOST_MAPPED),
+        "pinned memory for what kernels tell");
     if (status != CTRT_OK) {
         *error = NULL;
         return status;
     }
     memset(*error, 0, sizeof **error);
-    status = cuda_check(device, cuda_driver.host_device_address(address, *error, 0), "the device's address of pinned memory");
+    status = cuda_check(device, cuda_driver.host_device_address(address, *error, 0),
+                        "the device's address of pinned memory");
     if (status != CTRT_OK) {
         (void)cuda_driver.host_free(*error);
         *error = NULL;
@@ -40,12 +44,14 @@ ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, 
         return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a queue", device->name);
     memset(queue, 0, sizeof *queue);
     queue->device = device;
-    /* CUDA's greatest priority is the least number; a priority out of range is clamped, as there. */
+    /* In CUDA the highest priority has the smallest number. Clamp as cuStreamCreateWithPriority does, to record the
+     * priority used. */
     (void)cuda_driver.context_priorities(&least, &greatest);
     queue->priority = priority < greatest ? greatest : priority > least ? least : priority;
     ctrt_status status = cuda_error_new(device, &queue->error, &queue->error_address);
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.stream_create(&queue->stream, CU_STREAM_NON_BLOCKING, queue->priority), "creating a stream");
+        status = cuda_check(device, cuda_driver.stream_create(&queue->stream, CU_STREAM_NON_BLOCKING, queue->priority),
+                            "creating a stream");
     if (status != CTRT_OK) {
         error_free(queue);
         cuda_host->free(queue);
@@ -61,7 +67,7 @@ ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, 
     return CTRT_OK;
 }
 
-/* The driver lets work that is on the stream end by itself, but kernels may write our memory until then. */
+/* cuStreamDestroy returns before enqueued work has finished, but kernels may still write to queue->error until then. */
 static void queue_free(struct cuda_queue *queue)
 {
     cuda_ordered_flush(queue->device, queue);
@@ -122,12 +128,13 @@ void cuda_error_text(char *text, size_t bytes, const struct kernel_error *error,
     if (error->place >= 0)
         snprintf(place, sizeof place, " (element %lld)", (long long)error->place);
     if (error->code == KERNEL_ERROR_DIVISOR) {
-        snprintf(text, bytes, "%s: %s of integers, call %llu: a divisor is 0%s", where, name != NULL ? name : "division",
-                 (unsigned long long)error->sequence, place);
+        snprintf(text, bytes, "%s: %s of integers, call %llu: a divisor is 0%s", where,
+                 name != NULL ? name : "division", (unsigned long long)error->sequence, place);
         return;
     }
-    snprintf(text, bytes, "%s: %s, call %llu: %s %lld%s is out of range [0, %lld)", where, name != NULL ? name : "a kernel",
-             (unsigned long long)error->sequence, error->code == KERNEL_ERROR_TARGET ? "target" : "index", (long long)error->value, place,
+    snprintf(text, bytes, "%s: %s, call %llu: %s %lld%s is out of range [0, %lld)", where,
+             name != NULL ? name : "a kernel", (unsigned long long)error->sequence,
+             error->code == KERNEL_ERROR_TARGET ? "target" : "index", (long long)error->value, place,
              (long long)error->limit);
 }
 
@@ -142,21 +149,23 @@ void cuda_queue_fail(struct cuda_queue *queue, ctrt_status status, uint64_t sequ
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* With the queue's lock: a kernel has written what is wrong. */
+/* Marks the queue as failed if a kernel has reported a failure. Called with the queue's lock held. */
 static void note_kernel_error(struct cuda_queue *queue)
 {
     const struct kernel_error *error = queue->error;
     char where[64];
     if (queue->failed != CTRT_OK || __atomic_load_n(&error->state, __ATOMIC_ACQUIRE) != 2)
         return;
-    const char *name = error->sequence > 0 && error->sequence + CUDA_NAMES > queue->last ? queue->names[error->sequence % CUDA_NAMES] : NULL;
+    const char *name = error->sequence > 0 && error->sequence + CUDA_NAMES > queue->last
+                           ? queue->names[error->sequence % CUDA_NAMES]
+                           : NULL;
     queue->failed = CTRT_ERR_INVALID_ARGUMENT;
     queue->failed_at = error->sequence;
     snprintf(where, sizeof where, "%s, queue %d", queue->device->name, queue->number);
     cuda_error_text(queue->text, sizeof queue->text, error, where, name);
 }
 
-/* The last kernels that were put there, for a message. With the lock. */
+/* Writes the names of the last ops of the queue, for a message. Called with the queue's lock held. */
 static void last_names(const struct cuda_queue *queue, char *text, size_t bytes)
 {
     size_t used = 0;
@@ -182,13 +191,14 @@ static ctrt_status failure_of(struct cuda_queue *queue, uint64_t *sequence)
     return status == CTRT_OK ? CTRT_OK : cuda_host->fail(status, "%s", text);
 }
 
-/* What the driver said when it was asked about the queue. */
+/* Returns the status of the queue after a driver call for it returned `result`; an error of the driver marks the queue
+ * as failed. `what`: the operation, for the message. */
 static ctrt_status judge(struct cuda_queue *queue, cu_result result, const char *what)
 {
     if (result == CU_OK)
         return failure_of(queue, NULL);
     ctrt_status status = cuda_check(queue->device, result, "%s queue %d", what, queue->number);
-    /* That it is being captured is no failure of its work. */
+    /* These errors mean that the queue is being captured; its work has not failed. */
     if (result >= CU_STREAM_CAPTURE_UNSUPPORTED && result <= CU_CAPTURED_EVENT)
         return status;
     char names[160];
@@ -230,7 +240,8 @@ static ctrt_status synchronize(void *handle, void *object)
         return judge(queue, result, "waiting for");
     }
     status = cuda_check(device, cuda_driver.context_synchronize(), "waiting for all its work");
-    for (struct cuda_queue *q = cuda_queue_from(device, 0); q != NULL && status == CTRT_OK; q = cuda_queue_from(device, q->number + 1))
+    for (struct cuda_queue *q = cuda_queue_from(device, 0); q != NULL && status == CTRT_OK;
+         q = cuda_queue_from(device, q->number + 1))
         status = failure_of(q, NULL);
     return status;
 }
@@ -259,7 +270,8 @@ static ctrt_status error(void *handle, void *object, uint64_t *sequence)
     if (cuda_forked(device))
         return cuda_enter(device);
     ctrt_status status = object != NULL ? failure_of(object, sequence) : CTRT_OK;
-    for (struct cuda_queue *q = object == NULL ? cuda_queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK; q = cuda_queue_from(device, q->number + 1))
+    for (struct cuda_queue *q = object == NULL ? cuda_queue_from(device, 0) : NULL; q != NULL && status == CTRT_OK;
+         q = cuda_queue_from(device, q->number + 1))
         status = failure_of(q, sequence);
     return status != CTRT_OK ? status : cuda_enter(device);
 }
@@ -267,7 +279,8 @@ static ctrt_status error(void *handle, void *object, uint64_t *sequence)
 static ctrt_status reset_one(struct cuda_queue *queue)
 {
     struct cuda_device *device = queue->device;
-    ctrt_status status = cuda_check(device, cuda_driver.stream_synchronize(queue->stream), "waiting for queue %d", queue->number);
+    ctrt_status status = cuda_check(device, cuda_driver.stream_synchronize(queue->stream), "waiting for queue %d",
+                                    queue->number);
     if (status != CTRT_OK)
         return status;
     cuda_graphs_over(queue);
@@ -297,7 +310,8 @@ static ctrt_status host_call(void *handle, void *object, void (*function)(void *
     ctrt_status status = cuda_enter(device);
     if (status != CTRT_OK)
         return status;
-    return cuda_check(device, cuda_driver.host_call(cuda_queue_of(device, object)->stream, function, argument), "queueing a call of the host");
+    return cuda_check(device, cuda_driver.host_call(cuda_queue_of(device, object)->stream, function, argument),
+                      "queueing a call of the host");
 }
 
 const ctrt_queue_table cuda_queue_table = {

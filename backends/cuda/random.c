@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/random.c: rows of random numbers. */
+/* backends/cuda/random.c: uniform, normal, randint, bernoulli, dropout. */
 #include "random_args.h"
 
 #include <math.h>
 
 #include "elementwise.h"
 
-/* p as a bound of the upper 24 bits: (word >> 8) 2^-24 < p just when (word >> 8) < bound. */
+/* Converts p to a bound of a word's upper 24 bits: (word >> 8) 2^-24 < p if and only if (word >> 8) < bound. */
 static uint32_t threshold_of(double p)
 {
     return p <= 0 ? 0 : p >= 1 ? 1u << 24 : (uint32_t)ceil(p * 0x1p24);
@@ -17,16 +17,18 @@ static struct random_args arguments_of(const ctrt_call *call)
     const ctrt_random_attributes *attributes = call->attributes;
     const ctrt_view *out = call->outputs[0];
     return (struct random_args){
-        .out = out->data, .n = out->numel, .seed = attributes->seed, .offset = attributes->offset, .place = attributes->place, .a = attributes->a, .b = attributes->b,
+        .out = out->data, .n = out->numel, .seed = attributes->seed, .offset = attributes->offset,
+        .place = attributes->place, .a = attributes->a, .b = attributes->b,
         .vectors = (uintptr_t)out->data % 16 == 0,
     };
 }
 
-/* About a thread for 16 bytes. */
+/* About one thread per 16 bytes of output. */
 static ctrt_status launch(const ctrt_call *call, ctrt_dtype key, const struct random_args *args)
 {
     const int64_t threads = (args->n * cuda_dtype_bytes[key] + 15) / 16;
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, threads, RANDOM_THREADS) }, .block = RANDOM_THREADS };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, threads, RANDOM_THREADS) },
+                                      .block = RANDOM_THREADS };
     return args->n == 0 ? CTRT_OK : cuda_launch(call, key, 0, NULL, shape, args);
 }
 
@@ -51,8 +53,8 @@ static ctrt_status randint_run(const ctrt_call *call)
     const ctrt_dtype dtype = (ctrt_dtype)call->outputs[0]->dtype;
     struct random_args args = arguments_of(call);
     if (attributes->lo >= attributes->hi)
-        return cuda_host->fail(CTRT_ERR_INVALID_ARGUMENT, "randint from %lld to %lld: no number lies between", (long long)attributes->lo,
-                               (long long)attributes->hi);
+        return cuda_host->fail(CTRT_ERR_INVALID_ARGUMENT, "randint from %lld to %lld: no number lies between",
+                               (long long)attributes->lo, (long long)attributes->hi);
     args.lo = (uint64_t)attributes->lo;
     args.range = (uint64_t)attributes->hi - (uint64_t)attributes->lo;
     args.inverse = UINT64_MAX / args.range;
@@ -81,10 +83,12 @@ static ctrt_status dropout_run(const ctrt_call *call)
     return launch(call, (ctrt_dtype)call->outputs[0]->dtype, &args);
 }
 
-#define ROW(name, types) { .kernel = { .op = #name, .dtypes = (types), .run = name##_run }, .image = &cuda_image_random }
+#define ROW(name, types) { .kernel = { .op = #name, .dtypes = (types), .run = name##_run },                         \
+                           .image = &cuda_image_random }
 
 static struct cuda_row rows[] = {
-    ROW(uniform, CUDA_FLOATING), ROW(normal, CUDA_FLOATING), ROW(randint, CUDA_ALL), ROW(bernoulli, CUDA_ALL), ROW(dropout, CUDA_FLOATING),
+    ROW(uniform, CUDA_FLOATING), ROW(normal, CUDA_FLOATING), ROW(randint, CUDA_ALL), ROW(bernoulli, CUDA_ALL),
+    ROW(dropout, CUDA_FLOATING),
 };
 
 CUDA_ROWS(random, rows);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/range.c: rows of arange and of triangles. */
+/* backends/cuda/range.c: arange, tril, triu. */
 #include "range_args.h"
 #include "elementwise.h"
 
@@ -9,7 +9,8 @@ static ctrt_status arange_run(const ctrt_call *call)
 {
     const ctrt_range_attributes *range = call->attributes;
     const ctrt_view *out = call->outputs[0];
-    const ctrt_dtype dtype = (ctrt_dtype)out->dtype, key = CTRT_DTYPE_BIT(dtype) & CUDA_FLOATING ? dtype : cuda_bits_of(dtype);
+    const ctrt_dtype dtype = (ctrt_dtype)out->dtype,
+                     key = CTRT_DTYPE_BIT(dtype) & CUDA_FLOATING ? dtype : cuda_bits_of(dtype);
     union elementwise_number first, step, start, stride;
     if (out->numel == 0)
         return CTRT_OK;
@@ -17,9 +18,10 @@ static ctrt_status arange_run(const ctrt_call *call)
     cuda_number(&step, range->hi, CTRT_I64);
     cuda_number(&start, range->lo, CTRT_F64);
     cuda_number(&stride, range->hi, CTRT_F64);
-    const struct arange_args args = { .out = out->data, .n = out->numel, .start = start.f64, .step = stride.f64, .first = (uint64_t)first.i64,
-                                      .stride = (uint64_t)step.i64 };
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (out->numel + 3) / 4, RANGE_THREADS) }, .block = RANGE_THREADS };
+    const struct arange_args args = { .out = out->data, .n = out->numel, .start = start.f64, .step = stride.f64,
+                                      .first = (uint64_t)first.i64, .stride = (uint64_t)step.i64 };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, (out->numel + 3) / 4, RANGE_THREADS) },
+                                      .block = RANGE_THREADS };
     return cuda_launch(call, key, 0, NULL, shape, &args);
 }
 
@@ -32,20 +34,23 @@ static ctrt_status triangle_run(const ctrt_call *call)
     if (out->numel == 0)
         return CTRT_OK;
     const int64_t rows = in->shape[1], columns = in->shape[2], diagonal = attributes != NULL ? attributes->value : 0;
-    /* Farther than the corners all diagonals are alike. */
+    /* Clamped, because all diagonals beyond a corner give the same result. */
     const struct triangle_args args = {
         .out = out->data, .in = in->data, .n = out->numel, .rows = rows, .columns = columns,
-        .diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal, .upper = cuda_row_of(call)->code,
+        .diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal,
+        .upper = cuda_row_of(call)->code,
         .vectors = ((uintptr_t)out->data | (uintptr_t)in->data) % 16 == 0,
     };
     const ctrt_dtype bits = cuda_bits_of((ctrt_dtype)in->dtype);
     const int64_t threads = (out->numel * cuda_dtype_bytes[bits] + 15) / 16;
-    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, threads, RANGE_THREADS) }, .block = RANGE_THREADS };
+    const struct cuda_shape shape = { .grid = { cuda_blocks(call->device, threads, RANGE_THREADS) },
+                                      .block = RANGE_THREADS };
     return cuda_launch(call, bits, 0, NULL, shape, &args);
 }
 
 #define TRIANGLE(name, upper)                                                                                       \
-    { .kernel = { .op = #name, .dtypes = CUDA_ALL, .run = triangle_run }, .image = &cuda_image_range, .code = (upper), .kernel_name = "triangle" }
+    { .kernel = { .op = #name, .dtypes = CUDA_ALL, .run = triangle_run }, .image = &cuda_image_range,               \
+      .code = (upper), .kernel_name = "triangle" }
 
 static struct cuda_row rows[] = {
     { .kernel = { .op = "arange", .dtypes = CUDA_NUMBERS, .run = arange_run }, .image = &cuda_image_range },

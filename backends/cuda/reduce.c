@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/reduce.c: how a reduction is cut for the kernels of reduce.cuh, and the rows. */
+/* backends/cuda/reduce.c: reductions: divides them into blocks and pieces for the kernels of reduce.cuh. */
 #include <string.h>
 
 #include "elementwise.h"
 #include "reduce_args.h"
 
-#define ENOUGH_BLOCKS 1024                  /* keep any device busy; the same everywhere, so that results are */
-#define LEAST_PIECE   4096                  /* elements for which a block is worth starting */
+#define ENOUGH_BLOCKS 1024                  /* for any device; a constant, so that all devices give the same results */
+#define LEAST_PIECE   4096                  /* minimum number of elements per block */
 
 enum way { SUM, MEAN, EXTREME, PLACE, TRUTH };      /* cuda_row.code */
 
@@ -16,7 +16,8 @@ struct plan {
     struct cuda_shape shape;
 };
 
-/* Stride 0 counts as the largest: repeating a whole is better than repeating each element. */
+/* The sort key of a dimension. Stride 0 counts as the largest, so that a broadcast dimension is the outermost: reading
+ * a whole range again is faster than reading each element several times in a row. */
 static uint64_t distance(const struct reduce_dim *d)
 {
     const uint64_t a = d->in < 0 ? 0 - (uint64_t)d->in : (uint64_t)d->in;
@@ -34,21 +35,23 @@ static void sort_by_stride(struct reduce_dim *dims, int n)
     }
 }
 
-/* Joins neighbours that are one dimension in memory. */
+/* Merges adjacent dimensions that form one dimension in memory. Returns the new number of dimensions. */
 static int merge_dimensions(struct reduce_dim *dims, int n)
 {
     int last = 0;
     for (int i = 1; i < n; i++) {
         struct reduce_dim *outer = &dims[last], *inner = &dims[i];
         if (outer->in == inner->in * inner->n.size && outer->out == inner->out * inner->n.size)
-            *outer = (struct reduce_dim){ .n = { .size = outer->n.size * inner->n.size }, .in = inner->in, .out = inner->out };
+            *outer = (struct reduce_dim){ .n = { .size = outer->n.size * inner->n.size }, .in = inner->in,
+                                          .out = inner->out };
         else
             dims[++last] = *inner;
     }
     return n > 0 ? last + 1 : 0;
 }
 
-static void find_dimensions(struct reduce_args *a, const ctrt_view *in, const ctrt_view *out, uint32_t dims, bool ordered)
+static void find_dimensions(struct reduce_args *a, const ctrt_view *in, const ctrt_view *out, uint32_t dims,
+                            bool ordered)
 {
     a->outputs = a->count = 1;
     for (int d = 0; d < in->ndim; d++) {
@@ -90,7 +93,8 @@ static int power_of_two(int64_t least, int most)
     return n;
 }
 
-/* As many pieces as keep the device busy, of at least `least` elements and a multiple of `grain`. */
+/* Divides each accumulator's elements into pieces, so that there are about ENOUGH_BLOCKS blocks. A piece has at least
+ * `least` elements and a multiple of `grain`. */
 static void cut(struct reduce_args *a, int64_t blocks, int64_t least, int64_t grain)
 {
     int64_t pieces = ENOUGH_BLOCKS / (blocks > 0 ? blocks : 1);
@@ -132,7 +136,7 @@ static void plan_rows(struct plan *p, int bytes)
 {
     struct reduce_args *a = &p->args;
     a->runs = a->reduced[a->n_reduced - 1].in == 1 && (a->n_reduced == 1 || a->reduced[a->n_reduced - 1].n.size >= 64);
-    const int64_t share = a->runs ? 64 / bytes : 4;             /* elements of a thread that hide each other's latency */
+    const int64_t share = a->runs ? 64 / bytes : 4;             /* elements per thread, to hide memory latency */
     if (a->count > 1024 || (a->count > 128 && a->outputs < ENOUGH_BLOCKS)) {
         a->team = REDUCE_THREADS;
         cut(a, a->outputs, LEAST_PIECE, 1024);
@@ -145,7 +149,8 @@ static void plan_rows(struct plan *p, int bytes)
     p->shape.grid[0] = (unsigned)(blocks < INT32_MAX ? blocks : INT32_MAX);
 }
 
-/* `ordered`: positions matter; `whole`: the input begins at a multiple of 4 bytes. */
+/* `ordered`: keep the order of reduced dimensions, because the result is a position. `whole`: the input is aligned to 4
+ * bytes. */
 static void make_plan(struct plan *p, const ctrt_call *call, bool ordered, bool whole)
 {
     const ctrt_view *in = call->inputs[0];
@@ -168,9 +173,11 @@ static ctrt_status room_for(const ctrt_call *call, size_t *bytes, bool ordered)
 {
     struct plan p;
     *bytes = 0;
-    for (int whole = 0; whole < 2; whole++) {               /* operands may have moved when it runs */
+    for (int whole = 0; whole < 2; whole++) {               /* the alignment can be different when it runs */
         make_plan(&p, call, ordered, whole);
-        const size_t wanted = p.args.pieces.size > 1 ? (size_t)(p.args.pieces.size * p.args.outputs) * REDUCE_ACCUMULATOR : 0;
+        const size_t wanted = p.args.pieces.size > 1
+                                  ? (size_t)(p.args.pieces.size * p.args.outputs) * REDUCE_ACCUMULATOR
+                                  : 0;
         *bytes = wanted > *bytes ? wanted : *bytes;
     }
     return CTRT_OK;
@@ -186,15 +193,17 @@ static ctrt_status places_workspace(const ctrt_call *call, size_t *bytes)
     return room_for(call, bytes, true);
 }
 
-/* Types that the kernel of another one serves. */
+/* Returns the dtype in the kernel's name; some dtypes share the kernel of another dtype. */
 static ctrt_dtype kernel_dtype(enum way way, ctrt_dtype dtype)
 {
     if (way == TRUTH)
-        return cuda_dtype_bytes[dtype] == 1 ? CTRT_U8 : cuda_dtype_bytes[dtype] == 2 ? CTRT_I16 : cuda_dtype_bytes[dtype] == 4 ? CTRT_I32 : CTRT_I64;
+        return cuda_dtype_bytes[dtype] == 1 ? CTRT_U8 : cuda_dtype_bytes[dtype] == 2 ? CTRT_I16
+            : cuda_dtype_bytes[dtype] == 4 ? CTRT_I32 : CTRT_I64;
     return dtype == CTRT_BOOL ? CTRT_U8 : dtype;
 }
 
-/* Pieces of integer sums are alike whatever the type was, and so are those of truths. */
+/* Returns the dtype in the name of the kernel that joins pieces. All integer sums have the same accumulators, and so do
+ * any and all. */
 static ctrt_dtype join_dtype(enum way way, ctrt_dtype dtype)
 {
     if (way == TRUTH)
@@ -212,11 +221,14 @@ static ctrt_status run(const ctrt_call *call)
     make_plan(&p, call, way == PLACE, (uintptr_t)call->inputs[0]->data % 4 == 0);
     struct reduce_args *a = &p.args;
     if (a->count == 0 && (way == EXTREME || way == PLACE))
-        return cuda_host->fail(CTRT_ERR_SHAPE, "%s over no elements: the size of a reduced dimension is 0", call->row->op);
+        return cuda_host->fail(CTRT_ERR_SHAPE, "%s over no elements: the size of a reduced dimension is 0",
+                               call->row->op);
     a->mean = way == MEAN;
-    a->mask = CUDA_FLOATING & CTRT_DTYPE_BIT(dtype) ? ((uint64_t)1 << (8 * cuda_dtype_bytes[dtype] - 1)) - 1 : UINT64_MAX;
+    a->mask = CUDA_FLOATING & CTRT_DTYPE_BIT(dtype) ? ((uint64_t)1 << (8 * cuda_dtype_bytes[dtype] - 1)) - 1
+                                                    : UINT64_MAX;
     a->partial = a->pieces.size > 1 ? call->workspace : NULL;
-    ctrt_status status = cuda_launch(call, kernel_dtype(way, dtype), p.columns ? 1 : 0, p.columns ? "c" : NULL, p.shape, a);
+    ctrt_status status = cuda_launch(call, kernel_dtype(way, dtype), p.columns ? 1 : 0, p.columns ? "c" : NULL, p.shape,
+                                     a);
     if (status != CTRT_OK || a->pieces.size == 1)
         return status;
     a->team = a->pieces.size > 8 ? 32 : 1;
@@ -225,7 +237,8 @@ static ctrt_status run(const ctrt_call *call)
 }
 
 #define ROW(name, types, way, file, kernels)                                                                        \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = run, .workspace = way == PLACE ? places_workspace : workspace }, \
+    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = run,                         \
+                  .workspace = way == PLACE ? places_workspace : workspace },                                       \
       .image = &cuda_image_##file, .code = way, .kernel_name = kernels }
 
 static struct cuda_row rows[] = {

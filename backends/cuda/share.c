@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/share.c: memory that several processes use, by file descriptors.
+/* backends/cuda/share.c: memory shared between processes by file descriptors.
  *
- * The driver exports only what was allocated for that. With CTRT_CUDA_SHARE=yes all of this device's raw memory is; then export_memory
- * gives a descriptor that another process imports. */
+ * The driver exports only memory that was allocated as exportable. With CTRT_CUDA_SHARE=yes, all memory that the
+ * backend's alloc() returns is exportable, and cuda_export() returns a descriptor that another process passes to
+ * cuda_import(). */
 #include "options.h"
 
 #include <string.h>
@@ -11,7 +12,7 @@
 struct cuda_block {
     struct cuda_block *next;
     cu_address address;
-    size_t bytes;                           /* of the mapping */
+    size_t bytes;                           /* size of the mapping */
     cu_allocation allocation;
 };
 
@@ -19,19 +20,24 @@ static ctrt_status can_share(struct cuda_device *device)
 {
     if (device->pages && device->posix_handles)
         return CTRT_OK;
-    return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: the driver cannot share its memory by file descriptors", device->name);
+    return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: the driver cannot share its memory by file descriptors",
+                           device->name);
 }
 
-/* Maps all of `allocation`, which becomes the block's. */
+/* Maps all `bytes` of `allocation` and records it in device->blocks. Takes over `allocation` and releases it on
+ * failure. */
 static ctrt_status block_new(struct cuda_device *device, void **address, cu_allocation allocation, size_t bytes)
 {
     const cu_access access = { { CU_LOCATION_DEVICE, device->ordinal }, CU_ACCESS_READ_WRITE };
     struct cuda_block *block = cuda_host->alloc(sizeof *block);
-    ctrt_status status = block != NULL ? CTRT_OK : cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a block", device->name);
+    ctrt_status status = block != NULL
+                             ? CTRT_OK
+                             : cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a block", device->name);
     cu_address at = 0;
     bool mapped = false;
     if (status == CTRT_OK)
-        status = cuda_check(device, cuda_driver.address_reserve(&at, bytes, 0, 0, 0), "reserving %zu bytes of addresses", bytes);
+        status = cuda_check(device, cuda_driver.address_reserve(&at, bytes, 0, 0, 0),
+                            "reserving %zu bytes of addresses", bytes);
     if (status == CTRT_OK) {
         status = cuda_check(device, cuda_driver.map(at, bytes, 0, allocation, 0), "mapping %zu bytes", bytes);
         mapped = status == CTRT_OK;
@@ -69,7 +75,8 @@ ctrt_status cuda_share_alloc(struct cuda_device *device, void **address, size_t 
     properties.type = CU_ALLOCATION_PINNED;
     properties.handle_types = CU_HANDLE_POSIX;
     properties.location = (cu_location){ CU_LOCATION_DEVICE, device->ordinal };
-    status = cuda_check(device, cuda_driver.allocation_create(&allocation, whole, &properties, 0), "an allocation of %zu bytes to share", bytes);
+    status = cuda_check(device, cuda_driver.allocation_create(&allocation, whole, &properties, 0),
+                        "an allocation of %zu bytes to share", bytes);
     return status == CTRT_OK ? block_new(device, address, allocation, whole) : status;
 }
 
@@ -111,9 +118,13 @@ ctrt_status cuda_export(void *handle, void *address, size_t bytes, int *fd)
         }
     pthread_mutex_unlock(&device->lock);
     if (!found)
-        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED, "%s: the %zu bytes at %p were not allocated to be shared: set CTRT_CUDA_SHARE=yes before the device "
-                               "is used", device->name, bytes, address);
-    return cuda_check(device, cuda_driver.allocation_export(fd, allocation, CU_HANDLE_POSIX, 0), "exporting %zu bytes", bytes);
+        return cuda_host->fail(
+            CTRT_ERR_NOT_SUPPORTED,
+            "%s: the %zu bytes at %p were not allocated to be shared: set CTRT_CUDA_SHARE=yes before the device "
+            "is used",
+            device->name, bytes, address);
+    return cuda_check(device, cuda_driver.allocation_export(fd, allocation, CU_HANDLE_POSIX, 0), "exporting %zu bytes",
+                      bytes);
 }
 
 ctrt_status cuda_import(void *handle, void **address, size_t bytes, int fd)
@@ -126,6 +137,7 @@ ctrt_status cuda_import(void *handle, void **address, size_t bytes, int fd)
     if (status != CTRT_OK)
         return status;
     const size_t whole = (bytes + device->page_bytes - 1) / device->page_bytes * device->page_bytes;
-    status = cuda_check(device, cuda_driver.allocation_import(&allocation, (void *)(intptr_t)fd, CU_HANDLE_POSIX), "importing %zu bytes", bytes);
+    status = cuda_check(device, cuda_driver.allocation_import(&allocation, (void *)(intptr_t)fd, CU_HANDLE_POSIX),
+                        "importing %zu bytes", bytes);
     return status == CTRT_OK ? block_new(device, address, allocation, whole) : status;
 }

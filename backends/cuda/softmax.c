@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/softmax.c: which kernel of softmax.cu serves which shape, and the rows. */
+/* backends/cuda/softmax.c: softmax, log_softmax and their gradients: selects the kernel of softmax.cu for a shape. */
 #include <string.h>
 
 #include "images.h"
 #include "row.h"
 #include "softmax_args.h"
 
-#define COLUMNS 4                           /* after the ways of rows */
+#define COLUMNS 4                           /* kernel variant, after those of enum cuda_row_way */
 
 static struct cuda_shape shape_columns(struct softmax_args *a)
 {
-    const int64_t most = a->n <= 64 ? ROW_THREADS : 32;        /* short columns: a thread each */
+    const int64_t most = a->n <= 64 ? ROW_THREADS : 32;        /* short columns: one thread each */
     a->team = 1;
     while (a->team < most && a->team < a->inner)
         a->team *= 2;
@@ -20,7 +20,8 @@ static struct cuda_shape shape_columns(struct softmax_args *a)
 
 static ctrt_status run(const ctrt_call *call)
 {
-    const ctrt_view *x = call->inputs[0], *second = call->n_inputs > 1 ? call->inputs[1] : NULL, *out = call->outputs[0];
+    const ctrt_view *x = call->inputs[0], *second = call->n_inputs > 1 ? call->inputs[1] : NULL,
+                    *out = call->outputs[0];
     const size_t bytes = cuda_dtype_bytes[x->dtype];
     struct softmax_args a;
     if (x->numel == 0)
@@ -35,8 +36,10 @@ static ctrt_status run(const ctrt_call *call)
     if (a.inner > 1)
         return cuda_launch(call, (ctrt_dtype)x->dtype, COLUMNS, "c", shape_columns(&a), &a);
     enum cuda_row_way way;
-    const bool vectors = cuda_whole_vectors((uintptr_t)a.a | (uintptr_t)a.b | (uintptr_t)a.out | (uintptr_t)a.n * bytes);
-    const struct cuda_shape shape = cuda_row_shape(call->device, a.outer, a.n, bytes, vectors, second != NULL ? 2 : 1, &way, &a.room);
+    const bool vectors = cuda_whole_vectors((uintptr_t)a.a | (uintptr_t)a.b | (uintptr_t)a.out
+                                            | (uintptr_t)a.n * bytes);
+    const struct cuda_shape shape = cuda_row_shape(call->device, a.outer, a.n, bytes, vectors, second != NULL ? 2 : 1,
+                                                   &way, &a.room);
     return cuda_launch(call, (ctrt_dtype)x->dtype, way, cuda_row_variants[way], shape, &a);
 }
 

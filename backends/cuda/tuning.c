@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/tuning.c: timing algorithms, and the file that keeps what was found.
+/* backends/cuda/tuning.c: times algorithms, and stores the results in the file CTRT_CUDA_TUNING.
  *
- * The file is text, a line a choice: for whom it holds (library, its version, device), key and choice, between tabs. Lines for others
- * stay in it and are not used. It is written anew for each choice that is added, beside itself, and put in place at once; two processes
- * that add at the same moment may lose a line of one of them, which is then found again. */
+ * The file is text with one choice per line: library and version, device, key and choice, separated by tabs. Lines for
+ * other libraries or devices are kept and ignored. Adding a choice writes a temporary file in the same directory and
+ * renames it. If two processes add a choice at the same time, one of the lines may be lost; that choice is timed again
+ * later. */
 #include "tuning.h"
 
 #include <errno.h>
@@ -22,8 +23,8 @@
 #define RUNS_AT_MOST 16
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char *content;                       /* of the file, without its header; lines end in \n. NULL: not read yet, or none */
-static bool was_read, refused;              /* refused: it is something else's file */
+static char *content;                       /* the file without its header; lines end in \n. NULL: none or not read */
+static bool was_read, refused;              /* refused: not a tuning file, or not readable */
 
 static void after_fork_in_child(void)
 {
@@ -35,7 +36,7 @@ __attribute__((constructor)) static void tuning_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-/* ---- the file; with the lock ---- */
+/* ---- the file; called with the lock held ---- */
 
 static char *read_file(const char *path)
 {
@@ -63,14 +64,15 @@ static char *read_file(const char *path)
             cuda_host->free(text);
             text = NULL;
         } else {
-            if (text[used - 1] != '\n')     /* cut off */
+            if (text[used - 1] != '\n')     /* the last line is incomplete */
                 strrchr(text, '\n')[1] = '\0';
             memmove(text, text + sizeof HEADER - 1, strlen(text) - (sizeof HEADER - 1) + 1);
         }
     }
     close(file);
     if (refused)
-        cuda_host->log(CTRT_LOG_WARNING, "cuda", "CTRT_CUDA_TUNING: %s is no tuning file of this version; it is left alone", path);
+        cuda_host->log(CTRT_LOG_WARNING, "cuda",
+                       "CTRT_CUDA_TUNING: %s is no tuning file of this version; it is left alone", path);
     return text;
 }
 
@@ -88,7 +90,8 @@ static bool write_all(int file, const char *text, size_t bytes)
     return true;
 }
 
-/* The temporary file is created by this process, under a name that does not exist. -1: errno says why. */
+/* Creates the temporary file in the directory of `path`, under a name that did not exist. Returns -1 and sets errno on
+ * failure. */
 static int open_beside(char *beside, size_t bytes, const char *path, bool exists)
 {
     static unsigned counter;
@@ -106,8 +109,8 @@ static int open_beside(char *beside, size_t bytes, const char *path, bool exists
     return file;
 }
 
-/* As core/base/file_writer.h, which a plugin cannot call: a symbolic link stays, and the file that it names is replaced, with the same
- * permissions, unless the process may not write it. */
+/* Like core/base/file_writer.h, which a plugin cannot call: keeps a symbolic link and replaces the file to which it
+ * points, with the same permissions; fails if the process has no write permission for the file. */
 static void write_file(const char *given, const char *text)
 {
     char beside[4096], real[PATH_MAX];
@@ -121,7 +124,8 @@ static void write_file(const char *given, const char *text)
     if (file >= 0)
         close(file);
     if (!good || rename(beside, path) != 0) {
-        cuda_host->log(CTRT_LOG_WARNING, "cuda", "CTRT_CUDA_TUNING: %s cannot be written: %s", path, strerror(good ? errno : error));
+        cuda_host->log(CTRT_LOG_WARNING, "cuda", "CTRT_CUDA_TUNING: %s cannot be written: %s", path,
+                       strerror(good ? errno : error));
         if (file >= 0)
             unlink(beside);
     }
@@ -129,8 +133,9 @@ static void write_file(const char *given, const char *text)
 
 /* ---- lines ---- */
 
-/* "cublaslt 130100\tNVIDIA H200 9.0 132\tKEY\t" */
-static void write_start(char *text, size_t bytes, struct cuda_device *device, const char *library, size_t version, const char *key)
+/* Writes the part of a line before the choice: "cublaslt 130100\tNVIDIA H200 9.0 132\tKEY\t". */
+static void write_start(char *text, size_t bytes, struct cuda_device *device, const char *library, size_t version,
+                        const char *key)
 {
     char name[128] = "";
     if (cuda_driver.device_name(name, sizeof name, device->ordinal) != CU_OK)
@@ -138,21 +143,24 @@ static void write_start(char *text, size_t bytes, struct cuda_device *device, co
     for (char *c = name; *c != '\0'; c++)
         if (*c == '\t' || *c == '\n')
             *c = ' ';
-    snprintf(text, bytes, "%s %zu\t%s %d.%d %d\t%s\t", library, version, name, device->capability / 10, device->capability % 10, device->processors, key);
+    snprintf(text, bytes, "%s %zu\t%s %d.%d %d\t%s\t", library, version, name, device->capability / 10,
+             device->capability % 10, device->processors, key);
 }
 
-/* The last line that begins so. */
+/* Returns the last line that begins with `start`, or NULL. */
 static const char *find_line(const char *text, const char *start)
 {
     const char *found = NULL;
     const size_t bytes = strlen(start);
-    for (const char *line = text; line != NULL && *line != '\0'; line = strchr(line, '\n'), line = line != NULL ? line + 1 : NULL)
+    for (const char *line = text; line != NULL && *line != '\0';
+         line = strchr(line, '\n'), line = line != NULL ? line + 1 : NULL)
         if (strncmp(line, start, bytes) == 0)
             found = line;
     return found;
 }
 
-bool cuda_tuning_find(struct cuda_device *device, const char *library, size_t version, const char *key, char choice[TUNING_CHOICE])
+bool cuda_tuning_find(struct cuda_device *device, const char *library, size_t version, const char *key,
+                      char choice[TUNING_CHOICE])
 {
     char start[TUNING_KEY + 256];
     bool found = false;
@@ -177,14 +185,15 @@ bool cuda_tuning_find(struct cuda_device *device, const char *library, size_t ve
     return found;
 }
 
-void cuda_tuning_keep(struct cuda_device *device, const char *library, size_t version, const char *key, const char *choice)
+void cuda_tuning_keep(struct cuda_device *device, const char *library, size_t version, const char *key,
+                      const char *choice)
 {
     char start[TUNING_KEY + 256];
     if (cuda_options.tuning == NULL)
         return;
     write_start(start, sizeof start, device, library, version, key);
     pthread_mutex_lock(&lock);
-    /* What others have added meanwhile. */
+    /* Includes lines that other processes have added since. */
     char *now = refused ? NULL : read_file(cuda_options.tuning);
     const size_t before = now != NULL ? strlen(now) : 0, bytes = before + strlen(start) + strlen(choice) + 2;
     char *text = refused || bytes > MOST_BYTES ? NULL : cuda_host->alloc(bytes);
@@ -222,8 +231,9 @@ double cuda_tuning_time(cu_stream stream, int runs, bool (*run)(void *argument),
     bool good = run(argument);
     for (int i = 0; i < runs && i < RUNS_AT_MOST && good; i++) {
         float ms = 0;
-        good = cuda_driver.event_record(from, stream) == CU_OK && run(argument) && cuda_driver.event_record(to, stream) == CU_OK
-               && cuda_driver.event_synchronize(to) == CU_OK && cuda_driver.event_elapsed(&ms, from, to) == CU_OK;
+        good = cuda_driver.event_record(from, stream) == CU_OK && run(argument)
+               && cuda_driver.event_record(to, stream) == CU_OK && cuda_driver.event_synchronize(to) == CU_OK
+               && cuda_driver.event_elapsed(&ms, from, to) == CU_OK;
         if (good && (best < 0 || ms < best))
             best = ms;
     }

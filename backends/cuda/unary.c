@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/unary.c: rows of signs, rounding, limits; and what of these leaves integers as they are. */
+/* backends/cuda/unary.c: neg, abs, sign, square, relu, rounding, clamp. Some of them do not change integers. */
 #include "elementwise.h"
 
 #include <math.h>
@@ -7,7 +7,7 @@
 #define U8 CTRT_DTYPE_BIT(CTRT_U8)
 #define SIGNED (CUDA_INTEGRAL & ~U8)
 
-/* ---- abs and relu of unsigned numbers, rounding of all integers: copies ---- */
+/* ---- abs and relu of u8, rounding of integers: copies ---- */
 
 static ctrt_status same_run(const ctrt_call *call)
 {
@@ -16,7 +16,7 @@ static ctrt_status same_run(const ctrt_call *call)
     return cuda_elementwise_run(call);
 }
 
-/* ---- clamp: limits as numbers of the type: what lies outside an integer type becomes its end, and NaN is no limit there ---- */
+/* ---- clamp: converts the limits to the dtype; for integers, saturates them and ignores NaN ---- */
 
 static double floating_limit(ctrt_scalar s)
 {
@@ -36,7 +36,8 @@ static int64_t integral_limit(ctrt_scalar s, int64_t lo, int64_t hi, int64_t non
 static ctrt_status clamp_run(const ctrt_call *call)
 {
     static const struct { int64_t lo, hi; } ends[CTRT_DTYPE_COUNT] = {
-        [CTRT_I8] = { INT8_MIN, INT8_MAX },    [CTRT_U8] = { 0, UINT8_MAX },          [CTRT_I16] = { INT16_MIN, INT16_MAX },
+        [CTRT_I8] = { INT8_MIN, INT8_MAX },    [CTRT_U8] = { 0, UINT8_MAX },
+        [CTRT_I16] = { INT16_MIN, INT16_MAX },
         [CTRT_I32] = { INT32_MIN, INT32_MAX }, [CTRT_I64] = { INT64_MIN, INT64_MAX },
     };
     const ctrt_range_attributes *range = call->attributes;
@@ -44,14 +45,17 @@ static ctrt_status clamp_run(const ctrt_call *call)
     struct elementwise_args args;
     cuda_elementwise_clear(&args);
     if (CTRT_DTYPE_BIT(dtype) & CUDA_FLOATING) {
-        const double lo = range->has_lo ? floating_limit(range->lo) : -INFINITY, hi = range->has_hi ? floating_limit(range->hi) : INFINITY;
+        const double lo = range->has_lo ? floating_limit(range->lo) : -INFINITY,
+                     hi = range->has_hi ? floating_limit(range->hi) : INFINITY;
         if (dtype == CTRT_F64)
             args.lo.f64 = lo, args.hi.f64 = hi;
         else
             args.lo.f32 = (float)lo, args.hi.f32 = (float)hi;
     } else {
-        args.lo.i64 = range->has_lo ? integral_limit(range->lo, ends[dtype].lo, ends[dtype].hi, ends[dtype].lo) : ends[dtype].lo;
-        args.hi.i64 = range->has_hi ? integral_limit(range->hi, ends[dtype].lo, ends[dtype].hi, ends[dtype].hi) : ends[dtype].hi;
+        args.lo.i64 = range->has_lo ? integral_limit(range->lo, ends[dtype].lo, ends[dtype].hi, ends[dtype].lo)
+                                    : ends[dtype].lo;
+        args.hi.i64 = range->has_hi ? integral_limit(range->hi, ends[dtype].lo, ends[dtype].hi, ends[dtype].hi)
+                                    : ends[dtype].hi;
     }
     return cuda_elementwise(call, &args, dtype, 0, NULL);
 }

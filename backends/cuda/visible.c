@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backends/cuda/visible.c: which devices the driver will show for a value of CUDA_VISIBLE_DEVICES, told without the driver.
+/* backends/cuda/visible.c: computes without the driver which devices the driver will show for a value of
+ * CUDA_VISIBLE_DEVICES.
  *
- * The rules are NVIDIA's (CUDA C++ Programming Guide, "CUDA Environment Variables"), in the details as PyTorch's tests of its device
- * count record them: entries are read from left to right; the first that names no device ends the list; one that names a device again
- * makes the whole list empty. What kind of entries the list has, numbers or UUIDs, is settled by the first. */
+ * The rules are NVIDIA's (CUDA C++ Programming Guide, "CUDA Environment Variables"); details follow PyTorch's tests of
+ * its device count. Entries are read from left to right. The first entry that does not name a device ends the list. A
+ * device that is named twice makes the whole list empty. The first entry determines whether the list has numbers or
+ * UUIDs. */
 #include "discovery.h"
 
 #include <ctype.h>
@@ -13,10 +15,10 @@
 #define NONE (-1)
 
 struct entry {
-    char text[128];                             /* without blanks around it; cut when longer than any name of a device */
+    char text[128];                             /* without surrounding blanks; truncated if longer than any name */
 };
 
-/* The next entry of the list; false at its end. */
+/* Reads the next entry of the list. Returns false at the end of the list. */
 static bool next(struct entry *entry, const char **rest)
 {
     const char *from = *rest;
@@ -35,7 +37,7 @@ static bool next(struct entry *entry, const char **rest)
     return true;
 }
 
-/* Letters and a dash: "GPU-8932f937", "MIG-4a". */
+/* Returns true if the text begins with letters and a dash: "GPU-8932f937", "MIG-4a". */
 static bool is_uuid(const char *text)
 {
     const char *letters = text;
@@ -44,7 +46,8 @@ static bool is_uuid(const char *text)
     return text > letters && *text == '-';
 }
 
-/* What strtol would take from the beginning, but for blanks; a negative number names no device. */
+/* Parses the number at the beginning of the text, like strtol but without leading blanks. Returns NONE for negative
+ * numbers. */
 static int number(const char *text)
 {
     const bool minus = text[0] == '-';
@@ -60,7 +63,7 @@ static int number(const char *text)
     return minus && value > 0 ? NONE : (int)value;
 }
 
-/* The one GPU whose UUID begins so. */
+/* Returns the position of the only GPU whose UUID begins with `prefix`; NONE if there is none or more than one. */
 static int with_uuid(const char *prefix, const struct cuda_gpu *gpus, int count)
 {
     int found = NONE;
@@ -109,7 +112,8 @@ int cuda_visible(int *ids, int max, const char *text, const struct cuda_gpu *gpu
         if (used < max)
             ids[used++] = id;
     }
-    /* Numbers beyond the last device end the list too, but only after all of it was searched for repetitions. */
+    /* A number beyond the last device ends the list, too, but the whole list has been searched for duplicates
+     * before. */
     while (clipped < used && ids[clipped] < count)
         clipped++;
     return clipped;
