@@ -367,15 +367,15 @@ static void count_steps(const struct captured_step *step, int64_t more)
         step->optimizer->slots[step->slots[i]].steps += more;
 }
 
-/* Before a replay: counts the step and computes the values that the kernel reads. CTRT_ERR_STATE if the numbers of
- * steps of the parameters differ. */
+/* Before a replay: counts the step and computes the values that the kernel reads. CTRT_ERR_STATE if the parameters no
+ * longer fit into one kernel call. */
 static ctrt_status step_again(void *state, void *numbers)
 {
     const struct captured_step *step = state;
     ctrt_optimizer *optimizer = step->optimizer;
     const struct optim_slot *slots = optimizer->slots, *first = &slots[step->slots[0]];
     for (size_t i = 1; i < step->count; i++)
-        if (unlikely(slots[step->slots[i]].steps != first->steps))
+        if (unlikely(optimizer->kind->key(&slots[step->slots[i]]) != optimizer->kind->key(first)))
             return ctrt_fail(CTRT_ERR_STATE,
         "%s: %s has taken %lld steps and %s %lld by now, but the captured step has one count for both: capture it anew",
                              optimizer->kind->name, first->name, (long long)first->steps, slots[step->slots[i]].name,

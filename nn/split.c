@@ -263,7 +263,7 @@ static void consider_growing(ctrt_split *split, int64_t pieces, int64_t failures
         split->wait = split->wait < INT64_MAX / 2 ? 2 * split->wait : split->wait;
     split->trying = false;
     split->good = failures > 0 ? 0 : split->good + 1;
-    if (failures > 0)
+    if (failures > 0 && split->options.canonical == 0)
         split->pieces = pieces;             /* not without failures: `pieces` may be limited by the number of rows */
     if (split->wait == 0 || split->pieces == 1 || split->options.canonical > 0 || split->good < split->wait)
         return;

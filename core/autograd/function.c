@@ -200,7 +200,6 @@ static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *resu
         node_take_stream(&self->node, results[0]->device);
     self->node.edges = self->edges = edges;
     self->node.shapes = self->shapes = shapes;
-    growth_note(&self->node);
     *out = self;
     return CTRT_OK;
 }
@@ -274,6 +273,7 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
     if (status == CTRT_OK) {
         node->context = context;        /* the node owns the context from here on */
         context->node = node;
+        growth_note(&node->node);       /* its warning names the context's function */
     }
     node_release(&node->node);
     return status;

@@ -92,10 +92,13 @@ static size_t read_all(float *out, size_t room, struct training *t)
     return used;
 }
 
-/* Step n; the learning rate is another one later on. */
+/* Step n. The first parameter takes part from step 1 on, so that its count of steps differs from that of the others. The
+ * learning rate changes at step 4. */
 static bool prepare(struct training *t, int n)
 {
-    return batch(t, n) && CHECK_OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02));
+    ctrt_tensor *first = NULL;
+    return batch(t, n) && CHECK_OK(ctrt_optimizer_set_lr(t->optimizer, n < 4 ? 0.1 : 0.02))
+           && CHECK_OK(ctrt_module_parameter(NULL, &first, t->model, 0)) && CHECK_OK(ctrt_tensor_require_grad(first, n > 0));
 }
 
 /* The generator is where it was for the other run. */

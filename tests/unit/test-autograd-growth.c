@@ -19,7 +19,24 @@ static void hear(void *user, ctrt_log_level level, const char *component, const 
     snprintf(said, sizeof said, "%s", text);
 }
 
-enum way { ADD, ADD_IN_PLACE, ADD_INDIRECTLY, LIST, ITEM, DETACH, NO_GRAD, GRAD_ONLY, WITHIN_A_STEP, RETAIN };
+enum way { ADD, FUNCTION, ADD_IN_PLACE, ADD_INDIRECTLY, LIST, ITEM, DETACH, NO_GRAD, GRAD_ONLY, WITHIN_A_STEP, RETAIN };
+
+static ctrt_status adder_forward(ctrt_function_context *context, ctrt_tensor **out, int n_out, ctrt_tensor *const *in, int n_in)
+{
+    (void)context, (void)n_out, (void)n_in;
+    return ctrt_add(out, in[0], in[1]);
+}
+
+static ctrt_status adder_backward(ctrt_function_context *context, ctrt_tensor **grad_in, int n_in, ctrt_tensor *const *grad_out,
+                                  int n_out)
+{
+    (void)context, (void)n_out;
+    for (int i = 0; i < n_in; i++)
+        grad_in[i] = ctrt_tensor_retain(grad_out[0]);
+    return CTRT_OK;
+}
+
+static const ctrt_function adder = { .size = sizeof adder, .name = "adder", .forward = adder_forward, .backward = adder_backward };
 
 static ctrt_status add_up(ctrt_tensor **total, double *sum, ctrt_tensor *loss, enum way way)
 {
@@ -28,6 +45,7 @@ static ctrt_status add_up(ctrt_tensor **total, double *sum, ctrt_tensor *loss, e
     switch (way) {
     case ADD:
     case GRAD_ONLY:      return ctrt_add(total, *total, loss);
+    case FUNCTION:       return ctrt_function_apply(&adder, NULL, total, 1, (ctrt_tensor *[]){ *total, loss }, 2);
     case ADD_IN_PLACE:   return *total ? ctrt_add_(*total, loss) : ctrt_clone(total, loss);
     case ADD_INDIRECTLY:
         CTRT_TRY(ctrt_mul_scalar(&other, *total, ctrt_float(0.9)));
@@ -125,6 +143,7 @@ int main(void)
 {
     static const struct { const char *name; enum way way; const char *op; } cases[] = {
         { "total_loss += loss", ADD, "add" },
+        { "by a function of the program", FUNCTION, "adder" },
         { "the same in place", ADD_IN_PLACE, "add" },
         { "through another op", ADD_INDIRECTLY, "mul" },
         { "the largest so far", LIST, "maximum" },

@@ -260,6 +260,10 @@ static void test_forgetting(const char *name)
         program.calls = 0, program.fail_at = 1;
         CHECK_OK(ctrt_split_step(&result, split, ROWS, rows, &program));
         CHECK(result.pieces == 4 && result.failures == 1, "%lld pieces", (long long)result.pieces);
+        program.calls = 0, program.fail_at = 1;
+        CHECK_OK(ctrt_split_step(&result, split, 3, rows, &program));       /* fewer rows than pieces */
+        CHECK(result.pieces == 3 && result.failures == 1 && ctrt_split_pieces(split) == 4, "%lld pieces, then %lld",
+              (long long)result.pieces, (long long)ctrt_split_pieces(split));
         free(first);
         training_end(&program.run);
         ctrt_split_release(&split);
