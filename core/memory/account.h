@@ -42,8 +42,7 @@ enum {
 
 typedef _Atomic int64_t account_cell;
 
-/* The counters of one thread for one account. Only that thread writes them, but another thread may publish them under the
- * lock. */
+/* The counters of one thread for one account. Other threads only publish them, under the lock. */
 struct account_cells {
     struct account *account;                /* NULL: the device was closed; written under the lock */
     account_cell net[ACCOUNT_CLASSES][ACCOUNT_METRICS];     /* allocated minus freed */

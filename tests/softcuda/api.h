@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/api.h: types and numbers of the CUDA driver API (13.0) as this double needs them.
+/* tests/softcuda/api.h: types and constants of the CUDA driver API (13.0) that softcuda implements.
  *
- * Facts of NVIDIA's CUDA Driver API reference, under names of our own: nothing here includes a header of the toolkit. */
+ * Facts from NVIDIA's CUDA Driver API reference, with names of ctrt's own. No header of the CUDA toolkit is
+ * included. */
 #ifndef SOFTCUDA_API_H
 #define SOFTCUDA_API_H
 
@@ -84,7 +85,7 @@ typedef struct { unsigned char bytes[16]; } uuid;
     ROW(ERROR_EXTERNAL_DEVICE, 911, "an error of another device")                                                                     \
     ROW(ERROR_UNKNOWN, 999, "unknown error")
 
-#ifndef SOFTCUDA_FACTS                      /* beside cuda.h */
+#ifndef SOFTCUDA_FACTS                      /* facts-backend.c and facts-libraries.c include cuda.h */
 enum {
 #define ROW(name, number, text) CUDA_##name = number,
     RESULTS(ROW)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/bed.h: what the tests of the double begin with: a context, a stream, kernels, and buffers. */
+/* tests/softcuda/bed.h: fixture of the tests of softcuda: contexts, a stream, a library of kernels, and helpers to
+ * launch and check. */
 #ifndef SOFTCUDA_BED_H
 #define SOFTCUDA_BED_H
 
@@ -52,7 +53,7 @@ static inline result launch(const char *name, unsigned grid, unsigned block, uns
     return cuLaunchKernel(kernel(name), grid, 1, 1, block, 1, 1, shared, on, list, NULL);
 }
 
-/* The error of a bad kernel, and what was told; the context is good again behind it. */
+/* Launches a faulty kernel and checks the resulting error and the reported text. Resets the context afterwards. */
 static inline void goes_wrong(const char *name, unsigned block, const void *arguments, result wanted, const char *words)
 {
     const uint64_t before = softcuda_control.faults();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/blas.c: libcublas.so.13: products of matrices in column-major order, on the stream of a handle. */
+/* tests/softcuda/blas.c: a fake libcublas.so.13: products of column-major matrices on the stream of a handle. */
 #include <stdlib.h>
 
 #include "gemm.h"

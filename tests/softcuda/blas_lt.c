@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/blas_lt.c: libcublasLt.so.13, and .12, which tells the numbers of that version. Matrices are described by attributes; an algorithm is a number that does not matter for the result, but may
- * need a workspace. It holds for the alignment of operands that was announced when it was found; operands that lie otherwise are refused.
+/* tests/softcuda/blas_lt.c: a fake libcublasLt.so.13, and .12, which reports the version numbers of CUDA 12. Matrices
+ * are described by attributes. An algorithm is a number that does not affect the result but may require a workspace. It
+ * is valid for the operand alignments that were requested when it was found; other operands are rejected.
  *
- * SOFTCUDA_BLAS="late=N" makes algorithm N slow, "version=N" changes the version, "bias=no" takes the epilogue with a bias away, "create=no" has
- * cublasLtCreate fail. */
+ * SOFTCUDA_BLAS="late=N" makes algorithm N slow, "version=N" sets the version, "bias=no" makes the epilogue with a bias
+ * unsupported, "create=no" makes cublasLtCreate fail. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -37,7 +38,7 @@ typedef struct {
 
 static const size_t workspaces[ALGORITHMS] = { 0, (size_t)1 << 20, (size_t)8 << 20 };
 
-/* The value of a word of SOFTCUDA_BLAS, 0 for "no"; -1: it is not there. */
+/* Returns the number of an entry NAME=NUMBER of SOFTCUDA_BLAS, 0 for "no"; -1: there is no such entry. */
 static long option(const char *name)
 {
     const char *text = getenv("SOFTCUDA_BLAS");
@@ -50,7 +51,7 @@ static long option(const char *name)
 
 /* ---- objects with attributes ---- */
 
-/* Attributes are 4 or 8 bytes wide. */
+/* Returns the width of an attribute, 4 or 8 bytes; 0: unknown attribute. */
 static int width_of(const unsigned char *widths, size_t n, int which)
 {
     return which >= 0 && (size_t)which < n ? widths[which] : 0;
@@ -97,7 +98,7 @@ static const unsigned char prefer_widths[PREFER_ATTRIBUTES] = {
     [0] = 4, [PREFER_WORKSPACE] = 8, [3] = 4, [5] = 4, [6] = 4, [7] = 4, [8] = 4, [9] = 4, [12] = 8,
 };
 
-/* By the name of this file. */
+/* Whether this is version 12, by the name of this file. */
 static bool is_12(void)
 {
     Dl_info info;
@@ -257,7 +258,7 @@ static int describe(struct product *p, const struct operation *o, const struct l
     return product_check(p);
 }
 
-/* What A, B, C and D are multiples of, a byte each; in data[1] of an algorithm. */
+/* The alignments of A, B, C and D in bytes, one byte each; stored in data[1] of an algorithm. */
 static uint64_t alignments_of(const struct preference *preference)
 {
     uint64_t all = 0;
@@ -291,12 +292,13 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(struct handle *handle, struct operatio
     const int status = describe(&p, o, a, b, c, d);
     if (status != BLAS_OK)
         return status;
-    /* Operands begin at whole numbers at least. */
+    /* Operands are aligned at least to their element size. */
     const struct matrix *const operands[4] = { &p.a, &p.b, &p.c, &p.d };
     for (int i = 0; i < 4; i++)
         if ((size_t)preference->values[PREFER_ALIGN_A + i] < type_bytes(operands[i]->type))
             return BLAS_NOT_SUPPORTED;
-    for (int i = ALGORITHMS; i-- > 0;) {            /* what needs the most is said to be the best */
+    for (int i = ALGORITHMS; i-- > 0;) {            /* the algorithm with the largest workspace is reported as the
+                                                     * best */
         if (*found == wanted || workspaces[i] > (size_t)preference->values[PREFER_WORKSPACE])
             continue;
         choices[(*found)++] = (choice){ .chosen = { { MAGIC + (uint64_t)i, alignments_of(preference) } }, .workspace = workspaces[i], .state = BLAS_OK, .waves = 1.0f };

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/block.c: the threads of a block as fibers.
+/* tests/softcuda/block.c: runs the threads of a block as fibers.
  *
- * A fiber runs one thread after another. Where a thread has to wait for others, it keeps its fiber, and another fiber goes on: with
- * threads that are ready again, else with threads that have not begun. So a kernel without barriers uses one fiber and costs a
- * call a thread. When nobody can go on and not all have come to the barrier, the kernel diverges: that is told, and the launch fails. */
+ * A fiber runs one thread after another. If a thread has to wait for others, its fiber is suspended and another fiber
+ * continues, with threads that are ready, else with threads that have not started. So a kernel without barriers needs
+ * only one fiber and costs one call per thread. If no thread can continue and not all have reached the barrier, the
+ * block has diverged; that is reported, and the launch fails. */
 #include "runner.h"
 
 #include <stdarg.h>
@@ -52,7 +53,7 @@ void runner_ready(struct softcuda_runner *r, unsigned thread)
     ready(r, thread);
 }
 
-/* The block's number `i` thread to begin. */
+/* The number of the `i`-th thread to start. */
 static unsigned in_order(const struct softcuda_runner *r, unsigned i)
 {
     if (r->launch->order == ORDER_FORWARD)
@@ -62,7 +63,7 @@ static unsigned in_order(const struct softcuda_runner *r, unsigned i)
 
 static void run_threads(void);
 
-/* All that live stand at the barrier: on they go. The caller, if it is one of them, too. */
+/* All running threads have reached the barrier: makes them ready, and `except`, the caller, running. */
 static void open_barrier(struct softcuda_runner *r, unsigned except)
 {
     r->barrier_result = r->barrier_sum;
@@ -96,7 +97,7 @@ static void describe_waiting(const struct softcuda_runner *r, unsigned thread, c
         snprintf(text, bytes, "%s has ended", name);
 }
 
-/* Nobody can go on. */
+/* Reports that no thread can continue. */
 static void diverged(struct softcuda_runner *r)
 {
     char first[200] = "", second[200] = "";
@@ -112,7 +113,8 @@ static void diverged(struct softcuda_runner *r)
     runner_fail(r, SOFTCUDA_FAILED, "the block diverges: %s%s%s", first, second[0] != '\0' ? ", " : "", second);
 }
 
-/* The running fiber has nothing to do, or waits: another one goes on. Returns when this one is taken up again. */
+/* Continues with another thread or fiber, because the running fiber waits or has no thread. Returns when this fiber is
+ * resumed. */
 static void reschedule(struct softcuda_runner *r)
 {
     for (;;) {
@@ -155,7 +157,7 @@ void runner_wait(struct softcuda_runner *r)
     set_thread(r, thread);
 }
 
-/* What every fiber does: begins threads as long as there are some. */
+/* The entry of all fibers: runs threads until all have started. */
 static void run_threads(void)
 {
     struct softcuda_runner *r = mine;
@@ -173,7 +175,7 @@ static void run_threads(void)
         r->running->next = r->idle;
         r->idle = r->running;
         reschedule(r);
-        /* Whoever switches here has taken this fiber from the idle ones. */
+        /* The code that resumed this fiber has removed it from the idle list. */
     }
 }
 
@@ -228,7 +230,7 @@ void softcuda_fault(int code, const char *format, ...)
     name_thread(r, r->current, name, sizeof name);
     runner_fail(r, code, "%s: %s", name, text);
     go_to(r, &r->host);
-    abort();                                    /* the block's fibers are dropped; nobody comes back */
+    abort();                                    /* not reached, because the fibers of the block are dropped */
 }
 
 void softcuda_touch(const void *where, size_t bytes, int write)
@@ -264,12 +266,13 @@ static void drop_fibers(struct softcuda_runner *r)
     r->idle = NULL;
 }
 
-/* Kernels must not count on what they find in shared memory. */
+/* Fills shared memory, so that kernels cannot depend on its initial contents. */
 static void fill_shared(unsigned block)
 {
     const size_t bytes = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
     const size_t dynamic = (size_t)(softcuda_here.dynamic_end - softcuda_here.dynamic);
-    if (bytes > 0 && (bytes <= 4096 || (block & (block - 1)) == 0))     /* of large ones only some blocks' */
+    /* large ones only for some blocks, to save time */
+    if (bytes > 0 && (bytes <= 4096 || (block & (block - 1)) == 0))
         memset(softcuda_here.shared, 0xff, bytes);
     if (dynamic > 0)
         memset(softcuda_here.dynamic, 0xff, dynamic);
@@ -289,7 +292,7 @@ static void run_block(struct softcuda_runner *r, unsigned number)
     memset(r->lanes, 0, r->threads * sizeof r->lanes[0]);
     reschedule(r);
     if (r->outcome->code != 0)
-        drop_fibers(r);                         /* some stand within kernels */
+        drop_fibers(r);                         /* some are suspended inside kernels */
 }
 
 static void set_library(const struct softcuda_library *library)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/calls.h: prototypes of the double's entry points, for the tests of the double, which link with it. */
+/* tests/softcuda/calls.h: prototypes of softcuda's entry points, for the tests of softcuda, which link with it. */
 #ifndef SOFTCUDA_CALLS_H
 #define SOFTCUDA_CALLS_H
 

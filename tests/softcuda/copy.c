@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/copy.c: copies and fills, in stream order.
+/* tests/softcuda/copy.c: copies and memsets in stream order.
  *
- * As with the driver: pinned memory is read and written when the copy's turn comes; of pageable memory the source is read at the call, and the
- * target is written before the call returns. */
+ * As in CUDA, pinned memory is read and written when the stream reaches the copy. A pageable source is read during the
+ * call, and a pageable target is written before the call returns. */
 #include "order.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ struct copy_op {
     struct op op;
     struct side to, from;
     size_t width, height;
-    void *staged;                           /* of pageable sources; ours */
+    void *staged;                           /* copy of a pageable source; owned by the operation */
     bool lies;
 };
 
@@ -31,7 +31,7 @@ static void illegal(struct stream *stream, const char *what, const void *at, siz
     device_fail(stream->device, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-/* Memory of a device that is there, and may be written if `write`. */
+/* Whether the memory exists on a device, and is writable if `write`. */
 static bool good(address at, size_t bytes, bool write)
 {
     return space_usable(at, bytes) && (!write || space_device(at) != NULL || virtual_writable(at, bytes));
@@ -235,7 +235,7 @@ EXPORT result cuMemcpy2DAsync_v2(const copy_2d *c, void *stream)
     return put_copy(stream_of(stream), to, from, c->width, c->height, false);
 }
 
-/* ---- fills ---- */
+/* ---- memset ---- */
 
 struct fill_op {
     struct op op;
@@ -294,7 +294,7 @@ EXPORT result cuMemsetD32Async(address to, unsigned value, size_t count, void *s
     return put_fill(stream_of(stream), to, value, 4, count);
 }
 
-/* ---- for the doubles of other libraries, on a stream's thread ---- */
+/* ---- memory accesses of the fake libraries, on a stream's thread ---- */
 
 static result checked(address at, size_t bytes)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device.c: devices and what they are. The figures are made up, but hang together. */
+/* tests/softcuda/device.c: devices and their attributes. The values are invented but consistent with each other. */
 #include "driver.h"
 
 #include <stdio.h>
@@ -9,12 +9,12 @@
 struct device devices[DEVICES];
 int n_devices;
 
-/* The same for a device of the hardware in all processes. */
+/* The UUID of a hardware device is the same in all processes. */
 void uuid_of(uuid *id, int hardware)
 {
     static const unsigned char base[16] = { 0x5f, 0x7c, 0x0d, 0xa0, 0, 0, 0x40, 0, 0x80, 0, 0x50, 0xf7, 0xc0, 0xda, 0, 0 };
     memcpy(id->bytes, base, sizeof base);
-    id->bytes[0] = (unsigned char)(0x5f + 0x11 * hardware);     /* a short beginning tells them apart */
+    id->bytes[0] = (unsigned char)(0x5f + 0x11 * hardware);     /* makes short prefixes unique */
     id->bytes[15] = (unsigned char)hardware;
 }
 
@@ -43,7 +43,7 @@ bool device_is(const struct device *context)
     return false;
 }
 
-/* The first error stays. */
+/* Only the first error is kept. */
 void device_fail(struct device *device, result error)
 {
     int none = CUDA_SUCCESS;

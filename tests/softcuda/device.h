@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device.h: CUDA C++ as kernels see it, for g++ -std=gnu++17.
+/* tests/softcuda/device.h: the parts of CUDA C++ that kernels use, for g++ -std=gnu++17.
  *
- * A kernel's thread is a fiber: block.c runs them one after another and lets the next one go on where one waits for others. A kernel is
+ * A thread of a kernel is a fiber: block.c runs the threads one after another, and switches to another thread where one
+ * waits for others. A kernel is
  *
  *     SOFTCUDA_KERNEL(name, struct name_args, max_threads_of_a_block)    the parameter is called `a`
  *     { ... }
  *
- * Compiled with the flags that local.mk calls SOFTCUDA_WATCH, every access is checked as compute-sanitizer would: blocks of device memory
- * to the byte, alignment, shared memory, and shared memory that two threads touch without a barrier between. */
+ * Compiled with the flags SOFTCUDA_WATCH of local.mk, every access is checked as by compute-sanitizer: bounds of blocks
+ * of device memory to the byte, alignment, shared memory, and races between threads on shared memory without a
+ * barrier. */
 #ifndef SOFTCUDA_DEVICE_H
 #define SOFTCUDA_DEVICE_H
 
@@ -29,7 +31,7 @@
     }                                                                                                                                 \
     static void softcuda_thread_##kernel(type const &a)
 
-/* ---- words of the language ---- */
+/* ---- keywords ---- */
 
 #define __global__
 #define __device__
@@ -40,7 +42,7 @@
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
 #define __constant__ static const
-#define __shared__ static __thread          /* blocks run one after another on a thread of the host */
+#define __shared__ static __thread          /* a host thread runs the blocks one after another */
 #define __align__(n) alignas(n)
 
 #define SOFTCUDA_DYNAMIC_SHARED(type, name) type *const name = reinterpret_cast<type *>(softcuda_here.dynamic)
@@ -87,7 +89,7 @@ static inline unsigned softcuda_full(unsigned mask) { return mask; }
 #define __ballot_sync(mask, p)  ((unsigned)softcuda_warp(SOFTCUDA_BALLOT, mask, (p) != 0, 0, 32, __FILE__, __LINE__))
 #define __any_sync(mask, p)     ((int)(__ballot_sync(mask, p) != 0))
 #define __all_sync(mask, p)     ((int)(__ballot_sync(mask, (p) == 0) == 0))
-/* Which lanes run together is for the hardware to choose; that each runs alone is a choice too, and programs must stand it. */
+/* The hardware chooses which lanes run together. One lane alone is a valid choice, which programs must handle. */
 #define __activemask()          (1u << (softcuda_here.linear & 31))
 #define __match_any_sync(mask, value) \
     ((unsigned)softcuda_warp(SOFTCUDA_MATCH, mask, softcuda_word(value), 0, 32, __FILE__, __LINE__))

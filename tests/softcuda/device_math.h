@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device_math.h: vectors and numbers of CUDA C++. What libm has under the same name is libm's.
- *
- * The quick functions of CUDA (__expf and others) are the exact ones here: tests must not ask them for more than CUDA promises. */
+/* tests/softcuda/device_math.h: vector types and mathematical functions of CUDA C++. Functions with the same name in
+ * libm are libm's. */
 #ifndef SOFTCUDA_DEVICE_MATH_H
 #define SOFTCUDA_DEVICE_MATH_H
 
@@ -38,7 +37,7 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/* ---- the smaller and the larger; of floats, as fminf and fmaxf: the number beside a NaN ---- */
+/* ---- minimum and maximum; for floats as fminf and fmaxf, which return the other operand for a NaN ---- */
 
 #define SOFTCUDA_MIN_MAX(type)                                                                                                        \
     static inline type min(type a, type b) { return b < a ? b : a; }                                                                  \
@@ -113,7 +112,7 @@ static inline int __double2hiint(double x) { return (int)(__double_as_longlong(x
 static inline int __double2loint(double x) { return (int)(unsigned)__double_as_longlong(x); }
 static inline double __hiloint2double(int high, int low) { return __longlong_as_double((long long)((uint64_t)(unsigned)high << 32 | (unsigned)low)); }
 
-/* ---- numbers: casts of CUDA saturate, and NaN becomes 0 ---- */
+/* ---- conversions: CUDA's casts saturate, and NaN becomes 0 ---- */
 
 template <class To, class From> static inline To softcuda_to_integer(From x, To least, To greatest)
 {
@@ -141,7 +140,7 @@ static inline float __ll2float_rn(long long x) { return (float)x; }
 static inline double __ll2double_rn(long long x) { return (double)x; }
 static inline float __double2float_rn(double x) { return (float)x; }
 
-/* Rounded on their own: kernels are compiled with -ffp-contract=off. */
+/* Multiplication and addition are rounded separately, because kernels are compiled with -ffp-contract=off. */
 #define SOFTCUDA_ROUNDED(name, type, expression) \
     static inline type name(type a, type b) { return expression; }
 SOFTCUDA_ROUNDED(__fadd_rn, float, a + b)
@@ -162,7 +161,7 @@ static inline double __drcp_rn(double x) { return 1.0 / x; }
 static inline float __frsqrt_rn(float x) { return (float)(1.0 / sqrt((double)x)); }
 static inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
 
-/* glibc declares some of these names for itself, so they are macros. */
+/* Macros, because glibc declares functions with some of these names. */
 #define __expf(x)           expf(x)
 #define __exp2f(x)          exp2f(x)
 #define __exp10f(x)         exp10f(x)
@@ -177,7 +176,7 @@ static inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f
 #define __fdividef(x, y)    ((float)(x) / (float)(y))
 #define __tanhf(x)          tanhf(x)
 
-/* glibc has some of these from 2.41 on. */
+/* glibc has some of these since 2.41. */
 static inline float softcuda_rsqrtf(float x) { return (float)(1.0 / sqrt((double)x)); }
 static inline double softcuda_rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/dnn.c: libcudnn.so.9 in software: convolutions, as cuDNN's reference describes them, arguments checked as there.
+/* tests/softcuda/dnn.c: a fake libcudnn.so.9: convolutions as described in cuDNN's reference, with the same checks of
+ * arguments.
  *
- * For each pass an algorithm is named first that wants a workspace and always gives the same; then one that wants none. Gradients have, before
- * both, one whose sums come in another order each time. SOFTCUDA_DNN="create=no" has cudnnCreate fail, "bias=no" takes the bias away that
- * comes with the convolution, "late=N" makes algorithm N slow, "version=N" changes the version, "workspace=N" is what the algorithm wants, in MiB. */
+ * For each pass, the first algorithm listed requires a workspace and is deterministic; the next one requires none. For
+ * gradients, a non-deterministic algorithm is listed before both. SOFTCUDA_DNN="create=no" makes cudnnCreate fail,
+ * "bias=no" makes the convolution with bias unsupported, "late=N" makes algorithm N slow, "version=N" sets the version,
+ * "workspace=N" sets the required workspace in MiB. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +43,7 @@ extern result cuCtxGetCurrent(void **context);
     } while (0)
 #define IS(pointer, kind) ((pointer) != NULL && (pointer)->magic == (unsigned)(kind))
 
-/* The value of a word of SOFTCUDA_DNN; -1: it is not there. */
+/* Returns the number of an entry NAME=NUMBER of SOFTCUDA_DNN, 0 for "no"; -1: there is no such entry. */
 static long option(const char *name)
 {
     const char *text = getenv("SOFTCUDA_DNN");
@@ -198,7 +200,7 @@ EXPORT int cudnnSetActivationDescriptor(struct activation *activation, int mode,
     return OK;
 }
 
-/* ---- what a convolution is ---- */
+/* ---- description of a convolution ---- */
 
 static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor *x, const struct filter *w, const struct conv *conv, const struct tensor *y)
 {
@@ -226,7 +228,8 @@ static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor
     return OK;
 }
 
-/* Of gradients 0 is the one that varies; of the forward pass 0 wants no workspace. 1 wants one, 5 wants none. */
+/* Algorithm 0 of gradients is the non-deterministic one; algorithm 0 of the forward pass needs no workspace. Algorithm
+ * 1 needs a workspace, 5 needs none. */
 static size_t workspace_of(int algorithm)
 {
     const long wanted = option("workspace");
@@ -279,7 +282,7 @@ EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, 
     return choose(handle, DNN_WEIGHT, x, dw, conv, dy, wanted, found, choices);
 }
 
-/* ---- doing it ---- */
+/* ---- execution ---- */
 
 static double scale_of(const struct dnn_job *job, const void *at)
 {
@@ -294,7 +297,7 @@ static int put(struct handle *handle, struct dnn_job *job, const void *alpha, co
         return BAD_NULL;
     if (!algorithm_is(job->pass, algorithm) || bytes < workspace_of(algorithm) || (workspace_of(algorithm) > 0 && workspace == NULL))
         return BAD_PARAM;
-    if ((job->x_at | job->w_at | job->y_at) % 16 != 0)      /* the real one's kernels read 16 bytes at once */
+    if ((job->x_at | job->w_at | job->y_at) % 16 != 0)      /* as cuDNN, whose kernels read 16 bytes at once */
         return EXECUTION_FAILED;
     job->alpha = scale_of(job, alpha);
     job->beta = scale_of(job, beta);
@@ -329,7 +332,7 @@ EXPORT int cudnnConvolutionBiasActivationForward(struct handle *handle, const vo
         return status;
     if (!IS(z_is, TENSOR) || !IS(bias_is, TENSOR) || !IS(activation, ACTIVATION) || bias == NULL || z == NULL || alpha2 == NULL)
         return BAD_PARAM;
-    /* Without an activation only the precomputed algorithm does it. */
+    /* Without an activation, only the precomputed algorithm is supported. */
     if (activation->mode != 5 || algorithm != 1 || option("bias") == 0 || scale_of(&job, alpha2) != 0)
         return NOT_SUPPORTED;
     if (bias_is->sides[0] != 1 || bias_is->sides[1] != w_is->sides[0] || bias_is->sides[2] != 1 || bias_is->sides[3] != 1 || bias_is->type != x_is->type)

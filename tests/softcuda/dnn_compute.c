@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/dnn_compute.c: convolutions by plain loops, in stream order: every product of a pixel, a weight and an output is visited once,
- * and added to whichever of the three the pass makes. */
+/* tests/softcuda/dnn_compute.c: convolutions by plain loops, in stream order. Every combination of an input pixel, a
+ * weight and an output pixel is visited once, and the product is added to the tensor that the pass computes. */
 #include "dnn.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static size_t count_of(const int sides[4])
     return (size_t)sides[0] * (size_t)sides[1] * (size_t)sides[2] * (size_t)sides[3];
 }
 
-/* Numbers of a tensor, in memory's order. */
+/* Reads the elements of a tensor in memory order. */
 static result read_all(double *out, address at, int type, size_t n, bool tf32)
 {
     char *raw = malloc(n * width_of(type) + 1);
@@ -70,7 +70,7 @@ static result write_all(const double *values, address at, int type, size_t n)
     return made;
 }
 
-/* Where element [a,b,c,d] lies. */
+/* Index of element [a,b,c,d]. */
 static size_t place(const struct dnn_job *j, const int s[4], int a, int b, int c, int d)
 {
     return j->last ? (((size_t)a * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d) * (size_t)s[1] + (size_t)b
@@ -82,7 +82,7 @@ static void add(const struct dnn_job *j, double *sum, double product)
     *sum = j->type == F64 ? *sum + product : (double)((float)*sum + (float)product);
 }
 
-/* All products of one output pixel. */
+/* Adds all products that belong to one output pixel. */
 static void pixel(const struct dnn_job *j, double *x, double *w, double *y, int n, int o, int oh, int ow)
 {
     const int group = o / (j->y[1] / j->groups);
@@ -117,7 +117,7 @@ static void all_pixels(const struct dnn_job *j, double *x, double *w, double *y)
     }
 }
 
-/* Whoever has something else there loses it. */
+/* Overwrites the workspace, so that tests detect if it overlaps other data. */
 static result use_workspace(const struct dnn_job *j)
 {
     char used[4096];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/event.c: points in streams, and when they were reached. */
+/* tests/softcuda/event.c: events, and marks: points in streams with the time at which they were reached. */
 #include "order.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ void mark_wait(struct mark *mark)
     pthread_mutex_unlock(&lock);
 }
 
-/* The mark of an event's last record, held; NULL: it was not recorded. */
+/* Returns the mark of the event's last record with a new reference. NULL: the event was not recorded. */
 static struct mark *last_mark(struct event *event)
 {
     pthread_mutex_lock(&event->lock);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/facts-libraries.c: what backends/cuda/cublaslt_api.h and cudnn_api.h declare beside NVIDIA's headers, for test-softcuda-facts.c. */
+/* tests/softcuda/facts-libraries.c: compares backends/cuda/cublaslt_api.h and cudnn_api.h with NVIDIA's headers, for
+ * test-softcuda-facts.c. */
 #include <stdio.h>
 
 #include "facts-libraries.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/gemm.c: matrix products over the host's BLAS, or by plain loops where there is none.
+/* tests/softcuda/gemm.c: matrix products with the host's BLAS, or with plain loops if there is none.
  *
- * Operands are read from device memory (and checked: an address that is no memory sticks as an error, as everywhere), rounded as the compute type says, multiplied
- * in f32 or f64, and written back rounded. */
+ * Operands are read from device memory with the usual checks (an invalid address becomes a sticky error), rounded as
+ * the compute type requires, multiplied in f32 or f64, and written back rounded. */
 #include "gemm.h"
 
 #include <dlfcn.h>
@@ -27,8 +27,8 @@ typedef void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alp
 static sgemm host_sgemm;
 static dgemm host_dgemm;
 
-/* Here, not when it is first needed: a thread of a stream may be there still when the process ends, and what a failed dlopen leaves with a thread
- * would look like a leak. */
+/* At load time instead of at first use, because a stream's thread may still exist when the process ends, and the memory
+ * that a failed dlopen leaves with a thread would look like a leak. */
 __attribute__((constructor)) static void find_blas(void)
 {
     static const char *const names[] = { "libopenblas.so.0", "libblas.so.3" };
@@ -61,7 +61,7 @@ const char *blas_status_name(int status)
     return "unknown cuBLAS status";
 }
 
-/* ---- numbers ---- */
+/* ---- elements ---- */
 
 size_t type_bytes(int type)
 {
@@ -104,7 +104,7 @@ static void store(int type, void *at, double x)
     }
 }
 
-/* As the multiplier takes it. TF32 has 10 bits of fraction. */
+/* Rounds an operand as the multiplier does. TF32 has 10 bits of fraction. */
 static double rounded(double x, int compute)
 {
     if (compute == COMPUTE_32F_FAST_TF32 && isfinite(x))
@@ -126,7 +126,7 @@ static bool in_double(const struct product *p)
 static int64_t rows_of(const struct matrix *m, bool transposed) { return transposed ? m->columns : m->rows; }
 static int64_t columns_of(const struct matrix *m, bool transposed) { return transposed ? m->rows : m->columns; }
 
-/* The matrix as a dense column-major one of doubles, transposed if wished. */
+/* Reads the matrix as a dense column-major matrix of doubles, transposed if `transposed`. */
 static result read_matrix(double *out, const struct matrix *m, address at, bool transposed, int compute)
 {
     const size_t width = type_bytes(m->type);
@@ -137,7 +137,7 @@ static result read_matrix(double *out, const struct matrix *m, address at, bool 
     for (int64_t l = 0; l < lines && made == CUDA_SUCCESS; l++) {
         made = softcuda_read(line, at + (size_t)(l * m->step) * width, (size_t)length * width);
         for (int64_t i = 0; i < length && made == CUDA_SUCCESS; i++) {
-            const bool along = m->by_rows != transposed;        /* does a line lie in a row of the result? */
+            const bool along = m->by_rows != transposed;        /* a line becomes a row of the result */
             out[along ? l + i * rows : l * rows + i] = rounded(number_of(m->type, line + (size_t)i * width), compute);
         }
     }
@@ -198,7 +198,7 @@ static void multiply(const struct product *p, int64_t m, int64_t n, int64_t k, c
         multiply_loops(m, n, k, a, b, c);
 }
 
-/* ---- what follows the product ---- */
+/* ---- epilogues ---- */
 
 static double gelu(double x)
 {
@@ -211,7 +211,8 @@ static double gelu_slope(double x)
     return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * x * x);
 }
 
-/* One column of what is kept for, or comes from, the other direction: a bit each for relu, numbers for gelu. */
+/* Writes or reads one column of the auxiliary data that the forward epilogue saves for the backward epilogue: one bit
+ * per element for ReLU, numbers for GELU. */
 static result aux_column(const struct product *p, int batch, int64_t column, double *values, bool write)
 {
     const bool bits = (p->epilogue & (EPILOGUE_RELU | EPILOGUE_DRELU)) != 0;
@@ -283,7 +284,7 @@ static result finish(const struct product *p, int batch, double *x)
     return made;
 }
 
-/* ---- a product whose turn has come ---- */
+/* ---- execution in stream order ---- */
 
 static result run_batch(const struct product *p, int batch, double alpha, double beta, double *room)
 {
@@ -304,7 +305,7 @@ static result run_batch(const struct product *p, int batch, double alpha, double
     return made != CUDA_SUCCESS ? made : write_matrix(x, &p->d, p->d_at + (size_t)(batch * p->d.batch_step) * type_bytes(p->d.type));
 }
 
-/* Whoever has something else there loses it. */
+/* Overwrites the workspace, so that tests detect if it overlaps other data. */
 static result use_workspace(const struct product *p)
 {
     char used[256];

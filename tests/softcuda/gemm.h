@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/gemm.h: matrix products for the doubles of cuBLAS and cuBLASLt, in stream order. */
+/* tests/softcuda/gemm.h: matrix products in stream order, for the fake cuBLAS and cuBLASLt. */
 #ifndef SOFTCUDA_GEMM_H
 #define SOFTCUDA_GEMM_H
 
@@ -21,34 +21,34 @@ enum { EPILOGUE_RELU = 2, EPILOGUE_BIAS = 4, EPILOGUE_DRELU = 8, EPILOGUE_BGRAD 
 struct matrix {
     int type;
     bool by_rows;                           /* row major */
-    int64_t rows, columns, step, batch_step;        /* of the matrix as it lies in memory; elements */
+    int64_t rows, columns, step, batch_step;        /* of the matrix as stored; in elements */
 };
 
 struct product {
     struct matrix a, b, c, d;
     bool transpose_a, transpose_b;
     int compute, scale_type, batches;
-    bool scale_on_device;                   /* alpha and beta are read when the product's turn comes */
+    bool scale_on_device;                   /* alpha and beta are read when the stream reaches the product */
     double alpha, beta;
     address alpha_at, beta_at;
     address a_at, b_at, c_at, d_at;
-    int epilogue;                           /* EPILOGUE_* together; 1 or 0: none */
+    int epilogue;                           /* combination of EPILOGUE_*; 1 or 0: none */
     int bias_type, aux_type;
     address bias_at, aux_at;
-    int64_t bias_step, aux_step, aux_batch_step;    /* between batches; of a column; between batches */
+    int64_t bias_step, aux_step, aux_batch_step;    /* bias between batches; aux between columns, between batches */
     address workspace_at;
-    size_t workspace_bytes;                 /* of that the algorithm uses */
-    bool late;                              /* takes some milliseconds more */
+    size_t workspace_bytes;                 /* number of bytes that the algorithm uses */
+    bool late;                              /* takes some milliseconds longer */
 };
 
-/* Do shapes, types and steps go together? A status. */
+/* Checks that shapes, types and strides are consistent. Returns a cublasStatus_t. */
 int product_check(const struct product *product);
-/* Puts a copy of the product on the stream. */
+/* Enqueues a copy of the product on the stream. */
 int product_put(const struct product *product, void *stream);
 size_t type_bytes(int type);
-/* A number of the type at an address of the host. */
+/* Reads an element of the type from host memory. */
 double number_of(int type, const void *at);
-/* Counts the call; a status that was wished for, else BLAS_OK. */
+/* Counts the call. Returns an injected status, else BLAS_OK. */
 int blas_enter(const char *symbol);
 #define BLAS_CALL(symbol)                                                                                                             \
     do {                                                                                                                              \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/launch.c: launches, and what can be asked of kernels. */
+/* tests/softcuda/launch.c: kernel launches and kernel attributes. */
 #define _GNU_SOURCE
 #include "order.h"
 
@@ -9,7 +9,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* A kernel's static shared memory counts too. How much that is nobody here knows: some. */
+/* Static shared memory of a kernel counts too. Its size is unknown here, so a fixed size is assumed. */
 enum { SHARED_STATIC = 512 };
 enum { ARGUMENTS_MOST = 4096, SHARED_FREE = (48 << 10) - SHARED_STATIC, SHARED_MOST = 227 << 10 };
 
@@ -41,7 +41,7 @@ static void run_launch(struct op *op, struct stream *stream)
     }
 }
 
-/* A kernel that does not tell how large its arguments are: as much as can be read there. */
+/* For a kernel whose argument size is unknown: copies as many bytes as can be read, at most ARGUMENTS_MOST. */
 static size_t copy_unknown(void *to, const void *from)
 {
     const struct iovec here = { to, ARGUMENTS_MOST };
@@ -137,7 +137,7 @@ EXPORT result cuLaunchKernelEx(const launch_config *config, struct function *fun
     return config == NULL ? CUDA_ERROR_INVALID_VALUE : launch(function, config, arguments, extra);
 }
 
-/* ---- what a kernel is ---- */
+/* ---- kernel attributes ---- */
 
 static result get_attribute(int *value, int which, const struct function *function)
 {

@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/memory.c: blocks of device memory.
+/* tests/softcuda/memory.c: allocations of device memory.
  *
- * Blocks lie apart, so that what runs over the end of one hits none. Places are taken in a circle. */
+ * There are gaps between blocks, so that an access beyond the end of a block does not hit another one. Addresses are
+ * allocated cyclically. */
 #include "order.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGN ((size_t)512)                 /* of blocks; what is counted is rounded to it too */
+#define ALIGN ((size_t)512)                 /* alignment of blocks; sizes are rounded up to it for the accounting */
 #define GAP   ((size_t)512)
 
 struct block {
     address begin;
-    size_t bytes;                           /* as asked for */
+    size_t bytes;                           /* as requested */
 };
 
 /* Sorted by address. */
 struct blocks {
     struct block *list;
     size_t n, room;
-    address next;                           /* where to look for a place first */
-    struct block freed[64];                 /* of late, for messages */
+    address next;                           /* where the next search begins */
+    struct block freed[64];                 /* the last freed blocks, for messages */
     size_t n_freed;
 };
 
@@ -30,7 +31,7 @@ size_t memory_rounded(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* The first block that begins behind `where`. */
+/* Index of the first block that begins after `where`. */
 static size_t behind(const struct blocks *b, address where)
 {
     size_t low = 0, high = b->n;
@@ -59,7 +60,7 @@ void memory_give(struct device *device, size_t bytes)
     device->live -= bytes;
 }
 
-/* A place for `bytes` from `from` on; 0: none before `end`. *at: where in the list. */
+/* Finds a free range of `bytes` from `from` on; 0: none before `end`. *at: its index in the list. */
 static address search(const struct blocks *b, address from, address end, size_t bytes, size_t *at)
 {
     size_t i = behind(b, from);
@@ -178,7 +179,7 @@ bool memory_block(address inside, address *begin, size_t *bytes)
     return is;
 }
 
-/* What lies at or before an address, for messages. */
+/* Describes the block at or near an address, for messages. */
 void memory_describe(address where, char *text, size_t bytes)
 {
     struct device *device = space_device(where);
@@ -205,7 +206,7 @@ void memory_describe(address where, char *text, size_t bytes)
     pthread_mutex_unlock(&device->lock);
 }
 
-/* An access of a kernel on device number `on` that is not simply in a block of that device. */
+/* Checks an access of a kernel on device `on` that is not in a block of that device. */
 bool runner_allowed(const void *where, size_t bytes, bool write, unsigned on, char *text, size_t text_bytes)
 {
     const address begin = (uintptr_t)where;
@@ -270,7 +271,7 @@ EXPORT result cuMemFree_v2(address begin)
     if (device == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (!options.strict_free)
-        device_wait_idle(device);               /* as the driver does */
+        device_wait_idle(device);               /* as the CUDA driver does */
     return memory_free(device, begin, NULL);
 }
 

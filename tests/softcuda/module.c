@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/module.c: libraries, modules and kernels.
  *
- * What an image contains is of no interest, as long as it looks like one: kernels are looked up by name in libsoftkernels.so, which lies beside
- * libcuda.so.1 (or is named by SOFTCUDA=kernels=PATH). An image that reads "softcuda:PATH" names a library of its own. */
+ * The contents of an image are ignored if its format is plausible: kernels are looked up by name in libsoftkernels.so,
+ * which is in the folder of libcuda.so.1 (or at the path of SOFTCUDA=kernels=PATH). The image "softcuda:PATH" names
+ * another library. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -12,7 +13,8 @@
 #include <string.h>
 
 struct image {
-    void *opened;                           /* by dlopen; never closed, kernels of it may still run */
+    void *opened;                           /* handle of dlopen; never closed, because its kernels may still be
+                                             * running */
     const struct softcuda_library *library;
     pthread_mutex_t lock;
     struct function *functions;
@@ -28,7 +30,8 @@ static struct tally {
 
 static const char own_prefix[] = "softcuda:";
 
-/* Text of PTX, an ELF file of kernels, or a fat binary (with or without its wrapper). One zero: what a build without nvcc has instead. */
+/* Accepts PTX text, an ELF file of kernels, a fat binary (with or without its wrapper), and a single zero byte, which
+ * is the image of a build without nvcc. */
 static bool looks_right(const char *image)
 {
     uint32_t magic;
@@ -101,7 +104,7 @@ static struct function *look_up(const struct image *image, const char *name)
     strcpy(function->name, name);
     function->library = image->library;
     function->kernel = kernel;
-    if (kernel == NULL) {                   /* how large its arguments are is not told */
+    if (kernel == NULL) {                   /* the size of its arguments is unknown */
         function->own = (struct softcuda_kernel){ .name = function->name, .argument_bytes = 0, .max_threads = 1024 };
         *(void **)&function->own.thread = thread;
         function->kernel = &function->own;
@@ -150,7 +153,7 @@ uint64_t function_launches(const char *name)
     return sum;
 }
 
-/* ---- entry points. A library is its own module here, and a kernel its own function. ---- */
+/* ---- entry points; a library is its own module here, and a kernel its own function ---- */
 
 static result load(struct image **out, const void *data, enum handle kind)
 {

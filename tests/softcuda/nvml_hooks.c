@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/nvml_hooks.c: the driver's side of nvml.c. */
+/* tests/softcuda/nvml_hooks.c: functions of libcuda.so.1 for nvml.c. */
 #include "nvml_hooks.h"
 
 #include <stdio.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/stream.c: a stream is a thread that takes operations off a queue.
+/* tests/softcuda/stream.c: a stream is a thread that runs operations from a queue.
  *
- * After an error of its context a stream still ends its operations, so that nobody waits for ever, but does not carry them out. */
+ * After an error of its context, a stream still completes its operations without running them, so that waiting threads
+ * do not block permanently. */
 #define _GNU_SOURCE
 #include "order.h"
 
@@ -11,7 +12,7 @@
 #include <unistd.h>
 
 static atomic_ullong ids;
-static atomic_int threads;                 /* that have not ended */
+static atomic_int threads;                 /* that have not exited */
 
 void op_free(struct op *op)
 {
@@ -22,7 +23,7 @@ void op_free(struct op *op)
         free(op);
 }
 
-/* Waits of all lengths, so that what is not ordered comes in other orders too. */
+/* Waits for a random time, so that operations without a defined order run in different orders. */
 static void be_late(struct stream *stream)
 {
     if (options.late_us > 0)
@@ -107,7 +108,7 @@ struct stream *stream_new(struct device *device, unsigned flags, int priority)
     return stream;
 }
 
-/* What is in the queue is still done. */
+/* Operations in the queue are still completed. */
 void stream_close(struct stream *stream, bool wait)
 {
     struct device *device = stream->device;
@@ -204,7 +205,7 @@ static struct op *mark_op(struct mark *mark, bool reach)
     return &op->op;
 }
 
-/* Waits on `stream` for what is on `other`. */
+/* Makes `stream` wait for the operations that are on `other`. */
 static void follow(struct stream *stream, struct stream *other)
 {
     struct mark *mark = mark_new();
@@ -215,7 +216,7 @@ static void follow(struct stream *stream, struct stream *other)
     mark_release(mark);
 }
 
-/* The standard stream and those that were not made non-blocking follow one another. */
+/* The default stream and streams without STREAM_NON_BLOCKING wait for each other. */
 static void keep_standard_order(struct stream *stream)
 {
     struct device *device = stream->device;
@@ -259,7 +260,7 @@ bool stream_is_idle(struct stream *stream)
     return idle;
 }
 
-/* A stream may be closed meanwhile: each is held by an event rather than by its address. */
+/* Waits for marks instead of streams, because a stream may be closed meanwhile. */
 void device_wait_idle(struct device *device)
 {
     struct mark *marks[256];
@@ -293,7 +294,7 @@ void streams_wait_all(void)
             stream_close(stream, true);
         }
     }
-    for (int i = 0; i < 50000 && threads > 0; i++)          /* those of streams that were destroyed with work in them */
+    for (int i = 0; i < 50000 && threads > 0; i++)          /* of streams that were destroyed with pending operations */
         usleep(100);
 }
 
@@ -439,7 +440,8 @@ EXPORT result cuStreamAddCallback(void *stream, void (*callback)(void *, result,
                                                .argument = argument });
 }
 
-/* For the doubles of libraries whose calls work on a stream: `function` runs there, in order. `argument` is freed behind it. Errors that it returns stick. */
+/* Used by the fake libraries whose functions run on a stream: `function` runs there in order and `argument` is freed
+ * after it. An error that it returns becomes the context's sticky error. */
 struct library_op {
     struct op op;
     result (*function)(void *argument);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/test-softcuda-blas.c: do the doubles of cuBLASLt and cuBLAS multiply as the real ones? Against sums in double. */
+/* tests/softcuda/test-softcuda-blas.c: compares products of the fake cuBLASLt with sums in double. */
 #include <math.h>
 
 #include "bed.h"
@@ -33,7 +33,7 @@ struct problem {
     double alpha, beta, tolerance;
 };
 
-static double values[4][MOST];              /* a, b, c, bias: as the device has them, rounded */
+static double values[4][MOST];              /* a, b, c, bias: as rounded for the device */
 
 static address upload(int which, int type, size_t n)
 {
@@ -53,7 +53,7 @@ static address upload(int which, int type, size_t n)
     return at;
 }
 
-/* Element (i, j) of a matrix that lies with `step` between lines. */
+/* Index of element (i, j) of a matrix with `step` elements between lines. */
 static size_t place(bool rows, int64_t step, int i, int j)
 {
     return rows ? (size_t)(i * step + j) : (size_t)(j * step + i);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/test-softcuda-facts.c: are the numbers and layouts that this project declares for itself those of NVIDIA's headers? Where there is a
- * toolkit, the compiler compares them; elsewhere the test says that it was skipped. */
+/* tests/softcuda/test-softcuda-facts.c: compares the constants and layouts that this project declares with NVIDIA's
+ * headers. With a CUDA toolkit, the compiler compares them; otherwise the test is skipped. */
 #include <stdio.h>
 
 #include "facts-libraries.h"
@@ -99,7 +99,8 @@ SAME_SIZE(uuid, CUuuid);
 #define RESULT_ROW(name, number, text) SAME(number, CUDA_##name);
 RESULTS(RESULT_ROW)
 
-/* What the backend declares cannot stand beside cuda.h either: the same list of pairs is filled in two files. */
+/* The backend's declarations cannot be included together with cuda.h either, so two files compile the same list of
+ * pairs. */
 static const long long theirs[] = {
 #define FACT(backends, headers) (long long)(headers),
 #include "facts.def"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/test-softcuda-kernels.c: does the double run kernels as CUDA does, and find what is wrong with bad ones? */
+/* tests/softcuda/test-softcuda-kernels.c: softcuda runs correct kernels as CUDA does, and detects the errors of faulty
+ * ones. */
 #include "bed.h"
 
 enum { N = 10000, WORDS = 512 };
@@ -20,7 +21,7 @@ static address device_copy(const void *from, size_t bytes)
     return out;
 }
 
-/* Small integers, as f16 and bf16 have them. */
+/* A small integer as f16 or bf16. */
 static uint16_t half_of(int x, bool bf16)
 {
     float number = (float)x;
@@ -32,7 +33,7 @@ static uint16_t half_of(int x, bool bf16)
     return (uint16_t)((bits >> 31) << 15 | (exponent - 112) << 10 | (bits >> 13 & 1023));
 }
 
-/* All sums are exact, so the order of adding does not show. */
+/* All sums are exact, so the order of addition does not matter. */
 static void run_matrices(void)
 {
     group("products of a warp: ldmatrix and mma");
@@ -72,7 +73,7 @@ static void run_vectors(void)
     struct vector_args args = { (float *)(uintptr_t)out, (float *)(uintptr_t)a, (float *)(uintptr_t)b, N };
     group("a kernel without barriers");
     OK(launch("vector_add", 7, 100, 0, stream, &args));
-    memset(&args, 0, sizeof args);                          /* arguments are taken at the launch */
+    memset(&args, 0, sizeof args);                          /* arguments are copied at the launch */
     OK(cuStreamSynchronize(stream));
     OK(cuMemcpyDtoH_v2(got, out, N * 4));
     for (int i = 0; i < N; i++)

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/test-softcuda-order.c: does SOFTCUDA=streams=... find uses of memory that nothing orders, whatever their times, and only those? */
+/* tests/softcuda/test-softcuda-order.c: SOFTCUDA=streams=... detects exactly the unordered uses of memory, independent
+ * of timing. */
 #include "bed.h"
 
 static void *other, *event;
 static address block;
 
-/* Were there faults, as `wanted` says? (Both sides may find one.) Everything is ordered again afterwards. */
+/* Checks whether faults were reported since `before`. Both sides of a conflict may be reported. Synchronizes, so that
+ * later uses are ordered. */
 static void expect(const char *what, uint64_t before, bool wanted, const char *words)
 {
     OK(cuCtxSynchronize());
@@ -113,7 +115,7 @@ int main(void)
     OK(cuStreamCreateWithPriority(&other, STREAM_NON_BLOCKING, 0));
     OK(cuEventCreate(&event, EVENT_DISABLE_TIMING));
     OK(cuMemAlloc_v2(&block, 65536));
-    for (int round = 0; round < 5; round++) {       /* it does not depend on times */
+    for (int round = 0; round < 5; round++) {       /* the result must not depend on timing */
         run_copies();
         run_kernels();
     }

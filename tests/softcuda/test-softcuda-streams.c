@@ -74,7 +74,7 @@ static void run_events(void)
     OK(cuEventDestroy_v2(plain));
     GIVES(cuEventDestroy_v2(plain), CUDA_ERROR_INVALID_HANDLE);
     GIVES(cuEventRecord(plain, stream), CUDA_ERROR_INVALID_HANDLE);
-    OK(put_spin(other, slow, 1000));                                /* a stream goes when its work is done */
+    OK(put_spin(other, slow, 1000));                                /* a destroyed stream still completes its work */
     OK(cuStreamDestroy_v2(other));
     GIVES(cuStreamSynchronize(other), CUDA_ERROR_INVALID_HANDLE);
     OK(cuCtxSynchronize());
@@ -135,7 +135,7 @@ static void run_callbacks(void)
     OK(cuStreamSynchronize(stream));
     CHECK(read_number(at) == 2, "of pinned memory came %llu", (unsigned long long)read_number(at));
     CHECK(read_number(at + 8) == 7, "of pageable memory came %llu", (unsigned long long)read_number(at + 8));
-    OK(cuMemcpyDtoHAsync_v2(&pageable, at, 8, stream));             /* there when the call returns */
+    OK(cuMemcpyDtoHAsync_v2(&pageable, at, 8, stream));             /* complete when the call returns */
     CHECK(pageable == 2, "back came %llu", (unsigned long long)pageable);
     OK(cuMemFreeHost(pinned));
     GIVES(cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE);
@@ -215,14 +215,14 @@ static void run_capture(void)
     OK(cuMemFree_v2(refused));
     GIVES(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     GIVES(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));           /* work of another stream that is not joined */
+    OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));           /* with work of another stream that is not joined */
     OK(cuEventRecord(fork, stream));
     OK(cuStreamWaitEvent(other, fork, 0));
     OK(put_add(other, 2));
     GIVES(cuStreamEndCapture(other, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     GIVES(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
     CHECK(graph == NULL, "a graph came of it");
-    OK(cuEventRecord(fork, other));                                 /* work that is not captured */
+    OK(cuEventRecord(fork, other));                                 /* uncaptured work */
     OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));
     GIVES(cuStreamWaitEvent(stream, fork, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
     GIVES(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);

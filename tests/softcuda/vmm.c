@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/vmm.c: virtual memory: addresses, memory, and mappings of one to the other. An allocation is a file in memory. */
+/* tests/softcuda/vmm.c: virtual memory management: address reservations, allocations and mappings. An allocation is a
+ * memfd. */
 #define _GNU_SOURCE
 #include "order.h"
 
@@ -16,7 +17,7 @@
 struct allocation {
     struct device *device;
     size_t bytes;
-    int fd, references;                     /* the handle's, and one a mapping */
+    int fd, references;                     /* one for the handle, and one per mapping */
     bool fresh, imported;
     int handle_types;
 };
@@ -26,7 +27,7 @@ struct mapping {
     address begin;
     size_t bytes;
     struct allocation *allocation;
-    uint32_t readers, writers;              /* devices */
+    uint32_t readers, writers;              /* bit masks of devices */
 };
 
 struct reservation {
@@ -37,7 +38,7 @@ struct reservation {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mapping *mappings;
-static struct reservation *reservations;    /* by address */
+static struct reservation *reservations;    /* sorted by address */
 static address next_reservation;
 
 static void drop(struct allocation *allocation)
@@ -101,7 +102,7 @@ static bool whole(size_t bytes)
     return bytes > 0 && bytes % GRANULE == 0;
 }
 
-/* ---- addresses ---- */
+/* ---- address reservations ---- */
 
 static address free_place(address from, address end, size_t bytes, struct reservation ***place)
 {
@@ -164,7 +165,7 @@ EXPORT result cuMemAddressFree(address begin, size_t bytes)
         made = CUDA_SUCCESS;
         for (const struct mapping *m = mappings; m != NULL; m = m->next)
             if (m->begin - begin < bytes)
-                made = CUDA_ERROR_INVALID_VALUE;        /* something is still mapped there */
+                made = CUDA_ERROR_INVALID_VALUE;        /* still mapped */
         if (made == CUDA_SUCCESS) {
             *place = r->next;
             free(r);
@@ -174,7 +175,7 @@ EXPORT result cuMemAddressFree(address begin, size_t bytes)
     return made;
 }
 
-/* ---- memory ---- */
+/* ---- allocations ---- */
 
 EXPORT result cuMemGetAllocationGranularity(size_t *bytes, const allocation_properties *p, int option)
 {
@@ -200,7 +201,8 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
     if (!memory_take(device, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     char name[32];
-    snprintf(name, sizeof name, "softcuda-%d", device->hardware);      /* for those who import it */
+    /* the name passes the device number to an importing process */
+    snprintf(name, sizeof name, "softcuda-%d", device->hardware);
     struct allocation *a = calloc(1, sizeof *a);
     const int fd = memfd_create(name, MFD_CLOEXEC);
     if (a == NULL || fd < 0 || ftruncate(fd, (off_t)bytes) != 0) {
@@ -252,7 +254,7 @@ EXPORT result cuMemGetAllocationPropertiesFromHandle(allocation_properties *out,
     return CUDA_SUCCESS;
 }
 
-/* ---- from process to process ---- */
+/* ---- sharing between processes ---- */
 
 EXPORT result cuMemExportToShareableHandle(void *out, struct allocation *a, int type, unsigned long long flags)
 {
@@ -357,7 +359,7 @@ EXPORT result cuMemUnmap(address begin, size_t bytes)
     for (const struct mapping *m = mappings; m != NULL; m = m->next)
         if (m->begin - begin < bytes && m->begin - begin + m->bytes <= bytes)
             covered += m->bytes;
-    if (covered == bytes) {                     /* whole mappings only */
+    if (covered == bytes) {                     /* mappings cannot be split */
         space_mark(begin, bytes, false);
         mmap((void *)(uintptr_t)begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
         for (struct mapping **place = &mappings; *place != NULL;) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/warp.c: operations of warps, exact for 32 lanes.
+/* tests/softcuda/warp.c: warp operations with 32 lanes.
  *
- * An operation takes place when all lanes of its mask that live have come to it with the same mask. Which lane a shuffle reads is computed as the
- * PTX ISA says for shfl. What a lane reads of one that did not take part is undefined in CUDA; here all bits are set. */
+ * An operation is performed when all running lanes of its mask have reached it with the same mask. The source lane of a
+ * shuffle is computed as the PTX ISA defines for shfl. A value read from a lane that does not participate is undefined
+ * in CUDA; here all its bits are set. */
 #include "warp.h"
 
 #include <stdlib.h>
@@ -26,7 +27,7 @@ struct softcuda_runner *runner_new(void)
     return calloc(1, sizeof(struct softcuda_runner));
 }
 
-/* Dynamic shared memory, and room for notes on all shared memory. */
+/* Allocates dynamic shared memory and the access records of all shared memory. */
 bool runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
 {
     const size_t fixed = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
@@ -63,7 +64,7 @@ void warp_begin(struct softcuda_runner *r)
     }
 }
 
-/* The lane whose value `lane` gets. */
+/* The lane whose value `lane` receives. */
 static unsigned source_lane(int kind, unsigned lane, unsigned argument, unsigned width)
 {
     const unsigned segment = (32 - width) & 31, b = argument & 31, least = lane & segment, most = least | (kind == SOFTCUDA_UP ? 0 : (~segment & 31));
@@ -94,7 +95,7 @@ static uint64_t combined(int kind, uint64_t a, uint64_t b)
     }
 }
 
-/* All lanes in `arrived` are there: what each of them gets. */
+/* Computes the results of all lanes in `arrived`. */
 static void perform(struct lane *lanes, int kind, unsigned arrived)
 {
     uint64_t all = 0;
@@ -130,7 +131,8 @@ static void perform(struct lane *lanes, int kind, unsigned arrived)
     }
 }
 
-/* Does the gathering take place now? Then its lanes go on, all but `except` (which runs). */
+/* Performs the operation if all lanes have arrived, and makes its lanes ready, except `except`, which is running.
+ * Returns whether it was performed. */
 static bool completed(struct softcuda_runner *r, unsigned w, unsigned place, unsigned except)
 {
     struct warp *warp = &r->warps[w];
@@ -143,7 +145,7 @@ static bool completed(struct softcuda_runner *r, unsigned w, unsigned place, uns
         return true;
     const int kind = lanes[__builtin_ctz(g.arrived)].kind;
     perform(lanes, kind, g.arrived);
-    if (kind == SOFTCUDA_SYNC)                  /* the others do not order memory */
+    if (kind == SOFTCUDA_SYNC)                  /* the other operations do not order memory accesses */
         r->warp_epochs[w]++;
     for (unsigned rest = g.arrived; rest != 0; rest &= rest - 1) {
         const unsigned i = w * 32 + (unsigned)__builtin_ctz(rest);
@@ -153,7 +155,7 @@ static bool completed(struct softcuda_runner *r, unsigned w, unsigned place, uns
     return true;
 }
 
-/* A thread has ended: others may have waited for nobody but it. */
+/* Called when a thread has ended, because other lanes may have waited only for it. */
 void warp_left(struct softcuda_runner *r, unsigned thread)
 {
     struct warp *warp = &r->warps[thread / 32];
