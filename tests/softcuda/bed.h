@@ -47,7 +47,8 @@ static inline void *kernel(const char *name)
     return found;
 }
 
-static inline result launch(const char *name, unsigned grid, unsigned block, unsigned shared, void *on, const void *arguments)
+static inline result launch(const char *name, unsigned grid, unsigned block, unsigned shared, void *on,
+                            const void *arguments)
 {
     void *list[] = { (void *)(uintptr_t)arguments, NULL };
     return cuLaunchKernel(kernel(name), grid, 1, 1, block, 1, 1, shared, on, list, NULL);
@@ -59,7 +60,8 @@ static inline void goes_wrong(const char *name, unsigned block, const void *argu
     const uint64_t before = softcuda_control.faults();
     GIVES(launch(name, 1, block, 0, stream, arguments), 0);
     GIVES(cuStreamSynchronize(stream), wanted);
-    CHECK(softcuda_control.faults() == before + 1, "%s: %llu faults were told", name, (unsigned long long)(softcuda_control.faults() - before));
+    CHECK(softcuda_control.faults() == before + 1, "%s: %llu faults were told", name,
+          (unsigned long long)(softcuda_control.faults() - before));
     CHECK(strstr(softcuda_control.fault_text(), words) != NULL && strstr(softcuda_control.fault_text(), name) != NULL,
           "%s: told \"%s\", which lacks \"%s\"", name, softcuda_control.fault_text(), words);
     address refused = 0;

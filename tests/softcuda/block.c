@@ -58,7 +58,8 @@ static unsigned in_order(const struct softcuda_runner *r, unsigned i)
 {
     if (r->launch->order == ORDER_FORWARD)
         return i;
-    return r->launch->order == ORDER_REVERSE ? r->threads - 1 - i : (unsigned)((uint64_t)i * r->step + r->offset) % r->threads;
+    return r->launch->order == ORDER_REVERSE ? r->threads - 1 - i
+                                             : (unsigned)((uint64_t)i * r->step + r->offset) % r->threads;
 }
 
 static void run_threads(void);
@@ -79,10 +80,12 @@ static void open_barrier(struct softcuda_runner *r, unsigned except)
 static int name_thread(const struct softcuda_runner *r, unsigned thread, char *text, size_t bytes)
 {
     const unsigned *block = r->launch->block;
-    return snprintf(text, bytes, "thread (%u,%u,%u)", thread % block[0], thread / block[0] % block[1], thread / block[0] / block[1]);
+    return snprintf(text, bytes, "thread (%u,%u,%u)", thread % block[0], thread / block[0] % block[1],
+                    thread / block[0] / block[1]);
 }
 
-static const char *const barrier_names[] = { "__syncthreads", "__syncthreads_or", "__syncthreads_and", "__syncthreads_count" };
+static const char *const barrier_names[] = { "__syncthreads", "__syncthreads_or", "__syncthreads_and",
+                                             "__syncthreads_count" };
 
 static void describe_waiting(const struct softcuda_runner *r, unsigned thread, char *text, size_t bytes)
 {
@@ -92,7 +95,8 @@ static void describe_waiting(const struct softcuda_runner *r, unsigned thread, c
     if (lane->state == LANE_BARRIER)
         snprintf(text, bytes, "%s waits at %s (%s:%d)", name, barrier_names[lane->kind], lane->file, lane->line);
     else if (lane->state == LANE_WARP)
-        snprintf(text, bytes, "%s waits at %s with mask %08x (%s:%d)", name, warp_name(lane->kind), lane->mask, lane->file, lane->line);
+        snprintf(text, bytes, "%s waits at %s with mask %08x (%s:%d)", name, warp_name(lane->kind), lane->mask,
+                 lane->file, lane->line);
     else
         snprintf(text, bytes, "%s has ended", name);
 }
@@ -108,7 +112,8 @@ static void diverged(struct softcuda_runner *r)
     if (one < r->threads)
         describe_waiting(r, one, first, sizeof first);
     for (unsigned i = 0; i < r->threads && second[0] == '\0'; i++)
-        if (i != one && (r->lanes[i].state != r->lanes[one].state || r->lanes[i].line != r->lanes[one].line || r->lanes[i].mask != r->lanes[one].mask))
+        if (i != one && (r->lanes[i].state != r->lanes[one].state || r->lanes[i].line != r->lanes[one].line
+                         || r->lanes[i].mask != r->lanes[one].mask))
             describe_waiting(r, i, second, sizeof second);
     runner_fail(r, SOFTCUDA_FAILED, "the block diverges: %s%s%s", first, second[0] != '\0' ? ", " : "", second);
 }
@@ -185,7 +190,8 @@ unsigned softcuda_barrier(int kind, int predicate, const char *file, int line)
     const unsigned thread = r->current;
     struct lane *lane = &r->lanes[thread];
     if (r->at_barrier > 0 && (r->barrier_line != line || r->barrier_kind != kind || strcmp(r->barrier_file, file) != 0))
-        softcuda_fault(SOFTCUDA_FAILED, "the block diverges: this thread is at %s (%s:%d), others wait at %s (%s:%d)", barrier_names[kind], file, line,
+        softcuda_fault(SOFTCUDA_FAILED, "the block diverges: this thread is at %s (%s:%d), others wait at %s (%s:%d)",
+                       barrier_names[kind], file, line,
                        barrier_names[r->barrier_kind], r->barrier_file, r->barrier_line);
     r->barrier_line = line;
     r->barrier_kind = kind;
@@ -212,7 +218,8 @@ void runner_fail(struct softcuda_runner *r, int code, const char *format, ...)
     struct outcome *outcome = r->outcome;
     if (outcome->code == 0) {
         const struct softcuda_index *b = &softcuda_here.block;
-        const int used = snprintf(outcome->text, sizeof outcome->text, "kernel %s, block (%u,%u,%u): ", r->launch->kernel->name, b->x, b->y, b->z);
+        const int used = snprintf(outcome->text, sizeof outcome->text, "kernel %s, block (%u,%u,%u): ",
+                                  r->launch->kernel->name, b->x, b->y, b->z);
         vsnprintf(outcome->text + used, sizeof outcome->text - (size_t)used, format, arguments);
         outcome->code = code;
     }
@@ -248,11 +255,14 @@ void softcuda_race(const void *where, unsigned other, int write, int other_wrote
         return;
     name_thread(r, r->current, name, sizeof name);
     name_thread(r, other, other_name, sizeof other_name);
-    const bool dynamic = (const char *)where >= softcuda_here.dynamic && (const char *)where < softcuda_here.dynamic_end;
+    const bool dynamic = (const char *)where >= softcuda_here.dynamic
+                         && (const char *)where < softcuda_here.dynamic_end;
     const struct softcuda_index *b = &softcuda_here.block;
     snprintf(r->outcome->text, sizeof r->outcome->text,
-             "kernel %s, block (%u,%u,%u): %s %s what %s %s in %s shared memory (byte %td), without a barrier between", r->launch->kernel->name, b->x, b->y,
-             b->z, name, write ? "writes" : "reads", other_name, other_wrote ? "wrote" : "read", dynamic ? "dynamic" : "static",
+             "kernel %s, block (%u,%u,%u): %s %s what %s %s in %s shared memory (byte %td), without a barrier between",
+             r->launch->kernel->name, b->x, b->y,
+             b->z, name, write ? "writes" : "reads", other_name, other_wrote ? "wrote" : "read",
+             dynamic ? "dynamic" : "static",
              (const char *)where - (dynamic ? softcuda_here.dynamic : softcuda_here.shared));
 }
 

@@ -78,7 +78,8 @@ extern SOFTCUDA_EXPORT struct softcuda_space softcuda_space;
 
 enum softcuda_shuffle { SOFTCUDA_INDEX, SOFTCUDA_UP, SOFTCUDA_DOWN, SOFTCUDA_XOR };
 enum softcuda_vote {
-    SOFTCUDA_SYNC = 4, SOFTCUDA_BALLOT, SOFTCUDA_ADD, SOFTCUDA_MIN, SOFTCUDA_MAX, SOFTCUDA_MIN_SIGNED, SOFTCUDA_MAX_SIGNED, SOFTCUDA_AND, SOFTCUDA_OR,
+    SOFTCUDA_SYNC = 4, SOFTCUDA_BALLOT, SOFTCUDA_ADD, SOFTCUDA_MIN, SOFTCUDA_MAX, SOFTCUDA_MIN_SIGNED,
+    SOFTCUDA_MAX_SIGNED, SOFTCUDA_AND, SOFTCUDA_OR,
     SOFTCUDA_EXCLUSIVE, SOFTCUDA_MATCH, SOFTCUDA_LDMATRIX, SOFTCUDA_MMA, SOFTCUDA_WARP_KINDS
 };
 
@@ -96,10 +97,12 @@ enum softcuda_barrier { SOFTCUDA_BARRIER, SOFTCUDA_BARRIER_OR, SOFTCUDA_BARRIER_
 /* Waits for all running threads of the block. Returns the number of threads whose `predicate` was not 0. */
 SOFTCUDA_EXPORT unsigned softcuda_barrier(int kind, int predicate, const char *file, int line);
 /* Waits for the running lanes in `mask`. */
-SOFTCUDA_EXPORT uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, unsigned width, const char *file, int line);
+SOFTCUDA_EXPORT uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, unsigned width,
+                                       const char *file, int line);
 
 /* Reports an error of the kernel that a GPU would report too. Does not return, because the block ends. */
-enum softcuda_fault { SOFTCUDA_ILLEGAL = 700, SOFTCUDA_MISALIGNED = 716, SOFTCUDA_FAILED = 719, SOFTCUDA_ASSERTED = 710 };
+enum softcuda_fault { SOFTCUDA_ILLEGAL = 700, SOFTCUDA_MISALIGNED = 716, SOFTCUDA_FAILED = 719,
+                      SOFTCUDA_ASSERTED = 710 };
 SOFTCUDA_EXPORT void softcuda_fault(int code, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 /* Checks an access that the fast checks of watch.c did not accept: returns if it is allowed, else reports a fault. */
 SOFTCUDA_EXPORT void softcuda_touch(const void *address, size_t bytes, int write);

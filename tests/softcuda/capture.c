@@ -349,7 +349,8 @@ EXPORT result cuStreamIsCapturing(void *stream, int *status)
 }
 
 /* The nodes that the next operation would depend on are not reported. */
-EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, struct graph **graph, const void **nodes, size_t *n)
+EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, struct graph **graph,
+                                        const void **nodes, size_t *n)
 {
     CALL(cuStreamGetCaptureInfo_v2, WELL);
     if (nodes != NULL)
@@ -359,7 +360,8 @@ EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id,
     return info(stream, status, id, graph);
 }
 
-EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, struct graph **graph, const void **nodes, const void **edges, size_t *n)
+EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, struct graph **graph,
+                                        const void **nodes, const void **edges, size_t *n)
 {
     CALL(cuStreamGetCaptureInfo_v3, WELL);
     if (nodes != NULL)

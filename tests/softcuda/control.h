@@ -26,7 +26,8 @@ struct softcuda_control {
     uint64_t (*live_bytes)(int device);         /* allocated device memory */
     uint64_t (*live_blocks)(int device);
     uint64_t (*pinned_bytes)(void);
-    uint64_t (*live_handles)(const char *kind); /* "stream", "event", "library", "graph", "graph_exec", "allocation", "pool" */
+    /* `kind`: "stream", "event", "library", "graph", "graph_exec", "allocation" or "pool". */
+    uint64_t (*live_handles)(const char *kind);
     bool (*context_active)(int device);
     uint64_t (*launches)(const char *kernel);   /* of one kernel; NULL: of all kernels */
     /* Read and write device memory. Return false if some of it is not in a block. */

@@ -21,14 +21,14 @@
 #include "device_half.h"
 #include "device_math.h"
 
-#define SOFTCUDA_KERNEL(kernel, type, bounds)                                                                                         \
-    static void softcuda_thread_##kernel(type const &a);                                                                              \
-    extern "C" {                                                                                                                      \
-    SOFTCUDA_EXPORT void kernel(const void *arguments);                                                                               \
-    void kernel(const void *arguments) { softcuda_thread_##kernel(*static_cast<type const *>(arguments)); }           \
-    extern SOFTCUDA_EXPORT const struct softcuda_kernel softcuda_kernel_##kernel;                                                     \
-    const struct softcuda_kernel softcuda_kernel_##kernel = { #kernel, kernel, sizeof(type), bounds };                \
-    }                                                                                                                                 \
+#define SOFTCUDA_KERNEL(kernel, type, bounds)                                                               \
+    static void softcuda_thread_##kernel(type const &a);                                                    \
+    extern "C" {                                                                                            \
+    SOFTCUDA_EXPORT void kernel(const void *arguments);                                                     \
+    void kernel(const void *arguments) { softcuda_thread_##kernel(*static_cast<type const *>(arguments)); } \
+    extern SOFTCUDA_EXPORT const struct softcuda_kernel softcuda_kernel_##kernel;                           \
+    const struct softcuda_kernel softcuda_kernel_##kernel = { #kernel, kernel, sizeof(type), bounds };      \
+    }                                                                                                       \
     static void softcuda_thread_##kernel(type const &a)
 
 /* ---- keywords ---- */
@@ -60,7 +60,8 @@ static const int warpSize = 32;
 #define __syncthreads_and(p)    ((int)(softcuda_barrier(SOFTCUDA_BARRIER_AND, (p) == 0, __FILE__, __LINE__) == 0))
 #define __syncthreads_count(p)  ((int)softcuda_barrier(SOFTCUDA_BARRIER_COUNT, (p) != 0, __FILE__, __LINE__))
 
-template <class T> static inline T softcuda_exchange(int kind, unsigned mask, T value, unsigned argument, int width, const char *file, int line)
+template <class T> static inline T softcuda_exchange(int kind, unsigned mask, T value, unsigned argument, int width,
+                                                     const char *file, int line)
 {
     static_assert(sizeof(T) <= 8 && (sizeof(T) & (sizeof(T) - 1)) == 0, "a shuffle moves 1, 2, 4 or 8 bytes");
     uint64_t word = 0;
@@ -85,7 +86,8 @@ static inline int softcuda_width(int width) { return width; }
 static inline unsigned softcuda_full(void) { return 0xffffffffu; }
 static inline unsigned softcuda_full(unsigned mask) { return mask; }
 
-#define __syncwarp(...)         ((void)softcuda_warp(SOFTCUDA_SYNC, softcuda_full(__VA_ARGS__), 0, 0, 32, __FILE__, __LINE__))
+#define __syncwarp(...) \
+    ((void)softcuda_warp(SOFTCUDA_SYNC, softcuda_full(__VA_ARGS__), 0, 0, 32, __FILE__, __LINE__))
 #define __ballot_sync(mask, p)  ((unsigned)softcuda_warp(SOFTCUDA_BALLOT, mask, (p) != 0, 0, 32, __FILE__, __LINE__))
 #define __any_sync(mask, p)     ((int)(__ballot_sync(mask, p) != 0))
 #define __all_sync(mask, p)     ((int)(__ballot_sync(mask, (p) == 0) == 0))

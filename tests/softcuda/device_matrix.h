@@ -8,7 +8,8 @@
 #define SOFTCUDA_DEVICE_MATRIX_H
 
 #define softcuda_ldmatrix(out, from, transposed) softcuda_ldmatrix_at(out, from, transposed, __FILE__, __LINE__)
-static inline void softcuda_ldmatrix_at(uint32_t (&out)[4], const void *from, bool transposed, const char *file, int line)
+static inline void softcuda_ldmatrix_at(uint32_t (&out)[4], const void *from, bool transposed, const char *file,
+                                        int line)
 {
     struct alignas(16) row { uint16_t at[8]; };
     struct softcuda_ldmatrix lane;
@@ -20,7 +21,8 @@ static inline void softcuda_ldmatrix_at(uint32_t (&out)[4], const void *from, bo
 
 /* c += a b. bf16: the operands are bfloat16, else binary16. */
 #define softcuda_mma_m16n8k16(c, a, b, bf16) softcuda_mma_at(c, a, b, bf16, __FILE__, __LINE__)
-static inline void softcuda_mma_at(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], bool bf16, const char *file, int line)
+static inline void softcuda_mma_at(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], bool bf16,
+                                   const char *file, int line)
 {
     struct softcuda_mma lane;
     __builtin_memcpy(lane.a, a, sizeof lane.a);

@@ -63,7 +63,9 @@ static result write_all(const double *values, address at, int type, size_t n)
     for (size_t i = 0; i < n && raw != NULL; i++) {
         const float f = (float)values[i];
         const uint16_t h = type == F16 ? soft_half_of(f) : soft_bfloat_of(f);
-        memcpy(raw + i * width_of(type), type == F64 ? (const void *)&values[i] : type == F32 ? (const void *)&f : (const void *)&h, width_of(type));
+        memcpy(raw + i * width_of(type),
+               type == F64 ? (const void *)&values[i] : type == F32 ? (const void *)&f : (const void *)&h,
+               width_of(type));
     }
     const result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_write(at, raw, n * width_of(type));
     free(raw);
@@ -94,7 +96,8 @@ static void pixel(const struct dnn_job *j, double *x, double *w, double *y, int 
                 const int64_t v = (int64_t)ow * j->stride[1] - j->padding[1] + (int64_t)kw * j->dilation[1];
                 if (h < 0 || v < 0 || h >= j->x[2] || v >= j->x[3])
                     continue;
-                double *const in = &x[place(j, j->x, n, group * j->w[1] + c, (int)h, (int)v)], *const weight = &w[place(j, j->w, o, c, kh, kw)];
+                double *const in = &x[place(j, j->x, n, group * j->w[1] + c, (int)h, (int)v)],
+                              *const weight = &w[place(j, j->w, o, c, kh, kw)];
                 if (j->pass == DNN_FORWARD)
                     add(j, out, *in * *weight);
                 else if (j->pass == DNN_INPUT)
@@ -112,8 +115,8 @@ static void all_pixels(const struct dnn_job *j, double *x, double *w, double *y)
     for (size_t i = 0; i < count; i++) {
         const size_t at = backwards ? count - 1 - i : i;
         const size_t image = (size_t)j->y[2] * (size_t)j->y[3], plane = at / image;
-        pixel(j, x, w, y, (int)(plane / (size_t)j->y[1]), (int)(plane % (size_t)j->y[1]), (int)(at % image / (size_t)j->y[3]),
-              (int)(at % (size_t)j->y[3]));
+        pixel(j, x, w, y, (int)(plane / (size_t)j->y[1]), (int)(plane % (size_t)j->y[1]),
+              (int)(at % image / (size_t)j->y[3]), (int)(at % (size_t)j->y[3]));
     }
 }
 
@@ -124,7 +127,8 @@ static result use_workspace(const struct dnn_job *j)
     result made = CUDA_SUCCESS;
     memset(used, 0xaa, sizeof used);
     for (size_t at = 0; at < j->workspace_bytes && made == CUDA_SUCCESS; at += sizeof used)
-        made = softcuda_write(j->workspace_at + at, used, j->workspace_bytes - at < sizeof used ? j->workspace_bytes - at : sizeof used);
+        made = softcuda_write(j->workspace_at + at, used,
+                              j->workspace_bytes - at < sizeof used ? j->workspace_bytes - at : sizeof used);
     return made;
 }
 

@@ -275,7 +275,8 @@ static bool context_active(int device)
 
 static uint64_t live_handles(const char *kind)
 {
-    static const char *const kinds[HANDLE_KINDS] = { "stream", "event", "library", "module", "kernel", "graph", "graph_exec", "allocation", "pool" };
+    static const char *const kinds[HANDLE_KINDS] = { "stream", "event", "library", "module", "kernel", "graph",
+                                                     "graph_exec", "allocation", "pool" };
     for (int i = 0; i < HANDLE_KINDS; i++)
         if (strcmp(kinds[i], kind) == 0)
             return handle_count((enum handle)i);
@@ -327,8 +328,10 @@ static void tell(bool on)
 }
 
 EXPORT struct softcuda_control softcuda_control = {
-    .size = sizeof(struct softcuda_control), .calls = calls_of, .inject = fault_inject, .inject_clear = fault_clear, .name = name_of,
-    .live_bytes = live_bytes, .live_blocks = live_blocks, .pinned_bytes = host_pinned_bytes, .live_handles = live_handles,
-    .context_active = context_active, .launches = function_launches, .peek = peek, .poke = poke, .inject_kernel = fault_inject_kernel,
-    .faults = faults, .fault_text = fault_text, .tell = tell,
+    .size = sizeof(struct softcuda_control), .calls = calls_of, .inject = fault_inject, .inject_clear = fault_clear,
+    .name = name_of,
+    .live_bytes = live_bytes, .live_blocks = live_blocks, .pinned_bytes = host_pinned_bytes,
+    .live_handles = live_handles,
+    .context_active = context_active, .launches = function_launches, .peek = peek, .poke = poke,
+    .inject_kernel = fault_inject_kernel, .faults = faults, .fault_text = fault_text, .tell = tell,
 };

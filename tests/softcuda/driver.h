@@ -23,14 +23,14 @@
 enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4 };
 /* Counts the call and checks `needs`. The caller must return the result at once if it is not CUDA_SUCCESS. */
 result driver_enter(const char *symbol, atomic_llong *calls, int needs);
-#define CALL(symbol, needs)                                                                                                           \
-    do {                                                                                                                              \
-        static atomic_llong *counter;                                                                                                 \
-        if (__atomic_load_n(&counter, __ATOMIC_ACQUIRE) == NULL)                                                                      \
-            __atomic_store_n(&counter, driver_counter(#symbol), __ATOMIC_RELEASE);                                                    \
-        const result entered = driver_enter(#symbol, counter, needs);                                                                 \
-        if (entered != CUDA_SUCCESS)                                                                                                  \
-            return entered;                                                                                                           \
+#define CALL(symbol, needs)                                                        \
+    do {                                                                           \
+        static atomic_llong *counter;                                              \
+        if (__atomic_load_n(&counter, __ATOMIC_ACQUIRE) == NULL)                   \
+            __atomic_store_n(&counter, driver_counter(#symbol), __ATOMIC_RELEASE); \
+        const result entered = driver_enter(#symbol, counter, needs);              \
+        if (entered != CUDA_SUCCESS)                                               \
+            return entered;                                                        \
     } while (0)
 atomic_llong *driver_counter(const char *symbol);
 /* The thread runs a host function in stream order, which must not call the driver. */
@@ -145,7 +145,8 @@ bool virtual_owner(address begin, struct device **device, address *start, size_t
 
 /* ---- handles.c: the set of valid handles of each kind ---- */
 
-enum handle { HANDLE_STREAM, HANDLE_EVENT, HANDLE_LIBRARY, HANDLE_MODULE, HANDLE_KERNEL, HANDLE_GRAPH, HANDLE_GRAPH_EXEC, HANDLE_ALLOCATION, HANDLE_POOL, HANDLE_KINDS };
+enum handle { HANDLE_STREAM, HANDLE_EVENT, HANDLE_LIBRARY, HANDLE_MODULE, HANDLE_KERNEL, HANDLE_GRAPH,
+              HANDLE_GRAPH_EXEC, HANDLE_ALLOCATION, HANDLE_POOL, HANDLE_KINDS };
 bool handle_add(enum handle kind, const void *handle);
 bool handle_is(enum handle kind, const void *handle);
 bool handle_remove(enum handle kind, const void *handle);

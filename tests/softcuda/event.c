@@ -119,7 +119,8 @@ static result record(struct event *event, void *handle)
         free(mark);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *op = (struct record_op){ .op = { .run = run_record, .release = release_record, .node = NODE_RECORD, .always = true }, .mark = mark };
+    *op = (struct record_op){ .op = { .run = run_record, .release = release_record, .node = NODE_RECORD,
+                                      .always = true }, .mark = mark };
     mark->references++;
     capture_forget(event);
     pthread_mutex_lock(&event->lock);
@@ -182,7 +183,8 @@ static result elapsed(float *ms, struct event *from, struct event *to)
 {
     if (ms == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!handle_is(HANDLE_EVENT, from) || !handle_is(HANDLE_EVENT, to) || ((from->flags | to->flags) & EVENT_DISABLE_TIMING))
+    if (!handle_is(HANDLE_EVENT, from) || !handle_is(HANDLE_EVENT, to)
+        || ((from->flags | to->flags) & EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_HANDLE;
     struct mark *a = last_mark(from), *b = last_mark(to);
     result made = CUDA_SUCCESS;

@@ -88,7 +88,8 @@ void fault_clear_options(void)
 static bool means(const char *name, const char *symbol)
 {
     const size_t n = strlen(name);
-    return strncmp(name, symbol, n) == 0 && (symbol[n] == '\0' || (strncmp(&symbol[n], "_v", 2) == 0 && symbol[n + 3] == '\0'));
+    return strncmp(name, symbol, n) == 0
+           && (symbol[n] == '\0' || (strncmp(&symbol[n], "_v", 2) == 0 && symbol[n + 3] == '\0'));
 }
 
 result fault_of(const char *symbol, long long call)

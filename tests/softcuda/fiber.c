@@ -99,7 +99,8 @@ struct fiber *fiber_new(void (*entry)(void))
         store = fiber->next;
     pthread_mutex_unlock(&lock);
     if (fiber == NULL) {
-        char *range = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+        char *range = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
         if (range == MAP_FAILED)
             return NULL;
         fiber = calloc(1, sizeof *fiber);

@@ -20,9 +20,10 @@ extern result softcuda_read(void *to, address from, size_t bytes);
 extern result softcuda_write(address to, const void *from, size_t bytes);
 
 enum { COLUMN_MAJOR = 102, AS_IS = 111, LOOPS_BELOW = 20000 };
-typedef void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
-typedef void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda, const double *b, int ldb, double beta, double *c,
-                      int ldc);
+typedef void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
+                      const float *b, int ldb, float beta, float *c, int ldc);
+typedef void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda,
+                      const double *b, int ldb, double beta, double *c, int ldc);
 
 static sgemm host_sgemm;
 static dgemm host_dgemm;
@@ -49,9 +50,11 @@ int blas_enter(const char *symbol)
 const char *blas_status_name(int status)
 {
     static const struct { int status; const char *name; } names[] = {
-        { BLAS_OK, "CUBLAS_STATUS_SUCCESS" }, { BLAS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED" }, { BLAS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED" },
+        { BLAS_OK, "CUBLAS_STATUS_SUCCESS" }, { BLAS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED" },
+        { BLAS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED" },
         { BLAS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE" }, { BLAS_ARCH_MISMATCH, "CUBLAS_STATUS_ARCH_MISMATCH" },
-        { BLAS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR" }, { BLAS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED" },
+        { BLAS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR" },
+        { BLAS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED" },
         { BLAS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR" }, { BLAS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED" },
         { BLAS_LICENSE_ERROR, "CUBLAS_STATUS_LICENSE_ERROR" },
     };
@@ -186,7 +189,8 @@ static bool multiply_floats(int64_t m, int64_t n, int64_t k, const double *a, co
     return true;
 }
 
-static void multiply(const struct product *p, int64_t m, int64_t n, int64_t k, const double *a, const double *b, double *c)
+static void multiply(const struct product *p, int64_t m, int64_t n, int64_t k, const double *a, const double *b,
+                     double *c)
 {
     if (m == 0 || n == 0)
         return;
@@ -216,7 +220,8 @@ static double gelu_slope(double x)
 static result aux_column(const struct product *p, int batch, int64_t column, double *values, bool write)
 {
     const bool bits = (p->epilogue & (EPILOGUE_RELU | EPILOGUE_DRELU)) != 0;
-    const size_t width = bits ? 1 : type_bytes(p->aux_type), m = (size_t)p->d.rows, bytes = bits ? (m + 7) / 8 : m * width;
+    const size_t width = bits ? 1 : type_bytes(p->aux_type), m = (size_t)p->d.rows,
+                 bytes = bits ? (m + 7) / 8 : m * width;
     const int64_t place = batch * p->aux_batch_step + column * p->aux_step;
     const address at = p->aux_at + (bits ? (size_t)place / 8 : (size_t)place * width);
     unsigned char *line = calloc(1, bytes + 1);
@@ -235,7 +240,8 @@ static result aux_column(const struct product *p, int batch, int64_t column, dou
     return made;
 }
 
-static result finish_column(const struct product *p, int batch, int64_t column, double *x, const double *bias, double *aux, double *bias_gradient)
+static result finish_column(const struct product *p, int batch, int64_t column, double *x, const double *bias,
+                            double *aux, double *bias_gradient)
 {
     const int e = p->epilogue;
     result made = CUDA_SUCCESS;
@@ -290,9 +296,11 @@ static result run_batch(const struct product *p, int batch, double alpha, double
 {
     const int64_t m = p->d.rows, n = p->d.columns, k = columns_of(&p->a, p->transpose_a);
     double *a = room, *b = a + m * k, *x = b + k * n, *c = x + m * n;
-    result made = read_matrix(a, &p->a, p->a_at + (size_t)(batch * p->a.batch_step) * type_bytes(p->a.type), p->transpose_a, p->compute);
+    result made = read_matrix(a, &p->a, p->a_at + (size_t)(batch * p->a.batch_step) * type_bytes(p->a.type),
+                              p->transpose_a, p->compute);
     if (made == CUDA_SUCCESS)
-        made = read_matrix(b, &p->b, p->b_at + (size_t)(batch * p->b.batch_step) * type_bytes(p->b.type), p->transpose_b, p->compute);
+        made = read_matrix(b, &p->b, p->b_at + (size_t)(batch * p->b.batch_step) * type_bytes(p->b.type),
+                           p->transpose_b, p->compute);
     if (made == CUDA_SUCCESS && beta != 0)
         made = read_matrix(c, &p->c, p->c_at + (size_t)(batch * p->c.batch_step) * type_bytes(p->c.type), false, 0);
     if (made != CUDA_SUCCESS)
@@ -302,7 +310,9 @@ static result run_batch(const struct product *p, int batch, double alpha, double
         x[i] = alpha * x[i] + (beta != 0 ? beta * c[i] : 0);
     if (p->epilogue > 1)
         made = finish(p, batch, x);
-    return made != CUDA_SUCCESS ? made : write_matrix(x, &p->d, p->d_at + (size_t)(batch * p->d.batch_step) * type_bytes(p->d.type));
+    return made != CUDA_SUCCESS
+               ? made
+               : write_matrix(x, &p->d, p->d_at + (size_t)(batch * p->d.batch_step) * type_bytes(p->d.type));
 }
 
 /* Overwrites the workspace, so that tests detect if it overlaps other data. */
@@ -345,15 +355,18 @@ static result run(void *argument)
 
 static bool fits(const struct matrix *m)
 {
-    return m->rows >= 0 && m->columns >= 0 && type_bytes(m->type) > 0 && m->step >= (m->by_rows ? m->columns : m->rows) && m->step < INT32_MAX;
+    return m->rows >= 0 && m->columns >= 0 && type_bytes(m->type) > 0 && m->step >= (m->by_rows ? m->columns : m->rows)
+           && m->step < INT32_MAX;
 }
 
 int product_check(const struct product *p)
 {
-    const int64_t m = rows_of(&p->a, p->transpose_a), k = columns_of(&p->a, p->transpose_a), n = columns_of(&p->b, p->transpose_b);
+    const int64_t m = rows_of(&p->a, p->transpose_a), k = columns_of(&p->a, p->transpose_a),
+                  n = columns_of(&p->b, p->transpose_b);
     if (!fits(&p->a) || !fits(&p->b) || !fits(&p->c) || !fits(&p->d) || p->batches < 0)
         return BLAS_INVALID_VALUE;
-    if (rows_of(&p->b, p->transpose_b) != k || p->d.rows != m || p->d.columns != n || p->c.rows != m || p->c.columns != n)
+    if (rows_of(&p->b, p->transpose_b) != k || p->d.rows != m || p->d.columns != n || p->c.rows != m
+        || p->c.columns != n)
         return BLAS_INVALID_VALUE;
     const bool doubles = p->compute == COMPUTE_64F || p->compute == COMPUTE_64F_PEDANTIC;
     if (doubles != (p->a.type == TYPE_F64) || p->a.type != p->b.type || p->c.type != p->d.type)

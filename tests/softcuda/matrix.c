@@ -3,8 +3,8 @@
  * Instructions"): ldmatrix .x4 of 8 x 8 matrices of 16-bit elements, and mma m16n8k16 with accumulation in f32.
  *
  * For lane l, let g = l / 4 and t = l % 4. A 32-bit word holds two elements, the first in its lower half:
- *   ldmatrix   lanes 8 i ... 8 i + 7 point to the rows of matrix i; lane l gets of each matrix row g, columns 2t and 2t + 1;
- *              transposed: rows 2t and 2t + 1 of column g
+ *   ldmatrix   lanes 8 i ... 8 i + 7 point to the rows of matrix i; lane l gets of each matrix row g, columns 2t and
+ *              2t + 1; transposed: rows 2t and 2t + 1 of column g
  *   a          16 x 16: rows g, g + 8, g, g + 8, columns from 2t, 2t, 2t + 8, 2t + 8
  *   b          16 x 8: rows from 2t and 2t + 8 of column g
  *   c          16 x 8: row g, columns 2t and 2t + 1; row g + 8, the same

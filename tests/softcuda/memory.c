@@ -79,7 +79,8 @@ static address search(const struct blocks *b, address from, address end, size_t 
 static address place_block(struct device *device, size_t bytes)
 {
     struct blocks *b = device->blocks;
-    const address begin = (uintptr_t)softcuda_space.base + softcuda_space.device_bytes * (size_t)device->index, end = begin + softcuda_space.device_bytes;
+    const address begin = (uintptr_t)softcuda_space.base + softcuda_space.device_bytes * (size_t)device->index,
+                  end = begin + softcuda_space.device_bytes;
     size_t at = 0;
     if (b->n == b->room) {
         struct block *more = realloc(b->list, (b->room + 256) * sizeof *more);
@@ -154,7 +155,8 @@ void memory_drop_all(struct device *device)
 {
     for (;;) {
         pthread_mutex_lock(&device->lock);
-        const address begin = device->blocks != NULL && device->blocks->n > 0 ? device->blocks->list[device->blocks->n - 1].begin : 0;
+        const address begin = device->blocks != NULL && device->blocks->n > 0
+                                  ? device->blocks->list[device->blocks->n - 1].begin : 0;
         pthread_mutex_unlock(&device->lock);
         if (begin == 0)
             return;
@@ -196,11 +198,14 @@ void memory_describe(address where, char *text, size_t bytes)
         if (where - b->freed[k].begin < b->freed[k].bytes)
             freed = &b->freed[k];
     if (i > 0 && where - b->list[i - 1].begin < b->list[i - 1].bytes + GAP)
-        snprintf(text, bytes, "byte %lld of a block of %zu bytes of device %d", (long long)(where - b->list[i - 1].begin), b->list[i - 1].bytes, device->index);
+        snprintf(text, bytes, "byte %lld of a block of %zu bytes of device %d",
+                 (long long)(where - b->list[i - 1].begin), b->list[i - 1].bytes, device->index);
     else if (freed != NULL)
-        snprintf(text, bytes, "byte %lld of a block of %zu bytes of device %d that was freed", (long long)(where - freed->begin), freed->bytes, device->index);
+        snprintf(text, bytes, "byte %lld of a block of %zu bytes of device %d that was freed",
+                 (long long)(where - freed->begin), freed->bytes, device->index);
     else if (b != NULL && i < b->n && b->list[i].begin - where <= GAP)
-        snprintf(text, bytes, "%lld bytes before a block of %zu bytes of device %d", (long long)(b->list[i].begin - where), b->list[i].bytes, device->index);
+        snprintf(text, bytes, "%lld bytes before a block of %zu bytes of device %d",
+                 (long long)(b->list[i].begin - where), b->list[i].bytes, device->index);
     else
         snprintf(text, bytes, "in no block of device %d", device->index);
     pthread_mutex_unlock(&device->lock);

@@ -38,7 +38,8 @@ static bool looks_right(const char *image)
     if (image[0] == '\0')
         return true;
     memcpy(&magic, image, sizeof magic);
-    return magic == 0xba55ed50 || magic == 0x466243b1 || memcmp(image, "\177ELF", 4) == 0 || strstr(image, ".version") != NULL;
+    return magic == 0xba55ed50 || magic == 0x466243b1 || memcmp(image, "\177ELF", 4) == 0
+           || strstr(image, ".version") != NULL;
 }
 
 static void beside_this_library(char *path, size_t bytes)
@@ -48,7 +49,8 @@ static void beside_this_library(char *path, size_t bytes)
     if (dladdr((void *)(uintptr_t)looks_right, &info) == 0 || info.dli_fname == NULL)
         return;
     const char *slash = strrchr(info.dli_fname, '/');
-    snprintf(path, bytes, "%.*slibsoftkernels.so", slash != NULL ? (int)(slash - info.dli_fname + 1) : 0, info.dli_fname);
+    snprintf(path, bytes, "%.*slibsoftkernels.so", slash != NULL ? (int)(slash - info.dli_fname + 1) : 0,
+             info.dli_fname);
 }
 
 static result open_image(struct image **out, const void *data)
@@ -70,8 +72,10 @@ static result open_image(struct image **out, const void *data)
     image->opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (image->opened != NULL)
         image->library = dlsym(image->opened, "softcuda_library");
-    if (image->library == NULL || image->library->bytes != sizeof *image->library || image->library->here_bytes != sizeof softcuda_here) {
-        fprintf(stderr, "softcuda: no kernels: %s\n", image->opened == NULL ? dlerror() : "not a library of kernels for this libcuda.so.1");
+    if (image->library == NULL || image->library->bytes != sizeof *image->library
+        || image->library->here_bytes != sizeof softcuda_here) {
+        fprintf(stderr, "softcuda: no kernels: %s\n",
+                image->opened == NULL ? dlerror() : "not a library of kernels for this libcuda.so.1");
         free(image);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
@@ -98,7 +102,8 @@ static struct function *look_up(const struct image *image, const char *name)
     snprintf(symbol, sizeof symbol, "softcuda_kernel_%s", name);
     const struct softcuda_kernel *kernel = dlsym(image->opened, symbol);
     void *thread = dlsym(image->opened, name);
-    struct function *function = kernel != NULL || thread != NULL ? calloc(1, sizeof *function + strlen(name) + 1) : NULL;
+    struct function *function = kernel != NULL || thread != NULL
+                                    ? calloc(1, sizeof *function + strlen(name) + 1) : NULL;
     if (function == NULL)
         return NULL;
     strcpy(function->name, name);
@@ -173,7 +178,8 @@ static result get(struct function **out, struct image *image, const char *name, 
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-EXPORT result cuLibraryLoadData(struct image **out, const void *data, void *jit, void **jit_values, unsigned n_jit, void *choices, void **values, unsigned n)
+EXPORT result cuLibraryLoadData(struct image **out, const void *data, void *jit, void **jit_values, unsigned n_jit,
+                                void *choices, void **values, unsigned n)
 {
     CALL(cuLibraryLoadData, ENTER_INIT);
     (void)jit, (void)jit_values, (void)n_jit, (void)choices, (void)values, (void)n;

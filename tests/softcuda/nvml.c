@@ -16,7 +16,8 @@
 #include "nvml_hooks.h"
 
 #define EXPORT __attribute__((visibility("default")))
-enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, ALREADY_INITIALIZED, NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED = 9 };
+enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, ALREADY_INITIALIZED, NOT_FOUND,
+       INSUFFICIENT_SIZE, DRIVER_NOT_LOADED = 9 };
 enum { NAMED = 16 };
 
 typedef struct handle *handle;              /* device number + 1 */
@@ -78,9 +79,10 @@ EXPORT int nvmlShutdown(void)
 
 EXPORT const char *nvmlErrorString(int error)
 {
-    static const char *const words[] = { "Success", "Uninitialized", "Invalid Argument", "Not Supported", "Insufficient Permissions",
-                                         "Already Initialized", "Not Found", "Insufficient Size", "Insufficient External Power",
-                                         "Driver Not Loaded" };
+    static const char *const words[] = { "Success", "Uninitialized", "Invalid Argument", "Not Supported",
+                                         "Insufficient Permissions",
+                                         "Already Initialized", "Not Found", "Insufficient Size",
+                                         "Insufficient External Power", "Driver Not Loaded" };
     return error >= 0 && error < (int)(sizeof words / sizeof words[0]) ? words[error] : "Unknown Error";
 }
 

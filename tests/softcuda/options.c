@@ -11,12 +11,12 @@
 #include <string.h>
 
 static const struct options standard = {
-    .devices = 2, .multiprocessors = 4, .major = 9, .minor = 0, .version = 13000, .memory = (uint64_t)1 << 30, .peers = PEERS_ALL, .poison = true,
-    .vmm = true, .pools = true, .driver = "580.65.06",
+    .devices = 2, .multiprocessors = 4, .major = 9, .minor = 0, .version = 13000, .memory = (uint64_t)1 << 30,
+    .peers = PEERS_ALL, .poison = true, .vmm = true, .pools = true, .driver = "580.65.06",
 };
 struct options options = {
-    .devices = 2, .multiprocessors = 4, .major = 9, .minor = 0, .version = 13000, .memory = (uint64_t)1 << 30, .peers = PEERS_ALL, .poison = true,
-    .vmm = true, .pools = true, .driver = "580.65.06",
+    .devices = 2, .multiprocessors = 4, .major = 9, .minor = 0, .version = 13000, .memory = (uint64_t)1 << 30,
+    .peers = PEERS_ALL, .poison = true, .vmm = true, .pools = true, .driver = "580.65.06",
 };
 
 static bool number(const char *text, long least, long most, int *out)
@@ -70,16 +70,18 @@ static bool fault(char *text)
     const bool on = plus > colon + 1 && plus[-1] == '+';
     if (on)
         plus[-1] = '\0';
-    return number(at + 1, 1, INT_MAX, &call) && fault_error_number(colon + 1, &error) && fault_add(text, call, error, on);
+    return number(at + 1, 1, INT_MAX, &call) && fault_error_number(colon + 1, &error)
+           && fault_add(text, call, error, on);
 }
 
 /* "illegal@KERNEL:N": the Nth launch of KERNEL ("*": any) fails with that error. */
 static bool kernel_fault(char *text)
 {
     static const struct { const char *word; int error; } kinds[] = {
-        { "illegal", CUDA_ERROR_ILLEGAL_ADDRESS }, { "misaligned", CUDA_ERROR_MISALIGNED_ADDRESS }, { "assert", CUDA_ERROR_ASSERT },
-        { "failed", CUDA_ERROR_LAUNCH_FAILED }, { "timeout", CUDA_ERROR_LAUNCH_TIMEOUT }, { "ecc", CUDA_ERROR_ECC_UNCORRECTABLE },
-        { "lost", CUDA_ERROR_UNKNOWN },
+        { "illegal", CUDA_ERROR_ILLEGAL_ADDRESS }, { "misaligned", CUDA_ERROR_MISALIGNED_ADDRESS },
+        { "assert", CUDA_ERROR_ASSERT },
+        { "failed", CUDA_ERROR_LAUNCH_FAILED }, { "timeout", CUDA_ERROR_LAUNCH_TIMEOUT },
+        { "ecc", CUDA_ERROR_ECC_UNCORRECTABLE }, { "lost", CUDA_ERROR_UNKNOWN },
     };
     char *at = strchr(text, '@'), *colon = at != NULL ? strrchr(at, ':') : NULL;
     int n;
@@ -98,8 +100,10 @@ static bool kernel_fault(char *text)
 
 static bool option(char *name, char *value, struct options *o)
 {
-    static const char *const peer_words[] = { "all", "ring", "none", NULL }, *const orders[] = { "forward", "reverse", "random", NULL },
-                      *const races[] = { "error", "tell", "off", NULL }, *const streams[] = { "off", "error", "tell", NULL };
+    static const char *const peer_words[] = { "all", "ring", "none", NULL },
+                             *const orders[] = { "forward", "reverse", "random", NULL },
+                      *const races[] = { "error", "tell", "off", NULL },
+                      *const streams[] = { "off", "error", "tell", NULL };
     int n = 0;
     if (strcmp(name, "devices") == 0)
         return number(value, 0, DEVICES, &o->devices);
@@ -119,7 +123,8 @@ static bool option(char *name, char *value, struct options *o)
     }
     if (strcmp(name, "link") == 0) {
         int *pair = o->lying[o->n_lying];
-        return o->n_lying < (int)COUNT_OF(o->lying) && sscanf(value, "%d-%d", &pair[0], &pair[1]) == 2 && ++o->n_lying > 0;
+        return o->n_lying < (int)COUNT_OF(o->lying) && sscanf(value, "%d-%d", &pair[0], &pair[1]) == 2
+               && ++o->n_lying > 0;
     }
     if (strcmp(name, "late") == 0)
         return sscanf(value, "%uus", &o->late_us) == 1;

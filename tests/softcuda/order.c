@@ -36,7 +36,8 @@ bool order_open(void)
     if (options.streams == STREAMS_OFF)
         return true;
     n_pieces = softcuda_space.bytes / PIECE;
-    void *range = mmap(NULL, n_pieces * sizeof *pieces, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *range = mmap(NULL, n_pieces * sizeof *pieces, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED)
         return false;
     madvise(range, n_pieces * sizeof *pieces, MADV_DONTDUMP);
@@ -110,7 +111,10 @@ void order_begin(struct stream *stream, struct op *op)
     const uint32_t count = ++stream->clock->at[stream->slot];
     softcuda_here.stamp = (uint64_t)(stream->slot + 1) << 32 | count;
     mine = stream->clock;
-    order_name(op->node == NODE_MEMCPY ? "a copy" : op->node == NODE_MEMSET ? "a fill" : op->node == NODE_KERNEL ? "a library" : "something");
+    order_name(op->node == NODE_MEMCPY   ? "a copy"
+               : op->node == NODE_MEMSET ? "a fill"
+               : op->node == NODE_KERNEL ? "a library"
+                                         : "something");
 }
 
 void order_end(struct stream *stream)
@@ -177,9 +181,11 @@ static void told(const struct piece *piece, uint64_t other, bool write, bool oth
     char text[700], where[300];
     const address at = (uintptr_t)softcuda_space.base + (address)(piece - pieces) * PIECE;
     const uint64_t stamp = softcuda_here.stamp;
-    const char *name = names[(stamp >> 32) - 1][(uint32_t)stamp % NAMES], *other_name = names[(other >> 32) - 1][(uint32_t)other % NAMES];
+    const char *name = names[(stamp >> 32) - 1][(uint32_t)stamp % NAMES],
+                *other_name = names[(other >> 32) - 1][(uint32_t)other % NAMES];
     memory_describe(at, where, sizeof where);
-    snprintf(text, sizeof text, "%s on stream %llu %s at %#llx (%s) what %s on stream %llu %s, and nothing orders the two", name,
+    snprintf(text, sizeof text,
+             "%s on stream %llu %s at %#llx (%s) what %s on stream %llu %s, and nothing orders the two", name,
              (unsigned long long)ids[(stamp >> 32) - 1], write ? "writes" : "reads", at, where, other_name,
              (unsigned long long)ids[(other >> 32) - 1], other_wrote ? "wrote" : "read");
     fault_tell(text);
@@ -189,7 +195,8 @@ static void told(const struct piece *piece, uint64_t other, bool write, bool oth
 static void touch_piece(struct piece *piece, bool write)
 {
     const uint64_t stamp = softcuda_here.stamp, written = __atomic_load_n(&piece->written, __ATOMIC_RELAXED),
-                   read = __atomic_load_n(&piece->read, __ATOMIC_RELAXED), before = __atomic_load_n(&piece->read_before, __ATOMIC_RELAXED);
+                   read = __atomic_load_n(&piece->read, __ATOMIC_RELAXED),
+                   before = __atomic_load_n(&piece->read_before, __ATOMIC_RELAXED);
     if (softcuda_here.disorder == 0) {                              /* report at most one per operation */
         if (!known(written))
             told(piece, written, write, true);

@@ -172,7 +172,8 @@ static result alloc(address *out, size_t bytes, struct pool *pool, struct stream
         free(op);
         return made;
     }
-    *op = (struct piece_op){ .op = { .run = run_alloc, .node = NODE_ALLOC, .always = true }, .begin = *out, .bytes = bytes };
+    *op = (struct piece_op){ .op = { .run = run_alloc, .node = NODE_ALLOC, .always = true }, .begin = *out,
+                             .bytes = bytes };
     return stream_put(stream, &op->op);
 }
 
@@ -238,7 +239,8 @@ EXPORT result cuMemFreeAsync(address begin, void *handle)
     struct piece_op *op = calloc(1, sizeof *op);
     if (op == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *op = (struct piece_op){ .op = { .run = run_free, .node = NODE_FREE, .always = true }, .begin = begin, .bytes = bytes };
+    *op = (struct piece_op){ .op = { .run = run_free, .node = NODE_FREE, .always = true }, .begin = begin,
+                             .bytes = bytes };
     return stream_put(stream, &op->op);
 }
 
@@ -279,7 +281,8 @@ EXPORT result cuDeviceSetMemPool(int device, struct pool *pool)
 EXPORT result cuMemPoolCreate(struct pool **out, const pool_properties *properties)
 {
     CALL(cuMemPoolCreate, ENTER_INIT);
-    struct device *device = properties != NULL && properties->where.type == LOCATION_DEVICE ? device_of(properties->where.id) : NULL;
+    struct device *device = properties != NULL && properties->where.type == LOCATION_DEVICE
+                                ? device_of(properties->where.id) : NULL;
     if (out == NULL || device == NULL || properties->type != ALLOCATION_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (!options.pools || properties->handle_types != HANDLE_NONE || properties->max != 0)
@@ -346,7 +349,9 @@ EXPORT result cuMemPoolSetAccess(struct pool *pool, const access_description *li
     if (list == NULL || !handle_is(HANDLE_POOL, pool))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < n; i++)
-        if (device_of(list[i].where.id) == NULL || !(device_of(list[i].where.id) == pool->device || device_can_access(device_of(list[i].where.id), pool->device)))
+        if (device_of(list[i].where.id) == NULL
+            || !(device_of(list[i].where.id) == pool->device
+                 || device_can_access(device_of(list[i].where.id), pool->device)))
             return CUDA_ERROR_INVALID_DEVICE;
     return CUDA_SUCCESS;
 }

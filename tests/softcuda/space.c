@@ -37,7 +37,8 @@ bool space_open(int n, uint64_t memory)
             madvise(shadow, all / 8, MADV_DONTDUMP);
             /* Virtual memory is not accessible before it is mapped. */
             mprotect(begin + one * (size_t)n, one * (size_t)n, PROT_NONE);
-            softcuda_space = (struct softcuda_space){ .base = begin, .bytes = all, .device_bytes = one, .shadow = shadow };
+            softcuda_space = (struct softcuda_space){ .base = begin, .bytes = all, .device_bytes = one,
+                                                      .shadow = shadow };
             spaces = n;
             return true;
         }
@@ -117,7 +118,8 @@ void space_fill(address to, const void *pattern, size_t width, size_t count)
 
 void space_renew(address begin, size_t bytes)
 {
-    const uintptr_t page = 4096, first = ((uintptr_t)begin + page - 1) & ~(page - 1), last = ((uintptr_t)begin + bytes) & ~(page - 1);
+    const uintptr_t page = 4096, first = ((uintptr_t)begin + page - 1) & ~(page - 1),
+                    last = ((uintptr_t)begin + bytes) & ~(page - 1);
     if (last > first)
         madvise((void *)first, last - first, MADV_DONTNEED);
 }

@@ -199,7 +199,8 @@ static struct op *mark_op(struct mark *mark, bool reach)
     struct wait_op *op = calloc(1, sizeof *op);
     if (op == NULL)
         return NULL;
-    op->op = (struct op){ .run = reach ? run_reach : run_wait, .release = release_wait, .node = reach ? NODE_RECORD : NODE_WAIT, .always = true };
+    op->op = (struct op){ .run = reach ? run_reach : run_wait, .release = release_wait,
+                          .node = reach ? NODE_RECORD : NODE_WAIT, .always = true };
     op->mark = mark;
     mark->references++;
     return &op->op;
@@ -224,7 +225,8 @@ static void keep_standard_order(struct stream *stream)
         return;
     pthread_mutex_lock(&device->lock);
     for (struct stream *other = device->streams; other != NULL; other = other->next)
-        if (other != stream && (other->flags & STREAM_NON_BLOCKING) == 0 && (stream == device->standard || other == device->standard))
+        if (other != stream && (other->flags & STREAM_NON_BLOCKING) == 0
+            && (stream == device->standard || other == device->standard))
             follow(stream, other);
     pthread_mutex_unlock(&device->lock);
 }
@@ -426,18 +428,20 @@ static result put_host(void *handle, const struct host_op *what)
 EXPORT result cuLaunchHostFunc(void *stream, void (*function)(void *), void *argument)
 {
     CALL(cuLaunchHostFunc, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST }, .function = function, .argument = argument });
+    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST }, .function = function,
+                                               .argument = argument });
 }
 
-EXPORT result cuStreamAddCallback(void *stream, void (*callback)(void *, result, void *), void *argument, unsigned flags)
+EXPORT result cuStreamAddCallback(void *stream, void (*callback)(void *, result, void *), void *argument,
+                                  unsigned flags)
 {
     CALL(cuStreamAddCallback, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream_of(stream) != NULL && capture_active(stream_of(stream)))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST, .always = true }, .callback = callback, .handle = stream,
-                                               .argument = argument });
+    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST, .always = true },
+                                               .callback = callback, .handle = stream, .argument = argument });
 }
 
 /* Used by the fake libraries whose functions run on a stream: `function` runs there in order and `argument` is freed
@@ -475,7 +479,8 @@ EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), void *a
         free(op);
         return stream->device->error;
     }
-    *op = (struct library_op){ .op = { .run = run_library, .release = release_library, .node = NODE_KERNEL }, .function = function, .argument = argument };
+    *op = (struct library_op){ .op = { .run = run_library, .release = release_library, .node = NODE_KERNEL },
+                               .function = function, .argument = argument };
     return stream_put(stream, &op->op);
 }
 

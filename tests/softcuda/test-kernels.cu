@@ -89,7 +89,8 @@ SOFTCUDA_KERNEL(warp_operations, struct number_args, 32)
     out[32 * 4] = (uint64_t)__shfl_sync(all, (int)lane, 2, 8);
     out[32 * 5] = (uint64_t)__shfl_down_sync(all, (int)lane, 3, 8);
     out[32 * 6] = __ballot_sync(all, lane % 3 == 0);
-    out[32 * 7] = (uint64_t)(__any_sync(all, lane == 7) + 2 * __all_sync(all, lane < 32) + 4 * __all_sync(all, lane < 31));
+    out[32 * 7] = (uint64_t)(__any_sync(all, lane == 7) + 2 * __all_sync(all, lane < 32) + 4 * __all_sync(all,
+        lane < 31));
     out[32 * 8] = __reduce_add_sync(all, lane);
     out[32 * 9] = (uint64_t)(unsigned)__reduce_min_sync(all, (int)lane - 16);
     out[32 * 10] = __match_any_sync(all, lane / 4);
@@ -108,7 +109,8 @@ SOFTCUDA_KERNEL(warp_operations, struct number_args, 32)
 
 SOFTCUDA_KERNEL(count_block, struct number_args, 256)
 {
-    const int count = __syncthreads_count(threadIdx.x % 3 == 0), any = __syncthreads_or(threadIdx.x == 9), all = __syncthreads_and(threadIdx.x < 7);
+    const int count = __syncthreads_count(threadIdx.x % 3 == 0), any = __syncthreads_or(threadIdx.x == 9),
+              all = __syncthreads_and(threadIdx.x < 7);
     a.out[threadIdx.x] = (uint64_t)(count * 100 + any * 10 + all);
 }
 

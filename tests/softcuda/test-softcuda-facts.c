@@ -29,7 +29,8 @@ static int facts_cuda(void)
 #define SAME(ours, theirs) _Static_assert((long long)(ours) == (long long)(theirs), #ours " is not " #theirs)
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours " has not the size of " #theirs)
 #define SAME_PLACE(ours, member, theirs, their_member) \
-    _Static_assert(offsetof(ours, member) == offsetof(theirs, their_member), #ours "." #member " is not at " #theirs "." #their_member)
+    _Static_assert(offsetof(ours, member) == offsetof(theirs, their_member), #ours "." #member \
+                   " is not at " #theirs "." #their_member)
 
 SAME(ATTRIBUTE_MAX_THREADS_PER_BLOCK, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
 SAME(ATTRIBUTE_SHARED_PER_BLOCK, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
@@ -121,8 +122,8 @@ static int facts_cuda(void)
             printf("# %s differ: %lld and %lld\n", names[i], softcuda_facts[i], theirs[i]);
             bad++;
         }
-    printf("%s 1 - %zu numbers and layouts of the backend, and the double's, are those of cuda.h %d\n", bad ? "not ok" : "ok",
-           sizeof theirs / sizeof theirs[0], CUDA_VERSION);
+    printf("%s 1 - %zu numbers and layouts of the backend, and the double's, are those of cuda.h %d\n",
+           bad ? "not ok" : "ok", sizeof theirs / sizeof theirs[0], CUDA_VERSION);
     return bad;
 }
 

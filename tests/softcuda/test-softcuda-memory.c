@@ -27,7 +27,8 @@ static void run_limits(void)
         OK(cuMemAlloc_v2(&a, 3 * MIB + (size_t)i));
         OK(cuMemFree_v2(a));
     }
-    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left", (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left",
+          (unsigned long long)softcuda_control.live_bytes(0));
 
     group("memory is dirty at first");
     uint32_t word = 0;
@@ -50,7 +51,8 @@ static void run_pools(void)
         OK(cuMemFreeAsync(list[0], stream));
     }
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.live_blocks(0) == 0, "%llu blocks are left", (unsigned long long)softcuda_control.live_blocks(0));
+    CHECK(softcuda_control.live_blocks(0) == 0, "%llu blocks are left",
+          (unsigned long long)softcuda_control.live_blocks(0));
     GIVES(cuMemFreeAsync(list[0], stream), CUDA_ERROR_INVALID_VALUE);
 
     group("a pool keeps what was freed up to its threshold, for itself, until it is trimmed or destroyed");
@@ -82,7 +84,8 @@ static void run_pools(void)
     OK(cuMemsetD8Async(list[0], 1, 30 * MIB, stream));              /* existing allocations remain valid */
     OK(cuMemFreeAsync(list[0], stream));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left", (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left",
+          (unsigned long long)softcuda_control.live_bytes(0));
 }
 
 static void run_peers(void)
@@ -108,10 +111,12 @@ static void run_peers(void)
     GIVES(cuCtxEnablePeerAccess(contexts[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     OK(launch("add_number", 1, 1, 0, stream, &args));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(there, &value, 8) && value == 19, "the kernel left %llu, expected 19", (unsigned long long)value);
+    CHECK(softcuda_control.peek(there, &value, 8) && value == 19, "the kernel left %llu, expected 19",
+          (unsigned long long)value);
     OK(cuDevicePrimaryCtxReset_v2(0));                              /* this also disables peer access */
     OK(cuStreamCreateWithPriority(&stream, STREAM_NON_BLOCKING, 0));
-    goes_wrong("add_number", 1, &args, CUDA_ERROR_ILLEGAL_ADDRESS, "of device 1, whose memory device 0 has no access to");
+    goes_wrong("add_number", 1, &args, CUDA_ERROR_ILLEGAL_ADDRESS,
+               "of device 1, whose memory device 0 has no access to");
     OK(cuMemFree_v2(there));
 
     group("links: 0 and 2 lie, 0 and 2 are no peers in a ring of four");
@@ -132,8 +137,10 @@ static void run_peers(void)
 
 static void run_virtual(void)
 {
-    const allocation_properties wish = { .type = ALLOCATION_PINNED, .handle_types = HANDLE_POSIX, .where = { LOCATION_DEVICE, 0 } };
-    const access_description access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE }, other = { { LOCATION_DEVICE, 1 }, ACCESS_READWRITE };
+    const allocation_properties wish = { .type = ALLOCATION_PINNED, .handle_types = HANDLE_POSIX,
+                                         .where = { LOCATION_DEVICE, 0 } };
+    const access_description access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE },
+                             other = { { LOCATION_DEVICE, 1 }, ACCESS_READWRITE };
     size_t page = 0;
     address begin = 0;
     unsigned long long pages[3], imported = 0;
@@ -150,13 +157,15 @@ static void run_virtual(void)
     uint64_t value = 3;
     GIVES(cuMemcpyHtoD_v2(begin, &value, 8), CUDA_ERROR_INVALID_VALUE);             /* no access yet */
     OK(cuMemSetAccess(begin, 3 * page, &access, 1));
-    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes live", (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes live",
+          (unsigned long long)softcuda_control.live_bytes(0));
     OK(cuMemsetD8Async(begin, 0, 3 * page, stream));                                /* across page boundaries */
     OK(cuMemcpyHtoD_v2(begin + 2 * page - 4, &value, 8));
     struct number_args args = { (uint64_t *)(uintptr_t)(begin + page), 5, 0 };
     OK(launch("add_number", 1, 1, 0, stream, &args));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(begin + page, &value, 8) && value == 5, "the kernel left %llu", (unsigned long long)value);
+    CHECK(softcuda_control.peek(begin + page, &value, 8) && value == 5, "the kernel left %llu",
+          (unsigned long long)value);
 
     group("virtual memory in two places, and from another process's file");
     int fd = -1;
@@ -167,7 +176,8 @@ static void run_virtual(void)
     OK(cuMemSetAccess(begin + 5 * page, page, &access, 1));
     OK(launch("add_number", 1, 1, 0, stream, &args));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(begin + 5 * page, &value, 8) && value == 20, "the other place has %llu, expected 20", (unsigned long long)value);
+    CHECK(softcuda_control.peek(begin + 5 * page, &value, 8) && value == 20, "the other place has %llu, expected 20",
+          (unsigned long long)value);
 
     group("virtual memory that is gone, or another device's");
     softcuda_control.tell(false);
@@ -177,7 +187,8 @@ static void run_virtual(void)
     OK(cuMemRelease(imported));
     /* remains allocated while it is mapped */
     OK(cuMemRelease(pages[1]));
-    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes live", (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes live",
+          (unsigned long long)softcuda_control.live_bytes(0));
     OK(cuMemUnmap(begin, 3 * page));
     goes_wrong("add_number", 1, &args, CUDA_ERROR_ILLEGAL_ADDRESS, "virtual memory that is not mapped");
     OK(cuMemMap(begin + page, page, 0, pages[0], 0));
@@ -187,7 +198,8 @@ static void run_virtual(void)
     OK(cuMemRelease(pages[0]));
     OK(cuMemRelease(pages[2]));
     OK(cuMemAddressFree(begin, 8 * page));
-    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left", (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left",
+          (unsigned long long)softcuda_control.live_bytes(0));
     softcuda_control.tell(true);
 }
 
@@ -196,7 +208,8 @@ static void run_virtual(void)
 static void run_protection(void)
 {
     const allocation_properties wish = { .type = ALLOCATION_PINNED, .where = { LOCATION_DEVICE, 0 } };
-    const access_description access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE }, reading = { { LOCATION_DEVICE, 0 }, ACCESS_READ };
+    const access_description access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE },
+                             reading = { { LOCATION_DEVICE, 0 }, ACCESS_READ };
     const size_t page = 2 * MIB;
     address begin = 0;
     unsigned long long pages[2];
@@ -210,7 +223,8 @@ static void run_protection(void)
     }
     OK(cuMemSetAccess(begin, page, &access, 1));
     GIVES(cuMemSetAccess(begin, 3 * page, &access, 1), CUDA_ERROR_INVALID_VALUE);   /* the third page is not mapped */
-    struct number_args inside = { (uint64_t *)(uintptr_t)begin, 5, 0 }, beyond = { (uint64_t *)(uintptr_t)(begin + page), 5, 0 };
+    struct number_args inside = { (uint64_t *)(uintptr_t)begin, 5, 0 },
+                       beyond = { (uint64_t *)(uintptr_t)(begin + page), 5, 0 };
     OK(cuMemsetD8Async(begin, 0, page, stream));
     OK(launch("add_number", 1, 1, 0, stream, &inside));
     OK(cuStreamSynchronize(stream));
@@ -272,7 +286,8 @@ static void run_faults(void)
     OK(cuMemFree_v2(more[2]));
     OK(cuCtxSetCurrent(contexts[0]));
     OK(cuDevicePrimaryCtxReset_v2(0));
-    CHECK(softcuda_control.live_bytes(0) == 0, "a reset left %llu bytes", (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_bytes(0) == 0, "a reset left %llu bytes",
+          (unsigned long long)softcuda_control.live_bytes(0));
     OK(cuMemAlloc_v2(&at, 8));
     OK(cuMemFree_v2(at));
     (void)notes;
@@ -344,7 +359,9 @@ static int check_settings(int which)
     address at = 0;
     void *context = NULL;
     int value = 0;
-    setenv("SOFTCUDA", which == 0 ? "devices=1; memory=1m, fail=cuMemAlloc@2:OUT_OF_MEMORY+, version=12040, cc=8.6, sms=7" : which == 1 ? "devices=0" : "colour=blue,quiet=yes", 1);
+    setenv("SOFTCUDA",
+           which == 0 ? "devices=1; memory=1m, fail=cuMemAlloc@2:OUT_OF_MEMORY+, version=12040, cc=8.6, sms=7"
+                      : which == 1 ? "devices=0" : "colour=blue,quiet=yes", 1);
     const result made = cuInit(0);
     if (which == 1)
         return made != CUDA_ERROR_NO_DEVICE;
@@ -382,7 +399,8 @@ static int check_touch(const void *which)
     address at = 0;
     void *context = NULL;
     setenv("SOFTCUDA", "devices=1", 1);
-    if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0 || cuCtxSetCurrent(context) != 0 || cuMemAlloc_v2(&at, 8) != 0)
+    if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0 || cuCtxSetCurrent(context) != 0
+        || cuMemAlloc_v2(&at, 8) != 0)
         return 0;
     if (*(const int *)which == 1)
         cuMemFree_v2(at);

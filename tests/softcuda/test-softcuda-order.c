@@ -12,8 +12,10 @@ static void expect(const char *what, uint64_t before, bool wanted, const char *w
 {
     OK(cuCtxSynchronize());
     const uint64_t got = softcuda_control.faults() - before;
-    CHECK(wanted ? got == 1 || got == 2 : got == 0, "%s: %llu faults: %s", what, (unsigned long long)got, softcuda_control.fault_text());
-    CHECK(!wanted || strstr(softcuda_control.fault_text(), words) != NULL, "%s: \"%s\" lacks \"%s\"", what, softcuda_control.fault_text(), words);
+    CHECK(wanted ? got == 1 || got == 2 : got == 0, "%s: %llu faults: %s", what, (unsigned long long)got,
+          softcuda_control.fault_text());
+    CHECK(!wanted || strstr(softcuda_control.fault_text(), words) != NULL, "%s: \"%s\" lacks \"%s\"", what,
+          softcuda_control.fault_text(), words);
 }
 
 static result fill(void *on, size_t at, size_t bytes)
@@ -74,8 +76,10 @@ static void run_copies(void)
 
 static void run_kernels(void)
 {
-    const struct vector_args half = { (float *)(uintptr_t)(block + 8192), (float *)(uintptr_t)block, (float *)(uintptr_t)block, 1024 },
-                             rest = { (float *)(uintptr_t)(block + 16384), (float *)(uintptr_t)block, (float *)(uintptr_t)(block + 8192), 1024 };
+    const struct vector_args half = { (float *)(uintptr_t)(block + 8192), (float *)(uintptr_t)block,
+                                      (float *)(uintptr_t)block, 1024 },
+                             rest = { (float *)(uintptr_t)(block + 16384), (float *)(uintptr_t)block,
+                                      (float *)(uintptr_t)(block + 8192), 1024 };
     uint64_t before = softcuda_control.faults();
     group("kernels");
     OK(fill(stream, 0, 4096));

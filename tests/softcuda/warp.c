@@ -10,10 +10,14 @@
 #include <string.h>
 
 static const char *const names[SOFTCUDA_WARP_KINDS] = {
-    [SOFTCUDA_INDEX] = "__shfl_sync", [SOFTCUDA_UP] = "__shfl_up_sync", [SOFTCUDA_DOWN] = "__shfl_down_sync", [SOFTCUDA_XOR] = "__shfl_xor_sync",
-    [SOFTCUDA_SYNC] = "__syncwarp", [SOFTCUDA_BALLOT] = "__ballot_sync", [SOFTCUDA_ADD] = "__reduce_add_sync", [SOFTCUDA_MIN] = "__reduce_min_sync",
-    [SOFTCUDA_MAX] = "__reduce_max_sync", [SOFTCUDA_MIN_SIGNED] = "__reduce_min_sync", [SOFTCUDA_MAX_SIGNED] = "__reduce_max_sync",
-    [SOFTCUDA_AND] = "__reduce_and_sync", [SOFTCUDA_OR] = "__reduce_or_sync", [SOFTCUDA_EXCLUSIVE] = "__reduce_xor_sync",
+    [SOFTCUDA_INDEX] = "__shfl_sync", [SOFTCUDA_UP] = "__shfl_up_sync", [SOFTCUDA_DOWN] = "__shfl_down_sync",
+    [SOFTCUDA_XOR] = "__shfl_xor_sync",
+    [SOFTCUDA_SYNC] = "__syncwarp", [SOFTCUDA_BALLOT] = "__ballot_sync", [SOFTCUDA_ADD] = "__reduce_add_sync",
+    [SOFTCUDA_MIN] = "__reduce_min_sync",
+    [SOFTCUDA_MAX] = "__reduce_max_sync", [SOFTCUDA_MIN_SIGNED] = "__reduce_min_sync",
+    [SOFTCUDA_MAX_SIGNED] = "__reduce_max_sync",
+    [SOFTCUDA_AND] = "__reduce_and_sync", [SOFTCUDA_OR] = "__reduce_or_sync",
+    [SOFTCUDA_EXCLUSIVE] = "__reduce_xor_sync",
     [SOFTCUDA_MATCH] = "__match_any_sync", [SOFTCUDA_LDMATRIX] = "ldmatrix", [SOFTCUDA_MMA] = "mma",
 };
 
@@ -67,7 +71,8 @@ void warp_begin(struct softcuda_runner *r)
 /* The lane whose value `lane` receives. */
 static unsigned source_lane(int kind, unsigned lane, unsigned argument, unsigned width)
 {
-    const unsigned segment = (32 - width) & 31, b = argument & 31, least = lane & segment, most = least | (kind == SOFTCUDA_UP ? 0 : (~segment & 31));
+    const unsigned segment = (32 - width) & 31, b = argument & 31, least = lane & segment,
+                   most = least | (kind == SOFTCUDA_UP ? 0 : (~segment & 31));
     switch (kind) {
     case SOFTCUDA_UP:
         return lane >= b && lane - b >= least ? lane - b : lane;
@@ -164,14 +169,16 @@ void warp_left(struct softcuda_runner *r, unsigned thread)
         completed(r, thread / 32, i, SOFTCUDA_BLOCK_THREADS);
 }
 
-uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, unsigned width, const char *file, int line)
+uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, unsigned width, const char *file,
+                       int line)
 {
     struct softcuda_runner *r = softcuda_here.runner;
     const unsigned thread = r->current, w = thread / 32, bit = 1u << (thread & 31);
     struct warp *warp = &r->warps[w];
     struct lane *lane = &r->lanes[thread];
     if ((mask & bit) == 0)
-        softcuda_fault(SOFTCUDA_FAILED, "%s with mask %08x, in which lane %u itself is not (%s:%d)", names[kind], mask, thread & 31, file, line);
+        softcuda_fault(SOFTCUDA_FAILED, "%s with mask %08x, in which lane %u itself is not (%s:%d)", names[kind], mask,
+                       thread & 31, file, line);
     if (width == 0 || width > 32 || (width & (width - 1)) != 0)
         softcuda_fault(SOFTCUDA_FAILED, "%s of width %u (%s:%d)", names[kind], width, file, line);
     lane->kind = kind;
@@ -190,8 +197,11 @@ uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argumen
     if (g->arrived != 0) {
         const unsigned other = w * 32 + (unsigned)__builtin_ctz(g->arrived);
         if (r->lanes[other].kind != kind)
-            softcuda_fault(SOFTCUDA_FAILED, "the warp diverges: lane %u is at %s (%s:%d), lane %u at %s (%s:%d), with one mask %08x", thread & 31, names[kind],
-                           file, line, other & 31, names[r->lanes[other].kind], r->lanes[other].file, r->lanes[other].line, mask);
+            softcuda_fault(SOFTCUDA_FAILED,
+                           "the warp diverges: lane %u is at %s (%s:%d), lane %u at %s (%s:%d), with one mask %08x",
+                           thread & 31, names[kind],
+                           file, line, other & 31, names[r->lanes[other].kind], r->lanes[other].file,
+                           r->lanes[other].line, mask);
     }
     g->arrived |= bit;
     if (!completed(r, w, place, thread)) {

@@ -52,7 +52,8 @@ struct softcuda_runner {
 /* block.c */
 void runner_ready(struct softcuda_runner *runner, unsigned thread);
 void runner_wait(struct softcuda_runner *runner);
-void runner_fail(struct softcuda_runner *runner, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void runner_fail(struct softcuda_runner *runner, int code, const char *format,
+                 ...) __attribute__((format(printf, 3, 4)));
 
 /* matrix.c: performs SOFTCUDA_LDMATRIX and SOFTCUDA_MMA for all 32 lanes. */
 void matrix_perform(struct lane *lanes, int kind);

@@ -11,16 +11,17 @@
 #include <stdbool.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
-#define TOUCHES(size)                                                                                                                 \
-    HIDDEN void __asan_load##size##_noabort(const void *p);                                                                           \
-    HIDDEN void __asan_store##size##_noabort(void *p);                                                                                \
-    void __asan_load##size##_noabort(const void *p) { touch(p, size, false, size); }                                                  \
+#define TOUCHES(size)                                                                \
+    HIDDEN void __asan_load##size##_noabort(const void *p);                          \
+    HIDDEN void __asan_store##size##_noabort(void *p);                               \
+    void __asan_load##size##_noabort(const void *p) { touch(p, size, false, size); } \
     void __asan_store##size##_noabort(void *p) { touch(p, size, true, size); }
 
 static void note_read(struct softcuda_race *word, const char *p, unsigned thread, uint32_t warp_epoch)
 {
     const uint32_t epoch = softcuda_here.epoch;
-    if (word->written == epoch && word->writer != thread && (word->writer / 32 != thread / 32 || word->written_warp == warp_epoch))
+    if (word->written == epoch && word->writer != thread
+        && (word->writer / 32 != thread / 32 || word->written_warp == warp_epoch))
         softcuda_race(p, word->writer, false, true);
     if (word->read != epoch) {
         word->read = epoch;
@@ -43,7 +44,8 @@ static void note_write(struct softcuda_race *word, const char *p, unsigned threa
     if (word->written == epoch && word->writer != thread && (!same_warp || word->written_warp == warp_epoch))
         softcuda_race(p, word->writer, true, true);
     else if (word->read == epoch
-             && (word->many_warps || !readers_warp || (word->read_warp == warp_epoch && (word->many_lanes || word->reader != thread))))
+             && (word->many_warps || !readers_warp
+                 || (word->read_warp == warp_epoch && (word->many_lanes || word->reader != thread))))
         softcuda_race(p, word->reader, true, false);
     word->written = epoch;
     word->written_warp = warp_epoch;
@@ -121,7 +123,8 @@ static inline void look(const void *address, size_t bytes, bool write, bool race
         return;
     if (!write && within(p, bytes, softcuda_here.arguments, softcuda_here.arguments_end))
         return;
-    if (within(p, bytes, softcuda_here.image, softcuda_here.image_end) || within(p, bytes, softcuda_here.host, softcuda_here.host_end))
+    if (within(p, bytes, softcuda_here.image, softcuda_here.image_end)
+        || within(p, bytes, softcuda_here.host, softcuda_here.host_end))
         return;
     softcuda_touch(p, bytes, write);
 }
@@ -129,7 +132,8 @@ static inline void look(const void *address, size_t bytes, bool write, bool race
 static inline void touch(const void *p, size_t bytes, bool write, size_t alignment)
 {
     if (((uintptr_t)p & (alignment - 1)) != 0)
-        softcuda_fault(SOFTCUDA_MISALIGNED, "%s %zu bytes at %p, which is no multiple of %zu", write ? "writes" : "reads", bytes, p, alignment);
+        softcuda_fault(SOFTCUDA_MISALIGNED, "%s %zu bytes at %p, which is no multiple of %zu",
+                       write ? "writes" : "reads", bytes, p, alignment);
     look(p, bytes, write, true);
 }
 
@@ -201,7 +205,8 @@ HIDDEN void __ubsan_handle_out_of_bounds(struct out_of_bounds *data, uintptr_t i
 
 void __ubsan_handle_out_of_bounds(struct out_of_bounds *data, uintptr_t index)
 {
-    softcuda_fault(SOFTCUDA_ILLEGAL, "%s:%u: index %td is not in the array", data->where.file, data->where.line, (ptrdiff_t)index);
+    softcuda_fault(SOFTCUDA_ILLEGAL, "%s:%u: index %td is not in the array", data->where.file, data->where.line,
+                   (ptrdiff_t)index);
 }
 
 /* ---- description of this library for the driver ---- */
