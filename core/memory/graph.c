@@ -28,9 +28,10 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
                          "capture_begin: work of %s cannot be recorded: its backend has no captures", device->name);
     if (device->memory->moves)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
-                         "capture_begin: policy %s of %s moves memory, and a recorded step needs it where it is; use caching",
-                         device->memory->policy_name, device->name);
+        return ctrt_fail(
+            CTRT_ERR_NOT_SUPPORTED,
+            "capture_begin: policy %s of %s moves memory, and a recorded step needs it where it is; use caching",
+            device->memory->policy_name, device->name);
     if (device->memory->plan != NULL)
         return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a plan runs on %s (ctrt_memory_plan_begin)", device->name);
     ctrt_stream *stream = stream_here(device);

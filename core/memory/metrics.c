@@ -153,7 +153,8 @@ static void to_json(struct text *text, const struct readings *readings)
         text_add(text, ", \"policy\": ");
         text_add_json(text, readings->at[i].policy);
         for (size_t m = 0; m < COUNT_OF(metrics); m++)
-            text_add(text, ",\n     \"%s\": %lld", metrics[m].name + strlen("ctrt_memory_")   /* same length as ctrt_device_ */,
+            text_add(text, ",\n     \"%s\": %lld",
+                     metrics[m].name + strlen("ctrt_memory_"),      /* same length as ctrt_device_ */
                      (long long)metrics[m].value(&readings->at[i]));
         text_add(text, "}");
     }

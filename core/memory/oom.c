@@ -126,9 +126,10 @@ static void advise(char advice[256], const struct finding *f)
         snprintf(advice, 256, "Others hold %s of the device's %s: use another device, or end them",
                  text_bytes(a, f->others), text_bytes(b, f->total));
     else if (memory->moves)
-        snprintf(advice, 256,
-                 "What one op works on must be on the device together, the rest on the host: make the batch smaller, or let "
-                 "the policy have more of the host (CTRT_MEMORY=spill:host=SIZE+caching)");
+        snprintf(
+            advice, 256,
+            "What one op works on must be on the device together, the rest on the host: make the batch smaller, or let "
+            "the policy have more of the host (CTRT_MEMORY=spill:host=SIZE+caching)");
     else if (device_asynchronous(memory->device) && !device_host_memory(memory->device))
         snprintf(advice, 256,
                  "Release tensors, make the batch smaller, or let what is idle move to the host (CTRT_MEMORY=spill+caching)");

@@ -96,9 +96,10 @@ static ctrt_status build_layers(struct device_memory *memory, const struct polic
     for (int i = count - 1; i >= 0; i--) {
         CTRT_TRY(layer_create(&memory->layers[i], &specs[i], source));
         if (i > 0 && (policy_flags(memory->layers[i]->policy) & CTRT_MEMORY_MOVES))
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                             "policy %s moves memory, which the one above it, %s, could not know of: write it first, %s+%s",
-                             specs[i].name, specs[i - 1].name, specs[i].name, specs[i - 1].name);
+            return ctrt_fail(
+                CTRT_ERR_INVALID_ARGUMENT,
+                "policy %s moves memory, which the one above it, %s, could not know of: write it first, %s+%s",
+                specs[i].name, specs[i - 1].name, specs[i].name, specs[i - 1].name);
         source = &memory->layers[i]->source;
     }
     for (int i = 0; i < count && used < sizeof memory->policy_name; i++)

@@ -17,9 +17,10 @@ CORE_PARAM(limit_param);
 
 static ctrt_status malformed(const char *text, const char *entry, size_t length)
 {
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                     "CTRT_MEMORY_LIMIT=%.200s: \"%.*s\" is not DEVICE=SIZE or DEVICE=PERCENT%%, as in cuda:0=8g,cpu=50%%",
-                     text, (int)MIN(length, 100), entry);
+    return ctrt_fail(
+        CTRT_ERR_INVALID_ARGUMENT,
+        "CTRT_MEMORY_LIMIT=%.200s: \"%.*s\" is not DEVICE=SIZE or DEVICE=PERCENT%%, as in cuda:0=8g,cpu=50%%",
+        text, (int)MIN(length, 100), entry);
 }
 
 /* Parses a size, or "50%" of `total`. *of_unknown: a percentage, but `total` is 0. */
@@ -70,9 +71,10 @@ ctrt_status quota_parse(uint64_t *limit, const char *text, const char *name, con
         bool exact = strcmp(device, name) == 0;
         if (exact || (strcmp(device, type) == 0 && !by_name)) {
             if (of_unknown)
-                return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                                 "CTRT_MEMORY_LIMIT=%.200s: %s does not say how much memory it has; give a size, not a part",
-                                 text, name);
+                return ctrt_fail(
+                    CTRT_ERR_INVALID_ARGUMENT,
+                    "CTRT_MEMORY_LIMIT=%.200s: %s does not say how much memory it has; give a size, not a part",
+                    text, name);
             *limit = bytes;
             by_name = exact;
         }

@@ -72,9 +72,10 @@ static ctrt_status handles(ctrt_device *device)
                          "shutdown: %s stays open: %llu tensors still hold memory that is pinned for it", device->name,
                          (unsigned long long)pinned.of[PINNED_ACTIVE_REQUESTS].current);
     if (streams > 0 || events > 0)
-        return ctrt_fail(CTRT_ERR_STATE,
-                         "shutdown: %s stays open: %u of its streams and %u of its events are still held; release them first",
-                         device->name, (unsigned)streams, (unsigned)events);
+        return ctrt_fail(
+            CTRT_ERR_STATE,
+            "shutdown: %s stays open: %u of its streams and %u of its events are still held; release them first",
+            device->name, (unsigned)streams, (unsigned)events);
     return CTRT_OK;
 }
 
