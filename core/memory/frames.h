@@ -22,7 +22,7 @@ struct frames {
     void *at[];                             /* return addresses, innermost first */
 };
 
-/* stacks are to be recorded */
+/* Call stacks are to be recorded. */
 extern atomic_bool frames_wanted;
 /* Call before recording is turned on. Loads the library that backtrace(3) needs, which must not happen during an
  * allocation. */

@@ -18,8 +18,8 @@ enum history_action {
 };
 
 struct history_event {
-    uint64_t number;                        /* microseconds since 1970 */
-    uint64_t time;
+    uint64_t number;                        /* from 1 */
+    uint64_t time;                          /* microseconds since 1970 */
     const char *tag, *op;                   /* interned or static; op NULL: unknown. ANNOTATE: tag is the text */
     const void *address;
     size_t bytes;                           /* of the block; OOM: requested */

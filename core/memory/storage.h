@@ -36,7 +36,8 @@ struct storage {
     size_t bytes;                           /* as requested; block.bytes is the granted size */
     void (*release)(struct storage *self);  /* frees the data; NULL: the block is freed to the device's pool */
     void *user[2];                          /* for use by `release` */
-    void (*home_release)(struct storage *self);     /* tensor.c: frees the struct that embeds this one */
+    void (*home_release)(struct storage *self);     /* tensor.c: called when the struct that embeds this one may be
+                                                     * freed */
     /* For storages of asynchronous devices and in pinned memory: */
     bool ordered;                           /* uses are recorded; else `uses` is unspecified */
     bool moves;                             /* block.address is only a name; pool_use returns the address of the

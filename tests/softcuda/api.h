@@ -85,7 +85,7 @@ typedef struct { unsigned char bytes[16]; } uuid;
     ROW(ERROR_EXTERNAL_DEVICE, 911, "an error of another device")                                                  \
     ROW(ERROR_UNKNOWN, 999, "unknown error")
 
-#ifndef SOFTCUDA_FACTS                      /* facts-backend.c and facts-libraries.c include cuda.h */
+#ifndef SOFTCUDA_FACTS                      /* test-softcuda-facts.c defines it and includes cuda.h */
 enum {
 #define ROW(name, number, text) CUDA_##name = number,
     RESULTS(ROW)
