@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/capture.c: what a capture owns: its memory, the list of tensors that its work uses, and the host numbers that
- * replays re-read.
+/* memory/capture.c: the parts of a capture: its memory, the list of storages that its work uses, and the host values
+ * that replays re-read.
  *
- * Memory: while a stream is being captured, allocations on it come from the capture's own instance of the policy
- * `caching`, whose segments are allocated from the device's policy. So memory that the step frees is reused within the
- * step, and by nobody else before the graph is released, because replays write it again. The device's statistics count
- * these segments, not the blocks within them.
+ * Memory: while a stream is being captured, allocations on it are served by the capture's own instance of the policy
+ * `caching`, over segments that are allocated from the device's policy. So memory that the step frees is reused within
+ * the step, and is not reused outside before the graph is released, because replays write it again. The device's
+ * statistics count these segments, not the blocks within them.
  *
  * Order: captured work runs at each replay, so the capture records the storages that it uses. A replay is ordered after
  * earlier work of other streams on all of them, and later work is ordered after the replay. */

@@ -41,7 +41,7 @@ static inline struct capture *capture_here(const ctrt_device *device)
 }
 
 /* capture_numbers reserves `bytes` (at most NUMBERS_ROOM) of device memory for an op that is being captured; `source`
- * fills them at each replay. *where: their address. The capture takes over `state`, also on an error.
+ * fills them at each replay. *where: their address. The capture owns `state` afterwards, also on an error.
  * capture_numbers_of returns the state that the capture already has for that source, or NULL. */
 ctrt_status capture_numbers(const void **where, struct capture *capture, size_t bytes,
                             const struct number_source *source, void *state);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/figures.c: memory statistics, with PyTorch's names.
  *
- * The core counts blocks, and segments where they are allocated from the lowest source. Only the policy knows how
- * segments are split. If a policy does not report that, splits are 0 and segments are assigned to pools by their
- * size. */
+ * The core counts blocks, and counts segments where they are allocated from the lowest source. How segments are split
+ * is available only from the policy. If a policy does not report it, splits are 0 and segments are assigned to pools by
+ * their size. */
 #include "memory/figures.h"
 
 #include "base/base.h"
@@ -157,7 +157,7 @@ static void read_pinned(ctrt_memory_figures *out, const ctrt_device *device)
     out->host_free_time = pinned.free;
 }
 
-/* Only the policy that moves memory knows which blocks are on the host, and it is always the top one. */
+/* Which blocks are on the host is reported only by the policy that moves memory. It is always the top policy. */
 static void read_spilled(ctrt_memory_figures *out, const struct device_memory *memory)
 {
     ctrt_memory_stats stats = { .size = sizeof stats };

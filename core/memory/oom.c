@@ -187,7 +187,7 @@ static char *to_json(const struct finding *f, const char *advice)
     return text_finish(&json, &text, "a report") == CTRT_OK ? json : NULL;
 }
 
-/* Stores `json` as the device's last report, and takes it over. */
+/* Stores `json` as the device's last report, which then owns it. */
 static void keep(struct device_memory *memory, char *json)
 {
     struct oom_report *report = json != NULL ? memory_alloc(sizeof *report) : NULL, *old;

@@ -82,8 +82,8 @@ static int compare_addresses(const void *a, const void *b)
     return (uintptr_t)x->address < (uintptr_t)y->address ? -1 : (uintptr_t)x->address > (uintptr_t)y->address;
 }
 
-/* Sets the names of the lowest policy's blocks if the top policy moves memory, because only the top policy knows the
- * names. */
+/* If the top policy moves memory, copies the names of blocks from its list to the lowest policy's list, because the
+ * lowest policy has no names. */
 static bool name_moving(struct list *list, const struct memory_layer *top)
 {
     struct list moving = { 0 };

@@ -47,7 +47,7 @@ void plan_leave(void)
 /* One per device, created at its first dry run; guarded by the lock. */
 struct plan {
     struct device_memory *real, *memory;
-    bool running, copied;                   /* copied: the policies are clones and know the blocks from before */
+    bool running, copied;                   /* copied: the policies are clones and contain the blocks from before */
     uint64_t number;                        /* dry runs so far */
     struct plan_block **buckets;
     size_t room;
@@ -148,7 +148,7 @@ static ctrt_status ask(struct plan *plan, ctrt_block *inner, size_t bytes, void 
     return policy_check_address(status, inner->address, layer->name, bytes);
 }
 
-/* Reserves addresses for a block. Host memory can be accessed, and gets pages when it is written. */
+/* Reserves addresses for a block. Host memory can be accessed, and pages are allocated when it is written. */
 static void *place_new(const struct plan *plan, size_t bytes)
 {
     const int access = device_host_memory(plan->real->device) ? PROT_READ | PROT_WRITE : PROT_NONE;
@@ -283,7 +283,7 @@ static bool policy_moves(const struct plan *plan)
     return CTRT_SLOT(top(plan)->policy, use) && CTRT_SLOT(top(plan)->policy, unuse) && plan->real->moves;
 }
 
-/* Returns the block as the cloned policy knows it. NULL: the cloned policy does not know the block. */
+/* Returns the block under which the cloned policy allocated it. NULL: it is not a block of the cloned policy. */
 static const ctrt_block *inner_of(const struct plan *plan, const ctrt_block *block)
 {
     struct plan_block **at = find(plan, block);

@@ -12,7 +12,7 @@ void plan_source_begin(struct device_memory *memory, struct device_memory *real)
 void plan_source_limit(struct device_memory *memory, uint64_t bytes);
 /* Removes all limits. Returns false if there were none. */
 bool plan_source_lift(struct device_memory *memory);
-/* Counts `bytes` as freed to the device, for a block that no policy of the dry run knows. */
+/* Counts `bytes` as freed to the device, for a block that was not allocated from the dry run's policies. */
 void plan_source_return(struct device_memory *memory, size_t bytes);
 
 #endif

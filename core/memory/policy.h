@@ -15,8 +15,8 @@ struct policy_spec {
     char options[192];                      /* "": no options */
 };
 
-/* Parses `text` into `specs`, uppermost policy first. Has no side effects. CTRT_ERR_INVALID_ARGUMENT: the message names
- * the error and its place. */
+/* Parses `text` into `specs`, uppermost policy first. Has no side effects. CTRT_ERR_INVALID_ARGUMENT: the message
+ * describes the error. */
 ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_LAYERS], int *count, const char *text);
 
 /* An instance of a policy, which also serves as the memory source of the policy above it in the stack. */
@@ -43,7 +43,7 @@ ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *sp
 void layer_destroy(struct memory_layer *layer);
 
 /* For dry runs. layer_copies: whether the policy can be cloned. layer_copy: clones the layer `from`, in its present
- * state, over `source`; the clone also knows the blocks that are allocated from `from`. */
+ * state and with its allocated blocks, over `source`. */
 bool layer_copies(const struct memory_layer *layer);
 ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, const ctrt_memory_source *source);
 

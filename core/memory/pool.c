@@ -127,7 +127,7 @@ ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
     int count = 0;
     ctrt_status status = choose_policy(specs, &count, device, &asked);
     struct device_memory *memory = NULL;
-    /* The alignment keeps counters that other threads write off the cache line of the fields that every thread
+    /* The alignment separates counters that other threads write from the cache line of the fields that every thread
      * reads. */
     if (status == CTRT_OK && (memory_must_fail() || (memory = aligned_alloc(64, sizeof *memory)) == NULL))
         status = out_of_memory(sizeof *memory, "a device's memory");

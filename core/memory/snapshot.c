@@ -173,7 +173,7 @@ static void segments_walked(struct text *text, const struct parts *parts, const 
     }
 }
 
-/* For a policy that does not report its segments: each live block as a segment. */
+/* For a policy that does not report its segments: lists each allocated block as a segment. */
 static void segments_live(struct text *text, const struct parts *parts, const ctrt_device *device)
 {
     for (size_t i = 0; i < parts->block_count; i++) {

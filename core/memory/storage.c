@@ -69,7 +69,7 @@ static void free_ordered(struct storage *self)
     pool_free(self->device->memory, &self->block, self->bytes, self->stream->queue);
 }
 
-/* External memory: its owner does not know ctrt's streams, so the host waits for all uses before `release`. */
+/* External memory: its owner does not wait for ctrt's streams, so the host waits for all uses before `release`. */
 static void finish_uses(struct storage *self)
 {
     stream_mark marks[ORDER_READERS + 1];

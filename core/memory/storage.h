@@ -2,7 +2,7 @@
 /* memory/storage.h: reference-counted bytes on a device, shared by the tensors that view them.
  *
  * A storage is embedded in the tensor that created it, which saves an allocation; views refer to it. `refs` counts
- * tensors. A freed tensor whose embedded storage is still viewed keeps its struct allocated (tensor.c). */
+ * tensors. If a tensor is released while its embedded storage is still viewed, its struct is not freed (tensor.c). */
 #ifndef CORE_MEMORY_STORAGE_H
 #define CORE_MEMORY_STORAGE_H
 

@@ -18,7 +18,7 @@ struct softcuda_control {
      * together). Functions of cuBLAS and NVML are counted too. -1: unknown function. */
     int64_t (*calls)(const char *name);
     /* Makes call number `at` (from 1) of `name` return `error`; `on`: all later calls too. Does not wait for anything.
-     * Returns false for an unknown function. */
+     * An unknown name has no effect. Returns false if `name` is NULL or memory runs out. */
     bool (*inject)(const char *name, int64_t at, int error, bool on);
     void (*inject_clear)(void);
     /* Symbols of functions by number, from 0; NULL after the last. For tests that let each function fail once. */
@@ -26,7 +26,8 @@ struct softcuda_control {
     uint64_t (*live_bytes)(int device);         /* allocated device memory */
     uint64_t (*live_blocks)(int device);
     uint64_t (*pinned_bytes)(void);
-    /* `kind`: "stream", "event", "library", "graph", "graph_exec", "allocation" or "pool". */
+    /* `kind`: "stream", "event", "library", "module", "kernel", "graph", "graph_exec", "allocation" or "pool". 0 for
+     * others. */
     uint64_t (*live_handles)(const char *kind);
     bool (*context_active)(int device);
     uint64_t (*launches)(const char *kernel);   /* of one kernel; NULL: of all kernels */
