@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/plan_source.c: fake memory source for dry runs. Addresses are unique and outside every process's address
- * space. Only the total is checked against the capacity, because GPU drivers assemble a segment from free pages
- * anywhere, so device memory does not fragment. */
+ * space. Only the total is checked against the capacity: fragmentation of device memory need not be modelled, because
+ * GPU drivers assemble a segment from free pages anywhere. */
 #include "memory/plan_source.h"
 
 #include "base/base.h"

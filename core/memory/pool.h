@@ -61,7 +61,7 @@ void pool_destroy(struct device_memory *memory);
 
 /* Allocates `bytes` from the policy for use on `queue` and updates the statistics. bytes 0 sets the address to NULL and
  * counts nothing. If memory runs out, the message contains the request, the device's allocated and reserved bytes and a
- * remedy. Thread-safe, like all functions below. */
+ * remedy. */
 ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
 /* As pool_alloc, for a caller that may continue with less memory: running out of memory is not reported. */
 ctrt_status pool_draw(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
