@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/account.c: the slow half of counting: threads that come and go, peaks, windows, sums. */
+/* memory/account.c: the slow paths of the counters: threads that start and exit, peaks, windows, sums. */
 #include "memory/account.h"
 
 #include "base/lock.h"
@@ -35,13 +35,15 @@ static void fetch_add(account_cell *cell, int64_t value)
         atomic_fetch_add_explicit(cell, value, memory_order_relaxed);
 }
 
-/* Moves what `cells` have and others cannot see to `published`. It is done by whose cells they are, or under the lock;
- * who finds somebody at it leaves it to them. Release, so that who sees a part of it sees that it is going on. */
+/* Adds what `cells` have counted since they were last published to `published`. Called by the owning thread, or under
+ * the lock. If another thread is publishing these cells, returns at once. The release ordering lets a reader that sees
+ * a part of the update also see that `publishing` is odd. */
 static void publish(struct account *account, struct account_cells *cells)
 {
     uint32_t turn = atomic_load_explicit(&cells->publishing, memory_order_relaxed);
     if (turn % 2 == 1
-        || !atomic_compare_exchange_strong_explicit(&cells->publishing, &turn, turn + 1, memory_order_acquire, memory_order_relaxed))
+        || !atomic_compare_exchange_strong_explicit(&cells->publishing, &turn, turn + 1, memory_order_acquire,
+                                                    memory_order_relaxed))
         return;
     for (int class = 0; class < ACCOUNT_CLASSES; class++)
         for (int metric = 0; metric < ACCOUNT_METRICS; metric++) {
@@ -54,7 +56,7 @@ static void publish(struct account *account, struct account_cells *cells)
     atomic_store_explicit(&cells->publishing, turn + 2, memory_order_release);
 }
 
-/* The thread's end: what it has counted stays in the sums. */
+/* Called when the thread exits: adds its counters to those of the account. */
 static void leave_all(struct thread_state *state)
 {
     struct account_table *table = state->memory;
@@ -89,7 +91,7 @@ __attribute__((constructor)) static void account_start(void)
     thread_on_exit(leave_all);
 }
 
-/* The library's own failure injection does not reach here: without cells, counting goes on another way. */
+/* Plain realloc, so that injected failures do not occur here; without a table, the thread counts in shared counters. */
 static struct account_table *table_with(uint32_t index)
 {
     struct account_table *table = thread_state.memory;
@@ -108,7 +110,7 @@ static struct account_table *table_with(uint32_t index)
 
 struct account_cells *account_enter(struct account *account)
 {
-    /* The cells of a thread whose end nobody would notice would be lost. */
+    /* Without an exit handler for the thread, its counts would be lost when it exits. */
     thread_register();
     struct account_table *table = thread_state.registered ? table_with(account->index) : NULL;
     struct account_cells *cells = table != NULL ? aligned_alloc(64, (sizeof *cells + 63) / 64 * 64) : NULL;
@@ -117,7 +119,8 @@ struct account_cells *account_enter(struct account *account)
     memset(cells, 0, sizeof *cells);
     cells->account = account;
     lock_enter(&account_lock);
-    /* Others may be idle from now on, and have published nothing while they were alone. */
+    /* The other threads may be idle from now on, and the only thread so far has published nothing while it was
+     * alone. */
     for (struct account_cells *other = account->threads; other != NULL; other = other->next)
         publish(account, other);
     cells->next = account->threads;
@@ -150,8 +153,8 @@ static void raise_to(struct account *account, int peak, int64_t value)
         continue;
 }
 
-/* All that is held as far as the thread can see: what is published, and what it has besides. A thread that is new may be
- * publishing these cells; it holds the lock. */
+/* Computes the current totals as far as the calling thread can see: the published counters plus its own unpublished
+ * ones. A thread that is registering may be publishing `mine`; it holds the lock. */
 static void see(int64_t now[ACCOUNT_METRICS][ACCOUNT_CLASSES], struct account *account, struct account_cells *mine)
 {
     for (;;) {
@@ -176,7 +179,7 @@ void account_look(struct account *account, struct account_cells *mine)
     int64_t now[ACCOUNT_METRICS][ACCOUNT_CLASSES];
     const uint32_t epoch = atomic_load_explicit(&account->epoch, memory_order_relaxed);
     mine->rising = 0;
-    /* Beside other threads every look counts, so the epoch is made one that never comes. */
+    /* With several threads, every update must be evaluated, so store an epoch that never matches. */
     mine->epoch = atomic_load_explicit(&account->many, memory_order_relaxed) ? ~epoch : epoch;
     for (int class = 0; class < ACCOUNT_CLASSES; class++)
         for (int metric = 0; metric < ACCOUNT_METRICS; metric++)
@@ -199,7 +202,7 @@ void account_publish(struct account *account, struct account_cells *mine)
     account_look(account, mine);
 }
 
-/* ---- threads without cells ---- */
+/* ---- threads without their own counters ---- */
 
 static void add_shared(struct account *account, size_t bytes, size_t requested, int sign)
 {
@@ -228,7 +231,7 @@ void account_free_shared(struct account *account, size_t bytes, size_t requested
     add_shared(account, bytes, requested, -1);
 }
 
-/* ---- what is drawn from the device ---- */
+/* ---- memory allocated from the device ---- */
 
 void account_drawn(struct account *account, size_t bytes, int sign)
 {
@@ -253,7 +256,7 @@ uint64_t account_drawn_bytes(const struct account *account)
     return sum > 0 ? (uint64_t)sum : 0;
 }
 
-/* ---- sums; with the lock held ---- */
+/* ---- sums; the caller holds the lock ---- */
 
 struct sums {
     int64_t current[PEAKS], in[PEAKS];
@@ -291,13 +294,13 @@ static void add_up(struct sums *sums, const struct account *account)
         sums->current[PEAK_OVERSIZE] += account_load(&cells->over_net);
         sums->in[PEAK_OVERSIZE] += account_load(&cells->over_in);
     }
-    for (int i = 0; i < PEAKS; i++)             /* threads in the middle of something may show less than nothing */
+    for (int i = 0; i < PEAKS; i++)             /* a sum may be negative while threads are counting */
         sums->current[i] = MAX(sums->current[i], 0);
 }
 
-/* Folds the peaks since the last fold, and what is current, into all windows. A window that begins now begins with the sums. The order
- * matters while others count: a block that is taken after the new epoch has its peak looked at when it goes, one that was
- * taken before it and is still there is in the sums. */
+/* Folds the peaks since the last fold, and the current sums, into all windows. A window that begins now starts with the
+ * sums. The order matters while other threads count: for a block allocated after the epoch changed, the peak is updated
+ * when the block is freed; a block allocated before and not yet freed is in the sums. */
 static void fold(struct sums *sums, struct account *account)
 {
     int64_t peaks[PEAKS];

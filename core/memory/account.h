@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/account.h: counting a device's blocks, nearly free however many threads allocate.
+/* memory/account.h: counts a device's blocks and bytes at low cost, independent of the number of threads.
  *
- * An atomic read-modify-write costs about as much as the rest of an allocation, and a shared counter does not
- * scale. So each thread has cells of its own for each device that it uses, which nobody else writes; a sum
- * over the threads is exact whenever no call is in flight. Memory may be allocated by one thread and freed by
- * another: one thread's cells then go below zero, the sum stays right.
+ * An atomic read-modify-write costs about as much as the rest of an allocation, and a shared counter does not scale. So
+ * each thread has its own counters for each device that it uses, and no other thread writes them. The sum over all
+ * threads is exact whenever no call is in progress. Memory may be allocated by one thread and freed by another; the
+ * counters of the freeing thread then become negative, and the sum remains correct.
  *
- * Peaks. A sum can only be at its highest just before a block is freed, so they are looked at there, once for
- * any run of allocations. With one thread they are exact. As soon as there are several, each publishes what
- * it holds every PUBLISH_CALLS calls or PUBLISH_BYTES bytes, and looks at what is published and its own: a peak
- * may then miss what other threads have not published yet.
+ * Peaks. A sum can reach a maximum only just before a block is freed, so peaks are updated there, once for any sequence
+ * of allocations. With one thread, peaks are exact. With several threads, each thread publishes its counters every
+ * PUBLISH_CALLS calls or PUBLISH_BYTES bytes, and computes peaks from the published counters and its own; a peak may
+ * then miss what other threads have not published yet.
  *
- * Windows. A peak is asked for since some moment: the start or the last reset, the beginning of a scope, the
- * last reading of the metrics. `peaks` holds those since the youngest such moment; when another one begins or
- * ends they are folded into all windows that are open. So windows nest and overlap as they like, and cost the
- * hot path nothing. */
+ * Windows. A peak is reported for a period of time: since the start or the last reset, since the beginning of a scope,
+ * or since the metrics were last read. `peaks` holds the peaks since the latest beginning of any window. When a window
+ * begins or ends, `peaks` is folded into all open windows. So windows may nest and overlap, at no cost in the hot
+ * path. */
 #ifndef CORE_MEMORY_ACCOUNT_H
 #define CORE_MEMORY_ACCOUNT_H
 
@@ -25,12 +25,12 @@
 #include "base/thread.h"
 #include "ctrt/plugin.h"
 
-/* What is counted of blocks, of each size class. */
+/* The metrics counted for the blocks of each size class. */
 enum { ACCOUNT_COUNT, ACCOUNT_BYTES, ACCOUNT_REQUESTED, ACCOUNT_METRICS };
 enum { ACCOUNT_LARGE, ACCOUNT_SMALL, ACCOUNT_CLASSES };     /* CTRT_POOL_LARGE - 1, CTRT_POOL_SMALL - 1 */
-#define ACCOUNT_SMALL_MOST ((size_t)1 << 20)                /* bytes of the largest block that is small */
+#define ACCOUNT_SMALL_MOST ((size_t)1 << 20)                /* largest block of the small class, in bytes */
 
-/* The peaks: blocks by pool and metric, oversize blocks, what is drawn from the device by pool (count, bytes). */
+/* The peaks: blocks by pool and metric, oversize blocks, memory allocated from the device by pool (count, bytes). */
 enum {
     PEAK_BLOCKS = 0,
     PEAK_OVERSIZE = CTRT_POOLS * ACCOUNT_METRICS,
@@ -42,20 +42,22 @@ enum {
 
 typedef _Atomic int64_t account_cell;
 
-/* One thread's. */
+/* The counters of one thread for one account. Other threads only publish them, under the lock. */
 struct account_cells {
-    struct account *account;                /* NULL: the device is gone; written under the lock */
-    account_cell net[ACCOUNT_CLASSES][ACCOUNT_METRICS];     /* handed out less taken back */
-    account_cell in[ACCOUNT_CLASSES][ACCOUNT_METRICS];      /* handed out, ever */
+    struct account *account;                /* NULL: the device was closed; written under the lock */
+    account_cell net[ACCOUNT_CLASSES][ACCOUNT_METRICS];     /* allocated minus freed */
+    account_cell in[ACCOUNT_CLASSES][ACCOUNT_METRICS];      /* allocated in total */
     account_cell over_net, over_in;                         /* oversize blocks */
-    account_cell seen[ACCOUNT_CLASSES][ACCOUNT_METRICS];    /* how much of net is published */
-    /* When the peaks were last looked at: what was held, and the account's epoch. Within both no peak can rise. */
+    account_cell seen[ACCOUNT_CLASSES][ACCOUNT_METRICS];    /* part of `net` that is published */
+    /* Values of `net`, and the account's epoch, when the peaks were last updated. Below `top` and in the same epoch, no
+     * peak can rise. */
     int64_t top[ACCOUNT_CLASSES][ACCOUNT_METRICS];
     uint32_t epoch;
     uint32_t rising;                        /* a peak may have risen since */
-    uint32_t calls;                         /* since the last publishing */
+    uint32_t calls;                         /* since counters were last published */
     uint64_t bytes;
-    _Atomic uint32_t publishing;            /* counts twice for each publishing: odd while somebody does */
+    _Atomic uint32_t publishing;            /* sequence lock, incremented twice by each publish; odd while a thread
+                                             * publishes */
     struct account_cells *next, *previous;  /* of the account */
 };
 
@@ -65,23 +67,23 @@ struct account_window {
 };
 
 struct account {
-    uint32_t index;                         /* place in each thread's table */
-    _Atomic bool many;                      /* several threads count */
-    _Atomic uint32_t epoch;                 /* of the peaks: counts how often they were begun anew */
-    _Atomic size_t oversize;                /* blocks from here on count as oversize too; SIZE_MAX: none */
+    uint32_t index;                         /* index in each thread's table */
+    _Atomic bool many;                      /* several threads have counters */
+    _Atomic uint32_t epoch;                 /* incremented when the peaks are reset to 0 */
+    _Atomic size_t oversize;                /* blocks of this size or more also count as oversize; SIZE_MAX: none */
     account_cell peaks[PEAKS];
-    struct account_cells *threads;          /* these three under the lock */
-    struct account_window *windows;         /* the first is `life` */
+    struct account_cells *threads;          /* this and the next two: under the lock */
+    struct account_window *windows;         /* open windows; always with `life` */
     struct account_window life;
-    /* What several threads write. */
+    /* Written by several threads. */
     alignas(64) account_cell published[ACCOUNT_CLASSES][ACCOUNT_METRICS];
-    account_cell ended_in[ACCOUNT_CLASSES][ACCOUNT_METRICS];    /* of threads that are gone */
+    account_cell ended_in[ACCOUNT_CLASSES][ACCOUNT_METRICS];    /* of threads that have exited */
     account_cell ended_over_net, ended_over_in;
-    /* Drawn from the device and given back: ACCOUNT_COUNT and ACCOUNT_BYTES. */
+    /* Memory allocated from the device, and freed to it: ACCOUNT_COUNT and ACCOUNT_BYTES. */
     account_cell drawn_net[ACCOUNT_CLASSES][2], drawn_in[ACCOUNT_CLASSES][2];
 };
 
-/* What each thread finds in thread_state.memory. */
+/* Type of thread_state.memory: the thread's counters by account.index. */
 struct account_table {
     uint32_t room;
     struct account_cells *at[];
@@ -91,14 +93,15 @@ struct account_table {
 #define PUBLISH_BYTES ((uint64_t)1 << 20)
 
 void account_init(struct account *account);
-/* The threads' cells become theirs alone; nobody may use the account any more. */
+/* Detaches the threads' counters from the account. No thread may use the account any more. */
 void account_destroy(struct account *account);
 
-/* The thread's cells, made at its first use of the account; NULL when there can be none. */
+/* Returns the thread's counters, which are created when the thread first uses the account. NULL: out of memory, or the
+ * thread's exit could not be observed; the caller then uses the two functions below. */
 struct account_cells *account_enter(struct account *account);
 void account_alloc_shared(struct account *account, size_t bytes, size_t requested);
 void account_free_shared(struct account *account, size_t bytes, size_t requested);
-/* Raises the peaks to what this thread sees. */
+/* Raises the peaks to the values that this thread can see. */
 void account_look(struct account *account, struct account_cells *mine);
 void account_publish(struct account *account, struct account_cells *mine);
 
@@ -112,7 +115,7 @@ static inline void account_store(account_cell *cell, int64_t value)
     atomic_store_explicit(cell, value, memory_order_relaxed);
 }
 
-/* For the one who alone writes the cell. */
+/* For counters that only the calling thread writes. */
 static inline void account_add(account_cell *cell, int64_t value)
 {
     account_store(cell, account_load(cell) + value);
@@ -140,7 +143,7 @@ static inline void account_publish_now_and_then(struct account *account, struct 
         account_publish(account, mine);
 }
 
-/* Counts one block handed out. */
+/* Counts an allocated block. `bytes`: its size; `requested`: the size that was requested. */
 static inline void account_alloc(struct account *account, size_t bytes, size_t requested)
 {
 #ifdef CTRT_WITHOUT_ACCOUNTING              /* bench/bookkeeping.sh */
@@ -159,7 +162,8 @@ static inline void account_alloc(struct account *account, size_t bytes, size_t r
     account_store(&mine->net[class][ACCOUNT_BYTES], bytes_now);
     account_store(&mine->net[class][ACCOUNT_REQUESTED], requested_now);
     const int64_t *top = mine->top[class];
-    if (unlikely((count_now > top[ACCOUNT_COUNT]) | (bytes_now > top[ACCOUNT_BYTES]) | (requested_now > top[ACCOUNT_REQUESTED])
+    if (unlikely((count_now > top[ACCOUNT_COUNT]) | (bytes_now > top[ACCOUNT_BYTES])
+                 | (requested_now > top[ACCOUNT_REQUESTED])
                  | (mine->epoch != atomic_load_explicit(&account->epoch, memory_order_relaxed))))
         mine->rising = 1;
     account_add(&mine->in[class][ACCOUNT_COUNT], 1);
@@ -172,7 +176,7 @@ static inline void account_alloc(struct account *account, size_t bytes, size_t r
     account_publish_now_and_then(account, mine, bytes);
 }
 
-/* Counts one block taken back. */
+/* Counts a freed block, with the sizes that account_alloc got. */
 static inline __attribute__((always_inline)) void account_free(struct account *account, size_t bytes, size_t requested)
 {
 #ifdef CTRT_WITHOUT_ACCOUNTING
@@ -194,7 +198,7 @@ static inline __attribute__((always_inline)) void account_free(struct account *a
     account_publish_now_and_then(account, mine, bytes);
 }
 
-/* Counts a segment drawn from the device (sign 1) or given back (-1). */
+/* Counts a segment that was allocated from the device (sign 1) or freed to it (-1). */
 void account_drawn(struct account *account, size_t bytes, int sign);
 
 /* ---- reading ---- */
@@ -204,18 +208,18 @@ struct account_figures {
 };
 
 void account_read(struct account_figures *out, struct account *account);
-/* One figure of all pools, without the lock when one thread counts. */
+/* The current value of one metric over all pools. */
 uint64_t account_current(struct account *account, int metric);
 uint64_t account_drawn_bytes(const struct account *account);
-/* All peaks become what is current. */
+/* Sets all peaks to the current values. */
 void account_reset_peaks(struct account *account);
 
-/* Opens a window: its peaks begin as what is current. Closing leaves in it the peaks of its time. */
+/* Opens a window, whose peaks start at the current values. After close, the window holds the peaks of its time. */
 void account_window_open(struct account *account, struct account_window *window);
 void account_window_close(struct account *account, struct account_window *window);
-/* The peaks up to now into all open windows. */
+/* Folds the peaks so far into all open windows. */
 void account_windows_update(struct account *account);
-/* Reads the window and begins it anew, with no moment between. */
+/* Reads the peaks of the window and restarts it, atomically. */
 void account_window_turn(struct account *account, struct account_window *window, int64_t peaks[PEAKS]);
 
 #endif

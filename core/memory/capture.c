@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/capture.c: what a capture has: memory of its own, the tensors that its work uses, numbers of the host.
+/* memory/capture.c: the parts of a capture: its memory, the list of storages that its work uses, and the host values
+ * that replays re-read.
  *
- * Memory: while a stream is captured, a policy of the capture's own (a second `caching`, over blocks that are drawn from the device's
- * policy) serves it, so that what the step frees is used again within the step, and by nobody else before the graph is released: replays
- * write it again. Those blocks, not the pieces of them, are what the device's figures count.
+ * Memory: while a stream is being captured, allocations on it are served by the capture's own instance of the policy
+ * `caching`, over segments that are allocated from the device's policy. So memory that the step frees is reused within
+ * the step, and is not reused outside before the graph is released, because replays write it again. The device's
+ * statistics count these segments, not the blocks within them.
  *
- * Order: a captured piece of work runs at each replay, so the storages that it uses are noted, and a replay waits for, and is waited for by,
- * other streams on behalf of all of them. */
+ * Order: captured work runs at each replay, so the capture records the storages that it uses. A replay is ordered after
+ * earlier work of other streams on all of them, and later work is ordered after the replay. */
 #include "memory/capture_parts.h"
 
 #include "base/base.h"
@@ -14,10 +16,10 @@
 #include "memory/oom.h"
 #include "memory/order.h"
 
-static struct capture *running;             /* all devices' */
+static struct capture *running;             /* captures of all devices */
 const char capture_gone;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* of `running` */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* guards `running` */
 
 static void after_fork_in_child(void)
 {
@@ -52,13 +54,14 @@ static ctrt_status source_alloc(void *state, void **address, size_t bytes, void 
     return CTRT_OK;
 }
 
-/* What the capture has drawn stays until its graph goes: recorded work writes there at each replay, also where the layer has no more use for it. */
+/* Segments stay allocated until the graph is released, because recorded work writes to them at each replay, even where
+ * the layer does not need them any more. */
 static void source_free(void *state, void *address, size_t bytes, void *queue)
 {
     (void)state, (void)address, (void)bytes, (void)queue;
 }
 
-/* Within a capture there is nothing to ask: streams meet at its end at the latest. */
+/* No fences are needed within a capture, because all its streams are joined at its end at the latest. */
 static ctrt_status no_fence(void *state, void **fence, void *queue)
 {
     (void)state, (void)queue;
@@ -90,7 +93,7 @@ static void segments_free(struct capture *capture)
 
 void capture_drop(struct capture *capture)
 {
-    /* In the child of a fork, and on a closed device, there is nothing to give back to. */
+    /* In the child of a fork and on a closed device, the memory does not exist any more. */
     if (atomic_fetch_sub(&capture->refs, 1) > 1 || !device_usable(capture->memory->device))
         return;
     marks_finish(capture);
@@ -104,7 +107,7 @@ void capture_drop(struct capture *capture)
     memory_free(capture);
 }
 
-/* Is the queue one of the capture's streams'? */
+/* Whether `queue` belongs to one of the capture's streams. */
 static bool is_on(const struct capture *capture, const void *queue)
 {
     const ctrt_stream *stream;
@@ -114,7 +117,7 @@ static bool is_on(const struct capture *capture, const void *queue)
     return false;
 }
 
-/* The running capture of that queue, held; NULL: there is none. */
+/* Returns the running capture of `queue` with a new reference. NULL: there is none. */
 static struct capture *capture_of(const struct device_memory *memory, const void *queue)
 {
     struct capture *found = NULL;
@@ -137,7 +140,8 @@ static ctrt_status layer_alloc(struct capture *capture, ctrt_block *block, size_
     if (status == CTRT_ERR_OUT_OF_MEMORY && !report)
         return status;
     if (status == CTRT_ERR_OUT_OF_MEMORY)
-        status = ctrt_context(oom_fail(capture->memory, bytes, ctrt_error_message()), "in a capture on %s", capture->memory->device->name);
+        status = ctrt_context(oom_fail(capture->memory, bytes, ctrt_error_message()), "in a capture on %s",
+                              capture->memory->device->name);
     if (status != CTRT_OK)
         capture_fail(capture, status);
     return status;
@@ -155,11 +159,12 @@ ctrt_status capture_storage(struct storage *storage, struct capture *capture, si
     return CTRT_OK;
 }
 
-/* A block that is a capture's says so, and holds it, where others have a fence: when it is given back, the capture may be over, or another
- * thread may have begun one. */
+/* The fence field of a block that belongs to a capture holds a reference to the capture, tagged by this bit, because
+ * when the block is freed the capture may have ended, or another thread may have begun another one. */
 #define OF_CAPTURE ((uintptr_t)1)
 
-bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, bool report)
+bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes,
+                         void *queue, bool report)
 {
     struct capture *capture = capture_of(memory, queue);
     if (capture == NULL)
@@ -182,7 +187,7 @@ bool capture_free_fixed(const ctrt_block *block)
     pthread_mutex_lock(&capture->lock);
     const bool running = capture->stream != NULL;
     pthread_mutex_unlock(&capture->lock);
-    if (running)                            /* afterwards the layer serves nobody */
+    if (running)                            /* after the capture has ended, the layer serves no allocations */
         capture->layer->policy->free(capture->layer->state, &plain, capture->queue);
     capture_drop(capture);
     return true;
@@ -210,10 +215,12 @@ ctrt_status capture_refuse(const ctrt_device *device, const char *why)
     return status;
 }
 
-/* ---- numbers ---- */
+/* ---- host numbers ---- */
 
-/* Their memory is a segment of its own: what the step takes from the layer may be memory that it has used before, and writes again. */
-ctrt_status capture_numbers(const void **where, struct capture *capture, size_t bytes, const struct number_source *source, void *state)
+/* Numbers get a segment of their own, because a block from the layer may be memory that the step has used before and
+ * writes again. */
+ctrt_status capture_numbers(const void **where, struct capture *capture, size_t bytes,
+                            const struct number_source *source, void *state)
 {
     void *memory;
     pthread_mutex_lock(&capture->lock);
@@ -247,7 +254,7 @@ void *capture_numbers_of(const void **where, struct capture *capture, const stru
 
 /* ---- uses ---- */
 
-/* The storage's place, else the first free one; the table has room. */
+/* Returns the storage's entry, else the first unused one. The table must not be full. */
 static struct use *place_of(struct use *uses, size_t room, const struct storage *storage)
 {
     size_t at = (((uintptr_t)storage >> 4) * 0x9e3779b97f4a7c15u) >> 20;
@@ -256,7 +263,7 @@ static struct use *place_of(struct use *uses, size_t room, const struct storage 
     return &uses[at & (room - 1)];
 }
 
-/* With the capture's lock. */
+/* The caller holds the capture's lock. */
 static bool uses_grow(struct capture *capture)
 {
     if (2 * (capture->use_count + 1) <= capture->use_room)
@@ -297,7 +304,8 @@ void capture_note(struct capture *capture, struct storage *storage, bool writes)
     pthread_mutex_unlock(&capture->lock);
 }
 
-/* With the lock: one mark a stream, the youngest. Without memory the caller waits. */
+/* Keeps the latest mark of each stream. If memory for the list runs out, waits for the marked work instead. The caller
+ * holds the capture's lock. */
 static void mark_note(struct capture *capture, stream_mark mark)
 {
     for (size_t i = 0; i < capture->mark_count; i++)
@@ -322,7 +330,8 @@ void capture_storage_free(struct storage *storage, const stream_mark *marks, int
 {
     struct capture *capture = storage->capture;
     if (!device_usable(storage->device))
-        return;                             /* the child of a fork: locks may be held for ever, and there is no memory */
+        return;                             /* In the child of a fork, locks may be held permanently, and the device
+                                             * memory does not exist. */
     bool apart = false;
     pthread_mutex_lock(&capture->lock);
     if (capture->use_room > 0) {
@@ -335,17 +344,18 @@ void capture_storage_free(struct storage *storage, const stream_mark *marks, int
             continue;
         apart = apart || mark_slot(marks[i]) != stream_slot(storage->stream);
         if (!stream_captured(stream_at(mark_slot(marks[i]))))
-            mark_note(capture, marks[i]);   /* a replay waits for it, and who gives the memory back */
+            mark_note(capture, marks[i]);   /* replays, and the release of the memory, wait for this mark */
     }
     const bool running = capture->stream != NULL;
     pthread_mutex_unlock(&capture->lock);
-    /* Within the capture, what another stream may use still is not used again; afterwards the layer serves nobody. */
+    /* During the capture, a block that another stream may still use is not reused. After the capture, the layer serves
+     * no allocations. */
     if (!(running && apart))
         capture->layer->policy->free(capture->layer->state, &storage->block, capture->queue);
     capture_drop(capture);
 }
 
-/* ---- beginning and ending ---- */
+/* ---- creation and release ---- */
 
 ctrt_status capture_new(struct capture **out, ctrt_stream *stream)
 {
@@ -415,7 +425,7 @@ void capture_release_uses(struct capture *capture)
     const size_t room = capture->use_room;
     for (size_t i = 0; i < room; i++)
         if (capture_use_lives(&uses[i]) && uses[i].storage->capture == capture)
-            uses[i].storage = NULL;         /* may die any time from the unlocking on */
+            uses[i].storage = NULL;         /* may be freed at any time once the lock is released */
     capture->uses = NULL;
     capture->use_room = capture->use_count = 0;
     pthread_mutex_unlock(&capture->lock);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/capture.h: streams whose work is recorded (ctrt/capture.h): their memory, and the tensors that they use. */
+/* memory/capture.h: the memory of streams that are being captured (ctrt/capture.h), and the tensors that captured work
+ * uses. */
 #ifndef CORE_MEMORY_CAPTURE_H
 #define CORE_MEMORY_CAPTURE_H
 
@@ -7,34 +8,43 @@
 #include "memory/numbers.h"
 #include "memory/storage.h"
 
-struct capture;                             /* one that runs, later the graph's */
+struct capture;                             /* exists from the beginning of a capture until its graph is released */
 
-/* Memory for a storage that is made while its stream is captured; it is the capture's also after that (storage->capture). */
+/* Allocates the memory of a storage that is created while its stream is being captured. The memory remains the
+ * capture's after the capture has ended (storage->capture). */
 ctrt_status capture_storage(struct storage *storage, struct capture *capture, size_t bytes, void *queue);
-/* Such a storage dies; `marks`: all uses that it has. */
+/* Frees the memory of such a storage. `marks`: all its uses. */
 void capture_storage_free(struct storage *storage, const stream_mark *marks, int count);
 
-/* Memory of one piece of work. False: the queue is not being captured, ask the policy. */
-bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, bool report);
-/* False: the block is not a capture's. */
+/* Allocates memory for one piece of work. Returns false if the queue is not being captured; the caller then allocates
+ * from the policy. Else *status is the result. Without `report`, running out of memory is not reported and does not
+ * make the capture fail. */
+bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes,
+                         void *queue, bool report);
+/* Returns false if the block was not allocated by capture_alloc_fixed. */
 bool capture_free_fixed(const ctrt_block *block);
 
-/* Work on the storage was put on a stream that is being captured. */
+/* Records that work on a captured stream uses the storage. */
 void capture_note(struct capture *capture, struct storage *storage, bool writes);
-/* CTRT_ERR_STATE when the thread's current stream of the device is being captured: "a capture runs on cuda:0, and WHY". */
+/* Returns CTRT_ERR_STATE if the thread's current stream of the device is being captured, and makes the capture fail.
+ * The message is "a capture runs on cuda:0, and WHY". */
 ctrt_status capture_refuse(const ctrt_device *device, const char *why);
-/* The first error of the capture stays. */
+/* Makes the capture fail with `status` and the thread's current message. Only the first error is kept. */
 void capture_fail(struct capture *capture, ctrt_status status);
 
-/* The capture of the thread's current stream of `device`; NULL: none runs there. */
+/* Returns the capture of the thread's current stream of `device`. NULL: the stream is not being captured. */
 static inline struct capture *capture_here(const ctrt_device *device)
 {
-    return likely(!device_asynchronous(device)) ? NULL : atomic_load_explicit(&stream_here(device)->capture, memory_order_acquire);
+    return likely(!device_asynchronous(device))
+               ? NULL
+               : atomic_load_explicit(&stream_here(device)->capture, memory_order_acquire);
 }
 
-/* For an op that is being captured: at most NUMBERS_ROOM bytes of device memory, in *where, that `source` fills anew at each replay. `state` is the
- * capture's from then on, also on an error. One that the same source has there already is found by capture_numbers_of. */
-ctrt_status capture_numbers(const void **where, struct capture *capture, size_t bytes, const struct number_source *source, void *state);
+/* capture_numbers reserves `bytes` (at most NUMBERS_ROOM) of device memory for an op that is being captured; `source`
+ * fills them at each replay. *where: their address. The capture owns `state` afterwards, also on an error.
+ * capture_numbers_of returns the state that the capture already has for that source, or NULL. */
+ctrt_status capture_numbers(const void **where, struct capture *capture, size_t bytes,
+                            const struct number_source *source, void *state);
 void *capture_numbers_of(const void **where, struct capture *capture, const struct number_source *source);
 
 #endif

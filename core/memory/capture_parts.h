@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/capture_parts.h: for the two files that captures are made of: capture.c, what one has; graph.c, its beginning, its end and replays. */
+/* memory/capture_parts.h: declarations shared by capture.c (memory and uses of a capture) and graph.c (begin, end,
+ * replay). */
 #ifndef CORE_MEMORY_CAPTURE_PARTS_H
 #define CORE_MEMORY_CAPTURE_PARTS_H
 
@@ -9,52 +10,55 @@
 
 struct segment {
     struct segment *next;
-    ctrt_block block;                       /* of the device's policy */
+    ctrt_block block;                       /* allocated from the device's policy */
     size_t bytes;
 };
 
-/* A storage that existed before holds a reference; one that the capture made does not, and leaves the table when it dies. */
+/* A storage that the graph's work uses. The entry owns a reference, except to a storage that the capture itself
+ * allocated; that storage removes its entry when it is freed. */
 struct use {
     struct storage *storage;
     bool writes;
 };
 
 struct capture {
-    atomic_int refs;                        /* the graph's, and those of storages that it made */
-    struct capture *next;                   /* of the captures that run */
+    atomic_int refs;                        /* owned by the graph and by storages that the capture allocated */
+    struct capture *next;                   /* in the list of running captures */
     struct device_memory *memory;
-    ctrt_stream *stream;                    /* where it began; NULL: it has ended */
-    void *queue;                            /* of that */
+    ctrt_stream *stream;                    /* where the capture began; NULL: it has ended */
+    void *queue;                            /* of that stream */
     struct memory_layer *layer;
-    ctrt_memory_source source;              /* of the layer */
-    pthread_mutex_t lock;                   /* for all below */
+    ctrt_memory_source source;              /* the layer's memory source */
+    pthread_mutex_t lock;                   /* guards all fields below */
     struct segment *segments;
-    uint64_t bytes;                         /* of the segments */
-    stream_mark *marks;                     /* of work outside on results that have died: before their memory is written again; one a stream */
+    uint64_t bytes;                         /* total of the segments */
+    stream_mark *marks;                     /* one per stream: work outside the capture on results that were freed,
+                                             * which must be done before their memory is written again */
     size_t mark_count, mark_room;
     struct use *uses;                       /* a hash table by storage */
-    size_t use_count, use_room;             /* count: places taken, with those that are empty again */
+    size_t use_count, use_room;             /* use_count: used entries, including deleted ones */
     struct numbers *numbers;
-    stream_mark *recorded;                  /* the last number of each captured stream */
+    stream_mark *recorded;                  /* the last mark of each captured stream */
     size_t recorded_count;
     ctrt_status failed;
     char *text;
 };
 
-extern const char capture_gone;             /* the place of a storage that has died */
+extern const char capture_gone;             /* its address marks the deleted entry of a storage that was freed */
 
 static inline bool capture_use_lives(const struct use *use)
 {
     return use->storage != NULL && use->storage != (const void *)&capture_gone;
 }
 
-/* One reference is the caller's. */
+/* Creates a capture over `stream`; the caller owns one reference. */
 ctrt_status capture_new(struct capture **out, ctrt_stream *stream);
 void capture_drop(struct capture *capture);
-/* Into the list of captures that run, and out of it. */
+/* Add to and remove from the list of running captures. */
 void capture_enlist(struct capture *capture);
 void capture_delist(struct capture *capture);
-/* Lets go of what existed before and of numbers, when no replay runs any more. In the child of a fork all of it stays as it is. */
+/* Releases the storages that existed before the capture, and the numbers. No replay may be running. Does nothing in the
+ * child of a fork. */
 void capture_release_uses(struct capture *capture);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/fence.c: work that must be done before memory may be used again. */
+/* memory/fence.c: fences on the events of streams. */
 #include "memory/fence.h"
 
 #include "base/memory.h"
@@ -8,7 +8,7 @@
 struct part {
     ctrt_device *device;                    /* of the stream */
     void *event;
-    stream_mark mark;                       /* 0: of a queue that is no stream's */
+    stream_mark mark;                       /* of the event; 0: the queue belongs to no stream */
 };
 
 struct fence {
@@ -21,7 +21,7 @@ static bool part_done(const struct part *part)
     if (part->mark != 0 && mark_done(part->mark))
         return true;
     bool done = false;
-    /* A queue that failed has dropped its work: nothing is left that could touch the memory. */
+    /* A failed queue has dropped its work, so nothing can access the memory any more. */
     return part->device->backend->queue->event_query(part->device->handle, part->event, &done) != CTRT_OK || done;
 }
 
@@ -65,14 +65,16 @@ void fence_add(struct fence **fence, const stream_mark *marks, int count)
 ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
 {
     *out = NULL;
-    /* What a captured queue had to do was done when the capture began, and what is recorded uses memory of the capture's own. */
+    /* A captured queue was ordered after all earlier work when its capture began, and recorded work uses memory of the
+     * capture itself. */
     if (!device_asynchronous(device) || unlikely(queue_captured(device, queue)))
         return CTRT_OK;
     const ctrt_queue_table *table = device->backend->queue;
     struct fence *fence = memory_alloc(sizeof *fence + sizeof fence->parts[0]);
     void *event = NULL;
     if (fence != NULL && stream_event_take(&event, device) == CTRT_OK) {
-        /* A number of its own, after what is there, so that it can be told later whether that was dropped. */
+        /* Counts the event as a piece of work, so that stream_outcome can report later whether the work before it was
+         * dropped. */
         const stream_mark mark = stream_note_wait(device, queue);
         if (likely(table->event_record(device->handle, event, queue) == CTRT_OK)) {
             fence->count = 1;
@@ -83,7 +85,7 @@ ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
         stream_event_put(event, device);
     }
     memory_free(fence);
-    /* Nothing to ask later: the host waits now. */
+    /* No event is available, so the host waits now. */
     device_count_wait(device);
     return table->synchronize(device->handle, queue);
 }
@@ -141,7 +143,7 @@ bool fence_done(void *state)
     return true;
 }
 
-/* Lets go of what is done; true when nothing is left. */
+/* Drops the parts that are done. Returns true if no part remains. */
 static bool prune(struct fence *fence)
 {
     uint32_t kept = 0;

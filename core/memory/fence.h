@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/fence.h: work that must be done before memory may be used again: what a policy knows of streams.
+/* memory/fence.h: fences: work that must be done before a block of memory may be used again.
  *
- * A fence holds an event for each stream concerned. NULL is a fence that is done. */
+ * A fence holds one event for each stream concerned. A NULL fence is done. */
 #ifndef CORE_MEMORY_FENCE_H
 #define CORE_MEMORY_FENCE_H
 
@@ -9,14 +9,16 @@
 
 struct fence;
 
-/* All work that is on the streams of `marks` now joins *fence (NULL at first). Without memory for that, or when an event cannot be
- * had, the caller waits instead. */
+/* Adds all work that is on the streams of `marks` now to *fence, which is NULL or an existing fence. If memory for the
+ * fence or an event is not available, the calling thread waits for that stream instead. */
 void fence_add(struct fence **fence, const stream_mark *marks, int count);
-/* The slots of ctrt_memory_source that concern fences; `device` is where the queues are. */
+/* Implement the fence functions of ctrt_memory_source. `device`: the device of the queues. fence_new records the work
+ * that is on `queue` now. fence_wait makes `queue` wait for the fence (NULL: the calling thread waits). fence_done
+ * returns whether all work of the fence is done. fence_join merges two fences and consumes both. */
 ctrt_status fence_new(void **fence, ctrt_device *device, void *queue);
 ctrt_status fence_wait(void *fence, ctrt_device *device, void *queue);
 bool fence_done(void *fence);
-/* Is that queue's work recorded instead of run? Then it cannot wait for what runs outside. */
+/* Whether the queue's stream is being captured. A captured queue cannot wait for work outside the capture. */
 bool queue_captured(const ctrt_device *device, const void *queue);
 ctrt_status fence_status(void *fence, bool *done);
 void *fence_join(void *a, void *b);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/figures.c: what is counted, by PyTorch's names.
+/* memory/figures.c: memory statistics, with PyTorch's names.
  *
- * Blocks are counted by the core, segments too: as they pass through the lowest source. How segments are divided
- * up the policy alone knows; one that does not say has no splits, and its segments are told apart by size. */
+ * The core counts blocks, and counts segments where they are allocated from the lowest source. How segments are split
+ * is available only from the policy. If a policy does not report it, splits are 0 and segments are assigned to pools by
+ * their size. */
 #include "memory/figures.h"
 
 #include "base/base.h"
@@ -10,13 +11,13 @@
 #include "memory/pinned.h"
 #include "memory/policy.h"
 
-/* ---- the names ---- */
+/* ---- keys ---- */
 
 #define KEYS_OF(member) { #member, offsetof(ctrt_memory_figures, member), CTRT_MEMORY_POOLS }
 static const struct family {
     const char *name;
     size_t offset;
-    int pools;                              /* 1: no pools in the name */
+    int pools;                              /* 1: the key has no pool */
 } families[] = {
     KEYS_OF(allocation),
     KEYS_OF(segment),
@@ -59,7 +60,8 @@ static const char *const pools[] = { "all", "large_pool", "small_pool" };
 static const char *const members[] = { "current", "peak", "allocated", "freed" };
 #define MEMBERS COUNT_OF(members)
 
-/* Where the `index`-th figure stands, and its name into key[64]; false past the last. */
+/* Determines the offset of the `index`-th value in ctrt_memory_figures, and stores its key in key[64]. Returns false
+ * after the last. */
 static bool locate(size_t index, char *key, size_t *offset)
 {
     for (size_t f = 0; f < COUNT_OF(families); f++) {
@@ -111,7 +113,7 @@ bool figures_policy(ctrt_memory_stats *out, const struct device_memory *memory)
         return false;
     const struct memory_layer *top = memory->layers[0], *lowest = memory->layers[memory->layer_count - 1];
     bool known = false;
-    /* The lowest has the segments; the upper ones may have blocks of their own, which are the lower's. */
+    /* The lowest policy has the segments; blocks of the upper ones are parts of the lower one's. */
     if (CTRT_SLOT(lowest->policy, stats)) {
         lowest->policy->stats(lowest->state, out);
         known = true;
@@ -121,10 +123,10 @@ bool figures_policy(ctrt_memory_stats *out, const struct device_memory *memory)
     return known;
 }
 
-/* Segments by pool as the policy has them, when it has: figures that do not add up to what was drawn are an older policy's
- * zeros. Peaks over all pools are the core's, which can reset them. */
-static void read_segments(ctrt_memory_figures *out, const struct account_figures *counted, const ctrt_memory_stats *stats,
-                          bool known)
+/* Uses the policy's segment statistics by pool, if it reports them; `reserved` is 0 for policies of an older ABI.
+ * Values over all pools are always the core's, because it can reset their peaks. */
+static void read_segments(ctrt_memory_figures *out, const struct account_figures *counted,
+                          const ctrt_memory_stats *stats, bool known)
 {
     for (int pool = 0; pool < CTRT_POOLS; pool++) {
         out->segment[pool] = figure(counted->drawn[pool][ACCOUNT_COUNT]);
@@ -155,7 +157,7 @@ static void read_pinned(ctrt_memory_figures *out, const ctrt_device *device)
     out->host_free_time = pinned.free;
 }
 
-/* What is away only the policy that moved it knows, which stands on top. */
+/* Which blocks are on the host is reported only by the policy that moves memory. It is always the top policy. */
 static void read_spilled(ctrt_memory_figures *out, const struct device_memory *memory)
 {
     ctrt_memory_stats stats = { .size = sizeof stats };

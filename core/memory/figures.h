@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/figures.h: all figures of a device by PyTorch's names. */
+/* memory/figures.h: all memory statistics of a device, with PyTorch's names. */
 #ifndef CORE_MEMORY_FIGURES_H
 #define CORE_MEMORY_FIGURES_H
 
@@ -7,10 +7,10 @@
 
 void figures_read(ctrt_memory_figures *out, struct device_memory *memory);
 
-/* The value of the `index`-th key in `figures`; see ctrt_memory_stat_key. */
+/* Returns the value of the `index`-th key in `figures`; see ctrt_memory_stat_key. */
 int64_t figures_value(const ctrt_memory_figures *figures, size_t index);
 
-/* What the policies say of themselves; false when they say nothing. */
+/* Reads the policies' own statistics. Returns false if the lowest policy reports none. */
 bool figures_policy(ctrt_memory_stats *out, const struct device_memory *memory);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/frames.c: stacks of calls. */
+/* memory/frames.c: call stacks of allocations. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -14,11 +14,11 @@
 #include "base/text.h"
 #include "device/stream.h"
 
-/* Not every C library has it (musl has not). */
+/* Some C libraries do not have it (musl). */
 extern int backtrace(void **addresses, int most) __attribute__((weak));
 
 #define BUCKETS 4096
-#define SKIPPED 2                           /* frames_here and who calls it */
+#define SKIPPED 2                           /* frames_here and its caller */
 
 atomic_bool frames_wanted;
 
@@ -50,7 +50,7 @@ static struct frames *find(struct frames *bucket, void *const *at, int count)
     return bucket;
 }
 
-/* By malloc, since policies' locks may be held. */
+/* Uses malloc directly, because locks of policies may be held here. */
 static struct frames *keep(struct frames **bucket, void *const *at, int count)
 {
     struct frames *fresh = stacks < FRAMES_STACKS ? malloc(sizeof *fresh + (size_t)count * sizeof *at) : NULL;
@@ -58,7 +58,7 @@ static struct frames *keep(struct frames **bucket, void *const *at, int count)
         return NULL;
     *fresh = (struct frames){ *bucket, ++stacks, count };
     memcpy(fresh->at, at, (size_t)count * sizeof *at);
-    return *bucket = fresh;                 /* last, so that the child of a fork finds all of it or nothing */
+    return *bucket = fresh;                 /* last, so that the child of a fork sees the complete entry or none */
 }
 
 __attribute__((noinline)) const struct frames *frames_here(void)
@@ -105,7 +105,7 @@ void frames_json(struct text *text, const struct frames *frames)
     for (int i = 0; i < frames->count; i++) {
         const char *address = frames->at[i];
         Dl_info about = { 0 };
-        /* The call stands before the address to which it returns. */
+        /* The return address is behind the call instruction, so look up the byte before it. */
         bool known = dladdr(address - 1, &about) != 0;
         text_add(text, "%s{\"name\": ", i > 0 ? ", " : "");
         text_add_json(text, known && about.dli_sname != NULL ? about.dli_sname : "");

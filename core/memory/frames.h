@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/frames.h: from where memory was taken: return addresses of the calls, each stack kept once.
+/* memory/frames.h: call stacks of allocations: return addresses, with equal stacks stored once.
  *
- * Noting costs a walk over the stack, about a microsecond; names are looked up only when somebody reads. Needs backtrace(3) of the C library;
- * without it there are no stacks. */
+ * Recording a stack costs about a microsecond; symbols are looked up only when a stack is printed. Needs backtrace(3)
+ * of the C library; without it there are no stacks. */
 #ifndef CORE_MEMORY_FRAMES_H
 #define CORE_MEMORY_FRAMES_H
 
@@ -10,27 +10,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define FRAMES_DEPTH  24                    /* innermost calls of a stack */
-#define FRAMES_STACKS 65536                 /* different ones; what comes later has none */
+#define FRAMES_DEPTH  24                    /* innermost calls that are stored */
+#define FRAMES_STACKS 65536                 /* most distinct stacks that are stored; later ones are dropped */
 
 struct text;
 
 struct frames {
-    struct frames *next;                    /* of its bucket */
+    struct frames *next;                    /* in the hash bucket */
     uint32_t number;                        /* from 1 */
     int count;
     void *at[];                             /* return addresses, innermost first */
 };
 
-/* Does anybody want them? */
+/* Call stacks are to be recorded. */
 extern atomic_bool frames_wanted;
-/* Before they are wanted first: loads what the walk needs, which must not happen in the middle of an allocation. */
+/* Call before recording is turned on. Loads the library that backtrace(3) needs, which must not happen during an
+ * allocation. */
 void frames_prepare(void);
 
-/* The calling thread's stack, without this function and its caller; valid until the process ends. NULL: there is none to be had. */
+/* Returns the calling thread's stack, without this function and its caller; valid until the process ends. NULL: not
+ * available. */
 const struct frames *frames_here(void);
-/* [{"name": "ctrt_add", "filename": "/usr/lib/libctrt.so.0", "line": 0, "offset": 4660}, ...]: offset in the file, as addr2line takes
- * it; the name is "" where the file does not export it. */
+/* Appends [{"name": "ctrt_add", "filename": "/usr/lib/libctrt.so.0", "line": 0, "offset": 4660}, ...]. `offset` is
+ * relative to the file, as addr2line expects; `name` is "" if the file does not export the symbol. */
 void frames_json(struct text *text, const struct frames *frames);
 
 #endif

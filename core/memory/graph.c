@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/graph.c: captures begin and end, and become graphs, which are replayed. */
+/* memory/graph.c: begins and ends captures; replays and releases graphs. */
 #include "base/base.h"
 #include "base/memory.h"
 #include "memory/capture_parts.h"
@@ -11,11 +11,11 @@ struct ctrt_graph {
     ctrt_device *device;
     struct capture *capture;
     void *handle;                           /* the backend's */
-    pthread_mutex_t lock;                   /* while a replay is put on a queue */
-    ctrt_stream *last;                      /* where the last one went; NULL: nowhere yet */
+    pthread_mutex_t lock;                   /* held while a replay is enqueued */
+    ctrt_stream *last;                      /* stream of the last replay; NULL: none yet */
 };
 
-/* ---- beginning and ending ---- */
+/* ---- begin and end ---- */
 
 ctrt_status ctrt_capture_begin(ctrt_device *device)
 {
@@ -23,17 +23,21 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
     if (!device_usable(device))
         return device_fail_forked(device);
     const ctrt_capture_table *table = CTRT_SLOT(device->backend, capture) ? device->backend->capture : NULL;
-    if (!device_asynchronous(device) || !CTRT_SLOT(table, begin) || !CTRT_SLOT(table, end) || !CTRT_SLOT(table, replay) || !CTRT_SLOT(table, destroy))
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "capture_begin: work of %s cannot be recorded: its backend has no captures", device->name);
+    if (!device_asynchronous(device) || !CTRT_SLOT(table, begin) || !CTRT_SLOT(table, end) || !CTRT_SLOT(table, replay)
+        || !CTRT_SLOT(table, destroy))
+        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
+                         "capture_begin: work of %s cannot be recorded: its backend has no captures", device->name);
     if (device->memory->moves)
-        return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "capture_begin: policy %s of %s moves memory, and a recorded step needs it where it is; use caching",
-                         device->memory->policy_name, device->name);
+        return ctrt_fail(
+            CTRT_ERR_NOT_SUPPORTED,
+            "capture_begin: policy %s of %s moves memory, and a recorded step needs it where it is; use caching",
+            device->memory->policy_name, device->name);
     if (device->memory->plan != NULL)
         return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a plan runs on %s (ctrt_memory_plan_begin)", device->name);
     ctrt_stream *stream = stream_here(device);
     if (stream_captured(stream))
-        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: stream %llu of %s is being captured already", (unsigned long long)ctrt_stream_id(stream),
-                         device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "capture_begin: stream %llu of %s is being captured already",
+                         (unsigned long long)ctrt_stream_id(stream), device->name);
     CTRT_TRY(ctrt_device_synchronize(device));
     struct capture *capture = NULL;
     CTRT_TRY(capture_new(&capture, stream));
@@ -60,10 +64,11 @@ static bool note_recorded(struct capture *capture, const ctrt_stream *stream)
     return true;
 }
 
-/* Streams that joined come together again where the capture began. */
+/* Makes the stream where the capture began wait for all streams that joined the capture, and ends their capture. */
 static ctrt_status rejoin(struct capture *capture)
 {
-    ctrt_status status = note_recorded(capture, capture->stream) ? CTRT_OK : out_of_memory(sizeof(stream_mark), "a capture's streams");
+    ctrt_status status = note_recorded(capture, capture->stream) ? CTRT_OK
+                         : out_of_memory(sizeof(stream_mark), "a capture's streams");
     ctrt_stream *other;
     for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++) {
         if (other == capture->stream || atomic_load(&other->capture) != capture)
@@ -98,9 +103,10 @@ ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
     pthread_mutex_unlock(&capture->lock);
     if (status == CTRT_OK)
         status = ended;
-    /* The first error says more than that the backend then gave up. */
+    /* Prefer the first error of the capture to the backend's later failure. */
     if (capture->failed != CTRT_OK)
-        status = ctrt_fail(capture->failed, "%s", capture->text != NULL ? capture->text : ctrt_status_string(capture->failed));
+        status = ctrt_fail(capture->failed, "%s",
+                           capture->text != NULL ? capture->text : ctrt_status_string(capture->failed));
     struct ctrt_graph *graph = status == CTRT_OK ? memory_zeroed(sizeof *graph) : NULL;
     if (status == CTRT_OK && graph == NULL)
         status = out_of_memory(sizeof *graph, "a graph");
@@ -124,12 +130,14 @@ ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
 
 bool ctrt_capture_running(ctrt_device *device)
 {
-    return device_or_default(&device, device) == CTRT_OK && device_asynchronous(device) && stream_captured(stream_here(device));
+    return device_or_default(&device, device) == CTRT_OK && device_asynchronous(device)
+           && stream_captured(stream_here(device));
 }
 
 /* ---- replaying ---- */
 
-/* The numbers that work of captured streams had are of work that never ran: whoever replays has it behind him. */
+/* The marks of captured work name work that did not run as such, so the replaying stream's clock is raised past them:
+ * its later work is ordered after them. */
 static bool see_captured(const struct capture *capture, ctrt_stream *stream)
 {
     bool seen = true;
@@ -153,7 +161,8 @@ static ctrt_status order_all(struct capture *capture, ctrt_stream *stream, strea
             continue;
         }
         order_after(stream, &view, capture->uses[i].writes, mark);
-        /* What graphs of autograd saved before is written over. Results of the capture are new values of the same. */
+        /* Autograd graphs that saved the storage before must detect the overwrite. Results of the capture keep their
+         * version, because each replay computes the same result anew. */
         if (capture->uses[i].writes && capture->uses[i].storage->capture != capture)
             atomic_fetch_add_explicit(&capture->uses[i].storage->version, 1, memory_order_relaxed);
     }
@@ -172,12 +181,14 @@ ctrt_status ctrt_capture_replay(ctrt_graph *graph)
     if (stream_captured(stream))
         return ctrt_fail(CTRT_ERR_STATE, "capture_replay: the current stream of %s is being captured", device->name);
     if (plan_running(device))
-        return ctrt_fail(CTRT_ERR_STATE, "capture_replay: a plan runs on %s, whose steps do not run (ctrt_memory_plan_end)", device->name);
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "capture_replay: a plan runs on %s, whose steps do not run (ctrt_memory_plan_end)",
+                         device->name);
     if (!see_captured(capture, stream))
         return out_of_memory(sizeof(uint64_t), "a stream's clock");
     pthread_mutex_lock(&graph->lock);
     pthread_mutex_lock(&capture->lock);
-    /* Memory of the step itself is behind the replay before, and behind work on results that have died. */
+    /* The step's own memory must not be written before the previous replay and work on freed results are done. */
     ctrt_status status = graph->last != NULL && graph->last != stream ? stream_wait_for(stream, graph->last) : CTRT_OK;
     for (size_t i = 0; i < capture->mark_count && status == CTRT_OK; i++)
         if (!mark_done(capture->marks[i]))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/history.c: the ring of events, and what is watched at all. */
+/* memory/history.c: the ring buffer of memory events, and the choice of what is recorded. */
 #include "memory/history.h"
 
 #include <time.h>
@@ -19,12 +19,12 @@ CORE_PARAM(history_param);
 
 struct history {
     size_t room;
-    uint64_t count;                         /* ever; the last `room` are there */
+    uint64_t count;                         /* events so far; the ring contains the last `room` */
     struct history_event events[];
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* of all rings, and the choice */
-static bool parameter_read;                 /* devices open one at a time */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* guards all rings and `choice` */
+static bool parameter_read;                 /* no lock, because devices are opened one at a time */
 static struct choice {
     bool made;
     ctrt_memory_watch watch;
@@ -61,11 +61,12 @@ uint64_t history_about_now(void)
 const char *history_action_name(enum history_action action)
 {
     static const char *const names[HISTORY_ACTIONS] = { "alloc", "free_requested", "free_completed", "segment_alloc",
-                                                        "segment_free", "segment_map", "segment_unmap", "oom", "snapshot", "annotate" };
+                                                        "segment_free", "segment_map", "segment_unmap", "oom",
+                                                        "snapshot", "annotate" };
     return names[action];
 }
 
-/* ---- the ring ---- */
+/* ---- ring buffer ---- */
 
 __attribute__((noinline)) void history_note(struct device_memory *memory, struct history_event *event)
 {
@@ -128,7 +129,7 @@ ctrt_status history_resize(struct device_memory *memory, size_t entries)
     return CTRT_OK;
 }
 
-/* ---- what is watched ---- */
+/* ---- choice of what is recorded ---- */
 
 static ctrt_status parse(const char *text, ctrt_memory_watch *watch, size_t *entries)
 {
@@ -150,10 +151,12 @@ static ctrt_status parse(const char *text, ctrt_memory_watch *watch, size_t *ent
         return CTRT_OK;
     }
     return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                     "CTRT_MEMORY_HISTORY=%.100s: expected none, state, all, frames or all:ENTRIES, as in all:100000", text);
+                     "CTRT_MEMORY_HISTORY=%.100s: expected none, state, all, frames or all:ENTRIES, as in all:100000",
+                     text);
 }
 
-/* By the latest choice. One device at a time: that of opening devices, and of all of them, is one lock. */
+/* Applies the latest choice to a device. Not called concurrently: opening a device and iterating over all devices hold
+ * the same lock. */
 static ctrt_status watch_device(struct device_memory *memory)
 {
     pthread_mutex_lock(&lock);
@@ -163,10 +166,11 @@ static ctrt_status watch_device(struct device_memory *memory)
     if (now.watch != CTRT_MEMORY_WATCH_NONE)
         atomic_store(&tag_wanted, true);
     pthread_mutex_unlock(&lock);
-    return live_watch(memory, now.watch != CTRT_MEMORY_WATCH_NONE, now.watch >= CTRT_MEMORY_WATCH_ALL ? now.entries : 0);
+    return live_watch(memory, now.watch != CTRT_MEMORY_WATCH_NONE,
+                      now.watch >= CTRT_MEMORY_WATCH_ALL ? now.entries : 0);
 }
 
-/* `anyway`: even if there is a choice already. */
+/* `anyway`: replace an earlier choice. */
 static void choose(ctrt_memory_watch watch, size_t entries, bool anyway)
 {
     if (watch == CTRT_MEMORY_WATCH_FRAMES)

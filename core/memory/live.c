@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/live.c: the table of live blocks. */
+/* memory/live.c: the table of allocated blocks. */
 #include "memory/live.h"
 
 #include <pthread.h>
@@ -16,11 +16,10 @@
 
 #define SHARDS 16
 
-/* Entries lie in the first free place from their hash on; what is removed leaves a mark until the table is
- * made anew. Table and size are one pointer, so that the child of a fork, which may have interrupted another thread,
- * finds both or none. */
+/* A hash table with linear probing. Removed entries leave a tombstone until the table is rebuilt. Table and size are
+ * behind one pointer, so that the child of a fork that interrupted another thread's update sees both or none. */
 struct live_table {
-    size_t room, used;                      /* a power of 2; places taken, with marks */
+    size_t room, used;                      /* a power of 2; used entries, including tombstones */
     struct live_block at[];
 };
 
@@ -28,7 +27,8 @@ struct live {
     struct live_table *shards[SHARDS];
 };
 
-/* Of the shards of all devices, held for a look into a table: an exchange costs half of what a mutex does. */
+/* Spin locks of the shards, shared by all devices, held only for one access to a table. An atomic exchange costs half
+ * as much as a mutex. */
 static struct { _Alignas(64) atomic_bool taken; } locks[SHARDS];
 static const char gone;
 
@@ -69,7 +69,7 @@ static int shard_of(const void *address)
     return (int)(hash_of(address) % SHARDS);
 }
 
-/* The entry of `address`, else the first free place for it; NULL when the table is full. */
+/* Returns the entry of `address`, else the first unused one for it. NULL: the table is full. */
 static struct live_block *place_of(struct live_table *table, const void *address)
 {
     struct live_block *free_place = NULL;
@@ -86,7 +86,7 @@ static struct live_block *place_of(struct live_table *table, const void *address
     return free_place;
 }
 
-/* Makes room for one more entry; false without memory. */
+/* Makes room for one more entry. Returns false if memory runs out. */
 static bool table_ready(struct live_table **table)
 {
     struct live_table *old = *table;
@@ -111,7 +111,7 @@ static bool table_ready(struct live_table **table)
     return true;
 }
 
-/* ---- in a handler of signals ---- */
+/* ---- description of an address, called in signal handlers ---- */
 
 struct said {
     char *text;
@@ -143,7 +143,7 @@ static bool describe_in(struct said *said, const struct live_table *table, const
     return false;
 }
 
-/* A shard that somebody is changing is passed over. */
+/* Skips shards that are locked, because the interrupted thread may hold the lock. */
 static bool live_describe(char *text, size_t bytes, const void *address)
 {
     struct said said = { text, bytes, 0 };
@@ -169,7 +169,7 @@ __attribute__((constructor)) static void live_describes(void)
     registry_describe = live_describe;
 }
 
-/* ---- blocks come and go ---- */
+/* ---- allocation and free ---- */
 
 void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue)
 {
@@ -194,7 +194,7 @@ void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t re
     shard_unlock(shard);
 }
 
-/* Takes the entry out; *out stays as it is when there is none. */
+/* Removes the entry and copies it to *out. Without an entry, *out is unchanged. */
 static void take(struct live_block *out, struct device_memory *memory, const void *address)
 {
     int shard = shard_of(address);
@@ -214,7 +214,7 @@ void live_free(struct device_memory *memory, const ctrt_block *block, size_t req
     take(&entry, memory, block->address);
     if (!history_on(memory))
         return;
-    /* Whoever frees may be somebody else; whose memory it was tells more. */
+    /* Attribute the free to the block's owner, not to the freeing thread. */
     struct history_event event = { 0, history_now(), entry.tag, entry.op, entry.address,
                                    entry.bytes, 0, entry.queue, HISTORY_FREE_REQUESTED, NULL };
     history_note(memory, &event);
@@ -232,7 +232,7 @@ void live_segment(struct device_memory *memory, enum history_action action, cons
     history_note(memory, &event);
 }
 
-/* The block at `address` is the result of `op`, if nobody knows better. */
+/* Sets `op` for the block at `address`, if the block has none. */
 static void live_name(struct device_memory *memory, const void *address, const char *op)
 {
     uint64_t number = 0;
@@ -263,7 +263,7 @@ void live_name_outputs(struct device_memory *memory, const ctrt_view *const *out
     }
 }
 
-/* ---- all of them ---- */
+/* ---- listing ---- */
 
 static int compare(const void *a, const void *b)
 {
@@ -310,7 +310,7 @@ static void forget_all(struct device_memory *memory)
     }
 }
 
-/* ---- on and off ---- */
+/* ---- switching on and off ---- */
 
 ctrt_status live_watch(struct device_memory *memory, bool state, size_t entries)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/live.h: which blocks live, who took them, and what happened to them.
+/* memory/live.h: the table of allocated blocks and their owners, and the events of the memory history.
  *
- * While a device is watched each of its blocks has an entry in a hash table by address, in shards with locks of
- * their own. Asynchronous devices are watched from the start, others when somebody asks. */
+ * While a device is watched, each of its blocks has an entry in a hash table by address, which is divided into shards
+ * with a lock each. Asynchronous devices are watched from the start, other devices on request. */
 #ifndef CORE_MEMORY_LIVE_H
 #define CORE_MEMORY_LIVE_H
 
@@ -11,7 +11,7 @@
 
 struct frames;                              /* frames.h */
 
-/* What happened; the names of PyTorch's history. */
+/* Names as in PyTorch's memory history. */
 enum history_action {
     HISTORY_ALLOC, HISTORY_FREE_REQUESTED, HISTORY_FREE_COMPLETED, HISTORY_SEGMENT_ALLOC, HISTORY_SEGMENT_FREE,
     HISTORY_SEGMENT_MAP, HISTORY_SEGMENT_UNMAP, HISTORY_OOM, HISTORY_SNAPSHOT, HISTORY_ANNOTATE, HISTORY_ACTIONS
@@ -20,25 +20,26 @@ enum history_action {
 struct history_event {
     uint64_t number;                        /* from 1 */
     uint64_t time;                          /* microseconds since 1970 */
-    const char *tag, *op;                   /* kept or static; op NULL: not known. ANNOTATE: tag is the remark */
+    const char *tag, *op;                   /* interned or static; op NULL: unknown. ANNOTATE: tag is the text */
     const void *address;
-    size_t bytes;                           /* of the block; OOM: asked for */
-    uint64_t room;                          /* OOM: free on the device */
+    size_t bytes;                           /* of the block; OOM: requested */
+    uint64_t room;                          /* OOM: free bytes on the device */
     const void *queue;
     enum history_action action;
-    const struct frames *frames;            /* who called; NULL: not known (frames.h) */
+    const struct frames *frames;            /* call stack; NULL: unknown (frames.h) */
 };
 
 struct live_block {
-    const void *address;                    /* NULL: free slot; live_gone: was used */
+    const void *address;                    /* NULL: unused; &gone: deleted */
     size_t bytes, requested;
-    const char *tag, *op;                   /* op NULL: not known */
+    const char *tag, *op;                   /* op NULL: unknown */
     const void *queue;
-    uint64_t time, number;                  /* of its event; 0: none */
-    const struct frames *frames;            /* likewise; NULL: none */
+    uint64_t time, number;                  /* number of its event in the history; 0: none */
+    const struct frames *frames;            /* call stack; NULL: none */
 };
 
-/* Reads CTRT_MEMORY_HISTORY, once; watches the device if it has to be. */
+/* live_init reads CTRT_MEMORY_HISTORY once per process, and starts watching the device if required. live_destroy frees
+ * the table and the history. */
 ctrt_status live_init(struct device_memory *memory);
 void live_destroy(struct device_memory *memory);
 
@@ -46,21 +47,22 @@ void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t re
 void live_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
 void live_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
                   const void *queue);
-/* The outputs of a call that are not inputs too are results of `op` (static), where nobody knows better. */
+/* Sets `op` (a static string) as the op of those outputs that are not also inputs and whose blocks have no op yet. */
 void live_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
                        const ctrt_view *const *inputs, int n_inputs, const char *op);
 
-/* Copies of all entries, in order of addresses, as a new array that the caller frees; NULL and 0 when there are none,
- * false without memory. */
+/* Copies all entries, sorted by address, to a new array that the caller frees. No entries: NULL and 0. Returns false if
+ * memory runs out. */
 bool live_list(struct live_block **out, size_t *count, struct device_memory *memory);
 
-/* Puts an event into the ring of a device whose history is on, and gives it its number. */
+/* Appends an event to the device's history, if it is on, and sets event->number. */
 void history_note(struct device_memory *memory, struct history_event *event);
 static inline bool history_on(const struct device_memory *memory)
 {
     return atomic_load_explicit(&memory->history_on, memory_order_relaxed);
 }
-/* Copies of all events, oldest first, as above; *lost: how many were overwritten. */
+/* Copies all events, oldest first, to a new array that the caller frees. *lost: number of overwritten events. Returns
+ * false if memory runs out. */
 bool history_list(struct history_event **out, size_t *count, uint64_t *lost, struct device_memory *memory);
 const char *history_action_name(enum history_action action);
 

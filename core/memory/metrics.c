@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/metrics.c: the figures of all open devices for a monitor: Prometheus' text format 0.0.4, or JSON.
+/* memory/metrics.c: memory statistics of all open devices for monitoring: in Prometheus' text format 0.0.4, or as JSON.
  *
- * A monitor looks now and then; what rose and fell between two looks would be missed. So there is a window of peaks that
- * begins anew with each reading. */
+ * A monitor reads the metrics at intervals and would miss what happens in between. Therefore maxima are those since the
+ * last reading (memory->scraped). */
 #include "base/base.h"
 #include "base/text.h"
 #include "memory/figures.h"
@@ -16,7 +16,7 @@ struct reading {
     ctrt_device *of;
     ctrt_memory_figures figures;
     int64_t peaks[PEAKS];                   /* since the last reading */
-    uint64_t total, free_bytes, limit;      /* 0 and QUOTA_NONE: none */
+    uint64_t total, free_bytes, limit;      /* 0 and QUOTA_NONE: unknown, no limit */
     uint64_t pinned;
 };
 
@@ -25,7 +25,8 @@ struct readings {
     size_t count;
 };
 
-/* Under the lock of opening devices, which policies' locks must not be taken under. */
+/* Called under the device lock, under which locks of policies must not be taken; therefore only collects the
+ * devices. */
 static void note_device(ctrt_device *device, void *argument)
 {
     struct readings *readings = argument;
@@ -38,7 +39,7 @@ static void read_device(struct reading *reading)
     ctrt_device *device = reading->of;
     reading->device = device->name;
     reading->policy = device->memory->policy_name;
-    /* In this order what is current lies in the time of the peaks. */
+    /* In this order, the current values fall into the period of the peaks. */
     figures_read(&reading->figures, device->memory);
     account_window_turn(&device->memory->account, &device->memory->scraped, reading->peaks);
     if (!CTRT_SLOT(device->backend->device, memory_info)
@@ -48,17 +49,26 @@ static void read_device(struct reading *reading)
     reading->pinned = pinned_held(device);
 }
 
-/* ---- what is told; with several threads a peak may have missed what is current now ---- */
+/* ---- metrics; with several threads, a peak may be below the current value, hence MAX ---- */
 
 static int64_t allocated(const struct reading *r) { return r->figures.allocated_bytes[0].current; }
-static int64_t allocated_most(const struct reading *r) { return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)], allocated(r)); }
+static int64_t allocated_most(const struct reading *r)
+{
+    return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)], allocated(r));
+}
 static int64_t requested(const struct reading *r) { return r->figures.requested_bytes[0].current; }
 static int64_t reserved(const struct reading *r) { return r->figures.reserved_bytes[0].current; }
-static int64_t reserved_most(const struct reading *r) { return MAX(r->peaks[PEAK_OF_DRAWN(CTRT_POOL_ALL, ACCOUNT_BYTES)], reserved(r)); }
+static int64_t reserved_most(const struct reading *r)
+{
+    return MAX(r->peaks[PEAK_OF_DRAWN(CTRT_POOL_ALL, ACCOUNT_BYTES)], reserved(r));
+}
 static int64_t inactive_split(const struct reading *r) { return r->figures.inactive_split_bytes[0].current; }
 static int64_t spilled(const struct reading *r) { return r->figures.spilled_bytes.current; }
 static int64_t blocks(const struct reading *r) { return r->figures.allocation[0].current; }
-static int64_t blocks_most(const struct reading *r) { return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)], blocks(r)); }
+static int64_t blocks_most(const struct reading *r)
+{
+    return MAX(r->peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)], blocks(r));
+}
 static int64_t segments(const struct reading *r) { return r->figures.segment[0].current; }
 static int64_t device_free(const struct reading *r) { return (int64_t)r->free_bytes; }
 static int64_t device_total(const struct reading *r) { return (int64_t)r->total; }
@@ -79,7 +89,8 @@ static const struct metric {
     int64_t (*value)(const struct reading *reading);
 } metrics[] = {
     { "ctrt_memory_allocated_bytes", "gauge", "Bytes in blocks handed out to tensors.", allocated },
-    { "ctrt_memory_allocated_bytes_max", "gauge", "Most bytes handed out at one time since the last scrape.", allocated_most },
+    { "ctrt_memory_allocated_bytes_max", "gauge", "Most bytes handed out at one time since the last scrape.",
+      allocated_most },
     { "ctrt_memory_requested_bytes", "gauge", "Bytes asked for, before rounding.", requested },
     { "ctrt_memory_reserved_bytes", "gauge", "Bytes drawn from the device, in use or cached.", reserved },
     { "ctrt_memory_reserved_bytes_max", "gauge", "Most bytes drawn at one time since the last scrape.", reserved_most },
@@ -88,7 +99,8 @@ static const struct metric {
     { "ctrt_memory_blocks", "gauge", "Blocks handed out.", blocks },
     { "ctrt_memory_blocks_max", "gauge", "Most blocks handed out at one time since the last scrape.", blocks_most },
     { "ctrt_memory_segments", "gauge", "Segments drawn from the device.", segments },
-    { "ctrt_memory_device_free_bytes", "gauge", "Free bytes of the device, over all processes; 0 when unknown.", device_free },
+    { "ctrt_memory_device_free_bytes", "gauge", "Free bytes of the device, over all processes; 0 when unknown.",
+      device_free },
     { "ctrt_memory_device_total_bytes", "gauge", "Bytes of the device; 0 when unknown.", device_total },
     { "ctrt_memory_limit_bytes", "gauge", "Most bytes that may be drawn; 0: no limit.", limit },
     { "ctrt_memory_pinned_bytes", "gauge", "Host memory pinned for the device, in use or cached.", pinned },
@@ -99,11 +111,12 @@ static const struct metric {
     { "ctrt_memory_device_frees_total", "counter", "Frees of the backend.", device_frees },
     { "ctrt_memory_retries_total", "counter", "Allocations tried again after the cache was given back.", retries },
     { "ctrt_memory_ooms_total", "counter", "Allocations that failed for good.", ooms },
-    { "ctrt_memory_oom_rejections_total", "counter", "Of these, refused by a limit before the device was asked.", rejections },
+    { "ctrt_memory_oom_rejections_total", "counter", "Of these, refused by a limit before the device was asked.",
+      rejections },
     { "ctrt_device_synchronizations_total", "counter", "Waits of the host for work of the device.", synchronizations },
 };
 
-/* A label's value: backslash, quote and newline are escaped. */
+/* Appends a label's value; backslash, quote and newline are escaped. */
 static void label(struct text *text, const char *value)
 {
     for (; *value != '\0'; value++) {
@@ -119,7 +132,8 @@ static void label(struct text *text, const char *value)
 static void to_prometheus(struct text *text, const struct readings *readings)
 {
     for (size_t m = 0; m < COUNT_OF(metrics); m++) {
-        text_add(text, "# HELP %s %s\n# TYPE %s %s\n", metrics[m].name, metrics[m].help, metrics[m].name, metrics[m].type);
+        text_add(text, "# HELP %s %s\n# TYPE %s %s\n", metrics[m].name, metrics[m].help, metrics[m].name,
+                 metrics[m].type);
         for (size_t i = 0; i < readings->count; i++) {
             text_add(text, "%s{device=\"", metrics[m].name);
             label(text, readings->at[i].device);
@@ -139,7 +153,8 @@ static void to_json(struct text *text, const struct readings *readings)
         text_add(text, ", \"policy\": ");
         text_add_json(text, readings->at[i].policy);
         for (size_t m = 0; m < COUNT_OF(metrics); m++)
-            text_add(text, ",\n     \"%s\": %lld", metrics[m].name + strlen("ctrt_memory_")   /* or ctrt_device_ */,
+            text_add(text, ",\n     \"%s\": %lld",
+                     metrics[m].name + strlen("ctrt_memory_"),      /* same length as ctrt_device_ */
                      (long long)metrics[m].value(&readings->at[i]));
         text_add(text, "}");
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/numbers.c: numbers of the host for recorded work. */
+/* memory/numbers.c: host values that a captured graph re-reads at each replay. */
 #include "memory/numbers.h"
 
 #include "base/base.h"
@@ -7,23 +7,23 @@
 #include "memory/pinned.h"
 #include "memory/storage.h"
 
-#define IMAGES 64                           /* the host may be so many replays ahead */
-#define PLACE  16                           /* bytes; numbers begin at multiples of it */
+#define IMAGES 64                           /* number of replays that the host may be ahead of the device */
+#define PLACE  16                           /* alignment in bytes */
 
 struct number {
     const struct number_source *source;
     void *state;
-    size_t at;                              /* in the image */
+    size_t at;                              /* offset in the image */
 };
 
-/* One piece of device memory. */
+/* One piece of device memory and its host images. */
 struct numbers {
-    struct numbers *next;                   /* older ones */
+    struct numbers *next;                   /* pieces added earlier */
     ctrt_device *device;
-    char *memory;                           /* the device's */
+    char *memory;                           /* on the device */
     char *images;                           /* IMAGES of NUMBERS_ROOM bytes */
-    size_t granted;                         /* the images' bytes in pinned memory; 0: they are in plain memory */
-    stream_mark marks[IMAGES];              /* of who still copies from there */
+    size_t granted;                         /* bytes granted in pinned memory; 0: the images are in pageable memory */
+    stream_mark marks[IMAGES];              /* by image: the last work that reads it */
     unsigned turn;
     size_t used, count;
     struct number list[NUMBERS_ROOM / PLACE];
@@ -81,7 +81,7 @@ void *numbers_find(const void **where, const struct numbers *list, const struct 
     return NULL;
 }
 
-/* In the order in which they were asked for: one may build on what another counts. */
+/* Undoes the first `count` values in reverse order, because a value may depend on one that was filled before it. */
 static void undo(struct numbers *list, size_t count)
 {
     for (size_t i = count; i-- > 0;)
@@ -114,7 +114,7 @@ static ctrt_status fill_all(struct numbers *list)
 void numbers_ready(const struct numbers *list)
 {
     for (; list != NULL; list = list->next)
-        (void)stream_finish(list->marks[list->turn]);       /* a copy that failed reads no more either */
+        (void)stream_finish(list->marks[list->turn]);       /* after a failed copy, nothing reads the image any more */
 }
 
 ctrt_status numbers_put(struct numbers *list, const ctrt_stream *stream)
@@ -122,8 +122,8 @@ ctrt_status numbers_put(struct numbers *list, const ctrt_stream *stream)
     ctrt_status status = CTRT_OK;
     CTRT_TRY(fill_all(list));
     for (struct numbers *at = list; at != NULL && status == CTRT_OK; at = at->next)
-        status = at->device->backend->memory->copy(at->device->handle, stream->queue, at->memory, at->images + at->turn * NUMBERS_ROOM,
-                                                   at->used, CTRT_COPY_TO_DEVICE);
+        status = at->device->backend->memory->copy(at->device->handle, stream->queue, at->memory,
+                                                   at->images + at->turn * NUMBERS_ROOM, at->used, CTRT_COPY_TO_DEVICE);
     if (status != CTRT_OK)
         undo_all(list);
     return status;

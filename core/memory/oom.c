@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/oom.c: the report of an allocation that failed: how much of what there is, who has it, what to do. */
+/* memory/oom.c: the report of a failed allocation: how much memory is in use, by what, and what the user can do. */
 #include "memory/oom.h"
 
 #include "base/base.h"
@@ -19,7 +19,7 @@ struct oom_report {
     char *json;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* of all devices' last reports, and the callback */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* guards all last_oom and the callback */
 static ctrt_memory_oom_callback callback;
 static void *callback_user;
 static __thread bool in_callback;
@@ -34,22 +34,22 @@ __attribute__((constructor)) static void oom_start(void)
     pthread_atfork(NULL, NULL, after_fork_in_child);
 }
 
-/* What was found. */
+/* The state of the device at the time of the failure. */
 struct finding {
     struct device_memory *memory;
     size_t asked;
-    bool pinned;                            /* host memory was asked for */
+    bool pinned;                            /* pinned host memory was requested */
     bool refused;                           /* by a limit, not by the device */
     const char *why;
     uint64_t free_bytes, total;             /* of the device; total 0: unknown */
-    uint64_t others;                        /* of total: neither free nor reserved */
-    ctrt_process processes[PROCESSES_TOLD]; /* who holds most of that, where the backend knows */
+    uint64_t others;                        /* bytes of `total` that are neither free nor reserved by this process */
+    ctrt_process processes[PROCESSES_TOLD]; /* the processes that hold most of `others`, if the backend reports them */
     size_t process_count;
     uint64_t limit, allocated, reserved, held_pinned;
-    uint64_t cached, largest;               /* reserved but free, and its largest piece */
+    uint64_t cached, largest;               /* reserved but free, and the largest free block */
     bool largest_known;
-    bool expandable;                        /* its segments grow by pages */
-    double fragmentation;                   /* percent of what is cached that the largest piece is not */
+    bool expandable;                        /* the policy's segments can grow by pages */
+    double fragmentation;                   /* percent of `cached` outside the largest free block */
     ctrt_memory_owner *owners;
     size_t owner_count;
 };
@@ -90,17 +90,18 @@ static void look_around(struct finding *f, struct device_memory *memory, size_t 
         f->owner_count = 0;
 }
 
-/* The option against gaps, of the policy that has them; NULL when there is none to set. */
+/* Returns the option of the lowest policy that reduces fragmentation. NULL: there is none, or it is in use. */
 static const char *against_gaps(const struct finding *f)
 {
-    const char *upper = strrchr(f->memory->policy_name, '+'), *lowest = upper != NULL ? upper + 1 : f->memory->policy_name;
+    const char *upper = strrchr(f->memory->policy_name, '+'),
+               *lowest = upper != NULL ? upper + 1 : f->memory->policy_name;
     if (strcmp(lowest, "caching") != 0 || f->expandable)
         return NULL;
     return CTRT_SLOT(f->memory->device->backend->memory, map) ? "expandable=true lets segments grow instead"
                                                               : "max_split=64m keeps large segments whole";
 }
 
-/* The one thing that helps most. */
+/* Chooses the most effective remedy. */
 static void advise(char advice[256], const struct finding *f)
 {
     char a[32], b[32];
@@ -113,20 +114,25 @@ static void advise(char advice[256], const struct finding *f)
         snprintf(advice, 256, "The device has room: raise the limit of %s (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)",
                  text_bytes(a, f->limit));
     else if (f->pinned)
-        snprintf(advice, 256, "Release pinned tensors, or use pageable memory: copies from it work, and make the host wait");
+        snprintf(advice, 256,
+                 "Release pinned tensors, or use pageable memory: copies from it work, and make the host wait");
     else if (f->total > 0 && f->asked > f->total)
-        snprintf(advice, 256, "One block is larger than the device: split the tensor, or use a device with more memory");
+        snprintf(advice, 256,
+                 "One block is larger than the device: split the tensor, or use a device with more memory");
     else if (f->largest_known && f->cached >= f->asked && f->largest < f->asked && gaps != NULL)
-        snprintf(advice, 256, "Free memory lies in pieces, the largest of %s: CTRT_MEMORY=%s:%s", text_bytes(a, f->largest),
-                 memory->policy_name, gaps);
+        snprintf(advice, 256, "Free memory lies in pieces, the largest of %s: CTRT_MEMORY=%s:%s",
+                 text_bytes(a, f->largest), memory->policy_name, gaps);
     else if (f->total > 0 && f->others > f->total / 2)
-        snprintf(advice, 256, "Others hold %s of the device's %s: use another device, or end them", text_bytes(a, f->others),
-                 text_bytes(b, f->total));
+        snprintf(advice, 256, "Others hold %s of the device's %s: use another device, or end them",
+                 text_bytes(a, f->others), text_bytes(b, f->total));
     else if (memory->moves)
-        snprintf(advice, 256, "What one op works on must be on the device together, the rest on the host: make the batch smaller, or let "
-                 "the policy have more of the host (CTRT_MEMORY=spill:host=SIZE+caching)");
+        snprintf(
+            advice, 256,
+            "What one op works on must be on the device together, the rest on the host: make the batch smaller, or let "
+            "the policy have more of the host (CTRT_MEMORY=spill:host=SIZE+caching)");
     else if (device_asynchronous(memory->device) && !device_host_memory(memory->device))
-        snprintf(advice, 256, "Release tensors, make the batch smaller, or let what is idle move to the host (CTRT_MEMORY=spill+caching)");
+        snprintf(advice, 256,
+                 "Release tensors, make the batch smaller, or let what is idle move to the host (CTRT_MEMORY=spill+caching)");
     else
         snprintf(advice, 256, "Release tensors, make the batch smaller, or use a device with more memory");
 }
@@ -139,7 +145,8 @@ static char *to_json(const struct finding *f, const char *advice)
     text_add_json(&text, f->memory->device->name);
     text_add(&text, ",\n  \"policy\": ");
     text_add_json(&text, f->memory->policy_name);
-    text_add(&text, ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": %llu,\n  \"others\": ",
+    text_add(&text,
+             ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": %llu,\n  \"others\": ",
              (unsigned long long)history_now(), f->pinned ? "pinned" : "device", f->asked, (unsigned long long)f->total,
              (unsigned long long)f->free_bytes);
     if (f->total > 0)
@@ -148,8 +155,8 @@ static char *to_json(const struct finding *f, const char *advice)
         text_add(&text, "null");
     text_add(&text, ",\n  \"processes\": [");
     for (size_t i = 0; i < f->process_count; i++) {
-        text_add(&text, "%s{\"pid\": %lld, \"memory\": %llu, \"name\": ", i > 0 ? ", " : "", (long long)f->processes[i].pid,
-                 (unsigned long long)f->processes[i].memory);
+        text_add(&text, "%s{\"pid\": %lld, \"memory\": %llu, \"name\": ", i > 0 ? ", " : "",
+                 (long long)f->processes[i].pid, (unsigned long long)f->processes[i].memory);
         text_add_json(&text, f->processes[i].name);
         text_add(&text, "}");
     }
@@ -160,8 +167,8 @@ static char *to_json(const struct finding *f, const char *advice)
     else
         text_add(&text, "null");
     text_add(&text, ",\n  \"allocated\": %llu,\n  \"reserved\": %llu,\n  \"reserved_unallocated\": %llu,\n"
-             "  \"pinned\": %llu,\n  \"largest_free_block\": ", (unsigned long long)f->allocated, (unsigned long long)f->reserved,
-             (unsigned long long)f->cached, (unsigned long long)f->held_pinned);
+             "  \"pinned\": %llu,\n  \"largest_free_block\": ", (unsigned long long)f->allocated,
+             (unsigned long long)f->reserved, (unsigned long long)f->cached, (unsigned long long)f->held_pinned);
     if (f->largest_known)
         text_add(&text, "%llu,\n  \"fragmentation_percent\": %.1f", (unsigned long long)f->largest, f->fragmentation);
     else
@@ -180,7 +187,7 @@ static char *to_json(const struct finding *f, const char *advice)
     return text_finish(&json, &text, "a report") == CTRT_OK ? json : NULL;
 }
 
-/* Keeps `json` as the device's last; a copy for the callback, if there is one. */
+/* Stores `json` as the device's last report, which then owns it. */
 static void keep(struct device_memory *memory, char *json)
 {
     struct oom_report *report = json != NULL ? memory_alloc(sizeof *report) : NULL, *old;
@@ -222,8 +229,8 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
     if (f->process_count > 0) {
         const ctrt_process *most = &f->processes[0];
         const size_t used = strlen(others);
-        snprintf(others + used, sizeof others - used, " (most by process %lld%s%s: %s)", (long long)most->pid, most->name[0] != '\0' ? " " : "",
-                 most->name, text_bytes(other, most->memory));
+        snprintf(others + used, sizeof others - used, " (most by process %lld%s%s: %s)", (long long)most->pid,
+                 most->name[0] != '\0' ? " " : "", most->name, text_bytes(other, most->memory));
     }
     if (f->held_pinned > 0)
         snprintf(pinned, sizeof pinned, ", %s of the host pinned", text_bytes(host, f->held_pinned));
@@ -238,8 +245,8 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
                      "out of memory on %s: %s%s asked for, %s allocated to tensors, %s reserved by policy %s%s%s%s%s%s (%.600s). %s%s",
                      f->memory->device->name, text_bytes(asked, f->asked), f->pinned ? " of pinned host memory" : "",
-                     text_bytes(taken, f->allocated), text_bytes(held, f->reserved), f->memory->policy_name, pieces, room, others,
-                     pinned, allowed, why, owner, advice);
+                     text_bytes(taken, f->allocated), text_bytes(held, f->reserved), f->memory->policy_name, pieces,
+                     room, others, pinned, allowed, why, owner, advice);
 }
 
 static ctrt_status fail(struct device_memory *memory, size_t bytes, const char *why, bool pinned)

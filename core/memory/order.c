@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/order.c: who uses a storage on which stream, and the order that follows from it. */
+/* memory/order.c: records which streams use a storage, and orders their accesses. */
 #include "memory/order.h"
 
 #include "memory/capture.h"
@@ -15,12 +15,13 @@ static inline bool is_alone(const struct storage_uses *uses, const ctrt_stream *
     return atomic_load_explicit(&uses->owner, memory_order_acquire) == stream_slot(stream);
 }
 
-/* Makes the uses shared, after the last work that the owner noted. */
+/* Makes the record shared. Taking the owner's lock first ensures that all work which the owner recorded alone is
+ * included. */
 static void uses_share(struct storage_uses *uses, uint32_t owner)
 {
     ctrt_stream *stream = stream_at(owner);
     pthread_mutex_lock(&stream->lock);
-    while (unlikely(stream_at(owner) != stream)) {      /* the slot went to another stream meanwhile */
+    while (unlikely(stream_at(owner) != stream)) {      /* the slot was reassigned to another stream meanwhile */
         pthread_mutex_unlock(&stream->lock);
         stream = stream_at(owner);
         pthread_mutex_lock(&stream->lock);
@@ -32,7 +33,8 @@ static void uses_share(struct storage_uses *uses, uint32_t owner)
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* Held for a few instructions, never while anything else is taken. The uses are shared from then on. */
+/* Locks the record and makes it shared permanently. Held for a few instructions only, never while another lock is
+ * taken. */
 static void uses_lock(struct storage_uses *uses)
 {
     const uint32_t owner = atomic_load_explicit(&uses->owner, memory_order_acquire);
@@ -47,8 +49,8 @@ static void uses_unlock(struct storage_uses *uses)
     atomic_store_explicit(&uses->locked, false, memory_order_release);
 }
 
-/* The marks that an access has to be ordered after: the writer's, then the readers'. A read needs the readers' only if some of them may have
- * written (`mixed`). With the lock. */
+/* Stores the marks that an access must be ordered after: the writer's, then the readers'. A read needs the readers'
+ * marks only if some of them may have written (`mixed`). The caller holds the lock. */
 static int list_marks(stream_mark *marks, const struct storage_uses *uses, bool writes)
 {
     int count = 0;
@@ -59,7 +61,7 @@ static int list_marks(stream_mark *marks, const struct storage_uses *uses, bool 
     return count;
 }
 
-/* Before the first use in check mode: makes all uses shared, so that order_after sees each of them. */
+/* In check mode, before the first use: makes the record shared, so that order_after sees every use. */
 static void begin_history(struct storage *storage)
 {
     struct storage_uses *uses = &storage->uses;
@@ -85,7 +87,7 @@ int order_marks(struct storage *storage, stream_mark marks[ORDER_READERS + 1])
     return count;
 }
 
-/* The marks of other streams that a new access of `stream` has to be ordered after; returns how many. */
+/* Stores the marks of other streams that a new access on `stream` must be ordered after; returns their number. */
 static int conflicts(stream_mark *marks, ctrt_stream *stream, struct storage_uses *uses, bool writes)
 {
     int count = 0;
@@ -108,15 +110,15 @@ static bool covered(ctrt_stream *stream, stream_mark mark)
     return known;
 }
 
-/* A policy that moves memory accepts queues of its own device only. Work of another device's stream counts as work of the current stream of
- * the storage's device; the two streams wait for each other before and after it. */
+/* A policy that moves memory accepts only queues of its own device. Work on another device's stream counts as work of
+ * the current stream of the storage's device; the two streams wait for each other before and after the work. */
 static ctrt_stream *stream_of(const struct storage *storage, ctrt_stream *stream)
 {
     return likely(storage->device == stream->device) ? stream : stream_here(storage->device);
 }
 
-/* Makes room for one more reader. When all places are taken by streams that still read, `stream` waits for one of them, on the device, and
- * its own mark then replaces that one. */
+/* Makes room for one more reader. If all entries belong to streams that still read, `stream` waits on the device for
+ * one of them, so that its own mark can replace that entry. */
 static ctrt_status make_room(ctrt_stream *stream, struct storage_uses *uses)
 {
     stream_mark victim = 0;
@@ -130,7 +132,7 @@ static ctrt_status make_room(ctrt_stream *stream, struct storage_uses *uses)
     if (likely(room))
         return CTRT_OK;
     if (stream_order_mode == ORDER_CHECK && !thread_state.order_auto) {
-        /* The program did not ask for this wait, so the clocks must not show it: the race detector goes by them. */
+        /* The program did not request this wait, so it must not enter the clocks, which the race detector evaluates. */
         struct fence *fence = NULL;
         fence_add(&fence, &victim, 1);
         ctrt_status status = fence_wait(fence, stream->device, stream->queue);
@@ -172,11 +174,13 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
         if (unlikely(stream_order_mode != ORDER_AUTO) && !thread_state.order_auto)
             continue;
         ctrt_stream *other = stream_at(mark_slot(marks[i]));
-        /* This op has memory from outside the capture already. */
+        /* Joining the capture automatically is no option, because this op already has memory from outside the
+         * capture. */
         if (unlikely(stream_captured(other) && !stream_captured(stream)))
-            return ctrt_fail(CTRT_ERR_STATE, "%s uses, on stream %llu of %s, a result that is being captured on stream %llu: let it join the capture "
-                             "first (ctrt_stream_wait)", name, (unsigned long long)ctrt_stream_id(stream), stream->device->name,
-                             (unsigned long long)ctrt_stream_id(other));
+            return ctrt_fail(CTRT_ERR_STATE,
+                             "%s uses, on stream %llu of %s, a result that is being captured on stream %llu: let it join the capture "
+                             "first (ctrt_stream_wait)", name, (unsigned long long)ctrt_stream_id(stream),
+                             stream->device->name, (unsigned long long)ctrt_stream_id(other));
         CTRT_TRY(stream_wait_for(stream, other));
     }
     if (unlikely(!alone && !writes))
@@ -198,7 +202,7 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
     return CTRT_OK;
 }
 
-/* False when all places are taken by other streams that still read. */
+/* Returns false if all entries belong to other streams that still read. */
 static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, stream_mark mark)
 {
     for (uint32_t i = 0; i < uses->n_readers; i++)
@@ -217,12 +221,13 @@ static bool note_reader(ctrt_stream *stream, struct storage_uses *uses, stream_m
     return true;
 }
 
-/* Adds a mark to the readers'. When all places are taken, the host waits for one of them. With the lock, which is released while it waits. */
+/* Adds a mark to the readers. If all entries are taken, the host waits for one of them. The caller holds the lock,
+ * which is released during the wait. */
 static void add_mark(ctrt_stream *stream, struct storage_uses *uses, stream_mark mark)
 {
     while (unlikely(!note_reader(stream, uses, mark))) {
         const stream_mark first = uses->readers[0];
-        /* Captured work runs at replays, which are ordered for themselves. */
+        /* Captured work runs only in replays, which are ordered separately. */
         if (unlikely(stream_captured(stream_at(mark_slot(first))))) {
             uses->readers[0] = uses->readers[--uses->n_readers];
             continue;
@@ -233,8 +238,9 @@ static void add_mark(ctrt_stream *stream, struct storage_uses *uses, stream_mark
     }
 }
 
-/* Removes the marks that a write on `stream` is ordered after. The others stay: work of threads that used the storage at the same time,
- * perhaps other parts of it. With the lock, which is released meanwhile. */
+/* Removes the marks that a write on `stream` is ordered after. The other marks stay, because they belong to threads
+ * that used the storage at the same time, perhaps other parts of it. The caller holds the lock, which is released
+ * meanwhile. */
 static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
 {
     stream_mark all[ORDER_READERS + 1], kept[ORDER_READERS + 1];
@@ -267,7 +273,7 @@ static void keep_unordered(ctrt_stream *stream, struct storage_uses *uses)
     }
 }
 
-/* Notes a use of a storage that several streams use. */
+/* Records a use of a storage that several streams use. */
 static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool writes, stream_mark mark)
 {
     uses_lock(uses);
@@ -281,7 +287,7 @@ static void note_shared(ctrt_stream *stream, struct storage_uses *uses, bool wri
     uses_unlock(uses);
 }
 
-/* With the stream's lock. */
+/* The caller holds the stream's lock. */
 static inline bool note_alone(const ctrt_stream *stream, struct storage_uses *uses, bool writes, stream_mark mark)
 {
     if (unlikely(!is_alone(uses, stream)))
@@ -322,7 +328,7 @@ void order_after(ctrt_stream *stream, const ctrt_view *view, bool writes, stream
     }
     if (unlikely(storage->moves)) {
         ctrt_stream *own = stream_of(storage, stream);
-        /* Without an event the host waits. */
+        /* If no event is available, the host waits. */
         if (own != stream && mark != 0 && stream_wait_for(own, stream) != CTRT_OK)
             stream_synchronize(stream);
         pool_unuse(storage->device->memory, &storage->block, own->queue);
@@ -334,10 +340,11 @@ void order_note(const ctrt_view *view, stream_mark mark)
     struct storage *storage = view->owner;
     if (storage == NULL || !storage->ordered)
         return;
-    /* The work may have written, and what it is ordered after is unknown, so later accesses wait for it and for all earlier ones. */
+    /* The work may have written, and what it is ordered after is unknown, so later accesses wait for it and for all
+     * earlier ones. */
     struct storage_uses *uses = &storage->uses;
-    /* Not noted for the race detector: in check mode it only delays the reuse of the memory, as PyTorch's record_stream
-     * does. */
+    /* Not recorded for the race detector: in check mode it only delays the reuse of the memory, as PyTorch's
+     * record_stream does. */
     if (unlikely(stream_order_mode == ORDER_CHECK))
         begin_history(storage);
     uses_lock(uses);
@@ -359,7 +366,8 @@ ctrt_status order_host(const ctrt_view *view, bool writes)
     ctrt_status status = CTRT_OK;
     for (int i = 0; i < count; i++) {
         ctrt_stream *stream = stream_at(mark_slot(marks[i]));
-        ctrt_status one = unlikely(stream_captured(stream) && !mark_done(marks[i])) ? stream_synchronize(stream) : stream_finish(marks[i]);
+        ctrt_status one = unlikely(stream_captured(stream) && !mark_done(marks[i])) ? stream_synchronize(stream)
+                                                                                    : stream_finish(marks[i]);
         if (status == CTRT_OK)
             status = one;
     }

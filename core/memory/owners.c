@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/owners.c: live blocks added up by who took them. */
+/* memory/owners.c: allocated bytes by owner. */
 #include "memory/owners.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 
-/* Tags are kept and ops static, so that equal ones are mostly the same pointer; names of plugins need not be. */
+/* Tags are interned and ops are static, so equal ones usually have the same address; strings of plugins may not. */
 static int by_name(const void *a, const void *b)
 {
     const ctrt_memory_owner *x = a, *y = b;
@@ -24,7 +24,7 @@ static int by_bytes(const void *a, const void *b)
     return by_name(a, b);
 }
 
-/* Adds neighbours of one name together; returns how many are left. */
+/* Merges adjacent entries of the same owner. Returns the new number of entries. */
 static size_t merge(ctrt_memory_owner *owners, size_t count)
 {
     size_t kept = 0;

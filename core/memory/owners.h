@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/owners.h: live blocks added up by who took them. */
+/* memory/owners.h: allocated bytes by owner, which is a memory tag and an op. */
 #ifndef CORE_MEMORY_OWNERS_H
 #define CORE_MEMORY_OWNERS_H
 
@@ -9,12 +9,12 @@ struct text;
 
 #define OWNER_UNKNOWN "(not watched)"
 
-/* Largest first, with what is not watched, so that bytes add up to what is allocated. *out is new and the caller's;
- * false without memory. */
+/* Lists the owners, largest first. Blocks that are not in the table of allocated blocks form one owner, so that the sum
+ * is what is allocated on the device. *out is new and the caller frees it. Returns false if memory runs out. */
 bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *memory);
-/* A JSON array of the first `most` of them. */
+/* Appends the first `most` owners as a JSON array. */
 void owners_json(struct text *text, const ctrt_memory_owner *owners, size_t count, size_t most);
-/* "encoder (matmul)" into label[128]. */
+/* Writes "encoder (matmul)" to label[128], or returns a constant string. */
 const char *owner_label(char label[128], const ctrt_memory_owner *owner);
 
 #endif

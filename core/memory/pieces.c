@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/pieces.c: a policy's segments and blocks, as a list. */
+/* memory/pieces.c: lists the segments and blocks of a policy. */
 #include "memory/pieces.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "memory/figures.h"
 #include "memory/policy.h"
 
-/* Filled while the policy's locks are held, hence by malloc alone. */
+/* Filled while the policy's locks are held, therefore uses only malloc. */
 struct list {
     ctrt_memory_piece *pieces;
     size_t count, room;
@@ -34,7 +34,7 @@ static void visit(const ctrt_memory_piece *piece, void *argument)
     memcpy(copy, piece, MIN(piece->size, sizeof *copy));
 }
 
-/* Segments with their blocks in order of addresses: an array of where each begins is sorted. */
+/* A segment with its blocks: `count` entries from index `from`. Runs are sorted by the segment's address. */
 struct run {
     size_t from, count;
     uintptr_t address;
@@ -82,7 +82,8 @@ static int compare_addresses(const void *a, const void *b)
     return (uintptr_t)x->address < (uintptr_t)y->address ? -1 : (uintptr_t)x->address > (uintptr_t)y->address;
 }
 
-/* Which of the lowest policy's blocks are whose, where the top one moves them: only that one knows their names. */
+/* If the top policy moves memory, copies the names of blocks from its list to the lowest policy's list, because the
+ * lowest policy has no names. */
 static bool name_moving(struct list *list, const struct memory_layer *top)
 {
     struct list moving = { 0 };

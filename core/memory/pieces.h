@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/pieces.h: a policy's segments and blocks, as a list. */
+/* memory/pieces.h: lists the segments and blocks of a policy. */
 #ifndef CORE_MEMORY_PIECES_H
 #define CORE_MEMORY_PIECES_H
 
 #include "memory/pool.h"
 
-/* Copies of what the lowest policy's `walk` reports, each segment before its blocks, segments in order of addresses. Of a
- * policy without `walk`: NULL and 0. The caller frees. False without memory. */
+/* Copies what the lowest policy's `walk` reports to a new array that the caller frees: each segment before its blocks,
+ * segments sorted by address. Policy without `walk`: NULL and 0. Returns false if memory runs out. */
 bool pieces_list(ctrt_memory_piece **out, size_t *count, struct device_memory *memory);
-/* The largest free block; false when the policy does not say. */
+/* Stores the size of the largest free block. Returns false if the policy does not report it. */
 bool pieces_largest_free(uint64_t *bytes, struct device_memory *memory);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/pinned.c: host memory that a device copies by itself, kept for reuse. */
+/* memory/pinned.c: cache of pinned host memory. */
 #include "memory/pinned.h"
 
 #include <time.h>
@@ -11,7 +11,7 @@
 #include "memory/order.h"
 #include "memory/quota.h"
 
-#define CLASSES 400                         /* 8, and 8 to each doubling up to 2^57 */
+#define CLASSES 400                         /* 8, and 8 per power of two up to 2^57 */
 
 struct pinned_block {
     struct pinned_block *next;
@@ -71,7 +71,7 @@ static struct pinned *pinned_of(ctrt_device *device)
     return own;
 }
 
-/* ---- counting; with the lock held ---- */
+/* ---- statistics; the caller holds the lock ---- */
 
 static void count(struct pinned *own, enum pinned_figure which, int64_t change)
 {
@@ -106,9 +106,9 @@ static int64_t clock_now(void)
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
 }
 
-/* ---- taking and giving ---- */
+/* ---- allocation and free ---- */
 
-/* A free block of that class whose copies are done, or NULL. */
+/* Removes and returns a free block of that class whose copies are done. NULL: none. */
 static struct pinned_block *take_free(struct pinned *own, unsigned class)
 {
     for (struct pinned_block **at = &own->free[class]; *at != NULL; at = &(*at)->next)
@@ -120,7 +120,8 @@ static struct pinned_block *take_free(struct pinned *own, unsigned class)
     return NULL;
 }
 
-/* From the backend, within the device's limit. */
+/* Allocates from the backend, within the device's limit. Adding to `held` before the check keeps concurrent allocations
+ * within the limit together. */
 static ctrt_status obtain(struct pinned *own, ctrt_device *device, void **address, size_t bytes)
 {
     int64_t begin = clock_now();
@@ -130,7 +131,8 @@ static ctrt_status obtain(struct pinned *own, ctrt_device *device, void **addres
     if (status == CTRT_OK)
         status = device->backend->memory->host_alloc(device->handle, address, bytes);
     if (status == CTRT_OK && *address == NULL)
-        status = ctrt_fail(CTRT_ERR_PLUGIN, "backend %s: host_alloc returned success without an address for %zu bytes", device->type, bytes);
+        status = ctrt_fail(CTRT_ERR_PLUGIN, "backend %s: host_alloc returned success without an address for %zu bytes",
+                           device->type, bytes);
     if (status != CTRT_OK) {
         atomic_fetch_sub_explicit(&own->held, bytes, memory_order_relaxed);
         return status;
@@ -168,7 +170,7 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
     if (status == CTRT_ERR_OUT_OF_MEMORY) {
         pinned_trim(device);
         if (quota_limited(device->memory))
-            pool_trim(device->memory);      /* a limit counts both */
+            pool_trim(device->memory);      /* the limit counts device and pinned memory together */
         quota_refused = false;
         status = obtain(own, device, address, *granted);
     }
@@ -194,7 +196,7 @@ void pinned_free(ctrt_device *device, void *address, size_t granted, struct stor
     struct pinned *own = pinned_of(device);
     stream_mark marks[ORDER_READERS + 1];
     if (!device_usable(device))
-        return;                             /* the child of a fork: the memory is the parent's */
+        return;                             /* the child of a fork: the memory belongs to the parent */
     const int count = order_marks(storage, marks);
     struct pinned_block *block = memory_alloc(sizeof *block);
     pthread_mutex_lock(&own->lock);
@@ -216,7 +218,7 @@ void pinned_free(ctrt_device *device, void *address, size_t granted, struct stor
     pthread_mutex_unlock(&own->lock);
 }
 
-/* Takes out all free blocks of a class, or those alone that no device copies any more. */
+/* Removes and returns the free blocks of a class; without `all`, only blocks whose copies are done. */
 static struct pinned_block *take_class(struct pinned *own, unsigned class, bool all)
 {
     struct pinned_block *taken = NULL;

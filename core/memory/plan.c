@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/plan.c: a device's memory while a step is only planned: blocks, figures, beginning and end. */
+/* memory/plan.c: dry runs: blocks, statistics, beginning and end. */
 #include "memory/plan.h"
 
 #include <sys/mman.h>
@@ -13,24 +13,25 @@
 #include "memory/policy.h"
 #include "memory/tag.h"
 
-/* What a plan handed out; the cookie of the block. */
+/* A block of a dry run. ctrt_block.cookie points to it. */
 struct plan_block {
     struct plan_block *next;                /* in its bucket */
-    uint64_t number;                        /* of the plan */
-    ctrt_block inner;                       /* as the copied policy gave it */
+    uint64_t number;                        /* number of the dry run */
+    ctrt_block inner;                       /* as the cloned policy returned it */
     size_t requested;
     void *queue;
     void *address;
     size_t mapped;
 };
 
-/* Where the plan wants to know which op it was. */
+/* Where in the program the peak or the first failure occurred. */
 struct plan_place {
-    const void *address;                    /* of the block; NULL: nothing to name */
+    const void *address;                    /* of the block; NULL: no block whose op is to be recorded */
     const char *op, *tag;
 };
 
-/* For all plans and their copied policies. The first of the library's locks, for these take others: so a fork finds plans whole. */
+/* Guards all dry runs and their cloned policies. It has the lowest level of the library's locks, because other locks
+ * are taken under it; fork takes it too, so in the child dry runs are consistent. */
 LOCK_DEFINE(plan_lock, LOCK_PLAN);
 
 void plan_enter(void)
@@ -43,33 +44,33 @@ void plan_leave(void)
     lock_leave(&plan_lock);
 }
 
-/* One per device, made at its first plan; guarded by the lock. */
+/* One per device, created at its first dry run; guarded by the lock. */
 struct plan {
     struct device_memory *real, *memory;
-    bool running, copied;                   /* copied: the policies know the blocks that were there before */
-    uint64_t number;                        /* plans so far */
+    bool running, copied;                   /* copied: the policies are clones and contain the blocks from before */
+    uint64_t number;                        /* dry runs so far */
     struct plan_block **buckets;
     size_t room;
     _Atomic size_t count;
-    /* The rest of this plan. */
+    /* The state of the current dry run. */
     int64_t live, requested, peak;          /* bytes */
     struct plan_place at_peak, at_failure;
     ctrt_memory_prediction so_far;
-    /* The device's own alloc and free, while blocks of plans that are over are about. */
+    /* The device's own alloc and free, while blocks of ended dry runs still exist. */
     bool watching;
     ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue);
     void (*free)(void *policy, const ctrt_block *block, void *queue);
     void *state;
 };
 
-/* ---- the table of blocks; with the lock held ---- */
+/* ---- table of blocks; the caller holds the lock ---- */
 
 static size_t bucket_of(const struct plan *plan, const void *cookie)
 {
     return (size_t)(((uintptr_t)cookie >> 4) * 0x9e3779b97f4a7c15u >> 20) & (plan->room - 1);
 }
 
-/* The place of the pointer to the block; NULL when it is none of a plan's. */
+/* Returns the link that points to the block's entry. NULL: the block does not belong to a dry run. */
 static struct plan_block **find(const struct plan *plan, const ctrt_block *block)
 {
     struct plan_block **at = plan->room > 0 ? &plan->buckets[bucket_of(plan, block->cookie)] : NULL;
@@ -120,7 +121,8 @@ static void trim(struct plan *plan)
             plan->memory->layers[i]->policy->trim(plan->memory->layers[i]->state);
 }
 
-/* Where the real step would fail, the plan goes on as if the device were larger. False when it was already. */
+/* Removes the limits, so that the dry run continues after a failed allocation as if the device were larger. Returns
+ * false if they were removed already. */
 static bool lift(struct plan *plan, size_t bytes)
 {
     if (!plan_source_lift(plan->memory))
@@ -131,7 +133,7 @@ static bool lift(struct plan *plan, size_t bytes)
     return true;
 }
 
-/* Asks the policy as pool_alloc does. */
+/* Allocates from the policy, retrying as pool_alloc does. */
 static ctrt_status ask(struct plan *plan, ctrt_block *inner, size_t bytes, void *queue)
 {
     const struct memory_layer *layer = top(plan);
@@ -146,7 +148,7 @@ static ctrt_status ask(struct plan *plan, ctrt_block *inner, size_t bytes, void 
     return policy_check_address(status, inner->address, layer->name, bytes);
 }
 
-/* Where a block of the plan seems to lie. Host memory may be read and written, and has memory from then on. */
+/* Reserves addresses for a block. Host memory can be accessed, and pages are allocated when it is written. */
 static void *place_new(const struct plan *plan, size_t bytes)
 {
     const int access = device_host_memory(plan->real->device) ? PROT_READ | PROT_WRITE : PROT_NONE;
@@ -180,7 +182,7 @@ static ctrt_status alloc_locked(struct plan *plan, ctrt_block *block, size_t byt
         memory_free(entry);
         return status;
     }
-    if (entry->inner.fence != NULL) {       /* of work that is done or not: a plan waits for nobody */
+    if (entry->inner.fence != NULL) {       /* a dry run does not wait for work */
         fence_free(entry->inner.fence);
         entry->inner.fence = NULL;
     }
@@ -212,19 +214,21 @@ static ctrt_status plan_alloc(void *state, ctrt_block *block, size_t bytes, void
     return status;
 }
 
-/* Undoes account_free for a block that the account never had. */
+/* Reverts account_free for a block that the account never counted. */
 static void uncount(struct account *account, size_t bytes, size_t requested)
 {
     const int64_t change[ACCOUNT_METRICS] = { 1, (int64_t)bytes, (int64_t)requested };
     for (int metric = 0; metric < ACCOUNT_METRICS; metric++)
-        atomic_fetch_add_explicit(&account->published[account_class(bytes)][metric], change[metric], memory_order_relaxed);
+        atomic_fetch_add_explicit(&account->published[account_class(bytes)][metric], change[metric],
+                                  memory_order_relaxed);
     if (bytes >= account->oversize)
         atomic_fetch_add_explicit(&account->ended_over_net, 1, memory_order_relaxed);
-    /* What the threads compare with to know that a peak has risen is not right any more. */
+    /* Threads compare with `top` to detect a rising peak, and `top` does not hold after this change. */
     atomic_fetch_add_explicit(&account->epoch, 1, memory_order_relaxed);
 }
 
-/* A block that was there before the plan; *requested: what it was asked for as, which is what the account has lost just now. */
+/* Frees a block from before the dry run. *requested: its requested size, computed from the decrease of the account's
+ * sum, which account_free has just updated. */
 static void free_older(struct plan *plan, const ctrt_block *block, void *queue, size_t *requested)
 {
     const int64_t left = (int64_t)account_current(&plan->memory->account, ACCOUNT_REQUESTED);
@@ -236,7 +240,8 @@ static void free_older(struct plan *plan, const ctrt_block *block, void *queue, 
     if (plan->copied)
         top(plan)->policy->free(top(plan)->state, &plain, queue);
     else
-        plan_source_return(plan->memory, block->bytes);     /* a policy that cannot be copied is taken to keep nothing */
+        plan_source_return(plan->memory, block->bytes);     /* a policy that cannot be cloned is assumed to cache
+                                                             * nothing */
 }
 
 static void plan_free(void *state, const ctrt_block *block, void *queue)
@@ -271,14 +276,14 @@ void plan_trim(struct plan *plan)
     plan_leave();
 }
 
-/* ---- memory that moves ---- */
+/* ---- policies that move memory ---- */
 
 static bool policy_moves(const struct plan *plan)
 {
     return CTRT_SLOT(top(plan)->policy, use) && CTRT_SLOT(top(plan)->policy, unuse) && plan->real->moves;
 }
 
-/* As the copied policy knows the block; NULL when it does not. */
+/* Returns the block under which the cloned policy allocated it. NULL: it is not a block of the cloned policy. */
 static const ctrt_block *inner_of(const struct plan *plan, const ctrt_block *block)
 {
     struct plan_block **at = find(plan, block);
@@ -297,7 +302,7 @@ ctrt_status plan_use(struct plan *plan, const ctrt_block *block, void *queue, vo
     if (inner != NULL && policy_moves(plan))
         status = top(plan)->policy->use(top(plan)->state, inner, queue, &nowhere);
     if (status == CTRT_ERR_OUT_OF_MEMORY && lift(plan, block->bytes)) {
-        plan->at_failure.address = block->address;      /* so that no block that comes later is taken for it */
+        plan->at_failure.address = block->address;      /* so that the failure is not attributed to a later block */
         status = top(plan)->policy->use(top(plan)->state, inner, queue, &nowhere);
     }
     plan_leave();
@@ -313,7 +318,7 @@ void plan_unuse(struct plan *plan, const ctrt_block *block, void *queue)
     plan_leave();
 }
 
-/* ---- names ---- */
+/* ---- op names ---- */
 
 static void name_place(struct plan_place *place, const void *address, const char *op)
 {
@@ -331,7 +336,7 @@ void plan_memory_name(struct plan *plan, const void *address, const char *op)
     plan_leave();
 }
 
-/* ---- what is left of plans that are over ---- */
+/* ---- blocks of ended dry runs ---- */
 
 static ctrt_status left_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
 {
@@ -358,7 +363,7 @@ static void left_free(void *state, const ctrt_block *block, void *queue)
         fence_free(block->fence);
 }
 
-/* Puts left_free in front of the device's own free as long as there is something left. */
+/* Installs left_alloc and left_free in front of the device's own functions while blocks of ended dry runs exist. */
 static void watch_left(struct plan *plan)
 {
     struct device_memory *real = plan->real;
@@ -393,14 +398,14 @@ size_t plan_left_blocks(const struct device_memory *memory)
     return memory->plans != NULL ? memory->plans->count : 0;
 }
 
-/* ---- figures ---- */
+/* ---- statistics ---- */
 
 static void add(account_cell *cell, int64_t value)
 {
     atomic_fetch_add_explicit(cell, value, memory_order_relaxed);
 }
 
-/* Makes the account say what the other one says. */
+/* Sets the counters of `account` to the values of `other`. */
 static void account_follow(struct account *account, struct account *other)
 {
     struct account_figures want, have;
@@ -424,7 +429,7 @@ static void account_follow(struct account *account, struct account *other)
     account_reset_peaks(account);
 }
 
-/* What is left goes back to the copied policies, which end. */
+/* Counts the blocks that the dry run has not freed, and frees them to the cloned policies, which are destroyed next. */
 static void count_left(struct plan *plan)
 {
     for (size_t i = 0; i < plan->room; i++)
@@ -436,7 +441,7 @@ static void count_left(struct plan *plan)
             }
 }
 
-/* ---- life ---- */
+/* ---- creation and end ---- */
 
 static ctrt_status plan_new(struct device_memory *real)
 {
@@ -480,7 +485,7 @@ static void layers_destroy(struct device_memory *memory)
     memory->layer_count = 0;
 }
 
-/* The same policies as the device's, in the same state where all of them can be copied. */
+/* Creates the device's policies, as clones in the same state if all of them can be cloned. */
 static ctrt_status layers_build(struct plan *plan)
 {
     struct device_memory *memory = plan->memory, *real = plan->real;
@@ -505,7 +510,7 @@ static ctrt_status layers_build(struct plan *plan)
     return status;
 }
 
-/* Under all its names. */
+/* Sets the memory for the device and all its aliases. */
 static void give_memory(ctrt_device *device, struct device_memory *memory)
 {
     device->memory = memory;
@@ -529,8 +534,8 @@ ctrt_status plan_memory_begin(struct plan **out, ctrt_device *device)
     memory->alloc = plan_alloc;
     memory->free = plan_free;
     memory->state = plan;
-    memory->fences = true;                  /* fences of older blocks are for the device's own memory */
-    memory->moves = device_asynchronous(device);    /* so that what is left can be told from real memory */
+    memory->fences = true;                  /* fences of blocks from before belong to the device's own memory */
+    memory->moves = device_asynchronous(device);    /* so that pool_use detects blocks of ended dry runs */
     memcpy(memory->policy_name, real->policy_name, sizeof memory->policy_name);
     memory->total_bytes = real->total_bytes;
     account_follow(&memory->account, &real->account);

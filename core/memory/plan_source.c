@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/plan_source.c: a source without memory. Addresses are ever new numbers that no process can have memory at; what counts is how
- * much is drawn: drivers of GPUs put a piece together from pages wherever they are free, so that there are no holes to be modelled. */
+/* memory/plan_source.c: fake memory source for dry runs. Addresses are unique and outside every process's address
+ * space. Only the total is checked against the capacity: fragmentation of device memory need not be modelled, because
+ * GPU drivers assemble a segment from free pages anywhere. */
 #include "memory/plan_source.h"
 
 #include "base/base.h"
@@ -10,7 +11,7 @@
 #include "memory/source.h"
 
 #define FIRST_ADDRESS ((uintptr_t)1 << 60)
-#define STEP          ((uintptr_t)2 << 20)      /* addresses are multiples, as real segments may be */
+#define STEP          ((uintptr_t)2 << 20)      /* addresses are multiples of this, as those of real segments may be */
 
 static void *new_address(struct device_memory *memory, size_t bytes)
 {
@@ -25,7 +26,8 @@ static ctrt_status draw(struct device_memory *memory, size_t bytes)
     if (bytes > limit || drawn > limit - bytes) {
         char wanted[32], had[32], all[32];
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a plan for %s: %s more than the %s that are drawn passes its %s",
-                         memory->device->name, text_bytes(wanted, bytes), text_bytes(had, drawn), text_bytes(all, limit));
+                         memory->device->name, text_bytes(wanted, bytes), text_bytes(had, drawn),
+                         text_bytes(all, limit));
     }
     CTRT_TRY(quota_take(memory, bytes));
     account_drawn(&memory->account, bytes, 1);
@@ -59,7 +61,7 @@ static void source_free(void *state, void *address, size_t bytes, void *queue)
     give(state, bytes);
 }
 
-/* Nothing is put on a queue, so there is nothing to wait for. */
+/* Nothing is enqueued, so there is nothing to wait for. */
 static ctrt_status source_fence_new(void *state, void **fence, void *queue)
 {
     (void)state, (void)queue;
@@ -120,7 +122,7 @@ void plan_source_begin(struct device_memory *memory, struct device_memory *real)
     atomic_store(&memory->drawn, atomic_load(&real->drawn));
     memory->source = real->source;
     memory->source.state = memory;
-    source_complete(memory);                /* fences of older blocks are real */
+    source_complete(memory);                /* the fences of blocks from before the dry run are real */
     memory->ordered = false;
     memory->source.flags = 0;
     memory->source.alloc = memory->source.alloc_spare = source_alloc;
@@ -147,7 +149,7 @@ bool plan_source_lift(struct device_memory *memory)
     const bool limited = memory->plan_limit != UINT64_MAX || atomic_load(&memory->limit) != QUOTA_NONE;
     memory->plan_limit = UINT64_MAX;
     atomic_store(&memory->limit, QUOTA_NONE);
-    /* Policies go by the size of the device as well. */
+    /* Policies also use the size of the device. */
     memory->source.total_bytes = 0;
     for (int i = 0; i < memory->layer_count; i++)
         memory->layers[i]->source.total_bytes = 0;

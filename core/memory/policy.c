@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/policy.c: the grammar of CTRT_MEMORY, and policies as layers. */
+/* memory/policy.c: parser of CTRT_MEMORY, and policies as layers of a stack. */
 #include "memory/policy.h"
 
 #include "base/base.h"
@@ -18,7 +18,7 @@ static ctrt_status fail_spec(const char *text, const char *why)
         text, why);
 }
 
-/* Up to the next comma outside of brackets. */
+/* Length of the option up to the next comma outside of brackets. */
 static size_t option_length(const char *options)
 {
     size_t length = 0;
@@ -27,7 +27,7 @@ static size_t option_length(const char *options)
     return length;
 }
 
-/* Options are KEY=VALUE joined by commas; what they mean is the policy's business. */
+/* Checks only that options have the form KEY=VALUE,KEY=VALUE; the policy checks keys and values. */
 static bool options_plausible(const char *options)
 {
     const char *at = options;
@@ -78,9 +78,10 @@ ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_LAYERS], int *count
     }
 }
 
-/* ---- a policy as the source of another ---- */
+/* ---- a policy as the memory source of the policy above ---- */
 
-/* One for the tables of all layers, which are used once for a segment; it is free, and they are whole, in the child of a fork. */
+/* Guards the block tables of all layers. One lock is enough because a layer uses its table only when a segment is
+ * allocated or freed. fork() takes it (base/lock.h), so in the child it is free and the tables are consistent. */
 LOCK_DEFINE(tables_lock, LOCK_LAYERS);
 
 struct layer_block {
@@ -93,7 +94,7 @@ static size_t bucket_of(const struct memory_layer *layer, const void *address)
     return (size_t)(((uintptr_t)address >> 6) * 0x9e3779b97f4a7c15u >> 20) & (layer->block_room - 1);
 }
 
-/* Doubles the table. */
+/* Doubles the number of buckets. The caller holds the lock. */
 static ctrt_status make_room(struct memory_layer *layer)
 {
     struct layer_block **old = layer->blocks;
@@ -133,11 +134,13 @@ static ctrt_status layer_remember(struct memory_layer *layer, struct layer_block
 ctrt_status policy_check_address(ctrt_status status, const void *address, const char *policy, size_t bytes)
 {
     if (status == CTRT_OK && address == NULL && bytes > 0)
-        return ctrt_fail(CTRT_ERR_PLUGIN, "memory policy %s: alloc returned success without an address for %zu bytes", policy, bytes);
+        return ctrt_fail(CTRT_ERR_PLUGIN, "memory policy %s: alloc returned success without an address for %zu bytes",
+                         policy, bytes);
     return status;
 }
 
-static ctrt_status draw(struct memory_layer *layer, ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue),
+static ctrt_status draw(struct memory_layer *layer,
+                        ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue),
                         void **address, size_t bytes, void *queue)
 {
     struct layer_block *entry = memory_alloc(sizeof *entry);
@@ -148,7 +151,8 @@ static ctrt_status draw(struct memory_layer *layer, ctrt_status (*alloc)(void *p
     ctrt_status status = alloc(layer->state, &entry->block, bytes, queue);
     status = policy_check_address(status, entry->block.address, layer->name, bytes);
     if (status == CTRT_OK && entry->block.fence != NULL) {
-        /* A queue that cannot be told to wait fails on its own; the memory is good once the host has waited. */
+        /* If the queue cannot wait for the fence, the host waits. The block is usable then; the queue reports its own
+         * error at its next use. */
         if (layer->below->fence_wait(layer->below->state, entry->block.fence, queue) != CTRT_OK)
             (void)layer->below->fence_wait(layer->below->state, entry->block.fence, NULL);
         layer->below->fence_free(layer->below->state, entry->block.fence);
@@ -203,7 +207,7 @@ static void layer_source_free(void *state, void *address, size_t bytes, void *qu
     memory_free(found);
 }
 
-/* ---- what a layer hands on to the one above: all but memory itself is the lowest source's ---- */
+/* ---- source functions that are forwarded to the lowest source ---- */
 
 static const ctrt_memory_source *below(void *state)
 {
@@ -293,13 +297,14 @@ bool layer_copies(const struct memory_layer *layer)
     return CTRT_SLOT(layer->policy, clone);
 }
 
-/* What the layer above has of `from`, for the copy. */
+/* Copies the table of allocated blocks from `from` to `layer`. */
 static ctrt_status copy_blocks(struct memory_layer *layer, struct memory_layer *from)
 {
     ctrt_status status = CTRT_OK;
     lock_enter(&tables_lock);
     for (size_t i = 0; i < from->block_room && status == CTRT_OK; i++)
-        for (const struct layer_block *entry = from->blocks[i]; entry != NULL && status == CTRT_OK; entry = entry->next) {
+        for (const struct layer_block *entry = from->blocks[i]; entry != NULL && status == CTRT_OK;
+             entry = entry->next) {
             struct layer_block *twin = memory_alloc(sizeof *twin);
             if (twin == NULL) {
                 status = out_of_memory(sizeof *twin, "a block");

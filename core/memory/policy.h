@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/policy.h: which memory policies a device gets, and how they stand on one another.
+/* memory/policy.h: parses CTRT_MEMORY and creates the stack of memory policies of a device.
  *
- * CTRT_MEMORY is NAME[:OPTIONS], or several of these joined by '+', the upper first: "caching:max_split=64m",
- * "spill+caching". */
+ * CTRT_MEMORY is NAME[:OPTIONS], or several of these joined by '+', the uppermost policy first:
+ * "caching:max_split=64m", "spill+caching". */
 #ifndef CORE_MEMORY_POLICY_H
 #define CORE_MEMORY_POLICY_H
 
@@ -12,35 +12,38 @@
 
 struct policy_spec {
     char name[32];
-    char options[192];                      /* "" when there are none */
+    char options[192];                      /* "": no options */
 };
 
-/* Reads the grammar into `specs`, upper first; pure. CTRT_ERR_INVALID_ARGUMENT says what is wrong where. */
+/* Parses `text` into `specs`, uppermost policy first. Has no side effects. CTRT_ERR_INVALID_ARGUMENT: the message
+ * describes the error. */
 ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_LAYERS], int *count, const char *text);
 
-/* A policy at work, and itself a source for the policy above. */
+/* An instance of a policy, which also serves as the memory source of the policy above it in the stack. */
 struct memory_layer {
     const ctrt_memory_policy *policy;
-    const char *name;                       /* of the policy; static */
+    const char *name;                       /* the policy's name; static */
     void *state;
-    ctrt_memory_source source;              /* for the layer above: source.state is this layer */
+    ctrt_memory_source source;              /* for the layer above; source.state points to this layer */
     const ctrt_memory_source *below;
-    bool fences;                            /* takes fences and gives them */
-    /* Blocks handed to the layer above, by address, because a source's free knows addresses alone. */
+    bool fences;                            /* the policy accepts fences in free and returns them from alloc */
+    /* Hash table by address of the blocks allocated by the layer above. Needed because ctrt_memory_source.free passes
+     * only an address. */
     struct layer_block **blocks;
     size_t block_count, block_room;
 };
 
-/* Of an alloc that returned `status` and left `address`: success without an address is the policy's error, CTRT_ERR_PLUGIN. `address`
- * must be NULL before the call. */
+/* Checks the result of a policy's or source's alloc: `status` and the `address` that it set, which must have been NULL
+ * before the call. Returns CTRT_ERR_PLUGIN for CTRT_OK without an address, else `status`. */
 ctrt_status policy_check_address(ctrt_status status, const void *address, const char *policy, size_t bytes);
 
-/* Creates a policy over `source`. */
+/* Creates the policy that `spec` names over `source`, which must outlive the layer. The caller owns the layer. */
 ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec,
                          const ctrt_memory_source *source);
 void layer_destroy(struct memory_layer *layer);
 
-/* For plans: another layer over `source` in the same state; blocks that live are known there too. */
+/* For dry runs. layer_copies: whether the policy can be cloned. layer_copy: clones the layer `from`, in its present
+ * state and with its allocated blocks, over `source`. */
 bool layer_copies(const struct memory_layer *layer);
 ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, const ctrt_memory_source *source);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/pool.c: a device's memory: allocating, counting, and what to say when there is none. */
+/* memory/pool.c: allocates and frees a device's memory, keeps its statistics, and builds its policy stack. */
 #include "memory/pool.h"
 
 #include "base/base.h"
@@ -35,12 +35,14 @@ static ctrt_status backend_alloc(void *state, void **address, size_t bytes, void
     ctrt_status status = memory->ordered ? table->alloc_on(memory->device->handle, address, bytes, queue)
                                          : table->alloc(memory->device->handle, address, bytes);
     if (status == CTRT_OK && *address == NULL && bytes > 0)
-        status = ctrt_fail(CTRT_ERR_PLUGIN, "backend %s: alloc returned success without an address for %zu bytes", memory->device->type, bytes);
+        status = ctrt_fail(CTRT_ERR_PLUGIN, "backend %s: alloc returned success without an address for %zu bytes",
+                           memory->device->type, bytes);
     if (status != CTRT_OK) {
         quota_give(memory, bytes);
         return status;
     }
-    /* It is a piece of work there, which the memory's first user on another stream has to be behind. */
+    /* A stream-ordered allocation is itself a piece of work, which the first use of the memory on another stream must
+     * be ordered after. */
     if (memory->ordered && !queue_captured(memory->device, queue))
         stream_note_wait(memory->device, queue);
     account_drawn(&memory->account, bytes, 1);
@@ -63,10 +65,10 @@ static void backend_free(void *state, void *address, size_t bytes, void *queue)
     quota_give(memory, bytes);
 }
 
-/* ---- life ---- */
+/* ---- creation and destruction ---- */
 
-/* What the user wants, else what the backend wants, else direct. A backend's wish that is not installed is no
- * error. */
+/* Chooses the policies of CTRT_MEMORY, else the backend's default, else direct. *asked: CTRT_MEMORY is set. If the
+ * backend's default is not installed, a warning is logged and direct is used. */
 static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ctrt_device *device, bool *asked)
 {
     ctrt_param_value value;
@@ -94,8 +96,10 @@ static ctrt_status build_layers(struct device_memory *memory, const struct polic
     for (int i = count - 1; i >= 0; i--) {
         CTRT_TRY(layer_create(&memory->layers[i], &specs[i], source));
         if (i > 0 && (policy_flags(memory->layers[i]->policy) & CTRT_MEMORY_MOVES))
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "policy %s moves memory, which the one above it, %s, could not know of: write it first, %s+%s",
-                             specs[i].name, specs[i - 1].name, specs[i].name, specs[i - 1].name);
+            return ctrt_fail(
+                CTRT_ERR_INVALID_ARGUMENT,
+                "policy %s moves memory, which the one above it, %s, could not know of: write it first, %s+%s",
+                specs[i].name, specs[i - 1].name, specs[i].name, specs[i - 1].name);
         source = &memory->layers[i]->source;
     }
     for (int i = 0; i < count && used < sizeof memory->policy_name; i++)
@@ -123,7 +127,8 @@ ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
     int count = 0;
     ctrt_status status = choose_policy(specs, &count, device, &asked);
     struct device_memory *memory = NULL;
-    /* Cells that other threads write must not share a cache line with what everybody reads. */
+    /* The alignment separates counters that other threads write from the cache line of the fields that every thread
+     * reads. */
     if (status == CTRT_OK && (memory_must_fail() || (memory = aligned_alloc(64, sizeof *memory)) == NULL))
         status = out_of_memory(sizeof *memory, "a device's memory");
     if (status != CTRT_OK)
@@ -174,8 +179,8 @@ ctrt_status device_memory_create(ctrt_device *device)
     return device_host_memory(device) ? pressure_start() : CTRT_OK;
 }
 
-/* Asked once the device is open and nobody holds the library's locks, which policies' own must not be taken under: around a fork
- * they are taken in the other order. */
+/* Called after the device is open and without any lock of the library, because fork takes the policies' locks before
+ * those; taking a policy's lock under one of them could deadlock. */
 void device_memory_opened(ctrt_device *device)
 {
     struct device_memory *memory = device->memory;
@@ -193,7 +198,7 @@ void device_memory_destroy(ctrt_device *device)
     device->memory = NULL;
 }
 
-/* A device that was closed has nothing to give, and nothing of it is left to be given back. */
+/* The policy functions of a closed device: every alloc fails, and free does nothing because the memory is gone. */
 static ctrt_status closed_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
 {
     const struct device_memory *memory = state;
@@ -255,7 +260,8 @@ void pool_trim(struct device_memory *memory)
         memory->device->backend->memory->trim(memory->device->handle);
 }
 
-/* The memory is new to whoever asked: it waits for the work that still uses it. */
+/* Makes the block's new user, `queue`, wait for the work that still uses the block. If the queue cannot wait, the host
+ * does. */
 static __attribute__((noinline)) void take_fence(struct device_memory *memory, ctrt_block *block, void *queue)
 {
     if (fence_wait(block->fence, memory->device, queue) != CTRT_OK)
@@ -264,7 +270,8 @@ static __attribute__((noinline)) void take_fence(struct device_memory *memory, c
     block->fence = NULL;
 }
 
-/* A policy that knows no fences gets memory that nobody uses. */
+/* The policy does not support fences, so the host waits before the block is freed. *plain: the block without its
+ * fence. */
 static __attribute__((noinline)) void wait_fence(const ctrt_block *block, ctrt_block *plain)
 {
     *plain = *block;
@@ -273,7 +280,8 @@ static __attribute__((noinline)) void wait_fence(const ctrt_block *block, ctrt_b
     plain->fence = NULL;
 }
 
-static inline __attribute__((always_inline)) void count_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue)
+static inline __attribute__((always_inline)) void count_alloc(struct device_memory *memory, ctrt_block *block,
+                                                              size_t bytes, void *queue)
 {
     if (unlikely(block->fence != NULL))
         take_fence(memory, block, queue);
@@ -282,7 +290,7 @@ static inline __attribute__((always_inline)) void count_alloc(struct device_memo
         live_alloc(memory, block, bytes, queue);
 }
 
-/* The policy refused an alloc: frees cached memory and tries once more. CTRT_OK without an address is possible. */
+/* After the policy refused an allocation: frees cached memory and tries once more. */
 static ctrt_status __attribute__((noinline))
 alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, ctrt_status status, bool report)
 {
@@ -291,7 +299,7 @@ alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void 
         atomic_fetch_add_explicit(&memory->retries, 1, memory_order_relaxed);
         pool_trim(memory);
         if (memory->plan == NULL && quota_limited(memory))
-            pinned_trim(memory->device);    /* a limit counts both */
+            pinned_trim(memory->device);    /* the limit counts device and pinned memory together */
         quota_refused = false;
         status = memory->alloc(memory->state, block, bytes, queue);
         status = policy_check_address(status, block->address, memory->policy_name, bytes);
@@ -305,8 +313,9 @@ alloc_again(struct device_memory *memory, ctrt_block *block, size_t bytes, void 
     return report ? oom_fail(memory, bytes, ctrt_error_message()) : status;
 }
 
-/* The allocation fails before the policy was asked. */
-static ctrt_status __attribute__((noinline)) refuse(struct device_memory *memory, size_t bytes, const char *why, bool report)
+/* Fails an allocation without calling the policy. */
+static ctrt_status __attribute__((noinline)) refuse(struct device_memory *memory, size_t bytes, const char *why,
+                                                    bool report)
 {
     quota_refused = false;
     return report ? oom_fail(memory, bytes, why) : ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "%s", why);
@@ -378,7 +387,8 @@ static ctrt_status use(struct device_memory *memory, const ctrt_block *block, vo
     if (unlikely(memory->plan != NULL))
         return plan_use(memory->plan, block, queue, address);
     if (unlikely(memory->plans != NULL) && plan_left(memory, block))
-        return ctrt_fail(CTRT_ERR_STATE, "a tensor on %s is left from a plan and has no memory: let go of what is made between "
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "a tensor on %s is left from a plan and has no memory: let go of what is made between "
                          "ctrt_memory_plan_begin and _end", memory->device->name);
     const struct memory_layer *top = memory->layers[0];
     quota_refused = false;
@@ -403,7 +413,8 @@ void pool_unuse(struct device_memory *memory, const ctrt_block *block, void *que
         memory->layers[0]->policy->unuse(memory->layers[0]->state, block, queue);
 }
 
-ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, void **address, bool report)
+ctrt_status pool_alloc_fixed(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue, void **address,
+                             bool report)
 {
     ctrt_status taken;
     if (unlikely(atomic_load_explicit(&memory->captures, memory_order_relaxed) > 0)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/pressure.c: the watcher of the kernel's memory pressure.
+/* memory/pressure.c: the thread that watches the kernel's memory pressure.
  *
- * Interface: Documentation/accounting/psi.rst of Linux. Who writes "some STALL WINDOW" (microseconds) to /proc/pressure/memory or
- * to a control group's memory.pressure and polls the descriptor is told, by POLLPRI, when tasks were stalled for
- * that long within a window, at most once a window. Without privilege a window must be a multiple of two seconds, hence
- * the default. Both files are watched: the group's, because its limit may press while the machine has plenty, and the
- * machine's. */
+ * Interface: Linux, Documentation/accounting/psi.rst. A process writes "some STALL WINDOW" (microseconds) to
+ * /proc/pressure/memory or to a control group's memory.pressure and polls the descriptor. POLLPRI reports that tasks
+ * were stalled for that long within a window, at most once per window. Without privileges a window must be a multiple
+ * of two seconds, hence the default. Both files are watched: the group's, because its limit may be reached while the
+ * machine has free memory, and the machine's. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -42,7 +42,8 @@ static const ctrt_param file_param = {
 };
 CORE_PARAM(file_param);
 
-/* Why no lock: the watcher is started below the device lock and ended at exit, and a fork may come at any moment. */
+/* Atomic instead of a lock, because the watcher is started under the device lock and stopped at exit, and a fork may
+ * happen at any time. */
 enum { IDLE, STARTING, RUNNING, STOPPING };
 static _Atomic int state;
 _Atomic bool pressure_lost;
@@ -51,7 +52,7 @@ static _Atomic uint64_t trims;
 #define MOST_SOURCES 2
 static struct {
     pthread_t thread;
-    int wake;                               /* eventfd: end */
+    int wake;                               /* eventfd that stops the thread */
     int count;
     struct pollfd sources[MOST_SOURCES];
     bool fifo[MOST_SOURCES];
@@ -84,7 +85,7 @@ ctrt_status pressure_parse(struct pressure_wish *wish, const char *text)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "CTRT_MEMORY_PRESSURE=%.64s: expected off, on, or as in \"on:some 150000 2000000\" (some or full, microseconds "
                          "of stall, microseconds of window)", text);
-    /* The kernel's own limits. */
+    /* Limits of the kernel. */
     if (window < 500000 || window > 10000000 || stall == 0 || stall > window)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "CTRT_MEMORY_PRESSURE=%.64s: the window must be 500000 to 10000000 microseconds, and the stall no longer than it",
@@ -93,16 +94,16 @@ ctrt_status pressure_parse(struct pressure_wish *wish, const char *text)
     return CTRT_OK;
 }
 
-/* ---- what to watch ---- */
+/* ---- files to watch ---- */
 
-/* Is it a file of the kernel's that understands triggers? Anything else would be overwritten. */
+/* Whether the file is a kernel file that accepts triggers. Writing the trigger would overwrite any other file. */
 static bool is_kernel_file(int fd)
 {
     struct statfs system;
     return fstatfs(fd, &system) == 0 && (system.f_type == PROC_SUPER_MAGIC || system.f_type == CGROUP2_SUPER_MAGIC);
 }
 
-/* 0, or why not, as an errno. */
+/* Returns 0 or an errno. */
 static int watch(const char *path, const char *trigger)
 {
     struct stat facts;
@@ -123,7 +124,7 @@ static int watch(const char *path, const char *trigger)
     return 0;
 }
 
-/* memory.pressure of this process's group in v2's hierarchy. */
+/* The path of memory.pressure of this process's control group (cgroup v2). */
 static bool group_file(char *path, size_t bytes)
 {
     char line[1024];
@@ -138,7 +139,8 @@ static bool group_file(char *path, size_t bytes)
     line[strcspn(line, "\n")] = '\0';
     static const char *const mounts[] = { "/sys/fs/cgroup", "/sys/fs/cgroup/unified" };
     for (size_t i = 0; i < COUNT_OF(mounts); i++) {
-        if ((size_t)snprintf(path, bytes, "%s%s/memory.pressure", mounts[i], line + 3) < bytes && access(path, F_OK) == 0)
+        if ((size_t)snprintf(path, bytes, "%s%s/memory.pressure", mounts[i], line + 3) < bytes
+            && access(path, F_OK) == 0)
             return true;
     }
     return false;
@@ -179,8 +181,9 @@ struct open_hosts {
     uint64_t given;
 };
 
-/* What is pinned goes at once, under the lock of devices, lest one is closed meanwhile; that waits for nobody. Policies' locks must
- * not be taken under it, and devices of host memory stay open. */
+/* Trims pinned memory here, under the device lock, so that the device cannot be closed meanwhile; this does not wait
+ * for work. Locks of policies must not be taken under the device lock, so devices with host memory, which stay open,
+ * are only collected. */
 static void visit(ctrt_device *device, void *argument)
 {
     struct open_hosts *hosts = argument;
@@ -197,7 +200,7 @@ static void visit(ctrt_device *device, void *argument)
     hosts->given += before > after ? before - after : 0;
 }
 
-/* Host memory that is cached: pinned for devices, and by the policies of devices that have it. */
+/* Frees cached host memory: memory pinned for devices, and caches of the policies of devices with host memory. */
 static void empty_caches(void)
 {
     struct open_hosts hosts = { .count = 0 };
@@ -210,17 +213,18 @@ static void empty_caches(void)
         hosts.given += before > after ? before - after : 0;
     }
     atomic_fetch_add(&trims, 1);
-    log_message(CTRT_LOG_INFO, "memory", "memory pressure: %.1f MiB of cached memory given back", (double)hosts.given / (1 << 20));
+    log_message(CTRT_LOG_INFO, "memory", "memory pressure: %.1f MiB of cached memory given back",
+                (double)hosts.given / (1 << 20));
 }
 
-/* True when the source spoke; a source that ended is watched no more. */
+/* Returns true if the source reported pressure. Stops polling a source that has ended. */
 static bool source_spoke(int i)
 {
     struct pollfd *source = &watcher.sources[i];
     short events = source->revents;
     char rest[256];
     if (events & (POLLERR | POLLHUP | POLLNVAL) && !(events & source->events)) {
-        source->fd = -source->fd - 1;       /* poll passes over negative ones; the descriptor is closed at the end */
+        source->fd = -source->fd - 1;       /* poll ignores negative descriptors; close_all closes it */
         log_message(CTRT_LOG_INFO, "memory", "memory pressure: a source has ended and is not watched any more");
         return false;
     }
@@ -251,7 +255,7 @@ static void *watch_pressure(void *ignored)
     }
 }
 
-/* ---- life ---- */
+/* ---- start and stop ---- */
 
 static void close_one(int *fd)
 {
@@ -260,7 +264,7 @@ static void close_one(int *fd)
     *fd = -1;
 }
 
-/* Calls nothing that a child of a fork may not call. */
+/* Async-signal-safe, because the child of a fork calls it. */
 static void close_all(void)
 {
     for (int i = 0; i < MOST_SOURCES; i++)
@@ -284,7 +288,7 @@ static bool start_thread(void)
     watcher.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (watcher.wake < 0)
         return false;
-    sigfillset(&all);                       /* signals are the program's business */
+    sigfillset(&all);                       /* leave signals to the program's threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool started = pthread_create(&watcher.thread, NULL, watch_pressure, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -307,7 +311,7 @@ ctrt_status pressure_start(void)
         return CTRT_OK;
     if (!atomic_flag_test_and_set(&registered)) {
         pthread_atfork(NULL, NULL, after_fork_in_child);
-        atexit(pressure_stop);              /* before what was registered earlier is torn down */
+        atexit(pressure_stop);              /* registered late, so it runs before handlers registered earlier */
     }
     bool running = watch_all(file.text, wish.trigger);
     if (running && !start_thread()) {
@@ -324,7 +328,7 @@ ctrt_status pressure_start(void)
 void pressure_restart(void)
 {
     if (atomic_exchange(&pressure_lost, false))
-        (void)pressure_start();             /* what the parameters say was good before the fork */
+        (void)pressure_start();             /* the parameters were valid before the fork */
 }
 
 void pressure_stop(void)

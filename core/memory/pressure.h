@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/pressure.h: gives cached host memory back when the kernel says that memory is short.
+/* memory/pressure.h: frees cached host memory when the kernel reports memory pressure.
  *
- * CTRT_MEMORY_PRESSURE asks for it. One thread then sleeps in poll on the kernel's pressure stall information and, woken,
- * empties the caches of the open devices whose memory is the host's, and those of memory pinned for others. Off unless asked for: a library should not start a
- * thread that nobody expects, and a cache that is in use anyway comes back at once, at the price of its page faults. */
+ * Enabled by CTRT_MEMORY_PRESSURE. One thread waits in poll for the kernel's pressure stall information. On an event it
+ * empties the caches of open devices whose memory is host memory, and the caches of memory pinned for other devices.
+ * Off by default, because a library should not start a thread that the program does not expect, and because a cache in
+ * use is refilled at once, at the cost of page faults. */
 #ifndef CORE_MEMORY_PRESSURE_H
 #define CORE_MEMORY_PRESSURE_H
 
@@ -11,14 +12,14 @@
 
 #include "ctrt/base.h"
 
-/* Called when a device of host memory opens. Starts the watcher where it is wanted and does not run; an error only for a
- * malformed parameter. Where there is nothing to watch that is logged once, at level info. */
+/* Called when a device with host memory opens. Starts the watcher thread if it is enabled and not running. Returns an
+ * error only for a malformed parameter. If nothing can be watched, that is logged once, at level info. */
 ctrt_status pressure_start(void);
 
-/* Ends the watcher and waits for it. Done at exit and before the library is unloaded. */
+/* Stops the watcher thread and joins it. Called at exit and before the library is unloaded. */
 void pressure_stop(void);
 
-/* The child of a fork has no watcher. It gets one when it first draws memory from a device: */
+/* The child of a fork has no watcher thread. It starts one when it first allocates memory from a device. */
 extern _Atomic bool pressure_lost;
 void pressure_restart(void);
 static inline void pressure_follow_fork(void)
@@ -27,10 +28,11 @@ static inline void pressure_follow_fork(void)
         pressure_restart();
 }
 
-/* For tests: how often the watcher emptied the caches. */
+/* For tests: number of times that the watcher emptied the caches. */
 uint64_t pressure_trims(void);
 
-/* What the parameter's text means: whether to watch, and the words for the kernel. Pure. */
+/* The parsed parameter: whether to watch, and the trigger to write to the kernel. pressure_parse has no side
+ * effects. */
 struct pressure_wish {
     bool watch;
     char trigger[48];                       /* "some 150000 2000000" */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/quota.c: limits on what is drawn from a device. */
+/* memory/quota.c: limits on the memory allocated from a device. */
 #include "memory/quota.h"
 
 #include "base/base.h"
@@ -17,12 +17,13 @@ CORE_PARAM(limit_param);
 
 static ctrt_status malformed(const char *text, const char *entry, size_t length)
 {
-    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                     "CTRT_MEMORY_LIMIT=%.200s: \"%.*s\" is not DEVICE=SIZE or DEVICE=PERCENT%%, as in cuda:0=8g,cpu=50%%",
-                     text, (int)MIN(length, 100), entry);
+    return ctrt_fail(
+        CTRT_ERR_INVALID_ARGUMENT,
+        "CTRT_MEMORY_LIMIT=%.200s: \"%.*s\" is not DEVICE=SIZE or DEVICE=PERCENT%%, as in cuda:0=8g,cpu=50%%",
+        text, (int)MIN(length, 100), entry);
 }
 
-/* "50%" of a known total, or a size. */
+/* Parses a size, or "50%" of `total`. *of_unknown: a percentage, but `total` is 0. */
 static bool parse_amount(uint64_t *out, const char *amount, uint64_t total, bool *of_unknown)
 {
     size_t length = strlen(amount);
@@ -40,7 +41,8 @@ static bool parse_amount(uint64_t *out, const char *amount, uint64_t total, bool
         *out = total / 100 * percent + total % 100 * percent / 100;
         return true;
     }
-    static const ctrt_param bytes_param = { sizeof bytes_param, "CTRT_MEMORY_LIMIT", CTRT_PARAM_BYTES, NULL, NULL, NULL };
+    static const ctrt_param bytes_param = { sizeof bytes_param, "CTRT_MEMORY_LIMIT", CTRT_PARAM_BYTES, NULL, NULL,
+                                            NULL };
     int64_t bytes;
     if (param_parse(&bytes, &bytes_param, amount) != CTRT_OK)
         return false;
@@ -69,9 +71,10 @@ ctrt_status quota_parse(uint64_t *limit, const char *text, const char *name, con
         bool exact = strcmp(device, name) == 0;
         if (exact || (strcmp(device, type) == 0 && !by_name)) {
             if (of_unknown)
-                return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                                 "CTRT_MEMORY_LIMIT=%.200s: %s does not say how much memory it has; give a size, not a part",
-                                 text, name);
+                return ctrt_fail(
+                    CTRT_ERR_INVALID_ARGUMENT,
+                    "CTRT_MEMORY_LIMIT=%.200s: %s does not say how much memory it has; give a size, not a part",
+                    text, name);
             *limit = bytes;
             by_name = exact;
         }
@@ -82,8 +85,8 @@ ctrt_status quota_parse(uint64_t *limit, const char *text, const char *name, con
     return CTRT_OK;
 }
 
-/* An entry for a type of devices that nobody has heard of limits nothing. When it is nearly one that is known, it was
- * meant to; else the backend may be installed elsewhere, and the text good for several machines. */
+/* Entries for unknown device types have no effect, because the backend may be installed on other machines that the same
+ * text is used on. If the type is similar to a known one, it is a misspelling and an error. */
 static ctrt_status check_types(const char *text)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
@@ -97,9 +100,11 @@ static ctrt_status check_types(const char *text)
             known = strcmp(type, names[i]) == 0;
         const char *near = known ? NULL : nearest_word(type, names, count);
         if (near != NULL)
-            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "CTRT_MEMORY_LIMIT=%.200s: there is no backend %s; did you mean %s?", text, type, near);
+            return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                             "CTRT_MEMORY_LIMIT=%.200s: there is no backend %s; did you mean %s?", text, type, near);
         if (!known && !atomic_flag_test_and_set(&said))
-            log_message(CTRT_LOG_WARNING, "memory", "CTRT_MEMORY_LIMIT=%.200s: there is no backend %s here, so that part limits nothing",
+            log_message(CTRT_LOG_WARNING, "memory",
+                        "CTRT_MEMORY_LIMIT=%.200s: there is no backend %s here, so that part limits nothing",
                         text, type);
     }
     return CTRT_OK;
@@ -129,7 +134,8 @@ static ctrt_status too_much(struct device_memory *memory, uint64_t limit, uint64
     char allowed[32], had[32], wanted[32];
     quota_refused = true;
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "%s allowed on %s; %s more than the %s that are drawn passes that",
-                     text_bytes(allowed, limit), memory->device->name, text_bytes(wanted, bytes), text_bytes(had, drawn));
+                     text_bytes(allowed, limit), memory->device->name, text_bytes(wanted, bytes),
+                     text_bytes(had, drawn));
 }
 
 ctrt_status quota_take(struct device_memory *memory, size_t bytes)
@@ -172,14 +178,16 @@ ctrt_status ctrt_memory_set_limit(ctrt_device *device, uint64_t bytes)
 ctrt_status ctrt_memory_set_fraction(ctrt_device *device, double fraction)
 {
     if (!(fraction >= 0 && fraction <= 1))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_set_fraction: the fraction is %g, expected 0 to 1", fraction);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_set_fraction: the fraction is %g, expected 0 to 1",
+                         fraction);
     struct device_memory *memory;
     CTRT_TRY(memory_get(&memory, device));
     if (memory->total_bytes == 0)
         return ctrt_fail(CTRT_ERR_NOT_SUPPORTED,
                          "memory_set_fraction: %s does not say how much memory it has; use ctrt_memory_set_limit",
                          memory->device->name);
-    atomic_store(&memory->limit, fraction < 1 ? (uint64_t)((double)memory->total_bytes * fraction) : memory->total_bytes);
+    atomic_store(&memory->limit,
+                 fraction < 1 ? (uint64_t)((double)memory->total_bytes * fraction) : memory->total_bytes);
     return CTRT_OK;
 }
 

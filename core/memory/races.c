@@ -6,9 +6,9 @@
 #include "base/memory.h"
 #include "ctrt/stream.h"
 
-#define RACES_LOGGED 50                     /* all are counted */
+#define RACES_LOGGED 50                     /* further races are only counted */
 #define RACES_AT_ONCE 8                     /* other streams that one use is reported to race with */
-#define ACCESSES_MAX 4096                   /* uses kept for each storage, the last ones */
+#define ACCESSES_MAX 4096                   /* per storage; older ones are dropped */
 
 static _Atomic uint64_t races;
 
@@ -17,14 +17,14 @@ uint64_t ctrt_race_count(void)
     return atomic_load(&races);
 }
 
-/* ---- which bytes ---- */
+/* ---- bytes of a view ---- */
 
-/* Bytes from the storage's begin: blocks of `block` bytes at `lo` + i1 * stride[0] + i2 * stride[1] + ..., 0 <= i1 <
- * count[0]. All within [lo, hi). */
+/* Byte offsets in the storage: blocks of `block` bytes at `lo` + i1 * stride[0] + i2 * stride[1] + ..., 0 <= i1 <
+ * count[0], all within [lo, hi). */
 struct footprint {
     int64_t lo, hi, block;
     int32_t dims;
-    struct { int64_t stride, count; } dim[CTRT_MAX_DIMS];       /* by stride; counts above 1 */
+    struct { int64_t stride, count; } dim[CTRT_MAX_DIMS];       /* sorted by stride; counts are above 1 */
 };
 
 static void footprint_add(struct footprint *at, int64_t stride, int64_t count)
@@ -36,7 +36,7 @@ static void footprint_add(struct footprint *at, int64_t stride, int64_t count)
     at->dim[i].count = count;
 }
 
-/* Merges dimensions that together are one contiguous range, or steps of one stride. */
+/* Merges dimensions that together form one contiguous range or one sequence of equal steps. */
 static void footprint_merge(struct footprint *at)
 {
     int32_t kept = 0;
@@ -52,7 +52,7 @@ static void footprint_merge(struct footprint *at)
     at->dims = kept;
 }
 
-/* False: the view has no elements. */
+/* Returns false if the view has no elements. */
 static bool footprint_of(struct footprint *at, const ctrt_view *view, const struct storage *storage)
 {
     const int64_t item = (int64_t)ctrt_dtype_size(view->dtype);
@@ -85,7 +85,7 @@ static int64_t extent_modulo(const struct footprint *at, int64_t period)
     return extent;
 }
 
-/* Do the two have no byte in common modulo `period`? Then they have none. */
+/* Whether the two have no byte in common modulo `period`, and therefore none at all. */
 static bool disjoint_modulo(const struct footprint *a, const struct footprint *b, int64_t period)
 {
     const int64_t a_extent = extent_modulo(a, period), b_extent = extent_modulo(b, period);
@@ -93,8 +93,8 @@ static bool disjoint_modulo(const struct footprint *a, const struct footprint *b
     return distance >= a_extent && b_extent <= period - distance;
 }
 
-/* Are they known to have no byte in common? Finds this for columns, for tiles and for every k-th element of one tensor;
- * false when it is unknown. */
+/* Whether the two are known to have no byte in common. Detects this for columns, for tiles and for every k-th element
+ * of one tensor; returns false if it is unknown. */
 static bool disjoint(const struct footprint *a, const struct footprint *b)
 {
     if (a->hi <= b->lo || b->hi <= a->lo)
@@ -123,7 +123,7 @@ enum access_kind { ACCESS_AVAILABLE, ACCESS_READ, ACCESS_WRITE };
 
 struct access {
     stream_mark mark;
-    const struct capture *capture;          /* in which the work was recorded; only compared */
+    const struct capture *capture;          /* that recorded the work; only compared, never dereferenced */
     enum access_kind kind;
     struct footprint at;
 };
@@ -213,16 +213,16 @@ static bool covers(ctrt_stream *stream, stream_mark mark)
     return known;
 }
 
-/* True when no later work can race with it. */
+/* Whether no later work can race with the access. */
 static bool over(const struct access *access)
 {
     if (mark_done(access->mark))
         return true;
-    /* After the end of a capture its work runs in replays, whose accesses are noted then. */
+    /* After the end of a capture its work runs in replays, whose accesses are recorded separately. */
     return access->capture != NULL && atomic_load(&stream_at(mark_slot(access->mark))->capture) != access->capture;
 }
 
-/* `now` is ordered after `before`. Does all later work that races with `before` also race with `now`? */
+/* Whether all later work that races with `before` also races with `now`, given that `now` is ordered after `before`. */
 static bool replaced(const struct access *before, const struct access *now)
 {
     if (before->capture != now->capture || !contains(&now->at, &before->at))
@@ -231,7 +231,7 @@ static bool replaced(const struct access *before, const struct access *now)
            || (before->kind == ACCESS_READ && mark_slot(before->mark) == mark_slot(now->mark));
 }
 
-/* Is `now`, which was just put on `stream`, ordered after `before`? */
+/* Whether `now`, which was just enqueued on `stream`, is ordered after `before`. */
 static bool follows(ctrt_stream *stream, const struct access *before, const struct access *now)
 {
     if (mark_slot(before->mark) == mark_slot(now->mark))
@@ -239,7 +239,8 @@ static bool follows(ctrt_stream *stream, const struct access *before, const stru
     return thread_state.order_auto || covers(stream, before->mark);
 }
 
-/* Is `now` ordered before `noted`? Threads note their work in any order, so later work may be in the history already. */
+/* Whether `now` is ordered before `noted`. Threads record their work in any order, so later work may be in the history
+ * already. */
 static bool precedes(const struct access *now, const struct access *noted)
 {
     return covers(stream_at(mark_slot(noted->mark)), now->mark);
@@ -251,7 +252,7 @@ static bool conflict(const struct access *a, const struct access *b)
            && !disjoint(&a->at, &b->at);
 }
 
-/* Adds a race; for each other stream only the latest access is kept. */
+/* Adds a race. For each other stream only the latest access is kept. */
 static void add_race(struct race *found, int *count, const struct access *before)
 {
     int i = 0;

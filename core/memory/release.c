@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/release.c: giving everything back. */
+/* memory/release.c: ctrt_memory_release_all and ctrt_shutdown. */
 #include "base/base.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -16,11 +16,13 @@ static ctrt_status still_there(const char *who, struct device_memory *memory, ui
     if (owners_of(&owners, &count, memory) && count > 0)
         snprintf(of, sizeof of, ", most of them of %s", owner_label(label, &owners[0]));
     memory_free(owners);
-    return ctrt_fail(CTRT_ERR_STATE, "%s: tensors still hold %s on %s%s; release them first. What was cached is given back", who,
+    return ctrt_fail(CTRT_ERR_STATE,
+                     "%s: tensors still hold %s on %s%s; release them first. What was cached is given back", who,
                      text_bytes(size, bytes), memory->device->name, of);
 }
 
-/* CTRT_ERR_STATE when tensors live; else how the device's work ended. */
+/* Frees cached memory. CTRT_ERR_STATE if tensors still exist on the device, else the status of the device's pending
+ * work. */
 static ctrt_status release(const char *who, ctrt_device *device)
 {
     struct device_memory *memory = device->memory;
@@ -51,23 +53,29 @@ static void collect(ctrt_device *device, void *argument)
         releasing->devices[releasing->count++] = device;
 }
 
-/* What besides tensors' memory keeps a device open. */
+/* Fails if a plan, a capture, a graph, pinned memory, a stream or an event still needs the device. */
 static ctrt_status handles(ctrt_device *device)
 {
-    const uint32_t streams = stream_device_held(device), events = atomic_load_explicit(&device->events_held, memory_order_acquire);
+    const uint32_t streams = stream_device_held(device),
+                   events = atomic_load_explicit(&device->events_held, memory_order_acquire);
     struct pinned_figures pinned;
     pinned_figures(&pinned, device);
     if (plan_running(device) || plan_left_blocks(device->memory) > 0)
         return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %s", device->name,
                          plan_running(device) ? "a plan is running" : "tensors that a plan made still live");
     if (atomic_load(&device->memory->captures) > 0 || atomic_load(&device->memory->graphs) > 0)
-        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: a capture runs there, or graphs of its work are still held", device->name);
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "shutdown: %s stays open: a capture runs there, or graphs of its work are still held",
+                         device->name);
     if (pinned.of[PINNED_ACTIVE_REQUESTS].current > 0)
-        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %llu tensors still hold memory that is pinned for it", device->name,
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "shutdown: %s stays open: %llu tensors still hold memory that is pinned for it", device->name,
                          (unsigned long long)pinned.of[PINNED_ACTIVE_REQUESTS].current);
     if (streams > 0 || events > 0)
-        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %u of its streams and %u of its events are still held; release them first",
-                         device->name, (unsigned)streams, (unsigned)events);
+        return ctrt_fail(
+            CTRT_ERR_STATE,
+            "shutdown: %s stays open: %u of its streams and %u of its events are still held; release them first",
+            device->name, (unsigned)streams, (unsigned)events);
     return CTRT_OK;
 }
 
@@ -80,7 +88,8 @@ static ctrt_status shut(ctrt_device *device)
     snprintf(message, sizeof message, "%s", ctrt_error_message());
     CTRT_TRY(handles(device));
     device_close(device);
-    return worked != CTRT_OK ? ctrt_fail(worked, "%s", message) : CTRT_OK;      /* work that had failed, and nobody had asked */
+    /* an error of earlier work that the program has not seen yet */
+    return worked != CTRT_OK ? ctrt_fail(worked, "%s", message) : CTRT_OK;
 }
 
 ctrt_status ctrt_shutdown(void)
@@ -89,7 +98,7 @@ ctrt_status ctrt_shutdown(void)
     ctrt_status first = CTRT_OK;
     char message[1024] = "";
     device_for_each(collect, &releasing);
-    /* Host memory last: others may hold some. */
+    /* Host memory is closed last, because other devices may hold some. */
     for (int round = 0; round < 2; round++)
         for (size_t i = 0; i < releasing.count; i++) {
             if (device_host_memory(releasing.devices[i]) != (round == 1))

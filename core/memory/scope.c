@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/scope.c: peaks of a part of the program: windows of an account (account.h), for programs. */
+/* memory/scope.c: ctrt_memory_scope: peaks of a part of the program, by windows (account.h). */
 #include "base/base.h"
 #include "base/memory.h"
 #include "memory/pool.h"
@@ -22,7 +22,7 @@ ctrt_status ctrt_memory_scope_begin(ctrt_memory_scope **out, ctrt_device *device
     scope->memory = memory;
     ctrt_memory_scope_release(out);
     account_window_open(&memory->account, &scope->window);
-    /* A window begins as what is current. */
+    /* The peaks of a new window are the current values. */
     scope->before = (uint64_t)scope->window.peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)];
     *out = scope;
     return CTRT_OK;

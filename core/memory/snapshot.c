@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/snapshot.c: a device's memory at one moment, as JSON.
+/* memory/snapshot.c: a snapshot of a device's memory as JSON.
  *
- * Statistics, live blocks, segments and history are read one after the other. While other threads allocate, they may
- * therefore differ by the allocations in between. */
+ * Statistics, allocated blocks, segments and history are read one after the other. While other threads allocate, they
+ * may therefore differ by the allocations in between. */
 #include <stdlib.h>
 
 #include "base/base.h"
@@ -28,7 +28,7 @@ struct parts {
     uint64_t lost;
     ctrt_memory_owner *owners;
     size_t owner_count;
-    const struct frames **stacks;           /* those of blocks and events, each once, by number */
+    const struct frames **stacks;           /* of the blocks and events; each stack once, by number */
     size_t stack_count;
 };
 
@@ -71,7 +71,8 @@ static bool list_stacks(struct parts *parts)
 static bool parts_read(struct parts *parts, struct device_memory *memory)
 {
     *parts = (struct parts){ 0 };
-    if (live_list(&parts->blocks, &parts->block_count, memory) && pieces_list(&parts->pieces, &parts->piece_count, memory)
+    if (live_list(&parts->blocks, &parts->block_count, memory)
+        && pieces_list(&parts->pieces, &parts->piece_count, memory)
         && history_list(&parts->events, &parts->event_count, &parts->lost, memory)
         && owners_of(&parts->owners, &parts->owner_count, memory) && list_stacks(parts))
         return true;
@@ -134,8 +135,8 @@ static void block(struct text *text, const void *address, size_t bytes, int stat
     text_add(text, "}");
 }
 
-static void segment_head(struct text *text, bool first, const void *address, size_t bytes, unsigned long long stream, bool large,
-                         bool expandable, uint64_t allocated, uint64_t active)
+static void segment_head(struct text *text, bool first, const void *address, size_t bytes, unsigned long long stream,
+                         bool large, bool expandable, uint64_t allocated, uint64_t active)
 {
     text_add(text,
              "%s\n    {\"address\": %llu, \"total_size\": %zu, \"stream\": %llu, \"segment_type\": \"%s\", "
@@ -156,21 +157,23 @@ static void segments_walked(struct text *text, const struct parts *parts, const 
             allocated += piece->block_state == CTRT_BLOCK_ACTIVE ? piece->bytes : 0;
             active += piece->block_state != CTRT_BLOCK_INACTIVE ? piece->bytes : 0;
         }
-        segment_head(text, i == 0, segment->address, segment->bytes, stream_number(device, segment->queue), segment->large,
-                     segment->expandable,
+        segment_head(text, i == 0, segment->address, segment->bytes, stream_number(device, segment->queue),
+                     segment->large, segment->expandable,
                      allocated, active);
         for (size_t k = i + 1; k < end; k++) {
             const ctrt_memory_piece *piece = &parts->pieces[k];
             text_add(text, "%s", k > i + 1 ? "," : "");
             block(text, piece->address, piece->bytes, piece->block_state,
-                  piece->block_state == CTRT_BLOCK_ACTIVE ? live_at(parts, piece->name != NULL ? piece->name : piece->address) : NULL);
+                  piece->block_state == CTRT_BLOCK_ACTIVE
+                      ? live_at(parts, piece->name != NULL ? piece->name : piece->address)
+                      : NULL);
         }
         text_add(text, "]}");
         i = end;
     }
 }
 
-/* For a policy that does not report its segments: each live block as a segment. */
+/* For a policy that does not report its segments: lists each allocated block as a segment. */
 static void segments_live(struct text *text, const struct parts *parts, const ctrt_device *device)
 {
     for (size_t i = 0; i < parts->block_count; i++) {
@@ -202,7 +205,7 @@ static void event(struct text *text, const struct history_event *e, const ctrt_d
     text_add(text, "}");
 }
 
-/* ---- the whole ---- */
+/* ---- snapshot ---- */
 
 static void to_json(struct text *text, struct device_memory *memory, const struct parts *parts)
 {
@@ -215,7 +218,9 @@ static void to_json(struct text *text, struct device_memory *memory, const struc
     text_add(text, ",\n  \"policy\": ");
     text_add_json(text, memory->policy_name);
     text_add(text, ",\n  \"watch\": \"%s\",\n  \"time_us\": %llu,\n  \"total_bytes\": %llu,\n  \"stats\": ",
-             history_on(memory) ? (atomic_load(&frames_wanted) ? "frames" : "all") : pool_watched(memory) ? "state" : "none", (unsigned long long)history_now(),
+             history_on(memory) ? (atomic_load(&frames_wanted) ? "frames" : "all")
+             : pool_watched(memory) ? "state" : "none",
+             (unsigned long long)history_now(),
              (unsigned long long)memory->total_bytes);
     summary_stats_json(text, &figures, "    ");
     text_add(text, ",\n  \"owners\": ");
@@ -262,7 +267,7 @@ ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device)
     return snapshot(out, device, "");
 }
 
-/* ---- into a file ---- */
+/* ---- writing to a file ---- */
 
 ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device)
 {

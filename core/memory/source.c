@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/source.c: what a device's lowest policy can ask for besides memory itself: fences, copies, host memory, pages. */
+/* memory/source.c: the functions of a device's lowest memory source besides alloc and free: fences, copies, host
+ * memory, pages. */
 #include "memory/source.h"
 
 #include "base/base.h"
@@ -121,7 +122,8 @@ void source_complete(struct device_memory *memory)
 {
     ctrt_memory_source *source = &memory->source;
     const ctrt_memory_table *table = memory->device->backend->memory;
-    memory->ordered = CTRT_SLOT(table, ordered) && CTRT_SLOT(table, alloc_on) && CTRT_SLOT(table, free_on) && CTRT_SLOT(table, trim)
+    memory->ordered = CTRT_SLOT(table, ordered) && CTRT_SLOT(table, alloc_on) && CTRT_SLOT(table, free_on)
+                      && CTRT_SLOT(table, trim)
                       && table->ordered(memory->device->handle);
     source->flags = memory->ordered ? CTRT_SOURCE_ORDERED : 0;
     source->fence_new = lend_fence_new;
@@ -130,7 +132,7 @@ void source_complete(struct device_memory *memory)
     source->fence_join = lend_fence_join;
     source->fence_free = lend_fence_free;
     source->fence_status = lend_fence_status;
-    source->alloc_spare = source->alloc;    /* the backend keeps nothing */
+    source->alloc_spare = source->alloc;    /* the backend caches nothing */
     source->copy = lend_copy;
     source->host_alloc = lend_host_alloc;
     source->host_free = lend_host_free;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/storage.c: bytes on a device. */
+/* memory/storage.c: allocates and frees the bytes of storages. */
 #include "memory/storage.h"
 
 #include "base/base.h"
@@ -9,15 +9,15 @@
 #include "memory/order.h"
 #include "memory/races.h"
 
-/* The memory is free behind all work that is on its stream now, waits for fences too (stream_note_wait). Who writes it first on another
- * stream has to be behind that. */
+/* The timepoint after which the memory is available: all work that is on its stream now, including waits for fences
+ * (stream_note_wait). A first use on another stream must be ordered after that. */
 static stream_mark birth_on(const ctrt_stream *stream)
 {
     const uint64_t put = atomic_load_explicit(&stream->put, memory_order_acquire);
     return put > 0 ? mark_of(stream_slot(stream), put) : 0;
 }
 
-/* On a device with streams. */
+/* For a device with streams. */
 static __attribute__((noinline)) ctrt_status init_ordered(struct storage *self, ctrt_device *device, size_t bytes)
 {
     ctrt_stream *stream = stream_here(device);
@@ -39,10 +39,11 @@ ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes
     self->moves = false;
     atomic_init(&self->refs, 1);
     atomic_init(&self->version, 0);
-    return likely(!device_asynchronous(device)) ? pool_alloc(device->memory, &self->block, bytes, NULL) : init_ordered(self, device, bytes);
+    return likely(!device_asynchronous(device)) ? pool_alloc(device->memory, &self->block, bytes, NULL)
+                                                 : init_ordered(self, device, bytes);
 }
 
-/* The memory goes back to the stream that it came from, behind a fence of the others that still use it. */
+/* Frees the block to the stream that it was allocated on, with a fence for the other streams that still use it. */
 static void free_ordered(struct storage *self)
 {
     stream_mark marks[ORDER_READERS + 1];
@@ -68,7 +69,7 @@ static void free_ordered(struct storage *self)
     pool_free(self->device->memory, &self->block, self->bytes, self->stream->queue);
 }
 
-/* Memory of somebody else's, who does not know our streams. */
+/* External memory: its owner does not wait for ctrt's streams, so the host waits for all uses before `release`. */
 static void finish_uses(struct storage *self)
 {
     stream_mark marks[ORDER_READERS + 1];

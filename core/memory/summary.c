@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/summary.c: the figures of a device as a table for people, and as JSON.
+/* memory/summary.c: the memory statistics of a device as a table and as JSON.
  *
- * The table has the rows and columns of PyTorch's memory_summary: 75 characters between the bars; the unit of a
- * column's sizes is chosen by the row of all pools, so that the lines below it can be added up. */
+ * The table has the rows and columns of PyTorch's memory_summary, with 75 characters between the outer bars. The unit
+ * of the sizes in a column is chosen by the row over all pools, so that the lines below it can be added up. */
 #include "memory/summary.h"
 
 #include "base/base.h"
@@ -65,7 +65,7 @@ static const struct {
     const char *name;
     size_t offset;
     const char *(*format)(char *, int64_t, int64_t);
-    bool pools, rare;                       /* rare: a line only where there is something to tell */
+    bool pools, rare;                       /* rare: printed only if not 0 */
 } rows[] = {
     { "Allocated memory",      MEMBER(allocated_bytes),      summary_size,  true, false },
     { "Active memory",         MEMBER(active_bytes),         summary_size,  true, false },
@@ -89,8 +89,8 @@ void summary_table(struct text *text, const char *device, const ctrt_memory_figu
     line_of(text, '=');
     centered(text, title);
     line_of(text, '-');
-    text_add(text, "|  %9s Device OOMs: %-10lld | %4s allocation retries: %-10lld  |\n", "", (long long)figures->num_ooms, "",
-             (long long)figures->num_alloc_retries);
+    text_add(text, "|  %9s Device OOMs: %-10lld | %4s allocation retries: %-10lld  |\n", "",
+             (long long)figures->num_ooms, "", (long long)figures->num_alloc_retries);
     line_of(text, '=');
     text_add(text, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
     for (size_t i = 0; i < COUNT_OF(rows); i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/summary.h: figures as text. */
+/* memory/summary.h: memory statistics as text. */
 #ifndef CORE_MEMORY_SUMMARY_H
 #define CORE_MEMORY_SUMMARY_H
 
@@ -7,12 +7,12 @@
 
 struct text;
 
-/* `bytes` in the unit that suits `by`: "   768 KiB", ten characters. */
+/* Formats `bytes` in the unit that is suitable for `by`: " 768 KiB", ten characters. Returns `text`. */
 const char *summary_size(char text[16], int64_t bytes, int64_t by);
-/* The same for counts: "    750 K ". */
+/* Formats a count likewise: " 750 K ". */
 const char *summary_count(char text[16], int64_t count, int64_t by);
 void summary_table(struct text *text, const char *device, const ctrt_memory_figures *figures, bool abbreviated);
-/* {"allocation.all.current": 1, ...}; `indent` before each key. */
+/* Appends {"allocation.all.current": 1, ...}, with `indent` before each key. */
 void summary_stats_json(struct text *text, const ctrt_memory_figures *figures, const char *indent);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/tag.c: the thread's stack of tags. */
+/* memory/tag.c: the thread's stack of memory tags. */
 #include "memory/tag.h"
 
 #include "base/base.h"
@@ -36,7 +36,7 @@ void tag_enter(struct memory_tag *tag, const char *base, const char *path)
     thread_state.tag = tag;
 }
 
-/* Frees what was pushed above `end`. */
+/* Removes all entries above `end`, and frees those that were pushed. */
 static void drop_above(struct thread_state *state, const struct memory_tag *end)
 {
     while (state->tag != NULL && state->tag != end) {
@@ -88,7 +88,7 @@ const char *ctrt_memory_tag(void)
     return tag_here();
 }
 
-/* What a thread did not pop. */
+/* Called when the thread exits: frees the tags that it did not pop. */
 static void drop_all(struct thread_state *state)
 {
     drop_above(state, NULL);

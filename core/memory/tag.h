@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/tag.h: on whose behalf a thread takes memory.
+/* memory/tag.h: memory tags: labels that attribute a thread's allocations to a part of the program.
  *
- * A tag is the whole path, "encoder/attention", kept once per process; a thread holds a stack of them. */
+ * A tag is the whole path, such as "encoder/attention", interned once per process. Each thread has a stack of tags. */
 #ifndef CORE_MEMORY_TAG_H
 #define CORE_MEMORY_TAG_H
 
@@ -10,14 +10,14 @@
 #include "base/thread.h"
 #include "ctrt/base.h"
 
-/* A place in a thread's stack. */
+/* An entry of a thread's stack. */
 struct memory_tag {
     struct memory_tag *below;
-    const char *text;                       /* kept; the whole path */
-    bool pushed;                            /* by a program, which pops it; else by tag_enter */
+    const char *text;                       /* the whole path; interned */
+    bool pushed;                            /* by ctrt_memory_tag_push and freed by pop; else by tag_enter */
 };
 
-/* Is any device watched? Modules ask, before they look for their path. */
+/* Some device is watched. Modules check it before they compute their path. */
 extern atomic_bool tag_wanted;
 
 static inline const char *tag_here(void)
@@ -25,12 +25,14 @@ static inline const char *tag_here(void)
     return thread_state.tag != NULL ? thread_state.tag->text : "";
 }
 
-/* For floors above: makes base + "/" + path (or path alone, where base is "") the thread's tag until tag_leave, with
- * `tag` on the caller's stack; leaving also drops what a program pushed meanwhile and did not pop. Without memory for the text the tag stays what it was. */
+/* For higher layers of the library. tag_enter makes base + "/" + path (path alone if base is "") the thread's tag until
+ * tag_leave; `tag` is in the caller's stack frame. If memory for the text runs out, the tag does not change. tag_leave
+ * also removes tags that the program pushed meanwhile and did not pop. */
 void tag_enter(struct memory_tag *tag, const char *base, const char *path);
 void tag_leave(struct memory_tag *tag);
 
-/* The same below the thread's tag, if any device is watched; returns whether tag_leave is due. */
+/* The same for `name` below the thread's current tag, if any device is watched. Returns whether tag_leave must be
+ * called. */
 static inline bool tag_enter_watched(struct memory_tag *tag, const char *name)
 {
     if (!atomic_load_explicit(&tag_wanted, memory_order_relaxed))

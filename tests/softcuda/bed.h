@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/bed.h: what the tests of the double begin with: a context, a stream, kernels, and buffers. */
+/* tests/softcuda/bed.h: fixture of the tests of softcuda: contexts, a stream, a library of kernels, and helpers to
+ * launch and check. */
 #ifndef SOFTCUDA_BED_H
 #define SOFTCUDA_BED_H
 
@@ -46,19 +47,21 @@ static inline void *kernel(const char *name)
     return found;
 }
 
-static inline result launch(const char *name, unsigned grid, unsigned block, unsigned shared, void *on, const void *arguments)
+static inline result launch(const char *name, unsigned grid, unsigned block, unsigned shared, void *on,
+                            const void *arguments)
 {
     void *list[] = { (void *)(uintptr_t)arguments, NULL };
     return cuLaunchKernel(kernel(name), grid, 1, 1, block, 1, 1, shared, on, list, NULL);
 }
 
-/* The error of a bad kernel, and what was told; the context is good again behind it. */
+/* Launches a faulty kernel and checks the resulting error and the reported text. Resets the context afterwards. */
 static inline void goes_wrong(const char *name, unsigned block, const void *arguments, result wanted, const char *words)
 {
     const uint64_t before = softcuda_control.faults();
     GIVES(launch(name, 1, block, 0, stream, arguments), 0);
     GIVES(cuStreamSynchronize(stream), wanted);
-    CHECK(softcuda_control.faults() == before + 1, "%s: %llu faults were told", name, (unsigned long long)(softcuda_control.faults() - before));
+    CHECK(softcuda_control.faults() == before + 1, "%s: %llu faults were told", name,
+          (unsigned long long)(softcuda_control.faults() - before));
     CHECK(strstr(softcuda_control.fault_text(), words) != NULL && strstr(softcuda_control.fault_text(), name) != NULL,
           "%s: told \"%s\", which lacks \"%s\"", name, softcuda_control.fault_text(), words);
     address refused = 0;

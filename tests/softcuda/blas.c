@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/blas.c: libcublas.so.13: products of matrices in column-major order, on the stream of a handle. */
+/* tests/softcuda/blas.c: a fake libcublas.so.13: products of column-major matrices on the stream of a handle. */
 #include <stdlib.h>
 
 #include "gemm.h"
@@ -86,26 +86,34 @@ struct operand { const void *at; int type, step; long long batch_step; };
 
 static int scale_type_of(int compute)
 {
-    return compute == COMPUTE_16F ? TYPE_F16 : compute == COMPUTE_64F || compute == COMPUTE_64F_PEDANTIC ? TYPE_F64 : compute == COMPUTE_32I ? TYPE_I32 : TYPE_F32;
+    return compute == COMPUTE_16F                                        ? TYPE_F16
+           : compute == COMPUTE_64F || compute == COMPUTE_64F_PEDANTIC ? TYPE_F64
+           : compute == COMPUTE_32I                                    ? TYPE_I32
+                                                                       : TYPE_F32;
 }
 
-static int multiply(struct handle *handle, int transpose_a, int transpose_b, int m, int n, int k, const void *alpha, struct operand a, struct operand b,
-                    const void *beta, struct operand c, int batches, int compute)
+static int multiply(struct handle *handle, int transpose_a, int transpose_b, int m, int n, int k, const void *alpha,
+                    struct operand a, struct operand b, const void *beta, struct operand c, int batches, int compute)
 {
     enum { TF32_MATH = 3 };
     if (handle == NULL)
         return BLAS_NOT_INITIALIZED;
-    if (alpha == NULL || beta == NULL || m < 0 || n < 0 || k < 0 || transpose_a < 0 || transpose_a > 2 || transpose_b < 0 || transpose_b > 2)
+    if (alpha == NULL || beta == NULL || m < 0 || n < 0 || k < 0 || transpose_a < 0 || transpose_a > 2
+        || transpose_b < 0 || transpose_b > 2)
         return BLAS_INVALID_VALUE;
     if (m == 0 || n == 0 || batches == 0)
         return BLAS_OK;
     struct product p = {
         .a = { a.type, false, transpose_a ? k : m, transpose_a ? m : k, a.step, a.batch_step },
         .b = { b.type, false, transpose_b ? n : k, transpose_b ? k : n, b.step, b.batch_step },
-        .c = { c.type, false, m, n, c.step, c.batch_step }, .transpose_a = transpose_a != 0, .transpose_b = transpose_b != 0,
-        .compute = compute == COMPUTE_32F && handle->math_mode == TF32_MATH && a.type == TYPE_F32 ? COMPUTE_32F_FAST_TF32 : compute,
-        .scale_type = scale_type_of(compute), .batches = batches, .scale_on_device = handle->scale_on_device, .alpha_at = (uintptr_t)alpha,
-        .beta_at = (uintptr_t)beta, .a_at = (uintptr_t)a.at, .b_at = (uintptr_t)b.at, .c_at = (uintptr_t)c.at, .d_at = (uintptr_t)c.at,
+        .c = { c.type, false, m, n, c.step, c.batch_step }, .transpose_a = transpose_a != 0,
+        .transpose_b = transpose_b != 0,
+        .compute = compute == COMPUTE_32F && handle->math_mode == TF32_MATH && a.type == TYPE_F32
+                       ? COMPUTE_32F_FAST_TF32 : compute,
+        .scale_type = scale_type_of(compute), .batches = batches, .scale_on_device = handle->scale_on_device,
+        .alpha_at = (uintptr_t)alpha,
+        .beta_at = (uintptr_t)beta, .a_at = (uintptr_t)a.at, .b_at = (uintptr_t)b.at, .c_at = (uintptr_t)c.at,
+        .d_at = (uintptr_t)c.at,
     };
     p.d = p.c;
     if (!p.scale_on_device) {
@@ -116,53 +124,64 @@ static int multiply(struct handle *handle, int transpose_a, int transpose_b, int
     return status != BLAS_OK ? status : product_put(&p, handle->stream);
 }
 
-EXPORT int cublasSgemm_v2(struct handle *handle, int ta, int tb, int m, int n, int k, const float *alpha, const float *a, int lda, const float *b, int ldb,
-                          const float *beta, float *c, int ldc)
+EXPORT int cublasSgemm_v2(struct handle *handle, int ta, int tb, int m, int n, int k, const float *alpha,
+                          const float *a, int lda, const float *b, int ldb, const float *beta, float *c, int ldc)
 {
     BLAS_CALL(cublasSgemm_v2);
-    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, TYPE_F32, lda, 0 }, (struct operand){ b, TYPE_F32, ldb, 0 }, beta,
+    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, TYPE_F32, lda, 0 },
+                    (struct operand){ b, TYPE_F32, ldb, 0 }, beta,
                     (struct operand){ c, TYPE_F32, ldc, 0 }, 1, COMPUTE_32F);
 }
 
-EXPORT int cublasDgemm_v2(struct handle *handle, int ta, int tb, int m, int n, int k, const double *alpha, const double *a, int lda, const double *b, int ldb,
-                          const double *beta, double *c, int ldc)
+EXPORT int cublasDgemm_v2(struct handle *handle, int ta, int tb, int m, int n, int k, const double *alpha,
+                          const double *a, int lda, const double *b, int ldb, const double *beta, double *c, int ldc)
 {
     BLAS_CALL(cublasDgemm_v2);
-    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, TYPE_F64, lda, 0 }, (struct operand){ b, TYPE_F64, ldb, 0 }, beta,
+    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, TYPE_F64, lda, 0 },
+                    (struct operand){ b, TYPE_F64, ldb, 0 }, beta,
                     (struct operand){ c, TYPE_F64, ldc, 0 }, 1, COMPUTE_64F);
 }
 
-EXPORT int cublasSgemmStridedBatched(struct handle *handle, int ta, int tb, int m, int n, int k, const float *alpha, const float *a, int lda, long long sa,
-                                     const float *b, int ldb, long long sb, const float *beta, float *c, int ldc, long long sc, int batches)
+EXPORT int cublasSgemmStridedBatched(struct handle *handle, int ta, int tb, int m, int n, int k, const float *alpha,
+                                     const float *a, int lda, long long sa,
+                                     const float *b, int ldb, long long sb, const float *beta, float *c, int ldc,
+                                     long long sc, int batches)
 {
     BLAS_CALL(cublasSgemmStridedBatched);
-    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, TYPE_F32, lda, sa }, (struct operand){ b, TYPE_F32, ldb, sb }, beta,
+    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, TYPE_F32, lda, sa },
+                    (struct operand){ b, TYPE_F32, ldb, sb }, beta,
                     (struct operand){ c, TYPE_F32, ldc, sc }, batches, COMPUTE_32F);
 }
 
-EXPORT int cublasDgemmStridedBatched(struct handle *handle, int ta, int tb, int m, int n, int k, const double *alpha, const double *a, int lda, long long sa,
-                                     const double *b, int ldb, long long sb, const double *beta, double *c, int ldc, long long sc, int batches)
+EXPORT int cublasDgemmStridedBatched(struct handle *handle, int ta, int tb, int m, int n, int k, const double *alpha,
+                                     const double *a, int lda, long long sa,
+                                     const double *b, int ldb, long long sb, const double *beta, double *c, int ldc,
+                                     long long sc, int batches)
 {
     BLAS_CALL(cublasDgemmStridedBatched);
-    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, TYPE_F64, lda, sa }, (struct operand){ b, TYPE_F64, ldb, sb }, beta,
+    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, TYPE_F64, lda, sa },
+                    (struct operand){ b, TYPE_F64, ldb, sb }, beta,
                     (struct operand){ c, TYPE_F64, ldc, sc }, batches, COMPUTE_64F);
 }
 
-EXPORT int cublasGemmEx(struct handle *handle, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int type_a, int lda, const void *b, int type_b,
+EXPORT int cublasGemmEx(struct handle *handle, int ta, int tb, int m, int n, int k, const void *alpha, const void *a,
+                        int type_a, int lda, const void *b, int type_b,
                         int ldb, const void *beta, void *c, int type_c, int ldc, int compute, int algorithm)
 {
     BLAS_CALL(cublasGemmEx);
     (void)algorithm;
-    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, type_a, lda, 0 }, (struct operand){ b, type_b, ldb, 0 }, beta,
-                    (struct operand){ c, type_c, ldc, 0 }, 1, compute);
+    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, type_a, lda, 0 },
+                    (struct operand){ b, type_b, ldb, 0 }, beta, (struct operand){ c, type_c, ldc, 0 }, 1, compute);
 }
 
-EXPORT int cublasGemmStridedBatchedEx(struct handle *handle, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int type_a, int lda, long long sa,
-                                      const void *b, int type_b, int ldb, long long sb, const void *beta, void *c, int type_c, int ldc, long long sc, int batches,
-                                      int compute, int algorithm)
+EXPORT int cublasGemmStridedBatchedEx(struct handle *handle, int ta, int tb, int m, int n, int k, const void *alpha,
+                                      const void *a, int type_a, int lda, long long sa,
+                                      const void *b, int type_b, int ldb, long long sb, const void *beta, void *c,
+                                      int type_c, int ldc, long long sc, int batches, int compute, int algorithm)
 {
     BLAS_CALL(cublasGemmStridedBatchedEx);
     (void)algorithm;
-    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, type_a, lda, sa }, (struct operand){ b, type_b, ldb, sb }, beta,
+    return multiply(handle, ta, tb, m, n, k, alpha, (struct operand){ a, type_a, lda, sa },
+                    (struct operand){ b, type_b, ldb, sb }, beta,
                     (struct operand){ c, type_c, ldc, sc }, batches, compute);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/blas_lt.c: libcublasLt.so.13, and .12, which tells the numbers of that version. Matrices are described by attributes; an algorithm is a number that does not matter for the result, but may
- * need a workspace. It holds for the alignment of operands that was announced when it was found; operands that lie otherwise are refused.
+/* tests/softcuda/blas_lt.c: a fake libcublasLt.so.13, and .12, which reports the version numbers of CUDA 12. Matrices
+ * are described by attributes. An algorithm is a number that does not affect the result but may require a workspace. It
+ * is valid for the operand alignments that were requested when it was found; other operands are rejected.
  *
- * SOFTCUDA_BLAS="late=N" makes algorithm N slow, "version=N" changes the version, "bias=no" takes the epilogue with a bias away, "create=no" has
- * cublasLtCreate fail. */
+ * SOFTCUDA_BLAS="late=N" makes algorithm N slow, "version=N" sets the version, "bias=no" makes the epilogue with a bias
+ * unsupported, "create=no" makes cublasLtCreate fail. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -14,10 +15,13 @@
 
 #include "gemm.h"
 
-enum { PRODUCT_COMPUTE = 0, PRODUCT_SCALE = 1, PRODUCT_POINTER_MODE = 2, PRODUCT_TRANSPOSE_A = 3, PRODUCT_TRANSPOSE_B = 4, PRODUCT_EPILOGUE = 7,
-       PRODUCT_BIAS = 8, PRODUCT_BIAS_STEP = 10, PRODUCT_AUX = 11, PRODUCT_AUX_STEP = 12, PRODUCT_AUX_BATCH_STEP = 13, PRODUCT_PROCESSORS = 15,
+enum { PRODUCT_COMPUTE = 0, PRODUCT_SCALE = 1, PRODUCT_POINTER_MODE = 2, PRODUCT_TRANSPOSE_A = 3,
+       PRODUCT_TRANSPOSE_B = 4, PRODUCT_EPILOGUE = 7,
+       PRODUCT_BIAS = 8, PRODUCT_BIAS_STEP = 10, PRODUCT_AUX = 11, PRODUCT_AUX_STEP = 12, PRODUCT_AUX_BATCH_STEP = 13,
+       PRODUCT_PROCESSORS = 15,
        PRODUCT_FAST_SUM = 25, PRODUCT_BIAS_TYPE = 26, PRODUCT_AUX_TYPE = 22, PRODUCT_ATTRIBUTES = 40 };
-enum { LAYOUT_TYPE = 0, LAYOUT_ORDER = 1, LAYOUT_ROWS = 2, LAYOUT_COLUMNS = 3, LAYOUT_STEP = 4, LAYOUT_BATCHES = 5, LAYOUT_BATCH_STEP = 6, LAYOUT_ATTRIBUTES = 9 };
+enum { LAYOUT_TYPE = 0, LAYOUT_ORDER = 1, LAYOUT_ROWS = 2, LAYOUT_COLUMNS = 3, LAYOUT_STEP = 4, LAYOUT_BATCHES = 5,
+       LAYOUT_BATCH_STEP = 6, LAYOUT_ATTRIBUTES = 9 };
 enum { PREFER_WORKSPACE = 1, PREFER_ALIGN_A = 5, PREFER_ALIGN_D = 8, PREFER_ATTRIBUTES = 13 };
 enum { ALGORITHMS = 3, MAGIC = 0x50f7 };
 
@@ -37,7 +41,7 @@ typedef struct {
 
 static const size_t workspaces[ALGORITHMS] = { 0, (size_t)1 << 20, (size_t)8 << 20 };
 
-/* The value of a word of SOFTCUDA_BLAS, 0 for "no"; -1: it is not there. */
+/* Returns the number of an entry NAME=NUMBER of SOFTCUDA_BLAS, 0 for "no"; -1: there is no such entry. */
 static long option(const char *name)
 {
     const char *text = getenv("SOFTCUDA_BLAS");
@@ -50,7 +54,7 @@ static long option(const char *name)
 
 /* ---- objects with attributes ---- */
 
-/* Attributes are 4 or 8 bytes wide. */
+/* Returns the width of an attribute, 4 or 8 bytes; 0: unknown attribute. */
 static int width_of(const unsigned char *widths, size_t n, int which)
 {
     return which >= 0 && (size_t)which < n ? widths[which] : 0;
@@ -86,18 +90,20 @@ static int get_value(const int64_t *values, int width, int which, void *to, size
 }
 
 static const unsigned char product_widths[PRODUCT_ATTRIBUTES] = {
-    [PRODUCT_COMPUTE] = 4, [PRODUCT_SCALE] = 4, [PRODUCT_POINTER_MODE] = 4, [PRODUCT_TRANSPOSE_A] = 4, [PRODUCT_TRANSPOSE_B] = 4, [PRODUCT_EPILOGUE] = 4,
-    [PRODUCT_BIAS] = 8, [PRODUCT_BIAS_STEP] = 8, [PRODUCT_AUX] = 8, [PRODUCT_AUX_STEP] = 8, [PRODUCT_AUX_BATCH_STEP] = 8, [PRODUCT_PROCESSORS] = 4,
-    [PRODUCT_BIAS_TYPE] = 4, [PRODUCT_AUX_TYPE] = 4,
+    [PRODUCT_COMPUTE] = 4, [PRODUCT_SCALE] = 4, [PRODUCT_POINTER_MODE] = 4, [PRODUCT_TRANSPOSE_A] = 4,
+    [PRODUCT_TRANSPOSE_B] = 4, [PRODUCT_EPILOGUE] = 4,
+    [PRODUCT_BIAS] = 8, [PRODUCT_BIAS_STEP] = 8, [PRODUCT_AUX] = 8, [PRODUCT_AUX_STEP] = 8,
+    [PRODUCT_AUX_BATCH_STEP] = 8, [PRODUCT_PROCESSORS] = 4, [PRODUCT_BIAS_TYPE] = 4, [PRODUCT_AUX_TYPE] = 4,
 };
 static const unsigned char layout_widths[LAYOUT_ATTRIBUTES] = {
-    [LAYOUT_TYPE] = 4, [LAYOUT_ORDER] = 4, [LAYOUT_ROWS] = 8, [LAYOUT_COLUMNS] = 8, [LAYOUT_STEP] = 8, [LAYOUT_BATCHES] = 4, [LAYOUT_BATCH_STEP] = 8,
+    [LAYOUT_TYPE] = 4, [LAYOUT_ORDER] = 4, [LAYOUT_ROWS] = 8, [LAYOUT_COLUMNS] = 8, [LAYOUT_STEP] = 8,
+    [LAYOUT_BATCHES] = 4, [LAYOUT_BATCH_STEP] = 8,
 };
 static const unsigned char prefer_widths[PREFER_ATTRIBUTES] = {
     [0] = 4, [PREFER_WORKSPACE] = 8, [3] = 4, [5] = 4, [6] = 4, [7] = 4, [8] = 4, [9] = 4, [12] = 8,
 };
 
-/* By the name of this file. */
+/* Whether this is version 12, by the name of this file. */
 static bool is_12(void)
 {
     Dl_info info;
@@ -105,7 +111,10 @@ static bool is_12(void)
     return name != NULL && strcmp(name, ".12") == 0;
 }
 
-EXPORT size_t cublasLtGetVersion(void) { return option("version") > 0 ? (size_t)option("version") : is_12() ? 120805 : 130002; }
+EXPORT size_t cublasLtGetVersion(void)
+{
+    return option("version") > 0 ? (size_t)option("version") : is_12() ? 120805 : 130002;
+}
 EXPORT size_t cublasLtGetCudartVersion(void) { return is_12() ? 12080 : 13000; }
 EXPORT const char *cublasLtGetStatusName(int status) { return blas_status_name(status); }
 EXPORT const char *cublasLtGetStatusString(int status) { return blas_status_name(status); }
@@ -158,13 +167,16 @@ EXPORT int cublasLtMatmulDescDestroy(struct operation *o)
 EXPORT int cublasLtMatmulDescSetAttribute(struct operation *o, int which, const void *from, size_t bytes)
 {
     BLAS_CALL(cublasLtMatmulDescSetAttribute);
-    return o == NULL ? BLAS_INVALID_VALUE : set_value(o->values, width_of(product_widths, PRODUCT_ATTRIBUTES, which), which, from, bytes);
+    return o == NULL ? BLAS_INVALID_VALUE
+                     : set_value(o->values, width_of(product_widths, PRODUCT_ATTRIBUTES, which), which, from, bytes);
 }
 
 EXPORT int cublasLtMatmulDescGetAttribute(struct operation *o, int which, void *to, size_t bytes, size_t *written)
 {
     BLAS_CALL(cublasLtMatmulDescGetAttribute);
-    return o == NULL ? BLAS_INVALID_VALUE : get_value(o->values, width_of(product_widths, PRODUCT_ATTRIBUTES, which), which, to, bytes, written);
+    return o == NULL ? BLAS_INVALID_VALUE
+                     : get_value(o->values, width_of(product_widths, PRODUCT_ATTRIBUTES, which), which, to, bytes,
+                                 written);
 }
 
 EXPORT int cublasLtMatrixLayoutCreate(struct layout **out, int type, uint64_t rows, uint64_t columns, int64_t step)
@@ -192,13 +204,16 @@ EXPORT int cublasLtMatrixLayoutDestroy(struct layout *l)
 EXPORT int cublasLtMatrixLayoutSetAttribute(struct layout *l, int which, const void *from, size_t bytes)
 {
     BLAS_CALL(cublasLtMatrixLayoutSetAttribute);
-    return l == NULL ? BLAS_INVALID_VALUE : set_value(l->values, width_of(layout_widths, LAYOUT_ATTRIBUTES, which), which, from, bytes);
+    return l == NULL ? BLAS_INVALID_VALUE
+                     : set_value(l->values, width_of(layout_widths, LAYOUT_ATTRIBUTES, which), which, from, bytes);
 }
 
 EXPORT int cublasLtMatrixLayoutGetAttribute(struct layout *l, int which, void *to, size_t bytes, size_t *written)
 {
     BLAS_CALL(cublasLtMatrixLayoutGetAttribute);
-    return l == NULL ? BLAS_INVALID_VALUE : get_value(l->values, width_of(layout_widths, LAYOUT_ATTRIBUTES, which), which, to, bytes, written);
+    return l == NULL ? BLAS_INVALID_VALUE
+                     : get_value(l->values, width_of(layout_widths, LAYOUT_ATTRIBUTES, which), which, to, bytes,
+                                 written);
 }
 
 EXPORT int cublasLtMatmulPreferenceCreate(struct preference **out)
@@ -222,31 +237,41 @@ EXPORT int cublasLtMatmulPreferenceDestroy(struct preference *p)
 EXPORT int cublasLtMatmulPreferenceSetAttribute(struct preference *p, int which, const void *from, size_t bytes)
 {
     BLAS_CALL(cublasLtMatmulPreferenceSetAttribute);
-    return p == NULL ? BLAS_INVALID_VALUE : set_value(p->values, width_of(prefer_widths, PREFER_ATTRIBUTES, which), which, from, bytes);
+    return p == NULL ? BLAS_INVALID_VALUE
+                     : set_value(p->values, width_of(prefer_widths, PREFER_ATTRIBUTES, which), which, from, bytes);
 }
 
 /* ---- products ---- */
 
 static struct matrix matrix_of(const struct layout *l)
 {
-    return (struct matrix){ .type = (int)l->values[LAYOUT_TYPE], .by_rows = l->values[LAYOUT_ORDER] == 1, .rows = l->values[LAYOUT_ROWS],
-                            .columns = l->values[LAYOUT_COLUMNS], .step = l->values[LAYOUT_STEP], .batch_step = l->values[LAYOUT_BATCH_STEP] };
+    return (struct matrix){ .type = (int)l->values[LAYOUT_TYPE], .by_rows = l->values[LAYOUT_ORDER] == 1,
+                            .rows = l->values[LAYOUT_ROWS],
+                            .columns = l->values[LAYOUT_COLUMNS], .step = l->values[LAYOUT_STEP],
+                            .batch_step = l->values[LAYOUT_BATCH_STEP] };
 }
 
-static int describe(struct product *p, const struct operation *o, const struct layout *a, const struct layout *b, const struct layout *c, const struct layout *d)
+static int describe(struct product *p, const struct operation *o, const struct layout *a, const struct layout *b,
+                    const struct layout *c, const struct layout *d)
 {
     if (o == NULL || a == NULL || b == NULL || c == NULL || d == NULL)
         return BLAS_INVALID_VALUE;
     const int64_t *v = o->values, batches = d->values[LAYOUT_BATCHES];
-    if (a->values[LAYOUT_BATCHES] != batches || b->values[LAYOUT_BATCHES] != batches || c->values[LAYOUT_BATCHES] != batches)
+    if (a->values[LAYOUT_BATCHES] != batches || b->values[LAYOUT_BATCHES] != batches
+        || c->values[LAYOUT_BATCHES] != batches)
         return BLAS_INVALID_VALUE;
-    if ((a->values[LAYOUT_ORDER] | b->values[LAYOUT_ORDER] | c->values[LAYOUT_ORDER] | d->values[LAYOUT_ORDER]) > 1 || v[PRODUCT_POINTER_MODE] > 1)
+    if ((a->values[LAYOUT_ORDER] | b->values[LAYOUT_ORDER] | c->values[LAYOUT_ORDER] | d->values[LAYOUT_ORDER]) > 1
+        || v[PRODUCT_POINTER_MODE] > 1)
         return BLAS_NOT_SUPPORTED;
     *p = (struct product){
-        .a = matrix_of(a), .b = matrix_of(b), .c = matrix_of(c), .d = matrix_of(d), .transpose_a = v[PRODUCT_TRANSPOSE_A] != 0,
-        .transpose_b = v[PRODUCT_TRANSPOSE_B] != 0, .compute = (int)v[PRODUCT_COMPUTE], .scale_type = (int)v[PRODUCT_SCALE], .batches = (int)batches,
-        .scale_on_device = v[PRODUCT_POINTER_MODE] == 1, .epilogue = (int)v[PRODUCT_EPILOGUE], .bias_at = (address)v[PRODUCT_BIAS],
-        .bias_step = v[PRODUCT_BIAS_STEP], .aux_at = (address)v[PRODUCT_AUX], .aux_step = v[PRODUCT_AUX_STEP], .aux_batch_step = v[PRODUCT_AUX_BATCH_STEP],
+        .a = matrix_of(a), .b = matrix_of(b), .c = matrix_of(c), .d = matrix_of(d),
+        .transpose_a = v[PRODUCT_TRANSPOSE_A] != 0,
+        .transpose_b = v[PRODUCT_TRANSPOSE_B] != 0, .compute = (int)v[PRODUCT_COMPUTE],
+        .scale_type = (int)v[PRODUCT_SCALE], .batches = (int)batches,
+        .scale_on_device = v[PRODUCT_POINTER_MODE] == 1, .epilogue = (int)v[PRODUCT_EPILOGUE],
+        .bias_at = (address)v[PRODUCT_BIAS],
+        .bias_step = v[PRODUCT_BIAS_STEP], .aux_at = (address)v[PRODUCT_AUX], .aux_step = v[PRODUCT_AUX_STEP],
+        .aux_batch_step = v[PRODUCT_AUX_BATCH_STEP],
     };
     p->bias_type = v[PRODUCT_BIAS_TYPE] >= 0 ? (int)v[PRODUCT_BIAS_TYPE] : p->d.type;
     p->aux_type = v[PRODUCT_AUX_TYPE] >= 0 ? (int)v[PRODUCT_AUX_TYPE] : p->d.type;
@@ -257,7 +282,7 @@ static int describe(struct product *p, const struct operation *o, const struct l
     return product_check(p);
 }
 
-/* What A, B, C and D are multiples of, a byte each; in data[1] of an algorithm. */
+/* The alignments of A, B, C and D in bytes, one byte each; stored in data[1] of an algorithm. */
 static uint64_t alignments_of(const struct preference *preference)
 {
     uint64_t all = 0;
@@ -278,7 +303,8 @@ static int number_of_algorithm(const algorithm *chosen)
     return n < ALGORITHMS ? (int)n : -1;
 }
 
-EXPORT int cublasLtMatmulAlgoGetHeuristic(struct handle *handle, struct operation *o, struct layout *a, struct layout *b, struct layout *c, struct layout *d,
+EXPORT int cublasLtMatmulAlgoGetHeuristic(struct handle *handle, struct operation *o, struct layout *a,
+                                          struct layout *b, struct layout *c, struct layout *d,
                                           struct preference *preference, int wanted, choice *choices, int *found)
 {
     BLAS_CALL(cublasLtMatmulAlgoGetHeuristic);
@@ -291,21 +317,23 @@ EXPORT int cublasLtMatmulAlgoGetHeuristic(struct handle *handle, struct operatio
     const int status = describe(&p, o, a, b, c, d);
     if (status != BLAS_OK)
         return status;
-    /* Operands begin at whole numbers at least. */
+    /* Operands are aligned at least to their element size. */
     const struct matrix *const operands[4] = { &p.a, &p.b, &p.c, &p.d };
     for (int i = 0; i < 4; i++)
         if ((size_t)preference->values[PREFER_ALIGN_A + i] < type_bytes(operands[i]->type))
             return BLAS_NOT_SUPPORTED;
-    for (int i = ALGORITHMS; i-- > 0;) {            /* what needs the most is said to be the best */
+    for (int i = ALGORITHMS; i-- > 0;) {            /* the algorithm with the largest workspace is reported as the
+                                                     * best */
         if (*found == wanted || workspaces[i] > (size_t)preference->values[PREFER_WORKSPACE])
             continue;
-        choices[(*found)++] = (choice){ .chosen = { { MAGIC + (uint64_t)i, alignments_of(preference) } }, .workspace = workspaces[i], .state = BLAS_OK, .waves = 1.0f };
+        choices[(*found)++] = (choice){ .chosen = { { MAGIC + (uint64_t)i, alignments_of(preference) } },
+                                        .workspace = workspaces[i], .state = BLAS_OK, .waves = 1.0f };
     }
     return BLAS_OK;
 }
 
-EXPORT int cublasLtMatmulAlgoCheck(struct handle *handle, struct operation *o, struct layout *a, struct layout *b, struct layout *c, struct layout *d,
-                                   const algorithm *chosen, choice *out)
+EXPORT int cublasLtMatmulAlgoCheck(struct handle *handle, struct operation *o, struct layout *a, struct layout *b,
+                                   struct layout *c, struct layout *d, const algorithm *chosen, choice *out)
 {
     BLAS_CALL(cublasLtMatmulAlgoCheck);
     struct product p;
@@ -319,9 +347,10 @@ EXPORT int cublasLtMatmulAlgoCheck(struct handle *handle, struct operation *o, s
     return status;
 }
 
-EXPORT int cublasLtMatmul(struct handle *handle, struct operation *o, const void *alpha, const void *a_at, struct layout *a, const void *b_at, struct layout *b,
-                          const void *beta, const void *c_at, struct layout *c, void *d_at, struct layout *d, const algorithm *chosen, void *workspace,
-                          size_t workspace_bytes, void *stream)
+EXPORT int cublasLtMatmul(struct handle *handle, struct operation *o, const void *alpha, const void *a_at,
+                          struct layout *a, const void *b_at, struct layout *b,
+                          const void *beta, const void *c_at, struct layout *c, void *d_at, struct layout *d,
+                          const algorithm *chosen, void *workspace, size_t workspace_bytes, void *stream)
 {
     BLAS_CALL(cublasLtMatmul);
     struct product p;
@@ -331,12 +360,15 @@ EXPORT int cublasLtMatmul(struct handle *handle, struct operation *o, const void
     const int status = describe(&p, o, a, b, c, d);
     if (status != BLAS_OK)
         return status;
-    if (n < 0 || workspaces[n] > workspace_bytes || (workspaces[n] > 0 && workspace == NULL) || alpha == NULL || beta == NULL)
+    if (n < 0 || workspaces[n] > workspace_bytes || (workspaces[n] > 0 && workspace == NULL) || alpha == NULL
+        || beta == NULL)
         return BLAS_INVALID_VALUE;
-    if (((uintptr_t)workspace & 15) != 0 || ((p.epilogue & (EPILOGUE_BIAS | EPILOGUE_BGRAD)) && p.bias_at == 0 && p.epilogue > 1)
+    if (((uintptr_t)workspace & 15) != 0
+        || ((p.epilogue & (EPILOGUE_BIAS | EPILOGUE_BGRAD)) && p.bias_at == 0 && p.epilogue > 1)
         || ((p.epilogue & EPILOGUE_AUX) && p.aux_at == 0))
         return BLAS_INVALID_VALUE;
-    if (!lies_well(chosen, 0, a_at) || !lies_well(chosen, 1, b_at) || !lies_well(chosen, 2, c_at) || !lies_well(chosen, 3, d_at))
+    if (!lies_well(chosen, 0, a_at) || !lies_well(chosen, 1, b_at) || !lies_well(chosen, 2, c_at)
+        || !lies_well(chosen, 3, d_at))
         return BLAS_INVALID_VALUE;
     p.late = option("late") == n;
     p.workspace_at = (uintptr_t)workspace;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/block.c: the threads of a block as fibers.
+/* tests/softcuda/block.c: runs the threads of a block as fibers.
  *
- * A fiber runs one thread after another. Where a thread has to wait for others, it keeps its fiber, and another fiber goes on: with
- * threads that are ready again, else with threads that have not begun. So a kernel without barriers uses one fiber and costs a
- * call a thread. When nobody can go on and not all have come to the barrier, the kernel diverges: that is told, and the launch fails. */
+ * A fiber runs one thread after another. If a thread has to wait for others, its fiber is suspended and another fiber
+ * continues, with threads that are ready, else with threads that have not started. So a kernel without barriers needs
+ * only one fiber and costs one call per thread. If no thread can continue and not all have reached the barrier, the
+ * block has diverged; that is reported, and the launch fails. */
 #include "runner.h"
 
 #include <stdarg.h>
@@ -52,17 +53,18 @@ void runner_ready(struct softcuda_runner *r, unsigned thread)
     ready(r, thread);
 }
 
-/* The block's number `i` thread to begin. */
+/* The number of the `i`-th thread to start. */
 static unsigned in_order(const struct softcuda_runner *r, unsigned i)
 {
     if (r->launch->order == ORDER_FORWARD)
         return i;
-    return r->launch->order == ORDER_REVERSE ? r->threads - 1 - i : (unsigned)((uint64_t)i * r->step + r->offset) % r->threads;
+    return r->launch->order == ORDER_REVERSE ? r->threads - 1 - i
+                                             : (unsigned)((uint64_t)i * r->step + r->offset) % r->threads;
 }
 
 static void run_threads(void);
 
-/* All that live stand at the barrier: on they go. The caller, if it is one of them, too. */
+/* All running threads have reached the barrier: makes them ready, and `except`, the caller, running. */
 static void open_barrier(struct softcuda_runner *r, unsigned except)
 {
     r->barrier_result = r->barrier_sum;
@@ -78,10 +80,12 @@ static void open_barrier(struct softcuda_runner *r, unsigned except)
 static int name_thread(const struct softcuda_runner *r, unsigned thread, char *text, size_t bytes)
 {
     const unsigned *block = r->launch->block;
-    return snprintf(text, bytes, "thread (%u,%u,%u)", thread % block[0], thread / block[0] % block[1], thread / block[0] / block[1]);
+    return snprintf(text, bytes, "thread (%u,%u,%u)", thread % block[0], thread / block[0] % block[1],
+                    thread / block[0] / block[1]);
 }
 
-static const char *const barrier_names[] = { "__syncthreads", "__syncthreads_or", "__syncthreads_and", "__syncthreads_count" };
+static const char *const barrier_names[] = { "__syncthreads", "__syncthreads_or", "__syncthreads_and",
+                                             "__syncthreads_count" };
 
 static void describe_waiting(const struct softcuda_runner *r, unsigned thread, char *text, size_t bytes)
 {
@@ -91,12 +95,13 @@ static void describe_waiting(const struct softcuda_runner *r, unsigned thread, c
     if (lane->state == LANE_BARRIER)
         snprintf(text, bytes, "%s waits at %s (%s:%d)", name, barrier_names[lane->kind], lane->file, lane->line);
     else if (lane->state == LANE_WARP)
-        snprintf(text, bytes, "%s waits at %s with mask %08x (%s:%d)", name, warp_name(lane->kind), lane->mask, lane->file, lane->line);
+        snprintf(text, bytes, "%s waits at %s with mask %08x (%s:%d)", name, warp_name(lane->kind), lane->mask,
+                 lane->file, lane->line);
     else
         snprintf(text, bytes, "%s has ended", name);
 }
 
-/* Nobody can go on. */
+/* Reports that no thread can continue. */
 static void diverged(struct softcuda_runner *r)
 {
     char first[200] = "", second[200] = "";
@@ -107,12 +112,14 @@ static void diverged(struct softcuda_runner *r)
     if (one < r->threads)
         describe_waiting(r, one, first, sizeof first);
     for (unsigned i = 0; i < r->threads && second[0] == '\0'; i++)
-        if (i != one && (r->lanes[i].state != r->lanes[one].state || r->lanes[i].line != r->lanes[one].line || r->lanes[i].mask != r->lanes[one].mask))
+        if (i != one && (r->lanes[i].state != r->lanes[one].state || r->lanes[i].line != r->lanes[one].line
+                         || r->lanes[i].mask != r->lanes[one].mask))
             describe_waiting(r, i, second, sizeof second);
     runner_fail(r, SOFTCUDA_FAILED, "the block diverges: %s%s%s", first, second[0] != '\0' ? ", " : "", second);
 }
 
-/* The running fiber has nothing to do, or waits: another one goes on. Returns when this one is taken up again. */
+/* Continues with another thread or fiber, because the running fiber waits or has no thread. Returns when this fiber is
+ * resumed. */
 static void reschedule(struct softcuda_runner *r)
 {
     for (;;) {
@@ -155,7 +162,7 @@ void runner_wait(struct softcuda_runner *r)
     set_thread(r, thread);
 }
 
-/* What every fiber does: begins threads as long as there are some. */
+/* The entry of all fibers: runs threads until all have started. */
 static void run_threads(void)
 {
     struct softcuda_runner *r = mine;
@@ -173,7 +180,7 @@ static void run_threads(void)
         r->running->next = r->idle;
         r->idle = r->running;
         reschedule(r);
-        /* Whoever switches here has taken this fiber from the idle ones. */
+        /* The code that resumed this fiber has removed it from the idle list. */
     }
 }
 
@@ -183,7 +190,8 @@ unsigned softcuda_barrier(int kind, int predicate, const char *file, int line)
     const unsigned thread = r->current;
     struct lane *lane = &r->lanes[thread];
     if (r->at_barrier > 0 && (r->barrier_line != line || r->barrier_kind != kind || strcmp(r->barrier_file, file) != 0))
-        softcuda_fault(SOFTCUDA_FAILED, "the block diverges: this thread is at %s (%s:%d), others wait at %s (%s:%d)", barrier_names[kind], file, line,
+        softcuda_fault(SOFTCUDA_FAILED, "the block diverges: this thread is at %s (%s:%d), others wait at %s (%s:%d)",
+                       barrier_names[kind], file, line,
                        barrier_names[r->barrier_kind], r->barrier_file, r->barrier_line);
     r->barrier_line = line;
     r->barrier_kind = kind;
@@ -210,7 +218,8 @@ void runner_fail(struct softcuda_runner *r, int code, const char *format, ...)
     struct outcome *outcome = r->outcome;
     if (outcome->code == 0) {
         const struct softcuda_index *b = &softcuda_here.block;
-        const int used = snprintf(outcome->text, sizeof outcome->text, "kernel %s, block (%u,%u,%u): ", r->launch->kernel->name, b->x, b->y, b->z);
+        const int used = snprintf(outcome->text, sizeof outcome->text, "kernel %s, block (%u,%u,%u): ",
+                                  r->launch->kernel->name, b->x, b->y, b->z);
         vsnprintf(outcome->text + used, sizeof outcome->text - (size_t)used, format, arguments);
         outcome->code = code;
     }
@@ -228,7 +237,7 @@ void softcuda_fault(int code, const char *format, ...)
     name_thread(r, r->current, name, sizeof name);
     runner_fail(r, code, "%s: %s", name, text);
     go_to(r, &r->host);
-    abort();                                    /* the block's fibers are dropped; nobody comes back */
+    abort();                                    /* not reached, because the fibers of the block are dropped */
 }
 
 void softcuda_touch(const void *where, size_t bytes, int write)
@@ -246,11 +255,14 @@ void softcuda_race(const void *where, unsigned other, int write, int other_wrote
         return;
     name_thread(r, r->current, name, sizeof name);
     name_thread(r, other, other_name, sizeof other_name);
-    const bool dynamic = (const char *)where >= softcuda_here.dynamic && (const char *)where < softcuda_here.dynamic_end;
+    const bool dynamic = (const char *)where >= softcuda_here.dynamic
+                         && (const char *)where < softcuda_here.dynamic_end;
     const struct softcuda_index *b = &softcuda_here.block;
     snprintf(r->outcome->text, sizeof r->outcome->text,
-             "kernel %s, block (%u,%u,%u): %s %s what %s %s in %s shared memory (byte %td), without a barrier between", r->launch->kernel->name, b->x, b->y,
-             b->z, name, write ? "writes" : "reads", other_name, other_wrote ? "wrote" : "read", dynamic ? "dynamic" : "static",
+             "kernel %s, block (%u,%u,%u): %s %s what %s %s in %s shared memory (byte %td), without a barrier between",
+             r->launch->kernel->name, b->x, b->y,
+             b->z, name, write ? "writes" : "reads", other_name, other_wrote ? "wrote" : "read",
+             dynamic ? "dynamic" : "static",
              (const char *)where - (dynamic ? softcuda_here.dynamic : softcuda_here.shared));
 }
 
@@ -264,12 +276,13 @@ static void drop_fibers(struct softcuda_runner *r)
     r->idle = NULL;
 }
 
-/* Kernels must not count on what they find in shared memory. */
+/* Fills shared memory, so that kernels cannot depend on its initial contents. */
 static void fill_shared(unsigned block)
 {
     const size_t bytes = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
     const size_t dynamic = (size_t)(softcuda_here.dynamic_end - softcuda_here.dynamic);
-    if (bytes > 0 && (bytes <= 4096 || (block & (block - 1)) == 0))     /* of large ones only some blocks' */
+    /* large ones only for some blocks, to save time */
+    if (bytes > 0 && (bytes <= 4096 || (block & (block - 1)) == 0))
         memset(softcuda_here.shared, 0xff, bytes);
     if (dynamic > 0)
         memset(softcuda_here.dynamic, 0xff, dynamic);
@@ -289,7 +302,7 @@ static void run_block(struct softcuda_runner *r, unsigned number)
     memset(r->lanes, 0, r->threads * sizeof r->lanes[0]);
     reschedule(r);
     if (r->outcome->code != 0)
-        drop_fibers(r);                         /* some stand within kernels */
+        drop_fibers(r);                         /* some are suspended inside kernels */
 }
 
 static void set_library(const struct softcuda_library *library)

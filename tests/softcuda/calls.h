@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/calls.h: prototypes of the double's entry points, for the tests of the double, which link with it. */
+/* tests/softcuda/calls.h: prototypes of softcuda's entry points, for the tests of softcuda, which link with it. */
 #ifndef SOFTCUDA_CALLS_H
 #define SOFTCUDA_CALLS_H
 
@@ -44,7 +44,8 @@ result cuMemsetD8Async(address to, unsigned char value, size_t count, void *stre
 result cuMemsetD32Async(address to, unsigned value, size_t count, void *stream);
 result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, address wish, unsigned long long flags);
 result cuMemAddressFree(address begin, size_t bytes);
-result cuMemCreate(unsigned long long *out, size_t bytes, const allocation_properties *properties, unsigned long long flags);
+result cuMemCreate(unsigned long long *out, size_t bytes, const allocation_properties *properties,
+                   unsigned long long flags);
 result cuMemRelease(unsigned long long allocation);
 result cuMemMap(address begin, size_t bytes, size_t offset, unsigned long long allocation, unsigned long long flags);
 result cuMemUnmap(address begin, size_t bytes);
@@ -73,11 +74,13 @@ result cuEventRecord(void *event, void *stream);
 result cuEventQuery(void *event);
 result cuEventSynchronize(void *event);
 result cuEventElapsedTime_v2(float *ms, void *from, void *to);
-result cuLibraryLoadData(void **out, const void *image, void *jit, void **jit_values, unsigned n_jit, void *choices, void **values, unsigned n);
+result cuLibraryLoadData(void **out, const void *image, void *jit, void **jit_values, unsigned n_jit, void *choices,
+                         void **values, unsigned n);
 result cuLibraryUnload(void *library);
 result cuLibraryGetKernel(void **kernel, void *library, const char *name);
 result cuKernelSetAttribute(int which, int value, void *kernel, int device);
-result cuLaunchKernel(void *kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+result cuLaunchKernel(void *kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                      unsigned block_y, unsigned block_z,
                       unsigned shared, void *stream, void **arguments, void **extra);
 result cuStreamBeginCapture_v2(void *stream, int mode);
 result cuStreamEndCapture(void *stream, void **graph);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/capture.c: streams whose operations are recorded instead of done.
+/* tests/softcuda/capture.c: stream capture.
  *
- * A capture begins on one stream. A stream that waits for an event of the capture joins it. Each operation becomes a node that depends on what was
- * last on its stream and on what the stream waited for. One lock guards all captures. */
+ * A capture begins on one stream. A stream that waits for an event of the capture joins it. Each operation becomes a
+ * node that depends on the last node of its stream and on the nodes that the stream has waited for. One lock guards all
+ * captures. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -17,8 +18,8 @@ struct capture {
     int mode;
     uint64_t id;
     bool invalidated;
-    struct capture *next;                   /* of all that go on */
-    struct stream *streams[64];             /* that take part */
+    struct capture *next;                   /* in the list of running captures */
+    struct stream *streams[64];             /* that participate */
     int n_streams;
 };
 
@@ -64,7 +65,7 @@ static bool set_join(struct node_set **to, const struct node_set *from)
     return true;
 }
 
-/* ---- what streams and events do meanwhile ---- */
+/* ---- operations on captured streams and events ---- */
 
 bool capture_active(const struct stream *stream)
 {
@@ -147,7 +148,7 @@ static bool join(struct stream *stream, struct capture *capture)
     return true;
 }
 
-/* *taken: the wait is one of a capture, not one of the stream's thread. */
+/* *taken: the capture has recorded the wait, so the stream's thread must not wait. */
 result capture_wait(struct stream *stream, struct event *event, bool *taken)
 {
     result made = CUDA_SUCCESS;
@@ -156,7 +157,7 @@ result capture_wait(struct stream *stream, struct event *event, bool *taken)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&lock);
     if (event->capture != NULL && !goes_on(event->capture)) {
-        made = CUDA_ERROR_CAPTURED_EVENT;       /* of a capture that is over */
+        made = CUDA_ERROR_CAPTURED_EVENT;       /* its capture has ended */
     } else if (event->capture != NULL) {
         *taken = true;
         if (event->capture->invalidated)
@@ -174,7 +175,7 @@ result capture_wait(struct stream *stream, struct event *event, bool *taken)
         pthread_mutex_lock(&event->lock);
         const bool recorded = event->mark != NULL;
         pthread_mutex_unlock(&event->lock);
-        if (recorded) {                         /* of work that is not in the graph */
+        if (recorded) {                         /* the event marks work outside the graph */
             stream->capture->invalidated = true;
             made = CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
         }
@@ -206,7 +207,7 @@ static void leave(struct capture *capture)
     }
 }
 
-/* A stream is destroyed. */
+/* Called when a stream is destroyed. */
 void capture_abandon(struct stream *stream)
 {
     if (n_captures == 0)
@@ -258,7 +259,7 @@ EXPORT result cuStreamBeginCapture_v2(void *handle, int mode)
     if (stream == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
     if ((uintptr_t)handle <= 2)
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;       /* the legacy stream */
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;       /* the legacy default stream */
     struct capture *capture = calloc(1, sizeof *capture);
     struct graph *graph = graph_new();
     if (capture == NULL || graph == NULL) {
@@ -347,8 +348,9 @@ EXPORT result cuStreamIsCapturing(void *stream, int *status)
     return info(stream, status, NULL, NULL);
 }
 
-/* The nodes on which the next operation would depend are not told. */
-EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, struct graph **graph, const void **nodes, size_t *n)
+/* The nodes that the next operation would depend on are not reported. */
+EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id, struct graph **graph,
+                                        const void **nodes, size_t *n)
 {
     CALL(cuStreamGetCaptureInfo_v2, WELL);
     if (nodes != NULL)
@@ -358,7 +360,8 @@ EXPORT result cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *id,
     return info(stream, status, id, graph);
 }
 
-EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, struct graph **graph, const void **nodes, const void **edges, size_t *n)
+EXPORT result cuStreamGetCaptureInfo_v3(void *stream, int *status, uint64_t *id, struct graph **graph,
+                                        const void **nodes, const void **edges, size_t *n)
 {
     CALL(cuStreamGetCaptureInfo_v3, WELL);
     if (nodes != NULL)

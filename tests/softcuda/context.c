@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/context.c: primary contexts, one a device, and which one is current in a thread. */
+/* tests/softcuda/context.c: primary contexts, one per device, and the current context of each thread. */
 #include "driver.h"
 
 #define DEPTH 8
@@ -17,7 +17,7 @@ static bool living(const struct device *context)
     return device_is(context) && context->retained > 0;
 }
 
-/* All that the context had goes with it. */
+/* Destroys everything that belongs to the context. */
 static void destroy(struct device *device)
 {
     device_wait_idle(device);
@@ -211,6 +211,6 @@ EXPORT result cuCtxGetLimit(size_t *value, int limit)
 EXPORT result cuCtxSetLimit(int limit, size_t value)
 {
     CALL(cuCtxSetLimit, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    (void)value;                                /* stacks have their size here */
+    (void)value;                                /* stacks have a fixed size */
     return limit < 0 || (size_t)limit >= COUNT_OF(limits_at_start) ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_SUCCESS;
 }

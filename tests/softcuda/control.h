@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/control.h: what tests can ask of the double while it runs: dlsym(libcuda.so.1, "softcuda_control").
+/* tests/softcuda/control.h: functions with which tests inspect and control softcuda at run time: dlsym(libcuda.so.1,
+ * "softcuda_control").
  *
  *     struct softcuda_control *soft = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "softcuda_control");
- *     soft->inject("cuMemAlloc", soft->calls("cuMemAlloc") + 2, 2, false);       the second call from now fails for want of memory */
+ *     // the second call from now on fails with CUDA_ERROR_OUT_OF_MEMORY
+ *     soft->inject("cuMemAlloc", soft->calls("cuMemAlloc") + 2, 2, false); */
 #ifndef SOFTCUDA_CONTROL_H
 #define SOFTCUDA_CONTROL_H
 
@@ -12,29 +14,33 @@
 
 struct softcuda_control {
     size_t size;
-    /* Calls of an entry point so far: by its symbol ("cuMemAlloc_v2"), or by its name ("cuMemAlloc": all versions together). Functions of cuBLAS
-     * and NVML count too. -1: there is no such function. */
+    /* Number of calls of an entry point so far, by its symbol ("cuMemAlloc_v2") or its name ("cuMemAlloc", all versions
+     * together). Functions of cuBLAS and NVML are counted too. -1: unknown function. */
     int64_t (*calls)(const char *name);
-    /* The call number `at` (from 1) of `name` gives `error`; `on`: all later ones too. Waits for nothing. False: no such function. */
+    /* Makes call number `at` (from 1) of `name` return `error`; `on`: all later calls too. Does not wait for anything.
+     * An unknown name has no effect. Returns false if `name` is NULL or memory runs out. */
     bool (*inject)(const char *name, int64_t at, int error, bool on);
     void (*inject_clear)(void);
-    /* Functions by number, from 0; NULL after the last. For tests that fail each of them once. */
+    /* Symbols of functions by number, from 0; NULL after the last. For tests that let each function fail once. */
     const char *(*name)(int number);
-    uint64_t (*live_bytes)(int device);         /* of device memory */
+    uint64_t (*live_bytes)(int device);         /* allocated device memory */
     uint64_t (*live_blocks)(int device);
     uint64_t (*pinned_bytes)(void);
-    uint64_t (*live_handles)(const char *kind); /* "stream", "event", "library", "graph", "graph_exec", "allocation", "pool" */
+    /* `kind`: "stream", "event", "library", "module", "kernel", "graph", "graph_exec", "allocation" or "pool". 0 for
+     * others. */
+    uint64_t (*live_handles)(const char *kind);
     bool (*context_active)(int device);
-    uint64_t (*launches)(const char *kernel);   /* of one kernel; NULL: of all */
-    /* Device memory for the eyes of a test; false: not all of it is in a block. */
+    uint64_t (*launches)(const char *kernel);   /* of one kernel; NULL: of all kernels */
+    /* Read and write device memory. Return false if some of it is not in a block. */
     bool (*peek)(unsigned long long address, void *to, size_t bytes);
     bool (*poke)(unsigned long long address, const void *from, size_t bytes);
-    /* The next launch of `kernel` (NULL: of any) after `skip` others ends with `error` for its context, as if it had gone wrong. */
+    /* Makes a launch of `kernel` (NULL: any), after skipping `skip` launches, set the error of its context to `error`,
+     * as a faulty kernel would. */
     void (*inject_kernel)(const char *kernel, int skip, int error);
-    /* What kernels did wrong so far: faults and races; the text of the last. */
+    /* Number of errors that kernels made so far: faults and races; and the text of the last one. */
     uint64_t (*faults)(void);
     const char *(*fault_text)(void);
-    /* Faults are told on stderr; false: no more, for tests that provoke them. */
+    /* Turns the reporting of faults on stderr on or off. Off for tests that provoke faults. */
     void (*tell)(bool on);
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/copy.c: copies and fills, in stream order.
+/* tests/softcuda/copy.c: copies and memsets in stream order.
  *
- * As with the driver: pinned memory is read and written when the copy's turn comes; of pageable memory the source is read at the call, and the
- * target is written before the call returns. */
+ * As in CUDA, pinned memory is read and written when the stream reaches the copy. A pageable source is read during the
+ * call, and a pageable target is written before the call returns. */
 #include "order.h"
 
 #include <stdio.h>
@@ -18,7 +18,7 @@ struct copy_op {
     struct op op;
     struct side to, from;
     size_t width, height;
-    void *staged;                           /* of pageable sources; ours */
+    void *staged;                           /* copy of a pageable source; owned by the operation */
     bool lies;
 };
 
@@ -31,7 +31,7 @@ static void illegal(struct stream *stream, const char *what, const void *at, siz
     device_fail(stream->device, CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
-/* Memory of a device that is there, and may be written if `write`. */
+/* Whether the memory exists on a device, and is writable if `write`. */
 static bool good(address at, size_t bytes, bool write)
 {
     return space_usable(at, bytes) && (!write || space_device(at) != NULL || virtual_writable(at, bytes));
@@ -51,7 +51,8 @@ static void run_copy(struct op *op, struct stream *stream)
     for (size_t y = 0; y < copy->height; y++) {
         char *to = copy->to.at + y * copy->to.pitch;
         const char *from = copy->from.at + y * copy->from.pitch;
-        if (!row_good(stream, "copy to", to, copy->width, true) || !row_good(stream, "copy from", from, copy->width, false))
+        if (!row_good(stream, "copy to", to, copy->width, true)
+            || !row_good(stream, "copy from", from, copy->width, false))
             return;
         order_touch((uintptr_t)from, copy->width, false);
         order_touch((uintptr_t)to, copy->width, true);
@@ -110,14 +111,15 @@ static result put_copy(struct stream *stream, struct side to, struct side from, 
         return CUDA_ERROR_INVALID_HANDLE;
     if (width == 0 || height == 0)
         return CUDA_SUCCESS;
-    if (to.at == NULL || from.at == NULL || !rows_usable(to, width, height, true) || !rows_usable(from, width, height, false))
+    if (to.at == NULL || from.at == NULL || !rows_usable(to, width, height, true)
+        || !rows_usable(from, width, height, false))
         return CUDA_ERROR_INVALID_VALUE;
     const bool captured = capture_active(stream);
     struct copy_op *op = calloc(1, sizeof *op);
     if (op == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *op = (struct copy_op){ .op = { .run = run_copy, .release = release_copy, .node = NODE_MEMCPY }, .to = to, .from = from, .width = width,
-                            .height = height, .lies = link_lies(to.at, from.at) };
+    *op = (struct copy_op){ .op = { .run = run_copy, .release = release_copy, .node = NODE_MEMCPY }, .to = to,
+                            .from = from, .width = width, .height = height, .lies = link_lies(to.at, from.at) };
     if (!captured && pageable(from, width, height)) {
         op->staged = malloc(width * height);
         if (op->staged == NULL) {
@@ -138,7 +140,8 @@ static result put_copy(struct stream *stream, struct side to, struct side from, 
 
 static result put_line(struct stream *stream, void *to, const void *from, size_t bytes, bool wait)
 {
-    return put_copy(stream, (struct side){ to, bytes }, (struct side){ (char *)(uintptr_t)from, bytes }, bytes, 1, wait);
+    return put_copy(stream, (struct side){ to, bytes }, (struct side){ (char *)(uintptr_t)from, bytes }, bytes, 1,
+                    wait);
 }
 
 #define POINTER(device_address) ((void *)(uintptr_t)(device_address))
@@ -174,7 +177,8 @@ EXPORT result cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, void 
     return put_line(stream_of(stream), POINTER(to), POINTER(from), bytes, false);
 }
 
-EXPORT result cuMemcpyPeerAsync(address to, struct device *to_context, address from, struct device *from_context, size_t bytes, void *stream)
+EXPORT result cuMemcpyPeerAsync(address to, struct device *to_context, address from, struct device *from_context,
+                                size_t bytes, void *stream)
 {
     CALL(cuMemcpyPeerAsync, WELL);
     if (!device_is(to_context) || !device_is(from_context))
@@ -184,7 +188,8 @@ EXPORT result cuMemcpyPeerAsync(address to, struct device *to_context, address f
     return put_line(stream_of(stream), POINTER(to), POINTER(from), bytes, false);
 }
 
-EXPORT result cuMemcpyPeer(address to, struct device *to_context, address from, struct device *from_context, size_t bytes)
+EXPORT result cuMemcpyPeer(address to, struct device *to_context, address from, struct device *from_context,
+                           size_t bytes)
 {
     CALL(cuMemcpyPeer, WELL);
     if (!device_is(to_context) || !device_is(from_context))
@@ -225,7 +230,8 @@ EXPORT result cuMemcpy2DAsync_v2(const copy_2d *c, void *stream)
     CALL(cuMemcpy2DAsync_v2, WELL);
     if (c == NULL || c->from_type == MEMORY_ARRAY || c->to_type == MEMORY_ARRAY)
         return CUDA_ERROR_INVALID_VALUE;
-    struct side to = { c->to_type == MEMORY_HOST ? c->to_host : POINTER(c->to_device), c->to_pitch != 0 ? c->to_pitch : c->width };
+    struct side to = { c->to_type == MEMORY_HOST ? c->to_host : POINTER(c->to_device),
+                       c->to_pitch != 0 ? c->to_pitch : c->width };
     struct side from = { c->from_type == MEMORY_HOST ? (char *)(uintptr_t)c->from_host : POINTER(c->from_device),
                          c->from_pitch != 0 ? c->from_pitch : c->width };
     if (to.pitch < c->to_x + c->width || from.pitch < c->from_x + c->width)
@@ -235,7 +241,7 @@ EXPORT result cuMemcpy2DAsync_v2(const copy_2d *c, void *stream)
     return put_copy(stream_of(stream), to, from, c->width, c->height, false);
 }
 
-/* ---- fills ---- */
+/* ---- memset ---- */
 
 struct fill_op {
     struct op op;
@@ -265,7 +271,8 @@ static result put_fill(struct stream *stream, address to, uint32_t pattern, size
     struct fill_op *op = calloc(1, sizeof *op);
     if (op == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *op = (struct fill_op){ .op = { .run = run_fill, .node = NODE_MEMSET }, .to = to, .pattern = pattern, .width = width, .count = count };
+    *op = (struct fill_op){ .op = { .run = run_fill, .node = NODE_MEMSET }, .to = to, .pattern = pattern,
+                            .width = width, .count = count };
     return stream_put(stream, &op->op);
 }
 
@@ -294,7 +301,7 @@ EXPORT result cuMemsetD32Async(address to, unsigned value, size_t count, void *s
     return put_fill(stream_of(stream), to, value, 4, count);
 }
 
-/* ---- for the doubles of other libraries, on a stream's thread ---- */
+/* ---- memory accesses of the fake libraries, on a stream's thread ---- */
 
 static result checked(address at, size_t bytes)
 {

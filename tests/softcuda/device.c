@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device.c: devices and what they are. The figures are made up, but hang together. */
+/* tests/softcuda/device.c: devices and their attributes. The values are invented but consistent with each other. */
 #include "driver.h"
 
 #include <stdio.h>
@@ -9,12 +9,13 @@
 struct device devices[DEVICES];
 int n_devices;
 
-/* The same for a device of the hardware in all processes. */
+/* The UUID of a hardware device is the same in all processes. */
 void uuid_of(uuid *id, int hardware)
 {
-    static const unsigned char base[16] = { 0x5f, 0x7c, 0x0d, 0xa0, 0, 0, 0x40, 0, 0x80, 0, 0x50, 0xf7, 0xc0, 0xda, 0, 0 };
+    static const unsigned char base[16] = { 0x5f, 0x7c, 0x0d, 0xa0, 0, 0, 0x40, 0, 0x80, 0, 0x50, 0xf7, 0xc0, 0xda, 0,
+                                            0 };
     memcpy(id->bytes, base, sizeof base);
-    id->bytes[0] = (unsigned char)(0x5f + 0x11 * hardware);     /* a short beginning tells them apart */
+    id->bytes[0] = (unsigned char)(0x5f + 0x11 * hardware);     /* makes short prefixes unique */
     id->bytes[15] = (unsigned char)hardware;
 }
 
@@ -43,7 +44,7 @@ bool device_is(const struct device *context)
     return false;
 }
 
-/* The first error stays. */
+/* Only the first error is kept. */
 void device_fail(struct device *device, result error)
 {
     int none = CUDA_SUCCESS;
@@ -141,7 +142,8 @@ EXPORT result cuDeviceGetByPCIBusId(int *ordinal, const char *text)
     unsigned domain = 0, bus = 0, slot = 0, function = 0;
     if (ordinal == NULL || text == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (sscanf(text, "%x:%x:%x.%x", &domain, &bus, &slot, &function) < 3 && sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 2)
+    if (sscanf(text, "%x:%x:%x.%x", &domain, &bus, &slot, &function) < 3
+        && sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 2)
         return CUDA_ERROR_INVALID_VALUE;
     for (int i = 0; i < n_devices; i++)
         if ((unsigned)(0x1b + 0x10 * devices[i].hardware) == bus) {
@@ -154,16 +156,26 @@ EXPORT result cuDeviceGetByPCIBusId(int *ordinal, const char *text)
 static int attribute(const struct device *device, int which)
 {
     static const int fixed[ATTRIBUTE_END] = {
-        [ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024, [ATTRIBUTE_MAX_BLOCK_X] = 1024, [ATTRIBUTE_MAX_BLOCK_Y] = 1024, [ATTRIBUTE_MAX_BLOCK_Z] = 64,
-        [ATTRIBUTE_MAX_GRID_X] = 0x7fffffff, [ATTRIBUTE_MAX_GRID_Y] = 65535, [ATTRIBUTE_MAX_GRID_Z] = 65535, [ATTRIBUTE_SHARED_PER_BLOCK] = 49152,
-        [ATTRIBUTE_CONSTANT_MEMORY] = 65536, [ATTRIBUTE_WARP] = 32, [ATTRIBUTE_MAX_PITCH] = 0x7fffffff, [ATTRIBUTE_REGISTERS_PER_BLOCK] = 65536,
-        [ATTRIBUTE_CLOCK] = 1980000, [ATTRIBUTE_TEXTURE_ALIGNMENT] = 512, [ATTRIBUTE_OVERLAP] = 1, [ATTRIBUTE_MAP_HOST] = 1,
-        [ATTRIBUTE_CONCURRENT_KERNELS] = 1, [ATTRIBUTE_ECC] = 1, [ATTRIBUTE_MEMORY_CLOCK] = 3201000, [ATTRIBUTE_BUS_WIDTH] = 6144,
-        [ATTRIBUTE_L2] = 62914560, [ATTRIBUTE_THREADS_PER_MULTIPROCESSOR] = 2048, [ATTRIBUTE_ASYNC_ENGINES] = 3, [ATTRIBUTE_UNIFIED_ADDRESSING] = 1,
-        [ATTRIBUTE_STREAM_PRIORITIES] = 1, [ATTRIBUTE_GLOBAL_L1] = 1, [ATTRIBUTE_LOCAL_L1] = 1, [ATTRIBUTE_SHARED_PER_MULTIPROCESSOR] = 233472,
-        [ATTRIBUTE_REGISTERS_PER_MULTIPROCESSOR] = 65536, [ATTRIBUTE_PREEMPTION] = 1, [ATTRIBUTE_HOST_POINTER_FOR_REGISTERED] = 1,
-        [ATTRIBUTE_SHARED_OPTIN] = 232448, [ATTRIBUTE_HOST_REGISTER] = 1, [ATTRIBUTE_POSIX_HANDLE] = 1, [ATTRIBUTE_BLOCKS_PER_MULTIPROCESSOR] = 32,
-        [ATTRIBUTE_SHARED_RESERVED] = 1024, [ATTRIBUTE_READ_ONLY_REGISTER] = 1, [ATTRIBUTE_NUMA_ID] = -1, [ATTRIBUTE_HOST_NUMA] = 0,
+        [ATTRIBUTE_MAX_THREADS_PER_BLOCK] = 1024, [ATTRIBUTE_MAX_BLOCK_X] = 1024, [ATTRIBUTE_MAX_BLOCK_Y] = 1024,
+        [ATTRIBUTE_MAX_BLOCK_Z] = 64,
+        [ATTRIBUTE_MAX_GRID_X] = 0x7fffffff, [ATTRIBUTE_MAX_GRID_Y] = 65535, [ATTRIBUTE_MAX_GRID_Z] = 65535,
+        [ATTRIBUTE_SHARED_PER_BLOCK] = 49152,
+        [ATTRIBUTE_CONSTANT_MEMORY] = 65536, [ATTRIBUTE_WARP] = 32, [ATTRIBUTE_MAX_PITCH] = 0x7fffffff,
+        [ATTRIBUTE_REGISTERS_PER_BLOCK] = 65536,
+        [ATTRIBUTE_CLOCK] = 1980000, [ATTRIBUTE_TEXTURE_ALIGNMENT] = 512, [ATTRIBUTE_OVERLAP] = 1,
+        [ATTRIBUTE_MAP_HOST] = 1,
+        [ATTRIBUTE_CONCURRENT_KERNELS] = 1, [ATTRIBUTE_ECC] = 1, [ATTRIBUTE_MEMORY_CLOCK] = 3201000,
+        [ATTRIBUTE_BUS_WIDTH] = 6144,
+        [ATTRIBUTE_L2] = 62914560, [ATTRIBUTE_THREADS_PER_MULTIPROCESSOR] = 2048, [ATTRIBUTE_ASYNC_ENGINES] = 3,
+        [ATTRIBUTE_UNIFIED_ADDRESSING] = 1,
+        [ATTRIBUTE_STREAM_PRIORITIES] = 1, [ATTRIBUTE_GLOBAL_L1] = 1, [ATTRIBUTE_LOCAL_L1] = 1,
+        [ATTRIBUTE_SHARED_PER_MULTIPROCESSOR] = 233472,
+        [ATTRIBUTE_REGISTERS_PER_MULTIPROCESSOR] = 65536, [ATTRIBUTE_PREEMPTION] = 1,
+        [ATTRIBUTE_HOST_POINTER_FOR_REGISTERED] = 1,
+        [ATTRIBUTE_SHARED_OPTIN] = 232448, [ATTRIBUTE_HOST_REGISTER] = 1, [ATTRIBUTE_POSIX_HANDLE] = 1,
+        [ATTRIBUTE_BLOCKS_PER_MULTIPROCESSOR] = 32,
+        [ATTRIBUTE_SHARED_RESERVED] = 1024, [ATTRIBUTE_READ_ONLY_REGISTER] = 1, [ATTRIBUTE_NUMA_ID] = -1,
+        [ATTRIBUTE_HOST_NUMA] = 0,
     };
     switch (which) {
     case ATTRIBUTE_MULTIPROCESSORS: return options.multiprocessors;

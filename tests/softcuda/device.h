@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device.h: CUDA C++ as kernels see it, for g++ -std=gnu++17.
+/* tests/softcuda/device.h: the parts of CUDA C++ that kernels use, for g++ -std=gnu++17.
  *
- * A kernel's thread is a fiber: block.c runs them one after another and lets the next one go on where one waits for others. A kernel is
+ * A thread of a kernel is a fiber: block.c runs the threads one after another, and switches to another thread where one
+ * waits for others. A kernel is
  *
  *     SOFTCUDA_KERNEL(name, struct name_args, max_threads_of_a_block)    the parameter is called `a`
  *     { ... }
  *
- * Compiled with the flags that local.mk calls SOFTCUDA_WATCH, every access is checked as compute-sanitizer would: blocks of device memory
- * to the byte, alignment, shared memory, and shared memory that two threads touch without a barrier between. */
+ * Compiled with the flags SOFTCUDA_WATCH of local.mk, every access is checked as by compute-sanitizer: bounds of blocks
+ * of device memory to the byte, alignment, shared memory, and races between threads on shared memory without a
+ * barrier. */
 #ifndef SOFTCUDA_DEVICE_H
 #define SOFTCUDA_DEVICE_H
 
@@ -19,17 +21,17 @@
 #include "device_half.h"
 #include "device_math.h"
 
-#define SOFTCUDA_KERNEL(kernel, type, bounds)                                                                                         \
-    static void softcuda_thread_##kernel(type const &a);                                                                              \
-    extern "C" {                                                                                                                      \
-    SOFTCUDA_EXPORT void kernel(const void *arguments);                                                                               \
-    void kernel(const void *arguments) { softcuda_thread_##kernel(*static_cast<type const *>(arguments)); }           \
-    extern SOFTCUDA_EXPORT const struct softcuda_kernel softcuda_kernel_##kernel;                                                     \
-    const struct softcuda_kernel softcuda_kernel_##kernel = { #kernel, kernel, sizeof(type), bounds };                \
-    }                                                                                                                                 \
+#define SOFTCUDA_KERNEL(kernel, type, bounds)                                                               \
+    static void softcuda_thread_##kernel(type const &a);                                                    \
+    extern "C" {                                                                                            \
+    SOFTCUDA_EXPORT void kernel(const void *arguments);                                                     \
+    void kernel(const void *arguments) { softcuda_thread_##kernel(*static_cast<type const *>(arguments)); } \
+    extern SOFTCUDA_EXPORT const struct softcuda_kernel softcuda_kernel_##kernel;                           \
+    const struct softcuda_kernel softcuda_kernel_##kernel = { #kernel, kernel, sizeof(type), bounds };      \
+    }                                                                                                       \
     static void softcuda_thread_##kernel(type const &a)
 
-/* ---- words of the language ---- */
+/* ---- keywords ---- */
 
 #define __global__
 #define __device__
@@ -40,7 +42,7 @@
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
 #define __constant__ static const
-#define __shared__ static __thread          /* blocks run one after another on a thread of the host */
+#define __shared__ static __thread          /* a host thread runs the blocks one after another */
 #define __align__(n) alignas(n)
 
 #define SOFTCUDA_DYNAMIC_SHARED(type, name) type *const name = reinterpret_cast<type *>(softcuda_here.dynamic)
@@ -58,7 +60,8 @@ static const int warpSize = 32;
 #define __syncthreads_and(p)    ((int)(softcuda_barrier(SOFTCUDA_BARRIER_AND, (p) == 0, __FILE__, __LINE__) == 0))
 #define __syncthreads_count(p)  ((int)softcuda_barrier(SOFTCUDA_BARRIER_COUNT, (p) != 0, __FILE__, __LINE__))
 
-template <class T> static inline T softcuda_exchange(int kind, unsigned mask, T value, unsigned argument, int width, const char *file, int line)
+template <class T> static inline T softcuda_exchange(int kind, unsigned mask, T value, unsigned argument, int width,
+                                                     const char *file, int line)
 {
     static_assert(sizeof(T) <= 8 && (sizeof(T) & (sizeof(T) - 1)) == 0, "a shuffle moves 1, 2, 4 or 8 bytes");
     uint64_t word = 0;
@@ -83,11 +86,12 @@ static inline int softcuda_width(int width) { return width; }
 static inline unsigned softcuda_full(void) { return 0xffffffffu; }
 static inline unsigned softcuda_full(unsigned mask) { return mask; }
 
-#define __syncwarp(...)         ((void)softcuda_warp(SOFTCUDA_SYNC, softcuda_full(__VA_ARGS__), 0, 0, 32, __FILE__, __LINE__))
+#define __syncwarp(...) \
+    ((void)softcuda_warp(SOFTCUDA_SYNC, softcuda_full(__VA_ARGS__), 0, 0, 32, __FILE__, __LINE__))
 #define __ballot_sync(mask, p)  ((unsigned)softcuda_warp(SOFTCUDA_BALLOT, mask, (p) != 0, 0, 32, __FILE__, __LINE__))
 #define __any_sync(mask, p)     ((int)(__ballot_sync(mask, p) != 0))
 #define __all_sync(mask, p)     ((int)(__ballot_sync(mask, (p) == 0) == 0))
-/* Which lanes run together is for the hardware to choose; that each runs alone is a choice too, and programs must stand it. */
+/* The hardware chooses which lanes run together. One lane alone is a valid choice, which programs must handle. */
 #define __activemask()          (1u << (softcuda_here.linear & 31))
 #define __match_any_sync(mask, value) \
     ((unsigned)softcuda_warp(SOFTCUDA_MATCH, mask, softcuda_word(value), 0, 32, __FILE__, __LINE__))

@@ -1,18 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device_atomic.h: CUDA's atomic functions. They are ordered as weakly as CUDA's: not at all. */
+/* tests/softcuda/device_atomic.h: CUDA's atomic functions. Memory order is relaxed, as in CUDA. */
 #ifndef SOFTCUDA_DEVICE_ATOMIC_H
 #define SOFTCUDA_DEVICE_ATOMIC_H
 
-/* watch.c: is the address good for that? */
+/* watch.c: checks that the address is valid for an atomic access. */
 extern "C" __attribute__((visibility("hidden"))) void softcuda_atomic(const void *address, size_t bytes);
 
-/* The access itself is not checked again, and is no race. */
+/* The access itself is not instrumented, and is not a race. */
 #define SOFTCUDA_ATOMIC template <class T> static __attribute__((noinline, no_sanitize_address)) T
 
-SOFTCUDA_ATOMIC softcuda_atomic_add(T *p, T v) { softcuda_atomic(p, sizeof *p); return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
-SOFTCUDA_ATOMIC softcuda_atomic_and(T *p, T v) { softcuda_atomic(p, sizeof *p); return __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }
-SOFTCUDA_ATOMIC softcuda_atomic_or(T *p, T v)  { softcuda_atomic(p, sizeof *p); return __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }
-SOFTCUDA_ATOMIC softcuda_atomic_xor(T *p, T v) { softcuda_atomic(p, sizeof *p); return __atomic_fetch_xor(p, v, __ATOMIC_RELAXED); }
+SOFTCUDA_ATOMIC softcuda_atomic_add(T *p, T v)
+{
+    softcuda_atomic(p, sizeof *p);
+    return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+}
+SOFTCUDA_ATOMIC softcuda_atomic_and(T *p, T v)
+{
+    softcuda_atomic(p, sizeof *p);
+    return __atomic_fetch_and(p, v, __ATOMIC_RELAXED);
+}
+SOFTCUDA_ATOMIC softcuda_atomic_or(T *p, T v)
+{
+    softcuda_atomic(p, sizeof *p);
+    return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);
+}
+SOFTCUDA_ATOMIC softcuda_atomic_xor(T *p, T v)
+{
+    softcuda_atomic(p, sizeof *p);
+    return __atomic_fetch_xor(p, v, __ATOMIC_RELAXED);
+}
 SOFTCUDA_ATOMIC softcuda_atomic_exchange(T *p, T v)
 {
     softcuda_atomic(p, sizeof *p);
@@ -26,7 +42,7 @@ SOFTCUDA_ATOMIC softcuda_atomic_compare(T *p, T compare, T v)
     __atomic_compare_exchange_n(p, &compare, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return compare;
 }
-/* Numbers for which the processor has no such instruction. */
+/* Types and operations without an atomic instruction, by compare and exchange. */
 SOFTCUDA_ATOMIC softcuda_atomic_float_add(T *p, T v)
 {
     softcuda_atomic(p, sizeof *p);
@@ -64,13 +80,13 @@ static inline double atomicAdd(double *p, double v) { return softcuda_atomic_flo
 static inline int atomicSub(int *p, int v) { return softcuda_atomic_add(p, (int)-(unsigned)v); }
 static inline unsigned atomicSub(unsigned *p, unsigned v) { return softcuda_atomic_add(p, 0u - v); }
 
-#define SOFTCUDA_ATOMIC_TYPES(type)                                                                                                   \
-    static inline type atomicMax(type *p, type v) { return softcuda_atomic_max(p, v); }                                               \
-    static inline type atomicMin(type *p, type v) { return softcuda_atomic_min(p, v); }                                               \
-    static inline type atomicAnd(type *p, type v) { return softcuda_atomic_and(p, v); }                                               \
-    static inline type atomicOr(type *p, type v) { return softcuda_atomic_or(p, v); }                                                 \
-    static inline type atomicXor(type *p, type v) { return softcuda_atomic_xor(p, v); }                                               \
-    static inline type atomicExch(type *p, type v) { return softcuda_atomic_exchange(p, v); }                                         \
+#define SOFTCUDA_ATOMIC_TYPES(type)                                                           \
+    static inline type atomicMax(type *p, type v) { return softcuda_atomic_max(p, v); }       \
+    static inline type atomicMin(type *p, type v) { return softcuda_atomic_min(p, v); }       \
+    static inline type atomicAnd(type *p, type v) { return softcuda_atomic_and(p, v); }       \
+    static inline type atomicOr(type *p, type v) { return softcuda_atomic_or(p, v); }         \
+    static inline type atomicXor(type *p, type v) { return softcuda_atomic_xor(p, v); }       \
+    static inline type atomicExch(type *p, type v) { return softcuda_atomic_exchange(p, v); } \
     static inline type atomicCAS(type *p, type compare, type v) { return softcuda_atomic_compare(p, compare, v); }
 SOFTCUDA_ATOMIC_TYPES(int)
 SOFTCUDA_ATOMIC_TYPES(unsigned)
@@ -78,9 +94,12 @@ SOFTCUDA_ATOMIC_TYPES(softcuda_ull)
 static inline long long atomicMax(long long *p, long long v) { return softcuda_atomic_max(p, v); }
 static inline long long atomicMin(long long *p, long long v) { return softcuda_atomic_min(p, v); }
 static inline float atomicExch(float *p, float v) { return softcuda_atomic_exchange(p, v); }
-static inline unsigned short atomicCAS(unsigned short *p, unsigned short compare, unsigned short v) { return softcuda_atomic_compare(p, compare, v); }
+static inline unsigned short atomicCAS(unsigned short *p, unsigned short compare, unsigned short v)
+{
+    return softcuda_atomic_compare(p, compare, v);
+}
 
-/* Within a block, or with the host: no different here. */
+/* The scopes block and system do not differ here. */
 #define atomicAdd_block     atomicAdd
 #define atomicAdd_system    atomicAdd
 #define atomicCAS_block     atomicCAS

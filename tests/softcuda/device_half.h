@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device_half.h: numbers of two bytes, by their bits: IEEE 754 binary16, and bfloat16. Rounded to nearest, ties to even. */
+/* tests/softcuda/device_half.h: conversions between float and the bits of IEEE 754 binary16 and bfloat16. Rounds to
+ * nearest, ties to even. */
 #ifndef SOFTCUDA_DEVICE_HALF_H
 #define SOFTCUDA_DEVICE_HALF_H
 
@@ -23,10 +24,11 @@ static inline uint16_t soft_half_of(float x)
 {
     const uint32_t bits = soft_bits_of_float(x), sign = bits >> 16 & 0x8000u, most = bits & 0x7fffffffu;
     if (most > 0x7f800000u)
-        return 0x7fffu;                                     /* the NaN that CUDA's conversion gives */
+        return 0x7fffu;                                     /* the NaN of CUDA's conversion */
     if (most >= 0x477ff000u)
-        return (uint16_t)(sign | 0x7c00u);                  /* 65520 and more */
-    if (most < 0x38800000u) {                               /* less than 2^-14: in units of 2^-24; adding 0.5 rounds */
+        return (uint16_t)(sign | 0x7c00u);                  /* 65520 and more become infinity */
+    if (most < 0x38800000u) {                               /* less than 2^-14: subnormal, in units of 2^-24; adding 0.5
+                                                             * rounds */
         const float units = soft_float_of_bits(most) + 0.5f;
         return (uint16_t)(sign | (soft_bits_of_float(units) - 0x3f000000u));
     }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device_math.h: vectors and numbers of CUDA C++. What libm has under the same name is libm's.
- *
- * The quick functions of CUDA (__expf and others) are the exact ones here: tests must not ask them for more than CUDA promises. */
+/* tests/softcuda/device_math.h: vector types and mathematical functions of CUDA C++. Functions with the same name in
+ * libm are libm's. */
 #ifndef SOFTCUDA_DEVICE_MATH_H
 #define SOFTCUDA_DEVICE_MATH_H
 
@@ -12,14 +11,14 @@
 
 /* ---- vectors ---- */
 
-#define SOFTCUDA_VECTORS(type, name, align2, align4)                                                                                  \
-    struct name##1 { type x; };                                                                                                       \
-    struct alignas(align2) name##2 { type x, y; };                                                                                    \
-    struct name##3 { type x, y, z; };                                                                                                 \
-    struct alignas(align4) name##4 { type x, y, z, w; };                                                                              \
-    static inline name##1 make_##name##1(type x) { return { x }; }                                                                    \
-    static inline name##2 make_##name##2(type x, type y) { return { x, y }; }                                                         \
-    static inline name##3 make_##name##3(type x, type y, type z) { return { x, y, z }; }                                              \
+#define SOFTCUDA_VECTORS(type, name, align2, align4)                                     \
+    struct name##1 { type x; };                                                          \
+    struct alignas(align2) name##2 { type x, y; };                                       \
+    struct name##3 { type x, y, z; };                                                    \
+    struct alignas(align4) name##4 { type x, y, z, w; };                                 \
+    static inline name##1 make_##name##1(type x) { return { x }; }                       \
+    static inline name##2 make_##name##2(type x, type y) { return { x, y }; }            \
+    static inline name##3 make_##name##3(type x, type y, type z) { return { x, y, z }; } \
     static inline name##4 make_##name##4(type x, type y, type z, type w) { return { x, y, z, w }; }
 SOFTCUDA_VECTORS(signed char, char, 2, 4)
 SOFTCUDA_VECTORS(unsigned char, uchar, 2, 4)
@@ -38,10 +37,10 @@ struct dim3 {
     constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-/* ---- the smaller and the larger; of floats, as fminf and fmaxf: the number beside a NaN ---- */
+/* ---- minimum and maximum; for floats as fminf and fmaxf, which return the other operand for a NaN ---- */
 
-#define SOFTCUDA_MIN_MAX(type)                                                                                                        \
-    static inline type min(type a, type b) { return b < a ? b : a; }                                                                  \
+#define SOFTCUDA_MIN_MAX(type) \
+    static inline type min(type a, type b) { return b < a ? b : a; } \
     static inline type max(type a, type b) { return a < b ? b : a; }
 SOFTCUDA_MIN_MAX(int)
 SOFTCUDA_MIN_MAX(unsigned)
@@ -80,11 +79,20 @@ static inline unsigned __brev(unsigned x)
 }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 static inline int __mulhi(int a, int b) { return (int)((int64_t)a * b >> 32); }
-static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned long long)((unsigned __int128)a * b >> 64); }
+static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
+{
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
 static inline long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
 static inline int __mul24(int a, int b) { return (int)((int64_t)(a << 8 >> 8) * (b << 8 >> 8)); }
-static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n) { return (unsigned)((((uint64_t)high << 32 | low) << (n & 31)) >> 32); }
-static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned n) { return (unsigned)(((uint64_t)high << 32 | low) >> (n & 31)); }
+static inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n)
+{
+    return (unsigned)((((uint64_t)high << 32 | low) << (n & 31)) >> 32);
+}
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned n)
+{
+    return (unsigned)(((uint64_t)high << 32 | low) >> (n & 31));
+}
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s)
 {
     const uint64_t both = (uint64_t)y << 32 | x;
@@ -98,10 +106,19 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s)
     }
     return out;
 }
-static inline unsigned __sad(int a, int b, unsigned c) { return c + (unsigned)(a > b ? (long long)a - b : (long long)b - a); }
+static inline unsigned __sad(int a, int b, unsigned c)
+{
+    return c + (unsigned)(a > b ? (long long)a - b : (long long)b - a);
+}
 
-#define SOFTCUDA_AS(name, from, to)                                                                                                   \
-    static inline to name(from x) { to y; static_assert(sizeof x == sizeof y, ""); __builtin_memcpy(&y, &x, sizeof y); return y; }
+#define SOFTCUDA_AS(name, from, to)              \
+    static inline to name(from x)                \
+    {                                            \
+        to y;                                    \
+        static_assert(sizeof x == sizeof y, ""); \
+        __builtin_memcpy(&y, &x, sizeof y);      \
+        return y;                                \
+    }
 SOFTCUDA_AS(__float_as_uint, float, unsigned)
 SOFTCUDA_AS(__float_as_int, float, int)
 SOFTCUDA_AS(__uint_as_float, unsigned, float)
@@ -111,9 +128,12 @@ SOFTCUDA_AS(__longlong_as_double, long long, double)
 #undef SOFTCUDA_AS
 static inline int __double2hiint(double x) { return (int)(__double_as_longlong(x) >> 32); }
 static inline int __double2loint(double x) { return (int)(unsigned)__double_as_longlong(x); }
-static inline double __hiloint2double(int high, int low) { return __longlong_as_double((long long)((uint64_t)(unsigned)high << 32 | (unsigned)low)); }
+static inline double __hiloint2double(int high, int low)
+{
+    return __longlong_as_double((long long)((uint64_t)(unsigned)high << 32 | (unsigned)low));
+}
 
-/* ---- numbers: casts of CUDA saturate, and NaN becomes 0 ---- */
+/* ---- conversions: CUDA's casts saturate, and NaN becomes 0 ---- */
 
 template <class To, class From> static inline To softcuda_to_integer(From x, To least, To greatest)
 {
@@ -130,18 +150,24 @@ static inline int __float2int_ru(float x) { return softcuda_to_integer<int>(ceil
 static inline unsigned __float2uint_rz(float x) { return softcuda_to_integer<unsigned>(x, 0u, UINT32_MAX); }
 static inline unsigned __float2uint_rn(float x) { return softcuda_to_integer<unsigned>(rintf(x), 0u, UINT32_MAX); }
 static inline long long __float2ll_rz(float x) { return softcuda_to_integer<long long>(x, INT64_MIN, INT64_MAX); }
-static inline long long __float2ll_rn(float x) { return softcuda_to_integer<long long>(rintf(x), INT64_MIN, INT64_MAX); }
+static inline long long __float2ll_rn(float x)
+{
+    return softcuda_to_integer<long long>(rintf(x), INT64_MIN, INT64_MAX);
+}
 static inline int __double2int_rz(double x) { return softcuda_to_integer<int>(x, INT32_MIN, INT32_MAX); }
 static inline int __double2int_rn(double x) { return softcuda_to_integer<int>(rint(x), INT32_MIN, INT32_MAX); }
 static inline long long __double2ll_rz(double x) { return softcuda_to_integer<long long>(x, INT64_MIN, INT64_MAX); }
-static inline long long __double2ll_rn(double x) { return softcuda_to_integer<long long>(rint(x), INT64_MIN, INT64_MAX); }
+static inline long long __double2ll_rn(double x)
+{
+    return softcuda_to_integer<long long>(rint(x), INT64_MIN, INT64_MAX);
+}
 static inline float __int2float_rn(int x) { return (float)x; }
 static inline float __uint2float_rn(unsigned x) { return (float)x; }
 static inline float __ll2float_rn(long long x) { return (float)x; }
 static inline double __ll2double_rn(long long x) { return (double)x; }
 static inline float __double2float_rn(double x) { return (float)x; }
 
-/* Rounded on their own: kernels are compiled with -ffp-contract=off. */
+/* Multiplication and addition are rounded separately, because kernels are compiled with -ffp-contract=off. */
 #define SOFTCUDA_ROUNDED(name, type, expression) \
     static inline type name(type a, type b) { return expression; }
 SOFTCUDA_ROUNDED(__fadd_rn, float, a + b)
@@ -162,7 +188,7 @@ static inline double __drcp_rn(double x) { return 1.0 / x; }
 static inline float __frsqrt_rn(float x) { return (float)(1.0 / sqrt((double)x)); }
 static inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f : 0.0f; }
 
-/* glibc declares some of these names for itself, so they are macros. */
+/* Macros, because glibc declares functions with some of these names. */
 #define __expf(x)           expf(x)
 #define __exp2f(x)          exp2f(x)
 #define __exp10f(x)         exp10f(x)
@@ -177,7 +203,7 @@ static inline float __saturatef(float x) { return x > 0.0f ? x < 1.0f ? x : 1.0f
 #define __fdividef(x, y)    ((float)(x) / (float)(y))
 #define __tanhf(x)          tanhf(x)
 
-/* glibc has some of these from 2.41 on. */
+/* glibc has some of these since 2.41. */
 static inline float softcuda_rsqrtf(float x) { return (float)(1.0 / sqrt((double)x)); }
 static inline double softcuda_rsqrt(double x) { return 1.0 / sqrt(x); }
 static inline float rcbrtf(float x) { return 1.0f / cbrtf(x); }

@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/device_matrix.h: what inline PTX does for matrices in kernels of two-byte numbers; matrix.c has the fragments.
+/* tests/softcuda/device_matrix.h: replacements for the inline PTX of matrix kernels; matrix.c defines the fragment
+ * layouts.
  *
- * cp.async takes place at once: a read that no barrier parts from it is found as a race, a wait that was left out is not. */
+ * cp.async completes at once. A read that is not separated from it by a barrier is detected as a race; a missing wait
+ * is not detected. */
 #ifndef SOFTCUDA_DEVICE_MATRIX_H
 #define SOFTCUDA_DEVICE_MATRIX_H
 
 #define softcuda_ldmatrix(out, from, transposed) softcuda_ldmatrix_at(out, from, transposed, __FILE__, __LINE__)
-static inline void softcuda_ldmatrix_at(uint32_t (&out)[4], const void *from, bool transposed, const char *file, int line)
+static inline void softcuda_ldmatrix_at(uint32_t (&out)[4], const void *from, bool transposed, const char *file,
+                                        int line)
 {
     struct alignas(16) row { uint16_t at[8]; };
     struct softcuda_ldmatrix lane;
-    const row in = *static_cast<const row *>(from);         /* one access of 16 bytes, looked at as such */
+    const row in = *static_cast<const row *>(from);         /* one access of 16 bytes, checked as such */
     __builtin_memcpy(lane.row, in.at, sizeof lane.row);
     softcuda_warp(SOFTCUDA_LDMATRIX, 0xffffffffu, (uint64_t)(uintptr_t)&lane, transposed, 32, file, line);
     __builtin_memcpy(out, lane.out, sizeof lane.out);
 }
 
-/* c += a b; bf16: else binary16. */
+/* c += a b. bf16: the operands are bfloat16, else binary16. */
 #define softcuda_mma_m16n8k16(c, a, b, bf16) softcuda_mma_at(c, a, b, bf16, __FILE__, __LINE__)
-static inline void softcuda_mma_at(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], bool bf16, const char *file, int line)
+static inline void softcuda_mma_at(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], bool bf16,
+                                   const char *file, int line)
 {
     struct softcuda_mma lane;
     __builtin_memcpy(lane.a, a, sizeof lane.a);
@@ -28,7 +32,7 @@ static inline void softcuda_mma_at(float (&c)[4], const uint32_t (&a)[4], const 
     __builtin_memcpy(c, lane.c, sizeof lane.c);
 }
 
-/* 16 bytes, or zeros. */
+/* Copies 16 bytes, or writes zeros if not `inside`. */
 static inline void softcuda_copy_async(void *to, const void *from, bool inside)
 {
     struct alignas(16) piece { uint64_t at[2]; };

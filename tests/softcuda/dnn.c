@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/dnn.c: libcudnn.so.9 in software: convolutions, as cuDNN's reference describes them, arguments checked as there.
+/* tests/softcuda/dnn.c: a fake libcudnn.so.9: convolutions as described in cuDNN's reference, with the same checks of
+ * arguments.
  *
- * For each pass an algorithm is named first that wants a workspace and always gives the same; then one that wants none. Gradients have, before
- * both, one whose sums come in another order each time. SOFTCUDA_DNN="create=no" has cudnnCreate fail, "bias=no" takes the bias away that
- * comes with the convolution, "late=N" makes algorithm N slow, "version=N" changes the version, "workspace=N" is what the algorithm wants, in MiB. */
+ * For each pass, the first algorithm listed requires a workspace and is deterministic; the next one requires none. For
+ * gradients, a non-deterministic algorithm is listed before both. SOFTCUDA_DNN="create=no" makes cudnnCreate fail,
+ * "bias=no" makes the convolution with bias unsupported, "late=N" makes algorithm N slow, "version=N" sets the version,
+ * "workspace=N" sets the required workspace in MiB. */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +16,8 @@
 
 #define MAGIC(kind) (0xd22a0000u | (kind))
 enum { HANDLE = MAGIC(1), TENSOR = MAGIC(2), FILTER = MAGIC(3), CONV = MAGIC(4), ACTIVATION = MAGIC(5) };
-enum { OK = 0, NOT_INITIALIZED = 1001, BAD_PARAM = 2000, BAD_NULL = 2002, BAD_SHAPE = 2008, NOT_SUPPORTED = 3000, INTERNAL_ERROR = 4000, EXECUTION_FAILED = 5000 };
+enum { OK = 0, NOT_INITIALIZED = 1001, BAD_PARAM = 2000, BAD_NULL = 2002, BAD_SHAPE = 2008, NOT_SUPPORTED = 3000,
+       INTERNAL_ERROR = 4000, EXECUTION_FAILED = 5000 };
 enum { MATH_DEFAULT = 0, MATH_TENSOR = 1, MATH_PLAIN = 3 };
 
 struct handle { unsigned magic; void *stream; };
@@ -41,7 +44,7 @@ extern result cuCtxGetCurrent(void **context);
     } while (0)
 #define IS(pointer, kind) ((pointer) != NULL && (pointer)->magic == (unsigned)(kind))
 
-/* The value of a word of SOFTCUDA_DNN; -1: it is not there. */
+/* Returns the number of an entry NAME=NUMBER of SOFTCUDA_DNN, 0 for "no"; -1: there is no such entry. */
 static long option(const char *name)
 {
     const char *text = getenv("SOFTCUDA_DNN");
@@ -88,9 +91,12 @@ EXPORT size_t cudnnGetVersion(void)
 
 EXPORT const char *cudnnGetErrorString(int status)
 {
-    return status == OK ? "CUDNN_STATUS_SUCCESS" : status < BAD_PARAM ? "CUDNN_STATUS_NOT_INITIALIZED" : status < NOT_SUPPORTED ? "CUDNN_STATUS_BAD_PARAM"
-           : status < INTERNAL_ERROR ? "CUDNN_STATUS_NOT_SUPPORTED" : status < EXECUTION_FAILED ? "CUDNN_STATUS_INTERNAL_ERROR"
-                                                                                                : "CUDNN_STATUS_EXECUTION_FAILED";
+    return status == OK                 ? "CUDNN_STATUS_SUCCESS"
+           : status < BAD_PARAM        ? "CUDNN_STATUS_NOT_INITIALIZED"
+           : status < NOT_SUPPORTED    ? "CUDNN_STATUS_BAD_PARAM"
+           : status < INTERNAL_ERROR   ? "CUDNN_STATUS_NOT_SUPPORTED"
+           : status < EXECUTION_FAILED ? "CUDNN_STATUS_INTERNAL_ERROR"
+                                       : "CUDNN_STATUS_EXECUTION_FAILED";
 }
 
 EXPORT int cudnnCreate(struct handle **out)
@@ -160,13 +166,15 @@ EXPORT int cudnnSetFilter4dDescriptor(struct filter *filter, int type, int forma
     return OK;
 }
 
-EXPORT int cudnnSetConvolution2dDescriptor(struct conv *conv, int pad_h, int pad_w, int stride_h, int stride_w, int dilation_h, int dilation_w, int mode,
-                                           int type)
+EXPORT int cudnnSetConvolution2dDescriptor(struct conv *conv, int pad_h, int pad_w, int stride_h, int stride_w,
+                                           int dilation_h, int dilation_w, int mode, int type)
 {
     ENTER(cudnnSetConvolution2dDescriptor);
-    if (!IS(conv, CONV) || pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1 || dilation_h < 1 || dilation_w < 1 || (mode != 0 && mode != 1))
+    if (!IS(conv, CONV) || pad_h < 0 || pad_w < 0 || stride_h < 1 || stride_w < 1 || dilation_h < 1 || dilation_w < 1
+        || (mode != 0 && mode != 1))
         return BAD_PARAM;
-    *conv = (struct conv){ CONV, { pad_h, pad_w }, { stride_h, stride_w }, { dilation_h, dilation_w }, mode, type, 1, MATH_DEFAULT };
+    *conv = (struct conv){ CONV, { pad_h, pad_w }, { stride_h, stride_w }, { dilation_h, dilation_w }, mode, type, 1,
+                           MATH_DEFAULT };
     return OK;
 }
 
@@ -198,9 +206,10 @@ EXPORT int cudnnSetActivationDescriptor(struct activation *activation, int mode,
     return OK;
 }
 
-/* ---- what a convolution is ---- */
+/* ---- description of a convolution ---- */
 
-static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor *x, const struct filter *w, const struct conv *conv, const struct tensor *y)
+static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor *x, const struct filter *w,
+                    const struct conv *conv, const struct tensor *y)
 {
     if (!IS(x, TENSOR) || !IS(w, FILTER) || !IS(y, TENSOR) || !IS(conv, CONV))
         return BAD_PARAM;
@@ -210,10 +219,12 @@ static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor
         return NOT_SUPPORTED;
     *job = (struct dnn_job){ .pass = pass, .type = x->type, .last = x->format == 1, .groups = conv->groups,
                              .tf32 = x->type == 0 && conv->math != MATH_PLAIN };
-    if (x->sides[1] != w->sides[1] * conv->groups || w->sides[0] % conv->groups != 0 || y->sides[0] != x->sides[0] || y->sides[1] != w->sides[0])
+    if (x->sides[1] != w->sides[1] * conv->groups || w->sides[0] % conv->groups != 0 || y->sides[0] != x->sides[0]
+        || y->sides[1] != w->sides[0])
         return BAD_SHAPE;
     for (int i = 0; i < 2; i++) {
-        const int64_t room = (int64_t)x->sides[2 + i] + 2 * (int64_t)conv->padding[i] - ((int64_t)conv->dilation[i] * (w->sides[2 + i] - 1) + 1);
+        const int64_t room = (int64_t)x->sides[2 + i] + 2 * (int64_t)conv->padding[i]
+                             - ((int64_t)conv->dilation[i] * (w->sides[2 + i] - 1) + 1);
         if (room < 0 || y->sides[2 + i] != room / conv->stride[i] + 1)
             return BAD_SHAPE;
         job->stride[i] = conv->stride[i];
@@ -226,7 +237,8 @@ static int describe(struct dnn_job *job, enum dnn_pass pass, const struct tensor
     return OK;
 }
 
-/* Of gradients 0 is the one that varies; of the forward pass 0 wants no workspace. 1 wants one, 5 wants none. */
+/* Algorithm 0 of gradients is the non-deterministic one; algorithm 0 of the forward pass needs no workspace. Algorithm
+ * 1 needs a workspace, 5 needs none. */
 static size_t workspace_of(int algorithm)
 {
     const long wanted = option("workspace");
@@ -238,8 +250,8 @@ static bool algorithm_is(enum dnn_pass pass, int algorithm)
     return algorithm == 0 || algorithm == 1 || (algorithm == 5 && pass != DNN_FORWARD);
 }
 
-static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor *x, const struct filter *w, const struct conv *conv,
-                  const struct tensor *y, int wanted, int *found, struct choice *choices)
+static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor *x, const struct filter *w,
+                  const struct conv *conv, const struct tensor *y, int wanted, int *found, struct choice *choices)
 {
     static const int orders[2][3] = { { 1, 0, -1 }, { 0, 1, 5 } };
     struct dnn_job job;
@@ -252,49 +264,56 @@ static int choose(struct handle *handle, enum dnn_pass pass, const struct tensor
     for (int i = 0; i < 3 && status == OK && *found < wanted; i++) {
         const int algorithm = orders[pass != DNN_FORWARD][i];
         if (algorithm >= 0)
-            choices[(*found)++] = (struct choice){ .algorithm = algorithm, .time = -1, .workspace = workspace_of(algorithm),
-                                                   .deterministic = algorithm != 0 || pass == DNN_FORWARD, .math = conv->math };
+            choices[(*found)++] = (struct choice){ .algorithm = algorithm, .time = -1,
+                                                   .workspace = workspace_of(algorithm),
+                                                   .deterministic = algorithm != 0 || pass == DNN_FORWARD,
+                                                   .math = conv->math };
     }
     return status;
 }
 
-EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(struct handle *handle, struct tensor *x, struct filter *w, struct conv *conv, struct tensor *y, int wanted,
+EXPORT int cudnnGetConvolutionForwardAlgorithm_v7(struct handle *handle, struct tensor *x, struct filter *w,
+                                                  struct conv *conv, struct tensor *y, int wanted,
                                                   int *found, struct choice *choices)
 {
     ENTER(cudnnGetConvolutionForwardAlgorithm_v7);
     return choose(handle, DNN_FORWARD, x, w, conv, y, wanted, found, choices);
 }
 
-EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(struct handle *handle, struct filter *w, struct tensor *dy, struct conv *conv, struct tensor *dx,
+EXPORT int cudnnGetConvolutionBackwardDataAlgorithm_v7(struct handle *handle, struct filter *w, struct tensor *dy,
+                                                       struct conv *conv, struct tensor *dx,
                                                        int wanted, int *found, struct choice *choices)
 {
     ENTER(cudnnGetConvolutionBackwardDataAlgorithm_v7);
     return choose(handle, DNN_INPUT, dx, w, conv, dy, wanted, found, choices);
 }
 
-EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, struct tensor *x, struct tensor *dy, struct conv *conv, struct filter *dw,
+EXPORT int cudnnGetConvolutionBackwardFilterAlgorithm_v7(struct handle *handle, struct tensor *x, struct tensor *dy,
+                                                         struct conv *conv, struct filter *dw,
                                                          int wanted, int *found, struct choice *choices)
 {
     ENTER(cudnnGetConvolutionBackwardFilterAlgorithm_v7);
     return choose(handle, DNN_WEIGHT, x, dw, conv, dy, wanted, found, choices);
 }
 
-/* ---- doing it ---- */
+/* ---- execution ---- */
 
 static double scale_of(const struct dnn_job *job, const void *at)
 {
     return job->type == 1 ? *(const double *)at : (double)*(const float *)at;
 }
 
-static int put(struct handle *handle, struct dnn_job *job, const void *alpha, const void *beta, int algorithm, void *workspace, size_t bytes)
+static int put(struct handle *handle, struct dnn_job *job, const void *alpha, const void *beta, int algorithm,
+               void *workspace, size_t bytes)
 {
     if (!IS(handle, HANDLE))
         return NOT_INITIALIZED;
     if (alpha == NULL || beta == NULL || job->x_at == 0 || job->w_at == 0 || job->y_at == 0)
         return BAD_NULL;
-    if (!algorithm_is(job->pass, algorithm) || bytes < workspace_of(algorithm) || (workspace_of(algorithm) > 0 && workspace == NULL))
+    if (!algorithm_is(job->pass, algorithm) || bytes < workspace_of(algorithm)
+        || (workspace_of(algorithm) > 0 && workspace == NULL))
         return BAD_PARAM;
-    if ((job->x_at | job->w_at | job->y_at) % 16 != 0)      /* the real one's kernels read 16 bytes at once */
+    if ((job->x_at | job->w_at | job->y_at) % 16 != 0)      /* as cuDNN, whose kernels read 16 bytes at once */
         return EXECUTION_FAILED;
     job->alpha = scale_of(job, alpha);
     job->beta = scale_of(job, beta);
@@ -305,8 +324,10 @@ static int put(struct handle *handle, struct dnn_job *job, const void *alpha, co
     return dnn_put(job, handle->stream) == 0 ? OK : EXECUTION_FAILED;
 }
 
-EXPORT int cudnnConvolutionForward(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x, struct filter *w_is, const void *w,
-                                   struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *beta, struct tensor *y_is, void *y)
+EXPORT int cudnnConvolutionForward(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x,
+                                   struct filter *w_is, const void *w,
+                                   struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *beta,
+                                   struct tensor *y_is, void *y)
 {
     struct dnn_job job;
     ENTER(cudnnConvolutionForward);
@@ -317,9 +338,12 @@ EXPORT int cudnnConvolutionForward(struct handle *handle, const void *alpha, str
     return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
 }
 
-EXPORT int cudnnConvolutionBiasActivationForward(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x, struct filter *w_is,
-                                                 const void *w, struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *alpha2,
-                                                 struct tensor *z_is, const void *z, struct tensor *bias_is, const void *bias,
+EXPORT int cudnnConvolutionBiasActivationForward(struct handle *handle, const void *alpha, struct tensor *x_is,
+                                                 const void *x, struct filter *w_is,
+                                                 const void *w, struct conv *conv, int algorithm, void *workspace,
+                                                 size_t bytes, const void *alpha2,
+                                                 struct tensor *z_is, const void *z, struct tensor *bias_is,
+                                                 const void *bias,
                                                  struct activation *activation, struct tensor *y_is, void *y)
 {
     struct dnn_job job;
@@ -327,19 +351,23 @@ EXPORT int cudnnConvolutionBiasActivationForward(struct handle *handle, const vo
     const int status = describe(&job, DNN_FORWARD, x_is, w_is, conv, y_is);
     if (status != OK)
         return status;
-    if (!IS(z_is, TENSOR) || !IS(bias_is, TENSOR) || !IS(activation, ACTIVATION) || bias == NULL || z == NULL || alpha2 == NULL)
+    if (!IS(z_is, TENSOR) || !IS(bias_is, TENSOR) || !IS(activation, ACTIVATION) || bias == NULL || z == NULL
+        || alpha2 == NULL)
         return BAD_PARAM;
-    /* Without an activation only the precomputed algorithm does it. */
+    /* Without an activation, only the precomputed algorithm is supported. */
     if (activation->mode != 5 || algorithm != 1 || option("bias") == 0 || scale_of(&job, alpha2) != 0)
         return NOT_SUPPORTED;
-    if (bias_is->sides[0] != 1 || bias_is->sides[1] != w_is->sides[0] || bias_is->sides[2] != 1 || bias_is->sides[3] != 1 || bias_is->type != x_is->type)
+    if (bias_is->sides[0] != 1 || bias_is->sides[1] != w_is->sides[0] || bias_is->sides[2] != 1
+        || bias_is->sides[3] != 1 || bias_is->type != x_is->type)
         return BAD_SHAPE;
     job.x_at = (uintptr_t)x, job.w_at = (uintptr_t)w, job.y_at = (uintptr_t)y, job.bias_at = (uintptr_t)bias;
     return put(handle, &job, alpha, alpha2, algorithm, workspace, bytes);
 }
 
-EXPORT int cudnnConvolutionBackwardData(struct handle *handle, const void *alpha, struct filter *w_is, const void *w, struct tensor *dy_is, const void *dy,
-                                        struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *beta, struct tensor *dx_is, void *dx)
+EXPORT int cudnnConvolutionBackwardData(struct handle *handle, const void *alpha, struct filter *w_is, const void *w,
+                                        struct tensor *dy_is, const void *dy,
+                                        struct conv *conv, int algorithm, void *workspace, size_t bytes,
+                                        const void *beta, struct tensor *dx_is, void *dx)
 {
     struct dnn_job job;
     ENTER(cudnnConvolutionBackwardData);
@@ -350,8 +378,10 @@ EXPORT int cudnnConvolutionBackwardData(struct handle *handle, const void *alpha
     return put(handle, &job, alpha, beta, algorithm, workspace, bytes);
 }
 
-EXPORT int cudnnConvolutionBackwardFilter(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x, struct tensor *dy_is, const void *dy,
-                                          struct conv *conv, int algorithm, void *workspace, size_t bytes, const void *beta, struct filter *dw_is, void *dw)
+EXPORT int cudnnConvolutionBackwardFilter(struct handle *handle, const void *alpha, struct tensor *x_is, const void *x,
+                                          struct tensor *dy_is, const void *dy,
+                                          struct conv *conv, int algorithm, void *workspace, size_t bytes,
+                                          const void *beta, struct filter *dw_is, void *dw)
 {
     struct dnn_job job;
     ENTER(cudnnConvolutionBackwardFilter);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/dnn_compute.c: convolutions by plain loops, in stream order: every product of a pixel, a weight and an output is visited once,
- * and added to whichever of the three the pass makes. */
+/* tests/softcuda/dnn_compute.c: convolutions by plain loops, in stream order. Every combination of an input pixel, a
+ * weight and an output pixel is visited once, and the product is added to the tensor that the pass computes. */
 #include "dnn.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static size_t count_of(const int sides[4])
     return (size_t)sides[0] * (size_t)sides[1] * (size_t)sides[2] * (size_t)sides[3];
 }
 
-/* Numbers of a tensor, in memory's order. */
+/* Reads the elements of a tensor in memory order. */
 static result read_all(double *out, address at, int type, size_t n, bool tf32)
 {
     char *raw = malloc(n * width_of(type) + 1);
@@ -63,14 +63,16 @@ static result write_all(const double *values, address at, int type, size_t n)
     for (size_t i = 0; i < n && raw != NULL; i++) {
         const float f = (float)values[i];
         const uint16_t h = type == F16 ? soft_half_of(f) : soft_bfloat_of(f);
-        memcpy(raw + i * width_of(type), type == F64 ? (const void *)&values[i] : type == F32 ? (const void *)&f : (const void *)&h, width_of(type));
+        memcpy(raw + i * width_of(type),
+               type == F64 ? (const void *)&values[i] : type == F32 ? (const void *)&f : (const void *)&h,
+               width_of(type));
     }
     const result made = raw == NULL ? CUDA_ERROR_OUT_OF_MEMORY : softcuda_write(at, raw, n * width_of(type));
     free(raw);
     return made;
 }
 
-/* Where element [a,b,c,d] lies. */
+/* Index of element [a,b,c,d]. */
 static size_t place(const struct dnn_job *j, const int s[4], int a, int b, int c, int d)
 {
     return j->last ? (((size_t)a * (size_t)s[2] + (size_t)c) * (size_t)s[3] + (size_t)d) * (size_t)s[1] + (size_t)b
@@ -82,7 +84,7 @@ static void add(const struct dnn_job *j, double *sum, double product)
     *sum = j->type == F64 ? *sum + product : (double)((float)*sum + (float)product);
 }
 
-/* All products of one output pixel. */
+/* Adds all products that belong to one output pixel. */
 static void pixel(const struct dnn_job *j, double *x, double *w, double *y, int n, int o, int oh, int ow)
 {
     const int group = o / (j->y[1] / j->groups);
@@ -94,7 +96,8 @@ static void pixel(const struct dnn_job *j, double *x, double *w, double *y, int 
                 const int64_t v = (int64_t)ow * j->stride[1] - j->padding[1] + (int64_t)kw * j->dilation[1];
                 if (h < 0 || v < 0 || h >= j->x[2] || v >= j->x[3])
                     continue;
-                double *const in = &x[place(j, j->x, n, group * j->w[1] + c, (int)h, (int)v)], *const weight = &w[place(j, j->w, o, c, kh, kw)];
+                double *const in = &x[place(j, j->x, n, group * j->w[1] + c, (int)h, (int)v)],
+                              *const weight = &w[place(j, j->w, o, c, kh, kw)];
                 if (j->pass == DNN_FORWARD)
                     add(j, out, *in * *weight);
                 else if (j->pass == DNN_INPUT)
@@ -112,19 +115,20 @@ static void all_pixels(const struct dnn_job *j, double *x, double *w, double *y)
     for (size_t i = 0; i < count; i++) {
         const size_t at = backwards ? count - 1 - i : i;
         const size_t image = (size_t)j->y[2] * (size_t)j->y[3], plane = at / image;
-        pixel(j, x, w, y, (int)(plane / (size_t)j->y[1]), (int)(plane % (size_t)j->y[1]), (int)(at % image / (size_t)j->y[3]),
-              (int)(at % (size_t)j->y[3]));
+        pixel(j, x, w, y, (int)(plane / (size_t)j->y[1]), (int)(plane % (size_t)j->y[1]),
+              (int)(at % image / (size_t)j->y[3]), (int)(at % (size_t)j->y[3]));
     }
 }
 
-/* Whoever has something else there loses it. */
+/* Overwrites the workspace, so that tests detect if it overlaps other data. */
 static result use_workspace(const struct dnn_job *j)
 {
     char used[4096];
     result made = CUDA_SUCCESS;
     memset(used, 0xaa, sizeof used);
     for (size_t at = 0; at < j->workspace_bytes && made == CUDA_SUCCESS; at += sizeof used)
-        made = softcuda_write(j->workspace_at + at, used, j->workspace_bytes - at < sizeof used ? j->workspace_bytes - at : sizeof used);
+        made = softcuda_write(j->workspace_at + at, used,
+                              j->workspace_bytes - at < sizeof used ? j->workspace_bytes - at : sizeof used);
     return made;
 }
 

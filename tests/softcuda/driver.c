@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/driver.c: the way into libcuda.so.1: initialisation, entry points by name, words for errors, the control table. */
+/* tests/softcuda/driver.c: initialization of libcuda.so.1, lookup of entry points, error names, and the control
+ * table. */
 #define _GNU_SOURCE
 #include "order.h"
 
@@ -8,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { EXTRA = 128 };                       /* functions of the doubles of other libraries */
+enum { EXTRA = 128 };                       /* functions of the other libraries */
 
-/* The functions themselves have no prototypes anywhere: here only their addresses are wanted. */
+/* Only the addresses of the functions are used here, so the prototypes do not matter. */
 #define ENTRY(name, version, symbol) extern void at_##name##version(void) __asm__(#symbol);
 #include "entry.def"
 #undef ENTRY
@@ -73,7 +74,7 @@ result driver_enter(const char *symbol, atomic_llong *calls, int needs)
     return CUDA_SUCCESS;
 }
 
-/* For the doubles of other libraries. */
+/* Called by the fake libraries for cuBLAS, cuDNN and NVML. */
 EXPORT result softcuda_enter(const char *symbol)
 {
     return driver_enter(symbol, driver_counter(symbol), 0);
@@ -81,7 +82,7 @@ EXPORT result softcuda_enter(const char *symbol)
 
 static void forget_in_child(void)
 {
-    forked = initialised;                   /* a context does not survive a fork */
+    forked = initialised;                   /* a context cannot be used after fork */
     pthread_mutex_init(&lock, NULL);
 }
 
@@ -113,14 +114,14 @@ EXPORT result cuInit(unsigned flags)
     return made;
 }
 
-/* Options that matter before cuInit. */
+/* Some options are used before cuInit. */
 __attribute__((constructor)) static void read_options(void)
 {
     char why[256];
     options_read(getenv("SOFTCUDA"), why, sizeof why);
 }
 
-/* At exit: what is still running ends before the libraries that it uses are taken apart. */
+/* At exit, waits for running operations before the libraries that they use are unloaded. */
 __attribute__((destructor)) static void end(void)
 {
     if (initialised && !forked) {
@@ -170,7 +171,7 @@ EXPORT result cuGetProcAddress_v2(const char *name, void **function, int version
     if (flags > 2)
         return CUDA_ERROR_INVALID_VALUE;
     const result made = find_entry(name, function, version, status);
-    /* With room for a status, a missing symbol is no error. */
+    /* With a status pointer, a missing symbol is reported there and not as an error. */
     return made == CUDA_ERROR_NOT_FOUND && status != NULL ? CUDA_SUCCESS : made;
 }
 
@@ -181,7 +182,7 @@ EXPORT result cuGetProcAddress(const char *name, void **function, int version, u
     return find_entry(name, function, version, NULL);
 }
 
-/* ---- words ---- */
+/* ---- error names ---- */
 
 static const struct words { int number; const char *name, *text; } words[] = {
 #define ROW(name, number, text) { number, "CUDA_" #name, text },
@@ -238,7 +239,7 @@ static int64_t calls_of(const char *name)
 {
     int64_t sum = -1;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
-        bool again = false;                     /* a symbol may stand in two rows */
+        bool again = false;                     /* several rows may have the same symbol */
         for (size_t j = 0; j < i; j++)
             again |= strcmp(rows[j].symbol, rows[i].symbol) == 0;
         if (!again && (strcmp(rows[i].name, name) == 0 || strcmp(rows[i].symbol, name) == 0))
@@ -274,7 +275,8 @@ static bool context_active(int device)
 
 static uint64_t live_handles(const char *kind)
 {
-    static const char *const kinds[HANDLE_KINDS] = { "stream", "event", "library", "module", "kernel", "graph", "graph_exec", "allocation", "pool" };
+    static const char *const kinds[HANDLE_KINDS] = { "stream", "event", "library", "module", "kernel", "graph",
+                                                     "graph_exec", "allocation", "pool" };
     for (int i = 0; i < HANDLE_KINDS; i++)
         if (strcmp(kinds[i], kind) == 0)
             return handle_count((enum handle)i);
@@ -326,8 +328,10 @@ static void tell(bool on)
 }
 
 EXPORT struct softcuda_control softcuda_control = {
-    .size = sizeof(struct softcuda_control), .calls = calls_of, .inject = fault_inject, .inject_clear = fault_clear, .name = name_of,
-    .live_bytes = live_bytes, .live_blocks = live_blocks, .pinned_bytes = host_pinned_bytes, .live_handles = live_handles,
-    .context_active = context_active, .launches = function_launches, .peek = peek, .poke = poke, .inject_kernel = fault_inject_kernel,
-    .faults = faults, .fault_text = fault_text, .tell = tell,
+    .size = sizeof(struct softcuda_control), .calls = calls_of, .inject = fault_inject, .inject_clear = fault_clear,
+    .name = name_of,
+    .live_bytes = live_bytes, .live_blocks = live_blocks, .pinned_bytes = host_pinned_bytes,
+    .live_handles = live_handles,
+    .context_active = context_active, .launches = function_launches, .peek = peek, .poke = poke,
+    .inject_kernel = fault_inject_kernel, .faults = faults, .fault_text = fault_text, .tell = tell,
 };

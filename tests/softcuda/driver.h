@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/driver.h: what the files of libcuda.so.1 share.
+/* tests/softcuda/driver.h: declarations shared by the files of libcuda.so.1.
  *
- * A device is a range of addresses (space.c) and an error that sticks; a stream is a thread that takes operations off a queue (stream.c);
- * kernels come from libraries made by g++ (module.c) and run on the stream's thread (block.c). */
+ * A device is a range of addresses (space.c) and a sticky error. A stream is a thread that runs operations from a queue
+ * (stream.c). Kernels come from libraries compiled by g++ (module.c) and run on the stream's thread (block.c). */
 #ifndef SOFTCUDA_DRIVER_H
 #define SOFTCUDA_DRIVER_H
 
@@ -17,22 +17,23 @@
 #define DEVICES 16
 #define COUNT_OF(array) (sizeof(array) / sizeof(array)[0])
 
-/* ---- driver.c: the way in ---- */
+/* ---- driver.c: entry of all functions ---- */
 
-enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4 };     /* cuInit was; a context is current; it has no error */
-/* Counts the call; what it must return at once, if not CUDA_SUCCESS. */
+/* cuInit was called; a context is current; the context has no error */
+enum { ENTER_INIT = 1, ENTER_CONTEXT = 2, ENTER_WELL = 4 };
+/* Counts the call and checks `needs`. The caller must return the result at once if it is not CUDA_SUCCESS. */
 result driver_enter(const char *symbol, atomic_llong *calls, int needs);
-#define CALL(symbol, needs)                                                                                                           \
-    do {                                                                                                                              \
-        static atomic_llong *counter;                                                                                                 \
-        if (__atomic_load_n(&counter, __ATOMIC_ACQUIRE) == NULL)                                                                      \
-            __atomic_store_n(&counter, driver_counter(#symbol), __ATOMIC_RELEASE);                                                    \
-        const result entered = driver_enter(#symbol, counter, needs);                                                                 \
-        if (entered != CUDA_SUCCESS)                                                                                                  \
-            return entered;                                                                                                           \
+#define CALL(symbol, needs)                                                        \
+    do {                                                                           \
+        static atomic_llong *counter;                                              \
+        if (__atomic_load_n(&counter, __ATOMIC_ACQUIRE) == NULL)                   \
+            __atomic_store_n(&counter, driver_counter(#symbol), __ATOMIC_RELEASE); \
+        const result entered = driver_enter(#symbol, counter, needs);              \
+        if (entered != CUDA_SUCCESS)                                               \
+            return entered;                                                        \
     } while (0)
 atomic_llong *driver_counter(const char *symbol);
-/* The thread runs a function of the host in stream order, which must not call the driver. */
+/* The thread runs a host function in stream order, which must not call the driver. */
 extern __thread bool driver_in_callback __attribute__((tls_model("initial-exec")));
 
 /* ---- options.c: SOFTCUDA=... ---- */
@@ -43,27 +44,27 @@ struct options {
     int devices, multiprocessors, major, minor, version;
     uint64_t memory;
     enum peers peers;
-    int lying[8][2], n_lying;           /* links that deliver zeros */
+    int lying[8][2], n_lying;           /* pairs of devices between which copies deliver zeros */
     unsigned late_us;
     bool poison, strict_free, quiet, vmm, pools;
     enum { RACES_ERROR, RACES_TELL, RACES_OFF } races;
-    enum { STREAMS_OFF, STREAMS_ERROR, STREAMS_TELL } streams;     /* order between streams (order.h) */
+    enum { STREAMS_OFF, STREAMS_ERROR, STREAMS_TELL } streams;     /* checks of the order between streams (order.h) */
     enum runner_order order;
     char kernels[256];                  /* path of libsoftkernels.so */
     char driver[32];                    /* version of the kernel driver, for NVML */
 };
 extern struct options options;
 bool options_read(const char *text, char *error, size_t error_bytes);
-/* Which devices CUDA_VISIBLE_DEVICES leaves, by number of the hardware. */
+/* Determines the devices that CUDA_VISIBLE_DEVICES selects, as hardware numbers. Returns their number. */
 int options_visible(const char *text, int devices, int *visible);
 
 /* ---- faults.c ---- */
 
-/* The result that was wished for call number `call` of `symbol`; CUDA_SUCCESS: none. */
+/* Returns the injected result of call number `call` of `symbol`. CUDA_SUCCESS: none. */
 result fault_of(const char *symbol, long long call);
 bool fault_add(const char *name, int64_t at, int error, bool on);
 void fault_clear(void);
-void fault_clear_options(void);                      /* those of SOFTCUDA alone */
+void fault_clear_options(void);                      /* only those from SOFTCUDA */
 bool fault_inject(const char *name, int64_t at, int error, bool on);
 void fault_inject_kernel(const char *kernel, int skip, int error);
 void fault_add_kernel(const char *kernel, int skip, int error);
@@ -76,15 +77,15 @@ void fault_tell(const char *text);
 struct stream;
 
 struct device {                         /* a pointer to it is a CUcontext */
-    int index, hardware;                /* as programs count; number of the hardware */
+    int index, hardware;                /* number as programs see it; number of the hardware */
     uuid id;
-    pthread_mutex_t lock;               /* for all below */
+    pthread_mutex_t lock;               /* guards all fields below */
     atomic_int retained;
     unsigned flags;
-    atomic_int error;                   /* that sticks; CUDA_SUCCESS */
-    uint32_t peers;                     /* whose memory its kernels may use */
+    atomic_int error;                   /* sticky error, or CUDA_SUCCESS */
+    uint32_t peers;                     /* bit mask of the devices whose memory its kernels may access */
     struct stream *streams;
-    struct stream *standard;            /* stream 0 */
+    struct stream *standard;            /* the default stream */
     struct blocks *blocks;              /* memory.c */
     atomic_ullong live, live_blocks;
     uint64_t pool_threshold;
@@ -94,39 +95,40 @@ struct device {                         /* a pointer to it is a CUcontext */
 extern struct device devices[DEVICES];
 extern int n_devices;
 void devices_start(void);
-struct device *device_of(int ordinal);              /* NULL: there is none */
-struct device *device_current(void);                /* of the thread's context; NULL */
-bool device_is(const struct device *context);       /* is it a context that lives? */
+struct device *device_of(int ordinal);              /* NULL: no such device */
+struct device *device_current(void);                /* of the thread's context; NULL: none */
+bool device_is(const struct device *context);       /* whether it is an address of a device */
 void device_fail(struct device *device, result error);
-bool device_can_access(const struct device *device, const struct device *peer);     /* as the hardware is */
+bool device_can_access(const struct device *device, const struct device *peer);     /* by the topology */
 void uuid_of(uuid *id, int hardware);
 
 /* ---- space.c ---- */
 
 bool space_open(int devices, uint64_t memory);
-/* Marks memory as usable to kernels and copies, to the byte. */
+/* Sets which bytes kernels and copies may access. */
 void space_mark(address begin, size_t bytes, bool usable);
 bool space_usable(address begin, size_t bytes);
-struct device *space_device(address where);         /* whose addresses these are; NULL: none's, or virtual memory */
+struct device *space_device(address where);         /* the device that an address belongs to; NULL: none, or virtual
+                                                     * memory */
 bool space_is(address where);
-address space_virtual(void);                        /* where addresses for virtual memory begin */
-/* Bytes of devices are not for memcpy, which AddressSanitizer watches. */
+address space_virtual(void);                        /* start of the range for virtual memory */
+/* Copies that may access device memory, which memcpy cannot, because AddressSanitizer checks it. */
 void space_copy(void *to, const void *from, size_t bytes);
 void space_fill(address to, const void *pattern, size_t width, size_t count);
-void space_renew(address begin, size_t bytes);      /* gives the pages back */
-void space_poison(address begin, size_t bytes);     /* no business of the host's, says AddressSanitizer */
+void space_renew(address begin, size_t bytes);      /* frees the pages, so the contents are lost */
+void space_poison(address begin, size_t bytes);     /* AddressSanitizer reports accesses of the host */
 
 /* ---- memory.c ---- */
 
 result memory_alloc(struct device *device, address *out, size_t bytes);
 result memory_free(struct device *device, address begin, size_t *bytes);
-size_t memory_rounded(size_t bytes);                                  /* what a block costs */
-bool memory_take(struct device *device, size_t bytes);              /* from what the device has */
+size_t memory_rounded(size_t bytes);                                  /* size that is accounted for a block */
+bool memory_take(struct device *device, size_t bytes);              /* counts the bytes; false if too few are left */
 void memory_give(struct device *device, size_t bytes);
 bool memory_block(address inside, address *begin, size_t *bytes);
 void memory_drop_all(struct device *device);
-void pools_synchronized(const struct device *device);               /* the host has waited for a stream of it */
-void pools_drop(const struct device *device);                       /* all their memory is gone */
+void pools_synchronized(const struct device *device);               /* after the host waited for a stream */
+void pools_drop(const struct device *device);                       /* the device's context is destroyed */
 void memory_describe(address where, char *text, size_t bytes);
 
 /* ---- host.c ---- */
@@ -137,12 +139,14 @@ uint64_t host_pinned_bytes(void);
 /* ---- vmm.c: virtual memory ---- */
 
 bool virtual_allowed(address begin, size_t bytes, const struct device *device, bool write);
-bool virtual_writable(address begin, size_t bytes);                 /* may some device write all of its pages? True of what is not mapped at all */
+/* whether some device may write to all mapped pages of the range */
+bool virtual_writable(address begin, size_t bytes);
 bool virtual_owner(address begin, struct device **device, address *start, size_t *bytes);
 
-/* ---- handles.c: what is a handle, and of which kind ---- */
+/* ---- handles.c: the set of valid handles of each kind ---- */
 
-enum handle { HANDLE_STREAM, HANDLE_EVENT, HANDLE_LIBRARY, HANDLE_MODULE, HANDLE_KERNEL, HANDLE_GRAPH, HANDLE_GRAPH_EXEC, HANDLE_ALLOCATION, HANDLE_POOL, HANDLE_KINDS };
+enum handle { HANDLE_STREAM, HANDLE_EVENT, HANDLE_LIBRARY, HANDLE_MODULE, HANDLE_KERNEL, HANDLE_GRAPH,
+              HANDLE_GRAPH_EXEC, HANDLE_ALLOCATION, HANDLE_POOL, HANDLE_KINDS };
 bool handle_add(enum handle kind, const void *handle);
 bool handle_is(enum handle kind, const void *handle);
 bool handle_remove(enum handle kind, const void *handle);
@@ -153,19 +157,19 @@ uint64_t handle_count(enum handle kind);
 struct graph;
 struct capture;
 
-/* An operation. It can run many times (in graphs); `release` frees it. */
+/* An operation of a stream. It may run several times, in graphs. `release` frees it. */
 struct op {
     void (*run)(struct op *op, struct stream *stream);
     void (*release)(struct op *op);     /* NULL: free */
     struct op *next;
-    int node;                           /* NODE_*: what it is in a graph */
-    bool always;                        /* runs though the context has an error */
-    struct clock *before;               /* order.h: what the host knew when it put it there */
+    int node;                           /* NODE_*: its type as a graph node */
+    bool always;                        /* runs even if the context has an error */
+    struct clock *before;               /* order.h: the host's clock when the operation was enqueued */
 };
 
 struct stream {
     struct device *device;
-    struct stream *next;                /* of the device */
+    struct stream *next;                /* in the device's list */
     unsigned flags;
     int priority;
     uint64_t id;
@@ -175,22 +179,22 @@ struct stream {
     struct op *first, *last;
     uint64_t put, finished;
     bool closing, detached;
-    struct capture *capture;            /* into which operations go instead */
-    struct node_set *tail;              /* of it: on which nodes the next one depends */
+    struct capture *capture;            /* records the operations instead; NULL: none */
+    struct node_set *tail;              /* of the capture: the nodes that the next one depends on */
     unsigned seed;
     int slot;                           /* order.h; -1: none */
-    struct clock *clock;                /* now, and when the last operation ended */
+    struct clock *clock;                /* order.h: at present, and after the last operation */
 };
 
 struct stream *stream_new(struct device *device, unsigned flags, int priority);
 void stream_close(struct stream *stream, bool wait);
 /* Closes all streams of the device and waits for their work. */
 void streams_close(struct device *device);
-/* What a handle means; NULL: it is none. Takes 0, 1 and 2 for the device's standard stream. */
+/* The stream of a handle; NULL: invalid. 0, 1 and 2 are the current device's default stream. */
 struct stream *stream_of(void *handle);
-/* Takes the operation over; with an error too. */
+/* Enqueues or captures the operation and owns it, also on an error. */
 result stream_put(struct stream *stream, struct op *op);
-/* Past capture, straight into the queue. */
+/* Enqueues the operation, even if the stream is being captured. */
 void stream_queue(struct stream *stream, struct op *op);
 void stream_wait_idle(struct stream *stream);
 bool stream_is_idle(struct stream *stream);
@@ -200,7 +204,7 @@ void op_free(struct op *op);
 
 /* ---- event.c ---- */
 
-/* A point in a stream, to be reached once. */
+/* A point in a stream that is reached once. */
 struct mark {
     atomic_int references;
     atomic_bool done;
@@ -223,16 +227,16 @@ result capture_wait(struct stream *stream, struct event *event, bool *taken);
 void capture_forget(struct event *event);
 void capture_invalidate(struct stream *stream);
 void capture_abandon(struct stream *stream);
-/* May the thread make a call that would disturb a capture? */
+/* Returns an error if the calling thread must not make a call that would disturb a capture. */
 result capture_unsafe_call(void);
 
 struct event {
     struct device *device;
     unsigned flags;
     pthread_mutex_t lock;
-    struct mark *mark;                  /* of its last record; NULL */
-    struct capture *capture;            /* recorded while a stream was captured */
-    struct node_set *nodes;             /* what the stream depended on then */
+    struct mark *mark;                  /* of its last record; NULL: none */
+    struct capture *capture;            /* capture that recorded it; NULL: none */
+    struct node_set *nodes;             /* the stream's tail at that moment */
 };
 
 /* ---- module.c, launch.c ---- */
@@ -242,7 +246,7 @@ struct image;
 struct function {                       /* CUfunction and CUkernel */
     const struct softcuda_kernel *kernel;
     const struct softcuda_library *library;
-    struct softcuda_kernel own;         /* where the library says nothing of it */
+    struct softcuda_kernel own;         /* if the library does not export a description */
     int max_dynamic;
     atomic_ullong launches;
     struct function *next;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/event.c: points in streams, and when they were reached. */
+/* tests/softcuda/event.c: events, and marks: points in streams with the time at which they were reached. */
 #include "order.h"
 
 #include <stdlib.h>
@@ -48,7 +48,7 @@ void mark_wait(struct mark *mark)
     pthread_mutex_unlock(&lock);
 }
 
-/* The mark of an event's last record, held; NULL: it was not recorded. */
+/* Returns the mark of the event's last record with a new reference. NULL: the event was not recorded. */
 static struct mark *last_mark(struct event *event)
 {
     pthread_mutex_lock(&event->lock);
@@ -119,7 +119,8 @@ static result record(struct event *event, void *handle)
         free(mark);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *op = (struct record_op){ .op = { .run = run_record, .release = release_record, .node = NODE_RECORD, .always = true }, .mark = mark };
+    *op = (struct record_op){ .op = { .run = run_record, .release = release_record, .node = NODE_RECORD,
+                                      .always = true }, .mark = mark };
     mark->references++;
     capture_forget(event);
     pthread_mutex_lock(&event->lock);
@@ -182,7 +183,8 @@ static result elapsed(float *ms, struct event *from, struct event *to)
 {
     if (ms == NULL)
         return CUDA_ERROR_INVALID_VALUE;
-    if (!handle_is(HANDLE_EVENT, from) || !handle_is(HANDLE_EVENT, to) || ((from->flags | to->flags) & EVENT_DISABLE_TIMING))
+    if (!handle_is(HANDLE_EVENT, from) || !handle_is(HANDLE_EVENT, to)
+        || ((from->flags | to->flags) & EVENT_DISABLE_TIMING))
         return CUDA_ERROR_INVALID_HANDLE;
     struct mark *a = last_mark(from), *b = last_mark(to);
     result made = CUDA_SUCCESS;

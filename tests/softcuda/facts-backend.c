@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/facts-backend.c: what backends/cuda/driver_api.h says, for test-softcuda-facts.c. */
+/* tests/softcuda/facts-backend.c: the values of backends/cuda/driver_api.h, for test-softcuda-facts.c. */
 #include "../../backends/cuda/driver_api.h"
 
 extern const long long softcuda_facts[];

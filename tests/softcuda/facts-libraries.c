@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/facts-libraries.c: what backends/cuda/cublaslt_api.h and cudnn_api.h declare beside NVIDIA's headers, for test-softcuda-facts.c. */
+/* tests/softcuda/facts-libraries.c: compares backends/cuda/cublaslt_api.h and cudnn_api.h with NVIDIA's headers, for
+ * test-softcuda-facts.c. */
 #include <stdio.h>
 
 #include "facts-libraries.h"
@@ -11,7 +12,8 @@ struct fact {
 
 #define SAME(a, b)                 { #a " and " #b, (long long)(a), (long long)(b) }
 #define SAME_SIZE(a, b)            { "the sizes of " #a " and " #b, sizeof(a), sizeof(b) }
-#define SAME_PLACE(a, m, b, theirs) { "the places of " #a "." #m " and " #b "." #theirs, offsetof(a, m), offsetof(b, theirs) }
+#define SAME_PLACE(a, m, b, theirs) \
+    { "the places of " #a "." #m " and " #b "." #theirs, offsetof(a, m), offsetof(b, theirs) }
 
 #if defined(__has_include)
 #if __has_include(<cublasLt.h>)
@@ -31,7 +33,8 @@ static int compare(int number, const struct fact *facts, size_t count, const cha
             printf("# %s differ: %lld and %lld\n", facts[i].name, facts[i].ours, facts[i].theirs);
             bad++;
         }
-    printf("%s %d - %zu numbers and layouts are those of %s %lld\n", bad ? "not ok" : "ok", number, count, header, version);
+    printf("%s %d - %zu numbers and layouts are those of %s %lld\n", bad ? "not ok" : "ok", number, count, header,
+           version);
     return bad;
 }
 #endif
@@ -101,9 +104,10 @@ int facts_cublaslt(int number)
 
 #include "../../backends/cuda/cudnn_api.h"
 
-#define CHOICE(theirs)                                                                                              \
-    SAME_SIZE(dnn_choice, theirs), SAME_PLACE(dnn_choice, algorithm, theirs, algo), SAME_PLACE(dnn_choice, status, theirs, status), \
-    SAME_PLACE(dnn_choice, time, theirs, time), SAME_PLACE(dnn_choice, workspace, theirs, memory),                  \
+#define CHOICE(theirs)                                                                             \
+    SAME_SIZE(dnn_choice, theirs), SAME_PLACE(dnn_choice, algorithm, theirs, algo),                \
+    SAME_PLACE(dnn_choice, status, theirs, status),                                                \
+    SAME_PLACE(dnn_choice, time, theirs, time), SAME_PLACE(dnn_choice, workspace, theirs, memory), \
     SAME_PLACE(dnn_choice, deterministic, theirs, determinism), SAME_PLACE(dnn_choice, math, theirs, mathType)
 
 int facts_cudnn(int number)

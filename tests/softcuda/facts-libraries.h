@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/facts-libraries.h: each compares a library's declarations of the backend with NVIDIA's header, prints line `number` of TAP, and returns
- * how many differ. */
+/* tests/softcuda/facts-libraries.h: comparisons of the backend's declarations of NVIDIA libraries with NVIDIA's
+ * headers. Each function prints line `number` of TAP and returns the number of differences. */
 #ifndef SOFTCUDA_FACTS_LIBRARIES_H
 #define SOFTCUDA_FACTS_LIBRARIES_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/faults.c: failures by request. */
+/* tests/softcuda/faults.c: injected failures. */
 #include "driver.h"
 
 #include <stdio.h>
@@ -8,11 +8,12 @@
 
 struct wish {
     struct wish *next;
-    char name[64];                      /* of a function; of a kernel, or "" for any */
-    int64_t at;                         /* call; for kernels: launches to go before it */
+    char name[64];                      /* of a function, or of a kernel; "": any kernel */
+    int64_t at;                         /* number of the call; for kernels: number of launches to skip */
     int error;
     bool on, kernel;
-    bool by_test;                       /* through the control table; else of SOFTCUDA, which is read again by cuInit */
+    bool by_test;                       /* added through the control table; else from SOFTCUDA, which cuInit reads
+                                         * again */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -83,11 +84,12 @@ void fault_clear_options(void)
     clear(false);
 }
 
-/* "cuMemAlloc" means cuMemAlloc_v2 too. */
+/* "cuMemAlloc" also matches cuMemAlloc_v2. */
 static bool means(const char *name, const char *symbol)
 {
     const size_t n = strlen(name);
-    return strncmp(name, symbol, n) == 0 && (symbol[n] == '\0' || (strncmp(&symbol[n], "_v", 2) == 0 && symbol[n + 3] == '\0'));
+    return strncmp(name, symbol, n) == 0
+           && (symbol[n] == '\0' || (strncmp(&symbol[n], "_v", 2) == 0 && symbol[n + 3] == '\0'));
 }
 
 result fault_of(const char *symbol, long long call)

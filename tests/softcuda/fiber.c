@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/fiber.c: switches between stacks.
  *
- * A switch saves what the calling convention says a function must keep (System V ABI for x86-64, AAPCS64), on the stack that is left.
- * Sanitizers are told when they are there. */
+ * A switch saves the callee-saved registers of the calling convention (System V ABI for x86-64, AAPCS64) on the stack
+ * that is suspended. Sanitizers are informed of the switch if they are linked. */
 #include "fiber.h"
 
 #include <pthread.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define STACK_BYTES ((size_t)256 << 10)     /* pages that are not touched cost nothing */
+#define STACK_BYTES ((size_t)256 << 10)     /* untouched pages use no memory */
 #define GUARD_BYTES ((size_t)64 << 10)
 
 extern void __sanitizer_start_switch_fiber(void **fake, const void *bottom, size_t bytes) __attribute__((weak));
@@ -43,7 +43,7 @@ enum { SAVED = 6 };
 static void *first_frame(char *top, void (*entry)(void))
 {
     void **frame = (void **)top;
-    *--frame = NULL;                        /* the entry's return address: it has none */
+    *--frame = NULL;                        /* return address of the entry, which never returns */
     *--frame = (void *)(uintptr_t)entry;
     for (int i = 0; i < SAVED; i++)
         *--frame = NULL;
@@ -99,7 +99,8 @@ struct fiber *fiber_new(void (*entry)(void))
         store = fiber->next;
     pthread_mutex_unlock(&lock);
     if (fiber == NULL) {
-        char *range = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+        char *range = mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
         if (range == MAP_FAILED)
             return NULL;
         fiber = calloc(1, sizeof *fiber);
@@ -118,7 +119,7 @@ struct fiber *fiber_new(void (*entry)(void))
 
 void fiber_free(struct fiber *fiber)
 {
-    /* Functions that it was left in have marked their frames. */
+    /* Suspended functions have left poisoned stack frames. */
     if (__asan_unpoison_memory_region != NULL)
         __asan_unpoison_memory_region(fiber->stack, fiber->bytes);
     pthread_mutex_lock(&lock);
@@ -158,7 +159,7 @@ void fiber_begin(struct fiber *came_from)
     size_t bytes = 0;
     if (__sanitizer_finish_switch_fiber != NULL)
         __sanitizer_finish_switch_fiber(NULL, &bottom, &bytes);
-    if (came_from->stack == NULL) {             /* a thread's own stack: AddressSanitizer knows where it is */
+    if (came_from->stack == NULL) {             /* a thread's own stack; AddressSanitizer reports its range */
         came_from->stack = (char *)bottom;
         came_from->bytes = bytes;
     }

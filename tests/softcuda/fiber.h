@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/fiber.h: functions that can be left in their midst and taken up again. */
+/* tests/softcuda/fiber.h: fibers: functions that can be suspended and resumed. */
 #ifndef SOFTCUDA_FIBER_H
 #define SOFTCUDA_FIBER_H
 
@@ -10,23 +10,24 @@
 #endif
 
 struct fiber {
-    void *sp;                           /* where it was left */
-    char *stack;                        /* lowest byte; below is a page that faults. NULL: the thread's own stack */
+    void *sp;                           /* saved stack pointer */
+    char *stack;                        /* lowest byte; a guard page is below. NULL: the thread's own stack */
     size_t bytes;
-    void *fake;                         /* AddressSanitizer's */
-    struct fiber *next;                 /* in a list of the user's */
+    void *fake;                         /* AddressSanitizer's fake stack */
+    struct fiber *next;                 /* for use by the owner */
 #if !defined(__x86_64__) && !defined(__aarch64__)
     ucontext_t context;
 #endif
 };
 
-/* A fiber that runs `entry`, which never returns, when it is switched to for the first time. From a store of fibers; NULL: no memory. */
+/* Returns a fiber that calls `entry` when it is switched to for the first time. `entry` must not return. Fibers are
+ * reused. NULL: out of memory. */
 struct fiber *fiber_new(void (*entry)(void));
-/* Back to the store. It may stand anywhere but must not run. */
+/* Returns a fiber for reuse. It may be suspended anywhere but must not be running. */
 void fiber_free(struct fiber *fiber);
-/* Leaves `from`, in which the caller runs, for `to`. Comes back when somebody switches to `from`. */
+/* Suspends `from`, in which the caller runs, and resumes `to`. Returns when `from` is resumed. */
 void fiber_switch(struct fiber *from, struct fiber *to);
-/* First thing in an entry. `came_from`: the fiber that ran before. */
+/* Must be called first in an entry. `came_from`: the fiber that ran before. */
 void fiber_begin(struct fiber *came_from);
 
 #endif

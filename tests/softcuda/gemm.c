@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/gemm.c: matrix products over the host's BLAS, or by plain loops where there is none.
+/* tests/softcuda/gemm.c: matrix products with the host's BLAS, or with plain loops if there is none.
  *
- * Operands are read from device memory (and checked: an address that is no memory sticks as an error, as everywhere), rounded as the compute type says, multiplied
- * in f32 or f64, and written back rounded. */
+ * Operands are read from device memory with the usual checks (an invalid address becomes a sticky error), rounded as
+ * the compute type requires, multiplied in f32 or f64, and written back rounded. */
 #include "gemm.h"
 
 #include <dlfcn.h>
@@ -20,15 +20,16 @@ extern result softcuda_read(void *to, address from, size_t bytes);
 extern result softcuda_write(address to, const void *from, size_t bytes);
 
 enum { COLUMN_MAJOR = 102, AS_IS = 111, LOOPS_BELOW = 20000 };
-typedef void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb, float beta, float *c, int ldc);
-typedef void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda, const double *b, int ldb, double beta, double *c,
-                      int ldc);
+typedef void (*sgemm)(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
+                      const float *b, int ldb, float beta, float *c, int ldc);
+typedef void (*dgemm)(int order, int ta, int tb, int m, int n, int k, double alpha, const double *a, int lda,
+                      const double *b, int ldb, double beta, double *c, int ldc);
 
 static sgemm host_sgemm;
 static dgemm host_dgemm;
 
-/* Here, not when it is first needed: a thread of a stream may be there still when the process ends, and what a failed dlopen leaves with a thread
- * would look like a leak. */
+/* At load time instead of at first use, because a stream's thread may still exist when the process ends, and the memory
+ * that a failed dlopen leaves with a thread would look like a leak. */
 __attribute__((constructor)) static void find_blas(void)
 {
     static const char *const names[] = { "libopenblas.so.0", "libblas.so.3" };
@@ -49,9 +50,11 @@ int blas_enter(const char *symbol)
 const char *blas_status_name(int status)
 {
     static const struct { int status; const char *name; } names[] = {
-        { BLAS_OK, "CUBLAS_STATUS_SUCCESS" }, { BLAS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED" }, { BLAS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED" },
+        { BLAS_OK, "CUBLAS_STATUS_SUCCESS" }, { BLAS_NOT_INITIALIZED, "CUBLAS_STATUS_NOT_INITIALIZED" },
+        { BLAS_ALLOC_FAILED, "CUBLAS_STATUS_ALLOC_FAILED" },
         { BLAS_INVALID_VALUE, "CUBLAS_STATUS_INVALID_VALUE" }, { BLAS_ARCH_MISMATCH, "CUBLAS_STATUS_ARCH_MISMATCH" },
-        { BLAS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR" }, { BLAS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED" },
+        { BLAS_MAPPING_ERROR, "CUBLAS_STATUS_MAPPING_ERROR" },
+        { BLAS_EXECUTION_FAILED, "CUBLAS_STATUS_EXECUTION_FAILED" },
         { BLAS_INTERNAL_ERROR, "CUBLAS_STATUS_INTERNAL_ERROR" }, { BLAS_NOT_SUPPORTED, "CUBLAS_STATUS_NOT_SUPPORTED" },
         { BLAS_LICENSE_ERROR, "CUBLAS_STATUS_LICENSE_ERROR" },
     };
@@ -61,7 +64,7 @@ const char *blas_status_name(int status)
     return "unknown cuBLAS status";
 }
 
-/* ---- numbers ---- */
+/* ---- elements ---- */
 
 size_t type_bytes(int type)
 {
@@ -104,7 +107,7 @@ static void store(int type, void *at, double x)
     }
 }
 
-/* As the multiplier takes it. TF32 has 10 bits of fraction. */
+/* Rounds an operand as the multiplier does. TF32 has 10 bits of fraction. */
 static double rounded(double x, int compute)
 {
     if (compute == COMPUTE_32F_FAST_TF32 && isfinite(x))
@@ -126,7 +129,7 @@ static bool in_double(const struct product *p)
 static int64_t rows_of(const struct matrix *m, bool transposed) { return transposed ? m->columns : m->rows; }
 static int64_t columns_of(const struct matrix *m, bool transposed) { return transposed ? m->rows : m->columns; }
 
-/* The matrix as a dense column-major one of doubles, transposed if wished. */
+/* Reads the matrix as a dense column-major matrix of doubles, transposed if `transposed`. */
 static result read_matrix(double *out, const struct matrix *m, address at, bool transposed, int compute)
 {
     const size_t width = type_bytes(m->type);
@@ -137,7 +140,7 @@ static result read_matrix(double *out, const struct matrix *m, address at, bool 
     for (int64_t l = 0; l < lines && made == CUDA_SUCCESS; l++) {
         made = softcuda_read(line, at + (size_t)(l * m->step) * width, (size_t)length * width);
         for (int64_t i = 0; i < length && made == CUDA_SUCCESS; i++) {
-            const bool along = m->by_rows != transposed;        /* does a line lie in a row of the result? */
+            const bool along = m->by_rows != transposed;        /* a line becomes a row of the result */
             out[along ? l + i * rows : l * rows + i] = rounded(number_of(m->type, line + (size_t)i * width), compute);
         }
     }
@@ -186,7 +189,8 @@ static bool multiply_floats(int64_t m, int64_t n, int64_t k, const double *a, co
     return true;
 }
 
-static void multiply(const struct product *p, int64_t m, int64_t n, int64_t k, const double *a, const double *b, double *c)
+static void multiply(const struct product *p, int64_t m, int64_t n, int64_t k, const double *a, const double *b,
+                     double *c)
 {
     if (m == 0 || n == 0)
         return;
@@ -198,7 +202,7 @@ static void multiply(const struct product *p, int64_t m, int64_t n, int64_t k, c
         multiply_loops(m, n, k, a, b, c);
 }
 
-/* ---- what follows the product ---- */
+/* ---- epilogues ---- */
 
 static double gelu(double x)
 {
@@ -211,11 +215,13 @@ static double gelu_slope(double x)
     return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.7978845608028654 * (1.0 + 3.0 * 0.044715 * x * x);
 }
 
-/* One column of what is kept for, or comes from, the other direction: a bit each for relu, numbers for gelu. */
+/* Writes or reads one column of the auxiliary data that the forward epilogue saves for the backward epilogue: one bit
+ * per element for ReLU, numbers for GELU. */
 static result aux_column(const struct product *p, int batch, int64_t column, double *values, bool write)
 {
     const bool bits = (p->epilogue & (EPILOGUE_RELU | EPILOGUE_DRELU)) != 0;
-    const size_t width = bits ? 1 : type_bytes(p->aux_type), m = (size_t)p->d.rows, bytes = bits ? (m + 7) / 8 : m * width;
+    const size_t width = bits ? 1 : type_bytes(p->aux_type), m = (size_t)p->d.rows,
+                 bytes = bits ? (m + 7) / 8 : m * width;
     const int64_t place = batch * p->aux_batch_step + column * p->aux_step;
     const address at = p->aux_at + (bits ? (size_t)place / 8 : (size_t)place * width);
     unsigned char *line = calloc(1, bytes + 1);
@@ -234,7 +240,8 @@ static result aux_column(const struct product *p, int batch, int64_t column, dou
     return made;
 }
 
-static result finish_column(const struct product *p, int batch, int64_t column, double *x, const double *bias, double *aux, double *bias_gradient)
+static result finish_column(const struct product *p, int batch, int64_t column, double *x, const double *bias,
+                            double *aux, double *bias_gradient)
 {
     const int e = p->epilogue;
     result made = CUDA_SUCCESS;
@@ -283,15 +290,17 @@ static result finish(const struct product *p, int batch, double *x)
     return made;
 }
 
-/* ---- a product whose turn has come ---- */
+/* ---- execution in stream order ---- */
 
 static result run_batch(const struct product *p, int batch, double alpha, double beta, double *room)
 {
     const int64_t m = p->d.rows, n = p->d.columns, k = columns_of(&p->a, p->transpose_a);
     double *a = room, *b = a + m * k, *x = b + k * n, *c = x + m * n;
-    result made = read_matrix(a, &p->a, p->a_at + (size_t)(batch * p->a.batch_step) * type_bytes(p->a.type), p->transpose_a, p->compute);
+    result made = read_matrix(a, &p->a, p->a_at + (size_t)(batch * p->a.batch_step) * type_bytes(p->a.type),
+                              p->transpose_a, p->compute);
     if (made == CUDA_SUCCESS)
-        made = read_matrix(b, &p->b, p->b_at + (size_t)(batch * p->b.batch_step) * type_bytes(p->b.type), p->transpose_b, p->compute);
+        made = read_matrix(b, &p->b, p->b_at + (size_t)(batch * p->b.batch_step) * type_bytes(p->b.type),
+                           p->transpose_b, p->compute);
     if (made == CUDA_SUCCESS && beta != 0)
         made = read_matrix(c, &p->c, p->c_at + (size_t)(batch * p->c.batch_step) * type_bytes(p->c.type), false, 0);
     if (made != CUDA_SUCCESS)
@@ -301,10 +310,12 @@ static result run_batch(const struct product *p, int batch, double alpha, double
         x[i] = alpha * x[i] + (beta != 0 ? beta * c[i] : 0);
     if (p->epilogue > 1)
         made = finish(p, batch, x);
-    return made != CUDA_SUCCESS ? made : write_matrix(x, &p->d, p->d_at + (size_t)(batch * p->d.batch_step) * type_bytes(p->d.type));
+    return made != CUDA_SUCCESS
+               ? made
+               : write_matrix(x, &p->d, p->d_at + (size_t)(batch * p->d.batch_step) * type_bytes(p->d.type));
 }
 
-/* Whoever has something else there loses it. */
+/* Overwrites the workspace, so that tests detect if it overlaps other data. */
 static result use_workspace(const struct product *p)
 {
     char used[256];
@@ -344,15 +355,18 @@ static result run(void *argument)
 
 static bool fits(const struct matrix *m)
 {
-    return m->rows >= 0 && m->columns >= 0 && type_bytes(m->type) > 0 && m->step >= (m->by_rows ? m->columns : m->rows) && m->step < INT32_MAX;
+    return m->rows >= 0 && m->columns >= 0 && type_bytes(m->type) > 0 && m->step >= (m->by_rows ? m->columns : m->rows)
+           && m->step < INT32_MAX;
 }
 
 int product_check(const struct product *p)
 {
-    const int64_t m = rows_of(&p->a, p->transpose_a), k = columns_of(&p->a, p->transpose_a), n = columns_of(&p->b, p->transpose_b);
+    const int64_t m = rows_of(&p->a, p->transpose_a), k = columns_of(&p->a, p->transpose_a),
+                  n = columns_of(&p->b, p->transpose_b);
     if (!fits(&p->a) || !fits(&p->b) || !fits(&p->c) || !fits(&p->d) || p->batches < 0)
         return BLAS_INVALID_VALUE;
-    if (rows_of(&p->b, p->transpose_b) != k || p->d.rows != m || p->d.columns != n || p->c.rows != m || p->c.columns != n)
+    if (rows_of(&p->b, p->transpose_b) != k || p->d.rows != m || p->d.columns != n || p->c.rows != m
+        || p->c.columns != n)
         return BLAS_INVALID_VALUE;
     const bool doubles = p->compute == COMPUTE_64F || p->compute == COMPUTE_64F_PEDANTIC;
     if (doubles != (p->a.type == TYPE_F64) || p->a.type != p->b.type || p->c.type != p->d.type)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/graph.c: graphs of operations, and running them.
+/* tests/softcuda/graph.c: graphs of operations, and their execution.
  *
- * A graph runs on the thread of the stream that it is launched on, node by node: as recorded, or, with SOFTCUDA=order=random or reverse, in another
- * order that the dependencies allow, so that a dependency that is missing shows. */
+ * A graph runs node by node on the thread of the stream that it is launched on: in the recorded order, or, with
+ * SOFTCUDA=order=random or reverse, in another order that the dependencies allow. This reveals missing dependencies. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -10,11 +10,11 @@
 
 struct node {
     struct op *op;
-    int *before;                            /* nodes that come first */
+    int *before;                            /* nodes that must run before */
     int n_before;
 };
 
-struct graph {                              /* a CUgraph, and what a CUgraphExec runs */
+struct graph {                              /* a CUgraph, or the graph of a CUgraphExec */
     atomic_int references;
     struct node *nodes;
     int n, room;
@@ -23,7 +23,7 @@ struct graph {                              /* a CUgraph, and what a CUgraphExec
 struct exec {
     atomic_int references;
     struct graph *graph;
-    pthread_mutex_t lock;                   /* a graph does not run twice at a time */
+    pthread_mutex_t lock;                   /* prevents concurrent runs of the graph */
     unsigned seed;
 };
 
@@ -74,7 +74,7 @@ bool graph_reaches_all(const struct graph *graph, const int *ends, int n)
     for (int i = 0; i < n; i++)
         reached[ends[i]] = true;
     bool all = true;
-    for (int i = graph->n; i-- > 0;) {      /* nodes depend on earlier ones only */
+    for (int i = graph->n; i-- > 0;) {      /* nodes depend only on earlier nodes */
         for (int k = 0; reached[i] && k < graph->nodes[i].n_before; k++)
             reached[graph->nodes[i].before[k]] = true;
         all &= reached[i];
@@ -83,7 +83,7 @@ bool graph_reaches_all(const struct graph *graph, const int *ends, int n)
     return all;
 }
 
-/* ---- running ---- */
+/* ---- execution ---- */
 
 static bool may_run(const struct graph *graph, const bool *done, int i)
 {
@@ -93,7 +93,7 @@ static bool may_run(const struct graph *graph, const bool *done, int i)
     return !done[i];
 }
 
-/* A node whose turn it can be. */
+/* Returns a node that may run next. */
 static int pick(const struct graph *graph, const bool *done, unsigned *seed)
 {
     const int start = options.order == ORDER_RANDOM ? (int)((unsigned)rand_r(seed) % (unsigned)graph->n) : graph->n - 1;
@@ -206,7 +206,7 @@ EXPORT result cuGraphDestroy(struct graph *graph)
     return CUDA_SUCCESS;
 }
 
-/* With `nodes` NULL: how many there are; else *n of them, the rest NULL. */
+/* If `nodes` is NULL, sets *n to the number of nodes; else stores *n nodes, followed by NULL. */
 EXPORT result cuGraphGetNodes(struct graph *graph, void **nodes, size_t *n)
 {
     CALL(cuGraphGetNodes, WELL);

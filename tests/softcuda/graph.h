@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/graph.h: recorded operations. */
+/* tests/softcuda/graph.h: graphs of recorded operations. */
 #ifndef SOFTCUDA_GRAPH_H
 #define SOFTCUDA_GRAPH_H
 
 #include "driver.h"
 
-struct graph *graph_new(void);                          /* holds one reference */
+struct graph *graph_new(void);                          /* the caller owns one reference */
 void graph_release(struct graph *graph);
-/* Takes the operation over; -1: no memory. Gives the node's number. */
+/* Adds an operation that depends on the nodes `before`, and owns it afterwards. Returns the node's number. -1: out of
+ * memory; the caller still owns the operation. */
 int graph_add(struct graph *graph, struct op *op, const int *before, int n_before);
-/* Does every node come before one of these, or is it one? */
+/* Whether every node is one of `ends` or must run before one of them. */
 bool graph_reaches_all(const struct graph *graph, const int *ends, int n);
 
 #endif

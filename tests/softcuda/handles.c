@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/handles.c: which handles live, so that a stale one is an error and no crash. */
+/* tests/softcuda/handles.c: the set of valid handles, so that using a stale handle returns an error instead of
+ * crashing. */
 #include "driver.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/host.c: memory of the host that devices use: allocated here, or registered. */
+/* tests/softcuda/host.c: pinned host memory: allocated here, or registered by the program. */
 #include "driver.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 struct range {
     struct range *next;
     const char *begin, *end;
-    bool ours;                              /* allocated, not registered */
+    bool ours;                              /* allocated by this library, not registered */
     unsigned flags;
 };
 
@@ -57,7 +57,7 @@ static bool add(void *begin, size_t bytes, bool ours, unsigned flags)
     return true;
 }
 
-/* Takes the range that begins there off the list; NULL: there is none of that kind. */
+/* Removes and returns the range that begins at `begin`. NULL: there is none of that kind. */
 static struct range *take(const void *begin, bool ours)
 {
     pthread_mutex_lock(&lock);
@@ -145,11 +145,11 @@ EXPORT result cuMemHostGetDevicePointer_v2(address *out, void *host, unsigned fl
     CALL(cuMemHostGetDevicePointer_v2, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
     if (out == NULL || flags != 0 || !host_pinned(host, 1, NULL, NULL))
         return CUDA_ERROR_INVALID_VALUE;
-    *out = (uintptr_t)host;                     /* one address for all, as with unified addressing */
+    *out = (uintptr_t)host;                     /* the same address on all devices, as with unified addressing */
     return CUDA_SUCCESS;
 }
 
-/* ---- what an address is ---- */
+/* ---- pointer attributes ---- */
 
 struct pointer {
     int type, ordinal;

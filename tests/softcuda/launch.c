@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/launch.c: launches, and what can be asked of kernels. */
+/* tests/softcuda/launch.c: kernel launches and kernel attributes. */
 #define _GNU_SOURCE
 #include "order.h"
 
@@ -9,7 +9,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* A kernel's static shared memory counts too. How much that is nobody here knows: some. */
+/* Static shared memory of a kernel counts too. Its size is unknown here, so a fixed size is assumed. */
 enum { SHARED_STATIC = 512 };
 enum { ARGUMENTS_MOST = 4096, SHARED_FREE = (48 << 10) - SHARED_STATIC, SHARED_MOST = 227 << 10 };
 
@@ -41,7 +41,7 @@ static void run_launch(struct op *op, struct stream *stream)
     }
 }
 
-/* A kernel that does not tell how large its arguments are: as much as can be read there. */
+/* For a kernel whose argument size is unknown: copies as many bytes as can be read, at most ARGUMENTS_MOST. */
 static size_t copy_unknown(void *to, const void *from)
 {
     const struct iovec here = { to, ARGUMENTS_MOST };
@@ -84,11 +84,13 @@ static result check(const struct function *function, const launch_config *c)
     const uint64_t threads = (uint64_t)c->block_x * c->block_y * c->block_z;
     if (c->grid_x == 0 || c->grid_y == 0 || c->grid_z == 0 || threads == 0)
         return CUDA_ERROR_INVALID_VALUE;
-    if (c->grid_x > 0x7fffffff || c->grid_y > 65535 || c->grid_z > 65535 || c->block_x > 1024 || c->block_y > 1024 || c->block_z > 64 || threads > 1024)
+    if (c->grid_x > 0x7fffffff || c->grid_y > 65535 || c->grid_z > 65535 || c->block_x > 1024 || c->block_y > 1024
+        || c->block_z > 64 || threads > 1024)
         return CUDA_ERROR_INVALID_VALUE;
     if (threads > function->kernel->max_threads)
         return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-    return c->shared > (function->max_dynamic > SHARED_FREE ? (unsigned)function->max_dynamic : SHARED_FREE) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    return c->shared > (function->max_dynamic > SHARED_FREE ? (unsigned)function->max_dynamic : SHARED_FREE)
+               ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
 static result launch(struct function *function, const launch_config *c, void **arguments, void **extra)
@@ -108,9 +110,10 @@ static result launch(struct function *function, const launch_config *c, void **a
         return CUDA_ERROR_OUT_OF_MEMORY;
     op->op = (struct op){ .run = run_launch, .node = NODE_KERNEL };
     op->launch = (struct launch){
-        .kernel = kernel, .library = function->library, .arguments = op->arguments, .grid = { c->grid_x, c->grid_y, c->grid_z },
-        .block = { c->block_x, c->block_y, c->block_z }, .shared_bytes = c->shared, .device = (unsigned)stream->device->index, .order = options.order,
-        .argument_bytes = bytes,
+        .kernel = kernel, .library = function->library, .arguments = op->arguments,
+        .grid = { c->grid_x, c->grid_y, c->grid_z },
+        .block = { c->block_x, c->block_y, c->block_z }, .shared_bytes = c->shared,
+        .device = (unsigned)stream->device->index, .order = options.order, .argument_bytes = bytes,
     };
     made = arguments_of(kernel, arguments, extra, op);
     if (made != CUDA_SUCCESS) {
@@ -123,7 +126,8 @@ static result launch(struct function *function, const launch_config *c, void **a
 
 #define WELL (ENTER_INIT | ENTER_CONTEXT | ENTER_WELL)
 
-EXPORT result cuLaunchKernel(struct function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+EXPORT result cuLaunchKernel(struct function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                             unsigned block_x, unsigned block_y,
                              unsigned block_z, unsigned shared, void *stream, void **arguments, void **extra)
 {
     CALL(cuLaunchKernel, WELL);
@@ -137,7 +141,7 @@ EXPORT result cuLaunchKernelEx(const launch_config *config, struct function *fun
     return config == NULL ? CUDA_ERROR_INVALID_VALUE : launch(function, config, arguments, extra);
 }
 
-/* ---- what a kernel is ---- */
+/* ---- kernel attributes ---- */
 
 static result get_attribute(int *value, int which, const struct function *function)
 {
@@ -210,7 +214,8 @@ EXPORT result cuKernelSetAttribute(int which, int value, struct function *functi
     return device_of(device) == NULL ? CUDA_ERROR_INVALID_DEVICE : set_attribute(function, which, value);
 }
 
-EXPORT result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, struct function *function, int threads, size_t shared)
+EXPORT result cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, struct function *function, int threads,
+                                                          size_t shared)
 {
     CALL(cuOccupancyMaxActiveBlocksPerMultiprocessor, WELL);
     if (blocks == NULL || threads <= 0)

@@ -1,82 +1,100 @@
-# A CUDA driver in software, with cuBLAS and NVML, for tests; never installed. README.md says how to use it.
+# softcuda: a CUDA driver in software, with cuBLAS, cuDNN and NVML, for tests; not installed. See README.md.
 #
-# `make softcuda` builds all of it in tests/softcuda of the build tree. A test over it runs with LD_LIBRARY_PATH=$(abs_builddir)/tests/softcuda.
+# `make softcuda` builds it in tests/softcuda of the build tree. Tests use it with
+# LD_LIBRARY_PATH=$(abs_builddir)/tests/softcuda.
 
 softcuda_driver = \
-    tests/softcuda/block.c tests/softcuda/capture.c tests/softcuda/context.c tests/softcuda/copy.c tests/softcuda/device.c \
-    tests/softcuda/driver.c tests/softcuda/event.c tests/softcuda/faults.c tests/softcuda/fiber.c tests/softcuda/graph.c \
-    tests/softcuda/handles.c tests/softcuda/host.c tests/softcuda/launch.c tests/softcuda/matrix.c tests/softcuda/memory.c tests/softcuda/module.c tests/softcuda/nvml_hooks.c \
-    tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/pool.c tests/softcuda/space.c tests/softcuda/stream.c tests/softcuda/vmm.c \
-    tests/softcuda/warp.c
+    tests/softcuda/block.c tests/softcuda/capture.c tests/softcuda/context.c tests/softcuda/copy.c \
+    tests/softcuda/device.c tests/softcuda/driver.c tests/softcuda/event.c tests/softcuda/faults.c \
+    tests/softcuda/fiber.c tests/softcuda/graph.c tests/softcuda/handles.c tests/softcuda/host.c \
+    tests/softcuda/launch.c tests/softcuda/matrix.c tests/softcuda/memory.c tests/softcuda/module.c \
+    tests/softcuda/nvml_hooks.c tests/softcuda/options.c tests/softcuda/order.c tests/softcuda/pool.c \
+    tests/softcuda/space.c tests/softcuda/stream.c tests/softcuda/vmm.c tests/softcuda/warp.c
 softcuda_headers = \
     tests/softcuda/api.h tests/softcuda/bed.h tests/softcuda/block.h tests/softcuda/calls.h tests/softcuda/control.h \
-    tests/softcuda/device.h tests/softcuda/device_atomic.h tests/softcuda/device_half.h tests/softcuda/device_math.h tests/softcuda/device_matrix.h \
-    tests/softcuda/dnn.h tests/softcuda/driver.h tests/softcuda/entry.def tests/softcuda/fiber.h tests/softcuda/gemm.h tests/softcuda/graph.h tests/softcuda/nvml_hooks.h tests/softcuda/order.h tests/softcuda/runner.h \
-    tests/softcuda/test-kernels.h tests/softcuda/warp.h
-softcuda_blas = tests/softcuda/blas.c tests/softcuda/blas_lt.c tests/softcuda/dnn.c tests/softcuda/dnn_compute.c tests/softcuda/gemm.c
-EXTRA_DIST += $(softcuda_driver) $(softcuda_blas) tests/softcuda/nvml.c $(softcuda_headers) tests/softcuda/README.md tests/softcuda/watch.c tests/softcuda/test-kernels.cu
+    tests/softcuda/device.h tests/softcuda/device_atomic.h tests/softcuda/device_half.h tests/softcuda/device_math.h \
+    tests/softcuda/device_matrix.h tests/softcuda/dnn.h tests/softcuda/driver.h tests/softcuda/entry.def \
+    tests/softcuda/fiber.h tests/softcuda/gemm.h tests/softcuda/graph.h tests/softcuda/nvml_hooks.h \
+    tests/softcuda/order.h tests/softcuda/runner.h tests/softcuda/test-kernels.h tests/softcuda/warp.h
+softcuda_blas = tests/softcuda/blas.c tests/softcuda/blas_lt.c tests/softcuda/dnn.c tests/softcuda/dnn_compute.c \
+    tests/softcuda/gemm.c
+EXTRA_DIST += $(softcuda_driver) $(softcuda_blas) tests/softcuda/nvml.c $(softcuda_headers) tests/softcuda/README.md \
+    tests/softcuda/watch.c tests/softcuda/test-kernels.cu
 
 if SOFTCUDA
 soft = tests/softcuda
 SOFTCUDA_FLAGS = -fPIC -fvisibility=hidden -I$(top_srcdir)/tests/softcuda
 
-# Every access of a kernel is checked by a call (watch.c); what would join or vectorise accesses is off, so that alignment is checked as written.
+# Instruments every memory access of a kernel with a call (watch.c). Optimizations that merge or vectorize accesses are
+# off, so that the alignment of each access is checked as written.
 SOFTCUDA_WATCH = `case "\`$(CXX_FOR_TESTS) --version\`" in \
     *clang*) echo -fno-vectorize -fno-slp-vectorize -mllvm -asan-instrumentation-with-call-threshold=0 \
         -mllvm -asan-stack=0 -mllvm -asan-globals=0 ;; \
     *) echo --param asan-instrumentation-with-call-threshold=0 --param asan-stack=0 --param asan-globals=0 \
         -fno-store-merging -fno-tree-vectorize -fno-tree-slp-vectorize -fno-tree-loop-distribute-patterns ;; esac`
-SOFTCUDA_KERNEL = $(CXX_FOR_TESTS) -x c++ -std=gnu++17 -g1 -O1 -Wall -Wextra -Wno-unknown-pragmas -ffp-contract=off -DCTRT_SOFTCUDA \
-    $(SOFTCUDA_FLAGS) -DSOFTCUDA_WATCH -fsanitize=kernel-address,bounds $(SOFTCUDA_WATCH)
+SOFTCUDA_KERNEL = $(CXX_FOR_TESTS) -x c++ -std=gnu++17 -g1 -O1 -Wall -Wextra -Wno-unknown-pragmas -ffp-contract=off \
+    -DCTRT_SOFTCUDA $(SOFTCUDA_FLAGS) -DSOFTCUDA_WATCH -fsanitize=kernel-address,bounds $(SOFTCUDA_WATCH)
 SOFTCUDA_LINK = -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN' -Wl,-z,defs
 
 softcuda_driver_objects = $(softcuda_driver:.c=.soft.o)
 softcuda_kernel_objects = $(cuda_kernels:.cu=.soft.o)
 softcuda_blas_objects   = $(softcuda_blas:.c=.soft.o)
-softcuda_libraries      = $(soft)/libcuda.so.1 $(soft)/libsoftkernels.so $(soft)/test-kernels.so $(soft)/libcublas.so.13 \
-                          $(soft)/libcublasLt.so.13 $(soft)/libcudnn.so.9 $(soft)/libnvidia-ml.so.1 $(soft)/cuda12/libcublasLt.so.12 \
-                          $(soft)/lacking/libcublasLt.so.13
+softcuda_libraries      = $(soft)/libcuda.so.1 $(soft)/libsoftkernels.so $(soft)/test-kernels.so \
+                          $(soft)/libcublas.so.13 $(soft)/libcublasLt.so.13 $(soft)/libcudnn.so.9 \
+                          $(soft)/libnvidia-ml.so.1 $(soft)/cuda12/libcublasLt.so.12 $(soft)/lacking/libcublasLt.so.13
 
 softcuda: $(softcuda_libraries)
 check_DATA += $(softcuda_libraries)
 SUFFIXES += .c .cu .soft.o
 .c.soft.o:
-	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -std=gnu11 $(WARN_CFLAGS) -Wno-missing-prototypes $(OPT_CFLAGS) $(SOFTCUDA_FLAGS) $(SANITIZE_FLAGS) $(CFLAGS) -c -o $@ $<
+	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -std=gnu11 $(WARN_CFLAGS) -Wno-missing-prototypes $(OPT_CFLAGS) \
+	    $(SOFTCUDA_FLAGS) $(SANITIZE_FLAGS) $(CFLAGS) -c -o $@ $<
 .cu.soft.o:
 	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(SOFTCUDA_KERNEL) -I$(top_srcdir)/backends/cuda -c -o $@ $<
 $(softcuda_driver_objects) $(softcuda_blas_objects): $(softcuda_headers)
 $(softcuda_kernel_objects): $(softcuda_headers) $(cuda_kernel_headers)
-# Part of libraries of kernels: not sanitized itself.
+# Linked into libraries of kernels, and itself built without sanitizers.
 $(soft)/watch.soft.o: tests/softcuda/watch.c tests/softcuda/block.h
-	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -std=gnu11 -g $(WARN_CFLAGS) -O2 -DSOFTCUDA_WATCH $(SOFTCUDA_FLAGS) -c -o $@ $(top_srcdir)/tests/softcuda/watch.c
+	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -std=gnu11 -g $(WARN_CFLAGS) -O2 -DSOFTCUDA_WATCH $(SOFTCUDA_FLAGS) \
+	    -c -o $@ $(top_srcdir)/tests/softcuda/watch.c
 $(soft)/libcuda.so.1: $(softcuda_driver_objects)
-	$(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $(softcuda_driver_objects) -lpthread -ldl
+	$(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,libcuda.so.1 -o $@ \
+	    $(softcuda_driver_objects) -lpthread -ldl
 SOFTCUDA_BLAS = $(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,$(@F) -o $@
 $(soft)/libcublas.so.13: $(soft)/blas.soft.o $(soft)/gemm.soft.o $(soft)/libcuda.so.1
-	$(SOFTCUDA_BLAS) $(soft)/blas.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN' -lm -lpthread -ldl
+	$(SOFTCUDA_BLAS) $(soft)/blas.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN' -lm \
+	    -lpthread -ldl
 $(soft)/libcublasLt.so.13: $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o $(soft)/libcuda.so.1
-	$(SOFTCUDA_BLAS) $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN' -lm -lpthread -ldl
-# In folders of their own, for tests that put them where the loader looks: version 12, and one that lacks a function.
+	$(SOFTCUDA_BLAS) $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN' \
+	    -lm -lpthread -ldl
+# In separate folders, for tests that add them to the library path: version 12, and a version without one function.
 $(soft)/cuda12/libcublasLt.so.12: $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o $(soft)/libcuda.so.1
 	@$(MKDIR_P) $(@D)
-	$(SOFTCUDA_BLAS) $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/..' -lm -lpthread -ldl
+	$(SOFTCUDA_BLAS) $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/..' \
+	    -lm -lpthread -ldl
 $(soft)/lacking/libcublasLt.so.13: $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o $(soft)/libcuda.so.1
 	@$(MKDIR_P) $(@D) && echo '{ local: cublasLtMatmulAlgoCheck; };' >$@.map
-	$(SOFTCUDA_BLAS) $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/..' -Wl,--version-script,$@.map -lm -lpthread -ldl
+	$(SOFTCUDA_BLAS) $(soft)/blas_lt.soft.o $(soft)/gemm.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN/..' \
+	    -Wl,--version-script,$@.map -lm -lpthread -ldl
 $(soft)/libcudnn.so.9: $(soft)/dnn.soft.o $(soft)/dnn_compute.soft.o $(soft)/libcuda.so.1
-	$(SOFTCUDA_BLAS) $(soft)/dnn.soft.o $(soft)/dnn_compute.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN' -lm -lpthread
+	$(SOFTCUDA_BLAS) $(soft)/dnn.soft.o $(soft)/dnn_compute.soft.o -L$(soft) -l:libcuda.so.1 -Wl,-rpath,'$$ORIGIN' \
+	    -lm -lpthread
 $(soft)/nvml.soft.o: tests/softcuda/nvml_hooks.h
 $(soft)/libnvidia-ml.so.1: $(soft)/nvml.soft.o
-	$(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@ $(soft)/nvml.soft.o -lpthread -ldl
+	$(AM_V_CCLD)$(CC) -shared $(SANITIZE_FLAGS) $(CFLAGS) -Wl,-soname,libnvidia-ml.so.1 -o $@ $(soft)/nvml.soft.o \
+	    -lpthread -ldl
 $(soft)/libsoftkernels.so: $(softcuda_kernel_objects) $(soft)/watch.soft.o $(soft)/libcuda.so.1
 	$(AM_V_GEN)$(CXX_FOR_TESTS) -shared -o $@ $(softcuda_kernel_objects) $(soft)/watch.soft.o $(SOFTCUDA_LINK)
 $(soft)/test-kernels.so: $(soft)/test-kernels.soft.o $(soft)/watch.soft.o $(soft)/libcuda.so.1
 	$(AM_V_GEN)$(CXX_FOR_TESTS) -shared -o $@ $(soft)/test-kernels.soft.o $(soft)/watch.soft.o $(SOFTCUDA_LINK)
 $(soft)/test-kernels.soft.o: $(softcuda_headers)
-CLEANFILES += $(soft)/lacking/libcublasLt.so.13.map $(softcuda_libraries) $(softcuda_driver_objects) $(softcuda_blas_objects) $(softcuda_kernel_objects) $(soft)/watch.soft.o $(soft)/test-kernels.soft.o $(soft)/nvml.soft.o
+CLEANFILES += $(soft)/lacking/libcublasLt.so.13.map $(softcuda_libraries) $(softcuda_driver_objects) \
+    $(softcuda_blas_objects) $(softcuda_kernel_objects) $(soft)/watch.soft.o $(soft)/test-kernels.soft.o \
+    $(soft)/nvml.soft.o
 
-# The double itself is tested too.
-softcuda_tests  = test-softcuda-blas test-softcuda-facts test-softcuda-kernels test-softcuda-memory test-softcuda-order test-softcuda-streams
+# Tests of softcuda itself.
+softcuda_tests  = test-softcuda-blas test-softcuda-facts test-softcuda-kernels test-softcuda-memory \
+    test-softcuda-order test-softcuda-streams
 check_PROGRAMS += $(softcuda_tests)
 TESTS          += $(softcuda_tests)
 SOFTCUDA_TEST_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/softcuda -I$(top_srcdir)/tests/unit \
@@ -87,8 +105,9 @@ test_softcuda_blas_CPPFLAGS        = $(SOFTCUDA_TEST_CPPFLAGS)
 test_softcuda_blas_LDFLAGS         = $(SOFTCUDA_TEST_LINK)
 test_softcuda_blas_LDADD           = $(soft)/libcublasLt.so.13 $(soft)/libcuda.so.1 -lm
 test_softcuda_blas_DEPENDENCIES    = $(softcuda_libraries)
-test_softcuda_facts_SOURCES        = tests/softcuda/test-softcuda-facts.c tests/softcuda/facts-backend.c tests/softcuda/facts-libraries.c \
-                                     tests/softcuda/facts-libraries.h tests/softcuda/facts.def
+test_softcuda_facts_SOURCES        = tests/softcuda/test-softcuda-facts.c tests/softcuda/facts-backend.c \
+                                     tests/softcuda/facts-libraries.c tests/softcuda/facts-libraries.h \
+                                     tests/softcuda/facts.def
 test_softcuda_facts_CPPFLAGS       = $(SOFTCUDA_TEST_CPPFLAGS) $(CUDA_HEADERS)
 test_softcuda_kernels_SOURCES      = tests/softcuda/test-softcuda-kernels.c
 test_softcuda_kernels_CPPFLAGS     = $(SOFTCUDA_TEST_CPPFLAGS)

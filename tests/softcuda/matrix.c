@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/matrix.c: matrix operations of warps, with the fragments of the PTX ISA ("Warp Level Matrix Instructions"): ldmatrix .x4 of 8 x 8
- * matrices of two-byte numbers, and mma m16n8k16 with sums in f32.
+/* tests/softcuda/matrix.c: matrix operations of warps, with the fragment layouts of the PTX ISA ("Warp Level Matrix
+ * Instructions"): ldmatrix .x4 of 8 x 8 matrices of 16-bit elements, and mma m16n8k16 with accumulation in f32.
  *
- * Lane l is g = l / 4, t = l % 4. A pair of numbers is a word, the first in its lower half:
- *   ldmatrix   lanes 8 i ... 8 i + 7 point to the rows of matrix i; lane l gets of each row g, columns 2t and 2t + 1; transposed: rows 2t and
- *              2t + 1 of column g
+ * For lane l, let g = l / 4 and t = l % 4. A 32-bit word holds two elements, the first in its lower half:
+ *   ldmatrix   lanes 8 i ... 8 i + 7 point to the rows of matrix i; lane l gets of each matrix row g, columns 2t and
+ *              2t + 1; transposed: rows 2t and 2t + 1 of column g
  *   a          16 x 16: rows g, g + 8, g, g + 8, columns from 2t, 2t, 2t + 8, 2t + 8
  *   b          16 x 8: rows from 2t and 2t + 8 of column g
  *   c          16 x 8: row g, columns 2t and 2t + 1; row g + 8, the same
- * In which order a GPU adds is not told; here it is that of the rows of b, in f32. */
+ * The order in which a GPU adds is not documented; here it is the order of the rows of b, in f32. */
 #include "device_half.h"
 #include "warp.h"
 
@@ -27,7 +27,7 @@ static void ldmatrix(struct lane *lanes)
         }
 }
 
-/* A number of a word, `bf16` or binary16. */
+/* Converts one half of a word from bfloat16 (`bf16`) or binary16. */
 static float number(uint32_t word, int half, unsigned bf16)
 {
     const uint16_t bits = (uint16_t)(half ? word >> 16 : word);

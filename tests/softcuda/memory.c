@@ -1,27 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/memory.c: blocks of device memory.
+/* tests/softcuda/memory.c: allocations of device memory.
  *
- * Blocks lie apart, so that what runs over the end of one hits none. Places are taken in a circle. */
+ * There are gaps between blocks, so that an access beyond the end of a block does not hit another one. Addresses are
+ * allocated cyclically. */
 #include "order.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ALIGN ((size_t)512)                 /* of blocks; what is counted is rounded to it too */
+#define ALIGN ((size_t)512)                 /* alignment of blocks; sizes are rounded up to it for the accounting */
 #define GAP   ((size_t)512)
 
 struct block {
     address begin;
-    size_t bytes;                           /* as asked for */
+    size_t bytes;                           /* as requested */
 };
 
 /* Sorted by address. */
 struct blocks {
     struct block *list;
     size_t n, room;
-    address next;                           /* where to look for a place first */
-    struct block freed[64];                 /* of late, for messages */
+    address next;                           /* where the next search begins */
+    struct block freed[64];                 /* the last freed blocks, for messages */
     size_t n_freed;
 };
 
@@ -30,7 +31,7 @@ size_t memory_rounded(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* The first block that begins behind `where`. */
+/* Index of the first block that begins after `where`. */
 static size_t behind(const struct blocks *b, address where)
 {
     size_t low = 0, high = b->n;
@@ -59,7 +60,7 @@ void memory_give(struct device *device, size_t bytes)
     device->live -= bytes;
 }
 
-/* A place for `bytes` from `from` on; 0: none before `end`. *at: where in the list. */
+/* Finds a free range of `bytes` from `from` on; 0: none before `end`. *at: its index in the list. */
 static address search(const struct blocks *b, address from, address end, size_t bytes, size_t *at)
 {
     size_t i = behind(b, from);
@@ -78,7 +79,8 @@ static address search(const struct blocks *b, address from, address end, size_t 
 static address place_block(struct device *device, size_t bytes)
 {
     struct blocks *b = device->blocks;
-    const address begin = (uintptr_t)softcuda_space.base + softcuda_space.device_bytes * (size_t)device->index, end = begin + softcuda_space.device_bytes;
+    const address begin = (uintptr_t)softcuda_space.base + softcuda_space.device_bytes * (size_t)device->index,
+                  end = begin + softcuda_space.device_bytes;
     size_t at = 0;
     if (b->n == b->room) {
         struct block *more = realloc(b->list, (b->room + 256) * sizeof *more);
@@ -153,7 +155,8 @@ void memory_drop_all(struct device *device)
 {
     for (;;) {
         pthread_mutex_lock(&device->lock);
-        const address begin = device->blocks != NULL && device->blocks->n > 0 ? device->blocks->list[device->blocks->n - 1].begin : 0;
+        const address begin = device->blocks != NULL && device->blocks->n > 0
+                                  ? device->blocks->list[device->blocks->n - 1].begin : 0;
         pthread_mutex_unlock(&device->lock);
         if (begin == 0)
             return;
@@ -178,7 +181,7 @@ bool memory_block(address inside, address *begin, size_t *bytes)
     return is;
 }
 
-/* What lies at or before an address, for messages. */
+/* Describes the block at or near an address, for messages. */
 void memory_describe(address where, char *text, size_t bytes)
 {
     struct device *device = space_device(where);
@@ -195,17 +198,20 @@ void memory_describe(address where, char *text, size_t bytes)
         if (where - b->freed[k].begin < b->freed[k].bytes)
             freed = &b->freed[k];
     if (i > 0 && where - b->list[i - 1].begin < b->list[i - 1].bytes + GAP)
-        snprintf(text, bytes, "byte %lld of a block of %zu bytes of device %d", (long long)(where - b->list[i - 1].begin), b->list[i - 1].bytes, device->index);
+        snprintf(text, bytes, "byte %lld of a block of %zu bytes of device %d",
+                 (long long)(where - b->list[i - 1].begin), b->list[i - 1].bytes, device->index);
     else if (freed != NULL)
-        snprintf(text, bytes, "byte %lld of a block of %zu bytes of device %d that was freed", (long long)(where - freed->begin), freed->bytes, device->index);
+        snprintf(text, bytes, "byte %lld of a block of %zu bytes of device %d that was freed",
+                 (long long)(where - freed->begin), freed->bytes, device->index);
     else if (b != NULL && i < b->n && b->list[i].begin - where <= GAP)
-        snprintf(text, bytes, "%lld bytes before a block of %zu bytes of device %d", (long long)(b->list[i].begin - where), b->list[i].bytes, device->index);
+        snprintf(text, bytes, "%lld bytes before a block of %zu bytes of device %d",
+                 (long long)(b->list[i].begin - where), b->list[i].bytes, device->index);
     else
         snprintf(text, bytes, "in no block of device %d", device->index);
     pthread_mutex_unlock(&device->lock);
 }
 
-/* An access of a kernel on device number `on` that is not simply in a block of that device. */
+/* Checks an access of a kernel on device `on` that is not in a block of that device. */
 bool runner_allowed(const void *where, size_t bytes, bool write, unsigned on, char *text, size_t text_bytes)
 {
     const address begin = (uintptr_t)where;
@@ -270,7 +276,7 @@ EXPORT result cuMemFree_v2(address begin)
     if (device == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (!options.strict_free)
-        device_wait_idle(device);               /* as the driver does */
+        device_wait_idle(device);               /* as the CUDA driver does */
     return memory_free(device, begin, NULL);
 }
 

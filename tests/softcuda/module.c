@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/softcuda/module.c: libraries, modules and kernels.
  *
- * What an image contains is of no interest, as long as it looks like one: kernels are looked up by name in libsoftkernels.so, which lies beside
- * libcuda.so.1 (or is named by SOFTCUDA=kernels=PATH). An image that reads "softcuda:PATH" names a library of its own. */
+ * The contents of an image are ignored if its format is plausible: kernels are looked up by name in libsoftkernels.so,
+ * which is in the folder of libcuda.so.1 (or at the path of SOFTCUDA=kernels=PATH). The image "softcuda:PATH" names
+ * another library. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -12,7 +13,8 @@
 #include <string.h>
 
 struct image {
-    void *opened;                           /* by dlopen; never closed, kernels of it may still run */
+    void *opened;                           /* handle of dlopen; never closed, because its kernels may still be
+                                             * running */
     const struct softcuda_library *library;
     pthread_mutex_t lock;
     struct function *functions;
@@ -28,14 +30,16 @@ static struct tally {
 
 static const char own_prefix[] = "softcuda:";
 
-/* Text of PTX, an ELF file of kernels, or a fat binary (with or without its wrapper). One zero: what a build without nvcc has instead. */
+/* Accepts PTX text, an ELF file of kernels, a fat binary (with or without its wrapper), and a single zero byte, which
+ * is the image of a build without nvcc. */
 static bool looks_right(const char *image)
 {
     uint32_t magic;
     if (image[0] == '\0')
         return true;
     memcpy(&magic, image, sizeof magic);
-    return magic == 0xba55ed50 || magic == 0x466243b1 || memcmp(image, "\177ELF", 4) == 0 || strstr(image, ".version") != NULL;
+    return magic == 0xba55ed50 || magic == 0x466243b1 || memcmp(image, "\177ELF", 4) == 0
+           || strstr(image, ".version") != NULL;
 }
 
 static void beside_this_library(char *path, size_t bytes)
@@ -45,7 +49,8 @@ static void beside_this_library(char *path, size_t bytes)
     if (dladdr((void *)(uintptr_t)looks_right, &info) == 0 || info.dli_fname == NULL)
         return;
     const char *slash = strrchr(info.dli_fname, '/');
-    snprintf(path, bytes, "%.*slibsoftkernels.so", slash != NULL ? (int)(slash - info.dli_fname + 1) : 0, info.dli_fname);
+    snprintf(path, bytes, "%.*slibsoftkernels.so", slash != NULL ? (int)(slash - info.dli_fname + 1) : 0,
+             info.dli_fname);
 }
 
 static result open_image(struct image **out, const void *data)
@@ -67,8 +72,10 @@ static result open_image(struct image **out, const void *data)
     image->opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (image->opened != NULL)
         image->library = dlsym(image->opened, "softcuda_library");
-    if (image->library == NULL || image->library->bytes != sizeof *image->library || image->library->here_bytes != sizeof softcuda_here) {
-        fprintf(stderr, "softcuda: no kernels: %s\n", image->opened == NULL ? dlerror() : "not a library of kernels for this libcuda.so.1");
+    if (image->library == NULL || image->library->bytes != sizeof *image->library
+        || image->library->here_bytes != sizeof softcuda_here) {
+        fprintf(stderr, "softcuda: no kernels: %s\n",
+                image->opened == NULL ? dlerror() : "not a library of kernels for this libcuda.so.1");
         free(image);
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
@@ -95,13 +102,14 @@ static struct function *look_up(const struct image *image, const char *name)
     snprintf(symbol, sizeof symbol, "softcuda_kernel_%s", name);
     const struct softcuda_kernel *kernel = dlsym(image->opened, symbol);
     void *thread = dlsym(image->opened, name);
-    struct function *function = kernel != NULL || thread != NULL ? calloc(1, sizeof *function + strlen(name) + 1) : NULL;
+    struct function *function = kernel != NULL || thread != NULL
+                                    ? calloc(1, sizeof *function + strlen(name) + 1) : NULL;
     if (function == NULL)
         return NULL;
     strcpy(function->name, name);
     function->library = image->library;
     function->kernel = kernel;
-    if (kernel == NULL) {                   /* how large its arguments are is not told */
+    if (kernel == NULL) {                   /* the size of its arguments is unknown */
         function->own = (struct softcuda_kernel){ .name = function->name, .argument_bytes = 0, .max_threads = 1024 };
         *(void **)&function->own.thread = thread;
         function->kernel = &function->own;
@@ -150,7 +158,7 @@ uint64_t function_launches(const char *name)
     return sum;
 }
 
-/* ---- entry points. A library is its own module here, and a kernel its own function. ---- */
+/* ---- entry points; a library is its own module here, and a kernel its own function ---- */
 
 static result load(struct image **out, const void *data, enum handle kind)
 {
@@ -170,7 +178,8 @@ static result get(struct function **out, struct image *image, const char *name, 
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-EXPORT result cuLibraryLoadData(struct image **out, const void *data, void *jit, void **jit_values, unsigned n_jit, void *choices, void **values, unsigned n)
+EXPORT result cuLibraryLoadData(struct image **out, const void *data, void *jit, void **jit_values, unsigned n_jit,
+                                void *choices, void **values, unsigned n)
 {
     CALL(cuLibraryLoadData, ENTER_INIT);
     (void)jit, (void)jit_values, (void)n_jit, (void)choices, (void)values, (void)n;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/nvml.c: libnvidia-ml.so.1 in software: the devices of the driver's double as nvidia-smi would show them.
+/* tests/softcuda/nvml.c: a fake libnvidia-ml.so.1: the devices of softcuda as nvidia-smi would show them.
  *
- * It sees all of them, whatever CUDA_VISIBLE_DEVICES says, and does not initialise the driver. Calls are counted and fail on wish as
- * those of the driver do (SOFTCUDA="fail=nvmlInit_v2@1:9": driver not loaded). SOFTNVML_PROCESSES="0:4242:64000000,..." makes up processes
- * of others: device, pid, bytes. */
+ * It reports all devices, independent of CUDA_VISIBLE_DEVICES, and does not initialize the driver. Calls are counted,
+ * and failures can be injected as for the driver (SOFTCUDA="fail=nvmlInit_v2@1:9": driver not loaded).
+ * SOFTNVML_PROCESSES="0:4242:64000000,..." adds fake processes: device, pid, bytes. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -16,10 +16,11 @@
 #include "nvml_hooks.h"
 
 #define EXPORT __attribute__((visibility("default")))
-enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, ALREADY_INITIALIZED, NOT_FOUND, INSUFFICIENT_SIZE, DRIVER_NOT_LOADED = 9 };
+enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, ALREADY_INITIALIZED, NOT_FOUND,
+       INSUFFICIENT_SIZE, DRIVER_NOT_LOADED = 9 };
 enum { NAMED = 16 };
 
-typedef struct handle *handle;              /* number + 1 */
+typedef struct handle *handle;              /* device number + 1 */
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char text[32]; } pci_info;
 typedef struct { unsigned long long total, unused, used; } memory_info;
 typedef struct { unsigned version; unsigned long long total, reserved, unused, used; } memory_info_v2;
@@ -32,7 +33,7 @@ static int (*enter_driver)(const char *symbol);
 static int (*hardware_count)(void);
 static bool (*hardware)(struct softcuda_hardware *out, int number);
 
-/* The double of the driver, beside this one. */
+/* Loads softcuda's libcuda.so.1. */
 static bool find_driver(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -78,9 +79,10 @@ EXPORT int nvmlShutdown(void)
 
 EXPORT const char *nvmlErrorString(int error)
 {
-    static const char *const words[] = { "Success", "Uninitialized", "Invalid Argument", "Not Supported", "Insufficient Permissions",
-                                         "Already Initialized", "Not Found", "Insufficient Size", "Insufficient External Power",
-                                         "Driver Not Loaded" };
+    static const char *const words[] = { "Success", "Uninitialized", "Invalid Argument", "Not Supported",
+                                         "Insufficient Permissions",
+                                         "Already Initialized", "Not Found", "Insufficient Size",
+                                         "Insufficient External Power", "Driver Not Loaded" };
     return error >= 0 && error < (int)(sizeof words / sizeof words[0]) ? words[error] : "Unknown Error";
 }
 
@@ -287,7 +289,7 @@ EXPORT int nvmlDeviceGetP2PStatus(handle device, handle peer, int kind, int *sta
     if (status == NULL || kind < 0 || kind > 4)
         return INVALID_ARGUMENT;
     const bool reaches = facts.peers >> ((intptr_t)peer - 1) & 1;
-    *status = reaches && kind != 2 ? OK : 1;    /* no NVLink; 1: the chipset does not support it */
+    *status = reaches && kind != 2 ? OK : 1;    /* without NVLink; 1: the chipset does not support it */
     return OK;
 }
 
@@ -301,9 +303,9 @@ EXPORT int nvmlDeviceGetTopologyCommonAncestor(handle device, handle peer, int *
     return OK;
 }
 
-/* ---- what goes on ---- */
+/* ---- load ---- */
 
-/* Processes of others that SOFTNVML_PROCESSES makes up for the device; `list` may be NULL. */
+/* Lists the fake processes of SOFTNVML_PROCESSES on the device; `list` may be NULL. */
 static int others(int number, process_info *list, unsigned long long *bytes)
 {
     int count = 0;

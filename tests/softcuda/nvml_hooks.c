@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/nvml_hooks.c: the driver's side of nvml.c. */
+/* tests/softcuda/nvml_hooks.c: functions of libcuda.so.1 for nvml.c. */
 #include "nvml_hooks.h"
 
 #include <stdio.h>
@@ -17,7 +17,8 @@ static bool has_work(struct device *device)
     bool work = false;
     pthread_mutex_lock(&device->lock);
     for (struct stream *stream = device->streams; stream != NULL; stream = stream->next)
-        work = work || __atomic_load_n(&stream->put, __ATOMIC_RELAXED) != __atomic_load_n(&stream->finished, __ATOMIC_RELAXED);
+        work = work || __atomic_load_n(&stream->put, __ATOMIC_RELAXED) != __atomic_load_n(&stream->finished,
+                                                                                          __ATOMIC_RELAXED);
     pthread_mutex_unlock(&device->lock);
     return work;
 }
@@ -29,7 +30,8 @@ EXPORT bool softcuda_hardware(struct softcuda_hardware *out, int number)
         return false;
     uuid_of(&id, number);
     *out = (struct softcuda_hardware){ .version = options.version, .major = options.major, .minor = options.minor,
-                                       .multiprocessors = options.multiprocessors, .bus = 0x1b + 0x10 * (unsigned)number, .memory = options.memory };
+                                       .multiprocessors = options.multiprocessors,
+                                       .bus = 0x1b + 0x10 * (unsigned)number, .memory = options.memory };
     memcpy(out->uuid, id.bytes, sizeof out->uuid);
     snprintf(out->driver, sizeof out->driver, "%s", options.driver);
     for (int i = 0; i < options.devices; i++) {

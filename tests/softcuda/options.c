@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/options.c: SOFTCUDA="devices=2,memory=256m,..." and CUDA_VISIBLE_DEVICES. README.md has the table of options. */
+/* tests/softcuda/options.c: parses SOFTCUDA="devices=2,memory=256m,..." and CUDA_VISIBLE_DEVICES. README.md lists the
+ * options. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -10,12 +11,12 @@
 #include <string.h>
 
 static const struct options standard = {
-    .devices = 2, .multiprocessors = 4, .major = 9, .minor = 0, .version = 13000, .memory = (uint64_t)1 << 30, .peers = PEERS_ALL, .poison = true,
-    .vmm = true, .pools = true, .driver = "580.65.06",
+    .devices = 2, .multiprocessors = 4, .major = 9, .minor = 0, .version = 13000, .memory = (uint64_t)1 << 30,
+    .peers = PEERS_ALL, .poison = true, .vmm = true, .pools = true, .driver = "580.65.06",
 };
 struct options options = {
-    .devices = 2, .multiprocessors = 4, .major = 9, .minor = 0, .version = 13000, .memory = (uint64_t)1 << 30, .peers = PEERS_ALL, .poison = true,
-    .vmm = true, .pools = true, .driver = "580.65.06",
+    .devices = 2, .multiprocessors = 4, .major = 9, .minor = 0, .version = 13000, .memory = (uint64_t)1 << 30,
+    .peers = PEERS_ALL, .poison = true, .vmm = true, .pools = true, .driver = "580.65.06",
 };
 
 static bool number(const char *text, long least, long most, int *out)
@@ -57,7 +58,7 @@ static bool word(const char *text, const char *const *words, int *out)
     return false;
 }
 
-/* "NAME@N:ERROR", with "+" behind for all later calls too. */
+/* "NAME@N:ERROR"; a trailing "+" also selects all later calls. */
 static bool fault(char *text)
 {
     char *at = strrchr(text, '@'), *colon = at != NULL ? strchr(at, ':') : NULL;
@@ -69,16 +70,18 @@ static bool fault(char *text)
     const bool on = plus > colon + 1 && plus[-1] == '+';
     if (on)
         plus[-1] = '\0';
-    return number(at + 1, 1, INT_MAX, &call) && fault_error_number(colon + 1, &error) && fault_add(text, call, error, on);
+    return number(at + 1, 1, INT_MAX, &call) && fault_error_number(colon + 1, &error)
+           && fault_add(text, call, error, on);
 }
 
-/* "illegal@KERNEL:N": the Nth launch of KERNEL (or of "*") ends so. */
+/* "illegal@KERNEL:N": the Nth launch of KERNEL ("*": any) fails with that error. */
 static bool kernel_fault(char *text)
 {
     static const struct { const char *word; int error; } kinds[] = {
-        { "illegal", CUDA_ERROR_ILLEGAL_ADDRESS }, { "misaligned", CUDA_ERROR_MISALIGNED_ADDRESS }, { "assert", CUDA_ERROR_ASSERT },
-        { "failed", CUDA_ERROR_LAUNCH_FAILED }, { "timeout", CUDA_ERROR_LAUNCH_TIMEOUT }, { "ecc", CUDA_ERROR_ECC_UNCORRECTABLE },
-        { "lost", CUDA_ERROR_UNKNOWN },
+        { "illegal", CUDA_ERROR_ILLEGAL_ADDRESS }, { "misaligned", CUDA_ERROR_MISALIGNED_ADDRESS },
+        { "assert", CUDA_ERROR_ASSERT },
+        { "failed", CUDA_ERROR_LAUNCH_FAILED }, { "timeout", CUDA_ERROR_LAUNCH_TIMEOUT },
+        { "ecc", CUDA_ERROR_ECC_UNCORRECTABLE }, { "lost", CUDA_ERROR_UNKNOWN },
     };
     char *at = strchr(text, '@'), *colon = at != NULL ? strrchr(at, ':') : NULL;
     int n;
@@ -97,8 +100,10 @@ static bool kernel_fault(char *text)
 
 static bool option(char *name, char *value, struct options *o)
 {
-    static const char *const peer_words[] = { "all", "ring", "none", NULL }, *const orders[] = { "forward", "reverse", "random", NULL },
-                      *const races[] = { "error", "tell", "off", NULL }, *const streams[] = { "off", "error", "tell", NULL };
+    static const char *const peer_words[] = { "all", "ring", "none", NULL },
+                             *const orders[] = { "forward", "reverse", "random", NULL },
+                      *const races[] = { "error", "tell", "off", NULL },
+                      *const streams[] = { "off", "error", "tell", NULL };
     int n = 0;
     if (strcmp(name, "devices") == 0)
         return number(value, 0, DEVICES, &o->devices);
@@ -118,7 +123,8 @@ static bool option(char *name, char *value, struct options *o)
     }
     if (strcmp(name, "link") == 0) {
         int *pair = o->lying[o->n_lying];
-        return o->n_lying < (int)COUNT_OF(o->lying) && sscanf(value, "%d-%d", &pair[0], &pair[1]) == 2 && ++o->n_lying > 0;
+        return o->n_lying < (int)COUNT_OF(o->lying) && sscanf(value, "%d-%d", &pair[0], &pair[1]) == 2
+               && ++o->n_lying > 0;
     }
     if (strcmp(name, "late") == 0)
         return sscanf(value, "%uus", &o->late_us) == 1;
@@ -155,7 +161,7 @@ static bool option(char *name, char *value, struct options *o)
     return false;
 }
 
-/* Entries are parted by commas or semicolons, with blanks around them. */
+/* Entries are separated by commas or semicolons and may be surrounded by blanks. */
 bool options_read(const char *text, char *error, size_t error_bytes)
 {
     options = standard;
@@ -183,7 +189,8 @@ bool options_read(const char *text, char *error, size_t error_bytes)
 
 /* ---- CUDA_VISIBLE_DEVICES ---- */
 
-/* As the driver reads a number: blanks, a sign, digits; what follows the digits does not matter. -1: none. */
+/* Parses a number as the CUDA driver does: blanks, a sign, digits; characters after the digits are ignored. -1: no
+ * number. */
 static long ordinal(const char *text)
 {
     char *end;
@@ -205,7 +212,7 @@ static int by_uuid(const char *text, int hardware)
         }
         if (strncasecmp(name, text, strlen(text)) == 0) {
             if (found >= 0)
-                return -1;                      /* two begin so */
+                return -1;                      /* ambiguous prefix */
             found = i;
         }
     }
@@ -224,14 +231,14 @@ int options_visible(const char *text, int hardware, int *visible)
     while (copy != NULL && (item = strsep(&rest, ",")) != NULL) {
         item += strspn(item, " \t");
         item[strcspn(item, " \t")] = '\0';
-        /* Parts of devices (MIG-...) there are none here. */
+        /* Device instances (MIG-...) do not exist here. */
         const long which = strncmp(item, "GPU-", 4) == 0 ? by_uuid(item, hardware) : ordinal(item);
         if (which < 0 || which >= hardware)
-            break;                              /* what follows is not looked at */
+            break;                              /* later entries are ignored */
         for (int i = 0; i < n; i++)
             if (visible[i] == which) {
                 free(copy);
-                return 0;                       /* named twice: none at all */
+                return 0;                       /* a duplicate hides all devices */
             }
         visible[n++] = (int)which;
     }

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/order.c: happens-before between streams, with vector clocks (Lamport 1978; Mattern 1989; as race detectors for threads use them).
+/* tests/softcuda/order.c: detects missing happens-before relations between streams, with vector clocks (Lamport 1978;
+ * Mattern 1989; as race detectors for threads do).
  *
- * Each stream counts its operations and knows how far it has followed each other stream: by events, and by what the host had waited for when it put the
- * operation there. The host is one party, whatever its threads do: that makes too many orders rather than too few. Memory remembers, by pieces of 512
- * bytes, which operation wrote it last and which two read it last. An operation that touches what another one wrote, or writes what another one read, without
- * knowing of it is told: the program is wrong even if it came out right this time. Atomic operations of kernels are left out. */
+ * Each stream counts its operations. Its clock holds up to which operation it is ordered after each other stream,
+ * through events and through what the host had waited for when it enqueued the operation. All threads of the host count
+ * as one party, so more operations may be considered ordered than really are, but never fewer. For each unit of 512
+ * bytes of memory, the last operation that wrote it and the last two that read it are recorded. An operation that
+ * accesses what an unordered operation wrote, or writes what an unordered operation read, is reported, because the
+ * program is wrong even if the result was right this time. Atomic operations of kernels are not checked. */
 #include "order.h"
 
 #include <stdio.h>
@@ -14,14 +17,14 @@
 
 enum { SLOTS = 128, NAMES = 256, PIECE = 512 };
 
-struct piece { uint64_t written, read, read_before; };              /* stamps: slot + 1, then the count; 0: nobody */
+struct piece { uint64_t written, read, read_before; };              /* stamps: slot + 1, then the count; 0: none */
 
 struct clock { uint32_t at[SLOTS]; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct clock host;
 static bool used[SLOTS];
-static uint32_t reached[SLOTS];                                     /* by streams that are gone */
+static uint32_t reached[SLOTS];                                     /* last count of streams that were destroyed */
 static uint64_t ids[SLOTS];
 static _Atomic(const char *) names[SLOTS][NAMES];
 static struct piece *pieces;
@@ -33,7 +36,8 @@ bool order_open(void)
     if (options.streams == STREAMS_OFF)
         return true;
     n_pieces = softcuda_space.bytes / PIECE;
-    void *range = mmap(NULL, n_pieces * sizeof *pieces, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *range = mmap(NULL, n_pieces * sizeof *pieces, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED)
         return false;
     madvise(range, n_pieces * sizeof *pieces, MADV_DONTDUMP);
@@ -107,7 +111,10 @@ void order_begin(struct stream *stream, struct op *op)
     const uint32_t count = ++stream->clock->at[stream->slot];
     softcuda_here.stamp = (uint64_t)(stream->slot + 1) << 32 | count;
     mine = stream->clock;
-    order_name(op->node == NODE_MEMCPY ? "a copy" : op->node == NODE_MEMSET ? "a fill" : op->node == NODE_KERNEL ? "a library" : "something");
+    order_name(op->node == NODE_MEMCPY   ? "a copy"
+               : op->node == NODE_MEMSET ? "a fill"
+               : op->node == NODE_KERNEL ? "a library"
+                                         : "something");
 }
 
 void order_end(struct stream *stream)
@@ -123,7 +130,7 @@ void order_name(const char *name)
         names[(stamp >> 32) - 1][(uint32_t)stamp % NAMES] = name;
 }
 
-/* ---- orders ---- */
+/* ---- events and host waits ---- */
 
 void order_mark(struct mark *mark, const struct stream *stream)
 {
@@ -174,9 +181,11 @@ static void told(const struct piece *piece, uint64_t other, bool write, bool oth
     char text[700], where[300];
     const address at = (uintptr_t)softcuda_space.base + (address)(piece - pieces) * PIECE;
     const uint64_t stamp = softcuda_here.stamp;
-    const char *name = names[(stamp >> 32) - 1][(uint32_t)stamp % NAMES], *other_name = names[(other >> 32) - 1][(uint32_t)other % NAMES];
+    const char *name = names[(stamp >> 32) - 1][(uint32_t)stamp % NAMES],
+                *other_name = names[(other >> 32) - 1][(uint32_t)other % NAMES];
     memory_describe(at, where, sizeof where);
-    snprintf(text, sizeof text, "%s on stream %llu %s at %#llx (%s) what %s on stream %llu %s, and nothing orders the two", name,
+    snprintf(text, sizeof text,
+             "%s on stream %llu %s at %#llx (%s) what %s on stream %llu %s, and nothing orders the two", name,
              (unsigned long long)ids[(stamp >> 32) - 1], write ? "writes" : "reads", at, where, other_name,
              (unsigned long long)ids[(other >> 32) - 1], other_wrote ? "wrote" : "read");
     fault_tell(text);
@@ -186,8 +195,9 @@ static void told(const struct piece *piece, uint64_t other, bool write, bool oth
 static void touch_piece(struct piece *piece, bool write)
 {
     const uint64_t stamp = softcuda_here.stamp, written = __atomic_load_n(&piece->written, __ATOMIC_RELAXED),
-                   read = __atomic_load_n(&piece->read, __ATOMIC_RELAXED), before = __atomic_load_n(&piece->read_before, __ATOMIC_RELAXED);
-    if (softcuda_here.disorder == 0) {                              /* one is enough for an operation */
+                   read = __atomic_load_n(&piece->read, __ATOMIC_RELAXED),
+                   before = __atomic_load_n(&piece->read_before, __ATOMIC_RELAXED);
+    if (softcuda_here.disorder == 0) {                              /* report at most one per operation */
         if (!known(written))
             told(piece, written, write, true);
         else if (write && !known(read))
@@ -215,7 +225,7 @@ void order_touch(address begin, size_t bytes, bool write)
         touch_piece(&pieces[i], write);
 }
 
-/* Kernels come here at the first touch of each piece; watch.c looks. */
+/* Called by watch.c at a kernel's first access to each unit. */
 EXPORT void softcuda_order(const void *at, int write)
 {
     order_touch((uintptr_t)at, 1, write != 0);

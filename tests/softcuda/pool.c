@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/pool.c: memory in stream order.
+/* tests/softcuda/pool.c: stream-ordered memory allocation.
  *
- * Memory is there when the call returns, and goes when its stream comes to the point where it is freed. A pool keeps what was freed as bytes of the
- * device that only its own later allocations get: until it is trimmed, or the host waits for a stream while more than the threshold is kept. As with
- * drivers, an allocation is work of its stream: what uses the memory elsewhere has to come behind it (order.c tells). */
+ * Memory is allocated when the call returns, and freed when its stream reaches the free. A pool keeps the freed bytes
+ * reserved on the device for its own later allocations, until the pool is trimmed, or until the host waits for a stream
+ * while more than the threshold is kept. As in CUDA, an allocation is an operation of its stream: uses of the memory on
+ * other streams must be ordered after it (checked by order.c). */
 #include "order.h"
 
 #include <stdlib.h>
 
 struct pool {
-    struct pool *next;                          /* of all */
+    struct pool *next;                          /* in the list of all pools */
     struct device *device;
     uint64_t threshold, used_high, reserved_high;
     uint64_t used, kept;
-    bool leaving;                               /* was destroyed, and has memory out */
+    bool leaving;                               /* was destroyed, but still has allocations */
     int flags[POOL_THRESHOLD];
 };
 
-struct piece {                                  /* an allocation, and whose it is */
+struct piece {                                  /* an allocation and its pool */
     struct piece *next;
     address begin;
     struct pool *pool;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* for all pools */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* guards all pools */
 static struct pool *pools;
 static struct piece *pieces[1024];
 
@@ -35,7 +36,7 @@ static struct piece **place_of(address begin)
     return place;
 }
 
-/* With the lock, as what follows. */
+/* The caller holds the lock, also in the functions below. */
 static struct pool *pool_new(struct device *device)
 {
     struct pool *pool = calloc(1, sizeof *pool);
@@ -113,7 +114,7 @@ void pools_drop(const struct device *device)
     pthread_mutex_unlock(&lock);
 }
 
-/* With the lock. Out of what the pool has kept first. */
+/* The caller holds the lock. Uses the bytes that the pool keeps first. */
 static result take(address *out, size_t bytes, struct pool *pool)
 {
     const uint64_t whole = memory_rounded(bytes), lent = whole < pool->kept ? whole : pool->kept;
@@ -121,7 +122,7 @@ static result take(address *out, size_t bytes, struct pool *pool)
     result made = memory_alloc(pool->device, out, bytes);
     if (made != CUDA_SUCCESS) {
         if (!memory_take(pool->device, lent))
-            pool->kept -= lent;                 /* somebody else was quicker */
+            pool->kept -= lent;                 /* another allocation has used the bytes meanwhile */
         return made;
     }
     pool->kept -= lent;
@@ -154,7 +155,7 @@ static result alloc(address *out, size_t bytes, struct pool *pool, struct stream
     }
     pthread_mutex_lock(&lock);
     result made = take(out, bytes, pool);
-    if (made == CUDA_ERROR_OUT_OF_MEMORY) {     /* what this stream is about to free serves it */
+    if (made == CUDA_ERROR_OUT_OF_MEMORY) {     /* pending frees on this stream may provide the memory */
         pthread_mutex_unlock(&lock);
         stream_wait_idle(stream);
         pthread_mutex_lock(&lock);
@@ -171,7 +172,8 @@ static result alloc(address *out, size_t bytes, struct pool *pool, struct stream
         free(op);
         return made;
     }
-    *op = (struct piece_op){ .op = { .run = run_alloc, .node = NODE_ALLOC, .always = true }, .begin = *out, .bytes = bytes };
+    *op = (struct piece_op){ .op = { .run = run_alloc, .node = NODE_ALLOC, .always = true }, .begin = *out,
+                             .bytes = bytes };
     return stream_put(stream, &op->op);
 }
 
@@ -237,7 +239,8 @@ EXPORT result cuMemFreeAsync(address begin, void *handle)
     struct piece_op *op = calloc(1, sizeof *op);
     if (op == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *op = (struct piece_op){ .op = { .run = run_free, .node = NODE_FREE, .always = true }, .begin = begin, .bytes = bytes };
+    *op = (struct piece_op){ .op = { .run = run_free, .node = NODE_FREE, .always = true }, .begin = begin,
+                             .bytes = bytes };
     return stream_put(stream, &op->op);
 }
 
@@ -266,7 +269,7 @@ EXPORT result cuDeviceGetMemPool(struct pool **out, int device)
     return get_pool(out, device);
 }
 
-/* The default pool stays what cuMemAllocAsync takes. */
+/* Only the default pool is accepted, because cuMemAllocAsync always uses it. */
 EXPORT result cuDeviceSetMemPool(int device, struct pool *pool)
 {
     CALL(cuDeviceSetMemPool, ENTER_INIT);
@@ -278,7 +281,8 @@ EXPORT result cuDeviceSetMemPool(int device, struct pool *pool)
 EXPORT result cuMemPoolCreate(struct pool **out, const pool_properties *properties)
 {
     CALL(cuMemPoolCreate, ENTER_INIT);
-    struct device *device = properties != NULL && properties->where.type == LOCATION_DEVICE ? device_of(properties->where.id) : NULL;
+    struct device *device = properties != NULL && properties->where.type == LOCATION_DEVICE
+                                ? device_of(properties->where.id) : NULL;
     if (out == NULL || device == NULL || properties->type != ALLOCATION_PINNED)
         return CUDA_ERROR_INVALID_VALUE;
     if (!options.pools || properties->handle_types != HANDLE_NONE || properties->max != 0)
@@ -289,7 +293,7 @@ EXPORT result cuMemPoolCreate(struct pool **out, const pool_properties *properti
     return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Memory that is out stays good; the pool goes with the last of it. */
+/* Existing allocations remain valid. The pool is freed with the last of them. */
 EXPORT result cuMemPoolDestroy(struct pool *pool)
 {
     CALL(cuMemPoolDestroy, ENTER_INIT);
@@ -345,12 +349,14 @@ EXPORT result cuMemPoolSetAccess(struct pool *pool, const access_description *li
     if (list == NULL || !handle_is(HANDLE_POOL, pool))
         return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < n; i++)
-        if (device_of(list[i].where.id) == NULL || !(device_of(list[i].where.id) == pool->device || device_can_access(device_of(list[i].where.id), pool->device)))
+        if (device_of(list[i].where.id) == NULL
+            || !(device_of(list[i].where.id) == pool->device
+                 || device_can_access(device_of(list[i].where.id), pool->device)))
             return CUDA_ERROR_INVALID_DEVICE;
     return CUDA_SUCCESS;
 }
 
-/* Keeps `bytes` at least, what is out included. */
+/* Keeps at least `bytes` reserved, including allocated memory. */
 EXPORT result cuMemPoolTrimTo(struct pool *pool, size_t bytes)
 {
     CALL(cuMemPoolTrimTo, ENTER_INIT);

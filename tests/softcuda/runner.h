@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/runner.h: runs a launch's blocks in the calling thread. */
+/* tests/softcuda/runner.h: runs the blocks of a kernel launch in the calling thread. */
 #ifndef SOFTCUDA_RUNNER_H
 #define SOFTCUDA_RUNNER_H
 
@@ -20,7 +20,7 @@ struct launch {
     enum runner_order order;            /* of threads and blocks */
 };
 
-/* What became of a launch. code: 0, or the driver's result that follows from it. */
+/* The result of a launch. code: 0, or the result code that the driver reports. */
 struct outcome {
     int code;
     char text[512];
@@ -28,10 +28,11 @@ struct outcome {
 };
 
 void runner_launch(const struct launch *launch, struct outcome *outcome);
-/* Before a thread that ran launches ends. */
+/* Frees the state of a thread that has run launches. Call before the thread exits. */
 void runner_end_thread(void);
 
-/* memory.c: is an access to something else than a block of the device good? Else what it hit is written to `text`. */
+/* memory.c: whether a kernel on `device` may access memory outside its own device's blocks. If not, describes the
+ * memory in `text`. */
 bool runner_allowed(const void *address, size_t bytes, bool write, unsigned device, char *text, size_t text_bytes);
 
 #endif

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/space.c: the addresses of all devices, and which bytes of them are in a block.
+/* tests/softcuda/space.c: the address ranges of all devices, and the map of accessible bytes.
  *
- * Devices follow one another; behind the last one is room for virtual memory. There are many more addresses than memory, so that the
- * addresses of freed blocks are not used again soon, and what still uses them is found. Kernels and copies look at the map of usable bytes
- * (block.h); the host may not touch device memory at all: where AddressSanitizer is, it is told so. */
+ * The ranges of the devices are contiguous and followed by a range for virtual memory. There are many more addresses
+ * than memory, so that addresses of freed blocks are not reused soon and later accesses to them are detected. Kernels
+ * and copies check the map of accessible bytes (block.h). The host must not access device memory, which is poisoned if
+ * AddressSanitizer is linked. */
 #define _GNU_SOURCE
 #include "driver.h"
 
 #include <string.h>
 #include <sys/mman.h>
 
-#define TIMES 16                            /* addresses for each byte of memory */
+#define TIMES 16                            /* bytes of address space per byte of memory */
 #define UNIT  ((size_t)2 << 20)
 
 extern void __asan_poison_memory_region(const volatile void *begin, size_t bytes) __attribute__((weak));
@@ -26,7 +27,7 @@ static char *range(size_t bytes, int protection)
 bool space_open(int n, uint64_t memory)
 {
     const size_t least = (memory + UNIT - 1) / UNIT * UNIT;
-    for (size_t times = TIMES; times > 0; times /= 2) {         /* fewer where addresses are limited */
+    for (size_t times = TIMES; times > 0; times /= 2) {         /* fewer if the address space is limited */
         const size_t one = least * times + UNIT, all = one * 2 * (size_t)n;
         char *begin = range(all + UNIT, PROT_READ | PROT_WRITE);
         unsigned char *shadow = begin != NULL ? (unsigned char *)range(all / 8, PROT_READ | PROT_WRITE) : NULL;
@@ -34,9 +35,10 @@ bool space_open(int n, uint64_t memory)
             begin += UNIT - ((uintptr_t)begin & (UNIT - 1));
             madvise(begin, all, MADV_DONTDUMP);
             madvise(shadow, all / 8, MADV_DONTDUMP);
-            /* Virtual memory is nobody's before it is mapped. */
+            /* Virtual memory is not accessible before it is mapped. */
             mprotect(begin + one * (size_t)n, one * (size_t)n, PROT_NONE);
-            softcuda_space = (struct softcuda_space){ .base = begin, .bytes = all, .device_bytes = one, .shadow = shadow };
+            softcuda_space = (struct softcuda_space){ .base = begin, .bytes = all, .device_bytes = one,
+                                                      .shadow = shadow };
             spaces = n;
             return true;
         }
@@ -64,7 +66,7 @@ address space_virtual(void)
     return (uintptr_t)softcuda_space.base + softcuda_space.device_bytes * (size_t)spaces;
 }
 
-/* Blocks begin at multiples of 8. */
+/* `begin` is a multiple of 8, as are the addresses of blocks. */
 void space_mark(address begin, size_t bytes, bool usable)
 {
     unsigned char *shadow = &softcuda_space.shadow[(begin - (uintptr_t)softcuda_space.base) / 8];
@@ -100,7 +102,7 @@ void space_copy(void *to, const void *from, size_t bytes)
 #endif
 }
 
-/* `count` times a pattern of 1, 2 or 4 bytes. */
+/* Writes a pattern of `width` bytes (1, 2 or 4) `count` times. */
 void space_fill(address to, const void *pattern, size_t width, size_t count)
 {
     unsigned char block[256];
@@ -116,7 +118,8 @@ void space_fill(address to, const void *pattern, size_t width, size_t count)
 
 void space_renew(address begin, size_t bytes)
 {
-    const uintptr_t page = 4096, first = ((uintptr_t)begin + page - 1) & ~(page - 1), last = ((uintptr_t)begin + bytes) & ~(page - 1);
+    const uintptr_t page = 4096, first = ((uintptr_t)begin + page - 1) & ~(page - 1),
+                    last = ((uintptr_t)begin + bytes) & ~(page - 1);
     if (last > first)
         madvise((void *)first, last - first, MADV_DONTNEED);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/stream.c: a stream is a thread that takes operations off a queue.
+/* tests/softcuda/stream.c: a stream is a thread that runs operations from a queue.
  *
- * After an error of its context a stream still ends its operations, so that nobody waits for ever, but does not carry them out. */
+ * After an error of its context, a stream still completes its operations without running them, so that waiting threads
+ * do not block permanently. */
 #define _GNU_SOURCE
 #include "order.h"
 
@@ -11,7 +12,7 @@
 #include <unistd.h>
 
 static atomic_ullong ids;
-static atomic_int threads;                 /* that have not ended */
+static atomic_int threads;                 /* that have not exited */
 
 void op_free(struct op *op)
 {
@@ -22,7 +23,7 @@ void op_free(struct op *op)
         free(op);
 }
 
-/* Waits of all lengths, so that what is not ordered comes in other orders too. */
+/* Waits for a random time, so that operations without a defined order run in different orders. */
 static void be_late(struct stream *stream)
 {
     if (options.late_us > 0)
@@ -132,7 +133,8 @@ struct stream *stream_new(struct device *device, unsigned flags, int priority)
     return stream;
 }
 
-/* Work that is in the queue is still done. Until then the stream stays in its device's list, so that device_wait_idle waits for it. */
+/* Operations in the queue are still completed. Until then the stream stays in its device's list, so that device_wait_idle
+ * waits for it. */
 void stream_close(struct stream *stream, bool wait)
 {
     struct device *device = stream->device;
@@ -233,13 +235,14 @@ static struct op *mark_op(struct mark *mark, bool reach)
     struct wait_op *op = calloc(1, sizeof *op);
     if (op == NULL)
         return NULL;
-    op->op = (struct op){ .run = reach ? run_reach : run_wait, .release = release_wait, .node = reach ? NODE_RECORD : NODE_WAIT, .always = true };
+    op->op = (struct op){ .run = reach ? run_reach : run_wait, .release = release_wait,
+                          .node = reach ? NODE_RECORD : NODE_WAIT, .always = true };
     op->mark = mark;
     mark->references++;
     return &op->op;
 }
 
-/* Waits on `stream` for what is on `other`. */
+/* Makes `stream` wait for the operations that are on `other`. */
 static void follow(struct stream *stream, struct stream *other)
 {
     struct mark *mark = mark_new();
@@ -250,7 +253,7 @@ static void follow(struct stream *stream, struct stream *other)
     mark_release(mark);
 }
 
-/* The standard stream and those that were not made non-blocking follow one another. */
+/* The default stream and streams without STREAM_NON_BLOCKING wait for each other. */
 static void keep_standard_order(struct stream *stream)
 {
     struct device *device = stream->device;
@@ -258,7 +261,8 @@ static void keep_standard_order(struct stream *stream)
         return;
     pthread_mutex_lock(&device->lock);
     for (struct stream *other = device->streams; other != NULL; other = other->next)
-        if (other != stream && (other->flags & STREAM_NON_BLOCKING) == 0 && (stream == device->standard || other == device->standard))
+        if (other != stream && (other->flags & STREAM_NON_BLOCKING) == 0
+            && (stream == device->standard || other == device->standard))
             follow(stream, other);
     pthread_mutex_unlock(&device->lock);
 }
@@ -294,7 +298,7 @@ bool stream_is_idle(struct stream *stream)
     return idle;
 }
 
-/* A stream may be closed meanwhile: each is held by an event rather than by its address. */
+/* Waits for marks instead of streams, because a stream may be closed meanwhile. */
 void device_wait_idle(struct device *device)
 {
     struct mark *marks[256];
@@ -317,7 +321,7 @@ void streams_wait_all(void)
 {
     for (int i = 0; i < n_devices; i++)
         streams_close(&devices[i]);
-    for (int i = 0; i < 50000 && threads > 0; i++)          /* those of streams that were destroyed with work in them */
+    for (int i = 0; i < 50000 && threads > 0; i++)          /* of streams that were destroyed with pending operations */
         usleep(100);
 }
 
@@ -449,21 +453,24 @@ static result put_host(void *handle, const struct host_op *what)
 EXPORT result cuLaunchHostFunc(void *stream, void (*function)(void *), void *argument)
 {
     CALL(cuLaunchHostFunc, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
-    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST }, .function = function, .argument = argument });
+    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST }, .function = function,
+                                               .argument = argument });
 }
 
-EXPORT result cuStreamAddCallback(void *stream, void (*callback)(void *, result, void *), void *argument, unsigned flags)
+EXPORT result cuStreamAddCallback(void *stream, void (*callback)(void *, result, void *), void *argument,
+                                  unsigned flags)
 {
     CALL(cuStreamAddCallback, ENTER_INIT | ENTER_CONTEXT | ENTER_WELL);
     if (flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (stream_of(stream) != NULL && capture_active(stream_of(stream)))
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST, .always = true }, .callback = callback, .handle = stream,
-                                               .argument = argument });
+    return put_host(stream, &(struct host_op){ .op = { .run = run_host, .node = NODE_HOST, .always = true },
+                                               .callback = callback, .handle = stream, .argument = argument });
 }
 
-/* For the doubles of libraries whose calls work on a stream: `function` runs there, in order. `argument` is freed behind it. Errors that it returns stick. */
+/* Used by the fake libraries whose functions run on a stream: `function` runs there in order and `argument` is freed
+ * after it. An error that it returns becomes the context's sticky error. */
 struct library_op {
     struct op op;
     result (*function)(void *argument);
@@ -497,7 +504,8 @@ EXPORT result softcuda_enqueue(void *handle, result (*function)(void *), void *a
         free(op);
         return stream->device->error;
     }
-    *op = (struct library_op){ .op = { .run = run_library, .release = release_library, .node = NODE_KERNEL }, .function = function, .argument = argument };
+    *op = (struct library_op){ .op = { .run = run_library, .release = release_library, .node = NODE_KERNEL },
+                               .function = function, .argument = argument };
     return stream_put(stream, &op->op);
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/test-kernels.cu: kernels for the test of the double: good ones, and bad ones that it must find. */
+/* tests/softcuda/test-kernels.cu: kernels for the tests of softcuda: correct ones, and faulty ones that it must
+ * detect. */
 #include "device.h"
 #include "test-kernels.h"
 
-/* ---- good ---- */
+/* ---- correct kernels ---- */
 
 SOFTCUDA_KERNEL(vector_add, struct vector_args, 1024)
 {
@@ -11,7 +12,7 @@ SOFTCUDA_KERNEL(vector_add, struct vector_args, 1024)
         a.out[i] = a.a[i] + a.b[i];
 }
 
-/* out[block] = sum over the block's stretch, by shared memory. */
+/* out[block] = sum over the block's elements, by shared memory. */
 SOFTCUDA_KERNEL(sum_shared, struct vector_args, 256)
 {
     __shared__ float part[256];
@@ -29,7 +30,8 @@ SOFTCUDA_KERNEL(sum_shared, struct vector_args, 256)
         a.out[blockIdx.x] = part[0];
 }
 
-/* out[16][8] = a[16][16] b: numbers of two bytes; b[16][8] as it lies (b_turned: [8][16], of which it is the transpose). */
+/* out[16][8] = a[16][16] b with 16-bit elements. b[16][8] is row-major; with b_turned, b is the transpose of the stored
+ * [8][16] matrix. */
 SOFTCUDA_KERNEL(matrix_product, struct matrix_args, 32)
 {
     alignas(16) __shared__ uint16_t left[16][24], right[16][24];
@@ -37,7 +39,7 @@ SOFTCUDA_KERNEL(matrix_product, struct matrix_args, 32)
     const int rows = a.b_turned ? 8 : 16, columns = a.b_turned ? 16 : 8;
     for (int i = lane; i < 256; i += 32)
         left[i / 16][i % 16] = a.a[i];
-    for (int i = lane; i < 16 * 24; i += 32)                /* rows beside b are read too */
+    for (int i = lane; i < 16 * 24; i += 32)                /* elements beside b are read too */
         right[i / 24][i % 24] = i / 24 < rows && i % 24 < columns ? a.b[i / 24 * columns + i % 24] : 0;
     __syncwarp();
     uint32_t x[4], y[4];
@@ -46,14 +48,14 @@ SOFTCUDA_KERNEL(matrix_product, struct matrix_args, 32)
         softcuda_ldmatrix(y, &right[lane / 16 * 8 + lane % 8][lane / 8 % 2 * 8], false);
     else
         softcuda_ldmatrix(y, &right[lane % 16][lane / 16 * 8], true);
-    float c[4] = { 1, 1, 1, 1 };                            /* what is added to */
+    float c[4] = { 1, 1, 1, 1 };                            /* the addend */
     const uint32_t first[2] = { y[0], y[1] };
     softcuda_mma_m16n8k16(c, x, first, a.bf16 != 0);
     for (int i = 0; i < 4; i++)
         a.out[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = c[i] - 1;
 }
 
-/* The same by shuffles, into one number. */
+/* The same by shuffles, into one element. */
 SOFTCUDA_KERNEL(sum_warp, struct vector_args, 1024)
 {
     __shared__ float part[32];
@@ -75,7 +77,7 @@ SOFTCUDA_KERNEL(sum_warp, struct vector_args, 1024)
     }
 }
 
-/* Each lane's view of each warp operation: out[which * 32 + lane]. One warp. */
+/* The result of each warp operation in each lane: out[which * 32 + lane]. For one warp. */
 SOFTCUDA_KERNEL(warp_operations, struct number_args, 32)
 {
     const unsigned lane = threadIdx.x, all = 0xffffffffu;
@@ -87,17 +89,18 @@ SOFTCUDA_KERNEL(warp_operations, struct number_args, 32)
     out[32 * 4] = (uint64_t)__shfl_sync(all, (int)lane, 2, 8);
     out[32 * 5] = (uint64_t)__shfl_down_sync(all, (int)lane, 3, 8);
     out[32 * 6] = __ballot_sync(all, lane % 3 == 0);
-    out[32 * 7] = (uint64_t)(__any_sync(all, lane == 7) + 2 * __all_sync(all, lane < 32) + 4 * __all_sync(all, lane < 31));
+    out[32 * 7] = (uint64_t)(__any_sync(all, lane == 7) + 2 * __all_sync(all, lane < 32) + 4 * __all_sync(all,
+        lane < 31));
     out[32 * 8] = __reduce_add_sync(all, lane);
     out[32 * 9] = (uint64_t)(unsigned)__reduce_min_sync(all, (int)lane - 16);
     out[32 * 10] = __match_any_sync(all, lane / 4);
     out[32 * 11] = (uint64_t)__shfl_xor_sync(all, (double)lane, 1);
-    /* A half of the warp on its own, in each branch. */
+    /* Each half of the warp takes its own branch. */
     if (lane < 16)
         out[32 * 12] = __reduce_add_sync(0x0000ffffu, lane);
     else
         out[32 * 12] = __ballot_sync(0xffff0000u, lane & 1);
-    /* Some lanes are gone. */
+    /* Some lanes have exited. */
     if (lane >= 20)
         return;
     out[32 * 13] = __ballot_sync(all, 1);
@@ -106,7 +109,8 @@ SOFTCUDA_KERNEL(warp_operations, struct number_args, 32)
 
 SOFTCUDA_KERNEL(count_block, struct number_args, 256)
 {
-    const int count = __syncthreads_count(threadIdx.x % 3 == 0), any = __syncthreads_or(threadIdx.x == 9), all = __syncthreads_and(threadIdx.x < 7);
+    const int count = __syncthreads_count(threadIdx.x % 3 == 0), any = __syncthreads_or(threadIdx.x == 9),
+              all = __syncthreads_and(threadIdx.x < 7);
     a.out[threadIdx.x] = (uint64_t)(count * 100 + any * 10 + all);
 }
 
@@ -131,7 +135,7 @@ SOFTCUDA_KERNEL(dynamic_shared, struct vector_args, 256)
     a.out[threadIdx.x] = all[blockDim.x - 1 - threadIdx.x];
 }
 
-/* The place of each thread, in three dimensions. */
+/* The index of each thread, in three dimensions. */
 SOFTCUDA_KERNEL(places, struct number_args, 1024)
 {
     const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
@@ -139,7 +143,7 @@ SOFTCUDA_KERNEL(places, struct number_args, 1024)
     a.out[block * blockDim.x * blockDim.y * blockDim.z + thread] = (uint64_t)block << 32 | thread;
 }
 
-/* Neighbours within a warp, ordered by __syncwarp alone. */
+/* Accesses to a neighbour's element, ordered only by __syncwarp. */
 SOFTCUDA_KERNEL(warp_neighbours, struct number_args, 64)
 {
     __shared__ uint64_t shared[64];
@@ -160,7 +164,7 @@ SOFTCUDA_KERNEL(add_number, struct number_args, 1)
     a.out[0] = a.out[0] * 3 + (uint64_t)a.n;
 }
 
-/* ---- bad ---- */
+/* ---- faulty kernels ---- */
 
 SOFTCUDA_KERNEL(bad_barrier, struct number_args, 64)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/test-softcuda-blas.c: do the doubles of cuBLASLt and cuBLAS multiply as the real ones? Against sums in double. */
+/* tests/softcuda/test-softcuda-blas.c: compares products of the fake cuBLASLt with sums in double. */
 #include <math.h>
 
 #include "bed.h"
@@ -20,8 +20,10 @@ int cublasLtMatrixLayoutSetAttribute(void *l, int which, const void *from, size_
 int cublasLtMatmulPreferenceCreate(void **p);
 int cublasLtMatmulPreferenceDestroy(void *p);
 int cublasLtMatmulPreferenceSetAttribute(void *p, int which, const void *from, size_t bytes);
-int cublasLtMatmulAlgoGetHeuristic(void *handle, void *o, void *a, void *b, void *c, void *d, void *p, int wanted, choice *choices, int *found);
-int cublasLtMatmul(void *handle, void *o, const void *alpha, address a, void *la, address b, void *lb, const void *beta, address c, void *lc, address d,
+int cublasLtMatmulAlgoGetHeuristic(void *handle, void *o, void *a, void *b, void *c, void *d, void *p, int wanted,
+                                   choice *choices, int *found);
+int cublasLtMatmul(void *handle, void *o, const void *alpha, address a, void *la, address b, void *lb, const void *beta,
+                   address c, void *lc, address d,
                    void *ld, const algorithm *chosen, address workspace, size_t bytes, void *stream);
 
 enum { MOST = 6000 };
@@ -33,7 +35,7 @@ struct problem {
     double alpha, beta, tolerance;
 };
 
-static double values[4][MOST];              /* a, b, c, bias: as the device has them, rounded */
+static double values[4][MOST];              /* a, b, c, bias: as rounded for the device */
 
 static address upload(int which, int type, size_t n)
 {
@@ -53,7 +55,7 @@ static address upload(int which, int type, size_t n)
     return at;
 }
 
-/* Element (i, j) of a matrix that lies with `step` between lines. */
+/* Index of element (i, j) of a matrix with `step` elements between lines. */
 static size_t place(bool rows, int64_t step, int i, int j)
 {
     return rows ? (size_t)(i * step + j) : (size_t)(j * step + i);
@@ -66,13 +68,17 @@ static double gelu(double x)
 
 static void check(void *handle, const struct problem *p)
 {
-    const int a_rows = p->ta ? p->k : p->m, a_columns = p->ta ? p->m : p->k, b_rows = p->tb ? p->n : p->k, b_columns = p->tb ? p->k : p->n;
-    const int64_t sa = (p->rows ? a_columns : a_rows) + p->pad, sb = (p->rows ? b_columns : b_rows) + p->pad, sc = (p->rows ? p->n : p->m) + p->pad;
-    const int64_t na = sa * (p->rows ? a_rows : a_columns), nb = sb * (p->rows ? b_rows : b_columns), nc = sc * (p->rows ? p->m : p->n);
+    const int a_rows = p->ta ? p->k : p->m, a_columns = p->ta ? p->m : p->k, b_rows = p->tb ? p->n : p->k,
+              b_columns = p->tb ? p->k : p->n;
+    const int64_t sa = (p->rows ? a_columns : a_rows) + p->pad, sb = (p->rows ? b_columns : b_rows) + p->pad,
+                  sc = (p->rows ? p->n : p->m) + p->pad;
+    const int64_t na = sa * (p->rows ? a_rows : a_columns), nb = sb * (p->rows ? b_rows : b_columns),
+                  nc = sc * (p->rows ? p->m : p->n);
     const address a = upload(0, p->type, (size_t)(na * p->batches)), b = upload(1, p->type, (size_t)(nb * p->batches)),
                   c = upload(2, p->type, (size_t)(nc * p->batches)), bias = upload(3, p->type, (size_t)p->m);
     void *o = NULL, *l[3] = { NULL }, *preference = NULL;
-    const int scale = p->type == TYPE_F64 ? TYPE_F64 : TYPE_F32, ta = p->ta, tb = p->tb, order = p->rows, batches = p->batches;
+    const int scale = p->type == TYPE_F64 ? TYPE_F64 : TYPE_F32, ta = p->ta, tb = p->tb, order = p->rows,
+              batches = p->batches;
     const float alpha_f = (float)p->alpha, beta_f = (float)p->beta;
     OK(cublasLtMatmulDescCreate(&o, p->compute, scale));
     OK(cublasLtMatmulDescSetAttribute(o, 3, &ta, 4));
@@ -97,9 +103,12 @@ static void check(void *handle, const struct problem *p)
     OK(cublasLtMatmulPreferenceSetAttribute(preference, 1, &room, 8));
     OK(cublasLtMatmulAlgoGetHeuristic(handle, o, l[0], l[1], l[2], l[2], preference, 8, choices, &found));
     CHECK(found == 2, "%d algorithms for a workspace of 1 MiB", found);
-    const void *alpha = scale == TYPE_F64 ? (const void *)&p->alpha : &alpha_f, *beta = scale == TYPE_F64 ? (const void *)&p->beta : &beta_f;
-    OK(cublasLtMatmul(handle, o, alpha, a, l[0], b, l[1], beta, c, l[2], c, l[2], &choices[0].chosen, workspace, room, stream));
-    GIVES(cublasLtMatmul(handle, o, alpha, a, l[0], b, l[1], beta, c, l[2], c, l[2], &choices[0].chosen, 0, 0, stream), BLAS_INVALID_VALUE);
+    const void *alpha = scale == TYPE_F64 ? (const void *)&p->alpha : &alpha_f,
+                *beta = scale == TYPE_F64 ? (const void *)&p->beta : &beta_f;
+    OK(cublasLtMatmul(handle, o, alpha, a, l[0], b, l[1], beta, c, l[2], c, l[2], &choices[0].chosen, workspace, room,
+                      stream));
+    GIVES(cublasLtMatmul(handle, o, alpha, a, l[0], b, l[1], beta, c, l[2], c, l[2], &choices[0].chosen, 0, 0, stream),
+          BLAS_INVALID_VALUE);
     char *raw = malloc((size_t)(nc * p->batches) * 8);
     const size_t width = type_bytes(p->type);
     OK(cuMemcpyDtoHAsync_v2(raw, c, (size_t)(nc * p->batches) * width, stream));
@@ -122,8 +131,8 @@ static void check(void *handle, const struct problem *p)
                 const double off = fabs(number_of(p->type, raw + at * width) - x) / (1 + fabs(x));
                 worst = off > worst ? off : worst;
             }
-    CHECK(worst <= p->tolerance, "%dx%dx%d, type %d, compute %d, epilogue %d: off by %g, at most %g", p->m, p->n, p->k, p->type, p->compute, p->epilogue, worst,
-          p->tolerance);
+    CHECK(worst <= p->tolerance, "%dx%dx%d, type %d, compute %d, epilogue %d: off by %g, at most %g", p->m, p->n, p->k,
+          p->type, p->compute, p->epilogue, worst, p->tolerance);
     if (p->compute == COMPUTE_32F_FAST_TF32)
         CHECK(worst > 1e-6, "TF32 is off by %g only", worst);
     free(raw);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/test-softcuda-facts.c: are the numbers and layouts that this project declares for itself those of NVIDIA's headers? Where there is a
- * toolkit, the compiler compares them; elsewhere the test says that it was skipped. */
+/* tests/softcuda/test-softcuda-facts.c: compares the constants and layouts that this project declares with NVIDIA's
+ * headers. With a CUDA toolkit, the compiler compares them; otherwise the test is skipped. */
 #include <stdio.h>
 
 #include "facts-libraries.h"
@@ -29,7 +29,8 @@ static int facts_cuda(void)
 #define SAME(ours, theirs) _Static_assert((long long)(ours) == (long long)(theirs), #ours " is not " #theirs)
 #define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours " has not the size of " #theirs)
 #define SAME_PLACE(ours, member, theirs, their_member) \
-    _Static_assert(offsetof(ours, member) == offsetof(theirs, their_member), #ours "." #member " is not at " #theirs "." #their_member)
+    _Static_assert(offsetof(ours, member) == offsetof(theirs, their_member), #ours "." #member \
+                   " is not at " #theirs "." #their_member)
 
 SAME(ATTRIBUTE_MAX_THREADS_PER_BLOCK, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
 SAME(ATTRIBUTE_SHARED_PER_BLOCK, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK);
@@ -99,7 +100,8 @@ SAME_SIZE(uuid, CUuuid);
 #define RESULT_ROW(name, number, text) SAME(number, CUDA_##name);
 RESULTS(RESULT_ROW)
 
-/* What the backend declares cannot stand beside cuda.h either: the same list of pairs is filled in two files. */
+/* The backend's declarations cannot be included together with cuda.h either, so two files compile the same list of
+ * pairs. */
 static const long long theirs[] = {
 #define FACT(backends, headers) (long long)(headers),
 #include "facts.def"
@@ -120,8 +122,8 @@ static int facts_cuda(void)
             printf("# %s differ: %lld and %lld\n", names[i], softcuda_facts[i], theirs[i]);
             bad++;
         }
-    printf("%s 1 - %zu numbers and layouts of the backend, and the double's, are those of cuda.h %d\n", bad ? "not ok" : "ok",
-           sizeof theirs / sizeof theirs[0], CUDA_VERSION);
+    printf("%s 1 - %zu numbers and layouts of the backend, and the double's, are those of cuda.h %d\n",
+           bad ? "not ok" : "ok", sizeof theirs / sizeof theirs[0], CUDA_VERSION);
     return bad;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/test-softcuda-kernels.c: does the double run kernels as CUDA does, and find what is wrong with bad ones? */
+/* tests/softcuda/test-softcuda-kernels.c: softcuda runs correct kernels as CUDA does, and detects the errors of faulty
+ * ones. */
 #include "bed.h"
 
 enum { N = 10000, WORDS = 512 };
@@ -20,7 +21,7 @@ static address device_copy(const void *from, size_t bytes)
     return out;
 }
 
-/* Small integers, as f16 and bf16 have them. */
+/* A small integer as f16 or bf16. */
 static uint16_t half_of(int x, bool bf16)
 {
     float number = (float)x;
@@ -32,7 +33,7 @@ static uint16_t half_of(int x, bool bf16)
     return (uint16_t)((bits >> 31) << 15 | (exponent - 112) << 10 | (bits >> 13 & 1023));
 }
 
-/* All sums are exact, so the order of adding does not show. */
+/* All sums are exact, so the order of addition does not matter. */
 static void run_matrices(void)
 {
     group("products of a warp: ldmatrix and mma");
@@ -49,7 +50,8 @@ static void run_matrices(void)
         }
         address out = 0;
         OK(cuMemAlloc_v2(&out, sizeof got));
-        const struct matrix_args args = { (float *)(uintptr_t)out, (const uint16_t *)(uintptr_t)device_copy(a, sizeof a),
+        const struct matrix_args args = { (float *)(uintptr_t)out,
+                                          (const uint16_t *)(uintptr_t)device_copy(a, sizeof a),
                                           (const uint16_t *)(uintptr_t)device_copy(b, sizeof b), turned, bf16 };
         OK(launch("matrix_product", 1, 32, 0, stream, &args));
         OK(cuMemcpyDtoHAsync_v2(got, out, sizeof got, stream));
@@ -58,7 +60,8 @@ static void run_matrices(void)
                 int wanted = 0;
                 for (int k = 0; k < 16; k++)
                     wanted += left[i][k] * right[k][j];
-                CHECK(got[i][j] == (float)wanted, "way %d: element %d, %d is %g, expected %d", way, i, j, (double)got[i][j], wanted);
+                CHECK(got[i][j] == (float)wanted, "way %d: element %d, %d is %g, expected %d", way, i, j,
+                      (double)got[i][j], wanted);
             }
     }
 }
@@ -72,7 +75,7 @@ static void run_vectors(void)
     struct vector_args args = { (float *)(uintptr_t)out, (float *)(uintptr_t)a, (float *)(uintptr_t)b, N };
     group("a kernel without barriers");
     OK(launch("vector_add", 7, 100, 0, stream, &args));
-    memset(&args, 0, sizeof args);                          /* arguments are taken at the launch */
+    memset(&args, 0, sizeof args);                          /* arguments are copied at the launch */
     OK(cuStreamSynchronize(stream));
     OK(cuMemcpyDtoH_v2(got, out, N * 4));
     for (int i = 0; i < N; i++)
@@ -85,14 +88,16 @@ static void run_vectors(void)
     args = (struct vector_args){ (float *)(uintptr_t)out, (float *)(uintptr_t)a, NULL, N };
     OK(launch("sum_shared", 4, 256, 0, stream, &args));
     OK(cuMemcpyDtoHAsync_v2(got, out, 16, stream));
-    CHECK(got[0] + got[1] + got[2] + got[3] == (float)wanted, "by shared memory %g, expected %g", (double)(got[0] + got[1] + got[2] + got[3]), wanted);
+    CHECK(got[0] + got[1] + got[2] + got[3] == (float)wanted, "by shared memory %g, expected %g",
+          (double)(got[0] + got[1] + got[2] + got[3]), wanted);
     for (unsigned block = 1; block <= 1024; block = block * 3 + 1) {
         const float zero = 0;
         OK(cuMemcpyHtoD_v2(out, &zero, 4));
         OK(launch("sum_warp", 3, block, 0, stream, &args));
         OK(cuMemcpyDtoHAsync_v2(got, out, 4, stream));
         if (block % 32 == 0 || block < 32)
-            CHECK(block < 32 || got[0] == (float)wanted, "blocks of %u: %g, expected %g", block, (double)got[0], wanted);
+            CHECK(block < 32 || got[0] == (float)wanted, "blocks of %u: %g, expected %g", block, (double)got[0],
+                  wanted);
     }
     OK(cuMemcpyHtoD_v2(out, &(float){ 0 }, 4));
     OK(launch("sum_warp", 3, 1024, 0, stream, &args));
@@ -118,10 +123,12 @@ static void run_vectors(void)
     free(got);
 }
 
-static void check_lanes(const uint64_t *got, const char *what, uint64_t (*wanted)(unsigned lane), unsigned from, unsigned to)
+static void check_lanes(const uint64_t *got, const char *what, uint64_t (*wanted)(unsigned lane), unsigned from,
+                        unsigned to)
 {
     for (unsigned lane = from; lane < to; lane++)
-        CHECK(got[lane] == wanted(lane), "%s: lane %u has %llu, expected %llu", what, lane, (unsigned long long)got[lane], (unsigned long long)wanted(lane));
+        CHECK(got[lane] == wanted(lane), "%s: lane %u has %llu, expected %llu", what, lane,
+              (unsigned long long)got[lane], (unsigned long long)wanted(lane));
 }
 
 static uint64_t want_index(unsigned lane) { return (void)lane, 50; }
@@ -148,12 +155,16 @@ static void run_warps(void)
     OK(cuMemAlloc_v2(&out, sizeof got));
     const struct number_args args = { (uint64_t *)(uintptr_t)out, 0, 0 };
     static const struct { const char *what; uint64_t (*wanted)(unsigned); unsigned from, to; int row; } rows[] = {
-        { "__shfl_sync", want_index, 0, 32, 0 }, { "__shfl_up_sync", want_up, 0, 32, 1 }, { "__shfl_down_sync", want_down, 0, 32, 2 },
-        { "__shfl_xor_sync", want_xor, 0, 32, 3 }, { "__shfl_sync of 8", want_index8, 0, 32, 4 }, { "__shfl_down_sync of 8", want_down8, 0, 32, 5 },
-        { "__ballot_sync", want_ballot, 0, 32, 6 }, { "votes", want_votes, 0, 32, 7 }, { "__reduce_add_sync", want_add, 0, 32, 8 },
-        { "__reduce_min_sync", want_min, 0, 32, 9 }, { "__match_any_sync", want_match, 0, 32, 10 }, { "double", want_double, 0, 32, 11 },
-        { "lower half", want_half_low, 0, 16, 12 }, { "upper half", want_half_high, 16, 32, 12 }, { "lanes that are left", want_left, 0, 20, 13 },
-        { "a lane that is gone", want_gone, 0, 20, 14 },
+        { "__shfl_sync", want_index, 0, 32, 0 }, { "__shfl_up_sync", want_up, 0, 32, 1 },
+        { "__shfl_down_sync", want_down, 0, 32, 2 },
+        { "__shfl_xor_sync", want_xor, 0, 32, 3 }, { "__shfl_sync of 8", want_index8, 0, 32, 4 },
+        { "__shfl_down_sync of 8", want_down8, 0, 32, 5 },
+        { "__ballot_sync", want_ballot, 0, 32, 6 }, { "votes", want_votes, 0, 32, 7 },
+        { "__reduce_add_sync", want_add, 0, 32, 8 },
+        { "__reduce_min_sync", want_min, 0, 32, 9 }, { "__match_any_sync", want_match, 0, 32, 10 },
+        { "double", want_double, 0, 32, 11 },
+        { "lower half", want_half_low, 0, 16, 12 }, { "upper half", want_half_high, 16, 32, 12 },
+        { "lanes that are left", want_left, 0, 20, 13 }, { "a lane that is gone", want_gone, 0, 20, 14 },
     };
     group("operations of warps");
     OK(launch("warp_operations", 1, 32, 0, stream, &args));
@@ -172,7 +183,8 @@ static void run_warps(void)
     OK(cuLaunchKernel(kernel("places"), 2, 3, 2, 4, 3, 2, 0, stream, list, NULL));
     OK(cuMemcpyDtoHAsync_v2(got, out, sizeof got, stream));
     for (uint64_t i = 0; i < 288; i++)
-        CHECK(got[i] == ((i / 24) << 32 | i % 24), "place %llu has %llx", (unsigned long long)i, (unsigned long long)got[i]);
+        CHECK(got[i] == ((i / 24) << 32 | i % 24), "place %llu has %llx", (unsigned long long)i,
+              (unsigned long long)got[i]);
 
     group("atomics, from two streams");
     void *other;
@@ -188,10 +200,11 @@ static void run_warps(void)
     float sum_f;
     memcpy(&sum, &got[3], 8);
     memcpy(&sum_f, &got[4], 4);
-    CHECK(got[0] == 10240 && got[1] == 5119 && got[2] == 0, "add %llu, max %llu, min %llu", (unsigned long long)got[0], (unsigned long long)got[1],
-          (unsigned long long)got[2]);
+    CHECK(got[0] == 10240 && got[1] == 5119 && got[2] == 0, "add %llu, max %llu, min %llu", (unsigned long long)got[0],
+          (unsigned long long)got[1], (unsigned long long)got[2]);
     CHECK(sum == 5120.0 && sum_f == 2560.0f, "double %g, float %g", sum, (double)sum_f);
-    CHECK(got[5] == ~(uint64_t)0 && got[6] >= 1 && got[6] <= 5120, "or %llx, compare %llu", (unsigned long long)got[5], (unsigned long long)got[6]);
+    CHECK(got[5] == ~(uint64_t)0 && got[6] >= 1 && got[6] <= 5120, "or %llx, compare %llu", (unsigned long long)got[5],
+          (unsigned long long)got[6]);
     OK(cuStreamDestroy_v2(other));
 
     group("lanes ordered by __syncwarp are no race");
@@ -260,6 +273,7 @@ int main(void)
     run_matrices();
     run_warps();
     run_bad();
-    CHECK(softcuda_control.launches("vector_add") == 1, "vector_add was launched %llu times", (unsigned long long)softcuda_control.launches("vector_add"));
+    CHECK(softcuda_control.launches("vector_add") == 1, "vector_add was launched %llu times",
+          (unsigned long long)softcuda_control.launches("vector_add"));
     return done();
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/test-softcuda-memory.c: memory of devices, peers, virtual memory, memory in stream order, failures by request, and which devices
- * CUDA_VISIBLE_DEVICES leaves. Each setting of the double in a process of its own. */
+/* tests/softcuda/test-softcuda-memory.c: device memory, peer access, virtual memory, stream-ordered memory, injected
+ * failures, and CUDA_VISIBLE_DEVICES. Each configuration of softcuda runs in its own process. */
 #include <sys/wait.h>
 
 #include "bed.h"
@@ -23,11 +23,12 @@ static void run_limits(void)
     OK(cuMemFree_v2(a));
     GIVES(cuMemFree_v2(a), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemFree_v2(b));
-    for (int i = 0; i < 3000; i++) {                                /* addresses go round */
+    for (int i = 0; i < 3000; i++) {                                /* addresses are reused cyclically */
         OK(cuMemAlloc_v2(&a, 3 * MIB + (size_t)i));
         OK(cuMemFree_v2(a));
     }
-    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left", (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left",
+          (unsigned long long)softcuda_control.live_bytes(0));
 
     group("memory is dirty at first");
     uint32_t word = 0;
@@ -44,12 +45,14 @@ static void run_pools(void)
     address list[8];
     group("memory in stream order");
     for (int i = 0; i < 50; i++) {
-        OK(cuMemAllocAsync(&list[0], 40 * MIB, stream));            /* more than half: the one before has to be gone */
+        /* more than half, so the previous block must have been freed */
+        OK(cuMemAllocAsync(&list[0], 40 * MIB, stream));
         OK(cuMemsetD8Async(list[0], (unsigned char)i, 40 * MIB, stream));
         OK(cuMemFreeAsync(list[0], stream));
     }
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.live_blocks(0) == 0, "%llu blocks are left", (unsigned long long)softcuda_control.live_blocks(0));
+    CHECK(softcuda_control.live_blocks(0) == 0, "%llu blocks are left",
+          (unsigned long long)softcuda_control.live_blocks(0));
     GIVES(cuMemFreeAsync(list[0], stream), CUDA_ERROR_INVALID_VALUE);
 
     group("a pool keeps what was freed up to its threshold, for itself, until it is trimmed or destroyed");
@@ -78,10 +81,11 @@ static void run_pools(void)
     OK(cuMemAllocFromPoolAsync(&list[0], 30 * MIB, pool, stream));
     OK(cuMemPoolDestroy(pool));
     GIVES(cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
-    OK(cuMemsetD8Async(list[0], 1, 30 * MIB, stream));              /* what is out stays good */
+    OK(cuMemsetD8Async(list[0], 1, 30 * MIB, stream));              /* existing allocations remain valid */
     OK(cuMemFreeAsync(list[0], stream));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left", (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left",
+          (unsigned long long)softcuda_control.live_bytes(0));
 }
 
 static void run_peers(void)
@@ -107,10 +111,12 @@ static void run_peers(void)
     GIVES(cuCtxEnablePeerAccess(contexts[1], 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
     OK(launch("add_number", 1, 1, 0, stream, &args));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(there, &value, 8) && value == 19, "the kernel left %llu, expected 19", (unsigned long long)value);
-    OK(cuDevicePrimaryCtxReset_v2(0));                              /* access goes with it */
+    CHECK(softcuda_control.peek(there, &value, 8) && value == 19, "the kernel left %llu, expected 19",
+          (unsigned long long)value);
+    OK(cuDevicePrimaryCtxReset_v2(0));                              /* this also disables peer access */
     OK(cuStreamCreateWithPriority(&stream, STREAM_NON_BLOCKING, 0));
-    goes_wrong("add_number", 1, &args, CUDA_ERROR_ILLEGAL_ADDRESS, "of device 1, whose memory device 0 has no access to");
+    goes_wrong("add_number", 1, &args, CUDA_ERROR_ILLEGAL_ADDRESS,
+               "of device 1, whose memory device 0 has no access to");
     OK(cuMemFree_v2(there));
 
     group("links: 0 and 2 lie, 0 and 2 are no peers in a ring of four");
@@ -131,8 +137,10 @@ static void run_peers(void)
 
 static void run_virtual(void)
 {
-    const allocation_properties wish = { .type = ALLOCATION_PINNED, .handle_types = HANDLE_POSIX, .where = { LOCATION_DEVICE, 0 } };
-    const access_description access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE }, other = { { LOCATION_DEVICE, 1 }, ACCESS_READWRITE };
+    const allocation_properties wish = { .type = ALLOCATION_PINNED, .handle_types = HANDLE_POSIX,
+                                         .where = { LOCATION_DEVICE, 0 } };
+    const access_description access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE },
+                             other = { { LOCATION_DEVICE, 1 }, ACCESS_READWRITE };
     size_t page = 0;
     address begin = 0;
     unsigned long long pages[3], imported = 0;
@@ -149,13 +157,15 @@ static void run_virtual(void)
     uint64_t value = 3;
     GIVES(cuMemcpyHtoD_v2(begin, &value, 8), CUDA_ERROR_INVALID_VALUE);             /* no access yet */
     OK(cuMemSetAccess(begin, 3 * page, &access, 1));
-    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes live", (unsigned long long)softcuda_control.live_bytes(0));
-    OK(cuMemsetD8Async(begin, 0, 3 * page, stream));                                /* over the pages' borders */
+    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes live",
+          (unsigned long long)softcuda_control.live_bytes(0));
+    OK(cuMemsetD8Async(begin, 0, 3 * page, stream));                                /* across page boundaries */
     OK(cuMemcpyHtoD_v2(begin + 2 * page - 4, &value, 8));
     struct number_args args = { (uint64_t *)(uintptr_t)(begin + page), 5, 0 };
     OK(launch("add_number", 1, 1, 0, stream, &args));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(begin + page, &value, 8) && value == 5, "the kernel left %llu", (unsigned long long)value);
+    CHECK(softcuda_control.peek(begin + page, &value, 8) && value == 5, "the kernel left %llu",
+          (unsigned long long)value);
 
     group("virtual memory in two places, and from another process's file");
     int fd = -1;
@@ -166,7 +176,8 @@ static void run_virtual(void)
     OK(cuMemSetAccess(begin + 5 * page, page, &access, 1));
     OK(launch("add_number", 1, 1, 0, stream, &args));
     OK(cuStreamSynchronize(stream));
-    CHECK(softcuda_control.peek(begin + 5 * page, &value, 8) && value == 20, "the other place has %llu, expected 20", (unsigned long long)value);
+    CHECK(softcuda_control.peek(begin + 5 * page, &value, 8) && value == 20, "the other place has %llu, expected 20",
+          (unsigned long long)value);
 
     group("virtual memory that is gone, or another device's");
     softcuda_control.tell(false);
@@ -174,8 +185,10 @@ static void run_virtual(void)
     GIVES(cuMemUnmap(begin, page / 2), CUDA_ERROR_INVALID_VALUE);
     OK(cuMemUnmap(begin + 5 * page, page));
     OK(cuMemRelease(imported));
-    OK(cuMemRelease(pages[1]));                                                     /* stays while it is mapped */
-    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes live", (unsigned long long)softcuda_control.live_bytes(0));
+    /* remains allocated while it is mapped */
+    OK(cuMemRelease(pages[1]));
+    CHECK(softcuda_control.live_bytes(0) == 3 * page, "%llu bytes live",
+          (unsigned long long)softcuda_control.live_bytes(0));
     OK(cuMemUnmap(begin, 3 * page));
     goes_wrong("add_number", 1, &args, CUDA_ERROR_ILLEGAL_ADDRESS, "virtual memory that is not mapped");
     OK(cuMemMap(begin + page, page, 0, pages[0], 0));
@@ -185,15 +198,18 @@ static void run_virtual(void)
     OK(cuMemRelease(pages[0]));
     OK(cuMemRelease(pages[2]));
     OK(cuMemAddressFree(begin, 8 * page));
-    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left", (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_bytes(0) == 0, "%llu bytes are left",
+          (unsigned long long)softcuda_control.live_bytes(0));
     softcuda_control.tell(true);
 }
 
-/* What an allocator that grows by pages can get wrong: a page without access behind one that has it, one that may only be read. */
+/* Errors that an allocator with growing segments can make: access to a page without access rights after one with
+ * access, and writes to a read-only page. */
 static void run_protection(void)
 {
     const allocation_properties wish = { .type = ALLOCATION_PINNED, .where = { LOCATION_DEVICE, 0 } };
-    const access_description access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE }, reading = { { LOCATION_DEVICE, 0 }, ACCESS_READ };
+    const access_description access = { { LOCATION_DEVICE, 0 }, ACCESS_READWRITE },
+                             reading = { { LOCATION_DEVICE, 0 }, ACCESS_READ };
     const size_t page = 2 * MIB;
     address begin = 0;
     unsigned long long pages[2];
@@ -206,8 +222,9 @@ static void run_protection(void)
         OK(cuMemMap(begin + (size_t)i * page, page, 0, pages[i], 0));
     }
     OK(cuMemSetAccess(begin, page, &access, 1));
-    GIVES(cuMemSetAccess(begin, 3 * page, &access, 1), CUDA_ERROR_INVALID_VALUE);   /* the third is not there */
-    struct number_args inside = { (uint64_t *)(uintptr_t)begin, 5, 0 }, beyond = { (uint64_t *)(uintptr_t)(begin + page), 5, 0 };
+    GIVES(cuMemSetAccess(begin, 3 * page, &access, 1), CUDA_ERROR_INVALID_VALUE);   /* the third page is not mapped */
+    struct number_args inside = { (uint64_t *)(uintptr_t)begin, 5, 0 },
+                       beyond = { (uint64_t *)(uintptr_t)(begin + page), 5, 0 };
     OK(cuMemsetD8Async(begin, 0, page, stream));
     OK(launch("add_number", 1, 1, 0, stream, &inside));
     OK(cuStreamSynchronize(stream));
@@ -242,7 +259,8 @@ static void run_faults(void)
     address at = 0;
     int notes = 0;
     group("failures by request");
-    OK(cuMemAlloc_v2(&at, 8));                                      /* fail=cuMemAlloc@... counts from the start: inject here */
+    /* fail=cuMemAlloc@... would count from the start of the process */
+    OK(cuMemAlloc_v2(&at, 8));
     softcuda_control.inject("cuMemAlloc", softcuda_control.calls("cuMemAlloc") + 2, CUDA_ERROR_OUT_OF_MEMORY, false);
     address more[3] = { 0 };
     OK(cuMemAlloc_v2(&more[0], 8));
@@ -263,12 +281,13 @@ static void run_faults(void)
     GIVES(cuMemAlloc_v2(&more[2], 8), CUDA_ERROR_ECC_UNCORRECTABLE);
     GIVES(cuMemFree_v2(at), CUDA_ERROR_ECC_UNCORRECTABLE);
     GIVES(cuStreamDestroy_v2(stream), CUDA_ERROR_ECC_UNCORRECTABLE);
-    OK(cuCtxSetCurrent(contexts[1]));                               /* others do not suffer */
+    OK(cuCtxSetCurrent(contexts[1]));                               /* other contexts are not affected */
     OK(cuMemAlloc_v2(&more[2], 8));
     OK(cuMemFree_v2(more[2]));
     OK(cuCtxSetCurrent(contexts[0]));
     OK(cuDevicePrimaryCtxReset_v2(0));
-    CHECK(softcuda_control.live_bytes(0) == 0, "a reset left %llu bytes", (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_bytes(0) == 0, "a reset left %llu bytes",
+          (unsigned long long)softcuda_control.live_bytes(0));
     OK(cuMemAlloc_v2(&at, 8));
     OK(cuMemFree_v2(at));
     (void)notes;
@@ -299,7 +318,7 @@ static int run_all(void)
     return done();
 }
 
-/* ---- settings that are read once ---- */
+/* ---- options that are read once ---- */
 
 static const struct visible { const char *text; int n, hardware[8]; } visible[] = {
     { "0, 1, 2, -1, 3", 3, { 0, 1, 2 } },
@@ -315,7 +334,7 @@ static const struct visible { const char *text; int n, hardware[8]; } visible[] 
     { NULL, 6, { 0, 1, 2, 3, 4, 5 } },
 };
 
-/* The last byte of a device's UUID is its number here. 0: as expected. */
+/* The last byte of a device's UUID is its hardware number. Returns 0 if the result is as expected. */
 static int check_visible(const struct visible *v)
 {
     int n = 0;
@@ -340,7 +359,9 @@ static int check_settings(int which)
     address at = 0;
     void *context = NULL;
     int value = 0;
-    setenv("SOFTCUDA", which == 0 ? "devices=1; memory=1m, fail=cuMemAlloc@2:OUT_OF_MEMORY+, version=12040, cc=8.6, sms=7" : which == 1 ? "devices=0" : "colour=blue,quiet=yes", 1);
+    setenv("SOFTCUDA",
+           which == 0 ? "devices=1; memory=1m, fail=cuMemAlloc@2:OUT_OF_MEMORY+, version=12040, cc=8.6, sms=7"
+                      : which == 1 ? "devices=0" : "colour=blue,quiet=yes", 1);
     const result made = cuInit(0);
     if (which == 1)
         return made != CUDA_ERROR_NO_DEVICE;
@@ -355,7 +376,7 @@ static int check_settings(int which)
     return bad;
 }
 
-/* A context does not survive a fork. */
+/* A context cannot be used after fork. */
 static int check_fork(int unused)
 {
     (void)unused;
@@ -371,13 +392,15 @@ static int check_fork(int unused)
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-/* The host reads device memory: AddressSanitizer ends the process. 0: it did not. */
+/* Accesses device memory from the host, which AddressSanitizer must report by ending the process. Returns 0 if it did
+ * not. */
 static int check_touch(const void *which)
 {
     address at = 0;
     void *context = NULL;
     setenv("SOFTCUDA", "devices=1", 1);
-    if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0 || cuCtxSetCurrent(context) != 0 || cuMemAlloc_v2(&at, 8) != 0)
+    if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0 || cuCtxSetCurrent(context) != 0
+        || cuMemAlloc_v2(&at, 8) != 0)
         return 0;
     if (*(const int *)which == 1)
         cuMemFree_v2(at);

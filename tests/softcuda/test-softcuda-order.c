@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/test-softcuda-order.c: does SOFTCUDA=streams=... find uses of memory that nothing orders, whatever their times, and only those? */
+/* tests/softcuda/test-softcuda-order.c: SOFTCUDA=streams=... detects exactly the unordered uses of memory, independent
+ * of timing. */
 #include "bed.h"
 
 static void *other, *event;
 static address block;
 
-/* Were there faults, as `wanted` says? (Both sides may find one.) Everything is ordered again afterwards. */
+/* Checks whether faults were reported since `before`. Both sides of a conflict may be reported. Synchronizes, so that
+ * later uses are ordered. */
 static void expect(const char *what, uint64_t before, bool wanted, const char *words)
 {
     OK(cuCtxSynchronize());
     const uint64_t got = softcuda_control.faults() - before;
-    CHECK(wanted ? got == 1 || got == 2 : got == 0, "%s: %llu faults: %s", what, (unsigned long long)got, softcuda_control.fault_text());
-    CHECK(!wanted || strstr(softcuda_control.fault_text(), words) != NULL, "%s: \"%s\" lacks \"%s\"", what, softcuda_control.fault_text(), words);
+    CHECK(wanted ? got == 1 || got == 2 : got == 0, "%s: %llu faults: %s", what, (unsigned long long)got,
+          softcuda_control.fault_text());
+    CHECK(!wanted || strstr(softcuda_control.fault_text(), words) != NULL, "%s: \"%s\" lacks \"%s\"", what,
+          softcuda_control.fault_text(), words);
 }
 
 static result fill(void *on, size_t at, size_t bytes)
@@ -72,8 +76,10 @@ static void run_copies(void)
 
 static void run_kernels(void)
 {
-    const struct vector_args half = { (float *)(uintptr_t)(block + 8192), (float *)(uintptr_t)block, (float *)(uintptr_t)block, 1024 },
-                             rest = { (float *)(uintptr_t)(block + 16384), (float *)(uintptr_t)block, (float *)(uintptr_t)(block + 8192), 1024 };
+    const struct vector_args half = { (float *)(uintptr_t)(block + 8192), (float *)(uintptr_t)block,
+                                      (float *)(uintptr_t)block, 1024 },
+                             rest = { (float *)(uintptr_t)(block + 16384), (float *)(uintptr_t)block,
+                                      (float *)(uintptr_t)(block + 8192), 1024 };
     uint64_t before = softcuda_control.faults();
     group("kernels");
     OK(fill(stream, 0, 4096));
@@ -113,7 +119,7 @@ int main(void)
     OK(cuStreamCreateWithPriority(&other, STREAM_NON_BLOCKING, 0));
     OK(cuEventCreate(&event, EVENT_DISABLE_TIMING));
     OK(cuMemAlloc_v2(&block, 65536));
-    for (int round = 0; round < 5; round++) {       /* it does not depend on times */
+    for (int round = 0; round < 5; round++) {       /* the result must not depend on timing */
         run_copies();
         run_kernels();
     }

@@ -74,7 +74,7 @@ static void run_events(void)
     OK(cuEventDestroy_v2(plain));
     GIVES(cuEventDestroy_v2(plain), CUDA_ERROR_INVALID_HANDLE);
     GIVES(cuEventRecord(plain, stream), CUDA_ERROR_INVALID_HANDLE);
-    OK(put_spin(other, slow, 3000000));                             /* a stream goes when its work is done, */
+    OK(put_spin(other, slow, 3000000));                             /* a destroyed stream still completes its work, */
     OK(cuStreamDestroy_v2(other));
     GIVES(cuStreamSynchronize(other), CUDA_ERROR_INVALID_HANDLE);
     OK(cuCtxSynchronize());                                         /* for which the context waits */
@@ -135,11 +135,12 @@ static void run_callbacks(void)
     OK(cuStreamSynchronize(stream));
     CHECK(read_number(at) == 2, "of pinned memory came %llu", (unsigned long long)read_number(at));
     CHECK(read_number(at + 8) == 7, "of pageable memory came %llu", (unsigned long long)read_number(at + 8));
-    OK(cuMemcpyDtoHAsync_v2(&pageable, at, 8, stream));             /* there when the call returns */
+    OK(cuMemcpyDtoHAsync_v2(&pageable, at, 8, stream));             /* complete when the call returns */
     CHECK(pageable == 2, "back came %llu", (unsigned long long)pageable);
     OK(cuMemFreeHost(pinned));
     GIVES(cuMemFreeHost(pinned), CUDA_ERROR_INVALID_VALUE);
-    CHECK(softcuda_control.pinned_bytes() == 0, "%llu bytes are pinned", (unsigned long long)softcuda_control.pinned_bytes());
+    CHECK(softcuda_control.pinned_bytes() == 0, "%llu bytes are pinned",
+          (unsigned long long)softcuda_control.pinned_bytes());
     OK(cuMemFree_v2(at));
 
     group("copies with steps, and fills");
@@ -150,12 +151,13 @@ static void run_callbacks(void)
     memset(large, 0xee, sizeof large);
     OK(cuMemAlloc_v2(&grid, 48));
     OK(cuMemcpyHtoD_v2(grid, small, 48));
-    const copy_2d copy = { .from_x = 2, .from_y = 1, .from_type = MEMORY_DEVICE, .from_device = grid, .from_pitch = 8, .to_type = MEMORY_HOST, .to_host = large,
-                           .to_pitch = 4, .width = 3, .height = 4 };
+    const copy_2d copy = { .from_x = 2, .from_y = 1, .from_type = MEMORY_DEVICE, .from_device = grid, .from_pitch = 8,
+                           .to_type = MEMORY_HOST, .to_host = large, .to_pitch = 4, .width = 3, .height = 4 };
     OK(cuMemcpy2DAsync_v2(&copy, stream));
     for (int y = 0; y < 4; y++)
         for (int x = 0; x < 4; x++)
-            CHECK(large[y * 4 + x] == (x < 3 ? (y + 1) * 8 + x + 2 : 0xee), "byte %d of line %d is %d", x, y, large[y * 4 + x]);
+            CHECK(large[y * 4 + x] == (x < 3 ? (y + 1) * 8 + x + 2 : 0xee), "byte %d of line %d is %d", x, y,
+                  large[y * 4 + x]);
     OK(cuMemsetD32Async(grid, 0x01020304, 3, stream));
     OK(cuMemcpyDtoHAsync_v2(small, grid, 48, stream));
     CHECK(small[8] == 4 && small[11] == 1 && small[12] == 12, "filled to %d %d %d", small[8], small[11], small[12]);
@@ -200,7 +202,8 @@ static void run_capture(void)
         wanted = ((wanted * 3 + 1) * 3 + 2) * 3 + 3;
     }
     OK(cuStreamSynchronize(stream));
-    CHECK(read_number(number) == wanted, "after five replays %llu, expected %llu", (unsigned long long)read_number(number), (unsigned long long)wanted);
+    CHECK(read_number(number) == wanted, "after five replays %llu, expected %llu",
+          (unsigned long long)read_number(number), (unsigned long long)wanted);
     OK(cuGraphExecDestroy(exec));
     GIVES(cuGraphLaunch(exec, stream), CUDA_ERROR_INVALID_HANDLE);
 
@@ -215,14 +218,14 @@ static void run_capture(void)
     OK(cuMemFree_v2(refused));
     GIVES(cuStreamSynchronize(stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
     GIVES(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-    OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));           /* work of another stream that is not joined */
+    OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));           /* with work of another stream that is not joined */
     OK(cuEventRecord(fork, stream));
     OK(cuStreamWaitEvent(other, fork, 0));
     OK(put_add(other, 2));
     GIVES(cuStreamEndCapture(other, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
     GIVES(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
     CHECK(graph == NULL, "a graph came of it");
-    OK(cuEventRecord(fork, other));                                 /* work that is not captured */
+    OK(cuEventRecord(fork, other));                                 /* uncaptured work */
     OK(cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED));
     GIVES(cuStreamWaitEvent(stream, fork, 0), CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
     GIVES(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -261,7 +264,8 @@ static void run_threads(void)
     }
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], NULL);
-        CHECK(read_number(at[i]) == 200, "thread %d: %llu launches, expected 200", i, (unsigned long long)read_number(at[i]));
+        CHECK(read_number(at[i]) == 200, "thread %d: %llu launches, expected 200", i,
+              (unsigned long long)read_number(at[i]));
         OK(cuMemFree_v2(at[i]));
     }
 }
@@ -278,8 +282,11 @@ int main(void)
     group("nothing is left");
     OK(cuMemFree_v2(number));
     OK(cuStreamDestroy_v2(stream));
-    CHECK(softcuda_control.live_bytes(0) == 0 && softcuda_control.live_blocks(0) == 0, "%llu bytes", (unsigned long long)softcuda_control.live_bytes(0));
-    CHECK(softcuda_control.live_handles("stream") == 0 && softcuda_control.live_handles("event") == 0 && softcuda_control.live_handles("graph") == 0,
-          "%llu streams, %llu events", (unsigned long long)softcuda_control.live_handles("stream"), (unsigned long long)softcuda_control.live_handles("event"));
+    CHECK(softcuda_control.live_bytes(0) == 0 && softcuda_control.live_blocks(0) == 0, "%llu bytes",
+          (unsigned long long)softcuda_control.live_bytes(0));
+    CHECK(softcuda_control.live_handles("stream") == 0 && softcuda_control.live_handles("event") == 0
+          && softcuda_control.live_handles("graph") == 0,
+          "%llu streams, %llu events", (unsigned long long)softcuda_control.live_handles("stream"),
+          (unsigned long long)softcuda_control.live_handles("event"));
     return done();
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/vmm.c: virtual memory: addresses, memory, and mappings of one to the other. An allocation is a file in memory. */
+/* tests/softcuda/vmm.c: virtual memory management: address reservations, allocations and mappings. An allocation is a
+ * memfd. */
 #define _GNU_SOURCE
 #include "order.h"
 
@@ -16,7 +17,7 @@
 struct allocation {
     struct device *device;
     size_t bytes;
-    int fd, references;                     /* the handle's, and one a mapping */
+    int fd, references;                     /* one for the handle, and one per mapping */
     bool fresh, imported;
     int handle_types;
 };
@@ -26,7 +27,7 @@ struct mapping {
     address begin;
     size_t bytes;
     struct allocation *allocation;
-    uint32_t readers, writers;              /* devices */
+    uint32_t readers, writers;              /* bit masks of devices */
 };
 
 struct reservation {
@@ -37,7 +38,7 @@ struct reservation {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mapping *mappings;
-static struct reservation *reservations;    /* by address */
+static struct reservation *reservations;    /* sorted by address */
 static address next_reservation;
 
 static void drop(struct allocation *allocation)
@@ -101,7 +102,7 @@ static bool whole(size_t bytes)
     return bytes > 0 && bytes % GRANULE == 0;
 }
 
-/* ---- addresses ---- */
+/* ---- address reservations ---- */
 
 static address free_place(address from, address end, size_t bytes, struct reservation ***place)
 {
@@ -126,7 +127,8 @@ EXPORT result cuMemAddressReserve(address *out, size_t bytes, size_t alignment, 
     struct reservation *r = malloc(sizeof *r);
     if (r == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    const address first = space_virtual(), end = (uintptr_t)softcuda_space.base + softcuda_space.bytes / GRANULE * GRANULE;
+    const address first = space_virtual(),
+                  end = (uintptr_t)softcuda_space.base + softcuda_space.bytes / GRANULE * GRANULE;
     const address begin = (first + GRANULE - 1) / GRANULE * GRANULE;
     struct reservation **place = NULL;
     pthread_mutex_lock(&lock);
@@ -164,7 +166,7 @@ EXPORT result cuMemAddressFree(address begin, size_t bytes)
         made = CUDA_SUCCESS;
         for (const struct mapping *m = mappings; m != NULL; m = m->next)
             if (m->begin - begin < bytes)
-                made = CUDA_ERROR_INVALID_VALUE;        /* something is still mapped there */
+                made = CUDA_ERROR_INVALID_VALUE;        /* still mapped */
         if (made == CUDA_SUCCESS) {
             *place = r->next;
             free(r);
@@ -174,7 +176,7 @@ EXPORT result cuMemAddressFree(address begin, size_t bytes)
     return made;
 }
 
-/* ---- memory ---- */
+/* ---- allocations ---- */
 
 EXPORT result cuMemGetAllocationGranularity(size_t *bytes, const allocation_properties *p, int option)
 {
@@ -187,10 +189,12 @@ EXPORT result cuMemGetAllocationGranularity(size_t *bytes, const allocation_prop
     return CUDA_SUCCESS;
 }
 
-EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocation_properties *p, unsigned long long flags)
+EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocation_properties *p,
+                          unsigned long long flags)
 {
     CALL(cuMemCreate, ENTER_INIT);
-    if (out == NULL || p == NULL || !whole(bytes) || flags != 0 || p->type != ALLOCATION_PINNED || p->handle_types & ~HANDLE_POSIX)
+    if (out == NULL || p == NULL || !whole(bytes) || flags != 0 || p->type != ALLOCATION_PINNED
+        || p->handle_types & ~HANDLE_POSIX)
         return CUDA_ERROR_INVALID_VALUE;
     struct device *device = p->where.type == LOCATION_DEVICE ? device_of(p->where.id) : NULL;
     if (device == NULL)
@@ -200,7 +204,8 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
     if (!memory_take(device, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     char name[32];
-    snprintf(name, sizeof name, "softcuda-%d", device->hardware);      /* for those who import it */
+    /* the name passes the device number to an importing process */
+    snprintf(name, sizeof name, "softcuda-%d", device->hardware);
     struct allocation *a = calloc(1, sizeof *a);
     const int fd = memfd_create(name, MFD_CLOEXEC);
     if (a == NULL || fd < 0 || ftruncate(fd, (off_t)bytes) != 0) {
@@ -210,7 +215,8 @@ EXPORT result cuMemCreate(struct allocation **out, size_t bytes, const allocatio
         memory_give(device, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *a = (struct allocation){ .device = device, .bytes = bytes, .fd = fd, .references = 1, .fresh = true, .handle_types = p->handle_types };
+    *a = (struct allocation){ .device = device, .bytes = bytes, .fd = fd, .references = 1, .fresh = true,
+                              .handle_types = p->handle_types };
     handle_add(HANDLE_ALLOCATION, a);
     *out = a;
     return CUDA_SUCCESS;
@@ -248,11 +254,12 @@ EXPORT result cuMemGetAllocationPropertiesFromHandle(allocation_properties *out,
         return CUDA_ERROR_INVALID_VALUE;
     if (!handle_is(HANDLE_ALLOCATION, a))
         return CUDA_ERROR_INVALID_HANDLE;
-    *out = (allocation_properties){ .type = ALLOCATION_PINNED, .handle_types = a->handle_types, .where = { LOCATION_DEVICE, a->device->index } };
+    *out = (allocation_properties){ .type = ALLOCATION_PINNED, .handle_types = a->handle_types,
+                                    .where = { LOCATION_DEVICE, a->device->index } };
     return CUDA_SUCCESS;
 }
 
-/* ---- from process to process ---- */
+/* ---- sharing between processes ---- */
 
 EXPORT result cuMemExportToShareableHandle(void *out, struct allocation *a, int type, unsigned long long flags)
 {
@@ -280,7 +287,8 @@ EXPORT result cuMemImportFromShareableHandle(struct allocation **out, void *hand
     if (out == NULL || type != HANDLE_POSIX)
         return CUDA_ERROR_INVALID_VALUE;
     snprintf(link, sizeof link, "/proc/self/fd/%d", given);
-    if (readlink(link, name, sizeof name - 1) < 0 || sscanf(name, "/memfd:softcuda-%d", &hardware) != 1 || fstat(given, &about) != 0)
+    if (readlink(link, name, sizeof name - 1) < 0 || sscanf(name, "/memfd:softcuda-%d", &hardware) != 1
+        || fstat(given, &about) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     struct device *device = NULL;
     for (int i = 0; i < n_devices; i++)
@@ -294,7 +302,8 @@ EXPORT result cuMemImportFromShareableHandle(struct allocation **out, void *hand
         free(a);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *a = (struct allocation){ .device = device, .bytes = (size_t)about.st_size, .fd = fd, .references = 1, .imported = true, .handle_types = HANDLE_POSIX };
+    *a = (struct allocation){ .device = device, .bytes = (size_t)about.st_size, .fd = fd, .references = 1,
+                              .imported = true, .handle_types = HANDLE_POSIX };
     handle_add(HANDLE_ALLOCATION, a);
     *out = a;
     return CUDA_SUCCESS;
@@ -329,7 +338,8 @@ EXPORT result cuMemMap(address begin, size_t bytes, size_t offset, struct alloca
         if (begin < other->begin + other->bytes && other->begin < begin + bytes)
             made = CUDA_ERROR_INVALID_VALUE;
     if (made == CUDA_SUCCESS
-        && mmap((void *)(uintptr_t)begin, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, a->fd, 0) == MAP_FAILED)
+        && mmap((void *)(uintptr_t)begin, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, a->fd,
+                0) == MAP_FAILED)
         made = CUDA_ERROR_OUT_OF_MEMORY;
     if (made == CUDA_SUCCESS) {
         if (a->fresh && options.poison)
@@ -357,9 +367,10 @@ EXPORT result cuMemUnmap(address begin, size_t bytes)
     for (const struct mapping *m = mappings; m != NULL; m = m->next)
         if (m->begin - begin < bytes && m->begin - begin + m->bytes <= bytes)
             covered += m->bytes;
-    if (covered == bytes) {                     /* whole mappings only */
+    if (covered == bytes) {                     /* mappings cannot be split */
         space_mark(begin, bytes, false);
-        mmap((void *)(uintptr_t)begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+        mmap((void *)(uintptr_t)begin, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+             0);
         for (struct mapping **place = &mappings; *place != NULL;) {
             struct mapping *m = *place;
             if (m->begin - begin < bytes) {
@@ -410,7 +421,8 @@ EXPORT result cuMemGetAccess(unsigned long long *flags, const location *where, a
     pthread_mutex_lock(&lock);
     const struct mapping *m = mapping_at(at);
     if (m != NULL)
-        *flags = m->writers >> where->id & 1 ? ACCESS_READWRITE : m->readers >> where->id & 1 ? ACCESS_READ : ACCESS_NONE;
+        *flags = m->writers >> where->id & 1 ? ACCESS_READWRITE : m->readers >> where->id & 1
+                     ? ACCESS_READ : ACCESS_NONE;
     pthread_mutex_unlock(&lock);
     return m != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -1,18 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/warp.c: operations of warps, exact for 32 lanes.
+/* tests/softcuda/warp.c: warp operations with 32 lanes.
  *
- * An operation takes place when all lanes of its mask that live have come to it with the same mask. Which lane a shuffle reads is computed as the
- * PTX ISA says for shfl. What a lane reads of one that did not take part is undefined in CUDA; here all bits are set. */
+ * An operation is performed when all running lanes of its mask have reached it with the same mask. The source lane of a
+ * shuffle is computed as the PTX ISA defines for shfl. A value read from a lane that does not participate is undefined
+ * in CUDA; here all its bits are set. */
 #include "warp.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const names[SOFTCUDA_WARP_KINDS] = {
-    [SOFTCUDA_INDEX] = "__shfl_sync", [SOFTCUDA_UP] = "__shfl_up_sync", [SOFTCUDA_DOWN] = "__shfl_down_sync", [SOFTCUDA_XOR] = "__shfl_xor_sync",
-    [SOFTCUDA_SYNC] = "__syncwarp", [SOFTCUDA_BALLOT] = "__ballot_sync", [SOFTCUDA_ADD] = "__reduce_add_sync", [SOFTCUDA_MIN] = "__reduce_min_sync",
-    [SOFTCUDA_MAX] = "__reduce_max_sync", [SOFTCUDA_MIN_SIGNED] = "__reduce_min_sync", [SOFTCUDA_MAX_SIGNED] = "__reduce_max_sync",
-    [SOFTCUDA_AND] = "__reduce_and_sync", [SOFTCUDA_OR] = "__reduce_or_sync", [SOFTCUDA_EXCLUSIVE] = "__reduce_xor_sync",
+    [SOFTCUDA_INDEX] = "__shfl_sync", [SOFTCUDA_UP] = "__shfl_up_sync", [SOFTCUDA_DOWN] = "__shfl_down_sync",
+    [SOFTCUDA_XOR] = "__shfl_xor_sync",
+    [SOFTCUDA_SYNC] = "__syncwarp", [SOFTCUDA_BALLOT] = "__ballot_sync", [SOFTCUDA_ADD] = "__reduce_add_sync",
+    [SOFTCUDA_MIN] = "__reduce_min_sync",
+    [SOFTCUDA_MAX] = "__reduce_max_sync", [SOFTCUDA_MIN_SIGNED] = "__reduce_min_sync",
+    [SOFTCUDA_MAX_SIGNED] = "__reduce_max_sync",
+    [SOFTCUDA_AND] = "__reduce_and_sync", [SOFTCUDA_OR] = "__reduce_or_sync",
+    [SOFTCUDA_EXCLUSIVE] = "__reduce_xor_sync",
     [SOFTCUDA_MATCH] = "__match_any_sync", [SOFTCUDA_LDMATRIX] = "ldmatrix", [SOFTCUDA_MMA] = "mma",
 };
 
@@ -26,7 +31,7 @@ struct softcuda_runner *runner_new(void)
     return calloc(1, sizeof(struct softcuda_runner));
 }
 
-/* Dynamic shared memory, and room for notes on all shared memory. */
+/* Allocates dynamic shared memory and the access records of all shared memory. */
 bool runner_shared(struct softcuda_runner *r, size_t dynamic_bytes)
 {
     const size_t fixed = (size_t)(softcuda_here.shared_end - softcuda_here.shared);
@@ -63,10 +68,11 @@ void warp_begin(struct softcuda_runner *r)
     }
 }
 
-/* The lane whose value `lane` gets. */
+/* The lane whose value `lane` receives. */
 static unsigned source_lane(int kind, unsigned lane, unsigned argument, unsigned width)
 {
-    const unsigned segment = (32 - width) & 31, b = argument & 31, least = lane & segment, most = least | (kind == SOFTCUDA_UP ? 0 : (~segment & 31));
+    const unsigned segment = (32 - width) & 31, b = argument & 31, least = lane & segment,
+                   most = least | (kind == SOFTCUDA_UP ? 0 : (~segment & 31));
     switch (kind) {
     case SOFTCUDA_UP:
         return lane >= b && lane - b >= least ? lane - b : lane;
@@ -94,7 +100,7 @@ static uint64_t combined(int kind, uint64_t a, uint64_t b)
     }
 }
 
-/* All lanes in `arrived` are there: what each of them gets. */
+/* Computes the results of all lanes in `arrived`. */
 static void perform(struct lane *lanes, int kind, unsigned arrived)
 {
     uint64_t all = 0;
@@ -130,7 +136,8 @@ static void perform(struct lane *lanes, int kind, unsigned arrived)
     }
 }
 
-/* Does the gathering take place now? Then its lanes go on, all but `except` (which runs). */
+/* Performs the operation if all lanes have arrived, and makes its lanes ready, except `except`, which is running.
+ * Returns whether it was performed. */
 static bool completed(struct softcuda_runner *r, unsigned w, unsigned place, unsigned except)
 {
     struct warp *warp = &r->warps[w];
@@ -143,7 +150,7 @@ static bool completed(struct softcuda_runner *r, unsigned w, unsigned place, uns
         return true;
     const int kind = lanes[__builtin_ctz(g.arrived)].kind;
     perform(lanes, kind, g.arrived);
-    if (kind == SOFTCUDA_SYNC)                  /* the others do not order memory */
+    if (kind == SOFTCUDA_SYNC)                  /* the other operations do not order memory accesses */
         r->warp_epochs[w]++;
     for (unsigned rest = g.arrived; rest != 0; rest &= rest - 1) {
         const unsigned i = w * 32 + (unsigned)__builtin_ctz(rest);
@@ -153,7 +160,7 @@ static bool completed(struct softcuda_runner *r, unsigned w, unsigned place, uns
     return true;
 }
 
-/* A thread has ended: others may have waited for nobody but it. */
+/* Called when a thread has ended, because other lanes may have waited only for it. */
 void warp_left(struct softcuda_runner *r, unsigned thread)
 {
     struct warp *warp = &r->warps[thread / 32];
@@ -162,14 +169,16 @@ void warp_left(struct softcuda_runner *r, unsigned thread)
         completed(r, thread / 32, i, SOFTCUDA_BLOCK_THREADS);
 }
 
-uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, unsigned width, const char *file, int line)
+uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argument, unsigned width, const char *file,
+                       int line)
 {
     struct softcuda_runner *r = softcuda_here.runner;
     const unsigned thread = r->current, w = thread / 32, bit = 1u << (thread & 31);
     struct warp *warp = &r->warps[w];
     struct lane *lane = &r->lanes[thread];
     if ((mask & bit) == 0)
-        softcuda_fault(SOFTCUDA_FAILED, "%s with mask %08x, in which lane %u itself is not (%s:%d)", names[kind], mask, thread & 31, file, line);
+        softcuda_fault(SOFTCUDA_FAILED, "%s with mask %08x, in which lane %u itself is not (%s:%d)", names[kind], mask,
+                       thread & 31, file, line);
     if (width == 0 || width > 32 || (width & (width - 1)) != 0)
         softcuda_fault(SOFTCUDA_FAILED, "%s of width %u (%s:%d)", names[kind], width, file, line);
     lane->kind = kind;
@@ -188,8 +197,11 @@ uint64_t softcuda_warp(int kind, unsigned mask, uint64_t value, unsigned argumen
     if (g->arrived != 0) {
         const unsigned other = w * 32 + (unsigned)__builtin_ctz(g->arrived);
         if (r->lanes[other].kind != kind)
-            softcuda_fault(SOFTCUDA_FAILED, "the warp diverges: lane %u is at %s (%s:%d), lane %u at %s (%s:%d), with one mask %08x", thread & 31, names[kind],
-                           file, line, other & 31, names[r->lanes[other].kind], r->lanes[other].file, r->lanes[other].line, mask);
+            softcuda_fault(SOFTCUDA_FAILED,
+                           "the warp diverges: lane %u is at %s (%s:%d), lane %u at %s (%s:%d), with one mask %08x",
+                           thread & 31, names[kind],
+                           file, line, other & 31, names[r->lanes[other].kind], r->lanes[other].file,
+                           r->lanes[other].line, mask);
     }
     g->arrived |= bit;
     if (!completed(r, w, place, thread)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/warp.h: what block.c and warp.c share: the state of a block that runs. */
+/* tests/softcuda/warp.h: state of a running block, shared by block.c and warp.c. */
 #ifndef SOFTCUDA_WARP_H
 #define SOFTCUDA_WARP_H
 
@@ -8,20 +8,20 @@
 
 enum lane_state { LANE_NEW, LANE_RUNNING, LANE_READY, LANE_BARRIER, LANE_WARP, LANE_ENDED };
 
-struct lane {                                   /* a thread */
+struct lane {                                   /* state of a thread */
     enum lane_state state;
-    int kind, line;                             /* of the barrier or warp operation that it waits at */
+    int kind, line;                             /* of the barrier or warp operation where it waits */
     const char *file;
     unsigned mask, argument, width;
     uint64_t value, result;
     struct fiber *fiber;
 };
 
-/* Lanes of a warp that wait with one mask. */
+/* Lanes of a warp that wait with the same mask. */
 struct gathering { unsigned mask, arrived; };
 
 struct warp {
-    unsigned living;                            /* lanes that have not ended */
+    unsigned living;                            /* bit mask of lanes that have not ended */
     unsigned n_gatherings;
     struct gathering gatherings[32];
 };
@@ -29,7 +29,7 @@ struct warp {
 struct softcuda_runner {
     const struct launch *launch;
     struct outcome *outcome;
-    struct fiber host;                          /* the stream's own thread */
+    struct fiber host;                          /* the stream's host thread */
     struct fiber *running, *came_from, *idle;
     unsigned threads, begun, living, current;
     unsigned step, offset;                      /* of the random order */
@@ -37,7 +37,7 @@ struct softcuda_runner {
     int barrier_line, barrier_kind;
     const char *barrier_file;
     unsigned queue_at, queued;
-    uint16_t queue[SOFTCUDA_BLOCK_THREADS];     /* that are ready, in order */
+    uint16_t queue[SOFTCUDA_BLOCK_THREADS];     /* ready threads, first in first out */
     struct lane lanes[SOFTCUDA_BLOCK_THREADS];
     struct warp warps[SOFTCUDA_BLOCK_THREADS / 32];
     uint32_t warp_epochs[SOFTCUDA_BLOCK_THREADS / 32];
@@ -52,9 +52,10 @@ struct softcuda_runner {
 /* block.c */
 void runner_ready(struct softcuda_runner *runner, unsigned thread);
 void runner_wait(struct softcuda_runner *runner);
-void runner_fail(struct softcuda_runner *runner, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void runner_fail(struct softcuda_runner *runner, int code, const char *format,
+                 ...) __attribute__((format(printf, 3, 4)));
 
-/* matrix.c: SOFTCUDA_LDMATRIX and SOFTCUDA_MMA, for all 32 lanes. */
+/* matrix.c: performs SOFTCUDA_LDMATRIX and SOFTCUDA_MMA for all 32 lanes. */
 void matrix_perform(struct lane *lanes, int kind);
 
 /* warp.c */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/watch.c: part of every library of kernels: looks at each access of a kernel before it takes place.
+/* tests/softcuda/watch.c: linked into every library of kernels: checks each memory access of a kernel before it is
+ * made.
  *
- * The compiler calls these functions where it would otherwise have put AddressSanitizer's checks (-fsanitize=kernel-address, all checks by
- * call), and where an index leaves an array of known size (-fsanitize=bounds). */
+ * The compiler calls these functions instead of inlining AddressSanitizer's checks (-fsanitize=kernel-address with all
+ * checks as calls), and where an index is outside an array of known size (-fsanitize=bounds). */
 #define _GNU_SOURCE
 #include "block.h"
 
@@ -10,16 +11,17 @@
 #include <stdbool.h>
 
 #define HIDDEN __attribute__((visibility("hidden")))
-#define TOUCHES(size)                                                                                                                 \
-    HIDDEN void __asan_load##size##_noabort(const void *p);                                                                           \
-    HIDDEN void __asan_store##size##_noabort(void *p);                                                                                \
-    void __asan_load##size##_noabort(const void *p) { touch(p, size, false, size); }                                                  \
+#define TOUCHES(size)                                                                \
+    HIDDEN void __asan_load##size##_noabort(const void *p);                          \
+    HIDDEN void __asan_store##size##_noabort(void *p);                               \
+    void __asan_load##size##_noabort(const void *p) { touch(p, size, false, size); } \
     void __asan_store##size##_noabort(void *p) { touch(p, size, true, size); }
 
 static void note_read(struct softcuda_race *word, const char *p, unsigned thread, uint32_t warp_epoch)
 {
     const uint32_t epoch = softcuda_here.epoch;
-    if (word->written == epoch && word->writer != thread && (word->writer / 32 != thread / 32 || word->written_warp == warp_epoch))
+    if (word->written == epoch && word->writer != thread
+        && (word->writer / 32 != thread / 32 || word->written_warp == warp_epoch))
         softcuda_race(p, word->writer, false, true);
     if (word->read != epoch) {
         word->read = epoch;
@@ -42,14 +44,15 @@ static void note_write(struct softcuda_race *word, const char *p, unsigned threa
     if (word->written == epoch && word->writer != thread && (!same_warp || word->written_warp == warp_epoch))
         softcuda_race(p, word->writer, true, true);
     else if (word->read == epoch
-             && (word->many_warps || !readers_warp || (word->read_warp == warp_epoch && (word->many_lanes || word->reader != thread))))
+             && (word->many_warps || !readers_warp
+                 || (word->read_warp == warp_epoch && (word->many_lanes || word->reader != thread))))
         softcuda_race(p, word->reader, true, false);
     word->written = epoch;
     word->written_warp = warp_epoch;
     word->writer = (uint16_t)thread;
 }
 
-/* Words have one note, at their first byte; what is smaller has its own. */
+/* An access of 4 bytes or more is recorded per word, at the word's first byte; a smaller one at its own first byte. */
 static void note(const char *p, size_t place, size_t bytes, bool write)
 {
     const unsigned thread = softcuda_here.linear;
@@ -92,7 +95,7 @@ static bool shared_place(const char *p, size_t bytes, size_t *place)
     return false;
 }
 
-/* Is the access good? With `race`, shared memory is noted. */
+/* Checks an access. With `race`, also records it for the detection of races. */
 static inline void look(const void *address, size_t bytes, bool write, bool race)
 {
     const char *p = address;
@@ -120,7 +123,8 @@ static inline void look(const void *address, size_t bytes, bool write, bool race
         return;
     if (!write && within(p, bytes, softcuda_here.arguments, softcuda_here.arguments_end))
         return;
-    if (within(p, bytes, softcuda_here.image, softcuda_here.image_end) || within(p, bytes, softcuda_here.host, softcuda_here.host_end))
+    if (within(p, bytes, softcuda_here.image, softcuda_here.image_end)
+        || within(p, bytes, softcuda_here.host, softcuda_here.host_end))
         return;
     softcuda_touch(p, bytes, write);
 }
@@ -128,7 +132,8 @@ static inline void look(const void *address, size_t bytes, bool write, bool race
 static inline void touch(const void *p, size_t bytes, bool write, size_t alignment)
 {
     if (((uintptr_t)p & (alignment - 1)) != 0)
-        softcuda_fault(SOFTCUDA_MISALIGNED, "%s %zu bytes at %p, which is no multiple of %zu", write ? "writes" : "reads", bytes, p, alignment);
+        softcuda_fault(SOFTCUDA_MISALIGNED, "%s %zu bytes at %p, which is no multiple of %zu",
+                       write ? "writes" : "reads", bytes, p, alignment);
     look(p, bytes, write, true);
 }
 
@@ -164,7 +169,8 @@ void softcuda_atomic(const void *p, size_t bytes)
     look(p, bytes, true, false);
 }
 
-/* Copies that the compiler makes of assignments. AddressSanitizer's own would think that device memory is none of theirs. */
+/* Called by the compiler for copies of structs. AddressSanitizer's versions would report device memory as
+ * inaccessible. */
 HIDDEN void *memcpy(void *to, const void *from, size_t bytes);
 HIDDEN void *memmove(void *to, const void *from, size_t bytes);
 HIDDEN void *memset(void *to, int value, size_t bytes);
@@ -192,17 +198,18 @@ __attribute__((optimize("no-tree-loop-distribute-patterns"))) void *memset(void 
     return to;
 }
 
-/* What the compiler says of an index that is out of bounds. */
+/* Data of the compiler's report on an index that is out of bounds. */
 struct source_place { const char *file; uint32_t line, column; };
 struct out_of_bounds { struct source_place where; const void *array, *index; };
 HIDDEN void __ubsan_handle_out_of_bounds(struct out_of_bounds *data, uintptr_t index);
 
 void __ubsan_handle_out_of_bounds(struct out_of_bounds *data, uintptr_t index)
 {
-    softcuda_fault(SOFTCUDA_ILLEGAL, "%s:%u: index %td is not in the array", data->where.file, data->where.line, (ptrdiff_t)index);
+    softcuda_fault(SOFTCUDA_ILLEGAL, "%s:%u: index %td is not in the array", data->where.file, data->where.line,
+                   (ptrdiff_t)index);
 }
 
-/* ---- what the driver wants to know of this library ---- */
+/* ---- description of this library for the driver ---- */
 
 extern HIDDEN const char __ehdr_start[];
 extern HIDDEN const char _end[];
@@ -224,13 +231,13 @@ static int find_shared(struct dl_phdr_info *info, size_t bytes, void *argument)
     return 1;
 }
 
-/* Nothing in this library is local to a thread but what kernels share. */
+/* Only __shared__ variables of kernels are thread-local in this library; `anchor` ensures that the segment exists. */
 static __thread char anchor;
 
 static void shared(char **begin, char **end)
 {
     struct search search = { NULL, NULL };
-    *(volatile char *)&anchor = 0;              /* makes the thread's copy, if there is none yet */
+    *(volatile char *)&anchor = 0;              /* makes the C library allocate this thread's copy */
     dl_iterate_phdr(find_shared, &search);
     *begin = search.begin;
     *end = search.end;
