@@ -31,10 +31,12 @@ CTRT_API ctrt_status ctrt_backward(ctrt_tensor *tensor);
 /* The same with an upstream gradient (NULL: ones, for one element). retain_graph keeps the graph for another call; create_graph
  * records the backward pass itself, so that gradients can be derived again; a leaf's grad then holds the graph, which holds the leaf,
  * until ctrt_tensor_set_grad(leaf, NULL): ctrt_grad has no such circle. */
-CTRT_API ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool retain_graph, bool create_graph);
+CTRT_API ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool retain_graph,
+                                        bool create_graph);
 /* The gradients of `output` with respect to inputs[count], into out[count]; leaves' grad fields stay untouched.
  * An input that output does not depend on gives NULL when allow_unused, else CTRT_ERR_AUTOGRAD. */
-CTRT_API ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const *inputs, int count, ctrt_tensor *gradient,
+CTRT_API ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
+                               ctrt_tensor *gradient,
                                bool retain_graph, bool create_graph, bool allow_unused);
 
 /* Grad mode of this thread. Pairs nest: bool was = ctrt_set_grad_enabled(false); ... ctrt_set_grad_enabled(was); */
@@ -60,7 +62,8 @@ typedef ctrt_status (*ctrt_grad_hook)(void *user, ctrt_tensor **grad);
 CTRT_API ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void *user, uint64_t *id);
 /* Called after a leaf's grad was accumulated. */
 typedef ctrt_status (*ctrt_accumulate_hook)(void *user, ctrt_tensor *leaf);
-CTRT_API ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_hook hook, void *user, uint64_t *id);
+CTRT_API ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_hook hook, void *user,
+                                                     uint64_t *id);
 CTRT_API ctrt_status ctrt_tensor_remove_hook(ctrt_tensor *tensor, uint64_t id);
 
 /* ---- functions of your own ---- */

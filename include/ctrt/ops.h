@@ -132,7 +132,8 @@ CTRT_API ctrt_status ctrt_slice(ctrt_tensor **out, ctrt_tensor *x, int dim, int6
 /* x[..., start:start+length, ...]; out of range is CTRT_ERR_SHAPE. */
 CTRT_API ctrt_status ctrt_narrow(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start, int64_t length);
 /* Any shape and strides over the storage, checked to lie inside it. */
-CTRT_API ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, ctrt_ints strides, int64_t offset);
+CTRT_API ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, ctrt_ints strides,
+                                     int64_t offset);
 /* out[i] become views of at most ceil(size/chunks) along dim; *count is how many. out has room for `chunks` variables. */
 CTRT_API ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks, int dim);
 /* The same data without history; in-place changes are seen by both. */
@@ -192,7 +193,8 @@ CTRT_API ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor 
 typedef struct ctrt_pool2d_options {
     int64_t kernel[2], stride[2], padding[2], dilation[2];  /* each at most INT32_MAX */
 } ctrt_pool2d_options;
-CTRT_API ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tensor *x, const ctrt_pool2d_options *options);
+CTRT_API ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tensor *x,
+                                     const ctrt_pool2d_options *options);
 
 CTRT_API ctrt_status ctrt_softmax(ctrt_tensor **out, ctrt_tensor *x, int dim);
 CTRT_API ctrt_status ctrt_log_softmax(ctrt_tensor **out, ctrt_tensor *x, int dim);
@@ -227,7 +229,8 @@ CTRT_API ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ten
  * other ops. Else all of it is: products and softmax, in f32 for half precision, whose result alone is rounded. Either
  * way a value of v that is NaN or infinite may or may not be seen through a weight of 0.
  * The result's dimensions may lie in memory in the order of q's, so heads that are a transposed view come out as one. */
-CTRT_API ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *v,
+CTRT_API ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k,
+                                                       ctrt_tensor *v,
                                                        ctrt_tensor *mask, double dropout_p, bool causal, double scale);
 /* Zeroes elements with probability p and scales the rest by 1/(1-p); the input itself when not training. */
 CTRT_API ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool training);
@@ -246,7 +249,8 @@ CTRT_API ctrt_status ctrt_randint(ctrt_tensor **out, int64_t low, int64_t high, 
                                   ctrt_device *device);         /* low <= value < high; CTRT_DTYPE_DEFAULT: i64.
                                                                  * A floating dtype: also after rounding to it. */
 CTRT_API ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device);                          /* i64 */
-CTRT_API ctrt_status ctrt_bernoulli(ctrt_tensor **out, ctrt_ints shape, double p, ctrt_dtype dtype, ctrt_device *device);
+CTRT_API ctrt_status ctrt_bernoulli(ctrt_tensor **out, ctrt_ints shape, double p, ctrt_dtype dtype,
+                                    ctrt_device *device);
 /* [low, high). CTRT_ERR_OVERFLOW when self's dtype cannot represent low, high or their distance. */
 CTRT_API ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high);
 CTRT_API ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std);

@@ -82,7 +82,8 @@ CTRT_API ctrt_status ctrt_dtype_parse(ctrt_dtype *out, const char *name);
 CTRT_API ctrt_dtype ctrt_promote_types(ctrt_dtype a, ctrt_dtype b);
 /* The type of an operation on `tensors`, which may hold NULL, and, where not NULL, a scalar; 0-dim tensors and scalars decide only
  * when their category is higher (torch.result_type). */
-CTRT_API ctrt_status ctrt_result_type(ctrt_dtype *out, ctrt_tensor *const *tensors, int count, const ctrt_scalar *scalar);
+CTRT_API ctrt_status ctrt_result_type(ctrt_dtype *out, ctrt_tensor *const *tensors, int count,
+                                      const ctrt_scalar *scalar);
 /* The floating type of factories that are not told one; process-wide; floating types only. */
 CTRT_API ctrt_dtype ctrt_default_dtype(void);
 CTRT_API ctrt_status ctrt_set_default_dtype(ctrt_dtype dtype);
@@ -93,14 +94,17 @@ CTRT_API ctrt_status ctrt_empty(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype d
 CTRT_API ctrt_status ctrt_zeros(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device);
 CTRT_API ctrt_status ctrt_ones(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device);
 /* CTRT_DTYPE_DEFAULT: bool, i64 or the default floating type, by the scalar's kind. */
-CTRT_API ctrt_status ctrt_full(ctrt_tensor **out, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device);
+CTRT_API ctrt_status ctrt_full(ctrt_tensor **out, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype,
+                               ctrt_device *device);
 /* start, start+step, ... below end: ceil((end-start)/step) elements. CTRT_DTYPE_DEFAULT: i64 for integer scalars. */
-CTRT_API ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, ctrt_scalar step, ctrt_dtype dtype,
+CTRT_API ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, ctrt_scalar step,
+                                 ctrt_dtype dtype,
                                  ctrt_device *device);
 CTRT_API ctrt_status ctrt_eye(ctrt_tensor **out, int64_t n, int64_t m, ctrt_dtype dtype, ctrt_device *device);
 
 /* Copies `numel` elements of type `dtype` from `data` into a new tensor; the number is checked against the shape. */
-CTRT_API ctrt_status ctrt_from_data(ctrt_tensor **out, const void *data, int64_t numel, ctrt_ints shape, ctrt_dtype dtype,
+CTRT_API ctrt_status ctrt_from_data(ctrt_tensor **out, const void *data, int64_t numel, ctrt_ints shape,
+                                    ctrt_dtype dtype,
                                     ctrt_device *device);
 /* A tensor over memory of the program's, on the CPU, not copied. `free_data` (may be NULL) is called with `user` when the storage dies. */
 CTRT_API ctrt_status ctrt_from_blob(ctrt_tensor **out, void *data, ctrt_ints shape, ctrt_ints strides, ctrt_dtype dtype,
@@ -112,15 +116,21 @@ CTRT_API ctrt_status ctrt_scalar_tensor(ctrt_tensor **out, ctrt_scalar value, ct
 CTRT_API ctrt_status ctrt_empty_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dtype, ctrt_device *device);
 CTRT_API ctrt_status ctrt_zeros_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dtype, ctrt_device *device);
 CTRT_API ctrt_status ctrt_ones_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dtype, ctrt_device *device);
-CTRT_API ctrt_status ctrt_full_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_scalar value, ctrt_dtype dtype, ctrt_device *device);
+CTRT_API ctrt_status ctrt_full_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_scalar value, ctrt_dtype dtype,
+                                    ctrt_device *device);
 
 /* Of another shape, with dtype and device of `like` unless told otherwise. */
-CTRT_API ctrt_status ctrt_new_empty(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device);
-CTRT_API ctrt_status ctrt_new_zeros(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device);
-CTRT_API ctrt_status ctrt_new_ones(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device);
-CTRT_API ctrt_status ctrt_new_full(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_scalar value, ctrt_dtype dtype,
+CTRT_API ctrt_status ctrt_new_empty(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype,
+                                    ctrt_device *device);
+CTRT_API ctrt_status ctrt_new_zeros(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype,
+                                    ctrt_device *device);
+CTRT_API ctrt_status ctrt_new_ones(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype,
                                    ctrt_device *device);
-CTRT_API ctrt_status ctrt_new_tensor(ctrt_tensor **out, ctrt_tensor *like, const void *data, int64_t numel, ctrt_ints shape,
+CTRT_API ctrt_status ctrt_new_full(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_scalar value,
+                                   ctrt_dtype dtype,
+                                   ctrt_device *device);
+CTRT_API ctrt_status ctrt_new_tensor(ctrt_tensor **out, ctrt_tensor *like, const void *data, int64_t numel,
+                                     ctrt_ints shape,
                                      ctrt_dtype data_dtype, ctrt_device *device);
 
 /* ---- conversion ---- */
