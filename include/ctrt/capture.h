@@ -19,8 +19,8 @@
  *     replay. All other memory of the step is reused within it and belongs to the graph until the graph is released.
  *   - Host values (factors, branches, shapes) stay as recorded. Three are re-read at each replay: the offset of the
  *     device's random generator, so that random numbers are those of an uncaptured step; an optimizer's learning
- *     rate (ctrt_optimizer_set_lr); and its step count. An optimizer lives as long as its graphs. Its state must
- *     exist before the capture, so take a step first.
+ *     rate (ctrt_optimizer_set_lr); and its step count. The graph keeps the optimizers that it steps alive. Their
+ *     state must exist before the capture, so take a step first.
  *   - Nothing may wait for the stream: ctrt_item, copies to the host and ctrt_stream_synchronize fail with
  *     CTRT_ERR_STATE.
  *   - Replays never update parameters that had no gradient during the capture. Parameters that had one are updated
