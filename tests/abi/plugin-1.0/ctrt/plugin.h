@@ -7,9 +7,9 @@
  * comment says otherwise, a slot returns CTRT_OK, or a negative status after host->fail(), and may be called from
  * any thread.
  *
- * Order of calls:  dlopen -> ctrt_plugin_v1() (pure) -> sizes and ABI validated -> component probe (cheap, opens nothing)
- *                  -> plugin init(host), once, before the first use of a component -> component slots.
- * A plugin is never unloaded. */
+ * Order of calls:
+ *   dlopen -> ctrt_plugin_v1() (pure) -> sizes and ABI validated -> component probe (cheap, opens nothing)
+ *   -> plugin init(host), once, before the first use of a component -> component slots. A plugin is never unloaded. */
 #ifndef CTRT_PLUGIN_H
 #define CTRT_PLUGIN_H
 
@@ -188,7 +188,8 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
                                              * the gradient */
     bool maximize;
     int64_t step;                           /* 1 for the first step */
-    /* In a capture three values: decoupled ? 1 - lr*weight_decay : 1; lr / (1 - beta1^step); 1 / sqrt(1 - beta2^step). */
+    /* In a capture three values: decoupled ? 1 - lr*weight_decay : 1; lr / (1 - beta1^step);
+     * 1 / sqrt(1 - beta2^step). */
     const double *replayed;
 } ctrt_adam_attributes;
 
@@ -255,8 +256,7 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   index_add(dy[O,M,I], index[M]) -> dx[O,V,I], zeroed first; attributes.value: row to skip
  *   gather(x[O,V,I], index i64[O,M,I]) -> out[O,M,I];   scatter_add(dy[O,M,I], index[O,M,I]) -> dx[O,V,I], zeroed first
  *   tril triu(x[B,M,N]) -> out
- * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint();
- * bernoulli();
+ * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint(); bernoulli();
  *   dropout(x) -> y = x * mask / (1-p), mask bool
  * Optimizers, in place on many tensors at once (contiguous; key: parameter; sequences of n equal shapes):
  *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
