@@ -256,8 +256,8 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   index_add(dy[O,M,I], index[M]) -> dx[O,V,I], zeroed first; attributes.value: row to skip
  *   gather(x[O,V,I], index i64[O,M,I]) -> out[O,M,I];   scatter_add(dy[O,M,I], index[O,M,I]) -> dx[O,V,I], zeroed first
  *   tril triu(x[B,M,N]) -> out
- * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint(); bernoulli();
- *   dropout(x) -> y = x * mask / (1-p), mask bool
+ * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint();
+ *   bernoulli(); dropout(x) -> y = x * mask / (1-p), mask bool
  * Optimizers, in place on many tensors at once (contiguous; key: parameter; sequences of n equal shapes):
  *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
  *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
