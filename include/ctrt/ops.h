@@ -161,7 +161,7 @@ CTRT_API ctrt_status ctrt_stack(ctrt_tensor **out, ctrt_tensor *const *tensors, 
 /* Rows of `weight` [V, D] at `indices` (integers of any shape): [..., D]. The row `padding_idx` (-1: none) receives
  * no gradient. */
 CTRT_API ctrt_status ctrt_embedding(ctrt_tensor **out, ctrt_tensor *weight, ctrt_tensor *indices, int64_t padding_idx);
-/* Slices of x along `dim` at the positions `index` (1-d). */
+/* Slices of x along `dim` at the positions `index` (integers, at most 1-d). */
 CTRT_API ctrt_status ctrt_index_select(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index);
 /* Elements of x at the positions `index` along `dim`, as torch.gather. */
 CTRT_API ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index);
@@ -241,7 +241,7 @@ typedef struct ctrt_cross_entropy_options {
 } ctrt_cross_entropy_options;
 CTRT_API ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target,
                                         const ctrt_cross_entropy_options *options);
-/* Squared difference of x and target, reduced. */
+/* Squared difference of x and target, reduced. CTRT_ERR_SHAPE unless their shapes are equal. */
 CTRT_API ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target, ctrt_reduction reduction);
 
 /* Normalises over the last dimensions, whose sizes are `normalized_shape`; weight and bias have that shape or are
