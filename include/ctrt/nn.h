@@ -51,6 +51,8 @@ CTRT_API ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized
  * gradient; -1: none. */
 CTRT_API ctrt_status ctrt_embedding_new(ctrt_module **out, int64_t count, int64_t dim, int64_t padding_idx,
                                         ctrt_device *device);
+/* Modules of the functions of the same names in ctrt/ops.h. Dropout has an effect in training mode only; `p` is the
+ * probability of setting an element to zero. */
 CTRT_API ctrt_status ctrt_dropout_new(ctrt_module **out, double p);
 CTRT_API ctrt_status ctrt_relu_new(ctrt_module **out);
 CTRT_API ctrt_status ctrt_gelu_new(ctrt_module **out, bool tanh_approximation);
@@ -60,6 +62,7 @@ CTRT_API ctrt_status ctrt_softmax_new(ctrt_module **out, int dim);
 /* Merges the dimensions first_dim..last_dim. PyTorch's defaults are 1 and -1: all dimensions but the first become
  * one. */
 CTRT_API ctrt_status ctrt_flatten_new(ctrt_module **out, int first_dim, int last_dim);
+/* 2-d max pooling, as ctrt_max_pool2d. */
 CTRT_API ctrt_status ctrt_max_pool2d_new(ctrt_module **out, const ctrt_pool2d_options *options);
 /* Multi-head self attention of x [..., T, embed] (batch first). Parameters in_proj_weight, in_proj_bias,
  * out_proj.weight, out_proj.bias, as in PyTorch. With inputs {q, k, v} or {q, k, v, mask} of ctrt_forward_n it is
@@ -140,6 +143,7 @@ CTRT_API const char *ctrt_module_kind(const ctrt_module *module);
 CTRT_API ctrt_status ctrt_module_parameter(const char **name, ctrt_tensor **borrowed, ctrt_module *module,
                                            size_t index);
 CTRT_API ctrt_status ctrt_module_buffer(const char **name, ctrt_tensor **borrowed, ctrt_module *module, size_t index);
+/* Return the number of all parameters (buffers), each tensor counted once. */
 CTRT_API size_t ctrt_module_parameter_count(ctrt_module *module);
 CTRT_API size_t ctrt_module_buffer_count(ctrt_module *module);
 /* Writes the parameter or buffer with a dotted name, borrowed. CTRT_ERR_NOT_FOUND, with the nearest name in the
@@ -193,6 +197,7 @@ CTRT_API ctrt_status ctrt_module_add_module(ctrt_module *module, const char *nam
 
 /* ---- initialisation, in place, not recorded by autograd ---- */
 
+/* Fill with uniform random numbers in [low, high), normally distributed ones, and a constant. */
 CTRT_API ctrt_status ctrt_init_uniform_(ctrt_tensor *tensor, double low, double high);
 CTRT_API ctrt_status ctrt_init_normal_(ctrt_tensor *tensor, double mean, double std);
 CTRT_API ctrt_status ctrt_init_constant_(ctrt_tensor *tensor, double value);

@@ -130,10 +130,12 @@ CTRT_API ctrt_status ctrt_view_as(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints s
 CTRT_API ctrt_status ctrt_flatten(ctrt_tensor **out, ctrt_tensor *x, int first_dim, int last_dim);
 /* Reorders the dimensions: dimension i of the result is dimension dims[i] of x. */
 CTRT_API ctrt_status ctrt_permute(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims);
+/* Exchanges two dimensions. */
 CTRT_API ctrt_status ctrt_transpose(ctrt_tensor **out, ctrt_tensor *x, int dim0, int dim1);
 CTRT_API ctrt_status ctrt_t(ctrt_tensor **out, ctrt_tensor *x);             /* transpose; at most 2 dimensions */
-/* CTRT_ALL_DIMS: all of size 1 */
+/* Removes the dimensions of size 1 among `dims`; CTRT_ALL_DIMS: all dimensions of size 1. */
 CTRT_API ctrt_status ctrt_squeeze(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims);
+/* Inserts a dimension of size 1 at `dim`. */
 CTRT_API ctrt_status ctrt_unsqueeze(ctrt_tensor **out, ctrt_tensor *x, int dim);
 /* Broadcasts x to `shape`; -1 keeps a size. */
 CTRT_API ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape);
