@@ -173,9 +173,9 @@ CTRT_API ctrt_status ctrt_triu(ctrt_tensor **out, ctrt_tensor *x, int64_t diagon
 
 /* ---- reductions over `dims`; CTRT_ALL_DIMS: over all dimensions; `keepdim` keeps the reduced ones with size 1 ---- */
 
-/* An empty list of dimensions means all of them too, as in PyTorch. Sums and products of integers are i64. ctrt_mean_dims
- * and ctrt_var require a floating dtype; the divisor of the variance is the number of elements less `correction` (1:
- * Bessel's correction). */
+/* An empty list of dimensions means all of them too, as in PyTorch. Sums and products of integers are i64.
+ * ctrt_mean_dims and ctrt_var require a floating dtype; the divisor of the variance is the number of elements less
+ * `correction` (1: Bessel's correction). */
 CTRT_API ctrt_status ctrt_sum_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim);
 CTRT_API ctrt_status ctrt_mean_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim);
 CTRT_API ctrt_status ctrt_prod_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim);

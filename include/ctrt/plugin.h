@@ -46,7 +46,7 @@ typedef struct ctrt_view {
     int64_t numel;
     uint8_t dtype;                  /* ctrt_dtype */
     uint8_t ndim;
-    uint16_t flags;                 /* CTRT_VIEW_*; the contiguity flags are always set */
+    uint16_t flags;                 /* CTRT_VIEW_*; _CONTIGUOUS and _CHANNELS_LAST are set whenever they apply */
     uint32_t reserved;
     int64_t shape[CTRT_MAX_DIMS];
     int64_t strides[CTRT_MAX_DIMS];
@@ -292,8 +292,8 @@ typedef struct ctrt_host {
      * failure. */
     const char *(*message)(void);
     /* Writes a description of the owner of the device memory at `address` ("the result of matmul in encoder.0") and
-     * returns true, or returns false if it is not known. Async-signal-safe: never blocks on a lock and does not
-     * allocate. */
+     * returns true, or returns false if it is not known. May be called in a signal handler: never
+     * blocks on a lock and does not allocate. */
     bool (*describe)(char *text, size_t bytes, const void *address);
     /* As pthread_atfork (NULL: nothing to do), for locks that a plugin takes when it is called. `before` runs after
      * the library has taken its own locks, which is the usual lock order; the other two run before the library
