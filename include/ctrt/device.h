@@ -80,8 +80,8 @@ CTRT_API const char *ctrt_device_type(const ctrt_device *device);
  * get_device. */
 CTRT_API int ctrt_device_index(const ctrt_device *device);
 
-/* Writes the free and the total memory of the device in bytes, as all processes use it. `device` NULL: the default
- * device. CTRT_ERR_NOT_SUPPORTED if the backend does not report it. */
+/* Writes the free and the total memory of the device in bytes; memory that other processes use is not free. `device`
+ * NULL: the default device. CTRT_ERR_NOT_SUPPORTED if the backend does not report it. */
 CTRT_API ctrt_status ctrt_device_memory_info(ctrt_device *device, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /* Blocks until all work of the device is done; NULL: the default device. Returns CTRT_OK at once on a synchronous
