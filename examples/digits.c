@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Handwritten digits: trains a perceptron with hidden layers (MLP) and a convolutional network (CNN) on four
- * fifths of 1,797 images, tells how many of the others they get right, and proves that a network read back from
- * its checkpoint is the same network.
+/* Handwritten digits: trains a multilayer perceptron (MLP) and a convolutional network (CNN) on four fifths of 1,797
+ * images, prints the accuracy on the other images, and verifies that a network loaded from its checkpoint computes
+ * the same results.
  *
  *     make digits && ./digits [--model mlp|cnn|both] [--epochs N] [--seed N] [--device NAME] [--data FILE]
  *
- * Exits with 0 only when all that it checks is so. About the data: data/README.md. */
+ * The exit status is 0 only if all checks succeed. The data is described in data/README.md. */
 #include <ctrt/ctrt.h>
 
 #include <getopt.h>
@@ -47,7 +47,7 @@ static const struct model {
     const char *name, *checkpoint;
     ctrt_status (*make)(ctrt_module **out, ctrt_device *device);
     int epochs;
-    double lr, weight_decay, expected;              /* expected: the least accuracy on held-out images */
+    double lr, weight_decay, expected;              /* expected: minimum accuracy on held-out images */
 } models[] = {
     { "mlp", "digits-mlp.safetensors", mlp_new, 40, 2e-3, 0.01, 0.965 },
     { "cnn", "digits-cnn.safetensors", cnn_new, 15, 3e-3, 0.05, 0.98 },
@@ -62,7 +62,8 @@ static void set_release(struct set *set)
     ctrt_tensor_release(&set->images);
     ctrt_tensor_release(&set->labels);
 }
-#define AUTO_SET __attribute__((cleanup(set_release))) struct set      /* as CTRT_AUTO: released on every way out */
+/* Like CTRT_AUTO: released on every path out of the block. */
+#define AUTO_SET __attribute__((cleanup(set_release))) struct set
 
 /* Reads lines of 64 pixels and a label. */
 static ctrt_status set_read(struct set *set, const char *path, ctrt_device *device)
@@ -90,14 +91,14 @@ static ctrt_status set_read(struct set *set, const char *path, ctrt_device *devi
     return ctrt_from_data(&set->labels, labels, n, CTRT_SHAPE(n), CTRT_I64, device);
 }
 
-/* The rows of `set` that `rows` lists. */
+/* Selects the rows of `set` whose indices are in `rows`. */
 static ctrt_status set_pick(struct set *out, const struct set *set, ctrt_tensor *rows)
 {
     CTRT_TRY(ctrt_index_select(&out->images, set->images, 0, rows));
     return ctrt_index_select(&out->labels, set->labels, 0, rows);
 }
 
-/* Splits at random: four fifths to train with, one fifth held out. */
+/* Splits at random: four fifths for training, one fifth held out. */
 static ctrt_status set_split(struct set *train, struct set *held_out, const struct set *all, ctrt_device *device)
 {
     CTRT_AUTO(tensor) order = NULL, part = NULL;
@@ -109,7 +110,7 @@ static ctrt_status set_split(struct set *train, struct set *held_out, const stru
     return set_pick(held_out, all, part);
 }
 
-/* ---- progress: a bar on a terminal, a line now and then otherwise ---- */
+/* ---- progress: a bar on a terminal, otherwise a line every two seconds ---- */
 
 struct progress { double start, shown; int64_t steps; };
 
@@ -129,7 +130,7 @@ static ctrt_status progress_show(struct progress *progress, const char *name, in
     if (!last && time - progress->shown < (terminal ? 0.1 : 2))
         return CTRT_OK;
     progress->shown = time;
-    CTRT_TRY(ctrt_item(&value, loss));              /* waits for the device: hence not at every step */
+    CTRT_TRY(ctrt_item(&value, loss));              /* waits for the device, so not called at every step */
     double done = (double)step / (double)progress->steps, seconds = time - progress->start;
     int bar = (int)(done * 30), left = (int)(seconds / done - seconds + 0.5);
     printf("%s%s  [%.*s%.*s] %3.0f %%  loss %.4f  %7.0f images/s  %d:%02d left  %s  %.1f MiB%s",
@@ -140,7 +141,7 @@ static ctrt_status progress_show(struct progress *progress, const char *name, in
     return CTRT_OK;
 }
 
-/* ---- training and judging ---- */
+/* ---- training and evaluation ---- */
 
 static ctrt_status train(ctrt_module *net, const struct model *model, const struct set *set, int epochs,
                          ctrt_device *device)
@@ -151,7 +152,8 @@ static ctrt_status train(ctrt_module *net, const struct model *model, const stru
     int64_t n = ctrt_tensor_size(set->labels, 0), batches = n / BATCH;
     struct progress progress = { .start = now(), .shown = now(), .steps = epochs * batches };
 
-    const ctrt_cross_entropy_options softened = { .label_smoothing = 0.1 };     /* helps with so few images */
+    /* Label smoothing improves the accuracy with so few images. */
+    const ctrt_cross_entropy_options softened = { .label_smoothing = 0.1 };
     const ctrt_adamw_options options = { .lr = model->lr, .weight_decay = model->weight_decay };
     CTRT_TRY(ctrt_adamw_new(&optimizer, net, &options));
     ctrt_module_train(net, true);
@@ -166,14 +168,14 @@ static ctrt_status train(ctrt_module *net, const struct model *model, const stru
         CTRT_TRY(ctrt_cross_entropy(&loss, loss, batch.labels, &softened));
         CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, true));
         CTRT_TRY(ctrt_backward(loss));
-        CTRT_TRY(ctrt_optimizer_set_lr(optimizer, model->lr * (0.5 + 0.5 * cos(turn))));    /* falls to 0 */
+        CTRT_TRY(ctrt_optimizer_set_lr(optimizer, model->lr * (0.5 + 0.5 * cos(turn))));    /* decreases to 0 */
         CTRT_TRY(ctrt_optimizer_step(optimizer));
         CTRT_TRY(progress_show(&progress, model->name, step + 1, loss, device));
     }
     return CTRT_OK;
 }
 
-/* The share of images that the network gets right, and its logits. */
+/* Computes the network's accuracy and its logits. */
 static ctrt_status judge(double *accuracy, ctrt_tensor **logits, ctrt_module *net, const struct set *set)
 {
     CTRT_AUTO(tensor) right = NULL;
@@ -188,7 +190,7 @@ static ctrt_status judge(double *accuracy, ctrt_tensor **logits, ctrt_module *ne
     return ctrt_item(accuracy, right);
 }
 
-/* Are the logits the same, bit by bit? */
+/* Compares two tensors of logits bit by bit. */
 static ctrt_status same_bits(bool *same, ctrt_tensor *a, ctrt_tensor *b)
 {
     static float x[4096 * CLASSES], y[4096 * CLASSES];
@@ -231,7 +233,7 @@ static ctrt_status run(const struct model *model, const struct set *all, int epo
     return CTRT_OK;
 }
 
-/* ---- the command ---- */
+/* ---- main ---- */
 
 int main(int argc, char **argv)
 {
@@ -241,7 +243,7 @@ int main(int argc, char **argv)
         { "data", required_argument, NULL, 'f' },  { NULL, 0, NULL, 0 },
     };
     const char *which = "both", *device_name = "auto", *path = "data/digits.csv";
-    int epochs = 0, option, matched = 0;            /* epochs 0: each model's own number */
+    int epochs = 0, option, matched = 0;            /* epochs 0: each model's default */
     uint64_t seed = 1;
     while ((option = getopt_long(argc, argv, "m:e:s:d:f:", options, NULL)) != -1) {
         switch (option) {

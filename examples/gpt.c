@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A character-level transformer, trained on any text file, then asked to write some text itself.
+/* A character-level transformer: trains on any text file, then generates some text.
  *
  *     make gpt && ./gpt [FILE [STEPS]]        default: the GNU General Public License, 600 steps
  *
- * The device is CTRT_DEVICE's ("cpu", "cuda:1"), else the best one present; nothing below depends on it. */
+ * The device is that of CTRT_DEVICE ("cpu", "cuda:1"), else the best one present; the code does not depend on it. */
 #include <ctrt/ctrt.h>
 
 #include <stdio.h>
@@ -19,7 +19,7 @@ struct block { ctrt_module *ln1, *attn, *ln2, *mlp; };      /* borrowed: the mod
 static ctrt_status block_forward(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count)
 {
     struct block *b = ctrt_module_state(self);
-    CTRT_AUTO(tensor) x = ctrt_tensor_retain(inputs[0]), h = NULL;      /* released on every way out */
+    CTRT_AUTO(tensor) x = ctrt_tensor_retain(inputs[0]), h = NULL;      /* released on every path out of the function */
     (void)count;
     CTRT_TRY(ctrt_forward(&h, b->ln1, x));
     CTRT_TRY(ctrt_forward(&h, b->attn, h));
@@ -38,7 +38,7 @@ static ctrt_status block_new(ctrt_module **out, ctrt_device *device)
     CTRT_TRY(ctrt_module_new(out, &block_class));
     struct block *b = ctrt_module_state(*out);
     b->ln1 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device);
-    CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1));              /* a failure of CTRT_NEW comes out here */
+    CTRT_TRY(ctrt_module_add_module(*out, "ln1", b->ln1));              /* returns the error of a failed CTRT_NEW */
     b->attn = CTRT_NEW(multihead_attention, WIDTH, HEADS, 0, true, true, device);
     CTRT_TRY(ctrt_module_add_module(*out, "attn", b->attn));
     b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(WIDTH), 0, true, device);
@@ -96,7 +96,7 @@ static ctrt_status text_read(const char *path)
     for (int c, room = 0; (c = getc(file)) != EOF; text.length++) {
         if (text.length == room)
             text.tokens = realloc(text.tokens, (size_t)(room = room * 2 + 4096) * sizeof *text.tokens);
-        if (text.token_of[c] == 0)                                      /* 0: not seen; else token + 1 */
+        if (text.token_of[c] == 0)                                      /* 0: not seen yet; else token + 1 */
             text.byte_of[text.vocabulary] = (char)c, text.token_of[c] = ++text.vocabulary;
         text.tokens[text.length] = text.token_of[c] - 1;
     }
@@ -104,7 +104,7 @@ static ctrt_status text_read(const char *path)
     return text.length > CONTEXT ? CTRT_OK : ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s is too short", path);
 }
 
-/* Random pieces of the text, and the same pieces one character on: x, y [BATCH, CONTEXT]. */
+/* Random pieces of the text, and the same pieces shifted by one character: x, y [BATCH, CONTEXT]. */
 static ctrt_status text_batch(ctrt_tensor **x, ctrt_tensor **y, ctrt_device *device)
 {
     int64_t pieces[BATCH][CONTEXT + 1];
@@ -119,7 +119,7 @@ static ctrt_status text_batch(ctrt_tensor **x, ctrt_tensor **y, ctrt_device *dev
     return ctrt_narrow(y, both, 1, 1, CONTEXT);
 }
 
-/* ---- training and writing ---- */
+/* ---- training and text generation ---- */
 
 static ctrt_status train(ctrt_module *net, int steps, ctrt_device *device)
 {
@@ -150,7 +150,7 @@ static ctrt_status train(ctrt_module *net, int steps, ctrt_device *device)
     return CTRT_OK;
 }
 
-/* Feeds the last CONTEXT tokens, draws the next one with the probabilities that come back, and so on. */
+/* Runs the network on the last CONTEXT tokens, samples the next token from the resulting probabilities, and repeats. */
 static ctrt_status write_sample(ctrt_module *net, ctrt_device *device)
 {
     CTRT_AUTO(tensor) x = NULL;
@@ -160,7 +160,7 @@ static ctrt_status write_sample(ctrt_module *net, ctrt_device *device)
         int seen = n < CONTEXT ? n : CONTEXT, next = 0;
         CTRT_TRY(ctrt_from_data(&x, window + n - seen, seen, CTRT_SHAPE(1, seen), CTRT_I64, device));
         CTRT_TRY(ctrt_forward(&x, net, x));
-        CTRT_TRY(ctrt_select(&x, x, 1, -1));                            /* after the last token */
+        CTRT_TRY(ctrt_select(&x, x, 1, -1));                            /* logits of the last position */
         CTRT_TRY(ctrt_softmax(&x, x, -1));
         CTRT_TRY(ctrt_to_host(probability, sizeof probability, x, CTRT_F32));
         for (double r = drand48(); next < text.vocabulary - 1 && (r -= probability[next]) > 0; next++)

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A backend for ctrt, to start your own from.
+/* A minimal backend for ctrt, as a starting point for a new one.
  *
- * It pretends to be hardware with memory of its own: one device, `template:0`, whose memory the core reaches only through the copy and fill below
- * (it is malloc'ed, but nothing tells the core so). It has kernels for six ops in f32; with CTRT_FALLBACK=cpu all others run on the CPU,
- * and training works from the first day. Replace the parts one by one: memory first, then the ops that `ctrt_fallback_count` shows to be hot.
+ * It simulates hardware with its own memory: one device, `template:0`, whose memory the core accesses only through
+ * the copy and fill functions below (it comes from aligned_alloc, but the core does not use that). It has kernels
+ * for six ops in f32. With CTRT_FALLBACK=cpu all other ops run on the CPU, so training works from the start. Replace
+ * the parts one by one: first memory, then the ops for which `ctrt_fallback_count` is high.
  *
- * The contract is the header alone: ctrt/plugin.h. Nothing of libctrt is linked. */
+ * The contract is ctrt/plugin.h alone. The plugin does not link with libctrt. */
 #include <ctrt/plugin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const ctrt_host *host;           /* what the library lends, from init on */
+static const ctrt_host *host;           /* the library's host table; set by init */
 
-/* ---- the device: how many, what they are, opening ------------------------------------------------------------ */
+/* ---- the device: count, properties, opening --------------------------------------------------------------------- */
 
 struct device {
     int32_t index;
-    uint64_t used;                      /* bytes, unsynchronised: good enough for memory_info */
+    uint64_t used;                      /* bytes; not synchronised, which is accurate enough for memory_info */
 };
 
 #define TOTAL_MEMORY ((uint64_t)1 << 30)
 
-/* Asked before anything is opened, perhaps in a process that will fork: look, but touch nothing. */
+/* Called before any device is opened, perhaps in a process that forks later, so it must not initialise the hardware. */
 static ctrt_status device_count(int32_t *count)
 {
     *count = 1;
@@ -33,13 +34,13 @@ static ctrt_status device_describe(int32_t index, ctrt_device_info *info)
 {
     if (index != 0)
         return host->fail(CTRT_ERR_NO_DEVICE, "template has one device, not %d", index + 1);
-    /* The struct grows at its end; the caller zeroed it and says in `size` how much of it there is. */
+    /* The struct may be longer in later versions. The caller has zeroed it; `size` is its length. */
     snprintf(info->name, sizeof info->name, "a template for backends");
     info->total_memory = TOTAL_MEMORY;
     info->processors = 1;
     info->numa_node = -1;
     info->ecc = -1;
-    info->flags = 0;                    /* neither readable by the host nor asynchronous */
+    info->flags = 0;                    /* memory not accessible by the host; synchronous */
     return CTRT_OK;
 }
 
@@ -82,7 +83,7 @@ static ctrt_status memory_alloc(void *device, void **address, size_t bytes)
     if (bytes > TOTAL_MEMORY - d->used)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "template:%d has %llu bytes left, %zu were asked for", d->index,
                           (unsigned long long)(TOTAL_MEMORY - d->used), bytes);
-    void *block = aligned_alloc(64, (bytes + 63) / 64 * 64);        /* 64-byte alignment is the least */
+    void *block = aligned_alloc(64, (bytes + 63) / 64 * 64);        /* the ABI requires at least 64-byte alignment */
     if (block == NULL)
         return host->fail(CTRT_ERR_OUT_OF_MEMORY, "template:%d: the system has no %zu bytes", d->index, bytes);
     d->used += bytes;
@@ -96,7 +97,7 @@ static void memory_free(void *device, void *address, size_t bytes)
     free(address);
 }
 
-/* `kind` tells which side is the host's (CTRT_COPY_TO_DEVICE, _TO_HOST, _ON_DEVICE); here all is one memory. */
+/* `kind` is the direction (CTRT_COPY_TO_DEVICE, _TO_HOST, _ON_DEVICE); here all memory is host memory. */
 static ctrt_status memory_copy(void *device, void *queue, void *to, const void *from, size_t bytes, int kind)
 {
     (void)device, (void)queue, (void)kind;
@@ -119,10 +120,11 @@ static const ctrt_memory_table memory_table = {
     .fill = memory_fill,
 };
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------
+/* ---- kernels ----------------------------------------------------------------------------------------------------
  *
- * A row without CTRT_KERNEL_STRIDED gets contiguous operands: the core copies those that are not. Operands have been promoted and broadcast, the output is
- * allocated. A number (x + 2) comes as a view with CTRT_VIEW_HOST_SCALAR: one element in host memory. */
+ * A kernel without CTRT_KERNEL_STRIDED gets contiguous operands: the core copies those that are not. The core has
+ * promoted and broadcast the operands and allocated the output. A scalar operand (x + 2) is a view with
+ * CTRT_VIEW_HOST_SCALAR: one element in host memory. */
 
 static float operand(const ctrt_view *view, int64_t i)
 {
@@ -144,10 +146,10 @@ static float operand(const ctrt_view *view, int64_t i)
     }
 ELEMENTWISE(add, a + b)
 ELEMENTWISE(mul, a * b)
-ELEMENTWISE(relu, a > 0 || a != a ? a : 0)              /* NaN stays */
+ELEMENTWISE(relu, a > 0 || a != a ? a : 0)              /* NaN stays NaN */
 ELEMENTWISE(relu_backward, b > 0 ? a : 0)               /* (dy, y) */
 
-/* Writes one element of the output; the core asks for this op to fill and zero tensors. */
+/* Fills the output with one value; the core calls this op to fill and zero tensors. */
 static ctrt_status fill_f32(const ctrt_call *call)
 {
     const ctrt_range_attributes *attributes = call->attributes;
@@ -158,7 +160,8 @@ static ctrt_status fill_f32(const ctrt_call *call)
     return CTRT_OK;
 }
 
-/* x[M,K] times w[N,K] transposed, plus bias[N] or nothing. This row takes strides, so transposed operands are not copied for it. */
+/* x[M,K] times the transpose of w[N,K], plus bias[N] or NULL. The kernel supports strides, so transposed operands
+ * are not copied. */
 static ctrt_status linear_f32(const ctrt_call *call)
 {
     const ctrt_view *x = call->inputs[0], *w = call->inputs[1], *bias = call->inputs[2], *y = call->outputs[0];
@@ -191,16 +194,17 @@ static const ctrt_kernel_table kernel_table = {
     .stride = sizeof rows[0],
 };
 
-/* ---- what the plugin is ------------------------------------------------------------------------------------------------- */
+/* ---- the plugin's tables ---------------------------------------------------------------------------------------- */
 
 static const ctrt_backend backend = {
     .size = sizeof(ctrt_backend),
     .device = &device_table,
     .memory = &memory_table,
-    .kernels = &kernel_table,           /* no queue table: every slot works at once and in order */
+    .kernels = &kernel_table,           /* no queue table: every slot completes at once, in order */
 };
 
-/* Could it work here? A real backend looks for its driver's library and device nodes, and says in words what is missing. */
+/* Whether the backend can work on this machine. A real backend looks for its driver's library and device nodes, and
+ * writes what is missing. */
 static int32_t probe(char *reason, size_t reason_bytes)
 {
     if (getenv("TEMPLATE_OFF") != NULL) {
@@ -211,7 +215,7 @@ static int32_t probe(char *reason, size_t reason_bytes)
     return 1;
 }
 
-/* `score`: below the CPU's nothing chooses a template by itself; programs name it. */
+/* The score is below the CPU's, so that the template is used only if a program names it. */
 static const ctrt_component components[] = {
     { sizeof(ctrt_component), CTRT_COMPONENT_BACKEND, -100, "template", &backend, probe },
 };
@@ -235,7 +239,7 @@ static const ctrt_plugin plugin = {
     .init = init,
 };
 
-/* The one symbol that a plugin exports. */
+/* The only exported symbol of a plugin. */
 CTRT_API const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
 {
     (void)host_abi_major, (void)host_abi_minor;

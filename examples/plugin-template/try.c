@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Trains a small network on the template's device and says which ops its backend lacked.
+/* Trains a small network on the template's device and prints which ops its backend lacks.
  *
- *   CTRT_PLUGIN_PATH=$PWD CTRT_FALLBACK=cpu ./try                 exit status 0 when the loss fell */
+ *   CTRT_PLUGIN_PATH=$PWD CTRT_FALLBACK=cpu ./try                 exit status 0 if the loss decreased */
 #include <ctrt/ctrt.h>
 #include <stdio.h>
 
-static ctrt_status train(ctrt_module **model, ctrt_optimizer **optimizer, ctrt_tensor *tensors[4], double *first, double *last)
+static ctrt_status train(ctrt_module **model, ctrt_optimizer **optimizer, ctrt_tensor *tensors[4], double *first,
+                         double *last)
 {
     ctrt_tensor **x = &tensors[0], **y = &tensors[1], **h = &tensors[2];
     ctrt_device *device = NULL;
@@ -14,7 +15,7 @@ static ctrt_status train(ctrt_module **model, ctrt_optimizer **optimizer, ctrt_t
                                                      CTRT_NEW(linear, 32, 4, true, device))));
     CTRT_TRY(ctrt_sgd_new(optimizer, *model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 }));
     CTRT_TRY(ctrt_randn(x, CTRT_SHAPE(64, 16), CTRT_F32, device));
-    CTRT_TRY(ctrt_argmax(y, *x, CTRT_DIMS(1), false));          /* learn: in which quarter is the largest number? */
+    CTRT_TRY(ctrt_argmax(y, *x, CTRT_DIMS(1), false));          /* task: the quarter that contains the largest number */
     CTRT_TRY(ctrt_floor_divide_scalar(y, *y, ctrt_int(4)));
     for (int step = 0; step < 50; step++) {
         CTRT_TRY(ctrt_forward(h, *model, *x));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt/capture.h: a step of work, recorded once and replayed at one stroke.
+/* ctrt/capture.h: graph capture: records a step of work once and replays it with one call.
  *
- * Between ctrt_capture_begin and _end, what the thread puts on its current stream of the device is recorded instead of run; replaying puts all
- * of it there again, on the same memory. The host's share of a step (shapes, checks, dispatch, autograd) is paid once: on a GPU small steps
- * become several times faster.
+ * Between ctrt_capture_begin and ctrt_capture_end, the work that the thread enqueues on its current stream of the
+ * device is recorded instead of run. A replay enqueues all of it again, on the same memory. The host's part of a
+ * step (shapes, checks, dispatch, autograd) is then paid once, which makes small steps several times faster on a
+ * GPU.
  *
  *     run the step a few times                      (so that gradients, buffers and optimizer state exist)
  *     ctrt_capture_begin(device);
@@ -11,23 +12,27 @@
  *     ctrt_capture_end(&graph, device);
  *     for each batch: ctrt_copy_(x, batch) ... ctrt_capture_replay(graph) ... ctrt_item(&value, loss)
  *
- * What is recorded is the work, with its addresses and numbers:
- *  - tensors that the step reads stay where they are (the graph keeps them); give them new values with ctrt_copy_;
- *  - tensors that it makes and that are still held when the capture ends get new values at each replay; all other memory of the step is
- *    reused within it, and belongs to the graph until that is released;
- *  - numbers of the host stay what they were: factors, branches, shapes. Three are taken anew at each replay: the place of the device's generator,
- *    so that random numbers are those of a step that is not captured; an optimizer's learning rate (ctrt_optimizer_set_lr); its count of steps.
- *    Optimizers live as long as their graphs; their state must exist before (take a step first);
- *  - nothing may wait for the stream: ctrt_item, copies to the host and ctrt_stream_synchronize fail with CTRT_ERR_STATE;
- *  - parameters that have no gradient then are never stepped by replays; those that have are stepped together, so that their counts of steps must
- *    stay equal. What replaces tensors (ctrt_module_to) leaves the graph with the old ones; ctrt_optimizer_load writes into them;
- *  - of an optimizer over several devices only what is on the captured one is replayed.
+ * The graph records the work with its addresses and values:
+ *   - Tensors that the step reads keep their address, and the graph keeps their memory alive; write new values with
+ *     ctrt_copy_.
+ *   - Tensors that the step creates and that are still referenced when the capture ends receive new values at each
+ *     replay. All other memory of the step is reused within it and belongs to the graph until the graph is released.
+ *   - Host values (factors, branches, shapes) stay as recorded. Three are re-read at each replay: the offset of the
+ *     device's random generator, so that random numbers are those of an uncaptured step; an optimizer's learning
+ *     rate (ctrt_optimizer_set_lr); and its step count. The graph keeps the optimizers that it steps alive. Their
+ *     state must exist before the capture, so take a step first.
+ *   - Nothing may wait for the stream: ctrt_item, copies to the host and ctrt_stream_synchronize fail with
+ *     CTRT_ERR_STATE.
+ *   - Replays never update parameters that had no gradient during the capture. Parameters that had one are updated
+ *     together, so their step counts must stay equal. Functions that replace tensors (ctrt_module_to) leave the old
+ *     ones in the graph; ctrt_optimizer_load writes into them.
+ *   - Of an optimizer over several devices, only the part on the captured device is replayed.
  *
- * What a capture writes has no values before the first replay. A call that fails is not in the recording: release the graph of a step that did not come
- * to its end.
+ * Tensors that a capture writes have no values before the first replay. A failed call is not recorded; if a step did
+ * not complete, release its graph.
  *
- * What is refused leaves the capture open: ctrt_capture_end is due all the same, says what made the recording worthless (memory that ran out, say),
- * and afterwards all is as without a capture. */
+ * A refused operation leaves the capture open. ctrt_capture_end must still be called; it reports what made the
+ * recording unusable (for example, memory that ran out), and afterwards the state is as without a capture. */
 #ifndef CTRT_CAPTURE_H
 #define CTRT_CAPTURE_H
 
@@ -37,27 +42,35 @@ CTRT_BEGIN_DECLS
 
 typedef struct ctrt_graph ctrt_graph;
 
-/* Begins to record the calling thread's current stream of `device` (NULL: the default device), after all work of the device is done. One
- * capture a device. No other thread may use the stream until its end (the default stream is every thread's): what it puts there is recorded too. A
- * thread that ends before leaves its stream captured. Other streams of the device join it by waiting for it (ctrt_stream_wait, ctrt_stream_wait_event) before they use its results,
- * until it ends.
- * Errors: CTRT_ERR_NOT_SUPPORTED where the backend cannot, CTRT_ERR_STATE when the stream is being captured already, the device's own error. */
+/* Starts to capture the calling thread's current stream of `device` (NULL: the default device), after all work of
+ * the device is done. There is one capture per device. No other thread may use the stream until the capture ends
+ * (the default stream is shared by all threads), because its work would be recorded too. If the thread exits before,
+ * its stream stays in capture. Other streams of the device join the capture by waiting for the captured stream
+ * (ctrt_stream_wait, ctrt_stream_wait_event) before they use its results, until the capture ends.
+ *
+ * Errors: CTRT_ERR_NOT_SUPPORTED if the backend has no captures or the memory policy moves memory; CTRT_ERR_STATE if
+ * the stream is being captured already or a memory plan runs on the device; the device's own error. */
 CTRT_API ctrt_status ctrt_capture_begin(ctrt_device *device);
-/* Ends the capture that the thread began; *out (NULL or a graph, by the assignment rule) becomes its graph. On an error there is none. Errors:
- * CTRT_ERR_STATE without a capture, the first error that recording met, the backend's. */
+/* Ends the capture that the calling thread began on `device`. *out (NULL or a graph, by the assignment rule of
+ * ctrt/base.h) becomes its graph. On an error there is no graph. Errors: CTRT_ERR_STATE without a capture, the first
+ * error during recording, the backend's errors. */
 CTRT_API ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device);
-/* Is the calling thread's current stream of `device` (NULL: the default device) being captured? */
+/* Returns whether the calling thread's current stream of `device` (NULL: the default device) is being captured. */
 CTRT_API bool ctrt_capture_running(ctrt_device *device);
 
-/* Puts the recorded work on the calling thread's current stream of the graph's device, behind what other streams still do to the tensors that
- * it uses. Replays of one graph run one after another. Errors: CTRT_ERR_STATE on a stream that is being captured, the backend's. */
+/* Enqueues the recorded work on the calling thread's current stream of the graph's device, ordered after the work of
+ * other streams on the tensors that it uses. Replays of one graph run one after another. Errors: CTRT_ERR_STATE on a
+ * stream that is being captured and while a memory plan runs on the device; the backend's errors. */
 CTRT_API ctrt_status ctrt_capture_replay(ctrt_graph *graph);
 
+/* Adds a reference and returns `graph`; NULL is returned unchanged. */
 CTRT_API ctrt_graph *ctrt_graph_retain(ctrt_graph *graph);
-/* Drops the reference and nulls the variable. The last one waits for replays that run. Tensors made in the capture stay valid. */
+/* Releases the reference in *graph and sets *graph to NULL. Releasing the last reference waits for running replays.
+ * Tensors created in the capture stay valid. */
 CTRT_API void ctrt_graph_release(ctrt_graph **graph);
+/* Returns the device on which the graph was captured; NULL for NULL. */
 CTRT_API ctrt_device *ctrt_graph_device(const ctrt_graph *graph);
-/* Bytes of device memory that the graph keeps for itself. */
+/* Returns the device memory in bytes that the graph reserves; 0 for NULL. */
 CTRT_API uint64_t ctrt_graph_memory(const ctrt_graph *graph);
 
 CTRT_END_DECLS

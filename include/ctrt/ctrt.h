@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt/ctrt.h: the whole of ctrt for programs. Link with `pkg-config --libs ctrt`. */
+/* ctrt/ctrt.h: includes all public headers for programs. Link with `pkg-config --libs ctrt`. */
 #ifndef CTRT_CTRT_H
 #define CTRT_CTRT_H
 

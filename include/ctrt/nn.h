@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ctrt/nn.h: modules: parts of networks that own parameters, buffers and other modules.
  *
- * A module is a reference counted handle. Parameters have dotted names ("blocks.0.attn.in_proj_weight"), PyTorch's
- * where PyTorch has the module. Constructors take a device (NULL: default) for their parameters and initialise as
- * PyTorch does. One module is used by one thread at a time. */
+ * A module is a reference-counted handle. Parameters have dotted names ("blocks.0.attn.in_proj_weight"), the same as
+ * PyTorch's where PyTorch has the module. Constructors create parameters on `device` (NULL: the default device) and
+ * initialise them as PyTorch does; on success *out owns one reference (assignment rule of ctrt/base.h). Invalid
+ * sizes and options are CTRT_ERR_INVALID_ARGUMENT. A module must not be used by two threads at the same time. */
 #ifndef CTRT_NN_H
 #define CTRT_NN_H
 
@@ -13,55 +14,64 @@ CTRT_BEGIN_DECLS
 
 typedef struct ctrt_module ctrt_module;
 
+/* Adds a reference and returns `module`; NULL is returned unchanged. */
 CTRT_API ctrt_module *ctrt_module_retain(ctrt_module *module);
+/* Releases the reference in *module and sets *module to NULL. */
 CTRT_API void ctrt_module_release(ctrt_module **module);
 
-/* y = module(x), by the assignment rule: ctrt_forward(&h, layer, h) is fine. Errors say in which module they
- * arose. CTRT_ERR_STATE for modules nested so deep that the thread's stack is used up; so do the other functions
- * that go through what is below a module. */
+/* Computes y = module(x), by the assignment rule, so ctrt_forward(&h, layer, h) is allowed. Error messages name the
+ * module in which the error occurred. CTRT_ERR_STATE for modules nested so deep that the thread's stack is
+ * exhausted; the other functions that visit all modules below a module return it too. */
 CTRT_API ctrt_status ctrt_forward(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *x);
-/* For modules of several inputs; which of them may be NULL is the module's business. */
+/* The same for modules with several inputs. The module defines which of them may be NULL. */
 CTRT_API ctrt_status ctrt_forward_n(ctrt_tensor **y, ctrt_module *module, ctrt_tensor *const *inputs, int count);
 
 /* ---- the standard modules ---- */
 
-/* Parameters weight [out, in] and, with bias, bias [out]. */
+/* Fully connected layer: y = x weight^T + bias. Parameters weight [out, in] and, with `bias`, bias [out]. */
 CTRT_API ctrt_status ctrt_linear_new(ctrt_module **out, int64_t in_features, int64_t out_features, bool bias,
                                      ctrt_device *device);
-/* options NULL: stride 1, padding 0, dilation 1, groups 1. */
+/* 2-d convolution. Parameters weight [out, in/groups, kernel_h, kernel_w] and, with `bias`, bias [out]. `options`
+ * NULL: stride 1, padding 0, dilation 1, groups 1. */
 CTRT_API ctrt_status ctrt_conv2d_new(ctrt_module **out, int64_t in_channels, int64_t out_channels, int64_t kernel_h,
                                      int64_t kernel_w, const ctrt_conv2d_options *options, bool bias,
                                      ctrt_device *device);
-/* Of [N, C] or [N, C, L], and of [N, C, H, W]. epsilon 0: 1e-5; momentum 0: 0.1 (CTRT_ZERO: 0); negative momentum:
- * running statistics are the plain average over all batches seen. Buffers running_mean, running_var (unbiased),
- * num_batches_tracked (i64). */
+/* Batch normalization of [N, C] or [N, C, L] (1d) and of [N, C, H, W] (2d). `epsilon` 0: 1e-5; `momentum` 0: 0.1
+ * (CTRT_ZERO: 0); a negative momentum makes the running statistics the plain average over all batches. Parameters
+ * weight and bias [C] with `affine`. Buffers running_mean, running_var (unbiased), num_batches_tracked (i64). */
 CTRT_API ctrt_status ctrt_batch_norm1d_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
                                            bool affine, ctrt_device *device);
 CTRT_API ctrt_status ctrt_batch_norm2d_new(ctrt_module **out, int64_t features, double epsilon, double momentum,
                                            bool affine, ctrt_device *device);
-/* epsilon 0: 1e-5; CTRT_ZERO: 0. */
+/* Layer normalization over the last dimensions, which have the sizes `normalized_shape`. `epsilon` 0: 1e-5;
+ * CTRT_ZERO: 0. */
 CTRT_API ctrt_status ctrt_layer_norm_new(ctrt_module **out, ctrt_ints normalized_shape, double epsilon, bool affine,
                                          ctrt_device *device);
-/* Rows of weight [count, dim] at integer indices. padding_idx: a row that starts as zeros and gets no gradient;
- * -1: none. */
+/* Rows of weight [count, dim] at integer indices. `padding_idx`: a row that is initialised to zeros and receives no
+ * gradient; -1: none. */
 CTRT_API ctrt_status ctrt_embedding_new(ctrt_module **out, int64_t count, int64_t dim, int64_t padding_idx,
                                         ctrt_device *device);
+/* Modules of the functions of the same names in ctrt/ops.h. Dropout has an effect in training mode only; `p` is the
+ * probability of setting an element to zero. */
 CTRT_API ctrt_status ctrt_dropout_new(ctrt_module **out, double p);
 CTRT_API ctrt_status ctrt_relu_new(ctrt_module **out);
 CTRT_API ctrt_status ctrt_gelu_new(ctrt_module **out, bool tanh_approximation);
 CTRT_API ctrt_status ctrt_tanh_new(ctrt_module **out);
 CTRT_API ctrt_status ctrt_sigmoid_new(ctrt_module **out);
 CTRT_API ctrt_status ctrt_softmax_new(ctrt_module **out, int dim);
-/* PyTorch's defaults are 1 and -1: all dimensions but the first become one. */
+/* Merges the dimensions first_dim..last_dim. PyTorch's defaults are 1 and -1: all dimensions but the first become
+ * one. */
 CTRT_API ctrt_status ctrt_flatten_new(ctrt_module **out, int first_dim, int last_dim);
+/* 2-d max pooling, as ctrt_max_pool2d. */
 CTRT_API ctrt_status ctrt_max_pool2d_new(ctrt_module **out, const ctrt_pool2d_options *options);
-/* Self attention of x [..., T, embed] (batch first); parameters in_proj_weight, in_proj_bias, out_proj.weight,
- * out_proj.bias, as PyTorch's. With inputs {q, k, v} or {q, k, v, mask} by ctrt_forward_n: general attention,
- * mask as in ctrt_scaled_dot_product_attention. causal: position t sees up to t. */
+/* Multi-head self attention of x [..., T, embed] (batch first). Parameters in_proj_weight, in_proj_bias,
+ * out_proj.weight, out_proj.bias, as in PyTorch. With inputs {q, k, v} or {q, k, v, mask} of ctrt_forward_n it is
+ * general attention, with the mask as in ctrt_scaled_dot_product_attention. `causal`: position t attends to
+ * positions up to t. */
 CTRT_API ctrt_status ctrt_multihead_attention_new(ctrt_module **out, int64_t embed, int64_t heads, double dropout,
                                                   bool bias, bool causal, ctrt_device *device);
 
-/* A list of modules whose references are handed over; CTRT_MODULES, below, makes one in place. */
+/* A list of modules whose references are passed to the callee; CTRT_MODULES, below, creates one in place. */
 typedef struct ctrt_module_list {
     ctrt_module *const *modules;
     int count;
@@ -75,30 +85,29 @@ static inline ctrt_module_list ctrt_modules_of(ctrt_module *const *modules, int 
 }
 #define CTRT_NO_MODULES ctrt_modules_of(NULL, 0)
 
-/* Runs its children one after another; their names are "0", "1", ... Takes over the reference of each of
- * `modules`, also on failure. A NULL among them is the failure of the constructor that should have made it (see
- * CTRT_NEW), and is returned as such. */
+/* Runs its children one after another; their names are "0", "1", ... Takes ownership of the references to `modules`,
+ * also on failure. If one of them is NULL, the status and message of the constructor that should have created it are
+ * returned (see CTRT_NEW). */
 CTRT_API ctrt_status ctrt_sequential_new(ctrt_module **out, ctrt_module_list modules);
-/* Adds a child at the end; takes over its reference, also on failure. */
+/* Appends a child; takes ownership of the reference, also on failure. */
 CTRT_API ctrt_status ctrt_sequential_add(ctrt_module *sequential, ctrt_module *module);
 
 /* ---- networks as expressions ----
  *
- * CTRT_NEW(linear, 64, 10, true, device) is a module made by ctrt_linear_new, for functions that take over a
- * module's reference; CTRT_MAKE(block_new, device) is the same for a constructor of your own. When the
- * constructor fails they are NULL, and the function that gets the NULL returns the constructor's status and
+ * CTRT_NEW(linear, 64, 10, true, device) is a module created by ctrt_linear_new, for functions that take ownership
+ * of a module's reference. CTRT_MAKE(block_new, device) is the same for a constructor of the program. If the
+ * constructor fails, the value is NULL, and the function that receives the NULL returns the constructor's status and
  * message. In C, with GCC or Clang:
  *
  *     ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 64, 32, true, device), CTRT_NEW(relu),
- *                                            CTRT_NEW(linear, 32, 10, true, device)));
- */
+ *                                            CTRT_NEW(linear, 32, 10, true, device))); */
 #if defined(__GNUC__) && !defined(__cplusplus)
 #define CTRT_NEW(...)  CTRT_PICK_(CTRT_NEW_, __VA_ARGS__, CTRT_MANY_, 0)(__VA_ARGS__)
 #define CTRT_MAKE(...) CTRT_PICK_(CTRT_MAKE_, __VA_ARGS__, CTRT_MANY_, 0)(__VA_ARGS__)
 #define CTRT_MODULES(...)                                                                           \
     ctrt_modules_of((ctrt_module *const[]){__VA_ARGS__},                                            \
                     (int)(sizeof((ctrt_module *const[]){__VA_ARGS__}) / sizeof(ctrt_module *)))
-/* PREFIX0_ for one argument, PREFIXN_ for two to 32. */
+/* Expands to PREFIX0_ for one argument, and to PREFIXN_ for two to 32. */
 #define CTRT_MANY_                                                                                  \
     N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_,                                 \
     N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, N_, 0_
@@ -112,7 +121,7 @@ CTRT_API ctrt_status ctrt_sequential_add(ctrt_module *sequential, ctrt_module *m
 #define CTRT_MAKE_0_(constructor)       CTRT_MADE_(__COUNTER__, constructor, )
 #define CTRT_MAKE_N_(constructor, ...)  CTRT_MADE_(__COUNTER__, constructor, , __VA_ARGS__)
 #define CTRT_MADE_(n, ...)              CTRT_MADE_AS_(n, __VA_ARGS__)
-/* `n` gives every use names of its own, so that nested ones do not shadow one another. */
+/* `n` gives the variables of every use unique names, so that nested uses do not shadow one another. */
 #define CTRT_MADE_AS_(n, constructor, ...)                                                          \
     __extension__({                                                                                 \
         ctrt_module *ctrt_made_##n = NULL;                                                          \
@@ -120,77 +129,83 @@ CTRT_API ctrt_status ctrt_sequential_add(ctrt_module *sequential, ctrt_module *m
         ctrt_module_made(ctrt_made_status_##n, ctrt_made_##n);                                      \
     })
 #endif
-/* `module` when `status` is CTRT_OK. Else releases it and gives NULL, and the thread keeps `status` for the
- * function that the NULL is handed to. */
+/* Returns `module` if `status` is CTRT_OK. Otherwise releases it, stores `status` in the thread for the function
+ * that receives the result, and returns NULL. */
 CTRT_API ctrt_module *ctrt_module_made(ctrt_status status, ctrt_module *module);
 
-/* ---- walking ---- */
+/* ---- traversal ---- */
 
-/* The class's name, "Linear". "(null)" for NULL. */
+/* Returns the name of the module's class, "Linear"; "(null)" for NULL. */
 CTRT_API const char *ctrt_module_kind(const ctrt_module *module);
-/* The `index`-th of all parameters (buffers): registration order, a module's own before its children's, each
- * tensor once, under its first name. Borrowed tensors; names live as long as the module. CTRT_ERR_NOT_FOUND past
- * the last. `name` and `borrowed` may be NULL. */
+/* Writes the `index`-th of all parameters (buffers), in registration order, a module's own before its children's.
+ * Each tensor occurs once, under its first name. The tensor is borrowed; the name is valid as long as the module.
+ * `name` and `borrowed` may be NULL. CTRT_ERR_NOT_FOUND past the last one. */
 CTRT_API ctrt_status ctrt_module_parameter(const char **name, ctrt_tensor **borrowed, ctrt_module *module,
                                            size_t index);
 CTRT_API ctrt_status ctrt_module_buffer(const char **name, ctrt_tensor **borrowed, ctrt_module *module, size_t index);
+/* Return the number of all parameters (buffers), each tensor counted once. */
 CTRT_API size_t ctrt_module_parameter_count(ctrt_module *module);
 CTRT_API size_t ctrt_module_buffer_count(ctrt_module *module);
-/* By dotted name: parameter, buffer. CTRT_ERR_NOT_FOUND with the nearest match. */
+/* Writes the parameter or buffer with a dotted name, borrowed. CTRT_ERR_NOT_FOUND, with the nearest name in the
+ * message, if there is none. */
 CTRT_API ctrt_status ctrt_module_tensor(ctrt_tensor **borrowed, ctrt_module *module, const char *name);
-/* Direct children in order. CTRT_ERR_NOT_FOUND past the last. */
+/* Writes the `index`-th direct child, borrowed, and its name. CTRT_ERR_NOT_FOUND past the last one. */
 CTRT_API ctrt_status ctrt_module_child(const char **name, ctrt_module **borrowed, ctrt_module *module, size_t index);
-/* Elements in all parameters. */
+/* Returns the number of elements in all parameters. */
 CTRT_API int64_t ctrt_module_numel(ctrt_module *module);
 
-/* Moves and casts parameters, their grads and buffers in place: the same handles, so optimizers stay valid.
- * dtype applies to floating tensors only; CTRT_DTYPE_DEFAULT and NULL keep. All or nothing: on failure the
- * module is as it was. */
+/* Moves parameters, their gradients and buffers to `device` and converts those of a floating dtype to `dtype`, which
+ * must be floating (CTRT_ERR_DTYPE). NULL and CTRT_DTYPE_DEFAULT keep what they have. The tensor handles stay the
+ * same, so optimizers stay valid. On failure the module is unchanged. */
 CTRT_API ctrt_status ctrt_module_to(ctrt_module *module, ctrt_device *device, ctrt_dtype dtype);
-/* The device of all parameters; CTRT_ERR_DEVICE lists them when they differ, CTRT_ERR_NOT_FOUND when there is
- * none. */
+/* Writes the device of all parameters. CTRT_ERR_DEVICE, with a list in the message, if they are on different
+ * devices; CTRT_ERR_NOT_FOUND if there are no parameters. */
 CTRT_API ctrt_status ctrt_module_device(ctrt_device **out, ctrt_module *module);
-/* Training (as modules are made) or evaluation, for the module and all below; affects dropout and batch norm. */
+/* Sets training mode (the initial one) or evaluation mode for the module and all modules below; it affects dropout
+ * and batch norm. */
 CTRT_API void ctrt_module_train(ctrt_module *module, bool training);
 CTRT_API bool ctrt_module_is_training(const ctrt_module *module);
-/* Drops the gradients (set_to_none) or fills them with zeros. */
+/* Releases the gradients (`set_to_none`) or fills them with zeros. */
 CTRT_API ctrt_status ctrt_module_zero_grad(ctrt_module *module, bool set_to_none);
 
-/* ---- modules of your own ---- */
+/* ---- user-defined modules ---- */
 
-/* What a kind of module does. `y` is NULL on entry to forward and owns the result afterwards; inputs are
- * borrowed. Static lifetime. */
+/* Implementation of a class of modules; must have static lifetime. `y` is NULL on entry to forward and owns the
+ * result afterwards; `inputs` are borrowed. */
 typedef struct ctrt_module_class {
     size_t size;                        /* sizeof(ctrt_module_class) */
     const char *kind;
-    size_t state_bytes;                 /* zeroed memory behind ctrt_module_state */
+    size_t state_bytes;                 /* size of the zeroed memory that ctrt_module_state returns */
     ctrt_status (*forward)(ctrt_tensor **y, ctrt_module *self, ctrt_tensor *const *inputs, int count);
-    void (*destroy)(ctrt_module *self); /* optional: what state holds besides registered tensors and modules */
-    void (*train)(ctrt_module *self, bool training);        /* optional: told about mode changes */
+    void (*destroy)(ctrt_module *self); /* optional: frees what state holds besides registered tensors and modules */
+    void (*train)(ctrt_module *self, bool training);        /* optional: called when the mode changes */
 } ctrt_module_class;
 
+/* Creates a module of the class `class_of`. On success *out owns one reference. */
 CTRT_API ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of);
+/* Returns the module's state memory (state_bytes of its class). */
 CTRT_API void *ctrt_module_state(ctrt_module *module);
-/* Registers a tensor under a name without dots, as parameter (a leaf; it will require grad if floating) or
- * buffer; takes a reference of its own. Buffers that are not persistent stay out of checkpoints. A name stands
- * for one thing in a module: CTRT_ERR_STATE when taken. */
+/* Registers a tensor as parameter (a leaf; it will require grad if its dtype is floating) or buffer, under a name
+ * without dots, and retains a reference to it. Buffers that are not persistent are not saved in checkpoints.
+ * CTRT_ERR_STATE if the module has a tensor or child of that name. */
 CTRT_API ctrt_status ctrt_module_add_parameter(ctrt_module *module, const char *name, ctrt_tensor *tensor);
 CTRT_API ctrt_status ctrt_module_add_buffer(ctrt_module *module, const char *name, ctrt_tensor *tensor,
                                             bool persistent);
-/* Registers a child; takes over its reference, also on failure. CTRT_ERR_STATE for a module that contains
+/* Registers a child; takes ownership of its reference, also on failure. CTRT_ERR_STATE for a child that contains
  * `module`. NULL: see CTRT_NEW. */
 CTRT_API ctrt_status ctrt_module_add_module(ctrt_module *module, const char *name, ctrt_module *child);
 
-/* ---- initialisation, in place, without recording ---- */
+/* ---- initialisation, in place, not recorded by autograd ---- */
 
+/* Fill with uniform random numbers in [low, high), normally distributed ones, and a constant. */
 CTRT_API ctrt_status ctrt_init_uniform_(ctrt_tensor *tensor, double low, double high);
 CTRT_API ctrt_status ctrt_init_normal_(ctrt_tensor *tensor, double mean, double std);
 CTRT_API ctrt_status ctrt_init_constant_(ctrt_tensor *tensor, double value);
-/* gain 1 for linear, sqrt(2) for ReLU... (Glorot and Bengio 2010). Fans: sizes of dimensions 1 (in) and 0 (out),
- * times those after. */
+/* Xavier initialisation (Glorot and Bengio 2010). `gain`: 1 for linear layers, sqrt(2) for ReLU... Fan-in and
+ * fan-out are the sizes of dimensions 1 and 0, times those of the dimensions after. */
 CTRT_API ctrt_status ctrt_init_xavier_uniform_(ctrt_tensor *tensor, double gain);
 CTRT_API ctrt_status ctrt_init_xavier_normal_(ctrt_tensor *tensor, double gain);
-/* He et al. 2015; `a`: negative slope; fan-in mode. */
+/* Kaiming initialisation (He et al. 2015), fan-in mode. `a`: negative slope of the leaky ReLU. */
 CTRT_API ctrt_status ctrt_init_kaiming_uniform_(ctrt_tensor *tensor, double a);
 CTRT_API ctrt_status ctrt_init_kaiming_normal_(ctrt_tensor *tensor, double a);
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt/split.h: a step whose batch is too large for the device's memory, taken in pieces.
+/* ctrt/split.h: runs a step whose batch does not fit the device's memory as micro-batches.
  *
- * The program says how to run some rows of its batch, forward and backward; when that runs out of memory, what was done is forgotten
- * and the batch is run as 2, 4, 8... pieces one after the other, whose gradients add up to the whole batch's:
+ * The program supplies a function that runs a range of rows of its batch forward and backward. If that runs out of
+ * memory, the attempt is undone and the batch is run as 2, 4, 8... pieces one after the other, whose gradients add
+ * up to those of the whole batch:
  *
  *     static ctrt_status rows(void *user, int64_t from, int64_t to, double weight)
  *     {
@@ -15,10 +16,11 @@
  *
  *     CTRT_TRY(ctrt_optimizer_zero_grad(optimizer, true));
  *     CTRT_TRY(ctrt_split_step(NULL, split, 256, rows, &program));
- *     CTRT_TRY(ctrt_optimizer_step(optimizer));        // once, as ever
+ *     CTRT_TRY(ctrt_optimizer_step(optimizer));        // once for the whole batch
  *
- * What a module computes from the whole batch is another thing in pieces: batch_norm normalises each piece by the piece's own mean and
- * variance. Without such modules the gradients are the whole batch's up to rounding, or, with `canonical`, bit for bit. */
+ * Modules that compute statistics of the batch give other results in pieces: batch_norm normalises each piece by the
+ * piece's own mean and variance. Without such modules the gradients are those of the whole batch up to rounding, or
+ * bit for bit with `canonical`. */
 #ifndef CTRT_SPLIT_H
 #define CTRT_SPLIT_H
 
@@ -28,38 +30,46 @@ CTRT_BEGIN_DECLS
 
 typedef struct ctrt_split ctrt_split;
 
-/* What is 0 has the default in the comment. */
+/* 0 selects the default in the comment. */
 typedef struct ctrt_split_options {
-    int64_t pieces;                     /* to begin with; 0: 1 */
-    int64_t most_pieces;                /* give up where more were needed; 0: as many as there are rows */
-    int64_t grow_after;                 /* try half as many pieces after so many steps that went well, twice as many steps after each
-                                         * such trial that failed; 0: never */
-    int64_t canonical;                  /* gradients are always sums over so many pieces in the same order: the same bits whatever the
-                                         * device's memory. Nothing smaller is tried then; 0: no */
+    int64_t pieces;                     /* number of pieces of the first step; 0: 1 */
+    int64_t most_pieces;                /* fail if more pieces are needed; 0: as many as there are rows */
+    int64_t grow_after;                 /* try half as many pieces after this many successful steps; each failed
+                                         * attempt to do so doubles that number; 0: never */
+    int64_t canonical;                  /* gradients are always sums over this many pieces in the same order, so they
+                                         * have the same bits whatever the device's memory; no smaller pieces are
+                                         * tried; 0: off */
 } ctrt_split_options;
 
 typedef struct ctrt_split_result {
-    int64_t pieces;                     /* that the step took at last */
+    int64_t pieces;                     /* number of pieces of the successful attempt */
     int64_t failures;                   /* attempts that ran out of memory */
 } ctrt_split_result;
 
-/* Runs the rows from..to-1 of the batch forward and backward, the loss multiplied by `weight`: (to - from) / batch, right
- * for losses that are means over rows; where the loss is a sum, leave it out. from is 0 when an attempt begins: what the program
- * itself adds up begins anew. Everything that it made is let go of before it returns, also when it fails. */
+/* Runs the rows from..to-1 of the batch forward and backward, with the loss multiplied by `weight`. `weight` is (to
+ * - from) / batch, which is right for losses that are means over rows; ignore it if the loss is a sum. `from` is 0
+ * at the start of an attempt: reset the program's own sums then. Release everything that the function creates before
+ * it returns, also if it fails. */
 typedef ctrt_status (*ctrt_split_function)(void *user, int64_t from, int64_t to, double weight);
 
-/* For steps of `module` (retained). `options` NULL: all zeros. Errors: CTRT_ERR_INVALID_ARGUMENT, CTRT_ERR_OUT_OF_MEMORY. */
+/* Creates a split for steps of `module`, of which it retains a reference. `options` NULL: all zeros. On success *out
+ * owns it. Errors: CTRT_ERR_INVALID_ARGUMENT, CTRT_ERR_OUT_OF_MEMORY. */
 CTRT_API ctrt_status ctrt_split_new(ctrt_split **out, ctrt_module *module, const ctrt_split_options *options);
+/* Frees *split and sets it to NULL. */
 CTRT_API void ctrt_split_release(ctrt_split **split);
 
-/* Runs a batch of `batch` rows (at least 1) in one piece, or in as many as the last step needed. On CTRT_ERR_OUT_OF_MEMORY from `function` the
- * gradients of the attempt, what it wrote to the module's buffers (batch_norm's statistics), and the random numbers drawn, on
- * whatever device, are taken back, caches are emptied, a warning is logged, and it is tried again with twice the pieces. Gradients from before
- * are added to, in the same tensors, as ctrt_backward does it. When even the smallest pieces do not fit, or on any other error, that error is
- * returned and the gradients are those from before; where the buffers could not be taken back, because their stream failed, the
- * message says so too. *result may be NULL. One thread at a time: numbers that another draws meanwhile come again. */
-CTRT_API ctrt_status ctrt_split_step(ctrt_split_result *result, ctrt_split *split, int64_t batch, ctrt_split_function function, void *user);
-/* Into how many pieces the next step is split to begin with; 0 for NULL. */
+/* Runs a batch of `batch` rows (at least 1) in one piece, or in as many as the last step needed. If `function`
+ * returns CTRT_ERR_OUT_OF_MEMORY, the gradients of the attempt, its changes to the module's buffers (batch_norm's
+ * statistics) and the use of random numbers on every device are undone, caches are emptied, a warning is logged, and
+ * the step is repeated with twice as many pieces. Gradients from before are added to, in the same tensors, as by
+ * ctrt_backward.
+ *
+ * If even the smallest pieces do not fit, or on any other error, that error is returned and the gradients are those
+ * from before. If the buffers could not be restored, because their stream failed, the message says so too. `result`
+ * may be NULL. Not thread-safe: random numbers that another thread draws during the step are generated again. */
+CTRT_API ctrt_status ctrt_split_step(ctrt_split_result *result, ctrt_split *split, int64_t batch,
+                                     ctrt_split_function function, void *user);
+/* Returns the number of pieces with which the next step begins; 0 for NULL. */
 CTRT_API int64_t ctrt_split_pieces(const ctrt_split *split);
 
 CTRT_END_DECLS

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ctrt/types.h: the words that programs and plugins share: status codes, data types, limits.
+/* ctrt/types.h: types that programs and plugins share: status codes, data types, scalars, parameters, limits.
  *
- * Included by every other header of ctrt; includes nothing but the three headers below. */
+ * Every other header of ctrt includes this one. It includes nothing but the three standard headers below and the two
+ * .def files. */
 #ifndef CTRT_TYPES_H
 #define CTRT_TYPES_H
 
@@ -27,34 +28,34 @@
 
 CTRT_BEGIN_DECLS
 
-/* Most dimensions that a tensor can have. */
+/* The largest number of dimensions of a tensor. */
 #define CTRT_MAX_DIMS 8
 
-/* What a function that can fail returns: 0 is success, errors are negative. Meanings: status.def. */
+/* Result of a function that can fail: 0 is success, errors are negative. status.def has the codes with their texts. */
 typedef enum ctrt_status {
 #define STATUS(name, value, text) CTRT_##name = value,
 #include "ctrt/status.def"
 #undef STATUS
-    CTRT_STATUS_MIN_ = -0x7fffffff      /* fixes the enum's width; never returned */
+    CTRT_STATUS_MIN_ = -0x7fffffff      /* makes the enum 32 bits wide; never returned */
 } ctrt_status;
 
-/* Element types. CTRT_DTYPE_DEFAULT stands for "the default floating type" (ctrt_default_dtype) or, where
- * a function says so, for "as the input". */
+/* Element types. CTRT_DTYPE_DEFAULT stands for the default floating type (ctrt_default_dtype) or, where a function's
+ * comment says so, for the dtype of an input. */
 typedef enum ctrt_dtype {
     CTRT_DTYPE_DEFAULT = 0,
 #define DTYPE(name, value, bytes, category, text, dlpack, safetensors, torch) CTRT_##name = value,
 #include "ctrt/dtype.def"
 #undef DTYPE
     CTRT_DTYPE_COUNT = 11,              /* one more than the largest value */
-    CTRT_DTYPE_MAX_ = 0x7fffffff        /* fixes the enum's width; never used */
+    CTRT_DTYPE_MAX_ = 0x7fffffff        /* makes the enum 32 bits wide; never used */
 } ctrt_dtype;
 
-/* A number with a category, as the scalar operand of an op. The category decides promotion: an integer tensor plus
- * ctrt_float(2) is floating, plus ctrt_int(2) stays integral. */
+/* A number with a category, used as the scalar operand of an op. The category takes part in type promotion: an
+ * integer tensor plus ctrt_float(2) is floating, plus ctrt_int(2) it stays integral. */
 typedef enum ctrt_scalar_kind { CTRT_SCALAR_BOOL, CTRT_SCALAR_INT, CTRT_SCALAR_FLOAT } ctrt_scalar_kind;
 typedef struct ctrt_scalar {
     ctrt_scalar_kind kind;
-    int64_t i;          /* value of BOOL (0, 1) and INT */
+    int64_t i;          /* value of BOOL (0 or 1) and INT */
     double f;           /* value of FLOAT */
 } ctrt_scalar;
 
@@ -84,8 +85,8 @@ typedef enum ctrt_log_level {
     CTRT_LOG_ERROR = 0, CTRT_LOG_WARNING = 1, CTRT_LOG_INFO = 2, CTRT_LOG_DEBUG = 3
 } ctrt_log_level;
 
-/* A declared parameter: something a user can set by an environment variable of that name, or by ctrt_param_set.
- * `size` is sizeof(ctrt_param). All strings have static lifetime. */
+/* A declared parameter: a setting that the user can change with the environment variable of that name or with
+ * ctrt_param_set. `size` is sizeof(ctrt_param). All strings have static lifetime. */
 typedef enum ctrt_param_type {
     CTRT_PARAM_STRING, CTRT_PARAM_INT, CTRT_PARAM_BOOL, CTRT_PARAM_BYTES, CTRT_PARAM_ENUM
 } ctrt_param_type;
@@ -93,9 +94,9 @@ typedef struct ctrt_param {
     size_t size;
     const char *name;           /* "CTRT_NUM_THREADS" */
     ctrt_param_type type;
-    const char *fallback;       /* value when nobody sets it, as text; NULL: unset */
+    const char *fallback;       /* default value as text; NULL: unset */
     const char *words;          /* ENUM: the allowed words, separated by '|' */
-    const char *help;           /* one line for the manual */
+    const char *help;           /* one line of help text */
 } ctrt_param;
 
 CTRT_END_DECLS
