@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/types.h>
 
 #include "child.h"
@@ -247,9 +246,10 @@ static void test_trust(void)
         IN_CHILD(folder_path(folder, NULL), QUIET) {
             const struct component *component;
             CHECK(setresuid(ids[i].real, ids[i].effective, ids[i].saved) == 0, "setresuid failed");
-            prctl(PR_SET_DUMPABLE, 1);      /* else LeakSanitizer may not read the process's memory */
             const bool loaded = registry_use(&component, CTRT_COMPONENT_BACKEND, "fake") == CTRT_OK;
             CHECK(loaded == ids[i].loaded, "%s: %s", loaded ? "loaded" : "refused", ctrt_error_message());
+            if (setresuid(0, 0, 0) != 0)    /* LeakSanitizer cannot read a process that has two users */
+                CHECK(ids[i].real != 0 && ids[i].saved != 0, "setresuid failed");
         }
         CHILD_END;
         CHECK(chown(folder, 0, 0) == 0 && chown(file, 0, 0) == 0, "chown failed");
