@@ -88,7 +88,6 @@ ctrt_status cuda_check(struct cuda_device *device, cu_result result, const char 
 /* ---- memory.c, ordered.c, pages.c, peers.c, share.c ---- */
 
 extern const ctrt_memory_table cuda_memory_table;
-size_t cuda_page_bytes(void);
 ctrt_status cuda_reserve(void *device, void **address, size_t bytes);
 void cuda_unreserve(void *device, void *address, size_t bytes);
 ctrt_status cuda_map(void *device, void *address, size_t bytes);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder.h: folders of plugins for tests: copies of the test plugins and of the built ones under other names.
+/* folder.h: folders of plugins and other files for tests: copies of the test plugins and of the built ones under other names.
  */
 #ifndef CTRT_TESTS_FOLDER_H
 #define CTRT_TESTS_FOLDER_H
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,18 @@ static inline const char *built_path(const char *name)
     const char *builddir = getenv("builddir");
     snprintf(path, sizeof path, "%s/.libs/%s.so", builddir != NULL ? builddir : ".", name);
     return path;
+}
+
+/* The number of entries in the folder, with "." and "..". */
+static inline size_t folder_files(const char *folder)
+{
+    size_t count = 0;
+    DIR *dir = opendir(folder);
+    while (dir && readdir(dir))
+        count++;
+    if (dir)
+        closedir(dir);
+    return count;
 }
 
 /* A new folder under $TMPDIR; removed by folder_remove. */

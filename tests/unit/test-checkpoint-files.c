@@ -16,6 +16,7 @@
 
 #include <ctrt/ctrt.h>
 
+#include "folder.h"
 #include "tap.h"
 
 #define NAME "t"
@@ -55,17 +56,6 @@ static int mode_of(const char *path)
 {
     struct stat about;
     return lstat(path, &about) == 0 ? (int)about.st_mode : -1;
-}
-
-static size_t files_in_folder(void)
-{
-    size_t count = 0;
-    DIR *dir = opendir(folder);
-    while (dir && readdir(dir))
-        count++;
-    if (dir)
-        closedir(dir);
-    return count;
 }
 
 static void permissions(void)
@@ -224,14 +214,14 @@ static void interrupted(void)
     group("a save that is killed leaves the old file");
     const char *path = in_folder("killed");
     CHECK_OK(save(path, 7));
-    const size_t before = files_in_folder();
+    const size_t before = folder_files(folder);
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
         for (;;)
             save(path, 1 << 24);
     }
-    for (int i = 0; i < 5000 && files_in_folder() == before; i++)
+    for (int i = 0; i < 5000 && folder_files(folder) == before; i++)
         usleep(1000);
     int status = 0;
     kill(child, SIGKILL);
@@ -252,7 +242,7 @@ static size_t files_before;
 static void *leave_folder(void *unused)
 {
     (void)unused;
-    for (int i = 0; i < 50000 && files_in_folder() == files_before; i++)
+    for (int i = 0; i < 50000 && folder_files(folder) == files_before; i++)
         usleep(100);
     return (void *)(intptr_t)chdir("/");
 }
@@ -264,12 +254,12 @@ static void moving(void)
     void *failed = NULL;
     int before = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     CHECK(chdir(folder) == 0, "chdir: %s", strerror(errno));
-    files_before = files_in_folder();
+    files_before = folder_files(folder);
     CHECK(pthread_create(&thread, NULL, leave_folder, NULL) == 0, "no thread");
     CHECK_OK(save("relative", 1 << 24));
     CHECK(pthread_join(thread, &failed) == 0 && failed == NULL, "chdir: %s", strerror(errno));
-    CHECK(files_in_folder() == files_before + 1 && saved(in_folder("relative")) == 1 << 24, "%lld elements, %zu files more",
-          (long long)saved(in_folder("relative")), files_in_folder() - files_before);
+    CHECK(folder_files(folder) == files_before + 1 && saved(in_folder("relative")) == 1 << 24, "%lld elements, %zu files more",
+          (long long)saved(in_folder("relative")), folder_files(folder) - files_before);
     CHECK(fchdir(before) == 0 && close(before) == 0, "fchdir: %s", strerror(errno));
 
     group("a path so long that the temporary file's would be too long");

@@ -12,6 +12,7 @@
 
 #include <ctrt/ctrt.h>
 
+#include "folder.h"
 #include "tap.h"
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -235,17 +236,6 @@ static void bad_sizes(void)
 
 /* ---- writing ---- */
 
-static size_t files_in_folder(void)
-{
-    size_t count = 0;
-    DIR *dir = opendir(folder);
-    while (dir && readdir(dir))
-        count++;
-    if (dir)
-        closedir(dir);
-    return count;
-}
-
 static void tensors(void)
 {
     group("named tensors, all dtypes");
@@ -311,14 +301,14 @@ static void tensors(void)
         { { "a", "a" }, "two tensors are named \"a\"" }, { { "a", NULL }, "name of item 1 is NULL" }, { { "\xff", "a" }, "not UTF-8 at byte 0" },
         { { "a", "__metadata__" }, "__metadata__" },
     };
-    size_t before = files_in_folder();
+    size_t before = folder_files(folder);
     for (size_t i = 0; i < COUNT(bad); i++)
         CHECK_FAILS(ctrt_save_tensors(in_folder("bad"), bad[i].names, (ctrt_tensor *[]){ t, t }, 2), CTRT_ERR_INVALID_ARGUMENT, bad[i].words);
     CHECK_FAILS(ctrt_save_tensors(in_folder("bad"), (const char *[]){ "a" }, (ctrt_tensor *[]){ NULL }, 1), CTRT_ERR_INVALID_ARGUMENT, "NULL");
     CHECK_FAILS(ctrt_save_tensors(NULL, names, list, n), CTRT_ERR_INVALID_ARGUMENT, "path");
     CHECK_FAILS(ctrt_save_tensors(path, NULL, list, n), CTRT_ERR_INVALID_ARGUMENT, "names");
     CHECK_FAILS(ctrt_save_tensors(path, names, NULL, n), CTRT_ERR_INVALID_ARGUMENT, "tensors");
-    CHECK(files_in_folder() == before, "something was left behind");
+    CHECK(folder_files(folder) == before, "something was left behind");
     CHECK_OK(ctrt_save_tensors(in_folder("empty"), NULL, NULL, 0));
     CHECK_OK(ctrt_tensor_file_open(&file, in_folder("empty")));
     CHECK(ctrt_tensor_file_count(file) == 0, "an empty file");
@@ -335,7 +325,7 @@ static void failing(void)
     CHECK_OK(ctrt_ones(&t, CTRT_SHAPE(3), CTRT_F32, cpu));
     CHECK_OK(ctrt_save_tensors(path, &name, &t, 1));
     CHECK_OK(ctrt_zeros(&t, CTRT_SHAPE(100000), CTRT_F32, cpu));
-    size_t before = files_in_folder();
+    size_t before = folder_files(folder);
     struct rlimit old, small;
     getrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, SIG_IGN);
@@ -345,7 +335,7 @@ static void failing(void)
     ctrt_status status = ctrt_save_tensors(path, &name, &t, 1);
     setrlimit(RLIMIT_FSIZE, &old);
     CHECK_FAILS(status, CTRT_ERR_IO, "cannot write");
-    CHECK(files_in_folder() == before, "the temporary file was left behind");
+    CHECK(folder_files(folder) == before, "the temporary file was left behind");
     CHECK_OK(ctrt_tensor_file_open(&file, path));
     CHECK_OK(ctrt_tensor_file_read(&t, file, name, cpu));
     CHECK(ctrt_tensor_numel(t) == 3, "the old file has %lld elements", (long long)ctrt_tensor_numel(t));
