@@ -79,8 +79,6 @@ static inline bool cuda_forked(const struct cuda_device *device)
 /* Makes the device's context current in the calling thread. Call before any driver call for the device. Errors:
  * CTRT_ERR_FORKED in a child of the process that opened the device, CTRT_ERR_DEVICE_LOST after a fatal error. */
 ctrt_status cuda_enter(struct cuda_device *device);
-/* Returns the device with that index, or NULL if it is not open. */
-struct cuda_device *cuda_device_at(int index);
 /* Converts a result of the driver to a status. On failure sets the error message: the device, the formatted text, the
  * driver's name and description of the error. Marks the device as lost if the error is fatal. */
 ctrt_status cuda_check(struct cuda_device *device, cu_result result, const char *format, ...) CTRT_PRINTF(3, 4);

@@ -13,14 +13,10 @@
 
 pid_t cuda_process;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct cuda_device *devices[CUDA_DEVICES];       /* open devices, by index */
-
 /* CUDA does not work in a child of a process that used it. cuda_process identifies such children. */
 static void after_fork_in_child(void)
 {
     cuda_process = getpid();
-    pthread_mutex_init(&lock, NULL);
 }
 
 __attribute__((constructor)) static void device_start(void)
@@ -111,23 +107,9 @@ static int attribute(cu_device device, int which, int unknown)
 
 /* ---- opening and closing ---- */
 
-struct cuda_device *cuda_device_at(int index)
-{
-    if (index < 0 || index >= CUDA_DEVICES)
-        return NULL;
-    pthread_mutex_lock(&lock);
-    struct cuda_device *device = devices[index];
-    pthread_mutex_unlock(&lock);
-    return device;
-}
-
 static void close_device(void *handle)
 {
     struct cuda_device *device = handle;
-    pthread_mutex_lock(&lock);
-    if (devices[device->index] == device)
-        devices[device->index] = NULL;
-    pthread_mutex_unlock(&lock);
     /* After fork, the driver's objects belong to the parent; a child must not release them. */
     if (!cuda_forked(device)) {
         if (cuda_driver.context_set(device->context) == CU_OK) {
@@ -205,9 +187,6 @@ static ctrt_status open_device(void **out, int32_t index)
         close_device(device);
         return status;
     }
-    pthread_mutex_lock(&lock);
-    devices[index] = device;
-    pthread_mutex_unlock(&lock);
     *out = device;
     return CTRT_OK;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* folder.h: folders of plugins and other files for tests: copies of the test plugins and of the built ones under other names.
- */
+/* folder.h: folders of files for tests, and copies of the test plugins and of the built plugins under other names. */
 #ifndef CTRT_TESTS_FOLDER_H
 #define CTRT_TESTS_FOLDER_H
 
