@@ -1,33 +1,33 @@
 # Sources and private headers of core/, floor by floor. Append in alphabetical order.
 
 # base: status and messages, log, parameters, containers
-libctrt_core_la_SOURCES += \
-    core/base/base.h core/base/bindings.c core/base/constants.def \
-    core/base/file_writer.c core/base/file_writer.h core/base/keep.c core/base/keep.h core/base/lock.c core/base/lock.h core/base/log.c \
-    core/base/memory.c core/base/memory.h core/base/nearest.c core/base/option.c core/base/param.c core/base/param.h \
-    core/base/param_parse.c core/base/stack.c core/base/stack.h core/base/status.c core/base/text.c core/base/text.h \
-    core/base/thread.c core/base/thread.h core/base/version.c
+libctrt_core_la_SOURCES += core/base/base.h core/base/bindings.c core/base/constants.def core/base/file_writer.c \
+    core/base/file_writer.h core/base/intern.c core/base/intern.h core/base/lock.c core/base/lock.h core/base/log.c \
+    core/base/host_alloc.c core/base/host_alloc.h core/base/edit_distance.c core/base/option.c core/base/param.c \
+    core/base/param.h core/base/param_parse.c core/base/stack.c core/base/stack.h core/base/status.c \
+    core/base/strbuf.c core/base/strbuf.h core/base/thread.c core/base/thread.h core/base/version.c
 
 # registry: plugins, components, selection
 libctrt_core_la_SOURCES += \
-    core/registry/dl.c core/registry/elf.c core/registry/host.c core/registry/internal.h core/registry/judge.c \
+    core/registry/dl.c core/registry/elf.c core/registry/host.c core/registry/internal.h core/registry/validate.c \
     core/registry/load.c core/registry/registry.c core/registry/registry.h core/registry/search.c \
-    core/registry/select.c core/registry/trust.c
+    core/registry/select.c core/registry/file_permissions.c
 
 # device: device, stream, event
-libctrt_core_la_SOURCES += \
-    core/device/auto.c core/device/close.c core/device/close.h core/device/current.c core/device/current.h core/device/device.h core/device/event.c \
-    core/device/internal.h core/device/open.c core/device/parse.c core/device/properties.c core/device/stream.c \
-    core/device/stream.h core/device/stream_site.c core/device/stream_work.c core/device/types.c core/device/utilization.c \
-    core/device/visible.c core/device/visible.h
+libctrt_core_la_SOURCES += core/device/auto.c core/device/close.c core/device/close.h core/device/current.c \
+    core/device/current.h core/device/device.h core/device/event.c core/device/internal.h core/device/open.c \
+    core/device/parse.c core/device/properties.c core/device/stream.c core/device/stream.h core/device/stream_site.c \
+    core/device/stream_sync.c core/device/types.c core/device/utilization.c core/device/visible.c \
+    core/device/visible.h
 
 # memory: storage, allocator interface, accounting
-libctrt_core_la_SOURCES += \
-    core/memory/account.c core/memory/account.h core/memory/fence.c core/memory/fence.h core/memory/order.c \
-    core/memory/order.h core/memory/pinned.c core/memory/pinned.h core/memory/policy.c core/memory/policy.h core/memory/pool.c \
-    core/memory/pool.h core/memory/source.c core/memory/source.h core/memory/storage.c core/memory/storage.h
+libctrt_core_la_SOURCES += core/memory/account.c core/memory/account.h core/memory/fence.c core/memory/fence.h \
+    core/memory/order.c core/memory/order.h core/memory/pinned.c core/memory/pinned.h core/memory/policy.c \
+    core/memory/policy.h core/memory/pool.c core/memory/pool.h core/memory/source.c core/memory/source.h \
+    core/memory/storage.c core/memory/storage.h
 libctrt_core_la_SOURCES += core/memory/pressure.c core/memory/pressure.h core/memory/races.c core/memory/races.h
-libctrt_core_la_SOURCES += core/memory/capture.c core/memory/capture.h core/memory/capture_parts.h core/memory/graph.c core/memory/numbers.c core/memory/numbers.h
+libctrt_core_la_SOURCES += core/memory/capture.c core/memory/capture.h core/memory/capture_parts.h \
+    core/memory/graph.c core/memory/numbers.c core/memory/numbers.h
 libctrt_core_la_SOURCES += core/memory/frames.c core/memory/frames.h
 libctrt_core_la_SOURCES += core/memory/plan.c core/memory/plan.h core/memory/plan_source.c core/memory/plan_source.h
 libctrt_core_la_SOURCES += \
@@ -38,28 +38,28 @@ libctrt_core_la_SOURCES += \
     core/memory/summary.h core/memory/tag.c core/memory/tag.h
 
 # tensor: dtype, shape, view, creation, printing, DLPack
-libctrt_core_la_SOURCES += \
-    core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h core/tensor/dtype.c \
-    core/tensor/facts.c core/tensor/format.c core/tensor/format.h core/tensor/pinned.c core/tensor/pinned.h core/tensor/promote.c core/tensor/scope.c core/tensor/scope.h core/tensor/shape.c \
+libctrt_core_la_SOURCES += core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h \
+    core/tensor/dtype.c core/tensor/accessors.c core/tensor/format.c core/tensor/format.h core/tensor/pinned.c \
+    core/tensor/pinned.h core/tensor/promote.c core/tensor/scope.c core/tensor/scope.h core/tensor/shape.c \
     core/tensor/shape.h core/tensor/tensor.c core/tensor/tensor.h
 
 # ops: ops.def, dispatch, the front of each family
-libctrt_core_la_SOURCES += \
-    core/ops/attention.c core/ops/attributes.h core/ops/backward.h core/ops/cat.c core/ops/composite.c core/ops/conv.c \
-    core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h core/ops/elementwise.c \
-    core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/front.c core/ops/front.h \
-    core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h core/ops/matmul.c core/ops/norm.c core/ops/op.h \
-    core/ops/ops.def core/ops/peers.c core/ops/peers.h core/ops/pinned.c core/ops/plan.c core/ops/plan.h core/ops/pool.c core/ops/random.c core/ops/reduce.c core/ops/softmax.c \
-    core/ops/transfer.c core/ops/view.c
+libctrt_core_la_SOURCES += core/ops/attention.c core/ops/attributes.h core/ops/backward.h core/ops/cat.c \
+    core/ops/composite.c core/ops/conv.c core/ops/copy.c core/ops/create.c core/ops/dispatch.c core/ops/dispatch.h \
+    core/ops/elementwise.c core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/op_common.c \
+    core/ops/op_common.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h \
+    core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/ops.def core/ops/peers.c core/ops/peers.h \
+    core/ops/pinned.c core/ops/plan.c core/ops/plan.h core/ops/pool.c core/ops/random.c core/ops/reduce.c \
+    core/ops/softmax.c core/ops/copy_engine.c core/ops/view.c
 
 # autograd: tape, engine, the derivatives of each family
-libctrt_core_la_SOURCES += \
-    core/autograd/accumulate.c core/autograd/attention.c core/autograd/conv.c core/autograd/copy.c core/autograd/cycle.c \
-    core/autograd/elementwise.c \
-    core/autograd/elementwise_math.c core/autograd/engine.c core/autograd/engine.h core/autograd/fit.c \
-    core/autograd/function.c core/autograd/grad.c core/autograd/growth.c core/autograd/growth.h core/autograd/hooks.c core/autograd/hooks.h \
-    core/autograd/index.c core/autograd/inplace.c core/autograd/inplace.h core/autograd/matmul.c \
-    core/autograd/meta.c core/autograd/meta.h core/autograd/mode.c core/autograd/node.c core/autograd/node.h \
-    core/autograd/norm.c core/autograd/op_node.c core/autograd/pool.c core/autograd/random.c \
-    core/autograd/reduce.c core/autograd/rule.h core/autograd/rules.c core/autograd/slices.c \
-    core/autograd/softmax.c core/autograd/thread.c core/autograd/thread.h core/autograd/view.c
+libctrt_core_la_SOURCES += core/autograd/accumulate.c core/autograd/attention.c core/autograd/conv.c \
+    core/autograd/copy.c core/autograd/cycle.c core/autograd/elementwise.c core/autograd/elementwise_math.c \
+    core/autograd/engine.c core/autograd/engine.h core/autograd/grad_reduce_to.c core/autograd/function.c \
+    core/autograd/grad.c core/autograd/graph_growth.c core/autograd/graph_growth.h core/autograd/hooks.c \
+    core/autograd/hooks.h core/autograd/index.c core/autograd/inplace.c core/autograd/inplace.h \
+    core/autograd/matmul.c core/autograd/autograd_meta.c core/autograd/autograd_meta.h core/autograd/mode.c \
+    core/autograd/node.c core/autograd/node.h core/autograd/norm.c core/autograd/op_node.c core/autograd/pool.c \
+    core/autograd/random.c core/autograd/reduce.c core/autograd/rule.h core/autograd/rules.c \
+    core/autograd/view_history.c core/autograd/softmax.c core/autograd/thread.c core/autograd/thread.h \
+    core/autograd/view.c

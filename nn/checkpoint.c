@@ -54,7 +54,7 @@ ctrt_status ctrt_save(ctrt_module *module, const char *path)
     ctrt_status status = module_items(&list, module);
     if (status == CTRT_OK)
         status = safetensors_write(path, list.items, list.count, metadata, COUNT_OF(metadata));
-    memory_free(list.items);
+    host_free(list.items);
     return ctrt_context(status, "saving %.500s", path);
 }
 
@@ -173,20 +173,20 @@ static ctrt_status items_load(const struct items *list, const char *path)
     size_t bytes = 0;
     CTRT_TRY(ctrt_tensor_file_open(&file, path));
     const size_t list_bytes = (list->count + 1) * sizeof(struct safetensors_entry *);
-    const struct safetensors_entry **entries = memory_alloc(list_bytes);
+    const struct safetensors_entry **entries = host_alloc(list_bytes);
     if (entries == NULL)
         return out_of_memory(list_bytes, "a list of tensors");
     ctrt_status status = items_check(entries, list, file);
     for (size_t i = 0; i < list->count && status == CTRT_OK; i++)
         bytes = staged_after(bytes, entries[i]);
-    char *staged = status == CTRT_OK ? memory_alloc(bytes + 1) : NULL;
+    char *staged = status == CTRT_OK ? host_alloc(bytes + 1) : NULL;
     if (staged != NULL)
         populate(staged, bytes);
     if (status == CTRT_OK)
         status =
             staged != NULL ? items_fill(list, file, entries, staged) : out_of_memory(bytes, "a checkpoint's values");
-    memory_free(staged);
-    memory_free(entries);
+    host_free(staged);
+    host_free(entries);
     return status;
 }
 
@@ -201,7 +201,7 @@ ctrt_status ctrt_load(ctrt_module *module, const char *path)
     ctrt_status status = module_items(&list, module);
     if (status == CTRT_OK)
         status = items_load(&list, path);
-    memory_free(list.items);
+    host_free(list.items);
     return ctrt_context(status, "loading %.500s", path);
 }
 
@@ -222,6 +222,6 @@ ctrt_status ctrt_save_tensors(const char *path, const char *const *names, ctrt_t
         status = items_add(&list, names[i], tensors[i]);
     if (status == CTRT_OK)
         status = safetensors_write(path, list.items, list.count, NULL, 0);
-    memory_free(list.items);
+    host_free(list.items);
     return ctrt_context(status, "saving %.500s", path);
 }

@@ -29,7 +29,7 @@ static ctrt_status state_add(struct state_items *list, const char *name, const c
 {
     size_t bytes = strlen(name) + strlen(what) + 2;
     CTRT_TRY(array_reserve((void **)&list->items, &list->capacity, list->count, sizeof *list->items));
-    char *full = memory_alloc(bytes);
+    char *full = host_alloc(bytes);
     if (full == NULL)
         return out_of_memory(bytes, "a name");
     snprintf(full, bytes, "%s.%s", name, what);
@@ -40,10 +40,10 @@ static ctrt_status state_add(struct state_items *list, const char *name, const c
 static void state_free(struct state_items *list)
 {
     for (size_t i = 0; i < list->count; i++) {
-        memory_free((char *)list->items[i].name);
+        host_free((char *)list->items[i].name);
         ctrt_tensor_release(&list->items[i].tensor);
     }
-    memory_free(list->items);
+    host_free(list->items);
 }
 
 static ctrt_status slot_save(struct state_items *list, const ctrt_optimizer *optimizer, const struct optim_slot *slot)
@@ -99,12 +99,12 @@ static ctrt_status entry_find(const struct safetensors_entry **out, const ctrt_t
                               const char *what)
 {
     size_t bytes = strlen(name) + strlen(what) + 2;
-    char *full = memory_alloc(bytes);
+    char *full = host_alloc(bytes);
     if (full == NULL)
         return out_of_memory(bytes, "a name");
     snprintf(full, bytes, "%s.%s", name, what);
     *out = safetensors_find(&file->header, full);
-    memory_free(full);
+    host_free(full);
     return CTRT_OK;
 }
 
@@ -203,7 +203,7 @@ static ctrt_status optimizer_read(ctrt_optimizer *optimizer, const char *path)
     size_t found = 0;                   /* tensors of the file that belong to the optimizer */
     CTRT_TRY(ctrt_tensor_file_open(&file, path));
     CTRT_TRY(options_load(&options, optimizer, file, &found));
-    struct optim_slot *fresh = memory_zeroed((optimizer->count + 1) * sizeof *fresh);
+    struct optim_slot *fresh = host_calloc((optimizer->count + 1) * sizeof *fresh);
     if (fresh == NULL)
         return out_of_memory((optimizer->count + 1) * sizeof *fresh, "an optimizer's state");
     ctrt_status status = slots_load(fresh, found, optimizer, &options, file);
@@ -218,7 +218,7 @@ static ctrt_status optimizer_read(ctrt_optimizer *optimizer, const char *path)
         optimizer->slots[i].steps = fresh[i].steps;
     if (status == CTRT_OK)
         optimizer->options = options;
-    memory_free(fresh);
+    host_free(fresh);
     return status;
 }
 

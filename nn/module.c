@@ -27,7 +27,7 @@ ctrt_status ctrt_module_new(ctrt_module **out, const ctrt_module_class *class_of
                          class_of->kind);
 
     size_t bytes = sizeof(ctrt_module) + class_of->state_bytes;
-    ctrt_module *module = memory_zeroed(bytes);
+    ctrt_module *module = host_calloc(bytes);
     if (module == NULL)
         return out_of_memory(bytes, "a module");
     atomic_init(&module->refs, 1);
@@ -48,9 +48,9 @@ static void tensors_free(struct module_tensors *tensors)
 {
     for (size_t i = 0; i < tensors->count; i++) {
         ctrt_tensor_release(&tensors->items[i].tensor);
-        memory_free(tensors->items[i].name);
+        host_free(tensors->items[i].name);
     }
-    memory_free(tensors->items);
+    host_free(tensors->items);
 }
 
 /* Frees the module and releases its children. A child without other references is not freed recursively;
@@ -61,21 +61,21 @@ static void module_free(ctrt_module *module)
         module->class_of->destroy(module);
     for (size_t i = 0; i < module->children.count; i++) {
         ctrt_module_release(&module->children.items[i].module);
-        memory_free(module->children.items[i].name);
+        host_free(module->children.items[i].name);
     }
-    memory_free(module->children.items);
+    host_free(module->children.items);
     tensors_free(&module->parameters);
     tensors_free(&module->buffers);
     for (int kind = 0; kind < WALK_KINDS; kind++)
-        memory_free(module->walks[kind].entries);
+        host_free(module->walks[kind].entries);
     for (size_t i = 0; i < module->name_chains; i++)
         while (module->names[i]) {
             struct module_name *next = module->names[i]->next;
-            memory_free(module->names[i]);
+            host_free(module->names[i]);
             module->names[i] = next;
         }
-    memory_free(module->names);
-    memory_free(module);
+    host_free(module->names);
+    host_free(module);
 }
 
 /* Frees a module without references. A list replaces recursion, so that deeply nested modules do not overflow the
@@ -137,7 +137,7 @@ ctrt_status array_reserve(void **items, size_t *capacity, size_t count, size_t i
     if (count < *capacity)
         return CTRT_OK;
     size_t wanted = *capacity ? *capacity * 2 : 4;
-    void *moved = wanted > PTRDIFF_MAX / item_bytes ? NULL : memory_resize(*items, wanted * item_bytes);
+    void *moved = wanted > PTRDIFF_MAX / item_bytes ? NULL : host_realloc(*items, wanted * item_bytes);
     if (moved == NULL)
         return out_of_memory(wanted * item_bytes, "a list of modules or tensors");
     *items = moved;
@@ -180,7 +180,7 @@ static ctrt_status name_check(const ctrt_module *module, const char *who, const 
 static ctrt_status tensors_add(struct module_tensors *tensors, const char *name, ctrt_tensor *tensor, bool persistent)
 {
     CTRT_TRY(array_reserve((void **)&tensors->items, &tensors->capacity, tensors->count, sizeof *tensors->items));
-    char *copy = memory_strdup(name);
+    char *copy = host_strdup(name);
     if (copy == NULL)
         return out_of_memory(strlen(name) + 1, "a name");
     scope_keep(tensor);
@@ -227,7 +227,7 @@ static ctrt_status children_add(ctrt_module *module, const char *name, ctrt_modu
                          "module_add_module: \"%s\" (%s) contains the module that it was to be added to", name,
                          child->class_of->kind);
     CTRT_TRY(array_reserve((void **)&children->items, &children->capacity, children->count, sizeof *children->items));
-    char *copy = memory_strdup(name);
+    char *copy = host_strdup(name);
     if (copy == NULL)
         return out_of_memory(strlen(name) + 1, "a name");
     children->items[children->count++] = (struct module_child){ copy, child };

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "ctrt/nn.h"
 #include "ctrt/plugin.h"
 

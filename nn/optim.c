@@ -165,7 +165,7 @@ static ctrt_status slot_add(ctrt_optimizer *optimizer, ctrt_tensor *parameter, c
                              optimizer->slots[i].name);
     CTRT_TRY(array_reserve((void **)&optimizer->slots, &optimizer->capacity, optimizer->count,
                            sizeof *optimizer->slots));
-    char *copy = memory_strdup(name);
+    char *copy = host_strdup(name);
     if (copy == NULL)
         return out_of_memory(strlen(name) + 1, "a name");
     optimizer->slots[optimizer->count++] = (struct optim_slot){ .parameter = ctrt_tensor_retain(parameter),
@@ -181,7 +181,7 @@ static void slots_cut(ctrt_optimizer *optimizer, size_t count)
         ctrt_tensor_release(&slot->parameter);
         for (int i = 0; i < OPTIM_STATES; i++)
             ctrt_tensor_release(&slot->state[i]);
-        memory_free(slot->name);
+        host_free(slot->name);
     }
 }
 
@@ -191,11 +191,11 @@ static ctrt_status scratch_resize(ctrt_optimizer *optimizer)
     size_t count = optimizer->count ? optimizer->count : 1;
     size_t group_bytes = count * sizeof *optimizer->group;
     size_t view_bytes = count * 2 * (2 + OPTIM_STATES) * sizeof *optimizer->views;
-    struct optim_slot **group = memory_resize(optimizer->group, group_bytes);
+    struct optim_slot **group = host_realloc(optimizer->group, group_bytes);
     if (group == NULL)
         return out_of_memory(group_bytes, "an optimizer");
     optimizer->group = group;
-    const ctrt_view **views = memory_resize(optimizer->views, view_bytes);
+    const ctrt_view **views = host_realloc(optimizer->views, view_bytes);
     if (views == NULL)
         return out_of_memory(view_bytes, "an optimizer");
     optimizer->views = views;
@@ -212,16 +212,16 @@ void ctrt_optimizer_release(ctrt_optimizer **optimizer)
         return;
     slots_cut(gone, 0);
     ctrt_module_release(&gone->module);
-    memory_free(gone->slots);
-    memory_free(gone->group);
-    memory_free(gone->views);
-    memory_free(gone);
+    host_free(gone->slots);
+    host_free(gone->group);
+    host_free(gone->views);
+    host_free(gone);
 }
 
 static ctrt_status optimizer_new(ctrt_optimizer **out, const struct optim_kind *kind,
                                  const union optim_options *options, ctrt_module *module)
 {
-    CTRT_AUTO(optimizer) fresh = memory_zeroed(sizeof *fresh);
+    CTRT_AUTO(optimizer) fresh = host_calloc(sizeof *fresh);
     const struct walk *walk;
     if (fresh == NULL)
         return out_of_memory(sizeof(ctrt_optimizer), "an optimizer");
@@ -394,7 +394,7 @@ static void step_release(void *state)
 {
     struct captured_step *step = state;
     ctrt_optimizer_release(&step->optimizer);
-    memory_free(step);
+    host_free(step);
 }
 
 static const struct number_source step_source = { .fill = step_again, .undo = step_undo, .release = step_release };
@@ -409,7 +409,7 @@ static ctrt_status step_captured(const double **numbers, ctrt_optimizer *optimiz
     if (likely(capture == NULL))
         return CTRT_OK;
     const size_t bytes = sizeof(struct captured_step) + n * sizeof(size_t);
-    struct captured_step *step = memory_alloc(bytes);
+    struct captured_step *step = host_alloc(bytes);
     if (step == NULL)
         return out_of_memory(bytes, "a captured step");
     atomic_fetch_add(&optimizer->refs, 1);

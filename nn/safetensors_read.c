@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "nn/module.h"
 #include "tensor/shape.h"
 
@@ -416,7 +416,7 @@ static ctrt_status judge(const struct parser *p)
 {
     struct safetensors_header *header = p->header;
     size_t bytes = (header->count + 1) * sizeof *header->by_name;
-    header->by_name = memory_alloc(bytes);
+    header->by_name = host_alloc(bytes);
     if (header->by_name == NULL)
         return out_of_memory(bytes, "a list of tensors");
     for (size_t i = 0; i < header->count; i++)
@@ -448,7 +448,7 @@ static ctrt_status parse(struct safetensors_header *out, const unsigned char *by
 {
     size_t header_bytes;
     CTRT_TRY(safetensors_header_bytes(&header_bytes, bytes, size));
-    out->text = memory_alloc(header_bytes);
+    out->text = host_alloc(header_bytes);
     if (out->text == NULL)
         return out_of_memory(header_bytes, "a file's header");
     struct parser p = {
@@ -470,10 +470,10 @@ ctrt_status safetensors_parse(struct safetensors_header *out, const void *bytes,
 
 void safetensors_free(struct safetensors_header *header)
 {
-    memory_free(header->entries);
-    memory_free(header->by_name);
-    memory_free(header->metadata);
-    memory_free(header->text);
+    host_free(header->entries);
+    host_free(header->by_name);
+    host_free(header->metadata);
+    host_free(header->text);
     *header = (struct safetensors_header){ 0 };
 }
 

@@ -4,24 +4,24 @@
 
 #include "base/base.h"
 #include "base/file_writer.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "device/device.h"
 #include "nn/safetensors.h"
 #include "tensor/shape.h"
 
 /* ---- header ---- */
 
-struct text {
+struct strbuf {
     char *bytes;
     size_t length, capacity;
     bool failed;                        /* an allocation failed; checked once, at the end of put_header */
 };
 
-static void put(struct text *text, const char *bytes, size_t length)
+static void put(struct strbuf *text, const char *bytes, size_t length)
 {
     if (text->length + length > text->capacity && !text->failed) {
         size_t capacity = (text->length + length) * 2;
-        char *moved = memory_resize(text->bytes, capacity);
+        char *moved = host_realloc(text->bytes, capacity);
         text->failed = moved == NULL;
         if (moved) {
             text->bytes = moved;
@@ -34,18 +34,18 @@ static void put(struct text *text, const char *bytes, size_t length)
     text->length += length;
 }
 
-static void put_text(struct text *text, const char *words)
+static void put_text(struct strbuf *text, const char *words)
 {
     put(text, words, strlen(words));
 }
 
-static void put_number(struct text *text, uint64_t number)
+static void put_number(struct strbuf *text, uint64_t number)
 {
     char digits[24];
     put(text, digits, (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)number));
 }
 
-static void put_string(struct text *text, const char *string)
+static void put_string(struct strbuf *text, const char *string)
 {
     put_text(text, "\"");
     for (; *string; string++) {
@@ -67,7 +67,7 @@ static size_t tensor_bytes(const ctrt_tensor *tensor)
     return (size_t)ctrt_tensor_numel(tensor) * dtype_bytes(ctrt_tensor_dtype(tensor));
 }
 
-static void put_entry(struct text *text, const struct safetensors_item *item, size_t begin)
+static void put_entry(struct strbuf *text, const struct safetensors_item *item, size_t begin)
 {
     put_string(text, item->name);
     put_text(text, ":{\"dtype\":\"");
@@ -85,7 +85,7 @@ static void put_entry(struct text *text, const struct safetensors_item *item, si
 }
 
 /* Writes the header length and the JSON header, padded with spaces so that the data begins at a multiple of 8 bytes. */
-static ctrt_status put_header(struct text *text, const struct safetensors_item *const *sorted, size_t count,
+static ctrt_status put_header(struct strbuf *text, const struct safetensors_item *const *sorted, size_t count,
                               const struct safetensors_pair *metadata, size_t metadata_count)
 {
     size_t begin = 0;
@@ -132,17 +132,17 @@ static ctrt_status write_tensor(struct file_writer *file, ctrt_tensor *tensor)
         CTRT_TRY(ctrt_device_synchronize(ctrt_tensor_device(tensor)));
         return file_writer_write(file, ctrt_tensor_data(tensor), bytes);
     }
-    void *copy = memory_alloc(bytes);
+    void *copy = host_alloc(bytes);
     if (copy == NULL)
         return out_of_memory(bytes, "a tensor's copy on the host");
     ctrt_status status = ctrt_to_host(copy, bytes, tensor, ctrt_tensor_dtype(tensor));
     if (status == CTRT_OK)
         status = file_writer_write(file, copy, bytes);
-    memory_free(copy);
+    host_free(copy);
     return status;
 }
 
-static ctrt_status write_file(const char *path, const struct text *header,
+static ctrt_status write_file(const char *path, const struct strbuf *header,
                               const struct safetensors_item *const *sorted, size_t count)
 {
     struct file_writer file;
@@ -206,8 +206,8 @@ static ctrt_status check_items(const struct safetensors_item **sorted, const str
 ctrt_status safetensors_write(const char *path, const struct safetensors_item *items, size_t count,
                               const struct safetensors_pair *metadata, size_t metadata_count)
 {
-    struct text header = { 0 };
-    const struct safetensors_item **sorted = memory_alloc(count * sizeof *sorted + 1);
+    struct strbuf header = { 0 };
+    const struct safetensors_item **sorted = host_alloc(count * sizeof *sorted + 1);
     if (sorted == NULL)
         return out_of_memory(count * sizeof *sorted, "a list of tensors");
     ctrt_status status = check_items(sorted, items, count);
@@ -215,7 +215,7 @@ ctrt_status safetensors_write(const char *path, const struct safetensors_item *i
         status = put_header(&header, sorted, count, metadata, metadata_count);
     if (status == CTRT_OK)
         status = write_file(path, &header, sorted, count);
-    memory_free(sorted);
-    memory_free(header.bytes);
+    host_free(sorted);
+    host_free(header.bytes);
     return status;
 }

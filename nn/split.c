@@ -49,7 +49,7 @@ ctrt_status ctrt_split_new(ctrt_split **out, ctrt_module *module, const ctrt_spl
     CTRT_TRY(module_at_least("split_new", "most_pieces", wanted.most_pieces, 0));
     CTRT_TRY(module_at_least("split_new", "grow_after", wanted.grow_after, 0));
     CTRT_TRY(module_at_least("split_new", "canonical", wanted.canonical, 0));
-    ctrt_split *split = memory_zeroed(sizeof *split);
+    ctrt_split *split = host_calloc(sizeof *split);
     if (split == NULL)
         return out_of_memory(sizeof *split, "a split");
     split->module = ctrt_module_retain(module);
@@ -66,7 +66,7 @@ void ctrt_split_release(ctrt_split **split)
     if (split == NULL || *split == NULL)
         return;
     ctrt_module_release(&(*split)->module);
-    memory_free(*split);
+    host_free(*split);
     *split = NULL;
 }
 
@@ -146,9 +146,9 @@ static void kept_free(struct kept *kept)
         ctrt_tensor_release(&kept->grads[i]);
     for (size_t i = 0; kept->values != NULL && i < kept->buffers->count; i++)
         ctrt_tensor_release(&kept->values[i]);
-    memory_free(kept->grads);
-    memory_free(kept->values);
-    memory_free(kept->places);
+    host_free(kept->grads);
+    host_free(kept->values);
+    host_free(kept->places);
 }
 
 /* Saves gradients and generator positions, before the first attempt. The caller calls kept_free, also on error. */
@@ -157,8 +157,8 @@ static ctrt_status keep(struct kept *kept, ctrt_module *module)
     CTRT_TRY(module_walk(&kept->parameters, module, WALK_PARAMETERS));
     CTRT_TRY(module_walk(&kept->buffers, module, WALK_BUFFERS));
     const size_t most = MAX(kept->parameters->count, kept->buffers->count) + 1;
-    kept->grads = memory_zeroed(most * sizeof *kept->grads);
-    kept->values = memory_zeroed(most * sizeof *kept->values);
+    kept->grads = host_calloc(most * sizeof *kept->grads);
+    kept->values = host_calloc(most * sizeof *kept->values);
     if (kept->grads == NULL || kept->values == NULL)
         return out_of_memory(2 * most * sizeof *kept->grads, "a split");
     for (size_t i = 0; i < kept->parameters->count; i++)

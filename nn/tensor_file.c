@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/thread.h"
 #include "device/stream.h"
 #include "memory/plan.h"
@@ -51,14 +51,14 @@ static ctrt_status header_read(ctrt_tensor_file *file)
     const size_t size = (size_t)about.st_size;
     CTRT_TRY(read_at(first, file->fd, MIN(size, sizeof first), 0));
     CTRT_TRY(safetensors_header_bytes(&bytes, first, size));
-    unsigned char *header = memory_alloc(bytes);
+    unsigned char *header = host_alloc(bytes);
     if (header == NULL)
         return out_of_memory(bytes, "a file's header");
     memcpy(header, first, sizeof first);            /* not read again, because the file may have changed */
     ctrt_status status = read_at(header + sizeof first, file->fd, bytes - sizeof first, sizeof first);
     if (status == CTRT_OK)
         status = safetensors_parse(&file->header, header, size);
-    memory_free(header);
+    host_free(header);
     return status;
 }
 
@@ -70,7 +70,7 @@ void ctrt_tensor_file_release(ctrt_tensor_file **file)
     safetensors_free(&(*file)->header);
     if ((*file)->fd >= 0)
         close((*file)->fd);
-    memory_free(*file);
+    host_free(*file);
     *file = NULL;
 }
 
@@ -81,7 +81,7 @@ ctrt_status ctrt_tensor_file_open(ctrt_tensor_file **out, const char *path)
         return fail_null("tensor_file_open", "out");
     if (path == NULL)
         return fail_null("tensor_file_open", "path");
-    CTRT_AUTO(tensor_file) file = memory_zeroed(sizeof *file);
+    CTRT_AUTO(tensor_file) file = host_calloc(sizeof *file);
     if (file == NULL)
         return out_of_memory(sizeof(ctrt_tensor_file), "an open file");
     do
@@ -140,7 +140,7 @@ static ctrt_status read_buffered(ctrt_tensor *tensor, const ctrt_tensor_file *fi
     const size_t bytes = (size_t)most * dtype_bytes(entry->dtype);
     CTRT_AUTO(tensor) flat = NULL, part = NULL;
     CTRT_TRY(ctrt_reshape(&flat, tensor, CTRT_SHAPE(entry->numel)));
-    void *buffer = memory_alloc(bytes);
+    void *buffer = host_alloc(bytes);
     if (buffer == NULL)
         return out_of_memory(bytes, "a buffer for a file's values");
     ctrt_status status = CTRT_OK;
@@ -152,7 +152,7 @@ static ctrt_status read_buffered(ctrt_tensor *tensor, const ctrt_tensor_file *fi
         if (status == CTRT_OK)
             status = ctrt_from_host_(part, buffer, count, entry->dtype);
     }
-    memory_free(buffer);
+    host_free(buffer);
     return status;
 }
 
@@ -181,13 +181,13 @@ ctrt_status ctrt_tensor_file_read(ctrt_tensor **out, ctrt_tensor_file *file, con
     if (entry)
         return ctrt_context(read_values(out, file, entry, device), "reading \"%s\"", name);
 
-    const char **names = memory_alloc((file->header.count + 1) * sizeof *names);
+    const char **names = host_alloc((file->header.count + 1) * sizeof *names);
     if (names == NULL)
         return out_of_memory((file->header.count + 1) * sizeof *names, "the names in a file");
     for (size_t i = 0; i < file->header.count; i++)
         names[i] = file->header.entries[i].name;
     const char *nearest = nearest_word(name, names, file->header.count);
-    memory_free(names);
+    host_free(names);
     return ctrt_fail(CTRT_ERR_NOT_FOUND, "tensor_file_read: no tensor \"%s\"%s%s%s", name,
                      nearest ? "; did you mean \"" : "", nearest ? nearest : "", nearest ? "\"?" : "");
 }

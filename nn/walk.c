@@ -25,13 +25,13 @@ static size_t pointer_place(const struct pointer_set *set, const void *pointer)
 static ctrt_status set_grow(struct pointer_set *set)
 {
     struct pointer_set larger = { .count = set->count, .capacity = set->capacity ? set->capacity * 2 : 64 };
-    larger.slots = memory_zeroed(larger.capacity * sizeof *larger.slots);
+    larger.slots = host_calloc(larger.capacity * sizeof *larger.slots);
     if (larger.slots == NULL)
         return out_of_memory(larger.capacity * sizeof *larger.slots, "walking a module");
     for (size_t i = 0; i < set->capacity; i++)
         if (set->slots[i])
             larger.slots[pointer_place(&larger, set->slots[i])] = set->slots[i];
-    memory_free(set->slots);
+    host_free(set->slots);
     *set = larger;
     return CTRT_OK;
 }
@@ -63,7 +63,7 @@ static ctrt_status path_append(struct walker *w, const char *name, const char *e
 {
     size_t extra = strlen(name) + strlen(end), wanted = w->length + extra + 1;
     if (wanted > w->capacity) {
-        char *path = memory_resize(w->path, wanted * 2);
+        char *path = host_realloc(w->path, wanted * 2);
         if (path == NULL)
             return out_of_memory(wanted * 2, "a dotted name");
         w->path = path;
@@ -99,7 +99,7 @@ static struct module_name **name_chain(const ctrt_module *root, const char *text
 static ctrt_status names_grow(ctrt_module *root)
 {
     const size_t before = root->name_chains, chains = before ? before * 2 : 16;
-    struct module_name **old = root->names, **larger = memory_zeroed(chains * sizeof *larger);
+    struct module_name **old = root->names, **larger = host_calloc(chains * sizeof *larger);
     if (larger == NULL)
         return out_of_memory(chains * sizeof *larger, "a module's names");
     root->names = larger;
@@ -111,7 +111,7 @@ static ctrt_status names_grow(ctrt_module *root)
             name->next = *chain;
             *chain = name;
         }
-    memory_free(old);
+    host_free(old);
     return CTRT_OK;
 }
 
@@ -132,7 +132,7 @@ static ctrt_status path_intern(const char **out, struct walker *w, const char *l
             return CTRT_OK;
         }
     }
-    struct module_name *name = memory_alloc(sizeof *name + w->length + 1);
+    struct module_name *name = host_alloc(sizeof *name + w->length + 1);
     if (name == NULL)
         return out_of_memory(sizeof *name + w->length + 1, "a dotted name");
     memcpy(name->text, w->path, w->length + 1);
@@ -190,13 +190,13 @@ ctrt_status module_walk(const struct walk **out, ctrt_module *module, enum walk_
 
     struct walker w = { .root = module, .kind = kind };
     ctrt_status status = walk_module(&w, module);
-    memory_free(w.seen.slots);
-    memory_free(w.path);
+    host_free(w.seen.slots);
+    host_free(w.path);
     if (status) {
-        memory_free(w.walk.entries);
+        host_free(w.walk.entries);
         return status;
     }
-    memory_free(kept->entries);
+    host_free(kept->entries);
     *kept = w.walk;
     kept->structure = structure;
     return CTRT_OK;
@@ -274,7 +274,7 @@ static ctrt_status tensor_not_found(ctrt_module *module, const char *name)
     CTRT_TRY(module_walk(&walks[0], module, WALK_PARAMETERS));
     CTRT_TRY(module_walk(&walks[1], module, WALK_BUFFERS));
     size_t bytes = (walks[0]->count + walks[1]->count) * sizeof(char *);
-    const char **names = memory_alloc(bytes + 1);
+    const char **names = host_alloc(bytes + 1);
     if (names == NULL)
         return out_of_memory(bytes, "the names of a module");
     for (int kind = 0; kind < WALK_KINDS; kind++)
@@ -284,7 +284,7 @@ static ctrt_status tensor_not_found(ctrt_module *module, const char *name)
     ctrt_status status = ctrt_fail(CTRT_ERR_NOT_FOUND, "module %s has no parameter or buffer \"%s\"%s%s%s",
                                    module->class_of->kind, name, nearest ? "; did you mean \"" : "",
                                    nearest ? nearest : "", nearest ? "\"?" : "");
-    memory_free(names);
+    host_free(names);
     return status;
 }
 
@@ -385,7 +385,7 @@ ctrt_status ctrt_module_to(ctrt_module *module, ctrt_device *device, ctrt_dtype 
             tensor_set_data(moves.items[i].tensor, moves.items[i].becomes);
         ctrt_tensor_release(&moves.items[i].becomes);
     }
-    memory_free(moves.items);
+    host_free(moves.items);
     return ctrt_context(status, "module_to");
 }
 

@@ -5,7 +5,7 @@
 #include "autograd/engine.h"
 #include "autograd/hooks.h"
 #include "autograd/rule.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* Returns whether `tensor` may be overwritten or kept because there is no other reference to it or to its storage.
  * False for storage that the library did not allocate. */
@@ -71,7 +71,7 @@ static ctrt_status first(ctrt_tensor **to, ctrt_tensor *leaf, ctrt_tensor **grad
     return status;
 }
 
-static ctrt_status add_up(struct grad_meta *meta, ctrt_tensor *leaf, ctrt_tensor **grad, bool create_graph)
+static ctrt_status add_up(struct autograd_meta *meta, ctrt_tensor *leaf, ctrt_tensor **grad, bool create_graph)
 {
     if (meta->grad == NULL)
         return first(&meta->grad, leaf, grad, create_graph);
@@ -83,7 +83,7 @@ static ctrt_status add_up(struct grad_meta *meta, ctrt_tensor *leaf, ctrt_tensor
 ctrt_status leaf_accumulate(struct grad_leaf *leaf, ctrt_tensor **grad, bool create_graph)
 {
     ctrt_tensor *tensor = leaf->tensor;
-    struct grad_meta *meta = tensor->grad;
+    struct autograd_meta *meta = tensor->grad;
     CTRT_TRY(ctrt_context(grad_refresh(tensor), "backward to a leaf"));
     if (unlikely(meta->node != NULL))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,

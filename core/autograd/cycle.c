@@ -8,7 +8,7 @@
  * scope's tensors, the references that come from this set. An object with more references than that is used from
  * outside, so the object and everything reachable from it is kept. Parameters outlive the scope, so they and everything
  * reachable from them are kept too. */
-#include "autograd/meta.h"
+#include "autograd/autograd_meta.h"
 #include "tensor/scope.h"
 
 struct vertex {
@@ -39,15 +39,15 @@ static uint32_t place_of(const struct search *s, const void *object)
 static bool grow(struct search *s)
 {
     const uint32_t room = s->room > 0 ? 2 * s->room : 256;
-    struct vertex *vertices = memory_resize(s->vertices, room * sizeof *vertices);
-    uint32_t *places = memory_zeroed(2 * (size_t)room * sizeof *places);
+    struct vertex *vertices = host_realloc(s->vertices, room * sizeof *vertices);
+    uint32_t *places = host_calloc(2 * (size_t)room * sizeof *places);
     if (vertices != NULL)
         s->vertices = vertices;
     if (vertices == NULL || places == NULL) {
-        memory_free(places);
+        host_free(places);
         return false;
     }
-    memory_free(s->places);
+    host_free(s->places);
     s->places = places;
     s->place_mask = 2 * room - 1;
     s->room = room;
@@ -95,7 +95,7 @@ static void reach_from(struct search *s, uint32_t index)
 {
     const struct vertex from = s->vertices[index];
     if (from.is_tensor) {
-        const struct grad_meta *meta = ((ctrt_tensor *)from.object)->grad;
+        const struct autograd_meta *meta = ((ctrt_tensor *)from.object)->grad;
         if (meta != NULL && meta->node != NULL)
             reach(s, meta->node, false);
         if (meta != NULL && meta->base != NULL)
@@ -112,7 +112,7 @@ static void reach_from(struct search *s, uint32_t index)
 
 static void mark_used(struct search *s)
 {
-    s->work = memory_alloc(MAX(s->count, 1) * sizeof *s->work);
+    s->work = host_alloc(MAX(s->count, 1) * sizeof *s->work);
     if (s->work == NULL) {
         s->failed = true;
         return;
@@ -141,8 +141,8 @@ size_t grad_find_cycles(struct scope_held *tensors, size_t count)
         mark_used(&s);
     for (size_t i = 0; i < count && !s.failed; i++)     /* the first vertices are `tensors`, in the same order */
         dead += tensors[i].unused = !s.vertices[i].in_use;
-    memory_free(s.vertices);
-    memory_free(s.places);
-    memory_free(s.work);
+    host_free(s.vertices);
+    host_free(s.places);
+    host_free(s.work);
     return dead;
 }

@@ -48,10 +48,10 @@ struct engine_scratch {
 
 static void scratch_clear(struct engine_scratch *s)
 {
-    memory_free(s->places);
-    memory_free(s->entries);
-    memory_free(s->targets);
-    memory_free(s->heap);
+    host_free(s->places);
+    host_free(s->entries);
+    host_free(s->targets);
+    host_free(s->heap);
     *s = (struct engine_scratch){0};
 }
 
@@ -60,7 +60,7 @@ void engine_scratch_free(struct engine_scratch *scratch)
     if (scratch == NULL)
         return;
     scratch_clear(scratch);
-    memory_free(scratch);
+    host_free(scratch);
 }
 
 /* Doubles an array. `array` is the address of a pointer to the items; an item has `item` bytes. */
@@ -69,7 +69,7 @@ static __attribute__((noinline)) ctrt_status grow(void *array, uint32_t *room, s
     uint32_t more = *room ? *room * 2 : 64;
     void *old, *larger;
     memcpy(&old, array, sizeof old);
-    larger = *room > NOWHERE / 4 ? NULL : memory_resize(old, more * item);
+    larger = *room > NOWHERE / 4 ? NULL : host_realloc(old, more * item);
     if (larger == NULL)
         return out_of_memory(more * item, "running a graph backward");
     memcpy(array, &larger, sizeof larger);
@@ -83,7 +83,7 @@ static ctrt_status scratch_take(struct engine_scratch **out)
     struct autograd_thread *here = autograd_here();
     struct engine_scratch *s = here->scratch;
     if (unlikely(s == NULL || s->busy)) {
-        struct engine_scratch *fresh = memory_zeroed(sizeof *fresh);
+        struct engine_scratch *fresh = host_calloc(sizeof *fresh);
         if (fresh == NULL)
             return out_of_memory(sizeof *fresh, "running a graph backward");
         if (s == NULL && here->listed == 1)
@@ -124,10 +124,10 @@ static inline uint32_t hash(const struct engine_scratch *s, const void *pointer)
 static __attribute__((noinline)) ctrt_status rehash(struct engine_scratch *s)
 {
     uint32_t bits = s->places ? s->place_bits + 1 : 7;
-    struct place *places = bits < 32 ? memory_zeroed(sizeof *places << bits) : NULL;
+    struct place *places = bits < 32 ? host_calloc(sizeof *places << bits) : NULL;
     if (places == NULL)
         return out_of_memory(sizeof *places << bits, "running a graph backward");
-    memory_free(s->places);
+    host_free(s->places);
     s->places = places;
     s->place_bits = bits;
     uint32_t mask = (1u << bits) - 1;
@@ -177,7 +177,7 @@ static ctrt_status explore(struct engine_scratch *s, struct grad_head *root)
             continue;
         struct grad_node *node = (struct grad_node *)head;
         if (unlikely(node->n_out > 1)) {
-            ctrt_tensor **grads = memory_zeroed(node->n_out * sizeof *grads);
+            ctrt_tensor **grads = host_calloc(node->n_out * sizeof *grads);
             if (grads == NULL)
                 return out_of_memory(node->n_out * sizeof *grads, "running a graph backward");
             s->entries[e].many = true;
@@ -309,8 +309,8 @@ static ctrt_status deliver(const struct run *run, struct grad_node *node, uint32
             tensor_release(grad);
         } else {
             struct grad_want want = edge_want(&node->edges[i]);
-            if (unlikely(!grad_fits(grad, &want)))
-                status = grad_fit(&grad, &want);
+            if (unlikely(!grad_matches(grad, &want)))
+                status = grad_reduce_to(&grad, &want);
             if (unlikely(status != CTRT_OK)) {
                 tensor_release(grad);
                 return ctrt_context(status, "backward of %s, operand %u", node->class->name(node), i + 1);
@@ -425,7 +425,7 @@ static ctrt_status step(struct run *run, uint32_t e)
     }
 
     if (unlikely(n_in > INLINE_EDGES)) {
-        dx = memory_alloc(n_in * sizeof *dx);
+        dx = host_alloc(n_in * sizeof *dx);
         if (dx == NULL)
             return out_of_memory(n_in * sizeof *dx, "running a graph backward");
     }
@@ -452,7 +452,7 @@ static ctrt_status step(struct run *run, uint32_t e)
     for (uint32_t i = delivered; i < n_in; i++)
         tensor_release(dx[i]);
     if (unlikely(dx != some))
-        memory_free(dx);
+        host_free(dx);
     return status;
 }
 
@@ -461,7 +461,7 @@ static ctrt_status step(struct run *run, uint32_t e)
 static ctrt_status mark_wanted(const struct run *run)
 {
     struct engine_scratch *s = run->s;
-    uint32_t *order = memory_alloc(2 * s->n_entries * sizeof *order), n = 0;
+    uint32_t *order = host_alloc(2 * s->n_entries * sizeof *order), n = 0;
     if (order == NULL)
         return out_of_memory(2 * s->n_entries * sizeof *order, "running a graph backward");
     uint32_t *waiting = order + s->n_entries;
@@ -489,7 +489,7 @@ static ctrt_status mark_wanted(const struct run *run)
             entry->wanted |= target != NOWHERE && s->entries[target].wanted;
         }
     }
-    memory_free(order);
+    host_free(order);
     return CTRT_OK;
 }
 
@@ -500,7 +500,7 @@ static void release_entries(struct engine_scratch *s, bool failed)
         if (entry->many) {
             for (uint32_t k = 0; k < ((struct grad_node *)entry->head)->n_out; k++)
                 tensor_release(entry->grads[k]);
-            memory_free(entry->grads);
+            host_free(entry->grads);
         } else if (failed) {
             tensor_release(entry->grad);
         }

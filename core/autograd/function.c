@@ -2,10 +2,10 @@
 /* autograd/function.c: ops defined by the program (ctrt_function_apply). */
 #include <pthread.h>
 
-#include "autograd/growth.h"
-#include "autograd/meta.h"
+#include "autograd/graph_growth.h"
+#include "autograd/autograd_meta.h"
 #include "autograd/rule.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 #include "tensor/scope.h"
 
 struct kept {
@@ -45,13 +45,13 @@ void *ctrt_function_user(ctrt_function_context *context)
 
 ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tensor)
 {
-    FRONT_CHECK("function_save", context);
-    FRONT_CHECK("function_save", tensor);
+    OP_CHECK("function_save", context);
+    OP_CHECK("function_save", tensor);
     if (context->phase != IN_FORWARD)
         return ctrt_fail(CTRT_ERR_STATE, "function_save: tensors are saved in forward");
     if (context->n_kept == context->room) {
         int room = context->room ? 2 * context->room : 4;
-        struct kept *kept = memory_resize(context->kept, (size_t)room * sizeof *kept);
+        struct kept *kept = host_realloc(context->kept, (size_t)room * sizeof *kept);
         if (kept == NULL)
             return out_of_memory((size_t)room * sizeof *kept, "saving a tensor");
         context->kept = kept;
@@ -68,8 +68,8 @@ ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tens
 
 ctrt_status ctrt_function_saved(ctrt_tensor **borrowed, ctrt_function_context *context, int index)
 {
-    FRONT_CHECK("function_saved", borrowed);
-    FRONT_CHECK("function_saved", context);
+    OP_CHECK("function_saved", borrowed);
+    OP_CHECK("function_saved", context);
     if (index < 0 || index >= context->n_kept)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "function_saved: %s saved %d tensors; there is no index %d",
                          context->function->name, context->n_kept, index);
@@ -111,8 +111,8 @@ static void context_free(struct ctrt_function_context *context)
     free_kept(context);
     if (CTRT_SLOT(context->function, destroy))
         context->function->destroy(context);
-    memory_free(context->kept);
-    memory_free(context);
+    host_free(context->kept);
+    host_free(context);
 }
 
 /* ---- the node ---- */
@@ -123,9 +123,9 @@ static void function_destroy(struct grad_node *node)
     if (self->context)
         context_free(self->context);
     pthread_mutex_destroy(&self->lock);
-    memory_free(self->edges);
-    memory_free(self->shapes);
-    memory_free(self);
+    host_free(self->edges);
+    host_free(self->shapes);
+    host_free(self);
 }
 
 static const char *function_name(const struct grad_node *node)
@@ -177,13 +177,13 @@ static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *resu
     for (int i = 0; i < n_in; i++)
         if (in[i])
             CTRT_TRY(grad_refresh(in[i]));
-    struct function_node *self = memory_zeroed(sizeof *self);
-    struct grad_edge *edges = memory_alloc((size_t)n_in * sizeof *edges);
-    struct grad_shape *shapes = memory_alloc((size_t)n_out * sizeof *shapes);
+    struct function_node *self = host_calloc(sizeof *self);
+    struct grad_edge *edges = host_alloc((size_t)n_in * sizeof *edges);
+    struct grad_shape *shapes = host_alloc((size_t)n_out * sizeof *shapes);
     if (self == NULL || edges == NULL || shapes == NULL) {
-        memory_free(self);
-        memory_free(edges);
-        memory_free(shapes);
+        host_free(self);
+        host_free(edges);
+        host_free(shapes);
         return out_of_memory(sizeof *self, "a graph node");
     }
     node_init(&self->node, &function_class, (uint32_t)n_in, (uint32_t)n_out);
@@ -210,7 +210,7 @@ static ctrt_status node_new(struct function_node **out, ctrt_tensor *const *resu
  * earlier result. */
 static bool is_shared(const struct ctrt_function_context *context, ctrt_tensor *const *results, int k)
 {
-    const struct grad_meta *meta = results[k]->grad;
+    const struct autograd_meta *meta = results[k]->grad;
     int known = 1;
     for (int i = 0; i < context->n_kept; i++)
         known += context->kept[i].tensor == results[k];
@@ -273,7 +273,7 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
     if (status == CTRT_OK) {
         node->context = context;        /* the node owns the context from here on */
         context->node = node;
-        growth_note(&node->node);       /* its warning names the context's function */
+        graph_growth_note(&node->node);       /* its warning names the context's function */
     }
     node_release(&node->node);
     return status;
@@ -282,8 +282,8 @@ static ctrt_status attach(struct ctrt_function_context *context, ctrt_tensor **r
 static ctrt_status check_function(const ctrt_function *function, ctrt_tensor **out, int n_out, ctrt_tensor *const *in,
                                   int n_in)
 {
-    FRONT_CHECK("function_apply", function);
-    FRONT_CHECK("function_apply", out);
+    OP_CHECK("function_apply", function);
+    OP_CHECK("function_apply", out);
     if (!CTRT_SLOT(function, name) || !CTRT_SLOT(function, forward) || !CTRT_SLOT(function, backward))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "function_apply: the function lacks name, forward or backward (size %zu)", function->size);
@@ -297,11 +297,11 @@ ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_
                                 ctrt_tensor *const *in, int n_in)
 {
     CTRT_TRY(check_function(function, out, n_out, in, n_in));
-    struct ctrt_function_context *context = memory_zeroed(sizeof *context);
-    ctrt_tensor **results = memory_zeroed((size_t)n_out * sizeof *results);
+    struct ctrt_function_context *context = host_calloc(sizeof *context);
+    ctrt_tensor **results = host_calloc((size_t)n_out * sizeof *results);
     if (context == NULL || results == NULL) {
-        memory_free(context);
-        memory_free(results);
+        host_free(context);
+        host_free(results);
         return out_of_memory(sizeof *context, "applying a function");
     }
     context->function = function;
@@ -313,7 +313,7 @@ ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_
     for (int k = 0; k < n_out && status == CTRT_OK; k++)
         if (results[k] == NULL)
             status = ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "forward left result %d NULL", k);
-    if (status == CTRT_OK && front_needs_grad(in, n_in))
+    if (status == CTRT_OK && op_needs_grad(in, n_in))
         status = attach(context, results, n_out, in, n_in);
     if (context->node == NULL)
         context_free(context);
@@ -323,6 +323,6 @@ ctrt_status ctrt_function_apply(const ctrt_function *function, void *user, ctrt_
         else
             tensor_release(results[k]);
     }
-    memory_free(results);
+    host_free(results);
     return ctrt_context(status, "%s", function->name);
 }

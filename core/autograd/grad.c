@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* autograd/grad.c: ctrt_backward and ctrt_grad. */
 #include "autograd/engine.h"
-#include "autograd/growth.h"
-#include "autograd/meta.h"
+#include "autograd/graph_growth.h"
+#include "autograd/autograd_meta.h"
 #include "autograd/rule.h"
 #include "memory/tag.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* Creates a tensor of ones like `tensor`, which has one element. */
 static ctrt_status one_like(ctrt_tensor **out, ctrt_tensor *tensor)
@@ -71,7 +71,7 @@ ctrt_status ctrt_backward(ctrt_tensor *tensor)
 
 ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool retain_graph, bool create_graph)
 {
-    FRONT_CHECK("backward", tensor);
+    OP_CHECK("backward", tensor);
     struct engine_task task = {.retain_graph = retain_graph || create_graph, .create_graph = create_graph};
     CTRT_TRY(begin(&task.root, &task.gradient, "backward", tensor, gradient));
     struct memory_tag tag;
@@ -81,7 +81,7 @@ ctrt_status ctrt_backward_with(ctrt_tensor *tensor, ctrt_tensor *gradient, bool 
         tag_leave(&tag);
     tensor_release(task.gradient);
     edge_release(&task.root);
-    growth_pass();
+    graph_growth_pass();
     return status;
 }
 
@@ -101,12 +101,12 @@ static ctrt_status captures_begin(struct engine_capture *captures, ctrt_tensor *
 ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const *inputs, int count,
                       ctrt_tensor *gradient, bool retain_graph, bool create_graph, bool allow_unused)
 {
-    FRONT_CHECK("grad", out);
-    FRONT_CHECK("grad", output);
-    FRONT_CHECK("grad", inputs);
+    OP_CHECK("grad", out);
+    OP_CHECK("grad", output);
+    OP_CHECK("grad", inputs);
     if (count <= 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "grad: %d inputs; at least one is needed", count);
-    struct engine_capture *captures = memory_zeroed((size_t)count * sizeof *captures);
+    struct engine_capture *captures = host_calloc((size_t)count * sizeof *captures);
     if (captures == NULL)
         return out_of_memory((size_t)count * sizeof *captures, "grad");
     struct engine_task task = {
@@ -130,7 +130,7 @@ ctrt_status ctrt_grad(ctrt_tensor **out, ctrt_tensor *output, ctrt_tensor *const
             tensor_release(captures[i].grad);
         edge_release(&captures[i].at);
     }
-    memory_free(captures);
+    host_free(captures);
     tensor_release(task.gradient);
     edge_release(&task.root);
     return status;

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "autograd/rule.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* Guards the nodes' lists of hooks and of retained tensors. The lists are rare and short, so one lock is enough for
  * all. Code of the program never runs while the lock is held. */
@@ -15,7 +15,7 @@ static _Atomic uint64_t last_id;
 static void hook_release(struct grad_hook *hook)
 {
     if (atomic_fetch_sub_explicit(&hook->refs, 1, memory_order_acq_rel) == 1)
-        memory_free(hook);
+        host_free(hook);
 }
 
 void hooks_free(struct grad_hook *list)
@@ -33,14 +33,14 @@ void node_extras_free(struct node_extras *extras)
         struct hook_link *link = extras->hooks;
         extras->hooks = link->next;
         hook_release(link->hook);
-        memory_free(link);
+        host_free(link);
     }
     while (extras->retained) {      /* normally empty, because a retained tensor owns the node */
         struct retained *retained = extras->retained;
         extras->retained = retained->next;
-        memory_free(retained);
+        host_free(retained);
     }
-    memory_free(extras);
+    host_free(extras);
 }
 
 /* Returns the node's extras, allocating them if there are none. The caller holds the lock. */
@@ -49,7 +49,7 @@ static ctrt_status extras_of(struct node_extras **out, struct grad_node *node)
     *out = atomic_load_explicit(&node->extras, memory_order_acquire);
     if (*out)
         return CTRT_OK;
-    *out = memory_zeroed(sizeof **out);
+    *out = host_calloc(sizeof **out);
     if (*out == NULL)
         return out_of_memory(sizeof **out, "hooks");
     atomic_store_explicit(&node->extras, *out, memory_order_release);
@@ -65,7 +65,7 @@ static void retained_strike(struct grad_node *node, const ctrt_tensor *tensor)
         if ((*at)->tensor == tensor) {
             struct retained *gone = *at;
             *at = gone->next;
-            memory_free(gone);
+            host_free(gone);
             return;
         }
 }
@@ -74,7 +74,7 @@ static ctrt_status retained_add(struct grad_node *node, ctrt_tensor *tensor, uin
 {
     struct node_extras *extras;
     CTRT_TRY(extras_of(&extras, node));
-    struct retained *retained = memory_alloc(sizeof *retained);
+    struct retained *retained = host_alloc(sizeof *retained);
     if (retained == NULL)
         return out_of_memory(sizeof *retained, "a retained gradient");
     *retained = (struct retained){tensor, output, extras->retained};
@@ -105,7 +105,7 @@ static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t outp
     pthread_mutex_lock(&lock);
     for (struct retained *retained = extras->retained; retained && count < (int)COUNT_OF(sums);
          retained = retained->next) {
-        struct grad_meta *meta = retained->tensor->grad;
+        struct autograd_meta *meta = retained->tensor->grad;
         if (retained->output != output)
             continue;
         if (meta->grad == NULL) {
@@ -137,11 +137,11 @@ static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t outp
 
 ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
 {
-    FRONT_CHECK("tensor_retain_grad", tensor);
+    OP_CHECK("tensor_retain_grad", tensor);
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
         return ctrt_fail(CTRT_ERR_AUTOGRAD, "tensor_retain_grad: the tensor does not require grad");
-    struct grad_meta *meta = tensor->grad;
+    struct autograd_meta *meta = tensor->grad;
     if (meta->node == NULL || meta->retain_grad)
         return CTRT_OK;                 /* a leaf always keeps its gradient */
     pthread_mutex_lock(&lock);
@@ -164,7 +164,7 @@ static ctrt_status running_room(struct running *running, int n)
     *running = (struct running){NULL, 0};
     if (n == 0)
         return CTRT_OK;
-    running->hooks = memory_alloc((size_t)n * sizeof *running->hooks);
+    running->hooks = host_alloc((size_t)n * sizeof *running->hooks);
     return running->hooks ? CTRT_OK : out_of_memory((size_t)n * sizeof *running->hooks, "running hooks");
 }
 
@@ -178,7 +178,7 @@ static void running_free(struct running *running)
 {
     for (int i = 0; i < running->count; i++)
         hook_release(running->hooks[i]);
-    memory_free(running->hooks);
+    host_free(running->hooks);
 }
 
 static ctrt_status of_node(struct running *running, const struct hook_link *links, uint32_t output)
@@ -207,7 +207,7 @@ static ctrt_status of_leaf(struct running *running, struct grad_hook *list)
 static ctrt_status check_replaced(const ctrt_tensor *grad, const struct grad_want *want)
 {
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-    if (grad_fits(grad, want))
+    if (grad_matches(grad, want))
         return CTRT_OK;
     return ctrt_fail(CTRT_ERR_SHAPE,
                      "a hook on a gradient replaced it by a tensor %s of %s on %s; it has to be %s of %s on %s",
@@ -246,7 +246,7 @@ ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor 
     return retained_accumulate(extras, output, *grad);
 }
 
-ctrt_status leaf_hooks_run(struct grad_meta *meta, ctrt_tensor **grad)
+ctrt_status leaf_hooks_run(struct autograd_meta *meta, ctrt_tensor **grad)
 {
     const ctrt_tensor *leaf = meta->leaf.tensor;
     const struct grad_want want = {leaf->view.shape, leaf->view.ndim, tensor_dtype(leaf), leaf->device};
@@ -258,7 +258,7 @@ ctrt_status leaf_hooks_run(struct grad_meta *meta, ctrt_tensor **grad)
     return status;
 }
 
-ctrt_status leaf_accumulated_hooks_run(struct grad_meta *meta, ctrt_tensor *leaf)
+ctrt_status leaf_accumulated_hooks_run(struct autograd_meta *meta, ctrt_tensor *leaf)
 {
     struct running running;
     ctrt_status status = of_leaf(&running, meta->hooks);
@@ -273,7 +273,7 @@ ctrt_status leaf_accumulated_hooks_run(struct grad_meta *meta, ctrt_tensor *leaf
 
 static ctrt_status link_to_node(struct grad_hook *hook, struct grad_node *node, uint32_t output)
 {
-    struct hook_link *link = memory_alloc(sizeof *link);
+    struct hook_link *link = host_alloc(sizeof *link);
     if (link == NULL)
         return out_of_memory(sizeof *link, "a hook");
     *link = (struct hook_link){hook, output, NULL};
@@ -289,14 +289,14 @@ static ctrt_status link_to_node(struct grad_hook *hook, struct grad_node *node, 
     }
     pthread_mutex_unlock(&lock);
     if (status != CTRT_OK)
-        memory_free(link);
+        host_free(link);
     return status;
 }
 
 static ctrt_status add(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumulate_hook on_accumulated, void *user,
                        uint64_t *id)
 {
-    struct grad_hook *hook = memory_zeroed(sizeof *hook);
+    struct grad_hook *hook = host_calloc(sizeof *hook);
     if (hook == NULL)
         return out_of_memory(sizeof *hook, "a hook");
     atomic_init(&hook->refs, 1);
@@ -304,10 +304,10 @@ static ctrt_status add(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumul
     hook->on_accumulated = on_accumulated;
     hook->user = user;
     hook->id = atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed) + 1;
-    struct grad_meta *meta = tensor->grad;
+    struct autograd_meta *meta = tensor->grad;
     ctrt_status status = meta->node ? link_to_node(hook, meta->node, meta->output) : CTRT_OK;
     if (status != CTRT_OK) {
-        memory_free(hook);
+        host_free(hook);
         return status;
     }
     struct grad_hook **end = &meta->hooks;
@@ -321,8 +321,8 @@ static ctrt_status add(ctrt_tensor *tensor, ctrt_grad_hook on_grad, ctrt_accumul
 
 ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void *user, uint64_t *id)
 {
-    FRONT_CHECK("tensor_add_hook", tensor);
-    FRONT_CHECK("tensor_add_hook", hook);
+    OP_CHECK("tensor_add_hook", tensor);
+    OP_CHECK("tensor_add_hook", hook);
     CTRT_TRY(grad_refresh(tensor));
     if (!tensor_requires_grad(tensor))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
@@ -332,8 +332,8 @@ ctrt_status ctrt_tensor_add_hook(ctrt_tensor *tensor, ctrt_grad_hook hook, void 
 
 ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_hook hook, void *user, uint64_t *id)
 {
-    FRONT_CHECK("tensor_add_accumulate_hook", leaf);
-    FRONT_CHECK("tensor_add_accumulate_hook", hook);
+    OP_CHECK("tensor_add_accumulate_hook", leaf);
+    OP_CHECK("tensor_add_accumulate_hook", hook);
     CTRT_TRY(grad_refresh(leaf));
     if (!tensor_requires_grad(leaf) || leaf->grad->node)
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
@@ -346,7 +346,7 @@ ctrt_status ctrt_tensor_add_accumulate_hook(ctrt_tensor *leaf, ctrt_accumulate_h
  * the hook was added. The flag `removed` makes them skip it. */
 ctrt_status ctrt_tensor_remove_hook(ctrt_tensor *tensor, uint64_t id)
 {
-    FRONT_CHECK("tensor_remove_hook", tensor);
+    OP_CHECK("tensor_remove_hook", tensor);
     for (struct grad_hook **at = tensor->grad ? &tensor->grad->hooks : NULL; at && *at; at = &(*at)->next)
         if ((*at)->id == id) {
             struct grad_hook *hook = *at;

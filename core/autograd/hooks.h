@@ -6,7 +6,7 @@
 #ifndef CORE_AUTOGRAD_HOOKS_H
 #define CORE_AUTOGRAD_HOOKS_H
 
-#include "autograd/meta.h"
+#include "autograd/autograd_meta.h"
 #include "ctrt/autograd.h"
 
 struct grad_hook {                      /* shared by the tensor's list and the node's */
@@ -43,9 +43,9 @@ void node_extras_free(struct node_extras *extras);
 
 /* Runs a leaf's gradient hooks on *grad before accumulation. A replacement must have the leaf's shape, dtype and
  * device. */
-ctrt_status leaf_hooks_run(struct grad_meta *meta, ctrt_tensor **grad);
+ctrt_status leaf_hooks_run(struct autograd_meta *meta, ctrt_tensor **grad);
 /* Runs a leaf's accumulate hooks. */
-ctrt_status leaf_accumulated_hooks_run(struct grad_meta *meta, ctrt_tensor *leaf);
+ctrt_status leaf_accumulated_hooks_run(struct autograd_meta *meta, ctrt_tensor *leaf);
 /* Releases the hooks in a tensor's list. */
 void hooks_free(struct grad_hook *list);
 

@@ -8,7 +8,7 @@
 
 #include <pthread.h>
 
-#include "ops/front.h"
+#include "ops/op_common.h"
 #include "tensor/scope.h"
 
 static pthread_mutex_t refresh_lock = PTHREAD_MUTEX_INITIALIZER;       /* several threads may use one view */
@@ -79,8 +79,8 @@ ctrt_status grad_note_view(ctrt_tensor *view, ctrt_tensor *of, enum view_kind ki
         root = of->grad->base;
         kind = kind == VIEW_PLAIN ? of->grad->view_kind : kind;
     }
-    struct grad_meta *meta = NULL;
-    CTRT_TRY(grad_meta_get(&meta, view));
+    struct autograd_meta *meta = NULL;
+    CTRT_TRY(autograd_meta_get(&meta, view));
     tensor_retain(root);
     scope_hold(root);
     meta->base = root;
@@ -97,7 +97,7 @@ void autograd_view_of_several(ctrt_tensor *view)
 
 /* Rebuilds a view's history from its base's. Does not change the tensor's flags, because other threads may read them.
  * tensor_requires_grad also checks the base. */
-static ctrt_status refresh(ctrt_tensor *tensor, struct grad_meta *meta)
+static ctrt_status refresh(ctrt_tensor *tensor, struct autograd_meta *meta)
 {
     ctrt_tensor *base = meta->base;
     const bool base_requires_grad = base->flags & TENSOR_REQUIRES_GRAD;
@@ -121,7 +121,7 @@ static ctrt_status refresh(ctrt_tensor *tensor, struct grad_meta *meta)
 
 ctrt_status grad_view_refresh(ctrt_tensor *tensor)
 {
-    struct grad_meta *meta = tensor->grad;
+    struct autograd_meta *meta = tensor->grad;
     pthread_mutex_lock(&refresh_lock);
     ctrt_status status = CTRT_OK;
     uint32_t version = tensor_version(tensor);
@@ -153,7 +153,7 @@ static const struct grad_rule rule_overwrite = {.vjp = overwrite_vjp};
  * grad. */
 static ctrt_status check_self(ctrt_tensor *self)
 {
-    const struct grad_meta *meta = self->grad;
+    const struct autograd_meta *meta = self->grad;
     bool tracked = meta && meta->base;
     if (self->flags & TENSOR_IS_VIEW && (!tracked || meta->view_kind != VIEW_PLAIN))
         return ctrt_fail(CTRT_ERR_AUTOGRAD,
@@ -194,7 +194,7 @@ ctrt_status autograd_inplace_begin(struct inplace_token *token, enum op op, ctrt
                                    ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
 {
     token->node = NULL;
-    if (thread_state.grad_disabled || !dtype_floating(tensor_dtype(self)) || !front_needs_grad(inputs, n_inputs))
+    if (thread_state.grad_disabled || !dtype_floating(tensor_dtype(self)) || !op_needs_grad(inputs, n_inputs))
         return CTRT_OK;
     CTRT_TRY(check_self(self));
     const struct grad_rule *rule = grad_rules[op] ? grad_rules[op] : &rule_overwrite;
@@ -228,7 +228,7 @@ ctrt_status autograd_inplace_end(struct inplace_token *token, ctrt_tensor *self,
         return status;
     }
     if (self->grad && self->grad->base) {
-        CTRT_TRY(slices_rebase(self->grad->base, self, node));
+        CTRT_TRY(view_history_rebase(self->grad->base, self, node));
         return grad_view_refresh(self);
     }
     return grad_set_history(self, &node->node, 0);

@@ -3,7 +3,7 @@
 #ifndef CORE_AUTOGRAD_INPLACE_H
 #define CORE_AUTOGRAD_INPLACE_H
 
-#include "autograd/meta.h"
+#include "autograd/autograd_meta.h"
 #include "autograd/rule.h"
 
 /* The layout of a tensor in its storage, in elements. */
@@ -27,9 +27,9 @@ int64_t geometry_end(const struct geometry *g);
  * overlap. */
 bool geometry_disjoint(const struct geometry *g);
 
-/* slices.c: sets the history of `base` after its view `self` was changed in place by the op of `inner`. Edge 0 of
+/* view_history.c: sets the history of `base` after its view `self` was changed in place by the op of `inner`. Edge 0 of
  * `inner` is the view's history before the change. The new node of `base` runs inner's derivative on the view's part of
  * the gradient. Takes over the reference to `inner`, also on failure. */
-ctrt_status slices_rebase(ctrt_tensor *base, ctrt_tensor *self, struct op_node *inner);
+ctrt_status view_history_rebase(ctrt_tensor *base, ctrt_tensor *self, struct op_node *inner);
 
 #endif

@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 
 #include "autograd/thread.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "ops/attributes.h"
 #include "ops/op.h"
 #include "tensor/shape.h"
@@ -22,7 +22,7 @@ struct grad_head {                      /* target of an edge; the first member o
     bool leaf;
 };
 
-struct grad_leaf {                      /* embedded in the leaf's grad_meta */
+struct grad_leaf {                      /* embedded in the leaf's autograd_meta */
     struct grad_head head;
     atomic_bool locked;                 /* spin lock, held while a gradient is accumulated */
     ctrt_tensor *tensor;
@@ -67,7 +67,7 @@ struct grad_node {
     atomic_int refs;
     uint32_t n_in, n_out;
     const struct node_class *class;
-    uint32_t passes, reach;             /* growth.h; 0 while the check is off */
+    uint32_t passes, reach;             /* graph_growth.h; 0 while the check is off */
     uint64_t sequence;                  /* order of recording in the thread; backward runs the highest number first */
     struct grad_edge *edges;
     const struct grad_shape *shapes;    /* of the n_out results */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* autograd/op_node.c: nodes of the ops of ops.def: recording, saved values, running the rule. */
-#include "autograd/growth.h"
-#include "autograd/meta.h"
+#include "autograd/graph_growth.h"
+#include "autograd/autograd_meta.h"
 #include "autograd/rule.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 #include "tensor/scope.h"
 
 /* ---- recording ---- */
@@ -27,9 +27,9 @@ static void op_node_destroy(struct grad_node *base)
     struct op_node *node = (struct op_node *)base;
     op_node_free_values(node);
     if (unlikely(node->extra != NULL))
-        memory_free(node->extra);
+        host_free(node->extra);
     if (unlikely(node->node.edges != node->inline_edges))
-        memory_free(node->node.edges);
+        host_free(node->node.edges);
     free_list_put(FREE_NODE, node);
 }
 
@@ -42,7 +42,7 @@ static ctrt_status remember(struct op_node *node, ctrt_tensor *const *inputs, in
                             const union op_attributes *attributes)
 {
     size_t count = node->rule->remember(NULL, inputs, n_inputs, attributes);
-    node->extra = memory_alloc(MAX(count, 1) * sizeof *node->extra);
+    node->extra = host_alloc(MAX(count, 1) * sizeof *node->extra);
     if (node->extra == NULL)
         return out_of_memory(count * sizeof *node->extra, "a graph node");
     node->rule->remember(node->extra, inputs, n_inputs, attributes);
@@ -62,7 +62,7 @@ ctrt_status op_node_new(struct op_node **out, enum op op, const struct grad_rule
         return out_of_memory(sizeof *node, "a graph node");
     struct grad_edge *edges = node->inline_edges;
     if (unlikely(n_inputs > NODE_INLINE_EDGES)) {
-        edges = memory_alloc((size_t)n_inputs * sizeof *edges);
+        edges = host_alloc((size_t)n_inputs * sizeof *edges);
         if (edges == NULL) {
             free_list_put(FREE_NODE, node);
             return out_of_memory((size_t)n_inputs * sizeof *edges, "the edges of a graph node");
@@ -75,7 +75,7 @@ ctrt_status op_node_new(struct op_node **out, enum op op, const struct grad_rule
     }
     if (unlikely(!any)) {
         if (edges != node->inline_edges)
-            memory_free(edges);
+            host_free(edges);
         free_list_put(FREE_NODE, node);
         return CTRT_OK;
     }
@@ -85,7 +85,7 @@ ctrt_status op_node_new(struct op_node **out, enum op op, const struct grad_rule
     node->node.shapes = &node->shape;
     node->rule = rule;
     node->op = (uint16_t)op;
-    growth_note(&node->node);
+    graph_growth_note(&node->node);
     node->n_saved = 0;
     node->had_saved = false;
     node->saved_bytes = 0;

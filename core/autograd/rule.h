@@ -77,10 +77,10 @@ static inline ctrt_status pass_on(ctrt_tensor **out, ctrt_tensor *tensor)
     return CTRT_OK;
 }
 
-/* fit.c: sums *grad over the dimensions that were broadcast, and converts it to the dtype and device of `want`.
+/* grad_reduce_to.c: sums *grad over the dimensions that were broadcast, and converts it to the dtype and device of `want`.
  * Differentiable in grad mode. */
-ctrt_status grad_fit(ctrt_tensor **grad, const struct grad_want *want);
-static inline bool grad_fits(const ctrt_tensor *grad, const struct grad_want *want)
+ctrt_status grad_reduce_to(ctrt_tensor **grad, const struct grad_want *want);
+static inline bool grad_matches(const ctrt_tensor *grad, const struct grad_want *want)
 {
     if (grad->view.ndim != want->ndim || tensor_dtype(grad) != want->dtype || grad->device != want->device)
         return false;

@@ -20,7 +20,7 @@ struct autograd_thread {
     struct grad_node *dying;                /* nodes without references that are not freed yet */
     struct engine_scratch *scratch;         /* the engine's scratch, reused by later runs */
     struct autograd_thread *next, *previous;
-    uint32_t passes;                        /* thread number and count of backward passes (growth.h) */
+    uint32_t passes;                        /* thread number and count of backward passes (graph_growth.h) */
     uint8_t draining;                       /* node_die further up the stack is freeing the list `dying` */
     uint8_t listed;                         /* 0: not registered yet; 1: in the list of threads; 2: not in the list */
     bool running;                           /* engine_run is on the stack of this thread */

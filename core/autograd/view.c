@@ -73,7 +73,7 @@ static size_t as_strided_remember(int64_t *to, ctrt_tensor *const *inputs, int n
 static ctrt_status places_of(ctrt_tensor **out, const struct geometry *g, ctrt_device *device)
 {
     int64_t numel = shape_numel(g->shape, g->ndim), at[CTRT_MAX_DIMS] = {0}, place = g->offset;
-    int64_t *places = memory_alloc((size_t)MAX(numel, 1) * sizeof *places);
+    int64_t *places = host_alloc((size_t)MAX(numel, 1) * sizeof *places);
     if (places == NULL)
         return out_of_memory((size_t)numel * sizeof *places, "the derivative of as_strided");
     for (int64_t i = 0; i < numel; i++) {
@@ -87,7 +87,7 @@ static ctrt_status places_of(ctrt_tensor **out, const struct geometry *g, ctrt_d
         }
     }
     ctrt_status status = ctrt_from_data(out, places, numel, CTRT_SHAPE(numel), CTRT_I64, device);
-    memory_free(places);
+    host_free(places);
     return status;
 }
 

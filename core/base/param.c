@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "base/keep.h"
+#include "base/intern.h"
 #include "base/lock.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 
 enum origin { ORIGIN_DEFAULT, ORIGIN_ENVIRONMENT, ORIGIN_PROGRAM };
 
@@ -51,8 +51,8 @@ static struct node *find_or_add(const char *name)
     struct node *node = find(name);
     if (node != NULL)
         return node;
-    const char *kept = keep_text(name);
-    node = kept != NULL ? memory_zeroed(sizeof *node) : NULL;
+    const char *kept = intern_string(name);
+    node = kept != NULL ? host_calloc(sizeof *node) : NULL;
     if (node == NULL)
         return NULL;
     node->name = kept;
@@ -85,7 +85,7 @@ static struct node *declare(const ctrt_param *param, const char *owner)
     node->owner = owner;
     int64_t ignored;
     if (node->program != NULL && param_parse(&ignored, param, node->program) != CTRT_OK) {
-        node->rejected = keep_text(ctrt_error_message());
+        node->rejected = intern_string(ctrt_error_message());
         node->program = NULL;
     }
     return node;
@@ -127,7 +127,7 @@ static ctrt_status find_value(struct value *out, const struct node *node, const 
     if (text != NULL) {
         CTRT_TRY(param_parse(&integer, param, text));
         size_t bytes = strlen(text) + 1;
-        text = keep_text(text);
+        text = intern_string(text);
         if (text == NULL)
             return out_of_memory(bytes, node->name);
     }
@@ -279,7 +279,7 @@ static ctrt_status node_set(struct node *node, const char *value)
                          "%s has been used already as \"%s\"; set it before the first call that needs it",
                          node->name, node->value.text != NULL ? node->value.text : "(unset)");
     }
-    const char *kept = keep_text(value);
+    const char *kept = intern_string(value);
     if (value != NULL && kept == NULL)
         return out_of_memory(strlen(value) + 1, node->name);
     node->program = kept;
@@ -302,7 +302,7 @@ ctrt_status ctrt_param_set(const char *name, const char *value)
         /* The parameter may belong to a plugin that is not loaded yet. The value is stored before the plugins are
          * loaded (param_declare_all below), because the plugin may read it in its init. */
         node = find_or_add(name);
-        const char *kept = keep_text(value);
+        const char *kept = intern_string(value);
         if (node == NULL || (value != NULL && kept == NULL))
             status = out_of_memory(strlen(name), "a parameter");
         else
@@ -343,7 +343,7 @@ ctrt_status ctrt_param_get_info(ctrt_param_info *info, size_t index)
         status = ctrt_fail(CTRT_ERR_NOT_FOUND, "there is no parameter of that index");
     } else {
         /* Listing reads the environment without setting node->read, so that the value can still be set. */
-        const char *environment = node->read ? NULL : keep_text(secure_getenv(node->name));
+        const char *environment = node->read ? NULL : intern_string(secure_getenv(node->name));
         info->name = node->name;
         info->value = node->read      ? node->value.text
                       : node->program ? node->program

@@ -54,7 +54,7 @@ static void error_drop(struct thread_state *state)
 }
 
 /* Returns the calling thread's message buffer for writing, or NULL if it cannot be allocated. Uses malloc instead of
- * memory_alloc, so that injected allocation failures do not affect error messages. */
+ * host_alloc, so that injected allocation failures do not affect error messages. */
 static struct error_text *error_writable(void)
 {
     if (thread_state.error == NULL || thread_state.error == &no_memory) {

@@ -6,7 +6,7 @@
 #include "device/close.h"
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "device/internal.h"
 #include "device/stream.h"
 
@@ -14,8 +14,8 @@
  * handle. */
 static void forget(ctrt_device *device)
 {
-    memory_free(atomic_exchange(&device->cells, NULL));
-    memory_free(atomic_exchange(&device->peers, NULL));
+    host_free(atomic_exchange(&device->cells, NULL));
+    host_free(atomic_exchange(&device->peers, NULL));
     pthread_mutex_lock(&device->generator_lock);
     device->seeded = false;
     pthread_mutex_unlock(&device->generator_lock);
@@ -29,8 +29,8 @@ void device_close(ctrt_device *device)
     for (ctrt_device *name = device->names; name != NULL; name = name->next_name) {
         name->owner = 0;
         name->handle = NULL;
-        memory_free(atomic_exchange(&name->cells, NULL));
-        memory_free(atomic_exchange(&name->peers, NULL));
+        host_free(atomic_exchange(&name->cells, NULL));
+        host_free(atomic_exchange(&name->peers, NULL));
     }
     stream_device_shut(device);
     device->backend->device->close(device->handle);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/current.c: the thread's current devices, and the guard stack. */
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/thread.h"
 #include "device/current.h"
 #include "device/internal.h"
@@ -20,9 +20,9 @@ static void thread_drop(struct thread_state *state)
     if (state->devices != NULL) {
         for (size_t i = 0; i < state->devices->depth; i++)
             ctrt_stream_release(&state->devices->guards[i].stream);
-        memory_free(state->devices->guards);
+        host_free(state->devices->guards);
     }
-    memory_free(state->devices);
+    host_free(state->devices);
     state->devices = NULL;
 }
 
@@ -35,7 +35,7 @@ static struct device_thread *thread_devices(void)
 {
     if (thread_state.devices == NULL) {
         thread_register();
-        thread_state.devices = memory_zeroed(sizeof *thread_state.devices);
+        thread_state.devices = host_calloc(sizeof *thread_state.devices);
     }
     return thread_state.devices;
 }
@@ -112,7 +112,7 @@ ctrt_status device_guard_push(struct guard **out, ctrt_device *device)
         return out_of_memory(sizeof *own, "the thread's current devices");
     if (own->depth == own->room) {
         size_t room = own->room > 0 ? 2 * own->room : 8;
-        struct guard *larger = memory_resize(own->guards, room * sizeof *larger);
+        struct guard *larger = host_realloc(own->guards, room * sizeof *larger);
         if (larger == NULL)
             return out_of_memory(room * sizeof *larger, "the stack of current devices");
         own->guards = larger;

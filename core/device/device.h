@@ -12,7 +12,7 @@
 
 struct device_memory;                       /* memory/pool.h */
 struct pinned;                              /* memory/pinned.h */
-struct op_cell;                             /* ops/dispatch.h */
+struct dispatch_entry;                             /* ops/dispatch.h */
 
 struct ctrt_device {
     char name[48];                          /* "cuda:1"; "cpu" */
@@ -30,7 +30,7 @@ struct ctrt_device {
     _Atomic(uint8_t *) peers;               /* indexed by the other device's number: whether direct copies work
                                              * (ops/peers.c) */
     struct device_memory *memory;           /* memory policy and statistics */
-    _Atomic(struct op_cell *) cells;        /* kernels by op and dtype; built at first use by ops/dispatch.c */
+    _Atomic(struct dispatch_entry *) cells;        /* kernels by op and dtype; built at first use by ops/dispatch.c */
     const ctrt_kernel_table
         *overlays[4]; /* kernel tables that extend this backend, best first; NULL-terminated */
     pthread_mutex_t generator_lock;         /* guards the random number generator's state (ops/random.c) */

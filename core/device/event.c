@@ -2,7 +2,7 @@
 /* device/event.c: the public events. */
 #include <time.h>
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "device/stream.h"
 
 struct ctrt_event {
@@ -30,13 +30,13 @@ ctrt_status ctrt_event_new(ctrt_event **out, ctrt_device *device, bool timing)
     if (!device_usable(device))
         return device_fail_forked(device);
     device = device_home(device);
-    ctrt_event *event = memory_zeroed(sizeof *event);
+    ctrt_event *event = host_calloc(sizeof *event);
     if (event == NULL)
         return out_of_memory(sizeof *event, "an event");
     if (device_asynchronous(device)) {
         ctrt_status status = device->backend->queue->event_create(device->handle, &event->event, timing);
         if (status != CTRT_OK) {
-            memory_free(event);
+            host_free(event);
             return ctrt_context(status, "an event on %s", device->name);
         }
     }
@@ -69,8 +69,8 @@ void ctrt_event_release(ctrt_event **event)
         old->device->backend->queue->event_destroy(old->device->handle, old->event);
     atomic_fetch_sub_explicit(&old->device->events_held, 1, memory_order_release);
     pthread_mutex_destroy(&old->lock);
-    memory_free(old->clock.seen);
-    memory_free(old);
+    host_free(old->clock.seen);
+    host_free(old);
 }
 
 static ctrt_status check(const char *who, const ctrt_event *event)
@@ -168,7 +168,7 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
     ctrt_stream *stream = waits ? event->stream : NULL;
     const stream_mark mark = event->mark;
     const uint64_t sequence = mark_sequence(mark), records = event->records, stream_id = event->stream_id;
-    uint64_t *seen = waits ? memory_alloc(event->clock.count * sizeof *seen) : NULL;
+    uint64_t *seen = waits ? host_alloc(event->clock.count * sizeof *seen) : NULL;
     const uint32_t count = seen != NULL ? event->clock.count : 0;
     if (count > 0)
         memcpy(seen, event->clock.seen, count * sizeof *seen);
@@ -186,7 +186,7 @@ ctrt_status ctrt_event_synchronize(ctrt_event *event)
         else                                /* the stream was reused, so its error may belong to newer work */
             status = stream_outcome(mark);
     }
-    memory_free(seen);
+    host_free(seen);
     return ctrt_context(status, "ctrt_event_synchronize");
 }
 

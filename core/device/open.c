@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "device/internal.h"
 #include "device/stream.h"
@@ -42,7 +42,7 @@ static void device_free(ctrt_device *device)
 {
     if (device->home != device) {
         pthread_mutex_destroy(&device->generator_lock);
-        memory_free(device);
+        host_free(device);
         return;
     }
     device_memory_destroy(device);
@@ -50,13 +50,13 @@ static void device_free(ctrt_device *device)
     if (device->handle != NULL)
         device->backend->device->close(device->handle);
     pthread_mutex_destroy(&device->generator_lock);
-    memory_free(device);
+    host_free(device);
 }
 
 /* Requires the device lock. */
 static ctrt_status device_new(ctrt_device **out, const struct device_type *type, int index)
 {
-    ctrt_device *device = memory_zeroed(sizeof *device);
+    ctrt_device *device = host_calloc(sizeof *device);
     if (device == NULL)
         return out_of_memory(sizeof *device, "a device");
     bool cpu = strcmp(type->name, "cpu") == 0;
@@ -111,7 +111,7 @@ static void take_over(ctrt_device *device, ctrt_device *home)
 /* Creates an alias of `home`, whose own kernels are preferred to the home's. Requires the device lock. */
 static ctrt_status name_new(ctrt_device **out, const struct device_type *type, int index, ctrt_device *home)
 {
-    ctrt_device *device = memory_zeroed(sizeof *device);
+    ctrt_device *device = host_calloc(sizeof *device);
     size_t count = 0;
     if (device == NULL)
         return out_of_memory(sizeof *device, "a device");

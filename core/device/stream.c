@@ -2,7 +2,7 @@
 /* device/stream.c: creating, releasing and reusing streams; the thread's current streams. */
 #include "device/stream.h"
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "device/close.h"
 #include "device/current.h"
@@ -137,7 +137,7 @@ static ctrt_status fail_slots(const ctrt_device *device)
 /* Allocates a stream that belongs to no device yet; NULL when out of memory. */
 static ctrt_stream *stream_blank(void)
 {
-    ctrt_stream *stream = memory_zeroed(sizeof *stream);
+    ctrt_stream *stream = host_calloc(sizeof *stream);
     if (stream == NULL)
         return NULL;
     pthread_mutex_init(&stream->lock, NULL);
@@ -149,8 +149,8 @@ static ctrt_stream *stream_blank(void)
 static void stream_free(ctrt_stream *stream)
 {
     pthread_mutex_destroy(&stream->lock);
-    memory_free(stream->works);
-    memory_free(stream);
+    host_free(stream->works);
+    host_free(stream);
 }
 
 /* Creates the queue, the slot and the work log that `stream` needs on `device`. The stream belongs to no device yet. */
@@ -158,7 +158,7 @@ static ctrt_status stream_equip(ctrt_stream *stream, ctrt_device *device, int pr
 {
     void *queue = NULL;
     if (stream->works == NULL && stream_order_mode == ORDER_CHECK && device_asynchronous(device)) {
-        stream->works = memory_zeroed(STREAM_WORKS * sizeof *stream->works);
+        stream->works = host_calloc(STREAM_WORKS * sizeof *stream->works);
         if (stream->works == NULL)
             return out_of_memory(STREAM_WORKS * sizeof *stream->works, "the names of a stream's work");
     }
@@ -269,7 +269,7 @@ static void queue_drop(ctrt_stream *stream)
     stream->queue = NULL;
     atomic_store_explicit(&stream->done, atomic_load_explicit(&stream->put, memory_order_relaxed),
                           memory_order_release);
-    memory_free(stream->error_text);
+    host_free(stream->error_text);
     stream->error_text = NULL;
     stream->error = CTRT_OK;
     stream->error_at = stream->broke_at = 0;
@@ -291,7 +291,7 @@ void stream_device_close(ctrt_device *device)
     device->stream = device->streams = NULL;
     for (size_t i = 0; i < device->event_count; i++)
         device->backend->queue->event_destroy(device->handle, device->events[i]);
-    memory_free(device->events);
+    host_free(device->events);
     pthread_mutex_unlock(&streams_lock);
 }
 
@@ -341,7 +341,7 @@ void stream_event_put(void *event, ctrt_device *device)
     pthread_mutex_lock(&streams_lock);
     if (device->event_count == device->event_room) {
         const size_t room = device->event_room > 0 ? 2 * device->event_room : 16;
-        void **larger = room <= 4096 ? memory_resize(device->events, room * sizeof *larger) : NULL;
+        void **larger = room <= 4096 ? host_realloc(device->events, room * sizeof *larger) : NULL;
         kept = larger != NULL;
         if (kept) {
             device->events = larger;
@@ -517,7 +517,7 @@ static void thread_drop(struct thread_state *state)
     state->streams = NULL;
     for (uint32_t i = 0; own != NULL && i < own->count; i++)
         ctrt_stream_release(&own->current[i]);
-    memory_free(own);
+    host_free(own);
 }
 
 __attribute__((constructor)) static void stream_start(void)
@@ -532,7 +532,7 @@ ctrt_status stream_swap(ctrt_device *device, ctrt_stream **stream)
     if (device->number >= had) {
         const uint32_t count = device->number + 8;
         thread_register();
-        own = memory_resize(own, sizeof *own + count * sizeof own->current[0]);
+        own = host_realloc(own, sizeof *own + count * sizeof own->current[0]);
         if (own == NULL)
             return out_of_memory(sizeof *own + count * sizeof own->current[0], "the thread's current streams");
         memset(&own->current[had], 0, (count - had) * sizeof own->current[0]);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/stream_site.c: where a stream's work was enqueued: the label (module path), and the backtrace if recorded. */
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "device/stream.h"
 
 void stream_note_site(ctrt_stream *stream, const char *name, const char *tag, const struct frames *frames)
 {
     if (tag != stream->tag && (*tag != '\0' || stream->sites != NULL)) {
         if (stream->sites == NULL)
-            stream->sites = memory_zeroed(STREAM_SITES * sizeof *stream->sites);
+            stream->sites = host_calloc(STREAM_SITES * sizeof *stream->sites);
         if (stream->sites != NULL)
             stream->sites[stream->site_count++ % STREAM_SITES] = (struct stream_site){ stream->sequence, tag };
     }
     stream->tag = tag;
     if (stream->works == NULL && frames != NULL)
-        stream->works = memory_zeroed(STREAM_WORKS * sizeof *stream->works);
+        stream->works = host_calloc(STREAM_WORKS * sizeof *stream->works);
     if (stream->works != NULL)
         stream->works[stream->sequence % STREAM_WORKS] = (struct stream_work){ name, frames };
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/types.c: device types: loads a backend, counts its devices and selects the visible ones. */
 #include "base/base.h"
-#include "base/keep.h"
+#include "base/intern.h"
 #include "base/lock.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "device/internal.h"
 #include "device/visible.h"
@@ -40,7 +40,7 @@ static ctrt_status read_uuids(const char **uuids, const ctrt_backend *backend, i
         ctrt_device_info info = { .size = sizeof info };
         CTRT_TRY(backend->device->describe(i, &info));
         info.uuid[sizeof info.uuid - 1] = '\0';
-        uuids[i] = keep_text(info.uuid[0] != '\0' ? info.uuid : "?");
+        uuids[i] = intern_string(info.uuid[0] != '\0' ? info.uuid : "?");
         if (uuids[i] == NULL)
             return out_of_memory(sizeof info.uuid, "a UUID");
     }
@@ -119,11 +119,11 @@ static ctrt_status type_new(struct device_type **out, const struct component *co
     CTRT_TRY(count_devices(ids, &visible, &present, component, base));
 
     size_t slots = (size_t)MAX(visible, 1);
-    struct device_type *type = memory_zeroed(sizeof *type);
-    int *physical = memory_zeroed(slots * sizeof *physical);
-    ctrt_device **open = memory_zeroed(slots * sizeof *open);
+    struct device_type *type = host_calloc(sizeof *type);
+    int *physical = host_calloc(slots * sizeof *physical);
+    ctrt_device **open = host_calloc(slots * sizeof *open);
     if (type == NULL || physical == NULL || open == NULL) {
-        memory_free(type), memory_free(physical), memory_free(open);
+        host_free(type), host_free(physical), host_free(open);
         return out_of_memory(sizeof *type + slots * (sizeof *physical + sizeof *open), "a type of devices");
     }
     snprintf(type->name, sizeof type->name, "%s", component->name);

@@ -8,8 +8,8 @@
 #include <time.h>
 
 #include "base/base.h"
-#include "base/memory.h"
-#include "base/text.h"
+#include "base/host_alloc.h"
+#include "base/strbuf.h"
 #include "base/thread.h"
 #include "device/internal.h"
 
@@ -101,14 +101,14 @@ static ctrt_status processes_of(ctrt_device_process **out, size_t *listed, size_
                                 int index)
 {
     ctrt_device_usage usage;
-    ctrt_device_process *list = memory_alloc(PROCESSES * sizeof *list);
+    ctrt_device_process *list = host_alloc(PROCESSES * sizeof *list);
     if (list == NULL)
         return out_of_memory(PROCESSES * sizeof *list, "a list of processes");
     ctrt_status status = usage_of(&usage, type, index, list, PROCESSES);
     if (status == CTRT_OK && usage.process_count < 0)
         status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s:%d: which processes use it is not known", type->name, index);
     if (status != CTRT_OK) {
-        memory_free(list);
+        host_free(list);
         return status;
     }
     *count = (size_t)usage.process_count;
@@ -135,7 +135,7 @@ ctrt_status ctrt_device_get_processes(ctrt_process *list, size_t *count, size_t 
         list[i] = (ctrt_process){ .pid = found[i].pid, .memory = found[i].memory };
         program_name(list[i].name, sizeof list[i].name, found[i].pid);
     }
-    memory_free(found);
+    host_free(found);
     *count = total;
     return CTRT_OK;
 }
@@ -186,27 +186,27 @@ static double memory_of(const ctrt_device_usage *usage)
     return usage->total_memory == 0 ? (double)NAN : (double)usage->used_memory / (double)usage->total_memory;
 }
 
-static void add_details(struct text *text, struct device_type *type, int index, const ctrt_device_usage *usage)
+static void add_details(struct strbuf *text, struct device_type *type, int index, const ctrt_device_usage *usage)
 {
     char used[32], total[32];
     ctrt_device_info info = { .size = sizeof info };
     if (usage->total_memory > 0)
-        text_add(text, " %10s of %10s |", text_bytes(used, usage->used_memory), text_bytes(total, usage->total_memory));
+        strbuf_add(text, " %10s of %10s |", format_bytes(used, usage->used_memory), format_bytes(total, usage->total_memory));
     else
-        text_add(text, " %24s |", "nan");
+        strbuf_add(text, " %24s |", "nan");
     if (usage->temperature >= 0)
-        text_add(text, " %3d C |", usage->temperature);
+        strbuf_add(text, " %3d C |", usage->temperature);
     else
-        text_add(text, " %5s |", "nan");
+        strbuf_add(text, " %5s |", "nan");
     if (usage->power >= 0)
-        text_add(text, " %4.0f W |", usage->power / 1e3);
+        strbuf_add(text, " %4.0f W |", usage->power / 1e3);
     else
-        text_add(text, " %6s |", "nan");
+        strbuf_add(text, " %6s |", "nan");
     if (type->backend->device->describe(type->physical[index], &info) == CTRT_OK)
-        text_add(text, " %.*s", (int)sizeof info.name, info.name);
+        strbuf_add(text, " %.*s", (int)sizeof info.name, info.name);
 }
 
-static void add_processes(struct text *text, struct device_type *type, int index)
+static void add_processes(struct strbuf *text, struct device_type *type, int index)
 {
     ctrt_device_process *list = NULL;
     size_t listed = 0, count = 0;
@@ -215,13 +215,13 @@ static void add_processes(struct text *text, struct device_type *type, int index
     for (size_t i = 0; i < listed; i++) {
         char name[32], bytes[32];
         program_name(name, sizeof name, list[i].pid);
-        text_add(text, "%s:%d: process %lld%s%s uses %s\n", type->name, index, (long long)list[i].pid,
-                 name[0] != '\0' ? " " : "", name,
-                 list[i].memory == UINT64_MAX ? "memory, how much is not told" : text_bytes(bytes, list[i].memory));
+        strbuf_add(text, "%s:%d: process %lld%s%s uses %s\n", type->name, index, (long long)list[i].pid,
+                   name[0] != '\0' ? " " : "", name,
+                   list[i].memory == UINT64_MAX ? "memory, how much is not told" : format_bytes(bytes, list[i].memory));
     }
     if (count > listed)
-        text_add(text, "%s:%d: and %zu more\n", type->name, index, count - listed);
-    memory_free(list);
+        strbuf_add(text, "%s:%d: and %zu more\n", type->name, index, count - listed);
+    host_free(list);
 }
 
 /* Returns the type of that name; NULL: the type of the best accelerator. */
@@ -270,13 +270,13 @@ ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
 {
     CANCEL_DISABLED;
     struct device_type *found;
-    struct text text = { 0 };
+    struct strbuf text = { 0 };
     char why[512] = "";
     int id = 2, load = 3, memory = 3;
     if (out == NULL)
         return fail_null("ctrt_show_utilization", "out");
     CTRT_TRY(type_named(&found, type));
-    struct row *rows = memory_zeroed((size_t)MAX(found->count, 1) * sizeof *rows);
+    struct row *rows = host_calloc((size_t)MAX(found->count, 1) * sizeof *rows);
     if (rows == NULL)
         return out_of_memory((size_t)found->count * sizeof *rows, "a table of devices");
     read_rows(rows, found, why, sizeof why);
@@ -285,24 +285,24 @@ ctrt_status ctrt_show_utilization(char **out, const char *type, bool full)
         load = width(load, rows[i].load);
         memory = width(memory, rows[i].memory);
     }
-    text_add(&text, "| %*s | %*s | %*s |%s\n", id, "ID", load, "GPU", memory, "MEM",
-             full ? "                   memory |  temp |  power | name" : "");
+    strbuf_add(&text, "| %*s | %*s | %*s |%s\n", id, "ID", load, "GPU", memory, "MEM",
+               full ? "                   memory |  temp |  power | name" : "");
     for (int i = 0; i < id + load + memory + 10; i++)
-        text_add(&text, "-");
-    text_add(&text, "%s\n", full ? "--------------------------------------------------" : "");
+        strbuf_add(&text, "-");
+    strbuf_add(&text, "%s\n", full ? "--------------------------------------------------" : "");
     for (int i = 0; i < found->count; i++) {
-        text_add(&text, "| %*s | %*s | %*s |", id, rows[i].id, load, rows[i].load, memory, rows[i].memory);
+        strbuf_add(&text, "| %*s | %*s | %*s |", id, rows[i].id, load, rows[i].load, memory, rows[i].memory);
         if (full)
             add_details(&text, found, i, &rows[i].usage);
-        text_add(&text, "\n");
+        strbuf_add(&text, "\n");
     }
     for (int i = 0; full && i < found->count; i++)
         if (rows[i].known)
             add_processes(&text, found, i);
     if (why[0] != '\0')
-        text_add(&text, "nan: %s\n", why);
-    memory_free(rows);
-    return text_finish(out, &text, "a table of devices");
+        strbuf_add(&text, "nan: %s\n", why);
+    host_free(rows);
+    return strbuf_finish(out, &text, "a table of devices");
 }
 
 /* ---- selection ---- */
@@ -408,12 +408,12 @@ static ctrt_status fail_none_free(struct candidate *list, const struct device_ty
         used += (size_t)snprintf(told + used, sizeof told - used,
                                  "%s%s:%d is %s busy, %s of its memory used, %s free%s", i > 0 ? "; " : "", type->name,
                                  list[i].index, percent_text(load, list[i].load), percent_text(memory, list[i].memory),
-                                 text_bytes(left, list[i].free_bytes), excluded(o, list[i].index) ? ", excluded" : "");
+                                 format_bytes(left, list[i].free_bytes), excluded(o, list[i].index) ? ", excluded" : "");
     }
     char need[32];
     return ctrt_fail(CTRT_ERR_NOT_FOUND,
                      "no device of type %s is free (busy below %.0f%%, memory used below %.0f%%, %s free): %s",
-                     type->name, o->max_load * 100, o->max_memory * 100, text_bytes(need, o->min_free), told);
+                     type->name, o->max_load * 100, o->max_memory * 100, format_bytes(need, o->min_free), told);
 }
 
 static void sleep_for(double seconds)
@@ -454,7 +454,7 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t room
         return fail_null("ctrt_pick_devices", "count");
     CTRT_TRY(judge(&o, options));
     CTRT_TRY(type_named(&type, o.type));
-    struct candidate *all = memory_zeroed((size_t)MAX(type->count, 1) * sizeof *all);
+    struct candidate *all = host_calloc((size_t)MAX(type->count, 1) * sizeof *all);
     if (all == NULL)
         return out_of_memory((size_t)type->count * sizeof *all, "a list of devices");
     for (int attempt = 0; attempt < o.attempts && picked == 0; attempt++) {
@@ -469,7 +469,7 @@ ctrt_status ctrt_pick_devices(ctrt_device_spec *list, size_t *count, size_t room
         }
     }
     const ctrt_status status = picked > 0 || room == 0 ? CTRT_OK : fail_none_free(all, type, &o);
-    memory_free(all);
+    host_free(all);
     if (status == CTRT_OK)
         *count = picked;
     return status;

@@ -3,7 +3,7 @@
 #include "memory/account.h"
 
 #include "base/lock.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 
 LOCK_DEFINE(account_lock, LOCK_ACCOUNT);
 static uint32_t next_index;

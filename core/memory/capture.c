@@ -12,7 +12,7 @@
 #include "memory/capture_parts.h"
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/oom.h"
 #include "memory/order.h"
 
@@ -36,12 +36,12 @@ __attribute__((constructor)) static void capture_start(void)
 static ctrt_status source_alloc(void *state, void **address, size_t bytes, void *queue)
 {
     struct capture *capture = state;
-    struct segment *segment = memory_zeroed(sizeof *segment);
+    struct segment *segment = host_calloc(sizeof *segment);
     if (segment == NULL)
         return out_of_memory(sizeof *segment, "a segment");
     ctrt_status status = pool_draw(capture->memory, &segment->block, bytes, queue);
     if (status != CTRT_OK) {
-        memory_free(segment);
+        host_free(segment);
         return status;
     }
     segment->bytes = bytes;
@@ -87,7 +87,7 @@ static void segments_free(struct capture *capture)
     for (struct segment *segment = capture->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
         pool_free(capture->memory, &segment->block, segment->bytes, capture->queue);
-        memory_free(segment);
+        host_free(segment);
     }
 }
 
@@ -99,12 +99,12 @@ void capture_drop(struct capture *capture)
     marks_finish(capture);
     layer_destroy(capture->layer);
     segments_free(capture);
-    memory_free(capture->marks);
+    host_free(capture->marks);
     pthread_mutex_destroy(&capture->lock);
-    memory_free(capture->uses);
-    memory_free(capture->recorded);
-    memory_free(capture->text);
-    memory_free(capture);
+    host_free(capture->uses);
+    host_free(capture->recorded);
+    host_free(capture->text);
+    host_free(capture);
 }
 
 /* Whether `queue` belongs to one of the capture's streams. */
@@ -200,7 +200,7 @@ void capture_fail(struct capture *capture, ctrt_status status)
     pthread_mutex_lock(&capture->lock);
     if (capture->failed == CTRT_OK) {
         capture->failed = status;
-        capture->text = memory_strdup(ctrt_error_message());
+        capture->text = host_strdup(ctrt_error_message());
     }
     pthread_mutex_unlock(&capture->lock);
 }
@@ -273,13 +273,13 @@ static bool uses_grow(struct capture *capture)
         live += capture_use_lives(&capture->uses[i]);
     while (room < 4 * (live + 1))
         room *= 2;
-    struct use *fresh = memory_zeroed(room * sizeof *fresh);
+    struct use *fresh = host_calloc(room * sizeof *fresh);
     if (fresh == NULL)
         return false;
     for (size_t i = 0; i < capture->use_room; i++)
         if (capture_use_lives(&capture->uses[i]))
             *place_of(fresh, room, capture->uses[i].storage) = capture->uses[i];
-    memory_free(capture->uses);
+    host_free(capture->uses);
     capture->uses = fresh;
     capture->use_room = room;
     capture->use_count = live;
@@ -315,7 +315,7 @@ static void mark_note(struct capture *capture, stream_mark mark)
         }
     if (capture->mark_count == capture->mark_room) {
         const size_t room = capture->mark_room > 0 ? 2 * capture->mark_room : 8;
-        stream_mark *larger = memory_resize(capture->marks, room * sizeof *larger);
+        stream_mark *larger = host_realloc(capture->marks, room * sizeof *larger);
         if (larger == NULL) {
             (void)stream_finish(mark);
             return;
@@ -361,7 +361,7 @@ ctrt_status capture_new(struct capture **out, ctrt_stream *stream)
 {
     static const struct policy_spec spec = { .name = "caching" };
     struct device_memory *memory = stream->device->memory;
-    struct capture *capture = memory_zeroed(sizeof *capture);
+    struct capture *capture = host_calloc(sizeof *capture);
     if (capture == NULL)
         return out_of_memory(sizeof *capture, "a capture");
     atomic_init(&capture->refs, 1);
@@ -388,7 +388,7 @@ ctrt_status capture_new(struct capture **out, ctrt_stream *stream)
     ctrt_status status = layer_create(&capture->layer, &spec, &capture->source);
     if (status != CTRT_OK) {
         pthread_mutex_destroy(&capture->lock);
-        memory_free(capture);
+        host_free(capture);
         return ctrt_context(status, "the memory of a capture");
     }
     *out = capture;
@@ -432,7 +432,7 @@ void capture_release_uses(struct capture *capture)
     for (size_t i = 0; i < room; i++)
         if (capture_use_lives(&uses[i]))
             storage_release(uses[i].storage);
-    memory_free(uses);
+    host_free(uses);
     numbers_free(capture->numbers);
     capture->numbers = NULL;
 }

@@ -2,7 +2,7 @@
 /* memory/fence.c: fences on the events of streams. */
 #include "memory/fence.h"
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/pool.h"
 
 struct part {
@@ -38,7 +38,7 @@ void fence_add(struct fence **fence, const stream_mark *marks, int count)
             continue;
         ctrt_stream *stream = stream_at(mark_slot(marks[i]));
         const uint32_t had = *fence != NULL ? (*fence)->count : 0;
-        struct fence *larger = memory_resize(*fence, sizeof *larger + (had + 1) * sizeof larger->parts[0]);
+        struct fence *larger = host_realloc(*fence, sizeof *larger + (had + 1) * sizeof larger->parts[0]);
         void *event = NULL;
         if (larger != NULL) {
             larger->count = had;
@@ -57,7 +57,7 @@ void fence_add(struct fence **fence, const stream_mark *marks, int count)
         larger->parts[larger->count++] = (struct part){ stream->device, event, mark };
     }
     if (*fence != NULL && (*fence)->count == 0) {
-        memory_free(*fence);
+        host_free(*fence);
         *fence = NULL;
     }
 }
@@ -70,7 +70,7 @@ ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
     if (!device_asynchronous(device) || unlikely(queue_captured(device, queue)))
         return CTRT_OK;
     const ctrt_queue_table *table = device->backend->queue;
-    struct fence *fence = memory_alloc(sizeof *fence + sizeof fence->parts[0]);
+    struct fence *fence = host_alloc(sizeof *fence + sizeof fence->parts[0]);
     void *event = NULL;
     if (fence != NULL && stream_event_take(&event, device) == CTRT_OK) {
         /* Counts the event as a piece of work, so that stream_outcome can report later whether the work before it was
@@ -84,7 +84,7 @@ ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
         }
         stream_event_put(event, device);
     }
-    memory_free(fence);
+    host_free(fence);
     /* No event is available, so the host waits now. */
     device_count_wait(device);
     return table->synchronize(device->handle, queue);
@@ -168,7 +168,7 @@ void *fence_join(void *a, void *b)
         return to;
     }
     prune(to);
-    struct fence *larger = memory_resize(to, sizeof *to + (to->count + from->count) * sizeof to->parts[0]);
+    struct fence *larger = host_realloc(to, sizeof *to + (to->count + from->count) * sizeof to->parts[0]);
     if (larger == NULL) {
         fence_wait(from, NULL, NULL);
         fence_free(from);
@@ -176,7 +176,7 @@ void *fence_join(void *a, void *b)
     }
     memcpy(&larger->parts[larger->count], from->parts, from->count * sizeof from->parts[0]);
     larger->count += from->count;
-    memory_free(from);
+    host_free(from);
     return larger;
 }
 
@@ -185,5 +185,5 @@ void fence_free(void *state)
     struct fence *fence = state;
     for (uint32_t i = 0; fence != NULL && i < fence->count; i++)
         stream_event_put(fence->parts[i].event, fence->parts[i].device);
-    memory_free(fence);
+    host_free(fence);
 }

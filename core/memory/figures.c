@@ -7,7 +7,7 @@
 #include "memory/figures.h"
 
 #include "base/base.h"
-#include "base/keep.h"
+#include "base/intern.h"
 #include "memory/pinned.h"
 #include "memory/policy.h"
 
@@ -90,7 +90,7 @@ const char *ctrt_memory_stat_key(size_t index)
 {
     char key[64];
     size_t offset;
-    return locate(index, key, &offset) ? keep_text(key) : NULL;
+    return locate(index, key, &offset) ? intern_string(key) : NULL;
 }
 
 int64_t figures_value(const ctrt_memory_figures *figures, size_t index)

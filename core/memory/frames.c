@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/base.h"
-#include "base/text.h"
+#include "base/strbuf.h"
 #include "device/stream.h"
 
 /* Some C libraries do not have it (musl). */
@@ -99,20 +99,20 @@ void frames_place(char *text, size_t bytes, const struct frames *frames)
     }
 }
 
-void frames_json(struct text *text, const struct frames *frames)
+void frames_json(struct strbuf *text, const struct frames *frames)
 {
-    text_add(text, "[");
+    strbuf_add(text, "[");
     for (int i = 0; i < frames->count; i++) {
         const char *address = frames->at[i];
         Dl_info about = { 0 };
         /* The return address is behind the call instruction, so look up the byte before it. */
         bool known = dladdr(address - 1, &about) != 0;
-        text_add(text, "%s{\"name\": ", i > 0 ? ", " : "");
-        text_add_json(text, known && about.dli_sname != NULL ? about.dli_sname : "");
-        text_add(text, ", \"filename\": ");
-        text_add_json(text, known && about.dli_fname != NULL ? about.dli_fname : "");
-        text_add(text, ", \"line\": 0, \"offset\": %llu}",
-                 (unsigned long long)((uintptr_t)address - 1 - (known ? (uintptr_t)about.dli_fbase : 0)));
+        strbuf_add(text, "%s{\"name\": ", i > 0 ? ", " : "");
+        strbuf_add_json(text, known && about.dli_sname != NULL ? about.dli_sname : "");
+        strbuf_add(text, ", \"filename\": ");
+        strbuf_add_json(text, known && about.dli_fname != NULL ? about.dli_fname : "");
+        strbuf_add(text, ", \"line\": 0, \"offset\": %llu}",
+                   (unsigned long long)((uintptr_t)address - 1 - (known ? (uintptr_t)about.dli_fbase : 0)));
     }
-    text_add(text, "]");
+    strbuf_add(text, "]");
 }

@@ -13,7 +13,7 @@
 #define FRAMES_DEPTH  24                    /* innermost calls that are stored */
 #define FRAMES_STACKS 65536                 /* most distinct stacks that are stored; later ones are dropped */
 
-struct text;
+struct strbuf;
 
 struct frames {
     struct frames *next;                    /* in the hash bucket */
@@ -33,6 +33,6 @@ void frames_prepare(void);
 const struct frames *frames_here(void);
 /* Appends [{"name": "ctrt_add", "filename": "/usr/lib/libctrt.so.0", "line": 0, "offset": 4660}, ...]. `offset` is
  * relative to the file, as addr2line expects; `name` is "" if the file does not export the symbol. */
-void frames_json(struct text *text, const struct frames *frames);
+void frames_json(struct strbuf *text, const struct frames *frames);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/graph.c: begins and ends captures; replays and releases graphs. */
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/capture_parts.h"
 #include "memory/order.h"
 #include "memory/plan.h"
@@ -56,7 +56,7 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
 
 static bool note_recorded(struct capture *capture, const ctrt_stream *stream)
 {
-    stream_mark *larger = memory_resize(capture->recorded, (capture->recorded_count + 1) * sizeof *larger);
+    stream_mark *larger = host_realloc(capture->recorded, (capture->recorded_count + 1) * sizeof *larger);
     if (larger == NULL)
         return false;
     capture->recorded = larger;
@@ -107,7 +107,7 @@ ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
     if (capture->failed != CTRT_OK)
         status = ctrt_fail(capture->failed, "%s",
                            capture->text != NULL ? capture->text : ctrt_status_string(capture->failed));
-    struct ctrt_graph *graph = status == CTRT_OK ? memory_zeroed(sizeof *graph) : NULL;
+    struct ctrt_graph *graph = status == CTRT_OK ? host_calloc(sizeof *graph) : NULL;
     if (status == CTRT_OK && graph == NULL)
         status = out_of_memory(sizeof *graph, "a graph");
     if (status != CTRT_OK) {
@@ -242,7 +242,7 @@ void ctrt_graph_release(ctrt_graph **variable)
     atomic_fetch_sub(&graph->capture->memory->graphs, 1);
     capture_drop(graph->capture);
     pthread_mutex_destroy(&graph->lock);
-    memory_free(graph);
+    host_free(graph);
 }
 
 ctrt_device *ctrt_graph_device(const ctrt_graph *graph)

@@ -5,8 +5,8 @@
 #include <time.h>
 
 #include "base/base.h"
-#include "base/keep.h"
-#include "base/memory.h"
+#include "base/intern.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "memory/frames.h"
 
@@ -98,7 +98,7 @@ bool history_list(struct history_event **out, size_t *count, uint64_t *lost, str
     pthread_mutex_lock(&lock);
     struct history *ring = memory->history;
     size_t n = ring != NULL ? MIN(ring->count, ring->room) : 0;
-    struct history_event *list = n > 0 ? memory_alloc(n * sizeof *list) : NULL;
+    struct history_event *list = n > 0 ? host_alloc(n * sizeof *list) : NULL;
     for (size_t i = 0; list != NULL && i < n; i++)
         list[i] = ring->events[(ring->count - n + 1 + i) % ring->room];
     *lost = n > 0 ? ring->count - n : 0;
@@ -116,7 +116,7 @@ ctrt_status history_resize(struct device_memory *memory, size_t entries)
     if (entries > 0) {
         size_t bytes;
         if (__builtin_mul_overflow(entries, sizeof fresh->events[0], &bytes) || bytes > PTRDIFF_MAX / 2
-            || (fresh = memory_zeroed(sizeof *fresh + bytes)) == NULL)
+            || (fresh = host_calloc(sizeof *fresh + bytes)) == NULL)
             return out_of_memory(entries * sizeof fresh->events[0], "the history of memory");
         fresh->room = entries;
     }
@@ -125,7 +125,7 @@ ctrt_status history_resize(struct device_memory *memory, size_t entries)
     memory->history = fresh;
     atomic_store(&memory->history_on, fresh != NULL);
     pthread_mutex_unlock(&lock);
-    memory_free(old);
+    host_free(old);
     return CTRT_OK;
 }
 
@@ -238,7 +238,7 @@ ctrt_status ctrt_memory_annotate(ctrt_device *device, const char *text)
     CTRT_TRY(memory_get(&memory, device));
     if (!history_on(memory))
         return CTRT_OK;
-    struct history_event event = { .time = history_now(), .tag = keep_text(text), .action = HISTORY_ANNOTATE };
+    struct history_event event = { .time = history_now(), .tag = intern_string(text), .action = HISTORY_ANNOTATE };
     if (event.tag == NULL)
         return out_of_memory(strlen(text), "a remark");
     history_note(memory, &event);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "device/stream.h"
 #include "memory/history.h"
 #include "memory/owners.h"
@@ -315,7 +315,7 @@ static void forget_all(struct device_memory *memory)
 ctrt_status live_watch(struct device_memory *memory, bool state, size_t entries)
 {
     if (memory->live == NULL && state) {
-        struct live *live = memory_zeroed(sizeof *live);
+        struct live *live = host_calloc(sizeof *live);
         if (live == NULL)
             return out_of_memory(sizeof *live, "the table of live blocks");
         memory->live = live;
@@ -338,6 +338,6 @@ void live_destroy(struct device_memory *memory)
         return;
     atomic_store(&memory->watched, false);
     forget_all(memory);
-    memory_free(memory->live);
+    host_free(memory->live);
     memory->live = NULL;
 }

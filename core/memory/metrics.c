@@ -4,7 +4,7 @@
  * A monitor reads the metrics at intervals and would miss what happens in between. Therefore maxima are those since the
  * last reading (memory->scraped). */
 #include "base/base.h"
-#include "base/text.h"
+#include "base/strbuf.h"
 #include "memory/figures.h"
 #include "memory/pinned.h"
 #include "memory/quota.h"
@@ -117,54 +117,54 @@ static const struct metric {
 };
 
 /* Appends a label's value; backslash, quote and newline are escaped. */
-static void label(struct text *text, const char *value)
+static void label(struct strbuf *text, const char *value)
 {
     for (; *value != '\0'; value++) {
         if (*value == '\\' || *value == '"')
-            text_add(text, "\\%c", *value);
+            strbuf_add(text, "\\%c", *value);
         else if (*value == '\n')
-            text_add(text, "\\n");
+            strbuf_add(text, "\\n");
         else
-            text_add(text, "%c", *value);
+            strbuf_add(text, "%c", *value);
     }
 }
 
-static void to_prometheus(struct text *text, const struct readings *readings)
+static void to_prometheus(struct strbuf *text, const struct readings *readings)
 {
     for (size_t m = 0; m < COUNT_OF(metrics); m++) {
-        text_add(text, "# HELP %s %s\n# TYPE %s %s\n", metrics[m].name, metrics[m].help, metrics[m].name,
-                 metrics[m].type);
+        strbuf_add(text, "# HELP %s %s\n# TYPE %s %s\n", metrics[m].name, metrics[m].help, metrics[m].name,
+                   metrics[m].type);
         for (size_t i = 0; i < readings->count; i++) {
-            text_add(text, "%s{device=\"", metrics[m].name);
+            strbuf_add(text, "%s{device=\"", metrics[m].name);
             label(text, readings->at[i].device);
-            text_add(text, "\",policy=\"");
+            strbuf_add(text, "\",policy=\"");
             label(text, readings->at[i].policy);
-            text_add(text, "\"} %lld\n", (long long)metrics[m].value(&readings->at[i]));
+            strbuf_add(text, "\"} %lld\n", (long long)metrics[m].value(&readings->at[i]));
         }
     }
 }
 
-static void to_json(struct text *text, const struct readings *readings)
+static void to_json(struct strbuf *text, const struct readings *readings)
 {
-    text_add(text, "{\n  \"devices\": [");
+    strbuf_add(text, "{\n  \"devices\": [");
     for (size_t i = 0; i < readings->count; i++) {
-        text_add(text, "%s\n    {\"device\": ", i > 0 ? "," : "");
-        text_add_json(text, readings->at[i].device);
-        text_add(text, ", \"policy\": ");
-        text_add_json(text, readings->at[i].policy);
+        strbuf_add(text, "%s\n    {\"device\": ", i > 0 ? "," : "");
+        strbuf_add_json(text, readings->at[i].device);
+        strbuf_add(text, ", \"policy\": ");
+        strbuf_add_json(text, readings->at[i].policy);
         for (size_t m = 0; m < COUNT_OF(metrics); m++)
-            text_add(text, ",\n     \"%s\": %lld",
-                     metrics[m].name + strlen("ctrt_memory_"),      /* same length as ctrt_device_ */
-                     (long long)metrics[m].value(&readings->at[i]));
-        text_add(text, "}");
+            strbuf_add(text, ",\n     \"%s\": %lld",
+                       metrics[m].name + strlen("ctrt_memory_"),      /* same length as ctrt_device_ */
+                       (long long)metrics[m].value(&readings->at[i]));
+        strbuf_add(text, "}");
     }
-    text_add(text, "]\n}\n");
+    strbuf_add(text, "]\n}\n");
 }
 
 ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
 {
     struct readings readings = { .count = 0 };
-    struct text text = { 0 };
+    struct strbuf text = { 0 };
     if (out == NULL)
         return fail_null("memory_metrics", "out");
     if (format != CTRT_METRICS_PROMETHEUS && format != CTRT_METRICS_JSON)
@@ -176,5 +176,5 @@ ctrt_status ctrt_memory_metrics(char **out, ctrt_metrics_format format)
         to_prometheus(&text, &readings);
     else
         to_json(&text, &readings);
-    return text_finish(out, &text, "metrics");
+    return strbuf_finish(out, &text, "metrics");
 }

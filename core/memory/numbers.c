@@ -3,7 +3,7 @@
 #include "memory/numbers.h"
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/pinned.h"
 #include "memory/storage.h"
 
@@ -32,17 +32,17 @@ struct numbers {
 ctrt_status numbers_new(struct numbers **out, ctrt_device *device, void *memory)
 {
     const size_t bytes = IMAGES * NUMBERS_ROOM;
-    struct numbers *fresh = memory_zeroed(sizeof *fresh);
+    struct numbers *fresh = host_calloc(sizeof *fresh);
     if (fresh == NULL)
         return out_of_memory(sizeof *fresh, "numbers of a capture");
     void *images = NULL;
     ctrt_status status = CTRT_OK;
     if (pinned_available(device))
         status = pinned_alloc(&images, &fresh->granted, device, bytes);
-    else if ((images = memory_alloc(bytes)) == NULL)
+    else if ((images = host_alloc(bytes)) == NULL)
         status = out_of_memory(bytes, "numbers of a capture");
     if (status != CTRT_OK) {
-        memory_free(fresh);
+        host_free(fresh);
         return status;
     }
     memset(images, 0, bytes);
@@ -149,7 +149,7 @@ void numbers_free(struct numbers *list)
         if (list->granted > 0)
             pinned_free(list->device, list->images, list->granted, &unused);
         else
-            memory_free(list->images);
-        memory_free(list);
+            host_free(list->images);
+        host_free(list);
     }
 }

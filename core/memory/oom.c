@@ -3,8 +3,8 @@
 #include "memory/oom.h"
 
 #include "base/base.h"
-#include "base/memory.h"
-#include "base/text.h"
+#include "base/host_alloc.h"
+#include "base/strbuf.h"
 #include "memory/figures.h"
 #include "memory/history.h"
 #include "memory/owners.h"
@@ -62,7 +62,7 @@ static bool segments_expand(struct device_memory *memory)
     if (pieces_list(&pieces, &count, memory))
         for (size_t i = 0; i < count && !expand; i++)
             expand = pieces[i].segment && pieces[i].expandable;
-    memory_free(pieces);
+    host_free(pieces);
     return expand;
 }
 
@@ -112,7 +112,7 @@ static void advise(char advice[256], const struct finding *f)
         snprintf(advice, 256, "This alone is more than the limit: raise it (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)");
     else if (f->refused && room)
         snprintf(advice, 256, "The device has room: raise the limit of %s (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)",
-                 text_bytes(a, f->limit));
+                 format_bytes(a, f->limit));
     else if (f->pinned)
         snprintf(advice, 256,
                  "Release pinned tensors, or use pageable memory: copies from it work, and make the host wait");
@@ -121,10 +121,10 @@ static void advise(char advice[256], const struct finding *f)
                  "One block is larger than the device: split the tensor, or use a device with more memory");
     else if (f->largest_known && f->cached >= f->asked && f->largest < f->asked && gaps != NULL)
         snprintf(advice, 256, "Free memory lies in pieces, the largest of %s: CTRT_MEMORY=%s:%s",
-                 text_bytes(a, f->largest), memory->policy_name, gaps);
+                 format_bytes(a, f->largest), memory->policy_name, gaps);
     else if (f->total > 0 && f->others > f->total / 2)
         snprintf(advice, 256, "Others hold %s of the device's %s: use another device, or end them",
-                 text_bytes(a, f->others), text_bytes(b, f->total));
+                 format_bytes(a, f->others), format_bytes(b, f->total));
     else if (memory->moves)
         snprintf(
             advice, 256,
@@ -139,60 +139,60 @@ static void advise(char advice[256], const struct finding *f)
 
 static char *to_json(const struct finding *f, const char *advice)
 {
-    struct text text = { 0 };
+    struct strbuf text = { 0 };
     char *json;
-    text_add(&text, "{\n  \"device\": ");
-    text_add_json(&text, f->memory->device->name);
-    text_add(&text, ",\n  \"policy\": ");
-    text_add_json(&text, f->memory->policy_name);
-    text_add(&text,
-             ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": %llu,\n  \"others\": ",
-             (unsigned long long)history_now(), f->pinned ? "pinned" : "device", f->asked, (unsigned long long)f->total,
-             (unsigned long long)f->free_bytes);
+    strbuf_add(&text, "{\n  \"device\": ");
+    strbuf_add_json(&text, f->memory->device->name);
+    strbuf_add(&text, ",\n  \"policy\": ");
+    strbuf_add_json(&text, f->memory->policy_name);
+    strbuf_add(&text,
+               ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": %llu,\n  \"others\": ",
+               (unsigned long long)history_now(), f->pinned ? "pinned" : "device", f->asked, (unsigned long long)f->total,
+               (unsigned long long)f->free_bytes);
     if (f->total > 0)
-        text_add(&text, "%llu", (unsigned long long)f->others);
+        strbuf_add(&text, "%llu", (unsigned long long)f->others);
     else
-        text_add(&text, "null");
-    text_add(&text, ",\n  \"processes\": [");
+        strbuf_add(&text, "null");
+    strbuf_add(&text, ",\n  \"processes\": [");
     for (size_t i = 0; i < f->process_count; i++) {
-        text_add(&text, "%s{\"pid\": %lld, \"memory\": %llu, \"name\": ", i > 0 ? ", " : "",
-                 (long long)f->processes[i].pid, (unsigned long long)f->processes[i].memory);
-        text_add_json(&text, f->processes[i].name);
-        text_add(&text, "}");
+        strbuf_add(&text, "%s{\"pid\": %lld, \"memory\": %llu, \"name\": ", i > 0 ? ", " : "",
+                   (long long)f->processes[i].pid, (unsigned long long)f->processes[i].memory);
+        strbuf_add_json(&text, f->processes[i].name);
+        strbuf_add(&text, "}");
     }
-    text_add(&text, "]");
-    text_add(&text, ",\n  \"refused_by_limit\": %s,\n  \"allowed\": ", f->refused ? "true" : "false");
+    strbuf_add(&text, "]");
+    strbuf_add(&text, ",\n  \"refused_by_limit\": %s,\n  \"allowed\": ", f->refused ? "true" : "false");
     if (f->limit != QUOTA_NONE)
-        text_add(&text, "%llu", (unsigned long long)f->limit);
+        strbuf_add(&text, "%llu", (unsigned long long)f->limit);
     else
-        text_add(&text, "null");
-    text_add(&text, ",\n  \"allocated\": %llu,\n  \"reserved\": %llu,\n  \"reserved_unallocated\": %llu,\n"
-             "  \"pinned\": %llu,\n  \"largest_free_block\": ", (unsigned long long)f->allocated,
-             (unsigned long long)f->reserved, (unsigned long long)f->cached, (unsigned long long)f->held_pinned);
+        strbuf_add(&text, "null");
+    strbuf_add(&text, ",\n  \"allocated\": %llu,\n  \"reserved\": %llu,\n  \"reserved_unallocated\": %llu,\n"
+               "  \"pinned\": %llu,\n  \"largest_free_block\": ", (unsigned long long)f->allocated,
+               (unsigned long long)f->reserved, (unsigned long long)f->cached, (unsigned long long)f->held_pinned);
     if (f->largest_known)
-        text_add(&text, "%llu,\n  \"fragmentation_percent\": %.1f", (unsigned long long)f->largest, f->fragmentation);
+        strbuf_add(&text, "%llu,\n  \"fragmentation_percent\": %.1f", (unsigned long long)f->largest, f->fragmentation);
     else
-        text_add(&text, "null,\n  \"fragmentation_percent\": null");
-    text_add(&text, ",\n  \"reason\": ");
-    text_add_json(&text, f->why);
-    text_add(&text, ",\n  \"tag\": ");
-    text_add_json(&text, tag_here());
-    text_add(&text, ",\n  \"op\": ");
-    text_add_json(&text, thread_state.op != NULL ? thread_state.op : "");
-    text_add(&text, ",\n  \"advice\": ");
-    text_add_json(&text, advice);
-    text_add(&text, ",\n  \"owners\": ");
+        strbuf_add(&text, "null,\n  \"fragmentation_percent\": null");
+    strbuf_add(&text, ",\n  \"reason\": ");
+    strbuf_add_json(&text, f->why);
+    strbuf_add(&text, ",\n  \"tag\": ");
+    strbuf_add_json(&text, tag_here());
+    strbuf_add(&text, ",\n  \"op\": ");
+    strbuf_add_json(&text, thread_state.op != NULL ? thread_state.op : "");
+    strbuf_add(&text, ",\n  \"advice\": ");
+    strbuf_add_json(&text, advice);
+    strbuf_add(&text, ",\n  \"owners\": ");
     owners_json(&text, f->owners, f->owner_count, SIZE_MAX);
-    text_add(&text, "\n}\n");
-    return text_finish(&json, &text, "a report") == CTRT_OK ? json : NULL;
+    strbuf_add(&text, "\n}\n");
+    return strbuf_finish(&json, &text, "a report") == CTRT_OK ? json : NULL;
 }
 
 /* Stores `json` as the device's last report, which then owns it. */
 static void keep(struct device_memory *memory, char *json)
 {
-    struct oom_report *report = json != NULL ? memory_alloc(sizeof *report) : NULL, *old;
+    struct oom_report *report = json != NULL ? host_alloc(sizeof *report) : NULL, *old;
     if (report == NULL) {
-        memory_free(json);
+        host_free(json);
         return;
     }
     report->json = json;
@@ -222,30 +222,30 @@ static ctrt_status say(const struct finding *f, const char *why, const char *adv
     char room[96] = "", allowed[64] = "", pieces[160] = "", owner[192] = "", label[128], owned[32];
     char others[192] = "", pinned[64] = "", other[32], host[32];
     if (f->total > 0)
-        snprintf(room, sizeof room, ", %s of %s free on the device", text_bytes(left, f->free_bytes),
-                 text_bytes(whole, f->total));
+        snprintf(room, sizeof room, ", %s of %s free on the device", format_bytes(left, f->free_bytes),
+                 format_bytes(whole, f->total));
     if (f->others > 0)
-        snprintf(others, sizeof others, ", %s there held by others", text_bytes(other, f->others));
+        snprintf(others, sizeof others, ", %s there held by others", format_bytes(other, f->others));
     if (f->process_count > 0) {
         const ctrt_process *most = &f->processes[0];
         const size_t used = strlen(others);
         snprintf(others + used, sizeof others - used, " (most by process %lld%s%s: %s)", (long long)most->pid,
-                 most->name[0] != '\0' ? " " : "", most->name, text_bytes(other, most->memory));
+                 most->name[0] != '\0' ? " " : "", most->name, format_bytes(other, most->memory));
     }
     if (f->held_pinned > 0)
-        snprintf(pinned, sizeof pinned, ", %s of the host pinned", text_bytes(host, f->held_pinned));
+        snprintf(pinned, sizeof pinned, ", %s of the host pinned", format_bytes(host, f->held_pinned));
     if (f->limit != QUOTA_NONE)
-        snprintf(allowed, sizeof allowed, ", %s allowed", text_bytes(limit, f->limit));
+        snprintf(allowed, sizeof allowed, ", %s allowed", format_bytes(limit, f->limit));
     if (f->cached > 0 && f->largest_known)
         snprintf(pieces, sizeof pieces, ", %s of that unallocated, the largest block %s (fragmentation %.0f %%)",
-                 text_bytes(cached, f->cached), text_bytes(largest, f->largest), f->fragmentation);
+                 format_bytes(cached, f->cached), format_bytes(largest, f->largest), f->fragmentation);
     if (f->owner_count > 0 && strcmp(f->owners[0].tag, OWNER_UNKNOWN) != 0)
         snprintf(owner, sizeof owner, "Most is held by %s, %s. ", owner_label(label, &f->owners[0]),
-                 text_bytes(owned, f->owners[0].bytes));
+                 format_bytes(owned, f->owners[0].bytes));
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
                      "out of memory on %s: %s%s asked for, %s allocated to tensors, %s reserved by policy %s%s%s%s%s%s (%.600s). %s%s",
-                     f->memory->device->name, text_bytes(asked, f->asked), f->pinned ? " of pinned host memory" : "",
-                     text_bytes(taken, f->allocated), text_bytes(held, f->reserved), f->memory->policy_name, pieces,
+                     f->memory->device->name, format_bytes(asked, f->asked), f->pinned ? " of pinned host memory" : "",
+                     format_bytes(taken, f->allocated), format_bytes(held, f->reserved), f->memory->policy_name, pieces,
                      room, others, pinned, allowed, why, owner, advice);
 }
 
@@ -269,7 +269,7 @@ static ctrt_status fail(struct device_memory *memory, size_t bytes, const char *
     tell_program(memory, bytes, json);
     keep(memory, json);
     ctrt_status status = say(&f, reason, advice);
-    memory_free(f.owners);
+    host_free(f.owners);
     return status;
 }
 
@@ -287,8 +287,8 @@ void oom_report_free(struct oom_report *report)
 {
     if (report == NULL)
         return;
-    memory_free(report->json);
-    memory_free(report);
+    host_free(report->json);
+    host_free(report);
 }
 
 /* ---- public ---- */
@@ -303,7 +303,7 @@ ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
     pthread_mutex_lock(&lock);
     bool there = memory->last_oom != NULL;
     if (there)
-        copy = memory_strdup(memory->last_oom->json);
+        copy = host_strdup(memory->last_oom->json);
     pthread_mutex_unlock(&lock);
     if (!there)
         return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_last_oom: %s never was out of memory", memory->device->name);

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "base/base.h"
-#include "base/memory.h"
-#include "base/text.h"
+#include "base/host_alloc.h"
+#include "base/strbuf.h"
 
 /* Tags are interned and ops are static, so equal ones usually have the same address; strings of plugins may not. */
 static int by_name(const void *a, const void *b)
@@ -47,7 +47,7 @@ bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *mem
     uint64_t bytes = 0, requested = 0;
     if (!live_list(&blocks, &n, memory))
         return false;
-    ctrt_memory_owner *owners = memory_alloc((n + 1) * sizeof *owners);
+    ctrt_memory_owner *owners = host_alloc((n + 1) * sizeof *owners);
     if (owners == NULL) {
         free(blocks);
         return false;
@@ -86,18 +86,18 @@ const char *owner_label(char label[128], const ctrt_memory_owner *owner)
     return label;
 }
 
-void owners_json(struct text *text, const ctrt_memory_owner *owners, size_t count, size_t most)
+void owners_json(struct strbuf *text, const ctrt_memory_owner *owners, size_t count, size_t most)
 {
-    text_add(text, "[");
+    strbuf_add(text, "[");
     for (size_t i = 0; i < MIN(count, most); i++) {
-        text_add(text, "%s\n    {\"tag\": ", i > 0 ? "," : "");
-        text_add_json(text, owners[i].tag);
-        text_add(text, ", \"op\": ");
-        text_add_json(text, owners[i].op);
-        text_add(text, ", \"bytes\": %llu, \"requested\": %llu, \"blocks\": %llu}", (unsigned long long)owners[i].bytes,
-                 (unsigned long long)owners[i].requested, (unsigned long long)owners[i].blocks);
+        strbuf_add(text, "%s\n    {\"tag\": ", i > 0 ? "," : "");
+        strbuf_add_json(text, owners[i].tag);
+        strbuf_add(text, ", \"op\": ");
+        strbuf_add_json(text, owners[i].op);
+        strbuf_add(text, ", \"bytes\": %llu, \"requested\": %llu, \"blocks\": %llu}", (unsigned long long)owners[i].bytes,
+                   (unsigned long long)owners[i].requested, (unsigned long long)owners[i].blocks);
     }
-    text_add(text, "]");
+    strbuf_add(text, "]");
 }
 
 ctrt_status ctrt_memory_owners(ctrt_memory_owner **out, size_t *count, ctrt_device *device)

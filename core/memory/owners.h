@@ -5,7 +5,7 @@
 
 #include "memory/live.h"
 
-struct text;
+struct strbuf;
 
 #define OWNER_UNKNOWN "(not watched)"
 
@@ -13,7 +13,7 @@ struct text;
  * is what is allocated on the device. *out is new and the caller frees it. Returns false if memory runs out. */
 bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *memory);
 /* Appends the first `most` owners as a JSON array. */
-void owners_json(struct text *text, const ctrt_memory_owner *owners, size_t count, size_t most);
+void owners_json(struct strbuf *text, const ctrt_memory_owner *owners, size_t count, size_t most);
 /* Writes "encoder (matmul)" to label[128], or returns a constant string. */
 const char *owner_label(char label[128], const ctrt_memory_owner *owner);
 

@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/fence.h"
 #include "memory/oom.h"
 #include "memory/order.h"
@@ -60,12 +60,12 @@ static struct pinned *pinned_of(ctrt_device *device)
     struct pinned *own = atomic_load_explicit(&device->pinned, memory_order_acquire), *none = NULL;
     if (likely(own != NULL))
         return own;
-    own = memory_zeroed(sizeof *own);
+    own = host_calloc(sizeof *own);
     if (own == NULL)
         return NULL;
     pthread_mutex_init(&own->lock, NULL);
     if (!atomic_compare_exchange_strong(&device->pinned, &none, own)) {
-        memory_free(own);
+        host_free(own);
         own = none;
     }
     return own;
@@ -163,7 +163,7 @@ ctrt_status pinned_alloc(void **address, size_t *granted, ctrt_device *device, s
     if (block != NULL) {
         *address = block->address;
         fence_free(block->fence);
-        memory_free(block);
+        host_free(block);
         return CTRT_OK;
     }
     ctrt_status status = obtain(own, device, address, *granted);
@@ -198,7 +198,7 @@ void pinned_free(ctrt_device *device, void *address, size_t granted, struct stor
     if (!device_usable(device))
         return;                             /* the child of a fork: the memory belongs to the parent */
     const int count = order_marks(storage, marks);
-    struct pinned_block *block = memory_alloc(sizeof *block);
+    struct pinned_block *block = host_alloc(sizeof *block);
     pthread_mutex_lock(&own->lock);
     count_active(own, granted, -1);
     pthread_mutex_unlock(&own->lock);
@@ -246,7 +246,7 @@ static void trim(ctrt_device *device, bool wait)
             fence_wait(block->fence, device, NULL);
             fence_free(block->fence);
             give_back(own, device, block->address, class_bytes(class));
-            memory_free(block);
+            host_free(block);
         }
 }
 

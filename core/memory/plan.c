@@ -6,8 +6,8 @@
 
 #include "base/base.h"
 #include "base/lock.h"
-#include "base/memory.h"
-#include "base/text.h"
+#include "base/host_alloc.h"
+#include "base/strbuf.h"
 #include "memory/fence.h"
 #include "memory/plan_source.h"
 #include "memory/policy.h"
@@ -82,7 +82,7 @@ static struct plan_block **find(const struct plan *plan, const ctrt_block *block
 static ctrt_status make_room(struct plan *plan)
 {
     const size_t room = plan->room > 0 ? 2 * plan->room : 256, old_room = plan->room;
-    struct plan_block **buckets = memory_zeroed(room * sizeof *buckets), **old = plan->buckets;
+    struct plan_block **buckets = host_calloc(room * sizeof *buckets), **old = plan->buckets;
     if (buckets == NULL)
         return out_of_memory(room * sizeof *buckets, "the blocks of a plan");
     plan->buckets = buckets;
@@ -94,7 +94,7 @@ static ctrt_status make_room(struct plan *plan)
             entry->next = *bucket;
             *bucket = entry;
         }
-    memory_free(old);
+    host_free(old);
     return CTRT_OK;
 }
 
@@ -104,7 +104,7 @@ static void drop(struct plan *plan, struct plan_block **at)
     *at = entry->next;
     plan->count--;
     munmap(entry->address, entry->mapped);
-    memory_free(entry);
+    host_free(entry);
 }
 
 /* ---- blocks ---- */
@@ -172,14 +172,14 @@ static void count_block(struct plan *plan, const struct plan_block *entry)
 
 static ctrt_status alloc_locked(struct plan *plan, ctrt_block *block, size_t bytes, void *queue)
 {
-    struct plan_block *entry = memory_zeroed(sizeof *entry);
+    struct plan_block *entry = host_calloc(sizeof *entry);
     if (entry == NULL)
         return out_of_memory(sizeof *entry, "a block of a plan");
     ctrt_status status = plan->count >= plan->room ? make_room(plan) : CTRT_OK;
     if (status == CTRT_OK)
         status = ask(plan, &entry->inner, bytes, queue);
     if (status != CTRT_OK) {
-        memory_free(entry);
+        host_free(entry);
         return status;
     }
     if (entry->inner.fence != NULL) {       /* a dry run does not wait for work */
@@ -190,7 +190,7 @@ static ctrt_status alloc_locked(struct plan *plan, ctrt_block *block, size_t byt
     entry->address = place_new(plan, entry->mapped);
     if (entry->address == NULL) {
         top(plan)->policy->free(top(plan)->state, &entry->inner, queue);
-        memory_free(entry);
+        host_free(entry);
         return out_of_memory(bytes, "addresses for a plan");
     }
     entry->number = plan->number;
@@ -445,10 +445,10 @@ static void count_left(struct plan *plan)
 
 static ctrt_status plan_new(struct device_memory *real)
 {
-    struct plan *plan = memory_zeroed(sizeof *plan);
+    struct plan *plan = host_calloc(sizeof *plan);
     struct device_memory *memory = aligned_alloc(64, sizeof *memory);
     if (plan == NULL || memory == NULL) {
-        memory_free(plan);
+        host_free(plan);
         free(memory);
         return out_of_memory(sizeof *plan + sizeof *memory, "a plan");
     }
@@ -470,10 +470,10 @@ void plan_memory_destroy(struct plan *plan)
     for (size_t i = 0; i < plan->room; i++)
         while (plan->buckets[i] != NULL)
             drop(plan, &plan->buckets[i]);
-    memory_free(plan->buckets);
+    host_free(plan->buckets);
     plan->real->plans = NULL;
     pool_destroy(plan->memory);
-    memory_free(plan);
+    host_free(plan);
 }
 
 static void layers_destroy(struct device_memory *memory)

@@ -5,7 +5,7 @@
 #include "memory/plan_source.h"
 
 #include "base/base.h"
-#include "base/text.h"
+#include "base/strbuf.h"
 #include "memory/policy.h"
 #include "memory/quota.h"
 #include "memory/source.h"
@@ -26,8 +26,8 @@ static ctrt_status draw(struct device_memory *memory, size_t bytes)
     if (bytes > limit || drawn > limit - bytes) {
         char wanted[32], had[32], all[32];
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a plan for %s: %s more than the %s that are drawn passes its %s",
-                         memory->device->name, text_bytes(wanted, bytes), text_bytes(had, drawn),
-                         text_bytes(all, limit));
+                         memory->device->name, format_bytes(wanted, bytes), format_bytes(had, drawn),
+                         format_bytes(all, limit));
     }
     CTRT_TRY(quota_take(memory, bytes));
     account_drawn(&memory->account, bytes, 1);

@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 #include "base/lock.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "registry/registry.h"
 
 /* ---- grammar ---- */
@@ -99,7 +99,7 @@ static ctrt_status make_room(struct memory_layer *layer)
 {
     struct layer_block **old = layer->blocks;
     size_t old_room = layer->block_room, room = old_room > 0 ? 2 * old_room : 64;
-    struct layer_block **larger = memory_zeroed(room * sizeof *larger);
+    struct layer_block **larger = host_calloc(room * sizeof *larger);
     if (larger == NULL)
         return out_of_memory(room * sizeof *larger, "a table of blocks");
     layer->blocks = larger;
@@ -111,7 +111,7 @@ static ctrt_status make_room(struct memory_layer *layer)
             entry->next = *bucket;
             *bucket = entry;
         }
-    memory_free(old);
+    host_free(old);
     return CTRT_OK;
 }
 
@@ -143,7 +143,7 @@ static ctrt_status draw(struct memory_layer *layer,
                         ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue),
                         void **address, size_t bytes, void *queue)
 {
-    struct layer_block *entry = memory_alloc(sizeof *entry);
+    struct layer_block *entry = host_alloc(sizeof *entry);
     if (entry == NULL)
         return out_of_memory(sizeof *entry, "a block");
     entry->block.fence = NULL;
@@ -164,7 +164,7 @@ static ctrt_status draw(struct memory_layer *layer,
             layer->policy->free(layer->state, &entry->block, queue);
     }
     if (status != CTRT_OK) {
-        memory_free(entry);
+        host_free(entry);
         return status;
     }
     *address = entry->block.address;
@@ -204,7 +204,7 @@ static void layer_source_free(void *state, void *address, size_t bytes, void *qu
         return;
     }
     layer->policy->free(layer->state, &found->block, queue);
-    memory_free(found);
+    host_free(found);
 }
 
 /* ---- source functions that are forwarded to the lowest source ---- */
@@ -277,7 +277,7 @@ ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *sp
 {
     const struct component *component;
     CTRT_TRY(registry_use(&component, CTRT_COMPONENT_MEMORY, spec->name));
-    struct memory_layer *layer = memory_zeroed(sizeof *layer);
+    struct memory_layer *layer = host_calloc(sizeof *layer);
     if (layer == NULL)
         return out_of_memory(sizeof *layer, "a memory policy");
     layer->policy = component->table;
@@ -285,7 +285,7 @@ ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *sp
     source_of_layer(layer, source);
     ctrt_status status = layer->policy->create(&layer->state, source, spec->options);
     if (status != CTRT_OK) {
-        memory_free(layer);
+        host_free(layer);
         return ctrt_context(status, "memory policy %s", spec->name);
     }
     *out = layer;
@@ -305,7 +305,7 @@ static ctrt_status copy_blocks(struct memory_layer *layer, struct memory_layer *
     for (size_t i = 0; i < from->block_room && status == CTRT_OK; i++)
         for (const struct layer_block *entry = from->blocks[i]; entry != NULL && status == CTRT_OK;
              entry = entry->next) {
-            struct layer_block *twin = memory_alloc(sizeof *twin);
+            struct layer_block *twin = host_alloc(sizeof *twin);
             if (twin == NULL) {
                 status = out_of_memory(sizeof *twin, "a block");
                 break;
@@ -313,7 +313,7 @@ static ctrt_status copy_blocks(struct memory_layer *layer, struct memory_layer *
             *twin = *entry;
             status = layer_remember(layer, twin);
             if (status != CTRT_OK)
-                memory_free(twin);
+                host_free(twin);
         }
     lock_leave(&tables_lock);
     return status;
@@ -321,7 +321,7 @@ static ctrt_status copy_blocks(struct memory_layer *layer, struct memory_layer *
 
 ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, const ctrt_memory_source *source)
 {
-    struct memory_layer *layer = memory_zeroed(sizeof *layer);
+    struct memory_layer *layer = host_calloc(sizeof *layer);
     if (layer == NULL)
         return out_of_memory(sizeof *layer, "a memory policy");
     layer->policy = from->policy;
@@ -329,7 +329,7 @@ ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, con
     source_of_layer(layer, source);
     ctrt_status status = layer->policy->clone(from->state, &layer->state, source);
     if (status != CTRT_OK) {
-        memory_free(layer);
+        host_free(layer);
         return ctrt_context(status, "a copy of a memory policy");
     }
     status = copy_blocks(layer, from);
@@ -349,8 +349,8 @@ void layer_destroy(struct memory_layer *layer)
     for (size_t i = 0; i < layer->block_room; i++)
         for (struct layer_block *entry = layer->blocks[i], *next; entry != NULL; entry = next) {
             next = entry->next;
-            memory_free(entry);
+            host_free(entry);
         }
-    memory_free(layer->blocks);
-    memory_free(layer);
+    host_free(layer->blocks);
+    host_free(layer);
 }

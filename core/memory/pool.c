@@ -3,7 +3,7 @@
 #include "memory/pool.h"
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "memory/capture.h"
 #include "memory/fence.h"
@@ -129,7 +129,7 @@ ctrt_status pool_create(struct device_memory **out, ctrt_device *device)
     struct device_memory *memory = NULL;
     /* The alignment separates counters that other threads write from the cache line of the fields that every thread
      * reads. */
-    if (status == CTRT_OK && (memory_must_fail() || (memory = aligned_alloc(64, sizeof *memory)) == NULL))
+    if (status == CTRT_OK && (alloc_fault_due() || (memory = aligned_alloc(64, sizeof *memory)) == NULL))
         status = out_of_memory(sizeof *memory, "a device's memory");
     if (status != CTRT_OK)
         return status;
@@ -330,7 +330,7 @@ alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue
     }
     if (unlikely(bytes > PTRDIFF_MAX))
         return refuse(memory, bytes, "more than an address space holds", report);
-    if (unlikely(memory_injecting) && memory_must_fail())
+    if (unlikely(alloc_fault_active) && alloc_fault_due())
         return refuse(memory, bytes, "injected failure", report);
     block->fence = NULL;
     block->address = NULL;

@@ -4,7 +4,7 @@
 
 #include "base/base.h"
 #include "base/param.h"
-#include "base/text.h"
+#include "base/strbuf.h"
 #include "memory/pinned.h"
 #include "registry/registry.h"
 
@@ -134,8 +134,8 @@ static ctrt_status too_much(struct device_memory *memory, uint64_t limit, uint64
     char allowed[32], had[32], wanted[32];
     quota_refused = true;
     return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "%s allowed on %s; %s more than the %s that are drawn passes that",
-                     text_bytes(allowed, limit), memory->device->name, text_bytes(wanted, bytes),
-                     text_bytes(had, drawn));
+                     format_bytes(allowed, limit), memory->device->name, format_bytes(wanted, bytes),
+                     format_bytes(had, drawn));
 }
 
 ctrt_status quota_take(struct device_memory *memory, size_t bytes)

@@ -3,7 +3,7 @@
 #include "memory/races.h"
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "ctrt/stream.h"
 
 #define RACES_LOGGED 50                     /* further races are only counted */
@@ -142,7 +142,7 @@ static bool append(struct accesses *own, const struct access *access)
         memmove(own->list, own->list + 1, --own->count * sizeof *own->list);
     if (own->count == own->room) {
         const uint32_t room = own->room > 0 ? 2 * own->room : 4;
-        struct access *larger = memory_resize(own->list, room * sizeof *larger);
+        struct access *larger = host_realloc(own->list, room * sizeof *larger);
         if (larger == NULL)
             return false;
         own->list = larger;
@@ -157,7 +157,7 @@ void races_begin(struct storage *storage, stream_mark available_after)
     pthread_mutex_lock(&lock);
     struct accesses *own = atomic_load(&storage->uses.accesses);
     if (own == NULL) {
-        own = memory_zeroed(sizeof *own);
+        own = host_calloc(sizeof *own);
         atomic_store(&storage->uses.accesses, own);
     }
     if (own != NULL && available_after != 0) {
@@ -174,8 +174,8 @@ void races_end(struct storage *storage)
     struct accesses *own = atomic_load_explicit(&storage->uses.accesses, memory_order_relaxed);
     if (likely(own == NULL))
         return;
-    memory_free(own->list);
-    memory_free(own);
+    host_free(own->list);
+    host_free(own);
     atomic_store_explicit(&storage->uses.accesses, NULL, memory_order_relaxed);
 }
 

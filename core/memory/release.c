@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/release.c: ctrt_memory_release_all and ctrt_shutdown. */
 #include "base/base.h"
-#include "base/memory.h"
-#include "base/text.h"
+#include "base/host_alloc.h"
+#include "base/strbuf.h"
 #include "device/close.h"
 #include "memory/owners.h"
 #include "memory/pinned.h"
@@ -15,10 +15,10 @@ static ctrt_status still_there(const char *who, struct device_memory *memory, ui
     char size[32], label[128], of[160] = "";
     if (owners_of(&owners, &count, memory) && count > 0)
         snprintf(of, sizeof of, ", most of them of %s", owner_label(label, &owners[0]));
-    memory_free(owners);
+    host_free(owners);
     return ctrt_fail(CTRT_ERR_STATE,
                      "%s: tensors still hold %s on %s%s; release them first. What was cached is given back", who,
-                     text_bytes(size, bytes), memory->device->name, of);
+                     format_bytes(size, bytes), memory->device->name, of);
 }
 
 /* Frees cached memory. CTRT_ERR_STATE if tensors still exist on the device, else the status of the device's pending

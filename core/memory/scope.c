@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/scope.c: ctrt_memory_scope: peaks of a part of the program, by windows (account.h). */
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/pool.h"
 
 struct ctrt_memory_scope {
@@ -16,7 +16,7 @@ ctrt_status ctrt_memory_scope_begin(ctrt_memory_scope **out, ctrt_device *device
     if (out == NULL)
         return fail_null("memory_scope_begin", "out");
     CTRT_TRY(memory_get(&memory, device));
-    ctrt_memory_scope *scope = memory_zeroed(sizeof *scope);
+    ctrt_memory_scope *scope = host_calloc(sizeof *scope);
     if (scope == NULL)
         return out_of_memory(sizeof *scope, "a scope");
     scope->memory = memory;
@@ -60,7 +60,7 @@ ctrt_status ctrt_memory_scope_end(ctrt_memory_peaks *out, ctrt_memory_scope **sc
     account_window_close(&ended->memory->account, &ended->window);
     if (out != NULL)
         peaks_of(out, ended);
-    memory_free(ended);
+    host_free(ended);
     return CTRT_OK;
 }
 

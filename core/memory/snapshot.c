@@ -7,8 +7,8 @@
 
 #include "base/base.h"
 #include "base/file_writer.h"
-#include "base/memory.h"
-#include "base/text.h"
+#include "base/host_alloc.h"
+#include "base/strbuf.h"
 #include "base/thread.h"
 #include "device/stream.h"
 #include "memory/figures.h"
@@ -34,11 +34,11 @@ struct parts {
 
 static void parts_free(struct parts *parts)
 {
-    memory_free(parts->blocks);
-    memory_free(parts->pieces);
-    memory_free(parts->events);
-    memory_free(parts->owners);
-    memory_free(parts->stacks);
+    host_free(parts->blocks);
+    host_free(parts->pieces);
+    host_free(parts->events);
+    host_free(parts->owners);
+    host_free(parts->stacks);
 }
 
 static int compare_stacks(const void *a, const void *b)
@@ -52,7 +52,7 @@ static bool list_stacks(struct parts *parts)
     size_t count = 0, most = parts->block_count + parts->event_count;
     if (most == 0)
         return true;
-    parts->stacks = memory_alloc(most * sizeof parts->stacks[0]);
+    parts->stacks = host_alloc(most * sizeof parts->stacks[0]);
     if (parts->stacks == NULL)
         return false;
     for (size_t i = 0; i < parts->block_count; i++)
@@ -104,49 +104,49 @@ static unsigned long long stream_number(const ctrt_device *device, const void *q
 
 /* ---- segments ---- */
 
-static void owner(struct text *text, const char *tag, const char *op)
+static void owner(struct strbuf *text, const char *tag, const char *op)
 {
-    text_add(text, ", \"tag\": ");
-    text_add_json(text, tag);
-    text_add(text, ", \"op\": ");
-    text_add_json(text, op != NULL ? op : "");
+    strbuf_add(text, ", \"tag\": ");
+    strbuf_add_json(text, tag);
+    strbuf_add(text, ", \"op\": ");
+    strbuf_add_json(text, op != NULL ? op : "");
 }
 
-static void stack(struct text *text, const struct frames *frames)
+static void stack(struct strbuf *text, const struct frames *frames)
 {
     if (frames != NULL)
-        text_add(text, ", \"stack\": %u", (unsigned)frames->number);
+        strbuf_add(text, ", \"stack\": %u", (unsigned)frames->number);
 }
 
-static void block(struct text *text, const void *address, size_t bytes, int state, const struct live_block *live)
+static void block(struct strbuf *text, const void *address, size_t bytes, int state, const struct live_block *live)
 {
     static const char *const states[] = { "inactive", "active_allocated", "active_awaiting_free" };
-    text_add(text, "\n      {\"address\": %llu, \"size\": %zu, \"requested_size\": %zu, \"state\": \"%s\"",
-             (unsigned long long)(uintptr_t)address, bytes,
-             live != NULL                 ? live->requested
-             : state == CTRT_BLOCK_ACTIVE ? bytes
+    strbuf_add(text, "\n      {\"address\": %llu, \"size\": %zu, \"requested_size\": %zu, \"state\": \"%s\"",
+               (unsigned long long)(uintptr_t)address, bytes,
+               live != NULL                 ? live->requested
+               : state == CTRT_BLOCK_ACTIVE ? bytes
                                           : 0,
-             states[MIN((unsigned)state, 2u)]);
+               states[MIN((unsigned)state, 2u)]);
     if (live != NULL) {
         owner(text, live->tag, live->op);
-        text_add(text, ", \"time_us\": %llu", (unsigned long long)live->time);
+        strbuf_add(text, ", \"time_us\": %llu", (unsigned long long)live->time);
         stack(text, live->frames);
     }
-    text_add(text, "}");
+    strbuf_add(text, "}");
 }
 
-static void segment_head(struct text *text, bool first, const void *address, size_t bytes, unsigned long long stream,
+static void segment_head(struct strbuf *text, bool first, const void *address, size_t bytes, unsigned long long stream,
                          bool large, bool expandable, uint64_t allocated, uint64_t active)
 {
-    text_add(text,
-             "%s\n    {\"address\": %llu, \"total_size\": %zu, \"stream\": %llu, \"segment_type\": \"%s\", "
-             "\"is_expandable\": %s, \"allocated_size\": %llu, \"active_size\": %llu, \"blocks\": [",
-             first ? "" : ",", (unsigned long long)(uintptr_t)address, bytes, stream,
-             large ? "large" : "small", expandable ? "true" : "false", (unsigned long long)allocated,
-             (unsigned long long)active);
+    strbuf_add(text,
+               "%s\n    {\"address\": %llu, \"total_size\": %zu, \"stream\": %llu, \"segment_type\": \"%s\", "
+               "\"is_expandable\": %s, \"allocated_size\": %llu, \"active_size\": %llu, \"blocks\": [",
+               first ? "" : ",", (unsigned long long)(uintptr_t)address, bytes, stream,
+               large ? "large" : "small", expandable ? "true" : "false", (unsigned long long)allocated,
+               (unsigned long long)active);
 }
 
-static void segments_walked(struct text *text, const struct parts *parts, const ctrt_device *device)
+static void segments_walked(struct strbuf *text, const struct parts *parts, const ctrt_device *device)
 {
     for (size_t i = 0; i < parts->piece_count;) {
         const ctrt_memory_piece *segment = &parts->pieces[i];
@@ -162,19 +162,19 @@ static void segments_walked(struct text *text, const struct parts *parts, const 
                      allocated, active);
         for (size_t k = i + 1; k < end; k++) {
             const ctrt_memory_piece *piece = &parts->pieces[k];
-            text_add(text, "%s", k > i + 1 ? "," : "");
+            strbuf_add(text, "%s", k > i + 1 ? "," : "");
             block(text, piece->address, piece->bytes, piece->block_state,
                   piece->block_state == CTRT_BLOCK_ACTIVE
                       ? live_at(parts, piece->name != NULL ? piece->name : piece->address)
                       : NULL);
         }
-        text_add(text, "]}");
+        strbuf_add(text, "]}");
         i = end;
     }
 }
 
 /* For a policy that does not report its segments: lists each allocated block as a segment. */
-static void segments_live(struct text *text, const struct parts *parts, const ctrt_device *device)
+static void segments_live(struct strbuf *text, const struct parts *parts, const ctrt_device *device)
 {
     for (size_t i = 0; i < parts->block_count; i++) {
         const struct live_block *live = &parts->blocks[i];
@@ -182,72 +182,72 @@ static void segments_live(struct text *text, const struct parts *parts, const ct
                      live->bytes > ACCOUNT_SMALL_MOST, false,
                      live->bytes, live->bytes);
         block(text, live->address, live->bytes, CTRT_BLOCK_ACTIVE, live);
-        text_add(text, "]}");
+        strbuf_add(text, "]}");
     }
 }
 
 /* ---- history ---- */
 
-static void event(struct text *text, const struct history_event *e, const ctrt_device *device)
+static void event(struct strbuf *text, const struct history_event *e, const ctrt_device *device)
 {
-    text_add(text, "\n      {\"action\": \"%s\", \"addr\": %llu, \"size\": %zu, \"stream\": %llu, \"time_us\": %llu",
-             history_action_name(e->action), (unsigned long long)(uintptr_t)e->address, e->bytes,
-             stream_number(device, e->queue), (unsigned long long)e->time);
+    strbuf_add(text, "\n      {\"action\": \"%s\", \"addr\": %llu, \"size\": %zu, \"stream\": %llu, \"time_us\": %llu",
+               history_action_name(e->action), (unsigned long long)(uintptr_t)e->address, e->bytes,
+               stream_number(device, e->queue), (unsigned long long)e->time);
     if (e->action == HISTORY_OOM)
-        text_add(text, ", \"device_free\": %llu", (unsigned long long)e->room);
+        strbuf_add(text, ", \"device_free\": %llu", (unsigned long long)e->room);
     if (e->action == HISTORY_ANNOTATE || e->action == HISTORY_SNAPSHOT) {
-        text_add(text, ", \"text\": ");
-        text_add_json(text, e->tag);
+        strbuf_add(text, ", \"text\": ");
+        strbuf_add_json(text, e->tag);
     } else {
         owner(text, e->tag, e->op);
     }
     stack(text, e->frames);
-    text_add(text, "}");
+    strbuf_add(text, "}");
 }
 
 /* ---- snapshot ---- */
 
-static void to_json(struct text *text, struct device_memory *memory, const struct parts *parts)
+static void to_json(struct strbuf *text, struct device_memory *memory, const struct parts *parts)
 {
     ctrt_memory_figures figures;
     figures_read(&figures, memory);
-    text_add(text, "{\n  \"format\": \"ctrt memory snapshot\",\n  \"version\": 1,\n  \"library\": ");
-    text_add_json(text, ctrt_version());
-    text_add(text, ",\n  \"device\": ");
-    text_add_json(text, memory->device->name);
-    text_add(text, ",\n  \"policy\": ");
-    text_add_json(text, memory->policy_name);
-    text_add(text, ",\n  \"watch\": \"%s\",\n  \"time_us\": %llu,\n  \"total_bytes\": %llu,\n  \"stats\": ",
-             history_on(memory) ? (atomic_load(&frames_wanted) ? "frames" : "all")
-             : pool_watched(memory) ? "state" : "none",
-             (unsigned long long)history_now(),
-             (unsigned long long)memory->total_bytes);
+    strbuf_add(text, "{\n  \"format\": \"ctrt memory snapshot\",\n  \"version\": 1,\n  \"library\": ");
+    strbuf_add_json(text, ctrt_version());
+    strbuf_add(text, ",\n  \"device\": ");
+    strbuf_add_json(text, memory->device->name);
+    strbuf_add(text, ",\n  \"policy\": ");
+    strbuf_add_json(text, memory->policy_name);
+    strbuf_add(text, ",\n  \"watch\": \"%s\",\n  \"time_us\": %llu,\n  \"total_bytes\": %llu,\n  \"stats\": ",
+               history_on(memory) ? (atomic_load(&frames_wanted) ? "frames" : "all")
+               : pool_watched(memory) ? "state" : "none",
+               (unsigned long long)history_now(),
+               (unsigned long long)memory->total_bytes);
     summary_stats_json(text, &figures, "    ");
-    text_add(text, ",\n  \"owners\": ");
+    strbuf_add(text, ",\n  \"owners\": ");
     owners_json(text, parts->owners, parts->owner_count, SIZE_MAX);
-    text_add(text, ",\n  \"segments\": [");
+    strbuf_add(text, ",\n  \"segments\": [");
     if (parts->pieces != NULL)
         segments_walked(text, parts, memory->device);
     else
         segments_live(text, parts, memory->device);
-    text_add(text, "],\n  \"events_lost\": %llu,\n  \"device_traces\": [[", (unsigned long long)parts->lost);
+    strbuf_add(text, "],\n  \"events_lost\": %llu,\n  \"device_traces\": [[", (unsigned long long)parts->lost);
     for (size_t i = 0; i < parts->event_count; i++) {
-        text_add(text, "%s", i > 0 ? "," : "");
+        strbuf_add(text, "%s", i > 0 ? "," : "");
         event(text, &parts->events[i], memory->device);
     }
-    text_add(text, "]],\n  \"stacks\": {");
+    strbuf_add(text, "]],\n  \"stacks\": {");
     for (size_t i = 0; i < parts->stack_count; i++) {
-        text_add(text, "%s\n    \"%u\": ", i > 0 ? "," : "", (unsigned)parts->stacks[i]->number);
+        strbuf_add(text, "%s\n    \"%u\": ", i > 0 ? "," : "", (unsigned)parts->stacks[i]->number);
         frames_json(text, parts->stacks[i]);
     }
-    text_add(text, "}\n}\n");
+    strbuf_add(text, "}\n}\n");
 }
 
 static ctrt_status snapshot(char **out, ctrt_device *device, const char *why)
 {
     struct device_memory *memory;
     struct parts parts;
-    struct text text = { 0 };
+    struct strbuf text = { 0 };
     CTRT_TRY(memory_get(&memory, device));
     if (history_on(memory)) {
         struct history_event event = { .time = history_now(), .tag = why, .action = HISTORY_SNAPSHOT };
@@ -257,7 +257,7 @@ static ctrt_status snapshot(char **out, ctrt_device *device, const char *why)
         return out_of_memory(1, "a snapshot");
     to_json(&text, memory, &parts);
     parts_free(&parts);
-    return text_finish(out, &text, "a snapshot");
+    return strbuf_finish(out, &text, "a snapshot");
 }
 
 ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device)
@@ -280,6 +280,6 @@ ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device)
     ctrt_status status = file_writer_open(&file, path);
     if (status == CTRT_OK)
         status = file_writer_close(&file, file_writer_write(&file, text, strlen(text)));
-    memory_free(text);
+    host_free(text);
     return ctrt_context(status, "memory_snapshot_write");
 }

@@ -4,7 +4,7 @@
 #include "memory/source.h"
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/fence.h"
 #include "memory/live.h"
 #include "memory/quota.h"
@@ -66,7 +66,7 @@ static ctrt_status lend_host_alloc(void *state, void **address, size_t bytes)
     const ctrt_memory_table *table = memory->device->backend->memory;
     if (has_host_memory(table))
         return table->host_alloc(memory->device->handle, address, bytes);
-    *address = memory_must_fail() ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64);
+    *address = alloc_fault_due() ? NULL : aligned_alloc(64, (bytes + 63) / 64 * 64);
     return *address != NULL ? CTRT_OK : out_of_memory(bytes, "host memory");
 }
 

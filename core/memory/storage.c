@@ -3,7 +3,7 @@
 #include "memory/storage.h"
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/capture.h"
 #include "memory/fence.h"
 #include "memory/order.h"

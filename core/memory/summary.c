@@ -6,7 +6,7 @@
 #include "memory/summary.h"
 
 #include "base/base.h"
-#include "base/text.h"
+#include "base/strbuf.h"
 #include "memory/figures.h"
 
 #define WIDTH 75
@@ -37,27 +37,27 @@ const char *summary_count(char text[16], int64_t count, int64_t by)
     return text;
 }
 
-static void line_of(struct text *text, char c)
+static void line_of(struct strbuf *text, char c)
 {
     char line[WIDTH + 1];
     memset(line, c, WIDTH);
     line[WIDTH] = '\0';
-    text_add(text, "|%s|\n", line);
+    strbuf_add(text, "|%s|\n", line);
 }
 
-static void centered(struct text *text, const char *title)
+static void centered(struct strbuf *text, const char *title)
 {
     int length = (int)MIN(strlen(title), WIDTH - 2), left = (WIDTH - length) / 2;
-    text_add(text, "|%*s%.*s%*s|\n", left, "", length, title, WIDTH - length - left, "");
+    strbuf_add(text, "|%*s%.*s%*s|\n", left, "", length, title, WIDTH - length - left, "");
 }
 
-static void row(struct text *text, const char *name, const ctrt_memory_figure *figure, const ctrt_memory_figure *by,
+static void row(struct strbuf *text, const char *name, const ctrt_memory_figure *figure, const ctrt_memory_figure *by,
                 const char *(*format)(char *, int64_t, int64_t))
 {
     char current[16], peak[16], allocated[16], freed[16];
-    text_add(text, "| %-21s | %s | %s | %s | %s |\n", name, format(current, figure->current, by->current),
-             format(peak, figure->peak, by->peak), format(allocated, figure->allocated, by->allocated),
-             format(freed, figure->freed, by->freed));
+    strbuf_add(text, "| %-21s | %s | %s | %s | %s |\n", name, format(current, figure->current, by->current),
+               format(peak, figure->peak, by->peak), format(allocated, figure->allocated, by->allocated),
+               format(freed, figure->freed, by->freed));
 }
 
 #define MEMBER(name) offsetof(ctrt_memory_figures, name)
@@ -82,17 +82,17 @@ static const struct {
     { "Blocks on the host",    MEMBER(spilled),              summary_count, false, true },
 };
 
-void summary_table(struct text *text, const char *device, const ctrt_memory_figures *figures, bool abbreviated)
+void summary_table(struct strbuf *text, const char *device, const ctrt_memory_figures *figures, bool abbreviated)
 {
     char title[WIDTH];
     snprintf(title, sizeof title, "ctrt memory summary, device %.40s", device);
     line_of(text, '=');
     centered(text, title);
     line_of(text, '-');
-    text_add(text, "|  %9s Device OOMs: %-10lld | %4s allocation retries: %-10lld  |\n", "",
-             (long long)figures->num_ooms, "", (long long)figures->num_alloc_retries);
+    strbuf_add(text, "|  %9s Device OOMs: %-10lld | %4s allocation retries: %-10lld  |\n", "",
+               (long long)figures->num_ooms, "", (long long)figures->num_alloc_retries);
     line_of(text, '=');
-    text_add(text, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
+    strbuf_add(text, "|        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n");
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         const ctrt_memory_figure *all = (const void *)((const char *)figures + rows[i].offset);
         if (rows[i].rare && all->allocated == 0)
@@ -107,13 +107,13 @@ void summary_table(struct text *text, const char *device, const ctrt_memory_figu
     line_of(text, '=');
 }
 
-void summary_stats_json(struct text *text, const ctrt_memory_figures *figures, const char *indent)
+void summary_stats_json(struct strbuf *text, const ctrt_memory_figures *figures, const char *indent)
 {
     const char *key;
-    text_add(text, "{");
+    strbuf_add(text, "{");
     for (size_t i = 0; (key = ctrt_memory_stat_key(i)) != NULL; i++)
-        text_add(text, "%s\n%s\"%s\": %lld", i > 0 ? "," : "", indent, key, (long long)figures_value(figures, i));
-    text_add(text, "}");
+        strbuf_add(text, "%s\n%s\"%s\": %lld", i > 0 ? "," : "", indent, key, (long long)figures_value(figures, i));
+    strbuf_add(text, "}");
 }
 
 /* ---- public ---- */
@@ -122,30 +122,30 @@ ctrt_status ctrt_memory_summary(char **out, ctrt_device *device, bool abbreviate
 {
     struct device_memory *memory;
     ctrt_memory_figures figures;
-    struct text text = { 0 };
+    struct strbuf text = { 0 };
     if (out == NULL)
         return fail_null("memory_summary", "out");
     CTRT_TRY(memory_get(&memory, device));
     figures_read(&figures, memory);
     summary_table(&text, memory->device->name, &figures, abbreviated);
-    return text_finish(out, &text, "a summary");
+    return strbuf_finish(out, &text, "a summary");
 }
 
 ctrt_status ctrt_memory_summary_json(char **out, ctrt_device *device)
 {
     struct device_memory *memory;
     ctrt_memory_figures figures;
-    struct text text = { 0 };
+    struct strbuf text = { 0 };
     if (out == NULL)
         return fail_null("memory_summary_json", "out");
     CTRT_TRY(memory_get(&memory, device));
     figures_read(&figures, memory);
-    text_add(&text, "{\n  \"device\": ");
-    text_add_json(&text, memory->device->name);
-    text_add(&text, ",\n  \"policy\": ");
-    text_add_json(&text, memory->policy_name);
-    text_add(&text, ",\n  \"stats\": ");
+    strbuf_add(&text, "{\n  \"device\": ");
+    strbuf_add_json(&text, memory->device->name);
+    strbuf_add(&text, ",\n  \"policy\": ");
+    strbuf_add_json(&text, memory->policy_name);
+    strbuf_add(&text, ",\n  \"stats\": ");
     summary_stats_json(&text, &figures, "    ");
-    text_add(&text, "\n}\n");
-    return text_finish(out, &text, "a summary");
+    strbuf_add(&text, "\n}\n");
+    return strbuf_finish(out, &text, "a summary");
 }

@@ -3,8 +3,8 @@
 #include "memory/tag.h"
 
 #include "base/base.h"
-#include "base/keep.h"
-#include "base/memory.h"
+#include "base/intern.h"
+#include "base/host_alloc.h"
 #include "ctrt/memory.h"
 
 atomic_bool tag_wanted;
@@ -14,16 +14,16 @@ static const char *joined(const char *base, const char *path)
     char few[256];
     size_t first = strlen(base), second = strlen(path), bytes = first + second + 2;
     if (first == 0)
-        return keep_text(path);
-    char *text = bytes <= sizeof few ? few : memory_alloc(bytes);
+        return intern_string(path);
+    char *text = bytes <= sizeof few ? few : host_alloc(bytes);
     if (text == NULL)
         return NULL;
     memcpy(text, base, first);
     text[first] = '/';
     memcpy(text + first + 1, path, second + 1);
-    const char *kept = keep_text(text);
+    const char *kept = intern_string(text);
     if (text != few)
-        memory_free(text);
+        host_free(text);
     return kept;
 }
 
@@ -43,7 +43,7 @@ static void drop_above(struct thread_state *state, const struct memory_tag *end)
         struct memory_tag *tag = state->tag;
         state->tag = tag->below;
         if (tag->pushed)
-            memory_free(tag);
+            host_free(tag);
     }
 }
 
@@ -59,11 +59,11 @@ ctrt_status ctrt_memory_tag_push(const char *text)
         return fail_null("memory_tag_push", "tag");
     if (*text == '\0')
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "memory_tag_push: the tag is empty");
-    struct memory_tag *tag = memory_alloc(sizeof *tag);
+    struct memory_tag *tag = host_alloc(sizeof *tag);
     if (tag != NULL)
         tag->text = joined(tag_here(), text);
     if (tag == NULL || tag->text == NULL) {
-        memory_free(tag);
+        host_free(tag);
         return out_of_memory(sizeof *tag + strlen(text), "a tag");
     }
     thread_register();
@@ -79,7 +79,7 @@ ctrt_status ctrt_memory_tag_pop(void)
     if (tag == NULL || !tag->pushed)
         return ctrt_fail(CTRT_ERR_STATE, "memory_tag_pop: there is no tag that ctrt_memory_tag_push left here");
     thread_state.tag = tag->below;
-    memory_free(tag);
+    host_free(tag);
     return CTRT_OK;
 }
 

@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "ops/backward.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 static const char who[] = "scaled_dot_product_attention";
 
@@ -14,7 +14,7 @@ static ctrt_status check_attention(ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *
     const ctrt_view *x = &q->view, *y = &k->view, *z = &v->view;
     if (x->ndim >= 2 && y->ndim >= 2 && z->ndim >= 2 && x->shape[x->ndim - 1] == y->shape[y->ndim - 1]
         && y->shape[y->ndim - 2] == z->shape[z->ndim - 2])
-        return front_floating(who, "q", q);
+        return op_require_floating(who, "q", q);
     return ctrt_fail(CTRT_ERR_SHAPE, "%s: q %s, k %s and v %s do not fit; expected [.., L, E], [.., S, E], [.., S, V]",
                      who, shape_text(a, x->shape, x->ndim), shape_text(b, y->shape, y->ndim),
                      shape_text(c, z->shape, z->ndim));
@@ -24,7 +24,7 @@ static ctrt_status check_attention(ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *
 static ctrt_status apply_mask(ctrt_tensor **scores, ctrt_tensor *mask)
 {
     if (tensor_dtype(mask) != CTRT_BOOL) {
-        CTRT_TRY(front_floating(who, "mask", mask));
+        CTRT_TRY(op_require_floating(who, "mask", mask));
         return ctrt_add(scores, *scores, mask);
     }
     ctrt_tensor *hidden = NULL;
@@ -226,7 +226,7 @@ static void rows_view(ctrt_view *out, const ctrt_view *logsumexp, const struct s
 static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struct sizes *s,
                          const ctrt_attention_attributes *attributes)
 {
-    FRONT_OP(OP_attention);
+    OP_SCOPE(OP_attention);
     const ctrt_dtype dtype = tensor_dtype(qkv[0]);
     ctrt_device *device = qkv[0]->device;
     ctrt_tensor *kept[3] = { NULL, NULL, NULL }, *results[2] = { NULL, NULL };
@@ -245,7 +245,7 @@ static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struc
     for (int i = 0; i < 3; i++)
         tensor_release(kept[i]);
     const union op_attributes graph = { .attention = { .scale = attributes->scale, .causal = attributes->causal } };
-    status = front_finish(status, out, OP_attention, results, 2, qkv, 3, &graph);
+    status = op_finish(status, out, OP_attention, results, 2, qkv, 3, &graph);
     tensor_release(results[1]);
     return status;
 }
@@ -253,7 +253,7 @@ static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struc
 static ctrt_status backward(ctrt_tensor **const *outs, ctrt_tensor *const *operands, ctrt_tensor *logsumexp,
                             const struct sizes *s, const ctrt_attention_attributes *attributes)
 {
-    FRONT_OP(OP_attention_backward);
+    OP_SCOPE(OP_attention_backward);
     const ctrt_dtype dtype = tensor_dtype(operands[1]);
     ctrt_device *device = operands[1]->device;
     ctrt_tensor *kept[5] = { NULL }, *results[3] = { NULL };
@@ -335,10 +335,10 @@ static bool alike(ctrt_tensor *const *qkv)
 ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q, ctrt_tensor *k, ctrt_tensor *v,
                                               ctrt_tensor *mask, double dropout_p, bool causal, double scale)
 {
-    FRONT_CHECK(who, out);
-    FRONT_CHECK(who, q);
-    FRONT_CHECK(who, k);
-    FRONT_CHECK(who, v);
+    OP_CHECK(who, out);
+    OP_CHECK(who, q);
+    OP_CHECK(who, k);
+    OP_CHECK(who, v);
     CTRT_TRY(check_attention(q, k, v));
     scale = option_value(scale, 1 / sqrt((double)MAX(q->view.shape[q->view.ndim - 1], 1)));
     ctrt_tensor *const qkv[3] = { q, k, v };
@@ -346,7 +346,7 @@ ctrt_status ctrt_scaled_dot_product_attention(ctrt_tensor **out, ctrt_tensor *q,
     struct sizes s;
     if (mask == NULL && dropout_p == 0 && alike(qkv) && find_sizes(&s, &q->view, &k->view, &v->view)
         && forward_available(tensor_dtype(q), q->device, &s, &attributes))
-        return front_context(fused(out, qkv, &s, &attributes), who);
+        return op_error_context(fused(out, qkv, &s, &attributes), who);
 
-    return front_context(composed(out, qkv, mask, dropout_p, causal, scale), who);
+    return op_error_context(composed(out, qkv, mask, dropout_p, causal, scale), who);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/cat.c: fronts of cat and stack. */
-#include "ops/front.h"
+#include "ops/op_common.h"
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 
 /* Returns whether cat ignores the tensor: an empty 1-dim tensor can be joined with tensors of any shape, as in
  * PyTorch. */
@@ -13,7 +13,7 @@ static bool skipped(const ctrt_tensor *tensor)
 
 static ctrt_status operands_check(const char *who, ctrt_tensor *const *tensors, int count)
 {
-    FRONT_CHECK(who, tensors);
+    OP_CHECK(who, tensors);
     if (unlikely(count <= 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: a list of %d tensors; at least one is expected", who, count);
     for (int i = 0; i < count; i++)
@@ -78,8 +78,8 @@ static ctrt_status copy_parts(const ctrt_tensor *result, ctrt_tensor *const *ten
 
 ctrt_status ctrt_cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim)
 {
-    FRONT_OP(OP_cat);
-    FRONT_CHECK("cat", out);
+    OP_SCOPE(OP_cat);
+    OP_CHECK("cat", out);
     CTRT_TRY(operands_check("cat", tensors, count));
     const ctrt_tensor *first = tensors[0];
     for (int i = 0; i < count; i++) {
@@ -92,7 +92,7 @@ ctrt_status ctrt_cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, 
     ctrt_device *device;
     ctrt_dtype dtype;
     int64_t shape[CTRT_MAX_DIMS];
-    CTRT_TRY(front_device(&device, "cat", tensors, count));
+    CTRT_TRY(op_common_device(&device, "cat", tensors, count));
     CTRT_TRY(ctrt_result_type(&dtype, tensors, count, NULL));
     CTRT_TRY(shape_of_result(shape, &dim, tensors, count, first));
     CTRT_TRY(shape_check("cat", ctrt_ints_of(shape, first->view.ndim), dtype));
@@ -102,12 +102,12 @@ ctrt_status ctrt_cat(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, 
     ctrt_status status = copy_parts(result, tensors, count, dim);
     union op_attributes attributes;
     attributes.dim.dim = dim;
-    return front_finish(status, out, OP_cat, &result, 1, tensors, count, &attributes);
+    return op_finish(status, out, OP_cat, &result, 1, tensors, count, &attributes);
 }
 
 ctrt_status ctrt_stack(ctrt_tensor **out, ctrt_tensor *const *tensors, int count, int dim)
 {
-    FRONT_CHECK("stack", out);
+    OP_CHECK("stack", out);
     CTRT_TRY(operands_check("stack", tensors, count));
     const ctrt_view *first = &tensors[0]->view;
     for (int i = 1; i < count; i++) {
@@ -124,7 +124,7 @@ ctrt_status ctrt_stack(ctrt_tensor **out, ctrt_tensor *const *tensors, int count
 
     ctrt_tensor *few[16] = { NULL }, **raised = few;
     if (count > (int)COUNT_OF(few)) {
-        raised = memory_zeroed((size_t)count * sizeof *raised);
+        raised = host_calloc((size_t)count * sizeof *raised);
         if (raised == NULL)
             return out_of_memory((size_t)count * sizeof *raised, "stack");
     }
@@ -136,6 +136,6 @@ ctrt_status ctrt_stack(ctrt_tensor **out, ctrt_tensor *const *tensors, int count
     for (int i = 0; i < count; i++)
         tensor_release(raised[i]);
     if (raised != few)
-        memory_free(raised);
+        host_free(raised);
     return ctrt_context(status, "stack");
 }

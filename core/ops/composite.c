@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/composite.c: functions that are composed from ops, which also provide the derivatives. */
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target, ctrt_reduction reduction)
 {
-    FRONT_CHECK("mse_loss", out);
-    FRONT_CHECK("mse_loss", x);
-    FRONT_CHECK("mse_loss", target);
+    OP_CHECK("mse_loss", out);
+    OP_CHECK("mse_loss", x);
+    OP_CHECK("mse_loss", target);
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     if (!shape_equal(x->view.shape, x->view.ndim, target->view.shape, target->view.ndim))
         return ctrt_fail(CTRT_ERR_SHAPE, "mse_loss: x has shape %s, target %s; they must be equal",
@@ -25,5 +25,5 @@ ctrt_status ctrt_mse_loss(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *target
     if (status == CTRT_OK)
         ctrt_tensor_assign(out, difference);
     tensor_release(difference);
-    return front_context(status, "mse_loss");
+    return op_error_context(status, "mse_loss");
 }

@@ -4,14 +4,14 @@
  * The result has the layout of the input (contiguous or channels-last), and the weight is converted to it. If only the
  * weight is channels-last, all are. */
 #include "ops/backward.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* Returns x itself if it is dense in `format`, else a copy. The caller owns *out. Not recorded. */
 static ctrt_status in_format(ctrt_tensor **out, ctrt_tensor *x, ctrt_memory_format format)
 {
     const uint16_t flag = format == CTRT_CHANNELS_LAST ? CTRT_VIEW_CHANNELS_LAST : CTRT_VIEW_CONTIGUOUS;
     if (!(x->view.flags & flag))
-        return front_copy(out, x, tensor_dtype(x), x->device, format);
+        return op_dense_copy(out, x, tensor_dtype(x), x->device, format);
     tensor_retain(x);
     *out = x;
     return CTRT_OK;
@@ -22,9 +22,9 @@ static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_opt
     *out = (ctrt_conv_attributes){ sizeof *out, { 1, 1 }, { 0, 0 }, { 1, 1 }, 1 };
     if (options == NULL)
         return CTRT_OK;
-    CTRT_TRY(front_window("conv2d", "stride", options->stride, 0));
-    CTRT_TRY(front_window("conv2d", "padding", options->padding, 0));
-    CTRT_TRY(front_window("conv2d", "dilation", options->dilation, 0));
+    CTRT_TRY(op_check_window("conv2d", "stride", options->stride, 0));
+    CTRT_TRY(op_check_window("conv2d", "padding", options->padding, 0));
+    CTRT_TRY(op_check_window("conv2d", "dilation", options->dilation, 0));
     if (options->groups < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "conv2d: groups is %lld", (long long)options->groups);
     for (int i = 0; i < 2; i++) {
@@ -91,7 +91,7 @@ static ctrt_status check_operands(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tens
 {
     ctrt_tensor *const tensors[3] = { x, weight, bias };
     ctrt_device *device;
-    CTRT_TRY(front_floating("conv2d", "x", x));
+    CTRT_TRY(op_require_floating("conv2d", "x", x));
     for (int i = 1; i < 3; i++) {
         if (tensors[i] == NULL)
             continue;
@@ -103,14 +103,14 @@ static ctrt_status check_operands(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tens
             return ctrt_fail(CTRT_ERR_DEVICE, "conv2d: x is on %s, %s on %s; move one with ctrt_to_device",
                              x->device->name, i == 1 ? "weight" : "bias", tensors[i]->device->name);
     }
-    return front_device(&device, "conv2d", tensors, 3);
+    return op_common_device(&device, "conv2d", tensors, 3);
 }
 
 /* Runs conv2d or one of its gradients, which all have two 4-dim operands and a 4-dim result of `shape`. */
 static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctrt_tensor *second, ctrt_tensor *bias,
                        const ctrt_conv_attributes *attributes, const int64_t *shape, ctrt_memory_format format)
 {
-    FRONT_OP(op);
+    OP_SCOPE(op);
     ctrt_tensor *a = NULL, *b = NULL, *c = NULL;
     ctrt_device *device = first->device;
     const ctrt_dtype dtype = tensor_dtype(first);
@@ -118,7 +118,7 @@ static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctr
     if (status == CTRT_OK)
         status = in_format(&b, second, format);
     if (status == CTRT_OK && bias != NULL)
-        status = front_operand(&c, bias, dtype, device, true);
+        status = op_operand(&c, bias, dtype, device, true);
     if (status == CTRT_OK)
         status = tensor_new_format(result, shape, 4, dtype, device, format);
     if (status == CTRT_OK && (*result)->view.numel > 0) {
@@ -138,14 +138,14 @@ static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctr
 ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias,
                         const ctrt_conv2d_options *options)
 {
-    FRONT_OP(OP_conv2d);
-    FRONT_CHECK("conv2d", out);
-    FRONT_CHECK("conv2d", x);
-    FRONT_CHECK("conv2d", weight);
+    OP_SCOPE(OP_conv2d);
+    OP_CHECK("conv2d", out);
+    OP_CHECK("conv2d", x);
+    OP_CHECK("conv2d", weight);
     ctrt_tensor *const mixed[3] = { x, weight, bias };
-    if (unlikely(front_mixed(mixed, 3))) {
+    if (unlikely(op_mixed_dtypes(mixed, 3))) {
         ctrt_tensor *casts[3];
-        CTRT_TRY(front_unmix(casts, mixed, 3));
+        CTRT_TRY(op_cast_mixed(casts, mixed, 3));
         ctrt_status status = ctrt_conv2d(out, casts[0], casts[1], casts[2], options);
         for (int i = 0; i < 3; i++)
             tensor_release(casts[i]);
@@ -158,10 +158,10 @@ ctrt_status ctrt_conv2d(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, 
     CTRT_TRY(conv_shape(shape, x, weight, bias, &graph.conv));
     ctrt_tensor *y = NULL;
     const ctrt_memory_format format =
-        front_format(x) == CTRT_CHANNELS_LAST ? CTRT_CHANNELS_LAST : front_format(weight);
+        op_result_format(x) == CTRT_CHANNELS_LAST ? CTRT_CHANNELS_LAST : op_result_format(weight);
     ctrt_status status = run(&y, OP_conv2d, x, weight, bias, &graph.conv, shape, format);
     ctrt_tensor *const inputs[3] = { x, weight, bias };
-    return front_finish(status, out, OP_conv2d, &y, 1, inputs, 3, &graph);
+    return op_finish(status, out, OP_conv2d, &y, 1, inputs, 3, &graph);
 }
 
 ctrt_status op_conv2d_input_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *weight,
@@ -170,9 +170,9 @@ ctrt_status op_conv2d_input_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor
     union op_attributes graph = { .conv_grad = { .conv = *attributes } };
     memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
     ctrt_tensor *dx = NULL;
-    ctrt_status status = run(&dx, OP_conv2d_input_grad, dy, weight, NULL, attributes, shape, front_format(dy));
+    ctrt_status status = run(&dx, OP_conv2d_input_grad, dy, weight, NULL, attributes, shape, op_result_format(dy));
     ctrt_tensor *const inputs[2] = { dy, weight };
-    return front_finish(status, out, OP_conv2d_input_grad, &dx, 1, inputs, 2, &graph);
+    return op_finish(status, out, OP_conv2d_input_grad, &dx, 1, inputs, 2, &graph);
 }
 
 ctrt_status op_conv2d_weight_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *x,
@@ -181,7 +181,7 @@ ctrt_status op_conv2d_weight_grad(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tenso
     union op_attributes graph = { .conv_grad = { .conv = *attributes } };
     memcpy(graph.conv_grad.shape, shape, sizeof graph.conv_grad.shape);
     ctrt_tensor *dw = NULL;
-    ctrt_status status = run(&dw, OP_conv2d_weight_grad, dy, x, NULL, attributes, shape, front_format(x));
+    ctrt_status status = run(&dw, OP_conv2d_weight_grad, dy, x, NULL, attributes, shape, op_result_format(x));
     ctrt_tensor *const inputs[2] = { dy, x };
-    return front_finish(status, out, OP_conv2d_weight_grad, &dw, 1, inputs, 2, &graph);
+    return op_finish(status, out, OP_conv2d_weight_grad, &dw, 1, inputs, 2, &graph);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/copy.c: fronts of ops that copy: to another layout, dtype or device, and between tensors and buffers of the host.
- * transfer.c copies the elements. */
-#include "ops/front.h"
+ * copy_engine.c copies the elements. */
+#include "ops/op_common.h"
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/order.h"
 #include "ops/inplace.h"
 #include "ops/plan.h"
@@ -29,20 +29,20 @@ static ctrt_status new_for_copy(ctrt_tensor **out, const ctrt_tensor *x, ctrt_dt
 static ctrt_status copied(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
                           ctrt_memory_format format)
 {
-    FRONT_OP(op);
+    OP_SCOPE(op);
     ctrt_tensor *result = NULL;
     CTRT_TRY(ctrt_context(new_for_copy(&result, x, dtype, device, format), "%s", op_table[op].name));
     ctrt_status status = kernel_copy(&result->view, device, &x->view, x->device);
-    return front_finish(status, out, op, &result, 1, &x, 1, NULL);
+    return op_finish(status, out, op, &result, 1, &x, 1, NULL);
 }
 
 ctrt_status ctrt_to_non_blocking(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device, bool *asynchronous)
 {
-    FRONT_OP(OP_to);
+    OP_SCOPE(OP_to);
     bool left = false;
-    FRONT_CHECK("to_non_blocking", out);
-    FRONT_CHECK("to_non_blocking", tensor);
-    FRONT_CHECK("to_non_blocking", device);
+    OP_CHECK("to_non_blocking", out);
+    OP_CHECK("to_non_blocking", tensor);
+    OP_CHECK("to_non_blocking", device);
     if (asynchronous != NULL)
         *asynchronous = false;
     if (device == tensor->device) {
@@ -60,7 +60,7 @@ ctrt_status ctrt_to_non_blocking(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_de
     status = kernel_copy_non_blocking(&result->view, device, view, tensor->device, &left);
     if (asynchronous != NULL)
         *asynchronous = left && status == CTRT_OK;
-    return front_finish(status, out, OP_to, &result, 1, &tensor, 1, NULL);
+    return op_finish(status, out, OP_to, &result, 1, &tensor, 1, NULL);
 }
 
 static ctrt_status format_check(const char *who, ctrt_memory_format format, const ctrt_tensor *x)
@@ -83,8 +83,8 @@ static inline bool has_format(const ctrt_tensor *x, ctrt_memory_format format)
 
 ctrt_status ctrt_contiguous(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_memory_format format)
 {
-    FRONT_CHECK("contiguous", out);
-    FRONT_CHECK("contiguous", tensor);
+    OP_CHECK("contiguous", out);
+    OP_CHECK("contiguous", tensor);
     CTRT_TRY(format_check("contiguous", format, tensor));
     if (unlikely(format == CTRT_PRESERVE_FORMAT))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
@@ -98,16 +98,16 @@ ctrt_status ctrt_contiguous(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_memory_
 
 ctrt_status ctrt_clone(ctrt_tensor **out, ctrt_tensor *tensor)
 {
-    FRONT_CHECK("clone", out);
-    FRONT_CHECK("clone", tensor);
+    OP_CHECK("clone", out);
+    OP_CHECK("clone", tensor);
     return copied(out, OP_copy, tensor, tensor_dtype(tensor), tensor->device, CTRT_PRESERVE_FORMAT);
 }
 
 ctrt_status ctrt_to(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device, ctrt_dtype dtype, bool copy,
                     ctrt_memory_format format)
 {
-    FRONT_CHECK("to", out);
-    FRONT_CHECK("to", tensor);
+    OP_CHECK("to", out);
+    OP_CHECK("to", tensor);
     CTRT_TRY(format_check("to", format, tensor));
     if (dtype == CTRT_DTYPE_DEFAULT)
         dtype = tensor_dtype(tensor);
@@ -124,7 +124,7 @@ ctrt_status ctrt_to(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device,
 
 ctrt_status ctrt_to_device(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device)
 {
-    FRONT_CHECK("to_device", device);
+    OP_CHECK("to_device", device);
     return ctrt_to(out, tensor, device, CTRT_DTYPE_DEFAULT, false, CTRT_PRESERVE_FORMAT);
 }
 
@@ -137,7 +137,7 @@ ctrt_status ctrt_to_dtype(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_dtype dty
 ctrt_status ctrt_cpu(ctrt_tensor **out, ctrt_tensor *tensor)
 {
     ctrt_device *cpu;
-    FRONT_CHECK("cpu", tensor);
+    OP_CHECK("cpu", tensor);
     CTRT_TRY(device_cpu(&cpu));
     return ctrt_to(out, tensor, cpu, CTRT_DTYPE_DEFAULT, false, CTRT_PRESERVE_FORMAT);
 }
@@ -183,8 +183,8 @@ static ctrt_status write_elements(ctrt_tensor *self, const ctrt_view *from, ctrt
  * whether it is. */
 static ctrt_status copy_into(ctrt_tensor *self, ctrt_tensor *source, bool *asynchronous)
 {
-    FRONT_CHECK("copy_", self);
-    FRONT_CHECK("copy_", source);
+    OP_CHECK("copy_", self);
+    OP_CHECK("copy_", source);
     CTRT_TRY(inplace_check("copy_", self));
     int64_t shape[CTRT_MAX_DIMS];
     int ndim;
@@ -201,7 +201,7 @@ static ctrt_status copy_into(ctrt_tensor *self, ctrt_tensor *source, bool *async
 
     ctrt_tensor *const inputs[2] = { self, source };
     struct inplace_token token = { NULL };
-    const bool grad = dtype_floating(tensor_dtype(self)) && front_needs_grad(inputs, 2);
+    const bool grad = dtype_floating(tensor_dtype(self)) && op_needs_grad(inputs, 2);
     if (grad)
         CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_copy, self, inputs, 2, NULL), "copy_"));
     ctrt_status status = write_elements(self, &from, source, asynchronous);
@@ -231,7 +231,7 @@ static ctrt_status filled(const char *who, ctrt_tensor *self, ctrt_scalar value)
     CTRT_TRY(inplace_check(who, self));
     CTRT_TRY(dtype_check_scalar(who, tensor_dtype(self), value));
     struct inplace_token token = { NULL };
-    const bool grad = front_needs_grad(&self, 1);
+    const bool grad = op_needs_grad(&self, 1);
     if (grad)
         CTRT_TRY(ctrt_context(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL), "%s", who));
     ctrt_status status = kernel_fill(&self->view, self->device, value);
@@ -244,13 +244,13 @@ static ctrt_status filled(const char *who, ctrt_tensor *self, ctrt_scalar value)
 
 ctrt_status ctrt_fill_(ctrt_tensor *self, ctrt_scalar value)
 {
-    FRONT_CHECK("fill_", self);
+    OP_CHECK("fill_", self);
     return filled("fill_", self, value);
 }
 
 ctrt_status ctrt_zero_(ctrt_tensor *self)
 {
-    FRONT_CHECK("zero_", self);
+    OP_CHECK("zero_", self);
     return filled("zero_", self, ctrt_int(0));
 }
 
@@ -259,7 +259,7 @@ ctrt_status ctrt_zero_(ctrt_tensor *self)
 /* Reads the element of a tensor with one element. */
 static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *tensor)
 {
-    FRONT_CHECK(who, tensor);
+    OP_CHECK(who, tensor);
     if (unlikely(tensor->view.numel != 1)) {
         char text[SHAPE_TEXT_BYTES];
         return ctrt_fail(CTRT_ERR_SHAPE, "%s: a tensor of one element is expected, not %lld of shape %s", who,
@@ -287,7 +287,7 @@ static ctrt_status element_read(ctrt_scalar *out, const char *who, ctrt_tensor *
 ctrt_status ctrt_item(double *out, ctrt_tensor *tensor)
 {
     ctrt_scalar value;
-    FRONT_CHECK("item", out);
+    OP_CHECK("item", out);
     CTRT_TRY(element_read(&value, "item", tensor));
     *out = value.kind == CTRT_SCALAR_FLOAT ? value.f : (double)value.i;
     return CTRT_OK;
@@ -296,7 +296,7 @@ ctrt_status ctrt_item(double *out, ctrt_tensor *tensor)
 ctrt_status ctrt_item_int(int64_t *out, ctrt_tensor *tensor)
 {
     ctrt_scalar value;
-    FRONT_CHECK("item_int", out);
+    OP_CHECK("item_int", out);
     CTRT_TRY(element_read(&value, "item_int", tensor));
     if (value.kind != CTRT_SCALAR_FLOAT) {
         *out = value.i;
@@ -329,7 +329,7 @@ static bool misaligned(const void *buffer, ctrt_dtype dtype)
 
 ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_dtype dtype)
 {
-    FRONT_CHECK("to_host", tensor);
+    OP_CHECK("to_host", tensor);
     CTRT_TRY(dtype_resolve(&dtype, "to_host", dtype));
     size_t wanted;
     if (unlikely(__builtin_mul_overflow((size_t)tensor->view.numel, dtype_bytes(dtype), &wanted) || bytes < wanted)) {
@@ -341,11 +341,11 @@ ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_d
     }
     if (wanted == 0)
         return CTRT_OK;
-    FRONT_CHECK("to_host", buffer);
+    OP_CHECK("to_host", buffer);
     ctrt_device *cpu;
     CTRT_TRY(device_cpu(&cpu));
     void *aligned = buffer;
-    if (misaligned(buffer, dtype) && (aligned = memory_alloc(wanted)) == NULL)
+    if (misaligned(buffer, dtype) && (aligned = host_alloc(wanted)) == NULL)
         return out_of_memory(wanted, "to_host");
     ctrt_view host;
     buffer_view(&host, aligned, &tensor->view, dtype);
@@ -355,14 +355,14 @@ ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_d
     if (aligned != buffer) {
         if (status == CTRT_OK)
             memcpy(buffer, aligned, wanted);
-        memory_free(aligned);
+        host_free(aligned);
     }
     return ctrt_context(status, "to_host");
 }
 
 ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t numel, ctrt_dtype dtype)
 {
-    FRONT_CHECK("from_host_", tensor);
+    OP_CHECK("from_host_", tensor);
     CTRT_TRY(dtype_resolve(&dtype, "from_host_", dtype));
     CTRT_TRY(inplace_check("from_host_", tensor));
     if (unlikely(numel != tensor->view.numel)) {
@@ -373,13 +373,13 @@ ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t num
     }
     if (numel == 0)
         return CTRT_OK;
-    FRONT_CHECK("from_host_", buffer);
+    OP_CHECK("from_host_", buffer);
     ctrt_device *cpu;
     CTRT_TRY(device_cpu(&cpu));
     void *aligned = NULL;
     if (misaligned(buffer, dtype)) {
         const size_t bytes = (size_t)numel * dtype_bytes(dtype);
-        aligned = memory_alloc(bytes);
+        aligned = host_alloc(bytes);
         if (aligned == NULL)
             return out_of_memory(bytes, "from_host_");
         memcpy(aligned, buffer, bytes);
@@ -389,7 +389,7 @@ ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t num
 
     /* Recorded as a fill, because the new values are constants for the graph. */
     struct inplace_token token = { NULL };
-    const bool grad = front_needs_grad(&tensor, 1);
+    const bool grad = op_needs_grad(&tensor, 1);
     ctrt_status status = CTRT_OK;
     if (grad)
         status = autograd_inplace_begin(&token, OP_fill, tensor, &tensor, 1, NULL);
@@ -400,6 +400,6 @@ ctrt_status ctrt_from_host_(ctrt_tensor *tensor, const void *buffer, int64_t num
         else
             tensor_bump_version(tensor);
     }
-    memory_free(aligned);
+    host_free(aligned);
     return ctrt_context(status, "from_host_");
 }

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* On success moves `fresh` into *out; on failure releases it and adds the context `who`. */
 static ctrt_status finish(ctrt_status status, const char *who, ctrt_tensor **out, ctrt_tensor *fresh)
@@ -21,7 +21,7 @@ static ctrt_status filled(ctrt_tensor **out, const char *who, ctrt_ints shape, c
                           ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    FRONT_CHECK(who, out);
+    OP_CHECK(who, out);
     CTRT_TRY(dtype_resolve_on(&dtype, who, dtype, device));
     CTRT_TRY(dtype_check_scalar(who, dtype, value));
     CTRT_TRY(create_empty(&fresh, who, shape, dtype, device));
@@ -100,8 +100,8 @@ static ctrt_scalar as_integer(ctrt_scalar value)
 ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, ctrt_scalar step, ctrt_dtype dtype,
                         ctrt_device *device)
 {
-    FRONT_OP(OP_arange);
-    FRONT_CHECK("arange", out);
+    OP_SCOPE(OP_arange);
+    OP_CHECK("arange", out);
     const bool floating = start.kind == CTRT_SCALAR_FLOAT || end.kind == CTRT_SCALAR_FLOAT
         || step.kind == CTRT_SCALAR_FLOAT;
     if (dtype == CTRT_DTYPE_DEFAULT && !floating)
@@ -134,7 +134,7 @@ ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, c
 ctrt_status ctrt_eye(ctrt_tensor **out, int64_t n, int64_t m, ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    FRONT_CHECK("eye", out);
+    OP_CHECK("eye", out);
     CTRT_TRY(create_empty(&fresh, "eye", CTRT_SHAPE(n, m), dtype, device));
     ctrt_status status = kernel_fill(&fresh->view, fresh->device, ctrt_int(0));
     ctrt_view diagonal = fresh->view;
@@ -166,11 +166,11 @@ static ctrt_status created_from(ctrt_tensor **out, const char *who, const void *
                                 ctrt_dtype data_dtype, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    FRONT_CHECK(who, out);
+    OP_CHECK(who, out);
     if (unlikely(numel < 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: %lld values", who, (long long)numel);
     if (numel > 0)
-        FRONT_CHECK(who, data);
+        OP_CHECK(who, data);
     CTRT_TRY(create_empty(&fresh, who, shape, dtype, device));
     ctrt_status status = values_into(fresh, who, data, numel, data_dtype);
     if (unlikely(status != CTRT_OK)) {
@@ -193,8 +193,8 @@ ctrt_status ctrt_from_data(ctrt_tensor **out, const void *data, int64_t numel, c
 ctrt_status ctrt_empty_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    FRONT_CHECK("empty_like", out);
-    FRONT_CHECK("empty_like", like);
+    OP_CHECK("empty_like", out);
+    OP_CHECK("empty_like", like);
     CTRT_TRY(dtype_resolve(&dtype, "empty_like", dtype == CTRT_DTYPE_DEFAULT ? tensor_dtype(like) : dtype));
     ctrt_status status;
     if (device == NULL || device == like->device)
@@ -211,8 +211,8 @@ static ctrt_status filled_like(ctrt_tensor **out, const char *who, ctrt_tensor *
                                ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    FRONT_CHECK(who, out);
-    FRONT_CHECK(who, like);
+    OP_CHECK(who, out);
+    OP_CHECK(who, like);
     CTRT_TRY(dtype_resolve(&dtype, who, dtype == CTRT_DTYPE_DEFAULT ? tensor_dtype(like) : dtype));
     CTRT_TRY(dtype_check_scalar(who, dtype, value));
     CTRT_TRY(ctrt_empty_like(&fresh, like, dtype, device));
@@ -238,7 +238,7 @@ ctrt_status ctrt_full_like(ctrt_tensor **out, ctrt_tensor *like, ctrt_scalar val
 /* Sets *dtype and *device to those of `like` if they are the default. */
 static ctrt_status inherit(const char *who, ctrt_tensor *like, ctrt_dtype *dtype, ctrt_device **device)
 {
-    FRONT_CHECK(who, like);
+    OP_CHECK(who, like);
     if (*dtype == CTRT_DTYPE_DEFAULT)
         *dtype = tensor_dtype(like);
     if (*device == NULL)
@@ -249,7 +249,7 @@ static ctrt_status inherit(const char *who, ctrt_tensor *like, ctrt_dtype *dtype
 ctrt_status ctrt_new_empty(ctrt_tensor **out, ctrt_tensor *like, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
     ctrt_tensor *fresh = NULL;
-    FRONT_CHECK("new_empty", out);
+    OP_CHECK("new_empty", out);
     CTRT_TRY(inherit("new_empty", like, &dtype, &device));
     CTRT_TRY(create_empty(&fresh, "new_empty", shape, dtype, device));
     tensor_move(out, fresh);

@@ -7,7 +7,7 @@
 
 #include <pthread.h>
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "ctrt/ops.h"
 #include "memory/live.h"
 #include "memory/pool.h"
@@ -28,13 +28,13 @@ const struct op_info op_table[OP_COUNT] = {
 
 static uint16_t op_order[OP_COUNT];                     /* op ids sorted by name */
 static pthread_once_t op_order_once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t cells_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* The lock may have been held by a thread that does not exist in the child of a fork. Initializing it again is safe,
  * because a table is published only when it is complete. */
 static void after_fork_in_child(void)
 {
-    pthread_mutex_init(&cells_lock, NULL);
+    pthread_mutex_init(&table_lock, NULL);
 }
 
 __attribute__((constructor)) static void dispatch_start(void)
@@ -107,20 +107,20 @@ static void count_row(const ctrt_kernel *row, void *argument)
     *(size_t *)argument += (size_t)__builtin_popcount(row->dtypes & ~(1u << CTRT_DTYPE_DEFAULT));
 }
 
-struct cell_build {
-    struct op_cell *cells;
+struct entry_build {
+    struct dispatch_entry *cells;
     const ctrt_kernel **next;           /* next free element in the array of kernel pointers */
     bool counting;
 };
 
 static void place_row(const ctrt_kernel *row, void *argument)
 {
-    struct cell_build *build = argument;
+    struct entry_build *build = argument;
     int op = op_by_name(row->op);
     for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
         if (!(row->dtypes & CTRT_DTYPE_BIT(dtype)))
             continue;
-        struct op_cell *cell = &build->cells[op * CTRT_DTYPE_COUNT + dtype];
+        struct dispatch_entry *cell = &build->cells[op * CTRT_DTYPE_COUNT + dtype];
         if (build->counting) {
             cell->count++;
             continue;
@@ -133,20 +133,20 @@ static void place_row(const ctrt_kernel *row, void *argument)
     }
 }
 
-static ctrt_status cells_build(struct op_cell **out, ctrt_device *device)
+static ctrt_status table_build(struct dispatch_entry **out, ctrt_device *device)
 {
-    const size_t cell_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
+    const size_t entry_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
     size_t row_count = 0;
     rows_for_each(device, count_row, &row_count);
 
-    const size_t bytes = cell_count * sizeof(struct op_cell) + row_count * sizeof(ctrt_kernel *);
-    struct op_cell *cells = memory_zeroed(bytes);
+    const size_t bytes = entry_count * sizeof(struct dispatch_entry) + row_count * sizeof(ctrt_kernel *);
+    struct dispatch_entry *cells = host_calloc(bytes);
     if (cells == NULL)
         return out_of_memory(bytes, "the table of kernels");
 
-    struct cell_build build = { .cells = cells, .next = (const ctrt_kernel **)(cells + cell_count), .counting = true };
+    struct entry_build build = { .cells = cells, .next = (const ctrt_kernel **)(cells + entry_count), .counting = true };
     rows_for_each(device, place_row, &build);
-    for (size_t i = 0; i < cell_count; i++) {
+    for (size_t i = 0; i < entry_count; i++) {
         cells[i].rows = build.next;
         build.next += cells[i].count;
         cells[i].count = 0;
@@ -154,7 +154,7 @@ static ctrt_status cells_build(struct op_cell **out, ctrt_device *device)
     build.counting = false;
     rows_for_each(device, place_row, &build);
 
-    for (size_t i = 0; i < cell_count; i++) {
+    for (size_t i = 0; i < entry_count; i++) {
         if (cells[i].count == 0)
             continue;
         const ctrt_kernel *best = cells[i].rows[0];
@@ -167,27 +167,27 @@ static ctrt_status cells_build(struct op_cell **out, ctrt_device *device)
     return CTRT_OK;
 }
 
-ctrt_status dispatch_cells(struct op_cell **out, ctrt_device *device)
+ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device)
 {
-    struct op_cell *cells = atomic_load_explicit(&device->cells, memory_order_acquire);
+    struct dispatch_entry *cells = atomic_load_explicit(&device->cells, memory_order_acquire);
     if (likely(cells != NULL)) {
         *out = cells;
         return CTRT_OK;
     }
     if (!device_usable(device))
         return device_fail_forked(device);
-    pthread_mutex_lock(&cells_lock);
+    pthread_mutex_lock(&table_lock);
     ctrt_status status = CTRT_OK;
     cells = atomic_load_explicit(&device->cells, memory_order_acquire);
     if (cells == NULL) {
         if (CTRT_SLOT(device->backend, kernels) && CTRT_SLOT(device->backend->kernels, prepare))
             status = device->backend->kernels->prepare(device->handle);
         if (status == CTRT_OK)
-            status = cells_build(&cells, device);
+            status = table_build(&cells, device);
         if (status == CTRT_OK)
             atomic_store_explicit(&device->cells, cells, memory_order_release);
     }
-    pthread_mutex_unlock(&cells_lock);
+    pthread_mutex_unlock(&table_lock);
     if (status == CTRT_OK)
         *out = cells;
     return ctrt_context(status, "preparing the kernels of %s", device->name);
@@ -322,7 +322,7 @@ static ctrt_status run_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device 
 
 /* Returns the first kernel of a dispatch entry that accepts the call, or NULL. Sets `call` and `p` for that kernel, and
  * *replaced to the number of operands that are to be replaced by copies. */
-static const ctrt_kernel *choose_row(ctrt_call *call, struct prepared *p, int *replaced, const struct op_cell *cell,
+static const ctrt_kernel *choose_row(ctrt_call *call, struct prepared *p, int *replaced, const struct dispatch_entry *cell,
                                      ctrt_device *device, const ctrt_view *const *inputs,
                                      const ctrt_view *const *outputs, const void *attributes)
 {
@@ -339,8 +339,8 @@ static const ctrt_kernel *choose_row(ctrt_call *call, struct prepared *p, int *r
 }
 
 /* Runs the first kernel of a dispatch entry that accepts the call. Sets *ran to whether there is one. */
-static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepared *p, ctrt_device *device,
-                            const ctrt_view *const *inputs, const ctrt_view *const *outputs, const void *attributes)
+static ctrt_status run_entry(bool *ran, const struct dispatch_entry *cell, struct prepared *p, ctrt_device *device,
+                             const ctrt_view *const *inputs, const ctrt_view *const *outputs, const void *attributes)
 {
     ctrt_call call;
     int replaced = 0;
@@ -364,10 +364,10 @@ static ctrt_status run_cell(bool *ran, const struct op_cell *cell, struct prepar
 bool kernel_available(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
                       const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
-    struct op_cell *cells;
-    if (dispatch_cells(&cells, device) != CTRT_OK)
+    struct dispatch_entry *cells;
+    if (dispatch_table(&cells, device) != CTRT_OK)
         return false;
-    const struct op_cell *cell = &cells[(int)op * CTRT_DTYPE_COUNT + (int)key];
+    const struct dispatch_entry *cell = &cells[(int)op * CTRT_DTYPE_COUNT + (int)key];
     if (cell->count == 0)
         return false;
     const ctrt_view *pointers[KERNEL_MAX_OPERANDS];
@@ -395,17 +395,17 @@ static ctrt_status host_waits(const ctrt_view *const *inputs, int n_inputs, cons
 static ctrt_status call_slowly(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs,
                                int n_inputs, const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
-    struct op_cell *cells;
-    CTRT_TRY(dispatch_cells(&cells, device));
+    struct dispatch_entry *cells;
+    CTRT_TRY(dispatch_table(&cells, device));
     if (!device_asynchronous(device))
         CTRT_TRY(host_waits(inputs, n_inputs, outputs, n_outputs));
-    const struct op_cell *cell = &cells[(int)op * CTRT_DTYPE_COUNT + (int)key];
+    const struct dispatch_entry *cell = &cells[(int)op * CTRT_DTYPE_COUNT + (int)key];
     bool ran = false;
     if (cell->count > 0) {
         const int count = n_inputs + n_outputs;
         const size_t bytes = (size_t)count * (sizeof(ctrt_view) + sizeof(ctrt_block) + sizeof(ctrt_view *));
         _Alignas(16) char few[KERNEL_MAX_OPERANDS * (sizeof(ctrt_view) + sizeof(ctrt_block) + sizeof(ctrt_view *))];
-        char *room = count <= KERNEL_MAX_OPERANDS ? few : memory_alloc(bytes);
+        char *room = count <= KERNEL_MAX_OPERANDS ? few : host_alloc(bytes);
         if (room == NULL)
             return out_of_memory(bytes, "operands");
         struct prepared p = { .n_inputs = n_inputs, .n_outputs = n_outputs };
@@ -414,9 +414,9 @@ static ctrt_status call_slowly(enum op op, ctrt_dtype key, ctrt_device *device, 
         p.inputs = (const ctrt_view **)(p.blocks + count);
         p.outputs = p.inputs + n_inputs;
         memset(p.blocks, 0, (size_t)count * sizeof *p.blocks);
-        ctrt_status status = run_cell(&ran, cell, &p, device, inputs, outputs, attributes);
+        ctrt_status status = run_entry(&ran, cell, &p, device, inputs, outputs, attributes);
         if (room != few)
-            memory_free(room);
+            host_free(room);
         if (ran)
             return status;
     }
@@ -443,7 +443,7 @@ static inline bool none_pinned(const ctrt_view *const *views, int count)
 ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
                         const ctrt_view *const *outputs, int n_outputs, const void *attributes)
 {
-    const struct op_cell *cell = dispatch_cell(device, op, key);
+    const struct dispatch_entry *cell = dispatch_find(device, op, key);
     /* Outputs allocated by an op front already carry its name; name the others here. */
     if (unlikely(pool_watched(device->memory)) && thread_state.op == NULL)
         live_name_outputs(device->memory, outputs, n_outputs, inputs, n_inputs, op_table[op].name);
@@ -552,8 +552,8 @@ bool ctrt_op_supported(ctrt_device *device, const char *op, ctrt_dtype dtype)
     if (device == NULL || op == NULL || (int)dtype <= 0 || dtype >= CTRT_DTYPE_COUNT)
         return false;
     int id = op_by_name(op);
-    struct op_cell *cells;
-    if (id < 0 || dispatch_cells(&cells, device) != CTRT_OK)
+    struct dispatch_entry *cells;
+    if (id < 0 || dispatch_table(&cells, device) != CTRT_OK)
         return false;
     return cells[id * CTRT_DTYPE_COUNT + (int)dtype].count > 0;
 }

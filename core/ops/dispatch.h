@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/dispatch.h: selection and execution of the kernel for an op and its operands.
  *
- * Each device has a table with one dispatch entry (struct op_cell) per op and dtype, which lists the candidate kernels
+ * Each device has a table with one dispatch entry (struct dispatch_entry) per op and dtype, which lists the candidate kernels
  * (rows). kernel_call works on views. Fronts are responsible for promotion, allocation of results and autograd. */
 #ifndef CORE_OPS_DISPATCH_H
 #define CORE_OPS_DISPATCH_H
@@ -13,7 +13,7 @@
 
 #define KERNEL_MAX_OPERANDS 10              /* greatest number of operands of a call with a fixed number of operands */
 
-struct op_cell {
+struct dispatch_entry {
     /* The best kernel, if it can be called directly: on a synchronous device, without `accepts` and `workspace`. Else
      * NULL. */
     ctrt_status (*run)(const ctrt_call *call);
@@ -24,12 +24,12 @@ struct op_cell {
 
 /* Returns the device's dispatch table, which is built at first use. Errors: those of the backend's prepare, and
  * CTRT_ERR_OUT_OF_MEMORY. Thread-safe. */
-ctrt_status dispatch_cells(struct op_cell **out, ctrt_device *device);
+ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device);
 
 /* Returns the dispatch entry of an op and dtype; NULL if the table has not been built yet. */
-static inline struct op_cell *dispatch_cell(ctrt_device *device, enum op op, ctrt_dtype key)
+static inline struct dispatch_entry *dispatch_find(ctrt_device *device, enum op op, ctrt_dtype key)
 {
-    struct op_cell *cells = atomic_load_explicit(&device->cells, memory_order_acquire);
+    struct dispatch_entry *cells = atomic_load_explicit(&device->cells, memory_order_acquire);
     return cells ? &cells[(int)op * CTRT_DTYPE_COUNT + (int)key] : NULL;
 }
 

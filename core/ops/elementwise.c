@@ -114,7 +114,7 @@ ctrt_status operands_prepare(struct operand *operands, ctrt_tensor *const *tenso
             continue;
         }
         if (!fits) {
-            ctrt_status status = front_operand(&operands[i].cast, tensor, dtypes[i], device, false);
+            ctrt_status status = op_operand(&operands[i].cast, tensor, dtypes[i], device, false);
             if (status != CTRT_OK) {
                 operands_release(operands, i);
                 return status;
@@ -145,7 +145,7 @@ ctrt_status elementwise_result(ctrt_tensor **out, ctrt_tensor *const *tensors, i
 static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tensor *x, const void *kernel_attributes,
                          const union op_attributes *attributes)
 {
-    FRONT_OP(op);
+    OP_SCOPE(op);
     if (unlikely(out == NULL || x == NULL))
         return fail_null(op_table[op].name, out == NULL ? "out" : "x");
     const ctrt_dtype compute = compute_dtype(promotion, tensor_dtype(x));
@@ -153,7 +153,7 @@ static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tens
     ctrt_tensor *y = NULL, *cast = x;
     ctrt_status status = CTRT_OK;
     if (unlikely(compute != tensor_dtype(x)))
-        CTRT_TRY(ctrt_context(front_operand(&cast, x, compute, x->device, false), "%s", op_table[op].name));
+        CTRT_TRY(ctrt_context(op_operand(&cast, x, compute, x->device, false), "%s", op_table[op].name));
     status = tensor_new_like(&y, x, result_dtype(promotion, compute));
     if (likely(status == CTRT_OK)) {
         const ctrt_view *in = &cast->view;
@@ -161,7 +161,7 @@ static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tens
     }
     if (unlikely(cast != x))
         tensor_release(cast);
-    return front_finish(status, out, op, &y, 1, &x, 1, attributes);
+    return op_finish(status, out, op, &y, 1, &x, 1, attributes);
 }
 
 #define UNARY(name)                                                                 \
@@ -228,7 +228,7 @@ static ctrt_status clamp(const char *name, ctrt_tensor **out, ctrt_tensor *x, co
     if (status == CTRT_OK)
         status = unary(out, OP_clamp, RULE_clamp, cast, &kernel, &graph);
     tensor_release(cast);
-    return front_context(status, name);
+    return op_error_context(status, name);
 }
 
 ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo, ctrt_scalar hi)
@@ -255,7 +255,7 @@ static ctrt_status result_to(ctrt_tensor **y, ctrt_dtype dtype)
     if (likely(tensor_dtype(computed) == dtype))
         return CTRT_OK;
     *y = NULL;
-    ctrt_status status = front_operand(y, computed, dtype, computed->device, false);
+    ctrt_status status = op_operand(y, computed, dtype, computed->device, false);
     tensor_release(computed);
     return status;
 }
@@ -264,7 +264,7 @@ static ctrt_status result_to(ctrt_tensor **y, ctrt_dtype dtype)
 static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, enum op op, ctrt_tensor *a,
                                                             ctrt_tensor *b)
 {
-    FRONT_OP(op);
+    OP_SCOPE(op);
     const char *who = op_table[op].name;
     const int promotion = op_table[op].promotion;
     if (out == NULL || a == NULL || b == NULL)
@@ -274,7 +274,7 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
     ctrt_dtype promoted;
     int64_t shape[CTRT_MAX_DIMS];
     int ndim;
-    CTRT_TRY(front_device(&device, who, tensors, 2));
+    CTRT_TRY(op_common_device(&device, who, tensors, 2));
     CTRT_TRY(ctrt_result_type(&promoted, tensors, 2, NULL));
     const ctrt_dtype compute = compute_dtype(promotion, promoted);
     CTRT_TRY(elementwise_check_bool(op, compute));
@@ -294,17 +294,17 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
     operands_release(operands, 2);
     if (status == CTRT_OK)
         status = result_to(&y, result_dtype(promotion, compute));
-    return front_finish(status, out, op, &y, 1, tensors, 2, NULL);
+    return op_finish(status, out, op, &y, 1, tensors, 2, NULL);
 }
 
 static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **out, enum op op, int promotion,
                                                                 ctrt_tensor *a, ctrt_tensor *b)
 {
-    FRONT_OP(op);
+    OP_SCOPE(op);
     if (unlikely(out == NULL || a == NULL || b == NULL || a->device != b->device || !plain_alike(&a->view, &b->view)))
         return binary_general(out, op, a, b);
     const ctrt_dtype dtype = tensor_dtype(a);
-    const struct op_cell *cell = dispatch_cell(a->device, op, dtype);
+    const struct dispatch_entry *cell = dispatch_find(a->device, op, dtype);
     if (unlikely(cell == NULL || cell->run == NULL || (promotion == PROMOTION_TO_FLOAT && !dtype_floating(dtype))
                  || dtype == CTRT_BOOL || a->view.numel == 0))
         return binary_general(out, op, a, b);
@@ -322,7 +322,7 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
         return CTRT_OK;
     }
     ctrt_tensor *const tensors[2] = { a, b };
-    return front_finish(status, out, op, &y, 1, tensors, 2, NULL);
+    return op_finish(status, out, op, &y, 1, tensors, 2, NULL);
 }
 
 /* Returns an error if an integer does not fit the compute dtype of a comparison. It would wrap around and give a wrong
@@ -342,7 +342,7 @@ static ctrt_status check_comparable(enum op op, ctrt_scalar value, ctrt_dtype co
 /* Runs a binary op with a number as the right or, with `left`, the left operand. */
 static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_scalar value, bool left)
 {
-    FRONT_OP(op);
+    OP_SCOPE(op);
     const int promotion = op_table[op].promotion;
     if (unlikely(out == NULL || x == NULL))
         return fail_null(op_table[op].name, out == NULL ? "out" : "a");
@@ -356,7 +356,7 @@ static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, 
     struct number number;
     number_init(&number, value, work);
     ctrt_tensor *y = NULL, *cast = NULL;
-    CTRT_TRY(front_operand(&cast, x, work, x->device, false));
+    CTRT_TRY(op_operand(&cast, x, work, x->device, false));
     ctrt_status status = tensor_new_like(&y, x, result_dtype(promotion, work));
     if (status == CTRT_OK) {
         const ctrt_view *in[2] = { left ? &number.view : &cast->view, left ? &cast->view : &number.view };
@@ -366,7 +366,7 @@ static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, 
     if (status == CTRT_OK)
         status = result_to(&y, result_dtype(promotion, compute));
     const union op_attributes graph = { .scalar = { .value = value, .present = true, .left = left } };
-    return front_finish(status, out, op, &y, 1, &x, 1, &graph);
+    return op_finish(status, out, op, &y, 1, &x, 1, &graph);
 }
 
 #define BINARY(name)                                                                            \
@@ -413,34 +413,34 @@ ctrt_status ctrt_pow_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)
 
 ctrt_status ctrt_rsub_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
-    FRONT_CHECK("rsub_scalar", out);
-    FRONT_CHECK("rsub_scalar", x);
-    return front_context(binary_scalar(out, OP_sub, x, s, true), "rsub_scalar");
+    OP_CHECK("rsub_scalar", out);
+    OP_CHECK("rsub_scalar", x);
+    return op_error_context(binary_scalar(out, OP_sub, x, s, true), "rsub_scalar");
 }
 
 ctrt_status ctrt_rdiv_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
-    FRONT_CHECK("rdiv_scalar", out);
-    FRONT_CHECK("rdiv_scalar", x);
-    return front_context(binary_scalar(out, OP_div, x, s, true), "rdiv_scalar");
+    OP_CHECK("rdiv_scalar", out);
+    OP_CHECK("rdiv_scalar", x);
+    return op_error_context(binary_scalar(out, OP_div, x, s, true), "rdiv_scalar");
 }
 
 ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
-    FRONT_CHECK("rpow_scalar", out);
-    FRONT_CHECK("rpow_scalar", x);
-    return front_context(binary_scalar(out, OP_pow, x, s, true), "rpow_scalar");
+    OP_CHECK("rpow_scalar", out);
+    OP_CHECK("rpow_scalar", x);
+    return op_error_context(binary_scalar(out, OP_pow, x, s, true), "rpow_scalar");
 }
 
 /* ---- three operands ---- */
 
 ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a, ctrt_tensor *b)
 {
-    FRONT_OP(OP_where);
-    FRONT_CHECK("where", out);
-    FRONT_CHECK("where", condition);
-    FRONT_CHECK("where", a);
-    FRONT_CHECK("where", b);
+    OP_SCOPE(OP_where);
+    OP_CHECK("where", out);
+    OP_CHECK("where", condition);
+    OP_CHECK("where", a);
+    OP_CHECK("where", b);
     if (tensor_dtype(condition) != CTRT_BOOL)
         return ctrt_fail(CTRT_ERR_DTYPE, "where: condition has dtype %s, expected bool",
                          ctrt_dtype_name(tensor_dtype(condition)));
@@ -449,7 +449,7 @@ ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a
     ctrt_dtype dtype;
     int64_t shape[CTRT_MAX_DIMS];
     int ndim;
-    CTRT_TRY(front_device(&device, "where", tensors, 3));
+    CTRT_TRY(op_common_device(&device, "where", tensors, 3));
     CTRT_TRY(ctrt_result_type(&dtype, tensors + 1, 2, NULL));
     CTRT_TRY(shape_broadcast(shape, &ndim, "where", a->view.shape, a->view.ndim, b->view.shape, b->view.ndim));
     CTRT_TRY(shape_broadcast(shape, &ndim, "where", shape, ndim, condition->view.shape, condition->view.ndim));
@@ -464,7 +464,7 @@ ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a
         status = kernel_call_elementwise(OP_where, dtype, device, in, 3, &y->view, NULL);
     }
     operands_release(operands, 3);
-    return front_finish(status, out, OP_where, &y, 1, tensors, 3, NULL);
+    return op_finish(status, out, OP_where, &y, 1, tensors, 3, NULL);
 }
 
 ctrt_status masked_fill(ctrt_tensor **out, const char *who, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value)
@@ -477,7 +477,7 @@ ctrt_status masked_fill(ctrt_tensor **out, const char *who, ctrt_tensor *x, ctrt
     if (tensor_dtype(mask) != CTRT_BOOL)
         return ctrt_fail(CTRT_ERR_DTYPE, "%s: mask has dtype %s, expected bool", who,
                          ctrt_dtype_name(tensor_dtype(mask)));
-    CTRT_TRY(front_device(&device, who, tensors, 2));
+    CTRT_TRY(op_common_device(&device, who, tensors, 2));
     CTRT_TRY(shape_broadcast(shape, &ndim, who, x->view.shape, x->view.ndim, mask->view.shape, mask->view.ndim));
     CTRT_TRY(dtype_check_scalar(who, tensor_dtype(x), value));
     CTRT_TRY(device_cpu(&cpu));
@@ -490,9 +490,9 @@ ctrt_status masked_fill(ctrt_tensor **out, const char *who, ctrt_tensor *x, ctrt
 
 ctrt_status ctrt_masked_fill(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value)
 {
-    FRONT_CHECK("masked_fill", out);
-    FRONT_CHECK("masked_fill", x);
-    FRONT_CHECK("masked_fill", mask);
+    OP_CHECK("masked_fill", out);
+    OP_CHECK("masked_fill", x);
+    OP_CHECK("masked_fill", mask);
     return masked_fill(out, "masked_fill", x, mask, value);
 }
 
@@ -502,14 +502,14 @@ ctrt_status ctrt_masked_fill(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *mas
 static ctrt_status gradient(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt_tensor *y,
                             const void *kernel_attributes)
 {
-    FRONT_OP(op);
+    OP_SCOPE(op);
     ctrt_tensor *dx = NULL;
     ctrt_status status = tensor_new_like(&dx, y, tensor_dtype(y));
     if (status == CTRT_OK) {
         const ctrt_view *in[2] = { &dy->view, &y->view };
         status = kernel_call_elementwise(op, tensor_dtype(y), y->device, in, 2, &dx->view, kernel_attributes);
     }
-    return front_finish(status, out, op, &dx, 1, NULL, 0, NULL);
+    return op_finish(status, out, op, &dx, 1, NULL, 0, NULL);
 }
 
 ctrt_status op_relu_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y)

@@ -3,7 +3,7 @@
 #ifndef CORE_OPS_ELEMENTWISE_H
 #define CORE_OPS_ELEMENTWISE_H
 
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* A number as a kernel operand: one element in host memory (CTRT_VIEW_HOST_SCALAR). */
 struct number {

@@ -2,7 +2,7 @@
 /* ops/fallback.c: runs an op on the CPU if the device has no kernel for it, only with CTRT_FALLBACK=cpu. Each call is
  * counted, and the first call of each op is logged. By default a missing kernel is an error, because implicit copies
  * between device and host would make programs slow without notice. */
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "memory/pool.h"
 #include "ops/dispatch.h"
@@ -94,7 +94,7 @@ ctrt_status fallback_call(enum op op, ctrt_dtype key, ctrt_device *device, const
 
     const int count = n_inputs + n_outputs;
     const size_t bytes = (size_t)count * (sizeof(struct staged) + sizeof(ctrt_view *));
-    struct staged *operands = memory_zeroed(bytes);
+    struct staged *operands = host_calloc(bytes);
     if (operands == NULL)
         return out_of_memory(bytes, "operands of a fallback");
     const ctrt_view **pointers = (const ctrt_view **)(operands + count);
@@ -108,6 +108,6 @@ ctrt_status fallback_call(enum op op, ctrt_dtype key, ctrt_device *device, const
         if (operands[i].copied)
             pool_free(cpu->memory, &operands[i].block,
                       (size_t)operands[i].view.numel * dtype_bytes(operands[i].view.dtype), NULL);
-    memory_free(operands);
+    host_free(operands);
     return ctrt_context(status, "%s on the cpu for %s", op_table[op].name, device->name);
 }

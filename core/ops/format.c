@@ -5,7 +5,7 @@
 #include <ctype.h>
 
 #include "ctrt/autograd.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* Converts an op name to PyTorch's name of the node: "log_softmax" becomes "LogSoftmaxBackward0". */
 static const char *grad_fn_name(char *buffer, size_t bytes, const char *op)
@@ -26,8 +26,8 @@ static const char *grad_fn_name(char *buffer, size_t bytes, const char *op)
 
 ctrt_status ctrt_tensor_format(char **out, ctrt_tensor *tensor)
 {
-    FRONT_CHECK("tensor_format", out);
-    FRONT_CHECK("tensor_format", tensor);
+    OP_CHECK("tensor_format", out);
+    OP_CHECK("tensor_format", tensor);
     char name[64];
     const char *grad_fn = ctrt_tensor_grad_fn(tensor);
     struct format_suffix suffix = { .device = strcmp(tensor->device->type, "cpu") == 0 ? NULL : tensor->device->name,
@@ -41,7 +41,7 @@ ctrt_status ctrt_tensor_format(char **out, ctrt_tensor *tensor)
     } else {
         ctrt_device *cpu;
         CTRT_TRY(device_cpu(&cpu));
-        CTRT_TRY(ctrt_context(front_operand(&here, tensor, tensor_dtype(tensor), cpu, true), "tensor_format"));
+        CTRT_TRY(ctrt_context(op_operand(&here, tensor, tensor_dtype(tensor), cpu, true), "tensor_format"));
     }
     ctrt_status status = tensor_format_view(out, &here->view, &suffix, &format_defaults);
     tensor_release(here);

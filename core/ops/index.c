@@ -5,7 +5,7 @@
  * flattened for the kernel, and in the result its shape replaces the indexed dimension. So an embedding is an
  * index_select. */
 #include "ops/backward.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* Sets split to the product of the sizes before `dim`, the size of `dim`, and the product of those after it. A 0-dim
  * tensor counts as a 1-dim tensor with one element. */
@@ -76,7 +76,7 @@ static ctrt_status check_range(const ctrt_tensor *index, int64_t size)
  * index_select. */
 static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index, int64_t padding_idx)
 {
-    FRONT_OP(OP_index_select);
+    OP_SCOPE(OP_index_select);
     char text[SHAPE_TEXT_BYTES];
     int64_t shape[2 * CTRT_MAX_DIMS], split[3];
     int ndim = 0;
@@ -94,9 +94,9 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
     split_shape(split, &x->view, dim);
 
     ctrt_tensor *source = NULL, *places = NULL, *y = NULL;
-    ctrt_status status = front_operand(&source, x, tensor_dtype(x), x->device, true);
+    ctrt_status status = op_operand(&source, x, tensor_dtype(x), x->device, true);
     if (status == CTRT_OK)
-        status = front_operand(&places, index, CTRT_I64, x->device, true);
+        status = op_operand(&places, index, CTRT_I64, x->device, true);
     if (status == CTRT_OK)
         status = tensor_new(&y, shape, ndim, tensor_dtype(x), x->device);
     if (status == CTRT_OK && y->view.numel > 0) {
@@ -109,7 +109,7 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
     }
     const union op_attributes graph = { .index = { .size = split[1], .padding_idx = padding_idx, .dim = dim } };
     ctrt_tensor *const inputs[2] = { x, places };
-    status = front_finish(status, out, OP_index_select, &y, 1, inputs, 2, &graph);
+    status = op_finish(status, out, OP_index_select, &y, 1, inputs, 2, &graph);
     tensor_release(source);
     tensor_release(places);
     return status;
@@ -117,9 +117,9 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
 
 ctrt_status ctrt_index_select(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index)
 {
-    FRONT_CHECK("index_select", out);
-    FRONT_CHECK("index_select", x);
-    FRONT_CHECK("index_select", index);
+    OP_CHECK("index_select", out);
+    OP_CHECK("index_select", x);
+    OP_CHECK("index_select", index);
     CTRT_TRY(check_index("index_select", x, index));
     CTRT_TRY(shape_dim(&dim, "index_select", dim, x->view.ndim));
     if (index->view.ndim > 1)
@@ -148,9 +148,9 @@ ctrt_status ctrt_index_select(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_t
 
 ctrt_status ctrt_embedding(ctrt_tensor **out, ctrt_tensor *weight, ctrt_tensor *indices, int64_t padding_idx)
 {
-    FRONT_CHECK("embedding", out);
-    FRONT_CHECK("embedding", weight);
-    FRONT_CHECK("embedding", indices);
+    OP_CHECK("embedding", out);
+    OP_CHECK("embedding", weight);
+    OP_CHECK("embedding", indices);
     char text[SHAPE_TEXT_BYTES];
     CTRT_TRY(check_index("embedding", weight, indices));
     if (weight->view.ndim != 2)
@@ -160,13 +160,13 @@ ctrt_status ctrt_embedding(ctrt_tensor **out, ctrt_tensor *weight, ctrt_tensor *
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "embedding: padding_idx %lld is not a row of weight %s (-1 is none)", (long long)padding_idx,
                          shape_text(text, weight->view.shape, 2));
-    return front_context(select_slices(out, weight, 0, indices, padding_idx), "embedding");
+    return op_error_context(select_slices(out, weight, 0, indices, padding_idx), "embedding");
 }
 
 ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size,
                          int64_t padding_idx)
 {
-    FRONT_OP(OP_index_add);
+    OP_SCOPE(OP_index_add);
     int64_t shape[CTRT_MAX_DIMS];
     const int index_ndim = index->view.ndim, ndim = dy->view.ndim - index_ndim + 1;
     const int64_t outer = shape_numel(dy->view.shape, dim);
@@ -178,9 +178,9 @@ ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index,
         shape[d] = dy->view.shape[d + index_ndim - 1];
 
     ctrt_tensor *source = NULL, *places = NULL, *dx = NULL;
-    ctrt_status status = front_operand(&source, dy, tensor_dtype(dy), dy->device, true);
+    ctrt_status status = op_operand(&source, dy, tensor_dtype(dy), dy->device, true);
     if (status == CTRT_OK)
-        status = front_operand(&places, index, CTRT_I64, dy->device, true);
+        status = op_operand(&places, index, CTRT_I64, dy->device, true);
     if (status == CTRT_OK)
         status = tensor_new(&dx, shape, ndim, tensor_dtype(dy), dy->device);
     if (status == CTRT_OK && dx->view.numel > 0 && dy->view.numel == 0) {
@@ -194,7 +194,7 @@ ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index,
     }
     const union op_attributes graph = { .index = { .size = size, .padding_idx = padding_idx, .dim = dim } };
     ctrt_tensor *const inputs[2] = { dy, places };
-    status = front_finish(status, out, OP_index_add, &dx, 1, inputs, 2, &graph);
+    status = op_finish(status, out, OP_index_add, &dx, 1, inputs, 2, &graph);
     tensor_release(source);
     tensor_release(places);
     return status;
@@ -261,14 +261,14 @@ static ctrt_status gather_nothing(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor
 
 ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor *index)
 {
-    FRONT_OP(OP_gather);
-    FRONT_CHECK("gather", out);
-    FRONT_CHECK("gather", x);
-    FRONT_CHECK("gather", index);
+    OP_SCOPE(OP_gather);
+    OP_CHECK("gather", out);
+    OP_CHECK("gather", x);
+    OP_CHECK("gather", index);
     CTRT_TRY(check_index("gather", x, index));
     CTRT_TRY(shape_dim(&dim, "gather", dim, x->view.ndim));
     if (index->view.numel == 0)
-        return front_context(gather_nothing(out, x, index), "gather");
+        return op_error_context(gather_nothing(out, x, index), "gather");
     if (x->view.ndim + index->view.ndim == 1)
         return gather_scalar(out, x, index);
     CTRT_TRY(check_gather(x, index, dim));
@@ -276,9 +276,9 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
     ctrt_tensor *part = NULL, *source = NULL, *places = NULL, *y = NULL;
     ctrt_status status = narrow_to(&part, x, index, dim);
     if (status == CTRT_OK)
-        status = front_operand(&source, part, tensor_dtype(x), x->device, true);
+        status = op_operand(&source, part, tensor_dtype(x), x->device, true);
     if (status == CTRT_OK)
-        status = front_operand(&places, index, CTRT_I64, x->device, true);
+        status = op_operand(&places, index, CTRT_I64, x->device, true);
     if (status == CTRT_OK)
         status = tensor_new(&y, index->view.shape, index->view.ndim, tensor_dtype(x), x->device);
     if (status == CTRT_OK && y->view.numel > 0) {
@@ -294,7 +294,7 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
     const union op_attributes graph = { .index = { .size = x->view.ndim ? x->view.shape[dim] : 1, .padding_idx = -1,
                                                    .dim = dim } };
     ctrt_tensor *const inputs[2] = { part, places };
-    status = front_finish(status, out, OP_gather, &y, 1, inputs, 2, &graph);
+    status = op_finish(status, out, OP_gather, &y, 1, inputs, 2, &graph);
     tensor_release(part);
     tensor_release(source);
     tensor_release(places);
@@ -303,15 +303,15 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
 
 ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index, int dim, int64_t size)
 {
-    FRONT_OP(OP_scatter_add);
+    OP_SCOPE(OP_scatter_add);
     int64_t shape[CTRT_MAX_DIMS];
     memcpy(shape, dy->view.shape, (size_t)dy->view.ndim * sizeof *shape);
     if (dy->view.ndim > 0)
         shape[dim] = size;
     ctrt_tensor *source = NULL, *places = NULL, *dx = NULL;
-    ctrt_status status = front_operand(&source, dy, tensor_dtype(dy), dy->device, true);
+    ctrt_status status = op_operand(&source, dy, tensor_dtype(dy), dy->device, true);
     if (status == CTRT_OK)
-        status = front_operand(&places, index, CTRT_I64, dy->device, true);
+        status = op_operand(&places, index, CTRT_I64, dy->device, true);
     if (status == CTRT_OK)
         status = tensor_new(&dx, shape, dy->view.ndim, tensor_dtype(dy), dy->device);
     if (status == CTRT_OK && dx->view.numel > 0 && dy->view.numel == 0) {
@@ -327,7 +327,7 @@ ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *inde
     }
     const union op_attributes graph = { .index = { .size = size, .padding_idx = -1, .dim = dim } };
     ctrt_tensor *const inputs[2] = { dy, places };
-    status = front_finish(status, out, OP_scatter_add, &dx, 1, inputs, 2, &graph);
+    status = op_finish(status, out, OP_scatter_add, &dx, 1, inputs, 2, &graph);
     tensor_release(source);
     tensor_release(places);
     return status;
@@ -337,17 +337,17 @@ ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *inde
 
 static ctrt_status triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64_t diagonal)
 {
-    FRONT_OP(op);
+    OP_SCOPE(op);
     const char *who = op_table[op].name;
-    FRONT_CHECK(who, out);
-    FRONT_CHECK(who, x);
+    OP_CHECK(who, out);
+    OP_CHECK(who, x);
     char text[SHAPE_TEXT_BYTES];
     const int ndim = x->view.ndim;
     if (ndim < 2)
         return ctrt_fail(CTRT_ERR_SHAPE, "%s: x has shape %s, expected at least two dimensions", who,
                          shape_text(text, x->view.shape, ndim));
     ctrt_tensor *source = NULL, *y = NULL;
-    ctrt_status status = front_operand(&source, x, tensor_dtype(x), x->device, true);
+    ctrt_status status = op_operand(&source, x, tensor_dtype(x), x->device, true);
     if (status == CTRT_OK)
         status = tensor_new(&y, x->view.shape, ndim, tensor_dtype(x), x->device);
     if (status == CTRT_OK && y->view.numel > 0) {
@@ -360,7 +360,7 @@ static ctrt_status triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64
     }
     tensor_release(source);
     const union op_attributes graph = { .triangle = { diagonal } };
-    return front_finish(status, out, op, &y, 1, &x, 1, &graph);
+    return op_finish(status, out, op, &y, 1, &x, 1, &graph);
 }
 
 ctrt_status ctrt_tril(ctrt_tensor **out, ctrt_tensor *x, int64_t diagonal)

@@ -71,7 +71,7 @@ static ctrt_status check_operands(ctrt_dtype *compute, const char *who, enum op 
     ctrt_device *device;
     ctrt_dtype promoted;
     CTRT_TRY(inplace_check(who, self));
-    CTRT_TRY(front_device(&device, who, tensors, count));
+    CTRT_TRY(op_common_device(&device, who, tensors, count));
     if (device != self->device)
         return ctrt_fail(CTRT_ERR_DEVICE, "%s: self is on %s, the other operand on %s", who, self->device->name,
                          device->name);
@@ -111,7 +111,7 @@ static ctrt_status without_overlap(ctrt_tensor **out, ctrt_tensor *tensor, const
         *out = tensor;
         return CTRT_OK;
     }
-    return front_copy(out, tensor, tensor_dtype(tensor), tensor->device, CTRT_CONTIGUOUS_FORMAT);
+    return op_dense_copy(out, tensor, tensor_dtype(tensor), tensor->device, CTRT_CONTIGUOUS_FORMAT);
 }
 
 /* The arguments of an in-place op: operands, and attributes for the kernel and for autograd. */
@@ -140,7 +140,7 @@ static ctrt_status write_recorded(const struct inplace_call *call, const struct 
         in[n++] = &number.view;
     }
     struct inplace_token token = { NULL };
-    const bool grad = front_needs_grad(call->tensors, call->count);
+    const bool grad = op_needs_grad(call->tensors, call->count);
     if (grad)
         CTRT_TRY(autograd_inplace_begin(&token, call->op, self, call->tensors, call->count, call->attributes));
     ctrt_status status = write_self(call->op, self, compute, in, n, call->kernel_attributes);
@@ -192,7 +192,7 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
     const int64_t bytes = self->view.numel * (int64_t)dtype_bytes(tensor_dtype(self));
     if (unlikely(self != other && apart < bytes && -apart < bytes))
         return false;               /* two tensors that overlap or have the same elements */
-    const struct op_cell *cell = dispatch_cell(self->device, op, tensor_dtype(self));
+    const struct dispatch_entry *cell = dispatch_find(self->device, op, tensor_dtype(self));
     if (unlikely(cell == NULL || cell->run == NULL || !(cell->flags & CTRT_KERNEL_INPLACE)))
         return false;
     const ctrt_view *in[2] = { &self->view, &other->view }, *result = &self->view;
@@ -206,7 +206,7 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
 #define INPLACE_UNARY(name)                                                             \
     ctrt_status ctrt_##name##_(ctrt_tensor *self)                                       \
     {                                                                                   \
-        FRONT_CHECK(#name "_", self);                                                   \
+        OP_CHECK(#name "_", self);                                                   \
         return inplace(OP_##name, &self, 1, NULL, NULL, NULL);                          \
     }
 INPLACE_UNARY(relu)
@@ -219,8 +219,8 @@ INPLACE_UNARY(sigmoid)
 #define INPLACE_BINARY(name)                                                            \
     ctrt_status ctrt_##name##_(ctrt_tensor *self, ctrt_tensor *other)                   \
     {                                                                                   \
-        FRONT_CHECK(#name "_", self);                                                   \
-        FRONT_CHECK(#name "_", other);                                                  \
+        OP_CHECK(#name "_", self);                                                   \
+        OP_CHECK(#name "_", other);                                                  \
         ctrt_status status;                                                             \
         if (likely(run_plainly(&status, OP_##name, self, other)))                       \
             return status;                                                              \
@@ -229,7 +229,7 @@ INPLACE_UNARY(sigmoid)
     }                                                                                   \
     ctrt_status ctrt_##name##_scalar_(ctrt_tensor *self, ctrt_scalar other)             \
     {                                                                                   \
-        FRONT_CHECK(#name "_scalar_", self);                                            \
+        OP_CHECK(#name "_scalar_", self);                                            \
         const union op_attributes graph = { .scalar = { .value = other, .present = true } };    \
         return inplace(OP_##name, &self, 1, &other, NULL, &graph);                      \
     }
@@ -241,7 +241,7 @@ INPLACE_BINARY(div)
 /* lo or hi is NULL if there is no limit on that side. */
 static ctrt_status clamp_inplace(const char *name, ctrt_tensor *self, const ctrt_scalar *lo, const ctrt_scalar *hi)
 {
-    FRONT_CHECK(name, self);
+    OP_CHECK(name, self);
     ctrt_range_attributes kernel = { .size = sizeof kernel, .has_lo = lo != NULL, .has_hi = hi != NULL };
     union op_attributes graph = { .clamp = { .has_lo = lo != NULL, .has_hi = hi != NULL } };
     if (lo != NULL)
@@ -249,7 +249,7 @@ static ctrt_status clamp_inplace(const char *name, ctrt_tensor *self, const ctrt
     if (hi != NULL)
         kernel.hi = graph.clamp.hi = *hi;
     const ctrt_scalar *higher = lo == NULL || (hi != NULL && hi->kind > lo->kind) ? hi : lo;
-    return front_context(inplace(OP_clamp, &self, 1, higher, &kernel, &graph), name);
+    return op_error_context(inplace(OP_clamp, &self, 1, higher, &kernel, &graph), name);
 }
 
 ctrt_status ctrt_clamp_(ctrt_tensor *self, ctrt_scalar lo, ctrt_scalar hi)
@@ -270,8 +270,8 @@ ctrt_status ctrt_clamp_max_(ctrt_tensor *self, ctrt_scalar hi)
 /* Implemented with copy_, because the value must not change self's dtype and where has no in-place form. */
 ctrt_status ctrt_masked_fill_(ctrt_tensor *self, ctrt_tensor *mask, ctrt_scalar value)
 {
-    FRONT_CHECK("masked_fill_", self);
-    FRONT_CHECK("masked_fill_", mask);
+    OP_CHECK("masked_fill_", self);
+    OP_CHECK("masked_fill_", mask);
     CTRT_TRY(inplace_check("masked_fill_", self));
     ctrt_tensor *filled = NULL;
     ctrt_status status = masked_fill(&filled, "masked_fill_", self, mask, value);

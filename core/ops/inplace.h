@@ -3,7 +3,7 @@
 #ifndef CORE_OPS_INPLACE_H
 #define CORE_OPS_INPLACE_H
 
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* Returns CTRT_ERR_INVALID_ARGUMENT if several elements of self have the same address (an expanded tensor). */
 ctrt_status inplace_check(const char *who, const ctrt_tensor *self);

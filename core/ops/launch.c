@@ -3,7 +3,7 @@
 #include "ops/launch.h"
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/frames.h"
 #include "memory/tag.h"
 #include "ops/plan.h"
@@ -48,7 +48,7 @@ static ctrt_status views_moved(ctrt_view **copies, ctrt_call *call, void *const 
 {
     const uint32_t count = call->n_inputs + call->n_outputs;
     const size_t bytes = count * (sizeof(ctrt_view) + sizeof(ctrt_view *));
-    ctrt_view *views = memory_alloc(bytes);
+    ctrt_view *views = host_alloc(bytes);
     if (views == NULL)
         return out_of_memory(bytes, "operands");
     const ctrt_view **pointers = (const ctrt_view **)(views + count);
@@ -85,7 +85,7 @@ ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *dev
     void *few[FEW], **addresses = few;
     const bool moves = device->memory->moves;
     if (unlikely(moves && count > FEW)) {
-        addresses = memory_alloc(count * sizeof *addresses);
+        addresses = host_alloc(count * sizeof *addresses);
         if (addresses == NULL)
             return out_of_memory(count * sizeof *addresses, "operands");
     }
@@ -130,9 +130,9 @@ ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *dev
         if (view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR))
             order_after(stream, view, i >= n_in, is_noted ? 0 : mark);
     }
-    memory_free(copies);
+    host_free(copies);
     if (unlikely(addresses != few))
-        memory_free(addresses);
+        host_free(addresses);
     return likely(status == CTRT_OK && !stream_launch_blocking) ? CTRT_OK : after_launch(status, stream, row->op);
 }
 

@@ -3,7 +3,7 @@
  *
  * Kernels get batches of matrices [B,M,K] x [B,K,N] with any strides, except that one of the last two must be 1. So
  * transposed operands are not copied, and a broadcast batch has stride 0. */
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* Returns whether one of the last two strides is 1 and the other is at least the length of a row (or column), which
  * BLAS libraries require. */
@@ -186,14 +186,14 @@ static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, cons
 
 ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
 {
-    FRONT_OP(OP_matmul);
-    FRONT_CHECK("matmul", out);
-    FRONT_CHECK("matmul", a);
-    FRONT_CHECK("matmul", b);
+    OP_SCOPE(OP_matmul);
+    OP_CHECK("matmul", out);
+    OP_CHECK("matmul", a);
+    OP_CHECK("matmul", b);
     ctrt_tensor *const mixed[2] = { a, b };
-    if (unlikely(front_mixed(mixed, 2))) {
+    if (unlikely(op_mixed_dtypes(mixed, 2))) {
         ctrt_tensor *casts[2];
-        CTRT_TRY(front_unmix(casts, mixed, 2));
+        CTRT_TRY(op_cast_mixed(casts, mixed, 2));
         ctrt_status status = ctrt_matmul(out, casts[0], casts[1]);
         tensor_release(casts[0]);
         tensor_release(casts[1]);
@@ -220,7 +220,7 @@ ctrt_status ctrt_matmul(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
     if (status == CTRT_OK && y->view.numel > 0)
         status = multiply(y, a, b, &left, &right, batch, batch_ndim);
     ctrt_tensor *const inputs[2] = { a, b };
-    return front_finish(status, out, OP_matmul, &y, 1, inputs, 2, NULL);
+    return op_finish(status, out, OP_matmul, &y, 1, inputs, 2, NULL);
 }
 
 /* ---- linear ---- */
@@ -230,13 +230,13 @@ static ctrt_status check_linear(ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
     ctrt_tensor *const tensors[3] = { x, weight, bias };
     ctrt_device *device;
-    CTRT_TRY(front_floating("linear", "x", x));
+    CTRT_TRY(op_require_floating("linear", "x", x));
     for (int i = 1; i < 3; i++)
         if (tensors[i] != NULL && tensor_dtype(tensors[i]) != tensor_dtype(x))
             return ctrt_fail(CTRT_ERR_DTYPE, "linear: x has dtype %s, %s has %s; cast one with ctrt_to_dtype",
                              ctrt_dtype_name(tensor_dtype(x)), i == 1 ? "weight" : "bias",
                              ctrt_dtype_name(tensor_dtype(tensors[i])));
-    CTRT_TRY(front_device(&device, "linear", tensors, 3));
+    CTRT_TRY(op_common_device(&device, "linear", tensors, 3));
     const ctrt_view *w = &weight->view;
     if (x->view.ndim < 1 || w->ndim < 1 || w->ndim > 2 || x->view.shape[x->view.ndim - 1] != w->shape[w->ndim - 1])
         return ctrt_fail(CTRT_ERR_SHAPE,
@@ -256,7 +256,7 @@ static ctrt_status rows_of(ctrt_view *out, ctrt_tensor **keep, ctrt_tensor *x)
     *keep = NULL;
     const ctrt_view *view = &x->view;
     if (!(view->flags & CTRT_VIEW_CONTIGUOUS) && !(view->ndim == 2 && is_matrix(view))) {
-        CTRT_TRY(front_operand(keep, x, tensor_dtype(x), x->device, true));
+        CTRT_TRY(op_operand(keep, x, tensor_dtype(x), x->device, true));
         view = &(*keep)->view;
     }
     *out = *view;
@@ -279,9 +279,9 @@ static ctrt_status run_linear(ctrt_tensor *y, ctrt_tensor *x, ctrt_tensor *weigh
     const ctrt_dtype dtype = tensor_dtype(x);
     ctrt_status status = rows_of(&rows, &keep_x, x);
     if (status == CTRT_OK)
-        status = front_operand(&keep_w, weight, dtype, device, !is_matrix(&weight->view));
+        status = op_operand(&keep_w, weight, dtype, device, !is_matrix(&weight->view));
     if (status == CTRT_OK && bias != NULL)
-        status = front_operand(&keep_b, bias, dtype, device, true);
+        status = op_operand(&keep_b, bias, dtype, device, true);
     if (status == CTRT_OK) {
         result.ndim = 2;
         result.shape[0] = rows.shape[0];
@@ -311,19 +311,19 @@ static ctrt_status linear_vector(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor 
     tensor_release(row);
     tensor_release(single);
     tensor_release(y);
-    return front_context(status, "linear");
+    return op_error_context(status, "linear");
 }
 
 ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *bias)
 {
-    FRONT_OP(OP_linear);
-    FRONT_CHECK("linear", out);
-    FRONT_CHECK("linear", x);
-    FRONT_CHECK("linear", weight);
+    OP_SCOPE(OP_linear);
+    OP_CHECK("linear", out);
+    OP_CHECK("linear", x);
+    OP_CHECK("linear", weight);
     ctrt_tensor *const mixed[3] = { x, weight, bias };
-    if (unlikely(front_mixed(mixed, 3))) {
+    if (unlikely(op_mixed_dtypes(mixed, 3))) {
         ctrt_tensor *casts[3];
-        CTRT_TRY(front_unmix(casts, mixed, 3));
+        CTRT_TRY(op_cast_mixed(casts, mixed, 3));
         ctrt_status status = ctrt_linear(out, casts[0], casts[1], casts[2]);
         for (int i = 0; i < 3; i++)
             tensor_release(casts[i]);
@@ -341,5 +341,5 @@ ctrt_status ctrt_linear(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weight, 
     if (status == CTRT_OK && y->view.numel > 0)
         status = run_linear(y, x, weight, bias);
     ctrt_tensor *const inputs[3] = { x, weight, bias };
-    return front_finish(status, out, OP_linear, &y, 1, inputs, 3, NULL);
+    return op_finish(status, out, OP_linear, &y, 1, inputs, 3, NULL);
 }

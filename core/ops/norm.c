@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/norm.c: fronts of layer and batch normalisation. */
 #include "ops/backward.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 #define MAX_OPERANDS 5
 
@@ -26,7 +26,7 @@ static ctrt_status operands_add(struct operands *operands, ctrt_tensor *tensor, 
     operands->in[i] = NULL;
     if (tensor == NULL)
         return CTRT_OK;
-    CTRT_TRY(front_operand(&operands->kept[i], tensor, dtype, tensor->device, true));
+    CTRT_TRY(op_operand(&operands->kept[i], tensor, dtype, tensor->device, true));
     operands->views[i] = operands->kept[i]->view;
     operands->in[i] = &operands->views[i];
     return CTRT_OK;
@@ -82,10 +82,10 @@ static void row_shape(int64_t *shape, const ctrt_view *x, int normalized)
 ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normalized_shape, ctrt_tensor *weight,
                             ctrt_tensor *bias, double epsilon)
 {
-    FRONT_OP(OP_layer_norm);
-    FRONT_CHECK("layer_norm", out);
-    FRONT_CHECK("layer_norm", x);
-    CTRT_TRY(front_floating("layer_norm", "x", x));
+    OP_SCOPE(OP_layer_norm);
+    OP_CHECK("layer_norm", out);
+    OP_CHECK("layer_norm", x);
+    CTRT_TRY(op_require_floating("layer_norm", "x", x));
     const ctrt_view *view = &x->view;
     const int normalized = normalized_shape.count;
     char a[SHAPE_TEXT_BYTES];
@@ -124,7 +124,7 @@ ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normali
     operands_release(&operands);
     const union op_attributes graph = { .norm = { .epsilon = epsilon, .normalized = normalized } };
     ctrt_tensor *const inputs[3] = { x, weight, bias };
-    status = front_finish(status, out, OP_layer_norm, results, 3, inputs, 3, &graph);
+    status = op_finish(status, out, OP_layer_norm, results, 3, inputs, 3, &graph);
     tensor_release(results[1]);
     tensor_release(results[2]);
     return status;
@@ -146,7 +146,7 @@ ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
                                    ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd,
                                    int normalized)
 {
-    FRONT_OP(OP_layer_norm_backward);
+    OP_SCOPE(OP_layer_norm_backward);
     const ctrt_dtype dtype = tensor_dtype(x);
     const ctrt_view *view = &x->view;
     int64_t rows[2];
@@ -203,7 +203,7 @@ static ctrt_status check_batch_norm(ctrt_tensor *x, ctrt_tensor *weight, ctrt_te
     char text[SHAPE_TEXT_BYTES];
     static const char *const names[4] = { "weight", "bias", "running_mean", "running_var" };
     ctrt_tensor *const tensors[4] = { weight, bias, running_mean, running_var };
-    CTRT_TRY(front_floating("batch_norm", "x", x));
+    CTRT_TRY(op_require_floating("batch_norm", "x", x));
     if (x->view.ndim < 2)
         return ctrt_fail(CTRT_ERR_SHAPE, "batch_norm: x has shape %s, expected [N, C, ...]",
                          shape_text(text, x->view.shape, x->view.ndim));
@@ -227,9 +227,9 @@ ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weig
                             ctrt_tensor *running_mean, ctrt_tensor *running_var, bool training, double momentum,
                             double epsilon)
 {
-    FRONT_OP(OP_batch_norm);
-    FRONT_CHECK("batch_norm", out);
-    FRONT_CHECK("batch_norm", x);
+    OP_SCOPE(OP_batch_norm);
+    OP_CHECK("batch_norm", out);
+    OP_CHECK("batch_norm", x);
     CTRT_TRY(check_batch_norm(x, weight, bias, running_mean, running_var, training));
     const ctrt_dtype dtype = tensor_dtype(x);
     ctrt_tensor *const wanted[MAX_OPERANDS] = { x, weight, bias, running_mean, running_var };
@@ -263,7 +263,7 @@ ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weig
     operands_release(&operands);
     const union op_attributes graph = { .norm = { .epsilon = epsilon, .momentum = momentum, .training = training } };
     ctrt_tensor *const inputs[3] = { x, weight, bias };
-    status = front_finish(status, out, OP_batch_norm, results, 3, inputs, 3, &graph);
+    status = op_finish(status, out, OP_batch_norm, results, 3, inputs, 3, &graph);
     tensor_release(results[1]);
     tensor_release(results[2]);
     return status;
@@ -273,7 +273,7 @@ ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
                                    ctrt_tensor *x, ctrt_tensor *weight, ctrt_tensor *mean, ctrt_tensor *rstd,
                                    bool training)
 {
-    FRONT_OP(OP_batch_norm_backward);
+    OP_SCOPE(OP_batch_norm_backward);
     const ctrt_dtype dtype = tensor_dtype(x), affine = weight ? tensor_dtype(weight) : dtype;
     ctrt_tensor **const outs[3] = { dx, dweight, dbias };
     ctrt_tensor *const wanted[MAX_OPERANDS] = { dy, x, weight, mean, rstd };

@@ -6,7 +6,7 @@
 #include "ops/peers.h"
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/plan.h"
 #include "memory/pool.h"
 #include "ops/dispatch.h"
@@ -23,9 +23,9 @@ static uint8_t *verdict_of(ctrt_device *to, const ctrt_device *from)
     if (from->number >= MAX_NUMBER)
         return NULL;
     if (table == NULL) {
-        table = memory_zeroed(MAX_NUMBER);
+        table = host_calloc(MAX_NUMBER);
         if (table != NULL && !atomic_compare_exchange_strong(&to->peers, &expected, table)) {
-            memory_free(table);
+            host_free(table);
             table = expected;
         }
     }

@@ -2,7 +2,7 @@
 /* ops/pinned.c: tensors in pinned host memory, and ctrt_tensor_record_stream. */
 #include "ctrt/stream.h"
 #include "memory/order.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 #include "tensor/create.h"
 #include "tensor/pinned.h"
 
@@ -18,7 +18,7 @@ static ctrt_status pinning_device(ctrt_device **out, ctrt_device *device)
 
 ctrt_status ctrt_empty_pinned(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
 {
-    FRONT_CHECK("empty_pinned", out);
+    OP_CHECK("empty_pinned", out);
     CTRT_TRY(dtype_resolve(&dtype, "empty_pinned", dtype));
     CTRT_TRY(shape_check("empty_pinned", shape, dtype));
     CTRT_TRY(pinning_device(&device, device));
@@ -30,8 +30,8 @@ ctrt_status ctrt_empty_pinned(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dty
 
 ctrt_status ctrt_pin_memory(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device *device)
 {
-    FRONT_CHECK("pin_memory", out);
-    FRONT_CHECK("pin_memory", tensor);
+    OP_CHECK("pin_memory", out);
+    OP_CHECK("pin_memory", tensor);
     if (strcmp(tensor->device->type, "cpu") != 0)
         return ctrt_fail(CTRT_ERR_DEVICE, "pin_memory: the tensor is on %s; only memory of the cpu can be pinned",
                          tensor->device->name);
@@ -44,13 +44,13 @@ ctrt_status ctrt_pin_memory(ctrt_tensor **out, ctrt_tensor *tensor, ctrt_device 
     CTRT_TRY(ctrt_context(tensor_new_pinned(&pinned, tensor->view.shape, tensor->view.ndim, tensor_dtype(tensor),
                                             device), "pin_memory"));
     ctrt_status status = kernel_copy(&pinned->view, pinned->device, &tensor->view, tensor->device);
-    return front_finish(status, out, OP_copy, &pinned, 1, &tensor, 1, NULL);
+    return op_finish(status, out, OP_copy, &pinned, 1, &tensor, 1, NULL);
 }
 
 ctrt_status ctrt_tensor_record_stream(ctrt_tensor *tensor, ctrt_stream *stream)
 {
-    FRONT_CHECK("record_stream", tensor);
-    FRONT_CHECK("record_stream", stream);
+    OP_CHECK("record_stream", tensor);
+    OP_CHECK("record_stream", stream);
     struct storage *storage = tensor->storage;
     if (!storage->ordered || !device_asynchronous(stream->device))
         return CTRT_OK;

@@ -8,7 +8,7 @@
 
 #include "base/base.h"
 #include "base/lock.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/storage.h"
 #include "ops/dispatch.h"
 #include "tensor/shape.h"
@@ -17,7 +17,7 @@ struct ctrt_memory_plan {
     ctrt_memory_plan *next;                 /* in the list of running plans */
     ctrt_device *device;
     struct plan *memory;
-    struct op_cell *cells, *own;            /* dispatch table of the plan, and that of the device */
+    struct dispatch_entry *cells, *own;            /* dispatch table of the plan, and that of the device */
     uint64_t seed, seed_offset;             /* state of the device's generator before the plan */
     bool seeded;
     pthread_t thread;                       /* the thread that began the plan */
@@ -168,19 +168,19 @@ static const ctrt_kernel *copy_row(ctrt_kernel *row, const ctrt_kernel *from)
 }
 
 /* Copies a dispatch table into one allocation: the entries, the pointers to kernels, the kernels. */
-static ctrt_status cells_copy(struct op_cell **out, const struct op_cell *own)
+static ctrt_status table_copy(struct dispatch_entry **out, const struct dispatch_entry *own)
 {
-    const size_t cell_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
+    const size_t entry_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
     size_t rows = 0;
-    for (size_t i = 0; i < cell_count; i++)
+    for (size_t i = 0; i < entry_count; i++)
         rows += own[i].count;
-    const size_t bytes = cell_count * sizeof *own + rows * (sizeof(ctrt_kernel *) + sizeof(ctrt_kernel));
-    struct op_cell *cells = memory_alloc(bytes);
+    const size_t bytes = entry_count * sizeof *own + rows * (sizeof(ctrt_kernel *) + sizeof(ctrt_kernel));
+    struct dispatch_entry *cells = host_alloc(bytes);
     if (cells == NULL)
         return out_of_memory(bytes, "the kernels of a plan");
-    const ctrt_kernel **pointer = (const ctrt_kernel **)(cells + cell_count);
+    const ctrt_kernel **pointer = (const ctrt_kernel **)(cells + entry_count);
     ctrt_kernel *row = (ctrt_kernel *)(pointer + rows);
-    for (size_t i = 0; i < cell_count; i++) {
+    for (size_t i = 0; i < entry_count; i++) {
         cells[i] = own[i];
         cells[i].run = own[i].run != NULL ? nothing_run : NULL;
         cells[i].rows = pointer;
@@ -224,15 +224,15 @@ ctrt_status ctrt_memory_plan_begin(ctrt_memory_plan **out, ctrt_device *device)
         return device_fail_forked(device);
     if (*out != NULL)
         CTRT_TRY(ctrt_memory_plan_end(NULL, out));
-    ctrt_memory_plan *plan = memory_zeroed(sizeof *plan);
+    ctrt_memory_plan *plan = host_calloc(sizeof *plan);
     if (plan == NULL)
         return out_of_memory(sizeof *plan, "a plan");
     plan->device = device;
     plan->thread = pthread_self();
     plan_enter();
-    ctrt_status status = dispatch_cells(&plan->own, device);
+    ctrt_status status = dispatch_table(&plan->own, device);
     if (status == CTRT_OK)
-        status = cells_copy(&plan->cells, plan->own);
+        status = table_copy(&plan->cells, plan->own);
     if (status == CTRT_OK)
         status = plan_memory_begin(&plan->memory, device);
     if (status == CTRT_OK) {
@@ -243,8 +243,8 @@ ctrt_status ctrt_memory_plan_begin(ctrt_memory_plan **out, ctrt_device *device)
     }
     plan_leave();
     if (status != CTRT_OK) {
-        memory_free(plan->cells);
-        memory_free(plan);
+        host_free(plan->cells);
+        host_free(plan);
         return status;
     }
     *out = plan;
@@ -284,8 +284,8 @@ ctrt_status ctrt_memory_plan_end(ctrt_memory_prediction *out, ctrt_memory_plan *
     }
     plan_leave();
     const char *name = ended->device->name;
-    memory_free(ended->cells);
-    memory_free(ended);
+    host_free(ended->cells);
+    host_free(ended);
     return lost ? ctrt_fail(CTRT_ERR_FORKED,
                             "memory_plan_end: another thread of the parent process was planning for %s, which ended with the "
                             "fork", name) : CTRT_OK;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/pool.c: front of max pooling. */
 #include "ops/backward.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 static ctrt_status read_options(ctrt_pool_attributes *out, const ctrt_pool2d_options *options)
 {
     *out = (ctrt_pool_attributes){ .size = sizeof *out };
-    CTRT_TRY(front_window("max_pool2d", "kernel", options->kernel, 1));
-    CTRT_TRY(front_window("max_pool2d", "stride", options->stride, 0));
-    CTRT_TRY(front_window("max_pool2d", "padding", options->padding, 0));
-    CTRT_TRY(front_window("max_pool2d", "dilation", options->dilation, 0));
+    CTRT_TRY(op_check_window("max_pool2d", "kernel", options->kernel, 1));
+    CTRT_TRY(op_check_window("max_pool2d", "stride", options->stride, 0));
+    CTRT_TRY(op_check_window("max_pool2d", "padding", options->padding, 0));
+    CTRT_TRY(op_check_window("max_pool2d", "dilation", options->dilation, 0));
     for (int i = 0; i < 2; i++) {
         out->kernel[i] = options->kernel[i];
         out->stride[i] = options->stride[i] ? options->stride[i] : options->kernel[i];
@@ -49,10 +49,10 @@ static ctrt_status pool_shape(int64_t *shape, const ctrt_tensor *x, const ctrt_p
 ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tensor *x,
                             const ctrt_pool2d_options *options)
 {
-    FRONT_OP(OP_max_pool2d);
-    FRONT_CHECK("max_pool2d", out);
-    FRONT_CHECK("max_pool2d", x);
-    FRONT_CHECK("max_pool2d", options);
+    OP_SCOPE(OP_max_pool2d);
+    OP_CHECK("max_pool2d", out);
+    OP_CHECK("max_pool2d", x);
+    OP_CHECK("max_pool2d", options);
     if (tensor_dtype(x) == CTRT_BOOL)
         return ctrt_fail(CTRT_ERR_DTYPE, "max_pool2d: not defined for bool");
     union op_attributes graph = { 0 };
@@ -60,7 +60,7 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
     CTRT_TRY(read_options(&graph.pool, options));
     CTRT_TRY(pool_shape(shape, x, &graph.pool));
 
-    const ctrt_memory_format format = front_format(x);
+    const ctrt_memory_format format = op_result_format(x);
     ctrt_tensor *results[2] = { NULL, NULL };
     ctrt_status status = tensor_new_format(&results[0], shape, 4, tensor_dtype(x), x->device, format);
     if (status == CTRT_OK)
@@ -69,7 +69,7 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
         const ctrt_view *in = &x->view, *outputs[2] = { &results[0]->view, &results[1]->view };
         status = kernel_call(OP_max_pool2d, tensor_dtype(x), x->device, &in, 1, outputs, 2, &graph.pool);
     }
-    CTRT_TRY(front_finish(status, out, OP_max_pool2d, results, 2, &x, 1, &graph));
+    CTRT_TRY(op_finish(status, out, OP_max_pool2d, results, 2, &x, 1, &graph));
     if (indices != NULL)
         tensor_move(indices, results[1]);
     else
@@ -80,15 +80,15 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
 ctrt_status op_max_pool2d_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *indices,
                                    const ctrt_pool_attributes *attributes, const int64_t *shape)
 {
-    FRONT_OP(OP_max_pool2d_backward);
+    OP_SCOPE(OP_max_pool2d_backward);
     ctrt_tensor *dx = NULL;
     ctrt_status status = tensor_new_format(&dx, shape, 4, tensor_dtype(dy), dy->device,
-                                           front_format(indices));
+                                           op_result_format(indices));
     if (status == CTRT_OK && dx->view.numel > 0) {
         const ctrt_view *in[2] = { &dy->view, &indices->view }, *outputs = &dx->view;
         status = dy->view.numel == 0 ? kernel_fill(&dx->view, dx->device, ctrt_int(0))
                                      : kernel_call(OP_max_pool2d_backward, tensor_dtype(dy), dy->device, in, 2,
                                                    &outputs, 1, attributes);
     }
-    return front_finish(status, out, OP_max_pool2d_backward, &dx, 1, NULL, 0, NULL);
+    return op_finish(status, out, OP_max_pool2d_backward, &dx, 1, NULL, 0, NULL);
 }

@@ -10,10 +10,10 @@
 #include <sys/random.h>
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/thread.h"
 #include "memory/capture.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 #include "ops/inplace.h"
 
 static pthread_mutex_t seed_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -146,7 +146,7 @@ static void draw_undo(void *state)
     pthread_mutex_unlock(&draws->device->generator_lock);
 }
 
-static const struct number_source draws_source = { .fill = draw_again, .undo = draw_undo, .release = memory_free };
+static const struct number_source draws_source = { .fill = draw_again, .undo = draw_undo, .release = host_free };
 
 static ctrt_status draw_captured(ctrt_random_attributes *attributes, ctrt_device *device, uint64_t blocks,
                                  struct capture *capture)
@@ -154,7 +154,7 @@ static ctrt_status draw_captured(ctrt_random_attributes *attributes, ctrt_device
     const void *where = NULL;
     struct captured_draws *draws = capture_numbers_of(&where, capture, &draws_source);
     if (draws == NULL) {
-        draws = memory_alloc(sizeof *draws);
+        draws = host_alloc(sizeof *draws);
         if (draws == NULL)
             return out_of_memory(sizeof *draws, "random numbers of a capture");
         draws->device = device;
@@ -199,8 +199,8 @@ static ctrt_status fill_random(enum op op, ctrt_tensor *y, ctrt_random_attribute
 static ctrt_status new_random(ctrt_tensor **out, const char *who, enum op op, ctrt_ints shape, ctrt_dtype dtype,
                               ctrt_device *device, ctrt_random_attributes *attributes)
 {
-    FRONT_OP(op);
-    FRONT_CHECK(who, out);
+    OP_SCOPE(op);
+    OP_CHECK(who, out);
     CTRT_TRY(device_or_default(&device, device));
     CTRT_TRY(dtype_resolve_on(&dtype, who, dtype, device));
     if ((op == OP_uniform || op == OP_normal) && !dtype_floating(dtype))
@@ -208,7 +208,7 @@ static ctrt_status new_random(ctrt_tensor **out, const char *who, enum op op, ct
     CTRT_TRY(shape_check(who, shape, dtype));
     ctrt_tensor *y = NULL;
     CTRT_TRY(tensor_new(&y, shape.values, shape.count, dtype, device));
-    return front_finish(fill_random(op, y, attributes), out, op, &y, 1, NULL, 0, NULL);
+    return op_finish(fill_random(op, y, attributes), out, op, &y, 1, NULL, 0, NULL);
 }
 
 ctrt_status ctrt_rand(ctrt_tensor **out, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
@@ -286,7 +286,7 @@ ctrt_status ctrt_bernoulli(ctrt_tensor **out, ctrt_ints shape, double p, ctrt_dt
 /* Fisher-Yates shuffle on the host with random 64-bit numbers, so that the order is the same on every device. */
 ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
 {
-    FRONT_CHECK("randperm", out);
+    OP_CHECK("randperm", out);
     if (n < 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randperm: n is %lld", (long long)n);
     CTRT_TRY(device_or_default(&device, device));
@@ -323,12 +323,12 @@ ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
 
 static ctrt_status random_inplace(const char *who, enum op op, ctrt_tensor *self, double a, double b)
 {
-    FRONT_CHECK(who, self);
-    CTRT_TRY(front_floating(who, "self", self));
+    OP_CHECK(who, self);
+    CTRT_TRY(op_require_floating(who, "self", self));
     CTRT_TRY(inplace_check(who, self));
     ctrt_random_attributes attributes = { .a = a, .b = b };
     struct inplace_token token = { NULL };
-    const bool grad = front_needs_grad(&self, 1);
+    const bool grad = op_needs_grad(&self, 1);
     if (grad)
         CTRT_TRY(autograd_inplace_begin(&token, OP_fill, self, &self, 1, NULL));
     ctrt_status status = fill_random(op, self, &attributes);
@@ -343,7 +343,7 @@ ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
 {
     if (!(low <= high))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "uniform_: low %g is above high %g", low, high);
-    FRONT_CHECK("uniform_", self);
+    OP_CHECK("uniform_", self);
     const ctrt_dtype dtype = tensor_dtype(self);
     if (dtype_floating(dtype)) {
         CTRT_TRY(dtype_check_scalar("uniform_", dtype, ctrt_float(low)));
@@ -366,10 +366,10 @@ ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std)
 
 ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool training)
 {
-    FRONT_OP(OP_dropout);
-    FRONT_CHECK("dropout", out);
-    FRONT_CHECK("dropout", x);
-    CTRT_TRY(front_floating("dropout", "x", x));
+    OP_SCOPE(OP_dropout);
+    OP_CHECK("dropout", out);
+    OP_CHECK("dropout", x);
+    CTRT_TRY(op_require_floating("dropout", "x", x));
     CTRT_TRY(check_probability("dropout", p));
     if (!training || p == 0) {
         ctrt_tensor_assign(out, x);
@@ -378,7 +378,7 @@ ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool train
     if (p == 1)
         return ctrt_mul_scalar(out, x, ctrt_float(0));
     ctrt_tensor *results[2] = { NULL, NULL }, *source = NULL;
-    ctrt_status status = front_operand(&source, x, tensor_dtype(x), x->device, true);
+    ctrt_status status = op_operand(&source, x, tensor_dtype(x), x->device, true);
     if (status == CTRT_OK)
         status = tensor_new(&results[0], x->view.shape, x->view.ndim, tensor_dtype(x), x->device);
     if (status == CTRT_OK)
@@ -392,7 +392,7 @@ ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool train
     }
     tensor_release(source);
     const union op_attributes graph = { .dropout = { p } };
-    status = front_finish(status, out, OP_dropout, results, 2, &x, 1, &graph);
+    status = op_finish(status, out, OP_dropout, results, 2, &x, 1, &graph);
     tensor_release(results[1]);
     return status;
 }

@@ -5,7 +5,7 @@
  * 1. Adjacent dimensions that are all kept or all reduced are merged first, so that the common cases have two or three
  * dimensions. */
 #include "ops/backward.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* Merges adjacent dimensions of `in` that are both kept or both reduced and whose strides allow it. The output is
  * contiguous, so its kept dimensions can be merged whenever the input's can. */
@@ -95,7 +95,7 @@ static ctrt_status fill_empty(enum op op, ctrt_tensor *y)
 
 static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, uint32_t dims, bool keepdim)
 {
-    FRONT_OP(op);
+    OP_SCOPE(op);
     const ctrt_dtype dtype = tensor_dtype(x);
     int64_t shape[CTRT_MAX_DIMS];
     int ndim = reduced_shape(shape, &x->view, dims, keepdim);
@@ -114,14 +114,14 @@ static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, ui
         }
     }
     const union op_attributes graph = { .reduce = { dims, keepdim } };
-    return front_finish(status, out, op, &y, 1, &x, 1, &graph);
+    return op_finish(status, out, op, &y, 1, &x, 1, &graph);
 }
 
 static ctrt_status reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_ints list, bool keepdim)
 {
     const char *who = op_table[op].name;
-    FRONT_CHECK(who, out);
-    FRONT_CHECK(who, x);
+    OP_CHECK(who, out);
+    OP_CHECK(who, x);
     uint32_t dims;
     CTRT_TRY(shape_dims(&dims, who, list, x->view.ndim));
     return reduce_dims(out, op, x, dims, keepdim);
@@ -139,8 +139,8 @@ ctrt_status ctrt_sum(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 
 ctrt_status ctrt_mean_dims(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool keepdim)
 {
-    FRONT_CHECK("mean", x);
-    CTRT_TRY(front_floating("mean", "x", x));
+    OP_CHECK("mean", x);
+    CTRT_TRY(op_require_floating("mean", "x", x));
     return reduce(out, OP_mean, x, dims, keepdim);
 }
 
@@ -178,8 +178,8 @@ ctrt_status ctrt_all(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, bool kee
  * reduced dimensions, which is right in both cases. */
 static ctrt_status arg_reduce(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_ints dim, bool keepdim)
 {
-    FRONT_CHECK(op_table[op].name, out);
-    FRONT_CHECK(op_table[op].name, x);
+    OP_CHECK(op_table[op].name, out);
+    OP_CHECK(op_table[op].name, x);
     if (dim.count > 1)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: give one dimension or CTRT_ALL_DIMS, not %d",
                          op_table[op].name, dim.count);
@@ -203,7 +203,7 @@ ctrt_status ctrt_argmin(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dim, bool k
 static ctrt_status pick(ctrt_tensor **values, ctrt_tensor **indices, enum op op, ctrt_tensor *x, int dim, bool keepdim)
 {
     const char *who = op == OP_argmax ? "max" : "min";
-    FRONT_CHECK(who, x);
+    OP_CHECK(who, x);
     if (values == NULL && indices == NULL)
         return fail_null(who, "values and indices");
     if (tensor_dtype(x) == CTRT_BOOL)
@@ -248,9 +248,9 @@ ctrt_status ctrt_min(ctrt_tensor **values, ctrt_tensor **indices, ctrt_tensor *x
  * f16 and bf16 are computed in f32, because their squares would be rounded and could overflow. */
 ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int correction, bool keepdim)
 {
-    FRONT_CHECK("var", out);
-    FRONT_CHECK("var", x);
-    CTRT_TRY(front_floating("var", "x", x));
+    OP_CHECK("var", out);
+    OP_CHECK("var", x);
+    CTRT_TRY(op_require_floating("var", "x", x));
     uint32_t set;
     CTRT_TRY(shape_dims(&set, "var", dims, x->view.ndim));
     int64_t n = 1;
@@ -258,7 +258,7 @@ ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int corr
         if (set >> d & 1)
             n *= x->view.shape[d];
     ctrt_tensor *wide = NULL, *y = NULL;
-    const bool was = front_pause_grad(true);
+    const bool was = op_pause_recording(true);
     ctrt_status status = op_widen(&wide, x);
     if (status == CTRT_OK)
         status = reduce_dims(&y, OP_mean, wide, set, true);
@@ -272,10 +272,10 @@ ctrt_status ctrt_var(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims, int corr
         status = ctrt_div_scalar(&y, y, ctrt_float((double)MAX(n - correction, 0)));
     if (status == CTRT_OK)
         status = ctrt_to_dtype(&y, y, tensor_dtype(x));
-    front_pause_grad(was);
+    op_pause_recording(was);
     tensor_release(wide);
     const union op_attributes graph = {
         .reduce = { .dims = set, .keepdim = keepdim, .no_dims = dims.count < 0, .correction = correction }
     };
-    return front_finish(status, out, OP_var, &y, 1, &x, 1, &graph);
+    return op_finish(status, out, OP_var, &y, 1, &x, 1, &graph);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/softmax.c: fronts of softmax, log_softmax and cross entropy. */
 #include "ops/backward.h"
-#include "ops/front.h"
+#include "ops/op_common.h"
 
 /* Returns a view of the contiguous x as [outer, n, inner], where n is the size of `dim`. */
 static ctrt_view rows_view(const ctrt_view *x, int dim)
@@ -25,12 +25,12 @@ static ctrt_view rows_view(const ctrt_view *x, int dim)
  * shape. */
 static ctrt_status run_rows(ctrt_tensor **result, enum op op, ctrt_tensor *a, ctrt_tensor *b, int dim)
 {
-    FRONT_OP(op);
+    OP_SCOPE(op);
     ctrt_tensor *first = NULL, *second = NULL;
     const ctrt_dtype dtype = tensor_dtype(a);
-    ctrt_status status = front_operand(&first, a, dtype, a->device, true);
+    ctrt_status status = op_operand(&first, a, dtype, a->device, true);
     if (status == CTRT_OK && b != NULL)
-        status = front_operand(&second, b, dtype, a->device, true);
+        status = op_operand(&second, b, dtype, a->device, true);
     if (status == CTRT_OK)
         status = tensor_new(result, a->view.shape, a->view.ndim, dtype, a->device);
     if (status == CTRT_OK && a->view.numel > 0) {
@@ -47,14 +47,14 @@ static ctrt_status run_rows(ctrt_tensor **result, enum op op, ctrt_tensor *a, ct
 
 static ctrt_status softmax(ctrt_tensor **out, enum op op, ctrt_tensor *x, int dim)
 {
-    FRONT_CHECK(op_table[op].name, out);
-    FRONT_CHECK(op_table[op].name, x);
-    CTRT_TRY(front_floating(op_table[op].name, "x", x));
+    OP_CHECK(op_table[op].name, out);
+    OP_CHECK(op_table[op].name, x);
+    CTRT_TRY(op_require_floating(op_table[op].name, "x", x));
     CTRT_TRY(shape_dim(&dim, op_table[op].name, dim, x->view.ndim));
     ctrt_tensor *y = NULL;
     ctrt_status status = run_rows(&y, op, x, NULL, dim);
     const union op_attributes graph = { .dim = { dim } };
-    return front_finish(status, out, op, &y, 1, &x, 1, &graph);
+    return op_finish(status, out, op, &y, 1, &x, 1, &graph);
 }
 
 ctrt_status ctrt_softmax(ctrt_tensor **out, ctrt_tensor *x, int dim)
@@ -71,14 +71,14 @@ ctrt_status op_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor 
 {
     ctrt_tensor *dx = NULL;
     ctrt_status status = run_rows(&dx, OP_softmax_backward, dy, y, dim);
-    return front_finish(status, out, OP_softmax_backward, &dx, 1, NULL, 0, NULL);
+    return op_finish(status, out, OP_softmax_backward, &dx, 1, NULL, 0, NULL);
 }
 
 ctrt_status op_log_softmax_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *y, int dim)
 {
     ctrt_tensor *dx = NULL;
     ctrt_status status = run_rows(&dx, OP_log_softmax_backward, dy, y, dim);
-    return front_finish(status, out, OP_log_softmax_backward, &dx, 1, NULL, 0, NULL);
+    return op_finish(status, out, OP_log_softmax_backward, &dx, 1, NULL, 0, NULL);
 }
 
 /* ---- cross entropy ---- */
@@ -93,15 +93,15 @@ static const ctrt_view *optional_view(ctrt_tensor *tensor)
 static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tensor *target, ctrt_tensor *weight,
                                       const ctrt_cross_entropy_attributes *attributes)
 {
-    FRONT_OP(OP_cross_entropy);
+    OP_SCOPE(OP_cross_entropy);
     ctrt_device *device = logits->device;
     const ctrt_dtype dtype = tensor_dtype(logits), loss_dtype = dtype == CTRT_F64 ? CTRT_F64 : CTRT_F32;
     ctrt_tensor *x = NULL, *t = NULL, *w = NULL, *results[2] = { NULL, NULL };
-    ctrt_status status = front_operand(&x, logits, dtype, device, true);
+    ctrt_status status = op_operand(&x, logits, dtype, device, true);
     if (status == CTRT_OK)
-        status = front_operand(&t, target, CTRT_I64, device, true);
+        status = op_operand(&t, target, CTRT_I64, device, true);
     if (status == CTRT_OK && weight != NULL)
-        status = front_operand(&w, weight, dtype, device, true);
+        status = op_operand(&w, weight, dtype, device, true);
     const int64_t shape[2] = { logits->view.shape[0], 2 };
     for (int i = 0; i < 2 && status == CTRT_OK; i++)
         status = tensor_new(&results[i], shape, i + 1, loss_dtype, device);
@@ -112,7 +112,7 @@ static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ct
     }
     const union op_attributes graph = { .cross_entropy = *attributes };
     ctrt_tensor *const inputs[3] = { logits, t, w };
-    status = front_finish(status, out, OP_cross_entropy, results, 2, inputs, 3, &graph);
+    status = op_finish(status, out, OP_cross_entropy, results, 2, inputs, 3, &graph);
     tensor_release(results[1]);
     tensor_release(x);
     tensor_release(t);
@@ -124,13 +124,13 @@ ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ct
                                       ctrt_tensor *statistics, ctrt_tensor *dloss,
                                       const ctrt_cross_entropy_attributes *attributes)
 {
-    FRONT_OP(OP_cross_entropy_backward);
+    OP_SCOPE(OP_cross_entropy_backward);
     ctrt_device *device = logits->device;
     const ctrt_dtype dtype = tensor_dtype(logits);
     ctrt_tensor *x = NULL, *g = NULL, *dx = NULL;
-    ctrt_status status = front_operand(&x, logits, dtype, device, true);
+    ctrt_status status = op_operand(&x, logits, dtype, device, true);
     if (status == CTRT_OK)
-        status = front_operand(&g, dloss, tensor_dtype(statistics), device, true);
+        status = op_operand(&g, dloss, tensor_dtype(statistics), device, true);
     if (status == CTRT_OK)
         status = tensor_new(&dx, logits->view.shape, 2, dtype, device);
     if (status == CTRT_OK && logits->view.numel > 0) {
@@ -140,7 +140,7 @@ ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ct
     }
     tensor_release(x);
     tensor_release(g);
-    return front_finish(status, out, OP_cross_entropy_backward, &dx, 1, NULL, 0, NULL);
+    return op_finish(status, out, OP_cross_entropy_backward, &dx, 1, NULL, 0, NULL);
 }
 
 /* Reshapes logits [N, C, d...] to rows [N*d, C]. */
@@ -174,7 +174,7 @@ static ctrt_status check_cross_entropy(ctrt_tensor *logits, ctrt_tensor *target,
                                        const ctrt_cross_entropy_options *options)
 {
     char a[SHAPE_TEXT_BYTES], b[SHAPE_TEXT_BYTES];
-    CTRT_TRY(front_floating("cross_entropy", "logits", logits));
+    CTRT_TRY(op_require_floating("cross_entropy", "logits", logits));
     if (dtype_floating(tensor_dtype(target)) || tensor_dtype(target) == CTRT_BOOL)
         return ctrt_fail(CTRT_ERR_DTYPE, "cross_entropy: target has dtype %s, expected class indices (i64)",
                          ctrt_dtype_name(tensor_dtype(target)));
@@ -242,9 +242,9 @@ static ctrt_status reduce_losses(ctrt_tensor **out, ctrt_tensor *losses, ctrt_te
     } else {
         status = ctrt_sum(&loss, loss, CTRT_ALL_DIMS);
         if (status == CTRT_OK && options->reduction == CTRT_REDUCE_MEAN) {
-            const bool was = front_pause_grad(true);
+            const bool was = op_pause_recording(true);
             status = mean_divisor(&divisor, flat, options->weight, ignore_index, tensor_dtype(loss));
-            front_pause_grad(was);
+            op_pause_recording(was);
             if (status == CTRT_OK)
                 status = ctrt_div(&loss, loss, divisor);
         }
@@ -262,9 +262,9 @@ ctrt_status ctrt_cross_entropy(ctrt_tensor **out, ctrt_tensor *logits, ctrt_tens
     static const ctrt_cross_entropy_options defaults = { 0 };
     if (options == NULL)
         options = &defaults;
-    FRONT_CHECK("cross_entropy", out);
-    FRONT_CHECK("cross_entropy", logits);
-    FRONT_CHECK("cross_entropy", target);
+    OP_CHECK("cross_entropy", out);
+    OP_CHECK("cross_entropy", logits);
+    OP_CHECK("cross_entropy", target);
     CTRT_TRY(check_cross_entropy(logits, target, options));
     const ctrt_cross_entropy_attributes attributes = { sizeof attributes,
                                                        options->has_ignore_index ? options->ignore_index : -100,

@@ -3,9 +3,9 @@
  *
  * Each function computes shape, strides and offset and calls view_make. The graph stores the shapes of inputs, so
  * attributes hold only what cannot be derived from these. */
-#include "ops/front.h"
+#include "ops/op_common.h"
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 
 static ctrt_status view_make(ctrt_tensor **out, enum op op, ctrt_tensor *x, const int64_t *shape,
                              const int64_t *strides, int ndim, int64_t offset, const union op_attributes *attributes)
@@ -46,8 +46,8 @@ static ctrt_status infer(int64_t *to, const char *who, const ctrt_tensor *x, ctr
 ctrt_status ctrt_view_as(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
 {
     int64_t to[CTRT_MAX_DIMS], strides[CTRT_MAX_DIMS];
-    FRONT_CHECK("view_as", out);
-    FRONT_CHECK("view_as", x);
+    OP_CHECK("view_as", out);
+    OP_CHECK("view_as", x);
     CTRT_TRY(infer(to, "view_as", x, shape));
     if (unlikely(!shape_view_strides(strides, &x->view, to, shape.count))) {
         char from_text[SHAPE_TEXT_BYTES], strides_text[SHAPE_TEXT_BYTES], to_text[SHAPE_TEXT_BYTES];
@@ -75,8 +75,8 @@ static ctrt_status reshape_to(ctrt_tensor **out, ctrt_tensor *x, const int64_t *
 ctrt_status ctrt_reshape(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
 {
     int64_t to[CTRT_MAX_DIMS];
-    FRONT_CHECK("reshape", out);
-    FRONT_CHECK("reshape", x);
+    OP_CHECK("reshape", out);
+    OP_CHECK("reshape", x);
     CTRT_TRY(infer(to, "reshape", x, shape));
     return reshape_to(out, x, to, shape.count);
 }
@@ -85,8 +85,8 @@ ctrt_status ctrt_flatten(ctrt_tensor **out, ctrt_tensor *x, int first_dim, int l
 {
     int first, last, ndim = 0;
     int64_t to[CTRT_MAX_DIMS];
-    FRONT_CHECK("flatten", out);
-    FRONT_CHECK("flatten", x);
+    OP_CHECK("flatten", out);
+    OP_CHECK("flatten", x);
     CTRT_TRY(shape_dim(&first, "flatten", first_dim, x->view.ndim));
     CTRT_TRY(shape_dim(&last, "flatten", last_dim, x->view.ndim));
     if (unlikely(first > last))
@@ -108,8 +108,8 @@ ctrt_status ctrt_flatten(ctrt_tensor **out, ctrt_tensor *x, int first_dim, int l
 
 ctrt_status ctrt_squeeze(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {
-    FRONT_CHECK("squeeze", out);
-    FRONT_CHECK("squeeze", x);
+    OP_CHECK("squeeze", out);
+    OP_CHECK("squeeze", x);
     uint32_t set = 0;                           /* an empty list means no dimension, unlike in reductions */
     if (dims.count != 0)
         CTRT_TRY(shape_dims(&set, "squeeze", dims, x->view.ndim));
@@ -126,8 +126,8 @@ ctrt_status ctrt_squeeze(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 
 ctrt_status ctrt_unsqueeze(ctrt_tensor **out, ctrt_tensor *x, int dim)
 {
-    FRONT_CHECK("unsqueeze", out);
-    FRONT_CHECK("unsqueeze", x);
+    OP_CHECK("unsqueeze", out);
+    OP_CHECK("unsqueeze", x);
     const int from = x->view.ndim;
     if (unlikely(from == CTRT_MAX_DIMS))
         return too_many_dims("unsqueeze", from + 1);
@@ -158,8 +158,8 @@ static ctrt_status permuted(ctrt_tensor **out, ctrt_tensor *x, const int *order)
 
 ctrt_status ctrt_permute(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 {
-    FRONT_CHECK("permute", out);
-    FRONT_CHECK("permute", x);
+    OP_CHECK("permute", out);
+    OP_CHECK("permute", x);
     if (unlikely(dims.values == NULL && dims.count > 0))
         return fail_null("permute", "dims.values");
     if (unlikely(dims.count != x->view.ndim)) {
@@ -181,8 +181,8 @@ ctrt_status ctrt_permute(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints dims)
 ctrt_status ctrt_transpose(ctrt_tensor **out, ctrt_tensor *x, int dim0, int dim1)
 {
     int a, b, order[CTRT_MAX_DIMS];
-    FRONT_CHECK("transpose", out);
-    FRONT_CHECK("transpose", x);
+    OP_CHECK("transpose", out);
+    OP_CHECK("transpose", x);
     CTRT_TRY(shape_dim(&a, "transpose", dim0, x->view.ndim));
     CTRT_TRY(shape_dim(&b, "transpose", dim1, x->view.ndim));
     for (int d = 0; d < x->view.ndim; d++)
@@ -193,8 +193,8 @@ ctrt_status ctrt_transpose(ctrt_tensor **out, ctrt_tensor *x, int dim0, int dim1
 ctrt_status ctrt_t(ctrt_tensor **out, ctrt_tensor *x)
 {
     static const int reversed[3][2] = { { 0 }, { 0 }, { 1, 0 } };
-    FRONT_CHECK("t", out);
-    FRONT_CHECK("t", x);
+    OP_CHECK("t", out);
+    OP_CHECK("t", x);
     if (unlikely(x->view.ndim > 2)) {
         char text[SHAPE_TEXT_BYTES];
         return ctrt_fail(CTRT_ERR_SHAPE, "t: a tensor of at most 2 dimensions is expected, not %s; use ctrt_transpose",
@@ -208,8 +208,8 @@ ctrt_status ctrt_t(ctrt_tensor **out, ctrt_tensor *x)
 ctrt_status ctrt_expand(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape)
 {
     char from_text[SHAPE_TEXT_BYTES], to_text[SHAPE_TEXT_BYTES];
-    FRONT_CHECK("expand", out);
-    FRONT_CHECK("expand", x);
+    OP_CHECK("expand", out);
+    OP_CHECK("expand", x);
     if (unlikely(shape.values == NULL && shape.count > 0))
         return fail_null("expand", "shape.values");
     const int added = shape.count - x->view.ndim;
@@ -255,8 +255,8 @@ static ctrt_status dim_of_part(int *out, const char *who, const ctrt_tensor *x, 
 ctrt_status ctrt_select(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t index)
 {
     int at;
-    FRONT_CHECK("select", out);
-    FRONT_CHECK("select", x);
+    OP_CHECK("select", out);
+    OP_CHECK("select", x);
     CTRT_TRY(dim_of_part(&at, "select", x, dim));
     const int64_t size = x->view.shape[at];
     if (unlikely(index < -size || index >= size)) {
@@ -308,8 +308,8 @@ static ctrt_status sliced(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t st
 ctrt_status ctrt_slice(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start, int64_t end, int64_t step)
 {
     int at;
-    FRONT_CHECK("slice", out);
-    FRONT_CHECK("slice", x);
+    OP_CHECK("slice", out);
+    OP_CHECK("slice", x);
     CTRT_TRY(dim_of_part(&at, "slice", x, dim));
     if (unlikely(step <= 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "slice: step %lld; it has to be at least 1", (long long)step);
@@ -326,8 +326,8 @@ ctrt_status ctrt_slice(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start
 ctrt_status ctrt_narrow(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t start, int64_t length)
 {
     int at;
-    FRONT_CHECK("narrow", out);
-    FRONT_CHECK("narrow", x);
+    OP_CHECK("narrow", out);
+    OP_CHECK("narrow", x);
     CTRT_TRY(dim_of_part(&at, "narrow", x, dim));
     const int64_t size = x->view.shape[at];
     int64_t from = start < 0 ? start + size : start;
@@ -343,9 +343,9 @@ ctrt_status ctrt_narrow(ctrt_tensor **out, ctrt_tensor *x, int dim, int64_t star
 ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks, int dim)
 {
     int at;
-    FRONT_CHECK("chunk", out);
-    FRONT_CHECK("chunk", count);
-    FRONT_CHECK("chunk", x);
+    OP_CHECK("chunk", out);
+    OP_CHECK("chunk", count);
+    OP_CHECK("chunk", x);
     if (unlikely(chunks <= 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "chunk: %d chunks; at least 1 is expected", chunks);
     CTRT_TRY(dim_of_part(&at, "chunk", x, dim));
@@ -355,7 +355,7 @@ ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks
     const int n = size == 0 ? chunks : (int)(size / piece + (size % piece != 0));
     ctrt_tensor *few[16] = { NULL }, **pieces = few;
     if (n > (int)COUNT_OF(few)) {
-        pieces = memory_zeroed((size_t)n * sizeof *pieces);
+        pieces = host_calloc((size_t)n * sizeof *pieces);
         if (pieces == NULL)
             return out_of_memory((size_t)n * sizeof *pieces, "chunk");
     }
@@ -372,7 +372,7 @@ ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks
             tensor_release(pieces[i]);
     }
     if (pieces != few)
-        memory_free(pieces);
+        host_free(pieces);
     if (status == CTRT_OK)
         *count = n;
     return status;
@@ -381,8 +381,8 @@ ctrt_status ctrt_chunk(ctrt_tensor **out, int *count, ctrt_tensor *x, int chunks
 ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, ctrt_ints strides, int64_t offset)
 {
     char shape_words[SHAPE_TEXT_BYTES], strides_words[SHAPE_TEXT_BYTES];
-    FRONT_CHECK("as_strided", out);
-    FRONT_CHECK("as_strided", x);
+    OP_CHECK("as_strided", out);
+    OP_CHECK("as_strided", x);
     CTRT_TRY(shape_check("as_strided", shape, tensor_dtype(x)));
     if (unlikely(strides.count != shape.count))
         return ctrt_fail(CTRT_ERR_SHAPE, "as_strided: %d sizes and %d strides", shape.count, strides.count);
@@ -422,8 +422,8 @@ ctrt_status ctrt_as_strided(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints shape, 
 
 ctrt_status ctrt_detach(ctrt_tensor **out, ctrt_tensor *x)
 {
-    FRONT_CHECK("detach", out);
-    FRONT_CHECK("detach", x);
+    OP_CHECK("detach", out);
+    OP_CHECK("detach", x);
     ctrt_tensor *result = NULL;
     CTRT_TRY(tensor_new_view(&result, x, x->view.shape, x->view.strides, x->view.ndim, tensor_offset(x)));
     tensor_move(out, result);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* registry/dl.c: validates a plugin file and loads it with dlopen.
  *
- * dlopen accepts only paths and resolves them itself. If the file's permissions were validated (trust.c), dl.c passes
+ * dlopen accepts only paths and resolves them itself. If the file's permissions were validated (file_permissions.c), dl.c passes
  * /proc/self/fd/FOLDER/NAME, where FOLDER is the descriptor of the validated directory, so that renaming or replacing
  * a directory after the validation has no effect. The path contains the directory's descriptor and not the file's
  * descriptor, for three reasons:
@@ -13,7 +13,7 @@
  * - dladdr and error messages contain the file's name.
  * After loading, the name of the loaded object is set to the plugin's own path, for dladdr, debuggers and symbolizers.
  *
- * Without /proc, dl.c passes the plain path. This is safe because trust.c has checked that only root and the user can
+ * Without /proc, dl.c passes the plain path. This is safe because file_permissions.c has checked that only root and the user can
  * change the directories above the file. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,7 +27,7 @@
 #include "base/base.h"
 #include "registry/internal.h"
 
-void (*trust_judged_hook)(void);
+void (*validated_hook)(void);
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
@@ -74,43 +74,43 @@ static void kept_path(char *path, size_t room, const struct kept_folder *folder,
 }
 
 /* Writes the path that dlopen gets for the validated file. Returns a verdict. */
-static int loader_path(char *path, size_t room, struct plugin_file *file, struct trusted_file *judged, char *reason,
+static int loader_path(char *path, size_t room, struct plugin_file *file, struct checked_file *judged, char *reason,
                        size_t bytes)
 {
     struct stat facts, seen;
     snprintf(path, room, "%s", file->path);
     if (judged->folder < 0)
-        return JUDGED_WELL;
+        return VALIDATE_OK;
     const struct kept_folder *folder = keep_folder(judged->folder);
     judged->folder = -1;
     if (folder == NULL)
-        return JUDGED_WELL;
+        return VALIDATE_OK;
     kept_path(path, room, folder, strrchr(file->path, '/') + 1);
     if (fstat(judged->file, &facts) != 0)
-        return judge_errno(errno, "file", file->path, reason, bytes);
+        return validate_errno(errno, "file", file->path, reason, bytes);
     if (stat(path, &seen) != 0) {
         if (error_is_transient(errno))
-            return judge_errno(errno, "file", file->path, reason, bytes);
+            return validate_errno(errno, "file", file->path, reason, bytes);
         snprintf(path, room, "%s", file->path);
     } else if (!same_file(&facts, &seen)) {
         snprintf(reason, bytes, "file %s was replaced while it was judged", file->path);
         return EAGAIN;
     }
-    return JUDGED_WELL;
+    return VALIDATE_OK;
 }
 
-/* Finds out why the loader could not map the file. Returns ENOMEM, or JUDGED_BAD if the file cannot be mapped as
+/* Finds out why the loader could not map the file. Returns ENOMEM, or VALIDATE_REFUSED if the file cannot be mapped as
  * executable at all (for example a file system mounted with noexec). */
 static int verdict_of_mapping(int fd)
 {
     void *page = mmap(NULL, 1, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, 0);
     if (page == MAP_FAILED)
-        return error_is_transient(errno) ? ENOMEM : JUDGED_BAD;
+        return error_is_transient(errno) ? ENOMEM : VALIDATE_REFUSED;
     munmap(page, 1);
     return ENOMEM;
 }
 
-/* Returns the errno value of a failed dlopen if the error is transient, else JUDGED_BAD. The value is found by the
+/* Returns the errno value of a failed dlopen if the error is transient, else VALIDATE_REFUSED. The value is found by the
  * text of the message, because dlopen does not set errno; messages about a failed mmap do not contain the error. */
 static int verdict_of_loader(const char *text, int fd)
 {
@@ -120,19 +120,19 @@ static int verdict_of_loader(const char *text, int fd)
             return errors[i];
     /* "cannot allocate memory in static TLS block": the block's size is fixed when the process starts. */
     if (strstr(text, "static TLS") != NULL)
-        return JUDGED_BAD;
+        return VALIDATE_REFUSED;
     if (strstr(text, "failed to map segment") != NULL || strstr(text, "cannot map zero-fill pages") != NULL)
         return verdict_of_mapping(fd);
     /* "cannot create shared object descriptor", "cannot allocate dependency list": the loader has no memory. */
     return strcmp(text, "out of memory") == 0 || strstr(text, "cannot create ") != NULL
                    || strstr(text, "cannot allocate ") != NULL
                ? ENOMEM
-               : JUDGED_BAD;
+               : VALIDATE_REFUSED;
 }
 
 /* Writes the loader's error message as the reason, with the plugin's own path instead of `path`. Returns the verdict.
  * Uses the "C" locale, in which messages are not translated, because verdict_of_loader compares them. */
-static int judge_loader(const char *path, const struct plugin_file *file, int fd, char *reason, size_t bytes)
+static int validate_loader(const char *path, const struct plugin_file *file, int fd, char *reason, size_t bytes)
 {
     const locale_t english = newlocale(LC_ALL_MASK, "C", (locale_t)0), before = uselocale(english);
     const char *text = dlerror();
@@ -156,30 +156,30 @@ static void name_object(struct plugin_file *file, void *handle)
     object->l_name = (char *)(uintptr_t)file->path;
 }
 
-static int load(void **handle, struct plugin_file *file, struct trusted_file *judged, char *reason, size_t bytes)
+static int load(void **handle, struct plugin_file *file, struct checked_file *judged, char *reason, size_t bytes)
 {
     char path[4200];
-    int verdict = elf_judge(judged->file, file->path, reason, bytes);
-    if (verdict == JUDGED_WELL)
+    int verdict = elf_validate(judged->file, file->path, reason, bytes);
+    if (verdict == VALIDATE_OK)
         verdict = loader_path(path, sizeof path, file, judged, reason, bytes);
-    if (verdict != JUDGED_WELL)
+    if (verdict != VALIDATE_OK)
         return verdict;
-    if (trust_judged_hook != NULL)
-        trust_judged_hook();
+    if (validated_hook != NULL)
+        validated_hook();
     *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (*handle == NULL)
-        return judge_loader(path, file, judged->file, reason, bytes);
+        return validate_loader(path, file, judged->file, reason, bytes);
     name_object(file, *handle);
-    return JUDGED_WELL;
+    return VALIDATE_OK;
 }
 
 int dl_load(void **handle, struct plugin_file *file, char *reason, size_t bytes)
 {
-    struct trusted_file judged;
+    struct checked_file judged;
     uid_t user;
-    const bool strict = trust_needed(&user);
-    int verdict = trust_open(&judged, file->path, strict, user, reason, bytes);
-    if (verdict != JUDGED_WELL)
+    const bool strict = permissions_matter(&user);
+    int verdict = open_checked(&judged, file->path, strict, user, reason, bytes);
+    if (verdict != VALIDATE_OK)
         return verdict;
     verdict = load(handle, file, &judged, reason, bytes);
     close(judged.file);

@@ -36,20 +36,20 @@ static bool read_at(int fd, void *to, size_t bytes, uint64_t offset, int *error)
 }
 
 /* Checks that every segment that the loader reads is inside the file. Returns a verdict. */
-static int judge_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *header, const char *path, char *reason,
-                          size_t bytes)
+static int validate_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *header, const char *path, char *reason,
+                             size_t bytes)
 {
     int error;
     if (header->e_phentsize != sizeof(ElfW(Phdr)))
-        return JUDGED_WELL;
+        return VALIDATE_OK;
     for (unsigned i = 0; i < header->e_phnum; i++) {
         ElfW(Phdr) segment;
         if (!read_at(fd, &segment, sizeof segment, header->e_phoff + (uint64_t)i * sizeof segment, &error)) {
             if (error != 0)
-                return judge_errno(error, "reading", path, reason, bytes);
+                return validate_errno(error, "reading", path, reason, bytes);
             snprintf(reason, bytes, "the file is truncated: %llu bytes, its program headers lie beyond",
                      (unsigned long long)file_bytes);
-            return JUDGED_BAD;
+            return VALIDATE_REFUSED;
         }
         bool read_by_loader = segment.p_type == PT_LOAD || segment.p_type == PT_DYNAMIC;
         if (read_by_loader
@@ -57,24 +57,24 @@ static int judge_segments(int fd, uint64_t file_bytes, const ElfW(Ehdr) *header,
             snprintf(reason, bytes, "the file is truncated: %llu bytes, segment %u wants %llu at %llu",
                      (unsigned long long)file_bytes, i, (unsigned long long)segment.p_filesz,
                      (unsigned long long)segment.p_offset);
-            return JUDGED_BAD;
+            return VALIDATE_REFUSED;
         }
     }
-    return JUDGED_WELL;
+    return VALIDATE_OK;
 }
 
-int elf_judge(int fd, const char *path, char *reason, size_t bytes)
+int elf_validate(int fd, const char *path, char *reason, size_t bytes)
 {
     struct stat facts;
     ElfW(Ehdr) header;
     int error;
     if (fstat(fd, &facts) != 0 || !S_ISREG(facts.st_mode)) {
         snprintf(reason, bytes, "%s is not a regular file", path);
-        return JUDGED_BAD;
+        return VALIDATE_REFUSED;
     }
     if (!read_at(fd, &header, sizeof header, 0, &error))
-        return error != 0 ? judge_errno(error, "reading", path, reason, bytes) : JUDGED_WELL;
+        return error != 0 ? validate_errno(error, "reading", path, reason, bytes) : VALIDATE_OK;
     if (memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_ident[EI_CLASS] != OWN_CLASS)
-        return JUDGED_WELL;
-    return judge_segments(fd, (uint64_t)facts.st_size, &header, path, reason, bytes);
+        return VALIDATE_OK;
+    return validate_segments(fd, (uint64_t)facts.st_size, &header, path, reason, bytes);
 }

@@ -4,9 +4,9 @@
 #include <dlfcn.h>
 
 #include "base/base.h"
-#include "base/keep.h"
+#include "base/intern.h"
 #include "base/lock.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "registry/internal.h"
 
@@ -20,7 +20,7 @@ static const char *owner_of(const ctrt_param *param)
     const char *slash = strrchr(info.dli_fname, '/');
     snprintf(stem, sizeof stem, "%s", slash != NULL ? slash + 1 : info.dli_fname);
     stem[strcspn(stem, ".")] = '\0';
-    return keep_format("%s", stem);
+    return intern_format("%s", stem);
 }
 
 static ctrt_status host_param(ctrt_param_value *out, const ctrt_param *param)
@@ -49,8 +49,8 @@ const ctrt_host registry_host = {
     .abi_minor = CTRT_PLUGIN_ABI_MINOR,
     .fail = ctrt_fail,
     .log = log_message,
-    .alloc = memory_alloc,
-    .free = memory_free,
+    .alloc = host_alloc,
+    .free = host_free,
     .param = host_param,
     .backend = host_backend,
     .message = ctrt_error_message,

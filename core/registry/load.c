@@ -6,8 +6,8 @@
 #include <time.h>
 
 #include "base/base.h"
-#include "base/keep.h"
-#include "base/memory.h"
+#include "base/intern.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "base/thread.h"
 #include "registry/internal.h"
@@ -27,7 +27,7 @@ void registry_leave(void)
 static ctrt_status refuse(struct plugin_file *file, const char *reason)
 {
     file->state = PLUGIN_REFUSED;
-    file->reason = keep_format("%s", reason);
+    file->reason = intern_format("%s", reason);
     log_message(CTRT_LOG_WARNING, "registry", "%s refused: %s", file->path, file->reason);
     return CTRT_OK;
 }
@@ -67,7 +67,7 @@ static void probe(struct component *component, const ctrt_component *declared)
     bool fit = component->fitness > 0;
     component->file->probe_again = component->file->probe_again || component->fitness == CTRT_PROBE_AGAIN;
     component->state = fit ? PLUGIN_READY : PLUGIN_ABSENT;
-    component->reason = reason[0] != '\0' ? keep_format("%s", reason)
+    component->reason = reason[0] != '\0' ? intern_format("%s", reason)
                         : fit             ? ""
                                           : "its probe said no, without a reason";
 }
@@ -80,17 +80,17 @@ static void fill_component(struct component *component, struct plugin_file *file
     component->reason = "";
     component->name = "";
     component->state = PLUGIN_REFUSED;
-    if (judge_component(declared, file->plugin->component_stride, reason, sizeof reason)) {
+    if (validate_component(declared, file->plugin->component_stride, reason, sizeof reason)) {
         component->kind = declared->kind;
         component->name = declared->name;
         component->score = declared->score;
         component->table = declared->table;
-        if (judge_table(component->kind, component->table, reason, sizeof reason)) {
+        if (validate_table(component->kind, component->table, reason, sizeof reason)) {
             probe(component, declared);
             return;
         }
     }
-    component->reason = keep_format("%s", reason);
+    component->reason = intern_format("%s", reason);
     log_message(CTRT_LOG_WARNING, "registry", "%s: component %s refused: %s", file->path, component->name,
                 component->reason);
 }
@@ -98,7 +98,7 @@ static void fill_component(struct component *component, struct plugin_file *file
 static ctrt_status take_components(struct plugin_file *file)
 {
     const ctrt_plugin *plugin = file->plugin;
-    struct component *components = memory_zeroed(plugin->component_count * sizeof *components);
+    struct component *components = host_calloc(plugin->component_count * sizeof *components);
     if (components == NULL)
         return out_of_memory(plugin->component_count * sizeof *components, file->stem);
     size_t refused = 0;
@@ -121,7 +121,7 @@ static void component_refuse(struct component *component, const char *reason)
 }
 
 /* Validates the component's kernel table. Runs after init, because init may fill the table. */
-static void judge_late(struct component *component)
+static void validate_late(struct component *component)
 {
     char reason[512];
     const ctrt_kernel_table *kernels = NULL;
@@ -129,8 +129,8 @@ static void judge_late(struct component *component)
         kernels = ((const ctrt_backend *)component->table)->kernels;
     if (component->kind == CTRT_COMPONENT_KERNELS)
         kernels = ((const ctrt_kernels *)component->table)->kernels;
-    if (component->state == PLUGIN_READY && !judge_kernels(kernels, reason, sizeof reason))
-        component_refuse(component, keep_format("%s", reason));
+    if (component->state == PLUGIN_READY && !validate_kernels(kernels, reason, sizeof reason))
+        component_refuse(component, intern_format("%s", reason));
 }
 
 /* Returns CTRT_ERR_IO if a probe returned CTRT_PROBE_AGAIN. */
@@ -154,7 +154,7 @@ static ctrt_status probe_again(struct plugin_file *file)
         const char *declared = (const char *)file->plugin->components + i * file->plugin->component_stride;
         probe(component, (const ctrt_component *)declared);
         if (file->initialised)
-            judge_late(component);
+            validate_late(component);
     }
     return probe_status(file);
 }
@@ -170,16 +170,16 @@ ctrt_status file_open(struct plugin_file *file)
             return allowed;
         if (allowed != CTRT_OK) {
             file->state = PLUGIN_DISABLED;
-            file->reason = keep_format("%s", ctrt_error_message());
+            file->reason = intern_format("%s", ctrt_error_message());
             return CTRT_OK;
         }
     }
     void *handle = NULL;
     const int verdict = dl_load(&handle, file, reason, sizeof reason);
-    if (verdict == JUDGED_BAD)
+    if (verdict == VALIDATE_REFUSED)
         return refuse(file, reason);
-    if (verdict != JUDGED_WELL) {
-        file->reason = keep_format("%s; the next use tries again", reason);
+    if (verdict != VALIDATE_OK) {
+        file->reason = intern_format("%s; the next use tries again", reason);
         return ctrt_fail(verdict == ENOMEM ? CTRT_ERR_OUT_OF_MEMORY : CTRT_ERR_IO, "plugin %s: %s", file->stem,
                          file->reason);
     }
@@ -188,7 +188,7 @@ ctrt_status file_open(struct plugin_file *file)
     if (entry == NULL)
         return refuse(file, reason);
     const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
-    if (!judge_plugin(plugin, reason, sizeof reason))
+    if (!validate_plugin(plugin, reason, sizeof reason))
         return refuse(file, reason);
     file->plugin = plugin;
     CTRT_TRY(take_components(file));
@@ -386,7 +386,7 @@ ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller
         return ctrt_context(status, "plugin %s", file->stem);       /* transient: the next use tries again */
     if (status != CTRT_OK) {
         file->state = PLUGIN_REFUSED;
-        file->reason = keep_format("init failed: %s", ctrt_error_message());
+        file->reason = intern_format("init failed: %s", ctrt_error_message());
         log_message(CTRT_LOG_WARNING, "registry", "%s: %s", file->path, file->reason);
         for (size_t i = 0; i < file->count; i++)
             if (file->components[i].state == PLUGIN_READY)
@@ -395,7 +395,7 @@ ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller
     }
     file->initialised = true;
     for (size_t i = 0; i < file->count; i++)
-        judge_late(&file->components[i]);
+        validate_late(&file->components[i]);
     return CTRT_OK;
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
-#include "base/keep.h"
+#include "base/intern.h"
 #include "base/param.h"
 #include "ctrt/device.h"
 #include "registry/internal.h"
@@ -54,7 +54,7 @@ static struct component *settle(ctrt_component_kind kind, const char *name)
                         best = here;
                 } else if (kind != CTRT_COMPONENT_KERNELS) {
                     here->state = PLUGIN_DISABLED;
-                    here->reason = keep_format(
+                    here->reason = intern_format(
                         "duplicate name: %s %s of %s (score %d) is preferred to this one (score %d)",
                         kind_word(kind), name, best->file->path, (int)best->score, (int)here->score);
                     log_message(CTRT_LOG_INFO, "registry", "%s: %s", here->file->path, here->reason);
@@ -106,12 +106,12 @@ static void remember_asked(ctrt_component_kind kind, const char *name, const cha
     for (size_t i = 0; i < asked_count; i++)
         if (asked[i].kind == kind && strcmp(asked[i].name, name) == 0)
             return;
-    const char *kept = keep_text(name);
+    const char *kept = intern_string(name);
     if (asked_count == MAX_ASKED || kept == NULL)
         return;
     asked[asked_count].kind = kind;
     asked[asked_count].name = kept;
-    asked[asked_count++].reason = keep_format("%s", reason);
+    asked[asked_count++].reason = intern_format("%s", reason);
 }
 
 /* Returns CTRT_ERR_NOT_FOUND. The message contains the reasons of all candidates or, if there are none, the searched
@@ -353,7 +353,7 @@ static void describe(ctrt_plugin_info *out, const struct plugin_file *file, cons
     const char *base = missing_base(component);
     if (base != NULL) {
         out->state = state_words[PLUGIN_ABSENT];
-        out->reason = keep_format("it stands over the backend %s, which cannot be used", base);
+        out->reason = intern_format("it stands over the backend %s, which cannot be used", base);
     }
 }
 

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 
 #include "base/base.h"
-#include "base/keep.h"
-#include "base/memory.h"
+#include "base/intern.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "registry/internal.h"
 
@@ -99,24 +99,24 @@ static ctrt_status add_file(const char *folder, const char *base)
             return CTRT_OK;                 /* the folder is twice on the path, or an earlier search failed */
     if (registry_file_count == file_room) {
         size_t room = file_room > 0 ? 2 * file_room : 16;
-        void *larger = memory_resize(registry_files, room * sizeof *registry_files);
+        void *larger = host_realloc(registry_files, room * sizeof *registry_files);
         if (larger == NULL)
             return out_of_memory(room * sizeof *registry_files, "the list of plugins");
         registry_files = larger;
         file_room = room;
     }
     snprintf(stem, sizeof stem, "%s-%s", kind_word(kind), name);
-    struct plugin_file *file = memory_zeroed(sizeof *file);
+    struct plugin_file *file = host_calloc(sizeof *file);
     if (file == NULL)
         return out_of_memory(sizeof *file, "a plugin");
-    file->path = keep_text(path);
-    file->folder = keep_text(folder);
-    file->stem = keep_text(stem);
-    file->name = keep_text(name);
+    file->path = intern_string(path);
+    file->folder = intern_string(folder);
+    file->stem = intern_string(stem);
+    file->name = intern_string(name);
     file->kind = kind;
     file->reason = "";
     if (file->path == NULL || file->folder == NULL || file->stem == NULL || file->name == NULL) {
-        memory_free(file);
+        host_free(file);
         return out_of_memory(strlen(path), "a plugin's name");
     }
     registry_files[registry_file_count++] = file;
@@ -205,7 +205,7 @@ ctrt_status search_files(void)
 
     const char *folders[MAX_FOLDERS + 1];
     size_t count = 0, used = strlen(list);
-    char *copy = value.text != NULL ? memory_strdup(value.text) : NULL;
+    char *copy = value.text != NULL ? host_strdup(value.text) : NULL;
     if (value.text != NULL && copy == NULL)
         return out_of_memory(strlen(value.text), "the search path");
     for (char *rest = copy, *folder;
@@ -221,7 +221,7 @@ ctrt_status search_files(void)
             note = " (ignored: not an absolute path)";
         else
             status = add_folder(folders[i], &note);
-        kept_folders[i] = keep_text(folders[i]);
+        kept_folders[i] = intern_string(folders[i]);
         if (note[0] != '\0' && i + 1 < count) {
             snprintf(said, sizeof said, "CTRT_PLUGIN_PATH has %s%s", folders[i], note);
             log_message(CTRT_LOG_WARNING, "registry", "%s", said);
@@ -230,9 +230,9 @@ ctrt_status search_files(void)
             used += (size_t)snprintf(list + used, sizeof list - used, "%s%s%s", i > 0 ? ", " : "", folders[i],
                                      note);
     }
-    memory_free(copy);
+    host_free(copy);
     CTRT_TRY(status);
-    words = keep_format("%s", list);
+    words = intern_format("%s", list);
     searched = true;
     param_check_environment();
     return CTRT_OK;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "registry/internal.h"
 
@@ -36,7 +36,7 @@ ctrt_status select_backend(const char *name)
     CTRT_TRY(param_read(&value, &backends_param, "core"));
     if (value.text == NULL || value.text[0] == '\0')
         return CTRT_OK;
-    char *copy = memory_strdup(value.text);
+    char *copy = host_strdup(value.text);
     if (copy == NULL)
         return out_of_memory(strlen(value.text), "CTRT_BACKENDS");
 
@@ -58,7 +58,7 @@ ctrt_status select_backend(const char *name)
         else
             some_allowed = true, allowed = allowed || strcmp(word, name) == 0;
     }
-    memory_free(copy);
+    host_free(copy);
     CTRT_TRY(status);
     if (denied || (some_allowed && !allowed))
         return ctrt_fail(CTRT_ERR_NO_DEVICE, "switched off by CTRT_BACKENDS=%s", value.text);

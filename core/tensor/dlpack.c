@@ -2,7 +2,7 @@
 /* tensor/dlpack.c: exchanges tensors with other libraries without copying, through DLPack 1.x. */
 #include "tensor/dlpack.h"
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "device/device.h"
 #include "tensor/create.h"
 #include "tensor/scope.h"
@@ -25,7 +25,7 @@ static void exported_delete(DLManagedTensorVersioned *managed)
 {
     struct exported *exported = managed->manager_ctx;
     tensor_release(exported->tensor);
-    memory_free(exported);
+    host_free(exported);
 }
 
 ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *tensor)
@@ -53,7 +53,7 @@ ctrt_status ctrt_to_dlpack(struct DLManagedTensorVersioned **out, ctrt_tensor *t
                          tensor->device->name);
     CTRT_TRY(ctrt_context(ctrt_device_synchronize(tensor->device), "to_dlpack"));
 
-    struct exported *exported = memory_zeroed(sizeof *exported);
+    struct exported *exported = host_calloc(sizeof *exported);
     if (exported == NULL)
         return out_of_memory(sizeof *exported, "to_dlpack");
     const ctrt_view *view = &tensor->view;

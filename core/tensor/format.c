@@ -10,26 +10,26 @@
 #include <math.h>
 #include <stdarg.h>
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 
 const struct format_options format_defaults = { .precision = 4, .threshold = 1000, .edgeitems = 3, .linewidth = 80,
                                                 .scientific = -1 };
 
 /* ---- growing string ---- */
 
-struct text {
+struct strbuf {
     char *at;
     size_t used, room;
     bool failed;
 };
 
-static void text_add(struct text *text, const char *part, size_t length)
+static void strbuf_add(struct strbuf *text, const char *part, size_t length)
 {
     if (text->failed)
         return;
     if (text->used + length + 1 > text->room) {
         size_t room = 2 * (text->used + length + 1) + 128;
-        char *more = memory_resize(text->at, room);
+        char *more = host_realloc(text->at, room);
         if (more == NULL) {
             text->failed = true;
             return;
@@ -42,15 +42,15 @@ static void text_add(struct text *text, const char *part, size_t length)
     text->at[text->used] = '\0';
 }
 
-static void text_put(struct text *text, const char *part)
+static void strbuf_put(struct strbuf *text, const char *part)
 {
-    text_add(text, part, strlen(part));
+    strbuf_add(text, part, strlen(part));
 }
 
-static void text_repeat(struct text *text, char c, int count)
+static void strbuf_repeat(struct strbuf *text, char c, int count)
 {
     for (int i = 0; i < count; i++)
-        text_add(text, &c, 1);
+        strbuf_add(text, &c, 1);
 }
 
 /* ---- numbers ---- */
@@ -96,7 +96,7 @@ struct print {
     const struct format_options *options;
     bool partly;                    /* more elements than the threshold */
     struct numbers numbers;
-    struct text text;
+    struct strbuf text;
     /* results of the first pass */
     double smallest, largest;       /* magnitudes of the finite numbers other than 0 */
     bool any;
@@ -177,8 +177,8 @@ static void put_number(struct print *print, int64_t offset)
 {
     char buffer[NUMBER_BYTES];
     const int length = number_text(buffer, &print->numbers, element_at(print, offset));
-    text_repeat(&print->text, ' ', print->numbers.width - length);
-    text_add(&print->text, buffer, (size_t)length);
+    strbuf_repeat(&print->text, ' ', print->numbers.width - length);
+    strbuf_add(&print->text, buffer, (size_t)length);
 }
 
 static void put_vector(struct print *print, int dim, int64_t offset, int indent)
@@ -187,20 +187,20 @@ static void put_vector(struct print *print, int dim, int64_t offset, int indent)
     const bool parts = in_parts(print, dim);
     const int64_t items = parts ? 2 * edge + 1 : size;      /* the dots count as an item */
     const int64_t per_line = MAX((print->options->linewidth - indent) / (print->numbers.width + 2), 1);
-    text_put(&print->text, "[");
+    strbuf_put(&print->text, "[");
     for (int64_t i = 0; i < items; i++) {
         if (i > 0 && i % per_line == 0) {
-            text_put(&print->text, ",\n");
-            text_repeat(&print->text, ' ', indent + 1);
+            strbuf_put(&print->text, ",\n");
+            strbuf_repeat(&print->text, ' ', indent + 1);
         } else if (i > 0) {
-            text_put(&print->text, ", ");
+            strbuf_put(&print->text, ", ");
         }
         if (parts && i == edge)
-            text_put(&print->text, edge > 0 ? " ..." : "...");
+            strbuf_put(&print->text, edge > 0 ? " ..." : "...");
         else
             put_number(print, offset + (parts && i > edge ? size - items + i : i) * print->view->strides[dim]);
     }
-    text_put(&print->text, "]");
+    strbuf_put(&print->text, "]");
 }
 
 static void put_block(struct print *print, int dim, int64_t offset, int indent)
@@ -217,20 +217,20 @@ static void put_block(struct print *print, int dim, int64_t offset, int indent)
     const int64_t size = print->view->shape[dim], edge = print->options->edgeitems;
     const bool parts = in_parts(print, dim);
     const int64_t items = parts ? 2 * edge + 1 : size;
-    text_put(&print->text, "[");
+    strbuf_put(&print->text, "[");
     for (int64_t i = 0; i < items; i++) {
         if (i > 0) {
-            text_put(&print->text, ",");
-            text_repeat(&print->text, '\n', below - 1);
-            text_repeat(&print->text, ' ', indent + 1);
+            strbuf_put(&print->text, ",");
+            strbuf_repeat(&print->text, '\n', below - 1);
+            strbuf_repeat(&print->text, ' ', indent + 1);
         }
         if (parts && i == edge)
-            text_put(&print->text, "...");
+            strbuf_put(&print->text, "...");
         else
             put_block(print, dim + 1, offset + (parts && i > edge ? size - items + i : i) * print->view->strides[dim],
                       indent + 1);
     }
-    text_put(&print->text, "]");
+    strbuf_put(&print->text, "]");
 }
 
 /* ---- suffixes after the elements ---- */
@@ -250,17 +250,17 @@ static void put_suffix(struct suffixes *suffixes, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(part, sizeof part, format, arguments);
     va_end(arguments);
-    struct text *text = &suffixes->print->text;
+    struct strbuf *text = &suffixes->print->text;
     const size_t length = strlen(part);
     if (suffixes->line + length + 2 > (size_t)suffixes->print->options->linewidth) {
-        text_put(text, ",\n");
-        text_repeat(text, ' ', suffixes->indent);
+        strbuf_put(text, ",\n");
+        strbuf_repeat(text, ' ', suffixes->indent);
         suffixes->line = (size_t)suffixes->indent + length;
     } else {
-        text_put(text, ", ");
+        strbuf_put(text, ", ");
         suffixes->line += length + 2;
     }
-    text_add(text, part, length);
+    strbuf_add(text, part, length);
 }
 
 static void put_suffixes(struct print *print, const struct format_suffix *suffix, int indent)
@@ -296,17 +296,17 @@ ctrt_status tensor_format_view(char **out, const ctrt_view *view, const struct f
     static const char prefix[] = "tensor(";
     const int indent = (int)sizeof prefix - 1;
     struct print print = { .view = view, .options = options, .partly = view->numel > options->threshold };
-    text_put(&print.text, prefix);
+    strbuf_put(&print.text, prefix);
     if (view->numel == 0) {
-        text_put(&print.text, "[]");
+        strbuf_put(&print.text, "[]");
     } else {
         choose_numbers(&print);
         put_block(&print, 0, 0, indent);
     }
     put_suffixes(&print, suffix, indent);
-    text_put(&print.text, ")");
+    strbuf_put(&print.text, ")");
     if (print.text.failed) {
-        memory_free(print.text.at);
+        host_free(print.text.at);
         return out_of_memory(2 * print.text.used, "the text of a tensor");
     }
     *out = print.text.at;

@@ -7,7 +7,7 @@
 #include "tensor/scope.h"
 
 #include "base/lock.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/quota.h"
 
 struct scope {
@@ -37,7 +37,7 @@ static uint32_t entry_new(void)
     }
     if (entry_count + 1 >= entry_room) {
         const uint32_t room = entry_room > 0 ? 2 * entry_room : 256;
-        struct entry *larger = memory_resize(entries, room * sizeof *larger);
+        struct entry *larger = host_realloc(entries, room * sizeof *larger);
         if (larger == NULL)
             return 0;
         entries = larger;
@@ -133,11 +133,11 @@ static ctrt_status nowhere_make(void)
 {
     if (atomic_load_explicit(&nothing, memory_order_acquire) != NULL)
         return CTRT_OK;
-    ctrt_device *device = memory_zeroed(sizeof *device);
-    struct storage *storage = memory_zeroed(sizeof *storage), *none = NULL;
+    ctrt_device *device = host_calloc(sizeof *device);
+    struct storage *storage = host_calloc(sizeof *storage), *none = NULL;
     struct device_memory *memory = aligned_alloc(64, sizeof *memory);
     if (device == NULL || storage == NULL || memory == NULL) {
-        memory_free(device), memory_free(storage), free(memory);
+        host_free(device), host_free(storage), free(memory);
         return out_of_memory(sizeof *device + sizeof *storage + sizeof *memory, "a scope");
     }
     memset(memory, 0, sizeof *memory);
@@ -159,7 +159,7 @@ static ctrt_status nowhere_make(void)
     storage->device = device;
     if (!atomic_compare_exchange_strong(&nothing, &none, storage)) {    /* another thread was first */
         account_destroy(&memory->account);
-        memory_free(device), memory_free(storage), free(memory);
+        host_free(device), host_free(storage), free(memory);
     }
     return CTRT_OK;
 }
@@ -202,7 +202,7 @@ static bool end_cycles(struct scope *scope)
     lock_enter(&scopes_lock);
     for (uint32_t place = scope->first; place != 0; place = entries[place].next)
         count++;
-    struct scope_held *held = memory_alloc(MAX(count, 1) * sizeof *held);
+    struct scope_held *held = host_alloc(MAX(count, 1) * sizeof *held);
     for (uint32_t place = scope->first; place != 0 && held != NULL; place = entries[place].next) {
         tensor_retain(entries[place].tensor);
         held[i++] = (struct scope_held){ .tensor = entries[place].tensor, .held = entries[place].held };
@@ -216,7 +216,7 @@ static bool end_cycles(struct scope *scope)
         }
         tensor_release(held[i].tensor);
     }
-    memory_free(held);
+    host_free(held);
     return unused > 0;
 }
 
@@ -257,7 +257,7 @@ static void scope_drop(struct scope *scope)
         link_in(place, scope->outer);
     }
     lock_leave(&scopes_lock);
-    memory_free(scope);
+    host_free(scope);
 }
 
 static void thread_drop(struct thread_state *state)
@@ -277,7 +277,7 @@ __attribute__((constructor)) static void scope_start(void)
 ctrt_status ctrt_scope_begin(void)
 {
     CTRT_TRY(nowhere_make());
-    struct scope *scope = memory_zeroed(sizeof *scope);
+    struct scope *scope = host_calloc(sizeof *scope);
     if (scope == NULL)
         return out_of_memory(sizeof *scope, "a scope");
     thread_register();

@@ -6,7 +6,7 @@
  * the usual case, no atomic read-modify-write is needed. */
 #include "tensor/tensor.h"
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "tensor/scope.h"
 #include "tensor/shape.h"
 
@@ -232,7 +232,7 @@ void tensor_destroy(ctrt_tensor *tensor)
     if (unlikely(tensor->flags & TENSOR_SCOPED))
         scope_forget(tensor);
     if (unlikely(tensor->grad != NULL))
-        grad_meta_free(tensor);
+        autograd_meta_free(tensor);
     struct storage *storage = tensor->storage;
     if (likely(storage == &tensor->own)) {
         /* The tensor is the only user of its own storage: free both parts at once. */
@@ -262,7 +262,7 @@ void tensor_end(ctrt_tensor *tensor, struct storage *storage)
 {
     struct storage *old = tensor->storage;
     if (tensor->grad != NULL)
-        grad_meta_free(tensor);
+        autograd_meta_free(tensor);
     storage_retain(storage);
     tensor->flags = 0;
     tensor->storage = storage;

@@ -11,7 +11,7 @@
 #include "ctrt/tensor.h"
 #include "memory/storage.h"
 
-struct grad_meta;                           /* autograd/meta.h: gradient, history, hooks; NULL for most tensors */
+struct autograd_meta;                           /* autograd/autograd_meta.h: gradient, history, hooks; NULL for most tensors */
 
 enum {                                      /* ctrt_tensor.flags */
     TENSOR_REQUIRES_GRAD = 1,               /* a leaf that requires grad, or created by a recorded op */
@@ -26,7 +26,7 @@ struct ctrt_tensor {
     uint32_t flags;
     ctrt_device *device;
     struct storage *storage;
-    struct grad_meta *grad;
+    struct autograd_meta *grad;
     atomic_int parts;                       /* 2: tensor and own storage are alive; the struct is freed when both are
                                              * gone */
     uint32_t scope_place;                   /* index of the scope's table entry, if TENSOR_SCOPED */
@@ -82,7 +82,7 @@ static inline void tensor_move(ctrt_tensor **out, ctrt_tensor *fresh)
     tensor_release(old);
 }
 
-/* autograd/meta.c: reports whether the base of a view requires grad now. */
+/* autograd/autograd_meta.c: reports whether the base of a view requires grad now. */
 bool grad_base_requires_grad(const ctrt_tensor *tensor);
 
 /* A view of a base without history requires grad as soon as a tensor that requires grad is written into the base in
@@ -108,8 +108,8 @@ static inline uint32_t tensor_version(const ctrt_tensor *tensor)
     return atomic_load_explicit(&tensor->storage->version, memory_order_relaxed);
 }
 
-/* Frees the gradient and history of a tensor that is being destroyed. Defined in autograd/meta.c; declared here because
+/* Frees the gradient and history of a tensor that is being destroyed. Defined in autograd/autograd_meta.c; declared here because
  * tensors are destroyed in this layer. */
-void grad_meta_free(ctrt_tensor *tensor);
+void autograd_meta_free(ctrt_tensor *tensor);
 
 #endif

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "child.h"
 #include "ctrt/ctrt.h"
 #include "ctrt/memory.h"
@@ -192,7 +192,7 @@ static void test_owners(void)
         for (size_t i = 1; i < count; i++)
             if (events[i].number != events[i - 1].number + 1)
                 CHECK(false, "event %zu has the number %llu", i, (unsigned long long)events[i].number);
-        memory_free(events);
+        host_free(events);
     }
     CHILD_END;
 }
@@ -553,10 +553,10 @@ static void test_oom(void)
         CHECK_OK(pool_alloc(memory, &block, 40 * MIB, NULL));
         for (uint64_t n = 1; n < 30; n++) {
             char *text = NULL;
-            memory_fail_at(n, n % 2);
+            alloc_fail_at(n, n % 2);
             ctrt_status status = pool_alloc(memory, &more, 60 * MIB, NULL);
             ctrt_status second = ctrt_memory_snapshot(&text, memory->device);
-            memory_fail_at(0, false);
+            alloc_fail_at(0, false);
             CHECK(status == CTRT_ERR_OUT_OF_MEMORY && (second == CTRT_OK || second == CTRT_ERR_OUT_OF_MEMORY), "n %d: %d, %d",
                   (int)n, (int)status, (int)second);
             free(text);

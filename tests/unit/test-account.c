@@ -2,7 +2,7 @@
 /* What is counted of memory: all figures, peaks, scopes, many threads; the table; limits; metrics. On fake devices. */
 #include <pthread.h>
 
-#include "base/text.h"
+#include "base/strbuf.h"
 #include "child.h"
 #include "ctrt/memory.h"
 #include "folder.h"
@@ -367,7 +367,7 @@ static void test_table(void)
     figures.allocated_bytes[CTRT_MEMORY_ALL] = (ctrt_memory_figure){ 4005560320, 4005560320, 8011120640, 786431 };
     figures.allocated_bytes[CTRT_MEMORY_LARGE] = (ctrt_memory_figure){ 4005560320 - 1048576, 4005560320, 8011120640, 0 };
     figures.allocated_bytes[CTRT_MEMORY_SMALL] = (ctrt_memory_figure){ 1048576, 0, 0, 0 };
-    struct text table = { 0 };
+    struct strbuf table = { 0 };
     summary_table(&table, "cuda:1", &figures, false);
     CHECK(table.bytes != NULL && strncmp(table.bytes, want, strlen(want)) == 0, "the table is\n%.*s", (int)strlen(want),
           table.bytes);
@@ -378,11 +378,11 @@ static void test_table(void)
         at += length + 1;
     }
     CHECK(lines == 6 + 11 + 11 + 2 * 9 + 1, "%d lines", lines);
-    text_drop(&table);
+    strbuf_drop(&table);
     summary_table(&table, "cpu", &figures, true);
     CHECK(strstr(table.bytes, "from large pool") == NULL && strstr(table.bytes, "Oversize GPU segments") != NULL, "%s",
           table.bytes);
-    text_drop(&table);
+    strbuf_drop(&table);
 }
 
 /* ---- limits ---- */

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "ctrt/ctrt.h"
 
 struct net {
@@ -144,9 +144,9 @@ static uint64_t every_failure(const struct net *net, bool forever, double loss)
     struct alive before = alive();
     for (uint64_t n = 1; n < 100000; n++) {
         double got = 0;
-        memory_fail_at(n, forever);
+        alloc_fail_at(n, forever);
         ctrt_status status = life(net, &got);
-        const uint64_t counted = memory_fail_at(0, false);
+        const uint64_t counted = alloc_fail_at(0, false);
         if (status == CTRT_OK) {
             if (got != loss)
                 complain("the loss is %.9g, it was %.9g without failures", got, loss);
@@ -182,9 +182,9 @@ static void survivor(const struct net *net)
         return;
     }
     for (uint64_t n = 1; n < 100000; n++) {
-        memory_fail_at(n, false);
+        alloc_fail_at(n, false);
         ctrt_status status = step(module, optimizer, net, &loss);
-        const uint64_t counted = memory_fail_at(0, false);
+        const uint64_t counted = alloc_fail_at(0, false);
         if (status == CTRT_OK && counted < n)
             return;
         status = step(module, optimizer, net, &loss);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every allocation of a piece of autograd work fails once, and once for good: a status, nothing left, nothing leaked. */
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "ctrt/ctrt.h"
 #include "tap.h"
 
@@ -88,9 +88,9 @@ static void every_allocation(const char *name, ctrt_status (*body)(void), bool f
     CHECK_OK(body());                       /* loads plugins, fills caches */
     uint64_t n, made;
     for (n = 1; n < 5000; n++) {
-        memory_fail_at(n, forever);
+        alloc_fail_at(n, forever);
         ctrt_status status = body();
-        made = memory_fail_at(0, false);
+        made = alloc_fail_at(0, false);
         if (made < n)
             break;
         if (!CHECK(status == CTRT_ERR_OUT_OF_MEMORY || status == CTRT_OK, "allocation %llu: %s: %s", (unsigned long long)n,

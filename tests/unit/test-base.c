@@ -4,9 +4,9 @@
 #include <pthread.h>
 
 #include "base/base.h"
-#include "base/keep.h"
+#include "base/intern.h"
 #include "base/lock.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "base/param.h"
 #include "child.h"
 
@@ -103,11 +103,11 @@ static void test_keep(void)
 {
     char text[] = "a text";
     group("kept texts are kept once");
-    const char *a = keep_text(text), *b = keep_format("%s %s", "a", "text");
+    const char *a = intern_string(text), *b = intern_format("%s %s", "a", "text");
     CHECK(a != NULL && a != text && a == b, "%p and %p", (const void *)a, (const void *)b);
     text[0] = 'b';
-    CHECK(strcmp(a, "a text") == 0 && keep_text(text) != a, "the kept text changed with its source");
-    CHECK(keep_text(NULL) == NULL, "NULL was kept");
+    CHECK(strcmp(a, "a text") == 0 && intern_string(text) != a, "the kept text changed with its source");
+    CHECK(intern_string(NULL) == NULL, "NULL was kept");
 }
 
 /* ---- log ---- */
@@ -193,17 +193,17 @@ static void test_memory(void)
     free_list_put(FREE_TENSOR, again);
 
     group("allocations that fail on demand");
-    memory_fail_at(3, false);
-    void *one = memory_alloc(8), *two = memory_zeroed(8), *three = memory_strdup("x"),
+    alloc_fail_at(3, false);
+    void *one = host_alloc(8), *two = host_calloc(8), *three = host_strdup("x"),
          *four = free_list_take(FREE_TENSOR, 64);
     CHECK(one && two && !three && four, "the third of four had to fail: %p %p %p %p", one, two, three, four);
-    CHECK(memory_fail_at(2, true) == 4, "four allocations were not counted");
-    void *five = memory_alloc(8), *six = memory_resize(NULL, 8), *seven = free_list_take(FREE_TENSOR, 64);
+    CHECK(alloc_fail_at(2, true) == 4, "four allocations were not counted");
+    void *five = host_alloc(8), *six = host_realloc(NULL, 8), *seven = free_list_take(FREE_TENSOR, 64);
     CHECK(five && !six && !seven, "from the second on all had to fail: %p %p %p", five, six, seven);
-    CHECK(memory_fail_at(0, false) == 3, "three allocations were not counted");
-    void *eight = memory_alloc(0);
-    CHECK(eight != NULL && !memory_must_fail(), "allocations still fail");
-    memory_free(one), memory_free(two), memory_free(four), memory_free(five), memory_free(eight);
+    CHECK(alloc_fail_at(0, false) == 3, "three allocations were not counted");
+    void *eight = host_alloc(0);
+    CHECK(eight != NULL && !alloc_fault_due(), "allocations still fail");
+    host_free(one), host_free(two), host_free(four), host_free(five), host_free(eight);
 }
 
 /* ---- locks ---- */

@@ -406,7 +406,7 @@ static void failing(void)
         ctrt_tensor *a = NULL, *b = NULL, *c = NULL, *d = NULL;
         ctrt_tensor *both[2];
         double values[12];
-        memory_fail_at(n, false);
+        alloc_fail_at(n, false);
         ctrt_status status = ctrt_to(&a, t, toy, CTRT_F64, false, CTRT_CONTIGUOUS_FORMAT);
         if (status == CTRT_OK)
             status = ctrt_to(&b, there, cpu, CTRT_I32, false, CTRT_CONTIGUOUS_FORMAT);
@@ -417,7 +417,7 @@ static void failing(void)
             status = ctrt_reshape(&d, t, CTRT_SHAPE(12));
         if (status == CTRT_OK)
             status = ctrt_to_host(values, sizeof values, there, CTRT_F64);
-        const uint64_t counted = memory_fail_at(0, false);
+        const uint64_t counted = alloc_fail_at(0, false);
         CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %d: %s: %s", (int)n, ctrt_status_string(status),
               ctrt_error_message());
         failures += status != CTRT_OK;              /* memory policies may succeed at a second try */

@@ -3,7 +3,7 @@
  * fake devices. */
 #include <pthread.h>
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "child.h"
 #include "ctrt/memory.h"
 #include "folder.h"
@@ -394,7 +394,7 @@ static void test_exhaustion(void)
             ctrt_block blocks[COUNT(sizes)];
             bool got[COUNT(sizes)];
             CHECK_OK(ctrt_memory_empty_cache(memory->device));
-            memory_fail_at(n, n % 2);
+            alloc_fail_at(n, n % 2);
             for (size_t i = 0; i < COUNT(sizes); i++) {
                 ctrt_status status = pool_alloc(memory, &blocks[i], sizes[i], NULL);
                 got[i] = status == CTRT_OK;
@@ -402,7 +402,7 @@ static void test_exhaustion(void)
                 CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "n %d, size %zu: %d", (int)n,
                       sizes[i], (int)status);
             }
-            memory_fail_at(0, false);
+            alloc_fail_at(0, false);
             for (size_t i = 0; i < COUNT(sizes); i++)
                 if (got[i])
                     give(memory, &blocks[i]);
@@ -422,9 +422,9 @@ static void test_exhaustion(void)
                  "CTRT_LOG=error")
         {
             ctrt_device *device = NULL;
-            memory_fail_at(n, false);
+            alloc_fail_at(n, false);
             ctrt_status status = ctrt_device_get(&device, "fake:1");
-            memory_fail_at(0, false);
+            alloc_fail_at(0, false);
             CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "n %d: status %d: %s", (int)n,
                   (int)status, ctrt_error_message());
             CHECK((device != NULL) == (status == CTRT_OK), "n %d: a device in spite of the error", (int)n);

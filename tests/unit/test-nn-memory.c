@@ -2,7 +2,7 @@
 /* Every allocation of a small training program fails once: a status each time, nothing lost, nothing half done. */
 #include <unistd.h>
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "ctrt/ctrt.h"
 #include "tap.h"
 
@@ -73,15 +73,15 @@ static void sweep(const struct program *program)
     group("%s: each allocation fails", program->name);
     if (!CHECK_OK(run(program)))                    /* also fills what is made once per process */
         return;
-    memory_fail_at(UINT64_MAX, false);
+    alloc_fail_at(UINT64_MAX, false);
     CHECK_OK(run(program));
-    const uint64_t allocations = memory_fail_at(0, false), before = ctrt_memory_allocated(cpu), nodes = ctrt_autograd_live_nodes();
+    const uint64_t allocations = alloc_fail_at(0, false), before = ctrt_memory_allocated(cpu), nodes = ctrt_autograd_live_nodes();
     CHECK(allocations > 100, "only %llu allocations were seen", (unsigned long long)allocations);
     int passed = 0;
     for (uint64_t n = 1; n <= allocations; n++) {
-        memory_fail_at(n, n % 2);
+        alloc_fail_at(n, n % 2);
         ctrt_status status = run(program);
-        memory_fail_at(0, false);
+        alloc_fail_at(0, false);
         passed += status == CTRT_OK;
         CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s: %s", (unsigned long long)n,
               ctrt_status_string(status), ctrt_error_message());
@@ -104,14 +104,14 @@ static void moving(void)
     CTRT_AUTO(module) net = NULL;
     ctrt_tensor *tensor;
     CHECK_OK(attention_new(&net));
-    memory_fail_at(UINT64_MAX, false);
+    alloc_fail_at(UINT64_MAX, false);
     CHECK_OK(ctrt_module_to(net, NULL, CTRT_F64));
-    uint64_t allocations = memory_fail_at(0, false);
+    uint64_t allocations = alloc_fail_at(0, false);
     CHECK_OK(ctrt_module_to(net, NULL, CTRT_F32));
     for (uint64_t n = 1; n <= allocations; n++) {
-        memory_fail_at(n, true);
+        alloc_fail_at(n, true);
         ctrt_status status = ctrt_module_to(net, NULL, CTRT_F64);
-        memory_fail_at(0, false);
+        alloc_fail_at(0, false);
         ctrt_dtype want = status ? CTRT_F32 : CTRT_F64;
         for (size_t i = 0; ctrt_module_parameter(NULL, &tensor, net, i) == CTRT_OK; i++)
             CHECK(ctrt_tensor_dtype(tensor) == want, "allocation %llu: parameter %zu is %s, expected %s", (unsigned long long)n, i,
@@ -163,17 +163,17 @@ static void loading(const char *name, bool forever)
     CHECK(bytes_of(new, sizeof new, other) == size && memcmp(old, new, size) != 0, "nothing to load");
     CHECK_OK(ctrt_load(net, net_path));             /* what is made once */
     CHECK_OK(ctrt_save(net, optimizer_path));
-    memory_fail_at(UINT64_MAX, false);
+    alloc_fail_at(UINT64_MAX, false);
     CHECK_OK(ctrt_load(net, net_path));
-    const uint64_t allocations = memory_fail_at(0, false);
+    const uint64_t allocations = alloc_fail_at(0, false);
     CHECK(allocations > 3, "only %llu allocations were seen", (unsigned long long)allocations);
     CHECK_OK(mixed_new(&net, device));
     bytes_of(old, sizeof old, net);
     CHECK_OK(ctrt_save(net, optimizer_path));
     for (uint64_t n = 1; n <= allocations; n++) {
-        memory_fail_at(n, forever);
+        alloc_fail_at(n, forever);
         const ctrt_status status = ctrt_load(net, net_path);
-        memory_fail_at(0, false);
+        alloc_fail_at(0, false);
         CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s", (unsigned long long)n,
               ctrt_error_message());
         bytes_of(now, sizeof now, net);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every allocation of a planned step, and of a step in pieces, fails once: a status each time, nothing lost, figures exact. */
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "tap.h"
 #include "plan_models.h"
 
@@ -45,17 +45,17 @@ static void fail_each(const char *what, ctrt_status (*step)(struct training *run
     CHECK_OK(step(&run));
     CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
     const uint64_t allocated = ctrt_memory_allocated(device);
-    memory_fail_at(UINT64_MAX, false);
+    alloc_fail_at(UINT64_MAX, false);
     CHECK_OK(step(&run));
-    const uint64_t allocations = memory_fail_at(0, false);
+    const uint64_t allocations = alloc_fail_at(0, false);
     CHECK(allocations > 50, "only %llu allocations", (unsigned long long)allocations);
     uint64_t failures = 0;
     for (uint64_t n = 1; n <= allocations; n++) {
         CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));
         CHECK_OK(ctrt_memory_get_counters(&before, device));
-        memory_fail_at(n, n % 2);
+        alloc_fail_at(n, n % 2);
         ctrt_status status = step(&run);
-        memory_fail_at(0, false);
+        alloc_fail_at(0, false);
         failures += status != CTRT_OK;
         CHECK(status == CTRT_OK || status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s", (unsigned long long)n, ctrt_error_message());
         CHECK_OK(ctrt_optimizer_zero_grad(run.optimizer, true));

@@ -14,8 +14,8 @@
 /* Judges `path` for `user`; `reason` says why not. */
 static bool trusted(const char *path, bool strict, uid_t user, char *reason, size_t bytes)
 {
-    struct trusted_file opened;
-    const bool well = trust_open(&opened, path, strict, user, reason, bytes) == JUDGED_WELL;
+    struct checked_file opened;
+    const bool well = open_checked(&opened, path, strict, user, reason, bytes) == VALIDATE_OK;
     if (opened.file >= 0)
         close(opened.file);
     if (opened.folder >= 0)
@@ -139,7 +139,7 @@ static void test_trust_swap(void)
     IN_CHILD(folder_path(swap_from, NULL), QUIET) {
         const struct component *component = NULL;
         Dl_info object = { 0 };
-        trust_judged_hook = swap_folders;
+        validated_hook = swap_folders;
         CHECK_OK(registry_use(&component, CTRT_COMPONENT_BACKEND, "fake"));
         CHECK(component != NULL && dladdr(component->table, &object) != 0 && strcmp(object.dli_fname, path) == 0,
               "dladdr names it %s, expected %s", object.dli_fname, path);
@@ -174,7 +174,7 @@ static void test_trust_swap(void)
         for (size_t i = 0; i < 2; i++) {
             snprintf(paths[i], sizeof paths[i], "%s/backend-fake.so", i == 0 ? one : two);
             files[i].path = paths[i];
-            CHECK(dl_load(&objects[i], &files[i], reason, sizeof reason) == JUDGED_WELL, "%s", reason);
+            CHECK(dl_load(&objects[i], &files[i], reason, sizeof reason) == VALIDATE_OK, "%s", reason);
             for (int fd = 3; fd < 32; fd++)
                 close(fd);
         }

@@ -5,7 +5,7 @@
 #ifndef CTRT_TESTS_TOY_H
 #define CTRT_TESTS_TOY_H
 
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/pool.h"
 #include "ops/dispatch.h"
 
@@ -28,7 +28,7 @@ static inline void *toy_real(const void *address)
 static ctrt_status toy_alloc(void *device, void **address, size_t bytes)
 {
     (void)device;
-    if (memory_must_fail())
+    if (alloc_fault_due())
         return out_of_memory(bytes, "the toy device");
     void *real = aligned_alloc(64, (bytes + 63) / 64 * 64);
     *address = real ? (void *)((uintptr_t)real + TOY_MOVED) : NULL;

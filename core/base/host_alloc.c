@@ -1,61 +1,61 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/memory.c: host memory for the library's own structures, injected allocation failures for tests, free lists. */
-#include "base/memory.h"
+/* base/host_alloc.c: host memory for the library's own structures, injected allocation failures for tests, free lists. */
+#include "base/host_alloc.h"
 
 #include <stdatomic.h>
 #include <string.h>
 
-bool memory_injecting;
+bool alloc_fault_active;
 
 static _Atomic uint64_t injection_count;
 static uint64_t injection_at;
 static bool injection_forever;
 
-uint64_t memory_fail_at(uint64_t n, bool forever)
+uint64_t alloc_fail_at(uint64_t n, bool forever)
 {
     injection_at = n;
     injection_forever = forever;
-    memory_injecting = n != 0;
+    alloc_fault_active = n != 0;
     return atomic_exchange(&injection_count, 0);
 }
 
-bool memory_must_fail(void)
+bool alloc_fault_due(void)
 {
-    if (!memory_injecting)
+    if (!alloc_fault_active)
         return false;
     uint64_t count = atomic_fetch_add(&injection_count, 1) + 1;
     return count == injection_at || (injection_forever && count > injection_at);
 }
 
-void *memory_alloc(size_t bytes)
+void *host_alloc(size_t bytes)
 {
-    if (__builtin_expect(memory_injecting, 0) && memory_must_fail())
+    if (__builtin_expect(alloc_fault_active, 0) && alloc_fault_due())
         return NULL;
     return malloc(bytes > 0 ? bytes : 1);
 }
 
-void *memory_zeroed(size_t bytes)
+void *host_calloc(size_t bytes)
 {
-    if (__builtin_expect(memory_injecting, 0) && memory_must_fail())
+    if (__builtin_expect(alloc_fault_active, 0) && alloc_fault_due())
         return NULL;
     return calloc(1, bytes > 0 ? bytes : 1);
 }
 
-void *memory_resize(void *pointer, size_t bytes)
+void *host_realloc(void *pointer, size_t bytes)
 {
-    if (__builtin_expect(memory_injecting, 0) && memory_must_fail())
+    if (__builtin_expect(alloc_fault_active, 0) && alloc_fault_due())
         return NULL;
     return realloc(pointer, bytes > 0 ? bytes : 1);
 }
 
-char *memory_strdup(const char *text)
+char *host_strdup(const char *text)
 {
     size_t bytes = strlen(text) + 1;
-    char *copy = memory_alloc(bytes);
+    char *copy = host_alloc(bytes);
     return copy != NULL ? memcpy(copy, text, bytes) : NULL;
 }
 
-void memory_free(void *pointer)
+void host_free(void *pointer)
 {
     free(pointer);
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/trust.c: checks the owners and permissions of a plugin file and of all folders above it.
+/* registry/file_permissions.c: checks the owners and permissions of a plugin file and of all folders above it.
  *
  * A process of root, or one with more privileges than its caller (setuid, setgid, capabilities), loads a plugin only if
  * no user except root and the effective user can change or replace the file. A process whose real or saved user id is
- * root trusts only root. Like sshd for its files, trust.c checks every folder from "/" to the plugin, on the given path
+ * root trusts only root. Like sshd for its files, file_permissions.c checks every folder from "/" to the plugin, on the given path
  * and on the targets of symbolic links. Each folder must belong to root or the user, and neither others nor the
  * folder's group may have write permission. This applies to root's group too, because with an access control list the
  * group bits are the mask of that list. A folder above the plugin's own folder may be writable by others if it is
@@ -39,7 +39,7 @@ struct walk {
     size_t bytes;
 };
 
-bool trust_needed(uid_t *user)
+bool permissions_matter(uid_t *user)
 {
     uid_t real, saved;
     getresuid(&real, user, &saved);
@@ -58,10 +58,10 @@ bool error_is_transient(int error)
     return false;
 }
 
-int judge_errno(int error, const char *what, const char *path, char *reason, size_t bytes)
+int validate_errno(int error, const char *what, const char *path, char *reason, size_t bytes)
 {
     snprintf(reason, bytes, "%s %s: %s", what, path, strerror(error));
-    return error_is_transient(error) ? error : JUDGED_BAD;
+    return error_is_transient(error) ? error : VALIDATE_REFUSED;
 }
 
 static bool trusted_owner(const struct walk *w, const struct stat *facts)
@@ -78,7 +78,7 @@ static int bad_owner(struct walk *w, const char *what, const char *path, const s
 {
     snprintf(w->reason, w->bytes, "%s %s belongs to user %u, neither root nor the user who runs this (%u)", what, path,
              (unsigned)facts->st_uid, (unsigned)w->user);
-    return JUDGED_BAD;
+    return VALIDATE_REFUSED;
 }
 
 static int bad_mode(struct walk *w, const char *what, const char *path, const struct stat *facts)
@@ -89,7 +89,7 @@ static int bad_mode(struct walk *w, const char *what, const char *path, const st
     else
         snprintf(w->reason, w->bytes, "%s %s can be written by group %u (mode %03o)", what, path,
                  (unsigned)facts->st_gid, mode);
-    return JUDGED_BAD;
+    return VALIDATE_REFUSED;
 }
 
 static const char *shown(const struct walk *w)
@@ -106,7 +106,7 @@ static int enter(struct walk *w, int fd, const struct stat *facts)
     w->shared = writable_by_others(facts);
     if (!trusted_owner(w, facts))
         return bad_owner(w, "folder", shown(w), facts);
-    return w->shared && !(facts->st_mode & S_ISVTX) ? bad_mode(w, "folder", shown(w), facts) : JUDGED_WELL;
+    return w->shared && !(facts->st_mode & S_ISVTX) ? bad_mode(w, "folder", shown(w), facts) : VALIDATE_OK;
 }
 
 static int enter_root(struct walk *w)
@@ -118,7 +118,7 @@ static int enter_root(struct walk *w)
         const int error = errno;
         if (fd >= 0)
             close(fd);
-        return judge_errno(error, "folder", "/", w->reason, w->bytes);
+        return validate_errno(error, "folder", "/", w->reason, w->bytes);
     }
     return enter(w, fd, &facts);
 }
@@ -132,12 +132,12 @@ static int follow(struct walk *w, int fd, const char *path)
     const int error = length < 0 ? errno : ++w->links > MAX_LINKS ? ELOOP : 0;
     close(fd);
     if (error != 0)
-        return judge_errno(error, "link", path, w->reason, w->bytes);
+        return validate_errno(error, "link", path, w->reason, w->bytes);
     target[length] = '\0';
     if (snprintf(rest, sizeof rest, "%s%s", target, w->rest) >= (int)sizeof rest)
-        return judge_errno(ENAMETOOLONG, "link", path, w->reason, w->bytes);
+        return validate_errno(ENAMETOOLONG, "link", path, w->reason, w->bytes);
     memcpy(w->rest, rest, sizeof rest);
-    return target[0] == '/' ? enter_root(w) : JUDGED_WELL;
+    return target[0] == '/' ? enter_root(w) : VALIDATE_OK;
 }
 
 /* Opens the file `name` of the current folder for reading and checks the owner and permissions of the opened file. */
@@ -149,16 +149,16 @@ static int open_file(struct walk *w, int *out, const char *name, const char *pat
         const int error = errno;
         if (fd >= 0)
             close(fd);
-        return judge_errno(error, "file", path, w->reason, w->bytes);
+        return validate_errno(error, "file", path, w->reason, w->bytes);
     }
     int verdict = !trusted_owner(w, &facts)     ? bad_owner(w, "file", path, &facts)
                   : writable_by_others(&facts)  ? bad_mode(w, "file", path, &facts)
-                                                : JUDGED_WELL;
-    if (verdict == JUDGED_WELL && w->shared) {
+                                                : VALIDATE_OK;
+    if (verdict == VALIDATE_OK && w->shared) {
         fstat(w->at, &facts);
         verdict = bad_mode(w, "folder", shown(w), &facts);
     }
-    if (verdict == JUDGED_WELL)
+    if (verdict == VALIDATE_OK)
         *out = fd;
     else
         close(fd);
@@ -186,18 +186,18 @@ static int walk_on(struct walk *w, int *file)
         const size_t length = strcspn(from, "/");
         struct stat facts;
         if (length >= sizeof name)
-            return judge_errno(ENAMETOOLONG, "entry", from, w->reason, w->bytes);
+            return validate_errno(ENAMETOOLONG, "entry", from, w->reason, w->bytes);
         memcpy(name, from, length);
         name[length] = '\0';
         if (!append(path, sizeof path, w->shown, name))
-            return judge_errno(ENAMETOOLONG, "folder", shown(w), w->reason, w->bytes);
+            return validate_errno(ENAMETOOLONG, "folder", shown(w), w->reason, w->bytes);
         memmove(w->rest, from + length, strlen(from + length) + 1);
         const int fd = openat(w->at, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         if (fd < 0 || fstat(fd, &facts) != 0) {
             const int error = errno;
             if (fd >= 0)
                 close(fd);
-            return judge_errno(error, file != NULL ? "file" : "folder", path, w->reason, w->bytes);
+            return validate_errno(error, file != NULL ? "file" : "folder", path, w->reason, w->bytes);
         }
         int verdict;
         if (w->shared && !trusted_owner(w, &facts)) {
@@ -212,56 +212,56 @@ static int walk_on(struct walk *w, int *file)
         } else {
             close(fd);
             if (file == NULL || w->rest[0] != '\0')
-                return judge_errno(ENOTDIR, "file", path, w->reason, w->bytes);
+                return validate_errno(ENOTDIR, "file", path, w->reason, w->bytes);
             return open_file(w, file, name, path);
         }
-        if (verdict != JUDGED_WELL)
+        if (verdict != VALIDATE_OK)
             return verdict;
     }
     if (file == NULL)
-        return JUDGED_WELL;
+        return VALIDATE_OK;
     snprintf(w->reason, w->bytes, "%s is not a regular file", shown(w));
-    return JUDGED_BAD;
+    return VALIDATE_REFUSED;
 }
 
-static int open_judged(struct trusted_file *out, struct walk *w, const char *path)
+static int open_validated(struct checked_file *out, struct walk *w, const char *path)
 {
     const char *slash = strrchr(path, '/');
     int verdict = enter_root(w);
-    if (verdict == JUDGED_WELL) {
+    if (verdict == VALIDATE_OK) {
         snprintf(w->rest, sizeof w->rest, "%.*s", (int)(slash - path), path);
         verdict = walk_on(w, NULL);
     }
-    if (verdict == JUDGED_WELL && w->shared) {
+    if (verdict == VALIDATE_OK && w->shared) {
         struct stat facts;
         fstat(w->at, &facts);
         return bad_mode(w, "folder", shown(w), &facts);
     }
-    if (verdict != JUDGED_WELL)
+    if (verdict != VALIDATE_OK)
         return verdict;
     const int folder = fcntl(w->at, F_DUPFD_CLOEXEC, 3);
     if (folder < 0)
-        return judge_errno(errno, "folder", shown(w), w->reason, w->bytes);
+        return validate_errno(errno, "folder", shown(w), w->reason, w->bytes);
     snprintf(w->rest, sizeof w->rest, "%s", slash + 1);
     verdict = walk_on(w, &out->file);
-    if (verdict == JUDGED_WELL)
+    if (verdict == VALIDATE_OK)
         out->folder = folder;
     else
         close(folder);
     return verdict;
 }
 
-int trust_open(struct trusted_file *out, const char *path, bool strict, uid_t user, char *reason, size_t bytes)
+int open_checked(struct checked_file *out, const char *path, bool strict, uid_t user, char *reason, size_t bytes)
 {
     out->file = out->folder = -1;
     if (!strict) {
         out->file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-        return out->file >= 0 ? JUDGED_WELL : judge_errno(errno, "file", path, reason, bytes);
+        return out->file >= 0 ? VALIDATE_OK : validate_errno(errno, "file", path, reason, bytes);
     }
     if (path[0] != '/' || strlen(path) >= PATH_MAX)
-        return judge_errno(EINVAL, "file", path, reason, bytes);
+        return validate_errno(EINVAL, "file", path, reason, bytes);
     struct walk w = { .at = -1, .user = user, .reason = reason, .bytes = bytes };
-    const int verdict = open_judged(out, &w, path);
+    const int verdict = open_validated(out, &w, path);
     if (w.at >= 0)
         close(w.at);
     return verdict;

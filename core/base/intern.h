@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/keep.h: interned strings, which are never freed: names, reasons and values that the public listing functions
+/* base/intern.h: interned strings, which are never freed: names, reasons and values that the public listing functions
  * return. */
-#ifndef CORE_BASE_KEEP_H
-#define CORE_BASE_KEEP_H
+#ifndef CORE_BASE_INTERN_H
+#define CORE_BASE_INTERN_H
 
 #include "ctrt/types.h"
 
 /* Returns an interned copy of `text`: the same pointer for equal strings. NULL if `text` is NULL or if there is not
  * enough memory. Thread-safe. */
-const char *keep_text(const char *text);
+const char *intern_string(const char *text);
 /* Formats and interns a string, which is truncated to 1023 bytes. Never returns NULL; returns "(out of memory)" if
  * there is not enough memory. Thread-safe. */
-const char *keep_format(const char *format, ...) CTRT_PRINTF(1, 2);
+const char *intern_format(const char *format, ...) CTRT_PRINTF(1, 2);
 
 #endif

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/memory.h: host memory for the library's own structures.
+/* base/host_alloc.h: host memory for the library's own structures.
  *
  * All allocations of the core and of plugins (host->alloc) use these functions, so that tests can make the n-th
  * allocation fail. The functions return NULL on failure; callers then return out_of_memory(). Thread-safe. */
-#ifndef CORE_BASE_MEMORY_H
-#define CORE_BASE_MEMORY_H
+#ifndef CORE_BASE_HOST_ALLOC_H
+#define CORE_BASE_HOST_ALLOC_H
 
 #include <stdlib.h>
 
 #include "base/thread.h"
 #include "ctrt/base.h"
 
-void *memory_alloc(size_t bytes);
-void *memory_zeroed(size_t bytes);
-void *memory_resize(void *pointer, size_t bytes);
-char *memory_strdup(const char *text);
-void memory_free(void *pointer);
+void *host_alloc(size_t bytes);
+void *host_calloc(size_t bytes);
+void *host_realloc(void *pointer, size_t bytes);
+char *host_strdup(const char *text);
+void host_free(void *pointer);
 
 /* Sets the message "out of memory: N bytes for WHAT" and returns CTRT_ERR_OUT_OF_MEMORY. */
 ctrt_status out_of_memory(size_t bytes, const char *what);
@@ -23,11 +23,11 @@ ctrt_status out_of_memory(size_t bytes, const char *what);
 /* For tests: makes the n-th allocation from now fail (1 is the next one), and all allocations after it if `forever`.
  * n = 0: no allocation fails. Counts the allocations of memory_*, of free lists and of device memory. Returns how many
  * allocations were counted since the last call. */
-uint64_t memory_fail_at(uint64_t n, bool forever);
+uint64_t alloc_fail_at(uint64_t n, bool forever);
 /* Counts one allocation and returns true if it must fail. For allocators below the tensor layer that do not use
- * memory_alloc. */
-bool memory_must_fail(void);
-extern bool memory_injecting;                   /* whether memory_fail_at is active; hot paths check this first */
+ * host_alloc. */
+bool alloc_fault_due(void);
+extern bool alloc_fault_active;                   /* whether alloc_fail_at is active; hot paths check this first */
 
 /* Per-thread free lists. All objects of a list have one size; a list holds at most FREE_LIST_LIMIT objects. The
  * contents of an object that free_list_take returns are unspecified. */
@@ -43,8 +43,8 @@ static inline void *free_list_take(enum free_list_id id, size_t bytes)
 {
     struct free_list *list = &thread_state.free[id];
     void *object = list->head;
-    if (FREE_LISTS_BYPASSED || __builtin_expect(object == NULL || memory_injecting, 0))
-        return memory_alloc(bytes);
+    if (FREE_LISTS_BYPASSED || __builtin_expect(object == NULL || alloc_fault_active, 0))
+        return host_alloc(bytes);
     list->head = *(void **)object;
     list->count--;
     return object;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tensor/facts.c: public accessors of a tensor's properties. */
+/* tensor/accessors.c: public accessors of a tensor's properties. */
 #include "tensor/shape.h"
 
 ctrt_dtype ctrt_tensor_dtype(const ctrt_tensor *tensor)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/fit.c: converts a gradient to the shape, dtype and device of its operand. */
+/* autograd/grad_reduce_to.c: converts a gradient to the shape, dtype and device of its operand. */
 #include "autograd/rule.h"
 
 /* Sums over the dimensions that `want` lacks or in which it has size 1, which is the derivative of broadcasting. */
@@ -29,7 +29,7 @@ static ctrt_status sum_broadcast(ctrt_tensor **grad, const struct grad_want *wan
     return inner && added ? ctrt_reshape(grad, *grad, ctrt_ints_of(want->shape, want->ndim)) : CTRT_OK;
 }
 
-ctrt_status grad_fit(ctrt_tensor **grad, const struct grad_want *want)
+ctrt_status grad_reduce_to(ctrt_tensor **grad, const struct grad_want *want)
 {
     CTRT_TRY(sum_broadcast(grad, want));
     if (tensor_dtype(*grad) == want->dtype && (*grad)->device == want->device)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/meta.h: the autograd metadata of a tensor: gradient, history, hooks and, for a view, the base. */
-#ifndef CORE_AUTOGRAD_META_H
-#define CORE_AUTOGRAD_META_H
+/* autograd/autograd_meta.h: the autograd metadata of a tensor: gradient, history, hooks and, for a view, the base. */
+#ifndef CORE_AUTOGRAD_AUTOGRAD_META_H
+#define CORE_AUTOGRAD_AUTOGRAD_META_H
 
 #include "autograd/node.h"
 
@@ -16,7 +16,7 @@ enum view_kind {
     VIEW_FUNCTION                       /* by a custom function of the program (ctrt_function_apply) */
 };
 
-struct grad_meta {
+struct autograd_meta {
     ctrt_tensor *grad;                  /* accumulated (leaf) or retained */
     struct grad_node *node;             /* the history, owned; NULL for leaves */
     uint32_t output;                    /* index of the node's result */
@@ -29,7 +29,7 @@ struct grad_meta {
 };
 
 /* Returns the tensor's metadata, allocating it if the tensor has none. */
-ctrt_status grad_meta_get(struct grad_meta **out, ctrt_tensor *tensor);
+ctrt_status autograd_meta_get(struct autograd_meta **out, ctrt_tensor *tensor);
 
 /* inplace.c: marks `view` as a view of `of` and records its base, the root of `of`'s chain of views. */
 ctrt_status grad_note_view(ctrt_tensor *view, ctrt_tensor *of, enum view_kind kind);
@@ -40,7 +40,7 @@ ctrt_status grad_view_refresh(ctrt_tensor *tensor);
 /* Must be called before the tensor's history is read. Rebuilds the history of a view if it is out of date. */
 static inline ctrt_status grad_refresh(ctrt_tensor *tensor)
 {
-    struct grad_meta *meta = tensor->grad;
+    struct autograd_meta *meta = tensor->grad;
     if (likely(meta == NULL || meta->base == NULL
                || atomic_load_explicit(&meta->version, memory_order_acquire) == tensor_version(tensor)))
         return CTRT_OK;
@@ -54,7 +54,7 @@ static inline struct grad_edge grad_edge_to(ctrt_tensor *tensor)
     struct grad_edge edge = {NULL, 0};
     if (tensor == NULL || !tensor_requires_grad(tensor))
         return edge;
-    struct grad_meta *meta = tensor->grad;
+    struct autograd_meta *meta = tensor->grad;
     if (meta->node) {
         node_retain(meta->node);
         edge.to = &meta->node->head;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/nearest.c: finds the known word that is most similar to a misspelled one. */
+/* base/edit_distance.c: finds the known word that is most similar to a misspelled one. */
 #include "base/base.h"
 
 #include <ctype.h>

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/text.c: a growing string buffer. */
-#include "base/text.h"
+/* base/strbuf.c: a growing string buffer. */
+#include "base/strbuf.h"
 
 #include <stdarg.h>
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 
-static bool make_room(struct text *text, size_t more)
+static bool make_room(struct strbuf *text, size_t more)
 {
     if (text->failed)
         return false;
     if (text->room - text->length > more)
         return true;
     size_t room = MAX(2 * text->room, text->length + more + 1);
-    char *bytes = memory_resize(text->bytes, MAX(room, 256));
+    char *bytes = host_realloc(text->bytes, MAX(room, 256));
     if (bytes == NULL) {
         text->failed = true;
         return false;
@@ -24,7 +24,7 @@ static bool make_room(struct text *text, size_t more)
     return true;
 }
 
-void text_add_bytes(struct text *text, const char *bytes, size_t length)
+void strbuf_add_bytes(struct strbuf *text, const char *bytes, size_t length)
 {
     if (!make_room(text, length))
         return;
@@ -33,7 +33,7 @@ void text_add_bytes(struct text *text, const char *bytes, size_t length)
     text->bytes[text->length] = '\0';
 }
 
-void text_add(struct text *text, const char *format, ...)
+void strbuf_add(struct strbuf *text, const char *format, ...)
 {
     char few[512];
     va_list arguments;
@@ -41,7 +41,7 @@ void text_add(struct text *text, const char *format, ...)
     int length = vsnprintf(few, sizeof few, format, arguments);
     va_end(arguments);
     if (length < (int)sizeof few) {
-        text_add_bytes(text, few, length > 0 ? (size_t)length : 0);
+        strbuf_add_bytes(text, few, length > 0 ? (size_t)length : 0);
         return;
     }
     if (!make_room(text, (size_t)length))
@@ -52,7 +52,7 @@ void text_add(struct text *text, const char *format, ...)
     text->length += (size_t)length;
 }
 
-int text_utf8(const unsigned char *s)
+int utf8_sequence_length(const unsigned char *s)
 {
     if (s[0] < 0x80)
         return 1;
@@ -69,48 +69,48 @@ int text_utf8(const unsigned char *s)
     return length;
 }
 
-void text_add_json(struct text *text, const char *string)
+void strbuf_add_json(struct strbuf *text, const char *string)
 {
     if (string == NULL) {
-        text_add_bytes(text, "null", 4);
+        strbuf_add_bytes(text, "null", 4);
         return;
     }
-    text_add_bytes(text, "\"", 1);
+    strbuf_add_bytes(text, "\"", 1);
     for (const unsigned char *s = (const unsigned char *)string; *s != '\0';) {
-        int length = text_utf8(s);
+        int length = utf8_sequence_length(s);
         if (*s == '"' || *s == '\\')
-            text_add(text, "\\%c", *s);
+            strbuf_add(text, "\\%c", *s);
         else if (*s < 0x20 || *s == 0x7f)
-            text_add(text, "\\u%04x", *s);
+            strbuf_add(text, "\\u%04x", *s);
         else if (length == 0)
-            text_add_bytes(text, "\\ufffd", 6);
+            strbuf_add_bytes(text, "\\ufffd", 6);
         else
-            text_add_bytes(text, (const char *)s, (size_t)length);
+            strbuf_add_bytes(text, (const char *)s, (size_t)length);
         s += length > 0 ? length : 1;
     }
-    text_add_bytes(text, "\"", 1);
+    strbuf_add_bytes(text, "\"", 1);
 }
 
-ctrt_status text_finish(char **out, struct text *text, const char *what)
+ctrt_status strbuf_finish(char **out, struct strbuf *text, const char *what)
 {
-    text_add_bytes(text, "", 0);            /* allocates the buffer, so that an empty text is "" and not NULL */
+    strbuf_add_bytes(text, "", 0);            /* allocates the buffer, so that an empty text is "" and not NULL */
     if (text->failed) {
         size_t wanted = text->room;
-        text_drop(text);
+        strbuf_drop(text);
         return out_of_memory(2 * wanted, what);
     }
     *out = text->bytes;
-    *text = (struct text){ 0 };
+    *text = (struct strbuf){ 0 };
     return CTRT_OK;
 }
 
-void text_drop(struct text *text)
+void strbuf_drop(struct strbuf *text)
 {
-    memory_free(text->bytes);
-    *text = (struct text){ 0 };
+    host_free(text->bytes);
+    *text = (struct strbuf){ 0 };
 }
 
-const char *text_bytes(char text[32], uint64_t bytes)
+const char *format_bytes(char text[32], uint64_t bytes)
 {
     static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
     size_t unit = 0;

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/meta.c: the autograd metadata of a tensor and its public accessors. */
+/* autograd/autograd_meta.c: the autograd metadata of a tensor and its public accessors. */
 #include "autograd/hooks.h"
-#include "autograd/meta.h"
-#include "ops/front.h"
+#include "autograd/autograd_meta.h"
+#include "ops/op_common.h"
 #include "tensor/scope.h"
 
-ctrt_status grad_meta_get(struct grad_meta **out, ctrt_tensor *tensor)
+ctrt_status autograd_meta_get(struct autograd_meta **out, ctrt_tensor *tensor)
 {
-    struct grad_meta *meta = tensor->grad;
+    struct autograd_meta *meta = tensor->grad;
     if (meta == NULL) {
         meta = free_list_take(FREE_META, sizeof *meta);
         if (unlikely(meta == NULL))
             return out_of_memory(sizeof *meta, "a tensor's history");
-        *meta = (struct grad_meta){.leaf = {.head = {true}, .tensor = tensor}};
+        *meta = (struct autograd_meta){.leaf = {.head = {true}, .tensor = tensor}};
         tensor->grad = meta;
     }
     *out = meta;
     return CTRT_OK;
 }
 
-void grad_meta_free(ctrt_tensor *tensor)
+void autograd_meta_free(ctrt_tensor *tensor)
 {
-    struct grad_meta *meta = tensor->grad;
+    struct autograd_meta *meta = tensor->grad;
     if (unlikely(meta->retain_grad))
         retained_move(tensor, NULL, 0);
     tensor->grad = NULL;
@@ -45,8 +45,8 @@ bool grad_is_parameter(const ctrt_tensor *tensor)
 
 ctrt_status grad_replace_history(ctrt_tensor *tensor, struct grad_node *node, uint32_t output)
 {
-    struct grad_meta *meta = NULL;
-    ctrt_status status = grad_meta_get(&meta, tensor);
+    struct autograd_meta *meta = NULL;
+    ctrt_status status = autograd_meta_get(&meta, tensor);
     if (likely(status == CTRT_OK) && unlikely(meta->retain_grad))
         status = retained_move(tensor, node, output);
     if (unlikely(status != CTRT_OK)) {
@@ -70,7 +70,7 @@ ctrt_status grad_set_history(ctrt_tensor *tensor, struct grad_node *node, uint32
 
 bool grad_base_requires_grad(const ctrt_tensor *tensor)
 {
-    const struct grad_meta *meta = tensor->grad;
+    const struct autograd_meta *meta = tensor->grad;
     return meta && meta->base && (meta->base->flags & TENSOR_REQUIRES_GRAD);
 }
 
@@ -78,13 +78,13 @@ bool grad_base_requires_grad(const ctrt_tensor *tensor)
 
 ctrt_status ctrt_tensor_require_grad(ctrt_tensor *tensor, bool require)
 {
-    FRONT_CHECK("tensor_require_grad", tensor);
+    OP_CHECK("tensor_require_grad", tensor);
     CTRT_TRY(grad_refresh(tensor));
     bool made_by_op = tensor->grad && tensor->grad->node;
     if (require) {
-        CTRT_TRY(front_floating("tensor_require_grad", "tensor", tensor));
-        struct grad_meta *meta;
-        CTRT_TRY(grad_meta_get(&meta, tensor));
+        CTRT_TRY(op_require_floating("tensor_require_grad", "tensor", tensor));
+        struct autograd_meta *meta;
+        CTRT_TRY(autograd_meta_get(&meta, tensor));
         tensor->flags |= TENSOR_REQUIRES_GRAD;
         return CTRT_OK;
     }
@@ -128,7 +128,7 @@ ctrt_tensor *ctrt_tensor_grad(const ctrt_tensor *tensor)
 
 ctrt_status ctrt_tensor_set_grad(ctrt_tensor *tensor, ctrt_tensor *grad)
 {
-    FRONT_CHECK("tensor_set_grad", tensor);
+    OP_CHECK("tensor_set_grad", tensor);
     if (grad == NULL) {
         if (tensor->grad)
             tensor_move(&tensor->grad->grad, NULL);
@@ -147,8 +147,8 @@ ctrt_status ctrt_tensor_set_grad(ctrt_tensor *tensor, ctrt_tensor *grad)
     if (grad->device != tensor->device)
         return ctrt_fail(CTRT_ERR_DEVICE, "tensor_set_grad: the gradient is on %s, the tensor on %s",
                          grad->device->name, tensor->device->name);
-    struct grad_meta *meta = NULL;
-    CTRT_TRY(grad_meta_get(&meta, tensor));
+    struct autograd_meta *meta = NULL;
+    CTRT_TRY(autograd_meta_get(&meta, tensor));
     scope_keep(grad);
     tensor_retain(grad);
     tensor_move(&meta->grad, grad);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/slices.c: the history of a tensor that was changed through a view (CopySlices in PyTorch).
+/* autograd/view_history.c: the history of a tensor that was changed through a view (CopySlices in PyTorch).
  *
  * The new base is the old base with the view's part replaced by y = op(part, others). So the gradient of the old base
  * equals that of the new base outside the part. Inside the part it is the op's derivative applied to the gradient
  * there. The gradients of the other operands come from the same derivative. */
-#include "autograd/growth.h"
+#include "autograd/graph_growth.h"
 #include "autograd/inplace.h"
 
-struct slices_node {
+struct view_history_node {
     struct grad_node node;              /* edge 0: base's history before the change; the other edges are inner's */
     struct op_node *inner;
     struct grad_shape shape;            /* of base */
@@ -17,11 +17,11 @@ struct slices_node {
 
 static void slices_destroy(struct grad_node *node)
 {
-    struct slices_node *self = (struct slices_node *)node;
+    struct view_history_node *self = (struct view_history_node *)node;
     if (self->inner)
         node_release(&self->inner->node);
-    memory_free(node->edges);
-    memory_free(self);
+    host_free(node->edges);
+    host_free(self);
 }
 
 static const char *slices_name(const struct grad_node *node)
@@ -41,7 +41,7 @@ static ctrt_ints strides_of(const struct geometry *g)
 }
 
 /* Creates *whole, a copy of dy with the layout of base, and *part, the view's part of *whole. Recorded in grad mode. */
-static ctrt_status split(ctrt_tensor **whole, ctrt_tensor **part, const struct slices_node *self, ctrt_tensor *dy)
+static ctrt_status split(ctrt_tensor **whole, ctrt_tensor **part, const struct view_history_node *self, ctrt_tensor *dy)
 {
     ctrt_tensor *buffer = NULL;
     int64_t elements = MAX(geometry_end(&self->base), geometry_end(&self->part));
@@ -59,7 +59,7 @@ done:
  * of base. With inner itself as the history, inner would run a second time. */
 static ctrt_status slices_restore(struct grad_node *node, ctrt_tensor *alias)
 {
-    struct slices_node *self = (struct slices_node *)node;
+    struct view_history_node *self = (struct view_history_node *)node;
     ctrt_tensor *base = NULL;
     struct op_node *view = NULL;
     union op_attributes attributes;
@@ -80,7 +80,7 @@ static ctrt_status slices_restore(struct grad_node *node, ctrt_tensor *alias)
 static ctrt_status slices_run(struct grad_node *node, const struct node_run *run, ctrt_tensor **dx,
                               ctrt_tensor *const *dy)
 {
-    struct slices_node *self = (struct slices_node *)node;
+    struct view_history_node *self = (struct view_history_node *)node;
     struct grad_node *inner = &self->inner->node;
     ctrt_tensor *whole = NULL, *part = NULL, *inner_dy = NULL;
     struct node_run how = *run;
@@ -96,7 +96,7 @@ static ctrt_status slices_run(struct grad_node *node, const struct node_run *run
         if (dx[0]) {
             struct grad_want want = {self->part.shape, self->part.ndim, (ctrt_dtype)self->shape.dtype,
                                      self->shape.device};
-            STEP(grad_fit(&dx[0], &want));
+            STEP(grad_reduce_to(&dx[0], &want));
             STEP(ctrt_copy_(part, dx[0]));
         } else {
             STEP(ctrt_zero_(part));
@@ -113,18 +113,18 @@ done:
 
 static void slices_visit(struct grad_node *node, void (*report)(void *user, void *object, bool is_tensor), void *user)
 {
-    report(user, &((struct slices_node *)node)->inner->node, false);
+    report(user, &((struct view_history_node *)node)->inner->node, false);
 }
 
 static const struct node_class slices_class = {slices_run, slices_name, slices_destroy, slices_visit};
 
-ctrt_status slices_rebase(ctrt_tensor *base, ctrt_tensor *view, struct op_node *inner)
+ctrt_status view_history_rebase(ctrt_tensor *base, ctrt_tensor *view, struct op_node *inner)
 {
-    struct slices_node *self = memory_zeroed(sizeof *self);
-    struct grad_edge *edges = memory_alloc(inner->node.n_in * sizeof *edges);
+    struct view_history_node *self = host_calloc(sizeof *self);
+    struct grad_edge *edges = host_alloc(inner->node.n_in * sizeof *edges);
     if (self == NULL || edges == NULL) {
-        memory_free(self);
-        memory_free(edges);
+        host_free(self);
+        host_free(edges);
         node_release(&inner->node);
         return out_of_memory(sizeof *self, "a graph node");
     }
@@ -138,7 +138,7 @@ ctrt_status slices_rebase(ctrt_tensor *base, ctrt_tensor *view, struct op_node *
     self->node.edges = edges;
     self->node.shapes = &self->shape;
     self->inner = inner;
-    growth_note(&self->node);
+    graph_growth_note(&self->node);
     grad_shape_of(&self->shape, base);
     geometry_of(&self->base, base);
     geometry_of(&self->part, view);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/growth.c: detects graphs that grow from training step to training step. */
-#include "autograd/growth.h"
+/* autograd/graph_growth.c: detects graphs that grow from training step to training step. */
+#include "autograd/graph_growth.h"
 
 #include "base/param.h"
 #include "ctrt/autograd.h"
 #include "memory/tag.h"
 
-static const ctrt_param growth_param = {
-    sizeof growth_param, "CTRT_GRAPH_GROWTH", CTRT_PARAM_INT, "0", NULL,
+static const ctrt_param graph_growth_param = {
+    sizeof graph_growth_param, "CTRT_GRAPH_GROWTH", CTRT_PARAM_INT, "0", NULL,
     "warns of a graph that reaches back over that many backward passes, as total_loss += loss makes one; 0: off",
 };
-CORE_PARAM(growth_param);
+CORE_PARAM(graph_growth_param);
 
-_Atomic uint32_t growth_limit = GROWTH_UNREAD;
+_Atomic uint32_t graph_growth_limit = GROWTH_UNREAD;
 static _Atomic uint64_t found;
 static atomic_bool told;
 
@@ -20,7 +20,7 @@ static uint32_t read_limit(void)
 {
     ctrt_param_value value;
     uint32_t limit = 0;
-    if (param_read(&value, &growth_param, "core") != CTRT_OK)
+    if (param_read(&value, &graph_growth_param, "core") != CTRT_OK)
         log_message(CTRT_LOG_WARNING, "autograd", "%s", ctrt_error_message());
     else if (value.integer < 0 || value.integer == 1 || value.integer >= INT32_MAX)
         log_message(CTRT_LOG_WARNING, "autograd", "CTRT_GRAPH_GROWTH=%s: expected a number of passes from 2 on, or 0",
@@ -28,8 +28,8 @@ static uint32_t read_limit(void)
     else
         limit = (uint32_t)value.integer;
     uint32_t unread = GROWTH_UNREAD;            /* another thread may have set the limit meanwhile */
-    atomic_compare_exchange_strong(&growth_limit, &unread, limit);
-    return atomic_load(&growth_limit);
+    atomic_compare_exchange_strong(&graph_growth_limit, &unread, limit);
+    return atomic_load(&graph_growth_limit);
 }
 
 static __attribute__((noinline)) void tell(const struct grad_node *node, uint32_t reach)
@@ -64,9 +64,9 @@ static bool pass_between(uint32_t a, uint32_t b)
     return a != b && ((a ^ b) & ~GROWTH_COUNT) == 0;
 }
 
-void growth_look(struct grad_node *node)
+void graph_growth_check(struct grad_node *node)
 {
-    uint32_t limit = atomic_load_explicit(&growth_limit, memory_order_relaxed), reach = 0;
+    uint32_t limit = atomic_load_explicit(&graph_growth_limit, memory_order_relaxed), reach = 0;
     if (unlikely(limit == GROWTH_UNREAD))
         limit = read_limit();
     if (limit == 0)
@@ -88,7 +88,7 @@ ctrt_status ctrt_autograd_set_growth_limit(int passes)
     if (passes < 0 || passes == 1)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
                          "autograd_set_growth_limit: %d passes, expected 2 or more, or 0 for off", passes);
-    atomic_store(&growth_limit, (uint32_t)passes);
+    atomic_store(&graph_growth_limit, (uint32_t)passes);
     atomic_store(&told, false);
     return CTRT_OK;
 }

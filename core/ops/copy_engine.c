@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/transfer.c: copies of elements between views in any memory.
+/* ops/copy_engine.c: copies of elements between views in any memory.
  *
  *   same device            a copy of bytes if the layouts are equal, else the device's `copy` kernel
  *   both in host memory    a copy of bytes if the layouts are equal, else the CPU's `copy` kernel
@@ -12,7 +12,7 @@
 #include "ops/plan.h"
 
 #include "base/base.h"
-#include "base/memory.h"
+#include "base/host_alloc.h"
 #include "memory/pool.h"
 
 /* From this size on, a copy in host memory uses the kernel, which has several threads. */
@@ -72,10 +72,10 @@ static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ct
  * strided views. */
 static bool kernel_copies(ctrt_device *device, const ctrt_view *to, const ctrt_view *from)
 {
-    struct op_cell *cells;
-    if (dispatch_cells(&cells, device) != CTRT_OK)
+    struct dispatch_entry *cells;
+    if (dispatch_table(&cells, device) != CTRT_OK)
         return false;
-    const struct op_cell *cell = &cells[(int)OP_copy * CTRT_DTYPE_COUNT + from->dtype];
+    const struct dispatch_entry *cell = &cells[(int)OP_copy * CTRT_DTYPE_COUNT + from->dtype];
     return cell->count > 0 && ((cell->flags & CTRT_KERNEL_STRIDED) || (to->flags & from->flags & CTRT_VIEW_CONTIGUOUS));
 }
 
@@ -118,7 +118,7 @@ static ctrt_status copy_on_device(ctrt_device *device, const ctrt_view *to, cons
 
 static ctrt_status staging_host(void **out, size_t bytes)
 {
-    *out = memory_alloc(bytes);
+    *out = host_alloc(bytes);
     return *out ? CTRT_OK : out_of_memory(bytes, "a staging buffer");
 }
 
@@ -164,7 +164,7 @@ static ctrt_status copy_to_host(const ctrt_view *to, const ctrt_view *from, ctrt
         if (status == CTRT_OK)
             status = copy_on_host(to, &here);
     }
-    memory_free(buffer);
+    host_free(buffer);
     if (block.address != NULL)
         pool_free_fixed(device->memory, &block, view_bytes(from), stream_queue(device));
     return status;
@@ -182,7 +182,7 @@ static ctrt_status rewrite_span(const ctrt_view *to, ctrt_device *device, const 
         status = copy_on_host(&here, from);
     if (status == CTRT_OK)
         status = bytes_copy(device, to, &here, before, bytes, CTRT_COPY_TO_DEVICE);
-    memory_free(buffer);
+    host_free(buffer);
     return status;
 }
 
@@ -208,7 +208,7 @@ static ctrt_status copy_to_device(const ctrt_view *to, ctrt_device *device, cons
         status = bytes_copy(device, &packed, &here, 0, view_bytes(to), CTRT_COPY_TO_DEVICE);
     if (status == CTRT_OK && !dense)
         status = copy_on_device(device, to, &packed);
-    memory_free(buffer);
+    host_free(buffer);
     if (block.address != NULL)
         pool_free_fixed(device->memory, &block, view_bytes(to), stream_queue(device));
     return status;
@@ -234,7 +234,7 @@ static ctrt_status copy_between(const ctrt_view *to, ctrt_device *to_device, con
     ctrt_status status = copy_to_host(&here, from, from_device);
     if (status == CTRT_OK)
         status = copy_to_device(to, to_device, &here);
-    memory_free(buffer);
+    host_free(buffer);
     return status;
 }
 

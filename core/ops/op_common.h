@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/front.h: functions shared by the fronts of all op families.
+/* ops/op_common.h: functions shared by the fronts of all op families.
  *
  * A front is the implementation of a public op function: it checks the operands, brings them into the canonical form of
- * plugin.h, allocates the results, calls the kernel and ends with front_finish, which records the op for autograd. */
-#ifndef CORE_OPS_FRONT_H
-#define CORE_OPS_FRONT_H
+ * plugin.h, allocates the results, calls the kernel and ends with op_finish, which records the op for autograd. */
+#ifndef CORE_OPS_OP_COMMON_H
+#define CORE_OPS_OP_COMMON_H
 
 #include "ctrt/ops.h"
 #include "ops/dispatch.h"
 
 /* Returns from the calling function with CTRT_ERR_INVALID_ARGUMENT if the argument is NULL: "softmax: x is NULL". */
-#define FRONT_CHECK(who, argument)                  \
+#define OP_CHECK(who, argument)                  \
     do {                                            \
         if (unlikely((argument) == NULL))           \
             return fail_null(who, #argument);       \
@@ -18,21 +18,21 @@
 
 /* Checks that all operands are on the same device, which *out becomes. Ignores NULL, and 0-dim CPU tensors if there are
  * other operands. The message of CTRT_ERR_DEVICE names the op, the positions of both operands and both devices. */
-ctrt_status front_device(ctrt_device **out, const char *who, ctrt_tensor *const *operands, int count);
+ctrt_status op_common_device(ctrt_device **out, const char *who, ctrt_tensor *const *operands, int count);
 /* Checks for a floating dtype. CTRT_ERR_DTYPE "who: argument has dtype i32, expected a floating type". */
-ctrt_status front_floating(const char *who, const char *argument, const ctrt_tensor *tensor);
+ctrt_status op_require_floating(const char *who, const char *argument, const ctrt_tensor *tensor);
 
 /* Replaces the op name at the beginning of an error message by `who`, a function that is composed from other ops:
  * "mean: x has dtype i32" becomes "mse_loss: x has dtype i32". A message without an op name gets `who` as context. */
-ctrt_status front_context(ctrt_status status, const char *who);
+ctrt_status op_error_context(ctrt_status status, const char *who);
 
 /* Checks the two values of a window parameter such as the stride: `least` <= value <= INT32_MAX.
  * CTRT_ERR_INVALID_ARGUMENT "conv2d: stride is 4294967296, expected 0 to 2147483647". */
-ctrt_status front_window(const char *who, const char *argument, const int64_t values[2], int64_t least);
+ctrt_status op_check_window(const char *who, const char *argument, const int64_t values[2], int64_t least);
 
 /* Returns whether the operands are floating but of several dtypes, on a device with its own default dtype (cuda-fp16).
  * Products are then computed in that default dtype. */
-static inline bool front_mixed(ctrt_tensor *const *tensors, int count)
+static inline bool op_mixed_dtypes(ctrt_tensor *const *tensors, int count)
 {
     if (likely(tensors[0]->device->float_default == 0))
         return false;
@@ -45,14 +45,14 @@ static inline bool front_mixed(ctrt_tensor *const *tensors, int count)
 }
 /* Sets casts[i] to tensors[i] in the device's default dtype, recorded. The caller owns the references. NULL stays NULL.
  * On failure all casts are NULL. */
-ctrt_status front_unmix(ctrt_tensor **casts, ctrt_tensor *const *tensors, int count);
+ctrt_status op_cast_mixed(ctrt_tensor **casts, ctrt_tensor *const *tensors, int count);
 
 /* Returns whether the thread is in grad mode and one of the tensors (NULL is ignored) requires grad. */
-bool front_needs_grad(ctrt_tensor *const *tensors, int count);
+bool op_needs_grad(ctrt_tensor *const *tensors, int count);
 
 /* Turns recording in this thread off (true) or on. Returns the previous value, to be passed to the second call. For
  * composed functions that record themselves as one op. */
-static inline bool front_pause_grad(bool pause)
+static inline bool op_pause_recording(bool pause)
 {
     bool was = thread_state.grad_disabled;
     thread_state.grad_disabled = pause;
@@ -61,16 +61,16 @@ static inline bool front_pause_grad(bool pause)
 
 /* Sets the thread's current op until the end of the enclosing block. Allocations, and messages about failed ones, are
  * attributed to that op. */
-#define FRONT_OP(op) __attribute__((cleanup(front_op_leave), unused)) const char *front_op_before = front_op_enter(op)
+#define OP_SCOPE(op) __attribute__((cleanup(op_scope_leave), unused)) const char *op_scope_before = op_scope_enter(op)
 
-static inline const char *front_op_enter(enum op op)
+static inline const char *op_scope_enter(enum op op)
 {
     const char *before = thread_state.op;
     thread_state.op = op_table[op].name;
     return before;
 }
 
-static inline void front_op_leave(const char **before)
+static inline void op_scope_leave(const char **before)
 {
     thread_state.op = *before;
 }
@@ -78,21 +78,21 @@ static inline void front_op_leave(const char **before)
 /* Returns x converted to `dtype` on `device`, for use as a kernel operand: x itself if it already fits, else a copy,
  * which is contiguous with `contiguous` and has the layout of x without. The caller owns the reference *out. Not
  * recorded. */
-ctrt_status front_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, bool contiguous);
+ctrt_status op_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, bool contiguous);
 
 /* Makes a dense copy of x in `format`. Not recorded. */
-ctrt_status front_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
-                       ctrt_memory_format format);
+ctrt_status op_dense_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
+                          ctrt_memory_format format);
 /* Returns the format of results that have the layout of x: channels-last if x is channels-last and not contiguous as
  * well (with sizes of 1 it can be both), else contiguous. */
-ctrt_memory_format front_format(const ctrt_tensor *x);
+ctrt_memory_format op_result_format(const ctrt_tensor *x);
 
 /* Finishes a front. On an error releases results[0..n_results), sets them to NULL and prefixes the message with the
  * op's name. Otherwise records the op if an input needs a gradient, and moves results[0] into *out. Only results[0]
  * gets a history; the derivative rule may save further results, but they have no gradient. The caller releases the
  * further results. */
-ctrt_status front_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,
-                         ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes);
+ctrt_status op_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,
+                      ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes);
 
 /* The functions below are defined in autograd/op_node.c and autograd/inplace.c. The ops layer calls the autograd layer
  * only through them. */

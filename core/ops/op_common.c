@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/front.c: functions shared by the fronts of all op families. */
-#include "ops/front.h"
+/* ops/op_common.c: functions shared by the fronts of all op families. */
+#include "ops/op_common.h"
 
 #include "ctrt/ops.h"
 
@@ -10,7 +10,7 @@ static bool is_number(const ctrt_tensor *tensor)
     return tensor->view.ndim == 0 && strcmp(tensor->device->type, "cpu") == 0;
 }
 
-ctrt_status front_device(ctrt_device **out, const char *who, ctrt_tensor *const *operands, int count)
+ctrt_status op_common_device(ctrt_device **out, const char *who, ctrt_tensor *const *operands, int count)
 {
     int first = -1;
     for (int i = 0; i < count; i++) {
@@ -32,7 +32,7 @@ ctrt_status front_device(ctrt_device **out, const char *who, ctrt_tensor *const 
     return CTRT_OK;
 }
 
-ctrt_status front_floating(const char *who, const char *argument, const ctrt_tensor *tensor)
+ctrt_status op_require_floating(const char *who, const char *argument, const ctrt_tensor *tensor)
 {
     if (likely(dtype_floating(tensor_dtype(tensor))))
         return CTRT_OK;
@@ -40,7 +40,7 @@ ctrt_status front_floating(const char *who, const char *argument, const ctrt_ten
                      argument, ctrt_dtype_name(tensor_dtype(tensor)));
 }
 
-ctrt_status front_context(ctrt_status status, const char *who)
+ctrt_status op_error_context(ctrt_status status, const char *who)
 {
     if (likely(status == CTRT_OK))
         return CTRT_OK;
@@ -57,7 +57,7 @@ ctrt_status front_context(ctrt_status status, const char *who)
     return ctrt_context(status, "%s", who);
 }
 
-ctrt_status front_window(const char *who, const char *argument, const int64_t values[2], int64_t least)
+ctrt_status op_check_window(const char *who, const char *argument, const int64_t values[2], int64_t least)
 {
     for (int i = 0; i < 2; i++)
         if (unlikely(values[i] < least || values[i] > INT32_MAX))
@@ -66,7 +66,7 @@ ctrt_status front_window(const char *who, const char *argument, const int64_t va
     return CTRT_OK;
 }
 
-bool front_needs_grad(ctrt_tensor *const *tensors, int count)
+bool op_needs_grad(ctrt_tensor *const *tensors, int count)
 {
     if (thread_state.grad_disabled)
         return false;
@@ -76,8 +76,8 @@ bool front_needs_grad(ctrt_tensor *const *tensors, int count)
     return false;
 }
 
-ctrt_status front_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
-                       ctrt_memory_format format)
+ctrt_status op_dense_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device,
+                          ctrt_memory_format format)
 {
     ctrt_tensor *copy = NULL;
     if (format == CTRT_PRESERVE_FORMAT && device == x->device)
@@ -92,26 +92,26 @@ ctrt_status front_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt
     return status;
 }
 
-ctrt_memory_format front_format(const ctrt_tensor *x)
+ctrt_memory_format op_result_format(const ctrt_tensor *x)
 {
     const bool channels_last = (x->view.flags & CTRT_VIEW_CHANNELS_LAST) && !(x->view.flags & CTRT_VIEW_CONTIGUOUS);
     return channels_last ? CTRT_CHANNELS_LAST : CTRT_CONTIGUOUS_FORMAT;
 }
 
-ctrt_status front_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, bool contiguous)
+ctrt_status op_operand(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, ctrt_device *device, bool contiguous)
 {
     if (tensor_dtype(x) == dtype && x->device == device && (!contiguous || (x->view.flags & CTRT_VIEW_CONTIGUOUS))) {
         tensor_retain(x);
         *out = x;
         return CTRT_OK;
     }
-    return front_copy(out, x, dtype, device, contiguous ? CTRT_CONTIGUOUS_FORMAT : CTRT_PRESERVE_FORMAT);
+    return op_dense_copy(out, x, dtype, device, contiguous ? CTRT_CONTIGUOUS_FORMAT : CTRT_PRESERVE_FORMAT);
 }
 
-ctrt_status front_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,
-                         ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
+ctrt_status op_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,
+                      ctrt_tensor *const *inputs, int n_inputs, const union op_attributes *attributes)
 {
-    if (likely(status == CTRT_OK) && unlikely(front_needs_grad(inputs, n_inputs)) && op_table[op].differentiable
+    if (likely(status == CTRT_OK) && unlikely(op_needs_grad(inputs, n_inputs)) && op_table[op].differentiable
         && dtype_floating(tensor_dtype(results[0])))
         status = autograd_record(op, results, n_results, inputs, n_inputs, attributes);
     if (unlikely(status != CTRT_OK)) {
@@ -125,7 +125,7 @@ ctrt_status front_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt
     return CTRT_OK;
 }
 
-ctrt_status front_unmix(ctrt_tensor **casts, ctrt_tensor *const *tensors, int count)
+ctrt_status op_cast_mixed(ctrt_tensor **casts, ctrt_tensor *const *tensors, int count)
 {
     const ctrt_dtype dtype = (ctrt_dtype)tensors[0]->device->float_default;
     ctrt_status status = CTRT_OK;

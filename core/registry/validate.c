@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* registry/judge.c: validates the tables of a plugin: first sizes, then versions, then required slots. */
+/* registry/validate.c: validates the tables of a plugin: first sizes, then versions, then required slots. */
 #include "base/base.h"
 #include "registry/internal.h"
 
@@ -30,7 +30,7 @@ bool registry_name_valid(const char *name)
     return name[length - 1] != '-';
 }
 
-bool judge_plugin(const ctrt_plugin *plugin, char *reason, size_t bytes)
+bool validate_plugin(const ctrt_plugin *plugin, char *reason, size_t bytes)
 {
     if (plugin == NULL)
         REFUSE("ctrt_plugin_v1 returned NULL for ABI %u.%u", CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
@@ -57,7 +57,7 @@ bool judge_plugin(const ctrt_plugin *plugin, char *reason, size_t bytes)
     return true;
 }
 
-bool judge_component(const ctrt_component *component, size_t stride, char *reason, size_t bytes)
+bool validate_component(const ctrt_component *component, size_t stride, char *reason, size_t bytes)
 {
     if (component->size < SIZE_TO(ctrt_component, probe) || component->size > stride)
         REFUSE("wrong size: struct ctrt_component has %zu bytes, expected %zu to %zu", component->size,
@@ -74,7 +74,7 @@ bool judge_component(const ctrt_component *component, size_t stride, char *reaso
     return true;
 }
 
-static bool judge_backend(const ctrt_backend *backend, char *reason, size_t bytes)
+static bool validate_backend(const ctrt_backend *backend, char *reason, size_t bytes)
 {
     if (CTRT_SLOT(backend, base)) {
         if (!registry_name_valid(backend->base))
@@ -94,7 +94,7 @@ static bool judge_backend(const ctrt_backend *backend, char *reason, size_t byte
     return true;
 }
 
-static bool judge_memory(const ctrt_memory_policy *policy, char *reason, size_t bytes)
+static bool validate_memory(const ctrt_memory_policy *policy, char *reason, size_t bytes)
 {
     REQUIRE(policy, create, "struct ctrt_memory_policy");
     REQUIRE(policy, destroy, "struct ctrt_memory_policy");
@@ -103,21 +103,21 @@ static bool judge_memory(const ctrt_memory_policy *policy, char *reason, size_t 
     return true;
 }
 
-bool judge_table(ctrt_component_kind kind, const void *table, char *reason, size_t bytes)
+bool validate_table(ctrt_component_kind kind, const void *table, char *reason, size_t bytes)
 {
     size_t size = *(const size_t *)table;
     if (size < sizeof(size_t) || size > LARGEST)
         REFUSE("wrong size: its table says it has %zu bytes", size);
     if (kind == CTRT_COMPONENT_BACKEND)
-        return judge_backend(table, reason, bytes);
+        return validate_backend(table, reason, bytes);
     if (kind == CTRT_COMPONENT_MEMORY)
-        return judge_memory(table, reason, bytes);
+        return validate_memory(table, reason, bytes);
     if (kind == CTRT_COMPONENT_KERNELS)
         REQUIRE((const ctrt_kernels *)table, kernels, "struct ctrt_kernels");
     return true;
 }
 
-bool judge_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes)
+bool validate_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes)
 {
     if (table == NULL)
         return true;

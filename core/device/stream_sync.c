@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device/stream_work.c: ordering between streams, waiting, and asynchronous errors. */
-#include "base/memory.h"
+/* device/stream_sync.c: ordering between streams, waiting, and asynchronous errors. */
+#include "base/host_alloc.h"
 #include "device/stream.h"
 
 /* ---- clocks ---- */
@@ -10,7 +10,7 @@ bool clock_room(struct clock *clock, uint32_t count)
     if (count <= clock->count)
         return true;
     const uint32_t room = (count + 15) / 16 * 16;
-    uint64_t *seen = memory_resize(clock->seen, room * sizeof *seen);
+    uint64_t *seen = host_realloc(clock->seen, room * sizeof *seen);
     if (seen == NULL)
         return false;
     memset(seen + clock->count, 0, (room - clock->count) * sizeof *seen);
@@ -63,7 +63,7 @@ static void keep_error(ctrt_stream *stream, ctrt_status status, uint64_t at)
     stream->error = status;
     stream->error_at = at > 0 ? at : stream->good + 1;
     stream->failure = atomic_fetch_add(&last_failure, 1) + 1;
-    stream->error_text = memory_strdup(ctrt_error_message());      /* NULL: the status string is used instead */
+    stream->error_text = host_strdup(ctrt_error_message());      /* NULL: the status string is used instead */
 }
 
 static ctrt_status fail_kept(const ctrt_stream *stream)
@@ -458,7 +458,7 @@ ctrt_status ctrt_stream_reset(ctrt_stream *stream)
         stream->broke_at = 0;
     }
     if (status == CTRT_OK) {
-        memory_free(stream->error_text);
+        host_free(stream->error_text);
         stream->error_text = NULL;
         stream->error = CTRT_OK;
         stream->error_at = 0;
