@@ -1,4 +1,4 @@
-# Measurements; built by `make bench`, never by `make`. Each is run beside a peer by bench/compare.sh.
+# Benchmarks; built by `make bench`, not by `make`. bench/compare.sh runs one in turns with a program to compare with.
 EXTRA_PROGRAMS += bench-memory bench-memory-trace bench-overhead bench-startup bench-train
 bench_memory_SOURCES   = bench/memory.c
 bench_memory_LDADD     = libctrt.la
@@ -17,7 +17,7 @@ EXTRA_PROGRAMS       += bench-hostmem
 bench_hostmem_SOURCES = bench/hostmem.c
 bench_hostmem_LDADD   = libctrt.la
 
-# Also a test's program: tests/integration/gpu-script.sh.
+# tests/integration/gpu-script.sh also runs this program.
 check_PROGRAMS    += bench-gpu
 bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c bench/gpu_overlap.c bench/gpu_smoke.c \
                      bench/gpu_steps.c bench/timing.h
@@ -29,7 +29,8 @@ bench: all bench-gpu bench-hostmem bench-memory bench-memory-trace bench-overhea
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train
 CLEANFILES += bench-smallstep
-EXTRA_DIST += bench/bookkeeping.sh bench/compare.sh bench/peers/build.sh bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
+EXTRA_DIST += bench/bookkeeping.sh bench/compare.sh
+EXTRA_DIST += bench/peers/build.sh bench/peers/overhead_torch.cpp bench/peers/train_torch.cpp
 EXTRA_DIST += bench/results/2026-11-first.md bench/results/2026-11-memory.md bench/results/2026-11-streams.md
 CLEANFILES += bench-hostmem
 EXTRA_DIST += bench/results/2026-11-hostmem.md bench/results/2026-11-gpu.md
