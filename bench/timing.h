@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define TIMING_SAMPLES 31
@@ -24,9 +25,20 @@ static int timing_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Runs `body` in batches of at least 5 ms and prints the median time of one run. */
+/* Runs `body` in batches of at least 5 ms and prints the median time of one run.
+ *
+ * TIMING_CASE=NAME runs only that case. TIMING_CALLS=N calls `body` N times and prints nothing; instructions.sh counts the
+ * instructions of such runs. */
 static inline void timing_report(const char *name, void (*body)(void *), void *argument)
 {
+    const char *only = getenv("TIMING_CASE"), *calls = getenv("TIMING_CALLS");
+    if (only && strcmp(only, name) != 0)
+        return;
+    if (calls) {
+        for (long i = strtol(calls, NULL, 10); i > 0; i--)
+            body(argument);
+        return;
+    }
     long batch = 1;
     for (;;) {
         const double begin = timing_now();

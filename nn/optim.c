@@ -80,7 +80,8 @@ static ctrt_status sgd_launch(const union optim_options *options, int64_t key, c
         .weight_decay = o->weight_decay, .nesterov = o->nesterov, .maximize = o->maximize, .first = key == 0,
         .replayed = replayed,
     };
-    return kernel_call(OP_sgd_step, dtype, device, inputs, n_inputs, outputs, n_outputs, &attributes);
+    return kernel_call(&(struct op_call){ OP_sgd_step, dtype, device, .inputs = inputs, .n_inputs = n_inputs,
+                                          .outputs = outputs, .n_outputs = n_outputs, .attributes = &attributes });
 }
 
 static const struct optim_number sgd_numbers[] = {
@@ -126,7 +127,8 @@ static ctrt_status adamw_launch(const union optim_options *options, int64_t key,
         .weight_decay = o->weight_decay, .decoupled = true, .maximize = o->maximize, .step = key,
         .replayed = replayed,
     };
-    return kernel_call(OP_adam_step, dtype, device, inputs, n_inputs, outputs, n_outputs, &attributes);
+    return kernel_call(&(struct op_call){ OP_adam_step, dtype, device, .inputs = inputs, .n_inputs = n_inputs,
+                                          .outputs = outputs, .n_outputs = n_outputs, .attributes = &attributes });
 }
 
 static const struct optim_number adamw_numbers[] = {

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks that the conformance suite detects wrong kernels. tests/plugins/mutant.c overrides kernels of the cpu with
 # slightly wrong ones ("mutants"). For each op of ops.def, a run in which a check of that op must fail. For some ops, a
-# run of all ops, in which exactly the checks of that op and of ops composed of it must fail. For each kind of mistake, a
-# run in which the failed check and its message must describe the mistake.
+# run of all ops, in which exactly the checks of that op and of ops composed of it must fail. For each kind of mistake,
+# a run in which the failed check and its message must describe the mistake.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-$srcdir}
 . "$srcdir/tests/lib.sh"
