@@ -198,7 +198,8 @@ check_PROGRAMS += run-plugins test-cpu-threads
 endif
 endif
 # test-cpu-limits tests the files that read /proc and /sys, with recorded ones.
-run_plugins_SOURCES  = $(TEST_RUNNER) $(plugin_tests) backends/cpu/cgroup.c backends/cpu/limits.c backends/cpu/numa.c backends/cpu/pages.c
+run_plugins_SOURCES  = $(TEST_RUNNER) $(plugin_tests) \
+    backends/cpu/host/cgroup.c backends/cpu/host/limits.c backends/cpu/host/numa.c backends/cpu/host/pages.c
 run_plugins_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 run_plugins_LDFLAGS  = $(NO_WRAPPER)
 run_plugins_LDADD    = $(CMOCKA_LIBS)
@@ -214,14 +215,15 @@ test_registry_faults_SOURCES  = $(TEST_RUNNER) tests/unit/test-registry-faults.c
 test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_registry_faults_LDFLAGS  = $(NO_WRAPPER)
 test_registry_faults_LDADD    = $(INTERNAL_LIBS)
-CUDA_DISCOVERY = backends/cuda/discovery.c backends/cuda/driver.c backends/cuda/nvml.c backends/cuda/reason.c backends/cuda/visible.c
+CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/reason.c backends/cuda/host/visible.c \
+                 backends/cuda/libs/nvml.c
 FAKE_LOADER    = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
 test_cuda_discovery_SOURCES  = $(TEST_RUNNER) tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)
-test_cuda_discovery_CPPFLAGS = $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_discovery_CPPFLAGS = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
 test_cuda_discovery_LDFLAGS  = $(NO_WRAPPER)
 test_cuda_discovery_LDADD    = $(INTERNAL_LIBS)
 test_cuda_reasons_SOURCES    = $(TEST_RUNNER) tests/unit/test-cuda-reasons.c $(CUDA_DISCOVERY)
-test_cuda_reasons_CPPFLAGS   = $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_reasons_CPPFLAGS   = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
 test_cuda_reasons_LDFLAGS    = $(NO_WRAPPER)
 test_cuda_reasons_LDADD      = $(INTERNAL_LIBS)
 # These two are installed beside a package for a machine with a GPU (bench/gpu.sh), so libtool wraps them.

@@ -30,7 +30,7 @@ struct ctrt_device {
     _Atomic(uint8_t *) peers;               /* indexed by the other device's number: whether direct copies work
                                              * (ops/peers.c) */
     struct device_memory *memory;           /* memory policy and statistics */
-    _Atomic(struct dispatch_entry *) cells;        /* kernels by op and dtype; built at first use by ops/dispatch.c */
+    _Atomic(struct dispatch_entry *) dispatch;     /* kernels by op and dtype; built at first use by ops/dispatch.c */
     const ctrt_kernel_table
         *overlays[4]; /* kernel tables that extend this backend, best first; NULL-terminated */
     pthread_mutex_t generator_lock;         /* guards the random number generator's state (ops/random.c) */

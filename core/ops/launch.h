@@ -9,8 +9,8 @@
 #include "memory/order.h"
 #include "tensor/tensor.h"
 
-/* Enqueues a kernel. Sets the queue and the sequence number in *call. */
-ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *device);
+/* Enqueues the kernel call->row. Sets the queue and the sequence number in *call. */
+ctrt_status launch_kernel(ctrt_call *call, ctrt_device *device);
 
 /* A copy of `bytes` bytes by the device, from `from` to `to`. The copied range begins `before` bytes before element 0
  * of both views. */
