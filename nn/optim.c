@@ -80,7 +80,8 @@ static ctrt_status sgd_launch(const union optim_options *options, int64_t key, c
         .weight_decay = o->weight_decay, .nesterov = o->nesterov, .maximize = o->maximize, .first = key == 0,
         .replayed = replayed,
     };
-    return kernel_call(OP_sgd_step, dtype, device, inputs, n_inputs, outputs, n_outputs, &attributes);
+    return kernel_call(&(struct op_call){ OP_sgd_step, dtype, device, .inputs = inputs, .n_inputs = n_inputs,
+                                          .outputs = outputs, .n_outputs = n_outputs, .attributes = &attributes });
 }
 
 static const struct optim_number sgd_numbers[] = {
@@ -126,7 +127,8 @@ static ctrt_status adamw_launch(const union optim_options *options, int64_t key,
         .weight_decay = o->weight_decay, .decoupled = true, .maximize = o->maximize, .step = key,
         .replayed = replayed,
     };
-    return kernel_call(OP_adam_step, dtype, device, inputs, n_inputs, outputs, n_outputs, &attributes);
+    return kernel_call(&(struct op_call){ OP_adam_step, dtype, device, .inputs = inputs, .n_inputs = n_inputs,
+                                          .outputs = outputs, .n_outputs = n_outputs, .attributes = &attributes });
 }
 
 static const struct optim_number adamw_numbers[] = {
@@ -163,8 +165,7 @@ static ctrt_status slot_add(ctrt_optimizer *optimizer, ctrt_tensor *parameter, c
         if (optimizer->slots[i].parameter == parameter)
             return ctrt_fail(CTRT_ERR_STATE, "optimizer_add: %s is there already, as %s", name,
                              optimizer->slots[i].name);
-    CTRT_TRY(array_reserve((void **)&optimizer->slots, &optimizer->capacity, optimizer->count,
-                           sizeof *optimizer->slots));
+    CTRT_TRY(ARRAY_RESERVE(optimizer->slots, optimizer->capacity, optimizer->count, "an optimizer"));
     char *copy = host_strdup(name);
     if (copy == NULL)
         return out_of_memory(strlen(name) + 1, "a name");

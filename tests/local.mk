@@ -97,8 +97,8 @@ test_cpu_memory_SOURCES = tests/unit/test-cpu-memory.c
 test_cpu_memory_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_memory_LDADD = $(CPU_TEST_LIBS)
 # The files that read /proc and /sys, with recorded ones.
-test_cpu_limits_SOURCES = tests/unit/test-cpu-limits.c backends/cpu/cgroup.c backends/cpu/limits.c backends/cpu/numa.c \
-                          backends/cpu/pages.c
+test_cpu_limits_SOURCES = tests/unit/test-cpu-limits.c backends/cpu/host/cgroup.c backends/cpu/host/limits.c \
+                          backends/cpu/host/numa.c backends/cpu/host/pages.c
 test_cpu_limits_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_limits_LDADD = $(CPU_TEST_LIBS)
 endif
@@ -109,13 +109,14 @@ cuda_discovery_tests = test-cuda-discovery test-cuda-reasons
 check_PROGRAMS += $(cuda_discovery_tests)
 TESTS          += $(cuda_discovery_tests)
 EXTRA_DIST     += tests/unit/cuda_bed.h tests/unit/cuda_fake.h
-CUDA_DISCOVERY  = backends/cuda/discovery.c backends/cuda/driver.c backends/cuda/nvml.c backends/cuda/reason.c backends/cuda/visible.c
+CUDA_DISCOVERY  = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/reason.c \
+                  backends/cuda/host/visible.c backends/cuda/libs/nvml.c
 FAKE_LOADER     = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
 test_cuda_discovery_SOURCES  = tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)
-test_cuda_discovery_CPPFLAGS = $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_discovery_CPPFLAGS = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
 test_cuda_discovery_LDADD    = $(INTERNAL_LIBS)
 test_cuda_reasons_SOURCES    = tests/unit/test-cuda-reasons.c $(CUDA_DISCOVERY)
-test_cuda_reasons_CPPFLAGS   = $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_reasons_CPPFLAGS   = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
 test_cuda_reasons_LDADD      = $(INTERNAL_LIBS)
 if SOFTCUDA
 if PLUGIN_CPU

@@ -14,7 +14,7 @@
  * handle. */
 static void forget(ctrt_device *device)
 {
-    host_free(atomic_exchange(&device->cells, NULL));
+    host_free(atomic_exchange(&device->dispatch, NULL));
     host_free(atomic_exchange(&device->peers, NULL));
     pthread_mutex_lock(&device->generator_lock);
     device->seeded = false;
@@ -29,7 +29,7 @@ void device_close(ctrt_device *device)
     for (ctrt_device *name = device->names; name != NULL; name = name->next_name) {
         name->owner = 0;
         name->handle = NULL;
-        host_free(atomic_exchange(&name->cells, NULL));
+        host_free(atomic_exchange(&name->dispatch, NULL));
         host_free(atomic_exchange(&name->peers, NULL));
     }
     stream_device_shut(device);

@@ -31,7 +31,7 @@ struct ctrt_device {
     _Atomic(uint8_t *) peers;               /* indexed by the other device's number: whether direct copies work
                                              * (ops/peers.c) */
     struct device_memory *memory;           /* memory policy and statistics */
-    _Atomic(struct dispatch_entry *) cells;        /* kernels by op and dtype; built at first use by ops/dispatch.c */
+    _Atomic(struct dispatch_entry *) dispatch;     /* kernels by op and dtype; built at first use by ops/dispatch.c */
     const struct launch_ops *launch;        /* how work is enqueued; replaced during a dry run */
     atomic_int captures, graphs;            /* running captures, existing graphs; counted on the home device only */
     const ctrt_kernel_table

@@ -87,7 +87,7 @@ ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
         return fail_null("capture_end", "out");
     CTRT_TRY(device_or_default(&device, device));
     ctrt_stream *stream = stream_here(device);
-    struct graph_capture *capture = device_asynchronous(device) ? graph_capture_of(atomic_load(&stream->capture)) : NULL;
+    struct graph_capture *capture = graph_capture_of(capture_here(device));
     if (capture == NULL || capture->stream != stream)
         return ctrt_fail(CTRT_ERR_STATE, "capture_end: no capture was begun on the current stream of %s", device->name);
     void *handle = NULL;

@@ -198,7 +198,8 @@ static bool forward_available(ctrt_dtype dtype, ctrt_device *device, const struc
     examples(v, dtype, s);
     const ctrt_view *const in[3] = { &v[QUERIES], &v[KEYS], &v[VALUES] },
         *const outputs[2] = { &v[RESULTS], &v[LOGSUMEXP] };
-    return kernel_available(OP_attention, dtype, device, in, 3, outputs, 2, attributes);
+    return kernel_available(&(struct op_call){ OP_attention, dtype, device, .inputs = in, .n_inputs = 3,
+                                               .outputs = outputs, .n_outputs = 2, .attributes = attributes });
 }
 
 static bool backward_available(ctrt_dtype dtype, ctrt_device *device, const struct sizes *s,
@@ -208,7 +209,8 @@ static bool backward_available(ctrt_dtype dtype, ctrt_device *device, const stru
     examples(v, dtype, s);
     const ctrt_view *const in[6] = { &v[RESULTS], &v[QUERIES], &v[KEYS], &v[VALUES], &v[RESULTS], &v[LOGSUMEXP] },
                     *const outputs[3] = { &v[QUERIES], &v[KEYS], &v[VALUES] };
-    return kernel_available(OP_attention_backward, dtype, device, in, 6, outputs, 3, attributes);
+    return kernel_available(&(struct op_call){ OP_attention_backward, dtype, device, .inputs = in, .n_inputs = 6,
+                                               .outputs = outputs, .n_outputs = 3, .attributes = attributes });
 }
 
 /* Sets *out to a view of the contiguous `logsumexp` as [batch, heads, rows]. */
@@ -240,7 +242,8 @@ static ctrt_status fused(ctrt_tensor **out, ctrt_tensor *const *qkv, const struc
     if (status == CTRT_OK) {
         rows_view(&logsumexp, &results[1]->view, s);
         const ctrt_view *const in[3] = { &views[0], &views[1], &views[2] }, *const outputs[2] = { &y, &logsumexp };
-        status = kernel_call(OP_attention, dtype, device, in, 3, outputs, 2, attributes);
+        status = kernel_call(&(struct op_call){ OP_attention, dtype, device, .inputs = in, .n_inputs = 3,
+                                                .outputs = outputs, .n_outputs = 2, .attributes = attributes });
     }
     for (int i = 0; i < 3; i++)
         tensor_release(kept[i]);
@@ -272,7 +275,8 @@ static ctrt_status backward(ctrt_tensor **const *outs, ctrt_tensor *const *opera
         outputs[i] = &out_views[i];
     }
     if (status == CTRT_OK)
-        status = kernel_call(OP_attention_backward, dtype, device, in, 6, outputs, 3, attributes);
+        status = kernel_call(&(struct op_call){ OP_attention_backward, dtype, device, .inputs = in, .n_inputs = 6,
+                                                .outputs = outputs, .n_outputs = 3, .attributes = attributes });
     for (int i = 0; i < 5; i++)
         tensor_release(kept[i]);
     for (int i = 0; i < 3; i++) {

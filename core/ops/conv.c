@@ -126,7 +126,9 @@ static ctrt_status run(ctrt_tensor **result, enum op op, ctrt_tensor *first, ctr
             status = kernel_fill(&(*result)->view, device, ctrt_int(0));
         } else {
             const ctrt_view *in[3] = { &a->view, &b->view, c ? &c->view : NULL }, *outputs = &(*result)->view;
-            status = kernel_call(op, dtype, device, in, op == OP_conv2d ? 3 : 2, &outputs, 1, attributes);
+            const int n_inputs = op == OP_conv2d ? 3 : 2;
+            status = kernel_call(&(struct op_call){ op, dtype, device, .inputs = in, .n_inputs = n_inputs,
+                                                    .outputs = &outputs, .n_outputs = 1, .attributes = attributes });
         }
     }
     tensor_release(a);

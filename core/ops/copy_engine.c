@@ -71,11 +71,12 @@ static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ct
  * strided views. */
 static bool kernel_copies(ctrt_device *device, const ctrt_view *to, const ctrt_view *from)
 {
-    struct dispatch_entry *cells;
-    if (dispatch_table(&cells, device) != CTRT_OK)
+    struct dispatch_entry *entries;
+    if (dispatch_table(&entries, device) != CTRT_OK)
         return false;
-    const struct dispatch_entry *cell = &cells[(int)OP_copy * CTRT_DTYPE_COUNT + from->dtype];
-    return cell->count > 0 && ((cell->flags & CTRT_KERNEL_STRIDED) || (to->flags & from->flags & CTRT_VIEW_CONTIGUOUS));
+    const struct dispatch_entry *entry = &entries[(int)OP_copy * CTRT_DTYPE_COUNT + from->dtype];
+    return entry->count > 0
+           && ((entry->flags & CTRT_KERNEL_STRIDED) || (to->flags & from->flags & CTRT_VIEW_CONTIGUOUS));
 }
 
 /* Copies between views that are both in host memory. */
@@ -97,7 +98,8 @@ static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
         host_zeros(to);
         return CTRT_OK;
     }
-    return kernel_call_elementwise(OP_copy, from->dtype, cpu, &from, 1, to, NULL);
+    return kernel_call_elementwise(&(struct op_call){ OP_copy, from->dtype, cpu, .inputs = &from, .n_inputs = 1,
+                                                      .outputs = &to, .n_outputs = 1 });
 }
 
 static ctrt_status copy_on_device(ctrt_device *device, const ctrt_view *to, const ctrt_view *from)
@@ -108,9 +110,9 @@ static ctrt_status copy_on_device(ctrt_device *device, const ctrt_view *to, cons
     if (same_layout(to, from) && (bytes < BYTES_FOR_KERNEL || !device_host_memory(device)
                                   || !kernel_copies(device, to, from)))
         return bytes_copy(device, to, from, 0, bytes, CTRT_COPY_ON_DEVICE);
-    if (likely(kernel_copies(device, to, from)))
-        return kernel_call_elementwise(OP_copy, from->dtype, device, &from, 1, to, NULL);
-    return fallback_call(OP_copy, from->dtype, device, &from, 1, &to, 1, NULL);
+    const struct op_call call = { OP_copy, from->dtype, device, .inputs = &from, .n_inputs = 1, .outputs = &to,
+                                  .n_outputs = 1 };
+    return likely(kernel_copies(device, to, from)) ? kernel_call_elementwise(&call) : fallback_call(&call);
 }
 
 /* ---- host and device ---- */
@@ -237,7 +239,7 @@ static ctrt_status copy_between(const ctrt_view *to, ctrt_device *to_device, con
     return status;
 }
 
-/* ---- interface for the fronts ---- */
+/* ---- interface for op functions ---- */
 
 ctrt_status kernel_copy(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device)
 {
@@ -286,5 +288,6 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
     if (repeats && (to->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST)))
         return launch_fill(to, device, element[0], view_bytes(to));
     const ctrt_range_attributes attributes = { .size = sizeof attributes, .lo = stored, .has_lo = true };
-    return kernel_call_elementwise(OP_fill, to->dtype, device, NULL, 0, to, &attributes);
+    return kernel_call_elementwise(&(struct op_call){ OP_fill, to->dtype, device, .outputs = &to, .n_outputs = 1,
+                                                      .attributes = &attributes });
 }

@@ -127,7 +127,8 @@ ctrt_status ctrt_arange(ctrt_tensor **out, ctrt_scalar start, ctrt_scalar end, c
     const ctrt_view *view = &fresh->view;
     ctrt_status status = CTRT_OK;
     if (count > 0)
-        status = kernel_call(OP_arange, dtype, fresh->device, NULL, 0, &view, 1, &attributes);
+        status = kernel_call(&(struct op_call){ OP_arange, dtype, fresh->device, .outputs = &view, .n_outputs = 1,
+                                                .attributes = &attributes });
     return finish(status, "arange", out, fresh);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/dispatch.c: selection and execution of the kernel for an op and its operands.
  *
- * A device's kernels are sorted once into a table with one entry (cell) per op and dtype, highest score first. A call
- * then reads one entry. */
+ * A device's kernels are sorted once into a table with one entry per op and dtype, highest score first. A call then
+ * reads one entry. */
 #include "ops/dispatch.h"
 
 #include <pthread.h>
@@ -67,28 +67,28 @@ static int op_by_name(const char *name)
     return found ? *found : -1;
 }
 
-/* Returns whether a kernel row is valid and its op is known. The registry cannot validate this when it loads a plugin,
- * because the op names are defined in this layer (ops.def). */
-static bool row_usable(const ctrt_device *device, const ctrt_kernel *row)
+/* Returns whether a backend's kernel is valid and its op is known. The registry cannot validate this when it loads a
+ * plugin, because the op names are defined in this layer (ops.def). */
+static bool kernel_usable(const ctrt_device *device, const ctrt_kernel *kernel)
 {
-    if (!CTRT_SLOT(row, run) || row->op == NULL) {
-        log_message(CTRT_LOG_WARNING, "core", "%s: a kernel row without op or code is ignored", device->name);
+    if (!CTRT_SLOT(kernel, run) || kernel->op == NULL) {
+        log_message(CTRT_LOG_WARNING, "core", "%s: a kernel without op or code is ignored", device->name);
         return false;
     }
-    if (op_by_name(row->op) < 0) {
-        log_message(CTRT_LOG_DEBUG, "core", "%s: kernel for unknown op \"%s\" is ignored", device->name, row->op);
+    if (op_by_name(kernel->op) < 0) {
+        log_message(CTRT_LOG_DEBUG, "core", "%s: kernel for unknown op \"%s\" is ignored", device->name, kernel->op);
         return false;
     }
     return true;
 }
 
-static const ctrt_kernel *row_at(const ctrt_kernel_table *table, size_t index)
+static const ctrt_kernel *kernel_at(const ctrt_kernel_table *table, size_t index)
 {
     return (const ctrt_kernel *)((const char *)table->rows + index * table->stride);
 }
 
 /* Calls `visit` for each usable kernel of the device, those of overlays first. */
-static void rows_for_each(ctrt_device *device, void (*visit)(const ctrt_kernel *row, void *argument), void *argument)
+static void kernels_for_each(ctrt_device *device, void (*visit)(const ctrt_kernel *, void *), void *argument)
 {
     const ctrt_kernel_table *tables[COUNT_OF(device->overlays) + 1];
     int count = 0;
@@ -98,98 +98,99 @@ static void rows_for_each(ctrt_device *device, void (*visit)(const ctrt_kernel *
         tables[count++] = device->backend->kernels;
     for (int t = 0; t < count; t++)
         for (size_t i = 0; i < tables[t]->count; i++)
-            if (row_usable(device, row_at(tables[t], i)))
-                visit(row_at(tables[t], i), argument);
+            if (kernel_usable(device, kernel_at(tables[t], i)))
+                visit(kernel_at(tables[t], i), argument);
 }
 
-static void count_row(const ctrt_kernel *row, void *argument)
+static void count_kernel(const ctrt_kernel *kernel, void *argument)
 {
-    *(size_t *)argument += (size_t)__builtin_popcount(row->dtypes & ~(1u << CTRT_DTYPE_DEFAULT));
+    *(size_t *)argument += (size_t)__builtin_popcount(kernel->dtypes & ~(1u << CTRT_DTYPE_DEFAULT));
 }
 
 struct entry_build {
-    struct dispatch_entry *cells;
+    struct dispatch_entry *entries;
     const ctrt_kernel **next;           /* next free element in the array of kernel pointers */
     bool counting;
 };
 
-static void place_row(const ctrt_kernel *row, void *argument)
+static void place_kernel(const ctrt_kernel *kernel, void *argument)
 {
     struct entry_build *build = argument;
-    int op = op_by_name(row->op);
+    int op = op_by_name(kernel->op);
     for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++) {
-        if (!(row->dtypes & CTRT_DTYPE_BIT(dtype)))
+        if (!(kernel->dtypes & CTRT_DTYPE_BIT(dtype)))
             continue;
-        struct dispatch_entry *cell = &build->cells[op * CTRT_DTYPE_COUNT + dtype];
+        struct dispatch_entry *entry = &build->entries[op * CTRT_DTYPE_COUNT + dtype];
         if (build->counting) {
-            cell->count++;
+            entry->count++;
             continue;
         }
-        const ctrt_kernel **rows = (const ctrt_kernel **)cell->rows;
-        int i = cell->count++;
-        for (; i > 0 && rows[i - 1]->score < row->score; i--)
-            rows[i] = rows[i - 1];
-        rows[i] = row;
+        const ctrt_kernel **kernels = (const ctrt_kernel **)entry->kernels;
+        int i = entry->count++;
+        for (; i > 0 && kernels[i - 1]->score < kernel->score; i--)
+            kernels[i] = kernels[i - 1];
+        kernels[i] = kernel;
     }
 }
 
 static ctrt_status table_build(struct dispatch_entry **out, ctrt_device *device)
 {
     const size_t entry_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
-    size_t row_count = 0;
-    rows_for_each(device, count_row, &row_count);
+    size_t kernel_count = 0;
+    kernels_for_each(device, count_kernel, &kernel_count);
 
-    const size_t bytes = entry_count * sizeof(struct dispatch_entry) + row_count * sizeof(ctrt_kernel *);
-    struct dispatch_entry *cells = host_calloc(bytes);
-    if (cells == NULL)
+    const size_t bytes = entry_count * sizeof(struct dispatch_entry) + kernel_count * sizeof(ctrt_kernel *);
+    struct dispatch_entry *entries = host_calloc(bytes);
+    if (entries == NULL)
         return out_of_memory(bytes, "the table of kernels");
 
-    struct entry_build build = { .cells = cells, .next = (const ctrt_kernel **)(cells + entry_count), .counting = true };
-    rows_for_each(device, place_row, &build);
+    struct entry_build build = { .entries = entries, .next = (const ctrt_kernel **)(entries + entry_count),
+                                 .counting = true };
+    kernels_for_each(device, place_kernel, &build);
     for (size_t i = 0; i < entry_count; i++) {
-        cells[i].rows = build.next;
-        build.next += cells[i].count;
-        cells[i].count = 0;
+        entries[i].kernels = build.next;
+        build.next += entries[i].count;
+        entries[i].count = 0;
     }
     build.counting = false;
-    rows_for_each(device, place_row, &build);
+    kernels_for_each(device, place_kernel, &build);
 
     for (size_t i = 0; i < entry_count; i++) {
-        if (cells[i].count == 0)
+        if (entries[i].count == 0)
             continue;
-        const ctrt_kernel *best = cells[i].rows[0];
-        cells[i].flags = best->flags;
-        /* On an asynchronous device every call must go through launch_row. */
+        const ctrt_kernel *best = entries[i].kernels[0];
+        entries[i].flags = best->flags;
+        /* On an asynchronous device every call must go through launch_kernel. */
         if (!CTRT_SLOT(best, accepts) && !CTRT_SLOT(best, workspace) && !device_asynchronous(device))
-            cells[i].run = best->run;
+            entries[i].run = best->run;
     }
-    *out = cells;
+    *out = entries;
     return CTRT_OK;
 }
 
 ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device)
 {
-    struct dispatch_entry *cells = atomic_load_explicit(&device->cells, memory_order_acquire);
-    if (likely(cells != NULL)) {
-        *out = cells;
+    struct dispatch_entry *entries = atomic_load_explicit(&device->dispatch, memory_order_acquire);
+    if (likely(entries != NULL)) {
+        *out = entries;
         return CTRT_OK;
     }
     if (!device_usable(device))
         return device_fail_forked(device);
     pthread_mutex_lock(&table_lock);
     ctrt_status status = CTRT_OK;
-    cells = atomic_load_explicit(&device->cells, memory_order_acquire);
-    if (cells == NULL) {
+    entries = atomic_load_explicit(&device->dispatch, memory_order_acquire);
+    if (entries == NULL) {
         if (CTRT_SLOT(device->backend, kernels) && CTRT_SLOT(device->backend->kernels, prepare))
             status = device->backend->kernels->prepare(device->handle);
         if (status == CTRT_OK)
-            status = table_build(&cells, device);
+            status = table_build(&entries, device);
         if (status == CTRT_OK)
-            atomic_store_explicit(&device->cells, cells, memory_order_release);
+            atomic_store_explicit(&device->dispatch, entries, memory_order_release);
     }
     pthread_mutex_unlock(&table_lock);
     if (status == CTRT_OK)
-        *out = cells;
+        *out = entries;
     return ctrt_context(status, "preparing the kernels of %s", device->name);
 }
 
@@ -201,23 +202,23 @@ struct prepared {
     const ctrt_view **inputs, **outputs;
     ctrt_view *replaced;                    /* contiguous replacements, one element per operand */
     ctrt_block *blocks;                     /* memory of the replacements; address NULL for operands without one */
-    int n_inputs, n_outputs;
+    int replaced_count;
 };
 
-static bool layout_fits(const ctrt_view *view, uint32_t row_flags, bool all_channels_last)
+static bool layout_fits(const ctrt_view *view, uint32_t kernel_flags, bool all_channels_last)
 {
     if (view == NULL || (view->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_HOST_SCALAR))
-        || (row_flags & CTRT_KERNEL_STRIDED))
+        || (kernel_flags & CTRT_KERNEL_STRIDED))
         return !(all_channels_last && view != NULL && view->ndim == 4 && !(view->flags & CTRT_VIEW_CHANNELS_LAST)
-                 && !(row_flags & CTRT_KERNEL_STRIDED));
+                 && !(kernel_flags & CTRT_KERNEL_STRIDED));
     return all_channels_last && (view->flags & CTRT_VIEW_CHANNELS_LAST);
 }
 
 /* Returns whether every 4-dim operand is channels-last and the kernel supports that. Sets *strictly if one of the
  * operands is not contiguous as well. */
-static bool is_channels_last(uint32_t row_flags, const ctrt_view *const *views, int count, bool *strictly)
+static bool is_channels_last(uint32_t kernel_flags, const ctrt_view *const *views, int count, bool *strictly)
 {
-    if (!(row_flags & CTRT_KERNEL_CHANNELS_LAST))
+    if (!(kernel_flags & CTRT_KERNEL_CHANNELS_LAST))
         return false;
     for (int i = 0; i < count; i++) {
         if (views[i] == NULL || views[i]->ndim != 4)
@@ -238,189 +239,190 @@ static bool is_input(const ctrt_view *output, const ctrt_view *const *inputs, in
     return false;
 }
 
-/* Sets the operands in `p` to views that the kernel supports. Returns the number of replaced operands. */
-static int prepare_layouts(struct prepared *p, const ctrt_kernel *row, const ctrt_view *const *inputs,
-                           const ctrt_view *const *outputs)
+/* Sets the operands in `p` to views that the kernel supports, and counts those that are replaced. */
+static void prepare_layouts(struct prepared *p, const ctrt_kernel *kernel, const struct op_call *call)
 {
+    const ctrt_view *const *inputs = call->inputs, *const *outputs = call->outputs;
+    const int n_inputs = call->n_inputs, n_outputs = call->n_outputs;
+    const uint32_t flags = kernel->flags;
     bool strictly = false;
-    bool channels_last = is_channels_last(row->flags, inputs, p->n_inputs, &strictly)
-                         && is_channels_last(row->flags, outputs, p->n_outputs, &strictly) && strictly;
+    bool channels_last = is_channels_last(flags, inputs, n_inputs, &strictly)
+                         && is_channels_last(flags, outputs, n_outputs, &strictly) && strictly;
     int replaced = 0;
-    for (int i = 0; i < p->n_inputs + p->n_outputs; i++) {
-        const ctrt_view *view = i < p->n_inputs ? inputs[i] : outputs[i - p->n_inputs];
-        const ctrt_view **place = i < p->n_inputs ? &p->inputs[i] : &p->outputs[i - p->n_inputs];
+    for (int i = 0; i < n_inputs + n_outputs; i++) {
+        const ctrt_view *view = i < n_inputs ? inputs[i] : outputs[i - n_inputs];
+        const ctrt_view **place = i < n_inputs ? &p->inputs[i] : &p->outputs[i - n_inputs];
         *place = view;
         /* Output 0 may alias an input only if the kernel has CTRT_KERNEL_INPLACE. If another output aliases an input,
          * the op is defined that way and every kernel supports it. */
-        const bool in_place = i == p->n_inputs && view != NULL && is_input(view, inputs, p->n_inputs);
-        if (layout_fits(view, row->flags, channels_last) && (!in_place || (row->flags & CTRT_KERNEL_INPLACE)))
+        const bool in_place = i == n_inputs && view != NULL && is_input(view, inputs, n_inputs);
+        if (layout_fits(view, flags, channels_last) && (!in_place || (flags & CTRT_KERNEL_INPLACE)))
             continue;
         view_contiguous(&p->replaced[i], view, NULL);
         *place = &p->replaced[i];
         replaced++;
     }
     /* An operand that is input and output stays one operand if the kernel supports that. */
-    for (int o = 0; replaced && (row->flags & CTRT_KERNEL_INPLACE) && o < p->n_outputs; o++)
-        for (int i = 0; i < p->n_inputs; i++)
+    for (int o = 0; replaced && (flags & CTRT_KERNEL_INPLACE) && o < n_outputs; o++)
+        for (int i = 0; i < n_inputs; i++)
             if (outputs[o] != NULL && outputs[o] == inputs[i])
                 p->outputs[o] = p->inputs[i];
-    return replaced;
+    p->replaced_count = replaced;
 }
 
-static ctrt_status prepare_memory(struct prepared *p, ctrt_device *device, const ctrt_view *const *inputs)
+/* Allocates the replacements and copies the inputs to them. */
+static ctrt_status prepare_memory(struct prepared *p, const struct op_call *call)
 {
-    for (int i = 0; i < p->n_inputs + p->n_outputs; i++) {
+    ctrt_device *device = call->device;
+    for (int i = 0; i < call->n_inputs + call->n_outputs; i++) {
         ctrt_view *view = &p->replaced[i];
-        bool used = i < p->n_inputs ? p->inputs[i] == view : p->outputs[i - p->n_inputs] == view;
+        bool used = i < call->n_inputs ? p->inputs[i] == view : p->outputs[i - call->n_inputs] == view;
         if (!used || view->numel == 0)
             continue;
         CTRT_TRY(pool_alloc_fixed(device->memory, &p->blocks[i], (size_t)view->numel * dtype_bytes(view->dtype),
                                   stream_queue(device), &view->data, true));
-        if (i < p->n_inputs)
-            CTRT_TRY(kernel_copy(view, device, inputs[i], device));
+        if (i < call->n_inputs)
+            CTRT_TRY(kernel_copy(view, device, call->inputs[i], device));
     }
     return CTRT_OK;
 }
 
 /* Allocates the workspace of a call. After a failure the kernel may request a smaller one, so only the last failure is
  * reported: if the kernel requests no less than before, the allocation is repeated with reporting enabled. */
-static ctrt_status alloc_workspace(ctrt_block *workspace, const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
+static ctrt_status alloc_workspace(ctrt_block *workspace, ctrt_call *invocation, ctrt_device *device)
 {
+    const ctrt_kernel *kernel = invocation->row;
     size_t bytes = 0;
-    CTRT_TRY(row->workspace(call, &bytes));
+    CTRT_TRY(kernel->workspace(invocation, &bytes));
     while (bytes > 0) {
         const char *before = thread_state.op;
-        thread_state.op = row->op;
+        thread_state.op = kernel->op;
         const size_t wanted = bytes;
-        ctrt_status status = pool_alloc_fixed(device->memory, workspace, wanted, stream_queue(device), &call->workspace,
-                                              false);
-        call->workspace_bytes = wanted;
+        ctrt_status status = pool_alloc_fixed(device->memory, workspace, wanted, stream_queue(device),
+                                              &invocation->workspace, false);
+        invocation->workspace_bytes = wanted;
         const bool give_up = status == CTRT_ERR_OUT_OF_MEMORY
-            && (row->workspace(call, &bytes) != CTRT_OK || bytes >= wanted);
+            && (kernel->workspace(invocation, &bytes) != CTRT_OK || bytes >= wanted);
         if (give_up)
-            status = pool_alloc_fixed(device->memory, workspace, wanted, stream_queue(device), &call->workspace, true);
+            status = pool_alloc_fixed(device->memory, workspace, wanted, stream_queue(device), &invocation->workspace,
+                                      true);
         thread_state.op = before;
         if (status == CTRT_OK)
             break;
         if (give_up || status != CTRT_ERR_OUT_OF_MEMORY)
             return ctrt_context(status, "workspace");
-        call->workspace_bytes = 0;
+        invocation->workspace_bytes = 0;
     }
     return CTRT_OK;
 }
 
-static ctrt_status run_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
+static ctrt_status run_kernel(ctrt_call *invocation, ctrt_device *device)
 {
+    const ctrt_kernel *kernel = invocation->row;
     ctrt_block workspace = { 0 };
-    if (CTRT_SLOT(row, workspace))
-        CTRT_TRY(alloc_workspace(&workspace, row, call, device));
-    ctrt_status status = device_asynchronous(device) ? launch_row(row, call, device) : row->run(call);
+    if (CTRT_SLOT(kernel, workspace))
+        CTRT_TRY(alloc_workspace(&workspace, invocation, device));
+    ctrt_status status = device_asynchronous(device) ? launch_kernel(invocation, device) : kernel->run(invocation);
     if (workspace.address != NULL)
-        pool_free_fixed(device->memory, &workspace, call->workspace_bytes, stream_queue(device));
+        pool_free_fixed(device->memory, &workspace, invocation->workspace_bytes, stream_queue(device));
     return status;
 }
 
-/* Returns the first kernel of a dispatch entry that accepts the call, or NULL. Sets `call` and `p` for that kernel, and
- * *replaced to the number of operands that are to be replaced by copies. */
-static const ctrt_kernel *choose_row(ctrt_call *call, struct prepared *p, int *replaced, const struct dispatch_entry *cell,
-                                     ctrt_device *device, const ctrt_view *const *inputs,
-                                     const ctrt_view *const *outputs, const void *attributes)
+/* Returns the first kernel of a dispatch entry that accepts the call, or NULL. Sets *invocation and *p for it. */
+static const ctrt_kernel *choose_kernel(ctrt_call *invocation, struct prepared *p, const struct dispatch_entry *entry,
+                                        const struct op_call *call)
 {
-    for (int r = 0; r < cell->count; r++) {
-        const ctrt_kernel *row = cell->rows[r];
-        *replaced = prepare_layouts(p, row, inputs, outputs);
-        *call = (ctrt_call){ .size = sizeof *call, .device = device->handle, .inputs = p->inputs, .outputs = p->outputs,
-                             .n_inputs = (uint32_t)p->n_inputs, .n_outputs = (uint32_t)p->n_outputs,
-                             .attributes = attributes, .row = row };
-        if (!CTRT_SLOT(row, accepts) || row->accepts(call))
-            return row;
+    for (int k = 0; k < entry->count; k++) {
+        const ctrt_kernel *kernel = entry->kernels[k];
+        prepare_layouts(p, kernel, call);
+        *invocation = (ctrt_call){ .size = sizeof *invocation, .device = call->device->handle, .inputs = p->inputs,
+                                   .outputs = p->outputs, .n_inputs = (uint32_t)call->n_inputs,
+                                   .n_outputs = (uint32_t)call->n_outputs, .attributes = call->attributes,
+                                   .row = kernel };
+        if (!CTRT_SLOT(kernel, accepts) || kernel->accepts(invocation))
+            return kernel;
     }
     return NULL;
 }
 
 /* Runs the first kernel of a dispatch entry that accepts the call. Sets *ran to whether there is one. */
-static ctrt_status run_entry(bool *ran, const struct dispatch_entry *cell, struct prepared *p, ctrt_device *device,
-                             const ctrt_view *const *inputs, const ctrt_view *const *outputs, const void *attributes)
+static ctrt_status run_entry(bool *ran, const struct dispatch_entry *entry, struct prepared *p,
+                             const struct op_call *call)
 {
-    ctrt_call call;
-    int replaced = 0;
-    const ctrt_kernel *row = choose_row(&call, p, &replaced, cell, device, inputs, outputs, attributes);
-    *ran = row != NULL;
-    if (row == NULL)
+    ctrt_device *device = call->device;
+    ctrt_call invocation;
+    *ran = choose_kernel(&invocation, p, entry, call) != NULL;
+    if (!*ran)
         return CTRT_OK;
-    ctrt_status status = replaced ? prepare_memory(p, device, inputs) : CTRT_OK;
+    if (p->replaced_count == 0)
+        return run_kernel(&invocation, device);
+    ctrt_status status = prepare_memory(p, call);
     if (status == CTRT_OK)
-        status = run_row(row, &call, device);
-    for (int o = 0; replaced && o < p->n_outputs && status == CTRT_OK; o++)
-        if (outputs[o] != p->outputs[o])
-            status = kernel_copy(outputs[o], device, p->outputs[o], device);
-    for (int i = 0; replaced && i < p->n_inputs + p->n_outputs; i++)
+        status = run_kernel(&invocation, device);
+    for (int o = 0; o < call->n_outputs && status == CTRT_OK; o++)
+        if (call->outputs[o] != p->outputs[o])
+            status = kernel_copy(call->outputs[o], device, p->outputs[o], device);
+    for (int i = 0; i < call->n_inputs + call->n_outputs; i++)
         if (p->blocks[i].address != NULL)
             pool_free_fixed(device->memory, &p->blocks[i],
                             (size_t)p->replaced[i].numel * dtype_bytes(p->replaced[i].dtype), stream_queue(device));
     return status;
 }
 
-bool kernel_available(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
-                      const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+bool kernel_available(const struct op_call *call)
 {
-    struct dispatch_entry *cells;
-    if (dispatch_table(&cells, device) != CTRT_OK)
+    struct dispatch_entry *entries;
+    if (dispatch_table(&entries, call->device) != CTRT_OK)
         return false;
-    const struct dispatch_entry *cell = &cells[(int)op * CTRT_DTYPE_COUNT + (int)key];
-    if (cell->count == 0)
+    const struct dispatch_entry *entry = &entries[(int)call->op * CTRT_DTYPE_COUNT + (int)call->key];
+    if (entry->count == 0)
         return false;
     const ctrt_view *pointers[KERNEL_MAX_OPERANDS];
     ctrt_view replaced[KERNEL_MAX_OPERANDS];
-    struct prepared p = { .n_inputs = n_inputs, .n_outputs = n_outputs, .inputs = pointers,
-                          .outputs = pointers + n_inputs, .replaced = replaced };
-    ctrt_call call;
-    int count;
-    return choose_row(&call, &p, &count, cell, device, inputs, outputs, attributes) != NULL;
+    struct prepared p = { .inputs = pointers, .outputs = pointers + call->n_inputs, .replaced = replaced };
+    ctrt_call invocation;
+    return choose_kernel(&invocation, &p, entry, call) != NULL;
 }
 
 /* Waits for asynchronous copies between devices and operands in pinned memory. */
-static ctrt_status host_waits(const ctrt_view *const *inputs, int n_inputs, const ctrt_view *const *outputs,
-                              int n_outputs)
+static ctrt_status host_waits(const struct op_call *call)
 {
-    for (int i = 0; i < n_inputs + n_outputs; i++) {
-        const ctrt_view *view = i < n_inputs ? inputs[i] : outputs[i - n_inputs];
+    for (int i = 0; i < call->n_inputs + call->n_outputs; i++) {
+        const ctrt_view *view = i < call->n_inputs ? call->inputs[i] : call->outputs[i - call->n_inputs];
         if (view != NULL && unlikely(view->flags & CTRT_VIEW_PINNED))
-            CTRT_TRY(order_host(view, i >= n_inputs));
+            CTRT_TRY(order_host(view, i >= call->n_inputs));
     }
     return CTRT_OK;
 }
 
 /* The general case: several candidates, workspaces, unsupported layouts, many operands, asynchronous devices. */
-static ctrt_status call_slowly(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs,
-                               int n_inputs, const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+static ctrt_status kernel_run_general(const struct op_call *call)
 {
-    struct dispatch_entry *cells;
-    CTRT_TRY(dispatch_table(&cells, device));
-    if (!device_asynchronous(device))
-        CTRT_TRY(host_waits(inputs, n_inputs, outputs, n_outputs));
-    const struct dispatch_entry *cell = &cells[(int)op * CTRT_DTYPE_COUNT + (int)key];
+    struct dispatch_entry *entries;
+    CTRT_TRY(dispatch_table(&entries, call->device));
+    if (!device_asynchronous(call->device))
+        CTRT_TRY(host_waits(call));
+    const struct dispatch_entry *entry = &entries[(int)call->op * CTRT_DTYPE_COUNT + (int)call->key];
     bool ran = false;
-    if (cell->count > 0) {
-        const int count = n_inputs + n_outputs;
+    if (entry->count > 0) {
+        const int count = call->n_inputs + call->n_outputs;
         const size_t bytes = (size_t)count * (sizeof(ctrt_view) + sizeof(ctrt_block) + sizeof(ctrt_view *));
         _Alignas(16) char few[KERNEL_MAX_OPERANDS * (sizeof(ctrt_view) + sizeof(ctrt_block) + sizeof(ctrt_view *))];
-        char *room = count <= KERNEL_MAX_OPERANDS ? few : host_alloc(bytes);
-        if (room == NULL)
+        char *memory = count <= KERNEL_MAX_OPERANDS ? few : host_alloc(bytes);
+        if (memory == NULL)
             return out_of_memory(bytes, "operands");
-        struct prepared p = { .n_inputs = n_inputs, .n_outputs = n_outputs };
-        p.replaced = (ctrt_view *)room;
+        struct prepared p = { .replaced = (ctrt_view *)memory };
         p.blocks = (ctrt_block *)(p.replaced + count);
         p.inputs = (const ctrt_view **)(p.blocks + count);
-        p.outputs = p.inputs + n_inputs;
+        p.outputs = p.inputs + call->n_inputs;
         memset(p.blocks, 0, (size_t)count * sizeof *p.blocks);
-        ctrt_status status = run_entry(&ran, cell, &p, device, inputs, outputs, attributes);
-        if (room != few)
-            host_free(room);
+        ctrt_status status = run_entry(&ran, entry, &p, call);
+        if (memory != few)
+            host_free(memory);
         if (ran)
             return status;
     }
-    return fallback_call(op, key, device, inputs, n_inputs, outputs, n_outputs, attributes);
+    return fallback_call(call);
 }
 
 /* Returns whether all operands have a layout that every kernel supports. */
@@ -440,23 +442,25 @@ static inline bool none_pinned(const ctrt_view *const *views, int count)
     return true;
 }
 
-ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
-                        const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+ctrt_status kernel_call(const struct op_call *call)
 {
-    const struct dispatch_entry *cell = dispatch_find(device, op, key);
-    /* Outputs allocated by an op front already carry its name; name the others here. */
-    if (unlikely(pool_watched(device->memory)) && thread_state.op == NULL)
-        live_name_outputs(device->memory, outputs, n_outputs, inputs, n_inputs, op_table[op].name);
-    if (likely(cell != NULL && cell->run != NULL)
-        && (n_inputs == 0 || inputs[0] != outputs[0] || (cell->flags & CTRT_KERNEL_INPLACE))
-        && ((cell->flags & CTRT_KERNEL_STRIDED) || (all_plain(inputs, n_inputs) && all_plain(outputs, n_outputs)))
+    const ctrt_view *const *inputs = call->inputs, *const *outputs = call->outputs;
+    const int n_inputs = call->n_inputs, n_outputs = call->n_outputs;
+    const struct dispatch_entry *entry = dispatch_find(call->device, call->op, call->key);
+    /* Outputs allocated by an op function already carry its name; name the others here. */
+    if (unlikely(pool_watched(call->device->memory)) && thread_state.op == NULL)
+        live_name_outputs(call->device->memory, outputs, n_outputs, inputs, n_inputs, op_table[call->op].name);
+    if (likely(entry != NULL && entry->run != NULL)
+        && (n_inputs == 0 || inputs[0] != outputs[0] || (entry->flags & CTRT_KERNEL_INPLACE))
+        && ((entry->flags & CTRT_KERNEL_STRIDED) || (all_plain(inputs, n_inputs) && all_plain(outputs, n_outputs)))
         && likely(none_pinned(inputs, n_inputs) && none_pinned(outputs, n_outputs))) {
-        ctrt_call call = { .size = sizeof call, .device = device->handle, .inputs = inputs, .outputs = outputs,
-                           .n_inputs = (uint32_t)n_inputs, .n_outputs = (uint32_t)n_outputs, .attributes = attributes,
-                           .row = cell->rows[0] };
-        return cell->run(&call);
+        const ctrt_call invocation = { .size = sizeof invocation, .device = call->device->handle, .inputs = inputs,
+                                       .outputs = outputs, .n_inputs = (uint32_t)n_inputs,
+                                       .n_outputs = (uint32_t)n_outputs, .attributes = call->attributes,
+                                       .row = entry->kernels[0] };
+        return entry->run(&invocation);
     }
-    return call_slowly(op, key, device, inputs, n_inputs, outputs, n_outputs, attributes);
+    return kernel_run_general(call);
 }
 
 /* ---- elementwise ops: merging of dimensions ---- */
@@ -512,27 +516,32 @@ static void merge_dims(ctrt_view *views, int count)
     }
 }
 
-ctrt_status kernel_call_elementwise(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs,
-                                    int n_inputs, const ctrt_view *output, const void *attributes)
+ctrt_status kernel_call_elementwise(const struct op_call *call)
 {
+    const ctrt_view *output = call->outputs[0];
+    const int n_inputs = call->n_inputs;
     if (output->numel == 0)
         return CTRT_OK;
-    if (likely(all_plain(inputs, n_inputs) && (output->flags & CTRT_VIEW_CONTIGUOUS)))
-        return kernel_call(op, key, device, inputs, n_inputs, &output, 1, attributes);
+    if (likely(all_plain(call->inputs, n_inputs) && (output->flags & CTRT_VIEW_CONTIGUOUS)))
+        return kernel_call(call);
 
     ctrt_view merged[KERNEL_MAX_OPERANDS];
     const ctrt_view *pointers[KERNEL_MAX_OPERANDS];
     for (int i = 0; i < n_inputs; i++) {
-        merged[i] = *inputs[i];
-        pointers[i] = inputs[i] == output ? &merged[n_inputs] : &merged[i];
-        if (inputs[i]->flags & CTRT_VIEW_HOST_SCALAR)
+        const ctrt_view *input = call->inputs[i];
+        merged[i] = *input;
+        pointers[i] = input == output ? &merged[n_inputs] : &merged[i];
+        if (input->flags & CTRT_VIEW_HOST_SCALAR)
             for (int d = 0; d < output->ndim; d++)
                 merged[i].strides[d] = 0;
     }
     merged[n_inputs] = *output;
     merge_dims(merged, n_inputs + 1);
     const ctrt_view *out = &merged[n_inputs];
-    return kernel_call(op, key, device, pointers, n_inputs, &out, 1, attributes);
+    struct op_call merged_call = *call;
+    merged_call.inputs = pointers;
+    merged_call.outputs = &out;
+    return kernel_call(&merged_call);
 }
 
 /* ---- public ---- */
@@ -552,8 +561,8 @@ bool ctrt_op_supported(ctrt_device *device, const char *op, ctrt_dtype dtype)
     if (device == NULL || op == NULL || (int)dtype <= 0 || dtype >= CTRT_DTYPE_COUNT)
         return false;
     int id = op_by_name(op);
-    struct dispatch_entry *cells;
-    if (id < 0 || dispatch_table(&cells, device) != CTRT_OK)
+    struct dispatch_entry *entries;
+    if (id < 0 || dispatch_table(&entries, device) != CTRT_OK)
         return false;
-    return cells[id * CTRT_DTYPE_COUNT + (int)dtype].count > 0;
+    return entries[id * CTRT_DTYPE_COUNT + (int)dtype].count > 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/dispatch.h: selection and execution of the kernel for an op and its operands.
  *
- * Each device has a table with one dispatch entry (struct dispatch_entry) per op and dtype, which lists the candidate kernels
- * (rows). kernel_call works on views. Fronts are responsible for promotion, allocation of results and autograd. */
+ * Each device has a table with one dispatch entry per op and dtype, which lists the candidate kernels. kernel_call
+ * works on views. Op functions are responsible for promotion, allocation of results and autograd. */
 #ifndef CORE_OPS_DISPATCH_H
 #define CORE_OPS_DISPATCH_H
 
@@ -19,7 +19,17 @@ struct dispatch_entry {
     ctrt_status (*run)(const ctrt_call *call);
     uint32_t flags;                                 /* CTRT_KERNEL_* of the best kernel */
     uint16_t count;                                 /* number of candidates */
-    const ctrt_kernel *const *rows;                 /* candidates, highest score first */
+    const ctrt_kernel *const *kernels;              /* candidates, highest score first */
+};
+
+/* A call of an op on operands in the canonical form of plugin.h. Inputs may be NULL if the op allows that. */
+struct op_call {
+    enum op op;
+    ctrt_dtype key;                         /* the key dtype, which selects the dispatch entry */
+    ctrt_device *device;
+    const ctrt_view *const *inputs, *const *outputs;
+    int n_inputs, n_outputs;
+    const void *attributes;                 /* the op's struct in plugin.h, or NULL */
 };
 
 /* Returns the device's dispatch table, which is built at first use. Errors: those of the backend's prepare, and
@@ -29,25 +39,23 @@ ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device);
 /* Returns the dispatch entry of an op and dtype; NULL if the table has not been built yet. */
 static inline struct dispatch_entry *dispatch_find(ctrt_device *device, enum op op, ctrt_dtype key)
 {
-    struct dispatch_entry *cells = atomic_load_explicit(&device->cells, memory_order_acquire);
-    return cells ? &cells[(int)op * CTRT_DTYPE_COUNT + (int)key] : NULL;
+    struct dispatch_entry *entries = atomic_load_explicit(&device->dispatch, memory_order_acquire);
+    return entries ? &entries[(int)op * CTRT_DTYPE_COUNT + (int)key] : NULL;
 }
 
-/* Runs `op` at dtype `key` on `device`. Inputs may be NULL if the op allows that. A kernel without CTRT_KERNEL_STRIDED
- * gets contiguous copies of operands that are not contiguous; outputs are copied back afterwards. If no kernel accepts
- * the call, runs the fallback or returns CTRT_ERR_NOT_SUPPORTED. `attributes` is the op's struct in plugin.h. */
-ctrt_status kernel_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
-                        const ctrt_view *const *outputs, int n_outputs, const void *attributes);
+/* Runs the best kernel that accepts the call. A kernel without CTRT_KERNEL_STRIDED gets contiguous copies of operands
+ * that are not contiguous; outputs are copied back afterwards. If no kernel accepts the call, runs the fallback or
+ * returns CTRT_ERR_NOT_SUPPORTED. */
+ctrt_status kernel_call(const struct op_call *call);
 
 /* Returns whether the device has a kernel of its own that accepts the call. Only shapes, strides and dtypes of the
  * views are used, so they need no data. At most KERNEL_MAX_OPERANDS operands. For ops that the core can also compose
  * from others. */
-bool kernel_available(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
-                      const ctrt_view *const *outputs, int n_outputs, const void *attributes);
+bool kernel_available(const struct op_call *call);
 
-/* kernel_call for elementwise ops, whose views all have the same shape. Merges dimensions first. */
-ctrt_status kernel_call_elementwise(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs,
-                                    int n_inputs, const ctrt_view *output, const void *attributes);
+/* kernel_call for elementwise ops, which have one output and whose views all have the same shape. Merges dimensions
+ * first. */
+ctrt_status kernel_call_elementwise(const struct op_call *call);
 
 /* Sets the elements of a view in host memory to zeros, unless the memory belongs to a dry run: replaces a copy to the
  * host during a dry run of the device. */
@@ -63,7 +71,6 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
 
 /* fallback.c: runs the op on the CPU, with copies of the operands, and counts the call. CTRT_ERR_NOT_SUPPORTED without
  * CTRT_FALLBACK=cpu. */
-ctrt_status fallback_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
-                          const ctrt_view *const *outputs, int n_outputs, const void *attributes);
+ctrt_status fallback_call(const struct op_call *call);
 
 #endif

@@ -156,8 +156,10 @@ static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tens
         CTRT_TRY(ctrt_context(op_operand(&cast, x, compute, x->device, false), "%s", op_table[op].name));
     status = tensor_new_like(&y, x, result_dtype(promotion, compute));
     if (likely(status == CTRT_OK)) {
-        const ctrt_view *in = &cast->view;
-        status = kernel_call_elementwise(op, compute, x->device, &in, 1, &y->view, kernel_attributes);
+        const ctrt_view *in = &cast->view, *result = &y->view;
+        status = kernel_call_elementwise(&(struct op_call){ op, compute, x->device, .inputs = &in, .n_inputs = 1,
+                                                            .outputs = &result, .n_outputs = 1,
+                                                            .attributes = kernel_attributes });
     }
     if (unlikely(cast != x))
         tensor_release(cast);
@@ -288,8 +290,9 @@ static __attribute__((noinline)) ctrt_status binary_general(ctrt_tensor **out, e
     CTRT_TRY(ctrt_context(operands_prepare(operands, tensors, dtypes, 2, device, shape, ndim), "%s", who));
     ctrt_status status = elementwise_result(&y, tensors, 2, shape, ndim, result_dtype(promotion, work), device);
     if (status == CTRT_OK) {
-        const ctrt_view *in[2] = { operands[0].view, operands[1].view };
-        status = kernel_call_elementwise(op, work, device, in, 2, &y->view, NULL);
+        const ctrt_view *in[2] = { operands[0].view, operands[1].view }, *result = &y->view;
+        status = kernel_call_elementwise(&(struct op_call){ op, work, device, .inputs = in, .n_inputs = 2,
+                                                            .outputs = &result, .n_outputs = 1 });
     }
     operands_release(operands, 2);
     if (status == CTRT_OK)
@@ -304,8 +307,8 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
     if (unlikely(out == NULL || a == NULL || b == NULL || a->device != b->device || !plain_alike(&a->view, &b->view)))
         return binary_general(out, op, a, b);
     const ctrt_dtype dtype = tensor_dtype(a);
-    const struct dispatch_entry *cell = dispatch_find(a->device, op, dtype);
-    if (unlikely(cell == NULL || cell->run == NULL || (promotion == PROMOTION_TO_FLOAT && !dtype_floating(dtype))
+    const struct dispatch_entry *entry = dispatch_find(a->device, op, dtype);
+    if (unlikely(entry == NULL || entry->run == NULL || (promotion == PROMOTION_TO_FLOAT && !dtype_floating(dtype))
                  || dtype == CTRT_BOOL || a->view.numel == 0))
         return binary_general(out, op, a, b);
 
@@ -315,8 +318,8 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
         return ctrt_context(status, "%s", op_table[op].name);
     const ctrt_view *in[2] = { &a->view, &b->view }, *result = &y->view;
     const ctrt_call call = { .size = sizeof call, .device = a->device->handle, .inputs = in, .outputs = &result,
-                             .n_inputs = 2, .n_outputs = 1, .row = cell->rows[0] };
-    status = cell->run(&call);
+                             .n_inputs = 2, .n_outputs = 1, .row = entry->kernels[0] };
+    status = entry->run(&call);
     if (likely(status == CTRT_OK && !((a->flags | b->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))) {
         tensor_move(out, y);
         return CTRT_OK;
@@ -359,8 +362,10 @@ static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, 
     CTRT_TRY(op_operand(&cast, x, work, x->device, false));
     ctrt_status status = tensor_new_like(&y, x, result_dtype(promotion, work));
     if (status == CTRT_OK) {
-        const ctrt_view *in[2] = { left ? &number.view : &cast->view, left ? &cast->view : &number.view };
-        status = kernel_call_elementwise(op, work, x->device, in, 2, &y->view, NULL);
+        const ctrt_view *in[2] = { left ? &number.view : &cast->view, left ? &cast->view : &number.view },
+                        *result = &y->view;
+        status = kernel_call_elementwise(&(struct op_call){ op, work, x->device, .inputs = in, .n_inputs = 2,
+                                                            .outputs = &result, .n_outputs = 1 });
     }
     tensor_release(cast);
     if (status == CTRT_OK)
@@ -460,8 +465,9 @@ ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a
     CTRT_TRY(ctrt_context(operands_prepare(operands, tensors, dtypes, 3, device, shape, ndim), "where"));
     ctrt_status status = elementwise_result(&y, tensors + 1, 2, shape, ndim, dtype, device);
     if (status == CTRT_OK) {
-        const ctrt_view *in[3] = { operands[0].view, operands[1].view, operands[2].view };
-        status = kernel_call_elementwise(OP_where, dtype, device, in, 3, &y->view, NULL);
+        const ctrt_view *in[3] = { operands[0].view, operands[1].view, operands[2].view }, *result = &y->view;
+        status = kernel_call_elementwise(&(struct op_call){ OP_where, dtype, device, .inputs = in, .n_inputs = 3,
+                                                            .outputs = &result, .n_outputs = 1 });
     }
     operands_release(operands, 3);
     return op_finish(status, out, OP_where, &y, 1, tensors, 3, NULL);
@@ -506,8 +512,10 @@ static ctrt_status gradient(ctrt_tensor **out, enum op op, ctrt_tensor *dy, ctrt
     ctrt_tensor *dx = NULL;
     ctrt_status status = tensor_new_like(&dx, y, tensor_dtype(y));
     if (status == CTRT_OK) {
-        const ctrt_view *in[2] = { &dy->view, &y->view };
-        status = kernel_call_elementwise(op, tensor_dtype(y), y->device, in, 2, &dx->view, kernel_attributes);
+        const ctrt_view *in[2] = { &dy->view, &y->view }, *result = &dx->view;
+        status = kernel_call_elementwise(&(struct op_call){ op, tensor_dtype(y), y->device, .inputs = in, .n_inputs = 2,
+                                                            .outputs = &result, .n_outputs = 1,
+                                                            .attributes = kernel_attributes });
     }
     return op_finish(status, out, op, &dx, 1, NULL, 0, NULL);
 }

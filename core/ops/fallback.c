@@ -25,10 +25,10 @@ uint64_t ctrt_fallback_count(const char *op)
     return sum;
 }
 
-static ctrt_status no_kernel(enum op op, ctrt_dtype key, const ctrt_device *device, const char *advice)
+static ctrt_status no_kernel(const struct op_call *call, const char *advice)
 {
-    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s has no kernel for %s with dtype %s%s", device->name, op_table[op].name,
-                     ctrt_dtype_name(key), advice);
+    return ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s has no kernel for %s with dtype %s%s", call->device->name,
+                     op_table[call->op].name, ctrt_dtype_name(call->key), advice);
 }
 
 /* An operand on the CPU: a copy, or the operand itself if it is in host memory. */
@@ -51,63 +51,66 @@ static ctrt_status stage(struct staged *staged, const ctrt_view *view, ctrt_devi
     return read ? kernel_copy(&staged->view, cpu, view, device) : CTRT_OK;
 }
 
-static ctrt_status run_staged(struct staged *operands, const ctrt_view **pointers, enum op op, ctrt_dtype key,
-                              ctrt_device *device, ctrt_device *cpu, const ctrt_view *const *inputs, int n_inputs,
-                              const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+static ctrt_status run_staged(struct staged *operands, const ctrt_view **pointers, const struct op_call *call,
+                              ctrt_device *cpu)
 {
+    const int n_inputs = call->n_inputs, n_outputs = call->n_outputs;
     for (int i = 0; i < n_inputs; i++) {
-        pointers[i] = inputs[i] ? &operands[i].view : NULL;
-        if (inputs[i] != NULL)
-            CTRT_TRY(stage(&operands[i], inputs[i], device, cpu, true));
+        pointers[i] = call->inputs[i] ? &operands[i].view : NULL;
+        if (call->inputs[i] != NULL)
+            CTRT_TRY(stage(&operands[i], call->inputs[i], call->device, cpu, true));
     }
     for (int o = 0; o < n_outputs; o++) {
         const ctrt_view **pointer = &pointers[n_inputs + o];
         *pointer = NULL;
-        if (outputs[o] == NULL)
+        if (call->outputs[o] == NULL)
             continue;
         for (int i = 0; i < n_inputs && *pointer == NULL; i++)
-            if (inputs[i] == outputs[o])
+            if (call->inputs[i] == call->outputs[o])
                 *pointer = pointers[i];
         if (*pointer != NULL)
             continue;
-        CTRT_TRY(stage(&operands[n_inputs + o], outputs[o], device, cpu, false));
+        CTRT_TRY(stage(&operands[n_inputs + o], call->outputs[o], call->device, cpu, false));
         *pointer = &operands[n_inputs + o].view;
     }
-    CTRT_TRY(kernel_call(op, key, cpu, pointers, n_inputs, pointers + n_inputs, n_outputs, attributes));
+    struct op_call staged = *call;
+    staged.device = cpu;
+    staged.inputs = pointers;
+    staged.outputs = pointers + n_inputs;
+    CTRT_TRY(kernel_call(&staged));
     for (int o = 0; o < n_outputs; o++)
-        if (outputs[o] != NULL && pointers[n_inputs + o]->data != outputs[o]->data)
-            CTRT_TRY(kernel_copy(outputs[o], device, pointers[n_inputs + o], cpu));
+        if (call->outputs[o] != NULL && staged.outputs[o]->data != call->outputs[o]->data)
+            CTRT_TRY(kernel_copy(call->outputs[o], call->device, staged.outputs[o], cpu));
     return CTRT_OK;
 }
 
-ctrt_status fallback_call(enum op op, ctrt_dtype key, ctrt_device *device, const ctrt_view *const *inputs, int n_inputs,
-                          const ctrt_view *const *outputs, int n_outputs, const void *attributes)
+ctrt_status fallback_call(const struct op_call *call)
 {
     ctrt_device *cpu;
     ctrt_param_value choice;
     CTRT_TRY(device_cpu(&cpu));
-    if (device == cpu)
-        return no_kernel(op, key, device, "");
+    if (call->device == cpu)
+        return no_kernel(call, "");
     CTRT_TRY(param_read(&choice, &fallback_param, "core"));
     if (choice.integer == 0)
-        return no_kernel(op, key, device, "; CTRT_FALLBACK=cpu runs such ops on the cpu, with copies there and back");
+        return no_kernel(call, "; CTRT_FALLBACK=cpu runs such ops on the cpu, with copies there and back");
 
-    const int count = n_inputs + n_outputs;
+    const int count = call->n_inputs + call->n_outputs;
     const size_t bytes = (size_t)count * (sizeof(struct staged) + sizeof(ctrt_view *));
     struct staged *operands = host_calloc(bytes);
     if (operands == NULL)
         return out_of_memory(bytes, "operands of a fallback");
     const ctrt_view **pointers = (const ctrt_view **)(operands + count);
 
-    if (atomic_fetch_add_explicit(&fallbacks[op], 1, memory_order_relaxed) == 0)
-        log_message(CTRT_LOG_INFO, "core", "%s has no kernel for %s (%s): running it on the cpu", device->name,
-                    op_table[op].name, ctrt_dtype_name(key));
-    ctrt_status status = run_staged(operands, pointers, op, key, device, cpu, inputs, n_inputs, outputs, n_outputs,
-                                    attributes);
+    const char *op = op_table[call->op].name, *device = call->device->name;
+    if (atomic_fetch_add_explicit(&fallbacks[call->op], 1, memory_order_relaxed) == 0)
+        log_message(CTRT_LOG_INFO, "core", "%s has no kernel for %s (%s): running it on the cpu", device, op,
+                    ctrt_dtype_name(call->key));
+    ctrt_status status = run_staged(operands, pointers, call, cpu);
     for (int i = 0; i < count; i++)
         if (operands[i].copied)
             pool_free(cpu->memory, &operands[i].block,
                       (size_t)operands[i].view.numel * dtype_bytes(operands[i].view.dtype), NULL);
     host_free(operands);
-    return ctrt_context(status, "%s on the cpu for %s", op_table[op].name, device->name);
+    return ctrt_context(status, "%s on the cpu for %s", op, device);
 }

@@ -63,7 +63,8 @@ static ctrt_status check_range(const ctrt_tensor *index, int64_t size)
         ctrt_view from = as_split(&x->view, 1, size, 1), at = as_vector(&index->view),
             to = as_split(&y->view, 1, at.numel, 1);
         const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
-        status = kernel_call(OP_index_select, CTRT_U8, index->device, in, 2, &outputs, 1, NULL);
+        status = kernel_call(&(struct op_call){ OP_index_select, CTRT_U8, index->device, .inputs = in, .n_inputs = 2,
+                                                .outputs = &outputs, .n_outputs = 1 });
     }
     tensor_release(x);
     tensor_release(y);
@@ -103,7 +104,8 @@ static ctrt_status select_slices(ctrt_tensor **out, ctrt_tensor *x, int dim, ctr
         ctrt_view from = as_split(&source->view, split[0], split[1], split[2]), at = as_vector(&places->view);
         ctrt_view to = as_split(&y->view, split[0], at.numel, split[2]);
         const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
-        status = kernel_call(OP_index_select, tensor_dtype(x), x->device, in, 2, &outputs, 1, NULL);
+        status = kernel_call(&(struct op_call){ OP_index_select, tensor_dtype(x), x->device, .inputs = in,
+                                                .n_inputs = 2, .outputs = &outputs, .n_outputs = 1 });
     } else if (status == CTRT_OK && places->view.numel > 0) {
         status = check_range(places, split[1]);
     }
@@ -190,7 +192,8 @@ ctrt_status op_index_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *index,
         ctrt_view to = as_split(&dx->view, outer, size, inner);
         const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
         const ctrt_index_attributes attributes = { sizeof attributes, padding_idx };
-        status = kernel_call(OP_index_add, tensor_dtype(dy), dy->device, in, 2, &outputs, 1, &attributes);
+        status = kernel_call(&(struct op_call){ OP_index_add, tensor_dtype(dy), dy->device, .inputs = in, .n_inputs = 2,
+                                                .outputs = &outputs, .n_outputs = 1, .attributes = &attributes });
     }
     const union op_attributes graph = { .index = { .size = size, .padding_idx = padding_idx, .dim = dim } };
     ctrt_tensor *const inputs[2] = { dy, places };
@@ -289,7 +292,8 @@ ctrt_status ctrt_gather(ctrt_tensor **out, ctrt_tensor *x, int dim, ctrt_tensor 
         ctrt_view at = as_split(&places->view, at_split[0], at_split[1], at_split[2]);
         ctrt_view to = as_split(&y->view, at_split[0], at_split[1], at_split[2]);
         const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
-        status = kernel_call(OP_gather, tensor_dtype(x), x->device, in, 2, &outputs, 1, NULL);
+        status = kernel_call(&(struct op_call){ OP_gather, tensor_dtype(x), x->device, .inputs = in, .n_inputs = 2,
+                                                .outputs = &outputs, .n_outputs = 1 });
     }
     const union op_attributes graph = { .index = { .size = x->view.ndim ? x->view.shape[dim] : 1, .padding_idx = -1,
                                                    .dim = dim } };
@@ -323,7 +327,8 @@ ctrt_status op_scatter_add(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tensor *inde
         ctrt_view at = as_split(&places->view, split[0], split[1], split[2]);
         ctrt_view to = as_split(&dx->view, split[0], size, split[2]);
         const ctrt_view *in[2] = { &from, &at }, *outputs = &to;
-        status = kernel_call(OP_scatter_add, tensor_dtype(dy), dy->device, in, 2, &outputs, 1, NULL);
+        status = kernel_call(&(struct op_call){ OP_scatter_add, tensor_dtype(dy), dy->device, .inputs = in,
+                                                .n_inputs = 2, .outputs = &outputs, .n_outputs = 1 });
     }
     const union op_attributes graph = { .index = { .size = size, .padding_idx = -1, .dim = dim } };
     ctrt_tensor *const inputs[2] = { dy, places };
@@ -356,7 +361,8 @@ static ctrt_status triangle(ctrt_tensor **out, enum op op, ctrt_tensor *x, int64
         ctrt_view from = as_split(&source->view, batch, m, n), to = as_split(&y->view, batch, m, n);
         const ctrt_view *in = &from, *outputs = &to;
         const ctrt_index_attributes attributes = { sizeof attributes, diagonal };
-        status = kernel_call(op, tensor_dtype(x), x->device, &in, 1, &outputs, 1, &attributes);
+        status = kernel_call(&(struct op_call){ op, tensor_dtype(x), x->device, .inputs = &in, .n_inputs = 1,
+                                                .outputs = &outputs, .n_outputs = 1, .attributes = &attributes });
     }
     tensor_release(source);
     const union op_attributes graph = { .triangle = { diagonal } };

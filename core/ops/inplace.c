@@ -50,12 +50,15 @@ static ctrt_status check_category(const char *who, ctrt_dtype result, ctrt_dtype
 static ctrt_status write_self(enum op op, ctrt_tensor *self, ctrt_dtype compute, const ctrt_view *const *in, int count,
                               const void *kernel_attributes)
 {
+    const ctrt_view *output = &self->view;
+    const struct op_call call = { op, compute, self->device, .inputs = in, .n_inputs = count, .outputs = &output,
+                                  .n_outputs = 1, .attributes = kernel_attributes };
     if (compute == tensor_dtype(self))
-        return kernel_call_elementwise(op, compute, self->device, in, count, &self->view, kernel_attributes);
+        return kernel_call_elementwise(&call);
     ctrt_tensor *result = NULL;
     CTRT_TRY(tensor_new(&result, self->view.shape, self->view.ndim, compute, self->device));
-    ctrt_status status = kernel_call_elementwise(op, compute, self->device, in, count, &result->view,
-                                                 kernel_attributes);
+    output = &result->view;
+    ctrt_status status = kernel_call_elementwise(&call);
     if (status == CTRT_OK)
         status = kernel_copy(&self->view, self->device, &result->view, self->device);
     tensor_release(result);
@@ -192,13 +195,13 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
     const int64_t bytes = self->view.numel * (int64_t)dtype_bytes(tensor_dtype(self));
     if (unlikely(self != other && apart < bytes && -apart < bytes))
         return false;               /* two tensors that overlap or have the same elements */
-    const struct dispatch_entry *cell = dispatch_find(self->device, op, tensor_dtype(self));
-    if (unlikely(cell == NULL || cell->run == NULL || !(cell->flags & CTRT_KERNEL_INPLACE)))
+    const struct dispatch_entry *entry = dispatch_find(self->device, op, tensor_dtype(self));
+    if (unlikely(entry == NULL || entry->run == NULL || !(entry->flags & CTRT_KERNEL_INPLACE)))
         return false;
     const ctrt_view *in[2] = { &self->view, &other->view }, *result = &self->view;
     const ctrt_call call = { .size = sizeof call, .device = self->device->handle, .inputs = in, .outputs = &result,
-                             .n_inputs = 2, .n_outputs = 1, .row = cell->rows[0] };
-    *status = cell->run(&call);
+                             .n_inputs = 2, .n_outputs = 1, .row = entry->kernels[0] };
+    *status = entry->run(&call);
     tensor_bump_version(self);
     return true;
 }

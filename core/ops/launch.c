@@ -72,8 +72,9 @@ static ctrt_status views_moved(ctrt_view **copies, ctrt_call *call, void *const 
 
 #define FEW 16
 
-static ctrt_status enqueue_kernel(const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
+static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
 {
+    const ctrt_kernel *kernel = call->row;
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
     ctrt_stream *stream = stream_here(device);
@@ -95,7 +96,7 @@ static ctrt_status enqueue_kernel(const ctrt_kernel *row, ctrt_call *call, ctrt_
         const bool writes = ready >= n_in;
         const ctrt_view *view = writes ? outputs[ready - n_in] : inputs[ready];
         if (view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR))
-            status = order_before(stream, view, writes, row->op, moves ? &addresses[ready] : NULL);
+            status = order_before(stream, view, writes, kernel->op, moves ? &addresses[ready] : NULL);
         else if (moves && view != NULL)
             addresses[ready] = view->data;
     }
@@ -107,9 +108,9 @@ static ctrt_status enqueue_kernel(const ctrt_kernel *row, ctrt_call *call, ctrt_
         pthread_mutex_lock(&stream->lock);
         call->queue = stream->queue;
         call->sequence = stream->sequence + 1;
-        status = row->run(call);
+        status = kernel->run(call);
         if (likely(status == CTRT_OK)) {
-            mark = count_work(stream, row->op);
+            mark = count_work(stream, kernel->op);
             for (uint32_t i = 0; i < ready && i < 64; i++) {
                 const ctrt_view *view = i >= n_in ? outputs[i - n_in] : inputs[i];
                 if (view == NULL || (view->flags & CTRT_VIEW_HOST_SCALAR)
@@ -130,7 +131,7 @@ static ctrt_status enqueue_kernel(const ctrt_kernel *row, ctrt_call *call, ctrt_
     host_free(copies);
     if (unlikely(addresses != few))
         host_free(addresses);
-    return likely(status == CTRT_OK && !stream_launch_blocking) ? CTRT_OK : after_launch(status, stream, row->op);
+    return likely(status == CTRT_OK && !stream_launch_blocking) ? CTRT_OK : after_launch(status, stream, kernel->op);
 }
 
 /* ---- copies and fills ---- */

@@ -22,15 +22,15 @@ struct launch_copy {
 /* How work is enqueued: launch_direct (device.h), or, during a dry run, functions that only account for the memory
  * (plan.c). */
 struct launch_ops {
-    ctrt_status (*kernel)(const ctrt_kernel *row, ctrt_call *call, ctrt_device *device);
+    ctrt_status (*kernel)(ctrt_call *call, ctrt_device *device);
     ctrt_status (*copy)(const struct launch_copy *copy, ctrt_device *device);
     ctrt_status (*fill)(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes);
 };
 
-/* Enqueues a kernel on an asynchronous device. Sets the queue and the sequence number in *call. */
-static inline ctrt_status launch_row(const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
+/* Enqueues the kernel call->row on an asynchronous device. Sets the queue and the sequence number in *call. */
+static inline ctrt_status launch_kernel(ctrt_call *call, ctrt_device *device)
 {
-    return device->launch->kernel(row, call, device);
+    return device->launch->kernel(call, device);
 }
 
 /* Enqueues a copy on `device`; for copies between devices that is the device of `to`. A synchronous device copies at

@@ -177,7 +177,8 @@ static ctrt_status multiply(ctrt_tensor *y, ctrt_tensor *a, ctrt_tensor *b, cons
         shape_strides(vy.strides, shape, 3);
         view_refresh(&vy);
         const ctrt_view *in[2] = { &va, &vb }, *result = &vy;
-        status = kernel_call(OP_matmul, dtype, device, in, 2, &result, 1, NULL);
+        status = kernel_call(&(struct op_call){ OP_matmul, dtype, device, .inputs = in, .n_inputs = 2,
+                                                .outputs = &result, .n_outputs = 1 });
     }
     tensor_release(keep_a);
     tensor_release(keep_b);
@@ -289,7 +290,8 @@ static ctrt_status run_linear(ctrt_tensor *y, ctrt_tensor *x, ctrt_tensor *weigh
         shape_strides(result.strides, result.shape, 2);
         view_refresh(&result);
         const ctrt_view *in[3] = { &rows, &keep_w->view, bias ? &keep_b->view : NULL }, *outputs = &result;
-        status = kernel_call(OP_linear, dtype, device, in, 3, &outputs, 1, NULL);
+        status = kernel_call(&(struct op_call){ OP_linear, dtype, device, .inputs = in, .n_inputs = 3,
+                                                .outputs = &outputs, .n_outputs = 1 });
     }
     tensor_release(keep_x);
     tensor_release(keep_w);

@@ -119,7 +119,8 @@ ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normali
                 reshape(&operands.views[i], rows + 1, 1);
         const ctrt_norm_attributes attributes = { .size = sizeof attributes, .epsilon = epsilon };
         const ctrt_view *outputs[3] = { &y, &results[1]->view, &results[2]->view };
-        status = kernel_call(OP_layer_norm, dtype, x->device, operands.in, 3, outputs, 3, &attributes);
+        status = kernel_call(&(struct op_call){ OP_layer_norm, dtype, x->device, .inputs = operands.in, .n_inputs = 3,
+                                                .outputs = outputs, .n_outputs = 3, .attributes = &attributes });
     }
     operands_release(&operands);
     const union op_attributes graph = { .norm = { .epsilon = epsilon, .normalized = normalized } };
@@ -177,7 +178,8 @@ ctrt_status op_layer_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
         reshape(&operands.views[1], rows, 2);
         if (weight != NULL)
             reshape(&operands.views[2], rows + 1, 1);
-        status = kernel_call(OP_layer_norm_backward, dtype, x->device, operands.in, MAX_OPERANDS, outputs, 3, NULL);
+        status = kernel_call(&(struct op_call){ OP_layer_norm_backward, dtype, x->device, .inputs = operands.in,
+                                                .n_inputs = MAX_OPERANDS, .outputs = outputs, .n_outputs = 3 });
     } else if (status == CTRT_OK) {
         for (int i = 1; i < 3 && status == CTRT_OK; i++)
             if (results[i] != NULL)
@@ -255,8 +257,9 @@ ctrt_status ctrt_batch_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *weig
                                                   .training = training };
         const ctrt_view *outputs[5] = { &y, &results[1]->view, &results[2]->view, update ? operands.in[3] : NULL,
                                         update ? operands.in[4] : NULL };
-        status = kernel_call(OP_batch_norm, dtype, x->device, operands.in, MAX_OPERANDS, outputs, update ? 5 : 3,
-                             &attributes);
+        status = kernel_call(&(struct op_call){ OP_batch_norm, dtype, x->device, .inputs = operands.in,
+                                                .n_inputs = MAX_OPERANDS, .outputs = outputs,
+                                                .n_outputs = update ? 5 : 3, .attributes = &attributes });
         for (int i = 3; i < 5 && status == CTRT_OK && update; i++)
             tensor_bump_version(wanted[i]);
     }
@@ -297,8 +300,9 @@ ctrt_status op_batch_norm_backward(ctrt_tensor **dx, ctrt_tensor **dweight, ctrt
         const ctrt_norm_attributes attributes = { .size = sizeof attributes, .training = training };
         const ctrt_view *outputs[3] = { &y, results[1] ? &results[1]->view : NULL,
                                         results[2] ? &results[2]->view : NULL };
-        status = kernel_call(OP_batch_norm_backward, dtype, x->device, operands.in, MAX_OPERANDS, outputs, 3,
-                             &attributes);
+        status = kernel_call(&(struct op_call){ OP_batch_norm_backward, dtype, x->device, .inputs = operands.in,
+                                                .n_inputs = MAX_OPERANDS, .outputs = outputs, .n_outputs = 3,
+                                                .attributes = &attributes });
     } else if (status == CTRT_OK) {
         for (int i = 1; i < 3 && status == CTRT_OK; i++)
             if (results[i] != NULL)

@@ -18,7 +18,7 @@ struct ctrt_memory_plan {
     ctrt_memory_plan *next;                 /* in the list of running plans */
     ctrt_device *device;
     struct plan *memory;
-    struct dispatch_entry *cells, *own;     /* dispatch table of the plan, and that of the device */
+    struct dispatch_entry *entries, *own;   /* dispatch table of the plan, and that of the device */
     uint64_t seed, seed_offset;             /* state of the device's generator before the plan */
     bool seeded;
     pthread_t thread;                       /* the thread that began the plan */
@@ -96,14 +96,15 @@ static void unuse_views(const ctrt_view *const *views, uint32_t used)
 }
 
 /* The launch functions of a dry run. */
-static ctrt_status dry_kernel(const ctrt_kernel *row, ctrt_call *call, ctrt_device *device)
+static ctrt_status dry_kernel(ctrt_call *call, ctrt_device *device)
 {
+    const char *op = call->row->op;
     uint32_t inputs, outputs = 0;
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
-    ctrt_status status = use_views(&inputs, call->inputs, call->n_inputs, row->op);
+    ctrt_status status = use_views(&inputs, call->inputs, call->n_inputs, op);
     if (status == CTRT_OK)
-        status = use_views(&outputs, call->outputs, call->n_outputs, row->op);
+        status = use_views(&outputs, call->outputs, call->n_outputs, op);
     if (status == CTRT_OK)
         status = nothing_run(call);
     unuse_views(call->inputs, inputs);
@@ -166,7 +167,7 @@ static void after_fork_in_child(void)
         }
         *at = plan->next;
         plan->lost = true;
-        atomic_store_explicit(&plan->device->cells, plan->own, memory_order_release);
+        atomic_store_explicit(&plan->device->dispatch, plan->own, memory_order_release);
         launch_set(plan->device, &launch_direct);
         plan_memory_abandon(plan->memory);
     }
@@ -181,36 +182,36 @@ __attribute__((constructor)) static void plan_start(void)
 
 /* ---- the dispatch table ---- */
 
-static const ctrt_kernel *copy_row(ctrt_kernel *row, const ctrt_kernel *from)
+static const ctrt_kernel *idle_copy(ctrt_kernel *copy, const ctrt_kernel *from)
 {
-    memset(row, 0, sizeof *row);
-    memcpy(row, from, MIN(from->size, sizeof *row));
-    row->size = sizeof *row;
-    row->run = nothing_run;
-    return row;
+    memset(copy, 0, sizeof *copy);
+    memcpy(copy, from, MIN(from->size, sizeof *copy));
+    copy->size = sizeof *copy;
+    copy->run = nothing_run;
+    return copy;
 }
 
 /* Copies a dispatch table into one allocation: the entries, the pointers to kernels, the kernels. */
 static ctrt_status table_copy(struct dispatch_entry **out, const struct dispatch_entry *own)
 {
     const size_t entry_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
-    size_t rows = 0;
+    size_t count = 0;
     for (size_t i = 0; i < entry_count; i++)
-        rows += own[i].count;
-    const size_t bytes = entry_count * sizeof *own + rows * (sizeof(ctrt_kernel *) + sizeof(ctrt_kernel));
-    struct dispatch_entry *cells = host_alloc(bytes);
-    if (cells == NULL)
+        count += own[i].count;
+    const size_t bytes = entry_count * sizeof *own + count * (sizeof(ctrt_kernel *) + sizeof(ctrt_kernel));
+    struct dispatch_entry *entries = host_alloc(bytes);
+    if (entries == NULL)
         return out_of_memory(bytes, "the kernels of a plan");
-    const ctrt_kernel **pointer = (const ctrt_kernel **)(cells + entry_count);
-    ctrt_kernel *row = (ctrt_kernel *)(pointer + rows);
+    const ctrt_kernel **pointer = (const ctrt_kernel **)(entries + entry_count);
+    ctrt_kernel *kernel = (ctrt_kernel *)(pointer + count);
     for (size_t i = 0; i < entry_count; i++) {
-        cells[i] = own[i];
-        cells[i].run = own[i].run != NULL ? nothing_run : NULL;
-        cells[i].rows = pointer;
-        for (uint16_t r = 0; r < own[i].count; r++)
-            *pointer++ = copy_row(row++, own[i].rows[r]);
+        entries[i] = own[i];
+        entries[i].run = own[i].run != NULL ? nothing_run : NULL;
+        entries[i].kernels = pointer;
+        for (uint16_t k = 0; k < own[i].count; k++)
+            *pointer++ = idle_copy(kernel++, own[i].kernels[k]);
     }
-    *out = cells;
+    *out = entries;
     return CTRT_OK;
 }
 
@@ -255,19 +256,19 @@ ctrt_status ctrt_memory_plan_begin(ctrt_memory_plan **out, ctrt_device *device)
     plan_enter();
     ctrt_status status = dispatch_table(&plan->own, device);
     if (status == CTRT_OK)
-        status = table_copy(&plan->cells, plan->own);
+        status = table_copy(&plan->entries, plan->own);
     if (status == CTRT_OK)
         status = plan_memory_begin(&plan->memory, device);
     if (status == CTRT_OK) {
         generator_keep(plan);
-        atomic_store_explicit(&device->cells, plan->cells, memory_order_release);
+        atomic_store_explicit(&device->dispatch, plan->entries, memory_order_release);
         launch_set(device, &launch_dry);
         plan->next = running;
         running = plan;
     }
     plan_leave();
     if (status != CTRT_OK) {
-        host_free(plan->cells);
+        host_free(plan->entries);
         host_free(plan);
         return status;
     }
@@ -302,14 +303,14 @@ ctrt_status ctrt_memory_plan_end(ctrt_memory_prediction *out, ctrt_memory_plan *
         }
     const bool lost = ended->lost;
     if (!lost) {
-        atomic_store_explicit(&ended->device->cells, ended->own, memory_order_release);
+        atomic_store_explicit(&ended->device->dispatch, ended->own, memory_order_release);
         launch_set(ended->device, &launch_direct);
         generator_restore(ended);
         plan_memory_end(out, ended->memory);
     }
     plan_leave();
     const char *name = ended->device->name;
-    host_free(ended->cells);
+    host_free(ended->entries);
     host_free(ended);
     return lost ? ctrt_fail(CTRT_ERR_FORKED,
                             "memory_plan_end: another thread of the parent process was planning for %s, which ended with the "

@@ -67,7 +67,8 @@ ctrt_status ctrt_max_pool2d(ctrt_tensor **out, ctrt_tensor **indices, ctrt_tenso
         status = tensor_new_format(&results[1], shape, 4, CTRT_I64, x->device, format);
     if (status == CTRT_OK && results[0]->view.numel > 0) {
         const ctrt_view *in = &x->view, *outputs[2] = { &results[0]->view, &results[1]->view };
-        status = kernel_call(OP_max_pool2d, tensor_dtype(x), x->device, &in, 1, outputs, 2, &graph.pool);
+        status = kernel_call(&(struct op_call){ OP_max_pool2d, tensor_dtype(x), x->device, .inputs = &in, .n_inputs = 1,
+                                                .outputs = outputs, .n_outputs = 2, .attributes = &graph.pool });
     }
     CTRT_TRY(op_finish(status, out, OP_max_pool2d, results, 2, &x, 1, &graph));
     if (indices != NULL)
@@ -86,9 +87,9 @@ ctrt_status op_max_pool2d_backward(ctrt_tensor **out, ctrt_tensor *dy, ctrt_tens
                                            op_result_format(indices));
     if (status == CTRT_OK && dx->view.numel > 0) {
         const ctrt_view *in[2] = { &dy->view, &indices->view }, *outputs = &dx->view;
-        status = dy->view.numel == 0 ? kernel_fill(&dx->view, dx->device, ctrt_int(0))
-                                     : kernel_call(OP_max_pool2d_backward, tensor_dtype(dy), dy->device, in, 2,
-                                                   &outputs, 1, attributes);
+        const struct op_call call = { OP_max_pool2d_backward, tensor_dtype(dy), dy->device, .inputs = in,
+                                      .n_inputs = 2, .outputs = &outputs, .n_outputs = 1, .attributes = attributes };
+        status = dy->view.numel == 0 ? kernel_fill(&dx->view, dx->device, ctrt_int(0)) : kernel_call(&call);
     }
     return op_finish(status, out, OP_max_pool2d_backward, &dx, 1, NULL, 0, NULL);
 }

@@ -193,7 +193,8 @@ static ctrt_status fill_random(enum op op, ctrt_tensor *y, ctrt_random_attribute
     attributes->size = sizeof *attributes;
     CTRT_TRY(draw(attributes, y->device, blocks_for(op, y->view.numel, tensor_dtype(y))));
     const ctrt_view *outputs = &y->view;
-    return kernel_call(op, tensor_dtype(y), y->device, NULL, 0, &outputs, 1, attributes);
+    return kernel_call(&(struct op_call){ op, tensor_dtype(y), y->device, .outputs = &outputs, .n_outputs = 1,
+                                          .attributes = attributes });
 }
 
 static ctrt_status new_random(ctrt_tensor **out, const char *who, enum op op, ctrt_ints shape, ctrt_dtype dtype,
@@ -302,7 +303,8 @@ ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
         status = draw(&attributes, device, blocks_for(OP_randint, n, CTRT_I64));
         const ctrt_view *outputs = &keys->view;
         if (status == CTRT_OK)
-            status = kernel_call(OP_randint, CTRT_I64, cpu, NULL, 0, &outputs, 1, &attributes);
+            status = kernel_call(&(struct op_call){ OP_randint, CTRT_I64, cpu, .outputs = &outputs, .n_outputs = 1,
+                                                    .attributes = &attributes });
     }
     if (status == CTRT_OK) {
         const int64_t *key = keys->view.data;
@@ -388,7 +390,9 @@ ctrt_status ctrt_dropout(ctrt_tensor **out, ctrt_tensor *x, double p, bool train
         status = draw(&attributes, x->device, blocks_for(OP_dropout, x->view.numel, CTRT_F32));
         const ctrt_view *in = &source->view, *outputs[2] = { &results[0]->view, &results[1]->view };
         if (status == CTRT_OK)
-            status = kernel_call(OP_dropout, tensor_dtype(x), x->device, &in, 1, outputs, 2, &attributes);
+            status = kernel_call(&(struct op_call){ OP_dropout, tensor_dtype(x), x->device, .inputs = &in,
+                                                    .n_inputs = 1, .outputs = outputs, .n_outputs = 2,
+                                                    .attributes = &attributes });
     }
     tensor_release(source);
     const union op_attributes graph = { .dropout = { p } };

@@ -110,7 +110,8 @@ static ctrt_status reduce_dims(ctrt_tensor **out, enum op op, ctrt_tensor *x, ui
             ctrt_reduce_attributes attributes = { sizeof attributes, dims };
             merge_dims(&in, &result, &attributes.dims);
             const ctrt_view *inputs = &in, *outputs = &result;
-            status = kernel_call(op, dtype, x->device, &inputs, 1, &outputs, 1, &attributes);
+            status = kernel_call(&(struct op_call){ op, dtype, x->device, .inputs = &inputs, .n_inputs = 1,
+                                                    .outputs = &outputs, .n_outputs = 1, .attributes = &attributes });
         }
     }
     const union op_attributes graph = { .reduce = { dims, keepdim } };

@@ -38,7 +38,8 @@ static ctrt_status run_rows(ctrt_tensor **result, enum op op, ctrt_tensor *a, ct
         if (b != NULL)
             z = rows_view(&second->view, dim);
         const ctrt_view *in[2] = { &x, b ? &z : NULL }, *outputs = &y;
-        status = kernel_call(op, dtype, a->device, in, b ? 2 : 1, &outputs, 1, NULL);
+        status = kernel_call(&(struct op_call){ op, dtype, a->device, .inputs = in, .n_inputs = b ? 2 : 1,
+                                                .outputs = &outputs, .n_outputs = 1 });
     }
     tensor_release(first);
     tensor_release(second);
@@ -108,7 +109,8 @@ static ctrt_status cross_entropy_rows(ctrt_tensor **out, ctrt_tensor *logits, ct
     if (status == CTRT_OK && logits->view.shape[0] > 0) {
         const ctrt_view *in[3] = { &x->view, &t->view, optional_view(w) },
             *outputs[2] = { &results[0]->view, &results[1]->view };
-        status = kernel_call(OP_cross_entropy, dtype, device, in, 3, outputs, 2, attributes);
+        status = kernel_call(&(struct op_call){ OP_cross_entropy, dtype, device, .inputs = in, .n_inputs = 3,
+                                                .outputs = outputs, .n_outputs = 2, .attributes = attributes });
     }
     const union op_attributes graph = { .cross_entropy = *attributes };
     ctrt_tensor *const inputs[3] = { logits, t, w };
@@ -136,7 +138,8 @@ ctrt_status op_cross_entropy_backward(ctrt_tensor **out, ctrt_tensor *logits, ct
     if (status == CTRT_OK && logits->view.numel > 0) {
         const ctrt_view *in[5] = { &x->view, &target->view, optional_view(weight), &statistics->view, &g->view };
         const ctrt_view *outputs = &dx->view;
-        status = kernel_call(OP_cross_entropy_backward, dtype, device, in, 5, &outputs, 1, attributes);
+        status = kernel_call(&(struct op_call){ OP_cross_entropy_backward, dtype, device, .inputs = in, .n_inputs = 5,
+                                                .outputs = &outputs, .n_outputs = 1, .attributes = attributes });
     }
     tensor_release(x);
     tensor_release(g);

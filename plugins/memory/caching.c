@@ -215,10 +215,8 @@ static inline struct block *alloc_fast(struct policy *policy, struct cache *cach
     struct block *block = policy->pending;
     if (block != NULL) {
         policy->pending = NULL;
-        if (block->bytes == rounded && block->heap == heap && heap_returns(heap, block)) {
-            heap->searches++;
+        if (block->bytes == rounded && block->heap == heap && heap_reuse(heap, block))
             return block;
-        }
         heap_give(block->heap, block);
     }
     block = heap_take(heap, rounded);

@@ -56,10 +56,8 @@ struct heap {
     struct pool *pool;
     int kind;                                   /* CTRT_POOL_SMALL or CTRT_POOL_LARGE */
     uint64_t searches;                          /* number of searches; the heap's clock for garbage collection */
-    uint64_t changes;                           /* number of changes of the free blocks */
+    uint64_t version;                           /* increases with each change of the free blocks */
     size_t free_bytes;
-    uint64_t wave_blocks, wave_bytes;           /* total by which heap_returns raised and lowered the split
-                                                 * statistics */
     struct segment *segments, *range;           /* range: the expandable segment, if any */
     struct shelves shelves;
 };
@@ -81,7 +79,6 @@ struct figures {
     struct tally segment[CTRT_POOLS], reserved[CTRT_POOLS], split[CTRT_POOLS], split_bytes[CTRT_POOLS];
     struct tally oversize;
     uint64_t source_allocs, source_frees, retries;
-    uint64_t splits;                            /* number of changes of split and split_bytes */
 };
 
 #define DIVISIONS 16                            /* by powers of two: up to 1 MiB, 2 MiB, ... */
@@ -203,9 +200,9 @@ void heap_cut(struct heap *heap, struct block *block, size_t bytes);
 void heap_give(struct heap *heap, struct block *block);
 /* Returns the block that heap_take would split, or NULL. */
 struct block *heap_find(const struct heap *heap, size_t bytes);
-/* Reports whether heap_give(block) followed by heap_take of its size would return the same block and change only
- * statistics. If so, records the statistics that these two calls would have recorded. */
-bool heap_returns(struct heap *heap, struct block *block);
+/* A shortcut for heap_give(block) followed by heap_take of its size. If these calls would return the same block, records
+ * their statistics and returns true. Otherwise returns false and changes nothing. */
+bool heap_reuse(struct heap *heap, struct block *block);
 void heap_shelve(struct heap *heap, struct block *block);
 void heap_unshelve(struct heap *heap, struct block *block);
 /* Merges block->after into `block`. */

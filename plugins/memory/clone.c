@@ -85,8 +85,6 @@ static bool copy_heap(struct heap *to, const struct heap *from)
 {
     const struct segment *segment = from->segments;
     to->searches = from->searches;
-    to->wave_blocks = from->wave_blocks;
-    to->wave_bytes = from->wave_bytes;
     while (segment != NULL && segment->next != NULL)
         segment = segment->next;
     for (; segment != NULL; segment = segment->previous)

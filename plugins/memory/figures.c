@@ -25,27 +25,16 @@ static uint64_t largest_of(const struct heap *heap, uint64_t largest)
     return block != NULL && block->bytes > largest ? block->bytes : largest;
 }
 
-/* Adds the changes that heap_returns recorded. */
-static void add_waves(struct figures *figures, const struct heap *heap)
-{
-    figures->split[heap->kind].allocated += (int64_t)heap->wave_blocks;
-    figures->split[heap->kind].freed += (int64_t)heap->wave_blocks;
-    figures->split_bytes[heap->kind].allocated += (int64_t)heap->wave_bytes;
-    figures->split_bytes[heap->kind].freed += (int64_t)heap->wave_bytes;
-}
-
 void caching_stats(void *state, ctrt_memory_stats *out)
 {
     struct policy *policy = state;
     ctrt_memory_stats stats = { .size = out->size };
     pthread_mutex_lock(&policy->lock);
     policy_pause(policy);
-    struct figures figures = policy->figures;
+    const struct figures figures = policy->figures;
     for (struct pool *pool = atomic_load(&policy->pools); pool != NULL; pool = pool->next) {
         stats.cached_bytes += pool->small.free_bytes + pool->large.free_bytes;
         stats.largest_free = largest_of(&pool->large, largest_of(&pool->small, stats.largest_free));
-        add_waves(&figures, &pool->small);
-        add_waves(&figures, &pool->large);
     }
     fill(stats.segment, figures.segment);
     fill(stats.reserved, figures.reserved);
@@ -83,7 +72,6 @@ void caching_reset_peaks(void *state)
     reset_peaks(figures->split);
     reset_peaks(figures->split_bytes);
     figures->oversize.peak = figures->oversize.allocated - figures->oversize.freed;
-    figures->splits++;                      /* makes heap_returns update the peaks again */
     policy_resume(policy);
     pthread_mutex_unlock(&policy->lock);
 }

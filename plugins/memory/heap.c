@@ -86,14 +86,39 @@ void segment_unlink(struct segment *segment)
 
 /* ---- splitting and merging ---- */
 
-/* Counts free blocks that are only a part of their segment. Expandable segments are not counted, because their pages
- * can be returned separately. */
+/* A change of the split statistics: of the number and size of the free blocks that are only a part of their segment. */
+struct split_change {
+    int64_t blocks, bytes;
+};
+
+/* Returns the change that results if `block` is freed and merged with its free neighbours. */
+static inline struct split_change split_change_of_free(const struct block *block)
+{
+    const struct block *before = block->before, *after = block->after;
+    int64_t merged = (int64_t)block->bytes;
+    struct split_change change = { 0, 0 };
+    if (after != NULL && after->state == BLOCK_FREE) {
+        change = (struct split_change){ -1, -(int64_t)after->bytes };
+        merged += (int64_t)after->bytes;
+        after = after->after;
+    }
+    if (before != NULL && before->state == BLOCK_FREE) {
+        change.blocks--, change.bytes -= (int64_t)before->bytes;
+        merged += (int64_t)before->bytes;
+        before = before->before;
+    }
+    if (before != NULL || after != NULL)
+        change.blocks++, change.bytes += merged;
+    return change;
+}
+
+/* Not to be called for expandable segments: their free blocks are not counted, because their pages can be returned
+ * separately. */
 static inline void count_split(struct heap *heap, int64_t blocks, int64_t bytes)
 {
     struct figures *figures = &heap->pool->policy->figures;
     tally_move(figures->split, heap->kind, blocks);
     tally_move(figures->split_bytes, heap->kind, bytes);
-    figures->splits++;
 }
 
 static inline bool is_split(const struct block *block)
@@ -106,14 +131,14 @@ void heap_shelve(struct heap *heap, struct block *block)
     block->state = BLOCK_FREE;
     block->shelved = heap->searches;
     heap->free_bytes += block->bytes;
-    heap->changes++;
+    heap->version++;
     shelf_put(&heap->shelves, block);
 }
 
 void heap_unshelve(struct heap *heap, struct block *block)
 {
     shelf_remove(&heap->shelves, block);
-    heap->changes++;
+    heap->version++;
     heap->free_bytes -= block->bytes;
 }
 
@@ -138,7 +163,7 @@ void heap_cut_off(struct block *block, size_t bytes, struct block *rest)
     rest->segment = block->segment;
     rest->state = block->state;
     rest->fence = NULL;
-    rest->returns = rest->wave_splits = rest->wave_blocks = rest->wave_bytes = 0;
+    rest->reusable_at = 0;
     rest->before = block;
     rest->after = block->after;
     if (rest->after != NULL)
@@ -210,37 +235,9 @@ struct block *heap_find(const struct heap *heap, size_t bytes)
     return block;
 }
 
-/* Updates the peak as if a statistic rose and fell by `amount`, and returns the absolute amount. The totals are updated
- * by heap_returns, because they change each time, but the peak can change only the first time. */
-static uint64_t tally_wave(struct tally *pools, int kind, int64_t amount)
-{
-    if (amount > 0) {
-        tally_move(pools, kind, amount);
-        pools[kind].allocated -= amount;        /* counted in heap->wave_blocks or wave_bytes instead */
-    }
-    return (uint64_t)(amount < 0 ? -amount : amount);
-}
-
-/* Computes the changes of the split statistics that heap_give and heap_take of the block would cause. */
-static __attribute__((noinline)) void wave_of(struct heap *heap, struct block *block)
-{
-    struct figures *figures = &heap->pool->policy->figures;
-    const struct block *after = block->after;
-    int64_t blocks = 0, bytes = 0;
-    if (is_split(block)) {
-        blocks = 1, bytes = (int64_t)block->bytes;
-        if (after != NULL && after->state == BLOCK_FREE) {
-            const bool whole = block->before == NULL && after->after == NULL;
-            blocks = whole ? -1 : 0;
-            bytes = whole ? -(int64_t)after->bytes : bytes;
-        }
-    }
-    block->wave_blocks = tally_wave(figures->split, heap->kind, blocks);
-    block->wave_bytes = tally_wave(figures->split_bytes, heap->kind, bytes);
-    block->wave_splits = figures->splits;
-}
-
-static bool __attribute__((noinline)) would_return(const struct heap *heap, struct block *block)
+/* Returns whether heap_take, called after heap_give(block), would choose the memory of `block` and split it off at the
+ * same address. */
+static bool __attribute__((noinline)) is_best_fit_for_itself(const struct heap *heap, const struct block *block)
 {
     const struct block *before = block->before, *after = block->after;
     size_t merged = block->bytes;
@@ -254,22 +251,22 @@ static bool __attribute__((noinline)) would_return(const struct heap *heap, stru
         if (best == after)
             best = shelf_next(&heap->shelves, best);
     }
-    if (best != NULL && (best->bytes < merged || (best->bytes == merged && best->address < block->address)))
-        return false;
-    block->returns = heap->changes;
-    return true;
+    return best == NULL || best->bytes > merged || (best->bytes == merged && best->address > block->address);
 }
 
-bool heap_returns(struct heap *heap, struct block *block)
+bool heap_reuse(struct heap *heap, struct block *block)
 {
-    /* If the answer was yes and the free blocks did not change since, it is still yes. */
-    if (unlikely(block->returns != heap->changes) && !would_return(heap, block))
-        return false;
-    /* The statistics are sums over all heaps. After changes in any of them the peak may be a new one. */
-    if (unlikely(block->wave_splits != heap->pool->policy->figures.splits))
-        wave_of(heap, block);
-    heap->wave_blocks += block->wave_blocks;
-    heap->wave_bytes += block->wave_bytes;
+    if (unlikely(block->reusable_at != heap->version)) {
+        if (!is_best_fit_for_itself(heap, block))
+            return false;
+        block->reusable_at = heap->version;
+    }
+    heap->searches++;
+    if (is_split(block)) {
+        const struct split_change change = split_change_of_free(block);
+        count_split(heap, change.blocks, change.bytes);
+        count_split(heap, -change.blocks, -change.bytes);
+    }
     return true;
 }
 
@@ -286,21 +283,18 @@ struct block *heap_take(struct heap *heap, size_t bytes)
 
 void heap_give(struct heap *heap, struct block *block)
 {
-    int64_t blocks = 0, bytes = 0;
+    if (likely(!block->segment->expandable)) {
+        const struct split_change change = split_change_of_free(block);
+        count_split(heap, change.blocks, change.bytes);
+    }
     if (block->after != NULL && block->after->state == BLOCK_FREE) {
-        blocks--, bytes -= (int64_t)block->after->bytes;
         heap_unshelve(heap, block->after);
         heap_absorb(block);
     }
     if (block->before != NULL && block->before->state == BLOCK_FREE) {
         block = block->before;
-        blocks--, bytes -= (int64_t)block->bytes;
         heap_unshelve(heap, block);
         heap_absorb(block);
     }
-    if (is_split(block))
-        blocks++, bytes += (int64_t)block->bytes;
-    if (likely(!block->segment->expandable))
-        count_split(heap, blocks, bytes);
     heap_shelve(heap, block);
 }

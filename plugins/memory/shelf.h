@@ -35,9 +35,7 @@ struct block {
     struct segment *segment;
     void *fence;                                /* of a free block: must be done before the block is used */
     uint64_t shelved;                           /* value of heap->searches when the block became free */
-    uint64_t returns;                           /* value of heap->changes when heap_returns last returned true */
-    uint64_t wave_blocks, wave_bytes;           /* amounts by which the split statistics then rise and fall */
-    uint64_t wave_splits;                       /* value of figures.splits when these amounts were computed */
+    uint64_t reusable_at;                       /* heap_reuse holds while heap->version has this value */
 };
 
 struct shelves {

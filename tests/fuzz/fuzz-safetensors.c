@@ -2,6 +2,7 @@
 /* A safetensors file, from any bytes. What is accepted must be as safetensors.h promises. An input that begins with '{' is a header alone: it
  * gets its length before it and 64 bytes of data behind, so that mutations of examples reach the parser. */
 #include "fuzz.h"
+#include "base/strbuf.h"
 #include "nn/safetensors.h"
 #include "tensor/shape.h"
 
@@ -37,7 +38,7 @@ static void try_image(const uint8_t *data, size_t size)
         PROMISE(span == (size_t)entry->numel * dtype_bytes(entry->dtype));
         PROMISE(safetensors_find(&header, entry->name) == entry);
         for (size_t at = 0; at < length; ) {
-            size_t step = utf8_length((const unsigned char *)entry->name + at, length - at);
+            size_t step = utf8_sequence_length((const unsigned char *)entry->name + at, length - at);
             PROMISE(step > 0);
             at += step;
         }

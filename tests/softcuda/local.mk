@@ -50,7 +50,7 @@ SUFFIXES += .c .cu .soft.o
 	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -std=gnu11 $(WARN_CFLAGS) -Wno-missing-prototypes $(OPT_CFLAGS) \
 	    $(SOFTCUDA_FLAGS) $(SANITIZE_FLAGS) $(CFLAGS) -c -o $@ $<
 .cu.soft.o:
-	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(SOFTCUDA_KERNEL) -I$(top_srcdir)/backends/cuda -c -o $@ $<
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(SOFTCUDA_KERNEL) -I$(top_srcdir)/backends/cuda/kernels -c -o $@ $<
 $(softcuda_driver_objects) $(softcuda_blas_objects): $(softcuda_headers)
 $(softcuda_kernel_objects): $(softcuda_headers) $(cuda_kernel_headers)
 # Linked into libraries of kernels, and itself built without sanitizers.

@@ -14,8 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backends/cpu/internal.h"
-#include "backends/cpu/numa.h"
+#include "backends/cpu/host/internal.h"
+#include "backends/cpu/host/numa.h"
 #include "fake_host.h"
 
 const ctrt_host *cpu_host = &fake_host;
