@@ -111,7 +111,7 @@ static ctrt_status slot_prepare(ctrt_optimizer *optimizer, struct optim_slot *sl
 /* Counts the step of a slot and releases what slot_prepare created. */
 static void slot_count(struct optim_slot *slot)
 {
-    if (likely(!plan_running(slot->parameter->device) && capture_here(slot->parameter->device) == NULL))
+    if (likely(!dry_run_on(slot->parameter->device) && capture_here(slot->parameter->device) == NULL))
         slot->steps++;
     ctrt_tensor_release(&slot->grad);
     ctrt_tensor_release(&slot->target);
