@@ -33,6 +33,7 @@ static ctrt_status lean_open(ctrt_device **out)
     backend = *cpu->backend;
     backend.kernels = &table;
     device.home = &device;
+    device.launch = &launch_direct;
     strcpy(device.name, "lean:0");
     strcpy(device.type, "lean");
     device.backend = &backend;
