@@ -97,6 +97,16 @@ ctrt_status device_memory_reopen(ctrt_device *device);
 /* Called once after each opening of the device, without the device lock. */
 void device_memory_opened(ctrt_device *device);
 
+/* The device's streams, defined in stream/stream.c. Open creates the default stream of a device that is being opened;
+ * CTRT_ERR_PLUGIN if the queue table of an asynchronous backend lacks a required function. Shut destroys all backend
+ * queues and events of a device that is being closed; reopen creates new queues for all its streams. Held returns the
+ * number of its streams that are held by the program or by other threads. */
+ctrt_status stream_device_open(ctrt_device *device);
+void stream_device_close(ctrt_device *device);
+void stream_device_shut(ctrt_device *device);
+ctrt_status stream_device_reopen(ctrt_device *device);
+uint32_t stream_device_held(ctrt_device *device);
+
 /* utilization.c: lists other processes that have memory on the open device, largest amount first. Returns how many were
  * listed; 0 when the processes are unknown. Takes no lock of the library. */
 size_t device_other_processes(ctrt_process *list, size_t room, const ctrt_device *device);

@@ -101,11 +101,6 @@ enum stream_order { ORDER_AUTO, ORDER_MANUAL, ORDER_CHECK };
 extern enum stream_order stream_order_mode;
 extern bool stream_launch_blocking;         /* CTRT_LAUNCH_BLOCKING */
 
-/* Creates the default stream of a device that is being opened. CTRT_ERR_PLUGIN if the queue table of an asynchronous
- * backend lacks a required function. */
-ctrt_status stream_device_open(ctrt_device *device);
-void stream_device_close(ctrt_device *device);
-
 static inline bool device_asynchronous(const ctrt_device *device)
 {
     return device->flags & CTRT_DEVICE_ASYNCHRONOUS;

@@ -7,6 +7,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
+#include "memory/events.h"
 
 /* Tags are interned and ops are static, so equal ones usually have the same address; strings of plugins may not. */
 static int by_name(const void *a, const void *b)
@@ -84,6 +85,18 @@ const char *owner_label(char label[128], const ctrt_memory_owner *owner)
     else
         snprintf(label, 128, "%.90s (%.30s)", owner->tag, owner->op);
     return label;
+}
+
+bool owners_largest(char label[128], struct device_memory *memory)
+{
+    ctrt_memory_owner *owners = NULL;
+    size_t count = 0;
+    char text[128];
+    const bool known = owners_of(&owners, &count, memory) && count > 0;
+    if (known)
+        snprintf(label, 128, "%s", owner_label(text, &owners[0]));
+    host_free(owners);
+    return known;
 }
 
 void owners_json(struct strbuf *text, const ctrt_memory_owner *owners, size_t count, size_t most)

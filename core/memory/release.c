@@ -1,20 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/release.c: ctrt_memory_release_all and ctrt_shutdown. */
 #include "base/base.h"
-#include "base/host_alloc.h"
 #include "base/strbuf.h"
 #include "device/close.h"
-#include "memory/owners.h"
+#include "memory/events.h"
 #include "memory/pinned.h"
 
 static ctrt_status still_there(const char *who, struct device_memory *memory, uint64_t bytes)
 {
-    ctrt_memory_owner *owners = NULL;
-    size_t count = 0;
     char size[32], label[128], of[160] = "";
-    if (owners_of(&owners, &count, memory) && count > 0)
-        snprintf(of, sizeof of, ", most of them of %s", owner_label(label, &owners[0]));
-    host_free(owners);
+    if (owners_largest(label, memory))
+        snprintf(of, sizeof of, ", most of them of %s", label);
     return ctrt_fail(CTRT_ERR_STATE,
                      "%s: tensors still hold %s on %s%s; release them first. What was cached is given back", who,
                      format_bytes(size, bytes), memory->device->name, of);
