@@ -11,7 +11,7 @@
 #include "ctrt/plugin.h"
 
 struct device_memory;                       /* memory/pool.h */
-struct pinned;                              /* memory/pinned.h */
+struct pinned;                              /* memory/pinned_cache.h */
 struct dispatch_entry;                      /* ops/dispatch.h */
 struct launch_ops;                          /* ops/launch.h */
 
@@ -26,7 +26,7 @@ struct ctrt_device {
     struct ctrt_stream *streams;            /* all streams, newest first; guarded by streams_lock of stream.c */
     void **events;                          /* free backend events, for reuse; guarded by streams_lock */
     size_t event_count, event_room;
-    _Atomic(struct pinned *) pinned;        /* cache of pinned host memory (memory/pinned.h) */
+    _Atomic(struct pinned *) pinned;        /* cache of pinned host memory (memory/pinned_cache.h) */
     uint32_t number;                        /* index among all devices opened by this process, from 0 */
     _Atomic(uint8_t *) peers;               /* indexed by the other device's number: whether direct copies work
                                              * (ops/peers.c) */
@@ -86,8 +86,8 @@ ctrt_status device_fail_forked(const ctrt_device *device);
 /* Defined in ops/launch.c: the value of device->launch without a dry run. */
 extern const struct launch_ops launch_direct;
 
-/* Creates and destroys the device's memory policy and statistics. Defined in memory/device_memory.c; declared here because
- * opening a device needs these functions and this layer does not include memory/. */
+/* Creates and destroys the device's memory policy and statistics. Defined in memory/device_memory.c; declared here
+ * because opening a device needs these functions and this layer does not include memory/. */
 ctrt_status device_memory_create(ctrt_device *device);
 void device_memory_destroy(ctrt_device *device);
 /* device_memory_close ends the policy of a device that is being closed and keeps the statistics; device_memory_reopen
