@@ -75,7 +75,7 @@ static ctrt_status views_moved(ctrt_view **copies, ctrt_call *call, void *const 
 
 ctrt_status launch_kernel(ctrt_call *call, ctrt_device *device)
 {
-    const ctrt_kernel *kernel = call->row;
+    const ctrt_kernel *kernel = call->kernel;
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
     if (plan_running(device))

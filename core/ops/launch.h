@@ -9,7 +9,7 @@
 #include "memory/order.h"
 #include "tensor/tensor.h"
 
-/* Enqueues the kernel call->row. Sets the queue and the sequence number in *call. */
+/* Enqueues the kernel call->kernel. Sets the queue and the sequence number in *call. */
 ctrt_status launch_kernel(ctrt_call *call, ctrt_device *device);
 
 /* A copy of `bytes` bytes by the device, from `from` to `to`. The copied range begins `before` bytes before element 0
