@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "base/lock.h"
 #include "base/param.h"
 #include "device/internal.h"
 #include "device/stream.h"
@@ -20,7 +21,7 @@ static void note_process(void)
 __attribute__((constructor)) static void device_start(void)
 {
     note_process();
-    pthread_atfork(NULL, NULL, note_process);
+    (void)lock_at_fork(NULL, NULL, note_process);
 }
 
 ctrt_status device_fail_forked(const ctrt_device *device)
@@ -70,6 +71,7 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
     device->backend = type->backend;
     device->owner = device_process;
     device->home = device;
+    device->launch = &launch_direct;
     device->float_default = type->float_default;
     pthread_mutex_init(&device->generator_lock, NULL);
 
@@ -104,6 +106,7 @@ static void take_over(ctrt_device *device, ctrt_device *home)
     device->stream = home->stream;
     device->number = home->number;
     device->memory = home->memory;
+    device->launch = home->launch;
     device->owner = home->owner;
     device->physical = home->physical;
 }

@@ -6,8 +6,8 @@
  * reason. */
 #include "tensor/scope.h"
 
+#include "base/array.h"
 #include "base/lock.h"
-#include "base/host_alloc.h"
 #include "memory/quota.h"
 
 struct scope {
@@ -24,7 +24,8 @@ struct entry {
 
 LOCK_DEFINE(scopes_lock, LOCK_SCOPE);
 static struct entry *entries;               /* entry 0 is not used */
-static uint32_t entry_count, entry_room, free_entry;
+static uint32_t entry_count, free_entry;
+static size_t entry_room;
 
 /* ---- the table; all functions require the lock ---- */
 
@@ -35,15 +36,7 @@ static uint32_t entry_new(void)
         free_entry = entries[place].next;
         return place;
     }
-    if (entry_count + 1 >= entry_room) {
-        const uint32_t room = entry_room > 0 ? 2 * entry_room : 256;
-        struct entry *larger = host_realloc(entries, room * sizeof *larger);
-        if (larger == NULL)
-            return 0;
-        entries = larger;
-        entry_room = room;
-    }
-    return ++entry_count;
+    return ARRAY_GROW(entries, entry_room, entry_count + 1) ? ++entry_count : 0;
 }
 
 static void link_in(uint32_t place, struct scope *scope)
@@ -117,17 +110,6 @@ static const ctrt_memory_table no_memory = { .size = sizeof(size_t) };
 static const ctrt_backend no_backend = { .size = sizeof no_backend, .device = &no_device, .memory = &no_memory };
 static _Atomic(struct storage *) nothing;  /* storage on a placeholder device */
 
-static ctrt_status nowhere_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
-{
-    (void)block, (void)bytes, (void)queue;
-    return device_fail_forked(state);
-}
-
-static void nowhere_free(void *state, const ctrt_block *block, void *queue)
-{
-    (void)state, (void)block, (void)queue;
-}
-
 /* Creates the placeholder at the first scope; it is never freed. */
 static ctrt_status nowhere_make(void)
 {
@@ -143,10 +125,10 @@ static ctrt_status nowhere_make(void)
     memset(memory, 0, sizeof *memory);
     account_init(&memory->account);
     atomic_store(&memory->limit, QUOTA_NONE);
-    memory->alloc = nowhere_alloc;
-    memory->free = nowhere_free;
-    memory->state = memory->device = device;
+    memory->device = device;
+    pool_close(memory);
     device->home = device;
+    device->launch = &launch_direct;
     snprintf(memory->policy_name, sizeof memory->policy_name, "none");
     snprintf(device->name, sizeof device->name, "a scope that has ended");
     snprintf(device->type, sizeof device->type, "none");
