@@ -178,7 +178,7 @@ static ctrt_status linear_f32(const ctrt_call *call)
 }
 
 #define ROW(name) .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .run = name##_f32
-static const ctrt_kernel rows[] = {
+static const ctrt_kernel kernels[] = {
     { ROW(add), .flags = CTRT_KERNEL_INPLACE },
     { ROW(mul), .flags = CTRT_KERNEL_INPLACE },
     { ROW(relu), .flags = CTRT_KERNEL_INPLACE },
@@ -189,9 +189,9 @@ static const ctrt_kernel rows[] = {
 
 static const ctrt_kernel_table kernel_table = {
     .size = sizeof(ctrt_kernel_table),
-    .rows = rows,
-    .count = sizeof rows / sizeof rows[0],
-    .stride = sizeof rows[0],
+    .kernels = kernels,
+    .count = sizeof kernels / sizeof kernels[0],
+    .stride = sizeof kernels[0],
 };
 
 /* ---- the plugin's tables ---------------------------------------------------------------------------------------- */

@@ -446,10 +446,10 @@ static void test_reference(void **state)
             q.view.dtype = CTRT_F32;
             fake_put(&q.view, 0, exponent->f[0]);
         }
-        const ctrt_kernel *row = fake_row(op, (ctrt_dtype)p.view.dtype, NULL);
+        const ctrt_kernel *kernel = fake_kernel(op, (ctrt_dtype)p.view.dtype, NULL);
         bool exact = strcmp(slash, "/out") == 0;
-        if (!row || want->numel != p.view.numel || (exact && strcmp(want->dtype, fake_names[p.view.dtype]) != 0
-                                                    && strcmp(want->dtype, "bool") != 0)) {
+        if (!kernel || want->numel != p.view.numel || (exact && strcmp(want->dtype, fake_names[p.view.dtype]) != 0
+                                                       && strcmp(want->dtype, "bool") != 0)) {
             fake_free(&p);
             if (b)
                 fake_free(&q);

@@ -76,25 +76,23 @@ WHERE(4, uint32_t)
 WHERE(8, uint64_t)
 
 /* Bools are compared as bytes of value 0 or 1. */
-#define ROWS_ALL(op)                                                                                              \
+#define KERNELS_ALL(op)                                                                                           \
     CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),                             \
     CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, U8 | CPU_BOOL, op##_u8_run),                                \
     CPU_KERNEL(#op, I16, op##_i16_run), CPU_KERNEL(#op, I32, op##_i32_run), CPU_KERNEL(#op, I64, op##_i64_run)
-#define ROWS_ONE(op, integers)                                                                                    \
+#define KERNELS_ONE(op, integers)                                                                                 \
     CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),                             \
     CPU_KERNEL(#op, I8 | U8 | CPU_BOOL, integers##_1_run), CPU_KERNEL(#op, I16, integers##_2_run),                \
     CPU_KERNEL(#op, I32, integers##_4_run), CPU_KERNEL(#op, I64, integers##_8_run)
 
-static const ctrt_kernel rows[] = {
-    ROWS_ALL(eq), ROWS_ALL(ne), ROWS_ALL(lt), ROWS_ALL(le), ROWS_ALL(gt), ROWS_ALL(ge),
-    ROWS_ALL(logical_and), ROWS_ALL(logical_or), ROWS_ALL(logical_xor),
-    ROWS_ONE(isnan, never), ROWS_ONE(isinf, never), ROWS_ONE(isfinite, always), ROWS_ONE(logical_not, logical_not),
-    CPU_KERNEL("where", I8 | U8 | CPU_BOOL, where_1_run),
-    CPU_KERNEL("where", CPU_F16 | CPU_BF16 | I16, where_2_run),
-    CPU_KERNEL("where", CPU_F32 | I32, where_4_run),
-    CPU_KERNEL("where", CPU_F64 | I64, where_8_run),
+static const ctrt_kernel kernels[] = {
+    KERNELS_ALL(eq), KERNELS_ALL(ne), KERNELS_ALL(lt), KERNELS_ALL(le), KERNELS_ALL(gt), KERNELS_ALL(ge),
+    KERNELS_ALL(logical_and), KERNELS_ALL(logical_or), KERNELS_ALL(logical_xor), KERNELS_ONE(isnan, never),
+    KERNELS_ONE(isinf, never), KERNELS_ONE(isfinite, always), KERNELS_ONE(logical_not, logical_not),
+    CPU_KERNEL("where", I8 | U8 | CPU_BOOL, where_1_run), CPU_KERNEL("where", CPU_F16 | CPU_BF16 | I16, where_2_run),
+    CPU_KERNEL("where", CPU_F32 | I32, where_4_run), CPU_KERNEL("where", CPU_F64 | I64, where_8_run),
 };
 
-CPU_ROWS(compare, rows);
+CPU_KERNELS(compare, kernels);

@@ -42,30 +42,30 @@ ORDERED(minimum, x < y ? x : y)
 INTEGER(or, bool, uint8_t, CPU_1, (x | y) != 0)
 INTEGER(and, bool, uint8_t, CPU_1, (x != 0) & (y != 0))
 
-#define ROWS_FLOATING(op)                                                                                         \
+#define KERNELS_FLOATING(op)                                                                                      \
     CPU_KERNEL(#op, CPU_F32, op##_f32_run),                                                                       \
     CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                                                       \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run),                                                                       \
     CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
-#define ROWS_WRAPPING(op)                                                                                         \
+#define KERNELS_WRAPPING(op)                                                                                      \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8), op##_8_run),                               \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_16_run),                                                       \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_32_run),                                                       \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_64_run)
-#define ROWS_ORDERED(op)                                                                                          \
+#define KERNELS_ORDERED(op)                                                                                       \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I8), op##_i8_run),                                                        \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_U8), op##_u8_run),                                                        \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_i16_run),                                                      \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_i32_run),                                                      \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_i64_run)
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(add), ROWS_WRAPPING(add), CPU_KERNEL("add", CPU_BOOL, or_bool_run),
-    ROWS_FLOATING(sub), ROWS_WRAPPING(sub),
-    ROWS_FLOATING(mul), ROWS_WRAPPING(mul), CPU_KERNEL("mul", CPU_BOOL, and_bool_run),
-    ROWS_FLOATING(div),
-    ROWS_FLOATING(maximum), ROWS_ORDERED(maximum), CPU_KERNEL("maximum", CPU_BOOL, or_bool_run),
-    ROWS_FLOATING(minimum), ROWS_ORDERED(minimum), CPU_KERNEL("minimum", CPU_BOOL, and_bool_run),
+static const ctrt_kernel kernels[] = {
+    KERNELS_FLOATING(add), KERNELS_WRAPPING(add), CPU_KERNEL("add", CPU_BOOL, or_bool_run),
+    KERNELS_FLOATING(sub), KERNELS_WRAPPING(sub),
+    KERNELS_FLOATING(mul), KERNELS_WRAPPING(mul), CPU_KERNEL("mul", CPU_BOOL, and_bool_run),
+    KERNELS_FLOATING(div),
+    KERNELS_FLOATING(maximum), KERNELS_ORDERED(maximum), CPU_KERNEL("maximum", CPU_BOOL, or_bool_run),
+    KERNELS_FLOATING(minimum), KERNELS_ORDERED(minimum), CPU_KERNEL("minimum", CPU_BOOL, and_bool_run),
 };
 
-CPU_ROWS(elementwise, rows);
+CPU_KERNELS(elementwise, kernels);

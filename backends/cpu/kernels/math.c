@@ -91,13 +91,14 @@ TRIG(sin, math_sin_turned(x, 0), sinf, sin)
 TRIG(cos, math_sin_turned(x, 1), cosf, cos)
 TRIG(tan, math_tan_reduced(x), tanf, tan)
 
-#define ROWS(op)                                                                                                  \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
+#define KERNELS(op)                                                                                                  \
+    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                  \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
 
-static const ctrt_kernel rows[] = {
-    ROWS(sqrt), ROWS(rsqrt), ROWS(reciprocal), ROWS(exp), ROWS(expm1), ROWS(log), ROWS(log1p), ROWS(sin), ROWS(cos),
-    ROWS(tan), ROWS(tanh), ROWS(sigmoid), ROWS(silu), ROWS(erf), ROWS(gelu),
+static const ctrt_kernel kernels[] = {
+    KERNELS(sqrt), KERNELS(rsqrt), KERNELS(reciprocal), KERNELS(exp), KERNELS(expm1), KERNELS(log), KERNELS(log1p),
+    KERNELS(sin), KERNELS(cos), KERNELS(tan), KERNELS(tanh), KERNELS(sigmoid), KERNELS(silu), KERNELS(erf),
+    KERNELS(gelu),
 };
 
-CPU_ROWS(math, rows);
+CPU_KERNELS(math, kernels);

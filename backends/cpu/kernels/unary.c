@@ -137,32 +137,32 @@ CLAMP_RUN(i64, i64, CPU_8)
 #define I16 CTRT_DTYPE_BIT(CTRT_I16)
 #define I32 CTRT_DTYPE_BIT(CTRT_I32)
 #define I64 CTRT_DTYPE_BIT(CTRT_I64)
-#define ROWS_FLOATING(op)                                                                                         \
+#define KERNELS_FLOATING(op)                                                                                      \
     CPU_KERNEL(#op, CPU_F32, op##_f32_run),                                                                       \
     CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                                                       \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run),                                                                       \
     CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
-#define ROWS_WRAPPING(op)                                                                                         \
-    CPU_KERNEL(#op, I8 | U8, op##_8_run), CPU_KERNEL(#op, I16, op##_16_run), CPU_KERNEL(#op, I32, op##_32_run),   \
+#define KERNELS_WRAPPING(op)                                                                                         \
+    CPU_KERNEL(#op, I8 | U8, op##_8_run), CPU_KERNEL(#op, I16, op##_16_run), CPU_KERNEL(#op, I32, op##_32_run),      \
     CPU_KERNEL(#op, I64, op##_64_run)
-#define ROWS_SIGNED(op, unsigned_run)                                                                             \
-    CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, I16, op##_i16_run), CPU_KERNEL(#op, I32, op##_i32_run),     \
+#define KERNELS_SIGNED(op, unsigned_run)                                                                             \
+    CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, I16, op##_i16_run), CPU_KERNEL(#op, I32, op##_i32_run),        \
     CPU_KERNEL(#op, I64, op##_i64_run), CPU_KERNEL(#op, U8, unsigned_run)
-#define ROWS_SAME(op)                                                                                             \
-    CPU_KERNEL(#op, I8 | U8, same_1_run), CPU_KERNEL(#op, I16, same_2_run), CPU_KERNEL(#op, I32, same_4_run),     \
+#define KERNELS_SAME(op)                                                                                             \
+    CPU_KERNEL(#op, I8 | U8, same_1_run), CPU_KERNEL(#op, I16, same_2_run), CPU_KERNEL(#op, I32, same_4_run),        \
     CPU_KERNEL(#op, I64, same_8_run)
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(neg), ROWS_WRAPPING(neg),
-    ROWS_FLOATING(abs), ROWS_SIGNED(abs, same_1_run),
-    ROWS_FLOATING(sign), ROWS_SIGNED(sign, sign_u8_run),
-    ROWS_FLOATING(square), ROWS_WRAPPING(square),
-    ROWS_FLOATING(relu), ROWS_SIGNED(relu, same_1_run),
-    ROWS_FLOATING(floor), ROWS_SAME(floor),
-    ROWS_FLOATING(ceil), ROWS_SAME(ceil),
-    ROWS_FLOATING(round), ROWS_SAME(round),
-    ROWS_FLOATING(trunc), ROWS_SAME(trunc),
-    ROWS_FLOATING(clamp), ROWS_SIGNED(clamp, clamp_u8_run),
+static const ctrt_kernel kernels[] = {
+    KERNELS_FLOATING(neg), KERNELS_WRAPPING(neg),
+    KERNELS_FLOATING(abs), KERNELS_SIGNED(abs, same_1_run),
+    KERNELS_FLOATING(sign), KERNELS_SIGNED(sign, sign_u8_run),
+    KERNELS_FLOATING(square), KERNELS_WRAPPING(square),
+    KERNELS_FLOATING(relu), KERNELS_SIGNED(relu, same_1_run),
+    KERNELS_FLOATING(floor), KERNELS_SAME(floor),
+    KERNELS_FLOATING(ceil), KERNELS_SAME(ceil),
+    KERNELS_FLOATING(round), KERNELS_SAME(round),
+    KERNELS_FLOATING(trunc), KERNELS_SAME(trunc),
+    KERNELS_FLOATING(clamp), KERNELS_SIGNED(clamp, clamp_u8_run),
 };
 
-CPU_ROWS(unary, rows);
+CPU_KERNELS(unary, kernels);

@@ -12,12 +12,13 @@ static ctrt_status gelu_run(const ctrt_call *call)
                             attributes->tanh ? "tanh" : NULL);
 }
 
-#define ROW(op) ELEMENTWISE_ROW(op, CUDA_FLOATING, math)
+#define KERNEL(op) ELEMENTWISE_KERNEL(op, CUDA_FLOATING, math)
 
-static struct cuda_row rows[] = {
-    ROW(sqrt), ROW(rsqrt), ROW(reciprocal), ROW(exp), ROW(expm1), ROW(log), ROW(log1p), ROW(sin), ROW(cos), ROW(tan),
-    ROW(tanh), ROW(sigmoid), ROW(silu), ROW(erf), ELEMENTWISE_ROW_OF(gelu, CUDA_FLOATING, math, gelu_run,
-                                                                     ELEMENTWISE_EXACT, NULL),
+static struct cuda_kernel kernels[] = {
+    KERNEL(sqrt), KERNEL(rsqrt), KERNEL(reciprocal), KERNEL(exp), KERNEL(expm1), KERNEL(log), KERNEL(log1p),
+    KERNEL(sin), KERNEL(cos), KERNEL(tan), KERNEL(tanh), KERNEL(sigmoid), KERNEL(silu), KERNEL(erf),
+    ELEMENTWISE_KERNEL_OF(gelu, CUDA_FLOATING, math, gelu_run,
+                                                                                    ELEMENTWISE_EXACT, NULL),
 };
 
-CUDA_ROWS(math, rows);
+CUDA_KERNELS(math, kernels);

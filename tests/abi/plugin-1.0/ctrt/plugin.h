@@ -71,7 +71,7 @@ typedef struct ctrt_call {
     const void *attributes;                 /* struct ctrt_*_attributes of the op, or NULL */
     void *workspace;                        /* memory of the size that workspace() requested; 64-byte aligned */
     size_t workspace_bytes;
-    const struct ctrt_kernel *row;          /* the kernel that runs */
+    const struct ctrt_kernel *kernel;       /* the kernel that runs */
     uint64_t sequence;                      /* number of this call on its queue, from 1; 0 without queues */
 } ctrt_call;
 
@@ -438,7 +438,7 @@ typedef struct ctrt_queue_table {       /* optional; without it every slot compl
 
 typedef struct ctrt_kernel_table {      /* optional; without it every op needs the CPU fallback */
     size_t size;
-    const ctrt_kernel *rows;
+    const ctrt_kernel *kernels;
     size_t count;
     size_t stride;                      /* sizeof(ctrt_kernel) at the plugin's compile time */
     /* Optional: called before the first kernel runs, to load libraries or select code for the CPU. */
