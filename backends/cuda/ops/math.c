@@ -12,13 +12,11 @@ static ctrt_status gelu_run(const ctrt_call *call)
                             attributes->tanh ? "tanh" : NULL);
 }
 
-#define KERNEL(op) ELEMENTWISE_KERNEL(op, CUDA_FLOATING, math)
-
 static struct cuda_kernel kernels[] = {
-    KERNEL(sqrt), KERNEL(rsqrt), KERNEL(reciprocal), KERNEL(exp), KERNEL(expm1), KERNEL(log), KERNEL(log1p),
-    KERNEL(sin), KERNEL(cos), KERNEL(tan), KERNEL(tanh), KERNEL(sigmoid), KERNEL(silu), KERNEL(erf),
-    ELEMENTWISE_KERNEL_OF(gelu, CUDA_FLOATING, math, gelu_run,
-                                                                                    ELEMENTWISE_EXACT, NULL),
+#define MATH(op, define, quick_f32, f32, f64) ELEMENTWISE_KERNEL(op, CUDA_FLOATING, math),
+#include "kernels/math.def"
+#undef MATH
+    ELEMENTWISE_KERNEL_OF(gelu, CUDA_FLOATING, math, gelu_run, ELEMENTWISE_EXACT, NULL),
 };
 
 CUDA_KERNELS(math, kernels);
