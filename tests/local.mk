@@ -264,7 +264,8 @@ noinst_LTLIBRARIES += libconformance.la
 libconformance_la_SOURCES = \
     tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c tests/conformance/conformance.h \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c tests/conformance/forward.c \
-    tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c tests/conformance/matmul.c \
+    tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c tests/conformance/list.c \
+    tests/conformance/matmul.c \
     tests/conformance/norm.c tests/conformance/optim.c tests/conformance/place.c tests/conformance/random.c \
     tests/conformance/reduce.c tests/conformance/run.c tests/conformance/softmax.c tests/conformance/suite.h \
     tests/conformance/unary.c tests/conformance/view.c
