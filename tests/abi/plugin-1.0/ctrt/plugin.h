@@ -669,6 +669,25 @@ typedef struct ctrt_plugin {
 typedef const ctrt_plugin *(*ctrt_plugin_entry)(uint32_t host_abi_major, uint32_t host_abi_minor);
 CTRT_API const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor);
 
+/* Defines ctrt_plugin_v1 and the plugin's table, with the ABI version of this header. Use it once, at file scope, in C
+ * or C++, without a semicolon. `name`, `version`, `description`: string literals. `components`: an array of
+ * ctrt_component. `init`: as in ctrt_plugin, or NULL.
+ *
+ *     static const ctrt_component components[] = {
+ *         { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "mine", .table = &backend },
+ *     };
+ *     CTRT_PLUGIN_DEFINE("backend-mine", "1.0", "my accelerator", components, init) */
+#define CTRT_PLUGIN_DEFINE(name, version, description, components, init)                                              \
+    const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)                               \
+    {                                                                                                                 \
+        static const ctrt_plugin plugin = {                                                                           \
+            sizeof(ctrt_plugin), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR, name, version, description, components, \
+            sizeof(components) / sizeof((components)[0]), sizeof((components)[0]), init                               \
+        };                                                                                                            \
+        (void)host_abi_major, (void)host_abi_minor;                                                                   \
+        return &plugin;                                                                                               \
+    }
+
 CTRT_END_DECLS
 
 #endif
