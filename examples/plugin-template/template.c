@@ -226,22 +226,4 @@ static ctrt_status init(const ctrt_host *lent)
     return CTRT_OK;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "backend-template",
-    .version = "1.0",
-    .description = "a backend to start from",
-    .components = components,
-    .component_count = sizeof components / sizeof components[0],
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-/* The only exported symbol of a plugin. */
-CTRT_API const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("backend-template", "1.0", "a backend to start from", components, init)

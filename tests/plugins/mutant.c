@@ -189,25 +189,9 @@ static ctrt_status mutant_init(const ctrt_host *lent)
     return status;
 }
 
-static const ctrt_kernels kernels = { .size = sizeof kernels, .kernels = &table };
-static const ctrt_component component = {
-    .size = sizeof component, .kind = CTRT_COMPONENT_KERNELS, .score = 100000, .name = "cpu", .table = &kernels
+static const ctrt_kernels component_table = { .size = sizeof component_table, .kernels = &table };
+static const ctrt_component components[] = {
+    { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_KERNELS, .score = 100000, .name = "cpu",
+      .table = &component_table },
 };
-static const ctrt_plugin plugin = {
-    .size = sizeof plugin,
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "kernels-cpu-mutant",
-    .version = "1",
-    .description = "the cpu's kernels, slightly wrong",
-    .components = &component,
-    .component_count = 1,
-    .component_stride = sizeof component,
-    .init = mutant_init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("kernels-cpu-mutant", "1", "the cpu's kernels, slightly wrong", components, mutant_init)
