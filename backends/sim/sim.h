@@ -151,7 +151,7 @@ struct sim_device {
     int64_t _Atomic late;                       /* maximum of the random delay before work items and events, in ns */
     int64_t asked;                              /* usage.c: time of the last usage query, in ns */
 
-    uint64_t _Atomic *launches;                 /* per kernel row */
+    uint64_t _Atomic *launches;                 /* per kernel */
     struct { uint64_t _Atomic
         allocs, frees, maps, unmaps, reserves, unreserves, host_allocs, host_frees, bad_frees, copies[3], copy_bytes[3],
         peer_copies, peer_bytes, fills, fill_bytes, launches, waits, records, host_calls, failures, peak;
@@ -316,13 +316,13 @@ ctrt_status sim_fill(void *device, void *queue, void *address, int byte, size_t 
 bool sim_can_access_peer(void *device, void *peer);
 ctrt_status sim_copy_peer(void *to_device, void *to, void *from_device, const void *from, size_t bytes, void *queue);
 
-/* kernels.c: wraps each of the cpu backend's kernel rows in a row whose run function enqueues the call. sim_rows
- * returns the number of rows. */
+/* kernels.c: wraps each of the cpu backend's kernels in a kernel whose run function enqueues the call. sim_kernel_count
+ * returns their number. */
 ctrt_status sim_kernels_init(void);
 /* Returns CTRT_ERR_NOT_SUPPORTED if the cpu backend, whose kernels are used, is not available. */
 ctrt_status sim_kernels_there(void);
-size_t sim_rows(void);
-const char *sim_row_op(size_t row);
+size_t sim_kernel_count(void);
+const char *sim_kernel_op(size_t i);
 /* Calls function(argument) with OpenMP limited to one thread, whatever CTRT_NUM_THREADS is. */
 void sim_in_one_thread(void (*function)(void *argument), void *argument);
 

@@ -278,7 +278,7 @@ static inline __attribute__((always_inline)) ctrt_status binary(ctrt_tensor **ou
         return ctrt_context(status, "%s", op_table[op].name);
     const ctrt_view *in[2] = { &a->view, &b->view }, *result = &y->view;
     const ctrt_call call = { .size = sizeof call, .device = a->device->handle, .inputs = in, .outputs = &result,
-                             .n_inputs = 2, .n_outputs = 1, .row = entry->kernels[0] };
+                             .n_inputs = 2, .n_outputs = 1, .kernel = entry->kernels[0] };
     status = entry->run(&call);
     if (likely(status == CTRT_OK && !((a->flags | b->flags) & (TENSOR_REQUIRES_GRAD | TENSOR_IS_VIEW)))) {
         tensor_move(out, y);

@@ -126,21 +126,21 @@ bool validate_kernels(const ctrt_kernel_table *table, char *reason, size_t bytes
                SIZE_TO(ctrt_kernel_table, stride));
     if (table->count == 0)
         return true;
-    if (table->rows == NULL)
-        REFUSE("struct ctrt_kernel_table: %zu rows are announced, but rows is NULL", table->count);
+    if (table->kernels == NULL)
+        REFUSE("struct ctrt_kernel_table: %zu kernels are announced, but kernels is NULL", table->count);
     if (table->stride < SIZE_TO(ctrt_kernel, workspace) || table->stride > LARGEST
         || table->stride % _Alignof(ctrt_kernel) != 0)
         REFUSE("wrong stride: kernels are %zu bytes apart, expected at least %zu", table->stride,
                SIZE_TO(ctrt_kernel, workspace));
     for (size_t i = 0; i < table->count; i++) {
-        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)table->rows + i * table->stride);
-        if (row->size < SIZE_TO(ctrt_kernel, workspace) || row->size > table->stride)
-            REFUSE("wrong size: kernel %zu has %zu bytes, expected %zu to %zu", i, row->size,
+        const ctrt_kernel *kernel = (const ctrt_kernel *)((const char *)table->kernels + i * table->stride);
+        if (kernel->size < SIZE_TO(ctrt_kernel, workspace) || kernel->size > table->stride)
+            REFUSE("wrong size: kernel %zu has %zu bytes, expected %zu to %zu", i, kernel->size,
                    SIZE_TO(ctrt_kernel, workspace), table->stride);
-        if (row->op == NULL)
+        if (kernel->op == NULL)
             REFUSE("kernel %zu names no op", i);
-        if (row->run == NULL)
-            REFUSE("kernel %zu (%s): required slot run is NULL", i, row->op);
+        if (kernel->run == NULL)
+            REFUSE("kernel %zu (%s): required slot run is NULL", i, kernel->op);
     }
     return true;
 }

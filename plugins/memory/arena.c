@@ -12,12 +12,7 @@
 #include "options.h"
 #include "source.h"
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 #define GRANULE ((size_t)512)
 
@@ -417,21 +412,5 @@ static ctrt_status init(const ctrt_host *given)
     return CTRT_OK;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "memory-arena",
-    .version = PACKAGE_VERSION,
-    .description = "memory policy: one region for a step, started over when all is freed",
-    .components = components,
-    .component_count = 1,
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("memory-arena", PACKAGE_VERSION,
+                   "memory policy: one region for a step, started over when all is freed", components, init)

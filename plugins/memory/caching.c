@@ -5,12 +5,7 @@
 
 #include <string.h>
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 #define BIN_COUNT   64                          /* maximum number of blocks in a thread's list */
 #define BIN_BYTES   ((size_t)256 << 10)         /* maximum bytes in a list, which may always hold two blocks */
@@ -396,21 +391,4 @@ static ctrt_status init(const ctrt_host *given)
     return threads_init();
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "memory-caching",
-    .version = PACKAGE_VERSION,
-    .description = "memory policy: keeps freed blocks for reuse",
-    .components = components,
-    .component_count = 1,
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("memory-caching", PACKAGE_VERSION, "memory policy: keeps freed blocks for reuse", components, init)

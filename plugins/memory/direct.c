@@ -8,12 +8,7 @@
 
 #include "source.h"
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 #define GRANULE       64        /* block sizes are multiples of a cache line */
 #define SMALL_LARGEST ((size_t)1 << 20)
@@ -217,21 +212,4 @@ static ctrt_status init(const ctrt_host *given)
     return CTRT_OK;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "memory-direct",
-    .version = PACKAGE_VERSION,
-    .description = "memory policy: every block from the backend",
-    .components = components,
-    .component_count = 1,
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("memory-direct", PACKAGE_VERSION, "memory policy: every block from the backend", components, init)

@@ -8,12 +8,7 @@
 #include "options.h"
 #include "spill.h"
 
-#ifdef HAVE_CONFIG_H
 #include "config.h"
-#endif
-#ifndef PACKAGE_VERSION
-#define PACKAGE_VERSION "0"
-#endif
 
 const ctrt_host *spill_host;
 
@@ -459,21 +454,5 @@ static ctrt_status init(const ctrt_host *given)
     return CTRT_OK;
 }
 
-static const ctrt_plugin plugin = {
-    .size = sizeof(ctrt_plugin),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .name = "memory-spill",
-    .version = PACKAGE_VERSION,
-    .description = "memory policy: what does not fit on the device waits on the host",
-    .components = components,
-    .component_count = 1,
-    .component_stride = sizeof components[0],
-    .init = init,
-};
-
-const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)
-{
-    (void)host_abi_major, (void)host_abi_minor;
-    return &plugin;
-}
+CTRT_PLUGIN_DEFINE("memory-spill", PACKAGE_VERSION,
+                   "memory policy: what does not fit on the device waits on the host", components, init)

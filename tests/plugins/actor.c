@@ -155,12 +155,12 @@ static ctrt_device_table device_table = {
 static ctrt_memory_table memory_table = {
     .size = sizeof memory_table, .alloc = allocate, .free = release, .copy = copy, .fill = fill,
 };
-static ctrt_kernel rows[] = {
+static ctrt_kernel kernels[] = {
     { .size = sizeof(ctrt_kernel), .op = "neg", .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .run = run },
     { .size = sizeof(ctrt_kernel), .op = "abs", .dtypes = CTRT_DTYPE_BIT(CTRT_F32), .run = run },
 };
 static ctrt_kernel_table kernel_table
-    = { .size = sizeof kernel_table, .rows = rows, .count = 2, .stride = sizeof rows[0] };
+    = { .size = sizeof kernel_table, .kernels = kernels, .count = 2, .stride = sizeof kernels[0] };
 static ctrt_backend backend = {
     .size = sizeof backend,
     .device = &device_table,
@@ -452,9 +452,9 @@ static void play_null_device(void)      { backend.device = NULL; }
 static void play_null_slot(void)        { device_table.open = NULL; }
 static void play_short_slot(void)       { device_table.size = offsetof(ctrt_device_table, close); }
 static void play_null_memory(void)      { memory_table.alloc = NULL; }
-static void play_kernel_run(void)       { rows[1].run = NULL; }
+static void play_kernel_run(void)       { kernels[1].run = NULL; }
 static void play_kernel_stride(void)    { kernel_table.stride = 16; }
-static void play_kernel_rows(void)      { kernel_table.rows = NULL; }
+static void play_kernel_array(void)      { kernel_table.kernels = NULL; }
 static void play_init_fails(void)       { plugin.init = init_fails; }
 static void play_init_silent(void)      { plugin.init = init_fails_silently; }
 static void play_init_itself(void)      { plugin.init = init_looks_up_itself; }
@@ -533,7 +533,7 @@ static const struct role {
     { "null-memory", play_null_memory },
     { "kernel-run", play_kernel_run },
     { "kernel-stride", play_kernel_stride },
-    { "kernel-rows", play_kernel_rows },
+    { "kernel-array", play_kernel_array },
     { "init-fails", play_init_fails },
     { "init-silent", play_init_silent },
     { "init-itself", play_init_itself },

@@ -111,9 +111,9 @@ static ctrt_status plain_attention_backward(const ctrt_call *call)
 
 #define PLAIN_ROW(name) \
     { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64), .flags = CTRT_KERNEL_STRIDED, .run = plain_##name }
-static const ctrt_kernel plain_rows[] = { PLAIN_ROW(attention), PLAIN_ROW(attention_backward) };
+static const ctrt_kernel plain_kernels[] = { PLAIN_ROW(attention), PLAIN_ROW(attention_backward) };
 static const ctrt_kernel_table plain_table = {
-    .size = sizeof plain_table, .rows = plain_rows, .count = sizeof plain_rows / sizeof plain_rows[0], .stride = sizeof plain_rows[0]
+    .size = sizeof plain_table, .kernels = plain_kernels, .count = sizeof plain_kernels / sizeof plain_kernels[0], .stride = sizeof plain_kernels[0]
 };
 
 #endif

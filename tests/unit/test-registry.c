@@ -122,7 +122,7 @@ static void test_late_refusals(void)
     static const struct { const char *name, *reason; } late[] = {
         { "init-fails", "init failed: the driver is from another century" }, { "init-silent", "init failed: init returned an error without" },
         { "kernel-run", "kernel 1 (abs): required slot run is NULL" }, { "kernel-stride", "wrong stride: kernels are 16 bytes apart" },
-        { "kernel-rows", "2 rows are announced, but rows is NULL" }, { "init-itself", "looked up itself and got nothing" },
+        { "kernel-array", "2 kernels are announced, but kernels is NULL" }, { "init-itself", "looked up itself and got nothing" },
     };
     for (size_t i = 0; i < 6; i++) {
         char stem[64];

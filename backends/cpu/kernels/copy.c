@@ -40,8 +40,8 @@ CASTS_FROM_INTEGER(i16, int16_t)
 CASTS_FROM_INTEGER(i32, int32_t)
 CASTS_FROM_INTEGER(i64, int64_t)
 
-#define CASTS_OF(from)                                                                                            \
-    { [CTRT_F32] = from##_to_f32, [CTRT_F64] = from##_to_f64, [CTRT_F16] = from##_to_f32,                         \
+#define CASTS_OF(from)                                                                                             \
+    { [CTRT_F32] = from##_to_f32, [CTRT_F64] = from##_to_f64, [CTRT_F16] = from##_to_f32,                          \
       [CTRT_BF16] = from##_to_f32, [CTRT_I8] = from##_to_i8, [CTRT_U8] = from##_to_u8, [CTRT_I16] = from##_to_i16, \
       [CTRT_I32] = from##_to_i32, [CTRT_I64] = from##_to_i64, [CTRT_BOOL] = from##_to_bool }
 static const cpu_loop casts[CTRT_DTYPE_COUNT][CTRT_DTYPE_COUNT] = {
@@ -130,7 +130,7 @@ static void put_bool(void *to, ctrt_scalar s) { *(uint8_t *)to = s.kind == CTRT_
 #define FILL_RUN(dtype, bytes)                                                                                    \
     static ctrt_status fill_##dtype##_run(const ctrt_call *call)                                                  \
     {                                                                                                             \
-        static const struct cpu_plan how = { fill_##bytes, 0, 1, { 0 }, bytes };                                 \
+        static const struct cpu_plan how = { fill_##bytes, 0, 1, { 0 }, bytes };                                  \
         const ctrt_range_attributes *range = call->attributes;                                                    \
         uint64_t value = 0;                                                                                       \
         put_##dtype(&value, range->lo);                                                                           \
@@ -151,7 +151,7 @@ FILL_RUN(i32, 4)
 FILL_RUN(i64, 8)
 FILL_RUN(bool, 1)
 
-static const ctrt_kernel rows[] = {
+static const ctrt_kernel kernels[] = {
     CPU_KERNEL("copy", CPU_ALL, copy_run),
     CPU_KERNEL("fill", CPU_F32, fill_f32_run),
     CPU_KERNEL("fill", CPU_F64, fill_f64_run),
@@ -165,4 +165,4 @@ static const ctrt_kernel rows[] = {
     CPU_KERNEL("fill", CPU_BOOL, fill_bool_run),
 };
 
-CPU_ROWS(copy, rows);
+CPU_KERNELS(copy, kernels);

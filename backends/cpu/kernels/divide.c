@@ -158,24 +158,24 @@ POWER(i16, int16_t, CPU_2)
 POWER(i32, int32_t, CPU_4)
 POWER(i64, int64_t, CPU_8)
 
-#define ROWS_INTEGER(op)                                                                                          \
+#define KERNELS_INTEGER(op)                                                                                       \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I8), op##_i8_run),                                                        \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_U8), op##_u8_run),                                                        \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_i16_run),                                                      \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_i32_run),                                                      \
     CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_i64_run)
-#define ROWS_FLOATING(op)                                                                                         \
+#define KERNELS_FLOATING(op)                                                                                      \
     CPU_KERNEL(#op, CPU_F32, op##_f32_run),                                                                       \
     CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                                                       \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run),                                                                       \
     CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(fmod), ROWS_INTEGER(fmod),
-    ROWS_FLOATING(remainder), ROWS_INTEGER(remainder),
-    ROWS_FLOATING(floor_divide), ROWS_INTEGER(floor_divide),
+static const ctrt_kernel kernels[] = {
+    KERNELS_FLOATING(fmod), KERNELS_INTEGER(fmod),
+    KERNELS_FLOATING(remainder), KERNELS_INTEGER(remainder),
+    KERNELS_FLOATING(floor_divide), KERNELS_INTEGER(floor_divide),
     CPU_KERNEL("pow", CPU_F32, pow_any_f32_run), CPU_KERNEL("pow", CPU_F64, pow_any_f64_run),
-    CPU_KERNEL("pow", CPU_F16, pow_any_f16_run), CPU_KERNEL("pow", CPU_BF16, pow_any_bf16_run), ROWS_INTEGER(pow),
+    CPU_KERNEL("pow", CPU_F16, pow_any_f16_run), CPU_KERNEL("pow", CPU_BF16, pow_any_bf16_run), KERNELS_INTEGER(pow),
 };
 
-CPU_ROWS(divide, rows);
+CPU_KERNELS(divide, kernels);

@@ -28,44 +28,42 @@
     INTEGER(op, i32, int32_t, CPU_4, expression)                                                                  \
     INTEGER(op, i64, int64_t, CPU_8, expression)
 
-FLOATING(add, 1, x + y)
-FLOATING(sub, 1, x - y)
-FLOATING(mul, 1, x * y)
-FLOATING(div, 2, x / y)
-FLOATING(maximum, 1, x > y || x != x ? x : y)       /* NaN if either operand is NaN */
-FLOATING(minimum, 1, x < y || x != x ? x : y)
-WRAPPING(add, +)
-WRAPPING(sub, -)
-WRAPPING(mul, *)
-ORDERED(maximum, x > y ? x : y)
-ORDERED(minimum, x < y ? x : y)
+/* The ops: name, cost, floating types, integers. FLOAT: no integers. ORDER: NaN if either operand is NaN. */
+#define BINARY_OPS(WRAP, FLOAT, ORDER)                                                                            \
+    WRAP(add, 1, x + y, +)                                                                                        \
+    WRAP(sub, 1, x - y, -)                                                                                        \
+    WRAP(mul, 1, x * y, *)                                                                                        \
+    FLOAT(div, 2, x / y)                                                                                          \
+    ORDER(maximum, 1, x > y || x != x ? x : y, x > y ? x : y)                                                     \
+    ORDER(minimum, 1, x < y || x != x ? x : y, x < y ? x : y)
+
+#define WRAP_LOOPS(op, cost, floating, sign)     FLOATING(op, cost, floating) WRAPPING(op, sign)
+#define ORDER_LOOPS(op, cost, floating, integer) FLOATING(op, cost, floating) ORDERED(op, integer)
+BINARY_OPS(WRAP_LOOPS, FLOATING, ORDER_LOOPS)
 INTEGER(or, bool, uint8_t, CPU_1, (x | y) != 0)
 INTEGER(and, bool, uint8_t, CPU_1, (x != 0) & (y != 0))
 
-#define ROWS_FLOATING(op)                                                                                         \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run),                                                                       \
-    CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                                                       \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run),                                                                       \
-    CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
-#define ROWS_WRAPPING(op)                                                                                         \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8), op##_8_run),                               \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_16_run),                                                       \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_32_run),                                                       \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_64_run)
-#define ROWS_ORDERED(op)                                                                                          \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I8), op##_i8_run),                                                        \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_U8), op##_u8_run),                                                        \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_i16_run),                                                      \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_i32_run),                                                      \
-    CPU_KERNEL(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_i64_run)
+#define I8  CTRT_DTYPE_BIT(CTRT_I8)
+#define U8  CTRT_DTYPE_BIT(CTRT_U8)
+#define I16 CTRT_DTYPE_BIT(CTRT_I16)
+#define I32 CTRT_DTYPE_BIT(CTRT_I32)
+#define I64 CTRT_DTYPE_BIT(CTRT_I64)
+#define KERNELS_FLOAT(op, ...)                                                                                    \
+    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
+    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),
+#define KERNELS_WRAP(op, ...)                                                                                     \
+    KERNELS_FLOAT(op) CPU_KERNEL(#op, I8 | U8, op##_8_run), CPU_KERNEL(#op, I16, op##_16_run),                    \
+    CPU_KERNEL(#op, I32, op##_32_run), CPU_KERNEL(#op, I64, op##_64_run),
+#define KERNELS_ORDER(op, ...)                                                                                    \
+    KERNELS_FLOAT(op) CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, U8, op##_u8_run),                         \
+    CPU_KERNEL(#op, I16, op##_i16_run), CPU_KERNEL(#op, I32, op##_i32_run), CPU_KERNEL(#op, I64, op##_i64_run),
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(add), ROWS_WRAPPING(add), CPU_KERNEL("add", CPU_BOOL, or_bool_run),
-    ROWS_FLOATING(sub), ROWS_WRAPPING(sub),
-    ROWS_FLOATING(mul), ROWS_WRAPPING(mul), CPU_KERNEL("mul", CPU_BOOL, and_bool_run),
-    ROWS_FLOATING(div),
-    ROWS_FLOATING(maximum), ROWS_ORDERED(maximum), CPU_KERNEL("maximum", CPU_BOOL, or_bool_run),
-    ROWS_FLOATING(minimum), ROWS_ORDERED(minimum), CPU_KERNEL("minimum", CPU_BOOL, and_bool_run),
+static const ctrt_kernel kernels[] = {
+    BINARY_OPS(KERNELS_WRAP, KERNELS_FLOAT, KERNELS_ORDER)
+    CPU_KERNEL("add", CPU_BOOL, or_bool_run),
+    CPU_KERNEL("mul", CPU_BOOL, and_bool_run),
+    CPU_KERNEL("maximum", CPU_BOOL, or_bool_run),
+    CPU_KERNEL("minimum", CPU_BOOL, and_bool_run),
 };
 
-CPU_ROWS(elementwise, rows);
+CPU_KERNELS(elementwise, kernels);

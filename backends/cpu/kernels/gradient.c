@@ -52,12 +52,13 @@ GELU(f64)
 GELU(f16)
 GELU(bf16)
 
-#define ROWS(op)                                                                                                  \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
+#define KERNELS(op)                                                                                                  \
+    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                  \
     CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
 
-static const ctrt_kernel rows[] = {
-    ROWS(relu_backward), ROWS(sigmoid_backward), ROWS(tanh_backward), ROWS(silu_backward), ROWS(gelu_backward),
+static const ctrt_kernel kernels[] = {
+    KERNELS(relu_backward), KERNELS(sigmoid_backward), KERNELS(tanh_backward), KERNELS(silu_backward),
+    KERNELS(gelu_backward),
 };
 
-CPU_ROWS(gradient, rows);
+CPU_KERNELS(gradient, kernels);

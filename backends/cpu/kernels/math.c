@@ -27,17 +27,20 @@ static inline double gelu_tanh(double x)
     return x * sigmoid(2 * (M_2_SQRTPI * M_SQRT1_2) * (x + 0.044715 * x * x * x));
 }
 
-MATH_OP(sqrt, 2, __builtin_sqrtf(x), __builtin_sqrt(x))
-MATH_OP(rsqrt, 3, 1 / __builtin_sqrtf(x), 1 / __builtin_sqrt(x))
-MATH_OP(reciprocal, 2, 1 / x, 1 / x)
-MATH_OP(exp, 4, math_exp(x), exp(x))
-MATH_OP(expm1, 4, math_expm1(x), expm1(x))
-MATH_OP(log, 4, math_log(x), log(x))
-MATH_OP(log1p, 4, math_log1p(x), log1p(x))
-MATH_OP(tanh, 4, math_tanh(x), tanh(x))
-MATH_OP(sigmoid, 4, math_sigmoid(x), sigmoid(x))
-MATH_OP(silu, 4, math_silu(x), x * sigmoid(x))
-MATH_OP(erf, 4, math_erf(x), erf(x))
+/* The ops: name, cost, f32, f64. */
+#define MATH_OPS(X)                                                                                               \
+    X(sqrt, 2, __builtin_sqrtf(x), __builtin_sqrt(x))                                                             \
+    X(rsqrt, 3, 1 / __builtin_sqrtf(x), 1 / __builtin_sqrt(x))                                                    \
+    X(reciprocal, 2, 1 / x, 1 / x)                                                                                \
+    X(exp, 4, math_exp(x), exp(x))                                                                                \
+    X(expm1, 4, math_expm1(x), expm1(x))                                                                          \
+    X(log, 4, math_log(x), log(x))                                                                                \
+    X(log1p, 4, math_log1p(x), log1p(x))                                                                          \
+    X(tanh, 4, math_tanh(x), tanh(x))                                                                             \
+    X(sigmoid, 4, math_sigmoid(x), sigmoid(x))                                                                    \
+    X(silu, 4, math_silu(x), x * sigmoid(x))                                                                      \
+    X(erf, 4, math_erf(x), erf(x))
+MATH_OPS(MATH_OP)
 MATH_OP(gelu_erf, 4, math_gelu(x), gelu(x))
 MATH_OP(gelu_tanh, 4, math_gelu_tanh(x), gelu_tanh(x))
 
@@ -87,17 +90,21 @@ GELU(bf16)
     CPU_LOOP_1(op##_f64, double, double, f64(x))                                                                  \
     CPU_RUN_1(op##_f64, 16, CPU_8, CPU_8)                                                                         \
     CPU_RUN_HALVES(op, op##_f32, 1, 6, CPU_HALF, CPU_BRAIN)
-TRIG(sin, math_sin_turned(x, 0), sinf, sin)
-TRIG(cos, math_sin_turned(x, 1), cosf, cos)
-TRIG(tan, math_tan_reduced(x), tanf, tan)
+/* The ops: name, f32, the C library's f32, f64. */
+#define TRIG_OPS(X)                                                                                               \
+    X(sin, math_sin_turned(x, 0), sinf, sin)                                                                      \
+    X(cos, math_sin_turned(x, 1), cosf, cos)                                                                      \
+    X(tan, math_tan_reduced(x), tanf, tan)
+TRIG_OPS(TRIG)
 
-#define ROWS(op)                                                                                                  \
+#define KERNELS(op, ...)                                                                                          \
     CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
+    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run),
 
-static const ctrt_kernel rows[] = {
-    ROWS(sqrt), ROWS(rsqrt), ROWS(reciprocal), ROWS(exp), ROWS(expm1), ROWS(log), ROWS(log1p), ROWS(sin), ROWS(cos),
-    ROWS(tan), ROWS(tanh), ROWS(sigmoid), ROWS(silu), ROWS(erf), ROWS(gelu),
+static const ctrt_kernel kernels[] = {
+    MATH_OPS(KERNELS)
+    TRIG_OPS(KERNELS)
+    KERNELS(gelu)
 };
 
-CPU_ROWS(math, rows);
+CPU_KERNELS(math, kernels);

@@ -9,7 +9,7 @@
 
 /* Eight vectors of double accumulators, so that additions do not depend on each other. */
 #define RUN_FLOATING(name, type, ADD, neutral)                                                                    \
-    static void name##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                         \
+    static void name##_##type##_fold(void *acc, const void *from, int64_t n, int64_t base)                        \
     {                                                                                                             \
         const VALUE_##type *x = from;                                                                             \
         (void)base;                                                                                               \
@@ -78,13 +78,13 @@ FINISH(mean_f32, double, float, a / (double)count)
 FINISH(mean_f64, double, double, a / (double)count)
 FINISH_HALVES(mean, double, a / (double)count)
 
-#define FLOATING(op, fold, end)                                                                                   \
+#define FLOATING(op, fold, end)                                                                                    \
     REDUCER(op, f32, CPU_4, CPU_4, double, false, false, fold##_start, fold##_f32_fold, fold##_f32_columns,        \
-            fold##_merge, end##_f32_finish)                                                                       \
+            fold##_merge, end##_f32_finish)                                                                        \
     REDUCER(op, f64, CPU_8, CPU_8, double, false, false, fold##_start, fold##_f64_fold, fold##_f64_columns,        \
-            fold##_merge, end##_f64_finish)                                                                       \
+            fold##_merge, end##_f64_finish)                                                                        \
     REDUCER(op, f16, CPU_HALF, CPU_2, double, false, false, fold##_start, fold##_f32_fold, fold##_f32_columns,     \
-            fold##_merge, end##_f16_finish)                                                                       \
+            fold##_merge, end##_f16_finish)                                                                        \
     REDUCER(op, bf16, CPU_BRAIN, CPU_2, double, false, false, fold##_start, fold##_f32_fold, fold##_f32_columns,   \
             fold##_merge, end##_bf16_finish)
 FLOATING(sum, sum, plain)
@@ -101,11 +101,11 @@ FINISH(plain_i64, uint64_t, uint64_t, a)
 #define INTEGER(type, T, lie)                                                                                     \
     RUN(isum_##type, uint64_t, T, a + (uint64_t)x)                                                                \
     COLUMNS(isum_##type, uint64_t, T, a + (uint64_t)x)                                                            \
-    REDUCER(sum, type, lie, CPU_8, uint64_t, false, false, isum_start, isum_##type##_fold, isum_##type##_columns,  \
+    REDUCER(sum, type, lie, CPU_8, uint64_t, false, false, isum_start, isum_##type##_fold, isum_##type##_columns, \
             isum_merge, plain_i64_finish)                                                                         \
     RUN(iprod_##type, uint64_t, T, a * (uint64_t)x)                                                               \
     COLUMNS(iprod_##type, uint64_t, T, a * (uint64_t)x)                                                           \
-    REDUCER(prod, type, lie, CPU_8, uint64_t, false, false, iprod_start, iprod_##type##_fold,                      \
+    REDUCER(prod, type, lie, CPU_8, uint64_t, false, false, iprod_start, iprod_##type##_fold,                     \
             iprod_##type##_columns, iprod_merge, plain_i64_finish)
 INTEGER(i8, int8_t, CPU_1)
 INTEGER(u8, uint8_t, CPU_1)
@@ -123,15 +123,15 @@ FINISH(plain_bool, uint8_t, uint8_t, a)
 #define TRUTH(type, T, lie)                                                                                       \
     RUN(any_##type, uint8_t, T, a | (x != 0))                                                                     \
     COLUMNS(any_##type, uint8_t, T, a | (x != 0))                                                                 \
-    REDUCER(any, type, lie, CPU_1, uint8_t, false, false, any_start, any_##type##_fold, any_##type##_columns,      \
+    REDUCER(any, type, lie, CPU_1, uint8_t, false, false, any_start, any_##type##_fold, any_##type##_columns,     \
             any_merge, plain_bool_finish)                                                                         \
     RUN(all_##type, uint8_t, T, a & (x != 0))                                                                     \
     COLUMNS(all_##type, uint8_t, T, a & (x != 0))                                                                 \
-    REDUCER(all, type, lie, CPU_1, uint8_t, false, false, all_start, all_##type##_fold, all_##type##_columns,      \
+    REDUCER(all, type, lie, CPU_1, uint8_t, false, false, all_start, all_##type##_fold, all_##type##_columns,     \
             all_merge, plain_bool_finish)
-#define TRUTH_HALF(type, lie)                                                                                     \
+#define TRUTH_HALF(type, lie)                                                                                      \
     REDUCER(any, type, lie, CPU_1, uint8_t, false, false, any_start, any_f32_fold, any_f32_columns, any_merge,     \
-            plain_bool_finish)                                                                                    \
+            plain_bool_finish)                                                                                     \
     REDUCER(all, type, lie, CPU_1, uint8_t, false, false, all_start, all_f32_fold, all_f32_columns, all_merge,     \
             plain_bool_finish)
 TRUTH(f32, float, CPU_4)
@@ -143,9 +143,9 @@ TRUTH(8, uint64_t, CPU_8)
 TRUTH_HALF(f16, CPU_HALF)
 TRUTH_HALF(bf16, CPU_BRAIN)
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(sum), ROWS_INTEGER(sum), ROWS_FLOATING(prod), ROWS_INTEGER(prod), ROWS_FLOATING(mean),
-    ROWS_TRUTH(any), ROWS_TRUTH(all),
+static const ctrt_kernel kernels[] = {
+    KERNELS_FLOATING(sum), KERNELS_INTEGER(sum), KERNELS_FLOATING(prod), KERNELS_INTEGER(prod), KERNELS_FLOATING(mean),
+    KERNELS_TRUTH(any), KERNELS_TRUTH(all),
 };
 
-CPU_ROWS(reduce, rows);
+CPU_KERNELS(reduce, kernels);

@@ -26,20 +26,22 @@
     INTEGER(op, 32, uint32_t, CPU_4, expression)                                                                  \
     INTEGER(op, 64, uint64_t, CPU_8, expression)
 
-FLOATING(neg, -x, -x)
-FLOATING(abs, fabsf(x), fabs(x))
-FLOATING(sign, (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)))        /* 0 for NaN, as in PyTorch */
-FLOATING(square, x * x, x * x)
-FLOATING(relu, x < 0 ? 0 : x, x < 0 ? 0 : x)                                   /* NaN remains NaN */
-FLOATING(floor, floorf(x), floor(x))
-FLOATING(ceil, ceilf(x), ceil(x))
-FLOATING(round, nearbyintf(x), nearbyint(x))
-FLOATING(trunc, truncf(x), trunc(x))
-WRAPPING(neg, 0 - (uint64_t)x)
-WRAPPING(square, (uint64_t)x * (uint64_t)x)
-SIGNED(abs, (int64_t)(x < 0 ? 0 - (uint64_t)x : (uint64_t)x))
-SIGNED(sign, (x > 0) - (x < 0))
-SIGNED(relu, x > 0 ? x : 0)
+/* The ops: name, f32, f64, integers. WRAP: integers wrap around. SIGN: also the kernel of u8. SAME: integers stay the
+ * same. sign of NaN is 0, as in PyTorch; relu of NaN is NaN. */
+#define UNARY_OPS(WRAP, SIGN, SAME)                                                                               \
+    WRAP(neg, -x, -x, 0 - (uint64_t)x)                                                                            \
+    WRAP(square, x * x, x * x, (uint64_t)x * (uint64_t)x)                                                         \
+    SIGN(abs, fabsf(x), fabs(x), (int64_t)(x < 0 ? 0 - (uint64_t)x : (uint64_t)x), same_1_run)                    \
+    SIGN(sign, (float)((x > 0) - (x < 0)), (double)((x > 0) - (x < 0)), (x > 0) - (x < 0), sign_u8_run)           \
+    SIGN(relu, x < 0 ? 0 : x, x < 0 ? 0 : x, x > 0 ? x : 0, same_1_run)                                           \
+    SAME(floor, floorf(x), floor(x))                                                                              \
+    SAME(ceil, ceilf(x), ceil(x))                                                                                 \
+    SAME(round, nearbyintf(x), nearbyint(x))                                                                      \
+    SAME(trunc, truncf(x), trunc(x))
+
+#define WRAP_LOOPS(op, f32, f64, integer)        FLOATING(op, f32, f64) WRAPPING(op, integer)
+#define SIGN_LOOPS(op, f32, f64, integer, of_u8) FLOATING(op, f32, f64) SIGNED(op, integer)
+UNARY_OPS(WRAP_LOOPS, SIGN_LOOPS, FLOATING)
 INTEGER(sign, u8, uint8_t, CPU_1, x > 0)
 /* The identity: abs and relu of unsigned integers, and rounding of all integers. */
 INTEGER(same, 1, uint8_t, CPU_1, x)
@@ -137,32 +139,22 @@ CLAMP_RUN(i64, i64, CPU_8)
 #define I16 CTRT_DTYPE_BIT(CTRT_I16)
 #define I32 CTRT_DTYPE_BIT(CTRT_I32)
 #define I64 CTRT_DTYPE_BIT(CTRT_I64)
-#define ROWS_FLOATING(op)                                                                                         \
-    CPU_KERNEL(#op, CPU_F32, op##_f32_run),                                                                       \
-    CPU_KERNEL(#op, CPU_F64, op##_f64_run),                                                                       \
-    CPU_KERNEL(#op, CPU_F16, op##_f16_run),                                                                       \
-    CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
-#define ROWS_WRAPPING(op)                                                                                         \
-    CPU_KERNEL(#op, I8 | U8, op##_8_run), CPU_KERNEL(#op, I16, op##_16_run), CPU_KERNEL(#op, I32, op##_32_run),   \
-    CPU_KERNEL(#op, I64, op##_64_run)
-#define ROWS_SIGNED(op, unsigned_run)                                                                             \
-    CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, I16, op##_i16_run), CPU_KERNEL(#op, I32, op##_i32_run),     \
-    CPU_KERNEL(#op, I64, op##_i64_run), CPU_KERNEL(#op, U8, unsigned_run)
-#define ROWS_SAME(op)                                                                                             \
-    CPU_KERNEL(#op, I8 | U8, same_1_run), CPU_KERNEL(#op, I16, same_2_run), CPU_KERNEL(#op, I32, same_4_run),     \
-    CPU_KERNEL(#op, I64, same_8_run)
+#define KERNELS_FLOATING(op)                                                                                      \
+    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
+    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
+#define KERNELS_WRAP(op, ...)                                                                                     \
+    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8 | U8, op##_8_run), CPU_KERNEL(#op, I16, op##_16_run),                \
+    CPU_KERNEL(#op, I32, op##_32_run), CPU_KERNEL(#op, I64, op##_64_run),
+#define KERNELS_SIGN(op, f32, f64, integer, of_u8)                                                                \
+    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8, op##_i8_run), CPU_KERNEL(#op, I16, op##_i16_run),                   \
+    CPU_KERNEL(#op, I32, op##_i32_run), CPU_KERNEL(#op, I64, op##_i64_run), CPU_KERNEL(#op, U8, of_u8),
+#define KERNELS_SAME(op, ...)                                                                                     \
+    KERNELS_FLOATING(op), CPU_KERNEL(#op, I8 | U8, same_1_run), CPU_KERNEL(#op, I16, same_2_run),                 \
+    CPU_KERNEL(#op, I32, same_4_run), CPU_KERNEL(#op, I64, same_8_run),
 
-static const ctrt_kernel rows[] = {
-    ROWS_FLOATING(neg), ROWS_WRAPPING(neg),
-    ROWS_FLOATING(abs), ROWS_SIGNED(abs, same_1_run),
-    ROWS_FLOATING(sign), ROWS_SIGNED(sign, sign_u8_run),
-    ROWS_FLOATING(square), ROWS_WRAPPING(square),
-    ROWS_FLOATING(relu), ROWS_SIGNED(relu, same_1_run),
-    ROWS_FLOATING(floor), ROWS_SAME(floor),
-    ROWS_FLOATING(ceil), ROWS_SAME(ceil),
-    ROWS_FLOATING(round), ROWS_SAME(round),
-    ROWS_FLOATING(trunc), ROWS_SAME(trunc),
-    ROWS_FLOATING(clamp), ROWS_SIGNED(clamp, clamp_u8_run),
+static const ctrt_kernel kernels[] = {
+    UNARY_OPS(KERNELS_WRAP, KERNELS_SIGN, KERNELS_SAME)
+    KERNELS_SIGN(clamp, , , , clamp_u8_run)
 };
 
-CPU_ROWS(unary, rows);
+CPU_KERNELS(unary, kernels);

@@ -49,7 +49,7 @@ cu_address cuda_error_place(const ctrt_call *call, uint64_t *sequence)
     for (struct cuda_graph *graph = device->graphs; graph != NULL; graph = graph->next)
         if (graph->origin != NULL && graph->id == id) {
             *sequence = ++graph->calls;
-            graph->names[graph->calls % CUDA_NAMES] = call->row->op;
+            graph->names[graph->calls % CUDA_NAMES] = call->kernel->op;
             place = graph->error_address;
         }
     pthread_mutex_unlock(&device->lock);

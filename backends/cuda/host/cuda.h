@@ -191,20 +191,20 @@ struct cuda_entry {
     _Atomic uint64_t roomy;                 /* bit i: may use more than 48 KiB of shared memory on device i */
 };
 
-/* A row of the kernel table, with the device kernels "op_dtype_variant" that it launches. Rows of a family share a
- * run(). */
+/* An entry of the kernel table, with the device kernels "op_dtype_variant" that it launches. Entries of a family share
+ * a run(). */
 #define CUDA_VARIANTS 8
-struct cuda_row {
-    ctrt_kernel kernel;                     /* first member: cuda_row_of() casts */
+struct cuda_kernel {
+    ctrt_kernel base;                       /* first member: cuda_kernel_of() casts */
     struct cuda_image *image;
     int code;                               /* meaning defined by the family */
     const char *kernel_name;                /* used in place of the op's name; NULL: the op's name */
     struct cuda_entry entries[CTRT_DTYPE_COUNT][CUDA_VARIANTS];
 };
 
-static inline struct cuda_row *cuda_row_of(const ctrt_call *call)
+static inline struct cuda_kernel *cuda_kernel_of(const ctrt_call *call)
 {
-    return (struct cuda_row *)call->row;
+    return (struct cuda_kernel *)call->kernel;
 }
 
 /* Bytes of a block's shared memory reserved for static variables of kernels that use dynamic shared memory, too. */
@@ -214,9 +214,9 @@ struct cuda_shape {
     unsigned grid[3], block, shared;        /* blocks (y, z: 0 counts as 1); threads; bytes of dynamic shared memory */
 };
 
-/* Launches kernel NAME_dtype[_variant] of the call's row on the call's queue, with `arguments` of at most 4000 bytes.
- * `variant`: NULL or a suffix; `index` (less than CUDA_VARIANTS) identifies the variant of this row and dtype. Returns
- * CTRT_OK and launches nothing if the queue has failed. */
+/* Launches kernel NAME_dtype[_variant] of the call's kernel on the call's queue, with `arguments` of at most 4000
+ * bytes. `variant`: NULL or a suffix; `index` (less than CUDA_VARIANTS) identifies the variant of this entry and dtype.
+ * Returns CTRT_OK and launches nothing if the queue has failed. */
 ctrt_status cuda_launch(const ctrt_call *call, ctrt_dtype dtype, int index, const char *variant,
                         struct cuda_shape shape, const void *arguments);
 /* The same for the kernel with full name `name` of `image`; `entry` caches the kernel. */
@@ -236,12 +236,12 @@ void cuda_noted(const ctrt_call *call);
 extern ctrt_kernel_table cuda_kernel_table;
 ctrt_status cuda_kernels_init(void);
 
-struct cuda_rows {
-    struct cuda_row *rows;
+struct cuda_kernels {
+    struct cuda_kernel *kernels;
     size_t count;
 };
 /* Defines the exported table of a family; used at the end of the family's file. */
-#define CUDA_ROWS(family, array) const struct cuda_rows cuda_##family##_rows = { array, COUNT_OF(array) }
+#define CUDA_KERNELS(family, array) const struct cuda_kernels cuda_##family##_kernels = { array, COUNT_OF(array) }
 
 #define CUDA_FLOATING (CTRT_DTYPE_BIT(CTRT_F32) | CTRT_DTYPE_BIT(CTRT_F64) | CTRT_DTYPE_BIT(CTRT_F16)               \
                        | CTRT_DTYPE_BIT(CTRT_BF16))

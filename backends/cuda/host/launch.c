@@ -101,7 +101,7 @@ void cuda_noted(const ctrt_call *call)
 {
     struct cuda_queue *queue = cuda_queue_of(call->device, call->queue);
     pthread_mutex_lock(&queue->lock);
-    queue->names[call->sequence % CUDA_NAMES] = call->row->op;
+    queue->names[call->sequence % CUDA_NAMES] = call->kernel->op;
     queue->last = call->sequence;
     pthread_mutex_unlock(&queue->lock);
 }
@@ -162,11 +162,11 @@ ctrt_status cuda_launch_named(const ctrt_call *call, struct cuda_image *image, s
 ctrt_status cuda_launch(const ctrt_call *call, ctrt_dtype dtype, int index, const char *variant,
                         struct cuda_shape shape, const void *arguments)
 {
-    struct cuda_row *row = cuda_row_of(call);
-    struct cuda_entry *entry = &row->entries[dtype][index];
+    struct cuda_kernel *kernel = cuda_kernel_of(call);
+    struct cuda_entry *entry = &kernel->entries[dtype][index];
     char name[96] = "";
     if (__builtin_expect(atomic_load_explicit(&entry->kernel, memory_order_relaxed) == NULL, 0))
-        snprintf(name, sizeof name, "%s_%s%s%s", row->kernel_name != NULL ? row->kernel_name : row->kernel.op,
+        snprintf(name, sizeof name, "%s_%s%s%s", kernel->kernel_name != NULL ? kernel->kernel_name : kernel->base.op,
                  cuda_dtype_names[dtype], variant != NULL ? "_" : "", variant != NULL ? variant : "");
-    return cuda_launch_named(call, row->image, entry, name[0] != '\0' ? name : row->kernel.op, shape, arguments);
+    return cuda_launch_named(call, kernel->image, entry, name[0] != '\0' ? name : kernel->base.op, shape, arguments);
 }

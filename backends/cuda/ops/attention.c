@@ -183,14 +183,14 @@ static ctrt_status attention_backward(const ctrt_call *call)
     return status;
 }
 
-static struct cuda_row rows[] = {
-    { .kernel = { .op = "attention", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED, .run = attention,
+static struct cuda_kernel kernels[] = {
+    { .base = { .op = "attention", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED, .run = attention,
                   .accepts = attention_accepts },
       .image = &cuda_image_attention },
-    { .kernel = { .op = "attention_backward", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED,
+    { .base = { .op = "attention_backward", .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_STRIDED,
                   .run = attention_backward, .accepts = attention_backward_accepts,
                   .workspace = attention_backward_workspace },
       .image = &cuda_image_attention_backward },
 };
 
-CUDA_ROWS(attention, rows);
+CUDA_KERNELS(attention, kernels);

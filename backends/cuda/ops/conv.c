@@ -98,10 +98,10 @@ PASS(conv2d, forward_of)
 PASS(conv2d_input_grad, input_grad_of)
 PASS(conv2d_weight_grad, weight_grad_of)
 
-#define ROW(name)                                                                                                   \
-    { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name,            \
-                  .workspace = name##_workspace },                                                                  \
+#define KERNEL(name)                                                                                                   \
+    { .base = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name,                 \
+                  .workspace = name##_workspace },                                                                     \
       .image = &cuda_image_conv }
-static struct cuda_row rows[] = { ROW(conv2d), ROW(conv2d_input_grad), ROW(conv2d_weight_grad) };
+static struct cuda_kernel kernels[] = { KERNEL(conv2d), KERNEL(conv2d_input_grad), KERNEL(conv2d_weight_grad) };
 
-CUDA_ROWS(conv, rows);
+CUDA_KERNELS(conv, kernels);

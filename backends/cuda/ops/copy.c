@@ -160,9 +160,9 @@ static ctrt_status fill_run(const ctrt_call *call)
     return cuda_elementwise(call, &args, cuda_bits_of(dtype), 0, NULL);
 }
 
-static struct cuda_row rows[] = {
-    ELEMENTWISE_ROW_OF(copy, CUDA_ALL, copy, copy_run, ELEMENTWISE_EXACT, "move"),
-    ELEMENTWISE_ROW_OF(fill, CUDA_ALL, copy, fill_run, ELEMENTWISE_EXACT, NULL),
+static struct cuda_kernel kernels[] = {
+    ELEMENTWISE_KERNEL_OF(copy, CUDA_ALL, copy, copy_run, ELEMENTWISE_EXACT, "move"),
+    ELEMENTWISE_KERNEL_OF(fill, CUDA_ALL, copy, fill_run, ELEMENTWISE_EXACT, NULL),
 };
 
-CUDA_ROWS(copy, rows);
+CUDA_KERNELS(copy, kernels);

@@ -169,14 +169,14 @@ static ctrt_status add(const ctrt_call *call)
     return cuda_launch(call, dtype, JOIN, "j", shape, &a);
 }
 
-#define ROW(name, types, function, room) \
-    { .kernel = { .op = #name, .dtypes = (types), .run = function, .workspace = room }, .image = &cuda_image_index }
+#define KERNEL(name, types, function, room) \
+    { .base = { .op = #name, .dtypes = (types), .run = function, .workspace = room }, .image = &cuda_image_index }
 
-static struct cuda_row rows[] = {
-    ROW(index_select, CUDA_ALL, index_select, NULL),
-    ROW(gather, CUDA_ALL, gather, NULL),
-    ROW(index_add, CUDA_NUMBERS, add, add_workspace),
-    ROW(scatter_add, CUDA_NUMBERS, add, add_workspace),
+static struct cuda_kernel kernels[] = {
+    KERNEL(index_select, CUDA_ALL, index_select, NULL),
+    KERNEL(gather, CUDA_ALL, gather, NULL),
+    KERNEL(index_add, CUDA_NUMBERS, add, add_workspace),
+    KERNEL(scatter_add, CUDA_NUMBERS, add, add_workspace),
 };
 
-CUDA_ROWS(index, rows);
+CUDA_KERNELS(index, kernels);

@@ -160,7 +160,7 @@ ctrt_status cuda_index_sort(const ctrt_call *call, ctrt_dtype dtype, int64_t cou
     if (status != CTRT_OK || count == 0)
         return status;
     if (!make_plan(&plan, dx, count, rows))
-        return cuda_host->fail(CTRT_ERR_INTERNAL, "%s: %s: too many elements to sort", device->name, call->row->op);
+        return cuda_host->fail(CTRT_ERR_INTERNAL, "%s: %s: too many elements to sort", device->name, call->kernel->op);
     memset(&a, 0, sizeof a);
     a.from = call->inputs[0]->data;
     a.index = call->inputs[1]->data;

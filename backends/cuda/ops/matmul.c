@@ -53,7 +53,7 @@ static ctrt_status run_builtin(const ctrt_call *call, const struct cuda_product 
     if (tiles > INT32_MAX)
         return cuda_host->fail(
             CTRT_ERR_NOT_SUPPORTED, "%s: %s of [%lld, %lld] by [%lld, %lld] is too large for the built-in kernel",
-            device->name, call->row->op, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
+            device->name, call->kernel->op, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n);
     const struct cuda_shape shape = {
         .grid = { (unsigned)tiles, 1, (unsigned)(p->batch < MOST_BATCHES ? p->batch : MOST_BATCHES) },
         .block = MATMUL_THREADS
@@ -121,14 +121,14 @@ ctrt_status cuda_fill_bias(const ctrt_call *call, ctrt_dtype dtype, void *c, con
 }
 
 /* linear uses the kernels of matmul. Integer products never use the library and need no workspace. */
-#define ROW(name, types, space)                                                                                     \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = name, .workspace = space },  \
+#define KERNEL(name, types, space)                                                                                     \
+    { .base = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = name, .workspace = space },       \
       .image = &cuda_image_matmul, .kernel_name = "matmul" }
-static struct cuda_row rows[] = {
-    ROW(matmul, CUDA_FLOATING, matmul_workspace),
-    ROW(matmul, CUDA_INTEGRAL, NULL),
-    ROW(linear, CUDA_FLOATING, linear_workspace),
-    ROW(linear, CUDA_INTEGRAL, NULL),
+static struct cuda_kernel kernels[] = {
+    KERNEL(matmul, CUDA_FLOATING, matmul_workspace),
+    KERNEL(matmul, CUDA_INTEGRAL, NULL),
+    KERNEL(linear, CUDA_FLOATING, linear_workspace),
+    KERNEL(linear, CUDA_INTEGRAL, NULL),
 };
 
-CUDA_ROWS(matmul, rows);
+CUDA_KERNELS(matmul, kernels);

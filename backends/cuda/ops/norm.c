@@ -264,14 +264,14 @@ static ctrt_status batch_norm_backward(const ctrt_call *call)
     return status == CTRT_OK && dx != NULL ? launch_last(call, &a, dtype, per_vector) : status;
 }
 
-#define ROW(name, file, room) \
-    { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .run = name, .workspace = room }, .image = &cuda_image_##file }
+#define KERNEL(name, file, room) \
+    { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = name, .workspace = room }, .image = &cuda_image_##file }
 
-static struct cuda_row rows[] = {
-    ROW(layer_norm, norm, NULL),
-    ROW(layer_norm_backward, norm, layer_workspace),
-    ROW(batch_norm, batch_norm, batch_workspace),
-    ROW(batch_norm_backward, batch_norm, batch_backward_workspace),
+static struct cuda_kernel kernels[] = {
+    KERNEL(layer_norm, norm, NULL),
+    KERNEL(layer_norm_backward, norm, layer_workspace),
+    KERNEL(batch_norm, batch_norm, batch_workspace),
+    KERNEL(batch_norm_backward, batch_norm, batch_backward_workspace),
 };
 
-CUDA_ROWS(norm, rows);
+CUDA_KERNELS(norm, kernels);

@@ -48,13 +48,13 @@ static ctrt_status max_pool2d_backward(const ctrt_call *call)
     return run(call, call->outputs[0], call->inputs[0], call->inputs[1], call->inputs[0], call->outputs[0]);
 }
 
-#define ROW(name, types)                                                                                            \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name },                \
+#define KERNEL(name, types)                                                                                            \
+    { .base = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name },                     \
       .image = &cuda_image_pool }
 
-static struct cuda_row rows[] = {
-    ROW(max_pool2d, CUDA_NUMBERS),
-    ROW(max_pool2d_backward, CUDA_FLOATING),
+static struct cuda_kernel kernels[] = {
+    KERNEL(max_pool2d, CUDA_NUMBERS),
+    KERNEL(max_pool2d_backward, CUDA_FLOATING),
 };
 
-CUDA_ROWS(pool, rows);
+CUDA_KERNELS(pool, kernels);

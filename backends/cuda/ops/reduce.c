@@ -8,7 +8,7 @@
 #define ENOUGH_BLOCKS 1024                  /* for any device; a constant, so that all devices give the same results */
 #define LEAST_PIECE   4096                  /* minimum number of elements per block */
 
-enum way { SUM, MEAN, EXTREME, PLACE, TRUTH };      /* cuda_row.code */
+enum way { SUM, MEAN, EXTREME, PLACE, TRUTH };      /* cuda_kernel.code */
 
 struct plan {
     struct reduce_args args;
@@ -214,7 +214,7 @@ static ctrt_dtype join_dtype(enum way way, ctrt_dtype dtype)
 static ctrt_status run(const ctrt_call *call)
 {
     const ctrt_dtype dtype = (ctrt_dtype)call->inputs[0]->dtype;
-    const enum way way = (enum way)cuda_row_of(call)->code;
+    const enum way way = (enum way)cuda_kernel_of(call)->code;
     struct plan p;
     if (call->outputs[0]->numel == 0)
         return CTRT_OK;
@@ -222,7 +222,7 @@ static ctrt_status run(const ctrt_call *call)
     struct reduce_args *a = &p.args;
     if (a->count == 0 && (way == EXTREME || way == PLACE))
         return cuda_host->fail(CTRT_ERR_SHAPE, "%s over no elements: the size of a reduced dimension is 0",
-                               call->row->op);
+                               call->kernel->op);
     a->mean = way == MEAN;
     a->mask = CUDA_FLOATING & CTRT_DTYPE_BIT(dtype) ? ((uint64_t)1 << (8 * cuda_dtype_bytes[dtype] - 1)) - 1
                                                     : UINT64_MAX;
@@ -236,21 +236,21 @@ static ctrt_status run(const ctrt_call *call)
     return cuda_launch(call, join_dtype(way, dtype), 2, "j", p.shape, a);
 }
 
-#define ROW(name, types, way, file, kernels)                                                                        \
-    { .kernel = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = run,                         \
-                  .workspace = way == PLACE ? places_workspace : workspace },                                       \
+#define KERNEL(name, types, way, file, kernels)                                                                        \
+    { .base = { .op = #name, .dtypes = (types), .flags = CTRT_KERNEL_STRIDED, .run = run,                              \
+                  .workspace = way == PLACE ? places_workspace : workspace },                                          \
       .image = &cuda_image_##file, .code = way, .kernel_name = kernels }
 
-static struct cuda_row rows[] = {
-    ROW(sum, CUDA_ALL, SUM, reduce, NULL),
-    ROW(prod, CUDA_ALL, SUM, reduce, NULL),
-    ROW(mean, CUDA_FLOATING, MEAN, reduce, "sum"),
-    ROW(amax, CUDA_ALL, EXTREME, extreme, NULL),
-    ROW(amin, CUDA_ALL, EXTREME, extreme, NULL),
-    ROW(argmax, CUDA_ALL, PLACE, extreme, NULL),
-    ROW(argmin, CUDA_ALL, PLACE, extreme, NULL),
-    ROW(any, CUDA_ALL, TRUTH, extreme, NULL),
-    ROW(all, CUDA_ALL, TRUTH, extreme, NULL),
+static struct cuda_kernel kernels[] = {
+    KERNEL(sum, CUDA_ALL, SUM, reduce, NULL),
+    KERNEL(prod, CUDA_ALL, SUM, reduce, NULL),
+    KERNEL(mean, CUDA_FLOATING, MEAN, reduce, "sum"),
+    KERNEL(amax, CUDA_ALL, EXTREME, extreme, NULL),
+    KERNEL(amin, CUDA_ALL, EXTREME, extreme, NULL),
+    KERNEL(argmax, CUDA_ALL, PLACE, extreme, NULL),
+    KERNEL(argmin, CUDA_ALL, PLACE, extreme, NULL),
+    KERNEL(any, CUDA_ALL, TRUTH, extreme, NULL),
+    KERNEL(all, CUDA_ALL, TRUTH, extreme, NULL),
 };
 
-CUDA_ROWS(reduce, rows);
+CUDA_KERNELS(reduce, kernels);

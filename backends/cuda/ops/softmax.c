@@ -44,13 +44,13 @@ static ctrt_status run(const ctrt_call *call)
     return cuda_launch(call, (ctrt_dtype)x->dtype, way, cuda_row_variants[way], shape, &a);
 }
 
-#define ROW(name) { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .image = &cuda_image_softmax }
+#define KERNEL(name) { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .image = &cuda_image_softmax }
 
-static struct cuda_row rows[] = {
-    ROW(softmax),
-    ROW(log_softmax),
-    ROW(softmax_backward),
-    ROW(log_softmax_backward),
+static struct cuda_kernel kernels[] = {
+    KERNEL(softmax),
+    KERNEL(log_softmax),
+    KERNEL(softmax_backward),
+    KERNEL(log_softmax_backward),
 };
 
-CUDA_ROWS(softmax, rows);
+CUDA_KERNELS(softmax, kernels);

@@ -71,7 +71,7 @@ typedef struct ctrt_call {
     const void *attributes;                 /* struct ctrt_*_attributes of the op, or NULL */
     void *workspace;                        /* memory of the size that workspace() requested; 64-byte aligned */
     size_t workspace_bytes;
-    const struct ctrt_kernel *row;          /* the kernel that runs */
+    const struct ctrt_kernel *kernel;       /* the kernel that runs */
     uint64_t sequence;                      /* number of this call on its queue, from 1; 0 without queues */
 } ctrt_call;
 
@@ -206,14 +206,13 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  * Elementwise; all views have one shape, with dimensions merged where possible:
  *   copy(x) -> out            out may have another dtype (key: x); float to int truncates toward zero; bool is x != 0
  *   fill() -> out             value: range_attributes.lo; key: out.  Any strides if the kernel has CTRT_KERNEL_STRIDED
- *   neg abs sign square relu(x); floor ceil round trunc (ties to even); clamp(x), range_attributes   any dtype but bool
- *   sqrt rsqrt reciprocal exp expm1 log log1p sin cos tan tanh sigmoid silu erf gelu(x)     floating
- *   isnan isinf isfinite logical_not(x) -> bool out
+ *   NAME(x) -> out, NAME(a, b) -> out     every op of the form UNARY or BINARY in ctrt/ops.def, which says what it
+ *       computes. Keys: floating if its promotion is TO_FLOAT, else its dtypes. out is bool if it is TO_BOOL or
+ *       COMPARE, else of the key dtype. Of bool, add and maximum are or; mul and minimum are and
+ *   clamp(x), range_attributes    any dtype but bool
+ *   gelu(x)                       floating
  *   relu_backward(dy, y): y <= 0 ? 0 : dy   sigmoid_backward(dy, y)    tanh_backward(dy, y)
  *   gelu_backward(dy, x)    silu_backward(dy, x)
- *   add sub mul div(floating) remainder(sign of divisor) fmod floor_divide pow maximum minimum (NaN wins) (a, b)
- *       bool: add is or, mul and maximum are and/or
- *   eq ne lt le gt ge logical_and logical_or logical_xor(a, b) -> bool out (key: the dtype of a and b)
  *   where(cond bool, a, b) (key: a)
  * Reductions; attributes: reduce. out has the input's ndim, with size 1 and stride 0 at reduced dimensions:
  *   sum prod(x) -> out, key x, out dtype: x's, or i64 for integers and bool      mean(x) floating
@@ -258,7 +257,7 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   tril triu(x[B,M,N]) -> out
  * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint();
  *   bernoulli(); dropout(x) -> y = x * mask / (1-p), mask bool
- * Optimizers, in place on many tensors at once (contiguous; key: parameter; sequences of n equal shapes):
+ * Optimizers, in place on n tensors at once (contiguous; key: parameter); optional, else elementwise ops do the step:
  *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
  *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
  *   buf, m and v are f32 if p and g are f16 or bf16, otherwise they have p's dtype */
@@ -438,7 +437,7 @@ typedef struct ctrt_queue_table {       /* optional; without it every slot compl
 
 typedef struct ctrt_kernel_table {      /* optional; without it every op needs the CPU fallback */
     size_t size;
-    const ctrt_kernel *rows;
+    const ctrt_kernel *kernels;
     size_t count;
     size_t stride;                      /* sizeof(ctrt_kernel) at the plugin's compile time */
     /* Optional: called before the first kernel runs, to load libraries or select code for the CPU. */
@@ -668,6 +667,25 @@ typedef struct ctrt_plugin {
  * version. */
 typedef const ctrt_plugin *(*ctrt_plugin_entry)(uint32_t host_abi_major, uint32_t host_abi_minor);
 CTRT_API const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor);
+
+/* Defines ctrt_plugin_v1 and the plugin's table, with the ABI version of this header. Use it once, at file scope, in C
+ * or C++, without a semicolon. `name`, `version`, `description`: string literals. `components`: an array of
+ * ctrt_component. `init`: as in ctrt_plugin, or NULL.
+ *
+ *     static const ctrt_component components[] = {
+ *         { .size = sizeof(ctrt_component), .kind = CTRT_COMPONENT_BACKEND, .name = "mine", .table = &backend },
+ *     };
+ *     CTRT_PLUGIN_DEFINE("backend-mine", "1.0", "my accelerator", components, init) */
+#define CTRT_PLUGIN_DEFINE(name, version, description, components, init)                                              \
+    const ctrt_plugin *ctrt_plugin_v1(uint32_t host_abi_major, uint32_t host_abi_minor)                               \
+    {                                                                                                                 \
+        static const ctrt_plugin plugin = {                                                                           \
+            sizeof(ctrt_plugin), CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR, name, version, description, components, \
+            sizeof(components) / sizeof((components)[0]), sizeof((components)[0]), init                               \
+        };                                                                                                            \
+        (void)host_abi_major, (void)host_abi_minor;                                                                   \
+        return &plugin;                                                                                               \
+    }
 
 CTRT_END_DECLS
 
