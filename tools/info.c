@@ -392,7 +392,7 @@ int tool_info(int argc, char **argv)
         choice.load = choice.load || option == 'l';
     }
     if (optind < argc) {
-        fprintf(stderr, "ctrt %s: what is \"%s\"?\n", argv[0], argv[optind]);
+        fprintf(stderr, "ctrt %s: unexpected argument \"%s\"\n", argv[0], argv[optind]);
         return usage(stderr, argv[0], 2);
     }
     if (!choice.devices && !choice.plugins && !choice.params)
@@ -415,7 +415,7 @@ int tool_plugins(int argc, char **argv)
         choice.json = true;
     }
     if (optind < argc) {
-        fprintf(stderr, "ctrt %s: what is \"%s\"?\n", argv[0], argv[optind]);
+        fprintf(stderr, "ctrt %s: unexpected argument \"%s\"\n", argv[0], argv[optind]);
         return usage(stderr, argv[0], 2);
     }
     (choice.json ? show_json : show_text)(&choice);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz.h: what a fuzz target offers. Each file fuzz-NAME.c is one target, usable with libFuzzer as it is:
+/* fuzz.h: the interface of a fuzz target. Each file fuzz-NAME.c is one target. It works with libFuzzer unchanged:
  *
  *     clang -g -fsanitize=fuzzer,address -Iinclude -Icore -I. tests/fuzz/fuzz-visible.c core/...
  *
@@ -13,14 +13,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One input; returns 0. A broken promise ends the process. */
+/* Runs one input; returns 0. A failed PROMISE aborts the process. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Examples to start from, and words worth inserting; both end with NULL. */
+/* Initial inputs, and words that mutations insert; both end with NULL. */
 extern const char *const fuzz_examples[];
 extern const char *const fuzz_words[];
 
-/* A promise of the code under test. */
+/* Aborts unless the code under test keeps this part of its contract. */
 #define PROMISE(condition)                                                      \
     do {                                                                        \
         if (!(condition)) {                                                     \
@@ -29,7 +29,7 @@ extern const char *const fuzz_words[];
         }                                                                       \
     } while (0)
 
-/* The input as a string in `text`; false when it is longer than fits. */
+/* Copies the input into `text` as a string; returns false if it does not fit. */
 static inline int fuzz_text(char *text, size_t bytes, const uint8_t *data, size_t size)
 {
     if (size >= bytes)
