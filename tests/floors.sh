@@ -4,9 +4,9 @@
 #
 #   include < core < nn < parallel < tools, and inside core: base < registry < device < memory < tensor < ops <
 #   autograd. A file may include headers of its own layer or below. Public headers include only public headers. Plugins
-#   and the plugin template include ctrt/plugin.h, the headers that it includes, and their own folder. Tools and examples
-#   include public headers and their own folder. Includes from outside the tree (<stdio.h>, "config.h") are not checked,
-#   except in public headers, which may use three C headers.
+#   and the plugin template include ctrt/plugin.h, the headers that it includes, and their own folder. Tools and
+#   examples include public headers and their own folder. Includes from outside the tree (<stdio.h>, "config.h") are not
+#   checked, except in public headers, which may use three C headers.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
 . "$srcdir/tests/lib.sh"
 cd "$srcdir" || exit 1
@@ -48,7 +48,7 @@ violations() {
         if (normal(folder name) in known) return normal(folder name)
         if (normal(name) in known) return normal(name)
         if (("include/" name) in known) return "include/" name
-        if ((house(from) "/" name) in known) return house(from) "/" name
+        if ((own_folder(from) "/" name) in known) return own_folder(from) "/" name
         if (("core/" name) in known) return "core/" name
         return ""
     }

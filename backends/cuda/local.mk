@@ -87,13 +87,7 @@ softcuda-plugins/stamp: plugins-built/stamp backend-cuda.la backend-cuda-fp16.la
 	cp plugins-built/*.so softcuda-plugins/ && cp .libs/backend-cuda.so .libs/backend-cuda-fp16.so softcuda-plugins/ && chmod 755 softcuda-plugins/*.so && : >$@
 check_DATA += softcuda-plugins/stamp
 
-check_PROGRAMS += test-capture test-cuda-rows
-test_capture_SOURCES  = tests/integration/test-capture.c
-test_capture_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_capture_LDADD    = $(PUBLIC_LIBS)
-test_cuda_rows_SOURCES  = tests/unit/test-cuda-rows.c
-test_cuda_rows_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
-test_cuda_rows_LDADD    = $(PUBLIC_LIBS)
+check_PROGRAMS += test-capture
 
 cuda_suites = tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
               tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/gpu-script.sh
@@ -101,4 +95,4 @@ TESTS += $(cuda_suites)
 endif
 EXTRA_DIST += tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
               tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/gpu-script.sh \
-              tests/integration/cuda_lib.sh tests/integration/test-capture.c
+              tests/integration/cuda_lib.sh

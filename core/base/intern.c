@@ -18,7 +18,7 @@ struct chain {
     struct interned *first;
 };
 
-LOCK_DEFINE(intern_lock, LOCK_KEEP);
+LOCK_DEFINE(intern_lock, LOCK_INTERN);
 static struct ptr_map chains;
 
 /* The FNV-1a hash, as a key of the table. */

@@ -56,7 +56,7 @@ static void check_slots(void)
           CTRT_PLUGIN_ABI_MAJOR);
 }
 
-int main(void)
+TEST_MAIN
 {
     if (sizeof(void *) != 8)
         return skip_rest("the recorded layouts are those of 64-bit machines");

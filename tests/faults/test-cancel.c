@@ -4,9 +4,6 @@
  * A thread with a pending cancellation runs the whole program of work.c. It must reach the end, where it is cancelled.
  * Then threads are cancelled at arbitrary times while others work. If a cancelled thread kept a lock, the others would
  * block until SIGALRM ends the process. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <math.h>
 #include <pthread.h>
 
@@ -95,7 +92,7 @@ static void cancelled_at_any_time(void)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     static const char *const configurations[][3] = {
         { "CTRT_DEVICE=cpu" }, { "CTRT_DEVICE=sim:0", "CTRT_SIM=devices=1" },

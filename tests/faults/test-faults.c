@@ -9,9 +9,6 @@
  * Without arguments: every n up to 16 and then a sample, which is smaller on a slow machine; with CTRT_FAULTS=full in
  * the environment every n. To run one case and print the backtrace of the failed call: SHIM_TRACE=1 test-faults
  * CONFIGURATION cold|warm KIND N [once|forever]. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <dlfcn.h>
 #include <math.h>
 #include <signal.h>
@@ -252,7 +249,7 @@ static int single(char **arguments)
     return done();
 }
 
-int main(int count, char **arguments)
+TEST_MAIN
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return skip_rest("sanitizers interpose the same functions as the shim");
@@ -266,7 +263,7 @@ int main(int count, char **arguments)
         if (getenv("LD_PRELOAD") != NULL)
             return skip_rest("the shim cannot be preloaded");
         setenv("LD_PRELOAD", shim, 1);
-        execv("/proc/self/exe", arguments);
+        execv("/proc/self/exe", argv);
         return 1;
     }
     char template[] = "/tmp/ctrt-faults-XXXXXX";

@@ -3,9 +3,6 @@
  *
  * The program of work.c runs with each limit, then again without. There must be no crash and no exit; a call that fails
  * must return a status and set a message; results after the limit is lifted must be correct. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <math.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -91,7 +88,7 @@ static void limited_processes(const double *expected, rlim_t processes)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     double *expected = mmap(NULL, sizeof(double) * WORK_PARTS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
                             0);

@@ -9,7 +9,7 @@
 
 #define DATA_BYTES 64
 
-const char *const fuzz_examples[] = {
+static const char *const fuzz_examples[] = {
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[4,4],\"data_offsets\":[0,64]}}",
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},"
     "\"b\":{\"dtype\":\"I64\",\"shape\":[5],\"data_offsets\":[24,64]}}",
@@ -19,7 +19,7 @@ const char *const fuzz_examples[] = {
     "{}",
     NULL,
 };
-const char *const fuzz_words[] = {
+static const char *const fuzz_words[] = {
     "\"dtype\":", "\"shape\":", "\"data_offsets\":", "[0,64]", "[", "]", "{", "}", ",", "\"", "\\ud83d\\ude00", "\\",
     "18446744073709551615", "F64",
     "__metadata__", "-1", "1e3", NULL,
@@ -54,7 +54,7 @@ static void try_image(const uint8_t *data, size_t size)
     safetensors_free(&header);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static int fuzz_one(const uint8_t *data, size_t size)
 {
     if (size == 0 || data[0] != '{') {
         try_image(data, size);
@@ -69,3 +69,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     free(image);
     return 0;
 }
+
+FUZZ_MAIN

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz.h: the interface of a fuzz target. Each file fuzz-NAME.c is one target. It works with libFuzzer unchanged:
+/* fuzz.h: the interface of a fuzz target. Each file fuzz-NAME.c is one target. It works with libFuzzer:
  *
- *     clang -g -fsanitize=fuzzer,address -Iinclude -Icore -I. tests/fuzz/fuzz-visible.c core/...
+ *     clang -g -DFUZZ_LIBFUZZER -fsanitize=fuzzer,address -Iinclude -Icore -I. -Itests/unit tests/fuzz/fuzz-visible.c
+ *           core/...
  *
  * and with driver.c, which `make check` runs for a second from the target's own examples. */
 #ifndef CTRT_TESTS_FUZZ_H
@@ -13,12 +14,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Runs one input; returns 0. A failed PROMISE aborts the process. */
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "run.h"
 
-/* Initial inputs, and words that mutations insert; both end with NULL. */
-extern const char *const fuzz_examples[];
-extern const char *const fuzz_words[];
+/* A target: runs one input and returns 0. A failed PROMISE aborts the process. */
+typedef int fuzz_target(const uint8_t *data, size_t size);
+
+/* driver.c. `examples`: initial inputs; `words`: words that mutations insert; both end with NULL. */
+int fuzz_run(int argc, char **argv, fuzz_target *target, const char *const *examples, const char *const *words);
+
+/* At the end of a target's file, which defines fuzz_one, fuzz_examples and fuzz_words. */
+#ifdef FUZZ_LIBFUZZER
+#define FUZZ_MAIN int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { return fuzz_one(data, size); }
+#else
+#define FUZZ_MAIN TEST_MAIN { return fuzz_run(argc, argv, fuzz_one, fuzz_examples, fuzz_words); }
+#endif
 
 /* Aborts unless the code under test keeps this part of its contract. */
 #define PROMISE(condition)                                                      \

@@ -493,7 +493,7 @@ static void test_param_warnings(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     unsetenv("CTRT_LOG");
     test_log();
