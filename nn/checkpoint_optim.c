@@ -135,7 +135,7 @@ static ctrt_status options_load(union optim_options *out, const ctrt_optimizer *
 {
     const char *kind = safetensors_metadata(&file->header, KIND_KEY);
     if (kind == NULL || strcmp(kind, optimizer->kind->name) != 0)
-        return ctrt_fail(CTRT_ERR_STATE, "the file holds the state of %.40s, the optimizer is %s",
+        return ctrt_fail(CTRT_ERR_STATE, "the file has the state of %.40s, the optimizer is %s",
                          kind ? kind : "no optimizer", optimizer->kind->name);
     *out = optimizer->options;
     CTRT_TRY(number_load(optim_number(out, optimizer->kind->lr), file, "lr", found));

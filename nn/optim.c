@@ -163,7 +163,7 @@ static ctrt_status slot_add(ctrt_optimizer *optimizer, ctrt_tensor *parameter, c
                          ctrt_dtype_name(ctrt_tensor_dtype(parameter)));
     for (size_t i = 0; i < optimizer->count; i++)
         if (optimizer->slots[i].parameter == parameter)
-            return ctrt_fail(CTRT_ERR_STATE, "optimizer_add: %s is there already, as %s", name,
+            return ctrt_fail(CTRT_ERR_STATE, "optimizer_add: %s was already added, as %s", name,
                              optimizer->slots[i].name);
     CTRT_TRY(ARRAY_RESERVE(optimizer->slots, optimizer->capacity, optimizer->count, "an optimizer"));
     char *copy = host_strdup(name);
@@ -306,7 +306,8 @@ ctrt_status optim_state_ready(ctrt_optimizer *optimizer, struct optim_slot *slot
             ctrt_tensor_release(state);
         if (*state == NULL)
             CTRT_TRY(capture_refuse(ctrt_tensor_device(parameter),
-                                    "the optimizer's state would begin anew at every replay: take a step before it"));
+                                    "the optimizer has no state yet, so every replay would initialise it again; take a "
+                                    "step before the capture"));
         if (*state == NULL)
             CTRT_TRY(ctrt_zeros(state, ctrt_ints_of(ctrt_tensor_shape(parameter), ctrt_tensor_ndim(parameter)),
                                 optim_state_dtype(parameter), ctrt_tensor_device(parameter)));
@@ -378,7 +379,7 @@ static ctrt_status step_again(void *state, void *numbers)
     for (size_t i = 1; i < step->count; i++)
         if (unlikely(optimizer->kind->key(&slots[step->slots[i]]) != optimizer->kind->key(first)))
             return ctrt_fail(CTRT_ERR_STATE,
-        "%s: %s has taken %lld steps and %s %lld by now, but the captured step has one count for both: capture it anew",
+        "%s: %s has taken %lld steps and %s %lld, but the captured step has one step count for both; capture it again",
                              optimizer->kind->name, first->name, (long long)first->steps, slots[step->slots[i]].name,
                              (long long)slots[step->slots[i]].steps);
     count_steps(step, 1);
@@ -536,6 +537,6 @@ ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimiz
             return CTRT_OK;
         }
     }
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: %s has no state \"%s\" for %s (yet)",
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "optimizer_state: %s has no state \"%s\" for %s yet",
                      optimizer->kind->name, name, optimizer->slots[index].name);
 }

@@ -523,9 +523,10 @@ ctrt_status plan_memory_begin(struct plan **out, ctrt_device *device)
     device = device_home(device);
     struct device_memory *real = device->memory;
     if (real->plan != NULL)
-        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a plan for %s is running already", device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a plan for %s is already running", device->name);
     if (atomic_load(&real->captures) > 0)
-        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a capture runs on %s (ctrt_capture_end)", device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a capture is running on %s (ctrt_capture_end)",
+                         device->name);
     if (real->plans == NULL)
         CTRT_TRY(plan_new(real));
     struct plan *plan = real->plans;

@@ -82,7 +82,7 @@ static ctrt_status choose_policy(struct policy_spec *specs, int *count, const ct
     if (status == CTRT_ERR_OUT_OF_MEMORY)
         return status;
     if (status != CTRT_OK && strcmp(wish, "direct") != 0) {
-        log_message(CTRT_LOG_WARNING, "memory", "%s goes without its policy: %s", device->name,
+        log_message(CTRT_LOG_WARNING, "memory", "%s uses no memory policy: %s", device->name,
                     ctrt_error_message());
         wish = "direct";
     }
@@ -98,7 +98,7 @@ static ctrt_status build_layers(struct device_memory *memory, const struct polic
         if (i > 0 && (policy_flags(memory->layers[i]->policy) & CTRT_MEMORY_MOVES))
             return ctrt_fail(
                 CTRT_ERR_INVALID_ARGUMENT,
-                "policy %s moves memory, which the one above it, %s, could not know of: write it first, %s+%s",
+                "the memory policy %s moves blocks, so it cannot follow %s: write %s+%s",
                 specs[i].name, specs[i - 1].name, specs[i].name, specs[i - 1].name);
         source = &memory->layers[i]->source;
     }
@@ -329,7 +329,7 @@ alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue
         return CTRT_OK;
     }
     if (unlikely(bytes > PTRDIFF_MAX))
-        return refuse(memory, bytes, "more than an address space holds", report);
+        return refuse(memory, bytes, "more than the address space holds", report);
     if (unlikely(alloc_fault_active) && alloc_fault_due())
         return refuse(memory, bytes, "injected failure", report);
     block->fence = NULL;
@@ -388,8 +388,8 @@ static ctrt_status use(struct device_memory *memory, const ctrt_block *block, vo
         return plan_use(memory->plan, block, queue, address);
     if (unlikely(memory->plans != NULL) && plan_left(memory, block))
         return ctrt_fail(CTRT_ERR_STATE,
-                         "a tensor on %s is left from a plan and has no memory: let go of what is made between "
-                         "ctrt_memory_plan_begin and _end", memory->device->name);
+                         "a tensor on %s was made in a plan and has no memory; release the tensors made between "
+                         "ctrt_memory_plan_begin and ctrt_memory_plan_end", memory->device->name);
     const struct memory_layer *top = memory->layers[0];
     quota_refused = false;
     ctrt_status status = top->policy->use(top->state, block, queue, address);

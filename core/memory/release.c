@@ -17,7 +17,7 @@ static ctrt_status still_there(const char *who, struct device_memory *memory, ui
         snprintf(of, sizeof of, ", most of them of %s", owner_label(label, &owners[0]));
     host_free(owners);
     return ctrt_fail(CTRT_ERR_STATE,
-                     "%s: tensors still hold %s on %s%s; release them first. What was cached is given back", who,
+                     "%s: tensors still hold %s on %s%s; release them first. Cached memory was released", who,
                      format_bytes(size, bytes), memory->device->name, of);
 }
 
@@ -62,19 +62,19 @@ static ctrt_status handles(ctrt_device *device)
     pinned_figures(&pinned, device);
     if (plan_running(device) || plan_left_blocks(device->memory) > 0)
         return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %s", device->name,
-                         plan_running(device) ? "a plan is running" : "tensors that a plan made still live");
+                         plan_running(device) ? "a plan is running" : "tensors made in a plan still exist");
     if (atomic_load(&device->memory->captures) > 0 || atomic_load(&device->memory->graphs) > 0)
         return ctrt_fail(CTRT_ERR_STATE,
-                         "shutdown: %s stays open: a capture runs there, or graphs of its work are still held",
+                         "shutdown: %s stays open: a capture is running on it, or graphs of its work still exist",
                          device->name);
     if (pinned.of[PINNED_ACTIVE_REQUESTS].current > 0)
         return ctrt_fail(CTRT_ERR_STATE,
-                         "shutdown: %s stays open: %llu tensors still hold memory that is pinned for it", device->name,
+                         "shutdown: %s stays open: %llu tensors still hold memory pinned for it", device->name,
                          (unsigned long long)pinned.of[PINNED_ACTIVE_REQUESTS].current);
     if (streams > 0 || events > 0)
         return ctrt_fail(
             CTRT_ERR_STATE,
-            "shutdown: %s stays open: %u of its streams and %u of its events are still held; release them first",
+            "shutdown: %s stays open: %u of its streams and %u of its events still exist; release them first",
             device->name, (unsigned)streams, (unsigned)events);
     return CTRT_OK;
 }

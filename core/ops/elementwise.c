@@ -338,7 +338,7 @@ static ctrt_status check_comparable(enum op op, ctrt_scalar value, ctrt_dtype co
     dtype_store(element, compute, value);
     if (likely(dtype_load(element, compute).i == value.i))
         return CTRT_OK;
-    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %lld is no value of %s; cast the tensor with ctrt_to_dtype",
+    return ctrt_fail(CTRT_ERR_OVERFLOW, "%s: %lld cannot be represented in %s; cast the tensor with ctrt_to_dtype",
                      op_table[op].name, (long long)value.i, ctrt_dtype_name(compute));
 }
 
@@ -411,8 +411,8 @@ ctrt_status ctrt_pow_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)
 {
     if (a != NULL && b.kind == CTRT_SCALAR_INT && b.i < 0 && !dtype_floating(tensor_dtype(a)))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "pow: %s to the negative integer power %lld has no integer result; give the power as a "
-                         "floating number", ctrt_dtype_name(tensor_dtype(a)), (long long)b.i);
+                         "pow: %s to the negative integer power %lld has no integer result; pass the power as a "
+                         "floating-point number", ctrt_dtype_name(tensor_dtype(a)), (long long)b.i);
     return binary_scalar(out, OP_pow, a, b, false);
 }
 

@@ -72,7 +72,7 @@ static bool read_chunk(void *settings, struct option_text value)
 
 static ctrt_status out_of_host_memory(void)
 {
-    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: no host memory for its own structures");
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: out of host memory for its own structures");
 }
 
 static ctrt_status arena_create(void **policy, const ctrt_memory_source *source, const char *options)
@@ -423,7 +423,7 @@ static const ctrt_plugin plugin = {
     .abi_minor = CTRT_PLUGIN_ABI_MINOR,
     .name = "memory-arena",
     .version = PACKAGE_VERSION,
-    .description = "memory policy: one region for a step, started over when all is freed",
+    .description = "memory policy: one region per step, which is reset when all blocks are freed",
     .components = components,
     .component_count = 1,
     .component_stride = sizeof components[0],

@@ -275,8 +275,8 @@ TEST_MAIN
     setenv("CTRT_NUM_THREADS", "2", 1);
     setenv("OMP_WAIT_POLICY", "passive", 0);
     (void)late();                       /* the first call sets the start time */
-    if (count > 4)
-        return single(arguments);
+    if (argc > 4)
+        return single(argv);
     for (int c = 0; c < CONFIGURATIONS; c++) {
         group("%s: without failures", configurations[c].name);
         expect(&configurations[c]);

@@ -226,7 +226,7 @@ static void test_refused(void)
     double value = 0;
     CHECK_OK(ctrt_full(&x, CTRT_SHAPE(64), ctrt_float(3), CTRT_F32, device));
     CHECK_OK(ctrt_capture_begin(device));
-    CHECK_FAILS(ctrt_capture_begin(device), CTRT_ERR_STATE, "captured already");
+    CHECK_FAILS(ctrt_capture_begin(device), CTRT_ERR_STATE, "already being captured");
     CHECK_OK(ctrt_mul(&y, x, x));
     CHECK_OK(ctrt_select(&at, y, 0, 0));
     CHECK_FAILS(ctrt_item(&value, at), CTRT_ERR_STATE, "is being captured");
@@ -234,7 +234,7 @@ static void test_refused(void)
     CHECK_OK(ctrt_capture_end(&graph, device));
     CHECK_OK(ctrt_capture_replay(graph));
     ctrt_graph_release(&graph);
-    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "no capture was begun");
+    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "is not being captured");
     CHECK_OK(ctrt_uniform_(x, 0, 1));
     CHECK_OK(ctrt_device_synchronize(device));
     ctrt_tensor_release(&at);
@@ -287,7 +287,7 @@ static void test_streams(void)
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_OK(ctrt_add(&y, x, x));
     CHECK_OK(ctrt_stream_push(side));
-    CHECK_FAILS(ctrt_mul(&z, y, y), CTRT_ERR_STATE, "let it join the capture first");
+    CHECK_FAILS(ctrt_mul(&z, y, y), CTRT_ERR_STATE, "make the stream join the capture first");
     CHECK_OK(ctrt_event_new(&event, device, false));
     ctrt_stream *begin = NULL;
     CHECK_OK(ctrt_stream_default(&begin, device));
@@ -419,8 +419,8 @@ static void test_optimizer(void)
     batch(&t, 0);
     batch(&plain, 0);
     CHECK_OK(ctrt_capture_begin(device));
-    CHECK_FAILS(step(&t), CTRT_ERR_STATE, "the optimizer's state would begin anew at every replay");
-    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "take a step before it");
+    CHECK_FAILS(step(&t), CTRT_ERR_STATE, "every replay would initialise it again");
+    CHECK_FAILS(ctrt_capture_end(&graph, device), CTRT_ERR_STATE, "take a step before the capture");
     CHECK_OK(step(&t));
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_OK(step(&t));
@@ -452,7 +452,7 @@ static void test_versions(void)
     CHECK_OK(ctrt_ones(&w, CTRT_SHAPE(4), CTRT_F32, device));
     CHECK_OK(ctrt_capture_begin(device));
     CHECK_OK(ctrt_mul_scalar_(w, ctrt_float(2)));
-    CHECK_FAILS(ctrt_memory_plan_begin(&plan, device), CTRT_ERR_STATE, "a capture runs on");
+    CHECK_FAILS(ctrt_memory_plan_begin(&plan, device), CTRT_ERR_STATE, "a capture is running on");
     CHECK_OK(ctrt_capture_end(&graph, device));
     CHECK_OK(ctrt_tensor_require_grad(w, true));
     CHECK_OK(ctrt_mul(&l, w, w));
@@ -461,7 +461,7 @@ static void test_versions(void)
     CHECK_FAILS(ctrt_backward(l), CTRT_ERR_AUTOGRAD, "");
     ctrt_tensor_release(&l);
     CHECK_OK(ctrt_memory_plan_begin(&plan, device));
-    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "a plan runs on");
+    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "a plan is running on");
     CHECK_OK(ctrt_memory_plan_end(NULL, &plan));
     ctrt_graph_release(&graph);
     CHECK_OK(ctrt_capture_begin(device));
@@ -511,7 +511,7 @@ static void test_counts(void)
     CHECK_OK(ctrt_zeros_like(&gradient, p, CTRT_DTYPE_DEFAULT, NULL));
     CHECK_OK(ctrt_tensor_set_grad(p, gradient));
     CHECK_OK(ctrt_optimizer_step(t.optimizer));
-    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "capture it anew");
+    CHECK_FAILS(ctrt_capture_replay(graph), CTRT_ERR_STATE, "capture it again");
     remove(file);
     ctrt_tensor_release(&gradient);
     ctrt_graph_release(&graph);
