@@ -1,4 +1,12 @@
-# Tests. `make check` runs everything in TESTS; each test prints TAP. A test in C is a file test-NAME.c with one TEST_MAIN
+# Tests. Each prints TAP.
+#
+#   make check         everything in TESTS. In a tree with sanitizers, without TREE_TESTS and
+#                      PLAIN_TESTS, and without the suites that run every cuda kernel
+#   make check-long    LONG_TESTS: mutants, second devices, more seeds and policies; in the plain tree
+#   make check-tsan    TSAN_TESTS, in a tree with the thread sanitizer
+#   make check-smoke   SMOKE_TESTS, which show that a build works; `make distcheck-smoke` runs them in the release archive
+#
+# A test in C is a file test-NAME.c with one TEST_MAIN
 # (tests/unit/run.h), named in one of these lists:
 #
 #   public_tests       link libctrt.so; for tests of the public API
@@ -12,7 +20,7 @@
 # plugins and other CTRT_ variables are unset; $srcdir, $builddir (both absolute) say where the files are.
 
 PUBLIC_LIBS       = libctrt.la -ldl -lm
-INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/core -I$(top_srcdir) -I$(top_srcdir)/tests/unit -D_GNU_SOURCE $(CMOCKA_CFLAGS)
+INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/core -I$(top_srcdir) -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
 PUBLIC_CPPFLAGS   = $(AM_CPPFLAGS) -I$(top_srcdir) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
 INTERNAL_LIBS     = libctrt-core.la
 TEST_RUNNER       = tests/unit/run.c tests/unit/run.h
@@ -23,11 +31,13 @@ public_tests   =
 internal_tests =
 plugin_tests   =
 single_tests   =
+TREE_TESTS     =
+PLAIN_TESTS    =
 TSAN_TESTS     =
 
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
-TESTS += tests/headers.sh tests/floors.sh tests/exports.sh
+TREE_TESTS += tests/headers.sh tests/floors.sh tests/exports.sh tests/abi/abidiff.sh
 EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
               tests/lsan.supp tests/run.sh tests/tsan.supp
 
@@ -37,12 +47,13 @@ EXTRA_DIST += \
     tests/reference/compare.py tests/reference/compare_check.py tests/reference/compare_ctrt.py \
     tests/reference/compare_known.py tests/reference/compare_layout_table.py tests/reference/compare_nn.py tests/reference/compare_op_table.py \
     tests/reference/compare_ops.py tests/reference/compare_optim.py tests/reference/compare_programs.py \
-    tests/reference/make_nn.py tests/reference/make_ops.py tests/reference/make_printing.py \
+    tests/reference/make_nn.py tests/reference/make_ops.py tests/reference/make_optim.py \
+    tests/reference/make_printing.py \
     tests/reference/make_promotion.py tests/reference/make_training.py tests/reference/op_dtypes.txt \
     tests/reference/ops_activation.txt tests/reference/ops_attention.txt tests/reference/ops_cast.txt \
     tests/reference/ops_conv.txt tests/reference/ops_elementwise.txt tests/reference/ops_loss.txt \
     tests/reference/ops_matmul.txt tests/reference/ops_norm.txt tests/reference/ops_optimizer.txt \
-    tests/reference/ops_reduce.txt tests/reference/printing.txt tests/reference/promotion.txt \
+    tests/reference/ops_reduce.txt tests/reference/optim.txt tests/reference/printing.txt tests/reference/promotion.txt \
     tests/reference/ref.h tests/reference/ref_format.py tests/reference/train_cnn_adamw.txt tests/reference/train_cnn_sgd.txt \
     tests/reference/train_mlp_adamw.txt tests/reference/train_mlp_sgd.txt \
     tests/reference/train_transformer_adamw.txt tests/reference/train_transformer_sgd.txt
@@ -64,7 +75,8 @@ public_tests += \
     tests/unit/test-ops-reference.c tests/unit/test-optim.c tests/unit/test-view.c
 internal_tests += \
     tests/unit/test-autograd-memory.c tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
-    tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-promotion.c tests/unit/test-shape.c
+    tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c tests/unit/test-promotion.c \
+    tests/unit/test-shape.c
 TSAN_TESTS += tests/unit/test-autograd-threads.c
 
 # Devices, memory, the registry of plugins: on test plugins, which a test copies under the names of the roles that they play.
@@ -90,23 +102,17 @@ public_tests   += tests/unit/test-bad-input.c
 internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-pressure.c
 TSAN_TESTS     += tests/unit/test-pressure.c
 
-if HAVE_CMOCKA
 plugin_tests += \
-    tests/unit/test-cpu-conv.c tests/unit/test-cpu-copy.c tests/unit/test-cpu-elementwise.c tests/unit/test-cpu-index.c \
-    tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-matmul.c tests/unit/test-cpu-memory.c \
-    tests/unit/test-cpu-norm.c tests/unit/test-cpu-optim.c tests/unit/test-cpu-random.c tests/unit/test-cpu-reduce.c \
-    tests/unit/test-cpu-softmax.c
+    tests/unit/test-cpu-conv.c tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c \
+    tests/unit/test-cpu-matmul.c tests/unit/test-cpu-memory.c tests/unit/test-cpu-random.c tests/unit/test-cpu-reduce.c
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
-endif
 
 if PLUGIN_SIM
 # Simulated devices, streams, plans.
-if HAVE_CMOCKA
 sim_tests     = tests/unit/test-sim.c tests/unit/test-sim-faults.c tests/unit/test-sim-process.c tests/unit/test-sim-threads.c
 plugin_tests += $(sim_tests)
 TSAN_TESTS   += $(sim_tests)
-endif
 stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-corners.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
     tests/unit/test-stream-races.c tests/unit/test-stream-train.c
@@ -192,21 +198,19 @@ run_internal_SOURCES  = $(TEST_RUNNER) $(internal_tests) tests/fuzz/driver.c tes
 run_internal_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
 run_internal_LDADD    = $(INTERNAL_LIBS)
-if HAVE_CMOCKA
 if PLUGIN_CPU
 check_PROGRAMS += run-plugins test-cpu-threads
-endif
 endif
 # test-cpu-limits tests the files that read /proc and /sys, with recorded ones.
 run_plugins_SOURCES  = $(TEST_RUNNER) $(plugin_tests) \
     backends/cpu/host/cgroup.c backends/cpu/host/limits.c backends/cpu/host/numa.c backends/cpu/host/pages.c
 run_plugins_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 run_plugins_LDFLAGS  = $(NO_WRAPPER)
-run_plugins_LDADD    = $(CMOCKA_LIBS)
+run_plugins_LDADD    =
 test_cpu_threads_SOURCES  = $(TEST_RUNNER) tests/unit/test-cpu-threads.c
 test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_threads_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
-test_cpu_threads_LDADD    = $(CMOCKA_LIBS)
+test_cpu_threads_LDADD    =
 test_account_peaks_SOURCES    = $(TEST_RUNNER) tests/unit/test-account-peaks.c
 test_account_peaks_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
 test_account_peaks_LDFLAGS    = $(NO_WRAPPER)
@@ -240,7 +244,7 @@ if PLUGIN_MEMORY_CACHING
 check_PROGRAMS      += test-steady
 test_steady_SOURCES  = tests/integration/steady.c
 test_steady_LDADD    = libctrt.la
-TESTS               += tests/integration/steady.sh
+PLAIN_TESTS += tests/integration/steady.sh
 endif
 endif
 EXTRA_DIST += tests/integration/steady.sh
@@ -252,7 +256,8 @@ noinst_LTLIBRARIES += libconformance.la
 libconformance_la_SOURCES = \
     tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c tests/conformance/conformance.h \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c tests/conformance/forward.c \
-    tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c tests/conformance/matmul.c \
+    tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c tests/conformance/list.c \
+    tests/conformance/matmul.c \
     tests/conformance/norm.c tests/conformance/optim.c tests/conformance/place.c tests/conformance/random.c \
     tests/conformance/reduce.c tests/conformance/run.c tests/conformance/softmax.c tests/conformance/suite.h \
     tests/conformance/unary.c tests/conformance/view.c
@@ -267,7 +272,8 @@ mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU
-TESTS += ctrt-conformance tests/conformance/mutants.sh
+TESTS      += ctrt-conformance tests/conformance/cpu-variants.sh
+LONG_TESTS += tests/conformance/mutants.sh
 endif
 # The page of `ctrt memory`, in a browser where there is one.
 if PLUGIN_CPU
@@ -281,12 +287,13 @@ memory_snapshot_LDADD   = libctrt.la
 TESTS      += tests/integration/check.sh
 if PLUGIN_SIM
 TESTS      += tests/integration/sim.sh
+LONG_TESTS += tests/integration/sim-second.sh
 endif
-EXTRA_DIST += tests/conformance/mutants.sh tests/integration/check.sh tests/integration/sim.sh
+EXTRA_DIST += tests/conformance/cpu-variants.sh tests/conformance/mutants.sh tests/integration/check.sh tests/integration/sim.sh \
+              tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
-TESTS            += tests/abi/abidiff.sh
 EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.def tests/abi/plugin-1.0/ctrt/dtype.def \
                     tests/abi/plugin-1.0/ctrt/plugin.h tests/abi/plugin-1.0/ctrt/status.def \
                     tests/abi/plugin-1.0/ctrt/types.h tests/abi/surface.c
@@ -297,22 +304,23 @@ TESTS      += tests/integration/tool.sh
 EXTRA_DIST += tests/integration/tool.sh
 
 # The example for bindings to other languages, where python3 is there.
-TESTS      += tests/integration/bindings.sh
+PLAIN_TESTS += tests/integration/bindings.sh
 EXTRA_DIST += tests/integration/bindings.sh
 
 # A few random cases against an installed PyTorch; skipped without one.
-TESTS      += tests/integration/compare.sh
+PLAIN_TESTS += tests/integration/compare.sh
 EXTRA_DIST += tests/integration/compare.sh
 
 # DLPack with other libraries at the other end, where python3 has them.
-TESTS      += tests/integration/dlpack.sh
+PLAIN_TESTS += tests/integration/dlpack.sh
 EXTRA_DIST += tests/integration/dlpack.py tests/integration/dlpack.sh
 
 
 # The examples, run.
 check_PROGRAMS += example-digits example-gpt
 TESTS          += tests/integration/examples.sh
-EXTRA_DIST     += tests/integration/examples.sh
+LONG_TESTS     += tests/integration/examples-long.sh
+EXTRA_DIST     += tests/integration/examples.sh tests/integration/examples-long.sh
 example_digits_SOURCES = examples/digits.c
 example_digits_LDADD   = $(PUBLIC_LIBS)
 example_gpt_SOURCES    = examples/gpt.c
@@ -338,7 +346,7 @@ AM_TESTS_ENVIRONMENT = \
     for v in `env | sed -n 's/^\(CTRT_[A-Za-z_]*\)=.*/\1/p'`; do unset $$v; done; \
     CTRT_PLUGIN_PATH='$(plugins_built)'; export CTRT_PLUGIN_PATH; \
     srcdir='$(abs_top_srcdir)'; builddir='$(abs_top_builddir)'; TEST_PROGRAMS='$(run_programs)'; export srcdir builddir TEST_PROGRAMS; \
-    CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
+    OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
     CC='$(CC)'; CXX='$(CXX_FOR_TESTS)'; NM='$(NM_PROGRAM)'; READELF='$(READELF)'; AWK='$(AWK)'; \
     PKG_CONFIG='$(PKG_CONFIG)'; SANITIZE='$(SANITIZE_FLAGS)'; CTRT_TEST_TIMEOUT='$(TEST_TIMEOUT)'; \
     export CC CXX NM READELF AWK PKG_CONFIG SANITIZE CTRT_TEST_TIMEOUT; \
@@ -352,13 +360,31 @@ AM_TESTS_ENVIRONMENT = \
 # Seconds that one test may take.
 TEST_TIMEOUT = 900
 
+if !SANITIZE
+TESTS += $(TREE_TESTS) $(PLAIN_TESTS)
+endif
+
+SMOKE_TESTS = $(TREE_TESTS) tests/integration/test-train-reference.c tests/integration/tool.sh tests/unit/test-account-peaks.c \
+              tests/unit/test-registry-faults.c
+SMOKE       = TESTS='$(SMOKE_TESTS)' check_DATA= check_LTLIBRARIES='actor.la' \
+              check_PROGRAMS='test-account-peaks test-registry-faults test-train-reference'
+
 check-local: plugins-built/stamp
 
-# Tests of what is threaded; meant for a tree configured with --enable-sanitize=thread. GCC 12's thread sanitizer wants
-# addresses that a kernel with much randomisation does not give, hence setarch where it is allowed.
+check-long: all
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(LONG_TESTS)'
+check-smoke: all
+	$(MAKE) $(AM_MAKEFLAGS) check $(SMOKE)
+distcheck-smoke:
+	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE)
+
+# Multithreaded tests; meant for a tree configured with --enable-sanitize=thread. GCC 12's thread sanitizer needs an address layout
+# that a kernel with much randomisation does not give, hence setarch where it is allowed.
 check-tsan: all
 	@fixed=; if setarch -R true 2>/dev/null; then fixed='setarch -R'; fi; \
 	if test -z '$(strip $(TSAN_TESTS))'; then echo 'TSAN_TESTS is empty'; exit 1; fi; \
-	$$fixed $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(TSAN_TESTS)'
+	$$fixed $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(TSAN_TESTS)' check_DATA= \
+	    check_PROGRAMS='$(filter run-% test-account-peaks test-cpu-threads test-registry-faults,$(check_PROGRAMS))' \
+	    check_LTLIBRARIES='$(filter-out mutant.la,$(check_LTLIBRARIES))'
 
-.PHONY: check-tsan
+.PHONY: check-long check-smoke check-tsan distcheck-smoke

@@ -109,9 +109,9 @@ static ctrt_memory_figure figure(ctrt_memory_stat stat)
 bool figures_policy(ctrt_memory_stats *out, const struct device_memory *memory)
 {
     *out = (ctrt_memory_stats){ .size = sizeof *out };
-    if (memory->layer_count == 0)           /* the device was closed */
+    if (memory->policy_count == 0)           /* the device was closed */
         return false;
-    const struct memory_layer *top = memory->layers[0], *lowest = memory->layers[memory->layer_count - 1];
+    const struct policy_layer *top = memory->policies[0], *lowest = memory->policies[memory->policy_count - 1];
     bool known = false;
     /* The lowest policy has the segments; blocks of the upper ones are parts of the lower one's. */
     if (CTRT_SLOT(lowest->policy, stats)) {
@@ -161,7 +161,7 @@ static void read_pinned(ctrt_memory_figures *out, const ctrt_device *device)
 static void read_spilled(ctrt_memory_figures *out, const struct device_memory *memory)
 {
     ctrt_memory_stats stats = { .size = sizeof stats };
-    const struct memory_layer *top = memory->layers[0];
+    const struct policy_layer *top = memory->policies[0];
     if (!memory->moves || top == NULL || !CTRT_SLOT(top->policy, stats))
         return;
     top->policy->stats(top->state, &stats);
@@ -194,13 +194,6 @@ void figures_read(ctrt_memory_figures *out, struct device_memory *memory)
 }
 
 /* ---- public ---- */
-
-ctrt_status memory_get(struct device_memory **out, ctrt_device *device)
-{
-    CTRT_TRY(device_or_default(&device, device));
-    *out = device_home(device)->memory;
-    return CTRT_OK;
-}
 
 ctrt_status ctrt_memory_get_figures(ctrt_memory_figures *out, ctrt_device *device)
 {
@@ -283,9 +276,9 @@ void ctrt_memory_reset_peak(ctrt_device *device)
     if (memory_get(&memory, device) != CTRT_OK)
         return;
     account_reset_peaks(&memory->account);
-    for (int i = 0; i < memory->layer_count; i++)
-        if (CTRT_SLOT(memory->layers[i]->policy, reset_peaks))
-            memory->layers[i]->policy->reset_peaks(memory->layers[i]->state);
+    for (int i = 0; i < memory->policy_count; i++)
+        if (CTRT_SLOT(memory->policies[i]->policy, reset_peaks))
+            memory->policies[i]->policy->reset_peaks(memory->policies[i]->state);
     pinned_reset_peaks(memory->device);
 }
 

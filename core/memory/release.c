@@ -6,7 +6,6 @@
 #include "device/close.h"
 #include "memory/owners.h"
 #include "memory/pinned.h"
-#include "memory/plan.h"
 
 static ctrt_status still_there(const char *who, struct device_memory *memory, uint64_t bytes)
 {
@@ -60,13 +59,9 @@ static ctrt_status handles(ctrt_device *device)
                    events = atomic_load_explicit(&device->events_held, memory_order_acquire);
     struct pinned_figures pinned;
     pinned_figures(&pinned, device);
-    if (plan_running(device) || plan_left_blocks(device->memory) > 0)
-        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %s", device->name,
-                         plan_running(device) ? "a plan is running" : "tensors made in a plan still exist");
-    if (atomic_load(&device->memory->captures) > 0 || atomic_load(&device->memory->graphs) > 0)
-        return ctrt_fail(CTRT_ERR_STATE,
-                         "shutdown: %s stays open: a capture is running on it, or graphs of its work still exist",
-                         device->name);
+    const char *why = memory_busy(device->memory);
+    if (why != NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %s", device->name, why);
     if (pinned.of[PINNED_ACTIVE_REQUESTS].current > 0)
         return ctrt_fail(CTRT_ERR_STATE,
                          "shutdown: %s stays open: %llu tensors still hold memory pinned for it", device->name,

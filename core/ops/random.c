@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/random.c: random number generators, and fronts of random ops.
+/* ops/random.c: random number generators and random ops.
  *
  * A generator consists of a seed and an offset, the number of Philox blocks used so far. Kernels get both, so the
  * numbers do not depend on the number of threads or on the backend. In a graph capture a kernel gets its offset
@@ -288,7 +288,8 @@ ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
 {
     OP_CHECK("randperm", out);
     if (n < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randperm: n is %lld, expected at least 0", (long long)n);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randperm: n is %lld, expected at least 0, expected at least 0, expected at least 0",
+                         (long long)n);
     CTRT_TRY(device_or_default(&device, device));
     ctrt_device *cpu;
     CTRT_TRY(device_cpu(&cpu));
@@ -359,7 +360,8 @@ ctrt_status ctrt_uniform_(ctrt_tensor *self, double low, double high)
 ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std)
 {
     if (!(std >= 0))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "normal_: the standard deviation is %g, expected at least 0", std);
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                         "normal_: the standard deviation is %g, expected at least 0, expected at least 0, expected at least 0", std);
     return random_inplace("normal_", OP_normal, self, mean, std);
 }
 

@@ -7,8 +7,7 @@
 # equal parameters, so only that rounding is visible: 1e-5 of the loss. The first steps of AdamW depend almost only on
 # the sign of a gradient, which can change if the gradient is nearly 0, so later losses may differ by 1 %, and 4 of 359
 # images may be classified differently. On cuda-fp16 parameters and results have 11 bits of precision: losses within
-# 2 %, images within 3 %, the first loss of gpt within 0.2 %. Convolutions are skipped under AddressSanitizer, where
-# they take minutes.
+# 2 %, images within 3 %, the first loss of gpt within 0.2 %.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
 SOFTCUDA=devices=1,memory=512m
@@ -39,11 +38,7 @@ compare() {
     near "digits $1 on $2: the loss" "$(loss_of "$1-cpu")" "$(loss_of "$1-$3")" "$4"
     near "digits $1 on $2: the accuracy" "$(right_of "$1-cpu")" "$(right_of "$1-$3")" "$5"
 }
-models='mlp cnn'
-case ${SANITIZE:-} in
-*address*) models=mlp; skip "digits cnn on cuda:0" "it takes minutes under AddressSanitizer" ;;
-esac
-for model in $models; do
+for model in mlp cnn; do
     check "digits $model on the cpu" "$(digits $model cpu cpu; grep -q 'to the bit' $model-cpu || cat $model-cpu)"
     check "digits $model on cuda:0" "$(digits $model cuda:0 cuda; grep -q 'to the bit' $model-cuda || cat $model-cuda)"
     compare $model cuda:0 cuda 0.01 0.015

@@ -3,7 +3,7 @@
  *
  * The plugin is opened as the library would open it and gets a host table that lives here. Parameters are the
  * environment's. Tensors of any layout are made by fake_tensor; fake_run picks the row by op and dtype as the core
- * does (score, accepts, workspace). Include after cmocka.h and what it wants. */
+ * does (score, accepts, workspace). */
 #ifndef CTRT_TESTS_FAKE_HOST_H
 #define CTRT_TESTS_FAKE_HOST_H
 
@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "ctrt/plugin.h"
-#include "run.h"
+#include "tap.h"
 
 #define FAKE __attribute__((unused)) static
 
@@ -386,6 +386,11 @@ FAKE ctrt_status fake_run(const char *op, ctrt_dtype key, const ctrt_view *const
         status = row->run(&call);
     free(call.workspace);
     return status;
+}
+
+FAKE void fake_must(ctrt_status status, const char *what)
+{
+    REQUIRE(!(status), "%s: status %d: %s", what, (int)status, fake_error);
 }
 
 #define FAKE_VIEWS(...) ((const ctrt_view *const[]){ __VA_ARGS__ })
