@@ -384,15 +384,15 @@ static ctrt_status left_use(struct memory_layer *layer, const ctrt_block *block,
 {
     if (is_left(layer, block))
         return ctrt_fail(CTRT_ERR_STATE,
-                         "a tensor on %s is left from a plan and has no memory: let go of what is made between "
-                         "ctrt_memory_plan_begin and _end", layer->memory->device->name);
+                         "a tensor on %s was made in a plan and has no memory; release the tensors made between "
+                         "ctrt_memory_plan_begin and ctrt_memory_plan_end", layer->memory->device->name);
     return layer_use(layer->below, block, queue, address, report);
 }
 
 static const char *left_busy(const struct memory_layer *layer)
 {
     const struct plan *plan = layer->state;
-    return plan->count > 0 ? "tensors that a plan made still live" : NULL;
+    return plan->count > 0 ? "tensors made in a plan still exist" : NULL;
 }
 
 static void left_destroy(struct memory_layer *layer)
@@ -560,9 +560,10 @@ ctrt_status plan_memory_begin(struct plan **out, ctrt_device *device)
     device = device_home(device);
     struct device_memory *real = device->memory;
     if (real->dry_run)
-        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a plan for %s is running already", device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a plan for %s is already running", device->name);
     if (atomic_load(&device->captures) > 0)
-        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a capture runs on %s (ctrt_capture_end)", device->name);
+        return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a capture is running on %s (ctrt_capture_end)",
+                         device->name);
     struct memory_layer *left = left_layer(real);
     struct plan *plan = left != NULL ? left->state : NULL;
     if (plan == NULL)

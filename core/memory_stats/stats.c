@@ -212,7 +212,7 @@ static ctrt_status unknown_key(const char *key)
     while (count < COUNT_OF(keys) && (keys[count] = ctrt_memory_stat_key(count)) != NULL)
         count++;
     const char *near = nearest_word(key, keys, count);
-    return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_stat_get: there is no figure \"%.100s\"%s%s%s", key,
+    return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_stat_get: there is no statistic \"%.100s\"%s%s%s", key,
                      near != NULL ? "; did you mean " : "", near != NULL ? near : "", near != NULL ? "?" : "");
 }
 
@@ -303,7 +303,7 @@ ctrt_status ctrt_memory_get_counters(ctrt_memory_counters *out, ctrt_device *dev
     struct device_memory *memory;
     struct account_figures counted;
     if (out == NULL)
-        return fail_null("ctrt_memory_get_counters", "out");
+        return fail_null("memory_get_counters", "out");
     CTRT_TRY(memory_get(&memory, device));
     account_read(&counted, &memory->account);
     *out = (ctrt_memory_counters){

@@ -67,7 +67,7 @@ static bool read_chunk(void *settings, struct option_text value)
 
 static ctrt_status out_of_host_memory(void)
 {
-    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: no host memory for its own structures");
+    return host->fail(CTRT_ERR_OUT_OF_MEMORY, "arena: out of host memory for its own structures");
 }
 
 static ctrt_status arena_create(void **policy, const ctrt_memory_source *source, const char *options)
@@ -413,4 +413,4 @@ static ctrt_status init(const ctrt_host *given)
 }
 
 CTRT_PLUGIN_DEFINE("memory-arena", PACKAGE_VERSION,
-                   "memory policy: one region for a step, started over when all is freed", components, init)
+                   "memory policy: one region per step, which is reset when all blocks are freed", components, init)
