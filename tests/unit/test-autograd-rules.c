@@ -117,9 +117,7 @@ F(f_strided_base, ctrt_tensor *t = NULL, *v = NULL; ctrt_status s = ctrt_transpo
 enum kind { ANY, POSITIVE, SEPARATE, INDEX, ZEROS };            /* SEPARATE: no two elements close; ZEROS: some are 0 */
 #define NDIM(...) {__VA_ARGS__}, (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-static const ctrt_conv2d_options conv_plain = {.padding = {1, 0}};
 static const ctrt_conv2d_options conv_full = {.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}, .groups = 2};
-static const ctrt_pool2d_options pool = {.kernel = {2, 3}, .stride = {2, 1}, .padding = {1, 1}};
 static const ctrt_cross_entropy_options ce_mean = {0}, ce_none = {.reduction = CTRT_REDUCE_NONE, .label_smoothing = 0.2},
     ce_ignore = {.has_ignore_index = true, .ignore_index = 1, .label_smoothing = 0.1, .reduction = CTRT_REDUCE_SUM};
 
