@@ -70,7 +70,7 @@ ctrt_status cuda_queue_new(struct cuda_queue **out, struct cuda_device *device, 
 /* cuStreamDestroy returns before enqueued work has finished, but kernels may still write to queue->error until then. */
 static void queue_free(struct cuda_queue *queue)
 {
-    cuda_ordered_flush(queue->device, queue);
+    cuda_async_alloc_flush(queue->device, queue);
     (void)cuda_driver.stream_synchronize(queue->stream);
     cuda_graphs_over(queue);
     (void)cuda_driver.stream_destroy(queue->stream);
