@@ -210,8 +210,10 @@ static ctrt_status end(void *handle, void *object, void **out)
                                        : cuda_host->fail(CTRT_ERR_STATE, "%s: nothing is recorded on queue %d",
                                                          device->name, queue->number);
     if (status != CTRT_OK) {
-        if (graph != NULL)
+        if (graph != NULL) {
+            atomic_fetch_sub(&device->captures, 1);
             graph_free(device, graph, false);
+        }
         return status;
     }
     const cu_result result = cuda_driver.capture_end(queue->stream, &recorded);

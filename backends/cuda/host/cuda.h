@@ -123,7 +123,7 @@ struct cuda_queue {
     struct kernel_error *error;             /* written by kernels; the host's address */
     cu_address error_address;               /* the device's address of the same memory */
     pthread_mutex_t lock;                   /* protects the members below */
-    ctrt_status failed;
+    ctrt_status failed;                     /* set atomically, because cuda_queue_failed reads it without the lock */
     uint64_t failed_at;                     /* sequence number of the call; 0: unknown */
     char text[384];
     const char *names[CUDA_NAMES];          /* op of each call, by sequence number % CUDA_NAMES */
@@ -154,7 +154,8 @@ static inline struct cuda_queue *cuda_queue_of(struct cuda_device *device, void 
  * it. Takes no lock. */
 static inline bool cuda_queue_failed(const struct cuda_queue *queue)
 {
-    return __atomic_load_n(&queue->error->state, __ATOMIC_RELAXED) != 0 || queue->failed != CTRT_OK;
+    return __atomic_load_n(&queue->error->state, __ATOMIC_RELAXED) != 0
+           || __atomic_load_n(&queue->failed, __ATOMIC_RELAXED) != CTRT_OK;
 }
 
 ctrt_status cuda_event_create(void *device, void **event, bool timing);
