@@ -20,10 +20,10 @@ violations() {
     find "$@" -type f \( -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.inc' -o -name '*.cu' \
         -o -name '*.cuh' -o -name '*.cpp' \) ! -path '*/softcuda/*' 2>/dev/null | sort >"$work/files"
     ${AWK:-awk} -v list="$work/files" '
-    # A folder of core that the order does not name is an error.
+    # A folder of core that the order does not contain is an error.
     function unknown(path) {
-        if (!(path in told)) print path ":1: this folder of core has no place in the order of layers"
-        told[path] = 1
+        if (!(path in reported)) print path ":1: this folder of core is not in the order of layers"
+        reported[path] = 1
         return 10
     }
     # The layer of a path: 0 for a public header, -1 for plugins, examples and tests.

@@ -26,7 +26,7 @@ static ctrt_status read_options(ctrt_conv_attributes *out, const ctrt_conv2d_opt
     CTRT_TRY(op_check_window("conv2d", "padding", options->padding, 0));
     CTRT_TRY(op_check_window("conv2d", "dilation", options->dilation, 0));
     if (options->groups < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "conv2d: groups is %lld, expected at least 1, expected at least 1, expected at least 1",
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "conv2d: groups is %lld, expected at least 1",
                          (long long)options->groups);
     for (int i = 0; i < 2; i++) {
         if (options->stride[i])

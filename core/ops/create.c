@@ -85,7 +85,7 @@ static ctrt_status arange_count(int64_t *count, ctrt_scalar start, ctrt_scalar e
     }
     const double n = ceil((last - first) / by);
     if (unlikely(!(n < 0x1p62)))
-        return ctrt_fail(CTRT_ERR_OVERFLOW, "arange: %g elements from %g to %g by %g are too many are too many are too many", n,
+        return ctrt_fail(CTRT_ERR_OVERFLOW, "arange: %g elements from %g to %g by %g are too many", n,
                          first, last, by);
     *count = (int64_t)n;
     return CTRT_OK;

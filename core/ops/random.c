@@ -288,7 +288,7 @@ ctrt_status ctrt_randperm(ctrt_tensor **out, int64_t n, ctrt_device *device)
 {
     OP_CHECK("randperm", out);
     if (n < 0)
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randperm: n is %lld, expected at least 0, expected at least 0, expected at least 0",
+        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "randperm: n is %lld, expected at least 0",
                          (long long)n);
     CTRT_TRY(device_or_default(&device, device));
     ctrt_device *cpu;
@@ -361,7 +361,7 @@ ctrt_status ctrt_normal_(ctrt_tensor *self, double mean, double std)
 {
     if (!(std >= 0))
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "normal_: the standard deviation is %g, expected at least 0, expected at least 0, expected at least 0", std);
+                         "normal_: the standard deviation is %g, expected at least 0", std);
     return random_inplace("normal_", OP_normal, self, mean, std);
 }
 

@@ -62,8 +62,8 @@ static void test_keys(void)
         "num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free",
         "num_oom_rejections",
         "max_split_size", "host.num_host_alloc", "host.num_host_free",
-#define TIMES(name) "host." name ".total", "host." name ".max", "host." name ".min", "host." name ".count",
-"host." name ".avg"
+#define TIMES(name) "host." name ".total", "host." name ".max", "host." name ".min", "host." name ".count", \
+                    "host." name ".avg"
         TIMES("host_alloc_time"), TIMES("host_free_time"),
     };
     size_t index = 0;
