@@ -37,8 +37,8 @@ TSAN_TESTS     =
 
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
-TREE_TESTS += tests/headers.sh tests/floors.sh tests/exports.sh tests/abi/abidiff.sh
-EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
+TREE_TESTS += tests/headers.sh tests/layers.sh tests/exports.sh tests/abi/abidiff.sh
+EXTRA_DIST += tests/headers.sh tests/layers.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
               tests/lsan.supp tests/run.sh tests/tsan.supp
 
 # What tests compare with, and the scripts that made it.
@@ -63,7 +63,7 @@ EXTRA_DIST += \
 EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_bed.h tests/unit/cuda_fake.h \
     tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/folder.h tests/unit/gradcheck.h tests/unit/memory_bed.h \
-    tests/unit/memory_host.h tests/unit/plan_models.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/soft_begin.h tests/unit/tap.h \
+    tests/unit/memory_host.h tests/unit/plan_models.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/soft_begin.h tests/unit/tap.h \
     tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
@@ -219,7 +219,7 @@ test_registry_faults_SOURCES  = $(TEST_RUNNER) tests/unit/test-registry-faults.c
 test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_registry_faults_LDFLAGS  = $(NO_WRAPPER)
 test_registry_faults_LDADD    = $(INTERNAL_LIBS)
-CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/reason.c backends/cuda/host/visible.c \
+CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/diagnose.c backends/cuda/host/visible.c \
                  backends/cuda/libs/nvml.c
 FAKE_LOADER    = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
 test_cuda_discovery_SOURCES  = $(TEST_RUNNER) tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)

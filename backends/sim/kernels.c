@@ -236,7 +236,7 @@ static ctrt_status sim_run(const ctrt_call *call)
     pthread_mutex_unlock(&device->lock);
     sim_count(&device->launches[kernel - kernels], 1);
     sim_count(&device->count.launches, 1);
-    return sim_put(sim_queue_of(device, call->queue), &work->work);
+    return sim_enqueue(sim_queue_of(device, call->queue), &work->work);
 }
 
 /* ---- kernels ---- */

@@ -104,8 +104,10 @@ def run(r):
             sides[0][i].grad, sides[1][i].grad = g, None if g is None else g.double()
             C.call("tensor_set_grad", ours[i], None if g is None else C.from_torch(g))
         text.append("  step, gradients of %s" % [i for i in range(len(starts)) if sides[0][i].grad is not None])
+        torch.set_default_dtype(torch.float64)  # of NAdam's product of momentums, which is f32 otherwise
         for each in steppers:
             each.step()
+        torch.set_default_dtype(torch.float32)
         C.call("optimizer_step", stepper)
         for i, x in enumerate(ours):
             same, exact = sides[0][i].detach(), sides[1][i].detach()

@@ -34,25 +34,11 @@ FAKE void sim_reload(void)
 {
     static ctrt_host host;
     fake_load(NULL);
-    const char *folder = getenv("CTRT_PLUGIN_PATH");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/backend-sim.so", folder ? folder : ".");
-    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    ctrt_plugin_entry entry = NULL;
-    if (object)
-        *(void **)&entry = dlsym(object, "ctrt_plugin_v1");
-    if (!entry) {
-        printf("Bail out! %s\n", dlerror());
-        exit(99);
-    }
-    host = fake_host;
+    host = host_table;
     host.backend = sim_lend;
     host.describe = sim_describe;
-    const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
-    if (plugin->init(&host) != CTRT_OK) {
-        printf("Bail out! init: %s\n", fake_error);
-        exit(99);
-    }
+    const ctrt_plugin *plugin = host_open("backend-sim");
+    REQUIRE(plugin->init(&host) == CTRT_OK, "init: %s", host_error);
     for (size_t i = 0; i < plugin->component_count; i++) {
         if (plugin->components[i].kind == CTRT_COMPONENT_BACKEND)
             sim = plugin->components[i].table;
@@ -67,9 +53,9 @@ FAKE void sim_reload(void)
 /* What must fail with that status and a message that has these words. */
 #define MUST_FAIL(call, status, words)                                                                        \
     do {                                                                                                      \
-        fake_error[0] = '\0';                                                                                 \
+        host_error[0] = '\0';                                                                                 \
         REQUIRE_EQUAL(call, status);                                                                          \
-        REQUIRE(strstr(fake_error, (words)) != NULL, "%s: the message has no \"%s\": %s", #call, (words), fake_error); \
+        REQUIRE(strstr(host_error, (words)) != NULL, "%s: the message has no \"%s\": %s", #call, (words), host_error); \
     } while (0)
 
 FAKE void *sim_open(const char *options, int index)

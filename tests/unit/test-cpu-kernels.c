@@ -86,7 +86,7 @@ static void test_integers(void)
     for (int k = 0; k < 3; k++) {
         run_two(divisions[k], CTRT_I32, 1, 0, &status);
         REQUIRE_EQUAL(status, CTRT_ERR_INVALID_ARGUMENT);
-        REQUIRE_TRUE(strstr(fake_error, divisions[k]) != NULL);
+        REQUIRE_TRUE(strstr(host_error, divisions[k]) != NULL);
     }
 }
 
@@ -139,9 +139,9 @@ static void out_of_range(void)
                                                   FAKE_VIEWS(&y.view, &index.view), 2, NULL);
             char number[64];
             snprintf(number, sizeof number, "index %.0f at position 2", wrong[i]);
-            REQUIRE(!(status != CTRT_ERR_INVALID_ARGUMENT || !strstr(fake_error, number) || !strstr(fake_error,
+            REQUIRE(!(status != CTRT_ERR_INVALID_ARGUMENT || !strstr(host_error, number) || !strstr(host_error,
                     ops[o])), "%s with index %.0f of 5: status %d, \"%s\"", ops[o], wrong[i], (int)status,
-                    fake_error);
+                    host_error);
             fake_free(&x), fake_free(&y), fake_free(&index);
         }
 }
@@ -217,8 +217,8 @@ static void bad_target(void)
                                       FAKE_VIEWS(&x.view, &target.view, NULL), 3, &attributes);
         char number[32];
         snprintf(number, sizeof number, "target[1] is %.0f", wrong[i]);
-        REQUIRE(!(status != CTRT_ERR_INVALID_ARGUMENT || !strstr(fake_error, number)),
-                "target %.0f of 4 classes: status %d, \"%s\"", wrong[i], (int)status, fake_error);
+        REQUIRE(!(status != CTRT_ERR_INVALID_ARGUMENT || !strstr(host_error, number)),
+                "target %.0f of 4 classes: status %d, \"%s\"", wrong[i], (int)status, host_error);
     }
     fake_free(&x), fake_free(&target), fake_free(&loss), fake_free(&statistics);
 }
@@ -320,7 +320,7 @@ static void test_memory(void)
     REQUIRE_EQUAL(fake_backend->device->memory_info(device, &free_bytes, &total), CTRT_OK);
     REQUIRE_TRUE(total > 0 && free_bytes <= total);
     REQUIRE_EQUAL(memory->alloc(device, &a, (size_t)1 << 60), CTRT_ERR_OUT_OF_MEMORY);
-    REQUIRE_TRUE(strstr(fake_error, "1152921504606846976") != NULL);
+    REQUIRE_TRUE(strstr(host_error, "1152921504606846976") != NULL);
     REQUIRE_EQUAL(memory->alloc(device, &a, SIZE_MAX), CTRT_ERR_OUT_OF_MEMORY);
     fake_backend->device->close(device);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cpu backend on other machines: what it reads from /proc and /sys of containers and of machines with several
  * memory nodes. Each case is such a tree, as those systems show it, cut down to the files that matter. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,7 +14,7 @@
 #include "backends/cpu/host/numa.h"
 #include "fake_host.h"
 
-const ctrt_host *cpu_host = &fake_host;
+const ctrt_host *cpu_host = &host_table;
 
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
@@ -198,7 +199,7 @@ static void test_refusal(void)
     static const char *const said[] = { "2.00 GiB (2147483712 bytes)", "control group /", "limit 4.00 GiB",
                                         "used and not reclaimable 2.00 GiB", "CTRT_CPU_MEMORY_CHECK=off" };
     for (int i = 0; i < 5; i++)
-        REQUIRE(strstr(fake_error, said[i]), "the refusal does not say \"%s\": %s", said[i], fake_error);
+        REQUIRE(strstr(host_error, said[i]), "the refusal does not say \"%s\": %s", said[i], host_error);
 
     check_is("off");
     REQUIRE_EQUAL(cpu_memory_grant(3 * GIB), CTRT_OK);
@@ -220,7 +221,7 @@ static void test_promises(void)
         granted++;
     if (granted != 8)                           /* 10 MiB of other anonymous memory are taken for a block's: to the good */
         FAIL("of 2 GiB, %d blocks of 256 MiB were granted, expected 8", granted);
-    REQUIRE(strstr(fake_error, "not yet written to 1.99 GiB"), "the refusal: %s", fake_error);
+    REQUIRE(strstr(host_error, "not yet written to 1.99 GiB"), "the refusal: %s", host_error);
     cpu_memory_returned(256 * MIB);
     REQUIRE_EQUAL(cpu_memory_grant(256 * MIB), CTRT_OK);
     REQUIRE_EQUAL(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);
@@ -326,12 +327,12 @@ static void test_nodes(void)
         int mode = -1;
         show(cases[i].files);
         REQUIRE_TRUE(cpu_list_parse(&processors, cases[i].processors));
-        fake_error[0] = '\0';
+        host_error[0] = '\0';
         ctrt_status status = cpu_numa_choose(&mode, &nodes, cases[i].text, &processors);
         if (cases[i].error) {
-            REQUIRE(!(status != CTRT_ERR_INVALID_ARGUMENT || !strstr(fake_error, cases[i].error)),
+            REQUIRE(!(status != CTRT_ERR_INVALID_ARGUMENT || !strstr(host_error, cases[i].error)),
                     "case %zu, CTRT_NUMA=%s: status %d, \"%s\"; expected \"...%s\"", i, cases[i].text, (int)status,
-                    fake_error, cases[i].error);
+                    host_error, cases[i].error);
             continue;
         }
         REQUIRE(!(status != CTRT_OK || mode != cases[i].mode),
@@ -350,12 +351,12 @@ static void test_placing(void)
     REQUIRE_EQUAL(cpu_numa_init(), CTRT_OK);
     REQUIRE_EQUAL(cpu_pages_init(), CTRT_OK);
     check_is("off");
-    fake_log_text[0] = '\0';
+    host_logged[0] = '\0';
     void *block = NULL;
     REQUIRE_EQUAL(cpu_pages_map(&block, 4 * MIB), CTRT_OK);
     memset(block, 1, 4 * MIB);
-    if (fake_log_text[0]) {
-        printf("# not tested where blocks lie: %s\n", fake_log_text);
+    if (host_logged[0]) {
+        printf("# not tested where blocks lie: %s\n", host_logged);
     } else {
         char line[512], *found = NULL;
         FILE *maps = fopen("/proc/self/numa_maps", "r");

@@ -299,12 +299,12 @@ static void *product_without_memory(void *argument)
     fake_tensor b = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 600, 20 }, -1, 1);
     fake_tensor c = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 20, 20 });
     char *complaint = NULL;
-    fake_allocs_left = 1;               /* this thread has asked for none yet */
+    host_allocs_left = 1;               /* this thread has asked for none yet */
     if (fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL)
             != CTRT_ERR_OUT_OF_MEMORY
-        || !strstr(fake_error, "matmul"))
+        || !strstr(host_error, "matmul"))
         complaint = "no CTRT_ERR_OUT_OF_MEMORY that names matmul";
-    fake_allocs_left = 0;
+    host_allocs_left = 0;
     if (fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL) != CTRT_OK)
         complaint = "the product fails also when there is memory";
     fake_free(&a), fake_free(&b), fake_free(&c);

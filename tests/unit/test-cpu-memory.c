@@ -23,7 +23,7 @@ static void *get(size_t bytes)
 {
     void *block = NULL;
     ctrt_status status = memory->alloc(NULL, &block, bytes);
-    REQUIRE(!(status), "alloc of %zu bytes: status %d: %s", bytes, (int)status, fake_error);
+    REQUIRE(!(status), "alloc of %zu bytes: status %d: %s", bytes, (int)status, host_error);
     return block;
 }
 
@@ -197,13 +197,13 @@ static void test_huge_pages(void)
     memory->free(NULL, block, bytes);
 
     with("CTRT_HUGE_PAGES", "always");
-    fake_log_text[0] = '\0';
+    host_logged[0] = '\0';
     block = get(bytes);
     huge = mapping_bytes(block, "AnonHugePages:");
-    REQUIRE(!(huge < (long)bytes && !strstr(fake_log_text, "CTRT_HUGE_PAGES=always")),
-            "always: of %zu bytes %ld are in huge pages, and nothing was said: \"%s\"", bytes, huge, fake_log_text);
-    if (fake_log_text[0])
-        printf("# %s\n", fake_log_text);
+    REQUIRE(!(huge < (long)bytes && !strstr(host_logged, "CTRT_HUGE_PAGES=always")),
+            "always: of %zu bytes %ld are in huge pages, and nothing was said: \"%s\"", bytes, huge, host_logged);
+    if (host_logged[0])
+        printf("# %s\n", host_logged);
     memory->free(NULL, block, bytes);
     with("CTRT_HUGE_PAGES", NULL);
 }
@@ -222,11 +222,11 @@ static int init_in_child(void)
     *(void **)&entry = plugin ? dlsym(plugin, "ctrt_plugin_v1") : NULL;
     if (!entry)
         return 100;
-    fake_error[0] = '\0';
-    init_status = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->init(&fake_host);
+    host_error[0] = '\0';
+    init_status = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->init(&host_table);
     if (init_status == CTRT_OK)
         return 0;
-    return init_status == CTRT_ERR_INVALID_ARGUMENT && strstr(fake_error, "CTRT_") ? 1 : 2;
+    return init_status == CTRT_ERR_INVALID_ARGUMENT && strstr(host_error, "CTRT_") ? 1 : 2;
 }
 
 static void test_parameters(void)
@@ -265,8 +265,8 @@ static int with_little_space(void)
     void *block = NULL, *more = NULL;
     if (memory->alloc(NULL, &block, 128 * MIB) != CTRT_OK)
         return 4;
-    fake_error[0] = '\0';
-    if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_ERR_OUT_OF_MEMORY || more || !strstr(fake_error, "192.00 MiB"))
+    host_error[0] = '\0';
+    if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_ERR_OUT_OF_MEMORY || more || !strstr(host_error, "192.00 MiB"))
         return 5;
     memory->free(NULL, block, 128 * MIB);
     if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_OK)           /* what failed took nothing */
@@ -290,9 +290,9 @@ static void test_too_much(void)
     static const size_t sizes[] = { (size_t)1 << 46, (size_t)1 << 60, SIZE_MAX / 2, SIZE_MAX - 64, SIZE_MAX };
     for (int i = 0; i < 5; i++) {
         void *block = NULL;
-        fake_error[0] = '\0';
-        REQUIRE(!(memory->alloc(NULL, &block, sizes[i]) != CTRT_ERR_OUT_OF_MEMORY || block || !strstr(fake_error,
-                "bytes")), "%zu bytes: no refusal with a message (\"%s\")", sizes[i], fake_error);
+        host_error[0] = '\0';
+        REQUIRE(!(memory->alloc(NULL, &block, sizes[i]) != CTRT_ERR_OUT_OF_MEMORY || block || !strstr(host_error,
+                "bytes")), "%zu bytes: no refusal with a message (\"%s\")", sizes[i], host_error);
         REQUIRE(!(memory->host_alloc(NULL, &block, sizes[i]) != CTRT_ERR_OUT_OF_MEMORY || block),
                 "%zu bytes of pinned memory: no refusal", sizes[i]);
     }
@@ -313,14 +313,14 @@ static int locks_what_it_may(void)
         return 1;
     long before = status_bytes("VmLck:");
     void *first = NULL, *second = NULL, *large = NULL;
-    fake_log_text[0] = '\0';
+    host_logged[0] = '\0';
     if (memory->host_alloc(NULL, &first, 600 * 1024) != CTRT_OK || status_bytes("VmLck:") - before != 600 * 1024)
         return 2;
-    if (fake_log_text[0])
+    if (host_logged[0])
         return 3;
     if (memory->host_alloc(NULL, &second, 600 * 1024) != CTRT_OK || status_bytes("VmLck:") - before != 600 * 1024)
         return 4;
-    if (!strstr(fake_log_text, "RLIMIT_MEMLOCK is 1048576") || !strstr(fake_log_text, "1 blocks, 614400 bytes"))
+    if (!strstr(host_logged, "RLIMIT_MEMLOCK is 1048576") || !strstr(host_logged, "1 blocks, 614400 bytes"))
         return 5;
     memset(first, 1, 600 * 1024), memset(second, 2, 600 * 1024);
     memory->host_free(NULL, first, 600 * 1024);

@@ -58,7 +58,7 @@ static fake_tensor generate(const char *op, ctrt_dtype dtype, int64_t n, const c
 {
     fake_tensor out = fake_new(dtype, FAKE_CONTIGUOUS, 1, &n);
     ctrt_status status = fake_run(op, dtype, FAKE_VIEWS(&out.view), 1, NULL, 0, attributes);
-    REQUIRE(!(status), "%s of %s: %s", op, fake_names[dtype], fake_error);
+    REQUIRE(!(status), "%s of %s: %s", op, fake_names[dtype], host_error);
     return out;
 }
 

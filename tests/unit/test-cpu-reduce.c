@@ -97,7 +97,7 @@ static void test_empty(void)
         ctrt_status status = run(&ops[k], &in, 2, FAKE_CONTIGUOUS, &out);
         if (strstr(ops[k].name, "max") || strstr(ops[k].name, "min")) {
             REQUIRE_EQUAL(status, CTRT_ERR_SHAPE);
-            REQUIRE_TRUE(strstr(fake_error, ops[k].name) != NULL);
+            REQUIRE_TRUE(strstr(host_error, ops[k].name) != NULL);
         } else {
             double magnitude, want = naive(ops[k].name, &in.view, 2, 1, &magnitude), got = fake_get(&out.view, 1);
             REQUIRE_EQUAL(status, CTRT_OK);
@@ -173,9 +173,9 @@ static void test_no_memory(void)
     static const int64_t n = 1 << 20;
     fake_tensor in = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 1, &n), out;
     memset(in.view.data, 0, (size_t)n * 4);
-    fake_allocs_left = 1;
+    host_allocs_left = 1;
     ctrt_status status = run(&ops[0], &in, 1, FAKE_CONTIGUOUS, &out);
-    fake_allocs_left = 0;
+    host_allocs_left = 0;
     REQUIRE_EQUAL(status, CTRT_ERR_OUT_OF_MEMORY);
     fake_free(&in), fake_free(&out);
 }

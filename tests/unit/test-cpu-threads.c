@@ -153,9 +153,9 @@ static int refused(void)
         void *plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         ctrt_plugin_entry entry = NULL;
         *(void **)&entry = dlsym(plugin, "ctrt_plugin_v1");
-        fake_error[0] = '\0';
-        if (entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->init(&fake_host) != CTRT_ERR_INVALID_ARGUMENT
-            || !strstr(fake_error, "CTRT_NUM_THREADS"))
+        host_error[0] = '\0';
+        if (entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->init(&host_table) != CTRT_ERR_INVALID_ARGUMENT
+            || !strstr(host_error, "CTRT_NUM_THREADS"))
             return i + 1;
     }
     return 0;

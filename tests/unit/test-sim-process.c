@@ -157,7 +157,7 @@ static ctrt_view parents_vector;
 #define EXPECT(condition)                                                       \
     do {                                                                        \
         if (!(condition)) {                                                     \
-            dprintf(2, "line %d: not %s: %s\n", __LINE__, #condition, fake_error); \
+            dprintf(2, "line %d: not %s: %s\n", __LINE__, #condition, host_error); \
             return 1;                                                           \
         }                                                                       \
     } while (0)
@@ -179,7 +179,7 @@ static int every_slot_in_a_child(void)
     EXPECT(sim->device->count(&count) == CTRT_OK && count == 1);
     EXPECT(sim->device->describe(0, &info) == CTRT_OK && info.total_memory == 1 << 20);
     EXPECT(sim->device->memory_info(d, &n, &n) == CTRT_ERR_FORKED);
-    EXPECT(strstr(fake_error, "sim:0 was opened by process") != NULL);
+    EXPECT(strstr(host_error, "sim:0 was opened by process") != NULL);
     EXPECT(sim->memory->alloc(d, &out, 512) == CTRT_ERR_FORKED);
     EXPECT(sim->memory->copy(d, q, parents_vector.data, &byte, 1, CTRT_COPY_TO_DEVICE) == CTRT_ERR_FORKED);
     EXPECT(sim->memory->fill(d, q, parents_vector.data, 0, 4) == CTRT_ERR_FORKED);
@@ -287,18 +287,18 @@ static void no_host_memory(void)
     setenv("CTRT_SIM", "devices=1,memory=4m", 1);
     MUST(a_bit_of_everything());
     for (long n = 1;; n++) {
-        fake_allocs_left = n;
-        fake_error[0] = '\0';
+        host_allocs_left = n;
+        host_error[0] = '\0';
         ctrt_status status = a_bit_of_everything();
-        bool reached = fake_allocs_left == 0;
-        fake_allocs_left = 0;
+        bool reached = host_allocs_left == 0;
+        host_allocs_left = 0;
         if (!reached) {
             MUST(status);
             break;
         }
         failed++;
-        REQUIRE(!(status != CTRT_ERR_OUT_OF_MEMORY || fake_error[0] == '\0'),
-                "without host allocation %ld: status %d: %s", n, (int)status, fake_error);
+        REQUIRE(!(status != CTRT_ERR_OUT_OF_MEMORY || host_error[0] == '\0'),
+                "without host allocation %ld: status %d: %s", n, (int)status, host_error);
     }
     REQUIRE(!(failed < 8), "only %d allocations of the host", failed);
 }

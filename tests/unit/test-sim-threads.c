@@ -29,7 +29,7 @@ static uint64_t next_random(struct player *p)
     do {                                                                                                       \
         ctrt_status status_ = (call);                                                                          \
         if (status_) {                                                                                         \
-            snprintf(p->trouble, sizeof p->trouble, "thread %d: %s: %.150s", p->number, #call, fake_error);    \
+            snprintf(p->trouble, sizeof p->trouble, "thread %d: %s: %.150s", p->number, #call, host_error);    \
             return NULL;                                                                                       \
         }                                                                                                      \
     } while (0)

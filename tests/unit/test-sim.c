@@ -47,7 +47,7 @@ static void options(void)
     for (size_t i = 0; i < sizeof malformed / sizeof malformed[0]; i++) {
         setenv("CTRT_SIM", malformed[i].text, 1);
         MUST_FAIL(sim->device->count(&count), CTRT_ERR_INVALID_ARGUMENT, malformed[i].words);
-        REQUIRE(!(strstr(fake_error, "CTRT_SIM=") == NULL), "the message does not name the variable: %s", fake_error);
+        REQUIRE(!(strstr(host_error, "CTRT_SIM=") == NULL), "the message does not name the variable: %s", host_error);
     }
     unsetenv("CTRT_SIM");
     MUST(sim->device->count(&count));
@@ -104,7 +104,7 @@ static void memory(void)
     REQUIRE_EQUAL(c.peak_bytes, MIB);
     sim->memory->free(device, (char *)first + 1, 512);
     REQUIRE_EQUAL(sim_counted(0).bad_frees, 1);
-    REQUIRE(strstr(fake_log_text, "where no block begins") != NULL, "a wrong free is logged as \"%s\"", fake_log_text);
+    REQUIRE(strstr(host_logged, "where no block begins") != NULL, "a wrong free is logged as \"%s\"", host_logged);
     MUST_FAIL(sim->memory->alloc(device, &more, 0), CTRT_ERR_INVALID_ARGUMENT, "0 bytes");
     MUST_FAIL(sim->memory->alloc(device, &more, SIZE_MAX), CTRT_ERR_OUT_OF_MEMORY, "no 18446744073709551615 bytes");
     sim->device->close(device);
@@ -191,7 +191,7 @@ static void memory_at_random(void)
                 slot[i].at = at, slot[i].bytes = bytes;
                 live += bytes;
             } else if (256 * 1024 - live > 2 * 1024 * SLOTS) {
-                FAIL("step %d: no %zu bytes with %zu in use: %s", step, bytes, live, fake_error);
+                FAIL("step %d: no %zu bytes with %zu in use: %s", step, bytes, live, host_error);
             }
         }
         info_is(device, 256 * 1024 - live, 256 * 1024);

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "convert.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 
 #define U8 CTRT_DTYPE_BIT(CTRT_U8)
 #define I8 CTRT_DTYPE_BIT(CTRT_I8)
@@ -11,18 +11,18 @@
 #define I32 CTRT_DTYPE_BIT(CTRT_I32)
 #define I64 CTRT_DTYPE_BIT(CTRT_I64)
 
-#define ASK(op, type, T, lie, expression)                                                                         \
+#define ASK(op, type, T, kind, expression)                                                                        \
     CPU_LOOP_2(op##_##type, T, uint8_t, expression)                                                               \
-    CPU_RUN_2(op##_##type, 1, lie, CPU_1)
+    CPU_RUN_2(op##_##type, 1, kind, CPU_KIND_1)
 #define ASK_ALL(op, expression)                                                                                   \
-    ASK(op, f32, float, CPU_4, expression)                                                                        \
-    ASK(op, f64, double, CPU_8, expression)                                                                       \
-    ASK(op, i8, int8_t, CPU_1, expression)                                                                        \
-    ASK(op, u8, uint8_t, CPU_1, expression)                                                                       \
-    ASK(op, i16, int16_t, CPU_2, expression)                                                                      \
-    ASK(op, i32, int32_t, CPU_4, expression)                                                                      \
-    ASK(op, i64, int64_t, CPU_8, expression)                                                                      \
-    CPU_RUN_HALVES(op, op##_f32, 2, 1, CPU_1, CPU_1)
+    ASK(op, f32, float, CPU_KIND_4, expression)                                                                   \
+    ASK(op, f64, double, CPU_KIND_8, expression)                                                                  \
+    ASK(op, i8, int8_t, CPU_KIND_1, expression)                                                                   \
+    ASK(op, u8, uint8_t, CPU_KIND_1, expression)                                                                  \
+    ASK(op, i16, int16_t, CPU_KIND_2, expression)                                                                 \
+    ASK(op, i32, int32_t, CPU_KIND_4, expression)                                                                 \
+    ASK(op, i64, int64_t, CPU_KIND_8, expression)                                                                 \
+    CPU_RUN_HALVES(op, op##_f32, 2, 1, CPU_KIND_1, CPU_KIND_1)
 
 #define COMPARE_OPS(X)                                                                                            \
     X(eq, x == y)                                                                                                 \
@@ -37,13 +37,13 @@
 
 COMPARE_OPS(ASK_ALL)
 
-#define ASK_ONE(op, type, T, lie, expression)                                                                     \
+#define ASK_ONE(op, type, T, kind, expression)                                                                    \
     CPU_LOOP_1(op##_##type, T, uint8_t, expression)                                                               \
-    CPU_RUN_1(op##_##type, 1, lie, CPU_1)
+    CPU_RUN_1(op##_##type, 1, kind, CPU_KIND_1)
 #define ASK_FLOATING(op, expression, integers)                                                                    \
-    ASK_ONE(op, f32, float, CPU_4, expression)                                                                    \
-    ASK_ONE(op, f64, double, CPU_8, expression)                                                                   \
-    CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_1, CPU_1)
+    ASK_ONE(op, f32, float, CPU_KIND_4, expression)                                                               \
+    ASK_ONE(op, f64, double, CPU_KIND_8, expression)                                                              \
+    CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_KIND_1, CPU_KIND_1)
 /* The ops: name, floating types, kernels of integers. */
 #define ASK_OPS(X)                                                                                                \
     X(isnan, x != x, never)                                                                                       \
@@ -52,10 +52,10 @@ COMPARE_OPS(ASK_ALL)
     X(logical_not, x == 0, logical_not)
 
 ASK_OPS(ASK_FLOATING)
-ASK_ONE(logical_not, 1, uint8_t, CPU_1, x == 0)
-ASK_ONE(logical_not, 2, uint16_t, CPU_2, x == 0)
-ASK_ONE(logical_not, 4, uint32_t, CPU_4, x == 0)
-ASK_ONE(logical_not, 8, uint64_t, CPU_8, x == 0)
+ASK_ONE(logical_not, 1, uint8_t, CPU_KIND_1, x == 0)
+ASK_ONE(logical_not, 2, uint16_t, CPU_KIND_2, x == 0)
+ASK_ONE(logical_not, 4, uint32_t, CPU_KIND_4, x == 0)
+ASK_ONE(logical_not, 8, uint64_t, CPU_KIND_8, x == 0)
 /* For integers, isnan and isinf are always false, and isfinite is always true. */
 #define NEVER(bytes, T) ASK_ONE(never, bytes, T, bytes, ((void)x, 0)) ASK_ONE(always, bytes, T, bytes, ((void)x, 1))
 NEVER(1, uint8_t)
@@ -77,7 +77,7 @@ NEVER(8, uint64_t)
             to[i] = condition[i] ? x : y;                                                                         \
         }                                                                                                         \
     }                                                                                                             \
-    CPU_RUN(where_##bytes, 3, 1, CPU_1, bytes, bytes, bytes)
+    CPU_RUN(where_##bytes, 3, 1, CPU_KIND_1, bytes, bytes, bytes)
 WHERE(1, uint8_t)
 WHERE(2, uint16_t)
 WHERE(4, uint32_t)

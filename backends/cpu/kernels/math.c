@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/math.c: roots, exponentials, logarithms, trigonometric functions, activations. */
 #include "math_f32.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 
 /* f32 uses the functions of math_f32.h, f64 the C library's; half precision is converted to f32. */
 #define MATH_OP(op, cost, f32, f64)                                                                               \
     CPU_LOOP_1(op##_f32, float, float, f32)                                                                       \
-    CPU_RUN_1(op##_f32, cost, CPU_4, CPU_4)                                                                       \
+    CPU_RUN_1(op##_f32, cost, CPU_KIND_4, CPU_KIND_4)                                                             \
     CPU_LOOP_1(op##_f64, double, double, f64)                                                                     \
-    CPU_RUN_1(op##_f64, 16, CPU_8, CPU_8)                                                                         \
-    CPU_RUN_HALVES(op, op##_f32, 1, cost, CPU_HALF, CPU_BRAIN)
+    CPU_RUN_1(op##_f64, 16, CPU_KIND_8, CPU_KIND_8)                                                               \
+    CPU_RUN_HALVES(op, op##_f32, 1, cost, CPU_KIND_F16, CPU_KIND_BF16)
 
 static inline double sigmoid(double x)
 {
@@ -86,10 +86,10 @@ GELU(bf16)
                         to[i] = library(copy[i]);                                                                 \
         }                                                                                                         \
     }                                                                                                             \
-    CPU_RUN_1(op##_f32, 6, CPU_4, CPU_4)                                                                          \
+    CPU_RUN_1(op##_f32, 6, CPU_KIND_4, CPU_KIND_4)                                                                \
     CPU_LOOP_1(op##_f64, double, double, f64(x))                                                                  \
-    CPU_RUN_1(op##_f64, 16, CPU_8, CPU_8)                                                                         \
-    CPU_RUN_HALVES(op, op##_f32, 1, 6, CPU_HALF, CPU_BRAIN)
+    CPU_RUN_1(op##_f64, 16, CPU_KIND_8, CPU_KIND_8)                                                               \
+    CPU_RUN_HALVES(op, op##_f32, 1, 6, CPU_KIND_F16, CPU_KIND_BF16)
 /* The ops: name, f32, the C library's f32, f64. */
 #define TRIG_OPS(X)                                                                                               \
     X(sin, math_sin_turned(x, 0), sinf, sin)                                                                      \

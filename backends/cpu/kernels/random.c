@@ -5,7 +5,7 @@
 #include <math.h>
 
 #include "convert.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 #include "math_f32.h"
 
 #define BLOCKS 256              /* counter blocks generated at once: 1024 words */
@@ -164,7 +164,7 @@ static void uniform_f64(const struct random *r, int64_t begin, int64_t n, const 
 
 /* Returns the cosine of 2 pi u and stores the sine, for u4 = 4u, the angle in quarter turns. Subtracting the nearest
  * integer is exact and leaves at most half a quarter turn. */
-static inline float turned(float u4, float *sine)
+static inline float cos_sin_turns(float u4, float *sine)
 {
     float shifted = u4 + MATH_MAGIC, whole = shifted - MATH_MAGIC;
     uint32_t quadrant = cpu_bits(shifted);
@@ -186,7 +186,7 @@ static void normal(const struct random *r, float *x, int64_t n, const uint32_t *
     for (int64_t k = 0; k < pairs; k++)
         radius[k] = __builtin_sqrtf(-2.0f * math_log(radius[k]));
     for (int64_t k = 0; k < pairs; k++) { /* x has space for the second element of the last pair */
-        float sine, cosine = turned(angle[k], &sine);
+        float sine, cosine = cos_sin_turns(angle[k], &sine);
         x[2 * k] = radius[k] * cosine;
         x[2 * k + 1] = radius[k] * sine;
     }

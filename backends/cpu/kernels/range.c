@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* backends/cpu/kernels/range.c: arange: start, start + step, start + 2 step, ... */
 #include "convert.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 
 /* Element i is start + i*step, not its predecessor plus step, so that errors do not accumulate. Integers wrap. */
 struct range {

@@ -80,9 +80,9 @@
             ((uint16_t *)out)[j * stride] = cpu_bf16_from_f32((float)(result));                                   \
         }                                                                                                         \
     }
-#define REDUCER(op, type, lie_in, lie_out, A, ordered, needs_one, start, run, columns, merge, finish)             \
-    static const struct cpu_reducer op##_##type = { lie_in, lie_out, sizeof(A), ordered, needs_one, start, run,   \
-                                                    columns, merge, finish };                                     \
+#define REDUCER(op, type, kind_in, kind_out, A, ordered, needs_one, start, run, columns, merge, finish)             \
+    static const struct cpu_reducer op##_##type = { kind_in, kind_out, sizeof(A), ordered, needs_one, start, run,   \
+                                                    columns, merge, finish };                                       \
     CPU_REDUCE(op, type, op##_##type)
 
 #define U8 CTRT_DTYPE_BIT(CTRT_U8)

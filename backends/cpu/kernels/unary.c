@@ -4,27 +4,27 @@
 #include <math.h>
 
 #include "convert.h"
-#include "drive.h"
+#include "elementwise_loop.h"
 
 #define FLOATING(op, f32, f64)                                                                                    \
     CPU_LOOP_1(op##_f32, float, float, f32)                                                                       \
-    CPU_RUN_1(op##_f32, 1, CPU_4, CPU_4)                                                                          \
+    CPU_RUN_1(op##_f32, 1, CPU_KIND_4, CPU_KIND_4)                                                                \
     CPU_LOOP_1(op##_f64, double, double, f64)                                                                     \
-    CPU_RUN_1(op##_f64, 1, CPU_8, CPU_8)                                                                          \
-    CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_HALF, CPU_BRAIN)
-#define INTEGER(op, type, T, lie, expression)                                                                     \
+    CPU_RUN_1(op##_f64, 1, CPU_KIND_8, CPU_KIND_8)                                                                \
+    CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_KIND_F16, CPU_KIND_BF16)
+#define INTEGER(op, type, T, kind, expression)                                                                    \
     CPU_LOOP_1(op##_##type, T, T, expression)                                                                     \
-    CPU_RUN_1(op##_##type, 1, lie, lie)
+    CPU_RUN_1(op##_##type, 1, kind, kind)
 #define SIGNED(op, expression)                                                                                    \
-    INTEGER(op, i8, int8_t, CPU_1, expression)                                                                    \
-    INTEGER(op, i16, int16_t, CPU_2, expression)                                                                  \
-    INTEGER(op, i32, int32_t, CPU_4, expression)                                                                  \
-    INTEGER(op, i64, int64_t, CPU_8, expression)
+    INTEGER(op, i8, int8_t, CPU_KIND_1, expression)                                                               \
+    INTEGER(op, i16, int16_t, CPU_KIND_2, expression)                                                             \
+    INTEGER(op, i32, int32_t, CPU_KIND_4, expression)                                                             \
+    INTEGER(op, i64, int64_t, CPU_KIND_8, expression)
 #define WRAPPING(op, expression)                                                                                  \
-    INTEGER(op, 8, uint8_t, CPU_1, expression)                                                                    \
-    INTEGER(op, 16, uint16_t, CPU_2, expression)                                                                  \
-    INTEGER(op, 32, uint32_t, CPU_4, expression)                                                                  \
-    INTEGER(op, 64, uint64_t, CPU_8, expression)
+    INTEGER(op, 8, uint8_t, CPU_KIND_1, expression)                                                               \
+    INTEGER(op, 16, uint16_t, CPU_KIND_2, expression)                                                             \
+    INTEGER(op, 32, uint32_t, CPU_KIND_4, expression)                                                             \
+    INTEGER(op, 64, uint64_t, CPU_KIND_8, expression)
 
 /* The ops: name, f32, f64, integers. WRAP: integers wrap around. SIGN: also the kernel of u8. SAME: integers stay the
  * same. sign of NaN is 0, as in PyTorch; relu of NaN is NaN. */
@@ -42,12 +42,12 @@
 #define WRAP_LOOPS(op, f32, f64, integer)        FLOATING(op, f32, f64) WRAPPING(op, integer)
 #define SIGN_LOOPS(op, f32, f64, integer, of_u8) FLOATING(op, f32, f64) SIGNED(op, integer)
 UNARY_OPS(WRAP_LOOPS, SIGN_LOOPS, FLOATING)
-INTEGER(sign, u8, uint8_t, CPU_1, x > 0)
+INTEGER(sign, u8, uint8_t, CPU_KIND_1, x > 0)
 /* The identity: abs and relu of unsigned integers, and rounding of all integers. */
-INTEGER(same, 1, uint8_t, CPU_1, x)
-INTEGER(same, 2, uint16_t, CPU_2, x)
-INTEGER(same, 4, uint32_t, CPU_4, x)
-INTEGER(same, 8, uint64_t, CPU_8, x)
+INTEGER(same, 1, uint8_t, CPU_KIND_1, x)
+INTEGER(same, 2, uint16_t, CPU_KIND_2, x)
+INTEGER(same, 4, uint32_t, CPU_KIND_4, x)
+INTEGER(same, 8, uint64_t, CPU_KIND_8, x)
 
 /* ---- clamp: min(max(x, lo), hi) ----
  *
@@ -78,16 +78,16 @@ INTEGER(same, 8, uint64_t, CPU_8, x)
             limits.hi = (T)limit_##T(range->hi, LO, HI, HI);                                                      \
         return limits;                                                                                            \
     }
-#define CLAMP_RUN(name, type, lie)                                                                                \
+#define CLAMP_RUN(name, type, kind)                                                                               \
     static ctrt_status clamp_##name##_run(const ctrt_call *call)                                                  \
     {                                                                                                             \
-        static const struct cpu_plan how = { clamp_##type, 1, 1, { lie }, lie };                                  \
+        static const struct cpu_plan plan = { clamp_##type, 1, 1, { kind }, kind };                               \
         struct limits_##type limits = limits_of_##type(call->attributes);                                         \
-        if ((lie) < CPU_HALF && cpu_is_short(call, 1, 1)) {                                                       \
+        if ((kind) < CPU_KIND_F16 && cpu_is_short(call, 1, 1)) {                                                  \
             clamp_##type(call->outputs[0]->data, call->inputs[0]->data, &limits, NULL, call->outputs[0]->numel);  \
             return CTRT_OK;                                                                                       \
         }                                                                                                         \
-        return cpu_drive(call, &how, &limits);                                                                    \
+        return cpu_elementwise_loop(call, &plan, &limits);                                                        \
     }
 
 /* Converts a limit to the element type. For integers, a limit outside the type becomes the type's nearest value, and a
@@ -124,15 +124,15 @@ CLAMP(u8, uint8_t, 0, UINT8_MAX)
 CLAMP(i16, int16_t, INT16_MIN, INT16_MAX)
 CLAMP(i32, int32_t, INT32_MIN, INT32_MAX)
 CLAMP(i64, int64_t, INT64_MIN, INT64_MAX)
-CLAMP_RUN(f32, f32, CPU_4)
-CLAMP_RUN(f64, f64, CPU_8)
-CLAMP_RUN(f16, f32, CPU_HALF)
-CLAMP_RUN(bf16, f32, CPU_BRAIN)
-CLAMP_RUN(i8, i8, CPU_1)
-CLAMP_RUN(u8, u8, CPU_1)
-CLAMP_RUN(i16, i16, CPU_2)
-CLAMP_RUN(i32, i32, CPU_4)
-CLAMP_RUN(i64, i64, CPU_8)
+CLAMP_RUN(f32, f32, CPU_KIND_4)
+CLAMP_RUN(f64, f64, CPU_KIND_8)
+CLAMP_RUN(f16, f32, CPU_KIND_F16)
+CLAMP_RUN(bf16, f32, CPU_KIND_BF16)
+CLAMP_RUN(i8, i8, CPU_KIND_1)
+CLAMP_RUN(u8, u8, CPU_KIND_1)
+CLAMP_RUN(i16, i16, CPU_KIND_2)
+CLAMP_RUN(i32, i32, CPU_KIND_4)
+CLAMP_RUN(i64, i64, CPU_KIND_8)
 
 #define U8 CTRT_DTYPE_BIT(CTRT_U8)
 #define I8 CTRT_DTYPE_BIT(CTRT_I8)

@@ -2,7 +2,7 @@
 /* backends/cuda/ops/conv.c: conv2d and its two gradients: converts views to struct cuda_conv and selects the
  * implementation. */
 #include "conv.h"
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "host/options.h"
 
 #define MOST_WORKSPACE ((size_t)1 << 30)
@@ -101,7 +101,7 @@ PASS(conv2d_weight_grad, weight_grad_of)
 #define KERNEL(name)                                                                                                   \
     { .base = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_CHANNELS_LAST, .run = name,                 \
                   .workspace = name##_workspace },                                                                     \
-      .image = &cuda_image_conv }
+      .fatbin = &cuda_fatbin_conv }
 static struct cuda_kernel kernels[] = { KERNEL(conv2d), KERNEL(conv2d_input_grad), KERNEL(conv2d_weight_grad) };
 
 CUDA_KERNELS(conv, kernels);

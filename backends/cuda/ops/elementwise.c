@@ -82,7 +82,7 @@ static ctrt_status launch(const ctrt_call *call, const struct elementwise_kernel
     if (__builtin_expect(atomic_load_explicit(&entry->kernel, memory_order_relaxed) == NULL, 0))
         snprintf(name, sizeof name, "%s_%s%s%s%s", kernel->stem, cuda_dtype_names[kernel->key],
                  kernel->word != NULL ? "_" : "", kernel->word != NULL ? kernel->word : "", strided ? "_s" : "");
-    return cuda_launch_named(call, kernel->image, entry, name[0] != '\0' ? name : kernel->stem, shape, args);
+    return cuda_launch_named(call, kernel->fatbin, entry, name[0] != '\0' ? name : kernel->stem, shape, args);
 }
 
 /* ---- strides ---- */
@@ -286,7 +286,7 @@ ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *arg
 {
     struct cuda_kernel *kernel = cuda_kernel_of(call);
     const struct elementwise_kernel device_kernel = {
-        .image = kernel->image, .entries = &kernel->entries[key][index],
+        .fatbin = kernel->fatbin, .entries = &kernel->entries[key][index],
         .stem = kernel->kernel_name != NULL ? kernel->kernel_name : kernel->base.op,
         .key = key, .word = word,
     };

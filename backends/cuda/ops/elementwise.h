@@ -5,7 +5,7 @@
 
 #include "host/cuda.h"
 #include "kernels/elementwise_args.h"
-#include "host/images.h"
+#include "host/fatbin.h"
 
 /* cuda_kernel.code of elementwise kernels. */
 enum {
@@ -25,7 +25,7 @@ ctrt_status cuda_elementwise(const ctrt_call *call, struct elementwise_args *arg
                              const char *word);
 /* The same for kernels that do not belong to the entry: STEM_KEY[_WORD] and STEM_KEY[_WORD]_s. */
 struct elementwise_kernel {
-    struct cuda_image *image;
+    struct cuda_fatbin *fatbin;
     struct cuda_entry *entries;             /* two: contiguous, strided */
     const char *stem, *word;                /* word: may be NULL */
     ctrt_dtype key;
@@ -47,7 +47,7 @@ void cuda_divider(int64_t d, uint32_t *magic, uint32_t *shift);
 #define ELEMENTWISE_FLAGS (CTRT_KERNEL_STRIDED | CTRT_KERNEL_INPLACE)
 #define ELEMENTWISE_KERNEL_OF(name, types, file, function, code_, kernel_)                                             \
     { .base = { .op = #name, .dtypes = (types), .flags = ELEMENTWISE_FLAGS, .run = function },                         \
-      .image = &cuda_image_##file, .code = (code_), .kernel_name = (kernel_) }
+      .fatbin = &cuda_fatbin_##file, .code = (code_), .kernel_name = (kernel_) }
 #define ELEMENTWISE_KERNEL(name, types, file)                                                                          \
     ELEMENTWISE_KERNEL_OF(name, types, file, cuda_elementwise_run, ELEMENTWISE_EXACT, NULL)
 #define ELEMENTWISE_BITS_KERNEL(name, types, file)                                                                     \

@@ -2,7 +2,7 @@
 /* backends/cuda/ops/loss.c: cross entropy. */
 #include <string.h>
 
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "kernels/loss_args.h"
 #include "row.h"
 
@@ -39,7 +39,7 @@ static ctrt_status run(const ctrt_call *call)
     return cuda_launch(call, (ctrt_dtype)x->dtype, 0, NULL, shape, &a);
 }
 
-#define KERNEL(name) { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .image = &cuda_image_loss }
+#define KERNEL(name) { .base = { .op = #name, .dtypes = CUDA_FLOATING, .run = run }, .fatbin = &cuda_fatbin_loss }
 
 static struct cuda_kernel kernels[] = {
     KERNEL(cross_entropy),

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "host/images.h"
+#include "host/fatbin.h"
 #include "kernels/optim_args.h"
 
 /* Launches a step for all tensors. The call's inputs are `count` parameters, then as many gradients, then as many of
@@ -77,7 +77,7 @@ static ctrt_status adam_step(const ctrt_call *call)
 }
 
 #define KERNEL(name) { .base = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_INPLACE, .run = name },  \
-                    .image = &cuda_image_optim }
+                    .fatbin = &cuda_fatbin_optim }
 
 static struct cuda_kernel kernels[] = {
     KERNEL(sgd_step),

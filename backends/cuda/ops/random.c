@@ -84,7 +84,7 @@ static ctrt_status dropout_run(const ctrt_call *call)
 }
 
 #define KERNEL(name, types) { .base = { .op = #name, .dtypes = (types), .run = name##_run },                         \
-                           .image = &cuda_image_random }
+                           .fatbin = &cuda_fatbin_random }
 
 static struct cuda_kernel kernels[] = {
     KERNEL(uniform, CUDA_FLOATING), KERNEL(normal, CUDA_FLOATING), KERNEL(randint, CUDA_ALL),

@@ -48,12 +48,12 @@ static ctrt_status triangle_run(const ctrt_call *call)
     return cuda_launch(call, bits, 0, NULL, shape, &args);
 }
 
-#define TRIANGLE(name, upper)                                                                                       \
-    { .base = { .op = #name, .dtypes = CUDA_ALL, .run = triangle_run }, .image = &cuda_image_range,                 \
+#define TRIANGLE(name, upper)                                                                                         \
+    { .base = { .op = #name, .dtypes = CUDA_ALL, .run = triangle_run }, .fatbin = &cuda_fatbin_range,                 \
       .code = (upper), .kernel_name = "triangle" }
 
 static struct cuda_kernel kernels[] = {
-    { .base = { .op = "arange", .dtypes = CUDA_NUMBERS, .run = arange_run }, .image = &cuda_image_range },
+    { .base = { .op = "arange", .dtypes = CUDA_NUMBERS, .run = arange_run }, .fatbin = &cuda_fatbin_range },
     TRIANGLE(tril, 0),
     TRIANGLE(triu, 1),
 };
