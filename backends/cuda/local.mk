@@ -47,6 +47,7 @@ cuda_kernel_headers = backends/cuda/kernels/attention.cuh backends/cuda/kernels/
     backends/cuda/kernels/elementwise_args.h backends/cuda/kernels/fast_div.h backends/cuda/kernels/functions.cuh \
     backends/cuda/kernels/gemm.cuh backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h \
     backends/cuda/kernels/kernel.h backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h \
+    backends/cuda/kernels/math.def \
     backends/cuda/kernels/matmul_args.h backends/cuda/kernels/mma.cuh backends/cuda/kernels/norm.cuh \
     backends/cuda/kernels/norm_args.h backends/cuda/kernels/optim_args.h backends/cuda/kernels/pool_args.h \
     backends/cuda/kernels/random_args.h backends/cuda/kernels/range_args.h backends/cuda/kernels/reduce.cuh \

@@ -11,17 +11,17 @@
 #define I32 CTRT_DTYPE_BIT(CTRT_I32)
 #define I64 CTRT_DTYPE_BIT(CTRT_I64)
 
-#define ASK(op, type, T, kind, expression)                                                                         \
+#define ASK(op, type, T, kind, expression)                                                                        \
     CPU_LOOP_2(op##_##type, T, uint8_t, expression)                                                               \
     CPU_RUN_2(op##_##type, 1, kind, CPU_KIND_1)
 #define ASK_ALL(op, expression)                                                                                   \
-    ASK(op, f32, float, CPU_KIND_4, expression)                                                                        \
-    ASK(op, f64, double, CPU_KIND_8, expression)                                                                       \
-    ASK(op, i8, int8_t, CPU_KIND_1, expression)                                                                        \
-    ASK(op, u8, uint8_t, CPU_KIND_1, expression)                                                                       \
-    ASK(op, i16, int16_t, CPU_KIND_2, expression)                                                                      \
-    ASK(op, i32, int32_t, CPU_KIND_4, expression)                                                                      \
-    ASK(op, i64, int64_t, CPU_KIND_8, expression)                                                                      \
+    ASK(op, f32, float, CPU_KIND_4, expression)                                                                   \
+    ASK(op, f64, double, CPU_KIND_8, expression)                                                                  \
+    ASK(op, i8, int8_t, CPU_KIND_1, expression)                                                                   \
+    ASK(op, u8, uint8_t, CPU_KIND_1, expression)                                                                  \
+    ASK(op, i16, int16_t, CPU_KIND_2, expression)                                                                 \
+    ASK(op, i32, int32_t, CPU_KIND_4, expression)                                                                 \
+    ASK(op, i64, int64_t, CPU_KIND_8, expression)                                                                 \
     CPU_RUN_HALVES(op, op##_f32, 2, 1, CPU_KIND_1, CPU_KIND_1)
 
 #define COMPARE_OPS(X)                                                                                            \
@@ -37,12 +37,12 @@
 
 COMPARE_OPS(ASK_ALL)
 
-#define ASK_ONE(op, type, T, kind, expression)                                                                     \
+#define ASK_ONE(op, type, T, kind, expression)                                                                    \
     CPU_LOOP_1(op##_##type, T, uint8_t, expression)                                                               \
     CPU_RUN_1(op##_##type, 1, kind, CPU_KIND_1)
 #define ASK_FLOATING(op, expression, integers)                                                                    \
-    ASK_ONE(op, f32, float, CPU_KIND_4, expression)                                                                    \
-    ASK_ONE(op, f64, double, CPU_KIND_8, expression)                                                                   \
+    ASK_ONE(op, f32, float, CPU_KIND_4, expression)                                                               \
+    ASK_ONE(op, f64, double, CPU_KIND_8, expression)                                                              \
     CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_KIND_1, CPU_KIND_1)
 /* The ops: name, floating types, kernels of integers. */
 #define ASK_OPS(X)                                                                                                \

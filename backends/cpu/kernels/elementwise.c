@@ -9,23 +9,23 @@
     CPU_RUN_2(op##_f64, cost, CPU_KIND_8, CPU_KIND_8)                                                             \
     CPU_RUN_HALVES(op, op##_f32, 2, cost, CPU_KIND_F16, CPU_KIND_BF16)
 
-#define INTEGER(op, type, T, kind, expression)                                                                     \
-    CPU_LOOP_2(op##_##type, T, T, expression)                                                                      \
+#define INTEGER(op, type, T, kind, expression)                                                                    \
+    CPU_LOOP_2(op##_##type, T, T, expression)                                                                     \
     CPU_RUN_2(op##_##type, 1, kind, kind)
 
 /* Integer results wrap, so compute with unsigned types, because signed overflow is undefined in C; the bits are the
  * same. 16-bit operands are converted to uint32_t first, because C would multiply them as signed int. */
-#define WRAPPING(op, sign)                                                                                             \
-    INTEGER(op, 8, uint8_t, CPU_KIND_1, x sign y)                                                                      \
-    INTEGER(op, 16, uint16_t, CPU_KIND_2, (uint32_t)x sign (uint32_t)y)                                                \
-    INTEGER(op, 32, uint32_t, CPU_KIND_4, x sign y)                                                                    \
+#define WRAPPING(op, sign)                                                                                        \
+    INTEGER(op, 8, uint8_t, CPU_KIND_1, x sign y)                                                                 \
+    INTEGER(op, 16, uint16_t, CPU_KIND_2, (uint32_t)x sign (uint32_t)y)                                           \
+    INTEGER(op, 32, uint32_t, CPU_KIND_4, x sign y)                                                               \
     INTEGER(op, 64, uint64_t, CPU_KIND_8, x sign y)
 
-#define ORDERED(op, expression)                                                                                        \
-    INTEGER(op, i8, int8_t, CPU_KIND_1, expression)                                                                    \
-    INTEGER(op, u8, uint8_t, CPU_KIND_1, expression)                                                                   \
-    INTEGER(op, i16, int16_t, CPU_KIND_2, expression)                                                                  \
-    INTEGER(op, i32, int32_t, CPU_KIND_4, expression)                                                                  \
+#define ORDERED(op, expression)                                                                                   \
+    INTEGER(op, i8, int8_t, CPU_KIND_1, expression)                                                               \
+    INTEGER(op, u8, uint8_t, CPU_KIND_1, expression)                                                              \
+    INTEGER(op, i16, int16_t, CPU_KIND_2, expression)                                                             \
+    INTEGER(op, i32, int32_t, CPU_KIND_4, expression)                                                             \
     INTEGER(op, i64, int64_t, CPU_KIND_8, expression)
 
 /* The ops: name, cost, floating types, integers. FLOAT: no integers. ORDER: NaN if either operand is NaN. */

@@ -82,8 +82,8 @@ GELU(bf16)
     }                                                                                                             \
     CPU_RUN_1(op##_f32, 6, CPU_KIND_4, CPU_KIND_4)                                                                \
     CPU_LOOP_1(op##_f64, double, double, f64(x))                                                                  \
-    CPU_RUN_1(op##_f64, 16, CPU_KIND_8, CPU_KIND_8)                                                                         \
-    CPU_RUN_HALVES(op, op##_f32, 1, 6, CPU_HALF, CPU_BRAIN)
+    CPU_RUN_1(op##_f64, 16, CPU_KIND_8, CPU_KIND_8)                                                               \
+    CPU_RUN_HALVES(op, op##_f32, 1, 6, CPU_KIND_F16, CPU_KIND_BF16)
 /* The ops: name, f32, the C library's f32, f64. */
 #define TRIG_OPS(X)                                                                                               \
     X(sin, math_sin_turned(x, 0), sinf, sin)                                                                      \

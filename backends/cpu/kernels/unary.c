@@ -12,18 +12,18 @@
     CPU_LOOP_1(op##_f64, double, double, f64)                                                                     \
     CPU_RUN_1(op##_f64, 1, CPU_KIND_8, CPU_KIND_8)                                                                \
     CPU_RUN_HALVES(op, op##_f32, 1, 1, CPU_KIND_F16, CPU_KIND_BF16)
-#define INTEGER(op, type, T, kind, expression)                                                                     \
-    CPU_LOOP_1(op##_##type, T, T, expression)                                                                      \
+#define INTEGER(op, type, T, kind, expression)                                                                    \
+    CPU_LOOP_1(op##_##type, T, T, expression)                                                                     \
     CPU_RUN_1(op##_##type, 1, kind, kind)
-#define SIGNED(op, expression)                                                                                         \
-    INTEGER(op, i8, int8_t, CPU_KIND_1, expression)                                                                    \
-    INTEGER(op, i16, int16_t, CPU_KIND_2, expression)                                                                  \
-    INTEGER(op, i32, int32_t, CPU_KIND_4, expression)                                                                  \
+#define SIGNED(op, expression)                                                                                    \
+    INTEGER(op, i8, int8_t, CPU_KIND_1, expression)                                                               \
+    INTEGER(op, i16, int16_t, CPU_KIND_2, expression)                                                             \
+    INTEGER(op, i32, int32_t, CPU_KIND_4, expression)                                                             \
     INTEGER(op, i64, int64_t, CPU_KIND_8, expression)
-#define WRAPPING(op, expression)                                                                                       \
-    INTEGER(op, 8, uint8_t, CPU_KIND_1, expression)                                                                    \
-    INTEGER(op, 16, uint16_t, CPU_KIND_2, expression)                                                                  \
-    INTEGER(op, 32, uint32_t, CPU_KIND_4, expression)                                                                  \
+#define WRAPPING(op, expression)                                                                                  \
+    INTEGER(op, 8, uint8_t, CPU_KIND_1, expression)                                                               \
+    INTEGER(op, 16, uint16_t, CPU_KIND_2, expression)                                                             \
+    INTEGER(op, 32, uint32_t, CPU_KIND_4, expression)                                                             \
     INTEGER(op, 64, uint64_t, CPU_KIND_8, expression)
 
 /* The ops: name, f32, f64, integers. WRAP: integers wrap around. SIGN: also the kernel of u8. SAME: integers stay the
