@@ -31,7 +31,7 @@ libctrt_core_la_SOURCES += core/memory/capture.c core/memory/capture.h core/memo
 libctrt_core_la_SOURCES += core/memory/frames.c core/memory/frames.h
 libctrt_core_la_SOURCES += core/memory/plan.c core/memory/plan.h core/memory/plan_source.c core/memory/plan_source.h
 libctrt_core_la_SOURCES += \
-    core/memory/figures.c core/memory/figures.h core/memory/history.c core/memory/history.h core/memory/live.c \
+    core/memory/stats.c core/memory/stats.h core/memory/history.c core/memory/history.h core/memory/live.c \
     core/memory/live.h core/memory/metrics.c core/memory/oom.c core/memory/oom.h core/memory/owners.c \
     core/memory/owners.h core/memory/pieces.c core/memory/pieces.h core/memory/quota.c core/memory/quota.h \
     core/memory/release.c core/memory/scope.c core/memory/snapshot.c core/memory/summary.c \

@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/strbuf.h"
-#include "memory/figures.h"
+#include "memory/stats.h"
 #include "memory/history.h"
 #include "memory/owners.h"
 #include "memory/pieces.h"

@@ -58,8 +58,8 @@ static ctrt_status handles(ctrt_device *device)
 {
     const uint32_t streams = stream_device_held(device),
                    events = atomic_load_explicit(&device->events_held, memory_order_acquire);
-    struct pinned_figures pinned;
-    pinned_figures(&pinned, device);
+    ctrt_host_memory_stats pinned;
+    pinned_stats(&pinned, device);
     if (plan_running(device) || plan_left_blocks(device->memory) > 0)
         return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %s", device->name,
                          plan_running(device) ? "a plan is running" : "tensors that a plan made still live");
@@ -67,10 +67,10 @@ static ctrt_status handles(ctrt_device *device)
         return ctrt_fail(CTRT_ERR_STATE,
                          "shutdown: %s stays open: a capture runs there, or graphs of its work are still held",
                          device->name);
-    if (pinned.of[PINNED_ACTIVE_REQUESTS].current > 0)
+    if (pinned.active_requests.current > 0)
         return ctrt_fail(CTRT_ERR_STATE,
                          "shutdown: %s stays open: %llu tensors still hold memory that is pinned for it", device->name,
-                         (unsigned long long)pinned.of[PINNED_ACTIVE_REQUESTS].current);
+                         (unsigned long long)pinned.active_requests.current);
     if (streams > 0 || events > 0)
         return ctrt_fail(
             CTRT_ERR_STATE,
