@@ -1,13 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What accounting, order across streams and owners of memory cost: a training step of small ops (smallstep.c) on builds of the library that
-# leave one of them out, in turns.
+# Measures the cost of memory accounting, of stream ordering and of block owners: runs a training step of small ops
+# (smallstep.c) in turns on builds of the library, each without one of them.
 #
-#   bench/bookkeeping.sh ROUNDS FOLDER [DEVICE...]       builds four trees in FOLDER (kept for the next time); devices: cpu sim:0
+#   bench/bookkeeping.sh ROUNDS FOLDER [DEVICE...]    builds four trees in FOLDER, kept for the next run; default
+#                                                     devices: cpu sim:0
 #
-# The builds are for this alone: without order results are wrong on several streams, without accounting there are no figures.
+# The builds serve no other purpose: without ordering, results on several streams are wrong, and without accounting,
+# there are no memory statistics.
 set -eu
-[ $# -ge 2 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 source=$(cd "$(dirname "$0")/.." && pwd)
 rounds=$1
 mkdir -p "$2"
@@ -30,7 +32,8 @@ trap 'rm -f "$lines"' EXIT
 while [ "$rounds" -gt 0 ]; do
     for build in $builds; do
         for device in "$@"; do
-            CTRT_PLUGIN_PATH=$folder/$build/plugins-built CTRT_DEVICE=$device "$folder/$build/bench-smallstep" | sed "s/^/$build /" >>"$lines"
+            CTRT_PLUGIN_PATH=$folder/$build/plugins-built CTRT_DEVICE=$device "$folder/$build/bench-smallstep" |
+                sed "s/^/$build /" >>"$lines"
         done
     done
     rounds=$((rounds - 1))
@@ -47,7 +50,8 @@ sort -k2,2 -k1,1 -k3,3g "$lines" | awk '
             split("ACCOUNTING ORDER OWNERS", without, " ")
             for (i = 1; i <= 3; i++) {
                 part = median[device " " without[i]]
-                printf "%-8s %-22s %12.0f %8.1f%%\n", device, "without " tolower(without[i]), part, 100 * (whole - part) / whole
+                printf "%-8s %-22s %12.0f %8.1f%%\n", device, "without " tolower(without[i]), part,
+                       100 * (whole - part) / whole
             }
         }
     }'

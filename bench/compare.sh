@@ -1,14 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs two programs that print "NAME NANOSECONDS" lines in turns, so that both see the same machine, and prints medians and their ratio.
+# Runs two programs that print "NAME NANOSECONDS" lines in turns, so that other load affects both, and prints the
+# medians and their ratio.
 #
-#   bench/compare.sh ROUNDS OURS THEIRS        each a command line; e.g. bench/compare.sh 5 ./bench-overhead ./overhead_torch
+#   bench/compare.sh ROUNDS OURS THEIRS     two command lines, e.g. bench/compare.sh 5 ./bench-overhead ./overhead_torch
 #
-# COMPARE_RAW=FILE: each printed line is appended to FILE as soon as it is printed, with "ours" or "theirs" before it.
+# COMPARE_RAW=FILE: every line is also written to FILE as soon as it is printed, with the prefix "ours" or "theirs".
 #
-# Settings that slow one side down (OPENBLAS_CORETYPE and the like) are removed; THREADS=N (default 1) binds both.
+# Unsets variables that slow one side down (OPENBLAS_CORETYPE and similar); THREADS=N (default 1) applies to both.
 set -eu
-[ $# -eq 3 ] || { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 3 ] || { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE OPENBLAS_NUM_THREADS MKL_NUM_THREADS
 threads=${THREADS:-1}
 export OMP_NUM_THREADS="$threads" CTRT_NUM_THREADS="$threads"

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/gpu.c: measures one GPU. Prints "NAME NANOSECONDS [BYTES]" lines; peers/gpu_torch.py prints the same names for PyTorch, and gpu.sh
- * runs both. Lines cublas_ and driver_ call those libraries directly; overlap_ lines are ctrt alone.
+/* bench/gpu.c: measures one GPU. Prints "NAME NANOSECONDS [BYTES]" lines; peers/gpu_torch.py prints the same names for
+ * PyTorch, and gpu.sh runs both. The lines cublas_* and driver_* measure direct calls of those libraries, for
+ * comparison; PyTorch has no overlap_* lines.
  *
  *     bench-gpu [DEVICE] [SECTION...] [only=PATTERN] [small] [trace=FILE]
  *
- * SECTION: smoke, launches, products, tf32, attention, convolution, index, softmax, norms, cross-entropy, optimizers, bandwidth, transfers, overlap,
- * steps; without any, all but smoke and tf32. tf32 needs a process of its own because CTRT_CUDA_TF32 is read once. only: cases whose name matches the
- * shell pattern. small: sizes that a driver in software can run, whose times mean nothing. trace: where overlap writes when copies and products ran.
- * A case that fails is reported on stderr, the others are measured, and the exit status is 1. */
+ * SECTION: smoke, launches, products, tf32, attention, convolution, index, softmax, norms, cross-entropy, optimizers,
+ * bandwidth, transfers, overlap, steps; the default is all but smoke and tf32. tf32 needs a separate process because
+ * CTRT_CUDA_TF32 is read once. only: cases whose name matches the shell pattern. small: sizes for a software driver;
+ * the times mean nothing. trace: the file into which overlap writes when each copy and product ran. A case that fails
+ * is reported on stderr, the other cases are still measured, and the exit status is 1. */
 #include "gpu.h"
 
 #include <fnmatch.h>
@@ -39,7 +41,7 @@ bool gpu_wanted(const char *name)
     return only == NULL || fnmatch(only, name, 0) == 0;
 }
 
-/* ---- timing: by events on the device ---- */
+/* ---- timing with device events ---- */
 
 enum { SAMPLES = 11 };
 
@@ -120,8 +122,16 @@ static ctrt_status do_add(void *a) { struct operands *o = a; return ctrt_add(&o-
 static ctrt_status do_relu(void *a) { struct operands *o = a; return ctrt_relu(&o->out, o->x); }
 static ctrt_status do_exp(void *a) { struct operands *o = a; return ctrt_exp(&o->out, o->x); }
 static ctrt_status do_sum(void *a) { struct operands *o = a; return ctrt_sum(&o->out, o->x, CTRT_ALL_DIMS); }
-static ctrt_status do_sum_rows(void *a) { struct operands *o = a; return ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(1), false); }
-static ctrt_status do_sum_columns(void *a) { struct operands *o = a; return ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(0), false); }
+static ctrt_status do_sum_rows(void *a)
+{
+    struct operands *o = a;
+    return ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(1), false);
+}
+static ctrt_status do_sum_columns(void *a)
+{
+    struct operands *o = a;
+    return ctrt_sum_dims(&o->out, o->x, CTRT_SHAPE(0), false);
+}
 static ctrt_status do_softmax(void *a) { struct operands *o = a; return ctrt_softmax(&o->out, o->x, 1); }
 static ctrt_status do_layer_norm(void *a)
 {
@@ -158,35 +168,43 @@ static ctrt_status make_operands(struct operands *o, gpu_body *f, int64_t rows, 
     return ctrt_zeros(&o->bias, CTRT_SHAPE(columns), dtype, gpu);
 }
 
-/* `moved`: how often the operand's bytes are read or written. */
+/* `moved`: bytes read and written, in multiples of the operand's bytes. */
 static void bandwidth(ctrt_dtype dtype)
 {
     static const struct { const char *name; gpu_body *f; double moved; } cases[] = {
-        { "copy", do_copy, 2 }, { "add", do_add, 3 }, { "relu", do_relu, 2 }, { "exp", do_exp, 2 }, { "gelu", do_gelu, 2 }, { "sum", do_sum, 1 },
-        { "sum_rows", do_sum_rows, 1 }, { "sum_columns", do_sum_columns, 1 }, { "amax_rows", do_amax, 1 }, { "softmax", do_softmax, 2 },
+        { "copy", do_copy, 2 }, { "add", do_add, 3 }, { "relu", do_relu, 2 }, { "exp", do_exp, 2 },
+        { "gelu", do_gelu, 2 }, { "sum", do_sum, 1 },
+        { "sum_rows", do_sum_rows, 1 }, { "sum_columns", do_sum_columns, 1 }, { "amax_rows", do_amax, 1 },
+        { "softmax", do_softmax, 2 },
         { "layer_norm", do_layer_norm, 2 }, { "transpose", do_transpose, 2 }, { "slice", do_slice, 1 },
     };
-    const int64_t columns = gpu_small ? 256 : 4096, rows = gpu_small ? 16 : (1 << 30) / columns / (int64_t)ctrt_dtype_size(dtype);
+    const int64_t columns = gpu_small ? 256 : 4096;
+    const int64_t rows = gpu_small ? 16 : (1 << 30) / columns / (int64_t)ctrt_dtype_size(dtype);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct operands o = { 0 };
         char name[64];
         snprintf(name, sizeof name, "%s_1g_%s", cases[i].name, ctrt_dtype_name(dtype));
         if (gpu_wanted(name) && gpu_case(name, make_operands(&o, cases[i].f, rows, columns, dtype)))
-            gpu_measure(name, cases[i].f, &o, cases[i].moved * (double)(rows * columns) * (double)ctrt_dtype_size(dtype));
+            gpu_measure(name, cases[i].f, &o, cases[i].moved * (double)(rows * columns) *
+                        (double)ctrt_dtype_size(dtype));
         free_operands(&o);
     }
 }
 
-/* Beside each the same product by cuBLAS without ctrt. */
+/* Measures each product with ctrt, then the same product with a direct call of cuBLAS. */
 static void products(ctrt_dtype dtype, const char *dtype_name)
 {
-    static const int64_t sizes[][3] = { { 512, 512, 512 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 }, { 4096, 4096, 4096 }, { 8192, 8192, 8192 },
+    static const int64_t sizes[][3] = { { 512, 512, 512 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 },
+                                        { 4096, 4096, 4096 }, { 8192, 8192, 8192 },
                                         { 8192, 16, 8192 }, { 16, 8192, 8192 } };
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         struct operands o = { 0 };
-        const int64_t part = gpu_small ? 64 : 1, m = (sizes[s][0] + part - 1) / part, n = (sizes[s][1] + part - 1) / part, k = (sizes[s][2] + part - 1) / part;
+        const int64_t part = gpu_small ? 64 : 1;
+        const int64_t m = (sizes[s][0] + part - 1) / part, n = (sizes[s][1] + part - 1) / part,
+                      k = (sizes[s][2] + part - 1) / part;
         char name[64], direct[72];
-        snprintf(name, sizeof name, "matmul_%lldx%lldx%lld_%s", (long long)sizes[s][0], (long long)sizes[s][1], (long long)sizes[s][2], dtype_name);
+        snprintf(name, sizeof name, "matmul_%lldx%lldx%lld_%s", (long long)sizes[s][0], (long long)sizes[s][1],
+                 (long long)sizes[s][2], dtype_name);
         snprintf(direct, sizeof direct, "cublas_%s", name);
         if (gpu_wanted(name) && gpu_case(name, ctrt_randn(&o.x, CTRT_SHAPE(m, k), dtype, gpu)) &&
             gpu_case(name, ctrt_randn(&o.y, CTRT_SHAPE(k, n), dtype, gpu))) {
@@ -198,7 +216,7 @@ static void products(ctrt_dtype dtype, const char *dtype_name)
     }
 }
 
-/* ---- launches: the host's time to put an op on the stream ---- */
+/* ---- launches: host time to enqueue an op ---- */
 
 static void launches(void)
 {
@@ -266,10 +284,13 @@ static void products_tf32(void) { products(CTRT_F32, "tf32"); }
 static void overlap(void) { gpu_overlap(trace); }
 
 static const struct { const char *name; void (*run)(void); bool by_default; } sections[] = {
-    { "smoke", gpu_smoke, false }, { "launches", launches, true }, { "products", all_products, true }, { "tf32", products_tf32, false },
-    { "attention", gpu_attention, true }, { "convolution", gpu_convolution, true }, { "index", gpu_index, true }, { "softmax", gpu_softmax, true },
+    { "smoke", gpu_smoke, false }, { "launches", launches, true }, { "products", all_products, true },
+    { "tf32", products_tf32, false },
+    { "attention", gpu_attention, true }, { "convolution", gpu_convolution, true }, { "index", gpu_index, true },
+    { "softmax", gpu_softmax, true },
     { "norms", gpu_norms, true }, { "cross-entropy", gpu_cross_entropy, true }, { "optimizers", gpu_optimizers, true },
-    { "bandwidth", all_bandwidth, true }, { "transfers", transfers, true }, { "overlap", overlap, true }, { "steps", gpu_steps, true },
+    { "bandwidth", all_bandwidth, true }, { "transfers", transfers, true }, { "overlap", overlap, true },
+    { "steps", gpu_steps, true },
 };
 enum { SECTIONS = sizeof sections / sizeof sections[0] };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/gpu.h: what the parts of bench-gpu share. */
+/* bench/gpu.h: shared by the source files of bench-gpu. */
 #ifndef BENCH_GPU_H
 #define BENCH_GPU_H
 
@@ -8,30 +8,33 @@
 #include "timing.h"
 
 extern ctrt_device *gpu;
-extern bool gpu_small;                      /* sizes that a driver in software can run */
-extern bool gpu_failed;                     /* a case failed: the program's exit status is 1 */
+extern bool gpu_small;                      /* use sizes that a software driver can run */
+extern bool gpu_failed;                     /* a case failed, so the program's exit status is 1 */
 
-/* Ends the program with ctrt's message unless `status` is CTRT_OK: for errors that leave nothing to measure. */
+/* Unless `status` is CTRT_OK, prints ctrt's message and ends the program: for errors that make every measurement
+ * impossible. */
 void gpu_check(ctrt_status status);
-/* Reports on stderr that the case `name` failed, with ctrt's message, unless `status` is CTRT_OK. Returns whether it is CTRT_OK. */
+/* Unless `status` is CTRT_OK, reports on stderr that the case `name` failed, with ctrt's message. Returns whether
+ * `status` is CTRT_OK. */
 bool gpu_case(const char *name, ctrt_status status);
-/* Does `name` match the pattern of only=? Asked before a case allocates its operands. */
+/* Returns whether `name` matches the pattern of only=. Call it before a case allocates its operands. */
 bool gpu_wanted(const char *name);
 
 typedef ctrt_status gpu_body(void *argument);
-/* Writes the milliseconds that `times` runs take on the device. */
+/* Writes the device time of `times` runs, in milliseconds. */
 typedef ctrt_status gpu_batch(double *ms, void *argument, long times);
 
-/* Measures batches of at least 2 ms and prints "NAME NANOSECONDS [BYTES]" with the median of one run; `bytes` 0 is not printed. A case that
- * fails is reported and the next one can be measured. */
+/* Measures batches of at least 2 ms and prints "NAME NANOSECONDS [BYTES]" with the median of one run; `bytes` 0 is not
+ * printed. Reports a case that fails and returns, so that the next one can be measured. */
 void gpu_report(const char *name, gpu_batch *batch, void *argument, double bytes);
-/* The same for ops of ctrt on the current stream. */
+/* Like gpu_report, for ops of ctrt on the current stream. */
 void gpu_measure(const char *name, gpu_body *body, void *argument, double bytes);
 
-/* gpu_direct.c: the driver and cuBLAS without ctrt. A missing library is reported on stderr. `dtype`: "f32", "tf32", "f16", "bf16"; a, b: device
- * addresses of [m, k] and [k, n]; no work on them may be pending. */
+/* gpu_direct.c: direct calls of the driver and of cuBLAS. A missing library is reported on stderr. `dtype`: "f32",
+ * "tf32", "f16", "bf16"; a, b: device addresses of [m, k] and [k, n], with no pending work. */
 void gpu_direct_copy(const char *name, size_t bytes);
-void gpu_direct_product(int64_t m, int64_t n, int64_t k, const char *dtype, const char *name, const void *a, const void *b);
+void gpu_direct_product(int64_t m, int64_t n, int64_t k, const char *dtype, const char *name, const void *a,
+                        const void *b);
 
 /* gpu_ops.c: forward, and forward with backward, of the ops of one section */
 void gpu_attention(void);
@@ -41,7 +44,7 @@ void gpu_softmax(void);
 void gpu_norms(void);
 void gpu_cross_entropy(void);
 void gpu_optimizers(void);
-/* gpu_smoke.c: results of the device beside the cpu's */
+/* gpu_smoke.c: compares the device's results with those of the cpu */
 void gpu_smoke(void);
 /* gpu_steps.c */
 void gpu_steps(void);

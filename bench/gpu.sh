@@ -1,31 +1,36 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Tests and measures ctrt on a GPU that is there for minutes: in phases of at most 9 minutes, what matters most first, and with every result kept from
-# the moment it exists.
+# Tests and measures ctrt on a GPU that is available only for minutes: in phases of at most 9 minutes, the most
+# important work first, and each result is saved as soon as it exists.
 #
-#   bench/gpu.sh package [ARCH]         builds for compute capability ARCH (default: that of the GPU here, else 90) into _build-gpu/package: programs,
-#                                       libraries, plugins, reference data. It runs on any machine with the same or a newer C library.
-#   bench/gpu.sh PHASE OUT [small]      runs a phase on that package (built first where there is none that runs) and writes into the folder OUT.
-#                                       small: sizes for a driver in software, without the suites that take it minutes.
+#   bench/gpu.sh package [ARCH]         builds for compute capability ARCH (default: this machine's GPU, else 90)
+#                                       into _build-gpu/package: programs, libraries, plugins, reference data. The
+#                                       package runs on any machine with the same or a newer C library.
+#   bench/gpu.sh PHASE OUT [small]      runs a phase with that package (builds it first if none runs) and writes into
+#                                       the folder OUT. small: sizes for a software driver, without the suites that
+#                                       would take minutes on it.
 #
-#   bench/gpu.sh facts                  prints what the machine has.
+#   bench/gpu.sh facts                  prints the machine's hardware and software.
 #
 #   PHASE 1  facts, smoke test, conformance, captured steps, training reference, then measurements of ctrt
 #         2  PyTorch's measurements, each followed by a second one of ctrt
-#         3  conformance of other settings (cuda-fp16, built-in products, driver pools, expandable segments) and measurements of settings
-#         4  compute-sanitizer, Nsight Compute (each only if a probe of it works), PyTorch compiled
+#         3  conformance with other settings (cuda-fp16, built-in products, driver pools, expandable segments) and
+#            measurements with other settings
+#         4  compute-sanitizer and Nsight Compute (each only if a probe of it works), torch.compile
 #
-# Each step has a timeout and a file of its own, and no failure ends the phase. After every step these are written anew:
-#   OUT/summary.txt        one line a step: ok, FAILED, TIMEOUT or not started, and how long it took
+# Each step has a timeout and its own output file; a failed step does not end the phase. After every step, these are
+# updated:
+#   OUT/summary.txt        one line per step: ok, FAILED, TIMEOUT or not started, and the duration
 #   OUT/measured.txt       "ours|theirs NAME NANOSECONDS [BYTES]", for bench/gpu_goals.sh
-#   OUT/results.tar.gz     all of it, with the output of each step as STEP.txt
-#   OUT/running.txt        "# SIDE STEP", then the output of the step that runs now; a phase that is killed leaves it, and the next one into OUT keeps it
-# Files that a phase finds in OUT are continued.
+#   OUT/results.tar.gz     all results, with the output of each step as STEP.txt
+#   OUT/running.txt        "# SIDE STEP", then the output of the running step; if a phase is killed, the next phase with
+#                          the same OUT saves this file
+# A phase appends to the files that it finds in OUT.
 #
-# Environment: GPU_SECONDS: how long a phase may take (540). GPU_DEVICE: the device (cuda:0). GPU_PACKAGE: the package's folder. GPU_PYTHON: a Python
-# with PyTorch (python3). Exit status: 0 if every step that started passed.
+# Environment: GPU_SECONDS: time limit of a phase (540). GPU_DEVICE: the device (cuda:0). GPU_PACKAGE: the package's
+# folder. GPU_PYTHON: a Python with PyTorch (python3). Exit status: 0 if every step that started passed.
 set -u
-usage() { sed -n '2,26s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,32s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [ $# -ge 1 ] || usage
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/.." && pwd)
@@ -35,15 +40,19 @@ python=${GPU_PYTHON:-python3}
 
 # ---- the package ----
 
-gpu_arch() { nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | sed -n '1s/\.//p' | grep '^[0-9]*$' || echo 90; }
+gpu_arch() {
+    nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+        sed -n '1s/\.//p' | grep '^[0-9]*$' || echo 90
+}
 
-# The build folder is kept, so that a second call builds what has changed.
+# Keeps the build folder, so that a second call is an incremental build.
 make_package() {
     build=$top/_build-gpu/build
     mkdir -p "$build" && cd "$build" || return 1
     [ -x "$top/configure" ] || (cd "$top" && ./autogen.sh) || return 1
-    [ "$(cat .arch 2>/dev/null)" = "$1" ] || { ../../configure --prefix="$package" --with-cuda-arch="$1" && echo "$1" >.arch; } || return 1
-    make -j "$(nproc)" all || return 1        # by itself: two goals at once would build the library twice
+    [ "$(cat .arch 2>/dev/null)" = "$1" ] ||
+        { ../../configure --prefix="$package" --with-cuda-arch="$1" && echo "$1" >.arch; } || return 1
+    make -j "$(nproc)" all || return 1        # a separate call; one call with both goals builds the library twice
     make -j "$(nproc)" test-train-reference test-capture bench-gpu || return 1
     rm -rf "$package"
     make install || return 1
@@ -62,7 +71,8 @@ fi
 # ---- facts of the machine ----
 
 if [ "$1" = facts ]; then
-    nvidia-smi --query-gpu=index,name,driver_version,memory.total,compute_cap,pcie.link.gen.max,pcie.link.width.max --format=csv
+    nvidia-smi --format=csv \
+        --query-gpu=index,name,driver_version,memory.total,compute_cap,pcie.link.gen.max,pcie.link.width.max
     uname -srm
     nproc
     ldd --version | head -n 1
@@ -88,12 +98,13 @@ work=$(mktemp -d)
 failed=
 child=
 
-# Rewrites the archive; a file that is being written has another name until it is whole.
+# Rewrites the archive under another name and renames it, so that results.tar.gz is always complete.
 archive() {
     cp "$out/summary.txt" "$out/measured.txt" "$work/results/" 2>/dev/null
     tar czf "$out/results.tar.gz.new" -C "$work/results" . && mv "$out/results.tar.gz.new" "$out/results.tar.gz"
 }
-# keep FILE LINE: running.txt becomes FILE in the archive, and LINE goes into the summary. In this order, so that whatever the summary names is there.
+# keep FILE LINE: adds running.txt to the archive as FILE and appends LINE to the summary. The archive is first, so that
+# it contains every file that the summary names.
 keep() {
     cp "$out/running.txt" "$work/results/$1"
     archive
@@ -110,10 +121,11 @@ stop() {
     exit 1
 }
 
-# Adds the measurements in running.txt to measured.txt, as those of the side that its first line names.
+# Appends the measurements in running.txt to measured.txt, for the side that its first line names.
 record() {
     sed -n '1s/^# \([^ ]*\) .*/\1/p' "$out/running.txt" >"$work/side"
-    sed -n "s/^\([a-z][a-z0-9_]* [0-9][0-9.]*\( [0-9]*\)\{0,1\}\)\$/$(cat "$work/side") \1/p" "$out/running.txt" >>"$out/measured.txt"
+    sed -n "s/^\([a-z][a-z0-9_]* [0-9][0-9.]*\( [0-9]*\)\{0,1\}\)\$/$(cat "$work/side") \1/p" "$out/running.txt" \
+        >>"$out/measured.txt"
 }
 
 # step SIDE NAME SECONDS COMMAND...
@@ -156,11 +168,17 @@ conforms() {
 bench() { name_=$1 seconds_=$2; shift 2; step ours "$name_" "$seconds_" bench-gpu "$device" "$@" ${small:+small}; }
 peer() { name_=$1 seconds_=$2; shift 2; step theirs "$name_" "$seconds_" "$python" "$here/peers/gpu_torch.py" "$@"; }
 
-# ---- what the phases do ----
+# ---- the phases ----
 
 models='step_mlp step_cnn step_transformer'
 sections='launches products attention convolution index softmax norms cross-entropy optimizers bandwidth transfers'
-seconds_of() { case $1 in launches|transfers) echo 20 ;; products|attention|convolution|bandwidth) echo 60 ;; *) echo 30 ;; esac; }
+seconds_of() {
+    case $1 in
+    launches|transfers) echo 20 ;;
+    products|attention|convolution|bandwidth) echo 60 ;;
+    *) echo 30 ;;
+    esac
+}
 
 phase_1() {
     step ours facts 30 "$here/gpu.sh" facts
@@ -195,7 +213,7 @@ phase_2() {
     done
 }
 
-# The side of these measurements is the setting's label, so that they are not taken for those of the default.
+# Uses the setting's label as the side, which separates these measurements from those of the default settings.
 setting() {
     label=$1 section=$2
     shift 2
@@ -222,7 +240,7 @@ phase_3() {
 phase_4() {
     if compute-sanitizer --tool memcheck ctrt check --device "$device" --op add --tags scalar >"$work/probe" 2>&1; then
         for tool in memcheck racecheck initcheck synccheck; do
-            # With the direct policy each tensor is a block of its own, so that an access past its end is seen.
+            # With the direct policy each tensor is a separate allocation, so an access past its end is detected.
             step ours "$tool" 100 env CTRT_MEMORY=direct compute-sanitizer --tool $tool --error-exitcode 9 \
                 ctrt check --device "$device" --tags forward --op '[a-s]*'
         done
@@ -246,7 +264,9 @@ phase_4() {
 mkdir "$work/results"
 trap stop TERM INT
 trap 'rm -rf "$work"' EXIT
-if [ -f "$out/results.tar.gz" ]; then tar xzf "$out/results.tar.gz" -C "$work/results" || say "results.tar.gz was unreadable and begins anew"; fi
+if [ -f "$out/results.tar.gz" ]; then
+    tar xzf "$out/results.tar.gz" -C "$work/results" || say "results.tar.gz was unreadable and is replaced"
+fi
 if [ -s "$out/running.txt" ]; then
     name=$(sed -n '1s/^# [^ ]* //p' "$out/running.txt")
     [ -e "$work/results/$name.txt" ] || { record; mv "$out/running.txt" "$work/results/$name.cut.txt"; }
@@ -254,9 +274,10 @@ fi
 : >>"$out/measured.txt"
 PATH=$package/bin:$PATH
 LD_LIBRARY_PATH=$package/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-# cuBLAS and cuDNN of a pip-installed PyTorch, for the case that the loader finds no others.
+# cuBLAS and cuDNN of a pip-installed PyTorch, in case the loader finds no others.
 pip=$("$python" -c 'import glob, importlib.util, os
-print(":".join(sorted(glob.glob(os.path.join(os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin)), "nvidia", "*", "lib")))))' 2>/dev/null)
+site = os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin))
+print(":".join(sorted(glob.glob(os.path.join(site, "nvidia", "*", "lib")))))' 2>/dev/null)
 [ -z "$pip" ] || LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$pip
 srcdir=$package
 export PATH LD_LIBRARY_PATH srcdir

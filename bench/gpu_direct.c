@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/gpu_direct.c: products by cuBLAS and copies by the driver, called as a program without ctrt would: what ctrt is measured against.
+/* bench/gpu_direct.c: the baseline for ctrt: products and copies by direct calls of cuBLAS and of the driver.
  *
- * Names, numbers and arguments are those of NVIDIA's references of the driver API and of cuBLAS; libraries are found at run time as ctrt finds them. */
+ * Names, constants and signatures are those of NVIDIA's driver API and cuBLAS references. The libraries are opened with
+ * dlopen, as ctrt does. */
 #include "gpu.h"
 
 #include <dlfcn.h>
@@ -9,7 +10,8 @@
 
 typedef unsigned long long address;
 enum { NON_BLOCKING = 1, PORTABLE = 1 };
-enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68, COMPUTE_TF32 = 77, ALGORITHM_DEFAULT = -1, WHOLE_REDUCTIONS = 16 };
+enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68, COMPUTE_TF32 = 77, ALGORITHM_DEFAULT = -1,
+       WHOLE_REDUCTIONS = 16 };
 
 #define DRIVER(X)                                                                                                   \
     X(cuDevicePrimaryCtxRetain, (void **context, int device))                                                       \
@@ -29,8 +31,9 @@ enum { R_32F = 0, R_16F = 2, R_16BF = 14, COMPUTE_32F = 68, COMPUTE_TF32 = 77, A
     X(cublasCreate_v2, (void **out))                                                                                \
     X(cublasSetStream_v2, (void *handle, void *stream))                                                             \
     X(cublasSetMathMode, (void *handle, int mode))                                                                  \
-    X(cublasGemmEx, (void *handle, int ta, int tb, int m, int n, int k, const void *alpha, const void *a, int a_type, int a_step, const void *b, \
-                     int b_type, int b_step, const void *beta, void *c, int c_type, int c_step, int compute, int algorithm))
+    X(cublasGemmEx, (void *handle, int ta, int tb, int m, int n, int k, const void *alpha,                          \
+                     const void *a, int a_type, int a_step, const void *b, int b_type, int b_step,                  \
+                     const void *beta, void *c, int c_type, int c_step, int compute, int algorithm))
 
 static struct {
 #define X(name, arguments) int (*name) arguments;
@@ -38,14 +41,15 @@ static struct {
     BLAS(X)
 #undef X
     void *stream, *from, *to, *handle;
-    int state;                              /* 0: not looked for yet; 1: the driver; 2: cuBLAS too; -1: nothing */
+    /* 0: not opened yet; 1: only the driver; 2: the driver and cuBLAS; -1: neither */
+    int state;
 } d;
 
 static void must(int result, const char *what)
 {
     if (result == 0)
         return;
-    fprintf(stderr, "bench-gpu: %s gave %d\n", what, result);
+    fprintf(stderr, "bench-gpu: %s returned %d\n", what, result);
     exit(1);
 }
 #define MUST(call) must(call, #call)
@@ -57,7 +61,7 @@ static bool find(void *library, const char *name, void *out)
     return found != NULL;
 }
 
-/* ctrt's context is the primary one, so work meets on the same device under the same conditions. */
+/* Uses the primary context, which ctrt uses too, so both run under the same conditions. */
 static int ready(void)
 {
     void *context = NULL, *blas = NULL;
@@ -69,7 +73,7 @@ static int ready(void)
     DRIVER(X)
 #undef X
     if (!all) {
-        fprintf(stderr, "bench-gpu: the driver cannot be called directly: there is no comparison with it\n");
+        fprintf(stderr, "bench-gpu: libcuda.so.1 could not be opened; direct calls are not measured\n");
         return d.state = -1;
     }
     MUST(d.cuDevicePrimaryCtxRetain(&context, 0));
@@ -77,18 +81,20 @@ static int ready(void)
     MUST(d.cuStreamCreate(&d.stream, NON_BLOCKING));
     MUST(d.cuEventCreate(&d.from, 0));
     MUST(d.cuEventCreate(&d.to, 0));
-    for (const char *const *name = (const char *const[]){ "libcublas.so.13", "libcublas.so.12", NULL }; *name != NULL && blas == NULL; name++)
-        blas = dlopen(*name, RTLD_NOW);
+    static const char *const names[] = { "libcublas.so.13", "libcublas.so.12" };
+    for (int i = 0; i < 2 && blas == NULL; i++)
+        blas = dlopen(names[i], RTLD_NOW);
     all = blas != NULL;
 #define X(name, arguments) all = all && find(blas, #name, &d.name);
     BLAS(X)
 #undef X
     if (!all || d.cublasCreate_v2(&d.handle) != 0) {
-        fprintf(stderr, "bench-gpu: no cuBLAS: products have no comparison with it\n");
+        fprintf(stderr, "bench-gpu: cuBLAS could not be opened; its products are not measured\n");
         return d.state = 1;
     }
     MUST(d.cublasSetStream_v2(d.handle, d.stream));
-    MUST(d.cublasSetMathMode(d.handle, WHOLE_REDUCTIONS));          /* parts of sums are added in f32, as ctrt asks too */
+    /* partial sums are added in f32; ctrt sets this too */
+    MUST(d.cublasSetMathMode(d.handle, WHOLE_REDUCTIONS));
     return d.state = 2;
 }
 
@@ -142,7 +148,8 @@ static void do_product(void *argument)
 {
     const struct product *p = argument;
     const float one = 1, zero = 0;
-    MUST(d.cublasGemmEx(d.handle, 0, 0, p->n, p->m, p->k, &one, (const void *)(uintptr_t)p->b, p->type, p->n, (const void *)(uintptr_t)p->a, p->type, p->k,
+    MUST(d.cublasGemmEx(d.handle, 0, 0, p->n, p->m, p->k, &one, (const void *)(uintptr_t)p->b, p->type, p->n,
+                        (const void *)(uintptr_t)p->a, p->type, p->k,
                         &zero, (void *)(uintptr_t)p->c, p->type, p->n, p->compute, ALGORITHM_DEFAULT));
 }
 
@@ -151,13 +158,15 @@ static ctrt_status batch_product(double *ms, void *argument, long times)
     return batch(ms, do_product, argument, times);
 }
 
-/* On ctrt's own operands: the clock of a GPU depends on what it multiplies. */
-void gpu_direct_product(int64_t m, int64_t n, int64_t k, const char *dtype, const char *name, const void *a, const void *b)
+/* Multiplies the same operands as ctrt, because the clock rate of a GPU depends on the values that it multiplies. */
+void gpu_direct_product(int64_t m, int64_t n, int64_t k, const char *dtype, const char *name, const void *a,
+                        const void *b)
 {
     if (ready() < 2)
         return;
     const size_t width = strstr(dtype, "32") != NULL ? 4 : 2;
-    struct product p = { .m = (int)m, .n = (int)n, .k = (int)k, .type = strcmp(dtype, "f16") == 0 ? R_16F : strcmp(dtype, "bf16") == 0 ? R_16BF : R_32F,
+    struct product p = { .m = (int)m, .n = (int)n, .k = (int)k,
+                         .type = strcmp(dtype, "f16") == 0 ? R_16F : strcmp(dtype, "bf16") == 0 ? R_16BF : R_32F,
                          .compute = strcmp(dtype, "tf32") == 0 ? COMPUTE_TF32 : COMPUTE_32F };
     p.a = (address)(uintptr_t)a;
     p.b = (address)(uintptr_t)b;

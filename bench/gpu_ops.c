@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/gpu_ops.c: single ops as models use them, forward (NAME) and forward with backward (NAME_train). peers/gpu_torch.py has the same table. */
+/* bench/gpu_ops.c: single ops as models use them, forward (NAME) and forward with backward (NAME_train).
+ * peers/gpu_torch.py has the same table. */
 #include "gpu.h"
 
 #include <string.h>
@@ -12,7 +13,7 @@ struct op_case {
     const char *name;
     ctrt_status (*forward)(struct op *o);
     int64_t shapes[OPERANDS][RANK];         /* of the floating operands, which get gradients; 0 ends a shape */
-    int64_t index[2], below;                /* shape and limit of the integer operand */
+    int64_t index[2], below;                /* shape of the integer operand; its values are in [0, below) */
 };
 
 struct op {
@@ -21,7 +22,7 @@ struct op {
     int count;
 };
 
-/* A driver in software runs a 512th of a size, but at least 2. Equal sizes stay equal. */
+/* With `small`, each size is divided by 512 but is at least 2. Equal sizes stay equal. */
 static int64_t scaled(int64_t size)
 {
     return !gpu_small || size <= 2 ? size : size / 512 > 2 ? size / 512 : 2;
@@ -100,15 +101,24 @@ static void measure(const struct op_case *cases, size_t count)
 
 /* ---- attention: [batch, heads, rows, columns] ---- */
 
-static ctrt_status causal(struct op *o) { return ctrt_scaled_dot_product_attention(&o->y, o->x[0], o->x[1], o->x[2], NULL, 0, true, 0); }
-static ctrt_status full(struct op *o) { return ctrt_scaled_dot_product_attention(&o->y, o->x[0], o->x[1], o->x[2], NULL, 0, false, 0); }
+static ctrt_status causal(struct op *o)
+{
+    return ctrt_scaled_dot_product_attention(&o->y, o->x[0], o->x[1], o->x[2], NULL, 0, true, 0);
+}
+static ctrt_status full(struct op *o)
+{
+    return ctrt_scaled_dot_product_attention(&o->y, o->x[0], o->x[1], o->x[2], NULL, 0, false, 0);
+}
 
 void gpu_attention(void)
 {
     static const struct op_case cases[] = {
-        { "attention_causal_32x8x512x64", causal, { { 32, 8, 512, 64 }, { 32, 8, 512, 64 }, { 32, 8, 512, 64 } }, { 0 }, 0 },
-        { "attention_causal_4x16x4096x128", causal, { { 4, 16, 4096, 128 }, { 4, 16, 4096, 128 }, { 4, 16, 4096, 128 } }, { 0 }, 0 },
-        { "attention_full_16x12x1024x64", full, { { 16, 12, 1024, 64 }, { 16, 12, 1024, 64 }, { 16, 12, 1024, 64 } }, { 0 }, 0 },
+        { "attention_causal_32x8x512x64", causal, { { 32, 8, 512, 64 }, { 32, 8, 512, 64 }, { 32, 8, 512, 64 } }, { 0 },
+          0 },
+        { "attention_causal_4x16x4096x128", causal, { { 4, 16, 4096, 128 }, { 4, 16, 4096, 128 },
+                                                      { 4, 16, 4096, 128 } }, { 0 }, 0 },
+        { "attention_full_16x12x1024x64", full, { { 16, 12, 1024, 64 }, { 16, 12, 1024, 64 }, { 16, 12, 1024, 64 } },
+          { 0 }, 0 },
     };
     MEASURE(cases);
 }
@@ -118,11 +128,13 @@ void gpu_attention(void)
 static ctrt_status conv(struct op *o)
 {
     const int64_t *kernel = &ctrt_tensor_shape(o->x[1])[2];
-    return ctrt_conv2d(&o->y, o->x[0], o->x[1], NULL, &(ctrt_conv2d_options){ .padding = { kernel[0] / 2, kernel[1] / 2 } });
+    const ctrt_conv2d_options options = { .padding = { kernel[0] / 2, kernel[1] / 2 } };
+    return ctrt_conv2d(&o->y, o->x[0], o->x[1], NULL, &options);
 }
 static ctrt_status conv_halving(struct op *o)
 {
-    return ctrt_conv2d(&o->y, o->x[0], o->x[1], NULL, &(ctrt_conv2d_options){ .stride = { 2, 2 }, .padding = { 3, 3 } });
+    const ctrt_conv2d_options options = { .stride = { 2, 2 }, .padding = { 3, 3 } };
+    return ctrt_conv2d(&o->y, o->x[0], o->x[1], NULL, &options);
 }
 
 void gpu_convolution(void)
@@ -136,7 +148,7 @@ void gpu_convolution(void)
     MEASURE(cases);
 }
 
-/* ---- index: the backward passes add rows up, at indices that repeat ---- */
+/* ---- index: indices repeat, so the backward passes accumulate rows ---- */
 
 static ctrt_status embedding(struct op *o) { return ctrt_embedding(&o->y, o->x[0], o->index, -1); }
 static ctrt_status rows(struct op *o) { return ctrt_index_select(&o->y, o->x[0], 0, o->index); }
@@ -172,7 +184,10 @@ static ctrt_status layer_norm(struct op *o)
 {
     return ctrt_layer_norm(&o->y, o->x[0], CTRT_SHAPE(ctrt_tensor_shape(o->x[0])[1]), o->x[1], o->x[2], 1e-5);
 }
-static ctrt_status batch_norm(struct op *o) { return ctrt_batch_norm(&o->y, o->x[0], o->x[1], o->x[2], NULL, NULL, true, 0.1, 1e-5); }
+static ctrt_status batch_norm(struct op *o)
+{
+    return ctrt_batch_norm(&o->y, o->x[0], o->x[1], o->x[2], NULL, NULL, true, 0.1, 1e-5);
+}
 
 void gpu_norms(void)
 {
@@ -195,7 +210,7 @@ void gpu_cross_entropy(void)
     MEASURE(cases);
 }
 
-/* ---- optimizers: one step of 64 tensors of 2^20 numbers ---- */
+/* ---- optimizers: one step of 64 tensors of 2^20 elements ---- */
 
 enum { TENSORS = 64 };
 
@@ -224,7 +239,8 @@ static ctrt_status optimizer_make(ctrt_optimizer **out, const char *kind, ctrt_d
 
 void gpu_optimizers(void)
 {
-    /* Bytes of one number in a step: f32 parameters, gradients and states; AdamW reads 4 and writes 3, momentum reads 3 and writes 2. */
+    /* Bytes moved per element in a step. States are f32; AdamW reads 4 values and writes 3, SGD with momentum reads 3
+     * and writes 2. */
     static const struct { const char *kind; ctrt_dtype dtype; double bytes; } cases[] = {
         { "adamw", CTRT_F32, 28 }, { "sgd", CTRT_F32, 20 }, { "adamw", CTRT_BF16, 22 }, { "sgd", CTRT_BF16, 14 },
     };

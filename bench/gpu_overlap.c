@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/gpu_overlap.c: do copies from pinned memory and products go on at the same time? Each alone, then both on two streams, with a trace of when
- * each ran by the device's own clock. */
+/* bench/gpu_overlap.c: measures whether copies from pinned memory and matrix products overlap: each kind alone, then
+ * both on two streams. Can write a trace with the device times of each. */
 #include "gpu.h"
 
 enum { PIECES = 8 };
@@ -8,7 +8,7 @@ enum { PIECES = 8 };
 struct work {
     ctrt_tensor *host, *there, *a, *b, *c;
     ctrt_stream *side;
-    int products;                           /* beside each copy */
+    int products;                           /* per copy */
     ctrt_event *base, *copy[PIECES][2], *compute[PIECES][2];
 };
 
@@ -30,7 +30,7 @@ static void compute_piece(struct work *w, int i)
     gpu_check(ctrt_event_record(w->compute[i][1], NULL));
 }
 
-/* From the first beginning to the last end, in milliseconds. */
+/* Milliseconds from the first start to the last end. */
 static double run(struct work *w, bool copies, bool computes)
 {
     double last = 0, first = 1e30;
@@ -67,7 +67,7 @@ static double median(struct work *w, bool copies, bool computes)
     return samples[3];
 }
 
-/* What ran last, in microseconds: the format of chrome://tracing and Perfetto. */
+/* Writes the times of the last run, in microseconds, in the trace event format of chrome://tracing and Perfetto. */
 static void write_trace(const struct work *w, const char *path)
 {
     FILE *out = fopen(path, "w");
@@ -75,14 +75,17 @@ static void write_trace(const struct work *w, const char *path)
         perror(path);
         exit(1);
     }
-    fprintf(out, "{\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"thread_name\",\"args\":{\"name\":\"copies to the device\"}},\n"
+    fprintf(out, "{\"traceEvents\":[\n"
+                 "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"thread_name\","
+                 "\"args\":{\"name\":\"copies to the device\"}},\n"
                  "{\"ph\":\"M\",\"pid\":0,\"tid\":1,\"name\":\"thread_name\",\"args\":{\"name\":\"products\"}}");
     for (int i = 0; i < PIECES; i++)
         for (int kind = 0; kind < 2; kind++) {
             double begin = 0, end = 0;
             gpu_check(ctrt_event_elapsed(&begin, w->base, (kind == 0 ? w->copy : w->compute)[i][0]));
             gpu_check(ctrt_event_elapsed(&end, w->base, (kind == 0 ? w->copy : w->compute)[i][1]));
-            fprintf(out, ",\n{\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"name\":\"%s %d\",\"ts\":%.3f,\"dur\":%.3f}", kind, kind == 0 ? "copy" : "products", i,
+            fprintf(out, ",\n{\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"name\":\"%s %d\",\"ts\":%.3f,\"dur\":%.3f}", kind,
+                    kind == 0 ? "copy" : "products", i,
                     begin * 1e3, (end - begin) * 1e3);
         }
     fprintf(out, "\n]}\n");
@@ -113,7 +116,7 @@ void gpu_overlap(const char *trace)
     (void)run(&w, true, true);
     const double copies = median(&w, true, false);
     const double one = median(&w, false, true);
-    w.products = one > 0 && copies / one < 64 ? (int)(copies / one) + 1 : 64;        /* about as long as its copy */
+    w.products = one > 0 && copies / one < 64 ? (int)(copies / one) + 1 : 64;        /* about as long as a copy */
     printf("overlap_copies %.1f\n", copies * 1e6);
     printf("overlap_products %.1f\n", median(&w, false, true) * 1e6);
     printf("overlap_both %.1f\n", median(&w, true, true) * 1e6);

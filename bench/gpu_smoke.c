@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/gpu_smoke.c: does the device compute what the cpu computes? A few calls of each kind in seconds, before suites that take minutes. Random
- * numbers are the same on all devices, so both sides start from equal operands. */
+/* bench/gpu_smoke.c: compares results of the device with those of the cpu: a few calls of each kind, in seconds, before
+ * the suites that take minutes. Random numbers are equal on all devices, so both sides have equal operands. */
 #include "gpu.h"
 
 enum { RESULTS = 4 };
@@ -81,7 +81,8 @@ static ctrt_status attention(struct smoke *s)
     return status;
 }
 
-/* Three steps of AdamW; `captured`: one of them run, two replayed. */
+/* Three steps of AdamW. `captured`: on the GPU the first step runs eagerly, the second is captured and replayed, the
+ * third is replayed. */
 static ctrt_status training(struct smoke *s, bool captured)
 {
     CTRT_AUTO(tensor) x = NULL, w = NULL, y = NULL;
@@ -132,7 +133,7 @@ static ctrt_status training(struct smoke *s, bool captured)
 static ctrt_status adamw(struct smoke *s) { return training(s, false); }
 static ctrt_status capture(struct smoke *s) { return training(s, true); }
 
-/* The largest difference over the largest magnitude of what the cpu has. */
+/* The largest absolute difference divided by the largest magnitude of the cpu's result (`here`). */
 static ctrt_status difference(double *out, ctrt_tensor *here, ctrt_tensor *there)
 {
     CTRT_AUTO(tensor) a = NULL, b = NULL;
@@ -155,9 +156,10 @@ static ctrt_status difference(double *out, ctrt_tensor *here, ctrt_tensor *there
 
 void gpu_smoke(void)
 {
-    /* bf16 has 8 bits; a product of random signs loses some to cancellation. */
+    /* bf16 has 8 bits of precision, and cancellation loses some of them in a product of operands with random signs. */
     static const struct { const char *name; ctrt_status (*run)(struct smoke *s); double most; } cases[] = {
-        { "smoke_add", add, 1e-6 }, { "smoke_matmul_f32", matmul_f32, 1e-5 }, { "smoke_matmul_bf16", matmul_bf16, 0.01 },
+        { "smoke_add", add, 1e-6 }, { "smoke_matmul_f32", matmul_f32, 1e-5 },
+        { "smoke_matmul_bf16", matmul_bf16, 0.01 },
         { "smoke_softmax", softmax, 1e-5 }, { "smoke_conv", conv, 1e-4 }, { "smoke_attention_bf16", attention, 0.02 },
         { "smoke_adamw", adamw, 1e-4 }, { "smoke_capture", capture, 1e-4 },
     };
@@ -176,7 +178,8 @@ void gpu_smoke(void)
         }
         if (good) {
             const bool close = most <= cases[i].most;
-            printf("%s %s: differs from the cpu by %.2g, at most %.2g allowed\n", cases[i].name, close ? "passed" : "FAILED", most, cases[i].most);
+            printf("%s %s: differs from the cpu by %.2g, at most %.2g allowed\n", cases[i].name,
+                   close ? "passed" : "FAILED", most, cases[i].most);
             fflush(stdout);
             gpu_failed = gpu_failed || !close;
         }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/gpu_steps.c: training steps of an MLP, a CNN on 28x28, and a transformer (d = 512, 8 layers, T = 512), with AdamW; op by op, and captured. */
+/* bench/gpu_steps.c: training steps of an MLP, a CNN on 28x28, and a transformer (d = 512, 8 layers, T = 512), with
+ * AdamW; eager and captured. */
 #include "gpu.h"
 
 /* ---- the transformer ---- */
@@ -40,7 +41,8 @@ static ctrt_status block_new(ctrt_module **out, const struct sizes *s)
     CTRT_TRY(ctrt_module_add_module(*out, "attention", b->attention));
     b->ln2 = CTRT_NEW(layer_norm, CTRT_SHAPE(s->width), 0, true, NULL);
     CTRT_TRY(ctrt_module_add_module(*out, "ln2", b->ln2));
-    b->mlp = CTRT_NEW(sequential, CTRT_MODULES(CTRT_NEW(linear, s->width, 4 * s->width, true, NULL), CTRT_NEW(gelu, true),
+    b->mlp = CTRT_NEW(sequential, CTRT_MODULES(CTRT_NEW(linear, s->width, 4 * s->width, true, NULL),
+                                               CTRT_NEW(gelu, true),
                                                CTRT_NEW(linear, 4 * s->width, s->width, true, NULL)));
     return ctrt_module_add_module(*out, "mlp", b->mlp);
 }
@@ -108,7 +110,7 @@ static ctrt_status train(const char *name, struct training *t, int64_t outputs, 
     CTRT_TRY(ctrt_item(&before, t->loss));
     gpu_measure(name, eager, t, 0);
     CTRT_TRY(ctrt_item(&after, t->loss));
-    if (!(after < 1e6))                     /* NaN too */
+    if (!(after < 1e6))                     /* also true for NaN */
         return ctrt_fail(CTRT_ERR_STATE, "the loss went from %g to %g", before, after);
     if (!(after < before))
         fprintf(stderr, "bench-gpu: note: %s: the loss did not fall: %g, then %g\n", name, before, after);
@@ -118,7 +120,7 @@ static ctrt_status train(const char *name, struct training *t, int64_t outputs, 
     return CTRT_OK;
 }
 
-/* A model and its input; `outputs` is the number of rows of the loss. */
+/* `outputs`: the number of rows of the loss. */
 struct problem { int64_t outputs, classes; };
 
 static ctrt_status mlp(struct training *t, struct problem *p, int64_t batch)
@@ -152,11 +154,13 @@ static ctrt_status transformer(struct training *t, struct problem *p, int64_t ba
     CTRT_TRY(body_new(&body, &s));
     CTRT_TRY(ctrt_sequential_new(&t->model, CTRT_MODULES(CTRT_NEW(embedding, s.vocabulary, s.width, -1, NULL), body,
                                                          CTRT_NEW(layer_norm, CTRT_SHAPE(s.width), 0, true, NULL),
-                                                         CTRT_NEW(linear, s.width, s.vocabulary, true, NULL), CTRT_NEW(flatten, 0, 1))));
+                                                         CTRT_NEW(linear, s.width, s.vocabulary, true, NULL),
+                                                             CTRT_NEW(flatten, 0, 1))));
     return ctrt_randint(&t->x, 0, s.vocabulary, CTRT_SHAPE(batch, s.length), CTRT_I64, gpu);
 }
 
-static ctrt_status run(const char *name, ctrt_status (*make)(struct training *t, struct problem *p, int64_t batch), struct training *t,
+static ctrt_status run(const char *name, ctrt_status (*make)(struct training *t, struct problem *p, int64_t batch),
+                       struct training *t,
                        int64_t batch, ctrt_dtype dtype)
 {
     struct problem p;
@@ -180,7 +184,8 @@ void gpu_steps(void)
                 const int64_t batch = large ? models[m].large : models[m].small;
                 struct training t = { 0 };
                 char name[64];
-                snprintf(name, sizeof name, "step_%s_%s_%s", models[m].name, large ? "large" : "small", ctrt_dtype_name(dtypes[k]));
+                snprintf(name, sizeof name, "step_%s_%s_%s", models[m].name, large ? "large" : "small",
+                         ctrt_dtype_name(dtypes[k]));
                 if (!gpu_wanted(name))
                     continue;
                 gpu_case(name, run(name, models[m].make, &t, gpu_small ? (batch + 63) / 64 : batch, dtypes[k]));

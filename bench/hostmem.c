@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/hostmem.c: what a large tensor costs on the cpu the first time its memory is touched, and from the cache.
+/* bench/hostmem.c: the cost of a large tensor on the cpu, with fresh memory and with memory from the cache.
  *
- * The kind of pages is settled when the backend starts, so each case runs in a child of its own; all cases take turns, ROUNDS times,
- * and the medians of all samples of a case are printed, in nanoseconds: NAME the time by the clock, NAME_cpu what the process's threads worked
- * for it (which other load on the machine disturbs less), NAME_free giving it back. Beside them, the same bytes from the C library.
+ * The backend chooses the page size when it starts, so each case runs in its own child process. The cases run in turns,
+ * ROUNDS times. The program prints the median of all samples of a case, in nanoseconds: NAME is wall-clock time,
+ * NAME_cpu the process's cpu time (which other load on the machine disturbs less), NAME_free the time to free the
+ * tensor. The libc_ cases allocate the same bytes from the C library.
  *
  *     bench-hostmem [ROUNDS [MIB]] */
 #ifndef _GNU_SOURCE
@@ -21,7 +22,7 @@
 
 #include "ctrt/ctrt.h"
 
-#define SAMPLES 5               /* a round */
+#define SAMPLES 5               /* per round */
 #define MOST    1000
 
 static size_t bytes = (size_t)64 << 20;
@@ -42,7 +43,8 @@ static ctrt_device *cpu(void)
     return device;
 }
 
-/* One sample, in seconds: from asking to the last byte written, by the clock and in work; and giving it back. */
+/* One sample, in seconds: wall-clock and cpu time from the request to the last byte written, and the wall-clock time of
+ * the free. */
 struct sample {
     double made, worked, freed;
 };
@@ -96,7 +98,7 @@ static void plain(char *block, struct sample *sample)
     if (block == NULL)
         exit(1);
     memset(block, 1, bytes);
-    __asm__ volatile("" : : "r"(block) : "memory");         /* the compiler would leave out what nobody reads */
+    __asm__ volatile("" : : "r"(block) : "memory");         /* keeps the compiler from removing the unread memset */
     made(sample);
     free(block);
     freed(sample);
@@ -129,7 +131,7 @@ static const struct kind {
 };
 #define KINDS ((int)(sizeof kinds / sizeof kinds[0]))
 
-/* A child with its own settings; the samples come through a pipe. How many came. */
+/* Runs a child with the settings of `kind`, which sends its samples through a pipe. Returns how many arrived. */
 static int take_samples(const struct kind *kind, struct sample *samples)
 {
     int ends[2];
@@ -161,7 +163,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of the figure that lies `offset` bytes into each sample; nanoseconds. */
+/* The median, in nanoseconds, of the member at `offset` of each sample. */
 static double median(const struct sample *samples, int count, size_t offset)
 {
     double values[MOST];
@@ -192,7 +194,8 @@ int main(int argc, char **argv)
             counts[k] += got;
         }
     for (int k = 0; k < KINDS; k++)
-        printf("%s %.0f\n%s_cpu %.0f\n%s_free %.0f\n", kinds[k].name, median(samples[k], counts[k], offsetof(struct sample, made)),
+        printf("%s %.0f\n%s_cpu %.0f\n%s_free %.0f\n", kinds[k].name,
+               median(samples[k], counts[k], offsetof(struct sample, made)),
                kinds[k].name, median(samples[k], counts[k], offsetof(struct sample, worked)), kinds[k].name,
                median(samples[k], counts[k], offsetof(struct sample, freed)));
     return 0;

@@ -1,4 +1,4 @@
-# Measurements; built by `make bench`, never by `make`. Each is run beside a peer by bench/compare.sh.
+# Benchmarks; built by `make bench`, not by `make`. bench/compare.sh runs one in turns with a program to compare with.
 EXTRA_PROGRAMS += bench-memory bench-memory-trace bench-overhead bench-startup bench-train
 bench_memory_SOURCES   = bench/memory.c
 bench_memory_LDADD     = libctrt.la
@@ -17,14 +17,15 @@ EXTRA_PROGRAMS       += bench-hostmem
 bench_hostmem_SOURCES = bench/hostmem.c
 bench_hostmem_LDADD   = libctrt.la
 
-# Also a test's program: tests/integration/gpu-script.sh.
+# tests/integration/gpu-script.sh also runs this program.
 check_PROGRAMS    += bench-gpu
 bench_gpu_SOURCES  = bench/gpu.c bench/gpu.h bench/gpu_direct.c bench/gpu_ops.c bench/gpu_overlap.c bench/gpu_smoke.c \
                      bench/gpu_steps.c bench/timing.h
 bench_gpu_LDADD    = libctrt.la -ldl
 EXTRA_DIST        += bench/gpu.sh bench/gpu_goals.sh bench/peers/gpu_torch.py
 
-bench: all bench-gpu bench-hostmem bench-memory bench-memory-trace bench-overhead bench-smallstep bench-startup bench-train
+bench: all bench-gpu bench-hostmem bench-memory bench-memory-trace bench-overhead bench-smallstep bench-startup \
+       bench-train
 .PHONY: bench
 
 CLEANFILES += bench-memory bench-memory-trace bench-overhead bench-startup bench-train

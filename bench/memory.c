@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/memory.c: what taking and giving back a block costs when the cache has it: through tensors, through the policy
- * alone, and for comparison through malloc of this C library and of mimalloc, where it can be opened. Prints "NAME
- * NANOSECONDS" lines. peers/overhead_torch.cpp prints empty_N for libtorch.
+/* bench/memory.c: the cost of allocating and freeing a cached block: through tensors, through the policy alone, and for
+ * comparison through malloc of the C library and of mimalloc, if mimalloc can be opened. Prints "NAME NANOSECONDS"
+ * lines. peers/overhead_torch.cpp prints empty_N for libtorch.
  *
- * CTRT_PLUGIN_PATH: where memory-caching.so is. MIMALLOC: path of libmimalloc.so.2. Times are the threads' processor time
- * (CLOCK_THREAD_CPUTIME_ID), so that another program on the machine disturbs less; of 8 threads the mean. */
+ * CTRT_PLUGIN_PATH: the folder of memory-caching.so. MIMALLOC: path of libmimalloc.so.2. Times are cpu times of the
+ * thread (CLOCK_THREAD_CPUTIME_ID), which other programs on the machine disturb less; for 8 threads, their mean. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -42,7 +42,7 @@ static void check(ctrt_status status)
     exit(1);
 }
 
-/* ---- the policy alone, over malloc ---- */
+/* ---- the policy alone, on posix_memalign ---- */
 
 static CTRT_PRINTF(2, 3) ctrt_status host_fail(ctrt_status status, const char *format, ...)
 {
@@ -58,7 +58,8 @@ static CTRT_PRINTF(3, 4) void host_log(ctrt_log_level level, const char *compone
     (void)level, (void)component, (void)format;
 }
 
-static const ctrt_host host = { .size = sizeof(ctrt_host), .abi_major = CTRT_PLUGIN_ABI_MAJOR, .fail = host_fail, .log = host_log,
+static const ctrt_host host = { .size = sizeof(ctrt_host), .abi_major = CTRT_PLUGIN_ABI_MAJOR, .fail = host_fail,
+                                .log = host_log,
                                 .alloc = malloc, .free = free };
 
 static ctrt_status source_alloc(void *state, void **address, size_t bytes, void *queue)
@@ -73,7 +74,8 @@ static void source_free(void *state, void *address, size_t bytes, void *queue)
     free(address);
 }
 
-static const ctrt_memory_source source = { .size = sizeof source, .alloc = source_alloc, .free = source_free, .device_name = "bench",
+static const ctrt_memory_source source = { .size = sizeof source, .alloc = source_alloc, .free = source_free,
+                                           .device_name = "bench",
                                            .device_flags = CTRT_DEVICE_HOST_MEMORY };
 
 static const ctrt_memory_policy *policy_open(void **state)
@@ -96,12 +98,13 @@ static const ctrt_memory_policy *policy_open(void **state)
     return policy;
 }
 
-/* ---- what is measured: `count` pairs of taking and giving back `bytes` ---- */
+/* ---- the measured loops ---- */
 
 struct subject {
     const char *name;
+    /* Allocates and frees `bytes`, `count` times. */
     void (*pairs)(const struct subject *self, size_t bytes, long count);
-    /* 32 blocks live; each step gives one back and takes one of 16 sizes from `bytes` on. */
+    /* Keeps 32 blocks live; each of `count` steps frees one and allocates one of 1 to 16 times `bytes`. */
     void (*window)(const struct subject *self, size_t bytes, long count);
     const ctrt_memory_policy *policy;
     void *state;
@@ -250,7 +253,7 @@ int main(void)
         *(void **)&subjects[3].give = dlsym(mimalloc, "mi_free");
         count += subjects[3].take != NULL && subjects[3].give != NULL;
     } else {
-        fprintf(stderr, "memory: without mimalloc (%s)\n", dlerror());
+        fprintf(stderr, "memory: mimalloc is not measured (%s)\n", dlerror());
     }
     for (int s = subjects[0].policy != NULL ? 0 : 1; s < count; s++)
         for (int threads = 1; threads <= THREADS; threads += THREADS - 1) {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/memory_trace.c: what training steps reserve under the caching policy, beside PyTorch's algorithm on the same requests.
+/* bench/memory_trace.c: memory that training steps reserve under the caching policy, compared with PyTorch's algorithm
+ * on the same requests.
  *
- * Each model trains for some steps on the default device, without a cache, while the history notes every block; the events, read from the
- * snapshot, are then replayed on memory that exists on paper: through the policy in all settings of interest, and through a plain
- * version of PyTorch's algorithm (tests/unit/caching_reference.h). A line each: peak of what was handed out, peak of what was
- * reserved, and what share of that nobody had (fragmentation). CTRT_PLUGIN_PATH: where memory-caching.so is. */
+ * Each model trains for some steps on the default device, without a cache, while the memory history records every
+ * block. The recorded events are then replayed on fake memory: through the policy with several options, and through a
+ * plain version of PyTorch's algorithm (tests/unit/caching_reference.h). Prints a line for each: peak of allocated
+ * bytes, peak of reserved bytes, and the share of reserved bytes that was not allocated (fragmentation).
+ * CTRT_PLUGIN_PATH: the folder of memory-caching.so. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdarg.h>
@@ -38,7 +40,7 @@ struct trace {
     size_t count;
 };
 
-/* The number after `"key": ` at or after `at`; 0 when there is none. */
+/* The number that follows the first `"key": ` at or after `at`; 0 if there is none. */
 static uint64_t number_of(const char *at, const char *key)
 {
     char pattern[32];
@@ -47,12 +49,12 @@ static uint64_t number_of(const char *at, const char *key)
     return found != NULL ? strtoull(found + strlen(pattern), NULL, 10) : 0;
 }
 
-/* Events of blocks, in order. */
+/* Reads the allocations and frees of blocks, in order. */
 static void read_trace(struct trace *trace, const char *snapshot)
 {
     const char *at = strstr(snapshot, "\"device_traces\"");
     if (at == NULL || number_of(snapshot, "events_lost") != 0) {
-        fprintf(stderr, "memory_trace: the snapshot has no whole history\n");
+        fprintf(stderr, "memory_trace: the snapshot's history is incomplete\n");
         exit(1);
     }
     while ((at = strstr(at, "\"action\": \"")) != NULL) {
@@ -70,7 +72,7 @@ struct recipe {
     const char *name;
     ctrt_module *(*make)(void);
     int64_t shape[4];
-    int64_t classes, tokens;                    /* tokens above 0: inputs are so many words' numbers, targets one a token */
+    int64_t classes, tokens;                    /* tokens above 0: inputs are token numbers below `tokens` */
 };
 
 static void step(const struct recipe *recipe, ctrt_module *model, ctrt_optimizer *optimizer, int64_t batch)
@@ -95,7 +97,7 @@ static void step(const struct recipe *recipe, ctrt_module *model, ctrt_optimizer
     ctrt_tensor_release(&y);
 }
 
-/* Batches of two sizes in turns, because equal steps are easy for every cache. */
+/* Batches have two sizes, because steps of one size are easy for every cache. */
 static void record(struct trace *trace, const struct recipe *recipe)
 {
     char *snapshot = NULL;
@@ -116,7 +118,7 @@ static void record(struct trace *trace, const struct recipe *recipe)
 
 /* ---- replaying ---- */
 
-struct paper {                                  /* all the addresses there are */
+struct paper {                                  /* fake device memory: unique addresses, never accessed */
     uintptr_t next;
     uint64_t used, peak;
 };
@@ -173,9 +175,11 @@ static void paper_unmap(void *state, void *address, size_t bytes)
 static ctrt_memory_source paper_source(struct paper *paper)
 {
     *paper = (struct paper){ .next = (uintptr_t)1 << 40 };
-    return (ctrt_memory_source){ .size = sizeof(ctrt_memory_source), .state = paper, .alloc = paper_alloc, .free = paper_free,
+    return (ctrt_memory_source){ .size = sizeof(ctrt_memory_source), .state = paper, .alloc = paper_alloc,
+                                 .free = paper_free,
                                  .device_name = "paper", .total_bytes = (uint64_t)64 << 30, .page_bytes = 2 << 20,
-                                 .reserve = paper_reserve, .unreserve = paper_unreserve, .map = paper_map, .unmap = paper_unmap };
+                                 .reserve = paper_reserve, .unreserve = paper_unreserve, .map = paper_map,
+                                 .unmap = paper_unmap };
 }
 
 static CTRT_PRINTF(2, 3) ctrt_status host_fail(ctrt_status status, const char *format, ...)
@@ -192,7 +196,8 @@ static CTRT_PRINTF(3, 4) void host_log(ctrt_log_level level, const char *compone
     (void)level, (void)component, (void)format;
 }
 
-static const ctrt_host host = { .size = sizeof(ctrt_host), .abi_major = CTRT_PLUGIN_ABI_MAJOR, .fail = host_fail, .log = host_log,
+static const ctrt_host host = { .size = sizeof(ctrt_host), .abi_major = CTRT_PLUGIN_ABI_MAJOR, .fail = host_fail,
+                                .log = host_log,
                                 .alloc = malloc, .free = free };
 
 static const ctrt_memory_policy *policy_open(void)
@@ -200,7 +205,7 @@ static const ctrt_memory_policy *policy_open(void)
     const char *folder = getenv("CTRT_PLUGIN_PATH");
     char path[4096];
     snprintf(path, sizeof path, "%s/memory-caching.so", folder != NULL ? folder : ".");
-    /* A copy of its own: the library has the plugin already, with its own host table. */
+    /* A second copy of the plugin, because the library may have loaded it with another host table. */
     void *object = dlmopen(LM_ID_NEWLM, path, RTLD_NOW | RTLD_LOCAL);
     ctrt_plugin_entry entry = NULL;
     if (object != NULL)
@@ -214,7 +219,7 @@ static const ctrt_memory_policy *policy_open(void)
     return plugin->components[0].table;
 }
 
-struct held {                                   /* by the recorded address */
+struct held {                                   /* a live block; hash table keyed by the recorded address */
     uint64_t address;
     ctrt_block block;
     struct ref_block *twin;
@@ -234,7 +239,7 @@ static void print(const char *model, const char *how, uint64_t allocated, uint64
            100 - 100 * (double)allocated / (double)reserved);
 }
 
-/* options NULL: PyTorch's algorithm. Events of blocks from before the recording are left out. */
+/* options NULL: PyTorch's algorithm. Frees of blocks allocated before the recording are ignored. */
 static void replay(const struct trace *trace, const char *model, const char *how, const ctrt_memory_policy *policy,
                    const char *options)
 {
@@ -295,15 +300,20 @@ static void replay(const struct trace *trace, const char *model, const char *how
 
 #define SAME &(ctrt_conv2d_options){ .padding = { 1, 1 } }
 #define HALF &(ctrt_pool2d_options){ .kernel = { 2, 2 } }
-#define BLOCK CTRT_NEW(layer_norm, CTRT_SHAPE(128), 0, true, NULL), CTRT_NEW(multihead_attention, 128, 4, 0.1, true, true, NULL), \
+#define BLOCK CTRT_NEW(layer_norm, CTRT_SHAPE(128), 0, true, NULL),                                     \
+              CTRT_NEW(multihead_attention, 128, 4, 0.1, true, true, NULL),                             \
               CTRT_NEW(linear, 128, 512, true, NULL), CTRT_NEW(gelu, true), CTRT_NEW(linear, 512, 128, true, NULL)
 
-MODEL(mlp, CTRT_NEW(linear, 784, 1024, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, 1024, 1024, true, NULL), CTRT_NEW(relu),
+MODEL(mlp, CTRT_NEW(linear, 784, 1024, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, 1024, 1024, true, NULL),
+      CTRT_NEW(relu),
       CTRT_NEW(linear, 1024, 10, true, NULL))
-MODEL(cnn, CTRT_NEW(conv2d, 3, 32, 3, 3, SAME, false, NULL), CTRT_NEW(batch_norm2d, 32, 0, 0, true, NULL), CTRT_NEW(relu),
-      CTRT_NEW(max_pool2d, HALF), CTRT_NEW(conv2d, 32, 64, 3, 3, SAME, true, NULL), CTRT_NEW(relu), CTRT_NEW(max_pool2d, HALF),
+MODEL(cnn, CTRT_NEW(conv2d, 3, 32, 3, 3, SAME, false, NULL), CTRT_NEW(batch_norm2d, 32, 0, 0, true, NULL),
+      CTRT_NEW(relu),
+      CTRT_NEW(max_pool2d, HALF), CTRT_NEW(conv2d, 32, 64, 3, 3, SAME, true, NULL), CTRT_NEW(relu),
+          CTRT_NEW(max_pool2d, HALF),
       CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 64 * 64, 10, true, NULL))
-MODEL(transformer, CTRT_NEW(embedding, 1000, 128, -1, NULL), BLOCK, BLOCK, CTRT_NEW(layer_norm, CTRT_SHAPE(128), 0, true, NULL),
+MODEL(transformer, CTRT_NEW(embedding, 1000, 128, -1, NULL), BLOCK, BLOCK,
+      CTRT_NEW(layer_norm, CTRT_SHAPE(128), 0, true, NULL),
       CTRT_NEW(flatten, 1, -1), CTRT_NEW(linear, 64 * 128, 10, true, NULL))
 
 int main(void)
@@ -320,8 +330,8 @@ int main(void)
         { "caching:roundup=8", "roundup=8" },
     };
     const ctrt_memory_policy *policy = policy_open();
-    setenv("CTRT_MEMORY", "direct", 1);         /* notes the sizes as asked for, up to 63 bytes */
-    printf("%-28s %-34s %12s %12s %10s\n", "six steps", "", "handed, MiB", "reserved", "unused");
+    setenv("CTRT_MEMORY", "direct", 1);         /* records the requested sizes, rounded up by less than 64 bytes */
+    printf("%-28s %-34s %12s %12s %10s\n", "six steps", "", "alloc., MiB", "reserved", "unused");
     for (size_t i = 0; i < sizeof recipes / sizeof recipes[0]; i++) {
         struct trace trace;
         record(&trace, &recipes[i]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/overhead.c: what an eager op costs besides its arithmetic. Prints "NAME NANOSECONDS" lines; peers/overhead_torch.cpp prints the
- * same names for libtorch, and compare.sh runs both in turns. */
+/* bench/overhead.c: the overhead of eager ops on small tensors. Prints "NAME NANOSECONDS" lines;
+ * peers/overhead_torch.cpp prints the same names for libtorch, and compare.sh runs both in turns. */
 #include <ctrt/ctrt.h>
 
 #include "timing.h"
@@ -50,7 +50,8 @@ static void view(void *argument)
 static void empty(void *argument)
 {
     struct operands *o = argument;
-    check(ctrt_new_empty(&o->out, o->a, ctrt_ints_of(ctrt_tensor_shape(o->a), ctrt_tensor_ndim(o->a)), CTRT_DTYPE_DEFAULT, NULL));
+    check(ctrt_new_empty(&o->out, o->a, ctrt_ints_of(ctrt_tensor_shape(o->a), ctrt_tensor_ndim(o->a)),
+                         CTRT_DTYPE_DEFAULT, NULL));
 }
 
 /* (a*b + c).sum() */

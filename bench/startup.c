@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/startup.c: how long a cold process waits for its first device.
+/* bench/startup.c: the time that a new process needs to get its first device.
  *
- * Starts itself again and again: once doing nothing, once getting a device ("cpu", or the argument) with
- * ctrt_device_get. Prints the medians of the whole process and of the one call inside it. */
+ * Starts itself repeatedly: as a process that does nothing, and as one that gets a device ("cpu", or the argument) with
+ * ctrt_device_get. Prints the medians of the whole process and of that call. */
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static double microseconds(void)
     return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
 }
 
-/* The child: writes what the call took to stdout. */
+/* The child process: writes the duration of the call to stdout, as a double. */
 static int get_device(const char *name)
 {
     ctrt_device *device = NULL;
@@ -44,7 +44,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Medians over RUNS processes; false when one failed. */
+/* Medians over RUNS processes; returns false if one failed. */
 static bool measure(const char *self, const char *device, double *process, double *call)
 {
     double processes[RUNS], calls[RUNS];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/timing.h: how the programs here measure: calibrated batches, the median of many samples, one line "NAME NANOSECONDS" each, which
- * compare.sh reads. Used by ctrt's programs and the peers' alike (C11 and C++17). */
+/* bench/timing.h: timing for the programs in this folder: calibrated batches, the median of many samples, one line
+ * "NAME NANOSECONDS" per case, which compare.sh reads. Compiles as C11 and as C++17, for ctrt's programs and for the
+ * peers. */
 #ifndef BENCH_TIMING_H
 #define BENCH_TIMING_H
 

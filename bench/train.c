@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/train.c: one training step: the digits MLP (64-256-256-10, batch 64, SGD) and a wider one (784-1024-1024-10, batch 256, AdamW).
- * peers/train_torch.cpp does the same in libtorch. Threads: CTRT_NUM_THREADS. */
+/* bench/train.c: one training step of the digits MLP (64-256-256-10, batch 64, SGD) and of a wider one
+ * (784-1024-1024-10, batch 256, AdamW). peers/train_torch.cpp measures the same in libtorch. CTRT_NUM_THREADS sets the
+ * threads. */
 #include <ctrt/ctrt.h>
 
 #include "timing.h"
@@ -35,7 +36,8 @@ static void measure(const char *name, int64_t batch, int64_t in, int64_t hidden,
 {
     struct training t = { 0 };
     check(ctrt_sequential_new(&t.model, CTRT_MODULES(
-        CTRT_NEW(linear, in, hidden, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, hidden, hidden, true, NULL), CTRT_NEW(relu),
+        CTRT_NEW(linear, in, hidden, true, NULL), CTRT_NEW(relu), CTRT_NEW(linear, hidden, hidden, true, NULL),
+            CTRT_NEW(relu),
         CTRT_NEW(linear, hidden, 10, true, NULL))));
     if (adam)
         check(ctrt_adamw_new(&t.optimizer, t.model, &(ctrt_adamw_options){ .lr = 1e-3, .weight_decay = 0.01 }));

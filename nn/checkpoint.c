@@ -23,7 +23,7 @@ struct items {
 
 static ctrt_status items_add(struct items *list, const char *name, ctrt_tensor *tensor)
 {
-    CTRT_TRY(array_reserve((void **)&list->items, &list->capacity, list->count, sizeof *list->items));
+    CTRT_TRY(ARRAY_RESERVE(list->items, list->capacity, list->count, "a list of tensors"));
     list->items[list->count++] = (struct safetensors_item){ name, tensor };
     return CTRT_OK;
 }

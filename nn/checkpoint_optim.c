@@ -28,7 +28,7 @@ struct state_items {
 static ctrt_status state_add(struct state_items *list, const char *name, const char *what, ctrt_tensor *tensor)
 {
     size_t bytes = strlen(name) + strlen(what) + 2;
-    CTRT_TRY(array_reserve((void **)&list->items, &list->capacity, list->count, sizeof *list->items));
+    CTRT_TRY(ARRAY_RESERVE(list->items, list->capacity, list->count, "a list of tensors"));
     char *full = host_alloc(bytes);
     if (full == NULL)
         return out_of_memory(bytes, "a name");

@@ -68,13 +68,6 @@ static void module_free(ctrt_module *module)
     tensors_free(&module->buffers);
     for (int kind = 0; kind < WALK_KINDS; kind++)
         host_free(module->walks[kind].entries);
-    for (size_t i = 0; i < module->name_chains; i++)
-        while (module->names[i]) {
-            struct module_name *next = module->names[i]->next;
-            host_free(module->names[i]);
-            module->names[i] = next;
-        }
-    host_free(module->names);
     host_free(module);
 }
 
@@ -132,19 +125,6 @@ ctrt_status module_missing(const char *who, const char *argument)
 
 /* ---- registration ---- */
 
-ctrt_status array_reserve(void **items, size_t *capacity, size_t count, size_t item_bytes)
-{
-    if (count < *capacity)
-        return CTRT_OK;
-    size_t wanted = *capacity ? *capacity * 2 : 4;
-    void *moved = wanted > PTRDIFF_MAX / item_bytes ? NULL : host_realloc(*items, wanted * item_bytes);
-    if (moved == NULL)
-        return out_of_memory(wanted * item_bytes, "a list of modules or tensors");
-    *items = moved;
-    *capacity = wanted;
-    return CTRT_OK;
-}
-
 static bool tensors_have(const struct module_tensors *tensors, const char *name)
 {
     for (size_t i = 0; i < tensors->count; i++)
@@ -179,7 +159,7 @@ static ctrt_status name_check(const ctrt_module *module, const char *who, const 
 
 static ctrt_status tensors_add(struct module_tensors *tensors, const char *name, ctrt_tensor *tensor, bool persistent)
 {
-    CTRT_TRY(array_reserve((void **)&tensors->items, &tensors->capacity, tensors->count, sizeof *tensors->items));
+    CTRT_TRY(ARRAY_RESERVE(tensors->items, tensors->capacity, tensors->count, "a list of tensors"));
     char *copy = host_strdup(name);
     if (copy == NULL)
         return out_of_memory(strlen(name) + 1, "a name");
@@ -226,7 +206,7 @@ static ctrt_status children_add(ctrt_module *module, const char *name, ctrt_modu
         return ctrt_fail(CTRT_ERR_STATE,
                          "module_add_module: \"%s\" (%s) contains the module that it was to be added to", name,
                          child->class_of->kind);
-    CTRT_TRY(array_reserve((void **)&children->items, &children->capacity, children->count, sizeof *children->items));
+    CTRT_TRY(ARRAY_RESERVE(children->items, children->capacity, children->count, "a list of modules"));
     char *copy = host_strdup(name);
     if (copy == NULL)
         return out_of_memory(strlen(name) + 1, "a name");

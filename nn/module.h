@@ -5,8 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "base/base.h"
-#include "base/host_alloc.h"
+#include "base/array.h"
 #include "ctrt/nn.h"
 #include "ctrt/plugin.h"
 
@@ -30,7 +29,7 @@ struct module_children {
 
 /* A cached list of all parameters or buffers of a module and its descendants. */
 struct walk_entry {
-    const char *name;                   /* dotted name, interned in the module that owns the walk */
+    const char *name;                   /* dotted name, interned */
     ctrt_tensor *tensor;                /* borrowed */
     bool persistent;
 };
@@ -41,13 +40,6 @@ struct walk {
 };
 enum walk_kind { WALK_PARAMETERS, WALK_BUFFERS, WALK_KINDS };
 
-/* A dotted name in the module's hash table of interned names. Freed with the module, because the public API returns
- * these names. */
-struct module_name {
-    struct module_name *next;
-    char text[];
-};
-
 struct ctrt_module {
     atomic_int refs;
     bool training;
@@ -55,8 +47,6 @@ struct ctrt_module {
     struct module_tensors parameters, buffers;
     struct module_children children;
     struct walk walks[WALK_KINDS];
-    struct module_name **names;         /* hash table with separate chaining */
-    size_t name_chains, name_count;     /* name_chains is 0 or a power of 2 */
     ctrt_module *next_dying;            /* list of modules that module_destroy will free */
     _Alignas(16) unsigned char state[];
 };
@@ -88,8 +78,5 @@ ctrt_status module_context(ctrt_status status, const char *name);
 ctrt_status module_one_input(const ctrt_module *module, ctrt_tensor *const *inputs, int count);
 /* Returns CTRT_ERR_INVALID_ARGUMENT if value < least: "linear_new: in_features is -3, expected at least 0". */
 ctrt_status module_at_least(const char *who, const char *what, int64_t value, int64_t least);
-
-/* Ensures that a growing array has capacity for one more item. *items may move. */
-ctrt_status array_reserve(void **items, size_t *capacity, size_t count, size_t item_bytes);
 
 #endif

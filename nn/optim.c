@@ -165,8 +165,7 @@ static ctrt_status slot_add(ctrt_optimizer *optimizer, ctrt_tensor *parameter, c
         if (optimizer->slots[i].parameter == parameter)
             return ctrt_fail(CTRT_ERR_STATE, "optimizer_add: %s is there already, as %s", name,
                              optimizer->slots[i].name);
-    CTRT_TRY(array_reserve((void **)&optimizer->slots, &optimizer->capacity, optimizer->count,
-                           sizeof *optimizer->slots));
+    CTRT_TRY(ARRAY_RESERVE(optimizer->slots, optimizer->capacity, optimizer->count, "an optimizer"));
     char *copy = host_strdup(name);
     if (copy == NULL)
         return out_of_memory(strlen(name) + 1, "a name");

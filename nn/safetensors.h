@@ -46,9 +46,6 @@ const struct safetensors_entry *safetensors_find(const struct safetensors_header
 /* Returns the value of a metadata key, or NULL if there is no such key. */
 const char *safetensors_metadata(const struct safetensors_header *header, const char *key);
 
-/* Returns the length in bytes of the UTF-8 sequence at the beginning of text[0..left), or 0 if it is not valid. */
-size_t utf8_length(const unsigned char *text, size_t left);
-
 struct safetensors_item {
     const char *name;
     ctrt_tensor *tensor;

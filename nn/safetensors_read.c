@@ -9,8 +9,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "base/base.h"
-#include "base/host_alloc.h"
+#include "base/strbuf.h"
 #include "nn/module.h"
 #include "tensor/shape.h"
 
@@ -78,32 +77,6 @@ static ctrt_status number(struct parser *p, int64_t *out)
         return malformed(p, "expected a whole number");
     *out = value;
     return CTRT_OK;
-}
-
-size_t utf8_length(const unsigned char *text, size_t left)
-{
-    static const struct { unsigned char lead, mask; uint32_t least; } forms[] = {
-        { 0xc0, 0xe0, 0x80 }, { 0xe0, 0xf0, 0x800 }, { 0xf0, 0xf8, 0x10000 },
-    };
-    if (left == 0)
-        return 0;
-    if (text[0] < 0x80)
-        return 1;
-    for (size_t extra = 1; extra <= COUNT_OF(forms); extra++) {
-        if ((text[0] & forms[extra - 1].mask) != forms[extra - 1].lead)
-            continue;
-        uint32_t code = text[0] & (unsigned char)~forms[extra - 1].mask;
-        if (left <= extra)
-            return 0;
-        for (size_t i = 1; i <= extra; i++) {
-            if ((text[i] & 0xc0) != 0x80)
-                return 0;
-            code = code << 6 | (text[i] & 0x3f);
-        }
-        bool surrogate = code >= 0xd800 && code < 0xe000;
-        return code < forms[extra - 1].least || code > 0x10ffff || surrogate ? 0 : extra + 1;
-    }
-    return 0;
 }
 
 static char *utf8_put(char *to, uint32_t code)
@@ -183,7 +156,7 @@ static ctrt_status string(struct parser *p, const char **out)
     char *to = p->text;
     CTRT_TRY(expect(p, '"'));
     for (;;) {
-        size_t length = utf8_length(p->at, (size_t)(p->end - p->at));
+        size_t length = utf8_sequence_length(p->at, (size_t)(p->end - p->at));
         if (p->at == p->end)
             return malformed(p, "a string without end");
         if (length == 0)
@@ -305,7 +278,7 @@ static ctrt_status parse_entry(struct parser *p, const char *name)
     if (seen != (1u << COUNT_OF(fields)) - 1)
         return ctrt_fail(CTRT_ERR_FORMAT, "tensor \"%.200s\": expected dtype, shape and data_offsets", name);
     CTRT_TRY(check_bytes(&entry));
-    CTRT_TRY(array_reserve((void **)&header->entries, &header->capacity, header->count, sizeof entry));
+    CTRT_TRY(ARRAY_RESERVE(header->entries, header->capacity, header->count, "a file's header"));
     header->entries[header->count++] = entry;
     return CTRT_OK;
 }
@@ -324,8 +297,8 @@ static ctrt_status parse_metadata(struct parser *p)
         CTRT_TRY(string(p, &pair.key));
         CTRT_TRY(expect(p, ':'));
         CTRT_TRY(string(p, &pair.value));
-        CTRT_TRY(array_reserve((void **)&header->metadata, &header->metadata_capacity, header->metadata_count,
-                               sizeof pair));
+        CTRT_TRY(ARRAY_RESERVE(header->metadata, header->metadata_capacity, header->metadata_count,
+                               "a file's header"));
         header->metadata[header->metadata_count++] = pair;
         CTRT_TRY(list_next(p, '}', &more));
     }

@@ -5,62 +5,12 @@
 #include "base/base.h"
 #include "base/file_writer.h"
 #include "base/host_alloc.h"
+#include "base/strbuf.h"
 #include "device/device.h"
 #include "nn/safetensors.h"
 #include "tensor/shape.h"
 
 /* ---- header ---- */
-
-struct strbuf {
-    char *bytes;
-    size_t length, capacity;
-    bool failed;                        /* an allocation failed; checked once, at the end of put_header */
-};
-
-static void put(struct strbuf *text, const char *bytes, size_t length)
-{
-    if (text->length + length > text->capacity && !text->failed) {
-        size_t capacity = (text->length + length) * 2;
-        char *moved = host_realloc(text->bytes, capacity);
-        text->failed = moved == NULL;
-        if (moved) {
-            text->bytes = moved;
-            text->capacity = capacity;
-        }
-    }
-    if (text->failed)
-        return;
-    memcpy(text->bytes + text->length, bytes, length);
-    text->length += length;
-}
-
-static void put_text(struct strbuf *text, const char *words)
-{
-    put(text, words, strlen(words));
-}
-
-static void put_number(struct strbuf *text, uint64_t number)
-{
-    char digits[24];
-    put(text, digits, (size_t)snprintf(digits, sizeof digits, "%llu", (unsigned long long)number));
-}
-
-static void put_string(struct strbuf *text, const char *string)
-{
-    put_text(text, "\"");
-    for (; *string; string++) {
-        char escaped[8];
-        unsigned char c = (unsigned char)*string;
-        if (c == '"' || c == '\\')
-            snprintf(escaped, sizeof escaped, "\\%c", c);
-        else if (c < 0x20)
-            snprintf(escaped, sizeof escaped, "\\u%04x", c);
-        else
-            snprintf(escaped, sizeof escaped, "%c", c);
-        put_text(text, escaped);
-    }
-    put_text(text, "\"");
-}
 
 static size_t tensor_bytes(const ctrt_tensor *tensor)
 {
@@ -69,19 +19,12 @@ static size_t tensor_bytes(const ctrt_tensor *tensor)
 
 static void put_entry(struct strbuf *text, const struct safetensors_item *item, size_t begin)
 {
-    put_string(text, item->name);
-    put_text(text, ":{\"dtype\":\"");
-    put_text(text, dtype_table[ctrt_tensor_dtype(item->tensor)].safetensors_name);
-    put_text(text, "\",\"shape\":[");
-    for (int i = 0; i < ctrt_tensor_ndim(item->tensor); i++) {
-        put_text(text, i ? "," : "");
-        put_number(text, (uint64_t)ctrt_tensor_size(item->tensor, i));
-    }
-    put_text(text, "],\"data_offsets\":[");
-    put_number(text, begin);
-    put_text(text, ",");
-    put_number(text, begin + tensor_bytes(item->tensor));
-    put_text(text, "]}");
+    strbuf_add_json(text, item->name);
+    strbuf_add(text, ":{\"dtype\":\"%s\",\"shape\":[",
+               dtype_table[ctrt_tensor_dtype(item->tensor)].safetensors_name);
+    for (int i = 0; i < ctrt_tensor_ndim(item->tensor); i++)
+        strbuf_add(text, "%s%lld", i ? "," : "", (long long)ctrt_tensor_size(item->tensor, i));
+    strbuf_add(text, "],\"data_offsets\":[%zu,%zu]}", begin, begin + tensor_bytes(item->tensor));
 }
 
 /* Writes the header length and the JSON header, padded with spaces so that the data begins at a multiple of 8 bytes. */
@@ -89,26 +32,25 @@ static ctrt_status put_header(struct strbuf *text, const struct safetensors_item
                               const struct safetensors_pair *metadata, size_t metadata_count)
 {
     size_t begin = 0;
-    put(text, "\0\0\0\0\0\0\0\0", 8);
-    put_text(text, "{");
+    strbuf_add_repeated(text, '\0', 8);
+    strbuf_add_string(text, "{");
     if (metadata_count)
-        put_text(text, "\"__metadata__\":{");
+        strbuf_add_string(text, "\"__metadata__\":{");
     for (size_t i = 0; i < metadata_count; i++) {
-        put_text(text, i ? "," : "");
-        put_string(text, metadata[i].key);
-        put_text(text, ":");
-        put_string(text, metadata[i].value);
+        strbuf_add_string(text, i ? "," : "");
+        strbuf_add_json(text, metadata[i].key);
+        strbuf_add_string(text, ":");
+        strbuf_add_json(text, metadata[i].value);
     }
     if (metadata_count)
-        put_text(text, count ? "}," : "}");
+        strbuf_add_string(text, count ? "}," : "}");
     for (size_t i = 0; i < count; i++) {
-        put_text(text, i ? "," : "");
+        strbuf_add_string(text, i ? "," : "");
         put_entry(text, sorted[i], begin);
         begin += tensor_bytes(sorted[i]->tensor);
     }
-    put_text(text, "}");
-    while (text->length % 8 && !text->failed)
-        put_text(text, " ");
+    strbuf_add_string(text, "}");
+    strbuf_add_repeated(text, ' ', (int)(-text->length % 8));
     if (text->failed)
         return out_of_memory(text->length, "a file's header");
     uint64_t length = text->length - 8;
@@ -161,7 +103,7 @@ static ctrt_status name_check(const char *name)
     if (strcmp(name, "__metadata__") == 0)
         return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "a tensor cannot be named \"__metadata__\"");
     while (at < length) {
-        size_t step = utf8_length((const unsigned char *)name + at, length - at);
+        size_t step = utf8_sequence_length((const unsigned char *)name + at, length - at);
         if (step == 0)
             return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT, "a tensor's name is not UTF-8 at byte %zu", at);
         at += step;
@@ -216,6 +158,6 @@ ctrt_status safetensors_write(const char *path, const struct safetensors_item *i
     if (status == CTRT_OK)
         status = write_file(path, &header, sorted, count);
     host_free(sorted);
-    host_free(header.bytes);
+    strbuf_drop(&header);
     return status;
 }

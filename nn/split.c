@@ -87,8 +87,7 @@ static void note_open(ctrt_device *device, void *argument)
     struct noting *noting = argument;
     struct kept *kept = noting->kept;
     if (noting->status == CTRT_OK)
-        noting->status = array_reserve((void **)&kept->places, &kept->place_room, kept->place_count,
-                                       sizeof *kept->places);
+        noting->status = ARRAY_RESERVE(kept->places, kept->place_room, kept->place_count, "a list of devices");
     if (noting->status == CTRT_OK)
         kept->places[kept->place_count++] = (struct place){ .device = device };
 }

@@ -3,50 +3,12 @@
  * dtype, finding the device, clearing gradients. */
 #include "nn/module.h"
 
+#include "base/intern.h"
+#include "base/ptr_map.h"
 #include "base/stack.h"
+#include "base/strbuf.h"
 #include "memory/tag.h"
 #include "tensor/tensor.h"
-
-/* ---- pointer set: a shared module or tensor is visited once ---- */
-
-struct pointer_set {
-    const void **slots;
-    size_t count, capacity;             /* capacity is a power of 2 and at least twice count */
-};
-
-static size_t pointer_place(const struct pointer_set *set, const void *pointer)
-{
-    size_t i = (size_t)(((uintptr_t)pointer >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 20);
-    while (set->slots[i & (set->capacity - 1)] && set->slots[i & (set->capacity - 1)] != pointer)
-        i++;
-    return i & (set->capacity - 1);
-}
-
-static ctrt_status set_grow(struct pointer_set *set)
-{
-    struct pointer_set larger = { .count = set->count, .capacity = set->capacity ? set->capacity * 2 : 64 };
-    larger.slots = host_calloc(larger.capacity * sizeof *larger.slots);
-    if (larger.slots == NULL)
-        return out_of_memory(larger.capacity * sizeof *larger.slots, "walking a module");
-    for (size_t i = 0; i < set->capacity; i++)
-        if (set->slots[i])
-            larger.slots[pointer_place(&larger, set->slots[i])] = set->slots[i];
-    host_free(set->slots);
-    *set = larger;
-    return CTRT_OK;
-}
-
-/* Adds a pointer. *is_new: whether it was not in the set before. */
-static ctrt_status set_add(struct pointer_set *set, const void *pointer, bool *is_new)
-{
-    if (set->count * 2 >= set->capacity)
-        CTRT_TRY(set_grow(set));
-    size_t place = pointer_place(set, pointer);
-    *is_new = set->slots[place] == NULL;
-    set->slots[place] = pointer;
-    set->count += *is_new;
-    return CTRT_OK;
-}
 
 /* ---- the walk ---- */
 
@@ -54,106 +16,48 @@ struct walker {
     ctrt_module *root;
     enum walk_kind kind;
     struct walk walk;
-    struct pointer_set seen;
-    char *path;                         /* dotted prefix of the current module, "blocks.0." */
-    size_t length, capacity;
+    struct ptr_map seen;                /* items: pointers to the visited tensors and modules */
+    struct strbuf path;                 /* dotted prefix of the current module, "blocks.0." */
 };
-
-static ctrt_status path_append(struct walker *w, const char *name, const char *end)
-{
-    size_t extra = strlen(name) + strlen(end), wanted = w->length + extra + 1;
-    if (wanted > w->capacity) {
-        char *path = host_realloc(w->path, wanted * 2);
-        if (path == NULL)
-            return out_of_memory(wanted * 2, "a dotted name");
-        w->path = path;
-        w->capacity = wanted * 2;
-    }
-    sprintf(w->path + w->length, "%s%s", name, end);
-    w->length += extra;
-    return CTRT_OK;
-}
 
 static void path_cut(struct walker *w, size_t length)
 {
-    w->length = length;
-    if (w->path)
-        w->path[length] = '\0';
+    w->path.length = length;
+    if (w->path.bytes)
+        w->path.bytes[length] = '\0';
 }
 
-/* The FNV-1a hash. */
-static size_t name_hash(const char *text)
+/* *is_new: whether this is the first visit of a tensor or module, which may be shared. */
+static ctrt_status visit(bool *is_new, struct walker *w, const void *object)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
-    return (size_t)(hash ^ hash >> 32);
-}
-
-/* Returns the hash chain of a name. The table has at least as many chains as names. */
-static struct module_name **name_chain(const ctrt_module *root, const char *text)
-{
-    return &root->names[name_hash(text) & (root->name_chains - 1)];
-}
-
-static ctrt_status names_grow(ctrt_module *root)
-{
-    const size_t before = root->name_chains, chains = before ? before * 2 : 16;
-    struct module_name **old = root->names, **larger = host_calloc(chains * sizeof *larger);
-    if (larger == NULL)
-        return out_of_memory(chains * sizeof *larger, "a module's names");
-    root->names = larger;
-    root->name_chains = chains;
-    for (size_t i = 0; i < before; i++)
-        for (struct module_name *name = old[i], *next; name; name = next) {
-            struct module_name **chain = name_chain(root, name->text);
-            next = name->next;
-            name->next = *chain;
-            *chain = name;
-        }
-    host_free(old);
+    const size_t before = w->seen.count;
+    if (ptr_map_add(&w->seen, object, sizeof object) == NULL)
+        return out_of_memory(sizeof object, "walking a module");
+    *is_new = w->seen.count > before;
     return CTRT_OK;
 }
 
-/* Returns the root's interned copy of the current path, so that the pointer of a name never changes. `like`: a likely
- * interned copy, which is compared first, or NULL. */
-static ctrt_status path_intern(const char **out, struct walker *w, const char *like)
+/* Returns the interned copy of the current path, because the public API returns these names. `like`: a likely copy,
+ * which is compared first, or NULL. */
+static ctrt_status path_intern(const char **out, const struct walker *w, const char *like)
 {
-    if (like && strcmp(like, w->path) == 0) {
-        *out = like;
-        return CTRT_OK;
-    }
-    if (w->root->name_count == w->root->name_chains)
-        CTRT_TRY(names_grow(w->root));
-    struct module_name **chain = name_chain(w->root, w->path);
-    for (struct module_name *n = *chain; n; n = n->next) {
-        if (strcmp(n->text, w->path) == 0) {
-            *out = n->text;
-            return CTRT_OK;
-        }
-    }
-    struct module_name *name = host_alloc(sizeof *name + w->length + 1);
-    if (name == NULL)
-        return out_of_memory(sizeof *name + w->length + 1, "a dotted name");
-    memcpy(name->text, w->path, w->length + 1);
-    name->next = *chain;
-    *chain = name;
-    w->root->name_count++;
-    *out = name->text;
-    return CTRT_OK;
+    *out = like;
+    if (!w->path.failed && (like == NULL || strcmp(like, w->path.bytes) != 0))
+        *out = intern_string(w->path.bytes);
+    return w->path.failed || *out == NULL ? out_of_memory(w->path.length + 1, "a dotted name") : CTRT_OK;
 }
 
 static ctrt_status walk_tensor(struct walker *w, const struct module_tensor *item)
 {
     const struct walk *before = &w->root->walks[w->kind];
     struct walk *walk = &w->walk;
-    size_t length = w->length;
+    size_t length = w->path.length;
     bool is_new;
-    CTRT_TRY(set_add(&w->seen, item->tensor, &is_new));
+    CTRT_TRY(visit(&is_new, w, item->tensor));
     if (!is_new)
         return CTRT_OK;
-    CTRT_TRY(array_reserve((void **)&walk->entries, &walk->capacity, walk->count, sizeof *walk->entries));
-    CTRT_TRY(path_append(w, item->name, ""));
+    CTRT_TRY(ARRAY_RESERVE(walk->entries, walk->capacity, walk->count, "a list of tensors"));
+    strbuf_add(&w->path, "%s", item->name);
     struct walk_entry entry = { .tensor = item->tensor, .persistent = item->persistent };
     CTRT_TRY(path_intern(&entry.name, w, walk->count < before->count ? before->entries[walk->count].name : NULL));
     path_cut(w, length);
@@ -166,14 +70,14 @@ static ctrt_status walk_module(struct walker *w, const ctrt_module *module)
     const struct module_tensors *own = w->kind == WALK_PARAMETERS ? &module->parameters : &module->buffers;
     bool is_new;
     CTRT_TRY(stack_check(w->root->class_of->kind));
-    CTRT_TRY(set_add(&w->seen, module, &is_new));
+    CTRT_TRY(visit(&is_new, w, module));
     if (!is_new)
         return CTRT_OK;
     for (size_t i = 0; i < own->count; i++)
         CTRT_TRY(walk_tensor(w, &own->items[i]));
     for (size_t i = 0; i < module->children.count; i++) {
-        size_t length = w->length;
-        CTRT_TRY(path_append(w, module->children.items[i].name, "."));
+        size_t length = w->path.length;
+        strbuf_add(&w->path, "%s.", module->children.items[i].name);
         CTRT_TRY(walk_module(w, module->children.items[i].module));
         path_cut(w, length);
     }
@@ -190,8 +94,8 @@ ctrt_status module_walk(const struct walk **out, ctrt_module *module, enum walk_
 
     struct walker w = { .root = module, .kind = kind };
     ctrt_status status = walk_module(&w, module);
-    host_free(w.seen.slots);
-    host_free(w.path);
+    ptr_map_free(&w.seen);
+    strbuf_drop(&w.path);
     if (status) {
         host_free(w.walk.entries);
         return status;
@@ -343,7 +247,7 @@ static ctrt_status moves_add(struct moves *moves, ctrt_tensor *tensor, ctrt_devi
     if ((device == NULL || device == ctrt_tensor_device(tensor))
         && (dtype == CTRT_DTYPE_DEFAULT || dtype == ctrt_tensor_dtype(tensor)))
         return CTRT_OK;
-    CTRT_TRY(array_reserve((void **)&moves->items, &moves->capacity, moves->count, sizeof *moves->items));
+    CTRT_TRY(ARRAY_RESERVE(moves->items, moves->capacity, moves->count, "a list of tensors"));
     CTRT_TRY(ctrt_detach(&plain, tensor));
     CTRT_TRY(ctrt_to(&becomes, plain, device, dtype, false, CTRT_PRESERVE_FORMAT));
     moves->items[moves->count++] = (struct move){ tensor, ctrt_tensor_retain(becomes) };

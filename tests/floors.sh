@@ -47,6 +47,7 @@ judge() {
         if (normal(folder name) in known) return normal(folder name)
         if (normal(name) in known) return normal(name)
         if (("include/" name) in known) return "include/" name
+        if ((house(from) "/" name) in known) return house(from) "/" name
         if (("core/" name) in known) return "core/" name
         return ""
     }

@@ -1,32 +1,35 @@
-# Tests. `make check` runs everything in TESTS; each test prints TAP. A test in C is a block of this form:
+# Tests. `make check` runs everything in TESTS; each test prints TAP. A test in C is a file test-NAME.c with one TEST_MAIN
+# (tests/unit/run.h), named in one of these lists:
 #
-#   check_PROGRAMS      += test-NAME
-#   TESTS               += test-NAME
-#   test_NAME_SOURCES    = tests/unit/NAME.c
-#   test_NAME_LDADD      = $(PUBLIC_LIBS)              what a program links: libctrt.so; for tests of the public API
+#   public_tests       link libctrt.so; for tests of the public API
+#   internal_tests     link the objects of core/ and nn/; include "memory/pool.h" and the like
+#   plugin_tests       link no ctrt: they open plugins with a host table of their own (cpu, sim)
+#   single_tests       programs of their own, because they replace functions of the C library or of ctrt, or are copied elsewhere
 #
-# or, for a test of something inside core/ or nn/ (it may include "core/...h"):
-#
-#   test_NAME_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-#   test_NAME_LDADD      = $(INTERNAL_LIBS)
-#
-# A test that uses cmocka stands in the conditional of that name, says $(CMOCKA_CFLAGS) in its _CPPFLAGS and has exactly
-# one cmocka group (TAP allows one plan). One that exercises threads is named in TSAN_TESTS too, which
-# `make check-tsan` runs. While tests run, CTRT_PLUGIN_PATH is the build tree's plugins and other CTRT_ variables are
-# unset; $srcdir, $builddir (both absolute) say where the files are.
+# The files of a list make one program: run-public, run-internal, run-plugins, run-softcuda. By hand, `./run-internal test-device` runs
+# one test, and `make check TESTS=tests/unit/test-device.c` runs it with its log. Each test is a process of its own. A test that
+# exercises threads is named in TSAN_TESTS too, which `make check-tsan` runs. While tests run, CTRT_PLUGIN_PATH is the build tree's
+# plugins and other CTRT_ variables are unset; $srcdir, $builddir (both absolute) say where the files are.
 
-PUBLIC_LIBS       = libctrt.la $(CMOCKA_LIBS)
-INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/core -I$(top_srcdir) $(CMOCKA_CFLAGS)
-INTERNAL_LIBS     = libctrt-core.la $(CMOCKA_LIBS)
+PUBLIC_LIBS       = libctrt.la -ldl -lm
+INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/core -I$(top_srcdir) -I$(top_srcdir)/tests/unit -D_GNU_SOURCE $(CMOCKA_CFLAGS)
+PUBLIC_CPPFLAGS   = $(AM_CPPFLAGS) -I$(top_srcdir) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
+INTERNAL_LIBS     = libctrt-core.la
+TEST_RUNNER       = tests/unit/run.c tests/unit/run.h
+# No wrapper script of libtool.
+NO_WRAPPER        = $(AM_LDFLAGS) -no-install
 
-TSAN_TESTS =
+public_tests   =
+internal_tests =
+plugin_tests   =
+single_tests   =
+TSAN_TESTS     =
 
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
 TESTS += tests/headers.sh tests/floors.sh tests/exports.sh
 EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
-              tests/lsan.supp tests/tsan.supp tests/unit/fake_check.h tests/unit/fake_host.h \
-              tests/unit/sim_host.h tests/unit/sims.h
+              tests/lsan.supp tests/run.sh tests/tsan.supp
 
 # What tests compare with, and the scripts that made it.
 EXTRA_DIST += \
@@ -44,311 +47,33 @@ EXTRA_DIST += \
     tests/reference/train_mlp_adamw.txt tests/reference/train_mlp_sgd.txt \
     tests/reference/train_transformer_adamw.txt tests/reference/train_transformer_sgd.txt
 
-# --- unit ------------------------------------------------------------------------------------------------------------
+# --- programs in C ---------------------------------------------------------------------------------------------------
 
-if HAVE_CMOCKA
-# The cpu's kernels, through a host table of the tests' own.
-if PLUGIN_CPU
-cpu_tests = test-cpu-conv test-cpu-index test-cpu-matmul test-cpu-norm test-cpu-optim test-cpu-softmax
-cpu_tests += test-cpu-copy test-cpu-elementwise test-cpu-math test-cpu-random test-cpu-reduce test-cpu-threads
-cpu_tests += test-cpu-limits test-cpu-memory
-check_PROGRAMS += $(cpu_tests)
-TESTS          += $(cpu_tests)
-CPU_TEST_LIBS   = $(CMOCKA_LIBS)
-test_cpu_conv_SOURCES     = tests/unit/test-cpu-conv.c
-test_cpu_conv_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
-test_cpu_conv_LDADD       = $(CPU_TEST_LIBS)
-test_cpu_index_SOURCES    = tests/unit/test-cpu-index.c
-test_cpu_index_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-test_cpu_index_LDADD      = $(CPU_TEST_LIBS)
-test_cpu_matmul_SOURCES   = tests/unit/test-cpu-matmul.c
-test_cpu_matmul_CPPFLAGS  = $(INTERNAL_CPPFLAGS)
-test_cpu_matmul_LDADD     = $(CPU_TEST_LIBS)
-test_cpu_norm_SOURCES     = tests/unit/test-cpu-norm.c
-test_cpu_norm_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
-test_cpu_norm_LDADD       = $(CPU_TEST_LIBS)
-test_cpu_optim_SOURCES    = tests/unit/test-cpu-optim.c
-test_cpu_optim_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-test_cpu_optim_LDADD      = $(CPU_TEST_LIBS)
-test_cpu_softmax_SOURCES  = tests/unit/test-cpu-softmax.c
-test_cpu_softmax_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_cpu_softmax_LDADD    = $(CPU_TEST_LIBS)
-test_cpu_copy_SOURCES = tests/unit/test-cpu-copy.c
-test_cpu_copy_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_cpu_copy_LDADD = $(CPU_TEST_LIBS)
-test_cpu_elementwise_SOURCES = tests/unit/test-cpu-elementwise.c
-test_cpu_elementwise_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_cpu_elementwise_LDADD = $(CPU_TEST_LIBS)
-test_cpu_math_SOURCES = tests/unit/test-cpu-math.c
-test_cpu_math_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_cpu_math_LDADD = $(CPU_TEST_LIBS)
-test_cpu_random_SOURCES = tests/unit/test-cpu-random.c
-test_cpu_random_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_cpu_random_LDADD = $(CPU_TEST_LIBS)
-test_cpu_reduce_SOURCES = tests/unit/test-cpu-reduce.c
-test_cpu_reduce_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_cpu_reduce_LDADD = $(CPU_TEST_LIBS)
-test_cpu_threads_SOURCES = tests/unit/test-cpu-threads.c
-test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_cpu_threads_LDADD = $(CPU_TEST_LIBS)
-test_cpu_threads_LDFLAGS = $(AM_LDFLAGS) -export-dynamic
-TSAN_TESTS += test-cpu-threads test-cpu-memory
-test_cpu_memory_SOURCES = tests/unit/test-cpu-memory.c
-test_cpu_memory_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_cpu_memory_LDADD = $(CPU_TEST_LIBS)
-# The files that read /proc and /sys, with recorded ones.
-test_cpu_limits_SOURCES = tests/unit/test-cpu-limits.c backends/cpu/cgroup.c backends/cpu/limits.c backends/cpu/numa.c \
-                          backends/cpu/pages.c
-test_cpu_limits_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_cpu_limits_LDADD = $(CPU_TEST_LIBS)
-endif
-endif
+EXTRA_DIST += \
+    tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_bed.h tests/unit/cuda_fake.h \
+    tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/folder.h tests/unit/gradcheck.h tests/unit/memory_bed.h \
+    tests/unit/memory_host.h tests/unit/plan_models.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/soft_begin.h tests/unit/tap.h \
+    tests/unit/tensors.h tests/unit/toy.h
 
-# What the cuda backend finds, over libraries of the test's own; and over the driver and the NVML in software (tests/softcuda).
-cuda_discovery_tests = test-cuda-discovery test-cuda-reasons
-check_PROGRAMS += $(cuda_discovery_tests)
-TESTS          += $(cuda_discovery_tests)
-EXTRA_DIST     += tests/unit/cuda_bed.h tests/unit/cuda_fake.h
-CUDA_DISCOVERY  = backends/cuda/discovery.c backends/cuda/driver.c backends/cuda/nvml.c backends/cuda/reason.c backends/cuda/visible.c
-FAKE_LOADER     = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
-test_cuda_discovery_SOURCES  = tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)
-test_cuda_discovery_CPPFLAGS = $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
-test_cuda_discovery_LDADD    = $(INTERNAL_LIBS)
-test_cuda_reasons_SOURCES    = tests/unit/test-cuda-reasons.c $(CUDA_DISCOVERY)
-test_cuda_reasons_CPPFLAGS   = $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
-test_cuda_reasons_LDADD      = $(INTERNAL_LIBS)
-if SOFTCUDA
-if PLUGIN_CPU
-check_PROGRAMS += test-cuda-device
-TESTS          += test-cuda-device
-test_cuda_device_SOURCES  = tests/unit/test-cuda-device.c
-test_cuda_device_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit
-test_cuda_device_LDADD    = $(PUBLIC_LIBS)
-check_PROGRAMS += test-cuda-attention
-TESTS          += test-cuda-attention
-test_cuda_attention_SOURCES  = tests/unit/test-cuda-attention.c tests/unit/soft_begin.h
-test_cuda_attention_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit
-test_cuda_attention_LDADD    = $(PUBLIC_LIBS) -lm
-check_PROGRAMS += test-cuda-products
-TESTS          += test-cuda-products
-test_cuda_products_SOURCES  = tests/unit/test-cuda-products.c
-test_cuda_products_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit
-test_cuda_products_LDADD    = $(PUBLIC_LIBS)
-check_PROGRAMS += test-cuda-faults
-TESTS          += test-cuda-faults
-test_cuda_faults_SOURCES  = tests/unit/test-cuda-faults.c tests/unit/soft_begin.h
-test_cuda_faults_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
-test_cuda_faults_LDADD    = $(PUBLIC_LIBS)
-check_PROGRAMS += test-cuda-libraries
-TESTS          += test-cuda-libraries
-test_cuda_libraries_SOURCES  = tests/unit/test-cuda-libraries.c tests/unit/soft_begin.h
-test_cuda_libraries_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
-test_cuda_libraries_LDADD    = $(PUBLIC_LIBS)
-check_PROGRAMS += test-cuda-pool
-TESTS          += test-cuda-pool
-test_cuda_pool_SOURCES  = tests/unit/test-cuda-pool.c tests/unit/soft_begin.h
-test_cuda_pool_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
-test_cuda_pool_LDADD    = $(PUBLIC_LIBS)
-check_PROGRAMS += test-cuda-elementwise
-TESTS          += test-cuda-elementwise
-test_cuda_elementwise_SOURCES  = tests/unit/test-cuda-elementwise.c tests/unit/soft_begin.h
-test_cuda_elementwise_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit
-test_cuda_elementwise_LDADD    = $(PUBLIC_LIBS) -lm
-endif
-endif
+# Tensors, ops, autograd, modules.
+public_tests += \
+    tests/unit/test-autograd.c tests/unit/test-autograd-edges.c tests/unit/test-autograd-growth.c tests/unit/test-autograd-hooks.c \
+    tests/unit/test-autograd-inplace.c tests/unit/test-autograd-rules.c tests/unit/test-autograd-threads.c tests/unit/test-cat.c \
+    tests/unit/test-checkpoint.c tests/unit/test-checkpoint-files.c tests/unit/test-create.c tests/unit/test-dlpack.c \
+    tests/unit/test-nn.c tests/unit/test-nn-layers.c tests/unit/test-op-dtypes.c tests/unit/test-ops.c \
+    tests/unit/test-ops-reference.c tests/unit/test-optim.c tests/unit/test-view.c
+internal_tests += \
+    tests/unit/test-autograd-memory.c tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
+    tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-promotion.c tests/unit/test-shape.c
+TSAN_TESTS += tests/unit/test-autograd-threads.c
 
-# Simulated devices, likewise.
-if HAVE_CMOCKA
-if PLUGIN_CPU
-if PLUGIN_SIM
-sim_tests       = test-sim test-sim-faults test-sim-process test-sim-threads
-check_PROGRAMS += $(sim_tests)
-TESTS          += $(sim_tests)
-TSAN_TESTS     += $(sim_tests)
-test_sim_SOURCES  = tests/unit/test-sim.c
-test_sim_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_sim_LDADD    = $(CPU_TEST_LIBS)
-test_sim_faults_SOURCES   = tests/unit/test-sim-faults.c
-test_sim_faults_CPPFLAGS  = $(INTERNAL_CPPFLAGS)
-test_sim_faults_LDADD     = $(CPU_TEST_LIBS)
-test_sim_process_SOURCES  = tests/unit/test-sim-process.c
-test_sim_process_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_sim_process_LDADD    = $(CPU_TEST_LIBS)
-test_sim_threads_SOURCES  = tests/unit/test-sim-threads.c
-test_sim_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_sim_threads_LDADD    = $(CPU_TEST_LIBS)
-plan_tests      = test-plan test-plan-memory test-scope test-shutdown test-split test-utilization
-check_PROGRAMS += $(plan_tests)
-TESTS          += $(plan_tests)
-TSAN_TESTS     += test-scope test-shutdown
-EXTRA_DIST     += tests/unit/plan_models.h
-test_plan_SOURCES   = tests/unit/test-plan.c
-test_plan_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_plan_LDADD     = $(PUBLIC_LIBS)
-test_plan_memory_SOURCES  = tests/unit/test-plan-memory.c
-test_plan_memory_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_plan_memory_LDADD    = $(INTERNAL_LIBS)
-test_scope_SOURCES  = tests/unit/test-scope.c
-test_scope_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_scope_LDADD    = $(PUBLIC_LIBS)
-test_shutdown_SOURCES  = tests/unit/test-shutdown.c
-test_shutdown_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_shutdown_LDADD    = $(PUBLIC_LIBS)
-test_split_SOURCES  = tests/unit/test-split.c
-test_split_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_split_LDADD    = $(PUBLIC_LIBS) -lm
-test_utilization_SOURCES  = tests/unit/test-utilization.c
-test_utilization_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_utilization_LDADD    = $(PUBLIC_LIBS)
-stream_tests    = test-stream test-stream-corners test-stream-errors test-stream-order test-stream-races test-stream-train test-pinned
-check_PROGRAMS += $(stream_tests)
-TESTS          += $(stream_tests)
-TSAN_TESTS     += $(stream_tests)
-test_stream_SOURCES         = tests/unit/test-stream.c
-test_stream_CPPFLAGS        = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_stream_LDADD           = $(PUBLIC_LIBS)
-test_stream_corners_SOURCES  = tests/unit/test-stream-corners.c
-test_stream_corners_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_stream_corners_LDADD    = $(PUBLIC_LIBS)
-test_stream_errors_SOURCES  = tests/unit/test-stream-errors.c
-test_stream_errors_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_stream_errors_LDADD    = $(PUBLIC_LIBS)
-test_stream_order_SOURCES   = tests/unit/test-stream-order.c
-test_stream_order_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_stream_order_LDADD     = $(PUBLIC_LIBS)
-test_stream_races_SOURCES   = tests/unit/test-stream-races.c
-test_stream_races_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_stream_races_LDADD     = $(PUBLIC_LIBS)
-test_stream_train_SOURCES   = tests/unit/test-stream-train.c
-test_stream_train_CPPFLAGS  = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_stream_train_LDADD     = $(PUBLIC_LIBS)
-test_pinned_SOURCES         = tests/unit/test-pinned.c
-test_pinned_CPPFLAGS        = $(INTERNAL_CPPFLAGS)
-test_pinned_LDADD           = $(INTERNAL_LIBS)
-test_workspace_SOURCES      = tests/unit/test-workspace.c
-test_workspace_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
-test_workspace_LDADD        = $(INTERNAL_LIBS)
-if PLUGIN_MEMORY_CACHING
-check_PROGRAMS += test-account-sim test-workspace
-TESTS          += test-account-sim test-workspace
-TSAN_TESTS     += test-account-sim
-test_account_sim_SOURCES  = tests/unit/test-account-sim.c tests/unit/sims.h
-test_account_sim_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_account_sim_LDADD    = $(PUBLIC_LIBS)
-endif
-if PLUGIN_MEMORY_SPILL
-if PLUGIN_MEMORY_CACHING
-if PLUGIN_MEMORY_DIRECT
-spill_tests     = test-spill test-spill-faults test-spill-threads test-spill-values
-if PLUGIN_MEMORY_ARENA
-spill_tests    += test-spill-parts
-endif
-check_PROGRAMS += $(spill_tests)
-TESTS          += $(spill_tests)
-TSAN_TESTS     += test-spill test-spill-threads test-spill-values
-test_spill_SOURCES  = tests/unit/test-spill.c tests/unit/sims.h
-test_spill_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_spill_LDADD    = $(PUBLIC_LIBS)
-test_spill_faults_SOURCES  = tests/unit/test-spill-faults.c tests/unit/sims.h
-test_spill_faults_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_spill_faults_LDADD    = $(PUBLIC_LIBS)
-test_spill_parts_SOURCES  = tests/unit/test-spill-parts.c
-test_spill_parts_LDADD    = $(PUBLIC_LIBS)
-test_spill_values_SOURCES  = tests/unit/test-spill-values.c tests/unit/sims.h
-test_spill_values_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_spill_values_LDADD    = $(PUBLIC_LIBS)
-test_spill_threads_SOURCES  = tests/unit/test-spill-threads.c tests/unit/sims.h
-test_spill_threads_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_spill_threads_LDADD    = $(PUBLIC_LIBS)
-endif
-endif
-endif
-endif
-endif
-endif
-
-# The tensor floor.
-tensor_tests = test-dtype test-promotion test-shape test-create test-convert test-format test-dlpack test-view test-cat \
-               test-ops
-check_PROGRAMS += $(tensor_tests)
-TESTS          += $(tensor_tests)
-EXTRA_DIST     += tests/unit/tap.h tests/unit/tensors.h tests/unit/toy.h
-test_dtype_SOURCES      = tests/unit/test-dtype.c
-test_dtype_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
-test_dtype_LDADD        = $(INTERNAL_LIBS)
-test_promotion_SOURCES  = tests/unit/test-promotion.c
-test_promotion_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_promotion_LDADD    = $(INTERNAL_LIBS)
-test_shape_SOURCES      = tests/unit/test-shape.c
-test_shape_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
-test_shape_LDADD        = $(INTERNAL_LIBS)
-test_create_SOURCES     = tests/unit/test-create.c
-test_create_LDADD       = $(PUBLIC_LIBS)
-test_convert_SOURCES    = tests/unit/test-convert.c
-test_convert_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-test_convert_LDADD      = $(INTERNAL_LIBS)
-test_dlpack_SOURCES     = tests/unit/test-dlpack.c
-test_dlpack_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
-test_dlpack_LDADD       = $(PUBLIC_LIBS)
-test_view_SOURCES       = tests/unit/test-view.c
-test_view_LDADD         = $(PUBLIC_LIBS)
-test_cat_SOURCES        = tests/unit/test-cat.c
-test_cat_LDADD          = $(PUBLIC_LIBS)
-test_ops_SOURCES        = tests/unit/test-ops.c
-test_ops_LDADD          = $(PUBLIC_LIBS)
-test_format_SOURCES     = tests/unit/test-format.c
-test_format_CPPFLAGS    = $(INTERNAL_CPPFLAGS)
-test_format_LDADD       = $(INTERNAL_LIBS)
-
-# Autograd.
-autograd_tests = test-autograd test-autograd-edges test-autograd-growth test-autograd-hooks test-autograd-inplace \
-                 test-autograd-memory test-autograd-rules test-autograd-threads
-check_PROGRAMS += $(autograd_tests)
-TESTS          += $(autograd_tests)
-TSAN_TESTS     += test-autograd-threads
-EXTRA_DIST     += tests/unit/autograd_check.h tests/unit/gradcheck.h
-test_autograd_SOURCES         = tests/unit/test-autograd.c
-test_autograd_LDADD           = $(PUBLIC_LIBS)
-test_autograd_edges_SOURCES   = tests/unit/test-autograd-edges.c
-test_autograd_edges_LDADD     = $(PUBLIC_LIBS)
-test_autograd_growth_SOURCES  = tests/unit/test-autograd-growth.c
-test_autograd_growth_LDADD    = $(PUBLIC_LIBS)
-test_autograd_hooks_SOURCES   = tests/unit/test-autograd-hooks.c
-test_autograd_hooks_LDADD     = $(PUBLIC_LIBS)
-test_autograd_inplace_SOURCES = tests/unit/test-autograd-inplace.c
-test_autograd_inplace_LDADD   = $(PUBLIC_LIBS)
-test_autograd_memory_SOURCES  = tests/unit/test-autograd-memory.c
-test_autograd_memory_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_autograd_memory_LDADD    = $(INTERNAL_LIBS)
-test_autograd_rules_SOURCES   = tests/unit/test-autograd-rules.c
-test_autograd_rules_LDADD     = $(PUBLIC_LIBS)
-test_autograd_threads_SOURCES = tests/unit/test-autograd-threads.c
-test_autograd_threads_LDADD   = $(PUBLIC_LIBS)
-
-# Modules, optimizers, checkpoints.
-nn_tests = test-nn test-nn-devices test-nn-layers test-nn-memory test-optim test-checkpoint test-checkpoint-files
-check_PROGRAMS += $(nn_tests)
-TESTS          += $(nn_tests)
-test_nn_SOURCES         = tests/unit/test-nn.c
-test_nn_LDADD           = $(PUBLIC_LIBS)
-test_nn_devices_SOURCES  = tests/unit/test-nn-devices.c
-test_nn_devices_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_nn_devices_LDADD    = $(INTERNAL_LIBS)
-test_nn_layers_SOURCES  = tests/unit/test-nn-layers.c
-test_nn_layers_LDADD    = $(PUBLIC_LIBS)
-test_nn_memory_SOURCES  = tests/unit/test-nn-memory.c
-test_nn_memory_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_nn_memory_LDADD    = $(INTERNAL_LIBS)
-test_optim_SOURCES      = tests/unit/test-optim.c
-test_optim_LDADD        = $(PUBLIC_LIBS)
-test_checkpoint_SOURCES = tests/unit/test-checkpoint.c
-test_checkpoint_LDADD   = $(PUBLIC_LIBS)
-test_checkpoint_files_SOURCES = tests/unit/test-checkpoint-files.c
-test_checkpoint_files_LDADD   = $(PUBLIC_LIBS)
-
-# The floors below tensors: on test plugins, which a test copies under the names of the roles that they play.
-core_tests = test-account test-account-live test-account-peaks test-base test-device test-device-fork test-memory test-registry \
-             test-registry-faults test-registry-files test-registry-init
+# Devices, memory, the registry of plugins: on test plugins, which a test copies under the names of the roles that they play.
+core_tests = \
+    tests/unit/test-account.c tests/unit/test-account-live.c tests/unit/test-base.c tests/unit/test-device.c tests/unit/test-device-fork.c \
+    tests/unit/test-memory.c tests/unit/test-registry.c tests/unit/test-registry-files.c tests/unit/test-registry-init.c
+internal_tests += $(core_tests) tests/abi/test-abi.c
+single_tests   += tests/unit/test-account-peaks.c tests/unit/test-registry-faults.c
+TSAN_TESTS     += $(core_tests) tests/unit/test-account-peaks.c tests/unit/test-registry-faults.c
 check_LTLIBRARIES += actor.la later.la static-tls.la stranger.la
 actor_la_SOURCES    = tests/plugins/actor.c
 actor_la_LDFLAGS    = $(PLUGIN_LDFLAGS) -rpath /nowhere
@@ -359,54 +84,155 @@ static_tls_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
 stranger_la_SOURCES = tests/plugins/stranger.c
 stranger_la_CFLAGS  = $(AM_CFLAGS) -fvisibility=default
 stranger_la_LDFLAGS = $(PLUGIN_LDFLAGS) -rpath /nowhere
-check_PROGRAMS += $(core_tests)
-TESTS          += $(core_tests)
-TSAN_TESTS     += $(core_tests)
-EXTRA_DIST     += tests/unit/child.h tests/unit/folder.h
-test_account_SOURCES       = tests/unit/test-account.c
-test_account_CPPFLAGS      = $(INTERNAL_CPPFLAGS)
-test_account_LDADD         = $(INTERNAL_LIBS)
-test_account_peaks_SOURCES  = tests/unit/test-account-peaks.c
-test_account_peaks_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_account_peaks_LDADD    = $(INTERNAL_LIBS)
-test_account_live_SOURCES  = tests/unit/test-account-live.c
-test_account_live_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_account_live_LDADD    = $(INTERNAL_LIBS)
-test_account_live_LDFLAGS  = -export-dynamic
-test_base_SOURCES      = tests/unit/test-base.c
-test_base_CPPFLAGS     = $(INTERNAL_CPPFLAGS)
-test_base_LDADD        = $(INTERNAL_LIBS)
-test_device_SOURCES    = tests/unit/test-device.c
-test_device_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-test_device_LDADD      = $(INTERNAL_LIBS)
-test_device_fork_SOURCES  = tests/unit/test-device-fork.c
-test_device_fork_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_device_fork_LDADD    = $(INTERNAL_LIBS)
-test_memory_SOURCES    = tests/unit/test-memory.c
-test_memory_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-test_memory_LDADD      = $(INTERNAL_LIBS)
-test_registry_SOURCES  = tests/unit/test-registry.c
-test_registry_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_registry_LDADD    = $(INTERNAL_LIBS)
-test_registry_faults_SOURCES  = tests/unit/test-registry-faults.c
-test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_registry_faults_LDADD    = $(INTERNAL_LIBS)
-test_registry_files_SOURCES   = tests/unit/test-registry-files.c
-test_registry_files_CPPFLAGS  = $(INTERNAL_CPPFLAGS)
-test_registry_files_LDADD     = $(INTERNAL_LIBS)
-test_registry_init_SOURCES    = tests/unit/test-registry-init.c
-test_registry_init_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-test_registry_init_LDADD      = $(INTERNAL_LIBS)
 
-# Cached memory is given back under pressure: on the cpu with the caching policy.
 if PLUGIN_CPU
-check_PROGRAMS += test-pressure
-TESTS          += test-pressure
-TSAN_TESTS     += test-pressure
-test_pressure_SOURCES  = tests/unit/test-pressure.c
-test_pressure_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_pressure_LDADD    = $(INTERNAL_LIBS)
+public_tests   += tests/unit/test-bad-input.c
+internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-pressure.c
+TSAN_TESTS     += tests/unit/test-pressure.c
+
+if HAVE_CMOCKA
+plugin_tests += \
+    tests/unit/test-cpu-conv.c tests/unit/test-cpu-copy.c tests/unit/test-cpu-elementwise.c tests/unit/test-cpu-index.c \
+    tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-matmul.c tests/unit/test-cpu-memory.c \
+    tests/unit/test-cpu-norm.c tests/unit/test-cpu-optim.c tests/unit/test-cpu-random.c tests/unit/test-cpu-reduce.c \
+    tests/unit/test-cpu-softmax.c
+single_tests += tests/unit/test-cpu-threads.c
+TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
 endif
+
+if PLUGIN_SIM
+# Simulated devices, streams, plans.
+if HAVE_CMOCKA
+sim_tests     = tests/unit/test-sim.c tests/unit/test-sim-faults.c tests/unit/test-sim-process.c tests/unit/test-sim-threads.c
+plugin_tests += $(sim_tests)
+TSAN_TESTS   += $(sim_tests)
+endif
+stream_tests  = \
+    tests/unit/test-stream.c tests/unit/test-stream-corners.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
+    tests/unit/test-stream-races.c tests/unit/test-stream-train.c
+public_tests += $(stream_tests) \
+    tests/unit/test-plan.c tests/unit/test-scope.c tests/unit/test-shutdown.c tests/unit/test-split.c tests/unit/test-utilization.c
+internal_tests += tests/unit/test-pinned.c tests/unit/test-plan-memory.c
+TSAN_TESTS     += $(stream_tests) tests/unit/test-pinned.c tests/unit/test-scope.c tests/unit/test-shutdown.c
+
+if PLUGIN_MEMORY_CACHING
+public_tests   += tests/unit/test-account-sim.c
+internal_tests += tests/unit/test-workspace.c
+TSAN_TESTS     += tests/unit/test-account-sim.c
+
+# Calls of the system that fail, limits of the system, and cancelled threads. CTRT_FAULTS=full in the environment of test-faults, run by
+# hand, tries every n.
+check_LTLIBRARIES    += libfaults.la
+libfaults_la_SOURCES  = tests/faults/shim.c tests/faults/shim.h
+libfaults_la_CPPFLAGS = $(AM_CPPFLAGS) -D_GNU_SOURCE
+libfaults_la_LDFLAGS  = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
+libfaults_la_LIBADD   = -ldl
+public_tests         += tests/faults/test-faults.c tests/faults/test-limits.c
+
+if PLUGIN_MEMORY_SPILL
+public_tests += tests/faults/test-cancel.c
+TSAN_TESTS   += tests/faults/test-cancel.c
+if PLUGIN_MEMORY_DIRECT
+public_tests += tests/unit/test-spill.c tests/unit/test-spill-faults.c tests/unit/test-spill-threads.c tests/unit/test-spill-values.c
+TSAN_TESTS   += tests/unit/test-spill.c tests/unit/test-spill-threads.c tests/unit/test-spill-values.c
+if PLUGIN_MEMORY_ARENA
+public_tests += tests/unit/test-spill-parts.c
+endif
+endif
+endif
+endif
+endif
+endif
+
+# The memory policies alone, on fake memory.
+if PLUGIN_MEMORY_CACHING
+if PLUGIN_MEMORY_DIRECT
+if PLUGIN_MEMORY_ARENA
+caching_tests = tests/unit/test-caching.c tests/unit/test-caching-model.c tests/unit/test-caching-parts.c
+public_tests += $(caching_tests)
+TSAN_TESTS   += $(caching_tests)
+endif
+endif
+endif
+
+# The cuda backend: what it finds, over libraries of the test's own; and devices over the driver and the NVML in software (tests/softcuda).
+single_tests += tests/unit/test-cuda-discovery.c tests/unit/test-cuda-reasons.c
+if SOFTCUDA
+softcuda_tests = \
+    tests/unit/test-cuda-attention.c tests/unit/test-cuda-device.c tests/unit/test-cuda-elementwise.c tests/unit/test-cuda-faults.c \
+    tests/unit/test-cuda-libraries.c tests/unit/test-cuda-pool.c tests/unit/test-cuda-products.c
+public_tests += $(softcuda_tests)
+cuda_rows = tests/unit/test-cuda-rows.c         # run by tests/integration/cuda-rows.sh
+endif
+
+# Fuzz targets, each for a second; CTRT_FUZZ_SECONDS in the environment of a test run by hand makes it longer.
+internal_tests += \
+    tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz-param.c tests/fuzz/fuzz-safetensors.c \
+    tests/fuzz/fuzz-visible.c
+
+# Ten training steps against PyTorch's; any device's name may be given.
+single_tests += tests/integration/test-train-reference.c
+
+TESTS += $(public_tests) $(internal_tests) $(plugin_tests) $(single_tests)
+
+# ---- the programs ----
+
+single_programs = test-account-peaks test-cuda-discovery test-cuda-reasons test-registry-faults test-train-reference
+run_programs    = run-public run-internal run-plugins run-softcuda $(single_programs) test-cpu-threads
+check_PROGRAMS += run-public run-internal $(single_programs)
+run_public_SOURCES = $(TEST_RUNNER) $(public_tests) $(cuda_rows) \
+    tests/faults/work.c tests/faults/work.h tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-ops.c \
+    tests/unit/bad-split.c tests/unit/bad-stream.c tests/unit/bad-tensor.c tests/unit/ops-reference-basic.c \
+    tests/unit/ops-reference-nn.c tests/unit/ops-reference.h
+run_public_CPPFLAGS = $(PUBLIC_CPPFLAGS)
+run_public_LDFLAGS  = $(NO_WRAPPER)
+run_public_LDADD    = $(PUBLIC_LIBS)
+# test-account-live looks for its own functions in backtraces.
+run_internal_SOURCES  = $(TEST_RUNNER) $(internal_tests) tests/fuzz/driver.c tests/fuzz/fuzz.h
+run_internal_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
+run_internal_LDADD    = $(INTERNAL_LIBS)
+if HAVE_CMOCKA
+if PLUGIN_CPU
+check_PROGRAMS += run-plugins test-cpu-threads
+endif
+endif
+# test-cpu-limits tests the files that read /proc and /sys, with recorded ones.
+run_plugins_SOURCES  = $(TEST_RUNNER) $(plugin_tests) \
+    backends/cpu/host/cgroup.c backends/cpu/host/limits.c backends/cpu/host/numa.c backends/cpu/host/pages.c
+run_plugins_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+run_plugins_LDFLAGS  = $(NO_WRAPPER)
+run_plugins_LDADD    = $(CMOCKA_LIBS)
+test_cpu_threads_SOURCES  = $(TEST_RUNNER) tests/unit/test-cpu-threads.c
+test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_cpu_threads_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
+test_cpu_threads_LDADD    = $(CMOCKA_LIBS)
+test_account_peaks_SOURCES    = $(TEST_RUNNER) tests/unit/test-account-peaks.c
+test_account_peaks_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
+test_account_peaks_LDFLAGS    = $(NO_WRAPPER)
+test_account_peaks_LDADD      = $(INTERNAL_LIBS)
+test_registry_faults_SOURCES  = $(TEST_RUNNER) tests/unit/test-registry-faults.c
+test_registry_faults_CPPFLAGS = $(INTERNAL_CPPFLAGS)
+test_registry_faults_LDFLAGS  = $(NO_WRAPPER)
+test_registry_faults_LDADD    = $(INTERNAL_LIBS)
+CUDA_DISCOVERY = backends/cuda/host/discovery.c backends/cuda/host/driver.c backends/cuda/host/reason.c backends/cuda/host/visible.c \
+                 backends/cuda/libs/nvml.c
+FAKE_LOADER    = -Ddlopen=fake_dlopen -Ddlsym=fake_dlsym -Ddlerror=fake_dlerror -Ddlclose=fake_dlclose -Ddlinfo=fake_dlinfo
+test_cuda_discovery_SOURCES  = $(TEST_RUNNER) tests/unit/test-cuda-discovery.c $(CUDA_DISCOVERY)
+test_cuda_discovery_CPPFLAGS = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_discovery_LDFLAGS  = $(NO_WRAPPER)
+test_cuda_discovery_LDADD    = $(INTERNAL_LIBS)
+test_cuda_reasons_SOURCES    = $(TEST_RUNNER) tests/unit/test-cuda-reasons.c $(CUDA_DISCOVERY)
+test_cuda_reasons_CPPFLAGS   = -I$(top_srcdir)/backends/cuda $(INTERNAL_CPPFLAGS) $(FAKE_LOADER)
+test_cuda_reasons_LDFLAGS    = $(NO_WRAPPER)
+test_cuda_reasons_LDADD      = $(INTERNAL_LIBS)
+# These two are installed beside a package for a machine with a GPU (bench/gpu.sh), so libtool wraps them.
+test_train_reference_SOURCES  = $(TEST_RUNNER) tests/integration/test-train-reference.c
+test_train_reference_CPPFLAGS = $(PUBLIC_CPPFLAGS)
+test_train_reference_LDADD    = $(PUBLIC_LIBS)
+test_capture_SOURCES  = $(TEST_RUNNER) tests/integration/test-capture.c
+test_capture_CPPFLAGS = $(PUBLIC_CPPFLAGS)
+test_capture_LDADD    = $(PUBLIC_LIBS)
 
 # A training loop asks the system for nothing.
 if PLUGIN_CPU
@@ -418,87 +244,6 @@ TESTS               += tests/integration/steady.sh
 endif
 endif
 EXTRA_DIST += tests/integration/steady.sh
-
-# The memory policies alone, on memory that exists on paper.
-if PLUGIN_MEMORY_CACHING
-if PLUGIN_MEMORY_DIRECT
-if PLUGIN_MEMORY_ARENA
-caching_tests = test-caching test-caching-model test-caching-parts
-check_PROGRAMS += $(caching_tests)
-TESTS          += $(caching_tests)
-TSAN_TESTS     += $(caching_tests)
-test_caching_SOURCES       = tests/unit/test-caching.c
-test_caching_LDADD         = $(PUBLIC_LIBS)
-test_caching_model_SOURCES = tests/unit/test-caching-model.c
-test_caching_model_LDADD   = $(PUBLIC_LIBS)
-test_caching_parts_SOURCES = tests/unit/test-caching-parts.c
-test_caching_parts_LDADD   = $(PUBLIC_LIBS)
-endif
-endif
-endif
-EXTRA_DIST += tests/unit/caching_reference.h tests/unit/memory_bed.h tests/unit/memory_host.h
-
-# What PyTorch computes, case by case, and its result types.
-check_PROGRAMS += test-ops-reference test-op-dtypes
-TESTS          += test-ops-reference test-op-dtypes
-test_ops_reference_SOURCES = tests/unit/test-ops-reference.c tests/unit/ops-reference-basic.c tests/unit/ops-reference-nn.c \
-                             tests/unit/ops-reference.h
-test_ops_reference_LDADD   = $(PUBLIC_LIBS)
-test_op_dtypes_SOURCES     = tests/unit/test-op-dtypes.c
-test_op_dtypes_LDADD       = $(PUBLIC_LIBS)
-
-# Bad input to every public function; the list of them comes from the headers.
-if PLUGIN_CPU
-check_PROGRAMS += test-bad-input
-TESTS          += test-bad-input
-endif
-test_bad_input_SOURCES = tests/unit/test-bad-input.c tests/unit/bad-base.c tests/unit/bad-input.h tests/unit/bad-nn.c tests/unit/bad-split.c tests/unit/bad-stream.c \
-                         tests/unit/bad-ops.c tests/unit/bad-tensor.c
-test_bad_input_LDADD   = $(PUBLIC_LIBS)
-
-# Every allocation of a training step fails once.
-if PLUGIN_CPU
-check_PROGRAMS += test-alloc-failure
-TESTS          += test-alloc-failure
-endif
-test_alloc_failure_SOURCES  = tests/unit/test-alloc-failure.c
-test_alloc_failure_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-test_alloc_failure_LDADD    = $(INTERNAL_LIBS)
-
-# --- faults ----------------------------------------------------------------------------------------------------------
-# Calls of the system that fail, limits of the system, and cancelled threads. CTRT_FAULTS=full in the environment of test-faults, run by
-# hand, tries every n.
-
-if PLUGIN_CPU
-if PLUGIN_SIM
-if PLUGIN_MEMORY_CACHING
-check_LTLIBRARIES += libfaults.la
-libfaults_la_SOURCES   = tests/faults/shim.c tests/faults/shim.h
-libfaults_la_CPPFLAGS  = $(AM_CPPFLAGS) -D_GNU_SOURCE
-libfaults_la_LDFLAGS   = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
-libfaults_la_LIBADD    = -ldl
-fault_tests            = test-faults test-limits
-check_PROGRAMS        += $(fault_tests)
-TESTS                 += $(fault_tests)
-FAULT_CPPFLAGS         = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
-FAULT_WORK             = tests/faults/work.c tests/faults/work.h
-test_faults_SOURCES    = tests/faults/test-faults.c $(FAULT_WORK)
-test_faults_CPPFLAGS   = $(FAULT_CPPFLAGS)
-test_faults_LDADD      = $(PUBLIC_LIBS) -ldl -lm
-test_limits_SOURCES    = tests/faults/test-limits.c $(FAULT_WORK)
-test_limits_CPPFLAGS   = $(FAULT_CPPFLAGS)
-test_limits_LDADD      = $(PUBLIC_LIBS) -lm
-if PLUGIN_MEMORY_SPILL
-check_PROGRAMS        += test-cancel
-TESTS                 += test-cancel
-TSAN_TESTS            += test-cancel
-test_cancel_SOURCES    = tests/faults/test-cancel.c $(FAULT_WORK)
-test_cancel_CPPFLAGS   = $(FAULT_CPPFLAGS)
-test_cancel_LDADD      = $(PUBLIC_LIBS) -lm
-endif
-endif
-endif
-endif
 
 # --- conformance -----------------------------------------------------------------------------------------------------
 
@@ -541,47 +286,15 @@ EXTRA_DIST += tests/conformance/mutants.sh tests/integration/check.sh tests/inte
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
-check_PROGRAMS   += test-abi
-TESTS            += test-abi tests/abi/abidiff.sh
-test_abi_SOURCES  = tests/abi/test-abi.c
-test_abi_CPPFLAGS = $(INTERNAL_CPPFLAGS) -I$(top_srcdir)/tests/unit
-test_abi_LDADD    = $(INTERNAL_LIBS)
+TESTS            += tests/abi/abidiff.sh
 EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.def tests/abi/plugin-1.0/ctrt/dtype.def \
                     tests/abi/plugin-1.0/ctrt/plugin.h tests/abi/plugin-1.0/ctrt/status.def \
                     tests/abi/plugin-1.0/ctrt/types.h tests/abi/surface.c
-
-# --- fuzz ------------------------------------------------------------------------------------------------------------
-# Each target for a second; CTRT_FUZZ_SECONDS in the environment of a program run by hand makes it longer.
-
-fuzz_tests = fuzz-device-name fuzz-memory-policy fuzz-param fuzz-safetensors fuzz-visible
-check_PROGRAMS += $(fuzz_tests)
-TESTS          += $(fuzz_tests)
-fuzz_device_name_SOURCES    = tests/fuzz/driver.c tests/fuzz/fuzz-device-name.c tests/fuzz/fuzz.h
-fuzz_device_name_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-fuzz_device_name_LDADD      = $(INTERNAL_LIBS)
-fuzz_memory_policy_SOURCES  = tests/fuzz/driver.c tests/fuzz/fuzz-memory-policy.c tests/fuzz/fuzz.h
-fuzz_memory_policy_CPPFLAGS = $(INTERNAL_CPPFLAGS)
-fuzz_memory_policy_LDADD    = $(INTERNAL_LIBS)
-fuzz_param_SOURCES          = tests/fuzz/driver.c tests/fuzz/fuzz-param.c tests/fuzz/fuzz.h
-fuzz_param_CPPFLAGS         = $(INTERNAL_CPPFLAGS)
-fuzz_param_LDADD            = $(INTERNAL_LIBS)
-fuzz_safetensors_SOURCES    = tests/fuzz/driver.c tests/fuzz/fuzz-safetensors.c tests/fuzz/fuzz.h
-fuzz_safetensors_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
-fuzz_safetensors_LDADD      = $(INTERNAL_LIBS)
-fuzz_visible_SOURCES        = tests/fuzz/driver.c tests/fuzz/fuzz-visible.c tests/fuzz/fuzz.h
-fuzz_visible_CPPFLAGS       = $(INTERNAL_CPPFLAGS)
-fuzz_visible_LDADD          = $(INTERNAL_LIBS)
 
 # --- integration -----------------------------------------------------------------------------------------------------
 
 TESTS      += tests/integration/tool.sh
 EXTRA_DIST += tests/integration/tool.sh
-
-# Ten training steps against PyTorch's; any device's name may be given.
-check_PROGRAMS += test-train-reference
-TESTS          += test-train-reference
-test_train_reference_SOURCES = tests/integration/test-train-reference.c
-test_train_reference_LDADD   = $(PUBLIC_LIBS)
 
 # The example for bindings to other languages, where python3 is there.
 TESTS      += tests/integration/bindings.sh
@@ -608,11 +321,13 @@ example_gpt_LDADD      = $(PUBLIC_LIBS)
 
 # --- how tests are run -----------------------------------------------------------------------------------------------
 
-TEST_EXTENSIONS = .sh
+TEST_EXTENSIONS = .c .sh
 TAP_DRIVER      = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_DRIVER      = $(TAP_DRIVER)
+C_LOG_DRIVER    = $(TAP_DRIVER)
 SH_LOG_DRIVER   = $(TAP_DRIVER)
 LOG_COMPILER    = $(SHELL) $(top_srcdir)/tests/limit.sh
+C_LOG_COMPILER  = $(SHELL) $(top_srcdir)/tests/limit.sh $(SHELL) $(top_srcdir)/tests/run.sh
 SH_LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/limit.sh $(SHELL)
 EXTRA_DIST     += tests/limit.sh
 
@@ -622,7 +337,7 @@ EXTRA_DIST     += tests/limit.sh
 AM_TESTS_ENVIRONMENT = \
     for v in `env | sed -n 's/^\(CTRT_[A-Za-z_]*\)=.*/\1/p'`; do unset $$v; done; \
     CTRT_PLUGIN_PATH='$(plugins_built)'; export CTRT_PLUGIN_PATH; \
-    srcdir='$(abs_top_srcdir)'; builddir='$(abs_top_builddir)'; export srcdir builddir; \
+    srcdir='$(abs_top_srcdir)'; builddir='$(abs_top_builddir)'; TEST_PROGRAMS='$(run_programs)'; export srcdir builddir TEST_PROGRAMS; \
     CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
     CC='$(CC)'; CXX='$(CXX_FOR_TESTS)'; NM='$(NM_PROGRAM)'; READELF='$(READELF)'; AWK='$(AWK)'; \
     PKG_CONFIG='$(PKG_CONFIG)'; SANITIZE='$(SANITIZE_FLAGS)'; CTRT_TEST_TIMEOUT='$(TEST_TIMEOUT)'; \

@@ -1,52 +1,56 @@
-# The CPU backend, backend-cpu.so. Sources and headers of backends/cpu/, in alphabetical order.
-backend_cpu_sources =
-backend_cpu_sources += \
-    backends/cpu/cgroup.c backends/cpu/cpu.h backends/cpu/device.c backends/cpu/families.def backends/cpu/internal.h \
-    backends/cpu/isa.c backends/cpu/kernels.c backends/cpu/limits.c backends/cpu/memory.c backends/cpu/numa.c \
-    backends/cpu/numa.h backends/cpu/pages.c backends/cpu/pinned.c backends/cpu/plugin.c backends/cpu/threads.c
-backend_cpu_sources += \
-    backends/cpu/blas.c backends/cpu/conv.c backends/cpu/conv.h backends/cpu/conv_body.h backends/cpu/conv_builtin.c \
-    backends/cpu/gemm.h backends/cpu/gemm_builtin.c backends/cpu/gemm_drive.h backends/cpu/gemm_path.c \
-    backends/cpu/half_pick.c backends/cpu/index.c backends/cpu/matmul.c backends/cpu/onednn.c backends/cpu/onednn.h \
-    backends/cpu/onednn_api.h backends/cpu/onednn_conv.c backends/cpu/onednn_product.c backends/cpu/pick.h \
-    backends/cpu/product.h backends/cpu/product_builtin.c backends/cpu/scratch.c backends/cpu/scratch.h
+# The CPU backend, backend-cpu.so: host/ has the device, memory and threads; libs/ oneDNN and CBLAS; kernels/ the ops.
+# Files in alphabetical order.
+backend_cpu_sources = backends/cpu/host/cgroup.c backends/cpu/host/cpu.h backends/cpu/host/device.c \
+    backends/cpu/host/internal.h backends/cpu/host/isa.c backends/cpu/host/limits.c backends/cpu/host/memory.c \
+    backends/cpu/host/numa.c backends/cpu/host/numa.h backends/cpu/host/pages.c backends/cpu/host/pinned.c \
+    backends/cpu/host/plugin.c backends/cpu/host/scratch.c backends/cpu/host/scratch.h backends/cpu/host/threads.c
+backend_cpu_sources += backends/cpu/libs/blas.c backends/cpu/libs/gemm_path.c backends/cpu/libs/onednn.c \
+    backends/cpu/libs/onednn.h backends/cpu/libs/onednn_api.h backends/cpu/libs/onednn_conv.c \
+    backends/cpu/libs/onednn_product.c
+backend_cpu_sources += backends/cpu/kernels/conv.c backends/cpu/kernels/conv.h backends/cpu/kernels/conv_body.h \
+    backends/cpu/kernels/conv_builtin.c backends/cpu/kernels/families.def backends/cpu/kernels/gemm.h \
+    backends/cpu/kernels/gemm_builtin.c backends/cpu/kernels/gemm_drive.h backends/cpu/kernels/half_pick.c \
+    backends/cpu/kernels/index.c backends/cpu/kernels/kernels.c backends/cpu/kernels/matmul.c \
+    backends/cpu/kernels/pick.h backends/cpu/kernels/product.h backends/cpu/kernels/product_builtin.c
 
 # Files that are compiled once per instruction set (variant.h).
-backend_cpu_variant_sources =
-backend_cpu_variant_sources += \
-    backends/cpu/compare.c backends/cpu/convert.h backends/cpu/copy.c backends/cpu/divide.c backends/cpu/drive.c \
-    backends/cpu/drive.h backends/cpu/elementwise.c backends/cpu/extreme.c backends/cpu/gradient.c backends/cpu/math.c \
-    backends/cpu/math_f32.h backends/cpu/random.c backends/cpu/range.c backends/cpu/reduce.c backends/cpu/reduce.h \
-    backends/cpu/reduce_fold.h backends/cpu/reduce_ops.c backends/cpu/unary.c backends/cpu/variant.h
-backend_cpu_variant_sources += \
-    backends/cpu/batch_norm.c backends/cpu/batch_norm_body.h backends/cpu/gemm_body.h backends/cpu/gemm_loops.c \
-    backends/cpu/half.c backends/cpu/half.h backends/cpu/layer_norm_body.h backends/cpu/norm.c \
-    backends/cpu/norm_body.h backends/cpu/optim.c backends/cpu/optim_body.h backends/cpu/pool.c \
-    backends/cpu/pool_body.h backends/cpu/softmax.c backends/cpu/softmax_body.h backends/cpu/transpose.h \
-    backends/cpu/vec.h backends/cpu/vmath.h
+backend_cpu_variant_sources = backends/cpu/kernels/batch_norm.c backends/cpu/kernels/batch_norm_body.h \
+    backends/cpu/kernels/compare.c backends/cpu/kernels/convert.h backends/cpu/kernels/copy.c \
+    backends/cpu/kernels/divide.c backends/cpu/kernels/drive.c backends/cpu/kernels/drive.h \
+    backends/cpu/kernels/elementwise.c backends/cpu/kernels/extreme.c backends/cpu/kernels/gemm_body.h \
+    backends/cpu/kernels/gemm_loops.c backends/cpu/kernels/gradient.c backends/cpu/kernels/half.c \
+    backends/cpu/kernels/half.h backends/cpu/kernels/layer_norm_body.h backends/cpu/kernels/math.c \
+    backends/cpu/kernels/math_f32.h backends/cpu/kernels/norm.c backends/cpu/kernels/norm_body.h \
+    backends/cpu/kernels/optim.c backends/cpu/kernels/optim_body.h backends/cpu/kernels/pool.c \
+    backends/cpu/kernels/pool_body.h backends/cpu/kernels/random.c backends/cpu/kernels/range.c \
+    backends/cpu/kernels/reduce.c backends/cpu/kernels/reduce.h backends/cpu/kernels/reduce_fold.h \
+    backends/cpu/kernels/reduce_ops.c backends/cpu/kernels/softmax.c backends/cpu/kernels/softmax_body.h \
+    backends/cpu/kernels/transpose.h backends/cpu/kernels/unary.c backends/cpu/kernels/variant.h \
+    backends/cpu/kernels/vec.h backends/cpu/kernels/vmath.h
 
 # ISO C semantics, except that math functions need not set errno and operations need not trap; otherwise loops that use
 # them would not be vectorised.
+CPU_CPPFLAGS      = $(PLUGIN_CPPFLAGS) -I$(top_srcdir)/backends/cpu
 CPU_KERNEL_CFLAGS = -O3 -fno-math-errno -fno-trapping-math
 
 if PLUGIN_CPU
 plugin_LTLIBRARIES += backend-cpu.la
 backend_cpu_la_SOURCES  = $(backend_cpu_sources)
-backend_cpu_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) $(ONEDNN_CPPFLAGS)
+backend_cpu_la_CPPFLAGS = $(CPU_CPPFLAGS) $(ONEDNN_CPPFLAGS)
 backend_cpu_la_CFLAGS   = $(PLUGIN_CFLAGS) $(OPENMP_CFLAGS) $(CPU_KERNEL_CFLAGS)
 backend_cpu_la_LDFLAGS  = $(PLUGIN_LDFLAGS)
 backend_cpu_la_LIBADD   = libcpu-baseline.la
 
 noinst_LTLIBRARIES += libcpu-baseline.la
 libcpu_baseline_la_SOURCES  = $(backend_cpu_variant_sources)
-libcpu_baseline_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DCPU_VARIANT=baseline
+libcpu_baseline_la_CPPFLAGS = $(CPU_CPPFLAGS) -DCPU_VARIANT=baseline
 libcpu_baseline_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS)
 
 if CPU_AVX2
 noinst_LTLIBRARIES += libcpu-avx2.la
 backend_cpu_la_LIBADD += libcpu-avx2.la
 libcpu_avx2_la_SOURCES  = $(backend_cpu_variant_sources)
-libcpu_avx2_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DCPU_VARIANT=avx2
+libcpu_avx2_la_CPPFLAGS = $(CPU_CPPFLAGS) -DCPU_VARIANT=avx2
 libcpu_avx2_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS) $(CPU_AVX2_CFLAGS)
 endif
 
@@ -54,7 +58,7 @@ if CPU_AVX512
 noinst_LTLIBRARIES += libcpu-avx512.la
 backend_cpu_la_LIBADD += libcpu-avx512.la
 libcpu_avx512_la_SOURCES  = $(backend_cpu_variant_sources)
-libcpu_avx512_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -DCPU_VARIANT=avx512
+libcpu_avx512_la_CPPFLAGS = $(CPU_CPPFLAGS) -DCPU_VARIANT=avx512
 libcpu_avx512_la_CFLAGS   = $(PLUGIN_CFLAGS) $(CPU_KERNEL_CFLAGS) $(CPU_AVX512_CFLAGS)
 endif
 endif

@@ -1,54 +1,68 @@
-# The cuda backend: backend-cuda.so. Sources and headers of backends/cuda/, in alphabetical order.
+# The cuda backend: backend-cuda.so. host/ has devices, streams, memory and launches; ops/ the host functions of each op
+# family; kernels/ the device code and its argument structs; libs/ cuBLASLt, cuDNN and NVML. Files in alphabetical order.
 #
-# The host side is C and builds everywhere: tests run it over a driver in software (tests/softcuda). The kernels, one family a .cu file, are
-# compiled by nvcc into fat binaries that the plugin contains; without nvcc there is no plugin to install.
-backend_cuda_sources = \
-    backends/cuda/attention.c backends/cuda/attention_args.h backends/cuda/binary.c backends/cuda/capture.c backends/cuda/compare.c \
-    backends/cuda/conv.c backends/cuda/conv.h backends/cuda/conv_args.h \
-    backends/cuda/conv_builtin.c backends/cuda/conv_product.c backends/cuda/copy.c backends/cuda/copy_args.h backends/cuda/counted.h \
-    backends/cuda/cublaslt.c backends/cuda/cublaslt_api.h backends/cuda/cuda.h backends/cuda/cudnn.c backends/cuda/cudnn_api.h \
-    backends/cuda/device.c backends/cuda/discovery.c backends/cuda/discovery.h backends/cuda/divide.c backends/cuda/divide_args.h \
-    backends/cuda/driver.c backends/cuda/driver.def backends/cuda/driver_api.h backends/cuda/elementwise.c backends/cuda/elementwise.h \
-    backends/cuda/elementwise_args.h backends/cuda/events.c backends/cuda/families.def backends/cuda/gradient.c backends/cuda/images.c \
-    backends/cuda/images.def backends/cuda/images.h backends/cuda/index.c backends/cuda/index_args.h \
-    backends/cuda/index_sort.c backends/cuda/index_sort.h backends/cuda/index_sort_args.h backends/cuda/kernel_error.h \
-    backends/cuda/kernels.c backends/cuda/launch.c backends/cuda/library.c backends/cuda/library.h backends/cuda/loss.c backends/cuda/loss_args.h \
-    backends/cuda/math.c backends/cuda/matmul.c \
-    backends/cuda/matmul_args.h backends/cuda/memory.c backends/cuda/norm.c backends/cuda/norm_args.h backends/cuda/nvml.c \
-    backends/cuda/nvml_api.h backends/cuda/optim.c backends/cuda/optim_args.h backends/cuda/options.c backends/cuda/options.h \
-    backends/cuda/ordered.c backends/cuda/pages.c backends/cuda/peers.c backends/cuda/plugin.c backends/cuda/pool.c backends/cuda/pool_args.h backends/cuda/product.h \
-    backends/cuda/queue.c backends/cuda/random.c backends/cuda/random_args.h backends/cuda/range.c backends/cuda/range_args.h \
-    backends/cuda/reason.c backends/cuda/reduce.c backends/cuda/reduce_args.h backends/cuda/row.c backends/cuda/row.h backends/cuda/row_args.h \
-    backends/cuda/share.c backends/cuda/softmax.c backends/cuda/softmax_args.h backends/cuda/tuning.c backends/cuda/tuning.h \
-    backends/cuda/unary.c backends/cuda/visible.c
+# The host side is C and builds everywhere: tests run it over a driver in software (tests/softcuda). The kernels, one
+# family a .cu file, are compiled by nvcc into fat binaries that the plugin contains; without nvcc there is no plugin to
+# install.
+backend_cuda_sources = backends/cuda/host/capture.c backends/cuda/host/cuda.h backends/cuda/host/device.c \
+    backends/cuda/host/discovery.c backends/cuda/host/discovery.h backends/cuda/host/driver.c \
+    backends/cuda/host/driver.def backends/cuda/host/driver_api.h backends/cuda/host/events.c \
+    backends/cuda/host/images.c backends/cuda/host/images.def backends/cuda/host/images.h backends/cuda/host/launch.c \
+    backends/cuda/host/memory.c backends/cuda/host/options.c backends/cuda/host/options.h backends/cuda/host/ordered.c \
+    backends/cuda/host/pages.c backends/cuda/host/peers.c backends/cuda/host/plugin.c backends/cuda/host/queue.c \
+    backends/cuda/host/reason.c backends/cuda/host/share.c backends/cuda/host/visible.c
+backend_cuda_sources += backends/cuda/libs/cublaslt.c backends/cuda/libs/cublaslt_api.h backends/cuda/libs/cudnn.c \
+    backends/cuda/libs/cudnn_api.h backends/cuda/libs/library.c backends/cuda/libs/library.h backends/cuda/libs/nvml.c \
+    backends/cuda/libs/nvml_api.h backends/cuda/libs/tuning.c backends/cuda/libs/tuning.h
+backend_cuda_sources += backends/cuda/ops/attention.c backends/cuda/ops/binary.c backends/cuda/ops/compare.c \
+    backends/cuda/ops/conv.c backends/cuda/ops/conv.h backends/cuda/ops/conv_builtin.c \
+    backends/cuda/ops/conv_product.c backends/cuda/ops/copy.c backends/cuda/ops/divide.c \
+    backends/cuda/ops/elementwise.c backends/cuda/ops/elementwise.h backends/cuda/ops/families.def \
+    backends/cuda/ops/gradient.c backends/cuda/ops/index.c backends/cuda/ops/index_sort.c \
+    backends/cuda/ops/index_sort.h backends/cuda/ops/kernels.c backends/cuda/ops/loss.c backends/cuda/ops/math.c \
+    backends/cuda/ops/matmul.c backends/cuda/ops/norm.c backends/cuda/ops/optim.c backends/cuda/ops/pool.c \
+    backends/cuda/ops/product.h backends/cuda/ops/random.c backends/cuda/ops/range.c backends/cuda/ops/reduce.c \
+    backends/cuda/ops/row.c backends/cuda/ops/row.h backends/cuda/ops/softmax.c backends/cuda/ops/unary.c
+backend_cuda_sources += backends/cuda/kernels/attention_args.h backends/cuda/kernels/conv_args.h \
+    backends/cuda/kernels/copy_args.h backends/cuda/kernels/counted.h backends/cuda/kernels/divide_args.h \
+    backends/cuda/kernels/elementwise_args.h backends/cuda/kernels/index_args.h \
+    backends/cuda/kernels/index_sort_args.h backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h \
+    backends/cuda/kernels/matmul_args.h backends/cuda/kernels/norm_args.h backends/cuda/kernels/optim_args.h \
+    backends/cuda/kernels/pool_args.h backends/cuda/kernels/random_args.h backends/cuda/kernels/range_args.h \
+    backends/cuda/kernels/reduce_args.h backends/cuda/kernels/row_args.h backends/cuda/kernels/softmax_args.h
 
 # In the order of images.def.
-cuda_kernels = \
-    backends/cuda/unary.cu backends/cuda/binary.cu backends/cuda/reduce.cu backends/cuda/extreme.cu backends/cuda/math.cu \
-    backends/cuda/gradient.cu backends/cuda/divide.cu backends/cuda/compare.cu backends/cuda/copy.cu backends/cuda/cast.cu \
-    backends/cuda/range.cu backends/cuda/random.cu backends/cuda/softmax.cu backends/cuda/attention.cu \
-    backends/cuda/attention_backward.cu backends/cuda/matmul.cu backends/cuda/conv.cu backends/cuda/loss.cu \
-    backends/cuda/norm.cu backends/cuda/batch_norm.cu backends/cuda/pool.cu backends/cuda/index.cu \
-    backends/cuda/index_sort.cu backends/cuda/optim.cu
-cuda_kernel_headers = \
-    backends/cuda/attention.cuh backends/cuda/attention_args.h backends/cuda/conv.cuh backends/cuda/conv_args.h \
-    backends/cuda/copy_args.h backends/cuda/counted.h backends/cuda/divide_args.h \
-    backends/cuda/elementwise.cuh backends/cuda/elementwise_args.h backends/cuda/functions.cuh backends/cuda/gemm.cuh \
-    backends/cuda/index_args.h backends/cuda/index_sort_args.h backends/cuda/kernel.h backends/cuda/kernel_error.h backends/cuda/loss_args.h backends/cuda/matmul_args.h \
-    backends/cuda/mma.cuh backends/cuda/norm.cuh backends/cuda/norm_args.h backends/cuda/optim_args.h backends/cuda/pool_args.h backends/cuda/random_args.h \
-    backends/cuda/range_args.h backends/cuda/reduce.cuh backends/cuda/reduce_args.h backends/cuda/row.cuh backends/cuda/row_args.h \
-    backends/cuda/softmax_args.h
-EXTRA_DIST         += $(cuda_kernels) $(cuda_kernel_headers)
+cuda_kernels = backends/cuda/kernels/unary.cu backends/cuda/kernels/binary.cu backends/cuda/kernels/reduce.cu \
+    backends/cuda/kernels/extreme.cu backends/cuda/kernels/math.cu backends/cuda/kernels/gradient.cu \
+    backends/cuda/kernels/divide.cu backends/cuda/kernels/compare.cu backends/cuda/kernels/copy.cu \
+    backends/cuda/kernels/cast.cu backends/cuda/kernels/range.cu backends/cuda/kernels/random.cu \
+    backends/cuda/kernels/softmax.cu backends/cuda/kernels/attention.cu backends/cuda/kernels/attention_backward.cu \
+    backends/cuda/kernels/matmul.cu backends/cuda/kernels/conv.cu backends/cuda/kernels/loss.cu \
+    backends/cuda/kernels/norm.cu backends/cuda/kernels/batch_norm.cu backends/cuda/kernels/pool.cu \
+    backends/cuda/kernels/index.cu backends/cuda/kernels/index_sort.cu backends/cuda/kernels/optim.cu
+cuda_kernel_headers = backends/cuda/kernels/attention.cuh backends/cuda/kernels/attention_args.h \
+    backends/cuda/kernels/conv.cuh backends/cuda/kernels/conv_args.h backends/cuda/kernels/copy_args.h \
+    backends/cuda/kernels/counted.h backends/cuda/kernels/divide_args.h backends/cuda/kernels/elementwise.cuh \
+    backends/cuda/kernels/elementwise_args.h backends/cuda/kernels/functions.cuh backends/cuda/kernels/gemm.cuh \
+    backends/cuda/kernels/index_args.h backends/cuda/kernels/index_sort_args.h backends/cuda/kernels/kernel.h \
+    backends/cuda/kernels/kernel_error.h backends/cuda/kernels/loss_args.h backends/cuda/kernels/matmul_args.h \
+    backends/cuda/kernels/mma.cuh backends/cuda/kernels/norm.cuh backends/cuda/kernels/norm_args.h \
+    backends/cuda/kernels/optim_args.h backends/cuda/kernels/pool_args.h backends/cuda/kernels/random_args.h \
+    backends/cuda/kernels/range_args.h backends/cuda/kernels/reduce.cuh backends/cuda/kernels/reduce_args.h \
+    backends/cuda/kernels/row.cuh backends/cuda/kernels/row_args.h backends/cuda/kernels/softmax_args.h
+EXTRA_DIST += $(cuda_kernels) $(cuda_kernel_headers)
+
+CUDA_CPPFLAGS = $(PLUGIN_CPPFLAGS) -I$(top_srcdir)/backends/cuda -D_GNU_SOURCE
 
 if PLUGIN_CUDA
 plugin_LTLIBRARIES += backend-cuda.la
-backend_cuda_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE -I$(builddir) -DCUDA_IMAGES='"$(abs_builddir)/backends/cuda"'
+backend_cuda_la_CPPFLAGS = $(CUDA_CPPFLAGS) -I$(builddir) -DCUDA_IMAGES='"$(abs_builddir)/backends/cuda/kernels"'
 cuda_fatbins             = $(cuda_kernels:.cu=.fatbin)
-CLEANFILES              += $(cuda_fatbins) backends/cuda/images-made.h
+CLEANFILES              += $(cuda_fatbins) backends/cuda/kernels/images-made.h
 $(cuda_fatbins): $(cuda_kernel_headers)
 # images.c includes it, and so is compiled again when a fat binary is new.
-BUILT_SOURCES           += backends/cuda/images-made.h
-backends/cuda/images-made.h: $(cuda_fatbins)
+BUILT_SOURCES           += backends/cuda/kernels/images-made.h
+backends/cuda/kernels/images-made.h: $(cuda_fatbins)
 	$(AM_V_at)echo '/* made by make, after the fat binaries */' >$@
 NVCCFLAGS = -O3 -std=c++17 -Wno-deprecated-gpu-targets -diag-suppress 177
 SUFFIXES += .cu .fatbin
@@ -57,7 +71,7 @@ SUFFIXES += .cu .fatbin
 else
 # For tests alone: libtool makes a shared object of what has somewhere to go.
 noinst_LTLIBRARIES += backend-cuda.la
-backend_cuda_la_CPPFLAGS = $(PLUGIN_CPPFLAGS) -D_GNU_SOURCE
+backend_cuda_la_CPPFLAGS = $(CUDA_CPPFLAGS)
 cuda_nowhere             = -rpath /nowhere
 endif
 backend_cuda_la_SOURCES = $(backend_cuda_sources)
@@ -73,13 +87,7 @@ softcuda-plugins/stamp: plugins-built/stamp backend-cuda.la backend-cuda-fp16.la
 	cp plugins-built/*.so softcuda-plugins/ && cp .libs/backend-cuda.so .libs/backend-cuda-fp16.so softcuda-plugins/ && chmod 755 softcuda-plugins/*.so && : >$@
 check_DATA += softcuda-plugins/stamp
 
-check_PROGRAMS += test-capture test-cuda-rows
-test_capture_SOURCES  = tests/integration/test-capture.c
-test_capture_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
-test_capture_LDADD    = $(PUBLIC_LIBS)
-test_cuda_rows_SOURCES  = tests/unit/test-cuda-rows.c
-test_cuda_rows_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
-test_cuda_rows_LDADD    = $(PUBLIC_LIBS)
+check_PROGRAMS += test-capture
 
 cuda_suites = tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
               tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/gpu-script.sh
@@ -87,4 +95,4 @@ TESTS += $(cuda_suites)
 endif
 EXTRA_DIST += tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
               tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/gpu-script.sh \
-              tests/integration/cuda_lib.sh tests/integration/test-capture.c
+              tests/integration/cuda_lib.sh

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/peers/gpu_torch.py: what bench/gpu.c measures, in PyTorch; the same names.
+"""bench/peers/gpu_torch.py: the measurements of bench/gpu.c in PyTorch, under the same names.
 
     gpu_torch.py [SECTION...] [only=PATTERN]
 
-SECTION: launches, products, tf32, attention, convolution, index, softmax, norms, cross-entropy, optimizers, bandwidth, transfers, steps, compiled;
-without any, all but compiled. compiled: the training steps under torch.compile, whose lines end in _compiled; compiling takes minutes. A case that fails
-is reported on stderr and the others are measured."""
+SECTION: launches, products, tf32, attention, convolution, index, softmax, norms, cross-entropy, optimizers, bandwidth,
+transfers, steps, compiled; the default is all but compiled. compiled: the training steps under torch.compile, whose
+lines end in _compiled; compiling takes minutes. A case that fails is reported on stderr and the others are measured."""
 import fnmatch, statistics, sys, time
 import torch
 import torch.nn as nn
@@ -41,7 +41,8 @@ def wanted(name):
 def report(name, error):
     global failed
     failed = True
-    print(f"gpu_torch: {name} failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}", file=sys.stderr, flush=True)
+    line = (str(error).splitlines() or [""])[0][:200]
+    print(f"gpu_torch: {name} failed: {type(error).__name__}: {line}", file=sys.stderr, flush=True)
 
 
 def measure(name, f):
@@ -71,8 +72,9 @@ def bandwidth(dtype):
     weight, bias = torch.ones(columns, dtype=dtype, device=device), torch.zeros(columns, dtype=dtype, device=device)
     y = torch.randn_like(x)
     cases = {
-        "copy": lambda: out.copy_(x), "add": lambda: x + y, "relu": lambda: torch.relu(x), "exp": lambda: torch.exp(x), "gelu": lambda: F.gelu(x),
-        "sum": lambda: x.sum(), "sum_rows": lambda: x.sum(1), "sum_columns": lambda: x.sum(0), "amax_rows": lambda: x.amax(1),
+        "copy": lambda: out.copy_(x), "add": lambda: x + y, "relu": lambda: torch.relu(x), "exp": lambda: torch.exp(x),
+        "gelu": lambda: F.gelu(x), "sum": lambda: x.sum(), "sum_rows": lambda: x.sum(1),
+        "sum_columns": lambda: x.sum(0), "amax_rows": lambda: x.amax(1),
         "softmax": lambda: torch.softmax(x, 1), "layer_norm": lambda: F.layer_norm(x, (columns,), weight, bias),
         "transpose": lambda: x.t().contiguous(), "slice": lambda: x[:, 8:8 + columns // 2].contiguous(),
     }
@@ -82,7 +84,7 @@ def bandwidth(dtype):
 
 
 def product(dtype, name):
-    for m, n, k in [(512,) * 3, (1024,) * 3, (2048,) * 3, (4096,) * 3, (8192,) * 3, (8192, 16, 8192), (16, 8192, 8192)]:
+    for m, n, k in [(size,) * 3 for size in (512, 1024, 2048, 4096, 8192)] + [(8192, 16, 8192), (16, 8192, 8192)]:
         a, b = torch.randn(m, k, dtype=dtype, device=device), torch.randn(k, n, dtype=dtype, device=device)
         measure(f"matmul_{m}x{n}x{k}_{name}", lambda: a @ b)
         torch.cuda.empty_cache()
@@ -134,7 +136,8 @@ class Attention(nn.Module):
     def forward(self, x):
         n, length, width = x.shape
         q, k, v = (t.view(n, length, self.heads, -1).transpose(1, 2) for t in self.inner(x).chunk(3, -1))
-        return self.outer(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(n, length, width))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.outer(y.transpose(1, 2).reshape(n, length, width))
 
 
 class Block(nn.Module):
@@ -153,16 +156,17 @@ def mlp():
 
 
 def cnn():
-    return nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-                         nn.Flatten(), nn.Linear(3136, 10))
+    return nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3136, 10))
 
 
 def transformer():
-    return nn.Sequential(nn.Embedding(1000, 512), *(Block(512, 8) for _ in range(8)), nn.LayerNorm(512), nn.Linear(512, 1000), nn.Flatten(0, 1))
+    return nn.Sequential(nn.Embedding(1000, 512), *(Block(512, 8) for _ in range(8)), nn.LayerNorm(512),
+                         nn.Linear(512, 1000), nn.Flatten(0, 1))
 
 
 def op(name, f, shapes, index=None, below=0):
-    """Forward, and forward with backward, of one op; the table below is that of bench/gpu_ops.c."""
+    """Measures one op, forward and forward with backward. The cases below are those of bench/gpu_ops.c."""
     for dtype in (torch.float32, torch.bfloat16):
         full = f"{name}_{names[dtype]}"
         if not wanted(full) and not wanted(f"{full}_train"):
@@ -192,7 +196,8 @@ def attention():
 
 
 def convolution():
-    op("conv_7x7_stride2_3to64_224", lambda x, w: F.conv2d(x, w, stride=2, padding=3), [(64, 3, 224, 224), (64, 3, 7, 7)])
+    op("conv_7x7_stride2_3to64_224", lambda x, w: F.conv2d(x, w, stride=2, padding=3),
+       [(64, 3, 224, 224), (64, 3, 7, 7)])
     op("conv_3x3_64to64_56", lambda x, w: F.conv2d(x, w, padding=1), [(64, 64, 56, 56), (64, 64, 3, 3)])
     op("conv_1x1_64to256_56", F.conv2d, [(64, 64, 56, 56), (256, 64, 1, 1)])
     op("conv_3x3_256to256_14", lambda x, w: F.conv2d(x, w, padding=1), [(64, 256, 14, 14), (256, 256, 3, 3)])
@@ -214,7 +219,8 @@ def softmax():
 def norms():
     op("layer_norm_65536x1024", lambda x, w, b: F.layer_norm(x, (1024,), w, b), [(65536, 1024), (1024,), (1024,)])
     op("layer_norm_8192x8192", lambda x, w, b: F.layer_norm(x, (8192,), w, b), [(8192, 8192), (8192,), (8192,)])
-    op("batch_norm_64x256x56x56", lambda x, w, b: F.batch_norm(x, None, None, w, b, True), [(64, 256, 56, 56), (256,), (256,)])
+    op("batch_norm_64x256x56x56", lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+       [(64, 256, 56, 56), (256,), (256,)])
 
 
 def cross_entropy():
@@ -272,7 +278,8 @@ def compiled(name, make, x, y, dtype):
 
 
 def training(run):
-    for model, make, small, large in (("mlp", mlp, 32, 4096), ("cnn", cnn, 32, 4096), ("transformer", transformer, 1, 32)):
+    models = ("mlp", mlp, 32, 4096), ("cnn", cnn, 32, 4096), ("transformer", transformer, 1, 32)
+    for model, make, small, large in models:
         for dtype in (torch.float32, torch.bfloat16):
             for size, batch in (("small", small), ("large", large)):
                 name = f"step_{model}_{size}_{names[dtype]}"
@@ -291,8 +298,9 @@ def training(run):
 
 
 every = {
-    "launches": launches, "products": products, "tf32": products_tf32, "attention": attention, "convolution": convolution, "index": index,
-    "softmax": softmax, "norms": norms, "cross-entropy": cross_entropy, "optimizers": optimizers,
+    "launches": launches, "products": products, "tf32": products_tf32, "attention": attention,
+    "convolution": convolution, "index": index, "softmax": softmax, "norms": norms, "cross-entropy": cross_entropy,
+    "optimizers": optimizers,
     "bandwidth": lambda: (bandwidth(torch.float32), bandwidth(torch.bfloat16)), "transfers": transfers,
     "steps": lambda: training(eager_and_captured), "compiled": lambda: training(compiled),
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench/peers/overhead_torch.cpp: the cases of ../overhead.c in libtorch. Built by peers/build.sh.
+// bench/peers/overhead_torch.cpp: the cases of ../overhead.c in libtorch. Built by build.sh.
 #include <torch/torch.h>
 
 #include <functional>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench/peers/train_torch.cpp: the steps of ../train.c in libtorch. Threads: OMP_NUM_THREADS. Built by peers/build.sh.
+// bench/peers/train_torch.cpp: the steps of ../train.c in libtorch, on OMP_NUM_THREADS threads. Built by build.sh.
 #include <torch/torch.h>
 
 #include <functional>
@@ -13,10 +13,12 @@ static void call(void *f) { (*static_cast<std::function<void()> *>(f))(); }
 
 static void measure(const char *name, int64_t batch, int64_t in, int64_t hidden, bool adam)
 {
-    nn::Sequential model(nn::Linear(in, hidden), nn::ReLU(), nn::Linear(hidden, hidden), nn::ReLU(), nn::Linear(hidden, 10));
+    nn::Sequential model(nn::Linear(in, hidden), nn::ReLU(), nn::Linear(hidden, hidden), nn::ReLU(),
+                         nn::Linear(hidden, 10));
     std::unique_ptr<torch::optim::Optimizer> optimizer;
     if (adam)
-        optimizer = std::make_unique<torch::optim::AdamW>(model->parameters(), torch::optim::AdamWOptions(1e-3).weight_decay(0.01));
+        optimizer = std::make_unique<torch::optim::AdamW>(model->parameters(),
+                                                          torch::optim::AdamWOptions(1e-3).weight_decay(0.01));
     else
         optimizer = std::make_unique<torch::optim::SGD>(model->parameters(), 0.01);
     auto x = torch::randn({batch, in});

@@ -9,6 +9,8 @@
  * outside, so the object and everything reachable from it is kept. Parameters outlive the scope, so they and everything
  * reachable from them are kept too. */
 #include "autograd/autograd_meta.h"
+#include "base/array.h"
+#include "base/ptr_map.h"
 #include "tensor/scope.h"
 
 struct vertex {
@@ -18,59 +20,37 @@ struct vertex {
     uint32_t inside;                    /* number of references that come from this set */
 };
 
+struct place {                          /* item of the table from objects to vertices */
+    const void *object;
+    uint32_t index;
+};
+
 struct search {
     struct vertex *vertices;
-    uint32_t count, room;
-    uint32_t *places;                   /* hash table of 1 + index in `vertices`; 0: empty */
-    uint32_t place_mask;
+    uint32_t count;
+    size_t room;
+    struct ptr_map places;
     bool failed;
     bool marking;                       /* second pass: marks everything reachable from a vertex in use */
     uint32_t *work, n_work;
 };
 
-static uint32_t place_of(const struct search *s, const void *object)
-{
-    uint32_t at = (uint32_t)(((uint64_t)(uintptr_t)object >> 4) * 0x9E3779B97F4A7C15u >> 32);
-    while (s->places[at & s->place_mask] != 0 && s->vertices[s->places[at & s->place_mask] - 1].object != object)
-        at++;
-    return at & s->place_mask;
-}
-
-static bool grow(struct search *s)
-{
-    const uint32_t room = s->room > 0 ? 2 * s->room : 256;
-    struct vertex *vertices = host_realloc(s->vertices, room * sizeof *vertices);
-    uint32_t *places = host_calloc(2 * (size_t)room * sizeof *places);
-    if (vertices != NULL)
-        s->vertices = vertices;
-    if (vertices == NULL || places == NULL) {
-        host_free(places);
-        return false;
-    }
-    host_free(s->places);
-    s->places = places;
-    s->place_mask = 2 * room - 1;
-    s->room = room;
-    for (uint32_t i = 0; i < s->count; i++)
-        s->places[place_of(s, s->vertices[i].object)] = i + 1;
-    return true;
-}
-
 static struct vertex *vertex_add(struct search *s, void *object, bool is_tensor, uint32_t references)
 {
-    if (s->count == s->room && !grow(s)) {
+    struct place *place = ptr_map_add(&s->places, object, sizeof *place);
+    if (place == NULL || !ARRAY_GROW(s->vertices, s->room, s->count)) {
         s->failed = true;
         return NULL;
     }
-    s->places[place_of(s, object)] = s->count + 1;
+    place->index = s->count;
     s->vertices[s->count] = (struct vertex){ .object = object, .is_tensor = is_tensor, .references = references };
     return &s->vertices[s->count++];
 }
 
 static struct vertex *vertex_find(const struct search *s, const void *object)
 {
-    const uint32_t index = s->places[place_of(s, object)];
-    return index != 0 ? &s->vertices[index - 1] : NULL;
+    const struct place *place = ptr_map_find(&s->places, object, sizeof *place);
+    return place != NULL ? &s->vertices[place->index] : NULL;
 }
 
 /* Visits one reference from a vertex to `object`. Tensors outside the scope are not vertices and are ignored. */
@@ -142,7 +122,7 @@ size_t grad_find_cycles(struct scope_held *tensors, size_t count)
     for (size_t i = 0; i < count && !s.failed; i++)     /* the first vertices are `tensors`, in the same order */
         dead += tensors[i].unused = !s.vertices[i].in_use;
     host_free(s.vertices);
-    host_free(s.places);
+    ptr_map_free(&s.places);
     host_free(s.work);
     return dead;
 }

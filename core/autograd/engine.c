@@ -10,6 +10,8 @@
 
 #include "autograd/hooks.h"
 #include "autograd/rule.h"
+#include "base/array.h"
+#include "base/ptr_map.h"
 #include "tensor/scope.h"
 
 struct entry {                          /* a node or leaf of this run */
@@ -24,21 +26,19 @@ struct entry {                          /* a node or leaf of this run */
     };
 };
 
-struct place {                          /* slot of the hash table from nodes and leaves to entries */
-    uint32_t round, entry;
+struct place {                          /* item of the table from nodes and leaves to entries */
+    const struct grad_head *head;
+    uint32_t after;                     /* 1 + index of the entry */
 };
 
 struct engine_scratch {
     bool busy;
-    uint32_t round;                     /* number of the current run; a place with another round is empty */
-    struct place *places;
-    uint32_t place_bits;
+    struct ptr_map places;
     struct entry *entries;
-    uint32_t n_entries, entry_room;
     uint32_t *targets;                  /* for each edge the index of its target's entry, or NOWHERE */
-    uint32_t n_targets, target_room;
     uint32_t *heap;
-    uint32_t n_heap, heap_room;
+    uint32_t n_entries, n_targets, n_heap;
+    size_t entry_room, target_room, heap_room;
 };
 
 #define NOWHERE UINT32_MAX
@@ -48,7 +48,7 @@ struct engine_scratch {
 
 static void scratch_clear(struct engine_scratch *s)
 {
-    host_free(s->places);
+    ptr_map_free(&s->places);
     host_free(s->entries);
     host_free(s->targets);
     host_free(s->heap);
@@ -61,20 +61,6 @@ void engine_scratch_free(struct engine_scratch *scratch)
         return;
     scratch_clear(scratch);
     host_free(scratch);
-}
-
-/* Doubles an array. `array` is the address of a pointer to the items; an item has `item` bytes. */
-static __attribute__((noinline)) ctrt_status grow(void *array, uint32_t *room, size_t item)
-{
-    uint32_t more = *room ? *room * 2 : 64;
-    void *old, *larger;
-    memcpy(&old, array, sizeof old);
-    larger = *room > NOWHERE / 4 ? NULL : host_realloc(old, more * item);
-    if (larger == NULL)
-        return out_of_memory(more * item, "running a graph backward");
-    memcpy(array, &larger, sizeof larger);
-    *room = more;
-    return CTRT_OK;
 }
 
 /* Returns the thread's scratch or, during a nested run (a hook or function may start one), a new one. */
@@ -92,12 +78,6 @@ static ctrt_status scratch_take(struct engine_scratch **out)
     }
     s->busy = true;
     s->n_entries = s->n_targets = s->n_heap = 0;
-    s->round++;
-    if (unlikely(s->round == 0)) {
-        if (s->places)
-            memset(s->places, 0, sizeof *s->places << s->place_bits);
-        s->round = 1;
-    }
     *out = s;
     return CTRT_OK;
 }
@@ -110,57 +90,32 @@ static void scratch_put(struct engine_scratch *s)
     }
     if (unlikely(s->entry_room > KEEP_ENTRIES))
         scratch_clear(s);
+    ptr_map_clear(&s->places, sizeof(struct place));
     s->busy = false;
 }
 
 /* ---- reachable nodes ---- */
 
-static inline uint32_t hash(const struct engine_scratch *s, const void *pointer)
-{
-    /* Knuth's multiplicative hash */
-    return (uint32_t)(((uint64_t)(uintptr_t)pointer >> 4) * 0x9E3779B97F4A7C15u >> (64 - s->place_bits));
-}
-
-static __attribute__((noinline)) ctrt_status rehash(struct engine_scratch *s)
-{
-    uint32_t bits = s->places ? s->place_bits + 1 : 7;
-    struct place *places = bits < 32 ? host_calloc(sizeof *places << bits) : NULL;
-    if (places == NULL)
-        return out_of_memory(sizeof *places << bits, "running a graph backward");
-    host_free(s->places);
-    s->places = places;
-    s->place_bits = bits;
-    uint32_t mask = (1u << bits) - 1;
-    for (uint32_t e = 0; e < s->n_entries; e++) {
-        uint32_t at = hash(s, s->entries[e].head);
-        while (places[at].round == s->round)
-            at = (at + 1) & mask;
-        places[at] = (struct place){s->round, e};
-    }
-    return CTRT_OK;
-}
-
 /* Finds or creates the entry of `head`. */
-static inline ctrt_status entry_of(uint32_t *out, struct engine_scratch *s, struct grad_head *head)
+static __attribute__((always_inline)) inline ctrt_status entry_of(uint32_t *out, struct engine_scratch *s,
+                                                                  struct grad_head *head)
 {
-    if (unlikely(s->places == NULL || s->n_entries >= 1u << (s->place_bits - 1)))
-        CTRT_TRY(rehash(s));
-    uint32_t mask = (1u << s->place_bits) - 1, at = hash(s, head);
-    for (; s->places[at].round == s->round; at = (at + 1) & mask)
-        if (s->entries[s->places[at].entry].head == head) {
-            *out = s->places[at].entry;
-            return CTRT_OK;
-        }
-    if (unlikely(s->n_entries == s->entry_room))
-        CTRT_TRY(grow(&s->entries, &s->entry_room, sizeof *s->entries));
+    struct place *place = ptr_map_add(&s->places, head, sizeof *place);
+    if (unlikely(place == NULL))
+        return out_of_memory(sizeof *place, "running a graph backward");
+    if (place->after > 0) {
+        *out = place->after - 1;
+        return CTRT_OK;
+    }
+    CTRT_TRY(ARRAY_RESERVE(s->entries, s->entry_room, s->n_entries, "running a graph backward"));
     struct entry *entry = &s->entries[s->n_entries];
     entry->head = head;
     entry->waiting = 0;
     entry->many = false;
     entry->wanted = true;
     entry->grad = NULL;
-    s->places[at] = (struct place){s->round, s->n_entries};
     *out = s->n_entries++;
+    place->after = s->n_entries;
     return CTRT_OK;
 }
 
@@ -189,8 +144,7 @@ static ctrt_status explore(struct engine_scratch *s, struct grad_head *root)
                 CTRT_TRY(entry_of(&target, s, node->edges[i].to));
                 s->entries[target].waiting++;
             }
-            if (unlikely(s->n_targets == s->target_room))
-                CTRT_TRY(grow(&s->targets, &s->target_room, sizeof *s->targets));
+            CTRT_TRY(ARRAY_RESERVE(s->targets, s->target_room, s->n_targets, "running a graph backward"));
             s->targets[s->n_targets++] = target;
         }
     }
@@ -206,8 +160,7 @@ static inline uint64_t age(const struct engine_scratch *s, uint32_t entry)
 
 static ctrt_status heap_push(struct engine_scratch *s, uint32_t entry)
 {
-    if (unlikely(s->n_heap == s->heap_room))
-        CTRT_TRY(grow(&s->heap, &s->heap_room, sizeof *s->heap));
+    CTRT_TRY(ARRAY_RESERVE(s->heap, s->heap_room, s->n_heap, "running a graph backward"));
     uint32_t at = s->n_heap++;
     uint64_t key = age(s, entry);
     while (at > 0 && age(s, s->heap[(at - 1) / 2]) < key) {

@@ -5,6 +5,7 @@
 #include "autograd/graph_growth.h"
 #include "autograd/autograd_meta.h"
 #include "autograd/rule.h"
+#include "base/array.h"
 #include "ops/op_common.h"
 #include "tensor/scope.h"
 
@@ -22,7 +23,8 @@ struct ctrt_function_context {
     const ctrt_function *function;
     void *user;
     struct kept *kept;
-    int n_kept, room;
+    int n_kept;
+    size_t room;
     bool had_kept, freed, create_graph;
     enum phase phase;
     struct function_node *node;
@@ -49,14 +51,7 @@ ctrt_status ctrt_function_save(ctrt_function_context *context, ctrt_tensor *tens
     OP_CHECK("function_save", tensor);
     if (context->phase != IN_FORWARD)
         return ctrt_fail(CTRT_ERR_STATE, "function_save: tensors are saved in forward");
-    if (context->n_kept == context->room) {
-        int room = context->room ? 2 * context->room : 4;
-        struct kept *kept = host_realloc(context->kept, (size_t)room * sizeof *kept);
-        if (kept == NULL)
-            return out_of_memory((size_t)room * sizeof *kept, "saving a tensor");
-        context->kept = kept;
-        context->room = room;
-    }
+    CTRT_TRY(ARRAY_RESERVE(context->kept, context->room, context->n_kept, "saving a tensor"));
     tensor_retain(tensor);
     scope_hold(tensor);
     int64_t bytes = tensor->view.numel * (int64_t)dtype_bytes(tensor_dtype(tensor));

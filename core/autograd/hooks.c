@@ -2,14 +2,13 @@
 /* autograd/hooks.c: gradient hooks, and retained gradients of tensors that are not leaves. */
 #include "autograd/hooks.h"
 
-#include <pthread.h>
-
 #include "autograd/rule.h"
+#include "base/lock.h"
 #include "ops/op_common.h"
 
 /* Guards the nodes' lists of hooks and of retained tensors. The lists are rare and short, so one lock is enough for
  * all. Code of the program never runs while the lock is held. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+LOCK_DEFINE(hooks_lock, LOCK_HOOKS);
 static _Atomic uint64_t last_id;
 
 static void hook_release(struct grad_hook *hook)
@@ -84,11 +83,11 @@ static ctrt_status retained_add(struct grad_node *node, ctrt_tensor *tensor, uin
 
 ctrt_status retained_move(ctrt_tensor *tensor, struct grad_node *node, uint32_t output)
 {
-    pthread_mutex_lock(&lock);
+    lock_enter(&hooks_lock);
     ctrt_status status = node ? retained_add(node, tensor, output) : CTRT_OK;
     if (status == CTRT_OK && tensor->grad->node)
         retained_strike(tensor->grad->node, tensor);
-    pthread_mutex_unlock(&lock);
+    lock_leave(&hooks_lock);
     return status;
 }
 
@@ -102,7 +101,7 @@ static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t outp
     struct { ctrt_tensor *tensor, *old; } sums[8];
     int count = 0;
     ctrt_status status = CTRT_OK;
-    pthread_mutex_lock(&lock);
+    lock_enter(&hooks_lock);
     for (struct retained *retained = extras->retained; retained && count < (int)COUNT_OF(sums);
          retained = retained->next) {
         struct autograd_meta *meta = retained->tensor->grad;
@@ -115,19 +114,19 @@ static ctrt_status retained_accumulate(struct node_extras *extras, uint32_t outp
             sums[count++].old = ctrt_tensor_retain(meta->grad);
         }
     }
-    pthread_mutex_unlock(&lock);
+    lock_leave(&hooks_lock);
     for (int i = 0; i < count; i++) {
         ctrt_tensor *sum = NULL;
         if (status == CTRT_OK)
             status = ctrt_add(&sum, sums[i].old, grad);
-        pthread_mutex_lock(&lock);
+        lock_enter(&hooks_lock);
         for (struct retained *retained = extras->retained; retained && sum; retained = retained->next)
             if (retained->tensor == sums[i].tensor && retained->tensor->grad->grad == sums[i].old) {
                 retained->tensor->grad->grad = sum;
                 sum = sums[i].old;          /* release the reference that the tensor owned */
                 break;
             }
-        pthread_mutex_unlock(&lock);
+        lock_leave(&hooks_lock);
         if (sum)
             tensor_release(sum);
         tensor_release(sums[i].old);
@@ -144,9 +143,9 @@ ctrt_status ctrt_tensor_retain_grad(ctrt_tensor *tensor)
     struct autograd_meta *meta = tensor->grad;
     if (meta->node == NULL || meta->retain_grad)
         return CTRT_OK;                 /* a leaf always keeps its gradient */
-    pthread_mutex_lock(&lock);
+    lock_enter(&hooks_lock);
     ctrt_status status = retained_add(meta->node, tensor, meta->output);
-    pthread_mutex_unlock(&lock);
+    lock_leave(&hooks_lock);
     meta->retain_grad = status == CTRT_OK;
     return status;
 }
@@ -235,9 +234,9 @@ ctrt_status node_hooks_run(struct grad_node *node, uint32_t output, ctrt_tensor 
     const struct grad_shape *shape = &node->shapes[output];
     const struct grad_want want = {shape->shape, shape->ndim, (ctrt_dtype)shape->dtype, shape->device};
     struct running running;
-    pthread_mutex_lock(&lock);
+    lock_enter(&hooks_lock);
     ctrt_status status = of_node(&running, extras->hooks, output);
-    pthread_mutex_unlock(&lock);
+    lock_leave(&hooks_lock);
     if (status == CTRT_OK)
         status = show(&running, grad, &want);
     running_free(&running);
@@ -277,7 +276,7 @@ static ctrt_status link_to_node(struct grad_hook *hook, struct grad_node *node, 
     if (link == NULL)
         return out_of_memory(sizeof *link, "a hook");
     *link = (struct hook_link){hook, output, NULL};
-    pthread_mutex_lock(&lock);
+    lock_enter(&hooks_lock);
     struct node_extras *extras;
     ctrt_status status = extras_of(&extras, node);
     if (status == CTRT_OK) {
@@ -287,7 +286,7 @@ static ctrt_status link_to_node(struct grad_hook *hook, struct grad_node *node, 
         *end = link;
         atomic_fetch_add_explicit(&hook->refs, 1, memory_order_relaxed);
     }
-    pthread_mutex_unlock(&lock);
+    lock_leave(&hooks_lock);
     if (status != CTRT_OK)
         host_free(link);
     return status;

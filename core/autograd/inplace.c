@@ -6,12 +6,11 @@
  * and each is rebuilt from the base's history when it is next used. */
 #include "autograd/inplace.h"
 
-#include <pthread.h>
-
+#include "base/lock.h"
 #include "ops/op_common.h"
 #include "tensor/scope.h"
 
-static pthread_mutex_t refresh_lock = PTHREAD_MUTEX_INITIALIZER;       /* several threads may use one view */
+LOCK_DEFINE(refresh_lock, LOCK_VIEWS);  /* several threads may use one view */
 
 /* ---- geometry ---- */
 
@@ -122,7 +121,7 @@ static ctrt_status refresh(ctrt_tensor *tensor, struct autograd_meta *meta)
 ctrt_status grad_view_refresh(ctrt_tensor *tensor)
 {
     struct autograd_meta *meta = tensor->grad;
-    pthread_mutex_lock(&refresh_lock);
+    lock_enter(&refresh_lock);
     ctrt_status status = CTRT_OK;
     uint32_t version = tensor_version(tensor);
     struct grad_node *old = meta->node;
@@ -133,7 +132,7 @@ ctrt_status grad_view_refresh(ctrt_tensor *tensor)
         if (status == CTRT_OK)
             atomic_store_explicit(&meta->version, version, memory_order_release);
     }
-    pthread_mutex_unlock(&refresh_lock);
+    lock_leave(&refresh_lock);
     if (old)
         node_release(old);
     return status;

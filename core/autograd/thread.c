@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "autograd/thread.h"
 
-#include <pthread.h>
-
 #include "autograd/engine.h"
+#include "base/lock.h"
 #include "ctrt/autograd.h"
 
 __thread struct autograd_thread autograd_thread __attribute__((tls_model("initial-exec")));
 
-static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+LOCK_DEFINE(list_lock, LOCK_AUTOGRAD);
 static struct autograd_thread *threads;
 static _Atomic int64_t ended_nodes, ended_bytes;    /* counts of threads that have ended or are not in the list */
 
@@ -26,7 +25,7 @@ static void thread_end(struct thread_state *state)
     struct autograd_thread *self = &autograd_thread;
     if (self->listed != 1)
         return;
-    pthread_mutex_lock(&list_lock);
+    lock_enter(&list_lock);
     if (self->previous)
         self->previous->next = self->next;
     else
@@ -36,7 +35,7 @@ static void thread_end(struct thread_state *state)
     self->listed = 2;
     autograd_count_ended(atomic_load_explicit(&self->nodes, memory_order_relaxed),
                          atomic_load_explicit(&self->saved_bytes, memory_order_relaxed));
-    pthread_mutex_unlock(&list_lock);
+    lock_leave(&list_lock);
     engine_scratch_free(self->scratch);
     self->scratch = NULL;
 }
@@ -55,23 +54,23 @@ void autograd_thread_enter(struct autograd_thread *self)
         self->listed = 2;
         return;
     }
-    pthread_mutex_lock(&list_lock);
+    lock_enter(&list_lock);
     self->next = threads;
     self->previous = NULL;
     if (threads)
         threads->previous = self;
     threads = self;
     self->listed = 1;
-    pthread_mutex_unlock(&list_lock);
+    lock_leave(&list_lock);
 }
 
 static int64_t total(bool bytes)
 {
-    pthread_mutex_lock(&list_lock);
+    lock_enter(&list_lock);
     int64_t sum = atomic_load_explicit(bytes ? &ended_bytes : &ended_nodes, memory_order_relaxed);
     for (struct autograd_thread *thread = threads; thread; thread = thread->next)
         sum += atomic_load_explicit(bytes ? &thread->saved_bytes : &thread->nodes, memory_order_relaxed);
-    pthread_mutex_unlock(&list_lock);
+    lock_leave(&list_lock);
     return sum < 0 ? 0 : sum;
 }
 

@@ -1,28 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* base/intern.c: interned strings in a hash table with separate chaining. */
+/* base/intern.c: interned strings. */
 #include "base/intern.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
 
-#include "base/lock.h"
 #include "base/host_alloc.h"
+#include "base/lock.h"
+#include "base/ptr_map.h"
 
-struct kept {
-    struct kept *next;
+struct interned {
+    struct interned *next;              /* with the same hash */
     char text[];
 };
 
-LOCK_DEFINE(intern_lock, LOCK_KEEP);
-static struct kept *chains[64];
+struct chain {
+    const void *hash;
+    struct interned *first;
+};
 
-static unsigned hash(const char *text)
+LOCK_DEFINE(intern_lock, LOCK_INTERN);
+static struct ptr_map chains;
+
+/* The FNV-1a hash, as a key of the table. */
+static const void *hash(const char *text)
 {
-    unsigned h = 2166136261u;           /* FNV-1a */
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
     for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 16777619u;
-    return h % 64;
+        h = (h ^ (unsigned char)*text) * UINT64_C(0x100000001b3);
+    return (const void *)(uintptr_t)(h | 1);
+}
+
+static const char *add(struct chain *chain, const char *text)
+{
+    const size_t bytes = strlen(text) + 1;
+    struct interned *fresh = host_alloc(sizeof *fresh + bytes);
+    if (fresh == NULL)
+        return NULL;
+    fresh->next = chain->first;
+    chain->first = fresh;
+    return memcpy(fresh->text, text, bytes);
 }
 
 const char *intern_string(const char *text)
@@ -30,20 +46,13 @@ const char *intern_string(const char *text)
     if (text == NULL)
         return NULL;
     lock_enter(&intern_lock);
-    struct kept **chain = &chains[hash(text)], *found = *chain;
+    struct chain *chain = ptr_map_add(&chains, hash(text), sizeof *chain);
+    const struct interned *found = chain != NULL ? chain->first : NULL;
     while (found != NULL && strcmp(found->text, text) != 0)
         found = found->next;
-    if (found == NULL) {
-        size_t bytes = strlen(text) + 1;
-        found = host_alloc(sizeof *found + bytes);
-        if (found != NULL) {
-            memcpy(found->text, text, bytes);
-            found->next = *chain;
-            *chain = found;
-        }
-    }
+    const char *kept = found != NULL ? found->text : chain != NULL ? add(chain, text) : NULL;
     lock_leave(&intern_lock);
-    return found != NULL ? found->text : NULL;
+    return kept;
 }
 
 const char *intern_format(const char *format, ...)

@@ -13,27 +13,30 @@ static struct lock *locks[LOCK_LEVELS];
 void lock_enter(struct lock *lock)
 {
     pthread_t self = pthread_self();
-    /* This read needs no lock: only the calling thread can have stored its own id in `owner`, and it does so before it
-     * increments `depth`. */
-    if (atomic_load(&lock->depth) > 0 && pthread_equal(atomic_load(&lock->owner), self)) {
-        atomic_fetch_add(&lock->depth, 1);
+    const int depth = atomic_load_explicit(&lock->depth, memory_order_acquire);
+    /* These reads need no lock: a thread stores its id in `owner` before it increments `depth`, and only the owner
+     * changes `depth`, so the calling thread reads its own id only if it holds the lock. */
+    if (depth > 0 && pthread_equal(atomic_load_explicit(&lock->owner, memory_order_relaxed), self)) {
+        atomic_store_explicit(&lock->depth, depth + 1, memory_order_relaxed);
         return;
     }
     cancel_disable();
     pthread_mutex_lock(&lock->mutex);
-    atomic_store(&lock->owner, self);
-    atomic_store(&lock->depth, 1);
+    atomic_store_explicit(&lock->owner, self, memory_order_relaxed);
+    atomic_store_explicit(&lock->depth, 1, memory_order_release);
 }
 
 void lock_leave(struct lock *lock)
 {
-    if (atomic_fetch_sub(&lock->depth, 1) == 1) {
+    const int depth = atomic_load_explicit(&lock->depth, memory_order_relaxed) - 1;
+    atomic_store_explicit(&lock->depth, depth, memory_order_relaxed);
+    if (depth == 0) {
         pthread_mutex_unlock(&lock->mutex);
         cancel_restore();
     }
 }
 
-/* Functions that plugins have registered with host->at_fork. An entry is constant once hook_count includes it. */
+/* Functions registered with lock_at_fork. An entry is constant once hook_count includes it. */
 #define MOST_HOOKS 64
 static struct { void (*before)(void), (*in_parent)(void), (*in_child)(void); } hooks[MOST_HOOKS];
 static _Atomic int hook_count;

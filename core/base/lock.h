@@ -16,8 +16,8 @@
 #include "ctrt/types.h"
 
 enum lock_level {
-    LOCK_PLAN, LOCK_DEVICE, LOCK_REGISTRY, LOCK_PARAM, LOCK_LOG, LOCK_KEEP, LOCK_LAYERS, LOCK_ACCOUNT, LOCK_SCOPE,
-    LOCK_LEVELS
+    LOCK_PLAN, LOCK_VIEWS, LOCK_DISPATCH, LOCK_DEVICE, LOCK_REGISTRY, LOCK_PARAM, LOCK_LOG, LOCK_INTERN, LOCK_LAYERS,
+    LOCK_ACCOUNT, LOCK_SCOPE, LOCK_HOOKS, LOCK_AUTOGRAD, LOCK_SEED, LOCK_LEVELS
 };
 
 struct lock {
@@ -46,9 +46,9 @@ void lock_leave(struct lock *lock);
  * calls `ready` again. Only one caller may use this function, from a constructor of the library. */
 void lock_fork_when(bool (*ready)(void), bool (*wait)(void));
 
-/* Implements host->at_fork: registers functions that run around each fork while all locks are held. `before` runs in
- * order of registration, the other two in reverse order; each may be NULL. CTRT_ERR_STATE when there are too many.
- * Thread-safe. */
+/* Registers functions that run around each fork while all locks are held. `before` runs in order of registration, the
+ * other two in reverse order; each may be NULL. The functions of plugins (host->at_fork) are registered later than those
+ * of the library. CTRT_ERR_STATE when there are too many. Thread-safe. */
 ctrt_status lock_at_fork(void (*before)(void), void (*in_parent)(void), void (*in_child)(void));
 
 #endif

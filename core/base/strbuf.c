@@ -52,15 +52,30 @@ void strbuf_add(struct strbuf *text, const char *format, ...)
     text->length += (size_t)length;
 }
 
-int utf8_sequence_length(const unsigned char *s)
+void strbuf_add_string(struct strbuf *text, const char *string)
 {
+    strbuf_add_bytes(text, string, strlen(string));
+}
+
+void strbuf_add_repeated(struct strbuf *text, char c, int count)
+{
+    for (int i = 0; i < count; i++)
+        strbuf_add_bytes(text, &c, 1);
+}
+
+size_t utf8_sequence_length(const unsigned char *s, size_t left)
+{
+    if (left == 0)
+        return 0;
     if (s[0] < 0x80)
         return 1;
-    int length = s[0] >= 0xf0 && s[0] <= 0xf4   ? 4
-                 : s[0] >= 0xe0 && s[0] <= 0xef ? 3
-                 : s[0] >= 0xc2 && s[0] <= 0xdf ? 2
-                                                : 0;
-    for (int i = 1; i < length; i++)
+    size_t length = s[0] >= 0xf0 && s[0] <= 0xf4   ? 4
+                    : s[0] >= 0xe0 && s[0] <= 0xef ? 3
+                    : s[0] >= 0xc2 && s[0] <= 0xdf ? 2
+                                                   : 0;
+    if (length == 0 || length > left)
+        return 0;
+    for (size_t i = 1; i < length; i++)
         if ((s[i] & 0xc0) != 0x80)
             return 0;
     if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90)
@@ -77,7 +92,7 @@ void strbuf_add_json(struct strbuf *text, const char *string)
     }
     strbuf_add_bytes(text, "\"", 1);
     for (const unsigned char *s = (const unsigned char *)string; *s != '\0';) {
-        int length = utf8_sequence_length(s);
+        size_t length = utf8_sequence_length(s, SIZE_MAX);
         if (*s == '"' || *s == '\\')
             strbuf_add(text, "\\%c", *s);
         else if (*s < 0x20 || *s == 0x7f)
@@ -85,7 +100,7 @@ void strbuf_add_json(struct strbuf *text, const char *string)
         else if (length == 0)
             strbuf_add_bytes(text, "\\ufffd", 6);
         else
-            strbuf_add_bytes(text, (const char *)s, (size_t)length);
+            strbuf_add_bytes(text, (const char *)s, length);
         s += length > 0 ? length : 1;
     }
     strbuf_add_bytes(text, "\"", 1);

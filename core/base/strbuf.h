@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* base/strbuf.h: a growing string buffer with functions for JSON strings.
  *
- * The strbuf_add functions do not return errors. After a failed allocation they have no effect, and strbuf_finish returns
- * the error. */
+ * The strbuf_add functions do not return errors. After a failed allocation they have no effect, and strbuf_finish
+ * returns the error. */
 #ifndef CORE_BASE_STRBUF_H
 #define CORE_BASE_STRBUF_H
 
@@ -16,6 +16,8 @@ struct strbuf {
 
 void strbuf_add(struct strbuf *text, const char *format, ...) CTRT_PRINTF(2, 3);
 void strbuf_add_bytes(struct strbuf *text, const char *bytes, size_t length);
+void strbuf_add_string(struct strbuf *text, const char *string);
+void strbuf_add_repeated(struct strbuf *text, char c, int count);
 /* Adds `string` as a JSON string with quotes, or `null` if `string` is NULL. Replaces bytes that are not valid UTF-8 by
  * U+FFFD. */
 void strbuf_add_json(struct strbuf *text, const char *string);
@@ -29,7 +31,8 @@ void strbuf_drop(struct strbuf *text);
 /* Formats a size, for example "64.00 MiB", into text[32]. Returns `text`. */
 const char *format_bytes(char text[32], uint64_t bytes);
 
-/* Returns the length in bytes of the UTF-8 sequence at `s`, or 0 if the bytes are not valid UTF-8 (RFC 3629). */
-int utf8_sequence_length(const unsigned char *s);
+/* Returns the length in bytes of the UTF-8 sequence at `s`, or 0 if the bytes are not valid UTF-8 (RFC 3629). Reads at
+ * most `left` bytes, and none behind a '\0'. */
+size_t utf8_sequence_length(const unsigned char *s, size_t left);
 
 #endif

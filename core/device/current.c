@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* device/current.c: the thread's current devices, and the guard stack. */
-#include "base/base.h"
-#include "base/host_alloc.h"
+#include "base/array.h"
 #include "base/thread.h"
 #include "device/current.h"
 #include "device/internal.h"
@@ -110,14 +109,7 @@ ctrt_status device_guard_push(struct guard **out, ctrt_device *device)
     struct device_thread *own = thread_devices();
     if (own == NULL)
         return out_of_memory(sizeof *own, "the thread's current devices");
-    if (own->depth == own->room) {
-        size_t room = own->room > 0 ? 2 * own->room : 8;
-        struct guard *larger = host_realloc(own->guards, room * sizeof *larger);
-        if (larger == NULL)
-            return out_of_memory(room * sizeof *larger, "the stack of current devices");
-        own->guards = larger;
-        own->room = room;
-    }
+    CTRT_TRY(ARRAY_RESERVE(own->guards, own->room, own->depth, "the stack of current devices"));
     struct guard guard = { .pushed = device };
     if (device != NULL) {
         ctrt_device **slot = slot_of(own, device->type);

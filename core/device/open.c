@@ -4,6 +4,7 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "base/lock.h"
 #include "base/param.h"
 #include "device/internal.h"
 #include "device/stream.h"
@@ -20,7 +21,7 @@ static void note_process(void)
 __attribute__((constructor)) static void device_start(void)
 {
     note_process();
-    pthread_atfork(NULL, NULL, note_process);
+    (void)lock_at_fork(NULL, NULL, note_process);
 }
 
 ctrt_status device_fail_forked(const ctrt_device *device)

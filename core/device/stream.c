@@ -2,7 +2,7 @@
 /* device/stream.c: creating, releasing and reusing streams; the thread's current streams. */
 #include "device/stream.h"
 
-#include "base/host_alloc.h"
+#include "base/array.h"
 #include "base/param.h"
 #include "device/close.h"
 #include "device/current.h"
@@ -337,17 +337,9 @@ ctrt_status stream_event_take(void **event, ctrt_device *device)
 
 void stream_event_put(void *event, ctrt_device *device)
 {
-    bool kept = true;
     pthread_mutex_lock(&streams_lock);
-    if (device->event_count == device->event_room) {
-        const size_t room = device->event_room > 0 ? 2 * device->event_room : 16;
-        void **larger = room <= 4096 ? host_realloc(device->events, room * sizeof *larger) : NULL;
-        kept = larger != NULL;
-        if (kept) {
-            device->events = larger;
-            device->event_room = room;
-        }
-    }
+    const bool kept = device->event_count < 4096
+                      && ARRAY_GROW(device->events, device->event_room, device->event_count);
     if (kept)
         device->events[device->event_count++] = event;
     pthread_mutex_unlock(&streams_lock);

@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include "base/host_alloc.h"
+#include "base/lock.h"
 #include "ctrt/ops.h"
 #include "memory/live.h"
 #include "memory/pool.h"
@@ -28,19 +29,7 @@ const struct op_info op_table[OP_COUNT] = {
 
 static uint16_t op_order[OP_COUNT];                     /* op ids sorted by name */
 static pthread_once_t op_order_once = PTHREAD_ONCE_INIT;
-static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* The lock may have been held by a thread that does not exist in the child of a fork. Initializing it again is safe,
- * because a table is published only when it is complete. */
-static void after_fork_in_child(void)
-{
-    pthread_mutex_init(&table_lock, NULL);
-}
-
-__attribute__((constructor)) static void dispatch_start(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+LOCK_DEFINE(table_lock, LOCK_DISPATCH);
 
 static int compare_ops(const void *a, const void *b)
 {
@@ -177,7 +166,7 @@ ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device)
     }
     if (!device_usable(device))
         return device_fail_forked(device);
-    pthread_mutex_lock(&table_lock);
+    lock_enter(&table_lock);
     ctrt_status status = CTRT_OK;
     entries = atomic_load_explicit(&device->dispatch, memory_order_acquire);
     if (entries == NULL) {
@@ -188,7 +177,7 @@ ctrt_status dispatch_table(struct dispatch_entry **out, ctrt_device *device)
         if (status == CTRT_OK)
             atomic_store_explicit(&device->dispatch, entries, memory_order_release);
     }
-    pthread_mutex_unlock(&table_lock);
+    lock_leave(&table_lock);
     if (status == CTRT_OK)
         *out = entries;
     return ctrt_context(status, "preparing the kernels of %s", device->name);

@@ -6,21 +6,21 @@
  * relative to the start of the step. Each replay reserves the blocks of the whole step, so the numbers equal those of a
  * step that is not captured. */
 #include <math.h>
-#include <pthread.h>
 #include <sys/random.h>
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "base/lock.h"
 #include "base/thread.h"
 #include "memory/capture.h"
 #include "ops/op_common.h"
 #include "ops/inplace.h"
 
-static pthread_mutex_t seed_lock = PTHREAD_MUTEX_INITIALIZER;
+LOCK_DEFINE(seed_lock, LOCK_SEED);
 static uint64_t process_seed;           /* initial seed of the generators of devices that have not been used yet */
 static bool process_seeded;
 
-/* Initializes a lock again in the child of a fork, because a thread that does not exist there may have held it. Each
+/* Initializes a lock again in the child of a fork, because a thread that does not exist there may have held it. The
  * lock guards only a few words. */
 static void free_generator(ctrt_device *device, void *argument)
 {
@@ -30,20 +30,18 @@ static void free_generator(ctrt_device *device, void *argument)
 
 static void after_fork_in_child(void)
 {
-    pthread_mutex_init(&seed_lock, NULL);
     device_for_each(free_generator, NULL);
 }
 
 __attribute__((constructor)) static void random_start(void)
 {
-    pthread_atfork(NULL, NULL, after_fork_in_child);
+    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
 
 /* Returns the process's seed. Without ctrt_manual_seed it is a random number, as in PyTorch. */
 static uint64_t initial_seed(void)
 {
-    CANCEL_DISABLED;
-    pthread_mutex_lock(&seed_lock);
+    lock_enter(&seed_lock);
     if (!process_seeded) {
         if (getrandom(&process_seed, sizeof process_seed, 0) != (ssize_t)sizeof process_seed)
             process_seed = 0x9e3779b97f4a7c15u ^ (uint64_t)(uintptr_t)&process_seed;
@@ -51,7 +49,7 @@ static uint64_t initial_seed(void)
         process_seeded = true;
     }
     uint64_t seed = process_seed;
-    pthread_mutex_unlock(&seed_lock);
+    lock_leave(&seed_lock);
     return seed;
 }
 
@@ -76,10 +74,10 @@ static void reseed(ctrt_device *device, void *seed)
 
 void ctrt_manual_seed(uint64_t seed)
 {
-    pthread_mutex_lock(&seed_lock);
+    lock_enter(&seed_lock);
     process_seed = seed;
     process_seeded = true;
-    pthread_mutex_unlock(&seed_lock);
+    lock_leave(&seed_lock);
     device_for_each(reseed, &seed);
 }
 

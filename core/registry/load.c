@@ -352,7 +352,7 @@ static void after_fork_in_child(void)
 __attribute__((constructor)) static void load_start(void)
 {
     lock_fork_when(no_init_elsewhere, wait_for_inits);
-    pthread_atfork(NULL, NULL, after_fork_in_child);
+    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
 
 ctrt_status file_init(struct plugin_file *file, const struct plugin_file *caller)

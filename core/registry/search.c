@@ -12,9 +12,8 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "base/base.h"
+#include "base/array.h"
 #include "base/intern.h"
-#include "base/host_alloc.h"
 #include "base/param.h"
 #include "registry/internal.h"
 
@@ -97,14 +96,7 @@ static ctrt_status add_file(const char *folder, const char *base)
     for (size_t i = 0; i < registry_file_count; i++)
         if (strcmp(registry_files[i]->path, path) == 0)
             return CTRT_OK;                 /* the folder is twice on the path, or an earlier search failed */
-    if (registry_file_count == file_room) {
-        size_t room = file_room > 0 ? 2 * file_room : 16;
-        void *larger = host_realloc(registry_files, room * sizeof *registry_files);
-        if (larger == NULL)
-            return out_of_memory(room * sizeof *registry_files, "the list of plugins");
-        registry_files = larger;
-        file_room = room;
-    }
+    CTRT_TRY(ARRAY_RESERVE(registry_files, file_room, registry_file_count, "the list of plugins"));
     snprintf(stem, sizeof stem, "%s-%s", kind_word(kind), name);
     struct plugin_file *file = host_calloc(sizeof *file);
     if (file == NULL)

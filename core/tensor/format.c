@@ -10,48 +10,10 @@
 #include <math.h>
 #include <stdarg.h>
 
-#include "base/host_alloc.h"
+#include "base/strbuf.h"
 
 const struct format_options format_defaults = { .precision = 4, .threshold = 1000, .edgeitems = 3, .linewidth = 80,
                                                 .scientific = -1 };
-
-/* ---- growing string ---- */
-
-struct strbuf {
-    char *at;
-    size_t used, room;
-    bool failed;
-};
-
-static void strbuf_add(struct strbuf *text, const char *part, size_t length)
-{
-    if (text->failed)
-        return;
-    if (text->used + length + 1 > text->room) {
-        size_t room = 2 * (text->used + length + 1) + 128;
-        char *more = host_realloc(text->at, room);
-        if (more == NULL) {
-            text->failed = true;
-            return;
-        }
-        text->at = more;
-        text->room = room;
-    }
-    memcpy(text->at + text->used, part, length);
-    text->used += length;
-    text->at[text->used] = '\0';
-}
-
-static void strbuf_put(struct strbuf *text, const char *part)
-{
-    strbuf_add(text, part, strlen(part));
-}
-
-static void strbuf_repeat(struct strbuf *text, char c, int count)
-{
-    for (int i = 0; i < count; i++)
-        strbuf_add(text, &c, 1);
-}
 
 /* ---- numbers ---- */
 
@@ -177,8 +139,8 @@ static void put_number(struct print *print, int64_t offset)
 {
     char buffer[NUMBER_BYTES];
     const int length = number_text(buffer, &print->numbers, element_at(print, offset));
-    strbuf_repeat(&print->text, ' ', print->numbers.width - length);
-    strbuf_add(&print->text, buffer, (size_t)length);
+    strbuf_add_repeated(&print->text, ' ', print->numbers.width - length);
+    strbuf_add_bytes(&print->text, buffer, (size_t)length);
 }
 
 static void put_vector(struct print *print, int dim, int64_t offset, int indent)
@@ -187,20 +149,20 @@ static void put_vector(struct print *print, int dim, int64_t offset, int indent)
     const bool parts = in_parts(print, dim);
     const int64_t items = parts ? 2 * edge + 1 : size;      /* the dots count as an item */
     const int64_t per_line = MAX((print->options->linewidth - indent) / (print->numbers.width + 2), 1);
-    strbuf_put(&print->text, "[");
+    strbuf_add_string(&print->text, "[");
     for (int64_t i = 0; i < items; i++) {
         if (i > 0 && i % per_line == 0) {
-            strbuf_put(&print->text, ",\n");
-            strbuf_repeat(&print->text, ' ', indent + 1);
+            strbuf_add_string(&print->text, ",\n");
+            strbuf_add_repeated(&print->text, ' ', indent + 1);
         } else if (i > 0) {
-            strbuf_put(&print->text, ", ");
+            strbuf_add_string(&print->text, ", ");
         }
         if (parts && i == edge)
-            strbuf_put(&print->text, edge > 0 ? " ..." : "...");
+            strbuf_add_string(&print->text, edge > 0 ? " ..." : "...");
         else
             put_number(print, offset + (parts && i > edge ? size - items + i : i) * print->view->strides[dim]);
     }
-    strbuf_put(&print->text, "]");
+    strbuf_add_string(&print->text, "]");
 }
 
 static void put_block(struct print *print, int dim, int64_t offset, int indent)
@@ -217,20 +179,20 @@ static void put_block(struct print *print, int dim, int64_t offset, int indent)
     const int64_t size = print->view->shape[dim], edge = print->options->edgeitems;
     const bool parts = in_parts(print, dim);
     const int64_t items = parts ? 2 * edge + 1 : size;
-    strbuf_put(&print->text, "[");
+    strbuf_add_string(&print->text, "[");
     for (int64_t i = 0; i < items; i++) {
         if (i > 0) {
-            strbuf_put(&print->text, ",");
-            strbuf_repeat(&print->text, '\n', below - 1);
-            strbuf_repeat(&print->text, ' ', indent + 1);
+            strbuf_add_string(&print->text, ",");
+            strbuf_add_repeated(&print->text, '\n', below - 1);
+            strbuf_add_repeated(&print->text, ' ', indent + 1);
         }
         if (parts && i == edge)
-            strbuf_put(&print->text, "...");
+            strbuf_add_string(&print->text, "...");
         else
             put_block(print, dim + 1, offset + (parts && i > edge ? size - items + i : i) * print->view->strides[dim],
                       indent + 1);
     }
-    strbuf_put(&print->text, "]");
+    strbuf_add_string(&print->text, "]");
 }
 
 /* ---- suffixes after the elements ---- */
@@ -253,23 +215,23 @@ static void put_suffix(struct suffixes *suffixes, const char *format, ...)
     struct strbuf *text = &suffixes->print->text;
     const size_t length = strlen(part);
     if (suffixes->line + length + 2 > (size_t)suffixes->print->options->linewidth) {
-        strbuf_put(text, ",\n");
-        strbuf_repeat(text, ' ', suffixes->indent);
+        strbuf_add_string(text, ",\n");
+        strbuf_add_repeated(text, ' ', suffixes->indent);
         suffixes->line = (size_t)suffixes->indent + length;
     } else {
-        strbuf_put(text, ", ");
+        strbuf_add_string(text, ", ");
         suffixes->line += length + 2;
     }
-    strbuf_add(text, part, length);
+    strbuf_add_bytes(text, part, length);
 }
 
 static void put_suffixes(struct print *print, const struct format_suffix *suffix, int indent)
 {
     const ctrt_view *view = print->view;
     const ctrt_dtype dtype = view->dtype;
-    const char *last = print->text.at ? strrchr(print->text.at, '\n') : NULL;
+    const char *last = print->text.bytes ? strrchr(print->text.bytes, '\n') : NULL;
     struct suffixes suffixes = { print, indent,
-                                 print->text.used - (last ? (size_t)(last - print->text.at) : (size_t)-1) + 1 };
+                                 print->text.length - (last ? (size_t)(last - print->text.bytes) : (size_t)-1) + 1 };
     if (suffix->device != NULL)
         put_suffix(&suffixes, "device='%s'", suffix->device);
     bool told = dtype != ctrt_default_dtype() && dtype != CTRT_I64 && dtype != CTRT_BOOL;
@@ -296,19 +258,14 @@ ctrt_status tensor_format_view(char **out, const ctrt_view *view, const struct f
     static const char prefix[] = "tensor(";
     const int indent = (int)sizeof prefix - 1;
     struct print print = { .view = view, .options = options, .partly = view->numel > options->threshold };
-    strbuf_put(&print.text, prefix);
+    strbuf_add_string(&print.text, prefix);
     if (view->numel == 0) {
-        strbuf_put(&print.text, "[]");
+        strbuf_add_string(&print.text, "[]");
     } else {
         choose_numbers(&print);
         put_block(&print, 0, 0, indent);
     }
     put_suffixes(&print, suffix, indent);
-    strbuf_put(&print.text, ")");
-    if (print.text.failed) {
-        host_free(print.text.at);
-        return out_of_memory(2 * print.text.used, "the text of a tensor");
-    }
-    *out = print.text.at;
-    return CTRT_OK;
+    strbuf_add_string(&print.text, ")");
+    return strbuf_finish(out, &print.text, "the text of a tensor");
 }

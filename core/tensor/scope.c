@@ -6,8 +6,8 @@
  * reason. */
 #include "tensor/scope.h"
 
+#include "base/array.h"
 #include "base/lock.h"
-#include "base/host_alloc.h"
 #include "memory/quota.h"
 
 struct scope {
@@ -24,7 +24,8 @@ struct entry {
 
 LOCK_DEFINE(scopes_lock, LOCK_SCOPE);
 static struct entry *entries;               /* entry 0 is not used */
-static uint32_t entry_count, entry_room, free_entry;
+static uint32_t entry_count, free_entry;
+static size_t entry_room;
 
 /* ---- the table; all functions require the lock ---- */
 
@@ -35,15 +36,7 @@ static uint32_t entry_new(void)
         free_entry = entries[place].next;
         return place;
     }
-    if (entry_count + 1 >= entry_room) {
-        const uint32_t room = entry_room > 0 ? 2 * entry_room : 256;
-        struct entry *larger = host_realloc(entries, room * sizeof *larger);
-        if (larger == NULL)
-            return 0;
-        entries = larger;
-        entry_room = room;
-    }
-    return ++entry_count;
+    return ARRAY_GROW(entries, entry_room, entry_count + 1) ? ++entry_count : 0;
 }
 
 static void link_in(uint32_t place, struct scope *scope)

@@ -57,7 +57,7 @@ static void judge_slots(void)
           CTRT_PLUGIN_ABI_MAJOR);
 }
 
-int main(void)
+TEST_MAIN
 {
     if (sizeof(void *) != 8)
         return skip_rest("the layouts are those of 64-bit machines");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* array.c: values on the host, their way to the device and back. Nothing here uses an op but views and copies
- * of bytes. */
+/* array.c: arrays of host values, and their upload to and download from the device. Uses only views and byte copies, no
+ * other op. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -44,7 +44,7 @@ void scratch_reset(void)
 
 /* ---- dtypes ---- */
 
-/* Mantissa bits without the hidden one, smallest normal exponent, largest value. */
+/* Mantissa bits without the implicit one, smallest normal exponent, largest value. */
 static const struct floating { int bits, low; double most; } floatings[CTRT_DTYPE_COUNT] = {
     [CTRT_F32] = { 23, -126, 0x1.fffffep+127 },
     [CTRT_F16] = { 10, -14, 65504 },
@@ -194,7 +194,7 @@ ctrt_status array_upload(ctrt_tensor **out, const struct array *a, ctrt_device *
             uint16_t bits = half_bits(a->dtype, a->f[k]);
             memcpy(to, &bits, 2);
         } else {
-            memcpy(to, &a->i[k], element);              /* little endian: the low bytes */
+            memcpy(to, &a->i[k], element);              /* little-endian, so the low bytes */
         }
     }
     return ctrt_from_data(out, bytes, a->numel, ctrt_ints_of(a->shape, a->ndim), a->dtype, device);
@@ -222,14 +222,14 @@ ctrt_status array_download(struct array *out, ctrt_tensor *tensor)
         } else {
             int64_t value = 0;
             memcpy(&value, from, element);
-            out->i[k] =
-                dtype == CTRT_BOOL ? value : wrap_to(dtype, value); /* sign; a bool that is not 0 or 1 shows */
+            /* wrap_to extends the sign; a bool is left as it is, so that a value other than 0 and 1 is detected */
+            out->i[k] = dtype == CTRT_BOOL ? value : wrap_to(dtype, value);
         }
     }
     return CTRT_OK;
 }
 
-/* ---- numbers: splitmix64 (Steele, Lea, Flood 2014) ---- */
+/* ---- random numbers: splitmix64 (Steele, Lea, Flood 2014) ---- */
 
 uint64_t dice_next(struct dice *dice)
 {

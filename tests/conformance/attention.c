@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attention.c: scaled dot product attention, which a device has as an op of its own or the library composes of others. */
+/* attention.c: scaled dot product attention, which is one kernel of the device or is composed of other ops by the
+ * library. */
 #include "suite.h"
 
 /* ---- rows: q, k, v, mask; n[0] causal; x[0] scale ---- */
@@ -94,10 +95,11 @@ static const struct check_op ops[] = {
       .reference = attention_reference, VARIANTS(masked_attentions) },
 };
 
-/* ---- gradients of more than a tile, beside the formula in float64 ---- */
+/* ---- results and gradients of operands larger than a kernel's tile, against the formula in float64 ---- */
 
-/* heads: operands are [batch, rows, heads, columns], transposed, as a module's are. */
-/* reach: the largest operand; 0: 1. Rows with a reach are for f16 and bf16 and show that scores are not rounded. */
+/* transposed: the leaves are [batch, rows, heads, columns] and the operands are their transposes, as in a module.
+ * reach: the largest magnitude of an operand; 0 means 1. Cases with a reach run only in f16 and bf16; they detect
+ * scores that are rounded to that dtype. */
 static const struct large {
     const char *what;
     int64_t batch, heads, rows, keys, width, values;
@@ -128,8 +130,9 @@ static int64_t columns_of(const struct large *l, int operand)
     return operand == Q || operand == K ? l->width : l->values;
 }
 
-/* Where element (row, column) of a matrix is. */
-static double *at(struct array *a, const struct problem *p, int operand, int64_t batch, int64_t head, int64_t row, int64_t column)
+/* The address of element (row, column) of one head's matrix. */
+static double *at(struct array *a, const struct problem *p, int operand, int64_t batch, int64_t head, int64_t row,
+                  int64_t column)
 {
     const int64_t rows = rows_of(p->of, operand), columns = columns_of(p->of, operand), heads = p->of->heads;
     const bool turned = p->of->transposed && operand < DY;
@@ -139,7 +142,7 @@ static double *at(struct array *a, const struct problem *p, int operand, int64_t
 #define AT(operand, row, column) (*at(&p->x[operand], p, operand, batch, head, row, column))
 #define GRAD_AT(operand, row, column) (*at(&p->grad[operand], p, operand, batch, head, row, column))
 
-/* One row's weights, its result, and what it adds to the gradients. */
+/* Computes one row's weights and result, and adds the row's contribution to the gradients. */
 static void reference_row(struct problem *p, int64_t batch, int64_t head, int64_t row, double *weights)
 {
     const struct large *l = p->of;
@@ -208,7 +211,8 @@ static void check_large(struct run *run, const struct large *l, ctrt_dtype dtype
     struct problem p;
     struct array got;
     ctrt_tensor *leaves[3] = { NULL }, *views[3] = { NULL }, *grads[3] = { NULL }, *dy = NULL, *y = NULL;
-    const double tolerance = (dtype == CTRT_F32 || dtype == CTRT_F64 ? 128 : 12) * epsilon_of(dtype) + (dtype == CTRT_F32 ? 12 * run->lowered : 0);
+    const double tolerance = (dtype == CTRT_F32 || dtype == CTRT_F64 ? 128 : 12) * epsilon_of(dtype) +
+        (dtype == CTRT_F32 ? 12 * run->lowered : 0);
     make_problem(&p, l, dtype);
     for (int i = 0; i < 3; i++) {
         if (!check_ok(run, array_upload(&leaves[i], &p.x[i], run->device), NULL, 0, "placing")
@@ -219,7 +223,8 @@ static void check_large(struct run *run, const struct large *l, ctrt_dtype dtype
             goto done;
     }
     if (!check_ok(run, array_upload(&dy, &p.x[DY], run->device), NULL, 0, "placing")
-        || !check_ok(run, ctrt_scaled_dot_product_attention(&y, views[0], views[1], views[2], NULL, 0, l->causal, 0), "softmax", dtype, l->what)
+        || !check_ok(run, ctrt_scaled_dot_product_attention(&y, views[0], views[1], views[2], NULL, 0, l->causal, 0),
+                     "softmax", dtype, l->what)
         || !check_ok(run, array_download(&got, y), NULL, 0, "reading the result"))
         goto done;
     check_near(run, "result", &got, &p.x[Y], tolerance, most_of(&p.x[Y]));
@@ -257,10 +262,11 @@ static void check_larges(struct run *run, const char *name)
     }
 }
 
-/* ---- scores that are large, and infinite ones ---- */
+/* ---- large and infinite scores ---- */
 
-/* k [70, 2] has -inf in 64 keys. Rows of q: most weights are 0; all scores are -inf, which gives NaN; some are +inf, NaN too. And large: scores 40
- * apart, rising and falling. */
+/* Infinite: k [70, 2] has -inf in 64 keys. For the three rows of q, most weights are 0; all scores are -inf, which
+ * gives NaN; some scores are +inf, which gives NaN too. Large: neighbouring scores differ by 40, ascending and
+ * descending. */
 static void check_extremes(struct run *run, const char *name)
 {
     static const double rows[5][2] = { { 1, 0.5 }, { INFINITY, -1 }, { -1, 1 }, { 0, 40 }, { 0, -40 } };
@@ -287,7 +293,8 @@ static void check_extremes(struct run *run, const char *name)
             bool fine = true;
             for (int i = 0; i < 3; i++)
                 fine = fine && check_ok(run, array_upload(&x[i], &in[i], run->device), NULL, 0, "placing");
-            if (fine && check_ok(run, ctrt_scaled_dot_product_attention(&y, x[0], x[1], x[2], NULL, 0, false, 1), "softmax", floating[t], "the call")
+            if (fine && check_ok(run, ctrt_scaled_dot_product_attention(&y, x[0], x[1], x[2], NULL, 0, false, 1),
+                                 "softmax", floating[t], "the call")
                 && check_ok(run, array_download(&got, y), NULL, 0, "reading the result"))
                 check_array(run, "result", &got, &want, COMPOSED, compute_dtype(floating[t]));
             for (int i = 0; i < 3; i++)
@@ -297,6 +304,7 @@ static void check_extremes(struct run *run, const char *name)
         }
 }
 
-static const struct check_special specials[] = { { "attention", "gradient", check_larges }, { "attention", "forward", check_extremes } };
+static const struct check_special specials[] = { { "attention", "gradient", check_larges },
+                                                 { "attention", "forward", check_extremes } };
 
 const struct family attention_family = { "attention", FAMILY_OPS(ops), FAMILY_SPECIALS(specials) };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* binary.c: elementwise ops with two operands, numbers on the left, where and masked_fill. */
+/* binary.c: elementwise ops with two operands, ops with a scalar on the left, where and masked_fill. */
 #include "suite.h"
 
 static double add_f(double a, double b) { return a + b; }
@@ -10,7 +10,7 @@ static int64_t add_i(int64_t a, int64_t b) { return (int64_t)((uint64_t)a + (uin
 static int64_t sub_i(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
 static int64_t mul_i(int64_t a, int64_t b) { return (int64_t)((uint64_t)a * (uint64_t)b); }
 
-/* The rest has the divisor's sign. */
+/* The remainder has the divisor's sign. */
 static double remainder_f(double a, double b)
 {
     double rest = fmod(a, b);
@@ -28,7 +28,7 @@ static int64_t remainder_i(int64_t a, int64_t b)
     return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
 }
 
-/* The integer that lies nearest to (a - rest) / b: what floor(a / b) is without its rounding. */
+/* The integer nearest to (a - rest) / b, which is floor(a / b) without the rounding error of the division. */
 static double floor_divide_f(double a, double b)
 {
     if (b == 0)
@@ -79,7 +79,7 @@ COMPARISON(logical_or, ||)
 static double logical_xor_f(double a, double b) { return (a != 0) != (b != 0); }
 static int64_t logical_xor_i(int64_t a, int64_t b) { return (a != 0) != (b != 0); }
 
-/* ---- a number on the left: x[0] ---- */
+/* ---- a scalar on the left: x[0] ---- */
 
 static const struct variant left_variants[] = {
     { "", NORMAL, .in = { S(2, 3, 5) }, .x = { 3 } },
@@ -183,8 +183,9 @@ static void masked_fill_reference(struct array *out, const struct array *in, con
 #define BASE    { REAL, 0.3, 3 }
 #define POWER   { REAL, -2, 3 }
 
-#define COMPARE(name)                                                                                                       \
-    { #name, .dtypes = ALL, .inputs = 2, .result = TO_BOOL, .binary = ctrt_##name, .scalar = ctrt_##name##_scalar, .in = { ANY, ANY }, \
+#define COMPARE(name)                                                                   \
+    { #name, .dtypes = ALL, .inputs = 2, .result = TO_BOOL, .binary = ctrt_##name,      \
+      .scalar = ctrt_##name##_scalar, .in = { ANY, ANY },                               \
       .f2 = name##_f, .i2 = name##_i }
 
 static const struct check_op ops[] = {

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compare.c: how far a result may be from the reference, and how a difference is told. */
+/* compare.c: the tolerances of results, comparison with the reference, and the reports of differences. */
 #include <inttypes.h>
 #include <stdio.h>
 
 #include "suite.h"
 
-/* A result may be off by
+/* A result may differ from the reference by
  *
- *     steps[tolerance] * epsilon(of the dtype computed in) * size
- *     + epsilon(of the result's dtype) * |expected|                  for half precision (COMPOSED: 4 * size)
+ *     steps[tolerance] * epsilon(compute dtype) * size
+ *     + epsilon(result dtype) * |expected|                  for half precision (COMPOSED: 4 * size)
  *
- * where size is the magnitude of what was added up: the sum of the terms' magnitudes, or the result's own where
- * nothing is added. f16 and bf16 are computed in f32 and rounded once, so a result that is near the middle
- * between two of them may come out as either: that is the second part. Integers and bools are exact always.
+ * where size is the sum of the magnitudes of the added terms, or the result's magnitude if nothing is added. f16 and
+ * bf16 are computed in f32 and rounded once, so a result near the middle between two values may round to either; the
+ * second term allows this. Integers and bools must be equal.
  *
- * EXACT: one correctly rounded operation, or none. In f32 by way of f64 the reference is correctly rounded too:
- *     53 bits are more than twice 24 and two, so rounding twice is harmless for + - * / and the square root
+ * EXACT: one correctly rounded operation, or none. An f32 reference computed in f64 is correctly rounded too, because
+ *     53 bits are more than 2 * 24 + 2, so rounding twice is harmless for + - * / and the square root
  *     (Figueroa 1995).
  * MATH: a function of a good vector library is within 1 to 4 units in the last place (SVML, SLEEF u35); epsilon
  *     is one to two such units. Results below the smallest normal number may be flushed to zero.
- * ADDED: sums. Recursive summation of n terms is off by n epsilon at worst and sqrt(n) usually (Higham 2002,
- *     4.2); blocked or pairwise by log2(n). The suite sums 70,001 terms at most: 16 allows any decent scheme and
- *     catches a plain loop in f32.
- * PRODUCTS: sums of products, of at most a few hundred terms here, in any order, fused or not.
- *     On a device that multiplies matrices of f32 in a smaller type (properties.matrix_dtype), each factor is rounded to that first, which
- *     makes one of its epsilons together, and the result may be rounded to it too, which makes half of one: 2 allow for both.
- * COMPOSED: several of the above after one another (norms, losses, attention), each adding its share; in half
- *     precision each rounds its result, and up to four such roundings meet. */
+ * ADDED: sums. The error of recursive summation of n terms is at most n epsilon and usually sqrt(n) (Higham 2002,
+ *     4.2); of blocked or pairwise summation log2(n). The suite sums at most 70,001 terms. 16 allows any blocked
+ *     scheme and detects a plain loop in f32.
+ * PRODUCTS: sums of products, here of at most a few hundred terms, in any order, with or without fused multiply-add.
+ *     Some devices multiply f32 matrices in a smaller type (properties.matrix_dtype). They round each factor to that
+ *     type, which is together one of its epsilons, and may round the result, which is half of one; 2 allows both.
+ * COMPOSED: several of the above in sequence (norms, losses, attention), whose errors add. In half precision each
+ *     rounds its result, and up to four such roundings add. */
 static const struct { double f32, f64; } steps[TOLERANCES] = {
     [EXACT]    = {  0,  0 },
     [MATH]     = {  4,  4 },
@@ -67,7 +67,7 @@ static bool same_type(struct run *run, const char *what, const struct array *got
     return same;
 }
 
-/* The element that is furthest beyond its bound, by how often; -1 when all are within. */
+/* Reports the element with the largest excess over its bound. */
 static void tell(struct run *run, const char *what, const struct array *got, const struct array *want,
                  int64_t worst, int64_t wrong, double bound)
 {

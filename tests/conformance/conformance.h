@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conformance.h: runs the conformance suite on a device.
  *
- * Every op of ctrt/ops.h against a reference in float64 and int64, for every dtype and layout; derivatives
- * against finite differences. Stands on the public API alone, so it judges any backend that a plugin brings.
- * Prints TAP. */
+ * Compares every op of ctrt/ops.h with a reference in float64 and int64, for every dtype and layout, and derivatives
+ * with finite differences. Uses only the public API, so it can check the backend of any plugin. Prints TAP. */
 #ifndef CTRT_CONFORMANCE_H
 #define CTRT_CONFORMANCE_H
 
@@ -15,19 +14,19 @@ struct conformance_options {
     const char *device;             /* "cpu", "sim:0"; NULL: cpu */
     const char *op;                 /* only ops that match this shell pattern; NULL: all */
     const char *tags;               /* only checks with one of these words, separated by ','; NULL: all */
-    const char *skip_tags;          /* none of the checks with one of these words */
-    const char *expect_file;        /* more exceptions, in the format that expected.c tells; NULL: none */
-    uint64_t seed;                  /* of the inputs */
-    bool list;                      /* print what would be checked, check nothing */
+    const char *skip_tags;          /* no checks with one of these words; NULL: all */
+    const char *expect_file;        /* more known failures, in the format of expected.c; NULL: none */
+    uint64_t seed;                  /* of the random inputs */
+    bool list;                      /* print the names of the checks, run none */
     FILE *out;                      /* NULL: stdout */
 };
 
 struct conformance_result {
-    int passed, failed, skipped, expected;      /* expected: failures that were foreseen, with their reason */
+    int passed, failed, skipped, expected;      /* expected: known failures, which are not in `failed` */
 };
 
-/* Runs the suite. 0: nothing failed; 1: something did; 2: it could not begin (told on stderr). `result` may be
- * NULL. */
+/* Runs the suite. Returns 0 if nothing failed; 1 if a check failed or none ran; 2 if the suite could not start
+ * (reported on stderr). `result` may be NULL. */
 int conformance_run(const struct conformance_options *options, struct conformance_result *result);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* conv.c: convolution and pooling. Attributes: n[0..1] stride, n[2..3] padding, n[4..5] dilation, n[6] groups;
- * pooling has its kernel in x[0..1]. */
+ * x[0..1] the kernel of pooling. */
 #include "suite.h"
 
 /* ---- conv2d ---- */
@@ -108,7 +108,8 @@ static ctrt_status pool_call(ctrt_tensor **out, ctrt_tensor *const *in, const st
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "conv2d", .dtypes = FLOATS, .flags = MATRICES | GRAD | GRAD2, .inputs = 3, .tolerance = PRODUCTS, .call = conv_call,
+    { "conv2d", .dtypes = FLOATS, .flags = MATRICES | GRAD | GRAD2, .inputs = 3, .tolerance = PRODUCTS,
+      .call = conv_call,
       .in = { ANY, ANY, ANY }, .reference = conv_reference, VARIANTS(convs) },
     { "max_pool2d", .dtypes = FLOATS, .flags = GRAD | TIES, .inputs = 1, .outputs = 2, .call = pool_call,
       .in = { ANY }, .reference = pool_reference, VARIANTS(pools) },

@@ -38,7 +38,7 @@ static ctrt_status channels_last_call(ctrt_tensor **out, ctrt_tensor *const *in,
                : ctrt_fail(CTRT_ERR_INTERNAL, "the result is not channels-last");
 }
 
-/* There and back: the derivative passes two conversions. */
+/* Converts to f64 and back, so that the gradient passes through two conversions. */
 static ctrt_status wide_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
 {
     (void)v;
@@ -144,7 +144,8 @@ static const struct check_op ops[] = {
 
 /* ---- conversions between all dtypes ---- */
 
-/* Values that every dtype has: conversions beyond a type's range are not looked at, for C leaves them open. */
+/* Fills `a` with values in the range of both dtypes. Conversions of values out of range are not checked, because C
+ * leaves them undefined. */
 static void fill_convertible(struct array *a, ctrt_dtype to, struct dice *dice)
 {
     bool negative = a->dtype != CTRT_U8 && to != CTRT_U8;
@@ -208,7 +209,7 @@ static void check_host(struct run *run, const char *name)
                 if (out[k] != in[k % 3 * 4 + k / 3])
                     check_fail(run, "element %d: got %g, expected %g", k, out[k], in[k % 3 * 4 + k / 3]);
         if (!run->failed && ctrt_to_host(out, sizeof out - 1, x, CTRT_F64) != CTRT_ERR_INVALID_ARGUMENT)
-            check_fail(run, "a buffer that is too small was taken");
+            check_fail(run, "a buffer that is too small was accepted");
         if (!run->failed && check_ok(run, ctrt_select(&x, x, 0, 3), NULL, 0, "select")
             && check_ok(run, ctrt_select(&x, x, 0, 2), NULL, 0, "select")
             && check_ok(run, ctrt_item(out, x), NULL, 0, "item")

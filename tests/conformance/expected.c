@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* expected.c: what is known not to work on which device, and why.
+/* expected.c: the list of checks that are known to fail, per device type, with reasons.
  *
- * A row names a device type, a shell pattern over the check's name ("erf f64 *") and the reason. `unsupported`
- * checks are not run and reported as skipped; `fails` are run, and it is an error when one of them passes, so
- * that this list stays true. A file given with --expect adds rows: lines of "unsupported PATTERN: REASON" or
- * "fails PATTERN: REASON", '#' begins a comment. */
+ * A row has a device type, a shell pattern for the check's name ("erf f64 *") and the reason. `unsupported` checks do
+ * not run and are reported as skipped. `fails` checks run, and one that passes is an error, so that this list stays
+ * correct. A file given with --expect adds rows: lines "unsupported PATTERN: REASON" or "fails PATTERN: REASON"; '#'
+ * begins a comment. */
 #include <errno.h>
 #include <fnmatch.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ struct row {
 };
 
 static const struct row rows[] = {
-    { "", EXPECT_PASS, "", "" },        /* nothing is known to fail */
+    { "", EXPECT_PASS, "", "" },        /* matches no device; there are no known failures */
 };
 
 static struct row *loaded;
@@ -44,7 +44,7 @@ enum expectation expected_of(const char *device, const char *check, const char *
     return EXPECT_PASS;
 }
 
-/* One line of the file; false when it cannot be understood. */
+/* Reads one line of the file; returns false if it is malformed or memory runs out. */
 static bool load_line(char *line)
 {
     line[strcspn(line, "#\n")] = '\0';

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* forward.c: results of rows against their references, over dtypes and layouts. */
+/* forward.c: compares the results of ops with their references, for all dtypes and layouts. */
 #include <stdio.h>
 
 #include "suite.h"
 
-/* ---- what a row says, made usable ---- */
+/* ---- the members of a row, with their defaults ---- */
 
-/* The variants of elementwise ops: odd sizes for vector tails, and operands that broadcast. */
+/* The variants of elementwise ops: odd sizes, so that vector loops have a tail, and operands that broadcast. */
 static const struct variant one_operand[] = {
     { "", NORMAL, .in = { S(2, 3, 5) } },
     { "", NORMAL, .in = { S(7, 9) } },
@@ -109,7 +109,7 @@ static void elementwise(struct array *out, const struct array *in, const struct 
                 out->f[k] = round_to(out->dtype, (double)value);
         } else {
             double x = value_of(&in[0], a), y = op->inputs > 1 ? value_of(&in[1], b) : 0;
-            if (in[0].i && out->f) {            /* integers become the result's type first */
+            if (in[0].i && out->f) {            /* integers are converted to the result's type first */
                 x = round_to(out->dtype, x);
                 y = round_to(out->dtype, y);
             }
@@ -117,7 +117,7 @@ static void elementwise(struct array *out, const struct array *in, const struct 
             if (out->size)
                 out->size[k] = fabs(x);
             if (out->f)
-                out->f[k] = value;              /* rounded when compared */
+                out->f[k] = value;              /* check_array rounds it */
             else
                 out->i[k] = wrap_to(out->dtype, (int64_t)value);
         }
@@ -176,8 +176,8 @@ static bool compare_results(struct run *run, const struct check_op *op, const st
     return fine;
 }
 
-/* The same call again: the same bits; into a variable that holds an operand: the same too; and operands are as
- * they were. */
+/* Repeats the call, with an output variable that holds the first operand. The result must be bitwise equal, and the
+ * operands unchanged. */
 static void check_conduct(struct run *run, const struct check_op *op, const struct variant *v,
                           struct placed *in, ctrt_tensor *const *tensors, const struct array *got)
 {
@@ -257,8 +257,7 @@ static bool takes_part(const struct check_op *op, const struct variant *v, enum 
         return false;
     if (sort == SPECIAL && (op->flags & NO_SPECIAL))
         return false;
-    return sort != LARGE || dtype == CTRT_F32
-           || largest_input(v) <= 20000; /* the largest in f32 alone, for time's sake */
+    return sort != LARGE || dtype == CTRT_F32 || largest_input(v) <= 20000; /* the largest only in f32, to save time */
 }
 
 static void check_sort(struct run *run, const struct check_op *op, ctrt_dtype dtype, enum sort sort,

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gradient.c: derivatives. In f64 against central differences of the reference; the second derivative against
- * central differences of the first; in other floating types against f64.
+/* gradient.c: checks derivatives. Gradients in f64 are compared with central differences of the reference, second
+ * derivatives with central differences of the first, and gradients in other floating types with f64.
  *
- * The function that is derived is L = sum(w * op(x)) with fixed random w. Central differences with step h are
- * off by h^2/6 L''' and by rounding, about 1e-16 L / h: with h = 1e-5 and values of order one both are below
- * 1e-9, far under the 1e-6 that is asked for. */
+ * The differentiated function is L = sum(w * op(x)) with fixed random w. Central differences with step h have a
+ * truncation error of h^2/6 L''' and a rounding error of about 1e-16 L / h. With h = 1e-5 and values of order one both
+ * are below 1e-9, far below the required 1e-6. */
 #include "suite.h"
 
 static const double step = 1e-5, wanted = 1e-6;
@@ -41,7 +41,7 @@ static double loss_of(struct derivation *d)
     return loss;
 }
 
-/* dL/d(full[input]) by differences. */
+/* Computes dL/d(full[input]) by central differences. */
 static void differences(struct derivation *d, int input, struct array *out)
 {
     array_make(out, CTRT_F64, d->full[input].ndim, d->full[input].shape);
@@ -56,7 +56,7 @@ static void differences(struct derivation *d, int input, struct array *out)
     }
 }
 
-/* Sums a gradient over what its layout repeats: from full to base. */
+/* Reduces a gradient from `full` to `base`: sums the elements that share memory in a broadcast layout. */
 static void fold(struct array *base, const struct array *full, const struct placed *placed)
 {
     array_make(base, full->dtype, placed->base.ndim, placed->base.shape);
@@ -72,12 +72,12 @@ static double most_of(const struct array *a)
     return most;
 }
 
-/* Places the inputs, calls the op, and makes w fit the result. */
+/* The tensors of one call of the op and of its backward pass. */
 struct session {
     struct placed in[MAX_INPUTS];
     ctrt_tensor *tensors[MAX_INPUTS], *leaves[MAX_INPUTS], *out[MAX_OUTPUTS], *weight, *grads[MAX_INPUTS];
-    int count;                                      /* of leaves */
-    int which[MAX_INPUTS];                          /* leaf -> input */
+    int count;                                      /* number of leaves */
+    int which[MAX_INPUTS];                          /* the input of each leaf */
 };
 
 static void session_end(struct session *s)
@@ -154,7 +154,7 @@ done:
 
 /* ---- second derivatives ---- */
 
-/* S = sum over inputs of sum(g_i * v_i), g_i = dL/dx_i, as a tensor that can be derived. */
+/* Computes S = sum over inputs of sum(g_i * v_i) with g_i = dL/dx_i, as a differentiable tensor. */
 static ctrt_status second_loss(ctrt_tensor **out, struct session *s, ctrt_tensor *const *cotangents)
 {
     CTRT_AUTO(tensor) term = NULL;
@@ -170,7 +170,7 @@ static ctrt_status second_loss(ctrt_tensor **out, struct session *s, ctrt_tensor
     return CTRT_OK;
 }
 
-/* The value of S from first derivatives alone. */
+/* Computes the value of S from first derivatives, without create_graph. */
 static bool second_value(struct run *run, struct derivation *d, const struct array *cotangents, double *value)
 {
     void *mark = scratch_mark();
@@ -231,7 +231,8 @@ static void second_derivative(struct run *run, const struct check_op *op, const 
             goto done;
         of[k] = s.leaves[k];
     }
-    of[s.count] = s.weight; /* S is linear in w: its derivative checks how gradients depend on what flows in */
+    /* S is linear in w, so its derivative checks how gradients depend on the incoming gradient */
+    of[s.count] = s.weight;
     if (!check_ok(run, ctrt_tensor_require_grad(s.weight, true), NULL, 0, "requiring grad")
         || !check_ok(run, second_loss(&loss, &s, cotangents), NULL, 0, "backward with create_graph")
         || !check_ok(run, ctrt_grad(second, loss, of, s.count + 1, NULL, false, false, true), NULL, 0,
@@ -241,7 +242,7 @@ static void second_derivative(struct run *run, const struct check_op *op, const 
         struct array got, want, *x = k < s.count ? &d.full[s.which[k]] : &d.weight;
         if (!second_differences(run, &d, x, values, &want))
             goto done;
-        if (second[k] == NULL)                      /* none is zero */
+        if (second[k] == NULL)                      /* no gradient means zero */
             array_make(&got, CTRT_F64, want.ndim, want.shape);
         else if (!check_ok(run, array_download(&got, second[k]), NULL, 0, "reading a second derivative"))
             goto done;
@@ -288,9 +289,9 @@ void check_gradient(struct run *run, const struct check_op *op)
 
 /* ---- other floating types ---- */
 
-/* What gradients in f32, f16, bf16 may be off, relative to the largest element of the gradient, or to 1/4 where
- * all are small: terms are of order one and may cancel. Their ops compute in f32 and round after each op; a
- * rule has up to a dozen of them. */
+/* The tolerance of gradients in f32, f16 and bf16, relative to the largest element of the gradient, or to 1/4 if all
+ * are smaller, because terms are of order one and may cancel. Ops compute in f32 and round their results; a backward
+ * function calls up to a dozen ops. */
 static double gradient_tolerance(ctrt_dtype dtype)
 {
     return (dtype == CTRT_F32 ? 128 : 12) * epsilon_of(dtype);
@@ -347,7 +348,8 @@ static void check_gradient_variant(struct run *run, const struct check_op *op, c
         expected = wide[k];
         expected.dtype = dtype;
         const double lowered = dtype == CTRT_F32 ? 12 * run->lowered : 0;
-        check_near(run, what, &narrow[k], &expected, gradient_tolerance(dtype) + lowered, fmax(most_of(&expected), 0.25));
+        check_near(run, what, &narrow[k], &expected, gradient_tolerance(dtype) + lowered,
+                   fmax(most_of(&expected), 0.25));
     }
 }
 

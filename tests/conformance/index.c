@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* index.c: looking up, triangles, joining. */
+/* index.c: indexing, triangles, concatenation. */
 #include "suite.h"
 
-/* Element `from` of b becomes element `to` of a; both of one dtype. */
+/* Copies element `from` of b to element `to` of a. Both have the same dtype. */
 static void move(struct array *a, int64_t to, const struct array *b, int64_t from)
 {
     if (a->f)
@@ -39,7 +39,7 @@ static ctrt_status embedding_call(ctrt_tensor **out, ctrt_tensor *const *in, con
     return ctrt_embedding(out, in[0], in[1], -1);
 }
 
-/* ---- index_select, gather: x, index; n[0] the dim, n[7] its size ---- */
+/* ---- index_select, gather: x, index; n[0] dim, n[7] size of that dim ---- */
 
 static const struct variant selections[] = {
     { "dim 0", NORMAL, .in = { S(5, 3), S(4) }, .n = { 0, [7] = 5 } },
@@ -82,7 +82,7 @@ static ctrt_status gather_call(ctrt_tensor **out, ctrt_tensor *const *in, const 
     return ctrt_gather(out, in[0], (int)v->n[0], in[1]);
 }
 
-/* ---- triangles: n[0] the diagonal ---- */
+/* ---- tril, triu: n[0] diagonal ---- */
 
 static const struct variant triangles[] = {
     { "diagonal 0", NORMAL, .in = { S(4, 5) } },
@@ -117,7 +117,7 @@ static ctrt_status triu_call(ctrt_tensor **out, ctrt_tensor *const *in, const st
     return ctrt_triu(out, in[0], v->n[0]);
 }
 
-/* ---- joining: n[0] the dim ---- */
+/* ---- cat, stack: n[0] dim ---- */
 
 static const struct variant joins[] = {
     { "dim 0", NORMAL, .in = { S(2, 3), S(1, 3), S(4, 3) } },
@@ -214,9 +214,10 @@ static const struct check_op ops[] = {
       .in = { ANY, ANY, ANY }, .reference = stack_reference, VARIANTS(stacks) },
 };
 
-/* ---- an index that is out of range is an error that names it; a padding row gets no gradient ---- */
+/* ---- an index out of range is an error whose message contains it; a padding row gets no gradient ---- */
 
-/* An asynchronous device finds out when it gets there; then its stream has to be made usable again. */
+/* An asynchronous device reports the error at a synchronization. Returns that error, after a reset of the stream that
+ * makes it usable again. */
 static ctrt_status late_error(ctrt_device *device)
 {
     ctrt_stream *stream = NULL;
@@ -239,11 +240,11 @@ static void expect_index_error(struct run *run, const char *what, ctrt_status st
     if (status == CTRT_OK)
         status = late_error(run->device);
     if (status == CTRT_OK)
-        check_fail(run, "%s: an index out of range was taken", what);
+        check_fail(run, "%s: an index out of range was accepted", what);
     else if (status == CTRT_ERR_NOT_SUPPORTED)
         check_ok(run, status, "index_select", CTRT_F32, what);
     else if (strstr(ctrt_error_message(), "7") == NULL)
-        check_fail(run, "%s: the message does not name the index 7: %s", what, ctrt_error_message());
+        check_fail(run, "%s: the message does not contain the index 7: %s", what, ctrt_error_message());
 }
 
 static void check_range(struct run *run, const char *name)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* inplace.c: ops in place: the values, the elements that are not self's, and the version of the storage. */
+/* inplace.c: checks ops in place: the values, that memory outside self is unchanged, and that the storage's version
+ * changes. */
 #include "suite.h"
 
 static int category(ctrt_dtype dtype)
@@ -7,7 +8,7 @@ static int category(ctrt_dtype dtype)
     return is_floating(dtype) ? 2 : dtype == CTRT_BOOL ? 0 : 1;
 }
 
-/* What lies in self's memory after the op: results where self is, and what was there elsewhere. */
+/* The expected content of self's memory after the op: results in the elements of self, the old values elsewhere. */
 static void expected_base(struct array *base, const struct placed *self, const struct array *result)
 {
     struct array cast;
@@ -40,7 +41,8 @@ static void compare_self(struct run *run, const struct check_op *op, const struc
     check_array(run, v->what[0] ? v->what : "self's memory", &got, &want, op->tolerance, compute_dtype(compute));
 }
 
-/* A result of a higher category than self's has no place there: the call must say so and leave self alone. */
+/* A result of a higher dtype category than self cannot be stored in self. The call must fail and leave self
+ * unchanged. */
 static void expect_refusal(struct run *run, ctrt_status status, const struct placed *self)
 {
     struct array got;
@@ -49,7 +51,7 @@ static void expect_refusal(struct run *run, ctrt_status status, const struct pla
                    ctrt_status_string(status), ctrt_status_string(CTRT_ERR_DTYPE));
     if (!check_ok(run, array_download(&got, self->leaf), NULL, 0, "reading self"))
         return;
-    check_array(run, "self after a refusal", &got, &self->base, EXACT, CTRT_F64);
+    check_array(run, "self after an error", &got, &self->base, EXACT, CTRT_F64);
 }
 
 static void check_inplace_variant(struct run *run, const struct check_op *op, const struct variant *v,
@@ -86,7 +88,7 @@ done:
     unplace(in, op->inputs);
 }
 
-/* Does the result have self's shape? */
+/* Returns whether the result has self's shape. */
 static bool keeps_shape(const struct check_op *op, const struct variant *v)
 {
     for (int i = 1; i < op->inputs; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* main.c: the conformance suite as a program. `make check` runs it on the cpu; `ctrt check` is the same for
- * anybody's plugin. */
+/* main.c: the conformance suite as a program. `make check` runs it on the cpu; `ctrt check` runs the same suite on the
+ * backend of any plugin. */
 #include <getopt.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,16 +10,15 @@
 static const char usage[] =
     "usage: ctrt-conformance [--device NAME] [--op PATTERN] [--tags LIST] [--skip-tags LIST] [--expect FILE] "
     "[--seed N] [--list]\n"
-    "  --device NAME      the device that is judged (cpu)\n"
+    "  --device NAME      the device to check (cpu)\n"
     "  --op PATTERN       only ops whose name matches the shell pattern\n"
-    "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, "
-    "softmax, attention, norm, index, view,\n"
-    "                     copy, random, optim), a dtype, or forward, scalar, inplace, gradient, gradient2\n"
-    "  --skip-tags LIST   no checks with one of them\n"
-    "  --expect FILE      what is known not to work: lines of 'unsupported PATTERN: REASON' or 'fails PATTERN: "
-    "REASON'\n"
-    "  --seed N           of the inputs\n"
-    "  --list             names the checks, runs none\n";
+    "  --tags LIST        only checks with one of these words: a family (elementwise, reduce, matmul, conv, softmax,\n"
+    "                     attention, norm, index, view, copy, random, optim), a dtype, or forward, scalar, inplace,\n"
+    "                     gradient, gradient2\n"
+    "  --skip-tags LIST   no checks with one of these words\n"
+    "  --expect FILE      known failures: lines 'unsupported PATTERN: REASON' or 'fails PATTERN: REASON'\n"
+    "  --seed N           seed of the random inputs (1)\n"
+    "  --list             prints the names of the checks and runs none\n";
 
 int main(int argc, char **argv)
 {

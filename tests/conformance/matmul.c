@@ -27,7 +27,8 @@ static const struct variant matmuls[] = {
     { "wide", LARGE, .in = { S(130, 140), S(140, 150) } },
 };
 
-/* a as [batch..., M, K], b as [batch..., K, N], by adding dims of 1 to vectors, which the result drops again. */
+/* Computes with a as [batch..., M, K] and b as [batch..., K, N]. Vectors get a dim of size 1, which is removed from the
+ * result. */
 static void matmul_reference(struct array *out, const struct array *in, const struct variant *v,
                              const struct check_op *op)
 {

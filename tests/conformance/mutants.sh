@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Does the conformance suite notice wrong kernels? tests/plugins/mutant.c lays kernels over the cpu's that are off by a
-# little: for each op of ops.def one run, in which the suite must complain; for some a run over everything, in which it must
-# complain about these ops and those made of them and no others; and for each kind of mistake a run that must tell it by its name.
+# Checks that the conformance suite detects wrong kernels. tests/plugins/mutant.c overrides kernels of the cpu with
+# slightly wrong ones ("mutants"). For each op of ops.def, a run in which a check of that op must fail. For some ops, a
+# run of all ops, in which exactly the checks of that op and of ops composed of it must fail. For each kind of mistake,
+# a run in which the failed check and its message must describe the mistake.
 srcdir=${srcdir:-$(cd "$(dirname "$0")/../.." && pwd)}
 builddir=${builddir:-$srcdir}
 . "$srcdir/tests/lib.sh"
@@ -18,8 +19,8 @@ if [ ! -e "$plugins/backend-cpu.so" ]; then
     exit 0
 fi
 
-# judge MUTANT ARGUMENT...: the failed checks, one on each line; "crash N" when the suite did not end as it should.
-judge() {
+# run_suite MUTANT ARGUMENT...: prints the failed checks, one per line; "crash N" if the suite ended abnormally.
+run_suite() {
     mutant=$1
     shift
     CTRT_PLUGIN_PATH=$plugins CTRT_MUTANT=$mutant "$suite" "$@" >"$work/tap" 2>"$work/err"
@@ -31,18 +32,18 @@ judge() {
     sed -n 's/^not ok [0-9]* - //p' "$work/tap"
 }
 
-# The suite without mutants: nothing to complain of, else what follows says nothing.
-found=$(judge '' --tags forward --op 'a*')
-check "no mutant, no complaint" "$found"
-# Attention that the core composes, and by kernels of the device's; gradients by those, or composed where there is none for them.
+# Without mutants the suite must pass; otherwise the checks below prove nothing.
+found=$(run_suite '' --tags forward --op 'a*')
+check "no mutant, no failed check" "$found"
+# Attention composed by the core, and by kernels of the device, with a backward kernel or with composed gradients.
 for kernels in '' attention@none attention@none,attention_backward@none; do
-    check "attention by ${kernels:-other ops}: no complaint" "$(judge "$kernels" --op '*attention*')"
+    check "attention by ${kernels:-other ops}: no failed check" "$(run_suite "$kernels" --op '*attention*')"
 done
 
-# ---- every kernel can be found out ----
+# ---- a mistake in any kernel is detected ----
 
-# Where a kernel is looked at that is no op of its own.
-looked_at() {
+# The op whose checks cover a kernel that has none of its own.
+checked_by() {
     case $1 in
     conv2d_*)    echo conv2d ;;
     *_backward)  echo "${1%_backward}" ;;
@@ -53,40 +54,45 @@ looked_at() {
     *)           echo "$1" ;;
     esac
 }
-# The mutant, and what it takes for its kernel to be called.
-with_company() {
+# The mutant, with the other mutants that are required for its kernel to be called.
+with_required() {
     case $1 in
     attention_backward*) echo "attention@none,$1" ;;
     *)                   echo "$1" ;;
     esac
 }
 for kernel in $(sed -n '/VIEW,/d; s/^OP(\([a-z0-9_]*\),.*/\1/p' "$srcdir/core/ops/ops.def"); do
-    op=$(looked_at "$kernel")
-    found=$(judge "$(with_company "$kernel")" --op "$op")
+    op=$(checked_by "$kernel")
+    found=$(run_suite "$(with_required "$kernel")" --op "$op")
     case $found in
-    crash*) not_ok "a wrong $kernel is noticed" "$found" ;;
-    '')     not_ok "a wrong $kernel is noticed" "no check of '$op' failed" ;;
-    *)      ok "a wrong $kernel is noticed" ;;
+    crash*) not_ok "a wrong $kernel is detected" "$found" ;;
+    '')     not_ok "a wrong $kernel is detected" "no check of '$op' failed" ;;
+    *)      ok "a wrong $kernel is detected" ;;
     esac
 done
 for kernel in attention_backward:1 attention_backward:2; do
-    found=$(judge "$(with_company "$kernel")" --op attention)
-    [ -n "$found" ] && ok "a wrong result of $kernel is noticed" || not_ok "a wrong result of $kernel is noticed"
+    found=$(run_suite "$(with_required "$kernel")" --op attention)
+    [ -n "$found" ] && ok "a wrong result of $kernel is detected" || not_ok "a wrong result of $kernel is detected"
 done
 for kernel in max_pool2d:1 batch_norm:3 batch_norm:4 sgd_step:3 adam_step:3; do
-    found=$(judge "$kernel" --op "${kernel%:*}")
-    [ -n "$found" ] && ok "a wrong result of $kernel is noticed" || not_ok "a wrong result of $kernel is noticed"
+    found=$(run_suite "$kernel" --op "${kernel%:*}")
+    [ -n "$found" ] && ok "a wrong result of $kernel is detected" || not_ok "a wrong result of $kernel is detected"
 done
 
-# ---- and nothing else is blamed ----
+# ---- checks of other ops do not fail ----
 
-# blamed MUTANT OP...: exactly these ops fail in their results.
+# blamed MUTANT OP...: exactly the forward checks of these ops fail.
 blamed() {
     mutant=$1
     shift
-    found=$(judge "$mutant" --tags forward --skip-tags gradient | sed 's/ \(of batches alone\|attention\) .*/_\1/; s/ .*//' | sort -u | tr '\n' ' ')
+    found=$(run_suite "$mutant" --tags forward --skip-tags gradient |
+        sed 's/ \(of batches alone\|attention\) .*/_\1/; s/ .*//' | sort -u | tr '\n' ' ')
     want=$(printf '%s\n' "$@" | sort -u | tr '\n' ' ')
-    if [ "$found" = "$want" ]; then ok "a wrong $mutant is blamed on: $*"; else not_ok "a wrong $mutant is blamed on: $*" "blamed: $found"; fi
+    if [ "$found" = "$want" ]; then
+        ok "with a wrong $mutant exactly these fail: $*"
+    else
+        not_ok "with a wrong $mutant exactly these fail: $*" "failed: $found"
+    fi
 }
 blamed exp exp
 blamed max_pool2d max_pool2d
@@ -99,28 +105,28 @@ blamed index_select index_select embedding cross_entropy
 blamed layer_norm layer_norm
 blamed tril tril
 
-# ---- every kind of mistake has its name ----
+# ---- the report describes the kind of mistake ----
 
-# names MUTANT OP PATTERN DETAIL: the check fails whose name fits PATTERN, and says DETAIL.
+# names MUTANT OP PATTERN DETAIL: a check whose name matches PATTERN fails, and the output contains DETAIL.
 names() {
-    told=$(judge "$1" --op "$2")
-    ! stopped "$1 is told as: $4" || return 0
-    if printf '%s\n' "$told" | grep -q -- "$3" && grep -q -- "$4" "$work/tap"; then
-        ok "$1 is told as: $4"
+    found=$(run_suite "$1" --op "$2")
+    ! stopped "$1 is reported as: $4" || return 0
+    if printf '%s\n' "$found" | grep -q -- "$3" && grep -q -- "$4" "$work/tap"; then
+        ok "$1 is reported as: $4"
     else
-        not_ok "$1 is told as: $4" "$(printf '%s\n' "$told"; grep -A3 '^not ok' "$work/tap" | head -n 20)"
+        not_ok "$1 is reported as: $4" "$(printf '%s\n' "$found"; grep -A3 '^not ok' "$work/tap" | head -n 20)"
     fi
 }
-# spared MUTANT OP PATTERN: what this mistake does not touch passes.
+# spared MUTANT OP PATTERN: no check whose name matches PATTERN fails, because the mistake does not affect it.
 spared() {
-    told=$(judge "$1" --op "$2")
-    ! stopped "$1 leaves alone: $3" || return 0
-    check "$1 leaves alone: $3" "$(printf '%s\n' "$told" | grep -- "$3")"
+    found=$(run_suite "$1" --op "$2")
+    ! stopped "$1 does not affect: $3" || return 0
+    check "$1 does not affect: $3" "$(printf '%s\n' "$found" | grep -- "$3")"
 }
-# A mutant that reads where it should not is the address sanitizer's to find, and that ends the run.
+# AddressSanitizer ends the run if a mutant reads out of bounds.
 stopped() {
-    case $told in
-    crash*AddressSanitizer*) skip "$1" "the sanitizer stopped it: ${told#crash *: }" ;;
+    case $found in
+    crash*AddressSanitizer*) skip "$1" "AddressSanitizer ended the run: ${found#crash *: }" ;;
     *) return 1 ;;
     esac
 }
@@ -143,24 +149,26 @@ names  relu_backward relu 'relu gradient'   'gradient of input 0'
 names  relu_backward relu 'relu f32 gradient' 'gradient 0'
 names  uniform     uniform 'uniform f32'    'numbers\['
 
-# Differences between the second derivative and what the first says; the rule of tanh multiplies where its kernel does not.
+# The second derivative disagrees with the first: the backward function of tanh calls mul with create_graph, its kernel
+# does not.
 names  mul         tanh 'tanh second derivative' 'second derivative by'
 
-# ---- what is foreseen ----
+# ---- the list of known failures ----
 
 echo "unsupported neg i8*: no such thing here
 fails neg f32 contiguous: a known fault   # and a comment" >"$work/expect"
 CTRT_PLUGIN_PATH=$plugins CTRT_MUTANT=neg "$suite" --op neg --expect "$work/expect" >"$work/tap" 2>&1
-grep -q '^not ok [0-9]* - neg f32 contiguous # TODO a known fault' "$work/tap" && grep -q '^ok [0-9]* - neg i8 sliced # SKIP no such thing here' "$work/tap" &&
-    ok "foreseen failures are told as such" || not_ok "foreseen failures are told as such" "$(head -n 20 "$work/tap")"
+grep -q '^not ok [0-9]* - neg f32 contiguous # TODO a known fault' "$work/tap" &&
+    grep -q '^ok [0-9]* - neg i8 sliced # SKIP no such thing here' "$work/tap" &&
+    ok "known failures are reported as such" || not_ok "known failures are reported as such" "$(head -n 20 "$work/tap")"
 CTRT_PLUGIN_PATH=$plugins CTRT_MUTANT='' "$suite" --op neg --expect "$work/expect" >"$work/tap" 2>&1
-grep -q 'passes, though it is listed as failing' "$work/tap" && ok "a foreseen failure that passes is a failure" ||
-    not_ok "a foreseen failure that passes is a failure"
+grep -q 'passes, although it is listed as failing' "$work/tap" && ok "a known failure that passes is a failure" ||
+    not_ok "a known failure that passes is a failure"
 echo "sometimes neg" >"$work/expect"
 CTRT_PLUGIN_PATH=$plugins "$suite" --op neg --expect "$work/expect" >"$work/tap" 2>&1
-[ $? -eq 2 ] && ok "a malformed list is refused" || not_ok "a malformed list is refused" "$(cat "$work/tap")"
+[ $? -eq 2 ] && ok "a malformed list is an error" || not_ok "a malformed list is an error" "$(cat "$work/tap")"
 CTRT_PLUGIN_PATH=$plugins "$suite" --device quantum >"$work/tap" 2>&1
-[ $? -eq 2 ] && ok "an unknown device is refused" || not_ok "an unknown device is refused" "$(cat "$work/tap")"
+[ $? -eq 2 ] && ok "an unknown device is an error" || not_ok "an unknown device is an error" "$(cat "$work/tap")"
 CTRT_PLUGIN_PATH=$plugins "$suite" --op nosuchop >"$work/tap" 2>&1
-[ $? -eq 1 ] && ok "a run that checks nothing does not pass" || not_ok "a run that checks nothing does not pass" "$(cat "$work/tap")"
+[ $? -eq 1 ] && ok "a run without checks fails" || not_ok "a run without checks fails" "$(cat "$work/tap")"
 finish

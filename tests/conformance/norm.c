@@ -2,7 +2,7 @@
 /* norm.c: layer and batch normalisation. */
 #include "suite.h"
 
-/* ---- layer_norm: n[0] how many dims; x[0] epsilon ---- */
+/* ---- layer_norm: n[0] number of normalised dims; x[0] epsilon ---- */
 
 static const struct variant layers[] = {
     { "last dim", NORMAL, .in = { S(3, 4, 5), S(5), S(5) }, .n = { 1 }, .x = { 1e-5 } },
@@ -57,7 +57,7 @@ static ctrt_status layer_call(ctrt_tensor **out, ctrt_tensor *const *in, const s
 }
 
 /* ---- batch_norm: x, weight, bias, running_mean, running_var; n[0] training; x[0] momentum, x[1] epsilon.
- *      Results: y, and the running statistics afterwards where there are some. ---- */
+ *      Results: y, and the updated running statistics if they are inputs. ---- */
 
 static const struct variant batches[] = {
     { "training [N,C]", NORMAL, .in = { S(6, 3), S(3), S(3), S(3), S(3) }, .n = { 1 }, .x = { 0.125, 1e-5 } },

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* optim.c: five steps of the optimizers on several parameters at once. Formulas: PyTorch's documentation of SGD
- * and AdamW (Loshchilov and Hutter 2019; Kingma and Ba 2015). */
+/* optim.c: five steps of the optimizers on several parameters at once. The formulas are those of PyTorch's
+ * documentation of SGD and AdamW (Loshchilov and Hutter 2019; Kingma and Ba 2015). */
 #include "suite.h"
 
 enum { PARAMETERS = 3, STEPS = 5, MOST = 700 };
@@ -9,7 +9,7 @@ static const int64_t sizes[PARAMETERS] = { 1, 37, MOST };
 struct recipe {
     const char *name;
     bool adam;
-    double gradient;                    /* the largest; 0: 1 */
+    double gradient;                    /* largest magnitude of a gradient; 0 means 1 */
     ctrt_sgd_options sgd;
     ctrt_adamw_options adamw;
 };
@@ -25,7 +25,7 @@ static const struct recipe recipes[] = {
     { .name = "adamw, decay",
       .adam = true,
       .adamw = { .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .epsilon = 1e-3, .weight_decay = 0.1 } },
-    /* Whose squares f16 does not hold. */
+    /* Gradients whose squares underflow in f16. */
     { .name = "adamw, small gradients", .adam = true, .gradient = 1.0 / 2048, .adamw = { .lr = 0.01 } },
     { .name = "momentum, small gradients", .gradient = 1.0 / 2048, .sgd = { .lr = 100, .momentum = 0.9 } },
     { .name = "adamw, maximize", .adam = true, .adamw = { .lr = 0.01, .maximize = true } },
@@ -92,7 +92,7 @@ static void check_recipe(struct run *run, const struct recipe *recipe, ctrt_dtyp
         if (!check_ok(run, ctrt_optimizer_step(optimizer), kernel, dtype, "the step"))
             goto done;
     }
-    for (int k = 0; k < PARAMETERS; k++)        /* five steps, each with a rounding of the parameter */
+    for (int k = 0; k < PARAMETERS; k++)        /* each step rounds the parameter once */
         if (check_ok(run, array_download(&got, p[k]), NULL, 0, "reading"))
             check_near(run, recipe->name, &got, &at[k],
                        (dtype == CTRT_F32 || dtype == CTRT_F64 ? 32 : 2 * STEPS) * epsilon_of(dtype), 1);

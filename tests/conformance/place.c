@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* place.c: values for an op's inputs, and how they lie in the device's memory.
+/* place.c: the values of an op's inputs, and their layouts in device memory.
  *
- * What lies between the elements of a sliced input is NaN (floating) or a large number, so that a kernel that
- * reads a wrong element gives itself away. */
+ * The elements between those of a sliced input are NaN (floating) or a large number, so that reads of wrong elements
+ * are detected. */
 #include "suite.h"
 
 const char *const layout_names[LAYOUTS] = {
@@ -10,8 +10,8 @@ const char *const layout_names[LAYOUTS] = {
     [SLICED] = "sliced", [EXPANDED] = "broadcast", [CHANNELS_LAST] = "channels-last",
 };
 
-/* The dimension that a broadcast input repeats: the first, for every other input the last, that is larger than
- * 1; -1: none. */
+/* The dim that a broadcast input repeats: the first dim larger than 1, for every other input the last one; -1 if there
+ * is none. */
 static int expanded_dim(int ndim, const int64_t *shape, int input)
 {
     for (int k = 0; k < ndim; k++) {
@@ -43,7 +43,7 @@ bool layout_fits(enum layout layout, const struct check_op *op, const struct var
 static const double special_floats[] = { NAN, INFINITY, -INFINITY, 0,    -0.0, 1,   -1,
                                          2.5, -2.5,     0.5,       -0.5, 100,  -100 };
 static const int64_t special_ints[] = { 0, 1, -1, 2, -2, 7, -7, 100, 3, INT64_MAX, INT64_MIN, 5, 63 };
-enum { SPECIALS = 13 };         /* of either kind: SPECIAL variants are {13} and {169} */
+enum { SPECIALS = 13 };         /* number of values in each table; SPECIAL variants have 13 or 13 * 13 elements */
 
 static void fill_special(struct array *a, int input, int inputs, bool no_zero)
 {
@@ -54,7 +54,7 @@ static void fill_special(struct array *a, int input, int inputs, bool no_zero)
             continue;
         }
         int64_t value = special_ints[which];
-        if (value == INT64_MAX || value == INT64_MIN) {         /* the limits of this type */
+        if (value == INT64_MAX || value == INT64_MIN) {         /* stand for the limits of the dtype */
             int bits = (int)ctrt_dtype_size(a->dtype) * 8;
             uint64_t half = 1ull << (bits - 1);
             if (a->dtype == CTRT_U8)
@@ -79,7 +79,8 @@ static void shuffle(int64_t *order, int64_t n, struct dice *dice)
     }
 }
 
-/* One value in each of numel equal parts of the domain, in random order, away from multiples of 1/2. */
+/* Fills `a` with one value from each of numel equal parts of the domain, in random order, not close to multiples of
+ * 1/2. */
 static void fill_smooth(struct array *a, const struct domain *domain, int input, struct dice *dice)
 {
     int64_t *order = scratch((size_t)a->numel * sizeof *order);
@@ -174,7 +175,7 @@ bool fill_inputs(struct array *full, const struct check_op *op, const struct var
 
 /* ---- layouts ---- */
 
-/* Which layout this input gets: its own where the op's says nothing for it. */
+/* The layout of this input: `layout`, or CONTIGUOUS if `layout` does not apply to its shape. */
 static enum layout layout_of(const struct array *full, enum layout layout, int input)
 {
     int n = full->ndim;
@@ -187,7 +188,7 @@ static enum layout layout_of(const struct array *full, enum layout layout, int i
 
 static const int channels_first_order[4] = { 0, 3, 1, 2 };      /* dims of NCHW in NHWC */
 
-/* The shape of the memory behind `full`, and where an element lies in it. */
+/* Writes the shape of the memory that contains `full` in this layout, and returns its number of dims. */
 static int base_shape(int64_t *shape, const struct array *full, enum layout layout, int input)
 {
     int n = full->ndim;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* random.c: random numbers, bit for bit: Philox4x32-10 as ctrt/plugin.h lays it down, so that every backend
- * gives the same. */
+/* random.c: checks random numbers bit for bit against Philox4x32-10 as ctrt/plugin.h specifies it, so that they are
+ * equal on every backend. */
 #include <inttypes.h>
 
 #include "suite.h"
@@ -21,7 +21,7 @@ static void philox(uint32_t out[4], uint64_t seed, uint64_t counter)
     memcpy(out, c, sizeof c);
 }
 
-/* Number 17 of this stream, scaled or not, reaches the upper bound when it is rounded to f16 or bf16. */
+/* Number 17 of this stream, scaled or not, rounds to the upper bound in f16 and bf16. */
 static const uint64_t seed = 0x123456789abcdefu, start = 1617;
 
 static uint32_t word(int64_t i)
@@ -57,7 +57,7 @@ static double normal(ctrt_dtype dtype, int64_t i)
     return i % 2 ? r * sin(angle) : r * cos(angle);
 }
 
-/* What a uniform number in [lo, hi) becomes: the bound is tested after rounding. */
+/* A uniform number that rounds to `hi` is replaced by `lo`. */
 static double below(ctrt_dtype dtype, double x, double lo, double hi) { return round_to(dtype, x) < hi ? x : lo; }
 
 static double expect_uniform(ctrt_dtype dtype, int64_t i)
@@ -99,15 +99,15 @@ static ctrt_status make_scaled(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device 
     return ctrt_uniform_(*out, -1, 2);
 }
 
-/* Normal numbers go through a logarithm, a root and a cosine; a scaled uniform one may be fused. Others are
- * exact. */
+/* Normal numbers have a bound because they use a logarithm, a square root and a cosine; scaled uniform numbers, because
+ * multiplication and addition may be fused. Others are exact. */
 static const struct source {
     const char *name;
     unsigned dtypes;
     ctrt_status (*make)(ctrt_tensor **out, ctrt_dtype dtype, ctrt_device *device);
     double (*expect)(ctrt_dtype dtype, int64_t i);
     double bound;                       /* in units of epsilon; 0: exact */
-    int per_block;                      /* elements of a counter block; f64: 2 */
+    int per_block;                      /* elements per counter block; for f64 2 */
 } sources[] = {
     { "uniform", FLOATS, make_uniform, expect_uniform, 0, 4 },
     { "uniform_", FLOATS, make_scaled, expect_scaled, 2, 4 },
@@ -134,7 +134,7 @@ static void check_source(struct run *run, const struct source *source, ctrt_dtyp
     uint64_t used = (COUNT + (uint64_t)per_block - 1) / (uint64_t)per_block;
     if (seed_now != seed || offset != start + used)
         check_fail(
-            run, "the generator stands at seed %" PRIx64 ", offset %" PRIu64 "; expected %" PRIx64 ", %" PRIu64,
+            run, "the generator has seed %" PRIx64 ", offset %" PRIu64 "; expected %" PRIx64 ", %" PRIu64,
             seed_now, offset, seed, start + used);
     array_make(&want, dtype, 1, (int64_t[]){ COUNT });
     for (int64_t k = 0; k < COUNT; k++) {
@@ -162,7 +162,7 @@ static void run_source(struct run *run, const char *name)
                 check_source(run, &sources[k], (ctrt_dtype)dtype);
 }
 
-/* Dropout keeps element i where its uniform number is at least p; its gradient goes the same way. */
+/* Dropout keeps element i if its uniform number is at least p, in the result and in the gradient. */
 static void check_dropout(struct run *run, const char *name)
 {
     for (int k = 1; k < CTRT_DTYPE_COUNT; k++) {
@@ -203,7 +203,7 @@ static void check_permutation(struct run *run, const char *name)
 {
     ctrt_tensor *x = NULL;
     struct array got;
-    if (!check_begin(run, name, 0, "forward", "holds every number once, and not in order"))
+    if (!check_begin(run, name, 0, "forward", "contains every number once, in random order"))
         return;
     if (check_ok(run, ctrt_generator_set(run->device, seed, start), NULL, 0, "setting the generator")
         && check_ok(run, ctrt_randperm(&x, COUNT, run->device), NULL, 0, "the call")
@@ -212,21 +212,21 @@ static void check_permutation(struct run *run, const char *name)
         int64_t in_place = 0;
         for (int64_t k = 0; k < got.numel; k++) {
             if (got.i[k] < 0 || got.i[k] >= COUNT || seen[got.i[k]])
-                check_fail(run, "[%" PRId64 "] is %" PRId64 ", which is out of range or there twice", k,
+                check_fail(run, "[%" PRId64 "] is %" PRId64 ", which is out of range or appears twice", k,
                            got.i[k]);
             else
                 seen[got.i[k]] = true;
             in_place += got.i[k] == k;
         }
         if (got.dtype != CTRT_I64 || got.numel != COUNT || in_place > COUNT / 10)
-            check_fail(run, "%" PRId64 " %s numbers, %" PRId64 " of them at their place", got.numel,
+            check_fail(run, "got %" PRId64 " %s numbers, %" PRId64 " of them at their own index", got.numel,
                        ctrt_dtype_name(got.dtype), in_place);
     }
     ctrt_tensor_release(&x);
     check_end(run);
 }
 
-/* ctrt_manual_seed starts every device's generator anew: the same numbers again. */
+/* ctrt_manual_seed restarts the generator of every device, so that the same seed gives the same numbers. */
 static void check_seed(struct run *run, const char *name)
 {
     ctrt_tensor *x = NULL;
@@ -244,7 +244,7 @@ static void check_seed(struct run *run, const char *name)
         && check_ok(run, array_download(&again, x), NULL, 0, "reading")) {
         check_array(run, "after the same seed", &again, &first, EXACT, CTRT_F32);
         if (!memcmp(first.f, other.f, 20 * sizeof *first.f))
-            check_fail(run, "two calls after one another gave the same numbers");
+            check_fail(run, "two consecutive calls returned the same numbers");
     }
 done:
     ctrt_tensor_release(&x);

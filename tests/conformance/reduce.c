@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* reduce.c: reductions. Attributes: n[0] how many dims (-1: all), n[1..3] which, n[4] keepdim, n[5] correction.
- */
+/* reduce.c: reductions. Attributes: n[0] number of dims (-1: all), n[1..3] the dims, n[4] keepdim, n[5] correction. */
 #include "suite.h"
 
 static bool reduces(const struct variant *v, int dim, int ndim)
@@ -18,7 +17,7 @@ static ctrt_ints dims_of(const struct variant *v)
     return v->n[0] < 0 ? CTRT_ALL_DIMS : ctrt_ints_of(&v->n[1], (int)v->n[0]);
 }
 
-/* The values that are reduced into each result: row after row, `each` of them, in the input's order. */
+/* The input's values grouped by result: `each` values for each of `count` results, in the input's order. */
 struct groups {
     int64_t count, each;
     double *f;
@@ -92,7 +91,7 @@ static double reduce_f(enum reduction what, const double *x, int64_t n, int corr
     double best = n ? x[0] : 0;
     bool any = false, every = true;
     for (int64_t k = 0; k < n; k++) {
-        any |= x[k] != 0;                               /* NaN is not 0 */
+        any |= x[k] != 0;                               /* also true for NaN */
         every &= x[k] != 0;
         if (isnan(best))
             continue;
@@ -146,7 +145,8 @@ static void reduce_reference(struct array *out, const struct array *in, const st
         }
 }
 
-/* Where the best element stands: the first of equal ones, NaN above all. */
+/* The index in group k of the largest or smallest element: the first of equal ones; NaN takes precedence over any
+ * number. */
 static int64_t place_of(const struct groups *g, int64_t k, bool largest)
 {
     int64_t best = 0;
@@ -188,14 +188,15 @@ static void extreme_reference(struct array *out, const struct array *in, const s
     }
 }
 
-#define REDUCTION(name, function, what)                                                                                             \
-    static void name##_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)     \
-    {                                                                                                                               \
-        reduce_reference(out, in, v, op, what);                                                                                     \
-    }                                                                                                                               \
-    static ctrt_status name##_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)                              \
-    {                                                                                                                               \
-        return function(out, in[0], dims_of(v), v->n[4] != 0);                                                                      \
+#define REDUCTION(name, function, what)                                                                     \
+    static void name##_reference(struct array *out, const struct array *in, const struct variant *v,        \
+                                 const struct check_op *op)                                                 \
+    {                                                                                                       \
+        reduce_reference(out, in, v, op, what);                                                             \
+    }                                                                                                       \
+    static ctrt_status name##_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)      \
+    {                                                                                                       \
+        return function(out, in[0], dims_of(v), v->n[4] != 0);                                              \
     }
 REDUCTION(sum, ctrt_sum_dims, R_SUM)
 REDUCTION(mean, ctrt_mean_dims, R_MEAN)
@@ -215,24 +216,26 @@ static ctrt_status var_call(ctrt_tensor **out, ctrt_tensor *const *in, const str
     return ctrt_var(out, in[0], dims_of(v), (int)v->n[5], v->n[4] != 0);
 }
 
-#define ARGUMENT(name, extreme, largest)                                                                                            \
-    static void name##_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)     \
-    {                                                                                                                               \
-        (void)op;                                                                                                                   \
-        arg_reference(out, in, v, largest);                                                                                         \
-    }                                                                                                                               \
-    static ctrt_status name##_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)                              \
-    {                                                                                                                               \
-        return ctrt_##name(out, in[0], dims_of(v), v->n[4] != 0);                                                                   \
-    }                                                                                                                               \
-    static void extreme##_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op)  \
-    {                                                                                                                               \
-        (void)op;                                                                                                                   \
-        extreme_reference(out, in, v, largest);                                                                                     \
-    }                                                                                                                               \
-    static ctrt_status extreme##_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)                           \
-    {                                                                                                                               \
-        return ctrt_##extreme(&out[0], &out[1], in[0], (int)v->n[1], v->n[4] != 0);                                                 \
+#define ARGUMENT(name, extreme, largest)                                                                        \
+    static void name##_reference(struct array *out, const struct array *in, const struct variant *v,            \
+                                 const struct check_op *op)                                                     \
+    {                                                                                                           \
+        (void)op;                                                                                               \
+        arg_reference(out, in, v, largest);                                                                     \
+    }                                                                                                           \
+    static ctrt_status name##_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)          \
+    {                                                                                                           \
+        return ctrt_##name(out, in[0], dims_of(v), v->n[4] != 0);                                               \
+    }                                                                                                           \
+    static void extreme##_reference(struct array *out, const struct array *in, const struct variant *v,         \
+                                    const struct check_op *op)                                                  \
+    {                                                                                                           \
+        (void)op;                                                                                               \
+        extreme_reference(out, in, v, largest);                                                                 \
+    }                                                                                                           \
+    static ctrt_status extreme##_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)       \
+    {                                                                                                           \
+        return ctrt_##extreme(&out[0], &out[1], in[0], (int)v->n[1], v->n[4] != 0);                             \
     }
 ARGUMENT(argmax, max, true)
 ARGUMENT(argmin, min, false)
@@ -261,12 +264,12 @@ static const struct variant reductions[] = {
     { "outer and inner", LARGE, .in = { S(41, 7, 43) }, .n = { 2, 0, 2 } },
     { "all", SPECIAL, .in = { S(13) }, .n = { -1 } },
 };
-/* The neutral element of an empty sum. */
+/* Empty sums, which are 0. */
 static const struct variant sums[] = {
     { "all of nothing", ZERO_SIZE, .in = { S(2, 0) }, .n = { -1 } },
     { "a dim of nothing", ZERO_SIZE, .in = { S(2, 0, 3) }, .n = { 1, 1 } },
 };
-/* One dimension, or the flattened whole. */
+/* argmax, argmin: one dim, or all. */
 static const struct variant arguments[] = {
     { "all", NORMAL, .in = { S(3, 4, 5) }, .n = { -1 } },
     { "all, kept", NORMAL, .in = { S(3, 4, 5) }, .n = { -1, 0, 0, 0, 1 } },

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run.c: goes through the tables and prints TAP. */
+/* run.c: runs the checks of all families and prints TAP. */
 #include <fnmatch.h>
 #include <stdarg.h>
 
@@ -13,7 +13,7 @@ enum { FAMILIES = sizeof families / sizeof families[0] };
 
 /* ---- one check ---- */
 
-/* Does `list` ("a,b") have one of the words of `words` ("a b")? */
+/* Returns whether `list` ("a,b") contains one of the words of `words` ("a b"). */
 static bool has_word(const char *list, const char *words)
 {
     for (const char *word = words; *word; word += strcspn(word, " "), word += *word == ' ') {
@@ -86,9 +86,9 @@ void check_skip(struct run *run, const char *format, ...)
 void check_end(struct run *run)
 {
     const char *reason = "";
-    /* Right, but not by the backend that is judged. */
+    /* The result is right, but it was computed by the cpu and not by the checked backend. */
     if (!run->failed && !run->skipped && run->kernel && ctrt_fallback_count(run->kernel) != run->fallbacks)
-        check_skip(run, "%s left %s to the cpu", ctrt_device_name(run->device), run->kernel);
+        check_skip(run, "%s has no kernel for %s and used the cpu", ctrt_device_name(run->device), run->kernel);
     bool foreseen = expected_of(ctrt_device_type(run->device), run->check, &reason) == EXPECT_FAILURE;
     run->number++;
     if (run->failed && foreseen) {
@@ -101,7 +101,7 @@ void check_end(struct run *run)
         fprintf(run->out, "ok %d - %s # SKIP %s\n", run->number, run->check, run->reason);
         run->result.skipped++;
     } else if (foreseen) {
-        fprintf(run->out, "not ok %d - %s\n#   passes, though it is listed as failing: %s\n", run->number,
+        fprintf(run->out, "not ok %d - %s\n#   passes, although it is listed as failing: %s\n", run->number,
                 run->check, reason);
         run->result.failed++;
     } else {
@@ -115,7 +115,7 @@ bool check_ok(struct run *run, ctrt_status status, const char *kernel, ctrt_dtyp
 {
     if (status == CTRT_OK)
         return true;
-    /* The op's own kernel, or one that it needs: a copy that makes an operand contiguous. */
+    /* The missing kernel is the op's own, or one that the op calls, as the copy that makes an operand contiguous. */
     if (status == CTRT_ERR_NOT_SUPPORTED
         && (strstr(ctrt_error_message(), "has no kernel for ")
             || (kernel != NULL && !ctrt_op_supported(run->device, kernel, dtype))))
@@ -160,9 +160,9 @@ static void run_family(struct run *run, const struct family *family)
             family->specials[k].run(run, family->specials[k].name);
 }
 
-/* ---- is every op of the library looked at? ---- */
+/* ---- coverage: every op of the library must have a check ---- */
 
-/* Kernels that gradients alone call: the checks of derivatives are theirs. */
+/* Kernels that only backward passes call; the checks of derivatives cover them. */
 static const char *const gradient_kernels[] = {
     "relu_backward",
     "sigmoid_backward",
@@ -181,8 +181,7 @@ static const char *const gradient_kernels[] = {
     "index_add",
     "scatter_add",
 };
-/* Not ops with results of their own: user-defined functions (no kernel, no data), which the tests of autograd
- * look at. */
+/* User-defined functions have no kernel; the unit tests of autograd cover them. */
 static const char *const no_kernels[] = { "function" };
 
 static bool is_covered(const char *name)
@@ -222,12 +221,12 @@ static void check_coverage(struct run *run)
     check_end(run);
 }
 
-static void tell_fallbacks(struct run *run)
+static void print_fallbacks(struct run *run)
 {
     uint64_t total = ctrt_fallback_count(NULL);
     if (total == 0 || run->options->list)
         return;
-    fprintf(run->out, "# ops that %s left to the cpu:", ctrt_device_name(run->device));
+    fprintf(run->out, "# ops for which %s used the cpu:", ctrt_device_name(run->device));
     const char *name;
     for (size_t k = 0; ctrt_op_name(&name, k) == CTRT_OK; k++)
         if (ctrt_fallback_count(name))
@@ -245,7 +244,8 @@ int conformance_run(const struct conformance_options *options, struct conformanc
         return 2;
     }
     ctrt_device_properties properties;
-    run.matrices = ctrt_device_get_properties(&properties, ctrt_device_name(run.device)) == CTRT_OK ? properties.matrix_dtype : CTRT_F32;
+    run.matrices = ctrt_device_get_properties(&properties, ctrt_device_name(run.device)) == CTRT_OK
+    ? properties.matrix_dtype : CTRT_F32;
     if (!options->list)
         fprintf(run.out, "# conformance of %s, seed %llu\n", ctrt_device_name(run.device),
                 (unsigned long long)options->seed);
@@ -253,7 +253,7 @@ int conformance_run(const struct conformance_options *options, struct conformanc
         run_family(&run, families[f]);
     if (wanted(&run, "suite"))
         check_coverage(&run);
-    tell_fallbacks(&run);
+    print_fallbacks(&run);
     if (!options->list) {
         fprintf(run.out, "1..%d\n", run.number);
         fprintf(run.out, "# %d passed, %d failed, %d skipped, %d failed as expected\n", run.result.passed,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* softmax.c: softmax, losses, attention. */
+/* softmax.c: softmax and losses. */
 #include "suite.h"
 
-/* ---- softmax and its logarithm: n[0] is the dim ---- */
+/* ---- softmax, log_softmax: n[0] dim ---- */
 
 static const struct variant softmaxes[] = {
     { "last", NORMAL, .in = { S(3, 4, 5) }, .n = { -1 } },
@@ -62,7 +62,7 @@ static ctrt_status log_softmax_call(ctrt_tensor **out, ctrt_tensor *const *in, c
 }
 
 /* ---- cross_entropy: logits [N, C, ...], target, class weights. n[0] reduction, n[1] 1 + ignored index or 0,
- * n[7] C; x[0] smoothing ---- */
+ *      n[7] C; x[0] smoothing ---- */
 
 static const struct variant entropies[] = {
     { "mean", NORMAL, .in = { S(5, 4), S(5), NONE }, .n = { CTRT_REDUCE_MEAN, [7] = 4 } },
@@ -135,8 +135,8 @@ static ctrt_status entropy_call(ctrt_tensor **out, ctrt_tensor *const *in, const
     return ctrt_cross_entropy(out, in[0], in[1], &options);
 }
 
-/* Rows of equal logits, but for one that is `gap` below them: the logarithm of their sum is nothing beside such a
- * logit, so it must not be added to it on the way to the loss or to the gradient. */
+/* Rows of equal large logits and one that is smaller by `gap`. The logarithm of the sum is negligible compared with the
+ * logit, so an implementation that adds them loses the loss and the gradient. */
 static const struct { ctrt_dtype dtype; double logit, gap; } heights[] = {
     { CTRT_F32, 1e4, 0.5 }, { CTRT_F32, 3e38, 0 }, { CTRT_F32, -1e6, 1 },
     { CTRT_F64, 1e12, 1 }, { CTRT_F64, -1e300, 0 },

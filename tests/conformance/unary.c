@@ -32,7 +32,7 @@ static int64_t one_i(int64_t x) { (void)x; return 1; }
 static ctrt_status gelu(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_gelu(out, x, false); }
 static ctrt_status gelu_tanh(ctrt_tensor **out, ctrt_tensor *x) { return ctrt_gelu(out, x, true); }
 
-/* ---- clamp: x[0], x[1] are the limits where n[0], n[1] say that there is one ---- */
+/* ---- clamp: n[0], n[1] whether there is a lower and an upper limit; x[0], x[1] the limits ---- */
 
 static const struct variant clamp_variants[] = {
     { "both", NORMAL, .in = { S(2, 3, 5) }, .n = { 1, 1 }, .x = { -1, 2 } },
@@ -64,7 +64,8 @@ static int64_t clamp_i(int64_t x, const struct variant *v)
 static ctrt_status clamp_call(ctrt_tensor **out, ctrt_tensor *const *in, const struct variant *v)
 {
     ctrt_scalar lo = ctrt_int((int64_t)v->x[0]), hi = ctrt_int((int64_t)v->x[1]);
-    return !v->n[1] ? ctrt_clamp_min(out, in[0], lo) : !v->n[0] ? ctrt_clamp_max(out, in[0], hi) : ctrt_clamp(out, in[0], lo, hi);
+    return !v->n[1] ? ctrt_clamp_min(out, in[0], lo) : !v->n[0] ? ctrt_clamp_max(out, in[0], hi)
+                                                                : ctrt_clamp(out, in[0], lo, hi);
 }
 
 static ctrt_status clamp_call_(ctrt_tensor *self, ctrt_tensor *const *in, const struct variant *v)

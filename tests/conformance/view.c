@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* view.c: views: which element of the input each element of the result is. */
+/* view.c: views. A reference maps each element of the result to an element of the input. */
 #include "suite.h"
 
-/* A result of `shape` whose element k is element from[k] of the input. */
+/* Makes a result of `shape` whose element k is element from[k] of the input; from NULL: element k. */
 static void take(struct array *out, const struct array *in, int ndim, const int64_t *shape, const int64_t *from)
 {
     array_make(out, in->dtype, ndim, shape);
@@ -13,8 +13,7 @@ static void take(struct array *out, const struct array *in, int ndim, const int6
             out->i[k] = in->i[from ? from[k] : k];
 }
 
-/* The same elements by another shape: n[0] how many dims, n[1...] as they are asked for, n[6] the real one of
- * an inferred dim. */
+/* reshape: n[0] number of dims, n[1...] the requested shape, n[6] the size of an inferred dim. */
 static const struct variant reshapes[] = {
     { "2x6", NORMAL, .in = { S(3, 4) }, .n = { 2, 2, 6 } },
     { "one dim", NORMAL, .in = { S(2, 3, 4) }, .n = { 1, 24 } },
@@ -68,7 +67,7 @@ static ctrt_status flatten_call(ctrt_tensor **out, ctrt_tensor *const *in, const
     return ctrt_flatten(out, in[0], (int)v->n[0], (int)v->n[1]);
 }
 
-/* squeeze: n[0] how many dims (-1: all), n[1...] which; unsqueeze: n[0] where. */
+/* squeeze: n[0] number of dims (-1: all), n[1...] the dims; unsqueeze: n[0] the new dim. */
 static const struct variant squeezes[] = {
     { "all", NORMAL, .in = { S(1, 3, 1, 2) }, .n = { -1 } },
     { "one", NORMAL, .in = { S(1, 3, 1, 2) }, .n = { 1, 2 } },
@@ -153,7 +152,7 @@ static ctrt_status permute_call(ctrt_tensor **out, ctrt_tensor *const *in, const
     return ctrt_permute(out, in[0], ctrt_ints_of(v->n, ctrt_tensor_ndim(in[0])));
 }
 
-/* transpose: n[0...] the order again; n[6], n[7] the dims that change places. */
+/* transpose: n[0...] the resulting order; n[6], n[7] the two dims. */
 static const struct variant transposes[] = {
     { "2 dims", NORMAL, .in = { S(2, 3) }, .n = { 1, 0, [6] = 0, -1 } },
     { "3 dims", NORMAL, .in = { S(2, 3, 4) }, .n = { 2, 1, 0, [6] = 2, 0 } },
@@ -176,7 +175,7 @@ static ctrt_status t_call(ctrt_tensor **out, ctrt_tensor *const *in, const struc
     return ctrt_t(out, in[0]);
 }
 
-/* expand: n[0] how many dims, n[1...] the shape, -1 keeps. */
+/* expand: n[0] number of dims, n[1...] the shape, where -1 keeps the size. */
 static const struct variant expands[] = {
     { "a dim", NORMAL, .in = { S(3, 1) }, .n = { 2, 3, 4 } },
     { "new dims", NORMAL, .in = { S(3, 1) }, .n = { 4, 2, 1, -1, 4 } },
@@ -209,7 +208,7 @@ static ctrt_status expand_call(ctrt_tensor **out, ctrt_tensor *const *in, const 
 }
 
 /* select: n[0] dim, n[1] index; slice: dim, start, end, step; narrow: dim, start, length. For the reference
- * n[4] start, n[5] count, n[6] step, n[7] whether the dim goes. */
+ * n[4] start, n[5] count, n[6] step, n[7] whether the dim is removed. */
 static const struct variant selects[] = {
     { "first dim", NORMAL, .in = { S(3, 4) }, .n = { 0, 1, [4] = 1, 1, 1, 1 } },
     { "last dim, from the end", NORMAL, .in = { S(3, 4) }, .n = { -1, -1, [4] = 3, 1, 1, 1 } },
@@ -265,8 +264,7 @@ static ctrt_status narrow_call(ctrt_tensor **out, ctrt_tensor *const *in, const 
     return ctrt_narrow(out, in[0], (int)v->n[0], v->n[1], v->n[2]);
 }
 
-/* as_strided of a clone, so that the storage is the elements in order: n[0..1] shape, n[2..3] strides, n[4]
- * offset. */
+/* as_strided of a contiguous copy: n[0..1] shape, n[2..3] strides, n[4] offset. */
 static const struct variant strideds[] = {
     { "overlapping windows", NORMAL, .in = { S(2, 5) }, .n = { 4, 3, 2, 1, 1 } },
     { "every third", NORMAL, .in = { S(12) }, .n = { 2, 2, 6, 3, 2 } },
@@ -287,15 +285,16 @@ static ctrt_status strided_call(ctrt_tensor **out, ctrt_tensor *const *in, const
 {
     CTRT_AUTO(tensor) copy = NULL;
     CTRT_TRY(ctrt_contiguous(&copy, in[0], CTRT_CONTIGUOUS_FORMAT));
-    CTRT_TRY(ctrt_mul_scalar(&copy, copy, ctrt_int(1))); /* its own storage, also where it was contiguous */
+    CTRT_TRY(ctrt_mul_scalar(&copy, copy, ctrt_int(1))); /* new storage, even if the input was contiguous */
     return ctrt_as_strided(out, copy, ctrt_ints_of(v->n, 2), ctrt_ints_of(&v->n[2], 2), v->n[4]);
 }
 
 /* ---- the rows ---- */
 
 #define ANY { REAL, -4, 4 }
-#define VIEW(row, op_kernel, table, what)                                                                                               \
-    { #row, .kernel = op_kernel, .dtypes = BIT(F32) | BIT(F64) | BIT(BF16) | BIT(I64) | BIT(BOOL), .flags = GRAD, .inputs = 1,          \
+#define VIEW(row, op_kernel, table, what)                                                               \
+    { #row, .kernel = op_kernel, .dtypes = BIT(F32) | BIT(F64) | BIT(BF16) | BIT(I64) | BIT(BOOL),      \
+      .flags = GRAD, .inputs = 1,                                                                       \
       .call = row##_call, .in = { ANY }, .reference = what##_reference, VARIANTS(table) }
 
 static const struct check_op ops[] = {
@@ -346,7 +345,7 @@ static void check_sharing(struct run *run, const char *name)
     expect_shared(run, "select", ctrt_select(&view, x, 1, 2), x, &view);
     expect_shared(run, "slice", ctrt_slice(&view, view, 1, 1, 7, 3), x, &view);
     if (run->failed
-        || !check_ok(run, ctrt_fill_(view, ctrt_int(5)), NULL, 0, "fill_")) /* seen through x: [:, 2, 1::3] */
+        || !check_ok(run, ctrt_fill_(view, ctrt_int(5)), NULL, 0, "fill_")) /* x[:, 2, 1::3] */
         goto done;
     for (int64_t n = 0; n < 2; n++)
         for (int64_t k = 1; k < 7; k += 3)
@@ -356,14 +355,14 @@ static void check_sharing(struct run *run, const char *name)
     if (check_ok(run, ctrt_chunk(parts, &count, x, 4, 2), NULL, 0, "chunk")) {
         static const int64_t sizes[4] = { 2, 2, 2, 1 };
         if (count != 4)
-            check_fail(run, "chunk of 7 into 4: got %d pieces, expected 4", count);
+            check_fail(run, "chunk of 7 into 4: got %d chunks, expected 4", count);
         for (int k = 0; k < count && k < 4; k++)
             if (ctrt_tensor_size(parts[k], 2) != sizes[k] || !ctrt_tensor_shares_storage(x, parts[k]))
-                check_fail(run, "chunk of 7 into 4: piece %d has %d rows, expected %d", k,
+                check_fail(run, "chunk of 7 into 4: chunk %d has %d columns, expected %d", k,
                            (int)ctrt_tensor_size(parts[k], 2), (int)sizes[k]);
     }
     if (ctrt_transpose(&view, x, 0, 2) == CTRT_OK && ctrt_view_as(&view, view, CTRT_SHAPE(42)) != CTRT_ERR_SHAPE)
-        check_fail(run, "view_as of a transposed tensor did not say that it cannot be a view");
+        check_fail(run, "view_as of a transposed tensor did not return CTRT_ERR_SHAPE");
 done:
     for (int k = 0; k < 4; k++)
         ctrt_tensor_release(&parts[k]);

@@ -4,9 +4,6 @@
  * A thread with a pending cancellation runs the whole program of work.c: it must reach the end, where it is cancelled. Then threads
  * are cancelled at any time while others work. A lock that a cancelled thread kept would stop the others, which ends the process
  * by SIGALRM. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <math.h>
 #include <pthread.h>
 
@@ -95,7 +92,7 @@ static void cancelled_at_any_time(void)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     static const char *const configurations[][3] = {
         { "CTRT_DEVICE=cpu" }, { "CTRT_DEVICE=sim:0", "CTRT_SIM=devices=1" }, { "CTRT_DEVICE=sim:0", "CTRT_SIM=devices=1", "CTRT_MEMORY=spill+caching" },

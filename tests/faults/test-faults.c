@@ -8,9 +8,6 @@
  * Without arguments every n up to 16 and then a sample, a smaller one when the machine is slow; with CTRT_FAULTS=full
  * in the environment every n. One case, with the stack of the failed call:
  * SHIM_TRACE=1 test-faults CONFIGURATION cold|warm KIND N [once|forever]. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <dlfcn.h>
 #include <math.h>
 #include <signal.h>
@@ -246,7 +243,7 @@ static int single(char **arguments)
     return done();
 }
 
-int main(int count, char **arguments)
+TEST_MAIN
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     return skip_rest("a sanitizer has functions of its own in the place of the shim's");
@@ -260,7 +257,7 @@ int main(int count, char **arguments)
         if (getenv("LD_PRELOAD") != NULL)
             return skip_rest("the shim cannot be preloaded");
         setenv("LD_PRELOAD", shim, 1);
-        execv("/proc/self/exe", arguments);
+        execv("/proc/self/exe", argv);
         return 1;
     }
     char template[] = "/tmp/ctrt-faults-XXXXXX";
@@ -272,8 +269,8 @@ int main(int count, char **arguments)
     setenv("CTRT_NUM_THREADS", "2", 1);
     setenv("OMP_WAIT_POLICY", "passive", 0);
     (void)late();                       /* the clock starts */
-    if (count > 4)
-        return single(arguments);
+    if (argc > 4)
+        return single(argv);
     for (int c = 0; c < CONFIGURATIONS; c++) {
         group("%s: without failures", configurations[c].name);
         expect(&configurations[c]);

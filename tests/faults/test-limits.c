@@ -3,9 +3,6 @@
  *
  * The program of work.c runs with each limit, then again without. No crash, no exit; a call that fails gives a status and a message; the
  * results are right afterwards. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <math.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -88,7 +85,7 @@ static void limited_processes(const double *expected, rlim_t processes)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     double *expected = mmap(NULL, sizeof(double) * WORK_PARTS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

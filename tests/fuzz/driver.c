@@ -12,6 +12,8 @@
 
 static uint8_t input[LONGEST];
 static size_t length;
+static fuzz_target *target;
+static const char *const *words;
 
 static void tell(int signal_number)
 {
@@ -41,7 +43,7 @@ static uint32_t dice(uint32_t sides)
 
 static void try_it(void)
 {
-    PROMISE(LLVMFuzzerTestOneInput(input, length) == 0);
+    PROMISE(target(input, length) == 0);
 }
 
 static size_t count_of(const char *const *list)
@@ -69,7 +71,7 @@ static void mutate(void)
     static const uint8_t odd[] = { 0,   1,   0x7f, 0x80, 0xff, ' ', ',', ':',
                                    '-', '+', '=',  '0',  '9',  'a', 'z', '\n' };
     size_t at = length > 0 ? dice((uint32_t)length + 1) : 0;
-    size_t words = count_of(fuzz_words);
+    size_t word_count = count_of(words);
     switch (dice(6)) {
     case 0:
         if (at < length)
@@ -90,7 +92,7 @@ static void mutate(void)
         break;
     }
     default: {
-        const char *word = words > 0 ? fuzz_words[dice((uint32_t)words)] : "";
+        const char *word = word_count > 0 ? words[dice((uint32_t)word_count)] : "";
         size_t before = length;
         shift(at, (long)strlen(word));
         if (length > before)
@@ -112,11 +114,12 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-int main(int argc, char **argv)
+int fuzz_run(int argc, char **argv, fuzz_target *one, const char *const *examples, const char *const *inserted)
 {
+    target = one, words = inserted;
     const char *limit = getenv("CTRT_FUZZ_SECONDS");
     double end = seconds() + (limit != NULL ? atof(limit) : 1.0);
-    size_t examples = count_of(fuzz_examples);
+    size_t example_count = count_of(examples);
     long runs = 0;
     signal(SIGABRT, tell);
     signal(SIGSEGV, tell);
@@ -131,13 +134,13 @@ int main(int argc, char **argv)
         fclose(file);
         try_it();
     }
-    for (size_t i = 0; i < examples; i++, runs++) {
-        load(fuzz_examples[i]);
+    for (size_t i = 0; i < example_count; i++, runs++) {
+        load(examples[i]);
         try_it();
     }
     while (seconds() < end)
         for (int i = 0; i < 50; i++, runs++) {
-            load(fuzz_examples[dice((uint32_t)examples)]);
+            load(examples[dice((uint32_t)example_count)]);
             for (uint32_t k = 1 + dice(6); k > 0; k--)
                 mutate();
             try_it();

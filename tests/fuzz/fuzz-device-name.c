@@ -3,13 +3,13 @@
 #include "ctrt/device.h"
 #include "fuzz.h"
 
-const char *const fuzz_examples[] = {
+static const char *const fuzz_examples[] = {
     "cpu",  "cpu:0", "cuda:1", "cuda", "nccl-multi:0", "cuda:65535", "cuda:01", "cuda:-1", "gpu:0",
     "auto", "",      ":",      "0",    "12",           "a:b:c",      NULL,
 };
-const char *const fuzz_words[] = { "cpu", "cuda", ":0", ":65535", "99999999999999999999", "-multi", NULL };
+static const char *const fuzz_words[] = { "cpu", "cuda", ":0", ":65535", "99999999999999999999", "-multi", NULL };
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static int fuzz_one(const uint8_t *data, size_t size)
 {
     char text[600], again[64];
     ctrt_device_spec spec = { "untouched", 77 };
@@ -26,3 +26,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     PROMISE(strcmp(again, text) == 0 || strspn(text, "0123456789") == strlen(text));
     return 0;
 }
+
+FUZZ_MAIN

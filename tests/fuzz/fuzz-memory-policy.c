@@ -4,7 +4,7 @@
 #include "memory/policy.h"
 #include "registry/registry.h"
 
-const char *const fuzz_examples[] = {
+static const char *const fuzz_examples[] = {
     "caching",
     "caching:max_split=64m",
     "caching:max_split=64m,gc=0.8",
@@ -16,9 +16,9 @@ const char *const fuzz_examples[] = {
     "",
     NULL,
 };
-const char *const fuzz_words[] = { "caching", ":max_split=64m", "+", ",", "=", ":", "direct", NULL };
+static const char *const fuzz_words[] = { "caching", ":max_split=64m", "+", ",", "=", ":", "direct", NULL };
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static int fuzz_one(const uint8_t *data, size_t size)
 {
     char text[600], again[2048] = "";
     struct policy_spec specs[MEMORY_MAX_LAYERS];
@@ -34,3 +34,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     PROMISE(strcmp(again, text) == 0);
     return 0;
 }
+
+FUZZ_MAIN

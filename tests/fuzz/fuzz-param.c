@@ -4,7 +4,7 @@
 #include "base/param.h"
 #include "fuzz.h"
 
-const char *const fuzz_examples[] = {
+static const char *const fuzz_examples[] = {
     "1",
     "-7",
     "64m",
@@ -21,9 +21,9 @@ const char *const fuzz_examples[] = {
     "",
     NULL,
 };
-const char *const fuzz_words[] = { "9223372036854775807", "k", "m", "iB", "tb", "-", "yes", "warn", NULL };
+static const char *const fuzz_words[] = { "9223372036854775807", "k", "m", "iB", "tb", "-", "yes", "warn", NULL };
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static int fuzz_one(const uint8_t *data, size_t size)
 {
     static const char *const words[] = { "error", "warning", "info", "debug" };
     char text[600];
@@ -45,3 +45,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     PROMISE(near == NULL || strlen(text) <= 64);
     return 0;
 }
+
+FUZZ_MAIN

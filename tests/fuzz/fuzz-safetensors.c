@@ -2,12 +2,13 @@
 /* A safetensors file, from any bytes. What is accepted must be as safetensors.h promises. An input that begins with '{' is a header alone: it
  * gets its length before it and 64 bytes of data behind, so that mutations of examples reach the parser. */
 #include "fuzz.h"
+#include "base/strbuf.h"
 #include "nn/safetensors.h"
 #include "tensor/shape.h"
 
 #define DATA_BYTES 64
 
-const char *const fuzz_examples[] = {
+static const char *const fuzz_examples[] = {
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[4,4],\"data_offsets\":[0,64]}}",
     "{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"I64\",\"shape\":[5],\"data_offsets\":[24,64]}}",
     "{\"__metadata__\":{\"k\":\"v\"},\"x.y\":{\"dtype\":\"BOOL\",\"shape\":[64],\"data_offsets\":[0,64]}}",
@@ -15,7 +16,7 @@ const char *const fuzz_examples[] = {
     "{}",
     NULL,
 };
-const char *const fuzz_words[] = {
+static const char *const fuzz_words[] = {
     "\"dtype\":", "\"shape\":", "\"data_offsets\":", "[0,64]", "[", "]", "{", "}", ",", "\"", "\\ud83d\\ude00", "\\", "18446744073709551615", "F64",
     "__metadata__", "-1", "1e3", NULL,
 };
@@ -37,7 +38,7 @@ static void try_image(const uint8_t *data, size_t size)
         PROMISE(span == (size_t)entry->numel * dtype_bytes(entry->dtype));
         PROMISE(safetensors_find(&header, entry->name) == entry);
         for (size_t at = 0; at < length; ) {
-            size_t step = utf8_length((const unsigned char *)entry->name + at, length - at);
+            size_t step = utf8_sequence_length((const unsigned char *)entry->name + at, length - at);
             PROMISE(step > 0);
             at += step;
         }
@@ -49,7 +50,7 @@ static void try_image(const uint8_t *data, size_t size)
     safetensors_free(&header);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static int fuzz_one(const uint8_t *data, size_t size)
 {
     if (size == 0 || data[0] != '{') {
         try_image(data, size);
@@ -64,3 +65,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     free(image);
     return 0;
 }
+
+FUZZ_MAIN

@@ -3,7 +3,7 @@
 #include "device/visible.h"
 #include "fuzz.h"
 
-const char *const fuzz_examples[] = {
+static const char *const fuzz_examples[] = {
     "0, 1, 2, -1, 3",
     "0, 1, 2, 1",
     "2, +3, -0, 5",
@@ -18,7 +18,7 @@ const char *const fuzz_examples[] = {
     "99999999999999999999",
     NULL,
 };
-const char *const fuzz_words[] = { "cuda:", "sim", "GPU-",       "GPU-99", "MIG-", ",",
+static const char *const fuzz_words[] = { "cuda:", "sim", "GPU-",       "GPU-99", "MIG-", ",",
                                    "-1",    "+",   "4294967296", "  ",     NULL };
 
 static void judge(const int *ids, int used, int limit)
@@ -31,7 +31,7 @@ static void judge(const int *ids, int used, int limit)
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static int fuzz_one(const uint8_t *data, size_t size)
 {
     static const char *const uuids[] = { "GPU-9942190a", "GPU-9e8d35e3", "GPU-e429a63e", "GPU-e429" };
     char text[600];
@@ -47,3 +47,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         PROMISE(used == 0);
     return 0;
 }
+
+FUZZ_MAIN

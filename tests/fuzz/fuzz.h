@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fuzz.h: what a fuzz target offers. Each file fuzz-NAME.c is one target, usable with libFuzzer as it is:
+/* fuzz.h: what a fuzz target offers. Each file fuzz-NAME.c is one target, usable with libFuzzer:
  *
- *     clang -g -fsanitize=fuzzer,address -Iinclude -Icore -I. tests/fuzz/fuzz-visible.c core/...
+ *     clang -g -DFUZZ_LIBFUZZER -fsanitize=fuzzer,address -Iinclude -Icore -I. -Itests/unit tests/fuzz/fuzz-visible.c core/...
  *
  * and with driver.c, which `make check` runs for a second from the target's own examples. */
 #ifndef CTRT_TESTS_FUZZ_H
@@ -13,12 +13,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One input; returns 0. A broken promise ends the process. */
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+#include "run.h"
 
-/* Examples to start from, and words worth inserting; both end with NULL. */
-extern const char *const fuzz_examples[];
-extern const char *const fuzz_words[];
+/* A target: runs one input and returns 0. A broken promise ends the process. */
+typedef int fuzz_target(const uint8_t *data, size_t size);
+
+/* driver.c. `examples` are inputs to start from, `words` are worth inserting; both end with NULL. */
+int fuzz_run(int argc, char **argv, fuzz_target *target, const char *const *examples, const char *const *words);
+
+/* At the end of a target's file, which defines fuzz_one, fuzz_examples and fuzz_words. */
+#ifdef FUZZ_LIBFUZZER
+#define FUZZ_MAIN int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) { return fuzz_one(data, size); }
+#else
+#define FUZZ_MAIN TEST_MAIN { return fuzz_run(argc, argv, fuzz_one, fuzz_examples, fuzz_words); }
+#endif
 
 /* A promise of the code under test. */
 #define PROMISE(condition)                                                      \

@@ -4,12 +4,12 @@
 # no order.
 . "$srcdir/tests/lib.sh"
 . "$srcdir/tests/integration/cuda_lib.sh"
-passes "rows beside the cpu's" "$builddir/test-cuda-rows" cuda:0
+passes "rows beside the cpu's" "$builddir/run-public" test-cuda-rows cuda:0
 SOFTCUDA=$SOFTCUDA,order=random
-passes "rows beside the cpu's, in random order" "$builddir/test-cuda-rows" cuda:0
+passes "rows beside the cpu's, in random order" "$builddir/run-public" test-cuda-rows cuda:0
 CTRT_CUDA_SCATTER=sort
 export CTRT_CUDA_SCATTER
-passes "sums by sorted indices, in random order" "$builddir/test-cuda-rows" cuda:0 index
+passes "sums by sorted indices, in random order" "$builddir/run-public" test-cuda-rows cuda:0 index
 unset CTRT_CUDA_SCATTER
-passes "sums by many indices" "$builddir/test-cuda-rows" cuda:0 large
+passes "sums by many indices" "$builddir/run-public" test-cuda-rows cuda:0 large
 finish

@@ -547,7 +547,7 @@ static void test_other_thread(void)
     ctrt_tensor_release(&y);
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
     group("the device opens");
     if (CHECK(argc == 2, "usage: test-capture DEVICE") && CHECK_OK(ctrt_device_get(&device, argv[1]))) {

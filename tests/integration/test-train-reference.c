@@ -254,7 +254,7 @@ static void run(const char *model, ctrt_status (*make)(ctrt_module **out, ctrt_d
     ref_free(ref);
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
     ctrt_device *device = NULL;
     group("the device");

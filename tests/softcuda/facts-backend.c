@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/facts-backend.c: the values of backends/cuda/driver_api.h, for test-softcuda-facts.c. */
-#include "../../backends/cuda/driver_api.h"
+/* tests/softcuda/facts-backend.c: the values of backends/cuda/host/driver_api.h, for test-softcuda-facts.c. */
+#include "../../backends/cuda/host/driver_api.h"
 
 extern const long long softcuda_facts[];
 const long long softcuda_facts[] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/softcuda/facts-libraries.c: compares backends/cuda/cublaslt_api.h and cudnn_api.h with NVIDIA's headers, for
- * test-softcuda-facts.c. */
+/* tests/softcuda/facts-libraries.c: compares backends/cuda/libs/cublaslt_api.h and cudnn_api.h with NVIDIA's headers,
+ * for test-softcuda-facts.c. */
 #include <stdio.h>
 
 #include "facts-libraries.h"
@@ -42,7 +42,7 @@ static int compare(int number, const struct fact *facts, size_t count, const cha
 #ifdef HAVE_CUBLASLT_H
 #include <cublasLt.h>
 
-#include "../../backends/cuda/cublaslt_api.h"
+#include "../../backends/cuda/libs/cublaslt_api.h"
 
 int facts_cublaslt(int number)
 {
@@ -102,7 +102,7 @@ int facts_cublaslt(int number)
 #ifdef HAVE_CUDNN_H
 #include <cudnn.h>
 
-#include "../../backends/cuda/cudnn_api.h"
+#include "../../backends/cuda/libs/cudnn_api.h"
 
 #define CHOICE(theirs)                                                                             \
     SAME_SIZE(dnn_choice, theirs), SAME_PLACE(dnn_choice, algorithm, theirs, algo),                \

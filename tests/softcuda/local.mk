@@ -50,7 +50,7 @@ SUFFIXES += .c .cu .soft.o
 	$(AM_V_CC)$(MKDIR_P) $(@D) && $(CC) -std=gnu11 $(WARN_CFLAGS) -Wno-missing-prototypes $(OPT_CFLAGS) \
 	    $(SOFTCUDA_FLAGS) $(SANITIZE_FLAGS) $(CFLAGS) -c -o $@ $<
 .cu.soft.o:
-	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(SOFTCUDA_KERNEL) -I$(top_srcdir)/backends/cuda -c -o $@ $<
+	$(AM_V_GEN)$(MKDIR_P) $(@D) && $(SOFTCUDA_KERNEL) -I$(top_srcdir)/backends/cuda/kernels -c -o $@ $<
 $(softcuda_driver_objects) $(softcuda_blas_objects): $(softcuda_headers)
 $(softcuda_kernel_objects): $(softcuda_headers) $(cuda_kernel_headers)
 # Linked into libraries of kernels, and itself built without sanitizers.
@@ -92,41 +92,17 @@ CLEANFILES += $(soft)/lacking/libcublasLt.so.13.map $(softcuda_libraries) $(soft
     $(softcuda_blas_objects) $(softcuda_kernel_objects) $(soft)/watch.soft.o $(soft)/test-kernels.soft.o \
     $(soft)/nvml.soft.o
 
-# Tests of softcuda itself.
-softcuda_tests  = test-softcuda-blas test-softcuda-facts test-softcuda-kernels test-softcuda-memory \
-    test-softcuda-order test-softcuda-streams
-check_PROGRAMS += $(softcuda_tests)
-TESTS          += $(softcuda_tests)
-SOFTCUDA_TEST_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/softcuda -I$(top_srcdir)/tests/unit \
-                         -DTEST_KERNELS='"$(abs_builddir)/tests/softcuda/test-kernels.so"'
-SOFTCUDA_TEST_LINK  = $(AM_LDFLAGS) -Wl,-rpath,$(abs_builddir)/tests/softcuda
-test_softcuda_blas_SOURCES         = tests/softcuda/test-softcuda-blas.c tests/softcuda/gemm.c
-test_softcuda_blas_CPPFLAGS        = $(SOFTCUDA_TEST_CPPFLAGS)
-test_softcuda_blas_LDFLAGS         = $(SOFTCUDA_TEST_LINK)
-test_softcuda_blas_LDADD           = $(soft)/libcublasLt.so.13 $(soft)/libcuda.so.1 -lm
-test_softcuda_blas_DEPENDENCIES    = $(softcuda_libraries)
-test_softcuda_facts_SOURCES        = tests/softcuda/test-softcuda-facts.c tests/softcuda/facts-backend.c \
-                                     tests/softcuda/facts-libraries.c tests/softcuda/facts-libraries.h \
-                                     tests/softcuda/facts.def
-test_softcuda_facts_CPPFLAGS       = $(SOFTCUDA_TEST_CPPFLAGS) $(CUDA_HEADERS)
-test_softcuda_kernels_SOURCES      = tests/softcuda/test-softcuda-kernels.c
-test_softcuda_kernels_CPPFLAGS     = $(SOFTCUDA_TEST_CPPFLAGS)
-test_softcuda_kernels_LDFLAGS      = $(SOFTCUDA_TEST_LINK)
-test_softcuda_kernels_LDADD        = $(soft)/libcuda.so.1
-test_softcuda_kernels_DEPENDENCIES = $(softcuda_libraries)
-test_softcuda_memory_SOURCES       = tests/softcuda/test-softcuda-memory.c
-test_softcuda_memory_CPPFLAGS      = $(SOFTCUDA_TEST_CPPFLAGS)
-test_softcuda_memory_LDFLAGS       = $(SOFTCUDA_TEST_LINK)
-test_softcuda_memory_LDADD         = $(soft)/libcuda.so.1
-test_softcuda_memory_DEPENDENCIES  = $(softcuda_libraries)
-test_softcuda_order_SOURCES        = tests/softcuda/test-softcuda-order.c
-test_softcuda_order_CPPFLAGS       = $(SOFTCUDA_TEST_CPPFLAGS)
-test_softcuda_order_LDFLAGS        = $(SOFTCUDA_TEST_LINK)
-test_softcuda_order_LDADD          = $(soft)/libcuda.so.1
-test_softcuda_order_DEPENDENCIES   = $(softcuda_libraries)
-test_softcuda_streams_SOURCES      = tests/softcuda/test-softcuda-streams.c
-test_softcuda_streams_CPPFLAGS     = $(SOFTCUDA_TEST_CPPFLAGS)
-test_softcuda_streams_LDFLAGS      = $(SOFTCUDA_TEST_LINK)
-test_softcuda_streams_LDADD        = $(soft)/libcuda.so.1
-test_softcuda_streams_DEPENDENCIES = $(softcuda_libraries)
+# Tests of softcuda itself: one program beside libctrt's (tests/local.mk).
+TESTS          += tests/softcuda/test-softcuda-blas.c tests/softcuda/test-softcuda-facts.c tests/softcuda/test-softcuda-kernels.c \
+    tests/softcuda/test-softcuda-memory.c tests/softcuda/test-softcuda-order.c tests/softcuda/test-softcuda-streams.c
+check_PROGRAMS += run-softcuda
+run_softcuda_SOURCES  = $(TEST_RUNNER) tests/softcuda/test-softcuda-blas.c tests/softcuda/test-softcuda-facts.c \
+    tests/softcuda/test-softcuda-kernels.c tests/softcuda/test-softcuda-memory.c tests/softcuda/test-softcuda-order.c \
+    tests/softcuda/test-softcuda-streams.c tests/softcuda/gemm.c tests/softcuda/facts-backend.c tests/softcuda/facts-libraries.c \
+    tests/softcuda/facts-libraries.h tests/softcuda/facts.def
+run_softcuda_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests/softcuda -I$(top_srcdir)/tests/unit $(CUDA_HEADERS) -D_GNU_SOURCE \
+                        -DTEST_KERNELS='"$(abs_builddir)/tests/softcuda/test-kernels.so"'
+run_softcuda_LDFLAGS  = $(NO_WRAPPER) -Wl,-rpath,$(abs_builddir)/tests/softcuda
+run_softcuda_LDADD    = $(soft)/libcublasLt.so.13 $(soft)/libcuda.so.1 -lm
+run_softcuda_DEPENDENCIES = $(softcuda_libraries)
 endif

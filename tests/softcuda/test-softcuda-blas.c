@@ -156,7 +156,7 @@ static const struct problem problems[] = {
     { TYPE_BF16, COMPUTE_32F, 16, 8, 100, 1, false, false, false, 0, 4, 1, 1, 8e-3 },
 };
 
-int main(void)
+TEST_MAIN
 {
     void *handle = NULL;
     group("opening");

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "facts-libraries.h"
+#include "run.h"
 
 #if defined(__has_include)
 #if __has_include(<cuda.h>)
@@ -129,7 +130,7 @@ static int facts_cuda(void)
 
 #endif
 
-int main(void)
+TEST_MAIN
 {
     printf("1..3\n");
     const int bad = facts_cuda(), library = facts_cublaslt(2), dnn = facts_cudnn(3);

@@ -265,7 +265,7 @@ static void run_bad(void)
     CHECK(got == 0xffffffff, "it held %llx", (unsigned long long)got);
 }
 
-int main(void)
+TEST_MAIN
 {
     group("opening");
     open_bed();

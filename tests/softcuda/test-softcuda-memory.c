@@ -424,7 +424,7 @@ static int child_visible(const void *argument) { return check_visible(argument);
 static int child_settings(const void *argument) { return check_settings(*(const int *)argument); }
 static int child_fork(const void *argument) { return check_fork(*(const int *)argument); }
 
-int main(void)
+TEST_MAIN
 {
     unsetenv("CUDA_VISIBLE_DEVICES");
     group("CUDA_VISIBLE_DEVICES");

@@ -111,7 +111,7 @@ static void run_kernels(void)
     OK(cuGraphDestroy(graph));
 }
 
-int main(void)
+TEST_MAIN
 {
     setenv("SOFTCUDA", "devices=1,streams=tell,quiet=yes", 1);
     group("opening");

@@ -270,7 +270,7 @@ static void run_threads(void)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     group("opening");
     open_bed();

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backends/cuda/discovery.h"
-#include "backends/cuda/nvml_api.h"
+#include "backends/cuda/host/discovery.h"
+#include "backends/cuda/libs/nvml_api.h"
 
 #define FAKE_GPUS 8
 

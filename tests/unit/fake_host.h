@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "ctrt/plugin.h"
+#include "run.h"
 
 #define FAKE __attribute__((unused)) static
 

@@ -50,7 +50,7 @@ static inline char *folder_new(void)
 /* Copies at most `bytes` bytes (-1: all) of `from` to folder/name. */
 static inline void folder_copy(const char *folder, const char *name, const char *from, long bytes)
 {
-    char path[4096], buffer[65536];
+    char path[8192], buffer[65536];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *in = fopen(from, "rb"), *out = fopen(path, "wb");
     if (in == NULL || out == NULL) {

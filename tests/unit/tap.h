@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "ctrt/base.h"
+#include "run.h"
 
 static struct {
     char name[160];

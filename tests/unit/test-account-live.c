@@ -417,7 +417,7 @@ static void test_frames(void)
         check_json(text, "a snapshot with frames");
         CHECK(count_of(text, "\"name\": \"take_for_frames\"") == 2, "%d stacks have the function, expected that of blocks and that of segments: %s",
               count_of(text, "\"name\": \"take_for_frames\""), strstr(text, "\"stacks\""));
-        CHECK(strstr(text, "\"watch\": \"frames\"") && strstr(text, "test-account-live\", \"line\": 0, \"offset\": "), "%s", strstr(text, "\"stacks\""));
+        CHECK(strstr(text, "\"watch\": \"frames\"") && strstr(text, "run-internal\", \"line\": 0, \"offset\": "), "%s", strstr(text, "\"stacks\""));
         /* A block's stack is its event's. */
         const char *state = strstr(text, "\"active_allocated\""), *stack = state != NULL ? strstr(state, "\"stack\": ") : NULL;
         if (CHECK(stack != NULL, "blocks have no stack")) {
@@ -643,7 +643,7 @@ static void test_watchers(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     folder = folder_new();
     folder_actor(folder, "backend-fake");

@@ -173,7 +173,7 @@ static void test_folding(void)
     end_test(thread);
 }
 
-int main(void)
+TEST_MAIN
 {
     test_publishing();
     test_folding();

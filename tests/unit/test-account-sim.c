@@ -332,7 +332,7 @@ static void test_snapshot(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     test_owners();
     test_known_numbers();

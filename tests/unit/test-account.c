@@ -603,7 +603,7 @@ static void test_moving_metrics(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     folder = folder_new();
     folder_actor(folder, "backend-fake");

@@ -16,6 +16,7 @@
 
 #include "base/host_alloc.h"
 #include "ctrt/ctrt.h"
+#include "run.h"
 
 struct net {
     const char *name;
@@ -226,7 +227,7 @@ static int child(const struct net *net, const char *policy)
     return complaints != 0;
 }
 
-int main(void)
+TEST_MAIN
 {
     static const char *const policies[] = { "caching", "direct" };
     int number = 0, failed = 0;

@@ -139,7 +139,7 @@ static void test_threads(void)
     ctrt_tensor_release(&relay.baton);
 }
 
-int main(void)
+TEST_MAIN
 {
     static const struct { const char *name; enum way way; const char *op; } cases[] = {
         { "total_loss += loss", ADD, "add" },

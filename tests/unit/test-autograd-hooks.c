@@ -349,7 +349,7 @@ static void functions(void)
     nothing_left();
 }
 
-int main(void)
+TEST_MAIN
 {
     ctrt_device *device = NULL;
     group("there is a device to run on");

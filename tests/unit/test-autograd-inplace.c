@@ -405,7 +405,7 @@ static void views(void)
     nothing_left();
 }
 
-int main(void)
+TEST_MAIN
 {
     ctrt_device *device = NULL;
     group("there is a device to run on");

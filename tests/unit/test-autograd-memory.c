@@ -105,7 +105,7 @@ static void every_allocation(const char *name, ctrt_status (*body)(void), bool f
     CHECK_OK(body());
 }
 
-int main(void)
+TEST_MAIN
 {
     ctrt_device *device = NULL;
     group("there is a device to run on");

@@ -362,7 +362,7 @@ static void padding(void)
     ctrt_tensor_release(&w), ctrt_tensor_release(&at), ctrt_tensor_release(&y), ctrt_tensor_release(&d), ctrt_tensor_release(&dd);
 }
 
-int main(void)
+TEST_MAIN
 {
     ctrt_device *device = NULL;
     group("there is a device to run on");

@@ -73,7 +73,7 @@ static void *run_once(void *argument)
     return NULL;
 }
 
-int main(void)
+TEST_MAIN
 {
     ctrt_device *device = NULL;
     group("there is a device to run on");

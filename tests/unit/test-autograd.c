@@ -360,7 +360,7 @@ static void growth(void)
     nothing_left();
 }
 
-int main(void)
+TEST_MAIN
 {
     ctrt_device *device = NULL;
     group("there is a device to run on");

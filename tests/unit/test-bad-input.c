@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "bad-input.h"
+#include "run.h"
 #include "folder.h"
 
 struct props p;
@@ -193,7 +194,7 @@ static void props_release(void)
     ctrt_module_release(&p.linear);
 }
 
-int main(void)
+TEST_MAIN
 {
     /* The library's plugins, and a test plugin as a second kind of device. */
     char *folder = folder_new();

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lowest floor: messages, log, nearest words, kept texts, free lists, allocations that fail on demand,
- * parameters. */
+/* The lowest floor: messages, log, nearest words, kept texts, free lists, allocations that fail on demand, arrays,
+ * tables, parameters. */
 #include <pthread.h>
 
-#include "base/base.h"
+#include "base/array.h"
 #include "base/intern.h"
 #include "base/lock.h"
 #include "base/host_alloc.h"
 #include "base/param.h"
+#include "base/ptr_map.h"
 #include "child.h"
 
 /* ---- messages ---- */
@@ -204,6 +205,76 @@ static void test_memory(void)
     void *eight = host_alloc(0);
     CHECK(eight != NULL && !alloc_fault_due(), "allocations still fail");
     host_free(one), host_free(two), host_free(four), host_free(five), host_free(eight);
+}
+
+/* ---- arrays and tables ---- */
+
+static void test_array(void)
+{
+    struct { uint32_t number, unused[4]; } *items = NULL;
+    size_t room = 0, count = 0, failed = 0;
+    group("an array grows; a failed allocation leaves it unchanged");
+    for (size_t i = 0; i < 1000; i++) {
+        alloc_fail_at(i % 3 == 0, true);
+        const size_t before = room;
+        const bool grown = ARRAY_GROW(items, room, count);
+        failed += !grown;
+        CHECK(grown ? count < room : room == before, "room %zu for %zu items after %zu", room, count, before);
+        if (grown)
+            items[count].number = (uint32_t)count, count++;
+    }
+    alloc_fail_at(1, true);
+    room = count;
+    CHECK_FAILS(ARRAY_RESERVE(items, room, count, "a list"), CTRT_ERR_OUT_OF_MEMORY, "for a list");
+    alloc_fail_at(0, false);
+    for (size_t i = 0; i < count; i++)
+        CHECK(items[i].number == i, "item %zu is %u", i, items[i].number);
+    room = UINT32_MAX / 2 + 1;
+    CHECK(failed > 0 && !ARRAY_GROW(items, room, room), "an array of 2^32 items");
+    host_free(items);
+}
+
+/* Adds and removes items of random keys, compares the table with an array after each step. */
+static void test_ptr_map(void)
+{
+    struct item { const void *key; uint32_t value; };
+    static const struct { uintptr_t stride; uint32_t keys; int removed; } cases[] = {    /* of 8 steps so many remove */
+        { 1, 5, 4 }, { 8, 60, 3 }, { 16, 500, 4 }, { 64, 300, 1 }, { 4096, 500, 3 }, { (uintptr_t)1 << 40, 100, 3 },
+    };
+    static uint32_t values[500];
+    group("a table of pointers holds what was added and not removed, also when allocations fail");
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        struct ptr_map map = { 0 };
+        uint64_t random = 1;
+        size_t count = 0, wrong = 0, seen = 0;
+        memset(values, 0, sizeof values);
+        for (uint32_t step = 1; step <= 6000; step++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            const uint32_t k = (uint32_t)(random >> 33) % cases[c].keys;
+            const void *key = (const void *)((k + 1) * cases[c].stride);
+            struct item *item = ptr_map_find(&map, key, sizeof *item);
+            wrong += (item != NULL ? item->value : 0) != values[k];
+            if ((int)(random >> 60) % 8 < cases[c].removed) {
+                if (item != NULL)
+                    ptr_map_remove(&map, item, sizeof *item), count--;
+                values[k] = 0;
+                continue;
+            }
+            alloc_fail_at(step % 5 == 0, true);
+            item = ptr_map_add(&map, key, sizeof *item);
+            alloc_fail_at(0, false);
+            wrong += item == NULL ? values[k] != 0 : item->value != values[k] || item->key != key;
+            if (item != NULL)
+                count += values[k] == 0, item->value = values[k] = step;
+        }
+        for (struct item *item = NULL; (item = ptr_map_next(&map, item, sizeof *item)) != NULL; seen++)
+            wrong += item->value != values[(uintptr_t)item->key / cases[c].stride - 1];
+        CHECK(wrong == 0 && seen == count && map.count == count, "case %zu: %zu wrong, %zu seen, %zu counted of %zu", c,
+              wrong, seen, map.count, count);
+        ptr_map_clear(&map, sizeof(struct item));
+        CHECK(ptr_map_next(&map, NULL, sizeof(struct item)) == NULL && map.count == 0, "case %zu: not cleared", c);
+        ptr_map_free(&map);
+    }
 }
 
 /* ---- locks ---- */
@@ -422,7 +493,7 @@ static void test_param_warnings(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     unsetenv("CTRT_LOG");
     test_log();
@@ -432,6 +503,8 @@ int main(void)
     test_nearest();
     test_keep();
     test_memory();
+    test_array();
+    test_ptr_map();
     test_locks();
     test_param_values();
     return done();

@@ -472,7 +472,7 @@ static void test_threads(uint64_t bytes)
     free(team.owners.of);
 }
 
-int main(void)
+TEST_MAIN
 {
     static const struct setting settings[] = {
         { "", 4096 * MIB, 0, 0, 0, 1 },

@@ -388,7 +388,7 @@ static void test_host_memory(void)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     beds_load();
     test_expandable();

@@ -361,7 +361,7 @@ static void test_reader(void)
     bed_end(&bed);
 }
 
-int main(void)
+TEST_MAIN
 {
     beds_load();
     test_sizes();

@@ -80,7 +80,7 @@ static void joining(void)
         ctrt_tensor_release(&all[i]);
 }
 
-int main(void)
+TEST_MAIN
 {
     if (!cpu_opened())
         return done();

@@ -409,7 +409,7 @@ static void many_names(void)
     CHECK(seconds < 2, "%.1f s", seconds);
 }
 
-int main(void)
+TEST_MAIN
 {
     const char *base = getenv("TMPDIR");
     char command[300];

@@ -542,7 +542,7 @@ static void state_dtypes(void)
         }
 }
 
-int main(void)
+TEST_MAIN
 {
     const char *base = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/ctrt-checkpoint-XXXXXX", base && *base ? base : "/tmp");

@@ -438,7 +438,7 @@ static void failing(void)
     ctrt_tensor_release(&there);
 }
 
-int main(void)
+TEST_MAIN
 {
     if (!cpu_opened())
         return done();

@@ -262,7 +262,7 @@ static void pooling(void **state)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_thread),

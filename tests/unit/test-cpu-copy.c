@@ -251,7 +251,7 @@ static int setup(void **state)
     return 0;
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cast),   cmocka_unit_test(test_edges),           cmocka_unit_test(test_reference),

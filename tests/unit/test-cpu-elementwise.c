@@ -523,7 +523,7 @@ static int setup(void **state)
     return 0;
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all),        cmocka_unit_test(test_in_place), cmocka_unit_test(test_large),

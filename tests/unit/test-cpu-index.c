@@ -172,7 +172,7 @@ static void out_of_range(void **state)
         }
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(picking),

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cpu backend on other machines: what it reads from /proc and /sys of containers and of machines with several
  * memory nodes. Each case is such a tree, as those systems show it, cut down to the files that matter. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backends/cpu/internal.h"
-#include "backends/cpu/numa.h"
+#include "backends/cpu/host/internal.h"
+#include "backends/cpu/host/numa.h"
 #include "fake_host.h"
 
 const ctrt_host *cpu_host = &fake_host;
@@ -401,7 +398,7 @@ static int teardown(void **state)
     return rmdir(tree);
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_room),  cmocka_unit_test(test_refusal), cmocka_unit_test(test_promises), cmocka_unit_test(test_small_ones),

@@ -103,7 +103,7 @@ static void test_baseline(void **state) { (void)state; check("baseline"); }
 static void test_avx2(void **state) { (void)state; check("avx2"); }
 static void test_avx512(void **state) { (void)state; check("avx512"); }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_baseline), cmocka_unit_test(test_avx2), cmocka_unit_test(test_avx512),

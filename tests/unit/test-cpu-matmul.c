@@ -336,7 +336,7 @@ static void no_memory(void **state)
         fail_msg("%s", (char *)complaint);
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(builtin_path),

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cpu backend's memory: where blocks lie, which pages they are made of, that they go back, what is locked, and what a
  * process with little address space is told. The figures of other machines: test-cpu-limits.c. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -407,7 +404,7 @@ static int setup(void **state)
     return 0;
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),         cmocka_unit_test(test_goes_back), cmocka_unit_test(test_huge_pages),

@@ -245,7 +245,7 @@ static void batch_norm(void **state)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layer_norm),

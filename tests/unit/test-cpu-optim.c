@@ -159,7 +159,7 @@ static void adam_step(void **state)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sgd_step),

@@ -246,7 +246,7 @@ static int setup(void **state)
     return 0;
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_answers), cmocka_unit_test(test_first_words), cmocka_unit_test(test_uniform),

@@ -229,7 +229,7 @@ static void bad_target(void **state)
     fake_free(&x), fake_free(&target), fake_free(&loss), fake_free(&statistics);
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_kinds),

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cpu backend's threads: how many (CTRT_NUM_THREADS, affinity mask), that they work at all, from several
  * threads of the program at once, in the child of a fork, and after it in the parent. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -416,7 +413,7 @@ static int setup(void **state)
     return 0;
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_count),             cmocka_unit_test(test_refused),

@@ -265,9 +265,8 @@ static void failures(void)
     CHILD_END;
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
-    (void)argc;
     soft_begin(argv);
     who_computes();
     heads();

@@ -339,9 +339,8 @@ static void test_reasons(void)
         CHILD_END;
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
-    (void)argc;
     begin_again(argv);
     test_questions();
     test_threads();

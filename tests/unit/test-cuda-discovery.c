@@ -339,7 +339,7 @@ static void test_usage(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     bed_begin();
     test_lists();

@@ -439,9 +439,8 @@ static void test_used(void)
     CHECK(ctrt_fallback_count(NULL) == 0, "%llu ops ran on the cpu", (unsigned long long)ctrt_fallback_count(NULL));
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
-    (void)argc;
     soft_begin(argv);
     if (!cpu_opened())
         return done();

@@ -327,9 +327,8 @@ static void test_index(void)
     CHILD_END;
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
-    (void)argc;
     soft_begin(argv);
     if (getenv("CTRT_TEST_GPU") != NULL)
         skip_rest("failures are injected into the driver in software alone");

@@ -183,9 +183,8 @@ static void test_transient(void)
     CHILD_END;
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
-    (void)argc;
     if (getenv("CTRT_TEST_GPU") != NULL) {
         printf("1..0 # SKIP counts calls of the driver in software\n");
         return 0;

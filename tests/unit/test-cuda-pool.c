@@ -309,9 +309,8 @@ static void test_failures(void)
         one_fails(later[i], false);
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
-    (void)argc;
     soft_begin(argv);
     if (getenv("CTRT_TEST_GPU") != NULL)
         skip_rest("calls of the driver in software are counted");

@@ -585,9 +585,8 @@ static void test_failures(void)
     CHILD_END;
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
-    (void)argc;
     begin_again(argv);
     /* Every access of a kernel is checked, so sizes are small and rounds few. */
     group("products by our own kernels");

@@ -140,7 +140,7 @@ static void test_table(void)
         CHECK(seen[i], "%s: %s is not in the table", reasons[i].name, reasons[i].code);
 }
 
-int main(void)
+TEST_MAIN
 {
     bed_begin();
     test_reasons();

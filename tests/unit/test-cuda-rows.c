@@ -588,7 +588,7 @@ static void check_optimizers(void)
     }
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
     if (!cpu_opened())
         return done();

@@ -124,7 +124,7 @@ static void test_fork_threads(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     search_installed_folder = "/nonexistent";       /* an installed ctrt is not what is tested here */
     folder = folder_new();

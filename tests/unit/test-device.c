@@ -583,7 +583,7 @@ static void test_current(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     search_installed_folder = "/nonexistent";       /* an installed ctrt is not what is tested here */
     folder = folder_new();

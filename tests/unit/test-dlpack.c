@@ -2,7 +2,7 @@
 /* DLPack: out to a consumer and in from a producer that are written here, field by field; ownership; what is refused. */
 #include <stddef.h>
 
-#include "tensor/dlpack.h"
+#include "core/tensor/dlpack.h"
 #include "tensors.h"
 
 static ctrt_tensor *y;
@@ -244,7 +244,7 @@ static void refused(void)
     CHECK_FAILS(ctrt_from_dlpack(&y, NULL), CTRT_ERR_INVALID_ARGUMENT, "managed is NULL");
 }
 
-int main(void)
+TEST_MAIN
 {
     if (!cpu_opened())
         return done();

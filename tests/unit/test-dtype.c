@@ -170,7 +170,7 @@ static void elements(void)
     CHECK_FAILS(dtype_check_scalar("test", CTRT_F32, strange), CTRT_ERR_INVALID_ARGUMENT, "kind 7");
 }
 
-int main(void)
+TEST_MAIN
 {
     names();
     listing();

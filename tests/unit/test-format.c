@@ -132,7 +132,7 @@ static void public_function(void)
     ctrt_tensor_release(&x);
 }
 
-int main(void)
+TEST_MAIN
 {
     reference();
     suffixes();

@@ -563,7 +563,7 @@ static void test_fork(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     folder = folder_new();
     folder_actor(folder, "backend-fake");

@@ -164,7 +164,7 @@ static void checkpoints(void)
     unlink(path);
 }
 
-int main(void)
+TEST_MAIN
 {
     group("devices");
     if (!CHECK_OK(ctrt_param_set("CTRT_FALLBACK", "cpu")) || !CHECK_OK(ctrt_device_get(&cpu, "cpu"))

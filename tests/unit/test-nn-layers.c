@@ -584,7 +584,7 @@ static void initial(void)
     CHECK_FAILS(ctrt_init_kaiming_uniform_(integers, 0), CTRT_ERR_DTYPE, NULL);
 }
 
-int main(void)
+TEST_MAIN
 {
     group("the cpu");
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))

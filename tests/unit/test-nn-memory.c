@@ -184,7 +184,7 @@ static void loading(const char *name, bool forever)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     static const struct program programs[] = {
         { "a convolutional network, AdamW", cnn_new, false, true },

@@ -444,7 +444,7 @@ static void deep(void)
     pthread_attr_destroy(&attributes);
 }
 
-int main(void)
+TEST_MAIN
 {
     group("the cpu");
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))

@@ -6,6 +6,7 @@
 #include <fnmatch.h>
 
 #include "../reference/ref.h"
+#include "run.h"
 #include "ctrt/ctrt.h"
 
 /* ---- how each op of the table is called, on tensors of three ones ---- */
@@ -289,7 +290,7 @@ static void casts_in_place(void)
     end_op("casts in place", true);
 }
 
-int main(void)
+TEST_MAIN
 {
     result_types();
     casts_in_place();

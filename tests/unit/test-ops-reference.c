@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "ops-reference.h"
+#include "run.h"
 
 /* Where ctrt is not as PyTorch on purpose. */
 static const struct { const char *name, *reason; } different[] = {
@@ -347,7 +348,7 @@ static void one_case(const struct ref_file *file, const char *name)
     end_case(name, reason);
 }
 
-int main(int argc, char **argv)
+TEST_MAIN
 {
     static const char *const files[] = {
         "ops_elementwise.txt", "ops_cast.txt", "ops_reduce.txt",     "ops_matmul.txt",    "ops_conv.txt",

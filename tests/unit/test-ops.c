@@ -450,7 +450,7 @@ static void twice(void)
     release_all(all, COUNT(all));
 }
 
-int main(void)
+TEST_MAIN
 {
     if (!cpu_opened())
         return done();

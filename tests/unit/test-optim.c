@@ -545,7 +545,7 @@ static void clipping(void)
     CHECK(fabs(got[0] - 30) < 0.1 && fabs(got[1] - 40) < 0.1, "f16: %g %g", got[0], got[1]);
 }
 
-int main(void)
+TEST_MAIN
 {
     group("the cpu");
     if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")))

@@ -193,7 +193,7 @@ static void test_reasons(void)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     test_classes();
     test_reuse();

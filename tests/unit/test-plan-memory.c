@@ -71,7 +71,7 @@ static void fail_each(const char *what, ctrt_status (*step)(struct training *run
     CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
 }
 
-int main(void)
+TEST_MAIN
 {
     static const char *const names[] = { "cpu", "sim:0" };
     setenv("CTRT_LOG", "error", 1);

@@ -570,7 +570,7 @@ static void test_forks(void)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     test_peaks("CTRT_MEMORY=caching", "sim:0");
     test_peaks("CTRT_MEMORY=caching", "cpu");

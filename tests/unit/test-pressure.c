@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Caches are emptied when memory is short: with a FIFO in the place of the kernel's file, each write to which counts as pressure. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -385,7 +382,7 @@ static void test_kernel(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     if (mkdtemp(folder) == NULL) {
         perror(folder);

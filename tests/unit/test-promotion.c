@@ -128,7 +128,7 @@ static void bad_input(void)
     CHECK(ctrt_promote_types(CTRT_F32, (ctrt_dtype)-1) == CTRT_DTYPE_DEFAULT, "-1 is no dtype");
 }
 
-int main(void)
+TEST_MAIN
 {
     pairs();
     three_buckets();

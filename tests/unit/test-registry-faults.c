@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A shortage or failure of the moment while a plugin is searched, judged and loaded is an error of that call alone: the next call uses
  * the plugin. Failures come from the functions below, which stand before the C library's, and from resource limits. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <libintl.h>
@@ -152,7 +151,7 @@ static void translate_loader(void)
     bindtextdomain("libc", folder);
 }
 
-int main(void)
+TEST_MAIN
 {
     static const struct { const char *name; int function, error; bool harmless; } cases[] = {
         { "open: EMFILE", OPEN, EMFILE, false }, { "open: ENFILE", OPEN, ENFILE, false }, { "open: ENOMEM", OPEN, ENOMEM, false },

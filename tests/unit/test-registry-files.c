@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which plugin files are trusted, and in which folders they are searched. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/types.h>
@@ -320,7 +319,7 @@ static void test_search(void)
 static void search_as(const char *name, const char *one, const char *two, const char *searched)
 {
     CHECK(chdir(one) == 0, "chdir failed");
-    execl("/proc/self/exe", name, "searched", two, searched, (char *)NULL);
+    execl("/proc/self/exe", name, "test-registry-files", "searched", two, searched, (char *)NULL);
     CHECK(false, "execl failed");
 }
 
@@ -356,10 +355,10 @@ static void test_search_beside(void)
     folder_remove(two);
 }
 
-int main(int count, char **arguments)
+TEST_MAIN
 {
-    if (count == 4 && strcmp(arguments[1], "searched") == 0)
-        return searched_after_chdir(arguments[2], arguments[3]);
+    if (argc == 4 && strcmp(argv[1], "searched") == 0)
+        return searched_after_chdir(argv[2], argv[3]);
     test_trust();
     test_search();
     test_search_beside();

@@ -179,7 +179,7 @@ static void test_init(void)
     folder_remove(folder);
 }
 
-int main(void)
+TEST_MAIN
 {
     test_threads();
     test_init();

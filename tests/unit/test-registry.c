@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plugins: honest ones are found by name, lying ones refused with a reason, and each file's fate is listed. */
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <sys/types.h>
 
@@ -372,7 +371,7 @@ static void test_verdicts(void)
     folder_remove(absent);
 }
 
-int main(void)
+TEST_MAIN
 {
     test_lies();
     test_late_refusals();

@@ -406,7 +406,7 @@ static void test_many(void)
     CHECK(ctrt_memory_allocated(device) == 0, "%llu bytes are left", (unsigned long long)ctrt_memory_allocated(device));
 }
 
-int main(void)
+TEST_MAIN
 {
     static const char *const names[] = { "cpu", "sim:0" };
     setenv("CTRT_SIM", "devices=1,memory=64m", 1);

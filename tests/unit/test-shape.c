@@ -263,7 +263,7 @@ static void spans(void)
     CHECK(elements == 6 && got[0] == 3 && got[1] == 1, "row major: %s, %lld elements", text(got, 2), (long long)elements);
 }
 
-int main(void)
+TEST_MAIN
 {
     texts();
     checks();

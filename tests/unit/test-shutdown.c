@@ -237,7 +237,7 @@ static void test_reopening_fails(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     test_rounds("CTRT_MEMORY=caching");
     test_rounds("CTRT_MEMORY=caching:expandable=true");

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Simulated devices: what goes wrong by request: faults, errors and reset. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -264,7 +261,7 @@ static void work_comes_late(void **state)
     sim->device->close(device);
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(allocations_fail), cmocka_unit_test(faults_of_one_device), cmocka_unit_test(ops_fail),

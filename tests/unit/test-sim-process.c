@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Simulated devices and the process that has them: the host in device memory, fork, no memory on the host, and that closing gives
  * everything back. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -376,7 +373,7 @@ static void close_gives_back(void **state)
 #endif
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_host_touches),     /* first: its children want to open the first device of the process */

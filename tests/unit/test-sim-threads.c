@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Simulated devices used by many threads at once: 4 devices, 4 queues each, 8 threads. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -136,7 +133,7 @@ static void together_with_delays(void **state)
     play_together("devices=4,memory=1m,jitter=100us,latency=10us,bandwidth=1g,seed=4");
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(together), cmocka_unit_test(together_with_delays) };
     return cmocka_run_group_tests(tests, sim_load, NULL);

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Simulated devices: options, memory, pages, copies, kernels, queues and events. Faults: test-sim-faults.c. */
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE
-#endif
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -598,7 +595,7 @@ static void host_calls(void **state)
     sim->device->close(device);
 }
 
-int main(void)
+TEST_MAIN
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options), cmocka_unit_test(memory), cmocka_unit_test(no_holes), cmocka_unit_test(giving_back), cmocka_unit_test(memory_at_random),

@@ -203,7 +203,7 @@ static void forked(const char *policy)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     options();
     forked("CTRT_MEMORY=direct");

@@ -310,7 +310,7 @@ static void test_ahead(void)
     bed_end(&bed);
 }
 
-int main(void)
+TEST_MAIN
 {
     beds_load();
     spill = policy_load("spill");

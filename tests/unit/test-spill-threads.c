@@ -19,6 +19,7 @@ struct worker {
     ctrt_tensor *own[OWN];
     double value[OWN];                      /* of every element */
     char error[512];
+    float got[N];
 };
 
 static int pick(struct worker *w, int n)
@@ -30,8 +31,8 @@ static int pick(struct worker *w, int n)
 /* Is every element `value`? */
 static ctrt_status verify(struct worker *w, ctrt_tensor *x, double value, const char *what)
 {
-    static __thread float got[N];
-    CTRT_TRY(ctrt_to_host(got, sizeof got, x, CTRT_F32));
+    float *got = w->got;
+    CTRT_TRY(ctrt_to_host(got, sizeof w->got, x, CTRT_F32));
     for (int i = 0; i < N; i++)
         if (got[i] != (float)value) {
             snprintf(w->error, sizeof w->error, "thread %d, %s: element %d is %g, not %g", w->number, what, i, got[i], value);
@@ -133,7 +134,7 @@ static void run(void)
     }
 }
 
-int main(void)
+TEST_MAIN
 {
     static const char *const settings[] = {
         "CTRT_SIM=devices=2,memory=24m/6m,poison=yes", "CTRT_SIM=devices=2,memory=24m/6m,poison=yes,jitter=100us,seed=3",

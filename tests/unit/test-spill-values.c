@@ -218,7 +218,7 @@ static void owners(ctrt_device *device)
     end(device);
 }
 
-int main(void)
+TEST_MAIN
 {
     static const struct { const char *what; void (*run)(ctrt_device *device); } cases[] = {
         { "the copy to the host is dropped", out },

@@ -147,7 +147,7 @@ static void trains(ctrt_device *large, ctrt_device *small, enum kind kind, bool 
           (unsigned long long)after.failures);
 }
 
-int main(void)
+TEST_MAIN
 {
     static const char *const policies[] = { "CTRT_MEMORY=spill+caching", "CTRT_MEMORY=spill:prefetch=0+caching" };
     for (int p = 0; p < 2; p++) {

@@ -506,7 +506,7 @@ static void test_every_allocation(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     test_gradients("cpu");
     test_gradients("sim:0");

@@ -470,7 +470,7 @@ static void test_fork(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     test_parts();
     test_announced();

@@ -76,7 +76,7 @@ static void test_site(const char *watch, bool calls)
         const char *message = ctrt_error_message();
         CHECK(strstr(message, "call 57") && strstr(message, where) && strstr(message, "called in epoch 3/0.0"), "%s",
               message);
-        CHECK((strstr(message, " at ") != NULL && strstr(message, "test-stream-errors(") != NULL) == calls, "%s",
+        CHECK((strstr(message, " at ") != NULL && strstr(message, "run-public(") != NULL) == calls, "%s",
               message);
         CHECK_OK(ctrt_stream_pop());
         CHECK_OK(ctrt_add(&z, x, x));
@@ -233,7 +233,7 @@ static void test_each(const char *what)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     test_tagged();
     test_site("CTRT_MEMORY_HISTORY=state", false);

@@ -364,7 +364,7 @@ static void test_threads(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     test_wrong_program();
     test_report();

@@ -58,7 +58,7 @@ static ctrt_status train(struct outcome *out, ctrt_device *device, bool streams)
     return CTRT_OK;
 }
 
-int main(void)
+TEST_MAIN
 {
     static const char *const names[] = { "cpu", "sim:0", "sim:3" };
     group("a small network trained on the cpu and on simulated devices, on one stream and on three: the same bits");

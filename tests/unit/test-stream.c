@@ -356,7 +356,7 @@ static void test_waits_counted(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     test_waits_counted();
     test_forgotten_copy();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What goes on on the devices: load, memory, processes, links, the table of them all, and choosing devices that are free. On simulated
  * devices, whose figures are exact. */
+#include <errno.h>
 #include <sys/wait.h>
 
 #include "sims.h"
@@ -31,7 +32,7 @@ static void test_usage(void)
         ctrt_process process = { 0 };
         size_t count = 9;
         CHECK_OK(ctrt_device_get_processes(&process, &count, 1, "sim:0"));
-        CHECK(count == 1 && process.pid == getpid() && process.memory == 16 << 20 && strncmp(process.name, "test-utiliz", 11) == 0, "%zu: %d %s, %llu",
+        CHECK(count == 1 && process.pid == getpid() && process.memory == 16 << 20 && strcmp(process.name, program_invocation_short_name) == 0, "%zu: %d %s, %llu",
               count, (int)process.pid, process.name, (unsigned long long)process.memory);
         CHECK_OK(ctrt_device_get_processes(NULL, &count, 0, "sim:1"));
         CHECK(count == 0, "%zu processes on a device that nobody uses", count);
@@ -90,7 +91,7 @@ static void test_table(void)
         free(table);
         CHECK_OK(ctrt_show_utilization(&table, "sim", true));
         char words[96];
-        snprintf(words, sizeof words, "sim:1: process %d test-utilizatio uses 32.00 MiB", (int)getpid());
+        snprintf(words, sizeof words, "sim:1: process %d %s uses 32.00 MiB", (int)getpid(), program_invocation_short_name);
         CHECK(strstr(table, words) != NULL && strstr(table, "simulated device 1") != NULL && strstr(table, "of  64.00 MiB") != NULL, "%s", table);
         free(table);
         table = NULL;
@@ -228,7 +229,7 @@ static void test_broken_link(void)
     CHILD_END;
 }
 
-int main(void)
+TEST_MAIN
 {
     test_usage();
     test_table();

@@ -381,7 +381,7 @@ static void facts(void)
     ctrt_tensor_release(&t);
 }
 
-int main(void)
+TEST_MAIN
 {
     if (!cpu_opened())
         return done();

@@ -60,7 +60,7 @@ static void note_report(void *user, ctrt_device *device, size_t bytes, const cha
     reported.op = strstr(report, "\"op\": \"exp\"") != NULL;
 }
 
-int main(void)
+TEST_MAIN
 {
     static const struct {
         const char *what;

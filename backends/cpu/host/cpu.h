@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/host/cpu.h: declarations that the files of the CPU backend share.
+ *
+ * Each op family is a file that ends in a table of kernels; kernels.c joins the tables. Only cpu_parallel_for starts
+ * parallel work. There is one OpenMP pool, and threads.c alone handles thread count, affinity and fork. */
+#ifndef CTRT_CPU_H
+#define CTRT_CPU_H
+
+#include "ctrt/plugin.h"
+
+/* The core's host table, set by the plugin's init and valid until the process ends. */
+extern const ctrt_host *cpu_host;
+
+/* Sets of dtypes, for the `dtypes` field of a kernel. */
+#define CPU_F32      CTRT_DTYPE_BIT(CTRT_F32)
+#define CPU_F64      CTRT_DTYPE_BIT(CTRT_F64)
+#define CPU_F16      CTRT_DTYPE_BIT(CTRT_F16)
+#define CPU_BF16     CTRT_DTYPE_BIT(CTRT_BF16)
+#define CPU_FLOATING (CPU_F32 | CPU_F64 | CPU_F16 | CPU_BF16)
+#define CPU_INTEGRAL                                                                                             \
+    (CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8) | CTRT_DTYPE_BIT(CTRT_I16) | CTRT_DTYPE_BIT(CTRT_I32)      \
+     | CTRT_DTYPE_BIT(CTRT_I64))
+#define CPU_BOOL     CTRT_DTYPE_BIT(CTRT_BOOL)
+#define CPU_NUMBERS  (CPU_FLOATING | CPU_INTEGRAL)
+#define CPU_ALL      (CPU_NUMBERS | CPU_BOOL)
+
+/* Returns a / b rounded up, for b > 0 and a >= 0. (a + b - 1) / b could overflow. */
+static inline int64_t cpu_divide_up(int64_t a, int64_t b)
+{
+    return a / b + (a % b != 0);
+}
+
+/* Runs body(argument, begin, end) over consecutive ranges of [0, count). Uses several threads when count exceeds
+ * `grain`, the smallest number of items that is worth a thread; otherwise, and when called inside a parallel region,
+ * runs the whole range in the calling thread. */
+void cpu_parallel_for(int64_t count, int64_t grain, void (*body)(void *argument, int64_t begin, int64_t end),
+                      void *argument);
+/* Number of threads that cpu_parallel_for may use: CTRT_NUM_THREADS if set, otherwise what the affinity mask and the
+ * cgroup's CPU quota allow. */
+int cpu_thread_count(void);
+/* Returns true if fewer threads can be started than cpu_parallel_for may use. Do not call libraries that start their
+ * own threads in that case, because they end the process when a thread cannot be started. */
+bool cpu_threads_limited(void);
+/* Call these around a call of a library that opens OpenMP parallel regions of its own (oneDNN, BLAS). enter makes the
+ * library use cpu_thread_count() threads and returns the previous setting; leave restores it. */
+int cpu_threads_enter(void);
+void cpu_threads_leave(int before);
+
+/* Instruction sets for which kernels are compiled, in increasing order of preference. cpu_isa() returns the one that
+ * the plugin's init selected: the best that the processor and the build have, or a lower one set by CTRT_CPU_ISA. */
+enum cpu_isa { CPU_ISA_BASELINE, CPU_ISA_AVX2, CPU_ISA_AVX512 };
+enum cpu_isa cpu_isa(void);
+/* Returns the size of the last-level cache in bytes. Outputs of this size or larger use non-temporal stores. */
+size_t cpu_stream_bytes(void);
+
+/* The kernel tables of the op families. */
+struct cpu_rows {
+    const ctrt_kernel *rows;
+    size_t count;
+};
+extern const struct cpu_rows cpu_copy_rows, cpu_elementwise_rows, cpu_reduce_rows, cpu_random_rows, cpu_matmul_rows,
+    cpu_conv_rows, cpu_pool_rows, cpu_norm_rows, cpu_softmax_rows, cpu_index_rows, cpu_optim_rows;
+
+#endif

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/host/limits.c: how much memory exists and is free, and which requests would make the kernel end the
+ * process.
+ *
+ * Linux overcommits memory, and kills a process when the memory runs out. Therefore large requests are checked first. A
+ * request is refused if it exceeds the memory that can be had at all. For each limit (the machine's memory, and the
+ * hard limit of every control group above this process), that is
+ *
+ *     limit - used and not reclaimable + free swap - allocated by this backend and not written to yet.
+ *
+ * Each term errs toward granting: page cache and reclaimable slab count as free although the kernel may keep some; of
+ * the allocated memory, only what exceeds the process's whole anonymous memory counts as not written to. A granted
+ * request may still fail later, because other processes take memory too; a refused one could not succeed. memory.high
+ * throttles a group and kills no process, so it lowers the reported figures but refuses nothing. RLIMIT_AS refuses
+ * nothing here either, because mmap itself enforces it. */
+#include "internal.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* A check reads about ten files of the kernel in about 100 us; clearing LOOK_BYTES takes 3 ms. Requests are granted
+ * without a check until they add up to LOOK_BYTES, unless the last check found less than LITTLE. */
+#define LOOK_BYTES ((uint64_t)32 << 20)
+#define LITTLE     (4 * LOOK_BYTES)
+
+static bool checking = true;
+static _Atomic uint64_t promised;               /* bytes of granted blocks that are not returned */
+static _Atomic uint64_t unseen;                 /* bytes granted since the last check */
+static _Atomic uint64_t seen_left;              /* bytes grantable at the last check; 0 before the first */
+
+ctrt_status cpu_limits_init(void)
+{
+    static const ctrt_param param = {
+        .size = sizeof(ctrt_param), .name = "CTRT_CPU_MEMORY_CHECK", .type = CTRT_PARAM_ENUM, .fallback = "on",
+        .words = "off|on",
+        .help = "refuse blocks that machine or control group cannot hold, instead of inviting the kernel's out-of-memory killer",
+    };
+    ctrt_param_value value;
+    ctrt_status status = cpu_host->param(&value, &param);
+    if (status)
+        return status;
+    checking = value.integer == 1;
+    atomic_store_explicit(&seen_left, 0, memory_order_relaxed);
+    return CTRT_OK;
+}
+
+/* Returns the number after `key` at the beginning of a line, times `unit`; 0 if there is none. */
+static uint64_t value_of(const char *text, const char *key, uint64_t unit)
+{
+    size_t length = strlen(key);
+    for (const char *line = text; line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+        if (strncmp(line, key, length) == 0)
+            return strtoull(line + length, NULL, 10) * unit;
+    return 0;
+}
+
+static uint64_t less(uint64_t from, uint64_t what)
+{
+    return from > what ? from - what : 0;
+}
+
+static uint64_t least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Returns a lower bound of the bytes that are granted and not written to yet. */
+static uint64_t untouched(void)
+{
+    char status[4096];
+    if (!cpu_read_file("/proc/self/status", status, sizeof status))
+        return 0;
+    uint64_t anonymous = value_of(status, "RssAnon:", 1024);
+    if (anonymous == 0)
+        return 0;                               /* kernels before 4.5 do not report RssAnon */
+    return less(atomic_load_explicit(&promised, memory_order_relaxed), anonymous + value_of(status, "VmSwap:", 1024));
+}
+
+static void bound_by_groups(struct cpu_memory_room *room, uint64_t swap, uint64_t ours)
+{
+    struct cpu_memory_group groups[CPU_MEMORY_GROUPS];
+    int count = cpu_cgroup_memory(groups);
+    for (int i = 0; i < count; i++) {
+        const struct cpu_memory_group *group = &groups[i];
+        uint64_t used = less(group->used, group->reclaimable);
+        uint64_t soft = least(group->high, group->max);
+        if (soft != UINT64_MAX) {
+            room->total = room->total ? least(room->total, soft) : soft;
+            room->free = least(room->free, less(soft, used));
+        }
+        if (group->max == UINT64_MAX)
+            continue;
+        uint64_t left = less(less(group->max, used) + least(swap, group->swap_left), ours);
+        if (left < room->grantable) {
+            room->grantable = left;
+            room->limit = group->max;
+            room->used = used;
+            snprintf(room->bound, sizeof room->bound, "control group %.120s", group->name);
+        }
+    }
+}
+
+/* RLIMIT_AS limits address space, not memory, but an allocation cannot exceed it either. */
+static void bound_by_process(struct cpu_memory_room *room)
+{
+    struct rlimit space;
+    char text[128];
+    if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY)
+        return;
+    uint64_t used = cpu_read_file("/proc/self/statm", text, sizeof text)
+                        ? strtoull(text, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
+    room->total = room->total ? least(room->total, space.rlim_cur) : space.rlim_cur;
+    room->free = least(room->free, less(space.rlim_cur, used));
+}
+
+void cpu_memory_room(struct cpu_memory_room *room)
+{
+    char text[4096];
+    *room = (struct cpu_memory_room){ .free = UINT64_MAX, .grantable = UINT64_MAX, .untouched = untouched() };
+    uint64_t swap = 0;
+    if (cpu_read_file("/proc/meminfo", text, sizeof text)) {
+        uint64_t available = value_of(text, "MemAvailable:", 1024);
+        room->total = value_of(text, "MemTotal:", 1024);
+        room->swap = swap = value_of(text, "SwapFree:", 1024);
+        room->free = available ? available : UINT64_MAX;
+        if (room->total && available) {
+            room->grantable = less(available + swap, room->untouched);
+            room->limit = room->total;
+            room->used = less(room->total, available);
+            snprintf(room->bound, sizeof room->bound, "machine");
+        }
+    }
+    bound_by_groups(room, swap, room->untouched);
+    bound_by_process(room);
+    if (room->free == UINT64_MAX)
+        room->free = 0;
+    atomic_store_explicit(&seen_left, room->grantable, memory_order_relaxed);
+}
+
+uint64_t cpu_memory_total(void)
+{
+    struct cpu_memory_room room;
+    cpu_memory_room(&room);
+    return room.total;
+}
+
+/* Formats a size as in "1.50 GiB". */
+static const char *in_words(char text[32], uint64_t bytes)
+{
+    if (bytes >= (uint64_t)1 << 30)
+        snprintf(text, 32, "%.2f GiB", (double)bytes / (1 << 30));
+    else
+        snprintf(text, 32, "%.2f MiB", (double)bytes / (1 << 20));
+    return text;
+}
+
+ctrt_status cpu_memory_refuse(size_t bytes, const char *why)
+{
+    struct cpu_memory_room room;
+    char asked[32], left[32], total[32];
+    cpu_memory_room(&room);
+    return cpu_host->fail(CTRT_ERR_OUT_OF_MEMORY, "cpu: no %s (%zu bytes) of memory: %s; %s of %s are free",
+                          in_words(asked, bytes), bytes, why, in_words(left, room.free), in_words(total, room.total));
+}
+
+static ctrt_status beyond(size_t bytes, const struct cpu_memory_room *room)
+{
+    char asked[32], limit[32], used[32], ours[32], swap[32], left[32];
+    return cpu_host->fail(
+        CTRT_ERR_OUT_OF_MEMORY,
+        "cpu: %s (%zu bytes) would pass what the %s can hold, and the kernel would end the process when they are "
+        "written to: limit %s, used and not reclaimable %s, handed out but not yet written to %s, swap left on the "
+        "machine %s; %s could be had. Release tensors, raise the limit, or set CTRT_CPU_MEMORY_CHECK=off",
+        in_words(asked, bytes), bytes, room->bound, in_words(limit, room->limit), in_words(used, room->used),
+        in_words(ours, room->untouched), in_words(swap, room->swap), in_words(left, room->grantable));
+}
+
+ctrt_status cpu_memory_grant(size_t bytes)
+{
+    uint64_t since = atomic_fetch_add_explicit(&unseen, bytes, memory_order_relaxed) + bytes;
+    if (checking && (since >= LOOK_BYTES || atomic_load_explicit(&seen_left, memory_order_relaxed) < LITTLE)) {
+        struct cpu_memory_room room;
+        cpu_memory_room(&room);
+        if (bytes > room.grantable) {
+            atomic_fetch_sub_explicit(&unseen, bytes, memory_order_relaxed);
+            return beyond(bytes, &room);
+        }
+        atomic_store_explicit(&unseen, 0, memory_order_relaxed);
+    }
+    atomic_fetch_add_explicit(&promised, bytes, memory_order_relaxed);
+    return CTRT_OK;
+}
+
+uint64_t cpu_memory_out(void)
+{
+    return atomic_load_explicit(&promised, memory_order_relaxed);
+}
+
+void cpu_memory_returned(size_t bytes)
+{
+    atomic_fetch_sub_explicit(&promised, bytes, memory_order_relaxed);
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* batch_norm and its gradient; compiled once per instruction set.
+ *
+ * x is [N,C,S]. With S > 1 a task is a channel: N runs of S adjacent elements. With S = 1 a task is a block of adjacent
+ * channels: N rows. In both cases one thread sums a channel, always in the same order, with f64 totals. */
+#include <math.h>
+
+#include "half.h"
+#include "host/scratch.h"
+#include "variant.h"
+#include "vec.h"
+
+/* Smallest number of elements that is worth a thread. */
+#define GRAIN 8192
+/* Channels per task if S is 1. */
+#define CHANNELS 64
+
+struct job {
+    const ctrt_call *call;
+    const ctrt_norm_attributes *a;
+    const struct half_loops *half;      /* NULL for f32 and f64 */
+    int64_t n, channels, size;
+    int64_t width, runs;                /* not used */
+    int64_t step;                       /* elements from one image to the next */
+    bool failed;
+};
+
+#define T float
+#define V vf
+#define LANES VF
+#define NAME(name) name##_f32
+#define OP(name) vf_##name
+#include "norm_body.h"
+#include "batch_norm_body.h"
+#undef T
+#undef V
+#undef LANES
+#undef NAME
+#undef OP
+#undef PIECE
+
+#define T double
+#define V vd
+#define LANES VD
+#define NAME(name) name##_f64
+#define OP(name) vd_##name
+#include "norm_body.h"
+#include "batch_norm_body.h"
+
+static ctrt_status run(const ctrt_call *call, const char *op, const ctrt_view *x,
+                       void (*f32)(void *, int64_t, int64_t), void (*f64)(void *, int64_t, int64_t))
+{
+    struct job job = {
+        .call = call, .a = call->attributes, .n = x->shape[0], .channels = x->shape[1], .size = x->shape[2]
+    };
+    if (x->dtype == CTRT_F16 || x->dtype == CTRT_BF16)
+        job.half = cpu_half(x->dtype);
+    const bool columns = job.size == 1;
+    job.step = job.channels * job.size;
+    const int64_t tasks = columns ? (job.channels + CHANNELS - 1) / CHANNELS : job.channels;
+    cpu_parallel_for(tasks, GRAIN / (job.n * (columns ? CHANNELS : job.size) + 1) + 1,
+                     x->dtype == CTRT_F64 ? f64 : f32, &job);
+    return job.failed ? cpu_no_scratch(op, (size_t)(2 * job.size) * sizeof(double)) : CTRT_OK;
+}
+
+static ctrt_status batch_norm(const ctrt_call *call)
+{
+    return run(call, "batch_norm", call->inputs[0], forward_f32, forward_f64);
+}
+
+static ctrt_status batch_norm_backward(const ctrt_call *call)
+{
+    return run(call, "batch_norm_backward", call->inputs[1], backward_f32, backward_f64);
+}
+
+#define ROW(name, types, how) { .size = sizeof(ctrt_kernel), .op = #name, .dtypes = types, .flags = how, .run = name }
+static const ctrt_kernel rows[] = {
+    ROW(batch_norm, CPU_FLOATING, 0),
+    ROW(batch_norm_backward, CPU_FLOATING, 0),
+};
+
+CPU_ROWS(batch_norm, rows);

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The built-in matrix product: selects the loop for a shape and divides the product among threads. */
+#include "gemm.h"
+
+#include "host/cpu.h"
+#include "pick.h"
+#include "host/scratch.h"
+
+static const struct gemm_loops *loops(void)
+{
+    return CPU_PICK(gemm_loops);
+}
+
+#define T float
+#define G struct gemm_f32
+#define NAME(name) name##_f32
+#include "gemm_drive.h"
+
+#define T double
+#define G struct gemm_f64
+#define NAME(name) name##_f64
+#include "gemm_drive.h"

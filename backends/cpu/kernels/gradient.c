@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/kernels/gradient.c: gradients of activations: f(dy, y) or f(dy, x). */
+#include "math_f32.h"
+#include "drive.h"
+
+static inline double sigmoid(double x)
+{
+    double e = exp(-fabs(x));
+    return x < 0 ? e / (1 + e) : 1 / (1 + e);
+}
+
+static inline double silu_slope(double x)
+{
+    double s = sigmoid(x);
+    return s * (1 + x * (1 - s));
+}
+
+static inline double gelu_slope(double x)
+{
+    return 0.5 * erfc(-x * M_SQRT1_2) + x * exp(-0.5 * x * x) * (M_2_SQRTPI * M_SQRT1_2 * 0.5);
+}
+
+static inline double gelu_tanh_slope(double x)
+{
+    const double scale = 2 * (M_2_SQRTPI * M_SQRT1_2);
+    double c = x > 22 ? 22 : x < -22 ? -22 : x, s = sigmoid(scale * (c + 0.044715 * c * c * c));
+    return s + c * s * (1 - s) * scale * (1 + 3 * 0.044715 * c * c) + x * 0; /* NaN for infinities, as in PyTorch */
+}
+
+/* In the expressions, x is dy and y is the second operand. */
+#define GRADIENT(op, cost, f32, f64)                                                                              \
+    CPU_LOOP_2(op##_f32, float, float, f32)                                                                       \
+    CPU_RUN_2(op##_f32, cost, CPU_4, CPU_4)                                                                       \
+    CPU_LOOP_2(op##_f64, double, double, f64)                                                                     \
+    CPU_RUN_2(op##_f64, (cost) * 4, CPU_8, CPU_8)                                                                 \
+    CPU_RUN_HALVES(op, op##_f32, 2, cost, CPU_HALF, CPU_BRAIN)
+GRADIENT(relu_backward, 1, y <= 0 ? 0 : x, y <= 0 ? 0 : x)
+GRADIENT(sigmoid_backward, 1, x * ((1 - y) * y), x * ((1 - y) * y))
+GRADIENT(tanh_backward, 1, x * (1 - y * y), x * (1 - y * y))
+GRADIENT(silu_backward, 4, x * math_silu_slope(y), x * silu_slope(y))
+GRADIENT(gelu_erf_backward, 4, x * math_gelu_slope(y), x * gelu_slope(y))
+GRADIENT(gelu_tanh_backward, 4, x * math_gelu_tanh_slope(y), x * gelu_tanh_slope(y))
+
+#define GELU(type)                                                                                                \
+    static ctrt_status gelu_backward_##type##_run(const ctrt_call *call)                                          \
+    {                                                                                                             \
+        const ctrt_gelu_attributes *attributes = call->attributes;                                                \
+        return attributes->tanh ? gelu_tanh_backward_##type##_run(call) : gelu_erf_backward_##type##_run(call);   \
+    }
+GELU(f32)
+GELU(f64)
+GELU(f16)
+GELU(bf16)
+
+#define ROWS(op)                                                                                                  \
+    CPU_KERNEL(#op, CPU_F32, op##_f32_run), CPU_KERNEL(#op, CPU_F64, op##_f64_run),                               \
+    CPU_KERNEL(#op, CPU_F16, op##_f16_run), CPU_KERNEL(#op, CPU_BF16, op##_bf16_run)
+
+static const ctrt_kernel rows[] = {
+    ROWS(relu_backward), ROWS(sigmoid_backward), ROWS(tanh_backward), ROWS(silu_backward), ROWS(gelu_backward),
+};
+
+CPU_ROWS(gradient, rows);

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/kernels/random.c: random numbers by the counter-based generator Philox4x32-10 (Salmon, Moraes, Dror,
+ * Shaw: "Parallel Random Numbers: As Easy as 1, 2, 3", 2011), as specified in ctrt/plugin.h. Any thread can therefore
+ * generate any part of a tensor. */
+#include <math.h>
+
+#include "convert.h"
+#include "drive.h"
+#include "math_f32.h"
+
+#define BLOCKS 256              /* counter blocks generated at once: 1024 words */
+#define WORDS  (4 * BLOCKS)
+#define LANES  16
+
+/* Stores counter block first + b in words[4b .. 4b+3], for b < count (rounded up to a multiple of LANES). */
+static void philox(uint32_t *words, uint64_t first, int64_t count, uint64_t seed)
+{
+    for (int64_t b = 0; b < count; b += LANES) {
+        uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES], k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+        for (int l = 0; l < LANES; l++) {
+            uint64_t counter = first + (uint64_t)b + (uint64_t)l;
+            c0[l] = (uint32_t)counter, c1[l] = (uint32_t)(counter >> 32), c2[l] = 0, c3[l] = 0;
+        }
+        for (int round = 0; round < 10; round++) {
+            for (int l = 0; l < LANES; l++) {
+                uint64_t p0 = (uint64_t)c0[l] * 0xD2511F53u, p1 = (uint64_t)c2[l] * 0xCD9E8D57u;
+                uint32_t n0 = (uint32_t)(p1 >> 32) ^ c1[l] ^ k0, n2 = (uint32_t)(p0 >> 32) ^ c3[l] ^ k1;
+                c1[l] = (uint32_t)p1, c3[l] = (uint32_t)p0, c0[l] = n0, c2[l] = n2;
+            }
+            k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+        }
+        for (int l = 0; l < LANES; l++) {
+            uint32_t *to = words + 4 * (b + l);
+            to[0] = c0[l], to[1] = c1[l], to[2] = c2[l], to[3] = c3[l];
+        }
+    }
+}
+
+/* ---- common loop: passes pieces of 1024 words to `make` ---- */
+
+struct random {
+    const ctrt_random_attributes *attributes;
+    /* Writes the output elements [begin, begin + n), computed from `words`. */
+    void (*make)(const struct random *r, int64_t begin, int64_t n, const uint32_t *words);
+    int64_t per_block;          /* elements per counter block: 4, or 2 that use 64 bits each */
+    void (*round)(float *x, int64_t n);     /* uniform: rounds x to an output type narrower than f32; otherwise NULL */
+    int64_t numel;
+    void *out, *mask;
+    const void *in;
+    double scale;               /* dropout: factor of the elements that are kept */
+    uint32_t threshold;         /* bernoulli, dropout: a word's upper 24 bits are less than this with probability p */
+};
+
+static void random_part(void *argument, int64_t begin, int64_t end)
+{
+    const struct random *r = argument;
+    uint32_t words[WORDS] __attribute__((aligned(64)));
+    int64_t elements = BLOCKS * r->per_block;
+    for (int64_t piece = begin; piece < end; piece++) {
+        int64_t first = piece * elements, n = r->numel - first < elements ? r->numel - first : elements;
+        philox(words, r->attributes->offset + (uint64_t)(piece * BLOCKS), (n + r->per_block - 1) / r->per_block,
+               r->attributes->seed);
+        r->make(r, first, n, words);
+    }
+}
+
+static ctrt_status random_fill(const ctrt_call *call, struct random *r)
+{
+    r->attributes = call->attributes;
+    r->numel = call->outputs[0]->numel;
+    r->out = call->outputs[0]->data;
+    int64_t elements = BLOCKS * r->per_block;
+    cpu_parallel_for((r->numel + elements - 1) / elements, 8, random_part, r);
+    return CTRT_OK;
+}
+
+/* Returns the smallest bound such that (word >> 8) 2^-24 < p if and only if (word >> 8) < bound. */
+static uint32_t threshold_of(double p)
+{
+    return p <= 0 ? 0 : p >= 1 ? 1u << 24 : (uint32_t)ceil(p * 0x1p24);
+}
+
+/* 53 random bits of two words, as an integer. */
+static inline uint64_t bits53(const uint32_t *words)
+{
+    return ((uint64_t)words[0] << 32 | words[1]) >> 11;
+}
+
+/* Store n floats from element `begin` of the output on, converted to the output type. */
+static void store_f32(void *out, int64_t begin, const float *from, int64_t n)
+{
+    memcpy((float *)out + begin, from, (size_t)n * sizeof(float));
+}
+static void store_f16(void *out, int64_t begin, const float *from, int64_t n)
+{
+    cpu_f16_from_f32_row((uint16_t *)out + begin, from, n);
+}
+static void store_bf16(void *out, int64_t begin, const float *from, int64_t n)
+{
+    cpu_bf16_from_f32_row((uint16_t *)out + begin, from, n);
+}
+
+/* Round x[i] to the precision of f16 or bf16. */
+static void round_f16(float *x, int64_t n)
+{
+    uint16_t kept[WORDS];
+    cpu_f16_from_f32_row(kept, x, n);
+    cpu_f32_from_f16_row(x, kept, n);
+}
+static void round_bf16(float *x, int64_t n)
+{
+    uint16_t kept[WORDS];
+    cpu_bf16_from_f32_row(kept, x, n);
+    cpu_f32_from_bf16_row(x, kept, n);
+}
+
+/* x[i] = x[i] * scale + shift with two roundings on all instruction sets. Two loops, so that FMA cannot be used. */
+static void scale_shift(float *x, int64_t n, float scale, float shift)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] * scale;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] + shift;
+}
+static void scale_shift_f64(double *x, int64_t n, double scale, double shift)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] * scale;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] + shift;
+}
+
+/* ---- uniform ---- */
+
+static void uniform(const struct random *r, float *x, int64_t n, const uint32_t *words)
+{
+    float lo = (float)r->attributes->a, hi = (float)r->attributes->b;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (float)(int32_t)(words[i] >> 8) * 0x1p-24f;
+    const bool standard = lo == 0 && hi == 1;
+    if (standard && r->round == NULL)
+        return;
+    if (!standard)
+        scale_shift(x, n, hi - lo, lo);
+    if (r->round != NULL)
+        r->round(x, n);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] < hi ? x[i] : lo;               /* rounding may have produced hi, which is not in [lo, hi) */
+}
+
+static void uniform_f64(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)
+{
+    double lo = r->attributes->a, hi = r->attributes->b, *x = (double *)r->out + begin;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = (double)(int64_t)bits53(words + 2 * i) * 0x1p-53;
+    if (lo == 0 && hi == 1)
+        return;
+    scale_shift_f64(x, n, hi - lo, lo);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] < hi ? x[i] : lo;
+}
+
+/* ---- normal: Box-Muller transform (1958) ---- */
+
+/* Returns the cosine of 2 pi u and stores the sine, for u4 = 4u, the angle in quarter turns. Subtracting the nearest
+ * integer is exact and leaves at most half a quarter turn. */
+static inline float turned(float u4, float *sine)
+{
+    float shifted = u4 + MATH_MAGIC, whole = shifted - MATH_MAGIC;
+    uint32_t quadrant = cpu_bits(shifted);
+    double angle = (double)(u4 - whole) * 1.57079632679489661923;
+    float s = (float)math_sin_reduced(angle), c = (float)math_cos_reduced(angle);
+    float x = quadrant & 1 ? s : c, y = quadrant & 1 ? c : s;
+    *sine = quadrant & 2 ? -y : y;
+    return (quadrant + 1) & 2 ? -x : x;
+}
+
+static void normal(const struct random *r, float *x, int64_t n, const uint32_t *words)
+{
+    float radius[WORDS / 2], angle[WORDS / 2];
+    int64_t pairs = (n + 1) / 2;
+    for (int64_t k = 0; k < pairs; k++) {
+        radius[k] = (float)(int32_t)((words[2 * k] >> 8) + 1) * 0x1p-24f;
+        angle[k] = (float)(int32_t)(words[2 * k + 1] >> 8) * 0x1p-22f;
+    }
+    for (int64_t k = 0; k < pairs; k++)
+        radius[k] = __builtin_sqrtf(-2.0f * math_log(radius[k]));
+    for (int64_t k = 0; k < pairs; k++) { /* x has space for the second element of the last pair */
+        float sine, cosine = turned(angle[k], &sine);
+        x[2 * k] = radius[k] * cosine;
+        x[2 * k + 1] = radius[k] * sine;
+    }
+    if (r->attributes->a != 0 || r->attributes->b != 1)
+        scale_shift(x, n, (float)r->attributes->b, (float)r->attributes->a);
+}
+
+static void normal_f64(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)
+{
+    double *x = (double *)r->out + begin;
+    for (int64_t i = 0; i < n; i += 2) {
+        double u1 = (double)(bits53(words + 2 * i) + 1) * 0x1p-53, u2 = (double)bits53(words + 2 * i + 2) * 0x1p-53;
+        double radius = sqrt(-2 * log(u1)), angle = 2 * M_PI * u2;
+        x[i] = radius * cos(angle);
+        if (i + 1 < n)
+            x[i + 1] = radius * sin(angle);
+    }
+    scale_shift_f64(x, n, r->attributes->b, r->attributes->a);
+}
+
+#define FLOATS(op, type)                                                                                          \
+    static void op##_##type(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)              \
+    {                                                                                                             \
+        float x[WORDS] __attribute__((aligned(64)));                                                              \
+        op(r, x, n, words);                                                                                       \
+        store_##type(r->out, begin, x, n);                                                                        \
+    }
+#define RUN(op, type, elements, narrow)                                                                           \
+    static ctrt_status op##_##type##_run(const ctrt_call *call)                                                   \
+    {                                                                                                             \
+        struct random r = { .make = op##_##type, .per_block = elements, .round = narrow };                        \
+        return random_fill(call, &r);                                                                             \
+    }
+#define FLOATING(op)                                                                                              \
+    FLOATS(op, f32) RUN(op, f32, 4, NULL) FLOATS(op, f16) RUN(op, f16, 4, round_f16)                              \
+    FLOATS(op, bf16) RUN(op, bf16, 4, round_bf16) RUN(op, f64, 2, NULL)
+FLOATING(uniform)
+FLOATING(normal)
+
+/* ---- randint: lo plus 64 random bits modulo the range ---- */
+
+#define SAME(T, x) (T)(x)
+#define F16(T, x)  cpu_f16_from_f32((float)(x))
+#define BF16(T, x) cpu_bf16_from_f32((float)(x))
+#define RANDINT(type, T, AS)                                                                                      \
+    static void randint_##type(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)           \
+    {                                                                                                             \
+        T *to = (T *)r->out + begin;                                                                              \
+        uint64_t lo = (uint64_t)r->attributes->lo, range = (uint64_t)r->attributes->hi - lo;                      \
+        for (int64_t i = 0; i < n; i++) {                                                                         \
+            uint64_t word = (uint64_t)words[2 * i] << 32 | words[2 * i + 1];                                      \
+            to[i] = AS(T, (int64_t)(lo + word % range));                                                          \
+        }                                                                                                         \
+    }                                                                                                             \
+    static ctrt_status randint_##type##_run(const ctrt_call *call)                                                \
+    {                                                                                                             \
+        const ctrt_random_attributes *attributes = call->attributes;                                              \
+        struct random r = { .make = randint_##type, .per_block = 2 };                                             \
+        if (attributes->lo >= attributes->hi)                                                                     \
+            return cpu_host->fail(CTRT_ERR_INVALID_ARGUMENT, "randint from %lld to %lld: no number lies between", \
+                                  (long long)attributes->lo, (long long)attributes->hi);                          \
+        return random_fill(call, &r);                                                                             \
+    }
+RANDINT(f32, float, SAME)
+RANDINT(f64, double, SAME)
+RANDINT(f16, uint16_t, F16)
+RANDINT(bf16, uint16_t, BF16)
+RANDINT(8, uint8_t, SAME)
+RANDINT(16, uint16_t, SAME)
+RANDINT(32, uint32_t, SAME)
+RANDINT(64, uint64_t, SAME)
+#define TRUTH(T, x) ((x) != 0)
+RANDINT(bool, uint8_t, TRUTH)
+
+/* ---- bernoulli: 1 with probability p, for every dtype ---- */
+
+#define BERNOULLI(type, T, one)                                                                                   \
+    static void bernoulli_##type(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)         \
+    {                                                                                                             \
+        T *to = (T *)r->out + begin;                                                                              \
+        for (int64_t i = 0; i < n; i++)                                                                           \
+            to[i] = (words[i] >> 8) < r->threshold ? (T)(one) : (T)0;                                             \
+    }                                                                                                             \
+    static ctrt_status bernoulli_##type##_run(const ctrt_call *call)                                              \
+    {                                                                                                             \
+        const ctrt_random_attributes *attributes = call->attributes;                                              \
+        struct random r = { .make = bernoulli_##type, .per_block = 4, .threshold = threshold_of(attributes->a) }; \
+        return random_fill(call, &r);                                                                             \
+    }
+BERNOULLI(f32, float, 1)
+BERNOULLI(f64, double, 1)
+BERNOULLI(f16, uint16_t, 0x3c00)
+BERNOULLI(bf16, uint16_t, 0x3f80)
+BERNOULLI(8, uint8_t, 1)
+BERNOULLI(16, uint16_t, 1)
+BERNOULLI(32, uint32_t, 1)
+BERNOULLI(64, uint64_t, 1)
+
+/* ---- dropout(x) -> y = x * mask / (1 - p), mask ---- */
+
+#define DROPOUT(type, T, COMPUTE, LOAD, STORE)                                                                    \
+    static void dropout_##type(const struct random *r, int64_t begin, int64_t n, const uint32_t *words)           \
+    {                                                                                                             \
+        const T *from = (const T *)r->in + begin;                                                                 \
+        T *to = (T *)r->out + begin;                                                                              \
+        uint8_t *mask = (uint8_t *)r->mask + begin;                                                               \
+        const COMPUTE scale = (COMPUTE)r->scale;                                                                  \
+        _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                      \
+        {                                                                                                         \
+            bool keep = (words[i] >> 8) >= r->threshold;                                                          \
+            to[i] = STORE(LOAD(from[i]) * (keep ? scale : 0));                                                    \
+            mask[i] = keep;                                                                                       \
+        }                                                                                                         \
+    }                                                                                                             \
+    static ctrt_status dropout_##type##_run(const ctrt_call *call)                                                \
+    {                                                                                                             \
+        const ctrt_random_attributes *attributes = call->attributes;                                              \
+        double p = attributes->a;                                                                                 \
+        struct random r = { .make = dropout_##type, .per_block = 4, .threshold = threshold_of(p),                 \
+                            .scale = p < 1 ? 1 / (1 - p) : 0, .in = call->inputs[0]->data,                        \
+                            .mask = call->outputs[1]->data };                                                     \
+        return random_fill(call, &r);                                                                             \
+    }
+#define SELF(x) (x)
+DROPOUT(f32, float, float, SELF, SELF)
+DROPOUT(f64, double, double, SELF, SELF)
+DROPOUT(f16, uint16_t, float, cpu_f32_from_f16, cpu_f16_from_f32)
+DROPOUT(bf16, uint16_t, float, cpu_f32_from_bf16, cpu_bf16_from_f32)
+
+#define ROW(name, types, function) { .size = sizeof(ctrt_kernel), .op = name, .dtypes = (types), .run = function }
+#define ROWS_FLOATING(op)                                                                                         \
+    ROW(#op, CPU_F32, op##_f32_run), ROW(#op, CPU_F64, op##_f64_run), ROW(#op, CPU_F16, op##_f16_run),            \
+    ROW(#op, CPU_BF16, op##_bf16_run)
+#define ROWS_WIDTHS(op)                                                                                           \
+    ROW(#op, CTRT_DTYPE_BIT(CTRT_I8) | CTRT_DTYPE_BIT(CTRT_U8), op##_8_run),                                      \
+    ROW(#op, CTRT_DTYPE_BIT(CTRT_I16), op##_16_run), ROW(#op, CTRT_DTYPE_BIT(CTRT_I32), op##_32_run),             \
+    ROW(#op, CTRT_DTYPE_BIT(CTRT_I64), op##_64_run)
+
+static const ctrt_kernel rows[] = {
+    ROWS_FLOATING(uniform), ROWS_FLOATING(normal), ROWS_FLOATING(dropout),
+    ROWS_FLOATING(randint), ROWS_WIDTHS(randint), ROW("randint", CPU_BOOL, randint_bool_run),
+    ROWS_FLOATING(bernoulli), ROWS_WIDTHS(bernoulli), ROW("bernoulli", CPU_BOOL, bernoulli_8_run),
+};
+
+CPU_ROWS(random, rows);

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cpu/kernels/reduce.h: reductions over views of any layout, as drive.h is for elementwise loops.
+ *
+ * A reducer accumulates elements. cpu_reduce (reduce.c) orders the dimensions by stride, divides the work into pieces
+ * that depend on shape and strides only, and merges the pieces in a fixed order. Therefore the result does not depend
+ * on the number of threads. */
+#ifndef CTRT_CPU_REDUCE_H
+#define CTRT_CPU_REDUCE_H
+
+#include "drive.h"
+
+struct cpu_reducer {
+    uint8_t in, out;            /* storage formats (enum cpu_lie); half precision is converted to f32 for the reducer */
+    uint8_t acc_bytes;          /* size of one accumulator, at most CPU_ACC_BYTES */
+    bool ordered;               /* the positions of elements matter (argmax), so the reduced dimensions
+                                 * keep their order */
+    bool needs_one;             /* an error if no elements are reduced (amax) */
+    void (*start)(void *acc, int64_t n);
+    /* Accumulates n adjacent elements into one accumulator. `base`: position of the first of them in the reduction. */
+    void (*run)(void *acc, const void *x, int64_t n, int64_t base);
+    /* Accumulates x[i*stride + j] into accumulator j < n, for i < rows. The position of row i is base + i. */
+    void (*columns)(void *acc, const void *x, int64_t n, int64_t rows, int64_t stride, int64_t base);
+    /* Merges accumulator j of `other`, whose elements have later positions, into accumulator j < n. */
+    void (*merge)(void *acc, const void *other, int64_t n);
+    /* Stores the result of accumulator j < n at out[j*stride]. `count`: elements accumulated in each. */
+    void (*finish)(void *out, int64_t stride, const void *acc, int64_t n, int64_t count);
+};
+
+#define CPU_ACC_BYTES 16
+
+#define cpu_reduce CPU_NAME(cpu_reduce_run)
+ctrt_status cpu_reduce(const ctrt_call *call, const struct cpu_reducer *how, const char *op);
+
+/* Defines the run function of a kernel. Computes one result of few adjacent elements directly, without cpu_reduce. */
+#define CPU_REDUCE(op, type, reducer)                                                                             \
+    static ctrt_status op##_##type##_run(const ctrt_call *call)                                                   \
+    {                                                                                                             \
+        const ctrt_view *in = call->inputs[0], *out = call->outputs[0];                                           \
+        if ((reducer).in < CPU_HALF && out->numel == 1 && in->flags & CTRT_VIEW_CONTIGUOUS && in->numel > 0       \
+            && in->numel <= 4096) {                                                                               \
+            char acc[CPU_ACC_BYTES] __attribute__((aligned(16)));                                                 \
+            (reducer).start(acc, 1);                                                                              \
+            (reducer).run(acc, in->data, in->numel, 0);                                                           \
+            (reducer).finish(out->data, 0, acc, 1, in->numel);                                                    \
+            return CTRT_OK;                                                                                       \
+        }                                                                                                         \
+        return cpu_reduce(call, &(reducer), #op);                                                                 \
+    }
+
+#endif

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/host/options.c: the CTRT_CUDA_* parameters of products, convolutions, attention and memory. */
+#include "options.h"
+
+#define PRODUCT_WORKSPACE ((size_t)64 << 20)
+
+struct cuda_options cuda_options = { .workspace = PRODUCT_WORKSPACE };
+
+enum { GEMM, CONV, ATTENTION, SCATTER, TF32, WORKSPACE, BENCHMARK, DETERMINISTIC, TUNING, LIBRARIES, SHARE, POOL };
+
+static const ctrt_param params[] = {
+    [GEMM] = { sizeof(ctrt_param), "CTRT_CUDA_GEMM", CTRT_PARAM_ENUM, "auto", "auto|cublaslt|builtin",
+               "who computes cuda's matrix products; what that one cannot do is built in" },
+    [CONV] = { sizeof(ctrt_param), "CTRT_CUDA_CONV", CTRT_PARAM_ENUM, "auto", "auto|cudnn|builtin|cublaslt",
+               "who computes cuda's convolutions; what that one cannot do is built in" },
+    [ATTENTION] = { sizeof(ctrt_param), "CTRT_CUDA_ATTENTION", CTRT_PARAM_ENUM, "auto", "auto|builtin|composite",
+                    "cuda's attention: by kernels that write no scores, or composed of products and softmax" },
+    [SCATTER] = { sizeof(ctrt_param), "CTRT_CUDA_SCATTER", CTRT_PARAM_ENUM, "auto", "auto|tiles|sort",
+                  "how cuda's index_add and scatter_add find what to add: each tile of the result reads all indices, or indices are sorted" },
+    [TF32] = { sizeof(ctrt_param), "CTRT_CUDA_TF32", CTRT_PARAM_ENUM, "no", "no|yes|matmul|conv",
+               "let tensor cores round f32 operands to tf32, which has 10 bits of fraction" },
+    [WORKSPACE] = { sizeof(ctrt_param), "CTRT_CUDA_WORKSPACE", CTRT_PARAM_BYTES, NULL, NULL,
+                    "most memory that an algorithm may ask for; unset: 64m for a product, 1g or an eighth of the device for a convolution" },
+    [BENCHMARK] = { sizeof(ctrt_param), "CTRT_CUDA_BENCHMARK", CTRT_PARAM_BOOL, "no", NULL,
+                    "time the algorithms of each new shape of products and convolutions, and keep the quickest" },
+    [DETERMINISTIC] = { sizeof(ctrt_param), "CTRT_CUDA_DETERMINISTIC", CTRT_PARAM_ENUM, "auto", "auto|yes|no",
+                        "auto: algorithms that always give the same; yes: and none chosen by timing; no: any" },
+    [TUNING] = { sizeof(ctrt_param), "CTRT_CUDA_TUNING", CTRT_PARAM_STRING, NULL, NULL,
+                 "file that keeps what CTRT_CUDA_BENCHMARK found" },
+    [LIBRARIES] = { sizeof(ctrt_param), "CTRT_CUDA_LIBRARIES", CTRT_PARAM_STRING, NULL, NULL,
+                    "folders, separated by ':', where cuBLASLt and cuDNN are searched unless the process has loaded them already, before the loader searches: "
+                    "their own, or site-packages/nvidia of a pip installation" },
+    [SHARE] = { sizeof(ctrt_param), "CTRT_CUDA_SHARE", CTRT_PARAM_BOOL, "no", NULL,
+                "yes: memory of CUDA devices is allocated so that it can be shared with other processes" },
+    [POOL] = { sizeof(ctrt_param), "CTRT_CUDA_POOL", CTRT_PARAM_BOOL, "no", NULL,
+               "yes: memory of CUDA devices comes from a pool of the driver's, in the order of streams; meant with CTRT_MEMORY=direct" },
+};
+
+ctrt_status cuda_options_init(void)
+{
+    ctrt_param_value value[COUNT_OF(params)];
+    for (size_t i = 0; i < COUNT_OF(params); i++) {
+        ctrt_status status = cuda_host->param(&value[i], &params[i]);
+        if (status != CTRT_OK)
+            return status;
+    }
+    cuda_options = (struct cuda_options){
+        .products = (enum cuda_path)value[GEMM].integer,
+        .convolutions = (enum cuda_path)value[CONV].integer,
+        .attention = (enum cuda_attention)value[ATTENTION].integer,
+        .scatter = (enum cuda_scatter)value[SCATTER].integer,
+        .tf32_products = value[TF32].integer == 1 || value[TF32].integer == 2,
+        .tf32_convolutions = value[TF32].integer == 1 || value[TF32].integer == 3,
+        .workspace = !value[WORKSPACE].is_set       ? PRODUCT_WORKSPACE
+                     : value[WORKSPACE].integer > 0 ? (size_t)value[WORKSPACE].integer
+                                                    : 0,
+        .workspace_set = value[WORKSPACE].is_set,
+        .benchmark = value[BENCHMARK].integer != 0,
+        .determinism = (enum cuda_determinism)value[DETERMINISTIC].integer,
+        .tuning = value[TUNING].text != NULL && value[TUNING].text[0] != '\0' ? value[TUNING].text : NULL,
+        .libraries = value[LIBRARIES].text != NULL && value[LIBRARIES].text[0] != '\0' ? value[LIBRARIES].text : NULL,
+        .share = value[SHARE].integer != 0,
+        .pool = value[POOL].integer != 0,
+    };
+    return CTRT_OK;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/host/ordered.c: stream-ordered memory allocation from a memory pool of the driver (CTRT_CUDA_POOL).
+ *
+ * Each device has a pool of its own, so that the settings of the default pool, which the whole process shares, are not
+ * changed. The pool keeps freed memory, because its release threshold is larger than any device's memory. The memory is
+ * released when an allocation would otherwise fail, or when the program trims it.
+ *
+ * During a capture the driver would turn an allocation on the captured stream into a graph node, whose memory exists
+ * only during replays; but ctrt's captures own their memory for their whole lifetime. Therefore memory for a captured
+ * queue is allocated on a separate stream, which the host then waits for. Frees on a captured queue are deferred in a
+ * list until its capture ends. */
+#include "options.h"
+
+#include <string.h>
+
+struct waiting {                            /* a free deferred while the queue was captured */
+    struct waiting *next;
+    cu_address address;
+    struct cuda_queue *queue;
+};
+
+struct cuda_ordered {
+    cu_pool pool;
+    cu_stream side;                         /* for allocations during captures */
+    struct waiting *list;                   /* protected by the device's lock */
+};
+
+static ctrt_status pool_new(struct cuda_device *device, struct cuda_ordered *ordered)
+{
+    cu_pool_properties properties;
+    uint64_t threshold = UINT64_MAX;
+    memset(&properties, 0, sizeof properties);
+    properties.type = CU_ALLOCATION_PINNED;
+    properties.location = (cu_location){ CU_LOCATION_DEVICE, device->ordinal };
+    ctrt_status status = cuda_check(device, cuda_driver.pool_create(&ordered->pool, &properties),
+                                    "making a pool of memory");
+    if (status == CTRT_OK)
+        status = cuda_check(device, cuda_driver.pool_set(ordered->pool, CU_POOL_RELEASE_THRESHOLD, &threshold),
+                            "having its pool keep memory");
+    if (status == CTRT_OK)
+        status = cuda_check(device, cuda_driver.stream_create(&ordered->side, CU_STREAM_NON_BLOCKING, 0),
+                            "creating the stream of its pool");
+    return status;
+}
+
+ctrt_status cuda_ordered_open(struct cuda_device *device)
+{
+    if (!cuda_options.pool)
+        return CTRT_OK;
+    if (cuda_options.share) {
+        cuda_host->log(
+            CTRT_LOG_WARNING, "cuda",
+            "%s: CTRT_CUDA_SHARE=yes wins over CTRT_CUDA_POOL=yes: its memory is allocated to be shared, not from a pool",
+            device->name);
+        return CTRT_OK;
+    }
+    if (!device->pools)
+        return cuda_host->fail(CTRT_ERR_NOT_SUPPORTED,
+                               "%s: CTRT_CUDA_POOL=yes, but the driver has no pools of memory there", device->name);
+    device->ordered = cuda_host->alloc(sizeof *device->ordered);
+    if (device->ordered == NULL)
+        return cuda_host->fail(CTRT_ERR_OUT_OF_MEMORY, "%s: no host memory for a pool", device->name);
+    memset(device->ordered, 0, sizeof *device->ordered);
+    return pool_new(device, device->ordered);           /* on failure, closing the device frees what was created */
+}
+
+bool cuda_ordered(void *handle)
+{
+    return ((const struct cuda_device *)handle)->ordered != NULL;
+}
+
+static bool captured(const struct cuda_device *device, const struct cuda_queue *queue)
+{
+    int state = 0;
+    return atomic_load(&device->captures) > 0 && cuda_driver.capture_state(queue->stream, &state) == CU_OK
+           && state != 0;
+}
+
+static void free_now(struct cuda_device *device, cu_address address, cu_stream stream)
+{
+    if (cuda_check(device, cuda_driver.free_async(address, stream), "giving %#llx back to its pool", address)
+        != CTRT_OK)
+        cuda_host->log(CTRT_LOG_ERROR, "cuda", "%s", cuda_host->message());
+}
+
+void cuda_ordered_flush(struct cuda_device *device, const struct cuda_queue *leaving)
+{
+    struct waiting *list = NULL;
+    if (device->ordered == NULL)
+        return;
+    pthread_mutex_lock(&device->lock);
+    for (struct waiting **link = &device->ordered->list; *link != NULL;) {
+        struct waiting *entry = *link;
+        if (entry->queue != leaving && captured(device, entry->queue)) {
+            link = &entry->next;
+            continue;
+        }
+        *link = entry->next;
+        entry->next = list;
+        list = entry;
+    }
+    pthread_mutex_unlock(&device->lock);
+    for (struct waiting *entry = list, *next; entry != NULL; entry = next) {
+        next = entry->next;
+        free_now(device, entry->address, entry->queue->stream);
+        cuda_host->free(entry);
+    }
+}
+
+void cuda_ordered_close(struct cuda_device *device)
+{
+    struct cuda_ordered *ordered = device->ordered;
+    if (ordered == NULL)
+        return;
+    if (ordered->side != NULL)
+        (void)cuda_driver.stream_destroy(ordered->side);
+    if (ordered->pool != NULL)
+        (void)cuda_driver.pool_destroy(ordered->pool);
+    device->ordered = NULL;
+    cuda_host->free(ordered);
+}
+
+ctrt_status cuda_alloc_on(void *handle, void **address, size_t bytes, void *object)
+{
+    struct cuda_device *device = handle;
+    const struct cuda_queue *queue = cuda_queue_of(device, object);
+    cu_address found = 0;
+    ctrt_status status = cuda_enter(device);
+    if (status != CTRT_OK)
+        return status;
+    const bool aside = captured(device, queue);
+    const cu_stream stream = aside ? device->ordered->side : queue->stream;
+    status = cuda_check(device, cuda_driver.alloc_from_pool(&found, bytes, device->ordered->pool, stream),
+                        "an allocation of %zu bytes from its pool", bytes);
+    if (status != CTRT_OK)
+        return status;
+    if (aside) {
+        status = cuda_check(device, cuda_driver.stream_synchronize(stream), "waiting for %zu bytes of its pool", bytes);
+        if (status != CTRT_OK) {
+            (void)cuda_driver.free_async(found, stream);
+            return status;
+        }
+    }
+    *address = (void *)(uintptr_t)found;
+    return CTRT_OK;
+}
+
+void cuda_free_on(void *handle, void *address, size_t bytes, void *object)
+{
+    struct cuda_device *device = handle;
+    struct cuda_queue *queue = cuda_queue_of(device, object);
+    const cu_address begin = (cu_address)(uintptr_t)address;
+    if (cuda_forked(device) || cuda_enter(device) != CTRT_OK)
+        return;
+    if (!captured(device, queue)) {
+        free_now(device, begin, queue->stream);
+        return;
+    }
+    struct waiting *entry = cuda_host->alloc(sizeof *entry);
+    if (entry == NULL) {
+        cuda_host->log(CTRT_LOG_ERROR, "cuda",
+                       "%s: no host memory to remember that %zu bytes were freed while their queue is captured; they stay with the pool "
+                       "until the process ends", device->name, bytes);
+        return;
+    }
+    *entry = (struct waiting){ .address = begin, .queue = queue };
+    pthread_mutex_lock(&device->lock);
+    entry->next = device->ordered->list;
+    device->ordered->list = entry;
+    pthread_mutex_unlock(&device->lock);
+}
+
+/* Waits for the queues first, so that memory whose free is still pending behind their work is returned, too. */
+void cuda_ordered_trim(void *handle)
+{
+    struct cuda_device *device = handle;
+    if (cuda_forked(device) || cuda_enter(device) != CTRT_OK)
+        return;
+    cuda_ordered_flush(device, NULL);
+    for (struct cuda_queue *queue = cuda_queue_from(device, 0); queue != NULL;
+         queue = cuda_queue_from(device, queue->number + 1))
+        if (!captured(device, queue))
+            (void)cuda_driver.stream_synchronize(queue->stream);        /* synchronize() or error() reports a failure */
+    if (cuda_check(device, cuda_driver.pool_trim(device->ordered->pool, 0), "having its pool give memory back")
+        != CTRT_OK)
+        cuda_host->log(CTRT_LOG_WARNING, "cuda", "%s", cuda_host->message());
+}

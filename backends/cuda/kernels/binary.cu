@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/kernels/binary.cu: add, sub, mul, div, maximum, minimum.
+ *
+ * Each result takes two loads and one store; memory is the limit. */
+#include "elementwise.cuh"
+
+#define INTEGER(op, type, T, ...) ELEMENTWISE_2(op##_##type, T, T, T, __VA_ARGS__)
+/* Integer sums and products wrap, so signed and unsigned types have the same bits. 8 and 16 bits are widened to
+ * unsigned, because C++ would promote them to signed int, which a product of 16-bit values can overflow. */
+#define WRAPPING(op, sign)                                                                                          \
+    INTEGER(op, u8, uint8_t, (uint32_t)x sign (uint32_t)y)                                                          \
+    INTEGER(op, i16, uint16_t, (uint32_t)x sign (uint32_t)y)                                                        \
+    INTEGER(op, i32, uint32_t, x sign y)                                                                            \
+    INTEGER(op, i64, uint64_t, x sign y)
+#define ORDERED(op, ...)                                                                                            \
+    INTEGER(op, i8, int8_t, __VA_ARGS__)                                                                            \
+    INTEGER(op, u8, uint8_t, __VA_ARGS__)                                                                           \
+    INTEGER(op, i16, int16_t, __VA_ARGS__)                                                                          \
+    INTEGER(op, i32, int32_t, __VA_ARGS__)                                                                          \
+    INTEGER(op, i64, int64_t, __VA_ARGS__)
+#define LARGER  x > y || x != x ? x : y             /* NaN propagates from either operand */
+#define SMALLER x < y || x != x ? x : y
+
+FLOATING_2(add, x + y, x + y, x + y)
+FLOATING_2(sub, x - y, x - y, x - y)
+FLOATING_2(mul, x * y, x * y, x * y)
+FLOATING_2(div, x / y, x / y, x / y)
+FLOATING_2(maximum, LARGER, LARGER, LARGER)
+FLOATING_2(minimum, SMALLER, SMALLER, SMALLER)
+WRAPPING(add, +)
+WRAPPING(sub, -)
+WRAPPING(mul, *)
+ORDERED(maximum, x > y ? x : y)
+ORDERED(minimum, x < y ? x : y)

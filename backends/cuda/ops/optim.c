@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* backends/cuda/ops/optim.c: optimizer steps, with as many tensors per launch as the kernel arguments can hold. */
+#include <math.h>
+#include <string.h>
+
+#include "host/images.h"
+#include "kernels/optim_args.h"
+
+/* Launches a step for all tensors. The call's inputs are `count` parameters, then as many gradients, then as many of
+ * each state; its outputs are parameters, then states. */
+static ctrt_status step(const ctrt_call *call, struct optim_args *a, uint32_t states, int index, const char *variant)
+{
+    const uint32_t count = call->n_inputs / (2 + states);
+    for (uint32_t t = 0; t < count;) {
+        const ctrt_dtype dtype = (ctrt_dtype)call->inputs[t]->dtype;
+        uint64_t blocks = 0;
+        for (a->tensors = 0; t < count && a->tensors < OPTIM_TENSORS && (ctrt_dtype)call->inputs[t]->dtype == dtype;
+             t++) {
+            const int64_t n = call->inputs[t]->numel;
+            const uint64_t more = (uint64_t)(n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
+            if (n == 0)
+                continue;
+            if (a->tensors > 0 && blocks + more > INT32_MAX)
+                break;
+            for (uint32_t i = 0; i < 2 + states; i++)
+                a->in[i][a->tensors] = call->inputs[i * count + t]->data;
+            for (uint32_t i = 0; i < 1 + states; i++)
+                a->out[i][a->tensors] = call->outputs[i * count + t]->data;
+            blocks += more;
+            a->n[a->tensors] = n;
+            a->end[a->tensors++] = (uint32_t)blocks;
+        }
+        if (a->tensors == 0)
+            continue;
+        const struct cuda_shape shape = { .grid = { (unsigned)blocks }, .block = OPTIM_THREADS };
+        ctrt_status status = cuda_launch(call, dtype, index, variant, shape, a);
+        if (status != CTRT_OK)
+            return status;
+    }
+    return CTRT_OK;
+}
+
+static ctrt_status sgd_step(const ctrt_call *call)
+{
+    const ctrt_sgd_attributes *s = call->attributes;
+    struct optim_args a;
+    memset(&a, 0, sizeof a);
+    a.sign = s->maximize ? -1 : 1;
+    a.nesterov = s->nesterov;
+    a.first = s->first;
+    a.replayed = s->replayed;
+    a.sgd.lr = s->lr;
+    a.sgd.momentum = s->momentum;
+    a.sgd.gain = 1 - s->dampening;
+    a.sgd.decay = s->weight_decay;
+    return s->momentum != 0 ? step(call, &a, 1, 1, "m") : step(call, &a, 0, 0, NULL);
+}
+
+static ctrt_status adam_step(const ctrt_call *call)
+{
+    const ctrt_adam_attributes *s = call->attributes;
+    const double t = (double)s->step;
+    struct optim_args a;
+    memset(&a, 0, sizeof a);
+    a.sign = s->maximize ? -1 : 1;
+    a.replayed = s->replayed;
+    a.adam.beta1 = s->beta1;
+    a.adam.beta2 = s->beta2;
+    a.adam.gain1 = 1 - s->beta1;
+    a.adam.gain2 = 1 - s->beta2;
+    a.adam.decay = s->decoupled ? 1 - s->lr * s->weight_decay : 1;
+    a.adam.coupled = s->decoupled ? 0 : s->weight_decay;
+    a.adam.step_size = s->lr / (1 - pow(s->beta1, t));
+    a.adam.correction = 1 / sqrt(1 - pow(s->beta2, t));
+    a.adam.epsilon = s->epsilon;
+    return step(call, &a, 2, 0, NULL);
+}
+
+#define ROW(name) { .kernel = { .op = #name, .dtypes = CUDA_FLOATING, .flags = CTRT_KERNEL_INPLACE, .run = name },  \
+                    .image = &cuda_image_optim }
+
+static struct cuda_row rows[] = {
+    ROW(sgd_step),
+    ROW(adam_step),
+};
+
+CUDA_ROWS(optim, rows);
