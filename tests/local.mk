@@ -1,4 +1,12 @@
-# Tests. `make check` runs everything in TESTS; each test prints TAP. A test in C is a file test-NAME.c with one TEST_MAIN
+# Tests. Each prints TAP.
+#
+#   make check         everything in TESTS. In a tree with sanitizers, without TREE_TESTS and
+#                      PLAIN_TESTS, and without the suites that run every cuda kernel
+#   make check-long    LONG_TESTS: mutants, second devices, more seeds and policies; in the plain tree
+#   make check-tsan    TSAN_TESTS, in a tree with the thread sanitizer
+#   make check-smoke   SMOKE_TESTS, which show that a build works; `make distcheck-smoke` runs them in the release archive
+#
+# A test in C is a file test-NAME.c with one TEST_MAIN
 # (tests/unit/run.h), named in one of these lists:
 #
 #   public_tests       link libctrt.so; for tests of the public API
@@ -23,11 +31,13 @@ public_tests   =
 internal_tests =
 plugin_tests   =
 single_tests   =
+TREE_TESTS     =
+PLAIN_TESTS    =
 TSAN_TESTS     =
 
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
-TESTS += tests/headers.sh tests/floors.sh tests/exports.sh
+TREE_TESTS += tests/headers.sh tests/floors.sh tests/exports.sh tests/abi/abidiff.sh
 EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
               tests/lsan.supp tests/run.sh tests/tsan.supp
 
@@ -240,7 +250,7 @@ if PLUGIN_MEMORY_CACHING
 check_PROGRAMS      += test-steady
 test_steady_SOURCES  = tests/integration/steady.c
 test_steady_LDADD    = libctrt.la
-TESTS               += tests/integration/steady.sh
+PLAIN_TESTS += tests/integration/steady.sh
 endif
 endif
 EXTRA_DIST += tests/integration/steady.sh
@@ -267,7 +277,8 @@ mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU
-TESTS += ctrt-conformance tests/conformance/mutants.sh
+TESTS      += ctrt-conformance
+LONG_TESTS += tests/conformance/mutants.sh
 endif
 # The page of `ctrt memory`, in a browser where there is one.
 if PLUGIN_CPU
@@ -281,12 +292,13 @@ memory_snapshot_LDADD   = libctrt.la
 TESTS      += tests/integration/check.sh
 if PLUGIN_SIM
 TESTS      += tests/integration/sim.sh
+LONG_TESTS += tests/integration/sim-second.sh
 endif
-EXTRA_DIST += tests/conformance/mutants.sh tests/integration/check.sh tests/integration/sim.sh
+EXTRA_DIST += tests/conformance/mutants.sh tests/integration/check.sh tests/integration/sim.sh \
+              tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
 
-TESTS            += tests/abi/abidiff.sh
 EXTRA_DIST       += tests/abi/abidiff.sh tests/abi/pin.py tests/abi/plugin-1.0.def tests/abi/plugin-1.0/ctrt/dtype.def \
                     tests/abi/plugin-1.0/ctrt/plugin.h tests/abi/plugin-1.0/ctrt/status.def \
                     tests/abi/plugin-1.0/ctrt/types.h tests/abi/surface.c
@@ -297,22 +309,23 @@ TESTS      += tests/integration/tool.sh
 EXTRA_DIST += tests/integration/tool.sh
 
 # The example for bindings to other languages, where python3 is there.
-TESTS      += tests/integration/bindings.sh
+PLAIN_TESTS += tests/integration/bindings.sh
 EXTRA_DIST += tests/integration/bindings.sh
 
 # A few random cases against an installed PyTorch; skipped without one.
-TESTS      += tests/integration/compare.sh
+PLAIN_TESTS += tests/integration/compare.sh
 EXTRA_DIST += tests/integration/compare.sh
 
 # DLPack with other libraries at the other end, where python3 has them.
-TESTS      += tests/integration/dlpack.sh
+PLAIN_TESTS += tests/integration/dlpack.sh
 EXTRA_DIST += tests/integration/dlpack.py tests/integration/dlpack.sh
 
 
 # The examples, run.
 check_PROGRAMS += example-digits example-gpt
 TESTS          += tests/integration/examples.sh
-EXTRA_DIST     += tests/integration/examples.sh
+LONG_TESTS     += tests/integration/examples-long.sh
+EXTRA_DIST     += tests/integration/examples.sh tests/integration/examples-long.sh
 example_digits_SOURCES = examples/digits.c
 example_digits_LDADD   = $(PUBLIC_LIBS)
 example_gpt_SOURCES    = examples/gpt.c
@@ -352,13 +365,31 @@ AM_TESTS_ENVIRONMENT = \
 # Seconds that one test may take.
 TEST_TIMEOUT = 900
 
+if !SANITIZE
+TESTS += $(TREE_TESTS) $(PLAIN_TESTS)
+endif
+
+SMOKE_TESTS = $(TREE_TESTS) tests/integration/test-train-reference.c tests/integration/tool.sh tests/unit/test-account-peaks.c \
+              tests/unit/test-registry-faults.c
+SMOKE       = TESTS='$(SMOKE_TESTS)' check_DATA= check_LTLIBRARIES='actor.la' \
+              check_PROGRAMS='test-account-peaks test-registry-faults test-train-reference'
+
 check-local: plugins-built/stamp
 
-# Tests of what is threaded; meant for a tree configured with --enable-sanitize=thread. GCC 12's thread sanitizer wants
-# addresses that a kernel with much randomisation does not give, hence setarch where it is allowed.
+check-long: all
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS='$(LONG_TESTS)'
+check-smoke: all
+	$(MAKE) $(AM_MAKEFLAGS) check $(SMOKE)
+distcheck-smoke:
+	$(MAKE) $(AM_MAKEFLAGS) distcheck $(SMOKE)
+
+# Multithreaded tests; meant for a tree configured with --enable-sanitize=thread. GCC 12's thread sanitizer needs an address layout
+# that a kernel with much randomisation does not give, hence setarch where it is allowed.
 check-tsan: all
 	@fixed=; if setarch -R true 2>/dev/null; then fixed='setarch -R'; fi; \
 	if test -z '$(strip $(TSAN_TESTS))'; then echo 'TSAN_TESTS is empty'; exit 1; fi; \
-	$$fixed $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(TSAN_TESTS)'
+	$$fixed $(MAKE) $(AM_MAKEFLAGS) check TESTS='$(TSAN_TESTS)' check_DATA= \
+	    check_PROGRAMS='$(filter run-% test-account-peaks test-cpu-threads test-registry-faults,$(check_PROGRAMS))' \
+	    check_LTLIBRARIES='$(filter-out mutant.la,$(check_LTLIBRARIES))'
 
-.PHONY: check-tsan
+.PHONY: check-long check-smoke check-tsan distcheck-smoke

@@ -89,9 +89,11 @@ check_DATA += softcuda-plugins/stamp
 
 check_PROGRAMS += test-capture
 
-cuda_suites = tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
-              tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/gpu-script.sh
-TESTS += $(cuda_suites)
+# Kernels are compiled with checks of their own, and the same in every tree: the suites that run each of them need one tree.
+if !SANITIZE
+TESTS      += tests/integration/cuda.sh tests/integration/cuda-libraries.sh tests/integration/cuda-rows.sh tests/integration/gpu-script.sh
+LONG_TESTS += tests/integration/cuda-examples.sh tests/integration/cuda-fp16.sh tests/integration/cuda-second.sh
+endif
 endif
 EXTRA_DIST += tests/integration/cuda.sh tests/integration/cuda-second.sh tests/integration/cuda-fp16.sh tests/integration/cuda-rows.sh \
               tests/integration/cuda-libraries.sh tests/integration/cuda-examples.sh tests/integration/gpu-script.sh \

@@ -18,9 +18,9 @@
 #define PAGE_STEPS 30000
 #define THREAD_STEPS 6000
 #else
-#define STEPS 400000                    /* in each of the settings below */
-#define PAGE_STEPS 100000
-#define THREAD_STEPS 200000
+#define STEPS 100000                    /* in each of the settings below */
+#define PAGE_STEPS 50000
+#define THREAD_STEPS 40000
 #endif
 #define LIVE  160
 
