@@ -21,7 +21,8 @@ libctrt_core_la_SOURCES += core/device/auto.c core/device/close.c core/device/cl
     core/device/visible.h
 
 # memory: storage, allocator interface, accounting
-libctrt_core_la_SOURCES += core/memory/account.c core/memory/account.h core/memory/fence.c core/memory/fence.h \
+libctrt_core_la_SOURCES += core/memory/account.c core/memory/account.h core/memory/device_memory.c \
+    core/memory/events.h core/memory/fence.c core/memory/fence.h \
     core/memory/order.c core/memory/order.h core/memory/pinned.c core/memory/pinned.h core/memory/policy.c \
     core/memory/policy.h core/memory/pool.c core/memory/pool.h core/memory/source.c core/memory/source.h \
     core/memory/storage.c core/memory/storage.h
@@ -32,7 +33,7 @@ libctrt_core_la_SOURCES += core/memory/frames.c core/memory/frames.h
 libctrt_core_la_SOURCES += core/memory/plan.c core/memory/plan.h core/memory/plan_source.c core/memory/plan_source.h
 libctrt_core_la_SOURCES += \
     core/memory/stats.c core/memory/stats.h core/memory/history.c core/memory/history.h core/memory/live.c \
-    core/memory/live.h core/memory/metrics.c core/memory/oom.c core/memory/oom.h core/memory/owners.c \
+    core/memory/live.h core/memory/metrics.c core/memory/oom.c core/memory/owners.c \
     core/memory/owners.h core/memory/pieces.c core/memory/pieces.h core/memory/quota.c core/memory/quota.h \
     core/memory/release.c core/memory/scope.c core/memory/snapshot.c core/memory/summary.c \
     core/memory/summary.h core/memory/tag.c core/memory/tag.h
@@ -49,7 +50,7 @@ libctrt_core_la_SOURCES += core/ops/attention.c core/ops/attributes.h core/ops/b
     core/ops/elementwise.c core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/op_common.c \
     core/ops/op_common.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h \
     core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/ops.def core/ops/peers.c core/ops/peers.h \
-    core/ops/pinned.c core/ops/plan.c core/ops/plan.h core/ops/pool.c core/ops/random.c core/ops/reduce.c \
+    core/ops/pinned.c core/ops/plan.c core/ops/pool.c core/ops/random.c core/ops/reduce.c \
     core/ops/softmax.c core/ops/copy_engine.c core/ops/view.c
 
 # autograd: tape, engine, the derivatives of each family

@@ -339,7 +339,7 @@ static ctrt_status slot_finish(struct optim_slot *slot)
         status = ctrt_copy_(slot->parameter, slot->target);         /* increments the version itself */
     else
         tensor_bump_version(slot->parameter);
-    if (likely(!plan_running(slot->parameter->device) && capture_here(slot->parameter->device) == NULL))
+    if (likely(!dry_run_on(slot->parameter->device) && capture_here(slot->parameter->device) == NULL))
         slot->steps++;
     ctrt_tensor_release(&slot->grad);
     ctrt_tensor_release(&slot->target);

@@ -12,7 +12,7 @@
 #include "base/host_alloc.h"
 #include "base/thread.h"
 #include "device/stream.h"
-#include "memory/plan.h"
+#include "memory/pool.h"
 #include "tensor/shape.h"
 #include "tensor/tensor.h"
 
@@ -128,7 +128,7 @@ ctrt_status tensor_file_values(void *to, const ctrt_tensor_file *file, const str
 /* Returns whether the host may write directly to the memory of a new tensor. */
 static bool host_writes(const ctrt_tensor *tensor)
 {
-    return device_host_memory(tensor->device) && !device_asynchronous(tensor->device) && !plan_running(tensor->device)
+    return device_host_memory(tensor->device) && !device_asynchronous(tensor->device) && !dry_run_on(tensor->device)
            && !tensor->storage->moves;
 }
 

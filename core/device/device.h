@@ -12,7 +12,8 @@
 
 struct device_memory;                       /* memory/pool.h */
 struct pinned;                              /* memory/pinned.h */
-struct dispatch_entry;                             /* ops/dispatch.h */
+struct dispatch_entry;                      /* ops/dispatch.h */
+struct launch_ops;                          /* ops/launch.h */
 
 struct ctrt_device {
     char name[48];                          /* "cuda:1"; "cpu" */
@@ -31,6 +32,8 @@ struct ctrt_device {
                                              * (ops/peers.c) */
     struct device_memory *memory;           /* memory policy and statistics */
     _Atomic(struct dispatch_entry *) dispatch;     /* kernels by op and dtype; built at first use by ops/dispatch.c */
+    const struct launch_ops *launch;        /* how work is enqueued; replaced during a dry run */
+    atomic_int captures, graphs;            /* running captures, existing graphs; counted on the home device only */
     const ctrt_kernel_table
         *overlays[4]; /* kernel tables that extend this backend, best first; NULL-terminated */
     pthread_mutex_t generator_lock;         /* guards the random number generator's state (ops/random.c) */
@@ -80,7 +83,10 @@ static inline bool device_usable(const ctrt_device *device)
  * scope. */
 ctrt_status device_fail_forked(const ctrt_device *device);
 
-/* Creates and destroys the device's memory policy and statistics. Defined in memory/pool.c; declared here because
+/* Defined in ops/launch.c: the value of device->launch without a dry run. */
+extern const struct launch_ops launch_direct;
+
+/* Creates and destroys the device's memory policy and statistics. Defined in memory/device_memory.c; declared here because
  * opening a device needs these functions and this layer does not include memory/. */
 ctrt_status device_memory_create(ctrt_device *device);
 void device_memory_destroy(ctrt_device *device);

@@ -71,6 +71,7 @@ static ctrt_status device_new(ctrt_device **out, const struct device_type *type,
     device->backend = type->backend;
     device->owner = device_process;
     device->home = device;
+    device->launch = &launch_direct;
     device->float_default = type->float_default;
     pthread_mutex_init(&device->generator_lock, NULL);
 
@@ -105,6 +106,7 @@ static void take_over(ctrt_device *device, ctrt_device *home)
     device->stream = home->stream;
     device->number = home->number;
     device->memory = home->memory;
+    device->launch = home->launch;
     device->owner = home->owner;
     device->physical = home->physical;
 }

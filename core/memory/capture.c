@@ -13,10 +13,10 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
-#include "memory/oom.h"
+#include "memory/events.h"
 #include "memory/order.h"
 
-static struct capture *running;             /* captures of all devices */
+static struct graph_capture *running;             /* captures of all devices */
 const char capture_gone;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* guards `running` */
@@ -35,7 +35,7 @@ __attribute__((constructor)) static void capture_start(void)
 
 static ctrt_status source_alloc(void *state, void **address, size_t bytes, void *queue)
 {
-    struct capture *capture = state;
+    struct graph_capture *capture = state;
     struct segment *segment = host_calloc(sizeof *segment);
     if (segment == NULL)
         return out_of_memory(sizeof *segment, "a segment");
@@ -71,18 +71,18 @@ static ctrt_status no_fence(void *state, void **fence, void *queue)
 
 static ctrt_status pass_wait(void *state, void *fence, void *queue)
 {
-    const ctrt_memory_source *source = &((struct capture *)state)->memory->source;
+    const ctrt_memory_source *source = &((struct graph_capture *)state)->memory->source;
     return source->fence_wait(source->state, fence, queue);
 }
 
-static void marks_finish(struct capture *capture)
+static void marks_finish(struct graph_capture *capture)
 {
     for (size_t i = 0; i < capture->mark_count; i++)
         (void)stream_finish(capture->marks[i]);
     capture->mark_count = 0;
 }
 
-static void segments_free(struct capture *capture)
+static void segments_free(struct graph_capture *capture)
 {
     for (struct segment *segment = capture->segments, *next; segment != NULL; segment = next) {
         next = segment->next;
@@ -91,7 +91,7 @@ static void segments_free(struct capture *capture)
     }
 }
 
-void capture_drop(struct capture *capture)
+void capture_drop(struct graph_capture *capture)
 {
     /* In the child of a fork and on a closed device, the memory does not exist any more. */
     if (atomic_fetch_sub(&capture->refs, 1) > 1 || !device_usable(capture->memory->device))
@@ -108,21 +108,21 @@ void capture_drop(struct capture *capture)
 }
 
 /* Whether `queue` belongs to one of the capture's streams. */
-static bool is_on(const struct capture *capture, const void *queue)
+static bool is_on(const struct graph_capture *capture, const void *queue)
 {
     const ctrt_stream *stream;
     for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
         if (stream->queue == queue && stream->device == capture->memory->device)
-            return atomic_load(&stream->capture) == capture;
+            return atomic_load(&stream->capture) == &capture->base;
     return false;
 }
 
 /* Returns the running capture of `queue` with a new reference. NULL: there is none. */
-static struct capture *capture_of(const struct device_memory *memory, const void *queue)
+static struct graph_capture *capture_of(const struct device_memory *memory, const void *queue)
 {
-    struct capture *found = NULL;
+    struct graph_capture *found = NULL;
     pthread_mutex_lock(&lock);
-    for (struct capture *c = running; c != NULL && found == NULL; c = c->next)
+    for (struct graph_capture *c = running; c != NULL && found == NULL; c = c->next)
         if (c->memory == memory && is_on(c, queue))
             found = c;
     if (found != NULL)
@@ -131,7 +131,18 @@ static struct capture *capture_of(const struct device_memory *memory, const void
     return found;
 }
 
-static ctrt_status layer_alloc(struct capture *capture, ctrt_block *block, size_t bytes, void *queue, bool report)
+/* Makes the capture fail with `status` and the thread's current message. Only the first error is kept. */
+static void capture_fail(struct graph_capture *capture, ctrt_status status)
+{
+    pthread_mutex_lock(&capture->lock);
+    if (capture->failed == CTRT_OK) {
+        capture->failed = status;
+        capture->text = host_strdup(ctrt_error_message());
+    }
+    pthread_mutex_unlock(&capture->lock);
+}
+
+static ctrt_status layer_alloc(struct graph_capture *capture, ctrt_block *block, size_t bytes, void *queue, bool report)
 {
     block->fence = NULL;
     block->address = NULL;
@@ -147,15 +158,16 @@ static ctrt_status layer_alloc(struct capture *capture, ctrt_block *block, size_
     return status;
 }
 
-ctrt_status capture_storage(struct storage *storage, struct capture *capture, size_t bytes, void *queue)
+static ctrt_status storage_alloc(struct capture *base, struct storage *storage, size_t bytes, void *queue)
 {
+    struct graph_capture *capture = graph_capture_of(base);
     if (bytes == 0) {
         storage->block = (ctrt_block){ 0 };
         return CTRT_OK;
     }
     CTRT_TRY(layer_alloc(capture, &storage->block, bytes, queue, true));
     atomic_fetch_add(&capture->refs, 1);
-    storage->capture = capture;
+    storage->capture = base;
     return CTRT_OK;
 }
 
@@ -163,10 +175,12 @@ ctrt_status capture_storage(struct storage *storage, struct capture *capture, si
  * when the block is freed the capture may have ended, or another thread may have begun another one. */
 #define OF_CAPTURE ((uintptr_t)1)
 
-bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt_block *block, size_t bytes,
-                         void *queue, bool report)
+static bool fixed_alloc(ctrt_status *status, struct memory_layer *layer, ctrt_block *block, size_t bytes, void *queue,
+                        bool report)
 {
-    struct capture *capture = capture_of(memory, queue);
+    if (likely(atomic_load_explicit(&layer->memory->device->captures, memory_order_relaxed) == 0))
+        return false;
+    struct graph_capture *capture = capture_of(layer->memory, queue);
     if (capture == NULL)
         return false;
     *status = layer_alloc(capture, block, bytes, queue, report);
@@ -177,11 +191,12 @@ bool capture_alloc_fixed(ctrt_status *status, struct device_memory *memory, ctrt
     return true;
 }
 
-bool capture_free_fixed(const ctrt_block *block)
+static bool fixed_free(struct memory_layer *layer, const ctrt_block *block)
 {
+    (void)layer;
     if (likely(!((uintptr_t)block->fence & OF_CAPTURE)))
         return false;
-    struct capture *capture = (struct capture *)((uintptr_t)block->fence & ~OF_CAPTURE);
+    struct graph_capture *capture = (struct graph_capture *)((uintptr_t)block->fence & ~OF_CAPTURE);
     ctrt_block plain = *block;
     plain.fence = NULL;
     pthread_mutex_lock(&capture->lock);
@@ -193,17 +208,39 @@ bool capture_free_fixed(const ctrt_block *block)
     return true;
 }
 
-/* ---- failures ---- */
+/* ---- the layer of the device's memory ---- */
 
-void capture_fail(struct capture *capture, ctrt_status status)
+static const char *captures_busy(const struct memory_layer *layer)
 {
-    pthread_mutex_lock(&capture->lock);
-    if (capture->failed == CTRT_OK) {
-        capture->failed = status;
-        capture->text = host_strdup(ctrt_error_message());
-    }
-    pthread_mutex_unlock(&capture->lock);
+    const ctrt_device *device = layer->memory->device;
+    return atomic_load(&device->captures) > 0 || atomic_load(&device->graphs) > 0
+               ? "a capture runs there, or graphs of its work are still held" : NULL;
 }
+
+static void captures_destroy(struct memory_layer *layer)
+{
+    host_free(layer);
+}
+
+static const struct memory_ops captures_ops = { .alloc_fixed = fixed_alloc, .free_fixed = fixed_free,
+                                                .busy = captures_busy, .destroy = captures_destroy };
+
+/* Pushes the layer of all captures at the first capture of the device; it stays until the device is closed. */
+static ctrt_status captures_push(struct device_memory *memory)
+{
+    pthread_mutex_lock(&lock);
+    struct memory_layer *layer = atomic_load(&memory->top);
+    while (layer != NULL && layer->ops.destroy != captures_destroy)
+        layer = layer->below;
+    if (layer == NULL && (layer = host_calloc(sizeof *layer)) != NULL) {
+        layer->ops = captures_ops;
+        memory_push(memory, layer);
+    }
+    pthread_mutex_unlock(&lock);
+    return layer != NULL ? CTRT_OK : out_of_memory(sizeof *layer, "the captures of a device");
+}
+
+/* ---- failures ---- */
 
 ctrt_status capture_refuse(const ctrt_device *device, const char *why)
 {
@@ -211,7 +248,7 @@ ctrt_status capture_refuse(const ctrt_device *device, const char *why)
     if (likely(capture == NULL))
         return CTRT_OK;
     ctrt_status status = ctrt_fail(CTRT_ERR_STATE, "a capture runs on %s, and %s", device->name, why);
-    capture_fail(capture, status);
+    capture_fail(graph_capture_of(capture), status);
     return status;
 }
 
@@ -219,9 +256,10 @@ ctrt_status capture_refuse(const ctrt_device *device, const char *why)
 
 /* Numbers get a segment of their own, because a block from the layer may be memory that the step has used before and
  * writes again. */
-ctrt_status capture_numbers(const void **where, struct capture *capture, size_t bytes,
+ctrt_status capture_numbers(const void **where, struct capture *base, size_t bytes,
                             const struct number_source *source, void *state)
 {
+    struct graph_capture *capture = graph_capture_of(base);
     void *memory;
     pthread_mutex_lock(&capture->lock);
     *where = numbers_place(capture->numbers, bytes, source, state);
@@ -244,8 +282,9 @@ ctrt_status capture_numbers(const void **where, struct capture *capture, size_t 
     return CTRT_OK;
 }
 
-void *capture_numbers_of(const void **where, struct capture *capture, const struct number_source *source)
+void *capture_numbers_of(const void **where, struct capture *base, const struct number_source *source)
 {
+    struct graph_capture *capture = graph_capture_of(base);
     pthread_mutex_lock(&capture->lock);
     void *state = numbers_find(where, capture->numbers, source);
     pthread_mutex_unlock(&capture->lock);
@@ -264,7 +303,7 @@ static struct use *place_of(struct use *uses, size_t room, const struct storage 
 }
 
 /* The caller holds the capture's lock. */
-static bool uses_grow(struct capture *capture)
+static bool uses_grow(struct graph_capture *capture)
 {
     if (2 * (capture->use_count + 1) <= capture->use_room)
         return true;
@@ -286,13 +325,14 @@ static bool uses_grow(struct capture *capture)
     return true;
 }
 
-void capture_note(struct capture *capture, struct storage *storage, bool writes)
+static void storage_use(struct capture *base, struct storage *storage, bool writes)
 {
+    struct graph_capture *capture = graph_capture_of(base);
     pthread_mutex_lock(&capture->lock);
     if (uses_grow(capture)) {
         struct use *use = place_of(capture->uses, capture->use_room, storage);
         if (use->storage == NULL) {
-            if (storage->capture != capture)
+            if (storage->capture != base)
                 storage_retain(storage);
             use->storage = storage;
             capture->use_count++;
@@ -306,7 +346,7 @@ void capture_note(struct capture *capture, struct storage *storage, bool writes)
 
 /* Keeps the latest mark of each stream. If memory for the list runs out, waits for the marked work instead. The caller
  * holds the capture's lock. */
-static void mark_note(struct capture *capture, stream_mark mark)
+static void mark_note(struct graph_capture *capture, stream_mark mark)
 {
     for (size_t i = 0; i < capture->mark_count; i++)
         if (mark_slot(capture->marks[i]) == mark_slot(mark)) {
@@ -326,9 +366,9 @@ static void mark_note(struct capture *capture, stream_mark mark)
     capture->marks[capture->mark_count++] = mark;
 }
 
-void capture_storage_free(struct storage *storage, const stream_mark *marks, int count)
+static void storage_free(struct storage *storage, const stream_mark *marks, int count)
 {
-    struct capture *capture = storage->capture;
+    struct graph_capture *capture = graph_capture_of(storage->capture);
     if (!device_usable(storage->device))
         return;                             /* In the child of a fork, locks may be held permanently, and the device
                                              * memory does not exist. */
@@ -357,13 +397,17 @@ void capture_storage_free(struct storage *storage, const stream_mark *marks, int
 
 /* ---- creation and release ---- */
 
-ctrt_status capture_new(struct capture **out, ctrt_stream *stream)
+static const struct capture_ops operations = { .alloc = storage_alloc, .free = storage_free, .use = storage_use };
+
+ctrt_status capture_new(struct graph_capture **out, ctrt_stream *stream)
 {
     static const struct policy_spec spec = { .name = "caching" };
     struct device_memory *memory = stream->device->memory;
-    struct capture *capture = host_calloc(sizeof *capture);
+    CTRT_TRY(captures_push(memory));
+    struct graph_capture *capture = host_calloc(sizeof *capture);
     if (capture == NULL)
         return out_of_memory(sizeof *capture, "a capture");
+    capture->base.ops = &operations;
     atomic_init(&capture->refs, 1);
     capture->memory = memory;
     capture->stream = stream;
@@ -395,20 +439,20 @@ ctrt_status capture_new(struct capture **out, ctrt_stream *stream)
     return CTRT_OK;
 }
 
-void capture_enlist(struct capture *capture)
+void capture_enlist(struct graph_capture *capture)
 {
     pthread_mutex_lock(&lock);
     capture->next = running;
     running = capture;
     pthread_mutex_unlock(&lock);
-    atomic_fetch_add(&capture->memory->captures, 1);
+    atomic_fetch_add(&capture->memory->device->captures, 1);
 }
 
-void capture_delist(struct capture *capture)
+void capture_delist(struct graph_capture *capture)
 {
-    atomic_fetch_sub(&capture->memory->captures, 1);
+    atomic_fetch_sub(&capture->memory->device->captures, 1);
     pthread_mutex_lock(&lock);
-    for (struct capture **link = &running; *link != NULL; link = &(*link)->next)
+    for (struct graph_capture **link = &running; *link != NULL; link = &(*link)->next)
         if (*link == capture) {
             *link = capture->next;
             break;
@@ -416,7 +460,7 @@ void capture_delist(struct capture *capture)
     pthread_mutex_unlock(&lock);
 }
 
-void capture_release_uses(struct capture *capture)
+void capture_release_uses(struct graph_capture *capture)
 {
     if (!device_usable(capture->memory->device))
         return;
@@ -424,7 +468,7 @@ void capture_release_uses(struct capture *capture)
     struct use *uses = capture->uses;
     const size_t room = capture->use_room;
     for (size_t i = 0; i < room; i++)
-        if (capture_use_lives(&uses[i]) && uses[i].storage->capture == capture)
+        if (capture_use_lives(&uses[i]) && uses[i].storage->capture == &capture->base)
             uses[i].storage = NULL;         /* may be freed at any time once the lock is released */
     capture->uses = NULL;
     capture->use_room = capture->use_count = 0;

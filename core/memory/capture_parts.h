@@ -21,13 +21,15 @@ struct use {
     bool writes;
 };
 
-struct capture {
+/* struct capture (storage.h) with its content. */
+struct graph_capture {
+    struct capture base;
     atomic_int refs;                        /* owned by the graph and by storages that the capture allocated */
-    struct capture *next;                   /* in the list of running captures */
+    struct graph_capture *next;             /* in the list of running captures */
     struct device_memory *memory;
     ctrt_stream *stream;                    /* where the capture began; NULL: it has ended */
     void *queue;                            /* of that stream */
-    struct memory_layer *layer;
+    struct policy_layer *layer;
     ctrt_memory_source source;              /* the layer's memory source */
     pthread_mutex_t lock;                   /* guards all fields below */
     struct segment *segments;
@@ -51,14 +53,19 @@ static inline bool capture_use_lives(const struct use *use)
     return use->storage != NULL && use->storage != (const void *)&capture_gone;
 }
 
+static inline struct graph_capture *graph_capture_of(struct capture *capture)
+{
+    return (struct graph_capture *)capture;
+}
+
 /* Creates a capture over `stream`; the caller owns one reference. */
-ctrt_status capture_new(struct capture **out, ctrt_stream *stream);
-void capture_drop(struct capture *capture);
+ctrt_status capture_new(struct graph_capture **out, ctrt_stream *stream);
+void capture_drop(struct graph_capture *capture);
 /* Add to and remove from the list of running captures. */
-void capture_enlist(struct capture *capture);
-void capture_delist(struct capture *capture);
+void capture_enlist(struct graph_capture *capture);
+void capture_delist(struct graph_capture *capture);
 /* Releases the storages that existed before the capture, and the numbers. No replay may be running. Does nothing in the
  * child of a fork. */
-void capture_release_uses(struct capture *capture);
+void capture_release_uses(struct graph_capture *capture);
 
 #endif

@@ -3,7 +3,6 @@
 #include "memory/fence.h"
 
 #include "base/host_alloc.h"
-#include "memory/pool.h"
 
 struct part {
     ctrt_device *device;                    /* of the stream */
@@ -93,7 +92,7 @@ ctrt_status fence_new(void **out, ctrt_device *device, void *queue)
 bool queue_captured(const ctrt_device *device, const void *queue)
 {
     const ctrt_stream *stream;
-    if (likely(atomic_load_explicit(&device->memory->captures, memory_order_relaxed) == 0))
+    if (likely(atomic_load_explicit(&device->home->captures, memory_order_relaxed) == 0))
         return false;
     for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
         if (stream->queue == queue && stream->device == device)

@@ -4,12 +4,11 @@
 #include "base/host_alloc.h"
 #include "memory/capture_parts.h"
 #include "memory/order.h"
-#include "memory/plan.h"
 
 struct ctrt_graph {
     atomic_int refs;
     ctrt_device *device;
-    struct capture *capture;
+    struct graph_capture *capture;
     void *handle;                           /* the backend's */
     pthread_mutex_t lock;                   /* held while a replay is enqueued */
     ctrt_stream *last;                      /* stream of the last replay; NULL: none yet */
@@ -32,19 +31,19 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
             CTRT_ERR_NOT_SUPPORTED,
             "capture_begin: policy %s of %s moves memory, and a recorded step needs it where it is; use caching",
             device->memory->policy_name, device->name);
-    if (device->memory->plan != NULL)
+    if (dry_run_on(device))
         return ctrt_fail(CTRT_ERR_STATE, "capture_begin: a plan runs on %s (ctrt_memory_plan_begin)", device->name);
     ctrt_stream *stream = stream_here(device);
     if (stream_captured(stream))
         return ctrt_fail(CTRT_ERR_STATE, "capture_begin: stream %llu of %s is being captured already",
                          (unsigned long long)ctrt_stream_id(stream), device->name);
     CTRT_TRY(ctrt_device_synchronize(device));
-    struct capture *capture = NULL;
+    struct graph_capture *capture = NULL;
     CTRT_TRY(capture_new(&capture, stream));
     pthread_mutex_lock(&stream->lock);
     ctrt_status status = table->begin(device->handle, stream->queue);
     if (status == CTRT_OK)
-        atomic_store(&stream->capture, capture);
+        atomic_store(&stream->capture, &capture->base);
     pthread_mutex_unlock(&stream->lock);
     if (status != CTRT_OK) {
         capture_drop(capture);
@@ -54,7 +53,7 @@ ctrt_status ctrt_capture_begin(ctrt_device *device)
     return CTRT_OK;
 }
 
-static bool note_recorded(struct capture *capture, const ctrt_stream *stream)
+static bool note_recorded(struct graph_capture *capture, const ctrt_stream *stream)
 {
     stream_mark *larger = host_realloc(capture->recorded, (capture->recorded_count + 1) * sizeof *larger);
     if (larger == NULL)
@@ -65,13 +64,13 @@ static bool note_recorded(struct capture *capture, const ctrt_stream *stream)
 }
 
 /* Makes the stream where the capture began wait for all streams that joined the capture, and ends their capture. */
-static ctrt_status rejoin(struct capture *capture)
+static ctrt_status rejoin(struct graph_capture *capture)
 {
     ctrt_status status = note_recorded(capture, capture->stream) ? CTRT_OK
                          : out_of_memory(sizeof(stream_mark), "a capture's streams");
     ctrt_stream *other;
     for (uint32_t slot = 0; slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++) {
-        if (other == capture->stream || atomic_load(&other->capture) != capture)
+        if (other == capture->stream || atomic_load(&other->capture) != &capture->base)
             continue;
         if (status == CTRT_OK && !note_recorded(capture, other))
             status = out_of_memory(sizeof(stream_mark), "a capture's streams");
@@ -88,7 +87,7 @@ ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
         return fail_null("capture_end", "out");
     CTRT_TRY(device_or_default(&device, device));
     ctrt_stream *stream = stream_here(device);
-    struct capture *capture = device_asynchronous(device) ? atomic_load(&stream->capture) : NULL;
+    struct graph_capture *capture = graph_capture_of(capture_here(device));
     if (capture == NULL || capture->stream != stream)
         return ctrt_fail(CTRT_ERR_STATE, "capture_end: no capture was begun on the current stream of %s", device->name);
     void *handle = NULL;
@@ -122,7 +121,7 @@ ctrt_status ctrt_capture_end(ctrt_graph **out, ctrt_device *device)
     graph->device = device;
     graph->capture = capture;
     graph->handle = handle;
-    atomic_fetch_add(&capture->memory->graphs, 1);
+    atomic_fetch_add(&capture->memory->device->graphs, 1);
     ctrt_graph_release(out);
     *out = graph;
     return CTRT_OK;
@@ -138,7 +137,7 @@ bool ctrt_capture_running(ctrt_device *device)
 
 /* The marks of captured work name work that did not run as such, so the replaying stream's clock is raised past them:
  * its later work is ordered after them. */
-static bool see_captured(const struct capture *capture, ctrt_stream *stream)
+static bool see_captured(const struct graph_capture *capture, ctrt_stream *stream)
 {
     bool seen = true;
     pthread_mutex_lock(&stream->lock);
@@ -149,7 +148,7 @@ static bool see_captured(const struct capture *capture, ctrt_stream *stream)
     return seen;
 }
 
-static ctrt_status order_all(struct capture *capture, ctrt_stream *stream, stream_mark mark)
+static ctrt_status order_all(struct graph_capture *capture, ctrt_stream *stream, stream_mark mark)
 {
     ctrt_status status = CTRT_OK;
     for (size_t i = 0; i < capture->use_room && status == CTRT_OK; i++) {
@@ -163,7 +162,7 @@ static ctrt_status order_all(struct capture *capture, ctrt_stream *stream, strea
         order_after(stream, &view, capture->uses[i].writes, mark);
         /* Autograd graphs that saved the storage before must detect the overwrite. Results of the capture keep their
          * version, because each replay computes the same result anew. */
-        if (capture->uses[i].writes && capture->uses[i].storage->capture != capture)
+        if (capture->uses[i].writes && capture->uses[i].storage->capture != &capture->base)
             atomic_fetch_add_explicit(&capture->uses[i].storage->version, 1, memory_order_relaxed);
     }
     return status;
@@ -177,10 +176,10 @@ ctrt_status ctrt_capture_replay(ctrt_graph *graph)
     if (!device_usable(device))
         return device_fail_forked(device);
     ctrt_stream *stream = stream_here(device);
-    struct capture *capture = graph->capture;
+    struct graph_capture *capture = graph->capture;
     if (stream_captured(stream))
         return ctrt_fail(CTRT_ERR_STATE, "capture_replay: the current stream of %s is being captured", device->name);
-    if (plan_running(device))
+    if (dry_run_on(device))
         return ctrt_fail(CTRT_ERR_STATE,
                          "capture_replay: a plan runs on %s, whose steps do not run (ctrt_memory_plan_end)",
                          device->name);
@@ -239,7 +238,7 @@ void ctrt_graph_release(ctrt_graph **variable)
         graph->device->backend->capture->destroy(graph->device->handle, graph->handle);
     }
     capture_release_uses(graph->capture);
-    atomic_fetch_sub(&graph->capture->memory->graphs, 1);
+    atomic_fetch_sub(&graph->capture->memory->device->graphs, 1);
     capture_drop(graph->capture);
     pthread_mutex_destroy(&graph->lock);
     host_free(graph);

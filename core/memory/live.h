@@ -6,16 +6,11 @@
 #ifndef CORE_MEMORY_LIVE_H
 #define CORE_MEMORY_LIVE_H
 
+#include "memory/events.h"
 #include "memory/pool.h"
 #include "memory/tag.h"
 
 struct frames;                              /* frames.h */
-
-/* Names as in PyTorch's memory history. */
-enum history_action {
-    HISTORY_ALLOC, HISTORY_FREE_REQUESTED, HISTORY_FREE_COMPLETED, HISTORY_SEGMENT_ALLOC, HISTORY_SEGMENT_FREE,
-    HISTORY_SEGMENT_MAP, HISTORY_SEGMENT_UNMAP, HISTORY_OOM, HISTORY_SNAPSHOT, HISTORY_ANNOTATE, HISTORY_ACTIONS
-};
 
 struct history_event {
     uint64_t number;                        /* from 1 */
@@ -38,15 +33,6 @@ struct live_block {
     const struct frames *frames;            /* call stack; NULL: none */
 };
 
-/* live_init reads CTRT_MEMORY_HISTORY once per process, and starts watching the device if required. live_destroy frees
- * the table and the history. */
-ctrt_status live_init(struct device_memory *memory);
-void live_destroy(struct device_memory *memory);
-
-void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
-void live_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
-void live_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
-                  const void *queue);
 /* Sets `op` (a static string) as the op of those outputs that are not also inputs and whose blocks have no op yet. */
 void live_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
                        const ctrt_view *const *inputs, int n_inputs, const char *op);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/oom.c: the report of a failed allocation: how much memory is in use, by what, and what the user can do. */
-#include "memory/oom.h"
+#include "memory/events.h"
 
 #include "base/base.h"
 #include "base/host_alloc.h"

@@ -2,7 +2,6 @@
 /* memory/order.c: records which streams use a storage, and orders their accesses. */
 #include "memory/order.h"
 
-#include "memory/capture.h"
 #include "memory/fence.h"
 #include "memory/races.h"
 
@@ -161,8 +160,10 @@ ctrt_status order_before(ctrt_stream *stream, const ctrt_view *view, bool writes
 #endif
     if (storage == NULL || !storage->ordered)
         return CTRT_OK;
-    if (unlikely(stream_captured(stream)))
-        capture_note(atomic_load(&stream->capture), storage, writes);
+    if (unlikely(stream_captured(stream))) {
+        struct capture *capture = atomic_load(&stream->capture);
+        capture->ops->use(capture, storage, writes);
+    }
     stream_mark marks[ORDER_READERS + 1];
     if (unlikely(stream_order_mode == ORDER_CHECK))
         begin_history(storage);

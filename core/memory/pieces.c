@@ -84,7 +84,7 @@ static int compare_addresses(const void *a, const void *b)
 
 /* If the top policy moves memory, copies the names of blocks from its list to the lowest policy's list, because the
  * lowest policy has no names. */
-static bool name_moving(struct list *list, const struct memory_layer *top)
+static bool name_moving(struct list *list, const struct policy_layer *top)
 {
     struct list moving = { 0 };
     size_t blocks = 0;
@@ -108,14 +108,14 @@ bool pieces_list(ctrt_memory_piece **out, size_t *count, struct device_memory *m
 {
     *out = NULL;
     *count = 0;
-    if (memory->layer_count == 0)           /* the device was closed */
+    if (memory->policy_count == 0)           /* the device was closed */
         return true;
-    const struct memory_layer *lowest = memory->layers[memory->layer_count - 1];
+    const struct policy_layer *lowest = memory->policies[memory->policy_count - 1];
     struct list list = { 0 };
     if (!CTRT_SLOT(lowest->policy, walk))
         return true;
     lowest->policy->walk(lowest->state, visit, &list);
-    const struct memory_layer *top = memory->layers[0];
+    const struct policy_layer *top = memory->policies[0];
     const bool moves = memory->moves && top != lowest && CTRT_SLOT(top->policy, walk);
     if (list.failed || !sort(&list) || (moves && !name_moving(&list, top))) {
         free(list.pieces);
@@ -137,9 +137,9 @@ bool pieces_largest_free(uint64_t *bytes, struct device_memory *memory)
 {
     ctrt_memory_policy_stats stats;
     *bytes = 0;
-    if (memory->layer_count == 0)
+    if (memory->policy_count == 0)
         return false;
-    const struct memory_layer *lowest = memory->layers[memory->layer_count - 1];
+    const struct policy_layer *lowest = memory->policies[memory->policy_count - 1];
     if (stats_of_policy(&stats, memory) && stats.largest_free > 0) {
         *bytes = stats.largest_free;
         return true;

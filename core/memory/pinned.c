@@ -7,7 +7,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "memory/fence.h"
-#include "memory/oom.h"
+#include "memory/events.h"
 #include "memory/order.h"
 #include "memory/quota.h"
 

@@ -46,7 +46,9 @@ void plan_leave(void)
 
 /* One per device, created at its first dry run; guarded by the lock. */
 struct plan {
-    struct device_memory *real, *memory;
+    struct memory_layer left;               /* in the device's own memory: serves the blocks of ended dry runs */
+    struct device_memory *real, *memory;    /* the device's own memory, and that of dry runs */
+    struct plan_source source;              /* of `memory` */
     bool running, copied;                   /* copied: the policies are clones and contain the blocks from before */
     uint64_t number;                        /* dry runs so far */
     struct plan_block **buckets;
@@ -56,11 +58,6 @@ struct plan {
     int64_t live, requested, peak;          /* bytes */
     struct plan_place at_peak, at_failure;
     ctrt_memory_prediction so_far;
-    /* The device's own alloc and free, while blocks of ended dry runs still exist. */
-    bool watching;
-    ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue);
-    void (*free)(void *policy, const ctrt_block *block, void *queue);
-    void *state;
 };
 
 /* ---- table of blocks; the caller holds the lock ---- */
@@ -109,23 +106,16 @@ static void drop(struct plan *plan, struct plan_block **at)
 
 /* ---- blocks ---- */
 
-static const struct memory_layer *top(const struct plan *plan)
+static const struct policy_layer *top(const struct plan *plan)
 {
-    return plan->memory->layers[0];
-}
-
-static void trim(struct plan *plan)
-{
-    for (int i = 0; i < plan->memory->layer_count; i++)
-        if (CTRT_SLOT(plan->memory->layers[i]->policy, trim))
-            plan->memory->layers[i]->policy->trim(plan->memory->layers[i]->state);
+    return plan->memory->policies[0];
 }
 
 /* Removes the limits, so that the dry run continues after a failed allocation as if the device were larger. Returns
  * false if they were removed already. */
 static bool lift(struct plan *plan, size_t bytes)
 {
-    if (!plan_source_lift(plan->memory))
+    if (!plan_source_lift(&plan->source))
         return false;
     plan->so_far.fits = false;
     plan->so_far.failed_bytes = bytes;
@@ -136,11 +126,11 @@ static bool lift(struct plan *plan, size_t bytes)
 /* Allocates from the policy, retrying as pool_alloc does. */
 static ctrt_status ask(struct plan *plan, ctrt_block *inner, size_t bytes, void *queue)
 {
-    const struct memory_layer *layer = top(plan);
+    const struct policy_layer *layer = top(plan);
     inner->address = NULL;
     ctrt_status status = layer->policy->alloc(layer->state, inner, bytes, queue);
     if (status == CTRT_ERR_OUT_OF_MEMORY) {
-        trim(plan);
+        pool_trim_policies(plan->memory);
         status = layer->policy->alloc(layer->state, inner, bytes, queue);
     }
     if (status == CTRT_ERR_OUT_OF_MEMORY && lift(plan, bytes))
@@ -240,7 +230,7 @@ static void free_older(struct plan *plan, const ctrt_block *block, void *queue, 
     if (plan->copied)
         top(plan)->policy->free(top(plan)->state, &plain, queue);
     else
-        plan_source_return(plan->memory, block->bytes);     /* a policy that cannot be cloned is assumed to cache
+        plan_source_return(&plan->source, block->bytes);     /* a policy that cannot be cloned is assumed to cache
                                                              * nothing */
 }
 
@@ -268,11 +258,13 @@ static void plan_free(void *state, const ctrt_block *block, void *queue)
         fence_free(block->fence);
 }
 
-void plan_trim(struct plan *plan)
+static void plan_trim(struct memory_layer *layer, bool again)
 {
+    const struct plan *plan = layer->state;
+    (void)again;
     plan_enter();
     if (plan->running)
-        trim(plan);
+        pool_trim_policies(plan->memory);
     plan_leave();
 }
 
@@ -292,8 +284,11 @@ static const ctrt_block *inner_of(const struct plan *plan, const ctrt_block *blo
     return (*at)->number == plan->number ? &(*at)->inner : NULL;
 }
 
-ctrt_status plan_use(struct plan *plan, const ctrt_block *block, void *queue, void **address)
+static ctrt_status plan_use(struct memory_layer *layer, const ctrt_block *block, void *queue, void **address,
+                            bool report)
 {
+    struct plan *plan = layer->state;
+    (void)report;
     ctrt_status status = CTRT_OK;
     void *nowhere;
     *address = block->address;
@@ -309,8 +304,9 @@ ctrt_status plan_use(struct plan *plan, const ctrt_block *block, void *queue, vo
     return status;
 }
 
-void plan_unuse(struct plan *plan, const ctrt_block *block, void *queue)
+static void plan_unuse(struct memory_layer *layer, const ctrt_block *block, void *queue)
 {
+    const struct plan *plan = layer->state;
     plan_enter();
     const ctrt_block *inner = inner_of(plan, block);
     if (inner != NULL && policy_moves(plan))
@@ -338,10 +334,18 @@ void plan_memory_name(struct plan *plan, const void *address, const char *op)
 
 /* ---- blocks of ended dry runs ---- */
 
+static const struct memory_layer *below_left(const struct plan *plan)
+{
+    const struct memory_layer *layer = plan->left.below;
+    while (layer->ops.alloc == NULL)
+        layer = layer->below;
+    return layer;
+}
+
 static ctrt_status left_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
 {
-    struct plan *plan = state;
-    return plan->alloc(plan->state, block, bytes, queue);
+    const struct memory_layer *below = below_left(state);
+    return below->ops.alloc(below->state, block, bytes, queue);
 }
 
 static void left_free(void *state, const ctrt_block *block, void *queue)
@@ -358,33 +362,15 @@ static void left_free(void *state, const ctrt_block *block, void *queue)
         plan_leave();
     }
     if (at == NULL)
-        plan->free(plan->state, block, queue);
+        below_left(plan)->ops.free(below_left(plan)->state, block, queue);
     else
         fence_free(block->fence);
 }
 
-/* Installs left_alloc and left_free in front of the device's own functions while blocks of ended dry runs exist. */
-static void watch_left(struct plan *plan)
+static bool is_left(const struct memory_layer *layer, const ctrt_block *block)
 {
-    struct device_memory *real = plan->real;
-    const bool wanted = plan->count > 0;
-    if (wanted == plan->watching)
-        return;
-    plan->watching = wanted;
-    if (wanted) {
-        plan->alloc = real->alloc;
-        plan->free = real->free;
-        plan->state = real->state;
-    }
-    real->alloc = wanted ? left_alloc : plan->alloc;
-    real->free = wanted ? left_free : plan->free;
-    real->state = wanted ? plan : plan->state;
-}
-
-bool plan_left(const struct device_memory *memory, const ctrt_block *block)
-{
-    struct plan *plan = memory->plans;
-    if (plan == NULL || plan->count == 0)
+    const struct plan *plan = layer->state;
+    if (plan->count == 0)
         return false;
     plan_enter();
     struct plan_block **at = find(plan, block);
@@ -393,9 +379,57 @@ bool plan_left(const struct device_memory *memory, const ctrt_block *block)
     return left;
 }
 
-size_t plan_left_blocks(const struct device_memory *memory)
+static ctrt_status left_use(struct memory_layer *layer, const ctrt_block *block, void *queue, void **address,
+                            bool report)
 {
-    return memory->plans != NULL ? memory->plans->count : 0;
+    if (is_left(layer, block))
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "a tensor on %s is left from a plan and has no memory: let go of what is made between "
+                         "ctrt_memory_plan_begin and _end", layer->memory->device->name);
+    return layer_use(layer->below, block, queue, address, report);
+}
+
+static const char *left_busy(const struct memory_layer *layer)
+{
+    const struct plan *plan = layer->state;
+    return plan->count > 0 ? "tensors that a plan made still live" : NULL;
+}
+
+static void left_destroy(struct memory_layer *layer)
+{
+    struct plan *plan = layer->state;
+    for (size_t i = 0; i < plan->room; i++)
+        while (plan->buckets[i] != NULL)
+            drop(plan, &plan->buckets[i]);
+    host_free(plan->buckets);
+    pool_destroy(plan->memory);
+    host_free(plan);
+}
+
+static const struct memory_ops left_ops = { .alloc = left_alloc, .free = left_free, .use = left_use,
+                                            .imaginary = is_left, .busy = left_busy, .destroy = left_destroy };
+/* While no blocks of ended dry runs exist, the layer does nothing, so that allocations do not pass through it. */
+static const struct memory_ops left_ops_idle = { .imaginary = is_left, .busy = left_busy, .destroy = left_destroy };
+
+static void left_update(struct plan *plan)
+{
+    plan->left.ops = plan->count > 0 ? left_ops : left_ops_idle;
+    memory_layers_changed(plan->real);
+}
+
+/* Returns the layer for blocks of ended dry runs. NULL: the device had no dry run. */
+static struct memory_layer *left_layer(const struct device_memory *memory)
+{
+    struct memory_layer *layer = atomic_load_explicit(&memory->top, memory_order_acquire);
+    while (layer != NULL && layer->ops.destroy != left_destroy)
+        layer = layer->below;
+    return layer;
+}
+
+bool plan_left(const struct device_memory *memory, const ctrt_block *block)
+{
+    const struct memory_layer *layer = left_layer(memory);
+    return layer != NULL && is_left(layer, block);
 }
 
 /* ---- statistics ---- */
@@ -443,7 +477,24 @@ static void count_left(struct plan *plan)
 
 /* ---- creation and end ---- */
 
-static ctrt_status plan_new(struct device_memory *real)
+/* The dry run is the bottom layer of its memory. */
+static bool plan_owns(const struct memory_layer *layer, const ctrt_block *block)
+{
+    (void)layer, (void)block;
+    return true;                            /* blocks from before the dry run are passed on to the device's memory */
+}
+
+static const char *plan_busy(const struct memory_layer *layer)
+{
+    (void)layer;
+    return "a plan is running";
+}
+
+static const struct memory_ops plan_ops = { .alloc = plan_alloc, .free = plan_free, .use = plan_use,
+                                            .unuse = plan_unuse, .trim = plan_trim, .imaginary = plan_owns,
+                                            .busy = plan_busy };
+
+static ctrt_status plan_new(struct plan **out, struct device_memory *real)
 {
     struct plan *plan = host_calloc(sizeof *plan);
     struct device_memory *memory = aligned_alloc(64, sizeof *memory);
@@ -456,33 +507,19 @@ static ctrt_status plan_new(struct device_memory *real)
     account_init(&memory->account);
     account_window_open(&memory->account, &memory->scraped);
     memory->device = real->device;
-    memory->plan = plan;
+    memory->dry_run = true;
+    memory->fences = true;                  /* fences of blocks from before belong to the device's own memory */
+    memory->moves = device_asynchronous(real->device);      /* so that pool_use detects blocks of ended dry runs */
+    memory->bottom = (struct memory_layer){ .ops = plan_ops, .state = plan, .memory = memory };
+    atomic_store(&memory->top, &memory->bottom);
+    memory_layers_changed(memory);
     plan->real = real;
     plan->memory = memory;
-    real->plans = plan;
+    plan->left.ops = left_ops_idle;
+    plan->left.state = plan;
+    memory_push(real, &plan->left);
+    *out = plan;
     return CTRT_OK;
-}
-
-void plan_memory_destroy(struct plan *plan)
-{
-    if (plan == NULL)
-        return;
-    for (size_t i = 0; i < plan->room; i++)
-        while (plan->buckets[i] != NULL)
-            drop(plan, &plan->buckets[i]);
-    host_free(plan->buckets);
-    plan->real->plans = NULL;
-    pool_destroy(plan->memory);
-    host_free(plan);
-}
-
-static void layers_destroy(struct device_memory *memory)
-{
-    for (int i = 0; i < memory->layer_count; i++) {
-        layer_destroy(memory->layers[i]);
-        memory->layers[i] = NULL;
-    }
-    memory->layer_count = 0;
 }
 
 /* Creates the device's policies, as clones in the same state if all of them can be cloned. */
@@ -490,23 +527,23 @@ static ctrt_status layers_build(struct plan *plan)
 {
     struct device_memory *memory = plan->memory, *real = plan->real;
     const ctrt_memory_source *source = &memory->source;
-    struct policy_spec specs[MEMORY_MAX_LAYERS];
-    int count = real->layer_count;
+    struct policy_spec specs[MEMORY_MAX_POLICIES];
+    int count = real->policy_count;
     ctrt_status status = CTRT_OK;
     plan->copied = true;
     for (int i = 0; i < count; i++)
-        plan->copied &= layer_copies(real->layers[i]);
+        plan->copied &= layer_copies(real->policies[i]);
     if (!plan->copied)
         CTRT_TRY(pool_policies(specs, &count, real->device));
-    memory->layer_count = count;
+    memory->policy_count = count;
     for (int i = count - 1; i >= 0 && status == CTRT_OK; i--) {
-        status = plan->copied ? layer_copy(&memory->layers[i], real->layers[i], source)
-                              : layer_create(&memory->layers[i], &specs[i], source);
+        status = plan->copied ? layer_copy(&memory->policies[i], real->policies[i], source)
+                              : layer_create(&memory->policies[i], &specs[i], source);
         if (status == CTRT_OK)
-            source = &memory->layers[i]->source;
+            source = &memory->policies[i]->source;
     }
     if (status != CTRT_OK)
-        layers_destroy(memory);
+        pool_drop_policies(memory);
     return status;
 }
 
@@ -522,24 +559,20 @@ ctrt_status plan_memory_begin(struct plan **out, ctrt_device *device)
 {
     device = device_home(device);
     struct device_memory *real = device->memory;
-    if (real->plan != NULL)
+    if (real->dry_run)
         return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a plan for %s is running already", device->name);
-    if (atomic_load(&real->captures) > 0)
+    if (atomic_load(&device->captures) > 0)
         return ctrt_fail(CTRT_ERR_STATE, "memory_plan_begin: a capture runs on %s (ctrt_capture_end)", device->name);
-    if (real->plans == NULL)
-        CTRT_TRY(plan_new(real));
-    struct plan *plan = real->plans;
+    struct memory_layer *left = left_layer(real);
+    struct plan *plan = left != NULL ? left->state : NULL;
+    if (plan == NULL)
+        CTRT_TRY(plan_new(&plan, real));
     struct device_memory *memory = plan->memory;
-    watch_left(plan);
-    memory->alloc = plan_alloc;
-    memory->free = plan_free;
-    memory->state = plan;
-    memory->fences = true;                  /* fences of blocks from before belong to the device's own memory */
-    memory->moves = device_asynchronous(device);    /* so that pool_use detects blocks of ended dry runs */
+    left_update(plan);
     memcpy(memory->policy_name, real->policy_name, sizeof memory->policy_name);
     memory->total_bytes = real->total_bytes;
     account_follow(&memory->account, &real->account);
-    plan_source_begin(memory, real);
+    plan_source_begin(&plan->source, memory, real);
     CTRT_TRY(ctrt_context(layers_build(plan), "memory_plan_begin"));
     plan->number++;
     plan->live = plan->peak = (int64_t)account_current(&real->account, ACCOUNT_BYTES);
@@ -572,8 +605,8 @@ void plan_memory_end(ctrt_memory_prediction *out, struct plan *plan)
     count_left(plan);
     plan->running = false;
     give_memory(plan->real->device, plan->real);
-    layers_destroy(memory);
-    watch_left(plan);
+    pool_drop_policies(memory);
+    left_update(plan);
     plan_leave();
     if (out != NULL)
         *out = *found;
@@ -583,13 +616,13 @@ void plan_memory_abandon(struct plan *plan)
 {
     plan->running = false;
     give_memory(plan->real->device, plan->real);
-    plan->memory->layer_count = 0;
-    watch_left(plan);
+    plan->memory->policy_count = 0;
+    left_update(plan);
 }
 
 void plan_memory_limit(struct plan *plan, uint64_t bytes)
 {
-    plan_source_limit(plan->memory, bytes);
+    plan->source.limit = bytes;
 }
 
 bool plan_memory_fits(struct plan *plan)

@@ -13,10 +13,10 @@
 
 struct plan;
 
-/* Whether work for `device` is part of a dry run. */
-static inline bool plan_running(const ctrt_device *device)
+/* The dry run that is running on `device` (dry_run_on). */
+static inline struct plan *plan_running_on(const ctrt_device *device)
 {
-    return unlikely(device->memory->plan != NULL);
+    return device->memory->bottom.state;
 }
 
 /* The lock under which dry runs begin and end. Recursive. */
@@ -36,16 +36,8 @@ bool plan_memory_fits(struct plan *plan);
 /* Reports that `op` (a static string) produced the memory at `address`. Sets the op of the peak, or of the first
  * failure, if it was recorded for this address without one. */
 void plan_memory_name(struct plan *plan, const void *address, const char *op);
-void plan_memory_destroy(struct plan *plan);
-
-/* Called by pool.c. */
-void plan_trim(struct plan *plan);
-ctrt_status plan_use(struct plan *plan, const ctrt_block *block, void *queue, void **address);
-void plan_unuse(struct plan *plan, const ctrt_block *block, void *queue);
 
 /* Whether the block belongs to a dry run that has ended. Such a block has no device memory. */
 bool plan_left(const struct device_memory *memory, const ctrt_block *block);
-/* The number of such blocks. */
-size_t plan_left_blocks(const struct device_memory *memory);
 
 #endif

@@ -6,23 +6,23 @@
 
 #include "base/base.h"
 #include "base/strbuf.h"
-#include "memory/policy.h"
+#include "memory/fence.h"
 #include "memory/quota.h"
-#include "memory/source.h"
 
 #define FIRST_ADDRESS ((uintptr_t)1 << 60)
 #define STEP          ((uintptr_t)2 << 20)      /* addresses are multiples of this, as those of real segments may be */
 
-static void *new_address(struct device_memory *memory, size_t bytes)
+static void *new_address(struct plan_source *source, size_t bytes)
 {
-    const uintptr_t address = memory->plan_next;
-    memory->plan_next += (bytes + STEP - 1) / STEP * STEP;
+    const uintptr_t address = source->next;
+    source->next += (bytes + STEP - 1) / STEP * STEP;
     return (void *)address;
 }
 
-static ctrt_status draw(struct device_memory *memory, size_t bytes)
+static ctrt_status draw(const struct plan_source *source, size_t bytes)
 {
-    const uint64_t drawn = account_drawn_bytes(&memory->account), limit = memory->plan_limit;
+    struct device_memory *memory = source->memory;
+    const uint64_t drawn = account_drawn_bytes(&memory->account), limit = source->limit;
     if (bytes > limit || drawn > limit - bytes) {
         char wanted[32], had[32], all[32];
         return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY, "a plan for %s: %s more than the %s that are drawn passes its %s",
@@ -34,16 +34,16 @@ static ctrt_status draw(struct device_memory *memory, size_t bytes)
     return CTRT_OK;
 }
 
-static void give(struct device_memory *memory, size_t bytes)
+static void give(const struct plan_source *source, size_t bytes)
 {
-    account_drawn(&memory->account, bytes, -1);
-    quota_give(memory, bytes);
+    account_drawn(&source->memory->account, bytes, -1);
+    quota_give(source->memory, bytes);
 }
 
-void plan_source_return(struct device_memory *memory, size_t bytes)
+void plan_source_return(struct plan_source *source, size_t bytes)
 {
-    if (account_drawn_bytes(&memory->account) >= bytes)
-        give(memory, bytes);
+    if (account_drawn_bytes(&source->memory->account) >= bytes)
+        give(source, bytes);
 }
 
 static ctrt_status source_alloc(void *state, void **address, size_t bytes, void *queue)
@@ -67,6 +67,13 @@ static ctrt_status source_fence_new(void *state, void **fence, void *queue)
     (void)state, (void)queue;
     *fence = NULL;
     return CTRT_OK;
+}
+
+/* The fences of blocks from before the dry run are real. */
+static ctrt_status source_fence_wait(void *state, void *fence, void *queue)
+{
+    const struct plan_source *source = state;
+    return fence_wait(fence, source->memory->device, queue);
 }
 
 static ctrt_status source_copy(void *state, void *to, const void *from, size_t bytes, int kind, void *queue)
@@ -109,25 +116,23 @@ static void source_unmap(void *state, void *address, size_t bytes)
     give(state, bytes);
 }
 
-void plan_source_begin(struct device_memory *memory, struct device_memory *real)
+void plan_source_begin(struct plan_source *source, struct device_memory *memory, struct device_memory *real)
 {
     const ctrt_device *device = real->device;
     uint64_t free_bytes = 0, total = 0;
-    memory->plan_next = FIRST_ADDRESS;
-    memory->plan_limit = UINT64_MAX;
+    *source = (struct plan_source){ .memory = memory, .limit = UINT64_MAX, .next = FIRST_ADDRESS };
     if (CTRT_SLOT(device->backend->device, memory_info)
         && device->backend->device->memory_info(device->handle, &free_bytes, &total) == CTRT_OK && total > 0)
-        memory->plan_limit = account_drawn_bytes(&real->account) + free_bytes;
+        source->limit = account_drawn_bytes(&real->account) + free_bytes;
     atomic_store(&memory->limit, atomic_load(&real->limit));
     atomic_store(&memory->drawn, atomic_load(&real->drawn));
     memory->source = real->source;
-    memory->source.state = memory;
-    source_complete(memory);                /* the fences of blocks from before the dry run are real */
-    memory->ordered = false;
+    memory->source.state = source;
     memory->source.flags = 0;
     memory->source.alloc = memory->source.alloc_spare = source_alloc;
     memory->source.free = source_free;
     memory->source.fence_new = source_fence_new;
+    memory->source.fence_wait = source_fence_wait;
     memory->source.copy = source_copy;
     memory->source.host_alloc = source_host_alloc;
     memory->source.host_free = source_host_free;
@@ -139,19 +144,15 @@ void plan_source_begin(struct device_memory *memory, struct device_memory *real)
     }
 }
 
-void plan_source_limit(struct device_memory *memory, uint64_t bytes)
+bool plan_source_lift(struct plan_source *source)
 {
-    memory->plan_limit = bytes;
-}
-
-bool plan_source_lift(struct device_memory *memory)
-{
-    const bool limited = memory->plan_limit != UINT64_MAX || atomic_load(&memory->limit) != QUOTA_NONE;
-    memory->plan_limit = UINT64_MAX;
+    struct device_memory *memory = source->memory;
+    const bool limited = source->limit != UINT64_MAX || atomic_load(&memory->limit) != QUOTA_NONE;
+    source->limit = UINT64_MAX;
     atomic_store(&memory->limit, QUOTA_NONE);
     /* Policies also use the size of the device. */
     memory->source.total_bytes = 0;
-    for (int i = 0; i < memory->layer_count; i++)
-        memory->layers[i]->source.total_bytes = 0;
+    for (int i = 0; i < memory->policy_count; i++)
+        memory->policies[i]->source.total_bytes = 0;
     return limited;
 }

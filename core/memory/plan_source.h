@@ -6,13 +6,18 @@
 
 #include "memory/pool.h"
 
+struct plan_source {
+    struct device_memory *memory;           /* of the dry run */
+    uint64_t limit;                         /* most bytes that may be allocated */
+    uintptr_t next;                         /* address */
+};
+
 /* Makes memory->source such a source. Its bytes in use are those that `real` has allocated from the device, and its
  * free bytes are those that the device reports. */
-void plan_source_begin(struct device_memory *memory, struct device_memory *real);
-void plan_source_limit(struct device_memory *memory, uint64_t bytes);
+void plan_source_begin(struct plan_source *source, struct device_memory *memory, struct device_memory *real);
 /* Removes all limits. Returns false if there were none. */
-bool plan_source_lift(struct device_memory *memory);
+bool plan_source_lift(struct plan_source *source);
 /* Counts `bytes` as freed to the device, for a block that was not allocated from the dry run's policies. */
-void plan_source_return(struct device_memory *memory, size_t bytes);
+void plan_source_return(struct plan_source *source, size_t bytes);
 
 #endif

@@ -63,12 +63,12 @@ static ctrt_status parse_layer(struct policy_spec *spec, const char *from, size_
     return CTRT_OK;
 }
 
-ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_LAYERS], int *count, const char *text)
+ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_POLICIES], int *count, const char *text)
 {
     *count = 0;
     for (const char *at = text;;) {
         size_t length = strcspn(at, "+");
-        if (*count == MEMORY_MAX_LAYERS)
+        if (*count == MEMORY_MAX_POLICIES)
             return fail_spec(text, "more than 4 policies stand on one another");
         CTRT_TRY(parse_layer(&specs[*count], at, length, text));
         ++*count;
@@ -89,13 +89,13 @@ struct layer_block {
     ctrt_block block;
 };
 
-static size_t bucket_of(const struct memory_layer *layer, const void *address)
+static size_t bucket_of(const struct policy_layer *layer, const void *address)
 {
     return (size_t)(((uintptr_t)address >> 6) * 0x9e3779b97f4a7c15u >> 20) & (layer->block_room - 1);
 }
 
 /* Doubles the number of buckets. The caller holds the lock. */
-static ctrt_status make_room(struct memory_layer *layer)
+static ctrt_status make_room(struct policy_layer *layer)
 {
     struct layer_block **old = layer->blocks;
     size_t old_room = layer->block_room, room = old_room > 0 ? 2 * old_room : 64;
@@ -115,7 +115,7 @@ static ctrt_status make_room(struct memory_layer *layer)
     return CTRT_OK;
 }
 
-static ctrt_status layer_remember(struct memory_layer *layer, struct layer_block *entry)
+static ctrt_status layer_remember(struct policy_layer *layer, struct layer_block *entry)
 {
     ctrt_status status = CTRT_OK;
     lock_enter(&tables_lock);
@@ -139,7 +139,7 @@ ctrt_status policy_check_address(ctrt_status status, const void *address, const 
     return status;
 }
 
-static ctrt_status draw(struct memory_layer *layer,
+static ctrt_status draw(struct policy_layer *layer,
                         ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue),
                         void **address, size_t bytes, void *queue)
 {
@@ -173,20 +173,20 @@ static ctrt_status draw(struct memory_layer *layer,
 
 static ctrt_status layer_source_alloc(void *state, void **address, size_t bytes, void *queue)
 {
-    struct memory_layer *layer = state;
+    struct policy_layer *layer = state;
     return draw(layer, layer->policy->alloc, address, bytes, queue);
 }
 
 static ctrt_status layer_source_alloc_spare(void *state, void **address, size_t bytes, void *queue)
 {
-    struct memory_layer *layer = state;
+    struct policy_layer *layer = state;
     const ctrt_memory_policy *policy = layer->policy;
     return draw(layer, CTRT_SLOT(policy, alloc_spare) ? policy->alloc_spare : policy->alloc, address, bytes, queue);
 }
 
 static void layer_source_free(void *state, void *address, size_t bytes, void *queue)
 {
-    struct memory_layer *layer = state;
+    struct policy_layer *layer = state;
     struct layer_block *found = NULL;
     (void)bytes;
     lock_enter(&tables_lock);
@@ -211,7 +211,7 @@ static void layer_source_free(void *state, void *address, size_t bytes, void *qu
 
 static const ctrt_memory_source *below(void *state)
 {
-    return ((struct memory_layer *)state)->below;
+    return ((struct policy_layer *)state)->below;
 }
 
 static ctrt_status pass_fence_new(void *state, void **fence, void *queue)
@@ -259,7 +259,7 @@ static void pass_host_free(void *state, void *address, size_t bytes)
     below(state)->host_free(below(state)->state, address, bytes);
 }
 
-static void source_of_layer(struct memory_layer *layer, const ctrt_memory_source *source)
+static void source_of_layer(struct policy_layer *layer, const ctrt_memory_source *source)
 {
     layer->below = source;
     layer->source = (ctrt_memory_source){
@@ -272,12 +272,12 @@ static void source_of_layer(struct memory_layer *layer, const ctrt_memory_source
     };
 }
 
-ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec,
+ctrt_status layer_create(struct policy_layer **out, const struct policy_spec *spec,
                          const ctrt_memory_source *source)
 {
     const struct component *component;
     CTRT_TRY(registry_use(&component, CTRT_COMPONENT_MEMORY, spec->name));
-    struct memory_layer *layer = host_calloc(sizeof *layer);
+    struct policy_layer *layer = host_calloc(sizeof *layer);
     if (layer == NULL)
         return out_of_memory(sizeof *layer, "a memory policy");
     layer->policy = component->table;
@@ -292,13 +292,13 @@ ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *sp
     return CTRT_OK;
 }
 
-bool layer_copies(const struct memory_layer *layer)
+bool layer_copies(const struct policy_layer *layer)
 {
     return CTRT_SLOT(layer->policy, clone);
 }
 
 /* Copies the table of allocated blocks from `from` to `layer`. */
-static ctrt_status copy_blocks(struct memory_layer *layer, struct memory_layer *from)
+static ctrt_status copy_blocks(struct policy_layer *layer, struct policy_layer *from)
 {
     ctrt_status status = CTRT_OK;
     lock_enter(&tables_lock);
@@ -319,9 +319,9 @@ static ctrt_status copy_blocks(struct memory_layer *layer, struct memory_layer *
     return status;
 }
 
-ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, const ctrt_memory_source *source)
+ctrt_status layer_copy(struct policy_layer **out, struct policy_layer *from, const ctrt_memory_source *source)
 {
-    struct memory_layer *layer = host_calloc(sizeof *layer);
+    struct policy_layer *layer = host_calloc(sizeof *layer);
     if (layer == NULL)
         return out_of_memory(sizeof *layer, "a memory policy");
     layer->policy = from->policy;
@@ -341,7 +341,7 @@ ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, con
     return CTRT_OK;
 }
 
-void layer_destroy(struct memory_layer *layer)
+void layer_destroy(struct policy_layer *layer)
 {
     if (layer == NULL)
         return;

@@ -6,9 +6,10 @@
 #ifndef CORE_MEMORY_POLICY_H
 #define CORE_MEMORY_POLICY_H
 
-#include <pthread.h>
+#include "base/base.h"
+#include "ctrt/plugin.h"
 
-#include "memory/pool.h"
+#define MEMORY_MAX_POLICIES 4               /* in one stack */
 
 struct policy_spec {
     char name[32];
@@ -17,10 +18,10 @@ struct policy_spec {
 
 /* Parses `text` into `specs`, uppermost policy first. Has no side effects. CTRT_ERR_INVALID_ARGUMENT: the message
  * describes the error. */
-ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_LAYERS], int *count, const char *text);
+ctrt_status policy_parse(struct policy_spec specs[MEMORY_MAX_POLICIES], int *count, const char *text);
 
 /* An instance of a policy, which also serves as the memory source of the policy above it in the stack. */
-struct memory_layer {
+struct policy_layer {
     const ctrt_memory_policy *policy;
     const char *name;                       /* the policy's name; static */
     void *state;
@@ -38,13 +39,20 @@ struct memory_layer {
 ctrt_status policy_check_address(ctrt_status status, const void *address, const char *policy, size_t bytes);
 
 /* Creates the policy that `spec` names over `source`, which must outlive the layer. The caller owns the layer. */
-ctrt_status layer_create(struct memory_layer **out, const struct policy_spec *spec,
+ctrt_status layer_create(struct policy_layer **out, const struct policy_spec *spec,
                          const ctrt_memory_source *source);
-void layer_destroy(struct memory_layer *layer);
+void layer_destroy(struct policy_layer *layer);
 
 /* For dry runs. layer_copies: whether the policy can be cloned. layer_copy: clones the layer `from`, in its present
  * state and with its allocated blocks, over `source`. */
-bool layer_copies(const struct memory_layer *layer);
-ctrt_status layer_copy(struct memory_layer **out, struct memory_layer *from, const ctrt_memory_source *source);
+bool layer_copies(const struct policy_layer *layer);
+ctrt_status layer_copy(struct policy_layer **out, struct policy_layer *from, const ctrt_memory_source *source);
+
+/* The policy's CTRT_MEMORY_* flags; 0 if its table is too short to have any. */
+static inline uint32_t policy_flags(const ctrt_memory_policy *policy)
+{
+    const size_t end = offsetof(ctrt_memory_policy, flags) + sizeof policy->flags;
+    return policy->size >= end ? policy->flags : 0;
+}
 
 #endif

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/pool.h: the memory of a device: its policy stack and its statistics.
+/* memory/pool.h: the memory of a device: its layers and its statistics.
  *
  * A policy is a component of kind `memory` ("caching", "direct"), found like every plugin; policies can be stacked
- * (policy.h). The core keeps the statistics, in the same way for all policies (account.h). */
+ * (policy.h). The policies are the bottom layer of a device's memory (device_memory.c). Other layers are pushed on it:
+ * captures (capture.c), and dry runs (plan.c). The core keeps the statistics, in the same way for all policies
+ * (account.h). */
 #ifndef CORE_MEMORY_POOL_H
 #define CORE_MEMORY_POOL_H
 
@@ -13,29 +15,59 @@
 #include "ctrt/plugin.h"
 #include "device/device.h"
 #include "memory/account.h"
+#include "memory/policy.h"
 
-#define MEMORY_MAX_LAYERS 4
-
-struct memory_layer;                        /* policy.h */
 struct live;                                /* live.h */
 struct history;                             /* history.h */
-struct oom_report;                          /* oom.h */
-struct plan;                                /* plan.h */
-struct policy_spec;                         /* policy.h */
+struct oom_report;                          /* oom.c */
+struct memory_layer;
+
+/* The operations of a layer. NULL: the layer does not change this operation; the one of the layer below applies. */
+struct memory_ops {
+    /* As in ctrt_memory_policy, with the layer's `state`. */
+    ctrt_status (*alloc)(void *state, ctrt_block *block, size_t bytes, void *queue);
+    void (*free)(void *state, const ctrt_block *block, void *queue);
+    /* pool_use and pool_unuse. With `report`, running out of memory is counted and reported. */
+    ctrt_status (*use)(struct memory_layer *layer, const ctrt_block *block, void *queue, void **address, bool report);
+    void (*unuse)(struct memory_layer *layer, const ctrt_block *block, void *queue);
+    /* Returns cached memory to the device. `again`: because an allocation was refused and will be tried again. */
+    void (*trim)(struct memory_layer *layer, bool again);
+    /* pool_alloc_fixed and pool_free_fixed. alloc_fixed: *status is the result. Both return false if the layer does not
+     * serve the queue or did not allocate the block; the layers below serve it then. */
+    bool (*alloc_fixed)(ctrt_status *status, struct memory_layer *layer, ctrt_block *block, size_t bytes, void *queue,
+                        bool report);
+    bool (*free_fixed)(struct memory_layer *layer, const ctrt_block *block);
+    /* Whether the layer allocated the block and the block has no device memory. */
+    bool (*imaginary)(const struct memory_layer *layer, const ctrt_block *block);
+    /* Returns why the device cannot be closed, NULL if it can. */
+    const char *(*busy)(const struct memory_layer *layer);
+    /* Frees the layer when the memory is closed or destroyed. NULL: the layer owns nothing. */
+    void (*destroy)(struct memory_layer *layer);
+};
+
+struct memory_layer {
+    struct memory_ops ops;
+    void *state;                            /* for alloc and free */
+    struct device_memory *memory;
+    struct memory_layer *below;             /* NULL: the bottom layer */
+};
 
 struct device_memory {
     /* Read in the hot path. */
-    ctrt_status (*alloc)(void *policy, ctrt_block *block, size_t bytes, void *queue); /* the top policy's */
-    void (*free)(void *policy, const ctrt_block *block, void *queue);
-    void *state;                            /* the top policy's instance */
+    ctrt_status (*alloc)(void *state, ctrt_block *block, size_t bytes, void *queue);   /* these three: of the highest */
+    void (*free)(void *state, const ctrt_block *block, void *queue);                   /* layer that has them */
+    void *state;
     bool moves;                             /* the top policy moves blocks: pool_use returns their current address */
     bool fences;                            /* the top policy accepts fences in free and returns them from alloc */
     bool ordered;                           /* the backend's alloc and free are stream-ordered */
+    bool dry_run;                           /* replaces the device's own memory during a dry run (plan.h) */
     atomic_bool watched, history_on;        /* each block is recorded: live.h */
     struct account account;
     /* Read elsewhere. */
-    struct memory_layer *layers[MEMORY_MAX_LAYERS];         /* top first */
-    int layer_count;
+    _Atomic(struct memory_layer *) top;     /* the highest layer */
+    struct memory_layer bottom;             /* the policies */
+    struct policy_layer *policies[MEMORY_MAX_POLICIES];     /* top first */
+    int policy_count;
     char policy_name[64];
     ctrt_memory_source source;              /* allocates from the backend */
     ctrt_device *device;
@@ -46,22 +78,32 @@ struct device_memory {
     struct account_window scraped;          /* peaks since the metrics were last read */
     _Atomic uint64_t ooms, rejections, retries;
     struct oom_report *last_oom;            /* NULL: none yet */
-    atomic_int captures, graphs;            /* running captures, existing graphs: capture.h */
-    struct plan *plans;                     /* state of the device's dry runs; NULL before the first */
-    /* Only in the device_memory that replaces the device's own during a dry run (plan.h): */
-    struct plan *plan;                      /* NULL: this is not a device_memory of a dry run */
-    uint64_t plan_limit;                    /* most bytes that may be allocated from the source: plan_source.c */
-    uintptr_t plan_next;
 };
 
 /* Creates the memory of a device that is being opened, with the policies of CTRT_MEMORY, else the backend's default,
  * else direct. */
 ctrt_status pool_create(struct device_memory **out, ctrt_device *device);
 void pool_destroy(struct device_memory *memory);
+/* Makes every allocation fail with the reason that device_fail_forked reports, for a device that is closed. */
+void pool_close(struct device_memory *memory);
+/* Destroys the policies. */
+void pool_drop_policies(struct device_memory *memory);
 
-/* Allocates `bytes` from the policy for use on `queue` and updates the statistics. bytes 0 sets the address to NULL and
- * counts nothing. If memory runs out, the message contains the request, the device's allocated and reserved bytes and a
- * remedy. */
+/* Puts a layer on top. `layer` must exist until the memory is closed or destroyed; its `ops` and `state` are set. A
+ * layer that has `alloc` or `free` may be pushed only while no other thread uses the device. */
+void memory_push(struct device_memory *memory, struct memory_layer *layer);
+/* Call after the `ops` of a layer have changed. No other thread may use the device meanwhile. */
+void memory_layers_changed(struct device_memory *memory);
+/* Returns why a layer does not allow the device to be closed. NULL: all do. */
+const char *memory_busy(const struct device_memory *memory);
+
+/* The operation `use`, beginning with `layer`. */
+ctrt_status layer_use(struct memory_layer *layer, const ctrt_block *block, void *queue, void **address, bool report);
+void layer_unuse(struct memory_layer *layer, const ctrt_block *block, void *queue);
+
+/* Allocates `bytes` from the top layer for use on `queue` and updates the statistics. bytes 0 sets the address to NULL
+ * and counts nothing. If memory runs out, the message contains the request, the device's allocated and reserved bytes
+ * and a remedy. */
 ctrt_status pool_alloc(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
 /* As pool_alloc, for a caller that may continue with less memory: running out of memory is not reported. */
 ctrt_status pool_draw(struct device_memory *memory, ctrt_block *block, size_t bytes, void *queue);
@@ -69,8 +111,7 @@ ctrt_status pool_draw(struct device_memory *memory, ctrt_block *block, size_t by
 void pool_free(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue);
 
 /* Replaces pool_free in the child of a fork, for a device of the parent. The policy may have been forked in the middle
- * of an operation, so only the statistics are updated. Blocks of dry runs are freed, because they have no device
- * memory. */
+ * of an operation, so only the statistics are updated. Blocks without device memory are freed. */
 void pool_forget(struct device_memory *memory, const ctrt_block *block, size_t bytes, void *queue);
 
 /* For policies that move memory: sets *address to the block's current address, which stays valid until pool_unuse. */
@@ -89,6 +130,8 @@ void pool_free_fixed(struct device_memory *memory, const ctrt_block *block, size
 
 /* Returns the memory that the policies have cached to the device. */
 void pool_trim(struct device_memory *memory);
+/* The same for one set of policies, without the layers above them. */
+void pool_trim_policies(struct device_memory *memory);
 
 static inline bool pool_watched(const struct device_memory *memory)
 {
@@ -97,6 +140,15 @@ static inline bool pool_watched(const struct device_memory *memory)
 #endif
     return atomic_load_explicit(&memory->watched, memory_order_acquire);    /* acquire: `live` is set before */
 }
+
+/* Whether work for `device` is part of a dry run. */
+static inline bool dry_run_on(const ctrt_device *device)
+{
+    return unlikely(device->memory->dry_run);
+}
+
+/* quota.c: set when a limit refuses memory to the calling thread; reset by callers. */
+extern __thread bool quota_refused;
 
 /* Sets *out to the memory of `device`. NULL: of the default device. */
 ctrt_status memory_get(struct device_memory **out, ctrt_device *device);

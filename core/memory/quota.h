@@ -24,8 +24,6 @@ static inline bool quota_limited(const struct device_memory *memory)
 {
     return atomic_load_explicit(&memory->limit, memory_order_relaxed) != QUOTA_NONE;
 }
-/* Set when a limit refuses memory to the calling thread; reset by callers. */
-extern __thread bool quota_refused;
 
 /* Determines the limit for a device of that name, type and total bytes (0: unknown) from the text of CTRT_MEMORY_LIMIT.
  * QUOTA_NONE if no entry matches. Has no side effects. */

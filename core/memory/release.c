@@ -6,7 +6,6 @@
 #include "device/close.h"
 #include "memory/owners.h"
 #include "memory/pinned.h"
-#include "memory/plan.h"
 
 static ctrt_status still_there(const char *who, struct device_memory *memory, uint64_t bytes)
 {
@@ -60,13 +59,9 @@ static ctrt_status handles(ctrt_device *device)
                    events = atomic_load_explicit(&device->events_held, memory_order_acquire);
     ctrt_host_memory_stats pinned;
     pinned_stats(&pinned, device);
-    if (plan_running(device) || plan_left_blocks(device->memory) > 0)
-        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %s", device->name,
-                         plan_running(device) ? "a plan is running" : "tensors that a plan made still live");
-    if (atomic_load(&device->memory->captures) > 0 || atomic_load(&device->memory->graphs) > 0)
-        return ctrt_fail(CTRT_ERR_STATE,
-                         "shutdown: %s stays open: a capture runs there, or graphs of its work are still held",
-                         device->name);
+    const char *why = memory_busy(device->memory);
+    if (why != NULL)
+        return ctrt_fail(CTRT_ERR_STATE, "shutdown: %s stays open: %s", device->name, why);
     if (pinned.active_requests.current > 0)
         return ctrt_fail(CTRT_ERR_STATE,
                          "shutdown: %s stays open: %llu tensors still hold memory that is pinned for it", device->name,

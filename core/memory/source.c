@@ -1,13 +1,56 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory/source.c: the functions of a device's lowest memory source besides alloc and free: fences, copies, host
+/* memory/source.c: the functions of a device's lowest memory source: memory of the backend, fences, copies, host
  * memory, pages. */
 #include "memory/source.h"
 
 #include "base/base.h"
 #include "base/host_alloc.h"
+#include "memory/events.h"
 #include "memory/fence.h"
-#include "memory/live.h"
+#include "memory/pressure.h"
 #include "memory/quota.h"
+
+/* ---- memory of the backend ---- */
+
+static ctrt_status backend_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    struct device_memory *memory = state;
+    pressure_follow_fork();
+    CTRT_TRY(quota_take(memory, bytes));
+    const ctrt_memory_table *table = memory->device->backend->memory;
+    *address = NULL;
+    ctrt_status status = memory->ordered ? table->alloc_on(memory->device->handle, address, bytes, queue)
+                                         : table->alloc(memory->device->handle, address, bytes);
+    if (status == CTRT_OK && *address == NULL && bytes > 0)
+        status = ctrt_fail(CTRT_ERR_PLUGIN, "backend %s: alloc returned success without an address for %zu bytes",
+                           memory->device->type, bytes);
+    if (status != CTRT_OK) {
+        quota_give(memory, bytes);
+        return status;
+    }
+    /* A stream-ordered allocation is itself a piece of work, which the first use of the memory on another stream must
+     * be ordered after. */
+    if (memory->ordered && !queue_captured(memory->device, queue))
+        stream_note_wait(memory->device, queue);
+    account_drawn(&memory->account, bytes, 1);
+    if (unlikely(pool_watched(memory)))
+        live_segment(memory, HISTORY_SEGMENT_ALLOC, *address, bytes, queue);
+    return CTRT_OK;
+}
+
+static void backend_free(void *state, void *address, size_t bytes, void *queue)
+{
+    struct device_memory *memory = state;
+    if (unlikely(pool_watched(memory)))
+        live_segment(memory, HISTORY_SEGMENT_FREE, address, bytes, queue);
+    const ctrt_memory_table *table = memory->device->backend->memory;
+    if (memory->ordered)
+        table->free_on(memory->device->handle, address, bytes, queue);
+    else
+        table->free(memory->device->handle, address, bytes);
+    account_drawn(&memory->account, bytes, -1);
+    quota_give(memory, bytes);
+}
 
 /* ---- fences ---- */
 
@@ -132,6 +175,8 @@ void source_complete(struct device_memory *memory)
     source->fence_join = lend_fence_join;
     source->fence_free = lend_fence_free;
     source->fence_status = lend_fence_status;
+    source->alloc = backend_alloc;
+    source->free = backend_free;
     source->alloc_spare = source->alloc;    /* the backend caches nothing */
     source->copy = lend_copy;
     source->host_alloc = lend_host_alloc;

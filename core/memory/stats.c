@@ -104,9 +104,9 @@ int64_t stats_value(const ctrt_memory_stats *stats, size_t index)
 bool stats_of_policy(ctrt_memory_policy_stats *out, const struct device_memory *memory)
 {
     *out = (ctrt_memory_policy_stats){ .size = sizeof *out };
-    if (memory->layer_count == 0)           /* the device was closed */
+    if (memory->policy_count == 0)          /* the device was closed */
         return false;
-    const struct memory_layer *top = memory->layers[0], *lowest = memory->layers[memory->layer_count - 1];
+    const struct policy_layer *top = memory->policies[0], *lowest = memory->policies[memory->policy_count - 1];
     bool known = false;
     /* The lowest policy has the segments; blocks of the upper ones are parts of the lower one's. */
     if (CTRT_SLOT(lowest->policy, stats)) {
@@ -144,7 +144,7 @@ static void read_segments(ctrt_memory_stats *out, const struct account_stats *co
 static void read_spilled(ctrt_memory_stats *out, const struct device_memory *memory)
 {
     ctrt_memory_policy_stats policy = { .size = sizeof policy };
-    const struct memory_layer *top = memory->layers[0];
+    const struct policy_layer *top = memory->policies[0];
     if (!memory->moves || top == NULL || !CTRT_SLOT(top->policy, stats))
         return;
     top->policy->stats(top->state, &policy);
@@ -177,13 +177,6 @@ void stats_read(ctrt_memory_stats *out, struct device_memory *memory)
 }
 
 /* ---- public ---- */
-
-ctrt_status memory_get(struct device_memory **out, ctrt_device *device)
-{
-    CTRT_TRY(device_or_default(&device, device));
-    *out = device_home(device)->memory;
-    return CTRT_OK;
-}
 
 ctrt_status ctrt_memory_get_stats(ctrt_memory_stats *out, ctrt_device *device)
 {
@@ -266,9 +259,9 @@ void ctrt_memory_reset_peak(ctrt_device *device)
     if (memory_get(&memory, device) != CTRT_OK)
         return;
     account_reset_peaks(&memory->account);
-    for (int i = 0; i < memory->layer_count; i++)
-        if (CTRT_SLOT(memory->layers[i]->policy, reset_peaks))
-            memory->layers[i]->policy->reset_peaks(memory->layers[i]->state);
+    for (int i = 0; i < memory->policy_count; i++)
+        if (CTRT_SLOT(memory->policies[i]->policy, reset_peaks))
+            memory->policies[i]->policy->reset_peaks(memory->policies[i]->state);
     pinned_reset_peaks(memory->device);
 }
 

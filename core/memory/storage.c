@@ -4,7 +4,6 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
-#include "memory/capture.h"
 #include "memory/fence.h"
 #include "memory/order.h"
 #include "memory/races.h"
@@ -26,7 +25,7 @@ static __attribute__((noinline)) ctrt_status init_ordered(struct storage *self, 
     if (likely(capture == NULL))
         CTRT_TRY(pool_alloc(device->memory, &self->block, bytes, stream->queue));
     storage_order(self, stream, birth_on(stream));
-    return likely(capture == NULL) ? CTRT_OK : capture_storage(self, capture, bytes, stream->queue);
+    return likely(capture == NULL) ? CTRT_OK : capture->ops->alloc(capture, self, bytes, stream->queue);
 }
 
 ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes)
@@ -53,7 +52,7 @@ static void free_ordered(struct storage *self)
     if (unlikely(self->block.address == NULL))
         return;
     if (unlikely(self->capture != NULL)) {
-        capture_storage_free(self, marks, device_usable(self->device) ? order_marks(self, marks) : 0);
+        self->capture->ops->free(self, marks, device_usable(self->device) ? order_marks(self, marks) : 0);
         return;
     }
     if (unlikely(!device_usable(self->device))) {

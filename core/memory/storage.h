@@ -48,6 +48,23 @@ struct storage {
     struct storage_uses uses;
 };
 
+/* The operations of a capture on storages: the capture allocates the memory of storages that are created on its streams,
+ * and records the storages that its work uses (capture.c). */
+struct capture_ops {
+    /* Allocates the block of a new storage. The memory remains the capture's after the capture has ended. */
+    ctrt_status (*alloc)(struct capture *capture, struct storage *storage, size_t bytes, void *queue);
+    /* Frees the block of such a storage. `marks`: all its uses. */
+    void (*free)(struct storage *storage, const stream_mark *marks, int count);
+    /* Records that captured work uses the storage. */
+    void (*use)(struct capture *capture, struct storage *storage, bool writes);
+};
+
+/* The first member of struct graph_capture (capture_parts.h), which exists from the beginning of a capture until its
+ * graph is released. */
+struct capture {
+    const struct capture_ops *ops;
+};
+
 /* Initializes `self` with `bytes` bytes of `device`, refs 1 and version 0. `bytes` may be 0. */
 ctrt_status storage_init(struct storage *self, ctrt_device *device, size_t bytes);
 

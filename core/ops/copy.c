@@ -6,7 +6,6 @@
 #include "base/host_alloc.h"
 #include "memory/order.h"
 #include "ops/inplace.h"
-#include "ops/plan.h"
 #include "tensor/pinned.h"
 
 /* ---- copies that are new tensors ---- */
@@ -350,8 +349,8 @@ ctrt_status ctrt_to_host(void *buffer, size_t bytes, ctrt_tensor *tensor, ctrt_d
     ctrt_view host;
     buffer_view(&host, aligned, &tensor->view, dtype);
     ctrt_status status = kernel_copy(&host, cpu, &tensor->view, tensor->device);
-    if (plan_running(tensor->device))
-        plan_zeros(&host);
+    if (dry_run_on(tensor->device))
+        host_zeros(&host);
     if (aligned != buffer) {
         if (status == CTRT_OK)
             memcpy(buffer, aligned, wanted);

@@ -9,7 +9,6 @@
 #include "ops/dispatch.h"
 #include "ops/launch.h"
 #include "ops/peers.h"
-#include "ops/plan.h"
 
 #include "base/base.h"
 #include "base/host_alloc.h"
@@ -33,6 +32,24 @@ static bool same_layout(const ctrt_view *a, const ctrt_view *b)
     return both & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST);
 }
 
+/* ---- host memory during a dry run ---- */
+
+static bool in_dry_run(const ctrt_view *view)
+{
+    const struct storage *storage = view->owner;
+    return storage != NULL && dry_run_on(storage->device);
+}
+
+void host_zeros(const ctrt_view *to)
+{
+    if (in_dry_run(to))
+        return;
+    size_t before, bytes = view_span(to, &before);
+    memset((char *)to->data - before, 0, bytes);
+}
+
+/* ---- copies of bytes ---- */
+
 /* Set during a non-blocking copy, which may return before the device has finished it. */
 static __thread bool leave_copies;
 
@@ -41,27 +58,9 @@ static __thread bool leave_copies;
 static ctrt_status bytes_copy(ctrt_device *device, const ctrt_view *to, const ctrt_view *from, size_t before,
                               size_t bytes, enum ctrt_copy_kind kind)
 {
-    ctrt_status status;
-    if (unlikely(!device_usable(device)))
-        return device_fail_forked(device);
-    if (plan_running(device)) {
-        if (kind == CTRT_COPY_TO_HOST)
-            plan_zeros(to);
-        return device_asynchronous(device) ? plan_copy(to, from, "copy") : CTRT_OK;
-    }
-    if (device_asynchronous(device)) {
-        /* A capture cannot record a copy that the host must wait for, because the host memory may be freed before the
-         * replay. launch_finish returns the error. */
-        if (unlikely(stream_captured(stream_here(device))) && kind != CTRT_COPY_ON_DEVICE && !leave_copies)
-            return launch_finish(device);
-        const struct launch_copy copy = { .to = to, .from = from, .before = before, .bytes = bytes, .kind = kind };
-        status = launch_copy(&copy, device);
-        if (status == CTRT_OK && kind != CTRT_COPY_ON_DEVICE && !leave_copies)
-            status = launch_finish(device);
-    } else {
-        status = device->backend->memory->copy(device->handle, NULL, (char *)to->data - before,
-                                               (const char *)from->data - before, bytes, kind);
-    }
+    const struct launch_copy copy = { .to = to, .from = from, .before = before, .bytes = bytes, .kind = kind,
+                                      .wait = kind != CTRT_COPY_ON_DEVICE && !leave_copies };
+    ctrt_status status = launch_copy(&copy, device);
     if (likely(status == CTRT_OK))
         return CTRT_OK;
     return ctrt_context(status, "copying %zu bytes %s %s", bytes, kind == CTRT_COPY_TO_HOST ? "from" : "to",
@@ -87,7 +86,7 @@ static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
         CTRT_TRY(order_host(from, false));
         CTRT_TRY(order_host(to, true));
     }
-    if (plan_view(to))
+    if (in_dry_run(to))
         return CTRT_OK;
     if (same_layout(to, from)) {
         memcpy(to->data, from->data, view_bytes(to));
@@ -95,8 +94,8 @@ static ctrt_status copy_on_host(const ctrt_view *to, const ctrt_view *from)
     }
     ctrt_device *cpu;
     CTRT_TRY(device_cpu(&cpu));
-    if (plan_running(cpu)) {
-        plan_zeros(to);
+    if (dry_run_on(cpu)) {
+        host_zeros(to);
         return CTRT_OK;
     }
     return kernel_call_elementwise(&(struct op_call){ OP_copy, from->dtype, cpu, .inputs = &from, .n_inputs = 1,
@@ -219,7 +218,7 @@ static ctrt_status copy_to_device(const ctrt_view *to, ctrt_device *device, cons
 static ctrt_status copy_between(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from,
                                 ctrt_device *from_device)
 {
-    const bool planned = plan_running(to_device) || plan_running(from_device);
+    const bool planned = dry_run_on(to_device) || dry_run_on(from_device);
     if (!planned && same_layout(to, from) && peers_work(to_device, from_device)) {
         const struct launch_copy copy = { .to = to, .from = from, .bytes = view_bytes(from),
                                           .from_device = from_device };
@@ -287,10 +286,7 @@ ctrt_status kernel_fill(const ctrt_view *to, ctrt_device *device, ctrt_scalar va
     for (size_t i = 1; i < dtype_bytes(to->dtype); i++)
         repeats &= element[i] == element[0];
     if (repeats && (to->flags & (CTRT_VIEW_CONTIGUOUS | CTRT_VIEW_CHANNELS_LAST)))
-        return device_asynchronous(device) ? launch_fill(to, device, element[0], view_bytes(to))
-               : plan_running(device) ? CTRT_OK
-                                      : device->backend->memory->fill(device->handle, NULL, to->data, element[0],
-                                                                      view_bytes(to));
+        return launch_fill(to, device, element[0], view_bytes(to));
     const ctrt_range_attributes attributes = { .size = sizeof attributes, .lo = stored, .has_lo = true };
     return kernel_call_elementwise(&(struct op_call){ OP_fill, to->dtype, device, .outputs = &to, .n_outputs = 1,
                                                       .attributes = &attributes });

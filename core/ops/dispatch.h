@@ -57,6 +57,9 @@ bool kernel_available(const struct op_call *call);
  * first. */
 ctrt_status kernel_call_elementwise(const struct op_call *call);
 
+/* Sets the elements of a view in host memory to zeros, unless the memory belongs to a dry run: replaces a copy to the
+ * host during a dry run of the device. */
+void host_zeros(const ctrt_view *to);
 /* Copies elements between views of the same shape, within a device or between devices, and converts the dtype. */
 ctrt_status kernel_copy(const ctrt_view *to, ctrt_device *to_device, const ctrt_view *from, ctrt_device *from_device);
 /* The same, but does not wait if the device can copy asynchronously between its memory and pinned host memory. Sets

@@ -6,7 +6,6 @@
 #include "base/host_alloc.h"
 #include "memory/frames.h"
 #include "memory/tag.h"
-#include "ops/plan.h"
 
 /* ---- records of enqueued work ---- */
 
@@ -73,13 +72,11 @@ static ctrt_status views_moved(ctrt_view **copies, ctrt_call *call, void *const 
 
 #define FEW 16
 
-ctrt_status launch_kernel(ctrt_call *call, ctrt_device *device)
+static ctrt_status enqueue_kernel(ctrt_call *call, ctrt_device *device)
 {
     const ctrt_kernel *kernel = call->row;
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
-    if (plan_running(device))
-        return plan_launch(call, kernel->op);
     ctrt_stream *stream = stream_here(device);
     const ctrt_view *const *inputs = call->inputs, *const *outputs = call->outputs;
     const uint32_t n_in = call->n_inputs, count = n_in + call->n_outputs;
@@ -139,14 +136,24 @@ ctrt_status launch_kernel(ctrt_call *call, ctrt_device *device)
 
 /* ---- copies and fills ---- */
 
-ctrt_status launch_copy(const struct launch_copy *copy, ctrt_device *device)
+ctrt_status launch_finish(ctrt_device *device)
+{
+    return stream_synchronize(stream_here(device));
+}
+
+static ctrt_status enqueue_copy(const struct launch_copy *copy, ctrt_device *device)
 {
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
-    if (plan_running(device))
-        return plan_copy(copy->to, copy->from, "copy");
-    ctrt_stream *stream = stream_here(device);
     const ctrt_memory_table *memory = device->backend->memory;
+    if (!device_asynchronous(device))
+        return memory->copy(device->handle, NULL, (char *)copy->to->data - copy->before,
+                            (const char *)copy->from->data - copy->before, copy->bytes, copy->kind);
+    ctrt_stream *stream = stream_here(device);
+    /* A capture cannot record a copy that the host must wait for, because the host memory may be freed before the
+     * replay. launch_finish returns the error. */
+    if (copy->wait && unlikely(stream_captured(stream)))
+        return launch_finish(device);
     void *to = NULL, *from = NULL;
     stream_mark mark = 0;
     CTRT_TRY(order_before(stream, copy->from, false, "copy", &from));
@@ -167,15 +174,17 @@ ctrt_status launch_copy(const struct launch_copy *copy, ctrt_device *device)
     order_after(stream, copy->from, false, mark);
     if (have_to)
         order_after(stream, copy->to, true, mark);
-    return likely(status == CTRT_OK && !stream_launch_blocking) ? CTRT_OK : after_launch(status, stream, "copy");
+    if (unlikely(status != CTRT_OK || stream_launch_blocking))
+        status = after_launch(status, stream, "copy");
+    return status == CTRT_OK && copy->wait ? launch_finish(device) : status;
 }
 
-ctrt_status launch_fill(const ctrt_view *view, ctrt_device *device, int byte, size_t bytes)
+static ctrt_status enqueue_fill(const ctrt_view *view, ctrt_device *device, int byte, size_t bytes)
 {
     if (unlikely(!device_usable(device)))
         return device_fail_forked(device);
-    if (plan_running(device))
-        return plan_copy(view, NULL, "fill");
+    if (!device_asynchronous(device))
+        return device->backend->memory->fill(device->handle, NULL, view->data, byte, bytes);
     ctrt_stream *stream = stream_here(device);
     void *to;
     stream_mark mark = 0;
@@ -189,7 +198,4 @@ ctrt_status launch_fill(const ctrt_view *view, ctrt_device *device, int byte, si
     return likely(status == CTRT_OK && !stream_launch_blocking) ? CTRT_OK : after_launch(status, stream, "fill");
 }
 
-ctrt_status launch_finish(ctrt_device *device)
-{
-    return stream_synchronize(stream_here(device));
-}
+const struct launch_ops launch_direct = { .kernel = enqueue_kernel, .copy = enqueue_copy, .fill = enqueue_fill };

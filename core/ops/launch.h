@@ -9,9 +9,6 @@
 #include "memory/order.h"
 #include "tensor/tensor.h"
 
-/* Enqueues the kernel call->row. Sets the queue and the sequence number in *call. */
-ctrt_status launch_kernel(ctrt_call *call, ctrt_device *device);
-
 /* A copy of `bytes` bytes by the device, from `from` to `to`. The copied range begins `before` bytes before element 0
  * of both views. */
 struct launch_copy {
@@ -19,11 +16,36 @@ struct launch_copy {
     size_t before, bytes;
     enum ctrt_copy_kind kind;
     ctrt_device *from_device;               /* for copies between devices: the device of `from`; else NULL */
+    bool wait;                              /* return when the copy is done */
 };
-/* Enqueues a copy on `device`; for copies between devices that is the device of `to`. */
-ctrt_status launch_copy(const struct launch_copy *copy, ctrt_device *device);
-/* Enqueues a fill of `bytes` bytes, from element 0 of `to` on, with the value `byte`. */
-ctrt_status launch_fill(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes);
+
+/* How work is enqueued: launch_direct (device.h), or, during a dry run, functions that only account for the memory
+ * (plan.c). */
+struct launch_ops {
+    ctrt_status (*kernel)(ctrt_call *call, ctrt_device *device);
+    ctrt_status (*copy)(const struct launch_copy *copy, ctrt_device *device);
+    ctrt_status (*fill)(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes);
+};
+
+/* Enqueues the kernel call->row on an asynchronous device. Sets the queue and the sequence number in *call. */
+static inline ctrt_status launch_kernel(ctrt_call *call, ctrt_device *device)
+{
+    return device->launch->kernel(call, device);
+}
+
+/* Enqueues a copy on `device`; for copies between devices that is the device of `to`. A synchronous device copies at
+ * once. */
+static inline ctrt_status launch_copy(const struct launch_copy *copy, ctrt_device *device)
+{
+    return device->launch->copy(copy, device);
+}
+
+/* Enqueues a fill of `bytes` bytes, from element 0 of `to` on, with the value `byte`. A synchronous device fills at
+ * once. */
+static inline ctrt_status launch_fill(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes)
+{
+    return device->launch->fill(to, device, byte, bytes);
+}
 
 /* Waits for the thread's current stream of `device`. Returns the stream's error. */
 ctrt_status launch_finish(ctrt_device *device);

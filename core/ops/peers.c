@@ -7,7 +7,6 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
-#include "memory/plan.h"
 #include "memory/pool.h"
 #include "ops/dispatch.h"
 #include "ops/launch.h"
@@ -92,7 +91,7 @@ static uint8_t try_out(ctrt_device *to, ctrt_device *from)
 
 static bool busy(const ctrt_device *device)
 {
-    return plan_running(device) || atomic_load(&device->memory->captures) > 0;
+    return dry_run_on(device) || atomic_load(&device->home->captures) > 0;
 }
 
 bool device_link_works(ctrt_device *to, ctrt_device *from)

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/plan.c: dry runs, which predict the memory of a step. During a dry run (a plan) the device has the memory of the
- * plan and a dispatch table of kernels that do nothing.
+ * plan, a dispatch table of kernels that do nothing, and launch functions that only account for memory.
  *
  * That table holds copies of the device's kernels, with their flags, accepts and workspace but another `run`, so
  * operands are copied and workspaces are allocated as in a real run. Normal calls have no overhead for dry runs. */
-#include "ops/plan.h"
+#include "memory/plan.h"
 
 #include "base/base.h"
-#include "base/lock.h"
 #include "base/host_alloc.h"
+#include "base/lock.h"
 #include "memory/storage.h"
 #include "ops/dispatch.h"
+#include "ops/launch.h"
 #include "tensor/shape.h"
 
 struct ctrt_memory_plan {
@@ -25,29 +26,6 @@ struct ctrt_memory_plan {
 };
 
 static ctrt_memory_plan *running;           /* guarded by plan_enter */
-
-/* In the child of a fork, only the plans of the thread that forked continue. The others are ended, because the threads
- * that would end them do not exist in the child. */
-static void after_fork_in_child(void)
-{
-    for (ctrt_memory_plan **at = &running, *plan; (plan = *at) != NULL;) {
-        if (pthread_equal(plan->thread, pthread_self())) {
-            at = &plan->next;
-            continue;
-        }
-        *at = plan->next;
-        plan->lost = true;
-        atomic_store_explicit(&plan->device->dispatch, plan->own, memory_order_release);
-        plan_memory_abandon(plan->memory);
-    }
-}
-
-/* Registered before the fork handlers of all plugins, so that it runs after them in the child, when the plugins' locks
- * are free. */
-__attribute__((constructor)) static void plan_start(void)
-{
-    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
-}
 
 /* ---- kernels that do nothing ---- */
 
@@ -117,9 +95,13 @@ static void unuse_views(const ctrt_view *const *views, uint32_t used)
     }
 }
 
-ctrt_status plan_launch(const ctrt_call *call, const char *op)
+/* The launch functions of a dry run. */
+static ctrt_status dry_kernel(ctrt_call *call, ctrt_device *device)
 {
+    const char *op = call->row->op;
     uint32_t inputs, outputs = 0;
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
     ctrt_status status = use_views(&inputs, call->inputs, call->n_inputs, op);
     if (status == CTRT_OK)
         status = use_views(&outputs, call->outputs, call->n_outputs, op);
@@ -130,30 +112,72 @@ ctrt_status plan_launch(const ctrt_call *call, const char *op)
     return status;
 }
 
-ctrt_status plan_copy(const ctrt_view *to, const ctrt_view *from, const char *op)
+/* Of a copy, or of a fill if `from` is NULL. */
+static ctrt_status dry_transfer(const ctrt_view *to, const ctrt_view *from, const char *op)
 {
     const ctrt_view *const views[] = { from, to };
     uint32_t used;
     ctrt_status status = use_views(&used, views, COUNT_OF(views), op);
-    for (uint32_t i = 0; i < COUNT_OF(views) && status == CTRT_OK; i++)
-        if (views[i] != NULL && plan_view(views[i]))
-            plan_memory_name(((const struct storage *)views[i]->owner)->device->memory->plan, block_of(views[i]), op);
+    for (uint32_t i = 0; i < COUNT_OF(views) && status == CTRT_OK; i++) {
+        const struct storage *storage = views[i] != NULL ? views[i]->owner : NULL;
+        if (storage != NULL && dry_run_on(storage->device))
+            plan_memory_name(plan_running_on(storage->device), block_of(views[i]), op);
+    }
     unuse_views(views, used);
     return status;
 }
 
-void plan_zeros(const ctrt_view *to)
+static ctrt_status dry_copy(const struct launch_copy *copy, ctrt_device *device)
 {
-    if (plan_view(to))
-        return;
-    size_t before, bytes = view_span(to, &before);
-    memset((char *)to->data - before, 0, bytes);
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
+    if (copy->kind == CTRT_COPY_TO_HOST)
+        host_zeros(copy->to);
+    return device_asynchronous(device) ? dry_transfer(copy->to, copy->from, "copy") : CTRT_OK;
 }
 
-bool plan_view(const ctrt_view *view)
+static ctrt_status dry_fill(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes)
 {
-    const struct storage *storage = view->owner;
-    return storage != NULL && plan_running(storage->device);
+    (void)byte, (void)bytes;
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
+    return device_asynchronous(device) ? dry_transfer(to, NULL, "fill") : CTRT_OK;
+}
+
+static const struct launch_ops launch_dry = { .kernel = dry_kernel, .copy = dry_copy, .fill = dry_fill };
+
+/* Sets how work of the device and all its aliases is enqueued. */
+static void launch_set(ctrt_device *device, const struct launch_ops *launch)
+{
+    device_home(device)->launch = launch;
+    for (ctrt_device *name = device_home(device)->names; name != NULL; name = name->next_name)
+        name->launch = launch;
+}
+
+/* ---- fork ---- */
+
+/* In the child of a fork, only the plans of the thread that forked continue. The others are ended, because the threads
+ * that would end them do not exist in the child. */
+static void after_fork_in_child(void)
+{
+    for (ctrt_memory_plan **at = &running, *plan; (plan = *at) != NULL;) {
+        if (pthread_equal(plan->thread, pthread_self())) {
+            at = &plan->next;
+            continue;
+        }
+        *at = plan->next;
+        plan->lost = true;
+        atomic_store_explicit(&plan->device->dispatch, plan->own, memory_order_release);
+        launch_set(plan->device, &launch_direct);
+        plan_memory_abandon(plan->memory);
+    }
+}
+
+/* Registered before the fork handlers of all plugins, so that it runs after them in the child, when the plugins' locks
+ * are free. */
+__attribute__((constructor)) static void plan_start(void)
+{
+    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
 }
 
 /* ---- the dispatch table ---- */
@@ -238,6 +262,7 @@ ctrt_status ctrt_memory_plan_begin(ctrt_memory_plan **out, ctrt_device *device)
     if (status == CTRT_OK) {
         generator_keep(plan);
         atomic_store_explicit(&device->dispatch, plan->entries, memory_order_release);
+        launch_set(device, &launch_dry);
         plan->next = running;
         running = plan;
     }
@@ -279,6 +304,7 @@ ctrt_status ctrt_memory_plan_end(ctrt_memory_prediction *out, ctrt_memory_plan *
     const bool lost = ended->lost;
     if (!lost) {
         atomic_store_explicit(&ended->device->dispatch, ended->own, memory_order_release);
+        launch_set(ended->device, &launch_direct);
         generator_restore(ended);
         plan_memory_end(out, ended->memory);
     }

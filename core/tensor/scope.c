@@ -110,17 +110,6 @@ static const ctrt_memory_table no_memory = { .size = sizeof(size_t) };
 static const ctrt_backend no_backend = { .size = sizeof no_backend, .device = &no_device, .memory = &no_memory };
 static _Atomic(struct storage *) nothing;  /* storage on a placeholder device */
 
-static ctrt_status nowhere_alloc(void *state, ctrt_block *block, size_t bytes, void *queue)
-{
-    (void)block, (void)bytes, (void)queue;
-    return device_fail_forked(state);
-}
-
-static void nowhere_free(void *state, const ctrt_block *block, void *queue)
-{
-    (void)state, (void)block, (void)queue;
-}
-
 /* Creates the placeholder at the first scope; it is never freed. */
 static ctrt_status nowhere_make(void)
 {
@@ -136,10 +125,10 @@ static ctrt_status nowhere_make(void)
     memset(memory, 0, sizeof *memory);
     account_init(&memory->account);
     atomic_store(&memory->limit, QUOTA_NONE);
-    memory->alloc = nowhere_alloc;
-    memory->free = nowhere_free;
-    memory->state = memory->device = device;
+    memory->device = device;
+    pool_close(memory);
     device->home = device;
+    device->launch = &launch_direct;
     snprintf(memory->policy_name, sizeof memory->policy_name, "none");
     snprintf(device->name, sizeof device->name, "a scope that has ended");
     snprintf(device->type, sizeof device->type, "none");

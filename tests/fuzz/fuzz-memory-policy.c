@@ -21,11 +21,11 @@ static const char *const fuzz_words[] = { "caching", ":max_split=64m", "+", ",",
 static int fuzz_one(const uint8_t *data, size_t size)
 {
     char text[600], again[2048] = "";
-    struct policy_spec specs[MEMORY_MAX_LAYERS];
+    struct policy_spec specs[MEMORY_MAX_POLICIES];
     int count = -1;
     if (!fuzz_text(text, sizeof text, data, size) || policy_parse(specs, &count, text) != CTRT_OK)
         return 0;
-    PROMISE(count >= 1 && count <= MEMORY_MAX_LAYERS);
+    PROMISE(count >= 1 && count <= MEMORY_MAX_POLICIES);
     for (int i = 0; i < count; i++) {
         PROMISE(registry_name_valid(specs[i].name));
         snprintf(again + strlen(again), sizeof again - strlen(again), "%s%s%s%s", i > 0 ? "+" : "",

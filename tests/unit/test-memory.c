@@ -70,7 +70,7 @@ static void test_grammar(void)
     };
     group("the grammar of CTRT_MEMORY");
     for (size_t i = 0; i < COUNT(good); i++) {
-        struct policy_spec specs[MEMORY_MAX_LAYERS];
+        struct policy_spec specs[MEMORY_MAX_POLICIES];
         int count = 0;
         CHECK_OK(policy_parse(specs, &count, good[i].text));
         CHECK(count == good[i].count, "%s has %d policies", good[i].text, count);
@@ -80,7 +80,7 @@ static void test_grammar(void)
                   "%s: policy %d is %s:%s", good[i].text, k, specs[k].name, specs[k].options);
     }
     for (size_t i = 0; i < COUNT(bad); i++) {
-        struct policy_spec specs[MEMORY_MAX_LAYERS];
+        struct policy_spec specs[MEMORY_MAX_POLICIES];
         int count = 0;
         ctrt_status status = policy_parse(specs, &count, bad[i]);
         CHECK(status == CTRT_ERR_INVALID_ARGUMENT && strstr(ctrt_error_message(), "CTRT_MEMORY="),

@@ -127,6 +127,7 @@ static ctrt_status toy_open(ctrt_device **out, enum toy_kind kind)
         return ctrt_fail(CTRT_ERR_STATE, "8 toy devices are open");
     ctrt_device *device = &devices[opened];
     device->home = device;
+    device->launch = &launch_direct;
     device->ordinal = opened++;
     snprintf(device->name, sizeof device->name, "toy:%d", device->ordinal);
     snprintf(device->type, sizeof device->type, "toy");

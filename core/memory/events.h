@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory/events.h: the events that a device's memory reports to the statistics of individual blocks and to the report
+ * of failed allocations. Declared here because the allocator calls these functions; defined in live.c and oom.c. */
+#ifndef CORE_MEMORY_EVENTS_H
+#define CORE_MEMORY_EVENTS_H
+
+#include "memory/pool.h"
+
+/* Names as in PyTorch's memory history. */
+enum history_action {
+    HISTORY_ALLOC, HISTORY_FREE_REQUESTED, HISTORY_FREE_COMPLETED, HISTORY_SEGMENT_ALLOC, HISTORY_SEGMENT_FREE,
+    HISTORY_SEGMENT_MAP, HISTORY_SEGMENT_UNMAP, HISTORY_OOM, HISTORY_SNAPSHOT, HISTORY_ANNOTATE, HISTORY_ACTIONS
+};
+
+/* live_init reads CTRT_MEMORY_HISTORY once per process, and starts watching the device if required. live_destroy frees
+ * the table and the history. */
+ctrt_status live_init(struct device_memory *memory);
+void live_destroy(struct device_memory *memory);
+
+/* Called only while the device is watched (pool_watched). */
+void live_alloc(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
+void live_free(struct device_memory *memory, const ctrt_block *block, size_t requested, const void *queue);
+void live_segment(struct device_memory *memory, enum history_action action, const void *address, size_t bytes,
+                  const void *queue);
+
+/* Reports that an allocation of `bytes` failed permanently because of `why` (which may be the thread's message): stores
+ * the report, calls the program's callback and sets the message. Returns CTRT_ERR_OUT_OF_MEMORY. The caller holds no
+ * locks. */
+ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why);
+/* The same for host memory that was to be pinned for the device. */
+ctrt_status oom_fail_pinned(struct device_memory *memory, size_t bytes, const char *why);
+void oom_report_free(struct oom_report *report);
+
+#endif
