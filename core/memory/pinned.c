@@ -73,17 +73,27 @@ static struct pinned *pinned_of(ctrt_device *device)
 
 /* ---- statistics; the caller holds the lock ---- */
 
+static void stat_add(ctrt_stat *stat, int64_t amount)
+{
+    stat->current += amount;
+    if (amount < 0)
+        stat->freed -= amount;
+    else
+        stat->allocated += amount;
+    stat->peak = MAX(stat->peak, stat->current);
+}
+
 static void count_active(struct pinned *own, size_t granted, int sign)
 {
-    ctrt_stat_add(&own->stats.active_requests, sign);
-    ctrt_stat_add(&own->stats.active_bytes, sign * (int64_t)granted);
+    stat_add(&own->stats.active_requests, sign);
+    stat_add(&own->stats.active_bytes, sign * (int64_t)granted);
 }
 
 static void count_call(struct pinned *own, size_t granted, int sign, int64_t microseconds)
 {
     ctrt_memory_times *times = sign > 0 ? &own->stats.host_alloc_time : &own->stats.host_free_time;
-    ctrt_stat_add(&own->stats.allocations, sign);
-    ctrt_stat_add(&own->stats.allocated_bytes, sign * (int64_t)granted);
+    stat_add(&own->stats.allocations, sign);
+    stat_add(&own->stats.allocated_bytes, sign * (int64_t)granted);
     times->min = times->count == 0 ? microseconds : MIN(times->min, microseconds);
     times->max = MAX(times->max, microseconds);
     times->total += microseconds;

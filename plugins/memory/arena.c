@@ -119,8 +119,8 @@ static size_t release(struct arena *arena)
             *at = chunk->next;
             chunk->next = leaving;
             leaving = chunk;
-            ctrt_stat_add(&arena->segment, -1);
-            ctrt_stat_add(&arena->reserved, -(int64_t)chunk->bytes);
+            stat_add(&arena->segment, -1);
+            stat_add(&arena->reserved, -(int64_t)chunk->bytes);
             count++;
         }
     pthread_mutex_unlock(&lock);
@@ -228,8 +228,8 @@ static ctrt_status grow(struct region *region, struct chunk **out, size_t bytes,
     while (*at != NULL)
         at = &(*at)->next;
     *at = chunk;
-    ctrt_stat_add(&arena->segment, 1);
-    ctrt_stat_add(&arena->reserved, (int64_t)size);
+    stat_add(&arena->segment, 1);
+    stat_add(&arena->reserved, (int64_t)size);
     *out = chunk;
     return CTRT_OK;
 }

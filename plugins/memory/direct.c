@@ -64,10 +64,10 @@ static int kind_of(size_t bytes)
 static void count(struct direct *self, size_t bytes, int sign)
 {
     const int kind = kind_of(bytes);
-    ctrt_stat_add(&self->segment[CTRT_POOL_ALL], sign);
-    ctrt_stat_add(&self->segment[kind], sign);
-    ctrt_stat_add(&self->reserved[CTRT_POOL_ALL], sign * (int64_t)bytes);
-    ctrt_stat_add(&self->reserved[kind], sign * (int64_t)bytes);
+    stat_add(&self->segment[CTRT_POOL_ALL], sign);
+    stat_add(&self->segment[kind], sign);
+    stat_add(&self->reserved[CTRT_POOL_ALL], sign * (int64_t)bytes);
+    stat_add(&self->reserved[kind], sign * (int64_t)bytes);
 }
 
 static void direct_stats(void *policy, ctrt_memory_policy_stats *out)

@@ -33,7 +33,7 @@ static void detach(struct segment *segment, struct segment **leaving)
     count_in_pool(stats->segment, heap->kind, -1);
     count_in_pool(stats->reserved, heap->kind, -(int64_t)segment->bytes);
     if (segment->bytes >= policy->settings.max_split)
-        ctrt_stat_add(&stats->oversize_segment, -1);
+        stat_add(&stats->oversize_segment, -1);
     stats->source_frees++;
     segment->next = *leaving;
     *leaving = segment;
@@ -168,7 +168,7 @@ static ctrt_status from_source(struct heap *heap, struct block **out, size_t byt
     count_in_pool(stats->segment, heap->kind, 1);
     count_in_pool(stats->reserved, heap->kind, (int64_t)bytes);
     if (bytes >= policy->settings.max_split)
-        ctrt_stat_add(&stats->oversize_segment, 1);
+        stat_add(&stats->oversize_segment, 1);
     stats->source_allocs++;
     *out = segment->first;
     return CTRT_OK;

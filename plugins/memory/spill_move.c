@@ -20,15 +20,15 @@ void spill_count_away(struct spill *self, const struct block *block, int sign)
 {
     if (block->buffer == NULL)
         return;
-    ctrt_stat_add(&self->spilled, sign);
-    ctrt_stat_add(&self->spilled_bytes, sign * (int64_t)block->bytes);
+    stat_add(&self->spilled, sign);
+    stat_add(&self->spilled_bytes, sign * (int64_t)block->bytes);
 }
 
 void spill_count_here(struct spill *self, const struct block *block, int sign)
 {
     self->here_bytes += (size_t)(sign * (int64_t)block->bytes);
     self->here_count += (size_t)(int64_t)sign;
-    ctrt_stat_add(&self->reserved, sign * (int64_t)block->bytes);
+    stat_add(&self->reserved, sign * (int64_t)block->bytes);
     if (self->here_bytes > self->ceiling)
         self->ceiling = self->here_bytes;
 }

@@ -543,18 +543,6 @@ typedef struct ctrt_block {
     void *fence;
 } ctrt_block;
 
-/* Adds `amount` to a statistic: an allocation if positive, a free if negative. */
-static inline void ctrt_stat_add(ctrt_stat *stat, int64_t amount)
-{
-    stat->current += amount;
-    if (amount < 0)
-        stat->freed -= amount;
-    else
-        stat->allocated += amount;
-    if (stat->current > stat->peak)
-        stat->peak = stat->current;
-}
-
 /* What `stats` of a memory policy reports. */
 typedef struct ctrt_memory_policy_stats {
     size_t size;
