@@ -2,6 +2,12 @@
 dist_doc_DATA  += README.md doc/bindings.md doc/cuda.md doc/design.md doc/faults.md doc/memory.md doc/sim.md doc/streams.md
 dist_man1_MANS  = doc/ctrt.1
 dist_man7_MANS += doc/ctrt.7
+man7_MANS       = doc/ctrt-ops.7
+CLEANFILES     += doc/ctrt-ops.7
+EXTRA_DIST     += doc/ops.awk
+
+doc/ctrt-ops.7: doc/ops.awk include/ctrt/ops.def
+	$(AM_V_GEN)$(MKDIR_P) doc && $(AWK) -f $(srcdir)/doc/ops.awk $(srcdir)/include/ctrt/ops.def >$@.new && mv $@.new $@
 
 # The reference of the API from the headers' comments; needs doxygen.
 doc: doc/Doxyfile

@@ -8,6 +8,7 @@ pkginclude_HEADERS += \
     include/ctrt/dtype.def \
     include/ctrt/memory.h \
     include/ctrt/nn.h \
+    include/ctrt/ops.def \
     include/ctrt/ops.h \
     include/ctrt/optim.h \
     include/ctrt/plugin.h \

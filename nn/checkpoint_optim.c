@@ -3,7 +3,11 @@
  *
  * The tensors "NAME.exp_avg" and so on are the optimizer state of the parameter NAME; "NAME.step" (i64) is the number
  * of steps of this parameter. The metadata contains the kind of the optimizer. The options are f64 tensors
- * ("optimizer.lr" and so on), because numbers in the text metadata would be rounded and depend on the locale. */
+ * ("optimizer.lr" and so on), because numbers in the text metadata would be rounded and depend on the locale.
+ *
+ * The options of groups 1, 2, .. are "optimizer.group.1.lr" and so on, and "NAME.group" (i64) is the group of the
+ * parameter NAME; group 0 has neither. Files of earlier versions have no groups and no options of type bool; a bool
+ * that is missing keeps the optimizer's value. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -46,35 +50,50 @@ static void state_free(struct state_items *list)
     host_free(list->items);
 }
 
-static ctrt_status slot_save(struct state_items *list, const ctrt_optimizer *optimizer, const struct optim_slot *slot)
-{
-    CTRT_AUTO(tensor) steps = NULL;
-    ctrt_device *cpu = NULL;
-    CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
-    CTRT_TRY(ctrt_scalar_tensor(&steps, ctrt_int(slot->steps), CTRT_I64, cpu));
-    CTRT_TRY(state_add(list, slot->name, "step", steps));
-    for (int i = 0; i < OPTIM_STATES; i++)
-        if (slot->state[i])
-            CTRT_TRY(state_add(list, slot->name, optimizer->kind->state_names[i], slot->state[i]));
-    return CTRT_OK;
-}
-
-static ctrt_status number_save(struct state_items *list, const char *name, double value)
+static ctrt_status number_save(struct state_items *list, const char *name, const char *what, ctrt_scalar value,
+                               ctrt_dtype dtype)
 {
     CTRT_AUTO(tensor) tensor = NULL;
     ctrt_device *cpu = NULL;
     CTRT_TRY(ctrt_device_get(&cpu, "cpu"));
-    CTRT_TRY(ctrt_scalar_tensor(&tensor, ctrt_float(value), CTRT_F64, cpu));
-    return state_add(list, KIND_KEY, name, tensor);
+    CTRT_TRY(ctrt_scalar_tensor(&tensor, value, dtype, cpu));
+    return state_add(list, name, what, tensor);
+}
+
+static ctrt_status slot_save(struct state_items *list, const ctrt_optimizer *optimizer, const struct optim_slot *slot)
+{
+    const unsigned needs = optimizer->kind->needs(optim_slot_options(optimizer, slot));
+    CTRT_TRY(number_save(list, slot->name, "step", ctrt_int(slot->steps), CTRT_I64));
+    if (slot->group > 0)
+        CTRT_TRY(number_save(list, slot->name, "group", ctrt_int((int64_t)slot->group), CTRT_I64));
+    for (int i = 0; i < OPTIM_STATES; i++)
+        if ((needs >> i & 1) && slot->state[i])
+            CTRT_TRY(state_add(list, slot->name, optimizer->kind->states[i].name, slot->state[i]));
+    return CTRT_OK;
+}
+
+/* The part of the names in front of a group's options. */
+struct group_prefix { char text[48]; };
+
+static struct group_prefix group_prefix(size_t group)
+{
+    struct group_prefix prefix = { KIND_KEY };
+    if (group > 0)
+        snprintf(prefix.text, sizeof prefix.text, KIND_KEY ".group.%zu", group);
+    return prefix;
 }
 
 static ctrt_status optimizer_write(ctrt_optimizer *optimizer, struct state_items *list, const char *path)
 {
     const struct optim_kind *kind = optimizer->kind;
     const struct safetensors_pair metadata = { KIND_KEY, kind->name };
-    CTRT_TRY(number_save(list, "lr", *optim_number(&optimizer->options, kind->lr)));
-    for (const struct optim_number *number = kind->numbers; number->name; number++)
-        CTRT_TRY(number_save(list, number->name, *optim_number(&optimizer->options, number->offset)));
+    for (size_t group = 0; group < optimizer->group_count; group++) {
+        const struct group_prefix prefix = group_prefix(group);
+        for (const struct optim_option *option = kind->options; option->name != NULL; option++) {
+            const double value = optim_option_get(&optimizer->groups[group].options, option);
+            CTRT_TRY(number_save(list, prefix.text, option->name, ctrt_float(value), CTRT_F64));
+        }
+    }
     for (size_t i = 0; i < optimizer->count; i++)
         CTRT_TRY(slot_save(list, optimizer, &optimizer->slots[i]));
     return safetensors_write(path, list->items, list->count, &metadata, 1);
@@ -121,49 +140,84 @@ static ctrt_status scalar_read(ctrt_tensor **out, ctrt_tensor_file *file, const 
     return ctrt_tensor_file_read(out, file, entry->name, cpu);
 }
 
-static ctrt_status number_load(double *out, ctrt_tensor_file *file, const char *name, size_t *found)
+/* The file's tensors that belong to the optimizer are counted in *found. */
+static ctrt_status option_load(union optim_options *out, const struct optim_option *option, const char *prefix,
+                               ctrt_tensor_file *file, size_t *found)
 {
     CTRT_AUTO(tensor) tensor = NULL;
-    CTRT_TRY(scalar_read(&tensor, file, KIND_KEY, name, CTRT_F64));
-    CTRT_TRY(ctrt_item(out, tensor));
+    const struct safetensors_entry *entry;
+    double value;
+    CTRT_TRY(entry_find(&entry, file, prefix, option->name));
+    if (entry == NULL && option->range == OPTIM_FLAG)
+        return CTRT_OK;                 /* a file of an earlier version */
+    CTRT_TRY(scalar_read(&tensor, file, prefix, option->name, CTRT_F64));
+    CTRT_TRY(ctrt_item(&value, tensor));
+    optim_option_set(out, option, value);
     ++*found;
     return CTRT_OK;
 }
 
-static ctrt_status options_load(union optim_options *out, const ctrt_optimizer *optimizer, ctrt_tensor_file *file,
-                                size_t *found)
+static ctrt_status groups_load(struct optim_group *groups, const ctrt_optimizer *optimizer, ctrt_tensor_file *file,
+                               size_t *found)
 {
-    const char *kind = safetensors_metadata(&file->header, KIND_KEY);
-    if (kind == NULL || strcmp(kind, optimizer->kind->name) != 0)
+    const struct optim_kind *kind = optimizer->kind;
+    const char *name = safetensors_metadata(&file->header, KIND_KEY);
+    if (name == NULL || strcmp(name, kind->name) != 0)
         return ctrt_fail(CTRT_ERR_STATE, "the file holds the state of %.40s, the optimizer is %s",
-                         kind ? kind : "no optimizer", optimizer->kind->name);
-    *out = optimizer->options;
-    CTRT_TRY(number_load(optim_number(out, optimizer->kind->lr), file, "lr", found));
-    for (const struct optim_number *number = optimizer->kind->numbers; number->name; number++)
-        CTRT_TRY(number_load(optim_number(out, number->offset), file, number->name, found));
-    return optimizer->kind->check(out, "the file's options", CTRT_ERR_FORMAT);
+                         name ? name : "no optimizer", kind->name);
+    for (size_t group = 0; group < optimizer->group_count; group++) {
+        const struct group_prefix prefix = group_prefix(group);
+        groups[group] = optimizer->groups[group];
+        for (const struct optim_option *option = kind->options; option->name != NULL; option++)
+            CTRT_TRY(option_load(&groups[group].options, option, prefix.text, file, found));
+        CTRT_TRY(optim_options_check(kind, &groups[group].options, "the file's options", CTRT_ERR_FORMAT));
+    }
+    return CTRT_OK;
+}
+
+/* CTRT_ERR_STATE if the parameter is in another group in the file. */
+static ctrt_status slot_group_check(const struct optim_slot *slot, ctrt_tensor_file *file, size_t *found)
+{
+    const struct safetensors_entry *entry;
+    CTRT_AUTO(tensor) tensor = NULL;
+    int64_t group = 0;
+    CTRT_TRY(entry_find(&entry, file, slot->name, "group"));
+    if (entry != NULL) {
+        CTRT_TRY(scalar_read(&tensor, file, slot->name, "group", CTRT_I64));
+        CTRT_TRY(ctrt_item_int(&group, tensor));
+        ++*found;
+    }
+    if (group != (int64_t)slot->group)
+        return ctrt_fail(CTRT_ERR_STATE, "%s is in group %lld in the file, and in group %zu of the optimizer",
+                         slot->name, (long long)group, slot->group);
+    return CTRT_OK;
 }
 
 /* Reads the state of one parameter into `fresh`. Adds the number of the file's tensors that belong to this parameter to
  * *found. */
-static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const ctrt_optimizer *optimizer,
+static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const struct optim_kind *kind,
                              const struct optim_slot *slot, const union optim_options *options, ctrt_tensor_file *file)
 {
     const struct safetensors_entry *entry;
+    const unsigned needs = kind->needs(options);
     CTRT_AUTO(tensor) steps = NULL;
     CTRT_TRY(scalar_read(&steps, file, slot->name, "step", CTRT_I64));
     CTRT_TRY(ctrt_item_int(&fresh->steps, steps));
     if (fresh->steps < 0 || fresh->steps > MAX_STEPS)
         return ctrt_fail(CTRT_ERR_FORMAT, "%s.step is %lld, expected 0 to 2^53", slot->name, (long long)fresh->steps);
     ++*found;
-    for (int i = 0; i < optimizer->kind->states(options); i++) {
-        const char *what = optimizer->kind->state_names[i];
+    CTRT_TRY(slot_group_check(slot, file, found));
+    for (int i = 0; i < OPTIM_STATES; i++) {
+        const char *what = kind->states[i].name;
+        if (!(needs >> i & 1))
+            continue;
         CTRT_TRY(entry_find(&entry, file, slot->name, what));
         if (entry == NULL && fresh->steps == 0)
             continue;                   /* the parameter had no state when the file was saved */
-        if (entry == NULL || !tensor_file_fits(entry, slot->parameter) || !ctrt_dtype_is_floating(entry->dtype))
-            return ctrt_fail(CTRT_ERR_STATE, "%s.%s is missing in the file, or does not have the parameter's shape",
-                             slot->name, what);
+        if (entry == NULL || !(kind->states[i].scalar ? entry->ndim == 0 : tensor_file_fits(entry, slot->parameter))
+            || !ctrt_dtype_is_floating(entry->dtype))
+            return ctrt_fail(CTRT_ERR_STATE, "%s.%s is missing in the file, or does not have the %s shape", slot->name,
+                             what, kind->states[i].scalar ? "0-dim" : "parameter's");
         CTRT_TRY(ctrt_tensor_file_read(&fresh->state[i], file, entry->name, ctrt_tensor_device(slot->parameter)));
         CTRT_TRY(ctrt_to_dtype(&fresh->state[i], fresh->state[i], optim_state_dtype(slot->parameter)));
         ++*found;
@@ -172,14 +226,15 @@ static ctrt_status slot_load(struct optim_slot *fresh, size_t *found, const ctrt
 }
 
 static ctrt_status slots_load(struct optim_slot *fresh, size_t found, const ctrt_optimizer *optimizer,
-                              const union optim_options *options, ctrt_tensor_file *file)
+                              const struct optim_group *groups, ctrt_tensor_file *file)
 {
     for (size_t i = 0; i < optimizer->count; i++)
-        CTRT_TRY(slot_load(&fresh[i], &found, optimizer, &optimizer->slots[i], options, file));
+        CTRT_TRY(slot_load(&fresh[i], &found, optimizer->kind, &optimizer->slots[i],
+                           &groups[optimizer->slots[i].group].options, file));
     if (found != file->header.count)
         return ctrt_fail(CTRT_ERR_STATE,
-                         "of the file's %zu tensors, %zu belong to this optimizer and its %zu parameters",
-                         file->header.count, found, optimizer->count);
+                         "of the file's %zu tensors, %zu belong to this optimizer, its %zu groups and %zu parameters",
+                         file->header.count, found, optimizer->group_count, optimizer->count);
     return CTRT_OK;
 }
 
@@ -196,29 +251,41 @@ static ctrt_status state_give(ctrt_optimizer *optimizer, ctrt_tensor **state, ct
     return ctrt_copy_(*state, fresh);
 }
 
+/* Replaces options and state of the optimizer by those that were read. */
+static ctrt_status optimizer_give(ctrt_optimizer *optimizer, const struct optim_group *groups,
+                                  struct optim_slot *fresh)
+{
+    ctrt_status status = CTRT_OK;
+    for (size_t i = 0; i < optimizer->count; i++)
+        for (int s = 0; s < OPTIM_STATES && status == CTRT_OK; s++)
+            ctrt_no_grad status = state_give(optimizer, &optimizer->slots[i].state[s], fresh[i].state[s]);
+    CTRT_TRY(status);
+    for (size_t i = 0; i < optimizer->count; i++)
+        optimizer->slots[i].steps = fresh[i].steps;
+    memcpy(optimizer->groups, groups, optimizer->group_count * sizeof *groups);
+    return CTRT_OK;
+}
+
 static ctrt_status optimizer_read(ctrt_optimizer *optimizer, const char *path)
 {
     CTRT_AUTO(tensor_file) file = NULL;
-    union optim_options options;
     size_t found = 0;                   /* tensors of the file that belong to the optimizer */
     CTRT_TRY(ctrt_tensor_file_open(&file, path));
-    CTRT_TRY(options_load(&options, optimizer, file, &found));
-    struct optim_slot *fresh = host_calloc((optimizer->count + 1) * sizeof *fresh);
-    if (fresh == NULL)
-        return out_of_memory((optimizer->count + 1) * sizeof *fresh, "an optimizer's state");
-    ctrt_status status = slots_load(fresh, found, optimizer, &options, file);
-    for (size_t i = 0; i < optimizer->count; i++) {
-        for (int s = 0; s < OPTIM_STATES; s++) {
-            if (status == CTRT_OK)
-                ctrt_no_grad status = state_give(optimizer, &optimizer->slots[i].state[s], fresh[i].state[s]);
-            ctrt_tensor_release(&fresh[i].state[s]);
-        }
-    }
-    for (size_t i = 0; i < optimizer->count && status == CTRT_OK; i++)
-        optimizer->slots[i].steps = fresh[i].steps;
+    const size_t group_bytes = optimizer->group_count * sizeof(struct optim_group);
+    const size_t bytes = group_bytes + optimizer->count * sizeof(struct optim_slot);
+    struct optim_group *groups = host_calloc(bytes);
+    if (groups == NULL)
+        return out_of_memory(bytes, "an optimizer's state");
+    struct optim_slot *fresh = (struct optim_slot *)(groups + optimizer->group_count);
+    ctrt_status status = groups_load(groups, optimizer, file, &found);
     if (status == CTRT_OK)
-        optimizer->options = options;
-    host_free(fresh);
+        status = slots_load(fresh, found, optimizer, groups, file);
+    if (status == CTRT_OK)
+        status = optimizer_give(optimizer, groups, fresh);
+    for (size_t i = 0; i < optimizer->count; i++)
+        for (int s = 0; s < OPTIM_STATES; s++)
+            ctrt_tensor_release(&fresh[i].state[s]);
+    host_free(groups);
     return status;
 }
 

@@ -1,70 +1,158 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* nn/optim.h: the struct of optimizers, with one slot per parameter, and the functions of each kind of optimizer. */
+/* nn/optim.h: the struct of optimizers, and what one kind of optimizer consists of (struct optim_kind).
+ *
+ * A kind is one file and one row in nn/optimizers.def. optim.c has what all kinds share (creation, groups, learning
+ * rates), optim_step.c the step, checkpoint_optim.c the files. */
 #ifndef NN_OPTIM_H
 #define NN_OPTIM_H
+
+#include <stddef.h>
 
 #include "ctrt/optim.h"
 #include "nn/module.h"
 #include "ops/dispatch.h"
 
-#define OPTIM_STATES 2                  /* maximum number of state tensors per parameter */
+#define OPTIM_STATES       3            /* maximum number of state tensors per parameter */
+#define OPTIM_COEFFICIENTS 6            /* maximum number of coefficients */
+
+union optim_options {
+#define OPTIMIZER(id) ctrt_##id##_options id;
+#include "nn/optimizers.def"
+#undef OPTIMIZER
+};
+
+/* ---- a kind of optimizer ---- */
+
+enum optim_range {
+    OPTIM_AT_LEAST_0,                   /* finite, at least 0 */
+    OPTIM_BELOW_1,                      /* at least 0 and less than 1 */
+    OPTIM_FINITE,
+    OPTIM_FLAG                          /* the member is a bool, the others are doubles */
+};
+
+/* A member of the struct of options. Checkpoints store it as "optimizer.NAME". */
+struct optim_option {
+    const char *name;
+    size_t offset;                      /* in union optim_options */
+    enum optim_range range;
+    double otherwise;                   /* the value that 0 stands for; unused for flags */
+};
+#define OPTIM_OPTION(type, member, range, otherwise) { #member, offsetof(type, member), range, otherwise }
+
+/* A value that depends on the learning rate or the number of steps. A step that is being captured has it in device
+ * memory as a 0-dim tensor, so that a replay computes with the value of that time; else `tensor` is NULL. */
+struct optim_coefficient {
+    double value;
+    ctrt_tensor *tensor;
+};
+
+/* The step of one parameter with tensor ops. `parameter` and `gradient` have the dtype of the state. `update` reads
+ * these tensors and sets next_parameter and next_state[i] for each state that the options need. It must not write
+ * `parameter`, `gradient` or `state`: the caller copies all results when none can fail any more, so that a failed
+ * allocation changes nothing. The caller also releases the results. */
+struct optim_update {
+    const union optim_options *options;
+    int64_t step;                       /* 1 for the first step of this parameter; see `by_step` */
+    struct optim_coefficient coefficient[OPTIM_COEFFICIENTS];
+    ctrt_tensor *parameter, *gradient, *state[OPTIM_STATES];
+    ctrt_tensor *next_parameter, *next_state[OPTIM_STATES];
+};
+
+union optim_attributes {
+    ctrt_sgd_attributes sgd;
+    ctrt_adam_attributes adam;
+};
+
+struct optim_kind {
+    const char *name;
+    const struct optim_option *options; /* all members of the struct of options, lr first; ends with a NULL name */
+    size_t options_bytes;
+    /* Checks conditions on several options, for an error `refusal` whose message begins with `who`. May be NULL. */
+    ctrt_status (*check)(const union optim_options *options, const char *who, ctrt_status refusal);
+
+    struct {
+        const char *name;               /* NULL: no further states */
+        bool scalar;                    /* the state is a 0-dim tensor; else it has the parameter's shape */
+    } states[OPTIM_STATES];
+    /* Bit i is set if the options need state i. */
+    unsigned (*needs)(const union optim_options *options);
+    /* The value of the elements of state i before the first step. NULL: 0. */
+    double (*initial)(const union optim_options *options, int i);
+
+    /* Computes the coefficients of a step. */
+    int coefficient_count;
+    void (*coefficients)(double *out, const union optim_options *options, int64_t step);
+    /* The coefficients depend on the step's number. Else `step` is 1 for a parameter's first step and 2 for all others,
+     * so that parameters with different numbers of steps can be in one kernel call. */
+    bool by_step;
+    ctrt_status (*update)(struct optim_update *u);
+
+    /* The op whose kernel, where a device has one, does the step of many parameters at once. `fused_attributes` sets
+     * the attributes of the op, and returns false if the op does not have these options. NULL: there is no such op.
+     * `coefficients` are what the op expects in `replayed`, where that points to device memory in a capture. */
+    enum op fused;
+    bool (*fused_attributes)(union optim_attributes *out, const union optim_options *options, int64_t step,
+                             const double *replayed);
+};
+
+#define OPTIMIZER(id) extern const struct optim_kind optim_##id;
+#include "nn/optimizers.def"
+#undef OPTIMIZER
+
+/* ---- for `update`: all results are new tensors, or further references to an operand ---- */
+
+/* The gradient with `maximize` and the L2 penalty applied. */
+ctrt_status optim_gradient(ctrt_tensor **out, const struct optim_update *u, bool maximize, double weight_decay);
+/* a x + b y */
+ctrt_status optim_mix(ctrt_tensor **out, double a, ctrt_tensor *x, double b, ctrt_tensor *y);
+/* c x */
+ctrt_status optim_scale(ctrt_tensor **out, ctrt_tensor *x, const struct optim_coefficient *c);
+/* Sets next_parameter to decay * parameter - rate * x. `decay` NULL: 1. */
+ctrt_status optim_descend(struct optim_update *u, const struct optim_coefficient *decay,
+                          const struct optim_coefficient *rate, ctrt_tensor *x);
+
+/* ---- an optimizer ---- */
 
 struct optim_slot {
     ctrt_tensor *parameter;
-    char *name;                         /* dotted name; "parameter.7" for parameters added with ctrt_optimizer_add */
-    /* NULL before the first step. Contiguous, with the parameter's shape and the dtype optim_state_dtype. */
+    char *name;                         /* dotted name; "parameter.7" for parameters that the program added */
+    size_t group;
+    /* NULL before the first step. Contiguous, with the dtype optim_state_dtype. */
     ctrt_tensor *state[OPTIM_STATES];
     int64_t steps;                      /* number of steps of this parameter */
     /* During a step: gradient and parameter, or contiguous copies. NULL if the slot has no gradient or is done. */
     ctrt_tensor *grad, *target;
 };
 
-/* An option that checkpoints store, with its name there. */
-struct optim_number {
-    const char *name;
-    size_t offset;                      /* in union optim_options */
-};
-
-union optim_options {
-    ctrt_sgd_options sgd;
-    ctrt_adamw_options adamw;
-};
-
-struct optim_kind {
-    const char *name;
-    /* Checks the options, in which defaults have been filled in. For invalid values returns `refusal` with a message
-     * that begins with `who`. */
-    ctrt_status (*check)(const union optim_options *options, const char *who, ctrt_status refusal);
-    const char *state_names[OPTIM_STATES];
-    const struct optim_number *numbers; /* all options of type double except lr; ends with a NULL name */
-    size_t lr;                          /* offset of the learning rate */
-    /* Returns the number of state tensors that these options need. */
-    int (*states)(const union optim_options *options);
-    /* Computes the values that a captured step reads at each replay (`replayed` in the op's attributes). */
-    size_t replayed_count;
-    void (*replayed)(double *numbers, const union optim_options *options, int64_t step);
-    /* Slots of the same device, dtype and key share one kernel call. */
-    int64_t (*key)(const struct optim_slot *slot);
-    ctrt_status (*launch)(const union optim_options *options, int64_t key, const double *replayed, ctrt_device *device,
-                          ctrt_dtype dtype, const ctrt_view *const *inputs, int n_inputs,
-                          const ctrt_view *const *outputs, int n_outputs);
+struct optim_group {
+    union optim_options options;
 };
 
 struct ctrt_optimizer {
-    atomic_int refs;                    /* one of the program, and one per captured kernel call */
+    atomic_int refs;                    /* one of the program, and one per captured batch */
     const struct optim_kind *kind;
-    union optim_options options;
     ctrt_module *module;
+    struct optim_group *groups;
+    size_t group_count, group_capacity;
     struct optim_slot *slots;
     size_t count, capacity;
-    struct optim_slot **group;          /* scratch: the slots of one kernel call */
+    struct optim_slot **batch;          /* scratch: the slots of one kernel call */
     const ctrt_view **views;            /* scratch: views of (2 + OPTIM_STATES) * count inputs and as many outputs */
 };
 
-static inline double *optim_number(union optim_options *options, size_t offset)
+static inline const union optim_options *optim_slot_options(const ctrt_optimizer *optimizer,
+                                                            const struct optim_slot *slot)
 {
-    return (double *)((char *)options + offset);
+    return &optimizer->groups[slot->group].options;
 }
+
+/* Read and write an option; flags are 0 and 1. */
+double optim_option_get(const union optim_options *options, const struct optim_option *option);
+void optim_option_set(union optim_options *options, const struct optim_option *option, double value);
+/* Checks the options, in which defaults have been filled in. For invalid values returns `refusal` with a message that
+ * begins with `who`. */
+ctrt_status optim_options_check(const struct optim_kind *kind, const union optim_options *options, const char *who,
+                                ctrt_status refusal);
 
 /* Returns the dtype of a parameter's state: f32 for f16 and bf16, else the parameter's dtype. Adam's second moment
  * begins as (1 - beta2) g^2, which f16 rounds to 0 for gradients below 5e-3; the step would then be infinite. */

@@ -47,12 +47,13 @@ EXTRA_DIST += \
     tests/reference/compare.py tests/reference/compare_check.py tests/reference/compare_ctrt.py \
     tests/reference/compare_known.py tests/reference/compare_layout_table.py tests/reference/compare_nn.py tests/reference/compare_op_table.py \
     tests/reference/compare_ops.py tests/reference/compare_optim.py tests/reference/compare_programs.py \
-    tests/reference/make_nn.py tests/reference/make_ops.py tests/reference/make_printing.py \
+    tests/reference/make_nn.py tests/reference/make_ops.py tests/reference/make_optim.py \
+    tests/reference/make_printing.py \
     tests/reference/make_promotion.py tests/reference/make_training.py tests/reference/op_dtypes.txt \
     tests/reference/ops_activation.txt tests/reference/ops_attention.txt tests/reference/ops_cast.txt \
     tests/reference/ops_conv.txt tests/reference/ops_elementwise.txt tests/reference/ops_loss.txt \
     tests/reference/ops_matmul.txt tests/reference/ops_norm.txt tests/reference/ops_optimizer.txt \
-    tests/reference/ops_reduce.txt tests/reference/printing.txt tests/reference/promotion.txt \
+    tests/reference/ops_reduce.txt tests/reference/optim.txt tests/reference/printing.txt tests/reference/promotion.txt \
     tests/reference/ref.h tests/reference/ref_format.py tests/reference/train_cnn_adamw.txt tests/reference/train_cnn_sgd.txt \
     tests/reference/train_mlp_adamw.txt tests/reference/train_mlp_sgd.txt \
     tests/reference/train_transformer_adamw.txt tests/reference/train_transformer_sgd.txt
@@ -74,7 +75,8 @@ public_tests += \
     tests/unit/test-ops-reference.c tests/unit/test-optim.c tests/unit/test-view.c
 internal_tests += \
     tests/unit/test-autograd-memory.c tests/unit/test-convert.c tests/unit/test-dtype.c tests/unit/test-format.c \
-    tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-promotion.c tests/unit/test-shape.c
+    tests/unit/test-nn-devices.c tests/unit/test-nn-memory.c tests/unit/test-optim-kinds.c tests/unit/test-promotion.c \
+    tests/unit/test-shape.c
 TSAN_TESTS += tests/unit/test-autograd-threads.c
 
 # Devices, memory, the registry of plugins: on test plugins, which a test copies under the names of the roles that they play.
@@ -262,7 +264,8 @@ noinst_LTLIBRARIES += libconformance.la
 libconformance_la_SOURCES = \
     tests/conformance/array.c tests/conformance/attention.c tests/conformance/binary.c tests/conformance/compare.c tests/conformance/conformance.h \
     tests/conformance/conv.c tests/conformance/copy.c tests/conformance/expected.c tests/conformance/forward.c \
-    tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c tests/conformance/matmul.c \
+    tests/conformance/gradient.c tests/conformance/index.c tests/conformance/inplace.c tests/conformance/list.c \
+    tests/conformance/matmul.c \
     tests/conformance/norm.c tests/conformance/optim.c tests/conformance/place.c tests/conformance/random.c \
     tests/conformance/reduce.c tests/conformance/run.c tests/conformance/softmax.c tests/conformance/suite.h \
     tests/conformance/unary.c tests/conformance/view.c

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* autograd/op_node.c: nodes of the ops of ops.def: recording, saved values, running the rule. */
+/* autograd/op_node.c: nodes of the ops of ctrt/ops.def: recording, saved values, running the rule. */
 #include "autograd/graph_growth.h"
 #include "autograd/autograd_meta.h"
 #include "autograd/rule.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* autograd/rule.h: the derivative of an op.
  *
- * Each differentiable op of ops.def has `const struct grad_rule rule_NAME` in the file of its family. A rule calls
+ * Each differentiable op of ctrt/ops.def has `const struct grad_rule rule_NAME` in the file of its family. A rule calls
  * public ops, so it runs on every backend. With create_graph a rule runs in grad mode and must be differentiable
  * itself, so it may use the fused kernels of ops/backward.h that are not recorded only if ctx->create_graph is false.
  * The engine reduces broadcast dimensions and casts, so a rule may return a gradient in the shape and dtype of the
@@ -42,9 +42,10 @@ struct grad_rule {
 };
 
 /* Declares the rules that rules.c collects, so that a misspelt rule does not compile. */
-#define OP(name, inputs, family, promotion, differentiable, text) extern const struct grad_rule rule_##name;
-#include "ops/ops.def"
-#undef OP
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) \
+    extern const struct grad_rule rule_##name;
+#include "ctrt/ops.def"
+#undef CTRT_OP
 
 extern const struct grad_rule *const grad_rules[OP_COUNT];      /* rules.c; NULL if the op has no derivative */
 

@@ -2,7 +2,7 @@
 /* ops/attributes.h: the arguments of an op besides its tensors, as the graph stores them for the derivative rules.
  *
  * They have the form of the public functions (dims and keepdim). The attribute structs of plugin.h are the form that
- * kernels get, after the front has brought the operands into canonical form. */
+ * kernels get, after the op function has brought the operands into canonical form. */
 #ifndef CORE_OPS_ATTRIBUTES_H
 #define CORE_OPS_ATTRIBUTES_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/backward.h: op fronts for derivative rules, mostly fused gradients.
+/* ops/backward.h: op functions for derivative rules, mostly fused gradients.
  *
  * All follow the assignment rule of ctrt/ops.h. Functions marked D are differentiable and recorded; the others are for
  * a backward pass that is not itself recorded. Operands have the shapes of the forward op and the same dtype. */

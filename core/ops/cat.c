@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/cat.c: fronts of cat and stack. */
+/* ops/cat.c: cat and stack. */
 #include "ops/op_common.h"
 
 #include "base/host_alloc.h"

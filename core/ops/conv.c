@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/conv.c: fronts of two-dimensional convolution and its two gradients.
+/* ops/conv.c: two-dimensional convolution and its two gradients.
  *
  * The result has the layout of the input (contiguous or channels-last), and the weight is converted to it. If only the
  * weight is channels-last, all are. */

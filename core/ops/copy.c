@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/copy.c: fronts of ops that copy: to another layout, dtype or device, and between tensors and buffers of the host.
+/* ops/copy.c: ops that copy: to another layout, dtype or device, and between tensors and buffers of the host.
  * copy_engine.c copies the elements. */
 #include "ops/op_common.h"
 

@@ -15,14 +15,18 @@
 #include "ops/launch.h"
 
 const struct op_info op_table[OP_COUNT] = {
-#define OP(name, inputs, family, promotion, differentiable, text) \
-    { #name, text, inputs, FAMILY_##family, PROMOTION_##promotion, differentiable },
-#define yes true
-#define no  false
-#include "ops/ops.def"
+#define yes   true
+#define no    false
+#define EXACT true
+#define ROUND false
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) \
+    { #name, FORM_##form, PROMOTION_##promotion, DTYPES_##dtypes, numbers, gradient },
+#include "ctrt/ops.def"
+#undef CTRT_OP
 #undef yes
 #undef no
-#undef OP
+#undef EXACT
+#undef ROUND
 };
 
 /* ---- the dispatch table ---- */
@@ -57,7 +61,7 @@ static int op_by_name(const char *name)
 }
 
 /* Returns whether a backend's kernel is valid and its op is known. The registry cannot validate this when it loads a
- * plugin, because the op names are defined in this layer (ops.def). */
+ * plugin, because the op names are defined in this layer (ctrt/ops.def). */
 static bool kernel_usable(const ctrt_device *device, const ctrt_kernel *kernel)
 {
     if (!CTRT_SLOT(kernel, run) || kernel->op == NULL) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/elementwise.c: fronts of elementwise ops that return a new tensor.
+/* ops/elementwise.c: elementwise ops that return a new tensor. The functions of ops of the forms UNARY and BINARY are
+ * generated from ctrt/ops.def.
  *
  * Binary ops have a fast path for the common case: contiguous operands of the same dtype, shape and device. All other
  * cases (promotion, broadcasting, strides, 0-dim CPU operands) use operands_prepare. */
@@ -10,20 +11,14 @@
 
 /* The promotion of each op as a constant expression, so that the compiler can simplify the fast paths. */
 enum {
-#define OP(name, inputs, family, promotion, differentiable, text) RULE_##name = PROMOTION_##promotion,
-#include "ops/ops.def"
-#undef OP
-};
-
-static const bool refuses_bool[OP_COUNT] = {
-    [OP_neg] = true, [OP_abs] = true, [OP_sign] = true, [OP_square] = true, [OP_relu] = true, [OP_floor] = true,
-    [OP_ceil] = true, [OP_round] = true, [OP_trunc] = true, [OP_clamp] = true, [OP_sub] = true,
-    [OP_floor_divide] = true, [OP_remainder] = true, [OP_fmod] = true, [OP_pow] = true,
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) RULE_##name = PROMOTION_##promotion,
+#include "ctrt/ops.def"
+#undef CTRT_OP
 };
 
 ctrt_status elementwise_check_bool(enum op op, ctrt_dtype dtype)
 {
-    if (dtype == CTRT_BOOL && refuses_bool[op])
+    if (dtype == CTRT_BOOL && op_table[op].dtypes == DTYPES_NUMBERS)
         return ctrt_fail(CTRT_ERR_DTYPE, "%s: not defined for bool; cast with ctrt_to_dtype", op_table[op].name);
     return CTRT_OK;
 }
@@ -53,9 +48,7 @@ void number_init(struct number *number, ctrt_scalar value, ctrt_dtype dtype)
 
 ctrt_dtype number_dtype(enum op op, ctrt_scalar value, ctrt_dtype compute)
 {
-    static const bool exact_numbers[OP_COUNT] = { [OP_add] = true, [OP_sub] = true, [OP_mul] = true, [OP_div] = true,
-                                                   [OP_floor_divide] = true };
-    if (likely(!dtype_half(compute)) || !exact_numbers[op])
+    if (likely(!dtype_half(compute)) || !op_table[op].exact_numbers)
         return compute;
     unsigned char element[8];
     dtype_store(element, compute, value);
@@ -165,39 +158,6 @@ static ctrt_status unary(ctrt_tensor **out, enum op op, int promotion, ctrt_tens
         tensor_release(cast);
     return op_finish(status, out, op, &y, 1, &x, 1, attributes);
 }
-
-#define UNARY(name)                                                                 \
-    ctrt_status ctrt_##name(ctrt_tensor **out, ctrt_tensor *x)                      \
-    {                                                                               \
-        return unary(out, OP_##name, RULE_##name, x, NULL, NULL);                   \
-    }
-UNARY(neg)
-UNARY(abs)
-UNARY(sign)
-UNARY(square)
-UNARY(relu)
-UNARY(floor)
-UNARY(ceil)
-UNARY(round)
-UNARY(trunc)
-UNARY(sqrt)
-UNARY(rsqrt)
-UNARY(reciprocal)
-UNARY(exp)
-UNARY(expm1)
-UNARY(log)
-UNARY(log1p)
-UNARY(sin)
-UNARY(cos)
-UNARY(tan)
-UNARY(tanh)
-UNARY(sigmoid)
-UNARY(silu)
-UNARY(erf)
-UNARY(isnan)
-UNARY(isinf)
-UNARY(isfinite)
-UNARY(logical_not)
 
 ctrt_status ctrt_gelu(ctrt_tensor **out, ctrt_tensor *x, bool tanh_approximation)
 {
@@ -342,6 +302,16 @@ static ctrt_status check_comparable(enum op op, ctrt_scalar value, ctrt_dtype co
                      op_table[op].name, (long long)value.i, ctrt_dtype_name(compute));
 }
 
+/* Returns an error if the power of an integer would be a fraction. */
+static ctrt_status check_power(const ctrt_tensor *x, ctrt_scalar power)
+{
+    if (power.kind != CTRT_SCALAR_INT || power.i >= 0 || dtype_floating(tensor_dtype(x)))
+        return CTRT_OK;
+    return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
+                     "pow: %s to the negative integer power %lld has no integer result; give the power as a floating "
+                     "number", ctrt_dtype_name(tensor_dtype(x)), (long long)power.i);
+}
+
 /* Runs a binary op with a number as the right or, with `left`, the left operand. */
 static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, ctrt_scalar value, bool left)
 {
@@ -349,6 +319,8 @@ static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, 
     const int promotion = op_table[op].promotion;
     if (unlikely(out == NULL || x == NULL))
         return fail_null(op_table[op].name, out == NULL ? "out" : "a");
+    if (op == OP_pow && !left)
+        CTRT_TRY(check_power(x, value));
     ctrt_dtype promoted;
     CTRT_TRY(ctrt_result_type(&promoted, &x, 1, &value));
     const ctrt_dtype compute = compute_dtype(promotion, promoted);
@@ -374,48 +346,6 @@ static ctrt_status binary_scalar(ctrt_tensor **out, enum op op, ctrt_tensor *x, 
     return op_finish(status, out, op, &y, 1, &x, 1, &graph);
 }
 
-#define BINARY(name)                                                                            \
-    ctrt_status ctrt_##name(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)                  \
-    {                                                                                           \
-        return binary(out, OP_##name, RULE_##name, a, b);                                       \
-    }                                                                                           \
-    ctrt_status ctrt_##name##_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)          \
-    {                                                                                           \
-        return binary_scalar(out, OP_##name, a, b, false);                                      \
-    }
-BINARY(add)
-BINARY(sub)
-BINARY(mul)
-BINARY(div)
-BINARY(floor_divide)
-BINARY(remainder)
-BINARY(fmod)
-BINARY(maximum)
-BINARY(minimum)
-BINARY(eq)
-BINARY(ne)
-BINARY(lt)
-BINARY(le)
-BINARY(gt)
-BINARY(ge)
-BINARY(logical_and)
-BINARY(logical_or)
-BINARY(logical_xor)
-
-ctrt_status ctrt_pow(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)
-{
-    return binary(out, OP_pow, RULE_pow, a, b);
-}
-
-ctrt_status ctrt_pow_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)
-{
-    if (a != NULL && b.kind == CTRT_SCALAR_INT && b.i < 0 && !dtype_floating(tensor_dtype(a)))
-        return ctrt_fail(CTRT_ERR_INVALID_ARGUMENT,
-                         "pow: %s to the negative integer power %lld has no integer result; give the power as a "
-                         "floating number", ctrt_dtype_name(tensor_dtype(a)), (long long)b.i);
-    return binary_scalar(out, OP_pow, a, b, false);
-}
-
 ctrt_status ctrt_rsub_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
 {
     OP_CHECK("rsub_scalar", out);
@@ -436,6 +366,28 @@ ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s)
     OP_CHECK("rpow_scalar", x);
     return op_error_context(binary_scalar(out, OP_pow, x, s, true), "rpow_scalar");
 }
+
+/* ---- the functions of the forms UNARY and BINARY ---- */
+
+#define FUNCTIONS_UNARY(name)                                                       \
+    ctrt_status ctrt_##name(ctrt_tensor **out, ctrt_tensor *x)                      \
+    {                                                                               \
+        return unary(out, OP_##name, RULE_##name, x, NULL, NULL);                   \
+    }
+#define FUNCTIONS_BINARY(name)                                                      \
+    ctrt_status ctrt_##name(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b)      \
+    {                                                                               \
+        return binary(out, OP_##name, RULE_##name, a, b);                           \
+    }                                                                               \
+    ctrt_status ctrt_##name##_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)  \
+    {                                                                               \
+        return binary_scalar(out, OP_##name, a, b, false);                          \
+    }
+#define FUNCTIONS_OWN(name)
+#define FUNCTIONS_GRAPH(name)
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) FUNCTIONS_##form(name)
+#include "ctrt/ops.def"
+#undef CTRT_OP
 
 /* ---- three operands ---- */
 

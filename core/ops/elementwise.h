@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/elementwise.h: operands and results of elementwise ops, for the fronts of this family and for in-place ops. */
+/* ops/elementwise.h: operands and results of elementwise ops, for the functions of this family and for in-place ops. */
 #ifndef CORE_OPS_ELEMENTWISE_H
 #define CORE_OPS_ELEMENTWISE_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/inplace.c: elementwise ops that overwrite their first operand. */
+/* ops/inplace.c: elementwise ops that overwrite their first operand. The functions of ops of the forms UNARY and
+ * BINARY are generated from ctrt/ops.def. */
 #include "ops/elementwise.h"
 #include "ops/inplace.h"
 
@@ -138,7 +139,7 @@ static ctrt_status write_recorded(const struct inplace_call *call, const struct 
     for (; n < call->count; n++)
         in[n] = operands[n].view->data == self->view.data && same_view(operands[n].view, &self->view)
             ? &self->view : operands[n].view;
-    if (call->scalar != NULL && op_table[call->op].inputs > call->count) {
+    if (call->scalar != NULL && op_table[call->op].form == FORM_BINARY) {
         number_init(&number, *call->scalar, compute);
         in[n++] = &number.view;
     }
@@ -206,24 +207,17 @@ static inline bool run_plainly(ctrt_status *status, enum op op, ctrt_tensor *sel
     return true;
 }
 
-#define INPLACE_UNARY(name)                                                             \
+#define INPLACE_UNARY_yes(name)                                                         \
     ctrt_status ctrt_##name##_(ctrt_tensor *self)                                       \
     {                                                                                   \
-        OP_CHECK(#name "_", self);                                                   \
+        OP_CHECK(#name "_", self);                                                      \
         return inplace(OP_##name, &self, 1, NULL, NULL, NULL);                          \
     }
-INPLACE_UNARY(relu)
-INPLACE_UNARY(neg)
-INPLACE_UNARY(sqrt)
-INPLACE_UNARY(exp)
-INPLACE_UNARY(tanh)
-INPLACE_UNARY(sigmoid)
-
-#define INPLACE_BINARY(name)                                                            \
+#define INPLACE_BINARY_yes(name)                                                        \
     ctrt_status ctrt_##name##_(ctrt_tensor *self, ctrt_tensor *other)                   \
     {                                                                                   \
-        OP_CHECK(#name "_", self);                                                   \
-        OP_CHECK(#name "_", other);                                                  \
+        OP_CHECK(#name "_", self);                                                      \
+        OP_CHECK(#name "_", other);                                                     \
         ctrt_status status;                                                             \
         if (likely(run_plainly(&status, OP_##name, self, other)))                       \
             return status;                                                              \
@@ -232,14 +226,17 @@ INPLACE_UNARY(sigmoid)
     }                                                                                   \
     ctrt_status ctrt_##name##_scalar_(ctrt_tensor *self, ctrt_scalar other)             \
     {                                                                                   \
-        OP_CHECK(#name "_scalar_", self);                                            \
+        OP_CHECK(#name "_scalar_", self);                                               \
         const union op_attributes graph = { .scalar = { .value = other, .present = true } };    \
         return inplace(OP_##name, &self, 1, &other, NULL, &graph);                      \
     }
-INPLACE_BINARY(add)
-INPLACE_BINARY(sub)
-INPLACE_BINARY(mul)
-INPLACE_BINARY(div)
+#define INPLACE_UNARY_no(name)
+#define INPLACE_BINARY_no(name)
+#define INPLACE_OWN_no(name)
+#define INPLACE_GRAPH_no(name)
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) INPLACE_##form##_##in_place(name)
+#include "ctrt/ops.def"
+#undef CTRT_OP
 
 /* lo or hi is NULL if there is no limit on that side. */
 static ctrt_status clamp_inplace(const char *name, ctrt_tensor *self, const ctrt_scalar *lo, const ctrt_scalar *hi)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/matmul.c: fronts of matrix products.
+/* ops/matmul.c: matrix products.
  *
  * Kernels get batches of matrices [B,M,K] x [B,K,N] with any strides, except that one of the last two must be 1. So
  * transposed operands are not copied, and a broadcast batch has stride 0. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/norm.c: fronts of layer and batch normalisation. */
+/* ops/norm.c: layer and batch normalisation. */
 #include "ops/backward.h"
 #include "ops/op_common.h"
 
@@ -131,7 +131,7 @@ ctrt_status ctrt_layer_norm(ctrt_tensor **out, ctrt_tensor *x, ctrt_ints normali
     return status;
 }
 
-/* Finishes a backward front: moves the required gradients to the caller's variables and releases the others. */
+/* Finishes a backward function: moves the required gradients to the caller's variables and releases the others. */
 static ctrt_status give_gradients(ctrt_status status, enum op op, ctrt_tensor **outs[3], ctrt_tensor *results[3])
 {
     for (int i = 0; i < 3; i++) {

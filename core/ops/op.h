@@ -1,32 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/op.h: op ids and the table of op properties, generated from ops.def. */
+/* ops/op.h: op ids and the table of op properties, generated from ctrt/ops.def, which explains the properties. */
 #ifndef CORE_OPS_OP_H
 #define CORE_OPS_OP_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 enum op {
-#define OP(name, inputs, family, promotion, differentiable, text) OP_##name,
-#include "ops/ops.def"
-#undef OP
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) OP_##name,
+#include "ctrt/ops.def"
+#undef CTRT_OP
     OP_COUNT
 };
 
-enum op_family {
-    FAMILY_COPY, FAMILY_ELEMENTWISE, FAMILY_REDUCE, FAMILY_MATMUL, FAMILY_CONV, FAMILY_POOL, FAMILY_SOFTMAX,
-    FAMILY_ATTENTION, FAMILY_NORM, FAMILY_INDEX, FAMILY_RANDOM, FAMILY_OPTIM, FAMILY_VIEW
-};
+enum op_form { FORM_UNARY, FORM_BINARY, FORM_OWN, FORM_GRAPH };
 enum op_promotion {
     PROMOTION_NONE, PROMOTION_KEEP, PROMOTION_PROMOTE, PROMOTION_TO_FLOAT, PROMOTION_COMPARE, PROMOTION_TO_BOOL,
     PROMOTION_TO_I64, PROMOTION_SUM
 };
+enum op_dtypes { DTYPES_ALL, DTYPES_NUMBERS, DTYPES_FLOATS };
 
 struct op_info {
-    const char *name, *text;
-    int inputs;
-    enum op_family family;
-    enum op_promotion promotion;
-    bool differentiable;
+    const char *name;
+    uint8_t form, promotion, dtypes;
+    bool exact_numbers, differentiable;
 };
 extern const struct op_info op_table[OP_COUNT];         /* dispatch.c */
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/op_common.c: functions shared by the fronts of all op families. */
+/* ops/op_common.c: functions shared by the op functions of all families. */
 #include "ops/op_common.h"
 
 #include "ctrt/ops.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/op_common.h: functions shared by the fronts of all op families.
+/* ops/op_common.h: functions shared by the op functions of all families.
  *
- * A front is the implementation of a public op function: it checks the operands, brings them into the canonical form of
+ * An op function (ctrt_add) is common to all backends: it checks the operands, brings them into the canonical form of
  * plugin.h, allocates the results, calls the kernel and ends with op_finish, which records the op for autograd. */
 #ifndef CORE_OPS_OP_COMMON_H
 #define CORE_OPS_OP_COMMON_H
@@ -87,8 +87,8 @@ ctrt_status op_dense_copy(ctrt_tensor **out, ctrt_tensor *x, ctrt_dtype dtype, c
  * well (with sizes of 1 it can be both), else contiguous. */
 ctrt_memory_format op_result_format(const ctrt_tensor *x);
 
-/* Finishes a front. On an error releases results[0..n_results), sets them to NULL and prefixes the message with the
- * op's name. Otherwise records the op if an input needs a gradient, and moves results[0] into *out. Only results[0]
+/* Finishes an op function. On an error releases results[0..n_results), sets them to NULL and prefixes the message with
+ * the op's name. Otherwise records the op if an input needs a gradient, and moves results[0] into *out. Only results[0]
  * gets a history; the derivative rule may save further results, but they have no gradient. The caller releases the
  * further results. */
 ctrt_status op_finish(ctrt_status status, ctrt_tensor **out, enum op op, ctrt_tensor **results, int n_results,

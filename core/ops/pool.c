@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/pool.c: front of max pooling. */
+/* ops/pool.c: max pooling. */
 #include "ops/backward.h"
 #include "ops/op_common.h"
 

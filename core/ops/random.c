@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/random.c: random number generators, and fronts of random ops.
+/* ops/random.c: random number generators and random ops.
  *
  * A generator consists of a seed and an offset, the number of Philox blocks used so far. Kernels get both, so the
  * numbers do not depend on the number of threads or on the backend. In a graph capture a kernel gets its offset

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/reduce.c: fronts of reductions over any set of dimensions.
+/* ops/reduce.c: reductions over any set of dimensions.
  *
  * Kernels get the input with its strides, and an output view of the same rank in which the reduced dimensions have size
  * 1. Adjacent dimensions that are all kept or all reduced are merged first, so that the common cases have two or three

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ops/softmax.c: fronts of softmax, log_softmax and cross entropy. */
+/* ops/softmax.c: softmax, log_softmax and cross entropy. */
 #include "ops/backward.h"
 #include "ops/op_common.h"
 

@@ -17,39 +17,55 @@
 
 CTRT_BEGIN_DECLS
 
-/* ---- elementwise, one operand ---- */
+/* ---- elementwise ops of one and of two operands ----
+ *
+ * Every row of ctrt/ops.def with the form UNARY or BINARY declares functions, here with NAME for the name of the op;
+ * ctrt-ops(7) lists the ops with what they compute, their dtypes, and whether they are differentiable and have
+ * functions that work in place:
+ *
+ * UNARY:  ctrt_status ctrt_NAME(ctrt_tensor **out, ctrt_tensor *x);
+ *         ctrt_status ctrt_NAME_(ctrt_tensor *self);
+ * BINARY: ctrt_status ctrt_NAME(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);
+ *         ctrt_status ctrt_NAME_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b);
+ *         ctrt_status ctrt_NAME_(ctrt_tensor *self, ctrt_tensor *other);
+ *         ctrt_status ctrt_NAME_scalar_(ctrt_tensor *self, ctrt_scalar other);
+ *
+ * In place: the result must have self's shape after broadcasting, and a dtype of a category not above self's.
+ *
+ * Errors of all functions that work in place: CTRT_ERR_DTYPE if the result's category is above self's.
+ * CTRT_ERR_AUTOGRAD if the op would be recorded and self is a leaf that requires grad, a view that requires grad of a
+ * leaf, or a view that was created under ctrt_no_grad, by ctrt_chunk or by a function of ctrt_function_apply. */
+#define CTRT_DECLARE_UNARY_no(f, f_, f_scalar, f_scalar_)                           \
+    CTRT_API ctrt_status f(ctrt_tensor **out, ctrt_tensor *x);
+#define CTRT_DECLARE_UNARY_yes(f, f_, f_scalar, f_scalar_)                          \
+    CTRT_DECLARE_UNARY_no(f, f_, f_scalar, f_scalar_)                               \
+    CTRT_API ctrt_status f_(ctrt_tensor *self);
+#define CTRT_DECLARE_BINARY_no(f, f_, f_scalar, f_scalar_)                          \
+    CTRT_API ctrt_status f(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);      \
+    CTRT_API ctrt_status f_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b);
+#define CTRT_DECLARE_BINARY_yes(f, f_, f_scalar, f_scalar_)                         \
+    CTRT_DECLARE_BINARY_no(f, f_, f_scalar, f_scalar_)                              \
+    CTRT_API ctrt_status f_(ctrt_tensor *self, ctrt_tensor *other);                 \
+    CTRT_API ctrt_status f_scalar_(ctrt_tensor *self, ctrt_scalar other);
+#define CTRT_DECLARE_OWN_no(f, f_, f_scalar, f_scalar_)
+#define CTRT_DECLARE_GRAPH_no(f, f_, f_scalar, f_scalar_)
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text)   \
+    CTRT_DECLARE_##form##_##in_place(ctrt_##name, ctrt_##name##_, ctrt_##name##_scalar, ctrt_##name##_scalar_)
+#include "ctrt/ops.def"
+#undef CTRT_OP
+#undef CTRT_DECLARE_UNARY_no
+#undef CTRT_DECLARE_UNARY_yes
+#undef CTRT_DECLARE_BINARY_no
+#undef CTRT_DECLARE_BINARY_yes
+#undef CTRT_DECLARE_OWN_no
+#undef CTRT_DECLARE_GRAPH_no
 
-#define CTRT_UNARY(name) CTRT_API ctrt_status ctrt_##name(ctrt_tensor **out, ctrt_tensor *x)
-CTRT_UNARY(neg);
-CTRT_UNARY(abs);
-CTRT_UNARY(sign);
-CTRT_UNARY(square);
-CTRT_UNARY(relu);               /* max(0, x); gradient 0 at 0; NaN stays NaN */
-CTRT_UNARY(floor);
-CTRT_UNARY(ceil);
-CTRT_UNARY(round);              /* ties to even */
-CTRT_UNARY(trunc);
-/* Integer and bool inputs are converted to the default floating type. */
-CTRT_UNARY(sqrt);
-CTRT_UNARY(rsqrt);
-CTRT_UNARY(reciprocal);
-CTRT_UNARY(exp);
-CTRT_UNARY(expm1);
-CTRT_UNARY(log);
-CTRT_UNARY(log1p);
-CTRT_UNARY(sin);
-CTRT_UNARY(cos);
-CTRT_UNARY(tan);
-CTRT_UNARY(tanh);
-CTRT_UNARY(sigmoid);
-CTRT_UNARY(silu);
-CTRT_UNARY(erf);
-/* The result is bool; no derivative. */
-CTRT_UNARY(isnan);
-CTRT_UNARY(isinf);
-CTRT_UNARY(isfinite);
-CTRT_UNARY(logical_not);
-#undef CTRT_UNARY
+/* A scalar as the left operand: s - x, s / x, s ** x. */
+CTRT_API ctrt_status ctrt_rsub_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s);
+CTRT_API ctrt_status ctrt_rdiv_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s);
+CTRT_API ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s);
+
+/* ---- other elementwise ops ---- */
 
 /* x Phi(x); with `tanh_approximation` 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) (Hendrycks and Gimpel 2016). */
 CTRT_API ctrt_status ctrt_gelu(ctrt_tensor **out, ctrt_tensor *x, bool tanh_approximation);
@@ -58,67 +74,15 @@ CTRT_API ctrt_status ctrt_gelu(ctrt_tensor **out, ctrt_tensor *x, bool tanh_appr
 CTRT_API ctrt_status ctrt_clamp(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo, ctrt_scalar hi);
 CTRT_API ctrt_status ctrt_clamp_min(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar lo);
 CTRT_API ctrt_status ctrt_clamp_max(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar hi);
-
-/* ---- elementwise, two operands; the _scalar forms have a scalar as the right operand ---- */
-
-#define CTRT_BINARY(name)                                                                       \
-    CTRT_API ctrt_status ctrt_##name(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);        \
-    CTRT_API ctrt_status ctrt_##name##_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b)
-CTRT_BINARY(add);
-CTRT_BINARY(sub);
-CTRT_BINARY(mul);
-CTRT_BINARY(div);               /* true division; integers are converted to the default floating type */
-CTRT_BINARY(floor_divide);
-CTRT_BINARY(remainder);         /* sign of the divisor, as Python's % */
-CTRT_BINARY(fmod);              /* sign of the dividend, as C's fmod */
-CTRT_BINARY(pow);
-CTRT_BINARY(maximum);           /* NaN if an operand is NaN; equal operands get half of the gradient each */
-CTRT_BINARY(minimum);
-/* The result is bool; no derivative. */
-CTRT_BINARY(eq);
-CTRT_BINARY(ne);
-CTRT_BINARY(lt);
-CTRT_BINARY(le);
-CTRT_BINARY(gt);
-CTRT_BINARY(ge);
-CTRT_BINARY(logical_and);
-CTRT_BINARY(logical_or);
-CTRT_BINARY(logical_xor);
-#undef CTRT_BINARY
-
-/* A scalar as the left operand: s - x, s / x, s ** x. */
-CTRT_API ctrt_status ctrt_rsub_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s);
-CTRT_API ctrt_status ctrt_rdiv_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s);
-CTRT_API ctrt_status ctrt_rpow_scalar(ctrt_tensor **out, ctrt_tensor *x, ctrt_scalar s);
-
-/* In place: the result must have self's shape after broadcasting, and a dtype of a category not above self's.
- *
- * Errors: CTRT_ERR_DTYPE if the result's category is above self's. CTRT_ERR_AUTOGRAD if the op would be recorded and
- * self is a leaf that requires grad, a view that requires grad of a leaf, or a view that was created under
- * ctrt_no_grad, by ctrt_chunk or by a function of ctrt_function_apply. */
-CTRT_API ctrt_status ctrt_add_(ctrt_tensor *self, ctrt_tensor *other);
-CTRT_API ctrt_status ctrt_sub_(ctrt_tensor *self, ctrt_tensor *other);
-CTRT_API ctrt_status ctrt_mul_(ctrt_tensor *self, ctrt_tensor *other);
-CTRT_API ctrt_status ctrt_div_(ctrt_tensor *self, ctrt_tensor *other);
-CTRT_API ctrt_status ctrt_add_scalar_(ctrt_tensor *self, ctrt_scalar other);
-CTRT_API ctrt_status ctrt_sub_scalar_(ctrt_tensor *self, ctrt_scalar other);
-CTRT_API ctrt_status ctrt_mul_scalar_(ctrt_tensor *self, ctrt_scalar other);
-CTRT_API ctrt_status ctrt_div_scalar_(ctrt_tensor *self, ctrt_scalar other);
-CTRT_API ctrt_status ctrt_relu_(ctrt_tensor *self);
-CTRT_API ctrt_status ctrt_neg_(ctrt_tensor *self);
-CTRT_API ctrt_status ctrt_sqrt_(ctrt_tensor *self);
-CTRT_API ctrt_status ctrt_exp_(ctrt_tensor *self);
-CTRT_API ctrt_status ctrt_tanh_(ctrt_tensor *self);
-CTRT_API ctrt_status ctrt_sigmoid_(ctrt_tensor *self);
 CTRT_API ctrt_status ctrt_clamp_(ctrt_tensor *self, ctrt_scalar lo, ctrt_scalar hi);
 CTRT_API ctrt_status ctrt_clamp_min_(ctrt_tensor *self, ctrt_scalar lo);
 CTRT_API ctrt_status ctrt_clamp_max_(ctrt_tensor *self, ctrt_scalar hi);
-CTRT_API ctrt_status ctrt_masked_fill_(ctrt_tensor *self, ctrt_tensor *mask, ctrt_scalar value);
 
 /* Selects a where `condition` (bool) is true, else b, element by element, with broadcasting. */
 CTRT_API ctrt_status ctrt_where(ctrt_tensor **out, ctrt_tensor *condition, ctrt_tensor *a, ctrt_tensor *b);
 /* Copies x with the elements where `mask` (bool) is true replaced by `value`. */
 CTRT_API ctrt_status ctrt_masked_fill(ctrt_tensor **out, ctrt_tensor *x, ctrt_tensor *mask, ctrt_scalar value);
+CTRT_API ctrt_status ctrt_masked_fill_(ctrt_tensor *self, ctrt_tensor *mask, ctrt_scalar value);
 
 /* ---- views: share the storage of x, no copy ---- */
 

@@ -11,46 +11,134 @@ CTRT_BEGIN_DECLS
 
 typedef struct ctrt_optimizer ctrt_optimizer;
 
-/* Names and meanings are PyTorch's. 0 selects the default in the comment; members without such a comment are 0 by
- * default. CTRT_ZERO stands for the number 0 where there is a default. Values that PyTorch rejects, and values that
- * are not finite, are CTRT_ERR_INVALID_ARGUMENT. */
+/* ---- options -----------------------------------------------------------------------------------------------------
+ *
+ * Names, meanings and defaults are PyTorch's, with one exception: ctrt_adamw_options.weight_decay. 0 selects the
+ * default in the comment; members without such a comment are 0 by default. CTRT_ZERO stands for the number 0 where
+ * there is a default. Numbers are finite and at least 0; beta1 and beta2 are below 1; dampening may be negative. Other
+ * values are CTRT_ERR_INVALID_ARGUMENT, with a message that names the option and its range.
+ *
+ * weight_decay is an L2 penalty, added to the gradient as weight_decay * parameter, unless the text says decoupled:
+ * the parameter is then multiplied by 1 - lr * weight_decay (Loshchilov and Hutter 2019). `maximize` negates the
+ * gradient first. */
+
+/* Stochastic gradient descent, with momentum as Sutskever et al. (2013) describe it. */
 typedef struct ctrt_sgd_options {
     double lr;                          /* 0: 1e-3 */
     double momentum, dampening, weight_decay;
-    bool nesterov, maximize;
+    bool nesterov;                      /* requires momentum > 0 and dampening 0 */
+    bool maximize;
 } ctrt_sgd_options;
+
+/* Adam (Kingma and Ba 2015). */
+typedef struct ctrt_adam_options {
+    double lr;                          /* 0: 1e-3 */
+    double beta1, beta2;                /* 0: 0.9, 0.999 */
+    double epsilon;                     /* 0: 1e-8 */
+    double weight_decay;
+    bool maximize;
+    bool amsgrad;                       /* divides by the largest second moment so far (Reddi et al. 2018) */
+} ctrt_adam_options;
+
+/* AdamW (Loshchilov and Hutter 2019): Adam with decoupled weight decay. */
 typedef struct ctrt_adamw_options {
     double lr;                          /* 0: 1e-3 */
     double beta1, beta2;                /* 0: 0.9, 0.999 */
     double epsilon;                     /* 0: 1e-8 */
-    double weight_decay;                /* default 0, unlike PyTorch's 0.01 */
+    double weight_decay;                /* decoupled; default 0, unlike PyTorch's 0.01 */
     bool maximize;
+    bool amsgrad;
 } ctrt_adamw_options;
 
-/* Creates an SGD optimizer of the parameters that `module` has now, and retains a reference to `module`. With NULL
- * it has no parameters yet; add them with ctrt_optimizer_add. `options` NULL: all defaults. On success *out owns one
- * reference. */
+/* RMSprop (Tieleman and Hinton 2012); `centered` divides by the estimated standard deviation (Graves 2013). */
+typedef struct ctrt_rmsprop_options {
+    double lr;                          /* 0: 1e-2 */
+    double alpha;                       /* 0: 0.99 */
+    double epsilon;                     /* 0: 1e-8 */
+    double weight_decay, momentum;
+    bool centered, maximize;
+} ctrt_rmsprop_options;
+
+/* Adagrad (Duchi et al. 2011). The rate of step t is lr / (1 + (t - 1) lr_decay). */
+typedef struct ctrt_adagrad_options {
+    double lr;                          /* 0: 1e-2 */
+    double lr_decay, weight_decay;
+    double initial_accumulator_value;   /* the sum of squares before the first step */
+    double epsilon;                     /* 0: 1e-10 */
+    bool maximize;
+} ctrt_adagrad_options;
+
+/* NAdam (Dozat 2016): Adam with Nesterov momentum. */
+typedef struct ctrt_nadam_options {
+    double lr;                          /* 0: 2e-3 */
+    double beta1, beta2;                /* 0: 0.9, 0.999 */
+    double epsilon;                     /* 0: 1e-8 */
+    double weight_decay;
+    double momentum_decay;              /* 0: 4e-3 */
+    bool decoupled_weight_decay;        /* weight_decay is decoupled */
+    bool maximize;
+} ctrt_nadam_options;
+
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
+
+/* Create an optimizer of the parameters that `module` has now, and retain a reference to `module`. With NULL the
+ * optimizer has no parameters yet; add them with ctrt_optimizer_add. The parameters and `options` are group 0.
+ * `options` NULL: all defaults. On success *out owns one reference. */
 CTRT_API ctrt_status ctrt_sgd_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_sgd_options *options);
-/* The same with AdamW (Loshchilov and Hutter 2019). */
+CTRT_API ctrt_status ctrt_adam_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_adam_options *options);
 CTRT_API ctrt_status ctrt_adamw_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_adamw_options *options);
-/* Adds leaf tensors of a floating dtype, all or none. CTRT_ERR_AUTOGRAD for a tensor that is no leaf, CTRT_ERR_DTYPE
- * for another dtype, CTRT_ERR_STATE for a tensor that the optimizer has already. */
+CTRT_API ctrt_status ctrt_rmsprop_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_rmsprop_options *options);
+CTRT_API ctrt_status ctrt_adagrad_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_adagrad_options *options);
+CTRT_API ctrt_status ctrt_nadam_new(ctrt_optimizer **out, ctrt_module *module, const ctrt_nadam_options *options);
+/* Adds leaf tensors of a floating dtype to group 0, all or none. CTRT_ERR_AUTOGRAD for a tensor that is no leaf,
+ * CTRT_ERR_DTYPE for another dtype, CTRT_ERR_STATE for a tensor that the optimizer has already. */
 CTRT_API ctrt_status ctrt_optimizer_add(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count);
 /* Releases the reference in *optimizer and sets *optimizer to NULL. */
 CTRT_API void ctrt_optimizer_release(ctrt_optimizer **optimizer);
 
+/* ---- groups: parameters with options of their own ---------------------------------------------------------------- */
+
+/* Add a group with leaf tensors as ctrt_optimizer_add does, at any time. Its number is the previous count of groups.
+ * `options` are those of a constructor, so 0 selects the default and not the value of group 0; NULL: the options that
+ * group 0 has now. CTRT_ERR_STATE if another constructor created the optimizer. */
+CTRT_API ctrt_status ctrt_sgd_add_group(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,
+                                        const ctrt_sgd_options *options);
+CTRT_API ctrt_status ctrt_adam_add_group(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,
+                                         const ctrt_adam_options *options);
+CTRT_API ctrt_status ctrt_adamw_add_group(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,
+                                          const ctrt_adamw_options *options);
+CTRT_API ctrt_status ctrt_rmsprop_add_group(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,
+                                            const ctrt_rmsprop_options *options);
+CTRT_API ctrt_status ctrt_adagrad_add_group(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,
+                                            const ctrt_adagrad_options *options);
+CTRT_API ctrt_status ctrt_nadam_add_group(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,
+                                          const ctrt_nadam_options *options);
+/* Returns the number of groups, at least 1; 0 for NULL. */
+CTRT_API size_t ctrt_optimizer_group_count(const ctrt_optimizer *optimizer);
+/* Writes the value of an option of a group, by its name in the struct of options; 0 and 1 for bool.
+ * CTRT_ERR_NOT_FOUND if there is no such group or option. */
+CTRT_API ctrt_status ctrt_optimizer_option(double *out, const ctrt_optimizer *optimizer, size_t group,
+                                           const char *name);
+/* Return and set the learning rate: ctrt_optimizer_lr that of group 0 (0 for NULL), ctrt_optimizer_set_lr that of all
+ * groups, ctrt_optimizer_set_group_lr that of one. It may be changed between steps, also to 0. */
+CTRT_API double ctrt_optimizer_lr(const ctrt_optimizer *optimizer);
+CTRT_API ctrt_status ctrt_optimizer_set_lr(ctrt_optimizer *optimizer, double lr);
+CTRT_API ctrt_status ctrt_optimizer_set_group_lr(ctrt_optimizer *optimizer, size_t group, double lr);
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
 /* Updates the parameters from their gradients; parameters without a gradient are skipped. If a parameter was moved
- * to another device or dtype, its state is moved too. */
+ * to another device or dtype, its state is moved too. After an error each parameter has taken the step or is as before,
+ * together with its state. Devices with a kernel for the optimizer (sgd_step, adam_step) run it once for many
+ * parameters; others compute the step with tensor ops, so that results may differ in the last bits. */
 CTRT_API ctrt_status ctrt_optimizer_step(ctrt_optimizer *optimizer);
 /* Releases the gradients (`set_to_none`) or fills them with zeros. */
 CTRT_API ctrt_status ctrt_optimizer_zero_grad(ctrt_optimizer *optimizer, bool set_to_none);
-/* Return and set the learning rate (0 for NULL). It may be changed between steps, also to 0. */
-CTRT_API double ctrt_optimizer_lr(const ctrt_optimizer *optimizer);
-CTRT_API ctrt_status ctrt_optimizer_set_lr(ctrt_optimizer *optimizer, double lr);
-/* Writes a state tensor of the `index`-th parameter, borrowed. SGD has "momentum_buffer", AdamW "exp_avg" and
- * "exp_avg_sq". State has the parameter's dtype, or f32 if that is f16 or bf16, because those cannot represent the
- * square of a small gradient (PyTorch keeps the parameter's dtype). CTRT_ERR_NOT_FOUND past the last parameter and
- * before the parameter's first step. */
+/* Writes a state tensor of the `index`-th parameter, borrowed. SGD has "momentum_buffer"; Adam and AdamW "exp_avg",
+ * "exp_avg_sq" and "max_exp_avg_sq"; RMSprop "square_avg", "momentum_buffer" and "grad_avg"; Adagrad "sum"; NAdam
+ * "exp_avg", "exp_avg_sq" and "mu_product" (0-dim); each if the options need it. State has the parameter's dtype, or
+ * f32 if that is f16 or bf16, because those cannot represent the square of a small gradient (PyTorch keeps the
+ * parameter's dtype). CTRT_ERR_NOT_FOUND past the last parameter and before the parameter's first step. */
 CTRT_API ctrt_status ctrt_optimizer_state(ctrt_tensor **borrowed, ctrt_optimizer *optimizer, size_t index,
                                           const char *name);
 

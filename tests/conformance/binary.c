@@ -180,48 +180,31 @@ static void masked_fill_reference(struct array *out, const struct array *in, con
 
 #define ANY     { REAL, -4, 4 }
 #define NONZERO { REAL, 1.1, 3 }
+#define DIVISOR { REAL, -3, 3 }
 #define BASE    { REAL, 0.3, 3 }
 #define POWER   { REAL, -2, 3 }
 
-#define COMPARE(name)                                                                   \
-    { #name, .dtypes = ALL, .inputs = 2, .result = TO_BOOL, .binary = ctrt_##name,      \
-      .scalar = ctrt_##name##_scalar, .in = { ANY, ANY },                               \
-      .f2 = name##_f, .i2 = name##_i }
-
 static const struct check_op ops[] = {
-    { "add", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 2, .binary = ctrt_add, .binary_ = ctrt_add_,
-      .scalar = ctrt_add_scalar, .scalar_ = ctrt_add_scalar_, .in = { ANY, ANY }, .f2 = add_f, .i2 = add_i },
-    { "sub", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 2, .binary = ctrt_sub, .binary_ = ctrt_sub_,
-      .scalar = ctrt_sub_scalar, .scalar_ = ctrt_sub_scalar_, .in = { ANY, ANY }, .f2 = sub_f, .i2 = sub_i },
-    { "mul", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 2, .binary = ctrt_mul, .binary_ = ctrt_mul_,
-      .scalar = ctrt_mul_scalar, .scalar_ = ctrt_mul_scalar_, .in = { ANY, ANY }, .f2 = mul_f, .i2 = mul_i },
-    { "div", .dtypes = ALL, .flags = GRAD | GRAD2, .inputs = 2, .result = TO_FLOAT, .binary = ctrt_div,
-      .binary_ = ctrt_div_, .scalar = ctrt_div_scalar, .scalar_ = ctrt_div_scalar_, .in = { ANY, NONZERO },
-      .f2 = div_f },
-    { "floor_divide", .dtypes = NUMBERS, .flags = NO_ZERO_DIVISOR, .inputs = 2, .binary = ctrt_floor_divide,
-      .scalar = ctrt_floor_divide_scalar, .in = { ANY, { REAL, -3, 3 } }, .f2 = floor_divide_f,
-      .i2 = floor_divide_i },
-    { "remainder", .dtypes = NUMBERS, .flags = GRAD | TIES | NO_HALF_GRAD | NO_ZERO_DIVISOR, .inputs = 2,
-      .binary = ctrt_remainder, .scalar = ctrt_remainder_scalar, .in = { ANY, { REAL, -3, 3 } },
-      .f2 = remainder_f, .i2 = remainder_i },
-    { "fmod", .dtypes = NUMBERS, .flags = GRAD | TIES | NO_HALF_GRAD | NO_ZERO_DIVISOR, .inputs = 2,
-      .binary = ctrt_fmod, .scalar = ctrt_fmod_scalar, .in = { ANY, { REAL, -3, 3 } }, .f2 = fmod,
-      .i2 = fmod_i },
-    { "pow", .dtypes = NUMBERS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = MATH, .binary = ctrt_pow,
-      .scalar = ctrt_pow_scalar, .in = { BASE, POWER }, .f2 = pow, .i2 = pow_i },
-    { "maximum", .dtypes = ALL, .flags = GRAD | TIES, .inputs = 2, .binary = ctrt_maximum,
-      .scalar = ctrt_maximum_scalar, .in = { ANY, ANY }, .f2 = maximum_f, .i2 = maximum_i },
-    { "minimum", .dtypes = ALL, .flags = GRAD | TIES, .inputs = 2, .binary = ctrt_minimum,
-      .scalar = ctrt_minimum_scalar, .in = { ANY, ANY }, .f2 = minimum_f, .i2 = minimum_i },
-    COMPARE(eq),
-    COMPARE(ne),
-    COMPARE(lt),
-    COMPARE(le),
-    COMPARE(gt),
-    COMPARE(ge),
-    COMPARE(logical_and),
-    COMPARE(logical_or),
-    COMPARE(logical_xor),
+    ROW2(add, ANY, ANY, add_f, .i2 = add_i),
+    ROW2(sub, ANY, ANY, sub_f, .i2 = sub_i),
+    ROW2(mul, ANY, ANY, mul_f, .i2 = mul_i),
+    ROW2(div, ANY, NONZERO, div_f),
+    ROW2(floor_divide, ANY, DIVISOR, floor_divide_f, .i2 = floor_divide_i, .flags = NO_ZERO_DIVISOR),
+    ROW2(remainder, ANY, DIVISOR, remainder_f, .i2 = remainder_i,
+         .flags = FLAT | TIES | NO_HALF_GRAD | NO_ZERO_DIVISOR),
+    ROW2(fmod, ANY, DIVISOR, fmod, .i2 = fmod_i, .flags = FLAT | TIES | NO_HALF_GRAD | NO_ZERO_DIVISOR),
+    ROW2(pow, BASE, POWER, pow, .i2 = pow_i, .tolerance = MATH),
+    ROW2(maximum, ANY, ANY, maximum_f, .i2 = maximum_i, .flags = FLAT | TIES),
+    ROW2(minimum, ANY, ANY, minimum_f, .i2 = minimum_i, .flags = FLAT | TIES),
+    ROW2(eq, ANY, ANY, eq_f, .i2 = eq_i),
+    ROW2(ne, ANY, ANY, ne_f, .i2 = ne_i),
+    ROW2(lt, ANY, ANY, lt_f, .i2 = lt_i),
+    ROW2(le, ANY, ANY, le_f, .i2 = le_i),
+    ROW2(gt, ANY, ANY, gt_f, .i2 = gt_i),
+    ROW2(ge, ANY, ANY, ge_f, .i2 = ge_i),
+    ROW2(logical_and, ANY, ANY, logical_and_f, .i2 = logical_and_i),
+    ROW2(logical_or, ANY, ANY, logical_or_f, .i2 = logical_or_i),
+    ROW2(logical_xor, ANY, ANY, logical_xor_f, .i2 = logical_xor_i),
 
     { "rsub_scalar", .kernel = "sub", .dtypes = NUMBERS, .flags = GRAD, .inputs = 1, .call = rsub_call,
       .in = { ANY }, .fv = rsub_f, .iv = rsub_i, VARIANTS(left_variants) },
@@ -229,7 +212,7 @@ static const struct check_op ops[] = {
       .tolerance = MATH, .call = rdiv_call, .in = { NONZERO }, .fv = rdiv_f, VARIANTS(left_variants) },
     { "rpow_scalar", .kernel = "pow", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = MATH,
       .call = rpow_call, .in = { POWER }, .fv = rpow_f, VARIANTS(left_variants) },
-    { "where", .dtypes = ALL, .flags = GRAD, .inputs = 3, .call = where_call, .in = { { MASK }, ANY, ANY },
+    { "where", .inputs = 3, .call = where_call, .in = { { MASK }, ANY, ANY },
       .reference = where_reference, VARIANTS(where_variants) },
     { "masked_fill", .kernel = "where", .dtypes = ALL, .flags = GRAD, .inputs = 2, .call = masked_fill_call,
       .call_ = masked_fill_call_, .in = { ANY, { MASK } }, .reference = masked_fill_reference,

@@ -61,7 +61,7 @@ with_required() {
     *)                   echo "$1" ;;
     esac
 }
-for kernel in $(sed -n '/VIEW,/d; s/^OP(\([a-z0-9_]*\),.*/\1/p' "$srcdir/core/ops/ops.def"); do
+for kernel in $(sed -n '/GRAPH,/d; s/^CTRT_OP(\([a-z0-9_]*\),.*/\1/p' "$srcdir/include/ctrt/ops.def"); do
     op=$(checked_by "$kernel")
     found=$(run_suite "$(with_required "$kernel")" --op "$op")
     case $found in

@@ -124,9 +124,9 @@ static ctrt_status batch_call(ctrt_tensor **out, ctrt_tensor *const *in, const s
 #define ANY { REAL, -2, 2 }
 
 static const struct check_op ops[] = {
-    { "layer_norm", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 3, .tolerance = COMPOSED,
+    { "layer_norm", .flags = GRAD2, .inputs = 3, .tolerance = COMPOSED,
       .call = layer_call, .in = { ANY, ANY, ANY }, .reference = layer_reference, VARIANTS(layers) },
-    { "batch_norm", .dtypes = FLOATS, .flags = GRAD | GRAD2 | TIES, .inputs = 5, .outputs = 3,
+    { "batch_norm", .flags = GRAD2 | TIES, .inputs = 5, .outputs = 3,
       .tolerance = COMPOSED, .call = batch_call,
       .in = { ANY, ANY, ANY, { CONSTANT, -1, 1 }, { CONSTANT, 0.5, 2 } }, .reference = batch_reference,
       VARIANTS(batches) },

@@ -153,8 +153,11 @@ static void run_family(struct run *run, const struct family *family)
 {
     run->family = family;
     for (int k = 0; k < family->count; k++)
-        if (wanted(run, family->ops[k].name))
-            run_op(run, &family->ops[k]);
+        if (wanted(run, family->ops[k].name)) {
+            struct check_op op = family->ops[k];
+            op_complete(&op);
+            run_op(run, &op);
+        }
     for (int k = 0; k < family->special_count; k++)
         if (wanted(run, run->kernel = family->specials[k].name))
             family->specials[k].run(run, family->specials[k].name);

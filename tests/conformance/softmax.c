@@ -231,11 +231,11 @@ static ctrt_status mse_call(ctrt_tensor **out, ctrt_tensor *const *in, const str
 #define ANY { REAL, -3, 3 }
 
 static const struct check_op ops[] = {
-    { "softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED,
+    { "softmax", .flags = GRAD2, .inputs = 1, .tolerance = COMPOSED,
       .call = softmax_call, .in = { ANY }, .reference = softmax_reference, VARIANTS(softmaxes) },
-    { "log_softmax", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 1, .tolerance = COMPOSED,
+    { "log_softmax", .flags = GRAD2, .inputs = 1, .tolerance = COMPOSED,
       .call = log_softmax_call, .in = { ANY }, .reference = log_softmax_reference, VARIANTS(softmaxes) },
-    { "cross_entropy", .dtypes = FLOATS, .flags = GRAD | GRAD2 | TIES, .inputs = 3, .tolerance = COMPOSED,
+    { "cross_entropy", .flags = GRAD2 | TIES, .inputs = 3, .tolerance = COMPOSED,
       .call = entropy_call, .in = { ANY, { INDEX }, { CONSTANT, 0.25, 2 } }, .reference = entropy_reference,
       VARIANTS(entropies) },
     { "mse_loss", .kernel = "mean", .dtypes = FLOATS, .flags = GRAD | GRAD2, .inputs = 2, .tolerance = COMPOSED,

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* suite.h: shared by the files of the conformance suite.
  *
- * An op is a row (struct check_op) in the table of its family: how to call it, its reference in float64 or int64, its
- * dtypes, the domains of its inputs and its tolerance. To add an op, add a row; forward.c, inplace.c and gradient.c
- * then check it for every dtype and layout. Checks that do not fit into rows (views, random numbers, optimizers) are
- * functions (struct check_special). */
+ * An op is a row (struct check_op) in the table of its family: how to call it, its reference in float64 or int64, the
+ * domains of its inputs and its tolerance. op_complete adds what ctrt/ops.def says about the op: its dtypes, the dtype of
+ * the result, whether it is differentiable, and the functions of a plain elementwise op. To add an op, add a row;
+ * forward.c, inplace.c and gradient.c then check it for every dtype and layout. Checks that do not fit into rows (views,
+ * random numbers, optimizers) are functions (struct check_special). */
 #ifndef CONFORMANCE_SUITE_H
 #define CONFORMANCE_SUITE_H
 
@@ -103,12 +104,13 @@ enum {                          /* flags */
     NO_ZERO_DIVISOR = 32,       /* for integers the second operand must not be 0 */
     NO_HALF_GRAD = 64,          /* too ill-conditioned for a comparison in half precision */
     CANCELS = 128,              /* elementwise, with cancellation of terms of the operand's magnitude */
+    FLAT = 512,                 /* the second derivative is 0 and not checked */
     MATRICES = 256              /* multiplies matrices, which some devices do in a smaller type than f32 */
 };
 
 struct check_op {
     const char *name;           /* matched by --op and printed in TAP */
-    const char *kernel;         /* name in ops.def; NULL: same as `name` */
+    const char *kernel;         /* name in ctrt/ops.def; NULL: `name`, and op_complete fills in what the list says */
     unsigned dtypes, flags;
     int inputs, outputs;        /* outputs 0 means 1 */
     enum result_rule result;
@@ -136,6 +138,10 @@ struct check_op {
     const struct variant *variants;     /* NULL: the defaults for elementwise ops */
     int variant_count;
 };
+
+/* Rows of ops of the forms UNARY and BINARY: the domain of each input and the float64 reference. */
+#define ROW(op, domain, f, ...)     { .name = #op, .in = { domain }, .f1 = f, ##__VA_ARGS__ }
+#define ROW2(op, first, second, f, ...) { .name = #op, .in = { first, second }, .f2 = f, ##__VA_ARGS__ }
 
 #define VARIANTS(table) .variants = table, .variant_count = (int)(sizeof(table) / sizeof((table)[0]))
 
@@ -222,6 +228,10 @@ ctrt_status op_call(const struct check_op *op, ctrt_tensor **out, ctrt_tensor *c
                     const struct variant *v);
 void op_reference(struct array *out, const struct array *in, const struct variant *v, const struct check_op *op);
 struct dice op_dice(const struct run *run, const struct check_op *op, ctrt_dtype dtype, int salt);
+
+/* list.c: sets what ctrt/ops.def determines: dtypes (if 0), the result and GRAD. For the forms UNARY and BINARY also how
+ * the op is called, GRAD2 (unless FLAT) and, for UNARY with TO_FLOAT, the tolerance MATH. */
+void op_complete(struct check_op *op);
 
 void check_forward(struct run *run, const struct check_op *op, ctrt_dtype dtype);       /* forward.c */
 void check_scalar_form(struct run *run, const struct check_op *op, ctrt_dtype dtype);

@@ -309,7 +309,7 @@ static const struct check_op ops[] = {
     VIEW(select, "select", selects, slice),
     VIEW(slice, "slice", slices, slice),
     VIEW(narrow, "slice", narrows, slice),
-    { "as_strided", .dtypes = BIT(F32) | BIT(F64) | BIT(I64), .flags = GRAD, .inputs = 1, .call = strided_call,
+    { "as_strided", .dtypes = BIT(F32) | BIT(F64) | BIT(I64), .inputs = 1, .call = strided_call,
       .in = { ANY }, .reference = strided_reference, VARIANTS(strideds) },
 };
 

@@ -10,9 +10,11 @@ static ctrt_device *device;
 
 /* ---- a training step ---- */
 
+enum optimizer { SGD, ADAMW, AMSGRAD, RMSPROP, ADAGRAD, NADAM };
+
 struct kind {
     const char *name;
-    bool adamw;
+    enum optimizer optimizer;
     double dropout;
 };
 
@@ -25,8 +27,21 @@ struct training {
 
 static ctrt_status optimizer_new(struct training *t)
 {
-    return t->kind->adamw ? ctrt_adamw_new(&t->optimizer, t->model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01 })
-                          : ctrt_sgd_new(&t->optimizer, t->model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 });
+    switch (t->kind->optimizer) {
+    case SGD:
+        return ctrt_sgd_new(&t->optimizer, t->model, &(ctrt_sgd_options){ .lr = 0.1, .momentum = 0.9 });
+    case ADAMW:
+        return ctrt_adamw_new(&t->optimizer, t->model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01 });
+    case AMSGRAD:       /* like those that follow without a kernel of its own: tensor ops are captured */
+        return ctrt_adamw_new(&t->optimizer, t->model, &(ctrt_adamw_options){ .lr = 0.1, .weight_decay = 0.01, .amsgrad = true });
+    case RMSPROP:
+        return ctrt_rmsprop_new(&t->optimizer, t->model, &(ctrt_rmsprop_options){ .lr = 0.1, .momentum = 0.5, .centered = true });
+    case ADAGRAD:
+        return ctrt_adagrad_new(&t->optimizer, t->model, &(ctrt_adagrad_options){ .lr = 0.1, .lr_decay = 0.25 });
+    case NADAM:
+        return ctrt_nadam_new(&t->optimizer, t->model, &(ctrt_nadam_options){ .lr = 0.1, .weight_decay = 0.01, .decoupled_weight_decay = true });
+    }
+    return CTRT_ERR_INTERNAL;
 }
 
 static bool training_new(struct training *t, const struct kind *kind)
@@ -128,7 +143,8 @@ static void run_captured(struct training *t, const double *want)
 
 static void test_training(void)
 {
-    static const struct kind kinds[] = { { "SGD", false, 0 }, { "AdamW", true, 0 }, { "SGD and dropout", false, 0.3 }, { "AdamW and dropout", true, 0.3 } };
+    static const struct kind kinds[] = { { "SGD", SGD, 0 }, { "AdamW", ADAMW, 0 }, { "SGD and dropout", SGD, 0.3 }, { "AdamW and dropout", ADAMW, 0.3 },
+                                          { "AMSGrad", AMSGRAD, 0 }, { "RMSprop", RMSPROP, 0 }, { "Adagrad", ADAGRAD, 0 }, { "NAdam", NADAM, 0.3 } };
     for (size_t k = 0; k < COUNT(kinds); k++) {
         group("a captured training step with %s, replayed: parameters and losses are those of plain steps, bit for bit", kinds[k].name);
         struct training plain, captured;
@@ -394,7 +410,7 @@ static void test_random(void)
 static void test_optimizer(void)
 {
     group("an optimizer without state is refused in a capture; one that is let go of lives as long as its graph; two steps in one");
-    const struct kind kind = { "AdamW", true, 0 };
+    const struct kind kind = { "AdamW", ADAMW, 0 };
     struct training t, plain;
     ctrt_graph *graph = NULL;
     float want[1024], got[1024];
@@ -456,7 +472,7 @@ static void test_versions(void)
 static void test_counts(void)
 {
     group("a captured step has one count of steps: parameters that were stepped apart since are refused; a loaded state reaches the graph");
-    const struct kind kind = { "AdamW", true, 0 };
+    const struct kind kind = { "AdamW", ADAMW, 0 };
     const char *file = "test-capture.safetensors";
     struct training t;
     ctrt_graph *graph = NULL;

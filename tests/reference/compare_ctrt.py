@@ -107,13 +107,24 @@ def declare(lib, headers):
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
     text = re.sub(r"\\\n", " ", text)
     text = re.sub(r"^#.*$", "", text, flags=re.M)
-    text = re.sub(r"CTRT_UNARY\((\w+)\);", r"CTRT_API ctrt_status ctrt_\1(ctrt_tensor **out, ctrt_tensor *x);", text)
-    text = re.sub(
-        r"CTRT_BINARY\((\w+)\);",
-        r"CTRT_API ctrt_status ctrt_\1(ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b);"
-        r"CTRT_API ctrt_status ctrt_\1_scalar(ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b);",
-        text,
-    )
+    forms = {  # suffix and parameters of an op's functions
+        ("UNARY", "no"): [("", "ctrt_tensor **out, ctrt_tensor *x")],
+        ("UNARY", "yes"): [("_", "ctrt_tensor *self")],
+        ("BINARY", "no"): [
+            ("", "ctrt_tensor **out, ctrt_tensor *a, ctrt_tensor *b"),
+            ("_scalar", "ctrt_tensor **out, ctrt_tensor *a, ctrt_scalar b"),
+        ],
+        ("BINARY", "yes"): [
+            ("_", "ctrt_tensor *self, ctrt_tensor *other"),
+            ("_scalar_", "ctrt_tensor *self, ctrt_scalar other"),
+        ],
+    }
+    rows = open(os.path.join(headers, "ctrt", "ops.def")).read()
+    for name, form, in_place in re.findall(
+        r"^CTRT_OP\((\w+), +(UNARY|BINARY), +\w+, +\w+, +\w+, +(\w+),", rows, flags=re.M
+    ):
+        for suffix, parameters in forms[form, "no"] + (forms[form, "yes"] if in_place == "yes" else []):
+            text += "CTRT_API ctrt_status ctrt_%s%s(%s);" % (name, suffix, parameters)
     for result, name, parameters in re.findall(
         r"CTRT_API\s+([\w ]+?[\s*]+)(ctrt_\w+)\(((?:[^()]|\([^()]*\))*)\)", text
     ):

@@ -5,58 +5,64 @@
 
 #include "bad-input.h"
 
-#define UNARY(name)                                     \
-    BAD(INVALID_ARGUMENT, ctrt_##name(NULL, p.x));      \
-    BAD(INVALID_ARGUMENT, ctrt_##name(&out, NULL))
+/* ---- the functions of ops of the forms UNARY and BINARY, from ctrt/ops.def ---- */
 
-#define BINARY(name)                                                    \
+enum { DTYPES_ALL, DTYPES_NUMBERS, DTYPES_FLOATS };
+enum {
+    PROMOTION_NONE, PROMOTION_KEEP, PROMOTION_PROMOTE, PROMOTION_TO_FLOAT, PROMOTION_COMPARE, PROMOTION_TO_BOOL,
+    PROMOTION_TO_I64, PROMOTION_SUM
+};
+
+#define UNARY_no(name, promotion, dtypes)                               \
+    BAD(INVALID_ARGUMENT, ctrt_##name(NULL, p.x));                      \
+    BAD(INVALID_ARGUMENT, ctrt_##name(&out, NULL));                     \
+    if (dtypes == DTYPES_NUMBERS)                                       \
+        BAD(DTYPE, ctrt_##name(&out, p.truth));
+#define UNARY_yes(name, promotion, dtypes)                              \
+    UNARY_no(name, promotion, dtypes)                                   \
+    BAD(INVALID_ARGUMENT, ctrt_##name##_(NULL));                        \
+    BAD(AUTOGRAD, ctrt_##name##_(p.leaf));                              \
+    if (promotion == PROMOTION_TO_FLOAT)                                \
+        BAD(DTYPE, ctrt_##name##_(p.whole));
+
+#define BINARY_no(name, promotion, dtypes)                              \
     BAD(INVALID_ARGUMENT, ctrt_##name(NULL, p.x, p.x));                 \
     BAD(INVALID_ARGUMENT, ctrt_##name(&out, NULL, p.x));                \
     BAD(INVALID_ARGUMENT, ctrt_##name(&out, p.x, NULL));                \
     BAD(SHAPE, ctrt_##name(&out, p.x, p.wide));                         \
     if (p.away)                                                         \
         BAD(DEVICE, ctrt_##name(&out, p.x, p.away));                    \
+    if (dtypes == DTYPES_NUMBERS)                                       \
+        BAD(DTYPE, ctrt_##name(&out, p.truth, p.truth));                \
     BAD(INVALID_ARGUMENT, ctrt_##name##_scalar(NULL, p.x, ctrt_int(1)));\
-    BAD(INVALID_ARGUMENT, ctrt_##name##_scalar(&out, NULL, ctrt_int(1)))
-
-#define BINARY_(name)                                           \
-    BAD(INVALID_ARGUMENT, ctrt_##name##_(NULL, p.x));           \
-    BAD(INVALID_ARGUMENT, ctrt_##name##_(p.x, NULL));           \
-    BAD(SHAPE, ctrt_##name##_(p.x, p.wide));                    \
-    BAD(SHAPE, ctrt_##name##_(p.number, p.x));                  \
-    BAD(DTYPE, ctrt_##name##_(p.whole, p.number));              \
-    BAD(AUTOGRAD, ctrt_##name##_(p.leaf, p.x));                 \
-    if (p.away)                                                 \
-        BAD(DEVICE, ctrt_##name##_(p.x, p.away));               \
+    BAD(INVALID_ARGUMENT, ctrt_##name##_scalar(&out, NULL, ctrt_int(1)));
+#define BINARY_yes(name, promotion, dtypes)                             \
+    BINARY_no(name, promotion, dtypes)                                  \
+    BAD(INVALID_ARGUMENT, ctrt_##name##_(NULL, p.x));                   \
+    BAD(INVALID_ARGUMENT, ctrt_##name##_(p.x, NULL));                   \
+    BAD(SHAPE, ctrt_##name##_(p.x, p.wide));                            \
+    BAD(SHAPE, ctrt_##name##_(p.number, p.x));                          \
+    BAD(DTYPE, ctrt_##name##_(p.whole, p.number));                      \
+    BAD(AUTOGRAD, ctrt_##name##_(p.leaf, p.x));                         \
+    if (p.away)                                                         \
+        BAD(DEVICE, ctrt_##name##_(p.x, p.away));                       \
     BAD(INVALID_ARGUMENT, ctrt_##name##_scalar_(NULL, ctrt_int(1)));    \
     BAD(DTYPE, ctrt_##name##_scalar_(p.whole, ctrt_float(1.5)));        \
-    BAD(AUTOGRAD, ctrt_##name##_scalar_(p.leaf, ctrt_int(1)))
+    BAD(AUTOGRAD, ctrt_##name##_scalar_(p.leaf, ctrt_int(1)));
+
+#define OWN_no(name, promotion, dtypes)
+#define GRAPH_no(name, promotion, dtypes)
+
+static void listed(void)
+{
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) \
+    form##_##in_place(name, PROMOTION_##promotion, DTYPES_##dtypes)
+#include "ctrt/ops.def"
+#undef CTRT_OP
+}
 
 static void elementwise(void)
 {
-    UNARY(neg);
-    UNARY(abs);
-    UNARY(sign);
-    UNARY(square);
-    UNARY(relu);
-    UNARY(floor);
-    UNARY(ceil);
-    UNARY(round);
-    UNARY(trunc);
-    UNARY(sqrt);
-    UNARY(rsqrt);
-    UNARY(reciprocal);
-    UNARY(exp);
-    UNARY(expm1);
-    UNARY(log);
-    UNARY(log1p);
-    UNARY(sin);
-    UNARY(cos);
-    UNARY(tan);
-    UNARY(tanh);
-    UNARY(sigmoid); UNARY(silu); UNARY(erf); UNARY(isnan); UNARY(isinf); UNARY(isfinite); UNARY(logical_not);
-    BAD(DTYPE, ctrt_neg(&out, p.truth));
-    BAD(DTYPE, ctrt_abs(&out, p.truth));
     BAD(INVALID_ARGUMENT, ctrt_gelu(NULL, p.x, false));
     BAD(INVALID_ARGUMENT, ctrt_gelu(&out, NULL, false));
     ctrt_scalar one = ctrt_int(1);
@@ -64,27 +70,6 @@ static void elementwise(void)
     BAD(INVALID_ARGUMENT, ctrt_clamp_max(&out, NULL, one));
     BAD(INVALID_ARGUMENT, ctrt_clamp(&out, NULL, one, one));
     BAD(DTYPE, ctrt_clamp_min(&out, p.truth, ctrt_bool(true)));
-
-    BINARY(add);
-    BINARY(sub);
-    BINARY(mul);
-    BINARY(div);
-    BINARY(floor_divide);
-    BINARY(remainder);
-    BINARY(fmod);
-    BINARY(pow);
-    BINARY(maximum);
-    BINARY(minimum);
-    BINARY(eq);
-    BINARY(ne);
-    BINARY(lt);
-    BINARY(le);
-    BINARY(gt);
-    BINARY(ge);
-    BINARY(logical_and);
-    BINARY(logical_or);
-    BINARY(logical_xor);
-    BAD(DTYPE, ctrt_sub(&out, p.truth, p.truth));
     BAD(ANY, ctrt_pow_scalar(&out, p.whole, ctrt_int(-1)));
     BAD(ANY, ctrt_floor_divide_scalar(&out, p.whole, ctrt_int(0)));
     BAD(ANY, ctrt_remainder_scalar(&out, p.whole, ctrt_int(0)));
@@ -95,16 +80,6 @@ static void elementwise(void)
     BAD(INVALID_ARGUMENT, ctrt_rdiv_scalar(&out, NULL, one));
     BAD(INVALID_ARGUMENT, ctrt_rpow_scalar(NULL, p.x, one));
     BAD(INVALID_ARGUMENT, ctrt_rpow_scalar(&out, NULL, one));
-
-    BINARY_(add); BINARY_(sub); BINARY_(mul); BINARY_(div);
-#define UNARY_(name)                                \
-    BAD(INVALID_ARGUMENT, ctrt_##name##_(NULL));    \
-    BAD(AUTOGRAD, ctrt_##name##_(p.leaf))
-    UNARY_(relu); UNARY_(neg); UNARY_(sqrt); UNARY_(exp); UNARY_(tanh); UNARY_(sigmoid);
-    BAD(DTYPE, ctrt_sqrt_(p.whole));
-    BAD(DTYPE, ctrt_exp_(p.whole));
-    BAD(DTYPE, ctrt_tanh_(p.whole));
-    BAD(DTYPE, ctrt_sigmoid_(p.whole));
     BAD(INVALID_ARGUMENT, ctrt_clamp_(NULL, one, one));
     BAD(INVALID_ARGUMENT, ctrt_clamp_max_(NULL, one));
     BAD(DTYPE, ctrt_clamp_min_(p.whole, ctrt_float(0.5)));
@@ -466,6 +441,7 @@ static void others(void)
 
 void bad_ops(void)
 {
+    listed();
     elementwise();
     views();
     joining();

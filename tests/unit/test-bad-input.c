@@ -106,12 +106,9 @@ void told_fine(const char *expression, bool fine)
 
 /* ---- what is declared ---- */
 
-/* Marks ctrt_NAME, or both forms of an op that a macro declares. */
-static void declare(const char *name, size_t length, const char *prefix, const char *suffix)
+static void declare(const char *name, size_t length)
 {
-    char text[96];
-    int n = snprintf(text, sizeof text, "%s%.*s%s", prefix, (int)length, name, suffix);
-    struct function *function = function_of(text, (size_t)n);
+    struct function *function = function_of(name, length);
     if (function != NULL)
         function->declared = true;
 }
@@ -128,20 +125,30 @@ static void read_header(const char *path)
             for (; at && *name_end(at) != '('; at = strstr(name_end(at), "ctrt_"))
                 ;                                               /* the return type comes first */
             if (at != NULL)
-                declare(at, (size_t)(name_end(at) - at), "", "");
-        } else if (!strncmp(line, "CTRT_UNARY(", 11)) {
-            declare(line + 11, (size_t)(name_end(line + 11) - line - 11), "ctrt_", "");
-        } else if (!strncmp(line, "CTRT_BINARY(", 12)) {
-            declare(line + 12, (size_t)(name_end(line + 12) - line - 12), "ctrt_", "");
-            declare(line + 12, (size_t)(name_end(line + 12) - line - 12), "ctrt_", "_scalar");
+                declare(at, (size_t)(name_end(at) - at));
         }
     }
     if (in != NULL)
         fclose(in);
 }
 
+/* The functions that ops.h declares for the rows of ctrt/ops.def. */
+#define UNARY_no(name)   #name,
+#define UNARY_yes(name)  #name, #name "_",
+#define BINARY_no(name)  #name, #name "_scalar",
+#define BINARY_yes(name) #name, #name "_scalar", #name "_", #name "_scalar_",
+#define OWN_no(name)
+#define GRAPH_no(name)
+static const char *const listed[] = {
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) form##_##in_place(ctrt_##name)
+#include "ctrt/ops.def"
+#undef CTRT_OP
+};
+
 static void read_headers(void)
 {
+    for (size_t k = 0; k < sizeof listed / sizeof listed[0]; k++)
+        declare(listed[k], strlen(listed[k]));
     char folder[2048], path[4096];
     snprintf(folder, sizeof folder, "%s/include/ctrt", getenv("srcdir") ? getenv("srcdir") : ".");
     DIR *open = opendir(folder);

@@ -66,38 +66,21 @@ static ctrt_status where_scalar(ctrt_tensor **out, ctrt_tensor *t, ctrt_scalar n
 WRAP(where_int, where_scalar(out, t, ctrt_int(1)))
 WRAP(where_float, where_scalar(out, t, ctrt_float(1)))
 
-#define ONE(name)     { #name, ctrt_##name, NULL }
-#define OF(name)      { #name, name##_of, NULL }
-#define TWO(name)     { #name, NULL, ctrt_##name }
+#define ROW_UNARY(name)  { #name, ctrt_##name, NULL },
+#define ROW_BINARY(name) { #name, NULL, ctrt_##name },
+#define ROW_OWN(name)
+#define ROW_GRAPH(name)
+#define OF(name)         { #name, name##_of, NULL }
 
 static const struct op { const char *name; unary one; binary two;
 } ops[] = {
-    ONE(abs),
-    ONE(neg),
-    ONE(sign),
-    ONE(square),
-    ONE(reciprocal),
-    ONE(exp),
-    ONE(expm1),
-    ONE(log),
-    ONE(log1p),
-    ONE(sqrt),
-    ONE(rsqrt),
-    ONE(sin),
-    ONE(cos),
-    ONE(tanh),
-    ONE(sigmoid),
-    ONE(erf),
-    ONE(floor),
-    ONE(ceil),
-    ONE(round),
-    ONE(trunc),
-    ONE(relu),
-    ONE(silu),
-    ONE(isnan),
-    ONE(isinf),
-    ONE(isfinite),
-    ONE(logical_not),
+#define CTRT_OP(name, form, promotion, dtypes, numbers, in_place, gradient, text) ROW_##form(name)
+#include "ctrt/ops.def"
+#undef CTRT_OP
+    { "div_floor", NULL, ctrt_floor_divide },
+    { "where", NULL, where_of },
+    { "cat", NULL, cat_of },
+    { "matmul", NULL, ctrt_matmul },
     OF(gelu),
     OF(sum),
     OF(prod),
@@ -119,22 +102,6 @@ static const struct op { const char *name; unary one; binary two;
     OF(item_mul_float),
     OF(where_int),
     OF(where_float),
-    TWO(add),
-    TWO(sub),
-    TWO(mul),
-    TWO(div),
-    { "div_floor", NULL, ctrt_floor_divide },
-    TWO(remainder),
-    TWO(fmod),
-    TWO(pow),
-    TWO(maximum),
-    TWO(minimum),
-    TWO(eq),
-    TWO(lt),
-    TWO(logical_and),
-    { "where", NULL, where_of },
-    { "cat", NULL, cat_of },
-    TWO(matmul),
 };
 
 /* What ctrt does otherwise, on purpose. `dtypes`: a pattern of the operands'; told once an op. */

@@ -1,0 +1,561 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* test-optim-kinds.c: every optimizer of nn/optimizers.def, with the step's kernel and without it.
+ *
+ * "lean" is a device with the kernels of the cpu except sgd_step and adam_step, on which each optimizer computes its
+ * step with tensor ops. CTRT_FALLBACK is not set. A new optimizer takes part without a change here: its options come
+ * from its struct optim_kind, its expected values from tests/reference/optim.txt (make_optim.py). */
+#include <math.h>
+#include <unistd.h>
+
+#include "../reference/ref.h"
+#include "base/host_alloc.h"
+#include "memory/pool.h"
+#include "nn/optim.h"
+#include "tensors.h"
+
+static ctrt_device *cpu, *lean;
+
+/* ---- the device without the fused kernels ---- */
+
+static ctrt_status lean_open(ctrt_device **out)
+{
+    static ctrt_device device;
+    static ctrt_backend backend;
+    static ctrt_kernel_table table;
+    static ctrt_kernel rows[4096];
+    const ctrt_kernel_table *all = cpu->backend->kernels;
+    table = (ctrt_kernel_table){ .size = sizeof table, .rows = rows, .stride = sizeof rows[0] };
+    for (size_t i = 0; i < all->count && table.count < COUNT(rows); i++) {
+        const ctrt_kernel *row = (const ctrt_kernel *)((const char *)all->rows + i * all->stride);
+        if (strcmp(row->op, "sgd_step") != 0 && strcmp(row->op, "adam_step") != 0)
+            memcpy(&rows[table.count++], row, row->size < sizeof *row ? row->size : sizeof *row);
+    }
+    backend = *cpu->backend;
+    backend.kernels = &table;
+    device.home = &device;
+    device.launch = &launch_direct;
+    strcpy(device.name, "lean:0");
+    strcpy(device.type, "lean");
+    device.backend = &backend;
+    device.handle = cpu->handle;
+    device.flags = cpu->flags;
+    device.owner = cpu->owner;
+    pthread_mutex_init(&device.generator_lock, NULL);
+    CTRT_TRY(device_memory_create(&device));
+    *out = &device;
+    return CTRT_OK;
+}
+
+/* ---- all kinds ---- */
+
+typedef ctrt_status new_function(ctrt_optimizer **out, ctrt_module *module, const void *options);
+typedef ctrt_status add_function(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,
+                                 const void *options);
+
+/* One pair of functions per optimizer with options behind a pointer to void. */
+#define OPTIMIZER(id)                                                                                               \
+    static ctrt_status new_##id(ctrt_optimizer **out, ctrt_module *module, const void *options)                     \
+    {                                                                                                               \
+        return ctrt_##id##_new(out, module, options);                                                               \
+    }                                                                                                               \
+    static ctrt_status add_##id(ctrt_optimizer *optimizer, ctrt_tensor *const *parameters, int count,               \
+                                const void *options)                                                                \
+    {                                                                                                               \
+        return ctrt_##id##_add_group(optimizer, parameters, count, options);                                        \
+    }
+#include "nn/optimizers.def"
+#undef OPTIMIZER
+
+static const struct entry {
+    const char *id;
+    const struct optim_kind *kind;
+    new_function *make;
+    add_function *add_group;
+} entries[] = {
+#define OPTIMIZER(id) { #id, &optim_##id, new_##id, add_##id },
+#include "nn/optimizers.def"
+#undef OPTIMIZER
+};
+
+static const struct optim_option *option_named(const struct optim_kind *kind, const char *name)
+{
+    const struct optim_option *option = kind->options;
+    while (option->name != NULL && strcmp(option->name, name) != 0)
+        option++;
+    return option->name != NULL ? option : NULL;
+}
+
+/* All flags, and numbers that are not the defaults, as far as the combination is valid: the state is the largest. */
+static union optim_options full_options(const struct optim_kind *kind)
+{
+    union optim_options options;
+    memset(&options, 0, sizeof options);
+    for (const struct optim_option *option = kind->options; option->name != NULL; option++)
+        optim_option_set(&options, option, option->range == OPTIM_FLAG ? 1 : option->range == OPTIM_FINITE ? 0
+                         : option->otherwise > 0 ? option->otherwise * 0.75 : 0.0625);
+    optim_option_set(&options, kind->options, 0.03125);
+    return options;
+}
+
+static ctrt_tensor *tensor_of(const double *values, ctrt_ints shape, ctrt_dtype dtype, ctrt_device *device)
+{
+    ctrt_tensor *tensor = NULL;
+    int64_t numel = 1;
+    for (int i = 0; i < shape.count; i++)
+        numel *= shape.values[i];
+    CHECK_OK(ctrt_from_data(&tensor, values, numel, shape, CTRT_F64, device));
+    CHECK_OK(ctrt_to_dtype(&tensor, tensor, dtype));
+    return tensor;
+}
+
+static void set_grad(ctrt_tensor *tensor, const double *values)
+{
+    CTRT_AUTO(tensor) grad = tensor_of(values, ctrt_ints_of(ctrt_tensor_shape(tensor), ctrt_tensor_ndim(tensor)),
+                                       ctrt_tensor_dtype(tensor), ctrt_tensor_device(tensor));
+    CHECK_OK(ctrt_tensor_set_grad(tensor, grad));
+}
+
+/* ---- PyTorch's values ---- */
+
+/* Sets the options to those of a case. PyTorch's names differ in two places: betas, eps. */
+static void reference_options(union optim_options *options, const struct optim_kind *kind, const struct ref_file *ref,
+                              const char *test)
+{
+    char prefix[80];
+    const size_t length = (size_t)snprintf(prefix, sizeof prefix, "%s/attr/", test);
+    memset(options, 0, sizeof *options);
+    for (size_t i = 0; i < ref->count; i++) {
+        const struct ref_record *record = &ref->records[i];
+        if (strncmp(record->name, prefix, length) != 0)
+            continue;
+        const char *name = record->name + length;
+        const bool betas = strcmp(name, "betas") == 0;
+        for (int64_t k = 0; k < record->numel; k++) {
+            const char *ours = betas ? (k == 0 ? "beta1" : "beta2") : strcmp(name, "eps") == 0 ? "epsilon" : name;
+            const struct optim_option *option = option_named(kind, ours);
+            const double value = record->i ? (double)record->i[k] : record->f[k];
+            if (CHECK(option != NULL, "%s has no option %s", kind->name, ours))
+                optim_option_set(options, option, option->range == OPTIM_FLAG ? value : ctrt_exact(value));
+        }
+    }
+}
+
+/* p after each step. In f32 a step rounds about ten times, each time by at most 2^-24 of a value whose effect on p is
+ * below 0.1 |p|, except for the last addition: 4 steps stay below 1e-6. f64 likewise, with 2^-53. */
+static void reference_case(const struct entry *entry, const struct ref_file *ref, const char *test, ctrt_dtype dtype,
+                           ctrt_device *device)
+{
+    const struct ref_record *p = ref_find(ref, "p"), *grads = ref_find(ref, "grads");
+    const struct ref_record *want = ref_find(ref, "%s/%s", test, dtype == CTRT_F64 ? "out64" : "out32");
+    const double tolerance = dtype == CTRT_F64 ? 1e-14 : 1e-6;
+    union optim_options options;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    if (!CHECK(p && grads && want, "%s: the reference is incomplete", test))
+        return;
+    reference_options(&options, entry->kind, ref, test);
+    CTRT_AUTO(tensor) tensor = tensor_of(p->f, ctrt_ints_of(p->dims, p->ndim), dtype, device);
+    if (!CHECK_OK(entry->make(&optimizer, NULL, &options)) || !CHECK_OK(ctrt_optimizer_add(optimizer, &tensor, 1)))
+        return;
+    for (int64_t step = 0; step < grads->dims[0]; step++) {
+        double got[8] = { 0 };
+        set_grad(tensor, grads->f + step * p->numel);
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+        CHECK_OK(ctrt_to_host(got, sizeof got, tensor, CTRT_F64));
+        for (int64_t i = 0; i < p->numel; i++) {
+            const double expected = want->f[step * p->numel + i];
+            CHECK(fabs(got[i] - expected) <= tolerance * fmax(1, fabs(expected)),
+                  "%s, %s, step %lld, element %lld: %.17g, expected %.17g", test,
+                  ctrt_dtype_name(dtype), (long long)step, (long long)i, got[i], expected);
+        }
+    }
+}
+
+static void references(const struct entry *entry, ctrt_device *device)
+{
+    group("%s on %s: PyTorch's values", entry->kind->name, ctrt_device_name(device));
+    struct ref_file *ref = ref_load("optim.txt");
+    char test[40];
+    int cases = 0;
+    while (ref != NULL) {
+        snprintf(test, sizeof test, "%s.%d", entry->id, cases);
+        if (ref_find(ref, "%s/out64", test) == NULL)
+            break;
+        reference_case(entry, ref, test, CTRT_F32, device);
+        reference_case(entry, ref, test, CTRT_F64, device);
+        cases++;
+    }
+    CHECK(cases >= 3, "optim.txt has %d cases of %s", cases, entry->id);
+    ref_free(ref);
+}
+
+/* ---- half precision ---- */
+
+/* One element, whose steps are larger than the rounding of bf16; the state must be that of an f32 parameter. */
+static void half(const struct entry *entry, ctrt_device *device)
+{
+    static const double start = 1, grad = 1.0 / 4096;           /* f16 cannot hold the square of the gradient */
+    static const ctrt_dtype dtypes[] = { CTRT_F32, CTRT_F16, CTRT_BF16 };
+    double want = 0, states[OPTIM_STATES] = { 0 };
+    group("%s on %s: f16 and bf16 parameters", entry->kind->name, ctrt_device_name(device));
+    for (size_t d = 0; d < COUNT(dtypes); d++) {
+        CTRT_AUTO(optimizer) optimizer = NULL;
+        CTRT_AUTO(tensor) p = tensor_of(&start, CTRT_SHAPE(1), dtypes[d], device);
+        double got;
+        CHECK_OK(entry->make(&optimizer, NULL, NULL));
+        CHECK_OK(ctrt_optimizer_add(optimizer, &p, 1));
+        set_grad(p, &grad);
+        for (int step = 0; step < 3; step++)
+            CHECK_OK(ctrt_optimizer_step(optimizer));
+        CHECK_OK(ctrt_item(&got, p));
+        if (d == 0)
+            want = got;
+        CHECK(fabs(got - want) <= 3 * 0.00390625, "%s: %g, expected %g", ctrt_dtype_name(dtypes[d]), got, want);
+        for (int i = 0; i < OPTIM_STATES && entry->kind->states[i].name; i++) {
+            ctrt_tensor *state = NULL;
+            if (ctrt_optimizer_state(&state, optimizer, 0, entry->kind->states[i].name) != CTRT_OK)
+                continue;
+            CHECK(ctrt_tensor_dtype(state) == CTRT_F32, "%s of %s is %s", entry->kind->states[i].name,
+                  ctrt_dtype_name(dtypes[d]), ctrt_dtype_name(ctrt_tensor_dtype(state)));
+            CHECK_OK(ctrt_item(&got, state));
+            if (d == 0)
+                states[i] = got;
+            CHECK(fabs(got - states[i]) <= 1e-6 * fabs(states[i]), "%s of %s is %g, expected %g",
+                  entry->kind->states[i].name, ctrt_dtype_name(dtypes[d]), got, states[i]);
+        }
+    }
+}
+
+/* ---- options ---- */
+
+static void bad_options(const struct entry *entry)
+{
+    static const struct { enum optim_range range; double value; const char *words; } cases[] = {
+        { OPTIM_AT_LEAST_0, -1, "is -1, expected a finite number of at least 0" },
+        { OPTIM_AT_LEAST_0, NAN, "expected a finite number of at least 0" },
+        { OPTIM_AT_LEAST_0, INFINITY, "is inf, expected a finite number of at least 0" },
+        { OPTIM_BELOW_1, -0.5, "is -0.5, expected at least 0 and less than 1" },
+        { OPTIM_BELOW_1, 1, "is 1, expected at least 0 and less than 1" },
+        { OPTIM_BELOW_1, NAN, "expected at least 0 and less than 1" },
+        { OPTIM_FINITE, NAN, "expected a finite number" },
+        { OPTIM_FINITE, -INFINITY, "is -inf, expected a finite number" },
+    };
+    group("%s: options out of range, defaults, and 0", entry->kind->name);
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(optimizer) good = NULL;
+    double value;
+    CHECK_OK(entry->make(&good, NULL, NULL));
+    for (const struct optim_option *option = entry->kind->options; option->name != NULL; option++) {
+        CHECK_OK(ctrt_optimizer_option(&value, good, 0, option->name));
+        CHECK(value == option->otherwise, "the default of %s is %g", option->name, value);
+        for (size_t i = 0; i < COUNT(cases); i++) {
+            union optim_options options = { .sgd = { .lr = 0 } };
+            if (option->range != cases[i].range)
+                continue;
+            char words[160];
+            snprintf(words, sizeof words, isnan(cases[i].value) ? "%s is" : "%s %s", option->name, cases[i].words);
+            optim_option_set(&options, option, cases[i].value);
+            CHECK_FAILS(entry->make(&optimizer, NULL, &options), CTRT_ERR_INVALID_ARGUMENT, words);
+            CHECK(strstr(ctrt_error_message(), cases[i].words) != NULL, "%s", ctrt_error_message());
+            CHECK_FAILS(entry->add_group(good, NULL, 0, &options), CTRT_ERR_INVALID_ARGUMENT, words);
+        }
+        if (option->range != OPTIM_FLAG) {
+            union optim_options options = { .sgd = { .lr = 0 } };
+            optim_option_set(&options, option, CTRT_ZERO);
+            CHECK_OK(entry->make(&optimizer, NULL, &options));
+            CHECK_OK(ctrt_optimizer_option(&value, optimizer, 0, option->name));
+            CHECK(value == 0, "CTRT_ZERO for %s gives %g", option->name, value);
+            ctrt_optimizer_release(&optimizer);
+        }
+    }
+    CHECK(optimizer == NULL && ctrt_optimizer_group_count(good) == 1, "a failed call has no effect");
+    CHECK_FAILS(entry->make(NULL, NULL, NULL), CTRT_ERR_INVALID_ARGUMENT, "out");
+    CHECK_FAILS(entry->add_group(NULL, NULL, 0, NULL), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
+    CHECK_FAILS(ctrt_optimizer_option(&value, good, 0, "nonsense"), CTRT_ERR_NOT_FOUND, "nonsense");
+    CHECK_FAILS(ctrt_optimizer_option(&value, good, 1, "lr"), CTRT_ERR_NOT_FOUND, "group 1");
+    const struct entry *other = entry == entries ? &entries[1] : &entries[0];
+    CHECK_FAILS(other->add_group(good, NULL, 0, NULL), CTRT_ERR_STATE, entry->kind->name);
+}
+
+/* ---- groups ---- */
+
+enum { SIZE = 3, STEPS = 5 };
+
+static void gradient(ctrt_tensor *p, int step, int which)
+{
+    double values[SIZE];
+    for (int i = 0; i < SIZE; i++)
+        values[i] = sin(step * 7 + which * 3 + i);
+    set_grad(p, values);
+}
+
+static ctrt_tensor *parameter(int which, ctrt_device *device)
+{
+    double values[SIZE];
+    for (int i = 0; i < SIZE; i++)
+        values[i] = cos(which * 5 + i);
+    return tensor_of(values, CTRT_SHAPE(SIZE), CTRT_F32, device);
+}
+
+static void check_same(const char *what, ctrt_tensor *a, ctrt_tensor *b)
+{
+    double x[SIZE] = { 0 }, y[SIZE] = { 0 };
+    CHECK_OK(ctrt_to_host(x, sizeof x, a, CTRT_F64));
+    CHECK_OK(ctrt_to_host(y, sizeof y, b, CTRT_F64));
+    CHECK(memcmp(x, y, sizeof x) == 0, "%s: %g %g %g, expected %g %g %g", what, x[0], x[1], x[2], y[0], y[1], y[2]);
+}
+
+/* Two groups, the second of which comes after two steps, are two optimizers. */
+static void groups(const struct entry *entry, ctrt_device *device)
+{
+    group("%s on %s: groups", entry->kind->name, ctrt_device_name(device));
+    const union optim_options options = full_options(entry->kind);
+    CTRT_AUTO(optimizer) both = NULL, one = NULL, two = NULL;
+    ctrt_tensor *p[2] = { parameter(0, device), parameter(1, device) },
+                *q[2] = { parameter(0, device), parameter(1, device) };
+    double lr;
+    CHECK_OK(entry->make(&both, NULL, NULL));
+    CHECK_OK(entry->make(&one, NULL, NULL));
+    CHECK_OK(entry->make(&two, NULL, &options));
+    CHECK_OK(ctrt_optimizer_add(both, &p[0], 1));
+    CHECK_OK(ctrt_optimizer_add(one, &q[0], 1));
+    CHECK_OK(ctrt_optimizer_add(two, &q[1], 1));
+    CHECK(ctrt_optimizer_group_count(both) == 1 && ctrt_optimizer_group_count(NULL) == 0, "groups");
+    CHECK_FAILS(entry->add_group(both, p, 2, &options), CTRT_ERR_STATE, "already");
+    CHECK_FAILS(entry->add_group(both, (ctrt_tensor *[]){ p[1], NULL }, 2, &options),
+                CTRT_ERR_INVALID_ARGUMENT, "NULL");
+    CHECK(ctrt_optimizer_group_count(both) == 1, "a failed call added a group");
+    for (int step = 0; step < STEPS; step++) {
+        if (step == 2)
+            CHECK_OK(entry->add_group(both, &p[1], 1, &options));
+        if (step == 3) {
+            CHECK_OK(ctrt_optimizer_set_group_lr(both, 1, 0.25));
+            CHECK_OK(ctrt_optimizer_set_lr(two, 0.25));
+            CHECK_OK(ctrt_optimizer_option(&lr, both, 1, "lr"));
+            CHECK(lr == 0.25 && ctrt_optimizer_lr(both) != 0.25, "lr %g and %g", lr, ctrt_optimizer_lr(both));
+        }
+        if (step == 4) {
+            CHECK_OK(ctrt_optimizer_set_lr(both, 0.125));
+            CHECK_OK(ctrt_optimizer_set_lr(one, 0.125));
+            CHECK_OK(ctrt_optimizer_set_lr(two, 0.125));
+        }
+        gradient(p[0], step, 0);
+        gradient(q[0], step, 0);
+        gradient(p[1], step, 1);
+        if (step >= 2)
+            gradient(q[1], step, 1);
+        CHECK_OK(ctrt_optimizer_step(both));
+        CHECK_OK(ctrt_optimizer_step(one));
+        CHECK_OK(ctrt_optimizer_step(two));
+        check_same("group 0", p[0], q[0]);
+        check_same("group 1", p[1], q[1]);
+    }
+    CHECK_FAILS(ctrt_optimizer_set_group_lr(both, 2, 0.1), CTRT_ERR_NOT_FOUND, "group 2");
+    CHECK_FAILS(ctrt_optimizer_set_group_lr(both, 1, -1), CTRT_ERR_INVALID_ARGUMENT, "lr is -1");
+    CHECK_FAILS(ctrt_optimizer_set_group_lr(NULL, 0, 1), CTRT_ERR_INVALID_ARGUMENT, "optimizer");
+    CHECK_OK(entry->add_group(both, NULL, 0, NULL));            /* the options of group 0 */
+    CHECK_OK(ctrt_optimizer_option(&lr, both, 2, "lr"));
+    CHECK(lr == 0.125, "the third group has lr %g", lr);
+    for (int i = 0; i < 2; i++) {
+        ctrt_tensor_release(&p[i]);
+        ctrt_tensor_release(&q[i]);
+    }
+}
+
+/* ---- files ---- */
+
+/* A second optimizer with other options goes on from the file of the first. */
+static void files(const struct entry *entry, ctrt_device *device)
+{
+    group("%s on %s: files with groups", entry->kind->name, ctrt_device_name(device));
+    const union optim_options options = full_options(entry->kind);
+    CTRT_AUTO(optimizer) first = NULL, second = NULL, wrong = NULL;
+    ctrt_tensor *p[3], *q[3] = { NULL };
+    char path[] = "/tmp/ctrt-optim-XXXXXX";
+    const int fd = mkstemp(path);
+    if (!CHECK(fd >= 0, "no temporary file"))
+        return;
+    close(fd);
+    for (int i = 0; i < 3; i++)
+        p[i] = parameter(i, device);
+    CHECK_OK(entry->make(&first, NULL, &options));
+    CHECK_OK(ctrt_optimizer_add(first, p, 1));
+    CHECK_OK(entry->add_group(first, &p[1], 1, &(union optim_options){ .sgd = { .lr = 0.5 } }));
+    CHECK_OK(entry->add_group(first, &p[2], 1, &options));
+    CHECK_OK(ctrt_optimizer_set_group_lr(first, 2, 0.1 / 3));
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < 3; i++)
+            gradient(p[i], step, i);
+        CHECK_OK(ctrt_optimizer_step(first));
+    }
+    CHECK_OK(ctrt_optimizer_save(first, path));
+    for (int i = 0; i < 3; i++)
+        ctrt_no_grad CHECK_OK(ctrt_clone(&q[i], p[i]));
+    CHECK_OK(entry->make(&second, NULL, NULL));
+    CHECK_OK(ctrt_optimizer_add(second, q, 1));
+    CHECK_OK(entry->add_group(second, &q[1], 1, NULL));
+    CHECK_OK(entry->add_group(second, &q[2], 1, NULL));
+    CHECK_OK(ctrt_optimizer_load(second, path));
+    for (size_t g = 0; g < 3; g++)
+        for (const struct optim_option *option = entry->kind->options; option->name != NULL; option++) {
+            double want = NAN, got = NAN;
+            CHECK_OK(ctrt_optimizer_option(&want, first, g, option->name));
+            CHECK_OK(ctrt_optimizer_option(&got, second, g, option->name));
+            CHECK(got == want, "group %zu: %s is %.17g, expected %.17g", g, option->name, got, want);
+        }
+    for (int step = 3; step < 6; step++) {
+        for (int i = 0; i < 3; i++) {
+            gradient(p[i], step, i);
+            gradient(q[i], step, i);
+        }
+        CHECK_OK(ctrt_optimizer_step(first));
+        CHECK_OK(ctrt_optimizer_step(second));
+        for (int i = 0; i < 3; i++)
+            check_same("after loading", q[i], p[i]);
+    }
+    /* Another division into groups. */
+    CHECK_OK(entry->make(&wrong, NULL, NULL));
+    CHECK_OK(ctrt_optimizer_add(wrong, q, 2));
+    CHECK_OK(entry->add_group(wrong, NULL, 0, NULL));
+    CHECK_OK(entry->add_group(wrong, &q[2], 1, NULL));
+    CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE,
+                "parameter.1 is in group 1 in the file, and in group 0");
+    CHECK_OK(entry->make(&wrong, NULL, NULL));
+    CHECK_OK(ctrt_optimizer_add(wrong, q, 3));
+    CHECK_FAILS(ctrt_optimizer_load(wrong, path), CTRT_ERR_STATE, "group");
+    unlink(path);
+    for (int i = 0; i < 3; i++) {
+        ctrt_tensor_release(&p[i]);
+        ctrt_tensor_release(&q[i]);
+    }
+}
+
+/* ---- training without the fused kernels ---- */
+
+static void training(const struct entry *entry)
+{
+    group("%s trains on a device without sgd_step and adam_step", entry->kind->name);
+    CTRT_AUTO(module) net = NULL;
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    CTRT_AUTO(tensor) x = NULL, y = NULL;
+    double first = 0, last = 0;
+    const uint64_t before = ctrt_fallback_count(NULL);
+    ctrt_manual_seed(3);
+    CHECK(!ctrt_op_supported(lean, "sgd_step", CTRT_F32) && !ctrt_op_supported(lean, "adam_step", CTRT_F32),
+          "the device has the kernels");
+    CHECK_OK(ctrt_sequential_new(&net, CTRT_MODULES(CTRT_NEW(linear, 3, 8, true, lean), CTRT_NEW(tanh),
+                                                    CTRT_NEW(linear, 8, 1, true, lean))));
+    CHECK_OK(entry->make(&optimizer, net, NULL));
+    CHECK_OK(ctrt_optimizer_set_lr(optimizer, 0.05));
+    CHECK_OK(ctrt_randn(&x, CTRT_SHAPE(16, 3), CTRT_F32, lean));
+    for (int step = 0; step < 40; step++) {
+        CHECK_OK(ctrt_forward(&y, net, x));
+        CHECK_OK(ctrt_square(&y, y));
+        CHECK_OK(ctrt_mean(&y, y, CTRT_ALL_DIMS));
+        CHECK_OK(ctrt_optimizer_zero_grad(optimizer, true));
+        CHECK_OK(ctrt_backward(y));
+        CHECK_OK(ctrt_optimizer_step(optimizer));
+        CHECK_OK(ctrt_item(step == 0 ? &first : &last, y));
+    }
+    CHECK(last < first / 2, "loss %g after %g", last, first);
+    CHECK(ctrt_fallback_count(NULL) == before, "ops ran on the cpu");
+}
+
+/* ---- failed allocations ---- */
+
+struct values { double p[SIZE], state[OPTIM_STATES][SIZE]; int64_t steps; };
+
+static struct values values_of(ctrt_optimizer *optimizer, size_t slot, ctrt_tensor *p)
+{
+    struct values values;
+    memset(&values, 0, sizeof values);
+    CHECK_OK(optim_state_ready(optimizer, &optimizer->slots[slot]));        /* as it is before the first step */
+    CHECK_OK(ctrt_to_host(values.p, sizeof values.p, p, CTRT_F64));
+    for (int i = 0; i < OPTIM_STATES && optimizer->kind->states[i].name; i++) {
+        ctrt_tensor *state = NULL;
+        if (ctrt_optimizer_state(&state, optimizer, slot, optimizer->kind->states[i].name) == CTRT_OK)
+            CHECK_OK(ctrt_to_host(values.state[i], sizeof values.state[i], state, CTRT_F64));
+    }
+    values.steps = optimizer->slots[slot].steps;
+    return values;
+}
+
+/* Step `at` of two parameters, with the n-th allocation failing: each has taken the step with all of its state, or
+ * nothing has changed. */
+static bool failing_step(const struct entry *entry, ctrt_device *device, ctrt_dtype dtype, int at, uint64_t n,
+                         const struct values *before, const struct values *after, struct values *found)
+{
+    const union optim_options options = full_options(entry->kind);
+    CTRT_AUTO(optimizer) optimizer = NULL;
+    ctrt_tensor *p[2] = { parameter(0, device), parameter(1, device) };
+    bool done = false;
+    CHECK_OK(entry->make(&optimizer, NULL, &options));
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(ctrt_to_dtype(&p[i], p[i], dtype));
+        CHECK_OK(entry->add_group(optimizer, &p[i], 1, NULL));      /* a batch of its own */
+    }
+    for (int step = 0; step <= at; step++) {
+        for (int i = 0; i < 2; i++)
+            gradient(p[i], step, i);
+        if (step == at && before == NULL)
+            for (int i = 0; i < 2; i++)
+                found[i] = values_of(optimizer, (size_t)i, p[i]);
+        alloc_fail_at(step == at ? n : 0, false);
+        ctrt_status status = ctrt_optimizer_step(optimizer);
+        const uint64_t counted = alloc_fail_at(0, false);
+        if (step < at)
+            CHECK_OK(status);
+        else if (n > 0 && status == CTRT_OK)
+            done = counted < n;
+        else if (n > 0)
+            CHECK(status == CTRT_ERR_OUT_OF_MEMORY, "allocation %llu: %s", (unsigned long long)n, ctrt_error_message());
+    }
+    for (int i = 0; i < 2; i++) {
+        const struct values now = values_of(optimizer, (size_t)i, p[i]);
+        if (before == NULL)
+            found[2 + i] = now;
+        else
+            CHECK(memcmp(&now, &before[i], sizeof now) == 0 || memcmp(&now, &after[i], sizeof now) == 0,
+                  "allocation %llu failed: parameter %d is between two steps (%lld steps, %g)",
+                  (unsigned long long)n, i, (long long)now.steps, now.p[0]);
+        ctrt_tensor_release(&p[i]);
+    }
+    return done;
+}
+
+static void failures(const struct entry *entry, ctrt_device *device)
+{
+    static const struct { ctrt_dtype dtype; int at; } cases[] = { { CTRT_F32, 0 }, { CTRT_F32, 2 }, { CTRT_BF16, 2 } };
+    group("%s on %s: every allocation of a step fails", entry->kind->name, ctrt_device_name(device));
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        const ctrt_dtype dtype = cases[i].dtype;
+        const int at = cases[i].at;
+        struct values found[4];
+        uint64_t n = 1;
+        failing_step(entry, device, dtype, at, 0, NULL, NULL, found);
+        while (n < 1000 && !failing_step(entry, device, dtype, at, n, found, found + 2, NULL))
+            n++;
+        CHECK(n < 1000 && (n > 1 || device == cpu), "%llu allocations failed", (unsigned long long)n - 1);
+        printf("# %s, %s, step %d: %llu allocations\n", entry->kind->name, ctrt_dtype_name(dtype), at,
+               (unsigned long long)n - 1);
+    }
+}
+
+TEST_MAIN
+{
+    group("the devices");
+    if (!CHECK_OK(ctrt_device_get(&cpu, "cpu")) || !CHECK_OK(lean_open(&lean)))
+        return done();
+    for (size_t i = 0; i < COUNT(entries); i++) {
+        bad_options(&entries[i]);
+        training(&entries[i]);
+        for (int d = 0; d < 2; d++) {
+            ctrt_device *device = d ? lean : cpu;
+            references(&entries[i], device);
+            half(&entries[i], device);
+            groups(&entries[i], device);
+            files(&entries[i], device);
+            failures(&entries[i], device);
+        }
+    }
+    return done();
+}
