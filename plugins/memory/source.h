@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* plugins/memory/source.h: helpers for calls of the memory source and the library, and for statistics. An older source or library may lack
- * optional functions. */
+/* plugins/memory/source.h: helpers for calls of the memory source and the library, and for statistics. An older source
+ * or library may lack optional functions. */
 #ifndef CTRT_MEMORY_SOURCE_H
 #define CTRT_MEMORY_SOURCE_H
 

@@ -206,14 +206,13 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  * Elementwise; all views have one shape, with dimensions merged where possible:
  *   copy(x) -> out            out may have another dtype (key: x); float to int truncates toward zero; bool is x != 0
  *   fill() -> out             value: range_attributes.lo; key: out.  Any strides if the kernel has CTRT_KERNEL_STRIDED
- *   neg abs sign square relu(x); floor ceil round trunc (ties to even); clamp(x), range_attributes   any dtype but bool
- *   sqrt rsqrt reciprocal exp expm1 log log1p sin cos tan tanh sigmoid silu erf gelu(x)     floating
- *   isnan isinf isfinite logical_not(x) -> bool out
+ *   NAME(x) -> out, NAME(a, b) -> out     every op of the form UNARY or BINARY in ctrt/ops.def, which says what it
+ *       computes. Keys: floating if its promotion is TO_FLOAT, else its dtypes. out is bool if it is TO_BOOL or
+ *       COMPARE, else of the key dtype. Of bool, add and maximum are or; mul and minimum are and
+ *   clamp(x), range_attributes    any dtype but bool
+ *   gelu(x)                       floating
  *   relu_backward(dy, y): y <= 0 ? 0 : dy   sigmoid_backward(dy, y)    tanh_backward(dy, y)
  *   gelu_backward(dy, x)    silu_backward(dy, x)
- *   add sub mul div(floating) remainder(sign of divisor) fmod floor_divide pow maximum minimum (NaN wins) (a, b)
- *       bool: add is or, mul and maximum are and/or
- *   eq ne lt le gt ge logical_and logical_or logical_xor(a, b) -> bool out (key: the dtype of a and b)
  *   where(cond bool, a, b) (key: a)
  * Reductions; attributes: reduce. out has the input's ndim, with size 1 and stride 0 at reduced dimensions:
  *   sum prod(x) -> out, key x, out dtype: x's, or i64 for integers and bool      mean(x) floating
