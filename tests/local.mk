@@ -20,7 +20,7 @@
 # plugins and other CTRT_ variables are unset; $srcdir, $builddir (both absolute) say where the files are.
 
 PUBLIC_LIBS       = libctrt.la -ldl -lm
-INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/core -I$(top_srcdir) -I$(top_srcdir)/tests/unit -D_GNU_SOURCE $(CMOCKA_CFLAGS)
+INTERNAL_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/core -I$(top_srcdir) -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
 PUBLIC_CPPFLAGS   = $(AM_CPPFLAGS) -I$(top_srcdir) -I$(top_srcdir)/tests -I$(top_srcdir)/tests/unit -D_GNU_SOURCE
 INTERNAL_LIBS     = libctrt-core.la
 TEST_RUNNER       = tests/unit/run.c tests/unit/run.h
@@ -63,7 +63,7 @@ EXTRA_DIST += \
 EXTRA_DIST += \
     tests/unit/autograd_check.h tests/unit/caching_reference.h tests/unit/child.h tests/unit/cuda_bed.h tests/unit/cuda_fake.h \
     tests/unit/fake_check.h tests/unit/fake_host.h tests/unit/folder.h tests/unit/gradcheck.h tests/unit/memory_bed.h \
-    tests/unit/memory_host.h tests/unit/plan_models.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/soft_begin.h tests/unit/tap.h \
+    tests/unit/memory_host.h tests/unit/plan_models.h tests/unit/plugin_host.h tests/unit/sim_host.h tests/unit/sims.h tests/unit/soft_begin.h tests/unit/tap.h \
     tests/unit/tensors.h tests/unit/toy.h
 
 # Tensors, ops, autograd, modules.
@@ -102,23 +102,17 @@ public_tests   += tests/unit/test-bad-input.c
 internal_tests += tests/unit/test-alloc-failure.c tests/unit/test-pressure.c
 TSAN_TESTS     += tests/unit/test-pressure.c
 
-if HAVE_CMOCKA
 plugin_tests += \
-    tests/unit/test-cpu-conv.c tests/unit/test-cpu-copy.c tests/unit/test-cpu-elementwise.c tests/unit/test-cpu-index.c \
-    tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c tests/unit/test-cpu-matmul.c tests/unit/test-cpu-memory.c \
-    tests/unit/test-cpu-norm.c tests/unit/test-cpu-optim.c tests/unit/test-cpu-random.c tests/unit/test-cpu-reduce.c \
-    tests/unit/test-cpu-softmax.c
+    tests/unit/test-cpu-conv.c tests/unit/test-cpu-kernels.c tests/unit/test-cpu-limits.c tests/unit/test-cpu-math.c \
+    tests/unit/test-cpu-matmul.c tests/unit/test-cpu-memory.c tests/unit/test-cpu-random.c tests/unit/test-cpu-reduce.c
 single_tests += tests/unit/test-cpu-threads.c
 TSAN_TESTS   += tests/unit/test-cpu-memory.c tests/unit/test-cpu-threads.c
-endif
 
 if PLUGIN_SIM
 # Simulated devices, streams, plans.
-if HAVE_CMOCKA
 sim_tests     = tests/unit/test-sim.c tests/unit/test-sim-faults.c tests/unit/test-sim-process.c tests/unit/test-sim-threads.c
 plugin_tests += $(sim_tests)
 TSAN_TESTS   += $(sim_tests)
-endif
 stream_tests  = \
     tests/unit/test-stream.c tests/unit/test-stream-corners.c tests/unit/test-stream-errors.c tests/unit/test-stream-order.c \
     tests/unit/test-stream-races.c tests/unit/test-stream-train.c
@@ -204,21 +198,19 @@ run_internal_SOURCES  = $(TEST_RUNNER) $(internal_tests) tests/fuzz/driver.c tes
 run_internal_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 run_internal_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
 run_internal_LDADD    = $(INTERNAL_LIBS)
-if HAVE_CMOCKA
 if PLUGIN_CPU
 check_PROGRAMS += run-plugins test-cpu-threads
-endif
 endif
 # test-cpu-limits tests the files that read /proc and /sys, with recorded ones.
 run_plugins_SOURCES  = $(TEST_RUNNER) $(plugin_tests) \
     backends/cpu/host/cgroup.c backends/cpu/host/limits.c backends/cpu/host/numa.c backends/cpu/host/pages.c
 run_plugins_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 run_plugins_LDFLAGS  = $(NO_WRAPPER)
-run_plugins_LDADD    = $(CMOCKA_LIBS)
+run_plugins_LDADD    =
 test_cpu_threads_SOURCES  = $(TEST_RUNNER) tests/unit/test-cpu-threads.c
 test_cpu_threads_CPPFLAGS = $(INTERNAL_CPPFLAGS)
 test_cpu_threads_LDFLAGS  = $(NO_WRAPPER) -export-dynamic
-test_cpu_threads_LDADD    = $(CMOCKA_LIBS)
+test_cpu_threads_LDADD    =
 test_account_peaks_SOURCES    = $(TEST_RUNNER) tests/unit/test-account-peaks.c
 test_account_peaks_CPPFLAGS   = $(INTERNAL_CPPFLAGS)
 test_account_peaks_LDFLAGS    = $(NO_WRAPPER)
@@ -280,7 +272,7 @@ mutant_la_SOURCES  = tests/plugins/mutant.c tests/plugins/plain-attention.h
 mutant_la_LDFLAGS  = $(PLUGIN_LDFLAGS) -rpath /nowhere
 
 if PLUGIN_CPU
-TESTS      += ctrt-conformance
+TESTS      += ctrt-conformance tests/conformance/cpu-variants.sh
 LONG_TESTS += tests/conformance/mutants.sh
 endif
 # The page of `ctrt memory`, in a browser where there is one.
@@ -297,7 +289,7 @@ if PLUGIN_SIM
 TESTS      += tests/integration/sim.sh
 LONG_TESTS += tests/integration/sim-second.sh
 endif
-EXTRA_DIST += tests/conformance/mutants.sh tests/integration/check.sh tests/integration/sim.sh \
+EXTRA_DIST += tests/conformance/cpu-variants.sh tests/conformance/mutants.sh tests/integration/check.sh tests/integration/sim.sh \
               tests/integration/sim-second.sh
 
 # --- abi -------------------------------------------------------------------------------------------------------------
@@ -354,7 +346,7 @@ AM_TESTS_ENVIRONMENT = \
     for v in `env | sed -n 's/^\(CTRT_[A-Za-z_]*\)=.*/\1/p'`; do unset $$v; done; \
     CTRT_PLUGIN_PATH='$(plugins_built)'; export CTRT_PLUGIN_PATH; \
     srcdir='$(abs_top_srcdir)'; builddir='$(abs_top_builddir)'; TEST_PROGRAMS='$(run_programs)'; export srcdir builddir TEST_PROGRAMS; \
-    CMOCKA_MESSAGE_OUTPUT=TAP; export CMOCKA_MESSAGE_OUTPUT; OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
+    OMP_WAIT_POLICY=passive; export OMP_WAIT_POLICY; \
     CC='$(CC)'; CXX='$(CXX_FOR_TESTS)'; NM='$(NM_PROGRAM)'; READELF='$(READELF)'; AWK='$(AWK)'; \
     PKG_CONFIG='$(PKG_CONFIG)'; SANITIZE='$(SANITIZE_FLAGS)'; CTRT_TEST_TIMEOUT='$(TEST_TIMEOUT)'; \
     export CC CXX NM READELF AWK PKG_CONFIG SANITIZE CTRT_TEST_TIMEOUT; \

@@ -31,7 +31,7 @@ backend_cpu_variant_sources = backends/cpu/kernels/batch_norm.c backends/cpu/ker
 # ISO C semantics, except that math functions need not set errno and operations need not trap; otherwise loops that use
 # them would not be vectorised.
 CPU_CPPFLAGS      = $(PLUGIN_CPPFLAGS) -I$(top_srcdir)/backends/cpu
-CPU_KERNEL_CFLAGS = -O3 -fno-math-errno -fno-trapping-math
+CPU_KERNEL_CFLAGS = $(KERNEL_OPT_CFLAGS) -fno-math-errno -fno-trapping-math
 
 if PLUGIN_CPU
 plugin_LTLIBRARIES += backend-cpu.la

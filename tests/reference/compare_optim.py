@@ -11,37 +11,59 @@ import compare_ctrt as C
 from compare_check import difference, largest, shape, values
 
 
-class SgdOptions(c.Structure):
-    _fields_ = [(name, c.c_double) for name in ("lr", "momentum", "dampening", "weight_decay")] + [
-        ("nesterov", c.c_bool),
-        ("maximize", c.c_bool),
-        ("reserved", c.c_int64 * 8),
-    ]
-
-
-class AdamwOptions(c.Structure):
-    _fields_ = [(name, c.c_double) for name in ("lr", "beta1", "beta2", "epsilon", "weight_decay")] + [
-        ("maximize", c.c_bool),
-        ("reserved", c.c_int64 * 8),
-    ]
+# PyTorch's class, options of type double and of type bool, in the order of ctrt's struct. Names are ctrt's.
+KINDS = {
+    "sgd": (torch.optim.SGD, ("lr", "momentum", "dampening", "weight_decay"), ("nesterov", "maximize")),
+    "adam": (torch.optim.Adam, ("lr", "beta1", "beta2", "epsilon", "weight_decay"), ("maximize", "amsgrad")),
+    "adamw": (torch.optim.AdamW, ("lr", "beta1", "beta2", "epsilon", "weight_decay"), ("maximize", "amsgrad")),
+    "rmsprop": (
+        torch.optim.RMSprop,
+        ("lr", "alpha", "epsilon", "weight_decay", "momentum"),
+        ("centered", "maximize"),
+    ),
+    "adagrad": (
+        torch.optim.Adagrad,
+        ("lr", "lr_decay", "weight_decay", "initial_accumulator_value", "epsilon"),
+        ("maximize",),
+    ),
+    "nadam": (
+        torch.optim.NAdam,
+        ("lr", "beta1", "beta2", "epsilon", "weight_decay", "momentum_decay"),
+        ("decoupled_weight_decay", "maximize"),
+    ),
+}
+# 0 means a default in ctrt, so it is a choice only where it is the default.
+VALUES = {
+    "lr": (0.001, 0.01, 0.1),
+    "momentum": (0.0, 0.5, 0.9),
+    "dampening": (0.0, 0.0, 0.3),
+    "weight_decay": (0.0, 0.01, 0.1),
+    "beta1": (0.9, 0.5),
+    "beta2": (0.999, 0.9),
+    "epsilon": (1e-8, 1e-3),
+    "alpha": (0.99, 0.75),
+    "lr_decay": (0.0, 0.5),
+    "initial_accumulator_value": (0.0, 0.25),
+    "momentum_decay": (4e-3, 0.5),
+}
 
 
 def make(r):
-    """(text, constructor for torch, name and options for ctrt). Options that are 0 mean a default in ctrt; so 0 only
-    where it is the default."""
-    lr, decay, maximize = r.choice((0.001, 0.01, 0.1)), r.choice((0.0, 0.01, 0.1)), r.random() < 0.2
-    if r.random() < 0.5:
-        momentum = r.choice((0.0, 0.5, 0.9))
-        dampening = r.choice((0.0, 0.0, 0.3))
-        nesterov = momentum > 0 and dampening == 0 and r.random() < 0.5
-        arguments = dict(
-            lr=lr, momentum=momentum, dampening=dampening, weight_decay=decay, nesterov=nesterov, maximize=maximize
-        )
-        return "SGD %s" % arguments, lambda p: torch.optim.SGD(p, **arguments), "sgd_new", SgdOptions(**arguments)
-    beta1, beta2, epsilon = r.choice((0.9, 0.5)), r.choice((0.999, 0.9)), r.choice((1e-8, 1e-3))
-    options = AdamwOptions(lr=lr, beta1=beta1, beta2=beta2, epsilon=epsilon, weight_decay=decay, maximize=maximize)
-    arguments = dict(lr=lr, betas=(beta1, beta2), eps=epsilon, weight_decay=decay, maximize=maximize)
-    return "AdamW %s" % arguments, lambda p: torch.optim.AdamW(p, **arguments), "adamw_new", options
+    """(text, constructor for torch, name and options for ctrt)."""
+    name = r.choice(list(KINDS))
+    kind, numbers, flags = KINDS[name]
+    given = {number: r.choice(VALUES[number]) for number in numbers}
+    given.update({flag: r.random() < 0.3 for flag in flags})
+    if name == "sgd" and not (given["momentum"] > 0 and given["dampening"] == 0):
+        given["nesterov"] = False
+    fields = [(number, c.c_double) for number in numbers] + [(flag, c.c_bool) for flag in flags]
+    options = type("Options", (c.Structure,), {"_fields_": fields})(**given)
+    arguments = dict(given, foreach=False)
+    if "beta1" in arguments:
+        arguments["betas"] = (arguments.pop("beta1"), arguments.pop("beta2"))
+    if "epsilon" in arguments:
+        arguments["eps"] = arguments.pop("epsilon")
+    return "%s %s" % (kind.__name__, given), lambda p: kind(p, **arguments), name + "_new", options
 
 
 def run(r):
@@ -82,8 +104,10 @@ def run(r):
             sides[0][i].grad, sides[1][i].grad = g, None if g is None else g.double()
             C.call("tensor_set_grad", ours[i], None if g is None else C.from_torch(g))
         text.append("  step, gradients of %s" % [i for i in range(len(starts)) if sides[0][i].grad is not None])
+        torch.set_default_dtype(torch.float64)  # of NAdam's product of momentums, which is f32 otherwise
         for each in steppers:
             each.step()
+        torch.set_default_dtype(torch.float32)
         C.call("optimizer_step", stepper)
         for i, x in enumerate(ours):
             same, exact = sides[0][i].detach(), sides[1][i].detach()

@@ -11,41 +11,11 @@
 #include <unistd.h>
 
 #include "cuda_fake.h"
-#include "tap.h"
+#include "plugin_host.h"
 
 #define UNUSED __attribute__((unused))
 
-/* ---- a host ---- */
-
-static char message[1024], logged[1024];
-
-static CTRT_PRINTF(2, 3) ctrt_status host_fail(ctrt_status status, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
-    va_end(arguments);
-    return status;
-}
-
-static CTRT_PRINTF(3, 4) void host_log(ctrt_log_level level, const char *component, const char *format, ...)
-{
-    va_list arguments;
-    (void)level, (void)component;
-    va_start(arguments, format);
-    vsnprintf(logged, sizeof logged, format, arguments);
-    va_end(arguments);
-}
-
-static ctrt_status host_param(ctrt_param_value *out, const ctrt_param *param)
-{
-    const char *text = getenv(param->name);
-    *out = (ctrt_param_value){ .text = text, .integer = text == NULL || strcmp(text, "off") != 0 };
-    return CTRT_OK;
-}
-
-static const ctrt_host host = { .size = sizeof host, .fail = host_fail, .log = host_log, .param = host_param, .alloc = malloc, .free = free };
-const ctrt_host *cuda_host = &host;
+const ctrt_host *cuda_host = &host_table;
 
 /* ---- trees ---- */
 
@@ -173,8 +143,8 @@ static struct answer ask(const char *const *settings, bool unprivileged, bool de
         }
         a.inits = fake_machine.inits;
         a.nvml_inits = fake_machine.nvml_inits;
-        snprintf(a.message, sizeof a.message, "%.500s", message);
-        snprintf(a.logged, sizeof a.logged, "%.500s", logged);
+        snprintf(a.message, sizeof a.message, "%.500s", host_error);
+        snprintf(a.logged, sizeof a.logged, "%.500s", host_logged);
         if (write(ends[1], &a, sizeof a) != sizeof a)
             _exit(97);
         _exit(0);

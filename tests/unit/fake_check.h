@@ -66,15 +66,9 @@ FAKE void fake_compare(const char *what, const ctrt_view *got, const double *wan
             continue;
         const double allowed = tolerance * fabs(w) + fake_sum_tolerance(got->dtype) * (scale ? scale[i] : 1)
                                + (got->dtype == CTRT_F16 ? 0x1p-24 : 0);
-        if (!(fabs(g - w) <= allowed))
-            fail_msg("%s: element %lld is %.9g, expected %.9g within %.2g", what, (long long)i, g, w, allowed);
+        REQUIRE(fabs(g - w) <= allowed, "%s: element %lld is %.9g, expected %.9g within %.2g", what, (long long)i, g,
+                w, allowed);
     }
-}
-
-FAKE void fake_must(ctrt_status status, const char *what)
-{
-    if (status)
-        fail_msg("%s: status %d: %s", what, (int)status, fake_error);
 }
 
 /* The instruction sets to test: those that this build and processor have (CTRT_CPU_ISA lowers, never raises). */

@@ -1,140 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/unit/fake_host.h: runs the kernels of backend-cpu.so without the library.
  *
- * The plugin is opened as the library would open it and gets a host table that lives here. Parameters are the
- * environment's. Tensors of any layout are made by fake_tensor; fake_run picks the row by op and dtype as the core
- * does (score, accepts, workspace). Include after cmocka.h and what it wants. */
+ * The plugin is opened as the library would open it and gets the host table of plugin_host.h. Tensors of any layout are made by fake_tensor; fake_run picks the row by op and dtype as the core
+ * does (score, accepts, workspace). */
 #ifndef CTRT_TESTS_FAKE_HOST_H
 #define CTRT_TESTS_FAKE_HOST_H
 
-#include <dlfcn.h>
-#include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ctrt/plugin.h"
-#include "run.h"
+#include "plugin_host.h"
 
 #define FAKE __attribute__((unused)) static
-
-/* ---- the host table ---- */
-
-static _Thread_local char fake_error[512];      /* message of the thread's last fail() */
-static char fake_log_text[512];         /* text of the last log line */
-
-FAKE CTRT_PRINTF(2, 3) ctrt_status fake_fail(ctrt_status status, const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    vsnprintf(fake_error, sizeof fake_error, format, list);
-    va_end(list);
-    return status;
-}
-
-FAKE const char *fake_message(void)
-{
-    return fake_error;
-}
-
-FAKE CTRT_PRINTF(3, 4) void fake_log(ctrt_log_level level, const char *component, const char *format, ...)
-{
-    va_list list;
-    (void)level, (void)component;
-    va_start(list, format);
-    vsnprintf(fake_log_text, sizeof fake_log_text, format, list);
-    va_end(list);
-}
-
-/* Fails when *counter was positive and reaches 0 by this call; tests set fake_allocs_left. */
-static long fake_allocs_left;
-
-FAKE void *fake_alloc(size_t bytes)
-{
-    if (fake_allocs_left > 0 && --fake_allocs_left == 0)
-        return NULL;
-    return malloc(bytes ? bytes : 1);
-}
-
-FAKE ctrt_status fake_param(ctrt_param_value *out, const ctrt_param *param)
-{
-    const char *set = getenv(param->name), *text = set ? set : param->fallback;
-    memset(out, 0, sizeof *out);
-    out->text = text;
-    out->is_set = set != NULL;
-    if (!text)
-        return CTRT_OK;
-    if (param->type == CTRT_PARAM_ENUM) {
-        size_t length = strlen(text);
-        for (const char *word = param->words; word; word = strchr(word, '|') ? strchr(word, '|') + 1 : NULL, out->integer++)
-            if (strncmp(word, text, length) == 0 && (word[length] == '|' || !word[length]))
-                return CTRT_OK;
-        return fake_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: \"%s\" is none of %s", param->name, text, param->words);
-    }
-    if (param->type != CTRT_PARAM_STRING) {
-        char *end = NULL;
-        out->integer = strtoll(text, &end, 10);
-        if (end == text || *end)
-            return fake_fail(CTRT_ERR_INVALID_ARGUMENT, "%s: \"%s\" is no number", param->name, text);
-    }
-    return CTRT_OK;
-}
-
-FAKE const struct ctrt_backend *fake_no_backend(const char *name)
-{
-    (void)name;
-    return NULL;
-}
-
-static const ctrt_host fake_host = {
-    .size = sizeof(ctrt_host),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .fail = fake_fail,
-    .log = fake_log,
-    .alloc = fake_alloc,
-    .free = free,
-    .param = fake_param,
-    .backend = fake_no_backend,
-    .message = fake_message,
-};
 
 /* ---- the plugin ---- */
 
 static const ctrt_backend *fake_backend;
 
-/* Opens the plugin (once) and initialises it with CTRT_CPU_ISA=`isa`; NULL leaves the environment alone. Ends the
- * program when that is not possible: there is nothing to test then. */
+/* Opens the plugin (once) and initialises it with CTRT_CPU_ISA=`isa`; NULL leaves the environment alone. */
 FAKE void fake_load(const char *isa)
 {
     static const ctrt_plugin *plugin;
-    if (!plugin) {
-        const char *folder = getenv("CTRT_PLUGIN_PATH");
-        char path[4096];
-        snprintf(path, sizeof path, "%s/backend-cpu.so", folder ? folder : ".");
-        void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-        ctrt_plugin_entry entry = NULL;
-        if (object)
-            *(void **)&entry = dlsym(object, "ctrt_plugin_v1");
-        if (!entry) {
-            printf("Bail out! %s\n", dlerror());
-            exit(99);
-        }
-        plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
-    }
+    if (!plugin)
+        plugin = host_open("backend-cpu");
     if (isa)
         setenv("CTRT_CPU_ISA", isa, 1);
-    ctrt_status status = plugin->init(&fake_host);
+    ctrt_status status = plugin->init(&host_table);
     fake_backend = plugin->components[0].table;
     if (!status && CTRT_SLOT(fake_backend->kernels, prepare))
         status = fake_backend->kernels->prepare(NULL);
-    if (status) {
-        printf("Bail out! init: %s\n", fake_error);
-        exit(99);
-    }
+    REQUIRE(status == CTRT_OK, "init: %s", host_error);
 }
 
 FAKE const ctrt_kernel *fake_row(const char *op, ctrt_dtype key, const ctrt_call *call)
@@ -376,7 +273,7 @@ FAKE ctrt_status fake_run(const char *op, ctrt_dtype key, const ctrt_view *const
                        .n_outputs = (uint32_t)n_outputs, .attributes = attributes };
     const ctrt_kernel *row = fake_row(op, key, &call);
     if (!row) {
-        fake_fail(FAKE_NO_KERNEL, "no kernel for %s of %s", op, fake_names[key]);
+        host_fail(FAKE_NO_KERNEL, "no kernel for %s of %s", op, fake_names[key]);
         return FAKE_NO_KERNEL;
     }
     ctrt_status status = row->workspace ? row->workspace(&call, &call.workspace_bytes) : CTRT_OK;
@@ -386,6 +283,11 @@ FAKE ctrt_status fake_run(const char *op, ctrt_dtype key, const ctrt_view *const
         status = row->run(&call);
     free(call.workspace);
     return status;
+}
+
+FAKE void fake_must(ctrt_status status, const char *what)
+{
+    REQUIRE(!(status), "%s: status %d: %s", what, (int)status, host_error);
 }
 
 #define FAKE_VIEWS(...) ((const ctrt_view *const[]){ __VA_ARGS__ })

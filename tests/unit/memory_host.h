@@ -3,96 +3,26 @@
  *
  * The source hands out addresses that nobody may touch, knows how much there is, and what every fence stands for: a
  * fence is a set of numbered pieces of work, and it is known which queue, and whether the host, waits for which of
- * them. With pages: addresses can be reserved and mapped. Everything that a policy must not do is counted in `wrong`. Include
- * after tap.h. */
+ * them. With pages: addresses can be reserved and mapped. Everything that a policy must not do is counted in `wrong`. */
 #ifndef CTRT_TESTS_MEMORY_HOST_H
 #define CTRT_TESTS_MEMORY_HOST_H
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "ctrt/plugin.h"
+#include "plugin_host.h"
 
 #define HELP __attribute__((unused)) static
 
-/* ---- the host table ---- */
-
-static __thread char host_error[512];   /* message of the thread's last fail() */
-static char host_warning[512];          /* text of the last log line */
-static long host_allocs_left;           /* above 0: the allocation that brings it to 0 fails */
-
-HELP CTRT_PRINTF(2, 3) ctrt_status host_fail(ctrt_status status, const char *format, ...)
-{
-    va_list list;
-    va_start(list, format);
-    vsnprintf(host_error, sizeof host_error, format, list);
-    va_end(list);
-    return status;
-}
-
-HELP CTRT_PRINTF(3, 4) void host_log(ctrt_log_level level, const char *component, const char *format, ...)
-{
-    va_list list;
-    (void)level, (void)component;
-    va_start(list, format);
-    vsnprintf(host_warning, sizeof host_warning, format, list);
-    va_end(list);
-}
-
-HELP void *host_alloc(size_t bytes)
-{
-    if (host_allocs_left > 0 && --host_allocs_left == 0)
-        return NULL;
-    return malloc(bytes);
-}
-
-/* Nothing is set. */
-HELP ctrt_status host_param(ctrt_param_value *out, const ctrt_param *param)
-{
-    (void)param;
-    *out = (ctrt_param_value){ .text = NULL };
-    return CTRT_OK;
-}
-
-HELP const char *host_message(void)
-{
-    return host_error;
-}
-
-static const ctrt_host host_table = {
-    .size = sizeof(ctrt_host),
-    .abi_major = CTRT_PLUGIN_ABI_MAJOR,
-    .abi_minor = CTRT_PLUGIN_ABI_MINOR,
-    .fail = host_fail,
-    .log = host_log,
-    .alloc = host_alloc,
-    .free = free,
-    .param = host_param,
-    .message = host_message,
-};
-
-/* The policy in memory-NAME.so of CTRT_PLUGIN_PATH. Ends the program when there is none: there is nothing to test then. */
+/* The policy in memory-NAME.so of CTRT_PLUGIN_PATH. */
 HELP const ctrt_memory_policy *policy_load(const char *name)
 {
-    const char *folder = getenv("CTRT_PLUGIN_PATH");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/memory-%s.so", folder ? folder : ".", name);
-    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    ctrt_plugin_entry entry = NULL;
-    if (object)
-        *(void **)&entry = dlsym(object, "ctrt_plugin_v1");
-    if (!entry) {
-        printf("Bail out! %s\n", dlerror());
-        exit(99);
-    }
-    const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
-    if (plugin->init(&host_table) != CTRT_OK) {
-        printf("Bail out! init: %s\n", host_error);
-        exit(99);
-    }
+    char file[64];
+    snprintf(file, sizeof file, "memory-%s", name);
+    const ctrt_plugin *plugin = host_open(file);
+    REQUIRE(plugin->init(&host_table) == CTRT_OK, "init: %s", host_error);
     return plugin->components[0].table;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tests/unit/sim_host.h: drives the tables of backend-sim.so without the library; on top of fake_host.h, which lends the
- * cpu's kernels. Include after cmocka.h and what it wants. */
+ * cpu's kernels. */
 #ifndef CTRT_TESTS_SIM_HOST_H
 #define CTRT_TESTS_SIM_HOST_H
 
@@ -34,25 +34,11 @@ FAKE void sim_reload(void)
 {
     static ctrt_host host;
     fake_load(NULL);
-    const char *folder = getenv("CTRT_PLUGIN_PATH");
-    char path[4096];
-    snprintf(path, sizeof path, "%s/backend-sim.so", folder ? folder : ".");
-    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    ctrt_plugin_entry entry = NULL;
-    if (object)
-        *(void **)&entry = dlsym(object, "ctrt_plugin_v1");
-    if (!entry) {
-        printf("Bail out! %s\n", dlerror());
-        exit(99);
-    }
-    host = fake_host;
+    host = host_table;
     host.backend = sim_lend;
     host.describe = sim_describe;
-    const ctrt_plugin *plugin = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR);
-    if (plugin->init(&host) != CTRT_OK) {
-        printf("Bail out! init: %s\n", fake_error);
-        exit(99);
-    }
+    const ctrt_plugin *plugin = host_open("backend-sim");
+    REQUIRE(plugin->init(&host) == CTRT_OK, "init: %s", host_error);
     for (size_t i = 0; i < plugin->component_count; i++) {
         if (plugin->components[i].kind == CTRT_COMPONENT_BACKEND)
             sim = plugin->components[i].table;
@@ -61,37 +47,15 @@ FAKE void sim_reload(void)
     }
 }
 
-FAKE int sim_load(void **state)
-{
-    (void)state;
-    sim_reload();
-    return 0;
-}
+/* What must succeed. */
+#define MUST(call) fake_must((call), #call)
 
-/* What must succeed: `what` and the message otherwise. */
-#define MUST(call)                                                                                            \
-    do {                                                                                                      \
-        ctrt_status status_ = (call);                                                                         \
-        if (status_ != CTRT_OK)                                                                               \
-            fail_msg("%s: status %d: %s", #call, (int)status_, fake_error);                                   \
-    } while (0)
-
-/* What must fail so, with a message that has these words. */
+/* What must fail with that status and a message that has these words. */
 #define MUST_FAIL(call, status, words)                                                                        \
     do {                                                                                                      \
-        fake_error[0] = '\0';                                                                                 \
-        ctrt_status status_ = (call);                                                                         \
-        if (status_ != (status))                                                                              \
-            fail_msg("%s: status %d, expected %d: %s", #call, (int)status_, (int)(status), fake_error);       \
-        if (strstr(fake_error, (words)) == NULL)                                                              \
-            fail_msg("%s: the message has no \"%s\": %s", #call, (words), fake_error);                        \
-    } while (0)
-
-#define EQUAL(got, want)                                                                                      \
-    do {                                                                                                      \
-        long long got_ = (long long)(got), want_ = (long long)(want);                                         \
-        if (got_ != want_)                                                                                    \
-            fail_msg("%s is %lld, expected %lld (%s)", #got, got_, want_, #want);                             \
+        host_error[0] = '\0';                                                                                 \
+        REQUIRE_EQUAL(call, status);                                                                          \
+        REQUIRE(strstr(host_error, (words)) != NULL, "%s: the message has no \"%s\": %s", #call, (words), host_error); \
     } while (0)
 
 FAKE void *sim_open(const char *options, int index)
@@ -149,8 +113,7 @@ FAKE const ctrt_kernel *sim_row(const char *op, ctrt_dtype key)
         if (strcmp(row->op, op) == 0 && row->dtypes & CTRT_DTYPE_BIT(key) && (!best || row->score > best->score))
             best = row;
     }
-    if (best == NULL)
-        fail_msg("no row for %s", op);
+    REQUIRE(best != NULL, "no row for %s", op);
     return best;
 }
 

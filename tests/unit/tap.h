@@ -5,6 +5,7 @@
  *     CHECK(n == 3, "slice %s gives %d elements, expected 3", text, n);
  *     CHECK_OK(ctrt_slice(&y, x, 0, 1, 4, 1));
  *     CHECK_FAILS(ctrt_slice(&y, x, 9, 1, 4, 1), CTRT_ERR_SHAPE, "dimension 9");
+ *     REQUIRE(file != NULL, "%s cannot be opened", path);         a failure ends the program
  *     return done();
  *
  * A group that cannot be run is begun and then skip_group(reason)d. A group ends where the next begins. skip_rest(reason) ends the program with a plan of no tests, or a skipped one. */
@@ -109,6 +110,25 @@ static inline int done(void)
     printf("1..%d\n", tap_state.groups);
     return tap_state.failed_groups > 0 || tap_state.groups == 0;
 }
+
+/* What the rest of a test cannot do without: as CHECK, and a failure ends the program. */
+__attribute__((noreturn, unused))
+static void tap_stop(void)
+{
+    done();
+    printf("Bail out! stopped at the first failure\n");
+    fflush(stdout);
+    _Exit(1);
+}
+
+#define FAIL(...) (tap_check(false, __FILE__, __LINE__, __VA_ARGS__), tap_stop())
+#define REQUIRE(condition, ...) ((condition) ? (void)tap_state.checks++ : FAIL(__VA_ARGS__))
+#define REQUIRE_TRUE(condition) REQUIRE(condition, "not so: %s", #condition)
+#define REQUIRE_EQUAL(got, want)                                                                                \
+    do {                                                                                                        \
+        const long long got_ = (long long)(got), want_ = (long long)(want);                                     \
+        REQUIRE(got_ == want_, "%s is %lld, expected %lld (%s)", #got, got_, want_, #want);                     \
+    } while (0)
 
 __attribute__((unused))
 static int skip_rest(const char *reason)

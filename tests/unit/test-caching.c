@@ -125,9 +125,9 @@ static void test_options(void)
     paper_init(&bed.paper, MIB, 0);
     bed.paper.source.total_bytes = 0;
     CHECK(caching->create(&bed.policy, &bed.paper.source, "gc=0.5") == CTRT_ERR_NOT_SUPPORTED, "gc without a size");
-    host_warning[0] = '\0';
+    host_logged[0] = '\0';
     if (bed_make(&bed, caching, "expandable=true", 64 * MIB, 0)) {
-        CHECK(strstr(host_warning, "cannot map pages"), "nothing is said where pages are missing: \"%s\"", host_warning);
+        CHECK(strstr(host_logged, "cannot map pages"), "nothing is said where pages are missing: \"%s\"", host_logged);
         bed_end(&bed);
     }
     group("options of direct and arena");

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cpu backend on other machines: what it reads from /proc and /sys of containers and of machines with several
  * memory nodes. Each case is such a tree, as those systems show it, cut down to the files that matter. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include <linux/mempolicy.h>
 #include <sys/stat.h>
@@ -15,7 +14,7 @@
 #include "backends/cpu/host/numa.h"
 #include "fake_host.h"
 
-const ctrt_host *cpu_host = &fake_host;
+const ctrt_host *cpu_host = &host_table;
 
 #define MIB ((uint64_t)1 << 20)
 #define GIB ((uint64_t)1 << 30)
@@ -42,13 +41,12 @@ static void show(const struct file *files)
 {
     char path[1024];
     snprintf(path, sizeof path, "rm -rf %s/*", tree);
-    assert_int_equal(system(path), 0);
+    REQUIRE_EQUAL(system(path), 0);
     for (; files && files->path; files++) {
         snprintf(path, sizeof path, "%s%s", tree, files->path);
         make_parents(path);
         FILE *out = fopen(path, "w");
-        if (!out)
-            fail_msg("%s: %s", path, strerror(errno));
+        REQUIRE(out, "%s: %s", path, strerror(errno));
         fputs(files->text, out);
         fclose(out);
     }
@@ -149,9 +147,8 @@ static const struct file rubbish[] = {
 
 /* ---- figures ---- */
 
-static void test_room(void **state)
+static void test_room(void)
 {
-    (void)state;
     static const struct {
         const char *name;
         const struct file *files;
@@ -173,12 +170,14 @@ static void test_room(void **state)
         struct cpu_memory_room room;
         show(cases[i].files);
         cpu_memory_room(&room);
-        if (room.total != cases[i].total || room.free != cases[i].free || room.grantable != cases[i].grantable
-            || strcmp(room.bound, cases[i].bound) != 0)
-            fail_msg("%s: total %llu MiB, free %llu MiB, grantable %llu MiB by \"%s\"; expected %llu, %llu, %llu by \"%s\"",
-                     cases[i].name, (unsigned long long)(room.total / MIB), (unsigned long long)(room.free / MIB),
-                     (unsigned long long)(room.grantable / MIB), room.bound, (unsigned long long)(cases[i].total / MIB),
-                     (unsigned long long)(cases[i].free / MIB), (unsigned long long)(cases[i].grantable / MIB), cases[i].bound);
+        REQUIRE(!(room.total != cases[i].total || room.free != cases[i].free ||
+                room.grantable != cases[i].grantable
+            || strcmp(room.bound, cases[i].bound) != 0),
+                "%s: total %llu MiB, free %llu MiB, grantable %llu MiB by \"%s\"; expected %llu, %llu, %llu by \"%s\"",
+                cases[i].name, (unsigned long long)(room.total / MIB), (unsigned long long)(room.free / MIB),
+                (unsigned long long)(room.grantable / MIB), room.bound, (unsigned long long)(cases[i].total / MIB),
+                (unsigned long long)(cases[i].free / MIB), (unsigned long long)(cases[i].grantable / MIB),
+                cases[i].bound);
     }
 }
 
@@ -187,49 +186,45 @@ static void test_room(void **state)
 static void check_is(const char *value)
 {
     setenv("CTRT_CPU_MEMORY_CHECK", value, 1);
-    assert_int_equal(cpu_limits_init(), CTRT_OK);
+    REQUIRE_EQUAL(cpu_limits_init(), CTRT_OK);
 }
 
-static void test_refusal(void **state)
+static void test_refusal(void)
 {
-    (void)state;
     show(container_v2);                         /* 2 GiB left */
     check_is("on");
-    assert_int_equal(cpu_memory_grant(2 * GIB), CTRT_OK);
+    REQUIRE_EQUAL(cpu_memory_grant(2 * GIB), CTRT_OK);
     cpu_memory_returned(2 * GIB);
-    assert_int_equal(cpu_memory_grant(2 * GIB + 64), CTRT_ERR_OUT_OF_MEMORY);
+    REQUIRE_EQUAL(cpu_memory_grant(2 * GIB + 64), CTRT_ERR_OUT_OF_MEMORY);
     static const char *const said[] = { "2.00 GiB (2147483712 bytes)", "control group /", "limit 4.00 GiB",
                                         "used and not reclaimable 2.00 GiB", "CTRT_CPU_MEMORY_CHECK=off" };
     for (int i = 0; i < 5; i++)
-        if (!strstr(fake_error, said[i]))
-            fail_msg("the refusal does not say \"%s\": %s", said[i], fake_error);
+        REQUIRE(strstr(host_error, said[i]), "the refusal does not say \"%s\": %s", said[i], host_error);
 
     check_is("off");
-    assert_int_equal(cpu_memory_grant(3 * GIB), CTRT_OK);
+    REQUIRE_EQUAL(cpu_memory_grant(3 * GIB), CTRT_OK);
     cpu_memory_returned(3 * GIB);
 
     show(nothing);                              /* where nothing is known nothing is refused */
     check_is("on");
-    assert_int_equal(cpu_memory_grant(1024 * GIB), CTRT_OK);
+    REQUIRE_EQUAL(cpu_memory_grant(1024 * GIB), CTRT_OK);
     cpu_memory_returned(1024 * GIB);
 }
 
 /* Blocks that nobody has written to are not in the group's figures yet, and count all the same. */
-static void test_promises(void **state)
+static void test_promises(void)
 {
-    (void)state;
     show(container_v2);
     check_is("on");
     int granted = 0;
     while (granted < 100 && cpu_memory_grant(256 * MIB) == CTRT_OK)
         granted++;
     if (granted != 8)                           /* 10 MiB of other anonymous memory are taken for a block's: to the good */
-        fail_msg("of 2 GiB, %d blocks of 256 MiB were granted, expected 8", granted);
-    if (!strstr(fake_error, "not yet written to 1.99 GiB"))
-        fail_msg("the refusal: %s", fake_error);
+        FAIL("of 2 GiB, %d blocks of 256 MiB were granted, expected 8", granted);
+    REQUIRE(strstr(host_error, "not yet written to 1.99 GiB"), "the refusal: %s", host_error);
     cpu_memory_returned(256 * MIB);
-    assert_int_equal(cpu_memory_grant(256 * MIB), CTRT_OK);
-    assert_int_equal(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);
+    REQUIRE_EQUAL(cpu_memory_grant(256 * MIB), CTRT_OK);
+    REQUIRE_EQUAL(cpu_memory_grant(256 * MIB), CTRT_ERR_OUT_OF_MEMORY);
 
     /* When they were written to they are in both figures; half of it may be swapped out. */
     static const struct file written[] = {
@@ -237,38 +232,35 @@ static void test_promises(void **state)
         { "/sys/fs/cgroup/memory.max", "4294967296\n" }, { "/sys/fs/cgroup/memory.current", "3221225472\n" }, { NULL, NULL },
     };
     show(written);
-    assert_int_equal(cpu_memory_grant(1 * GIB), CTRT_OK);
-    assert_int_equal(cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY);
+    REQUIRE_EQUAL(cpu_memory_grant(1 * GIB), CTRT_OK);
+    REQUIRE_EQUAL(cpu_memory_grant(1 * GIB), CTRT_ERR_OUT_OF_MEMORY);
     cpu_memory_returned(3 * GIB);
 }
 
 /* Small requests are judged by the sum of many, and one by one where little is left. */
-static void test_small_ones(void **state)
+static void test_small_ones(void)
 {
-    (void)state;
     static const struct file full[] = {
         LARGE_MACHINE, { "/proc/self/cgroup", "0::/\n" }, { "/sys/fs/cgroup/memory.max", "1073741824\n" },
         { "/sys/fs/cgroup/memory.current", "1072693248\n" }, { NULL, NULL },     /* 1 MiB left */
     };
     show(bare);
     check_is("on");
-    assert_int_equal(cpu_memory_grant(2 * MIB), CTRT_OK);
+    REQUIRE_EQUAL(cpu_memory_grant(2 * MIB), CTRT_OK);
     show(full);
     int granted = 0;
     while (granted < 1000 && cpu_memory_grant(2 * MIB) == CTRT_OK)
         granted++;
-    if (granted > 16)
-        fail_msg("with 1 MiB left, %d blocks of 2 MiB were granted before anybody looked", granted);
+    REQUIRE(!(granted > 16), "with 1 MiB left, %d blocks of 2 MiB were granted before anybody looked", granted);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(cpu_memory_grant(2 * MIB), CTRT_ERR_OUT_OF_MEMORY);
+        REQUIRE_EQUAL(cpu_memory_grant(2 * MIB), CTRT_ERR_OUT_OF_MEMORY);
     cpu_memory_returned((size_t)(granted + 1) * 2 * MIB);
 }
 
 /* ---- memory nodes ---- */
 
-static void test_lists(void **state)
+static void test_lists(void)
 {
-    (void)state;
     static const struct { const char *text; bool good; int count; } cases[] = {
         { "0\n", true, 1 },   { "0-3,8", true, 5 }, { "0-1023", true, 1024 }, { "\n", true, 0 },      { "", true, 0 },
         { "x", false, 0 },    { "3-1", false, 0 },  { "0-5000", false, 1024 }, { "1,2,x", false, 2 }, { "7 8", false, 1 },
@@ -276,9 +268,9 @@ static void test_lists(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct cpu_list list;
         bool good = cpu_list_parse(&list, cases[i].text);
-        if (good != cases[i].good || cpu_list_count(&list) != cases[i].count)
-            fail_msg("list \"%s\": %s, %d members; expected %s, %d", cases[i].text, good ? "good" : "bad", cpu_list_count(&list),
-                     cases[i].good ? "good" : "bad", cases[i].count);
+        REQUIRE(!(good != cases[i].good || cpu_list_count(&list) != cases[i].count),
+                "list \"%s\": %s, %d members; expected %s, %d", cases[i].text, good ? "good" : "bad",
+                cpu_list_count(&list), cases[i].good ? "good" : "bad", cases[i].count);
     }
 }
 
@@ -302,9 +294,8 @@ static const struct file odd_nodes[] = {
     { NODES "node1/cpulist", "4-7\n" }, { NODES "node2/cpulist", "\n" }, { NODES "node3/cpulist", "8-9\n" }, { NULL, NULL },
 };
 
-static void test_nodes(void **state)
+static void test_nodes(void)
 {
-    (void)state;
     static const struct {
         const struct file *files;
         const char *text, *processors;
@@ -335,37 +326,37 @@ static void test_nodes(void **state)
         struct cpu_list processors, nodes, want;
         int mode = -1;
         show(cases[i].files);
-        assert_true(cpu_list_parse(&processors, cases[i].processors));
-        fake_error[0] = '\0';
+        REQUIRE_TRUE(cpu_list_parse(&processors, cases[i].processors));
+        host_error[0] = '\0';
         ctrt_status status = cpu_numa_choose(&mode, &nodes, cases[i].text, &processors);
         if (cases[i].error) {
-            if (status != CTRT_ERR_INVALID_ARGUMENT || !strstr(fake_error, cases[i].error))
-                fail_msg("case %zu, CTRT_NUMA=%s: status %d, \"%s\"; expected \"...%s\"", i, cases[i].text, (int)status, fake_error,
-                         cases[i].error);
+            REQUIRE(!(status != CTRT_ERR_INVALID_ARGUMENT || !strstr(host_error, cases[i].error)),
+                    "case %zu, CTRT_NUMA=%s: status %d, \"%s\"; expected \"...%s\"", i, cases[i].text, (int)status,
+                    host_error, cases[i].error);
             continue;
         }
-        if (status != CTRT_OK || mode != cases[i].mode)
-            fail_msg("case %zu, CTRT_NUMA=%s: status %d, mode %d, expected %d", i, cases[i].text, (int)status, mode, cases[i].mode);
-        if (cases[i].nodes && (!cpu_list_parse(&want, cases[i].nodes) || memcmp(&want, &nodes, sizeof want) != 0))
-            fail_msg("case %zu, CTRT_NUMA=%s: not the nodes %s", i, cases[i].text, cases[i].nodes);
+        REQUIRE(!(status != CTRT_OK || mode != cases[i].mode),
+                "case %zu, CTRT_NUMA=%s: status %d, mode %d, expected %d", i, cases[i].text, (int)status, mode,
+                cases[i].mode);
+        REQUIRE(!(cases[i].nodes && (!cpu_list_parse(&want, cases[i].nodes) || memcmp(&want, &nodes,
+                sizeof want) != 0)), "case %zu, CTRT_NUMA=%s: not the nodes %s", i, cases[i].text, cases[i].nodes);
     }
 }
 
 /* The call itself, on this machine: node 0 preferred is what any machine can do. */
-static void test_placing(void **state)
+static void test_placing(void)
 {
-    (void)state;
     show(two_nodes);
     setenv("CTRT_NUMA", "0", 1);
-    assert_int_equal(cpu_numa_init(), CTRT_OK);
-    assert_int_equal(cpu_pages_init(), CTRT_OK);
+    REQUIRE_EQUAL(cpu_numa_init(), CTRT_OK);
+    REQUIRE_EQUAL(cpu_pages_init(), CTRT_OK);
     check_is("off");
-    fake_log_text[0] = '\0';
+    host_logged[0] = '\0';
     void *block = NULL;
-    assert_int_equal(cpu_pages_map(&block, 4 * MIB), CTRT_OK);
+    REQUIRE_EQUAL(cpu_pages_map(&block, 4 * MIB), CTRT_OK);
     memset(block, 1, 4 * MIB);
-    if (fake_log_text[0]) {
-        printf("# not tested where blocks lie: %s\n", fake_log_text);
+    if (host_logged[0]) {
+        printf("# not tested where blocks lie: %s\n", host_logged);
     } else {
         char line[512], *found = NULL;
         FILE *maps = fopen("/proc/self/numa_maps", "r");
@@ -376,33 +367,33 @@ static void test_placing(void **state)
             fclose(maps);
         if (!maps)
             printf("# no numa_maps here: not tested where blocks lie\n");
-        if (maps && (!found || !strstr(found, "prefer:0")))
-            fail_msg("the block's line in numa_maps: %s", found ? found : "none");
+        REQUIRE(!(maps && (!found || !strstr(found, "prefer:0"))), "the block's line in numa_maps: %s",
+                found ? found : "none");
     }
     cpu_pages_unmap(block, 4 * MIB);
     unsetenv("CTRT_NUMA");
-    assert_int_equal(cpu_numa_init(), CTRT_OK);
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    cpu_root = mkdtemp(tree);
-    return cpu_root ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    show(nothing);
-    return rmdir(tree);
+    REQUIRE_EQUAL(cpu_numa_init(), CTRT_OK);
 }
 
 TEST_MAIN
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_room),  cmocka_unit_test(test_refusal), cmocka_unit_test(test_promises), cmocka_unit_test(test_small_ones),
-        cmocka_unit_test(test_lists), cmocka_unit_test(test_nodes),   cmocka_unit_test(test_placing),
-    };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    cpu_root = mkdtemp(tree);
+    REQUIRE(cpu_root != NULL, "no folder %s", tree);
+    group("room");
+    test_room();
+    group("refusal");
+    test_refusal();
+    group("promises");
+    test_promises();
+    group("small ones");
+    test_small_ones();
+    group("lists");
+    test_lists();
+    group("nodes");
+    test_nodes();
+    group("placing");
+    test_placing();
+    show(nothing);
+    CHECK(rmdir(tree) == 0, "%s is not empty", tree);
+    return done();
 }

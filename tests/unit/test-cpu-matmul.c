@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The cpu's matmul and linear against f64 loops: every dtype, layout, path and instruction set. */
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 
 #include <pthread.h>
 #include <sys/wait.h>
@@ -49,8 +47,7 @@ static void one(ctrt_dtype dtype, int64_t batch, int64_t m, int64_t n, int64_t k
         for (int64_t i = 0; i < c.view.numel; i++)
             want[i] = dtype == CTRT_I8 ? (double)(int8_t)(int64_t)want[i] : (double)(uint8_t)(int64_t)want[i];
     fake_compare(what, &c.view, want, scale, fake_tolerance(dtype));
-    if (!fake_margins_kept(&c, before))
-        fail_msg("%s: wrote outside of the result", what);
+    REQUIRE(!(!fake_margins_kept(&c, before)), "%s: wrote outside of the result", what);
     free(before), free(va), free(vb), free(want), free(scale);
     fake_free(&a), fake_free(&b), fake_free(&c);
 }
@@ -118,9 +115,8 @@ static void use(const char *how)
     fake_load(NULL);
 }
 
-static void builtin_path(void **state)
+static void builtin_path(void)
 {
-    (void)state;
     use("builtin");
     for (int i = 0; i < FAKE_ISAS; i++) {
         fake_load(fake_isas[i]);
@@ -128,9 +124,8 @@ static void builtin_path(void **state)
     }
 }
 
-static void other_paths(void **state)
+static void other_paths(void)
 {
-    (void)state;
     use("auto");
     all_shapes();
     use("onednn");
@@ -139,9 +134,8 @@ static void other_paths(void **state)
     all_shapes();
 }
 
-static void integers(void **state)
+static void integers(void)
 {
-    (void)state;
     static const ctrt_dtype types[] = { CTRT_I8, CTRT_U8, CTRT_I16, CTRT_I32, CTRT_I64 };
     use("auto");
     for (int t = 0; t < 5; t++)
@@ -152,9 +146,8 @@ static void integers(void **state)
 }
 
 /* Rows of B beyond a NaN or infinity must not be touched by it, and 0 * NaN is NaN. */
-static void not_a_number(void **state)
+static void not_a_number(void)
 {
-    (void)state;
     use("builtin");
     fake_tensor a = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 5, 6 }, 0, 0);
     fake_tensor b = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 6, 7 }, 1, 2);
@@ -163,8 +156,8 @@ static void not_a_number(void **state)
     fake_must(fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL),
               "matmul with NaN");
     for (int64_t i = 0; i < 35; i++)
-        if (isnan(fake_get(&c.view, i)) != (i % 7 == 3))
-            fail_msg("element %lld of 0 x B with a NaN in column 3 is %g", (long long)i, fake_get(&c.view, i));
+        REQUIRE(!(isnan(fake_get(&c.view, i)) != (i % 7 == 3)), "element %lld of 0 x B with a NaN in column 3 is %g",
+                (long long)i, fake_get(&c.view, i));
     fake_free(&a), fake_free(&b), fake_free(&c);
 }
 
@@ -188,23 +181,21 @@ static void *product(int threads, int64_t m, int64_t n, int64_t k)
     return copy;
 }
 
-static void threads_change_nothing(void **state)
+static void threads_change_nothing(void)
 {
-    (void)state;
     use("builtin");
     void *serial = product(1, 300, 401, 333);
     for (int threads = 2; threads <= 5; threads++) {
         void *parallel = product(threads, 300, 401, 333);
-        if (memcmp(serial, parallel, 300 * 401 * sizeof(float)) != 0)
-            fail_msg("the product in %d threads differs from that in 1", threads);
+        REQUIRE(memcmp(serial, parallel, 300 * 401 * sizeof(float)) == 0,
+                "the product in %d threads differs from that in 1", threads);
         free(parallel);
     }
     free(serial);
 }
 
-static void after_fork(void **state)
+static void after_fork(void)
 {
-    (void)state;
     static const char *const paths[] = { "builtin", "onednn", "blas" };
     for (int i = 0; i < 3; i++) {
         use(paths[i]);
@@ -217,11 +208,10 @@ static void after_fork(void **state)
         }
         int status = -1;
         waitpid(child, &status, 0);
-        if (status != 0)
-            fail_msg("%s: the child of a fork ended with status %#x", paths[i], (unsigned)status);
+        REQUIRE(status == 0, "%s: the child of a fork ended with status %#x", paths[i], (unsigned)status);
         void *after = product(2, 300, 200, 100);
-        if (memcmp(before, after, 300 * 200 * sizeof(float)) != 0)
-            fail_msg("%s: the parent computes otherwise after a fork", paths[i]);
+        REQUIRE(memcmp(before, after, 300 * 200 * sizeof(float)) == 0,
+                "%s: the parent computes otherwise after a fork", paths[i]);
         free(before), free(after);
     }
 }
@@ -273,9 +263,8 @@ static void *thread_of_products(void *argument)
     return NULL;
 }
 
-static void many_threads(void **state)
+static void many_threads(void)
 {
-    (void)state;
     static const char *const paths[] = { "builtin", "onednn", "blas" };
     for (int p = 0; p < 3; p++) {
         use(paths[p]);
@@ -283,21 +272,19 @@ static void many_threads(void **state)
         int numbers[6];
         for (int i = 0; i < 6; i++) {
             numbers[i] = i;
-            assert_int_equal(pthread_create(&threads[i], NULL, thread_of_products, &numbers[i]), 0);
+            REQUIRE_EQUAL(pthread_create(&threads[i], NULL, thread_of_products, &numbers[i]), 0);
         }
         for (int i = 0; i < 6; i++) {
             void *complaint = NULL;
             pthread_join(threads[i], &complaint);
-            if (complaint)
-                fail_msg("%s, thread %d: %s", paths[p], i, (char *)complaint);
+            REQUIRE(!(complaint), "%s, thread %d: %s", paths[p], i, (char *)complaint);
         }
     }
 }
 
 /* More shapes than a library's code is kept for. */
-static void many_shapes(void **state)
+static void many_shapes(void)
 {
-    (void)state;
     use("onednn");
     for (int round = 0; round < 2; round++)
         for (int64_t n = 1; n < 400; n++)
@@ -312,42 +299,47 @@ static void *product_without_memory(void *argument)
     fake_tensor b = fake_filled(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 600, 20 }, -1, 1);
     fake_tensor c = fake_new(CTRT_F32, FAKE_CONTIGUOUS, 3, (int64_t[]){ 1, 20, 20 });
     char *complaint = NULL;
-    fake_allocs_left = 1;               /* this thread has asked for none yet */
+    host_allocs_left = 1;               /* this thread has asked for none yet */
     if (fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL)
             != CTRT_ERR_OUT_OF_MEMORY
-        || !strstr(fake_error, "matmul"))
+        || !strstr(host_error, "matmul"))
         complaint = "no CTRT_ERR_OUT_OF_MEMORY that names matmul";
-    fake_allocs_left = 0;
+    host_allocs_left = 0;
     if (fake_run("matmul", CTRT_F32, FAKE_VIEWS(&c.view), 1, FAKE_VIEWS(&a.view, &b.view), 2, NULL) != CTRT_OK)
         complaint = "the product fails also when there is memory";
     fake_free(&a), fake_free(&b), fake_free(&c);
     return complaint;
 }
 
-static void no_memory(void **state)
+static void no_memory(void)
 {
-    (void)state;
     use("builtin");
     pthread_t thread;
     void *complaint = NULL;
-    assert_int_equal(pthread_create(&thread, NULL, product_without_memory, NULL), 0);
+    REQUIRE_EQUAL(pthread_create(&thread, NULL, product_without_memory, NULL), 0);
     pthread_join(thread, &complaint);
-    if (complaint)
-        fail_msg("%s", (char *)complaint);
+    REQUIRE(!(complaint), "%s", (char *)complaint);
 }
 
 TEST_MAIN
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(builtin_path),
-        cmocka_unit_test(other_paths),
-        cmocka_unit_test(integers),
-        cmocka_unit_test(not_a_number),
-        cmocka_unit_test(threads_change_nothing),
-        cmocka_unit_test(many_threads),
-        cmocka_unit_test(many_shapes),
-        cmocka_unit_test(no_memory),
-        cmocka_unit_test(after_fork),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    group("builtin path");
+    builtin_path();
+    group("other paths");
+    other_paths();
+    group("integers");
+    integers();
+    group("not a number");
+    not_a_number();
+    group("threads change nothing");
+    threads_change_nothing();
+    group("many threads");
+    many_threads();
+    group("many shapes");
+    many_shapes();
+    group("no memory");
+    no_memory();
+    group("after fork");
+    after_fork();
+    return done();
 }

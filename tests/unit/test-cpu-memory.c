@@ -4,8 +4,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include <linux/capability.h>
 #include <pthread.h>
@@ -25,8 +23,7 @@ static void *get(size_t bytes)
 {
     void *block = NULL;
     ctrt_status status = memory->alloc(NULL, &block, bytes);
-    if (status)
-        fail_msg("alloc of %zu bytes: status %d: %s", bytes, (int)status, fake_error);
+    REQUIRE(!(status), "alloc of %zu bytes: status %d: %s", bytes, (int)status, host_error);
     return block;
 }
 
@@ -90,15 +87,14 @@ static int in_child(int (*function)(void))
 {
     fflush(stdout);
     pid_t child = fork();
-    assert_true(child >= 0);
+    REQUIRE_TRUE(child >= 0);
     if (child == 0) {
         alarm(60);
         _exit(function());
     }
     int status = 0;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    if (WIFSIGNALED(status))
-        fail_msg("the child ended by signal %d", WTERMSIG(status));
+    REQUIRE_EQUAL(waitpid(child, &status, 0), child);
+    REQUIRE(!(WIFSIGNALED(status)), "the child ended by signal %d", WTERMSIG(status));
     return WEXITSTATUS(status);
 }
 
@@ -114,9 +110,8 @@ static void with(const char *name, const char *value)
 
 /* ---- blocks ---- */
 
-static void test_sizes(void **state)
+static void test_sizes(void)
 {
-    (void)state;
     static const struct { size_t bytes, alignment; } cases[] = {
         { 1, 64 },           { 64, 64 },           { 65, 64 },           { 4096, 64 },
         { 2 * MIB - 1, 64 }, { 2 * MIB, 2 * MIB }, { 2 * MIB + 1, 2 * MIB }, { 3 * MIB + 64, 2 * MIB },
@@ -126,14 +121,14 @@ static void test_sizes(void **state)
     unsigned char *blocks[sizeof cases / sizeof cases[0]];
     for (size_t i = 0; i < n; i++) {
         blocks[i] = get(cases[i].bytes);
-        if ((uintptr_t)blocks[i] % cases[i].alignment != 0)
-            fail_msg("a block of %zu bytes at %p is not on a boundary of %zu", cases[i].bytes, (void *)blocks[i], cases[i].alignment);
+        REQUIRE((uintptr_t)blocks[i] % cases[i].alignment == 0,
+                "a block of %zu bytes at %p is not on a boundary of %zu", cases[i].bytes, (void *)blocks[i],
+                cases[i].alignment);
         memset(blocks[i], (int)i + 1, cases[i].bytes);
     }
     for (size_t i = 0; i < n; i++)
         for (size_t at = 0; at < cases[i].bytes; at += at + 4096 < cases[i].bytes ? 4093 : 1)
-            if (blocks[i][at] != i + 1)
-                fail_msg("byte %zu of the block of %zu bytes was overwritten", at, cases[i].bytes);
+            REQUIRE(blocks[i][at] == i + 1, "byte %zu of the block of %zu bytes was overwritten", at, cases[i].bytes);
     for (size_t i = 0; i < n; i++)
         memory->free(NULL, blocks[i], cases[i].bytes);
 }
@@ -146,20 +141,18 @@ static void test_sizes(void **state)
 #endif
 
 /* What is freed is unmapped, to the last page, and what was never touched is not in memory. */
-static void test_goes_back(void **state)
+static void test_goes_back(void)
 {
-    (void)state;
     static const size_t sizes[] = { 2 * MIB, 2 * MIB + 64, 32 * MIB, 33 * MIB - 64 };
     for (int i = 0; i < 4; i++) {
         char *block = get(sizes[i]);
         long before = status_bytes("VmSize:");
-        if (mapping_bytes(block, "Rss:") > (long)sizes[i] / 2)
-            fail_msg("a block of %zu bytes is in memory before it is touched", sizes[i]);
+        REQUIRE(!(mapping_bytes(block, "Rss:") > (long)sizes[i] / 2),
+                "a block of %zu bytes is in memory before it is touched", sizes[i]);
         memset(block, 1, sizes[i]);
         memory->free(NULL, block, sizes[i]);
         long gone = before - status_bytes("VmSize:");
-        if (gone < (long)sizes[i] - OTHERS_MAP)
-            fail_msg("freeing %zu bytes unmapped %ld", sizes[i], gone);
+        REQUIRE(!(gone < (long)sizes[i] - OTHERS_MAP), "freeing %zu bytes unmapped %ld", sizes[i], gone);
     }
     long before = status_bytes("VmSize:");
     for (int i = 0; i < 2000; i++) {
@@ -167,15 +160,13 @@ static void test_goes_back(void **state)
         memory->free(NULL, get(bytes), bytes);
     }
     long after = status_bytes("VmSize:");
-    if (after > before + 4 * (long)MIB)
-        fail_msg("2000 blocks, all freed, left %ld bytes of addresses", after - before);
+    REQUIRE(!(after > before + 4 * (long)MIB), "2000 blocks, all freed, left %ld bytes of addresses", after - before);
 }
 
 /* ---- huge pages ---- */
 
-static void test_huge_pages(void **state)
+static void test_huge_pages(void)
 {
-    (void)state;
     const size_t bytes = 64 * MIB;
     if (!kernel_has_huge_pages())
         printf("# the kernel offers no huge pages: not tested that blocks are made of them\n");
@@ -183,37 +174,36 @@ static void test_huge_pages(void **state)
     char *block = get(bytes);
     memset(block, 1, bytes);
     long huge = mapping_bytes(block, "AnonHugePages:");
-    if (kernel_has_huge_pages() && huge < (long)bytes / 2)
-        fail_msg("auto: of %zu bytes %ld are in huge pages", bytes, huge);
+    REQUIRE(!(kernel_has_huge_pages() && huge < (long)bytes / 2), "auto: of %zu bytes %ld are in huge pages", bytes,
+            huge);
 
     /* Blocks of one huge page get it once much is drawn, and not before. */
     void *small = get(2 * MIB);
     memset(small, 1, 2 * MIB);
     huge = mapping_bytes(small, "AnonHugePages:");
-    if (kernel_has_huge_pages() && huge == 0)
-        fail_msg("auto: a block of 2 MiB beside one of 64 MiB is in small pages");
+    REQUIRE(!(kernel_has_huge_pages() && huge == 0), "auto: a block of 2 MiB beside one of 64 MiB is in small pages");
     memory->free(NULL, small, 2 * MIB);
     memory->free(NULL, block, bytes);
     small = get(2 * MIB);
     memset(small, 1, 64);
-    if (kernel_only_when_asked() && mapping_bytes(small, "Rss:") >= (long)(2 * MIB))
-        fail_msg("auto: the first block of 2 MiB is in memory when 64 bytes were touched");
+    REQUIRE(!(kernel_only_when_asked() && mapping_bytes(small, "Rss:") >= (long)(2 * MIB)),
+            "auto: the first block of 2 MiB is in memory when 64 bytes were touched");
     memory->free(NULL, small, 2 * MIB);
 
     with("CTRT_HUGE_PAGES", "never");
     block = get(bytes);
     memset(block, 1, bytes);
-    assert_int_equal(mapping_bytes(block, "AnonHugePages:"), 0);
+    REQUIRE_EQUAL(mapping_bytes(block, "AnonHugePages:"), 0);
     memory->free(NULL, block, bytes);
 
     with("CTRT_HUGE_PAGES", "always");
-    fake_log_text[0] = '\0';
+    host_logged[0] = '\0';
     block = get(bytes);
     huge = mapping_bytes(block, "AnonHugePages:");
-    if (huge < (long)bytes && !strstr(fake_log_text, "CTRT_HUGE_PAGES=always"))
-        fail_msg("always: of %zu bytes %ld are in huge pages, and nothing was said: \"%s\"", bytes, huge, fake_log_text);
-    if (fake_log_text[0])
-        printf("# %s\n", fake_log_text);
+    REQUIRE(!(huge < (long)bytes && !strstr(host_logged, "CTRT_HUGE_PAGES=always")),
+            "always: of %zu bytes %ld are in huge pages, and nothing was said: \"%s\"", bytes, huge, host_logged);
+    if (host_logged[0])
+        printf("# %s\n", host_logged);
     memory->free(NULL, block, bytes);
     with("CTRT_HUGE_PAGES", NULL);
 }
@@ -232,16 +222,15 @@ static int init_in_child(void)
     *(void **)&entry = plugin ? dlsym(plugin, "ctrt_plugin_v1") : NULL;
     if (!entry)
         return 100;
-    fake_error[0] = '\0';
-    init_status = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->init(&fake_host);
+    host_error[0] = '\0';
+    init_status = entry(CTRT_PLUGIN_ABI_MAJOR, CTRT_PLUGIN_ABI_MINOR)->init(&host_table);
     if (init_status == CTRT_OK)
         return 0;
-    return init_status == CTRT_ERR_INVALID_ARGUMENT && strstr(fake_error, "CTRT_") ? 1 : 2;
+    return init_status == CTRT_ERR_INVALID_ARGUMENT && strstr(host_error, "CTRT_") ? 1 : 2;
 }
 
-static void test_parameters(void **state)
+static void test_parameters(void)
 {
-    (void)state;
     static const struct { const char *name, *value; int want; } cases[] = {
         { "CTRT_HUGE_PAGES", "auto", 0 },        { "CTRT_HUGE_PAGES", "2m", 1 },      { "CTRT_NUMA", "local", 0 },
         { "CTRT_NUMA", "interleave", 0 },        { "CTRT_NUMA", "everywhere", 1 },    { "CTRT_NUMA", "", 1 },
@@ -252,9 +241,9 @@ static void test_parameters(void **state)
         setenv(cases[i].name, cases[i].value, 1);
         int got = in_child(init_in_child);
         unsetenv(cases[i].name);
-        if (got != cases[i].want)
-            fail_msg("%s=%s: init gave %d, expected %d (0 success, 1 an error that names the variable)", cases[i].name,
-                     cases[i].value, got, cases[i].want);
+        REQUIRE(got == cases[i].want,
+                "%s=%s: init gave %d, expected %d (0 success, 1 an error that names the variable)", cases[i].name,
+                cases[i].value, got, cases[i].want);
     }
 }
 
@@ -276,8 +265,8 @@ static int with_little_space(void)
     void *block = NULL, *more = NULL;
     if (memory->alloc(NULL, &block, 128 * MIB) != CTRT_OK)
         return 4;
-    fake_error[0] = '\0';
-    if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_ERR_OUT_OF_MEMORY || more || !strstr(fake_error, "192.00 MiB"))
+    host_error[0] = '\0';
+    if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_ERR_OUT_OF_MEMORY || more || !strstr(host_error, "192.00 MiB"))
         return 5;
     memory->free(NULL, block, 128 * MIB);
     if (memory->alloc(NULL, &more, 192 * MIB) != CTRT_OK)           /* what failed took nothing */
@@ -286,28 +275,26 @@ static int with_little_space(void)
     return 0;
 }
 
-static void test_address_space(void **state)
+static void test_address_space(void)
 {
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     printf("# a sanitizer maps more than any limit: RLIMIT_AS not tested\n");
     (void)with_little_space;
 #else
-    assert_int_equal(in_child(with_little_space), 0);
+    REQUIRE_EQUAL(in_child(with_little_space), 0);
 #endif
 }
 
-static void test_too_much(void **state)
+static void test_too_much(void)
 {
-    (void)state;
     static const size_t sizes[] = { (size_t)1 << 46, (size_t)1 << 60, SIZE_MAX / 2, SIZE_MAX - 64, SIZE_MAX };
     for (int i = 0; i < 5; i++) {
         void *block = NULL;
-        fake_error[0] = '\0';
-        if (memory->alloc(NULL, &block, sizes[i]) != CTRT_ERR_OUT_OF_MEMORY || block || !strstr(fake_error, "bytes"))
-            fail_msg("%zu bytes: no refusal with a message (\"%s\")", sizes[i], fake_error);
-        if (memory->host_alloc(NULL, &block, sizes[i]) != CTRT_ERR_OUT_OF_MEMORY || block)
-            fail_msg("%zu bytes of pinned memory: no refusal", sizes[i]);
+        host_error[0] = '\0';
+        REQUIRE(!(memory->alloc(NULL, &block, sizes[i]) != CTRT_ERR_OUT_OF_MEMORY || block || !strstr(host_error,
+                "bytes")), "%zu bytes: no refusal with a message (\"%s\")", sizes[i], host_error);
+        REQUIRE(!(memory->host_alloc(NULL, &block, sizes[i]) != CTRT_ERR_OUT_OF_MEMORY || block),
+                "%zu bytes of pinned memory: no refusal", sizes[i]);
     }
     void *small = get(4 * MIB);                                     /* and nothing is held against others */
     memory->free(NULL, small, 4 * MIB);
@@ -326,14 +313,14 @@ static int locks_what_it_may(void)
         return 1;
     long before = status_bytes("VmLck:");
     void *first = NULL, *second = NULL, *large = NULL;
-    fake_log_text[0] = '\0';
+    host_logged[0] = '\0';
     if (memory->host_alloc(NULL, &first, 600 * 1024) != CTRT_OK || status_bytes("VmLck:") - before != 600 * 1024)
         return 2;
-    if (fake_log_text[0])
+    if (host_logged[0])
         return 3;
     if (memory->host_alloc(NULL, &second, 600 * 1024) != CTRT_OK || status_bytes("VmLck:") - before != 600 * 1024)
         return 4;
-    if (!strstr(fake_log_text, "RLIMIT_MEMLOCK is 1048576") || !strstr(fake_log_text, "1 blocks, 614400 bytes"))
+    if (!strstr(host_logged, "RLIMIT_MEMLOCK is 1048576") || !strstr(host_logged, "1 blocks, 614400 bytes"))
         return 5;
     memset(first, 1, 600 * 1024), memset(second, 2, 600 * 1024);
     memory->host_free(NULL, first, 600 * 1024);
@@ -347,14 +334,13 @@ static int locks_what_it_may(void)
     return memory->host_alloc(NULL, &first, 1) == CTRT_OK && status_bytes("VmLck:") - before == 4096 ? 0 : 8;
 }
 
-static void test_pinned(void **state)
+static void test_pinned(void)
 {
-    (void)state;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     printf("# sanitizers make mlock do nothing: locked memory not tested\n");
     (void)locks_what_it_may;
 #else
-    assert_int_equal(in_child(locks_what_it_may), 0);
+    REQUIRE_EQUAL(in_child(locks_what_it_may), 0);
 #endif
 }
 
@@ -383,33 +369,37 @@ static void *churn(void *argument)
     return argument;
 }
 
-static void test_threads(void **state)
+static void test_threads(void)
 {
-    (void)state;
     pthread_t threads[4];
     uint32_t seeds[4] = { 1, 2, 3, 4 };
     for (int i = 0; i < 4; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, churn, &seeds[i]), 0);
+        REQUIRE_EQUAL(pthread_create(&threads[i], NULL, churn, &seeds[i]), 0);
     for (int i = 0; i < 4; i++) {
         void *good = NULL;
         pthread_join(threads[i], &good);
-        assert_non_null(good);
+        REQUIRE_TRUE(good != NULL);
     }
-}
-
-static int setup(void **state)
-{
-    (void)state;
-    with("CTRT_HUGE_PAGES", NULL);
-    return 0;
 }
 
 TEST_MAIN
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_goes_back), cmocka_unit_test(test_huge_pages),
-        cmocka_unit_test(test_parameters),    cmocka_unit_test(test_too_much),  cmocka_unit_test(test_address_space),
-        cmocka_unit_test(test_pinned),        cmocka_unit_test(test_threads),
-    };
-    return cmocka_run_group_tests(tests, setup, NULL);
+    with("CTRT_HUGE_PAGES", NULL);
+    group("sizes");
+    test_sizes();
+    group("goes back");
+    test_goes_back();
+    group("huge pages");
+    test_huge_pages();
+    group("parameters");
+    test_parameters();
+    group("too much");
+    test_too_much();
+    group("address space");
+    test_address_space();
+    group("pinned");
+    test_pinned();
+    group("threads");
+    test_threads();
+    return done();
 }

@@ -4,8 +4,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 
 #include "fake_host.h"
 
@@ -24,9 +22,8 @@ static void philox(uint32_t out[4], const uint32_t counter[4], const uint32_t ke
 }
 
 /* The reference above is itself held to Random123's known answers (kat_vectors, philox4x32 10). */
-static void test_known_answers(void **state)
+static void test_known_answers(void)
 {
-    (void)state;
     static const struct { uint32_t counter[4], key[2], want[4]; } cases[] = {
         { { 0, 0, 0, 0 }, { 0, 0 }, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
         { { 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff }, { 0xffffffff, 0xffffffff },
@@ -37,7 +34,7 @@ static void test_known_answers(void **state)
     for (int i = 0; i < 3; i++) {
         uint32_t got[4];
         philox(got, cases[i].counter, cases[i].key);
-        assert_memory_equal(got, cases[i].want, sizeof got);
+        REQUIRE_TRUE(memcmp(got, cases[i].want, sizeof got) == 0);
     }
 }
 
@@ -61,8 +58,7 @@ static fake_tensor generate(const char *op, ctrt_dtype dtype, int64_t n, const c
 {
     fake_tensor out = fake_new(dtype, FAKE_CONTIGUOUS, 1, &n);
     ctrt_status status = fake_run(op, dtype, FAKE_VIEWS(&out.view), 1, NULL, 0, attributes);
-    if (status)
-        fail_msg("%s of %s: %s", op, fake_names[dtype], fake_error);
+    REQUIRE(!(status), "%s of %s: %s", op, fake_names[dtype], host_error);
     return out;
 }
 
@@ -74,19 +70,17 @@ static const ctrt_random_attributes streams[] = {
 static const int64_t lengths[] = { 0, 1, 2, 5, 64, 1023, 5000 };
 
 /* The very first words, through the kernel: f32 uniforms of seed 0 show the upper 24 bits of the first vector. */
-static void test_first_words(void **state)
+static void test_first_words(void)
 {
-    (void)state;
     static const uint32_t want[] = { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 };
     fake_tensor out = generate("uniform", CTRT_F32, 4, &streams[0]);
     for (int i = 0; i < 4; i++)
-        assert_true(((float *)out.view.data)[i] == (float)(want[i] >> 8) * 0x1p-24f);
+        REQUIRE_TRUE(((float *)out.view.data)[i] == (float)(want[i] >> 8) * 0x1p-24f);
     fake_free(&out);
 }
 
-static void test_uniform(void **state)
+static void test_uniform(void)
 {
-    (void)state;
     for (int s = 0; s < 2; s++)
         for (int k = 0; k < 7; k++) {
             float lo = (float)streams[s].a, hi = (float)streams[s].b, scale = hi - lo;
@@ -98,22 +92,21 @@ static void test_uniform(void **state)
                 volatile float product = (float)(word32(&streams[s], i) >> 8) * 0x1p-24f * scale;     /* rounded before the sum */
                 float want = product + lo;
                 volatile double wide = (double)(word64(&streams[s], i) >> 11) * 0x1p-53 * (streams[s].b - streams[s].a);
-                if (((float *)f32.view.data)[i] != want)
-                    fail_msg("uniform, element %lld is %.9g, expected %.9g", (long long)i, ((float *)f32.view.data)[i], want);
+                REQUIRE(((float *)f32.view.data)[i] == want, "uniform, element %lld is %.9g, expected %.9g",
+                        (long long)i, ((float *)f32.view.data)[i], want);
                 float in_f16 = fake_f16_value(fake_f16_bits(want)) < hi ? want : lo;
                 float in_bf16 = fake_bf16_value(fake_bf16_bits(want)) < hi ? want : lo;
-                assert_int_equal(((uint16_t *)f16.view.data)[i], fake_f16_bits(in_f16));
-                assert_int_equal(((uint16_t *)bf16.view.data)[i], fake_bf16_bits(in_bf16));
-                assert_true(((double *)f64.view.data)[i] == wide + streams[s].a);
-                assert_true(want >= lo && want < hi);
+                REQUIRE_EQUAL(((uint16_t *)f16.view.data)[i], fake_f16_bits(in_f16));
+                REQUIRE_EQUAL(((uint16_t *)bf16.view.data)[i], fake_bf16_bits(in_bf16));
+                REQUIRE_TRUE(((double *)f64.view.data)[i] == wide + streams[s].a);
+                REQUIRE_TRUE(want >= lo && want < hi);
             }
             fake_free(&f32), fake_free(&f16), fake_free(&bf16), fake_free(&f64);
         }
 }
 
-static void test_normal(void **state)
+static void test_normal(void)
 {
-    (void)state;
     for (int s = 0; s < 3; s++)
         for (int k = 0; k < 7; k++) {
             const ctrt_random_attributes *a = &streams[s];
@@ -122,20 +115,19 @@ static void test_normal(void **state)
                 double u1 = ((word32(a, i & ~1) >> 8) + 1) * 0x1p-24, u2 = (word32(a, i | 1) >> 8) * 0x1p-24;
                 double r = sqrt(-2 * log(u1)), z = r * (i & 1 ? sin(2 * M_PI * u2) : cos(2 * M_PI * u2)), want = a->a + a->b * z;
                 double got = ((float *)f32.view.data)[i];
-                if (!(fabs(got - want) <= 4e-7 * (fabs(a->a) + fabs(a->b) * (1 + r))))
-                    fail_msg("normal, element %lld is %.9g, expected %.9g", (long long)i, got, want);
+                REQUIRE(fabs(got - want) <= 4e-7 * (fabs(a->a) + fabs(a->b) * (1 + r)),
+                        "normal, element %lld is %.9g, expected %.9g", (long long)i, got, want);
                 u1 = (double)((word64(a, i & ~1) >> 11) + 1) * 0x1p-53, u2 = (double)(word64(a, i | 1) >> 11) * 0x1p-53;
                 r = sqrt(-2 * log(u1)), z = r * (i & 1 ? sin(2 * M_PI * u2) : cos(2 * M_PI * u2)), want = a->a + a->b * z;
-                assert_true(fabs(((double *)f64.view.data)[i] - want) <= 1e-14 * (fabs(a->a) + fabs(a->b) * (1 + r)));
+                REQUIRE_TRUE(fabs(((double *)f64.view.data)[i] - want) <= 1e-14 * (fabs(a->a) + fabs(a->b) * (1 + r)));
             }
             fake_free(&f32), fake_free(&f64);
         }
 }
 
 /* A million numbers have the moments they should have. */
-static void test_moments(void **state)
+static void test_moments(void)
 {
-    (void)state;
     static const int64_t n = 1000000;
     fake_tensor out = generate("normal", CTRT_F32, n, &streams[0]);
     double sum = 0, square = 0, fourth = 0;
@@ -143,36 +135,35 @@ static void test_moments(void **state)
         double x = ((float *)out.view.data)[i];
         sum += x, square += x * x, fourth += x * x * x * x;
     }
-    assert_true(fabs(sum / n) < 0.005 && fabs(square / n - 1) < 0.01 && fabs(fourth / n - 3) < 0.05);
+    REQUIRE_TRUE(fabs(sum / n) < 0.005 && fabs(square / n - 1) < 0.01 && fabs(fourth / n - 3) < 0.05);
     fake_free(&out);
 }
 
-static void test_randint(void **state)
+static void test_randint(void)
 {
-    (void)state;
     for (int dtype = 1; dtype < CTRT_BOOL; dtype++)
         for (int s = 0; s < 3; s++) {
             ctrt_random_attributes a = streams[s];
             a.lo = dtype == CTRT_U8 ? 3 : -20, a.hi = 97;
             fake_tensor out = generate("randint", (ctrt_dtype)dtype, 999, &a);
             for (int64_t i = 0; i < 999; i++)
-                if (fake_get(&out.view, i) != (double)(a.lo + (int64_t)(word64(&a, i) % (uint64_t)(a.hi - a.lo))))
-                    fail_msg("randint of %s, element %lld is %g", fake_names[dtype], (long long)i, fake_get(&out.view, i));
+                REQUIRE(!(fake_get(&out.view, i) != (double)(a.lo + (int64_t)(word64(&a,
+                        i) % (uint64_t)(a.hi - a.lo)))), "randint of %s, element %lld is %g", fake_names[dtype],
+                        (long long)i, fake_get(&out.view, i));
             fake_free(&out);
         }
     ctrt_random_attributes wide = streams[0], empty = streams[0];
     wide.lo = INT64_MIN, wide.hi = INT64_MAX;
     fake_tensor out = generate("randint", CTRT_I64, 9, &wide);
     for (int64_t i = 0; i < 9; i++)
-        assert_true(((int64_t *)out.view.data)[i] == (int64_t)((uint64_t)INT64_MIN + word64(&wide, i) % UINT64_MAX));
+        REQUIRE_TRUE(((int64_t *)out.view.data)[i] == (int64_t)((uint64_t)INT64_MIN + word64(&wide, i) % UINT64_MAX));
     empty.lo = empty.hi = 4;
-    assert_int_equal(fake_run("randint", CTRT_I64, FAKE_VIEWS(&out.view), 1, NULL, 0, &empty), CTRT_ERR_INVALID_ARGUMENT);
+    REQUIRE_EQUAL(fake_run("randint", CTRT_I64, FAKE_VIEWS(&out.view), 1, NULL, 0, &empty), CTRT_ERR_INVALID_ARGUMENT);
     fake_free(&out);
 }
 
-static void test_bernoulli(void **state)
+static void test_bernoulli(void)
 {
-    (void)state;
     static const double ps[] = { 0, 1, 0.5, 0.1, 1e-9 };
     for (int dtype = 1; dtype < CTRT_DTYPE_COUNT; dtype++)
         for (int k = 0; k < 5; k++) {
@@ -180,14 +171,13 @@ static void test_bernoulli(void **state)
             a.a = ps[k];
             fake_tensor out = generate("bernoulli", (ctrt_dtype)dtype, 3001, &a);
             for (int64_t i = 0; i < 3001; i++)
-                assert_true(fake_get(&out.view, i) == ((word32(&a, i) >> 8) * 0x1p-24 < ps[k]));
+                REQUIRE_TRUE(fake_get(&out.view, i) == ((word32(&a, i) >> 8) * 0x1p-24 < ps[k]));
             fake_free(&out);
         }
 }
 
-static void test_dropout(void **state)
+static void test_dropout(void)
 {
-    (void)state;
     static const double ps[] = { 0, 1, 0.5, 0.1 };
     static const int64_t n = 4099;
     for (int dtype = CTRT_F32; dtype <= CTRT_BF16; dtype++)
@@ -198,12 +188,13 @@ static void test_dropout(void **state)
             fake_tensor mask = fake_new(CTRT_BOOL, FAKE_CONTIGUOUS, 1, &n);
             for (int64_t i = 0; i < n; i++)
                 fake_put(&x.view, i, fake_uniform(-4, 4));
-            assert_int_equal(fake_run("dropout", (ctrt_dtype)dtype, FAKE_VIEWS(&y.view, &mask.view), 2, FAKE_VIEWS(&x.view), 1, &a), 0);
+            REQUIRE_EQUAL(fake_run("dropout", (ctrt_dtype)dtype, FAKE_VIEWS(&y.view, &mask.view), 2,
+                          FAKE_VIEWS(&x.view), 1, &a), 0);
             for (int64_t i = 0; i < n; i++) {
                 bool keep = (word32(&a, i) >> 8) * 0x1p-24 >= ps[k];
                 double want = keep ? fake_get(&x.view, i) / (1 - ps[k]) : 0, got = fake_get(&y.view, i);
-                assert_true(fake_get(&mask.view, i) == keep);
-                assert_true(fabs(got - want) <= fabs(want) * (dtype == CTRT_BF16 ? 0x1p-7 : dtype == CTRT_F16 ? 0x1p-10 : 0x1p-22));
+                REQUIRE_TRUE(fake_get(&mask.view, i) == keep);
+                REQUIRE_TRUE(fabs(got - want) <= fabs(want) * (dtype == CTRT_BF16 ? 0x1p-7 : dtype == CTRT_F16 ? 0x1p-10 : 0x1p-22));
             }
             fake_free(&x), fake_free(&y), fake_free(&mask);
         }
@@ -211,9 +202,8 @@ static void test_dropout(void **state)
 
 /* The same numbers from every instruction set and any number of threads, f32 normals to the last bit or the one
  * before. */
-static void test_same_everywhere(void **state)
+static void test_same_everywhere(void)
 {
-    (void)state;
     static const char *const isas[] = { "baseline", "avx2", "avx512" }, *const threads[] = { "1", "2", "3" };
     static const char *const names[] = { "uniform", "normal" };
     static const int64_t n = 100003;
@@ -229,7 +219,7 @@ static void test_same_everywhere(void **state)
             }
             for (int64_t i = 0; i < n; i++) {
                 float a = ((float *)first.view.data)[i], b = ((float *)out.view.data)[i];
-                assert_true(op == 0 ? a == b : fabsf(a - b) <= 1e-6f * (3 + fabsf(a)) * 5);
+                REQUIRE_TRUE(op == 0 ? a == b : fabsf(a - b) <= 1e-6f * (3 + fabsf(a)) * 5);
             }
             fake_free(&out);
         }
@@ -239,19 +229,26 @@ static void test_same_everywhere(void **state)
     fake_load("auto");
 }
 
-static int setup(void **state)
-{
-    (void)state;
-    fake_load(NULL);
-    return 0;
-}
-
 TEST_MAIN
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_known_answers), cmocka_unit_test(test_first_words), cmocka_unit_test(test_uniform),
-        cmocka_unit_test(test_normal),        cmocka_unit_test(test_moments),     cmocka_unit_test(test_randint),
-        cmocka_unit_test(test_bernoulli),     cmocka_unit_test(test_dropout),     cmocka_unit_test(test_same_everywhere),
-    };
-    return cmocka_run_group_tests(tests, setup, NULL);
+    fake_load(NULL);
+    group("known answers");
+    test_known_answers();
+    group("first words");
+    test_first_words();
+    group("uniform");
+    test_uniform();
+    group("normal");
+    test_normal();
+    group("moments");
+    test_moments();
+    group("randint");
+    test_randint();
+    group("bernoulli");
+    test_bernoulli();
+    group("dropout");
+    test_dropout();
+    group("same everywhere");
+    test_same_everywhere();
+    return done();
 }

@@ -7,30 +7,10 @@
 #include <sys/wait.h>
 
 #include "child.h"
-#include "softcuda/control.h"
+#include "soft_begin.h"
 #include "tensors.h"
 
 static const struct softcuda_control *soft;
-
-/* The loader reads LD_LIBRARY_PATH when a process begins. */
-static void begin_again(char **argv)
-{
-    char libraries[8192], plugins[4096];
-    const char *builddir = getenv("builddir"), *before = getenv("LD_LIBRARY_PATH"), *folder = getenv("CTRT_SOFTCUDA_FOLDER");
-    if (getenv("CTRT_SOFTCUDA_TEST") != NULL)
-        return;
-    builddir = builddir != NULL ? builddir : ".";
-    snprintf(libraries, sizeof libraries, folder != NULL ? "%s%s%s" : "%s/tests/softcuda%s%s", folder != NULL ? folder : builddir, before != NULL ? ":" : "",
-             before != NULL ? before : "");
-    snprintf(plugins, sizeof plugins, "%s/softcuda-plugins", builddir);
-    setenv("LD_LIBRARY_PATH", libraries, 1);
-    if (folder == NULL)
-        setenv("CTRT_PLUGIN_PATH", plugins, 1);
-    setenv("CTRT_SOFTCUDA_TEST", "yes", 1);
-    execv("/proc/self/exe", argv);
-    perror("exec");
-    exit(99);
-}
 
 /* In a child, before anything else. */
 static void find_control(void)
@@ -341,7 +321,8 @@ static void test_reasons(void)
 
 TEST_MAIN
 {
-    begin_again(argv);
+    unsetenv("CTRT_TEST_GPU");          /* over the driver in software alone */
+    soft_begin(argv);
     test_questions();
     test_threads();
     test_facts();

@@ -195,11 +195,11 @@ static void test_opening(void)
     mixed();
     IN_CHILD(NULL) {
         static const int want[] = { 1, 2, 0 };
-        CHECK(cuda_count(&count) == CTRT_OK && count == 3 && fake_machine.inits == 0, "%d devices: %s", count, message);
+        CHECK(cuda_count(&count) == CTRT_OK && count == 3 && fake_machine.inits == 0, "%d devices: %s", count, host_error);
         for (int i = 0; i < 3; i++)
-            CHECK(cuda_ordinal_of(&device, i) == CTRT_OK && device == want[i], "cuda:%d is %d, expected %d: %s", i, device, want[i], message);
+            CHECK(cuda_ordinal_of(&device, i) == CTRT_OK && device == want[i], "cuda:%d is %d, expected %d: %s", i, device, want[i], host_error);
         CHECK(fake_machine.inits == 1, "cuInit was called %d times", fake_machine.inits);
-        CHECK(cuda_ordinal_of(&device, 3) == CTRT_ERR_NO_DEVICE && strstr(message, "there are 3 CUDA devices") != NULL, "%s", message);
+        CHECK(cuda_ordinal_of(&device, 3) == CTRT_ERR_NO_DEVICE && strstr(host_error, "there are 3 CUDA devices") != NULL, "%s", host_error);
         CHECK(cuda_ordinal_of(&device, -1) == CTRT_ERR_NO_DEVICE, "cuda:-1 is there");
     }
     CHILD_END;
@@ -210,16 +210,16 @@ static void test_opening(void)
         CHECK(cuda_count(&count) == CTRT_OK && count == 1, "%d devices", count);
         setenv("CUDA_VISIBLE_DEVICES", "1", 1);
         fake_machine.count = 1, fake_machine.gpus[0] = 1;
-        CHECK(cuda_ordinal_of(&device, 0) == CTRT_ERR_NO_DEVICE && strstr(message, "the driver does not show " UUID(0)) != NULL
-              && strstr(message, "CUDA_VISIBLE_DEVICES is now 1") != NULL, "%s", message);
-        CHECK(strstr(logged, "driver shows 0") != NULL || strstr(logged, "too late") != NULL, "logged: %s", logged);
+        CHECK(cuda_ordinal_of(&device, 0) == CTRT_ERR_NO_DEVICE && strstr(host_error, "the driver does not show " UUID(0)) != NULL
+              && strstr(host_error, "CUDA_VISIBLE_DEVICES is now 1") != NULL, "%s", host_error);
+        CHECK(strstr(host_logged, "driver shows 0") != NULL || strstr(host_logged, "too late") != NULL, "logged: %s", host_logged);
     }
     CHILD_END;
     IN_CHILD("CUDA_VISIBLE_DEVICES=1") {
         fake_machine.count = 1, fake_machine.gpus[0] = 1;
-        CHECK(cuda_count(&count) == CTRT_OK && cuda_ordinal_of(&device, 0) == CTRT_OK && device == 0 && logged[0] == '\0', "%s", logged);
+        CHECK(cuda_count(&count) == CTRT_OK && cuda_ordinal_of(&device, 0) == CTRT_OK && device == 0 && host_logged[0] == '\0', "%s", host_logged);
         setenv("CUDA_VISIBLE_DEVICES", "0", 1);
-        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK && strstr(logged, "CUDA_VISIBLE_DEVICES has changed to 0") != NULL, "logged: %s", logged);
+        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK && strstr(host_logged, "CUDA_VISIBLE_DEVICES has changed to 0") != NULL, "logged: %s", host_logged);
     }
     CHILD_END;
 
@@ -240,7 +240,7 @@ static void test_opening(void)
 
     group("use, fork: the child is told who used it");
     IN_CHILD(NULL) {
-        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK, "%s", message);
+        CHECK(cuda_ordinal_of(&device, 0) == CTRT_OK, "%s", host_error);
         const pid_t parent = getpid();
         fflush(stdout);
         const pid_t grandchild = fork();
@@ -248,7 +248,7 @@ static void test_opening(void)
             char words[64];
             ctrt_device_info info = { .size = sizeof info };
             snprintf(words, sizeof words, "process %d initialised CUDA", (int)parent);
-            const bool told = cuda_ordinal_of(&device, 1) == CTRT_ERR_FORKED && strstr(message, words) != NULL;
+            const bool told = cuda_ordinal_of(&device, 1) == CTRT_ERR_FORKED && strstr(host_error, words) != NULL;
             _exit(told && cuda_count(&count) == CTRT_OK && count == 2 && cuda_describe(1, &info) == CTRT_OK && fake_machine.inits == 1 ? 0 : 1);
         }
         int how = 0;
@@ -263,7 +263,7 @@ static void test_opening(void)
     IN_CHILD(NULL) {
         CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE, "%d devices", count);
         fake_machine.nvml_init = 0;
-        CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE && strncmp(message, "[not-ready]", 11) == 0 && fake_machine.inits == 1, "%s", message);
+        CHECK(cuda_count(&count) == CTRT_ERR_NO_DEVICE && strncmp(host_error, "[not-ready]", 11) == 0 && fake_machine.inits == 1, "%s", host_error);
     }
     CHILD_END;
 }
@@ -276,7 +276,7 @@ static void test_usage(void)
     IN_CHILD("CUDA_VISIBLE_DEVICES=1") {
         ctrt_device_process list[2];
         ctrt_device_usage usage = { .size = sizeof usage, .process_room = 2, .processes = list };
-        CHECK(cuda_usage(0, &usage) == CTRT_OK, "%s", message);
+        CHECK(cuda_usage(0, &usage) == CTRT_OK, "%s", host_error);
         const uint64_t total = (uint64_t)140 << 30;
         CHECK(usage.busy == 2 && usage.memory_busy == 7 && usage.total_memory == total && usage.free_memory == total / 4 && usage.temperature == -1,
               "busy %d, %d; memory %llu of %llu; %d degrees", usage.busy, usage.memory_busy, (unsigned long long)usage.used_memory,
@@ -299,7 +299,7 @@ static void test_usage(void)
     fake_machine.nvml = false;
     IN_CHILD(NULL) {
         ctrt_device_usage usage = { .size = sizeof usage };
-        CHECK(cuda_usage(0, &usage) == CTRT_ERR_NOT_SUPPORTED && strstr(message, "libnvidia-ml.so.1") != NULL, "%s", message);
+        CHECK(cuda_usage(0, &usage) == CTRT_ERR_NOT_SUPPORTED && strstr(host_error, "libnvidia-ml.so.1") != NULL, "%s", host_error);
     }
     CHILD_END;
 

@@ -48,10 +48,15 @@ static ctrt_status reference_optimizer(ctrt_optimizer **out, const struct ref_fi
             .dampening = number(ref, test, "dampening", 0), .weight_decay = number(ref, test, "weight_decay", 0),
             .nesterov = number(ref, test, "nesterov", 0) != 0, .maximize = number(ref, test, "maximize", 0) != 0 });
     const struct ref_record *betas = ref_find(ref, "%s/attr/betas", test);
-    return ctrt_adamw_new(out, NULL, &(ctrt_adamw_options){
+    const bool decoupled = strncmp(test, "adamw.", 6) == 0;
+    const ctrt_adamw_options adamw = {
         .lr = number(ref, test, "lr", 1e-3), .beta1 = betas ? betas->f[0] : 0.9, .beta2 = betas ? betas->f[1] : 0.999,
-        .epsilon = number(ref, test, "eps", 1e-8), .weight_decay = number(ref, test, "weight_decay", 1e-2),
-        .maximize = number(ref, test, "maximize", 0) != 0 });
+        .epsilon = number(ref, test, "eps", 1e-8), .weight_decay = number(ref, test, "weight_decay", decoupled ? 1e-2 : 0),
+        .maximize = number(ref, test, "maximize", 0) != 0, .amsgrad = number(ref, test, "amsgrad", 0) != 0,
+    };
+    const ctrt_adam_options adam = { .lr = adamw.lr, .beta1 = adamw.beta1, .beta2 = adamw.beta2, .epsilon = adamw.epsilon,
+                                     .weight_decay = adamw.weight_decay, .maximize = adamw.maximize, .amsgrad = adamw.amsgrad };
+    return decoupled ? ctrt_adamw_new(out, NULL, &adamw) : ctrt_adam_new(out, NULL, &adam);
 }
 
 /* p after each of the steps, in both float types. */
@@ -90,14 +95,11 @@ static void references(void)
         if (end == NULL || end[5] != '\0')
             continue;
         snprintf(test, sizeof test, "%.*s", (int)(end - ref->records[i].name), ref->records[i].name);
-        bool ours = strncmp(test, "sgd.", 4) == 0 || strncmp(test, "adamw.", 6) == 0;
-        if (!ours || ref_find(ref, "%s/attr/amsgrad", test))
-            continue;                               /* Adam with coupled decay and AMSGrad are not offered */
         reference_case(ref, test);
         cases++;
     }
     group("PyTorch's cases");
-    CHECK(cases >= 8, "only %d cases of SGD and AdamW in the reference", cases);
+    CHECK(cases >= 14, "only %d cases of SGD, Adam and AdamW in the reference", cases);
     ref_free(ref);
 }
 

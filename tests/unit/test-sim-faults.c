@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Simulated devices: what goes wrong by request: faults, errors and reset. */
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -22,14 +20,13 @@ static float value_of(void *device, const ctrt_view *x)
 
 /* ---- allocations ---- */
 
-static void allocations_fail(void **state)
+static void allocations_fail(void)
 {
     void *more = NULL, *a, *b;
-    (void)state;
     void *device = sim_open("devices=1,memory=8m,fault=alloc:2;host:1", 0);
     a = sim_alloc(device, 512);
     MUST_FAIL(sim->memory->alloc(device, &more, 512), CTRT_ERR_OUT_OF_MEMORY, "fault alloc:2");
-    EQUAL(more == NULL, 1);
+    REQUIRE_EQUAL(more == NULL, 1);
     b = sim_alloc(device, 512);
     MUST_FAIL(sim->memory->host_alloc(device, &more, 512), CTRT_ERR_OUT_OF_MEMORY, "fault host:1");
     MUST(sim->memory->host_alloc(device, &more, 512));
@@ -45,8 +42,8 @@ static void allocations_fail(void **state)
     MUST(control->clear(0));
     MUST(sim->memory->map(device, range, 2 << 20));
     sim_counters c = sim_counted(0);
-    EQUAL(c.allocs, 3);
-    EQUAL(c.live_bytes, 1024 + (2 << 20));
+    REQUIRE_EQUAL(c.allocs, 3);
+    REQUIRE_EQUAL(c.live_bytes, 1024 + (2 << 20));
     sim->memory->free(device, b, 512);
     sim->memory->free(device, a, 512);
     MUST(control->inject(0, "event:2"));
@@ -60,10 +57,9 @@ static void allocations_fail(void **state)
     MUST_FAIL(control->inject(0, "alloc:1"), CTRT_ERR_NO_DEVICE, "sim:0 is not open");
 }
 
-static void faults_of_one_device(void **state)
+static void faults_of_one_device(void)
 {
     void *more = NULL;
-    (void)state;
     setenv("CTRT_SIM_FAULT", "1.alloc:1", 1);
     void *first = sim_open("devices=2,memory=1m", 0), *second = sim_open("devices=2,memory=1m", 1);
     unsetenv("CTRT_SIM_FAULT");
@@ -81,19 +77,18 @@ static void called(void *argument)
     *(bool *)argument = true;
 }
 
-static void ops_fail(void **state)
+static void ops_fail(void)
 {
     float zero = 0;
     bool idle, done, was_called = false;
     uint64_t sequence = 99;
-    (void)state;
     void *device = sim_open("devices=1,memory=1m,fault=op:add@2", 0), *bad = NULL, *good = NULL, *event = NULL;
     ctrt_view x = sim_vector(sim_upload(device, &zero, 4), 1), y = sim_vector(sim_upload(device, &zero, 4), 1);
     MUST(sim->queue->create(device, &bad, 0));
     MUST(sim->queue->create(device, &good, 0));
     MUST(sim->queue->event_create(device, &event, false));
     MUST(sim->queue->error(device, bad, &sequence));
-    EQUAL(sequence, 0);
+    REQUIRE_EQUAL(sequence, 0);
     MUST(sim_add(device, bad, 56, &x, 1));
     MUST(sim_add(device, bad, 57, &x, 1));                      /* fails, which nobody hears yet */
     MUST(sim_add(device, bad, 58, &x, 1));
@@ -104,25 +99,25 @@ static void ops_fail(void **state)
     MUST(sim->queue->synchronize(device, good));
     MUST(sim->queue->event_synchronize(device, event));
     MUST(sim->queue->event_query(device, event, &done));
-    EQUAL(done, true);
-    EQUAL(value_of(device, &x), 1);                             /* the first ran, what followed was dropped */
-    EQUAL(was_called, false);
+    REQUIRE_EQUAL(done, true);
+    REQUIRE_EQUAL(value_of(device, &x), 1);                             /* the first ran, what followed was dropped */
+    REQUIRE_EQUAL(was_called, false);
     MUST_FAIL(sim->queue->synchronize(device, bad), CTRT_ERR_BACKEND, "sim:0, queue 1: add (f32), call 57: failed by fault op:add@2");
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "call 57");
     MUST_FAIL(sim->queue->query(device, bad, &idle), CTRT_ERR_BACKEND, "call 57");
-    EQUAL(idle, true);
+    REQUIRE_EQUAL(idle, true);
     MUST_FAIL(sim->queue->error(device, bad, &sequence), CTRT_ERR_BACKEND, "call 57");
-    EQUAL(sequence, 57);
+    REQUIRE_EQUAL(sequence, 57);
     MUST(sim->queue->error(device, good, &sequence));
-    EQUAL(sequence, 0);
-    EQUAL(value_of(device, &y), 5);
+    REQUIRE_EQUAL(sequence, 0);
+    REQUIRE_EQUAL(value_of(device, &y), 5);
     void *block = sim_alloc(device, 512);                       /* allocations have nothing to do with it */
     sim->memory->free(device, block, 512);
     MUST(sim->queue->reset(device, bad));
     MUST(sim_add(device, bad, 59, &x, 1));
     MUST(sim->queue->synchronize(device, bad));
-    EQUAL(value_of(device, &x), 2);
-    EQUAL(sim_counted(0).failures, 1);
+    REQUIRE_EQUAL(value_of(device, &x), 2);
+    REQUIRE_EQUAL(sim_counted(0).failures, 1);
 
     /* Any op, whichever comes third; counted from now. */
     MUST(control->inject(0, "op:3"));
@@ -130,17 +125,16 @@ static void ops_fail(void **state)
     MUST(sim_run_op(device, good, 2, "neg", CTRT_F32, FAKE_VIEWS(&y), 1, FAKE_VIEWS(&y), 1, NULL));
     MUST(sim_run_op(device, good, 3, "abs", CTRT_F32, FAKE_VIEWS(&y), 1, FAKE_VIEWS(&y), 1, NULL));
     MUST_FAIL(sim->queue->synchronize(device, good), CTRT_ERR_BACKEND, "abs (f32), call 3");
-    EQUAL(value_of(device, &y), -6);
+    REQUIRE_EQUAL(value_of(device, &y), -6);
     sim->queue->event_destroy(device, event);
     sim->device->close(device);
 }
 
 /* What the kernel itself refuses comes out with the kernel's status and words. */
-static void kernels_refuse(void **state)
+static void kernels_refuse(void)
 {
     float table[4] = { 1, 2, 3, 4 };
     int64_t wrong = 9;
-    (void)state;
     void *device = sim_open("devices=1,memory=1m", 0);
     ctrt_view x = { .data = sim_upload(device, table, sizeof table), .numel = 4, .dtype = CTRT_F32, .ndim = 3,
                     .flags = CTRT_VIEW_CONTIGUOUS, .shape = { 1, 4, 1 }, .strides = { 4, 1, 1 } };
@@ -154,29 +148,27 @@ static void kernels_refuse(void **state)
     sim->device->close(device);
 }
 
-static void copies_corrupt(void **state)
+static void copies_corrupt(void)
 {
     enum { N = 1001 };
     char host[N], back[N];
     int wrong = 0;
-    (void)state;
     void *device = sim_open("devices=1,memory=1m,fault=copy:2", 0);
     memset(host, 5, N);
     void *x = sim_upload(device, host, N);
     sim_download(device, back, x, N);
     for (int i = 0; i < N; i++)
         wrong += back[i] != host[i];
-    EQUAL(wrong, 1);
+    REQUIRE_EQUAL(wrong, 1);
     sim_download(device, back, x, N);
-    EQUAL(memcmp(back, host, N), 0);
+    REQUIRE_EQUAL(memcmp(back, host, N), 0);
     sim->device->close(device);
 }
 
-static void a_device_is_lost(void **state)
+static void a_device_is_lost(void)
 {
     float zero = 0;
     uint64_t bytes;
-    (void)state;
     void *device = sim_open("devices=2,memory=1m", 0), *other = sim_open("devices=2,memory=1m", 1);
     void *event = NULL, *more = NULL, *queue = NULL;
     ctrt_view x = sim_vector(sim_upload(device, &zero, 4), 1), y = sim_vector(sim_upload(other, &zero, 4), 1);
@@ -186,13 +178,12 @@ static void a_device_is_lost(void **state)
     MUST(control->set_latency(0, 2000000));
     for (int i = 0; i < 5; i++) {
         ctrt_status status = sim_add(device, NULL, (uint64_t)i + 1, &x, 1);
-        if (status != CTRT_OK && status != CTRT_ERR_DEVICE_LOST)
-            fail_msg("launch %d gives %d", i, (int)status);
+        REQUIRE(!(status != CTRT_OK && status != CTRT_ERR_DEVICE_LOST), "launch %d gives %d", i, (int)status);
     }
     MUST(sim->queue->event_record(device, event, NULL));
     MUST(sim->queue->wait_event(other, NULL, event));
     MUST(sim_add(other, NULL, 1, &y, 3));
-    EQUAL(value_of(other, &y), 3);                              /* nobody hangs, the other device works */
+    REQUIRE_EQUAL(value_of(other, &y), 3);                              /* nobody hangs, the other device works */
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_DEVICE_LOST, "sim:0, queue 0: sim:0 is lost (fault lost:3)");
     MUST_FAIL(sim->queue->synchronize(device, queue), CTRT_ERR_DEVICE_LOST, "sim:0 is lost");
     MUST_FAIL(sim_add(device, queue, 1, &x, 1), CTRT_ERR_DEVICE_LOST, "lost");
@@ -202,32 +193,31 @@ static void a_device_is_lost(void **state)
     MUST_FAIL(sim->queue->reset(device, NULL), CTRT_ERR_DEVICE_LOST, "lost");
     MUST_FAIL(sim->device->memory_info(device, &bytes, &bytes), CTRT_ERR_DEVICE_LOST, "lost");
     sim->memory->free(device, x.data, 4);                       /* giving back works, as everywhere */
-    EQUAL(sim_counted(0).live_blocks, 0);
+    REQUIRE_EQUAL(sim_counted(0).live_blocks, 0);
     MUST(control->clear(0));
     MUST(sim->queue->reset(device, NULL));
     x.data = sim_upload(device, &zero, 4);
     MUST(sim_add(device, NULL, 1, &x, 2));
-    EQUAL(value_of(device, &x), 2);
+    REQUIRE_EQUAL(value_of(device, &x), 2);
     sim->queue->event_destroy(device, event);
     sim->device->close(device);
     sim->device->close(other);
 }
 
-static void a_link_lies(void **state)
+static void a_link_lies(void)
 {
     float seven = 7, one = 1;
-    (void)state;
     void *a = sim_open("devices=2,memory=1m,fault=link:0-1", 0), *b = sim_open("devices=2,memory=1m,fault=link:0-1", 1);
     ctrt_view x = sim_vector(sim_upload(a, &seven, 4), 1), y = sim_vector(sim_upload(b, &one, 4), 1);
-    EQUAL(sim->memory->can_access_peer(b, a), true);
+    REQUIRE_EQUAL(sim->memory->can_access_peer(b, a), true);
     MUST(sim->memory->copy_peer(b, y.data, a, x.data, 4, NULL));
-    EQUAL(value_of(b, &y), 0);
+    REQUIRE_EQUAL(value_of(b, &y), 0);
     FILL(b, NULL, y.data, 1, 4);
     MUST(sim->queue->synchronize(b, NULL));
     MUST(sim->memory->copy_peer(a, x.data, b, y.data, 4, NULL));
     uint32_t bits;
     sim_download(a, &bits, x.data, 4);
-    EQUAL(bits, 0x01010101);
+    REQUIRE_EQUAL(bits, 0x01010101);
     sim->device->close(a);
     sim->device->close(b);
 }
@@ -241,10 +231,9 @@ static void be_first(void *argument)
 }
 
 /* With delays the order across queues changes from time to time; the order on each does not. */
-static void work_comes_late(void **state)
+static void work_comes_late(void)
 {
     int first[2] = { 0, 0 };
-    (void)state;
     void *device = sim_open("devices=1,memory=1m,seed=5", 0), *queue[2];
     MUST(sim->queue->create(device, &queue[0], 0));
     MUST(sim->queue->create(device, &queue[1], 0));
@@ -256,17 +245,29 @@ static void work_comes_late(void **state)
         MUST(sim->queue->synchronize(device, NULL));
         ++*(int *)who_was_first;
     }
-    if (first[0] == 0 || first[1] == 0)
-        fail_msg("of 40 rounds the first queue won %d, the second %d", first[0], first[1]);
+    REQUIRE(!(first[0] == 0 || first[1] == 0), "of 40 rounds the first queue won %d, the second %d", first[0],
+            first[1]);
     sim->device->close(device);
 }
 
 TEST_MAIN
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(allocations_fail), cmocka_unit_test(faults_of_one_device), cmocka_unit_test(ops_fail),
-        cmocka_unit_test(kernels_refuse), cmocka_unit_test(copies_corrupt), cmocka_unit_test(a_device_is_lost),
-        cmocka_unit_test(a_link_lies), cmocka_unit_test(work_comes_late),
-    };
-    return cmocka_run_group_tests(tests, sim_load, NULL);
+    sim_reload();
+    group("allocations fail");
+    allocations_fail();
+    group("faults of one device");
+    faults_of_one_device();
+    group("ops fail");
+    ops_fail();
+    group("kernels refuse");
+    kernels_refuse();
+    group("copies corrupt");
+    copies_corrupt();
+    group("a device is lost");
+    a_device_is_lost();
+    group("a link lies");
+    a_link_lies();
+    group("work comes late");
+    work_comes_late();
+    return done();
 }

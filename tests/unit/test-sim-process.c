@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Simulated devices and the process that has them: the host in device memory, fork, no memory on the host, and that closing gives
  * everything back. */
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -26,11 +24,11 @@ static int in_child(int (*function)(void), char *said, size_t bytes)
 {
     int ends[2];
     ssize_t used = 0, got;
-    assert_int_equal(pipe(ends), 0);
+    REQUIRE_EQUAL(pipe(ends), 0);
     pid_t child = fork();
-    assert_true(child >= 0);
+    REQUIRE_TRUE(child >= 0);
     if (child == 0) {
-        signal(SIGSEGV, SIG_DFL);       /* cmocka's would jump back into the test */
+        signal(SIGSEGV, SIG_DFL);       /* not a sanitizer's */
         alarm(60);
         dup2(ends[1], STDERR_FILENO);
         close(ends[0]);
@@ -42,7 +40,7 @@ static int in_child(int (*function)(void), char *said, size_t bytes)
     said[used] = '\0';
     close(ends[0]);
     int status = 0;
-    assert_int_equal(waitpid(child, &status, 0), child);
+    REQUIRE_EQUAL(waitpid(child, &status, 0), child);
     return WIFSIGNALED(status) ? 256 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
@@ -123,7 +121,7 @@ static int reads_elsewhere(void)
     return *(volatile char *)nothing;
 }
 
-static void the_host_touches(void **state)
+static void the_host_touches(void)
 {
     static const struct {
         const char *what;
@@ -141,15 +139,13 @@ static void the_host_touches(void **state)
         { "other memory", reads_elsewhere, 256 + SIGSEGV, "", "" },
     };
     char said[4096];
-    (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int end = in_child(cases[i].function, said, sizeof said);
-        if (end != cases[i].end)
-            fail_msg("%s: the child ended with %d, expected %d (256 + signal); it said: %s", cases[i].what, end, cases[i].end, said);
-        if (strstr(said, cases[i].words) == NULL || strstr(said, cases[i].more) == NULL)
-            fail_msg("%s: no \"%s\" and \"%s\" in: %s", cases[i].what, cases[i].words, cases[i].more, said);
-        if (cases[i].words[0] == '\0' && strstr(said, "ctrt") != NULL)
-            fail_msg("%s: says: %s", cases[i].what, said);
+        REQUIRE(end == cases[i].end, "%s: the child ended with %d, expected %d (256 + signal); it said: %s",
+                cases[i].what, end, cases[i].end, said);
+        REQUIRE(!(strstr(said, cases[i].words) == NULL || strstr(said, cases[i].more) == NULL),
+                "%s: no \"%s\" and \"%s\" in: %s", cases[i].what, cases[i].words, cases[i].more, said);
+        REQUIRE(!(cases[i].words[0] == '\0' && strstr(said, "ctrt") != NULL), "%s: says: %s", cases[i].what, said);
     }
 }
 
@@ -161,7 +157,7 @@ static ctrt_view parents_vector;
 #define EXPECT(condition)                                                       \
     do {                                                                        \
         if (!(condition)) {                                                     \
-            dprintf(2, "line %d: not %s: %s\n", __LINE__, #condition, fake_error); \
+            dprintf(2, "line %d: not %s: %s\n", __LINE__, #condition, host_error); \
             return 1;                                                           \
         }                                                                       \
     } while (0)
@@ -183,7 +179,7 @@ static int every_slot_in_a_child(void)
     EXPECT(sim->device->count(&count) == CTRT_OK && count == 1);
     EXPECT(sim->device->describe(0, &info) == CTRT_OK && info.total_memory == 1 << 20);
     EXPECT(sim->device->memory_info(d, &n, &n) == CTRT_ERR_FORKED);
-    EXPECT(strstr(fake_error, "sim:0 was opened by process") != NULL);
+    EXPECT(strstr(host_error, "sim:0 was opened by process") != NULL);
     EXPECT(sim->memory->alloc(d, &out, 512) == CTRT_ERR_FORKED);
     EXPECT(sim->memory->copy(d, q, parents_vector.data, &byte, 1, CTRT_COPY_TO_DEVICE) == CTRT_ERR_FORKED);
     EXPECT(sim->memory->fill(d, q, parents_vector.data, 0, 4) == CTRT_ERR_FORKED);
@@ -220,11 +216,10 @@ static int every_slot_in_a_child(void)
     return 0;
 }
 
-static void fork_beside_work(void **state)
+static void fork_beside_work(void)
 {
     float zero = 0;
     char said[4096];
-    (void)state;
     parents_device = sim_open("devices=1,memory=1m,latency=20ms", 0);
     MUST(control->set_latency(0, 0));
     parents_vector = sim_vector(sim_upload(parents_device, &zero, 4), 1);
@@ -236,11 +231,10 @@ static void fork_beside_work(void **state)
             MUST(sim_add(parents_device, parents_queue, 1, &parents_vector, 1));
         MUST(sim->queue->event_record(parents_device, parents_event, parents_queue));
         int end = in_child(every_slot_in_a_child, said, sizeof said);
-        if (end != 0)
-            fail_msg("the child ended with %d (256 + signal): %s", end, said);
+        REQUIRE(end == 0, "the child ended with %d (256 + signal): %s", end, said);
     }
     MUST(sim->queue->synchronize(parents_device, parents_queue));
-    EQUAL(value_of(parents_device, &parents_vector), 9);
+    REQUIRE_EQUAL(value_of(parents_device, &parents_vector), 9);
     sim->queue->event_destroy(parents_device, parents_event);
     sim->device->close(parents_device);
 }
@@ -287,28 +281,26 @@ static ctrt_status a_bit_of_everything(void)
     return status ? status : done;
 }
 
-static void no_host_memory(void **state)
+static void no_host_memory(void)
 {
     int failed = 0;
-    (void)state;
     setenv("CTRT_SIM", "devices=1,memory=4m", 1);
     MUST(a_bit_of_everything());
     for (long n = 1;; n++) {
-        fake_allocs_left = n;
-        fake_error[0] = '\0';
+        host_allocs_left = n;
+        host_error[0] = '\0';
         ctrt_status status = a_bit_of_everything();
-        bool reached = fake_allocs_left == 0;
-        fake_allocs_left = 0;
+        bool reached = host_allocs_left == 0;
+        host_allocs_left = 0;
         if (!reached) {
             MUST(status);
             break;
         }
         failed++;
-        if (status != CTRT_ERR_OUT_OF_MEMORY || fake_error[0] == '\0')
-            fail_msg("without host allocation %ld: status %d: %s", n, (int)status, fake_error);
+        REQUIRE(!(status != CTRT_ERR_OUT_OF_MEMORY || host_error[0] == '\0'),
+                "without host allocation %ld: status %d: %s", n, (int)status, host_error);
     }
-    if (failed < 8)
-        fail_msg("only %d allocations of the host", failed);
+    REQUIRE(!(failed < 8), "only %d allocations of the host", failed);
 }
 
 static int lines_of(const char *path)
@@ -334,11 +326,10 @@ static int open_files(void)
 }
 
 /* Closing gives back threads, files and addresses, also with work still on queues. */
-static void close_gives_back(void **state)
+static void close_gives_back(void)
 {
     int threads = 0, files = 0, maps = 0;
     float zero = 0;
-    (void)state;
     for (int round = 0; round < 6; round++) {
         void *device[3];
         for (int i = 0; i < 3; i++) {
@@ -355,19 +346,18 @@ static void close_gives_back(void **state)
                     sim->queue->destroy(device[i], queue);
             }
             uint64_t workers = sim_counted(i).threads;  /* the device's own queue, two live ones, and two that may have ended */
-            if (workers < 3 || workers > 5)
-                fail_msg("%d workers", (int)workers);
+            REQUIRE(!(workers < 3 || workers > 5), "%d workers", (int)workers);
         }
         for (int i = 0; i < 3; i++)
             sim->device->close(device[i]);
         if (round == 1)                 /* by then the C library has what it keeps */
             threads = sim_thread_count(), files = open_files(), maps = lines_of("/proc/self/maps");
     }
-    EQUAL(sim_thread_count(), threads);
-    EQUAL(open_files(), files);
+    REQUIRE_EQUAL(sim_thread_count(), threads);
+    REQUIRE_EQUAL(open_files(), files);
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)     /* whose own maps come and go */
-    if (lines_of("/proc/self/maps") > maps + 2)
-        fail_msg("%d mappings, %d after the second round", lines_of("/proc/self/maps"), maps);
+    REQUIRE(!(lines_of("/proc/self/maps") > maps + 2), "%d mappings, %d after the second round",
+            lines_of("/proc/self/maps"), maps);
 #else
     (void)maps;
 #endif
@@ -375,9 +365,14 @@ static void close_gives_back(void **state)
 
 TEST_MAIN
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_host_touches),     /* first: its children want to open the first device of the process */
-        cmocka_unit_test(fork_beside_work), cmocka_unit_test(no_host_memory), cmocka_unit_test(close_gives_back),
-    };
-    return cmocka_run_group_tests(tests, sim_load, NULL);
+    sim_reload();
+    group("the host touches");
+    the_host_touches();
+    group("fork beside work");
+    fork_beside_work();
+    group("no host memory");
+    no_host_memory();
+    group("close gives back");
+    close_gives_back();
+    return done();
 }

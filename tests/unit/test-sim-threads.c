@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Simulated devices used by many threads at once: 4 devices, 4 queues each, 8 threads. */
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 
 #include "sim_host.h"
 
@@ -12,8 +10,7 @@ enum { DEVICES = 4, QUEUES = 4, THREADS = 8, ROUNDS = 60, N = 64 };
 
 static void *device[DEVICES], *queue[DEVICES][QUEUES];
 
-/* One thread's place: vectors of its own on each device. Failures are told when it has ended, since cmocka wants that in the
- * main thread. */
+/* One thread's place: vectors of its own on each device. Failures are told when it has ended. */
 struct player {
     int number;
     uint64_t random;
@@ -32,7 +29,7 @@ static uint64_t next_random(struct player *p)
     do {                                                                                                       \
         ctrt_status status_ = (call);                                                                          \
         if (status_) {                                                                                         \
-            snprintf(p->trouble, sizeof p->trouble, "thread %d: %s: %.150s", p->number, #call, fake_error);    \
+            snprintf(p->trouble, sizeof p->trouble, "thread %d: %s: %.150s", p->number, #call, host_error);    \
             return NULL;                                                                                       \
         }                                                                                                      \
     } while (0)
@@ -103,38 +100,39 @@ static void play_together(const char *options)
     }
     for (int t = 0; t < THREADS; t++) {
         players[t] = (struct player){ .number = t, .random = 88172645463325252u + 977u * (unsigned)t };
-        assert_int_equal(pthread_create(&thread[t], NULL, play, &players[t]), 0);
+        REQUIRE_EQUAL(pthread_create(&thread[t], NULL, play, &players[t]), 0);
     }
     for (int t = 0; t < THREADS; t++)
         pthread_join(thread[t], NULL);
     for (int t = 0; t < THREADS; t++)
-        if (players[t].trouble[0] != '\0')
-            fail_msg("%s", players[t].trouble);
+        REQUIRE(players[t].trouble[0] == '\0', "%s", players[t].trouble);
     for (int d = 0; d < DEVICES; d++) {
         sim_counters c = sim_counted(d);
-        EQUAL(c.live_blocks, 0);
-        EQUAL(c.allocs, c.frees);
-        EQUAL(c.host_bytes, 0);
-        EQUAL(c.failures, 0);
+        REQUIRE_EQUAL(c.live_blocks, 0);
+        REQUIRE_EQUAL(c.allocs, c.frees);
+        REQUIRE_EQUAL(c.host_bytes, 0);
+        REQUIRE_EQUAL(c.failures, 0);
         sim->device->close(device[d]);
     }
 }
 
-static void together(void **state)
+static void together(void)
 {
-    (void)state;
     play_together("devices=4,memory=1m");
 }
 
-static void together_with_delays(void **state)
+static void together_with_delays(void)
 {
-    (void)state;
     play_together("devices=4,memory=1m,jitter=100us,seed=3");
     play_together("devices=4,memory=1m,jitter=100us,latency=10us,bandwidth=1g,seed=4");
 }
 
 TEST_MAIN
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(together), cmocka_unit_test(together_with_delays) };
-    return cmocka_run_group_tests(tests, sim_load, NULL);
+    sim_reload();
+    group("together");
+    together();
+    group("together with delays");
+    together_with_delays();
+    return done();
 }

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Simulated devices: options, memory, pages, copies, kernels, queues and events. Faults: test-sim-faults.c. */
-#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <cmocka.h>
 
 #include <sched.h>
 
@@ -43,29 +41,26 @@ static const struct malformed {
     { "fault=99.alloc:1", "no device's number" },
 };
 
-static void options(void **state)
+static void options(void)
 {
     int32_t count;
-    (void)state;
     for (size_t i = 0; i < sizeof malformed / sizeof malformed[0]; i++) {
         setenv("CTRT_SIM", malformed[i].text, 1);
         MUST_FAIL(sim->device->count(&count), CTRT_ERR_INVALID_ARGUMENT, malformed[i].words);
-        if (strstr(fake_error, "CTRT_SIM=") == NULL)
-            fail_msg("the message does not name the variable: %s", fake_error);
+        REQUIRE(!(strstr(host_error, "CTRT_SIM=") == NULL), "the message does not name the variable: %s", host_error);
     }
     unsetenv("CTRT_SIM");
     MUST(sim->device->count(&count));
-    EQUAL(count, 2);
+    REQUIRE_EQUAL(count, 2);
     setenv("CTRT_SIM", " devices=3, memory=1m/2m ,latency=5us,bandwidth=8g,peers=0-2,seed=9,jitter=1us,pinned=4k,fault=alloc:3;1.copy:2+", 1);
     MUST(sim->device->count(&count));
-    EQUAL(count, 3);
+    REQUIRE_EQUAL(count, 3);
     for (int i = 0; i < 3; i++) {
         ctrt_device_info info = { .size = sizeof info };
         MUST(sim->device->describe(i, &info));
-        EQUAL(info.total_memory, i == 0 ? MIB : 2 * MIB);
-        EQUAL(info.flags, CTRT_DEVICE_ASYNCHRONOUS);
-        if (strncmp(info.uuid, "SIM-", 4) != 0)
-            fail_msg("the uuid is \"%s\"", info.uuid);
+        REQUIRE_EQUAL(info.total_memory, i == 0 ? MIB : 2 * MIB);
+        REQUIRE_EQUAL(info.flags, CTRT_DEVICE_ASYNCHRONOUS);
+        REQUIRE(strncmp(info.uuid, "SIM-", 4) == 0, "the uuid is \"%s\"", info.uuid);
     }
     ctrt_device_info info = { .size = sizeof info };
     MUST_FAIL(sim->device->describe(3, &info), CTRT_ERR_NO_DEVICE, "there are 3 simulated devices");
@@ -80,19 +75,18 @@ static void info_is(void *device, size_t unused, size_t total)
 {
     uint64_t free_bytes, total_bytes;
     MUST(sim->device->memory_info(device, &free_bytes, &total_bytes));
-    EQUAL(free_bytes, unused);
-    EQUAL(total_bytes, total);
+    REQUIRE_EQUAL(free_bytes, unused);
+    REQUIRE_EQUAL(total_bytes, total);
 }
 
-static void memory(void **state)
+static void memory(void)
 {
-    (void)state;
     void *device = sim_open("devices=1,memory=1m,holes=yes", 0), *block[4], *more = NULL;
     info_is(device, MIB, MIB);
     for (int i = 0; i < 4; i++) {
         block[i] = sim_alloc(device, MIB / 4 - 100);            /* rounded up to a quarter */
-        EQUAL((uintptr_t)block[i] % 512, 0);
-        EQUAL((char *)block[i] - (char *)block[0], i * (int)(MIB / 4));
+        REQUIRE_EQUAL((uintptr_t)block[i] % 512, 0);
+        REQUIRE_EQUAL((char *)block[i] - (char *)block[0], i * (int)(MIB / 4));
     }
     info_is(device, 0, MIB);
     MUST_FAIL(sim->memory->alloc(device, &more, 1), CTRT_ERR_OUT_OF_MEMORY, "sim:0: no 1 bytes: 0 of 1048576 bytes are free");
@@ -101,26 +95,24 @@ static void memory(void **state)
     info_is(device, MIB / 2, MIB);
     MUST_FAIL(sim->memory->alloc(device, &more, MIB / 2), CTRT_ERR_OUT_OF_MEMORY, "the largest free piece has 262144");
     void *first = sim_alloc(device, 512), *second = sim_alloc(device, MIB / 4);
-    EQUAL(first == block[0] && second == block[2], 1);           /* first fit; the second does not fit behind the first */
+    REQUIRE_EQUAL(first == block[0] && second == block[2], 1);           /* first fit; the second does not fit behind the first */
     sim_counters c = sim_counted(0);
-    EQUAL(c.allocs, 6);
-    EQUAL(c.frees, 2);
-    EQUAL(c.live_blocks, 4);
-    EQUAL(c.live_bytes, 3 * MIB / 4 + 512);
-    EQUAL(c.peak_bytes, MIB);
+    REQUIRE_EQUAL(c.allocs, 6);
+    REQUIRE_EQUAL(c.frees, 2);
+    REQUIRE_EQUAL(c.live_blocks, 4);
+    REQUIRE_EQUAL(c.live_bytes, 3 * MIB / 4 + 512);
+    REQUIRE_EQUAL(c.peak_bytes, MIB);
     sim->memory->free(device, (char *)first + 1, 512);
-    EQUAL(sim_counted(0).bad_frees, 1);
-    if (strstr(fake_log_text, "where no block begins") == NULL)
-        fail_msg("a wrong free is logged as \"%s\"", fake_log_text);
+    REQUIRE_EQUAL(sim_counted(0).bad_frees, 1);
+    REQUIRE(strstr(host_logged, "where no block begins") != NULL, "a wrong free is logged as \"%s\"", host_logged);
     MUST_FAIL(sim->memory->alloc(device, &more, 0), CTRT_ERR_INVALID_ARGUMENT, "0 bytes");
     MUST_FAIL(sim->memory->alloc(device, &more, SIZE_MAX), CTRT_ERR_OUT_OF_MEMORY, "no 18446744073709551615 bytes");
     sim->device->close(device);
 }
 
 /* As on a GPU, only bytes count: a block takes any place, pages too. */
-static void no_holes(void **state)
+static void no_holes(void)
 {
-    (void)state;
     void *device = sim_open("devices=1,memory=4m", 0), *block[8], *more = NULL, *range = NULL;
     unsigned char *host = malloc(2 * MIB);
     for (int round = 0; round < 2; round++) {
@@ -135,10 +127,10 @@ static void no_holes(void **state)
             more = sim_upload(device, host, 2 * MIB);
             memset(host, 0, 2 * MIB);
             sim_download(device, host, more, 2 * MIB);
-            EQUAL(host[0] == 9 && host[2 * MIB - 1] == 9, 1);
+            REQUIRE_EQUAL(host[0] == 9 && host[2 * MIB - 1] == 9, 1);
         } else {
-            EQUAL(sim->memory->reserve(device, &range, 4 * MIB), CTRT_OK);
-            EQUAL(sim->memory->map(device, range, 2 * MIB), CTRT_OK);
+            REQUIRE_EQUAL(sim->memory->reserve(device, &range, 4 * MIB), CTRT_OK);
+            REQUIRE_EQUAL(sim->memory->map(device, range, 2 * MIB), CTRT_OK);
             MUST_FAIL(sim->memory->map(device, (char *)range + 2 * MIB, 2 * MIB), CTRT_ERR_OUT_OF_MEMORY, "0 of 4194304 bytes are free");
         }
         info_is(device, 0, 4 * MIB);
@@ -156,9 +148,8 @@ static void no_holes(void **state)
 }
 
 /* Freed memory goes back to the system, and fresh memory is 0 or poisoned, never another tensor's. */
-static void giving_back(void **state)
+static void giving_back(void)
 {
-    (void)state;
     for (int poison = 0; poison < 2; poison++) {
         void *device = sim_open(poison ? "devices=1,memory=8m,poison=yes" : "devices=1,memory=8m", 0);
         size_t bytes = 4 * MIB;
@@ -170,8 +161,7 @@ static void giving_back(void **state)
         sim_download(device, host, b, bytes);
         /* Pages are given back whole; the ends of the block may share theirs with neighbours. */
         for (size_t i = 4096; i < bytes - 4096; i++)
-            if (host[i] != (poison ? 0xff : 0))
-                fail_msg("byte %zu of fresh memory is %d", i, host[i]);
+            REQUIRE(!(host[i] != (poison ? 0xff : 0)), "byte %zu of fresh memory is %d", i, host[i]);
         sim->memory->free(device, a, 1024);
         free(host);
         sim->device->close(device);
@@ -179,11 +169,10 @@ static void giving_back(void **state)
 }
 
 /* Random blocks against a simple model: no overlap, sums equal. */
-static void memory_at_random(void **state)
+static void memory_at_random(void)
 {
     enum { SLOTS = 64 };
     struct { char *at; size_t bytes; } slot[SLOTS] = { { NULL, 0 } };
-    (void)state;
     void *device = sim_open("devices=1,memory=256k", 0);
     size_t live = 0;
     for (int step = 0; step < 20000; step++) {
@@ -197,12 +186,12 @@ static void memory_at_random(void **state)
             void *at = NULL;
             if (sim->memory->alloc(device, &at, bytes) == CTRT_OK) {
                 for (int k = 0; k < SLOTS; k++)
-                    if (slot[k].at != NULL && (char *)at < slot[k].at + slot[k].bytes && slot[k].at < (char *)at + bytes)
-                        fail_msg("step %d: a block overlaps another", step);
+                    REQUIRE(!(slot[k].at != NULL && (char *)at < slot[k].at + slot[k].bytes &&
+                            slot[k].at < (char *)at + bytes), "step %d: a block overlaps another", step);
                 slot[i].at = at, slot[i].bytes = bytes;
                 live += bytes;
             } else if (256 * 1024 - live > 2 * 1024 * SLOTS) {
-                fail_msg("step %d: no %zu bytes with %zu in use: %s", step, bytes, live, fake_error);
+                FAIL("step %d: no %zu bytes with %zu in use: %s", step, bytes, live, host_error);
             }
         }
         info_is(device, 256 * 1024 - live, 256 * 1024);
@@ -210,14 +199,13 @@ static void memory_at_random(void **state)
     sim->device->close(device);
 }
 
-static void pages(void **state)
+static void pages(void)
 {
     const size_t page = 2 * MIB;
     const ctrt_memory_table *m = sim->memory;
     char *range = NULL, bytes[4096], back[4096];
-    (void)state;
     void *device = sim_open("devices=1,memory=8m", 0), *block;
-    EQUAL(m->page_bytes, page);
+    REQUIRE_EQUAL(m->page_bytes, page);
     MUST_FAIL(m->reserve(device, (void **)&range, page + 1), CTRT_ERR_INVALID_ARGUMENT, "pages");
     MUST(m->reserve(device, (void **)&range, 64 * page));       /* more than the device has */
     info_is(device, 8 * MIB, 8 * MIB);
@@ -228,7 +216,7 @@ static void pages(void **state)
     char *across = range + 6 * page - 2048;                     /* over the seam of two pages */
     MUST(m->copy(device, NULL, across, bytes, sizeof bytes, CTRT_COPY_TO_DEVICE));
     sim_download(device, back, across, sizeof back);
-    EQUAL(memcmp(bytes, back, sizeof back), 0);
+    REQUIRE_EQUAL(memcmp(bytes, back, sizeof back), 0);
     MUST_FAIL(m->map(device, range + 6 * page, page), CTRT_ERR_STATE, "mapped already");
     MUST_FAIL(m->map(device, range + 8 * page, 2 * page), CTRT_ERR_OUT_OF_MEMORY, "no page of 2097152 bytes");
     info_is(device, 8 * MIB - 4096 - 2 * page, 8 * MIB);        /* nothing stayed mapped */
@@ -239,29 +227,28 @@ static void pages(void **state)
     MUST_FAIL(sim->queue->synchronize(device, NULL), CTRT_ERR_BACKEND, "not, or no longer, within one allocation");
     MUST(sim->queue->reset(device, NULL));
     m->unmap(device, range, page);                              /* not mapped */
-    EQUAL(sim_counted(0).bad_frees, 1);
+    REQUIRE_EQUAL(sim_counted(0).bad_frees, 1);
     m->unreserve(device, range, 64 * page);                     /* with the pages that are still mapped */
     info_is(device, 8 * MIB - 4096, 8 * MIB);
     m->free(device, block, 4096);
     sim_counters c = sim_counted(0);
-    EQUAL(c.maps, 2);
-    EQUAL(c.unmaps, 1);
-    EQUAL(c.reserves, 1);
-    EQUAL(c.unreserves, 1);
-    EQUAL(c.live_bytes, 0);
+    REQUIRE_EQUAL(c.maps, 2);
+    REQUIRE_EQUAL(c.unmaps, 1);
+    REQUIRE_EQUAL(c.reserves, 1);
+    REQUIRE_EQUAL(c.unreserves, 1);
+    REQUIRE_EQUAL(c.live_bytes, 0);
     sim->device->close(device);
 }
 
-static void pinned(void **state)
+static void pinned(void)
 {
-    (void)state;
     void *device = sim_open("devices=1,pinned=8k", 0), *a = NULL, *b = NULL;
     MUST(sim->memory->host_alloc(device, &a, 8000));
     memset(a, 1, 8000);
     MUST_FAIL(sim->memory->host_alloc(device, &b, 200), CTRT_ERR_OUT_OF_MEMORY, "8000 of 8192 are in use");
-    EQUAL(sim_counted(0).host_bytes, 8000);
+    REQUIRE_EQUAL(sim_counted(0).host_bytes, 8000);
     sim->memory->host_free(device, a, 8000);
-    EQUAL(sim_counted(0).host_bytes, 0);
+    REQUIRE_EQUAL(sim_counted(0).host_bytes, 0);
     MUST(sim->memory->host_alloc(device, &b, 8192));
     sim->memory->host_free(device, b, 8192);
     sim->device->close(device);
@@ -269,9 +256,8 @@ static void pinned(void **state)
 
 /* ---- work ---- */
 
-static void copies(void **state)
+static void copies(void)
 {
-    (void)state;
     void *device = sim_open("devices=1,memory=4m", 0);
     char host[1000], back[1000];
     for (int i = 0; i < 1000; i++)
@@ -280,18 +266,18 @@ static void copies(void **state)
     MUST(sim->memory->fill(device, NULL, b, 3, 1000));
     MUST(sim->memory->copy(device, NULL, b + 10, a + 20, 900, CTRT_COPY_ON_DEVICE));
     sim_download(device, back, b, 1000);
-    EQUAL(memcmp(back + 10, host + 20, 900), 0);
-    EQUAL(back[9] == 3 && back[910] == 3, 1);
+    REQUIRE_EQUAL(memcmp(back + 10, host + 20, 900), 0);
+    REQUIRE_EQUAL(back[9] == 3 && back[910] == 3, 1);
     MUST(sim->memory->copy(device, NULL, b, a, 0, CTRT_COPY_ON_DEVICE));
     MUST_FAIL(sim->memory->copy(device, NULL, b, a, 8, 3), CTRT_ERR_INVALID_ARGUMENT, "no kind of copy");
     sim_counters c = sim_counted(0);
-    EQUAL(c.copies[CTRT_COPY_TO_DEVICE], 1);
-    EQUAL(c.copies[CTRT_COPY_ON_DEVICE], 1);
-    EQUAL(c.copies[CTRT_COPY_TO_HOST], 1);
-    EQUAL(c.copy_bytes[CTRT_COPY_TO_DEVICE], 1000);
-    EQUAL(c.copy_bytes[CTRT_COPY_ON_DEVICE], 900);
-    EQUAL(c.fills, 1);
-    EQUAL(c.fill_bytes, 1000);
+    REQUIRE_EQUAL(c.copies[CTRT_COPY_TO_DEVICE], 1);
+    REQUIRE_EQUAL(c.copies[CTRT_COPY_ON_DEVICE], 1);
+    REQUIRE_EQUAL(c.copies[CTRT_COPY_TO_HOST], 1);
+    REQUIRE_EQUAL(c.copy_bytes[CTRT_COPY_TO_DEVICE], 1000);
+    REQUIRE_EQUAL(c.copy_bytes[CTRT_COPY_ON_DEVICE], 900);
+    REQUIRE_EQUAL(c.fills, 1);
+    REQUIRE_EQUAL(c.fill_bytes, 1000);
 
     /* Wrong places are found out when the work is done. */
     MUST(sim->memory->copy(device, NULL, b + 600, a, 600, CTRT_COPY_ON_DEVICE));
@@ -309,11 +295,10 @@ static void copies(void **state)
     sim->device->close(device);
 }
 
-static void kernels(void **state)
+static void kernels(void)
 {
     enum { N = 1000 };
     float a[N], b[N], got[N];
-    (void)state;
     void *device = sim_open("devices=2,memory=4m", 0);
     for (int i = 0; i < N; i++)
         a[i] = (float)i, b[i] = (float)(i % 13) - 6;
@@ -323,8 +308,7 @@ static void kernels(void **state)
     MUST(sim_add(device, NULL, 2, &out, 0.5f));
     sim_download(device, got, out.data, sizeof got);
     for (int i = 0; i < N; i++)
-        if (got[i] != a[i] * b[i] + 0.5f)
-            fail_msg("element %d is %g", i, got[i]);
+        REQUIRE(got[i] == a[i] * b[i] + 0.5f, "element %d is %g", i, got[i]);
 
     /* Attributes and strides: sums of reversed rows. The attributes are gone when the work is done. */
     ctrt_view matrix = x, sums = sim_vector(sim_alloc(device, 10 * sizeof(float)), 10);
@@ -338,12 +322,12 @@ static void kernels(void **state)
     memset(&rows, 0xff, sizeof rows);
     sim_download(device, got, sums.data, 10 * sizeof(float));
     for (int i = 0; i < 10; i++)
-        EQUAL(got[i], 4950 + 10000 * i);
+        REQUIRE_EQUAL(got[i], 4950 + 10000 * i);
 
     uint64_t launched;
     MUST(control->launches(0, "add", &launched));
-    EQUAL(launched, 1);
-    EQUAL(sim_counted(0).launches, 3);
+    REQUIRE_EQUAL(launched, 1);
+    REQUIRE_EQUAL(sim_counted(0).launches, 3);
 
     /* What is no memory of the device. */
     ctrt_view wrong = sim_vector(a, N);
@@ -364,10 +348,9 @@ static void kernels(void **state)
 }
 
 /* A kernel that is worth threads gets none on a worker. */
-static void one_thread_a_worker(void **state)
+static void one_thread_a_worker(void)
 {
     const int64_t n = (int64_t)1 << 21;
-    (void)state;
     setenv("CTRT_NUM_THREADS", "4", 1);
     sim_reload();
     void *device = sim_open("devices=1,memory=64m", 0);
@@ -377,10 +360,10 @@ static void one_thread_a_worker(void **state)
     for (int i = 0; i < 5; i++)
         MUST(sim_add(device, NULL, 1, &x, 1));
     MUST(sim->queue->synchronize(device, NULL));
-    EQUAL(sim_thread_count() - before, 1);
+    REQUIRE_EQUAL(sim_thread_count() - before, 1);
     float last;
     sim_download(device, &last, (float *)x.data + n - 1, 4);
-    EQUAL(last, 5);
+    REQUIRE_EQUAL(last, 5);
     sim->device->close(device);
     unsetenv("CTRT_NUM_THREADS");
     sim_reload();
@@ -388,14 +371,13 @@ static void one_thread_a_worker(void **state)
 
 /* ---- queues ---- */
 
-static void order_on_a_queue(void **state)
+static void order_on_a_queue(void)
 {
     enum { N = 16, STEPS = 500 };
     float numbers[N] = { 0 };
-    (void)state;
     void *device = sim_open("devices=1,memory=1m,jitter=3us", 0), *queue = NULL;
     MUST(sim->queue->create(device, &queue, 0));
-    EQUAL(sim_counted(0).queues, 2);
+    REQUIRE_EQUAL(sim_counted(0).queues, 2);
     ctrt_view x = sim_vector(sim_upload(device, numbers, sizeof numbers), N), two = x;
     float factor = 2;
     two.data = &factor;
@@ -414,18 +396,17 @@ static void order_on_a_queue(void **state)
     MUST(sim->queue->synchronize(device, queue));
     sim_download(device, numbers, x.data, sizeof numbers);
     for (int i = 0; i < N; i++)
-        EQUAL(numbers[i], (float)want);
+        REQUIRE_EQUAL(numbers[i], (float)want);
     sim->queue->destroy(device, queue);
-    EQUAL(sim_counted(0).queues, 1);
+    REQUIRE_EQUAL(sim_counted(0).queues, 1);
     sim->device->close(device);
 }
 
-static void latency(void **state)
+static void latency(void)
 {
     float zero = 0;
     bool idle = true;
     double milliseconds;
-    (void)state;
     void *device = sim_open("devices=1,memory=4m", 0), *queue = NULL, *begin = NULL, *end = NULL;
     ctrt_view x = sim_vector(sim_upload(device, &zero, 4), 1);
     MUST(sim->queue->create(device, &queue, 0));
@@ -441,20 +422,18 @@ static void latency(void **state)
         double returned = sim_seconds() - start;
         least = returned < least ? returned : least;
         MUST(sim->queue->query(device, queue, &idle));
-        EQUAL(idle, false);
+        REQUIRE_EQUAL(idle, false);
         MUST_FAIL(sim->queue->event_elapsed(device, begin, end, &milliseconds), CTRT_ERR_STATE, "recorded and done");
         MUST(sim->queue->synchronize(device, queue));
         double took = sim_seconds() - start;
-        if (took < 0.0499)
-            fail_msg("work of 50 ms took %g ms", took * 1e3);
+        REQUIRE(!(took < 0.0499), "work of 50 ms took %g ms", took * 1e3);
         MUST(sim->queue->query(device, queue, &idle));
-        EQUAL(idle, true);
+        REQUIRE_EQUAL(idle, true);
         MUST(sim->queue->event_elapsed(device, begin, end, &milliseconds));
-        if (milliseconds < 49.9 || milliseconds > took * 1e3 + 1)
-            fail_msg("events are %g ms apart, the work took %g ms", milliseconds, took * 1e3);
+        REQUIRE(!(milliseconds < 49.9 || milliseconds > took * 1e3 + 1),
+                "events are %g ms apart, the work took %g ms", milliseconds, took * 1e3);
     }
-    if (least > 0.005)
-        fail_msg("putting work on a queue took %g ms", least * 1e3);
+    REQUIRE(!(least > 0.005), "putting work on a queue took %g ms", least * 1e3);
 
     /* Oversleeping does not add up. */
     MUST(control->set_latency(0, 1000000));
@@ -466,8 +445,8 @@ static void latency(void **state)
     MUST(sim->queue->synchronize(device, queue));
     double took = sim_seconds() - start;
     MUST(sim->queue->event_elapsed(device, begin, end, &milliseconds));
-    if (took < 0.0399 || milliseconds < 39.9)
-        fail_msg("40 times 1 ms took %g ms, by the events %g ms", took * 1e3, milliseconds);
+    REQUIRE(!(took < 0.0399 || milliseconds < 39.9), "40 times 1 ms took %g ms, by the events %g ms", took * 1e3,
+            milliseconds);
 
     /* A megabyte at 20 MiB a second. */
     MUST(control->set_latency(0, 0));
@@ -477,8 +456,7 @@ static void latency(void **state)
     MUST(sim->memory->copy(device, queue, there, host, MIB, CTRT_COPY_TO_DEVICE));
     MUST(sim->queue->synchronize(device, queue));
     took = sim_seconds() - start;
-    if (took < 0.0499)
-        fail_msg("a copy of 50 ms took %g ms", took * 1e3);
+    REQUIRE(!(took < 0.0499), "a copy of 50 ms took %g ms", took * 1e3);
     free(host);
     sim->queue->event_destroy(device, begin);
     sim->queue->event_destroy(device, end);
@@ -486,11 +464,10 @@ static void latency(void **state)
 }
 
 /* One vector walks over all queues of two devices' own; each step waits for the one before by an event that is recorded anew. */
-static void events_across_queues(void **state)
+static void events_across_queues(void)
 {
     enum { QUEUES = 4, STEPS = 400 };
     float zero = 0, got;
-    (void)state;
     void *device = sim_open("devices=2,memory=1m,jitter=20us", 0), *queue[QUEUES], *event = NULL;
     ctrt_view x = sim_vector(sim_upload(device, &zero, 4), 1);
     for (int i = 0; i < QUEUES; i++)
@@ -505,12 +482,12 @@ static void events_across_queues(void **state)
         MUST(sim->queue->event_record(device, event, here));
     }
     bool done;
-    EQUAL(sim_counted(0).records - records, STEPS);
+    REQUIRE_EQUAL(sim_counted(0).records - records, STEPS);
     MUST(sim->queue->event_synchronize(device, event));
     MUST(sim->queue->event_query(device, event, &done));
-    EQUAL(done, true);
+    REQUIRE_EQUAL(done, true);
     sim_download(device, &got, x.data, 4);
-    EQUAL(got, STEPS);
+    REQUIRE_EQUAL(got, STEPS);
 
     /* A wait keeps to what it saw: the event moves on and is destroyed, and the waiting queue is destroyed with its work on it. */
     MUST(control->set_latency(0, 20 * 1000000));
@@ -527,17 +504,16 @@ static void events_across_queues(void **state)
     sim->queue->destroy(device, queue[1]);
     MUST(sim->queue->synchronize(device, NULL));
     sim_download(device, &got, x.data, 4);
-    EQUAL(got, 2 * (STEPS + 100));
+    REQUIRE_EQUAL(got, 2 * (STEPS + 100));
     sim->device->close(device);
 }
 
-static void devices_and_peers(void **state)
+static void devices_and_peers(void)
 {
     enum { DEVICES = 4 };
     void *device[DEVICES], *event[DEVICES];
     float zero = 0, got;
     ctrt_view x[DEVICES];
-    (void)state;
     for (int i = 0; i < DEVICES; i++) {
         device[i] = sim_open("devices=4,memory=1m,peers=ring,jitter=20us", i);
         x[i] = sim_vector(sim_upload(device[i], &zero, 4), 1);
@@ -545,7 +521,7 @@ static void devices_and_peers(void **state)
     }
     for (int a = 0; a < DEVICES; a++)
         for (int b = 0; b < DEVICES; b++)
-            EQUAL(sim->memory->can_access_peer(device[a], device[b]), (a - b + DEVICES) % DEVICES % 2);
+            REQUIRE_EQUAL(sim->memory->can_access_peer(device[a], device[b]), (a - b + DEVICES) % DEVICES % 2);
     MUST_FAIL(sim->memory->copy_peer(device[2], x[2].data, device[0], x[0].data, 4, NULL), CTRT_ERR_NOT_SUPPORTED,
               "sim:2 cannot reach the memory of sim:0");
     /* Around the ring, and one more at each station; the event of one device is waited for by the next one's queue. */
@@ -559,9 +535,9 @@ static void devices_and_peers(void **state)
     }
     MUST(sim->queue->synchronize(device[0], NULL));
     sim_download(device[0], &got, x[0].data, 4);
-    EQUAL(got, 100);
-    EQUAL(sim_counted(1).peer_copies, 25);
-    EQUAL(sim_counted(1).peer_bytes, 100);
+    REQUIRE_EQUAL(got, 100);
+    REQUIRE_EQUAL(sim_counted(1).peer_copies, 25);
+    REQUIRE_EQUAL(sim_counted(1).peer_bytes, 100);
     for (int i = 0; i < DEVICES; i++) {
         sim->queue->event_destroy(device[i], event[i]);
         sim->device->close(device[i]);
@@ -579,29 +555,53 @@ static void wait_call(void *gate)
         sched_yield();
 }
 
-static void host_calls(void **state)
+static void host_calls(void)
 {
     atomic_int calls = 0;
     atomic_bool gate = false;
-    (void)state;
     void *device = sim_open("devices=1", 0);
     MUST(sim->queue->host_call(device, NULL, wait_call, &gate));
     MUST(sim->queue->host_call(device, NULL, count_call, &calls));
-    EQUAL(atomic_load(&calls), 0);                              /* in order: behind the one that waits */
+    REQUIRE_EQUAL(atomic_load(&calls), 0);                              /* in order: behind the one that waits */
     atomic_store(&gate, true);
     MUST(sim->queue->synchronize(device, NULL));
-    EQUAL(atomic_load(&calls), 1);
-    EQUAL(sim_counted(0).host_calls, 2);
+    REQUIRE_EQUAL(atomic_load(&calls), 1);
+    REQUIRE_EQUAL(sim_counted(0).host_calls, 2);
     sim->device->close(device);
 }
 
 TEST_MAIN
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(options), cmocka_unit_test(memory), cmocka_unit_test(no_holes), cmocka_unit_test(giving_back), cmocka_unit_test(memory_at_random),
-        cmocka_unit_test(pages), cmocka_unit_test(pinned), cmocka_unit_test(copies), cmocka_unit_test(kernels),
-        cmocka_unit_test(one_thread_a_worker), cmocka_unit_test(order_on_a_queue), cmocka_unit_test(latency),
-        cmocka_unit_test(events_across_queues), cmocka_unit_test(devices_and_peers), cmocka_unit_test(host_calls),
-    };
-    return cmocka_run_group_tests(tests, sim_load, NULL);
+    sim_reload();
+    group("options");
+    options();
+    group("memory");
+    memory();
+    group("no holes");
+    no_holes();
+    group("giving back");
+    giving_back();
+    group("memory at random");
+    memory_at_random();
+    group("pages");
+    pages();
+    group("pinned");
+    pinned();
+    group("copies");
+    copies();
+    group("kernels");
+    kernels();
+    group("one thread a worker");
+    one_thread_a_worker();
+    group("order on a queue");
+    order_on_a_queue();
+    group("latency");
+    latency();
+    group("events across queues");
+    events_across_queues();
+    group("devices and peers");
+    devices_and_peers();
+    group("host calls");
+    host_calls();
+    return done();
 }
