@@ -257,7 +257,7 @@ typedef struct ctrt_adam_attributes {       /* adam_step */
  *   tril triu(x[B,M,N]) -> out
  * Creation and random (key: out, contiguous): arange() range_attributes; uniform normal() floating; randint();
  *   bernoulli(); dropout(x) -> y = x * mask / (1-p), mask bool
- * Optimizers, in place on many tensors at once (contiguous; key: parameter; sequences of n equal shapes):
+ * Optimizers, in place on n tensors at once (contiguous; key: parameter); optional, else elementwise ops do the step:
  *   sgd_step: inputs p[n], g[n], buf[n] (buf absent without momentum): outputs p[n], buf[n]
  *   adam_step: inputs p[n], g[n], m[n], v[n]: outputs p[n], m[n], v[n]
  *   buf, m and v are f32 if p and g are f16 or bf16, otherwise they have p's dtype */
