@@ -1,4 +1,4 @@
-# Sources and private headers of core/, floor by floor. Append in alphabetical order.
+# Sources and private headers of core/, layer by layer. Append in alphabetical order.
 
 # base: status and messages, log, parameters, containers
 libctrt_core_la_SOURCES += core/base/array.c core/base/array.h core/base/base.h core/base/bindings.c \
@@ -13,30 +13,36 @@ libctrt_core_la_SOURCES += \
     core/registry/load.c core/registry/registry.c core/registry/registry.h core/registry/search.c \
     core/registry/select.c core/registry/file_permissions.c
 
-# device: device, stream, event
+# device: opening and choosing devices, current devices
 libctrt_core_la_SOURCES += core/device/auto.c core/device/close.c core/device/close.h core/device/current.c \
-    core/device/current.h core/device/device.h core/device/event.c core/device/internal.h core/device/open.c \
-    core/device/parse.c core/device/properties.c core/device/stream.c core/device/stream.h core/device/stream_site.c \
-    core/device/stream_sync.c core/device/types.c core/device/utilization.c core/device/visible.c \
+    core/device/current.h core/device/device.h core/device/internal.h core/device/open.c core/device/parse.c \
+    core/device/properties.c core/device/types.c core/device/utilization.c core/device/visible.c \
     core/device/visible.h
 
-# memory: storage, allocator interface, accounting
-libctrt_core_la_SOURCES += core/memory/account.c core/memory/account.h core/memory/device_memory.c \
-    core/memory/events.h core/memory/fence.c core/memory/fence.h \
-    core/memory/order.c core/memory/order.h core/memory/pinned.c core/memory/pinned.h core/memory/policy.c \
-    core/memory/policy.h core/memory/pool.c core/memory/pool.h core/memory/source.c core/memory/source.h \
+# stream: streams, events, fences
+libctrt_core_la_SOURCES += core/stream/event.c core/stream/fence.c core/stream/fence.h core/stream/stream.c \
+    core/stream/stream.h core/stream/stream_site.c core/stream/stream_sync.c
+
+# memory: storages, their hazards, the layers and policies of a device's memory
+libctrt_core_la_SOURCES += core/memory/counters.c core/memory/counters.h core/memory/device_memory.c \
+    core/memory/device_source.c core/memory/device_source.h core/memory/events.h core/memory/hazard.c \
+    core/memory/hazard.h core/memory/pinned_cache.c core/memory/pinned_cache.h core/memory/policy.c \
+    core/memory/policy.h core/memory/pool.c core/memory/pool.h core/memory/pressure.c core/memory/pressure.h \
+    core/memory/quota.c core/memory/quota.h core/memory/races.c core/memory/races.h core/memory/shutdown.c \
     core/memory/storage.c core/memory/storage.h
-libctrt_core_la_SOURCES += core/memory/pressure.c core/memory/pressure.h core/memory/races.c core/memory/races.h
-libctrt_core_la_SOURCES += core/memory/capture.c core/memory/capture.h core/memory/capture_parts.h \
-    core/memory/graph.c core/memory/numbers.c core/memory/numbers.h
-libctrt_core_la_SOURCES += core/memory/frames.c core/memory/frames.h
-libctrt_core_la_SOURCES += core/memory/plan.c core/memory/plan.h core/memory/plan_source.c core/memory/plan_source.h
-libctrt_core_la_SOURCES += \
-    core/memory/stats.c core/memory/stats.h core/memory/history.c core/memory/history.h core/memory/live.c \
-    core/memory/live.h core/memory/metrics.c core/memory/oom.c core/memory/owners.c \
-    core/memory/owners.h core/memory/pieces.c core/memory/pieces.h core/memory/quota.c core/memory/quota.h \
-    core/memory/release.c core/memory/scope.c core/memory/snapshot.c core/memory/summary.c \
-    core/memory/summary.h core/memory/tag.c core/memory/tag.h
+
+# memory_stats: what the memory is used for: blocks, owners, history, reports
+libctrt_core_la_SOURCES += core/memory_stats/backtrace.c core/memory_stats/backtrace.h \
+    core/memory_stats/block_table.c core/memory_stats/block_table.h core/memory_stats/history.c \
+    core/memory_stats/history.h core/memory_stats/label.c core/memory_stats/label.h core/memory_stats/metrics.c \
+    core/memory_stats/oom_report.c core/memory_stats/owners.c core/memory_stats/owners.h \
+    core/memory_stats/peak_scope.c core/memory_stats/segments.c core/memory_stats/segments.h \
+    core/memory_stats/snapshot.c core/memory_stats/stats.c core/memory_stats/stats.h core/memory_stats/summary.c \
+    core/memory_stats/summary.h
+
+# graph: capturing streams, replaying graphs
+libctrt_core_la_SOURCES += core/graph/capture.c core/graph/capture.h core/graph/capture_parts.h core/graph/graph.c \
+    core/graph/graph_params.c core/graph/graph_params.h
 
 # tensor: dtype, shape, view, creation, printing, DLPack
 libctrt_core_la_SOURCES += core/tensor/create.c core/tensor/create.h core/tensor/dlpack.c core/tensor/dlpack.h \
@@ -50,8 +56,12 @@ libctrt_core_la_SOURCES += core/ops/attention.c core/ops/attributes.h core/ops/b
     core/ops/elementwise.c core/ops/elementwise.h core/ops/fallback.c core/ops/format.c core/ops/op_common.c \
     core/ops/op_common.h core/ops/index.c core/ops/inplace.c core/ops/inplace.h core/ops/launch.c core/ops/launch.h \
     core/ops/matmul.c core/ops/norm.c core/ops/op.h core/ops/peers.c core/ops/peers.h \
-    core/ops/pinned.c core/ops/plan.c core/ops/pool.c core/ops/random.c core/ops/reduce.c \
+    core/ops/pinned.c core/ops/pool.c core/ops/random.c core/ops/reduce.c \
     core/ops/softmax.c core/ops/copy_engine.c core/ops/view.c
+
+# dryrun: predicting memory without running kernels
+libctrt_core_la_SOURCES += core/dryrun/kernels.c core/dryrun/memory.c core/dryrun/memory.h core/dryrun/source.c \
+    core/dryrun/source.h
 
 # autograd: tape, engine, the derivatives of each family
 libctrt_core_la_SOURCES += core/autograd/accumulate.c core/autograd/attention.c core/autograd/conv.c \

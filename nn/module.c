@@ -3,7 +3,7 @@
 #include "nn/module.h"
 
 #include "base/stack.h"
-#include "memory/tag.h"
+#include "memory_stats/label.h"
 #include "tensor/scope.h"
 
 _Atomic uint64_t module_structure = 1;

@@ -8,9 +8,9 @@
  * that of the others remains in another batch. */
 #include "nn/optim.h"
 
-#include "memory/capture.h"
-#include "memory/plan.h"
-#include "memory/tag.h"
+#include "graph/capture.h"
+#include "dryrun/memory.h"
+#include "memory_stats/label.h"
 #include "tensor/tensor.h"
 #include "tensor/scope.h"
 

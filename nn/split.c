@@ -9,8 +9,8 @@
 #include "ctrt/autograd.h"
 #include "ctrt/memory.h"
 #include "device/device.h"
-#include "device/stream.h"
 #include "nn/module.h"
+#include "stream/stream.h"
 #include "tensor/tensor.h"
 
 struct ctrt_split {

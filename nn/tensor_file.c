@@ -11,8 +11,8 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/thread.h"
-#include "device/stream.h"
 #include "memory/pool.h"
+#include "stream/stream.h"
 #include "tensor/shape.h"
 #include "tensor/tensor.h"
 

@@ -7,7 +7,7 @@
 #include "base/ptr_map.h"
 #include "base/stack.h"
 #include "base/strbuf.h"
-#include "memory/tag.h"
+#include "memory_stats/label.h"
 #include "tensor/tensor.h"
 
 /* ---- the walk ---- */

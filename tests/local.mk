@@ -37,8 +37,8 @@ TSAN_TESTS     =
 
 # --- the tree itself -------------------------------------------------------------------------------------------------
 
-TREE_TESTS += tests/headers.sh tests/floors.sh tests/exports.sh tests/abi/abidiff.sh
-EXTRA_DIST += tests/headers.sh tests/floors.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
+TREE_TESTS += tests/headers.sh tests/layers.sh tests/exports.sh tests/abi/abidiff.sh
+EXTRA_DIST += tests/headers.sh tests/layers.sh tests/exports.sh tests/installed.c tests/installed.sh tests/lib.sh \
               tests/lsan.supp tests/run.sh tests/tsan.supp
 
 # What tests compare with, and the scripts that made it.

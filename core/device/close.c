@@ -8,7 +8,6 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "device/internal.h"
-#include "device/stream.h"
 
 /* Drops the kernel table, the results of link tests and the random seed; they are set up again for the next backend
  * handle. */

@@ -11,7 +11,7 @@
 #include "ctrt/plugin.h"
 
 struct device_memory;                       /* memory/pool.h */
-struct pinned;                              /* memory/pinned.h */
+struct pinned;                              /* memory/pinned_cache.h */
 struct dispatch_entry;                      /* ops/dispatch.h */
 struct launch_ops;                          /* ops/launch.h */
 
@@ -26,7 +26,7 @@ struct ctrt_device {
     struct ctrt_stream *streams;            /* all streams, newest first; guarded by streams_lock of stream.c */
     void **events;                          /* free backend events, for reuse; guarded by streams_lock */
     size_t event_count, event_room;
-    _Atomic(struct pinned *) pinned;        /* cache of pinned host memory (memory/pinned.h) */
+    _Atomic(struct pinned *) pinned;        /* cache of pinned host memory (memory/pinned_cache.h) */
     uint32_t number;                        /* index among all devices opened by this process, from 0 */
     _Atomic(uint8_t *) peers;               /* indexed by the other device's number: whether direct copies work
                                              * (ops/peers.c) */
@@ -86,8 +86,8 @@ ctrt_status device_fail_forked(const ctrt_device *device);
 /* Defined in ops/launch.c: the value of device->launch without a dry run. */
 extern const struct launch_ops launch_direct;
 
-/* Creates and destroys the device's memory policy and statistics. Defined in memory/device_memory.c; declared here because
- * opening a device needs these functions and this layer does not include memory/. */
+/* Creates and destroys the device's memory policy and statistics. Defined in memory/device_memory.c; declared here
+ * because opening a device needs these functions and this layer does not include memory/. */
 ctrt_status device_memory_create(ctrt_device *device);
 void device_memory_destroy(ctrt_device *device);
 /* device_memory_close ends the policy of a device that is being closed and keeps the statistics; device_memory_reopen
@@ -96,6 +96,16 @@ void device_memory_close(ctrt_device *device);
 ctrt_status device_memory_reopen(ctrt_device *device);
 /* Called once after each opening of the device, without the device lock. */
 void device_memory_opened(ctrt_device *device);
+
+/* The device's streams, defined in stream/stream.c. Open creates the default stream of a device that is being opened;
+ * CTRT_ERR_PLUGIN if the queue table of an asynchronous backend lacks a required function. Shut destroys all backend
+ * queues and events of a device that is being closed; reopen creates new queues for all its streams. Held returns the
+ * number of its streams that are held by the program or by other threads. */
+ctrt_status stream_device_open(ctrt_device *device);
+void stream_device_close(ctrt_device *device);
+void stream_device_shut(ctrt_device *device);
+ctrt_status stream_device_reopen(ctrt_device *device);
+uint32_t stream_device_held(ctrt_device *device);
 
 /* utilization.c: lists other processes that have memory on the open device, largest amount first. Returns how many were
  * listed; 0 when the processes are unknown. Takes no lock of the library. */

@@ -48,10 +48,6 @@ int device_current_index(const char *type);
 
 /* close.c: opens a closed device again, in the same struct. Requires the device lock. */
 ctrt_status device_reopen(ctrt_device *device);
-/* stream.c: stream_device_shut destroys all backend queues and events of the device; stream_device_reopen creates new
- * queues for all its streams. */
-void stream_device_shut(ctrt_device *device);
-ctrt_status stream_device_reopen(ctrt_device *device);
 /* open.c: returns the device of `spec`, opened at first use. */
 ctrt_status device_open(ctrt_device **out, const ctrt_device_spec *spec);
 

@@ -7,7 +7,6 @@
 #include "base/lock.h"
 #include "base/param.h"
 #include "device/internal.h"
-#include "device/stream.h"
 
 pid_t device_process;
 

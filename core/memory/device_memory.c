@@ -3,13 +3,13 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "base/param.h"
+#include "memory/device_source.h"
 #include "memory/events.h"
-#include "memory/pinned.h"
+#include "memory/pinned_cache.h"
 #include "memory/policy.h"
 #include "memory/pool.h"
 #include "memory/pressure.h"
 #include "memory/quota.h"
-#include "memory/source.h"
 #include "registry/registry.h"
 
 static const ctrt_param memory_param = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* memory/events.h: the events that a device's memory reports to the statistics of individual blocks and to the report
- * of failed allocations. Declared here because the allocator calls these functions; defined in live.c and oom.c. */
+ * of failed allocations. Declared here because the allocator calls these functions; defined in memory_stats. */
 #ifndef CORE_MEMORY_EVENTS_H
 #define CORE_MEMORY_EVENTS_H
 
@@ -30,5 +30,8 @@ ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why
 /* The same for host memory that was to be pinned for the device. */
 ctrt_status oom_fail_pinned(struct device_memory *memory, size_t bytes, const char *why);
 void oom_report_free(struct oom_report *report);
+
+/* Writes who holds most of the device's allocated memory, "encoder (matmul)". Returns false if nobody is known. */
+bool owners_largest(char label[128], struct device_memory *memory);
 
 #endif

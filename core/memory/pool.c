@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "base/host_alloc.h"
 #include "memory/events.h"
-#include "memory/fence.h"
+#include "stream/fence.h"
 
 /* ---- layers ---- */
 

@@ -3,8 +3,8 @@
  *
  * A policy is a component of kind `memory` ("caching", "direct"), found like every plugin; policies can be stacked
  * (policy.h). The policies are the bottom layer of a device's memory (device_memory.c). Other layers are pushed on it:
- * captures (capture.c), and dry runs (plan.c). The core keeps the statistics, in the same way for all policies
- * (account.h). */
+ * captures (capture.c), and dry runs (dryrun/memory.c). The core keeps the statistics, in the same way for all policies
+ * (counters.h). */
 #ifndef CORE_MEMORY_POOL_H
 #define CORE_MEMORY_POOL_H
 
@@ -14,12 +14,12 @@
 #include "ctrt/memory.h"
 #include "ctrt/plugin.h"
 #include "device/device.h"
-#include "memory/account.h"
+#include "memory/counters.h"
 #include "memory/policy.h"
 
-struct live;                                /* live.h */
+struct live;                                /* block_table.h */
 struct history;                             /* history.h */
-struct oom_report;                          /* oom.c */
+struct oom_report;                          /* oom_report.c */
 struct memory_layer;
 
 /* The operations of a layer. NULL: the layer does not change this operation; the one of the layer below applies. */
@@ -60,8 +60,8 @@ struct device_memory {
     bool moves;                             /* the top policy moves blocks: pool_use returns their current address */
     bool fences;                            /* the top policy accepts fences in free and returns them from alloc */
     bool ordered;                           /* the backend's alloc and free are stream-ordered */
-    bool dry_run;                           /* replaces the device's own memory during a dry run (plan.h) */
-    atomic_bool watched, history_on;        /* each block is recorded: live.h */
+    bool dry_run;                           /* replaces the device's own memory during a dry run (dryrun/memory.h) */
+    atomic_bool watched, history_on;        /* each block is recorded: block_table.h */
     struct account account;
     /* Read elsewhere. */
     _Atomic(struct memory_layer *) top;     /* the highest layer */

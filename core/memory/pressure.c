@@ -29,7 +29,7 @@
 #include "base/thread.h"
 #include "ctrt/memory.h"
 #include "device/device.h"
-#include "memory/pinned.h"
+#include "memory/pinned_cache.h"
 
 static const ctrt_param pressure_param = {
     sizeof pressure_param, "CTRT_MEMORY_PRESSURE", CTRT_PARAM_STRING, "off", NULL,

@@ -5,7 +5,7 @@
 #include "base/base.h"
 #include "base/param.h"
 #include "base/strbuf.h"
-#include "memory/pinned.h"
+#include "memory/pinned_cache.h"
 #include "registry/registry.h"
 
 static const ctrt_param limit_param = {

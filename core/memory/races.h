@@ -3,7 +3,7 @@
  *
  * Keeps the history of each storage: its uses by streams, with the bytes that each use reads or writes. Reports two
  * uses of the same bytes, at least one of them a write, that are not ordered by a wait. The streams' clocks
- * (device/stream.h) determine the order. */
+ * (stream/stream.h) determine the order. */
 #ifndef CORE_MEMORY_RACES_H
 #define CORE_MEMORY_RACES_H
 

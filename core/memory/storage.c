@@ -4,9 +4,9 @@
 
 #include "base/base.h"
 #include "base/host_alloc.h"
-#include "memory/fence.h"
-#include "memory/order.h"
+#include "memory/hazard.h"
 #include "memory/races.h"
+#include "stream/fence.h"
 
 /* The timepoint after which the memory is available: all work that is on its stream now, including waits for fences
  * (stream_note_wait). A first use on another stream must be ordered after that. */

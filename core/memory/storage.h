@@ -8,12 +8,12 @@
 
 #include <stdatomic.h>
 
-#include "device/stream.h"
 #include "memory/pool.h"
+#include "stream/stream.h"
 
 #define ORDER_READERS 8                     /* streams that can read concurrently without waiting for one another */
 
-/* Records which streams use the bytes (order.h): the last writer, and the readers since then. As long as only the
+/* Records which streams use the bytes (hazard.h): the last writer, and the readers since then. As long as only the
  * stream that the memory was allocated on uses them, that stream's lock, which is held anyway while work is enqueued,
  * guards `writer` and readers[0], and no other field is needed. The first access from another stream takes that lock
  * once and makes the record shared permanently. */
@@ -48,8 +48,8 @@ struct storage {
     struct storage_uses uses;
 };
 
-/* The operations of a capture on storages: the capture allocates the memory of storages that are created on its streams,
- * and records the storages that its work uses (capture.c). */
+/* The operations of a capture on storages: the capture allocates the memory of storages that are created on its
+ * streams, and records the storages that its work uses (graph/capture.c). */
 struct capture_ops {
     /* Allocates the block of a new storage. The memory remains the capture's after the capture has ended. */
     ctrt_status (*alloc)(struct capture *capture, struct storage *storage, size_t bytes, void *queue);

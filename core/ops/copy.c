@@ -4,7 +4,7 @@
 #include "ops/op_common.h"
 
 #include "base/host_alloc.h"
-#include "memory/order.h"
+#include "memory/hazard.h"
 #include "ops/inplace.h"
 #include "tensor/pinned.h"
 

@@ -10,8 +10,8 @@
 #include "base/host_alloc.h"
 #include "base/lock.h"
 #include "ctrt/ops.h"
-#include "memory/live.h"
 #include "memory/pool.h"
+#include "memory_stats/block_table.h"
 #include "ops/launch.h"
 
 const struct op_info op_table[OP_COUNT] = {

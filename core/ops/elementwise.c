@@ -6,7 +6,7 @@
  * cases (promotion, broadcasting, strides, 0-dim CPU operands) use operands_prepare. */
 #include "ops/elementwise.h"
 
-#include "memory/order.h"
+#include "memory/hazard.h"
 #include "ops/backward.h"
 
 /* The promotion of each op as a constant expression, so that the compiler can simplify the fast paths. */

@@ -6,7 +6,7 @@
 #ifndef CORE_OPS_LAUNCH_H
 #define CORE_OPS_LAUNCH_H
 
-#include "memory/order.h"
+#include "memory/hazard.h"
 #include "tensor/tensor.h"
 
 /* A copy of `bytes` bytes by the device, from `from` to `to`. The copied range begins `before` bytes before element 0

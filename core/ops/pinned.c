@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ops/pinned.c: tensors in pinned host memory, and ctrt_tensor_record_stream. */
 #include "ctrt/stream.h"
-#include "memory/order.h"
+#include "memory/hazard.h"
 #include "ops/op_common.h"
 #include "tensor/create.h"
 #include "tensor/pinned.h"

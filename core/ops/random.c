@@ -12,7 +12,7 @@
 #include "base/host_alloc.h"
 #include "base/lock.h"
 #include "base/thread.h"
-#include "memory/capture.h"
+#include "graph/capture.h"
 #include "ops/op_common.h"
 #include "ops/inplace.h"
 

@@ -2,7 +2,7 @@
 /* tensor/pinned.c: tensors in pinned host memory. */
 #include "tensor/pinned.h"
 
-#include "memory/pinned.h"
+#include "memory/pinned_cache.h"
 #include "tensor/shape.h"
 
 static void release(struct storage *storage)

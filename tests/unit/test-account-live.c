@@ -9,8 +9,8 @@
 #include "ctrt/ctrt.h"
 #include "ctrt/memory.h"
 #include "folder.h"
-#include "memory/history.h"
 #include "memory/pool.h"
+#include "memory_stats/history.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define MIB ((size_t)1 << 20)

@@ -39,7 +39,7 @@ static inline int64_t plain_exchange(_Atomic int64_t *cell, int64_t value)
     (stopped(), _Generic((cell), _Atomic uint32_t *: plain_add32, default: plain_add)(cell, value))
 #define atomic_exchange_explicit(cell, value, order) (stopped(), plain_exchange(cell, value))
 
-#include "memory/account.c"
+#include "memory/counters.c"
 
 #include "tap.h"
 

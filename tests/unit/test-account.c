@@ -8,7 +8,7 @@
 #include "folder.h"
 #include "memory/pool.h"
 #include "memory/quota.h"
-#include "memory/summary.h"
+#include "memory_stats/summary.h"
 
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 #define KIB ((size_t)1 << 10)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pinned host memory: size classes, reuse, figures, giving back; and why a device is not there, for each cause. */
-#include "core/memory/pinned.h"
+#include "core/memory/pinned_cache.h"
 
 #include "ctrt/memory.h"
 #include "sims.h"

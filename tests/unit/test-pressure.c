@@ -10,7 +10,7 @@
 
 #include "child.h"
 #include "ctrt/ctrt.h"
-#include "memory/pinned.h"
+#include "memory/pinned_cache.h"
 #include "memory/pressure.h"
 
 #define MIB ((int64_t)1 << 20)

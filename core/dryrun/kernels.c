@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dryrun/kernels.c: dry runs, which predict the memory of a step. During a dry run (a plan) the device has the memory
+ * of the plan, a dispatch table of kernels that do nothing, and launch functions that only account for memory.
+ *
+ * That table holds copies of the device's kernels, with their flags, accepts and workspace but another `run`, so
+ * operands are copied and workspaces are allocated as in a real run. Normal calls have no overhead for dry runs. */
+#include "dryrun/memory.h"
+
+#include "base/base.h"
+#include "base/host_alloc.h"
+#include "base/lock.h"
+#include "memory/storage.h"
+#include "ops/dispatch.h"
+#include "ops/launch.h"
+#include "tensor/shape.h"
+
+struct ctrt_memory_plan {
+    ctrt_memory_plan *next;                 /* in the list of running plans */
+    ctrt_device *device;
+    struct plan *memory;
+    struct dispatch_entry *entries, *own;   /* dispatch table of the plan, and that of the device */
+    uint64_t seed, seed_offset;             /* state of the device's generator before the plan */
+    bool seeded;
+    pthread_t thread;                       /* the thread that began the plan */
+    bool lost;                              /* in the child of a fork: ended, because `thread` does not exist there */
+};
+
+static ctrt_memory_plan *running;           /* guarded by plan_enter */
+
+/* ---- kernels that do nothing ---- */
+
+/* Returns the address of the block that contains the view's elements. */
+static const void *block_of(const ctrt_view *view)
+{
+    const struct storage *storage = view->owner;
+    return storage != NULL ? storage->block.address : view->data;
+}
+
+static void name_views(struct plan *plan, const ctrt_view *const *views, uint32_t count, const char *op)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (views[i] != NULL)
+            plan_memory_name(plan, block_of(views[i]), op);
+}
+
+/* The `run` of every kernel during a dry run. Reports the op and the addresses of its operands to the plan. */
+static ctrt_status nothing_run(const ctrt_call *call)
+{
+    plan_enter();
+    const ctrt_memory_plan *plan = running;
+    while (plan != NULL && plan->device->handle != call->device)
+        plan = plan->next;
+    struct plan *memory = plan != NULL ? plan->memory : NULL;
+    plan_leave();
+    if (memory == NULL || call->row == NULL)
+        return CTRT_OK;
+    name_views(memory, call->outputs, call->n_outputs, call->row->op);
+    name_views(memory, call->inputs, call->n_inputs, call->row->op);
+    plan_memory_name(memory, call->workspace, call->row->op);
+    return CTRT_OK;
+}
+
+/* ---- operands of asynchronous devices ---- */
+
+/* Returns the view's storage if the memory policy can move it, else NULL. */
+static const struct storage *moving(const ctrt_view *view)
+{
+    const struct storage *storage = view != NULL && !(view->flags & CTRT_VIEW_HOST_SCALAR) ? view->owner : NULL;
+    return storage != NULL && storage->ordered && storage->moves ? storage : NULL;
+}
+
+/* Calls pool_use for the memory of the views, in the order in which launch.c does, with `op` as the current op. Sets
+ * *used to the number of views for which unuse_views must be called. */
+static ctrt_status use_views(uint32_t *used, const ctrt_view *const *views, uint32_t count, const char *op)
+{
+    const char *before = thread_state.op;
+    ctrt_status status = CTRT_OK;
+    void *address;
+    thread_state.op = op;
+    for (*used = 0; *used < count && status == CTRT_OK; *used += status == CTRT_OK) {
+        const struct storage *storage = moving(views[*used]);
+        if (storage != NULL)
+            status = pool_use(storage->device->memory, &storage->block, stream_queue(storage->device), &address);
+    }
+    thread_state.op = before;
+    return status;
+}
+
+static void unuse_views(const ctrt_view *const *views, uint32_t used)
+{
+    for (uint32_t i = 0; i < used; i++) {
+        const struct storage *storage = moving(views[i]);
+        if (storage != NULL)
+            pool_unuse(storage->device->memory, &storage->block, stream_queue(storage->device));
+    }
+}
+
+/* The launch functions of a dry run. */
+static ctrt_status dry_kernel(ctrt_call *call, ctrt_device *device)
+{
+    const char *op = call->row->op;
+    uint32_t inputs, outputs = 0;
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
+    ctrt_status status = use_views(&inputs, call->inputs, call->n_inputs, op);
+    if (status == CTRT_OK)
+        status = use_views(&outputs, call->outputs, call->n_outputs, op);
+    if (status == CTRT_OK)
+        status = nothing_run(call);
+    unuse_views(call->inputs, inputs);
+    unuse_views(call->outputs, outputs);
+    return status;
+}
+
+/* Of a copy, or of a fill if `from` is NULL. */
+static ctrt_status dry_transfer(const ctrt_view *to, const ctrt_view *from, const char *op)
+{
+    const ctrt_view *const views[] = { from, to };
+    uint32_t used;
+    ctrt_status status = use_views(&used, views, COUNT_OF(views), op);
+    for (uint32_t i = 0; i < COUNT_OF(views) && status == CTRT_OK; i++) {
+        const struct storage *storage = views[i] != NULL ? views[i]->owner : NULL;
+        if (storage != NULL && dry_run_on(storage->device))
+            plan_memory_name(plan_running_on(storage->device), block_of(views[i]), op);
+    }
+    unuse_views(views, used);
+    return status;
+}
+
+static ctrt_status dry_copy(const struct launch_copy *copy, ctrt_device *device)
+{
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
+    if (copy->kind == CTRT_COPY_TO_HOST)
+        host_zeros(copy->to);
+    return device_asynchronous(device) ? dry_transfer(copy->to, copy->from, "copy") : CTRT_OK;
+}
+
+static ctrt_status dry_fill(const ctrt_view *to, ctrt_device *device, int byte, size_t bytes)
+{
+    (void)byte, (void)bytes;
+    if (unlikely(!device_usable(device)))
+        return device_fail_forked(device);
+    return device_asynchronous(device) ? dry_transfer(to, NULL, "fill") : CTRT_OK;
+}
+
+static const struct launch_ops launch_dry = { .kernel = dry_kernel, .copy = dry_copy, .fill = dry_fill };
+
+/* Sets how work of the device and all its aliases is enqueued. */
+static void launch_set(ctrt_device *device, const struct launch_ops *launch)
+{
+    device_home(device)->launch = launch;
+    for (ctrt_device *name = device_home(device)->names; name != NULL; name = name->next_name)
+        name->launch = launch;
+}
+
+/* ---- fork ---- */
+
+/* In the child of a fork, only the plans of the thread that forked continue. The others are ended, because the threads
+ * that would end them do not exist in the child. */
+static void after_fork_in_child(void)
+{
+    for (ctrt_memory_plan **at = &running, *plan; (plan = *at) != NULL;) {
+        if (pthread_equal(plan->thread, pthread_self())) {
+            at = &plan->next;
+            continue;
+        }
+        *at = plan->next;
+        plan->lost = true;
+        atomic_store_explicit(&plan->device->dispatch, plan->own, memory_order_release);
+        launch_set(plan->device, &launch_direct);
+        plan_memory_abandon(plan->memory);
+    }
+}
+
+/* Registered before the fork handlers of all plugins, so that it runs after them in the child, when the plugins' locks
+ * are free. */
+__attribute__((constructor)) static void plan_start(void)
+{
+    (void)lock_at_fork(NULL, NULL, after_fork_in_child);
+}
+
+/* ---- the dispatch table ---- */
+
+static const ctrt_kernel *idle_copy(ctrt_kernel *copy, const ctrt_kernel *from)
+{
+    memset(copy, 0, sizeof *copy);
+    memcpy(copy, from, MIN(from->size, sizeof *copy));
+    copy->size = sizeof *copy;
+    copy->run = nothing_run;
+    return copy;
+}
+
+/* Copies a dispatch table into one allocation: the entries, the pointers to kernels, the kernels. */
+static ctrt_status table_copy(struct dispatch_entry **out, const struct dispatch_entry *own)
+{
+    const size_t entry_count = (size_t)OP_COUNT * CTRT_DTYPE_COUNT;
+    size_t count = 0;
+    for (size_t i = 0; i < entry_count; i++)
+        count += own[i].count;
+    const size_t bytes = entry_count * sizeof *own + count * (sizeof(ctrt_kernel *) + sizeof(ctrt_kernel));
+    struct dispatch_entry *entries = host_alloc(bytes);
+    if (entries == NULL)
+        return out_of_memory(bytes, "the kernels of a plan");
+    const ctrt_kernel **pointer = (const ctrt_kernel **)(entries + entry_count);
+    ctrt_kernel *kernel = (ctrt_kernel *)(pointer + count);
+    for (size_t i = 0; i < entry_count; i++) {
+        entries[i] = own[i];
+        entries[i].run = own[i].run != NULL ? nothing_run : NULL;
+        entries[i].kernels = pointer;
+        for (uint16_t k = 0; k < own[i].count; k++)
+            *pointer++ = idle_copy(kernel++, own[i].kernels[k]);
+    }
+    *out = entries;
+    return CTRT_OK;
+}
+
+/* ---- the random number generator ---- */
+
+static void generator_keep(ctrt_memory_plan *plan)
+{
+    ctrt_device *device = device_home(plan->device);
+    pthread_mutex_lock(&device->generator_lock);
+    plan->seed = device->seed;
+    plan->seed_offset = device->seed_offset;
+    plan->seeded = device->seeded;
+    pthread_mutex_unlock(&device->generator_lock);
+}
+
+static void generator_restore(const ctrt_memory_plan *plan)
+{
+    ctrt_device *device = device_home(plan->device);
+    pthread_mutex_lock(&device->generator_lock);
+    device->seed = plan->seed;
+    device->seed_offset = plan->seed_offset;
+    device->seeded = plan->seeded;
+    pthread_mutex_unlock(&device->generator_lock);
+}
+
+/* ---- public ---- */
+
+ctrt_status ctrt_memory_plan_begin(ctrt_memory_plan **out, ctrt_device *device)
+{
+    if (out == NULL)
+        return fail_null("memory_plan_begin", "out");
+    CTRT_TRY(device_or_default(&device, device));
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    if (*out != NULL)
+        CTRT_TRY(ctrt_memory_plan_end(NULL, out));
+    ctrt_memory_plan *plan = host_calloc(sizeof *plan);
+    if (plan == NULL)
+        return out_of_memory(sizeof *plan, "a plan");
+    plan->device = device;
+    plan->thread = pthread_self();
+    plan_enter();
+    ctrt_status status = dispatch_table(&plan->own, device);
+    if (status == CTRT_OK)
+        status = table_copy(&plan->entries, plan->own);
+    if (status == CTRT_OK)
+        status = plan_memory_begin(&plan->memory, device);
+    if (status == CTRT_OK) {
+        generator_keep(plan);
+        atomic_store_explicit(&device->dispatch, plan->entries, memory_order_release);
+        launch_set(device, &launch_dry);
+        plan->next = running;
+        running = plan;
+    }
+    plan_leave();
+    if (status != CTRT_OK) {
+        host_free(plan->entries);
+        host_free(plan);
+        return status;
+    }
+    *out = plan;
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_memory_plan_set_limit(ctrt_memory_plan *plan, uint64_t bytes)
+{
+    if (plan == NULL)
+        return fail_null("memory_plan_set_limit", "plan");
+    plan_memory_limit(plan->memory, bytes);
+    return CTRT_OK;
+}
+
+bool ctrt_memory_plan_fits(const ctrt_memory_plan *plan)
+{
+    return plan != NULL && plan_memory_fits(plan->memory);
+}
+
+ctrt_status ctrt_memory_plan_end(ctrt_memory_prediction *out, ctrt_memory_plan **plan)
+{
+    if (plan == NULL || *plan == NULL)
+        return fail_null("memory_plan_end", "plan");
+    ctrt_memory_plan *ended = *plan;
+    *plan = NULL;
+    plan_enter();
+    for (ctrt_memory_plan **at = &running; *at != NULL; at = &(*at)->next)
+        if (*at == ended) {
+            *at = ended->next;
+            break;
+        }
+    const bool lost = ended->lost;
+    if (!lost) {
+        atomic_store_explicit(&ended->device->dispatch, ended->own, memory_order_release);
+        launch_set(ended->device, &launch_direct);
+        generator_restore(ended);
+        plan_memory_end(out, ended->memory);
+    }
+    plan_leave();
+    const char *name = ended->device->name;
+    host_free(ended->entries);
+    host_free(ended);
+    return lost ? ctrt_fail(CTRT_ERR_FORKED,
+                            "memory_plan_end: another thread of the parent process was planning for %s, which ended with the "
+                            "fork", name) : CTRT_OK;
+}
+
+void ctrt_memory_plan_release(ctrt_memory_plan **plan)
+{
+    if (plan != NULL && *plan != NULL)
+        (void)ctrt_memory_plan_end(NULL, plan);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* dryrun/memory.h: dry runs of a step ("plans"): predict a device's memory use without running kernels.
+ *
+ * During a dry run, the device has another struct device_memory. Its policies are clones of the device's policies in
+ * their present state, over a memory source that returns unique addresses instead of memory; its account starts with
+ * the device's statistics. So the code that serves a real step also predicts it, and callers need no special case.
+ * Blocks of a dry run have reserved addresses: on a device with host memory they can be read (as zeros) and written, on
+ * other devices they cannot be accessed. */
+#ifndef CORE_DRYRUN_MEMORY_H
+#define CORE_DRYRUN_MEMORY_H
+
+#include "memory/pool.h"
+
+struct plan;
+
+/* The dry run that is running on `device` (dry_run_on). */
+static inline struct plan *plan_running_on(const ctrt_device *device)
+{
+    return device->memory->bottom.state;
+}
+
+/* The lock under which dry runs begin and end. Recursive. */
+void plan_enter(void);
+void plan_leave(void);
+/* plan_memory_begin replaces the device's memory by that of a dry run, and plan_memory_end restores it; in between, no
+ * other thread uses the device. Begin: CTRT_ERR_STATE if a dry run or a capture is running on the device. End: `out`
+ * may be NULL. The caller holds the lock. */
+ctrt_status plan_memory_begin(struct plan **out, ctrt_device *device);
+void plan_memory_end(ctrt_memory_prediction *out, struct plan *plan);
+/* In the child of a fork, for a dry run of a thread that does not exist there: restores the device's own memory. The
+ * cloned policies are not destroyed, because that thread may have been in the middle of using them. */
+void plan_memory_abandon(struct plan *plan);
+/* Limits the bytes that may be allocated from the device in total. */
+void plan_memory_limit(struct plan *plan, uint64_t bytes);
+bool plan_memory_fits(struct plan *plan);
+/* Reports that `op` (a static string) produced the memory at `address`. Sets the op of the peak, or of the first
+ * failure, if it was recorded for this address without one. */
+void plan_memory_name(struct plan *plan, const void *address, const char *op);
+
+/* Whether the block belongs to a dry run that has ended. Such a block has no device memory. */
+bool plan_left(const struct device_memory *memory, const ctrt_block *block);
+
+#endif

@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* graph/capture.c: the parts of a capture: its memory, the list of storages that its work uses, and the host values
+ * that replays re-read.
+ *
+ * Memory: while a stream is being captured, allocations on it are served by the capture's own instance of the policy
+ * `caching`, over segments that are allocated from the device's policy. So memory that the step frees is reused within
+ * the step, and is not reused outside before the graph is released, because replays write it again. The device's
+ * statistics count these segments, not the blocks within them.
+ *
+ * Order: captured work runs at each replay, so the capture records the storages that it uses. A replay is ordered after
+ * earlier work of other streams on all of them, and later work is ordered after the replay. */
+#include "graph/capture_parts.h"
+
+#include "base/base.h"
+#include "base/host_alloc.h"
+#include "memory/events.h"
+#include "memory/hazard.h"
+
+static struct graph_capture *running;             /* captures of all devices */
+const char capture_gone;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* guards `running` */
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
+__attribute__((constructor)) static void capture_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+/* ---- memory ---- */
+
+static ctrt_status source_alloc(void *state, void **address, size_t bytes, void *queue)
+{
+    struct graph_capture *capture = state;
+    struct segment *segment = host_calloc(sizeof *segment);
+    if (segment == NULL)
+        return out_of_memory(sizeof *segment, "a segment");
+    ctrt_status status = pool_draw(capture->memory, &segment->block, bytes, queue);
+    if (status != CTRT_OK) {
+        host_free(segment);
+        return status;
+    }
+    segment->bytes = bytes;
+    *address = segment->block.address;
+    pthread_mutex_lock(&capture->lock);
+    segment->next = capture->segments;
+    capture->segments = segment;
+    capture->bytes += bytes;
+    pthread_mutex_unlock(&capture->lock);
+    return CTRT_OK;
+}
+
+/* Segments stay allocated until the graph is released, because recorded work writes to them at each replay, even where
+ * the layer does not need them any more. */
+static void source_free(void *state, void *address, size_t bytes, void *queue)
+{
+    (void)state, (void)address, (void)bytes, (void)queue;
+}
+
+/* No fences are needed within a capture, because all its streams are joined at its end at the latest. */
+static ctrt_status no_fence(void *state, void **fence, void *queue)
+{
+    (void)state, (void)queue;
+    *fence = NULL;
+    return CTRT_OK;
+}
+
+static ctrt_status pass_wait(void *state, void *fence, void *queue)
+{
+    const ctrt_memory_source *source = &((struct graph_capture *)state)->memory->source;
+    return source->fence_wait(source->state, fence, queue);
+}
+
+static void marks_finish(struct graph_capture *capture)
+{
+    for (size_t i = 0; i < capture->mark_count; i++)
+        (void)stream_finish(capture->marks[i]);
+    capture->mark_count = 0;
+}
+
+static void segments_free(struct graph_capture *capture)
+{
+    for (struct segment *segment = capture->segments, *next; segment != NULL; segment = next) {
+        next = segment->next;
+        pool_free(capture->memory, &segment->block, segment->bytes, capture->queue);
+        host_free(segment);
+    }
+}
+
+void capture_drop(struct graph_capture *capture)
+{
+    /* In the child of a fork and on a closed device, the memory does not exist any more. */
+    if (atomic_fetch_sub(&capture->refs, 1) > 1 || !device_usable(capture->memory->device))
+        return;
+    marks_finish(capture);
+    layer_destroy(capture->layer);
+    segments_free(capture);
+    host_free(capture->marks);
+    pthread_mutex_destroy(&capture->lock);
+    host_free(capture->uses);
+    host_free(capture->recorded);
+    host_free(capture->text);
+    host_free(capture);
+}
+
+/* Whether `queue` belongs to one of the capture's streams. */
+static bool is_on(const struct graph_capture *capture, const void *queue)
+{
+    const ctrt_stream *stream;
+    for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
+        if (stream->queue == queue && stream->device == capture->memory->device)
+            return atomic_load(&stream->capture) == &capture->base;
+    return false;
+}
+
+/* Returns the running capture of `queue` with a new reference. NULL: there is none. */
+static struct graph_capture *capture_of(const struct device_memory *memory, const void *queue)
+{
+    struct graph_capture *found = NULL;
+    pthread_mutex_lock(&lock);
+    for (struct graph_capture *c = running; c != NULL && found == NULL; c = c->next)
+        if (c->memory == memory && is_on(c, queue))
+            found = c;
+    if (found != NULL)
+        atomic_fetch_add(&found->refs, 1);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+/* Makes the capture fail with `status` and the thread's current message. Only the first error is kept. */
+static void capture_fail(struct graph_capture *capture, ctrt_status status)
+{
+    pthread_mutex_lock(&capture->lock);
+    if (capture->failed == CTRT_OK) {
+        capture->failed = status;
+        capture->text = host_strdup(ctrt_error_message());
+    }
+    pthread_mutex_unlock(&capture->lock);
+}
+
+static ctrt_status layer_alloc(struct graph_capture *capture, ctrt_block *block, size_t bytes, void *queue, bool report)
+{
+    block->fence = NULL;
+    block->address = NULL;
+    ctrt_status status = capture->layer->policy->alloc(capture->layer->state, block, bytes, queue);
+    status = policy_check_address(status, block->address, capture->layer->name, bytes);
+    if (status == CTRT_ERR_OUT_OF_MEMORY && !report)
+        return status;
+    if (status == CTRT_ERR_OUT_OF_MEMORY)
+        status = ctrt_context(oom_fail(capture->memory, bytes, ctrt_error_message()), "in a capture on %s",
+                              capture->memory->device->name);
+    if (status != CTRT_OK)
+        capture_fail(capture, status);
+    return status;
+}
+
+static ctrt_status storage_alloc(struct capture *base, struct storage *storage, size_t bytes, void *queue)
+{
+    struct graph_capture *capture = graph_capture_of(base);
+    if (bytes == 0) {
+        storage->block = (ctrt_block){ 0 };
+        return CTRT_OK;
+    }
+    CTRT_TRY(layer_alloc(capture, &storage->block, bytes, queue, true));
+    atomic_fetch_add(&capture->refs, 1);
+    storage->capture = base;
+    return CTRT_OK;
+}
+
+/* The fence field of a block that belongs to a capture holds a reference to the capture, tagged by this bit, because
+ * when the block is freed the capture may have ended, or another thread may have begun another one. */
+#define OF_CAPTURE ((uintptr_t)1)
+
+static bool fixed_alloc(ctrt_status *status, struct memory_layer *layer, ctrt_block *block, size_t bytes, void *queue,
+                        bool report)
+{
+    if (likely(atomic_load_explicit(&layer->memory->device->captures, memory_order_relaxed) == 0))
+        return false;
+    struct graph_capture *capture = capture_of(layer->memory, queue);
+    if (capture == NULL)
+        return false;
+    *status = layer_alloc(capture, block, bytes, queue, report);
+    if (*status == CTRT_OK)
+        block->fence = (void *)((uintptr_t)capture | OF_CAPTURE);
+    else
+        capture_drop(capture);
+    return true;
+}
+
+static bool fixed_free(struct memory_layer *layer, const ctrt_block *block)
+{
+    (void)layer;
+    if (likely(!((uintptr_t)block->fence & OF_CAPTURE)))
+        return false;
+    struct graph_capture *capture = (struct graph_capture *)((uintptr_t)block->fence & ~OF_CAPTURE);
+    ctrt_block plain = *block;
+    plain.fence = NULL;
+    pthread_mutex_lock(&capture->lock);
+    const bool running = capture->stream != NULL;
+    pthread_mutex_unlock(&capture->lock);
+    if (running)                            /* after the capture has ended, the layer serves no allocations */
+        capture->layer->policy->free(capture->layer->state, &plain, capture->queue);
+    capture_drop(capture);
+    return true;
+}
+
+/* ---- the layer of the device's memory ---- */
+
+static const char *captures_busy(const struct memory_layer *layer)
+{
+    const ctrt_device *device = layer->memory->device;
+    return atomic_load(&device->captures) > 0 || atomic_load(&device->graphs) > 0
+               ? "a capture runs there, or graphs of its work are still held" : NULL;
+}
+
+static void captures_destroy(struct memory_layer *layer)
+{
+    host_free(layer);
+}
+
+static const struct memory_ops captures_ops = { .alloc_fixed = fixed_alloc, .free_fixed = fixed_free,
+                                                .busy = captures_busy, .destroy = captures_destroy };
+
+/* Pushes the layer of all captures at the first capture of the device; it stays until the device is closed. */
+static ctrt_status captures_push(struct device_memory *memory)
+{
+    pthread_mutex_lock(&lock);
+    struct memory_layer *layer = atomic_load(&memory->top);
+    while (layer != NULL && layer->ops.destroy != captures_destroy)
+        layer = layer->below;
+    if (layer == NULL && (layer = host_calloc(sizeof *layer)) != NULL) {
+        layer->ops = captures_ops;
+        memory_push(memory, layer);
+    }
+    pthread_mutex_unlock(&lock);
+    return layer != NULL ? CTRT_OK : out_of_memory(sizeof *layer, "the captures of a device");
+}
+
+/* ---- failures ---- */
+
+ctrt_status capture_refuse(const ctrt_device *device, const char *why)
+{
+    struct capture *capture = capture_here(device);
+    if (likely(capture == NULL))
+        return CTRT_OK;
+    ctrt_status status = ctrt_fail(CTRT_ERR_STATE, "a capture runs on %s, and %s", device->name, why);
+    capture_fail(graph_capture_of(capture), status);
+    return status;
+}
+
+/* ---- host numbers ---- */
+
+/* Numbers get a segment of their own, because a block from the layer may be memory that the step has used before and
+ * writes again. */
+ctrt_status capture_numbers(const void **where, struct capture *base, size_t bytes,
+                            const struct number_source *source, void *state)
+{
+    struct graph_capture *capture = graph_capture_of(base);
+    void *memory;
+    pthread_mutex_lock(&capture->lock);
+    *where = numbers_place(capture->numbers, bytes, source, state);
+    pthread_mutex_unlock(&capture->lock);
+    if (*where != NULL)
+        return CTRT_OK;
+    struct numbers *more = NULL;
+    ctrt_status status = source_alloc(capture, &memory, NUMBERS_ROOM, capture->queue);
+    if (status == CTRT_OK)
+        status = numbers_new(&more, capture->memory->device, memory);
+    if (status != CTRT_OK) {
+        capture_fail(capture, status);
+        source->release(state);
+        return status;
+    }
+    pthread_mutex_lock(&capture->lock);
+    numbers_link(&capture->numbers, more);
+    *where = numbers_place(more, bytes, source, state);
+    pthread_mutex_unlock(&capture->lock);
+    return CTRT_OK;
+}
+
+void *capture_numbers_of(const void **where, struct capture *base, const struct number_source *source)
+{
+    struct graph_capture *capture = graph_capture_of(base);
+    pthread_mutex_lock(&capture->lock);
+    void *state = numbers_find(where, capture->numbers, source);
+    pthread_mutex_unlock(&capture->lock);
+    return state;
+}
+
+/* ---- uses ---- */
+
+/* Returns the storage's entry, else the first unused one. The table must not be full. */
+static struct use *place_of(struct use *uses, size_t room, const struct storage *storage)
+{
+    size_t at = (((uintptr_t)storage >> 4) * 0x9e3779b97f4a7c15u) >> 20;
+    while (uses[at & (room - 1)].storage != NULL && uses[at & (room - 1)].storage != storage)
+        at++;
+    return &uses[at & (room - 1)];
+}
+
+/* The caller holds the capture's lock. */
+static bool uses_grow(struct graph_capture *capture)
+{
+    if (2 * (capture->use_count + 1) <= capture->use_room)
+        return true;
+    size_t live = 0, room = 64;
+    for (size_t i = 0; i < capture->use_room; i++)
+        live += capture_use_lives(&capture->uses[i]);
+    while (room < 4 * (live + 1))
+        room *= 2;
+    struct use *fresh = host_calloc(room * sizeof *fresh);
+    if (fresh == NULL)
+        return false;
+    for (size_t i = 0; i < capture->use_room; i++)
+        if (capture_use_lives(&capture->uses[i]))
+            *place_of(fresh, room, capture->uses[i].storage) = capture->uses[i];
+    host_free(capture->uses);
+    capture->uses = fresh;
+    capture->use_room = room;
+    capture->use_count = live;
+    return true;
+}
+
+static void storage_use(struct capture *base, struct storage *storage, bool writes)
+{
+    struct graph_capture *capture = graph_capture_of(base);
+    pthread_mutex_lock(&capture->lock);
+    if (uses_grow(capture)) {
+        struct use *use = place_of(capture->uses, capture->use_room, storage);
+        if (use->storage == NULL) {
+            if (storage->capture != base)
+                storage_retain(storage);
+            use->storage = storage;
+            capture->use_count++;
+        }
+        use->writes |= writes;
+    } else if (capture->failed == CTRT_OK) {
+        capture->failed = CTRT_ERR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_unlock(&capture->lock);
+}
+
+/* Keeps the latest mark of each stream. If memory for the list runs out, waits for the marked work instead. The caller
+ * holds the capture's lock. */
+static void mark_note(struct graph_capture *capture, stream_mark mark)
+{
+    for (size_t i = 0; i < capture->mark_count; i++)
+        if (mark_slot(capture->marks[i]) == mark_slot(mark)) {
+            capture->marks[i] = MAX(capture->marks[i], mark);
+            return;
+        }
+    if (capture->mark_count == capture->mark_room) {
+        const size_t room = capture->mark_room > 0 ? 2 * capture->mark_room : 8;
+        stream_mark *larger = host_realloc(capture->marks, room * sizeof *larger);
+        if (larger == NULL) {
+            (void)stream_finish(mark);
+            return;
+        }
+        capture->marks = larger;
+        capture->mark_room = room;
+    }
+    capture->marks[capture->mark_count++] = mark;
+}
+
+static void storage_free(struct storage *storage, const stream_mark *marks, int count)
+{
+    struct graph_capture *capture = graph_capture_of(storage->capture);
+    if (!device_usable(storage->device))
+        return;                             /* In the child of a fork, locks may be held permanently, and the device
+                                             * memory does not exist. */
+    bool apart = false;
+    pthread_mutex_lock(&capture->lock);
+    if (capture->use_room > 0) {
+        struct use *use = place_of(capture->uses, capture->use_room, storage);
+        if (use->storage == storage)
+            use->storage = (struct storage *)(uintptr_t)&capture_gone;
+    }
+    for (int i = 0; i < count; i++) {
+        if (mark_done(marks[i]))
+            continue;
+        apart = apart || mark_slot(marks[i]) != stream_slot(storage->stream);
+        if (!stream_captured(stream_at(mark_slot(marks[i]))))
+            mark_note(capture, marks[i]);   /* replays, and the release of the memory, wait for this mark */
+    }
+    const bool running = capture->stream != NULL;
+    pthread_mutex_unlock(&capture->lock);
+    /* During the capture, a block that another stream may still use is not reused. After the capture, the layer serves
+     * no allocations. */
+    if (!(running && apart))
+        capture->layer->policy->free(capture->layer->state, &storage->block, capture->queue);
+    capture_drop(capture);
+}
+
+/* ---- creation and release ---- */
+
+static const struct capture_ops operations = { .alloc = storage_alloc, .free = storage_free, .use = storage_use };
+
+ctrt_status capture_new(struct graph_capture **out, ctrt_stream *stream)
+{
+    static const struct policy_spec spec = { .name = "caching" };
+    struct device_memory *memory = stream->device->memory;
+    CTRT_TRY(captures_push(memory));
+    struct graph_capture *capture = host_calloc(sizeof *capture);
+    if (capture == NULL)
+        return out_of_memory(sizeof *capture, "a capture");
+    capture->base.ops = &operations;
+    atomic_init(&capture->refs, 1);
+    capture->memory = memory;
+    capture->stream = stream;
+    capture->queue = stream->queue;
+    capture->source = memory->source;
+    capture->source.state = capture;
+    capture->source.flags = 0;
+    capture->source.alloc = source_alloc;
+    capture->source.alloc_spare = source_alloc;
+    capture->source.free = source_free;
+    capture->source.page_bytes = 0;
+    capture->source.reserve = NULL;
+    capture->source.unreserve = NULL;
+    capture->source.map = NULL;
+    capture->source.unmap = NULL;
+    capture->source.fence_new = no_fence;
+    capture->source.fence_wait = pass_wait;
+    capture->source.copy = NULL;
+    capture->source.host_alloc = NULL;
+    capture->source.host_free = NULL;
+    pthread_mutex_init(&capture->lock, NULL);
+    ctrt_status status = layer_create(&capture->layer, &spec, &capture->source);
+    if (status != CTRT_OK) {
+        pthread_mutex_destroy(&capture->lock);
+        host_free(capture);
+        return ctrt_context(status, "the memory of a capture");
+    }
+    *out = capture;
+    return CTRT_OK;
+}
+
+void capture_enlist(struct graph_capture *capture)
+{
+    pthread_mutex_lock(&lock);
+    capture->next = running;
+    running = capture;
+    pthread_mutex_unlock(&lock);
+    atomic_fetch_add(&capture->memory->device->captures, 1);
+}
+
+void capture_delist(struct graph_capture *capture)
+{
+    atomic_fetch_sub(&capture->memory->device->captures, 1);
+    pthread_mutex_lock(&lock);
+    for (struct graph_capture **link = &running; *link != NULL; link = &(*link)->next)
+        if (*link == capture) {
+            *link = capture->next;
+            break;
+        }
+    pthread_mutex_unlock(&lock);
+}
+
+void capture_release_uses(struct graph_capture *capture)
+{
+    if (!device_usable(capture->memory->device))
+        return;
+    pthread_mutex_lock(&capture->lock);
+    struct use *uses = capture->uses;
+    const size_t room = capture->use_room;
+    for (size_t i = 0; i < room; i++)
+        if (capture_use_lives(&uses[i]) && uses[i].storage->capture == &capture->base)
+            uses[i].storage = NULL;         /* may be freed at any time once the lock is released */
+    capture->uses = NULL;
+    capture->use_room = capture->use_count = 0;
+    pthread_mutex_unlock(&capture->lock);
+    for (size_t i = 0; i < room; i++)
+        if (capture_use_lives(&uses[i]))
+            storage_release(uses[i].storage);
+    host_free(uses);
+    numbers_free(capture->numbers);
+    capture->numbers = NULL;
+}

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* graph/capture.h: the memory of streams that are being captured (ctrt/capture.h), and the tensors that captured work
+ * uses. */
+#ifndef CORE_GRAPH_CAPTURE_H
+#define CORE_GRAPH_CAPTURE_H
+
+#include "ctrt/capture.h"
+#include "graph/graph_params.h"
+#include "memory/storage.h"
+
+/* Returns CTRT_ERR_STATE if the thread's current stream of the device is being captured, and makes the capture fail.
+ * The message is "a capture runs on cuda:0, and WHY". */
+ctrt_status capture_refuse(const ctrt_device *device, const char *why);
+
+/* Returns the capture of the thread's current stream of `device`. NULL: the stream is not being captured. */
+static inline struct capture *capture_here(const ctrt_device *device)
+{
+    return likely(!device_asynchronous(device))
+               ? NULL
+               : atomic_load_explicit(&stream_here(device)->capture, memory_order_acquire);
+}
+
+/* capture_numbers reserves `bytes` (at most NUMBERS_ROOM) of device memory for an op that is being captured; `source`
+ * fills them at each replay. *where: their address. The capture owns `state` afterwards, also on an error.
+ * capture_numbers_of returns the state that the capture already has for that source, or NULL. */
+ctrt_status capture_numbers(const void **where, struct capture *capture, size_t bytes,
+                            const struct number_source *source, void *state);
+void *capture_numbers_of(const void **where, struct capture *capture, const struct number_source *source);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* graph/capture_parts.h: declarations shared by capture.c (memory and uses of a capture) and graph.c (begin, end,
+ * replay). */
+#ifndef CORE_GRAPH_CAPTURE_PARTS_H
+#define CORE_GRAPH_CAPTURE_PARTS_H
+
+#include "graph/capture.h"
+#include "memory/policy.h"
+#include "memory/pool.h"
+
+struct segment {
+    struct segment *next;
+    ctrt_block block;                       /* allocated from the device's policy */
+    size_t bytes;
+};
+
+/* A storage that the graph's work uses. The entry owns a reference, except to a storage that the capture itself
+ * allocated; that storage removes its entry when it is freed. */
+struct use {
+    struct storage *storage;
+    bool writes;
+};
+
+/* struct capture (storage.h) with its content. */
+struct graph_capture {
+    struct capture base;
+    atomic_int refs;                        /* owned by the graph and by storages that the capture allocated */
+    struct graph_capture *next;             /* in the list of running captures */
+    struct device_memory *memory;
+    ctrt_stream *stream;                    /* where the capture began; NULL: it has ended */
+    void *queue;                            /* of that stream */
+    struct policy_layer *layer;
+    ctrt_memory_source source;              /* the layer's memory source */
+    pthread_mutex_t lock;                   /* guards all fields below */
+    struct segment *segments;
+    uint64_t bytes;                         /* total of the segments */
+    stream_mark *marks;                     /* one per stream: work outside the capture on results that were freed,
+                                             * which must be done before their memory is written again */
+    size_t mark_count, mark_room;
+    struct use *uses;                       /* a hash table by storage */
+    size_t use_count, use_room;             /* use_count: used entries, including deleted ones */
+    struct numbers *numbers;
+    stream_mark *recorded;                  /* the last mark of each captured stream */
+    size_t recorded_count;
+    ctrt_status failed;
+    char *text;
+};
+
+extern const char capture_gone;             /* its address marks the deleted entry of a storage that was freed */
+
+static inline bool capture_use_lives(const struct use *use)
+{
+    return use->storage != NULL && use->storage != (const void *)&capture_gone;
+}
+
+static inline struct graph_capture *graph_capture_of(struct capture *capture)
+{
+    return (struct graph_capture *)capture;
+}
+
+/* Creates a capture over `stream`; the caller owns one reference. */
+ctrt_status capture_new(struct graph_capture **out, ctrt_stream *stream);
+void capture_drop(struct graph_capture *capture);
+/* Add to and remove from the list of running captures. */
+void capture_enlist(struct graph_capture *capture);
+void capture_delist(struct graph_capture *capture);
+/* Releases the storages that existed before the capture, and the numbers. No replay may be running. Does nothing in the
+ * child of a fork. */
+void capture_release_uses(struct graph_capture *capture);
+
+#endif

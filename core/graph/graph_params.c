@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* graph/graph_params.c: host values that a captured graph re-reads at each replay. */
+#include "graph/graph_params.h"
+
+#include "base/base.h"
+#include "base/host_alloc.h"
+#include "memory/pinned_cache.h"
+#include "memory/storage.h"
+
+#define IMAGES 64                           /* number of replays that the host may be ahead of the device */
+#define PLACE  16                           /* alignment in bytes */
+
+struct number {
+    const struct number_source *source;
+    void *state;
+    size_t at;                              /* offset in the image */
+};
+
+/* One piece of device memory and its host images. */
+struct numbers {
+    struct numbers *next;                   /* pieces added earlier */
+    ctrt_device *device;
+    char *memory;                           /* on the device */
+    char *images;                           /* IMAGES of NUMBERS_ROOM bytes */
+    size_t granted;                         /* bytes granted in pinned memory; 0: the images are in pageable memory */
+    stream_mark marks[IMAGES];              /* by image: the last work that reads it */
+    unsigned turn;
+    size_t used, count;
+    struct number list[NUMBERS_ROOM / PLACE];
+};
+
+ctrt_status numbers_new(struct numbers **out, ctrt_device *device, void *memory)
+{
+    const size_t bytes = IMAGES * NUMBERS_ROOM;
+    struct numbers *fresh = host_calloc(sizeof *fresh);
+    if (fresh == NULL)
+        return out_of_memory(sizeof *fresh, "numbers of a capture");
+    void *images = NULL;
+    ctrt_status status = CTRT_OK;
+    if (pinned_available(device))
+        status = pinned_alloc(&images, &fresh->granted, device, bytes);
+    else if ((images = host_alloc(bytes)) == NULL)
+        status = out_of_memory(bytes, "numbers of a capture");
+    if (status != CTRT_OK) {
+        host_free(fresh);
+        return status;
+    }
+    memset(images, 0, bytes);
+    fresh->device = device;
+    fresh->memory = memory;
+    fresh->images = images;
+    *out = fresh;
+    return CTRT_OK;
+}
+
+void numbers_link(struct numbers **list, struct numbers *more)
+{
+    more->next = *list;
+    *list = more;
+}
+
+const void *numbers_place(struct numbers *list, size_t bytes, const struct number_source *source, void *state)
+{
+    bytes = (bytes + PLACE - 1) / PLACE * PLACE;
+    if (list == NULL || list->used + bytes > NUMBERS_ROOM)
+        return NULL;
+    const void *where = list->memory + list->used;
+    list->list[list->count++] = (struct number){ source, state, list->used };
+    list->used += bytes;
+    return where;
+}
+
+void *numbers_find(const void **where, const struct numbers *list, const struct number_source *source)
+{
+    for (; list != NULL; list = list->next)
+        for (size_t i = 0; i < list->count; i++)
+            if (list->list[i].source == source) {
+                *where = list->memory + list->list[i].at;
+                return list->list[i].state;
+            }
+    return NULL;
+}
+
+/* Undoes the first `count` values in reverse order, because a value may depend on one that was filled before it. */
+static void undo(struct numbers *list, size_t count)
+{
+    for (size_t i = count; i-- > 0;)
+        list->list[i].source->undo(list->list[i].state);
+}
+
+static void undo_all(struct numbers *list)
+{
+    for (; list != NULL; list = list->next)
+        undo(list, list->count);
+}
+
+static ctrt_status fill_all(struct numbers *list)
+{
+    if (list == NULL)
+        return CTRT_OK;
+    CTRT_TRY(fill_all(list->next));
+    char *image = list->images + list->turn * NUMBERS_ROOM;
+    for (size_t i = 0; i < list->count; i++) {
+        ctrt_status status = list->list[i].source->fill(list->list[i].state, image + list->list[i].at);
+        if (unlikely(status != CTRT_OK)) {
+            undo(list, i);
+            undo_all(list->next);
+            return status;
+        }
+    }
+    return CTRT_OK;
+}
+
+void numbers_ready(const struct numbers *list)
+{
+    for (; list != NULL; list = list->next)
+        (void)stream_finish(list->marks[list->turn]);       /* after a failed copy, nothing reads the image any more */
+}
+
+ctrt_status numbers_put(struct numbers *list, const ctrt_stream *stream)
+{
+    ctrt_status status = CTRT_OK;
+    CTRT_TRY(fill_all(list));
+    for (struct numbers *at = list; at != NULL && status == CTRT_OK; at = at->next)
+        status = at->device->backend->memory->copy(at->device->handle, stream->queue, at->memory,
+                                                   at->images + at->turn * NUMBERS_ROOM, at->used, CTRT_COPY_TO_DEVICE);
+    if (status != CTRT_OK)
+        undo_all(list);
+    return status;
+}
+
+void numbers_sent(struct numbers *list, stream_mark mark, bool replayed)
+{
+    if (!replayed)
+        undo_all(list);
+    for (; list != NULL; list = list->next) {
+        list->marks[list->turn] = mark;
+        list->turn = (list->turn + 1) % IMAGES;
+    }
+}
+
+void numbers_free(struct numbers *list)
+{
+    for (struct numbers *next; list != NULL; list = next) {
+        struct storage unused = { 0 };
+        next = list->next;
+        for (size_t i = 0; i < list->count; i++)
+            list->list[i].source->release(list->list[i].state);
+        if (list->granted > 0)
+            pinned_free(list->device, list->images, list->granted, &unused);
+        else
+            host_free(list->images);
+        host_free(list);
+    }
+}

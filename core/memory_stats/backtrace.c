@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_stats/backtrace.c: call stacks of allocations. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "memory_stats/backtrace.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/base.h"
+#include "base/strbuf.h"
+#include "stream/stream.h"
+
+/* Some C libraries do not have it (musl). */
+extern int backtrace(void **addresses, int most) __attribute__((weak));
+
+#define BUCKETS 4096
+#define SKIPPED 2                           /* frames_here and its caller */
+
+atomic_bool frames_wanted;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct frames *buckets[BUCKETS];
+static uint32_t stacks;
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
+__attribute__((constructor)) static void frames_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+void frames_prepare(void)
+{
+    void *few[2];
+    if (backtrace != NULL)
+        (void)backtrace(few, 2);
+}
+
+static struct frames *find(struct frames *bucket, void *const *at, int count)
+{
+    while (bucket != NULL && (bucket->count != count || memcmp(bucket->at, at, (size_t)count * sizeof *at) != 0))
+        bucket = bucket->next;
+    return bucket;
+}
+
+/* Uses malloc directly, because locks of policies may be held here. */
+static struct frames *keep(struct frames **bucket, void *const *at, int count)
+{
+    struct frames *fresh = stacks < FRAMES_STACKS ? malloc(sizeof *fresh + (size_t)count * sizeof *at) : NULL;
+    if (fresh == NULL)
+        return NULL;
+    *fresh = (struct frames){ *bucket, ++stacks, count };
+    memcpy(fresh->at, at, (size_t)count * sizeof *at);
+    return *bucket = fresh;                 /* last, so that the child of a fork sees the complete entry or none */
+}
+
+__attribute__((noinline)) const struct frames *frames_here(void)
+{
+    void *all[SKIPPED + FRAMES_DEPTH];
+    uint64_t hash = 0;
+    int count = backtrace != NULL ? backtrace(all, SKIPPED + FRAMES_DEPTH) - SKIPPED : 0;
+    if (count <= 0)
+        return NULL;
+    void *const *at = all + SKIPPED;
+    for (int i = 0; i < count; i++)
+        hash = (hash ^ (uintptr_t)at[i]) * 0x9e3779b97f4a7c15u;
+    struct frames **bucket = &buckets[(hash >> 32) % BUCKETS];
+    pthread_mutex_lock(&lock);
+    struct frames *found = find(*bucket, at, count);
+    if (found == NULL)
+        found = keep(bucket, at, count);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+void frames_place(char *text, size_t bytes, const struct frames *frames)
+{
+    Dl_info own = { 0 }, about;
+    *text = '\0';
+    if (dladdr(&stacks, &own) == 0)
+        return;
+    for (int i = 0; i < frames->count; i++) {
+        const char *address = (const char *)frames->at[i] - 1;
+        if (dladdr(address, &about) == 0 || about.dli_fbase == own.dli_fbase)
+            continue;
+        const char *file = about.dli_fname != NULL ? about.dli_fname : "?", *slash = strrchr(file, '/');
+        const void *base = about.dli_sname != NULL ? about.dli_saddr : about.dli_fbase;
+        snprintf(text, bytes, "%s(%s+0x%llx)", slash != NULL ? slash + 1 : file,
+                 about.dli_sname != NULL ? about.dli_sname : "",
+                 (unsigned long long)((uintptr_t)address - (uintptr_t)base));
+        return;
+    }
+}
+
+void frames_json(struct strbuf *text, const struct frames *frames)
+{
+    strbuf_add(text, "[");
+    for (int i = 0; i < frames->count; i++) {
+        const char *address = frames->at[i];
+        Dl_info about = { 0 };
+        /* The return address is behind the call instruction, so look up the byte before it. */
+        bool known = dladdr(address - 1, &about) != 0;
+        strbuf_add(text, "%s{\"name\": ", i > 0 ? ", " : "");
+        strbuf_add_json(text, known && about.dli_sname != NULL ? about.dli_sname : "");
+        strbuf_add(text, ", \"filename\": ");
+        strbuf_add_json(text, known && about.dli_fname != NULL ? about.dli_fname : "");
+        strbuf_add(text, ", \"line\": 0, \"offset\": %llu}",
+                   (unsigned long long)((uintptr_t)address - 1 - (known ? (uintptr_t)about.dli_fbase : 0)));
+    }
+    strbuf_add(text, "]");
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_stats/backtrace.h: call stacks of allocations: return addresses, with equal stacks stored once.
+ *
+ * Recording a stack costs about a microsecond; symbols are looked up only when a stack is printed. Needs backtrace(3)
+ * of the C library; without it there are no stacks. */
+#ifndef CORE_MEMORY_STATS_BACKTRACE_H
+#define CORE_MEMORY_STATS_BACKTRACE_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FRAMES_DEPTH  24                    /* innermost calls that are stored */
+#define FRAMES_STACKS 65536                 /* most distinct stacks that are stored; later ones are dropped */
+
+struct strbuf;
+
+struct frames {
+    struct frames *next;                    /* in the hash bucket */
+    uint32_t number;                        /* from 1 */
+    int count;
+    void *at[];                             /* return addresses, innermost first */
+};
+
+/* Call stacks are to be recorded. */
+extern atomic_bool frames_wanted;
+/* Call before recording is turned on. Loads the library that backtrace(3) needs, which must not happen during an
+ * allocation. */
+void frames_prepare(void);
+
+/* Returns the calling thread's stack, without this function and its caller; valid until the process ends. NULL: not
+ * available. */
+const struct frames *frames_here(void);
+/* Appends [{"name": "ctrt_add", "filename": "/usr/lib/libctrt.so.0", "line": 0, "offset": 4660}, ...]. `offset` is
+ * relative to the file, as addr2line expects; `name` is "" if the file does not export the symbol. */
+void frames_json(struct strbuf *text, const struct frames *frames);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_stats/block_table.h: the table of allocated blocks and their owners, and the events of the memory history.
+ *
+ * While a device is watched, each of its blocks has an entry in a hash table by address, which is divided into shards
+ * with a lock each. Asynchronous devices are watched from the start, other devices on request. */
+#ifndef CORE_MEMORY_STATS_BLOCK_TABLE_H
+#define CORE_MEMORY_STATS_BLOCK_TABLE_H
+
+#include "memory/events.h"
+#include "memory/pool.h"
+#include "memory_stats/label.h"
+
+struct frames;                              /* backtrace.h */
+
+struct history_event {
+    uint64_t number;                        /* from 1 */
+    uint64_t time;                          /* microseconds since 1970 */
+    const char *tag, *op;                   /* interned or static; op NULL: unknown. ANNOTATE: tag is the text */
+    const void *address;
+    size_t bytes;                           /* of the block; OOM: requested */
+    uint64_t room;                          /* OOM: free bytes on the device */
+    const void *queue;
+    enum history_action action;
+    const struct frames *frames;            /* call stack; NULL: unknown (backtrace.h) */
+};
+
+struct live_block {
+    const void *address;                    /* NULL: unused; &gone: deleted */
+    size_t bytes, requested;
+    const char *tag, *op;                   /* op NULL: unknown */
+    const void *queue;
+    uint64_t time, number;                  /* number of its event in the history; 0: none */
+    const struct frames *frames;            /* call stack; NULL: none */
+};
+
+/* Sets `op` (a static string) as the op of those outputs that are not also inputs and whose blocks have no op yet. */
+void live_name_outputs(struct device_memory *memory, const ctrt_view *const *outputs, int n_outputs,
+                       const ctrt_view *const *inputs, int n_inputs, const char *op);
+
+/* Copies all entries, sorted by address, to a new array that the caller frees. No entries: NULL and 0. Returns false if
+ * memory runs out. */
+bool live_list(struct live_block **out, size_t *count, struct device_memory *memory);
+
+/* Appends an event to the device's history, if it is on, and sets event->number. */
+void history_note(struct device_memory *memory, struct history_event *event);
+static inline bool history_on(const struct device_memory *memory)
+{
+    return atomic_load_explicit(&memory->history_on, memory_order_relaxed);
+}
+/* Copies all events, oldest first, to a new array that the caller frees. *lost: number of overwritten events. Returns
+ * false if memory runs out. */
+bool history_list(struct history_event **out, size_t *count, uint64_t *lost, struct device_memory *memory);
+const char *history_action_name(enum history_action action);
+
+#endif

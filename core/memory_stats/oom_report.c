@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_stats/oom_report.c: the report of a failed allocation: how much memory is in use, by what, and what the
+ * user can do. */
+#include "memory/events.h"
+
+#include "base/base.h"
+#include "base/host_alloc.h"
+#include "base/strbuf.h"
+#include "memory/pinned_cache.h"
+#include "memory/quota.h"
+#include "memory_stats/history.h"
+#include "memory_stats/owners.h"
+#include "memory_stats/segments.h"
+#include "memory_stats/stats.h"
+
+#define OWNERS_TOLD 20
+#define PROCESSES_TOLD 8
+
+struct oom_report {
+    char *json;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* guards all last_oom and the callback */
+static ctrt_memory_oom_callback callback;
+static void *callback_user;
+static __thread bool in_callback;
+
+static void after_fork_in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
+
+__attribute__((constructor)) static void oom_start(void)
+{
+    pthread_atfork(NULL, NULL, after_fork_in_child);
+}
+
+/* The state of the device at the time of the failure. */
+struct finding {
+    struct device_memory *memory;
+    size_t asked;
+    bool pinned;                            /* pinned host memory was requested */
+    bool refused;                           /* by a limit, not by the device */
+    const char *why;
+    uint64_t free_bytes, total;             /* of the device; total 0: unknown */
+    uint64_t others;                        /* bytes of `total` that are neither free nor reserved by this process */
+    ctrt_process processes[PROCESSES_TOLD]; /* the processes that hold most of `others`, if the backend reports them */
+    size_t process_count;
+    uint64_t limit, allocated, reserved, held_pinned;
+    uint64_t cached, largest;               /* reserved but free, and the largest free block */
+    bool largest_known;
+    bool expandable;                        /* the policy's segments can grow by pages */
+    double fragmentation;                   /* percent of `cached` outside the largest free block */
+    ctrt_memory_owner *owners;
+    size_t owner_count;
+};
+
+static bool segments_expand(struct device_memory *memory)
+{
+    ctrt_memory_piece *pieces = NULL;
+    size_t count = 0;
+    bool expand = false;
+    if (pieces_list(&pieces, &count, memory))
+        for (size_t i = 0; i < count && !expand; i++)
+            expand = pieces[i].segment && pieces[i].expandable;
+    host_free(pieces);
+    return expand;
+}
+
+static void look_around(struct finding *f, struct device_memory *memory, size_t asked, const char *why, bool pinned)
+{
+    const ctrt_device *device = memory->device;
+    *f = (struct finding){ .memory = memory, .asked = asked, .why = why, .pinned = pinned, .refused = quota_refused };
+    if (!CTRT_SLOT(device->backend->device, memory_info)
+        || device->backend->device->memory_info(device->handle, &f->free_bytes, &f->total) != CTRT_OK)
+        f->free_bytes = f->total = 0;
+    f->limit = atomic_load(&memory->limit);
+    f->allocated = account_current(&memory->account, ACCOUNT_BYTES);
+    f->reserved = account_drawn_bytes(&memory->account);
+    f->held_pinned = pinned_held(device);
+    f->others = f->total > f->free_bytes + f->reserved ? f->total - f->free_bytes - f->reserved : 0;
+    if (f->others > 0)
+        f->process_count = device_other_processes(f->processes, PROCESSES_TOLD, device);
+    f->cached = f->reserved > f->allocated ? f->reserved - f->allocated : 0;
+    f->largest_known = pieces_largest_free(&f->largest, memory);
+    f->largest = MIN(f->largest, f->cached);
+    f->expandable = segments_expand(memory);
+    if (f->cached > 0 && f->largest_known)
+        f->fragmentation = 100.0 * (1.0 - (double)f->largest / (double)f->cached);
+    if (!owners_of(&f->owners, &f->owner_count, memory))
+        f->owner_count = 0;
+}
+
+/* Returns the option of the lowest policy that reduces fragmentation. NULL: there is none, or it is in use. */
+static const char *against_gaps(const struct finding *f)
+{
+    const char *upper = strrchr(f->memory->policy_name, '+'),
+               *lowest = upper != NULL ? upper + 1 : f->memory->policy_name;
+    if (strcmp(lowest, "caching") != 0 || f->expandable)
+        return NULL;
+    return CTRT_SLOT(f->memory->device->backend->memory, map) ? "expandable=true lets segments grow instead"
+                                                              : "max_split=64m keeps large segments whole";
+}
+
+/* Chooses the most effective remedy. */
+static void advise(char advice[256], const struct finding *f)
+{
+    char a[32], b[32];
+    const struct device_memory *memory = f->memory;
+    const bool room = f->total == 0 || f->pinned || f->free_bytes >= f->asked;
+    const char *gaps = against_gaps(f);
+    if (f->refused && f->asked > f->limit)
+        snprintf(advice, 256, "This alone is more than the limit: raise it (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)");
+    else if (f->refused && room)
+        snprintf(advice, 256, "The device has room: raise the limit of %s (ctrt_memory_set_limit, CTRT_MEMORY_LIMIT)",
+                 format_bytes(a, f->limit));
+    else if (f->pinned)
+        snprintf(advice, 256,
+                 "Release pinned tensors, or use pageable memory: copies from it work, and make the host wait");
+    else if (f->total > 0 && f->asked > f->total)
+        snprintf(advice, 256,
+                 "One block is larger than the device: split the tensor, or use a device with more memory");
+    else if (f->largest_known && f->cached >= f->asked && f->largest < f->asked && gaps != NULL)
+        snprintf(advice, 256, "Free memory lies in pieces, the largest of %s: CTRT_MEMORY=%s:%s",
+                 format_bytes(a, f->largest), memory->policy_name, gaps);
+    else if (f->total > 0 && f->others > f->total / 2)
+        snprintf(advice, 256, "Others hold %s of the device's %s: use another device, or end them",
+                 format_bytes(a, f->others), format_bytes(b, f->total));
+    else if (memory->moves)
+        snprintf(
+            advice, 256,
+            "What one op works on must be on the device together, the rest on the host: make the batch smaller, or let "
+            "the policy have more of the host (CTRT_MEMORY=spill:host=SIZE+caching)");
+    else if (device_asynchronous(memory->device) && !device_host_memory(memory->device))
+        snprintf(advice, 256,
+                 "Release tensors, make the batch smaller, or let what is idle move to the host (CTRT_MEMORY=spill+caching)");
+    else
+        snprintf(advice, 256, "Release tensors, make the batch smaller, or use a device with more memory");
+}
+
+static char *to_json(const struct finding *f, const char *advice)
+{
+    struct strbuf text = { 0 };
+    char *json;
+    strbuf_add(&text, "{\n  \"device\": ");
+    strbuf_add_json(&text, f->memory->device->name);
+    strbuf_add(&text, ",\n  \"policy\": ");
+    strbuf_add_json(&text, f->memory->policy_name);
+    strbuf_add(&text,
+               ",\n  \"time_us\": %llu,\n  \"kind\": \"%s\",\n  \"asked\": %zu,\n  \"total\": %llu,\n  \"free\": %llu,\n  \"others\": ",
+               (unsigned long long)history_now(), f->pinned ? "pinned" : "device", f->asked, (unsigned long long)f->total,
+               (unsigned long long)f->free_bytes);
+    if (f->total > 0)
+        strbuf_add(&text, "%llu", (unsigned long long)f->others);
+    else
+        strbuf_add(&text, "null");
+    strbuf_add(&text, ",\n  \"processes\": [");
+    for (size_t i = 0; i < f->process_count; i++) {
+        strbuf_add(&text, "%s{\"pid\": %lld, \"memory\": %llu, \"name\": ", i > 0 ? ", " : "",
+                   (long long)f->processes[i].pid, (unsigned long long)f->processes[i].memory);
+        strbuf_add_json(&text, f->processes[i].name);
+        strbuf_add(&text, "}");
+    }
+    strbuf_add(&text, "]");
+    strbuf_add(&text, ",\n  \"refused_by_limit\": %s,\n  \"allowed\": ", f->refused ? "true" : "false");
+    if (f->limit != QUOTA_NONE)
+        strbuf_add(&text, "%llu", (unsigned long long)f->limit);
+    else
+        strbuf_add(&text, "null");
+    strbuf_add(&text, ",\n  \"allocated\": %llu,\n  \"reserved\": %llu,\n  \"reserved_unallocated\": %llu,\n"
+               "  \"pinned\": %llu,\n  \"largest_free_block\": ", (unsigned long long)f->allocated,
+               (unsigned long long)f->reserved, (unsigned long long)f->cached, (unsigned long long)f->held_pinned);
+    if (f->largest_known)
+        strbuf_add(&text, "%llu,\n  \"fragmentation_percent\": %.1f", (unsigned long long)f->largest, f->fragmentation);
+    else
+        strbuf_add(&text, "null,\n  \"fragmentation_percent\": null");
+    strbuf_add(&text, ",\n  \"reason\": ");
+    strbuf_add_json(&text, f->why);
+    strbuf_add(&text, ",\n  \"tag\": ");
+    strbuf_add_json(&text, tag_here());
+    strbuf_add(&text, ",\n  \"op\": ");
+    strbuf_add_json(&text, thread_state.op != NULL ? thread_state.op : "");
+    strbuf_add(&text, ",\n  \"advice\": ");
+    strbuf_add_json(&text, advice);
+    strbuf_add(&text, ",\n  \"owners\": ");
+    owners_json(&text, f->owners, f->owner_count, SIZE_MAX);
+    strbuf_add(&text, "\n}\n");
+    return strbuf_finish(&json, &text, "a report") == CTRT_OK ? json : NULL;
+}
+
+/* Stores `json` as the device's last report, which then owns it. */
+static void keep(struct device_memory *memory, char *json)
+{
+    struct oom_report *report = json != NULL ? host_alloc(sizeof *report) : NULL, *old;
+    if (report == NULL) {
+        host_free(json);
+        return;
+    }
+    report->json = json;
+    pthread_mutex_lock(&lock);
+    old = memory->last_oom;
+    memory->last_oom = report;
+    pthread_mutex_unlock(&lock);
+    oom_report_free(old);
+}
+
+static void tell_program(struct device_memory *memory, size_t bytes, const char *json)
+{
+    pthread_mutex_lock(&lock);
+    ctrt_memory_oom_callback function = callback;
+    void *user = callback_user;
+    pthread_mutex_unlock(&lock);
+    if (function == NULL || in_callback)
+        return;
+    in_callback = true;
+    function(user, memory->device, bytes, json != NULL ? json : "{}");
+    in_callback = false;
+}
+
+static ctrt_status say(const struct finding *f, const char *why, const char *advice)
+{
+    char asked[32], taken[32], held[32], left[32], whole[32], limit[32], cached[32], largest[32];
+    char room[96] = "", allowed[64] = "", pieces[160] = "", owner[192] = "", label[128], owned[32];
+    char others[192] = "", pinned[64] = "", other[32], host[32];
+    if (f->total > 0)
+        snprintf(room, sizeof room, ", %s of %s free on the device", format_bytes(left, f->free_bytes),
+                 format_bytes(whole, f->total));
+    if (f->others > 0)
+        snprintf(others, sizeof others, ", %s there held by others", format_bytes(other, f->others));
+    if (f->process_count > 0) {
+        const ctrt_process *most = &f->processes[0];
+        const size_t used = strlen(others);
+        snprintf(others + used, sizeof others - used, " (most by process %lld%s%s: %s)", (long long)most->pid,
+                 most->name[0] != '\0' ? " " : "", most->name, format_bytes(other, most->memory));
+    }
+    if (f->held_pinned > 0)
+        snprintf(pinned, sizeof pinned, ", %s of the host pinned", format_bytes(host, f->held_pinned));
+    if (f->limit != QUOTA_NONE)
+        snprintf(allowed, sizeof allowed, ", %s allowed", format_bytes(limit, f->limit));
+    if (f->cached > 0 && f->largest_known)
+        snprintf(pieces, sizeof pieces, ", %s of that unallocated, the largest block %s (fragmentation %.0f %%)",
+                 format_bytes(cached, f->cached), format_bytes(largest, f->largest), f->fragmentation);
+    if (f->owner_count > 0 && strcmp(f->owners[0].tag, OWNER_UNKNOWN) != 0)
+        snprintf(owner, sizeof owner, "Most is held by %s, %s. ", owner_label(label, &f->owners[0]),
+                 format_bytes(owned, f->owners[0].bytes));
+    return ctrt_fail(CTRT_ERR_OUT_OF_MEMORY,
+                     "out of memory on %s: %s%s asked for, %s allocated to tensors, %s reserved by policy %s%s%s%s%s%s (%.600s). %s%s",
+                     f->memory->device->name, format_bytes(asked, f->asked), f->pinned ? " of pinned host memory" : "",
+                     format_bytes(taken, f->allocated), format_bytes(held, f->reserved), f->memory->policy_name, pieces,
+                     room, others, pinned, allowed, why, owner, advice);
+}
+
+static ctrt_status fail(struct device_memory *memory, size_t bytes, const char *why, bool pinned)
+{
+    char advice[256], reason[1024];
+    struct finding f;
+    snprintf(reason, sizeof reason, "%s", why);
+    atomic_fetch_add_explicit(&memory->ooms, 1, memory_order_relaxed);
+    look_around(&f, memory, bytes, reason, pinned);
+    if (quota_refused)
+        atomic_fetch_add_explicit(&memory->rejections, 1, memory_order_relaxed);
+    quota_refused = false;
+    advise(advice, &f);
+    if (history_on(memory)) {
+        struct history_event event = { .time = history_now(), .tag = tag_here(), .op = thread_state.op, .bytes = bytes,
+                                       .room = f.free_bytes, .action = HISTORY_OOM };
+        history_note(memory, &event);
+    }
+    char *json = to_json(&f, advice);
+    tell_program(memory, bytes, json);
+    keep(memory, json);
+    ctrt_status status = say(&f, reason, advice);
+    host_free(f.owners);
+    return status;
+}
+
+ctrt_status oom_fail(struct device_memory *memory, size_t bytes, const char *why)
+{
+    return fail(memory, bytes, why, false);
+}
+
+ctrt_status oom_fail_pinned(struct device_memory *memory, size_t bytes, const char *why)
+{
+    return fail(memory, bytes, why, true);
+}
+
+void oom_report_free(struct oom_report *report)
+{
+    if (report == NULL)
+        return;
+    host_free(report->json);
+    host_free(report);
+}
+
+/* ---- public ---- */
+
+ctrt_status ctrt_memory_last_oom(char **out, ctrt_device *device)
+{
+    struct device_memory *memory;
+    char *copy = NULL;
+    if (out == NULL)
+        return fail_null("memory_last_oom", "out");
+    CTRT_TRY(memory_get(&memory, device));
+    pthread_mutex_lock(&lock);
+    bool there = memory->last_oom != NULL;
+    if (there)
+        copy = host_strdup(memory->last_oom->json);
+    pthread_mutex_unlock(&lock);
+    if (!there)
+        return ctrt_fail(CTRT_ERR_NOT_FOUND, "memory_last_oom: %s never was out of memory", memory->device->name);
+    if (copy == NULL)
+        return out_of_memory(1, "a report");
+    *out = copy;
+    return CTRT_OK;
+}
+
+void ctrt_memory_set_oom_callback(ctrt_memory_oom_callback function, void *user)
+{
+    pthread_mutex_lock(&lock);
+    callback = function;
+    callback_user = user;
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_stats/owners.c: allocated bytes by owner. */
+#include "memory_stats/owners.h"
+
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "base/host_alloc.h"
+#include "base/strbuf.h"
+#include "memory/events.h"
+
+/* Tags are interned and ops are static, so equal ones usually have the same address; strings of plugins may not. */
+static int by_name(const void *a, const void *b)
+{
+    const ctrt_memory_owner *x = a, *y = b;
+    int order = x->tag == y->tag ? 0 : strcmp(x->tag, y->tag);
+    return order != 0 || x->op == y->op ? order : strcmp(x->op, y->op);
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const ctrt_memory_owner *x = a, *y = b;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
+    return by_name(a, b);
+}
+
+/* Merges adjacent entries of the same owner. Returns the new number of entries. */
+static size_t merge(ctrt_memory_owner *owners, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (kept > 0 && by_name(&owners[kept - 1], &owners[i]) == 0) {
+            owners[kept - 1].bytes += owners[i].bytes;
+            owners[kept - 1].requested += owners[i].requested;
+            owners[kept - 1].blocks += owners[i].blocks;
+        } else {
+            owners[kept++] = owners[i];
+        }
+    }
+    return kept;
+}
+
+bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *memory)
+{
+    struct live_block *blocks;
+    size_t n;
+    uint64_t bytes = 0, requested = 0;
+    if (!live_list(&blocks, &n, memory))
+        return false;
+    ctrt_memory_owner *owners = host_alloc((n + 1) * sizeof *owners);
+    if (owners == NULL) {
+        free(blocks);
+        return false;
+    }
+    for (size_t i = 0; i < n; i++) {
+        owners[i] = (ctrt_memory_owner){ blocks[i].tag, blocks[i].op != NULL ? blocks[i].op : "", blocks[i].bytes,
+                                         blocks[i].requested, 1 };
+        bytes += blocks[i].bytes;
+        requested += blocks[i].requested;
+    }
+    free(blocks);
+    size_t watched = n;
+    qsort(owners, n, sizeof *owners, by_name);
+    n = merge(owners, n);
+    uint64_t all = account_current(&memory->account, ACCOUNT_BYTES);
+    uint64_t all_requested = account_current(&memory->account, ACCOUNT_REQUESTED);
+    uint64_t all_blocks = account_current(&memory->account, ACCOUNT_COUNT);
+    if (all > bytes)
+        owners[n++] = (ctrt_memory_owner){ OWNER_UNKNOWN, "", all - bytes,
+                                           all_requested > requested ? all_requested - requested : 0,
+                                           all_blocks > watched ? all_blocks - watched : 0 };
+    qsort(owners, n, sizeof *owners, by_bytes);
+    *out = owners;
+    *count = n;
+    return true;
+}
+
+const char *owner_label(char label[128], const ctrt_memory_owner *owner)
+{
+    if (*owner->tag == '\0' && *owner->op == '\0')
+        return "(no tag)";
+    if (*owner->tag == '\0' || *owner->op == '\0')
+        snprintf(label, 128, "%.120s", *owner->tag != '\0' ? owner->tag : owner->op);
+    else
+        snprintf(label, 128, "%.90s (%.30s)", owner->tag, owner->op);
+    return label;
+}
+
+bool owners_largest(char label[128], struct device_memory *memory)
+{
+    ctrt_memory_owner *owners = NULL;
+    size_t count = 0;
+    char text[128];
+    const bool known = owners_of(&owners, &count, memory) && count > 0;
+    if (known)
+        snprintf(label, 128, "%s", owner_label(text, &owners[0]));
+    host_free(owners);
+    return known;
+}
+
+void owners_json(struct strbuf *text, const ctrt_memory_owner *owners, size_t count, size_t most)
+{
+    strbuf_add(text, "[");
+    for (size_t i = 0; i < MIN(count, most); i++) {
+        strbuf_add(text, "%s\n    {\"tag\": ", i > 0 ? "," : "");
+        strbuf_add_json(text, owners[i].tag);
+        strbuf_add(text, ", \"op\": ");
+        strbuf_add_json(text, owners[i].op);
+        strbuf_add(text, ", \"bytes\": %llu, \"requested\": %llu, \"blocks\": %llu}", (unsigned long long)owners[i].bytes,
+                   (unsigned long long)owners[i].requested, (unsigned long long)owners[i].blocks);
+    }
+    strbuf_add(text, "]");
+}
+
+ctrt_status ctrt_memory_owners(ctrt_memory_owner **out, size_t *count, ctrt_device *device)
+{
+    struct device_memory *memory;
+    if (out == NULL || count == NULL)
+        return fail_null("memory_owners", out == NULL ? "out" : "count");
+    CTRT_TRY(memory_get(&memory, device));
+    if (!owners_of(out, count, memory))
+        return out_of_memory(sizeof **out, "the list of owners");
+    return CTRT_OK;
+}

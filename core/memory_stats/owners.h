@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_stats/owners.h: allocated bytes by owner, which is a memory tag and an op. */
+#ifndef CORE_MEMORY_STATS_OWNERS_H
+#define CORE_MEMORY_STATS_OWNERS_H
+
+#include "memory_stats/block_table.h"
+
+struct strbuf;
+
+#define OWNER_UNKNOWN "(not watched)"
+
+/* Lists the owners, largest first. Blocks that are not in the table of allocated blocks form one owner, so that the sum
+ * is what is allocated on the device. *out is new and the caller frees it. Returns false if memory runs out. */
+bool owners_of(ctrt_memory_owner **out, size_t *count, struct device_memory *memory);
+/* Appends the first `most` owners as a JSON array. */
+void owners_json(struct strbuf *text, const ctrt_memory_owner *owners, size_t count, size_t most);
+/* Writes "encoder (matmul)" to label[128], or returns a constant string. */
+const char *owner_label(char label[128], const ctrt_memory_owner *owner);
+
+#endif

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_stats/peak_scope.c: ctrt_memory_scope: peaks of a part of the program, by windows (counters.h). */
+#include "base/base.h"
+#include "base/host_alloc.h"
+#include "memory/pool.h"
+
+struct ctrt_memory_scope {
+    struct account_window window;
+    struct device_memory *memory;
+    uint64_t before;
+};
+
+ctrt_status ctrt_memory_scope_begin(ctrt_memory_scope **out, ctrt_device *device)
+{
+    struct device_memory *memory;
+    if (out == NULL)
+        return fail_null("memory_scope_begin", "out");
+    CTRT_TRY(memory_get(&memory, device));
+    ctrt_memory_scope *scope = host_calloc(sizeof *scope);
+    if (scope == NULL)
+        return out_of_memory(sizeof *scope, "a scope");
+    scope->memory = memory;
+    ctrt_memory_scope_release(out);
+    account_window_open(&memory->account, &scope->window);
+    /* The peaks of a new window are the current values. */
+    scope->before = (uint64_t)scope->window.peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)];
+    *out = scope;
+    return CTRT_OK;
+}
+
+static void peaks_of(ctrt_memory_peaks *out, const ctrt_memory_scope *scope)
+{
+    const int64_t *peaks = scope->window.peaks;
+    *out = (ctrt_memory_peaks){
+        .allocated_bytes = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_BYTES)],
+        .requested_bytes = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_REQUESTED)],
+        .reserved_bytes = (uint64_t)peaks[PEAK_OF_DRAWN(CTRT_POOL_ALL, ACCOUNT_BYTES)],
+        .allocations = (uint64_t)peaks[PEAK_OF(CTRT_POOL_ALL, ACCOUNT_COUNT)],
+        .allocated_before = scope->before,
+    };
+}
+
+ctrt_status ctrt_memory_scope_read(ctrt_memory_peaks *out, ctrt_memory_scope *scope)
+{
+    if (out == NULL)
+        return fail_null("memory_scope_read", "out");
+    if (scope == NULL)
+        return fail_null("memory_scope_read", "scope");
+    account_windows_update(&scope->memory->account);
+    peaks_of(out, scope);
+    return CTRT_OK;
+}
+
+ctrt_status ctrt_memory_scope_end(ctrt_memory_peaks *out, ctrt_memory_scope **scope)
+{
+    if (scope == NULL || *scope == NULL)
+        return fail_null("memory_scope_end", "scope");
+    ctrt_memory_scope *ended = *scope;
+    *scope = NULL;
+    account_window_close(&ended->memory->account, &ended->window);
+    if (out != NULL)
+        peaks_of(out, ended);
+    host_free(ended);
+    return CTRT_OK;
+}
+
+void ctrt_memory_scope_release(ctrt_memory_scope **scope)
+{
+    if (scope != NULL && *scope != NULL)
+        (void)ctrt_memory_scope_end(NULL, scope);
+}

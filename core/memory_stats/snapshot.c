@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_stats/snapshot.c: a snapshot of a device's memory as JSON.
+ *
+ * Statistics, allocated blocks, segments and history are read one after the other. While other threads allocate, they
+ * may therefore differ by the allocations in between. */
+#include <stdlib.h>
+
+#include "base/base.h"
+#include "base/file_writer.h"
+#include "base/host_alloc.h"
+#include "base/strbuf.h"
+#include "base/thread.h"
+#include "memory_stats/backtrace.h"
+#include "memory_stats/history.h"
+#include "memory_stats/owners.h"
+#include "memory_stats/segments.h"
+#include "memory_stats/stats.h"
+#include "memory_stats/summary.h"
+#include "stream/stream.h"
+
+struct parts {
+    struct live_block *blocks;              /* by address */
+    size_t block_count;
+    ctrt_memory_piece *pieces;
+    size_t piece_count;
+    struct history_event *events;
+    size_t event_count;
+    uint64_t lost;
+    ctrt_memory_owner *owners;
+    size_t owner_count;
+    const struct frames **stacks;           /* of the blocks and events; each stack once, by number */
+    size_t stack_count;
+};
+
+static void parts_free(struct parts *parts)
+{
+    host_free(parts->blocks);
+    host_free(parts->pieces);
+    host_free(parts->events);
+    host_free(parts->owners);
+    host_free(parts->stacks);
+}
+
+static int compare_stacks(const void *a, const void *b)
+{
+    const struct frames *x = *(const struct frames *const *)a, *y = *(const struct frames *const *)b;
+    return x->number < y->number ? -1 : x->number > y->number;
+}
+
+static bool list_stacks(struct parts *parts)
+{
+    size_t count = 0, most = parts->block_count + parts->event_count;
+    if (most == 0)
+        return true;
+    parts->stacks = host_alloc(most * sizeof parts->stacks[0]);
+    if (parts->stacks == NULL)
+        return false;
+    for (size_t i = 0; i < parts->block_count; i++)
+        if (parts->blocks[i].frames != NULL)
+            parts->stacks[count++] = parts->blocks[i].frames;
+    for (size_t i = 0; i < parts->event_count; i++)
+        if (parts->events[i].frames != NULL)
+            parts->stacks[count++] = parts->events[i].frames;
+    qsort(parts->stacks, count, sizeof parts->stacks[0], compare_stacks);
+    for (size_t i = 0; i < count; i++)
+        if (i == 0 || parts->stacks[i] != parts->stacks[i - 1])
+            parts->stacks[parts->stack_count++] = parts->stacks[i];
+    return true;
+}
+
+static bool parts_read(struct parts *parts, struct device_memory *memory)
+{
+    *parts = (struct parts){ 0 };
+    if (live_list(&parts->blocks, &parts->block_count, memory)
+        && pieces_list(&parts->pieces, &parts->piece_count, memory)
+        && history_list(&parts->events, &parts->event_count, &parts->lost, memory)
+        && owners_of(&parts->owners, &parts->owner_count, memory) && list_stacks(parts))
+        return true;
+    parts_free(parts);
+    return false;
+}
+
+static const struct live_block *live_at(const struct parts *parts, const void *address)
+{
+    size_t low = 0, high = parts->block_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if ((uintptr_t)parts->blocks[middle].address < (uintptr_t)address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < parts->block_count && parts->blocks[low].address == address ? &parts->blocks[low] : NULL;
+}
+
+/* The id of the stream that has, or last had, this queue. 0: the device's default stream, or a device without
+ * streams. */
+static unsigned long long stream_number(const ctrt_device *device, const void *queue)
+{
+    if (queue == NULL || device->stream == NULL || device->stream->queue == queue)
+        return 0;
+    return (unsigned long long)stream_queue_id(device, queue);
+}
+
+/* ---- segments ---- */
+
+static void owner(struct strbuf *text, const char *tag, const char *op)
+{
+    strbuf_add(text, ", \"tag\": ");
+    strbuf_add_json(text, tag);
+    strbuf_add(text, ", \"op\": ");
+    strbuf_add_json(text, op != NULL ? op : "");
+}
+
+static void stack(struct strbuf *text, const struct frames *frames)
+{
+    if (frames != NULL)
+        strbuf_add(text, ", \"stack\": %u", (unsigned)frames->number);
+}
+
+static void block(struct strbuf *text, const void *address, size_t bytes, int state, const struct live_block *live)
+{
+    static const char *const states[] = { "inactive", "active_allocated", "active_awaiting_free" };
+    strbuf_add(text, "\n      {\"address\": %llu, \"size\": %zu, \"requested_size\": %zu, \"state\": \"%s\"",
+               (unsigned long long)(uintptr_t)address, bytes,
+               live != NULL                 ? live->requested
+               : state == CTRT_BLOCK_ACTIVE ? bytes
+                                          : 0,
+               states[MIN((unsigned)state, 2u)]);
+    if (live != NULL) {
+        owner(text, live->tag, live->op);
+        strbuf_add(text, ", \"time_us\": %llu", (unsigned long long)live->time);
+        stack(text, live->frames);
+    }
+    strbuf_add(text, "}");
+}
+
+static void segment_head(struct strbuf *text, bool first, const void *address, size_t bytes, unsigned long long stream,
+                         bool large, bool expandable, uint64_t allocated, uint64_t active)
+{
+    strbuf_add(text,
+               "%s\n    {\"address\": %llu, \"total_size\": %zu, \"stream\": %llu, \"segment_type\": \"%s\", "
+               "\"is_expandable\": %s, \"allocated_size\": %llu, \"active_size\": %llu, \"blocks\": [",
+               first ? "" : ",", (unsigned long long)(uintptr_t)address, bytes, stream,
+               large ? "large" : "small", expandable ? "true" : "false", (unsigned long long)allocated,
+               (unsigned long long)active);
+}
+
+static void segments_walked(struct strbuf *text, const struct parts *parts, const ctrt_device *device)
+{
+    for (size_t i = 0; i < parts->piece_count;) {
+        const ctrt_memory_piece *segment = &parts->pieces[i];
+        uint64_t allocated = 0, active = 0;
+        size_t end = i + 1;
+        for (; end < parts->piece_count && !parts->pieces[end].segment; end++) {
+            const ctrt_memory_piece *piece = &parts->pieces[end];
+            allocated += piece->block_state == CTRT_BLOCK_ACTIVE ? piece->bytes : 0;
+            active += piece->block_state != CTRT_BLOCK_INACTIVE ? piece->bytes : 0;
+        }
+        segment_head(text, i == 0, segment->address, segment->bytes, stream_number(device, segment->queue),
+                     segment->large, segment->expandable,
+                     allocated, active);
+        for (size_t k = i + 1; k < end; k++) {
+            const ctrt_memory_piece *piece = &parts->pieces[k];
+            strbuf_add(text, "%s", k > i + 1 ? "," : "");
+            block(text, piece->address, piece->bytes, piece->block_state,
+                  piece->block_state == CTRT_BLOCK_ACTIVE
+                      ? live_at(parts, piece->name != NULL ? piece->name : piece->address)
+                      : NULL);
+        }
+        strbuf_add(text, "]}");
+        i = end;
+    }
+}
+
+/* For a policy that does not report its segments: lists each allocated block as a segment. */
+static void segments_live(struct strbuf *text, const struct parts *parts, const ctrt_device *device)
+{
+    for (size_t i = 0; i < parts->block_count; i++) {
+        const struct live_block *live = &parts->blocks[i];
+        segment_head(text, i == 0, live->address, live->bytes, stream_number(device, live->queue),
+                     live->bytes > ACCOUNT_SMALL_MOST, false,
+                     live->bytes, live->bytes);
+        block(text, live->address, live->bytes, CTRT_BLOCK_ACTIVE, live);
+        strbuf_add(text, "]}");
+    }
+}
+
+/* ---- history ---- */
+
+static void event(struct strbuf *text, const struct history_event *e, const ctrt_device *device)
+{
+    strbuf_add(text, "\n      {\"action\": \"%s\", \"addr\": %llu, \"size\": %zu, \"stream\": %llu, \"time_us\": %llu",
+               history_action_name(e->action), (unsigned long long)(uintptr_t)e->address, e->bytes,
+               stream_number(device, e->queue), (unsigned long long)e->time);
+    if (e->action == HISTORY_OOM)
+        strbuf_add(text, ", \"device_free\": %llu", (unsigned long long)e->room);
+    if (e->action == HISTORY_ANNOTATE || e->action == HISTORY_SNAPSHOT) {
+        strbuf_add(text, ", \"text\": ");
+        strbuf_add_json(text, e->tag);
+    } else {
+        owner(text, e->tag, e->op);
+    }
+    stack(text, e->frames);
+    strbuf_add(text, "}");
+}
+
+/* ---- snapshot ---- */
+
+static void to_json(struct strbuf *text, struct device_memory *memory, const struct parts *parts)
+{
+    ctrt_memory_stats stats;
+    stats_read(&stats, memory);
+    strbuf_add(text, "{\n  \"format\": \"ctrt memory snapshot\",\n  \"version\": 1,\n  \"library\": ");
+    strbuf_add_json(text, ctrt_version());
+    strbuf_add(text, ",\n  \"device\": ");
+    strbuf_add_json(text, memory->device->name);
+    strbuf_add(text, ",\n  \"policy\": ");
+    strbuf_add_json(text, memory->policy_name);
+    strbuf_add(text, ",\n  \"watch\": \"%s\",\n  \"time_us\": %llu,\n  \"total_bytes\": %llu,\n  \"stats\": ",
+               history_on(memory) ? (atomic_load(&frames_wanted) ? "frames" : "all")
+               : pool_watched(memory) ? "state" : "none",
+               (unsigned long long)history_now(),
+               (unsigned long long)memory->total_bytes);
+    summary_stats_json(text, &stats, "    ");
+    strbuf_add(text, ",\n  \"owners\": ");
+    owners_json(text, parts->owners, parts->owner_count, SIZE_MAX);
+    strbuf_add(text, ",\n  \"segments\": [");
+    if (parts->pieces != NULL)
+        segments_walked(text, parts, memory->device);
+    else
+        segments_live(text, parts, memory->device);
+    strbuf_add(text, "],\n  \"events_lost\": %llu,\n  \"device_traces\": [[", (unsigned long long)parts->lost);
+    for (size_t i = 0; i < parts->event_count; i++) {
+        strbuf_add(text, "%s", i > 0 ? "," : "");
+        event(text, &parts->events[i], memory->device);
+    }
+    strbuf_add(text, "]],\n  \"stacks\": {");
+    for (size_t i = 0; i < parts->stack_count; i++) {
+        strbuf_add(text, "%s\n    \"%u\": ", i > 0 ? "," : "", (unsigned)parts->stacks[i]->number);
+        frames_json(text, parts->stacks[i]);
+    }
+    strbuf_add(text, "}\n}\n");
+}
+
+static ctrt_status snapshot(char **out, ctrt_device *device, const char *why)
+{
+    struct device_memory *memory;
+    struct parts parts;
+    struct strbuf text = { 0 };
+    CTRT_TRY(memory_get(&memory, device));
+    if (history_on(memory)) {
+        struct history_event event = { .time = history_now(), .tag = why, .action = HISTORY_SNAPSHOT };
+        history_note(memory, &event);
+    }
+    if (!parts_read(&parts, memory))
+        return out_of_memory(1, "a snapshot");
+    to_json(&text, memory, &parts);
+    parts_free(&parts);
+    return strbuf_finish(out, &text, "a snapshot");
+}
+
+ctrt_status ctrt_memory_snapshot(char **out, ctrt_device *device)
+{
+    if (out == NULL)
+        return fail_null("memory_snapshot", "out");
+    return snapshot(out, device, "");
+}
+
+/* ---- writing to a file ---- */
+
+ctrt_status ctrt_memory_snapshot_write(const char *path, ctrt_device *device)
+{
+    CANCEL_DISABLED;
+    char *text;
+    if (path == NULL)
+        return fail_null("memory_snapshot_write", "path");
+    CTRT_TRY(snapshot(&text, device, ""));
+    struct file_writer file;
+    ctrt_status status = file_writer_open(&file, path);
+    if (status == CTRT_OK)
+        status = file_writer_close(&file, file_writer_write(&file, text, strlen(text)));
+    host_free(text);
+    return ctrt_context(status, "memory_snapshot_write");
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* memory_stats/summary.h: memory statistics as text. */
+#ifndef CORE_MEMORY_STATS_SUMMARY_H
+#define CORE_MEMORY_STATS_SUMMARY_H
+
+#include "ctrt/memory.h"
+
+struct strbuf;
+
+/* Formats `bytes` in the unit that is suitable for `by`: " 768 KiB", ten characters. Returns `text`. */
+const char *summary_size(char text[16], int64_t bytes, int64_t by);
+/* Formats a count likewise: " 750 K ". */
+const char *summary_count(char text[16], int64_t count, int64_t by);
+void summary_table(struct strbuf *text, const char *device, const ctrt_memory_stats *stats, bool abbreviated);
+/* Appends {"allocation.all.current": 1, ...}, with `indent` before each key. */
+void summary_stats_json(struct strbuf *text, const ctrt_memory_stats *stats, const char *indent);
+
+#endif

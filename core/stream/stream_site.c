@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stream/stream_site.c: where a stream's work was enqueued: the label (module path), and the backtrace if recorded. */
+#include "base/host_alloc.h"
+#include "stream/stream.h"
+
+void stream_note_site(ctrt_stream *stream, const char *name, const char *tag, const struct frames *frames)
+{
+    if (tag != stream->tag && (*tag != '\0' || stream->sites != NULL)) {
+        if (stream->sites == NULL)
+            stream->sites = host_calloc(STREAM_SITES * sizeof *stream->sites);
+        if (stream->sites != NULL)
+            stream->sites[stream->site_count++ % STREAM_SITES] = (struct stream_site){ stream->sequence, tag };
+    }
+    stream->tag = tag;
+    if (stream->works == NULL && frames != NULL)
+        stream->works = host_calloc(STREAM_WORKS * sizeof *stream->works);
+    if (stream->works != NULL)
+        stream->works[stream->sequence % STREAM_WORKS] = (struct stream_work){ name, frames };
+}
+
+/* Returns NULL if that work is no longer remembered. */
+static const struct stream_work *work_of(const ctrt_stream *stream, uint64_t sequence)
+{
+    const bool kept = stream->works != NULL && sequence + STREAM_WORKS > stream->sequence
+                      && sequence <= stream->sequence;
+    return kept ? &stream->works[sequence % STREAM_WORKS] : NULL;
+}
+
+static const char *tag_of(const ctrt_stream *stream, uint64_t sequence)
+{
+    const uint64_t known = MIN(stream->site_count, STREAM_SITES);
+    for (uint64_t i = 1; i <= known; i++) {
+        const struct stream_site *site = &stream->sites[(stream->site_count - i) % STREAM_SITES];
+        if (site->from <= sequence)
+            return site->tag;
+    }
+    return "";
+}
+
+void stream_site_text(char *text, size_t bytes, const ctrt_stream *stream, uint64_t sequence)
+{
+    const struct stream_work *work = work_of(stream, sequence);
+    const char *tag = tag_of(stream, sequence);
+    char calls[256] = "";
+    if (work != NULL && work->frames != NULL)
+        frames_place(calls, sizeof calls, work->frames);
+    snprintf(text, bytes, "%s%s%s%s", *tag != '\0' ? " in " : "", tag, calls[0] != '\0' ? " at " : "", calls);
+}
+
+void stream_work_text(char *text, size_t bytes, stream_mark mark)
+{
+    ctrt_stream *stream = stream_at(mark_slot(mark));
+    char site[512];
+    pthread_mutex_lock(&stream->lock);
+    const struct stream_work *work = work_of(stream, mark_sequence(mark));
+    stream_site_text(site, sizeof site, stream, mark_sequence(mark));
+    snprintf(text, bytes, "%s on stream %llu of %s%s", work != NULL && work->name != NULL ? work->name : "work",
+             (unsigned long long)ctrt_stream_id(stream), stream->device->name, site);
+    pthread_mutex_unlock(&stream->lock);
+}

@@ -1,0 +1,496 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* stream/stream_sync.c: ordering between streams, waiting, and asynchronous errors. */
+#include "base/host_alloc.h"
+#include "stream/stream.h"
+
+/* ---- clocks ---- */
+
+bool clock_room(struct clock *clock, uint32_t count)
+{
+    if (count <= clock->count)
+        return true;
+    const uint32_t room = (count + 15) / 16 * 16;
+    uint64_t *seen = host_realloc(clock->seen, room * sizeof *seen);
+    if (seen == NULL)
+        return false;
+    memset(seen + clock->count, 0, (room - clock->count) * sizeof *seen);
+    clock->seen = seen;
+    clock->count = room;
+    return true;
+}
+
+bool clock_raise(struct clock *clock, uint32_t slot, uint64_t sequence)
+{
+    if (!clock_room(clock, slot + 1))
+        return false;
+    clock->seen[slot] = MAX(clock->seen[slot], sequence);
+    return true;
+}
+
+bool clock_merge(struct clock *to, const struct clock *from)
+{
+    if (!clock_room(to, from->count))
+        return false;
+    for (uint32_t i = 0; i < from->count; i++)
+        to->seen[i] = MAX(to->seen[i], from->seen[i]);
+    return true;
+}
+
+/* Locks two streams, lower address first, so that two threads that lock the same streams do not deadlock. */
+static void lock_both(ctrt_stream *a, ctrt_stream *b)
+{
+    const bool a_first = (uintptr_t)a < (uintptr_t)b;
+    pthread_mutex_lock(a_first ? &a->lock : &b->lock);
+    pthread_mutex_lock(a_first ? &b->lock : &a->lock);
+}
+
+static void unlock_both(ctrt_stream *a, ctrt_stream *b)
+{
+    pthread_mutex_unlock(&a->lock);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* ---- errors ---- */
+
+static _Atomic uint64_t last_failure;       /* numbers the failures, so that a stream that was reset does not inherit an
+                                             * old failure again */
+
+/* Stores the thread's message as the stream's error, unless it already has one. Requires the stream's lock. */
+static void keep_error(ctrt_stream *stream, ctrt_status status, uint64_t at)
+{
+    if (stream->error != CTRT_OK)
+        return;
+    stream->error = status;
+    stream->error_at = at > 0 ? at : stream->good + 1;
+    stream->failure = atomic_fetch_add(&last_failure, 1) + 1;
+    stream->error_text = host_strdup(ctrt_error_message());      /* NULL: the status string is used instead */
+}
+
+static ctrt_status fail_kept(const ctrt_stream *stream)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s",
+             stream->error_text != NULL ? stream->error_text : ctrt_status_string(stream->error));
+    return ctrt_fail(stream->error, "stream %llu of %s: %s", (unsigned long long)ctrt_stream_id(stream),
+                     stream->device->name, text);
+}
+
+/* Appends to the thread's message where the failed work was enqueued. `at` 0: the work is one of those not yet known to
+ * have succeeded. */
+static ctrt_status add_site(const ctrt_stream *stream, ctrt_status status, uint64_t at)
+{
+    char text[1024], first[512], last[512] = "";
+    stream_site_text(first, sizeof first, stream, at > 0 ? at : stream->good + 1);
+    if (at == 0)
+        stream_site_text(last, sizeof last, stream, stream->sequence);
+    if (first[0] == '\0' && last[0] == '\0')
+        return status;
+    snprintf(text, sizeof text, "%s", ctrt_error_message());
+    if (at > 0 || strcmp(first, last) == 0)
+        return ctrt_fail(status, "%s, called%s", text, first);
+    return ctrt_fail(status, "%s, called between work %llu%s and work %llu%s", text,
+                     (unsigned long long)stream->good + 1, first, (unsigned long long)stream->sequence, last);
+}
+
+/* Queries the backend for a failure. Requires the stream's lock. */
+static void look_for_error(ctrt_stream *stream)
+{
+    const ctrt_queue_table *queue = stream->device->backend->queue;
+    uint64_t at = 0;
+    if (stream->broke_at != 0 || !CTRT_SLOT(queue, error))
+        return;
+    const ctrt_status status = queue->error(stream->device->handle, stream->queue, &at);
+    if (status == CTRT_OK)
+        return;
+    /* The backend names a call that is known to have succeeded; a replay has run it again. */
+    if (at <= stream->good)
+        at = 0;
+    stream->broke_at = at > 0 ? at : stream->good + 1;
+    keep_error(stream, add_site(stream, status, at), at);
+}
+
+/* Copies errors of other streams whose results the work of `stream` uses, because that work's own results are invalid
+ * then. Requires that the caller holds no stream lock. */
+static void inherit_errors(ctrt_stream *stream)
+{
+    pthread_mutex_lock(&stream->lock);
+    const uint32_t count = stream->clock.count;
+    pthread_mutex_unlock(&stream->lock);
+    for (uint32_t slot = 0; slot < count; slot++) {
+        ctrt_stream *other = slot < STREAM_MAX ? stream_at(slot) : NULL;
+        if (other == NULL || other == stream || other->queue == NULL)
+            continue;
+        lock_both(stream, other);
+        const uint64_t seen = stream->clock.seen[slot];
+        if (stream->error == CTRT_OK && seen > 0) {
+            look_for_error(other);
+            if (other->error != CTRT_OK && seen >= other->error_at && other->failure > stream->forgiven) {
+                fail_kept(other);
+                ctrt_context(other->error, "depends on");
+                keep_error(stream, other->error, 0);
+            }
+        }
+        unlock_both(stream, other);
+    }
+}
+
+/* ---- waiting ---- */
+
+static ctrt_status forked(const ctrt_stream *stream)
+{
+    return likely(device_usable(stream->device)) ? CTRT_OK : device_fail_forked(stream->device);
+}
+
+/* Requires the stream's lock. */
+static stream_mark mark_last(const ctrt_stream *stream)
+{
+    return stream_slot(stream) != SLOT_NONE ? mark_of(stream_slot(stream), stream->sequence) : 0;
+}
+
+ctrt_status stream_event_record(void *event, ctrt_stream *stream, stream_mark *mark)
+{
+    pthread_mutex_lock(&stream->lock);
+    ctrt_status status = stream->device->backend->queue->event_record(stream->device->handle, event, stream->queue);
+    *mark = mark_last(stream);
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+/* For streams of two backends, which cannot wait for each other's events: waits on the host for `other` and records
+ * that in the clock of `stream`. */
+static ctrt_status wait_on_host(ctrt_stream *stream, ctrt_stream *other)
+{
+    const uint64_t put = atomic_load_explicit(&other->put, memory_order_acquire);
+    ctrt_status status = stream_synchronize(other);
+    pthread_mutex_lock(&stream->lock);
+    const uint32_t slot = stream_slot(other);
+    bool room = slot == SLOT_NONE || clock_raise(&stream->clock, slot, put);
+    pthread_mutex_unlock(&stream->lock);
+    return status != CTRT_OK || room ? status : out_of_memory(sizeof(uint64_t), "a stream's clock");
+}
+
+ctrt_status stream_fail_captured(const ctrt_stream *stream)
+{
+    return ctrt_fail(CTRT_ERR_STATE,
+                     "stream %llu of %s is being captured: its work does not run yet, so that nothing can wait for it, read a result "
+                     "or copy one to the host before ctrt_capture_end", (unsigned long long)ctrt_stream_id(stream),
+                     stream->device->name);
+}
+
+/* A stream that waits for captured work joins the capture. A captured stream cannot wait for work outside the capture,
+ * because a replay would not repeat that work. */
+ctrt_status stream_may_wait(bool *joins, ctrt_stream *stream, struct capture *theirs, const ctrt_stream *other)
+{
+    struct capture *ours = atomic_load(&stream->capture);
+    *joins = false;
+    if (ours == theirs)
+        return CTRT_OK;
+    if (theirs == NULL)
+        return ctrt_fail(CTRT_ERR_STATE,
+                         "stream %llu of %s is being captured and would have to wait for work on stream %llu that is not: let it be done "
+                         "before the capture", (unsigned long long)ctrt_stream_id(stream), stream->device->name,
+                         (unsigned long long)ctrt_stream_id(other));
+    if (ours != NULL || stream->device != other->device)
+        return ctrt_fail(CTRT_ERR_STATE, "stream %llu of %s cannot join the capture of stream %llu of %s",
+                         (unsigned long long)ctrt_stream_id(stream), stream->device->name,
+                         (unsigned long long)ctrt_stream_id(other), other->device->name);
+    *joins = true;
+    return CTRT_OK;
+}
+
+ctrt_status stream_wait_for(ctrt_stream *stream, ctrt_stream *other)
+{
+    if (stream == other || !device_asynchronous(other->device))
+        return CTRT_OK;
+    if (stream->device->backend != other->device->backend)
+        return wait_on_host(stream, other);
+    struct capture *theirs = atomic_load(&other->capture);
+    bool joins = false;
+    if (unlikely(stream_captured(stream) || theirs != NULL))
+        CTRT_TRY(stream_may_wait(&joins, stream, theirs, other));
+    const ctrt_queue_table *queue = other->device->backend->queue;
+    void *event = NULL;
+    CTRT_TRY(stream_event_take(&event, other->device));
+    lock_both(stream, other);
+    /* The clock must record the wait only if the wait was enqueued, so reserve its memory before. */
+    const uint32_t slot = stream_slot(other);       /* without a slot, all work of `other` is done */
+    ctrt_status status = clock_room(&stream->clock, MAX(other->clock.count, slot != SLOT_NONE ? slot + 1 : 0))
+                             ? CTRT_OK
+                             : out_of_memory(sizeof(uint64_t), "a stream's clock");
+    if (status == CTRT_OK)
+        status = queue->event_record(other->device->handle, event, other->queue);
+    if (status == CTRT_OK)
+        status = queue->wait_event(stream->device->handle, stream->queue, event);
+    if (status == CTRT_OK) {
+        clock_merge(&stream->clock, &other->clock);
+        if (likely(slot != SLOT_NONE))
+            clock_raise(&stream->clock, slot, other->sequence);
+        if (unlikely(joins))
+            atomic_store(&stream->capture, theirs);
+    }
+    unlock_both(stream, other);
+    stream_event_put(event, other->device);
+    return ctrt_context(status, "ordering streams of %s and %s", stream->device->name, other->device->name);
+}
+
+/* When the stream's work is done, all work that the stream waited for is done, too. */
+void stream_note_done(ctrt_stream *stream, uint64_t sequence, const uint64_t *seen, uint32_t count)
+{
+    for (uint32_t slot = 0; slot <= count; slot++) {
+        ctrt_stream *other = slot < count ? slot < STREAM_MAX ? stream_at(slot) : NULL : stream;
+        const uint64_t upto = slot < count ? seen[slot] : sequence;
+        if (other == NULL || upto == 0)
+            continue;
+        uint64_t known = atomic_load_explicit(&other->done, memory_order_relaxed);
+        while (known < upto && !atomic_compare_exchange_weak_explicit(&other->done, &known, upto, memory_order_acq_rel,
+                                                                      memory_order_relaxed))
+            continue;
+    }
+}
+
+ctrt_status stream_waited(ctrt_stream *stream, ctrt_status status, uint64_t sequence, const uint64_t *seen,
+                          uint32_t count)
+{
+    stream_note_done(stream, sequence, seen, count);
+    if (unlikely(status != CTRT_OK)) {
+        pthread_mutex_lock(&stream->lock);
+        look_for_error(stream);
+        if (stream->error == CTRT_OK)
+            keep_error(stream, add_site(stream, status, 0), 0);
+        if (stream->broke_at == 0)
+            stream->broke_at = stream->error_at;
+        pthread_mutex_unlock(&stream->lock);
+    } else {
+        inherit_errors(stream);
+    }
+    pthread_mutex_lock(&stream->lock);
+    if (likely(stream->error == CTRT_OK))
+        stream->good = MAX(stream->good, sequence);
+    status = unlikely(stream->error != CTRT_OK) ? fail_kept(stream) : CTRT_OK;
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+/* Does not count the wait. */
+static ctrt_status wait_here(ctrt_stream *stream)
+{
+    CTRT_TRY(forked(stream));
+    if (!device_asynchronous(stream->device))
+        return CTRT_OK;
+    if (unlikely(stream_captured(stream)))
+        return stream_fail_captured(stream);
+    uint64_t seen[64];
+    pthread_mutex_lock(&stream->lock);
+    const uint64_t sequence = stream->sequence;
+    const uint32_t count = MIN(stream->clock.count, (uint32_t)COUNT_OF(seen));
+    if (count > 0)
+        memcpy(seen, stream->clock.seen, count * sizeof seen[0]);
+    pthread_mutex_unlock(&stream->lock);
+
+    ctrt_status status = stream->device->backend->queue->synchronize(stream->device->handle, stream->queue);
+    return stream_waited(stream, status, sequence, seen, count);
+}
+
+ctrt_status stream_synchronize(ctrt_stream *stream)
+{
+    if (device_asynchronous(stream->device) && likely(!stream_captured(stream)))
+        device_count_wait(stream->device);
+    return wait_here(stream);
+}
+
+ctrt_status stream_finish(stream_mark mark)
+{
+    if (mark == 0)
+        return CTRT_OK;
+    ctrt_stream *stream = stream_at(mark_slot(mark));
+    if (!mark_done(mark))
+        stream_synchronize(stream);
+    /* Ignore failures of later work. */
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&stream->lock);
+    if (unlikely(stream->error != CTRT_OK) && mark_sequence(mark) >= stream->error_at)
+        status = fail_kept(stream);
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+stream_mark stream_note_wait(const ctrt_device *device, const void *queue)
+{
+    ctrt_stream *stream;
+    for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
+        if (stream->queue == queue && stream->device == device) {
+            pthread_mutex_lock(&stream->lock);
+            const stream_mark mark = stream_slot(stream) != SLOT_NONE ? stream_count_work(stream) : 0;
+            pthread_mutex_unlock(&stream->lock);
+            return mark;
+        }
+    return 0;
+}
+
+static ctrt_status fail_dropped(const ctrt_stream *stream, ctrt_status status)
+{
+    return ctrt_fail(status, "stream %llu of %s failed and was reset; what was on it behind the failure was dropped",
+                     (unsigned long long)ctrt_stream_id(stream), stream->device->name);
+}
+
+ctrt_status stream_outcome(stream_mark mark)
+{
+    ctrt_stream *stream = stream_at(mark_slot(mark));
+    const uint64_t sequence = mark_sequence(mark);
+    ctrt_status status = CTRT_OK;
+    pthread_mutex_lock(&stream->lock);
+    look_for_error(stream);
+    if (stream->broke_at != 0 && sequence >= stream->broke_at)
+        status = fail_kept(stream);
+    const uint64_t known = MIN(stream->resets, STREAM_FAILURES);
+    for (uint64_t i = 0; i < known && status == CTRT_OK; i++) {
+        const struct stream_failure *failure = &stream->failures[i];
+        if (sequence >= failure->from && sequence <= failure->to)
+            status = fail_dropped(stream, failure->status);
+    }
+    /* The work is older than all remembered failures, and some failures were forgotten: report a failure, because
+     * success cannot be proved. */
+    const struct stream_failure *oldest = &stream->failures[stream->resets % STREAM_FAILURES];
+    if (status == CTRT_OK && stream->resets > STREAM_FAILURES && sequence < oldest->from)
+        status = fail_dropped(stream, oldest->status);
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+/* ---- public ---- */
+
+static ctrt_status check(const char *who, const ctrt_stream *stream)
+{
+    if (stream == NULL)
+        return fail_null(who, "stream");
+    return forked(stream);
+}
+
+ctrt_status ctrt_stream_wait(ctrt_stream *stream, ctrt_stream *other)
+{
+    CTRT_TRY(check("ctrt_stream_wait", stream));
+    if (other == NULL)
+        return fail_null("ctrt_stream_wait", "other");
+    if (!device_asynchronous(stream->device))
+        return stream_synchronize(other);       /* a synchronous device runs its next op at once */
+    return stream_wait_for(stream, other);
+}
+
+ctrt_status ctrt_stream_synchronize(ctrt_stream *stream)
+{
+    CTRT_TRY(check("ctrt_stream_synchronize", stream));
+    return stream_synchronize(stream);
+}
+
+ctrt_status ctrt_stream_query(ctrt_stream *stream, bool *idle)
+{
+    CTRT_TRY(check("ctrt_stream_query", stream));
+    if (idle == NULL)
+        return fail_null("ctrt_stream_query", "idle");
+    *idle = true;
+    if (!device_asynchronous(stream->device))
+        return CTRT_OK;
+    if (unlikely(stream_captured(stream)))
+        return stream_fail_captured(stream);
+    const ctrt_queue_table *queue = stream->device->backend->queue;
+    ctrt_status status = CTRT_OK;
+    bool done = false;
+    pthread_mutex_lock(&stream->lock);
+    const uint64_t sequence = stream->sequence;
+    pthread_mutex_unlock(&stream->lock);
+    if (CTRT_SLOT(queue, query)) {
+        status = queue->query(stream->device->handle, stream->queue, &done);
+    } else {
+        void *event = NULL;
+        stream_mark mark;
+        CTRT_TRY(stream_event_take(&event, stream->device));
+        ctrt_status asked = stream_event_record(event, stream, &mark);
+        if (asked == CTRT_OK)
+            asked = queue->event_query(stream->device->handle, event, &done);
+        stream_event_put(event, stream->device);
+        CTRT_TRY(asked);
+    }
+    if (done)
+        stream_note_done(stream, sequence, NULL, 0);
+    pthread_mutex_lock(&stream->lock);
+    look_for_error(stream);
+    if (status != CTRT_OK)
+        keep_error(stream, status, 0);
+    if (stream->error != CTRT_OK)
+        status = fail_kept(stream);
+    pthread_mutex_unlock(&stream->lock);
+    *idle = done;
+    return status;
+}
+
+ctrt_status ctrt_stream_reset(ctrt_stream *stream)
+{
+    CTRT_TRY(check("ctrt_stream_reset", stream));
+    if (!device_asynchronous(stream->device))
+        return CTRT_OK;
+    const ctrt_queue_table *queue = stream->device->backend->queue;
+    pthread_mutex_lock(&stream->lock);
+    look_for_error(stream);
+    const bool had_error = stream->error != CTRT_OK;
+    pthread_mutex_unlock(&stream->lock);
+    /* Streams that depend on the failed work must inherit the error before it is cleared here. */
+    ctrt_stream *other;
+    for (uint32_t slot = 0; had_error && slot < STREAM_MAX && (other = stream_at(slot)) != NULL; slot++)
+        if (other != stream && other->queue != NULL)
+            inherit_errors(other);
+    pthread_mutex_lock(&stream->lock);
+    look_for_error(stream);
+    ctrt_status status = CTRT_OK;
+    const bool failed = stream->error != CTRT_OK;
+    if (failed) {
+        device_count_wait(stream->device);
+        (void)queue->synchronize(stream->device->handle, stream->queue);
+        look_for_error(stream); /* the backend forgets failures that occur during this wait, so read them now */
+        if (CTRT_SLOT(queue, reset))
+            status = queue->reset(stream->device->handle, stream->queue);
+        else
+            status = ctrt_fail(CTRT_ERR_NOT_SUPPORTED, "%s cannot recover from a failure; start the program anew",
+                               stream->device->name);
+    }
+    if (status == CTRT_OK && stream->broke_at != 0) {
+        stream->failures[stream->resets++ % STREAM_FAILURES]
+            = (struct stream_failure){ stream->broke_at, stream->sequence, stream->error };
+        stream->broke_at = 0;
+    }
+    if (status == CTRT_OK) {
+        host_free(stream->error_text);
+        stream->error_text = NULL;
+        stream->error = CTRT_OK;
+        stream->error_at = 0;
+        stream->forgiven = atomic_load(&last_failure);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return status;
+}
+
+uint64_t ctrt_device_synchronizations(ctrt_device *device)
+{
+    if (device_or_default(&device, device) != CTRT_OK)
+        return 0;
+    return atomic_load_explicit(&device_home(device)->synchronizations, memory_order_relaxed);
+}
+
+ctrt_status ctrt_device_synchronize(ctrt_device *device)
+{
+    CTRT_TRY(device_or_default(&device, device));
+    if (!device_usable(device))
+        return device_fail_forked(device);
+    if (!device_asynchronous(device))
+        return CTRT_OK;
+    device = device_home(device);
+    device_count_wait(device);
+    ctrt_status status = CTRT_OK;
+    ctrt_stream *stream;
+    for (uint32_t slot = 0; slot < STREAM_MAX && (stream = stream_at(slot)) != NULL; slot++)
+        if (stream->device == device) {
+            ctrt_status here = wait_here(stream);
+            if (status == CTRT_OK)
+                status = here;
+        }
+    return ctrt_context(status, "synchronizing %s", device->name);
+}

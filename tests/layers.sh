@@ -1,0 +1,177 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The order of the layers, checked by the #include lines of every source file.
+#
+#   include < core < nn < parallel < tools, and inside core: base < registry < device < stream < memory < memory_stats <
+#   graph < tensor < ops < dryrun < autograd. A file includes headers of its own layer or of layers below it, so the
+#   folders have no cycle. Public headers include public headers; plugins and the plugin template see ctrt/plugin.h, what
+#   that includes, and their own folder; tools and examples see the public headers and their own folder. Includes that are
+#   not of this tree (<stdio.h>, "config.h") are not checked, except in public headers, which use three C headers only.
+srcdir=${srcdir:-$(cd "$(dirname "$0")/.." && pwd)}
+. "$srcdir/tests/lib.sh"
+cd "$srcdir" || exit 1
+
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+
+# judge DIRECTORY...: one line for every include that breaks a rule.
+judge() {
+    find "$@" -type f \( -name '*.c' -o -name '*.h' -o -name '*.def' -o -name '*.inc' -o -name '*.cu' \
+        -o -name '*.cuh' -o -name '*.cpp' \) ! -path '*/softcuda/*' 2>/dev/null | sort >"$work/files"
+    ${AWK:-awk} -v list="$work/files" '
+    # A folder of core that the order does not name is an error.
+    function unknown(path) {
+        if (!(path in told)) print path ":1: this folder of core has no place in the order of layers"
+        told[path] = 1
+        return 10
+    }
+    # The layer of a path; plugins stand apart, at -1; 0 is a public header.
+    function layer(path,    part) {
+        split(path, part, "/")
+        if (part[1] == "include") return 0
+        if (part[1] == "core") return part[2] in rank ? rank[part[2]] : unknown(path)
+        if (part[1] in rank) return rank[part[1]]
+        return -1
+    }
+    # The folder that a file of a plugin, tool or example calls its own.
+    function house(path,    part, n) {
+        n = split(path, part, "/")
+        if (part[1] == "backends" || (part[1] == "plugins" && n > 3)) return part[1] "/" part[2] (part[1] == "plugins" ? "/" part[3] : "")
+        if (part[1] == "examples" && n > 2) return part[1] "/" part[2]
+        if (part[1] == "tests") return part[1] "/" part[2]
+        return part[1]
+    }
+    function normal(path) {                      # a/b/../c becomes a/c
+        while (path ~ /[^\/.]+\/\.\.\//) sub(/[^\/.]+\/\.\.\//, "", path)
+        gsub(/\/\.\//, "/", path)
+        return path
+    }
+    # Which file of the tree an include means; "" when it is none of ours.
+    function resolve(from, name,    folder) {
+        folder = from
+        sub(/[^\/]*$/, "", folder)
+        if (normal(folder name) in known) return normal(folder name)
+        if (normal(name) in known) return normal(name)
+        if (("include/" name) in known) return "include/" name
+        if ((house(from) "/" name) in known) return house(from) "/" name
+        if (("core/" name) in known) return "core/" name
+        return ""
+    }
+    # What plugin.h brings with it.
+    function border(path,    i, n, deps) {
+        if (path in plugin_sees) return
+        plugin_sees[path] = 1
+        n = split(includes[path], deps, "\n")
+        for (i = 1; i <= n; i++) if (deps[i] != "") border(deps[i])
+    }
+    # Whether a file has plugin.h, directly or through a header of its own.
+    function sees_border(path,    i, n, deps) {
+        if (path == "include/ctrt/plugin.h") return 1
+        if (path ~ /^include\// || path in visited) return 0
+        visited[path] = 1
+        n = split(includes[path], deps, "\n")
+        for (i = 1; i <= n; i++) if (deps[i] != "" && sees_border(deps[i])) { delete visited[path]; return 1 }
+        delete visited[path]
+        return 0
+    }
+    function complain(from, line, name, why) { print from ":" line ": includes " name ": " why }
+    function judge_one(from, line, name, to,    f, t) {
+        f = layer(from); t = layer(to)
+        if (from ~ /^include\//) {
+            if (to != "" && t != 0) complain(from, line, name, "a public header includes public headers only")
+            if (to == "" && name !~ /^(stddef|stdint|stdbool)\.h$/)
+                complain(from, line, name, "a public header includes stddef.h, stdint.h and stdbool.h only")
+            return
+        }
+        if (to == "") return
+        if (from ~ /^(backends|plugins|examples\/plugin-template)\//) {
+            if (t == 0 && from ~ /^plugins\/strategy\//) return
+            # The template brings a program that tries it: that is no plugin.
+            if (t == 0 && from ~ /^examples\// && !(sees_border(from))) return
+            if (t == 0 && !(to in plugin_sees)) complain(from, line, name, "a plugin sees ctrt/plugin.h and what that includes")
+            else if (t != 0 && house(to) != house(from)) complain(from, line, name, "a plugin sees its own folder only")
+            return
+        }
+        if (from ~ /^(tools|examples|tests\/conformance)\//) {
+            if (t != 0 && house(to) != house(from)) complain(from, line, name, "this folder stands on the public headers alone")
+            return
+        }
+        if (from ~ /^(tests|bench)\//) return
+        if (t < 0) complain(from, line, name, "nothing in the library knows a plugin, an example or a test")
+        else if (t > f) complain(from, line, name, "that layer is above this one")
+    }
+    BEGIN {
+        n = split("base registry device stream memory memory_stats graph tensor ops dryrun autograd", name, " ")
+        for (i = 1; i <= n; i++) rank[name[i]] = 10 + i
+        rank["nn"] = 30; rank["parallel"] = 40; rank["tools"] = 50
+        while ((getline path < list) > 0) { known[path] = 1; files[++count] = path }
+        for (i = 1; i <= count; i++) {
+            line = 0
+            while ((getline text < files[i]) > 0) {
+                line++
+                if (text !~ /^[ \t]*#[ \t]*include[ \t]*[<"]/) continue
+                sub(/^[ \t]*#[ \t]*include[ \t]*[<"]/, "", text)
+                sub(/[>"].*$/, "", text)
+                to = resolve(files[i], text)
+                m++
+                at[m] = files[i]; where[m] = line; what[m] = text; which[m] = to
+                if (to != "") includes[files[i]] = includes[files[i]] "\n" to
+            }
+            close(files[i])
+        }
+        border("include/ctrt/plugin.h")
+        for (i = 1; i <= m; i++) judge_one(at[i], where[i], what[i], which[i])
+        print m " includes in " count " files" > "/dev/stderr"
+    }' 2>"$work/counted"
+}
+
+found=$(judge include core nn parallel backends plugins tools tests bench examples)
+for area in include core nn parallel backends plugins tools examples tests; do
+    [ -d "$area" ] || continue
+    check "$area: includes respect the layers" "$(printf '%s\n' "$found" | grep "^$area/")"
+done
+echo "# $(cat "$work/counted")"
+
+# The rules above must be able to fail: a small tree in which each of them is broken once.
+mkdir -p "$work/tree" && cd "$work/tree" || exit 1
+broken() {
+    mkdir -p "$(dirname "$1")"
+    printf '%s\n' "$2" >"$1"
+}
+broken include/ctrt/plugin.h          '#include "ctrt/types.h"'
+broken include/ctrt/types.h           '#include <stdint.h>'
+broken include/ctrt/ctrt.h            '#include <stdio.h>'
+broken core/base/low.c                '#include "core/ops/high.h"'
+broken core/ops/high.h                '#include "../base/fine.h"'
+broken core/device/short.c            '#include "ops/high.h"'
+broken core/memory/report.c           '#include "memory_stats/report.h"'
+broken core/memory_stats/report.h     '#include "base/fine.h"'
+broken core/base/fine.h               '#include "ctrt/ctrt.h"'
+broken core/tensor/up.c               '#include "nn/module.h"'
+broken nn/module.h                    '#include "core/ops/high.h"'
+broken core/device/knows.c            '#include "backends/cpu/own.h"'
+broken backends/cpu/own.h             '#include "ctrt/plugin.h"'
+broken backends/cpu/peeks.c           '#include "core/base/fine.h"'
+broken backends/cpu/program.c         '#include "ctrt/ctrt.h"'
+broken examples/plugin-template/mine.c '#include "ctrt/plugin.h"
+#include "ctrt/ctrt.h"'
+broken examples/plugin-template/try.c '#include "ctrt/ctrt.h"'
+broken tools/peeks.c                  '#include "nn/module.h"'
+want='backends/cpu/peeks.c
+backends/cpu/program.c
+core/base/low.c
+core/device/knows.c
+core/device/short.c
+core/memory/report.c
+core/tensor/up.c
+examples/plugin-template/mine.c
+include/ctrt/ctrt.h
+tools/peeks.c'
+got=$(judge include core nn backends tools examples | sed 's/:.*//' | sort)
+if [ "$got" = "$want" ]; then
+    ok "a tree with ten broken rules is found out"
+else
+    not_ok "a tree with ten broken rules is found out" "found:
+$got"
+fi
+finish
