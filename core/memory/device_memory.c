@@ -242,7 +242,7 @@ ctrt_status device_memory_create(ctrt_device *device)
 void device_memory_opened(ctrt_device *device)
 {
     struct device_memory *memory = device->memory;
-    ctrt_memory_stats stats = { .size = sizeof stats };
+    ctrt_memory_policy_stats stats = { .size = sizeof stats };
     if (!CTRT_SLOT(memory->policies[0]->policy, stats))
         return;
     memory->policies[0]->policy->stats(memory->policies[0]->state, &stats);
